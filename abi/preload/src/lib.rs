@@ -1,0 +1,1 @@
+//! Times waits in pthread primitives.

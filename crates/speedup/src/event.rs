@@ -1,0 +1,187 @@
+//! What a probe tells about a run: the input vocabulary of [`crate::partition`].
+//!
+//! Times are nanoseconds of one monotonic clock. Threads are named by their
+//! kernel thread id, which is unique at any instant.
+
+use std::sync::Arc;
+
+/// Nanoseconds of a monotonic clock.
+pub type Ns = u64;
+/// Kernel thread id.
+pub type Tid = u32;
+/// Kernel CPU number.
+pub type CpuId = u32;
+
+/// One call frame, innermost frames first in a stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// Demangled function name, or `module+0xoffset` when there is no symbol.
+    pub symbol: String,
+    /// Source file, where there is debug information.
+    pub file: Option<String>,
+    /// Line in `file`.
+    pub line: Option<u32>,
+    /// Path of the ELF file, `[kernel]`, `[jit]` or empty when unknown.
+    pub module: String,
+}
+
+/// A symbolised call stack: what ran, or what waited.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CallStack {
+    /// User frames, innermost first.
+    pub user: Vec<Frame>,
+    /// Kernel frames, innermost first; empty when the CPU was in user mode or it was not sampled.
+    pub kernel: Vec<Frame>,
+    /// The innermost user instruction pointer is inside a spin loop (see [`crate::spin`]).
+    pub in_spin_loop: bool,
+}
+
+/// Index of a [`CallStack`] in the table that accompanies the events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StackId(pub u32);
+
+/// Stacks by [`StackId`].
+pub type StackTable = Vec<Arc<CallStack>>;
+
+/// Who occupies a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occupant {
+    /// Nobody: the idle thread.
+    Idle,
+    /// A thread of the workload.
+    Workload(Tid),
+    /// Somebody else's thread.
+    Other(Tid),
+}
+
+/// Kind of a kernel lock, as the kernel's `contention_begin` tracepoint tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KernelLockKind {
+    /// Spin lock or reader-writer spin lock.
+    Spin,
+    /// Sleeping mutex.
+    Mutex,
+    /// Reader-writer semaphore, taken for reading.
+    RwsemRead,
+    /// Reader-writer semaphore, taken for writing.
+    RwsemWrite,
+    /// Per-CPU rwsem, real-time lock or a kind unknown to us.
+    Other,
+}
+
+/// A contended kernel lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KernelLock {
+    /// Address of the lock, which names it.
+    pub address: u64,
+    /// Its kind.
+    pub kind: KernelLockKind,
+    /// It is the address-space lock of the waiting task.
+    pub is_mmap_lock: bool,
+}
+
+/// Where a thread stood when it went to sleep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Blocked {
+    /// System call number of the machine's own ABI, `None` inside a page fault or an exit.
+    pub syscall: Option<u32>,
+    /// The first four arguments of the call.
+    pub args: [u64; 4],
+    /// The kernel accounts the sleep as block I/O.
+    pub in_iowait: bool,
+    /// The sleep is not interruptible by signals (state D).
+    pub uninterruptible: bool,
+    /// The thread sleeps inside a contended kernel lock.
+    pub kernel_lock: Option<KernelLock>,
+    /// Identifies the place of waiting; stacks are sampled per place.
+    pub place: u64,
+    /// Stack taken at this very sleep, if it was sampled.
+    pub stack: Option<StackId>,
+}
+
+/// Why a thread left its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Off {
+    /// It was still runnable: preempted or it yielded.
+    Preempted,
+    /// It waits.
+    Blocked(Blocked),
+    /// It is gone.
+    Exited,
+}
+
+/// Who made a thread runnable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waker {
+    /// A thread of the workload.
+    Workload(Tid),
+    /// A thread that is not of the workload.
+    Other(Tid),
+    /// A timer interrupt.
+    Timer,
+    /// Another interrupt: a device or the network.
+    Interrupt,
+}
+
+/// One thing that happened.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// `cpu` goes over from one occupant to the next.
+    Switch { ts: Ns, cpu: CpuId, prev: Occupant, off: Off, next: Occupant },
+    /// A waiting thread becomes runnable.
+    Wake { ts: Ns, tid: Tid, waker: Waker },
+    /// A runnable thread moves to the run queue of `cpu`.
+    Migrate { ts: Ns, tid: Tid, cpu: CpuId },
+    /// A thread joins the workload, runnable on the run queue of `cpu`.
+    Fork { ts: Ns, parent: Tid, child: Tid, pid: Tid, cpu: CpuId },
+    /// A running thread spun on a kernel lock for `spun` until `ts`.
+    KernelSpin { ts: Ns, tid: Tid, lock: KernelLock, spun: Ns, stack: Option<StackId> },
+    /// A thread of the workload was seen running.
+    Sample(Sample),
+    /// CPUs were throttled by a quota for `ns` in total during the `window` before `ts`.
+    Throttled { ts: Ns, window: Ns, ns: Ns },
+    /// The probe lost `count` events on `cpu` shortly before `ts`.
+    Lost { ts: Ns, cpu: CpuId, count: u64 },
+}
+
+/// One on-CPU sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// When.
+    pub ts: Ns,
+    /// Where.
+    pub cpu: CpuId,
+    /// Who.
+    pub tid: Tid,
+    /// What overflowed.
+    pub by: SampledBy,
+    /// The CPU was in user mode.
+    pub user_mode: bool,
+    /// Call stack.
+    pub stack: StackId,
+}
+
+/// What a sample is proportional to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SampledBy {
+    /// Time or cycles: each sample stands for an equal part of on-CPU time.
+    Time,
+    /// Retired user instructions: each sample stands for this many.
+    Instructions(u64),
+}
+
+impl Event {
+    /// When it happened.
+    pub fn ts(&self) -> Ns {
+        match *self {
+            Event::Switch { ts, .. }
+            | Event::Wake { ts, .. }
+            | Event::Migrate { ts, .. }
+            | Event::Fork { ts, .. }
+            | Event::KernelSpin { ts, .. }
+            | Event::Throttled { ts, .. }
+            | Event::Lost { ts, .. } => ts,
+            Event::Sample(sample) => sample.ts,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Amdahl's law and the Universal Scalability Law.

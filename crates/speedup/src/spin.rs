@@ -1,0 +1,1 @@
+//! Whether a piece of machine code is a spin loop.
