@@ -1,1 +1,2 @@
 #![doc = include_str!("../README.md")]
+pub mod bpf;

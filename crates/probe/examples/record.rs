@@ -1,0 +1,31 @@
+//! Records one command on all CPUs and prints what was seen: `record -- CMD`.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use amdahl_probe::bpf::{Recorder, Settings};
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let cpus: Vec<u32> = (0..std::thread::available_parallelism().unwrap().get() as u32).collect();
+    let settings =
+        Settings { cpus: cpus.clone(), sample_hz: 997, ring_bytes: 64 << 20, clock_hz: 2_600_000_000 };
+    let t = std::time::Instant::now();
+    let mut recorder = Recorder::new(&settings).unwrap_or_else(|error| panic!("{error}"));
+    eprintln!("loaded in {:?}", t.elapsed());
+    recorder.begin(&cpus).unwrap();
+    let me = std::process::id();
+    recorder.add(me, me).unwrap();
+    let mut command = Command::new(&args[0]);
+    command.args(&args[1..]);
+    // SAFETY: nothing is done between fork and exec.
+    unsafe { command.pre_exec(|| Ok(())) };
+    let t = std::time::Instant::now();
+    let status = command.status().unwrap();
+    let wall = t.elapsed();
+    let recording = recorder.end().unwrap();
+    eprintln!("{status} {wall:?} events {:?} stacks {} lost {:?} {} side {} instr {:?} cycles {:?} hw {}",
+        recording.slots.iter().map(Vec::len).collect::<Vec<_>>(), recording.stacks.len(),
+        recording.lost, recording.stacks_lost, recording.side_band.len(),
+        recording.instructions, recording.cycles, recording.sampled_by_cycles);
+}

@@ -1,0 +1,12 @@
+//! The BPF recorder: scheduler events, waits, samples and mappings of one workload.
+//!
+//! The programs (`record.bpf.c`, built into the objects beside it) only record;
+//! everything is decided later. [`Recorder`] loads them once and records run after run.
+
+pub mod mapping;
+pub mod perf;
+pub mod wire;
+
+mod recorder;
+
+pub use recorder::{Recorder, RecorderError, Recording, Settings};

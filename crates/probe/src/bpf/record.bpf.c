@@ -1,0 +1,615 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+//
+// Records what the threads of one workload do: who runs where, who waits where,
+// who wakes whom. No decisions here: what a wait means is decided in user space.
+//
+// Costs kept down (see DESIGN.md of this crate): fixed-size slots in a ring per
+// CPU without a lock between CPUs, no wake-up of the reader, system call numbers
+// and arguments read from the saved registers instead of hooking every call,
+// user stacks copied (not walked) and only now and then per place of waiting.
+
+#include <linux/bpf.h>
+#include "registers.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "record.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+#define CORE __attribute__((preserve_access_index))
+
+struct rw_semaphore { long unused; } CORE;
+struct mm_struct { struct rw_semaphore mmap_lock; } CORE;
+struct task_struct {
+	unsigned int __state;
+	int pid;
+	int tgid;
+	struct mm_struct *mm;
+	char comm[16];
+	unsigned in_iowait : 1;
+} CORE;
+/* before 5.14 */
+struct task_struct___old { volatile long state; } CORE;
+
+/* Set before loading. */
+volatile const amdahl_u32 slots_per_cpu = 1024; /* a power of two */
+volatile const amdahl_u32 ncpus = 1;
+volatile const amdahl_u32 has_counters = 0;
+
+struct task {
+	amdahl_u32 tgid;
+	amdahl_u32 lock_flags; /* of the contended sleeping lock, 0 if none */
+	amdahl_u64 lock;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, amdahl_u32);
+	__type(value, struct task);
+} tasks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1024);
+	__type(key, amdahl_u32);
+	__type(value, struct amdahl_slot);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, amdahl_u32);
+	__type(value, struct amdahl_ring);
+} rings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, amdahl_u32);
+	__type(value, struct amdahl_totals);
+} totals SEC(".maps");
+
+/* CPUs of the sweep: 1, others 0 */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, amdahl_u32);
+	__type(value, amdahl_u32);
+} watched SEC(".maps");
+
+struct place {
+	amdahl_u64 hash;
+	amdahl_u64 last;
+	amdahl_u64 count;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, amdahl_u32);
+	__type(value, struct place);
+} places SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 24);
+} stacks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, amdahl_u32);
+	__type(value, amdahl_u32);
+} instructions SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, amdahl_u32);
+	__type(value, amdahl_u32);
+} cycles SEC(".maps");
+
+static __always_inline struct amdahl_slot *reserve(amdahl_u64 *seq)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id();
+	struct amdahl_ring *ring = bpf_map_lookup_elem(&rings, &cpu);
+	struct amdahl_slot *slot;
+	amdahl_u32 index;
+	amdahl_u64 at;
+
+	if (!ring)
+		return 0;
+	/* An interrupt may come in between; both then find the ring (nearly) full. */
+	if (ring->head - *(volatile amdahl_u64 *)&ring->tail >= slots_per_cpu - 16) {
+		__sync_fetch_and_add(&ring->lost, 1);
+		return 0;
+	}
+	at = __sync_fetch_and_add(&ring->head, 1);
+	index = cpu * slots_per_cpu + ((amdahl_u32)at & (slots_per_cpu - 1));
+	slot = bpf_map_lookup_elem(&slots, &index);
+	*seq = at + 1;
+	return slot;
+}
+
+/* Release: pairs with the Acquire load of seq in wire.rs. The exchange orders on every JIT. */
+static __always_inline void publish(struct amdahl_slot *slot, amdahl_u64 seq)
+{
+	__sync_lock_test_and_set(&slot->seq, seq);
+}
+
+static __always_inline int is_watched(void)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id();
+	amdahl_u32 *on = bpf_map_lookup_elem(&watched, &cpu);
+
+	return on && *on;
+}
+
+static __always_inline struct amdahl_totals *my_totals(void)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id();
+
+	return bpf_map_lookup_elem(&totals, &cpu);
+}
+
+static __always_inline long state_of(struct task_struct *t)
+{
+	if (bpf_core_field_exists(t->__state))
+		return BPF_CORE_READ(t, __state);
+	return BPF_CORE_READ((struct task_struct___old *)t, state);
+}
+
+static __always_inline void copy_user_stack(struct amdahl_stack *s)
+{
+	s->user_bytes = AMDAHL_STACK_BYTES;
+	if (!bpf_probe_read_user(s->bytes, AMDAHL_STACK_BYTES, (void *)s->sp))
+		return;
+	/* Near the top of a stack there is less. */
+	s->user_bytes = 1024;
+	if (!bpf_probe_read_user(s->bytes, 1024, (void *)s->sp))
+		return;
+	s->user_bytes = 384;
+	if (!bpf_probe_read_user(s->bytes, 384, (void *)s->sp))
+		return;
+	s->user_bytes = 96;
+	if (bpf_probe_read_user(s->bytes, 96, (void *)s->sp))
+		s->user_bytes = 0;
+}
+
+static __always_inline void user_registers(struct amdahl_stack *s, struct pt_regs *regs)
+{
+	s->ip = REG_IP(regs);
+	s->sp = REG_SP(regs);
+	s->bp = REG_FP(regs);
+	s->lr = REG_LR(regs);
+	REG_COPY(s->regs, regs);
+}
+
+static __always_inline amdahl_u64 read_counter(void *map)
+{
+	struct bpf_perf_event_value value = {};
+
+	if (bpf_perf_event_read_value(map, BPF_F_CURRENT_CPU, &value, sizeof(value)))
+		return 0;
+	return value.counter;
+}
+
+/* The workload leaves (prev) or enters (next) this CPU. */
+static __always_inline void count(int prev, int next)
+{
+	struct amdahl_totals *t;
+	amdahl_u64 i, c;
+
+	if (!has_counters || !!prev == !!next)
+		return;
+	t = my_totals();
+	if (!t)
+		return;
+	i = read_counter(&instructions);
+	c = read_counter(&cycles);
+	if (next) {
+		t->instructions_at = i;
+		t->cycles_at = c;
+		t->counting = 1;
+	} else if (t->counting) {
+		t->instructions += i - t->instructions_at;
+		t->cycles += c - t->cycles_at;
+		t->counting = 0;
+	}
+}
+
+/* Which system call, its arguments, and whether this sleep gets a stack. */
+static __always_inline void where(struct amdahl_slot *slot, struct task *task, amdahl_u64 ts)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	amdahl_u64 ip, sp, word = 0, hash;
+	struct amdahl_stack *s;
+	struct place *place;
+	amdahl_u32 index;
+
+	slot->syscall = REG_SYSCALL(regs);
+	slot->arg[0] = REG_ARG0(regs);
+	slot->arg[1] = REG_ARG1(regs);
+	if (!(slot->flags & AMDAHL_PREV_IN_LOCK))
+		slot->arg[2] = REG_ARG2(regs);
+	ip = REG_IP(regs);
+	sp = REG_SP(regs);
+
+	/* The word at the stack pointer is the caller of a leaf call wrapper. */
+	bpf_probe_read_user(&word, sizeof(word), (void *)sp);
+	hash = (ip ^ (word << 1) ^ ((amdahl_u64)(amdahl_u32)slot->syscall << 48) ^
+		((amdahl_u64)task->tgid << 32)) * 0x9e3779b97f4a7c15ull;
+	if (slot->syscall == 0 || slot->syscall == 1)
+		hash ^= slot->arg[0] * 0xff51afd7ed558ccdull;
+	slot->unused2 = hash >> 32;
+	index = (hash >> 40) & 4095;
+	place = bpf_map_lookup_elem(&places, &index);
+	if (!place)
+		return;
+	if (place->hash == hash) {
+		if (place->count >= 8 && ts - place->last < 10000000)
+			return;
+	} else {
+		place->hash = hash;
+		place->count = 0;
+	}
+	place->count++;
+	place->last = ts;
+
+	s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
+	if (!s)
+		return;
+	s->ts = ts;
+	s->tid = slot->tid;
+	s->pid = task->tgid;
+	s->cpu = slot->cpu;
+	s->kind = AMDAHL_STACK_WAIT;
+	s->user_mode = 0;
+	s->unused[0] = s->unused[1] = 0;
+	s->kernel_frames = 0;
+	user_registers(s, regs);
+	copy_user_stack(s);
+	bpf_ringbuf_submit(s, BPF_RB_NO_WAKEUP);
+	slot->flags |= AMDAHL_STACK_TAKEN;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	amdahl_u32 prev_tid, next_tid;
+	struct task *p, *n;
+	struct amdahl_slot *slot;
+	amdahl_u64 seq, ts;
+	long state;
+
+	if (!is_watched())
+		return 0;
+	prev_tid = prev->pid;
+	next_tid = next->pid;
+	p = prev_tid ? bpf_map_lookup_elem(&tasks, &prev_tid) : 0;
+	n = next_tid ? bpf_map_lookup_elem(&tasks, &next_tid) : 0;
+	count(!!p, !!n);
+	slot = reserve(&seq);
+	ts = bpf_ktime_get_ns();
+	state = state_of(prev);
+	if (!slot)
+		goto out;
+	slot->ts = ts;
+	slot->kind = AMDAHL_SWITCH;
+	slot->cpu = bpf_get_smp_processor_id();
+	slot->tid = prev_tid;
+	slot->other = next_tid;
+	slot->syscall = -1;
+	slot->unused2 = 0;
+	slot->flags = (p ? AMDAHL_PREV_WORKLOAD : 0) | (n ? AMDAHL_NEXT_WORKLOAD : 0);
+	slot->lock_kind = 0;
+	if (p) {
+		/* TASK_WAKING (0x200): woken between its decision to sleep and this switch. */
+		if (preempt || state == 0 || (state & 0x200)) {
+			slot->flags |= AMDAHL_PREV_RUNNABLE;
+		} else if (state & 0xb0) { /* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD */
+			slot->flags |= AMDAHL_PREV_EXITED;
+		} else {
+			if (state & 2)
+				slot->flags |= AMDAHL_PREV_UNINT;
+			if (BPF_CORE_READ_BITFIELD(prev, in_iowait))
+				slot->flags |= AMDAHL_PREV_IOWAIT;
+			if (p->lock) {
+				slot->flags |= AMDAHL_PREV_IN_LOCK;
+				slot->lock_kind = p->lock_flags;
+				slot->arg[2] = p->lock;
+			}
+			where(slot, p, ts);
+		}
+	} else if (prev_tid) {
+		BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, prev, comm);
+	}
+	publish(slot, seq);
+out:
+	if (p && !preempt && (state & 0xb0))
+		bpf_map_delete_elem(&tasks, &prev_tid);
+	return 0;
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(on_waking, struct task_struct *woken)
+{
+	amdahl_u32 tid = woken->pid, waker;
+	struct amdahl_totals *t;
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!bpf_map_lookup_elem(&tasks, &tid))
+		return 0;
+	slot = reserve(&seq);
+	if (!slot)
+		return 0;
+	waker = (amdahl_u32)bpf_get_current_pid_tgid();
+	slot->ts = bpf_ktime_get_ns();
+	slot->kind = AMDAHL_WAKE;
+	slot->flags = 0;
+	slot->cpu = bpf_get_smp_processor_id();
+	slot->tid = tid;
+	slot->other = waker;
+	t = my_totals();
+	if (t && t->in_timer)
+		slot->flags = AMDAHL_WAKER_TIMER;
+	else if (!waker || (t && t->in_irq))
+		slot->flags = AMDAHL_WAKER_IRQ;
+	else if (bpf_map_lookup_elem(&tasks, &waker))
+		slot->flags = AMDAHL_WAKER_WORKLOAD;
+	publish(slot, seq);
+	return 0;
+}
+
+SEC("tp_btf/sched_migrate_task")
+int BPF_PROG(on_migrate, struct task_struct *moved, int cpu)
+{
+	amdahl_u32 tid = moved->pid;
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!bpf_map_lookup_elem(&tasks, &tid))
+		return 0;
+	slot = reserve(&seq);
+	if (!slot)
+		return 0;
+	slot->ts = bpf_ktime_get_ns();
+	slot->kind = AMDAHL_MIGRATE;
+	slot->flags = 0;
+	slot->cpu = cpu;
+	slot->tid = tid;
+	publish(slot, seq);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
+{
+	amdahl_u32 parent_tid = parent->pid, child_tid = child->pid;
+	struct task task = {};
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!bpf_map_lookup_elem(&tasks, &parent_tid))
+		return 0;
+	task.tgid = child->tgid;
+	bpf_map_update_elem(&tasks, &child_tid, &task, BPF_ANY);
+	slot = reserve(&seq);
+	if (!slot)
+		return 0;
+	slot->ts = bpf_ktime_get_ns();
+	slot->kind = AMDAHL_FORK;
+	slot->flags = 0;
+	slot->cpu = bpf_get_smp_processor_id();
+	slot->tid = child_tid;
+	slot->other = parent_tid;
+	slot->syscall = task.tgid;
+	BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, child, comm);
+	publish(slot, seq);
+	return 0;
+}
+
+static __always_inline int name_of(struct task_struct *t, const char *name)
+{
+	amdahl_u32 tid = t->pid;
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!bpf_map_lookup_elem(&tasks, &tid))
+		return 0;
+	slot = reserve(&seq);
+	if (!slot)
+		return 0;
+	slot->ts = bpf_ktime_get_ns();
+	slot->kind = AMDAHL_COMM;
+	slot->flags = 0;
+	slot->cpu = bpf_get_smp_processor_id();
+	slot->tid = tid;
+	slot->other = t->tgid;
+	bpf_probe_read_kernel_str(slot->arg, 16, name);
+	publish(slot, seq);
+	return 0;
+}
+
+SEC("tp_btf/task_rename")
+int BPF_PROG(on_rename, struct task_struct *t, const char *name)
+{
+	return name_of(t, name);
+}
+
+/* Spin locks: spun on by this CPU, interrupts nest. */
+struct spins {
+	amdahl_u64 lock[4], begin[4];
+	amdahl_u32 depth;
+	amdahl_u32 tid;       /* of what is added up and not yet told */
+	amdahl_u64 told_lock, ns;
+	amdahl_u32 count, flags;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, amdahl_u32);
+	__type(value, struct spins);
+} spins_map SEC(".maps");
+
+#define LCB_F_SPIN 0x01u
+#define LCB_F_MUTEX 0x20u
+
+static __always_inline void tell_spins(struct spins *spins)
+{
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!spins->ns)
+		return;
+	slot = reserve(&seq);
+	if (slot) {
+		slot->ts = bpf_ktime_get_ns();
+		slot->kind = AMDAHL_SPIN;
+		slot->flags = 0;
+		slot->lock_kind = spins->flags;
+		slot->cpu = bpf_get_smp_processor_id();
+		slot->tid = spins->tid;
+		slot->syscall = spins->count;
+		slot->arg[0] = spins->told_lock;
+		slot->arg[1] = spins->ns;
+		publish(slot, seq);
+	}
+	spins->ns = 0;
+	spins->count = 0;
+}
+
+/* No stack is walked here: that would lengthen the wait it looks at. */
+SEC("tp_btf/contention_begin")
+int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
+{
+	struct task_struct *me;
+	struct task *task;
+	struct mm_struct *mm;
+	amdahl_u32 tid, zero = 0;
+
+	tid = (amdahl_u32)bpf_get_current_pid_tgid();
+	task = bpf_map_lookup_elem(&tasks, &tid);
+	if (!task)
+		return 0;
+	if ((flags & (LCB_F_SPIN | LCB_F_MUTEX)) == LCB_F_SPIN) {
+		struct spins *spins = bpf_map_lookup_elem(&spins_map, &zero);
+
+		if (spins) {
+			amdahl_u32 at = spins->depth++ & 3;
+
+			spins->lock[at] = (amdahl_u64)lock;
+			spins->begin[at] = bpf_ktime_get_ns();
+			spins->flags = flags;
+		}
+		return 0;
+	}
+	me = bpf_get_current_task_btf();
+	mm = me->mm;
+	task->lock_flags = flags & 0x7f;
+	if (mm && lock == (void *)__builtin_preserve_access_index(&mm->mmap_lock))
+		task->lock_flags |= AMDAHL_LOCK_IS_MMAP;
+	task->lock = (amdahl_u64)lock;
+	return 0;
+}
+
+SEC("tp_btf/contention_end")
+int BPF_PROG(on_contention_end, void *lock)
+{
+	amdahl_u32 tid = (amdahl_u32)bpf_get_current_pid_tgid(), zero = 0, at;
+	struct task *task = bpf_map_lookup_elem(&tasks, &tid);
+	struct spins *spins;
+
+	if (!task)
+		return 0;
+	if (task->lock == (amdahl_u64)lock) {
+		task->lock = 0;
+		return 0;
+	}
+	spins = bpf_map_lookup_elem(&spins_map, &zero);
+	if (!spins || !spins->depth)
+		return 0;
+	at = --spins->depth & 3;
+	if (spins->lock[at] != (amdahl_u64)lock) {
+		spins->depth = 0;
+		return 0;
+	}
+	if (spins->tid != tid || spins->told_lock != (amdahl_u64)lock || spins->ns > 500000)
+		tell_spins(spins);
+	spins->tid = tid;
+	spins->told_lock = (amdahl_u64)lock;
+	spins->ns += bpf_ktime_get_ns() - spins->begin[at];
+	spins->count++;
+	return 0;
+}
+
+#define COUNT_CONTEXT(name, field, step)                                        \
+	SEC("tp_btf/" #name)                                                    \
+	int BPF_PROG(on_##name)                                                 \
+	{                                                                       \
+		struct amdahl_totals *t = my_totals();                          \
+		if (t)                                                          \
+			t->field = step;                                        \
+		return 0;                                                       \
+	}
+
+COUNT_CONTEXT(hrtimer_expire_entry, in_timer, 1)
+COUNT_CONTEXT(hrtimer_expire_exit, in_timer, 0)
+COUNT_CONTEXT(timer_expire_entry, in_timer, 1)
+COUNT_CONTEXT(timer_expire_exit, in_timer, 0)
+COUNT_CONTEXT(irq_handler_entry, in_irq, 1)
+COUNT_CONTEXT(irq_handler_exit, in_irq, 0)
+
+static __always_inline int sample(struct bpf_perf_event_data *ctx, int kind)
+{
+	amdahl_u64 id = bpf_get_current_pid_tgid();
+	amdahl_u32 tid = (amdahl_u32)id;
+	struct amdahl_stack *s;
+	struct amdahl_totals *t;
+	struct pt_regs *regs;
+	long bytes;
+
+	if (!tid || !bpf_map_lookup_elem(&tasks, &tid))
+		return 0;
+	s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
+	if (!s) {
+		t = my_totals();
+		if (t)
+			__sync_fetch_and_add(&t->samples_lost, 1);
+		return 0;
+	}
+	s->ts = bpf_ktime_get_ns();
+	s->tid = tid;
+	s->pid = id >> 32;
+	s->cpu = bpf_get_smp_processor_id();
+	s->kind = kind;
+	s->unused[0] = s->unused[1] = 0;
+	s->kernel_frames = 0;
+	bytes = bpf_get_stack(ctx, s->kernel, sizeof(s->kernel), 0);
+	if (bytes > 0)
+		s->kernel_frames = bytes / 8;
+	s->user_mode = !s->kernel_frames;
+	regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	user_registers(s, regs);
+	copy_user_stack(s);
+	bpf_ringbuf_submit(s, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+SEC("perf_event")
+int on_time(struct bpf_perf_event_data *ctx)
+{
+	return sample(ctx, AMDAHL_STACK_TIME);
+}
+
+SEC("perf_event")
+int on_instructions(struct bpf_perf_event_data *ctx)
+{
+	return sample(ctx, AMDAHL_STACK_INSTRUCTIONS);
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+ *
+ * The only contract between the BPF programs and user space. The layout is
+ * asserted on both sides: here by _Static_assert, in src/bpf/wire.rs by tests.
+ */
+#pragma once
+
+typedef unsigned char amdahl_u8;
+typedef unsigned short amdahl_u16;
+typedef unsigned int amdahl_u32;
+typedef unsigned long long amdahl_u64;
+typedef int amdahl_s32;
+
+enum amdahl_kind {
+	AMDAHL_SWITCH = 1,
+	AMDAHL_WAKE = 2,
+	AMDAHL_MIGRATE = 3,
+	AMDAHL_FORK = 4,
+	AMDAHL_COMM = 5,
+	AMDAHL_SPIN = 6,
+};
+
+/* flags of AMDAHL_SWITCH */
+#define AMDAHL_PREV_WORKLOAD 0x01u  /* prev belongs to the workload */
+#define AMDAHL_NEXT_WORKLOAD 0x02u  /* next belongs to the workload */
+#define AMDAHL_PREV_RUNNABLE 0x04u  /* prev could have gone on */
+#define AMDAHL_PREV_EXITED 0x08u    /* prev is gone */
+#define AMDAHL_PREV_IOWAIT 0x10u    /* the kernel accounts the sleep as block I/O */
+#define AMDAHL_PREV_UNINT 0x20u     /* state D */
+#define AMDAHL_PREV_IN_LOCK 0x40u   /* inside a contended kernel lock; arg[2] is its address */
+#define AMDAHL_STACK_TAKEN 0x80u    /* a struct amdahl_stack with the same ts and tid follows */
+/* lock_kind while AMDAHL_PREV_IN_LOCK: LCB_F_* of the kernel, and */
+#define AMDAHL_LOCK_IS_MMAP 0x80u
+
+/* flags of AMDAHL_WAKE */
+#define AMDAHL_WAKER_WORKLOAD 0x01u
+#define AMDAHL_WAKER_TIMER 0x02u
+#define AMDAHL_WAKER_IRQ 0x04u
+
+/* One cache line. seq is written last: slot i of a ring holds seq i + 1 once it is complete. */
+struct amdahl_slot {
+	amdahl_u64 seq;
+	amdahl_u64 ts;
+	amdahl_u8 kind;
+	amdahl_u8 flags;
+	amdahl_u8 lock_kind;
+	amdahl_u8 unused;
+	amdahl_u32 cpu;     /* where it happened; MIGRATE: where it goes */
+	amdahl_u32 tid;     /* SWITCH: prev; WAKE, MIGRATE: the woken; FORK: child; COMM: whose */
+	amdahl_u32 other;   /* SWITCH: next; WAKE: the waker; FORK: parent; COMM: tgid */
+	amdahl_s32 syscall; /* SWITCH: of prev, -1 outside; FORK: tgid of the child; SPIN: how often */
+	amdahl_u32 unused2;
+	amdahl_u64 arg[3];  /* SWITCH: of the call, [2] the lock if IN_LOCK; for a prev of others and COMM: [0..1] name; SPIN: lock, ns */
+};
+_Static_assert(sizeof(struct amdahl_slot) == 64, "a slot is a cache line");
+
+struct amdahl_ring {
+	amdahl_u64 head;   /* slots reserved: written by the kernel side */
+	amdahl_u64 tail;   /* slots consumed: written by user space */
+	amdahl_u64 lost;   /* slots that found the ring full */
+	amdahl_u64 unused[5];
+};
+_Static_assert(sizeof(struct amdahl_ring) == 64, "rings do not share lines");
+
+enum amdahl_stack_kind {
+	AMDAHL_STACK_TIME = 1,         /* on-CPU, every n cycles or ns */
+	AMDAHL_STACK_INSTRUCTIONS = 2, /* on-CPU, every n user instructions */
+	AMDAHL_STACK_WAIT = 3,         /* going to sleep */
+};
+
+#define AMDAHL_KERNEL_FRAMES 32
+#define AMDAHL_STACK_BYTES 2048
+#define AMDAHL_REGISTERS 16
+
+struct amdahl_stack {
+	amdahl_u64 ts;
+	amdahl_u32 tid;
+	amdahl_u32 pid;
+	amdahl_u32 cpu;
+	amdahl_u8 kind;
+	amdahl_u8 user_mode;
+	amdahl_u8 unused[2];
+	amdahl_u64 ip, sp, bp, lr;
+	amdahl_u64 regs[AMDAHL_REGISTERS]; /* general registers in the kernel's order, 0 beyond */
+	amdahl_u32 kernel_frames;
+	amdahl_u32 user_bytes; /* of bytes[] */
+	amdahl_u64 kernel[AMDAHL_KERNEL_FRAMES];
+	amdahl_u8 bytes[AMDAHL_STACK_BYTES];
+};
+_Static_assert(sizeof(struct amdahl_stack) == 64 + 8 * AMDAHL_REGISTERS + 8 * AMDAHL_KERNEL_FRAMES + AMDAHL_STACK_BYTES, "no holes");
+
+/* per CPU: what the workload did there */
+struct amdahl_totals {
+	amdahl_u64 instructions;   /* user instructions of the workload */
+	amdahl_u64 cycles;         /* cycles of the workload, user and kernel */
+	amdahl_u64 samples_lost;   /* stacks that found their ring full */
+	amdahl_u64 instructions_at, cycles_at; /* counters when the workload last came on */
+	amdahl_u64 in_timer;       /* depth of timer handlers running now */
+	amdahl_u64 in_irq;
+	amdahl_u64 counting;       /* the *_at are valid */
+};
+_Static_assert(sizeof(struct amdahl_totals) == 64, "one line a CPU");

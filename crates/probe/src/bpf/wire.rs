@@ -1,0 +1,280 @@
+//! The records that the BPF programs write, as laid out in `record.h`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a [`Slot`] tells.
+pub mod kind {
+    #![allow(missing_docs)]
+    pub const SWITCH: u8 = 1;
+    pub const WAKE: u8 = 2;
+    pub const MIGRATE: u8 = 3;
+    pub const FORK: u8 = 4;
+    pub const COMM: u8 = 5;
+    pub const SPIN: u8 = 6;
+}
+
+/// Flags of a `SWITCH` and of a `WAKE`.
+pub mod flag {
+    #![allow(missing_docs)]
+    pub const PREV_WORKLOAD: u8 = 0x01;
+    pub const NEXT_WORKLOAD: u8 = 0x02;
+    pub const PREV_RUNNABLE: u8 = 0x04;
+    pub const PREV_EXITED: u8 = 0x08;
+    pub const PREV_IOWAIT: u8 = 0x10;
+    pub const PREV_UNINT: u8 = 0x20;
+    pub const PREV_IN_LOCK: u8 = 0x40;
+    pub const STACK_TAKEN: u8 = 0x80;
+
+    pub const WAKER_WORKLOAD: u8 = 0x01;
+    pub const WAKER_TIMER: u8 = 0x02;
+    pub const WAKER_IRQ: u8 = 0x04;
+
+    pub const LOCK_IS_MMAP: u8 = 0x80;
+}
+
+/// What a [`Stack`] was taken for.
+pub mod stack_kind {
+    #![allow(missing_docs)]
+    pub const TIME: u8 = 1;
+    pub const INSTRUCTIONS: u8 = 2;
+    pub const WAIT: u8 = 3;
+}
+
+/// `struct amdahl_slot`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Slot {
+    /// Position in the ring plus one; written last.
+    pub seq: u64,
+    /// Monotonic nanoseconds.
+    pub ts: u64,
+    /// One of [`kind`].
+    pub kind: u8,
+    /// Of [`flag`].
+    pub flags: u8,
+    /// `LCB_F_*` and [`flag::LOCK_IS_MMAP`].
+    pub lock_kind: u8,
+    /// Padding.
+    pub unused: u8,
+    /// Where it happened, or goes.
+    pub cpu: u32,
+    /// Whom it is about.
+    pub tid: u32,
+    /// The other one.
+    pub other: u32,
+    /// System call, -1 outside one; FORK: process id.
+    pub syscall: i32,
+    /// SWITCH: hash of the place of waiting.
+    pub place: u32,
+    /// Arguments, lock address or name.
+    pub arg: [u64; 3],
+}
+
+impl Slot {
+    /// The name that FORK, COMM and a SWITCH away from others carry.
+    pub fn comm(&self) -> String {
+        let bytes: Vec<u8> = self.arg[..2]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .take_while(|&byte| byte != 0)
+            .collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// `struct amdahl_ring`.
+#[repr(C)]
+pub struct Ring {
+    /// Slots reserved.
+    pub head: AtomicU64,
+    /// Slots consumed.
+    pub tail: AtomicU64,
+    /// Slots that found the ring full.
+    pub lost: AtomicU64,
+    unused: [u64; 5],
+}
+
+/// `struct amdahl_totals`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// User instructions of the workload.
+    pub instructions: u64,
+    /// Cycles of the workload.
+    pub cycles: u64,
+    /// Stacks that found their ring full.
+    pub samples_lost: u64,
+    /// Internal to the BPF side.
+    pub internal: [u64; 5],
+}
+
+/// Kernel frames at most in a [`Stack`].
+pub const KERNEL_FRAMES: usize = 32;
+/// General registers in a [`Stack`].
+pub const REGISTERS: usize = 16;
+/// Bytes of user stack at most in a [`Stack`].
+pub const STACK_BYTES: usize = 2048;
+
+/// `struct amdahl_stack`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct StackRecord {
+    ts: u64,
+    tid: u32,
+    pid: u32,
+    cpu: u32,
+    kind: u8,
+    user_mode: u8,
+    unused: [u8; 2],
+    ip: u64,
+    sp: u64,
+    bp: u64,
+    lr: u64,
+    regs: [u64; REGISTERS],
+    kernel_frames: u32,
+    user_bytes: u32,
+    kernel: [u64; KERNEL_FRAMES],
+    bytes: [u8; STACK_BYTES],
+}
+
+/// A stack as it was taken: registers, kernel frames and a copy of stack memory.
+#[derive(Clone, Debug, Default)]
+pub struct Stack {
+    /// Monotonic nanoseconds.
+    pub ts: u64,
+    /// Thread.
+    pub tid: u32,
+    /// Process.
+    pub pid: u32,
+    /// CPU.
+    pub cpu: u32,
+    /// One of [`stack_kind`].
+    pub kind: u8,
+    /// The CPU was in user mode.
+    pub user_mode: bool,
+    /// User instruction pointer.
+    pub ip: u64,
+    /// User stack pointer.
+    pub sp: u64,
+    /// User frame pointer.
+    pub bp: u64,
+    /// Link register, 0 where there is none.
+    pub lr: u64,
+    /// General registers in which compilers keep loop counters.
+    pub regs: [u64; REGISTERS],
+    /// Kernel return addresses, innermost first.
+    pub kernel: Box<[u64]>,
+    /// Memory from `sp` upwards.
+    pub bytes: Box<[u8]>,
+}
+
+impl Stack {
+    /// Reads one record; `None` if it is not one.
+    pub fn parse(raw: &[u8]) -> Option<Stack> {
+        if raw.len() < size_of::<StackRecord>() {
+            return None;
+        }
+        // SAFETY: the length was checked, every bit pattern is a valid StackRecord, and
+        // read_unaligned has no alignment condition.
+        let record = unsafe { std::ptr::read_unaligned(raw.as_ptr().cast::<StackRecord>()) };
+        let frames = (record.kernel_frames as usize).min(KERNEL_FRAMES);
+        let bytes = (record.user_bytes as usize).min(STACK_BYTES);
+        Some(Stack {
+            ts: record.ts,
+            tid: record.tid,
+            pid: record.pid,
+            cpu: record.cpu,
+            kind: record.kind,
+            user_mode: record.user_mode != 0,
+            ip: record.ip,
+            sp: record.sp,
+            bp: record.bp,
+            lr: record.lr,
+            regs: record.regs,
+            kernel: record.kernel[..frames].into(),
+            bytes: record.bytes[..bytes].into(),
+        })
+    }
+}
+
+/// The rings of all CPUs, mapped from the BPF side.
+pub struct Rings {
+    slots: super::mapping::Mapping,
+    rings: super::mapping::Mapping,
+    slots_per_cpu: usize,
+    cpus: usize,
+}
+
+impl Rings {
+    pub(super) fn new(
+        slots: super::mapping::Mapping,
+        rings: super::mapping::Mapping,
+        slots_per_cpu: usize,
+        cpus: usize,
+    ) -> Rings {
+        assert!(slots_per_cpu.is_power_of_two());
+        assert!(slots.len() >= slots_per_cpu * cpus * size_of::<Slot>());
+        assert!(rings.len() >= cpus * size_of::<Ring>());
+        Rings { slots, rings, slots_per_cpu, cpus }
+    }
+
+    fn ring(&self, cpu: usize) -> &Ring {
+        assert!(cpu < self.cpus);
+        // SAFETY: in bounds (asserted here and in `new`), page-aligned, and all fields that the
+        // kernel side writes are atomics.
+        unsafe { &*self.rings.address().cast::<Ring>().add(cpu) }
+    }
+
+    /// Slots lost on `cpu` since the map was made.
+    pub fn lost(&self, cpu: usize) -> u64 {
+        self.ring(cpu).lost.load(Ordering::Relaxed)
+    }
+
+    /// Appends the complete slots of `cpu` to `out`, in the order of their reservation.
+    pub fn drain(&self, cpu: usize, out: &mut Vec<Slot>) {
+        let ring = self.ring(cpu);
+        let mut tail = ring.tail.load(Ordering::Relaxed);
+        let head = ring.head.load(Ordering::Acquire);
+        let mask = self.slots_per_cpu - 1;
+        while tail != head {
+            let index = cpu * self.slots_per_cpu + (tail as usize & mask);
+            // SAFETY: index < cpus * slots_per_cpu, checked against the length in `new`.
+            let slot = unsafe { self.slots.address().cast::<Slot>().add(index) };
+            // SAFETY: as above; seq is the first field and is only accessed atomically.
+            let seq = unsafe { AtomicU64::from_ptr(slot.cast::<u64>()) };
+            // Acquire: pairs with the exchange in `publish` (record.bpf.c).
+            if seq.load(Ordering::Acquire) != tail + 1 {
+                break; // reserved, but not complete yet
+            }
+            // SAFETY: complete, and the kernel side reuses it only after `tail` has passed.
+            out.push(unsafe { slot.read() });
+            tail += 1;
+        }
+        // Release: the slots were read before the kernel side may reuse them.
+        ring.tail.store(tail, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layout_is_that_of_record_h() {
+        assert_eq!(size_of::<Slot>(), 64);
+        assert_eq!(size_of::<Ring>(), 64);
+        assert_eq!(size_of::<Totals>(), 64);
+        assert_eq!(size_of::<StackRecord>(), 64 + 8 * REGISTERS + 8 * KERNEL_FRAMES + STACK_BYTES);
+        assert_eq!(std::mem::offset_of!(Slot, cpu), 20);
+        assert_eq!(std::mem::offset_of!(Slot, arg), 40);
+        assert_eq!(std::mem::offset_of!(StackRecord, kernel), 64 + 8 * REGISTERS);
+    }
+
+    #[test]
+    fn short_or_hostile_stack_records_are_refused_or_clamped() {
+        assert!(Stack::parse(&[0; 10]).is_none());
+        let stack = Stack::parse(&[0xff; size_of::<StackRecord>()]).unwrap();
+        assert_eq!(stack.kernel.len(), KERNEL_FRAMES);
+        assert_eq!(stack.bytes.len(), STACK_BYTES);
+    }
+}

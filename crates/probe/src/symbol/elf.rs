@@ -1,0 +1,393 @@
+//! The parts of an ELF file that unwinding and naming need.
+//!
+//! Sections are read, not memory-mapped: a linker that truncates a mapped file
+//! kills the reader with SIGBUS, and a build is a workload like any other. Only
+//! 64-bit little-endian files are understood. Everything in a file is untrusted.
+
+use std::fs::File;
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::sync::Arc;
+
+use object::elf::{self, FileHeader64, SectionHeader64, Sym64};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable};
+use object::read::{CompressedData, CompressionFormat, ReadCache, SectionIndex};
+use object::LittleEndian;
+
+const LE: LittleEndian = LittleEndian;
+/// No section larger than this is read.
+const SECTION_BYTES_MAX: u64 = 1 << 30;
+const SECTIONS_MAX: usize = 1 << 16;
+const SEGMENTS_MAX: usize = 1 << 12;
+/// Segments and FDEs are handled by 32-bit offsets from the lowest address.
+pub(super) const SPAN_MAX: u64 = 1 << 32;
+
+/// Where the bytes of a module come from.
+#[derive(Debug)]
+pub(super) enum Bytes {
+    File(File),
+    Memory(Cursor<Arc<[u8]>>),
+}
+
+impl Bytes {
+    pub(super) fn memory(bytes: Arc<[u8]>) -> Bytes {
+        Bytes::Memory(Cursor::new(bytes))
+    }
+}
+
+impl Read for Bytes {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Bytes::File(file) => file.read(buffer),
+            Bytes::Memory(memory) => memory.read(buffer),
+        }
+    }
+}
+
+impl Seek for Bytes {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        match self {
+            Bytes::File(file) => file.seek(to),
+            Bytes::Memory(memory) => memory.seek(to),
+        }
+    }
+}
+
+type Data<'a> = &'a ReadCache<Bytes>;
+type Header = FileHeader64<LittleEndian>;
+
+/// A loadable segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub(super) offset: u64,
+    pub(super) file_len: u64,
+    pub(super) address: u64,
+    pub(super) memory_len: u64,
+    pub(super) executable: bool,
+}
+
+/// What is read of every module once.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Layout {
+    pub(super) segments: Vec<Segment>,
+    pub(super) build_id: Vec<u8>,
+    /// File name and CRC-32 of the separate debug file.
+    pub(super) debug_link: Option<(Vec<u8>, u32)>,
+    pub(super) has_debug_info: bool,
+    pub(super) has_symbol_table: bool,
+}
+
+impl Layout {
+    /// The address that the file states for this offset; code is preferred where
+    /// pages are mapped twice.
+    pub(super) fn address_of_offset(&self, offset: u64) -> Option<u64> {
+        const PAGE_MASK: u64 = 0xfff;
+        let holds = |segment: &&Segment| {
+            let end = segment.offset.saturating_add(segment.file_len);
+            (segment.offset & !PAGE_MASK) <= offset && offset < end
+        };
+        let mut holding = self.segments.iter().filter(holds);
+        let first = holding.next()?;
+        let segment =
+            if first.executable { first } else { holding.find(|segment| segment.executable).unwrap_or(first) };
+        Some(segment.address.wrapping_add(offset.wrapping_sub(segment.offset)))
+    }
+
+    /// The offset in the file of this address, and how many bytes of its segment follow.
+    pub(super) fn offset_of_address(&self, address: u64) -> Option<(u64, u64)> {
+        self.segments.iter().filter(|segment| segment.executable).find_map(|segment| {
+            let into = address.checked_sub(segment.address)?;
+            let left = segment.file_len.checked_sub(into).filter(|&left| left > 0)?;
+            Some((segment.offset.checked_add(into)?, left))
+        })
+    }
+
+    /// The executable segment around an address.
+    pub(super) fn code_around(&self, address: u64) -> Option<Range<u64>> {
+        self.segments.iter().filter(|segment| segment.executable).find_map(|segment| {
+            let range = segment.address..segment.address.checked_add(segment.file_len)?;
+            range.contains(&address).then_some(range)
+        })
+    }
+
+    /// Addresses from the lowest to the highest, if they span less than 4 GiB.
+    pub(super) fn span(&self) -> Option<Range<u64>> {
+        let low = self.segments.iter().map(|segment| segment.address).min()?;
+        let high = self.segments.iter().map(|segment| segment.address.saturating_add(segment.memory_len)).max()?;
+        (high - low < SPAN_MAX).then_some(low..high)
+    }
+}
+
+/// Unwind tables, owned.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnwindTables {
+    pub(super) text: Option<Range<u64>>,
+    pub(super) got: Option<Range<u64>>,
+    pub(super) eh_frame: Option<(Range<u64>, Arc<[u8]>)>,
+    pub(super) eh_frame_hdr: Option<(Range<u64>, Arc<[u8]>)>,
+    pub(super) debug_frame: Option<Arc<[u8]>>,
+}
+
+impl UnwindTables {
+    pub(super) fn bytes(&self) -> usize {
+        let len = |table: &Option<(Range<u64>, Arc<[u8]>)>| table.as_ref().map_or(0, |(_, bytes)| bytes.len());
+        len(&self.eh_frame) + len(&self.eh_frame_hdr) + self.debug_frame.as_ref().map_or(0, |bytes| bytes.len())
+    }
+}
+
+/// A symbol of a function, its name as an index into the string table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RawSymbol {
+    pub(super) address: u64,
+    pub(super) size: u64,
+    pub(super) name: u32,
+    pub(super) binding: u8,
+}
+
+/// Function symbols with their string table.
+#[derive(Debug, Default)]
+pub(super) struct RawSymbols {
+    pub(super) symbols: Vec<RawSymbol>,
+    pub(super) strings: Box<[u8]>,
+    /// They are only the exported ones.
+    pub(super) dynamic: bool,
+}
+
+/// An open ELF file.
+pub(super) struct Elf<'a> {
+    data: Data<'a>,
+    header: &'a Header,
+    sections: SectionTable<'a, Header, Data<'a>>,
+}
+
+impl<'a> Elf<'a> {
+    /// Reads the headers. `None` when it is not a file that we understand.
+    pub(super) fn parse(data: Data<'a>) -> Option<Elf<'a>> {
+        let header = Header::parse(data).ok()?;
+        if !header.is_little_endian() || !header.is_class_64() {
+            return None;
+        }
+        // A file without section headers, or with damaged ones, can still be located.
+        let sections = match header.shnum(LE, data) {
+            Ok(count) if count <= SECTIONS_MAX => header.sections(LE, data).unwrap_or_default(),
+            _ => SectionTable::default(),
+        };
+        Some(Elf { data, header, sections })
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        let mut layout = Layout { segments: self.segments(), build_id: self.build_id(), ..Layout::default() };
+        if let Some(section) = self.section(b".gnu_debuglink") {
+            layout.debug_link = self.bytes(section).and_then(debug_link);
+        }
+        layout.has_debug_info =
+            [&b".debug_info"[..], b".zdebug_info"].iter().any(|name| self.section(name).is_some());
+        layout.has_symbol_table = self.sections.iter().any(|section| section.sh_type(LE) == elf::SHT_SYMTAB);
+        layout
+    }
+
+    fn segments(&self) -> Vec<Segment> {
+        if self.header.phnum(LE, self.data).is_ok_and(|count| count > SEGMENTS_MAX) {
+            return Vec::new();
+        }
+        let headers = self.header.program_headers(LE, self.data).unwrap_or_default();
+        headers
+            .iter()
+            .filter(|header| header.p_type(LE) == elf::PT_LOAD)
+            .map(|header| Segment {
+                offset: header.p_offset(LE),
+                file_len: header.p_filesz(LE),
+                address: header.p_vaddr(LE),
+                memory_len: header.p_memsz(LE),
+                executable: header.p_flags(LE) & elf::PF_X != 0,
+            })
+            .collect()
+    }
+
+    /// The build id, or nothing.
+    pub(super) fn build_id(&self) -> Vec<u8> {
+        let Some(section) = self.section(b".note.gnu.build-id") else { return Vec::new() };
+        if section.sh_size(LE) > 4096 {
+            return Vec::new();
+        }
+        let Ok(Some(mut notes)) = section.notes(LE, self.data) else { return Vec::new() };
+        while let Ok(Some(note)) = notes.next() {
+            if note.name() == elf::ELF_NOTE_GNU && note.n_type(LE) == elf::NT_GNU_BUILD_ID {
+                return note.desc().to_vec();
+            }
+        }
+        Vec::new()
+    }
+
+    pub(super) fn unwind_tables(&self) -> UnwindTables {
+        let range = |name: &[u8]| self.section(name).map(address_range);
+        let table = |name: &[u8]| {
+            let section = self.section(name)?;
+            Some((address_range(section), Arc::from(self.bytes(section)?)))
+        };
+        let mut tables = UnwindTables {
+            text: range(b".text"),
+            got: range(b".got"),
+            eh_frame: table(b".eh_frame"),
+            eh_frame_hdr: table(b".eh_frame_hdr"),
+            debug_frame: None,
+        };
+        if tables.eh_frame.as_ref().is_none_or(|(_, bytes)| bytes.len() <= 8) {
+            // A linker without input leaves a lone terminator.
+            (tables.eh_frame, tables.eh_frame_hdr) = (None, None);
+            tables.debug_frame = self.section(b".debug_frame").and_then(|section| self.decompressed(section));
+        }
+        tables
+    }
+
+    /// The symbol table, or where there is none the dynamic one.
+    pub(super) fn symbols(&self) -> RawSymbols {
+        let found = [elf::SHT_SYMTAB, elf::SHT_DYNSYM].into_iter().find_map(|kind| {
+            let section = self.sections.iter().find(|section| section.sh_type(LE) == kind)?;
+            let table = self.symbol_table(section)?;
+            Some(RawSymbols { dynamic: kind == elf::SHT_DYNSYM, ..table })
+        });
+        found.unwrap_or_default()
+    }
+
+    fn symbol_table(&self, section: &'a SectionHeader64<LittleEndian>) -> Option<RawSymbols> {
+        if section.sh_size(LE) > SECTION_BYTES_MAX {
+            return None;
+        }
+        let entries: &[Sym64<LittleEndian>] = section.data_as_array(LE, self.data).ok()?;
+        let strings = self.sections.section(SectionIndex(section.sh_link(LE) as usize)).ok()?;
+        let strings: Box<[u8]> = self.bytes(strings)?.into();
+        let executable: Vec<bool> = self
+            .sections
+            .iter()
+            .map(|section| section.sh_flags(LE) & u64::from(elf::SHF_EXECINSTR) != 0)
+            .collect();
+        let symbols = entries
+            .iter()
+            .filter(|entry| {
+                let code = executable.get(usize::from(entry.st_shndx.get(LE))).copied();
+                match entry.st_type() {
+                    // Large section numbers are kept aside, in a table that is not worth reading.
+                    elf::STT_FUNC | elf::STT_GNU_IFUNC => {
+                        code.unwrap_or(entry.st_shndx.get(LE) == elf::SHN_XINDEX)
+                    }
+                    // Labels of assembly code.
+                    elf::STT_NOTYPE => code == Some(true),
+                    _ => false,
+                }
+            })
+            .map(|entry| RawSymbol {
+                address: entry.st_value.get(LE),
+                size: entry.st_size.get(LE),
+                name: entry.st_name.get(LE),
+                binding: entry.st_bind(),
+            })
+            .collect();
+        Some(RawSymbols { symbols, strings, dynamic: false })
+    }
+
+    fn section(&self, name: &[u8]) -> Option<&'a SectionHeader64<LittleEndian>> {
+        self.sections.section_by_name(LE, name).map(|(_, section)| section)
+    }
+
+    fn bytes(&self, section: &'a SectionHeader64<LittleEndian>) -> Option<&'a [u8]> {
+        if section.sh_size(LE) > SECTION_BYTES_MAX {
+            return None;
+        }
+        section.data(LE, self.data).ok().filter(|bytes| !bytes.is_empty())
+    }
+
+    fn decompressed(&self, section: &'a SectionHeader64<LittleEndian>) -> Option<Arc<[u8]>> {
+        let bytes = self.bytes(section)?;
+        let Some((header, offset, len)) = section.compression(LE, self.data).ok()? else {
+            return Some(bytes.into());
+        };
+        let format = match header.ch_type.get(LE) {
+            elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
+            elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
+            _ => return None,
+        };
+        let uncompressed_size = header.ch_size.get(LE);
+        if uncompressed_size > SECTION_BYTES_MAX.min(len.saturating_mul(1 << 10)) {
+            return None;
+        }
+        let data = bytes.get(bytes.len().checked_sub(usize::try_from(len).ok()?)?..)?;
+        debug_assert!(offset >= section.sh_offset(LE));
+        let plain = CompressedData { format, data, uncompressed_size }.decompress().ok()?;
+        Some(plain.as_ref().into())
+    }
+}
+
+fn address_range(section: &SectionHeader64<LittleEndian>) -> Range<u64> {
+    let start = section.sh_addr(LE);
+    start..start.saturating_add(section.sh_size(LE))
+}
+
+/// Splits `.gnu_debuglink`: a name, zeros up to a multiple of four, a CRC-32.
+fn debug_link(section: &[u8]) -> Option<(Vec<u8>, u32)> {
+    let len = section.iter().position(|&byte| byte == 0)?;
+    let crc = section.get(len / 4 * 4 + 4..)?.first_chunk::<4>()?;
+    Some((section[..len].to_vec(), u32::from_le_bytes(*crc)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read_all(bytes: Arc<[u8]>) -> Option<(Layout, UnwindTables, RawSymbols)> {
+        let cache = ReadCache::new(Bytes::memory(bytes));
+        let elf = Elf::parse(&cache)?;
+        Some((elf.layout(), elf.unwind_tables(), elf.symbols()))
+    }
+
+    fn own_executable() -> Vec<u8> {
+        let mut head = Vec::new();
+        File::open("/proc/self/exe").unwrap().take(4 << 20).read_to_end(&mut head).unwrap();
+        head
+    }
+
+    #[test]
+    fn own_executable_has_code_and_tables() {
+        let cache = ReadCache::new(Bytes::File(File::open("/proc/self/exe").unwrap()));
+        let elf = Elf::parse(&cache).unwrap();
+        let layout = elf.layout();
+        assert!(layout.segments.iter().any(|segment| segment.executable));
+        assert!(elf.unwind_tables().eh_frame.is_some());
+        assert!(!elf.symbols().symbols.is_empty());
+        let code = layout.segments.iter().find(|segment| segment.executable).unwrap();
+        assert_eq!(layout.address_of_offset(code.offset), Some(code.address));
+        assert_eq!(layout.offset_of_address(code.address), Some((code.offset, code.file_len)));
+    }
+
+    #[test]
+    fn debug_links_are_split() {
+        assert_eq!(debug_link(b"abc\0\x01\0\0\0"), Some((b"abc".to_vec(), 1)));
+        assert_eq!(debug_link(b"abcd\0\0\0\0\x02\0\0\0"), Some((b"abcd".to_vec(), 2)));
+        assert_eq!(debug_link(b"abcd"), None);
+        assert_eq!(debug_link(b"abc\0"), None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+            read_all(bytes.into());
+        }
+
+        #[test]
+        fn damaged_files_are_read(
+            damage in prop::collection::vec((0_usize..4096, any::<u8>()), 1..20),
+            keep in 64_usize..(4 << 20),
+        ) {
+            let mut bytes = own_executable();
+            bytes.truncate(keep);
+            for (at, byte) in damage {
+                let at = at % bytes.len();
+                bytes[at] = byte;
+            }
+            read_all(bytes.into());
+        }
+    }
+}

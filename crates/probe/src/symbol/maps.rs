@@ -1,0 +1,431 @@
+//! Which code was mapped where, in which process, when.
+//!
+//! A process id has a history of *eras*: one from fork to exec, one per exec, and
+//! a new one when the id is used again. Within an era the latest mapping of an
+//! address wins, since the kernel reports what is mapped and never what is unmapped.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::module::ModuleId;
+use super::snapshot;
+use super::SymbolError;
+
+/// A lookup time later than every event.
+pub const LATEST: u64 = u64::MAX;
+
+/// Executable mappings kept of one address space. JIT compilers make many; a
+/// hostile program could make millions.
+const MAPPINGS_MAX: usize = 1 << 16;
+/// Eras of dead processes and of replaced images that are kept.
+const DEAD_ERAS_MAX: usize = 1 << 14;
+
+/// A mapping as `PERF_RECORD_MMAP2` tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapEvent<'a> {
+    /// When, in the clock of the samples.
+    pub ts: u64,
+    /// Process (thread group) id.
+    pub pid: u32,
+    /// First address.
+    pub start: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Offset in the file that `start` maps.
+    pub file_offset: u64,
+    /// The path as the kernel tells it: a file, `[vdso]`, `//anon`, ...
+    pub path: &'a Path,
+    /// It may be executed. Others only hide what was there before.
+    pub executable: bool,
+}
+
+/// Where a mapping lies in its module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) module: ModuleId,
+    /// Actual address minus address stated in the module, wrapping.
+    pub(super) slide: u64,
+}
+
+/// An executable mapping.
+#[derive(Clone, Debug)]
+pub(super) struct Mapping {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) file_offset: u64,
+    pub(super) path: Arc<Path>,
+    /// Filled in at the first lookup, shared with forked children.
+    pub(super) place: OnceLock<Place>,
+}
+
+impl Mapping {
+    fn same_as(&self, other: &Mapping) -> bool {
+        (self.start, self.end, self.file_offset) == (other.start, other.end, other.file_offset)
+            && self.path == other.path
+    }
+
+    /// The part of this mapping inside `range`. Slide and module do not change.
+    fn part(&self, range: Range<u64>) -> Arc<Mapping> {
+        Arc::new(Mapping {
+            start: range.start,
+            end: range.end,
+            file_offset: self.file_offset.wrapping_add(range.start - self.start),
+            path: self.path.clone(),
+            place: self.place.clone(),
+        })
+    }
+}
+
+/// The executable mappings of one address space, shared by processes that have the
+/// same ones.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Space {
+    /// Names the address space for code that has no file.
+    pub(super) id: u64,
+    /// Sorted, not overlapping.
+    mappings: Vec<Arc<Mapping>>,
+}
+
+impl Space {
+    pub(super) fn find(&self, address: u64) -> Option<&Arc<Mapping>> {
+        let after = self.mappings.partition_point(|mapping| mapping.start <= address);
+        let mapping = self.mappings.get(after.checked_sub(1)?)?;
+        (address < mapping.end).then_some(mapping)
+    }
+
+    pub(super) fn mappings(&self) -> &[Arc<Mapping>] {
+        &self.mappings
+    }
+
+    fn overlaps(&self, range: Range<u64>) -> bool {
+        let first = self.mappings.partition_point(|mapping| mapping.end <= range.start);
+        self.mappings.get(first).is_some_and(|mapping| mapping.start < range.end)
+    }
+
+    /// Forgets what was mapped in `range`.
+    fn clear(&mut self, range: Range<u64>) {
+        let first = self.mappings.partition_point(|mapping| mapping.end <= range.start);
+        let last = self.mappings.partition_point(|mapping| mapping.start < range.end);
+        if first >= last {
+            return;
+        }
+        let mut kept = Vec::new();
+        let (head, tail) = (&self.mappings[first], &self.mappings[last - 1]);
+        if head.start < range.start {
+            kept.push(head.part(head.start..range.start));
+        }
+        if tail.end > range.end {
+            kept.push(tail.part(range.end..tail.end));
+        }
+        self.mappings.splice(first..last, kept);
+    }
+
+    fn insert(&mut self, mapping: Mapping) {
+        self.clear(mapping.start..mapping.end);
+        if self.mappings.len() < MAPPINGS_MAX {
+            let at = self.mappings.partition_point(|other| other.start < mapping.start);
+            self.mappings.insert(at, Arc::new(mapping));
+        }
+    }
+}
+
+/// A process id's life with one program.
+#[derive(Clone, Debug)]
+struct Era {
+    since: u64,
+    space: Arc<Space>,
+    exited: bool,
+}
+
+/// What [`Maps::space`] found.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) space: Arc<Space>,
+    /// `/proc/PID` may still describe this era.
+    pub(super) maybe_alive: bool,
+}
+
+/// The address spaces of all processes of a run, over time.
+///
+/// Feed it the events in the order of their times. Memory is bounded: the oldest
+/// dead eras go first.
+#[derive(Debug, Default)]
+pub struct Maps {
+    eras: FxHashMap<u32, Vec<Era>>,
+    dead: VecDeque<u32>,
+    paths: FxHashSet<Arc<Path>>,
+    next_space: u64,
+}
+
+impl Maps {
+    /// No processes.
+    pub fn new() -> Maps {
+        Maps::default()
+    }
+
+    /// Records a mapping.
+    pub fn map(&mut self, event: &MapEvent<'_>) {
+        let Some(end) = event.start.checked_add(event.len).filter(|_| event.len > 0) else {
+            return;
+        };
+        let path = self.intern(event.path);
+        let mapping = Mapping {
+            start: event.start,
+            end,
+            file_offset: event.file_offset,
+            path,
+            place: OnceLock::new(),
+        };
+        let era = self.live_era(event.pid, event.ts);
+        if event.executable {
+            if era.space.find(mapping.start).is_none_or(|known| !known.same_as(&mapping)) {
+                Arc::make_mut(&mut era.space).insert(mapping);
+            }
+        } else if era.space.overlaps(event.start..end) {
+            Arc::make_mut(&mut era.space).clear(event.start..end);
+        }
+    }
+
+    /// A new process starts with the mappings of its parent. New threads
+    /// (`parent == child`) change nothing.
+    pub fn fork(&mut self, ts: u64, parent: u32, child: u32) {
+        if parent == child {
+            return;
+        }
+        let Some(space) = self.eras.get(&parent).and_then(|eras| eras.last()).map(|era| era.space.clone()) else {
+            return;
+        };
+        self.begin(child, Era { since: ts, space, exited: false });
+    }
+
+    /// A process replaces its program: all mappings go.
+    pub fn exec(&mut self, ts: u64, pid: u32) {
+        let space = self.new_space();
+        self.begin(pid, Era { since: ts, space, exited: false });
+    }
+
+    /// A process has ended. Its addresses can still be looked up.
+    pub fn exit(&mut self, _ts: u64, pid: u32) {
+        if let Some(era) = self.eras.get_mut(&pid).and_then(|eras| eras.last_mut())
+            && !era.exited
+        {
+            era.exited = true;
+            self.buried(pid);
+        }
+    }
+
+    /// Reads the executable mappings of a live process, for processes that were there
+    /// before the events began, or after events were lost. Returns how many there are.
+    ///
+    /// # Errors
+    /// [`SymbolError::ReadMaps`] when the process is gone or belongs to another user.
+    pub fn snapshot(&mut self, pid: u32) -> Result<usize, SymbolError> {
+        let text = snapshot::read(pid).map_err(|source| SymbolError::ReadMaps { pid, source })?;
+        let before = self.eras.get(&pid).and_then(|eras| eras.last()).map(|era| era.space.clone());
+        let mut space = Space { id: 0, mappings: Vec::new() };
+        for line in snapshot::executable(&text) {
+            let mapping = Mapping {
+                start: line.start,
+                end: line.end,
+                file_offset: line.file_offset,
+                path: self.intern(&line.path),
+                place: OnceLock::new(),
+            };
+            match before.as_ref().and_then(|before| before.find(mapping.start)) {
+                Some(known) if known.same_as(&mapping) && space.mappings.len() < MAPPINGS_MAX => {
+                    space.mappings.push(known.clone());
+                }
+                _ => space.insert(mapping),
+            }
+        }
+        let count = space.mappings.len();
+        let era = self.live_era(pid, 0);
+        space.id = era.space.id;
+        era.space = Arc::new(space);
+        Ok(count)
+    }
+
+    /// Whether anything is known of this process.
+    pub fn knows(&self, pid: u32) -> bool {
+        self.eras.contains_key(&pid)
+    }
+
+    /// The address space of `pid` at `ts`: the latest era that began before, or the
+    /// first one.
+    pub(super) fn space(&self, pid: u32, ts: u64) -> Option<Found> {
+        let eras = self.eras.get(&pid)?;
+        let index = eras.iter().rposition(|era| era.since <= ts).unwrap_or(0);
+        let era = eras.get(index)?;
+        Some(Found { space: era.space.clone(), maybe_alive: !era.exited && index + 1 == eras.len() })
+    }
+
+    fn intern(&mut self, path: &Path) -> Arc<Path> {
+        if let Some(known) = self.paths.get(path) {
+            return known.clone();
+        }
+        let path: Arc<Path> = path.into();
+        // Mappings keep their own reference; the set only saves memory.
+        if self.paths.len() >= MAPPINGS_MAX {
+            self.paths.clear();
+        }
+        self.paths.insert(path.clone());
+        path
+    }
+
+    fn new_space(&mut self) -> Arc<Space> {
+        self.next_space += 1;
+        Arc::new(Space { id: self.next_space, mappings: Vec::new() })
+    }
+
+    /// The era that an event of `pid` belongs to.
+    fn live_era(&mut self, pid: u32, ts: u64) -> &mut Era {
+        let live = self.eras.get(&pid).and_then(|eras| eras.last()).is_some_and(|era| !era.exited);
+        if !live {
+            let space = self.new_space();
+            self.begin(pid, Era { since: ts, space, exited: false });
+        }
+        let eras = self.eras.entry(pid).or_default();
+        let last = eras.len() - 1;
+        &mut eras[last]
+    }
+
+    fn begin(&mut self, pid: u32, era: Era) {
+        let eras = self.eras.entry(pid).or_default();
+        let replaces_live = eras.last().is_some_and(|last| !last.exited);
+        eras.push(era);
+        if replaces_live {
+            self.buried(pid);
+        }
+    }
+
+    /// One more era of `pid` is over: forget the oldest one of all when there are many.
+    fn buried(&mut self, pid: u32) {
+        self.dead.push_back(pid);
+        if self.dead.len() <= DEAD_ERAS_MAX {
+            return;
+        }
+        let Some(oldest) = self.dead.pop_front() else { return };
+        if let Some(eras) = self.eras.get_mut(&oldest) {
+            // Eras end in the order in which they began, so the first one is meant.
+            if eras.len() == 1 {
+                self.eras.remove(&oldest);
+            } else {
+                eras.remove(0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn event(ts: u64, pid: u32, start: u64, len: u64, path: &str) -> MapEvent<'_> {
+        MapEvent { ts, pid, start, len, file_offset: 0, path: Path::new(path), executable: true }
+    }
+
+    fn path_at(maps: &Maps, pid: u32, ts: u64, address: u64) -> Option<String> {
+        let found = maps.space(pid, ts)?;
+        found.space.find(address).map(|mapping| mapping.path.display().to_string())
+    }
+
+    #[test]
+    fn exec_fork_exit_and_reuse_of_an_id_are_told_apart() {
+        let mut maps = Maps::new();
+        maps.map(&event(10, 7, 0x1000, 0x1000, "/bin/sh"));
+        maps.fork(20, 7, 8);
+        maps.map(&event(30, 7, 0x2000, 0x1000, "/lib/late.so"));
+        assert_eq!(path_at(&maps, 8, LATEST, 0x1800).as_deref(), Some("/bin/sh"));
+        assert_eq!(path_at(&maps, 8, LATEST, 0x2800), None, "mapped by the parent after the fork");
+
+        maps.exec(40, 8);
+        maps.map(&event(41, 8, 0x1000, 0x1000, "/bin/cat"));
+        assert_eq!(path_at(&maps, 8, 39, 0x1800).as_deref(), Some("/bin/sh"));
+        assert_eq!(path_at(&maps, 8, 41, 0x1800).as_deref(), Some("/bin/cat"));
+
+        maps.exit(50, 8);
+        assert_eq!(path_at(&maps, 8, LATEST, 0x1800).as_deref(), Some("/bin/cat"));
+        assert!(!maps.space(8, LATEST).unwrap().maybe_alive);
+        maps.fork(60, 7, 8);
+        assert_eq!(path_at(&maps, 8, 61, 0x2800).as_deref(), Some("/lib/late.so"));
+        assert_eq!(path_at(&maps, 8, 55, 0x1800).as_deref(), Some("/bin/cat"));
+    }
+
+    #[test]
+    fn a_forked_child_shares_the_mappings() {
+        let mut maps = Maps::new();
+        maps.map(&event(1, 1, 0x1000, 0x1000, "/bin/a"));
+        maps.fork(2, 1, 2);
+        let (parent, child) = (maps.space(1, LATEST).unwrap(), maps.space(2, LATEST).unwrap());
+        assert!(Arc::ptr_eq(&parent.space, &child.space));
+    }
+
+    #[test]
+    fn the_file_offset_follows_when_a_mapping_is_cut() {
+        let mut maps = Maps::new();
+        maps.map(&event(1, 1, 0x1000, 0x4000, "/bin/a"));
+        maps.map(&event(2, 1, 0x2000, 0x1000, "/bin/b"));
+        let found = maps.space(1, LATEST).unwrap();
+        let upper = found.space.find(0x3000).unwrap();
+        assert_eq!((upper.start, upper.end, upper.file_offset), (0x3000, 0x5000, 0x2000));
+        assert_eq!(path_at(&maps, 1, LATEST, 0x2fff).as_deref(), Some("/bin/b"));
+        assert_eq!(path_at(&maps, 1, LATEST, 0x1fff).as_deref(), Some("/bin/a"));
+    }
+
+    #[test]
+    fn dead_processes_do_not_pile_up() {
+        let mut maps = Maps::new();
+        for pid in 0..(2 * DEAD_ERAS_MAX as u32) {
+            maps.map(&event(u64::from(pid), pid, 0x1000, 0x1000, "/bin/a"));
+            maps.exit(u64::from(pid), pid);
+        }
+        assert!(maps.eras.len() <= DEAD_ERAS_MAX);
+        assert!(maps.knows(2 * DEAD_ERAS_MAX as u32 - 1), "the newest stay");
+    }
+
+    proptest! {
+        /// Against a table with one entry per address.
+        #[test]
+        fn the_latest_mapping_of_an_address_wins(
+            events in prop::collection::vec((0_u64..64, 1_u64..32, 0_usize..4, any::<bool>()), 0..40)
+        ) {
+            const PATHS: [&str; 4] = ["/a", "/b", "/c", "/d"];
+            let mut maps = Maps::new();
+            let mut model = [None; 128];
+            maps.exec(0, 1);
+            for (ts, &(start, len, path, executable)) in events.iter().enumerate() {
+                maps.map(&MapEvent { executable, ..event(ts as u64, 1, start, len, PATHS[path]) });
+                for address in start..start + len {
+                    model[address as usize] = executable.then_some(PATHS[path]);
+                }
+            }
+            for address in 0..128 {
+                let found = path_at(&maps, 1, LATEST, address);
+                prop_assert_eq!(found.as_deref(), model[address as usize]);
+            }
+        }
+
+        #[test]
+        fn hostile_events_do_not_panic(
+            events in prop::collection::vec((any::<u64>(), 0_u32..3, any::<u64>(), any::<u64>(), 0_u8..5), 0..60)
+        ) {
+            let mut maps = Maps::new();
+            for (ts, pid, start, len, kind) in events {
+                match kind {
+                    0 => maps.exec(ts, pid),
+                    1 => maps.fork(ts, pid, (start % 3) as u32),
+                    2 => maps.exit(ts, pid),
+                    _ => maps.map(&event(ts, pid, start, len, "/x")),
+                }
+                if let Some(found) = maps.space(pid, ts) {
+                    found.space.find(start);
+                }
+            }
+        }
+    }
+}
