@@ -1,3 +1,13 @@
 #![doc = include_str!("../README.md")]
 
+mod check;
+mod headline;
+pub mod load;
+mod number;
+mod palette;
+mod plain;
+pub mod samples;
+pub mod save;
 pub mod schema;
+pub mod terminal;
+pub mod trace;

@@ -1,0 +1,184 @@
+//! The result in one sentence or two.
+
+use crate::number::{factor_digits, percent_coarse};
+use crate::palette::look_of;
+use crate::plain::{elide, plain};
+use crate::schema::{Point, ScaleResult};
+
+/// Below this fraction of the capacity nothing is blamed.
+pub(crate) const WORTH_BLAMING: f64 = 0.02;
+
+/// What a reader should take away when he reads nothing else.
+pub(crate) struct Headline {
+    /// How well it scales.
+    pub speedup: String,
+    /// Where most of the rest goes; empty when there is nothing to say.
+    pub loss: String,
+}
+
+/// Makes the headline of a result.
+pub(crate) fn headline(result: &ScaleResult) -> Headline {
+    let Some(last) = result.points.last() else {
+        return Headline {
+            speedup: "Nothing was measured.".to_owned(),
+            loss: String::new(),
+        };
+    };
+    Headline {
+        speedup: speedup(&result.points, last),
+        loss: loss(result, last),
+    }
+}
+
+fn speedup(points: &[Point], last: &Point) -> String {
+    let cpus = cpus(last.cpus);
+    let first = &points[0];
+    if first.cpus == last.cpus {
+        return match last.stack.get("work") {
+            Some(&work) => format!(
+                "On {cpus}, {} of the CPU time is useful work.",
+                percent_coarse(work)
+            ),
+            None => format!("It ran on {cpus}."),
+        };
+    }
+    let base = if first.cpus == 1 {
+        "one".to_owned()
+    } else {
+        first.cpus.to_string()
+    };
+    let ratio = if first.speedup > 0.0 {
+        last.speedup / first.speedup
+    } else {
+        last.speedup
+    };
+    format!(
+        "On {cpus} it runs {}× as fast as on {base}.",
+        coarse_factor(ratio)
+    )
+}
+
+fn loss(result: &ScaleResult, last: &Point) -> String {
+    let (id, fraction, site) = match result.causes.first() {
+        Some(cause) => (cause.id.as_str(), cause.fraction, cause.sites.first()),
+        None => {
+            let losses = last.stack.iter().filter(|(id, _)| *id != "work");
+            match losses.max_by(|a, b| a.1.total_cmp(b.1)) {
+                Some((id, &fraction)) => (id.as_str(), fraction, None),
+                None => return String::new(),
+            }
+        }
+    };
+    if fraction < WORTH_BLAMING {
+        return format!(
+            "Nothing to blame: no loss takes more than {} of the CPU time.",
+            percent_coarse(WORTH_BLAMING)
+        );
+    }
+    let share = format!("{} of the CPU time", percent_coarse(fraction));
+    if id == "unexplained" {
+        return format!("The largest part of the loss could not be explained: {share}.");
+    }
+    let place = match site {
+        Some(site) if !site.symbol.is_empty() => {
+            let symbol = elide(&plain(&site.symbol), 60, "…");
+            match (&site.file, site.line) {
+                (Some(file), Some(line)) => {
+                    let file = file.rsplit('/').next().unwrap_or(file);
+                    format!(", in `{symbol}` ({}:{line})", elide(&plain(file), 40, "…"))
+                }
+                _ => format!(", in `{symbol}`"),
+            }
+        }
+        _ => String::new(),
+    };
+    let title = match look_of(id).title {
+        "" => String::new(),
+        title => format!(" ({title})"),
+    };
+    format!(
+        "The largest loss: {}{title}, {share}{place}.",
+        elide(&plain(id), 40, "…")
+    )
+}
+
+/// `1 CPU`, `8 CPUs`.
+pub(crate) fn cpus(count: u32) -> String {
+    if count == 1 {
+        "1\u{a0}CPU".to_owned()
+    } else {
+        format!("{count}\u{a0}CPUs")
+    }
+}
+
+fn coarse_factor(ratio: f64) -> String {
+    if (0.95..9.95).contains(&ratio) {
+        format!("{ratio:.1}")
+    } else {
+        factor_digits(ratio)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{CauseReport, Site};
+
+    fn result(points: &[(u32, f64)]) -> ScaleResult {
+        let point = |&(cpus, speedup): &(u32, f64)| Point {
+            cpus,
+            speedup,
+            ..Point::default()
+        };
+        ScaleResult {
+            points: points.iter().map(point).collect(),
+            ..ScaleResult::default()
+        }
+    }
+
+    #[test]
+    fn names_the_largest_loss_and_its_place() {
+        let mut r = result(&[(1, 1.0), (8, 3.08)]);
+        let site = Site {
+            symbol: "worker".into(),
+            file: Some("/src/x.c".into()),
+            line: Some(12),
+            ..Site::default()
+        };
+        r.causes = vec![CauseReport {
+            id: "lock-wait".into(),
+            fraction: 0.412,
+            sites: vec![site],
+            ..CauseReport::default()
+        }];
+        let h = headline(&r);
+        assert_eq!(h.speedup, "On 8\u{a0}CPUs it runs 3.1× as fast as on one.");
+        assert_eq!(
+            h.loss,
+            "The largest loss: lock-wait (waiting for a lock), 41\u{a0}% of the CPU time, in `worker` (x.c:12)."
+        );
+    }
+
+    #[test]
+    fn blames_nothing_when_nothing_is_lost() {
+        let mut r = result(&[(2, 2.0), (4, 3.96)]);
+        r.points[1].stack = [("work".into(), 0.99), ("serial".into(), 0.01)].into();
+        let h = headline(&r);
+        assert_eq!(h.speedup, "On 4\u{a0}CPUs it runs 2.0× as fast as on 2.");
+        assert!(h.loss.starts_with("Nothing to blame"), "{}", h.loss);
+    }
+
+    #[test]
+    fn one_point_has_no_speedup() {
+        let mut r = result(&[(4, 4.0)]);
+        r.points[0].stack = [("work".into(), 0.61)].into();
+        assert_eq!(
+            headline(&r).speedup,
+            "On 4\u{a0}CPUs, 61\u{a0}% of the CPU time is useful work."
+        );
+        assert_eq!(
+            headline(&ScaleResult::default()).speedup,
+            "Nothing was measured."
+        );
+    }
+}
