@@ -1,1 +1,24 @@
 #![doc = include_str!("../README.md")]
+
+mod affinity;
+mod cgroup;
+mod cpu_set;
+mod describe;
+mod error;
+mod machine;
+mod online;
+mod quota;
+mod sweep;
+mod synthetic;
+mod sysfs;
+mod throttle;
+
+pub use affinity::{allowed, allowed_of, set_allowed};
+pub use cpu_set::{CpuSet, ParseCpuSetError};
+pub use error::{Error, Result};
+pub use machine::{Cpu, Topology};
+pub use online::{Change, OnlineWatch, online, online_from};
+pub use quota::{CgroupVersion, Quota, quota, quota_from};
+pub use sweep::{Order, sweep_counts};
+pub use synthetic::{Level, ParseTopologyError};
+pub use throttle::{Throttle, ThrottleStat};
