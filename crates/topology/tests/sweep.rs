@@ -75,7 +75,7 @@ fn counts() {
     );
     assert_eq!(
         counts(96, "2 node x 3 llc x 8 core x 2 thread"),
-        [1, 2, 4, 8, 16, 24, 32, 48, 96]
+        [1, 2, 4, 8, 16, 24, 48, 64, 96]
     );
 }
 
@@ -128,6 +128,8 @@ fn any_case() -> impl Strategy<Value = (Topology, CpuSet)> {
     })
 }
 
+type GroupOf = fn(&Cpu) -> u32;
+
 /// The CPUs of an order, cut where the rank among the allowed threads of a core
 /// or the capacity changes.
 fn phases(machine: &Topology, order: &[u32]) -> Vec<((u32, u32), Vec<Cpu>)> {
@@ -175,7 +177,7 @@ proptest! {
     #[test]
     fn spread_loads_equal_parts_equally((machine, allowed) in any_case()) {
         // What is dealt among what: packages of the machine, nodes of a package, LLCs of a node.
-        let levels: [(fn(&Cpu) -> u32, fn(&Cpu) -> u32); 3] = [
+        let levels: [(GroupOf, GroupOf); 3] = [
             (|_| 0, |cpu| cpu.package),
             (|cpu| cpu.package, |cpu| cpu.node),
             (|cpu| cpu.node, |cpu| cpu.llc),
