@@ -1,2 +1,3 @@
 #![doc = include_str!("../README.md")]
 pub mod bpf;
+pub mod symbol;

@@ -6,19 +6,33 @@ use std::fmt::Write as _;
 const NAME_BYTES_MAX: usize = 2048;
 
 /// What GCC and LLVM append to the name of a copy or a part of a function.
-const CLONE_SUFFIXES: [&str; 7] = [".constprop.", ".isra.", ".part.", ".cold", ".lto_priv.", ".llvm.", ".localalias"];
+const CLONE_SUFFIXES: [&str; 7] = [
+    ".constprop.",
+    ".isra.",
+    ".part.",
+    ".cold",
+    ".lto_priv.",
+    ".llvm.",
+    ".localalias",
+];
 
 /// Demangles Rust (both schemes) and C++; other names stay. The suffix of a clone is
 /// dropped, so that a function and its parts have one name.
 pub(super) fn demangle(raw: &[u8]) -> String {
     let name = String::from_utf8_lossy(&raw[..raw.len().min(16 * NAME_BYTES_MAX)]);
     let name = without_clone_suffix(&name);
-    let plain = rust(name).or_else(|| cpp(name)).unwrap_or_else(|| name.to_owned());
+    let plain = rust(name)
+        .or_else(|| cpp(name))
+        .unwrap_or_else(|| name.to_owned());
     shortened(plain)
 }
 
 fn without_clone_suffix(name: &str) -> &str {
-    let cut = CLONE_SUFFIXES.iter().filter_map(|suffix| name.find(suffix)).filter(|&at| at > 0).min();
+    let cut = CLONE_SUFFIXES
+        .iter()
+        .filter_map(|suffix| name.find(suffix))
+        .filter(|&at| at > 0)
+        .min();
     &name[..cut.unwrap_or(name.len())]
 }
 
@@ -63,7 +77,10 @@ impl std::fmt::Write for Limited {
 
 fn shortened(mut name: String) -> String {
     if name.len() > NAME_BYTES_MAX {
-        let cut = (0..=NAME_BYTES_MAX - 3).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
+        let cut = (0..=NAME_BYTES_MAX - 3)
+            .rev()
+            .find(|&at| name.is_char_boundary(at))
+            .unwrap_or(0);
         name.truncate(cut);
         name.push('…');
     }
@@ -79,8 +96,14 @@ mod tests {
     fn languages() {
         assert_eq!(demangle(b"pthread_mutex_lock"), "pthread_mutex_lock");
         assert_eq!(demangle(b"_ZN4pool6Worker3runEi"), "pool::Worker::run(int)");
-        assert_eq!(demangle(b"_ZN4core3fmt5write17h0123456789abcdefE"), "core::fmt::write");
-        assert_eq!(demangle(b"_RNvCskwGfYPst2Cb_3foo16example_function"), "foo::example_function");
+        assert_eq!(
+            demangle(b"_ZN4core3fmt5write17h0123456789abcdefE"),
+            "core::fmt::write"
+        );
+        assert_eq!(
+            demangle(b"_RNvCskwGfYPst2Cb_3foo16example_function"),
+            "foo::example_function"
+        );
         assert_eq!(demangle(b"main.(*Pool).Run"), "main.(*Pool).Run");
     }
 

@@ -9,10 +9,10 @@ use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::sync::Arc;
 
+use object::LittleEndian;
 use object::elf::{self, FileHeader64, SectionHeader64, Sym64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable};
 use object::read::{CompressedData, CompressionFormat, ReadCache, SectionIndex};
-use object::LittleEndian;
 
 const LE: LittleEndian = LittleEndian;
 /// No section larger than this is read.
@@ -88,32 +88,52 @@ impl Layout {
         };
         let mut holding = self.segments.iter().filter(holds);
         let first = holding.next()?;
-        let segment =
-            if first.executable { first } else { holding.find(|segment| segment.executable).unwrap_or(first) };
-        Some(segment.address.wrapping_add(offset.wrapping_sub(segment.offset)))
+        let segment = if first.executable {
+            first
+        } else {
+            holding.find(|segment| segment.executable).unwrap_or(first)
+        };
+        Some(
+            segment
+                .address
+                .wrapping_add(offset.wrapping_sub(segment.offset)),
+        )
     }
 
     /// The offset in the file of this address, and how many bytes of its segment follow.
     pub(super) fn offset_of_address(&self, address: u64) -> Option<(u64, u64)> {
-        self.segments.iter().filter(|segment| segment.executable).find_map(|segment| {
-            let into = address.checked_sub(segment.address)?;
-            let left = segment.file_len.checked_sub(into).filter(|&left| left > 0)?;
-            Some((segment.offset.checked_add(into)?, left))
-        })
+        self.segments
+            .iter()
+            .filter(|segment| segment.executable)
+            .find_map(|segment| {
+                let into = address.checked_sub(segment.address)?;
+                let left = segment
+                    .file_len
+                    .checked_sub(into)
+                    .filter(|&left| left > 0)?;
+                Some((segment.offset.checked_add(into)?, left))
+            })
     }
 
     /// The executable segment around an address.
     pub(super) fn code_around(&self, address: u64) -> Option<Range<u64>> {
-        self.segments.iter().filter(|segment| segment.executable).find_map(|segment| {
-            let range = segment.address..segment.address.checked_add(segment.file_len)?;
-            range.contains(&address).then_some(range)
-        })
+        self.segments
+            .iter()
+            .filter(|segment| segment.executable)
+            .find_map(|segment| {
+                let range = segment.address..segment.address.checked_add(segment.file_len)?;
+                range.contains(&address).then_some(range)
+            })
     }
 
     /// Addresses from the lowest to the highest, if they span less than 4 GiB.
     pub(super) fn span(&self) -> Option<Range<u64>> {
         let low = self.segments.iter().map(|segment| segment.address).min()?;
-        let high = self.segments.iter().map(|segment| segment.address.saturating_add(segment.memory_len)).max()?;
+        let high = self
+            .segments
+            .iter()
+            .map(|segment| segment.address.saturating_add(segment.memory_len))
+            .max()?;
         (high - low < SPAN_MAX).then_some(low..high)
     }
 }
@@ -130,8 +150,12 @@ pub(super) struct UnwindTables {
 
 impl UnwindTables {
     pub(super) fn bytes(&self) -> usize {
-        let len = |table: &Option<(Range<u64>, Arc<[u8]>)>| table.as_ref().map_or(0, |(_, bytes)| bytes.len());
-        len(&self.eh_frame) + len(&self.eh_frame_hdr) + self.debug_frame.as_ref().map_or(0, |bytes| bytes.len())
+        let len = |table: &Option<(Range<u64>, Arc<[u8]>)>| {
+            table.as_ref().map_or(0, |(_, bytes)| bytes.len())
+        };
+        len(&self.eh_frame)
+            + len(&self.eh_frame_hdr)
+            + self.debug_frame.as_ref().map_or(0, |bytes| bytes.len())
     }
 }
 
@@ -172,25 +196,44 @@ impl<'a> Elf<'a> {
             Ok(count) if count <= SECTIONS_MAX => header.sections(LE, data).unwrap_or_default(),
             _ => SectionTable::default(),
         };
-        Some(Elf { data, header, sections })
+        Some(Elf {
+            data,
+            header,
+            sections,
+        })
     }
 
     pub(super) fn layout(&self) -> Layout {
-        let mut layout = Layout { segments: self.segments(), build_id: self.build_id(), ..Layout::default() };
+        let mut layout = Layout {
+            segments: self.segments(),
+            build_id: self.build_id(),
+            ..Layout::default()
+        };
         if let Some(section) = self.section(b".gnu_debuglink") {
             layout.debug_link = self.bytes(section).and_then(debug_link);
         }
-        layout.has_debug_info =
-            [&b".debug_info"[..], b".zdebug_info"].iter().any(|name| self.section(name).is_some());
-        layout.has_symbol_table = self.sections.iter().any(|section| section.sh_type(LE) == elf::SHT_SYMTAB);
+        layout.has_debug_info = [&b".debug_info"[..], b".zdebug_info"]
+            .iter()
+            .any(|name| self.section(name).is_some());
+        layout.has_symbol_table = self
+            .sections
+            .iter()
+            .any(|section| section.sh_type(LE) == elf::SHT_SYMTAB);
         layout
     }
 
     fn segments(&self) -> Vec<Segment> {
-        if self.header.phnum(LE, self.data).is_ok_and(|count| count > SEGMENTS_MAX) {
+        if self
+            .header
+            .phnum(LE, self.data)
+            .is_ok_and(|count| count > SEGMENTS_MAX)
+        {
             return Vec::new();
         }
-        let headers = self.header.program_headers(LE, self.data).unwrap_or_default();
+        let headers = self
+            .header
+            .program_headers(LE, self.data)
+            .unwrap_or_default();
         headers
             .iter()
             .filter(|header| header.p_type(LE) == elf::PT_LOAD)
@@ -206,11 +249,15 @@ impl<'a> Elf<'a> {
 
     /// The build id, or nothing.
     pub(super) fn build_id(&self) -> Vec<u8> {
-        let Some(section) = self.section(b".note.gnu.build-id") else { return Vec::new() };
+        let Some(section) = self.section(b".note.gnu.build-id") else {
+            return Vec::new();
+        };
         if section.sh_size(LE) > 4096 {
             return Vec::new();
         }
-        let Ok(Some(mut notes)) = section.notes(LE, self.data) else { return Vec::new() };
+        let Ok(Some(mut notes)) = section.notes(LE, self.data) else {
+            return Vec::new();
+        };
         while let Ok(Some(note)) = notes.next() {
             if note.name() == elf::ELF_NOTE_GNU && note.n_type(LE) == elf::NT_GNU_BUILD_ID {
                 return note.desc().to_vec();
@@ -232,21 +279,35 @@ impl<'a> Elf<'a> {
             eh_frame_hdr: table(b".eh_frame_hdr"),
             debug_frame: None,
         };
-        if tables.eh_frame.as_ref().is_none_or(|(_, bytes)| bytes.len() <= 8) {
+        if tables
+            .eh_frame
+            .as_ref()
+            .is_none_or(|(_, bytes)| bytes.len() <= 8)
+        {
             // A linker without input leaves a lone terminator.
             (tables.eh_frame, tables.eh_frame_hdr) = (None, None);
-            tables.debug_frame = self.section(b".debug_frame").and_then(|section| self.decompressed(section));
+            tables.debug_frame = self
+                .section(b".debug_frame")
+                .and_then(|section| self.decompressed(section));
         }
         tables
     }
 
     /// The symbol table, or where there is none the dynamic one.
     pub(super) fn symbols(&self) -> RawSymbols {
-        let found = [elf::SHT_SYMTAB, elf::SHT_DYNSYM].into_iter().find_map(|kind| {
-            let section = self.sections.iter().find(|section| section.sh_type(LE) == kind)?;
-            let table = self.symbol_table(section)?;
-            Some(RawSymbols { dynamic: kind == elf::SHT_DYNSYM, ..table })
-        });
+        let found = [elf::SHT_SYMTAB, elf::SHT_DYNSYM]
+            .into_iter()
+            .find_map(|kind| {
+                let section = self
+                    .sections
+                    .iter()
+                    .find(|section| section.sh_type(LE) == kind)?;
+                let table = self.symbol_table(section)?;
+                Some(RawSymbols {
+                    dynamic: kind == elf::SHT_DYNSYM,
+                    ..table
+                })
+            });
         found.unwrap_or_default()
     }
 
@@ -255,7 +316,10 @@ impl<'a> Elf<'a> {
             return None;
         }
         let entries: &[Sym64<LittleEndian>] = section.data_as_array(LE, self.data).ok()?;
-        let strings = self.sections.section(SectionIndex(section.sh_link(LE) as usize)).ok()?;
+        let strings = self
+            .sections
+            .section(SectionIndex(section.sh_link(LE) as usize))
+            .ok()?;
         let strings: Box<[u8]> = self.bytes(strings)?.into();
         let executable: Vec<bool> = self
             .sections
@@ -283,18 +347,27 @@ impl<'a> Elf<'a> {
                 binding: entry.st_bind(),
             })
             .collect();
-        Some(RawSymbols { symbols, strings, dynamic: false })
+        Some(RawSymbols {
+            symbols,
+            strings,
+            dynamic: false,
+        })
     }
 
     fn section(&self, name: &[u8]) -> Option<&'a SectionHeader64<LittleEndian>> {
-        self.sections.section_by_name(LE, name).map(|(_, section)| section)
+        self.sections
+            .section_by_name(LE, name)
+            .map(|(_, section)| section)
     }
 
     fn bytes(&self, section: &'a SectionHeader64<LittleEndian>) -> Option<&'a [u8]> {
         if section.sh_size(LE) > SECTION_BYTES_MAX {
             return None;
         }
-        section.data(LE, self.data).ok().filter(|bytes| !bytes.is_empty())
+        section
+            .data(LE, self.data)
+            .ok()
+            .filter(|bytes| !bytes.is_empty())
     }
 
     fn decompressed(&self, section: &'a SectionHeader64<LittleEndian>) -> Option<Arc<[u8]>> {
@@ -313,7 +386,13 @@ impl<'a> Elf<'a> {
         }
         let data = bytes.get(bytes.len().checked_sub(usize::try_from(len).ok()?)?..)?;
         debug_assert!(offset >= section.sh_offset(LE));
-        let plain = CompressedData { format, data, uncompressed_size }.decompress().ok()?;
+        let plain = CompressedData {
+            format,
+            data,
+            uncompressed_size,
+        }
+        .decompress()
+        .ok()?;
         Some(plain.as_ref().into())
     }
 }
@@ -343,7 +422,11 @@ mod tests {
 
     fn own_executable() -> Vec<u8> {
         let mut head = Vec::new();
-        File::open("/proc/self/exe").unwrap().take(4 << 20).read_to_end(&mut head).unwrap();
+        File::open("/proc/self/exe")
+            .unwrap()
+            .take(4 << 20)
+            .read_to_end(&mut head)
+            .unwrap();
         head
     }
 
@@ -355,15 +438,25 @@ mod tests {
         assert!(layout.segments.iter().any(|segment| segment.executable));
         assert!(elf.unwind_tables().eh_frame.is_some());
         assert!(!elf.symbols().symbols.is_empty());
-        let code = layout.segments.iter().find(|segment| segment.executable).unwrap();
+        let code = layout
+            .segments
+            .iter()
+            .find(|segment| segment.executable)
+            .unwrap();
         assert_eq!(layout.address_of_offset(code.offset), Some(code.address));
-        assert_eq!(layout.offset_of_address(code.address), Some((code.offset, code.file_len)));
+        assert_eq!(
+            layout.offset_of_address(code.address),
+            Some((code.offset, code.file_len))
+        );
     }
 
     #[test]
     fn debug_links_are_split() {
         assert_eq!(debug_link(b"abc\0\x01\0\0\0"), Some((b"abc".to_vec(), 1)));
-        assert_eq!(debug_link(b"abcd\0\0\0\0\x02\0\0\0"), Some((b"abcd".to_vec(), 2)));
+        assert_eq!(
+            debug_link(b"abcd\0\0\0\0\x02\0\0\0"),
+            Some((b"abcd".to_vec(), 2))
+        );
         assert_eq!(debug_link(b"abcd"), None);
         assert_eq!(debug_link(b"abc\0"), None);
     }

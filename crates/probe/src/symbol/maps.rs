@@ -11,9 +11,9 @@ use std::sync::{Arc, OnceLock};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::SymbolError;
 use super::module::ModuleId;
 use super::snapshot;
-use super::SymbolError;
 
 /// A lookup time later than every event.
 pub const LATEST: u64 = u64::MAX;
@@ -92,7 +92,9 @@ pub(super) struct Space {
 
 impl Space {
     pub(super) fn find(&self, address: u64) -> Option<&Arc<Mapping>> {
-        let after = self.mappings.partition_point(|mapping| mapping.start <= address);
+        let after = self
+            .mappings
+            .partition_point(|mapping| mapping.start <= address);
         let mapping = self.mappings.get(after.checked_sub(1)?)?;
         (address < mapping.end).then_some(mapping)
     }
@@ -102,14 +104,22 @@ impl Space {
     }
 
     fn overlaps(&self, range: Range<u64>) -> bool {
-        let first = self.mappings.partition_point(|mapping| mapping.end <= range.start);
-        self.mappings.get(first).is_some_and(|mapping| mapping.start < range.end)
+        let first = self
+            .mappings
+            .partition_point(|mapping| mapping.end <= range.start);
+        self.mappings
+            .get(first)
+            .is_some_and(|mapping| mapping.start < range.end)
     }
 
     /// Forgets what was mapped in `range`.
     fn clear(&mut self, range: Range<u64>) {
-        let first = self.mappings.partition_point(|mapping| mapping.end <= range.start);
-        let last = self.mappings.partition_point(|mapping| mapping.start < range.end);
+        let first = self
+            .mappings
+            .partition_point(|mapping| mapping.end <= range.start);
+        let last = self
+            .mappings
+            .partition_point(|mapping| mapping.start < range.end);
         if first >= last {
             return;
         }
@@ -127,7 +137,9 @@ impl Space {
     fn insert(&mut self, mapping: Mapping) {
         self.clear(mapping.start..mapping.end);
         if self.mappings.len() < MAPPINGS_MAX {
-            let at = self.mappings.partition_point(|other| other.start < mapping.start);
+            let at = self
+                .mappings
+                .partition_point(|other| other.start < mapping.start);
             self.mappings.insert(at, Arc::new(mapping));
         }
     }
@@ -182,7 +194,11 @@ impl Maps {
         };
         let era = self.live_era(event.pid, event.ts);
         if event.executable {
-            if era.space.find(mapping.start).is_none_or(|known| !known.same_as(&mapping)) {
+            if era
+                .space
+                .find(mapping.start)
+                .is_none_or(|known| !known.same_as(&mapping))
+            {
                 Arc::make_mut(&mut era.space).insert(mapping);
             }
         } else if era.space.overlaps(event.start..end) {
@@ -196,16 +212,35 @@ impl Maps {
         if parent == child {
             return;
         }
-        let Some(space) = self.eras.get(&parent).and_then(|eras| eras.last()).map(|era| era.space.clone()) else {
+        let Some(space) = self
+            .eras
+            .get(&parent)
+            .and_then(|eras| eras.last())
+            .map(|era| era.space.clone())
+        else {
             return;
         };
-        self.begin(child, Era { since: ts, space, exited: false });
+        self.begin(
+            child,
+            Era {
+                since: ts,
+                space,
+                exited: false,
+            },
+        );
     }
 
     /// A process replaces its program: all mappings go.
     pub fn exec(&mut self, ts: u64, pid: u32) {
         let space = self.new_space();
-        self.begin(pid, Era { since: ts, space, exited: false });
+        self.begin(
+            pid,
+            Era {
+                since: ts,
+                space,
+                exited: false,
+            },
+        );
     }
 
     /// A process has ended. Its addresses can still be looked up.
@@ -225,8 +260,15 @@ impl Maps {
     /// [`SymbolError::ReadMaps`] when the process is gone or belongs to another user.
     pub fn snapshot(&mut self, pid: u32) -> Result<usize, SymbolError> {
         let text = snapshot::read(pid).map_err(|source| SymbolError::ReadMaps { pid, source })?;
-        let before = self.eras.get(&pid).and_then(|eras| eras.last()).map(|era| era.space.clone());
-        let mut space = Space { id: 0, mappings: Vec::new() };
+        let before = self
+            .eras
+            .get(&pid)
+            .and_then(|eras| eras.last())
+            .map(|era| era.space.clone());
+        let mut space = Space {
+            id: 0,
+            mappings: Vec::new(),
+        };
         for line in snapshot::executable(&text) {
             let mapping = Mapping {
                 start: line.start,
@@ -235,7 +277,10 @@ impl Maps {
                 path: self.intern(&line.path),
                 place: OnceLock::new(),
             };
-            match before.as_ref().and_then(|before| before.find(mapping.start)) {
+            match before
+                .as_ref()
+                .and_then(|before| before.find(mapping.start))
+            {
                 Some(known) if known.same_as(&mapping) && space.mappings.len() < MAPPINGS_MAX => {
                     space.mappings.push(known.clone());
                 }
@@ -260,7 +305,10 @@ impl Maps {
         let eras = self.eras.get(&pid)?;
         let index = eras.iter().rposition(|era| era.since <= ts).unwrap_or(0);
         let era = eras.get(index)?;
-        Some(Found { space: era.space.clone(), maybe_alive: !era.exited && index + 1 == eras.len() })
+        Some(Found {
+            space: era.space.clone(),
+            maybe_alive: !era.exited && index + 1 == eras.len(),
+        })
     }
 
     fn intern(&mut self, path: &Path) -> Arc<Path> {
@@ -278,15 +326,29 @@ impl Maps {
 
     fn new_space(&mut self) -> Arc<Space> {
         self.next_space += 1;
-        Arc::new(Space { id: self.next_space, mappings: Vec::new() })
+        Arc::new(Space {
+            id: self.next_space,
+            mappings: Vec::new(),
+        })
     }
 
     /// The era that an event of `pid` belongs to.
     fn live_era(&mut self, pid: u32, ts: u64) -> &mut Era {
-        let live = self.eras.get(&pid).and_then(|eras| eras.last()).is_some_and(|era| !era.exited);
+        let live = self
+            .eras
+            .get(&pid)
+            .and_then(|eras| eras.last())
+            .is_some_and(|era| !era.exited);
         if !live {
             let space = self.new_space();
-            self.begin(pid, Era { since: ts, space, exited: false });
+            self.begin(
+                pid,
+                Era {
+                    since: ts,
+                    space,
+                    exited: false,
+                },
+            );
         }
         let eras = self.eras.entry(pid).or_default();
         let last = eras.len() - 1;
@@ -308,7 +370,9 @@ impl Maps {
         if self.dead.len() <= DEAD_ERAS_MAX {
             return;
         }
-        let Some(oldest) = self.dead.pop_front() else { return };
+        let Some(oldest) = self.dead.pop_front() else {
+            return;
+        };
         if let Some(eras) = self.eras.get_mut(&oldest) {
             // Eras end in the order in which they began, so the first one is meant.
             if eras.len() == 1 {
@@ -326,12 +390,23 @@ mod tests {
     use proptest::prelude::*;
 
     fn event(ts: u64, pid: u32, start: u64, len: u64, path: &str) -> MapEvent<'_> {
-        MapEvent { ts, pid, start, len, file_offset: 0, path: Path::new(path), executable: true }
+        MapEvent {
+            ts,
+            pid,
+            start,
+            len,
+            file_offset: 0,
+            path: Path::new(path),
+            executable: true,
+        }
     }
 
     fn path_at(maps: &Maps, pid: u32, ts: u64, address: u64) -> Option<String> {
         let found = maps.space(pid, ts)?;
-        found.space.find(address).map(|mapping| mapping.path.display().to_string())
+        found
+            .space
+            .find(address)
+            .map(|mapping| mapping.path.display().to_string())
     }
 
     #[test]
@@ -340,8 +415,15 @@ mod tests {
         maps.map(&event(10, 7, 0x1000, 0x1000, "/bin/sh"));
         maps.fork(20, 7, 8);
         maps.map(&event(30, 7, 0x2000, 0x1000, "/lib/late.so"));
-        assert_eq!(path_at(&maps, 8, LATEST, 0x1800).as_deref(), Some("/bin/sh"));
-        assert_eq!(path_at(&maps, 8, LATEST, 0x2800), None, "mapped by the parent after the fork");
+        assert_eq!(
+            path_at(&maps, 8, LATEST, 0x1800).as_deref(),
+            Some("/bin/sh")
+        );
+        assert_eq!(
+            path_at(&maps, 8, LATEST, 0x2800),
+            None,
+            "mapped by the parent after the fork"
+        );
 
         maps.exec(40, 8);
         maps.map(&event(41, 8, 0x1000, 0x1000, "/bin/cat"));
@@ -349,10 +431,16 @@ mod tests {
         assert_eq!(path_at(&maps, 8, 41, 0x1800).as_deref(), Some("/bin/cat"));
 
         maps.exit(50, 8);
-        assert_eq!(path_at(&maps, 8, LATEST, 0x1800).as_deref(), Some("/bin/cat"));
+        assert_eq!(
+            path_at(&maps, 8, LATEST, 0x1800).as_deref(),
+            Some("/bin/cat")
+        );
         assert!(!maps.space(8, LATEST).unwrap().maybe_alive);
         maps.fork(60, 7, 8);
-        assert_eq!(path_at(&maps, 8, 61, 0x2800).as_deref(), Some("/lib/late.so"));
+        assert_eq!(
+            path_at(&maps, 8, 61, 0x2800).as_deref(),
+            Some("/lib/late.so")
+        );
         assert_eq!(path_at(&maps, 8, 55, 0x1800).as_deref(), Some("/bin/cat"));
     }
 
@@ -361,7 +449,10 @@ mod tests {
         let mut maps = Maps::new();
         maps.map(&event(1, 1, 0x1000, 0x1000, "/bin/a"));
         maps.fork(2, 1, 2);
-        let (parent, child) = (maps.space(1, LATEST).unwrap(), maps.space(2, LATEST).unwrap());
+        let (parent, child) = (
+            maps.space(1, LATEST).unwrap(),
+            maps.space(2, LATEST).unwrap(),
+        );
         assert!(Arc::ptr_eq(&parent.space, &child.space));
     }
 
@@ -372,7 +463,10 @@ mod tests {
         maps.map(&event(2, 1, 0x2000, 0x1000, "/bin/b"));
         let found = maps.space(1, LATEST).unwrap();
         let upper = found.space.find(0x3000).unwrap();
-        assert_eq!((upper.start, upper.end, upper.file_offset), (0x3000, 0x5000, 0x2000));
+        assert_eq!(
+            (upper.start, upper.end, upper.file_offset),
+            (0x3000, 0x5000, 0x2000)
+        );
         assert_eq!(path_at(&maps, 1, LATEST, 0x2fff).as_deref(), Some("/bin/b"));
         assert_eq!(path_at(&maps, 1, LATEST, 0x1fff).as_deref(), Some("/bin/a"));
     }

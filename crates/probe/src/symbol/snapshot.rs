@@ -21,7 +21,9 @@ pub(super) struct Line {
 /// The whole file.
 pub(super) fn read(pid: u32) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    std::fs::File::open(format!("/proc/{pid}/maps"))?.take(MAPS_BYTES_MAX).read_to_end(&mut text)?;
+    std::fs::File::open(format!("/proc/{pid}/maps"))?
+        .take(MAPS_BYTES_MAX)
+        .read_to_end(&mut text)?;
     if text.is_empty() {
         // A zombie or a kernel thread has no address space.
         return Err(io::Error::from(io::ErrorKind::NotFound));
@@ -38,7 +40,10 @@ fn parse(line: &[u8]) -> Option<Line> {
     // 7f5c0e000000-7f5c0e021000 r-xp 00002000 fe:00 247026    /usr/bin/cat
     let mut rest = line;
     let mut field = || {
-        let end = rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len());
+        let end = rest
+            .iter()
+            .position(|&byte| byte == b' ')
+            .unwrap_or(rest.len());
         let (head, tail) = rest.split_at(end);
         rest = tail.strip_prefix(b" ").unwrap_or(tail);
         std::str::from_utf8(head).ok()
@@ -53,7 +58,12 @@ fn parse(line: &[u8]) -> Option<Line> {
         return None;
     }
     let path = unescape(rest.trim_ascii_start());
-    Some(Line { start, end, file_offset, path: PathBuf::from(OsString::from_vec(path)) })
+    Some(Line {
+        start,
+        end,
+        file_offset,
+        path: PathBuf::from(OsString::from_vec(path)),
+    })
 }
 
 /// The kernel writes a newline in a path as `\012`.
@@ -80,13 +90,17 @@ mod tests {
 
     #[test]
     fn paths_with_blanks_and_newlines_survive() {
-        let text = b"00400000-00401000 r-xp 00001000 fe:00 12                 /tmp/a b\\012c (deleted)\n\
+        let text =
+            b"00400000-00401000 r-xp 00001000 fe:00 12                 /tmp/a b\\012c (deleted)\n\
             00500000-00501000 r--p 00000000 fe:00 12 /tmp/data\n\
             7f00000000-7f00001000 rwxp 00000000 00:00 0 \n";
         let lines: Vec<Line> = executable(text).collect();
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0].path, Path::new("/tmp/a b\nc (deleted)"));
-        assert_eq!((lines[0].start, lines[0].end, lines[0].file_offset), (0x400000, 0x401000, 0x1000));
+        assert_eq!(
+            (lines[0].start, lines[0].end, lines[0].file_offset),
+            (0x400000, 0x401000, 0x1000)
+        );
         assert_eq!(lines[1].path, Path::new(""));
     }
 
@@ -94,7 +108,9 @@ mod tests {
     fn own_code_is_found() {
         let text = read(std::process::id()).unwrap();
         let here = own_code_is_found as *const () as u64;
-        let line = executable(&text).find(|line| (line.start..line.end).contains(&here)).unwrap();
+        let line = executable(&text)
+            .find(|line| (line.start..line.end).contains(&here))
+            .unwrap();
         assert_eq!(line.path, std::env::current_exe().unwrap());
     }
 

@@ -25,21 +25,38 @@ pub(super) struct SymbolTable {
 
 impl SymbolTable {
     pub(super) fn new(raw: RawSymbols) -> SymbolTable {
-        let RawSymbols { mut symbols, strings, dynamic } = raw;
+        let RawSymbols {
+            mut symbols,
+            strings,
+            dynamic,
+        } = raw;
         symbols.truncate(SYMBOLS_MAX);
         // `$x` and `$d` mark code and data on arm64.
         symbols.retain(|symbol| !matches!(name_at(&strings, symbol.name), b"" | [b'$', ..]));
-        symbols.sort_by_cached_key(|symbol| (symbol.address, Preference::of(symbol, &strings)));
+        symbols.sort_unstable_by(|one, other| {
+            let preference = |symbol| Preference::of(symbol, &strings);
+            one.address
+                .cmp(&other.address)
+                .then_with(|| preference(one).cmp(&preference(other)))
+        });
         symbols.dedup_by_key(|symbol| symbol.address);
         symbols.shrink_to_fit();
-        SymbolTable { symbols, strings, dynamic }
+        SymbolTable {
+            symbols,
+            strings,
+            dynamic,
+        }
     }
 
     /// Index of the function that covers `address`.
     pub(super) fn find(&self, address: u64) -> Option<usize> {
-        let after = self.symbols.partition_point(|symbol| symbol.address <= address);
+        let after = self
+            .symbols
+            .partition_point(|symbol| symbol.address <= address);
         let candidates = after.saturating_sub(LOOK_BACK)..after;
-        candidates.rev().find(|&index| self.range(index).contains(&address))
+        candidates
+            .rev()
+            .find(|&index| self.range(index).contains(&address))
     }
 
     /// Addresses of the function at `index`.
@@ -51,7 +68,10 @@ impl SymbolTable {
             // The exported symbols are too sparse to guess.
             symbol.address.saturating_add(1)
         } else {
-            let next = self.symbols.get(index + 1).map_or(u64::MAX, |next| next.address);
+            let next = self
+                .symbols
+                .get(index + 1)
+                .map_or(u64::MAX, |next| next.address);
             next.min(symbol.address.saturating_add(SIZELESS_BYTES_MAX))
         };
         symbol.address..end
@@ -61,7 +81,10 @@ impl SymbolTable {
     pub(super) fn name(&self, index: usize) -> &[u8] {
         let name = name_at(&self.strings, self.symbols[index].name);
         // pthread_mutex_lock@@GLIBC_2.2.5
-        let version = name.iter().position(|&byte| byte == b'@').filter(|&at| at > 0);
+        let version = name
+            .iter()
+            .position(|&byte| byte == b'@')
+            .filter(|&at| at > 0);
         &name[..version.unwrap_or(name.len())]
     }
 
@@ -79,16 +102,16 @@ fn name_at(strings: &[u8], at: u32) -> &[u8] {
 /// Which of several names of one address people know: `pthread_mutex_lock`, not
 /// `___pthread_mutex_lock` nor `__GI___pthread_mutex_lock`.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Preference {
+struct Preference<'a> {
     sizeless: bool,
     underscores: usize,
     binding: u8,
     len: usize,
-    name: Vec<u8>,
+    name: &'a [u8],
 }
 
-impl Preference {
-    fn of(symbol: &RawSymbol, strings: &[u8]) -> Preference {
+impl<'a> Preference<'a> {
+    fn of(symbol: &RawSymbol, strings: &'a [u8]) -> Preference<'a> {
         let name = name_at(strings, symbol.name);
         Preference {
             sizeless: symbol.size == 0,
@@ -100,7 +123,7 @@ impl Preference {
                 _ => 2,
             },
             len: name.len(),
-            name: name.to_vec(),
+            name,
         }
     }
 }
@@ -115,15 +138,26 @@ mod tests {
         let mut strings = vec![0];
         let mut symbols = Vec::new();
         for &(name, address, size, binding) in entries {
-            symbols.push(RawSymbol { address, size, name: strings.len() as u32, binding });
+            symbols.push(RawSymbol {
+                address,
+                size,
+                name: strings.len() as u32,
+                binding,
+            });
             strings.extend_from_slice(name.as_bytes());
             strings.push(0);
         }
-        SymbolTable::new(RawSymbols { symbols, strings: strings.into(), dynamic })
+        SymbolTable::new(RawSymbols {
+            symbols,
+            strings: strings.into(),
+            dynamic,
+        })
     }
 
     fn name(table: &SymbolTable, address: u64) -> Option<&str> {
-        table.find(address).map(|index| std::str::from_utf8(table.name(index)).unwrap())
+        table
+            .find(address)
+            .map(|index| std::str::from_utf8(table.name(index)).unwrap())
     }
 
     #[test]
@@ -144,7 +178,14 @@ mod tests {
 
     #[test]
     fn gaps_have_no_name_and_labels_do_not_hide_their_function() {
-        let table = table(&[("outer", 100, 50, 0), ("label", 110, 5, 0), ("asm", 200, 0, 0)], false);
+        let table = table(
+            &[
+                ("outer", 100, 50, 0),
+                ("label", 110, 5, 0),
+                ("asm", 200, 0, 0),
+            ],
+            false,
+        );
         assert_eq!(name(&table, 99), None);
         assert_eq!(name(&table, 112), Some("label"));
         assert_eq!(name(&table, 149), Some("outer"));

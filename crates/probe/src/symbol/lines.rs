@@ -1,0 +1,178 @@
+//! Inlined functions and lines from DWARF, kernel names from kallsyms: blazesym on a
+//! thread of its own.
+//!
+//! The thread makes the [`Symbolizer`](super::Symbolizer) `Send`, keeps a panic over
+//! damaged debug information away from the analysis, and gives back all memory of
+//! parsed DWARF when it is replaced.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use blazesym::symbolize::source::{Elf, Kernel, Source};
+use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
+use blazesym::{Error, MaybeDefault};
+
+/// Debug information of gigabytes takes this long; what takes longer is damaged.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Files whose parsed debug information is kept.
+const FILES_MAX: usize = 64;
+
+/// A function at an address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Location {
+    /// As written in the file, mangled.
+    pub(super) name: String,
+    pub(super) file: Option<String>,
+    pub(super) line: Option<u32>,
+}
+
+/// What one address stands for: innermost inlined function first, the function that
+/// has the code last. Empty when nothing is known.
+pub(super) type Locations = Vec<Location>;
+
+enum Query {
+    Elf { path: PathBuf, addresses: Vec<u64> },
+    Kernel { addresses: Vec<u64> },
+}
+
+struct Request {
+    query: Query,
+    reply: Sender<Vec<Locations>>,
+}
+
+/// The thread, started when first asked.
+#[derive(Default)]
+pub(super) struct Lines {
+    worker: Option<Sender<Request>>,
+    files: Vec<PathBuf>,
+    failed: Vec<PathBuf>,
+}
+
+impl Lines {
+    /// Functions and lines at addresses as stated in the ELF file. As many answers as
+    /// addresses.
+    pub(super) fn elf(&mut self, path: PathBuf, addresses: Vec<u64>) -> Vec<Locations> {
+        let count = addresses.len();
+        if self.failed.contains(&path) {
+            return vec![Vec::new(); count];
+        }
+        if !self.files.contains(&path) {
+            if self.files.len() >= FILES_MAX {
+                // The old thread ends with its channel and frees what it parsed.
+                *self = Lines {
+                    failed: std::mem::take(&mut self.failed),
+                    ..Lines::default()
+                };
+            }
+            self.files.push(path.clone());
+        }
+        self.ask(
+            Query::Elf {
+                path: path.clone(),
+                addresses,
+            },
+            count,
+        )
+        .unwrap_or_else(|| {
+            self.failed.push(path);
+            vec![Vec::new(); count]
+        })
+    }
+
+    /// Kernel functions, without lines. As many answers as addresses.
+    pub(super) fn kernel(&mut self, addresses: Vec<u64>) -> Vec<Locations> {
+        let count = addresses.len();
+        self.ask(Query::Kernel { addresses }, count)
+            .unwrap_or_else(|| vec![Vec::new(); count])
+    }
+
+    fn ask(&mut self, query: Query, count: usize) -> Option<Vec<Locations>> {
+        let worker = match &self.worker {
+            Some(worker) => worker,
+            None => self.worker.insert(start()?),
+        };
+        let (reply, answer) = channel();
+        let answer = worker
+            .send(Request { query, reply })
+            .ok()
+            .and_then(|()| answer.recv_timeout(PATIENCE).ok());
+        if answer.is_none() {
+            self.worker = None;
+            self.files.clear();
+        }
+        answer.filter(|answer| answer.len() == count)
+    }
+}
+
+fn start() -> Option<Sender<Request>> {
+    let (worker, requests) = channel();
+    std::thread::Builder::new()
+        .name("amdahl-symbols".into())
+        .spawn(move || serve(&requests))
+        .ok()?;
+    Some(worker)
+}
+
+fn serve(requests: &Receiver<Request>) {
+    // Names are demangled by us, with bounds.
+    let symbolizer = Symbolizer::builder().enable_demangling(false).build();
+    while let Ok(Request { query, reply }) = requests.recv() {
+        let answer = match query {
+            Query::Elf { path, addresses } => {
+                let source = Source::Elf(Elf::new(path));
+                all(
+                    symbolizer.symbolize(&source, Input::VirtOffset(&addresses)),
+                    addresses.len(),
+                )
+            }
+            Query::Kernel { addresses } => {
+                // The DWARF of a vmlinux takes seconds and gigabytes; a name is enough.
+                let kernel = Kernel {
+                    vmlinux: MaybeDefault::None,
+                    debug_syms: false,
+                    ..Kernel::default()
+                };
+                all(
+                    symbolizer.symbolize(&Source::Kernel(kernel), Input::AbsAddr(&addresses)),
+                    addresses.len(),
+                )
+            }
+        };
+        // The asker may have lost patience.
+        let _ = reply.send(answer);
+    }
+}
+
+fn all(symbols: Result<Vec<Symbolized<'_>>, Error>, count: usize) -> Vec<Locations> {
+    match symbols {
+        Ok(symbols) => symbols
+            .iter()
+            .map(|symbol| symbol.as_sym().map_or_else(Vec::new, locations))
+            .collect(),
+        Err(_) => vec![Vec::new(); count],
+    }
+}
+
+fn locations(symbol: &Sym<'_>) -> Locations {
+    // Addresses that the kernel hides are all zero, and then the last symbol matches.
+    if symbol.addr == 0 {
+        return Vec::new();
+    }
+    let outer = location(&symbol.name, symbol.code_info.as_deref());
+    let inlined = symbol
+        .inlined
+        .iter()
+        .map(|inlined| location(&inlined.name, inlined.code_info.as_ref()));
+    let mut locations: Locations = std::iter::once(outer).chain(inlined).collect();
+    locations.reverse();
+    locations
+}
+
+fn location(name: &str, code: Option<&CodeInfo<'_>>) -> Location {
+    Location {
+        name: name.to_owned(),
+        file: code.map(|code| code.to_path().to_string_lossy().into_owned()),
+        line: code.and_then(|code| code.line),
+    }
+}
