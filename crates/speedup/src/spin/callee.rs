@@ -1,0 +1,164 @@
+//! Functions that a spin loop may call: unoptimised code reads a flag through
+//! small functions.
+
+use super::graph::Graph;
+use super::insn::{Access, Effect, Flow, Kind, Outline, Regs, Relax, numbers};
+use super::{Arch, Code, aarch64, x86_64};
+
+/// Functions with more instructions than this are no accessors.
+const INSNS_MAX: usize = 160;
+/// `atomic<bool>::load` calls `__atomic_base<bool>::load` calls `operator&`.
+const DEPTH_MAX: usize = 4;
+
+/// A function that does nothing but load, or set a flag, or relax.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Callee {
+    loads: bool,
+    sets: bool,
+    waits: bool,
+    /// Argument registers that it reads.
+    arguments: Regs,
+}
+
+impl Callee {
+    /// The function at `entry`, or `None` if it does more than that.
+    pub(super) fn examine(
+        arch: Arch,
+        entry: u64,
+        fetch: &mut dyn FnMut(u64) -> Option<Code>,
+    ) -> Option<Callee> {
+        Callee::at_depth(arch, entry, fetch, 0)
+    }
+
+    fn at_depth(
+        arch: Arch,
+        entry: u64,
+        fetch: &mut dyn FnMut(u64) -> Option<Code>,
+        depth: usize,
+    ) -> Option<Callee> {
+        let code = fetch(entry)?;
+        // Every instruction has at most 15 bytes.
+        if depth >= DEPTH_MAX || code.bytes.len() > 15 * INSNS_MAX {
+            return None;
+        }
+        let graph = Graph::around(arch, &code.bytes, code.start, entry, &mut |_| None)?;
+        if graph.insns.len() > INSNS_MAX {
+            return None;
+        }
+        let mut callee = Callee::default();
+        let mut written: Regs = 0;
+        let lives = returning(&graph);
+        for (index, insn) in graph.insns.iter().enumerate() {
+            if !lives[index] {
+                continue;
+            }
+            let mut effect = graph.effect(index as u32);
+            match insn.flow {
+                Flow::Branch(target) | Flow::Jump(target) if graph.contains(target) => {
+                    let backward = target <= insn.address;
+                    if backward && !repeats_store(&graph, index, &effect) {
+                        return None;
+                    }
+                }
+                Flow::Branch(_) => return None,
+                Flow::Call(target) => {
+                    effect = Callee::at_depth(arch, target?, fetch, depth + 1)?.effect(arch);
+                }
+                Flow::Jump(target) => {
+                    effect = Callee::at_depth(arch, target, fetch, depth + 1)?.effect(arch);
+                }
+                Flow::Indirect if !is_jump_table(&graph, index) => return None,
+                _ => {}
+            }
+            if effect.opaque || effect.tick {
+                return None;
+            }
+            if let Some(Access { kind, slot, .. }) = effect.access
+                && (slot.is_none() || kind.is_atomic())
+            {
+                match kind {
+                    Kind::Load => callee.loads = true,
+                    Kind::Idempotent => {
+                        callee.loads = true;
+                        callee.sets = true;
+                    }
+                    Kind::StoreExclusive => callee.sets = true,
+                    Kind::Store | Kind::Update | Kind::Accumulate => return None,
+                }
+            }
+            callee.waits |= effect.waits || insn.relax == Relax::Wait;
+            callee.arguments |= effect.reads & arguments(arch) & !written;
+            written |= effect.writes;
+        }
+        Some(callee)
+    }
+
+    /// What a call of this function does.
+    pub(super) fn effect(self, arch: Arch) -> Effect {
+        let kind = if self.sets {
+            Kind::Idempotent
+        } else {
+            Kind::Load
+        };
+        Effect {
+            reads: self.arguments,
+            writes: match arch {
+                Arch::X86_64 => x86_64::CALL_CLOBBERS,
+                Arch::Aarch64 => aarch64::CALL_CLOBBERS,
+            },
+            access: (self.loads || self.sets).then_some(Access {
+                kind,
+                address: self.arguments,
+                slot: None,
+                indexed: false,
+                operands: self.arguments,
+            }),
+            waits: self.waits,
+            ..Effect::default()
+        }
+    }
+}
+
+/// The instructions from which the function can return. The others lead to
+/// panics; what those do is of no interest.
+fn returning(graph: &Graph) -> Vec<bool> {
+    let mut lives = vec![false; graph.insns.len()];
+    let leaves = |(index, insn): (usize, &Outline)| {
+        let outside =
+            matches!(insn.flow, Flow::Jump(_)) && graph.successors(index as u32) == [None; 2];
+        (outside || matches!(insn.flow, Flow::Return | Flow::Indirect)).then_some(index as u32)
+    };
+    let mut work: Vec<u32> = graph.insns.iter().enumerate().filter_map(leaves).collect();
+    while let Some(index) = work.pop() {
+        if !std::mem::replace(&mut lives[index as usize], true) {
+            work.extend_from_slice(graph.predecessors(index));
+        }
+    }
+    lives
+}
+
+/// Whether this branch repeats an exclusive store that failed.
+fn repeats_store(graph: &Graph, index: usize, branch: &Effect) -> bool {
+    branch.taken_if_nonzero.is_some()
+        && (index.saturating_sub(3)..index).any(|before| {
+            let effect = graph.effect(before as u32);
+            effect.store_status && effect.writes & branch.reads != 0
+        })
+}
+
+/// Whether an indirect jump goes where a table of the function says: an indexed load right before.
+fn is_jump_table(graph: &Graph, index: usize) -> bool {
+    (index.saturating_sub(4)..=index).any(|before| {
+        let access = graph.effect(before as u32).access;
+        access.is_some_and(|access| {
+            access.kind == Kind::Load && access.indexed && numbers(access.address).next().is_some()
+        })
+    })
+}
+
+fn arguments(arch: Arch) -> Regs {
+    match arch {
+        Arch::X86_64 => x86_64::ARGUMENTS,
+        Arch::Aarch64 => aarch64::ARGUMENTS,
+    }
+}

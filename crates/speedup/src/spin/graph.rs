@@ -1,0 +1,343 @@
+//! Control flow between the instructions of a function, and the loops around one of them.
+
+use super::insn::{Effect, Flow, Outline};
+use super::{Arch, Code, aarch64, x86_64};
+
+/// Code farther away than this from the instruction in question is not looked
+/// at: no spin loop is so long, and enormous functions stay cheap.
+const REACH_BYTES: u64 = 8 << 10;
+/// Pieces of the same function elsewhere (`.cold` sections) that are looked at.
+const PIECES_MAX: usize = 4;
+
+/// Where a function sets up its frame pointer, if it has one.
+const HEAD_BYTES: usize = 64;
+
+/// Instructions in the order of their addresses, and the edges between them.
+pub(super) struct Graph<'a> {
+    arch: Arch,
+    /// The code in question, whose start may be a function's.
+    code: (u64, &'a [u8]),
+    pieces: Vec<Code>,
+    /// The function has a frame pointer.
+    frame: bool,
+    pub(super) insns: Vec<Outline>,
+    successors: Vec<[Option<u32>; 2]>,
+    /// Predecessors of all instructions, those of instruction i at
+    /// `predecessor_start[i]..predecessor_start[i + 1]`.
+    predecessors: Vec<u32>,
+    predecessor_start: Vec<u32>,
+    /// Index of the instruction in question.
+    pub(super) focus: usize,
+}
+
+/// A loop around the instruction in question.
+pub(super) struct Loop {
+    /// Indices of its instructions, rising.
+    pub(super) members: Vec<u32>,
+    /// Those of its instructions where it is entered.
+    pub(super) headers: Vec<u32>,
+}
+
+impl<'a> Graph<'a> {
+    /// Decodes the code around `ip`; `None` if `ip` is outside of it.
+    ///
+    /// `ip` is taken for the start of an instruction, even if decoding from
+    /// the start of the code passes over it. `pieces` finds code that jumps lead to.
+    pub(super) fn around(
+        arch: Arch,
+        code: &'a [u8],
+        start: u64,
+        ip: u64,
+        pieces: &mut dyn FnMut(u64) -> Option<Code>,
+    ) -> Option<Graph<'a>> {
+        let offset = ip.checked_sub(start)?;
+        if offset >= code.len() as u64 || arch == Arch::Aarch64 && !offset.is_multiple_of(4) {
+            return None;
+        }
+        let from = match offset.saturating_sub(REACH_BYTES) {
+            0 => 0,
+            far => far & !3,
+        };
+        let to = (offset + REACH_BYTES).min(code.len() as u64);
+        let slice = |from: u64, to: u64| &code[from as usize..to as usize];
+
+        let mut insns = outlines(arch, slice(from, offset), start.wrapping_add(from));
+        insns.extend(outlines(arch, slice(offset, to), ip));
+
+        let lies_in = |address: u64, start: u64, len: usize| {
+            address
+                .checked_sub(start)
+                .is_some_and(|offset| offset < len as u64)
+        };
+        let mut extra: Vec<Code> = Vec::new();
+        let outside: Vec<u64> = insns
+            .iter()
+            .filter_map(|insn| match insn.flow {
+                Flow::Branch(target) | Flow::Jump(target) => Some(target),
+                _ => None,
+            })
+            .filter(|&target| !lies_in(target, start, code.len()))
+            .collect();
+        for target in outside {
+            if extra.len() >= PIECES_MAX {
+                break;
+            }
+            if extra
+                .iter()
+                .any(|piece| lies_in(target, piece.start, piece.bytes.len()))
+            {
+                continue;
+            }
+            let Some(mut piece) = pieces(target) else {
+                continue;
+            };
+            piece.bytes.truncate(REACH_BYTES as usize);
+            let len = piece.bytes.len();
+            let overlaps = |other: u64, other_len: usize| {
+                lies_in(piece.start, other, other_len) || lies_in(other, piece.start, len)
+            };
+            if lies_in(target, piece.start, len)
+                && !overlaps(start, code.len())
+                && !extra
+                    .iter()
+                    .any(|other| overlaps(other.start, other.bytes.len()))
+            {
+                insns.extend(outlines(arch, &piece.bytes, piece.start));
+                extra.push(piece);
+            }
+        }
+        let sets_up_frame = match arch {
+            Arch::X86_64 => x86_64::sets_up_frame,
+            Arch::Aarch64 => aarch64::sets_up_frame,
+        };
+        let frame = sets_up_frame(slice(from, offset))
+            || sets_up_frame(&code[..code.len().min(HEAD_BYTES)])
+            || extra
+                .iter()
+                .any(|piece| sets_up_frame(&piece.bytes[..piece.bytes.len().min(HEAD_BYTES)]));
+
+        insns.sort_by_key(|insn| insn.address);
+        insns.dedup_by_key(|insn| insn.address);
+        let focus = insns.binary_search_by_key(&ip, |insn| insn.address).ok()?;
+        let mut graph = Graph {
+            arch,
+            code: (start, code),
+            pieces: extra,
+            frame,
+            insns,
+            successors: Vec::new(),
+            predecessors: Vec::new(),
+            predecessor_start: Vec::new(),
+            focus,
+        };
+        graph.connect();
+        Some(graph)
+    }
+
+    fn connect(&mut self) {
+        let insns = &self.insns;
+        let find = |address: u64| {
+            insns
+                .binary_search_by_key(&address, |insn| insn.address)
+                .ok()
+                .map(|index| index as u32)
+        };
+        self.successors = insns
+            .iter()
+            .enumerate()
+            .map(|(index, insn)| {
+                let next = || {
+                    let next = insns.get(index + 1)?;
+                    (next.address == insn.next()).then_some(index as u32 + 1)
+                };
+                match insn.flow {
+                    Flow::Next | Flow::Call(_) => [next(), None],
+                    Flow::Branch(target) => [next(), find(target)],
+                    Flow::Jump(target) => [None, find(target)],
+                    Flow::Indirect | Flow::Return | Flow::Trap => [None, None],
+                }
+            })
+            .collect();
+
+        let edges = || {
+            let from_to = |(from, to): (usize, &[Option<u32>; 2])| (from as u32, *to);
+            self.successors.iter().enumerate().map(from_to)
+        };
+        let mut start = vec![0u32; insns.len() + 1];
+        for to in edges().flat_map(|(_, to)| to).flatten() {
+            start[to as usize + 1] += 1;
+        }
+        for index in 1..start.len() {
+            start[index] += start[index - 1];
+        }
+        let mut fill = start.clone();
+        let mut predecessors = vec![0; fill[insns.len()] as usize];
+        for (from, to) in edges() {
+            for to in to.into_iter().flatten() {
+                predecessors[fill[to as usize] as usize] = from;
+                fill[to as usize] += 1;
+            }
+        }
+        self.predecessors = predecessors;
+        self.predecessor_start = start;
+    }
+
+    /// Machine code from an instruction on.
+    fn bytes_from(&self, address: u64) -> &[u8] {
+        let pieces = self
+            .pieces
+            .iter()
+            .map(|piece| (piece.start, &piece.bytes[..]));
+        std::iter::once(self.code)
+            .chain(pieces)
+            .find_map(|(start, bytes)| {
+                bytes.get(usize::try_from(address.checked_sub(start)?).ok()?..)
+            })
+            .unwrap_or(&[])
+    }
+
+    /// Whether an instruction starts at this address.
+    pub(super) fn contains(&self, address: u64) -> bool {
+        self.insns
+            .binary_search_by_key(&address, |insn| insn.address)
+            .is_ok()
+    }
+
+    /// What an instruction does.
+    pub(super) fn effect(&self, index: u32) -> Effect {
+        let address = self.insns[index as usize].address;
+        let bytes = self.bytes_from(address);
+        let bytes = &bytes[..bytes.len().min(16)];
+        match self.arch {
+            Arch::X86_64 => x86_64::effect(bytes, address, self.frame),
+            Arch::Aarch64 => aarch64::effect(bytes, address, self.frame),
+        }
+    }
+
+    /// Next instruction (if control can get there), then branch target.
+    pub(super) fn successors(&self, index: u32) -> [Option<u32>; 2] {
+        self.successors[index as usize]
+    }
+
+    pub(super) fn predecessors(&self, index: u32) -> &[u32] {
+        let [from, to] = [0, 1].map(|next| self.predecessor_start[index as usize + next] as usize);
+        &self.predecessors[from..to]
+    }
+
+    /// All loops around the focus, innermost first.
+    ///
+    /// A loop is a strongly connected component; taking away the edges into
+    /// its headers (the instructions where it is entered from elsewhere) leaves
+    /// the loops nested in it (Steensgaard's loop nesting; Ramalingam, *On
+    /// loops, dominators, and dominance frontiers*, TOPLAS 2002).
+    pub(super) fn loops(&self) -> Vec<Loop> {
+        let mut loops = Vec::new();
+        let mut region = vec![true; self.insns.len()];
+        let mut is_header = vec![false; self.insns.len()];
+        loop {
+            let members = self.component(&region, &is_header);
+            if members.is_empty() {
+                break;
+            }
+            region.fill(false);
+            for &member in &members {
+                region[member as usize] = true;
+            }
+            let mut headers: Vec<u32> = members
+                .iter()
+                .copied()
+                .filter(|&member| {
+                    self.predecessors(member)
+                        .iter()
+                        .any(|&from| !region[from as usize] && !self.is_padding(from))
+                })
+                .collect();
+            if headers.is_empty() {
+                headers.push(members[0]);
+            }
+            for &header in &headers {
+                is_header[header as usize] = true;
+            }
+            loops.push(Loop { members, headers });
+        }
+        loops.reverse();
+        loops
+    }
+
+    /// The strongly connected component of the focus within `region` without
+    /// edges into headers; empty if it is in no cycle.
+    fn component(&self, region: &[bool], is_header: &[bool]) -> Vec<u32> {
+        let focus = self.focus as u32;
+        let allowed = |to: u32| region[to as usize] && !is_header[to as usize];
+        let mut forward = vec![false; self.insns.len()];
+        let mut work = vec![focus];
+        let mut returns = false;
+        while let Some(from) = work.pop() {
+            for to in self.successors(from).into_iter().flatten() {
+                if allowed(to) {
+                    returns |= to == focus;
+                    if !std::mem::replace(&mut forward[to as usize], true) {
+                        work.push(to);
+                    }
+                }
+            }
+        }
+        if !returns {
+            return Vec::new();
+        }
+        let mut members = vec![focus];
+        let mut seen = vec![false; self.insns.len()];
+        seen[self.focus] = true;
+        work.push(focus);
+        while let Some(to) = work.pop() {
+            if !allowed(to) {
+                continue;
+            }
+            for &from in self.predecessors(to) {
+                if forward[from as usize] && !std::mem::replace(&mut seen[from as usize], true) {
+                    members.push(from);
+                    work.push(from);
+                }
+            }
+        }
+        members.sort_unstable();
+        members
+    }
+
+    /// Whether this is a no-operation that nothing leads to.
+    fn is_padding(&self, mut index: u32) -> bool {
+        while self.insns[index as usize].nop {
+            match self.predecessors(index) {
+                [] => return true,
+                &[before] if before < index => index = before,
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// Instructions of the straight-line code around the focus: control passes through all of them or none.
+    pub(super) fn straight_line(&self) -> std::ops::RangeInclusive<usize> {
+        let continues = |from: usize| {
+            self.successors[from] == [Some(from as u32 + 1), None]
+                && self.insns[from].flow == Flow::Next
+                && self.predecessors(from as u32 + 1) == [from as u32]
+        };
+        let mut first = self.focus;
+        while first > 0 && continues(first - 1) {
+            first -= 1;
+        }
+        let mut last = self.focus;
+        while last + 1 < self.insns.len() && continues(last) {
+            last += 1;
+        }
+        first..=last
+    }
+}
+
+pub(super) fn outlines(arch: Arch, bytes: &[u8], address: u64) -> Vec<Outline> {
+    match arch {
+        Arch::X86_64 => x86_64::outlines(bytes, address).collect(),
+        Arch::Aarch64 => aarch64::outlines(bytes, address).collect(),
+    }
+}
