@@ -93,7 +93,7 @@ pub struct Blocked {
     pub uninterruptible: bool,
     /// The thread sleeps inside a contended kernel lock.
     pub kernel_lock: Option<KernelLock>,
-    /// Identifies the place of waiting; stacks are sampled per place.
+    /// Identifies the place of waiting; stacks are sampled per place. 0 is no place.
     pub place: u64,
     /// Stack taken at this very sleep, if it was sampled.
     pub stack: Option<StackId>,
@@ -127,15 +127,38 @@ pub enum Waker {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
     /// `cpu` goes over from one occupant to the next.
-    Switch { ts: Ns, cpu: CpuId, prev: Occupant, off: Off, next: Occupant },
+    Switch {
+        ts: Ns,
+        cpu: CpuId,
+        prev: Occupant,
+        off: Off,
+        next: Occupant,
+    },
     /// A waiting thread becomes runnable.
-    Wake { ts: Ns, tid: Tid, waker: Waker },
+    Wake {
+        ts: Ns,
+        tid: Tid,
+        waker: Waker,
+        from: Option<StackId>,
+    },
     /// A runnable thread moves to the run queue of `cpu`.
     Migrate { ts: Ns, tid: Tid, cpu: CpuId },
     /// A thread joins the workload, runnable on the run queue of `cpu`.
-    Fork { ts: Ns, parent: Tid, child: Tid, pid: Tid, cpu: CpuId },
-    /// A running thread spun on a kernel lock for `spun` until `ts`.
-    KernelSpin { ts: Ns, tid: Tid, lock: KernelLock, spun: Ns, stack: Option<StackId> },
+    Fork {
+        ts: Ns,
+        parent: Tid,
+        child: Tid,
+        pid: Tid,
+        cpu: CpuId,
+    },
+    /// A running thread spun on a kernel lock, `count` times and for `spun` in total, shortly before `ts`.
+    KernelSpin {
+        ts: Ns,
+        tid: Tid,
+        lock: KernelLock,
+        spun: Ns,
+        count: u64,
+    },
     /// A thread of the workload was seen running.
     Sample(Sample),
     /// CPUs were throttled by a quota for `ns` in total during the `window` before `ts`.

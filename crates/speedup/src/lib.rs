@@ -10,7 +10,12 @@
 //!
 //! The rules, their order and their reasons are in `DESIGN.md` beside this crate.
 
+pub mod activity;
 pub mod cause;
 pub mod event;
 pub mod model;
+pub mod partition;
+pub mod progress;
 pub mod spin;
+pub mod stack;
+pub mod wait;

@@ -1,0 +1,358 @@
+//! What a blocked thread waits for, from its system call, its stack and its waker.
+//!
+//! Two steps, because some of it is only known at the end: [`classify`] when the
+//! thread goes to sleep, [`Wait::resolve`] when it is woken.
+
+use crate::cause::Cause;
+use crate::event::{Blocked, CallStack, Frame, Waker};
+
+/// What is known when a thread goes to sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wait {
+    /// The cause is certain already.
+    For(Cause),
+    /// For somebody: a partner in the workload, an outside peer or a timer. The waker tells.
+    Peer,
+    /// A futex of unknown meaning: a lock, a barrier or a condition. How it is used tells.
+    Futex,
+    /// A worker of a runtime without a task. What the waker was doing tells.
+    IdleWorker,
+    /// Nothing is known.
+    Unknown,
+}
+
+/// System calls that block, grouped by what they wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Futex,
+    Timer,
+    Child,
+    Peer,
+    Storage,
+    FileLock,
+    Semaphore,
+    Other,
+}
+
+fn call(number: u32) -> Call {
+    let is = |list: &[libc::c_long]| list.contains(&libc::c_long::from(number));
+    use libc as l;
+    #[cfg(target_arch = "x86_64")]
+    if is(&[l::SYS_poll, l::SYS_select, l::SYS_epoll_wait, l::SYS_pause, l::SYS_accept]) {
+        return Call::Peer;
+    }
+    #[cfg(target_arch = "x86_64")]
+    if is(&[l::SYS_vfork, l::SYS_fork]) {
+        return Call::Child;
+    }
+    #[cfg(target_arch = "x86_64")]
+    if is(&[l::SYS_open, l::SYS_unlink, l::SYS_rename, l::SYS_mkdir, l::SYS_rmdir, l::SYS_stat]) {
+        return Call::Storage;
+    }
+    if is(&[l::SYS_futex, l::SYS_futex_waitv, 455 /* futex_wait, 6.7 */]) {
+        Call::Futex
+    } else if is(&[l::SYS_nanosleep, l::SYS_clock_nanosleep]) {
+        Call::Timer
+    } else if is(&[l::SYS_wait4, l::SYS_waitid, l::SYS_clone, l::SYS_clone3]) {
+        Call::Child
+    } else if is(&[
+        l::SYS_read, l::SYS_readv, l::SYS_write, l::SYS_writev, l::SYS_ppoll, l::SYS_pselect6,
+        l::SYS_epoll_pwait, l::SYS_epoll_pwait2, l::SYS_recvfrom, l::SYS_recvmsg, l::SYS_recvmmsg,
+        l::SYS_sendto, l::SYS_sendmsg, l::SYS_sendmmsg, l::SYS_accept4, l::SYS_connect,
+        l::SYS_splice, l::SYS_tee, l::SYS_vmsplice, l::SYS_sendfile, l::SYS_io_uring_enter,
+        l::SYS_io_getevents, l::SYS_rt_sigtimedwait, l::SYS_rt_sigsuspend, l::SYS_msgrcv,
+        l::SYS_msgsnd, l::SYS_mq_timedreceive, l::SYS_mq_timedsend, l::SYS_close, l::SYS_ioctl,
+    ]) {
+        Call::Peer
+    } else if is(&[
+        l::SYS_fsync, l::SYS_fdatasync, l::SYS_sync, l::SYS_syncfs, l::SYS_sync_file_range,
+        l::SYS_msync, l::SYS_pread64, l::SYS_pwrite64, l::SYS_preadv, l::SYS_pwritev,
+        l::SYS_preadv2, l::SYS_pwritev2, l::SYS_openat, l::SYS_unlinkat, l::SYS_renameat2,
+        l::SYS_mkdirat, l::SYS_getdents64, l::SYS_newfstatat, l::SYS_statx, l::SYS_ftruncate,
+        l::SYS_fallocate, l::SYS_copy_file_range, l::SYS_execve, l::SYS_execveat, l::SYS_readahead,
+        l::SYS_fadvise64, l::SYS_mount, l::SYS_umount2, l::SYS_linkat, l::SYS_symlinkat,
+    ]) {
+        Call::Storage
+    } else if is(&[l::SYS_flock, l::SYS_fcntl]) {
+        Call::FileLock
+    } else if is(&[l::SYS_semop, l::SYS_semtimedop]) {
+        Call::Semaphore
+    } else {
+        Call::Other
+    }
+}
+
+/// What is known when a thread goes to sleep. The rules in their order: see `DESIGN.md`.
+pub fn classify(blocked: &Blocked, stack: Option<&CallStack>) -> Wait {
+    if let Some(lock) = blocked.kernel_lock {
+        return Wait::For(if lock.is_mmap_lock { Cause::MmapLock } else { Cause::KernelLock });
+    }
+    if blocked.in_iowait {
+        return Wait::For(Cause::Io);
+    }
+    let by_name = stack.and_then(|stack| by_name(&stack.user));
+    let Some(number) = blocked.syscall else {
+        // A page fault that sleeps without a contended lock reads its page.
+        return if blocked.uninterruptible { Wait::For(Cause::Io) } else { Wait::Unknown };
+    };
+    match call(number) {
+        Call::Futex => by_name.unwrap_or(Wait::Futex),
+        Call::Timer => Wait::For(Cause::Sleep),
+        Call::Child => Wait::For(Cause::Serial),
+        Call::Peer if blocked.uninterruptible => Wait::For(Cause::Io),
+        Call::Peer => match by_name {
+            Some(Wait::IdleWorker) => Wait::IdleWorker,
+            _ => Wait::Peer,
+        },
+        Call::Storage => Wait::For(Cause::Io),
+        Call::FileLock | Call::Semaphore => Wait::For(Cause::LockWait),
+        // The other calls block on each other inside the kernel only.
+        Call::Other if blocked.uninterruptible => Wait::For(Cause::KernelLock),
+        Call::Other => Wait::Unknown,
+    }
+}
+
+impl Wait {
+    /// The cause, now that the waker is known. `from` is what the waker was doing.
+    pub fn resolve(self, waker: Option<Waker>, from: Option<&CallStack>) -> Resolved {
+        match (self, waker) {
+            (Wait::For(cause), _) => Resolved::Cause(cause),
+            (Wait::Unknown, _) => Resolved::Cause(Cause::Unexplained),
+            (Wait::Futex, Some(Waker::Timer)) => Resolved::Cause(Cause::Sleep),
+            (Wait::Futex, _) => Resolved::Futex,
+            (Wait::IdleWorker, Some(Waker::Timer)) => Resolved::Cause(Cause::Sleep),
+            (Wait::IdleWorker, Some(Waker::Workload(_))) => Resolved::Cause(
+                from.and_then(|stack| released_by(&stack.user)).unwrap_or(Cause::Serial),
+            ),
+            (Wait::IdleWorker, Some(Waker::Interrupt | Waker::Other(_))) => {
+                Resolved::Cause(Cause::Io)
+            }
+            (Wait::IdleWorker, None) => Resolved::Cause(Cause::Serial),
+            (Wait::Peer, Some(Waker::Workload(_))) => Resolved::Cause(Cause::Partner),
+            (Wait::Peer, Some(Waker::Timer)) => Resolved::Cause(Cause::Sleep),
+            (Wait::Peer, Some(Waker::Interrupt | Waker::Other(_))) => Resolved::Cause(Cause::Io),
+            // Never woken: it waited for what never came.
+            (Wait::Peer, None) => Resolved::Cause(Cause::Serial),
+        }
+    }
+
+    /// The thread has no work of its own: it waits for the work of others to end.
+    pub fn is_serial(self) -> bool {
+        self == Wait::For(Cause::Serial)
+    }
+}
+
+/// The outcome of [`Wait::resolve`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolved {
+    /// This cause.
+    Cause(Cause),
+    /// Decided at the end of the run by how the futex was used ([`FutexUse`]).
+    Futex,
+}
+
+/// How one futex address was used over a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FutexUse {
+    /// Value that the first waiter expected.
+    pub first_value: u32,
+    /// Later waiters expected other values: a generation or sequence number.
+    pub values_differ: bool,
+    /// Waits.
+    pub waits: u64,
+    /// Waits that ended together with another one on the same address.
+    pub woken_together: u64,
+    /// Wakes by a thread that itself waits on the same address at other times.
+    pub woken_by_waiters: u64,
+}
+
+impl FutexUse {
+    /// Locks expect one of a few constant values and are released by those who also wait;
+    /// barriers count generations, or wake all at once, and everybody takes a turn at waking;
+    /// what is left is a condition.
+    pub fn cause(&self) -> Cause {
+        let by_waiters = self.woken_by_waiters * 2 >= self.waits;
+        if self.woken_together * 2 > self.waits && by_waiters {
+            Cause::Barrier
+        } else if !self.values_differ && self.first_value <= 3 {
+            if by_waiters || self.waits > 2 { Cause::LockWait } else { Cause::Partner }
+        } else if self.values_differ && by_waiters {
+            Cause::Barrier
+        } else {
+            Cause::Partner
+        }
+    }
+}
+
+const BARRIER: &[&str] = &[
+    "pthread_barrier_wait", "Barrier::wait", "GOMP_barrier", "gomp_team_barrier", "gomp_barrier_wait",
+    "__kmpc_barrier", "__kmp_barrier", "__kmp_join_barrier", "std::barrier", "__tree_barrier",
+    "std::latch", "MPI_Barrier", "arrive_and_wait", "GOMP_loop_end", "GOMP_sections_end",
+    "GOMP_parallel", "std::__detail::__barrier",
+];
+const JOIN: &[&str] = &[
+    "pthread_join", "pthread_clockjoin", "pthread_timedjoin", "pthread_tryjoin", "std::thread::join",
+    "JoinHandle", "thrd_join",
+];
+const IDLE_WORKER: &[&str] = &[
+    "runtime.findRunnable", "runtime.stopm", "runtime.mPark", "runtime.schedule", "runtime.gcstopm",
+    "runtime.templateThread", "runtime.sysmon", "runtime.startlockedm", "runtime.stoplockedm",
+    "rayon_core::sleep", "rayon_core::registry::WorkerThread::wait_until", "rayon_core::latch",
+    "tokio::runtime::scheduler::multi_thread::park", "tokio::runtime::blocking::pool",
+    "tokio::runtime::park", "gomp_thread_start", "__kmp_fork_barrier", "__kmp_launch_worker",
+    "tbb::detail::r1::", "ForkJoinPool", "async_executor", "smol::", "GOMP_taskwait",
+];
+const LOCK: &[&str] = &[
+    "pthread_mutex_", "__lll_lock_wait", "lll_mutex_lock", "pthread_rwlock_", "sem_wait", "sem_timedwait",
+    "sem_clockwait", "new_sem_wait", "mutex::futex::Mutex", "rwlock::futex::RwLock", "RawMutex::lock_slow",
+    "RawRwLock::lock", "raw_rwlock", "futex::Mutex::lock_contended", "lock_contended", "read_contended",
+    "write_contended", "sync.(*Mutex)", "sync.(*RWMutex)", "runtime.lock2", "runtime_SemacquireMutex",
+    "std::mutex::lock", "std::shared_mutex", "std::__atomic_semaphore", "std::counting_semaphore",
+    "__semaphore_impl", "ObjectMonitor::enter", "absl::Mutex", "absl::lts", "GOMP_critical",
+    "gomp_mutex_lock", "omp_set_lock", "__kmp_acquire", "ReentrantLock", "mtx_lock", "_int_malloc",
+    "ReentrantReadWriteLock", "std::sys::sync::once", "pthread_once", "__cxa_guard_acquire",
+];
+const PARTNER: &[&str] = &[
+    "pthread_cond_", "__pthread_cond_wait", "condvar::futex::Condvar", "Condvar::wait", "std::thread::park",
+    "Parker::park", "thread_parking", "std::sync::mpmc", "std::sync::mpsc", "crossbeam_channel",
+    "std::condition_variable", "__atomic_wait", "std::atomic", "cnd_wait", "WaitOnAddress",
+    "PlatformEvent::park", "ObjectMonitor::wait", "__cond_wait",
+];
+
+/// Frames that belong to a runtime or library rather than to the program: scanning for names
+/// stops at the first other frame, since farther out lies the reason for the call, not for the wait.
+pub fn is_runtime(frame: &Frame) -> bool {
+    let file = frame.module.rsplit('/').next().unwrap_or("");
+    const MODULES: &[&str] = &[
+        "libc.so", "libc-", "libpthread", "libstdc++", "libc++", "libgomp", "libomp", "libiomp",
+        "libtbb", "ld-linux", "libjvm", "librt", "[vdso]", "libgcc", "ld-musl",
+    ];
+    if MODULES.iter().any(|module| file.starts_with(module)) {
+        return true;
+    }
+    let symbol = frame.symbol.trim_start_matches('<');
+    const PREFIXES: &[&str] = &[
+        "runtime.", "sync.", "internal/", "std::", "core::", "alloc::", "parking_lot", "rayon_core::",
+        "tokio::", "crossbeam", "syscall", "__pthread", "pthread_", "__lll", "sem_", "__futex", "futex",
+        "__new_sem", "__GI_", "__cxa", "GOMP_", "gomp_", "__kmp", "lll_", "mio::", "__syscall", "libc::",
+        "___pthread", "__gthread", "__internal_", "time.Sleep", "__atomic_", "void std::",
+        "__", "&core", "&std",
+    ];
+    PREFIXES.iter().any(|prefix| symbol.starts_with(prefix))
+}
+
+fn has(frame: &Frame, names: &[&str]) -> bool {
+    names.iter().any(|name| frame.symbol.contains(name))
+}
+
+fn by_name(user: &[Frame]) -> Option<Wait> {
+    let mut found = None;
+    for frame in user.iter().take_while(|frame| is_runtime(frame)).take(24) {
+        // A barrier, a join or a pool is built on condition variables and locks: it lies farther out.
+        if has(frame, BARRIER) {
+            return Some(Wait::For(Cause::Barrier));
+        } else if has(frame, JOIN) {
+            return Some(Wait::For(Cause::Serial));
+        } else if has(frame, IDLE_WORKER) {
+            return Some(Wait::IdleWorker);
+        } else if found.is_none() && has(frame, LOCK) {
+            found = Some(Wait::For(Cause::LockWait));
+        } else if found.is_none() && has(frame, PARTNER) {
+            found = Some(Wait::Peer);
+        }
+    }
+    found
+}
+
+/// What a waker did that gave an idle worker something to do again.
+fn released_by(user: &[Frame]) -> Option<Cause> {
+    const UNLOCK: &[&str] = &[
+        "sync.(*Mutex)", "sync.(*RWMutex)", "semrelease1", "pthread_mutex_unlock", "sem_post",
+        "Mutex::unlock", "unlock_slow", "sync.(*Pool)",
+    ];
+    const HAND_OVER: &[&str] = &[
+        "runtime.chansend", "runtime.chanrecv", "runtime.closechan", "runtime.selectgo", "sync.(*Cond)",
+        "runtime.selectnbsend", "runtime.send", "runtime.recv",
+    ];
+    const BEGIN: &[&str] =
+        &["sync.(*WaitGroup)", "runtime.newproc", "GOMP_parallel", "rayon_core::registry", "runtime.gc"];
+    const TIMER: &[&str] = &["runtime.goroutineReady", "time.goFunc", "runtime.sysmon", "time.sendTime"];
+    for frame in user.iter().take(24) {
+        if has(frame, BEGIN) {
+            return Some(Cause::Serial);
+        } else if has(frame, TIMER) {
+            return Some(Cause::Sleep);
+        } else if has(frame, HAND_OVER) {
+            return Some(Cause::Partner);
+        } else if has(frame, &["sync.(*WaitGroup)"]) {
+            return Some(Cause::Serial);
+        } else if has(frame, UNLOCK) {
+            // WaitGroup.Done releases a semaphore too: look one frame farther out first.
+            let group = user.iter().take(24).any(|frame| has(frame, &["sync.(*WaitGroup)"]));
+            return Some(if group { Cause::Serial } else { Cause::LockWait });
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(names: &[(&str, &str)]) -> CallStack {
+        let frame = |(symbol, module): &(&str, &str)| Frame {
+            symbol: (*symbol).to_owned(),
+            module: (*module).to_owned(),
+            ..Frame::default()
+        };
+        CallStack { user: names.iter().map(frame).collect(), ..CallStack::default() }
+    }
+
+    fn futex() -> Blocked {
+        Blocked { syscall: Some(libc::SYS_futex as u32), ..Blocked::default() }
+    }
+
+    #[test]
+    fn names_decide_futexes() {
+        let libc = "/lib/x86_64-linux-gnu/libc.so.6";
+        for (names, expected) in [
+            (vec![("__lll_lock_wait", libc), ("pthread_mutex_lock", libc), ("f", "/a")], Wait::For(Cause::LockWait)),
+            (vec![("__futex_abstimed_wait_common", libc), ("pthread_cond_wait", libc), ("f", "/a")], Wait::Peer),
+            (vec![("futex_wait", libc), ("pthread_barrier_wait", libc), ("f", "/a")], Wait::For(Cause::Barrier)),
+            (vec![("__pthread_clockjoin_ex", libc), ("main", "/a")], Wait::For(Cause::Serial)),
+            (vec![("syscall", libc), ("std::sys::sync::condvar::futex::Condvar::wait", "/a"),
+                  ("std::sync::barrier::Barrier::wait", "/a"), ("f", "/a")], Wait::For(Cause::Barrier)),
+            (vec![("syscall", libc), ("my_lock", "/a"), ("pthread_barrier_wait", libc)], Wait::Futex),
+        ] {
+            assert_eq!(classify(&futex(), Some(&stack(&names))), expected, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn the_waker_decides_peers() {
+        assert_eq!(Wait::Peer.resolve(Some(Waker::Workload(1)), None), Resolved::Cause(Cause::Partner));
+        assert_eq!(Wait::Peer.resolve(Some(Waker::Timer), None), Resolved::Cause(Cause::Sleep));
+        assert_eq!(Wait::Peer.resolve(Some(Waker::Interrupt), None), Resolved::Cause(Cause::Io));
+    }
+
+    #[test]
+    fn an_idle_go_thread_waits_for_what_its_waker_released() {
+        let unlock = stack(&[("runtime.futexwakeup", "/a"), ("runtime.ready", "/a"),
+            ("runtime.readyWithTime", "/a"), ("runtime.semrelease1", "/a"), ("sync.(*Mutex).unlockSlow", "/a")]);
+        let send = stack(&[("runtime.futexwakeup", "/a"), ("runtime.ready", "/a"), ("runtime.chansend", "/a")]);
+        let waker = Some(Waker::Workload(7));
+        assert_eq!(Wait::IdleWorker.resolve(waker, Some(&unlock)), Resolved::Cause(Cause::LockWait));
+        assert_eq!(Wait::IdleWorker.resolve(waker, Some(&send)), Resolved::Cause(Cause::Partner));
+        assert_eq!(Wait::IdleWorker.resolve(waker, None), Resolved::Cause(Cause::Serial));
+    }
+
+    #[test]
+    fn unnamed_futexes_are_told_by_their_use() {
+        let lock = FutexUse { first_value: 2, waits: 100, woken_by_waiters: 90, ..FutexUse::default() };
+        assert_eq!(lock.cause(), Cause::LockWait);
+        let barrier = FutexUse { first_value: 0, values_differ: true, waits: 100, woken_by_waiters: 80, ..lock };
+        assert_eq!(barrier.cause(), Cause::Barrier);
+        let condition = FutexUse { values_differ: true, waits: 100, woken_by_waiters: 0, ..lock };
+        assert_eq!(condition.cause(), Cause::Partner);
+    }
+}
