@@ -8,20 +8,48 @@ use crate::schema::{Point, ScaleResult};
 /// Below this fraction of the capacity nothing is blamed.
 pub(crate) const WORTH_BLAMING: f64 = 0.02;
 
+/// A piece of a sentence.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Part {
+    /// Words.
+    Words(String),
+    /// A number of the result.
+    Figure {
+        /// Where it stands in `result.json`.
+        path: String,
+        /// Its exact value.
+        value: f64,
+        /// How the sentence says it.
+        text: String,
+    },
+}
+
 /// What a reader should take away when he reads nothing else.
 pub(crate) struct Headline {
     /// How well it scales.
-    pub speedup: String,
+    pub speedup: Vec<Part>,
     /// Where most of the rest goes; empty when there is nothing to say.
-    pub loss: String,
+    pub loss: Vec<Part>,
+}
+
+/// The sentence without its parts.
+pub(crate) fn sentence(parts: &[Part]) -> String {
+    let text = |part: &Part| match part {
+        Part::Words(text) | Part::Figure { text, .. } => text.clone(),
+    };
+    parts.iter().map(text).collect()
+}
+
+fn words(text: impl Into<String>) -> Part {
+    Part::Words(text.into())
 }
 
 /// Makes the headline of a result.
 pub(crate) fn headline(result: &ScaleResult) -> Headline {
     let Some(last) = result.points.last() else {
         return Headline {
-            speedup: "Nothing was measured.".to_owned(),
-            loss: String::new(),
+            speedup: vec![words("Nothing was measured.")],
+            loss: Vec::new(),
         };
     };
     Headline {
@@ -30,16 +58,28 @@ pub(crate) fn headline(result: &ScaleResult) -> Headline {
     }
 }
 
-fn speedup(points: &[Point], last: &Point) -> String {
-    let cpus = cpus(last.cpus);
+fn speedup(points: &[Point], last: &Point) -> Vec<Part> {
+    let at = points.len() - 1;
+    let cpus = Part::Figure {
+        path: format!("points.{at}.cpus"),
+        value: f64::from(last.cpus),
+        text: cpus(last.cpus),
+    };
     let first = &points[0];
     if first.cpus == last.cpus {
         return match last.stack.get("work") {
-            Some(&work) => format!(
-                "On {cpus}, {} of the CPU time is useful work.",
-                percent_coarse(work)
-            ),
-            None => format!("It ran on {cpus}."),
+            Some(&work) => vec![
+                words("On "),
+                cpus,
+                words(", "),
+                Part::Figure {
+                    path: format!("points.{at}.stack.work"),
+                    value: work,
+                    text: percent_coarse(work),
+                },
+                words(" of the CPU time is useful work."),
+            ],
+            None => vec![words("It ran on "), cpus, words(".")],
         };
     }
     let base = if first.cpus == 1 {
@@ -47,37 +87,63 @@ fn speedup(points: &[Point], last: &Point) -> String {
     } else {
         first.cpus.to_string()
     };
-    let ratio = if first.speedup > 0.0 {
-        last.speedup / first.speedup
+    #[expect(
+        clippy::float_cmp,
+        reason = "the baseline is one by definition, not by computation"
+    )]
+    let ratio = if first.speedup == 1.0 {
+        Part::Figure {
+            path: format!("points.{at}.speedup"),
+            value: last.speedup,
+            text: format!("{}×", coarse_factor(last.speedup)),
+        }
+    } else if first.speedup > 0.0 {
+        words(format!("{}×", coarse_factor(last.speedup / first.speedup)))
     } else {
-        last.speedup
+        return vec![
+            words("On "),
+            cpus,
+            words(" it ran; there is no baseline to compare with."),
+        ];
     };
-    format!(
-        "On {cpus} it runs {}× as fast as on {base}.",
-        coarse_factor(ratio)
-    )
+    vec![
+        words("On "),
+        cpus,
+        words(" it runs "),
+        ratio,
+        words(format!(" as fast as on {base}.")),
+    ]
 }
 
-fn loss(result: &ScaleResult, last: &Point) -> String {
-    let (id, fraction, site) = match result.causes.first() {
-        Some(cause) => (cause.id.as_str(), cause.fraction, cause.sites.first()),
+fn loss(result: &ScaleResult, last: &Point) -> Vec<Part> {
+    let at = result.points.len() - 1;
+    let (id, fraction, site, path) = match result.causes.first() {
+        Some(cause) => {
+            let path = "causes.0.fraction".to_owned();
+            (cause.id.as_str(), cause.fraction, cause.sites.first(), path)
+        }
         None => {
             let losses = last.stack.iter().filter(|(id, _)| *id != "work");
             match losses.max_by(|a, b| a.1.total_cmp(b.1)) {
-                Some((id, &fraction)) => (id.as_str(), fraction, None),
-                None => return String::new(),
+                Some((id, &part)) => (id.as_str(), part, None, format!("points.{at}.stack.{id}")),
+                None => return Vec::new(),
             }
         }
     };
     if fraction < WORTH_BLAMING {
-        return format!(
+        return vec![words(format!(
             "Nothing to blame: no loss takes more than {} of the CPU time.",
             percent_coarse(WORTH_BLAMING)
-        );
+        ))];
     }
-    let share = format!("{} of the CPU time", percent_coarse(fraction));
+    let share = Part::Figure {
+        path,
+        value: fraction,
+        text: percent_coarse(fraction),
+    };
     if id == "unexplained" {
-        return format!("The largest part of the loss could not be explained: {share}.");
+        let begin = "The largest part of the loss could not be explained: ";
+        return vec![words(begin), share, words(" of the CPU time.")];
     }
     let place = match site {
         Some(site) if !site.symbol.is_empty() => {
@@ -96,10 +162,12 @@ fn loss(result: &ScaleResult, last: &Point) -> String {
         "" => String::new(),
         title => format!(" ({title})"),
     };
-    format!(
-        "The largest loss: {}{title}, {share}{place}.",
-        elide(&plain(id), 40, "…")
-    )
+    let begin = format!("The largest loss: {}{title}, ", elide(&plain(id), 40, "…"));
+    vec![
+        words(begin),
+        share,
+        words(format!(" of the CPU time{place}.")),
+    ]
 }
 
 /// `1 CPU`, `8 CPUs`.
@@ -152,9 +220,12 @@ mod tests {
             ..CauseReport::default()
         }];
         let h = headline(&r);
-        assert_eq!(h.speedup, "On 8\u{a0}CPUs it runs 3.1× as fast as on one.");
         assert_eq!(
-            h.loss,
+            sentence(&h.speedup),
+            "On 8\u{a0}CPUs it runs 3.1× as fast as on one."
+        );
+        assert_eq!(
+            sentence(&h.loss),
             "The largest loss: lock-wait (waiting for a lock), 41\u{a0}% of the CPU time, in `worker` (x.c:12)."
         );
     }
@@ -164,8 +235,15 @@ mod tests {
         let mut r = result(&[(2, 2.0), (4, 3.96)]);
         r.points[1].stack = [("work".into(), 0.99), ("serial".into(), 0.01)].into();
         let h = headline(&r);
-        assert_eq!(h.speedup, "On 4\u{a0}CPUs it runs 2.0× as fast as on 2.");
-        assert!(h.loss.starts_with("Nothing to blame"), "{}", h.loss);
+        assert_eq!(
+            sentence(&h.speedup),
+            "On 4\u{a0}CPUs it runs 2.0× as fast as on 2."
+        );
+        assert!(
+            sentence(&h.loss).starts_with("Nothing to blame"),
+            "{}",
+            sentence(&h.loss)
+        );
     }
 
     #[test]
@@ -173,11 +251,11 @@ mod tests {
         let mut r = result(&[(4, 4.0)]);
         r.points[0].stack = [("work".into(), 0.61)].into();
         assert_eq!(
-            headline(&r).speedup,
+            sentence(&headline(&r).speedup),
             "On 4\u{a0}CPUs, 61\u{a0}% of the CPU time is useful work."
         );
         assert_eq!(
-            headline(&ScaleResult::default()).speedup,
+            sentence(&headline(&ScaleResult::default()).speedup),
             "Nothing was measured."
         );
     }

@@ -2,6 +2,7 @@
 
 mod check;
 mod headline;
+pub mod html;
 pub mod load;
 mod number;
 mod palette;

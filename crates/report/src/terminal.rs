@@ -4,7 +4,7 @@ mod page;
 mod stack;
 mod table;
 
-use crate::headline::{WORTH_BLAMING, cpus, headline};
+use crate::headline::{self, WORTH_BLAMING, cpus, headline};
 use crate::number::{estimate, factor_digits, percent, seconds, significant};
 use crate::palette::look_of;
 use crate::plain::{command_line, elide};
@@ -30,9 +30,9 @@ const SITES: usize = 3;
 pub fn render(result: &ScaleResult, width: usize, style: Style) -> String {
     let mut page = Page::new(width, style);
     let line = headline(result);
-    page.paragraph(0, 0, &[bold(line.speedup)]);
+    page.paragraph(0, 0, &[bold(headline::sentence(&line.speedup))]);
     if !line.loss.is_empty() {
-        page.paragraph(0, 0, &[text(line.loss)]);
+        page.paragraph(0, 0, &[text(headline::sentence(&line.loss))]);
     }
     page.blank();
     page.paragraph(

@@ -1,0 +1,351 @@
+//! A result as one HTML page: no script, no network, nothing outside the file.
+//!
+//! Every number of `result.json` that the page shows carries `data-figure`, its path there, and
+//! `data-value`, its exact value. All text from outside is escaped and freed of control
+//! characters; the page forbids itself scripts, images, forms and connections.
+
+mod causes;
+mod chart;
+mod figure;
+mod flame;
+mod stack;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::headline::{self, cpus, headline};
+use crate::number::{estimate, factor_digits, percent, seconds};
+use crate::plain::{command_line, elide};
+use crate::schema::{Fit, SampleRow, ScaleResult};
+use crate::terminal::{machine_line, model_names, words};
+use figure::{code, count, factor, figure, foreign, number, range, sentence, share, time};
+
+/// Name for the file.
+pub const REPORT_FILE: &str = "report.html";
+
+const STYLE: &str = include_str!("html/style.css");
+/// The strictest policy that lets the page style itself.
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+
+/// The report of `result`; `rows` give the flame graphs of the largest CPU count in them.
+pub fn render(result: &ScaleResult, rows: &[SampleRow]) -> String {
+    let line = headline(result);
+    let command = command_line(&result.command);
+    let sections = sections(result, rows);
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="referrer" content="no-referrer";
+                title { "Amdahl: " (elide(&command, 60, "…")) }
+                // Both parts are the program's own text.
+                style { (PreEscaped(STYLE)) (PreEscaped(stack::style_rules())) }
+            }
+            body {
+                a.skip href="#main" { "Skip to the result" }
+                header {
+                    p.brand { "Amdahl" span { "speedup stack" } }
+                    h1 { (sentence(&line.speedup)) }
+                    @if !line.loss.is_empty() { p.lede { (sentence(&line.loss)) } }
+                    p.command { (code(&command)) }
+                    (facts(result))
+                    (notices(result))
+                }
+                nav aria-label="Sections" {
+                    ul { @for section in &sections {
+                        li { a href={ "#" (section.id) } { (section.short) } }
+                    } }
+                }
+                main #main tabindex="-1" {
+                    @for section in &sections {
+                        section aria-labelledby=(section.id) {
+                            h2 #(section.id) { (section.title) }
+                            (section.body)
+                        }
+                    }
+                }
+                footer {
+                    p { "Written by amdahl " (foreign(&result.amdahl_version))
+                        @if !result.started.is_empty() { ", measured " (foreign(&result.started)) }
+                        ". The same numbers are in " code { "result.json" } " beside this page." }
+                }
+            }
+        }
+    }
+    .into_string()
+}
+
+struct Section {
+    id: &'static str,
+    /// In the navigation.
+    short: &'static str,
+    title: String,
+    body: Markup,
+}
+
+fn sections(result: &ScaleResult, rows: &[SampleRow]) -> Vec<Section> {
+    let last = result.points.last();
+    let on = last.map_or(String::new(), |p| format!(" on {}", cpus(p.cpus)));
+    let mut sections = Vec::new();
+    let mut add = |id, short, title: String, body| {
+        sections.push(Section {
+            id,
+            short,
+            title,
+            body,
+        })
+    };
+    if last.is_some() {
+        add(
+            "speedup",
+            "Speedup",
+            "Speedup".to_owned(),
+            html! { (chart::draw(result)) (runs(result)) },
+        );
+    }
+    if result.points.iter().any(|p| !p.stack.is_empty()) {
+        add(
+            "stack",
+            "Stack",
+            "Where the CPU time goes".to_owned(),
+            stack::draw(result),
+        );
+    }
+    if !result.causes.is_empty() {
+        add(
+            "causes",
+            "Causes",
+            format!("What costs{on}"),
+            causes::draw(result),
+        );
+    }
+    if !rows.is_empty() {
+        add(
+            "flames",
+            "Flame graphs",
+            format!("Code{on}"),
+            flame::draw(rows),
+        );
+    }
+    if model_names(result).next().is_some() || !result.models.note.is_empty() {
+        add("models", "Models", "Models".to_owned(), models(result));
+    }
+    add(
+        "method",
+        "Method",
+        "How it was measured".to_owned(),
+        method(result),
+    );
+    sections
+}
+
+/// The numbers that a reader looks for first.
+fn facts(result: &ScaleResult) -> Markup {
+    let Some((i, last)) = result.points.iter().enumerate().next_back() else {
+        return html! {};
+    };
+    let at = format!("points.{i}");
+    html! {
+        dl.facts {
+            div { dt { "Wall time on " (cpus(last.cpus)) }
+                dd { (time(&format!("{at}.wall_s.median"), last.wall_s.median)) } }
+            @if result.points[0].cpus != last.cpus {
+                div { dt { "Speedup" } dd { (factor(&format!("{at}.speedup"), last.speedup)) } }
+                div { dt { "Efficiency" } dd { (share(&format!("{at}.efficiency"), last.efficiency)) } }
+            }
+            @if let Some(&work) = last.stack.get("work") {
+                div { dt { "Useful work" } dd { (share(&format!("{at}.stack.work"), work)) } }
+            }
+            @if let Some(&part) = last.stack.get("unexplained") {
+                div { dt { "Unexplained" } dd { (share(&format!("{at}.stack.unexplained"), part)) } }
+            }
+        }
+    }
+}
+
+/// What limits the trust in the numbers stands before them.
+fn notices(result: &ScaleResult) -> Markup {
+    if result.warnings.is_empty() && result.failures.is_empty() && !result.partial {
+        return html! {};
+    }
+    html! {
+        aside.notices aria-label="What to know about these numbers" {
+            ul {
+                @if result.partial {
+                    li { b { "interrupted" } " This is what was measured until then." }
+                }
+                @for warning in &result.warnings {
+                    li { b { (foreign(&warning.code)) } " " (foreign(&warning.text)) }
+                }
+                @for (i, failure) in result.failures.iter().enumerate() {
+                    li {
+                        b { "failed" } " run " (count(&format!("failures.{i}.run"), u64::from(failure.run)))
+                        " on " (count(&format!("failures.{i}.cpus"), u64::from(failure.cpus)))
+                        @if failure.cpus == 1 { " CPU: " } @else { " CPUs: " }
+                        (foreign(&failure.what))
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn runs(result: &ScaleResult) -> Markup {
+    let has_rate = result.points.iter().any(|p| p.rate.is_some());
+    html! {
+        div.scroll role="region" aria-label="Table of runs" tabindex="0" {
+            table.runs {
+                caption { "Runs without the probe, where there are any" }
+                thead { tr {
+                    @for title in ["CPUs", "Wall time", "Spread", "Runs", "Speedup", "Range", "Efficiency"] {
+                        th.num scope="col" { (title) }
+                    }
+                    @if has_rate { th.num scope="col" { "Rate per s" } }
+                } }
+                tbody {
+                    @for (i, p) in result.points.iter().enumerate() {
+                        @let at = format!("points.{i}");
+                        tr {
+                            th.num scope="row" { (stack::point_label(i, p)) }
+                            td.num { (time(&format!("{at}.wall_s.median"), p.wall_s.median)) }
+                            td.num.noise {
+                                (figure(&format!("{at}.wall_s.min"), p.wall_s.min, &seconds(p.wall_s.min)))
+                                " to "
+                                (figure(&format!("{at}.wall_s.max"), p.wall_s.max, &seconds(p.wall_s.max)))
+                            }
+                            td.num { (p.wall_s.runs.len()) }
+                            td.num { (factor(&format!("{at}.speedup"), p.speedup)) }
+                            td.num.noise { (range(&format!("{at}.speedup_range"), p.speedup_range, factor_digits)) }
+                            td.num { (share(&format!("{at}.efficiency"), p.efficiency)) }
+                            @if has_rate { td.num {
+                                @if let Some(rate) = &p.rate {
+                                    (number(&format!("{at}.rate.median"), rate.median))
+                                }
+                            } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn models(result: &ScaleResult) -> Markup {
+    let path = |name: &str| {
+        if name.starts_with("Amdahl") {
+            "models.amdahl"
+        } else {
+            "models.usl"
+        }
+    };
+    html! {
+        div.models {
+            @for (name, fit) in model_names(result) { (model(name, path(name), fit)) }
+        }
+        @if !result.models.note.is_empty() { p { (foreign(&result.models.note)) } }
+    }
+}
+
+fn model(name: &str, path: &str, fit: &Fit) -> Markup {
+    html! {
+        table.model {
+            caption { (name) }
+            thead { tr {
+                th scope="col" { "Parameter" }
+                th.num scope="col" { "Estimate" }
+                th.num scope="col" { "95 % interval" }
+            } }
+            tbody {
+                @for (key, &value) in &fit.parameters {
+                    tr {
+                        th scope="row" { (words(key)) }
+                        td.num { (figure(&format!("{path}.parameters.{key}"), value, &estimate(value))) }
+                        td.num.noise {
+                            @match fit.confidence.get(key) {
+                                Some(&pair) => (range(&format!("{path}.confidence.{key}"), pair, estimate)),
+                                None => "unknown",
+                            }
+                        }
+                    }
+                }
+            }
+            tfoot { tr { td colspan="3" {
+                "Fitted to " (count(&format!("{path}.points"), u64::from(fit.points))) " points, typical error "
+                (share(&format!("{path}.relative_rmse"), fit.relative_rmse))
+            } } }
+        }
+    }
+}
+
+fn method(result: &ScaleResult) -> Markup {
+    let lost = result
+        .points
+        .iter()
+        .enumerate()
+        .filter(|(_, p)| p.events_lost > 0);
+    let settings = &result.settings;
+    html! {
+        @if !result.sources.is_empty() {
+            table.sources {
+                caption { "Where the figures come from" }
+                thead { tr {
+                    th scope="col" { "Measured" } th scope="col" { "By" } th scope="col" { "What is missing" }
+                } }
+                tbody {
+                    @for source in &result.sources {
+                        tr {
+                            th scope="row" { (foreign(&source.what)) }
+                            td { (foreign(&source.how)) }
+                            td {
+                                @if source.missing.is_empty() { "nothing" } @else {
+                                    b { (foreign(&source.missing)) }
+                                    @if !source.remedy.is_empty() { " " (foreign(&source.remedy)) }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        dl.method {
+            dt { "Machine" } dd { (foreign(&machine_line(&result.machine))) }
+            dt { "Runs" }
+            dd {
+                (count("settings.runs", u64::from(settings.runs))) " with and "
+                (count("settings.bare_runs", u64::from(settings.bare_runs)))
+                " without the probe per CPU count"
+                @if !settings.confinement.is_empty() { ", confined by " (foreign(&settings.confinement)) }
+            }
+            @if !settings.env.is_empty() {
+                dt { "Environment" }
+                dd { @for (name, value) in &settings.env { (code(&format!("{name}={value}"))) " " } }
+            }
+            @if let Some(cost) = &result.probe_cost {
+                dt { "Cost of the probe" }
+                dd {
+                    (figure("probe_cost.wall_ratio", cost.wall_ratio, &format!("{:.3}×", cost.wall_ratio)))
+                    " the wall time, " (range("probe_cost.range", cost.range, |r| format!("{r:.3}")))
+                    " over " (count("probe_cost.pairs", u64::from(cost.pairs))) " pairs of runs"
+                }
+            }
+            @for (i, point) in lost {
+                dt { "Lost events" }
+                dd { (count(&format!("points.{i}.events_lost"), point.events_lost)) " of "
+                    (count(&format!("points.{i}.events"), point.events)) " on " (cpus(point.cpus)) }
+            }
+        }
+    }
+}
+
+/// The headline as plain text, for the command line and tests.
+pub fn headline_text(result: &ScaleResult) -> String {
+    let line = headline(result);
+    let loss = headline::sentence(&line.loss);
+    format!("{} {loss}", headline::sentence(&line.speedup))
+        .trim_end()
+        .to_owned()
+}

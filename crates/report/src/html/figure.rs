@@ -1,0 +1,69 @@
+//! Numbers of the result on the page: each carries its path in `result.json` and its exact value.
+
+use maud::{Markup, html};
+
+use crate::headline::Part;
+use crate::number::{factor_digits, percent, seconds, significant};
+use crate::plain::plain;
+
+/// `text` as the reader's form of the number `value` that stands at `path`.
+pub(super) fn figure(path: &str, value: f64, text: &str) -> Markup {
+    // The shortest text that reads back as the same number.
+    html! { span data-figure=(path) data-value=(value) { (text) } }
+}
+
+/// A fraction as percent.
+pub(super) fn share(path: &str, fraction: f64) -> Markup {
+    figure(path, fraction, &percent(fraction))
+}
+
+/// Seconds.
+pub(super) fn time(path: &str, value: f64) -> Markup {
+    figure(path, value, &seconds(value))
+}
+
+/// A factor such as a speedup.
+pub(super) fn factor(path: &str, value: f64) -> Markup {
+    figure(path, value, &format!("{}×", factor_digits(value)))
+}
+
+/// A plain number.
+pub(super) fn number(path: &str, value: f64) -> Markup {
+    figure(path, value, &significant(value))
+}
+
+/// A count.
+pub(super) fn count(path: &str, value: u64) -> Markup {
+    html! { span data-figure=(path) data-value=(value) { (value) } }
+}
+
+/// A range from low to high; `path` is that of the pair.
+pub(super) fn range(path: &str, [low, high]: [f64; 2], show: fn(f64) -> String) -> Markup {
+    html! {
+        (figure(&format!("{path}.0"), low, &show(low)))
+        " to "
+        (figure(&format!("{path}.1"), high, &show(high)))
+    }
+}
+
+/// A sentence with its figures.
+pub(super) fn sentence(parts: &[Part]) -> Markup {
+    html! {
+        @for part in parts {
+            @match part {
+                Part::Words(text) => (text),
+                Part::Figure { path, value, text } => (figure(path, *value, text)),
+            }
+        }
+    }
+}
+
+/// Text from outside, which may be in any script and direction.
+pub(super) fn foreign(text: &str) -> Markup {
+    html! { bdi { (plain(text)) } }
+}
+
+/// Code from outside.
+pub(super) fn code(text: &str) -> Markup {
+    html! { code dir="ltr" { (plain(text)) } }
+}

@@ -1,0 +1,325 @@
+//! The report in a real browser.
+
+mod chromium;
+mod fixture;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use amdahl_report::html;
+use chromium::Chromium;
+use serde_json::Value;
+
+/// Pictures and pages stay here for a person to look at.
+fn kept() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../report");
+    std::fs::create_dir_all(&folder).expect("target/report");
+    folder.canonicalize().expect("target/report")
+}
+
+/// The number at a path such as `points.0.stack.work`.
+fn at<'a>(mut value: &'a Value, path: &str) -> &'a Value {
+    for key in path.split('.') {
+        value = match key.parse::<usize>() {
+            Ok(index) if value.is_array() => &value[index],
+            _ => &value[key],
+        };
+    }
+    value
+}
+
+/// All figures of the page: path, exact value, visible text.
+const FIGURES: &str = "[...document.querySelectorAll('[data-figure]')].map(e => \
+    [e.dataset.figure, e.dataset.value, e.closest('svg') || e.closest('.bar') ? '' : e.textContent])";
+
+/// What a reader sees must be the exact value rounded to the digits shown.
+fn assert_shown(path: &str, text: &str, exact: f64) {
+    let digits: String = text
+        .chars()
+        .take_while(|c| c.is_ascii_digit() || "+-.e".contains(*c))
+        .collect();
+    let shown: f64 = digits
+        .parse()
+        .unwrap_or_else(|_| panic!("{path} shows {text:?}"));
+    let scale = match text
+        .trim_start_matches(digits.as_str())
+        .trim_start_matches('\u{a0}')
+    {
+        "%" => 100.0,
+        "ms" => 1e3,
+        "µs" => 1e6,
+        // A table whose caption says percent.
+        "" if path.contains(".stack.") => 100.0,
+        _ => 1.0,
+    };
+    let decimals = digits.split_once('.').map_or(0, |(_, after)| after.len());
+    let half_a_digit = 0.5 * 10_f64.powi(-(decimals as i32)) * (1.0 + 1e-9);
+    assert!(
+        (shown - exact * scale).abs() <= half_a_digit,
+        "{path}: {text} is not {exact}"
+    );
+}
+
+#[test]
+fn the_page_shows_the_numbers_of_the_result() {
+    let Some(mut browser) = Chromium::start() else {
+        return;
+    };
+    let result = fixture::sweep();
+    let file = kept().join("report.html");
+    std::fs::write(&file, html::render(&result, &fixture::rows())).unwrap();
+    let json = serde_json::to_value(&result).unwrap();
+
+    browser.resize(1280, 900, false);
+    browser.prefer("light");
+    browser.open(&file);
+
+    let mut paths = BTreeSet::new();
+    for figure in browser.evaluate(FIGURES).as_array().unwrap() {
+        let [path, value, text] = [0, 1, 2].map(|i| figure[i].as_str().unwrap());
+        let exact = at(&json, path)
+            .as_f64()
+            .unwrap_or_else(|| panic!("{path} is no number"));
+        let value: f64 = value.parse().unwrap();
+        assert_eq!(value.to_bits(), exact.to_bits(), "{path}");
+        if !text.is_empty() {
+            assert_shown(path, text, exact);
+        }
+        paths.insert(path.to_owned());
+    }
+    for (i, point) in result.points.iter().enumerate() {
+        for field in [
+            "cpus",
+            "wall_s.median",
+            "wall_s.min",
+            "wall_s.max",
+            "speedup",
+            "efficiency",
+        ] {
+            assert!(
+                paths.contains(&format!("points.{i}.{field}")),
+                "points.{i}.{field} is not shown"
+            );
+        }
+        for id in point.stack.keys() {
+            assert!(
+                paths.contains(&format!("points.{i}.stack.{id}")),
+                "{id} is not shown"
+            );
+        }
+    }
+    for (i, cause) in result.causes.iter().enumerate() {
+        assert!(paths.contains(&format!("causes.{i}.fraction")));
+        for j in 0..cause.sites.len() {
+            assert!(paths.contains(&format!("causes.{i}.sites.{j}.fraction")));
+        }
+    }
+    for path in [
+        "models.amdahl.parameters.serial_fraction",
+        "models.usl.confidence.contention.1",
+        "probe_cost.wall_ratio",
+    ] {
+        assert!(paths.contains(path), "{path} is not shown");
+    }
+
+    // The bars are as wide as their parts say.
+    let widths = browser.evaluate(
+        "[...document.querySelectorAll('.bar .seg')].map(e => \
+         [e.getBoundingClientRect().width / e.parentElement.getBoundingClientRect().width, +e.dataset.value])",
+    );
+    for pair in widths.as_array().unwrap() {
+        let (width, part) = (pair[0].as_f64().unwrap(), pair[1].as_f64().unwrap());
+        assert!(
+            (width - part).abs() < 0.002,
+            "a bar of {width} stands for {part}"
+        );
+    }
+
+    browser.screenshot(&kept().join("light.png"));
+    assert_eq!(browser.requests(), [format!("file://{}", file.display())]);
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+/// Elements that reach beyond the window, those inside a part that scrolls by itself left out.
+const OVERFLOW: &str = "[...document.body.querySelectorAll('*')].filter(e => !e.closest('.scroll, .skip, .causes thead') && \
+    e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map(e => e.outerHTML.slice(0, 120))";
+
+#[test]
+fn it_fits_a_phone() {
+    let Some(mut browser) = Chromium::start() else {
+        return;
+    };
+    for (name, result, rows) in [
+        ("phone", fixture::sweep(), fixture::rows()),
+        ("hostile", fixture::hostile(), fixture::hostile_rows()),
+    ] {
+        let file = kept().join(format!("{name}.html"));
+        std::fs::write(&file, html::render(&result, &rows)).unwrap();
+        browser.resize(375, 812, true);
+        browser.prefer("light");
+        browser.open(&file);
+        browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)");
+        assert_eq!(
+            browser.evaluate("document.documentElement.scrollWidth"),
+            375,
+            "{name}"
+        );
+        assert_eq!(browser.evaluate(OVERFLOW), serde_json::json!([]), "{name}");
+        browser.evaluate("document.querySelectorAll('details').forEach((d, i) => d.open = i == 0)");
+        browser.screenshot(&kept().join(format!("{name}.png")));
+        assert_eq!(browser.complaints(), [""; 0]);
+    }
+}
+
+/// Contrast after WCAG 2 of every piece of text with the first opaque background behind it;
+/// the pieces below 4.5 (3 for large text).
+const FAINT: &str = r"(() => {
+    const rgb = s => (s.match(/[\d.]+/g) || [0, 0, 0, 0]).map(Number);
+    const light = c => { const [r, g, b] = c.map(v => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
+        return .2126 * r + .7152 * g + .0722 * b; };
+    const behind = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor);
+        if (c.length < 4 || c[3] > .5) return c; } return [255, 255, 255]; };
+    const faint = [];
+    for (const e of document.body.querySelectorAll('*')) {
+        if (![...e.childNodes].some(n => n.nodeType == 3 && n.textContent.trim()) || e.closest('svg, .skip')) continue;
+        const style = getComputedStyle(e);
+        let opacity = 1; for (let p = e; p; p = p.parentElement) opacity *= getComputedStyle(p).opacity;
+        const back = behind(e), ink = rgb(style.color).slice(0, 3).map((v, i) => v * opacity + back[i] * (1 - opacity));
+        const [a, b] = [light(ink), light(back)].sort((x, y) => y - x), size = parseFloat(style.fontSize);
+        const ratio = (a + .05) / (b + .05);
+        if (ratio < (size >= 24 ? 3 : 4.5)) faint.push(`${ratio.toFixed(2)} ${e.outerHTML.slice(0, 100)}`);
+    }
+    return faint; })()";
+
+#[test]
+fn it_is_readable_in_light_and_dark() {
+    let Some(mut browser) = Chromium::start() else {
+        return;
+    };
+    let file = kept().join("dark.html");
+    std::fs::write(&file, html::render(&fixture::sweep(), &fixture::rows())).unwrap();
+    browser.resize(1280, 900, false);
+    let mut backgrounds = Vec::new();
+    for scheme in ["light", "dark"] {
+        browser.prefer(scheme);
+        browser.open(&file);
+        browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)");
+        assert_eq!(browser.evaluate(FAINT), serde_json::json!([]), "{scheme}");
+        let background = browser.evaluate("getComputedStyle(document.body).backgroundColor");
+        backgrounds.push(background.as_str().unwrap().to_owned());
+        browser.evaluate("document.querySelectorAll('details').forEach((d, i) => d.open = i == 0)");
+        browser.screenshot(&kept().join(format!("{scheme}-open.png")));
+        assert_eq!(browser.complaints(), [""; 0]);
+    }
+    assert_ne!(backgrounds[0], backgrounds[1]);
+}
+
+#[test]
+fn it_can_be_used_without_eyes_or_mouse() {
+    let Some(mut browser) = Chromium::start() else {
+        return;
+    };
+    let file = kept().join("accessible.html");
+    std::fs::write(&file, html::render(&fixture::sweep(), &fixture::rows())).unwrap();
+    browser.resize(1280, 900, false);
+    browser.open(&file);
+
+    let tree = browser.call("Accessibility.getFullAXTree", serde_json::json!({}));
+    let nodes: Vec<(String, String)> = tree["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|node| node["ignored"] != true)
+        .map(|node| {
+            ["role", "name"]
+                .map(|k| node[k]["value"].as_str().unwrap_or("").to_owned())
+                .into()
+        })
+        .collect();
+    let count = |role: &str| nodes.iter().filter(|(r, _)| r == role).count();
+    for landmark in ["banner", "navigation", "main", "contentinfo"] {
+        assert_eq!(count(landmark), 1, "{landmark}");
+    }
+    for (role, name) in &nodes {
+        if [
+            "image",
+            "img",
+            "region",
+            "table",
+            "navigation",
+            "complementary",
+            "link",
+        ]
+        .contains(&role.as_str())
+        {
+            assert!(!name.is_empty(), "a {role} without a name");
+        }
+    }
+    assert_eq!(count("table"), 6);
+    let orphans = "[...document.querySelectorAll('th')].filter(e => !e.scope).length + \
+        [...document.querySelectorAll('table')].filter(e => !e.caption).length";
+    assert_eq!(browser.evaluate(orphans), 0);
+    let twice = "(ids => ids.length - new Set(ids).size)([...document.querySelectorAll('[id]')].map(e => e.id))";
+    assert_eq!(browser.evaluate(twice), 0);
+    let levels =
+        browser.evaluate("[...document.querySelectorAll('h1,h2,h3')].map(e => +e.tagName[1])");
+    let levels: Vec<u64> = levels
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|v| v.as_u64().unwrap())
+        .collect();
+    assert_eq!(levels[0], 1);
+    assert!(
+        levels.windows(2).all(|pair| pair[1] <= pair[0] + 1),
+        "{levels:?}"
+    );
+
+    // Tab reaches the skip link first, then every link, summary and scrolling part, visibly.
+    let wanted =
+        browser.evaluate("document.querySelectorAll('a, summary, [tabindex=\"0\"]').length");
+    let mut seen = BTreeSet::new();
+    for step in 0..wanted.as_u64().unwrap() {
+        for kind in ["keyDown", "keyUp"] {
+            let key = serde_json::json!({"type": kind, "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9});
+            browser.call("Input.dispatchKeyEvent", key);
+        }
+        let focus = browser.evaluate(
+            "(e => [[...document.querySelectorAll('*')].indexOf(e), e.className, getComputedStyle(e).outlineStyle])(document.activeElement)",
+        );
+        assert_eq!(focus[2], "solid", "step {step}: {focus}");
+        assert!(step > 0 || focus[1] == "skip");
+        seen.insert(focus[0].as_u64().unwrap());
+    }
+    assert_eq!(seen.len() as u64, wanted.as_u64().unwrap());
+}
+
+#[test]
+fn a_hostile_result_stays_text() {
+    let Some(mut browser) = Chromium::start() else {
+        return;
+    };
+    let file = kept().join("attack.html");
+    std::fs::write(
+        &file,
+        html::render(&fixture::hostile(), &fixture::hostile_rows()),
+    )
+    .unwrap();
+    browser.resize(1280, 900, false);
+    browser.open(&file);
+    let allowed = "a aside b bdi body caption circle code dd desc details div dl dt figcaption figure footer g h1 h2 h3 head header html li line main meta nav ol p polygon polyline rect section span style summary svg table tbody td text tfoot th thead title tr ul";
+    let found = browser.evaluate(
+        "[...new Set([...document.querySelectorAll('*')].map(e => e.tagName.toLowerCase()))]",
+    );
+    for tag in found.as_array().unwrap() {
+        let tag = tag.as_str().unwrap();
+        assert!(allowed.split(' ').any(|a| a == tag), "<{tag}>");
+    }
+    let handlers = "[...document.querySelectorAll('*')].flatMap(e => [...e.attributes]).filter(a => a.name.startsWith('on')).length";
+    assert_eq!(browser.evaluate(handlers), 0);
+    // The text arrives as it was, apart from control characters.
+    let text = browser.evaluate("document.querySelector('.command code').textContent");
+    assert!(text.as_str().unwrap().contains("<script>alert(1)</script>"));
+    assert_eq!(browser.requests(), [format!("file://{}", file.display())]);
+    assert_eq!(browser.complaints(), [""; 0]);
+}
