@@ -7,6 +7,8 @@ pub mod mapping;
 pub mod perf;
 pub mod wire;
 
+mod decode;
 mod recorder;
 
+pub use decode::{Decoded, Decoder, ThreadName};
 pub use recorder::{Recorder, RecorderError, Recording, Settings};

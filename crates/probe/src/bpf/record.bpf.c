@@ -41,6 +41,8 @@ struct task {
 	amdahl_u32 tgid;
 	amdahl_u32 lock_flags; /* of the contended sleeping lock, 0 if none */
 	amdahl_u64 lock;
+	amdahl_u32 in_futex;   /* sleeps in the futex call: its waker is of interest */
+	amdahl_u32 unused;
 };
 
 struct {
@@ -222,59 +224,87 @@ static __always_inline void count(int prev, int next)
 	}
 }
 
-/* Which system call, its arguments, and whether this sleep gets a stack. */
-static __always_inline void where(struct amdahl_slot *slot, struct task *task, amdahl_u64 ts)
+/*
+ * Whether this place gets a stack now: its first few times, then every 20 ms.
+ * Sets the hash that names the place.
+ */
+static __always_inline int takes_stack(amdahl_u64 hash, amdahl_u64 ts)
 {
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
-	amdahl_u64 ip, sp, word = 0, hash;
-	struct amdahl_stack *s;
-	struct place *place;
-	amdahl_u32 index;
+	amdahl_u32 index = (hash >> 40) & 4095;
+	struct place *place = bpf_map_lookup_elem(&places, &index);
 
-	slot->syscall = REG_SYSCALL(regs);
-	slot->arg[0] = REG_ARG0(regs);
-	slot->arg[1] = REG_ARG1(regs);
-	if (!(slot->flags & AMDAHL_PREV_IN_LOCK))
-		slot->arg[2] = REG_ARG2(regs);
-	ip = REG_IP(regs);
-	sp = REG_SP(regs);
-
-	/* The word at the stack pointer is the caller of a leaf call wrapper. */
-	bpf_probe_read_user(&word, sizeof(word), (void *)sp);
-	hash = (ip ^ (word << 1) ^ ((amdahl_u64)(amdahl_u32)slot->syscall << 48) ^
-		((amdahl_u64)task->tgid << 32)) * 0x9e3779b97f4a7c15ull;
-	if (slot->syscall == 0 || slot->syscall == 1)
-		hash ^= slot->arg[0] * 0xff51afd7ed558ccdull;
-	slot->unused2 = hash >> 32;
-	index = (hash >> 40) & 4095;
-	place = bpf_map_lookup_elem(&places, &index);
 	if (!place)
-		return;
-	if (place->hash == hash) {
-		if (place->count >= 8 && ts - place->last < 10000000)
-			return;
-	} else {
+		return 0;
+	if (place->hash != hash) {
 		place->hash = hash;
 		place->count = 0;
+	} else if (place->count >= 4 && ts - place->last < 20000000) {
+		return 0;
 	}
 	place->count++;
 	place->last = ts;
+	return 1;
+}
 
-	s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
+static __always_inline amdahl_u64 place_of(struct pt_regs *regs, amdahl_u32 tgid)
+{
+	amdahl_u64 ip = REG_IP(regs), sp = REG_SP(regs), word = 0;
+
+	/* The word at the stack pointer is the caller of a leaf call wrapper. */
+	bpf_probe_read_user(&word, sizeof(word), (void *)sp);
+	return (ip ^ (word << 1) ^ ((amdahl_u64)(amdahl_u32)REG_SYSCALL(regs) << 48) ^
+		((amdahl_u64)tgid << 32)) * 0x9e3779b97f4a7c15ull;
+}
+
+static __always_inline int take_stack(struct pt_regs *regs, int kind, amdahl_u64 ts,
+				      amdahl_u32 tid, amdahl_u32 tgid)
+{
+	struct amdahl_stack *s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
+
 	if (!s)
-		return;
+		return 0;
 	s->ts = ts;
-	s->tid = slot->tid;
-	s->pid = task->tgid;
-	s->cpu = slot->cpu;
-	s->kind = AMDAHL_STACK_WAIT;
+	s->tid = tid;
+	s->pid = tgid;
+	s->cpu = bpf_get_smp_processor_id();
+	s->kind = kind;
 	s->user_mode = 0;
 	s->unused[0] = s->unused[1] = 0;
 	s->kernel_frames = 0;
 	user_registers(s, regs);
 	copy_user_stack(s);
 	bpf_ringbuf_submit(s, BPF_RB_NO_WAKEUP);
-	slot->flags |= AMDAHL_STACK_TAKEN;
+	return 1;
+}
+
+#if defined(__TARGET_ARCH_x86)
+#define NR_FUTEX 202
+#define NR_READ 0
+#define NR_WRITE 1
+#else
+#define NR_FUTEX 98
+#define NR_READ 63
+#define NR_WRITE 64
+#endif
+
+/* Which system call, its arguments, and whether this sleep gets a stack. */
+static __always_inline void where(struct amdahl_slot *slot, struct task *task, amdahl_u64 ts)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	amdahl_u64 hash;
+
+	slot->syscall = REG_SYSCALL(regs);
+	slot->arg[0] = REG_ARG0(regs);
+	slot->arg[1] = REG_ARG1(regs);
+	if (!(slot->flags & AMDAHL_PREV_IN_LOCK))
+		slot->arg[2] = REG_ARG2(regs);
+	task->in_futex = slot->syscall == NR_FUTEX;
+	hash = place_of(regs, task->tgid);
+	if (slot->syscall == NR_READ || slot->syscall == NR_WRITE)
+		hash ^= slot->arg[0] * 0xff51afd7ed558ccdull;
+	slot->place = hash >> 32;
+	if (takes_stack(hash, ts) && take_stack(regs, AMDAHL_STACK_WAIT, ts, slot->tid, task->tgid))
+		slot->flags |= AMDAHL_STACK_TAKEN;
 }
 
 SEC("tp_btf/sched_switch")
@@ -304,7 +334,7 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 	slot->tid = prev_tid;
 	slot->other = next_tid;
 	slot->syscall = -1;
-	slot->unused2 = 0;
+	slot->place = 0;
 	slot->flags = (p ? AMDAHL_PREV_WORKLOAD : 0) | (n ? AMDAHL_NEXT_WORKLOAD : 0);
 	slot->lock_kind = 0;
 	if (p) {
@@ -341,27 +371,41 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 	amdahl_u32 tid = woken->pid, waker;
 	struct amdahl_totals *t;
 	struct amdahl_slot *slot;
-	amdahl_u64 seq;
+	struct task *task = bpf_map_lookup_elem(&tasks, &tid), *by;
+	amdahl_u64 seq, ts;
 
-	if (!bpf_map_lookup_elem(&tasks, &tid))
+	if (!task)
 		return 0;
 	slot = reserve(&seq);
 	if (!slot)
 		return 0;
 	waker = (amdahl_u32)bpf_get_current_pid_tgid();
-	slot->ts = bpf_ktime_get_ns();
+	ts = bpf_ktime_get_ns();
+	slot->ts = ts;
 	slot->kind = AMDAHL_WAKE;
 	slot->flags = 0;
 	slot->cpu = bpf_get_smp_processor_id();
 	slot->tid = tid;
 	slot->other = waker;
+	slot->place = 0;
 	t = my_totals();
-	if (t && t->in_timer)
+	if (t && t->in_timer) {
 		slot->flags = AMDAHL_WAKER_TIMER;
-	else if (!waker || (t && t->in_irq))
+	} else if (!waker || (t && t->in_irq)) {
 		slot->flags = AMDAHL_WAKER_IRQ;
-	else if (bpf_map_lookup_elem(&tasks, &waker))
+	} else if ((by = bpf_map_lookup_elem(&tasks, &waker))) {
 		slot->flags = AMDAHL_WAKER_WORKLOAD;
+		if (task->in_futex) {
+			struct pt_regs *regs =
+				(struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+			amdahl_u64 hash = ~place_of(regs, by->tgid);
+
+			slot->place = hash >> 32;
+			if (takes_stack(hash, ts) &&
+			    take_stack(regs, AMDAHL_STACK_WAKE, ts, waker, by->tgid))
+				slot->flags |= AMDAHL_STACK_TAKEN;
+		}
+	}
 	publish(slot, seq);
 	return 0;
 }

@@ -49,7 +49,7 @@ struct amdahl_slot {
 	amdahl_u32 tid;     /* SWITCH: prev; WAKE, MIGRATE: the woken; FORK: child; COMM: whose */
 	amdahl_u32 other;   /* SWITCH: next; WAKE: the waker; FORK: parent; COMM: tgid */
 	amdahl_s32 syscall; /* SWITCH: of prev, -1 outside; FORK: tgid of the child; SPIN: how often */
-	amdahl_u32 unused2;
+	amdahl_u32 place;   /* SWITCH: hash of where prev waits; WAKE: of where the waker is, or 0 */
 	amdahl_u64 arg[3];  /* SWITCH: of the call, [2] the lock if IN_LOCK; for a prev of others and COMM: [0..1] name; SPIN: lock, ns */
 };
 _Static_assert(sizeof(struct amdahl_slot) == 64, "a slot is a cache line");
@@ -66,6 +66,7 @@ enum amdahl_stack_kind {
 	AMDAHL_STACK_TIME = 1,         /* on-CPU, every n cycles or ns */
 	AMDAHL_STACK_INSTRUCTIONS = 2, /* on-CPU, every n user instructions */
 	AMDAHL_STACK_WAIT = 3,         /* going to sleep */
+	AMDAHL_STACK_WAKE = 4,         /* waking a thread that sleeps in a futex */
 };
 
 #define AMDAHL_KERNEL_FRAMES 32

@@ -88,6 +88,8 @@ pub struct Recording {
     pub sampled_by_cycles: bool,
     /// User instructions per instruction sample.
     pub instruction_period: u64,
+    /// Nanoseconds between two samples of time on one CPU.
+    pub sample_ns: u64,
 }
 
 struct Events {
@@ -95,6 +97,7 @@ struct Events {
     instructions: Vec<OwnedFd>,
     by_cycles: bool,
     instruction_period: u64,
+    sample_ns: u64,
     side_band: Vec<SideBandRing>,
 }
 
@@ -102,7 +105,7 @@ struct Events {
 pub struct Recorder {
     bpf: Ebpf,
     watched: Array<MapData, u32>,
-    tasks: HashMap<MapData, u32, [u32; 4]>,
+    tasks: HashMap<MapData, u32, [u32; 6]>,
     shared: Arc<Shared>,
     cpus: Vec<u32>,
     totals_before: Vec<(u32, Totals)>,
@@ -172,7 +175,7 @@ impl Recorder {
             bpf.take_map(name).unwrap_or_else(|| panic!("the object has the map {name}"))
         };
         let watched: Array<MapData, u32> = convert(take(&mut bpf, "watched"))?;
-        let tasks: HashMap<MapData, u32, [u32; 4]> = convert(take(&mut bpf, "tasks"))?;
+        let tasks: HashMap<MapData, u32, [u32; 6]> = convert(take(&mut bpf, "tasks"))?;
         let stacks: RingBuf<MapData> = convert(take(&mut bpf, "stacks"))?;
         let slots = map(&bpf, "slots", per_cpu * cpu_slots as usize * size_of::<Slot>())?;
         let rings = map(&bpf, "rings", cpu_slots as usize * size_of::<Ring>())?;
@@ -255,7 +258,7 @@ impl Recorder {
     /// Makes thread `tid` of process `pid` part of the workload; its children follow.
     pub fn add(&mut self, tid: u32, pid: u32) -> Result<(), RecorderError> {
         self.tasks
-            .insert(tid, [pid, 0, 0, 0], 0)
+            .insert(tid, [pid, 0, 0, 0, 0, 0], 0)
             .map_err(|error| RecorderError::Load(chain(&error)))
     }
 
@@ -295,6 +298,7 @@ impl Recorder {
             cycles: counted.then_some(cycles),
             sampled_by_cycles: self.shared.events.by_cycles,
             instruction_period: self.shared.events.instruction_period,
+            sample_ns: self.shared.events.sample_ns,
         })
     }
 
@@ -377,7 +381,7 @@ fn open_events(settings: &Settings) -> Result<Events, RecorderError> {
         .map(|&cpu| SideBandRing::open(cpu, 64))
         .collect::<io::Result<Vec<_>>>()
         .map_err(system("open the side band of mappings"))?;
-    Ok(Events { time, instructions, by_cycles, instruction_period, side_band })
+    Ok(Events { time, instructions, by_cycles, instruction_period, sample_ns: 1_000_000_000 / hz, side_band })
 }
 
 fn attach(bpf: &mut Ebpf, program: &str, tracepoint: &str, btf: &Btf) -> Result<(), String> {

@@ -38,6 +38,7 @@ pub mod stack_kind {
     pub const TIME: u8 = 1;
     pub const INSTRUCTIONS: u8 = 2;
     pub const WAIT: u8 = 3;
+    pub const WAKE: u8 = 4;
 }
 
 /// `struct amdahl_slot`.
@@ -64,7 +65,7 @@ pub struct Slot {
     pub other: u32,
     /// System call, -1 outside one; FORK: process id.
     pub syscall: i32,
-    /// SWITCH: hash of the place of waiting.
+    /// SWITCH: hash of where prev waits; WAKE: of where the waker is, or 0.
     pub place: u32,
     /// Arguments, lock address or name.
     pub arg: [u64; 3],

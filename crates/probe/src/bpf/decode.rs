@@ -1,0 +1,396 @@
+//! A recording to the events and stacks that the core understands.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::path::Path;
+use std::sync::Arc;
+
+use amdahl_speedup::event::{
+    Blocked, CallStack, CpuId, Event, KernelLock, KernelLockKind, Ns, Occupant, Off, Sample,
+    SampledBy, StackId, StackTable, Tid, Waker,
+};
+use amdahl_speedup::progress::{Progress, SLOTS, STACK_WORDS, Snapshot};
+use amdahl_speedup::spin::{Arch, Code, Place, SpinDetector};
+use amdahl_speedup::stack::function_id;
+use rustc_hash::FxHashMap;
+
+use super::perf::SideBand;
+use super::recorder::Recording;
+use super::wire::{REGISTERS, Slot, Stack, flag, kind, stack_kind};
+use crate::symbol::{CodePoint, MapEvent, RawStack, Symbolizer};
+
+/// Stacks to names and spin verdicts. Kept over all runs of a sweep: names do not change.
+pub struct Decoder {
+    symbols: Symbolizer,
+    spins: Option<SpinDetector>,
+}
+
+/// Who a thread is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadName {
+    /// Its process.
+    pub pid: Tid,
+    /// Its own name.
+    pub name: String,
+}
+
+/// A recording with its stacks resolved.
+pub struct Decoded {
+    recording: Recording,
+    /// Named stacks.
+    pub stacks: StackTable,
+    /// Where the frames of each stack are, to name them in full.
+    points: Vec<Box<[CodePoint]>>,
+    /// Stack of each record in `recording.stacks`.
+    ids: Vec<StackId>,
+    waits: FxHashMap<(Ns, Tid), StackId>,
+    wakes: FxHashMap<u32, StackId>,
+    /// Names of the workload's threads.
+    pub threads: FxHashMap<Tid, ThreadName>,
+    /// Names of others' threads that ran on the watched CPUs.
+    pub others: FxHashMap<Tid, String>,
+    /// Rates of progress of the workload's loops.
+    pub progress: Progress,
+}
+
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder::new()
+    }
+}
+
+impl Decoder {
+    /// Knows nothing yet.
+    pub fn new() -> Decoder {
+        Decoder { symbols: Symbolizer::new(), spins: Arch::native().map(SpinDetector::new) }
+    }
+
+    /// Mappings of a process that was there before the recording.
+    pub fn attach(&mut self, pid: u32) {
+        let _ = self.symbols.maps_mut().snapshot(pid);
+        self.symbols.touch(pid);
+    }
+
+    /// Names all stacks of a recording.
+    pub fn decode(&mut self, mut recording: Recording) -> Decoded {
+        self.learn_maps(&mut recording.side_band);
+        let mut decoded = Decoded {
+            stacks: StackTable::new(),
+            points: Vec::new(),
+            ids: Vec::with_capacity(recording.stacks.len()),
+            waits: FxHashMap::default(),
+            wakes: FxHashMap::default(),
+            threads: FxHashMap::default(),
+            others: FxHashMap::default(),
+            progress: Progress::default(),
+            recording: Recording::default(),
+        };
+        recording.stacks.sort_by_key(|stack| stack.ts);
+        let mut known: FxHashMap<(Box<[CodePoint]>, Box<[u64]>), StackId> = FxHashMap::default();
+        let mut by_wake: FxHashMap<(Ns, Tid), StackId> = FxHashMap::default();
+        for raw in &recording.stacks {
+            let unwound = self.symbols.unwind(&RawStack {
+                pid: raw.pid,
+                ts: raw.ts,
+                ip: raw.ip,
+                sp: raw.sp,
+                bp: raw.bp,
+                lr: raw.lr,
+                user_stack: &raw.bytes,
+                kernel_ips: &raw.kernel,
+                user_mode: raw.user_mode,
+            });
+            let points: Box<[CodePoint]> = unwound.points.into();
+            let next = StackId(decoded.stacks.len() as u32);
+            let key = (points, raw.kernel.clone());
+            let id = match known.get(&key) {
+                Some(&id) => id,
+                None => {
+                    let stack = self.resolve(&key.0, &key.1, raw);
+                    decoded.stacks.push(Arc::new(stack));
+                    decoded.points.push(key.0.clone());
+                    known.insert(key, next);
+                    next
+                }
+            };
+            decoded.ids.push(id);
+            match raw.kind {
+                stack_kind::WAIT => {
+                    decoded.waits.insert((raw.ts, raw.tid), id);
+                }
+                stack_kind::WAKE => {
+                    by_wake.insert((raw.ts, raw.tid), id);
+                }
+                stack_kind::TIME if raw.user_mode => {
+                    let function = decoded.stacks[id.0 as usize].user.first();
+                    let function = function_id(function.map_or("", |frame| &frame.symbol));
+                    let snapshot = snapshot(raw, function);
+                    decoded.progress.sample(raw.tid, snapshot, recording.sample_ns);
+                }
+                _ => {}
+            }
+        }
+        for slot in recording.slots.iter().flatten() {
+            decoded.learn_names(slot);
+            if slot.kind == kind::WAKE && slot.flags & flag::STACK_TAKEN != 0 {
+                if let Some(&id) = by_wake.get(&(slot.ts, slot.other)) {
+                    decoded.wakes.insert(slot.place, id);
+                }
+            }
+        }
+        decoded.recording = recording;
+        decoded
+    }
+
+    /// Names a stack with inlined functions, files and lines.
+    pub fn full(&mut self, decoded: &Decoded, id: StackId) -> CallStack {
+        let at = id.0 as usize;
+        let mut stack = self.symbols.full(&decoded.points[at], &[]);
+        stack.kernel = decoded.stacks[at].kernel.clone();
+        stack.in_spin_loop = decoded.stacks[at].in_spin_loop;
+        stack
+    }
+
+    fn resolve(&mut self, points: &[CodePoint], kernel: &[u64], raw: &Stack) -> CallStack {
+        let on_cpu = matches!(raw.kind, stack_kind::TIME | stack_kind::INSTRUCTIONS);
+        let mut stack = if on_cpu {
+            self.symbols.names(points, kernel)
+        } else {
+            // Inlined functions tell what is waited for.
+            self.symbols.full(points, kernel)
+        };
+        if let (true, true, Some(spins)) = (on_cpu, raw.user_mode, &mut self.spins) {
+            let places: Vec<Place> = points.iter().take(6).map(|point| place(*point)).collect();
+            let symbols = &mut self.symbols;
+            let modules: FxHashMap<u64, CodePoint> =
+                points.iter().map(|point| (place(*point).module, *point)).collect();
+            stack.in_spin_loop = !places.is_empty()
+                && spins.is_spinning(&places, |module, address| {
+                    let point = CodePoint { address, ..*modules.get(&module)? };
+                    let code = symbols.code_at(point)?;
+                    Some(Code { start: code.start, bytes: code.bytes.to_vec() })
+                });
+        }
+        stack
+    }
+
+    fn learn_maps(&mut self, side_band: &mut [SideBand]) {
+        side_band.sort_by_key(|event| match event {
+            SideBand::Map { ts, .. } | SideBand::Exec { ts, .. } | SideBand::Fork { ts, .. } => *ts,
+            SideBand::Lost(_) => 0,
+        });
+        let maps = self.symbols.maps_mut();
+        for event in side_band {
+            match event {
+                SideBand::Map { ts, pid, start, len, file_offset, path } => maps.map(&MapEvent {
+                    ts: *ts,
+                    pid: *pid,
+                    start: *start,
+                    len: *len,
+                    file_offset: *file_offset,
+                    path: Path::new(path),
+                    executable: true,
+                }),
+                SideBand::Exec { ts, pid } => maps.exec(*ts, *pid),
+                SideBand::Fork { ts, parent, pid } => maps.fork(*ts, *parent, *pid),
+                SideBand::Lost(_) => {}
+            }
+        }
+    }
+}
+
+fn place(point: CodePoint) -> Place {
+    let mut hasher = rustc_hash::FxHasher::default();
+    std::hash::Hash::hash(&point.module, &mut hasher);
+    Place { module: std::hash::Hasher::finish(&hasher), ip: point.address }
+}
+
+fn snapshot(raw: &Stack, function: u64) -> Snapshot {
+    let mut values = [0; SLOTS];
+    for (value, register) in values.iter_mut().zip(raw.regs) {
+        *value = register as u32;
+    }
+    let words = raw.bytes.as_chunks::<4>().0.iter().take(2 * STACK_WORDS);
+    for (value, half) in values[REGISTERS..].iter_mut().zip(words) {
+        *value = u32::from_ne_bytes(*half);
+    }
+    Snapshot { ts: raw.ts, cpu: raw.cpu, sp: raw.sp, function, values }
+}
+
+impl Decoded {
+    fn learn_names(&mut self, slot: &Slot) {
+        match slot.kind {
+            kind::FORK => {
+                let name = ThreadName { pid: slot.syscall as Tid, name: slot.comm() };
+                self.threads.insert(slot.tid, name);
+            }
+            kind::COMM => {
+                self.threads.insert(slot.tid, ThreadName { pid: slot.other, name: slot.comm() });
+            }
+            kind::SWITCH
+                if slot.tid != 0
+                    && slot.flags & flag::PREV_WORKLOAD == 0
+                    && !self.others.contains_key(&slot.tid) =>
+            {
+                self.others.insert(slot.tid, slot.comm());
+            }
+            _ => {}
+        }
+    }
+
+    /// What was recorded.
+    pub fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    /// Who occupied `cpu` when the recording began, as its first switch tells.
+    pub fn first_occupant(&self, cpu: CpuId) -> Occupant {
+        let mut switches = self.recording.slots.iter().flatten();
+        switches
+            .find(|slot| slot.kind == kind::SWITCH && slot.cpu == cpu)
+            .map_or(Occupant::Idle, |slot| occupant(slot.tid, slot.flags & flag::PREV_WORKLOAD != 0))
+    }
+
+    /// All events in order of time.
+    pub fn for_each(&self, mut each: impl FnMut(&Event)) {
+        let slots = &self.recording.slots;
+        let mut heap: BinaryHeap<Reverse<(Ns, usize)>> = BinaryHeap::new();
+        let mut at = vec![0; slots.len()];
+        for (cpu, ring) in slots.iter().enumerate() {
+            heap.extend(ring.first().map(|slot| Reverse((slot.ts, cpu))));
+        }
+        let mut samples = self.recording.stacks.iter().zip(&self.ids).peekable();
+        while let Some(Reverse((ts, cpu))) = heap.pop() {
+            while let Some((stack, &id)) = samples.next_if(|(stack, _)| stack.ts <= ts) {
+                self.sample(stack, id, &mut each);
+            }
+            if let Some(event) = self.event(&slots[cpu][at[cpu]]) {
+                each(&event);
+            }
+            at[cpu] += 1;
+            // Interrupts may have written between: never go back behind what is out already.
+            heap.extend(slots[cpu].get(at[cpu]).map(|slot| Reverse((slot.ts.max(ts), cpu))));
+        }
+        for (stack, &id) in samples {
+            self.sample(stack, id, &mut each);
+        }
+        let end = self.recording.slots.iter().filter_map(|ring| ring.last()).map(|slot| slot.ts).max();
+        for &(cpu, count) in &self.recording.lost {
+            if count > 0 {
+                each(&Event::Lost { ts: end.unwrap_or(0), cpu, count });
+            }
+        }
+    }
+
+    fn sample(&self, stack: &Stack, id: StackId, each: &mut impl FnMut(&Event)) {
+        let by = match stack.kind {
+            stack_kind::TIME => SampledBy::Time,
+            stack_kind::INSTRUCTIONS => SampledBy::Instructions(self.recording.instruction_period),
+            _ => return,
+        };
+        each(&Event::Sample(Sample {
+            ts: stack.ts,
+            cpu: stack.cpu,
+            tid: stack.tid,
+            by,
+            user_mode: stack.user_mode,
+            stack: id,
+        }));
+    }
+
+    fn event(&self, slot: &Slot) -> Option<Event> {
+        let ts = slot.ts;
+        let has = |flag: u8| slot.flags & flag != 0;
+        Some(match slot.kind {
+            kind::SWITCH => Event::Switch {
+                ts,
+                cpu: slot.cpu,
+                prev: occupant(slot.tid, has(flag::PREV_WORKLOAD)),
+                off: self.off(slot),
+                next: occupant(slot.other, has(flag::NEXT_WORKLOAD)),
+            },
+            kind::WAKE => Event::Wake {
+                ts,
+                tid: slot.tid,
+                waker: if has(flag::WAKER_TIMER) {
+                    Waker::Timer
+                } else if has(flag::WAKER_IRQ) {
+                    Waker::Interrupt
+                } else if has(flag::WAKER_WORKLOAD) {
+                    Waker::Workload(slot.other)
+                } else {
+                    Waker::Other(slot.other)
+                },
+                from: (slot.place != 0).then(|| self.wakes.get(&slot.place).copied()).flatten(),
+            },
+            kind::MIGRATE => Event::Migrate { ts, tid: slot.tid, cpu: slot.cpu },
+            kind::FORK => Event::Fork {
+                ts,
+                parent: slot.other,
+                child: slot.tid,
+                pid: slot.syscall as Tid,
+                cpu: slot.cpu,
+            },
+            kind::SPIN => Event::KernelSpin {
+                ts,
+                tid: slot.tid,
+                lock: kernel_lock(slot.arg[0], slot.lock_kind),
+                spun: slot.arg[1],
+                count: slot.syscall.max(0) as u64,
+            },
+            _ => return None,
+        })
+    }
+
+    fn off(&self, slot: &Slot) -> Off {
+        let has = |flag: u8| slot.flags & flag != 0;
+        if has(flag::PREV_EXITED) {
+            return Off::Exited;
+        }
+        if has(flag::PREV_RUNNABLE) || !has(flag::PREV_WORKLOAD) {
+            return Off::Preempted;
+        }
+        let taken = has(flag::STACK_TAKEN);
+        let in_lock = has(flag::PREV_IN_LOCK);
+        Off::Blocked(Blocked {
+            syscall: u32::try_from(slot.syscall).ok(),
+            args: [slot.arg[0], slot.arg[1], if in_lock { 0 } else { slot.arg[2] }, 0],
+            in_iowait: has(flag::PREV_IOWAIT),
+            uninterruptible: has(flag::PREV_UNINT),
+            kernel_lock: in_lock.then(|| kernel_lock(slot.arg[2], slot.lock_kind)),
+            place: u64::from(slot.place),
+            stack: taken.then(|| self.waits.get(&(slot.ts, slot.tid)).copied()).flatten(),
+        })
+    }
+}
+
+fn occupant(tid: Tid, workload: bool) -> Occupant {
+    match (tid, workload) {
+        (0, _) => Occupant::Idle,
+        (tid, true) => Occupant::Workload(tid),
+        (tid, false) => Occupant::Other(tid),
+    }
+}
+
+fn kernel_lock(address: u64, flags: u8) -> KernelLock {
+    const SPIN: u8 = 1;
+    const READ: u8 = 2;
+    const WRITE: u8 = 4;
+    const RT: u8 = 8;
+    const PERCPU: u8 = 16;
+    const MUTEX: u8 = 32;
+    let kind = if flags & MUTEX != 0 {
+        KernelLockKind::Mutex
+    } else if flags & SPIN != 0 {
+        KernelLockKind::Spin
+    } else if flags & (RT | PERCPU) != 0 {
+        KernelLockKind::Other
+    } else if flags & READ != 0 {
+        KernelLockKind::RwsemRead
+    } else if flags & WRITE != 0 {
+        KernelLockKind::RwsemWrite
+    } else {
+        KernelLockKind::Other
+    };
+    KernelLock { address, kind, is_mmap_lock: flags & flag::LOCK_IS_MMAP != 0 }
+}
