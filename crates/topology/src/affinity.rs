@@ -18,9 +18,15 @@ pub fn allowed() -> Result<CpuSet> {
 /// # Errors
 /// [`Error::Affinity`], with `ESRCH` if there is no such thread.
 pub fn allowed_of(tid: u32) -> Result<CpuSet> {
-    // Safe wrappers have a mask of 1024 CPUs, which larger kernels refuse. The
-    // kernel answers EINVAL while the mask is shorter than its own.
-    let mut words = vec![0u64; 1024 / 64];
+    mask_of(tid, 1024 / 64)
+}
+
+/// Asks with a mask of `words` words first.
+///
+/// Safe wrappers have a mask of 1024 CPUs, which larger kernels refuse: they
+/// answer EINVAL while the mask is shorter than their own.
+fn mask_of(tid: u32, words: usize) -> Result<CpuSet> {
+    let mut words = vec![0u64; words];
     loop {
         // SAFETY: the buffer is writable for the given number of bytes, and any
         // alignment that u64 has is enough for the kernel's unsigned long.
@@ -43,7 +49,7 @@ pub fn allowed_of(tid: u32) -> Result<CpuSet> {
                 source,
             });
         }
-        words = vec![0; words.len() * 2];
+        words = vec![0; words.len() * 2 + 1];
     }
 }
 
@@ -85,6 +91,12 @@ mod tests {
             .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
             .unwrap();
         assert_eq!(allowed().unwrap(), list.parse().unwrap());
+    }
+
+    #[test]
+    fn a_mask_that_is_too_short_grows() {
+        // Shorter than any kernel's.
+        assert_eq!(mask_of(0, 0).unwrap(), allowed().unwrap());
     }
 
     #[test]

@@ -65,10 +65,11 @@ fn locate(
         return None;
     }
     let mut candidates: Vec<_> = mounts.iter().filter(|m| m.version == version).collect();
-    // A mount that shows the group beats one that does not, and the narrowest comes first.
+    // A mount that shows the group beats one that does not; the nearer to the root
+    // of the hierarchy, the more of the groups around ours it shows.
     candidates.sort_by_key(|mount| {
         let shows = path.starts_with(&mount.root);
-        std::cmp::Reverse((shows, mount.root.as_os_str().len()))
+        (!shows, mount.root.components().count())
     });
     candidates.into_iter().find_map(|mount| {
         let mount_point = root.join(mount.point.strip_prefix("/").ok()?);

@@ -125,7 +125,7 @@ impl Topology {
                 node: kernel_nodes.partition_point(|&node| node < place.node) as u32,
                 package,
                 thread,
-                capacity: place.capacity.clamp(1, Self::FULL_CAPACITY),
+                capacity: place.capacity,
             });
             thread += 1;
             last = place;

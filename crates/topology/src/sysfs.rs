@@ -94,10 +94,9 @@ fn places_of(root: &Path, online: &CpuSet) -> Result<Vec<Place>> {
                 node: nodes.get(&cpu).copied().unwrap_or(0),
                 llc: llcs.get(&cpu).copied().unwrap_or(NO_LLC),
                 core: cores.get(&cpu).copied().unwrap_or(cpu),
-                capacity: match read_number(&folder.join("cpu_capacity"))? {
-                    Some(capacity) => u32::try_from(capacity).unwrap_or(1),
-                    None => atoms.capacity(cpu),
-                },
+                capacity: read_number(&folder.join("cpu_capacity"))?
+                    .unwrap_or_else(|| atoms.capacity(cpu))
+                    .clamp(1, Topology::FULL_CAPACITY.into()) as u32,
             })
         })
         .collect()
@@ -134,8 +133,7 @@ fn llc_sharers(cpu_folder: &Path, cpu: u32, cores: &HashMap<u32, u32>) -> Result
         let Some(level) = read_number(&cache.join("level"))? else {
             break;
         };
-        let of_instructions = read(&cache.join("type"))?.is_some_and(|kind| kind == "Instruction");
-        if !of_instructions && last.as_ref().is_none_or(|(highest, _)| level > *highest) {
+        if last.as_ref().is_none_or(|(highest, _)| level > *highest) {
             last = Some((level, cache));
         }
     }
@@ -159,14 +157,14 @@ fn llc_sharers(cpu_folder: &Path, cpu: u32, cores: &HashMap<u32, u32>) -> Result
 /// `cpu_capacity` on x86, but their perf device names them.
 struct Atoms {
     cpus: CpuSet,
-    capacity: u32,
+    capacity: i64,
 }
 
 impl Atoms {
     fn read(root: &Path) -> Result<Self> {
         let none = Atoms {
             cpus: CpuSet::new(),
-            capacity: Topology::FULL_CAPACITY,
+            capacity: Topology::FULL_CAPACITY.into(),
         };
         let list = |device: &str| read_cpu_list(&root.join("devices").join(device).join("cpus"));
         let (Some(atoms), Some(cores)) = (list("cpu_atom")?, list("cpu_core")?) else {
@@ -185,16 +183,16 @@ impl Atoms {
         Ok(match (fastest(&atoms)?, fastest(&cores)?) {
             (Some(small), Some(big)) if 0 < small && small < big => Atoms {
                 cpus: atoms,
-                capacity: (small as f64 / big as f64 * f64::from(none.capacity)) as u32,
+                capacity: (small as f64 / big as f64 * none.capacity as f64) as i64,
             },
             _ => none,
         })
     }
 
-    fn capacity(&self, cpu: u32) -> u32 {
+    fn capacity(&self, cpu: u32) -> i64 {
         match self.cpus.contains(cpu) {
             true => self.capacity,
-            false => Topology::FULL_CAPACITY,
+            false => Topology::FULL_CAPACITY.into(),
         }
     }
 }

@@ -134,6 +134,19 @@ fn of_several_mounts_the_one_that_shows_the_group() {
 }
 
 #[test]
+fn of_several_mounts_the_one_that_shows_most() {
+    let root = Root::new(
+        "0::/pod/job\n",
+        "32 22 0:26 /pod /mnt/pod rw - cgroup2 none rw\n\
+         33 22 0:26 / /mnt/all rw - cgroup2 none rw\n",
+    );
+    root.write("mnt/pod/job/cpu.max", "max 100000\n");
+    root.write("mnt/all/pod/job/cpu.max", "max 100000\n");
+    root.write("mnt/all/cpu.max", "60000 100000\n");
+    assert_eq!(root.found(), Some((0.6, "mnt/all/cpu.max".into())));
+}
+
+#[test]
 fn a_mount_from_around_the_namespace() {
     // mountinfo shows a root above our namespace as `/..`; which folder of it is
     // ours has no name here, but the mounted group is around us.

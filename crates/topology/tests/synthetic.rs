@@ -62,6 +62,13 @@ fn unequal_cores() {
         hybrid.describe(),
         "1 node x 1 llc x (2 core x 2 thread + 3 core@600 x 1 thread)"
     );
+    // A core that is not written is a whole one.
+    let capacities: Vec<u32> = machine("1 llc x 1 core@512 + 1 llc")
+        .cpus()
+        .iter()
+        .map(|cpu| cpu.capacity)
+        .collect();
+    assert_eq!(capacities, [512, 1024]);
 }
 
 #[test]

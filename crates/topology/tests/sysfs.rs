@@ -266,8 +266,10 @@ fn an_llc_is_cut_at_the_node() {
     }
     sysfs.node(0, "0-1");
     sysfs.node(1, "2-3");
+    let machine = sysfs.read();
+    assert_eq!((machine.nodes(), machine.llcs()), (2, 2));
     assert_eq!(
-        sysfs.read().describe(),
+        machine.describe(),
         "1 package x 2 node x 1 llc x 2 core x 1 thread"
     );
 }
@@ -296,23 +298,57 @@ fn without_the_online_file_the_folders_count() {
 
 #[test]
 fn siblings_that_contradict_each_other() {
-    // Firmware lies; every CPU is still somewhere, once.
-    let sysfs = Sysfs::new("0-3");
-    sysfs.core(0, 0, "0-2");
-    sysfs.core(1, 1, "1,3,77");
-    sysfs.core(2, 0, "0");
-    sysfs.core(3, 1, "");
+    // Firmware lies; every CPU is still somewhere, once, and stays where it was put first.
+    let sysfs = Sysfs::new("0-4");
+    sysfs.core(0, 0, "0-1");
+    sysfs.core(1, 0, "1");
+    sysfs.core(2, 0, "1-2,77");
+    sysfs.core(3, 0, "3-4");
+    sysfs.core(4, 1, "3-4");
     let machine = sysfs.read();
-    assert_eq!(machine.cpus().len(), 4);
-    let place = |id| {
-        machine
-            .cpu(id)
-            .map(|cpu| (cpu.package, cpu.core, cpu.thread))
-    };
-    assert_eq!(place(0), Some((0, 0, 0)));
-    assert_eq!(place(2), Some((0, 0, 1)));
-    assert_eq!(place(1), Some((1, 1, 0)));
-    assert_eq!(place(3), Some((1, 2, 0)));
+    let places: Vec<_> = machine
+        .cpus()
+        .iter()
+        .map(|cpu| (cpu.id, cpu.package, cpu.core, cpu.thread))
+        .collect();
+    assert_eq!(
+        places,
+        [
+            (0, 0, 0, 0),
+            (1, 0, 0, 1),
+            (2, 0, 1, 0),
+            (3, 0, 2, 0),
+            (4, 1, 3, 0)
+        ]
+    );
+}
+
+#[test]
+fn capacities_out_of_range() {
+    let sysfs = Sysfs::new("0-2");
+    for (cpu, capacity) in [(0, "-5"), (1, "0"), (2, "99999999999")] {
+        sysfs.cpu(cpu, "cpu_capacity", capacity);
+    }
+    let capacities: Vec<u32> = sysfs.read().cpus().iter().map(|cpu| cpu.capacity).collect();
+    assert_eq!(capacities, [1, 1, 1024]);
+}
+
+#[test]
+fn nodes_that_alternate_between_packages() {
+    let sysfs = Sysfs::new("0-3");
+    for cpu in 0..4 {
+        sysfs.core(cpu, cpu as i32 % 2, &cpu.to_string());
+        sysfs.node(cpu, &cpu.to_string());
+    }
+    let machine = sysfs.read();
+    assert_eq!(
+        machine.describe(),
+        "2 package x 2 node x 1 llc x 1 core x 1 thread"
+    );
+    assert_eq!(
+        machine.sweep_order(Default::default(), &machine.cpu_set()),
+        [0, 2, 1, 3]
+    );
 }
 
 #[test]
