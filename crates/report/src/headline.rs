@@ -13,6 +13,8 @@ pub(crate) const WORTH_BLAMING: f64 = 0.02;
 pub(crate) enum Part {
     /// Words.
     Words(String),
+    /// A name from the program's code.
+    Code(String),
     /// A number of the result.
     Figure {
         /// Where it stands in `result.json`.
@@ -36,6 +38,7 @@ pub(crate) struct Headline {
 pub(crate) fn sentence(parts: &[Part]) -> String {
     let text = |part: &Part| match part {
         Part::Words(text) | Part::Figure { text, .. } => text.clone(),
+        Part::Code(text) => format!("`{text}`"),
     };
     parts.iter().map(text).collect()
 }
@@ -145,29 +148,21 @@ fn loss(result: &ScaleResult, last: &Point) -> Vec<Part> {
         let begin = "The largest part of the loss could not be explained: ";
         return vec![words(begin), share, words(" of the CPU time.")];
     }
-    let place = match site {
-        Some(site) if !site.symbol.is_empty() => {
-            let symbol = elide(&plain(&site.symbol), 60, "…");
-            match (&site.file, site.line) {
-                (Some(file), Some(line)) => {
-                    let file = file.rsplit('/').next().unwrap_or(file);
-                    format!(", in `{symbol}` ({}:{line})", elide(&plain(file), 40, "…"))
-                }
-                _ => format!(", in `{symbol}`"),
-            }
-        }
-        _ => String::new(),
-    };
     let title = match look_of(id).title {
         "" => String::new(),
         title => format!(" ({title})"),
     };
     let begin = format!("The largest loss: {}{title}, ", elide(&plain(id), 40, "…"));
-    vec![
-        words(begin),
-        share,
-        words(format!(" of the CPU time{place}.")),
-    ]
+    let mut parts = vec![words(begin), share, words(" of the CPU time")];
+    if let Some(site) = site.filter(|site| !site.symbol.is_empty()) {
+        parts.extend([words(", in "), Part::Code(elide(&plain(&site.symbol), 60, "…"))]);
+        if let (Some(file), Some(line)) = (&site.file, site.line) {
+            let file = file.rsplit('/').next().unwrap_or(file);
+            parts.push(words(format!(" ({}:{line})", elide(&plain(file), 40, "…"))));
+        }
+    }
+    parts.push(words("."));
+    parts
 }
 
 /// `1 CPU`, `8 CPUs`.

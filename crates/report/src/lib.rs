@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod check;
+pub mod compare;
 mod headline;
 pub mod html;
 pub mod load;

@@ -1,5 +1,6 @@
 //! A result as text for a terminal.
 
+mod comparison;
 mod page;
 mod stack;
 mod table;
@@ -10,6 +11,7 @@ use crate::palette::look_of;
 use crate::plain::{command_line, elide};
 use crate::schema::{CauseReport, Fit, Machine, ScaleResult, Site, Spread};
 
+pub use comparison::render_comparison;
 use page::{Page, bold, dim, text};
 use table::Column;
 
@@ -299,7 +301,7 @@ fn fit_line(fit: &Fit) -> String {
 
 /// `serial_fraction` as a reader says it.
 pub(crate) fn words(name: &str) -> String {
-    name.replace('_', " ")
+    name.replace('_', " ").replace("cpus", "CPUs")
 }
 
 fn measuring(page: &mut Page, result: &ScaleResult) {

@@ -96,6 +96,12 @@ pub(super) fn draw(result: &ScaleResult) -> Markup {
     let pairs = || points.iter().map(|p| (f64::from(p.cpus), p.speedup));
     let line: Vec<String> = pairs().map(|(x, y)| at(x, y)).collect();
     let (from, to) = (f64::from(first.cpus), f64::from(last.cpus));
+    // On the diagonal, where neither grid nor points are near.
+    let ideal_at = if axes.is_log {
+        (from * to).sqrt()
+    } else {
+        from + (to - from) * 0.7
+    };
     // What is lost: between ideal and measured.
     let lost = format!("{} {} {}", line.join(" "), at(to, to), at(from, from));
     html! {
@@ -117,11 +123,11 @@ pub(super) fn draw(result: &ScaleResult) -> Markup {
                     text.tick x=(px(axes.x(x))) y=(HEIGHT - BOTTOM + 21.0) text-anchor="middle" { (label) }
                 }
                 text.axis-title x=(WIDTH - RIGHT) y=(HEIGHT - 8.0) text-anchor="end" { "CPUs" }
-                text.axis-title x="6" y="14" { "speedup" }
                 polygon.lost points=(lost) {}
                 line.ideal x1=(px(axes.x(from))) y1=(px(axes.y(from)))
                     x2=(px(axes.x(to))) y2=(px(axes.y(to))) {}
-                text.ideal-label x=(px(axes.x(to) - 14.0)) y=(px(axes.y(to) + 6.0)) text-anchor="end" { "ideal" }
+                text.ideal-label x=(px(axes.x(ideal_at) - 10.0)) y=(px(axes.y(ideal_at) - 4.0))
+                    text-anchor="end" { "ideal" }
                 polyline.measured points=(line.join(" ")) {}
                 @for (i, point) in points.iter().enumerate() {
                     (mark(i, point, &axes, i + 1 == points.len()))
@@ -157,7 +163,7 @@ fn mark(i: usize, point: &Point, axes: &Axes, is_last: bool) -> Markup {
                     line x1=(px(x - 5.0)) x2=(px(x + 5.0)) y1=(px(bottom)) y2=(px(bottom)) {}
                 }
             }
-            circle cx=(px(x)) cy=(px(y)) r="5" data-figure=(format!("points.{i}.speedup"))
+            circle cx=(px(x)) cy=(px(y)) r="4.5" data-figure=(format!("points.{i}.speedup"))
                 data-value=(point.speedup) {}
             @if i > 0 {
                 text.value x=(px(label_x)) y=(px(y.max(bottom) + 22.0)) text-anchor=(anchor) {

@@ -52,6 +52,7 @@ pub(super) fn sentence(parts: &[Part]) -> Markup {
         @for part in parts {
             @match part {
                 Part::Words(text) => (text),
+                Part::Code(text) => (code(text)),
                 Part::Figure { path, value, text } => (figure(path, *value, text)),
             }
         }

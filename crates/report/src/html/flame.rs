@@ -104,8 +104,10 @@ fn graph(class: &str, name: &str, caption: &str, folded: &Folded) -> Markup {
                             title { (r.title) }
                             rect class=(format!("k{}", tone(&r.title))) x=(format!("{:.3}%", r.x)) y=(r.y - top)
                                 width=(format!("{:.3}%", r.width)) height=(FRAME_HEIGHT - 1) rx="1.5" {}
-                            @if !r.label.is_empty() {
-                                text x=(format!("{:.3}%", r.x + 0.35)) y=(r.y - top + 12.5) { (r.label) }
+                            // inferno leaves the root without a name.
+                            @let label = if r.y == bottom { "all" } else { &r.label };
+                            @if !label.is_empty() {
+                                text x=(format!("{:.3}%", r.x + 0.35)) y=(r.y - top + 12.5) { (label) }
                             }
                         }
                     }
@@ -156,6 +158,7 @@ fn layout(folded: &Folded) -> Vec<Rectangle> {
         options.image_width = Some(WIDTH + 20); // inferno's own margins
         options.frame_height = FRAME_HEIGHT;
         options.font_size = FONT_SIZE;
+        options.font_width = 0.62; // the widest of the fonts in the style sheet
         options.min_width = min_width;
         options.count_name = "CPU µs".to_owned();
         options.text_truncate_direction = TextTruncateDirection::Right;

@@ -1,0 +1,154 @@
+//! A comparison as text for a terminal.
+
+use super::Style;
+use super::page::{Page, bold, dim, text};
+use super::stack::swatch;
+use super::table::{Column, draw};
+use crate::compare::{CauseChange, Comparison, Measure, PointChange};
+use crate::headline::cpus;
+use crate::number::{change, percent, seconds, significant};
+use crate::palette::look_of;
+use crate::plain::{command_line, elide};
+use crate::schema::Spread;
+
+/// Changes of a cause below this are not listed.
+const VISIBLE: f64 = 0.005;
+
+/// The whole comparison, at most `width` columns wide (clamped to 40..=200).
+pub fn render_comparison(comparison: &Comparison, width: usize, style: Style) -> String {
+    let mut page = Page::new(width, style);
+    page.paragraph(0, 0, &[bold(&comparison.summary)]);
+    page.blank();
+    let line = |command: &[String]| elide(&command_line(command), 400, "...");
+    if comparison.before == comparison.after {
+        page.paragraph(0, 2, &[dim(line(&comparison.before))]);
+    } else {
+        page.paragraph(0, 2, &[dim("before: "), dim(line(&comparison.before))]);
+        page.paragraph(0, 2, &[dim("after: "), dim(line(&comparison.after))]);
+    }
+    for warning in &comparison.warnings {
+        page.paragraph(
+            0,
+            2,
+            &[bold(format!("{}: ", warning.code)), text(&warning.text)],
+        );
+    }
+    if !comparison.points.is_empty() {
+        points(&mut page, &comparison.points);
+    }
+    for (which, only) in [
+        ("before", &comparison.only_before),
+        ("after", &comparison.only_after),
+    ] {
+        if !only.is_empty() {
+            let list: Vec<String> = only.iter().map(u32::to_string).collect();
+            page.paragraph(
+                0,
+                2,
+                &[dim(format!("Only {which}: {} CPUs.", list.join(", ")))],
+            );
+        }
+    }
+    if let Some(last) = comparison.points.last() {
+        causes(&mut page, last);
+    }
+    if !comparison.points.is_empty() {
+        page.blank();
+        page.paragraph(0, 2, &[dim(format!(
+            "Method: {}. Runs of one session share what drifts between sessions: to be sure, measure both again in the other order.",
+            comparison.method
+        ))]);
+    }
+    page.finish()
+}
+
+fn points(page: &mut Page, points: &[PointChange]) {
+    page.heading(match points[0].measure {
+        Measure::Wall => "Wall time",
+        Measure::Rate => "Work per second",
+    });
+    let column = |title, is_right, expendable| Column {
+        title,
+        is_right,
+        expendable,
+    };
+    let columns = [
+        column("CPUs", true, 0),
+        column("before", true, 3),
+        column("after", true, 2),
+        column("change", true, 0),
+        column("95 % interval", false, 1),
+        column("runs", true, 4),
+        column("verdict", false, 0),
+    ];
+    let median = |p: &PointChange, spread: &Spread| match p.measure {
+        Measure::Wall => seconds(spread.median),
+        Measure::Rate => significant(spread.median),
+    };
+    let rows: Vec<Vec<String>> = points
+        .iter()
+        .map(|p| {
+            let interval = p.interval.map(|ends| ends.map(change).join(" to "));
+            vec![
+                if p.threads > p.cpus {
+                    format!("{} ({}t)", p.cpus, p.threads)
+                } else {
+                    p.cpus.to_string()
+                },
+                median(p, &p.before),
+                median(p, &p.after),
+                p.ratio.map_or("-".to_owned(), change),
+                interval.unwrap_or_default(),
+                format!("{}+{}", p.before.runs.len(), p.after.runs.len()),
+                p.verdict.id().to_owned(),
+            ]
+        })
+        .collect();
+    draw(page, &columns, &rows);
+}
+
+fn causes(page: &mut Page, point: &PointChange) {
+    let listed: Vec<&CauseChange> = point
+        .causes
+        .iter()
+        .filter(|c| c.change.abs() >= VISIBLE)
+        .collect();
+    if point.causes.is_empty() {
+        return;
+    }
+    page.heading(&format!("Causes on {}", cpus(point.cpus)));
+    if listed.is_empty() {
+        let most = percent(VISIBLE);
+        page.paragraph(
+            0,
+            0,
+            &[text(format!(
+                "No cause changed by more than {most} of the CPU time."
+            ))],
+        );
+    }
+    for c in listed {
+        let trust = match c.ranges_overlap {
+            Some(false) => "",
+            Some(true) => ", ranges overlap",
+            None => ", ranges unknown",
+        };
+        page.paragraph(
+            0,
+            4,
+            &[
+                swatch(look_of(&c.id)),
+                text(" "),
+                bold(&c.id),
+                text(format!(
+                    " {:+.1}\u{a0}points ({} to {}; {} to {} of CPU time{trust})",
+                    c.change * 100.0,
+                    percent(c.before),
+                    percent(c.after),
+                    seconds(c.before_s),
+                    seconds(c.after_s)
+                )),
+            ],
+        );
+    }
+}
