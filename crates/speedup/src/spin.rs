@@ -93,6 +93,9 @@ impl Arch {
     }
 }
 
+/// Functions whose code is asked for in one verdict.
+const FETCHES_MAX: usize = 24;
+
 /// Machine code at its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Code {
@@ -128,7 +131,16 @@ pub fn in_spin_loop_with(
     ip: u64,
     fetch: &mut dyn FnMut(u64) -> Option<Code>,
 ) -> bool {
-    let Some(graph) = Graph::around(arch, code, code_start, ip, fetch) else {
+    let mut fetches = 0;
+    let mut fetch = |address| {
+        fetches += 1;
+        if fetches > FETCHES_MAX {
+            None
+        } else {
+            fetch(address)
+        }
+    };
+    let Some(graph) = Graph::around(arch, code, code_start, ip, &mut fetch) else {
         return false;
     };
     if graph
@@ -138,7 +150,7 @@ pub fn in_spin_loop_with(
         return true;
     }
     graph.loops().iter().any(|around| {
-        body(arch, &graph, around, fetch).is_some_and(|body| body.relaxes() || body.polls())
+        body(arch, &graph, around, &mut fetch).is_some_and(|body| body.relaxes() || body.polls())
     })
 }
 
@@ -149,24 +161,24 @@ fn body(
     around: &Loop,
     fetch: &mut dyn FnMut(u64) -> Option<Code>,
 ) -> Option<Body> {
-    if around.members.len() > body::INSNS_MAX {
+    let members = &around.members;
+    if members.len() > body::INSNS_MAX {
         return None;
     }
-    let effects = around
-        .members
-        .iter()
-        .map(|&member| match graph.insns[member as usize].flow {
-            Flow::Call(target) => target
+    let calls = |member: u32| match graph.insns[member as usize].flow {
+        Flow::Call(target) => Some(target),
+        _ => None,
+    };
+    let mut effects: Vec<Effect> = members.iter().map(|&member| graph.effect(member)).collect();
+    // If the loop works anyway, the callees need not be looked at.
+    let works = effects.iter().any(Effect::works);
+    for (effect, &member) in effects.iter_mut().zip(members) {
+        if let Some(target) = calls(member) {
+            *effect = target
+                .filter(|_| !works)
                 .and_then(|target| Callee::examine(arch, target, fetch))
-                .map_or(
-                    Effect {
-                        opaque: true,
-                        ..Effect::default()
-                    },
-                    |callee| callee.effect(arch),
-                ),
-            _ => graph.effect(member),
-        })
-        .collect();
+                .map_or(Effect::unknown(), |callee| callee.effect(arch));
+        }
+    }
     Body::new(graph, around, effects)
 }

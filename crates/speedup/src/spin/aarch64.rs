@@ -123,21 +123,14 @@ fn vector(word: u32, low: u32) -> Regs {
 /// What the first instruction of `bytes` does. `frame` says that x29 addresses the stack frame.
 pub(super) fn effect(bytes: &[u8], _address: u64, frame: bool) -> Effect {
     let Some(word) = words(bytes).next() else {
-        return opaque();
+        return Effect::unknown();
     };
     match field(word, 25, 4) {
         0b1000 | 0b1001 => immediate(word),
         0b1010 | 0b1011 => branch_or_system(word),
         0b0101 | 0b1101 => register(word),
         0b0100 | 0b0110 | 0b1100 | 0b1110 => memory(word, frame),
-        _ => opaque(),
-    }
-}
-
-fn opaque() -> Effect {
-    Effect {
-        opaque: true,
-        ..Effect::default()
+        _ => Effect::unknown(),
     }
 }
 
@@ -187,7 +180,7 @@ fn immediate(word: u32) -> Effect {
             general(word, 0),
             false,
         ),
-        _ => return opaque(),
+        _ => return Effect::unknown(),
     };
     Effect {
         reads,
@@ -233,7 +226,7 @@ fn branch_or_system(word: u32) -> Effect {
             ..Effect::default()
         };
     }
-    opaque()
+    Effect::unknown()
 }
 
 /// Data processing with register operands.
@@ -296,7 +289,7 @@ fn register(word: u32) -> Effect {
             0b0110 => (two, to, field(word, 10, 6) & !3 == 0b00_1000),
             // MADD and its like.
             op if op & 0b1000 != 0 => (two | general(word, 10), to, false),
-            _ => return opaque(),
+            _ => return Effect::unknown(),
         }
     };
     Effect {
@@ -385,7 +378,7 @@ fn memory(word: u32, frame: bool) -> Effect {
                     }
                     effect
                 }
-                (true, _) => opaque(),
+                (true, _) => Effect::unknown(),
                 (false, mode) => {
                     let Some((bytes, load)) = size_of_single(word, simd, size) else {
                         return Effect::default();
@@ -401,7 +394,7 @@ fn memory(word: u32, frame: bool) -> Effect {
                 }
             }
         }
-        _ => opaque(),
+        _ => Effect::unknown(),
     }
 }
 
@@ -494,7 +487,7 @@ fn atomic(word: u32, size: u32, frame: bool) -> Effect {
         (true, 0b100) => plain(word, true, old, 1 << size, 0, frame),
         // SWP
         (true, 0b000) => read_modify_write(word, Kind::Idempotent, operand, 0, old),
-        (true, _) => opaque(),
+        (true, _) => Effect::unknown(),
         // Clear and set bits, maximum, minimum: repeating them changes nothing.
         (false, 0b001 | 0b011..=0b111) => {
             read_modify_write(word, Kind::Idempotent, operand, 0, old)

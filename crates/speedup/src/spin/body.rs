@@ -69,6 +69,24 @@ impl Dependences {
     }
 }
 
+/// Which of `writers` come before `index` with none of `kills` in between.
+fn reaching(predecessors: &[u64], index: usize, writers: u64, kills: u64, within: u64) -> u64 {
+    if writers == 0 {
+        return 0;
+    }
+    let mut seen = 0;
+    let mut work = predecessors[index] & within;
+    while work != 0 {
+        let from = work.trailing_zeros() as usize;
+        seen |= 1 << from;
+        if kills & (1 << from) == 0 {
+            work |= predecessors[from];
+        }
+        work &= within & !seen;
+    }
+    seen & writers
+}
+
 fn indices(mut mask: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         (mask != 0).then(|| {
@@ -282,42 +300,37 @@ impl Body {
     /// Instructions that write register `reg` and whose value may be there when `index` runs.
     fn reaching_register(&self, index: usize, reg: u32, within: u64) -> u64 {
         let writers = self.writers[reg as usize] & within;
-        self.reaching(index, writers, writers, within)
-    }
-
-    fn reaching_slot(&self, index: usize, slot: usize, within: u64) -> u64 {
-        let writers = self.slot_writers[slot] & within;
-        let overwriters = indices(writers)
-            .filter(|&writer| self.slots[writer].is_some_and(|slot| slot.overwrites))
-            .fold(0, |mask, writer| mask | 1 << writer);
-        self.reaching(index, writers, overwriters, within)
-    }
-
-    fn reaching(&self, index: usize, writers: u64, kills: u64, within: u64) -> u64 {
-        if writers == 0 {
-            return 0;
-        }
-        let mut seen = 0;
-        let mut work = self.predecessors[index] & within;
-        while work != 0 {
-            let from = work.trailing_zeros() as usize;
-            seen |= 1 << from;
-            if kills & (1 << from) == 0 {
-                work |= self.predecessors[from];
-            }
-            work &= within & !seen;
-        }
-        seen & writers
+        reaching(&self.predecessors, index, writers, writers, within)
     }
 
     /// For each register and slot that `index` uses, who may have written it:
     /// (it is the flags, writers).
     fn sources(&self, index: usize, within: u64) -> impl Iterator<Item = (bool, u64)> {
-        let registers = numbers(self.effects[index].reads)
-            .map(move |reg| (reg == FLAGS, self.reaching_register(index, reg, within)));
+        self.sources_along(&self.predecessors, index, within)
+    }
+
+    fn sources_along<'a>(
+        &'a self,
+        predecessors: &'a [u64],
+        index: usize,
+        within: u64,
+    ) -> impl Iterator<Item = (bool, u64)> + 'a {
+        let registers = numbers(self.effects[index].reads).map(move |reg| {
+            let writers = self.writers[reg as usize] & within;
+            (
+                reg == FLAGS,
+                reaching(predecessors, index, writers, writers, within),
+            )
+        });
         let slot = self.slots[index]
             .filter(|slot| slot.reads)
-            .map(|slot| (false, self.reaching_slot(index, slot.index, within)));
+            .map(move |slot| {
+                let writers = self.slot_writers[slot.index] & within;
+                let kills = self.select(writers, |writer, _| {
+                    self.slots[writer].is_some_and(|slot| slot.overwrites)
+                });
+                (false, reaching(predecessors, index, writers, kills, within))
+            });
         registers.chain(slot)
     }
 
@@ -377,7 +390,7 @@ impl Body {
 
     /// Whether the instructions of `d.within` make no progress.
     fn is_idle(&self, d: &Dependences, allow: Allow) -> bool {
-        if allow == Allow::Nothing && d.recurrences != 0 {
+        if allow == Allow::Nothing && (d.recurrences != 0 || self.carries(d.within)) {
             return false;
         }
         let moving = d.recurrences | self.ticks(d.within);
@@ -424,6 +437,18 @@ impl Body {
         })
     }
 
+    /// Whether any value goes from one pass to the next.
+    fn carries(&self, within: u64) -> bool {
+        let mut same_pass = self.predecessors.clone();
+        for header in indices(self.headers) {
+            same_pass[header] = 0;
+        }
+        indices(within).any(|index| {
+            let all = self.sources(index, within);
+            all.ne(self.sources_along(&same_pass, index, within))
+        })
+    }
+
     /// Whether a recurrence goes through `index` only as a counter: its next value
     /// depends on nothing but itself and on what stays.
     fn is_counter(&self, d: &Dependences, index: usize, live: u64) -> bool {
@@ -445,13 +470,22 @@ impl Body {
 
     /// Whether an exit depends on what is loaded and on nothing that changes by itself.
     fn has_watching_exit(&self, d: &Dependences) -> bool {
+        let mut watched = self.loads(d.within);
+        // Unoptimised and spilled variables are reloaded from the stack in every
+        // pass. That others write them is believed only if nothing else can end the loop.
+        if watched == 0 && d.recurrences == 0 && !self.carries(d.within) {
+            watched = self.stack_loads(d.within);
+        }
         let leaves = |index: usize| {
             self.exits & (1 << index) != 0 || self.successors[index] & !d.within != 0
         };
-        indices(self.branches & d.within).any(|index| leaves(index) && self.watches(d, index, 0))
+        watched != 0
+            && indices(self.branches & d.within)
+                .any(|index| leaves(index) && self.watches(d, watched, index, 0))
     }
 
-    fn watches(&self, d: &Dependences, index: usize, depth: usize) -> bool {
+    /// Whether the branch or compare `index` depends on `watched`.
+    fn watches(&self, d: &Dependences, watched: u64, index: usize, depth: usize) -> bool {
         let (flags, rest) =
             self.sources(index, d.within)
                 .fold((0, 0), |(flags, rest), (is_flags, from)| {
@@ -461,21 +495,18 @@ impl Body {
                         (flags, rest | from)
                     }
                 });
-        if depth < 8 {
-            if self.effects[index].conjunction {
-                return self.is_loaded(d, index, rest)
-                    || indices(flags).any(|from| self.watches(d, from, depth + 1));
-            }
-            if indices(flags).any(|from| self.effects[from].conjunction) {
-                return indices(flags).any(|from| self.watches(d, from, depth + 1));
-            }
+        let conjunction = |&from: &usize| self.effects[from].conjunction;
+        if depth < 8 && (conjunction(&index) || indices(flags).any(|from| conjunction(&from))) {
+            // One of the conditions is enough: `!flag && n < limit`.
+            return conjunction(&index) && self.is_loaded(d, watched, index, rest)
+                || indices(flags).any(|from| self.watches(d, watched, from, depth + 1));
         }
-        self.is_loaded(d, index, flags | rest)
+        self.is_loaded(d, watched, index, flags | rest)
     }
 
-    /// Whether the values `from`, which `index` uses, come from memory and from
-    /// what stays, nothing else.
-    fn is_loaded(&self, d: &Dependences, index: usize, from: u64) -> bool {
+    /// Whether the values `from`, which `index` uses, come from `watched` and
+    /// from what stays, nothing else.
+    fn is_loaded(&self, d: &Dependences, watched: u64, index: usize, from: u64) -> bool {
         let mut from = d.closure(from);
         // Where values meet, which one it is depends on the branches before.
         let meets = indices(from | 1 << index).any(|user| {
@@ -491,8 +522,7 @@ impl Body {
                 .fold(0, |mask, branch| mask | d.on[branch]);
         }
         let status = self.select(d.within, |_, effect| effect.store_status);
-        from & (self.loads(d.within) | self.stack_loads(d.within)) != 0
-            && from & (d.recurrences | self.ticks(d.within) | status) == 0
+        from & watched != 0 && from & (d.recurrences | self.ticks(d.within) | status) == 0
     }
 
     /// Whether the instruction in question is in a loop that waits explicitly:

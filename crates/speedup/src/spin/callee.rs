@@ -48,6 +48,9 @@ impl Callee {
         let mut callee = Callee::default();
         let mut written: Regs = 0;
         let lives = returning(&graph);
+        if !lives[graph.focus] {
+            return None;
+        }
         for (index, insn) in graph.insns.iter().enumerate() {
             if !lives[index] {
                 continue;

@@ -1,13 +1,16 @@
 //! Control flow between the instructions of a function, and the loops around one of them.
 
+use super::body::INSNS_MAX;
 use super::insn::{Effect, Flow, Outline};
 use super::{Arch, Code, aarch64, x86_64};
 
 /// Code farther away than this from the instruction in question is not looked
 /// at: no spin loop is so long, and enormous functions stay cheap.
-const REACH_BYTES: u64 = 8 << 10;
+const REACH_BYTES: u64 = 4 << 10;
 /// Pieces of the same function elsewhere (`.cold` sections) that are looked at.
 const PIECES_MAX: usize = 4;
+/// Bound of the work on code with hundreds of nested loops.
+const STEPS_MAX: usize = 1 << 16;
 
 /// Where a function sets up its frame pointer, if it has one.
 const HEAD_BYTES: usize = 64;
@@ -28,6 +31,16 @@ pub(super) struct Graph<'a> {
     predecessor_start: Vec<u32>,
     /// Index of the instruction in question.
     pub(super) focus: usize,
+}
+
+/// How far [`Graph::loops`] has come.
+struct Nest {
+    /// Number of loops around the focus that an instruction is known to be in.
+    depth: Vec<u32>,
+    is_header: Vec<bool>,
+    /// The last depth at which the focus was found to lead to an instruction.
+    forward: Vec<u32>,
+    steps: usize,
 }
 
 /// A loop around the instruction in question.
@@ -232,16 +245,19 @@ impl<'a> Graph<'a> {
     /// loops, dominators, and dominance frontiers*, TOPLAS 2002).
     pub(super) fn loops(&self) -> Vec<Loop> {
         let mut loops = Vec::new();
-        let mut region = vec![true; self.insns.len()];
-        let mut is_header = vec![false; self.insns.len()];
-        loop {
-            let members = self.component(&region, &is_header);
-            if members.is_empty() {
+        if !self.returns_soon() {
+            return loops;
+        }
+        let mut nest = Nest {
+            depth: vec![0; self.insns.len()],
+            is_header: vec![false; self.insns.len()],
+            forward: vec![0; self.insns.len()],
+            steps: 0,
+        };
+        for depth in 1.. {
+            let members = self.component(&mut nest, depth);
+            if members.is_empty() || nest.steps > STEPS_MAX {
                 break;
-            }
-            region.fill(false);
-            for &member in &members {
-                region[member as usize] = true;
             }
             let mut headers: Vec<u32> = members
                 .iter()
@@ -249,14 +265,14 @@ impl<'a> Graph<'a> {
                 .filter(|&member| {
                     self.predecessors(member)
                         .iter()
-                        .any(|&from| !region[from as usize] && !self.is_padding(from))
+                        .any(|&from| nest.depth[from as usize] < depth && !self.is_padding(from))
                 })
                 .collect();
             if headers.is_empty() {
                 headers.push(members[0]);
             }
             for &header in &headers {
-                is_header[header as usize] = true;
+                nest.is_header[header as usize] = true;
             }
             loops.push(Loop { members, headers });
         }
@@ -264,19 +280,44 @@ impl<'a> Graph<'a> {
         loops
     }
 
-    /// The strongly connected component of the focus within `region` without
-    /// edges into headers; empty if it is in no cycle.
-    fn component(&self, region: &[bool], is_header: &[bool]) -> Vec<u32> {
+    /// Whether some path comes back to the focus within as many steps as a
+    /// small loop has instructions. Most code does not, which is quickly seen.
+    fn returns_soon(&self) -> bool {
         let focus = self.focus as u32;
-        let allowed = |to: u32| region[to as usize] && !is_header[to as usize];
-        let mut forward = vec![false; self.insns.len()];
+        let mut seen = vec![false; self.insns.len()];
+        let mut front = vec![focus];
+        let mut next = Vec::new();
+        for _ in 0..INSNS_MAX {
+            for from in front.drain(..) {
+                for to in self.successors(from).into_iter().flatten() {
+                    if to == focus {
+                        return true;
+                    }
+                    if !std::mem::replace(&mut seen[to as usize], true) {
+                        next.push(to);
+                    }
+                }
+            }
+            std::mem::swap(&mut front, &mut next);
+        }
+        false
+    }
+
+    /// The strongly connected component of the focus within the loop of depth
+    /// `depth - 1` without edges into headers; empty if it is in no cycle.
+    /// Its members get the depth `depth`.
+    fn component(&self, nest: &mut Nest, depth: u32) -> Vec<u32> {
+        let focus = self.focus as u32;
         let mut work = vec![focus];
         let mut returns = false;
         while let Some(from) = work.pop() {
+            nest.steps += 1;
             for to in self.successors(from).into_iter().flatten() {
-                if allowed(to) {
+                let at = to as usize;
+                if nest.depth[at] + 1 >= depth && !nest.is_header[at] {
                     returns |= to == focus;
-                    if !std::mem::replace(&mut forward[to as usize], true) {
+                    if nest.forward[at] != depth {
+                        nest.forward[at] = depth;
                         work.push(to);
                     }
                 }
@@ -286,15 +327,17 @@ impl<'a> Graph<'a> {
             return Vec::new();
         }
         let mut members = vec![focus];
-        let mut seen = vec![false; self.insns.len()];
-        seen[self.focus] = true;
+        nest.depth[self.focus] = depth;
         work.push(focus);
         while let Some(to) = work.pop() {
-            if !allowed(to) {
+            nest.steps += 1;
+            if nest.is_header[to as usize] {
                 continue;
             }
             for &from in self.predecessors(to) {
-                if forward[from as usize] && !std::mem::replace(&mut seen[from as usize], true) {
+                let at = from as usize;
+                if nest.forward[at] == depth && nest.depth[at] != depth {
+                    nest.depth[at] = depth;
                     members.push(from);
                     work.push(from);
                 }

@@ -95,6 +95,24 @@ pub(super) struct Effect {
     pub(super) taken_if_nonzero: Option<bool>,
 }
 
+impl Effect {
+    /// That of an instruction of which nothing is known.
+    pub(super) fn unknown() -> Effect {
+        Effect {
+            opaque: true,
+            ..Effect::default()
+        }
+    }
+
+    /// Whether a loop with this in it certainly does more than to poll.
+    pub(super) fn works(&self) -> bool {
+        let stores = |access: Access| {
+            access.slot.is_none() && matches!(access.kind, Kind::Store | Kind::Update)
+        };
+        self.opaque || self.access.is_some_and(stores)
+    }
+}
+
 /// One access to memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Access {

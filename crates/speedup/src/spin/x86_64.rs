@@ -80,10 +80,7 @@ fn outline(insn: &Instruction) -> Outline {
 pub(super) fn effect(bytes: &[u8], address: u64, frame: bool) -> Effect {
     let insn = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
     if insn.is_invalid() {
-        return Effect {
-            opaque: true,
-            ..Effect::default()
-        };
+        return Effect::unknown();
     }
     let mut factory = InstructionInfoFactory::new();
     let info = factory.info(&insn);
