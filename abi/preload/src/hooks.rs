@@ -293,12 +293,7 @@ unsafe extern "C-unwind" fn join(thread: Ptr, value: Ptr, caller: u64) -> c_int 
 }
 export!(pthread_join => join(thread: Ptr, value: Ptr), "rdx", "x2");
 
-unsafe extern "C-unwind" fn timedjoin(
-    thread: Ptr,
-    value: Ptr,
-    until: Ptr,
-    caller: u64,
-) -> c_int {
+unsafe extern "C-unwind" fn timedjoin(thread: Ptr, value: Ptr, until: Ptr, caller: u64) -> c_int {
     test_cancel();
     if try_join(thread, value) {
         return 0;

@@ -16,18 +16,25 @@ pub struct Real {
 /// Thread that looks a function up: a failing `dlsym` allocates, and an allocator may lock.
 static LOOKING: AtomicU32 = AtomicU32::new(0);
 
-type Dlvsym =
-    unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
 impl Real {
     /// The default version of `name`.
     pub const fn new(name: &'static CStr) -> Real {
-        Real { name, version: None, at: AtomicPtr::new(core::ptr::null_mut()) }
+        Real {
+            name,
+            version: None,
+            at: AtomicPtr::new(core::ptr::null_mut()),
+        }
     }
 
     /// `version` of `name` if there is such a version, else the default one.
     pub const fn versioned(name: &'static CStr, version: &'static CStr) -> Real {
-        Real { name, version: Some(version), at: AtomicPtr::new(core::ptr::null_mut()) }
+        Real {
+            name,
+            version: Some(version),
+            at: AtomicPtr::new(core::ptr::null_mut()),
+        }
     }
 
     /// Its address; null if there is none, or if it is being looked up by this very thread.

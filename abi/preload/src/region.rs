@@ -174,7 +174,10 @@ fn region() -> Option<&'static Region> {
 
 #[cold]
 fn open() -> *mut Region {
-    if REGION.compare_exchange(UNOPENED, OPENING, Relaxed, Relaxed).is_err() {
+    if REGION
+        .compare_exchange(UNOPENED, OPENING, Relaxed, Relaxed)
+        .is_err()
+    {
         // Another thread is at it: this episode is not recorded, nobody waits for us.
         return REGION.load(Acquire);
     }
@@ -194,7 +197,10 @@ fn make() -> Option<*mut Region> {
     let started = sys::now_ns();
     // SAFETY: getpid cannot fail.
     let pid = unsafe { sys::getpid() } as u32;
-    let mut path = Path { bytes: [0; DIR_MAX + 64], len: 0 };
+    let mut path = Path {
+        bytes: [0; DIR_MAX + 64],
+        len: 0,
+    };
     for byte in DIR.iter().take(len) {
         path.push(byte.load(Relaxed));
     }
@@ -219,7 +225,16 @@ fn make() -> Option<*mut Region> {
     let at = if reserved {
         let prot = sys::PROT_READ | sys::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice, over a file of that length.
-        unsafe { sys::mmap(core::ptr::null_mut(), FILE_BYTES, prot, sys::MAP_SHARED, fd, 0) }
+        unsafe {
+            sys::mmap(
+                core::ptr::null_mut(),
+                FILE_BYTES,
+                prot,
+                sys::MAP_SHARED,
+                fd,
+                0,
+            )
+        }
     } else {
         usize::MAX as *mut _
     };
@@ -283,7 +298,15 @@ pub struct Episode {
 pub fn begin(kind: Kind, object: u64, caller: u64) -> Episode {
     let errno = sys::errno();
     let Some(region) = region() else {
-        return Episode { region: None, live: None, kind, tid: 0, start_ns: 0, object, caller };
+        return Episode {
+            region: None,
+            live: None,
+            kind,
+            tid: 0,
+            start_ns: 0,
+            object,
+            caller,
+        };
     };
     let tid = sys::tid();
     let start_ns = sys::now_ns();
@@ -302,7 +325,15 @@ pub fn begin(kind: Kind, object: u64, caller: u64) -> Episode {
         }
     }
     sys::set_errno(errno);
-    Episode { region: Some(region), live, kind, tid, start_ns, object, caller }
+    Episode {
+        region: Some(region),
+        live,
+        kind,
+        tid,
+        start_ns,
+        object,
+        caller,
+    }
 }
 
 /// The wait is over. It is recorded if `blocked`, and forgotten if the call failed.
@@ -332,7 +363,11 @@ fn live(region: &'static Region, tid: u32) -> Option<&'static Live> {
             return Some(live);
         }
         // Release on the way in would not order the stores after it; the reader checks `tid` twice.
-        if live.tid.compare_exchange(0, CLAIMED, Acquire, Relaxed).is_ok() {
+        if live
+            .tid
+            .compare_exchange(0, CLAIMED, Acquire, Relaxed)
+            .is_ok()
+        {
             return Some(live);
         }
     }

@@ -69,10 +69,15 @@ unsafe extern "C" {
 
 /// `CLOCK_MONOTONIC` in nanoseconds.
 pub fn now_ns() -> u64 {
-    let mut at = Timespec { seconds: 0, nanoseconds: 0 };
+    let mut at = Timespec {
+        seconds: 0,
+        nanoseconds: 0,
+    };
     // SAFETY: `at` is a valid timespec of this ABI for the call to fill in.
     unsafe { clock_gettime(CLOCK_MONOTONIC, &mut at) };
-    (at.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(at.nanoseconds as u64)
+    (at.seconds as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(at.nanoseconds as u64)
 }
 
 /// Kernel id of the calling thread.

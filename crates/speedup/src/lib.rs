@@ -5,6 +5,7 @@
 //! * [`wait`]: what a blocked thread waits for.
 //! * [`spin`]: whether a piece of machine code is a spin loop.
 //! * [`partition`]: the exclusive partition of the capacity of one run.
+//! * [`snapshot`]: polled thread states instead of events, for users without privileges.
 //! * [`stack`]: runs on 1 and on n CPUs to the stack of n.
 //! * [`model`]: Amdahl's law and the Universal Scalability Law.
 //!
@@ -16,6 +17,7 @@ pub mod event;
 pub mod model;
 pub mod partition;
 pub mod progress;
+pub mod snapshot;
 pub mod spin;
 pub mod stack;
 pub mod wait;

@@ -1,0 +1,173 @@
+//! The idle time of the intervals between polls, divided.
+//!
+//! An interval knows averages: how much ran, queued and waited. How the idle CPUs of a
+//! moment divide depends on whether anybody ran at that moment, which the polls at both
+//! ends tell, within what the averages allow. How much idle time there was is measured
+//! over a window of many intervals, because the kernel tells it in units of 10 ms.
+
+use rustc_hash::FxHashMap;
+
+use crate::event::Tid;
+
+/// Who gets idle CPU time first; see [`crate::partition`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tier {
+    /// Threads that have work to do.
+    Active,
+    /// Threads that hardly ever run.
+    Service,
+    /// Threads that wait for the work of others to end: never charged themselves.
+    Serial,
+}
+
+/// Part of an interval that a thread waited.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    pub(super) key: u32,
+    pub(super) tier: Tier,
+    pub(super) ns: f64,
+    /// 1 if this was all that the thread waited for, less if it waited for several things.
+    pub(super) part: f64,
+}
+
+/// The time between two polls. All times are nanoseconds.
+#[derive(Debug, Default)]
+pub(super) struct Interval {
+    pub(super) dt: f64,
+    pub(super) capacity: f64,
+    pub(super) ran: f64,
+    pub(super) queued: f64,
+    /// Fraction of the interval in which no thread was runnable.
+    pub(super) nobody: f64,
+    /// Runnable threads behind others beside idle CPUs, mean of the two polls.
+    pub(super) behind: f64,
+    pub(super) waits: Vec<Share>,
+    pub(super) running: Vec<(Tid, f64)>,
+    pub(super) queues: Vec<(Tid, f64)>,
+}
+
+/// Charges of a window.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    pub(super) waits: FxHashMap<u32, f64>,
+    pub(super) serial: FxHashMap<Tid, f64>,
+    pub(super) placement: FxHashMap<Tid, f64>,
+}
+
+/// Intervals whose idle time is not yet known.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    intervals: Vec<Interval>,
+    shares: usize,
+    /// Idle part of the CPU time that the workload did not use, in the last window.
+    idle_part: Option<f64>,
+}
+
+impl Window {
+    pub(super) fn push(&mut self, interval: Interval) {
+        self.shares += interval.waits.len() + interval.running.len() + interval.queues.len();
+        self.intervals.push(interval);
+    }
+
+    pub(super) fn intervals(&self) -> usize {
+        self.intervals.len()
+    }
+
+    pub(super) fn shares(&self) -> usize {
+        self.shares
+    }
+
+    pub(super) fn span(&self) -> f64 {
+        self.intervals.iter().map(|interval| interval.dt).sum()
+    }
+
+    /// Divides `idle_ns`, or the same part of the unused time as last time.
+    pub(super) fn settle(&mut self, idle_ns: Option<f64>) -> Settled {
+        let unused = |interval: &Interval| (interval.capacity - interval.ran).max(0.0);
+        let all: f64 = self.intervals.iter().map(unused).sum();
+        let part = match idle_ns {
+            Some(_) if all <= 0.0 => self.idle_part.unwrap_or(1.0),
+            Some(idle) => (idle / all).clamp(0.0, 1.0),
+            None => self.idle_part.unwrap_or(1.0),
+        };
+        if idle_ns.is_some() {
+            self.idle_part = Some(part);
+        }
+        let mut out = Settled::default();
+        // A thread's time in the queue is only told when it leaves it, so that it cannot be
+        // compared with the polls interval by interval.
+        let queued: f64 = self.intervals.iter().map(|interval| interval.queued).sum();
+        let behind: f64 = self.intervals.iter().map(|i| i.behind * i.dt).sum();
+        let displaced = if behind > 0.0 {
+            queued.min(behind) / behind
+        } else {
+            0.0
+        };
+        for interval in self.intervals.drain(..) {
+            let idle = unused(&interval) * part;
+            let placement = (interval.behind * interval.dt * displaced).min(idle);
+            spread(&mut out.placement, &interval.queues, placement);
+            interval.divide(idle - placement, part, &mut out);
+        }
+        self.shares = 0;
+        out
+    }
+}
+
+impl Interval {
+    fn divide(&self, idle: f64, part: f64, out: &mut Settled) {
+        if idle <= 0.0 {
+            return;
+        }
+        let waited = |tier: Tier| {
+            self.waits
+                .iter()
+                .filter(move |share| share.tier == tier)
+                .map(|share| share.ns)
+                .sum()
+        };
+        let (active, service): (f64, f64) = (waited(Tier::Active), waited(Tier::Service));
+        // While nobody runs, ending the waits would end the whole time: they get all of it.
+        // While somebody runs, a waiting thread can use one CPU at most.
+        let deserted = (self.capacity * part * self.nobody).min(idle);
+        let crowded = idle - deserted;
+        // Whoever waits at all also waited all the time in which nobody ran.
+        let then: f64 = self
+            .waits
+            .iter()
+            .filter(|share| share.tier == Tier::Active)
+            .map(|share| share.ns.min(self.nobody * self.dt * share.part))
+            .sum();
+        let claimed = (active - then).clamp(0.0, crowded);
+        let mut serial = crowded - claimed;
+        if active > 0.0 {
+            self.charge(Tier::Active, (deserted + claimed) / active, out);
+        } else if service > 0.0 {
+            self.charge(Tier::Service, deserted / service, out);
+        } else {
+            serial += deserted;
+        }
+        spread(&mut out.serial, &self.running, serial);
+    }
+
+    fn charge(&self, tier: Tier, rate: f64, out: &mut Settled) {
+        for share in self.waits.iter().filter(|share| share.tier == tier) {
+            *out.waits.entry(share.key).or_default() += share.ns * rate;
+        }
+    }
+}
+
+/// Divides `ns` in proportion to `weights`; what nobody stands for goes to thread 0.
+fn spread(into: &mut FxHashMap<Tid, f64>, weights: &[(Tid, f64)], ns: f64) {
+    if ns <= 0.0 {
+        return;
+    }
+    let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
+    if total <= 0.0 {
+        *into.entry(0).or_default() += ns;
+        return;
+    }
+    for &(tid, weight) in weights {
+        *into.entry(tid).or_default() += ns * weight / total;
+    }
+}
