@@ -34,6 +34,15 @@ pub(crate) struct Headline {
     pub loss: Vec<Part>,
 }
 
+/// The result as plain text, e.g. `On 8 CPUs it runs 3.1× as fast as on one. The largest loss: ...`.
+/// Numbers and their units are joined by no-break spaces.
+pub fn text(result: &ScaleResult) -> String {
+    let line = headline(result);
+    format!("{} {}", sentence(&line.speedup), sentence(&line.loss))
+        .trim_end()
+        .to_owned()
+}
+
 /// The sentence without its parts.
 pub(crate) fn sentence(parts: &[Part]) -> String {
     let text = |part: &Part| match part {
@@ -155,7 +164,10 @@ fn loss(result: &ScaleResult, last: &Point) -> Vec<Part> {
     let begin = format!("The largest loss: {}{title}, ", elide(&plain(id), 40, "…"));
     let mut parts = vec![words(begin), share, words(" of the CPU time")];
     if let Some(site) = site.filter(|site| !site.symbol.is_empty()) {
-        parts.extend([words(", in "), Part::Code(elide(&plain(&site.symbol), 60, "…"))]);
+        parts.extend([
+            words(", in "),
+            Part::Code(elide(&plain(&site.symbol), 60, "…")),
+        ]);
         if let (Some(file), Some(line)) = (&site.file, site.line) {
             let file = file.rsplit('/').next().unwrap_or(file);
             parts.push(words(format!(" ({}:{line})", elide(&plain(file), 40, "…"))));

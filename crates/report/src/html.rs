@@ -12,7 +12,7 @@ mod stack;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::headline::{self, cpus, headline};
+use crate::headline::{cpus, headline};
 use crate::number::{estimate, factor_digits, percent, seconds};
 use crate::plain::{command_line, elide};
 use crate::schema::{Fit, SampleRow, ScaleResult};
@@ -339,13 +339,4 @@ fn method(result: &ScaleResult) -> Markup {
             }
         }
     }
-}
-
-/// The headline as plain text, for the command line and tests.
-pub fn headline_text(result: &ScaleResult) -> String {
-    let line = headline(result);
-    let loss = headline::sentence(&line.loss);
-    format!("{} {loss}", headline::sentence(&line.speedup))
-        .trim_end()
-        .to_owned()
 }

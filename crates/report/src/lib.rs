@@ -2,7 +2,7 @@
 
 mod check;
 pub mod compare;
-mod headline;
+pub mod headline;
 pub mod html;
 pub mod load;
 mod number;

@@ -1,22 +1,19 @@
 //! Writes the folder of a result so that nobody ever finds half a result in it.
 //!
-//! Files are written into a hidden folder beside the destination and renamed into place at the
-//! end, `result.json` last. The hidden folder is locked while its writer lives; the next writer
-//! beside it removes those whose writer was killed.
+//! Files are written into a hidden folder beside the destination (inside it, if it exists) and
+//! renamed into place at the end, `result.json` last. The hidden folder is locked while its
+//! writer lives; the next writer to the same place removes those whose writer was killed.
 
-use std::fs::{self, File, Permissions};
+mod unfinished;
+
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-
-use rustix::fs::{FlockOperation, flock};
-use tempfile::TempDir;
 
 use crate::check::check;
 use crate::load::RESULT_FILE;
 use crate::schema::ScaleResult;
-
-const UNFINISHED_PREFIX: &str = ".amdahl-unfinished-";
+use unfinished::Unfinished;
 
 /// Why a result could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -77,9 +74,9 @@ fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Sav
 #[derive(Debug)]
 pub struct Folder {
     destination: PathBuf,
-    unfinished: TempDir,
-    /// Holds the lock that says that the writer lives.
-    lock: File,
+    unfinished: Unfinished,
+    /// The destination was there before: its other files stay.
+    is_update: bool,
 }
 
 impl Folder {
@@ -94,41 +91,22 @@ impl Folder {
             Some(parent) => parent,
             None => destination,
         };
-        match fs::metadata(destination) {
+        let is_update = match fs::metadata(destination) {
             Ok(metadata) if !metadata.is_dir() => {
                 let error = io::Error::from_raw_os_error(rustix::io::Errno::NOTDIR.raw_os_error());
                 return Err(failed("write the folder", destination)(error));
             }
-            // The parent's permission is not enough: files go inside.
-            Ok(_) => drop(
-                tempfile::Builder::new()
-                    .prefix(UNFINISHED_PREFIX)
-                    .tempdir_in(destination)
-                    .map_err(failed("write into", destination))?,
-            ),
-            Err(_) => {}
-        }
-        remove_unfinished(parent);
-        loop {
-            let unfinished = tempfile::Builder::new()
-                .prefix(UNFINISHED_PREFIX)
-                .permissions(Permissions::from_mode(0o777))
-                .tempdir_in(parent)
-                .map_err(failed("create a folder in", parent))?;
-            // Another writer may take the new folder for an abandoned one before it is locked.
-            let Ok(lock) = File::open(unfinished.path()) else {
-                continue;
-            };
-            flock(&lock, FlockOperation::LockShared)
-                .map_err(|e| failed("lock", unfinished.path())(e.into()))?;
-            if is_same(&lock, unfinished.path()) {
-                return Ok(Folder {
-                    destination: destination.to_owned(),
-                    unfinished,
-                    lock,
-                });
-            }
-        }
+            found => found.is_ok(),
+        };
+        // Beside a new folder, so that it appears whole; inside an existing one, which may be
+        // another file system than its parent.
+        let place = if is_update { destination } else { parent };
+        let unfinished = Unfinished::create(place).map_err(failed("create a folder in", place))?;
+        Ok(Folder {
+            destination: destination.to_owned(),
+            unfinished,
+            is_update,
+        })
     }
 
     /// Where the folder will be.
@@ -187,21 +165,17 @@ impl Folder {
             // Some file systems tell that the disk is full only now.
             file.sync_all().map_err(failed("write", &entry))?;
         }
-        match fs::rename(&from, &self.destination) {
-            Ok(()) => {
-                // Nothing is left to remove under the old name.
-                let _ = self.unfinished.keep();
+        if !self.is_update {
+            match fs::rename(&from, &self.destination) {
+                // Somebody else made it meanwhile: then it is an update after all.
+                Err(_) if self.destination.is_dir() => {}
+                other => return other.map_err(failed("create", &self.destination)),
             }
-            // The folder exists and holds files.
-            Err(_) if self.destination.is_dir() => {
-                for entry in list(&from)? {
-                    let to = self.destination.join(entry.file_name().unwrap_or_default());
-                    fs::rename(&entry, &to).map_err(failed("replace", &to))?;
-                }
-            }
-            Err(e) => return Err(failed("create", &self.destination)(e)),
         }
-        drop(self.lock);
+        for entry in list(&from)? {
+            let to = self.destination.join(entry.file_name().unwrap_or_default());
+            fs::rename(&entry, &to).map_err(failed("replace", &to))?;
+        }
         Ok(())
     }
 }
@@ -244,34 +218,4 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, SaveError> {
         .map_err(failed("read", folder))?;
     paths.sort_by_key(|path| (path.ends_with(RESULT_FILE), path.clone()));
     Ok(paths)
-}
-
-/// Removes the unfinished folders in `parent` that nobody has locked. What cannot be removed is
-/// somebody else's and no reason to fail.
-fn remove_unfinished(parent: &Path) {
-    let Ok(entries) = fs::read_dir(parent) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        if !entry
-            .file_name()
-            .to_string_lossy()
-            .starts_with(UNFINISHED_PREFIX)
-        {
-            continue;
-        }
-        let Ok(folder) = File::open(entry.path()) else {
-            continue;
-        };
-        if flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
-}
-
-fn is_same(file: &File, path: &Path) -> bool {
-    match (file.metadata(), fs::symlink_metadata(path)) {
-        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => false,
-    }
 }

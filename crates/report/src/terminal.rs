@@ -204,7 +204,7 @@ pub(crate) fn sentence(cause: &CauseReport) -> String {
 
 fn show_site(page: &mut Page, site: &Site) {
     let share = percent(site.fraction);
-    let hang = 4 + 9;
+    let hang = 4 + 8;
     let pad = 7_usize.saturating_sub(page.columns(&share));
     let indent = 4 + pad;
     let room = page.width - hang;
@@ -215,7 +215,7 @@ fn show_site(page: &mut Page, site: &Site) {
     };
     // No-break spaces keep a C++ or Rust name in one piece, whose middle may give way.
     let symbol = elide(&symbol.replace(' ', "\u{a0}"), room, page.ellipsis());
-    let mut head = vec![text(format!("{share}  ")), bold(symbol)];
+    let mut head = vec![text(format!("{share} ")), bold(symbol)];
     if let Some(file) = &site.file {
         let line = site.line.map_or(String::new(), |line| format!(":{line}"));
         let kept = room.saturating_sub(line.len());
@@ -225,7 +225,16 @@ fn show_site(page: &mut Page, site: &Site) {
         )));
     }
     page.paragraph(indent, hang, &head);
-    let details = site_details(site);
+    let mut details = site_details(site);
+    if let Some(module) = details.last_mut().filter(|_| !site.module.is_empty()) {
+        // The folder of a program or library is in the other outputs.
+        *module = site
+            .module
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+    }
     if !details.is_empty() {
         page.paragraph(hang, hang, &[dim(details.join(" · "))]);
     }
