@@ -1,7 +1,9 @@
 //! Which loops of real programs are taken for spin loops: a survey to be read by a person.
 //!
-//!     SPIN_SURVEY=/usr/bin/git:/lib/x86_64-linux-gnu/libc.so.6 \
-//!         cargo test --release -p amdahl-speedup --test spin_survey -- --ignored --nocapture
+//! ```text
+//! SPIN_SURVEY=/usr/bin/git:/lib/x86_64-linux-gnu/libc.so.6 \
+//!     cargo test --release -p amdahl-speedup --test spin_survey -- --ignored --nocapture
+//! ```
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -40,7 +42,9 @@ fn program(data: &[u8]) -> Program {
             && let Some(code) = bytes(symbol.address(), symbol.size())
         {
             let name = symbol.name().unwrap_or("?").to_owned();
-            functions.entry(symbol.address()).or_insert((name, code.to_vec()));
+            functions
+                .entry(symbol.address())
+                .or_insert((name, code.to_vec()));
         }
     }
     // Code without symbols: the gaps, in windows.
@@ -54,8 +58,13 @@ fn program(data: &[u8]) -> Program {
                 address = known + code.len() as u64;
                 continue;
             }
-            let next = functions.range(address..).next().map_or(u64::MAX, |(next, _)| *next);
-            let len = (next - address).min(start + data.len() as u64 - address).min(4096);
+            let next = functions
+                .range(address..)
+                .next()
+                .map_or(u64::MAX, |(next, _)| *next);
+            let len = (next - address)
+                .min(start + data.len() as u64 - address)
+                .min(4096);
             let code = bytes(address, len).unwrap_or_default().to_vec();
             functions.insert(address, (format!("?{address:x}"), code));
             address += len.max(1);
@@ -73,12 +82,15 @@ fn survey() {
         let Program { arch, functions } = program(&std::fs::read(path).expect("readable"));
         let fetch = |_: u64, address: u64| {
             let (start, (_, bytes)) = functions.range(..=address).next_back()?;
-            (address < start + bytes.len() as u64).then(|| Code { start: *start, bytes: bytes.clone() })
+            (address < start + bytes.len() as u64).then(|| Code {
+                start: *start,
+                bytes: bytes.clone(),
+            })
         };
         let mut detector = SpinDetector::new(arch);
         let (mut asked, mut spinning, mut found) = (0u64, 0u64, 0);
         let mut took = Duration::ZERO;
-        let mut slowest = Duration::ZERO;
+        let mut slowest = (Duration::ZERO, 0);
         for (&start, (name, bytes)) in &functions {
             let mut runs: Vec<(u64, u64)> = Vec::new();
             for ip in starts(arch, bytes, start) {
@@ -86,7 +98,7 @@ fn survey() {
                 let spins = detector.in_spin_loop(Place { module: 0, ip }, fetch);
                 let this = before.elapsed();
                 took += this;
-                slowest = slowest.max(this);
+                slowest = slowest.max((this, ip));
                 asked += 1;
                 if spins {
                     spinning += 1;
@@ -98,16 +110,20 @@ fn survey() {
             }
             found += runs.len();
             if verbose || !runs.is_empty() {
-                let runs: Vec<String> =
-                    runs.iter().map(|(a, b)| format!("{a:x}..{b:x} (+{:x}..{:x})", a - start, b - start)).collect();
+                let runs: Vec<String> = runs
+                    .iter()
+                    .map(|(a, b)| format!("{a:x}..{b:x} (+{:x}..{:x})", a - start, b - start))
+                    .collect();
                 println!("{name} {start:x} [{}]: {}", bytes.len(), runs.join(", "));
             }
         }
         println!(
             "{path}: {} functions, {asked} instructions, {spinning} in {found} spin loops, \
-             {} ns per instruction, slowest {slowest:?}",
+             {} ns per instruction, slowest {:?} at {:x}",
             functions.len(),
             took.as_nanos() / u128::from(asked.max(1)),
+            slowest.0,
+            slowest.1,
         );
     }
 }

@@ -6,7 +6,7 @@ use super::{Arch, Code, aarch64, x86_64};
 
 /// Code farther away than this from the instruction in question is not looked
 /// at: no spin loop is so long, and enormous functions stay cheap.
-const REACH_BYTES: u64 = 4 << 10;
+const REACH_BYTES: u64 = 2 << 10;
 /// Pieces of the same function elsewhere (`.cold` sections) that are looked at.
 const PIECES_MAX: usize = 4;
 /// Bound of the work on code with hundreds of nested loops.
@@ -129,8 +129,9 @@ impl<'a> Graph<'a> {
                 .iter()
                 .any(|piece| sets_up_frame(&piece.bytes[..piece.bytes.len().min(HEAD_BYTES)]));
 
-        insns.sort_by_key(|insn| insn.address);
-        insns.dedup_by_key(|insn| insn.address);
+        if !extra.is_empty() {
+            insns.sort_by_key(|insn| insn.address);
+        }
         let focus = insns.binary_search_by_key(&ip, |insn| insn.address).ok()?;
         let mut graph = Graph {
             arch,

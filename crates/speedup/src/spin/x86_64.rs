@@ -215,7 +215,11 @@ fn is_opaque(insn: &Instruction) -> bool {
     insn.is_string_instruction()
         || matches!(
             insn.mnemonic(),
-            Mnemonic::Syscall | Mnemonic::Sysenter | Mnemonic::Cpuid | Mnemonic::Int
+            Mnemonic::Syscall
+                | Mnemonic::Sysenter
+                | Mnemonic::Cpuid
+                | Mnemonic::Int
+                | Mnemonic::Xbegin
         )
 }
 
