@@ -1,0 +1,170 @@
+//! The command line as typed.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Finds what keeps a program from scaling and says how much each cause costs.
+#[derive(Debug, Parser)]
+#[command(version, about, after_help = EXIT_CODES, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  a result could not be written or read
+  2  the command line is wrong
+  3  the program could not be started, or failed in every run
+  4  the program failed in some runs; the rest was reported
+  5  interrupted; what was measured was reported
+  6  this machine does not let us measure";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program on 1..N CPUs and divide all the CPU time it owned among causes.
+    #[command(after_help = SCALE_EXAMPLES)]
+    Scale(Box<Scale>),
+    /// Compare two results: what changed, and is it more than noise?
+    #[command(after_help = "Examples:\n  amdahl compare before/ after/\n  amdahl compare --json a/result.json b/result.json")]
+    Compare(Compare),
+    /// Show a result again: as text, or as an HTML page.
+    #[command(after_help = "Examples:\n  amdahl report amdahl-sort/\n  amdahl report --html page.html amdahl-sort/")]
+    Report(Report),
+    /// What this machine lets us measure, what not, and how to allow it.
+    #[command(after_help = "Examples:\n  amdahl doctor\n  amdahl doctor --json")]
+    Doctor(Doctor),
+}
+
+const SCALE_EXAMPLES: &str = "\
+Examples:
+  amdahl scale -- sort --parallel={cpus} -S 2G words.txt -o /dev/null
+  amdahl scale --cpus 1,2,4,8 --runs 5 -- make -j{cpus}
+  amdahl scale --rate 'tps = ([0-9.]+)' -- pgbench -T 10 -c {cpus} -j {cpus} db
+  amdahl scale --for 10s -- ./server
+  amdahl scale --pid 4711 --for 10s
+  amdahl scale --json -- ./server-bench
+
+In the command, {cpus} is replaced by the number of CPUs. Programs that take their
+number of threads from the environment (OpenMP, Rayon, Go, Java, ...) are told by
+the usual variables unless --keep-env is given.";
+
+/// `amdahl scale`.
+#[derive(Debug, Args)]
+pub struct Scale {
+    /// CPU counts, e.g. 1,2,4,8 [default: 1, 2, 4, ... up to what is allowed]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub cpus: Vec<u32>,
+    /// Counted runs for each CPU count
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// Runs without the probe for each CPU count [default: as many as --runs]
+    #[arg(long, value_name = "N")]
+    pub bare_runs: Option<u32>,
+    /// Do not run once, uncounted, before the measured runs
+    #[arg(long)]
+    pub no_warmup: bool,
+    /// Use CPUs far from each other first (default: one cache after the other)
+    #[arg(long)]
+    pub spread: bool,
+    /// Thread counts beyond the CPUs: {cpus} becomes each factor times the largest count
+    #[arg(long, value_name = "FACTORS", value_delimiter = ',')]
+    pub oversubscribe: Vec<u32>,
+    /// Leave the environment as it is
+    #[arg(long)]
+    pub keep_env: bool,
+    /// End each run after this time: for programs that never end
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub duration: Option<std::time::Duration>,
+    /// Watch a running process instead of a command: one point, stack only
+    #[arg(long, value_name = "PID", conflicts_with_all = ["cpus", "oversubscribe", "rate"])]
+    pub pid: Option<u32>,
+    /// Regular expression whose first group is the work per second in the program's output
+    #[arg(long, value_name = "REGEX")]
+    pub rate: Option<String>,
+    /// On-CPU samples per CPU and second
+    #[arg(long, value_name = "HZ", default_value_t = 499, value_parser = clap::value_parser!(u32).range(10..=10_000))]
+    pub sample_hz: u32,
+    /// How to look inside: all that is allowed, or only what works without privileges
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub probe: ProbeKind,
+    /// Folder for the results [default: ./amdahl-PROGRAM]
+    #[arg(long, short, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
+    /// Print result.json to standard output instead of the report
+    #[arg(long)]
+    pub json: bool,
+    /// Do not write a folder
+    #[arg(long, conflicts_with = "output")]
+    pub no_output: bool,
+    /// Show the program's output
+    #[arg(long)]
+    pub show_output: bool,
+    /// No progress on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// The program and its arguments
+    #[arg(last = true, value_name = "COMMAND", required_unless_present = "pid")]
+    pub command: Vec<String>,
+}
+
+/// By what the workload is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ProbeKind {
+    /// BPF where allowed, else /proc.
+    Auto,
+    /// BPF or nothing.
+    Bpf,
+    /// Only what an ordinary user may read.
+    Proc,
+}
+
+/// `amdahl compare`.
+#[derive(Debug, Args)]
+pub struct Compare {
+    /// The earlier result: a folder or its result.json
+    pub before: PathBuf,
+    /// The later result
+    pub after: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `amdahl report`.
+#[derive(Debug, Args)]
+pub struct Report {
+    /// A result: a folder or its result.json
+    pub result: PathBuf,
+    /// Write an HTML page to this file instead
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// `amdahl doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn duration(text: &str) -> Result<std::time::Duration, String> {
+    let number = text.trim_end_matches(char::is_alphabetic);
+    let factor = match &text[number.len()..] {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        unit => return Err(format!("unknown unit {unit:?}; use ms, s, min or h, e.g. 10s")),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| "expected a time such as 10s".to_owned())? * factor;
+    if !(0.01..=31_536_000.0).contains(&seconds) {
+        return Err("the time must be between 10ms and a year".to_owned());
+    }
+    Ok(std::time::Duration::from_secs_f64(seconds))
+}

@@ -1,0 +1,303 @@
+//! Which code each cause is charged to, and one line in plain words about it.
+
+use std::collections::HashMap;
+
+use amdahl_probe::bpf::{Decoded, Decoder};
+use amdahl_report::schema::{CauseReport, SampleRow, Site};
+use amdahl_speedup::cause::Cause;
+use amdahl_speedup::event::{CallStack, Frame, StackId, Tid};
+use amdahl_speedup::partition::{Activity, ChargeKey, HYPERVISOR, INTERRUPTS, QUOTA, RunPartition};
+use amdahl_speedup::stack::{Stack, UserGrowth, function_id};
+use amdahl_speedup::wait::is_runtime;
+
+use super::run::Probed;
+
+/// A charge with its place.
+#[derive(Clone, Debug)]
+struct Piece {
+    cause: Cause,
+    tid: Tid,
+    stack: Option<StackId>,
+    object: u64,
+    ns: f64,
+    count: u64,
+}
+
+const SITES_MAX: usize = 20;
+
+/// All charges of a run, on and off CPU, by cause. `growth` is that of the whole point.
+fn pieces(partition: &RunPartition, decoded: &Decoded, growth: &UserGrowth, stack: &Stack) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut push = |cause, tid, stack, object, ns, count| {
+        if ns > 0.0 {
+            pieces.push(Piece { cause, tid, stack, object, ns, count });
+        }
+    };
+    for (&ChargeKey { cause, tid, stack, object }, charge) in &partition.off {
+        push(cause, tid, stack, object, charge.ns, charge.count);
+    }
+    let function = |id: StackId| {
+        let stack = decoded.stacks.get(id.0 as usize);
+        let frame = stack.and_then(|stack| stack.user.first());
+        function_id(frame.map_or("", |frame| frame.symbol.as_str()))
+    };
+    let mut user: HashMap<u64, f64> = HashMap::new();
+    for (&(activity, _, id), charge) in &partition.on {
+        if activity == Activity::User {
+            *user.entry(function(id)).or_default() += charge.ns;
+        }
+    }
+    let share = |cause| stack.get(cause);
+    let kernel_total: f64 = partition
+        .on
+        .iter()
+        .filter(|((activity, ..), _)| *activity == Activity::Kernel)
+        .map(|(_, charge)| charge.ns)
+        .sum();
+    for (&(activity, tid, id), charge) in &partition.on {
+        let (ns, count) = (charge.ns, charge.count);
+        match activity {
+            Activity::User => {
+                let function = function(id);
+                let (extra, slow) = growth.functions.get(&function).copied().unwrap_or_default();
+                let part = ns / user[&function].max(1.0);
+                let extra = if share(Cause::ExtraWork) > 0.0 { (extra * part).max(0.0).min(ns) } else { 0.0 };
+                let slow = if share(Cause::SlowWork) > 0.0 { (slow * part).max(0.0).min(ns - extra) } else { 0.0 };
+                push(Cause::ExtraWork, tid, Some(id), 0, extra, count);
+                push(Cause::SlowWork, tid, Some(id), 0, slow, count);
+                push(Cause::Work, tid, Some(id), 0, ns - extra - slow, count);
+            }
+            Activity::UserSpin => push(Cause::UserSpin, tid, Some(id), 0, ns, count),
+            Activity::PageFault => push(Cause::PageFault, tid, Some(id), 0, ns, count),
+            Activity::KernelLock => push(Cause::KernelLock, tid, Some(id), 0, ns, count),
+            Activity::MmapLock => push(Cause::MmapLock, tid, Some(id), 0, ns, count),
+            Activity::Interrupt => push(Cause::Stolen, tid, Some(id), INTERRUPTS, ns, count),
+            Activity::Kernel => {
+                let capacity = partition.capacity_ns();
+                let extra = (share(Cause::ExtraKernel) * capacity / kernel_total.max(1.0)).min(1.0);
+                push(Cause::ExtraKernel, tid, Some(id), 0, ns * extra, count);
+                push(Cause::Work, tid, Some(id), 0, ns * (1.0 - extra), count);
+            }
+        }
+    }
+    pieces
+}
+
+fn thread_names(decoded: &Decoded, tid: Tid) -> (String, String, Tid) {
+    match decoded.threads.get(&tid) {
+        Some(thread) => {
+            let process = decoded.threads.get(&thread.pid).map_or(&thread.name, |main| &main.name);
+            (process.clone(), thread.name.clone(), thread.pid)
+        }
+        None if tid == 0 => Default::default(),
+        None => (String::new(), format!("[{tid}]"), tid),
+    }
+}
+
+fn object_text(decoded: &Decoded, cause: Cause, object: u64) -> String {
+    match (cause, object) {
+        (Cause::Stolen, QUOTA) => "CPU quota".to_owned(),
+        (Cause::Stolen, HYPERVISOR) => "hypervisor".to_owned(),
+        (Cause::Stolen, INTERRUPTS) => "interrupts".to_owned(),
+        (_, 0) => String::new(),
+        (Cause::Stolen, tid) => match decoded.others.get(&(tid as Tid)) {
+            Some(name) => format!("{name} [{tid}]"),
+            None => format!("thread {tid}"),
+        },
+        (Cause::Partner | Cause::Io, tid) if tid < 1 << 22 => {
+            let name = decoded.threads.get(&(tid as Tid)).map(|thread| &thread.name);
+            match name.or_else(|| decoded.others.get(&(tid as Tid))) {
+                Some(name) => format!("woken by {name} [{tid}]"),
+                None => format!("woken by thread {tid}"),
+            }
+        }
+        (Cause::LockWait | Cause::Barrier | Cause::KernelLock | Cause::MmapLock, address) => {
+            format!("lock {address:#x}")
+        }
+        _ => String::new(),
+    }
+}
+
+/// The frame that a reader should look at: the innermost of the program's own code.
+fn own_frame(stack: &CallStack) -> Option<&Frame> {
+    let named = |frame: &&Frame| !frame.symbol.is_empty() && frame.symbol != "[unknown]";
+    stack
+        .user
+        .iter()
+        .filter(named)
+        .find(|frame| !is_runtime(frame))
+        .or_else(|| stack.user.iter().find(named))
+        .or(stack.kernel.first())
+}
+
+fn frames(stack: &CallStack) -> Vec<String> {
+    stack.kernel.iter().chain(&stack.user).map(|frame| frame.symbol.clone()).collect()
+}
+
+/// The causes of one point in falling order without `work`, with their sites.
+pub fn causes(
+    run: &Probed,
+    decoder: &mut Decoder,
+    growth: &UserGrowth,
+    stack: &Stack,
+) -> Vec<CauseReport> {
+    let pieces = pieces(&run.partition, &run.decoded, growth, stack);
+    let mut reports: Vec<CauseReport> = Cause::ALL
+        .into_iter()
+        .filter(|&cause| cause != Cause::Work && stack.get(cause) > 0.0005)
+        .map(|cause| {
+            let mine: Vec<&Piece> = pieces.iter().filter(|piece| piece.cause == cause).collect();
+            let sites = sites(run, decoder, cause, &mine, stack.get(cause));
+            CauseReport {
+                id: cause.id().to_owned(),
+                fraction: stack.get(cause),
+                text: text(cause, stack.get(cause), sites.first(), growth),
+                sites,
+            }
+        })
+        .collect();
+    reports.sort_by(|a, b| b.fraction.total_cmp(&a.fraction));
+    reports
+}
+
+fn sites(
+    run: &Probed,
+    decoder: &mut Decoder,
+    cause: Cause,
+    pieces: &[&Piece],
+    fraction: f64,
+) -> Vec<Site> {
+    let total: f64 = pieces.iter().map(|piece| piece.ns).sum();
+    if total <= 0.0 {
+        return Vec::new();
+    }
+    // Grouped by stack first: few of many thousand stacks are ever named in full.
+    let mut by_stack: HashMap<Option<StackId>, (f64, &Piece)> = HashMap::new();
+    for piece in pieces {
+        let group = by_stack.entry(piece.stack).or_insert((0.0, piece));
+        group.0 += piece.ns;
+        if piece.ns > group.1.ns {
+            group.1 = piece;
+        }
+    }
+    let mut ranked: Vec<_> = by_stack.into_iter().collect();
+    ranked.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
+    ranked.truncate(400);
+    let mut sites: HashMap<(String, String, String), (Site, f64)> = HashMap::new();
+    for (id, (ns, piece)) in ranked {
+        let stack = id.map(|id| decoder.full(&run.decoded, id));
+        let (process, thread, _) = thread_names(&run.decoded, piece.tid);
+        let frame = stack.as_ref().and_then(own_frame);
+        let object = object_text(&run.decoded, cause, piece.object);
+        let symbol = frame.map_or_else(|| object.clone(), |frame| frame.symbol.clone());
+        let shown = fraction * ns / total;
+        let seconds = shown * run.partition.capacity_ns() * 1e-9;
+        let key = (symbol.clone(), process.clone(), if frame.is_none() { object.clone() } else { String::new() });
+        let entry = sites.entry(key).or_insert_with(|| {
+            let site = Site {
+                symbol,
+                file: frame.and_then(|frame| frame.file.clone()),
+                line: frame.and_then(|frame| frame.line),
+                module: frame.map(|frame| frame.module.clone()).unwrap_or_default(),
+                stack: stack.as_ref().map(frames).unwrap_or_default(),
+                process,
+                thread,
+                object,
+                ..Site::default()
+            };
+            (site, ns)
+        });
+        entry.0.fraction += shown;
+        entry.0.seconds += seconds;
+    }
+    let mut sites: Vec<Site> = sites.into_values().map(|(site, _)| site).collect();
+    sites.sort_by(|a, b| b.fraction.total_cmp(&a.fraction));
+    sites.truncate(SITES_MAX);
+    sites
+}
+
+fn text(cause: Cause, fraction: f64, top: Option<&Site>, growth: &UserGrowth) -> String {
+    use amdahl_speedup::stack::ToldBy;
+    let percent = format!("{:.1} %", fraction * 100.0);
+    let at = match top {
+        Some(site) if !site.symbol.is_empty() => {
+            let place = match (&site.file, site.line) {
+                (Some(file), Some(line)) => {
+                    format!(" ({}:{line})", file.rsplit('/').next().unwrap_or(file))
+                }
+                _ => String::new(),
+            };
+            format!(", most in {}{place}", site.symbol)
+        }
+        _ => String::new(),
+    };
+    let by = top.map_or("", |site| site.object.as_str());
+    let by = if by.is_empty() { String::new() } else { format!(", {by}") };
+    match cause {
+        Cause::ExtraWork => format!("{percent} went to code that one CPU does not run, or runs less often{at}."),
+        Cause::SlowWork => {
+            let how = match growth.told_by {
+                ToldBy::Instructions => "by instruction counts",
+                ToldBy::Progress => "by the speed of its loops; no instruction counter here",
+                ToldBy::Nothing => "growth of user time; no instruction counter here, so it may be extra work",
+            };
+            format!("{percent} because the same code runs slower ({how}): caches, memory, shared lines{at}.")
+        }
+        Cause::ExtraKernel => format!("{percent} is kernel time that one CPU does not need{at}."),
+        Cause::PageFault => format!("{percent} is time in page faults that one CPU does not need{at}."),
+        Cause::UserSpin => format!("{percent} was burnt in spin loops{at}."),
+        Cause::KernelLock => format!("{percent} was spent on locks inside the kernel{at}{by}."),
+        Cause::MmapLock => format!("{percent} was spent on the address-space lock (mmap, munmap, page faults){at}."),
+        Cause::LockWait => format!("{percent} idle while threads waited for a lock{at}{by}."),
+        Cause::Barrier => format!("{percent} idle while threads waited for others at a barrier{at}."),
+        Cause::Partner => format!("{percent} idle while threads waited for another thread or process{at}{by}."),
+        Cause::Serial => format!("{percent} idle because fewer threads had work than there are CPUs; meanwhile ran{}.", at.trim_start_matches(", most in").to_owned() + if at.is_empty() { " nothing of the program" } else { "" }),
+        Cause::Io => format!("{percent} idle while threads waited for storage or an outside peer{at}{by}."),
+        Cause::Sleep => format!("{percent} idle while threads slept until a timer{at}."),
+        Cause::Placement => format!("{percent} idle although a thread was ready to run on a busy CPU{at}."),
+        Cause::Stolen => format!("{percent} was taken away{by}."),
+        Cause::Unexplained => format!("{percent} could not be explained{at}."),
+        _ => format!("{percent}{at}."),
+    }
+}
+
+/// Rows for the Parquet file.
+pub fn rows(run: &Probed, decoder: &mut Decoder, growth: &UserGrowth, stack: &Stack, cpus: u32, number: u32, full: bool) -> Vec<SampleRow> {
+    let pieces = pieces(&run.partition, &run.decoded, growth, stack);
+    let mut known: HashMap<StackId, (Frame, String)> = HashMap::new();
+    let mut rows = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        let (process, thread, pid) = thread_names(&run.decoded, piece.tid);
+        let (frame, stack) = match piece.stack {
+            Some(id) => known
+                .entry(id)
+                .or_insert_with(|| {
+                    let stack = if full {
+                        decoder.full(&run.decoded, id)
+                    } else {
+                        (*run.decoded.stacks[id.0 as usize]).clone()
+                    };
+                    (own_frame(&stack).cloned().unwrap_or_default(), frames(&stack).join(";"))
+                })
+                .clone(),
+            None => Default::default(),
+        };
+        rows.push(SampleRow {
+            cpus,
+            run: number,
+            pid,
+            tid: piece.tid,
+            process,
+            thread,
+            cause: piece.cause.id().to_owned(),
+            charged_ns: piece.ns as u64,
+            count: piece.count,
+            symbol: frame.symbol,
+            file: frame.file.unwrap_or_default(),
+            line: frame.line.unwrap_or(0),
+            stack,
+            object: object_text(&run.decoded, piece.cause, piece.object),
+        });
+    }
+    rows
+}

@@ -1,0 +1,287 @@
+//! `amdahl scale`: plan, run, analyse, show.
+
+mod cgroup;
+mod child;
+mod explain;
+mod interrupt;
+mod output;
+mod plan;
+mod progress;
+mod run;
+mod summary;
+
+use amdahl_probe::bpf::{Decoder, Recorder, Settings};
+use amdahl_report::schema::{Notice, RunFailure, ScaleResult, Source};
+
+use crate::cli::{ProbeKind, Scale};
+use crate::failure::Failure;
+use interrupt::Interrupt;
+use plan::{Plan, knobs};
+use progress::Progress;
+use run::{Bare, Probed, ProbedError, Workload};
+
+/// All runs of one point.
+#[derive(Default)]
+pub struct PointRuns {
+    probed: Vec<Probed>,
+    bare: Vec<Bare>,
+}
+
+/// What a sweep has measured.
+pub struct Sweep {
+    plan: Plan,
+    points: Vec<PointRuns>,
+    failures: Vec<RunFailure>,
+    notices: Vec<Notice>,
+    sources: Vec<Source>,
+    env: Vec<(String, String)>,
+    partial: bool,
+    decoder: Decoder,
+}
+
+const STRETCHES_MAX: usize = 200_000;
+
+/// Runs the sweep and reports it. Returns the exit code.
+pub fn main(scale: &Scale) -> Result<u8, Failure> {
+    let rate = scale
+        .rate
+        .as_deref()
+        .map(regex::Regex::new)
+        .transpose()
+        .map_err(|error| Failure::usage(format!("--rate: {error}")))?;
+    if rate.as_ref().is_some_and(|rate| rate.captures_len() < 2) {
+        return Err(Failure::usage(
+            "--rate: the expression needs a group around the number, e.g. 'tps = ([0-9.]+)'".to_owned(),
+        ));
+    }
+    let interrupt = Interrupt::catch();
+    let removed = cgroup::clean_up_after_the_killed();
+    let plan = Plan::new(scale)?;
+    let target = output::Target::new(scale)?;
+    let env = knobs(scale.keep_env);
+    let (recorder, sources) = open_recorder(scale, &plan)?;
+    let mut sweep = Sweep {
+        points: plan.points.iter().map(|_| PointRuns::default()).collect(),
+        failures: Vec::new(),
+        notices: Vec::new(),
+        sources,
+        env,
+        partial: false,
+        decoder: Decoder::new(),
+        plan,
+    };
+    if removed > 0 {
+        sweep.notice("cleaned-up", format!("Removed {removed} control groups that a killed run had left."));
+    }
+    for (code, text) in std::mem::take(&mut sweep.plan.notices) {
+        sweep.notice(code, text);
+    }
+    sweep.measure(scale, rate.as_ref(), &interrupt, recorder)?;
+    let summary = summary::summarise(&mut sweep, scale);
+    let folder = target.write(&summary, &sweep)?;
+    output::show(scale, &summary.result, folder.as_deref());
+    Ok(exit_code(&summary.result))
+}
+
+fn exit_code(result: &ScaleResult) -> u8 {
+    if result.partial {
+        5
+    } else if !result.failures.is_empty() {
+        4
+    } else {
+        0
+    }
+}
+
+fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<Source>), Failure> {
+    let source = |what: &str, how: &str, missing: &str, remedy: &str| Source {
+        what: what.to_owned(),
+        how: how.to_owned(),
+        missing: missing.to_owned(),
+        remedy: remedy.to_owned(),
+    };
+    if scale.probe == ProbeKind::Proc {
+        return Ok((None, vec![source("scheduling", "/proc", "", "")]));
+    }
+    let cpus: Vec<u32> = plan.allowed.iter().collect();
+    let settings = Settings {
+        cpus,
+        sample_hz: scale.sample_hz,
+        ring_bytes: 256 << 20,
+        clock_hz: clock_hz(),
+    };
+    match Recorder::new(&settings) {
+        Ok(recorder) => {
+            let mut sources = vec![
+                source("scheduling", "bpf", "", ""),
+                source("user and kernel stacks", "bpf", "", ""),
+            ];
+            sources.push(if recorder.counts_instructions() {
+                source("instructions", "perf events", "", "")
+            } else {
+                source(
+                    "instructions",
+                    "missing",
+                    "There are no hardware counters: extra-work and slow-work are told apart by \
+                     how fast loops make progress, and code is sampled by a clock that is blind \
+                     while interrupts are off.",
+                    "On a virtual machine, ask for a virtual PMU; on bare metal see amdahl doctor.",
+                )
+            });
+            Ok((Some(recorder), sources))
+        }
+        Err(error) if scale.probe == ProbeKind::Bpf => Err(Failure::machine(format!(
+            "--probe bpf: {error}. Run as root, or give the program CAP_BPF, CAP_PERFMON and \
+             CAP_SYS_RESOURCE; see amdahl doctor"
+        ))),
+        Err(error) => Ok((
+            None,
+            vec![source(
+                "scheduling",
+                "/proc",
+                &format!("BPF cannot be used ({error}): waits are sampled from /proc, code is not named."),
+                "Run as root, or give the program CAP_BPF and CAP_PERFMON.",
+            )],
+        )),
+    }
+}
+
+/// The clock rate, for the sampling period. A wrong one only changes how many samples there are.
+fn clock_hz() -> u64 {
+    let read = |path| std::fs::read_to_string(path).ok();
+    let max = read("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+        .and_then(|khz| khz.trim().parse::<u64>().ok())
+        .map(|khz| khz * 1000);
+    let from_cpuinfo = || {
+        let text = read("/proc/cpuinfo")?;
+        let line = text.lines().find(|line| line.starts_with("cpu MHz"))?;
+        line.rsplit(' ').next()?.parse::<f64>().ok().map(|mhz| (mhz * 1e6) as u64)
+    };
+    max.or_else(from_cpuinfo).unwrap_or(2_500_000_000)
+}
+
+impl Sweep {
+    fn notice(&mut self, code: &str, text: String) {
+        self.notices.push(Notice { code: code.to_owned(), text });
+    }
+
+    fn fail(&mut self, cpus: u32, run: u32, what: String) {
+        self.failures.push(RunFailure { cpus, run, what });
+    }
+
+    /// All runs, interleaved over the points so that drift hits all alike.
+    fn measure(
+        &mut self,
+        scale: &Scale,
+        rate: Option<&regex::Regex>,
+        interrupt: &Interrupt,
+        mut recorder: Option<Recorder>,
+    ) -> Result<(), Failure> {
+        let env = self.env.clone();
+        let workload = Workload {
+            command: &scale.command,
+            env: &env,
+            duration: scale.duration,
+            rate,
+            show_output: scale.show_output,
+            interrupt,
+        };
+        let points = self.plan.points.clone();
+        let bare_runs = scale.bare_runs.unwrap_or(scale.runs);
+        let rounds = scale.runs.max(bare_runs);
+        let total = points.len() as u32 * (scale.runs + bare_runs) + u32::from(!scale.no_warmup);
+        let mut progress = Progress::new(total, scale.quiet);
+        let mut serial = 0;
+        if let (false, Some(last)) = (scale.no_warmup, points.last()) {
+            progress.step("warm-up", last.threads);
+            if let Err(error) = workload.bare(&last.cpus, last.threads, serial) {
+                return Err(Failure::program(error.to_string()));
+            }
+        }
+        'rounds: for round in 1..=rounds {
+            for (at, point) in points.iter().enumerate() {
+                // In turn, so that neither kind always comes second.
+                let mut kinds = [true, false];
+                if round % 2 == 0 {
+                    kinds.reverse();
+                }
+                for with_probe in kinds {
+                    if interrupt.asked() {
+                        self.partial = true;
+                        break 'rounds;
+                    }
+                    let wanted = if with_probe { scale.runs } else { bare_runs };
+                    if round > wanted {
+                        continue;
+                    }
+                    serial += 1;
+                    let what = if with_probe { "with probe" } else { "bare" };
+                    progress.step(what, point.threads);
+                    let result = match (with_probe, &mut recorder) {
+                        (true, Some(recorder)) => {
+                            let is_largest = at + 1 == points.len();
+                            let stretches = if is_largest { STRETCHES_MAX } else { 0 };
+                            workload
+                                .probed(&point.cpus, point.threads, serial, recorder, &mut self.decoder, stretches)
+                                .map(|probed| {
+                                    let ended = probed.ended.clone();
+                                    self.points[at].probed.push(probed);
+                                    ended
+                                })
+                        }
+                        _ => workload
+                            .bare(&point.cpus, point.threads, serial)
+                            .map_err(ProbedError::Start)
+                            .map(|bare| {
+                                let ended = bare.ended.clone();
+                                self.points[at].bare.push(bare);
+                                ended
+                            }),
+                    };
+                    let cpus = point.cpus.len() as u32;
+                    match result {
+                        Ok(ended) => {
+                            progress.done(ended.wall.as_secs_f64());
+                            if interrupt.asked() {
+                                // Cut short: not a measurement.
+                                self.partial = true;
+                                if with_probe && recorder.is_some() {
+                                    self.points[at].probed.pop();
+                                } else {
+                                    self.points[at].bare.pop();
+                                }
+                                break 'rounds;
+                            }
+                            if let Err(what) = &ended.outcome {
+                                let last = ended.stderr.trim_end().lines().last().unwrap_or("");
+                                let said = if last.is_empty() { String::new() } else { format!(": {last}") };
+                                self.fail(cpus, round, format!("{what}{said}"));
+                                if with_probe && recorder.is_some() {
+                                    self.points[at].probed.pop();
+                                } else {
+                                    self.points[at].bare.pop();
+                                }
+                            }
+                        }
+                        Err(ProbedError::Start(error)) => {
+                            return Err(Failure::program(error.to_string()));
+                        }
+                        Err(ProbedError::Record(error)) => {
+                            return Err(Failure::machine(error.to_string()));
+                        }
+                    }
+                }
+            }
+        }
+        progress.finish();
+        let nothing = self.points.iter().all(|point| point.probed.is_empty() && point.bare.is_empty());
+        if nothing {
+            let why = self.failures.first().map_or_else(
+                || "interrupted before the first run ended".to_owned(),
+                |failure| format!("it failed in every run; with {} CPUs: {}", failure.cpus, failure.what),
+            );
+            return Err(Failure::program(format!("{}: {why}", scale.command[0])));
+        }
+        Ok(())
+    }
+}

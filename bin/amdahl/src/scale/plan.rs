@@ -1,0 +1,153 @@
+//! What the flags of `amdahl scale` mean on this machine.
+
+use amdahl_topology::{CpuSet, Order, Quota, Topology};
+
+use crate::cli::Scale;
+use crate::failure::Failure;
+
+/// One point of the sweep.
+#[derive(Clone, Debug)]
+pub struct PlannedPoint {
+    /// CPUs it runs on.
+    pub cpus: CpuSet,
+    /// What `{cpus}` becomes.
+    pub threads: u32,
+}
+
+/// What will be done.
+#[derive(Debug)]
+pub struct Plan {
+    /// The machine.
+    pub topology: Topology,
+    /// CPUs we may use.
+    pub allowed: CpuSet,
+    /// CPU quota, if any.
+    pub quota: Option<Quota>,
+    /// In rising order.
+    pub points: Vec<PlannedPoint>,
+    /// Things the user should know.
+    pub notices: Vec<(&'static str, String)>,
+    /// `{cpus}` occurs in the command.
+    pub has_placeholder: bool,
+}
+
+const KNOBS: &[(&str, &str)] = &[
+    ("OMP_NUM_THREADS", "{cpus}"),
+    ("OPENBLAS_NUM_THREADS", "{cpus}"),
+    ("MKL_NUM_THREADS", "{cpus}"),
+    ("BLIS_NUM_THREADS", "{cpus}"),
+    ("NUMEXPR_NUM_THREADS", "{cpus}"),
+    ("NUMBA_NUM_THREADS", "{cpus}"),
+    ("JULIA_NUM_THREADS", "{cpus}"),
+    ("POLARS_MAX_THREADS", "{cpus}"),
+    ("RAYON_NUM_THREADS", "{cpus}"),
+    ("TOKIO_WORKER_THREADS", "{cpus}"),
+    ("GOMAXPROCS", "{cpus}"),
+    ("CARGO_BUILD_JOBS", "{cpus}"),
+    ("CMAKE_BUILD_PARALLEL_LEVEL", "{cpus}"),
+    ("DOTNET_PROCESSOR_COUNT", "{cpus}"),
+    ("JAVA_TOOL_OPTIONS", "-XX:ActiveProcessorCount={cpus}"),
+];
+
+/// The environment variables that tell programs their number of threads.
+pub fn knobs(keep: bool) -> Vec<(String, String)> {
+    if keep {
+        return Vec::new();
+    }
+    let with_ours = |&(name, value): &(&str, &str)| {
+        let value = match (name, std::env::var(name)) {
+            ("JAVA_TOOL_OPTIONS", Ok(before)) if !before.is_empty() => format!("{before} {value}"),
+            _ => value.to_owned(),
+        };
+        (name.to_owned(), value)
+    };
+    KNOBS.iter().map(with_ours).collect()
+}
+
+/// Replaces `{cpus}`.
+pub fn fill(text: &str, threads: u32) -> String {
+    text.replace("{cpus}", &threads.to_string())
+}
+
+impl Plan {
+    /// Looks at the machine and decides.
+    pub fn new(scale: &Scale) -> Result<Plan, Failure> {
+        let allowed = amdahl_topology::allowed().map_err(|error| Failure::machine(error.to_string()))?;
+        let topology = Topology::read()
+            .ok()
+            .or_else(|| Topology::flat(&allowed))
+            .ok_or_else(|| Failure::machine("no CPU is known".to_owned()))?;
+        let quota = amdahl_topology::quota().ok().flatten();
+        let mut notices = Vec::new();
+        let max = allowed.len() as u32;
+        let order = topology.sweep_order(if scale.spread { Order::Spread } else { Order::Compact }, &allowed);
+        let mut counts = if scale.cpus.is_empty() {
+            amdahl_topology::sweep_counts(max, &topology)
+        } else {
+            scale.cpus.clone()
+        };
+        counts.sort_unstable();
+        counts.dedup();
+        if counts.contains(&0) {
+            return Err(Failure::usage("--cpus: 0 CPUs cannot run anything; counts begin at 1".to_owned()));
+        }
+        if let Some(&above) = counts.iter().find(|&&count| count > max) {
+            return Err(Failure::usage(format!(
+                "--cpus: {above} CPUs asked for, but only {max} are allowed here ({allowed}); \
+                 leave it out, or use --oversubscribe for more threads than CPUs"
+            )));
+        }
+        if counts.first() != Some(&1) {
+            notices.push((
+                "no-one-cpu-run",
+                format!(
+                    "There is no run on one CPU: work, extra-work, slow-work and the speedup are \
+                     relative to {} CPUs. Add 1 to --cpus for the usual meaning.",
+                    counts.first().copied().unwrap_or(1)
+                ),
+            ));
+        }
+        if let Some(quota) = &quota {
+            if quota.cpus < f64::from(*counts.last().unwrap_or(&1)) {
+                notices.push((
+                    "quota",
+                    format!(
+                        "A control group allows {:.2} CPUs' worth of time ({}): beyond that, runs \
+                         are throttled, which is shown as stolen.",
+                        quota.cpus,
+                        quota.source.display()
+                    ),
+                ));
+            }
+        }
+        let has_placeholder = scale.command.iter().any(|arg| arg.contains("{cpus}"));
+        if !has_placeholder && scale.pid.is_none() {
+            notices.push((
+                "no-placeholder",
+                if scale.keep_env {
+                    "The command has no {cpus} and --keep-env leaves the environment alone: the \
+                     program is only confined to fewer CPUs."
+                        .to_owned()
+                } else {
+                    "The command has no {cpus}: its number of threads is set by the usual \
+                     environment variables (OMP_NUM_THREADS, GOMAXPROCS, ...) and the CPUs it may \
+                     use. If it takes the number elsewhere, put {cpus} there."
+                        .to_owned()
+                },
+            ));
+        }
+        let mut points: Vec<PlannedPoint> = counts
+            .iter()
+            .map(|&count| PlannedPoint {
+                cpus: order.iter().take(count as usize).copied().collect(),
+                threads: count,
+            })
+            .collect();
+        if let Some(last) = points.last().cloned() {
+            for &factor in scale.oversubscribe.iter().filter(|&&factor| factor > 1) {
+                points.push(PlannedPoint { threads: last.threads * factor, ..last.clone() });
+            }
+        }
+        Ok(Plan { topology, allowed, quota, points, notices, has_placeholder })
+    }
+}

@@ -1,0 +1,52 @@
+//! Progress on standard error, only where a person looks.
+
+use std::io::{IsTerminal, Write};
+
+/// Counts the runs.
+pub struct Progress {
+    total: u32,
+    at: u32,
+    shown: bool,
+    live: bool,
+    begun: std::time::Instant,
+}
+
+impl Progress {
+    /// Of `total` runs.
+    pub fn new(total: u32, quiet: bool) -> Progress {
+        let live = std::io::stderr().is_terminal();
+        Progress { total, at: 0, shown: !quiet, live, begun: std::time::Instant::now() }
+    }
+
+    /// A run begins.
+    pub fn step(&mut self, what: &str, threads: u32) {
+        self.at += 1;
+        if !self.shown {
+            return;
+        }
+        let left = if self.at > 2 {
+            let each = self.begun.elapsed().as_secs_f64() / f64::from(self.at - 1);
+            format!(", about {:.0} s left", each * f64::from(self.total + 1 - self.at))
+        } else {
+            String::new()
+        };
+        let line = format!("run {}/{}: {threads} CPUs, {what}{left}", self.at, self.total);
+        let mut err = anstream::stderr().lock();
+        let _ = if self.live { write!(err, "\r\x1b[K{line}") } else { write!(err, "{line}") };
+        let _ = err.flush();
+    }
+
+    /// It took `seconds`.
+    pub fn done(&mut self, seconds: f64) {
+        if self.shown && !self.live {
+            let _ = writeln!(anstream::stderr(), ": {seconds:.2} s");
+        }
+    }
+
+    /// All runs are made.
+    pub fn finish(&mut self) {
+        if self.shown && self.live {
+            let _ = write!(anstream::stderr(), "\r\x1b[K");
+        }
+    }
+}

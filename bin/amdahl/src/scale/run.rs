@@ -1,0 +1,218 @@
+//! One run: started, confined, watched, analysed.
+
+use std::time::{Duration, Instant};
+
+use amdahl_probe::bpf::{Decoded, Decoder, Recorder};
+use amdahl_speedup::event::Event;
+use amdahl_speedup::partition::{Partition, RunPartition};
+use amdahl_speedup::stack::Measured;
+use amdahl_topology::{CpuSet, Throttle};
+
+use super::cgroup::Group;
+use super::child::{Child, Command, Ended, StartError};
+use super::interrupt::Interrupt;
+
+/// What every run of a sweep shares.
+pub struct Workload<'a> {
+    /// Program and arguments with `{cpus}` in them.
+    pub command: &'a [String],
+    /// Environment with `{cpus}` in it.
+    pub env: &'a [(String, String)],
+    /// End each run after this time.
+    pub duration: Option<Duration>,
+    /// Work per second in the program's output.
+    pub rate: Option<&'a regex::Regex>,
+    /// Pass the program's output on.
+    pub show_output: bool,
+    /// Ctrl-C.
+    pub interrupt: &'a Interrupt,
+}
+
+/// A run with the probe.
+pub struct Probed {
+    /// How it ended.
+    pub ended: Ended,
+    /// Where its capacity went.
+    pub partition: RunPartition,
+    /// The same, condensed for comparison.
+    pub measured: Measured,
+    /// Stacks and names.
+    pub decoded: Decoded,
+    /// Work per second.
+    pub rate: Option<f64>,
+    /// Seconds spent on the analysis.
+    pub analysis_s: f64,
+    /// In a control group of this version.
+    pub group: Option<&'static str>,
+    /// Processes that were still there at its end.
+    pub left: usize,
+}
+
+/// A run without the probe.
+pub struct Bare {
+    /// How it ended.
+    pub ended: Ended,
+    /// Work per second.
+    pub rate: Option<f64>,
+}
+
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Steal time of the CPUs in nanoseconds, as the hypervisor reports it.
+fn steal_ns(cpus: &CpuSet) -> u64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks: u64 = stat
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.strip_prefix("cpu")?.split_whitespace();
+            let cpu: u32 = fields.next()?.parse().ok()?;
+            cpus.contains(cpu).then(|| fields.nth(7)?.parse::<u64>().ok())?
+        })
+        .sum();
+    ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second())
+}
+
+impl Workload<'_> {
+    fn start(&self, cpus: &CpuSet, threads: u32, group: Option<&Group>) -> Result<Child, StartError> {
+        let args: Vec<String> =
+            self.command.iter().map(|arg| super::plan::fill(arg, threads)).collect();
+        let env: Vec<(String, String)> = self
+            .env
+            .iter()
+            .map(|(name, value)| (name.clone(), super::plan::fill(value, threads)))
+            .collect();
+        let procs = group.map(Group::procs);
+        Child::start(&Command {
+            args: &args,
+            env: &env,
+            cpus,
+            cgroup_procs: procs.as_deref(),
+            keep_stdout: self.rate.is_some(),
+            show_output: self.show_output,
+        })
+    }
+
+    fn rate_of(&self, ended: &Ended) -> Option<f64> {
+        let text = format!("{}\n{}", ended.stdout, ended.stderr);
+        let found = self.rate?.captures_iter(&text).last()?;
+        found.get(1)?.as_str().parse().ok()
+    }
+
+    fn wait(&self, child: Child, group: &mut Option<Group>) -> Result<(Ended, usize), StartError> {
+        let mut left = 0;
+        let ended = child.run(&self.command[0], self.duration, || self.interrupt.asked(), || {
+            left = group.as_ref().map_or(0, |group| group.left().len());
+            drop(group.take());
+        })?;
+        Ok((ended, left))
+    }
+
+    /// Runs without looking inside.
+    pub fn bare(&self, cpus: &CpuSet, threads: u32, serial: u32) -> Result<Bare, StartError> {
+        let mut group = Group::new(cpus, serial);
+        let child = self.start(cpus, threads, group.as_ref())?;
+        let (ended, _) = self.wait(child, &mut group)?;
+        let rate = self.rate_of(&ended);
+        Ok(Bare { ended, rate })
+    }
+
+    /// Runs under the recorder.
+    pub fn probed(
+        &self,
+        cpus: &CpuSet,
+        threads: u32,
+        serial: u32,
+        recorder: &mut Recorder,
+        decoder: &mut Decoder,
+        stretches: usize,
+    ) -> Result<Probed, ProbedError> {
+        let mut group = Group::new(cpus, serial);
+        let version = group.as_ref().map(|group| group.version);
+        let watched: Vec<u32> = cpus.iter().collect();
+        recorder.begin(&watched)?;
+        let child = self.start(cpus, threads, group.as_ref())?;
+        let pid = child.pid();
+        recorder.add(pid, pid)?;
+        let throttle = Throttle::open_for(pid).ok();
+        let throttled = |throttle: &Option<Throttle>| {
+            throttle.as_ref().and_then(Throttle::read).map_or(0, |stat| stat.throttled_ns)
+        };
+        let (throttled_before, steal_before) = (throttled(&throttle), steal_ns(cpus));
+        let from = monotonic_ns();
+        let waited = self.wait(child, &mut group);
+        let to = match &waited {
+            Ok((ended, _)) => from + ended.wall.as_nanos() as u64,
+            Err(_) => monotonic_ns(),
+        };
+        let steal = steal_ns(cpus).saturating_sub(steal_before);
+        let throttled = throttled(&throttle).saturating_sub(throttled_before);
+        let recording = recorder.end()?;
+        let (ended, left) = waited?;
+        let begun = Instant::now();
+        let counted = recording.instructions;
+        let mut decoded = decoder.decode(recording);
+        let rate = self.rate_of(&ended);
+        let partition = partition(&decoded, cpus, from, to, throttled, stretches, pid);
+        let progress = std::mem::take(&mut decoded.progress);
+        let measured = Measured::new(
+            &partition,
+            &decoded.stacks,
+            steal as f64,
+            counted.map(|count| count as f64),
+            progress,
+        );
+        Ok(Probed {
+            ended,
+            partition,
+            measured,
+            decoded,
+            rate,
+            analysis_s: begun.elapsed().as_secs_f64(),
+            group: version,
+            left,
+        })
+    }
+}
+
+/// Feeds the recording of one run to the core.
+pub fn partition(
+    decoded: &Decoded,
+    cpus: &CpuSet,
+    from: u64,
+    to: u64,
+    throttled: u64,
+    stretches: usize,
+    pid: u32,
+) -> RunPartition {
+    let occupants: Vec<_> = cpus.iter().map(|cpu| (cpu, decoded.first_occupant(cpu))).collect();
+    let mut partition =
+        Partition::new(&decoded.stacks, from, &occupants).keep_stretches(stretches);
+    let mut first = true;
+    decoded.for_each(|event| {
+        if event.ts() >= from && event.ts() <= to {
+            if std::mem::take(&mut first) && pid != 0 {
+                let cpu = cpus.first().unwrap_or(0);
+                partition.feed(&Event::Fork { ts: from, parent: 0, child: pid, pid, cpu });
+            }
+            partition.feed(event);
+        }
+    });
+    if throttled > 0 {
+        partition.feed(&Event::Throttled { ts: to, window: to - from, ns: throttled });
+    }
+    partition.finish(to)
+}
+
+/// A probed run failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbedError {
+    /// To start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// To record.
+    #[error(transparent)]
+    Record(#[from] amdahl_probe::bpf::RecorderError),
+}
