@@ -13,7 +13,7 @@ mod stack;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::headline::{cpus, headline};
-use crate::number::{estimate, factor_digits, percent, seconds};
+use crate::number::{estimate, factor_digits, seconds};
 use crate::plain::{command_line, elide};
 use crate::schema::{Fit, SampleRow, ScaleResult};
 use crate::terminal::{machine_line, model_names, words};
@@ -201,7 +201,7 @@ fn runs(result: &ScaleResult) -> Markup {
             table.runs {
                 caption { "Runs without the probe, where there are any" }
                 thead { tr {
-                    @for title in ["CPUs", "Wall time", "Spread", "Runs", "Speedup", "Range", "Efficiency"] {
+                    @for title in ["CPUs", "Wall time", "Speedup", "Efficiency", "Spread of time", "Range of speedup", "Runs"] {
                         th.num scope="col" { (title) }
                     }
                     @if has_rate { th.num scope="col" { "Rate per s" } }
@@ -212,15 +212,15 @@ fn runs(result: &ScaleResult) -> Markup {
                         tr {
                             th.num scope="row" { (stack::point_label(i, p)) }
                             td.num { (time(&format!("{at}.wall_s.median"), p.wall_s.median)) }
+                            td.num { (factor(&format!("{at}.speedup"), p.speedup)) }
+                            td.num { (share(&format!("{at}.efficiency"), p.efficiency)) }
                             td.num.noise {
                                 (figure(&format!("{at}.wall_s.min"), p.wall_s.min, &seconds(p.wall_s.min)))
                                 " to "
                                 (figure(&format!("{at}.wall_s.max"), p.wall_s.max, &seconds(p.wall_s.max)))
                             }
-                            td.num { (p.wall_s.runs.len()) }
-                            td.num { (factor(&format!("{at}.speedup"), p.speedup)) }
                             td.num.noise { (range(&format!("{at}.speedup_range"), p.speedup_range, factor_digits)) }
-                            td.num { (share(&format!("{at}.efficiency"), p.efficiency)) }
+                            td.num { (p.wall_s.runs.len()) }
                             @if has_rate { td.num {
                                 @if let Some(rate) = &p.rate {
                                     (number(&format!("{at}.rate.median"), rate.median))

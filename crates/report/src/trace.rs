@@ -57,7 +57,7 @@ struct Micros(u64);
 impl Serialize for Micros {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // Doubles hold integers below 2^53, so up to 104 days this prints every nanosecond.
-        if self.0 % 1000 == 0 {
+        if self.0.is_multiple_of(1000) {
             serializer.serialize_u64(self.0 / 1000)
         } else {
             serializer.serialize_f64(self.0 as f64 / 1000.0)

@@ -151,6 +151,7 @@ fn it_fits_a_phone() {
     };
     for (name, result, rows) in [
         ("phone", fixture::sweep(), fixture::rows()),
+        ("wide", fixture::wide(), fixture::rows()),
         ("hostile", fixture::hostile(), fixture::hostile_rows()),
     ] {
         let file = kept().join(format!("{name}.html"));

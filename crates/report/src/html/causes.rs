@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::figure::{code, count, foreign, range, share, time};
 use super::stack::swatch;
-use crate::headline::cpus;
+use crate::headline::{WORTH_BLAMING, cpus};
 use crate::number::percent;
 use crate::schema::{CauseReport, Point, ScaleResult, Site};
 use crate::terminal::sentence;
@@ -17,7 +17,7 @@ pub(super) fn draw(result: &ScaleResult) -> Markup {
     };
     html! {
         table.causes role="table" {
-            caption { "What costs on " (cpus(last.cpus)) ", in order of cost" }
+            caption { "In order of cost, in percent of the capacity of " (cpus(last.cpus)) "; ranges are over the runs" }
             thead role="rowgroup" { tr role="row" {
                 th role="columnheader" scope="col" { "Cause" }
                 th.num role="columnheader" scope="col" { "Share" }
@@ -33,7 +33,7 @@ pub(super) fn draw(result: &ScaleResult) -> Markup {
 fn row(i: usize, cause: &CauseReport, at: usize, last: &Point) -> Markup {
     let path = format!("causes.{i}");
     html! {
-        tr role="row" {
+        tr.minor[cause.fraction < WORTH_BLAMING] role="row" {
             th role="rowheader" scope="row" { (swatch(&cause.id)) (cause.id) }
             td.num role="cell" {
                 span.share { (share(&format!("{path}.fraction"), cause.fraction)) }

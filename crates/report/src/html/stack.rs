@@ -102,7 +102,7 @@ fn cell(i: usize, point: &Point, id: &str) -> Markup {
 pub(super) fn point_label(i: usize, point: &Point) -> Markup {
     html! {
         (count(&format!("points.{i}.cpus"), u64::from(point.cpus)))
-        @if point.cpus == 1 { " CPU" } @else { " CPUs" }
+        span.unit { @if point.cpus == 1 { " CPU" } @else { " CPUs" } }
         @if point.threads > point.cpus {
             ", " (count(&format!("points.{i}.threads"), u64::from(point.threads))) " threads"
         }

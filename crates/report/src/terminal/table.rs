@@ -53,10 +53,10 @@ pub(super) fn draw(page: &mut Page, columns: &[Column], rows: &[Vec<String>]) {
         }
         spans
     };
-    let header = line(page, &|i| columns[i].title.to_owned(), |cell| dim(cell));
+    let header = line(page, &|i| columns[i].title.to_owned(), dim);
     page.row(&header);
     for row in rows {
-        let spans = line(page, &|i| row[i].clone(), |cell| text(cell));
+        let spans = line(page, &|i| row[i].clone(), text);
         page.row(&spans);
     }
 }
