@@ -414,12 +414,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read_all(bytes: Arc<[u8]>) -> Option<(Layout, UnwindTables, RawSymbols)> {
-        let cache = ReadCache::new(Bytes::memory(bytes));
-        let elf = Elf::parse(&cache)?;
-        Some((elf.layout(), elf.unwind_tables(), elf.symbols()))
-    }
-
     fn own_executable() -> Vec<u8> {
         let mut head = Vec::new();
         File::open("/proc/self/exe")
@@ -466,7 +460,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
-            read_all(bytes.into());
+            crate::symbol::fuzz::elf(&bytes);
         }
 
         #[test]
@@ -480,7 +474,7 @@ mod tests {
                 let at = at % bytes.len();
                 bytes[at] = byte;
             }
-            read_all(bytes.into());
+            crate::symbol::fuzz::elf(&bytes);
         }
     }
 }

@@ -77,7 +77,7 @@ impl PerfMap {
         Some(())
     }
 
-    fn append(&mut self, mut text: Vec<u8>) {
+    pub(super) fn append(&mut self, mut text: Vec<u8>) {
         let complete = text
             .iter()
             .rposition(|&byte| byte == b'\n')

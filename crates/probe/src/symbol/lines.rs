@@ -5,6 +5,7 @@
 //! damaged debug information away from the analysis, and gives back all memory of
 //! parsed DWARF when it is replaced.
 
+use std::io::BufRead as _;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -103,6 +104,20 @@ impl Lines {
         }
         answer.filter(|answer| answer.len() == count)
     }
+}
+
+/// Whether the kernel shows this process the addresses of its functions.
+pub fn kernel_names_are_readable() -> bool {
+    let Ok(kallsyms) = std::fs::File::open("/proc/kallsyms") else {
+        return false;
+    };
+    let mut line = String::new();
+    let read = std::io::BufReader::new(kallsyms).read_line(&mut line);
+    read.is_ok()
+        && line
+            .bytes()
+            .take_while(|byte| *byte != b' ')
+            .any(|digit| digit != b'0')
 }
 
 fn start() -> Option<Sender<Request>> {

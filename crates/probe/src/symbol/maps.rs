@@ -150,7 +150,32 @@ impl Space {
 struct Era {
     since: u64,
     space: Arc<Space>,
-    exited: bool,
+    exited: Option<u64>,
+    /// It began with an exec, a fork or a snapshot, so nothing older is missing.
+    complete: bool,
+}
+
+impl Era {
+    fn new(since: u64, space: Arc<Space>, complete: bool) -> Era {
+        Era {
+            since,
+            space,
+            exited: None,
+            complete,
+        }
+    }
+
+    /// The address space to change, apart from that of a parent or child.
+    fn own_space(&mut self, fresh_id: u64) -> &mut Space {
+        if Arc::get_mut(&mut self.space).is_none() {
+            let copy = Space {
+                id: fresh_id,
+                mappings: self.space.mappings.clone(),
+            };
+            self.space = Arc::new(copy);
+        }
+        Arc::make_mut(&mut self.space)
+    }
 }
 
 /// What [`Maps::space`] found.
@@ -192,18 +217,17 @@ impl Maps {
             path,
             place: OnceLock::new(),
         };
+        let fresh_id = self.next_space + 1;
         let era = self.live_era(event.pid, event.ts);
         if event.executable {
-            if era
-                .space
-                .find(mapping.start)
-                .is_none_or(|known| !known.same_as(&mapping))
-            {
-                Arc::make_mut(&mut era.space).insert(mapping);
+            let known = era.space.find(mapping.start);
+            if known.is_none_or(|known| !known.same_as(&mapping)) {
+                era.own_space(fresh_id).insert(mapping);
             }
         } else if era.space.overlaps(event.start..end) {
-            Arc::make_mut(&mut era.space).clear(event.start..end);
+            era.own_space(fresh_id).clear(event.start..end);
         }
+        self.next_space = fresh_id;
     }
 
     /// A new process starts with the mappings of its parent. New threads
@@ -212,43 +236,25 @@ impl Maps {
         if parent == child {
             return;
         }
-        let Some(space) = self
-            .eras
-            .get(&parent)
-            .and_then(|eras| eras.last())
-            .map(|era| era.space.clone())
-        else {
+        let Some(era) = self.last_era(parent) else {
             return;
         };
-        self.begin(
-            child,
-            Era {
-                since: ts,
-                space,
-                exited: false,
-            },
-        );
+        let (space, complete) = (era.space.clone(), era.complete);
+        self.begin(child, Era::new(ts, space, complete));
     }
 
     /// A process replaces its program: all mappings go.
     pub fn exec(&mut self, ts: u64, pid: u32) {
         let space = self.new_space();
-        self.begin(
-            pid,
-            Era {
-                since: ts,
-                space,
-                exited: false,
-            },
-        );
+        self.begin(pid, Era::new(ts, space, true));
     }
 
     /// A process has ended. Its addresses can still be looked up.
-    pub fn exit(&mut self, _ts: u64, pid: u32) {
+    pub fn exit(&mut self, ts: u64, pid: u32) {
         if let Some(era) = self.eras.get_mut(&pid).and_then(|eras| eras.last_mut())
-            && !era.exited
+            && era.exited.is_none()
         {
-            era.exited = true;
+            era.exited = Some(ts);
             self.buried(pid);
         }
     }
@@ -260,11 +266,7 @@ impl Maps {
     /// [`SymbolError::ReadMaps`] when the process is gone or belongs to another user.
     pub fn snapshot(&mut self, pid: u32) -> Result<usize, SymbolError> {
         let text = snapshot::read(pid).map_err(|source| SymbolError::ReadMaps { pid, source })?;
-        let before = self
-            .eras
-            .get(&pid)
-            .and_then(|eras| eras.last())
-            .map(|era| era.space.clone());
+        let before = self.last_era(pid).map(|era| era.space.clone());
         let mut space = Space {
             id: 0,
             mappings: Vec::new(),
@@ -288,15 +290,26 @@ impl Maps {
             }
         }
         let count = space.mappings.len();
-        let era = self.live_era(pid, 0);
+        // The id may have been another's before: the new era begins where that ended.
+        let since = self.last_era(pid).and_then(|era| era.exited).unwrap_or(0);
+        let era = self.live_era(pid, since);
         space.id = era.space.id;
         era.space = Arc::new(space);
+        era.complete = true;
         Ok(count)
     }
 
-    /// Whether anything is known of this process.
-    pub fn knows(&self, pid: u32) -> bool {
-        self.eras.contains_key(&pid)
+    /// Whether the process was seen from the beginning of its program on. If not, a
+    /// [`snapshot`](Self::snapshot) tells what is missing.
+    pub fn is_complete(&self, pid: u32) -> bool {
+        self.last_era(pid).is_some_and(|era| era.complete)
+    }
+
+    /// Makes do with what is known of a process.
+    pub(super) fn give_up(&mut self, pid: u32) {
+        if let Some(era) = self.eras.get_mut(&pid).and_then(|eras| eras.last_mut()) {
+            era.complete = true;
+        }
     }
 
     /// The address space of `pid` at `ts`: the latest era that began before, or the
@@ -307,7 +320,7 @@ impl Maps {
         let era = eras.get(index)?;
         Some(Found {
             space: era.space.clone(),
-            maybe_alive: !era.exited && index + 1 == eras.len(),
+            maybe_alive: era.exited.is_none() && index + 1 == eras.len(),
         })
     }
 
@@ -324,6 +337,10 @@ impl Maps {
         path
     }
 
+    fn last_era(&self, pid: u32) -> Option<&Era> {
+        self.eras.get(&pid)?.last()
+    }
+
     fn new_space(&mut self) -> Arc<Space> {
         self.next_space += 1;
         Arc::new(Space {
@@ -334,21 +351,10 @@ impl Maps {
 
     /// The era that an event of `pid` belongs to.
     fn live_era(&mut self, pid: u32, ts: u64) -> &mut Era {
-        let live = self
-            .eras
-            .get(&pid)
-            .and_then(|eras| eras.last())
-            .is_some_and(|era| !era.exited);
+        let live = self.last_era(pid).is_some_and(|era| era.exited.is_none());
         if !live {
             let space = self.new_space();
-            self.begin(
-                pid,
-                Era {
-                    since: ts,
-                    space,
-                    exited: false,
-                },
-            );
+            self.begin(pid, Era::new(ts, space, false));
         }
         let eras = self.eras.entry(pid).or_default();
         let last = eras.len() - 1;
@@ -357,7 +363,7 @@ impl Maps {
 
     fn begin(&mut self, pid: u32, era: Era) {
         let eras = self.eras.entry(pid).or_default();
-        let replaces_live = eras.last().is_some_and(|last| !last.exited);
+        let replaces_live = eras.last().is_some_and(|last| last.exited.is_none());
         eras.push(era);
         if replaces_live {
             self.buried(pid);
@@ -457,6 +463,24 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_completes_what_events_began_to_tell() {
+        let pid = std::process::id();
+        let mut maps = Maps::new();
+        maps.map(&event(5, pid, 0x1000, 0x1000, "/stale"));
+        assert!(!maps.is_complete(pid));
+        maps.exit(7, pid);
+        maps.snapshot(pid).unwrap();
+        assert!(maps.is_complete(pid));
+        let here = Maps::new as *const () as u64;
+        assert_eq!(
+            path_at(&maps, pid, 5, 0x1000).as_deref(),
+            Some("/stale"),
+            "before the id was reused"
+        );
+        assert!(path_at(&maps, pid, LATEST, here).is_some());
+    }
+
+    #[test]
     fn the_file_offset_follows_when_a_mapping_is_cut() {
         let mut maps = Maps::new();
         maps.map(&event(1, 1, 0x1000, 0x4000, "/bin/a"));
@@ -479,7 +503,8 @@ mod tests {
             maps.exit(u64::from(pid), pid);
         }
         assert!(maps.eras.len() <= DEAD_ERAS_MAX);
-        assert!(maps.knows(2 * DEAD_ERAS_MAX as u32 - 1), "the newest stay");
+        let newest = 2 * DEAD_ERAS_MAX as u32 - 1;
+        assert!(maps.eras.contains_key(&newest), "the newest stay");
     }
 
     proptest! {

@@ -5,6 +5,8 @@ use std::path::Path;
 use amdahl_probe::symbol::{MapEvent, RawStack, Symbolizer};
 use proptest::prelude::*;
 
+use crate::target::compile;
+
 /// A few real files and some that are none, at few places, so that they overlap.
 fn mapping() -> impl Strategy<Value = (u64, u64, u64, &'static str)> {
     let paths = [
@@ -60,9 +62,8 @@ proptest! {
         prop_assert_eq!(unwound.addresses[0], ip);
         prop_assert_eq!(unwound.addresses.len(), unwound.points.len());
         prop_assert_eq!(&symbolizer.locate(pid, 2, &unwound.addresses), &unwound.points);
-        let named = symbolizer.names(&unwound.points, &[ip, 0, u64::MAX]);
+        let named = symbolizer.names(&unwound.points, &[]);
         prop_assert_eq!(named.user.len(), unwound.points.len());
-        prop_assert_eq!(named.kernel.len(), 3);
         for &point in &unwound.points {
             if let Some(code) = symbolizer.code_at(point) {
                 prop_assert!(code.start <= code.ip && code.ip < code.start + code.bytes.len() as u64);
@@ -71,11 +72,15 @@ proptest! {
     }
 }
 
-/// A damaged copy of this test's executable, asked for everything.
+/// Damaged copies of a program with all kinds of tables, asked for everything.
 #[test]
 fn damaged_files_are_named_and_unwound() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = std::fs::read("/proc/self/exe").unwrap();
+    let command = ["gcc", "-O2", "-g", "-static", "-pthread"];
+    let Some(program) = compile(folder.path(), &command, "chain.c", "whole") else {
+        return;
+    };
+    let whole = std::fs::read(program).unwrap();
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {
         random ^= random << 13;
@@ -83,7 +88,7 @@ fn damaged_files_are_named_and_unwound() {
         random ^= random << 17;
         random
     };
-    for round in 0..20 {
+    for round in 0..60 {
         let mut bytes = whole.clone();
         for _ in 0..1 << (round % 12) {
             // The headers are at the ends, the tables between.

@@ -226,6 +226,41 @@ fn a_deleted_program_is_named_if_it_was_touched() {
 }
 
 #[test]
+fn a_program_of_another_mount_namespace_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = compile(folder.path(), C, "chain.c", "chain") else {
+        return;
+    };
+    let unshare = ["--mount", "--propagation", "private"];
+    match Command::new("unshare").args(unshare).arg("true").output() {
+        Ok(output) if output.status.success() => {}
+        _ => return eprintln!("SKIPPED: no right to make a mount namespace"),
+    }
+    let hidden = folder.path().join("hidden");
+    std::fs::create_dir(&hidden).unwrap();
+    let script = "mount -t tmpfs tmpfs $1 && cp $0 $1/inside && exec $1/inside read";
+    let arguments = [&unshare[..], &["sh", "-c", script]].concat();
+    let arguments = [
+        &arguments[..],
+        &[program.to_str().unwrap(), hidden.to_str().unwrap()],
+    ]
+    .concat();
+    let mut halted =
+        Halted::in_syscall_of("inside", Path::new("unshare"), &arguments, libc::SYS_read);
+    let captured = halted.capture(STACK_BYTES);
+    let mut symbolizer = Symbolizer::new();
+    symbolizer.touch(halted.pid);
+    halted.kill();
+    assert!(!hidden.join("inside").exists());
+    let (stack, _) = named(&mut symbolizer, &captured);
+    assert_chain(&stack, &["read", "inner", "middle", "outer", "main"]);
+    assert_eq!(
+        frame(&stack, "main").module,
+        hidden.join("inside").to_str().unwrap()
+    );
+}
+
+#[test]
 fn a_stripped_program_still_unwinds() {
     let folder = tempfile::tempdir().unwrap();
     let command = [C, &["-s"]].concat();
@@ -516,14 +551,28 @@ fn kernel_addresses_are_named() {
         assert_eq!(stack.kernel[0].symbol, "[kernel]+0xffffffff81000010");
         return eprintln!("SKIPPED: /proc/kallsyms shows no addresses");
     };
-    // The second one is a return address: the byte before its target is `do_exit`'s.
-    let stack = symbolizer.names(&[], &[address + 4, address + 1]);
+    // The last one is a return address: the byte before its target is `do_exit`'s.
+    // PERF_CONTEXT_KERNEL is no address.
+    let stack = symbolizer.names(&[], &[-128_i64 as u64, address + 4, address + 1]);
+    assert_eq!(stack.kernel.len(), 2);
     for frame in &stack.kernel {
         assert_eq!(
             (frame.symbol.as_str(), frame.module.as_str()),
             ("do_exit", "[kernel]")
         );
     }
+}
+
+#[test]
+fn any_kernel_address_is_answered() {
+    let stack = Symbolizer::new().names(&[], &[0, 1, 1 << 63, 0xffff_ffff_ffff_0000]);
+    assert_eq!(stack.kernel.len(), 4);
+    assert!(
+        stack
+            .kernel
+            .iter()
+            .all(|frame| frame.module == "[kernel]" && !frame.symbol.is_empty())
+    );
 }
 
 #[test]

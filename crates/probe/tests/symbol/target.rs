@@ -77,10 +77,16 @@ impl Captured {
 impl Halted {
     /// Starts `program` and halts the thread that blocks in system call `number`.
     pub fn in_syscall(program: &Path, arguments: &[&str], number: i64) -> Halted {
+        let name = program.file_name().unwrap().to_str().unwrap();
+        Halted::in_syscall_of(name, program, arguments, number)
+    }
+
+    /// The same for a program that becomes the one called `name`.
+    pub fn in_syscall_of(name: &str, program: &Path, arguments: &[&str], number: i64) -> Halted {
         let child = start(program, arguments);
         let pid = child.id();
         let tid = loop {
-            match blocked_thread(pid, number) {
+            match blocked_thread(pid, name, number) {
                 Some(tid) => break tid,
                 None => std::thread::yield_now(),
             }
@@ -217,7 +223,14 @@ fn start(program: &Path, arguments: &[&str]) -> Child {
         .unwrap()
 }
 
-fn blocked_thread(pid: u32, number: i64) -> Option<i32> {
+fn blocked_thread(pid: u32, name: &str, number: i64) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    assert!(!stat.contains(") Z "), "the program has ended");
+    // The kernel cuts names at 15 bytes.
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if comm.trim_end() != &name[..name.len().min(15)] {
+        return None;
+    }
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the program has ended");
     let is_there = |tid: &i32| {
         let syscall = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
