@@ -1,0 +1,3 @@
+//! Measuring without privileges.
+
+pub mod preload;
