@@ -1,7 +1,7 @@
 /* Small overwrites that wait for the device: O_DSYNC, one file per process. */
 #include "planted.h"
 
-enum { WRITES = 1500, RECORD = 4096, RECORDS = 64, COMPOSE = 60 };
+enum { WRITES = 2500, RECORD = 4096, RECORDS = 64, COMPOSE = 40 };
 
 static long *taken;
 

@@ -2,8 +2,6 @@
  * its parent dies, or two minutes have passed. */
 #include "planted.h"
 #include <sched.h>
-#include <signal.h>
-#include <sys/prctl.h>
 
 NOINLINE static void take_the_cpu_away(void) { burn(1000); }
 

@@ -1,10 +1,11 @@
-/* All threads create and remove files in one directory, whose lock the kernel holds meanwhile. */
+/* All threads rename files in one directory, whose lock the kernel holds meanwhile. */
 #include "planted.h"
 #include <sys/stat.h>
 
-enum { FILES = 110000, ALONE = 0 };
+enum { RENAMES = 110000 };
 
 static int directory;
+static long taken;
 
 NOINLINE static double rename_in_the_one_directory(const char *from, const char *to)
 {
@@ -14,18 +15,17 @@ NOINLINE static double rename_in_the_one_directory(const char *from, const char 
     return wall_now() - since;
 }
 
-NOINLINE static void think_alone(void) { burn(ALONE); }
-
 static void registrar(Member *me)
 {
     char name[2][32];
+    int turn = 0;
     snprintf(name[0], sizeof name[0], "entry-%d", me->id);
     snprintf(name[1], sizeof name[1], "renamed-%d", me->id);
     close(openat(directory, name[0], O_CREAT | O_EXCL | O_WRONLY, 0600));
-    for (long i = share(FILES, me->id, me->n); i > 0; i--) {
-        me->seconds += rename_in_the_one_directory(name[i&1], name[!(i&1)]);
-        think_alone();
+    for (; another(&taken, RENAMES); turn = !turn) {
+        me->seconds += rename_in_the_one_directory(name[turn], name[!turn]);
     }
+    unlinkat(directory, name[turn], 0);
 }
 
 int main(int argc, char **argv)

@@ -3,8 +3,8 @@
  * would also share the address-space lock. */
 #include "planted.h"
 
-enum { ROUNDS = 20, WORK = 260000 };
-static const size_t FRESH = 32u << 20, PAGE = 4096;
+enum { ROUNDS = 80, WORK = 260000 };
+static const size_t FRESH = 8u << 20, PAGE = 4096;
 
 NOINLINE static double touch_fresh_pages(char *memory)
 {

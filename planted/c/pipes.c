@@ -24,7 +24,7 @@ NOINLINE static void run_my_lap(void) { burn(HOP); }
 
 static void runner(Member *me)
 {
-    for (long i = share(HOPS, me->id, me->n); i > 0; i--) {
+    for (int hop = me->id; hop < HOPS; hop += me->n) {
         me->seconds += await_the_token(pipes[me->id][0]);
         run_my_lap();
         pass_the_token(pipes[(me->id + 1) % me->n][1]);
@@ -34,6 +34,7 @@ static void runner(Member *me)
 int main(int argc, char **argv)
 {
     int n = begin(argc, argv);
+    raise_open_files();
     pipes = (int(*)[2])calloc((size_t)n, sizeof *pipes);
     for (int i = 0; i < n; i++)
         if (pipe(pipes[i]) != 0)

@@ -13,11 +13,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -45,9 +48,6 @@ ALWAYS_INLINE void burn(uint64_t units)
     }
     __asm__ volatile("" : : "r"(x));
 }
-
-/* Keeps a call before it from becoming a jump, so that the caller stays on the stack. */
-#define STAY_ON_STACK() __asm__ volatile("" ::: "memory")
 
 static inline MAYBE_UNUSED double clock_seconds(clockid_t clock)
 {
@@ -150,6 +150,16 @@ static MAYBE_UNUSED Sums run_crew(int n, Job job, int main_works)
     return sums;
 }
 
+/* Allows as many open files as may be had: a ring of 512 processes needs two each. */
+static MAYBE_UNUSED void raise_open_files(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+}
+
 /* Memory that forked children share with their parent. */
 static MAYBE_UNUSED void *shared_memory(size_t bytes)
 {
@@ -171,6 +181,7 @@ static MAYBE_UNUSED Sums run_children(int n, Job job)
         if (pid < 0)
             die("fork");
         if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody stays behind */
             job(&crew[id]);
             _exit(0);
         }

@@ -70,6 +70,7 @@ static void actor(Member *me)
 int main(int argc, char **argv)
 {
     int n = begin(argc, argv);
+    raise_open_files();
     answers = (int(*)[2])calloc((size_t)n, sizeof *answers);
     if (socketpair(AF_UNIX, SOCK_DGRAM, 0, requests) != 0)
         die("socketpair");

@@ -24,7 +24,7 @@ func makeItDurable(file *os.File, record []byte) time.Duration {
 }
 
 //go:noinline
-func composeARecord() { burn(100) }
+func composeARecord() { burn(50) }
 
 func main() {
 	n := begin()
@@ -41,7 +41,7 @@ func main() {
 		defer file.Close()
 		os.Remove(file.Name())
 		record := make([]byte, 4096)
-		for another(&taken, 700) {
+		for another(&taken, 2000) {
 			composeARecord()
 			waited += makeItDurable(file, record)
 		}

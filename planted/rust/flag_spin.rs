@@ -39,7 +39,11 @@ fn row_a_stretch(heavy: bool, n: usize) {
 
 fn main() {
     let n = begin();
-    let barrier = SpinBarrier { n, arrived: AtomicUsize::new(0), generation: AtomicUsize::new(0) };
+    let barrier = SpinBarrier {
+        n,
+        arrived: AtomicUsize::new(0),
+        generation: AtomicUsize::new(0),
+    };
     let spun = run_crew(n, |id| {
         let mut spun = 0.0;
         for phase in 0..PHASES {

@@ -62,7 +62,10 @@ fn main() {
         while await_a_parcel(&receiver, &mut waited) {
             deliver_a_parcel();
         }
-        waited += packers.into_iter().map(|thread| thread.join().expect("a thread")).sum::<f64>();
+        waited += packers
+            .into_iter()
+            .map(|thread| thread.join().expect("a thread"))
+            .sum::<f64>();
     }
     tell("partner", waited);
 }

@@ -44,5 +44,10 @@ fn main() {
             })
         })
         .collect();
-    tell("lock-wait", crew.into_iter().map(|thread| thread.join().expect("a thread")).sum());
+    tell(
+        "lock-wait",
+        crew.into_iter()
+            .map(|thread| thread.join().expect("a thread"))
+            .sum(),
+    );
 }

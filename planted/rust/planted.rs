@@ -30,7 +30,10 @@ pub fn burn(units: u64) {
 /// Reads the number of threads from the command line and starts the clock.
 pub fn begin() -> usize {
     STARTED_AT.get_or_init(Instant::now);
-    let threads = std::env::args().nth(1).and_then(|arg| arg.parse().ok()).unwrap_or(0);
+    let threads = std::env::args()
+        .nth(1)
+        .and_then(|arg| arg.parse().ok())
+        .unwrap_or(0);
     if !(1..=4096).contains(&threads) {
         eprintln!("usage: PROGRAM THREADS");
         std::process::exit(2);
@@ -41,7 +44,9 @@ pub fn begin() -> usize {
 
 /// Says what was planted: one line of JSON, appended to $PLANTED_OUT or to standard error.
 pub fn tell(cause: &str, seconds: f64) {
-    let wall = STARTED_AT.get().map_or(0.0, |at| at.elapsed().as_secs_f64());
+    let wall = STARTED_AT
+        .get()
+        .map_or(0.0, |at| at.elapsed().as_secs_f64());
     let cpus = CREW_SIZE.load(Relaxed);
     let line = format!(
         "{{\"cause\": \"{cause}\", \"seconds\": {seconds:.6}, \"wall\": {wall:.6}, \"cpus\": {cpus}}}\n"
@@ -74,7 +79,10 @@ pub fn cpu_now() -> f64 {
         fn clock_gettime(clock: i32, time: *mut Timespec) -> i32;
     }
     const CLOCK_THREAD_CPUTIME_ID: i32 = 3;
-    let mut time = Timespec { seconds: 0, nanoseconds: 0 };
+    let mut time = Timespec {
+        seconds: 0,
+        nanoseconds: 0,
+    };
     // SAFETY: `time` is a valid timespec of 64-bit Linux and outlives the call.
     let failed = unsafe { clock_gettime(CLOCK_THREAD_CPUTIME_ID, &mut time) };
     assert_eq!(failed, 0, "clock_gettime");
@@ -87,6 +95,9 @@ pub fn run_crew(n: usize, job: impl Fn(usize) -> f64 + Sync) -> f64 {
         let job = &job;
         let others: Vec<_> = (1..n).map(|id| scope.spawn(move || job(id))).collect();
         let mine = job(0);
-        mine + others.into_iter().map(|thread| thread.join().expect("a thread")).sum::<f64>()
+        mine + others
+            .into_iter()
+            .map(|thread| thread.join().expect("a thread"))
+            .sum::<f64>()
     })
 }

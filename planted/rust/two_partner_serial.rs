@@ -63,7 +63,10 @@ fn main() {
         while inside.recv().is_ok() {
             read_a_letter();
         }
-        waited = clerks.into_iter().map(|thread| thread.join().expect("a thread")).sum();
+        waited = clerks
+            .into_iter()
+            .map(|thread| thread.join().expect("a thread"))
+            .sum();
     }
     tell("partner", waited);
     tell("serial", serial);
