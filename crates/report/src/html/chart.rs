@@ -9,7 +9,7 @@ use crate::schema::{Point, ScaleResult};
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 380.0;
-const LEFT: f64 = 52.0;
+const LEFT: f64 = 64.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 22.0;
 const BOTTOM: f64 = 52.0;
@@ -102,6 +102,7 @@ pub(super) fn draw(result: &ScaleResult) -> Markup {
     } else {
         from + (to - from) * 0.7
     };
+    let labelled = labelled(points, &axes);
     // What is lost: between ideal and measured.
     let lost = format!("{} {} {}", line.join(" "), at(to, to), at(from, from));
     html! {
@@ -130,7 +131,7 @@ pub(super) fn draw(result: &ScaleResult) -> Markup {
                     text-anchor="end" { "ideal" }
                 polyline.measured points=(line.join(" ")) {}
                 @for (i, point) in points.iter().enumerate() {
-                    (mark(i, point, &axes, i + 1 == points.len()))
+                    (mark(i, point, &axes, labelled.contains(&i)))
                 }
             }
             figcaption {
@@ -141,13 +142,26 @@ pub(super) fn draw(result: &ScaleResult) -> Markup {
     }
 }
 
+/// Indexes of the points that have room for their number, the last one first. The first point
+/// is one by definition.
+fn labelled(points: &[Point], axes: &Axes) -> Vec<usize> {
+    let mut labelled: Vec<usize> = Vec::new();
+    for i in (1..points.len()).rev() {
+        let x = |i: usize| axes.x(f64::from(points[i].cpus));
+        if labelled.last().is_none_or(|&right| x(right) - x(i) >= 84.0) {
+            labelled.push(i);
+        }
+    }
+    labelled
+}
+
 /// A point with its range and, where there is room, its number.
-fn mark(i: usize, point: &Point, axes: &Axes, is_last: bool) -> Markup {
+fn mark(i: usize, point: &Point, axes: &Axes, has_label: bool) -> Markup {
     let x = axes.x(f64::from(point.cpus));
     let y = axes.y(point.speedup);
     let [low, high] = point.speedup_range;
     let (top, bottom) = (axes.y(high), axes.y(low));
-    let (label_x, anchor) = if is_last {
+    let (label_x, anchor) = if x > WIDTH - RIGHT - 24.0 {
         (x, "end")
     } else {
         (x + 2.0, "middle")
@@ -165,7 +179,7 @@ fn mark(i: usize, point: &Point, axes: &Axes, is_last: bool) -> Markup {
             }
             circle cx=(px(x)) cy=(px(y)) r="4.5" data-figure=(format!("points.{i}.speedup"))
                 data-value=(point.speedup) {}
-            @if i > 0 {
+            @if has_label {
                 text.value x=(px(label_x)) y=(px(y.max(bottom) + 22.0)) text-anchor=(anchor) {
                     (factor_label(point.speedup))
                 }
