@@ -1,0 +1,95 @@
+//! Files of `/proc` that are read again and again.
+
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// How many files may be kept open.
+#[derive(Clone, Debug)]
+pub(super) struct Room(Rc<Cell<usize>>);
+
+impl Room {
+    /// Room for `files`.
+    pub(super) fn new(files: usize) -> Room {
+        Room(Rc::new(Cell::new(files)))
+    }
+
+    /// As many as the process may open, with plenty left for others.
+    pub(super) fn of_process() -> Room {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let limit = usize::try_from(limit.unwrap_or(1 << 16)).unwrap_or(1 << 16);
+        Room::new(limit.saturating_sub(256).min(limit / 2).min(8192))
+    }
+}
+
+/// A file that is kept open if there is room, and opened for each reading if not.
+#[derive(Debug)]
+pub(super) struct Kept {
+    path: String,
+    open: Option<OwnedFd>,
+    room: Room,
+}
+
+impl Kept {
+    pub(super) fn new(path: String, room: &Room) -> Kept {
+        Kept {
+            path,
+            open: None,
+            room: room.clone(),
+        }
+    }
+
+    /// The file as it is now, as much as fits into `buffer`.
+    pub(super) fn read<'a>(&mut self, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        if self.open.is_none() {
+            let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
+            if self.room.0.get() == 0 {
+                let len = rustix::io::pread(&file, &mut *buffer, 0)?;
+                return Ok(&buffer[..len]);
+            }
+            self.room.0.set(self.room.0.get() - 1);
+            self.open = Some(file);
+        }
+        let Some(file) = &self.open else {
+            return Err(Errno::BADF);
+        };
+        let len = rustix::io::pread(file, &mut *buffer, 0)?;
+        Ok(&buffer[..len])
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.open.is_some() {
+            self.room.0.set(self.room.0.get() + 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_with_and_without_room() {
+        let room = Room::new(1);
+        let mut buffer = [0; 64];
+        let mut first = Kept::new("/proc/self/comm".to_owned(), &room);
+        let mut second = Kept::new("/proc/self/comm".to_owned(), &room);
+        for _ in 0..2 {
+            let one = first.read(&mut buffer).expect("readable").to_vec();
+            assert_eq!(second.read(&mut buffer).expect("readable"), one);
+        }
+        assert!(first.open.is_some() && second.open.is_none());
+        drop(first);
+        assert!(second.read(&mut buffer).is_ok() && second.open.is_some());
+        assert_eq!(
+            Kept::new("/proc/self/nothing".to_owned(), &room).read(&mut buffer),
+            Err(Errno::NOENT)
+        );
+    }
+}

@@ -1,0 +1,302 @@
+//! Polls a process tree.
+
+use std::time::Duration;
+
+use amdahl_speedup::event::{Ns, Tid};
+use amdahl_speedup::snapshot::Snapshot;
+use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::files::{Kept, Room};
+use super::parse;
+use super::reach::Reaches;
+use super::thread::{Shared, StackCopy, Thread};
+use super::tree::{Scope, Tree};
+
+/// Polls are never closer than this.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+/// Nor farther apart, whatever they cost.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Polling costs this part of a CPU: one hundredth.
+const COST_DIVISOR: u64 = 100;
+/// CPU time that may be spent beyond that: the first look at everything.
+const ADVANCE_NS: Ns = 10_000_000;
+/// New threads are looked for every so many polls, and more seldom where that is dear.
+const DISCOVERY_NS_MIN: Ns = 10_000_000;
+const SWEEP_NS_MIN: Ns = 500_000_000;
+const CPUS_NS_MIN: Ns = 200_000_000;
+/// Of the allowed cost, no one of these three takes more than about a quarter.
+const SHARE: Ns = 4;
+/// Threads named.
+const NAMES_MAX: usize = 200_000;
+
+/// What may go wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PollError {
+    /// The first process is not there.
+    #[error("there is no process {pid}")]
+    NoProcess {
+        /// Which.
+        pid: u32,
+    },
+}
+
+/// Who a thread is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadName {
+    /// Its process.
+    pub pid: Tid,
+    /// Its own name.
+    pub name: String,
+}
+
+/// What polling could not see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Blindness {
+    /// Polls made.
+    pub polls: u64,
+    /// Looks at waiting threads whose system call the kernel hides: another user's process, one
+    /// that is not dumpable, or `kernel.yama.ptrace_scope` above 1 (above 0 for adopted orphans).
+    pub hidden: u64,
+    /// CPU time that polling has used.
+    pub spent_ns: Ns,
+}
+
+/// Watches the threads of a workload through `/proc`, without privileges.
+///
+/// Files stay open where the limit on descriptors allows; a thread that stands still
+/// costs one read a poll. [`pause`](Self::pause) keeps the cost at 1 % of one CPU.
+#[derive(Debug)]
+pub struct Poller {
+    tree: Tree,
+    threads: FxHashMap<(Tid, Tid), Thread>,
+    names: FxHashMap<Tid, ThreadName>,
+    room: Room,
+    cpus: Kept,
+    cpus_buffer: Vec<u8>,
+    shared: Shared,
+    polls: u64,
+    began_ns: Ns,
+    began_spent: Ns,
+    discovery: Chore,
+    sweep: Chore,
+    cpu_times: Chore,
+}
+
+/// Something dear that is done now and then.
+#[derive(Clone, Copy, Debug)]
+struct Chore {
+    pause_min: Ns,
+    due: Ns,
+}
+
+impl Chore {
+    fn every(pause_min: Ns) -> Chore {
+        Chore { pause_min, due: 0 }
+    }
+
+    fn done(&mut self, now: Ns, cost: Ns) {
+        self.due = now
+            + self
+                .pause_min
+                .max(cost.saturating_mul(COST_DIVISOR * SHARE));
+    }
+}
+
+impl Poller {
+    /// A poller of the tree whose first process is `scope.root`.
+    ///
+    /// # Errors
+    /// [`PollError::NoProcess`] if that process is not alive.
+    pub fn new(scope: Scope) -> Result<Poller, PollError> {
+        let pid = scope.root;
+        let tree = Tree::new(scope).ok_or(PollError::NoProcess { pid })?;
+        let room = Room::of_process();
+        let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+        Ok(Poller {
+            tree,
+            threads: FxHashMap::default(),
+            names: FxHashMap::default(),
+            cpus: Kept::new("/proc/stat".to_owned(), &room),
+            room,
+            cpus_buffer: vec![0; 1 << 16],
+            shared: Shared {
+                buffer: vec![0; 2048],
+                tick_ns,
+                ts: 0,
+                pids: Vec::new(),
+                reaches: Reaches::default(),
+                functions: FxHashMap::default(),
+                copies_stacks: false,
+                first_stack: 0,
+                places: FxHashMap::default(),
+                stacks: Vec::new(),
+                hidden: 0,
+            },
+            polls: 0,
+            began_ns: now(),
+            began_spent: spent(),
+            discovery: Chore::every(DISCOVERY_NS_MIN),
+            sweep: Chore::every(SWEEP_NS_MIN),
+            cpu_times: Chore::every(CPUS_NS_MIN),
+        })
+    }
+
+    /// Also copies stack memory where a thread is first seen waiting; ids count from `first`.
+    pub fn copy_stacks(mut self, first: u32) -> Poller {
+        self.shared.copies_stacks = true;
+        self.shared.first_stack = first;
+        self
+    }
+
+    /// The stacks copied since the last call, their ids in rising order without gaps.
+    pub fn take_stacks(&mut self) -> Vec<StackCopy> {
+        std::mem::take(&mut self.shared.stacks)
+    }
+
+    /// All threads seen so far, by id.
+    pub fn names(&self) -> &FxHashMap<Tid, ThreadName> {
+        &self.names
+    }
+
+    /// Processes alive at the last look.
+    pub fn pids(&self) -> impl Iterator<Item = Tid> {
+        self.tree.pids()
+    }
+
+    /// What could not be seen.
+    pub fn blindness(&self) -> Blindness {
+        Blindness {
+            polls: self.polls,
+            hidden: self.shared.hidden,
+            spent_ns: self.spent_ns(),
+        }
+    }
+
+    fn spent_ns(&self) -> Ns {
+        spent().saturating_sub(self.began_spent)
+    }
+
+    /// All threads now. Call it from one thread only, whose CPU time is what polling costs.
+    pub fn poll(&mut self) -> Snapshot {
+        let start = now();
+        self.polls += 1;
+        let mut clock = spent();
+        let mut lap = |chore: &mut Chore| {
+            let now_spent = spent();
+            chore.done(start, now_spent - clock);
+            clock = now_spent;
+        };
+        // Orphans are looked for only when there was time for some to appear.
+        if start >= self.sweep.due {
+            if self.polls > 1 {
+                self.tree.sweep();
+            }
+            lap(&mut self.sweep);
+        }
+        if start >= self.discovery.due {
+            self.discover();
+            lap(&mut self.discovery);
+        }
+        self.shared.reaches.tick();
+        self.shared.ts = start;
+        let mut threads = Vec::with_capacity(self.threads.len());
+        let (shared, names) = (&mut self.shared, &mut self.names);
+        self.threads.retain(|&(pid, tid), thread| {
+            let Some(state) = thread.poll(shared) else {
+                return false;
+            };
+            if let Some(known) = names.get_mut(&tid) {
+                if known.name != thread.name || known.pid != pid {
+                    *known = ThreadName {
+                        pid,
+                        name: thread.name.clone(),
+                    };
+                }
+            } else if names.len() < NAMES_MAX {
+                names.insert(
+                    tid,
+                    ThreadName {
+                        pid,
+                        name: thread.name.clone(),
+                    },
+                );
+            }
+            threads.push(state);
+            true
+        });
+        let end = now();
+        let mut snapshot = Snapshot {
+            ts: start + (end - start) / 2,
+            threads,
+            cpus: Vec::new(),
+        };
+        if start >= self.cpu_times.due {
+            let before = spent();
+            snapshot.cpus = self.read_cpus();
+            self.cpu_times.done(start, spent() - before);
+        }
+        snapshot
+    }
+
+    /// The CPU times asked for out of turn: for the last snapshot of a run.
+    pub fn poll_with_cpus(&mut self) -> Snapshot {
+        self.cpu_times.due = 0;
+        self.poll()
+    }
+
+    fn discover(&mut self) {
+        let found: FxHashSet<(Tid, Tid)> = self.tree.threads().into_iter().collect();
+        self.threads.retain(|id, _| found.contains(id));
+        for (pid, tid) in found {
+            self.threads
+                .entry((pid, tid))
+                .or_insert_with(|| Thread::new(pid, tid, &self.room));
+        }
+        self.shared.pids.clear();
+        self.shared.pids.extend(self.tree.pids());
+    }
+
+    fn read_cpus(&mut self) -> Vec<amdahl_speedup::snapshot::CpuTimes> {
+        const BYTES_MAX: usize = 4 << 20;
+        loop {
+            let len = self.cpus_buffer.len();
+            match self.cpus.read(&mut self.cpus_buffer) {
+                // The lines of the CPUs come first: what is cut off matters only if they are.
+                Ok(text)
+                    if text.len() == len
+                        && !text.windows(6).any(|word| word == b"\nintr ")
+                        && len < BYTES_MAX =>
+                {
+                    self.cpus_buffer.resize(len * 2, 0);
+                }
+                Ok(text) => return parse::cpu_times(text, self.shared.tick_ns),
+                Err(_) => return Vec::new(),
+            }
+        }
+    }
+
+    /// How long to wait before the next poll so that polling stays cheap.
+    pub fn pause(&self) -> Duration {
+        let spent = self.spent_ns().saturating_sub(ADVANCE_NS);
+        let earned = now().saturating_sub(self.began_ns);
+        let owed = spent.saturating_mul(COST_DIVISOR).saturating_sub(earned);
+        Duration::from_nanos(owed).clamp(PAUSE_MIN, PAUSE_MAX)
+    }
+}
+
+fn nanoseconds(clock: ClockId) -> Ns {
+    let at = clock_gettime(clock);
+    (at.tv_sec as u64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(at.tv_nsec as u64)
+}
+
+fn now() -> Ns {
+    nanoseconds(ClockId::Monotonic)
+}
+
+fn spent() -> Ns {
+    nanoseconds(ClockId::ThreadCPUTime)
+}

@@ -1,0 +1,192 @@
+//! Which processes belong to the workload.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::parse;
+
+/// Processes followed at most.
+const PROCESSES_MAX: usize = 32_768;
+
+/// Where the workload's processes are looked for, apart from the children of those known.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    /// The first process.
+    pub root: u32,
+    /// A process (usually the one that polls, as subreaper) to which orphans of the workload go:
+    /// all its children belong to it.
+    pub adopter: Option<u32>,
+    /// A cgroup folder that holds the workload and nothing else.
+    pub cgroup: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process {
+    started: u64,
+    group: u32,
+    session: u32,
+}
+
+/// The processes of a workload as last seen.
+#[derive(Debug)]
+pub(super) struct Tree {
+    scope: Scope,
+    processes: FxHashMap<u32, Process>,
+    /// Kernels without `CONFIG_PROC_CHILDREN` tell parents only.
+    has_children_files: bool,
+}
+
+impl Tree {
+    pub(super) fn new(scope: Scope) -> Option<Tree> {
+        let own = format!("/proc/self/task/{0}/children", std::process::id());
+        let mut tree = Tree {
+            has_children_files: Path::new(&own).exists(),
+            processes: FxHashMap::default(),
+            scope,
+        };
+        tree.add(tree.scope.root).then_some(tree)
+    }
+
+    pub(super) fn pids(&self) -> impl Iterator<Item = u32> {
+        self.processes.keys().copied()
+    }
+
+    /// Adds `pid` if it is alive and not known; tells whether it was added.
+    fn add(&mut self, pid: u32) -> bool {
+        if self.processes.len() >= PROCESSES_MAX || self.processes.contains_key(&pid) {
+            return false;
+        }
+        let Some((process, _)) = look(pid) else {
+            return false;
+        };
+        self.processes.insert(pid, process);
+        true
+    }
+
+    /// Threads of all processes, after adding the children that are new and removing what is gone.
+    pub(super) fn threads(&mut self) -> Vec<(u32, u32)> {
+        let mut threads = Vec::new();
+        let mut queue: Vec<u32> = self.processes.keys().copied().collect();
+        if let Some(cgroup) = &self.scope.cgroup {
+            let text = fs::read(cgroup.join("cgroup.procs")).unwrap_or_default();
+            let members: Vec<u32> = parse::pids(&text).collect();
+            queue.extend(members.into_iter().filter(|&pid| self.add(pid)));
+        }
+        if self.has_children_files
+            && let Some(adopter) = self.scope.adopter
+        {
+            queue.extend(
+                self.children(adopter)
+                    .into_iter()
+                    .filter(|&pid| self.add(pid)),
+            );
+        }
+        while let Some(pid) = queue.pop() {
+            let Some(tids) = tasks(pid) else {
+                self.processes.remove(&pid);
+                continue;
+            };
+            threads.extend(tids.iter().map(|&tid| (pid, tid)));
+            if !self.has_children_files {
+                continue;
+            }
+            for tid in tids {
+                let text = fs::read(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+                let children: Vec<u32> = parse::pids(&text).collect();
+                queue.extend(children.into_iter().filter(|&child| self.add(child)));
+            }
+        }
+        threads
+    }
+
+    fn children(&self, pid: u32) -> Vec<u32> {
+        let tids = tasks(pid).unwrap_or_default();
+        let texts = tids
+            .iter()
+            .map(|tid| fs::read(format!("/proc/{pid}/task/{tid}/children")));
+        texts
+            .flatten()
+            .flat_map(|text| parse::pids(&text).collect::<Vec<u32>>())
+            .collect()
+    }
+
+    /// Looks through all processes of the machine: for children where the kernel does not list
+    /// them, and for orphans, which keep the session and group that a process of the workload
+    /// leads or led. Those whose id was given to another process since are forgotten.
+    pub(super) fn sweep(&mut self) {
+        let Ok(entries) = fs::read_dir("/proc") else {
+            return;
+        };
+        let mut others: Vec<(u32, Process, u32)> = Vec::new();
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
+                continue;
+            };
+            let Some((process, parent)) = look(pid) else {
+                continue;
+            };
+            match self.processes.get(&pid) {
+                Some(known) if known.started == process.started => {
+                    // Its group and session may have changed since.
+                    self.processes.insert(pid, process);
+                }
+                Some(_) => {
+                    self.processes.remove(&pid);
+                    others.push((pid, process, parent));
+                }
+                None => others.push((pid, process, parent)),
+            }
+        }
+        let led: FxHashSet<u32> = self
+            .processes
+            .iter()
+            .flat_map(|(&pid, process)| {
+                [process.group, process.session]
+                    .into_iter()
+                    .filter(move |&id| id == pid)
+            })
+            .collect();
+        let own = std::process::id();
+        // Until nothing is added: a child may come before its parent.
+        loop {
+            let before = self.processes.len();
+            others.retain(|&(pid, process, parent)| {
+                let belongs = self.processes.contains_key(&parent)
+                    || self.scope.adopter == Some(parent)
+                    || led.contains(&process.group)
+                    || led.contains(&process.session);
+                let is_added = belongs && pid != own && self.processes.len() < PROCESSES_MAX;
+                if is_added {
+                    self.processes.insert(pid, process);
+                }
+                !is_added
+            });
+            if self.processes.len() == before {
+                return;
+            }
+        }
+    }
+}
+
+/// A live process, with its parent.
+fn look(pid: u32) -> Option<(Process, u32)> {
+    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = parse::stat(&text)?;
+    let process = Process {
+        started: stat.started,
+        group: stat.group,
+        session: stat.session,
+    };
+    (stat.state != b'X').then_some((process, stat.parent))
+}
+
+fn tasks(pid: u32) -> Option<Vec<u32>> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let tids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Some(tids.collect())
+}
