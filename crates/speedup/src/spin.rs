@@ -177,7 +177,7 @@ fn body(
             *effect = target
                 .filter(|_| !works)
                 .and_then(|target| Callee::examine(arch, target, fetch))
-                .map_or(Effect::unknown(), |callee| callee.effect(arch));
+                .map_or(Effect::unknown(), |callee| callee.effect());
         }
     }
     Body::new(graph, around, effects)

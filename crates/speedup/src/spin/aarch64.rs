@@ -204,8 +204,15 @@ fn branch_or_system(word: u32) -> Effect {
             ..Effect::default()
         };
     }
-    if word & 0xfc00_0000 == 0x1400_0000 {
+    if word & 0x7c00_0000 == 0x1400_0000 {
         return Effect::default();
+    }
+    // BR, BLR, RET
+    if word & 0xff80_0000 == 0xd600_0000 {
+        return Effect {
+            reads: general(word, 5),
+            ..Effect::default()
+        };
     }
     // Hints and barriers.
     if word & 0xffff_f01f == 0xd503_201f || word & 0xffff_f01f == 0xd503_301f {

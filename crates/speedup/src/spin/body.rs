@@ -395,6 +395,13 @@ impl Body {
         }
         let moving = d.recurrences | self.ticks(d.within);
         let loads = self.loads(d.within);
+        // A compare-exchange made of exclusive accesses that expects what the
+        // pass before has loaded is the retry of an update.
+        let stores = self.select(d.within, |_, effect| effect.store_status);
+        if allow != Allow::Attempts && stores != 0 && d.closure(self.carried(d.within)) & loads != 0
+        {
+            return false;
+        }
         let stays = |index: usize, regs: Regs, besides: u64| {
             numbers(regs).all(|reg| {
                 d.closure(self.reaching_register(index, reg, d.within)) & (moving | besides) == 0
@@ -439,13 +446,21 @@ impl Body {
 
     /// Whether any value goes from one pass to the next.
     fn carries(&self, within: u64) -> bool {
+        self.carried(within) != 0
+    }
+
+    /// The instructions whose results are used in the next pass.
+    fn carried(&self, within: u64) -> u64 {
         let mut same_pass = self.predecessors.clone();
         for header in indices(self.headers) {
             same_pass[header] = 0;
         }
-        indices(within).any(|index| {
+        indices(within).fold(0, |carried, index| {
             let all = self.sources(index, within);
-            all.ne(self.sources_along(&same_pass, index, within))
+            all.zip(self.sources_along(&same_pass, index, within))
+                .fold(carried, |carried, ((_, all), (_, same))| {
+                    carried | all & !same
+                })
         })
     }
 

@@ -18,6 +18,9 @@ pub(super) struct Callee {
     waits: bool,
     /// Argument registers that it reads.
     arguments: Regs,
+    /// Registers that have another value when it returns. Compilers rely on
+    /// the others, whatever the calling convention allows to clobber.
+    writes: Regs,
 }
 
 impl Callee {
@@ -46,7 +49,10 @@ impl Callee {
             return None;
         }
         let mut callee = Callee::default();
-        let mut written: Regs = 0;
+        let clobbers = match arch {
+            Arch::X86_64 => x86_64::CALL_CLOBBERS,
+            Arch::Aarch64 => aarch64::CALL_CLOBBERS,
+        };
         let lives = returning(&graph);
         if !lives[graph.focus] {
             return None;
@@ -65,10 +71,10 @@ impl Callee {
                 }
                 Flow::Branch(_) => return None,
                 Flow::Call(target) => {
-                    effect = Callee::at_depth(arch, target?, fetch, depth + 1)?.effect(arch);
+                    effect = Callee::at_depth(arch, target?, fetch, depth + 1)?.effect();
                 }
                 Flow::Jump(target) => {
-                    effect = Callee::at_depth(arch, target, fetch, depth + 1)?.effect(arch);
+                    effect = Callee::at_depth(arch, target, fetch, depth + 1)?.effect();
                 }
                 Flow::Indirect if !is_jump_table(&graph, index) => return None,
                 _ => {}
@@ -90,14 +96,14 @@ impl Callee {
                 }
             }
             callee.waits |= effect.waits || insn.relax == Relax::Wait;
-            callee.arguments |= effect.reads & arguments(arch) & !written;
-            written |= effect.writes;
+            callee.arguments |= effect.reads & arguments(arch) & !callee.writes;
+            callee.writes |= effect.writes & clobbers;
         }
         Some(callee)
     }
 
     /// What a call of this function does.
-    pub(super) fn effect(self, arch: Arch) -> Effect {
+    pub(super) fn effect(self) -> Effect {
         let kind = if self.sets {
             Kind::Idempotent
         } else {
@@ -105,10 +111,7 @@ impl Callee {
         };
         Effect {
             reads: self.arguments,
-            writes: match arch {
-                Arch::X86_64 => x86_64::CALL_CLOBBERS,
-                Arch::Aarch64 => aarch64::CALL_CLOBBERS,
-            },
+            writes: self.writes,
             access: (self.loads || self.sets).then_some(Access {
                 kind,
                 address: self.arguments,
