@@ -100,10 +100,15 @@ fn sections(result: &ScaleResult, rows: &[SampleRow]) -> Vec<Section> {
         })
     };
     if last.is_some() {
+        let title = if result.has_speedup() {
+            "Speedup"
+        } else {
+            "Runs"
+        };
         add(
             "speedup",
-            "Speedup",
-            "Speedup".to_owned(),
+            title,
+            title.to_owned(),
             html! { (chart::draw(result)) (runs(result)) },
         );
     }
@@ -153,7 +158,7 @@ fn facts(result: &ScaleResult) -> Markup {
         dl.facts {
             div { dt { "Wall time on " (cpus(last.cpus)) }
                 dd { (time(&format!("{at}.wall_s.median"), last.wall_s.median)) } }
-            @if result.points[0].cpus != last.cpus {
+            @if result.has_speedup() {
                 div { dt { "Speedup" } dd { (factor(&format!("{at}.speedup"), last.speedup)) } }
                 div { dt { "Efficiency" } dd { (share(&format!("{at}.efficiency"), last.efficiency)) } }
             }
@@ -195,15 +200,22 @@ fn notices(result: &ScaleResult) -> Markup {
 }
 
 fn runs(result: &ScaleResult) -> Markup {
+    let has_speedup = result.has_speedup();
     let has_rate = result.points.iter().any(|p| p.rate.is_some());
     html! {
         div.scroll role="region" aria-label="Table of runs" tabindex="0" {
             table.runs {
                 caption { "Runs without the probe, where there are any" }
                 thead { tr {
-                    @for title in ["CPUs", "Wall time", "Speedup", "Efficiency", "Spread of time", "Range of speedup", "Runs"] {
-                        th.num scope="col" { (title) }
+                    th.num scope="col" { "CPUs" }
+                    th.num scope="col" { "Wall time" }
+                    @if has_speedup {
+                        th.num scope="col" { "Speedup" }
+                        th.num scope="col" { "Efficiency" }
                     }
+                    th.num scope="col" { "Spread of time" }
+                    @if has_speedup { th.num scope="col" { "Range of speedup" } }
+                    th.num scope="col" { "Runs" }
                     @if has_rate { th.num scope="col" { "Rate per s" } }
                 } }
                 tbody {
@@ -212,14 +224,18 @@ fn runs(result: &ScaleResult) -> Markup {
                         tr {
                             th.num scope="row" { (stack::point_label(i, p)) }
                             td.num { (time(&format!("{at}.wall_s.median"), p.wall_s.median)) }
-                            td.num { (factor(&format!("{at}.speedup"), p.speedup)) }
-                            td.num { (share(&format!("{at}.efficiency"), p.efficiency)) }
+                            @if has_speedup {
+                                td.num { (factor(&format!("{at}.speedup"), p.speedup)) }
+                                td.num { (share(&format!("{at}.efficiency"), p.efficiency)) }
+                            }
                             td.num.noise {
                                 (figure(&format!("{at}.wall_s.min"), p.wall_s.min, &seconds(p.wall_s.min)))
                                 " to "
                                 (figure(&format!("{at}.wall_s.max"), p.wall_s.max, &seconds(p.wall_s.max)))
                             }
-                            td.num.noise { (range(&format!("{at}.speedup_range"), p.speedup_range, factor_digits)) }
+                            @if has_speedup {
+                                td.num.noise { (range(&format!("{at}.speedup_range"), p.speedup_range, factor_digits)) }
+                            }
                             td.num { (p.wall_s.runs.len()) }
                             @if has_rate { td.num {
                                 @if let Some(rate) = &p.rate {

@@ -45,6 +45,16 @@ pub struct ScaleResult {
     pub partial: bool,
 }
 
+impl ScaleResult {
+    /// There are two CPU counts at least, so that a speedup means something.
+    pub fn has_speedup(&self) -> bool {
+        match (self.points.first(), self.points.last()) {
+            (Some(first), Some(last)) => first.cpus != last.cpus,
+            _ => false,
+        }
+    }
+}
+
 /// The machine that ran it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -110,6 +110,14 @@ fn runs(page: &mut Page, result: &ScaleResult) {
         column("efficiency", true, 1),
         column("rate/s", true, 2),
     ];
+    // Speedup needs something to compare with; empty columns are left out.
+    let compared = |text: String| {
+        if result.has_speedup() {
+            text
+        } else {
+            String::new()
+        }
+    };
     let rows: Vec<Vec<String>> = result
         .points
         .iter()
@@ -119,13 +127,13 @@ fn runs(page: &mut Page, result: &ScaleResult) {
                 seconds(p.wall_s.median),
                 span(&p.wall_s, seconds),
                 p.wall_s.runs.len().to_string(),
-                format!("{}×", factor_digits(p.speedup)),
-                if p.speedup_range == [0.0; 2] {
+                compared(format!("{}×", factor_digits(p.speedup))),
+                if !result.has_speedup() || p.speedup_range == [0.0; 2] {
                     String::new()
                 } else {
                     p.speedup_range.map(factor_digits).join("..")
                 },
-                percent(p.efficiency),
+                compared(percent(p.efficiency)),
                 p.rate
                     .as_ref()
                     .map_or(String::new(), |rate| significant(rate.median)),

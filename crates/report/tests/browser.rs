@@ -324,3 +324,33 @@ fn a_hostile_result_stays_text() {
     assert_eq!(browser.requests(), [format!("file://{}", file.display())]);
     assert_eq!(browser.complaints(), [""; 0]);
 }
+
+/// The other tests mean nothing if the browser would not tell.
+#[test]
+fn the_browser_tells_what_a_bad_page_does() {
+    let Some(mut browser) = Chromium::start() else {
+        return;
+    };
+    let page = html::render(&fixture::sweep(), &[]);
+    let file = kept().join("bad.html");
+    for bad in [
+        "<script>1</script>",
+        "<img src=\"pixel.png\" alt=\"\">",
+        "<link rel=\"stylesheet\" href=\"style.css\">",
+    ] {
+        std::fs::write(&file, page.replace("</footer>", &format!("{bad}</footer>"))).unwrap();
+        browser.open(&file);
+        assert!(!browser.complaints().is_empty(), "{bad}");
+    }
+    let open = page.replace("http-equiv", "data-was");
+    let image = "<img src=\"pixel.png\" alt=\"\"></footer>";
+    std::fs::write(&file, open.replace("</footer>", image)).unwrap();
+    browser.open(&file);
+    assert_eq!(browser.requests().len(), 2);
+    let wide = "<p style=\"width:500px\">wide</p></footer>";
+    std::fs::write(&file, page.replace("</footer>", wide)).unwrap();
+    browser.resize(375, 812, true);
+    browser.open(&file);
+    assert_ne!(browser.evaluate(OVERFLOW), serde_json::json!([]));
+    std::fs::remove_file(&file).unwrap();
+}

@@ -88,7 +88,7 @@ pub(super) fn draw(result: &ScaleResult) -> Markup {
     let (Some(first), Some(last)) = (points.first(), points.last()) else {
         return html! {};
     };
-    if first.cpus == last.cpus {
+    if !result.has_speedup() {
         return html! {};
     }
     let axes = Axes::of(points);
@@ -173,11 +173,11 @@ fn mark(i: usize, point: &Point, axes: &Axes, has_label: bool) -> Markup {
             @if high > 0.0 {
                 g.range data-figure=(format!("points.{i}.speedup_range.0")) data-value=(low) {
                     line x1=(px(x)) x2=(px(x)) y1=(px(top)) y2=(px(bottom)) {}
-                    line x1=(px(x - 5.0)) x2=(px(x + 5.0)) y1=(px(top)) y2=(px(top)) {}
-                    line x1=(px(x - 5.0)) x2=(px(x + 5.0)) y1=(px(bottom)) y2=(px(bottom)) {}
+                    line x1=(px(x - 7.0)) x2=(px(x + 7.0)) y1=(px(top)) y2=(px(top)) {}
+                    line x1=(px(x - 7.0)) x2=(px(x + 7.0)) y1=(px(bottom)) y2=(px(bottom)) {}
                 }
             }
-            circle cx=(px(x)) cy=(px(y)) r="4.5" data-figure=(format!("points.{i}.speedup"))
+            circle cx=(px(x)) cy=(px(y)) r="3.5" data-figure=(format!("points.{i}.speedup"))
                 data-value=(point.speedup) {}
             @if has_label {
                 text.value x=(px(label_x)) y=(px(y.max(bottom) + 22.0)) text-anchor=(anchor) {
