@@ -1,8 +1,11 @@
 //! `amdahl`: finds what keeps a program from scaling and says how much each cause costs.
 
 mod cli;
+mod doctor;
 mod failure;
+mod results;
 mod scale;
+mod screen;
 
 use std::process::ExitCode;
 
@@ -11,7 +14,9 @@ use clap::Parser;
 fn main() -> ExitCode {
     let done = match cli::Cli::parse().command {
         cli::Command::Scale(scale) => scale::main(&scale),
-        _ => todo!(),
+        cli::Command::Compare(args) => results::compare_main(&args),
+        cli::Command::Report(args) => results::report_main(&args),
+        cli::Command::Doctor(args) => doctor::main(&args),
     };
     match done {
         Ok(code) => ExitCode::from(code),

@@ -40,7 +40,6 @@ struct Waiting {
     since: Ns,
     place: u64,
     object: u64,
-    value: u32,
     stack: Option<StackId>,
 }
 
@@ -82,6 +81,8 @@ impl Thread {
 struct Cpu {
     occupant: Occupant,
     since: Ns,
+    /// Value of the integral of stolen time when the occupant came.
+    stolen_mark: f64,
 }
 
 /// What part of a thread's time on a CPU was spent on, by samples.
@@ -155,7 +156,8 @@ pub struct RunPartition {
     pub other_ns: f64,
     /// Idle CPU time there.
     pub idle_ns: f64,
-    /// Idle and foreign time by cause; adds up to `idle_ns + other_ns`.
+    /// Idle and foreign time by cause; adds up to `idle_ns + other_ns`. Foreign time is `stolen`
+    /// only while a thread of the workload was runnable.
     pub off: FxHashMap<ChargeKey, Charge>,
     /// On-CPU samples by activity, thread and stack; `ns` adds up to `on_cpu_ns`.
     pub on: FxHashMap<(Activity, Tid, StackId), Charge>,
@@ -211,6 +213,8 @@ pub struct Partition<'a> {
     /// Charged per waiting thread, by tier.
     integral: [f64; 3],
     placement: f64,
+    /// Per CPU that others occupy.
+    stolen: f64,
     serial_rate: f64,
     placement_rate: f64,
     places: FxHashMap<u64, Place>,
@@ -229,8 +233,10 @@ pub struct Partition<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct PendingKey {
-    resolved: Option<Cause>, // None: by the use of the futex
+    resolved: Resolved,
     tid: Tid,
+    /// What the waker was doing, where that names the wait better than the waiter's own stack.
+    from: Option<StackId>,
     place: u64,
     object: u64,
     futex: u64,
@@ -262,6 +268,7 @@ impl<'a> Partition<'a> {
             tally: Tally::default(),
             integral: [0.0; 3],
             placement: 0.0,
+            stolen: 0.0,
             serial_rate: 0.0,
             placement_rate: 0.0,
             places: FxHashMap::default(),
@@ -277,7 +284,7 @@ impl<'a> Partition<'a> {
             out: RunPartition { from, cpus: occupants.len() as u32, ..RunPartition::default() },
         };
         for &(cpu, occupant) in occupants {
-            partition.watched.insert(cpu, Cpu { occupant, since: from });
+            partition.watched.insert(cpu, Cpu { occupant, since: from, stolen_mark: 0.0 });
             match occupant {
                 Occupant::Idle => partition.idle += 1,
                 Occupant::Other(_) => partition.others += 1,
@@ -330,19 +337,26 @@ impl<'a> Partition<'a> {
             return;
         }
         self.now = ts;
-        self.out.other_ns += dt * self.others as f64;
-        if self.idle == 0 {
-            self.serial_rate = 0.0;
-            self.placement_rate = 0.0;
+        self.serial_rate = 0.0;
+        self.placement_rate = 0.0;
+        let (idle, others) = (self.idle as f64, self.others as f64);
+        self.out.other_ns += dt * others;
+        self.out.idle_ns += dt * idle;
+        if idle + others == 0.0 {
             return;
         }
-        let idle = self.idle as f64;
-        self.out.idle_ns += dt * idle;
-        let placement = self.tally.behind.min(self.idle) as f64;
+        let behind = self.tally.behind as f64;
+        let placement = behind.min(idle);
         if placement > 0.0 {
-            self.placement += dt * placement / self.tally.behind as f64;
+            self.placement += dt * placement / behind;
         }
-        let mut rest = idle - placement;
+        // A CPU is taken away only from somebody who wants it: while no thread is runnable, a CPU
+        // that others use is as little missed as an idle one.
+        let stolen = (behind - placement).min(others);
+        if stolen > 0.0 {
+            self.stolen += dt * stolen / others;
+        }
+        let mut rest = idle - placement + others - stolen;
         let stranded = (self.tally.stranded as f64).min(rest);
         self.stranded_ns += dt * stranded;
         rest -= stranded;
@@ -378,7 +392,7 @@ impl<'a> Partition<'a> {
                         cause: Cause::Stolen, tid: 0, stack: None, object: u64::from(tid),
                     };
                     let charge = self.out.off.entry(key).or_default();
-                    charge.ns += to.saturating_sub(state.since) as f64;
+                    charge.ns += self.stolen - state.stolen_mark;
                     charge.count += 1;
                 }
                 Occupant::Workload(_) => {}
@@ -389,7 +403,13 @@ impl<'a> Partition<'a> {
                 Occupant::Other(_) => self.others += 1,
                 Occupant::Workload(_) => {}
             }
-            self.watched.insert(cpu, Cpu { occupant: next, since: ts });
+            self.watched.insert(cpu, Cpu { occupant: next, since: ts, stolen_mark: self.stolen });
+        }
+        if let Occupant::Other(tid) = prev {
+            // It belonged to the workload when it came on.
+            if self.threads.contains_key(&tid) {
+                self.leave(tid);
+            }
         }
         if let Occupant::Workload(tid) = prev {
             self.stop_running(tid, cpu, ts, off);
@@ -557,6 +577,8 @@ impl<'a> Partition<'a> {
         );
         let tier = if wait.is_serial() {
             Tier::Serial
+        } else if wait == Wait::Service {
+            Tier::Service
         } else if generic && hardly_runs {
             Tier::Service
         } else {
@@ -586,7 +608,6 @@ impl<'a> Partition<'a> {
             since: ts,
             place: blocked.place,
             object,
-            value,
             stack,
         };
         self.count_wait(&waiting, 1);
@@ -744,33 +765,36 @@ impl<'a> Partition<'a> {
                 None => {}
             }
         }
-        let from = from.and_then(|id| self.stacks.get(id.0 as usize)).map(|stack| &**stack);
-        let resolved = match waiting.wait.resolve(waker, from) {
+        let doing = from.and_then(|id| self.stacks.get(id.0 as usize)).map(|stack| &**stack);
+        let resolved = waiting.wait.resolve(waker, doing);
+        let cause = match resolved {
             Resolved::Cause(cause) => Some(cause),
-            Resolved::Futex => None,
+            Resolved::Futex | Resolved::AsOthers => None,
         };
         if self.out.stretches.len() < self.max_stretches {
-            self.out.stretches.push(Stretch {
-                cpu: None, tid, from: waiting.since, to: self.now, cause: resolved,
-            });
+            let (from, to) = (waiting.since, self.now);
+            self.out.stretches.push(Stretch { cpu: None, tid, from, to, cause });
         }
         if ns <= 0.0 {
             return;
         }
-        if waiting.wait == Wait::IdleWorker && resolved == Some(Cause::Serial) {
+        let is_worker = waiting.wait == Wait::IdleWorker;
+        if is_worker && cause == Some(Cause::Serial) {
             // Not the worker's code is of interest, but what ran meanwhile.
             self.serial_ns += ns;
             return;
         }
-        let object = match (resolved, waker) {
+        let object = match (cause, waker) {
             (Some(Cause::Partner | Cause::Io), Some(Waker::Workload(waker) | Waker::Other(waker))) => {
                 u64::from(waker)
             }
             (Some(Cause::Partner | Cause::Io | Cause::Sleep | Cause::Serial), _) => 0,
+            _ if is_worker => 0,
             _ => waiting.object,
         };
-        let futex = if resolved.is_none() { waiting.object } else { 0 };
-        let mut key = PendingKey { resolved, tid, place: waiting.place, object, futex };
+        let futex = if resolved == Resolved::Futex { waiting.object } else { 0 };
+        let from = from.filter(|_| is_worker && cause != Some(Cause::Sleep));
+        let mut key = PendingKey { resolved, tid, from, place: waiting.place, object, futex };
         if self.pending.len() > 200_000 && !self.pending.contains_key(&key) {
             // Bounded: beyond this many keys only the place is kept apart.
             key.object = 0;
@@ -779,7 +803,6 @@ impl<'a> Partition<'a> {
         let charge = self.pending.entry(key).or_default();
         charge.ns += ns;
         charge.count += 1;
-        let _ = waiting.value;
     }
 
     fn sample(&mut self, sample: &Sample) {
@@ -839,27 +862,59 @@ impl<'a> Partition<'a> {
     }
 
     fn settle_waits(&mut self) {
-        for (key, charge) in std::mem::take(&mut self.pending) {
-            let cause = key.resolved.unwrap_or_else(|| {
-                self.futexes.get(&key.futex).map_or(Cause::Partner, |(used, _, _)| used.cause())
-            });
-            let stacks = self.places.get(&key.place).map_or(&[][..], |place| &place.stacks);
-            let total: f64 = stacks.iter().map(|(_, time)| time).sum();
-            let mut put = |stack: Option<StackId>, share: f64| {
-                let key = ChargeKey { cause, tid: key.tid, stack, object: key.object };
-                let entry = self.out.off.entry(key).or_default();
-                entry.ns += charge.ns * share;
-                entry.count += charge.count;
-            };
-            if total > 0.0 {
-                for &(stack, time) in stacks {
-                    put(Some(stack), time / total);
+        let pending = std::mem::take(&mut self.pending);
+        // What ended the waits of idle workers, by process, where it is known.
+        let mut known: FxHashMap<Tid, FxHashMap<Cause, f64>> = FxHashMap::default();
+        let process = |out: &RunPartition, tid| out.processes.get(&tid).copied().unwrap_or(tid);
+        for (key, charge) in &pending {
+            if let (Resolved::Cause(cause), Some(_)) = (key.resolved, key.from) {
+                *known.entry(process(&self.out, key.tid)).or_default().entry(cause).or_default() +=
+                    charge.ns;
+            }
+        }
+        for (key, charge) in pending {
+            match key.resolved {
+                Resolved::Cause(cause) => self.put_wait(&key, cause, charge, 1.0),
+                Resolved::Futex => {
+                    let used = self.futexes.get(&key.futex);
+                    let cause = used.map_or(Cause::Partner, |(used, _, _)| used.cause());
+                    self.put_wait(&key, cause, charge, 1.0);
                 }
-            } else {
-                put(None, 1.0);
+                Resolved::AsOthers => match known.get(&process(&self.out, key.tid)) {
+                    Some(mix) => {
+                        let total: f64 = mix.values().sum();
+                        for (&cause, ns) in mix {
+                            self.put_wait(&key, cause, charge, ns / total);
+                        }
+                    }
+                    None => self.serial_ns += charge.ns,
+                },
             }
         }
         spread(&mut self.out.off, Cause::Serial, self.serial_ns, &self.serial_weights);
+    }
+
+    /// Charges a wait to the stacks that were sampled at its place, or to its waker's.
+    fn put_wait(&mut self, key: &PendingKey, cause: Cause, charge: Charge, share: f64) {
+        let at_place = self.places.get(&key.place).map_or(&[][..], |place| &place.stacks);
+        let stacks = match &key.from {
+            Some(from) => &[(*from, 1.0)][..],
+            None => at_place,
+        };
+        let total: f64 = stacks.iter().map(|(_, time)| time).sum();
+        let mut put = |stack: Option<StackId>, share: f64| {
+            let key = ChargeKey { cause, tid: key.tid, stack, object: key.object };
+            let entry = self.out.off.entry(key).or_default();
+            entry.ns += charge.ns * share;
+            entry.count += charge.count;
+        };
+        if total > 0.0 {
+            for &(stack, time) in stacks {
+                put(Some(stack), share * time / total);
+            }
+        } else {
+            put(None, share);
+        }
     }
 
     fn settle_throttling(&mut self) {

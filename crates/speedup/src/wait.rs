@@ -17,6 +17,8 @@ pub enum Wait {
     Futex,
     /// A worker of a runtime without a task. What the waker was doing tells.
     IdleWorker,
+    /// A thread that only looks after others from time to time, by the nature of its runtime.
+    Service,
     /// Nothing is known.
     Unknown,
 }
@@ -97,11 +99,12 @@ pub fn classify(blocked: &Blocked, stack: Option<&CallStack>) -> Wait {
     };
     match call(number) {
         Call::Futex => by_name.unwrap_or(Wait::Futex),
+        Call::Timer if by_name == Some(Wait::Service) => Wait::Service,
         Call::Timer => Wait::For(Cause::Sleep),
         Call::Child => Wait::For(Cause::Serial),
         Call::Peer if blocked.uninterruptible => Wait::For(Cause::Io),
         Call::Peer => match by_name {
-            Some(Wait::IdleWorker) => Wait::IdleWorker,
+            Some(wait @ (Wait::IdleWorker | Wait::Service)) => wait,
             _ => Wait::Peer,
         },
         Call::Storage => Wait::For(Cause::Io),
@@ -121,13 +124,17 @@ impl Wait {
             (Wait::Futex, Some(Waker::Timer)) => Resolved::Cause(Cause::Sleep),
             (Wait::Futex, _) => Resolved::Futex,
             (Wait::IdleWorker, Some(Waker::Timer)) => Resolved::Cause(Cause::Sleep),
-            (Wait::IdleWorker, Some(Waker::Workload(_))) => Resolved::Cause(
-                from.and_then(|stack| released_by(&stack.user)).unwrap_or(Cause::Serial),
-            ),
+            (Wait::IdleWorker, Some(Waker::Workload(_))) => {
+                match from.and_then(|stack| released_by(&stack.user)) {
+                    Some(cause) => Resolved::Cause(cause),
+                    None => Resolved::AsOthers,
+                }
+            }
             (Wait::IdleWorker, Some(Waker::Interrupt | Waker::Other(_))) => {
                 Resolved::Cause(Cause::Io)
             }
-            (Wait::IdleWorker, None) => Resolved::Cause(Cause::Serial),
+            (Wait::IdleWorker, None) => Resolved::AsOthers,
+            (Wait::Service, _) => Resolved::Cause(Cause::Sleep),
             (Wait::Peer, Some(Waker::Workload(_))) => Resolved::Cause(Cause::Partner),
             (Wait::Peer, Some(Waker::Timer)) => Resolved::Cause(Cause::Sleep),
             (Wait::Peer, Some(Waker::Interrupt | Waker::Other(_))) => Resolved::Cause(Cause::Io),
@@ -143,12 +150,15 @@ impl Wait {
 }
 
 /// The outcome of [`Wait::resolve`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resolved {
     /// This cause.
     Cause(Cause),
     /// Decided at the end of the run by how the futex was used ([`FutexUse`]).
     Futex,
+    /// A worker got a task from the scheduler of its runtime, which does not tell where the task
+    /// came from: divided like the other waits of idle workers of its process; serial without any.
+    AsOthers,
 }
 
 /// How one futex address was used over a run.
@@ -196,12 +206,13 @@ const JOIN: &[&str] = &[
 ];
 const IDLE_WORKER: &[&str] = &[
     "runtime.findRunnable", "runtime.stopm", "runtime.mPark", "runtime.schedule", "runtime.gcstopm",
-    "runtime.templateThread", "runtime.sysmon", "runtime.startlockedm", "runtime.stoplockedm",
+    "runtime.startlockedm", "runtime.stoplockedm",
     "rayon_core::sleep", "rayon_core::registry::WorkerThread::wait_until", "rayon_core::latch",
     "tokio::runtime::scheduler::multi_thread::park", "tokio::runtime::blocking::pool",
     "tokio::runtime::park", "gomp_thread_start", "__kmp_fork_barrier", "__kmp_launch_worker",
     "tbb::detail::r1::", "ForkJoinPool", "async_executor", "smol::", "GOMP_taskwait",
 ];
+const SERVICE: &[&str] = &["runtime.sysmon", "runtime.templateThread", "runtime.forcegchelper"];
 const LOCK: &[&str] = &[
     "pthread_mutex_", "__lll_lock_wait", "lll_mutex_lock", "pthread_rwlock_", "sem_wait", "sem_timedwait",
     "sem_clockwait", "new_sem_wait", "mutex::futex::Mutex", "rwlock::futex::RwLock", "RawMutex::lock_slow",
@@ -241,8 +252,10 @@ pub fn is_runtime(frame: &Frame) -> bool {
     PREFIXES.iter().any(|prefix| symbol.starts_with(prefix))
 }
 
+/// Rust writes `<T>::f` for methods: without the brackets one name fits all spellings.
 fn has(frame: &Frame, names: &[&str]) -> bool {
-    names.iter().any(|name| frame.symbol.contains(name))
+    let plain = frame.symbol.replace(['<', '>'], "");
+    names.iter().any(|name| plain.contains(name))
 }
 
 fn by_name(user: &[Frame]) -> Option<Wait> {
@@ -253,6 +266,8 @@ fn by_name(user: &[Frame]) -> Option<Wait> {
             return Some(Wait::For(Cause::Barrier));
         } else if has(frame, JOIN) {
             return Some(Wait::For(Cause::Serial));
+        } else if has(frame, SERVICE) {
+            return Some(Wait::Service);
         } else if has(frame, IDLE_WORKER) {
             return Some(Wait::IdleWorker);
         } else if found.is_none() && has(frame, LOCK) {
@@ -266,30 +281,31 @@ fn by_name(user: &[Frame]) -> Option<Wait> {
 
 /// What a waker did that gave an idle worker something to do again.
 fn released_by(user: &[Frame]) -> Option<Cause> {
-    const UNLOCK: &[&str] = &[
-        "sync.(*Mutex)", "sync.(*RWMutex)", "semrelease1", "pthread_mutex_unlock", "sem_post",
-        "Mutex::unlock", "unlock_slow", "sync.(*Pool)",
-    ];
-    const HAND_OVER: &[&str] = &[
-        "runtime.chansend", "runtime.chanrecv", "runtime.closechan", "runtime.selectgo", "sync.(*Cond)",
-        "runtime.selectnbsend", "runtime.send", "runtime.recv",
-    ];
-    const BEGIN: &[&str] =
-        &["sync.(*WaitGroup)", "runtime.newproc", "GOMP_parallel", "rayon_core::registry", "runtime.gc"];
-    const TIMER: &[&str] = &["runtime.goroutineReady", "time.goFunc", "runtime.sysmon", "time.sendTime"];
-    for frame in user.iter().take(24) {
-        if has(frame, BEGIN) {
-            return Some(Cause::Serial);
-        } else if has(frame, TIMER) {
-            return Some(Cause::Sleep);
-        } else if has(frame, HAND_OVER) {
-            return Some(Cause::Partner);
-        } else if has(frame, &["sync.(*WaitGroup)"]) {
-            return Some(Cause::Serial);
-        } else if has(frame, UNLOCK) {
-            // WaitGroup.Done releases a semaphore too: look one frame farther out first.
-            let group = user.iter().take(24).any(|frame| has(frame, &["sync.(*WaitGroup)"]));
-            return Some(if group { Cause::Serial } else { Cause::LockWait });
+    const BEGIN: &[&str] = &["runtime.newproc", "GOMP_parallel", "rayon_core::registry", "runtime.gcStart",
+        "runtime.gcBgMark", "runtime.gcController"];
+    const TIMER: &[&str] = &["runtime.goroutineReady", "time.goFunc", "time.sendTime", "runtime.(*timer",
+        "runtime.runtimer", "runtime.checkTimers"];
+    const UNLOCK: &[&str] = &["sync.(*Mutex)", "sync.(*RWMutex)", "runtime.semrelease", "pthread_mutex_unlock",
+        "sem_post", "Mutex::unlock", "unlock_slow", "internal/sync.(*Mutex)"];
+    const HAND_OVER: &[&str] = &["runtime.chansend", "runtime.chanrecv", "runtime.closechan", "runtime.selectgo",
+        "sync.(*Cond)", "runtime.send", "runtime.recv"];
+    const IO: &[&str] = &["runtime.exitsyscall", "runtime.entersyscall", "runtime.handoffp", "runtime.netpoll",
+        "runtime.injectglist"];
+    let frames = &user[..user.len().min(24)];
+    let any = |names: &[&str]| frames.iter().any(|frame| has(frame, names));
+    // A wait group releases a semaphore, as mutexes do.
+    if any(&["sync.(*WaitGroup)"]) {
+        return Some(Cause::Serial);
+    }
+    for (names, cause) in [
+        (TIMER, Cause::Sleep),
+        (UNLOCK, Cause::LockWait),
+        (HAND_OVER, Cause::Partner),
+        (BEGIN, Cause::Serial),
+        (IO, Cause::Io),
+    ] {
+        if any(names) {
+            return Some(cause);
         }
     }
     None
@@ -343,7 +359,7 @@ mod tests {
         let waker = Some(Waker::Workload(7));
         assert_eq!(Wait::IdleWorker.resolve(waker, Some(&unlock)), Resolved::Cause(Cause::LockWait));
         assert_eq!(Wait::IdleWorker.resolve(waker, Some(&send)), Resolved::Cause(Cause::Partner));
-        assert_eq!(Wait::IdleWorker.resolve(waker, None), Resolved::Cause(Cause::Serial));
+        assert_eq!(Wait::IdleWorker.resolve(waker, None), Resolved::AsOthers);
     }
 
     #[test]

@@ -79,8 +79,14 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
     sweep.measure(scale, rate.as_ref(), &interrupt, recorder)?;
     let summary = summary::summarise(&mut sweep, scale);
     let folder = target.write(&summary, &sweep)?;
-    output::show(scale, &summary.result, folder.as_deref());
+    output::show(scale, &summary.result, folder.as_deref())?;
     Ok(exit_code(&summary.result))
+}
+
+/// The version of the control groups that runs can be confined with.
+pub fn confinement() -> Option<&'static str> {
+    let cpus = amdahl_topology::allowed().ok()?;
+    cgroup::Group::new(&cpus, 0).map(|group| group.version)
 }
 
 fn exit_code(result: &ScaleResult) -> u8 {

@@ -1,16 +1,16 @@
 //! The result folder and what is printed.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use amdahl_report::schema::{ScaleResult, Slice};
-use amdahl_report::terminal::{self, Style};
-use amdahl_report::{html, samples, save, trace};
+use amdahl_report::{html, samples, save, terminal, trace};
 
 use super::Sweep;
 use super::summary::Summary;
 use crate::cli::Scale;
 use crate::failure::Failure;
+use crate::screen;
 
 const SAMPLES_FILE: &str = "samples.parquet";
 
@@ -104,33 +104,19 @@ fn slices(summary: &Summary, sweep: &Sweep) -> (Vec<Slice>, trace::Names) {
 }
 
 /// Prints the report, or `result.json`.
-pub fn show(scale: &Scale, result: &ScaleResult, folder: Option<&Path>) {
-    let mut out = anstream::stdout().lock();
-    if scale.json {
-        let text = serde_json::to_string_pretty(result).expect("plain data");
-        let _ = writeln!(out, "{text}");
-        return;
-    }
-    let _ = write!(out, "{}", terminal::render(result, width(), style()));
-    if let Some(folder) = folder {
-        let _ = writeln!(out, "\nWritten to {0}/: result.json, report.html, samples.parquet, trace.json.gz", folder.display());
-    }
-}
-
-/// Columns of the terminal.
-pub fn width() -> usize {
-    terminal_size::terminal_size().map_or(100, |(width, _)| usize::from(width.0)).clamp(40, 200)
-}
-
-/// Colour only on a terminal and without NO_COLOR.
-pub fn style() -> Style {
-    let color = std::io::stdout().is_terminal()
-        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-        && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
-        .iter()
-        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
-        .unwrap_or_default();
-    let unicode = locale.to_ascii_lowercase().replace('-', "").contains("utf8");
-    Style { color, unicode }
+pub fn show(scale: &Scale, result: &ScaleResult, folder: Option<&Path>) -> Result<(), Failure> {
+    let text = if scale.json {
+        serde_json::to_string_pretty(result).expect("plain data") + "\n"
+    } else {
+        let mut text = terminal::render(result, screen::width(), screen::style());
+        if let Some(folder) = folder {
+            text += &format!(
+                "\nWritten to {}/: result.json, report.html, {SAMPLES_FILE}, {}\n",
+                folder.display(),
+                trace::TRACE_FILE
+            );
+        }
+        text
+    };
+    screen::print(&text).map(drop)
 }

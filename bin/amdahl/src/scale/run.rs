@@ -187,7 +187,7 @@ pub fn partition(
     stretches: usize,
     pid: u32,
 ) -> RunPartition {
-    let occupants: Vec<_> = cpus.iter().map(|cpu| (cpu, decoded.first_occupant(cpu))).collect();
+    let occupants: Vec<_> = cpus.iter().map(|cpu| (cpu, decoded.occupant_at(cpu, from))).collect();
     let mut partition =
         Partition::new(&decoded.stacks, from, &occupants).keep_stretches(stretches);
     let mut first = true;

@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use super::perf::SideBand;
 use super::recorder::Recording;
 use super::wire::{REGISTERS, Slot, Stack, flag, kind, stack_kind};
-use crate::symbol::{CodePoint, MapEvent, RawStack, Symbolizer};
+use crate::symbol::{CodePoint, MapEvent, RawStack, StackEnd, Symbolizer};
 
 /// Stacks to names and spin verdicts. Kept over all runs of a sweep: names do not change.
 pub struct Decoder {
@@ -100,7 +100,13 @@ impl Decoder {
                 kernel_ips: &raw.kernel,
                 user_mode: raw.user_mode,
             });
-            let points: Box<[CodePoint]> = unwound.points.into();
+            // A chain that ends before its root goes on by frame pointers, if those know more.
+            let longer = unwound.end != StackEnd::Root && raw.user.len() > unwound.points.len();
+            let points: Box<[CodePoint]> = if longer {
+                self.symbols.locate(raw.pid, raw.ts, &raw.user).into()
+            } else {
+                unwound.points.into()
+            };
             let next = StackId(decoded.stacks.len() as u32);
             let key = (points, raw.kernel.clone());
             let id = match known.get(&key) {
@@ -243,12 +249,19 @@ impl Decoded {
         &self.recording
     }
 
-    /// Who occupied `cpu` when the recording began, as its first switch tells.
-    pub fn first_occupant(&self, cpu: CpuId) -> Occupant {
-        let mut switches = self.recording.slots.iter().flatten();
-        switches
-            .find(|slot| slot.kind == kind::SWITCH && slot.cpu == cpu)
-            .map_or(Occupant::Idle, |slot| occupant(slot.tid, slot.flags & flag::PREV_WORKLOAD != 0))
+    /// Who occupied `cpu` at `ts`, as the switches around it tell.
+    pub fn occupant_at(&self, cpu: CpuId, ts: Ns) -> Occupant {
+        let mut before = None;
+        for slot in self.recording.slots.iter().flatten() {
+            if slot.kind != kind::SWITCH || slot.cpu != cpu {
+                continue;
+            }
+            if slot.ts >= ts {
+                return occupant(slot.tid, slot.flags & flag::PREV_WORKLOAD != 0);
+            }
+            before = Some(occupant(slot.other, slot.flags & flag::NEXT_WORKLOAD != 0));
+        }
+        before.unwrap_or(Occupant::Idle)
     }
 
     /// All events in order of time.

@@ -248,15 +248,34 @@ static __always_inline int takes_stack(amdahl_u64 hash, amdahl_u64 ts)
 
 static __always_inline amdahl_u64 place_of(struct pt_regs *regs, amdahl_u32 tgid)
 {
-	amdahl_u64 ip = REG_IP(regs), sp = REG_SP(regs), word = 0;
+	amdahl_u64 ip = REG_IP(regs), sp = REG_SP(regs), bp = REG_FP(regs), word = 0;
+	amdahl_u64 frame[2];
+	int depth;
 
 	/* The word at the stack pointer is the caller of a leaf call wrapper. */
 	bpf_probe_read_user(&word, sizeof(word), (void *)sp);
+	/* Where calls go through layers of one static binary (Go), its frame pointers tell more. */
+	for (depth = 0; depth < 4; depth++) {
+		if (bp - sp > 65536 || bpf_probe_read_user(frame, sizeof(frame), (void *)bp) ||
+		    frame[1] >> 28 != ip >> 28)
+			break;
+		word = word * 31 + frame[1];
+		bp = frame[0];
+	}
 	return (ip ^ (word << 1) ^ ((amdahl_u64)(amdahl_u32)REG_SYSCALL(regs) << 48) ^
 		((amdahl_u64)tgid << 32)) * 0x9e3779b97f4a7c15ull;
 }
 
-static __always_inline int take_stack(struct pt_regs *regs, int kind, amdahl_u64 ts,
+/* Runtimes that run on two stacks (Go) keep frame pointers, which lead from one to the other. */
+static __always_inline void walk_frame_pointers(void *ctx, struct amdahl_stack *s)
+{
+	long bytes = bpf_get_stack(ctx, s->user, sizeof(s->user), BPF_F_USER_STACK);
+
+	s->user_frames = bytes > 0 ? (amdahl_u64)bytes >> 3 : 0;
+	s->unused2 = 0;
+}
+
+static __always_inline int take_stack(void *ctx, struct pt_regs *regs, int kind, amdahl_u64 ts,
 				      amdahl_u32 tid, amdahl_u32 tgid)
 {
 	struct amdahl_stack *s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
@@ -273,6 +292,7 @@ static __always_inline int take_stack(struct pt_regs *regs, int kind, amdahl_u64
 	s->kernel_frames = 0;
 	user_registers(s, regs);
 	copy_user_stack(s);
+	walk_frame_pointers(ctx, s);
 	bpf_ringbuf_submit(s, BPF_RB_NO_WAKEUP);
 	return 1;
 }
@@ -288,7 +308,7 @@ static __always_inline int take_stack(struct pt_regs *regs, int kind, amdahl_u64
 #endif
 
 /* Which system call, its arguments, and whether this sleep gets a stack. */
-static __always_inline void where(struct amdahl_slot *slot, struct task *task, amdahl_u64 ts)
+static __always_inline void where(void *ctx, struct amdahl_slot *slot, struct task *task, amdahl_u64 ts)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 	amdahl_u64 hash;
@@ -303,7 +323,7 @@ static __always_inline void where(struct amdahl_slot *slot, struct task *task, a
 	if (slot->syscall == NR_READ || slot->syscall == NR_WRITE)
 		hash ^= slot->arg[0] * 0xff51afd7ed558ccdull;
 	slot->place = hash >> 32;
-	if (takes_stack(hash, ts) && take_stack(regs, AMDAHL_STACK_WAIT, ts, slot->tid, task->tgid))
+	if (takes_stack(hash, ts) && take_stack(ctx, regs, AMDAHL_STACK_WAIT, ts, slot->tid, task->tgid))
 		slot->flags |= AMDAHL_STACK_TAKEN;
 }
 
@@ -353,7 +373,7 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 				slot->lock_kind = p->lock_flags;
 				slot->arg[2] = p->lock;
 			}
-			where(slot, p, ts);
+			where(ctx, slot, p, ts);
 		}
 	} else if (prev_tid) {
 		BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, prev, comm);
@@ -402,7 +422,7 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 
 			slot->place = hash >> 32;
 			if (takes_stack(hash, ts) &&
-			    take_stack(regs, AMDAHL_STACK_WAKE, ts, waker, by->tgid))
+			    take_stack(ctx, regs, AMDAHL_STACK_WAKE, ts, waker, by->tgid))
 				slot->flags |= AMDAHL_STACK_TAKEN;
 		}
 	}
@@ -637,11 +657,12 @@ static __always_inline int sample(struct bpf_perf_event_data *ctx, int kind)
 	s->kernel_frames = 0;
 	bytes = bpf_get_stack(ctx, s->kernel, sizeof(s->kernel), 0);
 	if (bytes > 0)
-		s->kernel_frames = bytes / 8;
+		s->kernel_frames = (amdahl_u64)bytes >> 3;
 	s->user_mode = !s->kernel_frames;
 	regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 	user_registers(s, regs);
 	copy_user_stack(s);
+	walk_frame_pointers(ctx, s);
 	bpf_ringbuf_submit(s, BPF_RB_NO_WAKEUP);
 	return 0;
 }

@@ -70,6 +70,7 @@ enum amdahl_stack_kind {
 };
 
 #define AMDAHL_KERNEL_FRAMES 32
+#define AMDAHL_USER_FRAMES 24
 #define AMDAHL_STACK_BYTES 2048
 #define AMDAHL_REGISTERS 16
 
@@ -85,10 +86,14 @@ struct amdahl_stack {
 	amdahl_u64 regs[AMDAHL_REGISTERS]; /* general registers in the kernel's order, 0 beyond */
 	amdahl_u32 kernel_frames;
 	amdahl_u32 user_bytes; /* of bytes[] */
+	amdahl_u32 user_frames;
+	amdahl_u32 unused2;
 	amdahl_u64 kernel[AMDAHL_KERNEL_FRAMES];
+	amdahl_u64 user[AMDAHL_USER_FRAMES]; /* by frame pointers, across switches of stack */
 	amdahl_u8 bytes[AMDAHL_STACK_BYTES];
 };
-_Static_assert(sizeof(struct amdahl_stack) == 64 + 8 * AMDAHL_REGISTERS + 8 * AMDAHL_KERNEL_FRAMES + AMDAHL_STACK_BYTES, "no holes");
+_Static_assert(sizeof(struct amdahl_stack) ==
+	       72 + 8 * (AMDAHL_REGISTERS + AMDAHL_KERNEL_FRAMES + AMDAHL_USER_FRAMES) + AMDAHL_STACK_BYTES, "no holes");
 
 /* per CPU: what the workload did there */
 struct amdahl_totals {

@@ -113,6 +113,8 @@ pub struct Totals {
 pub const KERNEL_FRAMES: usize = 32;
 /// General registers in a [`Stack`].
 pub const REGISTERS: usize = 16;
+/// User frames found by frame pointers at most in a [`Stack`].
+pub const USER_FRAMES: usize = 24;
 /// Bytes of user stack at most in a [`Stack`].
 pub const STACK_BYTES: usize = 2048;
 
@@ -134,7 +136,10 @@ pub struct StackRecord {
     regs: [u64; REGISTERS],
     kernel_frames: u32,
     user_bytes: u32,
+    user_frames: u32,
+    unused2: u32,
     kernel: [u64; KERNEL_FRAMES],
+    user: [u64; USER_FRAMES],
     bytes: [u8; STACK_BYTES],
 }
 
@@ -165,6 +170,8 @@ pub struct Stack {
     pub regs: [u64; REGISTERS],
     /// Kernel return addresses, innermost first.
     pub kernel: Box<[u64]>,
+    /// User addresses by frame pointers, innermost first.
+    pub user: Box<[u64]>,
     /// Memory from `sp` upwards.
     pub bytes: Box<[u8]>,
 }
@@ -193,6 +200,7 @@ impl Stack {
             lr: record.lr,
             regs: record.regs,
             kernel: record.kernel[..frames].into(),
+            user: record.user[..(record.user_frames as usize).min(USER_FRAMES)].into(),
             bytes: record.bytes[..bytes].into(),
         })
     }
@@ -265,10 +273,10 @@ mod tests {
         assert_eq!(size_of::<Slot>(), 64);
         assert_eq!(size_of::<Ring>(), 64);
         assert_eq!(size_of::<Totals>(), 64);
-        assert_eq!(size_of::<StackRecord>(), 64 + 8 * REGISTERS + 8 * KERNEL_FRAMES + STACK_BYTES);
+        assert_eq!(size_of::<StackRecord>(), 72 + 8 * (REGISTERS + KERNEL_FRAMES + USER_FRAMES) + STACK_BYTES);
         assert_eq!(std::mem::offset_of!(Slot, cpu), 20);
         assert_eq!(std::mem::offset_of!(Slot, arg), 40);
-        assert_eq!(std::mem::offset_of!(StackRecord, kernel), 64 + 8 * REGISTERS);
+        assert_eq!(std::mem::offset_of!(StackRecord, kernel), 72 + 8 * REGISTERS);
     }
 
     #[test]

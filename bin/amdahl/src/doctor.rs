@@ -1,0 +1,159 @@
+//! `amdahl doctor`: what this machine lets us measure, what not, and how to allow it.
+
+use amdahl_probe::bpf::perf::{Counter, sampling};
+use amdahl_probe::bpf::{Recorder, Settings};
+use serde::Serialize;
+
+use crate::cli::Doctor;
+use crate::failure::Failure;
+use crate::screen;
+
+/// One thing looked at.
+#[derive(Debug, Serialize)]
+pub struct Check {
+    /// Stable name.
+    pub name: &'static str,
+    /// It works.
+    pub ok: bool,
+    /// What was found.
+    pub found: String,
+    /// What is lost without it; empty if it works.
+    pub lost: &'static str,
+    /// How to get it; empty if it works.
+    pub remedy: String,
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+fn check(name: &'static str, ok: bool, found: String, lost: &'static str, remedy: &str) -> Check {
+    let (lost, remedy) = if ok { ("", String::new()) } else { (lost, remedy.to_owned()) };
+    Check { name, ok, found, lost, remedy }
+}
+
+fn checks() -> Vec<Check> {
+    let cpus: Vec<u32> = amdahl_topology::allowed().map(|set| set.iter().collect()).unwrap_or_default();
+    let first = cpus.first().copied().unwrap_or(0);
+    let mut checks = Vec::new();
+    let topology = amdahl_topology::Topology::read();
+    checks.push(check(
+        "topology",
+        topology.is_ok(),
+        topology.as_ref().map_or_else(ToString::to_string, |topology| {
+            format!("{}, {} CPUs allowed", topology.describe(), cpus.len())
+        }),
+        "CPUs are taken in the order of their numbers",
+        "mount sysfs at /sys",
+    ));
+    checks.push(check(
+        "several CPUs",
+        cpus.len() > 1,
+        format!("{} CPUs may be used", cpus.len()),
+        "a sweep has a single point",
+        "widen the affinity mask or the cpuset of this shell",
+    ));
+    let quota = amdahl_topology::quota().ok().flatten();
+    checks.push(check(
+        "no CPU quota",
+        quota.is_none(),
+        quota.as_ref().map_or("none".to_owned(), |quota| {
+            format!("{:.2} CPUs' worth ({})", quota.cpus, quota.source.display())
+        }),
+        "runs are throttled; shown as stolen",
+        "raise cpu.max (v2) or cpu.cfs_quota_us (v1) of the control group, or the container's CPU limit",
+    ));
+    let btf = std::path::Path::new("/sys/kernel/btf/vmlinux").exists();
+    checks.push(check(
+        "kernel type information (BTF)",
+        btf,
+        if btf { "/sys/kernel/btf/vmlinux" } else { "missing" }.to_owned(),
+        "BPF programs cannot be loaded",
+        "use a kernel built with CONFIG_DEBUG_INFO_BTF=y (all large distributions since 2021)",
+    ));
+    let recorder = Recorder::new(&Settings {
+        cpus: cpus.clone(),
+        sample_hz: 100,
+        ring_bytes: 1 << 20,
+        clock_hz: 2_000_000_000,
+    });
+    checks.push(check(
+        "BPF recorder",
+        recorder.is_ok(),
+        recorder.as_ref().map_or_else(ToString::to_string, |_| "loads and attaches".to_owned()),
+        "waits are polled from /proc, code is not named, sizes are approximate",
+        "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_resource+ep amdahl; in a container: \
+         --cap-add BPF --cap-add PERFMON --cap-add SYS_RESOURCE",
+    ));
+    drop(recorder);
+    let paranoid = read("/proc/sys/kernel/perf_event_paranoid");
+    let clock = sampling(Counter::Clock, 10_000_000, first);
+    checks.push(check(
+        "perf events of all threads",
+        clock.is_ok(),
+        format!("kernel.perf_event_paranoid = {paranoid}"),
+        "no on-CPU samples: causes have no code",
+        "as root: sysctl kernel.perf_event_paranoid=-1, or CAP_PERFMON",
+    ));
+    let cycles = sampling(Counter::Cycles, 10_000_000, first);
+    let instructions = sampling(Counter::UserInstructions, 10_000_000, first);
+    checks.push(check(
+        "hardware counters",
+        cycles.is_ok() && instructions.is_ok(),
+        if cycles.is_ok() { "cycles and instructions" } else { "none" }.to_owned(),
+        "extra-work and slow-work are told apart by the speed of loops only; sampling is blind \
+         while interrupts are off",
+        "on a virtual machine ask for a virtual PMU (KVM: -cpu host,pmu=on; clouds: whole-socket or \
+         metal instances)",
+    ));
+    let names = amdahl_probe::symbol::kernel_names_are_readable();
+    checks.push(check(
+        "kernel symbol names",
+        names,
+        format!("kernel.kptr_restrict = {}", read("/proc/sys/kernel/kptr_restrict")),
+        "kernel time cannot be divided into faults, locks and the rest",
+        "as root: sysctl kernel.kptr_restrict=1, or run with CAP_SYSLOG",
+    ));
+    let confinement = crate::scale::confinement();
+    checks.push(check(
+        "cpuset control groups",
+        confinement.is_some(),
+        confinement.unwrap_or("not writable").to_owned(),
+        "the program is confined by its affinity mask only, which it may change",
+        "run as root, or delegate a cpuset control group to this user",
+    ));
+    let steal = read("/proc/stat").lines().next().is_some_and(|line| line.split_whitespace().count() > 8);
+    checks.push(check(
+        "steal time",
+        steal,
+        if steal { "reported in /proc/stat" } else { "not reported" }.to_owned(),
+        "time taken by the hypervisor looks like slow work",
+        "use a guest kernel with paravirtual time accounting",
+    ));
+    checks
+}
+
+/// Looks and tells.
+pub fn main(args: &Doctor) -> Result<u8, Failure> {
+    let checks = checks();
+    if args.json {
+        let mut text = serde_json::to_string_pretty(&checks).expect("plain data");
+        text.push('\n');
+        return screen::print(&text);
+    }
+    let mut text = String::new();
+    for check in &checks {
+        let mark = if check.ok { "ok     " } else { "MISSING" };
+        text += &format!("{mark}  {}: {}\n", check.name, check.found);
+        if !check.ok {
+            text += &format!("         without it: {}\n         to get it:  {}\n", check.lost, check.remedy);
+        }
+    }
+    let missing = checks.iter().filter(|check| !check.ok).count();
+    text += &if missing == 0 {
+        "\nEverything can be measured here.\n".to_owned()
+    } else {
+        format!("\n{missing} of {} are missing; every command works without them as said above.\n", checks.len())
+    };
+    screen::print(&text)
+}

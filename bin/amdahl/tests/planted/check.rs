@@ -1,0 +1,264 @@
+//! Compares a result with what was planted. Pure: a case, what the program said, a result.
+
+use amdahl_report::schema::{CauseReport, Point, ScaleResult, Site};
+use amdahl_speedup::cause::Cause;
+use serde::Serialize;
+
+use crate::cases::{Case, Expect, Expectation, Line, NONE, Plant};
+
+/// CPU counts of the sweep.
+pub const CPUS: [u32; 2] = [1, 2];
+const LARGEST: u32 = 2;
+
+/// Largest error of a size, in fractions of capacity.
+const WITHIN: f64 = 0.10;
+/// The same where the size is known to be rough.
+const ROUGHLY_WITHIN: f64 = 0.20;
+const UNEXPLAINED_BELOW: f64 = 0.05;
+/// The parts of a stack add up to 1 within this.
+const SUM_WITHIN: f64 = 1e-6;
+/// What others may take before a run counts as disturbed.
+const STOLEN_BELOW: f64 = 0.05;
+/// The function must be among so many sites of the cause.
+const TOP_SITES: usize = 3;
+
+/// What is demanded of a result.
+#[derive(Clone, Debug)]
+pub struct Demand {
+    /// Causes that are as good an answer as the planted one.
+    instead: Vec<String>,
+    /// The planted cause and `instead` are taken together, whichever of them comes first.
+    is_merged: bool,
+    within: f64,
+    must_name: bool,
+    unexplained_below: f64,
+}
+
+impl Demand {
+    /// With all privileges.
+    pub fn full(case: &Case, result: &ScaleResult) -> Demand {
+        let has_counters = result.points.iter().all(|point| point.instructions.is_some());
+        Demand {
+            instead: if has_counters { Vec::new() } else { case.merged_without_counters.clone() },
+            is_merged: false,
+            within: WITHIN,
+            must_name: true,
+            unexplained_below: UNEXPLAINED_BELOW,
+        }
+    }
+
+    /// Without privileges.
+    pub fn of(expectation: &Expectation) -> Demand {
+        let is_found = expectation.expect == Expect::Found;
+        let is_merged = expectation.expect == Expect::Merged;
+        Demand {
+            instead: if is_merged { expectation.into.clone() } else { Vec::new() },
+            is_merged,
+            within: expectation.within.unwrap_or(if is_found { WITHIN } else { ROUGHLY_WITHIN }),
+            must_name: expectation.function.unwrap_or(is_found),
+            unexplained_below: expectation.unexplained_below.unwrap_or(UNEXPLAINED_BELOW),
+        }
+    }
+
+    fn accepts(&self, planted: &str, found: &str) -> bool {
+        planted == found || self.instead.iter().any(|id| id == found)
+    }
+}
+
+/// Expected against found, for one planted cause.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Comparison {
+    pub cause_expected: String,
+    /// Comes at this place of the report; `None` where it ends before.
+    pub cause_found: Option<String>,
+    /// Size by arithmetic.
+    pub size_computed: Option<f64>,
+    /// Size as the program measured itself in these runs.
+    pub size_measured: Option<f64>,
+    pub size_found: Option<f64>,
+    pub functions_expected: Vec<String>,
+    pub function_found: Option<String>,
+    /// Place of the site that names it, from 1.
+    pub function_site: Option<usize>,
+}
+
+/// What came out for a case.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Judgement {
+    pub comparisons: Vec<Comparison>,
+    pub unexplained: f64,
+    /// Everything that is wrong; empty: passed.
+    pub failures: Vec<String>,
+    /// Disturbance from outside that the result itself reports.
+    pub noise: Option<String>,
+}
+
+/// Judges a result of `runs` runs per CPU count. `demand_of` says what is asked of a cause.
+pub fn judge(case: &Case, demand_of: impl Fn(&str) -> Demand, lines: &[Line], runs: u32, result: &ScaleResult) -> Judgement {
+    let mut judgement = Judgement { noise: noise(case, result), ..Judgement::default() };
+    let wrong = &mut judgement.failures;
+    wrong.extend(result.failures.iter().map(|run| format!("run {} with {} CPUs failed: {}", run.run, run.cpus, run.what)));
+    if result.partial {
+        wrong.push("the result is partial".to_owned());
+    }
+    for point in &result.points {
+        well_formed(point, wrong);
+    }
+    let counts: Vec<u32> = result.points.iter().map(|point| point.cpus).collect();
+    let Some(largest) = result.points.last().filter(|_| counts == CPUS) else {
+        wrong.push(format!("there are points for {counts:?} CPUs, not for {CPUS:?}"));
+        return judgement;
+    };
+    judgement.unexplained = share(largest, Cause::Unexplained.id());
+    let demand = demand_of(&case.cause);
+    if judgement.unexplained >= demand.unexplained_below {
+        wrong.push(format!("{} unexplained", percent(judgement.unexplained)));
+    }
+    said_as_often_as_run(&case.cause, lines, runs, wrong);
+    judgement.comparisons.push(match case.first() {
+        Some(plant) => compare(plant, &demand, 0, lines, result, largest, wrong),
+        None => blameless(&demand, result, largest, wrong),
+    });
+    if let Some(plant) = case.second() {
+        said_as_often_as_run(plant.cause, lines, runs, wrong);
+        let demand = demand_of(plant.cause);
+        judgement.comparisons.push(compare(plant, &demand, 1, lines, result, largest, wrong));
+    }
+    judgement
+}
+
+fn noise(case: &Case, result: &ScaleResult) -> Option<String> {
+    if case.plants(Cause::Stolen) {
+        return None;
+    }
+    let of = |point: &Point| share(point, Cause::Stolen.id());
+    let point = result.points.iter().max_by(|a, b| of(a).total_cmp(&of(b)))?;
+    (of(point) > STOLEN_BELOW).then(|| format!("{} stolen with {} CPUs", percent(of(point)), point.cpus))
+}
+
+fn well_formed(point: &Point, wrong: &mut Vec<String>) {
+    let sum: f64 = point.stack.values().sum();
+    if !is_near(sum, 1.0, SUM_WITHIN) {
+        wrong.push(format!("the stack of {} CPUs adds up to {sum}", point.cpus));
+    }
+    if let Some((id, part)) = point.stack.iter().find(|(_, part)| part.is_nan() || **part < -SUM_WITHIN) {
+        wrong.push(format!("with {} CPUs {id} is {part}", point.cpus));
+    }
+}
+
+/// Each run says exactly once what was planted: otherwise what it said is not of these runs.
+fn said_as_often_as_run(cause: &str, lines: &[Line], runs: u32, wrong: &mut Vec<String>) {
+    for cpus in CPUS {
+        let said = lines.iter().filter(|line| line.cpus == cpus && line.cause == cause).count();
+        if said != runs as usize {
+            wrong.push(format!("{runs} runs with {cpus} CPUs, but the program told of {cause} {said} times"));
+        }
+    }
+}
+
+/// Share of capacity by the program's own account.
+fn measured(plant: Plant<'_>, lines: &[Line]) -> Option<f64> {
+    let mean = |cpus: u32, value: fn(&Line) -> f64| {
+        let values: Vec<f64> =
+            lines.iter().filter(|line| line.cpus == cpus && line.cause == plant.cause).map(value).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    };
+    let alone = if plant.is_relative { mean(1, |line| line.seconds)? } else { 0.0 };
+    Some((mean(LARGEST, |line| line.seconds)? - alone) / (f64::from(LARGEST) * mean(LARGEST, |line| line.wall)?))
+}
+
+fn compare(
+    plant: Plant<'_>,
+    demand: &Demand,
+    place: usize,
+    lines: &[Line],
+    result: &ScaleResult,
+    largest: &Point,
+    wrong: &mut Vec<String>,
+) -> Comparison {
+    let report = result.causes.get(place);
+    let mut comparison = Comparison {
+        cause_expected: plant.cause.to_owned(),
+        cause_found: report.map(|report| report.id.clone()),
+        size_computed: plant.fraction_at_2,
+        size_measured: measured(plant, lines),
+        functions_expected: plant.functions.to_vec(),
+        ..Comparison::default()
+    };
+    let ordinal = ["first", "second"][place];
+    let report = report.filter(|report| demand.accepts(plant.cause, &report.id));
+    match (&comparison.cause_found, report) {
+        (_, Some(_)) => {}
+        (Some(found), None) => wrong.push(format!("the {ordinal} cause is {found}, not {}", plant.cause)),
+        (None, None) => wrong.push(format!("there is no {ordinal} cause, {} is missing", plant.cause)),
+    }
+    // The size says something of its own even where another cause came first.
+    let size = if demand.is_merged {
+        let all = std::iter::once(plant.cause).chain(demand.instead.iter().map(String::as_str));
+        all.map(|id| share(largest, id)).sum()
+    } else {
+        share(largest, report.map_or(plant.cause, |report| &report.id))
+    };
+    comparison.size_found = Some(size);
+    let expected = [("by arithmetic", comparison.size_computed), ("by its own account", comparison.size_measured)];
+    if expected.iter().all(|(_, size)| size.is_none()) {
+        wrong.push(format!("nothing says how large {} is", plant.cause));
+    }
+    for (how, expected) in expected {
+        let Some(expected) = expected else { continue };
+        if !is_near(size, expected, demand.within) {
+            wrong.push(format!("{} {}, expected {} {how}", plant.cause, percent(size), percent(expected)));
+        }
+    }
+    if let Some((function, site)) = report.and_then(|report| named(report, plant.functions)) {
+        comparison.function_found = Some(function);
+        comparison.function_site = Some(site);
+    } else if demand.must_name && report.is_some() && !plant.functions.is_empty() {
+        wrong.push(format!("{} is not named", plant.functions.join(" or ")));
+    }
+    comparison
+}
+
+/// Nothing is planted: nothing of size may be blamed.
+fn blameless(demand: &Demand, result: &ScaleResult, largest: &Point, wrong: &mut Vec<String>) -> Comparison {
+    let worst = result.causes.iter().find(|report| report.fraction > demand.within);
+    if let Some(worst) = worst {
+        wrong.push(format!("blames {} for {}", worst.id, percent(worst.fraction)));
+    }
+    let work = share(largest, Cause::Work.id());
+    // 85 % where 10 % are the limit for a single cause.
+    if work <= 1.0 - 1.5 * demand.within {
+        wrong.push(format!("only {} is work", percent(work)));
+    }
+    Comparison {
+        cause_expected: NONE.to_owned(),
+        cause_found: Some(worst.map_or(NONE, |worst| &worst.id).to_owned()),
+        size_computed: Some(0.0),
+        size_found: Some(result.causes.first().map_or(0.0, |report| report.fraction)),
+        ..Comparison::default()
+    }
+}
+
+fn named(report: &CauseReport, functions: &[String]) -> Option<(String, usize)> {
+    let names = |site: &Site, function: &str| {
+        site.symbol.contains(function) || site.stack.iter().any(|frame| frame.contains(function))
+    };
+    report.sites.iter().take(TOP_SITES).enumerate().find_map(|(at, site)| {
+        let function = functions.iter().find(|function| names(site, function))?;
+        Some((function.clone(), at + 1))
+    })
+}
+
+fn share(point: &Point, id: &str) -> f64 {
+    point.stack.get(id).copied().unwrap_or(0.0)
+}
+
+/// False for what is no number.
+fn is_near(value: f64, expected: f64, within: f64) -> bool {
+    (value - expected).abs() <= within
+}
+
+/// `33.3 %`.
+pub fn percent(fraction: f64) -> String {
+    format!("{:.1} %", fraction * 100.0)
+}
