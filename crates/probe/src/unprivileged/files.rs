@@ -1,20 +1,20 @@
 //! Files of `/proc` that are read again and again.
 
-use std::cell::Cell;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// How many files may be kept open.
+/// How many files may be kept open. Atomic only so that a poller can move to its thread.
 #[derive(Clone, Debug)]
-pub(super) struct Room(Rc<Cell<usize>>);
+pub(super) struct Room(Arc<AtomicUsize>);
 
 impl Room {
     /// Room for `files`.
     pub(super) fn new(files: usize) -> Room {
-        Room(Rc::new(Cell::new(files)))
+        Room(Arc::new(AtomicUsize::new(files)))
     }
 
     /// As many as the process may open, with plenty left for others.
@@ -47,11 +47,11 @@ impl Kept {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         if self.open.is_none() {
             let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
-            if self.room.0.get() == 0 {
+            let take = |left: usize| left.checked_sub(1);
+            if self.room.0.fetch_update(Relaxed, Relaxed, take).is_err() {
                 let len = rustix::io::pread(&file, &mut *buffer, 0)?;
                 return Ok(&buffer[..len]);
             }
-            self.room.0.set(self.room.0.get() - 1);
             self.open = Some(file);
         }
         let Some(file) = &self.open else {
@@ -65,7 +65,7 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         if self.open.is_some() {
-            self.room.0.set(self.room.0.get() + 1);
+            self.room.0.fetch_add(1, Relaxed);
         }
     }
 }

@@ -8,9 +8,10 @@ use crate::cause::Cause;
 use crate::event::{CpuId, Ns, StackId, StackTable, Tid};
 use crate::partition::{Activity, Charge, ChargeKey, HYPERVISOR, INTERRUPTS, RunPartition};
 
-use super::futex::PolledFutex;
+use super::futex::{PolledFutex, address};
 use super::interval::{Interval, Share, Tier, Window};
 use super::polled::{Why, why};
+use super::resolve::{Key, Resolver};
 use super::user_wait::Objects;
 use super::{CpuTimes, ProcessWaits, Snapshot, State, ThreadState, WaitKind};
 
@@ -21,14 +22,6 @@ pub struct CpuUsage {
     pub user_ns: Ns,
     /// In the kernel.
     pub system_ns: Ns,
-}
-
-/// What is waited for, until the end of the run tells the cause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    why: Why,
-    tid: Tid,
-    stack: Option<StackId>,
 }
 
 /// Distinct waits that are kept apart; beyond them threads and stacks of a cause are one.
@@ -263,9 +256,10 @@ impl Charger {
                 (Seen::Runnable, Seen::Runnable, Some((key, tier))) => add(key, tier, 1.0),
                 (Seen::Runnable, Seen::Runnable, None) => {
                     let key = self.key(Key {
-                        why: Why::Unknown,
+                        why: Why::Unseen,
                         tid: thread.tid,
                         stack: None,
+                        object: 0,
                     });
                     add(key, Tier::Active, 1.0);
                 }
@@ -402,6 +396,7 @@ impl Charger {
             why,
             tid: thread.tid,
             stack: waiting.blocked.stack,
+            object: address(&waiting.blocked).unwrap_or(0),
         };
         let key = self.key(key);
         Seen::Waiting {
@@ -413,8 +408,9 @@ impl Charger {
     fn tier(&self, why: Why, thread: &ThreadState) -> Tier {
         let is_generic = match why {
             Why::Cause(Cause::Serial) => return Tier::Serial,
+            Why::Service => return Tier::Service,
             Why::Cause(cause) => matches!(cause, Cause::Sleep | Cause::Io | Cause::Partner),
-            Why::Peer | Why::Unknown => true,
+            Why::Peer | Why::Unknown | Why::Unseen => true,
             Why::Futex { .. } => false,
         };
         let Some(known) = self.threads.get(&thread.tid).filter(|_| is_generic) else {
@@ -437,6 +433,7 @@ impl Charger {
         if self.by_index.len() >= KEYS_MAX && !self.keys.contains_key(&key) {
             key.tid = 0;
             key.stack = None;
+            key.object = 0;
             if let Why::Futex { .. } = key.why {
                 key.why = Why::Cause(Cause::Partner);
             }
@@ -593,15 +590,17 @@ impl Charger {
     fn idle(
         &self,
         out: &mut RunPartition,
-        waits: &[ProcessWaits],
+        records: &[ProcessWaits],
         site: &mut impl FnMut(Tid, u64) -> Option<StackId>,
     ) {
-        let charged = self.charged.iter().map(|charge| charge.ns).sum::<f64>()
-            + self.serial.values().sum::<f64>()
-            + self.placement.values().sum::<f64>();
         if out.idle_ns <= 0.0 {
             return;
         }
+        let waits = self.by_index.iter().zip(&self.charged);
+        let seen = waits.clone().filter(|(key, _)| key.why != Why::Unseen);
+        let charged = seen.clone().map(|(_, charge)| charge.ns).sum::<f64>()
+            + self.serial.values().sum::<f64>()
+            + self.placement.values().sum::<f64>();
         if charged <= 0.0 {
             // Too short to be polled twice, or never idle at a poll.
             let key = ChargeKey {
@@ -620,89 +619,36 @@ impl Charger {
             return;
         }
         let scale = out.idle_ns / charged;
-        let mut put = |cause, tid, stack, object, ns: f64, count| {
-            let charge = out
-                .off
-                .entry(ChargeKey {
-                    cause,
-                    tid,
-                    stack,
-                    object,
-                })
-                .or_default();
-            charge.ns += ns * scale;
-            charge.count += count;
+        let mut put = |key: ChargeKey, charge: Charge| {
+            let sum = out.off.entry(key).or_default();
+            sum.ns += charge.ns * scale;
+            sum.count += charge.count;
         };
         for (cause, charges) in [
             (Cause::Serial, &self.serial),
             (Cause::Placement, &self.placement),
         ] {
             for (&tid, &ns) in charges {
-                put(cause, tid, None, 0, ns, 1);
+                put(
+                    ChargeKey {
+                        cause,
+                        tid,
+                        stack: None,
+                        object: 0,
+                    },
+                    Charge { ns, count: 1 },
+                );
             }
         }
-        let objects = Objects::new(waits);
         let waiters: FxHashSet<Tid> = self.by_index.iter().map(|key| key.tid).collect();
-        for (key, charge) in self.by_index.iter().zip(&self.charged) {
-            if charge.ns <= 0.0 {
-                continue;
-            }
-            match key.why {
-                Why::Cause(cause) => put(cause, key.tid, key.stack, 0, charge.ns, charge.count),
-                // One thread alone has no partner inside.
-                Why::Peer if waiters.len() < 2 => {
-                    put(Cause::Io, key.tid, key.stack, 0, charge.ns, charge.count);
-                }
-                Why::Peer => put(
-                    Cause::Partner,
-                    key.tid,
-                    key.stack,
-                    0,
-                    charge.ns,
-                    charge.count,
-                ),
-                Why::Unknown => {
-                    put(
-                        Cause::Unexplained,
-                        key.tid,
-                        key.stack,
-                        0,
-                        charge.ns,
-                        charge.count,
-                    );
-                }
-                Why::Futex { pid, address } => match objects.holding(pid, address) {
-                    Some((kind, callers)) => {
-                        let total: f64 = callers.iter().map(|caller| caller.ns as f64).sum();
-                        for caller in &callers {
-                            let share = if total > 0.0 {
-                                caller.ns as f64 / total
-                            } else {
-                                1.0 / callers.len() as f64
-                            };
-                            let stack = key.stack.or_else(|| site(pid, caller.caller));
-                            let ns = charge.ns * share;
-                            put(
-                                kind.cause(),
-                                key.tid,
-                                stack,
-                                caller.object,
-                                ns,
-                                charge.count,
-                            );
-                        }
-                    }
-                    None => {
-                        let beside = [address.wrapping_sub(4), address.wrapping_add(4)]
-                            .iter()
-                            .any(|&near| self.futexes.contains_key(&(pid, near)));
-                        let cause = self
-                            .futexes
-                            .get(&(pid, address))
-                            .map_or(Cause::Partner, |used| used.cause(beside));
-                        put(cause, key.tid, key.stack, address, charge.ns, charge.count);
-                    }
-                },
+        let known = Resolver {
+            objects: Objects::new(records),
+            futexes: &self.futexes,
+            is_alone: waiters.len() < 2,
+        };
+        for (key, charge) in seen {
+            if charge.ns > 0.0 {
+                known.resolve(key, *charge, site, &mut put);
             }
         }
     }

@@ -7,7 +7,7 @@
 use rustc_hash::FxHashSet;
 
 use crate::cause::Cause;
-use crate::event::Tid;
+use crate::event::{Blocked, Tid};
 
 const WAIT: u64 = 0;
 const WAIT_BITSET: u64 = 9;
@@ -26,6 +26,12 @@ pub(super) fn joins(args: &[u64; 4]) -> Option<Tid> {
     let value = args[2] as u32;
     (matches!(operation, WAIT | WAIT_BITSET) && args[1] & PRIVATE == 0 && value > 3)
         .then_some(value)
+}
+
+/// The futex that a thread waits for, if it waits for one.
+pub(super) fn address(blocked: &Blocked) -> Option<u64> {
+    let is_futex = blocked.syscall.map(libc::c_long::from) == Some(libc::SYS_futex);
+    is_futex.then_some(blocked.args[0])
 }
 
 /// How one futex was seen to be used.

@@ -4,7 +4,7 @@ use crate::cause::Cause;
 use crate::event::{Blocked, StackTable, Tid};
 use crate::wait::{Wait, classify};
 
-use super::futex::joins;
+use super::futex::{address, joins};
 use super::{Reach, Waiting};
 
 /// A wait, as far as it is known at the poll.
@@ -16,6 +16,10 @@ pub(super) enum Why {
     Futex { pid: Tid, address: u64 },
     /// For somebody, nobody knows whom.
     Peer,
+    /// For the next time to look after others.
+    Service,
+    /// The thread was never seen waiting, though it did wait: like all the others.
+    Unseen,
     /// Nothing is known.
     Unknown,
 }
@@ -159,6 +163,7 @@ pub(super) fn why(
     match classify(blocked, stack) {
         Wait::For(cause) => Why::Cause(cause),
         Wait::IdleWorker => Why::Cause(Cause::Serial),
+        Wait::Service => Why::Service,
         Wait::Futex => match joins(&blocked.args) {
             Some(thread) if is_thread(thread) => Why::Cause(Cause::Serial),
             _ => Why::Futex {
@@ -171,16 +176,12 @@ pub(super) fn why(
             Reach::Outside => Why::Cause(Cause::Io),
             Reach::Timer => Why::Cause(Cause::Sleep),
             Reach::Storage => Why::Cause(Cause::Io),
-            Reach::Unknown if is_futex(blocked) => Why::Cause(Cause::Partner),
+            Reach::Unknown if address(blocked).is_some() => Why::Cause(Cause::Partner),
             Reach::Unknown => Why::Peer,
         },
         Wait::Unknown if waiting.is_readable => Why::Unknown,
         Wait::Unknown => by_wchan(wchan),
     }
-}
-
-fn is_futex(blocked: &Blocked) -> bool {
-    blocked.syscall.map(libc::c_long::from) == Some(libc::SYS_futex)
 }
 
 /// The kernel function in whose inode or directory lock a file operation waits.
