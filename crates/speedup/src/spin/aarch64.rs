@@ -244,12 +244,17 @@ fn register(word: u32) -> Effect {
         let flags = flags_if(field(word, 29, 2) == 3);
         if word & (1 << 24) == 0 {
             // AND, ORR, EOR and their complements; ORR with zero is MOV.
-            let is_mov = field(word, 29, 2) == 1 && field(word, 5, 5) == 31;
-            (
-                two,
-                to | flags,
-                is_mov || field(word, 29, 2) == 0 || flags != 0,
-            )
+            let is_mov = word & 0x7fe0_ffe0 == 0x2a00_03e0;
+            if is_mov {
+                return Effect {
+                    reads: two,
+                    writes: to,
+                    counts: true,
+                    moves: true,
+                    ..Effect::default()
+                };
+            }
+            (two, to | flags, field(word, 29, 2) == 0 || flags != 0)
         } else {
             // ADD, SUB with a shifted or extended register.
             let flags = flags_if(word & (1 << 29) != 0);
@@ -445,6 +450,7 @@ fn plain(
             operands: 0,
         }),
         counts: true,
+        moves: true,
         ..Effect::default()
     }
 }

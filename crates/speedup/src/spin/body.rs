@@ -239,6 +239,7 @@ impl Body {
             let failure = if taken_if_nonzero { target } else { next };
             if let Some(to) = failure.and_then(|to| members.binary_search(&to).ok()) {
                 self.successors[index] &= !(1 << to);
+                self.branches &= !(1 << index);
                 cut = true;
             }
         }
@@ -352,9 +353,14 @@ impl Body {
                 }
             }
         }
-        let recurrences = indices(within)
-            .filter(|&index| on[index] & (1 << index) != 0)
-            .fold(0, |mask, index| mask | 1 << index);
+        let circle = |index: usize| {
+            self.select(on[index] & within, |other, _| on[other] & (1 << index) != 0)
+        };
+        // A value that is only moved around, e.g. to where a call expects it, stays the same.
+        let moves = self.select(within, |index, effect| {
+            effect.moves && (effect.access.is_none() || self.slots[index].is_some())
+        });
+        let recurrences = self.select(within, |index, _| circle(index) & !moves != 0);
         Dependences {
             within,
             on,

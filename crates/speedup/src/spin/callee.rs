@@ -53,7 +53,13 @@ impl Callee {
             Arch::X86_64 => x86_64::CALL_CLOBBERS,
             Arch::Aarch64 => aarch64::CALL_CLOBBERS,
         };
-        let lives = returning(&graph);
+        let ends = |(index, insn): (usize, &Outline)| {
+            let calls =
+                matches!(insn.flow, Flow::Call(Some(target)) if never_returns(arch, target, fetch));
+            calls.then_some(index as u32)
+        };
+        let diverging: Vec<u32> = graph.insns.iter().enumerate().filter_map(ends).collect();
+        let lives = returning(&graph, &diverging);
         if !lives[graph.focus] {
             return None;
         }
@@ -125,22 +131,50 @@ impl Callee {
     }
 }
 
-/// The instructions from which the function can return. The others lead to
-/// panics; what those do is of no interest.
-fn returning(graph: &Graph) -> Vec<bool> {
-    let mut lives = vec![false; graph.insns.len()];
+/// Whether a function has no way back to its caller, as those that panic.
+fn never_returns(arch: Arch, entry: u64, fetch: &mut dyn FnMut(u64) -> Option<Code>) -> bool {
+    fetch(entry).is_some_and(|code| {
+        Graph::around(arch, &code.bytes, code.start, entry, &mut |_| None)
+            .is_some_and(|graph| !returning(&graph, &[])[graph.focus])
+    })
+}
+
+/// The instructions that a call runs before it returns. The others lead to
+/// panics; what those do is of no interest. `diverging` are calls that never return.
+fn returning(graph: &Graph, diverging: &[u32]) -> Vec<bool> {
+    let goes_on = |index: &u32| !diverging.contains(index);
     let leaves = |(index, insn): (usize, &Outline)| {
         let outside =
             matches!(insn.flow, Flow::Jump(_)) && graph.successors(index as u32) == [None; 2];
         (outside || matches!(insn.flow, Flow::Return | Flow::Indirect)).then_some(index as u32)
     };
-    let mut work: Vec<u32> = graph.insns.iter().enumerate().filter_map(leaves).collect();
-    while let Some(index) = work.pop() {
-        if !std::mem::replace(&mut lives[index as usize], true) {
-            work.extend_from_slice(graph.predecessors(index));
+    let ends = graph.insns.iter().enumerate().filter_map(leaves);
+    let mut lives = spread(graph, ends.collect(), |index, work| {
+        work.extend(graph.predecessors(index).iter().copied().filter(goes_on));
+    });
+    // Where a jump table leads is unknown.
+    if graph.insns.iter().all(|insn| insn.flow != Flow::Indirect) {
+        let reached = spread(graph, vec![graph.focus as u32], |index, work| {
+            if goes_on(&index) {
+                work.extend(graph.successors(index).into_iter().flatten());
+            }
+        });
+        for (lives, reached) in lives.iter_mut().zip(reached) {
+            *lives &= reached;
         }
     }
     lives
+}
+
+/// The instructions in `work` and, again and again, what `push` adds for one of them.
+fn spread(graph: &Graph, mut work: Vec<u32>, push: impl Fn(u32, &mut Vec<u32>)) -> Vec<bool> {
+    let mut found = vec![false; graph.insns.len()];
+    while let Some(index) = work.pop() {
+        if !std::mem::replace(&mut found[index as usize], true) {
+            push(index, &mut work);
+        }
+    }
+    found
 }
 
 /// Whether this branch repeats an exclusive store that failed.

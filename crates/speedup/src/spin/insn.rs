@@ -80,6 +80,8 @@ pub(super) struct Effect {
     /// The written value is the read one, moved, widened, limited, or plus or
     /// times something: what a counter of attempts does.
     pub(super) counts: bool,
+    /// The written value is the read one: a move between registers and stack slots.
+    pub(super) moves: bool,
     /// Does more than the other fields tell: a system call, an unknown call,
     /// vector arithmetic on arm64, ...
     pub(super) opaque: bool,

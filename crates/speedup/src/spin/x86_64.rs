@@ -174,6 +174,7 @@ pub(super) fn effect(bytes: &[u8], address: u64, frame: bool) -> Effect {
         });
     }
     effect.counts = counts(&insn);
+    effect.moves = insn.mnemonic() == Mnemonic::Mov;
     effect
 }
 
