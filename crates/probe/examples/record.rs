@@ -24,6 +24,9 @@ fn main() {
     let status = command.status().unwrap();
     let wall = t.elapsed();
     let recording = recorder.end().unwrap();
+    for slot in recording.slots.iter().flatten() {
+        if slot.kind == 1 && slot.syscall == 231 { eprintln!("{slot:?}"); }
+    }
     eprintln!("{status} {wall:?} events {:?} stacks {} lost {:?} {} side {} instr {:?} cycles {:?} hw {}",
         recording.slots.iter().map(Vec::len).collect::<Vec<_>>(), recording.stacks.len(),
         recording.lost, recording.stacks_lost, recording.side_band.len(),

@@ -23,6 +23,10 @@ const INTERRUPT: &[&str] = &[
     "asm_sysvec_", "asm_common_interrupt", "el1h_64_irq", "el0t_64_irq", "el0_irq", "el1_irq",
     "asm_exc_nmi",
 ];
+const WAY_OUT: &[&str] = &[
+    "schedule", "preempt_schedule_irq", "exit_to_user_mode_loop", "irqentry_exit_to_user_mode",
+    "arch_do_signal_or_restart", "exit_to_user_mode_prepare", "raw_irqentry_exit_cond_resched",
+];
 const YIELD: &[&str] = &["sys_sched_yield", "do_sched_yield"];
 
 /// What the thread was doing.
@@ -47,7 +51,8 @@ pub fn classify(stack: &CallStack, user_mode: bool) -> Activity {
             Activity::KernelLock
         };
     }
-    if in_kernel(INTERRUPT, false) {
+    // On the way out of an interrupt the scheduler and signals run on behalf of the thread.
+    if in_kernel(INTERRUPT, false) && !in_kernel(WAY_OUT, true) {
         Activity::Interrupt
     } else if in_kernel(PAGE_FAULT, true) {
         Activity::PageFault

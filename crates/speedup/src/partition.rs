@@ -65,6 +65,8 @@ struct Thread {
     cpu_ns: Ns,
     wakes: u64,
     placement_mark: f64,
+    /// Charged while waiting for a task that turned out to be none: goes with the next wait.
+    carried: f64,
 }
 
 impl Thread {
@@ -472,6 +474,7 @@ impl<'a> Partition<'a> {
             cpu_ns: 0,
             wakes: 0,
             placement_mark: 0.0,
+            carried: 0.0,
         })
     }
 
@@ -487,6 +490,7 @@ impl<'a> Partition<'a> {
             cpu_ns: 0,
             wakes: 0,
             placement_mark: 0.0,
+            carried: 0.0,
         };
         self.out.processes.insert(child, pid);
         self.enqueue(child, cpu, None, None, None);
@@ -560,13 +564,14 @@ impl<'a> Partition<'a> {
         let known = stack.map(|id| classify(blocked, self.stacks.get(id.0 as usize).map(|s| &**s)));
         // Locks and I/O are facts of this very sleep; names belong to the place.
         let own = classify(blocked, None);
-        let wait = match (own, known) {
-            (Wait::For(_), _) => own,
-            (_, Some(wait)) => {
+        let certain = blocked.kernel_lock.is_some() || blocked.in_iowait;
+        let wait = match known {
+            _ if certain => own,
+            Some(wait) => {
                 place.wait = Some(wait);
                 wait
             }
-            (_, None) => place.wait.unwrap_or(own),
+            None => place.wait.unwrap_or(own),
         };
         let thread = &self.threads[&tid];
         let hardly_runs = thread.hardly_runs(ts);
@@ -775,10 +780,20 @@ impl<'a> Partition<'a> {
             let (from, to) = (waiting.since, self.now);
             self.out.stretches.push(Stretch { cpu: None, tid, from, to, cause });
         }
+        let is_worker = waiting.wait == Wait::IdleWorker;
+        let mut ns = ns;
+        if let (true, Some(thread)) = (is_worker, self.threads.get_mut(&tid)) {
+            // Woken just to look for work: what it waits for shows at the end of a later wait.
+            let before = std::mem::take(&mut thread.carried);
+            ns += before;
+            if resolved == Resolved::AsOthers && waker.is_some() {
+                thread.carried = ns;
+                return;
+            }
+        }
         if ns <= 0.0 {
             return;
         }
-        let is_worker = waiting.wait == Wait::IdleWorker;
         if is_worker && cause == Some(Cause::Serial) {
             // Not the worker's code is of interest, but what ran meanwhile.
             self.serial_ns += ns;
@@ -850,6 +865,14 @@ impl<'a> Partition<'a> {
         let tids: Vec<Tid> = self.threads.keys().copied().collect();
         for tid in tids {
             self.leave(tid);
+            let thread = self.threads.get_mut(&tid).expect("listed above");
+            let carried = std::mem::take(&mut thread.carried);
+            if carried > 0.0 {
+                let key = PendingKey {
+                    resolved: Resolved::AsOthers, tid, from: None, place: 0, object: 0, futex: 0,
+                };
+                self.pending.entry(key).or_default().ns += carried;
+            }
         }
         for (&tid, thread) in &self.threads {
             self.out.processes.entry(tid).or_insert(thread.pid);

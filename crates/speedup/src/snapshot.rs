@@ -10,6 +10,7 @@ mod charge;
 mod futex;
 mod interval;
 mod polled;
+mod resolve;
 mod user_wait;
 
 use std::sync::Arc;

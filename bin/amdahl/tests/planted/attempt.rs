@@ -18,6 +18,8 @@ use crate::stage::{NOBODY, Stage};
 const LIMIT: Duration = Duration::from_secs(60);
 /// What a wrapper exits with where it cannot do its part.
 const CANNOT: i32 = 77;
+/// What the tool exits with where the machine does not let it measure.
+const NOT_ALLOWED: i32 = 6;
 
 /// How a case is run.
 #[derive(Debug)]
@@ -55,7 +57,9 @@ pub fn run(case: &Case, settings: &Settings, stage: &Stage) -> Attempt {
 }
 
 fn run_in(case: &Case, settings: &Settings, stage: &Stage) -> Result<Attempt, String> {
-    let scratch = stage.scratch().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
+    let scratch = stage
+        .scratch()
+        .map_err(|error| format!("cannot make a temporary folder: {error}"))?;
     if case.needs_disk {
         // What was written before, by a compiler for example, must not be on the way to the disk.
         rustix::fs::sync();
@@ -66,7 +70,11 @@ fn run_in(case: &Case, settings: &Settings, stage: &Stage) -> Result<Attempt, St
             .replace("{source}", &settings.source.to_string_lossy())
             .replace("{last_cpu}", &settings.last_cpu.to_string())
     };
-    let mut stranger = case.beside.as_deref().map(|line| start_beside(&fill(line))).transpose()?;
+    let mut stranger = case
+        .beside
+        .as_deref()
+        .map(|line| start_beside(&fill(line)))
+        .transpose()?;
     let ran = run_tool(case, settings, stage, &scratch, fill);
     if let Some(stranger) = &mut stranger {
         let failed = |error| format!("the program beside it: {error}");
@@ -103,7 +111,9 @@ fn run_tool(
     let mut words: Vec<String> = case.around.iter().map(|word| fill(word)).collect();
     words.extend(scale_command(settings, stage, &CPUS, settings.runs));
     words.extend(case.command.iter().map(|word| fill(word)));
-    let create = |path: &Path| File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()));
+    let create = |path: &Path| {
+        File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()))
+    };
     let mut tool = Command::new(&words[0])
         .args(&words[1..])
         .envs(&case.env)
@@ -117,12 +127,22 @@ fn run_tool(
     let failed = |error| format!("cannot wait for the tool: {error}");
     let Some(status) = processes::wait(&mut tool, LIMIT).map_err(failed)? else {
         processes::end(&mut tool, !case.around.is_empty()).map_err(failed)?;
-        return Ok(Attempt::Failed(format!("took more than {} s", LIMIT.as_secs())));
+        return Ok(Attempt::Failed(format!(
+            "took more than {} s",
+            LIMIT.as_secs()
+        )));
     };
     let errors = std::fs::read_to_string(&errors_path).unwrap_or_default();
-    let last = errors.trim_end().lines().last().unwrap_or("nothing on standard error").to_owned();
+    let last = errors
+        .trim_end()
+        .lines()
+        .last()
+        .unwrap_or("nothing on standard error")
+        .to_owned();
     if status.code() == Some(CANNOT) && !case.around.is_empty() {
-        return Ok(Attempt::Skipped(last.trim_start_matches("SKIPPED: ").to_owned()));
+        return Ok(Attempt::Skipped(
+            last.trim_start_matches("SKIPPED: ").to_owned(),
+        ));
     }
     // Where single runs failed there is a result nevertheless, which says so.
     let result = match load(&result_path) {
@@ -131,11 +151,17 @@ fn run_tool(
         Err(error) => return Ok(Attempt::Failed(error.to_string())),
     };
     if !status.success() && result.failures.is_empty() && !result.partial {
-        return Ok(Attempt::Failed(format!("{status} though the result tells of no failure: {last}")));
+        return Ok(Attempt::Failed(format!(
+            "{status} though the result tells of no failure: {last}"
+        )));
     }
     let said = std::fs::read_to_string(&said_path).unwrap_or_default();
-    let lines = said.lines().map(serde_json::from_str::<Line>).collect::<Result<Vec<_>, _>>();
-    let lines = lines.map_err(|error| format!("what the program said of itself: {error}: {said}"))?;
+    let lines = said
+        .lines()
+        .map(serde_json::from_str::<Line>)
+        .collect::<Result<Vec<_>, _>>();
+    let lines =
+        lines.map_err(|error| format!("what the program said of itself: {error}: {said}"))?;
     Ok(Attempt::Measured(Box::new(result), lines))
 }
 
@@ -145,17 +171,37 @@ fn scale_command(settings: &Settings, stage: &Stage, cpus: &[u32], runs: u32) ->
     let mut words = Vec::new();
     if stage.drops_privileges() {
         let nobody = NOBODY.to_string();
-        words.extend(["setpriv", "--reuid", &nobody, "--regid", &nobody, "--clear-groups"].map(str::to_owned));
+        words.extend(
+            [
+                "setpriv",
+                "--reuid",
+                &nobody,
+                "--regid",
+                &nobody,
+                "--clear-groups",
+            ]
+            .map(str::to_owned),
+        );
     }
     words.push(stage.tool.to_string_lossy().into_owned());
     words.extend(["scale", "--json", "--no-warmup", "-q", "--bare-runs", "0"].map(str::to_owned));
-    words.extend(["--runs".to_owned(), runs.to_string(), "--cpus".to_owned(), cpus.join(",")]);
-    words.extend(["--probe".to_owned(), settings.probe.clone(), "--".to_owned()]);
+    words.extend([
+        "--runs".to_owned(),
+        runs.to_string(),
+        "--cpus".to_owned(),
+        cpus.join(","),
+    ]);
+    words.extend([
+        "--probe".to_owned(),
+        settings.probe.clone(),
+        "--".to_owned(),
+    ]);
     words
 }
 
-/// Whether the tool can measure here at all; otherwise why not.
-pub fn rehearse(settings: &Settings, stage: &Stage) -> Result<(), String> {
+/// Whether the tool can measure here at all. The inner error says why the machine does not let it;
+/// any other failure is one of the tool's own.
+pub fn rehearse(settings: &Settings, stage: &Stage) -> Result<Result<(), String>, String> {
     let words = scale_command(settings, stage, &[1], 1);
     let output = Command::new(&words[0])
         .args(&words[1..])
@@ -163,9 +209,14 @@ pub fn rehearse(settings: &Settings, stage: &Stage) -> Result<(), String> {
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("cannot start {}: {error}", words[0]))?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() {
-        return Ok(());
+    let errors = String::from_utf8_lossy(&output.stderr)
+        .trim_end()
+        .to_owned();
+    match output.status.code() {
+        Some(0) => Ok(Ok(())),
+        Some(NOT_ALLOWED) => Ok(Err(errors)),
+        // setpriv's: the folders above are closed to others.
+        Some(126 | 127) if stage.drops_privileges() => Ok(Err(errors)),
+        _ => Err(format!("{}: {}: {errors}", words.join(" "), output.status)),
     }
-    Err(format!("{}: {}", output.status, errors.trim_end()))
 }

@@ -149,10 +149,18 @@ impl Unprivileged {
         for id in all.cause.keys().filter(|id| *id != NONE) {
             known(id).map_err(|why| format!("{}: {why}", path.display()))?;
         }
-        if let Some(name) = all.case.keys().find(|name| !cases.iter().any(|case| case.name == **name)) {
+        if let Some(name) = all
+            .case
+            .keys()
+            .find(|name| !cases.iter().any(|case| case.name == **name))
+        {
             return Err(format!("{}: there is no case {name}", path.display()));
         }
-        for cause in cases.iter().flat_map(|case| [Some(&case.cause), case.second.as_ref()]).flatten() {
+        for cause in cases
+            .iter()
+            .flat_map(|case| [Some(&case.cause), case.second.as_ref()])
+            .flatten()
+        {
             if !all.cause.contains_key(cause) {
                 return Err(format!("{}: says nothing of {cause}", path.display()));
             }
@@ -162,7 +170,9 @@ impl Unprivileged {
 
     /// What to expect of a cause of a case; what is said of the case itself goes before.
     pub fn of(&self, case: &Case, cause: &str) -> &Expectation {
-        self.case.get(&case.name).unwrap_or_else(|| &self.cause[cause])
+        self.case
+            .get(&case.name)
+            .unwrap_or_else(|| &self.cause[cause])
     }
 }
 
@@ -180,7 +190,10 @@ pub fn read(path: &Path) -> Result<Vec<Case>, String> {
         if !names.insert(&case.name) {
             return Err(wrong("occurs twice".to_owned()));
         }
-        let causes = [case.first().map(|plant| plant.cause), case.second.as_deref()];
+        let causes = [
+            case.first().map(|plant| plant.cause),
+            case.second.as_deref(),
+        ];
         let causes = causes.into_iter().flatten();
         for id in causes.chain(case.merged_without_counters.iter().map(String::as_str)) {
             known(id).map_err(wrong)?;
@@ -190,10 +203,13 @@ pub fn read(path: &Path) -> Result<Vec<Case>, String> {
 }
 
 fn known(id: &str) -> Result<(), String> {
-    Cause::from_id(id).map(drop).ok_or_else(|| format!("there is no cause {id}"))
+    Cause::from_id(id)
+        .map(drop)
+        .ok_or_else(|| format!("there is no cause {id}"))
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -37,9 +37,16 @@ pub struct Demand {
 impl Demand {
     /// With all privileges.
     pub fn full(case: &Case, result: &ScaleResult) -> Demand {
-        let has_counters = result.points.iter().all(|point| point.instructions.is_some());
+        let has_counters = result
+            .points
+            .iter()
+            .all(|point| point.instructions.is_some());
         Demand {
-            instead: if has_counters { Vec::new() } else { case.merged_without_counters.clone() },
+            instead: if has_counters {
+                Vec::new()
+            } else {
+                case.merged_without_counters.clone()
+            },
             is_merged: false,
             within: WITHIN,
             must_name: true,
@@ -52,9 +59,15 @@ impl Demand {
         let is_found = expectation.expect == Expect::Found;
         let is_merged = expectation.expect == Expect::Merged;
         Demand {
-            instead: if is_merged { expectation.into.clone() } else { Vec::new() },
+            instead: if is_merged {
+                expectation.into.clone()
+            } else {
+                Vec::new()
+            },
             is_merged,
-            within: expectation.within.unwrap_or(if is_found { WITHIN } else { ROUGHLY_WITHIN }),
+            within: expectation
+                .within
+                .unwrap_or(if is_found { WITHIN } else { ROUGHLY_WITHIN }),
             must_name: expectation.function.unwrap_or(is_found),
             unexplained_below: expectation.unexplained_below.unwrap_or(UNEXPLAINED_BELOW),
         }
@@ -94,10 +107,24 @@ pub struct Judgement {
 }
 
 /// Judges a result of `runs` runs per CPU count. `demand_of` says what is asked of a cause.
-pub fn judge(case: &Case, demand_of: impl Fn(&str) -> Demand, lines: &[Line], runs: u32, result: &ScaleResult) -> Judgement {
-    let mut judgement = Judgement { noise: noise(case, result), ..Judgement::default() };
+pub fn judge(
+    case: &Case,
+    demand_of: impl Fn(&str) -> Demand,
+    lines: &[Line],
+    runs: u32,
+    result: &ScaleResult,
+) -> Judgement {
+    let mut judgement = Judgement {
+        noise: noise(case, result),
+        ..Judgement::default()
+    };
     let wrong = &mut judgement.failures;
-    wrong.extend(result.failures.iter().map(|run| format!("run {} with {} CPUs failed: {}", run.run, run.cpus, run.what)));
+    wrong.extend(result.failures.iter().map(|run| {
+        format!(
+            "run {} with {} CPUs failed: {}",
+            run.run, run.cpus, run.what
+        )
+    }));
     if result.partial {
         wrong.push("the result is partial".to_owned());
     }
@@ -106,7 +133,9 @@ pub fn judge(case: &Case, demand_of: impl Fn(&str) -> Demand, lines: &[Line], ru
     }
     let counts: Vec<u32> = result.points.iter().map(|point| point.cpus).collect();
     let Some(largest) = result.points.last().filter(|_| counts == CPUS) else {
-        wrong.push(format!("there are points for {counts:?} CPUs, not for {CPUS:?}"));
+        wrong.push(format!(
+            "there are points for {counts:?} CPUs, not for {CPUS:?}"
+        ));
         return judgement;
     };
     judgement.unexplained = share(largest, Cause::Unexplained.id());
@@ -122,7 +151,9 @@ pub fn judge(case: &Case, demand_of: impl Fn(&str) -> Demand, lines: &[Line], ru
     if let Some(plant) = case.second() {
         said_as_often_as_run(plant.cause, lines, runs, wrong);
         let demand = demand_of(plant.cause);
-        judgement.comparisons.push(compare(plant, &demand, 1, lines, result, largest, wrong));
+        judgement
+            .comparisons
+            .push(compare(plant, &demand, 1, lines, result, largest, wrong));
     }
     judgement
 }
@@ -132,8 +163,12 @@ fn noise(case: &Case, result: &ScaleResult) -> Option<String> {
         return None;
     }
     let of = |point: &Point| share(point, Cause::Stolen.id());
-    let point = result.points.iter().max_by(|a, b| of(a).total_cmp(&of(b)))?;
-    (of(point) > STOLEN_BELOW).then(|| format!("{} stolen with {} CPUs", percent(of(point)), point.cpus))
+    let point = result
+        .points
+        .iter()
+        .max_by(|a, b| of(a).total_cmp(&of(b)))?;
+    (of(point) > STOLEN_BELOW)
+        .then(|| format!("{} stolen with {} CPUs", percent(of(point)), point.cpus))
 }
 
 fn well_formed(point: &Point, wrong: &mut Vec<String>) {
@@ -141,7 +176,11 @@ fn well_formed(point: &Point, wrong: &mut Vec<String>) {
     if !is_near(sum, 1.0, SUM_WITHIN) {
         wrong.push(format!("the stack of {} CPUs adds up to {sum}", point.cpus));
     }
-    if let Some((id, part)) = point.stack.iter().find(|(_, part)| part.is_nan() || **part < -SUM_WITHIN) {
+    if let Some((id, part)) = point
+        .stack
+        .iter()
+        .find(|(_, part)| part.is_nan() || **part < -SUM_WITHIN)
+    {
         wrong.push(format!("with {} CPUs {id} is {part}", point.cpus));
     }
 }
@@ -149,9 +188,14 @@ fn well_formed(point: &Point, wrong: &mut Vec<String>) {
 /// Each run says exactly once what was planted: otherwise what it said is not of these runs.
 fn said_as_often_as_run(cause: &str, lines: &[Line], runs: u32, wrong: &mut Vec<String>) {
     for cpus in CPUS {
-        let said = lines.iter().filter(|line| line.cpus == cpus && line.cause == cause).count();
+        let said = lines
+            .iter()
+            .filter(|line| line.cpus == cpus && line.cause == cause)
+            .count();
         if said != runs as usize {
-            wrong.push(format!("{runs} runs with {cpus} CPUs, but the program told of {cause} {said} times"));
+            wrong.push(format!(
+                "{runs} runs with {cpus} CPUs, but the program told of {cause} {said} times"
+            ));
         }
     }
 }
@@ -159,12 +203,22 @@ fn said_as_often_as_run(cause: &str, lines: &[Line], runs: u32, wrong: &mut Vec<
 /// Share of capacity by the program's own account.
 fn measured(plant: Plant<'_>, lines: &[Line]) -> Option<f64> {
     let mean = |cpus: u32, value: fn(&Line) -> f64| {
-        let values: Vec<f64> =
-            lines.iter().filter(|line| line.cpus == cpus && line.cause == plant.cause).map(value).collect();
+        let values: Vec<f64> = lines
+            .iter()
+            .filter(|line| line.cpus == cpus && line.cause == plant.cause)
+            .map(value)
+            .collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     };
-    let alone = if plant.is_relative { mean(1, |line| line.seconds)? } else { 0.0 };
-    Some((mean(LARGEST, |line| line.seconds)? - alone) / (f64::from(LARGEST) * mean(LARGEST, |line| line.wall)?))
+    let alone = if plant.is_relative {
+        mean(1, |line| line.seconds)?
+    } else {
+        0.0
+    };
+    Some(
+        (mean(LARGEST, |line| line.seconds)? - alone)
+            / (f64::from(LARGEST) * mean(LARGEST, |line| line.wall)?),
+    )
 }
 
 fn compare(
@@ -186,11 +240,24 @@ fn compare(
         ..Comparison::default()
     };
     let ordinal = ["first", "second"][place];
-    let report = report.filter(|report| demand.accepts(plant.cause, &report.id));
+    let report = match report.filter(|report| demand.accepts(plant.cause, &report.id)) {
+        // What a second cause is merged into may be as large as anything.
+        None if demand.is_merged && place > 0 => result
+            .causes
+            .iter()
+            .find(|report| demand.accepts(plant.cause, &report.id)),
+        report => report,
+    };
     match (&comparison.cause_found, report) {
         (_, Some(_)) => {}
-        (Some(found), None) => wrong.push(format!("the {ordinal} cause is {found}, not {}", plant.cause)),
-        (None, None) => wrong.push(format!("there is no {ordinal} cause, {} is missing", plant.cause)),
+        (Some(found), None) => wrong.push(format!(
+            "the {ordinal} cause is {found}, not {}",
+            plant.cause
+        )),
+        (None, None) => wrong.push(format!(
+            "there is no {ordinal} cause, {} is missing",
+            plant.cause
+        )),
     }
     // The size says something of its own even where another cause came first.
     let size = if demand.is_merged {
@@ -200,14 +267,22 @@ fn compare(
         share(largest, report.map_or(plant.cause, |report| &report.id))
     };
     comparison.size_found = Some(size);
-    let expected = [("by arithmetic", comparison.size_computed), ("by its own account", comparison.size_measured)];
+    let expected = [
+        ("by arithmetic", comparison.size_computed),
+        ("by its own account", comparison.size_measured),
+    ];
     if expected.iter().all(|(_, size)| size.is_none()) {
         wrong.push(format!("nothing says how large {} is", plant.cause));
     }
     for (how, expected) in expected {
         let Some(expected) = expected else { continue };
         if !is_near(size, expected, demand.within) {
-            wrong.push(format!("{} {}, expected {} {how}", plant.cause, percent(size), percent(expected)));
+            wrong.push(format!(
+                "{} {}, expected {} {how}",
+                plant.cause,
+                percent(size),
+                percent(expected)
+            ));
         }
     }
     if let Some((function, site)) = report.and_then(|report| named(report, plant.functions)) {
@@ -220,10 +295,22 @@ fn compare(
 }
 
 /// Nothing is planted: nothing of size may be blamed.
-fn blameless(demand: &Demand, result: &ScaleResult, largest: &Point, wrong: &mut Vec<String>) -> Comparison {
-    let worst = result.causes.iter().find(|report| report.fraction > demand.within);
+fn blameless(
+    demand: &Demand,
+    result: &ScaleResult,
+    largest: &Point,
+    wrong: &mut Vec<String>,
+) -> Comparison {
+    let worst = result
+        .causes
+        .iter()
+        .find(|report| report.fraction > demand.within);
     if let Some(worst) = worst {
-        wrong.push(format!("blames {} for {}", worst.id, percent(worst.fraction)));
+        wrong.push(format!(
+            "blames {} for {}",
+            worst.id,
+            percent(worst.fraction)
+        ));
     }
     let work = share(largest, Cause::Work.id());
     // 85 % where 10 % are the limit for a single cause.
@@ -243,10 +330,15 @@ fn named(report: &CauseReport, functions: &[String]) -> Option<(String, usize)> 
     let names = |site: &Site, function: &str| {
         site.symbol.contains(function) || site.stack.iter().any(|frame| frame.contains(function))
     };
-    report.sites.iter().take(TOP_SITES).enumerate().find_map(|(at, site)| {
-        let function = functions.iter().find(|function| names(site, function))?;
-        Some((function.clone(), at + 1))
-    })
+    report
+        .sites
+        .iter()
+        .take(TOP_SITES)
+        .enumerate()
+        .find_map(|(at, site)| {
+            let function = functions.iter().find(|function| names(site, function))?;
+            Some((function.clone(), at + 1))
+        })
 }
 
 fn share(point: &Point, id: &str) -> f64 {

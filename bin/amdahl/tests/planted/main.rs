@@ -46,7 +46,13 @@ struct Arguments {
 
 impl Arguments {
     fn select(&self, case: &Case) -> bool {
-        let fits = |name: &String| if self.exact { case.name == *name } else { case.name.contains(name) };
+        let fits = |name: &String| {
+            if self.exact {
+                case.name == *name
+            } else {
+                case.name.contains(name)
+            }
+        };
         self.names.is_empty() || self.names.iter().any(fits)
     }
 }
@@ -85,17 +91,24 @@ impl Wish {
 
 fn run(arguments: &Arguments) -> Result<Table, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let root = root.canonicalize().map_err(|error| format!("{}: {error}", root.display()))?;
+    let root = root
+        .canonicalize()
+        .map_err(|error| format!("{}: {error}", root.display()))?;
     let source = root.join("planted");
     let all = cases::read(&source.join("cases.toml"))?;
     let unprivileged = Unprivileged::read(&source.join("unprivileged.toml"), &all)?;
     let selected: Vec<&Case> = all.iter().filter(|case| arguments.select(case)).collect();
     if arguments.list {
-        selected.iter().for_each(|case| println!("{}: test", case.name));
+        selected
+            .iter()
+            .for_each(|case| println!("{}: test", case.name));
         return Ok(Table::default());
     }
     if selected.is_empty() {
-        return Err(format!("no case is called {}", arguments.names.join(" or ")));
+        return Err(format!(
+            "no case is called {}",
+            arguments.names.join(" or ")
+        ));
     }
     let wish = Wish::read()?;
     let is_proc = wish.probe.as_deref() == Some("proc");
@@ -110,34 +123,61 @@ fn run(arguments: &Arguments) -> Result<Table, String> {
         Ok((settings, stage)) => {
             for (at, case) in selected.iter().enumerate() {
                 let begun = Instant::now();
-                let entry = try_case(case, &settings, &stage, is_proc.then_some(&unprivileged), &mut table);
+                let entry = try_case(
+                    case,
+                    &settings,
+                    &stage,
+                    is_proc.then_some(&unprivileged),
+                    &mut table,
+                );
                 let outcome = match entry.verdict {
                     Verdict::Passed => "passed",
                     Verdict::Failed => "FAILED",
                     Verdict::Skipped => "SKIPPED",
                 };
                 let seconds = begun.elapsed().as_secs_f64();
-                println!("{:2}/{} {:24} {outcome} ({seconds:.1} s)", at + 1, selected.len(), case.name);
+                println!(
+                    "{:2}/{} {:24} {outcome} ({seconds:.1} s)",
+                    at + 1,
+                    selected.len(),
+                    case.name
+                );
                 table.push(entry);
             }
         }
         Err(why) => {
             println!("SKIPPED planted programs: {why}");
-            selected.iter().for_each(|case| table.push(skipped(case, why.clone())));
+            selected
+                .iter()
+                .for_each(|case| table.push(skipped(case, why.clone())));
         }
     }
     let name = if is_proc { "table-proc" } else { "table" };
-    table.write(&planted, name).map_err(|error| format!("cannot write {}: {error}", planted.display()))?;
-    println!("\n{}\nWritten to {}/{name}.md and {name}.json\n{}", table.text(), planted.display(), table.closing_line());
+    table
+        .write(&planted, name)
+        .map_err(|error| format!("cannot write {}: {error}", planted.display()))?;
+    println!(
+        "\n{}\nWritten to {}/{name}.md and {name}.json\n{}",
+        table.text(),
+        planted.display(),
+        table.closing_line()
+    );
     Ok(table)
 }
 
 /// What every case needs; the inner error says why nothing can be measured here.
-fn prepare(wish: &Wish, source: &Path, planted: &Path) -> Result<Result<(Settings, Stage), String>, String> {
+fn prepare(
+    wish: &Wish,
+    source: &Path,
+    planted: &Path,
+) -> Result<Result<(Settings, Stage), String>, String> {
     let allowed = amdahl_topology::allowed().map_err(|error| error.to_string())?;
     let wanted = CPUS[CPUS.len() - 1] as usize;
     if allowed.len() < wanted {
-        return Ok(Err(format!("{wanted} CPUs are needed, {} allowed here", allowed.len())));
+        return Ok(Err(format!(
+            "{wanted} CPUs are needed, {} allowed here",
+            allowed.len()
+        )));
     }
     let is_root = rustix::process::geteuid().is_root();
     if wish.probe.is_none() && !is_root {
@@ -147,19 +187,30 @@ fn prepare(wish: &Wish, source: &Path, planted: &Path) -> Result<Result<(Setting
     }
     stage::build(source, planted)?;
     // The CPUs that the tool chooses.
-    let topology = Topology::read().ok().or_else(|| Topology::flat(&allowed)).ok_or("no CPU is known")?;
+    let topology = Topology::read()
+        .ok()
+        .or_else(|| Topology::flat(&allowed))
+        .ok_or("no CPU is known")?;
     let order = topology.sweep_order(Order::Compact, &allowed);
-    let last_cpu = *order.get(wanted - 1).ok_or("the topology knows too few CPUs")?;
+    let last_cpu = *order
+        .get(wanted - 1)
+        .ok_or("the topology knows too few CPUs")?;
     let tool = PathBuf::from(env!("CARGO_BIN_EXE_amdahl"));
     let is_proc = wish.probe.as_deref() == Some("proc");
     let stage = if is_proc && is_root {
-        Stage::of_nobody(&tool, planted).map_err(|error| format!("cannot copy for an unprivileged user: {error}"))?
+        Stage::of_nobody(&tool, planted)
+            .map_err(|error| format!("cannot copy for an unprivileged user: {error}"))?
     } else {
         Stage::of_this_user(tool, planted.to_owned())
     };
     let probe = if is_proc { "proc" } else { "bpf" };
-    let settings = Settings { source: source.to_owned(), runs: wish.runs, probe: probe.to_owned(), last_cpu };
-    if let Err(why) = attempt::rehearse(&settings, &stage) {
+    let settings = Settings {
+        source: source.to_owned(),
+        runs: wish.runs,
+        probe: probe.to_owned(),
+        last_cpu,
+    };
+    if let Err(why) = attempt::rehearse(&settings, &stage)? {
         return Ok(Err(why));
     }
     processes::adopt_orphans().map_err(|error| format!("cannot adopt orphans: {error}"))?;
@@ -206,11 +257,19 @@ fn try_case(
             break (Verdict::Failed, None);
         }
     };
-    Entry { verdict, reason, tries, ..entry(case) }
+    Entry {
+        verdict,
+        reason,
+        tries,
+        ..entry(case)
+    }
 }
 
 fn skipped(case: &Case, why: String) -> Entry {
-    Entry { reason: Some(why), ..entry(case) }
+    Entry {
+        reason: Some(why),
+        ..entry(case)
+    }
 }
 
 fn entry(case: &Case) -> Entry {

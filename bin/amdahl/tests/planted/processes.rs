@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, set_child_subreaper, waitpid,
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, set_child_subreaper,
+    waitpid,
 };
 
 /// What a tool gets to put things in order after it was asked to end.
@@ -28,7 +29,10 @@ pub fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     loop {
         let left = limit.saturating_sub(begun.elapsed());
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let left = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
         match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&left)) {
             Ok(0) => return Ok(None),
             Ok(_) => return child.wait().map(Some),
@@ -43,7 +47,10 @@ pub fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>
 /// puts things in order when what it wraps has ended.
 pub fn end(child: &mut Child, is_wrapped: bool) -> io::Result<()> {
     let spared = is_wrapped.then(|| Pid::from_child(child));
-    for pid in descendants()?.into_iter().filter(|pid| Some(*pid) != spared) {
+    for pid in descendants()?
+        .into_iter()
+        .filter(|pid| Some(*pid) != spared)
+    {
         let _ = kill_process(pid, Signal::TERM);
     }
     wait(child, GRACE)?;
@@ -76,11 +83,18 @@ fn descendants() -> io::Result<Vec<Pid>> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc")? {
         let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
         // It may have ended meanwhile.
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+            continue;
+        };
         // The name in parentheses may hold anything; state and parent come after it.
-        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+        let parent = stat
+            .rsplit(')')
+            .next()
+            .and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
         if let Some(parent) = parent {
             children.entry(parent).or_default().push(pid);
         }

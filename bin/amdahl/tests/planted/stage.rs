@@ -34,7 +34,11 @@ pub fn build(source: &Path, planted: &Path) -> Result<(), String> {
         .stdout(Stdio::null())
         .status()
         .map_err(|error| format!("cannot run {}: {error}", script.display()))?;
-    if status.success() { Ok(()) } else { Err(format!("{}: {status}", script.display())) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{}: {status}", script.display()))
+    }
 }
 
 /// Why a case cannot be run here.
@@ -56,13 +60,21 @@ pub fn obstacle(case: &Case, planted: &Path) -> Option<String> {
 impl Stage {
     /// Everything is started as the user we are.
     pub fn of_this_user(tool: PathBuf, planted: PathBuf) -> Stage {
-        Stage { tool, planted, copy: None }
+        Stage {
+            tool,
+            planted,
+            copy: None,
+        }
     }
 
     /// Everything is started as an unprivileged user. Needs root.
     pub fn of_nobody(tool: &Path, planted: &Path) -> io::Result<Stage> {
         // Beside the originals, because some cases depend on the disk.
-        let copy = owned_by_nobody(tempfile::Builder::new().prefix("unprivileged-").tempdir_in(planted)?)?;
+        let copy = owned_by_nobody(
+            tempfile::Builder::new()
+                .prefix("unprivileged-")
+                .tempdir_in(planted)?,
+        )?;
         for entry in fs::read_dir(planted)? {
             let entry = entry?;
             if entry.file_type()?.is_file() {
@@ -81,7 +93,11 @@ impl Stage {
         if let Some(library) = library {
             fs::copy(library, copy.path().join("libamdahl_preload.so"))?;
         }
-        Ok(Stage { tool: tool_copy, planted: copy.path().to_owned(), copy: Some(copy) })
+        Ok(Stage {
+            tool: tool_copy,
+            planted: copy.path().to_owned(),
+            copy: Some(copy),
+        })
     }
 
     /// The tool is to be started as [`NOBODY`].
@@ -91,8 +107,14 @@ impl Stage {
 
     /// A folder for one run that its user may write to.
     pub fn scratch(&self) -> io::Result<TempDir> {
-        let scratch = tempfile::Builder::new().prefix("amdahl-planted-").tempdir()?;
-        if self.drops_privileges() { owned_by_nobody(scratch) } else { Ok(scratch) }
+        let scratch = tempfile::Builder::new()
+            .prefix("amdahl-planted-")
+            .tempdir()?;
+        if self.drops_privileges() {
+            owned_by_nobody(scratch)
+        } else {
+            Ok(scratch)
+        }
     }
 }
 

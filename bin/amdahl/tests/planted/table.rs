@@ -76,7 +76,10 @@ impl Table {
 
     /// `N passed, N failed, N skipped`.
     pub fn closing_line(&self) -> String {
-        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+        format!(
+            "{} passed, {} failed, {} skipped",
+            self.passed, self.failed, self.skipped
+        )
     }
 
     /// For the terminal.
@@ -89,7 +92,10 @@ impl Table {
         let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
         let mut text = String::new();
         for row in std::iter::once(HEAD.map(str::to_owned)).chain(rows) {
-            let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
+            let cells = row
+                .iter()
+                .zip(&widths)
+                .map(|(cell, &width)| format!("{cell:width$}"));
             let line = cells.collect::<Vec<_>>().join("  ");
             text.push_str(line.trim_end());
             text.push('\n');
@@ -104,13 +110,23 @@ impl Table {
     pub fn markdown(&self) -> String {
         let escape = |text: &str| text.replace('|', "\\|");
         let mut text = String::from("# Planted causes: expected against found\n\n");
-        let user = if self.is_unprivileged { ", as an unprivileged user" } else { "" };
+        let user = if self.is_unprivileged {
+            ", as an unprivileged user"
+        } else {
+            ""
+        };
         let _ = write!(
             text,
             "amdahl {}, `--probe {}`{user}, runs per CPU count: {}, {}\n\nLinux {}, {}, {}\n\n\
              Sizes are fractions of the capacity of 2 CPUs: computed from the program's shape, measured by \
              the program itself, found by the tool.\n\n",
-            self.amdahl_version, self.probe, self.runs, self.started, self.kernel, self.cpu_model, self.topology,
+            self.amdahl_version,
+            self.probe,
+            self.runs,
+            self.started,
+            self.kernel,
+            self.cpu_model,
+            self.topology,
         );
         let _ = writeln!(text, "| {} |", HEAD.join(" | "));
         let _ = writeln!(text, "|{}", " --- |".repeat(HEAD.len()));
@@ -157,17 +173,32 @@ impl Entry {
             };
             for (place, comparison) in judgement.comparisons.iter().enumerate() {
                 let [mut name, mut lang] = [self.case.clone(), self.lang.clone()];
-                let [mut unexplained, mut verdict] = [percent(judgement.unexplained), verdict.clone()];
+                let [mut unexplained, mut verdict] =
+                    [percent(judgement.unexplained), verdict.clone()];
                 if place > 0 {
                     // The second cause of the same try.
                     [name, lang, unexplained, verdict] = std::array::from_fn(|_| String::new());
                 }
                 let [expected, found, computed, measured, size, function] = cells(comparison);
-                rows.push([name, lang, expected, found, computed, measured, size, function, unexplained, verdict]);
+                rows.push([
+                    name,
+                    lang,
+                    expected,
+                    found,
+                    computed,
+                    measured,
+                    size,
+                    function,
+                    unexplained,
+                    verdict,
+                ]);
             }
         }
         // A try that got no further than its shape, or none at all.
-        let is_shown = self.tries.last().is_some_and(|last| !last.comparisons.is_empty());
+        let is_shown = self
+            .tries
+            .last()
+            .is_some_and(|last| !last.comparisons.is_empty());
         if !is_shown || self.reason.is_some() {
             let mut row: [String; 10] = std::array::from_fn(|_| "-".to_owned());
             row[..3].clone_from_slice(&[self.case.clone(), self.lang.clone(), self.cause.clone()]);
@@ -181,13 +212,20 @@ impl Entry {
         let mut all = Vec::new();
         let disturbed = self.tries.iter().take(self.tries.len().saturating_sub(1));
         for judgement in disturbed {
-            all.push((&*self.case, format!("first try: {}", judgement.failures.join("; "))));
+            all.push((
+                &*self.case,
+                format!("first try: {}", judgement.failures.join("; ")),
+            ));
         }
         let last = self.tries.last().map_or(&[][..], |last| &last.failures);
         if let (None, [_, ..]) = (&self.reason, last) {
             all.push((&*self.case, last.join("; ")));
         }
-        all.extend(self.reason.iter().map(|reason| (&*self.case, reason.clone())));
+        all.extend(
+            self.reason
+                .iter()
+                .map(|reason| (&*self.case, reason.clone())),
+        );
         all
     }
 }
@@ -202,7 +240,10 @@ fn cells(comparison: &Comparison) -> [String; 6] {
     };
     [
         comparison.cause_expected.clone(),
-        comparison.cause_found.clone().unwrap_or_else(|| "-".to_owned()),
+        comparison
+            .cause_found
+            .clone()
+            .unwrap_or_else(|| "-".to_owned()),
         size(comparison.size_computed),
         size(comparison.size_measured),
         size(comparison.size_found),

@@ -101,7 +101,9 @@ impl Decoder {
                 user_mode: raw.user_mode,
             });
             // A chain that ends before its root goes on by frame pointers, if those know more.
-            let longer = unwound.end != StackEnd::Root && raw.user.len() > unwound.points.len();
+            let depth = unwound.addresses.len();
+            let longer = raw.user.len() > depth
+                && (unwound.end != StackEnd::Root || raw.user[..depth] == unwound.addresses[..]);
             let points: Box<[CodePoint]> = if longer {
                 self.symbols.locate(raw.pid, raw.ts, &raw.user).into()
             } else {

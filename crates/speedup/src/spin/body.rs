@@ -555,10 +555,17 @@ impl Body {
         if relax == 0 {
             return false;
         }
-        let passes_idle = self
-            .components(within & !relax)
-            .into_iter()
-            .all(|cycle| self.is_idle(&self.dependences(cycle), Allow::Counters));
+        // Around this loop without relaxing: a back-off of length zero. What a
+        // nested loop does without relaxing must be a delay.
+        let passes_idle = self.components(within & !relax).into_iter().all(|cycle| {
+            let around = cycle & self.headers != 0;
+            let allow = if around {
+                Allow::Attempts
+            } else {
+                Allow::Counters
+            };
+            self.is_idle(&self.dependences(cycle), allow)
+        });
         if !passes_idle {
             return false;
         }
