@@ -224,6 +224,8 @@ pub struct Partition<'a> {
     futexes: FxHashMap<u64, (FutexUse, FxHashSet<Tid>, Ns)>,
     /// Waits to look at again, when their thread may turn out to hardly ever run.
     reconsider: BinaryHeap<Reverse<(Ns, Tid, Ns)>>,
+    /// What ended the waits of idle workers, by process, where it is known.
+    workers: FxHashMap<Tid, FxHashMap<Cause, f64>>,
     serial_ns: f64,
     serial_weights: FxHashMap<(Tid, StackId), f64>,
     placement_weights: FxHashMap<(Tid, StackId), f64>,
@@ -277,6 +279,7 @@ impl<'a> Partition<'a> {
             pending: FxHashMap::default(),
             futexes: FxHashMap::default(),
             reconsider: BinaryHeap::new(),
+            workers: FxHashMap::default(),
             serial_ns: 0.0,
             serial_weights: FxHashMap::default(),
             placement_weights: FxHashMap::default(),
@@ -794,6 +797,10 @@ impl<'a> Partition<'a> {
         if ns <= 0.0 {
             return;
         }
+        if let (true, Some(cause)) = (is_worker, cause) {
+            let pid = self.threads.get(&tid).map_or(tid, |thread| thread.pid);
+            *self.workers.entry(pid).or_default().entry(cause).or_default() += ns;
+        }
         if is_worker && cause == Some(Cause::Serial) {
             // Not the worker's code is of interest, but what ran meanwhile.
             self.serial_ns += ns;
@@ -886,15 +893,7 @@ impl<'a> Partition<'a> {
 
     fn settle_waits(&mut self) {
         let pending = std::mem::take(&mut self.pending);
-        // What ended the waits of idle workers, by process, where it is known.
-        let mut known: FxHashMap<Tid, FxHashMap<Cause, f64>> = FxHashMap::default();
-        let process = |out: &RunPartition, tid| out.processes.get(&tid).copied().unwrap_or(tid);
-        for (key, charge) in &pending {
-            if let (Resolved::Cause(cause), Some(_)) = (key.resolved, key.from) {
-                *known.entry(process(&self.out, key.tid)).or_default().entry(cause).or_default() +=
-                    charge.ns;
-            }
-        }
+        let workers = std::mem::take(&mut self.workers);
         for (key, charge) in pending {
             match key.resolved {
                 Resolved::Cause(cause) => self.put_wait(&key, cause, charge, 1.0),
@@ -903,15 +902,22 @@ impl<'a> Partition<'a> {
                     let cause = used.map_or(Cause::Partner, |(used, _, _)| used.cause());
                     self.put_wait(&key, cause, charge, 1.0);
                 }
-                Resolved::AsOthers => match known.get(&process(&self.out, key.tid)) {
-                    Some(mix) => {
-                        let total: f64 = mix.values().sum();
-                        for (&cause, ns) in mix {
-                            self.put_wait(&key, cause, charge, ns / total);
+                Resolved::AsOthers => {
+                    let pid = self.out.processes.get(&key.tid).copied().unwrap_or(key.tid);
+                    let Some(mix) = workers.get(&pid) else {
+                        self.serial_ns += charge.ns;
+                        continue;
+                    };
+                    let total: f64 = mix.values().sum();
+                    for (&cause, ns) in mix {
+                        let share = ns / total;
+                        if cause == Cause::Serial {
+                            self.serial_ns += charge.ns * share;
+                        } else {
+                            self.put_wait(&key, cause, charge, share);
                         }
                     }
-                    None => self.serial_ns += charge.ns,
-                },
+                }
             }
         }
         spread(&mut self.out.off, Cause::Serial, self.serial_ns, &self.serial_weights);

@@ -100,14 +100,19 @@ impl Decoder {
                 kernel_ips: &raw.kernel,
                 user_mode: raw.user_mode,
             });
-            // A chain that ends before its root goes on by frame pointers, if those know more.
-            let depth = unwound.addresses.len();
-            let longer = raw.user.len() > depth
-                && (unwound.end != StackEnd::Root || raw.user[..depth] == unwound.addresses[..]);
-            let points: Box<[CodePoint]> = if longer {
-                self.symbols.locate(raw.pid, raw.ts, &raw.user).into()
-            } else {
-                unwound.points.into()
+            // Frame pointers lead on where the copy ends or the stack changes (Go's system stack).
+            let last = unwound.addresses.last();
+            let met = raw.user.iter().position(|address| Some(address) == last);
+            let points: Box<[CodePoint]> = match met {
+                Some(at) if at + 1 < raw.user.len() => {
+                    let mut addresses = unwound.addresses;
+                    addresses.extend(&raw.user[at + 1..]);
+                    self.symbols.locate(raw.pid, raw.ts, &addresses).into()
+                }
+                None if unwound.end == StackEnd::Lost && raw.user.len() > unwound.addresses.len() => {
+                    self.symbols.locate(raw.pid, raw.ts, &raw.user).into()
+                }
+                _ => unwound.points.into(),
             };
             let next = StackId(decoded.stacks.len() as u32);
             let key = (points, raw.kernel.clone());
