@@ -9,7 +9,7 @@ use crate::event::{CpuId, Ns, StackId, StackTable, Tid};
 use crate::partition::{Activity, Charge, ChargeKey, HYPERVISOR, INTERRUPTS, RunPartition};
 
 use super::futex::{PolledFutex, address};
-use super::interval::{Interval, Share, Tier, Window};
+use super::interval::{Interval, Queued, Share, Tier, Window};
 use super::polled::{Why, why};
 use super::resolve::{Key, Resolver};
 use super::user_wait::Objects;
@@ -200,6 +200,10 @@ impl Charger {
             let ran = ran.min(life);
             let queued = queued.min(life - ran);
             let rest = life - ran - queued;
+            let woken_from = match now {
+                Seen::Waiting { key, tier } => known.recent.or(Some((key, tier))),
+                Seen::Runnable | Seen::Stopped => known.recent,
+            };
             known.state = now;
             known.last = counters;
             known.poll = self.polls;
@@ -226,7 +230,11 @@ impl Charger {
                 *running.entry(thread.cpu).or_default() += ran;
             }
             if queued > 0.0 {
-                interval.queues.push((thread.tid, queued));
+                interval.queues.push(Queued {
+                    tid: thread.tid,
+                    ns: queued,
+                    from: woken_from,
+                });
             }
             most = most.max(ran + queued);
             if now == Seen::Runnable && before == Seen::Runnable && turned == 0 {
@@ -277,7 +285,11 @@ impl Charger {
                 interval.running.push((tid, ran));
             }
             if rest > ran {
-                interval.queues.push((tid, rest - ran));
+                interval.queues.push(Queued {
+                    tid,
+                    ns: rest - ran,
+                    from: None,
+                });
             }
             most = most.max(interval.dt);
         }
@@ -657,3 +669,6 @@ impl Charger {
 fn idle_of(times: &CpuTimes) -> Ns {
     times.idle_ns + times.iowait_ns
 }
+
+#[cfg(test)]
+mod tests;

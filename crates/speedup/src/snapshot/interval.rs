@@ -30,6 +30,15 @@ pub(super) struct Share {
     pub(super) part: f64,
 }
 
+/// Part of an interval that a thread was runnable without a CPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queued {
+    pub(super) tid: Tid,
+    pub(super) ns: f64,
+    /// What it was most likely woken from.
+    pub(super) from: Option<(u32, Tier)>,
+}
+
 /// The time between two polls. All times are nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct Interval {
@@ -43,7 +52,7 @@ pub(super) struct Interval {
     pub(super) behind: f64,
     pub(super) waits: Vec<Share>,
     pub(super) running: Vec<(Tid, f64)>,
-    pub(super) queues: Vec<(Tid, f64)>,
+    pub(super) queues: Vec<Queued>,
 }
 
 /// Charges of a window.
@@ -106,8 +115,13 @@ impl Window {
         for interval in self.intervals.drain(..) {
             let idle = unused(&interval) * part;
             let placement = (interval.behind * interval.dt * displaced).min(idle);
-            spread(&mut out.placement, &interval.queues, placement);
-            interval.divide(idle - placement, part, &mut out);
+            let queues: Vec<(Tid, f64)> = interval
+                .queues
+                .iter()
+                .map(|queue| (queue.tid, queue.ns))
+                .collect();
+            spread(&mut out.placement, &queues, placement);
+            interval.divide(idle - placement, placement, part, &mut out);
         }
         self.shares = 0;
         out
@@ -115,7 +129,8 @@ impl Window {
 }
 
 impl Interval {
-    fn divide(&self, idle: f64, part: f64, out: &mut Settled) {
+    /// Divides `idle`, after `placement` was taken out of the time in queues.
+    fn divide(&self, idle: f64, placement: f64, part: f64, out: &mut Settled) {
         if idle <= 0.0 {
             return;
         }
@@ -146,6 +161,17 @@ impl Interval {
             self.charge(Tier::Service, deserted / service, out);
         } else {
             serial += deserted;
+        }
+        // A wake-up under way to an idle CPU is still the cost of the wait that it ends.
+        let woken = |queue: &&Queued| matches!(queue.from, Some((_, Tier::Active)));
+        let waking: f64 = self.queues.iter().filter(woken).map(|queue| queue.ns).sum();
+        let under_way = (waking - placement).clamp(0.0, serial);
+        if under_way > 0.0 {
+            for queue in self.queues.iter().filter(woken) {
+                let Some((key, _)) = queue.from else { continue };
+                *out.waits.entry(key).or_default() += queue.ns * under_way / waking;
+            }
+            serial -= under_way;
         }
         spread(&mut out.serial, &self.running, serial);
     }
