@@ -6,8 +6,8 @@
 //! 64 instructions, innermost first, is a spin loop:
 //!
 //! * **It waits explicitly.** Every pass contains PAUSE (x86-64: also TPAUSE,
-//!   UMWAIT, MWAITX) or YIELD, WFE (arm64: also ISB, unless it orders a read of
-//!   a clock), or does nothing but count attempts. What else the pass does
+//!   UMWAIT, MWAITX) or YIELD, WFE (arm64: also ISB, unless the loop reads a
+//!   clock and memory, as `clock_gettime` does), or does nothing but count attempts. What else the pass does
 //!   does not matter, calls included: nobody who has work to do in a loop relaxes in
 //!   every pass. But a loop that *contains* such a loop is one itself only if
 //!   the rest stores nothing and calls nothing: it may be a worker that waits for its
@@ -30,7 +30,7 @@
 //!   loaded (fetch-update) does not spin: it works, slowly, on a contended line.
 //!   The reads between two attempts that lead to no attempt (a
 //!   lock seen taken) do spin.
-//! * A delay by RDTSC or CNTVCT alone does not spin: no other thread can end it.
+//! * A delay by RDTSC alone does not spin: no other thread can end it.
 //!   Nor does a delay by a counter, unless it is the back-off inside a loop that polls.
 //! * Scanning many flags in turn does not spin, unless every scan relaxes: it
 //!   is a search.

@@ -550,8 +550,10 @@ impl Body {
     /// every pass relaxes, or does nothing but count attempts.
     pub(super) fn relaxes(&self) -> bool {
         let within = self.component(self.focus, self.all());
-        let clock = self.ticks(within) != 0;
-        let relax = (self.relax_wait | if clock { 0 } else { self.relax_maybe }) & within;
+        // A clock is read behind an ISB; who only waits for the clock waits.
+        let reads_clock = self.ticks(within) != 0 && self.loads(within) != 0;
+        let maybe = if reads_clock { 0 } else { self.relax_maybe };
+        let relax = (self.relax_wait | maybe) & within;
         if relax == 0 {
             return false;
         }

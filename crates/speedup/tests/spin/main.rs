@@ -1,0 +1,305 @@
+//! Spin loops and loops that work, in the machine code of real compilers:
+//! every instruction of every function is judged.
+
+mod aarch64;
+mod x86_64;
+
+use amdahl_speedup::spin::{Arch, Code, Place, SpinDetector, in_spin_loop, in_spin_loop_with};
+use iced_x86::{Decoder, DecoderOptions};
+use proptest::prelude::*;
+
+/// A function.
+pub struct Case {
+    pub name: &'static str,
+    /// With version and options.
+    pub compiler: &'static str,
+    pub source: &'static str,
+    pub start: u64,
+    /// Hexadecimal.
+    pub code: &'static str,
+    /// Functions that it calls: address, code.
+    pub callees: &'static [(u64, &'static str)],
+    /// Offsets of the first and the last instruction of each run of instructions
+    /// that spin; none for a function that works.
+    pub spins: &'static [(u64, u64)],
+}
+
+impl Case {
+    fn functions(&self) -> Vec<Code> {
+        let own = (self.start, self.code);
+        std::iter::once(&own)
+            .chain(self.callees)
+            .map(|&(start, hex)| Code {
+                start,
+                bytes: bytes(hex),
+            })
+            .collect()
+    }
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex
+        .chars()
+        .map(|digit| digit.to_digit(16).expect("a hexadecimal digit") as u8)
+        .collect();
+    digits
+        .chunks(2)
+        .map(|pair| pair[0] << 4 | pair[1])
+        .collect()
+}
+
+fn fetch(functions: &[Code], address: u64) -> Option<Code> {
+    let holds = |code: &&Code| {
+        address
+            .checked_sub(code.start)
+            .is_some_and(|offset| offset < code.bytes.len() as u64)
+    };
+    functions.iter().find(holds).cloned()
+}
+
+/// Offsets of the instructions.
+fn offsets(arch: Arch, code: &[u8]) -> Vec<u64> {
+    if arch == Arch::X86_64 {
+        let decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
+        decoder.into_iter().map(|insn| insn.ip()).collect()
+    } else {
+        (0..code.len() as u64).step_by(4).collect()
+    }
+}
+
+/// Runs of instructions that spin, as in [`Case::spins`].
+fn spins(arch: Arch, case: &Case) -> Vec<(u64, u64)> {
+    let functions = case.functions();
+    let code = &functions[0].bytes;
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    let mut spun = false;
+    for offset in offsets(arch, code) {
+        let ip = case.start + offset;
+        let spins = in_spin_loop_with(arch, code, case.start, ip, &mut |address| {
+            fetch(&functions, address)
+        });
+        match runs.last_mut() {
+            Some(run) if spins && spun => run.1 = offset,
+            _ if spins => runs.push((offset, offset)),
+            _ => {}
+        }
+        spun = spins;
+    }
+    runs
+}
+
+fn judge_all(arch: Arch, cases: &[Case], at_least: (usize, usize)) {
+    let mut wrong = Vec::new();
+    for case in cases {
+        let found = spins(arch, case);
+        if found != case.spins {
+            wrong.push(format!(
+                "{}|{} is {found:x?}, should be {:x?}: {}",
+                case.name, case.compiler, case.spins, case.source,
+            ));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        cases.len(),
+        wrong.join("\n")
+    );
+    let spinning = cases.iter().filter(|case| !case.spins.is_empty()).count();
+    assert!(spinning >= at_least.0 && cases.len() - spinning >= at_least.1);
+}
+
+#[test]
+fn x86_64_code_is_judged_instruction_by_instruction() {
+    judge_all(Arch::X86_64, x86_64::CASES, (30, 40));
+}
+
+#[test]
+fn aarch64_code_is_judged_instruction_by_instruction() {
+    judge_all(Arch::Aarch64, aarch64::CASES, (20, 30));
+}
+
+/// Fetches the functions of a case, all as one module.
+fn detect(case: &Case) -> impl FnMut(u64, u64) -> Option<Code> {
+    let functions = case.functions();
+    move |_, address| fetch(&functions, address)
+}
+
+fn case<'a>(cases: &'a [Case], name: &str, compiler: &str) -> &'a Case {
+    cases
+        .iter()
+        .find(|case| case.name == name && case.compiler == compiler)
+        .expect("a case of this name")
+}
+
+#[test]
+fn an_accessor_spins_only_if_its_caller_does() {
+    for (arch, case) in [
+        (
+            Arch::X86_64,
+            case(x86_64::CASES, "spin_accessor", "gcc 12.2 -O0"),
+        ),
+        (
+            Arch::Aarch64,
+            case(aarch64::CASES, "spin_accessor", "aarch64 gcc 12.2 -O0"),
+        ),
+    ] {
+        let mut detector = SpinDetector::new(arch);
+        let place = |ip| Place { module: 7, ip };
+        let accessor = place(case.callees[0].0 + 4);
+        let (first, last) = case.spins[0];
+        let in_loop = place(case.start + last);
+        let before_loop = place(case.start);
+        assert!(first > 0);
+        assert!(!detector.is_spinning(&[accessor], detect(case)));
+        assert!(detector.is_spinning(&[accessor, in_loop], detect(case)));
+        assert!(!detector.is_spinning(&[accessor, before_loop], detect(case)));
+        assert!(!detector.is_spinning(&[], detect(case)));
+    }
+}
+
+#[test]
+fn work_called_from_a_spin_loop_is_work() {
+    let spin = case(x86_64::CASES, "spin_atomic", "clang 14 -O2");
+    let work = case(x86_64::CASES, "work_sum", "gcc 12.2 -O2");
+    let functions = [spin.functions(), work.functions()].concat();
+    let mut detector = SpinDetector::new(Arch::X86_64);
+    let stack = [work.start, spin.start].map(|ip| Place { module: 0, ip });
+    assert!(!detector.is_spinning(&stack, |_, address| fetch(&functions, address)));
+    assert!(detector.is_spinning(&stack[1..], |_, address| fetch(&functions, address)));
+}
+
+#[test]
+fn a_loop_that_calls_the_unknown_does_not_poll() {
+    let case = case(x86_64::CASES, "spin_accessor", "gcc 12.2 -O2");
+    let code = bytes(case.code);
+    assert!(!in_spin_loop(Arch::X86_64, &code, case.start, case.start));
+}
+
+#[test]
+fn a_place_is_fetched_once() {
+    let case = case(x86_64::CASES, "spin_volatile", "gcc 12.2 -O2");
+    let mut detector = SpinDetector::new(Arch::X86_64);
+    let place = Place {
+        module: 1,
+        ip: case.start,
+    };
+    assert!(detector.in_spin_loop(place, detect(case)));
+    assert!(detector.in_spin_loop(place, |_, _| unreachable!("known by now")));
+    // The same address in another module is another place.
+    assert!(!detector.in_spin_loop(Place { module: 2, ..place }, |_, _| None));
+}
+
+#[test]
+fn a_window_that_starts_inside_an_instruction_will_do() {
+    let case = case(x86_64::CASES, "spin_bounded_pause", "clang 14 -O2");
+    let code = bytes(case.code);
+    let (first, _) = case.spins[0];
+    for cut in 0..first {
+        let window = &code[cut as usize..];
+        let start = case.start + cut;
+        assert!(
+            in_spin_loop(Arch::X86_64, window, start, case.start + first),
+            "cut {cut}"
+        );
+    }
+}
+
+#[test]
+fn a_loop_over_a_cold_part_elsewhere_is_one_loop() {
+    // f: mov eax, [rdi]; test eax, eax; je f.cold; ret   f.cold: pause; jmp f
+    let hot = Code {
+        start: 0x1000,
+        bytes: bytes("8b0785c00f84f60f0000c3"),
+    };
+    let cold = Code {
+        start: 0x2000,
+        bytes: bytes("f390e9f9efffff"),
+    };
+    let functions = [hot, cold];
+    for (own, ip) in [(0, 0x1000), (0, 0x1004), (1, 0x2000), (1, 0x2002)] {
+        let code: &Code = &functions[own];
+        let mut fetch = |address| fetch(&functions, address);
+        assert!(in_spin_loop_with(
+            Arch::X86_64,
+            &code.bytes,
+            code.start,
+            ip,
+            &mut fetch
+        ));
+    }
+    let mut fetch = |address| fetch(&functions, address);
+    assert!(!in_spin_loop_with(
+        Arch::X86_64,
+        &functions[0].bytes,
+        0x1000,
+        0x100a,
+        &mut fetch
+    ));
+}
+
+#[test]
+fn code_at_the_end_of_the_address_space_is_judged() {
+    let code = bytes("8b0785c074fa");
+    let start = u64::MAX - 5;
+    assert!(in_spin_loop(Arch::X86_64, &code, start, start));
+    assert!(!in_spin_loop(Arch::X86_64, &code, start, 0));
+}
+
+fn any_arch() -> impl Strategy<Value = Arch> {
+    prop_oneof![Just(Arch::X86_64), Just(Arch::Aarch64)]
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_never_panic(
+        arch in any_arch(),
+        code in prop::collection::vec(any::<u8>(), 0..300),
+        start in any::<u64>(),
+        offset in 0u64..400,
+    ) {
+        let ip = start.wrapping_add(offset);
+        let spins = in_spin_loop(arch, &code, start, ip);
+        prop_assert!(!spins || offset < code.len() as u64);
+    }
+
+    /// Short jumps, atomics, loads and PAUSE in random order make many loops.
+    #[test]
+    fn random_loops_never_panic(
+        pieces in prop::collection::vec(prop::sample::select(vec![
+            "8b07", "85c0", "f390", "74e0", "75f0", "ebd0", "f00fb117", "8707", "48ffc0", "4883c708",
+            "e800000000", "8b45f8", "8945f8", "c3", "50", "58", "8b04b7", "0f31", "7410", "eb08",
+        ]), 1..60),
+        offset in 0u64..200,
+    ) {
+        let code: Vec<u8> = pieces.iter().flat_map(|piece| bytes(piece)).collect();
+        let functions = [Code { start: 0x1000, bytes: code.clone() }];
+        let mut fetch = |address| fetch(&functions, address);
+        let spins = in_spin_loop_with(Arch::X86_64, &code, 0x1000, 0x1000 + offset, &mut fetch);
+        prop_assert!(!spins || offset < code.len() as u64);
+    }
+
+    #[test]
+    fn arm_words_never_panic(
+        words in prop::collection::vec(prop_oneof![
+            any::<u32>(),
+            (0u32..64).prop_map(|back| 0x5400_0000 | (0x7ffff - back) << 5 & 0xff_ffe0),
+            (0u32..64).prop_map(|back| 0x3500_0000 | (0x7ffff - back) << 5 & 0xff_ffe0),
+            (0u32..0x400).prop_map(|regs| 0x885f_fc00 | regs),
+            (0u32..0x400).prop_map(|regs| 0x8802_fc00 | regs),
+            (0u32..0x400).prop_map(|regs| 0xb940_0000 | regs),
+        ], 1..120),
+        at in 0usize..120,
+    ) {
+        let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        in_spin_loop(Arch::Aarch64, &code, 0, 4 * at as u64);
+    }
+
+    #[test]
+    fn outside_of_the_code_nothing_spins(arch in any_arch(), ip in any::<u64>()) {
+        let code = bytes("f390ebfc3f2003d5ffffff17");
+        prop_assume!(!(0x1000..0x100c).contains(&ip));
+        prop_assert!(!in_spin_loop(arch, &code, 0x1000, ip));
+    }
+}
