@@ -6,6 +6,7 @@ mod explain;
 mod interrupt;
 mod output;
 mod plan;
+mod polled;
 mod progress;
 mod run;
 mod summary;
@@ -15,6 +16,7 @@ use amdahl_report::schema::{Notice, RunFailure, ScaleResult, Source};
 
 use crate::cli::{ProbeKind, Scale};
 use crate::failure::Failure;
+use child::Ended;
 use interrupt::Interrupt;
 use plan::{Plan, knobs};
 use progress::Progress;
@@ -25,6 +27,17 @@ use run::{Bare, Probed, ProbedError, Workload};
 pub struct PointRuns {
     probed: Vec<Probed>,
     bare: Vec<Bare>,
+}
+
+impl PointRuns {
+    /// Forgets a run that is no measurement.
+    fn drop_last(&mut self, with_probe: bool) {
+        if with_probe {
+            self.probed.pop();
+        } else {
+            self.bare.pop();
+        }
+    }
 }
 
 /// What a sweep has measured.
@@ -175,6 +188,35 @@ impl Sweep {
         self.failures.push(RunFailure { cpus, run, what });
     }
 
+    /// Makes one run of a point and keeps it.
+    fn one_run(
+        &mut self,
+        workload: &Workload<'_>,
+        recorder: Option<&mut Recorder>,
+        at: usize,
+        with_probe: bool,
+        serial: u32,
+    ) -> Result<Ended, ProbedError> {
+        let point = self.plan.points[at].clone();
+        if !with_probe {
+            let bare = workload.bare(&point.cpus, point.threads, serial)?;
+            let ended = bare.ended.clone();
+            self.points[at].bare.push(bare);
+            return Ok(ended);
+        }
+        let is_largest = at + 1 == self.plan.points.len();
+        let stretches = if is_largest { STRETCHES_MAX } else { 0 };
+        let probed = match recorder {
+            Some(recorder) => workload.probed(
+                &point.cpus, point.threads, serial, recorder, &mut self.decoder, stretches,
+            )?,
+            None => workload.polled(&point.cpus, point.threads, serial)?,
+        };
+        let ended = probed.ended.clone();
+        self.points[at].probed.push(probed);
+        Ok(ended)
+    }
+
     /// All runs, interleaved over the points so that drift hits all alike.
     fn measure(
         &mut self,
@@ -223,27 +265,7 @@ impl Sweep {
                     serial += 1;
                     let what = if with_probe { "with probe" } else { "bare" };
                     progress.step(what, point.threads);
-                    let result = match (with_probe, &mut recorder) {
-                        (true, Some(recorder)) => {
-                            let is_largest = at + 1 == points.len();
-                            let stretches = if is_largest { STRETCHES_MAX } else { 0 };
-                            workload
-                                .probed(&point.cpus, point.threads, serial, recorder, &mut self.decoder, stretches)
-                                .map(|probed| {
-                                    let ended = probed.ended.clone();
-                                    self.points[at].probed.push(probed);
-                                    ended
-                                })
-                        }
-                        _ => workload
-                            .bare(&point.cpus, point.threads, serial)
-                            .map_err(ProbedError::Start)
-                            .map(|bare| {
-                                let ended = bare.ended.clone();
-                                self.points[at].bare.push(bare);
-                                ended
-                            }),
-                    };
+                    let result = self.one_run(&workload, recorder.as_mut(), at, with_probe, serial);
                     let cpus = point.cpus.len() as u32;
                     match result {
                         Ok(ended) => {
@@ -251,30 +273,20 @@ impl Sweep {
                             if interrupt.asked() {
                                 // Cut short: not a measurement.
                                 self.partial = true;
-                                if with_probe && recorder.is_some() {
-                                    self.points[at].probed.pop();
-                                } else {
-                                    self.points[at].bare.pop();
-                                }
+                                self.points[at].drop_last(with_probe);
                                 break 'rounds;
                             }
                             if let Err(what) = &ended.outcome {
                                 let last = ended.stderr.trim_end().lines().last().unwrap_or("");
                                 let said = if last.is_empty() { String::new() } else { format!(": {last}") };
                                 self.fail(cpus, round, format!("{what}{said}"));
-                                if with_probe && recorder.is_some() {
-                                    self.points[at].probed.pop();
-                                } else {
-                                    self.points[at].bare.pop();
-                                }
+                                self.points[at].drop_last(with_probe);
                             }
                         }
                         Err(ProbedError::Start(error)) => {
                             return Err(Failure::program(error.to_string()));
                         }
-                        Err(ProbedError::Record(error)) => {
-                            return Err(Failure::machine(error.to_string()));
-                        }
+                        Err(error) => return Err(Failure::machine(error.to_string())),
                     }
                 }
             }

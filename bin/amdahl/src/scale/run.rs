@@ -56,13 +56,13 @@ pub struct Bare {
     pub rate: Option<f64>,
 }
 
-fn monotonic_ns() -> u64 {
+pub(super) fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Steal time of the CPUs in nanoseconds, as the hypervisor reports it.
-fn steal_ns(cpus: &CpuSet) -> u64 {
+pub(super) fn steal_ns(cpus: &CpuSet) -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks: u64 = stat
         .lines()
@@ -76,13 +76,20 @@ fn steal_ns(cpus: &CpuSet) -> u64 {
 }
 
 impl Workload<'_> {
-    fn start(&self, cpus: &CpuSet, threads: u32, group: Option<&Group>) -> Result<Child, StartError> {
+    pub(super) fn start(
+        &self,
+        cpus: &CpuSet,
+        threads: u32,
+        group: Option<&Group>,
+        more_env: &[(String, String)],
+    ) -> Result<Child, StartError> {
         let args: Vec<String> =
             self.command.iter().map(|arg| super::plan::fill(arg, threads)).collect();
         let env: Vec<(String, String)> = self
             .env
             .iter()
             .map(|(name, value)| (name.clone(), super::plan::fill(value, threads)))
+            .chain(more_env.iter().cloned())
             .collect();
         let procs = group.map(Group::procs);
         Child::start(&Command {
@@ -95,13 +102,13 @@ impl Workload<'_> {
         })
     }
 
-    fn rate_of(&self, ended: &Ended) -> Option<f64> {
+    pub(super) fn rate_of(&self, ended: &Ended) -> Option<f64> {
         let text = format!("{}\n{}", ended.stdout, ended.stderr);
         let found = self.rate?.captures_iter(&text).last()?;
         found.get(1)?.as_str().parse().ok()
     }
 
-    fn wait(&self, child: Child, group: &mut Option<Group>) -> Result<(Ended, usize), StartError> {
+    pub(super) fn wait(&self, child: Child, group: &mut Option<Group>) -> Result<(Ended, usize), StartError> {
         let mut left = 0;
         let ended = child.run(&self.command[0], self.duration, || self.interrupt.asked(), || {
             left = group.as_ref().map_or(0, |group| group.left().len());
@@ -113,7 +120,7 @@ impl Workload<'_> {
     /// Runs without looking inside.
     pub fn bare(&self, cpus: &CpuSet, threads: u32, serial: u32) -> Result<Bare, StartError> {
         let mut group = Group::new(cpus, serial);
-        let child = self.start(cpus, threads, group.as_ref())?;
+        let child = self.start(cpus, threads, group.as_ref(), &[])?;
         let (ended, _) = self.wait(child, &mut group)?;
         let rate = self.rate_of(&ended);
         Ok(Bare { ended, rate })
@@ -133,7 +140,7 @@ impl Workload<'_> {
         let version = group.as_ref().map(|group| group.version);
         let watched: Vec<u32> = cpus.iter().collect();
         recorder.begin(&watched)?;
-        let child = self.start(cpus, threads, group.as_ref())?;
+        let child = self.start(cpus, threads, group.as_ref(), &[])?;
         let pid = child.pid();
         recorder.add(pid, pid)?;
         let throttle = Throttle::open_for(pid).ok();
@@ -215,4 +222,7 @@ pub enum ProbedError {
     /// To record.
     #[error(transparent)]
     Record(#[from] amdahl_probe::bpf::RecorderError),
+    /// To poll.
+    #[error("cannot watch the program: {0}")]
+    Poll(String),
 }

@@ -158,7 +158,10 @@ impl Decoder {
     /// Names a stack with inlined functions, files and lines.
     pub fn full(&mut self, decoded: &Decoded, id: StackId) -> CallStack {
         let at = id.0 as usize;
-        let mut stack = self.symbols.full(&decoded.points[at], &[]);
+        let Some(points) = decoded.points.get(at) else {
+            return (*decoded.stacks[at]).clone();
+        };
+        let mut stack = self.symbols.full(points, &[]);
         stack.kernel = decoded.stacks[at].kernel.clone();
         stack.in_spin_loop = decoded.stacks[at].in_spin_loop;
         stack
@@ -231,6 +234,21 @@ fn snapshot(raw: &Stack, function: u64) -> Snapshot {
 }
 
 impl Decoded {
+    /// Stacks and names that another probe has found: there are no events, and no more to name.
+    pub fn of_others(stacks: StackTable, threads: FxHashMap<Tid, ThreadName>) -> Decoded {
+        Decoded {
+            recording: Recording::default(),
+            stacks,
+            points: Vec::new(),
+            ids: Vec::new(),
+            waits: FxHashMap::default(),
+            wakes: FxHashMap::default(),
+            threads,
+            others: FxHashMap::default(),
+            progress: Progress::default(),
+        }
+    }
+
     fn learn_names(&mut self, slot: &Slot) {
         match slot.kind {
             kind::FORK => {
