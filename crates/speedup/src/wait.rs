@@ -236,7 +236,7 @@ pub fn is_runtime(frame: &Frame) -> bool {
     let file = frame.module.rsplit('/').next().unwrap_or("");
     const MODULES: &[&str] = &[
         "libc.so", "libc-", "libpthread", "libstdc++", "libc++", "libgomp", "libomp", "libiomp",
-        "libtbb", "ld-linux", "libjvm", "librt", "[vdso]", "libgcc", "ld-musl",
+        "libtbb", "libamdahl_preload", "ld-linux", "libjvm", "librt", "[vdso]", "libgcc", "ld-musl",
     ];
     if MODULES.iter().any(|module| file.starts_with(module)) {
         return true;

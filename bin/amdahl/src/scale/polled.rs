@@ -1,6 +1,8 @@
 //! One run watched without privileges: polled through `/proc`, its waits recorded by the preload
 //! library where the program takes one.
 
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -61,13 +63,17 @@ impl Workload<'_> {
             .spawn(move || {
                 let (mut snapshots, mut copies) = (Vec::new(), Vec::new());
                 let mut symbolizer = Symbolizer::new();
+                let mut programs = HashMap::new();
                 while !watched.load(Ordering::Relaxed) {
                     snapshots.push(poller.poll());
                     for copy in poller.take_stacks() {
-                        let maps = symbolizer.maps_mut();
-                        if !maps.is_complete(copy.pid) {
-                            // A process that is gone again has no names: that is no failure.
-                            let _ = maps.snapshot(copy.pid);
+                        // A process that has become another program has other mappings. One that
+                        // is gone again has no names: that is no failure.
+                        let program = std::fs::metadata(format!("/proc/{}/exe", copy.pid));
+                        let program = program.map(|file| (file.dev(), file.ino())).ok();
+                        if programs.insert(copy.pid, program) != Some(program) {
+                            let _ = symbolizer.maps_mut().snapshot(copy.pid);
+                            symbolizer.touch(copy.pid);
                         }
                         copies.push(copy);
                     }
