@@ -1,0 +1,58 @@
+# What a person runs, and what CI runs: see CONTRIBUTING.md.
+# Each target installs what it lacks without asking (tools/install-build-needs.sh).
+
+CARGO ?= cargo
+# Where rustup puts it, for the shell that has just installed it.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+export CARGO_TERM_COLOR ?= auto
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: help run build install test lint planted bench bench-scale bpf bpf-check needs
+
+help:
+	@echo 'make run        build amdahl and measure a real program with it, in about a minute'
+	@echo 'make install    put amdahl into $${CARGO_HOME:-~/.cargo}/bin'
+	@echo 'make test       everything that CI checks; at most 30 minutes on two cores'
+	@echo 'make lint       formatting, clippy, documentation, licences'
+	@echo 'make planted    the ground truth alone: programs with a known cause'
+	@echo 'make bench      all benchmarks (make bench-scale: only those of amdahl scale)'
+	@echo 'make bpf        rebuild the BPF objects in the tree after a change of their source'
+	@echo 'make bpf-check  prove that the BPF objects in the tree are the build of their source'
+
+run:
+	@tools/install-build-needs.sh run
+	$(CARGO) build --release --locked -p amdahl
+	@tools/demo/run.sh $(TARGET)/release/amdahl
+
+build:
+	@tools/install-build-needs.sh run
+	$(CARGO) build --release --locked -p amdahl
+
+install:
+	@tools/install-build-needs.sh run
+	$(CARGO) install --locked --path bin/amdahl
+
+test:
+	@tools/install-build-needs.sh test
+	@tools/test/run.sh all
+
+lint:
+	@tools/test/run.sh lint
+
+planted:
+	@tools/install-build-needs.sh test
+	@tools/test/run.sh planted
+
+bench: bench-scale
+
+bench-scale:
+	@tools/install-build-needs.sh bench
+	$(CARGO) run --release --locked -p amdahl-bench -- scale
+
+bpf:
+	@tools/install-build-needs.sh bpf
+	PATH=/usr/lib/llvm-14/bin:$$PATH crates/probe/src/bpf/build.sh
+
+bpf-check:
+	@tools/install-build-needs.sh bpf
+	PATH=/usr/lib/llvm-14/bin:$$PATH crates/probe/src/bpf/build.sh --check

@@ -1,0 +1,160 @@
+#!/bin/sh
+# Installs what a make target needs and this machine lacks, through the machine's package
+# manager and without questions.
+#
+#   install-build-needs.sh run|test|bench|bpf
+#
+# What is required and cannot be had ends the script with exit code 1 and what to do. What only
+# some tests need is named and left out; those tests print SKIPPED.
+set -eu
+
+kind=${1:?run, test, bench or bpf}
+required= # packages without which nothing can be built
+optional= # packages without which something is skipped
+
+has() { command -v "$1" >/dev/null 2>&1; }
+want() { has "$1" || required="$required $2"; }
+like() { has "$1" || optional="$optional $2"; }
+
+# --- what is missing ------------------------------------------------------------------
+
+want cc gcc
+# A compiler without the headers of libc comes with gcc alone.
+[ -e /usr/include/stdio.h ] || required="$required libc6-dev"
+case $kind in
+test | bench)
+    like g++ g++
+    like make make
+    like go golang-go
+    like rustfmt rustfmt-web
+    like cargo-clippy rust-web-clippy
+    like objcopy binutils
+    ;;
+esac
+case $kind in
+test | bpf)
+    # The very version: another one builds other objects.
+    [ -x /usr/lib/llvm-14/bin/clang ] || optional="$optional clang-14"
+    [ -x /usr/lib/llvm-14/bin/llvm-strip ] || optional="$optional llvm-14"
+    [ -e /usr/include/bpf/bpf_helpers.h ] || optional="$optional libbpf-dev"
+    ;;
+esac
+case $kind in
+test)
+    has chromium || has chromium-browser || has google-chrome || optional="$optional chromium"
+    ;;
+esac
+
+# --- how to install it -----------------------------------------------------------------
+
+as_root=
+if [ "$(id -u)" != 0 ]; then
+    if has sudo && sudo -n true 2>/dev/null; then as_root='sudo -n'; else as_root=no; fi
+fi
+can_install() { has apt-get && [ "$as_root" != no ]; }
+
+updated=
+apt() {
+    if [ -z "$updated" ]; then
+        echo "make: updating the package lists" >&2
+        $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update >&2 || true
+        updated=yes
+    fi
+    # Nothing that is installed may go: a package that conflicts is reported instead.
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-remove \
+        --no-install-recommends "$@" </dev/null >&2
+}
+
+# Package names that this release does not have (rustfmt-web, ...) are left out.
+known() {
+    for package in "$@"; do
+        if apt-cache show "$package" >/dev/null 2>&1; then printf ' %s' "$package"; fi
+    done
+}
+
+if [ -n "$required" ]; then
+    if can_install; then
+        echo "make: installing$required" >&2
+        # shellcheck disable=SC2086 # a list of words
+        apt $required || true
+    fi
+    if ! has cc || [ ! -e /usr/include/stdio.h ]; then
+        echo "make: a C compiler and the headers of libc are needed to link Rust programs; as" \
+            "root: apt-get install$required (or what your distribution calls them)" >&2
+        exit 1
+    fi
+fi
+
+# --- Rust -------------------------------------------------------------------------------
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml")
+
+# "1.85.0" >= "1.88"?
+is_new_enough() {
+    version=$(cargo --version 2>/dev/null | awk '{ print $2 }')
+    [ -n "$version" ] &&
+        [ "$(printf '%s\n%s\n' "$oldest" "$version" | sort -V | head -n 1)" = "$oldest" ]
+}
+
+# The package of that name is new enough.
+offers() {
+    version=$(apt-cache show --no-all-versions "$1" 2>/dev/null | sed -n 's/^Version: //p')
+    [ -n "$version" ] &&
+        [ "$(printf '%s\n%s\n' "$oldest" "$version" | sort -V | head -n 1)" = "$oldest" ]
+}
+
+install_rust() {
+    can_install || return 0
+    # The lists are brought up to date first: they tell which packages there are.
+    apt gcc || true
+    if offers cargo && offers rustc; then
+        echo "make: installing cargo and rustc from the distribution" >&2
+        apt cargo rustc && return 0
+    fi
+    # Debian keeps a current compiler for its browsers beside the one of the release.
+    if offers cargo-web && offers rustc-web; then
+        echo "make: installing cargo-web and rustc-web" >&2
+        apt cargo-web rustc-web && return 0
+    fi
+    if apt-cache show rustup >/dev/null 2>&1; then
+        echo "make: installing rustup and a stable toolchain" >&2
+        apt rustup && rustup toolchain install stable --profile minimal \
+            --component clippy --component rustfmt >&2 && return 0
+    fi
+    return 0
+}
+
+if ! is_new_enough; then
+    has rustup || install_rust
+    hash -r
+    if ! is_new_enough; then
+        echo "make: Rust $oldest or newer is needed; found: $(cargo --version 2>/dev/null ||
+            echo none). Install a current toolchain with rustup (your distribution's package" \
+            "rustup, or as its web page says), or on Debian 12 as root:" \
+            "apt-get install cargo-web rustc-web" >&2
+        exit 1
+    fi
+fi
+
+# --- what only some tests need ----------------------------------------------------------
+
+if [ -n "$optional" ]; then
+    if can_install; then
+        # shellcheck disable=SC2086 # a list of words
+        there=$(known $optional)
+        if [ -n "$there" ]; then
+            echo "make: installing$there" >&2
+            # One after the other: one that conflicts must not keep the others out.
+            for package in $there; do apt "$package" || true; done
+        fi
+    else
+        echo "make: not installed, because that takes root:$optional; what needs them is" \
+            "skipped" >&2
+    fi
+fi
+if [ "$kind" = bpf ] && ! { [ -x /usr/lib/llvm-14/bin/clang ] || has clang; }; then
+    echo "make: clang 14, llvm-strip and libbpf's headers are needed; as root:" \
+        "apt-get install clang-14 llvm-14 libbpf-dev" >&2
+    exit 1
+fi
