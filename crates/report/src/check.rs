@@ -15,13 +15,13 @@ pub(crate) struct Invalid {
 }
 
 // Bounds far beyond every real sweep that keep a hostile file from costing much to show.
-const POINTS_MAX: usize = 1024;
-const RUNS_MAX: usize = 10_000;
-const CAUSES_MAX: usize = 64;
-const SITES_MAX: usize = 1_000;
-const FRAMES_MAX: usize = 1_024;
-const ITEMS_MAX: usize = 10_000;
-const CPUS_MAX: u32 = 1 << 16;
+pub(crate) const POINTS_MAX: usize = 1024;
+pub(crate) const RUNS_MAX: usize = 10_000;
+pub(crate) const CAUSES_MAX: usize = 64;
+pub(crate) const SITES_MAX: usize = 1_000;
+pub(crate) const FRAMES_MAX: usize = 1_024;
+pub(crate) const ITEMS_MAX: usize = 10_000;
+pub(crate) const CPUS_MAX: u32 = 1 << 16;
 /// A command may carry a whole script as one argument.
 const TEXT_BYTES_MAX: usize = 256 << 10;
 const NAME_BYTES_MAX: usize = 64;
@@ -280,7 +280,8 @@ fn short(at: &str, text: &str) -> Checked {
 
 fn at_most(at: &str, count: usize, max: usize) -> Checked {
     if count > max {
-        return bad(at, format!("has {count} entries, more than {max}"));
+        // Not how many: a reader stops counting one beyond the limit.
+        return bad(at, format!("has more than {max} entries"));
     }
     Ok(())
 }

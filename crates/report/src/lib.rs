@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod bounded;
 mod check;
 pub mod compare;
 pub mod headline;

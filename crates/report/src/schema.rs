@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::bounded;
+use crate::check::{CAUSES_MAX, CPUS_MAX, FRAMES_MAX, ITEMS_MAX, POINTS_MAX, RUNS_MAX, SITES_MAX};
+
 /// Name and version of the format. The number changes when a reader must change.
 pub const SCHEMA: &str = "amdahl.scale/1";
 
@@ -20,6 +23,7 @@ pub struct ScaleResult {
     /// Version of the tool that wrote it.
     pub amdahl_version: String,
     /// The command as typed, `{cpus}` not yet replaced; or the process attached to.
+    #[serde(deserialize_with = "bounded::<_, _, ITEMS_MAX>")]
     pub command: Vec<String>,
     /// When it began, RFC 3339.
     pub started: String,
@@ -28,18 +32,23 @@ pub struct ScaleResult {
     /// How the runs were made.
     pub settings: Settings,
     /// Where the figures come from, and what is missing.
+    #[serde(deserialize_with = "bounded::<_, _, ITEMS_MAX>")]
     pub sources: Vec<Source>,
     /// One per CPU count, in rising order.
+    #[serde(deserialize_with = "bounded::<_, _, POINTS_MAX>")]
     pub points: Vec<Point>,
     /// For the largest point: causes in falling order of cost, without `work`.
+    #[serde(deserialize_with = "bounded::<_, _, CAUSES_MAX>")]
     pub causes: Vec<CauseReport>,
     /// Scalability models.
     pub models: Models,
     /// What the probe itself cost.
     pub probe_cost: Option<ProbeCost>,
     /// What the reader must know (noise, lost events, knobs).
+    #[serde(deserialize_with = "bounded::<_, _, ITEMS_MAX>")]
     pub warnings: Vec<Notice>,
     /// Runs that failed.
+    #[serde(deserialize_with = "bounded::<_, _, ITEMS_MAX>")]
     pub failures: Vec<RunFailure>,
     /// The sweep was interrupted; what is here is what was measured.
     pub partial: bool,
@@ -114,6 +123,7 @@ pub struct Point {
     /// Threads asked of the program when `--oversubscribe` asked for more than `cpus`.
     pub threads: u32,
     /// The CPUs used.
+    #[serde(deserialize_with = "bounded::<_, _, { CPUS_MAX as usize }>")]
     pub cpu_list: Vec<u32>,
     /// Wall time of the runs without the probe (with it, where there are none).
     pub wall_s: Spread,
@@ -158,6 +168,7 @@ pub struct Spread {
     /// Largest.
     pub max: f64,
     /// Every run in the order they were made.
+    #[serde(deserialize_with = "bounded::<_, _, RUNS_MAX>")]
     pub runs: Vec<f64>,
 }
 
@@ -172,6 +183,7 @@ pub struct CauseReport {
     /// One line in plain words.
     pub text: String,
     /// The code responsible, in falling order; fractions are of capacity.
+    #[serde(deserialize_with = "bounded::<_, _, SITES_MAX>")]
     pub sites: Vec<Site>,
 }
 
@@ -188,6 +200,7 @@ pub struct Site {
     /// ELF file or `[kernel]`.
     pub module: String,
     /// Call stack, innermost first.
+    #[serde(deserialize_with = "bounded::<_, _, FRAMES_MAX>")]
     pub stack: Vec<String>,
     /// Fraction of capacity.
     pub fraction: f64,

@@ -255,6 +255,31 @@ fn damage_is_named() {
     );
 }
 
+/// Three bytes of a list of empty points are hundreds once they are read, so that a file of the
+/// size that is still accepted took 12 GB.
+#[test]
+fn lists_without_end_are_not_kept() {
+    let list = |entry: &str, count| format!("[{}]", vec![entry; count].join(","));
+    let damaged = |field: &str, list: String| {
+        let text = format!(r#"{{"schema": "amdahl.scale/1", "{field}": {list}}}"#);
+        parse(text.as_bytes(), "r".into()).unwrap_err().to_string()
+    };
+    let message = damaged("points", list(r#"{"cpus":1}"#, 500_000));
+    assert!(
+        message.contains("`points` has more than 1024 entries"),
+        "{message}"
+    );
+    let cause = format!(r#"{{"id":"io","sites":{}}}"#, list("{}", 500_000));
+    let message = damaged("causes", list(&cause, 1));
+    assert!(
+        message.contains("`causes.0.sites` has more than 1000 entries"),
+        "{message}"
+    );
+    // What is beyond the limit must be JSON all the same.
+    let message = damaged("points", list(r#"{"cpus":1}"#, 2000).replace("]", ",]"));
+    assert!(message.contains("not a readable result"), "{message}");
+}
+
 #[test]
 fn what_is_no_result_is_refused() {
     assert!(matches!(

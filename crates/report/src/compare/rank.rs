@@ -30,9 +30,14 @@ pub(super) fn factor_interval(before: &[f64], after: &[f64]) -> Option<[f64; 2]>
         .iter()
         .flat_map(|b| after.iter().map(move |a| a / b))
         .collect();
-    ratios.sort_unstable_by(f64::total_cmp);
     let skipped = extremes_to_skip(before.len(), after.len())?;
-    Some([ratios[skipped], ratios[ratios.len() - 1 - skipped]])
+    // Two of up to a million: selecting is linear, sorting is not.
+    let upper = ratios.len() - 1 - skipped;
+    let high = *ratios.select_nth_unstable_by(upper, f64::total_cmp).1;
+    let low = *ratios[..=upper]
+        .select_nth_unstable_by(skipped, f64::total_cmp)
+        .1;
+    Some([low, high])
 }
 
 /// How many of the lowest (and highest) pair ratios lie outside the interval: the largest `k`
