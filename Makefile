@@ -5,13 +5,14 @@ CARGO ?= cargo
 # Where rustup puts it, for the shell that has just installed it.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export CARGO_TERM_COLOR ?= auto
+BINDIR ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help run build install test lint planted bench bench-scale bpf bpf-check needs
 
 help:
 	@echo 'make run        build amdahl and measure a real program with it, in about a minute'
-	@echo 'make install    put amdahl into $${CARGO_HOME:-~/.cargo}/bin'
+	@echo 'make install    put amdahl into $(BINDIR)'
 	@echo 'make test       everything that CI checks; at most 30 minutes on two cores'
 	@echo 'make lint       formatting, clippy, documentation, licences'
 	@echo 'make planted    the ground truth alone: programs with a known cause'
@@ -19,18 +20,17 @@ help:
 	@echo 'make bpf        rebuild the BPF objects in the tree after a change of their source'
 	@echo 'make bpf-check  prove that the BPF objects in the tree are the build of their source'
 
-run:
-	@tools/install-build-needs.sh run
-	$(CARGO) build --release --locked -p amdahl
+run: build
 	@tools/demo/run.sh $(TARGET)/release/amdahl
 
+# The preload library is found beside the command.
 build:
 	@tools/install-build-needs.sh run
-	$(CARGO) build --release --locked -p amdahl
+	$(CARGO) build --release --locked -p amdahl -p amdahl-preload
 
-install:
-	@tools/install-build-needs.sh run
-	$(CARGO) install --locked --path bin/amdahl
+install: build
+	install -D -t $(BINDIR) $(TARGET)/release/amdahl
+	install -D -m 644 -t $(BINDIR)/../lib/amdahl $(TARGET)/release/libamdahl_preload.so
 
 test:
 	@tools/install-build-needs.sh test

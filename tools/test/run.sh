@@ -113,6 +113,8 @@ planted() {
     suite tools/test/count-planted.awk planted \
         $cargo test --release --locked -p amdahl --test planted
     if [ -e planted/unprivileged.toml ]; then
+        # Found beside the command; an ordinary user's probe uses it.
+        step preload-library $cargo build --release --locked -p amdahl-preload
         suite tools/test/count-planted.awk planted-unprivileged \
             env PLANTED_PROBE=proc $cargo test --release --locked -p amdahl --test planted
     fi
