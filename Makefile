@@ -46,7 +46,8 @@ planted:
 bench: bench-scale
 
 bench-scale:
-	@tools/install-build-needs.sh bench
+	@tools/install-build-needs.sh run
+	@benches/install.sh
 	$(CARGO) run --release --locked -p amdahl-bench -- scale
 
 bpf:

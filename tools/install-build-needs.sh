@@ -2,13 +2,13 @@
 # Installs what a make target needs and this machine lacks, through the machine's package
 # manager and without questions.
 #
-#   install-build-needs.sh run|test|bench|bpf
+#   install-build-needs.sh run|test|bpf
 #
 # What is required and cannot be had ends the script with exit code 1 and what to do. What only
 # some tests need is named and left out; those tests print SKIPPED.
 set -eu
 
-kind=${1:?run, test, bench or bpf}
+kind=${1:?run, test or bpf}
 required= # packages without which nothing can be built
 optional= # packages without which something is skipped
 
@@ -22,13 +22,14 @@ want cc gcc
 # A compiler without the headers of libc comes with gcc alone.
 [ -e /usr/include/stdio.h ] || required="$required libc6-dev"
 case $kind in
-test | bench)
+test)
     like g++ g++
     like make make
     like go golang-go
     like rustfmt rustfmt-web
     like cargo-clippy rust-web-clippy
     like objcopy binutils
+    has chromium || has chromium-browser || has google-chrome || optional="$optional chromium"
     ;;
 esac
 case $kind in
@@ -37,11 +38,6 @@ test | bpf)
     [ -x /usr/lib/llvm-14/bin/clang ] || optional="$optional clang-14"
     [ -x /usr/lib/llvm-14/bin/llvm-strip ] || optional="$optional llvm-14"
     [ -e /usr/include/bpf/bpf_helpers.h ] || optional="$optional libbpf-dev"
-    ;;
-esac
-case $kind in
-test)
-    has chromium || has chromium-browser || has google-chrome || optional="$optional chromium"
     ;;
 esac
 
