@@ -36,8 +36,7 @@ mod sys;
 #[cfg(not(test))]
 extern "C" fn init() {
     region::configure();
-    // SAFETY: `forked` stores one atomic, which is allowed in a forked child.
-    unsafe { sys::pthread_atfork(None, None, Some(region::forked)) };
+    real::at_fork_in_child(region::forked);
 }
 
 #[cfg(not(test))]

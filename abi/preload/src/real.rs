@@ -1,6 +1,6 @@
 //! The functions behind the interposed ones.
 
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
 
 use crate::sys;
@@ -74,5 +74,35 @@ impl Real {
         sys::set_errno(errno);
         self.at.store(at, Relaxed);
         at
+    }
+}
+
+type Handler = Option<extern "C" fn()>;
+type RegisterAtfork = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+type PthreadAtfork = unsafe extern "C" fn(Handler, Handler, Handler) -> c_int;
+
+/// Has `child` called in forked children. In GNU libc `pthread_atfork` is linked statically into
+/// every library and calls `__register_atfork`, which no other libc has: looked up instead of
+/// linked, neither is needed for this library to be loaded.
+pub fn at_fork_in_child(child: extern "C" fn()) {
+    let lookup = |name: &CStr| {
+        // SAFETY: the name is a C string.
+        unsafe { sys::dlsym(sys::RTLD_DEFAULT, name.as_ptr()) }
+    };
+    let at = lookup(c"__register_atfork");
+    if !at.is_null() {
+        // SAFETY: GNU libc's function of that name has this type.
+        let register = unsafe { core::mem::transmute::<*mut c_void, RegisterAtfork>(at) };
+        // SAFETY: the handler may run in a forked child; null means that it is never unloaded,
+        // which is true of a preloaded library.
+        unsafe { register(None, None, Some(child), core::ptr::null_mut()) };
+        return;
+    }
+    let at = lookup(c"pthread_atfork");
+    if !at.is_null() {
+        // SAFETY: POSIX gives the function of that name this type.
+        let register = unsafe { core::mem::transmute::<*mut c_void, PthreadAtfork>(at) };
+        // SAFETY: as above.
+        unsafe { register(None, None, Some(child)) };
     }
 }

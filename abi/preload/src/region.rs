@@ -268,8 +268,9 @@ struct Path {
 impl Path {
     fn push(&mut self, byte: u8) {
         // The last byte stays zero.
-        if self.len + 1 < self.bytes.len() {
-            self.bytes[self.len] = byte;
+        let last = self.bytes.len() - 1;
+        if let Some(to) = self.bytes[..last].get_mut(self.len) {
+            *to = byte;
             self.len += 1;
         }
     }

@@ -56,11 +56,6 @@ unsafe extern "C" {
     ) -> *mut c_void;
     pub fn getenv(name: *const c_char) -> *const c_char;
     pub fn getpid() -> c_int;
-    pub fn pthread_atfork(
-        prepare: Option<extern "C" fn()>,
-        parent: Option<extern "C" fn()>,
-        child: Option<extern "C" fn()>,
-    ) -> c_int;
     fn clock_gettime(clock: c_int, at: *mut Timespec) -> c_int;
     fn getrlimit(resource: c_uint, limit: *mut Rlimit) -> c_int;
     fn syscall(number: c_long, ...) -> c_long;
