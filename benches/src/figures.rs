@@ -1,0 +1,222 @@
+//! The figures: measured, compared with their targets, shown and written.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+use unicode_width::UnicodeWidthStr;
+
+/// What a number means.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unit {
+    /// Share of the capacity `cpus x wall`.
+    Capacity,
+    /// A quotient of two times.
+    Ratio,
+    /// Mebibytes.
+    MiB,
+}
+
+impl Unit {
+    fn name(self) -> &'static str {
+        match self {
+            Unit::Capacity => "fraction of capacity",
+            Unit::Ratio => "ratio",
+            Unit::MiB => "MiB",
+        }
+    }
+
+    fn show(self, value: f64) -> String {
+        match self {
+            Unit::Capacity => format!("{:.2} %", value * 100.0),
+            Unit::Ratio => format!("{value:.3}"),
+            Unit::MiB => format!("{value:.0} MiB"),
+        }
+    }
+}
+
+/// What a number should be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// Less than this.
+    Below(f64),
+    /// This or less.
+    AtMost(f64),
+}
+
+impl Target {
+    fn limit(self) -> f64 {
+        match self {
+            Target::Below(limit) | Target::AtMost(limit) => limit,
+        }
+    }
+
+    fn is_reached(self, value: f64) -> bool {
+        match self {
+            Target::Below(limit) => value < limit,
+            Target::AtMost(limit) => value <= limit,
+        }
+    }
+
+    fn show(self, unit: Unit) -> String {
+        let sign = match self {
+            Target::Below(_) => "<",
+            Target::AtMost(_) => "<=",
+        };
+        format!("{sign} {}", unit.show(self.limit()))
+    }
+}
+
+/// One row.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// What is measured, on what.
+    pub name: String,
+    /// The measured number, or why there is none.
+    pub value: Result<f64, String>,
+    /// What the number means.
+    pub unit: Unit,
+    /// What it should be.
+    pub target: Target,
+    /// What it was compared with, and how.
+    pub versus: String,
+}
+
+impl Figure {
+    /// Measured, and as it should be.
+    pub fn is_ok(&self) -> bool {
+        matches!(self.value, Ok(value) if self.target.is_reached(value))
+    }
+
+    fn verdict(&self) -> String {
+        match &self.value {
+            Ok(_) if self.is_ok() => "ok".to_owned(),
+            Ok(_) => "short".to_owned(),
+            Err(why) => format!("SKIPPED: {why}"),
+        }
+    }
+}
+
+/// The file's form.
+#[derive(Serialize)]
+struct Row<'a> {
+    name: &'a str,
+    value: Option<f64>,
+    unit: &'static str,
+    target: f64,
+    ok: bool,
+    versus: String,
+}
+
+#[derive(Serialize)]
+struct Rows<'a> {
+    figures: Vec<Row<'a>>,
+}
+
+/// Lines of text: a heading, a row for each figure, a closing line.
+pub fn table(figures: &[Figure]) -> String {
+    let heading = ["name", "value", "target", ""].map(str::to_owned);
+    let mut rows = vec![heading];
+    rows.extend(figures.iter().map(|figure| {
+        let value = figure.value.as_ref();
+        [
+            figure.name.clone(),
+            value.map_or_else(|_| "-".to_owned(), |value| figure.unit.show(*value)),
+            figure.target.show(figure.unit),
+            figure.verdict(),
+        ]
+    }));
+    let width = |at: usize| rows.iter().map(|row| row[at].width()).max().unwrap_or(0);
+    let (name, value, target) = (width(0), width(1), width(2));
+    let mut text: String = rows
+        .iter()
+        .map(|row| {
+            let line = format!(
+                "{:name$}  {:>value$}  {:>target$}  {}",
+                row[0], row[1], row[2], row[3]
+            );
+            format!("{}\n", line.trim_end())
+        })
+        .collect();
+    let ok = figures.iter().filter(|figure| figure.is_ok()).count();
+    let skipped = figures
+        .iter()
+        .filter(|figure| figure.value.is_err())
+        .count();
+    let short = figures.len() - ok - skipped;
+    text.push_str(&format!("{ok} ok, {short} short, {skipped} SKIPPED\n"));
+    text
+}
+
+/// Writes the same as JSON.
+pub fn write(figures: &[Figure], path: &Path) -> io::Result<()> {
+    let rows = Rows {
+        figures: figures
+            .iter()
+            .map(|figure| Row {
+                name: &figure.name,
+                value: figure.value.as_ref().ok().copied(),
+                unit: figure.unit.name(),
+                target: figure.target.limit(),
+                ok: figure.is_ok(),
+                versus: match &figure.value {
+                    Ok(_) => figure.versus.clone(),
+                    Err(_) => figure.verdict(),
+                },
+            })
+            .collect(),
+    };
+    let mut text = serde_json::to_string_pretty(&rows)?;
+    text.push('\n');
+    fs::write(path, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(value: Result<f64, String>) -> Figure {
+        Figure {
+            name: "unexplained: sort".to_owned(),
+            value,
+            unit: Unit::Capacity,
+            target: Target::Below(0.05),
+            versus: "cpus x wall".to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_is_listed_and_not_ok() {
+        let figures = [
+            figure(Ok(0.01)),
+            figure(Ok(0.05)),
+            figure(Err("no sort".to_owned())),
+        ];
+        let text = table(&figures);
+        let rows: Vec<&str> = text.lines().skip(1).collect();
+        assert!(rows[0].ends_with("1.00 %  < 5.00 %  ok"), "{text}");
+        assert!(rows[1].ends_with("short"), "below is not at most: {text}");
+        assert!(rows[2].ends_with("-  < 5.00 %  SKIPPED: no sort"), "{text}");
+        assert_eq!(rows[3], "1 ok, 1 short, 1 SKIPPED");
+    }
+
+    #[test]
+    fn the_file_tells_what_the_table_tells() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("scale.json");
+        write(
+            &[figure(Ok(0.01)), figure(Err("no sort".to_owned()))],
+            &path,
+        )
+        .unwrap();
+        let found: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let expected = serde_json::json!({"figures": [
+            {"name": "unexplained: sort", "value": 0.01, "unit": "fraction of capacity",
+             "target": 0.05, "ok": true, "versus": "cpus x wall"},
+            {"name": "unexplained: sort", "value": null, "unit": "fraction of capacity",
+             "target": 0.05, "ok": false, "versus": "SKIPPED: no sort"},
+        ]});
+        assert_eq!(found, expected);
+    }
+}

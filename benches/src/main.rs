@@ -1,0 +1,42 @@
+//! `amdahl-bench`: measures the figures that the tool promises, on real programs.
+
+mod figures;
+mod process;
+mod scale;
+mod spread;
+mod timed;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Measures the figures that the tool promises, on real programs.
+#[derive(Parser)]
+#[command(name = "amdahl-bench")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// What `amdahl scale` explains and what it costs
+    Scale(scale::Arguments),
+    /// Run a command and append its times to a file
+    #[command(hide = true)]
+    Time(timed::Arguments),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Scale(arguments) => scale::main(&arguments),
+        Command::Time(arguments) => timed::main(&arguments),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(why) => {
+            eprintln!("amdahl-bench: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

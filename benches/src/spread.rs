@@ -1,0 +1,88 @@
+//! Median of repeated measurements, and how sure it is.
+
+use serde::Serialize;
+
+/// Median with an interval that holds it with at least 95 % confidence, whatever the
+/// distribution: order statistics chosen by the binomial distribution.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Median {
+    /// The median.
+    pub value: f64,
+    /// Ends of the interval; `None` for fewer than six values, which cannot give 95 %.
+    pub interval: Option<[f64; 2]>,
+    /// How many values.
+    pub count: usize,
+}
+
+/// `None` without values.
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<Median> {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let count = sorted.len();
+    let value = match count {
+        0 => return None,
+        odd if odd % 2 == 1 => sorted[odd / 2],
+        even => f64::midpoint(sorted[even / 2 - 1], sorted[even / 2]),
+    };
+    let interval = outside_rank(count).map(|rank| [sorted[rank], sorted[count - 1 - rank]]);
+    Some(Median {
+        value,
+        interval,
+        count,
+    })
+}
+
+/// Largest index `k` such that the `k`-th smallest and the `k`-th largest of `count` values
+/// enclose the median in 95 % of all cases.
+fn outside_rank(count: usize) -> Option<usize> {
+    // P(at most k of count fair coins show heads) on each side.
+    let mut term = 0.5_f64.powi(i32::try_from(count).ok()?);
+    let mut tail = term;
+    let mut rank = None;
+    for k in 0..count / 2 {
+        if tail > 0.025 {
+            break;
+        }
+        rank = Some(k);
+        term *= (count - k) as f64 / (k + 1) as f64;
+        tail += term;
+    }
+    rank
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_ranks_are_those_of_the_tables() {
+        // Conover, Practical Nonparametric Statistics, table of the sign test.
+        let known = [
+            (5, None),
+            (6, Some(0)),
+            (8, Some(0)),
+            (9, Some(1)),
+            (12, Some(2)),
+            (20, Some(5)),
+        ];
+        for (count, rank) in known {
+            assert_eq!(outside_rank(count), rank, "{count} values");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_median_lies_in_its_interval(values in prop::collection::vec(0.0..10.0f64, 1..60)) {
+            let found = median(values.iter().copied()).expect("there are values");
+            let below = values.iter().filter(|value| **value <= found.value).count();
+            let above = values.iter().filter(|value| **value >= found.value).count();
+            prop_assert!(2 * below >= values.len() && 2 * above >= values.len());
+            prop_assert_eq!(found.interval.is_some(), values.len() >= 6);
+            if let Some([low, high]) = found.interval {
+                prop_assert!(low <= found.value && found.value <= high);
+            }
+        }
+    }
+}
