@@ -4,7 +4,9 @@
 #
 #   run.sh all       lint, BPF objects, tests of all crates, then the planted programs
 #   run.sh lint      formatting, clippy, documentation, licences
-#   run.sh planted   the planted programs alone
+#   run.sh bpf       the BPF objects are the build of their source
+#   run.sh tests     tests of all crates
+#   run.sh planted   the planted programs
 set -u
 
 cd "$(dirname "$0")/../.." || exit 1
@@ -127,9 +129,9 @@ all)
     tests
     planted
     ;;
-lint | planted) "$what" ;;
+lint | bpf | tests | planted) "$what" ;;
 *)
-    echo "usage: $0 all|lint|planted" >&2
+    echo "usage: $0 all|lint|bpf|tests|planted" >&2
     exit 2
     ;;
 esac
