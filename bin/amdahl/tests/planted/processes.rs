@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, set_child_subreaper,
-    waitpid,
+    wait as wait_any,
 };
 
 /// What a tool gets to put things in order after it was asked to end.
@@ -70,7 +70,7 @@ pub fn end_left_behind() -> io::Result<()> {
             let _ = kill_process(pid, Signal::KILL);
         }
         // Whoever dies becomes ours, now or when its parent dies too.
-        match waitpid(None, WaitOptions::empty()) {
+        match wait_any(WaitOptions::empty()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(Errno::CHILD) => return Ok(()),
             Err(error) => return Err(error.into()),

@@ -159,6 +159,15 @@ impl Table {
 }
 
 impl Entry {
+    /// How many tries were followed by another one, which may have had no result.
+    fn repeated(&self) -> usize {
+        if self.reason.is_some() {
+            self.tries.len()
+        } else {
+            self.tries.len().saturating_sub(1)
+        }
+    }
+
     fn rows(&self) -> Vec<[String; 10]> {
         let verdict = match self.verdict {
             Verdict::Passed => "passed",
@@ -168,7 +177,7 @@ impl Entry {
         let mut rows = Vec::new();
         for (at, judgement) in self.tries.iter().enumerate() {
             let verdict = match &judgement.noise {
-                Some(noise) if at + 1 < self.tries.len() => format!("again: {noise}"),
+                Some(noise) if at < self.repeated() => format!("again: {noise}"),
                 _ => verdict.to_owned(),
             };
             for (place, comparison) in judgement.comparisons.iter().enumerate() {
@@ -210,7 +219,7 @@ impl Entry {
 
     fn reasons(&self) -> Vec<(&str, String)> {
         let mut all = Vec::new();
-        let disturbed = self.tries.iter().take(self.tries.len().saturating_sub(1));
+        let disturbed = self.tries.iter().take(self.repeated());
         for judgement in disturbed {
             all.push((
                 &*self.case,

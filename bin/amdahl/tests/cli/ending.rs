@@ -1,0 +1,183 @@
+//! Ctrl-C, kill -9, and programs that leave something behind: nothing survives the tool.
+
+use rustix::process::Signal;
+
+use crate::processes::{groups_of, has_groups, is_alive, kill, members, pid_in, until_gone};
+use crate::tool::{Place, alone, bpf, notice, skipped, until};
+
+/// Ends at once in its first runs; then says its process id and stays.
+const STAYS_IN_RUN: &str =
+    "echo x >> runs; if test $(wc -l < runs) -ge FROM; then echo $$ > pid; exec sleep 1000; fi";
+
+fn stays_from(run: u32) -> String {
+    STAYS_IN_RUN.replace("FROM", &run.to_string())
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_measured_and_leaves_nothing() {
+    let _alone = alone();
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        for probe in ["auto", "proc"] {
+            let place = Place::new();
+            let script = stays_from(4);
+            let args = ["scale", "--cpus", "1", "--runs", "5", "--no-warmup", "-o", "r", "--json"];
+            let command = ["--probe", probe, "--", "sh", "-c", &script];
+            let running = place.start(place.tool(args.iter().chain(&command)));
+            let (tool, pid) = (running.pid(), pid_in(&place, "pid"));
+            running.signal(signal);
+            let ran = running.ended().ends_with(5);
+            assert!(!is_alive(pid), "the workload has survived");
+            assert_eq!(groups_of(tool), [""; 0].map(std::path::PathBuf::from));
+
+            let result = ran.result();
+            assert!(result.partial);
+            let point = &result.points[0];
+            assert!(!point.wall_s.runs.is_empty());
+            let spread = point.wall_s.runs.iter().chain(&point.probed_wall_s.runs).count();
+            assert!(spread <= 4, "the run that was cut short does not count: {point:?}");
+            assert!(result.failures.is_empty(), "{:?}", result.failures);
+            assert_eq!(amdahl_report::load::load(&place.join("r")).expect("written"), result);
+            let text = place.amdahl(["report", "r"]).ends_with(0);
+            text.says("Interrupted");
+        }
+    }
+}
+
+#[test]
+fn ctrl_c_in_the_first_run_says_that_there_is_nothing() {
+    let _alone = alone();
+    for warm_up in [true, false] {
+        let place = Place::new();
+        let script = stays_from(1);
+        let mut command = place.tool(["scale", "--cpus", "1"]);
+        if !warm_up {
+            command.arg("--no-warmup");
+        }
+        command.args(["--", "sh", "-c", &script]);
+        let running = place.start(command);
+        let (tool, pid) = (running.pid(), pid_in(&place, "pid"));
+        running.signal(Signal::INT);
+        let ran = running.ended();
+        assert!(!is_alive(pid));
+        assert_eq!(groups_of(tool).len(), 0);
+        assert_eq!(place.names(), ["pid", "runs"], "no folder of nothing");
+        let ran = ran.ends_with(5);
+        assert!(ran.message().contains("interrupted before"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_workload_that_is_stopped_or_deaf_is_ended_too() {
+    let _alone = alone();
+    for script in [
+        "echo $$ > pid; kill -STOP $$",
+        "trap '' TERM INT HUP; echo $$ > pid; while :; do sleep 1000; done",
+    ] {
+        let place = Place::new();
+        let running = place.start(place.tool(["scale", "--cpus", "1", "--", "sh", "-c", script]));
+        let pid = pid_in(&place, "pid");
+        running.signal(Signal::INT);
+        running.ended();
+        assert!(!is_alive(pid), "{script}");
+    }
+}
+
+#[test]
+fn kill_9_ends_the_workload_and_the_next_start_removes_the_rest() {
+    let _alone = alone();
+    let place = Place::new();
+    // A child of the program is not ours to be told about when we die.
+    let script = "sleep 1000 & echo $! > grandchild; echo $$ > pid; wait";
+    let running =
+        place.start(place.tool(["scale", "--cpus", "1", "-o", "r", "--", "sh", "-c", script]));
+    let (tool, pid) = (running.pid(), pid_in(&place, "pid"));
+    let grandchild = pid_in(&place, "grandchild");
+    let groups = groups_of(tool);
+    running.signal(Signal::KILL);
+    drop(running.ended());
+    until_gone(pid);
+
+    if !has_groups(&place) {
+        kill(grandchild);
+        skipped("no cpuset control groups: grandchildren cannot be found again");
+    } else {
+        assert_eq!(groups.len(), 1, "the run was confined");
+        assert_eq!(members(&groups[0]), [grandchild]);
+    }
+    // A run elsewhere may have cleaned up before us: then there is nothing to tell.
+    let still_there = groups.iter().filter(|group| group.exists()).count();
+    let args = ["scale", "--cpus", "1", "--runs", "1", "-o", "r", "--json", "--", "true"];
+    let result = place.amdahl(args).ends_with(0).result();
+    if still_there > 0 {
+        let text = notice(&result, "cleaned-up");
+        assert!(text.contains("control group"), "{text}");
+    }
+    until_gone(grandchild);
+    assert_eq!(groups_of(tool).len(), 0);
+    let left: Vec<String> = place.names();
+    assert_eq!(left, ["grandchild", "pid", "r"], "the unfinished folder is gone too");
+}
+
+/// The daemon leaves the process group and the session, and keeps standard error open.
+const DAEMON: &str = "setsid sh -c 'echo $$ > daemon.$0; exec sleep 1000' $$ & \
+                      while ! test -s daemon.$$; do :; done";
+
+fn daemons(place: &Place) -> Vec<u32> {
+    let names = place.names().into_iter().filter(|name| name.starts_with("daemon."));
+    names.map(|name| pid_in(place, &name)).collect()
+}
+
+#[test]
+fn a_daemon_that_is_left_behind_is_ended_and_told() {
+    let _alone = alone();
+    let place = Place::new();
+    if !has_groups(&place) {
+        return skipped("no cpuset control groups");
+    }
+    for probe in ["auto", "proc"] {
+        if let (Err(reason), "auto") = (bpf(), probe) {
+            skipped(reason);
+            continue;
+        }
+        let args = ["scale", "--probe", probe, "--cpus", "1", "--runs", "1", "--json", "--"];
+        let result = place.amdahl(args.iter().chain(&["sh", "-c", DAEMON])).ends_with(0).result();
+        let daemons = daemons(&place);
+        assert!(daemons.len() >= 3, "warm-up, with and without the probe");
+        daemons.into_iter().for_each(until_gone);
+        let text = notice(&result, "left");
+        assert!(text.contains("1 processes were still there"), "{text}");
+    }
+}
+
+/// Without control groups the daemon is nobody's child and held the pipe that the tool reads: it
+/// waited for as long as the daemon lived.
+#[test]
+fn a_daemon_without_control_groups_is_ended_too() {
+    let _alone = alone();
+    let place = Place::new();
+    place.folder_of_ordinary_user("home");
+    let args = ["scale", "--cpus", "1", "--runs", "1", "--no-output", "--", "sh", "-c"];
+    let script = format!("cd home; {DAEMON}");
+    let Some(command) = place.tool_of_ordinary_user(&[&args[..], &[&script]].concat()) else {
+        return;
+    };
+    let running = place.start(command);
+    let home = place.join("home");
+    let daemon = until("the daemon", || {
+        let name = crate::tool::names(&home).into_iter().find(|name| name.starts_with("daemon."))?;
+        std::fs::read_to_string(home.join(name)).ok()?.strip_suffix('\n')?.parse().ok()
+    });
+    // Nothing but the tool ends it.
+    until_gone(daemon);
+    running.ended().ends_with(0);
+}
+
+#[test]
+fn a_program_that_replaces_itself_or_forks_is_followed() {
+    let _alone = alone();
+    let place = Place::new();
+    let script = "for i in 1 2 3; do sh -c 'exec true' & done; wait; exec sh -c 'exit 0'";
+    let args = ["scale", "--cpus", "1", "--runs", "1", "--json", "--", "sh", "-c", script];
+    let result = place.amdahl(args).ends_with(0).result();
+    assert!(crate::tool::has_notice(&result, "left").is_none(), "{:?}", result.warnings);
+}

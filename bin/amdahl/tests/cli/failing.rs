@@ -1,0 +1,153 @@
+//! Programs that cannot be started, fail, or hardly begin.
+
+use crate::tool::{Place, alone, cpus, has_notice, notice, skipped};
+use crate::workload::{BUSY, compiled};
+
+#[test]
+fn a_program_that_cannot_be_started_is_named_with_the_reason() {
+    let _alone = alone();
+    let place = Place::new();
+    std::fs::write(place.join("data"), "no program").expect("a file");
+    let cases = [
+        ("/nonexistent/program", "No such file"),
+        ("no-such-program-anywhere", "No such file"),
+        ("", "No such file"),
+        ("/", "Permission denied"),
+        ("./data", "Permission denied"),
+    ];
+    for (program, reason) in cases {
+        for probe in ["auto", "proc"] {
+            let ran = place.amdahl(["scale", "--probe", probe, "--", program, "x"]).ends_with(3);
+            let message = ran.message();
+            assert!(message.contains(&format!("cannot run {program:?}: ")), "{message}");
+            assert!(message.contains(reason), "{message}");
+            assert!(ran.out.is_empty());
+            assert_eq!(place.names(), ["data"], "nothing is left of {program:?}");
+        }
+    }
+}
+
+#[test]
+fn a_program_that_cannot_be_started_without_warm_up_is_told_too() {
+    let _alone = alone();
+    let place = Place::new();
+    let args = ["scale", "--no-warmup", "--cpus", "1", "--runs", "1", "--", "/nonexistent"];
+    let ran = place.amdahl(args).ends_with(3);
+    assert!(ran.message().contains("cannot run \"/nonexistent\""), "{}", ran.err);
+    assert_eq!(place.names(), [""; 0]);
+}
+
+#[test]
+fn a_failure_at_one_cpu_count_is_named_and_the_rest_is_kept() {
+    let _alone = alone();
+    if cpus() < 2 {
+        return skipped("only one CPU may be used");
+    }
+    let place = Place::new();
+    let script = "if test {cpus} = 2; then echo bad luck >&2; exit 7; fi";
+    let args = ["scale", "--cpus", "1,2", "--runs", "2", "--", "sh", "-c", script];
+    let ran = place.amdahl(args).ends_with(4).says("2 CPUs: exit code 7: bad luck");
+    assert!(ran.out.contains("Written to amdahl-sh/"), "{}", ran.out);
+
+    let result = amdahl_report::load::load(&place.join("amdahl-sh")).expect("a result");
+    assert_eq!(result.points.iter().map(|point| point.cpus).collect::<Vec<_>>(), [1]);
+    assert_eq!(result.points[0].wall_s.runs.len(), 2);
+    assert_eq!(result.failures.len(), 4, "two runs with and two without the probe");
+    for failure in &result.failures {
+        assert_eq!((failure.cpus, failure.what.as_str()), (2, "exit code 7: bad luck"));
+        assert!((1..=2).contains(&failure.run));
+    }
+    assert!(!result.partial);
+}
+
+#[test]
+fn a_failure_in_some_runs_costs_only_those() {
+    let _alone = alone();
+    let place = Place::new();
+    // Every third run fails, by a signal.
+    let script = "echo x >> runs; test $(($(wc -l < runs) % 3)) != 0 || kill -SEGV $$";
+    let args = ["scale", "--cpus", "1", "--runs", "3", "--no-warmup", "--json", "--", "sh", "-c"];
+    let ran = place.amdahl(args.into_iter().chain([script])).ends_with(4);
+    let result = ran.result();
+    assert_eq!(result.failures.len(), 2);
+    assert!(result.failures.iter().all(|failure| failure.what == "killed by signal 11"));
+    let point = &result.points[0];
+    assert_eq!(point.wall_s.runs.len() + point.probed_wall_s.runs.len(), 4);
+}
+
+#[test]
+fn a_failure_in_every_run_is_one_message() {
+    let _alone = alone();
+    let place = Place::new();
+    let args = ["scale", "--cpus", "1", "--runs", "2", "--", "sh", "-c", "echo broken >&2; exit 9"];
+    let ran = place.amdahl(args).ends_with(3);
+    let message = ran.message();
+    assert!(message.contains("sh: it failed in every run"), "{message}");
+    assert!(message.contains("with 1 CPUs: exit code 9: broken"), "{message}");
+    assert!(!message.contains('\n'), "{message}");
+    assert!(ran.out.is_empty());
+    assert_eq!(place.names(), [""; 0]);
+}
+
+#[test]
+fn what_a_failed_program_said_is_harmless_on_a_terminal() {
+    let _alone = alone();
+    let place = Place::new();
+    let script = "printf '\\033]0;owned\\007\\033[2J\\n' >&2; exit 1";
+    let ran = place.amdahl(["scale", "--cpus", "1", "--runs", "1", "--", "sh", "-c", script]);
+    let ran = ran.ends_with(3);
+    assert!(!ran.err.contains(['\u{1b}', '\u{7}']), "{:?}", ran.err);
+}
+
+#[test]
+fn a_program_that_ends_at_once_is_measured_and_called_short() {
+    let _alone = alone();
+    let place = Place::new();
+    for probe in ["auto", "proc"] {
+        let args = ["scale", "--probe", probe, "--runs", "2", "--json", "--", "true"];
+        let result = place.amdahl(args).ends_with(0).result();
+        assert!(!result.points.is_empty());
+        let text = notice(&result, "short");
+        assert!(text.contains("more work"), "{text}");
+    }
+}
+
+#[test]
+fn a_command_without_the_placeholder_is_told_how_the_count_is_set() {
+    let _alone = alone();
+    let place = Place::new();
+    let scale = |more: &[&str]| {
+        let args = ["scale", "--cpus", "1", "--runs", "1", "--json"];
+        place.amdahl(args.iter().chain(more)).ends_with(0).result()
+    };
+    let result = scale(&["--", "true"]);
+    let text = notice(&result, "no-placeholder");
+    assert!(text.contains("OMP_NUM_THREADS") && text.contains("put {cpus} there"), "{text}");
+    let result = scale(&["--keep-env", "--", "true"]);
+    let text = notice(&result, "no-placeholder");
+    assert!(text.contains("--keep-env") && text.contains("confined"), "{text}");
+    assert_eq!(has_notice(&scale(&["--", "true", "-j{cpus}"]), "no-placeholder"), None);
+}
+
+/// Without symbols there are no names, but all figures.
+#[test]
+fn a_stripped_program_is_divided_like_any_other() {
+    let _alone = alone();
+    let place = Place::new();
+    let Some(program) = compiled(&place, "busy", BUSY, &["-s", "-fno-asynchronous-unwind-tables"])
+    else {
+        return;
+    };
+    let program = program.to_str().expect("UTF-8");
+    let args = ["scale", "--runs", "1", "--json", "--", program, "{cpus}"];
+    let result = place.amdahl(args).ends_with(0).result();
+    for point in &result.points {
+        assert!(point.user_s > 0.0, "{point:?}");
+        let sum: f64 = point.stack.values().sum();
+        assert!(point.stack.is_empty() || (sum - 1.0).abs() < 1e-6, "{sum}");
+    }
+    let sites = result.causes.iter().flat_map(|cause| &cause.sites);
+    for site in sites {
+        assert!(!site.symbol.contains("churn"), "a stripped program has no names: {site:?}");
+    }
+}

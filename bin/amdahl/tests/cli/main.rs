@@ -1,0 +1,17 @@
+//! The tool as a user meets it: bad input, faults and what it leaves behind.
+//!
+//! Every test runs the real program. What this machine does not allow (root, BPF, a C compiler)
+//! is printed as SKIPPED with the reason.
+
+mod command_line;
+mod doctor;
+mod ending;
+mod environment;
+mod failing;
+mod foreign_results;
+mod measuring;
+mod ordinary_user;
+mod output_folder;
+mod processes;
+mod tool;
+mod workload;

@@ -1,0 +1,70 @@
+//! What is left in the system: processes and control groups.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::tool::{Place, until};
+
+/// The process exists and has not ended (a zombie nobody has waited for has).
+pub fn is_alive(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    !matches!(state, Some('Z' | 'X') | None)
+}
+
+/// Waits for the end of a process.
+pub fn until_gone(pid: u32) {
+    until(&format!("the end of process {pid}"), || (!is_alive(pid)).then_some(()));
+}
+
+/// Waits for a file that holds a whole line with a process id.
+pub fn pid_in(place: &Place, name: &str) -> u32 {
+    until(name, || place.read(name).strip_suffix('\n')?.parse().ok())
+}
+
+/// Ends a process that a test is responsible for.
+pub fn kill(pid: u32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+/// Where control groups with CPU sets are mounted.
+fn mounts() -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mounts = table.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let is_cpuset = match *fields.get(2)? {
+            "cgroup" => fields.get(3)?.split(',').any(|option| option == "cpuset"),
+            kind => kind == "cgroup2",
+        };
+        is_cpuset.then(|| PathBuf::from(fields[1]))
+    });
+    mounts.collect()
+}
+
+/// Control groups that the tool with this process id has made.
+pub fn groups_of(pid: u32) -> Vec<PathBuf> {
+    let prefix = format!("amdahl-{pid}-");
+    let inside = |mount: &PathBuf| fs::read_dir(mount).into_iter().flatten().flatten();
+    mounts()
+        .iter()
+        .flat_map(inside)
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// The tool can confine runs by control groups here.
+pub fn has_groups(place: &Place) -> bool {
+    let checks = place.amdahl(["doctor", "--json"]).ends_with(0).json();
+    let checks = checks.as_array().expect("a list").clone();
+    let check = checks.iter().find(|check| check["name"] == "cpuset control groups");
+    check.expect("the check")["ok"] == true
+}
+
+/// Processes in a control group.
+pub fn members(group: &Path) -> Vec<u32> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}

@@ -1,0 +1,49 @@
+//! Programs for the tool to look at.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::tool::{Place, skipped};
+
+/// Threads, as many as the first argument says, share a fixed amount of work; none waits.
+pub const BUSY: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+#define TOTAL 400000000UL
+static unsigned long threads;
+static void *churn(void *arg) {
+    unsigned long x = (unsigned long)arg;
+    for (unsigned long i = 0; i < TOTAL / threads; i++)
+        x = x * 6364136223846793005UL + 1442695040888963407UL;
+    return (void *)x;
+}
+int main(int argc, char **argv) {
+    threads = argc > 1 ? strtoul(argv[1], 0, 10) : 1;
+    pthread_t all[256];
+    if (threads < 1 || threads > 256) return 2;
+    for (unsigned long t = 0; t < threads; t++)
+        if (pthread_create(&all[t], 0, churn, (void *)t)) return 3;
+    for (unsigned long t = 0; t < threads; t++)
+        pthread_join(all[t], 0);
+    return 0;
+}
+"#;
+
+/// Compiles a C program; `None` with SKIPPED where there is no compiler.
+pub fn compiled(place: &Place, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+    let (program, file) = (place.join(name), place.join(&format!("{name}.c")));
+    std::fs::write(&file, source).expect("a source file");
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut command = Command::new(&compiler);
+    command.args(["-O1", "-pthread"]).args(flags).arg("-o").arg(&program).arg(&file);
+    match command.output() {
+        Err(error) => {
+            skipped(format_args!("no C compiler: {compiler}: {error}"));
+            None
+        }
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            Some(program)
+        }
+    }
+}
