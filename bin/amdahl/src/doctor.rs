@@ -112,7 +112,7 @@ fn checks() -> Vec<Check> {
         names,
         format!("kernel.kptr_restrict = {}", read("/proc/sys/kernel/kptr_restrict")),
         "kernel time cannot be divided into faults, locks and the rest",
-        "as root: sysctl kernel.kptr_restrict=1, or run with CAP_SYSLOG",
+        "run as root or with CAP_SYSLOG; or as root: sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=1",
     ));
     let confinement = crate::scale::confinement();
     checks.push(check(

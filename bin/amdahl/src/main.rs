@@ -7,6 +7,7 @@ mod results;
 mod scale;
 mod screen;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -21,7 +22,8 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            anstream::eprintln!("amdahl: {}", failure.message);
+            // Not eprintln, which panics when nobody reads any more.
+            let _ = writeln!(anstream::stderr(), "amdahl: {}", failure.message);
             ExitCode::from(failure.code)
         }
     }

@@ -130,6 +130,13 @@ fn own_frame(stack: &CallStack) -> Option<&Frame> {
         .or(stack.kernel.first())
 }
 
+/// What the kernel was asked to do: the system call or the fault.
+fn kernel_entry(stack: &CallStack) -> Option<&str> {
+    const GLUE: &[&str] = &["entry_SYSCALL", "do_syscall", "x64_sys_call", "el0", "invoke_syscall", "[unknown]", "asm_exc", "exc_"];
+    let mut outward = stack.kernel.iter().rev().map(|frame| frame.symbol.as_str());
+    outward.find(|symbol| !GLUE.iter().any(|glue| symbol.starts_with(glue)))
+}
+
 fn frames(stack: &CallStack) -> Vec<String> {
     stack.kernel.iter().chain(&stack.user).map(|frame| frame.symbol.clone()).collect()
 }
@@ -188,7 +195,10 @@ fn sites(
         let stack = id.map(|id| decoder.full(&run.decoded, id));
         let (process, thread, _) = thread_names(&run.decoded, piece.tid);
         let frame = stack.as_ref().and_then(own_frame);
-        let object = object_text(&run.decoded, cause, piece.object);
+        let mut object = object_text(&run.decoded, cause, piece.object);
+        if let (true, Some(kernel)) = (object.is_empty(), stack.as_ref().and_then(kernel_entry)) {
+            object = format!("in the kernel's {kernel}");
+        }
         let symbol = frame.map_or_else(|| object.clone(), |frame| frame.symbol.clone());
         let shown = fraction * ns / total;
         let seconds = shown * run.partition.capacity_ns() * 1e-9;

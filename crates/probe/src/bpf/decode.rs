@@ -86,6 +86,9 @@ impl Decoder {
             recording: Recording::default(),
         };
         recording.stacks.sort_by_key(|stack| stack.ts);
+        for ring in &mut recording.slots {
+            mend_chain(ring);
+        }
         let mut known: FxHashMap<(Box<[CodePoint]>, Box<[u64]>), StackId> = FxHashMap::default();
         let mut by_wake: FxHashMap<(Ns, Tid), StackId> = FxHashMap::default();
         for raw in &recording.stacks {
@@ -212,6 +215,23 @@ impl Decoder {
                 SideBand::Lost(_) => {}
             }
         }
+    }
+}
+
+/// Makes the switches of one CPU a chain: who comes on at one switch leaves at the next.
+///
+/// Where that does not hold, a switch between them was not seen: lost, or hidden by the kernel
+/// (some do not trace the processes of their own supervisor). Who was seen leaving is then taken
+/// to have been there since the earlier switch, since those hidden ones run only shortly.
+fn mend_chain(ring: &mut [Slot]) {
+    let mut leaving: Option<(Tid, bool)> = None;
+    for slot in ring.iter_mut().rev().filter(|slot| slot.kind == kind::SWITCH) {
+        if let Some((tid, workload)) = leaving.filter(|&(tid, _)| tid != slot.other) {
+            slot.other = tid;
+            slot.flags &= !flag::NEXT_WORKLOAD;
+            slot.flags |= if workload { flag::NEXT_WORKLOAD } else { 0 };
+        }
+        leaving = Some((slot.tid, slot.flags & flag::PREV_WORKLOAD != 0));
     }
 }
 
@@ -431,4 +451,24 @@ fn kernel_lock(address: u64, flags: u8) -> KernelLock {
         KernelLockKind::Other
     };
     KernelLock { address, kind, is_mmap_lock: flags & flag::LOCK_IS_MMAP != 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn switch(tid: Tid, other: Tid, flags: u8) -> Slot {
+        Slot { kind: kind::SWITCH, tid, other, flags, ..Slot::default() }
+    }
+
+    #[test]
+    fn unseen_switches_are_bridged() {
+        // The kernel did not tell that 75 left: 9 was seen leaving next.
+        let mut ring =
+            [switch(8, 75, 0), switch(9, 0, flag::PREV_WORKLOAD), switch(0, 9, flag::NEXT_WORKLOAD)];
+        mend_chain(&mut ring);
+        assert_eq!((ring[0].other, ring[0].flags), (9, flag::NEXT_WORKLOAD));
+        assert_eq!(ring[1].other, 0);
+        assert_eq!((ring[2].other, ring[2].flags), (9, flag::NEXT_WORKLOAD));
+    }
 }
