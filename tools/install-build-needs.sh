@@ -26,8 +26,6 @@ test)
     like g++ g++
     like make make
     like go golang-go
-    like rustfmt rustfmt-web
-    like cargo-clippy rust-web-clippy
     like objcopy binutils
     has chromium || has chromium-browser || has google-chrome || optional="$optional chromium"
     ;;
@@ -49,16 +47,21 @@ if [ "$(id -u)" != 0 ]; then
 fi
 can_install() { has apt-get && [ "$as_root" != no ]; }
 
+# The lists tell which packages there are; a fresh container has none.
 updated=
+refresh() {
+    [ -z "$updated" ] || return 0
+    echo "make: updating the package lists" >&2
+    $as_root apt-get -qq update >&2 || true
+    updated=yes
+}
+
 apt() {
-    if [ -z "$updated" ]; then
-        echo "make: updating the package lists" >&2
-        $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update >&2 || true
-        updated=yes
-    fi
     # Nothing that is installed may go: a package that conflicts is reported instead.
-    $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-remove \
-        --no-install-recommends "$@" </dev/null >&2
+    if said=$($as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-remove \
+        --no-install-recommends "$@" </dev/null 2>&1); then return 0; fi
+    printf '%s\n' "$said" | tail -n 5 >&2
+    return 1
 }
 
 # Package names that this release does not have (rustfmt-web, ...) are left out.
@@ -70,6 +73,7 @@ known() {
 
 if [ -n "$required" ]; then
     if can_install; then
+        refresh
         echo "make: installing$required" >&2
         # shellcheck disable=SC2086 # a list of words
         apt $required || true
@@ -102,8 +106,7 @@ offers() {
 
 install_rust() {
     can_install || return 0
-    # The lists are brought up to date first: they tell which packages there are.
-    apt gcc || true
+    refresh
     if offers cargo && offers rustc; then
         echo "make: installing cargo and rustc from the distribution" >&2
         apt cargo rustc && return 0
@@ -135,8 +138,13 @@ fi
 
 # --- what only some tests need ----------------------------------------------------------
 
+if [ "$kind" = test ] && dpkg -s rustc-web >/dev/null 2>&1; then
+    like rustfmt rustfmt-web
+    like cargo-clippy rust-web-clippy
+fi
 if [ -n "$optional" ]; then
     if can_install; then
+        refresh
         # shellcheck disable=SC2086 # a list of words
         there=$(known $optional)
         if [ -n "$there" ]; then
