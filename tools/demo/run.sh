@@ -29,7 +29,7 @@ fi
 echo
 status=0
 "$amdahl" scale --runs 2 --bare-runs 2 --output "$folder/sort" -- \
-    sort --parallel={cpus} -S 1G "$words" -o /dev/null || status=$?
+    sort "--parallel={cpus}" -S 1G "$words" -o /dev/null || status=$?
 echo
 echo "The same as a page: $(cd "$folder/sort" && pwd)/report.html"
 exit "$status"

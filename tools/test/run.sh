@@ -7,6 +7,7 @@
 #   run.sh bpf       the BPF objects are the build of their source
 #   run.sh tests     tests of all crates
 #   run.sh planted   the planted programs
+# shellcheck disable=SC2086 # $CARGO may be several words
 set -u
 
 cd "$(dirname "$0")/../.." || exit 1
