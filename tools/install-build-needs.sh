@@ -21,6 +21,8 @@ like() { has "$1" || optional="$optional $2"; }
 want cc gcc
 # A compiler without the headers of libc comes with gcc alone.
 [ -e /usr/include/stdio.h ] || required="$required libc6-dev"
+# Without them cargo cannot check whom it downloads from.
+! has dpkg || [ -e /etc/ssl/certs/ca-certificates.crt ] || required="$required ca-certificates"
 case $kind in
 test)
     like g++ g++

@@ -85,7 +85,7 @@ lint() {
         skip clippy "there is no clippy; install the toolchain's component"
     fi
     check documentation env RUSTDOCFLAGS='-D warnings' \
-        $cargo doc --workspace --no-deps --document-private-items --locked
+        $cargo doc --workspace --no-deps --locked
     if $cargo deny --version >/dev/null 2>&1; then
         check licences $cargo deny --all-features check bans licenses sources
     else
