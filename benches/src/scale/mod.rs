@@ -6,6 +6,7 @@ mod planted;
 mod postgres;
 mod programs;
 mod rounds;
+mod rows;
 mod stage;
 mod sweep;
 
@@ -17,11 +18,12 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::figures::{self, Figure, Target, Unit};
+use crate::figures::{self, Figure};
 use crate::spread::Median;
 use planted::Case;
 use programs::{HACKBENCH_LOOPS, Program, hackbench_of};
 use rounds::{Round, Watcher, wall_ratio};
+use rows::Rows;
 use stage::Stage;
 use sweep::{Options, Sweep};
 
@@ -55,8 +57,8 @@ pub struct Arguments {
 }
 
 const PLANTED: &str = "planted";
-/// Bound of the tool's resident set on a long run.
-const RESIDENT_MIB_MAX: f64 = 1024.0;
+/// Beyond this share of the capacity, what others take spoils the figures.
+const STOLEN_MAX: f64 = 0.03;
 const LONG_S: f64 = 10.0;
 
 fn names() -> clap::builder::PossibleValuesParser {
@@ -83,7 +85,7 @@ struct Raw {
     planted: Vec<Case>,
 }
 
-#[derive(Default, Serialize)]
+#[derive(Serialize)]
 struct RawProgram {
     name: &'static str,
     command: Vec<String>,
@@ -97,31 +99,19 @@ struct RawProgram {
     long: Option<Sweep>,
 }
 
-/// The four kinds of rows, in the order of the table.
-#[derive(Default)]
-struct Rows {
-    unexplained: Vec<Figure>,
-    costs: Vec<Figure>,
-    rivals: Vec<Figure>,
-    besides: Vec<Figure>,
-    memory: Vec<Figure>,
-}
-
 /// Measures, prints the table, writes the files. Returns the exit code.
 pub fn main(arguments: &Arguments) -> Result<u8, String> {
     let stage = Stage::new(arguments.tool.as_deref(), arguments.out.as_deref())?;
     if !arguments.no_install {
         let script = stage.root.join("benches/install.sh");
-        let mut install = stage.command(&script.to_string_lossy());
-        if let Err(error) = stage.run(&mut install) {
+        if let Err(error) = stage.run(&mut stage.command(&script.to_string_lossy())) {
             eprintln!("amdahl-bench: {error}");
         }
     }
     let quick = arguments.quick;
+    let started = OffsetDateTime::now_utc().format(&Rfc3339);
     let mut raw = Raw {
-        started: OffsetDateTime::now_utc()
-            .format(&Rfc3339)
-            .map_err(|error| error.to_string())?,
+        started: started.map_err(|error| error.to_string())?,
         cpus: stage.cpus,
         effort: Effort {
             quick,
@@ -133,272 +123,123 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         planted: Vec::new(),
     };
     let mut rows = Rows::default();
-    let is_wanted =
-        |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
-    for program in programs::ALL
-        .iter()
-        .filter(|program| is_wanted(program.name))
-    {
-        let begun = Instant::now();
-        let measured = measure(&stage, program, &raw.effort, &mut rows);
-        raw.programs.push(measured);
-        eprintln!("{}: {:.0} s", program.name, begun.elapsed().as_secs_f64());
+    let only = &arguments.only;
+    let is_wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
+    for program in &programs::ALL {
+        if is_wanted(program.name) {
+            let begun = Instant::now();
+            raw.programs
+                .push(measure(&stage, program, &raw.effort, &mut rows));
+            eprintln!("{}: {:.0} s", program.name, begun.elapsed().as_secs_f64());
+        }
     }
     if is_wanted(PLANTED) {
-        raw.planted = measure_planted(&stage, &raw.effort, &mut rows);
+        let measured = planted::measure(&stage, &options(&stage, &raw.effort));
+        rows.planted(stage.cpus, &measured);
+        raw.planted = measured.unwrap_or_default();
     }
-    let Rows {
-        unexplained,
-        costs,
-        rivals,
-        besides,
-        memory,
-    } = rows;
-    let all = [unexplained, costs, rivals, besides, memory].concat();
-    print!("{}", figures::table(&all));
-    let (table, details) = (
-        stage.bench.join("scale.json"),
-        stage.bench.join("scale-raw.json"),
-    );
-    figures::write(&all, &table).map_err(|error| format!("{}: {error}", table.display()))?;
-    let text = serde_json::to_string(&raw).map_err(|error| error.to_string())?;
-    fs::write(&details, text).map_err(|error| format!("{}: {error}", details.display()))?;
-    println!("Written to {} and {}", table.display(), details.display());
+    let all = rows.into_figures();
+    show(&all, &raw);
+    write(&stage, &all, &raw)?;
     if stage.is_asked_to_stop() {
         return Ok(130);
     }
     Ok(u8::from(arguments.strict && !all.iter().all(Figure::is_ok)))
 }
 
+fn show(all: &[Figure], raw: &Raw) {
+    print!("{}", figures::table(all));
+    let sweeps = raw
+        .programs
+        .iter()
+        .filter_map(|program| program.sweep.as_ref());
+    let stolen = sweeps.filter_map(Sweep::stolen).fold(0.0, f64::max);
+    if stolen > STOLEN_MAX {
+        println!(
+            "Others took up to {:.0} % of the CPU time: these figures mean little",
+            stolen * 100.0
+        );
+    }
+}
+
+fn write(stage: &Stage, all: &[Figure], raw: &Raw) -> Result<(), String> {
+    let (table, details) = (
+        stage.bench.join("scale.json"),
+        stage.bench.join("scale-raw.json"),
+    );
+    figures::write(all, &table).map_err(|error| format!("{}: {error}", table.display()))?;
+    let text = serde_json::to_string(raw).map_err(|error| error.to_string())?;
+    fs::write(&details, text).map_err(|error| format!("{}: {error}", details.display()))?;
+    println!("Written to {} and {}", table.display(), details.display());
+    Ok(())
+}
+
 /// One CPU, for comparison, and all.
-fn counts(stage: &Stage) -> String {
-    if stage.cpus > 1 {
-        format!("1,{}", stage.cpus)
-    } else {
-        "1".to_owned()
+fn options(stage: &Stage, effort: &Effort) -> Options {
+    let mut cpus = vec![1, stage.cpus];
+    cpus.dedup();
+    Options {
+        cpus,
+        runs: effort.runs,
     }
 }
 
 /// All rows of one program.
 fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -> RawProgram {
     let name = program.name;
-    let mut raw = RawProgram {
-        name,
-        ..RawProgram::default()
-    };
-    // What was not measured for want of an earlier step has its reason.
-    let prepared = (program.prepare)(stage);
-    let warmed = prepared.and_then(|command| {
-        raw.command.clone_from(&command);
-        let timed = rounds::watch(stage, &command, Watcher::Nobody)?;
-        Ok((command, timed))
+    // What is not measured for want of an earlier step has the reason of that step.
+    let warmed = (program.prepare)(stage).and_then(|command| {
+        let warm_up = rounds::watch(stage, &command, Watcher::Nobody)?;
+        Ok((command, warm_up))
     });
-    let swept = warmed
-        .as_ref()
-        .map_err(Clone::clone)
-        .and_then(|(command, _)| {
-            let options = Options {
-                cpus: &counts(stage),
-                runs: effort.runs,
-            };
-            Sweep::run(stage, &options, command).map_err(|error| error.to_string())
-        });
-    explain_rows(name, &swept, stage, rows);
-    raw.sweep = swept.ok();
+    let prepared = || warmed.as_ref().map_err(Clone::clone);
 
-    let command = warmed
-        .as_ref()
-        .map(|(command, _)| &**command)
-        .map_err(Clone::clone);
+    let swept =
+        prepared().and_then(|(command, _)| Sweep::run(stage, &options(stage, effort), command));
+    rows.explained(name, stage.cpus, &swept);
+
     let mut watchers = vec![Watcher::Nobody, Watcher::Amdahl];
-    let mut missing = None;
+    let mut rivals = Vec::new();
     if program.has_rivals {
-        let tried = [Watcher::PerfSched, Watcher::PerfLock].map(|rival| {
-            let nothing = ["true".to_owned()];
-            (rival, rounds::watch(stage, &nothing, rival))
-        });
-        for (rival, tried) in tried {
-            match tried {
-                Ok(_) => watchers.push(rival),
-                Err(why) => missing = Some(why),
+        for rival in [Watcher::PerfSched, Watcher::PerfLock] {
+            let missing = rounds::watch(stage, &["true".to_owned()], rival).err();
+            if missing.is_none() {
+                watchers.push(rival);
             }
+            rivals.push((rival, missing));
         }
     }
     let rounds =
-        command.and_then(|command| rounds::rounds(stage, command, &watchers, effort.pairs));
-    cost_rows(program, &rounds, missing, rows);
-    raw.rounds = rounds.unwrap_or_default();
-    raw.costs = watchers
-        .into_iter()
-        .filter_map(|watcher| Some((watcher, wall_ratio(&raw.rounds, watcher, Watcher::Nobody)?)))
-        .collect();
+        prepared().and_then(|(command, _)| rounds::rounds(stage, command, &watchers, effort.pairs));
+    rows.cost(program, &rounds);
+    for (rival, missing) in rivals {
+        rows.rival(program, rival, missing, &rounds);
+    }
+    let rounds = rounds.unwrap_or_default();
+    let cost = |watcher| Some((watcher, wall_ratio(&rounds, watcher, Watcher::Nobody)?));
+    let costs = watchers.into_iter().filter_map(cost).collect();
 
+    let mut long = None;
     if name == "hackbench" {
-        let long = warmed.and_then(|(_, timed)| {
-            let loops = (HACKBENCH_LOOPS as f64 * effort.long_s / timed.wall_s.max(1e-3)) as u64;
+        let swept = prepared().and_then(|(_, warm_up)| {
+            let longer = effort.long_s / warm_up.wall_s.max(1e-3);
+            let loops = (HACKBENCH_LOOPS as f64 * longer) as u64;
             let options = Options {
-                cpus: &stage.cpus.to_string(),
+                cpus: vec![stage.cpus],
                 runs: 1,
             };
             Sweep::run(stage, &options, &hackbench_of(loops.max(1)))
-                .map_err(|error| error.to_string())
         });
-        memory_rows(&long, rows);
-        raw.long = long.ok();
+        rows.long(name, &swept);
+        long = swept.ok();
     }
-    raw
-}
-
-/// A and D: what stays unexplained, and how long the explanation takes.
-fn explain_rows(name: &str, swept: &Result<Sweep, String>, stage: &Stage, rows: &mut Rows) {
-    let swept = swept.as_ref().map_err(Clone::clone);
-    let unexplained = swept
-        .clone()
-        .and_then(|sweep| sweep.unexplained().ok_or_else(|| "no stack".to_owned()));
-    rows.unexplained.push(Figure {
-        name: format!("unexplained: {name}"),
-        value: unexplained,
-        unit: Unit::Capacity,
-        target: Target::Below(0.05),
-        versus: format!(
-            "{} CPUs x wall time of the runs with the probe{}",
-            stage.cpus,
-            swept
-                .as_ref()
-                .map_or_else(|_| String::new(), |sweep| sweep.unexplained_most())
-        ),
-    });
-    rows.besides.push(Figure {
-        name: format!("post-processing / run: {name}"),
-        value: swept.clone().and_then(|sweep| sweep.besides_runs().ok_or_else(|| "no runs".to_owned())),
-        unit: Unit::Ratio,
-        target: Target::Below(1.0),
-        versus: format!(
-            "all that the tool takes besides its runs (start, analysis, names, files) / wall time of the runs{}",
-            swept.map_or_else(|_| String::new(), |sweep| format!("; analysis alone {:.3}", sweep.analysis()))
-        ),
-    });
-}
-
-/// B and C: what the probe costs, without and with rivals.
-fn cost_rows(
-    program: &Program,
-    rounds: &Result<Vec<Round>, String>,
-    missing: Option<String>,
-    rows: &mut Rows,
-) {
-    let ratio = |other: Watcher| -> Result<Median, String> {
-        let rounds = rounds.as_ref().map_err(Clone::clone)?;
-        wall_ratio(rounds, Watcher::Amdahl, other)
-            .ok_or_else(|| missing.clone().unwrap_or_else(|| "no rounds".to_owned()))
-    };
-    let figure = |name: String, ratio: Result<Median, String>, limit: f64, what: String| Figure {
-        versus: match &ratio {
-            Ok(Median {
-                interval: Some([low, high]),
-                count,
-                ..
-            }) => {
-                format!("{what}; median of {count} rounds, 95 % between {low:.3} and {high:.3}")
-            }
-            Ok(Median { count, .. }) => format!("{what}; median of {count} rounds"),
-            Err(_) => what,
-        },
+    let command = warmed.map(|(command, _)| command).unwrap_or_default();
+    RawProgram {
         name,
-        value: ratio.map(|median| median.value),
-        unit: Unit::Ratio,
-        target: Target::AtMost(limit),
-    };
-    let name = program.name;
-    rows.costs.push(figure(
-        format!("probe cost: {name}"),
-        ratio(Watcher::Nobody),
-        program.cost_max,
-        "wall time with the probe / with no tool there, all CPUs".to_owned(),
-    ));
-    if !program.has_rivals {
-        return;
+        command,
+        sweep: swept.ok(),
+        rounds,
+        costs,
+        long,
     }
-    for (rival, command) in [
-        (Watcher::PerfSched, "perf sched record"),
-        (Watcher::PerfLock, "perf lock record"),
-    ] {
-        let own = rounds
-            .as_ref()
-            .ok()
-            .and_then(|rounds| wall_ratio(rounds, rival, Watcher::Nobody));
-        let own = own.map_or_else(String::new, |own| {
-            format!("; {command} itself costs {:.3}", own.value)
-        });
-        rows.rivals.push(figure(
-            format!("probe cost / {command} cost: {name}"),
-            ratio(rival),
-            1.0,
-            format!("wall time with the probe / under {command} in the same round{own}"),
-        ));
-    }
-}
-
-/// D: memory on a long run.
-fn memory_rows(long: &Result<Sweep, String>, rows: &mut Rows) {
-    let long = long.as_ref().map_err(Clone::clone);
-    let of = long.as_ref().map_or_else(
-        |_| String::new(),
-        |sweep| {
-            let events: u64 = sweep.result.points.iter().map(|point| point.events).sum();
-            format!("; a run of {:.1} s with {events} events", sweep.runs_s())
-        },
-    );
-    let besides = long
-        .clone()
-        .and_then(|sweep| sweep.besides_runs().ok_or_else(|| "no runs".to_owned()));
-    rows.besides.push(Figure {
-        name: "post-processing / run: hackbench, long".to_owned(),
-        value: besides,
-        unit: Unit::Ratio,
-        target: Target::Below(1.0),
-        versus: format!("all that the tool takes besides its run / wall time of the run{of}"),
-    });
-    rows.memory.push(Figure {
-        name: "peak memory: hackbench, long".to_owned(),
-        value: long.map(|sweep| sweep.resident_bytes_max as f64 / f64::from(1 << 20)),
-        unit: Unit::MiB,
-        target: Target::AtMost(RESIDENT_MIB_MAX),
-        versus: format!("a bound; largest resident set of the tool{of}"),
-    });
-}
-
-/// A for the planted programs: the worst of them.
-fn measure_planted(stage: &Stage, effort: &Effort, rows: &mut Rows) -> Vec<Case> {
-    let options = Options {
-        cpus: &counts(stage),
-        runs: effort.runs,
-    };
-    let measured = if stage.cpus > 1 {
-        planted::measure(stage, &options)
-    } else {
-        Err("the planted programs want two CPUs".to_owned())
-    };
-    let shares = measured.as_ref().map_err(Clone::clone).map(|cases| {
-        let share = |case: &Case| Some((case.sweep.unexplained()?, case.name));
-        cases
-            .iter()
-            .filter_map(share)
-            .max_by(|a, b| a.0.total_cmp(&b.0))
-    });
-    let worst = shares.and_then(|worst| worst.ok_or_else(|| "no stack".to_owned()));
-    rows.unexplained.push(Figure {
-        name: format!("unexplained: {PLANTED}, worst of 6"),
-        unit: Unit::Capacity,
-        target: Target::Below(0.05),
-        versus: match &worst {
-            Ok((_, name)) => format!(
-                "{} CPUs x wall time of the runs of {name} with the probe",
-                stage.cpus
-            ),
-            Err(_) => String::new(),
-        },
-        value: worst.map(|(share, _)| share),
-    });
-    measured.unwrap_or_default()
 }

@@ -25,7 +25,10 @@ pub struct Case {
 }
 
 /// Builds them and runs the tool on each.
-pub fn measure(stage: &Stage, options: &Options<'_>) -> Result<Vec<Case>, String> {
+pub fn measure(stage: &Stage, options: &Options) -> Result<Vec<Case>, String> {
+    if stage.cpus < 2 {
+        return Err("the planted programs want two CPUs".to_owned());
+    }
     let script = stage.root.join("planted/build.sh");
     let mut build = stage.command(&script.to_string_lossy());
     build.arg(&stage.planted);

@@ -1,6 +1,6 @@
 //! The real programs, each with about one to three seconds of work for two CPUs.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use super::stage::Stage;
 use super::{inputs, postgres};
@@ -55,85 +55,57 @@ const fn ordinary(
 
 /// Command of hackbench; the work does not depend on the CPUs.
 pub fn hackbench_of(loops: u64) -> Vec<String> {
-    words(&["hackbench", "-g", "4", "-l", &loops.to_string()])
+    command(&format!("hackbench -g 4 -l {loops}"), Path::new(""))
 }
 
-fn words(words: &[&str]) -> Vec<String> {
-    words.iter().map(|&word| word.to_owned()).collect()
+/// The words of a command; `{input}` is one that may have blanks in it.
+fn command(template: &str, input: &Path) -> Vec<String> {
+    let input = input.to_string_lossy();
+    let words = template.split_whitespace();
+    words.map(|word| word.replace("{input}", &input)).collect()
 }
 
 fn need(program: &str, package: &str) -> Result<(), String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_here = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
-    if is_here {
+    if std::env::split_paths(&path).any(|folder| folder.join(program).is_file()) {
         Ok(())
     } else {
         Err(format!("there is no {program} (package {package})"))
     }
 }
 
-fn text(stage: &Stage) -> Result<String, String> {
+/// A program that works on the text.
+fn on_text(stage: &Stage, package: &str, template: &str) -> Result<Vec<String>, String> {
+    need(template.split(' ').next().unwrap_or_default(), package)?;
     let made = inputs::text(&stage.bench.join("data"));
     let path = made.map_err(|error| format!("cannot make the text: {error}"))?;
-    Ok(path.to_string_lossy().into_owned())
+    Ok(command(template, &path))
 }
 
 fn sort(stage: &Stage) -> Result<Vec<String>, String> {
-    need("sort", "coreutils")?;
-    Ok(words(&[
-        "sort",
-        "--parallel={cpus}",
-        "-S",
-        "1G",
-        &text(stage)?,
-        "-o",
-        "/dev/null",
-    ]))
+    let template = "sort --parallel={cpus} -S 1G {input} {input} -o /dev/null";
+    on_text(stage, "coreutils", template)
 }
 
 fn xz(stage: &Stage) -> Result<Vec<String>, String> {
-    need("xz", "xz-utils")?;
     // Blocks small enough that many CPUs find one each.
-    Ok(words(&[
-        "xz",
-        "-T{cpus}",
-        "-1",
-        "--block-size=1MiB",
-        "-k",
-        "-c",
-        &text(stage)?,
-    ]))
+    on_text(
+        stage,
+        "xz-utils",
+        "xz -T{cpus} -0 --block-size=1MiB -k -c {input}",
+    )
 }
 
 fn zstd(stage: &Stage) -> Result<Vec<String>, String> {
-    need("zstd", "zstd")?;
-    Ok(words(&[
-        "zstd",
-        "-T{cpus}",
-        "-12",
-        "-B1MiB",
-        "-q",
-        "-c",
-        &text(stage)?,
-    ]))
+    on_text(stage, "zstd", "zstd -T{cpus} -9 -B1MiB -q -c {input}")
 }
 
 fn pigz(stage: &Stage) -> Result<Vec<String>, String> {
-    need("pigz", "pigz")?;
-    Ok(words(&[
-        "pigz",
-        "-p",
-        "{cpus}",
-        "-7",
-        "-k",
-        "-c",
-        &text(stage)?,
-    ]))
+    on_text(stage, "pigz", "pigz -p {cpus} -9 -k -c {input}")
 }
 
 fn pbzip2(stage: &Stage) -> Result<Vec<String>, String> {
-    need("pbzip2", "pbzip2")?;
-    Ok(words(&["pbzip2", "-p{cpus}", "-k", "-c", &text(stage)?]))
+    on_text(stage, "pbzip2", "pbzip2 -p{cpus} -k -c {input}")
 }
 
 fn make(stage: &Stage) -> Result<Vec<String>, String> {
@@ -142,14 +114,7 @@ fn make(stage: &Stage) -> Result<Vec<String>, String> {
     let made = inputs::project(&stage.bench.join("data"));
     let folder = made.map_err(|error| format!("cannot make the C project: {error}"))?;
     // -B: everything again, every time.
-    Ok(words(&[
-        "make",
-        "-s",
-        "-B",
-        "-C",
-        &folder.to_string_lossy(),
-        "-j{cpus}",
-    ]))
+    Ok(command("make -s -B -C {input} -j{cpus}", &folder))
 }
 
 fn hackbench(_: &Stage) -> Result<Vec<String>, String> {
@@ -157,39 +122,26 @@ fn hackbench(_: &Stage) -> Result<Vec<String>, String> {
     Ok(hackbench_of(HACKBENCH_LOOPS))
 }
 
-fn source(stage: &Stage, name: &str) -> PathBuf {
-    stage.root.join("benches/programs").join(name)
+/// Builds one of the programs that come with the bench.
+fn build(stage: &Stage, compiler: &[&str], to: &Path, source: &str) -> Result<(), String> {
+    let mut command = stage.command(compiler[0]);
+    let source = stage.root.join("benches/programs").join(source);
+    command.args(&compiler[1..]).arg(to).arg(source);
+    let done = stage.run(&mut command);
+    done.map(drop).map_err(|error| error.to_string())
 }
 
 fn go(stage: &Stage) -> Result<Vec<String>, String> {
     need("go", "golang-go")?;
     let binary = stage.bench.join("data/words-go");
-    let mut build = stage.command("go");
-    build
-        .arg("build")
-        .arg("-o")
-        .arg(&binary)
-        .arg(source(stage, "words.go"));
-    stage.run(&mut build).map_err(|error| error.to_string())?;
-    Ok(words(&[&binary.to_string_lossy(), "{cpus}", "800"]))
+    build(stage, &["go", "build", "-o"], &binary, "words.go")?;
+    Ok(command("{input} {cpus} 400", &binary))
 }
 
 fn java(stage: &Stage) -> Result<Vec<String>, String> {
     need("java", "default-jdk-headless")?;
     need("javac", "default-jdk-headless")?;
     let classes = stage.bench.join("data/java");
-    let mut build = stage.command("javac");
-    build
-        .arg("-d")
-        .arg(&classes)
-        .arg(source(stage, "Words.java"));
-    stage.run(&mut build).map_err(|error| error.to_string())?;
-    Ok(words(&[
-        "java",
-        "-cp",
-        &classes.to_string_lossy(),
-        "Words",
-        "{cpus}",
-        "800",
-    ]))
+    build(stage, &["javac", "-d"], &classes, "Words.java")?;
+    Ok(command("java -cp {input} Words {cpus} 600", &classes))
 }

@@ -24,6 +24,18 @@ pub enum Watcher {
     PerfLock,
 }
 
+impl Watcher {
+    /// What a user types.
+    pub fn name(self) -> &'static str {
+        match self {
+            Watcher::Nobody => "nothing",
+            Watcher::Amdahl => "amdahl scale",
+            Watcher::PerfSched => "perf sched record",
+            Watcher::PerfLock => "perf lock record",
+        }
+    }
+}
+
 /// Runs one after the other.
 #[derive(Serialize)]
 pub struct Round {

@@ -121,8 +121,14 @@ impl Stage {
     /// A command as a list of words, `{cpus}` replaced.
     pub fn filled(&self, words: &[String]) -> Command {
         let cpus = self.cpus.to_string();
-        let mut words = words.iter().map(|word| word.replace("{cpus}", &cpus));
-        let mut command = self.command(&words.next().unwrap_or_default());
+        let fill = |word: &String| word.replace("{cpus}", &cpus);
+        self.unfilled(&words.iter().map(fill).collect::<Vec<_>>())
+    }
+
+    /// A command as a list of words, `{cpus}` left to the tool.
+    pub fn unfilled(&self, words: &[String]) -> Command {
+        let mut words = words.iter();
+        let mut command = self.command(words.next().map_or("", String::as_str));
         command.args(words);
         command
     }

@@ -1,13 +1,12 @@
 //! One call of `amdahl scale`, watched from outside.
 
-use std::process::Command;
+use std::fs;
 
 use amdahl_report::load::load;
 use amdahl_report::schema::{CauseReport, ScaleResult};
 use serde::Serialize;
 
 use super::stage::Stage;
-use crate::process::RunError;
 
 /// What the tool says and what it took to say it.
 #[derive(Serialize)]
@@ -24,40 +23,27 @@ pub struct Sweep {
 }
 
 /// How to call the tool.
-pub struct Options<'a> {
-    /// Value for `--cpus`.
-    pub cpus: &'a str,
+pub struct Options {
+    /// CPU counts.
+    pub cpus: Vec<u32>,
     /// Counted runs per CPU count.
     pub runs: u32,
-}
-
-/// Why there is no sweep.
-#[derive(Debug, thiserror::Error)]
-pub enum SweepError {
-    /// The tool ended badly.
-    #[error(transparent)]
-    Run(#[from] RunError),
-    /// What it wrote cannot be read.
-    #[error("{0}")]
-    Result(String),
 }
 
 impl Sweep {
     /// Runs the tool with everything that it writes by default; it makes no run that is not in
     /// its result.
-    pub fn run(
-        stage: &Stage,
-        options: &Options<'_>,
-        workload: &[String],
-    ) -> Result<Sweep, SweepError> {
+    pub fn run(stage: &Stage, options: &Options, workload: &[String]) -> Result<Sweep, String> {
         let folder = stage.scratch().join("result");
         let tool = stage.tool.to_string_lossy();
         let (runs, place) = (options.runs.to_string(), folder.to_string_lossy());
+        let cpus: Vec<String> = options.cpus.iter().map(u32::to_string).collect();
+        let cpus = cpus.join(",");
         let mut words: Vec<String> = [&*tool, "scale", "--probe", "bpf", "--no-warmup", "-q"]
             .into_iter()
             .chain([
                 "--cpus",
-                options.cpus,
+                &cpus,
                 "--runs",
                 &runs,
                 "--bare-runs",
@@ -69,21 +55,31 @@ impl Sweep {
             .map(str::to_owned)
             .collect();
         words.extend_from_slice(workload);
-        let ended = stage.run(&mut quiet(stage, &words))?;
-        let loaded = load(&folder).map_err(|error| SweepError::Result(error.to_string()))?;
-        std::fs::remove_dir_all(&folder)
-            .map_err(|error| SweepError::Result(format!("{place}: {error}")))?;
+        let ended = stage
+            .run(&mut stage.unfilled(&words))
+            .map_err(|error| error.to_string())?;
+        let result = load(&folder).map_err(|error| error.to_string())?;
+        fs::remove_dir_all(&folder).map_err(|error| format!("{place}: {error}"))?;
         Ok(Sweep {
             command: words,
             wall_s: ended.wall_s,
             resident_bytes_max: ended.usage.resident_bytes_max,
-            result: loaded,
+            result,
         })
+    }
+
+    fn share(&self, cause: &str) -> Option<f64> {
+        self.result.points.last()?.stack.get(cause).copied()
+    }
+
+    /// Share of the capacity of the largest CPU count that others took.
+    pub fn stolen(&self) -> Option<f64> {
+        self.share("stolen")
     }
 
     /// Unexplained share of the capacity of the largest CPU count.
     pub fn unexplained(&self) -> Option<f64> {
-        self.result.points.last()?.stack.get("unexplained").copied()
+        self.share("unexplained")
     }
 
     /// Where most of it is, in words.
@@ -123,11 +119,4 @@ impl Sweep {
             .sum();
         analysis_s / self.runs_s().max(f64::MIN_POSITIVE)
     }
-}
-
-/// The tool as it is, `{cpus}` for it to replace.
-fn quiet(stage: &Stage, words: &[String]) -> Command {
-    let mut command = stage.command(&words[0]);
-    command.args(&words[1..]);
-    command
 }
