@@ -279,11 +279,17 @@ impl Poller {
 
     /// How long to wait before the next poll so that polling stays cheap.
     pub fn pause(&self) -> Duration {
-        let spent = self.spent_ns().saturating_sub(ADVANCE_NS);
-        let earned = now().saturating_sub(self.began_ns);
-        let owed = spent.saturating_mul(COST_DIVISOR).saturating_sub(earned);
-        Duration::from_nanos(owed).clamp(PAUSE_MIN, PAUSE_MAX)
+        pause(self.spent_ns(), now().saturating_sub(self.began_ns))
     }
+}
+
+/// The pause after which no more than the allowed part of a CPU was `spent` since `elapsed` ago.
+fn pause(spent: Ns, elapsed: Ns) -> Duration {
+    let owed = spent
+        .saturating_sub(ADVANCE_NS)
+        .saturating_mul(COST_DIVISOR)
+        .saturating_sub(elapsed);
+    Duration::from_nanos(owed).clamp(PAUSE_MIN, PAUSE_MAX)
 }
 
 fn nanoseconds(clock: ClockId) -> Ns {
@@ -299,4 +305,29 @@ fn now() -> Ns {
 
 fn spent() -> Ns {
     nanoseconds(ClockId::ThreadCPUTime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_pays_back_what_was_overspent() {
+        const MS: Ns = 1_000_000;
+        // Within the advance, and after a long time of little work.
+        assert_eq!(pause(10 * MS, 0), PAUSE_MIN);
+        assert_eq!(pause(20 * MS, 1000 * MS), PAUSE_MIN);
+        // A millisecond too much takes a tenth of a second to earn.
+        assert_eq!(pause(21 * MS, 1000 * MS), Duration::from_millis(100));
+        assert_eq!(pause(Ns::MAX, 0), PAUSE_MAX);
+    }
+
+    #[test]
+    fn dear_chores_are_done_seldom() {
+        let mut chore = Chore::every(10_000_000);
+        chore.done(5, 1000);
+        assert_eq!(chore.due, 10_000_005);
+        chore.done(5, 1_000_000);
+        assert_eq!(chore.due, 400_000_005);
+    }
 }
