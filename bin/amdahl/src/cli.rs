@@ -30,10 +30,14 @@ pub enum Command {
     #[command(after_help = SCALE_EXAMPLES)]
     Scale(Box<Scale>),
     /// Compare two results: what changed, and is it more than noise?
-    #[command(after_help = "Examples:\n  amdahl compare before/ after/\n  amdahl compare --json a/result.json b/result.json")]
+    #[command(
+        after_help = "Examples:\n  amdahl compare before/ after/\n  amdahl compare --json a/result.json b/result.json"
+    )]
     Compare(Compare),
     /// Show a result again: as text, or as an HTML page.
-    #[command(after_help = "Examples:\n  amdahl report amdahl-sort/\n  amdahl report --html page.html amdahl-sort/")]
+    #[command(
+        after_help = "Examples:\n  amdahl report amdahl-sort/\n  amdahl report --html page.html amdahl-sort/"
+    )]
     Report(Report),
     /// What this machine lets us measure, what not, and how to allow it.
     #[command(after_help = "Examples:\n  amdahl doctor\n  amdahl doctor --json")]
@@ -160,9 +164,16 @@ fn duration(text: &str) -> Result<std::time::Duration, String> {
         "" | "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        unit => return Err(format!("unknown unit {unit:?}; use ms, s, min or h, e.g. 10s")),
+        unit => {
+            return Err(format!(
+                "unknown unit {unit:?}; use ms, s, min or h, e.g. 10s"
+            ));
+        }
     };
-    let seconds = number.parse::<f64>().map_err(|_| "expected a time such as 10s".to_owned())? * factor;
+    let seconds = number
+        .parse::<f64>()
+        .map_err(|_| "expected a time such as 10s".to_owned())?
+        * factor;
     if !(0.01..=31_536_000.0).contains(&seconds) {
         return Err("the time must be between 10ms and a year".to_owned());
     }

@@ -24,25 +24,42 @@ pub struct Check {
 }
 
 fn read(path: &str) -> String {
-    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+    std::fs::read_to_string(path)
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
 }
 
 fn check(name: &'static str, ok: bool, found: String, lost: &'static str, remedy: &str) -> Check {
-    let (lost, remedy) = if ok { ("", String::new()) } else { (lost, remedy.to_owned()) };
-    Check { name, ok, found, lost, remedy }
+    let (lost, remedy) = if ok {
+        ("", String::new())
+    } else {
+        (lost, remedy.to_owned())
+    };
+    Check {
+        name,
+        ok,
+        found,
+        lost,
+        remedy,
+    }
 }
 
 fn checks() -> Vec<Check> {
-    let cpus: Vec<u32> = amdahl_topology::allowed().map(|set| set.iter().collect()).unwrap_or_default();
+    let cpus: Vec<u32> = amdahl_topology::allowed()
+        .map(|set| set.iter().collect())
+        .unwrap_or_default();
     let first = cpus.first().copied().unwrap_or(0);
     let mut checks = Vec::new();
     let topology = amdahl_topology::Topology::read();
     checks.push(check(
         "topology",
         topology.is_ok(),
-        topology.as_ref().map_or_else(ToString::to_string, |topology| {
-            format!("{}, {} CPUs allowed", topology.describe(), cpus.len())
-        }),
+        topology
+            .as_ref()
+            .map_or_else(ToString::to_string, |topology| {
+                format!("{}, {} CPUs allowed", topology.describe(), cpus.len())
+            }),
         "CPUs are taken in the order of their numbers",
         "mount sysfs at /sys",
     ));
@@ -67,7 +84,12 @@ fn checks() -> Vec<Check> {
     checks.push(check(
         "kernel type information (BTF)",
         btf,
-        if btf { "/sys/kernel/btf/vmlinux" } else { "missing" }.to_owned(),
+        if btf {
+            "/sys/kernel/btf/vmlinux"
+        } else {
+            "missing"
+        }
+        .to_owned(),
         "BPF programs cannot be loaded",
         "use a kernel built with CONFIG_DEBUG_INFO_BTF=y (all large distributions since 2021)",
     ));
@@ -80,7 +102,9 @@ fn checks() -> Vec<Check> {
     checks.push(check(
         "BPF recorder",
         recorder.is_ok(),
-        recorder.as_ref().map_or_else(ToString::to_string, |_| "loads and attaches".to_owned()),
+        recorder
+            .as_ref()
+            .map_or_else(ToString::to_string, |_| "loads and attaches".to_owned()),
         "waits are polled from /proc, code is not named, sizes are approximate",
         "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_resource+ep amdahl; in a container: \
          --cap-add BPF --cap-add PERFMON --cap-add SYS_RESOURCE",
@@ -122,11 +146,19 @@ fn checks() -> Vec<Check> {
         "the program is confined by its affinity mask only, which it may change",
         "run as root, or delegate a cpuset control group to this user",
     ));
-    let steal = read("/proc/stat").lines().next().is_some_and(|line| line.split_whitespace().count() > 8);
+    let steal = read("/proc/stat")
+        .lines()
+        .next()
+        .is_some_and(|line| line.split_whitespace().count() > 8);
     checks.push(check(
         "steal time",
         steal,
-        if steal { "reported in /proc/stat" } else { "not reported" }.to_owned(),
+        if steal {
+            "reported in /proc/stat"
+        } else {
+            "not reported"
+        }
+        .to_owned(),
         "time taken by the hypervisor looks like slow work",
         "use a guest kernel with paravirtual time accounting",
     ));
@@ -146,14 +178,20 @@ pub fn main(args: &Doctor) -> Result<u8, Failure> {
         let mark = if check.ok { "ok     " } else { "MISSING" };
         text += &format!("{mark}  {}: {}\n", check.name, check.found);
         if !check.ok {
-            text += &format!("         without it: {}\n         to get it:  {}\n", check.lost, check.remedy);
+            text += &format!(
+                "         without it: {}\n         to get it:  {}\n",
+                check.lost, check.remedy
+            );
         }
     }
     let missing = checks.iter().filter(|check| !check.ok).count();
     text += &if missing == 0 {
         "\nEverything can be measured here.\n".to_owned()
     } else {
-        format!("\n{missing} of {} are missing; every command works without them as said above.\n", checks.len())
+        format!(
+            "\n{missing} of {} are missing; every command works without them as said above.\n",
+            checks.len()
+        )
     };
     screen::print(&text)
 }

@@ -22,8 +22,16 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            // Not eprintln, which panics when nobody reads any more.
-            let _ = writeln!(anstream::stderr(), "amdahl: {}", failure.message);
+            // It may quote what the program said. Not eprintln, which panics when nobody reads.
+            let harmless = |c: char| {
+                if c.is_control() && c != '\n' {
+                    '\u{fffd}'
+                } else {
+                    c
+                }
+            };
+            let message: String = failure.message.chars().map(harmless).collect();
+            let _ = writeln!(anstream::stderr(), "amdahl: {message}");
             ExitCode::from(failure.code)
         }
     }

@@ -36,7 +36,10 @@ pub fn report_main(args: &Report) -> Result<u8, Failure> {
     };
     // The samples are not read again: the page has no flame graphs then.
     let mut file = std::fs::File::create(page).map_err(|error| {
-        Failure::result(format!("cannot create {}: {error}; choose another file", page.display()))
+        Failure::result(format!(
+            "cannot create {}: {error}; choose another file",
+            page.display()
+        ))
     })?;
     file.write_all(html::render(&result, &[]).as_bytes())
         .map_err(|error| Failure::result(format!("cannot write {}: {error}", page.display())))?;

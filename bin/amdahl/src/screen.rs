@@ -8,7 +8,9 @@ use crate::failure::Failure;
 
 /// Columns of the terminal.
 pub fn width() -> usize {
-    terminal_size::terminal_size().map_or(100, |(width, _)| usize::from(width.0)).clamp(40, 200)
+    terminal_size::terminal_size()
+        .map_or(100, |(width, _)| usize::from(width.0))
+        .clamp(40, 200)
 }
 
 /// Colour only on a terminal and without NO_COLOR; ASCII unless the locale says UTF-8.
@@ -20,7 +22,10 @@ pub fn style() -> Style {
         .iter()
         .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
         .unwrap_or_default();
-    let unicode = locale.to_ascii_lowercase().replace('-', "").contains("utf8");
+    let unicode = locale
+        .to_ascii_lowercase()
+        .replace('-', "")
+        .contains("utf8");
     Style { color, unicode }
 }
 
@@ -28,9 +33,9 @@ pub fn style() -> Style {
 pub fn print(text: &str) -> Result<u8, Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::result(format!("cannot write to standard output: {error}")))
-        }
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::result(format!(
+            "cannot write to standard output: {error}"
+        ))),
         _ => Ok(0),
     }
 }

@@ -4,28 +4,70 @@ use crate::event::CallStack;
 use crate::partition::Activity;
 
 const SPIN_LOCK: &[&str] = &[
-    "native_queued_spin_lock_slowpath", "__pv_queued_spin_lock_slowpath", "queued_spin_lock_slowpath",
-    "queued_read_lock_slowpath", "queued_write_lock_slowpath", "osq_lock", "mutex_spin_on_owner",
-    "rwsem_spin_on_owner", "rwsem_optimistic_spin", "rtmutex_spin_on_owner", "__mutex_lock",
-    "resilient_queued_spin_lock_slowpath", "mutex_optimistic_spin",
+    "native_queued_spin_lock_slowpath",
+    "__pv_queued_spin_lock_slowpath",
+    "queued_spin_lock_slowpath",
+    "queued_read_lock_slowpath",
+    "queued_write_lock_slowpath",
+    "osq_lock",
+    "mutex_spin_on_owner",
+    "rwsem_spin_on_owner",
+    "rwsem_optimistic_spin",
+    "rtmutex_spin_on_owner",
+    "__mutex_lock",
+    "resilient_queued_spin_lock_slowpath",
+    "mutex_optimistic_spin",
 ];
 const PAGE_FAULT: &[&str] = &[
-    "asm_exc_page_fault", "exc_page_fault", "do_user_addr_fault", "handle_mm_fault", "do_page_fault",
-    "do_translation_fault", "el0_da", "el0_ia",
+    "asm_exc_page_fault",
+    "exc_page_fault",
+    "do_user_addr_fault",
+    "handle_mm_fault",
+    "do_page_fault",
+    "do_translation_fault",
+    "el0_da",
+    "el0_ia",
 ];
 const ADDRESS_SPACE: &[&str] = &[
-    "do_mmap", "vm_mmap_pgoff", "__vm_munmap", "__x64_sys_munmap", "__x64_sys_mprotect", "do_mprotect_pkey",
-    "__x64_sys_brk", "do_madvise", "__x64_sys_madvise", "lock_mm_and_find_vma", "mmap_read_lock",
-    "mmap_write_lock", "__do_sys_brk", "__arm64_sys_munmap", "__arm64_sys_mprotect", "__arm64_sys_brk",
-    "__arm64_sys_madvise", "mremap", "down_read_killable", "vma_start_read", "lock_vma_under_rcu",
+    "do_mmap",
+    "vm_mmap_pgoff",
+    "__vm_munmap",
+    "__x64_sys_munmap",
+    "__x64_sys_mprotect",
+    "do_mprotect_pkey",
+    "__x64_sys_brk",
+    "do_madvise",
+    "__x64_sys_madvise",
+    "lock_mm_and_find_vma",
+    "mmap_read_lock",
+    "mmap_write_lock",
+    "__do_sys_brk",
+    "__arm64_sys_munmap",
+    "__arm64_sys_mprotect",
+    "__arm64_sys_brk",
+    "__arm64_sys_madvise",
+    "mremap",
+    "down_read_killable",
+    "vma_start_read",
+    "lock_vma_under_rcu",
 ];
 const INTERRUPT: &[&str] = &[
-    "asm_sysvec_", "asm_common_interrupt", "el1h_64_irq", "el0t_64_irq", "el0_irq", "el1_irq",
+    "asm_sysvec_",
+    "asm_common_interrupt",
+    "el1h_64_irq",
+    "el0t_64_irq",
+    "el0_irq",
+    "el1_irq",
     "asm_exc_nmi",
 ];
 const WAY_OUT: &[&str] = &[
-    "schedule", "preempt_schedule_irq", "exit_to_user_mode_loop", "irqentry_exit_to_user_mode",
-    "arch_do_signal_or_restart", "exit_to_user_mode_prepare", "raw_irqentry_exit_cond_resched",
+    "schedule",
+    "preempt_schedule_irq",
+    "exit_to_user_mode_loop",
+    "irqentry_exit_to_user_mode",
+    "arch_do_signal_or_restart",
+    "exit_to_user_mode_prepare",
+    "raw_irqentry_exit_cond_resched",
 ];
 const YIELD: &[&str] = &["sys_sched_yield", "do_sched_yield"];
 
@@ -34,16 +76,26 @@ pub fn classify(stack: &CallStack, user_mode: bool) -> Activity {
     let in_kernel = |names: &[&str], exact: bool| {
         stack.kernel.iter().any(|frame| {
             names.iter().any(|name| {
-                if exact { frame.symbol == *name } else { frame.symbol.contains(name) }
+                if exact {
+                    frame.symbol == *name
+                } else {
+                    frame.symbol.contains(name)
+                }
             })
         })
     };
     if user_mode || stack.kernel.is_empty() {
-        return if stack.in_spin_loop { Activity::UserSpin } else { Activity::User };
+        return if stack.in_spin_loop {
+            Activity::UserSpin
+        } else {
+            Activity::User
+        };
     }
     // The innermost meaning wins: a lock inside a page fault is a lock.
     let innermost = &stack.kernel[..stack.kernel.len().min(6)];
-    let spins = innermost.iter().any(|frame| SPIN_LOCK.contains(&frame.symbol.as_str()));
+    let spins = innermost
+        .iter()
+        .any(|frame| SPIN_LOCK.contains(&frame.symbol.as_str()));
     if spins {
         return if in_kernel(ADDRESS_SPACE, false) && !in_kernel(&["_raw_spin_lock"], false) {
             Activity::MmapLock
@@ -69,20 +121,47 @@ mod tests {
     use crate::event::Frame;
 
     fn kernel(names: &[&str]) -> CallStack {
-        let frame = |name: &&str| Frame { symbol: (*name).to_owned(), ..Frame::default() };
-        CallStack { kernel: names.iter().map(frame).collect(), ..CallStack::default() }
+        let frame = |name: &&str| Frame {
+            symbol: (*name).to_owned(),
+            ..Frame::default()
+        };
+        CallStack {
+            kernel: names.iter().map(frame).collect(),
+            ..CallStack::default()
+        }
     }
 
     #[test]
     fn the_innermost_meaning_wins() {
-        let fault = ["clear_page_erms", "do_anonymous_page", "handle_mm_fault", "asm_exc_page_fault"];
+        let fault = [
+            "clear_page_erms",
+            "do_anonymous_page",
+            "handle_mm_fault",
+            "asm_exc_page_fault",
+        ];
         assert_eq!(classify(&kernel(&fault), false), Activity::PageFault);
-        let lock = ["native_queued_spin_lock_slowpath", "_raw_spin_lock", "handle_mm_fault", "asm_exc_page_fault"];
+        let lock = [
+            "native_queued_spin_lock_slowpath",
+            "_raw_spin_lock",
+            "handle_mm_fault",
+            "asm_exc_page_fault",
+        ];
         assert_eq!(classify(&kernel(&lock), false), Activity::KernelLock);
-        let mmap = ["rwsem_spin_on_owner", "rwsem_down_write_slowpath", "down_write_killable", "__vm_munmap"];
+        let mmap = [
+            "rwsem_spin_on_owner",
+            "rwsem_down_write_slowpath",
+            "down_write_killable",
+            "__vm_munmap",
+        ];
         assert_eq!(classify(&kernel(&mmap), false), Activity::MmapLock);
-        assert_eq!(classify(&kernel(&["schedule", "__x64_sys_sched_yield"]), false), Activity::UserSpin);
-        assert_eq!(classify(&kernel(&["vfs_read", "ksys_read"]), false), Activity::Kernel);
+        assert_eq!(
+            classify(&kernel(&["schedule", "__x64_sys_sched_yield"]), false),
+            Activity::UserSpin
+        );
+        assert_eq!(
+            classify(&kernel(&["vfs_read", "ksys_read"]), false),
+            Activity::Kernel
+        );
     }
 
     #[test]

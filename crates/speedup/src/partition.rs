@@ -23,7 +23,12 @@ use crate::wait::{FutexUse, Resolved, Wait, classify};
 enum State {
     Running,
     /// In the run queue of its `cpu`; `ending` is the wait that the wake-up ended, if any.
-    Queued { ending: Option<Waiting>, waker: Option<Waker>, from: Option<StackId>, behind: bool },
+    Queued {
+        ending: Option<Waiting>,
+        waker: Option<Waker>,
+        from: Option<StackId>,
+        behind: bool,
+    },
     Waiting(Waiting),
     Gone,
 }
@@ -286,10 +291,21 @@ impl<'a> Partition<'a> {
             stranded_ns: 0.0,
             recent_idle_runnable: 0.0,
             max_stretches: 0,
-            out: RunPartition { from, cpus: occupants.len() as u32, ..RunPartition::default() },
+            out: RunPartition {
+                from,
+                cpus: occupants.len() as u32,
+                ..RunPartition::default()
+            },
         };
         for &(cpu, occupant) in occupants {
-            partition.watched.insert(cpu, Cpu { occupant, since: from, stolen_mark: 0.0 });
+            partition.watched.insert(
+                cpu,
+                Cpu {
+                    occupant,
+                    since: from,
+                    stolen_mark: 0.0,
+                },
+            );
             match occupant {
                 Occupant::Idle => partition.idle += 1,
                 Occupant::Other(_) => partition.others += 1,
@@ -318,11 +334,30 @@ impl<'a> Partition<'a> {
         }
         self.advance(event.ts());
         match *event {
-            Event::Switch { ts, cpu, prev, off, next } => self.switch(ts, cpu, prev, off, next),
-            Event::Wake { ts, tid, waker, from } => self.wake(ts, tid, waker, from),
+            Event::Switch {
+                ts,
+                cpu,
+                prev,
+                off,
+                next,
+            } => self.switch(ts, cpu, prev, off, next),
+            Event::Wake {
+                ts,
+                tid,
+                waker,
+                from,
+            } => self.wake(ts, tid, waker, from),
             Event::Migrate { tid, cpu, .. } => self.migrate(tid, cpu),
-            Event::Fork { ts, child, pid, cpu, .. } => self.fork(ts, child, pid, cpu),
-            Event::KernelSpin { lock, spun, count, .. } => {
+            Event::Fork {
+                ts,
+                child,
+                pid,
+                cpu,
+                ..
+            } => self.fork(ts, child, pid, cpu),
+            Event::KernelSpin {
+                lock, spun, count, ..
+            } => {
                 self.out.spun_ns += spun as f64;
                 let charge = self.out.spun.entry(lock.address).or_default();
                 charge.ns += spun as f64;
@@ -394,7 +429,10 @@ impl<'a> Partition<'a> {
                 Occupant::Other(tid) => {
                     self.others -= 1;
                     let key = ChargeKey {
-                        cause: Cause::Stolen, tid: 0, stack: None, object: u64::from(tid),
+                        cause: Cause::Stolen,
+                        tid: 0,
+                        stack: None,
+                        object: u64::from(tid),
                     };
                     let charge = self.out.off.entry(key).or_default();
                     charge.ns += self.stolen - state.stolen_mark;
@@ -408,7 +446,14 @@ impl<'a> Partition<'a> {
                 Occupant::Other(_) => self.others += 1,
                 Occupant::Workload(_) => {}
             }
-            self.watched.insert(cpu, Cpu { occupant: next, since: ts, stolen_mark: self.stolen });
+            self.watched.insert(
+                cpu,
+                Cpu {
+                    occupant: next,
+                    since: ts,
+                    stolen_mark: self.stolen,
+                },
+            );
         }
         if let Occupant::Other(tid) = prev {
             // It belonged to the workload when it came on.
@@ -439,11 +484,15 @@ impl<'a> Partition<'a> {
         let service = self.integral[Tier::Service as usize];
         let active = self.integral[Tier::Active as usize];
         let now = self.now;
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return;
+        };
         if !thread.hardly_runs(now) {
             return;
         }
-        let State::Waiting(waiting) = &mut thread.state else { return };
+        let State::Waiting(waiting) = &mut thread.state else {
+            return;
+        };
         if waiting.since != since || waiting.tier != Tier::Active {
             return;
         }
@@ -462,7 +511,13 @@ impl<'a> Partition<'a> {
                 Occupant::Idle => 0,
                 Occupant::Workload(tid) | Occupant::Other(tid) => tid,
             };
-            self.out.stretches.push(Stretch { cpu, tid, from, to, cause: None });
+            self.out.stretches.push(Stretch {
+                cpu,
+                tid,
+                from,
+                to,
+                cause: None,
+            });
         }
     }
 
@@ -501,7 +556,9 @@ impl<'a> Partition<'a> {
 
     /// Takes the thread out of whatever it is counted in, charging what it has gathered.
     fn leave(&mut self, tid: Tid) {
-        let Some(thread) = self.threads.get(&tid) else { return };
+        let Some(thread) = self.threads.get(&tid) else {
+            return;
+        };
         match thread.state {
             State::Running => {
                 let ran = self.now.saturating_sub(thread.on_since);
@@ -509,7 +566,12 @@ impl<'a> Partition<'a> {
                 self.out.on_cpu_ns += ran as f64;
                 *self.out.threads.entry(tid).or_default() += ran as f64;
             }
-            State::Queued { ending, waker, from, behind } => {
+            State::Queued {
+                ending,
+                waker,
+                from,
+                behind,
+            } => {
                 let cpu = thread.cpu;
                 if let Some(queue) = self.queues.get_mut(&cpu) {
                     queue.retain(|&queued| queued != tid);
@@ -592,7 +654,10 @@ impl<'a> Partition<'a> {
         } else {
             Tier::Active
         };
-        let is_futex = matches!(wait, Wait::Futex | Wait::For(Cause::LockWait | Cause::Barrier));
+        let is_futex = matches!(
+            wait,
+            Wait::Futex | Wait::For(Cause::LockWait | Cause::Barrier)
+        );
         let (object, value) = match blocked.kernel_lock {
             Some(lock) => (lock.address, 0),
             None if is_futex || wait == Wait::Peer => (blocked.args[0], blocked.args[2] as u32),
@@ -626,9 +691,13 @@ impl<'a> Partition<'a> {
     }
 
     fn wake(&mut self, ts: Ns, tid: Tid, waker: Waker, from: Option<StackId>) {
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return;
+        };
         // Woken before it slept (or running already): no wait ends here.
-        let State::Waiting(waiting) = thread.state else { return };
+        let State::Waiting(waiting) = thread.state else {
+            return;
+        };
         thread.wakes += u64::from(matches!(waker, Waker::Workload(_)));
         let cpu = thread.cpu;
         if waiting.wait == Wait::Futex {
@@ -685,9 +754,16 @@ impl<'a> Partition<'a> {
     }
 
     fn migrate(&mut self, tid: Tid, cpu: CpuId) {
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return;
+        };
         match thread.state {
-            State::Queued { ending, waker, from, behind } => {
+            State::Queued {
+                ending,
+                waker,
+                from,
+                behind,
+            } => {
                 if thread.cpu == cpu {
                     return;
                 }
@@ -713,13 +789,21 @@ impl<'a> Partition<'a> {
 
     /// The CPU became busy or idle: its queue waits behind somebody now, or no longer.
     fn requeue(&mut self, cpu: CpuId, idle: bool) {
-        let Some(queue) = self.queues.get(&cpu) else { return };
-        let flips = queue.iter().copied().filter(|tid| {
-            matches!(self.threads[tid].state, State::Queued { behind, .. } if behind == idle)
-        });
+        let Some(queue) = self.queues.get(&cpu) else {
+            return;
+        };
+        let flips = queue.iter().copied().filter(
+            |tid| matches!(self.threads[tid].state, State::Queued { behind, .. } if behind == idle),
+        );
         let flips: Vec<Tid> = flips.collect();
         for tid in flips {
-            let State::Queued { ending, waker, from, .. } = self.threads[&tid].state else {
+            let State::Queued {
+                ending,
+                waker,
+                from,
+                ..
+            } = self.threads[&tid].state
+            else {
                 continue;
             };
             self.leave_queue_only(tid);
@@ -728,7 +812,9 @@ impl<'a> Partition<'a> {
     }
 
     fn leave_queue_only(&mut self, tid: Tid) {
-        let State::Queued { ending, behind, .. } = self.threads[&tid].state else { return };
+        let State::Queued { ending, behind, .. } = self.threads[&tid].state else {
+            return;
+        };
         let cpu = self.threads[&tid].cpu;
         if let Some(queue) = self.queues.get_mut(&cpu) {
             queue.retain(|&queued| queued != tid);
@@ -748,7 +834,12 @@ impl<'a> Partition<'a> {
         let mark = self.threads[&tid].placement_mark;
         let ns = self.placement - mark;
         if ns > 0.0 {
-            let key = ChargeKey { cause: Cause::Placement, tid, stack: None, object: 0 };
+            let key = ChargeKey {
+                cause: Cause::Placement,
+                tid,
+                stack: None,
+                object: 0,
+            };
             let charge = self.out.off.entry(key).or_default();
             charge.ns += ns;
             charge.count += 1;
@@ -773,7 +864,9 @@ impl<'a> Partition<'a> {
                 None => {}
             }
         }
-        let doing = from.and_then(|id| self.stacks.get(id.0 as usize)).map(|stack| &**stack);
+        let doing = from
+            .and_then(|id| self.stacks.get(id.0 as usize))
+            .map(|stack| &**stack);
         let resolved = waiting.wait.resolve(waker, doing);
         let cause = match resolved {
             Resolved::Cause(cause) => Some(cause),
@@ -781,7 +874,13 @@ impl<'a> Partition<'a> {
         };
         if self.out.stretches.len() < self.max_stretches {
             let (from, to) = (waiting.since, self.now);
-            self.out.stretches.push(Stretch { cpu: None, tid, from, to, cause });
+            self.out.stretches.push(Stretch {
+                cpu: None,
+                tid,
+                from,
+                to,
+                cause,
+            });
         }
         let is_worker = waiting.wait == Wait::IdleWorker;
         let mut ns = ns;
@@ -799,7 +898,12 @@ impl<'a> Partition<'a> {
         }
         if let (true, Some(cause)) = (is_worker, cause) {
             let pid = self.threads.get(&tid).map_or(tid, |thread| thread.pid);
-            *self.workers.entry(pid).or_default().entry(cause).or_default() += ns;
+            *self
+                .workers
+                .entry(pid)
+                .or_default()
+                .entry(cause)
+                .or_default() += ns;
         }
         if is_worker && cause == Some(Cause::Serial) {
             // Not the worker's code is of interest, but what ran meanwhile.
@@ -807,16 +911,28 @@ impl<'a> Partition<'a> {
             return;
         }
         let object = match (cause, waker) {
-            (Some(Cause::Partner | Cause::Io), Some(Waker::Workload(waker) | Waker::Other(waker))) => {
-                u64::from(waker)
-            }
+            (
+                Some(Cause::Partner | Cause::Io),
+                Some(Waker::Workload(waker) | Waker::Other(waker)),
+            ) => u64::from(waker),
             (Some(Cause::Partner | Cause::Io | Cause::Sleep | Cause::Serial), _) => 0,
             _ if is_worker => 0,
             _ => waiting.object,
         };
-        let futex = if resolved == Resolved::Futex { waiting.object } else { 0 };
+        let futex = if resolved == Resolved::Futex {
+            waiting.object
+        } else {
+            0
+        };
         let from = from.filter(|_| is_worker && cause != Some(Cause::Sleep));
-        let mut key = PendingKey { resolved, tid, from, place: waiting.place, object, futex };
+        let mut key = PendingKey {
+            resolved,
+            tid,
+            from,
+            place: waiting.place,
+            object,
+            futex,
+        };
         if self.pending.len() > 200_000 && !self.pending.contains_key(&key) {
             // Bounded: beyond this many keys only the place is kept apart.
             key.object = 0;
@@ -830,22 +946,35 @@ impl<'a> Partition<'a> {
     fn sample(&mut self, sample: &Sample) {
         match sample.by {
             SampledBy::Instructions(count) => {
-                *self.out.instructions.entry((sample.tid, sample.stack)).or_default() += count;
+                *self
+                    .out
+                    .instructions
+                    .entry((sample.tid, sample.stack))
+                    .or_default() += count;
             }
             SampledBy::Time => {
                 self.out.samples += 1;
                 let activity = self.stacks.get(sample.stack.0 as usize).map_or(
-                    if sample.user_mode { Activity::User } else { Activity::Kernel },
+                    if sample.user_mode {
+                        Activity::User
+                    } else {
+                        Activity::Kernel
+                    },
                     |stack| crate::activity::classify(stack, sample.user_mode),
                 );
-                self.out.on.entry((activity, sample.tid, sample.stack)).or_default().count += 1;
+                self.out
+                    .on
+                    .entry((activity, sample.tid, sample.stack))
+                    .or_default()
+                    .count += 1;
                 let running = self.tally.running.max(1) as f64;
                 let key = (sample.tid, sample.stack);
                 if self.serial_rate > 0.0 {
                     *self.serial_weights.entry(key).or_default() += self.serial_rate / running;
                 }
                 if self.placement_rate > 0.0 {
-                    *self.placement_weights.entry(key).or_default() += self.placement_rate / running;
+                    *self.placement_weights.entry(key).or_default() +=
+                        self.placement_rate / running;
                 }
             }
         }
@@ -855,7 +984,12 @@ impl<'a> Partition<'a> {
     fn throttled(&mut self, ns: f64) {
         let moved = ns.min(self.recent_idle_runnable);
         self.recent_idle_runnable = 0.0;
-        let key = ChargeKey { cause: Cause::Stolen, tid: 0, stack: None, object: QUOTA };
+        let key = ChargeKey {
+            cause: Cause::Stolen,
+            tid: 0,
+            stack: None,
+            object: QUOTA,
+        };
         let charge = self.out.off.entry(key).or_default();
         charge.ns += moved;
         charge.count += 1;
@@ -876,7 +1010,12 @@ impl<'a> Partition<'a> {
             let carried = std::mem::take(&mut thread.carried);
             if carried > 0.0 {
                 let key = PendingKey {
-                    resolved: Resolved::AsOthers, tid, from: None, place: 0, object: 0, futex: 0,
+                    resolved: Resolved::AsOthers,
+                    tid,
+                    from: None,
+                    place: 0,
+                    object: 0,
+                    futex: 0,
                 };
                 self.pending.entry(key).or_default().ns += carried;
             }
@@ -920,19 +1059,32 @@ impl<'a> Partition<'a> {
                 }
             }
         }
-        spread(&mut self.out.off, Cause::Serial, self.serial_ns, &self.serial_weights);
+        spread(
+            &mut self.out.off,
+            Cause::Serial,
+            self.serial_ns,
+            &self.serial_weights,
+        );
     }
 
     /// Charges a wait to the stacks that were sampled at its place, or to its waker's.
     fn put_wait(&mut self, key: &PendingKey, cause: Cause, charge: Charge, share: f64) {
-        let at_place = self.places.get(&key.place).map_or(&[][..], |place| &place.stacks);
+        let at_place = self
+            .places
+            .get(&key.place)
+            .map_or(&[][..], |place| &place.stacks);
         let stacks = match &key.from {
             Some(from) => &[(*from, 1.0)][..],
             None => at_place,
         };
         let total: f64 = stacks.iter().map(|(_, time)| time).sum();
         let mut put = |stack: Option<StackId>, share: f64| {
-            let key = ChargeKey { cause, tid: key.tid, stack, object: key.object };
+            let key = ChargeKey {
+                cause,
+                tid: key.tid,
+                stack,
+                object: key.object,
+            };
             let entry = self.out.off.entry(key).or_default();
             entry.ns += charge.ns * share;
             entry.count += charge.count;
@@ -949,12 +1101,22 @@ impl<'a> Partition<'a> {
     fn settle_throttling(&mut self) {
         // Stranded: runnable on an idle CPU without a wake-up under way. What a quota explains has
         // been moved to `stolen` already; the rest is a placement that did not happen.
-        let quota = ChargeKey { cause: Cause::Stolen, tid: 0, stack: None, object: QUOTA };
+        let quota = ChargeKey {
+            cause: Cause::Stolen,
+            tid: 0,
+            stack: None,
+            object: QUOTA,
+        };
         let throttled = self.out.off.get(&quota).map_or(0.0, |charge| charge.ns);
         let from_stranded = throttled.min(self.stranded_ns);
         let left = self.stranded_ns - from_stranded;
         if left > 0.0 {
-            let key = ChargeKey { cause: Cause::Placement, tid: 0, stack: None, object: 0 };
+            let key = ChargeKey {
+                cause: Cause::Placement,
+                tid: 0,
+                stack: None,
+                object: 0,
+            };
             self.out.off.entry(key).or_default().ns += left;
         }
         let over = throttled - from_stranded;
@@ -971,7 +1133,12 @@ impl<'a> Partition<'a> {
         let placed = self.total(Cause::Placement);
         if placed > 0.0 && !self.placement_weights.is_empty() {
             self.out.off.retain(|key, _| key.cause != Cause::Placement);
-            spread(&mut self.out.off, Cause::Placement, placed, &self.placement_weights);
+            spread(
+                &mut self.out.off,
+                Cause::Placement,
+                placed,
+                &self.placement_weights,
+            );
         }
     }
 
@@ -1008,12 +1175,22 @@ fn spread(
     }
     let total: f64 = weights.values().sum();
     if total <= 0.0 {
-        let key = ChargeKey { cause, tid: 0, stack: None, object: 0 };
+        let key = ChargeKey {
+            cause,
+            tid: 0,
+            stack: None,
+            object: 0,
+        };
         into.entry(key).or_default().ns += ns;
         return;
     }
     for (&(tid, stack), weight) in weights {
-        let key = ChargeKey { cause, tid, stack: Some(stack), object: 0 };
+        let key = ChargeKey {
+            cause,
+            tid,
+            stack: Some(stack),
+            object: 0,
+        };
         let charge = into.entry(key).or_default();
         charge.ns += ns * weight / total;
         charge.count += 1;

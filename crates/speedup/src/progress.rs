@@ -48,7 +48,9 @@ const PAIRS_MIN: usize = 6;
 impl Progress {
     /// Takes a sample of `tid`; `period` is the usual distance of two samples.
     pub fn sample(&mut self, tid: Tid, now: Snapshot, period: Ns) {
-        let Some(before) = self.last.insert(tid, now) else { return };
+        let Some(before) = self.last.insert(tid, now) else {
+            return;
+        };
         let dt = now.ts.saturating_sub(before.ts);
         let same = before.function == now.function && before.sp == now.sp && before.cpu == now.cpu;
         // Farther apart, the thread was not running all the time.
@@ -110,7 +112,10 @@ impl Rate {
             return None;
         }
         let mut deviations: Vec<f32> = values.iter().map(|value| (value - median).abs()).collect();
-        Some(Rate { median, deviation: self::median(&mut deviations) / median.abs() })
+        Some(Rate {
+            median,
+            deviation: self::median(&mut deviations) / median.abs(),
+        })
     }
 }
 
@@ -135,7 +140,13 @@ mod tests {
                 *value = noise;
             }
             values[2] = counter;
-            let snapshot = Snapshot { ts: i * 1_000_000, cpu: 0, sp: 64, function, values };
+            let snapshot = Snapshot {
+                ts: i * 1_000_000,
+                cpu: 0,
+                sp: 64,
+                function,
+                values,
+            };
             progress.sample(1, snapshot, 1_000_000);
         }
         progress
@@ -161,8 +172,13 @@ mod tests {
     fn pairs_across_a_preemption_do_not_count() {
         let mut progress = Progress::default();
         for i in 0..20u64 {
-            let snapshot =
-                Snapshot { ts: i * 5_000_000, cpu: 0, sp: 64, function: 1, values: [i as u32; SLOTS] };
+            let snapshot = Snapshot {
+                ts: i * 5_000_000,
+                cpu: 0,
+                sp: 64,
+                function: 1,
+                values: [i as u32; SLOTS],
+            };
             progress.sample(1, snapshot, 1_000_000);
         }
         assert_eq!(progress.functions().count(), 0);

@@ -66,7 +66,7 @@ mod x86_64;
 pub use detector::{Place, SpinDetector};
 
 use body::Body;
-use callee::Callee;
+use callee::{CALLS_MAX, Callee};
 use graph::{Graph, Loop};
 use insn::{Effect, Flow, Relax};
 
@@ -170,8 +170,12 @@ fn body(
         _ => None,
     };
     let mut effects: Vec<Effect> = members.iter().map(|&member| graph.effect(member)).collect();
-    // If the loop works anyway, the callees need not be looked at.
-    let works = effects.iter().any(Effect::works);
+    // If the loop works anyway, or calls a lot, the callees need not be looked at.
+    let called = members
+        .iter()
+        .filter(|member| calls(**member).is_some())
+        .count();
+    let works = called > CALLS_MAX || effects.iter().any(Effect::works);
     for (effect, &member) in effects.iter_mut().zip(members) {
         if let Some(target) = calls(member) {
             *effect = target

@@ -65,19 +65,32 @@ impl Measured {
         }
         // What the hypervisor took from busy CPUs is not the program's; it falls on who was running.
         let busy = run.on_cpu_ns + run.other_ns;
-        let of_workload = if busy > 0.0 { steal_ns * run.on_cpu_ns / busy } else { 0.0 };
+        let of_workload = if busy > 0.0 {
+            steal_ns * run.on_cpu_ns / busy
+        } else {
+            0.0
+        };
         measured.steal_ns = of_workload.min(run.on_cpu_ns);
-        let keep = if run.on_cpu_ns > 0.0 { 1.0 - measured.steal_ns / run.on_cpu_ns } else { 1.0 };
+        let keep = if run.on_cpu_ns > 0.0 {
+            1.0 - measured.steal_ns / run.on_cpu_ns
+        } else {
+            1.0
+        };
         let mut spin_instructions = 0.0;
         for (&(activity, _, stack), charge) in &run.on {
             *measured.on_ns.entry(activity).or_default() += charge.ns * keep;
             if activity == Activity::User {
-                *measured.user_ns.entry(function_of(stacks, stack.0)).or_default() +=
-                    charge.ns * keep;
+                *measured
+                    .user_ns
+                    .entry(function_of(stacks, stack.0))
+                    .or_default() += charge.ns * keep;
             }
         }
         for (&(_, stack), &count) in &run.instructions {
-            if stacks.get(stack.0 as usize).is_some_and(|stack| stack.in_spin_loop) {
+            if stacks
+                .get(stack.0 as usize)
+                .is_some_and(|stack| stack.in_spin_loop)
+            {
                 spin_instructions += count as f64;
             }
         }
@@ -85,7 +98,9 @@ impl Measured {
         // Tracepoints time spin locks exactly; samples may be blind while interrupts are off, and
         // then see that time where interrupts come back on, in other kernel code.
         let sampled = measured.on(Activity::KernelLock) + measured.on(Activity::MmapLock);
-        let unseen = (run.spun_ns - sampled).max(0.0).min(measured.on(Activity::Kernel));
+        let unseen = (run.spun_ns - sampled)
+            .max(0.0)
+            .min(measured.on(Activity::Kernel));
         if unseen > 0.0 {
             *measured.on_ns.entry(Activity::KernelLock).or_default() += unseen;
             *measured.on_ns.entry(Activity::Kernel).or_default() -= unseen;
@@ -105,7 +120,10 @@ impl Measured {
     /// The mean of several runs.
     pub fn mean(runs: &[Measured]) -> Measured {
         let n = runs.len().max(1) as f64;
-        let mut mean = Measured { work: 0.0, ..Measured::default() };
+        let mut mean = Measured {
+            work: 0.0,
+            ..Measured::default()
+        };
         for run in runs {
             mean.capacity_ns += run.capacity_ns / n;
             mean.steal_ns += run.steal_ns / n;
@@ -122,7 +140,9 @@ impl Measured {
             mean.progress.merge(&run.progress);
         }
         let counted: Option<Vec<f64>> = runs.iter().map(|run| run.instructions).collect();
-        mean.instructions = counted.filter(|all| !all.is_empty()).map(|all| all.iter().sum::<f64>() / n);
+        mean.instructions = counted
+            .filter(|all| !all.is_empty())
+            .map(|all| all.iter().sum::<f64>() / n);
         mean
     }
 }
@@ -196,7 +216,10 @@ pub fn user_growth(run: &Measured, base: &Measured, scale: f64) -> UserGrowth {
         growth.functions.insert(function, (extra, slow));
     }
     for (&function, &ns) in &base.user_ns {
-        growth.functions.entry(function).or_insert((-ns * scale, 0.0));
+        growth
+            .functions
+            .entry(function)
+            .or_insert((-ns * scale, 0.0));
     }
     let grown = here - there;
     let (mut extra, mut slow) = match (run.instructions, base.instructions) {
@@ -211,7 +234,8 @@ pub fn user_growth(run: &Measured, base: &Measured, scale: f64) -> UserGrowth {
             if told > 0.0 {
                 growth.told_by = ToldBy::Progress;
             }
-            let sum = |pick: fn(&(f64, f64)) -> f64| growth.functions.values().map(pick).sum::<f64>();
+            let sum =
+                |pick: fn(&(f64, f64)) -> f64| growth.functions.values().map(pick).sum::<f64>();
             (sum(|pair| pair.0), sum(|pair| pair.1))
         }
     };
@@ -237,8 +261,16 @@ pub fn speedup_stack(run: &Measured, base: Option<&Measured>) -> (Stack, UserGro
         Some(base) => (run.on(activity) - base.on(activity) * scale).max(0.0),
         None => 0.0,
     };
-    let scale = base.map_or(1.0, |base| if base.work > 0.0 { run.work / base.work } else { 1.0 });
-    let growth = base.map(|base| user_growth(run, base, scale)).unwrap_or_default();
+    let scale = base.map_or(1.0, |base| {
+        if base.work > 0.0 {
+            run.work / base.work
+        } else {
+            1.0
+        }
+    });
+    let growth = base
+        .map(|base| user_growth(run, base, scale))
+        .unwrap_or_default();
     let fault = beyond(Activity::PageFault, scale);
     let kernel = beyond(Activity::Kernel, scale);
     let work = (run.on(Activity::User) - growth.extra_ns - growth.slow_ns)
@@ -277,5 +309,8 @@ pub fn speedup_stack(run: &Measured, base: Option<&Measured>) -> (Stack, UserGro
 
 /// CPU time by thread, for choosing names.
 pub fn busiest(threads: &FxHashMap<Tid, f64>) -> Option<Tid> {
-    threads.iter().max_by(|a, b| a.1.total_cmp(b.1)).map(|(&tid, _)| tid)
+    threads
+        .iter()
+        .max_by(|a, b| a.1.total_cmp(b.1))
+        .map(|(&tid, _)| tid)
 }

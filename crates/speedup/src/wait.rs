@@ -40,7 +40,13 @@ fn call(number: u32) -> Call {
     let is = |list: &[libc::c_long]| list.contains(&libc::c_long::from(number));
     use libc as l;
     #[cfg(target_arch = "x86_64")]
-    if is(&[l::SYS_poll, l::SYS_select, l::SYS_epoll_wait, l::SYS_pause, l::SYS_accept]) {
+    if is(&[
+        l::SYS_poll,
+        l::SYS_select,
+        l::SYS_epoll_wait,
+        l::SYS_pause,
+        l::SYS_accept,
+    ]) {
         return Call::Peer;
     }
     #[cfg(target_arch = "x86_64")]
@@ -48,31 +54,90 @@ fn call(number: u32) -> Call {
         return Call::Child;
     }
     #[cfg(target_arch = "x86_64")]
-    if is(&[l::SYS_open, l::SYS_unlink, l::SYS_rename, l::SYS_mkdir, l::SYS_rmdir, l::SYS_stat]) {
+    if is(&[
+        l::SYS_open,
+        l::SYS_unlink,
+        l::SYS_rename,
+        l::SYS_mkdir,
+        l::SYS_rmdir,
+        l::SYS_stat,
+    ]) {
         return Call::Storage;
     }
-    if is(&[l::SYS_futex, l::SYS_futex_waitv, 455 /* futex_wait, 6.7 */]) {
+    if is(&[
+        l::SYS_futex,
+        l::SYS_futex_waitv,
+        455, /* futex_wait, 6.7 */
+    ]) {
         Call::Futex
     } else if is(&[l::SYS_nanosleep, l::SYS_clock_nanosleep]) {
         Call::Timer
     } else if is(&[l::SYS_wait4, l::SYS_waitid, l::SYS_clone, l::SYS_clone3]) {
         Call::Child
     } else if is(&[
-        l::SYS_read, l::SYS_readv, l::SYS_write, l::SYS_writev, l::SYS_ppoll, l::SYS_pselect6,
-        l::SYS_epoll_pwait, l::SYS_epoll_pwait2, l::SYS_recvfrom, l::SYS_recvmsg, l::SYS_recvmmsg,
-        l::SYS_sendto, l::SYS_sendmsg, l::SYS_sendmmsg, l::SYS_accept4, l::SYS_connect,
-        l::SYS_splice, l::SYS_tee, l::SYS_vmsplice, l::SYS_sendfile, l::SYS_io_uring_enter,
-        l::SYS_io_getevents, l::SYS_rt_sigtimedwait, l::SYS_rt_sigsuspend, l::SYS_msgrcv,
-        l::SYS_msgsnd, l::SYS_mq_timedreceive, l::SYS_mq_timedsend, l::SYS_close, l::SYS_ioctl,
+        l::SYS_read,
+        l::SYS_readv,
+        l::SYS_write,
+        l::SYS_writev,
+        l::SYS_ppoll,
+        l::SYS_pselect6,
+        l::SYS_epoll_pwait,
+        l::SYS_epoll_pwait2,
+        l::SYS_recvfrom,
+        l::SYS_recvmsg,
+        l::SYS_recvmmsg,
+        l::SYS_sendto,
+        l::SYS_sendmsg,
+        l::SYS_sendmmsg,
+        l::SYS_accept4,
+        l::SYS_connect,
+        l::SYS_splice,
+        l::SYS_tee,
+        l::SYS_vmsplice,
+        l::SYS_sendfile,
+        l::SYS_io_uring_enter,
+        l::SYS_io_getevents,
+        l::SYS_rt_sigtimedwait,
+        l::SYS_rt_sigsuspend,
+        l::SYS_msgrcv,
+        l::SYS_msgsnd,
+        l::SYS_mq_timedreceive,
+        l::SYS_mq_timedsend,
+        l::SYS_close,
+        l::SYS_ioctl,
     ]) {
         Call::Peer
     } else if is(&[
-        l::SYS_fsync, l::SYS_fdatasync, l::SYS_sync, l::SYS_syncfs, l::SYS_sync_file_range,
-        l::SYS_msync, l::SYS_pread64, l::SYS_pwrite64, l::SYS_preadv, l::SYS_pwritev,
-        l::SYS_preadv2, l::SYS_pwritev2, l::SYS_openat, l::SYS_unlinkat, l::SYS_renameat2,
-        l::SYS_mkdirat, l::SYS_getdents64, l::SYS_newfstatat, l::SYS_statx, l::SYS_ftruncate,
-        l::SYS_fallocate, l::SYS_copy_file_range, l::SYS_execve, l::SYS_execveat, l::SYS_readahead,
-        l::SYS_fadvise64, l::SYS_mount, l::SYS_umount2, l::SYS_linkat, l::SYS_symlinkat,
+        l::SYS_fsync,
+        l::SYS_fdatasync,
+        l::SYS_sync,
+        l::SYS_syncfs,
+        l::SYS_sync_file_range,
+        l::SYS_msync,
+        l::SYS_pread64,
+        l::SYS_pwrite64,
+        l::SYS_preadv,
+        l::SYS_pwritev,
+        l::SYS_preadv2,
+        l::SYS_pwritev2,
+        l::SYS_openat,
+        l::SYS_unlinkat,
+        l::SYS_renameat2,
+        l::SYS_mkdirat,
+        l::SYS_getdents64,
+        l::SYS_newfstatat,
+        l::SYS_statx,
+        l::SYS_ftruncate,
+        l::SYS_fallocate,
+        l::SYS_copy_file_range,
+        l::SYS_execve,
+        l::SYS_execveat,
+        l::SYS_readahead,
+        l::SYS_fadvise64,
+        l::SYS_mount,
+        l::SYS_umount2,
+        l::SYS_linkat,
+        l::SYS_symlinkat,
     ]) {
         Call::Storage
     } else if is(&[l::SYS_flock, l::SYS_fcntl]) {
@@ -87,7 +152,11 @@ fn call(number: u32) -> Call {
 /// What is known when a thread goes to sleep. The rules in their order: see `DESIGN.md`.
 pub fn classify(blocked: &Blocked, stack: Option<&CallStack>) -> Wait {
     if let Some(lock) = blocked.kernel_lock {
-        return Wait::For(if lock.is_mmap_lock { Cause::MmapLock } else { Cause::KernelLock });
+        return Wait::For(if lock.is_mmap_lock {
+            Cause::MmapLock
+        } else {
+            Cause::KernelLock
+        });
     }
     if blocked.in_iowait {
         return Wait::For(Cause::Io);
@@ -95,7 +164,11 @@ pub fn classify(blocked: &Blocked, stack: Option<&CallStack>) -> Wait {
     let by_name = stack.and_then(|stack| by_name(&stack.user));
     let Some(number) = blocked.syscall else {
         // A page fault that sleeps without a contended lock reads its page.
-        return if blocked.uninterruptible { Wait::For(Cause::Io) } else { Wait::Unknown };
+        return if blocked.uninterruptible {
+            Wait::For(Cause::Io)
+        } else {
+            Wait::Unknown
+        };
     };
     match call(number) {
         Call::Futex => by_name.unwrap_or(Wait::Futex),
@@ -185,7 +258,11 @@ impl FutexUse {
         if self.woken_together * 2 > self.waits && by_waiters {
             Cause::Barrier
         } else if !self.values_differ && self.first_value <= 3 {
-            if by_waiters || self.waits > 2 { Cause::LockWait } else { Cause::Partner }
+            if by_waiters || self.waits > 2 {
+                Cause::LockWait
+            } else {
+                Cause::Partner
+            }
         } else if self.values_differ && by_waiters {
             Cause::Barrier
         } else {
@@ -195,39 +272,122 @@ impl FutexUse {
 }
 
 const BARRIER: &[&str] = &[
-    "pthread_barrier_wait", "Barrier::wait", "GOMP_barrier", "gomp_team_barrier", "gomp_barrier_wait",
-    "__kmpc_barrier", "__kmp_barrier", "__kmp_join_barrier", "std::barrier", "__tree_barrier",
-    "std::latch", "MPI_Barrier", "arrive_and_wait", "GOMP_loop_end", "GOMP_sections_end",
-    "GOMP_parallel", "std::__detail::__barrier",
+    "pthread_barrier_wait",
+    "Barrier::wait",
+    "GOMP_barrier",
+    "gomp_team_barrier",
+    "gomp_barrier_wait",
+    "__kmpc_barrier",
+    "__kmp_barrier",
+    "__kmp_join_barrier",
+    "std::barrier",
+    "__tree_barrier",
+    "std::latch",
+    "MPI_Barrier",
+    "arrive_and_wait",
+    "GOMP_loop_end",
+    "GOMP_sections_end",
+    "GOMP_parallel",
+    "std::__detail::__barrier",
 ];
 const JOIN: &[&str] = &[
-    "pthread_join", "pthread_clockjoin", "pthread_timedjoin", "pthread_tryjoin", "std::thread::join",
-    "JoinHandle", "thrd_join",
+    "pthread_join",
+    "pthread_clockjoin",
+    "pthread_timedjoin",
+    "pthread_tryjoin",
+    "std::thread::join",
+    "JoinHandle",
+    "thrd_join",
 ];
 const IDLE_WORKER: &[&str] = &[
-    "runtime.findRunnable", "runtime.stopm", "runtime.mPark", "runtime.schedule", "runtime.gcstopm",
-    "runtime.startlockedm", "runtime.stoplockedm",
-    "rayon_core::sleep", "rayon_core::registry::WorkerThread::wait_until", "rayon_core::latch",
-    "tokio::runtime::scheduler::multi_thread::park", "tokio::runtime::blocking::pool",
-    "tokio::runtime::park", "gomp_thread_start", "__kmp_fork_barrier", "__kmp_launch_worker",
-    "tbb::detail::r1::", "ForkJoinPool", "async_executor", "smol::", "GOMP_taskwait",
+    "runtime.findRunnable",
+    "runtime.stopm",
+    "runtime.mPark",
+    "runtime.schedule",
+    "runtime.gcstopm",
+    "runtime.startlockedm",
+    "runtime.stoplockedm",
+    "rayon_core::sleep",
+    "rayon_core::registry::WorkerThread::wait_until",
+    "rayon_core::latch",
+    "tokio::runtime::scheduler::multi_thread::park",
+    "tokio::runtime::blocking::pool",
+    "tokio::runtime::park",
+    "gomp_thread_start",
+    "__kmp_fork_barrier",
+    "__kmp_launch_worker",
+    "tbb::detail::r1::",
+    "ForkJoinPool",
+    "async_executor",
+    "smol::",
+    "GOMP_taskwait",
 ];
-const SERVICE: &[&str] = &["runtime.sysmon", "runtime.templateThread", "runtime.forcegchelper"];
+const SERVICE: &[&str] = &[
+    "runtime.sysmon",
+    "runtime.templateThread",
+    "runtime.forcegchelper",
+];
 const LOCK: &[&str] = &[
-    "pthread_mutex_", "__lll_lock_wait", "lll_mutex_lock", "pthread_rwlock_", "sem_wait", "sem_timedwait",
-    "sem_clockwait", "new_sem_wait", "mutex::futex::Mutex", "rwlock::futex::RwLock", "RawMutex::lock_slow",
-    "RawRwLock::lock", "raw_rwlock", "futex::Mutex::lock_contended", "lock_contended", "read_contended",
-    "write_contended", "sync.(*Mutex)", "sync.(*RWMutex)", "runtime.lock2", "runtime_SemacquireMutex",
-    "std::mutex::lock", "std::shared_mutex", "std::__atomic_semaphore", "std::counting_semaphore",
-    "__semaphore_impl", "ObjectMonitor::enter", "absl::Mutex", "absl::lts", "GOMP_critical",
-    "gomp_mutex_lock", "omp_set_lock", "__kmp_acquire", "ReentrantLock", "mtx_lock", "_int_malloc",
-    "ReentrantReadWriteLock", "std::sys::sync::once", "pthread_once", "__cxa_guard_acquire",
+    "pthread_mutex_",
+    "__lll_lock_wait",
+    "lll_mutex_lock",
+    "pthread_rwlock_",
+    "sem_wait",
+    "sem_timedwait",
+    "sem_clockwait",
+    "new_sem_wait",
+    "mutex::futex::Mutex",
+    "rwlock::futex::RwLock",
+    "RawMutex::lock_slow",
+    "RawRwLock::lock",
+    "raw_rwlock",
+    "futex::Mutex::lock_contended",
+    "lock_contended",
+    "read_contended",
+    "write_contended",
+    "sync.(*Mutex)",
+    "sync.(*RWMutex)",
+    "runtime.lock2",
+    "runtime_SemacquireMutex",
+    "std::mutex::lock",
+    "std::shared_mutex",
+    "std::__atomic_semaphore",
+    "std::counting_semaphore",
+    "__semaphore_impl",
+    "ObjectMonitor::enter",
+    "absl::Mutex",
+    "absl::lts",
+    "GOMP_critical",
+    "gomp_mutex_lock",
+    "omp_set_lock",
+    "__kmp_acquire",
+    "ReentrantLock",
+    "mtx_lock",
+    "_int_malloc",
+    "ReentrantReadWriteLock",
+    "std::sys::sync::once",
+    "pthread_once",
+    "__cxa_guard_acquire",
 ];
 const PARTNER: &[&str] = &[
-    "pthread_cond_", "__pthread_cond_wait", "condvar::futex::Condvar", "Condvar::wait", "std::thread::park",
-    "Parker::park", "thread_parking", "std::sync::mpmc", "std::sync::mpsc", "crossbeam_channel",
-    "std::condition_variable", "__atomic_wait", "std::atomic", "cnd_wait", "WaitOnAddress",
-    "PlatformEvent::park", "ObjectMonitor::wait", "__cond_wait",
+    "pthread_cond_",
+    "__pthread_cond_wait",
+    "condvar::futex::Condvar",
+    "Condvar::wait",
+    "std::thread::park",
+    "Parker::park",
+    "thread_parking",
+    "std::sync::mpmc",
+    "std::sync::mpsc",
+    "crossbeam_channel",
+    "std::condition_variable",
+    "__atomic_wait",
+    "std::atomic",
+    "cnd_wait",
+    "WaitOnAddress",
+    "PlatformEvent::park",
+    "ObjectMonitor::wait",
+    "__cond_wait",
 ];
 
 /// Frames that belong to a runtime or library rather than to the program: scanning for names
@@ -235,19 +395,64 @@ const PARTNER: &[&str] = &[
 pub fn is_runtime(frame: &Frame) -> bool {
     let file = frame.module.rsplit('/').next().unwrap_or("");
     const MODULES: &[&str] = &[
-        "libc.so", "libc-", "libpthread", "libstdc++", "libc++", "libgomp", "libomp", "libiomp",
-        "libtbb", "libamdahl_preload", "ld-linux", "libjvm", "librt", "[vdso]", "libgcc", "ld-musl",
+        "libc.so",
+        "libc-",
+        "libpthread",
+        "libstdc++",
+        "libc++",
+        "libgomp",
+        "libomp",
+        "libiomp",
+        "libtbb",
+        "libamdahl_preload",
+        "ld-linux",
+        "libjvm",
+        "librt",
+        "[vdso]",
+        "libgcc",
+        "ld-musl",
     ];
     if MODULES.iter().any(|module| file.starts_with(module)) {
         return true;
     }
     let symbol = frame.symbol.trim_start_matches('<');
     const PREFIXES: &[&str] = &[
-        "runtime.", "sync.", "internal/", "std::", "core::", "alloc::", "parking_lot", "rayon_core::",
-        "tokio::", "crossbeam", "syscall", "__pthread", "pthread_", "__lll", "sem_", "__futex", "futex",
-        "__new_sem", "__GI_", "__cxa", "GOMP_", "gomp_", "__kmp", "lll_", "mio::", "__syscall", "libc::",
-        "___pthread", "__gthread", "__internal_", "time.Sleep", "__atomic_", "void std::",
-        "__", "&core", "&std",
+        "runtime.",
+        "sync.",
+        "internal/",
+        "std::",
+        "core::",
+        "alloc::",
+        "parking_lot",
+        "rayon_core::",
+        "tokio::",
+        "crossbeam",
+        "syscall",
+        "__pthread",
+        "pthread_",
+        "__lll",
+        "sem_",
+        "__futex",
+        "futex",
+        "__new_sem",
+        "__GI_",
+        "__cxa",
+        "GOMP_",
+        "gomp_",
+        "__kmp",
+        "lll_",
+        "mio::",
+        "__syscall",
+        "libc::",
+        "___pthread",
+        "__gthread",
+        "__internal_",
+        "time.Sleep",
+        "__atomic_",
+        "void std::",
+        "__",
+        "&core",
+        "&std",
     ];
     PREFIXES.iter().any(|prefix| symbol.starts_with(prefix))
 }
@@ -281,16 +486,48 @@ fn by_name(user: &[Frame]) -> Option<Wait> {
 
 /// What a waker did that gave an idle worker something to do again.
 fn released_by(user: &[Frame]) -> Option<Cause> {
-    const BEGIN: &[&str] = &["runtime.newproc", "GOMP_parallel", "rayon_core::registry", "runtime.gcStart",
-        "runtime.gcBgMark", "runtime.gcController"];
-    const TIMER: &[&str] = &["runtime.goroutineReady", "time.goFunc", "time.sendTime", "runtime.(*timer",
-        "runtime.runtimer", "runtime.checkTimers"];
-    const UNLOCK: &[&str] = &["sync.(*Mutex)", "sync.(*RWMutex)", "runtime.semrelease", "pthread_mutex_unlock",
-        "sem_post", "Mutex::unlock", "unlock_slow", "internal/sync.(*Mutex)"];
-    const HAND_OVER: &[&str] = &["runtime.chansend", "runtime.chanrecv", "runtime.closechan", "runtime.selectgo",
-        "sync.(*Cond)", "runtime.send", "runtime.recv"];
-    const IO: &[&str] = &["runtime.exitsyscall", "runtime.entersyscall", "runtime.handoffp", "runtime.netpoll",
-        "runtime.injectglist"];
+    const BEGIN: &[&str] = &[
+        "runtime.newproc",
+        "GOMP_parallel",
+        "rayon_core::registry",
+        "runtime.gcStart",
+        "runtime.gcBgMark",
+        "runtime.gcController",
+    ];
+    const TIMER: &[&str] = &[
+        "runtime.goroutineReady",
+        "time.goFunc",
+        "time.sendTime",
+        "runtime.(*timer",
+        "runtime.runtimer",
+        "runtime.checkTimers",
+    ];
+    const UNLOCK: &[&str] = &[
+        "sync.(*Mutex)",
+        "sync.(*RWMutex)",
+        "runtime.semrelease",
+        "pthread_mutex_unlock",
+        "sem_post",
+        "Mutex::unlock",
+        "unlock_slow",
+        "internal/sync.(*Mutex)",
+    ];
+    const HAND_OVER: &[&str] = &[
+        "runtime.chansend",
+        "runtime.chanrecv",
+        "runtime.closechan",
+        "runtime.selectgo",
+        "sync.(*Cond)",
+        "runtime.send",
+        "runtime.recv",
+    ];
+    const IO: &[&str] = &[
+        "runtime.exitsyscall",
+        "runtime.entersyscall",
+        "runtime.handoffp",
+        "runtime.netpoll",
+        "runtime.injectglist",
+    ];
     let frames = &user[..user.len().min(24)];
     let any = |names: &[&str]| frames.iter().any(|frame| has(frame, names));
     // A wait group releases a semaphore, as mutexes do.
@@ -321,54 +558,142 @@ mod tests {
             module: (*module).to_owned(),
             ..Frame::default()
         };
-        CallStack { user: names.iter().map(frame).collect(), ..CallStack::default() }
+        CallStack {
+            user: names.iter().map(frame).collect(),
+            ..CallStack::default()
+        }
     }
 
     fn futex() -> Blocked {
-        Blocked { syscall: Some(libc::SYS_futex as u32), ..Blocked::default() }
+        Blocked {
+            syscall: Some(libc::SYS_futex as u32),
+            ..Blocked::default()
+        }
     }
 
     #[test]
     fn names_decide_futexes() {
         let libc = "/lib/x86_64-linux-gnu/libc.so.6";
         for (names, expected) in [
-            (vec![("__lll_lock_wait", libc), ("pthread_mutex_lock", libc), ("f", "/a")], Wait::For(Cause::LockWait)),
-            (vec![("__futex_abstimed_wait_common", libc), ("pthread_cond_wait", libc), ("f", "/a")], Wait::Peer),
-            (vec![("futex_wait", libc), ("pthread_barrier_wait", libc), ("f", "/a")], Wait::For(Cause::Barrier)),
-            (vec![("__pthread_clockjoin_ex", libc), ("main", "/a")], Wait::For(Cause::Serial)),
-            (vec![("syscall", libc), ("std::sys::sync::condvar::futex::Condvar::wait", "/a"),
-                  ("std::sync::barrier::Barrier::wait", "/a"), ("f", "/a")], Wait::For(Cause::Barrier)),
-            (vec![("syscall", libc), ("my_lock", "/a"), ("pthread_barrier_wait", libc)], Wait::Futex),
+            (
+                vec![
+                    ("__lll_lock_wait", libc),
+                    ("pthread_mutex_lock", libc),
+                    ("f", "/a"),
+                ],
+                Wait::For(Cause::LockWait),
+            ),
+            (
+                vec![
+                    ("__futex_abstimed_wait_common", libc),
+                    ("pthread_cond_wait", libc),
+                    ("f", "/a"),
+                ],
+                Wait::Peer,
+            ),
+            (
+                vec![
+                    ("futex_wait", libc),
+                    ("pthread_barrier_wait", libc),
+                    ("f", "/a"),
+                ],
+                Wait::For(Cause::Barrier),
+            ),
+            (
+                vec![("__pthread_clockjoin_ex", libc), ("main", "/a")],
+                Wait::For(Cause::Serial),
+            ),
+            (
+                vec![
+                    ("syscall", libc),
+                    ("std::sys::sync::condvar::futex::Condvar::wait", "/a"),
+                    ("std::sync::barrier::Barrier::wait", "/a"),
+                    ("f", "/a"),
+                ],
+                Wait::For(Cause::Barrier),
+            ),
+            (
+                vec![
+                    ("syscall", libc),
+                    ("my_lock", "/a"),
+                    ("pthread_barrier_wait", libc),
+                ],
+                Wait::Futex,
+            ),
         ] {
-            assert_eq!(classify(&futex(), Some(&stack(&names))), expected, "{names:?}");
+            assert_eq!(
+                classify(&futex(), Some(&stack(&names))),
+                expected,
+                "{names:?}"
+            );
         }
     }
 
     #[test]
     fn the_waker_decides_peers() {
-        assert_eq!(Wait::Peer.resolve(Some(Waker::Workload(1)), None), Resolved::Cause(Cause::Partner));
-        assert_eq!(Wait::Peer.resolve(Some(Waker::Timer), None), Resolved::Cause(Cause::Sleep));
-        assert_eq!(Wait::Peer.resolve(Some(Waker::Interrupt), None), Resolved::Cause(Cause::Io));
+        assert_eq!(
+            Wait::Peer.resolve(Some(Waker::Workload(1)), None),
+            Resolved::Cause(Cause::Partner)
+        );
+        assert_eq!(
+            Wait::Peer.resolve(Some(Waker::Timer), None),
+            Resolved::Cause(Cause::Sleep)
+        );
+        assert_eq!(
+            Wait::Peer.resolve(Some(Waker::Interrupt), None),
+            Resolved::Cause(Cause::Io)
+        );
     }
 
     #[test]
     fn an_idle_go_thread_waits_for_what_its_waker_released() {
-        let unlock = stack(&[("runtime.futexwakeup", "/a"), ("runtime.ready", "/a"),
-            ("runtime.readyWithTime", "/a"), ("runtime.semrelease1", "/a"), ("sync.(*Mutex).unlockSlow", "/a")]);
-        let send = stack(&[("runtime.futexwakeup", "/a"), ("runtime.ready", "/a"), ("runtime.chansend", "/a")]);
+        let unlock = stack(&[
+            ("runtime.futexwakeup", "/a"),
+            ("runtime.ready", "/a"),
+            ("runtime.readyWithTime", "/a"),
+            ("runtime.semrelease1", "/a"),
+            ("sync.(*Mutex).unlockSlow", "/a"),
+        ]);
+        let send = stack(&[
+            ("runtime.futexwakeup", "/a"),
+            ("runtime.ready", "/a"),
+            ("runtime.chansend", "/a"),
+        ]);
         let waker = Some(Waker::Workload(7));
-        assert_eq!(Wait::IdleWorker.resolve(waker, Some(&unlock)), Resolved::Cause(Cause::LockWait));
-        assert_eq!(Wait::IdleWorker.resolve(waker, Some(&send)), Resolved::Cause(Cause::Partner));
+        assert_eq!(
+            Wait::IdleWorker.resolve(waker, Some(&unlock)),
+            Resolved::Cause(Cause::LockWait)
+        );
+        assert_eq!(
+            Wait::IdleWorker.resolve(waker, Some(&send)),
+            Resolved::Cause(Cause::Partner)
+        );
         assert_eq!(Wait::IdleWorker.resolve(waker, None), Resolved::AsOthers);
     }
 
     #[test]
     fn unnamed_futexes_are_told_by_their_use() {
-        let lock = FutexUse { first_value: 2, waits: 100, woken_by_waiters: 90, ..FutexUse::default() };
+        let lock = FutexUse {
+            first_value: 2,
+            waits: 100,
+            woken_by_waiters: 90,
+            ..FutexUse::default()
+        };
         assert_eq!(lock.cause(), Cause::LockWait);
-        let barrier = FutexUse { first_value: 0, values_differ: true, waits: 100, woken_by_waiters: 80, ..lock };
+        let barrier = FutexUse {
+            first_value: 0,
+            values_differ: true,
+            waits: 100,
+            woken_by_waiters: 80,
+            ..lock
+        };
         assert_eq!(barrier.cause(), Cause::Barrier);
-        let condition = FutexUse { values_differ: true, waits: 100, woken_by_waiters: 0, ..lock };
+        let condition = FutexUse {
+            values_differ: true,
+            waits: 100,
+            woken_by_waiters: 0,
+            ..lock
+        };
         assert_eq!(condition.cause(), Cause::Partner);
     }
 }

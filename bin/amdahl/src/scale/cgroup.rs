@@ -17,15 +17,20 @@ const PREFIX: &str = "amdahl-";
 
 fn mounts() -> Vec<(PathBuf, &'static str)> {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let fields = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let fields = table
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>());
     fields
         .filter_map(|fields| match fields[..] {
             [_, at, "cgroup", options, ..] if options.split(',').any(|o| o == "cpuset") => {
                 Some((PathBuf::from(at), "v1"))
             }
             [_, at, "cgroup2", ..] => {
-                let on = std::fs::read_to_string(Path::new(at).join("cgroup.subtree_control")).ok()?;
-                on.split_whitespace().any(|c| c == "cpuset").then(|| (PathBuf::from(at), "v2"))
+                let on =
+                    std::fs::read_to_string(Path::new(at).join("cgroup.subtree_control")).ok()?;
+                on.split_whitespace()
+                    .any(|c| c == "cpuset")
+                    .then(|| (PathBuf::from(at), "v2"))
             }
             _ => None,
         })
@@ -34,7 +39,12 @@ fn mounts() -> Vec<(PathBuf, &'static str)> {
 
 fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()
+    stat.rsplit(')')
+        .next()?
+        .split_whitespace()
+        .nth(19)?
+        .parse()
+        .ok()
 }
 
 impl Group {
@@ -107,7 +117,9 @@ pub fn clean_up_after_the_killed() -> usize {
                 continue;
             };
             let mut parts = rest.split('-').map(str::parse::<u64>);
-            let (Some(Ok(pid)), Some(Ok(started))) = (parts.next(), parts.next()) else { continue };
+            let (Some(Ok(pid)), Some(Ok(started))) = (parts.next(), parts.next()) else {
+                continue;
+            };
             let alive = start_time(pid as u32) == Some(started);
             if !alive && remove(&entry.path()).is_ok() {
                 removed += 1;

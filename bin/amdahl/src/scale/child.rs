@@ -88,17 +88,19 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 fn tail(fd: OwnedFd) -> io::Result<JoinHandle<Vec<u8>>> {
-    std::thread::Builder::new().name("amdahl-tail".into()).spawn(move || {
-        let mut file = std::fs::File::from(fd);
-        let (mut kept, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
-        while let Ok(len @ 1..) = file.read(&mut buffer) {
-            kept.extend_from_slice(&buffer[..len]);
-            if kept.len() > 2 * TAIL_BYTES {
-                kept.drain(..kept.len() - TAIL_BYTES);
+    std::thread::Builder::new()
+        .name("amdahl-tail".into())
+        .spawn(move || {
+            let mut file = std::fs::File::from(fd);
+            let (mut kept, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
+            while let Ok(len @ 1..) = file.read(&mut buffer) {
+                kept.extend_from_slice(&buffer[..len]);
+                if kept.len() > 2 * TAIL_BYTES {
+                    kept.drain(..kept.len() - TAIL_BYTES);
+                }
             }
-        }
-        kept
-    })
+            kept
+        })
 }
 
 fn c_string(text: impl AsRef<OsStr>) -> io::Result<CString> {
@@ -112,7 +114,11 @@ impl Child {
         let (go_read, go_write) = pipe().map_err(failed("pipe"))?;
         let (error_read, error_write) = pipe().map_err(failed("pipe"))?;
         let outputs = |keep: bool| -> io::Result<Option<(OwnedFd, OwnedFd)>> {
-            if keep && !command.show_output { pipe().map(Some) } else { Ok(None) }
+            if keep && !command.show_output {
+                pipe().map(Some)
+            } else {
+                Ok(None)
+            }
         };
         let stdout = outputs(command.keep_stdout).map_err(failed("pipe"))?;
         let stderr = outputs(true).map_err(failed("pipe"))?;
@@ -123,8 +129,12 @@ impl Child {
             .map_err(failed("open /dev/null"))?;
 
         // Everything that allocates happens before the fork: other threads may hold locks.
-        let args: Vec<CString> =
-            command.args.iter().map(c_string).collect::<io::Result<_>>().map_err(failed("argument"))?;
+        let args: Vec<CString> = command
+            .args
+            .iter()
+            .map(c_string)
+            .collect::<io::Result<_>>()
+            .map_err(failed("argument"))?;
         let mut argv: Vec<*const libc::c_char> = args.iter().map(|arg| arg.as_ptr()).collect();
         argv.push(ptr::null());
         let mut env: Vec<CString> = Vec::new();
@@ -206,7 +216,8 @@ impl Child {
                 fail(3)
             }
         }
-        let reader = |pair: Option<(OwnedFd, OwnedFd)>| pair.map(|(read, _)| tail(read)).transpose();
+        let reader =
+            |pair: Option<(OwnedFd, OwnedFd)>| pair.map(|(read, _)| tail(read)).transpose();
         let child = Child {
             pid,
             go: Some(go_write),
@@ -244,7 +255,10 @@ impl Child {
             rustix::process::Pid::from_raw(self.pid).expect("a child has a pid"),
             rustix::process::PidfdFlags::empty(),
         )
-        .map_err(|error| StartError::System { what: "pidfd_open", source: error.into() })?;
+        .map_err(|error| StartError::System {
+            what: "pidfd_open",
+            source: error.into(),
+        })?;
         // Also the signals' way out: they interrupt the poll.
         loop {
             let left = match (deadline, stopped) {
@@ -252,16 +266,26 @@ impl Child {
                 (Some(deadline), None) => deadline.saturating_sub(begun.elapsed()),
                 (None, None) => Duration::from_secs(1),
             };
-            let mut polled = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+            let mut polled = [rustix::event::PollFd::new(
+                &pidfd,
+                rustix::event::PollFlags::IN,
+            )];
             let timeout = rustix::event::Timespec {
                 tv_sec: left.as_secs().min(1) as i64,
-                tv_nsec: if left.as_secs() >= 1 { 0 } else { i64::from(left.subsec_nanos()) },
+                tv_nsec: if left.as_secs() >= 1 {
+                    0
+                } else {
+                    i64::from(left.subsec_nanos())
+                },
             };
             match rustix::event::poll(&mut polled, Some(&timeout)) {
                 Ok(1..) => break,
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
-                    return Err(StartError::System { what: "poll", source: error.into() });
+                    return Err(StartError::System {
+                        what: "poll",
+                        source: error.into(),
+                    });
                 }
             }
             let over = deadline.is_some_and(|deadline| begun.elapsed() >= deadline);
@@ -288,20 +312,34 @@ impl Child {
         let mut report = [0u8; 8];
         let exec_failed = rustix::io::read(&self.error, &mut report[..]) == Ok(8);
         if exec_failed {
-            let word = |at: usize| i32::from_ne_bytes(report[at..at + 4].try_into().expect("4 bytes"));
+            let word =
+                |at: usize| i32::from_ne_bytes(report[at..at + 4].try_into().expect("4 bytes"));
             let source = io::Error::from_raw_os_error(word(4));
             return Err(match word(0) {
-                1 => StartError::System { what: "enter the control group", source },
-                2 => StartError::System { what: "sched_setaffinity", source },
-                _ => StartError::Exec { program: program.to_owned(), source },
+                1 => StartError::System {
+                    what: "enter the control group",
+                    source,
+                },
+                2 => StartError::System {
+                    what: "sched_setaffinity",
+                    source,
+                },
+                _ => StartError::Exec {
+                    program: program.to_owned(),
+                    source,
+                },
             });
         }
-        let mut text = |thread: Option<JoinHandle<Vec<u8>>>| {
-            let bytes = thread.and_then(|thread| thread.join().ok()).unwrap_or_default();
+        let text = |thread: Option<JoinHandle<Vec<u8>>>| {
+            let bytes = thread
+                .and_then(|thread| thread.join().ok())
+                .unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
         };
         let (stdout, stderr) = (text(self.stdout.take()), text(self.stderr.take()));
-        let outcome = if stopped.is_some() && deadline.is_some() || libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
+        let outcome = if stopped.is_some() && deadline.is_some()
+            || libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+        {
             Ok(())
         } else if libc::WIFEXITED(status) {
             Err(format!("exit code {}", libc::WEXITSTATUS(status)))

@@ -26,14 +26,35 @@ struct Piece {
 const SITES_MAX: usize = 20;
 
 /// All charges of a run, on and off CPU, by cause. `growth` is that of the whole point.
-fn pieces(partition: &RunPartition, decoded: &Decoded, growth: &UserGrowth, stack: &Stack) -> Vec<Piece> {
+fn pieces(
+    partition: &RunPartition,
+    decoded: &Decoded,
+    growth: &UserGrowth,
+    stack: &Stack,
+) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut push = |cause, tid, stack, object, ns, count| {
         if ns > 0.0 {
-            pieces.push(Piece { cause, tid, stack, object, ns, count });
+            pieces.push(Piece {
+                cause,
+                tid,
+                stack,
+                object,
+                ns,
+                count,
+            });
         }
     };
-    for (&ChargeKey { cause, tid, stack, object }, charge) in &partition.off {
+    for (
+        &ChargeKey {
+            cause,
+            tid,
+            stack,
+            object,
+        },
+        charge,
+    ) in &partition.off
+    {
         push(cause, tid, stack, object, charge.ns, charge.count);
     }
     let function = |id: StackId| {
@@ -61,8 +82,16 @@ fn pieces(partition: &RunPartition, decoded: &Decoded, growth: &UserGrowth, stac
                 let function = function(id);
                 let (extra, slow) = growth.functions.get(&function).copied().unwrap_or_default();
                 let part = ns / user[&function].max(1.0);
-                let extra = if share(Cause::ExtraWork) > 0.0 { (extra * part).max(0.0).min(ns) } else { 0.0 };
-                let slow = if share(Cause::SlowWork) > 0.0 { (slow * part).max(0.0).min(ns - extra) } else { 0.0 };
+                let extra = if share(Cause::ExtraWork) > 0.0 {
+                    (extra * part).max(0.0).min(ns)
+                } else {
+                    0.0
+                };
+                let slow = if share(Cause::SlowWork) > 0.0 {
+                    (slow * part).max(0.0).min(ns - extra)
+                } else {
+                    0.0
+                };
                 push(Cause::ExtraWork, tid, Some(id), 0, extra, count);
                 push(Cause::SlowWork, tid, Some(id), 0, slow, count);
                 push(Cause::Work, tid, Some(id), 0, ns - extra - slow, count);
@@ -86,7 +115,10 @@ fn pieces(partition: &RunPartition, decoded: &Decoded, growth: &UserGrowth, stac
 fn thread_names(decoded: &Decoded, tid: Tid) -> (String, String, Tid) {
     match decoded.threads.get(&tid) {
         Some(thread) => {
-            let process = decoded.threads.get(&thread.pid).map_or(&thread.name, |main| &main.name);
+            let process = decoded
+                .threads
+                .get(&thread.pid)
+                .map_or(&thread.name, |main| &main.name);
             (process.clone(), thread.name.clone(), thread.pid)
         }
         None if tid == 0 => Default::default(),
@@ -105,7 +137,10 @@ fn object_text(decoded: &Decoded, cause: Cause, object: u64) -> String {
             None => format!("thread {tid}"),
         },
         (Cause::Partner | Cause::Io, tid) if tid < 1 << 22 => {
-            let name = decoded.threads.get(&(tid as Tid)).map(|thread| &thread.name);
+            let name = decoded
+                .threads
+                .get(&(tid as Tid))
+                .map(|thread| &thread.name);
             match name.or_else(|| decoded.others.get(&(tid as Tid))) {
                 Some(name) => format!("woken by {name} [{tid}]"),
                 None => format!("woken by thread {tid}"),
@@ -132,13 +167,27 @@ fn own_frame(stack: &CallStack) -> Option<&Frame> {
 
 /// What the kernel was asked to do: the system call or the fault.
 fn kernel_entry(stack: &CallStack) -> Option<&str> {
-    const GLUE: &[&str] = &["entry_SYSCALL", "do_syscall", "x64_sys_call", "el0", "invoke_syscall", "[unknown]", "asm_exc", "exc_"];
+    const GLUE: &[&str] = &[
+        "entry_SYSCALL",
+        "do_syscall",
+        "x64_sys_call",
+        "el0",
+        "invoke_syscall",
+        "[unknown]",
+        "asm_exc",
+        "exc_",
+    ];
     let mut outward = stack.kernel.iter().rev().map(|frame| frame.symbol.as_str());
     outward.find(|symbol| !GLUE.iter().any(|glue| symbol.starts_with(glue)))
 }
 
 fn frames(stack: &CallStack) -> Vec<String> {
-    stack.kernel.iter().chain(&stack.user).map(|frame| frame.symbol.clone()).collect()
+    stack
+        .kernel
+        .iter()
+        .chain(&stack.user)
+        .map(|frame| frame.symbol.clone())
+        .collect()
 }
 
 /// The causes of one point in falling order without `work`, with their sites.
@@ -202,7 +251,15 @@ fn sites(
         let symbol = frame.map_or_else(|| object.clone(), |frame| frame.symbol.clone());
         let shown = fraction * ns / total;
         let seconds = shown * run.partition.capacity_ns() * 1e-9;
-        let key = (symbol.clone(), process.clone(), if frame.is_none() { object.clone() } else { String::new() });
+        let key = (
+            symbol.clone(),
+            process.clone(),
+            if frame.is_none() {
+                object.clone()
+            } else {
+                String::new()
+            },
+        );
         let entry = sites.entry(key).or_insert_with(|| {
             let site = Site {
                 symbol,
@@ -242,29 +299,59 @@ fn text(cause: Cause, fraction: f64, top: Option<&Site>, growth: &UserGrowth) ->
         _ => String::new(),
     };
     let by = top.map_or("", |site| site.object.as_str());
-    let by = if by.is_empty() { String::new() } else { format!(", {by}") };
+    let by = if by.is_empty() {
+        String::new()
+    } else {
+        format!(", {by}")
+    };
     match cause {
-        Cause::ExtraWork => format!("{percent} went to code that one CPU does not run, or runs less often{at}."),
+        Cause::ExtraWork => {
+            format!("{percent} went to code that one CPU does not run, or runs less often{at}.")
+        }
         Cause::SlowWork => {
             let how = match growth.told_by {
                 ToldBy::Instructions => "by instruction counts",
                 ToldBy::Progress => "by the speed of its loops; no instruction counter here",
-                ToldBy::Nothing => "growth of user time; no instruction counter here, so it may be extra work",
+                ToldBy::Nothing => {
+                    "growth of user time; no instruction counter here, so it may be extra work"
+                }
             };
-            format!("{percent} because the same code runs slower ({how}): caches, memory, shared lines{at}.")
+            format!(
+                "{percent} because the same code runs slower ({how}): caches, memory, shared lines{at}."
+            )
         }
         Cause::ExtraKernel => format!("{percent} is kernel time that one CPU does not need{at}."),
-        Cause::PageFault => format!("{percent} is time in page faults that one CPU does not need{at}."),
+        Cause::PageFault => {
+            format!("{percent} is time in page faults that one CPU does not need{at}.")
+        }
         Cause::UserSpin => format!("{percent} was burnt in spin loops{at}."),
         Cause::KernelLock => format!("{percent} was spent on locks inside the kernel{at}{by}."),
-        Cause::MmapLock => format!("{percent} was spent on the address-space lock (mmap, munmap, page faults){at}."),
+        Cause::MmapLock => format!(
+            "{percent} was spent on the address-space lock (mmap, munmap, page faults){at}."
+        ),
         Cause::LockWait => format!("{percent} idle while threads waited for a lock{at}{by}."),
-        Cause::Barrier => format!("{percent} idle while threads waited for others at a barrier{at}."),
-        Cause::Partner => format!("{percent} idle while threads waited for another thread or process{at}{by}."),
-        Cause::Serial => format!("{percent} idle because fewer threads had work than there are CPUs; meanwhile ran{}.", at.trim_start_matches(", most in").to_owned() + if at.is_empty() { " nothing of the program" } else { "" }),
-        Cause::Io => format!("{percent} idle while threads waited for storage or an outside peer{at}{by}."),
+        Cause::Barrier => {
+            format!("{percent} idle while threads waited for others at a barrier{at}.")
+        }
+        Cause::Partner => {
+            format!("{percent} idle while threads waited for another thread or process{at}{by}.")
+        }
+        Cause::Serial => format!(
+            "{percent} idle because fewer threads had work than there are CPUs; meanwhile ran{}.",
+            at.trim_start_matches(", most in").to_owned()
+                + if at.is_empty() {
+                    " nothing of the program"
+                } else {
+                    ""
+                }
+        ),
+        Cause::Io => {
+            format!("{percent} idle while threads waited for storage or an outside peer{at}{by}.")
+        }
         Cause::Sleep => format!("{percent} idle while threads slept until a timer{at}."),
-        Cause::Placement => format!("{percent} idle although a thread was ready to run on a busy CPU{at}."),
+        Cause::Placement => {
+            format!("{percent} idle although a thread was ready to run on a busy CPU{at}.")
+        }
         Cause::Stolen => format!("{percent} was taken away{by}."),
         Cause::Unexplained => format!("{percent} could not be explained{at}."),
         _ => format!("{percent}{at}."),
@@ -272,7 +359,15 @@ fn text(cause: Cause, fraction: f64, top: Option<&Site>, growth: &UserGrowth) ->
 }
 
 /// Rows for the Parquet file.
-pub fn rows(run: &Probed, decoder: &mut Decoder, growth: &UserGrowth, stack: &Stack, cpus: u32, number: u32, full: bool) -> Vec<SampleRow> {
+pub fn rows(
+    run: &Probed,
+    decoder: &mut Decoder,
+    growth: &UserGrowth,
+    stack: &Stack,
+    cpus: u32,
+    number: u32,
+    full: bool,
+) -> Vec<SampleRow> {
     let pieces = pieces(&run.partition, &run.decoded, growth, stack);
     let mut known: HashMap<StackId, (Frame, String)> = HashMap::new();
     let mut rows = Vec::with_capacity(pieces.len());
@@ -287,7 +382,10 @@ pub fn rows(run: &Probed, decoder: &mut Decoder, growth: &UserGrowth, stack: &St
                     } else {
                         (*run.decoded.stacks[id.0 as usize]).clone()
                     };
-                    (own_frame(&stack).cloned().unwrap_or_default(), frames(&stack).join(";"))
+                    (
+                        own_frame(&stack).cloned().unwrap_or_default(),
+                        frames(&stack).join(";"),
+                    )
                 })
                 .clone(),
             None => Default::default(),

@@ -13,7 +13,8 @@ impl Interrupt {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
             // Registered first, so that it acts only on the second signal.
-            let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag));
+            let _ =
+                signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag));
             let _ = signal_hook::flag::register(signal, Arc::clone(&flag));
         }
         Interrupt(flag)

@@ -1,5 +1,6 @@
 //! `amdahl scale`: plan, run, analyse, show.
 
+mod attach;
 mod cgroup;
 mod child;
 mod explain;
@@ -64,7 +65,8 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
         .map_err(|error| Failure::usage(format!("--rate: {error}")))?;
     if rate.as_ref().is_some_and(|rate| rate.captures_len() < 2) {
         return Err(Failure::usage(
-            "--rate: the expression needs a group around the number, e.g. 'tps = ([0-9.]+)'".to_owned(),
+            "--rate: the expression needs a group around the number, e.g. 'tps = ([0-9.]+)'"
+                .to_owned(),
         ));
     }
     let interrupt = Interrupt::catch();
@@ -84,12 +86,18 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
         plan,
     };
     if removed > 0 {
-        sweep.notice("cleaned-up", format!("Removed {removed} control groups that a killed run had left."));
+        sweep.notice(
+            "cleaned-up",
+            format!("Removed {removed} control groups that a killed run had left."),
+        );
     }
     for (code, text) in std::mem::take(&mut sweep.plan.notices) {
         sweep.notice(code, text);
     }
-    sweep.measure(scale, rate.as_ref(), &interrupt, recorder)?;
+    match scale.pid {
+        Some(pid) => sweep.attach(pid, scale, &interrupt, recorder)?,
+        None => sweep.measure(scale, rate.as_ref(), &interrupt, recorder)?,
+    }
     let summary = summary::summarise(&mut sweep, scale);
     let folder = target.write(&summary, &sweep)?;
     output::show(scale, &summary.result, folder.as_deref())?;
@@ -158,7 +166,9 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
             vec![source(
                 "scheduling",
                 "/proc",
-                &format!("BPF cannot be used ({error}): waits are sampled from /proc, code is not named."),
+                &format!(
+                    "BPF cannot be used ({error}): waits are sampled from /proc, code is not named."
+                ),
                 "Run as root, or give the program CAP_BPF and CAP_PERFMON.",
             )],
         )),
@@ -174,18 +184,63 @@ fn clock_hz() -> u64 {
     let from_cpuinfo = || {
         let text = read("/proc/cpuinfo")?;
         let line = text.lines().find(|line| line.starts_with("cpu MHz"))?;
-        line.rsplit(' ').next()?.parse::<f64>().ok().map(|mhz| (mhz * 1e6) as u64)
+        line.rsplit(' ')
+            .next()?
+            .parse::<f64>()
+            .ok()
+            .map(|mhz| (mhz * 1e6) as u64)
     };
     max.or_else(from_cpuinfo).unwrap_or(2_500_000_000)
 }
 
 impl Sweep {
     fn notice(&mut self, code: &str, text: String) {
-        self.notices.push(Notice { code: code.to_owned(), text });
+        self.notices.push(Notice {
+            code: code.to_owned(),
+            text,
+        });
     }
 
     fn fail(&mut self, cpus: u32, run: u32, what: String) {
         self.failures.push(RunFailure { cpus, run, what });
+    }
+
+    /// Watches a running process instead of making runs.
+    fn attach(
+        &mut self,
+        pid: u32,
+        scale: &Scale,
+        interrupt: &Interrupt,
+        recorder: Option<Recorder>,
+    ) -> Result<(), Failure> {
+        let Some(mut recorder) = recorder else {
+            return Err(Failure::machine(format!(
+                "--pid {pid}: watching a running process needs BPF; see amdahl doctor"
+            )));
+        };
+        let (cpus, probed) = attach::watch(
+            pid,
+            scale.duration,
+            &mut recorder,
+            &mut self.decoder,
+            interrupt,
+            STRETCHES_MAX,
+        )?;
+        self.plan.points = vec![plan::PlannedPoint {
+            threads: cpus.len() as u32,
+            cpus,
+        }];
+        self.points = vec![PointRuns {
+            probed: vec![probed],
+            bare: Vec::new(),
+        }];
+        self.notice(
+            "attached",
+            "A running process was watched: there is no run on one CPU to compare with, so all CPU \
+             time that is not lost by itself counts as work."
+                .to_owned(),
+        );
+        Ok(())
     }
 
     /// Makes one run of a point and keeps it.
@@ -208,7 +263,12 @@ impl Sweep {
         let stretches = if is_largest { STRETCHES_MAX } else { 0 };
         let probed = match recorder {
             Some(recorder) => workload.probed(
-                &point.cpus, point.threads, serial, recorder, &mut self.decoder, stretches,
+                &point.cpus,
+                point.threads,
+                serial,
+                recorder,
+                &mut self.decoder,
+                stretches,
             )?,
             None => workload.polled(&point.cpus, point.threads, serial)?,
         };
@@ -278,7 +338,11 @@ impl Sweep {
                             }
                             if let Err(what) = &ended.outcome {
                                 let last = ended.stderr.trim_end().lines().last().unwrap_or("");
-                                let said = if last.is_empty() { String::new() } else { format!(": {last}") };
+                                let said = if last.is_empty() {
+                                    String::new()
+                                } else {
+                                    format!(": {last}")
+                                };
                                 self.fail(cpus, round, format!("{what}{said}"));
                                 self.points[at].drop_last(with_probe);
                             }
@@ -292,11 +356,19 @@ impl Sweep {
             }
         }
         progress.finish();
-        let nothing = self.points.iter().all(|point| point.probed.is_empty() && point.bare.is_empty());
+        let nothing = self
+            .points
+            .iter()
+            .all(|point| point.probed.is_empty() && point.bare.is_empty());
         if nothing {
             let why = self.failures.first().map_or_else(
                 || "interrupted before the first run ended".to_owned(),
-                |failure| format!("it failed in every run; with {} CPUs: {}", failure.cpus, failure.what),
+                |failure| {
+                    format!(
+                        "it failed in every run; with {} CPUs: {}",
+                        failure.cpus, failure.what
+                    )
+                },
             );
             return Err(Failure::program(format!("{}: {why}", scale.command[0])));
         }

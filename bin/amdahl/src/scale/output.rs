@@ -22,7 +22,15 @@ pub struct Target {
 fn program(scale: &Scale) -> String {
     let name = scale.command.first().map_or("pid", String::as_str);
     let name = name.rsplit('/').next().unwrap_or(name);
-    name.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect()
+    name.chars()
+        .map(|c| {
+            if c.is_alphanumeric() || "-_.".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect()
 }
 
 impl Target {
@@ -32,21 +40,32 @@ impl Target {
         if scale.no_output || (scale.json && scale.output.is_none()) {
             return Ok(Target { folder: None });
         }
-        let folder = scale.output.clone().unwrap_or_else(|| format!("amdahl-{}", program(scale)).into());
+        let folder = scale
+            .output
+            .clone()
+            .unwrap_or_else(|| format!("amdahl-{}", program(scale)).into());
         let folder = save::Folder::create(&folder).map_err(|error| {
-            Failure::result(format!("{error} (another folder: --output FOLDER; none: --no-output)"))
+            Failure::result(format!(
+                "{error} (another folder: --output FOLDER; none: --no-output)"
+            ))
         })?;
-        Ok(Target { folder: Some(folder) })
+        Ok(Target {
+            folder: Some(folder),
+        })
     }
 
     /// Writes all files. Returns the folder.
     pub fn write(self, summary: &Summary, sweep: &Sweep) -> Result<Option<PathBuf>, Failure> {
-        let Some(folder) = self.folder else { return Ok(None) };
+        let Some(folder) = self.folder else {
+            return Ok(None);
+        };
         let destination = folder.destination().to_owned();
         let failed = |error: save::SaveError| Failure::result(error.to_string());
         folder.result(&summary.result).map_err(failed)?;
         let page = html::render(&summary.result, &summary.rows);
-        folder.write(html::REPORT_FILE, page.as_bytes()).map_err(failed)?;
+        folder
+            .write(html::REPORT_FILE, page.as_bytes())
+            .map_err(failed)?;
         let write_error = |name: &'static str| {
             let folder = &folder;
             move |error| failed(folder.write_error(name, error))
@@ -68,17 +87,29 @@ impl Target {
 
 fn slices(summary: &Summary, sweep: &Sweep) -> (Vec<Slice>, trace::Names) {
     let mut names = trace::Names::default();
-    let Some((point, run)) = summary.shown else { return (Vec::new(), names) };
+    let Some((point, run)) = summary.shown else {
+        return (Vec::new(), names);
+    };
     let run = &sweep.points[point].probed[run];
     let threads = &run.decoded.threads;
     let mut slices = Vec::with_capacity(run.partition.stretches.len());
     for stretch in &run.partition.stretches {
-        let pid = run.partition.processes.get(&stretch.tid).copied().unwrap_or(0);
+        let pid = run
+            .partition
+            .processes
+            .get(&stretch.tid)
+            .copied()
+            .unwrap_or(0);
         let name = |tid| threads.get(&tid).map(|thread| thread.name.clone());
         let label = match (stretch.cpu, stretch.tid) {
             (Some(_), 0) => continue,
             (Some(_), tid) => name(tid)
-                .or_else(|| run.decoded.others.get(&tid).map(|other| format!("({other})")))
+                .or_else(|| {
+                    run.decoded
+                        .others
+                        .get(&tid)
+                        .map(|other| format!("({other})"))
+                })
                 .unwrap_or_else(|| tid.to_string()),
             (None, _) => match stretch.cause {
                 Some(cause) => cause.id().to_owned(),

@@ -72,7 +72,8 @@ pub fn fill(text: &str, threads: u32) -> String {
 impl Plan {
     /// Looks at the machine and decides.
     pub fn new(scale: &Scale) -> Result<Plan, Failure> {
-        let allowed = amdahl_topology::allowed().map_err(|error| Failure::machine(error.to_string()))?;
+        let allowed =
+            amdahl_topology::allowed().map_err(|error| Failure::machine(error.to_string()))?;
         let topology = Topology::read()
             .ok()
             .or_else(|| Topology::flat(&allowed))
@@ -80,7 +81,14 @@ impl Plan {
         let quota = amdahl_topology::quota().ok().flatten();
         let mut notices = Vec::new();
         let max = allowed.len() as u32;
-        let order = topology.sweep_order(if scale.spread { Order::Spread } else { Order::Compact }, &allowed);
+        let order = topology.sweep_order(
+            if scale.spread {
+                Order::Spread
+            } else {
+                Order::Compact
+            },
+            &allowed,
+        );
         let mut counts = if scale.cpus.is_empty() {
             amdahl_topology::sweep_counts(max, &topology)
         } else {
@@ -89,7 +97,9 @@ impl Plan {
         counts.sort_unstable();
         counts.dedup();
         if counts.contains(&0) {
-            return Err(Failure::usage("--cpus: 0 CPUs cannot run anything; counts begin at 1".to_owned()));
+            return Err(Failure::usage(
+                "--cpus: 0 CPUs cannot run anything; counts begin at 1".to_owned(),
+            ));
         }
         if let Some(&above) = counts.iter().find(|&&count| count > max) {
             return Err(Failure::usage(format!(
@@ -97,7 +107,7 @@ impl Plan {
                  leave it out, or use --oversubscribe for more threads than CPUs"
             )));
         }
-        if counts.first() != Some(&1) {
+        if counts.first() != Some(&1) && scale.pid.is_none() {
             notices.push((
                 "no-one-cpu-run",
                 format!(
@@ -145,9 +155,19 @@ impl Plan {
             .collect();
         if let Some(last) = points.last().cloned() {
             for &factor in scale.oversubscribe.iter().filter(|&&factor| factor > 1) {
-                points.push(PlannedPoint { threads: last.threads * factor, ..last.clone() });
+                points.push(PlannedPoint {
+                    threads: last.threads * factor,
+                    ..last.clone()
+                });
             }
         }
-        Ok(Plan { topology, allowed, quota, points, notices, has_placeholder })
+        Ok(Plan {
+            topology,
+            allowed,
+            quota,
+            points,
+            notices,
+            has_placeholder,
+        })
     }
 }

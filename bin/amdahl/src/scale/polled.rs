@@ -29,9 +29,12 @@ fn preload_env(program: &str, records: &std::path::Path) -> Vec<(String, String)
         Some(std::path::PathBuf::from(program))
     } else {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+        std::env::split_paths(&path)
+            .map(|folder| folder.join(program))
+            .find(|file| file.is_file())
     };
-    let takes = path.is_some_and(|path| matches!(preload::covers(&path), Covers::Yes | Covers::Unknown));
+    let takes =
+        path.is_some_and(|path| matches!(preload::covers(&path), Covers::Yes | Covers::Unknown));
     let value = preload::library()
         .filter(|_| takes)
         .and_then(|library| preload::ld_preload(&library, std::env::var_os("LD_PRELOAD")))
@@ -54,8 +57,14 @@ impl Workload<'_> {
         let records = tempfile::tempdir().map_err(|error| failed(&error))?;
         let env = preload_env(&self.command[0], records.path());
         let child = self.start(cpus, threads, group.as_ref(), &env)?;
-        let scope = Scope { root: child.pid(), adopter: None, cgroup: None };
-        let mut poller = Poller::new(scope).map_err(|error| failed(&error))?.copy_stacks(STACKS_PER_POLL);
+        let scope = Scope {
+            root: child.pid(),
+            adopter: None,
+            cgroup: None,
+        };
+        let mut poller = Poller::new(scope)
+            .map_err(|error| failed(&error))?
+            .copy_stacks(STACKS_PER_POLL);
         let over = Arc::new(AtomicBool::new(false));
         let watched = Arc::clone(&over);
         let watcher = std::thread::Builder::new()
@@ -89,15 +98,20 @@ impl Workload<'_> {
         let steal = steal_ns(cpus).saturating_sub(steal_before);
         over.store(true, Ordering::Relaxed);
         watcher.thread().unpark();
-        let (poller, snapshots, copies, mut symbolizer) =
-            watcher.join().map_err(|_| failed(&"the poller ended early"))?;
+        let (poller, snapshots, copies, mut symbolizer) = watcher
+            .join()
+            .map_err(|_| failed(&"the poller ended early"))?;
         let (ended, left) = waited?;
         let to = from + ended.wall.as_nanos() as u64;
         let begun = Instant::now();
 
         // The first stack stands for CPU time, of which nobody sees the code here.
         let mut stacks: StackTable = vec![Arc::new(CallStack::default())];
-        stacks.extend(copies.iter().map(|copy| Arc::new(named(&mut symbolizer, copy))));
+        stacks.extend(
+            copies
+                .iter()
+                .map(|copy| Arc::new(named(&mut symbolizer, copy))),
+        );
         let waits = preload::read_dir(records.path()).map_err(|error| failed(&error))?;
         let watched: Vec<u32> = cpus.iter().collect();
         let mut charger = Charger::new(&watched, from);
@@ -123,10 +137,23 @@ impl Workload<'_> {
         stacks.extend(sites);
         let names = poller.names().iter();
         let names = names
-            .map(|(&tid, name)| (tid, ThreadName { pid: name.pid, name: name.name.clone() }))
+            .map(|(&tid, name)| {
+                (
+                    tid,
+                    ThreadName {
+                        pid: name.pid,
+                        name: name.name.clone(),
+                    },
+                )
+            })
             .collect();
-        let measured =
-            Measured::new(&partition, &stacks, steal as f64, None, LoopProgress::default());
+        let measured = Measured::new(
+            &partition,
+            &stacks,
+            steal as f64,
+            None,
+            LoopProgress::default(),
+        );
         let rate = self.rate_of(&ended);
         Ok(Probed {
             ended,

@@ -15,7 +15,13 @@ impl Progress {
     /// Of `total` runs.
     pub fn new(total: u32, quiet: bool) -> Progress {
         let live = std::io::stderr().is_terminal();
-        Progress { total, at: 0, shown: !quiet, live, begun: std::time::Instant::now() }
+        Progress {
+            total,
+            at: 0,
+            shown: !quiet,
+            live,
+            begun: std::time::Instant::now(),
+        }
     }
 
     /// A run begins.
@@ -26,13 +32,23 @@ impl Progress {
         }
         let left = if self.at > 2 {
             let each = self.begun.elapsed().as_secs_f64() / f64::from(self.at - 1);
-            format!(", about {:.0} s left", each * f64::from(self.total + 1 - self.at))
+            format!(
+                ", about {:.0} s left",
+                each * f64::from(self.total + 1 - self.at)
+            )
         } else {
             String::new()
         };
-        let line = format!("run {}/{}: {threads} CPUs, {what}{left}", self.at, self.total);
+        let line = format!(
+            "run {}/{}: {threads} CPUs, {what}{left}",
+            self.at, self.total
+        );
         let mut err = anstream::stderr().lock();
-        let _ = if self.live { write!(err, "\r\x1b[K{line}") } else { write!(err, "{line}") };
+        let _ = if self.live {
+            write!(err, "\r\x1b[K{line}")
+        } else {
+            write!(err, "{line}")
+        };
         let _ = err.flush();
     }
 

@@ -69,7 +69,8 @@ pub(super) fn steal_ns(cpus: &CpuSet) -> u64 {
         .filter_map(|line| {
             let mut fields = line.strip_prefix("cpu")?.split_whitespace();
             let cpu: u32 = fields.next()?.parse().ok()?;
-            cpus.contains(cpu).then(|| fields.nth(7)?.parse::<u64>().ok())?
+            cpus.contains(cpu)
+                .then(|| fields.nth(7)?.parse::<u64>().ok())?
         })
         .sum();
     ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second())
@@ -83,8 +84,11 @@ impl Workload<'_> {
         group: Option<&Group>,
         more_env: &[(String, String)],
     ) -> Result<Child, StartError> {
-        let args: Vec<String> =
-            self.command.iter().map(|arg| super::plan::fill(arg, threads)).collect();
+        let args: Vec<String> = self
+            .command
+            .iter()
+            .map(|arg| super::plan::fill(arg, threads))
+            .collect();
         let env: Vec<(String, String)> = self
             .env
             .iter()
@@ -108,12 +112,21 @@ impl Workload<'_> {
         found.get(1)?.as_str().parse().ok()
     }
 
-    pub(super) fn wait(&self, child: Child, group: &mut Option<Group>) -> Result<(Ended, usize), StartError> {
+    pub(super) fn wait(
+        &self,
+        child: Child,
+        group: &mut Option<Group>,
+    ) -> Result<(Ended, usize), StartError> {
         let mut left = 0;
-        let ended = child.run(&self.command[0], self.duration, || self.interrupt.asked(), || {
-            left = group.as_ref().map_or(0, |group| group.left().len());
-            drop(group.take());
-        })?;
+        let ended = child.run(
+            &self.command[0],
+            self.duration,
+            || self.interrupt.asked(),
+            || {
+                left = group.as_ref().map_or(0, |group| group.left().len());
+                drop(group.take());
+            },
+        )?;
         Ok((ended, left))
     }
 
@@ -145,7 +158,10 @@ impl Workload<'_> {
         recorder.add(pid, pid)?;
         let throttle = Throttle::open_for(pid).ok();
         let throttled = |throttle: &Option<Throttle>| {
-            throttle.as_ref().and_then(Throttle::read).map_or(0, |stat| stat.throttled_ns)
+            throttle
+                .as_ref()
+                .and_then(Throttle::read)
+                .map_or(0, |stat| stat.throttled_ns)
         };
         let (throttled_before, steal_before) = (throttled(&throttle), steal_ns(cpus));
         let from = monotonic_ns();
@@ -194,21 +210,33 @@ pub fn partition(
     stretches: usize,
     pid: u32,
 ) -> RunPartition {
-    let occupants: Vec<_> = cpus.iter().map(|cpu| (cpu, decoded.occupant_at(cpu, from))).collect();
-    let mut partition =
-        Partition::new(&decoded.stacks, from, &occupants).keep_stretches(stretches);
+    let occupants: Vec<_> = cpus
+        .iter()
+        .map(|cpu| (cpu, decoded.occupant_at(cpu, from)))
+        .collect();
+    let mut partition = Partition::new(&decoded.stacks, from, &occupants).keep_stretches(stretches);
     let mut first = true;
     decoded.for_each(|event| {
         if event.ts() >= from && event.ts() <= to {
             if std::mem::take(&mut first) && pid != 0 {
                 let cpu = cpus.first().unwrap_or(0);
-                partition.feed(&Event::Fork { ts: from, parent: 0, child: pid, pid, cpu });
+                partition.feed(&Event::Fork {
+                    ts: from,
+                    parent: 0,
+                    child: pid,
+                    pid,
+                    cpu,
+                });
             }
             partition.feed(event);
         }
     });
     if throttled > 0 {
-        partition.feed(&Event::Throttled { ts: to, window: to - from, ns: throttled });
+        partition.feed(&Event::Throttled {
+            ts: to,
+            window: to - from,
+            ns: throttled,
+        });
     }
     partition.finish(to)
 }

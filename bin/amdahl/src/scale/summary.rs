@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use amdahl_report::schema::{
-    Fit, Machine, Models, Notice, Point, ProbeCost, SCHEMA, SampleRow, ScaleResult, Settings, Spread,
+    Fit, Machine, Models, Notice, Point, ProbeCost, SCHEMA, SampleRow, ScaleResult, Settings,
+    Spread,
 };
 use amdahl_speedup::cause::Cause;
+use amdahl_speedup::model::{self, Observation};
 use amdahl_speedup::stack::{Measured, Stack, UserGrowth, speedup_stack};
 
 use super::run::Probed;
@@ -41,7 +43,10 @@ fn spread(mut values: Vec<f64>) -> Spread {
 }
 
 fn probed_walls(runs: &PointRuns) -> Vec<f64> {
-    runs.probed.iter().map(|run| run.ended.wall.as_secs_f64()).collect()
+    runs.probed
+        .iter()
+        .map(|run| run.ended.wall.as_secs_f64())
+        .collect()
 }
 
 /// Wall times that speedups are made of: without the probe where there are such runs.
@@ -49,7 +54,10 @@ fn walls(runs: &PointRuns) -> Vec<f64> {
     if runs.bare.is_empty() {
         return probed_walls(runs);
     }
-    runs.bare.iter().map(|run| run.ended.wall.as_secs_f64()).collect()
+    runs.bare
+        .iter()
+        .map(|run| run.ended.wall.as_secs_f64())
+        .collect()
 }
 
 fn rates(runs: &PointRuns) -> Option<Vec<f64>> {
@@ -85,7 +93,11 @@ fn point_stack(runs: &PointRuns, base: Option<&Measured>) -> Option<PointStack> 
             *range = [range[0].min(value), range[1].max(value)];
         }
     }
-    Some(PointStack { mean, growth, range })
+    Some(PointStack {
+        mean,
+        growth,
+        range,
+    })
 }
 
 /// Makes the result.
@@ -93,7 +105,10 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
     let mut result = ScaleResult {
         schema: SCHEMA.to_owned(),
         amdahl_version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: scale.command.clone(),
+        command: match scale.pid {
+            Some(pid) => vec!["--pid".to_owned(), pid.to_string()],
+            None => scale.command.clone(),
+        },
         started: started(),
         machine: machine(sweep),
         settings: settings(sweep, scale),
@@ -107,9 +122,15 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
     set_work(sweep, by_rate);
     let base_at = sweep.points.iter().position(|runs| !runs.probed.is_empty());
     let base: Option<Measured> = base_at.map(|at| {
-        Measured::mean(&sweep.points[at].probed.iter().map(|run| run.measured.clone()).collect::<Vec<_>>())
+        Measured::mean(
+            &sweep.points[at]
+                .probed
+                .iter()
+                .map(|run| run.measured.clone())
+                .collect::<Vec<_>>(),
+        )
     });
-    let fixed_time = scale.duration.is_some() && !by_rate;
+    let fixed_time = scale.duration.is_some() && !by_rate && scale.pid.is_none();
     let base_for = |at: usize| {
         // A run of fixed length without a rate does unknown work: nothing to compare with.
         base.as_ref().filter(|_| Some(at) != base_at && !fixed_time)
@@ -130,7 +151,11 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
             probed_wall_s: spread(probed_walls(runs)),
             user_s: mean(runs.probed.iter().map(|run| run.ended.user_s)),
             system_s: mean(runs.probed.iter().map(|run| run.ended.system_s)),
-            capacity_s: mean(runs.probed.iter().map(|run| run.measured.capacity_ns * 1e-9)),
+            capacity_s: mean(
+                runs.probed
+                    .iter()
+                    .map(|run| run.measured.capacity_ns * 1e-9),
+            ),
             rate: rates(runs).map(spread),
             events: runs.probed.iter().map(|run| run.partition.events).sum(),
             events_lost: runs.probed.iter().map(|run| run.partition.lost).sum(),
@@ -144,7 +169,9 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
         }
         if let Some(stack) = &stack {
             for cause in Cause::ALL {
-                point.stack.insert(cause.id().to_owned(), stack.mean.get(cause));
+                point
+                    .stack
+                    .insert(cause.id().to_owned(), stack.mean.get(cause));
             }
             point.stack_range = stack.range.clone();
         }
@@ -164,7 +191,9 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
     let mut shown = None;
     let points = std::mem::take(&mut sweep.points);
     for (at, runs) in points.iter().enumerate() {
-        let Some(stack) = stacks.get(at).and_then(Option::as_ref) else { continue };
+        let Some(stack) = stacks.get(at).and_then(Option::as_ref) else {
+            continue;
+        };
         let median_at = median_run(&runs.probed);
         let cpus = sweep.plan.points[at].cpus.len() as u32;
         if at + 1 == points.len() || points[at + 1..].iter().all(|later| later.probed.is_empty()) {
@@ -174,11 +203,23 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
         }
         for (number, run) in runs.probed.iter().enumerate() {
             let full = shown == Some((at, number));
-            rows.extend(explain::rows(run, &mut sweep.decoder, &stack.growth, &stack.mean, cpus, number as u32 + 1, full));
+            rows.extend(explain::rows(
+                run,
+                &mut sweep.decoder,
+                &stack.growth,
+                &stack.mean,
+                cpus,
+                number as u32 + 1,
+                full,
+            ));
         }
     }
     sweep.points = points;
-    Summary { result, rows, shown }
+    Summary {
+        result,
+        rows,
+        shown,
+    }
 }
 
 fn median_run(runs: &[Probed]) -> usize {
@@ -196,8 +237,20 @@ fn set_work(sweep: &mut Sweep, by_rate: bool) {
     }
 }
 
-fn set_speedup(point: &mut Point, reference: &PointRuns, runs: &PointRuns, base_cpus: f64, by_rate: bool) {
-    let ratio = |faster: f64, slower: f64| if slower > 0.0 { base_cpus * faster / slower } else { 0.0 };
+fn set_speedup(
+    point: &mut Point,
+    reference: &PointRuns,
+    runs: &PointRuns,
+    base_cpus: f64,
+    by_rate: bool,
+) {
+    let ratio = |faster: f64, slower: f64| {
+        if slower > 0.0 {
+            base_cpus * faster / slower
+        } else {
+            0.0
+        }
+    };
     match (by_rate, rates(reference), rates(runs)) {
         (true, Some(before), Some(now)) => {
             let (before, now) = (spread(before), spread(now));
@@ -207,14 +260,70 @@ fn set_speedup(point: &mut Point, reference: &PointRuns, runs: &PointRuns, base_
         _ => {
             let before = spread(walls(reference));
             point.speedup = ratio(before.median, point.wall_s.median);
-            point.speedup_range = [ratio(before.min, point.wall_s.max), ratio(before.max, point.wall_s.min)];
+            point.speedup_range = [
+                ratio(before.min, point.wall_s.max),
+                ratio(before.max, point.wall_s.min),
+            ];
         }
     }
     point.efficiency = point.speedup / f64::from(point.cpus.max(1));
 }
 
-fn models(_sweep: &Sweep, _by_rate: bool) -> Models {
-    Models::default()
+fn models(sweep: &Sweep, by_rate: bool) -> Models {
+    let observations: Vec<Observation> = sweep
+        .plan
+        .points
+        .iter()
+        .zip(&sweep.points)
+        .filter(|(planned, runs)| {
+            planned.threads == planned.cpus.len() as u32 && !walls(runs).is_empty()
+        })
+        .map(|(planned, runs)| Observation {
+            cpus: planned.cpus.len() as u32,
+            wall_s: match rates(runs) {
+                Some(rates) if by_rate => rates.iter().map(|rate| 1.0 / rate.max(1e-300)).collect(),
+                _ => walls(runs),
+            },
+        })
+        .collect();
+    let mut models = Models::default();
+    let mut notes: Vec<String> = Vec::new();
+    match model::fit_amdahl(&observations) {
+        Ok(fit) => {
+            models.amdahl = Some(Fit {
+                parameters: [("serial_fraction".to_owned(), fit.serial_fraction)].into(),
+                confidence: [("serial_fraction".to_owned(), fit.serial_fraction_ci)].into(),
+                relative_rmse: fit.relative_rmse,
+                points: fit.points,
+            });
+        }
+        Err(why) => notes.push(format!("Amdahl's law: {why}")),
+    }
+    match model::fit_usl(&observations) {
+        Ok(fit) => {
+            let mut parameters: BTreeMap<String, f64> = [
+                ("contention".to_owned(), fit.contention),
+                ("coherence".to_owned(), fit.coherence),
+            ]
+            .into();
+            if let model::Peak::At { cpus: peak } = fit.peak {
+                parameters.insert("peak_cpus".to_owned(), peak);
+            }
+            models.usl = Some(Fit {
+                parameters,
+                confidence: [
+                    ("contention".to_owned(), fit.contention_ci),
+                    ("coherence".to_owned(), fit.coherence_ci),
+                ]
+                .into(),
+                relative_rmse: fit.relative_rmse,
+                points: fit.points,
+            });
+        }
+        Err(why) => notes.push(format!("Universal Scalability Law: {why}")),
+    }
+    models.note = notes.join(" ");
+    models
 }
 
 fn probe_cost(sweep: &Sweep) -> Option<ProbeCost> {
@@ -222,51 +331,79 @@ fn probe_cost(sweep: &Sweep) -> Option<ProbeCost> {
         .points
         .iter()
         .flat_map(|runs| runs.probed.iter().zip(&runs.bare))
-        .map(|(probed, bare)| probed.ended.wall.as_secs_f64() / bare.ended.wall.as_secs_f64().max(1e-9))
+        .map(|(probed, bare)| {
+            probed.ended.wall.as_secs_f64() / bare.ended.wall.as_secs_f64().max(1e-9)
+        })
         .collect();
     let pairs = ratios.len() as u32;
     let spread = spread(ratios);
-    (pairs > 0).then(|| ProbeCost { wall_ratio: spread.median, range: [spread.min, spread.max], pairs })
+    (pairs > 0).then(|| ProbeCost {
+        wall_ratio: spread.median,
+        range: [spread.min, spread.max],
+        pairs,
+    })
 }
 
 fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool) {
     let mut add = |code: &str, text: String| {
-        result.warnings.push(Notice { code: code.to_owned(), text });
+        result.warnings.push(Notice {
+            code: code.to_owned(),
+            text,
+        });
     };
     for point in &result.points {
         let spread = &point.wall_s;
         if spread.runs.len() > 1 && spread.max - spread.min > NOISE * spread.median && !fixed_time {
-            add("noise", format!(
-                "With {} CPUs the runs differ by {:.0} %: the machine is noisy. Use more --runs, stop \
+            add(
+                "noise",
+                format!(
+                    "With {} CPUs the runs differ by {:.0} %: the machine is noisy. Use more --runs, stop \
                  other work, or make the runs longer.",
-                point.cpus,
-                (spread.max - spread.min) / spread.median * 100.0
-            ));
+                    point.cpus,
+                    (spread.max - spread.min) / spread.median * 100.0
+                ),
+            );
         }
         if spread.median < 0.02 && !spread.runs.is_empty() {
-            add("short", format!(
-                "With {} CPUs a run takes only {:.1} ms: starting the program dominates. Give it more work.",
-                point.cpus, spread.median * 1e3
-            ));
+            add(
+                "short",
+                format!(
+                    "With {} CPUs a run takes only {:.1} ms: starting the program dominates. Give it more work.",
+                    point.cpus,
+                    spread.median * 1e3
+                ),
+            );
         }
         if point.events_lost > 0 {
-            add("lost", format!(
-                "With {} CPUs {} of {} events were lost; what they would have told is unexplained.",
-                point.cpus, point.events_lost, point.events + point.events_lost
-            ));
+            add(
+                "lost",
+                format!(
+                    "With {} CPUs {} of {} events were lost; what they would have told is unexplained.",
+                    point.cpus,
+                    point.events_lost,
+                    point.events + point.events_lost
+                ),
+            );
         }
     }
     if fixed_time {
-        add("fixed-time", "Runs of a fixed length do an unknown amount of work: there is no speedup, and \
-             no comparison with one CPU. Give --rate if the program prints its work per second.".to_owned());
+        add(
+            "fixed-time",
+            "Runs of a fixed length do an unknown amount of work: there is no speedup, and \
+             no comparison with one CPU. Give --rate if the program prints its work per second."
+                .to_owned(),
+        );
     }
     for (planned, runs) in sweep.plan.points.iter().zip(&sweep.points) {
         let left: usize = runs.probed.iter().map(|run| run.left).sum();
         if left > 0 {
-            add("left", format!(
-                "With {} CPUs {left} processes were still there when the program ended; they were ended.",
-                planned.cpus.len()
-            ));
+            add(
+                "left",
+                format!(
+                    "With {} CPUs {left} processes were still there when the program ended; they were ended.",
+                    planned.cpus.len()
+                ),
+            );
         }
     }
 }
@@ -278,7 +415,11 @@ fn started() -> String {
 }
 
 fn settings(sweep: &Sweep, scale: &Scale) -> Settings {
-    let group = sweep.points.iter().flat_map(|runs| &runs.probed).find_map(|run| run.group);
+    let group = sweep
+        .points
+        .iter()
+        .flat_map(|runs| &runs.probed)
+        .find_map(|run| run.group);
     Settings {
         runs: scale.runs,
         bare_runs: scale.bare_runs.unwrap_or(scale.runs),
@@ -295,12 +436,18 @@ fn machine(sweep: &Sweep) -> Machine {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
         let line = info.lines().find(|line| line.starts_with(name))?;
-        line.split_once(':').map(|(_, value)| value.trim().to_owned())
+        line.split_once(':')
+            .map(|(_, value)| value.trim().to_owned())
     };
     let flags = field("flags").unwrap_or_default();
     Machine {
-        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        cpu_model: field("model name").or_else(|| field("CPU part")).unwrap_or_default(),
+        kernel: rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned(),
+        cpu_model: field("model name")
+            .or_else(|| field("CPU part"))
+            .unwrap_or_default(),
         cpus_online: amdahl_topology::online().map_or(0, |set| set.len() as u32),
         cpus_allowed: sweep.plan.allowed.len() as u32,
         quota_cpus: sweep.plan.quota.as_ref().map(|quota| quota.cpus),

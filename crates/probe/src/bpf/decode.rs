@@ -62,7 +62,10 @@ impl Default for Decoder {
 impl Decoder {
     /// Knows nothing yet.
     pub fn new() -> Decoder {
-        Decoder { symbols: Symbolizer::new(), spins: Arch::native().map(SpinDetector::new) }
+        Decoder {
+            symbols: Symbolizer::new(),
+            spins: Arch::native().map(SpinDetector::new),
+        }
     }
 
     /// Mappings of a process that was there before the recording.
@@ -112,7 +115,9 @@ impl Decoder {
                     addresses.extend(&raw.user[at + 1..]);
                     self.symbols.locate(raw.pid, raw.ts, &addresses).into()
                 }
-                None if unwound.end == StackEnd::Lost && raw.user.len() > unwound.addresses.len() => {
+                None if unwound.end == StackEnd::Lost
+                    && raw.user.len() > unwound.addresses.len() =>
+                {
                     self.symbols.locate(raw.pid, raw.ts, &raw.user).into()
                 }
                 _ => unwound.points.into(),
@@ -141,7 +146,9 @@ impl Decoder {
                     let function = decoded.stacks[id.0 as usize].user.first();
                     let function = function_id(function.map_or("", |frame| &frame.symbol));
                     let snapshot = snapshot(raw, function);
-                    decoded.progress.sample(raw.tid, snapshot, recording.sample_ns);
+                    decoded
+                        .progress
+                        .sample(raw.tid, snapshot, recording.sample_ns);
                 }
                 _ => {}
             }
@@ -181,13 +188,21 @@ impl Decoder {
         if let (true, true, Some(spins)) = (on_cpu, raw.user_mode, &mut self.spins) {
             let places: Vec<Place> = points.iter().take(6).map(|point| place(*point)).collect();
             let symbols = &mut self.symbols;
-            let modules: FxHashMap<u64, CodePoint> =
-                points.iter().map(|point| (place(*point).module, *point)).collect();
+            let modules: FxHashMap<u64, CodePoint> = points
+                .iter()
+                .map(|point| (place(*point).module, *point))
+                .collect();
             stack.in_spin_loop = !places.is_empty()
                 && spins.is_spinning(&places, |module, address| {
-                    let point = CodePoint { address, ..*modules.get(&module)? };
+                    let point = CodePoint {
+                        address,
+                        ..*modules.get(&module)?
+                    };
                     let code = symbols.code_at(point)?;
-                    Some(Code { start: code.start, bytes: code.bytes.to_vec() })
+                    Some(Code {
+                        start: code.start,
+                        bytes: code.bytes.to_vec(),
+                    })
                 });
         }
         stack
@@ -201,7 +216,14 @@ impl Decoder {
         let maps = self.symbols.maps_mut();
         for event in side_band {
             match event {
-                SideBand::Map { ts, pid, start, len, file_offset, path } => maps.map(&MapEvent {
+                SideBand::Map {
+                    ts,
+                    pid,
+                    start,
+                    len,
+                    file_offset,
+                    path,
+                } => maps.map(&MapEvent {
                     ts: *ts,
                     pid: *pid,
                     start: *start,
@@ -225,7 +247,11 @@ impl Decoder {
 /// to have been there since the earlier switch, since those hidden ones run only shortly.
 fn mend_chain(ring: &mut [Slot]) {
     let mut leaving: Option<(Tid, bool)> = None;
-    for slot in ring.iter_mut().rev().filter(|slot| slot.kind == kind::SWITCH) {
+    for slot in ring
+        .iter_mut()
+        .rev()
+        .filter(|slot| slot.kind == kind::SWITCH)
+    {
         if let Some((tid, workload)) = leaving.filter(|&(tid, _)| tid != slot.other) {
             slot.other = tid;
             slot.flags &= !flag::NEXT_WORKLOAD;
@@ -238,7 +264,10 @@ fn mend_chain(ring: &mut [Slot]) {
 fn place(point: CodePoint) -> Place {
     let mut hasher = rustc_hash::FxHasher::default();
     std::hash::Hash::hash(&point.module, &mut hasher);
-    Place { module: std::hash::Hasher::finish(&hasher), ip: point.address }
+    Place {
+        module: std::hash::Hasher::finish(&hasher),
+        ip: point.address,
+    }
 }
 
 fn snapshot(raw: &Stack, function: u64) -> Snapshot {
@@ -250,7 +279,13 @@ fn snapshot(raw: &Stack, function: u64) -> Snapshot {
     for (value, half) in values[REGISTERS..].iter_mut().zip(words) {
         *value = u32::from_ne_bytes(*half);
     }
-    Snapshot { ts: raw.ts, cpu: raw.cpu, sp: raw.sp, function, values }
+    Snapshot {
+        ts: raw.ts,
+        cpu: raw.cpu,
+        sp: raw.sp,
+        function,
+        values,
+    }
 }
 
 impl Decoded {
@@ -272,11 +307,20 @@ impl Decoded {
     fn learn_names(&mut self, slot: &Slot) {
         match slot.kind {
             kind::FORK => {
-                let name = ThreadName { pid: slot.syscall as Tid, name: slot.comm() };
+                let name = ThreadName {
+                    pid: slot.syscall as Tid,
+                    name: slot.comm(),
+                };
                 self.threads.insert(slot.tid, name);
             }
             kind::COMM => {
-                self.threads.insert(slot.tid, ThreadName { pid: slot.other, name: slot.comm() });
+                self.threads.insert(
+                    slot.tid,
+                    ThreadName {
+                        pid: slot.other,
+                        name: slot.comm(),
+                    },
+                );
             }
             kind::SWITCH
                 if slot.tid != 0
@@ -327,15 +371,29 @@ impl Decoded {
             }
             at[cpu] += 1;
             // Interrupts may have written between: never go back behind what is out already.
-            heap.extend(slots[cpu].get(at[cpu]).map(|slot| Reverse((slot.ts.max(ts), cpu))));
+            heap.extend(
+                slots[cpu]
+                    .get(at[cpu])
+                    .map(|slot| Reverse((slot.ts.max(ts), cpu))),
+            );
         }
         for (stack, &id) in samples {
             self.sample(stack, id, &mut each);
         }
-        let end = self.recording.slots.iter().filter_map(|ring| ring.last()).map(|slot| slot.ts).max();
+        let end = self
+            .recording
+            .slots
+            .iter()
+            .filter_map(|ring| ring.last())
+            .map(|slot| slot.ts)
+            .max();
         for &(cpu, count) in &self.recording.lost {
             if count > 0 {
-                each(&Event::Lost { ts: end.unwrap_or(0), cpu, count });
+                each(&Event::Lost {
+                    ts: end.unwrap_or(0),
+                    cpu,
+                    count,
+                });
             }
         }
     }
@@ -379,9 +437,15 @@ impl Decoded {
                 } else {
                     Waker::Other(slot.other)
                 },
-                from: (slot.place != 0).then(|| self.wakes.get(&slot.place).copied()).flatten(),
+                from: (slot.place != 0)
+                    .then(|| self.wakes.get(&slot.place).copied())
+                    .flatten(),
             },
-            kind::MIGRATE => Event::Migrate { ts, tid: slot.tid, cpu: slot.cpu },
+            kind::MIGRATE => Event::Migrate {
+                ts,
+                tid: slot.tid,
+                cpu: slot.cpu,
+            },
             kind::FORK => Event::Fork {
                 ts,
                 parent: slot.other,
@@ -412,12 +476,19 @@ impl Decoded {
         let in_lock = has(flag::PREV_IN_LOCK);
         Off::Blocked(Blocked {
             syscall: u32::try_from(slot.syscall).ok(),
-            args: [slot.arg[0], slot.arg[1], if in_lock { 0 } else { slot.arg[2] }, 0],
+            args: [
+                slot.arg[0],
+                slot.arg[1],
+                if in_lock { 0 } else { slot.arg[2] },
+                0,
+            ],
             in_iowait: has(flag::PREV_IOWAIT),
             uninterruptible: has(flag::PREV_UNINT),
             kernel_lock: in_lock.then(|| kernel_lock(slot.arg[2], slot.lock_kind)),
             place: u64::from(slot.place),
-            stack: taken.then(|| self.waits.get(&(slot.ts, slot.tid)).copied()).flatten(),
+            stack: taken
+                .then(|| self.waits.get(&(slot.ts, slot.tid)).copied())
+                .flatten(),
         })
     }
 }
@@ -450,7 +521,11 @@ fn kernel_lock(address: u64, flags: u8) -> KernelLock {
     } else {
         KernelLockKind::Other
     };
-    KernelLock { address, kind, is_mmap_lock: flags & flag::LOCK_IS_MMAP != 0 }
+    KernelLock {
+        address,
+        kind,
+        is_mmap_lock: flags & flag::LOCK_IS_MMAP != 0,
+    }
 }
 
 #[cfg(test)]
@@ -458,14 +533,23 @@ mod tests {
     use super::*;
 
     fn switch(tid: Tid, other: Tid, flags: u8) -> Slot {
-        Slot { kind: kind::SWITCH, tid, other, flags, ..Slot::default() }
+        Slot {
+            kind: kind::SWITCH,
+            tid,
+            other,
+            flags,
+            ..Slot::default()
+        }
     }
 
     #[test]
     fn unseen_switches_are_bridged() {
         // The kernel did not tell that 75 left: 9 was seen leaving next.
-        let mut ring =
-            [switch(8, 75, 0), switch(9, 0, flag::PREV_WORKLOAD), switch(0, 9, flag::NEXT_WORKLOAD)];
+        let mut ring = [
+            switch(8, 75, 0),
+            switch(9, 0, flag::PREV_WORKLOAD),
+            switch(0, 9, flag::NEXT_WORKLOAD),
+        ];
         mend_chain(&mut ring);
         assert_eq!((ring[0].other, ring[0].flags), (9, flag::NEXT_WORKLOAD));
         assert_eq!(ring[1].other, 0);

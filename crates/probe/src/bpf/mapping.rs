@@ -32,7 +32,10 @@ impl Mapping {
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Mapping { address: address.cast(), len })
+        Ok(Mapping {
+            address: address.cast(),
+            len,
+        })
     }
 
     /// Where it begins, page-aligned.

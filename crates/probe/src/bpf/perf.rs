@@ -61,7 +61,11 @@ pub fn sampling(counter: Counter, period: u64, cpu: u32) -> io::Result<OwnedFd> 
 pub fn set_program(event: &OwnedFd, program: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: both descriptors are open; the call takes the program's number by value.
     let rc = unsafe { sys::ioctls::SET_BPF(event.as_raw_fd(), program.as_raw_fd() as u32) };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Starts or stops an event.
@@ -74,7 +78,11 @@ pub fn enable(event: &OwnedFd, on: bool) -> io::Result<()> {
             sys::ioctls::DISABLE(event.as_raw_fd(), 0)
         }
     };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// A change of some process's address space, as the kernel reports it.
@@ -145,7 +153,11 @@ impl SideBandRing {
         let event = open(&mut attr, -1, cpu as i32)?;
         let page = rustix::param::page_size().max(PAGE);
         let ring = Mapping::new(&event, (pages + 1) * page)?;
-        Ok(SideBandRing { event, ring, pages: pages * page })
+        Ok(SideBandRing {
+            event,
+            ring,
+            pages: pages * page,
+        })
     }
 
     /// Starts or stops it.
@@ -216,7 +228,10 @@ fn parse(record: &[u8]) -> Option<SideBand> {
             })
         }
         b::PERF_RECORD_COMM if u32::from(misc) & b::PERF_RECORD_MISC_COMM_EXEC != 0 => {
-            Some(SideBand::Exec { ts, pid: u32_at(8)? })
+            Some(SideBand::Exec {
+                ts,
+                pid: u32_at(8)?,
+            })
         }
         b::PERF_RECORD_FORK => {
             let (pid, parent) = (u32_at(8)?, u32_at(12)?);

@@ -27,7 +27,9 @@ static OBJECT: &[u8] = &[];
 #[non_exhaustive]
 pub enum RecorderError {
     /// The kernel has no type information.
-    #[error("the kernel has no BTF (/sys/kernel/btf/vmlinux): {0}; use a kernel built with CONFIG_DEBUG_INFO_BTF=y")]
+    #[error(
+        "the kernel has no BTF (/sys/kernel/btf/vmlinux): {0}; use a kernel built with CONFIG_DEBUG_INFO_BTF=y"
+    )]
     NoBtf(String),
     /// Not allowed, or not supported.
     #[error("cannot load the BPF programs: {0}")]
@@ -169,18 +171,28 @@ impl Recorder {
             .map_max_entries("instructions", cpu_slots)
             .map_max_entries("cycles", cpu_slots)
             .map_max_entries("stacks", stack_ring_bytes(settings.cpus.len()));
-        let mut bpf = loader.load(OBJECT).map_err(|error| RecorderError::Load(chain(&error)))?;
+        let mut bpf = loader
+            .load(OBJECT)
+            .map_err(|error| RecorderError::Load(chain(&error)))?;
 
         let take = |bpf: &mut Ebpf, name: &'static str| -> Map {
-            bpf.take_map(name).unwrap_or_else(|| panic!("the object has the map {name}"))
+            bpf.take_map(name)
+                .unwrap_or_else(|| panic!("the object has the map {name}"))
         };
         let watched: Array<MapData, u32> = convert(take(&mut bpf, "watched"))?;
         let tasks: HashMap<MapData, u32, [u32; 6]> = convert(take(&mut bpf, "tasks"))?;
         let stacks: RingBuf<MapData> = convert(take(&mut bpf, "stacks"))?;
-        let slots = map(&bpf, "slots", per_cpu * cpu_slots as usize * size_of::<Slot>())?;
+        let slots = map(
+            &bpf,
+            "slots",
+            per_cpu * cpu_slots as usize * size_of::<Slot>(),
+        )?;
         let rings = map(&bpf, "rings", cpu_slots as usize * size_of::<Ring>())?;
         if has_counters != 0 {
-            for (fds, name) in [(&events.instructions, "instructions"), (&events.time, "cycles")] {
+            for (fds, name) in [
+                (&events.instructions, "instructions"),
+                (&events.time, "cycles"),
+            ] {
                 let map_fd = map_fd(&bpf, name)?;
                 for (&cpu, event) in settings.cpus.iter().zip(fds) {
                     update_element(map_fd, cpu, event.as_raw_fd() as u32)
@@ -191,14 +203,23 @@ impl Recorder {
         for &(program, tracepoint, needed) in TRACEPOINTS {
             let attached = attach(&mut bpf, program, tracepoint, &btf);
             if let (Err(why), true) = (attached, needed) {
-                return Err(RecorderError::Attach { hook: tracepoint.to_owned(), why });
+                return Err(RecorderError::Attach {
+                    hook: tracepoint.to_owned(),
+                    why,
+                });
             }
         }
-        for (program, fds) in [("on_time", &events.time), ("on_instructions", &events.instructions)] {
+        for (program, fds) in [
+            ("on_time", &events.time),
+            ("on_instructions", &events.instructions),
+        ] {
             if fds.is_empty() {
                 continue;
             }
-            let hook = |why: String| RecorderError::Attach { hook: program.to_owned(), why };
+            let hook = |why: String| RecorderError::Attach {
+                hook: program.to_owned(),
+                why,
+            };
             let program: &mut PerfEvent = bpf
                 .program_mut(program)
                 .expect("the object has this program")
@@ -287,7 +308,10 @@ impl Recorder {
             stacks_lost += after.samples_lost - before.samples_lost;
         }
         let counted = self.counts_instructions();
-        let lost = self.cpus.iter().map(|&cpu| (cpu, self.shared.rings.lost(cpu as usize)));
+        let lost = self
+            .cpus
+            .iter()
+            .map(|&cpu| (cpu, self.shared.rings.lost(cpu as usize)));
         Ok(Recording {
             slots: drained.slots,
             stacks: drained.stacks,
@@ -363,7 +387,11 @@ fn open_events(settings: &Settings) -> Result<Events, RecorderError> {
     let cycles = settings.clock_hz / hz;
     // Primes, so as not to march in step with the program.
     let each = |counter, period: u64| -> io::Result<Vec<OwnedFd>> {
-        settings.cpus.iter().map(|&cpu| perf::sampling(counter, period | 1, cpu)).collect()
+        settings
+            .cpus
+            .iter()
+            .map(|&cpu| perf::sampling(counter, period | 1, cpu))
+            .collect()
     };
     let (time, by_cycles) = match each(Counter::Cycles, cycles) {
         Ok(events) => (events, true),
@@ -381,7 +409,14 @@ fn open_events(settings: &Settings) -> Result<Events, RecorderError> {
         .map(|&cpu| SideBandRing::open(cpu, 64))
         .collect::<io::Result<Vec<_>>>()
         .map_err(system("open the side band of mappings"))?;
-    Ok(Events { time, instructions, by_cycles, instruction_period, sample_ns: 1_000_000_000 / hz, side_band })
+    Ok(Events {
+        time,
+        instructions,
+        by_cycles,
+        instruction_period,
+        sample_ns: 1_000_000_000 / hz,
+        side_band,
+    })
 }
 
 fn attach(bpf: &mut Ebpf, program: &str, tracepoint: &str, btf: &Btf) -> Result<(), String> {
@@ -390,7 +425,9 @@ fn attach(bpf: &mut Ebpf, program: &str, tracepoint: &str, btf: &Btf) -> Result<
         .ok_or("not in the object")?
         .try_into()
         .map_err(|error: aya::programs::ProgramError| chain(&error))?;
-    program.load(tracepoint, btf).map_err(|error| chain(&error))?;
+    program
+        .load(tracepoint, btf)
+        .map_err(|error| chain(&error))?;
     program.attach().map_err(|error| chain(&error))?;
     Ok(())
 }
@@ -403,7 +440,9 @@ where
 }
 
 fn map_fd<'a>(bpf: &'a Ebpf, name: &str) -> Result<BorrowedFd<'a>, RecorderError> {
-    let map = bpf.map(name).unwrap_or_else(|| panic!("the object has the map {name}"));
+    let map = bpf
+        .map(name)
+        .unwrap_or_else(|| panic!("the object has the map {name}"));
     let (Map::Array(data) | Map::PerfEventArray(data)) = map else {
         panic!("{name} is an array");
     };
@@ -421,7 +460,11 @@ fn stack_ring_bytes(cpus: usize) -> u32 {
 
 fn cpus_possible() -> u32 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u32>().ok());
+    let last = text
+        .trim()
+        .rsplit([',', '-'])
+        .next()
+        .and_then(|last| last.parse::<u32>().ok());
     last.map_or(1, |last| last + 1)
 }
 
@@ -437,7 +480,12 @@ struct ElementAttr {
 const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 
-fn element<T>(command: libc::c_long, map: BorrowedFd<'_>, key: u32, value: *mut T) -> io::Result<()> {
+fn element<T>(
+    command: libc::c_long,
+    map: BorrowedFd<'_>,
+    key: u32,
+    value: *mut T,
+) -> io::Result<()> {
     let attr = ElementAttr {
         map_fd: map.as_raw_fd() as u32,
         pad: 0,
@@ -448,9 +496,18 @@ fn element<T>(command: libc::c_long, map: BorrowedFd<'_>, key: u32, value: *mut 
     // SAFETY: attr is the prefix of union bpf_attr for these commands, key and value are valid
     // for the sizes that the callers' maps have (u32 keys; the value types are asserted there).
     let rc = unsafe {
-        libc::syscall(libc::SYS_bpf, command, &raw const attr, size_of::<ElementAttr>())
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            &raw const attr,
+            size_of::<ElementAttr>(),
+        )
     };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 fn update_element(map: BorrowedFd<'_>, key: u32, mut value: u32) -> io::Result<()> {

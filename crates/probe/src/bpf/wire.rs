@@ -224,7 +224,12 @@ impl Rings {
         assert!(slots_per_cpu.is_power_of_two());
         assert!(slots.len() >= slots_per_cpu * cpus * size_of::<Slot>());
         assert!(rings.len() >= cpus * size_of::<Ring>());
-        Rings { slots, rings, slots_per_cpu, cpus }
+        Rings {
+            slots,
+            rings,
+            slots_per_cpu,
+            cpus,
+        }
     }
 
     fn ring(&self, cpu: usize) -> &Ring {
@@ -273,10 +278,16 @@ mod tests {
         assert_eq!(size_of::<Slot>(), 64);
         assert_eq!(size_of::<Ring>(), 64);
         assert_eq!(size_of::<Totals>(), 64);
-        assert_eq!(size_of::<StackRecord>(), 72 + 8 * (REGISTERS + KERNEL_FRAMES + USER_FRAMES) + STACK_BYTES);
+        assert_eq!(
+            size_of::<StackRecord>(),
+            72 + 8 * (REGISTERS + KERNEL_FRAMES + USER_FRAMES) + STACK_BYTES
+        );
         assert_eq!(std::mem::offset_of!(Slot, cpu), 20);
         assert_eq!(std::mem::offset_of!(Slot, arg), 40);
-        assert_eq!(std::mem::offset_of!(StackRecord, kernel), 72 + 8 * REGISTERS);
+        assert_eq!(
+            std::mem::offset_of!(StackRecord, kernel),
+            72 + 8 * REGISTERS
+        );
     }
 
     #[test]

@@ -356,11 +356,15 @@ impl Body {
         let circle = |index: usize| {
             self.select(on[index] & within, |other, _| on[other] & (1 << index) != 0)
         };
-        // A value that is only moved around, e.g. to where a call expects it, stays the same.
+        // A value that is only moved around, e.g. to where a call expects it, stays
+        // the same; two that change places do not.
         let moves = self.select(within, |index, effect| {
             effect.moves && (effect.access.is_none() || self.slots[index].is_some())
         });
-        let recurrences = self.select(within, |index, _| circle(index) & !moves != 0);
+        let recurrences = self.select(within, |index, _| {
+            let circle = circle(index);
+            circle & !moves != 0 || circle != 0 && (self.carried(within) & circle).count_ones() > 1
+        });
         Dependences {
             within,
             on,

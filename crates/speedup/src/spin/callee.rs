@@ -7,6 +7,10 @@ use super::{Arch, Code, aarch64, x86_64};
 
 /// Functions with more instructions than this are no accessors.
 const INSNS_MAX: usize = 160;
+/// An accessor has no more calls than this, those that panic included.
+pub(super) const CALLS_MAX: usize = 6;
+/// What panics has no more code than this before it goes elsewhere.
+const DIVERGING_BYTES_MAX: usize = 512;
 /// `atomic<bool>::load` calls `__atomic_base<bool>::load` calls `operator&`.
 const DEPTH_MAX: usize = 4;
 
@@ -53,10 +57,14 @@ impl Callee {
             Arch::X86_64 => x86_64::CALL_CLOBBERS,
             Arch::Aarch64 => aarch64::CALL_CLOBBERS,
         };
+        let calls = |insn: &&Outline| matches!(insn.flow, Flow::Call(_));
+        if graph.insns.iter().filter(calls).count() > CALLS_MAX {
+            return None;
+        }
         let ends = |(index, insn): (usize, &Outline)| {
-            let calls =
-                matches!(insn.flow, Flow::Call(Some(target)) if never_returns(arch, target, fetch));
-            calls.then_some(index as u32)
+            let diverges =
+                matches!(insn.flow, Flow::Call(Some(to)) if never_returns(arch, to, fetch));
+            diverges.then_some(index as u32)
         };
         let diverging: Vec<u32> = graph.insns.iter().enumerate().filter_map(ends).collect();
         let lives = returning(&graph, &diverging);
@@ -134,8 +142,9 @@ impl Callee {
 /// Whether a function has no way back to its caller, as those that panic.
 fn never_returns(arch: Arch, entry: u64, fetch: &mut dyn FnMut(u64) -> Option<Code>) -> bool {
     fetch(entry).is_some_and(|code| {
-        Graph::around(arch, &code.bytes, code.start, entry, &mut |_| None)
-            .is_some_and(|graph| !returning(&graph, &[])[graph.focus])
+        code.bytes.len() <= DIVERGING_BYTES_MAX
+            && Graph::around(arch, &code.bytes, code.start, entry, &mut |_| None)
+                .is_some_and(|graph| !returning(&graph, &[])[graph.focus])
     })
 }
 
