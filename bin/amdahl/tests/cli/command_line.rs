@@ -11,7 +11,11 @@ fn help_of_every_command_has_examples() {
     let place = Place::new();
     let all = place.amdahl(["--help"]).ends_with(0);
     for subcommand in SUBCOMMANDS {
-        assert!(all.out.contains(&format!("\n  {subcommand} ")), "{}", all.out);
+        assert!(
+            all.out.contains(&format!("\n  {subcommand} ")),
+            "{}",
+            all.out
+        );
         let help = place.amdahl([subcommand, "--help"]).ends_with(0).out;
         let (_, examples) = help.split_once("\nExamples:\n").expect("examples");
         let count = examples
@@ -27,7 +31,9 @@ fn help_lists_every_exit_code_that_tests_here_demand() {
     let help = Place::new().amdahl(["--help"]).ends_with(0).out;
     let (_, codes) = help.split_once("Exit codes:\n").expect("exit codes");
     for code in 0..=6 {
-        assert!(codes.contains(&format!("\n  {code}  ")) || codes.starts_with(&format!("  {code}  ")));
+        assert!(
+            codes.contains(&format!("\n  {code}  ")) || codes.starts_with(&format!("  {code}  "))
+        );
     }
 }
 
@@ -36,7 +42,10 @@ fn options_shown_in_examples_exist() {
     for subcommand in SUBCOMMANDS {
         let help = Place::new().amdahl([subcommand, "--help"]).ends_with(0).out;
         let (options, examples) = help.split_once("\nExamples:\n").expect("examples");
-        for line in examples.lines().filter(|line| line.trim_start().starts_with("amdahl ")) {
+        for line in examples
+            .lines()
+            .filter(|line| line.trim_start().starts_with("amdahl "))
+        {
             // What comes after ` -- ` is the workload's.
             let ours = line.split(" -- ").next().expect("a part");
             for option in ours.split(' ').filter(|word| word.starts_with("--")) {
@@ -63,29 +72,48 @@ fn wrong_command_lines_are_refused_with_2_and_leave_nothing() {
         (&["scale", "--cpus", "-1", "--", "true"], "--"),
         (&["scale", "--cpus", &too_many, "--", "true"], "allowed"),
         (&["scale", "--cpus", &huge, "--", "true"], "allowed"),
-        (&["scale", "--cpus", "99999999999999999999", "--", "true"], "--cpus"),
+        (
+            &["scale", "--cpus", "99999999999999999999", "--", "true"],
+            "--cpus",
+        ),
         (&["scale", "--runs", "0", "--", "true"], "--runs"),
         (&["scale", "--runs", "many", "--", "true"], "--runs"),
         (&["scale", "--sample-hz", "0", "--", "true"], "--sample-hz"),
         (&["scale", "--for", "soon", "--", "true"], "10s"),
-        (&["scale", "--for", "3 fortnights", "--", "true"], "fortnights"),
+        (
+            &["scale", "--for", "3 fortnights", "--", "true"],
+            "fortnights",
+        ),
         (&["scale", "--for", "0s", "--", "true"], "10ms"),
         (&["scale", "--for", "-5s", "--", "true"], "--"),
         (&["scale", "--for", "nan", "--", "true"], "--for"),
         (&["scale", "--for", "1e300h", "--", "true"], "year"),
         (&["scale", "--probe", "magic", "--", "true"], "auto"),
-        (&["scale", "--rate", "(", "--", "true"], "--rate: regex parse error"),
+        (
+            &["scale", "--rate", "(", "--", "true"],
+            "--rate: regex parse error",
+        ),
         (&["scale", "--rate", "tps", "--", "true"], "needs a group"),
-        (&["scale", "--rate", "(a{1000}){1000}", "--", "true"], "--rate"),
+        (
+            &["scale", "--rate", "(a{1000}){1000}", "--", "true"],
+            "--rate",
+        ),
         (&["scale", "--pid", "1", "--cpus", "1"], "--cpus"),
-        (&["scale", "--no-output", "-o", "x", "--", "true"], "--output"),
+        (
+            &["scale", "--no-output", "-o", "x", "--", "true"],
+            "--output",
+        ),
         (&["compare", "only-one"], "<AFTER>"),
         (&["report"], "<RESULT>"),
         (&["doctor", "who"], "who"),
     ];
     for (args, word) in cases {
         let ran = place.amdahl(*args).ends_with(2);
-        assert!(ran.err.contains(word), "{args:?}: no {word:?} in\n{}", ran.err);
+        assert!(
+            ran.err.contains(word),
+            "{args:?}: no {word:?} in\n{}",
+            ran.err
+        );
         assert!(ran.out.is_empty(), "{args:?}: {}", ran.out);
         assert_eq!(place.names(), [""; 0], "{args:?}");
     }
@@ -94,10 +122,18 @@ fn wrong_command_lines_are_refused_with_2_and_leave_nothing() {
 #[test]
 fn too_many_cpus_are_refused_with_how_many_there_are_and_what_to_do() {
     let above = (cpus() + 1).to_string();
-    let ran = Place::new().amdahl(["scale", "--cpus", &above, "--", "true"]).ends_with(2);
+    let ran = Place::new()
+        .amdahl(["scale", "--cpus", &above, "--", "true"])
+        .ends_with(2);
     let message = ran.message();
-    assert!(message.contains(&format!("{above} CPUs asked for")), "{message}");
-    assert!(message.contains(&format!("only {} are allowed", cpus())), "{message}");
+    assert!(
+        message.contains(&format!("{above} CPUs asked for")),
+        "{message}"
+    );
+    assert!(
+        message.contains(&format!("only {} are allowed", cpus())),
+        "{message}"
+    );
     assert!(message.contains("--oversubscribe"), "{message}");
 }
 
@@ -109,14 +145,21 @@ fn closed() -> Stdio {
 
 fn run(mut command: Command) -> (Option<i32>, String) {
     let output = command.output().expect("it runs");
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
 }
 
 #[test]
 fn a_closed_standard_output_is_no_error() {
     let _alone = alone();
     let place = Place::new();
-    place.amdahl(["scale", "--cpus", "1", "--runs", "1", "-o", "r", "--", "true"]).ends_with(0);
+    place
+        .amdahl([
+            "scale", "--cpus", "1", "--runs", "1", "-o", "r", "--", "true",
+        ])
+        .ends_with(0);
     let cases: &[&[&str]] = &[
         &["--help"],
         &["scale", "--help"],
@@ -126,13 +169,18 @@ fn a_closed_standard_output_is_no_error() {
         &["doctor"],
         &["doctor", "--json"],
         &["scale", "--cpus", "1", "--runs", "1", "--", "true"],
-        &["scale", "--cpus", "1", "--runs", "1", "--json", "--", "true"],
+        &[
+            "scale", "--cpus", "1", "--runs", "1", "--json", "--", "true",
+        ],
     ];
     for args in cases {
         let mut command = place.tool(*args);
         command.stdout(closed()).stderr(Stdio::piped());
         let (code, err) = run(command);
-        assert!(code == Some(0) && !err.contains("panicked"), "{args:?}: {code:?}\n{err}");
+        assert!(
+            code == Some(0) && !err.contains("panicked"),
+            "{args:?}: {code:?}\n{err}"
+        );
     }
 }
 
@@ -157,7 +205,10 @@ fn a_closed_standard_error_changes_no_exit_code() {
 fn standard_output_that_takes_nothing_is_told() {
     let place = Place::new();
     let mut command = place.tool(["doctor"]);
-    let full = std::fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+    let full = std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .expect("/dev/full");
     command.stdout(full).stderr(Stdio::piped());
     let (code, err) = run(command);
     assert_eq!(code, Some(1), "{err}");
@@ -168,7 +219,9 @@ fn standard_output_that_takes_nothing_is_told() {
 fn pipes_and_files_get_no_escape_codes() {
     let _alone = alone();
     let place = Place::new();
-    let scale = ["scale", "--cpus", "1", "--runs", "1", "-o", "r", "--", "true"];
+    let scale = [
+        "scale", "--cpus", "1", "--runs", "1", "-o", "r", "--", "true",
+    ];
     let cases: [&[&str]; 6] = [
         &scale,
         &["report", "r"],
@@ -179,7 +232,10 @@ fn pipes_and_files_get_no_escape_codes() {
     ];
     for args in cases {
         let ran = place.amdahl(args);
-        assert!(!ran.out.contains('\u{1b}') && !ran.err.contains('\u{1b}'), "{args:?}\n{ran:?}");
+        assert!(
+            !ran.out.contains('\u{1b}') && !ran.err.contains('\u{1b}'),
+            "{args:?}\n{ran:?}"
+        );
     }
 }
 
@@ -190,10 +246,18 @@ fn a_terminal_gets_colours_unless_no_color_is_set() {
         return skipped("script(1), which makes a terminal, is not installed");
     }
     let place = Place::new();
-    place.amdahl(["scale", "--cpus", "1", "--runs", "1", "-o", "r", "--", "true"]).ends_with(0);
+    place
+        .amdahl([
+            "scale", "--cpus", "1", "--runs", "1", "-o", "r", "--", "true",
+        ])
+        .ends_with(0);
     let on_terminal = |no_color: Option<&str>, term: &str| {
         let mut command = Command::new("script");
-        command.args(["-qec", &format!("{} report r", env!("CARGO_BIN_EXE_amdahl")), "/dev/null"]);
+        command.args([
+            "-qec",
+            &format!("{} report r", env!("CARGO_BIN_EXE_amdahl")),
+            "/dev/null",
+        ]);
         let mut command = place.here(command);
         command.env("TERM", term);
         if let Some(value) = no_color {
@@ -201,8 +265,14 @@ fn a_terminal_gets_colours_unless_no_color_is_set() {
         }
         place.run(command).ends_with(0).out
     };
-    assert!(on_terminal(None, "xterm-256color").contains("\u{1b}["), "the terminal is one");
-    assert!(on_terminal(Some(""), "xterm-256color").contains("\u{1b}["), "empty is unset");
+    assert!(
+        on_terminal(None, "xterm-256color").contains("\u{1b}["),
+        "the terminal is one"
+    );
+    assert!(
+        on_terminal(Some(""), "xterm-256color").contains("\u{1b}["),
+        "empty is unset"
+    );
     assert!(!on_terminal(Some("1"), "xterm-256color").contains('\u{1b}'));
     assert!(!on_terminal(None, "dumb").contains('\u{1b}'));
 }

@@ -18,7 +18,10 @@ const CHECKS: [&str; 10] = [
 fn assert_complete(text: &Ran, json: &Ran) {
     let checks = json.json();
     let checks = checks.as_array().expect("a list");
-    let names: Vec<&str> = checks.iter().filter_map(|check| check["name"].as_str()).collect();
+    let names: Vec<&str> = checks
+        .iter()
+        .filter_map(|check| check["name"].as_str())
+        .collect();
     for name in CHECKS {
         assert!(names.contains(&name), "{name}");
     }
@@ -28,7 +31,11 @@ fn assert_complete(text: &Ran, json: &Ran) {
         let ok = check["ok"].as_bool().expect("yes or no");
         assert!(!field("found").is_empty(), "{check}");
         // With nothing lost there is nothing to do, and the other way round.
-        assert_eq!((field("lost").is_empty(), field("remedy").is_empty()), (ok, ok), "{check}");
+        assert_eq!(
+            (field("lost").is_empty(), field("remedy").is_empty()),
+            (ok, ok),
+            "{check}"
+        );
         let mark = if ok { "ok     " } else { "MISSING" };
         let line = format!("{mark}  {}: {}\n", field("name"), field("found"));
         assert!(text.out.contains(&line), "no {line:?} in\n{}", text.out);
@@ -38,7 +45,10 @@ fn assert_complete(text: &Ran, json: &Ran) {
     if missing == 0 {
         assert_eq!(end, "Everything can be measured here.");
     } else {
-        assert!(end.starts_with(&format!("{missing} of {} are missing", checks.len())), "{end}");
+        assert!(
+            end.starts_with(&format!("{missing} of {} are missing", checks.len())),
+            "{end}"
+        );
     }
 }
 
@@ -53,7 +63,13 @@ fn doctor_tells_the_same_as_text_and_as_json() {
 #[test]
 fn doctor_works_without_any_rights() {
     let place = Place::new();
-    let run = |args: &[&str]| place.amdahl_as_ordinary_user(args).map(|ran| ran.ends_with(0));
-    let (Some(text), Some(json)) = (run(&["doctor"]), run(&["doctor", "--json"])) else { return };
+    let run = |args: &[&str]| {
+        place
+            .amdahl_as_ordinary_user(args)
+            .map(|ran| ran.ends_with(0))
+    };
+    let (Some(text), Some(json)) = (run(&["doctor"]), run(&["doctor", "--json"])) else {
+        return;
+    };
     assert_complete(&text, &json);
 }

@@ -7,11 +7,16 @@ use crate::tool::{Place, alone, cpus};
 /// Variables that a run with `{cpus}` replaced by `count` has left in `env.COUNT.*`, once per run.
 fn environments(place: &Place, count: usize) -> Vec<BTreeMap<String, String>> {
     let prefix = format!("env.{count}.");
-    let files = place.names().into_iter().filter(|name| name.starts_with(&prefix));
+    let files = place
+        .names()
+        .into_iter()
+        .filter(|name| name.starts_with(&prefix));
     let parse = |name: String| {
         let text = place.read(&name);
         let pairs = text.lines().filter_map(|line| line.split_once('='));
-        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        pairs
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
     };
     files.map(parse).collect()
 }
@@ -42,9 +47,16 @@ fn the_usual_variables_hold_the_number_of_cpus() {
         let place = Place::new();
         let args = ["scale", "--probe", probe, "--runs", "1", "--json", "--"];
         let mut command = place.tool(args.iter().chain(&DUMP));
-        command.env("OMP_NUM_THREADS", "17").env("JAVA_TOOL_OPTIONS", "-Xmx1g").env("MINE", "kept");
+        command
+            .env("OMP_NUM_THREADS", "17")
+            .env("JAVA_TOOL_OPTIONS", "-Xmx1g")
+            .env("MINE", "kept");
         let result = place.run(command).ends_with(0).result();
-        let mut counts: Vec<usize> = result.points.iter().map(|point| point.cpus as usize).collect();
+        let mut counts: Vec<usize> = result
+            .points
+            .iter()
+            .map(|point| point.cpus as usize)
+            .collect();
         counts.dedup();
         assert_eq!(counts.last(), Some(&cpus()));
         for count in counts {
@@ -60,7 +72,11 @@ fn the_usual_variables_hold_the_number_of_cpus() {
             }
         }
         for knob in KNOBS {
-            assert_eq!(result.settings.env.get(knob).map(String::as_str), Some("{cpus}"), "{knob}");
+            assert_eq!(
+                result.settings.env.get(knob).map(String::as_str),
+                Some("{cpus}"),
+                "{knob}"
+            );
         }
     }
 }
@@ -69,14 +85,28 @@ fn the_usual_variables_hold_the_number_of_cpus() {
 fn keep_env_keeps_it() {
     let _alone = alone();
     let place = Place::new();
-    let args = ["scale", "--cpus", "1", "--runs", "1", "--keep-env", "--json", "--"];
+    let args = [
+        "scale",
+        "--cpus",
+        "1",
+        "--runs",
+        "1",
+        "--keep-env",
+        "--json",
+        "--",
+    ];
     let mut command = place.tool(args.iter().chain(&DUMP));
-    command.env("OMP_NUM_THREADS", "17").env_remove("GOMAXPROCS");
+    command
+        .env("OMP_NUM_THREADS", "17")
+        .env_remove("GOMAXPROCS");
     let result = place.run(command).ends_with(0).result();
     let environments = environments(&place, 1);
     assert!(!environments.is_empty());
     for environment in environments {
-        assert_eq!(environment.get("OMP_NUM_THREADS").map(String::as_str), Some("17"));
+        assert_eq!(
+            environment.get("OMP_NUM_THREADS").map(String::as_str),
+            Some("17")
+        );
         assert_eq!(environment.get("GOMAXPROCS"), None);
         assert_eq!(environment.get("JAVA_TOOL_OPTIONS"), None);
     }
@@ -88,10 +118,30 @@ fn the_placeholder_is_replaced_wherever_it_stands() {
     let _alone = alone();
     let place = Place::new();
     let script = r#"printf '%s\n' "$@" >> args.$0"#;
-    let words = ["-j{cpus}", "{cpus}x{cpus}", "{cpu}", "{ cpus }", "$HOME {cpus}"];
-    let args = ["scale", "--cpus", "1", "--runs", "1", "--oversubscribe", "3", "-q", "--json", "--"];
+    let words = [
+        "-j{cpus}",
+        "{cpus}x{cpus}",
+        "{cpu}",
+        "{ cpus }",
+        "$HOME {cpus}",
+    ];
+    let args = [
+        "scale",
+        "--cpus",
+        "1",
+        "--runs",
+        "1",
+        "--oversubscribe",
+        "3",
+        "-q",
+        "--json",
+        "--",
+    ];
     let command = ["sh", "-c", script, "{cpus}"];
-    let result = place.amdahl(args.iter().chain(&command).chain(&words)).ends_with(0).result();
+    let result = place
+        .amdahl(args.iter().chain(&command).chain(&words))
+        .ends_with(0)
+        .result();
     // Recorded as typed.
     assert_eq!(result.command[..4], command);
     assert_eq!(result.command[4..], words);
@@ -104,7 +154,11 @@ fn the_placeholder_is_replaced_wherever_it_stands() {
             assert_eq!(run, wanted);
         }
     }
-    let threads: Vec<_> = result.points.iter().map(|point| (point.cpus, point.threads)).collect();
+    let threads: Vec<_> = result
+        .points
+        .iter()
+        .map(|point| (point.cpus, point.threads))
+        .collect();
     assert_eq!(threads, [(1, 1), (1, 3)]);
 }
 

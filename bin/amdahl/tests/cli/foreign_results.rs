@@ -23,7 +23,9 @@ fn spread(runs: &[f64]) -> Spread {
 /// A result whose times on one and on two CPUs are `factor` times the usual ones.
 fn result(factor: f64) -> ScaleResult {
     let point = |cpus: u32, wall: f64| {
-        let runs: Vec<f64> = (0..7).map(|i| factor * wall * (1.0 + f64::from(i) / 1000.0)).collect();
+        let runs: Vec<f64> = (0..7)
+            .map(|i| factor * wall * (1.0 + f64::from(i) / 1000.0))
+            .collect();
         Point {
             cpus,
             threads: cpus,
@@ -45,7 +47,11 @@ fn result(factor: f64) -> ScaleResult {
             id: "lock-wait".to_owned(),
             fraction: 0.25,
             text: "Threads wait for a lock.".to_owned(),
-            sites: vec![Site { symbol: "queue_push".to_owned(), fraction: 0.25, ..Site::default() }],
+            sites: vec![Site {
+                symbol: "queue_push".to_owned(),
+                fraction: 0.25,
+                ..Site::default()
+            }],
         }],
         ..ScaleResult::default()
     }
@@ -61,7 +67,9 @@ fn bounded(place: &Place, args: &[&str]) -> Ran {
         return place.amdahl(args);
     }
     let mut command = Command::new("prlimit");
-    command.args(["--as=2147483648", env!("CARGO_BIN_EXE_amdahl")]).args(args);
+    command
+        .args(["--as=2147483648", env!("CARGO_BIN_EXE_amdahl")])
+        .args(args);
     place.run(place.here(command))
 }
 
@@ -79,7 +87,10 @@ fn assert_refused(place: &Place, name: &str, reason: &str) {
     for args in ways {
         let ran = bounded(place, args).ends_with(1);
         let message = ran.message();
-        assert!(message.contains(reason), "{args:?}: no {reason:?} in {message}");
+        assert!(
+            message.contains(reason),
+            "{args:?}: no {reason:?} in {message}"
+        );
         assert!(message.contains(name), "{message}");
         assert!(message.len() < 1000 && !message.contains('\n'), "{message}");
         assert!(!message.contains(char::is_control), "{message:?}");
@@ -103,20 +114,38 @@ fn good_results_are_shown_and_compared() {
         let text = serde_json::to_string(&result(factor)).expect("plain data");
         fs::write(place.join(&format!("{name}/result.json")), text).expect("a file");
     }
-    place.amdahl(["report", "before"]).ends_with(0).says("prog -j{cpus}").says("queue_push");
-    place.amdahl(["report", "before/result.json"]).ends_with(0).says("queue_push");
-    place.amdahl(["report", "--html", "page.html", "before"]).ends_with(0);
+    place
+        .amdahl(["report", "before"])
+        .ends_with(0)
+        .says("prog -j{cpus}")
+        .says("queue_push");
+    place
+        .amdahl(["report", "before/result.json"])
+        .ends_with(0)
+        .says("queue_push");
+    place
+        .amdahl(["report", "--html", "page.html", "before"])
+        .ends_with(0);
     let page = place.read("page.html");
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("queue_push"));
 
     let text = place.amdahl(["compare", "before", "after"]).ends_with(0);
     text.says("On 2 CPUs it is 2.00× as fast as before, more than noise.");
-    let data = place.amdahl(["compare", "--json", "before", "after"]).ends_with(0).json();
+    let data = place
+        .amdahl(["compare", "--json", "before", "after"])
+        .ends_with(0)
+        .json();
     assert_eq!(data["points"][1]["ratio"], json!(0.5));
     assert_eq!(data["points"][1]["verdict"], "faster");
-    let data = place.amdahl(["compare", "--json", "after", "before"]).ends_with(0).json();
+    let data = place
+        .amdahl(["compare", "--json", "after", "before"])
+        .ends_with(0)
+        .json();
     assert_eq!(data["points"][1]["verdict"], "slower");
-    let data = place.amdahl(["compare", "--json", "before", "before"]).ends_with(0).json();
+    let data = place
+        .amdahl(["compare", "--json", "before", "before"])
+        .ends_with(0)
+        .json();
     assert_eq!(data["points"][1]["verdict"], "no-difference");
 }
 
@@ -126,7 +155,11 @@ fn what_is_not_there_is_refused() {
     fs::create_dir(place.join("empty")).expect("a folder");
     fs::create_dir_all(place.join("nested/result.json")).expect("folders");
     fs::write(place.join("file"), "").expect("a file");
-    for (link, target) in [("here", "there"), ("there", "here"), ("dangling", "nowhere")] {
+    for (link, target) in [
+        ("here", "there"),
+        ("there", "here"),
+        ("dangling", "nowhere"),
+    ] {
         std::os::unix::fs::symlink(target, place.join(link)).expect("a link");
     }
     assert_refused(&place, "missing", "No such file");
@@ -140,7 +173,10 @@ fn what_is_not_there_is_refused() {
 #[test]
 fn devices_and_pipes_are_refused_unread() {
     let place = Place::new();
-    let status = Command::new("mkfifo").arg(place.join("pipe")).status().expect("mkfifo");
+    let status = Command::new("mkfifo")
+        .arg(place.join("pipe"))
+        .status()
+        .expect("mkfifo");
     assert!(status.success());
     for path in ["/dev/zero", "/dev/stdin", "pipe"] {
         assert_refused(&place, path, "not a regular file");
@@ -151,7 +187,9 @@ fn devices_and_pipes_are_refused_unread() {
 fn files_that_are_too_large_are_refused() {
     let place = Place::new();
     for (name, bytes) in [("large", 100 << 20), ("endless", 1 << 40)] {
-        File::create(place.join(name)).and_then(|f| f.set_len(bytes)).expect("a sparse file");
+        File::create(place.join(name))
+            .and_then(|f| f.set_len(bytes))
+            .expect("a sparse file");
         assert_refused(&place, name, "is larger than");
     }
     // Valid from its first byte on.
@@ -169,7 +207,12 @@ fn files_that_are_too_large_are_refused() {
 #[test]
 fn lists_without_end_do_not_fill_memory() {
     let place = Place::new();
-    for (field, entry) in [("points", "{}"), ("command", "\"\""), ("warnings", "{}"), ("causes", "{}")] {
+    for (field, entry) in [
+        ("points", "{}"),
+        ("command", "\"\""),
+        ("warnings", "{}"),
+        ("causes", "{}"),
+    ] {
         let mut file = BufWriter::new(File::create(place.join("long")).expect("a file"));
         write!(file, r#"{{"schema": "{SCHEMA}", "{field}": [{entry}"#).expect("written");
         for _ in 0..20_000_000 {
@@ -195,7 +238,10 @@ fn damaged_json_is_refused() {
     assert_text_refused(b"[1, 2, 3]", "bad.json");
     assert_text_refused(b"null", "bad.json");
     assert_text_refused(b"{}", "has the schema none");
-    assert_text_refused(&text.replace("prog", "pr\u{0}og").into_bytes(), "not a readable result");
+    assert_text_refused(
+        &text.replace("prog", "pr\u{0}og").into_bytes(),
+        "not a readable result",
+    );
 }
 
 #[test]
@@ -218,9 +264,17 @@ fn unknown_fields_are_no_reason_to_refuse() {
     let mut later = value();
     later["future"] = json!({"a": [1, {"b": null}]});
     fs::write(place.join("later.json"), later.to_string()).expect("a file");
-    place.amdahl(["report", "later.json"]).ends_with(0).says("queue_push");
+    place
+        .amdahl(["report", "later.json"])
+        .ends_with(0)
+        .says("queue_push");
     let text = value().to_string();
-    let deep = format!("{{\"x\":{}{},{}", "[".repeat(100_000), "]".repeat(100_000), &text[1..]);
+    let deep = format!(
+        "{{\"x\":{}{},{}",
+        "[".repeat(100_000),
+        "]".repeat(100_000),
+        &text[1..]
+    );
     fs::write(place.join("deep.json"), deep).expect("a file");
     let ran = bounded(&place, &["report", "deep.json"]);
     assert!(matches!(ran.status.code(), Some(0 | 1)), "{ran:?}");
@@ -228,7 +282,13 @@ fn unknown_fields_are_no_reason_to_refuse() {
 
 #[test]
 fn other_schemas_are_refused() {
-    for schema in ["amdahl.scale/2", "amdahl.compare/1", "", "\u{1b}[2J", &"x".repeat(1 << 20)] {
+    for schema in [
+        "amdahl.scale/2",
+        "amdahl.compare/1",
+        "",
+        "\u{1b}[2J",
+        &"x".repeat(1 << 20),
+    ] {
         let mut value = value();
         value["schema"] = json!(schema);
         assert_text_refused(value.to_string().as_bytes(), "has the schema");
@@ -252,21 +312,59 @@ fn figures_that_cannot_be_true_are_refused() {
         *here = figure;
         assert_text_refused(value.to_string().as_bytes(), reason);
     };
-    at(&["points", "0", "speedup"], json!(1e300), "points.0.speedup");
+    at(
+        &["points", "0", "speedup"],
+        json!(1e300),
+        "points.0.speedup",
+    );
     at(&["points", "0", "speedup"], json!(-1.0), "points.0.speedup");
-    at(&["points", "0", "speedup"], json!("fast"), "not a readable result");
-    at(&["points", "0", "speedup"], json!(null), "not a readable result");
-    at(&["points", "0", "cpus"], json!(4_000_000_000_u32), "points.0.cpus");
+    at(
+        &["points", "0", "speedup"],
+        json!("fast"),
+        "not a readable result",
+    );
+    at(
+        &["points", "0", "speedup"],
+        json!(null),
+        "not a readable result",
+    );
+    at(
+        &["points", "0", "cpus"],
+        json!(4_000_000_000_u32),
+        "points.0.cpus",
+    );
     at(&["points", "0", "cpus"], json!(-1), "not a readable result");
-    at(&["points", "0", "cpus"], json!(1e40), "not a readable result");
-    at(&["points", "0", "wall_s", "runs", "3"], json!(1e19), "points.0.wall_s.runs.3");
-    at(&["points", "1", "stack", "work"], json!(0.1), "points.1.stack");
-    at(&["points", "1", "stack", "<script>"], json!(0.0), "points.1.stack");
-    at(&["points", "1", "speedup_range"], json!([3, 2]), "points.1.speedup_range");
+    at(
+        &["points", "0", "cpus"],
+        json!(1e40),
+        "not a readable result",
+    );
+    at(
+        &["points", "0", "wall_s", "runs", "3"],
+        json!(1e19),
+        "points.0.wall_s.runs.3",
+    );
+    at(
+        &["points", "1", "stack", "work"],
+        json!(0.1),
+        "points.1.stack",
+    );
+    at(
+        &["points", "1", "stack", "<script>"],
+        json!(0.0),
+        "points.1.stack",
+    );
+    at(
+        &["points", "1", "speedup_range"],
+        json!([3, 2]),
+        "points.1.speedup_range",
+    );
     at(&["causes", "0", "fraction"], json!(7), "causes.0.fraction");
     // JSON has no such numbers; readers that take them let them spread.
     for number in ["NaN", "Infinity", "-Infinity", "1e999", "0x10", "1e", "--1"] {
-        let text = value().to_string().replace("\"fraction\":0.25", &format!("\"fraction\":{number}"));
+        let text = value()
+            .to_string()
+            .replace("\"fraction\":0.25", &format!("\"fraction\":{number}"));
         assert_text_refused(text.as_bytes(), "not a readable result");
     }
 }
@@ -281,13 +379,23 @@ fn hostile_text_is_harmless_wherever_it_is_shown() {
     result.command = vec![evil(), evil()];
     result.machine.cpu_model = evil();
     result.machine.kernel = evil();
-    result.warnings = vec![Notice { code: evil(), text: evil() }];
+    result.warnings = vec![Notice {
+        code: evil(),
+        text: evil(),
+    }];
     result.models.note = evil();
     result.causes[0].text = evil();
-    result.causes[0].sites[0] =
-        Site { symbol: evil(), file: Some(evil()), object: evil(), ..Site::default() };
-    fs::write(place.join("evil.json"), serde_json::to_string(&result).expect("plain data"))
-        .expect("a file");
+    result.causes[0].sites[0] = Site {
+        symbol: evil(),
+        file: Some(evil()),
+        object: evil(),
+        ..Site::default()
+    };
+    fs::write(
+        place.join("evil.json"),
+        serde_json::to_string(&result).expect("plain data"),
+    )
+    .expect("a file");
     fs::write(place.join("good.json"), value().to_string()).expect("a file");
 
     let shown = |args: &[&str]| {
@@ -299,12 +407,19 @@ fn hostile_text_is_harmless_wherever_it_is_shown() {
     shown(&["report", "evil.json"]);
     shown(&["compare", "evil.json", "good.json"]);
     shown(&["compare", "good.json", "evil.json"]);
-    place.amdahl(["report", "--html", "page.html", "evil.json"]).ends_with(0);
+    place
+        .amdahl(["report", "--html", "page.html", "evil.json"])
+        .ends_with(0);
     let page = place.read("page.html");
-    assert!(page.contains("&lt;script&gt;alert(1)"), "the text is there, as text");
+    assert!(
+        page.contains("&lt;script&gt;alert(1)"),
+        "the text is there, as text"
+    );
     assert!(!page.contains("<script>") && !page.contains(['\u{1b}', '\u{202e}']));
     // As data it goes on unchanged, escaped as JSON has it.
-    let data = place.amdahl(["compare", "--json", "evil.json", "good.json"]).ends_with(0);
+    let data = place
+        .amdahl(["compare", "--json", "evil.json", "good.json"])
+        .ends_with(0);
     assert_eq!(data.json()["before"][0], HOSTILE);
     assert!(!data.out.contains('\u{1b}'));
 }
@@ -319,8 +434,13 @@ fn pages_that_cannot_be_written_are_told() {
         ("folder", "directory"),
         ("/dev/full", "No space left"),
     ] {
-        let ran = place.amdahl(["report", "--html", page, "good.json"]).ends_with(1);
+        let ran = place
+            .amdahl(["report", "--html", page, "good.json"])
+            .ends_with(1);
         let message = ran.message();
-        assert!(message.contains(page) && message.contains(reason), "{message}");
+        assert!(
+            message.contains(page) && message.contains(reason),
+            "{message}"
+        );
     }
 }

@@ -8,28 +8,47 @@ fn scale_works_and_says_what_is_missing() {
     let _alone = alone();
     let place = Place::new();
     let home = place.folder_of_ordinary_user("home");
-    let Some(program) = compiled(&place, "busy", BUSY, &["-g"]) else { return };
+    let Some(program) = compiled(&place, "busy", BUSY, &["-g"]) else {
+        return;
+    };
     let out = home.join("r");
-    let args = ["scale", "--runs", "1", "-o", out.to_str().expect("UTF-8"), "--"];
+    let args = [
+        "scale",
+        "--runs",
+        "1",
+        "-o",
+        out.to_str().expect("UTF-8"),
+        "--",
+    ];
     let command = [program.to_str().expect("UTF-8"), "{cpus}"];
-    let Some(ran) = place.amdahl_as_ordinary_user(&[&args[..], &command].concat()) else { return };
+    let Some(ran) = place.amdahl_as_ordinary_user(&[&args[..], &command].concat()) else {
+        return;
+    };
     let ran = ran.ends_with(0);
     let result = amdahl_report::load::load(&out).expect("a result");
     for point in &result.points {
-        assert_eq!((point.wall_s.runs.len(), point.probed_wall_s.runs.len()), (1, 1));
+        assert_eq!(
+            (point.wall_s.runs.len(), point.probed_wall_s.runs.len()),
+            (1, 1)
+        );
         let sum: f64 = point.stack.values().sum();
         assert!((sum - 1.0).abs() < 1e-9, "{} CPUs: {sum}", point.cpus);
     }
     if !is_root() {
         return skipped("who runs the tests may have some rights");
     }
-    let lacking: Vec<_> = result.sources.iter().filter(|source| !source.missing.is_empty()).collect();
+    let lacking: Vec<_> = result
+        .sources
+        .iter()
+        .filter(|source| !source.missing.is_empty())
+        .collect();
     assert!(!lacking.is_empty(), "{:?}", result.sources);
     for source in lacking {
         assert!(!source.remedy.is_empty(), "{source:?}");
     }
     assert_eq!(result.settings.confinement, "affinity");
-    ran.says("Missing: scheduling: BPF cannot be used").says("To get it: Run as root");
+    ran.says("Missing: scheduling: BPF cannot be used")
+        .says("To get it: Run as root");
 }
 
 #[test]
@@ -40,8 +59,19 @@ fn demanding_bpf_without_the_right_to_it_ends_with_6() {
     }
     let place = Place::new();
     place.folder_of_ordinary_user("home");
-    let args = ["scale", "--probe", "bpf", "-o", "home/r", "--", "touch", "home/has-run"];
-    let Some(ran) = place.amdahl_as_ordinary_user(&args) else { return };
+    let args = [
+        "scale",
+        "--probe",
+        "bpf",
+        "-o",
+        "home/r",
+        "--",
+        "touch",
+        "home/has-run",
+    ];
+    let Some(ran) = place.amdahl_as_ordinary_user(&args) else {
+        return;
+    };
     let ran = ran.ends_with(6);
     let message = ran.message();
     for word in ["--probe bpf", "CAP_BPF", "amdahl doctor"] {
@@ -55,8 +85,16 @@ fn failures_are_told_alike() {
     let _alone = alone();
     let place = Place::new();
     let run = |args: &[&str]| place.amdahl_as_ordinary_user(args);
-    let Some(ran) = run(&["scale", "--no-output", "--", "/nonexistent"]) else { return };
-    assert!(ran.ends_with(3).message().contains("cannot run \"/nonexistent\""));
-    let Some(ran) = run(&["scale", "--no-output", "--runs", "1", "--", "false"]) else { return };
+    let Some(ran) = run(&["scale", "--no-output", "--", "/nonexistent"]) else {
+        return;
+    };
+    assert!(
+        ran.ends_with(3)
+            .message()
+            .contains("cannot run \"/nonexistent\"")
+    );
+    let Some(ran) = run(&["scale", "--no-output", "--runs", "1", "--", "false"]) else {
+        return;
+    };
     assert!(ran.ends_with(3).message().contains("exit code 1"));
 }

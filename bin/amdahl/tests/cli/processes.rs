@@ -1,20 +1,29 @@
 //! What is left in the system: processes and control groups.
 
+use std::collections::HashSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::tool::{Place, until};
 
 /// The process exists and has not ended (a zombie nobody has waited for has).
 pub fn is_alive(pid: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    let state = stat
+        .rsplit(") ")
+        .next()
+        .and_then(|rest| rest.chars().next());
     !matches!(state, Some('Z' | 'X') | None)
 }
 
 /// Waits for the end of a process.
 pub fn until_gone(pid: u32) {
-    until(&format!("the end of process {pid}"), || (!is_alive(pid)).then_some(()));
+    until(&format!("the end of process {pid}"), || {
+        (!is_alive(pid)).then_some(())
+    });
 }
 
 /// Waits for a file that holds a whole line with a process id.
@@ -47,10 +56,16 @@ fn mounts() -> Vec<PathBuf> {
 pub fn groups_of(pid: u32) -> Vec<PathBuf> {
     let prefix = format!("amdahl-{pid}-");
     let inside = |mount: &PathBuf| fs::read_dir(mount).into_iter().flatten().flatten();
+    // One hierarchy may be mounted twice.
+    let mut seen = HashSet::new();
     mounts()
         .iter()
         .flat_map(inside)
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+        .filter(|entry| {
+            let metadata = entry.metadata();
+            metadata.is_ok_and(|folder| seen.insert((folder.dev(), folder.ino())))
+        })
         .map(|entry| entry.path())
         .collect()
 }
@@ -59,7 +74,9 @@ pub fn groups_of(pid: u32) -> Vec<PathBuf> {
 pub fn has_groups(place: &Place) -> bool {
     let checks = place.amdahl(["doctor", "--json"]).ends_with(0).json();
     let checks = checks.as_array().expect("a list").clone();
-    let check = checks.iter().find(|check| check["name"] == "cpuset control groups");
+    let check = checks
+        .iter()
+        .find(|check| check["name"] == "cpuset control groups");
     check.expect("the check")["ok"] == true
 }
 

@@ -35,14 +35,23 @@ pub fn compiled(place: &Place, name: &str, source: &str, flags: &[&str]) -> Opti
     std::fs::write(&file, source).expect("a source file");
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let mut command = Command::new(&compiler);
-    command.args(["-O1", "-pthread"]).args(flags).arg("-o").arg(&program).arg(&file);
+    command
+        .args(["-O1", "-pthread"])
+        .args(flags)
+        .arg("-o")
+        .arg(&program)
+        .arg(&file);
     match command.output() {
         Err(error) => {
             skipped(format_args!("no C compiler: {compiler}: {error}"));
             None
         }
         Ok(output) => {
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             Some(program)
         }
     }
