@@ -89,7 +89,7 @@ fn survey() {
         };
         let mut detector = SpinDetector::new(arch);
         let (mut asked, mut spinning, mut found) = (0u64, 0u64, 0);
-        let mut took = Duration::ZERO;
+        let mut took: Vec<Duration> = Vec::new();
         let mut slowest = (Duration::ZERO, 0);
         for (&start, (name, bytes)) in &functions {
             let mut runs: Vec<(u64, u64)> = Vec::new();
@@ -97,7 +97,7 @@ fn survey() {
                 let before = Instant::now();
                 let spins = detector.in_spin_loop(Place { module: 0, ip }, fetch);
                 let this = before.elapsed();
-                took += this;
+                took.push(this);
                 slowest = slowest.max((this, ip));
                 asked += 1;
                 if spins {
@@ -117,11 +117,13 @@ fn survey() {
                 println!("{name} {start:x} [{}]: {}", bytes.len(), runs.join(", "));
             }
         }
+        took.sort_unstable();
         println!(
-            "{path}: {} functions, {asked} instructions, {spinning} in {found} spin loops, \
-             {} ns per instruction, slowest {:?} at {:x}",
+            "{path}: {} functions, {asked} instructions, {spinning} in {found} spin loops; \
+             a verdict takes {:?} (median), {:?} (mean), {:?} at most, at {:x}",
             functions.len(),
-            took.as_nanos() / u128::from(asked.max(1)),
+            took.get(took.len() / 2).copied().unwrap_or_default(),
+            took.iter().sum::<Duration>() / (asked as u32).max(1),
             slowest.0,
             slowest.1,
         );
