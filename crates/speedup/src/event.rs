@@ -123,7 +123,11 @@ pub enum Waker {
     Interrupt,
 }
 
-/// One thing that happened.
+/// One thing that happened. `ts` says when, `cpu` where, `tid` to whom.
+#[allow(
+    missing_docs,
+    reason = "the names of the fields are the vocabulary of this module"
+)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
     /// `cpu` goes over from one occupant to the next.

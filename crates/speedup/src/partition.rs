@@ -260,6 +260,8 @@ struct Place {
 
 /// Too young to be judged by how much it ran.
 const SERVICE_AGE_NS: Ns = 20_000_000;
+/// Wake-ups on one futex this close are one broadcast.
+const TOGETHER_NS: Ns = 20_000;
 /// A wait this long is judged again.
 const RECONSIDER_NS: Ns = 100_000_000;
 
@@ -647,9 +649,7 @@ impl<'a> Partition<'a> {
         );
         let tier = if wait.is_serial() {
             Tier::Serial
-        } else if wait == Wait::Service {
-            Tier::Service
-        } else if generic && hardly_runs {
+        } else if wait == Wait::Service || (generic && hardly_runs) {
             Tier::Service
         } else {
             Tier::Active
@@ -700,14 +700,13 @@ impl<'a> Partition<'a> {
         };
         thread.wakes += u64::from(matches!(waker, Waker::Workload(_)));
         let cpu = thread.cpu;
-        if waiting.wait == Wait::Futex {
-            if let Some((used, waiters, last)) = self.futexes.get_mut(&waiting.object) {
-                if let Waker::Workload(waker) = waker {
-                    used.woken_by_waiters += u64::from(waiters.contains(&waker));
-                }
-                used.woken_together += u64::from(ts.saturating_sub(*last) < 20_000);
-                *last = ts;
+        let futex = self.futexes.get_mut(&waiting.object);
+        if let (Wait::Futex, Some((used, waiters, last))) = (waiting.wait, futex) {
+            if let Waker::Workload(waker) = waker {
+                used.woken_by_waiters += u64::from(waiters.contains(&waker));
             }
+            used.woken_together += u64::from(ts.saturating_sub(*last) < TOGETHER_NS);
+            *last = ts;
         }
         // It stays in its tier while the wake-up is under way: see `enqueue`.
         self.count_wait(&waiting, -1);
@@ -1148,10 +1147,30 @@ impl<'a> Partition<'a> {
     }
 
     fn settle_samples(&mut self) {
-        if self.out.samples > 0 {
-            let each = self.out.on_cpu_ns / self.out.samples as f64;
-            for charge in self.out.on.values_mut() {
-                charge.ns = charge.count as f64 * each;
+        if self.out.samples == 0 {
+            return;
+        }
+        let each = self.out.on_cpu_ns / self.out.samples as f64;
+        for charge in self.out.on.values_mut() {
+            charge.ns = charge.count as f64 * each;
+        }
+        // A quota takes CPUs from the code that would have gone on running.
+        let quota = ChargeKey {
+            cause: Cause::Stolen,
+            tid: 0,
+            stack: None,
+            object: QUOTA,
+        };
+        if let Some(taken) = self.out.off.remove(&quota) {
+            for (&(_, tid, stack), charge) in &self.out.on {
+                let key = ChargeKey {
+                    tid,
+                    stack: Some(stack),
+                    ..quota
+                };
+                let share = self.out.off.entry(key).or_default();
+                share.ns += taken.ns * charge.count as f64 / self.out.samples as f64;
+                share.count += taken.count;
             }
         }
     }

@@ -66,6 +66,18 @@ fn rates(runs: &PointRuns) -> Option<Vec<f64>> {
     if runs.bare.is_empty() { probed } else { bare }.filter(|rates| !rates.is_empty())
 }
 
+/// User instructions outside spin loops, where all runs counted them.
+fn counted(runs: &PointRuns) -> Option<f64> {
+    let counts: Option<Vec<f64>> = runs
+        .probed
+        .iter()
+        .map(|run| run.measured.instructions)
+        .collect();
+    counts
+        .filter(|counts| !counts.is_empty())
+        .map(|counts| mean(counts.into_iter()))
+}
+
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let n = values.len().max(1) as f64;
     values.sum::<f64>() / n
@@ -157,6 +169,7 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
                     .map(|run| run.measured.capacity_ns * 1e-9),
             ),
             rate: rates(runs).map(spread),
+            instructions: counted(runs),
             events: runs.probed.iter().map(|run| run.partition.events).sum(),
             events_lost: runs.probed.iter().map(|run| run.partition.lost).sum(),
             analysis_s: runs.probed.iter().map(|run| run.analysis_s).sum(),

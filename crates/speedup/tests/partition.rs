@@ -1,0 +1,366 @@
+//! The partition of a run's capacity: exclusive, complete, and charged where the rules say.
+
+use std::sync::Arc;
+
+use amdahl_speedup::cause::Cause;
+use amdahl_speedup::event::{
+    Blocked, CallStack, Event, Frame, Ns, Occupant, Off, StackId, StackTable, Tid, Waker,
+};
+use amdahl_speedup::partition::{Partition, RunPartition};
+use proptest::prelude::*;
+
+const MS: Ns = 1_000_000;
+
+fn stack(symbol: &str) -> Arc<CallStack> {
+    let libc = "/lib/libc.so.6".to_owned();
+    let frame = Frame {
+        symbol: symbol.to_owned(),
+        module: libc,
+        ..Frame::default()
+    };
+    Arc::new(CallStack {
+        user: vec![frame],
+        ..CallStack::default()
+    })
+}
+
+fn table() -> StackTable {
+    vec![
+        stack("pthread_mutex_lock"),
+        stack("pthread_barrier_wait"),
+        stack("pthread_cond_wait"),
+    ]
+}
+
+const MUTEX: u32 = 0;
+const BARRIER: u32 = 1;
+const CONDITION: u32 = 2;
+
+fn futex(stack: u32) -> Off {
+    Off::Blocked(Blocked {
+        syscall: Some(libc::SYS_futex as u32),
+        args: [0x1000, 0, 2, 0],
+        place: u64::from(stack) + 1,
+        stack: Some(StackId(stack)),
+        ..Blocked::default()
+    })
+}
+
+fn call(number: libc::c_long) -> Off {
+    Off::Blocked(Blocked {
+        syscall: Some(number as u32),
+        ..Blocked::default()
+    })
+}
+
+fn on(ts: Ns, cpu: u32, tid: Tid) -> Event {
+    let next = Occupant::Workload(tid);
+    Event::Switch {
+        ts,
+        cpu,
+        prev: Occupant::Idle,
+        off: Off::Exited,
+        next,
+    }
+}
+
+fn off(ts: Ns, cpu: u32, tid: Tid, off: Off) -> Event {
+    let prev = Occupant::Workload(tid);
+    Event::Switch {
+        ts,
+        cpu,
+        prev,
+        off,
+        next: Occupant::Idle,
+    }
+}
+
+fn wake(ts: Ns, tid: Tid, waker: Waker) -> Event {
+    Event::Wake {
+        ts,
+        tid,
+        waker,
+        from: None,
+    }
+}
+
+fn run(cpus: u32, to: Ns, events: &[Event]) -> RunPartition {
+    let stacks = table();
+    let occupants: Vec<_> = (0..cpus).map(|cpu| (cpu, Occupant::Idle)).collect();
+    let mut partition = Partition::new(&stacks, 0, &occupants);
+    for event in events {
+        partition.feed(event);
+    }
+    partition.finish(to)
+}
+
+fn charged(run: &RunPartition, cause: Cause) -> f64 {
+    let of_cause = run.off.iter().filter(|(key, _)| key.cause == cause);
+    of_cause.map(|(_, charge)| charge.ns).sum::<f64>() / MS as f64
+}
+
+fn assert_complete(run: &RunPartition) {
+    let off: f64 = run.off.values().map(|charge| charge.ns).sum();
+    let capacity = run.capacity_ns();
+    assert!(
+        (off + run.on_cpu_ns - capacity).abs() <= 1e-6 * capacity.max(1.0),
+        "{off} {run:?}"
+    );
+}
+
+#[test]
+fn waiting_for_a_lock_beside_a_running_holder_is_lock_wait() {
+    let run = run(
+        2,
+        10 * MS,
+        &[
+            on(0, 0, 1),
+            on(0, 1, 2),
+            off(4 * MS, 1, 2, futex(MUTEX)),
+            wake(8 * MS, 2, Waker::Workload(1)),
+            on(8 * MS, 1, 2),
+        ],
+    );
+    assert_complete(&run);
+    assert_eq!(charged(&run, Cause::LockWait), 4.0);
+    assert_eq!(run.on_cpu_ns, 16.0 * MS as f64);
+}
+
+#[test]
+fn fewer_threads_than_cpus_is_serial_whoever_joins() {
+    let run = run(
+        4,
+        10 * MS,
+        &[
+            on(0, 0, 1),
+            off(2 * MS, 0, 1, call(libc::SYS_wait4)),
+            on(2 * MS, 1, 2),
+        ],
+    );
+    assert_complete(&run);
+    assert_eq!(charged(&run, Cause::Serial), 30.0);
+}
+
+#[test]
+fn while_nobody_runs_the_waits_get_every_cpu() {
+    let run = run(
+        4,
+        10 * MS,
+        &[
+            on(0, 0, 1),
+            off(4 * MS, 0, 1, call(libc::SYS_nanosleep)),
+            wake(10 * MS, 1, Waker::Timer),
+        ],
+    );
+    assert_complete(&run);
+    assert_eq!(charged(&run, Cause::Sleep), 24.0);
+    assert_eq!(charged(&run, Cause::Serial), 12.0);
+}
+
+#[test]
+fn a_runnable_thread_behind_a_busy_cpu_beside_an_idle_one_is_placement() {
+    let run = run(
+        2,
+        10 * MS,
+        &[
+            on(0, 0, 1),
+            Event::Fork {
+                ts: 0,
+                parent: 1,
+                child: 2,
+                pid: 2,
+                cpu: 0,
+            },
+            Event::Switch {
+                ts: 6 * MS,
+                cpu: 0,
+                prev: Occupant::Workload(1),
+                off: Off::Exited,
+                next: Occupant::Workload(2),
+            },
+        ],
+    );
+    assert_complete(&run);
+    assert_eq!(charged(&run, Cause::Placement), 6.0);
+    assert_eq!(charged(&run, Cause::Serial), 4.0);
+}
+
+#[test]
+fn a_wake_up_under_way_to_an_idle_cpu_belongs_to_the_wait() {
+    let run = run(
+        2,
+        10 * MS,
+        &[
+            on(0, 0, 1),
+            on(0, 1, 2),
+            off(2 * MS, 1, 2, futex(CONDITION)),
+            wake(5 * MS, 2, Waker::Workload(1)),
+            on(6 * MS, 1, 2),
+        ],
+    );
+    assert_complete(&run);
+    assert_eq!(charged(&run, Cause::Partner), 4.0);
+    assert_eq!(charged(&run, Cause::Placement), 0.0);
+}
+
+#[test]
+fn a_cpu_is_stolen_only_from_somebody_who_wants_it() {
+    let taken = |wanted: bool| {
+        let mut events = vec![
+            on(0, 0, 1),
+            Event::Switch {
+                ts: 0,
+                cpu: 1,
+                prev: Occupant::Idle,
+                off: Off::Exited,
+                next: Occupant::Other(99),
+            },
+        ];
+        if wanted {
+            events.push(Event::Fork {
+                ts: 0,
+                parent: 1,
+                child: 2,
+                pid: 2,
+                cpu: 1,
+            });
+        }
+        run(2, 10 * MS, &events)
+    };
+    let (wanted, unwanted) = (taken(true), taken(false));
+    assert_complete(&wanted);
+    assert_complete(&unwanted);
+    assert_eq!(charged(&wanted, Cause::Stolen), 10.0);
+    assert_eq!(charged(&unwanted, Cause::Stolen), 0.0);
+    assert_eq!(charged(&unwanted, Cause::Serial), 10.0);
+}
+
+#[test]
+fn idle_cpus_are_shared_by_all_who_wait() {
+    // One CPU is idle; one thread waits at a barrier, one for a lock.
+    let run = run(
+        2,
+        10 * MS,
+        &[
+            on(0, 0, 1),
+            on(0, 1, 2),
+            off(0, 1, 2, futex(BARRIER)),
+            on(0, 1, 3),
+            off(0, 1, 3, futex(MUTEX)),
+        ],
+    );
+    assert_complete(&run);
+    assert_eq!(charged(&run, Cause::Barrier), 5.0);
+    assert_eq!(charged(&run, Cause::LockWait), 5.0);
+}
+
+#[test]
+fn throttled_cpus_are_stolen_not_misplaced() {
+    let run = run(
+        1,
+        10 * MS,
+        &[
+            on(0, 0, 1),
+            off(4 * MS, 0, 1, Off::Preempted),
+            on(9 * MS, 0, 1),
+            Event::Throttled {
+                ts: 10 * MS,
+                window: 10 * MS,
+                ns: 5 * MS,
+            },
+        ],
+    );
+    assert_complete(&run);
+    assert_eq!(charged(&run, Cause::Stolen), 5.0);
+    assert_eq!(charged(&run, Cause::Placement), 0.0);
+}
+
+#[test]
+fn a_thread_that_hardly_ever_runs_does_not_hide_a_serial_phase() {
+    // Thread 2 waits for a condition all its life; thread 1 works alone.
+    let mut events = vec![
+        on(0, 0, 1),
+        on(0, 1, 2),
+        off(MS / 100, 1, 2, futex(CONDITION)),
+    ];
+    events.push(Event::Migrate {
+        ts: 1000 * MS,
+        tid: 1,
+        cpu: 0,
+    });
+    let run = run(2, 1000 * MS, &events);
+    assert_complete(&run);
+    assert!(charged(&run, Cause::Serial) > 850.0, "{run:?}");
+}
+
+fn arbitrary_event() -> impl Strategy<Value = Event> {
+    let tid = 1..6u32;
+    let occupant = prop_oneof![
+        Just(Occupant::Idle),
+        (1..6u32).prop_map(Occupant::Workload),
+        (90..93u32).prop_map(Occupant::Other),
+    ];
+    let reason = prop_oneof![
+        Just(Off::Preempted),
+        Just(Off::Exited),
+        (0..3u32).prop_map(futex),
+        Just(call(libc::SYS_read)),
+        Just(call(libc::SYS_nanosleep)),
+        Just(call(libc::SYS_wait4)),
+        Just(call(99_999)),
+    ];
+    let waker = prop_oneof![
+        (1..6u32).prop_map(Waker::Workload),
+        Just(Waker::Timer),
+        Just(Waker::Interrupt),
+        Just(Waker::Other(90)),
+    ];
+    prop_oneof![
+        4 => (0..3u32, occupant.clone(), reason, occupant)
+            .prop_map(|(cpu, prev, off, next)| Event::Switch { ts: 0, cpu, prev, off, next }),
+        2 => (tid.clone(), waker).prop_map(|(tid, waker)| wake(0, tid, waker)),
+        1 => (tid.clone(), 0..3u32).prop_map(|(tid, cpu)| Event::Migrate { ts: 0, tid, cpu }),
+        1 => (tid.clone(), tid, 0..3u32)
+            .prop_map(|(parent, child, cpu)| Event::Fork { ts: 0, parent, child, pid: child, cpu }),
+        1 => (0..50 * MS).prop_map(|ns| Event::Throttled { ts: 0, window: MS, ns }),
+    ]
+}
+
+fn at(event: Event, when: Ns) -> Event {
+    let mut event = event;
+    match &mut event {
+        Event::Switch { ts, .. }
+        | Event::Wake { ts, .. }
+        | Event::Migrate { ts, .. }
+        | Event::Fork { ts, .. }
+        | Event::Throttled { ts, .. } => *ts = when,
+        _ => {}
+    }
+    event
+}
+
+proptest! {
+    /// Whatever comes, contradictory and incomplete as it may be: nothing is charged twice,
+    /// nothing is negative, and what CPUs did not run for the workload is charged to somebody.
+    #[test]
+    fn any_events_are_partitioned_exclusively(
+        events in prop::collection::vec((arbitrary_event(), 0..5 * MS), 0..200)
+    ) {
+        let mut now = 0;
+        let events: Vec<Event> = events
+            .into_iter()
+            .map(|(event, dt)| {
+                now += dt;
+                at(event, now)
+            })
+            .collect();
+        let run = run(3, now + MS, &events);
+        let off: f64 = run.off.values().map(|charge| charge.ns).sum();
+        for (key, charge) in &run.off {
+            prop_assert!(charge.ns >= -1e-3, "{key:?} {charge:?}");
+        }
+        let free = run.idle_ns + run.other_ns;
+        prop_assert!((off - free).abs() <= 1e-6 * run.capacity_ns(), "{off} of {free}");
+        prop_assert!(free <= run.capacity_ns() * (1.0 + 1e-9));
+    }
+}
