@@ -116,11 +116,11 @@ fn slices(summary: &Summary, sweep: &Sweep) -> (Vec<Slice>, trace::Names) {
                 None => "futex".to_owned(),
             },
         };
-        if pid != 0 {
-            if let (Some(thread), Some(process)) = (name(stretch.tid), name(pid)) {
-                names.threads.insert((pid, stretch.tid), thread);
-                names.processes.insert(pid, process);
-            }
+        if pid != 0
+            && let (Some(thread), Some(process)) = (name(stretch.tid), name(pid))
+        {
+            names.threads.insert((pid, stretch.tid), thread);
+            names.processes.insert(pid, process);
         }
         slices.push(Slice {
             cpu: stretch.cpu,

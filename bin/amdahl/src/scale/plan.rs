@@ -27,8 +27,6 @@ pub struct Plan {
     pub points: Vec<PlannedPoint>,
     /// Things the user should know.
     pub notices: Vec<(&'static str, String)>,
-    /// `{cpus}` occurs in the command.
-    pub has_placeholder: bool,
 }
 
 const KNOBS: &[(&str, &str)] = &[
@@ -117,18 +115,18 @@ impl Plan {
                 ),
             ));
         }
-        if let Some(quota) = &quota {
-            if quota.cpus < f64::from(*counts.last().unwrap_or(&1)) {
-                notices.push((
-                    "quota",
-                    format!(
-                        "A control group allows {:.2} CPUs' worth of time ({}): beyond that, runs \
+        if let Some(quota) = &quota
+            && quota.cpus < f64::from(*counts.last().unwrap_or(&1))
+        {
+            notices.push((
+                "quota",
+                format!(
+                    "A control group allows {:.2} CPUs' worth of time ({}): beyond that, runs \
                          are throttled, which is shown as stolen.",
-                        quota.cpus,
-                        quota.source.display()
-                    ),
-                ));
-            }
+                    quota.cpus,
+                    quota.source.display()
+                ),
+            ));
         }
         let has_placeholder = scale.command.iter().any(|arg| arg.contains("{cpus}"));
         if !has_placeholder && scale.pid.is_none() {
@@ -167,7 +165,6 @@ impl Plan {
             quota,
             points,
             notices,
-            has_placeholder,
         })
     }
 }

@@ -350,7 +350,7 @@ fn probe_cost(sweep: &Sweep) -> Option<ProbeCost> {
         .collect();
     let pairs = ratios.len() as u32;
     let spread = spread(ratios);
-    (pairs > 0).then(|| ProbeCost {
+    (pairs > 0).then_some(ProbeCost {
         wall_ratio: spread.median,
         range: [spread.min, spread.max],
         pairs,

@@ -25,6 +25,9 @@ pub struct Decoder {
     spins: Option<SpinDetector>,
 }
 
+/// User and kernel code of a stack: equal for equal stacks.
+type Chain = (Box<[CodePoint]>, Box<[u64]>);
+
 /// Who a thread is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadName {
@@ -92,7 +95,7 @@ impl Decoder {
         for ring in &mut recording.slots {
             mend_chain(ring);
         }
-        let mut known: FxHashMap<(Box<[CodePoint]>, Box<[u64]>), StackId> = FxHashMap::default();
+        let mut known: FxHashMap<Chain, StackId> = FxHashMap::default();
         let mut by_wake: FxHashMap<(Ns, Tid), StackId> = FxHashMap::default();
         for raw in &recording.stacks {
             let unwound = self.symbols.unwind(&RawStack {
@@ -155,10 +158,11 @@ impl Decoder {
         }
         for slot in recording.slots.iter().flatten() {
             decoded.learn_names(slot);
-            if slot.kind == kind::WAKE && slot.flags & flag::STACK_TAKEN != 0 {
-                if let Some(&id) = by_wake.get(&(slot.ts, slot.other)) {
-                    decoded.wakes.insert(slot.place, id);
-                }
+            if slot.kind == kind::WAKE
+                && slot.flags & flag::STACK_TAKEN != 0
+                && let Some(&id) = by_wake.get(&(slot.ts, slot.other))
+            {
+                decoded.wakes.insert(slot.place, id);
             }
         }
         decoded.recording = recording;

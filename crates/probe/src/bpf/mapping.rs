@@ -44,7 +44,7 @@ impl Mapping {
     }
 
     /// Its length in bytes.
-    pub fn len(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.len
     }
 }

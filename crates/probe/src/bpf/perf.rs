@@ -179,7 +179,7 @@ impl SideBandRing {
         // Acquire: pairs with the kernel's barrier before it stores data_head.
         let head = head.load(Ordering::Acquire);
         let mut tail = tail_word.load(Ordering::Relaxed);
-        let data_at = self.ring.len() - self.pages;
+        let data_at = self.ring.bytes() - self.pages;
         let mut record = Vec::new();
         while tail + 8 <= head {
             let read = |at: u64, len: usize, into: &mut Vec<u8>| {

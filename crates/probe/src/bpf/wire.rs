@@ -222,8 +222,8 @@ impl Rings {
         cpus: usize,
     ) -> Rings {
         assert!(slots_per_cpu.is_power_of_two());
-        assert!(slots.len() >= slots_per_cpu * cpus * size_of::<Slot>());
-        assert!(rings.len() >= cpus * size_of::<Ring>());
+        assert!(slots.bytes() >= slots_per_cpu * cpus * size_of::<Slot>());
+        assert!(rings.bytes() >= cpus * size_of::<Ring>());
         Rings {
             slots,
             rings,
