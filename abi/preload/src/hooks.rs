@@ -207,10 +207,11 @@ unsafe extern "C-unwind" fn barrier_wait(barrier: Ptr, caller: u64) -> c_int {
 export!(pthread_barrier_wait => barrier_wait(barrier: Ptr), "rsi", "x1");
 
 /// What waits for a semaphore or a thread must also act on a cancellation when it need not wait.
-fn test_cancel() {
-    let real = real!(c"pthread_testcancel" as F0, ());
+extern "C-unwind" fn test_cancel() -> c_int {
+    let real = real!(c"pthread_testcancel" as F0, 0);
     // SAFETY: takes nothing; may unwind this thread, which holds nothing.
     unsafe { real() };
+    0
 }
 
 fn sem_try(sem: Ptr) -> bool {

@@ -118,8 +118,8 @@ struct Region {
 const _: () = assert!(size_of::<Region>() == FILE_BYTES);
 
 const UNOPENED: *mut Region = core::ptr::null_mut();
-const CLOSED: *mut Region = 1 as *mut Region;
-const OPENING: *mut Region = 2 as *mut Region;
+const CLOSED: *mut Region = core::ptr::without_provenance_mut(1);
+const OPENING: *mut Region = core::ptr::without_provenance_mut(2);
 const LAST_SENTINEL: usize = 2;
 
 static REGION: AtomicPtr<Region> = AtomicPtr::new(UNOPENED);

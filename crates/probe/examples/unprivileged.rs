@@ -1,9 +1,11 @@
 //! Runs a command on given CPUs as an ordinary user and says where its CPU time went.
 //!
 //! ```text
-//! unprivileged [--no-preload] [--no-stacks] CPUS COMMAND [ARG...]
+//! unprivileged [--no-preload] [--no-stacks] [--alone] CPUS COMMAND [ARG...]
 //! unprivileged 0,1 ./program
 //! ```
+//!
+//! `--alone` divides as if nobody else ran: for a high priority on a busy machine.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -25,8 +27,11 @@ fn main() -> ExitCode {
         at.map(|at| args.remove(at)).is_some()
     };
     let (without_preload, without_stacks) = (take("--no-preload"), take("--no-stacks"));
+    let is_alone = take("--alone");
     if args.len() < 2 {
-        eprintln!("usage: unprivileged [--no-preload] [--no-stacks] CPUS COMMAND [ARG...]");
+        eprintln!(
+            "usage: unprivileged [--no-preload] [--no-stacks] [--alone] CPUS COMMAND [ARG...]"
+        );
         return ExitCode::from(2);
     }
     let cpus: Vec<u32> = args[0]
@@ -85,7 +90,7 @@ fn main() -> ExitCode {
     let to = now();
     is_over.store(true, Ordering::Relaxed);
     watcher.thread().unpark();
-    let (poller, snapshots, copies, mut symbolizer) = watcher.join().expect("the poller ends");
+    let (poller, mut snapshots, copies, mut symbolizer) = watcher.join().expect("the poller ends");
 
     let mut table: StackTable = vec![Arc::new(CallStack::default())];
     table.extend(
@@ -93,6 +98,11 @@ fn main() -> ExitCode {
             .iter()
             .map(|copy| Arc::new(name(&mut symbolizer, copy))),
     );
+    if is_alone {
+        snapshots
+            .iter_mut()
+            .for_each(|snapshot| snapshot.cpus.clear());
+    }
     let waits = preload::read_dir(records.path()).expect("the folder is there");
     let usage = usage();
     let run = charge(
