@@ -42,6 +42,11 @@
 //! unoptimised code reads its flag through small functions. Without the code, a
 //! loop that calls does not poll.
 //!
+//! Not seen, so that their time counts as work: locks taken by a compare-exchange that
+//! stores the loaded value with a bit set; gcc's unoptimised compare-exchange, which writes
+//! back through a pointer; unoptimised Rust atomics that take an ordering (the panics of
+//! `atomic_load` are called through the GOT); loops that only call `sched_yield`.
+//!
 //! The load-compare criterion goes back to hardware that watches loads:
 //! Tian, Nagarajan, Gupta and Tallam, *Dynamic recognition of synchronization operations
 //! for improved data race detection* (ISSTA 2008), find spin loops as loads of one
@@ -52,8 +57,8 @@
 //! Eyerman, Du Bois and Eeckhout use the first for the spin component of their speedup stacks
 //! (ISPASS 2012).
 //!
-//! A verdict takes microseconds, so remember it; time grows with the function, up
-//! to 8 KiB before and after the instruction.
+//! A verdict takes a few microseconds in a small function and some tens in a large one, of
+//! which 2 KiB before and after the instruction are looked at. So remember it.
 
 mod aarch64;
 mod body;
