@@ -111,7 +111,12 @@ pub fn watch(
     for (tid, name) in names {
         decoded.threads.entry(tid).or_insert(name);
     }
+    let to = decoded
+        .recording()
+        .cut
+        .map_or(to, |cut| cut.clamp(from + 1, to));
     let partition = partition(&decoded, &cpus, from, to, 0, stretches, 0);
+    decoded.forget_events();
     let progress = std::mem::take(&mut decoded.progress);
     let measured = Measured::new(
         &partition,
@@ -137,6 +142,7 @@ pub fn watch(
         analysis_s: analysis.elapsed().as_secs_f64(),
         group: None,
         left: 0,
+        covered: 1.0,
     };
     Ok((cpus, probed))
 }

@@ -164,6 +164,7 @@ impl Workload<'_> {
             analysis_s: begun.elapsed().as_secs_f64(),
             group: version,
             left,
+            covered: 1.0,
         })
     }
 }

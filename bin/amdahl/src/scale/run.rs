@@ -46,6 +46,8 @@ pub struct Probed {
     pub group: Option<&'static str>,
     /// Processes that were still there at its end.
     pub left: usize,
+    /// Share of the run whose events fitted into memory.
+    pub covered: f64,
 }
 
 /// A run without the probe.
@@ -178,15 +180,23 @@ impl Workload<'_> {
         let counted = recording.instructions;
         let mut decoded = decoder.decode(recording);
         let rate = self.rate_of(&ended);
+        let (end, whole) = (to, (to - from).max(1) as f64);
+        let to = decoded
+            .recording()
+            .cut
+            .map_or(end, |cut| cut.clamp(from + 1, end));
         let partition = partition(&decoded, cpus, from, to, throttled, stretches, pid);
+        decoded.forget_events();
+        let covered = (to - from) as f64 / whole;
         let progress = std::mem::take(&mut decoded.progress);
         let measured = Measured::new(
             &partition,
             &decoded.stacks,
             steal as f64,
-            counted.map(|count| count as f64),
+            counted.map(|count| count as f64 * covered),
             progress,
-        );
+        )
+        .scaled(1.0 / covered);
         Ok(Probed {
             ended,
             partition,
@@ -196,6 +206,7 @@ impl Workload<'_> {
             analysis_s: begun.elapsed().as_secs_f64(),
             group: version,
             left,
+            covered,
         })
     }
 }

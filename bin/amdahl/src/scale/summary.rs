@@ -408,6 +408,22 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool) {
         );
     }
     for (planned, runs) in sweep.plan.points.iter().zip(&sweep.points) {
+        let covered = runs
+            .probed
+            .iter()
+            .map(|run| run.covered)
+            .fold(1.0, f64::min);
+        if covered < 1.0 {
+            add(
+                "cut",
+                format!(
+                    "With {} CPUs the events of a run did not fit into memory: its first {:.0} % \
+                     stand for all of it.",
+                    planned.cpus.len(),
+                    covered * 100.0
+                ),
+            );
+        }
         let left: usize = runs.probed.iter().map(|run| run.left).sum();
         if left > 0 {
             add(

@@ -337,6 +337,14 @@ impl Decoded {
         }
     }
 
+    /// Gives up the events, which fill memory; stacks and names stay.
+    pub fn forget_events(&mut self) {
+        self.recording = Recording::default();
+        self.ids = Vec::new();
+        self.waits = FxHashMap::default();
+        self.wakes = FxHashMap::default();
+    }
+
     /// What was recorded.
     pub fn recording(&self) -> &Recording {
         &self.recording

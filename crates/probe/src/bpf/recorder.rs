@@ -13,7 +13,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::mapping::Mapping;
 use super::perf::{self, Counter, SideBand, SideBandRing};
-use super::wire::{Ring, Rings, Slot, Stack, Totals};
+use super::wire::{Ring, Rings, Slot, Stack, Totals, stack_kind};
 
 #[cfg(target_arch = "x86_64")]
 static OBJECT: &[u8] = aya::include_bytes_aligned!("record.x86_64.bpf.o");
@@ -80,6 +80,8 @@ pub struct Recording {
     pub side_band: Vec<SideBand>,
     /// Events lost, per CPU number.
     pub lost: Vec<(u32, u64)>,
+    /// When the memory for events was used up; later events are not there.
+    pub cut: Option<u64>,
     /// Stacks lost.
     pub stacks_lost: u64,
     /// User instructions of the workload, where counted.
@@ -127,7 +129,19 @@ struct Drained {
     slots: Vec<Vec<Slot>>,
     stacks: Vec<Stack>,
     side_band: Vec<SideBand>,
+    /// Bytes of slots kept.
+    bytes: usize,
+    cut: Option<u64>,
+    /// One on-CPU sample in this many is kept, as a power of two.
+    thinned: u32,
+    samples: u64,
 }
+
+/// Memory for the events of one run. What comes later is left out, and said so.
+const SLOT_BYTES_MAX: usize = 1 << 30;
+/// Stacks kept of one run (about 3 KiB each). Beyond it every second sample is given up, again
+/// and again: all of them stand for equal time still.
+const STACKS_MAX: usize = 1 << 16;
 
 const TRACEPOINTS: &[(&str, &str, bool)] = &[
     // program, tracepoint, needed
@@ -316,6 +330,7 @@ impl Recorder {
             slots: drained.slots,
             stacks: drained.stacks,
             side_band: drained.side_band,
+            cut: drained.cut,
             lost: lost.collect(),
             stacks_lost,
             instructions: counted.then_some(instructions),
@@ -359,11 +374,29 @@ impl Recorder {
 impl Shared {
     fn drain_once(&self, into: &mut Drained) {
         for (&cpu, slots) in self.cpus.iter().zip(&mut into.slots) {
+            let before = slots.len();
             self.rings.drain(cpu as usize, slots);
+            into.bytes += (slots.len() - before) * size_of::<Slot>();
+            if let Some(cut) = into.cut {
+                into.bytes -= (slots.len() - before) * size_of::<Slot>();
+                let keep = before + slots[before..].partition_point(|slot| slot.ts <= cut);
+                slots.truncate(keep);
+            }
+        }
+        if into.bytes > SLOT_BYTES_MAX && into.cut.is_none() {
+            // Up to where every CPU has been read.
+            into.cut = into
+                .slots
+                .iter()
+                .filter_map(|ring| ring.last())
+                .map(|slot| slot.ts)
+                .min();
         }
         let mut stacks = self.stacks.lock().expect("no panic while draining");
         while let Some(item) = stacks.next() {
-            into.stacks.extend(Stack::parse(&item));
+            if let Some(stack) = Stack::parse(&item) {
+                into.keep(stack);
+            }
         }
         for ring in &self.events.side_band {
             ring.drain(&mut into.side_band);
@@ -380,6 +413,32 @@ impl Shared {
         self.drain_once(&mut drained);
         drained
     }
+}
+
+impl Drained {
+    fn keep(&mut self, stack: Stack) {
+        if is_sample(&stack) {
+            self.samples += 1;
+            if self.samples % (1 << self.thinned) != 0 {
+                return;
+            }
+        } else if self.stacks.len() >= 2 * STACKS_MAX {
+            return;
+        }
+        self.stacks.push(stack);
+        if self.stacks.len() >= STACKS_MAX << self.thinned.min(1) {
+            self.thinned += 1;
+            let mut at = 0u64;
+            self.stacks.retain(|stack| {
+                at += u64::from(is_sample(stack));
+                !is_sample(stack) || at % 2 == 0
+            });
+        }
+    }
+}
+
+fn is_sample(stack: &Stack) -> bool {
+    matches!(stack.kind, stack_kind::TIME | stack_kind::INSTRUCTIONS)
 }
 
 fn open_events(settings: &Settings) -> Result<Events, RecorderError> {
@@ -529,4 +588,46 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_thinned_evenly_and_waits_are_kept() {
+        let mut drained = Drained::default();
+        for ts in 0..10 * STACKS_MAX as u64 {
+            let kind = if ts % 100 == 0 {
+                stack_kind::WAIT
+            } else {
+                stack_kind::TIME
+            };
+            drained.keep(Stack {
+                ts,
+                kind,
+                ..Stack::default()
+            });
+        }
+        assert!(drained.stacks.len() <= 2 * STACKS_MAX);
+        let waits = drained
+            .stacks
+            .iter()
+            .filter(|stack| !is_sample(stack))
+            .count();
+        assert_eq!(waits, STACKS_MAX / 10 + 1);
+        // Both halves of the run are seen alike.
+        let middle = 5 * STACKS_MAX as u64;
+        let samples: Vec<_> = drained
+            .stacks
+            .iter()
+            .filter(|stack| is_sample(stack))
+            .collect();
+        let early = samples.iter().filter(|stack| stack.ts < middle).count() as f64;
+        assert!(
+            (early / samples.len() as f64 - 0.5).abs() < 0.1,
+            "{early} of {}",
+            samples.len()
+        );
+    }
 }
