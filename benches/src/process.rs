@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, kill_process_group, pidfd_open,
-    set_child_subreaper, set_parent_process_death_signal, waitpid,
+    set_child_subreaper, set_parent_process_death_signal, wait,
 };
 
 /// A run that takes longer has failed.
@@ -209,7 +209,7 @@ fn end_left_behind(grace: Duration) -> io::Result<()> {
     let begun = Instant::now();
     loop {
         // Whoever dies becomes ours, now or when its parent dies too.
-        match waitpid(None, WaitOptions::NOHANG) {
+        match wait(WaitOptions::NOHANG) {
             Ok(Some(_)) | Err(Errno::INTR) => continue,
             Err(Errno::CHILD) => return Ok(()),
             Err(error) => return Err(error.into()),

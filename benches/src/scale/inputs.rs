@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Text of this size keeps two CPUs busy for one to three seconds.
 const TEXT_BYTES: usize = 64 << 20;
 const SOURCES: usize = 60;
-const FUNCTIONS: usize = 40;
+const FUNCTIONS: usize = 6;
 
 /// Marsaglia's xorshift64.
 struct Random(u64);
@@ -74,7 +74,7 @@ pub fn project(folder: &Path) -> io::Result<PathBuf> {
         }
         main.push_str("    printf(\"%d\\n\", sum);\n    return 0;\n}\n");
         fs::write(path.join("main.c"), main)?;
-        let makefile = "CFLAGS = -O2 -g\n\
+        let makefile = "CFLAGS = -O2\n\
                         objects := $(patsubst %.c,%.o,$(wildcard *.c))\n\
                         program: $(objects)\n\t$(CC) -o $@ $^\n";
         fs::write(path.join("Makefile"), makefile)

@@ -101,7 +101,7 @@ fn zstd(stage: &Stage) -> Result<Vec<String>, String> {
 }
 
 fn pigz(stage: &Stage) -> Result<Vec<String>, String> {
-    on_text(stage, "pigz", "pigz -p {cpus} -9 -k -c {input}")
+    on_text(stage, "pigz", "pigz -p {cpus} -9 -k -c {input} {input}")
 }
 
 fn pbzip2(stage: &Stage) -> Result<Vec<String>, String> {
@@ -135,7 +135,7 @@ fn go(stage: &Stage) -> Result<Vec<String>, String> {
     need("go", "golang-go")?;
     let binary = stage.bench.join("data/words-go");
     build(stage, &["go", "build", "-o"], &binary, "words.go")?;
-    Ok(command("{input} {cpus} 400", &binary))
+    Ok(command("{input} {cpus} 600", &binary))
 }
 
 fn java(stage: &Stage) -> Result<Vec<String>, String> {

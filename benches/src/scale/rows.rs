@@ -40,12 +40,16 @@ impl Rows {
     /// What stays unexplained, and how long the explanation takes.
     pub fn explained(&mut self, name: &str, cpus: u32, swept: &Result<Sweep, String>) {
         let most = said(swept, Sweep::unexplained_most);
+        let account = said(swept, |sweep| {
+            let difference = sweep.unaccounted().unwrap_or(f64::NAN) * 100.0;
+            format!("; the kernel's account of CPU time differs by {difference:.2} %")
+        });
         self.unexplained.push(Figure {
             name: format!("unexplained: {name}"),
             value: figure_of(swept, Sweep::unexplained),
             unit: Unit::Capacity,
             target: UNEXPLAINED,
-            versus: format!("{cpus} CPUs x wall time of the runs with the probe{most}"),
+            versus: format!("{cpus} CPUs x wall time of the runs with the probe{most}{account}"),
         });
         self.besides(name, swept);
     }

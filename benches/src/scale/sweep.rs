@@ -82,6 +82,32 @@ impl Sweep {
         self.share("unexplained")
     }
 
+    /// CPU time that the causes do not account for, or account for twice, by the kernel's own
+    /// account of the workload: a share of the capacity of the largest CPU count. A tool that
+    /// hides what it cannot explain shows here.
+    pub fn unaccounted(&self) -> Option<f64> {
+        const RUNNING: [&str; 6] = [
+            "work",
+            "extra-work",
+            "slow-work",
+            "extra-kernel",
+            "page-fault",
+            "user-spin",
+        ];
+        // Spinning or sleeping.
+        const EITHER: [&str; 2] = ["kernel-lock", "mmap-lock"];
+        let sum = |causes: &[&str]| {
+            causes
+                .iter()
+                .filter_map(|cause| self.share(cause))
+                .sum::<f64>()
+        };
+        let (least, most) = (sum(&RUNNING), sum(&RUNNING) + sum(&EITHER));
+        let point = self.result.points.last()?;
+        let used = (point.user_s + point.system_s) / point.capacity_s;
+        used.is_finite().then(|| used - used.clamp(least, most))
+    }
+
     /// Where most of it is, in words.
     pub fn unexplained_most(&self) -> String {
         let is_it = |cause: &&CauseReport| cause.id == "unexplained";
