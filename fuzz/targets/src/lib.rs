@@ -1,0 +1,84 @@
+//! What the fuzzers run: every parser of untrusted bytes, with what must hold afterwards.
+//!
+//! A [`Target`] takes any bytes at all and panics on a defect. The same functions run under
+//! cargo-fuzz (`fuzz_targets/`) and, on inputs that are always the same, as an ordinary test.
+
+mod machine;
+mod recording;
+mod result;
+mod spin;
+
+/// A parser under test.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name: the fuzzer `fuzz_targets/NAME.rs` and the folder `seeds/NAME`.
+    pub name: &'static str,
+    /// Parses, and panics where a promise is broken.
+    pub run: fn(&[u8]),
+}
+
+/// Looks up a target.
+///
+/// # Panics
+/// When there is none of this name.
+pub fn target(name: &str) -> Target {
+    *ALL.iter()
+        .find(|target| target.name == name)
+        .unwrap_or_else(|| panic!("no target {name}"))
+}
+
+/// All targets.
+pub const ALL: &[Target] = &[
+    Target {
+        name: "result",
+        run: result::result,
+    },
+    Target {
+        name: "compare",
+        run: result::compare,
+    },
+    Target {
+        name: "spin",
+        run: spin::spin,
+    },
+    Target {
+        name: "elf",
+        run: amdahl_probe::symbol::fuzz::elf,
+    },
+    Target {
+        name: "perf_map",
+        run: amdahl_probe::symbol::fuzz::perf_map,
+    },
+    Target {
+        name: "process_maps",
+        run: amdahl_probe::symbol::fuzz::process_maps,
+    },
+    Target {
+        name: "symbol_name",
+        run: amdahl_probe::symbol::fuzz::symbol_name,
+    },
+    Target {
+        name: "stack_record",
+        run: recording::stack_record,
+    },
+    Target {
+        name: "preload_record",
+        run: amdahl_probe::unprivileged::preload::fuzz,
+    },
+    Target {
+        name: "cpu_set",
+        run: machine::cpu_set,
+    },
+    Target {
+        name: "topology_text",
+        run: machine::topology_text,
+    },
+    Target {
+        name: "cgroup_files",
+        run: machine::cgroup_files,
+    },
+    Target {
+        name: "sysfs_files",
+        run: machine::sysfs_files,
+    },
+];
