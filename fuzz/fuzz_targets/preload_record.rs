@@ -1,3 +1,5 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (amdahl_fuzz_targets::target("preload_record").run)(bytes));
+libfuzzer_sys::fuzz_target!(
+    |bytes: &[u8]| (amdahl_fuzz_targets::target("preload_record").run)(bytes)
+);

@@ -1,3 +1,5 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (amdahl_fuzz_targets::target("process_maps").run)(bytes));
+libfuzzer_sys::fuzz_target!(
+    |bytes: &[u8]| (amdahl_fuzz_targets::target("process_maps").run)(bytes)
+);
