@@ -1,19 +1,22 @@
 //! Snapshots to charges.
 
+mod finish;
+#[cfg(test)]
+mod tests;
+
 use std::collections::hash_map::Entry;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cause::Cause;
-use crate::event::{CpuId, Ns, StackId, StackTable, Tid};
-use crate::partition::{Activity, Charge, ChargeKey, HYPERVISOR, INTERRUPTS, RunPartition};
+use crate::event::{CpuId, Ns, StackTable, Tid};
+use crate::partition::Charge;
 
 use super::futex::{PolledFutex, address};
 use super::interval::{Interval, Queued, Share, Tier, Window};
 use super::polled::{Why, why};
-use super::resolve::{Key, Resolver};
-use super::user_wait::Objects;
-use super::{CpuTimes, ProcessWaits, Snapshot, State, ThreadState, WaitKind};
+use super::resolve::Key;
+use super::{CpuTimes, Snapshot, State, ThreadState};
 
 /// CPU time of the whole workload, as the kernel accounts it at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,10 +34,12 @@ const FUTEXES_MAX: usize = 100_000;
 /// Intervals settled together when nobody says how the CPUs fared.
 const WINDOW_INTERVALS_MAX: usize = 256;
 const WINDOW_SHARES_MAX: usize = 1 << 16;
+/// Threads told apart; the time of later ones is nobody's.
+const THREADS_MAX: usize = 200_000;
 /// A thread younger than this may be anything.
 const SERVICE_AGE_NS: Ns = 20_000_000;
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Known {
     pid: Tid,
     state: Seen,
@@ -75,7 +80,61 @@ impl Counters {
     }
 }
 
-/// Turns snapshots, in order of time, into a [`RunPartition`].
+/// What passed of one thread between two polls; the times are nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Passed {
+    before: Seen,
+    now: Seen,
+    recent: Option<(u32, Tier)>,
+    /// What it was woken from when it was queued.
+    woken_from: Option<(u32, Tier)>,
+    /// It was put on a CPU.
+    turned: bool,
+    ran: f64,
+    queued: f64,
+    rest: f64,
+}
+
+/// One poll, as far as its threads have been gone through.
+#[derive(Debug, Default)]
+struct Poll {
+    interval: Interval,
+    /// Runnable threads by CPU.
+    runnable: FxHashMap<CpuId, u32>,
+    /// CPU time by CPU.
+    running: FxHashMap<CpuId, f64>,
+    /// Time of threads that ran or were queued, nobody knows which.
+    undecided: Vec<(Tid, CpuId, f64)>,
+    /// The longest time that one thread was runnable.
+    most: f64,
+}
+
+impl Poll {
+    /// A thread's CPU time is as old as the last tick. If nobody else ran on its CPU, it did.
+    fn decide(&mut self) {
+        let interval = &mut self.interval;
+        for (tid, cpu, rest) in self.undecided.drain(..) {
+            let taken = self.running.entry(cpu).or_default();
+            let ran = rest.min((interval.dt - *taken).max(0.0));
+            *taken += ran;
+            interval.ran += ran;
+            interval.queued += rest - ran;
+            if ran > 0.0 {
+                interval.running.push((tid, ran));
+            }
+            if rest > ran {
+                interval.queues.push(Queued {
+                    tid,
+                    ns: rest - ran,
+                    from: None,
+                });
+            }
+            self.most = interval.dt;
+        }
+    }
+}
+
+/// Turns snapshots, in order of time, into a [`RunPartition`](crate::partition::RunPartition).
 ///
 /// Memory is bounded by the number of distinct waits and of threads alive, whatever the
 /// length of the run.
@@ -142,169 +201,172 @@ impl Charger {
         self.polls += 1;
         self.last = self.last.max(snapshot.ts);
         let alive: FxHashSet<Tid> = snapshot.threads.iter().map(|thread| thread.tid).collect();
-        let mut interval = Interval {
-            dt: dt as f64,
-            ..Interval::default()
-        };
-        let mut on_cpu: FxHashMap<CpuId, u32> = FxHashMap::default();
-        let mut undecided: Vec<(Tid, CpuId, f64)> = Vec::new();
-        let mut running: FxHashMap<CpuId, f64> = FxHashMap::default();
-        let mut most = 0.0_f64;
+        let mut poll = Poll::default();
+        poll.interval.dt = dt as f64;
         for thread in &snapshot.threads {
             let now = self.see(thread, stacks, &alive);
             if now == Seen::Runnable && self.cpus.contains(&thread.cpu) {
-                *on_cpu.entry(thread.cpu).or_default() += 1;
+                *poll.runnable.entry(thread.cpu).or_default() += 1;
             }
-            let counters = Counters::of(thread);
-            let fresh = self
-                .threads
-                .get(&thread.tid)
-                .is_none_or(|known| known.pid != thread.pid || known.last.cpu_ns > thread.cpu_ns);
-            if fresh {
-                self.processes.insert(thread.tid, thread.pid);
-                // Born since the last poll, unless this is the first: then it was there before us.
-                let first = if is_first {
-                    counters
-                } else {
-                    Counters::default()
-                };
-                let born = if is_first {
-                    snapshot.ts
-                } else {
-                    snapshot.ts - dt / 2
-                };
-                let known = Known {
-                    pid: thread.pid,
-                    state: now,
-                    born,
-                    last: first,
-                    first,
-                    recent: None,
-                    poll: self.polls,
-                };
-                self.threads.insert(thread.tid, known);
-            }
-            let Some(known) = self.threads.get_mut(&thread.tid) else {
-                continue;
-            };
-            let before = if fresh { now } else { known.state };
-            let ran = counters.cpu_ns.saturating_sub(known.last.cpu_ns) as f64;
-            let queued = counters.queued_ns.saturating_sub(known.last.queued_ns) as f64;
-            let turned = counters.turns.wrapping_sub(known.last.turns);
-            let life = if fresh {
-                (ran + queued).max(interval.dt / 2.0)
-            } else {
-                interval.dt
-            };
-            let life = life.min(interval.dt);
-            let ran = ran.min(life);
-            let queued = queued.min(life - ran);
-            let rest = life - ran - queued;
-            let woken_from = match now {
-                Seen::Waiting { key, tier } => known.recent.or(Some((key, tier))),
-                Seen::Runnable | Seen::Stopped => known.recent,
-            };
-            known.state = now;
-            known.last = counters;
-            known.poll = self.polls;
-            if let Seen::Waiting { key, tier } = now {
-                known.recent = Some((key, tier));
-            }
-            let user = counters.user_ns.saturating_sub(known.first.user_ns) as f64;
-            let system = counters.system_ns.saturating_sub(known.first.system_ns) as f64;
-            let total = counters.cpu_ns.saturating_sub(known.first.cpu_ns) as f64;
-            let in_user = if user + system > 0.0 {
-                user / (user + system)
-            } else {
-                1.0
-            };
-            self.ran
-                .insert(thread.tid, [total * in_user, total * (1.0 - in_user)]);
-            if dt == 0 {
-                continue;
-            }
-            interval.ran += ran;
-            interval.queued += queued;
-            if ran > 0.0 {
-                interval.running.push((thread.tid, ran));
-                *running.entry(thread.cpu).or_default() += ran;
-            }
-            if queued > 0.0 {
-                interval.queues.push(Queued {
-                    tid: thread.tid,
-                    ns: queued,
-                    from: woken_from,
-                });
-            }
-            most = most.max(ran + queued);
-            if now == Seen::Runnable && before == Seen::Runnable && turned == 0 {
-                // It never left the CPU or the queue since the last poll: the rest is no wait.
-                undecided.push((thread.tid, thread.cpu, rest));
-                continue;
-            }
-            let recent = known.recent;
-            let mut add = |key: u32, tier: Tier, part: f64| {
-                if rest > 0.0 {
-                    interval.waits.push(Share {
-                        key,
-                        tier,
-                        ns: rest * part,
-                        part,
-                    });
-                }
-            };
-            match (before, now, recent) {
-                (Seen::Waiting { key: a, tier: at }, Seen::Waiting { key: b, tier: bt }, _) => {
-                    add(a, at, 0.5);
-                    add(b, bt, 0.5);
-                }
-                (Seen::Waiting { key, tier }, _, _) | (_, Seen::Waiting { key, tier }, _) => {
-                    add(key, tier, 1.0);
-                }
-                (Seen::Runnable, Seen::Runnable, Some((key, tier))) => add(key, tier, 1.0),
-                (Seen::Runnable, Seen::Runnable, None) => {
-                    let key = self.key(Key {
-                        why: Why::Unseen,
-                        tid: thread.tid,
-                        stack: None,
-                        object: 0,
-                    });
-                    add(key, Tier::Active, 1.0);
-                }
-                (Seen::Stopped, _, _) | (_, Seen::Stopped, _) => {}
+            let passed = self.pass(thread, now, snapshot.ts, dt, is_first);
+            if dt > 0 {
+                self.account(thread, passed, &mut poll);
             }
         }
-        // A thread's CPU time is as old as the last tick. If nobody else ran on its CPU, it did.
-        for (tid, cpu, rest) in undecided {
-            let taken = running.get(&cpu).copied().unwrap_or(0.0);
-            let ran = rest.min((interval.dt - taken).max(0.0));
-            *running.entry(cpu).or_default() += ran;
-            interval.ran += ran;
-            interval.queued += rest - ran;
-            if ran > 0.0 {
-                interval.running.push((tid, ran));
-            }
-            if rest > ran {
-                interval.queues.push(Queued {
-                    tid,
-                    ns: rest - ran,
-                    from: None,
-                });
-            }
-            most = most.max(interval.dt);
-        }
+        poll.decide();
         self.threads.retain(|_, known| known.poll == self.polls);
-        self.close(interval, &on_cpu, most);
+        self.close(poll);
         self.clock(snapshot);
     }
 
+    /// Takes note of a thread's figures; what passed since the last poll is their difference.
+    fn pass(&mut self, thread: &ThreadState, now: Seen, ts: Ns, dt: Ns, is_first: bool) -> Passed {
+        let counters = Counters::of(thread);
+        let is_new = self
+            .threads
+            .get(&thread.tid)
+            .is_none_or(|known| known.pid != thread.pid || known.last.cpu_ns > thread.cpu_ns);
+        let mut fresh = Known {
+            pid: thread.pid,
+            state: now,
+            born: ts,
+            last: counters,
+            first: counters,
+            recent: None,
+            poll: self.polls,
+        };
+        if is_new {
+            if self.processes.len() < THREADS_MAX {
+                self.processes.insert(thread.tid, thread.pid);
+            }
+            // Born since the last poll, unless this is the first: then it was there before us.
+            if !is_first {
+                (fresh.first, fresh.last) = Default::default();
+                fresh.born = ts - dt / 2;
+            }
+            self.threads.insert(thread.tid, fresh);
+        }
+        let known = self.threads.entry(thread.tid).or_insert(fresh);
+        let before = known.state;
+        let last = std::mem::replace(&mut known.last, counters);
+        let ran = counters.cpu_ns.saturating_sub(last.cpu_ns) as f64;
+        let queued = counters.queued_ns.saturating_sub(last.queued_ns) as f64;
+        let dt = dt as f64;
+        let life = if is_new {
+            (ran + queued).max(dt / 2.0)
+        } else {
+            dt
+        }
+        .min(dt);
+        let woken_from = match now {
+            Seen::Waiting { key, tier } => known.recent.or(Some((key, tier))),
+            Seen::Runnable | Seen::Stopped => known.recent,
+        };
+        known.state = now;
+        known.poll = self.polls;
+        if let Seen::Waiting { key, tier } = now {
+            known.recent = Some((key, tier));
+        }
+        // The kernel tells user and system time by ticks only: as a ratio, over all of its life.
+        let user = counters.user_ns.saturating_sub(known.first.user_ns) as f64;
+        let system = counters.system_ns.saturating_sub(known.first.system_ns) as f64;
+        let in_user = if user + system > 0.0 {
+            user / (user + system)
+        } else {
+            1.0
+        };
+        let named = self.processes.contains_key(&thread.tid);
+        let sums = self
+            .ran
+            .entry(if named { thread.tid } else { 0 })
+            .or_default();
+        sums[0] += ran * in_user;
+        sums[1] += ran * (1.0 - in_user);
+        let ran = ran.min(life);
+        let queued = queued.min(life - ran);
+        Passed {
+            before,
+            now,
+            recent: known.recent,
+            woken_from,
+            turned: counters.turns != last.turns,
+            ran,
+            queued,
+            rest: life - ran - queued,
+        }
+    }
+
+    /// Adds what passed of a thread to the interval.
+    fn account(&mut self, thread: &ThreadState, passed: Passed, poll: &mut Poll) {
+        let Passed {
+            ran, queued, rest, ..
+        } = passed;
+        let (tid, interval) = (thread.tid, &mut poll.interval);
+        interval.ran += ran;
+        interval.queued += queued;
+        if ran > 0.0 {
+            interval.running.push((tid, ran));
+            *poll.running.entry(thread.cpu).or_default() += ran;
+        }
+        if queued > 0.0 {
+            interval.queues.push(Queued {
+                tid,
+                ns: queued,
+                from: passed.woken_from,
+            });
+        }
+        poll.most = poll.most.max(ran + queued);
+        let mut add = |key: u32, tier: Tier, part: f64| {
+            if rest > 0.0 {
+                interval.waits.push(Share {
+                    key,
+                    tier,
+                    ns: rest * part,
+                    part,
+                });
+            }
+        };
+        match (passed.before, passed.now) {
+            (Seen::Runnable, Seen::Runnable) if !passed.turned => {
+                // It never left the CPU or the queue since the last poll: the rest is no wait.
+                poll.undecided.push((tid, thread.cpu, rest));
+            }
+            (Seen::Waiting { key: a, tier: at }, Seen::Waiting { key: b, tier: bt }) => {
+                add(a, at, 0.5);
+                add(b, bt, 0.5);
+            }
+            (Seen::Waiting { key, tier }, _) | (_, Seen::Waiting { key, tier }) => {
+                add(key, tier, 1.0);
+            }
+            (Seen::Runnable, Seen::Runnable) => match passed.recent {
+                Some((key, tier)) => add(key, tier, 1.0),
+                None => {
+                    let unseen = Key {
+                        why: Why::Unseen,
+                        tid,
+                        stack: None,
+                        object: 0,
+                    };
+                    add(self.key(unseen), Tier::Active, 1.0);
+                }
+            },
+            (Seen::Stopped, _) | (_, Seen::Stopped) => {}
+        }
+    }
+
     /// Completes the interval by what the two polls at its ends saw, and passes it on.
-    fn close(&mut self, mut interval: Interval, on_cpu: &FxHashMap<CpuId, u32>, most: f64) {
-        let occupied = on_cpu.len() as f64;
-        let runnable: u32 = on_cpu.values().sum();
+    fn close(&mut self, poll: Poll) {
+        let Poll {
+            mut interval,
+            runnable,
+            most,
+            ..
+        } = poll;
+        let occupied = runnable.len() as f64;
+        let runnable = f64::from(runnable.values().sum::<u32>());
         let idle = self.cpus.len() as f64 - occupied;
-        let behind = (f64::from(runnable) - occupied).min(idle).max(0.0);
-        let nobody = if runnable == 0 { 1.0 } else { 0.0 };
+        let behind = (runnable - occupied).min(idle).max(0.0);
+        let nobody = if runnable == 0.0 { 1.0 } else { 0.0 };
         interval.behind = (self.behind + behind) / 2.0;
         let sampled = (self.nobody + nobody) / 2.0;
         (self.behind, self.nobody) = (behind, nobody);
@@ -331,11 +393,18 @@ impl Charger {
                 charge.count += 1;
             }
         }
+        let named = |tid: Tid| {
+            if self.processes.contains_key(&tid) {
+                tid
+            } else {
+                0
+            }
+        };
         for (tid, ns) in out.serial {
-            *self.serial.entry(tid).or_default() += ns;
+            *self.serial.entry(named(tid)).or_default() += ns;
         }
         for (tid, ns) in out.placement {
-            *self.placement.entry(tid).or_default() += ns;
+            *self.placement.entry(named(tid)).or_default() += ns;
         }
     }
 
@@ -461,214 +530,8 @@ impl Charger {
             }
         }
     }
-
-    /// Ends the run at `to`.
-    ///
-    /// * `usage`: CPU time of the whole workload; without it, that of the threads that were polled.
-    /// * `waits`: what the processes recorded themselves; empty without the preload library.
-    /// * `site`: the stack that stands for a return address in a process.
-    /// * `blank`: the stack of what nobody sampled: all CPU time, here.
-    pub fn finish(
-        mut self,
-        to: Ns,
-        usage: Option<CpuUsage>,
-        waits: &[ProcessWaits],
-        mut site: impl FnMut(Tid, u64) -> Option<StackId>,
-        blank: StackId,
-    ) -> RunPartition {
-        self.settle(None);
-        let mut out = RunPartition {
-            from: self.from,
-            to: to.max(self.from),
-            cpus: self.cpus.len() as u32,
-            events: self.polls,
-            processes: std::mem::take(&mut self.processes),
-            ..RunPartition::default()
-        };
-        let capacity = out.capacity_ns();
-        let ran: f64 = self.ran.values().flatten().sum();
-        let [user, system] = match usage {
-            Some(usage) => [usage.user_ns as f64, usage.system_ns as f64],
-            None => [0, 1].map(|mode| self.ran.values().map(|ran| ran[mode]).sum()),
-        };
-        out.on_cpu_ns = (user + system).min(capacity);
-        let fit = if user + system > 0.0 {
-            out.on_cpu_ns / (user + system)
-        } else {
-            0.0
-        };
-        self.run(&mut out, [user * fit, system * fit], ran, waits, blank);
-        self.stolen(&mut out);
-        out.idle_ns = (capacity - out.on_cpu_ns - out.other_ns).max(0.0);
-        self.idle(&mut out, waits, &mut site);
-        out
-    }
-
-    /// CPU time by thread, in the proportions of the polls.
-    fn run(
-        &self,
-        out: &mut RunPartition,
-        [user, system]: [f64; 2],
-        ran: f64,
-        waits: &[ProcessWaits],
-        blank: StackId,
-    ) {
-        let spun: f64 = waits
-            .iter()
-            .flat_map(|process| &process.by_kind)
-            .filter(|(kind, ..)| *kind == WaitKind::Spin)
-            .map(|&(_, _, ns)| ns as f64)
-            .sum();
-        let spun = spun.min(user);
-        // Threads that came and went between two polls were never seen: their time is nobody's.
-        let seen = if ran > 0.0 {
-            (user + system).min(ran) / ran
-        } else {
-            0.0
-        };
-        let mut left = user + system;
-        let mut put = |tid: Tid, ns: f64, of: f64| {
-            if ns <= 0.0 {
-                return;
-            }
-            let in_user = user / of;
-            let spins = spun / of;
-            for (activity, share) in [
-                (Activity::User, in_user - spins),
-                (Activity::UserSpin, spins),
-                (Activity::Kernel, system / of),
-            ] {
-                if share > 0.0 {
-                    let charge = out.on.entry((activity, tid, blank)).or_default();
-                    charge.ns += ns * share;
-                    charge.count += 1;
-                }
-            }
-            *out.threads.entry(tid).or_default() += ns;
-        };
-        let of = user + system;
-        for (&tid, ran) in &self.ran {
-            let ns = (ran[0] + ran[1]) * seen;
-            left -= ns;
-            put(tid, ns, of);
-        }
-        if left > of * 1e-9 {
-            put(0, left, of);
-        }
-    }
-
-    /// Time that others took from the CPUs: what two ways of counting agree on.
-    fn stolen(&self, out: &mut RunPartition) {
-        let Some(clock) = &self.cpu_times else { return };
-        let span = clock.last.0.saturating_sub(clock.first.0) as f64;
-        let run = (out.to - out.from) as f64;
-        if span <= 0.0 || span < 0.5 * run {
-            return;
-        }
-        let whole = run / span;
-        let delta = |of: fn(&CpuTimes) -> Ns| {
-            of(&clock.last.1).saturating_sub(of(&clock.first.1)) as f64 * whole
-        };
-        let steal = delta(|times| times.steal_ns);
-        let irq = delta(|times| times.irq_ns);
-        let busy = delta(|times| times.user_ns + times.system_ns) + steal + irq;
-        let not_idle = out.capacity_ns() - delta(idle_of);
-        // Busy time is counted by ticks and idle time by the clock: where they disagree, the
-        // smaller one is certain.
-        let stolen = (busy.min(not_idle) - out.on_cpu_ns)
-            .clamp(0.0, (out.capacity_ns() - out.on_cpu_ns).max(0.0));
-        let hypervisor = steal.min(stolen);
-        let interrupts = irq.min(stolen - hypervisor);
-        let others = stolen - hypervisor - interrupts;
-        for (object, ns) in [
-            (HYPERVISOR, hypervisor),
-            (INTERRUPTS, interrupts),
-            (0, others),
-        ] {
-            if ns > 0.0 {
-                let key = ChargeKey {
-                    cause: Cause::Stolen,
-                    tid: 0,
-                    stack: None,
-                    object,
-                };
-                out.off.insert(key, Charge { ns, count: 1 });
-            }
-        }
-        out.other_ns = stolen;
-    }
-
-    /// Idle time in the proportions in which the intervals were charged.
-    fn idle(
-        &self,
-        out: &mut RunPartition,
-        records: &[ProcessWaits],
-        site: &mut impl FnMut(Tid, u64) -> Option<StackId>,
-    ) {
-        if out.idle_ns <= 0.0 {
-            return;
-        }
-        let waits = self.by_index.iter().zip(&self.charged);
-        let seen = waits.clone().filter(|(key, _)| key.why != Why::Unseen);
-        let charged = seen.clone().map(|(_, charge)| charge.ns).sum::<f64>()
-            + self.serial.values().sum::<f64>()
-            + self.placement.values().sum::<f64>();
-        if charged <= 0.0 {
-            // Too short to be polled twice, or never idle at a poll.
-            let key = ChargeKey {
-                cause: Cause::Unexplained,
-                tid: 0,
-                stack: None,
-                object: 0,
-            };
-            out.off.insert(
-                key,
-                Charge {
-                    ns: out.idle_ns,
-                    count: 1,
-                },
-            );
-            return;
-        }
-        let scale = out.idle_ns / charged;
-        let mut put = |key: ChargeKey, charge: Charge| {
-            let sum = out.off.entry(key).or_default();
-            sum.ns += charge.ns * scale;
-            sum.count += charge.count;
-        };
-        for (cause, charges) in [
-            (Cause::Serial, &self.serial),
-            (Cause::Placement, &self.placement),
-        ] {
-            for (&tid, &ns) in charges {
-                put(
-                    ChargeKey {
-                        cause,
-                        tid,
-                        stack: None,
-                        object: 0,
-                    },
-                    Charge { ns, count: 1 },
-                );
-            }
-        }
-        let waiters: FxHashSet<Tid> = self.by_index.iter().map(|key| key.tid).collect();
-        let known = Resolver {
-            objects: Objects::new(records),
-            futexes: &self.futexes,
-            is_alone: waiters.len() < 2,
-        };
-        for (key, charge) in seen {
-            if charge.ns > 0.0 {
-                known.resolve(key, *charge, site, &mut put);
-            }
-        }
-    }
 }
 
 fn idle_of(times: &CpuTimes) -> Ns {
     times.idle_ns + times.iowait_ns
 }
-
-#[cfg(test)]
-mod tests;

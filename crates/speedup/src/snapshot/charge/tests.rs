@@ -6,8 +6,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::event::Blocked;
-use crate::snapshot::{Reach, UserWait, WaitTotal, Waiting};
+use crate::event::{Blocked, StackId};
+use crate::partition::{Activity, ChargeKey, RunPartition};
+use crate::snapshot::user_wait::Objects;
+use crate::snapshot::{ProcessWaits, Reach, UserWait, WaitKind, WaitTotal, Waiting};
 
 const MS: Ns = 1_000_000;
 const STEP: Ns = 20_000;
