@@ -58,6 +58,19 @@ static inline MAYBE_UNUSED double clock_seconds(clockid_t clock)
 #define wall_now() clock_seconds(CLOCK_MONOTONIC)
 #define cpu_now() clock_seconds(CLOCK_THREAD_CPUTIME_ID)
 
+/* Seconds that this thread has stood in a run queue: after a wake-up that is no longer the wait. */
+static inline double queued_now(void)
+{
+    unsigned long long ran = 0, queued = 0;
+    FILE *file = fopen("/proc/thread-self/schedstat", "r");
+    if (file) {
+        if (fscanf(file, "%llu %llu", &ran, &queued) != 2)
+            queued = 0;
+        fclose(file);
+    }
+    return queued * 1e-9;
+}
+
 static MAYBE_UNUSED int crew_size;
 static MAYBE_UNUSED double started_at;
 

@@ -8,8 +8,12 @@ use amdahl_probe::bpf::{Recorder, Settings};
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let cpus: Vec<u32> = (0..std::thread::available_parallelism().unwrap().get() as u32).collect();
-    let settings =
-        Settings { cpus: cpus.clone(), sample_hz: 997, ring_bytes: 64 << 20, clock_hz: 2_600_000_000 };
+    let settings = Settings {
+        cpus: cpus.clone(),
+        sample_hz: 997,
+        ring_bytes: 64 << 20,
+        clock_hz: 2_600_000_000,
+    };
     let t = std::time::Instant::now();
     let mut recorder = Recorder::new(&settings).unwrap_or_else(|error| panic!("{error}"));
     eprintln!("loaded in {:?}", t.elapsed());
@@ -24,11 +28,15 @@ fn main() {
     let status = command.status().unwrap();
     let wall = t.elapsed();
     let recording = recorder.end().unwrap();
-    for slot in recording.slots.iter().flatten() {
-        if slot.kind == 1 && slot.syscall == 231 { eprintln!("{slot:?}"); }
-    }
-    eprintln!("{status} {wall:?} events {:?} stacks {} lost {:?} {} side {} instr {:?} cycles {:?} hw {}",
-        recording.slots.iter().map(Vec::len).collect::<Vec<_>>(), recording.stacks.len(),
-        recording.lost, recording.stacks_lost, recording.side_band.len(),
-        recording.instructions, recording.cycles, recording.sampled_by_cycles);
+    eprintln!(
+        "{status} {wall:?} events {:?} stacks {} lost {:?} {} side {} instr {:?} cycles {:?} hw {}",
+        recording.slots.iter().map(Vec::len).collect::<Vec<_>>(),
+        recording.stacks.len(),
+        recording.lost,
+        recording.stacks_lost,
+        recording.side_band.len(),
+        recording.instructions,
+        recording.cycles,
+        recording.sampled_by_cycles
+    );
 }

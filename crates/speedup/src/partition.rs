@@ -70,8 +70,6 @@ struct Thread {
     cpu_ns: Ns,
     wakes: u64,
     placement_mark: f64,
-    /// Charged while waiting for a task that turned out to be none: goes with the next wait.
-    carried: f64,
 }
 
 impl Thread {
@@ -229,8 +227,8 @@ pub struct Partition<'a> {
     futexes: FxHashMap<u64, (FutexUse, FxHashSet<Tid>, Ns)>,
     /// Waits to look at again, when their thread may turn out to hardly ever run.
     reconsider: BinaryHeap<Reverse<(Ns, Tid, Ns)>>,
-    /// What ended the waits of idle workers, by process, where it is known.
-    workers: FxHashMap<Tid, FxHashMap<Cause, f64>>,
+    /// Workers without a task, by process.
+    crews: FxHashMap<Tid, Crew>,
     serial_ns: f64,
     serial_weights: FxHashMap<(Tid, StackId), f64>,
     placement_weights: FxHashMap<(Tid, StackId), f64>,
@@ -256,6 +254,45 @@ struct Place {
     wait: Option<Wait>,
     /// Time waited by sampled stack.
     stacks: Vec<(StackId, f64)>,
+}
+
+/// The workers of one process that wait for a task. They are interchangeable: what gives one of
+/// them a task tells what all of them have been waiting for since the last time.
+#[derive(Debug, Default)]
+struct Crew {
+    waiting: u64,
+    /// Sum over the waiting of the integral's value when they joined or were last settled.
+    marks: f64,
+    /// Value of the integral when all were last settled.
+    settled: f64,
+    /// Gathered by workers that were woken without a reason that is known.
+    unsettled: f64,
+    /// What was settled, by cause.
+    mix: FxHashMap<Cause, f64>,
+}
+
+impl Crew {
+    fn join(&mut self, now: f64) {
+        self.waiting += 1;
+        self.marks += now;
+    }
+
+    /// A worker that joined at `mark` leaves; what it has gathered since the last settling stays.
+    fn leave(&mut self, mark: f64, now: f64) {
+        let mark = mark.max(self.settled);
+        self.waiting -= 1;
+        self.marks -= mark;
+        self.unsettled += now - mark;
+    }
+
+    /// Everything gathered, which is then settled.
+    fn settle(&mut self, now: f64) -> f64 {
+        let gathered = self.unsettled + self.waiting as f64 * now - self.marks;
+        self.unsettled = 0.0;
+        self.marks = self.waiting as f64 * now;
+        self.settled = now;
+        gathered.max(0.0)
+    }
 }
 
 /// Too young to be judged by how much it ran.
@@ -286,7 +323,7 @@ impl<'a> Partition<'a> {
             pending: FxHashMap::default(),
             futexes: FxHashMap::default(),
             reconsider: BinaryHeap::new(),
-            workers: FxHashMap::default(),
+            crews: FxHashMap::default(),
             serial_ns: 0.0,
             serial_weights: FxHashMap::default(),
             placement_weights: FxHashMap::default(),
@@ -499,7 +536,14 @@ impl<'a> Partition<'a> {
             return;
         }
         let before = *waiting;
-        waiting.carried += active - waiting.mark;
+        if waiting.wait == Wait::IdleWorker {
+            self.crews
+                .entry(thread.pid)
+                .or_default()
+                .leave(waiting.mark, active);
+        } else {
+            waiting.carried += active - waiting.mark;
+        }
         waiting.mark = service;
         waiting.tier = Tier::Service;
         let after = *waiting;
@@ -534,7 +578,6 @@ impl<'a> Partition<'a> {
             cpu_ns: 0,
             wakes: 0,
             placement_mark: 0.0,
-            carried: 0.0,
         })
     }
 
@@ -550,7 +593,6 @@ impl<'a> Partition<'a> {
             cpu_ns: 0,
             wakes: 0,
             placement_mark: 0.0,
-            carried: 0.0,
         };
         self.out.processes.insert(child, pid);
         self.enqueue(child, cpu, None, None, None);
@@ -684,6 +726,10 @@ impl<'a> Partition<'a> {
             stack,
         };
         self.count_wait(&waiting, 1);
+        if wait == Wait::IdleWorker && tier == Tier::Active {
+            let pid = self.threads[&tid].pid;
+            self.crews.entry(pid).or_default().join(waiting.mark);
+        }
         if generic && tier == Tier::Active && may_hardly_run {
             self.reconsider.push(Reverse((ts + RECONSIDER_NS, tid, ts)));
         }
@@ -883,26 +929,18 @@ impl<'a> Partition<'a> {
         }
         let is_worker = waiting.wait == Wait::IdleWorker;
         let mut ns = ns;
-        if let (true, Some(thread)) = (is_worker, self.threads.get_mut(&tid)) {
-            // Woken just to look for work: what it waits for shows at the end of a later wait.
-            let before = std::mem::take(&mut thread.carried);
-            ns += before;
-            if resolved == Resolved::AsOthers && waker.is_some() {
-                thread.carried = ns;
-                return;
-            }
+        if is_worker && waiting.tier == Tier::Active {
+            let pid = self.threads.get(&tid).map_or(tid, |thread| thread.pid);
+            let active = self.integral[Tier::Active as usize];
+            let crew = self.crews.entry(pid).or_default();
+            crew.leave(waiting.mark, active);
+            // Woken just to look for work: what it waits for shows when one of them finds some.
+            let Some(cause) = cause else { return };
+            ns = crew.settle(active);
+            *crew.mix.entry(cause).or_default() += ns;
         }
         if ns <= 0.0 {
             return;
-        }
-        if let (true, Some(cause)) = (is_worker, cause) {
-            let pid = self.threads.get(&tid).map_or(tid, |thread| thread.pid);
-            *self
-                .workers
-                .entry(pid)
-                .or_default()
-                .entry(cause)
-                .or_default() += ns;
         }
         if is_worker && cause == Some(Cause::Serial) {
             // Not the worker's code is of interest, but what ran meanwhile.
@@ -1005,19 +1043,6 @@ impl<'a> Partition<'a> {
         let tids: Vec<Tid> = self.threads.keys().copied().collect();
         for tid in tids {
             self.leave(tid);
-            let thread = self.threads.get_mut(&tid).expect("listed above");
-            let carried = std::mem::take(&mut thread.carried);
-            if carried > 0.0 {
-                let key = PendingKey {
-                    resolved: Resolved::AsOthers,
-                    tid,
-                    from: None,
-                    place: 0,
-                    object: 0,
-                    futex: 0,
-                };
-                self.pending.entry(key).or_default().ns += carried;
-            }
         }
         for (&tid, thread) in &self.threads {
             self.out.processes.entry(tid).or_insert(thread.pid);
@@ -1031,7 +1056,21 @@ impl<'a> Partition<'a> {
 
     fn settle_waits(&mut self) {
         let pending = std::mem::take(&mut self.pending);
-        let workers = std::mem::take(&mut self.workers);
+        let mut crews = std::mem::take(&mut self.crews);
+        let mut unsettled: Vec<(Tid, PendingKey, Charge)> = Vec::new();
+        for (&pid, crew) in &mut crews {
+            let ns = crew.settle(self.integral[Tier::Active as usize]);
+            let resolved = Resolved::AsOthers;
+            let key = PendingKey {
+                resolved,
+                tid: 0,
+                from: None,
+                place: 0,
+                object: 0,
+                futex: 0,
+            };
+            unsettled.push((pid, key, Charge { ns, count: 0 }));
+        }
         for (key, charge) in pending {
             match key.resolved {
                 Resolved::Cause(cause) => self.put_wait(&key, cause, charge, 1.0),
@@ -1042,19 +1081,22 @@ impl<'a> Partition<'a> {
                 }
                 Resolved::AsOthers => {
                     let pid = self.out.processes.get(&key.tid).copied().unwrap_or(key.tid);
-                    let Some(mix) = workers.get(&pid) else {
-                        self.serial_ns += charge.ns;
-                        continue;
-                    };
-                    let total: f64 = mix.values().sum();
-                    for (&cause, ns) in mix {
-                        let share = ns / total;
-                        if cause == Cause::Serial {
-                            self.serial_ns += charge.ns * share;
-                        } else {
-                            self.put_wait(&key, cause, charge, share);
-                        }
-                    }
+                    unsettled.push((pid, key, charge));
+                }
+            }
+        }
+        for (pid, key, charge) in unsettled {
+            let mix = crews.get(&pid).map(|crew| &crew.mix);
+            let total: f64 = mix.map_or(0.0, |mix| mix.values().sum());
+            let Some(mix) = mix.filter(|_| total > 0.0) else {
+                self.serial_ns += charge.ns;
+                continue;
+            };
+            for (&cause, ns) in mix {
+                if cause == Cause::Serial {
+                    self.serial_ns += charge.ns * ns / total;
+                } else if charge.ns > 0.0 {
+                    self.put_wait(&key, cause, charge, ns / total);
                 }
             }
         }

@@ -69,12 +69,18 @@ fn pieces(
         }
     }
     let share = |cause| stack.get(cause);
-    let kernel_total: f64 = partition
-        .on
-        .iter()
-        .filter(|((activity, ..), _)| *activity == Activity::Kernel)
-        .map(|(_, charge)| charge.ns)
-        .sum();
+    let capacity = partition.capacity_ns();
+    // Of kernel code that one CPU runs too, the part beyond it is the cause's, the rest is work.
+    let beyond = |of: Activity, cause: Cause| {
+        let of_activity = partition
+            .on
+            .iter()
+            .filter(|((activity, ..), _)| *activity == of);
+        let total: f64 = of_activity.map(|(_, charge)| charge.ns).sum();
+        (share(cause) * capacity / total.max(1.0)).min(1.0)
+    };
+    let extra_kernel = beyond(Activity::Kernel, Cause::ExtraKernel);
+    let extra_faults = beyond(Activity::PageFault, Cause::PageFault);
     for (&(activity, tid, id), charge) in &partition.on {
         let (ns, count) = (charge.ns, charge.count);
         match activity {
@@ -97,15 +103,37 @@ fn pieces(
                 push(Cause::Work, tid, Some(id), 0, ns - extra - slow, count);
             }
             Activity::UserSpin => push(Cause::UserSpin, tid, Some(id), 0, ns, count),
-            Activity::PageFault => push(Cause::PageFault, tid, Some(id), 0, ns, count),
+            Activity::PageFault => {
+                push(Cause::PageFault, tid, Some(id), 0, ns * extra_faults, count);
+                push(
+                    Cause::Work,
+                    tid,
+                    Some(id),
+                    0,
+                    ns * (1.0 - extra_faults),
+                    count,
+                );
+            }
             Activity::KernelLock => push(Cause::KernelLock, tid, Some(id), 0, ns, count),
             Activity::MmapLock => push(Cause::MmapLock, tid, Some(id), 0, ns, count),
             Activity::Interrupt => push(Cause::Stolen, tid, Some(id), INTERRUPTS, ns, count),
             Activity::Kernel => {
-                let capacity = partition.capacity_ns();
-                let extra = (share(Cause::ExtraKernel) * capacity / kernel_total.max(1.0)).min(1.0);
-                push(Cause::ExtraKernel, tid, Some(id), 0, ns * extra, count);
-                push(Cause::Work, tid, Some(id), 0, ns * (1.0 - extra), count);
+                push(
+                    Cause::ExtraKernel,
+                    tid,
+                    Some(id),
+                    0,
+                    ns * extra_kernel,
+                    count,
+                );
+                push(
+                    Cause::Work,
+                    tid,
+                    Some(id),
+                    0,
+                    ns * (1.0 - extra_kernel),
+                    count,
+                );
             }
         }
     }

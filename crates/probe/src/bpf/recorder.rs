@@ -419,7 +419,7 @@ impl Drained {
     fn keep(&mut self, stack: Stack) {
         if is_sample(&stack) {
             self.samples += 1;
-            if self.samples % (1 << self.thinned) != 0 {
+            if !self.samples.is_multiple_of(1 << self.thinned) {
                 return;
             }
         } else if self.stacks.len() >= 2 * STACKS_MAX {
@@ -431,7 +431,7 @@ impl Drained {
             let mut at = 0u64;
             self.stacks.retain(|stack| {
                 at += u64::from(is_sample(stack));
-                !is_sample(stack) || at % 2 == 0
+                !is_sample(stack) || at.is_multiple_of(2)
             });
         }
     }
