@@ -17,11 +17,13 @@ trap 'exit 1' INT TERM HUP
 until "$bin/pg_isready" -q; do
     kill -0 $server || exit 1
 done
+# In the background, because a trap waits for a program in the foreground.
 if [ "$clients" -eq 0 ]; then
-    "$bin/pgbench" -q -i -s "$transactions"
+    "$bin/pgbench" -q -i -s "$transactions" &
 else
-    "$bin/pgbench" -c "$clients" -j "$clients" -t $((transactions / clients))
+    "$bin/pgbench" -c "$clients" -j "$clients" -t $((transactions / clients)) &
 fi
+wait $!
 kill -INT $server
 wait $server
 trap - EXIT

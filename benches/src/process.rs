@@ -115,8 +115,7 @@ impl Runner {
             .stderr(said.try_clone().map_err(system)?)
             // A terminal's Ctrl-C is for us alone; we pass it on once.
             .process_group(0);
-        // SAFETY: a single system call, which is async-signal-safe.
-        unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::TERM))?)) };
+        end_with_parent(command);
         let begun = Instant::now();
         let child = command.spawn().map_err(system)?;
         let waited = self.wait(&child, begun).map_err(system)?;
@@ -161,6 +160,14 @@ impl Runner {
                 return Ok(Some(Stopped::Late));
             }
         }
+    }
+}
+
+/// Asks the program to end if we are killed.
+pub fn end_with_parent(command: &mut Command) {
+    // SAFETY: a single system call, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::TERM))?));
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::{Usage, reap};
+use crate::process::{Usage, end_with_parent, reap};
 
 /// Flags of `amdahl-bench time`.
 #[derive(clap::Args)]
@@ -37,9 +37,11 @@ pub struct Timed {
 /// Runs the command; exits as it does.
 pub fn main(arguments: &Arguments) -> Result<u8, String> {
     let (program, rest) = arguments.command.split_first().ok_or("no command")?;
+    let mut command = Command::new(program);
+    command.args(rest);
+    end_with_parent(&mut command);
     let begun = Instant::now();
-    let child = Command::new(program)
-        .args(rest)
+    let child = command
         .spawn()
         .map_err(|error| format!("cannot run {program}: {error}"))?;
     let failed = |error| format!("cannot wait for {program}: {error}");

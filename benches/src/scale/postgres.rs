@@ -44,6 +44,9 @@ pub fn prepare(stage: &Stage) -> Result<Vec<String>, String> {
                 "--regid",
                 &group.to_string(),
                 "--clear-groups",
+                // Changing the user clears it.
+                "--pdeathsig",
+                "TERM",
             ];
             words.extend(drop.map(str::to_owned));
         }

@@ -10,10 +10,13 @@ use proptest::prelude::*;
 
 /// A function.
 pub struct Case {
+    /// Function name.
     pub name: &'static str,
     /// With version and options.
     pub compiler: &'static str,
+    /// What was compiled.
     pub source: &'static str,
+    /// Address of the first byte.
     pub start: u64,
     /// Hexadecimal.
     pub code: &'static str,
