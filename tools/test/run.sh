@@ -106,6 +106,8 @@ bpf() {
 }
 
 tests() {
+    # Tests load it; cargo does not always build it for them.
+    step preload-library $cargo build --locked -p amdahl-preload
     # Output of tests that pass is shown too: it tells what was skipped inside them.
     suite tools/test/count-cargo.awk tests \
         $cargo test --workspace --locked --no-fail-fast -- --show-output

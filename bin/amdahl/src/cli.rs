@@ -67,7 +67,7 @@ pub struct Scale {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
     /// Runs without the probe for each CPU count [default: as many as --runs]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub bare_runs: Option<u32>,
     /// Do not run once, uncounted, before the measured runs
     #[arg(long)]
@@ -85,7 +85,7 @@ pub struct Scale {
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub duration: Option<std::time::Duration>,
     /// Watch a running process instead of a command: one point, stack only
-    #[arg(long, value_name = "PID", conflicts_with_all = ["cpus", "oversubscribe", "rate"])]
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=4_194_304), conflicts_with_all = ["cpus", "oversubscribe", "rate"])]
     pub pid: Option<u32>,
     /// Regular expression whose first group is the work per second in the program's output
     #[arg(long, value_name = "REGEX")]

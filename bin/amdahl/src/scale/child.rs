@@ -308,6 +308,7 @@ impl Child {
         // What it left behind would keep the pipes open.
         self.signal(libc::SIGTERM);
         clean_up();
+        end_orphans();
         let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
         let mut report = [0u8; 8];
         let exec_failed = rustix::io::read(&self.error, &mut report[..]) == Ok(8);
@@ -359,6 +360,42 @@ impl Child {
     fn signal(&self, signal: i32) {
         // SAFETY: the group is the child's own; nothing else can be in it but its descendants.
         unsafe { libc::kill(-self.pid, signal) };
+    }
+}
+
+/// Makes orphans of the workload our children, so that they can be found without control groups.
+pub fn adopt_orphans() {
+    // SAFETY: takes no pointers. Where it is not known, orphans go to init as ever.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+}
+
+/// Ends what the workload has left: between runs, all our children are orphans of it.
+fn end_orphans() {
+    // Ending one makes its children ours: again, but not for ever.
+    for _ in 0..100 {
+        let tasks = std::fs::read_dir("/proc/self/task")
+            .into_iter()
+            .flatten()
+            .flatten();
+        let lists =
+            tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        let orphans: Vec<libc::pid_t> = lists
+            .flat_map(|list| {
+                list.split_whitespace()
+                    .filter_map(|pid| pid.parse().ok())
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        if orphans.is_empty() {
+            return;
+        }
+        for pid in orphans {
+            // SAFETY: our own child, which nobody else reaps; a null status is allowed.
+            unsafe {
+                libc::kill(pid, libc::SIGKILL);
+                libc::waitpid(pid, ptr::null_mut(), 0);
+            }
+        }
     }
 }
 

@@ -70,6 +70,7 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
         ));
     }
     let interrupt = Interrupt::catch();
+    child::adopt_orphans();
     let removed = cgroup::clean_up_after_the_killed();
     let plan = Plan::new(scale)?;
     let target = output::Target::new(scale)?;
@@ -99,8 +100,11 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
         None => sweep.measure(scale, rate.as_ref(), &interrupt, recorder)?,
     }
     let summary = summary::summarise(&mut sweep, scale);
-    let folder = target.write(&summary, &sweep)?;
-    output::show(scale, &summary.result, folder.as_deref())?;
+    // A full disk must not take the report of an hour's runs with it.
+    let written = target.write(&summary, &sweep);
+    let folder = written.as_ref().ok().and_then(|folder| folder.as_deref());
+    output::show(scale, &summary.result, folder)?;
+    written?;
     Ok(exit_code(&summary.result))
 }
 
@@ -230,6 +234,7 @@ impl Sweep {
             threads: cpus.len() as u32,
             cpus,
         }];
+        self.partial = interrupt.asked();
         self.points = vec![PointRuns {
             probed: vec![probed],
             bare: Vec::new(),
@@ -370,7 +375,12 @@ impl Sweep {
                     )
                 },
             );
-            return Err(Failure::program(format!("{}: {why}", scale.command[0])));
+            let message = format!("{}: {why}", scale.command[0]);
+            return Err(if self.partial {
+                Failure { message, code: 5 }
+            } else {
+                Failure::program(message)
+            });
         }
         Ok(())
     }

@@ -29,6 +29,9 @@ pub struct Plan {
     pub notices: Vec<(&'static str, String)>,
 }
 
+/// The kernel has fewer thread ids than this (2^22), and other processes want some.
+const THREADS_MAX: u32 = 1 << 20;
+
 const KNOBS: &[(&str, &str)] = &[
     ("OMP_NUM_THREADS", "{cpus}"),
     ("OPENBLAS_NUM_THREADS", "{cpus}"),
@@ -153,8 +156,16 @@ impl Plan {
             .collect();
         if let Some(last) = points.last().cloned() {
             for &factor in scale.oversubscribe.iter().filter(|&&factor| factor > 1) {
+                let threads = last.threads.checked_mul(factor);
+                let threads = threads.filter(|&threads| threads <= THREADS_MAX).ok_or_else(|| {
+                    Failure::usage(format!(
+                        "--oversubscribe: {factor} times {} threads is beyond {THREADS_MAX}, more \
+                         than any kernel allows; use factors such as 2,4",
+                        last.threads
+                    ))
+                })?;
                 points.push(PlannedPoint {
-                    threads: last.threads * factor,
+                    threads,
                     ..last.clone()
                 });
             }

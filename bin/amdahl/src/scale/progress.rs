@@ -8,6 +8,8 @@ pub struct Progress {
     at: u32,
     shown: bool,
     live: bool,
+    /// A line has begun that has no end yet.
+    open: bool,
     begun: std::time::Instant,
 }
 
@@ -20,6 +22,7 @@ impl Progress {
             at: 0,
             shown: !quiet,
             live,
+            open: false,
             begun: std::time::Instant::now(),
         }
     }
@@ -50,10 +53,12 @@ impl Progress {
             write!(err, "{line}")
         };
         let _ = err.flush();
+        self.open = true;
     }
 
     /// It took `seconds`.
     pub fn done(&mut self, seconds: f64) {
+        self.open &= self.live;
         if self.shown && !self.live {
             let _ = writeln!(anstream::stderr(), ": {seconds:.2} s");
         }
@@ -63,6 +68,17 @@ impl Progress {
     pub fn finish(&mut self) {
         if self.shown && self.live {
             let _ = write!(anstream::stderr(), "\r\x1b[K");
+            self.open = false;
+        }
+    }
+}
+
+impl Drop for Progress {
+    /// Whatever comes next begins a line.
+    fn drop(&mut self) {
+        if self.shown && self.open {
+            let end: &[u8] = if self.live { b"\r\x1b[K" } else { b"\n" };
+            let _ = anstream::stderr().write_all(end);
         }
     }
 }

@@ -358,8 +358,9 @@ fn probe_cost(sweep: &Sweep) -> Option<ProbeCost> {
 }
 
 fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool) {
+    let mut found = Vec::new();
     let mut add = |code: &str, text: String| {
-        result.warnings.push(Notice {
+        found.push(Notice {
             code: code.to_owned(),
             text,
         });
@@ -424,6 +425,19 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool) {
                 ),
             );
         }
+        let silent = runs.probed.iter().map(|run| run.rate);
+        let silent = silent.chain(runs.bare.iter().map(|run| run.rate));
+        let silent = silent.filter(Option::is_none).count();
+        if result.settings.speedup_of == "rate" && silent > 0 {
+            add(
+                "no-rate",
+                format!(
+                    "With {} CPUs {silent} runs printed no number that --rate matches: the speedup \
+                     is that of the wall time where a rate is missing.",
+                    planned.cpus.len()
+                ),
+            );
+        }
         let left: usize = runs.probed.iter().map(|run| run.left).sum();
         if left > 0 {
             add(
@@ -435,6 +449,7 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool) {
             );
         }
     }
+    result.warnings.extend(found);
 }
 
 fn started() -> String {

@@ -248,7 +248,6 @@ fn a_stripped_program_is_divided_like_any_other() {
 
 /// It came after the progress of the run: `warm-upamdahl: cannot run`.
 #[test]
-#[ignore = "the message does not begin a line"]
 fn a_message_has_a_line_of_its_own() {
     let _alone = alone();
     let place = Place::new();
@@ -263,7 +262,6 @@ fn a_message_has_a_line_of_its_own() {
 }
 
 #[test]
-#[ignore = "threads overflow: 2 times 4000000000 is wrong in silence"]
 fn thread_counts_that_no_machine_has_are_refused() {
     let _alone = alone();
     let place = Place::new();

@@ -3,6 +3,7 @@
 //! Every test runs the real program. What this machine does not allow (root, BPF, a C compiler)
 //! is printed as SKIPPED with the reason.
 
+mod attaching;
 mod command_line;
 mod doctor;
 mod ending;

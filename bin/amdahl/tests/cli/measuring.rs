@@ -250,7 +250,6 @@ fn a_fixed_time_with_a_rate_has_a_speedup() {
 
 /// Else the speedup silently is one of wall times that the user did not ask for.
 #[test]
-#[ignore = "nothing is told"]
 fn a_rate_that_the_output_does_not_have_is_told() {
     let _alone = alone();
     let place = Place::new();

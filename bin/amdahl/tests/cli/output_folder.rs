@@ -181,7 +181,6 @@ fn a_full_disk_is_told_and_leaves_nothing() {
 
 /// What has been measured is not thrown away because it could not be written.
 #[test]
-#[ignore = "the report is lost"]
 fn a_full_disk_does_not_take_the_report() {
     let _alone = alone();
     let args = quick(&["-o", "disk/r", "--", "true"]);

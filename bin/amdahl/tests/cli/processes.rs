@@ -85,3 +85,15 @@ pub fn members(group: &Path) -> Vec<u32> {
     let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
+
+/// Waits until a process has a handler for a signal.
+pub fn until_catches(pid: u32, signal: rustix::process::Signal) {
+    until(&format!("a signal handler of {pid}"), || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigCgt:\t"))?;
+        let caught = u64::from_str_radix(line.trim(), 16).ok()?;
+        (caught & (1 << (signal.as_raw() - 1)) != 0).then_some(())
+    });
+}
