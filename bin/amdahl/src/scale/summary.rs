@@ -96,9 +96,10 @@ fn point_stack(runs: &PointRuns, base: Option<&Measured>) -> Option<PointStack> 
         return None;
     }
     let (mean, growth) = speedup_stack(&Measured::mean(&measured), base);
+    // The mean is divided as a whole, so that it can lie outside of what single runs give.
+    let stacks = measured.iter().map(|run| speedup_stack(run, base).0);
     let mut range: BTreeMap<String, [f64; 2]> = BTreeMap::new();
-    for run in &measured {
-        let (stack, _) = speedup_stack(run, base);
+    for stack in stacks.chain([mean.clone()]) {
         for cause in Cause::ALL {
             let value = stack.get(cause);
             let range = range.entry(cause.id().to_owned()).or_insert([value, value]);
