@@ -32,7 +32,9 @@ pub fn alone() -> MutexGuard<'static, ()> {
 pub fn skipped(reason: impl std::fmt::Display) {
     use std::io::Write;
     let test = std::thread::current().name().unwrap_or("?").to_owned();
-    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {reason}");
+    // At once, or it is torn apart by other tests.
+    let line = format!("SKIPPED {test}: {reason}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// The tests run as root.
