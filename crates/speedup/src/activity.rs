@@ -69,6 +69,12 @@ const WAY_OUT: &[&str] = &[
     "exit_to_user_mode_prepare",
     "raw_irqentry_exit_cond_resched",
 ];
+const YIELD_WRAPPERS: &[&str] = &[
+    "sched_yield",
+    "__sched_yield",
+    "__GI___sched_yield",
+    "runtime.osyield",
+];
 const YIELD: &[&str] = &["sys_sched_yield", "do_sched_yield"];
 
 /// What the thread was doing.
@@ -84,8 +90,13 @@ pub fn classify(stack: &CallStack, user_mode: bool) -> Activity {
             })
         })
     };
+    // On the way into and out of the call too.
+    let yields = stack
+        .user
+        .first()
+        .is_some_and(|frame| YIELD_WRAPPERS.contains(&frame.symbol.as_str()));
     if user_mode || stack.kernel.is_empty() {
-        return if stack.in_spin_loop {
+        return if stack.in_spin_loop || yields {
             Activity::UserSpin
         } else {
             Activity::User
@@ -108,7 +119,7 @@ pub fn classify(stack: &CallStack, user_mode: bool) -> Activity {
         Activity::Interrupt
     } else if in_kernel(PAGE_FAULT, true) {
         Activity::PageFault
-    } else if in_kernel(YIELD, false) {
+    } else if yields || in_kernel(YIELD, false) {
         Activity::UserSpin
     } else {
         Activity::Kernel
@@ -170,5 +181,14 @@ mod tests {
         assert_eq!(classify(&stack, true), Activity::User);
         stack.in_spin_loop = true;
         assert_eq!(classify(&stack, true), Activity::UserSpin);
+        let user = vec![Frame {
+            symbol: "__sched_yield".to_owned(),
+            ..Frame::default()
+        }];
+        let yielding = CallStack {
+            user,
+            ..kernel(&["syscall_exit_to_user_mode"])
+        };
+        assert_eq!(classify(&yielding, false), Activity::UserSpin);
     }
 }

@@ -162,7 +162,12 @@ impl Decoder {
                 && slot.flags & flag::STACK_TAKEN != 0
                 && let Some(&id) = by_wake.get(&(slot.ts, slot.other))
             {
-                decoded.wakes.insert(slot.place, id);
+                // Of several stacks of one place the one that goes farthest out tells most.
+                let depth = |id: StackId| decoded.stacks[id.0 as usize].user.len();
+                let known = decoded.wakes.get(&slot.place).copied();
+                if known.is_none_or(|known| depth(known) < depth(id)) {
+                    decoded.wakes.insert(slot.place, id);
+                }
             }
         }
         decoded.recording = recording;

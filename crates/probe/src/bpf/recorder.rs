@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, RingBuf};
+use aya::programs::tp_btf::BtfTracePointLinkId;
 use aya::programs::{BtfTracePoint, PerfEvent};
 use aya::{Btf, Ebpf, EbpfLoader};
 
@@ -114,7 +115,13 @@ pub struct Recorder {
     cpus: Vec<u32>,
     totals_before: Vec<(u32, Totals)>,
     drain: Option<JoinHandle<Drained>>,
+    /// Program and tracepoint of what the kernel has taken.
+    loaded: Vec<(&'static str, &'static str)>,
+    /// While recording: runs without the probe must not pay for it.
+    links: Links,
 }
+
+type Links = Vec<(&'static str, BtfTracePointLinkId)>;
 
 struct Shared {
     rings: Rings,
@@ -214,13 +221,15 @@ impl Recorder {
                 }
             }
         }
+        let mut loaded = Vec::new();
         for &(program, tracepoint, needed) in TRACEPOINTS {
-            let attached = attach(&mut bpf, program, tracepoint, &btf);
-            if let (Err(why), true) = (attached, needed) {
-                return Err(RecorderError::Attach {
-                    hook: tracepoint.to_owned(),
-                    why,
-                });
+            match load(&mut bpf, program, tracepoint, &btf) {
+                Ok(()) => loaded.push((program, tracepoint)),
+                Err(why) if needed => {
+                    let hook = tracepoint.to_owned();
+                    return Err(RecorderError::Attach { hook, why });
+                }
+                Err(_) => {}
             }
         }
         for (program, fds) in [
@@ -245,6 +254,9 @@ impl Recorder {
                 perf::set_program(event, fd).map_err(|error| hook(error.to_string()))?;
             }
         }
+        // Tried once, so that a refusal shows now and not in the middle of a sweep.
+        let links = attach(&mut bpf, &loaded)?;
+        detach(&mut bpf, links);
         let shared = Arc::new(Shared {
             rings: Rings::new(slots, rings, per_cpu, cpu_slots as usize),
             events,
@@ -260,6 +272,8 @@ impl Recorder {
             cpus: settings.cpus.clone(),
             totals_before: Vec::new(),
             drain: None,
+            loaded,
+            links: Vec::new(),
         })
     }
 
@@ -278,6 +292,8 @@ impl Recorder {
                 .set(cpu, on, 0)
                 .map_err(|error| RecorderError::Load(chain(&error)))?;
         }
+        detach(&mut self.bpf, std::mem::take(&mut self.links));
+        self.links = attach(&mut self.bpf, &self.loaded)?;
         self.enable(true)?;
         let shared = Arc::clone(&self.shared);
         shared.stop.store(false, Ordering::Relaxed);
@@ -303,6 +319,7 @@ impl Recorder {
         for &cpu in &self.cpus {
             let _ = self.watched.set(cpu, 0, 0);
         }
+        detach(&mut self.bpf, std::mem::take(&mut self.links));
         let left: Vec<u32> = self.tasks.keys().flatten().collect();
         for tid in left {
             let _ = self.tasks.remove(&tid);
@@ -478,17 +495,42 @@ fn open_events(settings: &Settings) -> Result<Events, RecorderError> {
     })
 }
 
-fn attach(bpf: &mut Ebpf, program: &str, tracepoint: &str, btf: &Btf) -> Result<(), String> {
-    let program: &mut BtfTracePoint = bpf
-        .program_mut(program)
+fn tracepoint<'a>(bpf: &'a mut Ebpf, program: &str) -> Result<&'a mut BtfTracePoint, String> {
+    bpf.program_mut(program)
         .ok_or("not in the object")?
         .try_into()
-        .map_err(|error: aya::programs::ProgramError| chain(&error))?;
-    program
-        .load(tracepoint, btf)
-        .map_err(|error| chain(&error))?;
-    program.attach().map_err(|error| chain(&error))?;
-    Ok(())
+        .map_err(|error: aya::programs::ProgramError| chain(&error))
+}
+
+fn load(bpf: &mut Ebpf, program: &str, hook: &str, btf: &Btf) -> Result<(), String> {
+    let program = tracepoint(bpf, program)?;
+    program.load(hook, btf).map_err(|error| chain(&error))
+}
+
+fn attach(bpf: &mut Ebpf, loaded: &[(&'static str, &'static str)]) -> Result<Links, RecorderError> {
+    let mut links = Links::new();
+    for &(program, hook) in loaded {
+        let link = tracepoint(bpf, program)
+            .and_then(|program| program.attach().map_err(|error| chain(&error)));
+        match link {
+            Ok(link) => links.push((program, link)),
+            Err(why) => {
+                detach(bpf, links);
+                let hook = hook.to_owned();
+                return Err(RecorderError::Attach { hook, why });
+            }
+        }
+    }
+    Ok(links)
+}
+
+fn detach(bpf: &mut Ebpf, links: Links) {
+    for (program, link) in links {
+        if let Ok(program) = tracepoint(bpf, program) {
+            // A link that is gone already is what is wanted.
+            let _ = program.detach(link);
+        }
+    }
 }
 
 fn convert<T: TryFrom<Map>>(map: Map) -> Result<T, RecorderError>

@@ -92,6 +92,8 @@ struct Passed {
     turned: bool,
     ran: f64,
     queued: f64,
+    /// Time in queues that the kernel told: it does when it ends, also of earlier intervals.
+    told: f64,
     rest: f64,
 }
 
@@ -119,6 +121,7 @@ impl Poll {
             *taken += ran;
             interval.ran += ran;
             interval.queued += rest - ran;
+            interval.told += rest - ran;
             if ran > 0.0 {
                 interval.running.push((tid, ran));
             }
@@ -282,6 +285,7 @@ impl Charger {
             .or_default();
         sums[0] += ran * in_user;
         sums[1] += ran * (1.0 - in_user);
+        let told = queued;
         let ran = ran.min(life);
         let queued = queued.min(life - ran);
         Passed {
@@ -292,6 +296,7 @@ impl Charger {
             turned: counters.turns != last.turns,
             ran,
             queued,
+            told,
             rest: life - ran - queued,
         }
     }
@@ -304,6 +309,7 @@ impl Charger {
         let (tid, interval) = (thread.tid, &mut poll.interval);
         interval.ran += ran;
         interval.queued += queued;
+        interval.told += passed.told;
         if ran > 0.0 {
             interval.running.push((tid, ran));
             *poll.running.entry(thread.cpu).or_default() += ran;

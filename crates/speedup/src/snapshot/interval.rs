@@ -46,6 +46,8 @@ pub(super) struct Interval {
     pub(super) capacity: f64,
     pub(super) ran: f64,
     pub(super) queued: f64,
+    /// Time in queues whose end fell into the interval, more than fits into it.
+    pub(super) told: f64,
     /// Fraction of the interval in which no thread was runnable.
     pub(super) nobody: f64,
     /// Runnable threads behind others beside idle CPUs, mean of the two polls.
@@ -103,25 +105,42 @@ impl Window {
             self.idle_part = Some(part);
         }
         let mut out = Settled::default();
-        // A thread's time in the queue is only told when it leaves it, so that it cannot be
-        // compared with the polls interval by interval.
-        let queued: f64 = self.intervals.iter().map(|interval| interval.queued).sum();
+        // Runnable threads are also those just woken: no more is misplaced than was queued. That
+        // is told only when it ends, so it cannot be compared interval by interval.
+        let queued: f64 = self.intervals.iter().map(|interval| interval.told).sum();
         let behind: f64 = self.intervals.iter().map(|i| i.behind * i.dt).sum();
         let displaced = if behind > 0.0 {
             queued.min(behind) / behind
         } else {
             0.0
         };
+        // CPU times are told by ticks, so the idle time of one interval is rough: what placement
+        // takes more than there was here is missing elsewhere in the window.
+        let idle = |interval: &Interval| unused(interval) * part;
+        let placed = |interval: &Interval| interval.behind * interval.dt * displaced;
+        let idle_sum: f64 = self.intervals.iter().map(idle).sum();
+        let placed_sum: f64 = self.intervals.iter().map(placed).sum();
+        let fits = if placed_sum > idle_sum {
+            idle_sum / placed_sum
+        } else {
+            1.0
+        };
+        let left = |interval: &Interval| (idle(interval) - placed(interval) * fits).max(0.0);
+        let left_sum: f64 = self.intervals.iter().map(left).sum();
+        let keep = if left_sum > 0.0 {
+            (idle_sum - placed_sum * fits) / left_sum
+        } else {
+            0.0
+        };
         for interval in self.intervals.drain(..) {
-            let idle = unused(&interval) * part;
-            let placement = (interval.behind * interval.dt * displaced).min(idle);
+            let placement = placed(&interval) * fits;
             let queues: Vec<(Tid, f64)> = interval
                 .queues
                 .iter()
                 .map(|queue| (queue.tid, queue.ns))
                 .collect();
             spread(&mut out.placement, &queues, placement);
-            interval.divide(idle - placement, placement, part, &mut out);
+            interval.divide(left(&interval) * keep, placement, part, &mut out);
         }
         self.shares = 0;
         out
