@@ -14,6 +14,8 @@ use crate::snapshot::{ProcessWaits, Reach, UserWait, WaitKind, WaitTotal, Waitin
 const MS: Ns = 1_000_000;
 const STEP: Ns = 20_000;
 const POLL: Ns = 5 * MS;
+/// The kernel brings the CPU time of a running thread up to date so often.
+const TICK: Ns = 4 * MS;
 const BLANK: StackId = StackId(0);
 
 #[derive(Clone, Debug)]
@@ -85,23 +87,28 @@ fn play(cpus: u32, scripts: &[Script], length: Ns, busy: &[CpuTimes]) -> Charger
         .collect();
     let mut idle = vec![0; cpus as usize];
     let mut queued = vec![0; scripts.len()];
+    let mut ran = vec![0; scripts.len()];
+    let mut was_running = vec![false; scripts.len()];
     for now in (0..=length).step_by(STEP as usize) {
         let mut is_busy = vec![false; cpus as usize];
         for (script, thread) in scripts.iter().zip(&mut threads) {
             let does = does(script, now);
-            let ran = thread.cpu_ns;
+            let this = thread.tid as usize - 100;
             match does {
                 Does::Run => {
-                    thread.cpu_ns += STEP;
-                    thread.queued_ns += std::mem::take(&mut queued[thread.tid as usize - 100]);
+                    ran[this] += STEP;
+                    thread.queued_ns += std::mem::take(&mut queued[this]);
                     is_busy[script.cpu as usize] = true;
                 }
-                Does::Queue => queued[thread.tid as usize - 100] += STEP,
+                Does::Queue => queued[this] += STEP,
                 Does::Wait(_) => {}
             }
-            let was_running = thread.turns % 2 == 1;
-            // Odd while it runs: a turn begins or ends.
-            thread.turns += u64::from(was_running != (thread.cpu_ns > ran));
+            let runs = matches!(does, Does::Run);
+            if now % TICK == 0 || !runs {
+                thread.cpu_ns = ran[this];
+            }
+            thread.turns += u64::from(runs && !was_running[this]);
+            was_running[this] = runs;
             thread.state = match does {
                 Does::Run | Does::Queue => State::Runnable,
                 Does::Wait(waiting) => State::Waiting(waiting.clone()),
@@ -359,7 +366,11 @@ fn records_of_the_process_name_its_futexes() {
         run.off[&key].ns
     };
     assert!((of(0x4001) / of(0x4002) - 3.0).abs() < 1e-6);
-    let spun = run.on[&(Activity::UserSpin, 100, BLANK)].ns;
+    let spins = run
+        .on
+        .iter()
+        .filter(|((activity, ..), _)| *activity == Activity::UserSpin);
+    let spun: f64 = spins.map(|(_, charge)| charge.ns).sum();
     assert!((spun / run.on_cpu_ns - 0.1).abs() < 1e-6, "{spun}");
 }
 
