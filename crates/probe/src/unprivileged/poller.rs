@@ -21,8 +21,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const COST_DIVISOR: u64 = 100;
 /// CPU time that may be spent beyond that: the first look at everything.
 const ADVANCE_NS: Ns = 10_000_000;
-/// New threads are looked for every so many polls, and more seldom where that is dear.
-const DISCOVERY_NS_MIN: Ns = 10_000_000;
+/// New threads are looked for at every poll, and more seldom where that is dear.
+const DISCOVERY_NS_MIN: Ns = 0;
 const SWEEP_NS_MIN: Ns = 500_000_000;
 const CPUS_NS_MIN: Ns = 200_000_000;
 /// Of the allowed cost, no one of these three takes more than about a quarter.
@@ -88,19 +88,28 @@ pub struct Poller {
 #[derive(Clone, Copy, Debug)]
 struct Chore {
     pause_min: Ns,
+    /// CPU time that it may still take without pausing longer: programs start most of their
+    /// threads at once, and what is not known yet looks as if there was nothing.
+    advance: Ns,
     due: Ns,
 }
 
 impl Chore {
     fn every(pause_min: Ns) -> Chore {
-        Chore { pause_min, due: 0 }
+        Chore {
+            pause_min,
+            advance: ADVANCE_NS / SHARE,
+            due: 0,
+        }
     }
 
     fn done(&mut self, now: Ns, cost: Ns) {
+        let over = cost.saturating_sub(self.advance);
+        self.advance = self.advance.saturating_sub(cost);
         self.due = now
             + self
                 .pause_min
-                .max(cost.saturating_mul(COST_DIVISOR * SHARE));
+                .max(over.saturating_mul(COST_DIVISOR * SHARE));
     }
 }
 
@@ -325,6 +334,8 @@ mod tests {
     #[test]
     fn dear_chores_are_done_seldom() {
         let mut chore = Chore::every(10_000_000);
+        chore.done(5, chore.advance);
+        assert_eq!(chore.due, 10_000_005, "paid from the advance");
         chore.done(5, 1000);
         assert_eq!(chore.due, 10_000_005);
         chore.done(5, 1_000_000);

@@ -469,12 +469,18 @@ impl Charger {
         let why = why(thread.pid, waiting, stacks, |tid| alive.contains(&tid));
         if let Why::Futex { pid, address } = why {
             let is_room = self.futexes.len() < FUTEXES_MAX;
+            let args = &waiting.blocked.args;
+            let stack = waiting
+                .blocked
+                .stack
+                .and_then(|id| stacks.get(id.0 as usize));
+            let stack = stack.map(|stack| &**stack);
             match self.futexes.entry((pid, address)) {
-                Entry::Occupied(mut used) => used.get_mut().see(thread.tid, &waiting.blocked.args),
+                Entry::Occupied(mut used) => used.get_mut().see(thread.tid, args, stack),
                 Entry::Vacant(place) if is_room => {
                     place
                         .insert(PolledFutex::default())
-                        .see(thread.tid, &waiting.blocked.args);
+                        .see(thread.tid, args, stack);
                 }
                 Entry::Vacant(_) => {}
             }

@@ -7,7 +7,7 @@
 use rustc_hash::FxHashSet;
 
 use crate::cause::Cause;
-use crate::event::{Blocked, Tid};
+use crate::event::{Blocked, CallStack, Tid};
 
 const WAIT: u64 = 0;
 const WAIT_BITSET: u64 = 9;
@@ -34,6 +34,20 @@ pub(super) fn address(blocked: &Blocked) -> Option<u64> {
     is_futex.then_some(blocked.args[0])
 }
 
+/// The runtimes of OpenMP have no names for their inner functions. Where they wait for a value that
+/// changes, it is that of a team: the slowest thread of a barrier is seldom seen waiting.
+fn is_of_a_team(stack: &CallStack) -> bool {
+    const RUNTIMES: &[&str] = &["libgomp.so", "libomp.so", "libiomp"];
+    let innermost = stack
+        .user
+        .iter()
+        .take(2)
+        .map(|frame| frame.module.rsplit('/').next().unwrap_or(""));
+    innermost
+        .into_iter()
+        .any(|file| RUNTIMES.iter().any(|runtime| file.starts_with(runtime)))
+}
+
 /// How one futex was seen to be used.
 #[derive(Debug, Default)]
 pub(super) struct PolledFutex {
@@ -42,10 +56,13 @@ pub(super) struct PolledFutex {
     first_value: u32,
     values_differ: bool,
     waiters: FxHashSet<Tid>,
+    in_team: bool,
 }
 
 impl PolledFutex {
-    pub(super) fn see(&mut self, tid: Tid, args: &[u64; 4]) {
+    /// `stack` is that of the wait.
+    pub(super) fn see(&mut self, tid: Tid, args: &[u64; 4], stack: Option<&CallStack>) {
+        self.in_team |= stack.is_some_and(is_of_a_team);
         let value = args[2] as u32;
         if self.seen == 0 {
             self.operation = args[1] & OPERATION;
@@ -70,7 +87,7 @@ impl PolledFutex {
         let plain = self.operation == WAIT;
         let many = self.waiters.len() > 1;
         match (self.first_value, self.values_differ) {
-            (_, true) if plain && many => Cause::Barrier,
+            (_, true) if plain && (many || self.in_team) => Cause::Barrier,
             (1..=3, false) => Cause::LockWait,
             (0, false) if !plain && many && !beside => Cause::LockWait,
             _ => Cause::Partner,
@@ -81,11 +98,12 @@ impl PolledFutex {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Frame;
 
     fn used(waits: &[(Tid, u64, u64)], beside: bool) -> Cause {
         let mut futex = PolledFutex::default();
         for &(tid, operation, value) in waits {
-            futex.see(tid, &[0x1000, operation | PRIVATE, value, 0]);
+            futex.see(tid, &[0x1000, operation | PRIVATE, value, 0], None);
         }
         futex.cause(beside)
     }
@@ -111,6 +129,25 @@ mod tests {
             Cause::Partner
         );
         assert_eq!(used(&[(1, LOCK_PI, 0)], false), Cause::LockWait);
+    }
+
+    #[test]
+    fn a_team_of_openmp_waits_at_barriers_even_if_one_thread_does_all_the_waiting() {
+        let frame = Frame {
+            module: "/usr/lib/libgomp.so.1.0.0".to_owned(),
+            ..Frame::default()
+        };
+        let stack = CallStack {
+            user: vec![frame],
+            ..CallStack::default()
+        };
+        for (stack, cause) in [(Some(&stack), Cause::Barrier), (None, Cause::Partner)] {
+            let mut futex = PolledFutex::default();
+            for value in [8, 16] {
+                futex.see(1, &[0x1000, PRIVATE, value, 0], stack);
+            }
+            assert_eq!(futex.cause(false), cause);
+        }
     }
 
     #[test]
