@@ -77,6 +77,27 @@ pub enum StartError {
 
 const TAIL_BYTES: usize = 64 << 10;
 
+/// What the child reports: that it is confined, or which step failed.
+const READY: i32 = 0;
+const ENTER_GROUP: i32 = 1;
+const SET_AFFINITY: i32 = 2;
+const EXEC: i32 = 3;
+
+fn failure(step: i32, errno: i32, program: &str) -> StartError {
+    let source = io::Error::from_raw_os_error(errno);
+    let what = match step {
+        ENTER_GROUP => "enter the control group",
+        SET_AFFINITY => "sched_setaffinity",
+        _ => {
+            return StartError::Exec {
+                program: program.to_owned(),
+                source,
+            };
+        }
+    };
+    StartError::System { what, source }
+}
+
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     // SAFETY: fds has room for two descriptors.
@@ -108,7 +129,7 @@ fn c_string(text: impl AsRef<OsStr>) -> io::Result<CString> {
 }
 
 impl Child {
-    /// Forks; the child confines itself and waits for [`Child::go`].
+    /// Forks; the child confines itself and waits to be let go by [`Child::run`].
     pub fn start(command: &Command<'_>) -> Result<Child, StartError> {
         let failed = |what| move |source| StartError::System { what, source };
         let (go_read, go_write) = pipe().map_err(failed("pipe"))?;
@@ -191,11 +212,11 @@ impl Child {
                 if let Some(procs) = &procs {
                     // "0" is the writer itself.
                     if libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) < 0 {
-                        fail(1);
+                        fail(ENTER_GROUP);
                     }
                 }
                 if libc::sched_setaffinity(0, words * 8, mask.as_ptr().cast()) < 0 {
-                    fail(2);
+                    fail(SET_AFFINITY);
                 }
                 libc::dup2(null.as_raw_fd(), 0);
                 libc::dup2(out_fd, 1);
@@ -208,12 +229,14 @@ impl Child {
                 libc::sigprocmask(libc::SIG_SETMASK, &raw const empty, ptr::null_mut());
                 // Only the parent holds the other end open from here on.
                 libc::close(go_write.as_raw_fd());
+                let ready = [READY, 0];
+                libc::write(error_write.as_raw_fd(), ready.as_ptr().cast(), 8);
                 let mut byte = 0u8;
                 if libc::read(go_read.as_raw_fd(), (&raw mut byte).cast(), 1) != 1 {
                     libc::_exit(127);
                 }
                 libc::execvpe(argv[0], argv.as_ptr(), envp.as_ptr());
-                fail(3)
+                fail(EXEC)
             }
         }
         let reader =
@@ -227,7 +250,24 @@ impl Child {
             reaped: false,
         };
         drop(error_write);
-        Ok(child)
+        // Entering a control group takes milliseconds, which are not the program's.
+        match child.report() {
+            Some([READY, _]) => Ok(child),
+            Some([step, errno]) => Err(failure(step, errno, &command.args[0])),
+            None => Err(failed("confine the process")(io::Error::other(
+                "it has been killed",
+            ))),
+        }
+    }
+
+    /// What the child says before its program begins.
+    fn report(&self) -> Option<[i32; 2]> {
+        let mut report = [0; 8];
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(&self.error, &mut report[..]));
+        let [step, errno] = *report.as_chunks::<4>().0 else {
+            unreachable!("two words");
+        };
+        (read == Ok(8)).then(|| [i32::from_ne_bytes(step), i32::from_ne_bytes(errno)])
     }
 
     /// Its process id.
@@ -310,26 +350,8 @@ impl Child {
         clean_up();
         end_orphans();
         let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
-        let mut report = [0u8; 8];
-        let exec_failed = rustix::io::read(&self.error, &mut report[..]) == Ok(8);
-        if exec_failed {
-            let word =
-                |at: usize| i32::from_ne_bytes(report[at..at + 4].try_into().expect("4 bytes"));
-            let source = io::Error::from_raw_os_error(word(4));
-            return Err(match word(0) {
-                1 => StartError::System {
-                    what: "enter the control group",
-                    source,
-                },
-                2 => StartError::System {
-                    what: "sched_setaffinity",
-                    source,
-                },
-                _ => StartError::Exec {
-                    program: program.to_owned(),
-                    source,
-                },
-            });
+        if let Some([step, errno]) = self.report() {
+            return Err(failure(step, errno, program));
         }
         let text = |thread: Option<JoinHandle<Vec<u8>>>| {
             let bytes = thread
