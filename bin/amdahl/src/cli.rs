@@ -90,9 +90,12 @@ pub struct Scale {
     /// Regular expression whose first group is the work per second in the program's output
     #[arg(long, value_name = "REGEX")]
     pub rate: Option<String>,
-    /// On-CPU samples per CPU and second
-    #[arg(long, value_name = "HZ", default_value_t = 499, value_parser = clap::value_parser!(u32).range(10..=10_000))]
-    pub sample_hz: u32,
+    /// On-CPU samples per CPU and second [default: 499, less on more than 64 CPUs]
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(10..=10_000))]
+    pub sample_hz: Option<u32>,
+    /// Memory for recorded events; a quarter of it full, they are added up while the program runs
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(16..))]
+    pub memory: u32,
     /// How to look inside: all that is allowed, or only what works without privileges
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub probe: ProbeKind,

@@ -97,6 +97,7 @@ fn checks() -> Vec<Check> {
         cpus: cpus.clone(),
         sample_hz: 100,
         ring_bytes: 1 << 20,
+        memory_bytes: 1 << 20,
         clock_hz: 2_000_000_000,
     });
     checks.push(check(

@@ -12,12 +12,13 @@ fn main() {
         cpus: cpus.clone(),
         sample_hz: 997,
         ring_bytes: 64 << 20,
+        memory_bytes: 1 << 30,
         clock_hz: 2_600_000_000,
     };
     let t = std::time::Instant::now();
     let mut recorder = Recorder::new(&settings).unwrap_or_else(|error| panic!("{error}"));
     eprintln!("loaded in {:?}", t.elapsed());
-    recorder.begin(&cpus).unwrap();
+    let parts = recorder.begin(&cpus).unwrap();
     let me = std::process::id();
     recorder.add(me, me).unwrap();
     let mut command = Command::new(&args[0]);
@@ -27,16 +28,21 @@ fn main() {
     let t = std::time::Instant::now();
     let status = command.status().unwrap();
     let wall = t.elapsed();
-    let recording = recorder.end().unwrap();
+    let counts = recorder.end().unwrap();
+    for part in parts {
+        eprintln!(
+            "events {:?} stacks {} side {}",
+            part.slots.iter().map(Vec::len).collect::<Vec<_>>(),
+            part.stacks.len(),
+            part.side_band.len(),
+        );
+    }
     eprintln!(
-        "{status} {wall:?} events {:?} stacks {} lost {:?} {} side {} instr {:?} cycles {:?} hw {}",
-        recording.slots.iter().map(Vec::len).collect::<Vec<_>>(),
-        recording.stacks.len(),
-        recording.lost,
-        recording.stacks_lost,
-        recording.side_band.len(),
-        recording.instructions,
-        recording.cycles,
-        recording.sampled_by_cycles
+        "{status} {wall:?} lost {:?} {} instr {:?} cycles {:?} hw {}",
+        counts.lost,
+        counts.stacks_lost,
+        counts.instructions,
+        counts.cycles,
+        recorder.samples_cycles()
     );
 }

@@ -7,14 +7,18 @@
 //! waiting threads, because a waiting thread only remembers the value of its
 //! class's integral at the moment it joined. Rules and reasons: `DESIGN.md`.
 
+mod compact;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cause::Cause;
 use crate::event::{
-    Blocked, CpuId, Event, Ns, Occupant, Off, Sample, SampledBy, StackId, StackTable, Tid, Waker,
+    Blocked, CallStack, CpuId, Event, Ns, Occupant, Off, Sample, SampledBy, StackId, StackTable,
+    Tid, Waker,
 };
 use crate::wait::{FutexUse, Resolved, Wait, classify};
 
@@ -206,8 +210,8 @@ struct Tally {
 }
 
 /// Turns events, in order of time, into a [`RunPartition`].
-pub struct Partition<'a> {
-    stacks: &'a StackTable,
+pub struct Partition {
+    stacks: StackTable,
     watched: FxHashMap<CpuId, Cpu>,
     threads: FxHashMap<Tid, Thread>,
     queues: FxHashMap<CpuId, Vec<Tid>>,
@@ -302,11 +306,11 @@ const TOGETHER_NS: Ns = 20_000;
 /// A wait this long is judged again.
 const RECONSIDER_NS: Ns = 100_000_000;
 
-impl<'a> Partition<'a> {
-    /// A run that owns `cpus` from `from` on. `occupants` are those of the CPUs at that time.
-    pub fn new(stacks: &'a StackTable, from: Ns, occupants: &[(CpuId, Occupant)]) -> Partition<'a> {
+impl Partition {
+    /// A run that owns some CPUs from `from` on; `occupants` are those of the CPUs at that time.
+    pub fn new(from: Ns, occupants: &[(CpuId, Occupant)]) -> Partition {
         let mut partition = Partition {
-            stacks,
+            stacks: StackTable::new(),
             watched: FxHashMap::default(),
             threads: FxHashMap::default(),
             queues: FxHashMap::default(),
@@ -355,9 +359,14 @@ impl<'a> Partition<'a> {
     }
 
     /// Also keeps up to `max` stretches for a trace.
-    pub fn keep_stretches(mut self, max: usize) -> Partition<'a> {
+    pub fn keep_stretches(mut self, max: usize) -> Partition {
         self.max_stretches = max;
         self
+    }
+
+    /// Takes stacks that later events speak of: their ids go on from those known.
+    pub fn learn(&mut self, stacks: &[Arc<CallStack>]) {
+        self.stacks.extend_from_slice(stacks);
     }
 
     /// Takes the next event. Cost: O(1), and O(queue length) when a CPU turns busy or idle.
@@ -962,7 +971,7 @@ impl<'a> Partition<'a> {
             0
         };
         let from = from.filter(|_| is_worker && cause != Some(Cause::Sleep));
-        let mut key = PendingKey {
+        let key = PendingKey {
             resolved,
             tid,
             from,
@@ -970,11 +979,6 @@ impl<'a> Partition<'a> {
             object,
             futex,
         };
-        if self.pending.len() > 200_000 && !self.pending.contains_key(&key) {
-            // Bounded: beyond this many keys only the place is kept apart.
-            key.object = 0;
-            key.tid = 0;
-        }
         let charge = self.pending.entry(key).or_default();
         charge.ns += ns;
         charge.count += 1;
@@ -1075,9 +1079,7 @@ impl<'a> Partition<'a> {
             match key.resolved {
                 Resolved::Cause(cause) => self.put_wait(&key, cause, charge, 1.0),
                 Resolved::Futex => {
-                    let used = self.futexes.get(&key.futex);
-                    let cause = used.map_or(Cause::Partner, |(used, _, _)| used.cause());
-                    self.put_wait(&key, cause, charge, 1.0);
+                    self.put_wait(&key, self.futex_cause(key.futex), charge, 1.0);
                 }
                 Resolved::AsOthers => {
                     let pid = self.out.processes.get(&key.tid).copied().unwrap_or(key.tid);

@@ -38,16 +38,25 @@ pub struct Snapshot {
 pub struct Progress {
     last: FxHashMap<Tid, Snapshot>,
     rates: FxHashMap<u64, Vec<[f32; SLOTS]>>,
+    pairs: usize,
 }
 
 /// Pairs kept per function.
 const PAIRS_MAX: usize = 2000;
+/// Pairs kept in all: functions that run much come up early.
+const ALL_PAIRS_MAX: usize = 100_000;
+/// Threads whose last sample is kept: many more than there are CPUs for.
+const LAST_MAX: usize = 1 << 14;
 /// Pairs needed to believe in a rate.
 const PAIRS_MIN: usize = 6;
 
 impl Progress {
     /// Takes a sample of `tid`; `period` is the usual distance of two samples.
     pub fn sample(&mut self, tid: Tid, now: Snapshot, period: Ns) {
+        if self.last.len() > LAST_MAX {
+            let old = now.ts.saturating_sub(2 * period);
+            self.last.retain(|_, seen| seen.ts >= old);
+        }
         let Some(before) = self.last.insert(tid, now) else {
             return;
         };
@@ -58,7 +67,8 @@ impl Progress {
             return;
         }
         let rates = self.rates.entry(now.function).or_default();
-        if rates.len() < PAIRS_MAX {
+        if rates.len() < PAIRS_MAX && self.pairs < ALL_PAIRS_MAX {
+            self.pairs += 1;
             rates.push(std::array::from_fn(|slot| {
                 let moved = now.values[slot].wrapping_sub(before.values[slot]) as i32;
                 moved as f32 / dt as f32

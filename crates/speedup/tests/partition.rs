@@ -87,9 +87,22 @@ fn wake(ts: Ns, tid: Tid, waker: Waker) -> Event {
 fn run(cpus: u32, to: Ns, events: &[Event]) -> RunPartition {
     let stacks = table();
     let occupants: Vec<_> = (0..cpus).map(|cpu| (cpu, Occupant::Idle)).collect();
-    let mut partition = Partition::new(&stacks, 0, &occupants);
+    let mut partition = Partition::new(0, &occupants);
+    partition.learn(&stacks);
     for event in events {
         partition.feed(event);
+    }
+    partition.finish(to)
+}
+
+/// The same, made as small as possible after every event.
+fn run_compacted(cpus: u32, to: Ns, events: &[Event]) -> RunPartition {
+    let occupants: Vec<_> = (0..cpus).map(|cpu| (cpu, Occupant::Idle)).collect();
+    let mut partition = Partition::new(0, &occupants);
+    partition.learn(&table());
+    for event in events {
+        partition.feed(event);
+        partition.compact_to(0);
     }
     partition.finish(to)
 }
@@ -293,6 +306,40 @@ fn a_thread_that_hardly_ever_runs_does_not_hide_a_serial_phase() {
     assert!(charged(&run, Cause::Serial) > 850.0, "{run:?}");
 }
 
+#[test]
+fn folding_keeps_causes_and_code_and_forgets_who() {
+    let mut events = Vec::new();
+    for tid in 1..=50 {
+        let begin = Ns::from(tid) * 20 * MS;
+        events.extend([
+            on(begin, 0, tid),
+            on(begin, 1, 1000),
+            off(begin + MS, 0, tid, futex(MUTEX)),
+            wake(begin + 3 * MS, tid, Waker::Workload(1000)),
+            on(begin + 3 * MS, 0, tid),
+            off(begin + 4 * MS, 0, tid, Off::Exited),
+            off(begin + 10 * MS, 1, 1000, call(libc::SYS_read)),
+            wake(begin + 20 * MS, 1000, Waker::Interrupt),
+        ]);
+    }
+    let (full, small) = (
+        run(2, 1020 * MS, &events),
+        run_compacted(2, 1020 * MS, &events),
+    );
+    assert_complete(&small);
+    for cause in Cause::ALL {
+        let (full, small) = (charged(&full, cause), charged(&small, cause));
+        assert!((full - small).abs() < 1e-6, "{cause:?}: {full} {small}");
+    }
+    assert_eq!(charged(&small, Cause::LockWait), 100.0);
+    assert!(full.off.len() > 50 && small.off.len() < 10, "{small:?}");
+    let locks = small.off.keys().filter(|key| key.cause == Cause::LockWait);
+    assert_eq!(
+        locks.map(|key| key.stack).collect::<Vec<_>>(),
+        [Some(StackId(MUTEX))]
+    );
+}
+
 fn arbitrary_event() -> impl Strategy<Value = Event> {
     let tid = 1..6u32;
     let occupant = prop_oneof![
@@ -354,13 +401,14 @@ proptest! {
                 at(event, now)
             })
             .collect();
-        let run = run(3, now + MS, &events);
-        let off: f64 = run.off.values().map(|charge| charge.ns).sum();
-        for (key, charge) in &run.off {
-            prop_assert!(charge.ns >= -1e-3, "{key:?} {charge:?}");
+        for run in [run(3, now + MS, &events), run_compacted(3, now + MS, &events)] {
+            let off: f64 = run.off.values().map(|charge| charge.ns).sum();
+            for (key, charge) in &run.off {
+                prop_assert!(charge.ns >= -1e-3, "{key:?} {charge:?}");
+            }
+            let free = run.idle_ns + run.other_ns;
+            prop_assert!((off - free).abs() <= 1e-6 * run.capacity_ns(), "{off} of {free}");
+            prop_assert!(free <= run.capacity_ns() * (1.0 + 1e-9));
         }
-        let free = run.idle_ns + run.other_ns;
-        prop_assert!((off - free).abs() <= 1e-6 * run.capacity_ns(), "{off} of {free}");
-        prop_assert!(free <= run.capacity_ns() * (1.0 + 1e-9));
     }
 }

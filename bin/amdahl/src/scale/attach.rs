@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use amdahl_probe::bpf::{Decoder, Recorder, ThreadName};
-use amdahl_speedup::stack::Measured;
 use amdahl_topology::CpuSet;
 
+use super::analysis::{Analysis, Run};
 use super::child::Ended;
 use super::interrupt::Interrupt;
-use super::run::{Probed, monotonic_ns, partition, steal_ns};
+use super::run::{Probed, monotonic_ns, steal_ns};
 use crate::failure::Failure;
 
 /// How long to look when `--for` does not say.
@@ -63,7 +63,7 @@ pub fn watch(
     })?;
     let failed = |error: amdahl_probe::bpf::RecorderError| Failure::machine(error.to_string());
     let watched: Vec<u32> = cpus.iter().collect();
-    recorder.begin(&watched).map_err(failed)?;
+    let parts = recorder.begin(&watched).map_err(failed)?;
     let processes = tree(pid);
     let mut names = Vec::new();
     for (process, tids) in &processes {
@@ -81,7 +81,45 @@ pub fn watch(
     }
     let steal_before = steal_ns(&cpus);
     let (from, begun) = (monotonic_ns(), Instant::now());
-    let duration = duration.unwrap_or(DEFAULT);
+    let run = Run {
+        cpus: &cpus,
+        from,
+        pid: 0,
+        stretches,
+    };
+    let mut analysis = Analysis::new(run, decoder);
+    let follower = &mut analysis;
+    let (to, counts, last) = std::thread::scope(|scope| {
+        let following = std::thread::Builder::new()
+            .name("amdahl-analyse".into())
+            .spawn_scoped(scope, move || follower.follow(&parts))
+            .map_err(|error| Failure::machine(format!("cannot start a thread: {error}")))?;
+        wait_for(pid, duration.unwrap_or(DEFAULT), interrupt);
+        let to = monotonic_ns();
+        let counts = recorder.end().map_err(failed);
+        let last = following.join().expect("the analysis does not panic");
+        Ok::<_, Failure>((to, counts?, last))
+    })?;
+    let steal = steal_ns(&cpus).saturating_sub(steal_before);
+    let mut analysed = analysis.finish(last, to, 0, &counts);
+    for (tid, name) in names {
+        analysed.decoded.threads.entry(tid).or_insert(name);
+    }
+    let ended = Ended {
+        outcome: Ok(()),
+        wall: begun.elapsed(),
+        user_s: 0.0,
+        system_s: 0.0,
+        stdout: String::new(),
+        stderr: String::new(),
+    };
+    let probed = Probed::new(ended, analysed, steal, &counts);
+    Ok((cpus, probed))
+}
+
+/// Waits until `duration` is over, the process has ended, or the user wants no more.
+fn wait_for(pid: u32, duration: Duration, interrupt: &Interrupt) {
+    let begun = Instant::now();
     let handle = rustix::process::Pid::from_raw(pid as i32).and_then(|pid| {
         rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
     });
@@ -102,47 +140,4 @@ pub fn watch(
             break;
         }
     }
-    let to = monotonic_ns();
-    let steal = steal_ns(&cpus).saturating_sub(steal_before);
-    let recording = recorder.end().map_err(failed)?;
-    let analysis = Instant::now();
-    let counted = recording.instructions;
-    let mut decoded = decoder.decode(recording);
-    for (tid, name) in names {
-        decoded.threads.entry(tid).or_insert(name);
-    }
-    let to = decoded
-        .recording()
-        .cut
-        .map_or(to, |cut| cut.clamp(from + 1, to));
-    let partition = partition(&decoded, &cpus, from, to, 0, stretches, 0);
-    decoded.forget_events();
-    let progress = std::mem::take(&mut decoded.progress);
-    let measured = Measured::new(
-        &partition,
-        &decoded.stacks,
-        steal as f64,
-        counted.map(|count| count as f64),
-        progress,
-    );
-    let ended = Ended {
-        outcome: Ok(()),
-        wall: begun.elapsed(),
-        user_s: 0.0,
-        system_s: 0.0,
-        stdout: String::new(),
-        stderr: String::new(),
-    };
-    let probed = Probed {
-        ended,
-        partition,
-        measured,
-        decoded,
-        rate: None,
-        analysis_s: analysis.elapsed().as_secs_f64(),
-        group: None,
-        left: 0,
-        covered: 1.0,
-    };
-    Ok((cpus, probed))
 }

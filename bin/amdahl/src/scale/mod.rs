@@ -1,5 +1,6 @@
 //! `amdahl scale`: plan, run, analyse, show.
 
+mod analysis;
 mod attach;
 mod cgroup;
 mod child;
@@ -136,9 +137,12 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
     }
     let cpus: Vec<u32> = plan.allowed.iter().collect();
     let settings = Settings {
+        sample_hz: scale
+            .sample_hz
+            .unwrap_or_else(|| sample_hz(cpus.len() as u32)),
         cpus,
-        sample_hz: scale.sample_hz,
         ring_bytes: 256 << 20,
+        memory_bytes: (scale.memory as usize) << 20,
         clock_hz: clock_hz(),
     };
     match Recorder::new(&settings) {
@@ -177,6 +181,11 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
             )],
         )),
     }
+}
+
+/// Samples per CPU and second: many CPUs share what one thread can take in.
+fn sample_hz(cpus: u32) -> u32 {
+    499.min(32_000 / cpus.max(1)).max(10)
 }
 
 /// The clock rate, for the sampling period. A wrong one only changes how many samples there are.

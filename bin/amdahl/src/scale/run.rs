@@ -1,13 +1,13 @@
 //! One run: started, confined, watched, analysed.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use amdahl_probe::bpf::{Decoded, Decoder, Recorder};
-use amdahl_speedup::event::Event;
-use amdahl_speedup::partition::{Partition, RunPartition};
+use amdahl_probe::bpf::{Counts, Decoded, Decoder, Recorder};
+use amdahl_speedup::partition::RunPartition;
 use amdahl_speedup::stack::Measured;
 use amdahl_topology::{CpuSet, Throttle};
 
+use super::analysis::{self, Analysed, Analysis};
 use super::cgroup::Group;
 use super::child::{Child, Command, Ended, StartError};
 use super::interrupt::Interrupt;
@@ -40,7 +40,7 @@ pub struct Probed {
     pub decoded: Decoded,
     /// Work per second.
     pub rate: Option<f64>,
-    /// Seconds spent on the analysis.
+    /// CPU seconds spent on the analysis.
     pub analysis_s: f64,
     /// In a control group of this version.
     pub group: Option<&'static str>,
@@ -154,7 +154,7 @@ impl Workload<'_> {
         let mut group = Group::new(cpus, serial);
         let version = group.as_ref().map(|group| group.version);
         let watched: Vec<u32> = cpus.iter().collect();
-        recorder.begin(&watched)?;
+        let parts = recorder.begin(&watched)?;
         let child = self.start(cpus, threads, group.as_ref(), &[])?;
         let pid = child.pid();
         recorder.add(pid, pid)?;
@@ -167,89 +167,74 @@ impl Workload<'_> {
         };
         let (throttled_before, steal_before) = (throttled(&throttle), steal_ns(cpus));
         let from = monotonic_ns();
-        let waited = self.wait(child, &mut group);
-        let to = match &waited {
-            Ok((ended, _)) => from + ended.wall.as_nanos() as u64,
-            Err(_) => monotonic_ns(),
+        let run = analysis::Run {
+            cpus,
+            from,
+            pid,
+            stretches,
         };
+        let mut analysis = Analysis::new(run, decoder);
+        let follower = &mut analysis;
+        let (waited, to, counts, last) = std::thread::scope(|scope| {
+            let following = std::thread::Builder::new()
+                .name("amdahl-analyse".into())
+                .spawn_scoped(scope, move || follower.follow(&parts))
+                .map_err(|source| StartError::System {
+                    what: "start a thread",
+                    source,
+                })?;
+            let waited = self.wait(child, &mut group);
+            let to = match &waited {
+                Ok((ended, _)) => from + ended.wall.as_nanos() as u64,
+                Err(_) => monotonic_ns(),
+            };
+            let counts = recorder.end();
+            let last = following.join().expect("the analysis does not panic");
+            Ok::<_, ProbedError>((waited, to, counts?, last))
+        })?;
         let steal = steal_ns(cpus).saturating_sub(steal_before);
         let throttled = throttled(&throttle).saturating_sub(throttled_before);
-        let recording = recorder.end()?;
         let (ended, left) = waited?;
-        let begun = Instant::now();
-        let counted = recording.instructions;
-        let mut decoded = decoder.decode(recording);
         let rate = self.rate_of(&ended);
-        let (end, whole) = (to, (to - from).max(1) as f64);
-        let to = decoded
-            .recording()
-            .cut
-            .map_or(end, |cut| cut.clamp(from + 1, end));
-        let partition = partition(&decoded, cpus, from, to, throttled, stretches, pid);
-        decoded.forget_events();
-        let covered = (to - from) as f64 / whole;
-        let progress = std::mem::take(&mut decoded.progress);
-        let measured = Measured::new(
-            &partition,
-            &decoded.stacks,
-            steal as f64,
-            counted.map(|count| count as f64 * covered),
-            progress,
-        )
-        .scaled(1.0 / covered);
+        let analysed = analysis.finish(last, to, throttled, &counts);
         Ok(Probed {
-            ended,
-            partition,
-            measured,
-            decoded,
-            rate,
-            analysis_s: begun.elapsed().as_secs_f64(),
             group: version,
             left,
-            covered,
+            rate,
+            ..Probed::new(ended, analysed, steal, &counts)
         })
     }
 }
 
-/// Feeds the recording of one run to the core.
-pub fn partition(
-    decoded: &Decoded,
-    cpus: &CpuSet,
-    from: u64,
-    to: u64,
-    throttled: u64,
-    stretches: usize,
-    pid: u32,
-) -> RunPartition {
-    let occupants: Vec<_> = cpus
-        .iter()
-        .map(|cpu| (cpu, decoded.occupant_at(cpu, from)))
-        .collect();
-    let mut partition = Partition::new(&decoded.stacks, from, &occupants).keep_stretches(stretches);
-    let mut first = true;
-    decoded.for_each(|event| {
-        if event.ts() >= from && event.ts() <= to {
-            if std::mem::take(&mut first) && pid != 0 {
-                let cpu = cpus.first().unwrap_or(0);
-                partition.feed(&Event::Fork {
-                    ts: from,
-                    parent: 0,
-                    child: pid,
-                    pid,
-                    cpu,
-                });
-            }
-            partition.feed(event);
+impl Probed {
+    /// A run of which the hypervisor took `steal` nanoseconds.
+    pub(super) fn new(ended: Ended, analysed: Analysed, steal: u64, counts: &Counts) -> Probed {
+        let Analysed {
+            partition,
+            mut decoded,
+            seconds,
+            covered,
+        } = analysed;
+        let measured = Measured::new(
+            &partition,
+            &decoded.stacks,
+            steal as f64,
+            counts.instructions.map(|count| count as f64 * covered),
+            std::mem::take(&mut decoded.progress),
+        )
+        .scaled(1.0 / covered);
+        Probed {
+            ended,
+            partition,
+            measured,
+            decoded,
+            rate: None,
+            analysis_s: seconds,
+            group: None,
+            left: 0,
+            covered,
         }
-    });
-    if throttled > 0 {
-        partition.feed(&Event::Throttled {
-            ts: to,
-            window: to - from,
-            ns: throttled,
-        });
     }
-    partition.finish(to)
 }
 
 /// A probed run failed.

@@ -420,7 +420,7 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool) {
                 "cut",
                 format!(
                     "With {} CPUs the events of a run did not fit into memory: its first {:.0} % \
-                     stand for all of it.",
+                     stand for all of it. Give it more with --memory.",
                     planned.cpus.len(),
                     covered * 100.0
                 ),

@@ -7,7 +7,7 @@ use amdahl_speedup::cause::Cause;
 
 use crate::processes::{is_alive, pid_in};
 use crate::tool::{Place, alone, bpf, cpus, has_notice, notice, skipped};
-use crate::workload::{BUSY, compiled};
+use crate::workload::{BUSY, RELAY, compiled};
 
 /// Every field of the schema is there under its name, and none besides.
 fn assert_documented(ran: &crate::tool::Ran) -> ScaleResult {
@@ -134,6 +134,42 @@ fn the_folder_holds_the_same_as_standard_output() {
         "trace.json.gz",
     ];
     assert_eq!(crate::tool::names(&place.join("r")), files);
+}
+
+#[test]
+fn more_events_than_fit_into_memory_are_added_up_on_the_way() {
+    let _alone = alone();
+    if let Err(reason) = bpf() {
+        return skipped(reason);
+    }
+    let place = Place::new();
+    let Some(program) = compiled(&place, "relay", RELAY, &["-g"]) else {
+        return;
+    };
+    let program = program.to_str().expect("UTF-8");
+    let run = |memory: &str| -> ScaleResult {
+        let args = [
+            "scale", "--cpus", "1", "--runs", "1", "--memory", memory, "--json", "--", program,
+        ];
+        let result = assert_documented(&place.amdahl(args).ends_with(0));
+        assert_adds_up(&result);
+        assert!(
+            has_notice(&result, "cut").is_none(),
+            "{:?}",
+            result.warnings
+        );
+        result
+    };
+    let (parts, whole) = (run("32"), run("4096"));
+    // An event takes 64 bytes, and a part is a quarter of the memory.
+    let (events, lost) = (parts.points[0].events, parts.points[0].events_lost);
+    assert!(events + lost > 3 * (8 << 20) / 64, "{events}");
+    let (parts, whole) = (&parts.points[0].stack, &whole.points[0].stack);
+    assert!(parts["unexplained"] < 0.02, "{parts:?}");
+    assert!(
+        (parts["work"] - whole["work"]).abs() < 0.2,
+        "{parts:?} {whole:?}"
+    );
 }
 
 #[test]

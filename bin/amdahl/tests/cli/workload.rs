@@ -5,6 +5,31 @@ use std::process::Command;
 
 use crate::tool::{Place, skipped};
 
+/// Two threads that hand a byte to each other through pipes, over and over.
+pub const RELAY: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+static int there[2], back[2];
+static void pass_on(int from, int to) {
+    char byte = 0;
+    for (int i = 0; i < 200000; i++)
+        if (read(from, &byte, 1) != 1 || write(to, &byte, 1) != 1) exit(3);
+}
+static void *partner(void *unused) {
+    pass_on(there[0], back[1]);
+    return unused;
+}
+int main(void) {
+    pthread_t thread;
+    if (pipe(there) || pipe(back) || write(back[1], "", 1) != 1) return 2;
+    pthread_create(&thread, 0, partner, 0);
+    pass_on(back[0], there[1]);
+    pthread_join(thread, 0);
+    return 0;
+}
+"#;
+
 /// Threads, as many as the first argument says, share a fixed amount of work; none waits.
 pub const BUSY: &str = r#"
 #include <pthread.h>

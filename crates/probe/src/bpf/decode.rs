@@ -15,7 +15,7 @@ use amdahl_speedup::stack::function_id;
 use rustc_hash::FxHashMap;
 
 use super::perf::SideBand;
-use super::recorder::Recording;
+use super::recorder::Part;
 use super::wire::{REGISTERS, Slot, Stack, flag, kind, stack_kind};
 use crate::symbol::{CodePoint, MapEvent, RawStack, StackEnd, Symbolizer};
 
@@ -37,16 +37,15 @@ pub struct ThreadName {
     pub name: String,
 }
 
-/// A recording with its stacks resolved.
+/// Stacks and names of a recording, as far as its parts have been decoded.
+#[derive(Default)]
 pub struct Decoded {
-    recording: Recording,
     /// Named stacks.
     pub stacks: StackTable,
     /// Where the frames of each stack are, to name them in full.
     points: Vec<Box<[CodePoint]>>,
-    /// Stack of each record in `recording.stacks`.
-    ids: Vec<StackId>,
-    waits: FxHashMap<(Ns, Tid), StackId>,
+    known: FxHashMap<Chain, StackId>,
+    /// Stack of a waker by its place.
     wakes: FxHashMap<u32, StackId>,
     /// Names of the workload's threads.
     pub threads: FxHashMap<Tid, ThreadName>,
@@ -55,6 +54,21 @@ pub struct Decoded {
     /// Rates of progress of the workload's loops.
     pub progress: Progress,
 }
+
+/// The events of one part.
+pub struct Events {
+    part: Part,
+    /// Stack of each record in `part.stacks`.
+    ids: Vec<StackId>,
+    waits: FxHashMap<(Ns, Tid), StackId>,
+}
+
+/// Different stacks of one run that are kept whole. Of later ones only the innermost frames are
+/// told apart, and if that is not enough either, none.
+const STACKS_MAX: usize = 1 << 16;
+/// Frames that are kept then.
+const FRAMES_KEPT: usize = 4;
+const ALL_STACKS_MAX: usize = 2 * STACKS_MAX;
 
 impl Default for Decoder {
     fn default() -> Decoder {
@@ -77,27 +91,14 @@ impl Decoder {
         self.symbols.touch(pid);
     }
 
-    /// Names all stacks of a recording.
-    pub fn decode(&mut self, mut recording: Recording) -> Decoded {
-        self.learn_maps(&mut recording.side_band);
-        let mut decoded = Decoded {
-            stacks: StackTable::new(),
-            points: Vec::new(),
-            ids: Vec::with_capacity(recording.stacks.len()),
-            waits: FxHashMap::default(),
-            wakes: FxHashMap::default(),
-            threads: FxHashMap::default(),
-            others: FxHashMap::default(),
-            progress: Progress::default(),
-            recording: Recording::default(),
-        };
-        recording.stacks.sort_by_key(|stack| stack.ts);
-        for ring in &mut recording.slots {
-            mend_chain(ring);
-        }
-        let mut known: FxHashMap<Chain, StackId> = FxHashMap::default();
+    /// Names all stacks of the next part of a recording.
+    pub fn decode(&mut self, mut part: Part, decoded: &mut Decoded) -> Events {
+        self.learn_maps(&mut part.side_band);
+        part.stacks.sort_by_key(|stack| stack.ts);
+        let mut ids = Vec::with_capacity(part.stacks.len());
+        let mut waits = FxHashMap::default();
         let mut by_wake: FxHashMap<(Ns, Tid), StackId> = FxHashMap::default();
-        for raw in &recording.stacks {
+        for raw in &part.stacks {
             let unwound = self.symbols.unwind(&RawStack {
                 pid: raw.pid,
                 ts: raw.ts,
@@ -112,7 +113,7 @@ impl Decoder {
             // Frame pointers lead on where the copy ends or the stack changes (Go's system stack).
             let last = unwound.addresses.last();
             let met = raw.user.iter().position(|address| Some(address) == last);
-            let points: Box<[CodePoint]> = match met {
+            let mut points: Box<[CodePoint]> = match met {
                 Some(at) if at + 1 < raw.user.len() => {
                     let mut addresses = unwound.addresses;
                     addresses.extend(&raw.user[at + 1..]);
@@ -125,22 +126,32 @@ impl Decoder {
                 }
                 _ => unwound.points.into(),
             };
+            let mut kernel = raw.kernel.clone();
+            let keep = match decoded.stacks.len() {
+                0..STACKS_MAX => usize::MAX,
+                STACKS_MAX..ALL_STACKS_MAX => FRAMES_KEPT,
+                _ => 0,
+            };
+            if points.len().max(kernel.len()) > keep {
+                points = points.iter().copied().take(keep).collect();
+                kernel = kernel.iter().copied().take(keep).collect();
+            }
             let next = StackId(decoded.stacks.len() as u32);
-            let key = (points, raw.kernel.clone());
-            let id = match known.get(&key) {
+            let key = (points, kernel);
+            let id = match decoded.known.get(&key) {
                 Some(&id) => id,
                 None => {
                     let stack = self.resolve(&key.0, &key.1, raw);
                     decoded.stacks.push(Arc::new(stack));
                     decoded.points.push(key.0.clone());
-                    known.insert(key, next);
+                    decoded.known.insert(key, next);
                     next
                 }
             };
-            decoded.ids.push(id);
+            ids.push(id);
             match raw.kind {
                 stack_kind::WAIT => {
-                    decoded.waits.insert((raw.ts, raw.tid), id);
+                    waits.insert((raw.ts, raw.tid), id);
                 }
                 stack_kind::WAKE => {
                     by_wake.insert((raw.ts, raw.tid), id);
@@ -149,14 +160,12 @@ impl Decoder {
                     let function = decoded.stacks[id.0 as usize].user.first();
                     let function = function_id(function.map_or("", |frame| &frame.symbol));
                     let snapshot = snapshot(raw, function);
-                    decoded
-                        .progress
-                        .sample(raw.tid, snapshot, recording.sample_ns);
+                    decoded.progress.sample(raw.tid, snapshot, part.sample_ns);
                 }
                 _ => {}
             }
         }
-        for slot in recording.slots.iter().flatten() {
+        for slot in part.slots.iter().flatten() {
             decoded.learn_names(slot);
             if slot.kind == kind::WAKE
                 && slot.flags & flag::STACK_TAKEN != 0
@@ -170,8 +179,7 @@ impl Decoder {
                 }
             }
         }
-        decoded.recording = recording;
-        decoded
+        Events { part, ids, waits }
     }
 
     /// Names a stack with inlined functions, files and lines.
@@ -249,27 +257,6 @@ impl Decoder {
     }
 }
 
-/// Makes the switches of one CPU a chain: who comes on at one switch leaves at the next.
-///
-/// Where that does not hold, a switch between them was not seen: lost, or hidden by the kernel
-/// (some do not trace the processes of their own supervisor). Who was seen leaving is then taken
-/// to have been there since the earlier switch, since those hidden ones run only shortly.
-fn mend_chain(ring: &mut [Slot]) {
-    let mut leaving: Option<(Tid, bool)> = None;
-    for slot in ring
-        .iter_mut()
-        .rev()
-        .filter(|slot| slot.kind == kind::SWITCH)
-    {
-        if let Some((tid, workload)) = leaving.filter(|&(tid, _)| tid != slot.other) {
-            slot.other = tid;
-            slot.flags &= !flag::NEXT_WORKLOAD;
-            slot.flags |= if workload { flag::NEXT_WORKLOAD } else { 0 };
-        }
-        leaving = Some((slot.tid, slot.flags & flag::PREV_WORKLOAD != 0));
-    }
-}
-
 fn place(point: CodePoint) -> Place {
     let mut hasher = rustc_hash::FxHasher::default();
     std::hash::Hash::hash(&point.module, &mut hasher);
@@ -301,15 +288,9 @@ impl Decoded {
     /// Stacks and names that another probe has found: there are no events, and no more to name.
     pub fn of_others(stacks: StackTable, threads: FxHashMap<Tid, ThreadName>) -> Decoded {
         Decoded {
-            recording: Recording::default(),
             stacks,
-            points: Vec::new(),
-            ids: Vec::new(),
-            waits: FxHashMap::default(),
-            wakes: FxHashMap::default(),
             threads,
-            others: FxHashMap::default(),
-            progress: Progress::default(),
+            ..Decoded::default()
         }
     }
 
@@ -342,23 +323,18 @@ impl Decoded {
         }
     }
 
-    /// Gives up the events, which fill memory; stacks and names stay.
-    pub fn forget_events(&mut self) {
-        self.recording = Recording::default();
-        self.ids = Vec::new();
-        self.waits = FxHashMap::default();
+    /// Forgets what only further parts would need.
+    pub fn close(&mut self) {
+        self.known = FxHashMap::default();
         self.wakes = FxHashMap::default();
     }
+}
 
-    /// What was recorded.
-    pub fn recording(&self) -> &Recording {
-        &self.recording
-    }
-
+impl Events {
     /// Who occupied `cpu` at `ts`, as the switches around it tell.
     pub fn occupant_at(&self, cpu: CpuId, ts: Ns) -> Occupant {
         let mut before = None;
-        for slot in self.recording.slots.iter().flatten() {
+        for slot in self.part.slots.iter().flatten() {
             if slot.kind != kind::SWITCH || slot.cpu != cpu {
                 continue;
             }
@@ -370,20 +346,20 @@ impl Decoded {
         before.unwrap_or(Occupant::Idle)
     }
 
-    /// All events in order of time.
-    pub fn for_each(&self, mut each: impl FnMut(&Event)) {
-        let slots = &self.recording.slots;
+    /// All events in order of time. `decoded` is what the part was decoded into.
+    pub fn for_each(&self, decoded: &Decoded, mut each: impl FnMut(&Event)) {
+        let slots = &self.part.slots;
         let mut heap: BinaryHeap<Reverse<(Ns, usize)>> = BinaryHeap::new();
         let mut at = vec![0; slots.len()];
         for (cpu, ring) in slots.iter().enumerate() {
             heap.extend(ring.first().map(|slot| Reverse((slot.ts, cpu))));
         }
-        let mut samples = self.recording.stacks.iter().zip(&self.ids).peekable();
+        let mut samples = self.part.stacks.iter().zip(&self.ids).peekable();
         while let Some(Reverse((ts, cpu))) = heap.pop() {
             while let Some((stack, &id)) = samples.next_if(|(stack, _)| stack.ts <= ts) {
                 self.sample(stack, id, &mut each);
             }
-            if let Some(event) = self.event(&slots[cpu][at[cpu]]) {
+            if let Some(event) = self.event(&slots[cpu][at[cpu]], decoded) {
                 each(&event);
             }
             at[cpu] += 1;
@@ -397,28 +373,12 @@ impl Decoded {
         for (stack, &id) in samples {
             self.sample(stack, id, &mut each);
         }
-        let end = self
-            .recording
-            .slots
-            .iter()
-            .filter_map(|ring| ring.last())
-            .map(|slot| slot.ts)
-            .max();
-        for &(cpu, count) in &self.recording.lost {
-            if count > 0 {
-                each(&Event::Lost {
-                    ts: end.unwrap_or(0),
-                    cpu,
-                    count,
-                });
-            }
-        }
     }
 
     fn sample(&self, stack: &Stack, id: StackId, each: &mut impl FnMut(&Event)) {
         let by = match stack.kind {
             stack_kind::TIME => SampledBy::Time,
-            stack_kind::INSTRUCTIONS => SampledBy::Instructions(self.recording.instruction_period),
+            stack_kind::INSTRUCTIONS => SampledBy::Instructions(self.part.instruction_period),
             _ => return,
         };
         each(&Event::Sample(Sample {
@@ -431,7 +391,7 @@ impl Decoded {
         }));
     }
 
-    fn event(&self, slot: &Slot) -> Option<Event> {
+    fn event(&self, slot: &Slot, decoded: &Decoded) -> Option<Event> {
         let ts = slot.ts;
         let has = |flag: u8| slot.flags & flag != 0;
         Some(match slot.kind {
@@ -455,7 +415,7 @@ impl Decoded {
                     Waker::Other(slot.other)
                 },
                 from: (slot.place != 0)
-                    .then(|| self.wakes.get(&slot.place).copied())
+                    .then(|| decoded.wakes.get(&slot.place).copied())
                     .flatten(),
             },
             kind::MIGRATE => Event::Migrate {
@@ -542,34 +502,5 @@ fn kernel_lock(address: u64, flags: u8) -> KernelLock {
         address,
         kind,
         is_mmap_lock: flags & flag::LOCK_IS_MMAP != 0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn switch(tid: Tid, other: Tid, flags: u8) -> Slot {
-        Slot {
-            kind: kind::SWITCH,
-            tid,
-            other,
-            flags,
-            ..Slot::default()
-        }
-    }
-
-    #[test]
-    fn unseen_switches_are_bridged() {
-        // The kernel did not tell that 75 left: 9 was seen leaving next.
-        let mut ring = [
-            switch(8, 75, 0),
-            switch(9, 0, flag::PREV_WORKLOAD),
-            switch(0, 9, flag::NEXT_WORKLOAD),
-        ];
-        mend_chain(&mut ring);
-        assert_eq!((ring[0].other, ring[0].flags), (9, flag::NEXT_WORKLOAD));
-        assert_eq!(ring[1].other, 0);
-        assert_eq!((ring[2].other, ring[2].flags), (9, flag::NEXT_WORKLOAD));
     }
 }

@@ -10,5 +10,5 @@ pub mod wire;
 mod decode;
 mod recorder;
 
-pub use decode::{Decoded, Decoder, ThreadName};
-pub use recorder::{Recorder, RecorderError, Recording, Settings};
+pub use decode::{Decoded, Decoder, Events, ThreadName};
+pub use recorder::{Counts, Part, Recorder, RecorderError, Settings, keep_up};

@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::mapping::Mapping;
 use super::perf::{self, Counter, SideBand, SideBandRing};
-use super::wire::{Ring, Rings, Slot, Stack, Totals, stack_kind};
+use super::wire::{Ring, Rings, Slot, Stack, Totals, flag, kind};
 
 #[cfg(target_arch = "x86_64")]
 static OBJECT: &[u8] = aya::include_bytes_aligned!("record.x86_64.bpf.o");
@@ -66,19 +67,46 @@ pub struct Settings {
     pub sample_hz: u32,
     /// Bytes of event rings over all CPUs, at most.
     pub ring_bytes: usize,
+    /// Bytes of events and stacks that are held at a time, at most. A part is handed over when it
+    /// has a quarter of that; where analysis does not keep up, recording ends, and that is said.
+    pub memory_bytes: usize,
     /// Clock of the fastest CPU in Hz, to turn `sample_hz` into a period of cycles.
     pub clock_hz: u64,
 }
 
-/// Everything that happened between `begin` and `end`.
+/// What happened during a stretch of a recording: since the part before it, or since `begin`.
 #[derive(Debug, Default)]
-pub struct Recording {
+pub struct Part {
     /// Slots per watched CPU, each in the order of that CPU.
     pub slots: Vec<Vec<Slot>>,
     /// Stacks, roughly in order of time.
     pub stacks: Vec<Stack>,
     /// Address-space changes of all processes.
     pub side_band: Vec<SideBand>,
+    /// User instructions per instruction sample.
+    pub instruction_period: u64,
+    /// Nanoseconds between two samples of time on one CPU.
+    pub sample_ns: u64,
+    /// Its memory, of all that is held.
+    held: Held,
+}
+
+/// Bytes held by a part, until it is dropped.
+#[derive(Debug, Default)]
+struct Held {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// What is known when a recording has ended.
+#[derive(Debug, Default)]
+pub struct Counts {
     /// Events lost, per CPU number.
     pub lost: Vec<(u32, u64)>,
     /// When the memory for events was used up; later events are not there.
@@ -89,12 +117,6 @@ pub struct Recording {
     pub instructions: Option<u64>,
     /// Cycles of the workload, where counted.
     pub cycles: Option<u64>,
-    /// Samples are taken by cycles (else by a software clock, blind while interrupts are off).
-    pub sampled_by_cycles: bool,
-    /// User instructions per instruction sample.
-    pub instruction_period: u64,
-    /// Nanoseconds between two samples of time on one CPU.
-    pub sample_ns: u64,
 }
 
 struct Events {
@@ -114,7 +136,9 @@ pub struct Recorder {
     shared: Arc<Shared>,
     cpus: Vec<u32>,
     totals_before: Vec<(u32, Totals)>,
-    drain: Option<JoinHandle<Drained>>,
+    lost_before: Vec<u64>,
+    /// Returns when the recording was cut, if it was.
+    drain: Option<JoinHandle<Option<u64>>>,
     /// Program and tracepoint of what the kernel has taken.
     loaded: Vec<(&'static str, &'static str)>,
     /// While recording: runs without the probe must not pay for it.
@@ -129,26 +153,21 @@ struct Shared {
     stacks: std::sync::Mutex<RingBuf<MapData>>,
     stop: AtomicBool,
     cpus: Vec<u32>,
+    memory_bytes: usize,
 }
 
-#[derive(Default)]
+/// What is being gathered into the next part.
 struct Drained {
-    slots: Vec<Vec<Slot>>,
-    stacks: Vec<Stack>,
-    side_band: Vec<SideBand>,
-    /// Bytes of slots kept.
+    part: Part,
+    /// Bytes of it.
     bytes: usize,
+    /// Bytes of the parts that are being analysed or wait for it.
+    held: Arc<AtomicUsize>,
     cut: Option<u64>,
-    /// One on-CPU sample in this many is kept, as a power of two.
-    thinned: u32,
-    samples: u64,
 }
 
-/// Memory for the events of one run. What comes later is left out, and said so.
-const SLOT_BYTES_MAX: usize = 1 << 30;
-/// Stacks kept of one run (about 3 KiB each). Beyond it every second sample is given up, again
-/// and again: all of them stand for equal time still.
-const STACKS_MAX: usize = 1 << 16;
+/// What happened this long ago has been written to the rings, on all CPUs.
+const SETTLED_NS: u64 = 20_000_000;
 
 const TRACEPOINTS: &[(&str, &str, bool)] = &[
     // program, tracepoint, needed
@@ -263,6 +282,7 @@ impl Recorder {
             stacks: std::sync::Mutex::new(stacks),
             stop: AtomicBool::new(false),
             cpus: settings.cpus.clone(),
+            memory_bytes: settings.memory_bytes,
         });
         Ok(Recorder {
             bpf,
@@ -271,10 +291,16 @@ impl Recorder {
             shared,
             cpus: settings.cpus.clone(),
             totals_before: Vec::new(),
+            lost_before: Vec::new(),
             drain: None,
             loaded,
             links: Vec::new(),
         })
+    }
+
+    /// Samples are taken by cycles (else by a software clock, blind while interrupts are off).
+    pub fn samples_cycles(&self) -> bool {
+        self.shared.events.by_cycles
     }
 
     /// Instructions and cycles are counted by hardware.
@@ -282,10 +308,12 @@ impl Recorder {
         self.shared.events.by_cycles && !self.shared.events.instructions.is_empty()
     }
 
-    /// Starts recording on `cpus`. Threads are added with [`Recorder::add`].
-    pub fn begin(&mut self, cpus: &[u32]) -> Result<(), RecorderError> {
+    /// Starts recording on `cpus`. Threads are added with [`Recorder::add`]. What happens comes
+    /// in one or more parts; the last one comes at [`Recorder::end`].
+    pub fn begin(&mut self, cpus: &[u32]) -> Result<Receiver<Part>, RecorderError> {
         self.discard();
         self.totals_before = self.totals()?;
+        self.lost_before = self.lost();
         for &cpu in &self.cpus {
             let on = u32::from(cpus.contains(&cpu));
             self.watched
@@ -297,13 +325,14 @@ impl Recorder {
         self.enable(true)?;
         let shared = Arc::clone(&self.shared);
         shared.stop.store(false, Ordering::Relaxed);
+        let (give, parts) = mpsc::channel();
         self.drain = Some(
             std::thread::Builder::new()
                 .name("amdahl-drain".into())
-                .spawn(move || shared.drain_until_stopped())
+                .spawn(move || shared.drain_until_stopped(&give))
                 .map_err(system("start a thread"))?,
         );
-        Ok(())
+        Ok(parts)
     }
 
     /// Makes thread `tid` of process `pid` part of the workload; its children follow.
@@ -313,9 +342,9 @@ impl Recorder {
             .map_err(|error| RecorderError::Load(chain(&error)))
     }
 
-    /// Stops recording and returns what happened.
-    pub fn end(&mut self) -> Result<Recording, RecorderError> {
-        self.enable(false)?;
+    /// Stops recording. The last part is given out by now.
+    pub fn end(&mut self) -> Result<Counts, RecorderError> {
+        let disabled = self.enable(false);
         for &cpu in &self.cpus {
             let _ = self.watched.set(cpu, 0, 0);
         }
@@ -324,14 +353,8 @@ impl Recorder {
         for tid in left {
             let _ = self.tasks.remove(&tid);
         }
-        self.shared.stop.store(true, Ordering::Relaxed);
-        let drained = match self.drain.take() {
-            Some(thread) => {
-                thread.thread().unpark();
-                thread.join().unwrap_or_default()
-            }
-            None => Drained::default(),
-        };
+        let cut = self.stop_draining();
+        disabled?;
         let (mut instructions, mut cycles, mut stacks_lost) = (0, 0, 0);
         for ((_, before), (_, after)) in self.totals_before.iter().zip(self.totals()?) {
             instructions += after.instructions - before.instructions;
@@ -339,23 +362,33 @@ impl Recorder {
             stacks_lost += after.samples_lost - before.samples_lost;
         }
         let counted = self.counts_instructions();
-        let lost = self
-            .cpus
-            .iter()
-            .map(|&cpu| (cpu, self.shared.rings.lost(cpu as usize)));
-        Ok(Recording {
-            slots: drained.slots,
-            stacks: drained.stacks,
-            side_band: drained.side_band,
-            cut: drained.cut,
-            lost: lost.collect(),
+        let lost = self.cpus.iter().zip(self.lost()).zip(&self.lost_before);
+        Ok(Counts {
+            lost: lost
+                .map(|((&cpu, after), before)| (cpu, after - before))
+                .collect(),
+            cut,
             stacks_lost,
             instructions: counted.then_some(instructions),
             cycles: counted.then_some(cycles),
-            sampled_by_cycles: self.shared.events.by_cycles,
-            instruction_period: self.shared.events.instruction_period,
-            sample_ns: self.shared.events.sample_ns,
         })
+    }
+
+    /// Lets the draining thread give out the last part and end.
+    fn stop_draining(&mut self) -> Option<u64> {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let thread = self.drain.take()?;
+        thread.thread().unpark();
+        thread.join().ok().flatten()
+    }
+
+    /// Events lost so far, in the order of `cpus`.
+    fn lost(&self) -> Vec<u64> {
+        let rings = &self.shared.rings;
+        self.cpus
+            .iter()
+            .map(|&cpu| rings.lost(cpu as usize))
+            .collect()
     }
 
     fn totals(&self) -> Result<Vec<(u32, Totals)>, RecorderError> {
@@ -381,81 +414,137 @@ impl Recorder {
         Ok(())
     }
 
-    fn discard(&self) {
-        let mut drained = Drained::default();
-        drained.slots.resize_with(self.cpus.len(), Vec::new);
-        self.shared.drain_once(&mut drained);
+    fn discard(&mut self) {
+        // A run that could not be started has left its recording unended.
+        self.stop_draining();
+        let mut unwanted = Drained::new(self.shared.empty_part());
+        self.shared.drain_once(&mut unwanted);
     }
 }
 
 impl Shared {
-    fn drain_once(&self, into: &mut Drained) {
-        for (&cpu, slots) in self.cpus.iter().zip(&mut into.slots) {
+    fn empty_part(&self) -> Part {
+        let events = &self.events;
+        Part::empty(self.cpus.len(), events.sample_ns, events.instruction_period)
+    }
+
+    /// Takes what there is. Returns the time up to which that is everything.
+    fn drain_once(&self, into: &mut Drained) -> u64 {
+        let settled = monotonic_ns().saturating_sub(SETTLED_NS);
+        for (&cpu, slots) in self.cpus.iter().zip(&mut into.part.slots) {
             let before = slots.len();
             self.rings.drain(cpu as usize, slots);
-            into.bytes += (slots.len() - before) * size_of::<Slot>();
             if let Some(cut) = into.cut {
-                into.bytes -= (slots.len() - before) * size_of::<Slot>();
-                let keep = before + slots[before..].partition_point(|slot| slot.ts <= cut);
-                slots.truncate(keep);
+                let keep = slots[before..].partition_point(|slot| slot.ts <= cut);
+                slots.truncate(before + keep);
             }
-        }
-        if into.bytes > SLOT_BYTES_MAX && into.cut.is_none() {
-            // Up to where every CPU has been read.
-            into.cut = into
-                .slots
-                .iter()
-                .filter_map(|ring| ring.last())
-                .map(|slot| slot.ts)
-                .min();
+            into.bytes += (slots.len() - before) * size_of::<Slot>();
         }
         let mut stacks = self.stacks.lock().expect("no panic while draining");
         while let Some(item) = stacks.next() {
-            if let Some(stack) = Stack::parse(&item) {
-                into.keep(stack);
+            let stack = Stack::parse(&item);
+            if let Some(stack) = stack.filter(|stack| into.cut.is_none_or(|cut| stack.ts <= cut)) {
+                into.bytes += stack.bytes_held();
+                into.part.stacks.push(stack);
             }
         }
         for ring in &self.events.side_band {
-            ring.drain(&mut into.side_band);
+            ring.drain(&mut into.part.side_band);
         }
+        settled
     }
 
-    fn drain_until_stopped(&self) -> Drained {
-        let mut drained = Drained::default();
-        drained.slots.resize_with(self.cpus.len(), Vec::new);
+    fn drain_until_stopped(&self, give: &Sender<Part>) -> Option<u64> {
+        keep_up();
+        let mut drained = Drained::new(self.empty_part());
         while !self.stop.load(Ordering::Relaxed) {
-            self.drain_once(&mut drained);
+            let settled = self.drain_once(&mut drained);
+            if drained.bytes + drained.held.load(Ordering::Relaxed) > self.memory_bytes {
+                drained.cut.get_or_insert(settled);
+            } else if drained.bytes > self.memory_bytes / 4 {
+                let part = drained.split(settled);
+                // Nobody takes it where a run has failed.
+                let _ = give.send(part);
+            }
             std::thread::park_timeout(Duration::from_millis(20));
         }
         self.drain_once(&mut drained);
-        drained
+        let (part, cut) = (drained.split(u64::MAX), drained.cut);
+        let _ = give.send(part);
+        cut
     }
 }
 
 impl Drained {
-    fn keep(&mut self, stack: Stack) {
-        if is_sample(&stack) {
-            self.samples += 1;
-            if !self.samples.is_multiple_of(1 << self.thinned) {
-                return;
-            }
-        } else if self.stacks.len() >= 2 * STACKS_MAX {
-            return;
+    fn new(part: Part) -> Drained {
+        Drained {
+            part,
+            bytes: 0,
+            held: Arc::default(),
+            cut: None,
         }
-        self.stacks.push(stack);
-        if self.stacks.len() >= STACKS_MAX << self.thinned.min(1) {
-            self.thinned += 1;
-            let mut at = 0u64;
-            self.stacks.retain(|stack| {
-                at += u64::from(is_sample(stack));
-                !is_sample(stack) || at.is_multiple_of(2)
-            });
+    }
+
+    /// Hands over what happened up to `until`; what is newer stays.
+    fn split(&mut self, until: u64) -> Part {
+        let part = &mut self.part;
+        let mut rest = Part::empty(part.slots.len(), part.sample_ns, part.instruction_period);
+        for (old, new) in part.slots.iter_mut().zip(&mut rest.slots) {
+            mend_chain(old);
+            let keep = old.partition_point(|slot| slot.ts <= until);
+            *new = old.split_off(keep);
         }
+        let stacks = std::mem::take(&mut part.stacks);
+        (part.stacks, rest.stacks) = stacks.into_iter().partition(|stack| stack.ts <= until);
+        let left = rest.bytes();
+        let mut part = std::mem::replace(&mut self.part, rest);
+        let bytes = self.bytes.saturating_sub(left);
+        self.bytes = left;
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+        part.held = Held {
+            all: Arc::clone(&self.held),
+            bytes,
+        };
+        part
     }
 }
 
-fn is_sample(stack: &Stack) -> bool {
-    matches!(stack.kind, stack_kind::TIME | stack_kind::INSTRUCTIONS)
+impl Part {
+    fn empty(cpus: usize, sample_ns: u64, instruction_period: u64) -> Part {
+        Part {
+            slots: (0..cpus).map(|_| Vec::new()).collect(),
+            sample_ns,
+            instruction_period,
+            ..Part::default()
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let slots = self.slots.iter().map(|ring| ring.len() * size_of::<Slot>());
+        let stacks = self.stacks.iter().map(Stack::bytes_held);
+        slots.sum::<usize>() + stacks.sum::<usize>()
+    }
+}
+
+/// Makes the switches of one CPU a chain: who comes on at one switch leaves at the next.
+///
+/// Where that does not hold, a switch between them was not seen: lost, or hidden by the kernel
+/// (some do not trace the processes of their own supervisor). Who was seen leaving is then taken
+/// to have been there since the earlier switch, since those hidden ones run only shortly.
+fn mend_chain(ring: &mut [Slot]) {
+    let mut leaving: Option<(u32, bool)> = None;
+    for slot in ring
+        .iter_mut()
+        .rev()
+        .filter(|slot| slot.kind == kind::SWITCH)
+    {
+        if let Some((tid, workload)) = leaving.filter(|&(tid, _)| tid != slot.other) {
+            slot.other = tid;
+            slot.flags &= !flag::NEXT_WORKLOAD;
+            slot.flags |= if workload { flag::NEXT_WORKLOAD } else { 0 };
+        }
+        leaving = Some((slot.tid, slot.flags & flag::PREV_WORKLOAD != 0));
+    }
 }
 
 fn open_events(settings: &Settings) -> Result<Events, RecorderError> {
@@ -538,6 +627,18 @@ where
     T::Error: std::error::Error,
 {
     T::try_from(map).map_err(|error| RecorderError::Load(chain(&error)))
+}
+
+/// Lets the calling thread run beside many others that are always runnable, where that is allowed.
+pub fn keep_up() {
+    const NICE: i32 = -10;
+    // On Linux this is about the thread, not its process.
+    let _ = rustix::process::setpriority_process(None, NICE);
+}
+
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 fn map_fd<'a>(bpf: &'a Ebpf, name: &str) -> Result<BorrowedFd<'a>, RecorderError> {
@@ -636,40 +737,59 @@ fn chain(error: &dyn std::error::Error) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn samples_are_thinned_evenly_and_waits_are_kept() {
-        let mut drained = Drained::default();
-        for ts in 0..10 * STACKS_MAX as u64 {
-            let kind = if ts % 100 == 0 {
-                stack_kind::WAIT
-            } else {
-                stack_kind::TIME
-            };
-            drained.keep(Stack {
-                ts,
-                kind,
-                ..Stack::default()
-            });
+    fn switch(tid: u32, other: u32, flags: u8) -> Slot {
+        Slot {
+            kind: kind::SWITCH,
+            tid,
+            other,
+            flags,
+            ..Slot::default()
         }
-        assert!(drained.stacks.len() <= 2 * STACKS_MAX);
-        let waits = drained
-            .stacks
-            .iter()
-            .filter(|stack| !is_sample(stack))
-            .count();
-        assert_eq!(waits, STACKS_MAX / 10 + 1);
-        // Both halves of the run are seen alike.
-        let middle = 5 * STACKS_MAX as u64;
-        let samples: Vec<_> = drained
-            .stacks
-            .iter()
-            .filter(|stack| is_sample(stack))
-            .collect();
-        let early = samples.iter().filter(|stack| stack.ts < middle).count() as f64;
-        assert!(
-            (early / samples.len() as f64 - 0.5).abs() < 0.1,
-            "{early} of {}",
-            samples.len()
-        );
+    }
+
+    #[test]
+    fn unseen_switches_are_bridged() {
+        // The kernel did not tell that 75 left: 9 was seen leaving next.
+        let mut ring = [
+            switch(8, 75, 0),
+            switch(9, 0, flag::PREV_WORKLOAD),
+            switch(0, 9, flag::NEXT_WORKLOAD),
+        ];
+        mend_chain(&mut ring);
+        assert_eq!((ring[0].other, ring[0].flags), (9, flag::NEXT_WORKLOAD));
+        assert_eq!(ring[1].other, 0);
+        assert_eq!((ring[2].other, ring[2].flags), (9, flag::NEXT_WORKLOAD));
+    }
+
+    #[test]
+    fn a_part_has_what_happened_until_then_and_is_held_until_dropped() {
+        let slot = |ts| Slot {
+            ts,
+            ..Slot::default()
+        };
+        let stack = |ts| Stack {
+            ts,
+            bytes: vec![0; 2048].into(),
+            ..Stack::default()
+        };
+        let mut drained = Drained::new(Part::empty(2, 0, 0));
+        drained.part.slots = vec![vec![slot(1), slot(5), slot(9)], vec![slot(7)]];
+        drained.part.stacks = vec![stack(9), stack(5)];
+        drained.bytes = drained.part.bytes();
+        let (all, held) = (drained.bytes, Arc::clone(&drained.held));
+        let part = drained.split(5);
+        let times = |part: &Part| -> Vec<Vec<u64>> {
+            let slots = part.slots.iter();
+            slots
+                .map(|ring| ring.iter().map(|slot| slot.ts).collect())
+                .collect()
+        };
+        assert_eq!(times(&part), [vec![1, 5], vec![]]);
+        assert_eq!(times(&drained.part), [vec![9], vec![7]]);
+        assert_eq!((part.stacks[0].ts, drained.part.stacks[0].ts), (5, 9));
+        assert_eq!(held.load(Ordering::Relaxed) + drained.bytes, all);
+        assert!(held.load(Ordering::Relaxed) > 2048);
+        drop(part);
+        assert_eq!(held.load(Ordering::Relaxed), 0);
     }
 }

@@ -177,6 +177,14 @@ pub struct Stack {
 }
 
 impl Stack {
+    /// Memory that it takes.
+    pub(super) fn bytes_held(&self) -> usize {
+        size_of::<Stack>()
+            + size_of_val(&*self.kernel)
+            + size_of_val(&*self.user)
+            + self.bytes.len()
+    }
+
     /// Reads one record; `None` if it is not one.
     pub fn parse(raw: &[u8]) -> Option<Stack> {
         if raw.len() < size_of::<StackRecord>() {
