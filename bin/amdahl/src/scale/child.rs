@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use amdahl_topology::CpuSet;
 
+use super::interrupt::Interrupt;
+
 /// What to start.
 pub struct Command<'a> {
     /// Program and arguments.
@@ -275,12 +277,12 @@ impl Child {
         self.pid as u32
     }
 
-    /// Lets the program begin, waits for its end, or ends it when `stop` says so.
+    /// Lets the program begin, waits for its end, or ends it when time is up or the user says so.
     pub fn run(
         mut self,
         program: &str,
         deadline: Option<Duration>,
-        mut stop: impl FnMut() -> bool,
+        interrupt: &Interrupt,
         clean_up: impl FnOnce(),
     ) -> Result<Ended, StartError> {
         let begun = Instant::now();
@@ -329,11 +331,13 @@ impl Child {
                 }
             }
             let over = deadline.is_some_and(|deadline| begun.elapsed() >= deadline);
-            if stopped.is_none() && (over || stop()) {
+            let patient = Duration::from_secs(2);
+            if interrupt.insisted() || stopped.is_some_and(|at: Instant| at.elapsed() > patient) {
+                self.signal(libc::SIGKILL);
+                stopped.get_or_insert(Instant::now());
+            } else if stopped.is_none() && (over || interrupt.asked()) {
                 self.signal(libc::SIGTERM);
                 stopped = Some(Instant::now());
-            } else if stopped.is_some_and(|at| at.elapsed() > Duration::from_secs(2)) {
-                self.signal(libc::SIGKILL);
             }
         }
         let wall = begun.elapsed();

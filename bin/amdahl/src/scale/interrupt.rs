@@ -1,27 +1,39 @@
 //! Ctrl-C: what is measured stays.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Whether the user wants to stop.
+/// Whether the user wants to stop: how many times that was said.
 #[derive(Clone)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<AtomicU32>);
 
 impl Interrupt {
-    /// Catches SIGINT, SIGTERM and SIGHUP. A second one ends us at once.
+    /// Catches SIGINT, SIGTERM and SIGHUP. The third one ends us at once.
     pub fn catch() -> Interrupt {
-        let flag = Arc::new(AtomicBool::new(false));
+        let said = Arc::new(AtomicU32::new(0));
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            // Registered first, so that it acts only on the second signal.
-            let _ =
-                signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag));
-            let _ = signal_hook::flag::register(signal, Arc::clone(&flag));
+            let said = Arc::clone(&said);
+            let act = move || {
+                if said.fetch_add(1, Ordering::Relaxed) >= 2 {
+                    signal_hook::low_level::exit(i32::from(ABANDONED));
+                }
+            };
+            // SAFETY: a counter and _exit are async-signal-safe.
+            let _ = unsafe { signal_hook::low_level::register(signal, act) };
         }
-        Interrupt(flag)
+        Interrupt(said)
     }
 
     /// It was asked for.
     pub fn asked(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) > 0
+    }
+
+    /// It was asked for again: end the program at once, and report nothing.
+    pub fn insisted(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 1
     }
 }
+
+/// Exit code after a second Ctrl-C.
+pub const ABANDONED: u8 = 130;

@@ -100,6 +100,10 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
         Some(pid) => sweep.attach(pid, scale, &interrupt, recorder)?,
         None => sweep.measure(scale, rate.as_ref(), &interrupt, recorder)?,
     }
+    if interrupt.insisted() {
+        eprintln!("amdahl: interrupted twice: nothing is reported");
+        return Ok(interrupt::ABANDONED);
+    }
     let summary = summary::summarise(&mut sweep, scale);
     // A full disk must not take the report of an hour's runs with it.
     let written = target.write(&summary, &sweep);
@@ -370,6 +374,9 @@ impl Sweep {
             }
         }
         progress.finish();
+        if interrupt.insisted() {
+            return Ok(());
+        }
         let nothing = self
             .points
             .iter()

@@ -120,15 +120,10 @@ impl Workload<'_> {
         group: &mut Option<Group>,
     ) -> Result<(Ended, usize), StartError> {
         let mut left = 0;
-        let ended = child.run(
-            &self.command[0],
-            self.duration,
-            || self.interrupt.asked(),
-            || {
-                left = group.as_ref().map_or(0, |group| group.left().len());
-                drop(group.take());
-            },
-        )?;
+        let ended = child.run(&self.command[0], self.duration, self.interrupt, || {
+            left = group.as_ref().map_or(0, |group| group.left().len());
+            drop(group.take());
+        })?;
         Ok((ended, left))
     }
 

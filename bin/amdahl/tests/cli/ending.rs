@@ -104,6 +104,26 @@ fn a_workload_that_is_stopped_or_deaf_is_ended_too() {
 }
 
 #[test]
+fn a_second_ctrl_c_reports_nothing_and_leaves_nothing() {
+    let _alone = alone();
+    let place = Place::new();
+    let script = "trap 'echo asked > asked' TERM; echo $$ > pid; while :; do sleep 1000; done";
+    let command = ["scale", "--cpus", "1", "-o", "r", "--", "sh", "-c", script];
+    let running = place.start(place.tool(command));
+    let (tool, pid) = (running.pid(), pid_in(&place, "pid"));
+    running.signal(Signal::INT);
+    until("the program was asked to end", || {
+        place.join("asked").exists().then_some(())
+    });
+    running.signal(Signal::INT);
+    let ran = running.ended().ends_with(130);
+    assert!(!is_alive(pid), "the workload has survived");
+    assert_eq!(groups_of(tool).len(), 0);
+    assert!(!place.join("r").exists());
+    assert!(ran.err.contains("interrupted twice"), "{}", ran.err);
+}
+
+#[test]
 fn kill_9_ends_the_workload_and_the_next_start_removes_the_rest() {
     let _alone = alone();
     let place = Place::new();
