@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::plain::quote;
-use crate::schema::{CauseReport, Fit, Point, SCHEMA, ScaleResult, Site, Spread};
+use crate::schema::{CauseReport, Fit, Point, ProfileEntry, SCHEMA, ScaleResult, Site, Spread};
 
 /// The place in the result and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +75,10 @@ pub(crate) fn check(result: &ScaleResult) -> Checked {
     at_most("causes", result.causes.len(), CAUSES_MAX)?;
     for (i, c) in result.causes.iter().enumerate() {
         cause(&format!("causes.{i}"), c)?;
+    }
+    at_most("profile", result.profile.len(), SITES_MAX)?;
+    for (i, entry) in result.profile.iter().enumerate() {
+        profile_entry(&format!("profile.{i}"), entry)?;
     }
     for (name, model) in [
         ("amdahl", &result.models.amdahl),
@@ -203,6 +207,24 @@ fn site(at: &str, s: &Site) -> Checked {
     at_most(&format!("{at}.stack"), s.stack.len(), FRAMES_MAX)?;
     for (i, frame) in s.stack.iter().enumerate() {
         short(&format!("{at}.stack.{i}"), frame)?;
+    }
+    Ok(())
+}
+
+fn profile_entry(at: &str, entry: &ProfileEntry) -> Checked {
+    short(&format!("{at}.symbol"), &entry.symbol)?;
+    short(&format!("{at}.module"), &entry.module)?;
+    positive(&format!("{at}.user_s"), entry.user_s)?;
+    positive(&format!("{at}.base_user_s"), entry.base_user_s)?;
+    finite(&format!("{at}.extra_work"), entry.extra_work)?;
+    finite(&format!("{at}.slow_work"), entry.slow_work)?;
+    for (field, ratio) in [
+        ("instructions_ratio", entry.instructions_ratio),
+        ("slowdown", entry.slowdown),
+    ] {
+        if let Some(ratio) = ratio {
+            positive(&format!("{at}.{field}"), ratio)?;
+        }
     }
     Ok(())
 }

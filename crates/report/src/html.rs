@@ -128,6 +128,15 @@ fn sections(result: &ScaleResult, rows: &[SampleRow]) -> Vec<Section> {
             causes::draw(result),
         );
     }
+    if !result.profile.is_empty() {
+        let than = result.points.first().map_or(0, |p| p.cpus);
+        add(
+            "profile",
+            "Profile",
+            format!("User code{on} against {}", cpus(than)),
+            profile(result),
+        );
+    }
     if !rows.is_empty() {
         add(
             "flames",
@@ -242,6 +251,57 @@ fn runs(result: &ScaleResult) -> Markup {
                                     (number(&format!("{at}.rate.median"), rate.median))
                                 }
                             } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The differential profile.
+fn profile(result: &ScaleResult) -> Markup {
+    let has_counts = result
+        .profile
+        .iter()
+        .any(|e| e.instructions_ratio.is_some());
+    html! {
+        div.scroll role="region" aria-label="Table of functions" tabindex="0" {
+            table.profile {
+                caption {
+                    "Functions whose user time changes most for the same work. Growth is divided \
+                     into more instructions and slower ones, in percent of the capacity."
+                }
+                thead { tr {
+                    th scope="col" { "Function" }
+                    th.num scope="col" { "User time" }
+                    th.num scope="col" { "Before" }
+                    th.num scope="col" { "More instructions" }
+                    th.num scope="col" { "Slower ones" }
+                    @if has_counts { th.num scope="col" { "Instructions" } }
+                    th.num scope="col" { "Time of each" }
+                } }
+                tbody {
+                    @for (i, entry) in result.profile.iter().enumerate() {
+                        @let at = format!("profile.{i}");
+                        tr {
+                            th scope="row" { (code(&entry.symbol)) }
+                            td.num { (time(&format!("{at}.user_s"), entry.user_s)) }
+                            td.num { (time(&format!("{at}.base_user_s"), entry.base_user_s)) }
+                            td.num { (share(&format!("{at}.extra_work"), entry.extra_work)) }
+                            td.num { (share(&format!("{at}.slow_work"), entry.slow_work)) }
+                            @if has_counts { td.num {
+                                @match entry.instructions_ratio {
+                                    Some(ratio) => (factor(&format!("{at}.instructions_ratio"), ratio)),
+                                    None => "unknown",
+                                }
+                            } }
+                            td.num {
+                                @match entry.slowdown {
+                                    Some(ratio) => (factor(&format!("{at}.slowdown"), ratio)),
+                                    None => "unknown",
+                                }
+                            }
                         }
                     }
                 }

@@ -40,6 +40,10 @@ pub struct ScaleResult {
     /// For the largest point: causes in falling order of cost, without `work`.
     #[serde(deserialize_with = "bounded::<_, _, CAUSES_MAX>")]
     pub causes: Vec<CauseReport>,
+    /// User code of the largest point against the same work on the smallest, by the size of the
+    /// change.
+    #[serde(deserialize_with = "bounded::<_, _, SITES_MAX>")]
+    pub profile: Vec<ProfileEntry>,
     /// Scalability models.
     pub models: Models,
     /// What the probe itself cost.
@@ -212,6 +216,30 @@ pub struct Site {
     pub thread: String,
     /// Lock address, file, or peer waited for.
     pub object: String,
+}
+
+/// A function of the differential profile: what it takes, and what the same work took on the
+/// smallest number of CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProfileEntry {
+    /// The function; code that was inlined into it counts as its own.
+    pub symbol: String,
+    /// ELF file.
+    pub module: String,
+    /// User CPU-seconds per run, spinning left out (mean).
+    pub user_s: f64,
+    /// What they were on the smallest number of CPUs, for as much work.
+    pub base_user_s: f64,
+    /// Fraction of capacity by which more instructions made it grow; negative for fewer.
+    pub extra_work: f64,
+    /// Fraction of capacity by which slower instructions made it grow; negative for faster ones.
+    pub slow_work: f64,
+    /// User instructions relative to the smallest number of CPUs, if counted.
+    pub instructions_ratio: Option<f64>,
+    /// Time per instruction relative to the smallest number of CPUs, by counters or by how fast
+    /// loops make progress; null where neither tells.
+    pub slowdown: Option<f64>,
 }
 
 /// Scalability models fitted to the speedups.

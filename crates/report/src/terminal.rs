@@ -57,6 +57,7 @@ pub fn render(result: &ScaleResult, width: usize, style: Style) -> String {
     runs(&mut page, result);
     stack::draw(&mut page, result);
     causes(&mut page, result);
+    profile(&mut page, result);
     models(&mut page, result);
     measuring(&mut page, result);
     notices(&mut page, result);
@@ -199,6 +200,63 @@ fn causes(page: &mut Page, result: &ScaleResult) {
             .collect();
         page.paragraph(0, 2, &[dim(format!("Small: {}.", list.join(", ")))]);
     }
+}
+
+/// Functions shown of the differential profile; the rest is in the HTML report.
+const FUNCTIONS: usize = 5;
+
+/// User code against one CPU, where its growth is worth a look.
+fn profile(page: &mut Page, result: &ScaleResult) {
+    let (Some(first), Some(last)) = (result.points.first(), result.points.last()) else {
+        return;
+    };
+    let grown = |id: &str| last.stack.get(id).copied().unwrap_or(0.0);
+    if result.profile.is_empty() || grown("extra-work") + grown("slow-work") < WORTH_BLAMING {
+        return;
+    }
+    page.heading(&format!(
+        "User code on {} against {}",
+        cpus(last.cpus),
+        cpus(first.cpus)
+    ));
+    let column = |title, is_right, expendable| Column {
+        title,
+        is_right,
+        expendable,
+    };
+    let columns = [
+        column("user time", true, 2),
+        column("before", true, 3),
+        column("change", true, 0),
+        column("instructions", true, 0),
+        column("time each", true, 0),
+        column("function", false, 0),
+    ];
+    let ratio = |ratio: Option<f64>| {
+        ratio.map_or(String::new(), |ratio| format!("{}×", factor_digits(ratio)))
+    };
+    let rows: Vec<Vec<String>> = result
+        .profile
+        .iter()
+        .take(FUNCTIONS)
+        .map(|entry| {
+            let change = entry.extra_work + entry.slow_work;
+            let sign = if change > 0.0 { "+" } else { "" };
+            vec![
+                seconds(entry.user_s),
+                seconds(entry.base_user_s),
+                format!("{sign}{}", percent(change)),
+                ratio(entry.instructions_ratio),
+                ratio(entry.slowdown),
+                elide(
+                    &entry.symbol,
+                    page.width.saturating_sub(48),
+                    page.ellipsis(),
+                ),
+            ]
+        })
+        .collect();
+    table::draw(page, &columns, &rows);
 }
 
 /// The cause's line, or what its id means.

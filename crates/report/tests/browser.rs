@@ -256,7 +256,7 @@ fn it_can_be_used_without_eyes_or_mouse() {
             assert!(!name.is_empty(), "a {role} without a name");
         }
     }
-    assert_eq!(count("table"), 6);
+    assert_eq!(count("table"), 7);
     let orphans = "[...document.querySelectorAll('th')].filter(e => !e.scope).length + \
         [...document.querySelectorAll('table')].filter(e => !e.caption).length";
     assert_eq!(browser.evaluate(orphans), 0);

@@ -124,6 +124,27 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn profile_entry()(
+        symbol in foreign(),
+        module in foreign(),
+        seconds in (figure(), figure()),
+        change in (-2.0..2.0_f64, -2.0..2.0_f64),
+        ratios in (option::of(figure()), option::of(figure())),
+    ) -> ProfileEntry {
+        ProfileEntry {
+            symbol,
+            module,
+            user_s: seconds.0,
+            base_user_s: seconds.1,
+            extra_work: change.0,
+            slow_work: change.1,
+            instructions_ratio: ratios.0,
+            slowdown: ratios.1,
+        }
+    }
+}
+
+prop_compose! {
     fn fit()(confidence in btree_map("[a-z_]{1,20}", range(), 0..3), relative_rmse in figure(), points in any::<u32>()) -> Fit {
         let parameters = confidence.iter().map(|(name, pair)| (name.clone(), -pair[1])).collect();
         Fit { parameters, confidence, relative_rmse, points }
@@ -137,6 +158,7 @@ prop_compose! {
         env in btree_map(foreign(), foreign(), 0..3),
         mut points in vec(point(), 0..5),
         causes in vec(cause(), 0..4),
+        profile in vec(profile_entry(), 0..4),
         models in (option::of(fit()), option::of(fit())),
         cost in option::of((figure(), range(), any::<u32>())),
         quota_cpus in option::of(figure()),
@@ -163,6 +185,7 @@ prop_compose! {
             sources: vec![Source { what: text(7), how: text(8), missing: text(9), remedy: text(0) }],
             points,
             causes,
+            profile,
             models: Models { amdahl: models.0, usl: models.1, note: text(1) },
             probe_cost: cost.map(|(wall_ratio, range, pairs)| ProbeCost { wall_ratio, range, pairs }),
             warnings: vec![Notice { code: text(2), text: text(3) }],

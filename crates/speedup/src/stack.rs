@@ -30,6 +30,8 @@ pub struct Measured {
     pub steal_ns: f64,
     /// User instructions outside spin loops, where counted.
     pub instructions: Option<f64>,
+    /// The same by function, as samples divide them.
+    pub user_instructions: FxHashMap<Function, f64>,
     /// Rates of progress.
     pub progress: Progress,
     /// Work done relative to other runs; 1 for programs whose work does not depend on time.
@@ -92,6 +94,11 @@ impl Measured {
                 .is_some_and(|stack| stack.in_spin_loop)
             {
                 spin_instructions += count as f64;
+            } else {
+                *measured
+                    .user_instructions
+                    .entry(function_of(stacks, stack.0))
+                    .or_default() += count as f64;
             }
         }
         measured.instructions = instructions.map(|all| (all - spin_instructions).max(0.0));
@@ -123,7 +130,11 @@ impl Measured {
         self.steal_ns *= factor;
         self.instructions = self.instructions.map(|count| count * factor);
         let times = self.off_ns.values_mut().chain(self.on_ns.values_mut());
-        for ns in times.chain(self.user_ns.values_mut()) {
+        let by_function = self
+            .user_ns
+            .values_mut()
+            .chain(self.user_instructions.values_mut());
+        for ns in times.chain(by_function) {
             *ns *= factor;
         }
         self
@@ -148,6 +159,9 @@ impl Measured {
             }
             for (&function, ns) in &run.user_ns {
                 *mean.user_ns.entry(function).or_default() += ns / n;
+            }
+            for (&function, count) in &run.user_instructions {
+                *mean.user_instructions.entry(function).or_default() += count / n;
             }
             mean.progress.merge(&run.progress);
         }
@@ -188,10 +202,60 @@ pub struct UserGrowth {
     pub extra_ns: f64,
     /// Nanoseconds of slower instructions.
     pub slow_ns: f64,
-    /// Function to (extra, slow) nanoseconds; may be negative.
-    pub functions: FxHashMap<Function, (f64, f64)>,
+    /// The same function by function.
+    pub functions: FxHashMap<Function, FunctionGrowth>,
     /// By what the two were told apart.
     pub told_by: ToldBy,
+}
+
+/// What one function takes, against the same work on one CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FunctionGrowth {
+    /// User nanoseconds, without spinning.
+    pub ns: f64,
+    /// What they were on one CPU, for as much work.
+    pub base_ns: f64,
+    /// Growth by more instructions; negative for fewer.
+    pub extra_ns: f64,
+    /// Growth by slower instructions; negative for faster ones.
+    pub slow_ns: f64,
+    /// Instructions relative to one CPU, where they are counted and seen on both.
+    pub instructions_ratio: Option<f64>,
+    /// Time per instruction relative to one CPU, by counters or by the progress of loops.
+    pub slowdown: Option<f64>,
+}
+
+impl FunctionGrowth {
+    fn of(function: Function, run: &Measured, base: &Measured, scale: f64) -> FunctionGrowth {
+        let at = |of: &FxHashMap<Function, f64>| of.get(&function).copied().unwrap_or(0.0);
+        let (ns, base_ns) = (at(&run.user_ns), at(&base.user_ns) * scale);
+        let (count, base_count) = (
+            at(&run.user_instructions),
+            at(&base.user_instructions) * scale,
+        );
+        let counted = ns > 0.0 && base_ns > 0.0 && count > 0.0 && base_count > 0.0;
+        let instructions_ratio = counted.then(|| count / base_count);
+        let slowdown = match instructions_ratio {
+            Some(more) => Some(ns / base_ns / more),
+            None => run.progress.slowdown(&base.progress, function),
+        };
+        let (extra_ns, slow_ns) = match slowdown {
+            Some(slowdown) => (ns / slowdown - base_ns, ns - ns / slowdown),
+            // Code that one CPU hardly runs at all is more work; what both run is slower work.
+            None if base_ns < 0.05 * ns => (ns - base_ns, 0.0),
+            // What only one CPU runs is less work.
+            None if ns == 0.0 => (-base_ns, 0.0),
+            None => (0.0, ns - base_ns),
+        };
+        FunctionGrowth {
+            ns,
+            base_ns,
+            extra_ns,
+            slow_ns,
+            instructions_ratio,
+            slowdown,
+        }
+    }
 }
 
 /// By what extra work and slow work were told apart.
@@ -212,26 +276,13 @@ pub fn user_growth(run: &Measured, base: &Measured, scale: f64) -> UserGrowth {
     let total = |measured: &Measured| measured.user_ns.values().sum::<f64>();
     let (here, there) = (total(run), total(base) * scale);
     let mut told = 0.0;
-    for (&function, &ns) in &run.user_ns {
-        let before = base.user_ns.get(&function).copied().unwrap_or(0.0) * scale;
-        let slowdown = run.progress.slowdown(&base.progress, function);
-        let (extra, slow) = match slowdown {
-            Some(slowdown) => {
-                told += (ns - before).abs();
-                let at_base_speed = ns / slowdown;
-                (at_base_speed - before, ns - at_base_speed)
-            }
-            // Code that one CPU hardly runs at all is more work; what both run is slower work.
-            None if before < 0.05 * ns => (ns - before, 0.0),
-            None => (0.0, ns - before),
-        };
-        growth.functions.insert(function, (extra, slow));
-    }
-    for (&function, &ns) in &base.user_ns {
-        growth
-            .functions
-            .entry(function)
-            .or_insert((-ns * scale, 0.0));
+    for &function in run.user_ns.keys().chain(base.user_ns.keys()) {
+        let of_function = FunctionGrowth::of(function, run, base, scale);
+        if growth.functions.insert(function, of_function).is_none()
+            && of_function.slowdown.is_some()
+        {
+            told += (of_function.ns - of_function.base_ns).abs();
+        }
     }
     let grown = here - there;
     let (mut extra, mut slow) = match (run.instructions, base.instructions) {
@@ -246,9 +297,10 @@ pub fn user_growth(run: &Measured, base: &Measured, scale: f64) -> UserGrowth {
             if told > 0.0 {
                 growth.told_by = ToldBy::Progress;
             }
-            let sum =
-                |pick: fn(&(f64, f64)) -> f64| growth.functions.values().map(pick).sum::<f64>();
-            (sum(|pair| pair.0), sum(|pair| pair.1))
+            let functions = growth.functions.values();
+            let (extra, slow): (Vec<f64>, Vec<f64>) =
+                functions.map(|of| (of.extra_ns, of.slow_ns)).unzip();
+            (extra.iter().sum(), slow.iter().sum())
         }
     };
     // The two must add up to the growth; a negative one is noise or less work, and reduces the other.

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use amdahl_probe::bpf::{Decoded, Decoder};
-use amdahl_report::schema::{CauseReport, SampleRow, Site};
+use amdahl_report::schema::{CauseReport, ProfileEntry, SampleRow, Site};
 use amdahl_speedup::cause::Cause;
 use amdahl_speedup::event::{CallStack, Frame, StackId, Tid};
 use amdahl_speedup::partition::{Activity, ChargeKey, HYPERVISOR, INTERRUPTS, QUOTA, RunPartition};
-use amdahl_speedup::stack::{Stack, UserGrowth, function_id};
+use amdahl_speedup::stack::{FunctionGrowth, Stack, UserGrowth, function_id};
 use amdahl_speedup::wait::is_runtime;
 
 use super::run::Probed;
@@ -86,7 +86,8 @@ fn pieces(
         match activity {
             Activity::User => {
                 let function = function(id);
-                let (extra, slow) = growth.functions.get(&function).copied().unwrap_or_default();
+                let of_function = growth.functions.get(&function).copied().unwrap_or_default();
+                let (extra, slow) = (of_function.extra_ns, of_function.slow_ns);
                 let part = ns / user[&function].max(1.0);
                 let extra = if share(Cause::ExtraWork) > 0.0 {
                     (extra * part).max(0.0).min(ns)
@@ -215,6 +216,43 @@ fn frames(stack: &CallStack) -> Vec<String> {
         .iter()
         .chain(&stack.user)
         .map(|frame| frame.symbol.clone())
+        .collect()
+}
+
+/// Functions of the profile at most.
+const PROFILE_MAX: usize = 50;
+
+/// User code whose time has grown or shrunk most, against the same work on one CPU.
+pub fn profile(run: &Probed, growth: &UserGrowth) -> Vec<ProfileEntry> {
+    let capacity = run.measured.capacity_ns.max(1.0);
+    let change = |of: &FunctionGrowth| (of.ns - of.base_ns).abs();
+    let mut functions: Vec<_> = growth
+        .functions
+        .iter()
+        .filter(|(_, of)| change(of) > 0.002 * capacity)
+        .collect();
+    functions.sort_by(|a, b| change(b.1).total_cmp(&change(a.1)));
+    functions.truncate(PROFILE_MAX);
+    let stacks = run.decoded.stacks.iter();
+    let innermost = stacks.filter_map(|stack| stack.user.first());
+    let names: HashMap<u64, &Frame> = innermost
+        .map(|frame| (function_id(&frame.symbol), frame))
+        .collect();
+    // What only other runs have seen has no name here.
+    let named = functions
+        .into_iter()
+        .filter_map(|(id, of)| Some((names.get(id)?, of)));
+    named
+        .map(|(frame, of)| ProfileEntry {
+            symbol: frame.symbol.clone(),
+            module: frame.module.clone(),
+            user_s: of.ns * 1e-9,
+            base_user_s: of.base_ns * 1e-9,
+            extra_work: of.extra_ns / capacity,
+            slow_work: of.slow_ns / capacity,
+            instructions_ratio: of.instructions_ratio,
+            slowdown: of.slowdown,
+        })
         .collect()
 }
 

@@ -213,6 +213,7 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
         if at + 1 == points.len() || points[at + 1..].iter().all(|later| later.probed.is_empty()) {
             let run = &runs.probed[median_at];
             result.causes = explain::causes(run, &mut sweep.decoder, &stack.growth, &stack.mean);
+            result.profile = explain::profile(run, &stack.growth);
             shown = Some((at, median_at));
         }
         for (number, run) in runs.probed.iter().enumerate() {
