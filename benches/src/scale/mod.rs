@@ -36,7 +36,7 @@ pub struct Arguments {
     /// Only this program, or `planted`; may be given again
     #[arg(long, value_name = "NAME", value_parser = names())]
     only: Vec<String>,
-    /// Rounds of runs with and without the probe [default: 11, or 2 with --quick]
+    /// Rounds of runs with and without the probe [default: 15, or 2 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pairs: Option<u32>,
     /// Runs that the unexplained is the mean of [default: 3, or 1 with --quick]
@@ -115,7 +115,7 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         cpus: stage.cpus,
         effort: Effort {
             quick,
-            pairs: arguments.pairs.unwrap_or(if quick { 2 } else { 11 }),
+            pairs: arguments.pairs.unwrap_or(if quick { 2 } else { 15 }),
             runs: arguments.runs.unwrap_or(if quick { 1 } else { 3 }),
             long_s: if quick { LONG_S / 4.0 } else { LONG_S },
         },

@@ -119,6 +119,17 @@ pub fn watch(stage: &Stage, workload: &[String], watcher: Watcher) -> Result<Tim
     take(&times)
 }
 
+/// Fastest run under `watcher` / fastest under `other`: what others do beside only slows down.
+pub fn fastest_ratio(rounds: &[Round], watcher: Watcher, other: Watcher) -> Option<f64> {
+    let fastest = |of: Watcher| {
+        let walls = rounds
+            .iter()
+            .filter_map(|round| Some(round.times.get(&of)?.wall_s));
+        walls.min_by(f64::total_cmp)
+    };
+    Some(fastest(watcher)? / fastest(other)?)
+}
+
 /// Wall time under `watcher` / wall time under `other` of the same round.
 pub fn wall_ratio(rounds: &[Round], watcher: Watcher, other: Watcher) -> Option<Median> {
     let ratio =

@@ -2,7 +2,7 @@
 
 use super::planted::Case;
 use super::programs::Program;
-use super::rounds::{Round, Watcher, wall_ratio};
+use super::rounds::{Round, Watcher, fastest_ratio, wall_ratio};
 use super::sweep::Sweep;
 use crate::figures::{Figure, Target, Unit};
 use crate::spread::Median;
@@ -113,7 +113,10 @@ impl Rows {
             format!("probe cost: {}", program.name),
             ratio(rounds, Watcher::Amdahl, Watcher::Nobody),
             program.cost_max,
-            "wall time with the probe / with no tool there, all CPUs".to_owned(),
+            format!(
+                "wall time with the probe / with no tool there, all CPUs{}",
+                fastest(rounds, Watcher::Nobody)
+            ),
         ));
     }
 
@@ -139,7 +142,10 @@ impl Rows {
             format!("probe cost / {command} cost: {}", program.name),
             ratio,
             1.0,
-            format!("wall time with the probe / under {command} in the same round{own}"),
+            format!(
+                "wall time with the probe / under {command} in the same round{own}{}",
+                fastest(rounds, rival)
+            ),
         ));
     }
 }
@@ -163,6 +169,16 @@ fn ratio(
 ) -> Result<Median, String> {
     let rounds = rounds.as_ref().map_err(Clone::clone)?;
     wall_ratio(rounds, watcher, other).ok_or_else(|| "there was no round".to_owned())
+}
+
+fn fastest(rounds: &Result<Vec<Round>, String>, other: Watcher) -> String {
+    let ratio = rounds
+        .as_ref()
+        .ok()
+        .and_then(|rounds| fastest_ratio(rounds, Watcher::Amdahl, other));
+    ratio.map_or_else(String::new, |ratio| {
+        format!("; fastest against fastest {ratio:.3}")
+    })
 }
 
 fn cost(name: String, ratio: Result<Median, String>, limit: f64, what: String) -> Figure {
