@@ -1,7 +1,7 @@
 //! `amdahl doctor`: what this machine lets us measure, what not, and how to allow it.
 
-use amdahl_probe::bpf::perf::{Counter, sampling};
 use amdahl_probe::bpf::{Recorder, Settings};
+use amdahl_probe::perf::{Counter, View, sampling};
 use serde::Serialize;
 
 use crate::cli::Doctor;

@@ -222,6 +222,7 @@ fn usage() -> CpuUsage {
     CpuUsage {
         user_ns: ns(usage.ru_utime),
         system_ns: ns(usage.ru_stime),
+        faults_ns: None,
     }
 }
 

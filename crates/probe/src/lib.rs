@@ -1,4 +1,7 @@
 #![doc = include_str!("../README.md")]
 pub mod bpf;
+pub mod perf;
 pub mod symbol;
 pub mod unprivileged;
+
+mod mapping;

@@ -34,6 +34,8 @@ pub struct CallStack {
     pub kernel: Vec<Frame>,
     /// The innermost user instruction pointer is inside a spin loop (see [`crate::spin`]).
     pub in_spin_loop: bool,
+    /// The innermost user instruction follows a system call: the thread comes out of the kernel.
+    pub after_system_call: bool,
 }
 
 /// Index of a [`CallStack`] in the table that accompanies the events.
@@ -195,6 +197,8 @@ pub enum SampledBy {
     Time,
     /// Retired user instructions: each sample stands for this many.
     Instructions(u64),
+    /// Page faults: each sample stands for this many.
+    PageFaults(u64),
 }
 
 impl Event {

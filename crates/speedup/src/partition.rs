@@ -993,6 +993,8 @@ impl Partition {
                     .entry((sample.tid, sample.stack))
                     .or_default() += count;
             }
+            // Samples of time tell how long they took.
+            SampledBy::PageFaults(_) => {}
             SampledBy::Time => {
                 self.out.samples += 1;
                 let activity = self.stacks.get(sample.stack.0 as usize).map_or(

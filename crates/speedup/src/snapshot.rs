@@ -3,14 +3,15 @@
 //! Without privileges nobody tells when a thread went to sleep and who woke it. What a
 //! poll does tell exactly are the CPU time and the run-queue time of every thread since
 //! the last poll; the rest of the interval it waited. What for is known at the poll
-//! itself. [`Charger`] puts both together and fills the same
-//! [`RunPartition`](crate::partition::RunPartition) that events fill.
+//! itself. [`Charger`] puts both together, and on-CPU samples where there are some, and fills
+//! the same [`RunPartition`](crate::partition::RunPartition) that events fill.
 
 mod charge;
 mod futex;
 mod interval;
 mod polled;
 mod resolve;
+mod sampled;
 mod user_wait;
 
 use std::sync::Arc;

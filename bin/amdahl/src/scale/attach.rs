@@ -110,6 +110,7 @@ pub fn watch(
         wall: begun.elapsed(),
         user_s: 0.0,
         system_s: 0.0,
+        faults: 0,
         stdout: String::new(),
         stderr: String::new(),
     };

@@ -50,6 +50,8 @@ pub struct Ended {
     pub user_s: f64,
     /// Kernel CPU seconds of the same.
     pub system_s: f64,
+    /// Page faults of the same that needed no disk.
+    pub faults: u64,
     /// The end of its standard output, if kept.
     pub stdout: String,
     /// The end of its standard error.
@@ -378,6 +380,7 @@ impl Child {
             wall,
             user_s: seconds(usage.ru_utime),
             system_s: seconds(usage.ru_stime),
+            faults: u64::try_from(usage.ru_minflt).unwrap_or(0),
             stdout,
             stderr,
         })

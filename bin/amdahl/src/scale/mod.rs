@@ -14,6 +14,7 @@ mod run;
 mod summary;
 
 use amdahl_probe::bpf::{Decoder, Recorder, Settings};
+use amdahl_probe::perf::{Rate, View};
 use amdahl_report::schema::{Notice, RunFailure, ScaleResult, Source};
 
 use crate::cli::{ProbeKind, Scale};
@@ -21,6 +22,7 @@ use crate::failure::Failure;
 use child::Ended;
 use interrupt::Interrupt;
 use plan::{Plan, knobs};
+use polled::Means;
 use progress::Progress;
 use run::{Bare, Probed, ProbedError, Workload};
 
@@ -52,6 +54,7 @@ pub struct Sweep {
     env: Vec<(String, String)>,
     partial: bool,
     decoder: Decoder,
+    means: Means,
 }
 
 const STRETCHES_MAX: usize = 200_000;
@@ -76,7 +79,11 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
     let plan = Plan::new(scale)?;
     let target = output::Target::new(scale)?;
     let env = knobs(scale.keep_env);
-    let (recorder, sources) = open_recorder(scale, &plan)?;
+    let (recorder, mut sources) = open_recorder(scale, &plan)?;
+    let mut means = Means::default();
+    if recorder.is_none() {
+        means = find_means(scale, &plan, &mut sources);
+    }
     let mut sweep = Sweep {
         points: plan.points.iter().map(|_| PointRuns::default()).collect(),
         failures: Vec::new(),
@@ -85,6 +92,7 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
         env,
         partial: false,
         decoder: Decoder::new(),
+        means,
         plan,
     };
     if removed > 0 {
@@ -129,21 +137,22 @@ fn exit_code(result: &ScaleResult) -> u8 {
     }
 }
 
-fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<Source>), Failure> {
-    let source = |what: &str, how: &str, missing: &str, remedy: &str| Source {
+fn source(what: &str, how: &str, missing: &str, remedy: &str) -> Source {
+    Source {
         what: what.to_owned(),
         how: how.to_owned(),
         missing: missing.to_owned(),
         remedy: remedy.to_owned(),
-    };
+    }
+}
+
+fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<Source>), Failure> {
     if scale.probe == ProbeKind::Proc {
         return Ok((None, vec![source("scheduling", "/proc", "", "")]));
     }
     let cpus: Vec<u32> = plan.allowed.iter().collect();
     let settings = Settings {
-        sample_hz: scale
-            .sample_hz
-            .unwrap_or_else(|| sample_hz(cpus.len() as u32)),
+        sample_hz: sample_hz(scale, plan),
         cpus,
         ring_bytes: 256 << 20,
         memory_bytes: (scale.memory as usize) << 20,
@@ -179,7 +188,7 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
                 "scheduling",
                 "/proc",
                 &format!(
-                    "BPF cannot be used ({error}): waits are sampled from /proc, code is not named."
+                    "BPF cannot be used ({error}): waits are sampled from /proc."
                 ),
                 "Run as root, or give the program CAP_BPF and CAP_PERFMON.",
             )],
@@ -188,8 +197,53 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
 }
 
 /// Samples per CPU and second: many CPUs share what one thread can take in.
-fn sample_hz(cpus: u32) -> u32 {
-    499.min(32_000 / cpus.max(1)).max(10)
+fn sample_hz(scale: &Scale, plan: &Plan) -> u32 {
+    let cpus = plan.allowed.len() as u32;
+    scale
+        .sample_hz
+        .unwrap_or_else(|| 499.min(32_000 / cpus.max(1)).max(10))
+}
+
+/// What there is without BPF.
+fn find_means(scale: &Scale, plan: &Plan, sources: &mut Vec<Source>) -> Means {
+    let view = View::allowed();
+    let rate = Rate {
+        hz: sample_hz(scale, plan),
+        clock_hz: clock_hz(),
+    };
+    let names = amdahl_probe::symbol::kernel_names_are_readable();
+    sources.push(match (&view, names) {
+        (Ok(View::Whole), true) => source("user and kernel stacks", "perf events", "", ""),
+        (Ok(View::Whole), false) => source(
+            "user and kernel stacks",
+            "perf events",
+            "The kernel hides its names: of its time page faults are told by their number, locks \
+             not at all.",
+            "As root: sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=1.",
+        ),
+        (Ok(View::User), _) => source(
+            "user stacks",
+            "perf events",
+            "Kernel code is not sampled: of its time page faults are told by their number, locks \
+             not at all.",
+            "As root: sysctl kernel.perf_event_paranoid=1.",
+        ),
+        (Err(error), _) => source(
+            "user and kernel stacks",
+            "missing",
+            &format!(
+                "perf events cannot be used ({error}): running code is not named, spinning and \
+                 extra work are not told from slow work, page faults only by their number."
+            ),
+            "As root: sysctl kernel.perf_event_paranoid=1, or 2 for user code only.",
+        ),
+    });
+    Means {
+        sampling: view.as_ref().ok().map(|&view| (view, rate)),
+        fault_ns: (view.ok() != Some(View::Whole) || !names)
+            .then(amdahl_probe::unprivileged::fault_ns)
+            .flatten(),
+    }
 }
 
 /// The clock rate, for the sampling period. A wrong one only changes how many samples there are.
@@ -288,7 +342,13 @@ impl Sweep {
                 &mut self.decoder,
                 stretches,
             )?,
-            None => workload.polled(&point.cpus, point.threads, serial)?,
+            None => workload.polled(
+                &point.cpus,
+                point.threads,
+                serial,
+                self.means,
+                &mut self.decoder,
+            )?,
         };
         let ended = probed.ended.clone();
         self.points[at].probed.push(probed);

@@ -1,5 +1,5 @@
 //! One run watched without privileges: polled through `/proc`, its waits recorded by the preload
-//! library where the program takes one.
+//! library where the program takes one, sampled where perf events are allowed.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use amdahl_probe::bpf::{Decoded, ThreadName};
+use amdahl_probe::bpf::{Decoded, Decoder, ThreadName};
+use amdahl_probe::perf::{Rate, Sampler, View};
 use amdahl_probe::symbol::{LATEST, RawStack, Symbolizer};
 use amdahl_probe::unprivileged::preload::{self, Covers};
 use amdahl_probe::unprivileged::{Poller, Scope, StackCopy};
-use amdahl_speedup::event::{CallStack, StackId, StackTable};
-use amdahl_speedup::progress::Progress as LoopProgress;
+use amdahl_speedup::event::{CallStack, Event, StackId, StackTable};
 use amdahl_speedup::snapshot::{Charger, CpuUsage};
 use amdahl_speedup::stack::Measured;
 use amdahl_topology::CpuSet;
@@ -20,8 +20,17 @@ use amdahl_topology::CpuSet;
 use super::cgroup::Group;
 use super::run::{Probed, ProbedError, Workload, monotonic_ns, steal_ns};
 
-/// Stacks of waiting threads copied at most per poll.
-const STACKS_PER_POLL: u32 = 1;
+/// The first stack stands for CPU time that nobody sampled; those of waiting threads follow.
+const BLANK: StackId = StackId(0);
+
+/// What there is besides `/proc`, the same in all runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Means {
+    /// Samples, where they are allowed.
+    pub sampling: Option<(View, Rate)>,
+    /// What a page fault costs, where samples do not tell.
+    pub fault_ns: Option<f64>,
+}
 
 /// The variables that load the preload library into `program`; none if it does not take one.
 fn preload_env(program: &str, records: &std::path::Path) -> Vec<(String, String)> {
@@ -50,7 +59,14 @@ fn preload_env(program: &str, records: &std::path::Path) -> Vec<(String, String)
 
 impl Workload<'_> {
     /// Runs under the poller.
-    pub fn polled(&self, cpus: &CpuSet, threads: u32, serial: u32) -> Result<Probed, ProbedError> {
+    pub fn polled(
+        &self,
+        cpus: &CpuSet,
+        threads: u32,
+        serial: u32,
+        means: Means,
+        decoder: &mut Decoder,
+    ) -> Result<Probed, ProbedError> {
         let failed = |what: &dyn std::fmt::Display| ProbedError::Poll(what.to_string());
         let mut group = Group::new(cpus, serial);
         let version = group.as_ref().map(|group| group.version);
@@ -64,16 +80,21 @@ impl Workload<'_> {
         };
         let mut poller = Poller::new(scope)
             .map_err(|error| failed(&error))?
-            .copy_stacks(STACKS_PER_POLL);
+            .copy_stacks(BLANK.0 + 1);
+        let watched: Vec<u32> = cpus.iter().collect();
+        // What was allowed before may fail for want of memory or descriptors: polls remain.
+        let sampler = means
+            .sampling
+            .and_then(|(view, rate)| Sampler::new(child.pid(), &watched, view, rate).ok());
         let over = Arc::new(AtomicBool::new(false));
-        let watched = Arc::clone(&over);
+        let is_over = Arc::clone(&over);
         let watcher = std::thread::Builder::new()
             .name("amdahl-poll".into())
             .spawn(move || {
                 let (mut snapshots, mut copies) = (Vec::new(), Vec::new());
                 let mut symbolizer = Symbolizer::new();
                 let mut programs = HashMap::new();
-                while !watched.load(Ordering::Relaxed) {
+                while !is_over.load(Ordering::Relaxed) {
                     snapshots.push(poller.poll());
                     for copy in poller.take_stacks() {
                         // A process that has become another program has other mappings. One that
@@ -101,11 +122,11 @@ impl Workload<'_> {
         let (poller, snapshots, copies, mut symbolizer) = watcher
             .join()
             .map_err(|_| failed(&"the poller ended early"))?;
+        let (part, counts) = sampler.map(Sampler::end).unwrap_or_default();
         let (ended, left) = waited?;
         let to = from + ended.wall.as_nanos() as u64;
         let begun = Instant::now();
 
-        // The first stack stands for CPU time, of which nobody sees the code here.
         let mut stacks: StackTable = vec![Arc::new(CallStack::default())];
         stacks.extend(
             copies
@@ -113,18 +134,30 @@ impl Workload<'_> {
                 .map(|copy| Arc::new(named(&mut symbolizer, copy))),
         );
         let waits = preload::read_dir(records.path()).map_err(|error| failed(&error))?;
-        let watched: Vec<u32> = cpus.iter().collect();
+        let mut decoded = Decoded::after(stacks);
+        let events = decoder.decode(part, &mut decoded);
         let mut charger = Charger::new(&watched, from);
-        for snapshot in &snapshots {
-            charger.feed(snapshot, &stacks);
+        let mut polls = snapshots.iter().peekable();
+        events.for_each(&decoded, |event| {
+            while let Some(poll) = polls.next_if(|poll| poll.ts < event.ts()) {
+                charger.feed(poll, &decoded.stacks);
+            }
+            if let Event::Sample(sample) = event {
+                charger.sample(sample, &decoded.stacks);
+            }
+        });
+        for poll in polls {
+            charger.feed(poll, &decoded.stacks);
         }
+        let faults_ns = means.fault_ns.map(|each| each * ended.faults as f64);
         let usage = CpuUsage {
             user_ns: (ended.user_s * 1e9) as u64,
             system_ns: (ended.system_s * 1e9) as u64,
+            faults_ns: faults_ns.map(|ns| ns as u64),
         };
         let mut sites = Vec::new();
-        let next = stacks.len() as u32;
-        let partition = charger.finish(
+        let next = decoded.stacks.len() as u32;
+        let mut partition = charger.finish(
             to,
             Some(usage),
             &waits.processes,
@@ -132,11 +165,12 @@ impl Workload<'_> {
                 sites.push(Arc::new(symbolizer.resolve_full(pid, &[caller], &[])));
                 Some(StackId(next + sites.len() as u32 - 1))
             },
-            StackId(0),
+            BLANK,
         );
-        stacks.extend(sites);
+        partition.lost += counts.stacks_lost;
+        decoded.stacks.extend(sites);
         let names = poller.names().iter();
-        let names = names
+        decoded.threads = names
             .map(|(&tid, name)| {
                 (
                     tid,
@@ -147,19 +181,20 @@ impl Workload<'_> {
                 )
             })
             .collect();
+        let progress = std::mem::take(&mut decoded.progress);
         let measured = Measured::new(
             &partition,
-            &stacks,
+            &decoded.stacks,
             steal as f64,
-            None,
-            LoopProgress::default(),
+            counts.instructions.map(|count| count as f64),
+            progress,
         );
         let rate = self.rate_of(&ended);
         Ok(Probed {
             ended,
             partition,
             measured,
-            decoded: Decoded::of_others(stacks, names),
+            decoded,
             rate,
             analysis_s: begun.elapsed().as_secs_f64(),
             group: version,

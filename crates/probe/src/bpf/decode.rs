@@ -14,9 +14,9 @@ use amdahl_speedup::spin::{Arch, Code, Place, SpinDetector};
 use amdahl_speedup::stack::function_id;
 use rustc_hash::FxHashMap;
 
-use super::perf::SideBand;
 use super::recorder::Part;
 use super::wire::{REGISTERS, Slot, Stack, flag, kind, stack_kind};
+use crate::perf::{FAULTS_PER_SAMPLE, SideBand};
 use crate::symbol::{CodePoint, MapEvent, RawStack, StackEnd, Symbolizer};
 
 /// Stacks to names and spin verdicts. Kept over all runs of a sweep: names do not change.
@@ -185,17 +185,18 @@ impl Decoder {
     /// Names a stack with inlined functions, files and lines.
     pub fn full(&mut self, decoded: &Decoded, id: StackId) -> CallStack {
         let at = id.0 as usize;
-        let Some(points) = decoded.points.get(at) else {
+        let Some(points) = decoded.points.get(at).filter(|points| !points.is_empty()) else {
             return (*decoded.stacks[at]).clone();
         };
         let mut stack = self.symbols.full(points, &[]);
         stack.kernel = decoded.stacks[at].kernel.clone();
         stack.in_spin_loop = decoded.stacks[at].in_spin_loop;
+        stack.after_system_call = decoded.stacks[at].after_system_call;
         stack
     }
 
     fn resolve(&mut self, points: &[CodePoint], kernel: &[u64], raw: &Stack) -> CallStack {
-        let on_cpu = matches!(raw.kind, stack_kind::TIME | stack_kind::INSTRUCTIONS);
+        let on_cpu = !matches!(raw.kind, stack_kind::WAIT | stack_kind::WAKE);
         let mut stack = if on_cpu {
             self.symbols.names(points, kernel)
         } else {
@@ -220,6 +221,12 @@ impl Decoder {
                         start: code.start,
                         bytes: code.bytes.to_vec(),
                     })
+                });
+            stack.after_system_call = points
+                .first()
+                .and_then(|&point| symbols.code_at(point))
+                .is_some_and(|code| {
+                    follows_system_call(&code.bytes, code.ip.wrapping_sub(code.start))
                 });
         }
         stack
@@ -257,6 +264,22 @@ impl Decoder {
     }
 }
 
+/// Whether the instruction at `offset` follows one that enters the kernel.
+fn follows_system_call(code: &[u8], offset: u64) -> bool {
+    let before = usize::try_from(offset)
+        .ok()
+        .and_then(|offset| code.get(..offset));
+    match Arch::native() {
+        // syscall
+        Some(Arch::X86_64) => before.is_some_and(|before| before.ends_with(&[0x0f, 0x05])),
+        // svc #0
+        Some(Arch::Aarch64) => {
+            before.is_some_and(|before| before.ends_with(&0xd400_0001_u32.to_le_bytes()))
+        }
+        _ => false,
+    }
+}
+
 fn place(point: CodePoint) -> Place {
     let mut hasher = rustc_hash::FxHasher::default();
     std::hash::Hash::hash(&point.module, &mut hasher);
@@ -285,11 +308,11 @@ fn snapshot(raw: &Stack, function: u64) -> Snapshot {
 }
 
 impl Decoded {
-    /// Stacks and names that another probe has found: there are no events, and no more to name.
-    pub fn of_others(stacks: StackTable, threads: FxHashMap<Tid, ThreadName>) -> Decoded {
+    /// What is decoded comes after stacks that are named already.
+    pub fn after(named: StackTable) -> Decoded {
         Decoded {
-            stacks,
-            threads,
+            points: vec![Box::default(); named.len()],
+            stacks: named,
             ..Decoded::default()
         }
     }
@@ -379,6 +402,7 @@ impl Events {
         let by = match stack.kind {
             stack_kind::TIME => SampledBy::Time,
             stack_kind::INSTRUCTIONS => SampledBy::Instructions(self.part.instruction_period),
+            stack_kind::FAULT => SampledBy::PageFaults(FAULTS_PER_SAMPLE),
             _ => return,
         };
         each(&Event::Sample(Sample {

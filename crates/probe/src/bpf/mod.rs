@@ -3,8 +3,6 @@
 //! The programs (`record.bpf.c`, built into the objects beside it) only record;
 //! everything is decided later. [`Recorder`] loads them once and records run after run.
 
-pub mod mapping;
-pub mod perf;
 pub mod wire;
 
 mod decode;

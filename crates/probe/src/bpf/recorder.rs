@@ -13,9 +13,9 @@ use aya::programs::tp_btf::BtfTracePointLinkId;
 use aya::programs::{BtfTracePoint, PerfEvent};
 use aya::{Btf, Ebpf, EbpfLoader};
 
-use super::mapping::Mapping;
-use super::perf::{self, Counter, SideBand, SideBandRing};
 use super::wire::{Ring, Rings, Slot, Stack, Totals, flag, kind};
+use crate::mapping::Mapping;
+use crate::perf::{self, Counter, SideBand, SideBandRing};
 
 #[cfg(target_arch = "x86_64")]
 static OBJECT: &[u8] = aya::include_bytes_aligned!("record.x86_64.bpf.o");
@@ -510,7 +510,7 @@ impl Drained {
 }
 
 impl Part {
-    fn empty(cpus: usize, sample_ns: u64, instruction_period: u64) -> Part {
+    pub(crate) fn empty(cpus: usize, sample_ns: u64, instruction_period: u64) -> Part {
         Part {
             slots: (0..cpus).map(|_| Vec::new()).collect(),
             sample_ns,

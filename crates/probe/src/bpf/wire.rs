@@ -39,6 +39,8 @@ pub mod stack_kind {
     pub const INSTRUCTIONS: u8 = 2;
     pub const WAIT: u8 = 3;
     pub const WAKE: u8 = 4;
+    /// A page fault; not taken by BPF.
+    pub const FAULT: u8 = 5;
 }
 
 /// `struct amdahl_slot`.
@@ -216,16 +218,16 @@ impl Stack {
 
 /// The rings of all CPUs, mapped from the BPF side.
 pub struct Rings {
-    slots: super::mapping::Mapping,
-    rings: super::mapping::Mapping,
+    slots: crate::mapping::Mapping,
+    rings: crate::mapping::Mapping,
     slots_per_cpu: usize,
     cpus: usize,
 }
 
 impl Rings {
     pub(super) fn new(
-        slots: super::mapping::Mapping,
-        rings: super::mapping::Mapping,
+        slots: crate::mapping::Mapping,
+        rings: crate::mapping::Mapping,
         slots_per_cpu: usize,
         cpus: usize,
     ) -> Rings {

@@ -202,7 +202,7 @@ impl Symbolizer {
         CallStack {
             user,
             kernel: self.kernel_frames(kernel),
-            in_spin_loop: false,
+            ..CallStack::default()
         }
     }
 
@@ -220,7 +220,7 @@ impl Symbolizer {
         CallStack {
             user: frames,
             kernel: self.kernel_frames(kernel),
-            in_spin_loop: false,
+            ..CallStack::default()
         }
     }
 

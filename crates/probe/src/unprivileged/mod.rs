@@ -45,6 +45,7 @@
 //! of them is readable. A thread of which they are hidden counts in
 //! [`Blindness::hidden`]; its waits are `unexplained`. The kernel stack is never readable.
 
+mod fault;
 mod files;
 mod parse;
 mod poller;
@@ -53,6 +54,7 @@ mod reach;
 mod thread;
 mod tree;
 
+pub use fault::fault_ns;
 pub use poller::{Blindness, PollError, Poller, ThreadName};
 pub use thread::StackCopy;
 pub use tree::Scope;

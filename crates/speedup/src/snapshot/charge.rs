@@ -9,13 +9,14 @@ use std::collections::hash_map::Entry;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cause::Cause;
-use crate::event::{CpuId, Ns, StackTable, Tid};
+use crate::event::{CpuId, Ns, Sample, StackTable, Tid};
 use crate::partition::Charge;
 
 use super::futex::{PolledFutex, address};
-use super::interval::{Interval, Queued, Share, Tier, Window};
+use super::interval::{Interval, Queued, Ran, Share, Tier, Window};
 use super::polled::{Why, why};
 use super::resolve::Key;
+use super::sampled::Sampled;
 use super::{CpuTimes, Snapshot, State, ThreadState};
 
 /// CPU time of the whole workload, as the kernel accounts it at its end.
@@ -25,6 +26,8 @@ pub struct CpuUsage {
     pub user_ns: Ns,
     /// In the kernel.
     pub system_ns: Ns,
+    /// Of that in page faults, by their number, where samples do not tell.
+    pub faults_ns: Option<Ns>,
 }
 
 /// Distinct waits that are kept apart; beyond them threads and stacks of a cause are one.
@@ -154,8 +157,9 @@ pub struct Charger {
     window: Window,
     /// Charges of waits by key index.
     charged: Vec<Charge>,
-    serial: FxHashMap<Tid, f64>,
-    placement: FxHashMap<Tid, f64>,
+    serial: FxHashMap<Ran, f64>,
+    placement: FxHashMap<Ran, f64>,
+    sampled: Sampled,
     /// CPU time of threads that were there at the last poll.
     ran: FxHashMap<Tid, [f64; 2]>,
     processes: FxHashMap<Tid, Tid>,
@@ -186,12 +190,18 @@ impl Charger {
             charged: Vec::new(),
             serial: FxHashMap::default(),
             placement: FxHashMap::default(),
+            sampled: Sampled::default(),
             ran: FxHashMap::default(),
             processes: FxHashMap::default(),
             behind: 0.0,
             nobody: 1.0,
             cpu_times: None,
         }
+    }
+
+    /// Adds a sample that was taken before the next snapshot. `stacks` holds its stack.
+    pub fn sample(&mut self, sample: &Sample, stacks: &StackTable) {
+        self.sampled.add(sample, stacks);
     }
 
     /// Closes the interval since the last snapshot. `stacks` holds the stacks that its waits name.
@@ -373,6 +383,7 @@ impl Charger {
         let idle = self.cpus.len() as f64 - occupied;
         let behind = (runnable - occupied).min(idle).max(0.0);
         let nobody = if runnable == 0.0 { 1.0 } else { 0.0 };
+        interval.sampled = self.sampled.take_recent();
         interval.behind = (self.behind + behind) / 2.0;
         let sampled = (self.nobody + nobody) / 2.0;
         (self.behind, self.nobody) = (behind, nobody);
@@ -406,11 +417,11 @@ impl Charger {
                 0
             }
         };
-        for (tid, ns) in out.serial {
-            *self.serial.entry(named(tid)).or_default() += ns;
+        for ((tid, stack), ns) in out.serial {
+            *self.serial.entry((named(tid), stack)).or_default() += ns;
         }
-        for (tid, ns) in out.placement {
-            *self.placement.entry(named(tid)).or_default() += ns;
+        for ((tid, stack), ns) in out.placement {
+            *self.placement.entry((named(tid), stack)).or_default() += ns;
         }
     }
 

@@ -7,7 +7,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::event::Tid;
+use crate::event::{StackId, Tid};
 
 /// Who gets idle CPU time first; see [`crate::partition`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,14 +55,19 @@ pub(super) struct Interval {
     pub(super) waits: Vec<Share>,
     pub(super) running: Vec<(Tid, f64)>,
     pub(super) queues: Vec<Queued>,
+    /// What was sampled meanwhile, in order of threads.
+    pub(super) sampled: Vec<(Tid, StackId)>,
 }
+
+/// Who ran, and where if that was sampled.
+pub(super) type Ran = (Tid, Option<StackId>);
 
 /// Charges of a window.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
     pub(super) waits: FxHashMap<u32, f64>,
-    pub(super) serial: FxHashMap<Tid, f64>,
-    pub(super) placement: FxHashMap<Tid, f64>,
+    pub(super) serial: FxHashMap<Ran, f64>,
+    pub(super) placement: FxHashMap<Ran, f64>,
 }
 
 /// Intervals whose idle time is not yet known.
@@ -77,6 +82,7 @@ pub(super) struct Window {
 impl Window {
     pub(super) fn push(&mut self, interval: Interval) {
         self.shares += interval.waits.len() + interval.running.len() + interval.queues.len();
+        self.shares += interval.sampled.len();
         self.intervals.push(interval);
     }
 
@@ -139,7 +145,7 @@ impl Window {
                 .iter()
                 .map(|queue| (queue.tid, queue.ns))
                 .collect();
-            spread(&mut out.placement, &queues, placement);
+            spread(&mut out.placement, &queues, &interval.sampled, placement);
             interval.divide(left(&interval) * keep, placement, part, &mut out);
         }
         self.shares = 0;
@@ -192,7 +198,7 @@ impl Interval {
             }
             serial -= under_way;
         }
-        spread(&mut out.serial, &self.running, serial);
+        spread(&mut out.serial, &self.running, &self.sampled, serial);
     }
 
     fn charge(&self, tier: Tier, rate: f64, out: &mut Settled) {
@@ -202,17 +208,32 @@ impl Interval {
     }
 }
 
-/// Divides `ns` in proportion to `weights`; what nobody stands for goes to thread 0.
-fn spread(into: &mut FxHashMap<Tid, f64>, weights: &[(Tid, f64)], ns: f64) {
+/// Divides `ns` in proportion to `weights`, each thread's part equally among its samples; what
+/// nobody stands for goes to thread 0.
+fn spread(
+    into: &mut FxHashMap<Ran, f64>,
+    weights: &[(Tid, f64)],
+    sampled: &[(Tid, StackId)],
+    ns: f64,
+) {
     if ns <= 0.0 {
         return;
     }
     let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
     if total <= 0.0 {
-        *into.entry(0).or_default() += ns;
+        *into.entry((0, None)).or_default() += ns;
         return;
     }
     for &(tid, weight) in weights {
-        *into.entry(tid).or_default() += ns * weight / total;
+        let part = ns * weight / total;
+        let begin = sampled.partition_point(|&(other, _)| other < tid);
+        let end = sampled.partition_point(|&(other, _)| other <= tid);
+        let own = &sampled[begin..end];
+        for &(_, stack) in own {
+            *into.entry((tid, Some(stack))).or_default() += part / own.len() as f64;
+        }
+        if own.is_empty() {
+            *into.entry((tid, None)).or_default() += part;
+        }
     }
 }

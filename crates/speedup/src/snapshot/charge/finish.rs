@@ -21,7 +21,7 @@ impl Charger {
     /// * `usage`: CPU time of the whole workload; without it, that of the threads that were polled.
     /// * `waits`: what the processes recorded themselves; empty without the preload library.
     /// * `site`: the stack that stands for a return address in a process.
-    /// * `blank`: the stack of what nobody sampled: all CPU time, here.
+    /// * `blank`: the stack of CPU time that nobody sampled.
     pub fn finish(
         mut self,
         to: Ns,
@@ -51,14 +51,22 @@ impl Charger {
         } else {
             0.0
         };
-        self.run(&mut out, [user * fit, system * fit], ran, waits, blank);
+        let [user, system] = [user * fit, system * fit];
+        self.run(&mut out, [user, system], ran, waits, blank);
+        if !self.sampled.is_empty() {
+            self.sampled.divide(user, system, blank, &mut out);
+        }
+        if let Some(faults) = usage.and_then(|usage| usage.faults_ns) {
+            let faults = faults as f64 * fit;
+            self.sampled.set_faults_apart(faults, blank, &mut out);
+        }
         self.stolen(&mut out);
         out.idle_ns = (capacity - out.on_cpu_ns - out.other_ns).max(0.0);
         self.idle(&mut out, waits, &mut site);
         out
     }
 
-    /// CPU time by thread, in the proportions of the polls.
+    /// CPU time by thread, in the proportions of the polls; without samples also what for.
     fn run(
         &self,
         out: &mut RunPartition,
@@ -85,6 +93,10 @@ impl Charger {
             if ns <= 0.0 {
                 return;
             }
+            *out.threads.entry(tid).or_default() += ns;
+            if !self.sampled.is_empty() {
+                return;
+            }
             let in_user = user / of;
             let spins = spun / of;
             for (activity, share) in [
@@ -98,7 +110,6 @@ impl Charger {
                     charge.count += 1;
                 }
             }
-            *out.threads.entry(tid).or_default() += ns;
         };
         let of = user + system;
         for (&tid, ran) in &self.ran {
@@ -191,20 +202,31 @@ impl Charger {
             sum.ns += charge.ns * scale;
             sum.count += charge.count;
         };
+        let by_thread = self.sampled.by_thread();
         for (cause, charges) in [
             (Cause::Serial, &self.serial),
             (Cause::Placement, &self.placement),
         ] {
-            for (&tid, &ns) in charges {
-                put(
-                    ChargeKey {
+            for (&(tid, stack), &ns) in charges {
+                let mut put = |stack: Option<StackId>, ns: f64| {
+                    let key = ChargeKey {
                         cause,
                         tid,
-                        stack: None,
+                        stack,
                         object: 0,
-                    },
-                    Charge { ns, count: 1 },
-                );
+                    };
+                    put(key, Charge { ns, count: 1 });
+                };
+                match by_thread.get(&tid).filter(|_| stack.is_none()) {
+                    // Not sampled just then: as at other times.
+                    Some(places) => {
+                        let all: f64 = places.iter().map(|(_, count)| count).sum();
+                        for &(stack, count) in places {
+                            put(Some(stack), ns * count / all);
+                        }
+                    }
+                    None => put(stack, ns),
+                }
             }
         }
         let waiters: FxHashSet<Tid> = self.by_index.iter().map(|key| key.tid).collect();

@@ -352,6 +352,7 @@ fn records_of_the_process_name_its_futexes() {
     let usage = CpuUsage {
         user_ns: 200 * MS,
         system_ns: 50 * MS,
+        faults_ns: None,
     };
     let run = play(1, &scripts, LENGTH, &[]).finish(LENGTH, Some(usage), &records, site, BLANK);
     let found = fractions(&run);
@@ -483,6 +484,7 @@ proptest! {
         let usage = usage.map(|[user_ns, system_ns]| CpuUsage {
             user_ns: u64::from(user_ns),
             system_ns: u64::from(system_ns),
+            faults_ns: None,
         });
         let run = charger.finish(to, usage, &[], |_, _| None, BLANK);
         let capacity = run.capacity_ns();

@@ -1,0 +1,286 @@
+//! Samples of one workload, by events on its own threads.
+//!
+//! The events are opened on the first process before its program starts, one on each CPU, and
+//! inherited by all threads and processes that come of it: a ring can be mapped only for events
+//! that are bound to a CPU. All of a CPU write into one ring.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use perf_event_open_sys as sys;
+use rustc_hash::FxHashMap;
+use sys::bindings as b;
+
+use super::ring::Ring;
+use super::samples::Samples;
+use super::{Counter, SideBand, enable, open, overflowing, sample, side_band};
+use crate::bpf::wire::{STACK_BYTES, stack_kind};
+use crate::bpf::{Counts, Part, keep_up};
+
+/// Page faults for each sample of one.
+pub const FAULTS_PER_SAMPLE: u64 = 997;
+/// Pages of a ring, as long as the kernel lets us lock so many, and at least.
+const PAGES_MAX: usize = 64;
+const PAGES_MIN: usize = 8;
+/// Addresses of a call chain, kernel and user.
+const CHAIN_MAX: u16 = 64;
+
+/// What the kernel lets us see of our own programs, by `kernel.perf_event_paranoid`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// User and kernel code.
+    Whole,
+    /// User code only.
+    User,
+}
+
+impl View {
+    /// Tries it.
+    ///
+    /// # Errors
+    /// Those of `perf_event_open`: `EACCES` where it is for privileged users only, `ENOSYS` or
+    /// `EPERM` where it is not there at all.
+    pub fn allowed() -> io::Result<View> {
+        let tried = |view: View| {
+            let mut attr = of_workload(Counter::Clock, 10_000_000, view);
+            open(&mut attr, 0, -1).map(|_| view)
+        };
+        tried(View::Whole).or_else(|_| tried(View::User))
+    }
+}
+
+/// How often to sample.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Samples per CPU and second.
+    pub hz: u32,
+    /// Clock of the fastest CPU in Hz, to turn it into a period of cycles.
+    pub clock_hz: u64,
+}
+
+/// Samples a process and all that come of it. Dropping it ends that.
+pub struct Sampler {
+    shared: Arc<Shared>,
+    drain: Option<JoinHandle<Drained>>,
+    rate: Rate,
+}
+
+struct Shared {
+    rings: Vec<Ring>,
+    events: Vec<OwnedFd>,
+    /// Of those that count user instructions.
+    instructions: Vec<OwnedFd>,
+    /// What an overflow of each event is a sample of.
+    kinds: FxHashMap<u64, u8>,
+    stop: AtomicBool,
+}
+
+#[derive(Default)]
+struct Drained {
+    samples: Samples,
+    side_band: Vec<SideBand>,
+}
+
+impl Sampler {
+    /// Opens the events on process `pid`, which must not have become its program yet: they start
+    /// with that.
+    ///
+    /// # Errors
+    /// Those of `perf_event_open` and `mmap`.
+    pub fn new(pid: u32, cpus: &[u32], view: View, rate: Rate) -> io::Result<Sampler> {
+        let mut shared = Shared {
+            rings: Vec::new(),
+            events: Vec::new(),
+            instructions: Vec::new(),
+            kinds: FxHashMap::default(),
+            stop: AtomicBool::new(false),
+        };
+        let hz = u64::from(rate.hz.max(1));
+        let cycles = (rate.clock_hz / hz) | 1;
+        let on = |counter: Counter, period: u64, cpu: u32| {
+            let mut attr = of_workload(counter, period, view);
+            open(&mut attr, pid as i32, cpu as i32)
+        };
+        // Cycles of user code only would not pass in the kernel. The clock does: an interrupt
+        // that comes due there is put off until the call returns now and then, and tells who
+        // called.
+        let has_cycles = view == View::Whole
+            && cpus
+                .first()
+                .is_some_and(|&cpu| on(Counter::Cycles, cycles, cpu).is_ok());
+        // Samples of the kernel tell what is a fault, if it has names.
+        let tells_faults = view == View::Whole && crate::symbol::kernel_names_are_readable();
+        let mut has_instructions = true;
+        for &cpu in cpus {
+            let time = if has_cycles {
+                on(Counter::Cycles, cycles, cpu)?
+            } else {
+                on(Counter::Clock, (1_000_000_000 / hz) | 1, cpu)?
+            };
+            shared.rings.push(ring(&time)?);
+            let more = [
+                (Counter::UserInstructions, cycles, stack_kind::INSTRUCTIONS),
+                (Counter::PageFaults, FAULTS_PER_SAMPLE, stack_kind::FAULT),
+            ];
+            for (counter, period, kind) in more {
+                if counter == Counter::PageFaults && tells_faults {
+                    continue;
+                }
+                // What is not there is done without.
+                let Ok(event) = on(counter, period, cpu) else {
+                    has_instructions &= kind != stack_kind::INSTRUCTIONS;
+                    continue;
+                };
+                // SAFETY: both descriptors are open perf events; the second is passed by value.
+                if unsafe { sys::ioctls::SET_OUTPUT(event.as_raw_fd(), time.as_raw_fd()) } < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                shared.kinds.insert(id(&event)?, kind);
+                if kind == stack_kind::INSTRUCTIONS {
+                    shared.instructions.push(event);
+                } else {
+                    shared.events.push(event);
+                }
+            }
+            shared.kinds.insert(id(&time)?, stack_kind::TIME);
+            shared.events.push(time);
+        }
+        if !has_instructions {
+            shared.instructions.clear();
+        }
+        let shared = Arc::new(shared);
+        let drained = Arc::clone(&shared);
+        let drain = std::thread::Builder::new()
+            .name("amdahl-drain".into())
+            .spawn(move || drained.drain_until_stopped())?;
+        Ok(Sampler {
+            shared,
+            drain: Some(drain),
+            rate,
+        })
+    }
+
+    /// Stops sampling and returns what was seen. There are no slots in it.
+    pub fn end(mut self) -> (Part, Counts) {
+        for event in self.shared.events.iter().chain(&self.shared.instructions) {
+            // An event that cannot be stopped ends with its descriptor.
+            let _ = enable(event, false);
+        }
+        let instructions = &self.shared.instructions;
+        let counted: io::Result<Vec<u64>> = instructions.iter().map(count).collect();
+        let counted = counted.ok().filter(|counts| !counts.is_empty());
+        let drained = self.stop();
+        let lost = drained.side_band.iter().map(|event| match event {
+            SideBand::Lost(count) => *count,
+            _ => 0,
+        });
+        let counts = Counts {
+            stacks_lost: lost.sum(),
+            instructions: counted.map(|counts| counts.iter().sum()),
+            ..Counts::default()
+        };
+        let hz = u64::from(self.rate.hz.max(1));
+        let mut part = Part::empty(0, 1_000_000_000 / hz, (self.rate.clock_hz / hz) | 1);
+        part.stacks = drained.samples.into_stacks();
+        part.side_band = drained.side_band;
+        (part, counts)
+    }
+
+    fn stop(&mut self) -> Drained {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let Some(thread) = self.drain.take() else {
+            return Drained::default();
+        };
+        thread.thread().unpark();
+        thread.join().unwrap_or_default()
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn drain_once(&self, into: &mut Drained) {
+        for ring in &self.rings {
+            ring.drain(|record| {
+                if let Some((event, mut stack)) = sample::parse(record) {
+                    if let Some(&kind) = self.kinds.get(&event) {
+                        stack.kind = kind;
+                        into.samples.keep(stack);
+                    }
+                } else {
+                    into.side_band.extend(side_band::parse(record));
+                }
+            });
+        }
+    }
+
+    fn drain_until_stopped(&self) -> Drained {
+        keep_up();
+        let mut drained = Drained::default();
+        while !self.stop.load(Ordering::Relaxed) {
+            self.drain_once(&mut drained);
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        self.drain_once(&mut drained);
+        drained
+    }
+}
+
+/// An event that all threads and processes inherit and that starts with the program.
+fn of_workload(counter: Counter, period: u64, view: View) -> b::perf_event_attr {
+    let mut attr = overflowing(counter, period);
+    attr.sample_type = sample::KINDS.into();
+    attr.sample_regs_user = sample::REGISTER_MASK;
+    attr.sample_stack_user = STACK_BYTES as u32;
+    attr.sample_max_stack = CHAIN_MAX;
+    attr.set_inherit(1);
+    attr.set_enable_on_exec(1);
+    if view == View::User {
+        attr.set_exclude_kernel(1);
+        attr.set_exclude_callchain_kernel(1);
+    }
+    side_band::report(&mut attr);
+    if matches!(counter, Counter::UserInstructions | Counter::PageFaults) {
+        // The event of the same ring that takes the time reports already.
+        attr.set_mmap(0);
+        attr.set_mmap2(0);
+        attr.set_comm(0);
+        attr.set_task(0);
+    }
+    attr
+}
+
+/// The largest ring that may be locked in memory.
+fn ring(event: &OwnedFd) -> io::Result<Ring> {
+    let mut pages = PAGES_MAX;
+    loop {
+        match Ring::new(event, pages) {
+            Err(_) if pages > PAGES_MIN => pages /= 2,
+            done => return done,
+        }
+    }
+}
+
+fn id(event: &OwnedFd) -> io::Result<u64> {
+    let mut id = 0;
+    // SAFETY: the descriptor is an open perf event, the pointer that of a local u64.
+    if unsafe { sys::ioctls::ID(event.as_raw_fd(), &raw mut id) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(id)
+}
+
+/// What an event has counted, in all that inherited it.
+fn count(event: &OwnedFd) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    rustix::io::read(event, &mut bytes[..])?;
+    Ok(u64::from_ne_bytes(bytes))
+}
