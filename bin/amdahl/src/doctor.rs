@@ -106,7 +106,7 @@ fn checks() -> Vec<Check> {
         recorder
             .as_ref()
             .map_or_else(ToString::to_string, |_| "loads and attaches".to_owned()),
-        "waits are polled from /proc, code is not named, sizes are approximate",
+        "waits are polled from /proc, sizes are approximate",
         "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_resource+ep amdahl; in a container: \
          --cap-add BPF --cap-add PERFMON --cap-add SYS_RESOURCE",
     ));
@@ -117,8 +117,29 @@ fn checks() -> Vec<Check> {
         "perf events of all threads",
         clock.is_ok(),
         format!("kernel.perf_event_paranoid = {paranoid}"),
-        "no on-CPU samples: causes have no code",
+        "the BPF recorder cannot sample",
         "as root: sysctl kernel.perf_event_paranoid=-1, or CAP_PERFMON",
+    ));
+    let view = View::allowed();
+    let (seen, lost) = match &view {
+        Ok(View::Whole) => ("user and kernel code".to_owned(), ""),
+        Ok(View::User) => (
+            "user code only".to_owned(),
+            "without BPF, locks of the kernel are not told from other kernel time, page faults \
+             only by their number",
+        ),
+        Err(error) => (
+            error.to_string(),
+            "without BPF, running code is not named, spinning and extra work are not told from \
+             slow work",
+        ),
+    };
+    checks.push(check(
+        "perf events of own programs",
+        view.is_ok_and(|view| view == View::Whole),
+        format!("{seen} (kernel.perf_event_paranoid = {paranoid})"),
+        lost,
+        "as root: sysctl kernel.perf_event_paranoid=1",
     ));
     let cycles = sampling(Counter::Cycles, 10_000_000, first);
     let instructions = sampling(Counter::UserInstructions, 10_000_000, first);

@@ -2,13 +2,14 @@
 
 use crate::tool::{Place, Ran};
 
-const CHECKS: [&str; 10] = [
+const CHECKS: [&str; 11] = [
     "topology",
     "several CPUs",
     "no CPU quota",
     "kernel type information (BTF)",
     "BPF recorder",
     "perf events of all threads",
+    "perf events of own programs",
     "hardware counters",
     "kernel symbol names",
     "cpuset control groups",

@@ -1,7 +1,11 @@
 //! Users without any rights get the same commands, and are told what is missing.
 
-use crate::tool::{Place, alone, is_root, skipped};
-use crate::workload::{BUSY, compiled};
+use std::process::Command;
+
+use amdahl_report::schema::{ScaleResult, Source};
+
+use crate::tool::{Place, Ran, alone, is_root, skipped};
+use crate::workload::{BUSY, SPINNING, WITHOUT_PERF, compiled};
 
 #[test]
 fn scale_works_and_says_what_is_missing() {
@@ -49,6 +53,69 @@ fn scale_works_and_says_what_is_missing() {
     assert_eq!(result.settings.confinement, "affinity");
     ran.says("Missing: scheduling: BPF cannot be used")
         .says("To get it: Run as root");
+}
+
+/// How the stacks of running code were taken.
+fn stacks(result: &ScaleResult) -> &Source {
+    let mut stacks = result
+        .sources
+        .iter()
+        .filter(|source| source.what.ends_with("stacks"));
+    stacks.next().expect("a source of stacks")
+}
+
+#[test]
+fn running_code_is_named_where_perf_events_are_allowed() {
+    let _alone = alone();
+    let place = Place::new();
+    let home = place.folder_of_ordinary_user("home");
+    let Some(program) = compiled(&place, "spinning", SPINNING, &["-g"]) else {
+        return;
+    };
+    let (out, program) = (home.join("r"), program.to_str().expect("UTF-8"));
+    let result = |ran: Ran| {
+        ran.ends_with(0);
+        amdahl_report::load::load(&out).expect("a result")
+    };
+    let args = ["scale", "--probe", "proc", "--cpus", "1", "--runs", "1"];
+    let more = ["-o", out.to_str().expect("UTF-8"), "--", program];
+    let args = [&args[..], &more].concat();
+    let Some(ran) = place.amdahl_as_ordinary_user(&args) else {
+        return;
+    };
+    let seen = result(ran);
+    if stacks(&seen).how == "missing" {
+        return skipped(&stacks(&seen).missing);
+    }
+    let spin = seen.causes.iter().find(|cause| cause.id == "user-spin");
+    let spin = spin.unwrap_or_else(|| panic!("no spinning: {:?}", seen.causes));
+    assert_eq!(spin.sites[0].symbol, "await_the_end");
+
+    // The same without the right to it.
+    let Some(refusing) = compiled(&place, "refusing", WITHOUT_PERF, &[]) else {
+        return;
+    };
+    let Some(tool) = place.tool_of_ordinary_user(&args) else {
+        return;
+    };
+    let mut command = Command::new(refusing);
+    command.arg(tool.get_program()).args(tool.get_args());
+    let ran = place.run(place.here(command));
+    if ran.status.code() == Some(77) {
+        return skipped("system calls cannot be refused here");
+    }
+    let seen = result(ran);
+    let stacks = stacks(&seen);
+    assert_eq!(stacks.how, "missing");
+    assert!(
+        stacks.remedy.contains("kernel.perf_event_paranoid"),
+        "{stacks:?}"
+    );
+    assert!(
+        seen.causes.iter().all(|cause| cause.id != "user-spin"),
+        "{:?}",
+        seen.causes
+    );
 }
 
 #[test]

@@ -54,6 +54,55 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// One thread works, the other one spins until that is done.
+pub const SPINNING: &str = r#"
+#include <pthread.h>
+static volatile int is_done;
+static volatile unsigned long result;
+static void *churn(void *arg) {
+    unsigned long x = (unsigned long)arg;
+    for (unsigned long i = 0; i < 400000000UL; i++)
+        x = x * 6364136223846793005UL + 1442695040888963407UL;
+    result = x;
+    is_done = 1;
+    return arg;
+}
+__attribute__((noinline)) static void await_the_end(void) {
+    while (!is_done)
+        ;
+}
+int main(void) {
+    pthread_t worker;
+    if (pthread_create(&worker, 0, churn, 0)) return 3;
+    await_the_end();
+    return pthread_join(worker, 0);
+}
+"#;
+
+/// Runs the command that follows without the right to `perf_event_open`.
+pub const WITHOUT_PERF: &str = r#"
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    struct sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_perf_event_open, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = { sizeof steps / sizeof *steps, steps };
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return 77;
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) return 77;
+    execvp(argv[1], argv + 1);
+    return 127;
+}
+"#;
+
 /// Compiles a C program; `None` with SKIPPED where there is no compiler.
 pub fn compiled(place: &Place, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
     let (program, file) = (place.join(name), place.join(&format!("{name}.c")));

@@ -6,14 +6,16 @@ use std::ptr;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::time::{ClockId, clock_gettime};
 
-const PAGES: usize = 512;
-const ROUNDS: usize = 9;
+/// More than the caches of a core hold: fresh pages are seldom in them.
+const BYTES: usize = 16 << 20;
+const ROUNDS: usize = 5;
 
 /// CPU nanoseconds that the kernel takes on this machine to give a process a small page of fresh
-/// memory, measured on ourselves within some milliseconds; `None` if there is no memory.
+/// memory, measured on ourselves within some ten milliseconds; `None` if there is no memory.
 pub fn fault_ns() -> Option<f64> {
     let page = rustix::param::page_size();
-    let len = PAGES * page;
+    let pages = BYTES / page;
+    let len = pages * page;
     let flags = MapFlags::PRIVATE;
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a fresh mapping at an address the kernel chooses.
@@ -38,7 +40,7 @@ pub fn fault_ns() -> Option<f64> {
     // SAFETY: mapped above with this length, and not used any more.
     let _ = unsafe { rustix::mm::munmap(memory, len) };
     let (_, median, _) = rounds.select_nth_unstable(ROUNDS / 2);
-    (*median > 0).then(|| *median as f64 / PAGES as f64)
+    (*median > 0).then(|| *median as f64 / pages as f64)
 }
 
 fn touch(memory: *mut c_void, len: usize, page: usize) {

@@ -2,6 +2,8 @@
 
 mod finish;
 #[cfg(test)]
+mod sampled_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::hash_map::Entry;
