@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use amdahl_report::schema::ScaleResult;
 use amdahl_speedup::cause::Cause;
 use serde::Deserialize;
 
@@ -123,6 +124,8 @@ pub struct Expectation {
     pub within: Option<f64>,
     pub function: Option<bool>,
     pub unexplained_below: Option<f64>,
+    /// What to expect instead where perf events are refused.
+    without_samples: Option<Box<Expectation>>,
     /// For the reader of the file.
     #[serde(rename = "note")]
     _note: Option<String>,
@@ -142,7 +145,8 @@ impl Unprivileged {
     pub fn read(path: &Path, cases: &[Case]) -> Result<Unprivileged, String> {
         let all: Unprivileged = parse(path)?;
         for (name, entry) in all.cause.iter().chain(&all.case) {
-            for id in &entry.into {
+            let otherwise = entry.without_samples.iter().flat_map(|other| &other.into);
+            for id in entry.into.iter().chain(otherwise) {
                 known(id).map_err(|why| format!("{}: {name}: {why}", path.display()))?;
             }
         }
@@ -169,10 +173,19 @@ impl Unprivileged {
     }
 
     /// What to expect of a cause of a case; what is said of the case itself goes before.
-    pub fn of(&self, case: &Case, cause: &str) -> &Expectation {
-        self.case
+    pub fn of(&self, case: &Case, cause: &str, result: &ScaleResult) -> &Expectation {
+        let expectation = self
+            .case
             .get(&case.name)
-            .unwrap_or_else(|| &self.cause[cause])
+            .unwrap_or_else(|| &self.cause[cause]);
+        let mut stacks = result
+            .sources
+            .iter()
+            .filter(|source| source.what.ends_with("stacks"));
+        match &expectation.without_samples {
+            Some(otherwise) if stacks.all(|source| source.how == "missing") => otherwise,
+            _ => expectation,
+        }
     }
 }
 

@@ -243,7 +243,7 @@ fn try_case(
             table.started.clone_from(&result.started);
         }
         let demand_of = |cause: &str| match unprivileged {
-            Some(expectations) => Demand::of(expectations.of(case, cause)),
+            Some(expectations) => Demand::of(expectations.of(case, cause, &result)),
             None => Demand::full(case, &result),
         };
         let mut judgement = check::judge(case, demand_of, &lines, settings.runs, &result);

@@ -221,7 +221,13 @@ fn spread(
     }
     let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
     if total <= 0.0 {
-        *into.entry((0, None)).or_default() += ns;
+        // Threads that came and went between two polls were sampled all the same.
+        for &(tid, stack) in sampled {
+            *into.entry((tid, Some(stack))).or_default() += ns / sampled.len() as f64;
+        }
+        if sampled.is_empty() {
+            *into.entry((0, None)).or_default() += ns;
+        }
         return;
     }
     for &(tid, weight) in weights {
