@@ -9,8 +9,8 @@ mod check;
 
 use std::path::{Path, PathBuf};
 
-use amdahl_report::schema::{CauseReport, Point, ScaleResult, Site};
-use cases::{Case, Line, Unprivileged};
+use amdahl_report::schema::{CauseReport, Point, ScaleResult, Site, Source};
+use cases::{Case, Expect, Line, Unprivileged};
 use check::{Demand, Judgement, judge};
 
 fn folder() -> PathBuf {
@@ -304,7 +304,7 @@ fn without_privileges_less_is_expected() {
     let judged = |case: &Case| {
         judge(
             case,
-            |cause| Demand::of(all.of(case, cause)),
+            |cause| Demand::of(all.of(case, cause, &result())),
             &lines,
             1,
             &result(),
@@ -313,6 +313,28 @@ fn without_privileges_less_is_expected() {
     };
     assert_eq!(judged(&other), ["3.0 % unexplained"]);
     assert!(judged(&named)[0].contains("first cause is lock-wait, not barrier"));
+}
+
+#[test]
+fn without_samples_still_less_is_expected() {
+    let text = "[cause.barrier]\nexpect = 'found'\n\
+                [cause.barrier.without_samples]\nexpect = 'merged'\ninto = ['lock-wait']\n";
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), text).expect("written");
+    let case = case("cause = 'barrier'");
+    let all = Unprivileged::read(file.path(), std::slice::from_ref(&case)).expect("valid");
+    let expects = |how: &str| {
+        let mut result = result();
+        result.sources = vec![Source {
+            what: "user stacks".to_owned(),
+            how: how.to_owned(),
+            missing: String::new(),
+            remedy: String::new(),
+        }];
+        all.of(&case, "barrier", &result).expect
+    };
+    assert_eq!(expects("perf events"), Expect::Found);
+    assert_eq!(expects("missing"), Expect::Merged);
 }
 
 #[test]

@@ -187,9 +187,7 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
             vec![source(
                 "scheduling",
                 "/proc",
-                &format!(
-                    "BPF cannot be used ({error}): waits are sampled from /proc."
-                ),
+                &format!("BPF cannot be used ({error}): waits are sampled from /proc."),
                 "Run as root, or give the program CAP_BPF and CAP_PERFMON.",
             )],
         )),

@@ -3,8 +3,10 @@
 //! * [`Poller`] looks at all threads of a process tree every 5 ms, or more seldom so that it
 //!   costs at most one hundredth of a CPU.
 //! * [`preload`] reads what the preload library recorded inside the programs.
+//! * [`fault_ns`] measures what a page fault costs.
 //!
-//! `amdahl_speedup::snapshot` turns both into the same partition that events give.
+//! `amdahl_speedup::snapshot` turns them, with the samples of [`crate::perf`], into the same
+//! partition that events give.
 //!
 //! # What a poll knows
 //! `schedstat` tells exactly how long each thread ran and how long it was in a run queue since
@@ -14,25 +16,33 @@
 //! and only its division among several things that one thread waits for is sampled.
 //!
 //! # What each cause becomes
+//! Running code is seen by [`crate::perf`], and how much of it depends on
+//! `kernel.perf_event_paranoid`: *kernel* below 2, *user* at 2, *none* above or where the call is
+//! filtered.
+//!
 //! | cause | found / approximated / merged into |
 //! |---|---|
-//! | `work` | found: CPU time of the tree as the kernel accounts it |
-//! | `extra-work` | merged with `slow-work`, unless instructions are counted by other means |
-//! | `slow-work` | merged with `extra-work`, likewise |
-//! | `extra-kernel` | found as a sum, with `page-fault` and spinning on kernel locks in it |
-//! | `page-fault` | merged into `extra-kernel`; a fault that reads from disk is `io` |
-//! | `user-spin` | `pthread_spin_lock` found with the preload library; else merged into `extra-work` and `slow-work`, and `sched_yield` loops into `extra-kernel` too |
-//! | `kernel-lock` | sleeping: approximated by the kernel function (file, directory and pipe locks); spinning: merged into `extra-kernel` |
-//! | `mmap-lock` | sleeping: approximated by the kernel function; spinning: merged into `extra-kernel` |
+//! | `work` | found: CPU time of the tree as the kernel accounts it, with code but for *none* |
+//! | `extra-work` | found as with BPF; *none*: merged into `slow-work` |
+//! | `slow-work` | found as with BPF; *none*: all growth of user time, code not named |
+//! | `extra-kernel` | found; *user*: approximated, with spinning on kernel locks in it, the code by samples at the return of system calls; *none*: the same without code |
+//! | `page-fault` | found; *user*: approximated by their number and the cost of a fault on this machine, the code by samples of faults; *none*: the same without code. A fault that reads from disk is `io` |
+//! | `user-spin` | found, loops of `sched_yield` too; *none*: `pthread_spin_lock` found with the preload library; else merged into `extra-work` and `slow-work`, and `sched_yield` loops into `extra-kernel` too |
+//! | `kernel-lock` | sleeping: approximated by the kernel function (file, directory and pipe locks); spinning: found; *user* and *none*: merged into `extra-kernel` |
+//! | `mmap-lock` | sleeping: approximated by the kernel function; spinning: found; *user* and *none*: merged into `extra-kernel` |
 //! | `lock-wait` | found by the stack, by the preload library, or (approximated) by how the futex is used |
 //! | `barrier` | likewise; a barrier that the library does not know and whose stack has no known name is told by its changing futex value |
 //! | `partner` | found for pipes and TCP, by who holds the other end; approximated for Unix sockets and `eventfd` (taken to lead into the workload); futexes as above |
-//! | `serial` | found; also what workers without a task wait for: the waker that would tell is not seen, so a wait between goroutines or for a lock of such a runtime is merged into it |
+//! | `serial` | found, with the code that ran but for *none*; also what workers without a task wait for: the waker that would tell is not seen, so a wait between goroutines or for a lock of such a runtime is merged into it |
 //! | `io` | found for uninterruptible waits and outside descriptors; a peer that is part of the workload but hidden counts as outside |
 //! | `sleep` | found; a time limit that ends a wait for something else is not seen |
 //! | `placement` | approximated: runnable threads behind others at polls, limited by the measured time in run queues |
 //! | `stolen` | approximated by `/proc/stat`: the smaller of busy time beyond the workload's own and of time that was not idle; a quota looks like `placement` or `serial` |
 //! | `unexplained` | waits in system calls of unknown meaning, and runs too short to be polled twice |
+//!
+//! *Kernel* needs readable kernel names as well (`kernel.kptr_restrict` 0, or `CAP_SYSLOG`): with
+//! hidden ones page faults are told by their number and locks not at all. A fault that maps a
+//! huge page costs many times what the estimate says.
 //!
 //! Without the preload library, and for programs it does not reach, stacks and the use of futexes
 //! stand in for it. A run needs some dozens of polls: below about 100 ms all of this is coarse.
