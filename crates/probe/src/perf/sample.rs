@@ -47,9 +47,9 @@ mod registers {
 pub(super) use registers::MASK as REGISTER_MASK;
 
 /// Markers among the addresses of a call chain: what follows is of the kernel, or of the user.
-const IN_KERNEL: u64 = b::PERF_CONTEXT_KERNEL as u64;
-const IN_USER: u64 = b::PERF_CONTEXT_USER as u64;
-const MARKERS: u64 = b::PERF_CONTEXT_MAX as u64;
+const IN_KERNEL: u64 = b::PERF_CONTEXT_KERNEL;
+const IN_USER: u64 = b::PERF_CONTEXT_USER;
+const MARKERS: u64 = b::PERF_CONTEXT_MAX;
 
 /// The event that overflowed and the stack, its `kind` not set. `None` if it is no sample.
 pub(super) fn parse(record: &[u8]) -> Option<(u64, Stack)> {
