@@ -9,6 +9,7 @@ mod interrupt;
 mod output;
 mod plan;
 mod polled;
+mod polls;
 mod progress;
 mod run;
 mod summary;

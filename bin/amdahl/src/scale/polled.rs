@@ -18,6 +18,7 @@ use amdahl_speedup::stack::Measured;
 use amdahl_topology::CpuSet;
 
 use super::cgroup::Group;
+use super::polls::Polls;
 use super::run::{Probed, ProbedError, Workload, monotonic_ns, steal_ns};
 
 /// The first stack stands for CPU time that nobody sampled; those of waiting threads follow.
@@ -83,19 +84,24 @@ impl Workload<'_> {
             .copy_stacks(BLANK.0 + 1);
         let watched: Vec<u32> = cpus.iter().collect();
         // What was allowed before may fail for want of memory or descriptors: polls remain.
-        let sampler = means
+        let (sampler, unsampled) = match means
             .sampling
-            .and_then(|(view, rate)| Sampler::new(child.pid(), &watched, view, rate).ok());
+            .map(|(view, rate)| Sampler::new(child.pid(), &watched, view, rate))
+        {
+            Some(Ok(sampler)) => (Some(sampler), None),
+            Some(Err(error)) => (None, Some(error.to_string())),
+            None => (None, None),
+        };
         let over = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&over);
         let watcher = std::thread::Builder::new()
             .name("amdahl-poll".into())
             .spawn(move || {
-                let (mut snapshots, mut copies) = (Vec::new(), Vec::new());
+                let (mut polls, mut copies) = (Polls::default(), Vec::new());
                 let mut symbolizer = Symbolizer::new();
                 let mut programs = HashMap::new();
                 while !is_over.load(Ordering::Relaxed) {
-                    snapshots.push(poller.poll());
+                    polls.keep(poller.poll());
                     for copy in poller.take_stacks() {
                         // A process that has become another program has other mappings. One that
                         // is gone again has no names: that is no failure.
@@ -109,8 +115,8 @@ impl Workload<'_> {
                     }
                     std::thread::park_timeout(poller.pause());
                 }
-                snapshots.push(poller.poll_with_cpus());
-                (poller, snapshots, copies, symbolizer)
+                let polls = polls.end(poller.poll_with_cpus());
+                (poller, polls, copies, symbolizer)
             })
             .map_err(|error| failed(&error))?;
         let steal_before = steal_ns(cpus);
@@ -119,7 +125,7 @@ impl Workload<'_> {
         let steal = steal_ns(cpus).saturating_sub(steal_before);
         over.store(true, Ordering::Relaxed);
         watcher.thread().unpark();
-        let (poller, snapshots, copies, mut symbolizer) = watcher
+        let (poller, polls, copies, mut symbolizer) = watcher
             .join()
             .map_err(|_| failed(&"the poller ended early"))?;
         let (part, counts) = sampler.map(Sampler::end).unwrap_or_default();
@@ -137,7 +143,7 @@ impl Workload<'_> {
         let mut decoded = Decoded::after(stacks);
         let events = decoder.decode(part, &mut decoded);
         let mut charger = Charger::new(&watched, from);
-        let mut polls = snapshots.iter().peekable();
+        let mut polls = polls.iter().peekable();
         events.for_each(&decoded, |event| {
             while let Some(poll) = polls.next_if(|poll| poll.ts < event.ts()) {
                 charger.feed(poll, &decoded.stacks);
@@ -200,6 +206,7 @@ impl Workload<'_> {
             group: version,
             left,
             covered: 1.0,
+            unsampled,
         })
     }
 }

@@ -48,6 +48,8 @@ pub struct Probed {
     pub left: usize,
     /// Share of the run whose events fitted into memory.
     pub covered: f64,
+    /// Why there are no samples, although they are allowed.
+    pub unsampled: Option<String>,
 }
 
 /// A run without the probe.
@@ -228,6 +230,7 @@ impl Probed {
             group: None,
             left: 0,
             covered,
+            unsampled: None,
         }
     }
 }

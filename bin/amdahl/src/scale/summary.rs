@@ -427,6 +427,17 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool) {
                 ),
             );
         }
+        if let Some(why) = runs.probed.iter().find_map(|run| run.unsampled.as_ref()) {
+            add(
+                "unsampled",
+                format!(
+                    "With {} CPUs there are runs without on-CPU samples ({why}): what their threads \
+                     ran is only known from polls. Where there are too many open files, raise the \
+                     limit (ulimit -n).",
+                    planned.cpus.len()
+                ),
+            );
+        }
         let silent = runs.probed.iter().map(|run| run.rate);
         let silent = silent.chain(runs.bare.iter().map(|run| run.rate));
         let silent = silent.filter(Option::is_none).count();
