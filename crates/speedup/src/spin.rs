@@ -43,8 +43,8 @@
 //! loop that calls does not poll.
 //!
 //! Not seen, so that their time counts as work: locks taken by a compare-exchange that
-//! stores the loaded value with a bit set; gcc's unoptimised compare-exchange, which writes
-//! back through a pointer; unoptimised Rust atomics that take an ordering (the panics of
+//! stores the loaded value with a bit set; the unoptimised compare-exchange of C++'s
+//! `std::atomic`, which writes back through a pointer that it was given; unoptimised Rust atomics that take an ordering (the panics of
 //! `atomic_load` are called through the GOT); loops that only call `sched_yield`.
 //!
 //! The load-compare criterion goes back to hardware that watches loads:

@@ -295,7 +295,15 @@ fn register(word: u32) -> Effect {
                 };
             }
             // CSEL, CSINC, CSINV, CSNEG
-            0b0100 => (two | bit(FLAGS), to, true),
+            0b0100 => {
+                return Effect {
+                    reads: two | bit(FLAGS),
+                    writes: to,
+                    counts: true,
+                    selects: true,
+                    ..Effect::default()
+                };
+            }
             // One source, two sources.
             0b0110 if word & (1 << 30) != 0 => (general(word, 5), to, false),
             0b0110 => (two, to, field(word, 10, 6) & !3 == 0b00_1000),
@@ -346,6 +354,7 @@ fn memory(word: u32, frame: bool) -> Effect {
                 address: 0,
                 slot: None,
                 indexed: false,
+                offset: None,
                 operands: 0,
             }),
             counts: true,
@@ -447,6 +456,7 @@ fn plain(
             address,
             slot,
             indexed: false,
+            offset: None,
             operands: 0,
         }),
         counts: true,
@@ -520,6 +530,7 @@ fn read_modify_write(word: u32, kind: Kind, operands: Regs, reads: Regs, writes:
             address,
             slot: None,
             indexed: false,
+            offset: None,
             operands,
         }),
         ..Effect::default()

@@ -129,6 +129,7 @@ impl Body {
                 body.writers[number as usize] |= 1 << index;
             }
         }
+        body.follow_frame_addresses();
         body.name_slots();
         for (index, &member) in members.iter().enumerate() {
             let insn = &graph.insns[member as usize];
@@ -162,6 +163,39 @@ impl Body {
         for (from, &to) in self.successors.iter().enumerate() {
             for to in indices(to) {
                 self.predecessors[to] |= 1 << from;
+            }
+        }
+    }
+
+    /// Unoptimised code accesses its own variables through their address as well.
+    fn follow_frame_addresses(&mut self) {
+        for index in 0..self.effects.len() {
+            let Some(Access {
+                address,
+                offset: Some((distance, bytes)),
+                slot: None,
+                ..
+            }) = self.effects[index].access
+            else {
+                continue;
+            };
+            let mut pointers = numbers(address).map(|reg| self.writers[reg as usize]);
+            let (Some(writer), None) = (pointers.next(), pointers.next()) else {
+                continue;
+            };
+            if writer.count_ones() != 1 {
+                continue;
+            }
+            let from = &self.effects[writer.trailing_zeros() as usize];
+            if let (Some((base, start)), Some(access)) =
+                (from.frame_address, self.effects[index].access.as_mut())
+            {
+                access.address = 0;
+                access.slot = Some(Slot {
+                    base,
+                    displacement: start.saturating_add(distance),
+                    bytes,
+                });
             }
         }
     }
@@ -490,7 +524,8 @@ impl Body {
                 let others = d.closure(from & !circle);
                 others & live == 0 && (from & circle != 0 || others & d.recurrences == 0)
             })
-            && carried <= 1
+            // `min(2 * n, limit)` selects one of two values of one counter.
+            && carried <= 1 + usize::from(self.effects[index].selects)
     }
 
     /// Whether an exit depends on what is loaded and on nothing that changes by itself.

@@ -131,6 +131,7 @@ impl Callee {
                 address: self.arguments,
                 slot: None,
                 indexed: false,
+                offset: None,
                 operands: self.arguments,
             }),
             waits: self.waits,

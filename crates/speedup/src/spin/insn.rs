@@ -82,6 +82,11 @@ pub(super) struct Effect {
     pub(super) counts: bool,
     /// The written value is the read one: a move between registers and stack slots.
     pub(super) moves: bool,
+    /// The written value is one of two that are read.
+    pub(super) selects: bool,
+    /// The written value is the address of a place in the own stack frame: stack or frame pointer
+    /// and displacement.
+    pub(super) frame_address: Option<(u32, i64)>,
     /// Does more than the other fields tell: a system call, an unknown call,
     /// vector arithmetic on arm64, ...
     pub(super) opaque: bool,
@@ -125,6 +130,8 @@ pub(super) struct Access {
     pub(super) slot: Option<Slot>,
     /// The address is a base plus a register.
     pub(super) indexed: bool,
+    /// Distance from the register and width, where the address is a register plus a constant.
+    pub(super) offset: Option<(i64, u32)>,
     /// Registers that an atomic operation compares with or stores.
     pub(super) operands: Regs,
 }

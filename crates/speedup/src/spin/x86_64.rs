@@ -84,6 +84,7 @@ pub(super) fn effect(bytes: &[u8], address: u64, frame: bool) -> Effect {
     }
     let mut factory = InstructionInfoFactory::new();
     let info = factory.info(&insn);
+    let is_frame = |base| base == RSP || base == RBP && frame;
     let mut effect = Effect {
         opaque: is_opaque(&insn),
         tick: matches!(
@@ -139,11 +140,16 @@ pub(super) fn effect(bytes: &[u8], address: u64, frame: bool) -> Effect {
             },
         };
         let base = number(m.base());
-        let slot =
-            (m.index() == Register::None && (base == RSP || base == RBP && frame)).then(|| Slot {
+        let offset = (m.index() == Register::None).then(|| {
+            let bytes = m.memory_size().size().max(1) as u32;
+            (m.displacement() as i64, bytes)
+        });
+        let slot = offset
+            .filter(|_| is_frame(base))
+            .map(|(displacement, bytes)| Slot {
                 base,
-                displacement: m.displacement() as i64,
-                bytes: m.memory_size().size().max(1) as u32,
+                displacement,
+                bytes,
             });
         let mut registers = bit(number(m.index()));
         if slot.is_none() {
@@ -170,10 +176,16 @@ pub(super) fn effect(bytes: &[u8], address: u64, frame: bool) -> Effect {
             address: registers,
             slot,
             indexed: m.index() != Register::None,
+            offset,
             operands,
         });
     }
-    effect.counts = counts(&insn);
+    let base = number(insn.memory_base());
+    if insn.mnemonic() == Mnemonic::Lea && insn.memory_index() == Register::None && is_frame(base) {
+        effect.frame_address = Some((base, insn.memory_displacement64() as i64));
+    }
+    effect.selects = selects(&insn);
+    effect.counts = effect.selects || counts(&insn);
     effect.moves = insn.mnemonic() == Mnemonic::Mov;
     effect
 }
@@ -207,9 +219,13 @@ fn counts(insn: &Instruction) -> bool {
                     && (insn.memory_base() == insn.memory_index()
                         || insn.memory_base() == Register::None)
         }
-        // CMOVcc: of the conditional instructions, jumps and SETcc have one operand.
-        _ => insn.condition_code() != ConditionCode::None && insn.op_count() == 2,
+        _ => false,
     }
+}
+
+/// CMOVcc: of the conditional instructions, jumps and SETcc have one operand.
+fn selects(insn: &Instruction) -> bool {
+    insn.condition_code() != ConditionCode::None && insn.op_count() == 2
 }
 
 fn is_opaque(insn: &Instruction) -> bool {
