@@ -104,8 +104,10 @@ pub struct Blocked {
 /// Why a thread left its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Off {
-    /// It was still runnable: preempted or it yielded.
+    /// It was still runnable and somebody else came.
     Preempted,
+    /// It was still runnable and gave way of its own accord (`sched_yield`).
+    Yielded,
     /// It waits.
     Blocked(Blocked),
     /// It is gone.

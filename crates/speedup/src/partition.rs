@@ -32,6 +32,8 @@ enum State {
         waker: Option<Waker>,
         from: Option<StackId>,
         behind: bool,
+        /// For so long that an idle CPU could have been started meanwhile.
+        ripe: bool,
     },
     Waiting(Waiting),
     Gone,
@@ -52,16 +54,29 @@ struct Waiting {
     stack: Option<StackId>,
 }
 
+/// What to look at again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Look {
+    /// Has it been queued for long?
+    Queue,
+    /// Is it a wait that stands back?
+    Wait,
+}
+
 /// Who gets idle CPU time first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tier {
     /// Waits of threads that have work to do.
     Active = 0,
+    /// Long waits for a partner: the thread may have nothing to do until others are done.
+    Patient = 1,
     /// Waits of threads that hardly ever run: timers, signal handlers, watchdogs.
-    Service = 1,
+    Service = 2,
     /// Joins and waits for children: nothing that these threads could do on a CPU.
-    Serial = 2,
+    Serial = 3,
 }
+
+const TIERS: usize = 4;
 
 #[derive(Debug)]
 struct Thread {
@@ -74,6 +89,11 @@ struct Thread {
     cpu_ns: Ns,
     wakes: u64,
     placement_mark: f64,
+    queued_at: Ns,
+    /// It gave way when it last left a CPU: nobody yields who has work.
+    yielded: bool,
+    /// One of its waits is to be looked at again.
+    is_watched: bool,
 }
 
 impl Thread {
@@ -199,9 +219,11 @@ impl RunPartition {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
-    waiting: [u64; 3],
+    waiting: [u64; TIERS],
     /// Runnable threads behind a busy CPU.
     behind: u64,
+    /// Those of them that are there for longer than an idle CPU takes to start.
+    ripe: u64,
     /// Runnable threads on an idle CPU that were not woken but preempted: throttled or moving.
     stranded: u64,
     running: u64,
@@ -220,7 +242,7 @@ pub struct Partition {
     others: u64,
     tally: Tally,
     /// Charged per waiting thread, by tier.
-    integral: [f64; 3],
+    integral: [f64; TIERS],
     placement: f64,
     /// Per CPU that others occupy.
     stolen: f64,
@@ -229,8 +251,8 @@ pub struct Partition {
     places: FxHashMap<u64, Place>,
     pending: FxHashMap<PendingKey, Charge>,
     futexes: FxHashMap<u64, (FutexUse, FxHashSet<Tid>, Ns)>,
-    /// Waits to look at again, when their thread may turn out to hardly ever run.
-    reconsider: BinaryHeap<Reverse<(Ns, Tid, Ns)>>,
+    /// When to look at a thread again, and at what since when.
+    reconsider: BinaryHeap<Reverse<(Ns, Look, Tid, Ns)>>,
     /// Workers without a task, by process.
     crews: FxHashMap<Tid, Crew>,
     serial_ns: f64,
@@ -301,10 +323,23 @@ impl Crew {
 
 /// Too young to be judged by how much it ran.
 const SERVICE_AGE_NS: Ns = 20_000_000;
+/// An idle CPU takes this long to start a thread; one that is queued for less is better off where
+/// it is.
+const START_NS: Ns = 50_000;
 /// Wake-ups on one futex this close are one broadcast.
 const TOGETHER_NS: Ns = 20_000;
+/// A wait for a partner this long stands back behind shorter ones.
+const PATIENCE_NS: Ns = 20_000_000;
 /// A wait this long is judged again.
 const RECONSIDER_NS: Ns = 100_000_000;
+
+/// What it is for is not known before it ends.
+fn is_generic(wait: Wait) -> bool {
+    matches!(
+        wait,
+        Wait::Peer | Wait::IdleWorker | Wait::Unknown | Wait::For(Cause::Sleep | Cause::Io)
+    )
+}
 
 impl Partition {
     /// A run that owns some CPUs from `from` on; `occupants` are those of the CPUs at that time.
@@ -318,7 +353,7 @@ impl Partition {
             idle: 0,
             others: 0,
             tally: Tally::default(),
-            integral: [0.0; 3],
+            integral: [0.0; TIERS],
             placement: 0.0,
             stolen: 0.0,
             serial_rate: 0.0,
@@ -372,14 +407,7 @@ impl Partition {
     /// Takes the next event. Cost: O(1), and O(queue length) when a CPU turns busy or idle.
     pub fn feed(&mut self, event: &Event) {
         self.out.events += 1;
-        while let Some(&Reverse((when, tid, since))) = self.reconsider.peek() {
-            if when > event.ts() {
-                break;
-            }
-            self.reconsider.pop();
-            self.advance(when);
-            self.demote(tid, since);
-        }
+        self.look_until(event.ts());
         self.advance(event.ts());
         match *event {
             Event::Switch {
@@ -417,6 +445,21 @@ impl Partition {
         }
     }
 
+    /// Looks again at what is due by `ts`.
+    fn look_until(&mut self, ts: Ns) {
+        while let Some(&Reverse((when, look, tid, since))) = self.reconsider.peek() {
+            if when > ts {
+                break;
+            }
+            self.reconsider.pop();
+            self.advance(when);
+            match look {
+                Look::Queue => self.ripen(tid, since),
+                Look::Wait => self.look_again(tid, since),
+            }
+        }
+    }
+
     /// Closes the interval since the last event.
     fn advance(&mut self, ts: Ns) {
         // Rings of different CPUs are merged by time; a straggler is counted at `now`.
@@ -434,9 +477,10 @@ impl Partition {
             return;
         }
         let behind = self.tally.behind as f64;
-        let placement = behind.min(idle);
+        let ripe = self.tally.ripe as f64;
+        let placement = ripe.min(idle);
         if placement > 0.0 {
-            self.placement += dt * placement / behind;
+            self.placement += dt * placement / ripe;
         }
         // A CPU is taken away only from somebody who wants it: while no thread is runnable, a CPU
         // that others use is as little missed as an idle one.
@@ -451,18 +495,20 @@ impl Partition {
         self.recent_idle_runnable += dt * (placement + stranded);
 
         let nobody_runs = self.tally.running + self.tally.behind + self.tally.stranded == 0;
-        let [active, service, _] = self.tally.waiting.map(|count| count as f64);
         let mut for_idle_workers = 0.0;
-        // While nobody runs, ending the waits would end the whole interval: they get all of it.
-        // While somebody runs, a waiting thread can use one CPU at most.
-        if active > 0.0 {
-            let claimed = if nobody_runs { rest } else { active.min(rest) };
-            self.integral[Tier::Active as usize] += dt * claimed / active;
-            for_idle_workers = claimed * self.tally.idle_workers as f64 / active;
+        for tier in [Tier::Active, Tier::Patient, Tier::Service] {
+            let waiting = self.tally.waiting[tier as usize] as f64;
+            if waiting == 0.0 || tier == Tier::Service && !nobody_runs {
+                continue;
+            }
+            // While nobody runs, ending the waits would end the whole interval: they get all of it.
+            // While somebody runs, a waiting thread can use one CPU at most.
+            let claimed = if nobody_runs { rest } else { waiting.min(rest) };
+            self.integral[tier as usize] += dt * claimed / waiting;
+            if tier == Tier::Active {
+                for_idle_workers = claimed * self.tally.idle_workers as f64 / waiting;
+            }
             rest -= claimed;
-        } else if nobody_runs && service > 0.0 {
-            self.integral[Tier::Service as usize] += dt * rest / service;
-            rest = 0.0;
         }
         self.serial_ns += dt * rest;
         self.serial_rate = rest + for_idle_workers;
@@ -527,35 +573,64 @@ impl Partition {
         }
     }
 
-    /// A thread that waits for long and has hardly ever run would not have used the CPU.
-    fn demote(&mut self, tid: Tid, since: Ns) {
-        let service = self.integral[Tier::Service as usize];
-        let active = self.integral[Tier::Active as usize];
+    /// Looks at the wait of `tid` again at `when`, unless it is to be looked at anyway.
+    fn look_later(&mut self, tid: Tid, when: Ns, since: Ns) {
+        if let Some(thread) = self.threads.get_mut(&tid)
+            && !thread.is_watched
+        {
+            thread.is_watched = true;
+            self.reconsider
+                .push(Reverse((when, Look::Wait, tid, since)));
+        }
+    }
+
+    /// Who waits for long stands back behind those who wait for a short time: a thread that hardly
+    /// ever runs would not have used the CPU, and one that waits for a partner may have nothing to
+    /// do until that has done all of its work (a join by other means).
+    fn look_again(&mut self, tid: Tid, since: Ns) {
         let now = self.now;
         let Some(thread) = self.threads.get_mut(&tid) else {
             return;
         };
-        if !thread.hardly_runs(now) {
-            return;
-        }
-        let State::Waiting(waiting) = &mut thread.state else {
+        thread.is_watched = false;
+        let hardly_runs = thread.hardly_runs(now);
+        let State::Waiting(waiting) = thread.state else {
             return;
         };
-        if waiting.since != since || waiting.tier != Tier::Active {
+        if !is_generic(waiting.wait) {
             return;
         }
-        let before = *waiting;
-        if waiting.wait == Wait::IdleWorker {
-            self.crews
-                .entry(thread.pid)
-                .or_default()
-                .leave(waiting.mark, active);
-        } else {
-            waiting.carried += active - waiting.mark;
+        if waiting.since != since {
+            self.look_later(tid, waiting.since + PATIENCE_NS, waiting.since);
+            return;
         }
-        waiting.mark = service;
-        waiting.tier = Tier::Service;
-        let after = *waiting;
+        if now < since + RECONSIDER_NS {
+            if waiting.wait == Wait::Peer && waiting.tier == Tier::Active {
+                self.demote(tid, waiting, Tier::Patient);
+            }
+            self.look_later(tid, since + RECONSIDER_NS, since);
+        } else if hardly_runs && matches!(waiting.tier, Tier::Active | Tier::Patient) {
+            self.demote(tid, waiting, Tier::Service);
+        }
+    }
+
+    fn demote(&mut self, tid: Tid, before: Waiting, tier: Tier) {
+        let gathered = self.integral[before.tier as usize];
+        let mut after = Waiting {
+            tier,
+            mark: self.integral[tier as usize],
+            ..before
+        };
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return;
+        };
+        if before.wait == Wait::IdleWorker {
+            let crew = self.crews.entry(thread.pid).or_default();
+            crew.leave(before.mark, gathered);
+        } else {
+            after.carried += gathered - before.mark;
+        }
+        thread.state = State::Waiting(after);
         self.count_wait(&before, -1);
         self.count_wait(&after, 1);
     }
@@ -587,6 +662,9 @@ impl Partition {
             cpu_ns: 0,
             wakes: 0,
             placement_mark: 0.0,
+            queued_at: now,
+            yielded: false,
+            is_watched: false,
         })
     }
 
@@ -602,6 +680,9 @@ impl Partition {
             cpu_ns: 0,
             wakes: 0,
             placement_mark: 0.0,
+            queued_at: ts,
+            yielded: false,
+            is_watched: thread.is_watched,
         };
         self.out.processes.insert(child, pid);
         self.enqueue(child, cpu, None, None, None);
@@ -623,23 +704,11 @@ impl Partition {
                 ending,
                 waker,
                 from,
-                behind,
+                ..
             } => {
-                let cpu = thread.cpu;
-                if let Some(queue) = self.queues.get_mut(&cpu) {
-                    queue.retain(|&queued| queued != tid);
-                }
-                if behind {
-                    self.tally.behind -= 1;
-                    self.charge_placement(tid);
-                } else {
-                    match ending {
-                        Some(waiting) => {
-                            self.count_wait(&waiting, -1);
-                            self.charge_wait(tid, waiting, waker, from);
-                        }
-                        None => self.tally.stranded -= 1,
-                    }
+                self.leave_queue_only(tid);
+                if let Some(waiting) = ending {
+                    self.charge_wait(tid, waiting, waker, from);
                 }
             }
             State::Waiting(waiting) => {
@@ -670,8 +739,16 @@ impl Partition {
         self.leave(tid);
         self.thread(tid, cpu).cpu = cpu;
         match off {
-            Off::Preempted => self.enqueue(tid, cpu, None, None, None),
-            Off::Blocked(blocked) => self.block(tid, ts, &blocked),
+            Off::Preempted | Off::Yielded => {
+                let thread = self.thread(tid, cpu);
+                thread.queued_at = ts;
+                thread.yielded = off == Off::Yielded;
+                self.enqueue(tid, cpu, None, None, None);
+            }
+            Off::Blocked(blocked) => {
+                self.thread(tid, cpu).yielded = false;
+                self.block(tid, ts, &blocked);
+            }
             Off::Exited => {}
         }
     }
@@ -683,7 +760,7 @@ impl Partition {
         // Locks and I/O are facts of this very sleep; names belong to the place.
         let own = classify(blocked, None);
         let certain = blocked.kernel_lock.is_some() || blocked.in_iowait;
-        let wait = match known {
+        let mut wait = match known {
             _ if certain => own,
             Some(wait) => {
                 place.wait = Some(wait);
@@ -691,31 +768,24 @@ impl Partition {
             }
             None => place.wait.unwrap_or(own),
         };
-        let thread = &self.threads[&tid];
-        let hardly_runs = thread.hardly_runs(ts);
-        let may_hardly_run = thread.cpu_ns < RECONSIDER_NS / 100;
-        let generic = matches!(
-            wait,
-            Wait::Peer | Wait::IdleWorker | Wait::Unknown | Wait::For(Cause::Sleep | Cause::Io)
-        );
-        let tier = if wait.is_serial() {
-            Tier::Serial
-        } else if wait == Wait::Service || (generic && hardly_runs) {
-            Tier::Service
-        } else {
-            Tier::Active
-        };
         let is_futex = matches!(
             wait,
-            Wait::Futex | Wait::For(Cause::LockWait | Cause::Barrier)
+            Wait::Futex | Wait::PoolFutex | Wait::For(Cause::LockWait | Cause::Barrier)
         );
         let (object, value) = match blocked.kernel_lock {
             Some(lock) => (lock.address, 0),
             None if is_futex || wait == Wait::Peer => (blocked.args[0], blocked.args[2] as u32),
             None => (0, 0),
         };
-        if wait == Wait::Futex {
+        if matches!(wait, Wait::Futex | Wait::PoolFutex) {
             let (used, waiters, _) = self.futexes.entry(object).or_default();
+            if wait == Wait::PoolFutex {
+                wait = if used.is_for_a_task() {
+                    Wait::IdleWorker
+                } else {
+                    Wait::Futex
+                };
+            }
             if used.waits == 0 {
                 used.first_value = value;
             } else if used.first_value != value {
@@ -724,6 +794,17 @@ impl Partition {
             used.waits += 1;
             waiters.insert(tid);
         }
+        let thread = &self.threads[&tid];
+        let hardly_runs = thread.hardly_runs(ts);
+        let may_hardly_run = thread.cpu_ns < RECONSIDER_NS / 100;
+        let generic = is_generic(wait);
+        let tier = if wait.is_serial() {
+            Tier::Serial
+        } else if wait == Wait::Service || (generic && hardly_runs) {
+            Tier::Service
+        } else {
+            Tier::Active
+        };
         let waiting = Waiting {
             wait,
             tier,
@@ -739,8 +820,8 @@ impl Partition {
             let pid = self.threads[&tid].pid;
             self.crews.entry(pid).or_default().join(waiting.mark);
         }
-        if generic && tier == Tier::Active && may_hardly_run {
-            self.reconsider.push(Reverse((ts + RECONSIDER_NS, tid, ts)));
+        if generic && tier == Tier::Active && (may_hardly_run || wait == Wait::Peer) {
+            self.look_later(tid, ts + PATIENCE_NS, ts);
         }
         self.thread(tid, 0).state = State::Waiting(waiting);
     }
@@ -754,9 +835,11 @@ impl Partition {
             return;
         };
         thread.wakes += u64::from(matches!(waker, Waker::Workload(_)));
+        thread.queued_at = ts;
         let cpu = thread.cpu;
         let futex = self.futexes.get_mut(&waiting.object);
-        if let (Wait::Futex, Some((used, waiters, last))) = (waiting.wait, futex) {
+        if let (Wait::Futex | Wait::IdleWorker, Some((used, waiters, last))) = (waiting.wait, futex)
+        {
             if let Waker::Workload(waker) = waker {
                 used.woken_by_waiters += u64::from(waiters.contains(&waker));
             }
@@ -782,29 +865,56 @@ impl Partition {
             None => false,
         };
         self.queues.entry(cpu).or_default().push(tid);
+        let now = self.now;
+        let thread = self.thread(tid, cpu);
+        let (queued_at, yielded) = (thread.queued_at, thread.yielded);
         let behind = !cpu_idle;
-        if behind {
-            if let Some(waiting) = ending {
-                self.charge_wait(tid, waiting, waker, from);
-            }
-            self.tally.behind += 1;
-        } else {
-            match ending {
-                // A wake-up under way to an idle CPU is still the cost of the wait.
-                Some(waiting) => self.count_wait(&waiting, 1),
-                None => self.tally.stranded += 1,
-            }
+        let ripe = behind && !yielded && now >= queued_at + START_NS;
+        self.tally.behind += u64::from(behind);
+        match ending {
+            Some(waiting) if ripe => self.charge_wait(tid, waiting, waker, from),
+            // A wake-up under way is still the cost of the wait.
+            Some(waiting) => self.count_wait(&waiting, 1),
+            None if !behind => self.tally.stranded += 1,
+            None => {}
+        }
+        self.tally.ripe += u64::from(ripe);
+        if behind && !ripe && !yielded {
+            let when = queued_at + START_NS;
+            self.reconsider
+                .push(Reverse((when, Look::Queue, tid, queued_at)));
         }
         let placement = self.placement;
         let thread = self.thread(tid, cpu);
         thread.cpu = cpu;
         thread.placement_mark = placement;
         thread.state = State::Queued {
-            ending: if behind { None } else { ending },
+            ending: ending.filter(|_| !ripe),
             waker,
             from,
             behind,
+            ripe,
         };
+    }
+
+    /// It waits in the queue for longer than an idle CPU would have taken.
+    fn ripen(&mut self, tid: Tid, since: Ns) {
+        let Some(thread) = self.threads.get(&tid) else {
+            return;
+        };
+        if let State::Queued {
+            ending,
+            waker,
+            from,
+            behind: true,
+            ripe: false,
+        } = thread.state
+            && thread.queued_at == since
+        {
+            let cpu = thread.cpu;
+            self.leave_queue_only(tid);
+            self.enqueue(tid, cpu, ending, waker, from);
+        }
     }
 
     fn migrate(&mut self, tid: Tid, cpu: CpuId) {
@@ -816,26 +926,14 @@ impl Partition {
                 ending,
                 waker,
                 from,
-                behind,
+                ..
             } => {
                 if thread.cpu == cpu {
                     return;
                 }
-                if behind {
-                    self.leave(tid);
-                    self.enqueue(tid, cpu, None, None, None);
-                } else {
-                    // Keep the wait that is being ended: only the queue changes.
-                    let old = thread.cpu;
-                    if let Some(queue) = self.queues.get_mut(&old) {
-                        queue.retain(|&queued| queued != tid);
-                    }
-                    match ending {
-                        Some(waiting) => self.count_wait(&waiting, -1),
-                        None => self.tally.stranded -= 1,
-                    }
-                    self.enqueue(tid, cpu, ending, waker, from);
-                }
+                // Keep the wait that is being ended: only the queue changes.
+                self.leave_queue_only(tid);
+                self.enqueue(tid, cpu, ending, waker, from);
             }
             _ => thread.cpu = cpu,
         }
@@ -866,21 +964,28 @@ impl Partition {
     }
 
     fn leave_queue_only(&mut self, tid: Tid) {
-        let State::Queued { ending, behind, .. } = self.threads[&tid].state else {
+        let State::Queued {
+            ending,
+            behind,
+            ripe,
+            ..
+        } = self.threads[&tid].state
+        else {
             return;
         };
         let cpu = self.threads[&tid].cpu;
         if let Some(queue) = self.queues.get_mut(&cpu) {
             queue.retain(|&queued| queued != tid);
         }
-        if behind {
-            self.tally.behind -= 1;
+        self.tally.behind -= u64::from(behind);
+        if ripe {
+            self.tally.ripe -= 1;
             self.charge_placement(tid);
-        } else {
-            match ending {
-                Some(waiting) => self.count_wait(&waiting, -1),
-                None => self.tally.stranded -= 1,
-            }
+        }
+        match ending {
+            Some(waiting) => self.count_wait(&waiting, -1),
+            None if !behind => self.tally.stranded -= 1,
+            None => {}
         }
     }
 
@@ -1040,6 +1145,7 @@ impl Partition {
 
     /// Ends the run at `to`.
     pub fn finish(mut self, to: Ns) -> RunPartition {
+        self.look_until(to);
         self.advance(to);
         let cpus: Vec<(CpuId, Cpu)> = self.watched.iter().map(|(&id, &cpu)| (id, cpu)).collect();
         for (id, cpu) in cpus {

@@ -15,6 +15,9 @@ pub enum Wait {
     Peer,
     /// A futex of unknown meaning: a lock, a barrier or a condition. How it is used tells.
     Futex,
+    /// A futex of unknown meaning inside a library's own thread: in the middle of a task of the
+    /// program it is a [`Wait::Futex`], between tasks an [`Wait::IdleWorker`]. How it is used tells.
+    PoolFutex,
     /// A worker of a runtime without a task. What the waker was doing tells.
     IdleWorker,
     /// A thread that only looks after others from time to time, by the nature of its runtime.
@@ -161,7 +164,15 @@ pub fn classify(blocked: &Blocked, stack: Option<&CallStack>) -> Wait {
     if blocked.in_iowait {
         return Wait::For(Cause::Io);
     }
-    let by_name = stack.and_then(|stack| by_name(&stack.user));
+    let by_name = stack.and_then(|stack| {
+        let of_runtime = runtime_thread(&stack.user);
+        match by_name(&stack.user) {
+            Some(Wait::For(Cause::LockWait) | Wait::Peer) | None if of_runtime.is_some() => {
+                of_runtime
+            }
+            named => named,
+        }
+    });
     let Some(number) = blocked.syscall else {
         // A page fault that sleeps without a contended lock reads its page.
         return if blocked.uninterruptible {
@@ -194,8 +205,8 @@ impl Wait {
         match (self, waker) {
             (Wait::For(cause), _) => Resolved::Cause(cause),
             (Wait::Unknown, _) => Resolved::Cause(Cause::Unexplained),
-            (Wait::Futex, Some(Waker::Timer)) => Resolved::Cause(Cause::Sleep),
-            (Wait::Futex, _) => Resolved::Futex,
+            (Wait::Futex | Wait::PoolFutex, Some(Waker::Timer)) => Resolved::Cause(Cause::Sleep),
+            (Wait::Futex | Wait::PoolFutex, _) => Resolved::Futex,
             (Wait::IdleWorker, Some(Waker::Timer)) => Resolved::Cause(Cause::Sleep),
             (Wait::IdleWorker, Some(Waker::Workload(_))) => {
                 match from.and_then(|stack| released_by(&stack.user)) {
@@ -250,24 +261,31 @@ pub struct FutexUse {
 }
 
 impl FutexUse {
-    /// Locks expect one of a few constant values and are released by those who also wait;
-    /// barriers count generations, or wake all at once, and everybody takes a turn at waking;
-    /// what is left is a condition.
+    /// Locks expect one constant value, mostly a small one, and are released by those who also
+    /// wait; barriers count generations, or wake all at once, and everybody takes a turn at waking;
+    /// what is left is a condition. A word that is 0 while somebody waits is a count or a flag: a
+    /// lock would be free then.
     pub fn cause(&self) -> Cause {
         let by_waiters = self.woken_by_waiters * 2 >= self.waits;
+        let value = (self.first_value as i32).unsigned_abs();
         if self.woken_together * 2 > self.waits && by_waiters {
             Cause::Barrier
-        } else if !self.values_differ && self.first_value <= 3 {
-            if by_waiters || self.waits > 2 {
+        } else if !self.values_differ {
+            if by_waiters || (1..=3).contains(&value) && self.waits > 2 {
                 Cause::LockWait
             } else {
                 Cause::Partner
             }
-        } else if self.values_differ && by_waiters {
+        } else if by_waiters {
             Cause::Barrier
         } else {
             Cause::Partner
         }
+    }
+
+    /// A library's thread that waits here waits for its next task, as far as is known.
+    pub fn is_for_a_task(&self) -> bool {
+        self.waits < 3 || self.cause() == Cause::Partner
     }
 }
 
@@ -276,7 +294,6 @@ const BARRIER: &[&str] = &[
     "Barrier::wait",
     "GOMP_barrier",
     "gomp_team_barrier",
-    "gomp_barrier_wait",
     "__kmpc_barrier",
     "__kmp_barrier",
     "__kmp_join_barrier",
@@ -296,6 +313,8 @@ const JOIN: &[&str] = &[
     "pthread_timedjoin",
     "pthread_tryjoin",
     "std::thread::join",
+    "std::thread::scoped",
+    "crossbeam_utils::thread::scope",
     "JoinHandle",
     "thrd_join",
 ];
@@ -366,6 +385,8 @@ const LOCK: &[&str] = &[
     "_int_malloc",
     "ReentrantReadWriteLock",
     "std::sys::sync::once",
+    "take_gil",
+    "_PyMutex",
     "pthread_once",
     "__cxa_guard_acquire",
 ];
@@ -390,32 +411,42 @@ const PARTNER: &[&str] = &[
     "__cond_wait",
 ];
 
+const LIBC: &[&str] = &["libc.so", "libc-", "libpthread", "ld-linux", "ld-musl"];
+const LIBRARIES: &[&str] = &[
+    "libstdc++",
+    "libc++",
+    "libgomp",
+    "libomp",
+    "libiomp",
+    "libtbb",
+    "libamdahl_preload",
+    "libjvm",
+    "libjli",
+    "librt",
+    "[vdso]",
+    "libgcc",
+];
+
+fn in_module(frame: &Frame, modules: &[&str]) -> bool {
+    let file = frame.module.rsplit('/').next().unwrap_or("");
+    modules.iter().any(|module| file.starts_with(module))
+}
+
+/// The C library and its loader: what nearly every wait goes through.
+pub fn is_libc(frame: &Frame) -> bool {
+    in_module(frame, LIBC)
+}
+
+/// CPython builds its joins, conditions and queues on this lock: it tells nothing.
+const GENERIC_LOCK: &[&str] = &["PyThread_acquire_lock"];
+
 /// Frames that belong to a runtime or library rather than to the program: scanning for names
 /// stops at the first other frame, since farther out lies the reason for the call, not for the wait.
 pub fn is_runtime(frame: &Frame) -> bool {
-    let file = frame.module.rsplit('/').next().unwrap_or("");
-    const MODULES: &[&str] = &[
-        "libc.so",
-        "libc-",
-        "libpthread",
-        "libstdc++",
-        "libc++",
-        "libgomp",
-        "libomp",
-        "libiomp",
-        "libtbb",
-        "libamdahl_preload",
-        "ld-linux",
-        "libjvm",
-        "librt",
-        "[vdso]",
-        "libgcc",
-        "ld-musl",
-    ];
-    if MODULES.iter().any(|module| file.starts_with(module)) {
+    if in_module(frame, LIBC) || in_module(frame, LIBRARIES) {
         return true;
     }
-    let symbol = frame.symbol.trim_start_matches('<');
+    let symbol = callee_name(&frame.symbol).trim_start_matches('<');
     const PREFIXES: &[&str] = &[
         "runtime.",
         "sync.",
@@ -424,6 +455,7 @@ pub fn is_runtime(frame: &Frame) -> bool {
         "core::",
         "alloc::",
         "parking_lot",
+        "lock_api::",
         "rayon_core::",
         "tokio::",
         "crossbeam",
@@ -448,13 +480,60 @@ pub fn is_runtime(frame: &Frame) -> bool {
         "__gthread",
         "__internal_",
         "time.Sleep",
+        // CPython's global lock, where threads that compute wait.
+        "take_gil",
+        "PyCOND_",
+        "PyThread_",
+        "_PyMutex",
+        "_PyParkingLot",
+        "_PySemaphore",
         "__atomic_",
-        "void std::",
         "__",
         "&core",
         "&std",
     ];
     PREFIXES.iter().any(|prefix| symbol.starts_with(prefix))
+}
+
+/// Demangled C++ templates begin with the type that they return: `bool std::f<int>(int)`. The rest
+/// is the name.
+fn callee_name(symbol: &str) -> &str {
+    let mut depth = 0_usize;
+    let mut start = 0;
+    for (at, character) in symbol.char_indices() {
+        match character {
+            '(' if depth == 0 && at > start => break,
+            '<' | '(' | '[' | '{' => depth += 1,
+            '>' | ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            ' ' if depth == 0 => start = at + 1,
+            _ => {}
+        }
+    }
+    match &symbol[start..] {
+        // `<T as Trait>::f` has its blanks inside; `f [clone .part]` has them behind.
+        name if name.is_empty() || name.starts_with('[') => symbol,
+        name => name,
+    }
+}
+
+/// What a thread waits for that a library runs on its own account: no frame is the program's, from
+/// where the thread began to where it sleeps.
+fn runtime_thread(user: &[Frame]) -> Option<Wait> {
+    let all_library = user.last().is_some_and(is_libc)
+        && user
+            .iter()
+            .all(|frame| is_libc(frame) || in_module(frame, LIBRARIES));
+    let of = |modules: &[&str]| user.iter().any(|frame| in_module(frame, modules));
+    if !all_library {
+        None
+    } else if of(&["libjvm"]) {
+        // Collectors, compilers and the like; threads that run Java have its frames.
+        Some(Wait::Service)
+    } else if of(&["libgomp", "libomp", "libiomp", "libtbb"]) {
+        Some(Wait::PoolFutex)
+    } else {
+        None
+    }
 }
 
 /// Rust writes `<T>::f` for methods: without the brackets one name fits all spellings.
@@ -475,7 +554,10 @@ fn by_name(user: &[Frame]) -> Option<Wait> {
             return Some(Wait::Service);
         } else if has(frame, IDLE_WORKER) {
             return Some(Wait::IdleWorker);
-        } else if found.is_none() && has(frame, LOCK) {
+        } else if has(frame, GENERIC_LOCK) {
+            found = Some(Wait::Peer);
+        } else if has(frame, LOCK) {
+            // Also one that is built on a condition variable.
             found = Some(Wait::For(Cause::LockWait));
         } else if found.is_none() && has(frame, PARTNER) {
             found = Some(Wait::Peer);
@@ -489,6 +571,7 @@ fn released_by(user: &[Frame]) -> Option<Cause> {
     const BEGIN: &[&str] = &[
         "runtime.newproc",
         "GOMP_parallel",
+        "__kmpc_fork_call",
         "rayon_core::registry",
         "runtime.gcStart",
         "runtime.gcBgMark",
@@ -630,6 +713,108 @@ mod tests {
     }
 
     #[test]
+    fn threads_of_a_library_wait_on_their_own_account() {
+        let libc = "/lib/libc.so.6";
+        let gomp = "/lib/libgomp.so.1";
+        let jvm = "/lib/libjvm.so";
+        for (names, expected) in [
+            // Stripped, as distributions ship it.
+            (
+                vec![
+                    ("libgomp.so.1+0x1f5e0", gomp),
+                    ("libgomp.so.1+0x1cc40", gomp),
+                    ("start_thread", libc),
+                ],
+                Wait::PoolFutex,
+            ),
+            (
+                vec![("libgomp.so.1+0x1ef10", gomp), ("f", "/a")],
+                Wait::Futex,
+            ),
+            // A collector of garbage that has nothing to do.
+            (
+                vec![
+                    ("__new_sem_wait_slow64", libc),
+                    ("PosixSemaphore::wait()", jvm),
+                    ("GangWorker::loop()", jvm),
+                    ("start_thread", libc),
+                ],
+                Wait::Service,
+            ),
+            (
+                vec![
+                    ("pthread_cond_wait", libc),
+                    ("os::PlatformEvent::park()", jvm),
+                    ("ObjectMonitor::enter(JavaThread*)", jvm),
+                    ("[jit]", "[jit]"),
+                    ("start_thread", libc),
+                ],
+                Wait::For(Cause::LockWait),
+            ),
+        ] {
+            let found = classify(&futex(), Some(&stack(&names)));
+            assert_eq!(found, expected, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn locks_may_be_built_on_conditions_and_anything_on_locks() {
+        let libc = "/lib/libc.so.6";
+        let python = "/usr/bin/python3";
+        for (names, expected) in [
+            // Its time-outs are no sleep.
+            (
+                vec![
+                    ("pthread_cond_timedwait", libc),
+                    ("take_gil", python),
+                    ("_PyEval_EvalFrameDefault", python),
+                ],
+                Wait::For(Cause::LockWait),
+            ),
+            // `Thread.join`, for one.
+            (
+                vec![
+                    ("__new_sem_wait_slow64", libc),
+                    ("PyThread_acquire_lock_timed", python),
+                    ("_PyEval_EvalFrameDefault", python),
+                ],
+                Wait::Peer,
+            ),
+            (
+                vec![
+                    ("syscall", libc),
+                    ("std::thread::park", "/a"),
+                    ("std::thread::scoped::scope", "/a"),
+                    ("main", "/a"),
+                ],
+                Wait::For(Cause::Serial),
+            ),
+        ] {
+            let found = classify(&futex(), Some(&stack(&names)));
+            assert_eq!(found, expected, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_return_type_hides_no_runtime() {
+        let is_runtime = |symbol: &str| {
+            super::is_runtime(&Frame {
+                symbol: symbol.to_owned(),
+                module: "/a".to_owned(),
+                ..Frame::default()
+            })
+        };
+        assert!(is_runtime(
+            "bool std::__timed_mutex_impl<std::timed_mutex>::_M_try_lock_for<long, std::ratio<1l, 1l> >(long)"
+        ));
+        assert!(is_runtime("<std::sync::Mutex<T> as Debug>::fmt"));
+        assert!(!is_runtime("std::vector<int> load(std::string const&)"));
+        assert!(!is_runtime("work() [clone ._omp_fn.0]"));
+        assert!(!is_runtime("main::{lambda(int)#1}::operator()(int) const"));
+        assert!(!is_runtime("<app::Pool as std::ops::Drop>::drop"));
+    }
+
+    #[test]
     fn the_waker_decides_peers() {
         assert_eq!(
             Wait::Peer.resolve(Some(Waker::Workload(1)), None),
@@ -695,5 +880,18 @@ mod tests {
             ..lock
         };
         assert_eq!(condition.cause(), Cause::Partner);
+        // libgomp's critical sections.
+        let negative = FutexUse {
+            first_value: u32::MAX,
+            ..lock
+        };
+        assert_eq!(negative.cause(), Cause::LockWait);
+        // A flag that one thread sets and another waits for.
+        let flag = FutexUse {
+            first_value: 0,
+            woken_by_waiters: 0,
+            ..lock
+        };
+        assert_eq!(flag.cause(), Cause::Partner);
     }
 }

@@ -471,7 +471,10 @@ impl Events {
             return Off::Exited;
         }
         if has(flag::PREV_RUNNABLE) || !has(flag::PREV_WORKLOAD) {
-            return Off::Preempted;
+            return match libc::c_long::from(slot.syscall) {
+                libc::SYS_sched_yield => Off::Yielded,
+                _ => Off::Preempted,
+            };
         }
         let taken = has(flag::STACK_TAKEN);
         let in_lock = has(flag::PREV_IN_LOCK);

@@ -254,6 +254,9 @@ static __always_inline amdahl_u64 place_of(struct pt_regs *regs, amdahl_u32 tgid
 
 	/* The word at the stack pointer is the caller of a leaf call wrapper. */
 	bpf_probe_read_user(&word, sizeof(word), (void *)sp);
+	/* Where wrappers share one function for the call (futexes in libc), the depth of the stack
+	 * tells them apart: the stacks of threads begin at the same place of a page. */
+	word += (sp & 0xfff) << 40;
 	/* Where calls go through layers of one static binary (Go), its frame pointers tell more. */
 	for (depth = 0; depth < 4; depth++) {
 		if (bp - sp > 65536 || bpf_probe_read_user(frame, sizeof(frame), (void *)bp) ||
@@ -361,6 +364,7 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 		/* TASK_WAKING (0x200): woken between its decision to sleep and this switch. */
 		if (preempt || state == 0 || (state & 0x200)) {
 			slot->flags |= AMDAHL_PREV_RUNNABLE;
+			slot->syscall = REG_SYSCALL((struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf()));
 		} else if (state & 0xb0) { /* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD */
 			slot->flags |= AMDAHL_PREV_EXITED;
 		} else {

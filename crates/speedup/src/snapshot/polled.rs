@@ -164,7 +164,7 @@ pub(super) fn why(
         Wait::For(cause) => Why::Cause(cause),
         Wait::IdleWorker => Why::Cause(Cause::Serial),
         Wait::Service => Why::Service,
-        Wait::Futex => match joins(&blocked.args) {
+        Wait::Futex | Wait::PoolFutex => match joins(&blocked.args) {
             Some(thread) if is_thread(thread) => Why::Cause(Cause::Serial),
             _ => Why::Futex {
                 pid,
