@@ -278,6 +278,61 @@ static __always_inline void walk_frame_pointers(void *ctx, struct amdahl_stack *
 	s->unused2 = 0;
 }
 
+#if defined(__TARGET_ARCH_x86)
+#define G_WORDS 20
+
+/*
+ * A thread of Go that looks for work stands on its system stack, where frame pointers end in
+ * mcall: what the goroutine that it parked waits for is on that one's own stack. mcall pushed
+ * its descriptor (g) just above the last frame. There stand stack pointer, program counter, g
+ * itself and, two to four words on, the frame pointer (gobuf); the word before tells the
+ * thread that runs it, none while it is parked. Fields before and between differ from version
+ * to version, the order does not. A pointer that leads to itself proves that it is one.
+ */
+static __always_inline void walk_goroutine(struct amdahl_stack *s)
+{
+	amdahl_u64 frame[3] = { s->bp }, g[G_WORDS], sp = 0, pc = 0, bp = 0;
+	amdahl_u32 n = s->user_frames, i;
+
+	/* All of it is one static program: others do not get beyond this line. */
+	if (n < 4 || n >= AMDAHL_USER_FRAMES || (s->user[n - 1] ^ s->ip) >> 28)
+		return;
+	for (i = 0; i < AMDAHL_USER_FRAMES && frame[0]; i++)
+		if (bpf_probe_read_user(frame, sizeof(frame), (void *)frame[0]))
+			return;
+	if (frame[0] || bpf_probe_read_user(g, sizeof(g), (void *)frame[2]))
+		return;
+#pragma unroll
+	for (i = 4; i < G_WORDS - 4; i++) {
+		if (g[i] != frame[2] || g[i - 3])
+			continue;
+		sp = g[i - 2];
+		pc = g[i - 1];
+		bp = g[i + 2] - sp < 65536 ? g[i + 2] : g[i + 3] - sp < 65536 ? g[i + 3] : g[i + 4];
+	}
+	if (!pc)
+		return;
+	frame[0] = bp;
+	frame[1] = pc;
+	for (i = 0; i < AMDAHL_USER_FRAMES; i++) {
+		if (i < n)
+			continue;
+		if ((frame[1] ^ s->ip) >> 28)
+			break;
+		s->user[i] = frame[1];
+		s->user_frames = i + 1;
+		if (frame[0] - sp >= 65536 ||
+		    bpf_probe_read_user(frame, 16, (void *)frame[0]))
+			break;
+	}
+}
+#else
+/* Elsewhere mcall leaves the goroutine in a register that its callees may use for others. */
+static __always_inline void walk_goroutine(struct amdahl_stack *s)
+{
+}
+#endif
+
 static __always_inline int take_stack(void *ctx, struct pt_regs *regs, int kind, amdahl_u64 ts,
 				      amdahl_u32 tid, amdahl_u32 tgid)
 {
@@ -296,6 +351,8 @@ static __always_inline int take_stack(void *ctx, struct pt_regs *regs, int kind,
 	user_registers(s, regs);
 	copy_user_stack(s);
 	walk_frame_pointers(ctx, s);
+	if (kind == AMDAHL_STACK_WAIT)
+		walk_goroutine(s);
 	bpf_ringbuf_submit(s, BPF_RB_NO_WAKEUP);
 	return 1;
 }
