@@ -9,14 +9,21 @@ use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::sync::Arc;
 
+use lzma_rust2::XzReader;
 use object::LittleEndian;
-use object::elf::{self, FileHeader64, SectionHeader64, Sym64};
+use object::elf::{self, FileHeader64, Rela64, SectionHeader64, Sym64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable};
 use object::read::{CompressedData, CompressionFormat, ReadCache, SectionIndex};
+
+use super::pclntab;
 
 const LE: LittleEndian = LittleEndian;
 /// No section larger than this is read.
 const SECTION_BYTES_MAX: u64 = 1 << 30;
+/// No more is unpacked of a `.gnu_debugdata`.
+const PACKED_BYTES_MAX: u64 = 1 << 27;
+/// Memory for it, its dictionary above all. `xz -9` takes 64 MiB.
+const UNPACKING_KIB_MAX: u32 = 128 << 10;
 const SECTIONS_MAX: usize = 1 << 16;
 const SEGMENTS_MAX: usize = 1 << 12;
 /// Segments and FDEs are handled by 32-bit offsets from the lowest address.
@@ -177,6 +184,23 @@ pub(super) struct RawSymbols {
     pub(super) dynamic: bool,
 }
 
+impl RawSymbols {
+    fn extend(&mut self, more: RawSymbols) {
+        if more.symbols.is_empty() {
+            return;
+        }
+        // Tables are smaller than a quarter of what the index reaches.
+        let base = self.strings.len() as u32;
+        let moved = |symbol: RawSymbol| RawSymbol {
+            name: symbol.name.saturating_add(base),
+            ..symbol
+        };
+        self.symbols.extend(more.symbols.into_iter().map(moved));
+        self.strings = [&*self.strings, &*more.strings].concat().into();
+        self.dynamic &= more.dynamic;
+    }
+}
+
 /// An open ELF file.
 pub(super) struct Elf<'a> {
     data: Data<'a>,
@@ -293,22 +317,80 @@ impl<'a> Elf<'a> {
         tables
     }
 
-    /// The symbol table, or where there is none the dynamic one.
+    /// The symbol table. Where there is none, what names functions of stripped files: the
+    /// exported symbols, those that were packed into `.gnu_debugdata`, the tables of Go.
     pub(super) fn symbols(&self) -> RawSymbols {
-        let found = [elf::SHT_SYMTAB, elf::SHT_DYNSYM]
-            .into_iter()
-            .find_map(|kind| {
-                let section = self
-                    .sections
-                    .iter()
-                    .find(|section| section.sh_type(LE) == kind)?;
-                let table = self.symbol_table(section)?;
-                Some(RawSymbols {
-                    dynamic: kind == elf::SHT_DYNSYM,
-                    ..table
-                })
-            });
-        found.unwrap_or_default()
+        let table = |kind| {
+            let mut sections = self.sections.iter();
+            self.symbol_table(sections.find(|section| section.sh_type(LE) == kind)?)
+        };
+        if let Some(symbols) = table(elf::SHT_SYMTAB) {
+            return symbols;
+        }
+        let mut symbols = RawSymbols {
+            dynamic: true,
+            ..table(elf::SHT_DYNSYM).unwrap_or_default()
+        };
+        for more in [self.packed_symbols(), self.go_functions()] {
+            symbols.extend(more.unwrap_or_default());
+        }
+        symbols
+    }
+
+    /// MiniDebugInfo: an ELF file with nothing but a symbol table, compressed, as Fedora and
+    /// its relatives leave it in all they strip.
+    fn packed_symbols(&self) -> Option<RawSymbols> {
+        let packed = self.bytes(self.section(b".gnu_debugdata")?)?;
+        let mut plain = Vec::new();
+        XzReader::new_mem_limit(packed, false, UNPACKING_KIB_MAX)
+            .take(PACKED_BYTES_MAX)
+            .read_to_end(&mut plain)
+            .ok()?;
+        let plain = ReadCache::new(Bytes::memory(plain.into()));
+        let inner = Elf::parse(&plain)?;
+        let mut sections = inner.sections.iter();
+        inner.symbol_table(sections.find(|section| section.sh_type(LE) == elf::SHT_SYMTAB)?)
+    }
+
+    fn go_functions(&self) -> Option<RawSymbols> {
+        let names: [&[u8]; 2] = [b".gopclntab", b".data.rel.ro.gopclntab"];
+        let table = names.into_iter().find_map(|name| self.section(name))?;
+        let is_code = |address: &u64| {
+            self.sections.iter().any(|section| {
+                section.sh_flags(LE) & u64::from(elf::SHF_EXECINSTR) != 0
+                    && address_range(section).contains(address)
+            })
+        };
+        let text = self
+            .pointer(table, pclntab::TEXT_START)
+            .filter(is_code)
+            .or_else(|| {
+                let module = self.section(b".go.module")?;
+                self.pointer(module, pclntab::TEXT_START_IN_MODULE)
+                    .filter(is_code)
+            })
+            // That of C code comes first where there is any.
+            .or_else(|| Some(self.section(b".text")?.sh_addr(LE)))?;
+        pclntab::functions(self.bytes(table)?, text)
+    }
+
+    /// The pointer at an offset of a section: what the file says, or what the dynamic linker
+    /// will put there.
+    fn pointer(&self, section: &'a SectionHeader64<LittleEndian>, at: usize) -> Option<u64> {
+        let stated = self.bytes(section)?.get(at..)?.first_chunk::<8>()?;
+        let stated = u64::from_le_bytes(*stated);
+        if stated != 0 {
+            return Some(stated);
+        }
+        let address = section.sh_addr(LE).checked_add(at as u64)?;
+        self.sections
+            .iter()
+            .filter(|section| section.sh_type(LE) == elf::SHT_RELA)
+            .filter(|section| section.sh_size(LE) <= SECTION_BYTES_MAX)
+            .filter_map(|section| section.data_as_array(LE, self.data).ok())
+            .flat_map(|entries: &[Rela64<LittleEndian>]| entries)
+            .find(|entry| entry.r_offset.get(LE) == address)
+            .map(|entry| entry.r_addend.get(LE) as u64)
     }
 
     fn symbol_table(&self, section: &'a SectionHeader64<LittleEndian>) -> Option<RawSymbols> {

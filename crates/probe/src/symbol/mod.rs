@@ -20,7 +20,8 @@
 //! - Without a symbol a frame is called `module+0xoffset`; the offset is that of the
 //!   function where `.eh_frame` tells it, otherwise of the address. Generated code
 //!   without a `/tmp/perf-PID.map` is `[jit]`, unmapped memory `[unknown]`.
-//! - Stripped files are completed from `/usr/lib/debug` (build id, `.gnu_debuglink`).
+//! - Stripped files are completed from `/usr/lib/debug` (build id, `.gnu_debuglink`), else from
+//!   `.gnu_debugdata` and from the tables of Go's runtime (1.18 and later; without lines).
 //!   Files are opened through the process while it lives, so those of containers are
 //!   found; [`touch`](Symbolizer::touch) opens them ahead of its end. A file that was
 //!   replaced since is not read.
@@ -29,9 +30,7 @@
 //!   whole. Memory is bounded by constants of this module.
 //!
 //! # Limits
-//! 32-bit and big-endian processes have names only as `module+0xoffset`. Go binaries
-//! without a symbol table are not named (their `pclntab` is not read). `.gnu_debugdata`
-//! is not read. A function whose CFA is in another register than the stack and frame
+//! 32-bit and big-endian processes have names only as `module+0xoffset`. A function whose CFA is in another register than the stack and frame
 //! pointers (`_dl_runtime_resolve`) ends the chain. HotSpot code keeps no frame pointers unless it runs with
 //! `-XX:+PreserveFramePointer`, so Java chains end in the JIT.
 //!
@@ -54,6 +53,7 @@ mod jit;
 mod lines;
 mod maps;
 mod module;
+mod pclntab;
 mod snapshot;
 mod symtab;
 mod unwind;

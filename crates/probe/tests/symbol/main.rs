@@ -1,6 +1,7 @@
 //! Real programs, halted at known places: unwinding and naming must tell their chains.
 
 mod hostile;
+mod stripped;
 mod target;
 
 use std::path::Path;
