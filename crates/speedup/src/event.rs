@@ -99,6 +99,8 @@ pub struct Blocked {
     pub place: u64,
     /// Stack taken at this very sleep, if it was sampled.
     pub stack: Option<StackId>,
+    /// Who ended the sleep ended itself right after.
+    pub until_end: bool,
 }
 
 /// Why a thread left its CPU.

@@ -768,6 +768,10 @@ impl Partition {
             }
             None => place.wait.unwrap_or(own),
         };
+        // A condition that a thread meets as its last deed is a join.
+        if wait == Wait::Peer && blocked.until_end {
+            wait = Wait::For(Cause::Serial);
+        }
         let is_futex = matches!(
             wait,
             Wait::Futex | Wait::PoolFutex | Wait::For(Cause::LockWait | Cause::Barrier)

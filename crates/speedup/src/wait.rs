@@ -306,6 +306,9 @@ const BARRIER: &[&str] = &[
     "GOMP_sections_end",
     "GOMP_parallel",
     "std::__detail::__barrier",
+    "CyclicBarrier.dowait",
+    "CyclicBarrier.await",
+    "concurrent.Phaser",
 ];
 const JOIN: &[&str] = &[
     "pthread_join",
@@ -317,6 +320,15 @@ const JOIN: &[&str] = &[
     "crossbeam_utils::thread::scope",
     "JoinHandle",
     "thrd_join",
+    "java.lang.Thread.join",
+    "CountDownLatch.await",
+    "FutureTask.get",
+    "ForkJoinTask.get",
+    "ForkJoinTask.join",
+    "ForkJoinTask.invoke",
+    "CompletableFuture.get",
+    "CompletableFuture.join",
+    "ThreadPoolExecutor.awaitTermination",
 ];
 const IDLE_WORKER: &[&str] = &[
     "runtime.findRunnable",
@@ -336,7 +348,9 @@ const IDLE_WORKER: &[&str] = &[
     "__kmp_fork_barrier",
     "__kmp_launch_worker",
     "tbb::detail::r1::",
-    "ForkJoinPool",
+    "ForkJoinPool.awaitWork",
+    "ForkJoinPool.runWorker",
+    "ThreadPoolExecutor.getTask",
     "async_executor",
     "smol::",
     "GOMP_taskwait",
@@ -345,6 +359,12 @@ const SERVICE: &[&str] = &[
     "runtime.sysmon",
     "runtime.templateThread",
     "runtime.forcegchelper",
+];
+/// Locks that are built on conditions: they lie farther out.
+const MONITOR: &[&str] = &[
+    "ObjectMonitor::enter",
+    "ObjectMonitor::EnterI",
+    "ObjectMonitor::ReenterI",
 ];
 const LOCK: &[&str] = &[
     "pthread_mutex_",
@@ -373,17 +393,19 @@ const LOCK: &[&str] = &[
     "std::__atomic_semaphore",
     "std::counting_semaphore",
     "__semaphore_impl",
-    "ObjectMonitor::enter",
     "absl::Mutex",
     "absl::lts",
     "GOMP_critical",
     "gomp_mutex_lock",
     "omp_set_lock",
     "__kmp_acquire",
+    "AbstractQueuedSynchronizer.acquire",
     "ReentrantLock",
+    "ReentrantReadWriteLock",
+    "StampedLock",
+    "concurrent.Semaphore",
     "mtx_lock",
     "_int_malloc",
-    "ReentrantReadWriteLock",
     "std::sys::sync::once",
     "take_gil",
     "_PyMutex",
@@ -409,6 +431,12 @@ const PARTNER: &[&str] = &[
     "PlatformEvent::park",
     "ObjectMonitor::wait",
     "__cond_wait",
+    "AbstractQueuedSynchronizer$ConditionObject",
+    "BlockingQueue",
+    "BlockingDeque",
+    "SynchronousQueue",
+    "TransferQueue",
+    "concurrent.Exchanger",
 ];
 
 const LIBC: &[&str] = &["libc.so", "libc-", "libpthread", "ld-linux", "ld-musl"];
@@ -440,10 +468,25 @@ pub fn is_libc(frame: &Frame) -> bool {
 /// CPython builds its joins, conditions and queues on this lock: it tells nothing.
 const GENERIC_LOCK: &[&str] = &["PyThread_acquire_lock"];
 
+/// Generated code that is part of Java's virtual machine: `StubRoutines (1)`,
+/// `monitorenter_nofpu Runtime1 stub`, `_complete_monitor_locking_Java`.
+fn is_stub(frame: &Frame) -> bool {
+    const STUBS: &[&str] = &["Stub", "stub", "C2I adapters", "_Java"];
+    !frame.symbol.contains('.') && STUBS.iter().any(|stub| frame.symbol.contains(stub))
+}
+
+/// The only name of all interpreted Java methods.
+pub const INTERPRETER: &str = "Interpreter";
+
 /// Frames that belong to a runtime or library rather than to the program: scanning for names
 /// stops at the first other frame, since farther out lies the reason for the call, not for the wait.
 pub fn is_runtime(frame: &Frame) -> bool {
     if in_module(frame, LIBC) || in_module(frame, LIBRARIES) {
+        return true;
+    }
+    // Java interprets what does not run often; whose method it is does not show.
+    let is_generated = frame.module == "[jit]";
+    if is_generated && (frame.symbol == INTERPRETER || is_stub(frame)) {
         return true;
     }
     let symbol = callee_name(&frame.symbol).trim_start_matches('<');
@@ -491,6 +534,9 @@ pub fn is_runtime(frame: &Frame) -> bool {
         "__",
         "&core",
         "&std",
+        "java.",
+        "jdk.internal.",
+        "sun.",
     ];
     PREFIXES.iter().any(|prefix| symbol.starts_with(prefix))
 }
@@ -544,7 +590,12 @@ fn has(frame: &Frame, names: &[&str]) -> bool {
 
 fn by_name(user: &[Frame]) -> Option<Wait> {
     let mut found = None;
+    let mut inside = None;
     for frame in user.iter().take_while(|frame| is_runtime(frame)).take(24) {
+        if is_machine(frame) && found == Some(Wait::Peer) {
+            // A virtual machine builds all its waits on conditions.
+            inside = found.take();
+        }
         // A barrier, a join or a pool is built on condition variables and locks: it lies farther out.
         if has(frame, BARRIER) {
             return Some(Wait::For(Cause::Barrier));
@@ -554,6 +605,8 @@ fn by_name(user: &[Frame]) -> Option<Wait> {
             return Some(Wait::Service);
         } else if has(frame, IDLE_WORKER) {
             return Some(Wait::IdleWorker);
+        } else if has(frame, MONITOR) {
+            return Some(Wait::For(Cause::LockWait));
         } else if has(frame, GENERIC_LOCK) {
             found = Some(Wait::Peer);
         } else if has(frame, LOCK) {
@@ -563,7 +616,13 @@ fn by_name(user: &[Frame]) -> Option<Wait> {
             found = Some(Wait::Peer);
         }
     }
-    found
+    found.or(inside)
+}
+
+/// A frame of a virtual machine's own code, not of what it generates.
+fn is_machine(frame: &Frame) -> bool {
+    let file = frame.module.rsplit('/').next().unwrap_or("");
+    file.starts_with("libjvm")
 }
 
 /// What a waker did that gave an idle worker something to do again.
@@ -573,6 +632,9 @@ fn released_by(user: &[Frame]) -> Option<Cause> {
         "GOMP_parallel",
         "__kmpc_fork_call",
         "rayon_core::registry",
+        "ForkJoinPool.",
+        "ForkJoinTask.",
+        "ThreadPoolExecutor.execute",
         "runtime.gcStart",
         "runtime.gcBgMark",
         "runtime.gcController",
@@ -812,6 +874,57 @@ mod tests {
         assert!(!is_runtime("work() [clone ._omp_fn.0]"));
         assert!(!is_runtime("main::{lambda(int)#1}::operator()(int) const"));
         assert!(!is_runtime("<app::Pool as std::ops::Drop>::drop"));
+    }
+
+    #[test]
+    fn java_builds_all_waits_on_conditions() {
+        let (libc, jvm) = ("/lib/libc.so.6", "/usr/lib/jvm/lib/server/libjvm.so");
+        let start = [("start_thread", libc), ("clone3", libc)];
+        let condition = [("__futex_abstimed_wait", libc), ("pthread_cond_wait", libc)];
+        let park = [
+            ("Parker::park(bool, long)", jvm),
+            ("Unsafe_Park", jvm),
+            ("java.util.concurrent.locks.LockSupport.park", "[jit]"),
+            ("Interpreter", "[jit]"),
+        ];
+        let take = "java.util.concurrent.LinkedBlockingQueue.take";
+        let get_task = "java.util.concurrent.ThreadPoolExecutor.getTask";
+        let acquire = "java.util.concurrent.locks.AbstractQueuedSynchronizer.acquire";
+        let calls = [("JavaThread::run()", jvm)];
+        let monitor = [
+            ("os::PlatformEvent::park()", jvm),
+            ("ObjectMonitor::EnterI(JavaThread*)", jvm),
+            ("ObjectMonitor::enter(JavaThread*)", jvm),
+            ("[jit]", "[jit]"),
+        ];
+        let of_the_machine = [("Monitor::wait(long)", jvm), ("CompileQueue::get()", jvm)];
+        for (frames, expected) in [
+            ([&monitor[..], &calls].concat(), Wait::For(Cause::LockWait)),
+            (
+                [&park[..], &[(acquire, "[jit]"), ("P.f", "[jit]")], &calls].concat(),
+                Wait::For(Cause::LockWait),
+            ),
+            (
+                [&park[..], &[(take, "[jit]"), ("P.f", "[jit]")], &calls].concat(),
+                Wait::Peer,
+            ),
+            (
+                [&park[..], &[(take, "[jit]"), (get_task, "[jit]")], &calls].concat(),
+                Wait::IdleWorker,
+            ),
+            ([&park[..2], &[("[jit]", "[jit]")]].concat(), Wait::Peer),
+            (of_the_machine.to_vec(), Wait::Service),
+        ] {
+            let names = [&condition[..], &frames, &start].concat();
+            assert_eq!(
+                classify(&futex(), Some(&stack(&names))),
+                expected,
+                "{names:?}"
+            );
+        }
+        // Where the copy of the stack ended inside of the machine nothing is known of the rest.
+        let cut = [&condition[..], &of_the_machine].concat();
+        assert_eq!(classify(&futex(), Some(&stack(&cut))), Wait::Peer);
     }
 
     #[test]

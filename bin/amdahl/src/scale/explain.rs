@@ -8,7 +8,7 @@ use amdahl_speedup::cause::Cause;
 use amdahl_speedup::event::{CallStack, Frame, StackId, Tid};
 use amdahl_speedup::partition::{Activity, ChargeKey, HYPERVISOR, INTERRUPTS, QUOTA, RunPartition};
 use amdahl_speedup::stack::{FunctionGrowth, Stack, UserGrowth, function_id};
-use amdahl_speedup::wait::{is_libc, is_runtime};
+use amdahl_speedup::wait::{INTERPRETER, is_libc, is_runtime};
 
 use super::run::Probed;
 
@@ -190,6 +190,7 @@ fn own_frame(stack: &CallStack) -> Option<&Frame> {
         .iter()
         .filter(named)
         .find(|frame| !is_runtime(frame))
+        .or_else(|| stack.user.iter().find(|frame| frame.symbol == INTERPRETER))
         .or_else(|| {
             stack
                 .user

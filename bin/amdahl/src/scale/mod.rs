@@ -6,6 +6,7 @@ mod cgroup;
 mod child;
 mod explain;
 mod interrupt;
+mod java;
 mod output;
 mod plan;
 mod polled;
@@ -112,6 +113,14 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
     if interrupt.insisted() {
         eprintln!("amdahl: interrupted twice: nothing is reported");
         return Ok(interrupt::ABANDONED);
+    }
+    let last = sweep
+        .points
+        .iter()
+        .flat_map(|runs| &runs.probed)
+        .next_back();
+    if last.is_some_and(|run| java::is_unnamed(&run.decoded.stacks)) {
+        sweep.notice("java-unnamed", java::NOTICE.to_owned());
     }
     let summary = summary::summarise(&mut sweep, scale);
     // A full disk must not take the report of an hour's runs with it.

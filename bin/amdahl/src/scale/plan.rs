@@ -2,6 +2,7 @@
 
 use amdahl_topology::{CpuSet, Order, Quota, Topology};
 
+use super::java;
 use crate::cli::Scale;
 use crate::failure::Failure;
 
@@ -47,7 +48,11 @@ const KNOBS: &[(&str, &str)] = &[
     ("CARGO_BUILD_JOBS", "{cpus}"),
     ("CMAKE_BUILD_PARALLEL_LEVEL", "{cpus}"),
     ("DOTNET_PROCESSOR_COUNT", "{cpus}"),
-    ("JAVA_TOOL_OPTIONS", "-XX:ActiveProcessorCount={cpus}"),
+    // Frame pointers lead through compiled Java code.
+    (
+        java::VARIABLE,
+        "-XX:ActiveProcessorCount={cpus} -XX:+PreserveFramePointer",
+    ),
 ];
 
 /// The environment variables that tell programs their number of threads.
@@ -57,7 +62,7 @@ pub fn knobs(keep: bool) -> Vec<(String, String)> {
     }
     let with_ours = |&(name, value): &(&str, &str)| {
         let value = match (name, std::env::var(name)) {
-            ("JAVA_TOOL_OPTIONS", Ok(before)) if !before.is_empty() => format!("{before} {value}"),
+            (java::VARIABLE, Ok(before)) if !before.is_empty() => format!("{before} {value}"),
             _ => value.to_owned(),
         };
         (name.to_owned(), value)

@@ -1,6 +1,6 @@
 //! One run: started, confined, watched, analysed.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use amdahl_probe::bpf::{Counts, Decoded, Decoder, Recorder};
 use amdahl_speedup::partition::RunPartition;
@@ -11,6 +11,7 @@ use super::analysis::{self, Analysed, Analysis};
 use super::cgroup::Group;
 use super::child::{Child, Command, Ended, StartError};
 use super::interrupt::Interrupt;
+use super::java;
 
 /// What every run of a sweep shares.
 pub struct Workload<'a> {
@@ -93,9 +94,11 @@ impl Workload<'_> {
             .iter()
             .map(|arg| super::plan::fill(arg, threads))
             .collect();
+        let is_replaced = |name: &str| more_env.iter().any(|(other, _)| other == name);
         let env: Vec<(String, String)> = self
             .env
             .iter()
+            .filter(|(name, _)| !is_replaced(name))
             .map(|(name, value)| (name.clone(), super::plan::fill(value, threads)))
             .chain(more_env.iter().cloned())
             .collect();
@@ -152,7 +155,13 @@ impl Workload<'_> {
         let version = group.as_ref().map(|group| group.version);
         let watched: Vec<u32> = cpus.iter().collect();
         let parts = recorder.begin(&watched)?;
-        let child = self.start(cpus, threads, group.as_ref(), &[])?;
+        let began = SystemTime::now();
+        let java = java::names_at_exit(self.env).map(|(name, value)| {
+            let value = super::plan::fill(&value, threads);
+            (name, value)
+        });
+        let more_env = java.as_slice();
+        let child = self.start(cpus, threads, group.as_ref(), more_env)?;
         let pid = child.pid();
         recorder.add(pid, pid)?;
         let throttle = Throttle::open_for(pid).ok();
@@ -194,6 +203,10 @@ impl Workload<'_> {
         let (ended, left) = waited?;
         let rate = self.rate_of(&ended);
         let analysed = analysis.finish(last, to, throttled, &counts);
+        if java.is_some() {
+            let processes = analysed.decoded.threads.values().map(|thread| thread.pid);
+            java::remove_maps(&processes.chain([pid]).collect(), began);
+        }
         Ok(Probed {
             group: version,
             left,

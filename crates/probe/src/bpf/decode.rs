@@ -12,8 +12,9 @@ use amdahl_speedup::event::{
 use amdahl_speedup::progress::{Progress, SLOTS, STACK_WORDS, Snapshot};
 use amdahl_speedup::spin::{Arch, Code, Place, SpinDetector};
 use amdahl_speedup::stack::function_id;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::joins::joins;
 use super::recorder::Part;
 use super::wire::{REGISTERS, Slot, Stack, flag, kind, stack_kind};
 use crate::perf::{FAULTS_PER_SAMPLE, SideBand};
@@ -61,6 +62,7 @@ pub struct Events {
     /// Stack of each record in `part.stacks`.
     ids: Vec<StackId>,
     waits: FxHashMap<(Ns, Tid), StackId>,
+    joins: FxHashSet<(Tid, Ns)>,
 }
 
 /// Different stacks of one run that are kept whole. Of later ones only the innermost frames are
@@ -97,6 +99,7 @@ impl Decoder {
         part.stacks.sort_by_key(|stack| stack.ts);
         let mut ids = Vec::with_capacity(part.stacks.len());
         let mut waits = FxHashMap::default();
+        let joins = joins(&part.slots);
         let mut by_wake: FxHashMap<(Ns, Tid), StackId> = FxHashMap::default();
         for raw in &part.stacks {
             let unwound = self.symbols.unwind(&RawStack {
@@ -179,7 +182,12 @@ impl Decoder {
                 }
             }
         }
-        Events { part, ids, waits }
+        Events {
+            part,
+            ids,
+            waits,
+            joins,
+        }
     }
 
     /// Names a stack with inlined functions, files and lines.
@@ -493,6 +501,7 @@ impl Events {
             stack: taken
                 .then(|| self.waits.get(&(slot.ts, slot.tid)).copied())
                 .flatten(),
+            until_end: self.joins.contains(&(slot.tid, slot.ts)),
         })
     }
 }

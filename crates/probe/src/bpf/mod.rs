@@ -6,6 +6,7 @@
 pub mod wire;
 
 mod decode;
+mod joins;
 mod recorder;
 
 pub use decode::{Decoded, Decoder, Events, ThreadName};

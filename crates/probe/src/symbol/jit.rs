@@ -116,7 +116,7 @@ fn parse(line: &[u8]) -> Option<(u64, u64, Arc<str>)> {
         u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
     };
     let (start, len) = (number()?, number()?);
-    let name = fields.next()?.trim_ascii();
+    let name = plain(fields.next()?.trim_ascii());
     if len == 0 || len > CODE_BYTES_MAX || name.is_empty() {
         return None;
     }
@@ -126,6 +126,20 @@ fn parse(line: &[u8]) -> Option<(u64, u64, Arc<str>)> {
         .filter(|character| !character.is_control())
         .collect();
     Some((start, start.checked_add(len)?, name.into()))
+}
+
+/// `a.b.C.f` of Java's `void a.b.C.f(int, java.lang.Object)`; other names as they are.
+fn plain(name: &[u8]) -> &[u8] {
+    let call = name.strip_suffix(b")").and_then(|rest| {
+        let mut words = rest
+            .split(|&byte| byte == b'(')
+            .next()?
+            .split(|&byte| byte == b' ');
+        let (result, method) = (words.next()?, words.next()?);
+        let is_method = !result.is_empty() && method.contains(&b'.') && words.next().is_none();
+        is_method.then_some(method)
+    });
+    call.unwrap_or(name)
 }
 
 fn candidates(pid: u32) -> Vec<PathBuf> {
@@ -187,6 +201,24 @@ mod tests {
         text.extend_from_slice(b"ol.run\n");
         map.append(text);
         assert_eq!(map.find(0x1000).as_deref(), Some("com.acme.Pool.run"));
+    }
+
+    #[test]
+    fn java_methods_lose_result_and_parameters() {
+        for (name, expected) in [
+            ("void a.b.C.f(int, java.lang.Object)", "a.b.C.f"),
+            ("long P.lambda$main$0(int[])", "P.lambda$main$0"),
+            ("void a.C$D.<init>()", "a.C$D.<init>"),
+            ("Interpreter", "Interpreter"),
+            ("StubRoutines (1)", "StubRoutines (1)"),
+            ("LazyCompile:*f /a b.js:1", "LazyCompile:*f /a b.js:1"),
+            ("a(b)", "a(b)"),
+            ("(", "("),
+            (")", ")"),
+            ("( )", "( )"),
+        ] {
+            assert_eq!(plain(name.as_bytes()), expected.as_bytes(), "{name}");
+        }
     }
 
     #[test]

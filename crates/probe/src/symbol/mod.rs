@@ -30,9 +30,11 @@
 //!   whole. Memory is bounded by constants of this module.
 //!
 //! # Limits
-//! 32-bit and big-endian processes have names only as `module+0xoffset`. A function whose CFA is in another register than the stack and frame
-//! pointers (`_dl_runtime_resolve`) ends the chain. HotSpot code keeps no frame pointers unless it runs with
-//! `-XX:+PreserveFramePointer`, so Java chains end in the JIT.
+//! 32-bit and big-endian processes have names only as `module+0xoffset`. A function whose
+//! CFA is in another register than the stack and frame pointers (`_dl_runtime_resolve`) ends
+//! the chain. HotSpot code keeps no frame pointers unless it runs with
+//! `-XX:+PreserveFramePointer`, so Java chains end in the JIT otherwise. A map that it writes when
+//! it ends has the code that is there then: what was replaced before may have another name.
 //!
 //! # Costs
 //! A new file costs reading its headers; its unwind tables are read at the first frame
