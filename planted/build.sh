@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")"
 out=${1:-../target/planted}
 languages=
-for pair in c:gcc cpp:g++ rust:rustc go:go; do
+for pair in c:gcc cpp:g++ rust:rustc go:go java:javac; do
     if command -v "${pair#*:}" >/dev/null 2>&1; then
         languages="$languages ${pair%%:*}"
     else

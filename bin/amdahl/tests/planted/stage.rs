@@ -50,6 +50,7 @@ pub fn obstacle(case: &Case, planted: &Path) -> Option<String> {
         "c" => "gcc",
         "cpp" => "g++",
         "rust" => "rustc",
+        "java" => "javac",
         other => other,
     };
     let path = std::env::var_os("PATH").unwrap_or_default();
