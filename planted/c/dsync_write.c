@@ -24,14 +24,12 @@ static void scribe(Member *me)
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_DSYNC, 0600);
     if (fd < 0 || unlink(path) != 0)
         die(path);
-    double queued = queued_now();
     for (long slot = 0; slot < RECORDS; slot++)
         me->seconds += commit_a_record(fd, record, slot);
     for (long i = 0; another(taken, WRITES); i++) {
         compose_a_record();
         me->seconds += commit_a_record(fd, record, i % RECORDS);
     }
-    me->seconds -= queued_now() - queued;
 }
 
 int main(int argc, char **argv)

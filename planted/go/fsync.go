@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"syscall"
 	"time"
 )
@@ -27,15 +26,6 @@ func makeItDurable(file *os.File, record []byte) time.Duration {
 //go:noinline
 func composeARecord() { burn(50) }
 
-// queued is how long this thread has stood in a run queue.
-func queued() time.Duration {
-	var ran, queued int64
-	if text, err := os.ReadFile("/proc/thread-self/schedstat"); err == nil {
-		fmt.Sscan(string(text), &ran, &queued)
-	}
-	return time.Duration(queued)
-}
-
 func main() {
 	n := begin()
 	waited := runCrew(n, func(id int) (waited time.Duration) {
@@ -51,14 +41,11 @@ func main() {
 		defer file.Close()
 		os.Remove(file.Name())
 		record := make([]byte, 4096)
-		// Nor was standing in a run queue, which the kernel counts by thread.
-		runtime.LockOSThread()
-		before := queued()
 		for another(&taken, 2000) {
 			composeARecord()
 			waited += makeItDurable(file, record)
 		}
-		return waited - (queued() - before)
+		return waited
 	})
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
