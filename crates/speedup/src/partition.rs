@@ -325,7 +325,7 @@ impl Crew {
 const SERVICE_AGE_NS: Ns = 20_000_000;
 /// An idle CPU takes this long to start a thread; one that is queued for less is better off where
 /// it is.
-const START_NS: Ns = 50_000;
+pub(crate) const START_NS: Ns = 50_000;
 /// Wake-ups on one futex this close are one broadcast.
 const TOGETHER_NS: Ns = 20_000;
 /// A wait for a partner this long stands back behind shorter ones.

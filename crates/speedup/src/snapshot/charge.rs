@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cause::Cause;
 use crate::event::{CpuId, Ns, Sample, StackTable, Tid};
-use crate::partition::Charge;
+use crate::partition::{Charge, START_NS};
 
 use super::futex::{PolledFutex, address};
 use super::interval::{Interval, Queued, Ran, Share, Tier, Window};
@@ -265,7 +265,11 @@ impl Charger {
         let before = known.state;
         let last = std::mem::replace(&mut known.last, counters);
         let ran = counters.cpu_ns.saturating_sub(last.cpu_ns) as f64;
-        let queued = counters.queued_ns.saturating_sub(last.queued_ns) as f64;
+        let queued = counters.queued_ns.saturating_sub(last.queued_ns);
+        let turns = counters.turns.saturating_sub(last.turns);
+        // Short stays in a queue are the ends of the waits before them.
+        let is_short = queued < turns.saturating_mul(START_NS);
+        let queued = if is_short { 0.0 } else { queued as f64 };
         let dt = dt as f64;
         let life = if is_new {
             (ran + queued).max(dt / 2.0)

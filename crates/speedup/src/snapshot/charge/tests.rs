@@ -292,6 +292,24 @@ fn queues_beside_idle_cpus_are_placement() {
     );
 }
 
+#[test]
+fn short_queues_are_the_ends_of_waits() {
+    let script = Script {
+        cpu: 0,
+        steps: vec![
+            (Does::Run, 400_000),
+            (Does::Wait(sleep()), 560_000),
+            (Does::Queue, 40_000),
+        ],
+    };
+    let length = 4000 * MS;
+    let run = play(2, &[script], length, &[]).finish(length, None, &[], |_, _| None, BLANK);
+    let found = fractions(&run);
+    let of = |cause| found.get(&cause).copied().unwrap_or(0.0);
+    assert!(of(Cause::Placement) < 0.01, "{found:?}");
+    assert!((of(Cause::Sleep) - 0.6).abs() < 0.03, "{found:?}");
+}
+
 /// Time in a queue is told in one sum when it ends, which may be more than fits into one interval:
 /// what did not fit was once forgotten, and two thirds of the placement were called serial.
 #[test]
