@@ -96,6 +96,14 @@ struct {
 	__type(value, struct place);
 } places SEC(".maps");
 
+/* when a stack of a known place was last taken on this CPU */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, amdahl_u32);
+	__type(value, amdahl_u64);
+} repeated_at SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 24);
@@ -225,21 +233,26 @@ static __always_inline void count(int prev, int next)
 }
 
 /*
- * Whether this place gets a stack now: its first few times, then every 20 ms.
- * Sets the hash that names the place.
+ * Whether this place gets a stack now: the first time, three times more, then every 20 ms; but no
+ * more than one of the known places in a millisecond.
  */
 static __always_inline int takes_stack(amdahl_u64 hash, amdahl_u64 ts)
 {
-	amdahl_u32 index = (hash >> 40) & 4095;
+	amdahl_u32 index = (hash >> 40) & 4095, zero = 0;
 	struct place *place = bpf_map_lookup_elem(&places, &index);
+	amdahl_u64 *repeated = bpf_map_lookup_elem(&repeated_at, &zero);
 
-	if (!place)
+	if (!place || !repeated)
 		return 0;
 	if (place->hash != hash) {
 		place->hash = hash;
 		place->count = 0;
-	} else if (place->count >= 4 && ts - place->last < 20000000) {
-		return 0;
+	} else {
+		if (place->count >= 4 && ts - place->last < 20000000)
+			return 0;
+		if (ts - *repeated < 1000000)
+			return 0;
+		*repeated = ts;
 	}
 	place->count++;
 	place->last = ts;
