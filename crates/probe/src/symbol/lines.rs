@@ -5,7 +5,7 @@
 //! damaged debug information away from the analysis, and gives back all memory of
 //! parsed DWARF when it is replaced.
 
-use std::io::BufRead as _;
+use std::io::BufRead;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -108,16 +108,18 @@ impl Lines {
 
 /// Whether the kernel shows this process the addresses of its functions.
 pub fn kernel_names_are_readable() -> bool {
-    let Ok(kallsyms) = std::fs::File::open("/proc/kallsyms") else {
-        return false;
-    };
-    let mut line = String::new();
-    let read = std::io::BufReader::new(kallsyms).read_line(&mut line);
-    read.is_ok()
-        && line
-            .bytes()
-            .take_while(|byte| *byte != b' ')
-            .any(|digit| digit != b'0')
+    std::fs::File::open("/proc/kallsyms")
+        .is_ok_and(|kallsyms| has_an_address(std::io::BufReader::new(kallsyms)))
+}
+
+/// Where addresses are hidden, all are 0. The first few can be 0 otherwise, too: on x86-64 before
+/// Linux 6.15 they are offsets of variables that each CPU has.
+fn has_an_address(kallsyms: impl BufRead) -> bool {
+    let mut lines = kallsyms.lines().take(1000).map_while(Result::ok);
+    lines.any(|line| {
+        let address = line.split(' ').next().unwrap_or_default();
+        address.bytes().any(|digit| digit != b'0')
+    })
 }
 
 fn start() -> Option<Sender<Request>> {
@@ -189,5 +191,18 @@ fn location(name: &str, code: Option<&CodeInfo<'_>>) -> Location {
         name: name.to_owned(),
         file: code.map(|code| code.to_path().to_string_lossy().into_owned()),
         line: code.and_then(|code| code.line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_hidden_only_if_all_are_zero() {
+        let hidden = "0000000000000000 A fixed_percpu_data\n0000000000000000 T _text\n";
+        let readable = "0000000000000000 A fixed_percpu_data\nffffffff81000000 T _text\n";
+        assert!(!has_an_address(hidden.as_bytes()));
+        assert!(has_an_address(readable.as_bytes()));
     }
 }
