@@ -113,21 +113,10 @@ impl Decoder {
                 kernel_ips: &raw.kernel,
                 user_mode: raw.user_mode,
             });
-            // Frame pointers lead on where the copy ends or the stack changes (Go's system stack).
-            let last = unwound.addresses.last();
-            let met = raw.user.iter().position(|address| Some(address) == last);
-            let mut points: Box<[CodePoint]> = match met {
-                Some(at) if at + 1 < raw.user.len() => {
-                    let mut addresses = unwound.addresses;
-                    addresses.extend(&raw.user[at + 1..]);
-                    self.symbols.locate(raw.pid, raw.ts, &addresses).into()
-                }
-                None if unwound.end == StackEnd::Lost
-                    && raw.user.len() > unwound.addresses.len() =>
-                {
-                    self.symbols.locate(raw.pid, raw.ts, &raw.user).into()
-                }
-                _ => unwound.points.into(),
+            let lost = unwound.end == StackEnd::Lost;
+            let mut points: Box<[CodePoint]> = match led_on(&unwound.addresses, &raw.user, lost) {
+                Some(addresses) => self.symbols.locate(raw.pid, raw.ts, &addresses).into(),
+                None => unwound.points.into(),
             };
             let mut kernel = raw.kernel.clone();
             let keep = match decoded.stacks.len() {
@@ -538,5 +527,49 @@ fn kernel_lock(address: u64, flags: u8) -> KernelLock {
         address,
         kind,
         is_mmap_lock: flags & flag::LOCK_IS_MMAP != 0,
+    }
+}
+
+/// The whole stack where frame pointers lead further than unwinding, because the copy ends or the
+/// stack changes. The frame that changes it (Go's `systemstack`) may lead one astray on arm64: to
+/// what lies at the bottom of the other stack.
+fn led_on(unwound: &[u64], by_pointers: &[u64], lost: bool) -> Option<Vec<u64>> {
+    let last = unwound.len().checked_sub(1)?;
+    let met = [last, last.saturating_sub(1).max(1)]
+        .into_iter()
+        .find_map(|at| {
+            let address = unwound.get(at)?;
+            let by = by_pointers.iter().position(|other| other == address)?;
+            Some((at, by))
+        });
+    match met {
+        Some((at, by)) => (by_pointers.len() - by > unwound.len() - at)
+            .then(|| [&unwound[..at], &by_pointers[by..]].concat()),
+        None => (lost && by_pointers.len() > unwound.len()).then(|| by_pointers.to_vec()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frame_pointers_lead_on_across_stacks() {
+        // The copy ended at 3; frame pointers skip 2, which has none.
+        assert_eq!(
+            led_on(&[1, 2, 3], &[1, 3, 4, 5], false),
+            Some(vec![1, 2, 3, 4, 5])
+        );
+        // 9 is what lies at the bottom of the stack that 3 changed to.
+        assert_eq!(
+            led_on(&[1, 2, 3, 9], &[1, 3, 4, 5], false),
+            Some(vec![1, 2, 3, 4, 5])
+        );
+        // Unwinding knows better.
+        assert_eq!(led_on(&[1, 2, 3, 4], &[1, 3, 7], false), None);
+        assert_eq!(led_on(&[1, 2], &[1, 7, 8], false), None);
+        assert_eq!(led_on(&[1, 2], &[1, 7, 8], true), Some(vec![1, 7, 8]));
+        assert_eq!(led_on(&[1], &[1, 7], false), Some(vec![1, 7]));
+        assert_eq!(led_on(&[], &[], true), None);
     }
 }

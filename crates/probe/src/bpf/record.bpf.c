@@ -299,9 +299,24 @@ static __always_inline amdahl_u64 kind_of_futex(amdahl_u64 address)
 /* Runtimes that run on two stacks (Go) keep frame pointers, which lead from one to the other. */
 static __always_inline void walk_frame_pointers(void *ctx, struct amdahl_stack *s)
 {
+#if defined(__TARGET_ARCH_arm64)
+	/* The kernel's own walk ends here where addresses fall, as they may between two stacks. */
+	amdahl_u64 frame[2], fp = s->bp;
+	int depth;
+
+	s->user[0] = s->ip;
+	for (depth = 1; depth < AMDAHL_USER_FRAMES; depth++) {
+		if (fp & 7 || bpf_probe_read_user(frame, sizeof(frame), (void *)fp) || !frame[1])
+			break;
+		s->user[depth] = frame[1] & USER_ADDRESS_BITS;
+		fp = frame[0];
+	}
+	s->user_frames = depth;
+#else
 	long bytes = bpf_get_stack(ctx, s->user, sizeof(s->user), BPF_F_USER_STACK);
 
 	s->user_frames = bytes > 0 ? (amdahl_u64)bytes >> 3 : 0;
+#endif
 	s->unused2 = 0;
 }
 

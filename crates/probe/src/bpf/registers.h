@@ -47,6 +47,9 @@ struct pt_regs {
 #define REG_ARG1(r) ((r)->regs[1])
 #define REG_ARG2(r) ((r)->regs[2])
 
+/* Above them a return address may be signed (pointer authentication). */
+#define USER_ADDRESS_BITS ((1ull << 48) - 1)
+
 #define REG_COPY(to, r)                                                         \
 	({                                                                      \
 		(to)[0] = (r)->regs[0], (to)[1] = (r)->regs[1];                 \
