@@ -107,8 +107,7 @@ fn checks() -> Vec<Check> {
             .as_ref()
             .map_or_else(ToString::to_string, |_| "loads and attaches".to_owned()),
         "waits are polled from /proc, sizes are approximate",
-        "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_resource+ep amdahl; in a container: \
-         --cap-add BPF --cap-add PERFMON --cap-add SYS_RESOURCE",
+        recorder.as_ref().err().map_or("", crate::scale::bpf_remedy),
     ));
     drop(recorder);
     let paranoid = read("/proc/sys/kernel/perf_event_paranoid");
@@ -146,7 +145,13 @@ fn checks() -> Vec<Check> {
     checks.push(check(
         "hardware counters",
         cycles.is_ok() && instructions.is_ok(),
-        if cycles.is_ok() { "cycles and instructions" } else { "none" }.to_owned(),
+        match (cycles.is_ok(), instructions.is_ok()) {
+            (true, true) => "cycles and instructions",
+            (true, false) => "cycles only",
+            (false, true) => "instructions only",
+            (false, false) => "none",
+        }
+        .to_owned(),
         "extra-work and slow-work are told apart by the speed of loops only; sampling is blind \
          while interrupts are off",
         "on a virtual machine ask for a virtual PMU (KVM: -cpu host,pmu=on; clouds: whole-socket or \

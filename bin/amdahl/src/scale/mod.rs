@@ -15,7 +15,7 @@ mod progress;
 mod run;
 mod summary;
 
-use amdahl_probe::bpf::{Decoder, Recorder, Settings};
+use amdahl_probe::bpf::{Decoder, Recorder, RecorderError, Settings};
 use amdahl_probe::perf::{Rate, View};
 use amdahl_report::schema::{Notice, RunFailure, ScaleResult, Source};
 
@@ -189,8 +189,8 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
             Ok((Some(recorder), sources))
         }
         Err(error) if scale.probe == ProbeKind::Bpf => Err(Failure::machine(format!(
-            "--probe bpf: {error}. Run as root, or give the program CAP_BPF, CAP_PERFMON and \
-             CAP_SYS_RESOURCE; see amdahl doctor"
+            "--probe bpf: {error}. To get it: {}; see amdahl doctor",
+            bpf_remedy(&error)
         ))),
         Err(error) => Ok((
             None,
@@ -198,9 +198,23 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
                 "scheduling",
                 "/proc",
                 &format!("BPF cannot be used ({error}): waits are sampled from /proc."),
-                "Run as root, or give the program CAP_BPF and CAP_PERFMON.",
+                bpf_remedy(&error),
             )],
         )),
+    }
+}
+
+/// What lets the BPF recorder be used where it failed with `error`.
+pub(crate) fn bpf_remedy(error: &RecorderError) -> &'static str {
+    match error {
+        RecorderError::NoBtf(_) | RecorderError::TooOld { .. } => {
+            "use a newer kernel that has BTF (all large distributions since 2022)"
+        }
+        _ => {
+            "run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE: setcap \
+             cap_bpf,cap_perfmon,cap_sys_resource+ep amdahl; in a container: --cap-add BPF \
+             --cap-add PERFMON --cap-add SYS_RESOURCE"
+        }
     }
 }
 

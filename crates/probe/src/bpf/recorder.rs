@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, RingBuf};
 use aya::programs::tp_btf::BtfTracePointLinkId;
-use aya::programs::{BtfTracePoint, PerfEvent};
+use aya::programs::{BtfTracePoint, PerfEvent, ProgramError};
+use aya::util::KernelVersion;
 use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::wire::{Ring, Rings, Slot, Stack, Totals, flag, kind};
@@ -33,6 +34,14 @@ pub enum RecorderError {
         "the kernel has no BTF (/sys/kernel/btf/vmlinux): {0}; use a kernel built with CONFIG_DEBUG_INFO_BTF=y"
     )]
     NoBtf(String),
+    /// The kernel lacks what the programs use.
+    #[error("BPF programs as used here need Linux {needed} or newer: {why}")]
+    TooOld {
+        /// The oldest that has all.
+        needed: &'static str,
+        /// What the kernel said.
+        why: String,
+    },
     /// Not allowed, or not supported.
     #[error("cannot load the BPF programs: {0}")]
     Load(String),
@@ -244,6 +253,10 @@ impl Recorder {
         for &(program, tracepoint, needed) in TRACEPOINTS {
             match load(&mut bpf, program, tracepoint, &btf) {
                 Ok(()) => loaded.push((program, tracepoint)),
+                Err(why) if needed && is_too_old() => {
+                    let needed = OLDEST.1;
+                    return Err(RecorderError::TooOld { needed, why });
+                }
                 Err(why) if needed => {
                     let hook = tracepoint.to_owned();
                     return Err(RecorderError::Attach { hook, why });
@@ -267,7 +280,7 @@ impl Recorder {
                 .expect("the object has this program")
                 .try_into()
                 .expect("it is a perf event program");
-            program.load().map_err(|error| hook(chain(&error)))?;
+            program.load().map_err(|error| hook(refusal(&error)))?;
             let fd = program.fd().map_err(|error| hook(chain(&error)))?.as_fd();
             for event in fds {
                 perf::set_program(event, fd).map_err(|error| hook(error.to_string()))?;
@@ -593,7 +606,43 @@ fn tracepoint<'a>(bpf: &'a mut Ebpf, program: &str) -> Result<&'a mut BtfTracePo
 
 fn load(bpf: &mut Ebpf, program: &str, hook: &str, btf: &Btf) -> Result<(), String> {
     let program = tracepoint(bpf, program)?;
-    program.load(hook, btf).map_err(|error| chain(&error))
+    program.load(hook, btf).map_err(|error| refusal(&error))
+}
+
+/// What the programs need is `bpf_task_pt_regs`, and atomic operations that return the old value,
+/// which arm64 got later.
+const OLDEST: (KernelVersion, &str) = if cfg!(target_arch = "aarch64") {
+    (KernelVersion::new(5, 18, 0), "5.18")
+} else {
+    (KernelVersion::new(5, 15, 0), "5.15")
+};
+
+/// Asked only after a refusal: distributions add what is newer to older kernels.
+fn is_too_old() -> bool {
+    KernelVersion::current().is_ok_and(|kernel| kernel < OLDEST.0)
+}
+
+fn refusal(error: &ProgramError) -> String {
+    match error {
+        ProgramError::LoadError {
+            io_error,
+            verifier_log,
+        } => match verdict(&verifier_log.to_string()) {
+            "" => io_error.to_string(),
+            verdict => format!("{io_error}: {verdict}"),
+        },
+        other => chain(other),
+    }
+}
+
+/// The verifier's last word: before it are the instructions, after it statistics.
+fn verdict(log: &str) -> &str {
+    const STATISTICS: &[&str] = &["verification time ", "stack depth ", "processed "];
+    let is_statistics = |line: &&str| STATISTICS.iter().any(|text| line.starts_with(text));
+    let mut lines = log.lines().map(str::trim).rev();
+    lines
+        .find(|line| !line.is_empty() && !is_statistics(line))
+        .unwrap_or_default()
 }
 
 fn attach(bpf: &mut Ebpf, loaded: &[(&'static str, &'static str)]) -> Result<Links, RecorderError> {
@@ -745,6 +794,14 @@ mod tests {
             flags,
             ..Slot::default()
         }
+    }
+
+    #[test]
+    fn the_verifier_s_verdict_is_one_line() {
+        let log = "0: (bf) r6 = r1\nBPF_STX uses reserved fields\nverification time 185 usec\n\
+                   stack depth 0\nprocessed 0 insns (limit 1000000) max_states_per_insn 0\n";
+        assert_eq!(verdict(log), "BPF_STX uses reserved fields");
+        assert_eq!(verdict(""), "");
     }
 
     #[test]
