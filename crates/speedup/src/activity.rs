@@ -56,6 +56,8 @@ const INTERRUPT: &[&str] = &[
     "asm_common_interrupt",
     "el1h_64_irq",
     "el0t_64_irq",
+    "el1h_64_fiq",
+    "el0t_64_fiq",
     "el0_irq",
     "el1_irq",
     "asm_exc_nmi",
@@ -68,6 +70,7 @@ const WAY_OUT: &[&str] = &[
     "arch_do_signal_or_restart",
     "exit_to_user_mode_prepare",
     "raw_irqentry_exit_cond_resched",
+    "do_notify_resume",
 ];
 const YIELD_WRAPPERS: &[&str] = &[
     "sched_yield",
@@ -173,6 +176,18 @@ mod tests {
             classify(&kernel(&["vfs_read", "ksys_read"]), false),
             Activity::Kernel
         );
+    }
+
+    #[test]
+    fn arm64_enters_the_kernel_by_other_names() {
+        let fault = ["clear_page", "do_page_fault", "do_mem_abort", "el0_da"];
+        assert_eq!(classify(&kernel(&fault), false), Activity::PageFault);
+        for entry in ["el0t_64_irq", "el1h_64_fiq"] {
+            let interrupt = ["handle_softirqs", "el0_interrupt", entry];
+            assert_eq!(classify(&kernel(&interrupt), false), Activity::Interrupt);
+            let way_out = ["dequeue_task", "do_notify_resume", "el0_interrupt", entry];
+            assert_eq!(classify(&kernel(&way_out), false), Activity::Kernel);
+        }
     }
 
     #[test]

@@ -209,6 +209,8 @@ fn kernel_entry(stack: &CallStack) -> Option<&str> {
         "do_syscall",
         "x64_sys_call",
         "el0",
+        "__el0",
+        "do_el0",
         "invoke_syscall",
         "[unknown]",
         "asm_exc",
