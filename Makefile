@@ -8,7 +8,7 @@ export CARGO_TERM_COLOR ?= auto
 BINDIR ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build install test lint planted bench bench-scale bpf bpf-check needs
+.PHONY: help run build install test lint planted bench bench-scale bpf bpf-check kernels needs
 
 help:
 	@echo 'make run        build amdahl and measure a real program with it, in about a minute'
@@ -19,6 +19,7 @@ help:
 	@echo 'make bench      all benchmarks (make bench-scale: only those of amdahl scale)'
 	@echo 'make bpf        rebuild the BPF objects in the tree after a change of their source'
 	@echo 'make bpf-check  prove that the BPF objects in the tree are the build of their source'
+	@echo 'make kernels    load and run them on the kernels of Debian, in QEMU'
 
 run: build
 	@tools/demo/run.sh $(TARGET)/release/amdahl
@@ -57,3 +58,8 @@ bpf:
 bpf-check:
 	@tools/install-build-needs.sh bpf
 	PATH=/usr/lib/llvm-14/bin:$$PATH crates/probe/src/bpf/build.sh --check
+
+kernels:
+	@tools/install-build-needs.sh kernels
+	@tools/kernels/run.sh x86_64
+	@tools/kernels/run.sh aarch64

@@ -2,13 +2,13 @@
 # Installs what a make target needs and this machine lacks, through the machine's package
 # manager and without questions.
 #
-#   install-build-needs.sh run|test|bpf
+#   install-build-needs.sh run|test|bpf|kernels
 #
 # What is required and cannot be had ends the script with exit code 1 and what to do. What only
 # some tests need is named and left out; those tests print SKIPPED.
 set -eu
 
-kind=${1:?run, test or bpf}
+kind=${1:?run, test, bpf or kernels}
 required= # packages without which nothing can be built
 optional= # packages without which something is skipped
 
@@ -30,6 +30,15 @@ test)
     like go golang-go
     like objcopy binutils
     has chromium || has chromium-browser || has google-chrome || optional="$optional chromium"
+    ;;
+esac
+case $kind in
+kernels)
+    like cpio cpio
+    like qemu-system-x86_64 qemu-system-x86
+    like qemu-system-aarch64 qemu-system-arm
+    like aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+    [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || optional="$optional libc6-dev-arm64-cross"
     ;;
 esac
 case $kind in

@@ -1,0 +1,33 @@
+#!/bin/busybox sh
+# The first process of the machine that run.sh boots. What it prints is checked by check.awk.
+/bin/busybox --install -s /bin
+export PATH=/bin HOME=/tmp
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+mount -t cgroup2 cgroup /sys/fs/cgroup
+echo +cpuset >/sys/fs/cgroup/cgroup.subtree_control
+cd /tmp || poweroff -f
+
+# A hole in the numbers of CPUs: 0 and 2 are left.
+echo 0 >/sys/devices/system/cpu/cpu1/online
+uname -rm
+amdahl doctor
+
+# NAME CAUSE FUNCTION SOURCE PROGRAM
+measure() {
+    echo "BEGIN $1 $2 $3 $4"
+    amdahl scale --json --runs 1 --no-warmup -- "$5" '{cpus}' 2>/tmp/said || cat /tmp/said
+    echo "DONE"
+}
+measure mutex lock-wait take_the_ledger_lock bpf mutex
+measure barrier barrier wait_at_the_gate bpf barrier
+measure spin user-spin stare_at_the_flag bpf flag_spin
+measure fault page-fault touch_fresh_pages bpf page_fault
+measure perfect none - bpf perfect
+[ ! -e /bin/go-mutex ] || measure go lock-wait unlockTheCache bpf go-mutex
+mount -t tmpfs none /sys/kernel/btf
+measure mutex-without-btf lock-wait take_the_ledger_lock /proc mutex
+echo END
+poweroff -f

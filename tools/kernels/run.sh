@@ -1,0 +1,131 @@
+#!/bin/sh
+# Boots the Debian kernel of this machine's package sources in QEMU (emulated: slow, but the same
+# everywhere) and measures planted programs there: does the recorder load, are causes and code
+# right. The kernel is unpacked, not installed.
+#
+#   run.sh [x86_64|aarch64]
+#
+# aarch64 needs the Rust target and a cross compiler (rustup target add
+# aarch64-unknown-linux-gnu; gcc-aarch64-linux-gnu). KERNEL=linux-image-... takes another kernel.
+set -eu
+
+arch=${1:-x86_64}
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+work=$target/kernels/$arch
+mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
+
+skip() {
+    echo "SKIPPED: kernels ($arch): $*"
+    exit 0
+}
+
+case $arch in
+x86_64)
+    debian=amd64 triple=x86_64-unknown-linux-gnu cc=cc strip=strip libraries=
+    machine='-cpu max' console=ttyS0
+    # The emulated time stamp counter is steady; the watchdog finds it is not when the host is busy.
+    quirks='tsc=reliable clocksource=tsc no_timer_check'
+    ;;
+aarch64)
+    debian=arm64 triple=aarch64-unknown-linux-gnu
+    cc=aarch64-linux-gnu-gcc strip=aarch64-linux-gnu-strip libraries=/usr/aarch64-linux-gnu/lib
+    machine='-M virt -cpu cortex-a72' console=ttyAMA0 quirks=
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER="$cc"
+    ;;
+*)
+    echo "run.sh: x86_64 or aarch64, not $arch" >&2
+    exit 2
+    ;;
+esac
+
+for tool in "qemu-system-$arch" cpio gzip apt-get dpkg-deb "$cc" "$strip" timeout; do
+    command -v "$tool" >/dev/null || skip "there is no $tool"
+done
+case $(rustc -vV) in
+*"host: $triple"*) build= built=$target/release ;;
+*)
+    [ -d "$(rustc --print sysroot)/lib/rustlib/$triple" ] || skip "Rust's target $triple is not installed"
+    build="--target $triple" built=$target/$triple/release
+    ;;
+esac
+
+# --- kernel and shell -------------------------------------------------------------------
+
+# With a state of its own, so that nothing of the system's is changed.
+apt() {
+    command=$1
+    shift
+    "apt-$command" -qq -o APT::Architecture=$debian -o APT::Architectures=$debian \
+        -o Dir::State::status=/dev/null -o Dir::State::lists="$work/apt/lists" \
+        -o Dir::Cache="$work/apt/cache" -o APT::Sandbox::User=root "$@"
+}
+
+apt get update >"$work/apt.log" 2>&1 || skip "the package lists cannot be had (see $work/apt.log)"
+kernel=${KERNEL:-$(apt cache depends "linux-image-$debian" 2>/dev/null |
+    sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p' | head -n 1)}
+[ -n "$kernel" ] || skip "there is no package linux-image-$debian: not Debian"
+unpack() {
+    [ -e "$work/$1/unpacked" ] && return
+    rm -rf "${work:?}/$1"
+    mkdir -p "$work/$1"
+    (cd "$work/$1" && apt get download "$1" >>"$work/apt.log" 2>&1 && dpkg-deb -x ./*.deb . &&
+        rm ./*.deb && touch unpacked) || skip "$1 cannot be had (see $work/apt.log)"
+}
+unpack "$kernel"
+unpack busybox-static
+
+# --- what runs there --------------------------------------------------------------------
+
+# shellcheck disable=SC2086 # none or two words
+(cd "$root" && cargo build --release --locked $build -p amdahl -p amdahl-preload)
+image=$work/image
+rm -rf "$image"
+mkdir -p "$image/bin" "$image/proc" "$image/sys" "$image/dev" "$image/tmp"
+cp "$work/busybox-static/bin/busybox" "$built/amdahl" "$built/libamdahl_preload.so" "$image/bin"
+"$strip" -g "$image/bin/amdahl" "$image/bin/libamdahl_preload.so"
+for program in mutex barrier flag_spin page_fault perfect; do
+    "$cc" -std=gnu11 -O2 -g -pthread -o "$image/bin/$program" "$root/planted/c/$program.c"
+done
+# Its runtime changes stacks, which each architecture does in its own way.
+if command -v go >/dev/null; then
+    (cd "$root/planted/go" &&
+        CGO_ENABLED=0 GOARCH=$debian go build -o "$image/bin/go-mutex" mutex.go planted.go)
+fi
+if [ -n "$libraries" ]; then
+    mkdir -p "$image/lib"
+    for library in "$libraries"/ld-linux-*.so.1 "$libraries"/libc.so.6 "$libraries"/libm.so.6 \
+        "$libraries"/libgcc_s.so.1; do
+        cp -L "$library" "$image/lib"
+    done
+else
+    ldd "$image"/bin/* 2>/dev/null | sed -n 's/.*[[:space:]]\(\/[^ ]*\) (0x.*/\1/p' | sort -u |
+        while read -r library; do
+            mkdir -p "$image/$(dirname "$library")"
+            cp -L "$library" "$image/$library"
+        done
+fi
+cp "$here/init.sh" "$image/init"
+chmod +x "$image/init"
+(cd "$image" && find . | cpio -o -H newc --quiet) | gzip -1 >"$work/image.gz"
+
+# --- there ------------------------------------------------------------------------------
+
+log=$work/console.log
+# shellcheck disable=SC2086 # lists of words
+timeout 900 "qemu-system-$arch" $machine -accel tcg,thread=multi -smp 3 -m 2G -nographic \
+    -no-reboot -kernel "$work/$kernel"/boot/vmlinuz-* -initrd "$work/image.gz" \
+    -append "console=$console panic=-1 quiet loglevel=3 $quirks" </dev/null 2>&1 |
+    tr -d '\r' >"$log" || true
+grep -q '^END$' "$log" || {
+    tail -n 20 "$log"
+    echo "kernels ($kernel): FAILED: it did not come to its end (see $log)"
+    exit 1
+}
+if awk -f "$here/check.awk" "$log"; then
+    echo "kernels ($kernel): all right"
+else
+    echo "kernels ($kernel): FAILED (see $log)"
+    exit 1
+fi
