@@ -34,7 +34,7 @@ pub enum Counter {
 }
 
 /// Ends each record of a ring; side-band records tell the time there.
-const SAMPLE_ID: u32 =
+const SAMPLE_ID: b::perf_event_sample_format =
     b::PERF_SAMPLE_TID | b::PERF_SAMPLE_TIME | b::PERF_SAMPLE_CPU | b::PERF_SAMPLE_IDENTIFIER;
 
 fn open(attr: &mut b::perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {

@@ -6,7 +6,7 @@ use super::{SAMPLE_ID, header};
 use crate::bpf::wire::{KERNEL_FRAMES, REGISTERS, STACK_BYTES, Stack, USER_FRAMES};
 
 /// What every sample tells.
-pub(super) const KINDS: u32 = SAMPLE_ID
+pub(super) const KINDS: b::perf_event_sample_format = SAMPLE_ID
     | b::PERF_SAMPLE_IP
     | b::PERF_SAMPLE_CALLCHAIN
     | b::PERF_SAMPLE_REGS_USER
