@@ -86,7 +86,8 @@ impl<'a> Analysis<'a> {
 
     /// Takes the last part of a run that ended at `to`, throttled for `throttled` until then.
     pub fn finish(mut self, last: Part, to: Ns, throttled: Ns, counts: &Counts) -> Analysed {
-        let (from, end) = (self.run.from, to);
+        // A clock may stand still during a very short run.
+        let (from, end) = (self.run.from, to.max(self.run.from + 1));
         let to = counts.cut.map_or(end, |cut| cut.clamp(from + 1, end));
         self.take(last, to);
         let begun = cpu_seconds();
