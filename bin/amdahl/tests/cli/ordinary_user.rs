@@ -52,7 +52,7 @@ fn scale_works_and_says_what_is_missing() {
     }
     assert_eq!(result.settings.confinement, "affinity");
     ran.says("Missing: scheduling: BPF cannot be used")
-        .says("To get it: Run as root");
+        .says("To get it: run as root");
 }
 
 /// How the stacks of running code were taken.

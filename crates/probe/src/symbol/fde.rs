@@ -23,11 +23,9 @@ pub(super) fn function_range(tables: &UnwindTables, address: u64) -> Option<Rang
     let frame = EhFrame::from(EndianSlice::new(frame, LittleEndian));
     let index = EhFrameHdr::new(index, LittleEndian).parse(&bases, 8).ok()?;
     let table = index.table()?;
-    // gimli subtracts addresses of a damaged table unchecked.
-    let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        table.fde_for_address(&frame, &bases, address, EhFrame::cie_from_offset)
-    }));
-    let fde = found.ok()?.ok()?;
+    let fde = table
+        .fde_for_address(&frame, &bases, address, EhFrame::cie_from_offset)
+        .ok()?;
     let start = fde.initial_address();
     let range = start..start.checked_add(fde.len())?;
     range.contains(&address).then_some(range)
