@@ -312,7 +312,7 @@ fn models(sweep: &Sweep, by_rate: bool) -> Models {
                 points: fit.points,
             });
         }
-        Err(why) => notes.push(format!("Amdahl's law: {why}")),
+        Err(why) => notes.push(format!("Amdahl's law: {why}.")),
     }
     match model::fit_usl(&observations) {
         Ok(fit) => {
@@ -335,7 +335,7 @@ fn models(sweep: &Sweep, by_rate: bool) -> Models {
                 points: fit.points,
             });
         }
-        Err(why) => notes.push(format!("Universal Scalability Law: {why}")),
+        Err(why) => notes.push(format!("Universal Scalability Law: {why}.")),
     }
     models.note = notes.join(" ");
     models
