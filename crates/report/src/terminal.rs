@@ -96,20 +96,15 @@ fn runs(page: &mut Page, result: &ScaleResult) {
         return;
     }
     page.heading("Runs");
-    let column = |title, is_right, expendable| Column {
-        title,
-        is_right,
-        expendable,
-    };
     let columns = [
-        column("CPUs", true, 0),
-        column("wall", true, 0),
-        column("min..max", false, 3),
-        column("runs", true, 5),
-        column("speedup", true, 0),
-        column("(range)", false, 4),
-        column("efficiency", true, 1),
-        column("rate/s", true, 2),
+        Column::new("CPUs", true, 0),
+        Column::new("wall", true, 0),
+        Column::new("min..max", false, 3),
+        Column::new("runs", true, 5),
+        Column::new("speedup", true, 0),
+        Column::new("(range)", false, 4),
+        Column::new("efficiency", true, 1),
+        Column::new("rate/s", true, 2),
     ];
     // Speedup needs something to compare with; empty columns are left out.
     let compared = |text: String| {
@@ -219,18 +214,13 @@ fn profile(page: &mut Page, result: &ScaleResult) {
         cpus(last.cpus),
         cpus(first.cpus)
     ));
-    let column = |title, is_right, expendable| Column {
-        title,
-        is_right,
-        expendable,
-    };
     let columns = [
-        column("user time", true, 2),
-        column("before", true, 3),
-        column("change", true, 0),
-        column("instructions", true, 0),
-        column("time each", true, 0),
-        column("function", false, 0),
+        Column::new("user time", true, 2),
+        Column::new("before", true, 3),
+        Column::new("change", true, 0),
+        Column::new("instructions", true, 0),
+        Column::new("time each", true, 0),
+        Column::new("function", false, 0),
     ];
     let ratio = |ratio: Option<f64>| {
         ratio.map_or(String::new(), |ratio| format!("{}×", factor_digits(ratio)))

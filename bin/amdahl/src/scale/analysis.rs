@@ -2,7 +2,8 @@
 
 use std::sync::mpsc::Receiver;
 
-use amdahl_probe::bpf::{Counts, Decoded, Decoder, Events, Part, keep_up};
+use amdahl_probe::bpf::{Counts, Decoded, Decoder, Events, Part, Recorder, RecorderError, keep_up};
+use amdahl_probe::clock;
 use amdahl_speedup::event::{Event, Ns};
 use amdahl_speedup::partition::{Partition, RunPartition};
 use amdahl_topology::CpuSet;
@@ -28,7 +29,7 @@ pub struct Analysis<'a> {
     partition: Option<Partition>,
     /// Stacks that the partition knows.
     learned: usize,
-    spent_s: f64,
+    spent: Ns,
 }
 
 /// The outcome.
@@ -52,12 +53,35 @@ impl<'a> Analysis<'a> {
             decoded: Decoded::default(),
             partition: None,
             learned: 0,
-            spent_s: 0.0,
+            spent: 0,
         }
     }
 
+    /// Follows a recording until `wait` returns, and ends it. Besides what that returned there are
+    /// the last part and what is known at the end.
+    pub fn follow_during<T>(
+        &mut self,
+        recorder: &mut Recorder,
+        parts: Receiver<Part>,
+        wait: impl FnOnce() -> T,
+    ) -> Result<(T, Part, Counts), RecorderError> {
+        std::thread::scope(|scope| {
+            let following = std::thread::Builder::new()
+                .name("amdahl-analyse".into())
+                .spawn_scoped(scope, move || self.follow(&parts))
+                .map_err(|source| RecorderError::System {
+                    what: "start a thread",
+                    source,
+                })?;
+            let waited = wait();
+            let counts = recorder.end();
+            let last = following.join().expect("the analysis does not panic");
+            Ok((waited, last, counts?))
+        })
+    }
+
     /// Takes all parts but the last one, which it returns: when the run ended is not known yet.
-    pub fn follow(&mut self, parts: &Receiver<Part>) -> Part {
+    fn follow(&mut self, parts: &Receiver<Part>) -> Part {
         keep_up();
         let mut last = None;
         for part in parts {
@@ -69,7 +93,7 @@ impl<'a> Analysis<'a> {
     }
 
     fn take(&mut self, part: Part, to: Ns) {
-        let begun = cpu_seconds();
+        let begun = clock::thread_cpu();
         let events = self.decoder.decode(part, &mut self.decoded);
         let (run, decoded) = (&self.run, &self.decoded);
         let partition = self.partition.get_or_insert_with(|| begin(run, &events));
@@ -81,7 +105,7 @@ impl<'a> Analysis<'a> {
             }
         });
         partition.compact();
-        self.spent_s += cpu_seconds() - begun;
+        self.spent += clock::thread_cpu() - begun;
     }
 
     /// Takes the last part of a run that ended at `to`, throttled for `throttled` until then.
@@ -90,7 +114,7 @@ impl<'a> Analysis<'a> {
         let (from, end) = (self.run.from, to.max(self.run.from + 1));
         let to = counts.cut.map_or(end, |cut| cut.clamp(from + 1, end));
         self.take(last, to);
-        let begun = cpu_seconds();
+        let begun = clock::thread_cpu();
         let mut partition = self.partition.expect("a part was taken");
         for &(cpu, count) in counts.lost.iter().filter(|&&(_, count)| count > 0) {
             partition.feed(&Event::Lost { ts: to, cpu, count });
@@ -107,16 +131,10 @@ impl<'a> Analysis<'a> {
         Analysed {
             partition,
             decoded: self.decoded,
-            seconds: self.spent_s + cpu_seconds() - begun,
-            covered: (to - from) as f64 / (end - from).max(1) as f64,
+            seconds: (self.spent + clock::thread_cpu() - begun) as f64 * 1e-9,
+            covered: (to - from) as f64 / (end - from) as f64,
         }
     }
-}
-
-/// CPU time of this thread.
-fn cpu_seconds() -> f64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
 }
 
 fn begin(run: &Run<'_>, events: &Events) -> Partition {

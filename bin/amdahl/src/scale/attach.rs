@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use amdahl_probe::bpf::{Decoder, Recorder, ThreadName};
+use amdahl_probe::clock;
 use amdahl_topology::CpuSet;
 
 use super::analysis::{Analysis, Run};
 use super::child::Ended;
 use super::interrupt::Interrupt;
-use super::run::{Probed, monotonic_ns, steal_ns};
+use super::run::{Probed, steal_ns};
 use crate::failure::Failure;
 
 /// How long to look when `--for` does not say.
@@ -80,7 +81,7 @@ pub fn watch(
         }
     }
     let steal_before = steal_ns(&cpus);
-    let (from, begun) = (monotonic_ns(), Instant::now());
+    let (from, begun) = (clock::monotonic(), Instant::now());
     let run = Run {
         cpus: &cpus,
         from,
@@ -88,18 +89,11 @@ pub fn watch(
         stretches,
     };
     let mut analysis = Analysis::new(run, decoder);
-    let follower = &mut analysis;
-    let (to, counts, last) = std::thread::scope(|scope| {
-        let following = std::thread::Builder::new()
-            .name("amdahl-analyse".into())
-            .spawn_scoped(scope, move || follower.follow(&parts))
-            .map_err(|error| Failure::machine(format!("cannot start a thread: {error}")))?;
+    let followed = analysis.follow_during(recorder, parts, || {
         wait_for(pid, duration.unwrap_or(DEFAULT), interrupt);
-        let to = monotonic_ns();
-        let counts = recorder.end().map_err(failed);
-        let last = following.join().expect("the analysis does not panic");
-        Ok::<_, Failure>((to, counts?, last))
-    })?;
+        clock::monotonic()
+    });
+    let (to, last, counts) = followed.map_err(failed)?;
     let steal = steal_ns(&cpus).saturating_sub(steal_before);
     let mut analysed = analysis.finish(last, to, 0, &counts);
     for (tid, name) in names {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use amdahl_probe::bpf::{Decoded, Decoder, ThreadName};
+use amdahl_probe::clock;
 use amdahl_probe::perf::{Rate, Sampler, View};
 use amdahl_probe::symbol::{LATEST, RawStack, Symbolizer};
 use amdahl_probe::unprivileged::preload::{self, Covers};
@@ -19,7 +20,7 @@ use amdahl_topology::CpuSet;
 
 use super::cgroup::Group;
 use super::polls::Polls;
-use super::run::{Probed, ProbedError, Workload, monotonic_ns, steal_ns};
+use super::run::{Probed, ProbedError, Workload, steal_ns};
 
 /// The first stack stands for CPU time that nobody sampled; those of waiting threads follow.
 const BLANK: StackId = StackId(0);
@@ -120,7 +121,7 @@ impl Workload<'_> {
             })
             .map_err(|error| failed(&error))?;
         let steal_before = steal_ns(cpus);
-        let from = monotonic_ns();
+        let from = clock::monotonic();
         let waited = self.wait(child, &mut group);
         let steal = steal_ns(cpus).saturating_sub(steal_before);
         over.store(true, Ordering::Relaxed);

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use amdahl_probe::bpf::{Counts, Decoded, Decoder, Recorder};
+use amdahl_probe::clock;
 use amdahl_speedup::partition::RunPartition;
 use amdahl_speedup::stack::Measured;
 use amdahl_topology::{CpuSet, Throttle};
@@ -59,11 +60,6 @@ pub struct Bare {
     pub ended: Ended,
     /// Work per second.
     pub rate: Option<f64>,
-}
-
-pub(super) fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Steal time of the CPUs in nanoseconds, as the hypervisor reports it.
@@ -172,7 +168,7 @@ impl Workload<'_> {
                 .map_or(0, |stat| stat.throttled_ns)
         };
         let (throttled_before, steal_before) = (throttled(&throttle), steal_ns(cpus));
-        let from = monotonic_ns();
+        let from = clock::monotonic();
         let run = analysis::Run {
             cpus,
             from,
@@ -180,23 +176,13 @@ impl Workload<'_> {
             stretches,
         };
         let mut analysis = Analysis::new(run, decoder);
-        let follower = &mut analysis;
-        let (waited, to, counts, last) = std::thread::scope(|scope| {
-            let following = std::thread::Builder::new()
-                .name("amdahl-analyse".into())
-                .spawn_scoped(scope, move || follower.follow(&parts))
-                .map_err(|source| StartError::System {
-                    what: "start a thread",
-                    source,
-                })?;
+        let ((waited, to), last, counts) = analysis.follow_during(recorder, parts, || {
             let waited = self.wait(child, &mut group);
             let to = match &waited {
                 Ok((ended, _)) => from + ended.wall.as_nanos() as u64,
-                Err(_) => monotonic_ns(),
+                Err(_) => clock::monotonic(),
             };
-            let counts = recorder.end();
-            let last = following.join().expect("the analysis does not panic");
-            Ok::<_, ProbedError>((waited, to, counts?, last))
+            (waited, to)
         })?;
         let steal = steal_ns(cpus).saturating_sub(steal_before);
         let throttled = throttled(&throttle).saturating_sub(throttled_before);

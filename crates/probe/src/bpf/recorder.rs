@@ -15,6 +15,7 @@ use aya::util::KernelVersion;
 use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::wire::{Ring, Rings, Slot, Stack, Totals, flag, kind};
+use crate::clock;
 use crate::mapping::Mapping;
 use crate::perf::{self, Counter, SideBand, SideBandRing};
 
@@ -443,7 +444,7 @@ impl Shared {
 
     /// Takes what there is. Returns the time up to which that is everything.
     fn drain_once(&self, into: &mut Drained) -> u64 {
-        let settled = monotonic_ns().saturating_sub(SETTLED_NS);
+        let settled = clock::monotonic().saturating_sub(SETTLED_NS);
         for (&cpu, slots) in self.cpus.iter().zip(&mut into.part.slots) {
             let before = slots.len();
             self.rings.drain(cpu as usize, slots);
@@ -683,11 +684,6 @@ pub fn keep_up() {
     const NICE: i32 = -10;
     // On Linux this is about the thread, not its process.
     let _ = rustix::process::setpriority_process(None, NICE);
-}
-
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 fn map_fd<'a>(bpf: &'a Ebpf, name: &str) -> Result<BorrowedFd<'a>, RecorderError> {

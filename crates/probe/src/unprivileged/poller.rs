@@ -5,13 +5,13 @@ use std::time::Duration;
 use amdahl_speedup::event::{Ns, Tid};
 use amdahl_speedup::snapshot::Snapshot;
 use rustc_hash::{FxHashMap, FxHashSet};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::files::{Kept, Room};
 use super::parse;
 use super::reach::Reaches;
 use super::thread::{Shared, StackCopy, Thread};
 use super::tree::{Scope, Tree};
+use crate::clock::{monotonic, thread_cpu};
 
 /// Polls are never closer than this.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
@@ -144,8 +144,8 @@ impl Poller {
                 hidden: 0,
             },
             polls: 0,
-            began_ns: now(),
-            began_spent: spent(),
+            began_ns: monotonic(),
+            began_spent: thread_cpu(),
             discovery: Chore::every(DISCOVERY_NS_MIN),
             sweep: Chore::every(SWEEP_NS_MIN),
             cpu_times: Chore::every(CPUS_NS_MIN),
@@ -184,16 +184,16 @@ impl Poller {
     }
 
     fn spent_ns(&self) -> Ns {
-        spent().saturating_sub(self.began_spent)
+        thread_cpu().saturating_sub(self.began_spent)
     }
 
     /// All threads now. Call it from one thread only, whose CPU time is what polling costs.
     pub fn poll(&mut self) -> Snapshot {
-        let start = now();
+        let start = monotonic();
         self.polls += 1;
-        let mut clock = spent();
+        let mut clock = thread_cpu();
         let mut lap = |chore: &mut Chore| {
-            let now_spent = spent();
+            let now_spent = thread_cpu();
             chore.done(start, now_spent - clock);
             clock = now_spent;
         };
@@ -235,16 +235,16 @@ impl Poller {
             threads.push(state);
             true
         });
-        let end = now();
+        let end = monotonic();
         let mut snapshot = Snapshot {
             ts: start + (end - start) / 2,
             threads,
             cpus: Vec::new(),
         };
         if start >= self.cpu_times.due {
-            let before = spent();
+            let before = thread_cpu();
             snapshot.cpus = self.read_cpus();
-            self.cpu_times.done(start, spent() - before);
+            self.cpu_times.done(start, thread_cpu() - before);
         }
         snapshot
     }
@@ -288,7 +288,7 @@ impl Poller {
 
     /// How long to wait before the next poll so that polling stays cheap.
     pub fn pause(&self) -> Duration {
-        pause(self.spent_ns(), now().saturating_sub(self.began_ns))
+        pause(self.spent_ns(), monotonic().saturating_sub(self.began_ns))
     }
 }
 
@@ -299,21 +299,6 @@ fn pause(spent: Ns, elapsed: Ns) -> Duration {
         .saturating_mul(COST_DIVISOR)
         .saturating_sub(elapsed);
     Duration::from_nanos(owed).clamp(PAUSE_MIN, PAUSE_MAX)
-}
-
-fn nanoseconds(clock: ClockId) -> Ns {
-    let at = clock_gettime(clock);
-    (at.tv_sec as u64)
-        .saturating_mul(1_000_000_000)
-        .saturating_add(at.tv_nsec as u64)
-}
-
-fn now() -> Ns {
-    nanoseconds(ClockId::Monotonic)
-}
-
-fn spent() -> Ns {
-    nanoseconds(ClockId::ThreadCPUTime)
 }
 
 #[cfg(test)]

@@ -67,19 +67,14 @@ fn points(page: &mut Page, points: &[PointChange]) {
         Measure::Wall => "Wall time",
         Measure::Rate => "Work per second",
     });
-    let column = |title, is_right, expendable| Column {
-        title,
-        is_right,
-        expendable,
-    };
     let columns = [
-        column("CPUs", true, 0),
-        column("before", true, 3),
-        column("after", true, 2),
-        column("change", true, 0),
-        column("95 % interval", false, 1),
-        column("runs", true, 4),
-        column("verdict", false, 0),
+        Column::new("CPUs", true, 0),
+        Column::new("before", true, 3),
+        Column::new("after", true, 2),
+        Column::new("change", true, 0),
+        Column::new("95 % interval", false, 1),
+        Column::new("runs", true, 4),
+        Column::new("verdict", false, 0),
     ];
     let median = |p: &PointChange, spread: &Spread| match p.measure {
         Measure::Wall => seconds(spread.median),

@@ -10,6 +10,16 @@ pub(super) struct Column {
     pub expendable: u8,
 }
 
+impl Column {
+    pub fn new(title: &'static str, is_right: bool, expendable: u8) -> Column {
+        Column {
+            title,
+            is_right,
+            expendable,
+        }
+    }
+}
+
 /// Draws `rows` of as many cells as there are columns.
 pub(super) fn draw(page: &mut Page, columns: &[Column], rows: &[Vec<String>]) {
     let widths: Vec<usize> = columns
