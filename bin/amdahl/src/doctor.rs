@@ -98,6 +98,7 @@ fn checks() -> Vec<Check> {
         sample_hz: 100,
         ring_bytes: 1 << 20,
         memory_bytes: 1 << 20,
+        everyone: false,
         clock_hz: 2_000_000_000,
     });
     checks.push(check(

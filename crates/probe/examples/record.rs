@@ -13,6 +13,7 @@ fn main() {
         sample_hz: 997,
         ring_bytes: 64 << 20,
         memory_bytes: 1 << 30,
+        everyone: false,
         clock_hz: 2_600_000_000,
     };
     let t = std::time::Instant::now();

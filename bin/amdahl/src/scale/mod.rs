@@ -166,6 +166,7 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
         cpus,
         ring_bytes: 256 << 20,
         memory_bytes: (scale.memory as usize) << 20,
+        everyone: false,
         clock_hz: clock_hz(),
     };
     match Recorder::new(&settings) {

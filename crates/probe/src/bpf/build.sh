@@ -5,15 +5,17 @@ set -eu
 cd "$(dirname "$0")"
 out=.
 [ "${1:-}" = --check ] && out=$(mktemp -d)
-for arch in x86:x86_64 arm64:aarch64; do
-    object=$out/record.${arch#*:}.bpf.o
-    clang -O2 -g -target bpf -mcpu=v3 "-D__TARGET_ARCH_${arch%:*}" -Wall -Werror \
-        -fdebug-prefix-map="$PWD=." -I"/usr/include/$(uname -m)-linux-gnu" \
-        -c record.bpf.c -o "$object"
-    llvm-strip -g "$object"
-    if [ "$out" != . ]; then
-        cmp "$object" "record.${arch#*:}.bpf.o"
-    fi
+for source in *.bpf.c; do
+    for arch in x86:x86_64 arm64:aarch64; do
+        object=${source%.bpf.c}.${arch#*:}.bpf.o
+        clang -O2 -g -target bpf -mcpu=v3 "-D__TARGET_ARCH_${arch%:*}" -Wall -Werror \
+            -fdebug-prefix-map="$PWD=." -I"/usr/include/$(uname -m)-linux-gnu" \
+            -c "$source" -o "$out/$object"
+        llvm-strip -g "$out/$object"
+        if [ "$out" != . ]; then
+            cmp "$out/$object" "$object"
+        fi
+    done
 done
 if [ "$out" != . ]; then
     rm -r "$out"

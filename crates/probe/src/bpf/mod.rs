@@ -8,6 +8,7 @@ pub mod wire;
 mod decode;
 mod joins;
 mod recorder;
+mod tasks;
 
 pub use decode::{Decoded, Decoder, Events, ThreadName};
 pub use recorder::{Counts, Part, Recorder, RecorderError, Settings, keep_up};

@@ -58,7 +58,11 @@ struct amdahl_ring {
 	amdahl_u64 head;   /* slots reserved: written by the kernel side */
 	amdahl_u64 tail;   /* slots consumed: written by user space */
 	amdahl_u64 lost;   /* slots that found the ring full */
-	amdahl_u64 unused[5];
+	amdahl_u64 repeated_at; /* when a stack of a known place was last taken on this CPU */
+	amdahl_u32 watched;     /* its switches are recorded: written by user space */
+	amdahl_u32 in_timer;    /* a timer's handler runs now */
+	amdahl_u32 in_irq;      /* an interrupt's handler runs now */
+	amdahl_u32 unused[5];
 };
 _Static_assert(sizeof(struct amdahl_ring) == 64, "rings do not share lines");
 
@@ -101,8 +105,22 @@ struct amdahl_totals {
 	amdahl_u64 cycles;         /* cycles of the workload, user and kernel */
 	amdahl_u64 samples_lost;   /* stacks that found their ring full */
 	amdahl_u64 instructions_at, cycles_at; /* counters when the workload last came on */
-	amdahl_u64 in_timer;       /* depth of timer handlers running now */
-	amdahl_u64 in_irq;
 	amdahl_u64 counting;       /* the *_at are valid */
+	amdahl_u64 unused[2];
 };
 _Static_assert(sizeof(struct amdahl_totals) == 64, "one line a CPU");
+
+/* Entries of the table of threads: all thread ids where there are no more. */
+#define AMDAHL_TASKS 65536
+
+/* A thread of the workload. */
+struct amdahl_task {
+	amdahl_u32 tid;        /* 0: the entry is free */
+	amdahl_u32 tgid;
+	amdahl_u32 crowded;    /* threads that share this entry and are in the hash instead */
+	amdahl_u32 lock_flags; /* of the contended sleeping lock, 0 if none */
+	amdahl_u64 lock;
+	amdahl_u32 in_futex;   /* sleeps in the futex call: its waker is of interest */
+	amdahl_u32 unused;
+};
+_Static_assert(sizeof(struct amdahl_task) == 32, "two to a line");

@@ -8,12 +8,13 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use aya::maps::{Array, HashMap, Map, MapData, RingBuf};
+use aya::maps::{Map, MapData, RingBuf};
 use aya::programs::tp_btf::BtfTracePointLinkId;
 use aya::programs::{BtfTracePoint, PerfEvent, ProgramError};
 use aya::util::KernelVersion;
 use aya::{Btf, Ebpf, EbpfLoader};
 
+use super::tasks::{self, Task, Tasks};
 use super::wire::{Ring, Rings, Slot, Stack, Totals, flag, kind};
 use crate::clock;
 use crate::mapping::Mapping;
@@ -80,6 +81,8 @@ pub struct Settings {
     /// Bytes of events and stacks that are held at a time, at most. A part is handed over when it
     /// has a quarter of that; where analysis does not keep up, recording ends, and that is said.
     pub memory_bytes: usize,
+    /// Every thread of the machine is of the workload.
+    pub everyone: bool,
     /// Clock of the fastest CPU in Hz, to turn `sample_hz` into a period of cycles.
     pub clock_hz: u64,
 }
@@ -141,8 +144,7 @@ struct Events {
 /// Loaded and attached programs. Dropping it detaches everything.
 pub struct Recorder {
     bpf: Ebpf,
-    watched: Array<MapData, u32>,
-    tasks: HashMap<MapData, u32, [u32; 6]>,
+    tasks: Tasks,
     shared: Arc<Shared>,
     cpus: Vec<u32>,
     totals_before: Vec<(u32, Totals)>,
@@ -208,16 +210,16 @@ impl Recorder {
         let slots_per_cpu = per_cpu as u32;
         let events = open_events(settings)?;
         let has_counters = u32::from(!events.instructions.is_empty() && events.by_cycles);
+        let everyone = u32::from(settings.everyone);
         let mut loader = EbpfLoader::new();
         loader
             .btf(Some(&btf))
             .override_global("slots_per_cpu", &slots_per_cpu, true)
-            .override_global("ncpus", &cpu_slots, true)
+            .override_global("everyone", &everyone, true)
             .override_global("has_counters", &has_counters, true)
             .map_max_entries("slots", per_cpu as u32 * cpu_slots)
             .map_max_entries("rings", cpu_slots)
             .map_max_entries("totals", cpu_slots)
-            .map_max_entries("watched", cpu_slots)
             .map_max_entries("instructions", cpu_slots)
             .map_max_entries("cycles", cpu_slots)
             .map_max_entries("stacks", stack_ring_bytes(settings.cpus.len()));
@@ -229,8 +231,8 @@ impl Recorder {
             bpf.take_map(name)
                 .unwrap_or_else(|| panic!("the object has the map {name}"))
         };
-        let watched: Array<MapData, u32> = convert(take(&mut bpf, "watched"))?;
-        let tasks: HashMap<MapData, u32, [u32; 6]> = convert(take(&mut bpf, "tasks"))?;
+        let table = map(&bpf, "tasks", tasks::ENTRIES * size_of::<Task>())?;
+        let tasks = Tasks::new(table, convert(take(&mut bpf, "crowd"))?);
         let stacks: RingBuf<MapData> = convert(take(&mut bpf, "stacks"))?;
         let slots = map(
             &bpf,
@@ -300,7 +302,6 @@ impl Recorder {
         });
         Ok(Recorder {
             bpf,
-            watched,
             tasks,
             shared,
             cpus: settings.cpus.clone(),
@@ -329,10 +330,7 @@ impl Recorder {
         self.totals_before = self.totals()?;
         self.lost_before = self.lost();
         for &cpu in &self.cpus {
-            let on = u32::from(cpus.contains(&cpu));
-            self.watched
-                .set(cpu, on, 0)
-                .map_err(|error| RecorderError::Load(chain(&error)))?;
+            self.shared.rings.watch(cpu as usize, cpus.contains(&cpu));
         }
         detach(&mut self.bpf, std::mem::take(&mut self.links));
         self.links = attach(&mut self.bpf, &self.loaded)?;
@@ -352,7 +350,7 @@ impl Recorder {
     /// Makes thread `tid` of process `pid` part of the workload; its children follow.
     pub fn add(&mut self, tid: u32, pid: u32) -> Result<(), RecorderError> {
         self.tasks
-            .insert(tid, [pid, 0, 0, 0, 0, 0], 0)
+            .enter(tid, pid)
             .map_err(|error| RecorderError::Load(chain(&error)))
     }
 
@@ -360,13 +358,10 @@ impl Recorder {
     pub fn end(&mut self) -> Result<Counts, RecorderError> {
         let disabled = self.enable(false);
         for &cpu in &self.cpus {
-            let _ = self.watched.set(cpu, 0, 0);
+            self.shared.rings.watch(cpu as usize, false);
         }
         detach(&mut self.bpf, std::mem::take(&mut self.links));
-        let left: Vec<u32> = self.tasks.keys().flatten().collect();
-        for tid in left {
-            let _ = self.tasks.remove(&tid);
-        }
+        self.tasks.clear();
         let cut = self.stop_draining();
         disabled?;
         let (mut instructions, mut cycles, mut stacks_lost) = (0, 0, 0);

@@ -14,7 +14,7 @@ struct pt_regs {
 #define REG_IP(r) ((r)->ip)
 #define REG_SP(r) ((r)->sp)
 #define REG_FP(r) ((r)->bp)
-#define REG_LR(r) 0
+#define REG_LR(r) 0ull
 #define REG_SYSCALL(r) ((int)(r)->orig_ax)
 #define REG_ARG0(r) ((r)->di)
 #define REG_ARG1(r) ((r)->si)

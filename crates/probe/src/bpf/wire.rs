@@ -1,6 +1,6 @@
 //! The records that the BPF programs write, as laid out in `record.h`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What a [`Slot`] tells.
 pub mod kind {
@@ -94,7 +94,12 @@ pub struct Ring {
     pub tail: AtomicU64,
     /// Slots that found the ring full.
     pub lost: AtomicU64,
-    unused: [u64; 5],
+    /// Internal to the BPF side.
+    repeated_at: AtomicU64,
+    /// Switches of this CPU are recorded.
+    pub watched: AtomicU32,
+    /// Internal to the BPF side.
+    internal: [u32; 7],
 }
 
 /// `struct amdahl_totals`.
@@ -249,6 +254,13 @@ impl Rings {
         unsafe { &*self.rings.address().cast::<Ring>().add(cpu) }
     }
 
+    /// Whether switches of `cpu` are recorded.
+    pub fn watch(&self, cpu: usize, on: bool) {
+        self.ring(cpu)
+            .watched
+            .store(u32::from(on), Ordering::Relaxed);
+    }
+
     /// Slots lost on `cpu` since the map was made.
     pub fn lost(&self, cpu: usize) -> u64 {
         self.ring(cpu).lost.load(Ordering::Relaxed)
@@ -266,7 +278,7 @@ impl Rings {
             let slot = unsafe { self.slots.address().cast::<Slot>().add(index) };
             // SAFETY: as above; seq is the first field and is only accessed atomically.
             let seq = unsafe { AtomicU64::from_ptr(slot.cast::<u64>()) };
-            // Acquire: pairs with the exchange in `publish` (record.bpf.c).
+            // Acquire: pairs with `publish` (ring.bpf.h).
             if seq.load(Ordering::Acquire) != tail + 1 {
                 break; // reserved, but not complete yet
             }

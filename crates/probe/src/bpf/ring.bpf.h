@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+ *
+ * The kernel's types as far as they are used, and the rings of slots that the programs
+ * write (see "The ring of a CPU" in DESIGN.md of this crate).
+ */
+#pragma once
+
+#include <linux/bpf.h>
+#include "registers.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "record.h"
+
+#define CORE __attribute__((preserve_access_index))
+
+struct rw_semaphore { long unused; } CORE;
+struct mm_struct { struct rw_semaphore mmap_lock; } CORE;
+struct task_struct {
+	unsigned int __state;
+	int pid;
+	int tgid;
+	struct mm_struct *mm;
+	char comm[16];
+	unsigned in_iowait : 1;
+} CORE;
+/* before 5.14 */
+struct task_struct___old { volatile long state; } CORE;
+
+/* Set before loading. */
+volatile const amdahl_u32 slots_per_cpu = 1024; /* a power of two */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1024);
+	__type(key, amdahl_u32);
+	__type(value, struct amdahl_slot);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, amdahl_u32);
+	__type(value, struct amdahl_ring);
+} rings SEC(".maps");
+
+static __always_inline struct amdahl_ring *ring_of(amdahl_u32 cpu)
+{
+	return bpf_map_lookup_elem(&rings, &cpu);
+}
+
+static __always_inline struct amdahl_slot *reserve(struct amdahl_ring *ring, amdahl_u32 cpu, amdahl_u64 *seq)
+{
+	amdahl_u32 index;
+	amdahl_u64 at;
+
+	/* An interrupt may come in between; both then find the ring (nearly) full. */
+	if (ring->head - *(volatile amdahl_u64 *)&ring->tail >= slots_per_cpu - 16) {
+		__sync_fetch_and_add(&ring->lost, 1);
+		return 0;
+	}
+	at = __sync_fetch_and_add(&ring->head, 1);
+	index = cpu * slots_per_cpu + ((amdahl_u32)at & (slots_per_cpu - 1));
+	*seq = at + 1;
+	return bpf_map_lookup_elem(&slots, &index);
+}
+
+/* Release: pairs with the Acquire load of seq in wire.rs. */
+static __always_inline void publish(struct amdahl_slot *slot, amdahl_u64 seq)
+{
+#if defined(__TARGET_ARCH_x86)
+	/* Stores are seen in their order. An exchange would wait here for the slot's line. */
+	__asm__ volatile("" ::: "memory");
+	*(volatile amdahl_u64 *)&slot->seq = seq;
+#else
+	__sync_lock_test_and_set(&slot->seq, seq);
+#endif
+}
+
+static __always_inline long state_of(struct task_struct *t)
+{
+	if (bpf_core_field_exists(t->__state))
+		return t->__state;
+	return ((struct task_struct___old *)t)->state;
+}
