@@ -130,6 +130,52 @@ pub enum ProbeKind {
     Proc,
 }
 
+/// Whom a deep view watches, and for how long. One of the four is given.
+#[derive(Debug, Args)]
+#[group(skip)]
+#[allow(dead_code)]
+pub struct Selection {
+    /// Watch a running process with its descendants
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..), group = "whom")]
+    pub pid: Option<u32>,
+    /// Watch a control group: a path, or a name below where they are mounted
+    #[arg(long, value_name = "GROUP", value_parser = control_group, group = "whom")]
+    pub cgroup: Option<PathBuf>,
+    /// Watch everything on this machine
+    #[arg(long, group = "whom")]
+    pub system: bool,
+    /// Stop after this time [default: 10s, or when the command ends]
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub duration: Option<std::time::Duration>,
+    /// Memory for recorded events; a quarter of it full, they are added up meanwhile
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..))]
+    pub memory: u32,
+    /// How to look: all that is allowed, or only what works without privileges
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub probe: ProbeKind,
+    /// Nothing on standard error, and not the program's output
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// The program to run and watch, and its arguments
+    #[arg(last = true, value_name = "COMMAND", group = "whom", required_unless_present_any = ["pid", "cgroup", "system"])]
+    pub command: Vec<String>,
+}
+
+/// Where a deep view's result goes.
+#[derive(Debug, Args)]
+#[allow(dead_code)]
+pub struct Output {
+    /// Folder for the results [default: none is written]
+    #[arg(long, short, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
+    /// Print result.json to standard output instead of the report
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print the table as CSV instead
+    #[arg(long)]
+    pub csv: bool,
+}
+
 /// `amdahl compare`.
 #[derive(Debug, Args)]
 pub struct Compare {
@@ -158,6 +204,12 @@ pub struct Doctor {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn control_group(text: &str) -> Result<PathBuf, String> {
+    crate::watch::processes::cgroup(text).ok_or_else(|| {
+        "there is no such control group; see systemd-cgls or /sys/fs/cgroup".to_owned()
+    })
 }
 
 fn duration(text: &str) -> Result<std::time::Duration, String> {

@@ -1,6 +1,6 @@
 //! `amdahl doctor`: what this machine lets us measure, what not, and how to allow it.
 
-use amdahl_probe::bpf::{Recorder, Settings};
+use amdahl_probe::bpf::{Recorder, SCALE, Settings};
 use amdahl_probe::perf::{Counter, View, sampling};
 use serde::Serialize;
 
@@ -94,12 +94,8 @@ fn checks() -> Vec<Check> {
         "use a kernel built with CONFIG_DEBUG_INFO_BTF=y (all large distributions since 2021)",
     ));
     let recorder = Recorder::new(&Settings {
-        cpus: cpus.clone(),
-        sample_hz: 100,
         ring_bytes: 1 << 20,
-        memory_bytes: 1 << 20,
-        everyone: false,
-        clock_hz: 2_000_000_000,
+        ..Settings::new(&SCALE, cpus.clone())
     });
     checks.push(check(
         "BPF recorder",

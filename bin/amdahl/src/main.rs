@@ -1,11 +1,15 @@
 //! `amdahl`: finds what keeps a program from scaling and says how much each cause costs.
 
+mod child;
 mod cli;
 mod doctor;
 mod failure;
+mod interrupt;
 mod results;
 mod scale;
 mod screen;
+#[allow(dead_code)] // the deep views use it
+mod watch;
 
 use std::io::Write;
 use std::process::ExitCode;

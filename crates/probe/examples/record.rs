@@ -3,18 +3,14 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use amdahl_probe::bpf::{Recorder, Settings};
+use amdahl_probe::bpf::{Recorder, SCALE, Settings};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let cpus: Vec<u32> = (0..std::thread::available_parallelism().unwrap().get() as u32).collect();
     let settings = Settings {
-        cpus: cpus.clone(),
         sample_hz: 997,
-        ring_bytes: 64 << 20,
-        memory_bytes: 1 << 30,
-        everyone: false,
-        clock_hz: 2_600_000_000,
+        ..Settings::new(&SCALE, cpus.clone())
     };
     let t = std::time::Instant::now();
     let mut recorder = Recorder::new(&settings).unwrap_or_else(|error| panic!("{error}"));

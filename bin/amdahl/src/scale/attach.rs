@@ -7,48 +7,14 @@ use amdahl_probe::clock;
 use amdahl_topology::CpuSet;
 
 use super::analysis::{Analysis, Run};
-use super::child::Ended;
-use super::interrupt::Interrupt;
 use super::run::{Probed, steal_ns};
+use crate::child::Ended;
 use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::watch::{self, processes};
 
 /// How long to look when `--for` does not say.
 const DEFAULT: Duration = Duration::from_secs(10);
-
-/// A process and its descendants, each with its threads.
-fn tree(root: u32) -> Vec<(u32, Vec<u32>)> {
-    let threads = |pid: u32| -> Vec<u32> {
-        let entries = std::fs::read_dir(format!("/proc/{pid}/task"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        entries
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .collect()
-    };
-    let mut found = vec![(root, threads(root))];
-    let mut at = 0;
-    while at < found.len() {
-        let (pid, tids) = found[at].clone();
-        for tid in tids {
-            let children = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"));
-            for child in children
-                .unwrap_or_default()
-                .split_whitespace()
-                .filter_map(|pid| pid.parse().ok())
-            {
-                found.push((child, threads(child)));
-            }
-        }
-        at += 1;
-    }
-    found
-}
-
-fn comm(pid: u32, tid: u32) -> String {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"));
-    text.unwrap_or_default().trim_end().to_owned()
-}
 
 /// Watches `pid` for `duration`, until it ends, or until Ctrl-C.
 pub fn watch(
@@ -65,7 +31,7 @@ pub fn watch(
     let failed = |error: amdahl_probe::bpf::RecorderError| Failure::machine(error.to_string());
     let watched: Vec<u32> = cpus.iter().collect();
     let parts = recorder.begin(&watched).map_err(failed)?;
-    let processes = tree(pid);
+    let processes = processes::tree(pid);
     let mut names = Vec::new();
     for (process, tids) in &processes {
         decoder.attach(*process);
@@ -75,7 +41,7 @@ pub fn watch(
                 tid,
                 ThreadName {
                     pid: *process,
-                    name: comm(*process, tid),
+                    name: processes::comm(*process, tid),
                 },
             ));
         }
@@ -90,7 +56,7 @@ pub fn watch(
     };
     let mut analysis = Analysis::new(run, decoder);
     let followed = analysis.follow_during(recorder, parts, || {
-        wait_for(pid, duration.unwrap_or(DEFAULT), interrupt);
+        watch::wait_for(Some(pid), duration.unwrap_or(DEFAULT), interrupt, || ());
         clock::monotonic()
     });
     let (to, last, counts) = followed.map_err(failed)?;
@@ -110,29 +76,4 @@ pub fn watch(
     };
     let probed = Probed::new(ended, analysed, steal, &counts);
     Ok((cpus, probed))
-}
-
-/// Waits until `duration` is over, the process has ended, or the user wants no more.
-fn wait_for(pid: u32, duration: Duration, interrupt: &Interrupt) {
-    let begun = Instant::now();
-    let handle = rustix::process::Pid::from_raw(pid as i32).and_then(|pid| {
-        rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
-    });
-    while begun.elapsed() < duration && !interrupt.asked() {
-        let left = duration
-            .saturating_sub(begun.elapsed())
-            .min(Duration::from_secs(1));
-        let timeout = rustix::event::Timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
-        let Some(handle) = &handle else { break };
-        let mut polled = [rustix::event::PollFd::new(
-            handle,
-            rustix::event::PollFlags::IN,
-        )];
-        if rustix::event::poll(&mut polled, Some(&timeout)) == Ok(1) {
-            break;
-        }
-    }
 }

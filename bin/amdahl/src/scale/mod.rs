@@ -3,9 +3,7 @@
 mod analysis;
 mod attach;
 mod cgroup;
-mod child;
 mod explain;
-mod interrupt;
 mod java;
 mod output;
 mod plan;
@@ -15,14 +13,14 @@ mod progress;
 mod run;
 mod summary;
 
-use amdahl_probe::bpf::{Decoder, Recorder, RecorderError, Settings};
+use amdahl_probe::bpf::{Decoder, Recorder, RecorderError, SCALE, Settings};
 use amdahl_probe::perf::{Rate, View};
 use amdahl_report::schema::{Notice, RunFailure, ScaleResult, Source};
 
+use crate::child::{self, Ended};
 use crate::cli::{ProbeKind, Scale};
 use crate::failure::Failure;
-use child::Ended;
-use interrupt::Interrupt;
+use crate::interrupt::{self, Interrupt};
 use plan::{Plan, knobs};
 use polled::Means;
 use progress::Progress;
@@ -163,11 +161,9 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
     let cpus: Vec<u32> = plan.allowed.iter().collect();
     let settings = Settings {
         sample_hz: sample_hz(scale, plan),
-        cpus,
-        ring_bytes: 256 << 20,
         memory_bytes: (scale.memory as usize) << 20,
-        everyone: false,
         clock_hz: clock_hz(),
+        ..Settings::new(&SCALE, cpus)
     };
     match Recorder::new(&settings) {
         Ok(recorder) => {

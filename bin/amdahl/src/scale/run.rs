@@ -10,9 +10,9 @@ use amdahl_topology::{CpuSet, Throttle};
 
 use super::analysis::{self, Analysed, Analysis};
 use super::cgroup::Group;
-use super::child::{Child, Command, Ended, StartError};
-use super::interrupt::Interrupt;
 use super::java;
+use crate::child::{Child, Command, Ended, StartError};
+use crate::interrupt::Interrupt;
 
 /// What every run of a sweep shares.
 pub struct Workload<'a> {

@@ -14,8 +14,8 @@ use amdahl_speedup::spin::{Arch, Code, Place, SpinDetector};
 use amdahl_speedup::stack::function_id;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::drain::Part;
 use super::joins::joins;
-use super::recorder::Part;
 use super::wire::{REGISTERS, Slot, Stack, flag, kind, stack_kind};
 use crate::perf::{FAULTS_PER_SAMPLE, SideBand};
 use crate::symbol::{CodePoint, MapEvent, RawStack, StackEnd, Symbolizer};

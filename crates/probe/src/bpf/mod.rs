@@ -6,9 +6,17 @@
 pub mod wire;
 
 mod decode;
+mod drain;
+mod elements;
+mod error;
+mod events;
 mod joins;
+mod programs;
 mod recorder;
 mod tasks;
 
 pub use decode::{Decoded, Decoder, Events, ThreadName};
-pub use recorder::{Counts, Part, Recorder, RecorderError, Settings, keep_up};
+pub use drain::{Part, keep_up};
+pub use error::RecorderError;
+pub use programs::{Programs, SCALE, Tracepoint};
+pub use recorder::{Counts, Recorder, Settings};

@@ -85,7 +85,7 @@ static __always_inline void count(amdahl_u32 cpu, int prev, int next)
 #endif
 
 /* Which system call, its arguments, and whether this sleep gets a stack. */
-static __always_inline void where(void *ctx, struct amdahl_ring *ring, struct amdahl_slot *slot,
+static __always_inline void where(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct amdahl_slot *slot,
 				  struct amdahl_task *task, struct pt_regs *regs, amdahl_u64 ts)
 {
 	amdahl_u64 hash;
@@ -102,7 +102,7 @@ static __always_inline void where(void *ctx, struct amdahl_ring *ring, struct am
 		hash ^= kind_of_futex(slot->arg[0]) * 0xff51afd7ed558ccdull;
 	slot->place = hash >> 32;
 	if (takes_stack(ring, hash, ts) &&
-	    take_stack(ctx, regs, AMDAHL_STACK_WAIT, ts, slot->tid, task->tgid))
+	    take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAIT, ts, slot->tid, task->tgid))
 		slot->flags |= AMDAHL_STACK_TAKEN;
 }
 
@@ -157,7 +157,7 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 				slot->lock_kind = p->lock_flags;
 				slot->arg[2] = p->lock;
 			}
-			where(ctx, ring, slot, p, regs, ts);
+			where(ctx, ring, cpu, slot, p, regs, ts);
 		}
 	} else if (prev_tid) {
 		BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, prev, comm);
@@ -206,7 +206,7 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 
 			slot->place = hash >> 32;
 			if (takes_stack(ring, hash, ts) &&
-			    take_stack(ctx, regs, AMDAHL_STACK_WAKE, ts, waker, by->tgid))
+			    take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAKE, ts, waker, by->tgid))
 				slot->flags |= AMDAHL_STACK_TAKEN;
 		}
 	}
@@ -418,24 +418,23 @@ static __always_inline int sample(struct bpf_perf_event_data *ctx, int kind)
 {
 	amdahl_u64 id = bpf_get_current_pid_tgid();
 	amdahl_u32 tid = (amdahl_u32)id;
+	amdahl_u32 cpu = bpf_get_smp_processor_id();
+	struct amdahl_ring *ring = ring_of(cpu);
 	struct amdahl_stack *s;
-	struct amdahl_totals *t;
 	struct pt_regs *regs;
 	long bytes;
 
-	if (!find_or_enter(bpf_get_current_task_btf()))
+	if (!ring || !find_or_enter(bpf_get_current_task_btf()))
 		return 0;
 	s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
 	if (!s) {
-		t = totals_of(bpf_get_smp_processor_id());
-		if (t)
-			__sync_fetch_and_add(&t->samples_lost, 1);
+		__sync_fetch_and_add(&ring->stacks_lost, 1);
 		return 0;
 	}
 	s->ts = bpf_ktime_get_ns();
 	s->tid = tid;
 	s->pid = id >> 32;
-	s->cpu = bpf_get_smp_processor_id();
+	s->cpu = cpu;
 	s->kind = kind;
 	s->unused[0] = s->unused[1] = 0;
 	s->kernel_frames = 0;

@@ -62,7 +62,9 @@ struct amdahl_ring {
 	amdahl_u32 watched;     /* its switches are recorded: written by user space */
 	amdahl_u32 in_timer;    /* a timer's handler runs now */
 	amdahl_u32 in_irq;      /* an interrupt's handler runs now */
-	amdahl_u32 unused[5];
+	amdahl_u32 unused;
+	amdahl_u64 stacks_lost; /* stacks that found their ring full */
+	amdahl_u64 unused2;
 };
 _Static_assert(sizeof(struct amdahl_ring) == 64, "rings do not share lines");
 
@@ -103,10 +105,9 @@ _Static_assert(sizeof(struct amdahl_stack) ==
 struct amdahl_totals {
 	amdahl_u64 instructions;   /* user instructions of the workload */
 	amdahl_u64 cycles;         /* cycles of the workload, user and kernel */
-	amdahl_u64 samples_lost;   /* stacks that found their ring full */
 	amdahl_u64 instructions_at, cycles_at; /* counters when the workload last came on */
 	amdahl_u64 counting;       /* the *_at are valid */
-	amdahl_u64 unused[2];
+	amdahl_u64 unused[3];
 };
 _Static_assert(sizeof(struct amdahl_totals) == 64, "one line a CPU");
 

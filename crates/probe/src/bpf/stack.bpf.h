@@ -195,17 +195,19 @@ static __always_inline void walk_goroutine(struct amdahl_stack *s)
 }
 #endif
 
-static __always_inline int take_stack(void *ctx, struct pt_regs *regs, int kind, amdahl_u64 ts,
+static __always_inline int take_stack(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct pt_regs *regs, int kind, amdahl_u64 ts,
 				      amdahl_u32 tid, amdahl_u32 tgid)
 {
 	struct amdahl_stack *s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
 
-	if (!s)
+	if (!s) {
+		__sync_fetch_and_add(&ring->stacks_lost, 1);
 		return 0;
+	}
 	s->ts = ts;
 	s->tid = tid;
 	s->pid = tgid;
-	s->cpu = bpf_get_smp_processor_id();
+	s->cpu = cpu;
 	s->kind = kind;
 	s->user_mode = 0;
 	s->unused[0] = s->unused[1] = 0;

@@ -99,7 +99,30 @@ pub struct Ring {
     /// Switches of this CPU are recorded.
     pub watched: AtomicU32,
     /// Internal to the BPF side.
-    internal: [u32; 7],
+    internal: [u32; 3],
+    /// Stacks that found their ring full.
+    pub stacks_lost: AtomicU64,
+    unused: u64,
+}
+
+/// What was lost on a CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Slots that found the ring full.
+    pub slots: u64,
+    /// Stacks that found their ring full.
+    pub stacks: u64,
+}
+
+impl std::ops::Sub for Lost {
+    type Output = Lost;
+
+    fn sub(self, earlier: Lost) -> Lost {
+        Lost {
+            slots: self.slots - earlier.slots,
+            stacks: self.stacks - earlier.stacks,
+        }
+    }
 }
 
 /// `struct amdahl_totals`.
@@ -110,10 +133,8 @@ pub struct Totals {
     pub instructions: u64,
     /// Cycles of the workload.
     pub cycles: u64,
-    /// Stacks that found their ring full.
-    pub samples_lost: u64,
     /// Internal to the BPF side.
-    pub internal: [u64; 5],
+    pub internal: [u64; 6],
 }
 
 /// Kernel frames at most in a [`Stack`].
@@ -261,9 +282,13 @@ impl Rings {
             .store(u32::from(on), Ordering::Relaxed);
     }
 
-    /// Slots lost on `cpu` since the map was made.
-    pub fn lost(&self, cpu: usize) -> u64 {
-        self.ring(cpu).lost.load(Ordering::Relaxed)
+    /// What was lost on `cpu` since the map was made.
+    pub fn lost(&self, cpu: usize) -> Lost {
+        let ring = self.ring(cpu);
+        Lost {
+            slots: ring.lost.load(Ordering::Relaxed),
+            stacks: ring.stacks_lost.load(Ordering::Relaxed),
+        }
     }
 
     /// Appends the complete slots of `cpu` to `out`, in the order of their reservation.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use amdahl_topology::CpuSet;
 
-use super::interrupt::Interrupt;
+use crate::interrupt::Interrupt;
 
 /// What to start.
 pub struct Command<'a> {

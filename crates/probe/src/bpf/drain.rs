@@ -1,0 +1,258 @@
+//! Takes what the programs write out of the rings while they record, and hands it on in parts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use aya::maps::{MapData, RingBuf};
+
+use super::events::Events;
+use super::wire::{Rings, Slot, Stack, flag, kind};
+use crate::clock;
+use crate::perf::SideBand;
+
+/// What happened during a stretch of a recording: since the part before it, or since `begin`.
+#[derive(Debug, Default)]
+pub struct Part {
+    /// Slots per watched CPU, each in the order of that CPU.
+    pub slots: Vec<Vec<Slot>>,
+    /// Stacks, roughly in order of time.
+    pub stacks: Vec<Stack>,
+    /// Address-space changes of all processes.
+    pub side_band: Vec<SideBand>,
+    /// User instructions per instruction sample.
+    pub instruction_period: u64,
+    /// Nanoseconds between two samples of time on one CPU.
+    pub sample_ns: u64,
+    /// Its memory, of all that is held.
+    held: Held,
+}
+/// Bytes held by a part, until it is dropped.
+#[derive(Debug, Default)]
+struct Held {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+/// What the draining thread shares with its owner.
+pub struct Shared {
+    pub rings: Rings,
+    pub events: Events,
+    pub stacks: std::sync::Mutex<RingBuf<MapData>>,
+    pub stop: AtomicBool,
+    pub cpus: Vec<u32>,
+    pub memory_bytes: usize,
+    pub part_after: Duration,
+}
+/// What is being gathered into the next part.
+pub struct Drained {
+    part: Part,
+    /// Bytes of it.
+    bytes: usize,
+    /// Bytes of the parts that are being analysed or wait for it.
+    held: Arc<AtomicUsize>,
+    cut: Option<u64>,
+}
+/// What happened this long ago has been written to the rings, on all CPUs.
+const SETTLED_NS: u64 = 20_000_000;
+impl Shared {
+    /// One of this recording in which nothing has happened.
+    pub fn empty_part(&self) -> Part {
+        let events = &self.events;
+        Part::empty(self.cpus.len(), events.sample_ns, events.instruction_period)
+    }
+
+    /// Takes what there is. Returns the time up to which that is everything.
+    pub fn drain_once(&self, into: &mut Drained) -> u64 {
+        let settled = clock::monotonic().saturating_sub(SETTLED_NS);
+        for (&cpu, slots) in self.cpus.iter().zip(&mut into.part.slots) {
+            let before = slots.len();
+            self.rings.drain(cpu as usize, slots);
+            if let Some(cut) = into.cut {
+                let keep = slots[before..].partition_point(|slot| slot.ts <= cut);
+                slots.truncate(before + keep);
+            }
+            into.bytes += (slots.len() - before) * size_of::<Slot>();
+        }
+        let mut stacks = self.stacks.lock().expect("no panic while draining");
+        while let Some(item) = stacks.next() {
+            let stack = Stack::parse(&item);
+            if let Some(stack) = stack.filter(|stack| into.cut.is_none_or(|cut| stack.ts <= cut)) {
+                into.bytes += stack.bytes_held();
+                into.part.stacks.push(stack);
+            }
+        }
+        for ring in &self.events.side_band {
+            ring.drain(&mut into.part.side_band);
+        }
+        settled
+    }
+
+    /// Gives out parts until it is to stop. Returns when the recording was cut, if it was.
+    pub fn drain_until_stopped(&self, give: &Sender<Part>) -> Option<u64> {
+        keep_up();
+        let mut drained = Drained::new(self.empty_part());
+        let mut given = clock::monotonic();
+        let part_after = u64::try_from(self.part_after.as_nanos()).unwrap_or(u64::MAX);
+        while !self.stop.load(Ordering::Relaxed) {
+            let settled = self.drain_once(&mut drained);
+            if drained.bytes + drained.held.load(Ordering::Relaxed) > self.memory_bytes {
+                drained.cut.get_or_insert(settled);
+            } else if drained.bytes > self.memory_bytes / 4
+                || settled.saturating_sub(given) > part_after
+            {
+                given = settled;
+                let part = drained.split(settled);
+                // Nobody takes it where a run has failed.
+                let _ = give.send(part);
+            }
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        self.drain_once(&mut drained);
+        let (part, cut) = (drained.split(u64::MAX), drained.cut);
+        let _ = give.send(part);
+        cut
+    }
+}
+impl Drained {
+    pub fn new(part: Part) -> Drained {
+        Drained {
+            part,
+            bytes: 0,
+            held: Arc::default(),
+            cut: None,
+        }
+    }
+
+    /// Hands over what happened up to `until`; what is newer stays.
+    fn split(&mut self, until: u64) -> Part {
+        let part = &mut self.part;
+        let mut rest = Part::empty(part.slots.len(), part.sample_ns, part.instruction_period);
+        for (old, new) in part.slots.iter_mut().zip(&mut rest.slots) {
+            mend_chain(old);
+            let keep = old.partition_point(|slot| slot.ts <= until);
+            *new = old.split_off(keep);
+        }
+        let stacks = std::mem::take(&mut part.stacks);
+        (part.stacks, rest.stacks) = stacks.into_iter().partition(|stack| stack.ts <= until);
+        let left = rest.bytes();
+        let mut part = std::mem::replace(&mut self.part, rest);
+        let bytes = self.bytes.saturating_sub(left);
+        self.bytes = left;
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+        part.held = Held {
+            all: Arc::clone(&self.held),
+            bytes,
+        };
+        part
+    }
+}
+impl Part {
+    pub(crate) fn empty(cpus: usize, sample_ns: u64, instruction_period: u64) -> Part {
+        Part {
+            slots: (0..cpus).map(|_| Vec::new()).collect(),
+            sample_ns,
+            instruction_period,
+            ..Part::default()
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let slots = self.slots.iter().map(|ring| ring.len() * size_of::<Slot>());
+        let stacks = self.stacks.iter().map(Stack::bytes_held);
+        slots.sum::<usize>() + stacks.sum::<usize>()
+    }
+}
+/// Makes the switches of one CPU a chain: who comes on at one switch leaves at the next.
+///
+/// Where that does not hold, a switch between them was not seen: lost, or hidden by the kernel
+/// (some do not trace the processes of their own supervisor). Who was seen leaving is then taken
+/// to have been there since the earlier switch, since those hidden ones run only shortly.
+fn mend_chain(ring: &mut [Slot]) {
+    let mut leaving: Option<(u32, bool)> = None;
+    for slot in ring
+        .iter_mut()
+        .rev()
+        .filter(|slot| slot.kind == kind::SWITCH)
+    {
+        if let Some((tid, workload)) = leaving.filter(|&(tid, _)| tid != slot.other) {
+            slot.other = tid;
+            slot.flags &= !flag::NEXT_WORKLOAD;
+            slot.flags |= if workload { flag::NEXT_WORKLOAD } else { 0 };
+        }
+        leaving = Some((slot.tid, slot.flags & flag::PREV_WORKLOAD != 0));
+    }
+}
+/// Lets the calling thread run beside many others that are always runnable, where that is allowed.
+pub fn keep_up() {
+    const NICE: i32 = -10;
+    // On Linux this is about the thread, not its process.
+    let _ = rustix::process::setpriority_process(None, NICE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn switch(tid: u32, other: u32, flags: u8) -> Slot {
+        Slot {
+            kind: kind::SWITCH,
+            tid,
+            other,
+            flags,
+            ..Slot::default()
+        }
+    }
+
+    #[test]
+    fn unseen_switches_are_bridged() {
+        // The kernel did not tell that 75 left: 9 was seen leaving next.
+        let mut ring = [
+            switch(8, 75, 0),
+            switch(9, 0, flag::PREV_WORKLOAD),
+            switch(0, 9, flag::NEXT_WORKLOAD),
+        ];
+        mend_chain(&mut ring);
+        assert_eq!((ring[0].other, ring[0].flags), (9, flag::NEXT_WORKLOAD));
+        assert_eq!(ring[1].other, 0);
+        assert_eq!((ring[2].other, ring[2].flags), (9, flag::NEXT_WORKLOAD));
+    }
+
+    #[test]
+    fn a_part_has_what_happened_until_then_and_is_held_until_dropped() {
+        let slot = |ts| Slot {
+            ts,
+            ..Slot::default()
+        };
+        let stack = |ts| Stack {
+            ts,
+            bytes: vec![0; 2048].into(),
+            ..Stack::default()
+        };
+        let mut drained = Drained::new(Part::empty(2, 0, 0));
+        drained.part.slots = vec![vec![slot(1), slot(5), slot(9)], vec![slot(7)]];
+        drained.part.stacks = vec![stack(9), stack(5)];
+        drained.bytes = drained.part.bytes();
+        let (all, held) = (drained.bytes, Arc::clone(&drained.held));
+        let part = drained.split(5);
+        let times = |part: &Part| -> Vec<Vec<u64>> {
+            let slots = part.slots.iter();
+            slots
+                .map(|ring| ring.iter().map(|slot| slot.ts).collect())
+                .collect()
+        };
+        assert_eq!(times(&part), [vec![1, 5], vec![]]);
+        assert_eq!(times(&drained.part), [vec![9], vec![7]]);
+        assert_eq!((part.stacks[0].ts, drained.part.stacks[0].ts), (5, 9));
+        assert_eq!(held.load(Ordering::Relaxed) + drained.bytes, all);
+        assert!(held.load(Ordering::Relaxed) > 2048);
+        drop(part);
+        assert_eq!(held.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,81 @@
+//! Perf events that the programs are attached to or read, and the side band of mappings.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use super::error::{RecorderError, system};
+use super::recorder::Settings;
+use crate::perf::{self, Counter, SideBandRing};
+
+/// Open events, one of each kind on each CPU.
+#[derive(Default)]
+pub struct Events {
+    /// Samples of time.
+    pub time: Vec<OwnedFd>,
+    /// Samples of user instructions; none where there are no counters.
+    pub instructions: Vec<OwnedFd>,
+    /// `time` counts cycles.
+    pub by_cycles: bool,
+    /// User instructions per sample.
+    pub instruction_period: u64,
+    /// Nanoseconds per sample.
+    pub sample_ns: u64,
+    /// Mappings of processes.
+    pub side_band: Vec<SideBandRing>,
+}
+
+impl Events {
+    /// Opens them on the CPUs of `settings`. Where no programs take samples only the side band.
+    pub fn open(settings: &Settings) -> Result<Events, RecorderError> {
+        let side_band = settings
+            .cpus
+            .iter()
+            .map(|&cpu| SideBandRing::open(cpu, 64))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(system("open the side band of mappings"))?;
+        if !settings.programs.samples {
+            return Ok(Events {
+                side_band,
+                ..Events::default()
+            });
+        }
+        let hz = u64::from(settings.sample_hz.max(1));
+        let cycles = settings.clock_hz / hz;
+        // Primes, so as not to march in step with the program.
+        let each = |counter, period: u64| -> io::Result<Vec<OwnedFd>> {
+            settings
+                .cpus
+                .iter()
+                .map(|&cpu| perf::sampling(counter, period | 1, cpu))
+                .collect()
+        };
+        let (time, by_cycles) = match each(Counter::Cycles, cycles) {
+            Ok(events) => (events, true),
+            Err(_) => match each(Counter::Clock, 1_000_000_000 / hz) {
+                Ok(events) => (events, false),
+                Err(error) => return Err(system("open a sampling event")(error)),
+            },
+        };
+        // About as many at one instruction per cycle, at most four times as many.
+        let instruction_period = cycles | 1;
+        let instructions = each(Counter::UserInstructions, instruction_period).unwrap_or_default();
+        Ok(Events {
+            time,
+            instructions,
+            by_cycles,
+            instruction_period,
+            sample_ns: 1_000_000_000 / hz,
+            side_band,
+        })
+    }
+    /// Switches all of them on or off.
+    pub fn enable(&self, on: bool) -> Result<(), RecorderError> {
+        for event in self.time.iter().chain(&self.instructions) {
+            perf::enable(event, on).map_err(system("switch a perf event"))?;
+        }
+        for ring in &self.side_band {
+            ring.enable(on).map_err(system("switch the side band"))?;
+        }
+        Ok(())
+    }
+}
