@@ -1,17 +1,20 @@
 //! `amdahl compare` and `amdahl report`: results that exist already, maybe from others.
 
 use std::io::Write;
+use std::path::Path;
 
 use amdahl_report::compare::compare;
 use amdahl_report::load::load;
-use amdahl_report::schema::ScaleResult;
+use amdahl_report::samples;
+use amdahl_report::schema::{SampleRow, ScaleResult};
 use amdahl_report::{html, terminal};
 
 use crate::cli::{Compare, Report};
 use crate::failure::Failure;
+use crate::scale::SAMPLES_FILE;
 use crate::screen;
 
-fn read(path: &std::path::Path) -> Result<ScaleResult, Failure> {
+fn read(path: &Path) -> Result<ScaleResult, Failure> {
     load(path).map_err(|error| Failure::result(error.to_string()))
 }
 
@@ -34,14 +37,45 @@ pub fn report_main(args: &Report) -> Result<u8, Failure> {
     let Some(page) = &args.html else {
         return screen::print(&terminal::render(&result, screen::width(), screen::style()));
     };
-    // The samples are not read again: the page has no flame graphs then.
+    let rows = rows_beside(&args.result)?;
+    let text = html::render(&result, rows.as_deref().unwrap_or_default());
     let mut file = std::fs::File::create(page).map_err(|error| {
         Failure::result(format!(
             "cannot create {}: {error}; choose another file",
             page.display()
         ))
     })?;
-    file.write_all(html::render(&result, &[]).as_bytes())
+    file.write_all(text.as_bytes())
         .map_err(|error| Failure::result(format!("cannot write {}: {error}", page.display())))?;
+    if rows.is_none() {
+        let _ = writeln!(
+            anstream::stderr(),
+            "amdahl: there is no {SAMPLES_FILE} beside the result: the page has no flame graphs"
+        );
+    }
     Ok(0)
+}
+
+/// The samples of a result, for flame graphs; `None` where there are none: somebody may have passed
+/// `result.json` on alone.
+fn rows_beside(result: &Path) -> Result<Option<Vec<SampleRow>>, Failure> {
+    let folder = if result.is_dir() {
+        Some(result)
+    } else {
+        result.parent()
+    };
+    let file = folder.unwrap_or(Path::new("")).join(SAMPLES_FILE);
+    if !file.exists() {
+        return Ok(None);
+    }
+    // A damaged file is told once, as an error, not as a panic of the library that reads it.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let rows = samples::read(&file);
+    std::panic::set_hook(hook);
+    rows.map(Some).map_err(|error| {
+        Failure::result(format!(
+            "{error}, or remove the file for a page without flame graphs"
+        ))
+    })
 }

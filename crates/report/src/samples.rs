@@ -4,13 +4,18 @@
 //! their width, times as signed 64-bit nanoseconds (values beyond 2^63 - 1 saturate), texts as
 //! dictionary-encoded UTF-8. No column has nulls. Snappy compression.
 
+use std::fs::File;
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
-use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
+use parquet::column::reader::get_typed_column_reader;
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::reader::{ChunkReader, FileReader, RowGroupReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{Type, TypePtr};
 
@@ -31,28 +36,28 @@ pub struct SamplesError {
     pub source: ParquetError,
 }
 
-/// How a column is stored and where it comes from.
+/// How a column is stored and which field it is.
 enum Column {
-    Unsigned(&'static str, fn(&SampleRow) -> u32),
-    Wide(&'static str, fn(&SampleRow) -> u64),
-    Text(&'static str, fn(&SampleRow) -> &str),
+    Unsigned(&'static str, fn(&mut SampleRow) -> &mut u32),
+    Wide(&'static str, fn(&mut SampleRow) -> &mut u64),
+    Text(&'static str, fn(&mut SampleRow) -> &mut String),
 }
 
 const COLUMNS: [Column; 14] = [
-    Column::Unsigned("cpus", |row| row.cpus),
-    Column::Unsigned("run", |row| row.run),
-    Column::Unsigned("pid", |row| row.pid),
-    Column::Unsigned("tid", |row| row.tid),
-    Column::Text("process", |row| &row.process),
-    Column::Text("thread", |row| &row.thread),
-    Column::Text("cause", |row| &row.cause),
-    Column::Wide("charged_ns", |row| row.charged_ns),
-    Column::Wide("count", |row| row.count),
-    Column::Text("symbol", |row| &row.symbol),
-    Column::Text("file", |row| &row.file),
-    Column::Unsigned("line", |row| row.line),
-    Column::Text("stack", |row| &row.stack),
-    Column::Text("object", |row| &row.object),
+    Column::Unsigned("cpus", |row| &mut row.cpus),
+    Column::Unsigned("run", |row| &mut row.run),
+    Column::Unsigned("pid", |row| &mut row.pid),
+    Column::Unsigned("tid", |row| &mut row.tid),
+    Column::Text("process", |row| &mut row.process),
+    Column::Text("thread", |row| &mut row.thread),
+    Column::Text("cause", |row| &mut row.cause),
+    Column::Wide("charged_ns", |row| &mut row.charged_ns),
+    Column::Wide("count", |row| &mut row.count),
+    Column::Text("symbol", |row| &mut row.symbol),
+    Column::Text("file", |row| &mut row.file),
+    Column::Unsigned("line", |row| &mut row.line),
+    Column::Text("stack", |row| &mut row.stack),
+    Column::Text("object", |row| &mut row.object),
 ];
 
 impl Column {
@@ -146,7 +151,7 @@ impl<W: Write + Send> Writer<W> {
     }
 
     fn try_end_group(&mut self) -> Result<(), ParquetError> {
-        let rows = &self.pending;
+        let rows = &mut self.pending;
         let mut group = self.file.next_row_group()?;
         for column in &COLUMNS {
             let Some(mut writer) = group.next_column()? else {
@@ -155,20 +160,22 @@ impl<W: Write + Send> Writer<W> {
             match column {
                 Column::Unsigned(_, get) => {
                     // The format stores unsigned numbers in the bits of signed ones.
-                    let values: Vec<i32> = rows.iter().map(|row| get(row).cast_signed()).collect();
+                    let values: Vec<i32> =
+                        rows.iter_mut().map(|row| get(row).cast_signed()).collect();
                     writer
                         .typed::<Int32Type>()
                         .write_batch(&values, None, None)?;
                 }
                 Column::Wide(_, get) => {
-                    let saturated = |row| i64::try_from(get(row)).unwrap_or(i64::MAX);
-                    let values: Vec<i64> = rows.iter().map(saturated).collect();
+                    let saturated = |row| i64::try_from(*get(row)).unwrap_or(i64::MAX);
+                    let values: Vec<i64> = rows.iter_mut().map(saturated).collect();
                     writer
                         .typed::<Int64Type>()
                         .write_batch(&values, None, None)?;
                 }
                 Column::Text(_, get) => {
-                    let values: Vec<ByteArray> = rows.iter().map(|row| get(row).into()).collect();
+                    let text = |row| ByteArray::from(get(row).as_str());
+                    let values: Vec<ByteArray> = rows.iter_mut().map(text).collect();
                     writer
                         .typed::<ByteArrayType>()
                         .write_batch(&values, None, None)?;
@@ -195,4 +202,130 @@ pub fn write<W: Write + Send>(
         writer.write(row)?;
     }
     writer.finish()
+}
+
+/// Rows of a file at most; those that are written have thousands.
+const ROWS_MAX: usize = 4 << 20;
+/// Bytes of all texts of a file at most.
+const TEXT_BYTES_MAX: usize = 512 << 20;
+
+/// Samples could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {}: {why}; measure again", path.display())]
+#[non_exhaustive]
+pub struct UnreadableSamples {
+    /// Which file.
+    pub path: std::path::PathBuf,
+    /// Why not.
+    pub why: String,
+}
+
+/// Reads the rows of a file, which may come from anybody.
+///
+/// # Errors
+/// When it cannot be opened, is damaged, or has other columns or far more rows than are written.
+pub fn read(path: &Path) -> Result<Vec<SampleRow>, UnreadableSamples> {
+    let failed = |why: String| UnreadableSamples {
+        path: path.to_owned(),
+        why: crate::plain::elide(&crate::plain::plain(&why), 200, "..."),
+    };
+    // Asked before opening: opening a pipe would wait for a writer.
+    let is_file = std::fs::metadata(path).map(|metadata| metadata.is_file());
+    if !is_file.map_err(|error| failed(error.to_string()))? {
+        return Err(failed("it is not a regular file".to_owned()));
+    }
+    let file = File::open(path).map_err(|error| failed(error.to_string()))?;
+    read_from(file).map_err(failed)
+}
+
+/// As [`read`], from bytes or an open file.
+///
+/// # Errors
+/// As [`read`]: what is wrong.
+pub fn read_from(from: impl ChunkReader + 'static) -> Result<Vec<SampleRow>, String> {
+    // The library is not hardened against files that lie; what it asserts is an error here.
+    let rows = catch_unwind(AssertUnwindSafe(|| try_read(from)));
+    rows.unwrap_or_else(|_| Err("it is damaged".to_owned()))
+}
+
+fn try_read(from: impl ChunkReader + 'static) -> Result<Vec<SampleRow>, String> {
+    let failed = |error: ParquetError| error.to_string();
+    let file = SerializedFileReader::new(from).map_err(failed)?;
+    let metadata = file.metadata();
+    let columns = metadata.file_metadata().schema_descr().columns();
+    let expected = COLUMNS.iter().map(Column::schema);
+    let expected = expected.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    let are_ours = columns
+        .iter()
+        .zip(&expected)
+        .all(|(found, ours)| found.self_type_ptr() == *ours);
+    if columns.len() != expected.len() || !are_ours {
+        return Err("its columns are not those of samples".to_owned());
+    }
+    let (mut rows, mut text_bytes) = (Vec::new(), 0);
+    for index in 0..metadata.num_row_groups() {
+        let count = usize::try_from(metadata.row_group(index).num_rows());
+        let count = count.map_err(|_| "a number of rows is negative".to_owned())?;
+        if rows.len() + count > ROWS_MAX {
+            return Err(format!("it has more than {ROWS_MAX} rows"));
+        }
+        let group = file.get_row_group(index).map_err(failed)?;
+        let begin = rows.len();
+        rows.resize(begin + count, SampleRow::default());
+        read_group(&*group, &mut rows[begin..], &mut text_bytes)?;
+    }
+    Ok(rows)
+}
+
+fn read_group(
+    group: &dyn RowGroupReader,
+    rows: &mut [SampleRow],
+    text_bytes: &mut usize,
+) -> Result<(), String> {
+    for (index, column) in COLUMNS.iter().enumerate() {
+        match column {
+            Column::Unsigned(_, field) => {
+                let values = read_column::<Int32Type>(group, index, rows.len())?;
+                for (row, value) in rows.iter_mut().zip(values) {
+                    *field(row) = value.cast_unsigned();
+                }
+            }
+            Column::Wide(_, field) => {
+                let values = read_column::<Int64Type>(group, index, rows.len())?;
+                for (row, value) in rows.iter_mut().zip(values) {
+                    *field(row) = u64::try_from(value).map_err(|_| "a time is negative")?;
+                }
+            }
+            Column::Text(_, field) => {
+                let values = read_column::<ByteArrayType>(group, index, rows.len())?;
+                for (row, value) in rows.iter_mut().zip(values) {
+                    *text_bytes += value.len();
+                    if *text_bytes > TEXT_BYTES_MAX {
+                        return Err("its texts are larger than those of any run".to_owned());
+                    }
+                    let text = value.as_utf8().map_err(|error| error.to_string())?;
+                    text.clone_into(field(row));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read_column<T: DataType>(
+    group: &dyn RowGroupReader,
+    index: usize,
+    rows: usize,
+) -> Result<Vec<T::T>, String> {
+    let failed = |error: ParquetError| error.to_string();
+    let column = group.get_column_reader(index).map_err(failed)?;
+    let mut reader = get_typed_column_reader::<T>(column);
+    let mut values = Vec::new();
+    let (read, ..) = reader
+        .read_records(rows, None, None, &mut values)
+        .map_err(failed)?;
+    if read != rows || values.len() != rows {
+        return Err("a column is shorter than its rows".to_owned());
+    }
+    Ok(values)
 }

@@ -64,7 +64,30 @@ fn samples_are_read_back() {
     rows[0].charged_ns = i64::MAX as u64;
     rows[1].stack = String::new();
     let bytes = samples::write(rows.clone(), Vec::new()).unwrap();
+    assert_eq!(
+        samples::read_from(bytes::Bytes::from(bytes.clone())).unwrap(),
+        rows
+    );
     assert_eq!(read_back(bytes), rows);
+}
+
+#[test]
+fn damaged_samples_are_an_error() {
+    let good = samples::write(fixture::hostile_rows(), Vec::new()).unwrap();
+    let read = |bytes: Vec<u8>| samples::read_from(bytes::Bytes::from(bytes));
+    for len in 0..good.len() {
+        assert!(read(good[..len].to_vec()).is_err(), "{len} bytes");
+    }
+    // What a changed byte does cannot be told, but it ends well.
+    for at in 0..good.len() {
+        for with in [0, 0x7f, 0xff] {
+            let mut bytes = good.clone();
+            bytes[at] = with;
+            let _ = read(bytes);
+        }
+    }
+    let other = include_bytes!("tables.rs").to_vec();
+    assert!(read(other).is_err());
 }
 
 #[test]

@@ -26,6 +26,8 @@ use polled::Means;
 use progress::Progress;
 use run::{Bare, Probed, ProbedError, Workload};
 
+pub use output::SAMPLES_FILE;
+
 /// All runs of one point.
 #[derive(Default)]
 pub struct PointRuns {

@@ -12,7 +12,8 @@ use crate::cli::Scale;
 use crate::failure::Failure;
 use crate::screen;
 
-const SAMPLES_FILE: &str = "samples.parquet";
+/// The samples of a result, in its folder.
+pub const SAMPLES_FILE: &str = "samples.parquet";
 
 /// Where the results go.
 pub struct Target {

@@ -4,7 +4,10 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::process::Command;
 
-use amdahl_report::schema::{CauseReport, Notice, Point, SCHEMA, ScaleResult, Site, Spread};
+use amdahl_report::samples;
+use amdahl_report::schema::{
+    CauseReport, Notice, Point, SCHEMA, SampleRow, ScaleResult, Site, Spread,
+};
 use serde_json::{Value, json};
 
 use crate::tool::{Place, Ran, has};
@@ -128,6 +131,7 @@ fn good_results_are_shown_and_compared() {
         .ends_with(0);
     let page = place.read("page.html");
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("queue_push"));
+    assert!(!page.contains("id=\"flames\""), "there are no samples");
 
     let text = place.amdahl(["compare", "before", "after"]).ends_with(0);
     text.says("On 2 CPUs it is 2.00× as fast as before, more than noise.");
@@ -422,6 +426,33 @@ fn hostile_text_is_harmless_wherever_it_is_shown() {
         .ends_with(0);
     assert_eq!(data.json()["before"][0], HOSTILE);
     assert!(!data.out.contains('\u{1b}'));
+}
+
+#[test]
+fn a_page_made_later_has_the_flame_graphs_of_the_samples() {
+    let place = Place::new();
+    let text = serde_json::to_string(&result(1.0)).expect("plain data");
+    fs::write(place.join("result.json"), text).expect("a file");
+    let row = SampleRow {
+        cpus: 2,
+        cause: "lock-wait".to_owned(),
+        charged_ns: 1_000_000,
+        stack: "queue_push;main".to_owned(),
+        ..SampleRow::default()
+    };
+    let samples = samples::write([row], Vec::new()).expect("a file in memory");
+    fs::write(place.join("samples.parquet"), &samples).expect("a file");
+    let page = ["report", "--html", "page.html", "."];
+    let ran = place.amdahl(page).ends_with(0);
+    assert!(ran.err.is_empty(), "{}", ran.err);
+    assert!(place.read("page.html").contains("id=\"flames\""));
+    fs::write(place.join("samples.parquet"), &samples[..samples.len() / 2]).expect("a file");
+    let ran = place.amdahl(page).ends_with(1);
+    assert!(
+        ran.message().contains("samples.parquet"),
+        "{}",
+        ran.message()
+    );
 }
 
 #[test]
