@@ -3,7 +3,7 @@
 //! Times are nanoseconds of one monotonic clock, threads are kernel thread ids.
 
 use amdahl_speedup::event::{Ns, Tid};
-use amdahl_speedup::primitive::KernelPrimitive;
+use amdahl_speedup::primitive::{KernelPrimitive, UserLock};
 
 /// Names a place of waiting: equal for waits with the same code around them. 0 is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,6 +26,8 @@ pub enum Kind {
     Kernel(KernelPrimitive),
     /// A futex: the stack at its place tells which primitive it is part of.
     Futex,
+    /// A primitive in user space that the probe knows by itself.
+    User(UserLock),
 }
 
 /// Who ended a wait: who released the lock last.
@@ -62,6 +64,9 @@ pub struct Wait {
     pub expected: u32,
     /// It had not ended when the recording did.
     pub is_open: bool,
+    /// It was polled: begin and end are known to within half the time between polls, and it may
+    /// have been several.
+    pub is_polled: bool,
 }
 
 /// One time that somebody had a lock.

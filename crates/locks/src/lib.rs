@@ -13,6 +13,7 @@ mod site;
 mod table;
 mod tally;
 mod tracker;
+pub mod unprivileged;
 
 pub use amdahl_speedup::primitive::Class;
 pub use event::{Event, Hold, Kind, LockId, Place, Wait, Waker};

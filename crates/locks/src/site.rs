@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use amdahl_speedup::cause::Cause;
 use amdahl_speedup::event::{CallStack, Frame};
-use amdahl_speedup::primitive::{Class, KernelPrimitive, Primitive, kernel_frame, own_frame};
+use amdahl_speedup::primitive::{
+    Class, KernelPrimitive, Primitive, UserLock, kernel_frame, own_frame,
+};
 
 use crate::event::{Kind, LockId, Place};
 use crate::tally::Tally;
@@ -65,7 +67,7 @@ impl Names<'_> {
         };
         let frame = match kind {
             Kind::Kernel(_) => kernel_frame(&known.stack).or_else(|| own_frame(&known.stack)),
-            Kind::Futex => own_frame(&known.stack),
+            Kind::Futex | Kind::User(_) => own_frame(&known.stack),
         };
         frame.map(Site::of).unwrap_or_default()
     }
@@ -80,12 +82,9 @@ impl Names<'_> {
     pub fn what(&self, kind: Kind, place: Place, lock: LockId) -> What {
         match kind {
             Kind::Kernel(primitive) => kernel(primitive),
+            Kind::User(lock) => user(lock),
             Kind::Futex => match self.tracker.known(place) {
-                Some(known) if known.lock.primitive != Primitive::Futex => What {
-                    name: known.lock.to_string(),
-                    class: known.lock.primitive.class(),
-                    is_kernel: false,
-                },
+                Some(known) if known.lock.primitive != Primitive::Futex => user(known.lock),
                 known => self.by_use(known.map(|known| known.lock.to_string()), lock),
             },
         }
@@ -110,6 +109,14 @@ impl Names<'_> {
             class,
             is_kernel: false,
         }
+    }
+}
+
+fn user(lock: UserLock) -> What {
+    What {
+        name: lock.to_string(),
+        class: lock.primitive.class(),
+        is_kernel: false,
     }
 }
 

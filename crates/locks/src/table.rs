@@ -90,6 +90,8 @@ pub struct Row {
     pub sleeps: u64,
     /// Waits that had not ended.
     pub open: u64,
+    /// Waits that were only polled: `times` is a lower bound.
+    pub polled: u64,
     /// Waiting time of all together.
     pub total_ns: Ns,
     /// The longest wait.
@@ -318,6 +320,7 @@ fn row(key: RowKey, sum: Sum, naming: Names<'_>, names: &dyn Fn(Tid) -> ThreadNa
         times: sum.cell.times,
         sleeps: sum.cell.sleeps,
         open: sum.cell.open,
+        polled: sum.cell.polled,
         total_ns: sum.cell.total_ns,
         max_ns: sum.cell.max_ns,
         p99_ns: sum

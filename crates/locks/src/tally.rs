@@ -152,6 +152,8 @@ pub struct Cell {
     pub sleeps: u64,
     /// Of `times`, those that had not ended.
     pub open: u64,
+    /// Of `times`, those that were only polled: there may have been more, and shorter ones.
+    pub polled: u64,
     /// Their length together.
     pub total_ns: Ns,
     /// The longest.
@@ -171,6 +173,7 @@ impl Cell {
         self.times += 1;
         self.sleeps += 1;
         self.open += u64::from(wait.is_open);
+        self.polled += u64::from(wait.is_polled);
         self.total_ns = self.total_ns.saturating_add(ns);
         self.max_ns = self.max_ns.max(ns);
         self.lengths.add(ns);
@@ -202,6 +205,7 @@ impl Cell {
         self.times = self.times.saturating_add(other.times);
         self.sleeps = self.sleeps.saturating_add(other.sleeps);
         self.open = self.open.saturating_add(other.open);
+        self.polled = self.polled.saturating_add(other.polled);
         self.total_ns = self.total_ns.saturating_add(other.total_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
         self.lengths.merge(&other.lengths);
@@ -308,9 +312,10 @@ impl Tally {
         self.fold(limits);
     }
 
-    /// Adds waits of which only sums are known.
-    pub fn add_sum(&mut self, key: CellKey, share: Share, max_ns: Ns) {
+    /// Adds waits of which only sums are known, and of some of them the lengths.
+    pub fn add_sum(&mut self, key: CellKey, share: Share, max_ns: Ns, lengths: &Histogram) {
         let cell = self.cells.entry(key).or_default();
+        cell.lengths.merge(lengths);
         cell.times = cell.times.saturating_add(share.count);
         cell.sleeps = cell.sleeps.saturating_add(share.count);
         cell.total_ns = cell.total_ns.saturating_add(share.ns);

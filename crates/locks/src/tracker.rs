@@ -130,6 +130,11 @@ impl Tracker {
         std::mem::take(&mut self.tally)
     }
 
+    /// Adds what somebody else has added up.
+    pub fn add(&mut self, tally: Tally) {
+        self.tally.merge(tally, self.limits);
+    }
+
     /// The next event.
     ///
     /// A lock that wakes a sleeper without handing itself over (most do) may be taken by another

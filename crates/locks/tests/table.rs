@@ -44,6 +44,7 @@ fn wait(tid: Tid, address: u64, place: u64, begin: Ns, end: Ns) -> Wait {
         waker: None,
         expected: 2,
         is_open: false,
+        is_polled: false,
     }
 }
 

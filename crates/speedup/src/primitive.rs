@@ -5,6 +5,7 @@
 
 use crate::cause::Cause;
 use crate::event::{Blocked, CallStack, Frame};
+use crate::snapshot::WaitKind;
 use crate::wait::{INTERPRETER, Wait, classify, is_libc, is_runtime};
 
 /// What kind of thing is waited for.
@@ -23,6 +24,8 @@ pub enum Primitive {
     Monitor,
     /// Initialisation that happens once.
     Once,
+    /// A lock whose waiters burn CPU time.
+    Spin,
     /// Barrier, latch.
     Barrier,
     /// Condition variable.
@@ -62,6 +65,7 @@ impl Primitive {
             | P::Semaphore
             | P::Monitor
             | P::Once
+            | P::Spin
             | P::Futex => Class::Lock,
             P::Barrier => Class::Barrier,
             P::Condvar | P::Message | P::Join | P::Worker | P::Service => Class::Partner,
@@ -86,6 +90,7 @@ impl Primitive {
             P::Semaphore => "semaphore",
             P::Monitor => "monitor",
             P::Once => "once",
+            P::Spin => "spinlock",
             P::Barrier => "barrier",
             P::Condvar => "condvar",
             P::Message => "message",
@@ -147,6 +152,25 @@ pub struct UserLock {
     pub primitive: Primitive,
     /// Whose it is.
     pub library: Library,
+}
+
+impl From<WaitKind> for UserLock {
+    /// What the preload library calls the primitives of libc.
+    fn from(kind: WaitKind) -> UserLock {
+        UserLock {
+            primitive: match kind {
+                WaitKind::Mutex => Primitive::Mutex,
+                WaitKind::RwlockRead => Primitive::RwLockRead,
+                WaitKind::RwlockWrite => Primitive::RwLockWrite,
+                WaitKind::Condition => Primitive::Condvar,
+                WaitKind::Semaphore => Primitive::Semaphore,
+                WaitKind::Barrier => Primitive::Barrier,
+                WaitKind::Join => Primitive::Join,
+                WaitKind::Spin => Primitive::Spin,
+            },
+            library: Library::Pthread,
+        }
+    }
 }
 
 impl std::fmt::Display for UserLock {
@@ -415,6 +439,40 @@ pub enum KernelPrimitive {
 }
 
 impl KernelPrimitive {
+    /// From the kernel function that a thread sleeps in (`/proc/PID/wchan`), if that is one that
+    /// waits for a lock.
+    pub fn from_wchan(wchan: &str) -> Option<KernelPrimitive> {
+        use KernelPrimitive as K;
+        const NAMES: &[(&str, KernelPrimitive)] = &[
+            ("rwsem_down_read", K::RwsemRead),
+            ("rwsem_down_write", K::RwsemWrite),
+            ("down_read", K::RwsemRead),
+            ("down_write", K::RwsemWrite),
+            ("mmap_read_lock", K::MmapRead),
+            ("mmap_write_lock", K::MmapWrite),
+            ("lock_mm_and_find_vma", K::MmapRead),
+            ("vm_mmap_pgoff", K::MmapWrite),
+            ("__vm_munmap", K::MmapWrite),
+            ("mutex_lock", K::Mutex),
+            ("__mutex_lock", K::Mutex),
+            ("rt_mutex_", K::Rtmutex),
+            ("__rt_mutex_", K::Rtmutex),
+            ("percpu_rwsem_wait", K::PercpuRwsemRead),
+            ("__percpu_down_read", K::PercpuRwsemRead),
+            ("percpu_down_write", K::PercpuRwsemWrite),
+            ("synchronize_rcu", K::Rcu),
+            ("synchronize_srcu", K::Rcu),
+            ("__synchronize_srcu", K::Rcu),
+            ("synchronize_rcu_expedited", K::Rcu),
+            ("__wait_rcu_gp", K::Rcu),
+            ("wait_rcu_", K::Rcu),
+            ("rcu_barrier", K::Rcu),
+            ("__down", K::Other),
+        ];
+        let of = |(name, _): &&(&str, _)| wchan.starts_with(name);
+        NAMES.iter().find(of).map(|&(_, primitive)| primitive)
+    }
+
     /// From `LCB_F_*` of the kernel's `include/trace/events/lock.h` (5.19 and later).
     pub fn from_flags(flags: u32, is_mmap_lock: bool) -> KernelPrimitive {
         use KernelPrimitive as K;
