@@ -3,9 +3,9 @@
 use std::io::Write;
 
 use amdahl_report::compare::compare;
-use amdahl_report::load::load;
+use amdahl_report::load::{self, LoadError, load};
 use amdahl_report::schema::ScaleResult;
-use amdahl_report::{html, terminal};
+use amdahl_report::{html, locks, terminal};
 
 use crate::cli::{Compare, Report};
 use crate::failure::Failure;
@@ -30,9 +30,50 @@ pub fn compare_main(args: &Compare) -> Result<u8, Failure> {
 
 /// Shows a result again.
 pub fn report_main(args: &Report) -> Result<u8, Failure> {
-    let result = read(&args.result)?;
+    let failed = |error: LoadError| Failure::result(error.to_string());
+    let (bytes, path) = load::read(&args.result).map_err(failed)?;
+    let (width, style) = (screen::width(), screen::style());
+    match schema(&bytes).as_str() {
+        locks::schema::SCHEMA => {
+            let result = locks::parse(&bytes, path).map_err(failed)?;
+            let shown = locks::Shown {
+                owners: true,
+                ..locks::Shown::default()
+            };
+            show(
+                args,
+                || locks::render(&result, width, style, shown),
+                || locks::render_html(&result, &[]),
+            )
+        }
+        _ => {
+            let result = load::parse(&bytes, path).map_err(failed)?;
+            show(
+                args,
+                || terminal::render(&result, width, style),
+                || html::render(&result, &[]),
+            )
+        }
+    }
+}
+
+/// What a result says it is; empty if it does not.
+fn schema(bytes: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        schema: String,
+    }
+    serde_json::from_slice(bytes).map_or(String::new(), |named: Named| named.schema)
+}
+
+/// As text, or as a page into a file.
+fn show(
+    args: &Report,
+    text: impl FnOnce() -> String,
+    html: impl FnOnce() -> String,
+) -> Result<u8, Failure> {
     let Some(page) = &args.html else {
-        return screen::print(&terminal::render(&result, screen::width(), screen::style()));
+        return screen::print(&text());
     };
     // The samples are not read again: the page has no flame graphs then.
     let mut file = std::fs::File::create(page).map_err(|error| {
@@ -41,7 +82,7 @@ pub fn report_main(args: &Report) -> Result<u8, Failure> {
             page.display()
         ))
     })?;
-    file.write_all(html::render(&result, &[]).as_bytes())
+    file.write_all(html().as_bytes())
         .map_err(|error| Failure::result(format!("cannot write {}: {error}", page.display())))?;
     Ok(0)
 }

@@ -18,6 +18,7 @@ pub const RETRY_NS: Ns = 20_000;
 
 /// A known place.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Known {
     /// Its deepest stack so far.
     pub stack: Arc<CallStack>,

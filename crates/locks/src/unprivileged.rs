@@ -1,8 +1,8 @@
 //! The same table without privileges: from the preload library's records of pthread waits, and
 //! from polls of `/proc`.
 
-use amdahl_speedup::event::{Ns, Tid};
-use amdahl_speedup::primitive::{KernelPrimitive, UserLock};
+use amdahl_speedup::event::{Ns, StackId, Tid};
+use amdahl_speedup::primitive::{KernelPrimitive, Library, UserLock};
 use amdahl_speedup::snapshot::{ProcessWaits, Snapshot, State, UserWait, WaitKind, Waiting};
 use rustc_hash::FxHashMap;
 
@@ -15,6 +15,11 @@ use crate::tracker::Tracker;
 pub fn place_of_call(pid: Tid, caller: u64) -> Place {
     let mixed = (caller ^ u64::from(pid) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Place(mixed | 1)
+}
+
+/// The place of a stack that a poller copied.
+pub fn place_of_copy(stack: StackId) -> Place {
+    Place(u64::from(stack.0) << 1 | 1 << 40)
 }
 
 impl Tracker {
@@ -122,8 +127,9 @@ struct Seen {
 }
 
 impl Polls {
-    /// The next poll; waits that have ended by it go to `tracker`.
-    pub fn take(&mut self, snapshot: &Snapshot, tracker: &mut Tracker) {
+    /// The next poll; waits that have ended by it go to `tracker`. With `pthread_is_recorded` those
+    /// are left out that the preload library times itself: they would count twice.
+    pub fn take(&mut self, snapshot: &Snapshot, pthread_is_recorded: bool, tracker: &mut Tracker) {
         let now = snapshot.ts;
         let interval = now.saturating_sub(self.last.unwrap_or(now));
         let mut still: FxHashMap<Tid, Seen> = FxHashMap::default();
@@ -139,7 +145,17 @@ impl Polls {
                 _ => thread.pid,
             };
             let lock = LockId { pid, address };
-            let place = Place(waiting.blocked.place);
+            let is_pthread = |place| {
+                let known = tracker.known(place);
+                known.is_some_and(|known| known.lock.library == Library::Pthread)
+            };
+            let place = match waiting.blocked.stack {
+                Some(stack) => place_of_copy(stack),
+                None => Place(waiting.blocked.place),
+            };
+            if pthread_is_recorded && kind == Kind::Futex && is_pthread(place) {
+                continue;
+            }
             let goes_on = |seen: &Seen| {
                 seen.turns == thread.turns && seen.wait.lock == lock && seen.wait.kind == kind
             };
@@ -317,7 +333,7 @@ mod tests {
             poll(400, &[]),
             poll(500, &[(3, 0xb0, 1)]),
         ] {
-            polls.take(&snapshot, &mut tracker);
+            polls.take(&snapshot, false, &mut tracker);
         }
         polls.finish(&mut tracker);
         let rows = table(&tracker).rows;
