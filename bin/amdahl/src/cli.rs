@@ -39,6 +39,9 @@ pub enum Command {
         after_help = "Examples:\n  amdahl report amdahl-sort/\n  amdahl report --html page.html amdahl-sort/"
     )]
     Report(Report),
+    /// Which locks threads wait for, where, how long and because of whom: kernel and user space.
+    #[command(after_help = LOCKS_EXAMPLES)]
+    Locks(Box<Locks>),
     /// What this machine lets us measure, what not, and how to allow it.
     #[command(after_help = "Examples:\n  amdahl doctor\n  amdahl doctor --json")]
     Doctor(Doctor),
@@ -56,6 +59,52 @@ Examples:
 In the command, {cpus} is replaced by the number of CPUs. Programs that take their
 number of threads from the environment (OpenMP, Rayon, Go, Java, ...) are told by
 the usual variables unless --keep-env is given.";
+
+const LOCKS_EXAMPLES: &str = "\
+Examples:
+  amdahl locks --system --for 10s
+  amdahl locks --owner -- make -j8
+  amdahl locks --pid 4711 --by thread
+  amdahl locks --system --live
+  amdahl locks --output locks/ -- ./server-bench; xdg-open locks/report.html";
+
+/// `amdahl locks`.
+#[derive(Debug, Args)]
+pub struct Locks {
+    /// Whom, and for how long.
+    #[command(flatten)]
+    pub selection: Selection,
+    /// Where to.
+    #[command(flatten)]
+    pub output: Output,
+    /// What makes a row
+    #[arg(long, value_name = "WHAT", default_value = "site")]
+    pub by: LocksBy,
+    /// Also who released the locks, what holders waited for, and how long mmap_lock is held
+    #[arg(long)]
+    pub owner: bool,
+    /// Rows that are shown; a folder, JSON and CSV have all
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub rows: usize,
+    /// Show the table anew every second, until --for is over or Ctrl-C
+    #[arg(long, conflicts_with_all = ["json", "csv"])]
+    pub live: bool,
+}
+
+/// What makes a row of `amdahl locks`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LocksBy {
+    /// The line of code that waits.
+    Site,
+    /// The waiting thread.
+    Thread,
+    /// The waiting process.
+    Process,
+    /// The lock, by its address.
+    Lock,
+    /// The whole call stack.
+    Stack,
+}
 
 /// `amdahl scale`.
 #[derive(Debug, Args)]

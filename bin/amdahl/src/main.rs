@@ -5,10 +5,10 @@ mod cli;
 mod doctor;
 mod failure;
 mod interrupt;
+mod locks;
 mod results;
 mod scale;
 mod screen;
-#[allow(dead_code)] // the deep views use it
 mod watch;
 
 use std::io::Write;
@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         cli::Command::Scale(scale) => scale::main(&scale),
         cli::Command::Compare(args) => results::compare_main(&args),
         cli::Command::Report(args) => results::report_main(&args),
+        cli::Command::Locks(args) => locks::main(&args),
         cli::Command::Doctor(args) => doctor::main(&args),
     };
     match done {

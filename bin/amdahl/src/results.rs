@@ -4,10 +4,9 @@ use std::io::Write;
 use std::path::Path;
 
 use amdahl_report::compare::compare;
-use amdahl_report::load::load;
-use amdahl_report::samples;
+use amdahl_report::load::{self, LoadError, load};
 use amdahl_report::schema::{SampleRow, ScaleResult};
-use amdahl_report::{html, terminal};
+use amdahl_report::{html, locks, samples, terminal};
 
 use crate::cli::{Compare, Report};
 use crate::failure::Failure;
@@ -31,14 +30,55 @@ pub fn compare_main(args: &Compare) -> Result<u8, Failure> {
     screen::print(&text)
 }
 
-/// Shows a result again.
+/// Shows a result again, of whatever view.
 pub fn report_main(args: &Report) -> Result<u8, Failure> {
-    let result = read(&args.result)?;
+    let failed = |error: LoadError| Failure::result(error.to_string());
+    let (bytes, path) = load::read(&args.result).map_err(failed)?;
+    let (width, style) = (screen::width(), screen::style());
+    match schema(&bytes).as_str() {
+        locks::schema::SCHEMA => {
+            let result = locks::parse(&bytes, path).map_err(failed)?;
+            let shown = locks::Shown {
+                owners: true,
+                ..locks::Shown::default()
+            };
+            show(
+                args,
+                || locks::render(&result, width, style, shown),
+                |rows| locks::render_html(&result, rows),
+            )
+        }
+        _ => {
+            let result = load::parse(&bytes, path).map_err(failed)?;
+            show(
+                args,
+                || terminal::render(&result, width, style),
+                |rows| html::render(&result, rows),
+            )
+        }
+    }
+}
+
+/// What a result says it is; empty if it does not.
+fn schema(bytes: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        schema: String,
+    }
+    serde_json::from_slice(bytes).map_or(String::new(), |named: Named| named.schema)
+}
+
+/// As text, or as a page into a file.
+fn show(
+    args: &Report,
+    text: impl FnOnce() -> String,
+    html: impl FnOnce(&[SampleRow]) -> String,
+) -> Result<u8, Failure> {
     let Some(page) = &args.html else {
-        return screen::print(&terminal::render(&result, screen::width(), screen::style()));
+        return screen::print(&text());
     };
     let rows = rows_beside(&args.result)?;
-    let text = html::render(&result, rows.as_deref().unwrap_or_default());
+    let text = html(rows.as_deref().unwrap_or_default());
     let mut file = std::fs::File::create(page).map_err(|error| {
         Failure::result(format!(
             "cannot create {}: {error}; choose another file",

@@ -6,6 +6,7 @@ pub mod compare;
 pub mod headline;
 pub mod html;
 pub mod load;
+pub mod locks;
 mod number;
 mod palette;
 mod plain;

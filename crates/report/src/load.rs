@@ -4,7 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::check::check;
+use serde::de::DeserializeOwned;
+
+use crate::check::{Checked, check};
 use crate::plain::{elide, plain, quote};
 use crate::schema::{SCHEMA, ScaleResult};
 
@@ -49,10 +51,12 @@ pub enum LoadError {
         detail: String,
     },
     /// Another format or version.
-    #[error("{} has the schema {found}, this version reads `{SCHEMA}`; use the amdahl version that wrote it, or measure again", path.display())]
+    #[error("{} has the schema {found}, here is read `{expected}`; use the command or the amdahl version that wrote it, or measure again", path.display())]
     Schema {
         /// Which path.
         path: PathBuf,
+        /// What is read here.
+        expected: &'static str,
         /// What it claims to be, quoted.
         found: String,
     },
@@ -73,6 +77,16 @@ pub enum LoadError {
 /// # Errors
 /// Every way in which the file can be unreadable or untrue, see [`LoadError`].
 pub fn load(path: &Path) -> Result<ScaleResult, LoadError> {
+    let (bytes, path) = read(path)?;
+    parse(&bytes, path)
+}
+
+/// Reads the bytes of a result from its file or from the folder that holds it, and says which
+/// file that is.
+///
+/// # Errors
+/// Those of the file system, and [`LoadError::TooLarge`].
+pub fn read(path: &Path) -> Result<(Vec<u8>, PathBuf), LoadError> {
     let failed = |operation, path: &Path| {
         let path = path.to_owned();
         move |source| LoadError::Io {
@@ -99,7 +113,7 @@ pub fn load(path: &Path) -> Result<ScaleResult, LoadError> {
     if bytes.len() as u64 > RESULT_BYTES_MAX {
         return Err(LoadError::TooLarge { path });
     }
-    parse(&bytes, path)
+    Ok((bytes, path))
 }
 
 /// Parses and checks a result; `path` is for messages alone.
@@ -107,7 +121,18 @@ pub fn load(path: &Path) -> Result<ScaleResult, LoadError> {
 /// # Errors
 /// As [`load`], without the errors of the file system.
 pub fn parse(bytes: &[u8], path: PathBuf) -> Result<ScaleResult, LoadError> {
-    let result: ScaleResult = match serde_json::from_slice(bytes) {
+    parse_as(bytes, path, SCHEMA, |result| &result.schema, check)
+}
+
+/// Parses and checks a result of any schema.
+pub(crate) fn parse_as<T: DeserializeOwned>(
+    bytes: &[u8],
+    path: PathBuf,
+    expected: &'static str,
+    schema_of: impl Fn(&T) -> &str,
+    check: impl Fn(&T) -> Checked,
+) -> Result<T, LoadError> {
+    let result: T = match serde_json::from_slice(bytes) {
         Ok(result) => result,
         // serde's message may quote the file at length.
         Err(e) => {
@@ -117,13 +142,18 @@ pub fn parse(bytes: &[u8], path: PathBuf) -> Result<ScaleResult, LoadError> {
             });
         }
     };
-    if result.schema != SCHEMA {
-        let found = if result.schema.is_empty() {
+    let schema = schema_of(&result);
+    if schema != expected {
+        let found = if schema.is_empty() {
             "none".to_owned()
         } else {
-            quote(&result.schema)
+            quote(schema)
         };
-        return Err(LoadError::Schema { path, found });
+        return Err(LoadError::Schema {
+            path,
+            expected,
+            found,
+        });
     }
     match check(&result) {
         Ok(()) => Ok(result),

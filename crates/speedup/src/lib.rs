@@ -3,6 +3,7 @@
 //! * [`event`]: what a probe tells (the input vocabulary).
 //! * [`cause`]: the stable names of where CPU time goes.
 //! * [`wait`]: what a blocked thread waits for.
+//! * [`primitive`]: which lock, barrier or condition it waits on.
 //! * [`spin`]: whether a piece of machine code is a spin loop.
 //! * [`partition`]: the exclusive partition of the capacity of one run.
 //! * [`snapshot`]: polled thread states instead of events, for users without privileges.
@@ -16,6 +17,7 @@ pub mod cause;
 pub mod event;
 pub mod model;
 pub mod partition;
+pub mod primitive;
 pub mod progress;
 pub mod snapshot;
 pub mod spin;

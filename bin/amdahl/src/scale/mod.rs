@@ -23,6 +23,7 @@ use crate::failure::Failure;
 use crate::interrupt::{self, Interrupt};
 use plan::{Plan, knobs};
 use polled::Means;
+pub(crate) use polled::preload_env;
 use progress::Progress;
 use run::{Bare, Probed, ProbedError, Workload};
 

@@ -35,7 +35,7 @@ pub struct Means {
 }
 
 /// The variables that load the preload library into `program`; none if it does not take one.
-fn preload_env(program: &str, records: &std::path::Path) -> Vec<(String, String)> {
+pub fn preload_env(program: &str, records: &std::path::Path) -> Vec<(String, String)> {
     let path = if program.contains('/') {
         Some(std::path::PathBuf::from(program))
     } else {

@@ -102,44 +102,7 @@ impl Decoder {
         let joins = joins(&part.slots);
         let mut by_wake: FxHashMap<(Ns, Tid), StackId> = FxHashMap::default();
         for raw in &part.stacks {
-            let unwound = self.symbols.unwind(&RawStack {
-                pid: raw.pid,
-                ts: raw.ts,
-                ip: raw.ip,
-                sp: raw.sp,
-                bp: raw.bp,
-                lr: raw.lr,
-                user_stack: &raw.bytes,
-                kernel_ips: &raw.kernel,
-                user_mode: raw.user_mode,
-            });
-            let lost = unwound.end == StackEnd::Lost;
-            let mut points: Box<[CodePoint]> = match led_on(&unwound.addresses, &raw.user, lost) {
-                Some(addresses) => self.symbols.locate(raw.pid, raw.ts, &addresses).into(),
-                None => unwound.points.into(),
-            };
-            let mut kernel = raw.kernel.clone();
-            let keep = match decoded.stacks.len() {
-                0..STACKS_MAX => usize::MAX,
-                STACKS_MAX..ALL_STACKS_MAX => FRAMES_KEPT,
-                _ => 0,
-            };
-            if points.len().max(kernel.len()) > keep {
-                points = points.iter().copied().take(keep).collect();
-                kernel = kernel.iter().copied().take(keep).collect();
-            }
-            let next = StackId(decoded.stacks.len() as u32);
-            let key = (points, kernel);
-            let id = match decoded.known.get(&key) {
-                Some(&id) => id,
-                None => {
-                    let stack = self.resolve(&key.0, &key.1, raw);
-                    decoded.stacks.push(Arc::new(stack));
-                    decoded.points.push(key.0.clone());
-                    decoded.known.insert(key, next);
-                    next
-                }
-            };
+            let id = self.identify(raw, decoded);
             ids.push(id);
             match raw.kind {
                 stack_kind::WAIT => {
@@ -179,6 +142,60 @@ impl Decoder {
         }
     }
 
+    /// Number of a stack in `decoded`, named there if it is new.
+    fn identify(&mut self, raw: &Stack, decoded: &mut Decoded) -> StackId {
+        let unwound = self.symbols.unwind(&RawStack {
+            pid: raw.pid,
+            ts: raw.ts,
+            ip: raw.ip,
+            sp: raw.sp,
+            bp: raw.bp,
+            lr: raw.lr,
+            user_stack: &raw.bytes,
+            kernel_ips: &raw.kernel,
+            user_mode: raw.user_mode,
+        });
+        let lost = unwound.end == StackEnd::Lost;
+        let mut points: Box<[CodePoint]> = match led_on(&unwound.addresses, &raw.user, lost) {
+            Some(addresses) => self.symbols.locate(raw.pid, raw.ts, &addresses).into(),
+            None => unwound.points.into(),
+        };
+        let mut kernel = raw.kernel.clone();
+        let keep = match decoded.stacks.len() {
+            0..STACKS_MAX => usize::MAX,
+            STACKS_MAX..ALL_STACKS_MAX => FRAMES_KEPT,
+            _ => 0,
+        };
+        if points.len().max(kernel.len()) > keep {
+            points = points.iter().copied().take(keep).collect();
+            kernel = kernel.iter().copied().take(keep).collect();
+        }
+        let next = StackId(decoded.stacks.len() as u32);
+        let key = (points, kernel);
+        match decoded.known.get(&key) {
+            Some(&id) => id,
+            None => {
+                let stack = self.resolve(&key.0, &key.1, raw);
+                decoded.stacks.push(Arc::new(stack));
+                decoded.points.push(key.0.clone());
+                decoded.known.insert(key, next);
+                next
+            }
+        }
+    }
+
+    /// Names the stacks of a part in which there are no events of [`Decoder::decode`]: brings them
+    /// in the order of time and gives the number of each.
+    pub(super) fn name_stacks(&mut self, part: &mut Part, decoded: &mut Decoded) -> Vec<StackId> {
+        self.learn_maps(&mut part.side_band);
+        part.stacks.sort_by_key(|stack| stack.ts);
+        for slot in part.slots.iter().flatten() {
+            decoded.learn_names(slot);
+        }
+        let stacks = part.stacks.iter();
+        stacks.map(|raw| self.identify(raw, decoded)).collect()
+    }
+
     /// Names a stack with inlined functions, files and lines.
     pub fn full(&mut self, decoded: &Decoded, id: StackId) -> CallStack {
         let at = id.0 as usize;
@@ -193,7 +210,8 @@ impl Decoder {
     }
 
     fn resolve(&mut self, points: &[CodePoint], kernel: &[u64], raw: &Stack) -> CallStack {
-        let on_cpu = !matches!(raw.kind, stack_kind::WAIT | stack_kind::WAKE);
+        let waits = [stack_kind::WAIT, stack_kind::WAKE, stack_kind::LOCK];
+        let on_cpu = !waits.contains(&raw.kind);
         let mut stack = if on_cpu {
             self.symbols.names(points, kernel)
         } else {

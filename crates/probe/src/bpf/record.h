@@ -18,6 +18,10 @@ enum amdahl_kind {
 	AMDAHL_FORK = 4,
 	AMDAHL_COMM = 5,
 	AMDAHL_SPIN = 6,
+	/* of locks.bpf.c, see struct amdahl_wait */
+	AMDAHL_FUTEX_WAIT = 16,
+	AMDAHL_KERNEL_WAIT = 17,
+	AMDAHL_HOLD = 18,
 };
 
 /* flags of AMDAHL_SWITCH */
@@ -73,6 +77,7 @@ enum amdahl_stack_kind {
 	AMDAHL_STACK_INSTRUCTIONS = 2, /* on-CPU, every n user instructions */
 	AMDAHL_STACK_WAIT = 3,         /* going to sleep */
 	AMDAHL_STACK_WAKE = 4,         /* waking a thread that sleeps in a futex */
+	AMDAHL_STACK_LOCK = 6,         /* having got a lock of the kernel; with kernel frames */
 };
 
 #define AMDAHL_KERNEL_FRAMES 32
@@ -93,7 +98,7 @@ struct amdahl_stack {
 	amdahl_u32 kernel_frames;
 	amdahl_u32 user_bytes; /* of bytes[] */
 	amdahl_u32 user_frames;
-	amdahl_u32 unused2;
+	amdahl_u32 place;       /* of locks.bpf.c: where it was taken */
 	amdahl_u64 kernel[AMDAHL_KERNEL_FRAMES];
 	amdahl_u64 user[AMDAHL_USER_FRAMES]; /* by frame pointers, across switches of stack */
 	amdahl_u8 bytes[AMDAHL_STACK_BYTES];
@@ -125,3 +130,28 @@ struct amdahl_task {
 	amdahl_u32 unused;
 };
 _Static_assert(sizeof(struct amdahl_task) == 32, "two to a line");
+
+/*
+ * A wait for a lock. The slot of one that is over: ts its end, tid and syscall the thread and its
+ * process, other the waker or 0, flags AMDAHL_WAKER_*, lock_kind and unused as below, place where
+ * it waited; arg: the lock, nanoseconds waited, and the waker's place above the nanoseconds since it
+ * woke (at most 2^32 - 1). The slot of a hold is the same without a waker.
+ */
+struct amdahl_wait {
+	amdahl_u32 tid;        /* 0: the entry is free */
+	amdahl_u32 tgid;
+	amdahl_u64 lock;       /* address in the kernel, or of the futex */
+	amdahl_u64 begin;
+	amdahl_u64 woken_at;
+	amdahl_u32 waker;
+	amdahl_u32 waker_place;
+	amdahl_u32 place;
+	amdahl_u8 kind;        /* AMDAHL_FUTEX_WAIT, AMDAHL_KERNEL_WAIT; 0: not waiting */
+	amdahl_u8 lock_flags;  /* LCB_F_* of the kernel and AMDAHL_LOCK_IS_MMAP; the futex operation */
+	amdahl_u8 expected;    /* low bits of the value that the futex was expected to have */
+	amdahl_u8 waker_flags;
+	amdahl_u32 crowded;    /* threads that share this entry and are in the hash instead */
+	amdahl_u32 unused;
+	amdahl_u64 unused2;
+};
+_Static_assert(sizeof(struct amdahl_wait) == 64, "one line");

@@ -18,6 +18,7 @@ use super::events::Events;
 use super::programs::{self, Links, Programs, Tracepoint, attach, detach, refusal};
 use super::tasks::{self, Task, Tasks};
 use super::wire::{Lost, Ring, Rings, Slot, Totals};
+use crate::mapping::Mapping;
 use crate::perf;
 
 /// How to record.
@@ -212,6 +213,11 @@ impl Recorder {
     pub fn missing(&self) -> impl Iterator<Item = &'static str> {
         let all = self.programs.tracepoints.iter().map(|wanted| wanted.hook);
         all.filter(|hook| !self.loaded.iter().any(|loaded| loaded.hook == *hook))
+    }
+
+    /// A table of the programs, `bytes` long, as it is now: they may write while it is read.
+    pub(super) fn table(&self, name: &'static str, bytes: usize) -> Result<Mapping, RecorderError> {
+        map(&self.bpf, name, bytes)
     }
 
     /// Starts recording on `cpus`. Threads are added with [`Recorder::add`]. What happens comes

@@ -137,7 +137,7 @@ static __always_inline void walk_frame_pointers(void *ctx, struct amdahl_stack *
 
 	s->user_frames = bytes > 0 ? (amdahl_u64)bytes >> 3 : 0;
 #endif
-	s->unused2 = 0;
+	s->place = 0;
 }
 
 #if defined(__TARGET_ARCH_x86)

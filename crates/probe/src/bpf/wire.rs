@@ -11,6 +11,9 @@ pub mod kind {
     pub const FORK: u8 = 4;
     pub const COMM: u8 = 5;
     pub const SPIN: u8 = 6;
+    pub const FUTEX_WAIT: u8 = 16;
+    pub const KERNEL_WAIT: u8 = 17;
+    pub const HOLD: u8 = 18;
 }
 
 /// Flags of a `SWITCH` and of a `WAKE`.
@@ -41,6 +44,8 @@ pub mod stack_kind {
     pub const WAKE: u8 = 4;
     /// A page fault; not taken by BPF.
     pub const FAULT: u8 = 5;
+    /// A lock of the kernel was waited for.
+    pub const LOCK: u8 = 6;
 }
 
 /// `struct amdahl_slot`.
@@ -57,7 +62,7 @@ pub struct Slot {
     pub flags: u8,
     /// `LCB_F_*` and [`flag::LOCK_IS_MMAP`].
     pub lock_kind: u8,
-    /// Padding.
+    /// Low bits of the value that a futex was expected to have.
     pub unused: u8,
     /// Where it happened, or goes.
     pub cpu: u32,
@@ -83,6 +88,32 @@ impl Slot {
             .collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
+}
+
+/// `struct amdahl_wait`: a wait for a lock that has not ended.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenWait {
+    /// Thread; 0 if the entry is free.
+    pub tid: u32,
+    /// Process.
+    pub pid: u32,
+    /// Address of the lock.
+    pub lock: u64,
+    /// Monotonic nanoseconds.
+    pub begin: u64,
+    woken: [u32; 4],
+    /// Hash of the place.
+    pub place: u32,
+    /// [`kind::FUTEX_WAIT`], [`kind::KERNEL_WAIT`], 0 if none.
+    pub kind: u8,
+    /// As [`Slot::lock_kind`].
+    pub lock_kind: u8,
+    /// As [`Slot::unused`].
+    pub expected: u8,
+    waker_flags: u8,
+    pub(super) crowded: u32,
+    unused: [u32; 3],
 }
 
 /// `struct amdahl_ring`.
@@ -165,7 +196,7 @@ pub struct StackRecord {
     kernel_frames: u32,
     user_bytes: u32,
     user_frames: u32,
-    unused2: u32,
+    place: u32,
     kernel: [u64; KERNEL_FRAMES],
     user: [u64; USER_FRAMES],
     bytes: [u8; STACK_BYTES],
@@ -186,6 +217,8 @@ pub struct Stack {
     pub kind: u8,
     /// The CPU was in user mode.
     pub user_mode: bool,
+    /// Hash of the place, where the programs tell it here.
+    pub place: u32,
     /// User instruction pointer.
     pub ip: u64,
     /// User stack pointer.
@@ -230,6 +263,7 @@ impl Stack {
             cpu: record.cpu,
             kind: record.kind,
             user_mode: record.user_mode != 0,
+            place: record.place,
             ip: record.ip,
             sp: record.sp,
             bp: record.bp,
@@ -324,6 +358,8 @@ mod tests {
     fn layout_is_that_of_record_h() {
         assert_eq!(size_of::<Slot>(), 64);
         assert_eq!(size_of::<Ring>(), 64);
+        assert_eq!(size_of::<OpenWait>(), 64);
+        assert_eq!(std::mem::offset_of!(OpenWait, place), 40);
         assert_eq!(size_of::<Totals>(), 64);
         assert_eq!(
             size_of::<StackRecord>(),

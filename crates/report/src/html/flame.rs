@@ -23,11 +23,14 @@ const RECTANGLES_MAX: usize = 1200;
 /// Stacks that are also listed as text.
 const LISTED: usize = 10;
 
-/// Folded stacks, outermost frame first, with their CPU time in microseconds.
-struct Folded(BTreeMap<String, u64>);
+/// Folded stacks, outermost frame first, with their time in microseconds.
+struct Folded(BTreeMap<String, u64>, Unit);
+
+/// What is counted, for the titles of the drawing.
+type Unit = &'static str;
 
 impl Folded {
-    fn of<'a>(rows: impl Iterator<Item = &'a SampleRow>) -> Folded {
+    fn of<'a>(rows: impl Iterator<Item = &'a SampleRow>, unit: Unit) -> Folded {
         let mut stacks: BTreeMap<String, u64> = BTreeMap::new();
         for row in rows {
             let frames: Vec<String> = row
@@ -47,7 +50,7 @@ impl Folded {
             *time = time.saturating_add(row.charged_ns / 1000);
         }
         stacks.retain(|_, time| *time > 0);
-        Folded(stacks)
+        Folded(stacks, unit)
     }
 
     fn total(&self) -> u64 {
@@ -73,12 +76,17 @@ pub(super) fn draw(rows: &[SampleRow]) -> Markup {
     let of = |is_on_cpu: bool| {
         let wanted =
             |row: &&SampleRow| row.cpus == cpus && look_of(&row.cause).is_on_cpu() == is_on_cpu;
-        Folded::of(rows.iter().filter(wanted))
+        Folded::of(rows.iter().filter(wanted), "CPU µs")
     };
     html! {
         (graph("on", "On the CPU", "Where CPUs ran, by cause and call stack.", &of(true)))
         (graph("off", "Off the CPU", "Where CPUs stood idle or were taken, by cause and by the call stack of the threads that waited.", &of(false)))
     }
+}
+
+/// One flame graph of waiting: the cause of each row stands at its root.
+pub(crate) fn draw_waiting(rows: &[SampleRow], name: &str, caption: &str) -> Markup {
+    graph("off", name, caption, &Folded::of(rows.iter(), "µs"))
 }
 
 fn graph(class: &str, name: &str, caption: &str, folded: &Folded) -> Markup {
@@ -160,7 +168,7 @@ fn layout(folded: &Folded) -> Vec<Rectangle> {
         options.font_size = FONT_SIZE;
         options.font_width = 0.62; // the widest of the fonts in the style sheet
         options.min_width = min_width;
-        options.count_name = "CPU µs".to_owned();
+        options.count_name = folded.1.to_owned();
         options.text_truncate_direction = TextTruncateDirection::Right;
         let mut svg = Vec::new();
         // Writing to memory does not fail, and there is at least one stack; if inferno objects
@@ -271,7 +279,7 @@ mod tests {
             row("work", "leaf 1 2;operator<;main", 3_000_000),
             row("work", "a&b;main", 1_000_000),
         ];
-        let found = layout(&Folded::of(rows.iter()));
+        let found = layout(&Folded::of(rows.iter(), "µs"));
         let width_of = |name: &str| {
             let frame = found
                 .iter()

@@ -1,0 +1,272 @@
+//! `amdahl locks`: which locks threads wait for, where, how long and because of whom.
+
+mod follow;
+mod result;
+mod unprivileged;
+
+use std::io::Write;
+
+use amdahl_locks::{Table, Tracker};
+use amdahl_probe::bpf::{
+    Decoded, LOCKS, LOCKS_AND_HOLDS, Recorder, RecorderError, Settings, lock_constants,
+};
+use amdahl_report::locks::schema::LocksResult;
+use amdahl_report::locks::{self, Shown};
+use amdahl_report::schema::{Notice, SampleRow, Source};
+use amdahl_report::{html, samples, save};
+use amdahl_topology::CpuSet;
+
+use crate::child::{self, Ended};
+use crate::cli::{Locks, ProbeKind, Selection};
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::scale::bpf_remedy;
+use crate::screen;
+use crate::watch::{self, machine};
+use follow::{Follower, Seen, name};
+
+const SAMPLES_FILE: &str = "samples.parquet";
+/// Parts are taken this often, so that processes are looked at while they live.
+const PART_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// What was seen, by whatever means.
+pub struct Observed {
+    tracker: Tracker,
+    decoded: Decoded,
+    from: u64,
+    to: u64,
+    events: u64,
+    events_lost: u64,
+    stacks_lost: u64,
+    sources: Vec<Source>,
+    ended: Option<Ended>,
+    interrupted: bool,
+}
+
+fn source(what: &str, how: &str, missing: &str, remedy: &str) -> Source {
+    Source {
+        what: what.to_owned(),
+        how: how.to_owned(),
+        missing: missing.to_owned(),
+        remedy: remedy.to_owned(),
+    }
+}
+
+/// Watches and reports. Returns the exit code.
+pub fn main(args: &Locks) -> Result<u8, Failure> {
+    let interrupt = Interrupt::catch();
+    child::adopt_orphans();
+    let cpus = watch::cpus()?;
+    let folder = match &args.output.output {
+        Some(folder) => {
+            Some(save::Folder::create(folder).map_err(|error| Failure::result(error.to_string()))?)
+        }
+        None => None,
+    };
+    let started = time::OffsetDateTime::now_utc()
+        .format(&time::format_description::well_known::Rfc3339)
+        .unwrap_or_default();
+    let observed = observe(args, &cpus, &interrupt)?;
+    let names = |tid| name(&observed.decoded, tid);
+    let tracker = &observed.tracker;
+    let table = Table::new(tracker, tracker.tally(), args.by.into(), &names);
+    let mut found = result::result(&table, args.by);
+    complete(&mut found, args, &cpus, &observed);
+    found.started = started;
+    if let Some(folder) = folder {
+        write(folder, &found, result::samples(tracker, &names))?;
+    }
+    show(args, &found)?;
+    Ok(match &observed.ended {
+        _ if observed.interrupted => 5,
+        Some(ended) if ended.outcome.is_err() => 4,
+        _ => 0,
+    })
+}
+
+fn observe(args: &Locks, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Observed, Failure> {
+    let selection = &args.selection;
+    if selection.probe == ProbeKind::Proc {
+        let remedy = "leave --probe proc away";
+        return unprivileged::observe(selection, cpus, interrupt, "", remedy);
+    }
+    let programs = if args.owner { &LOCKS_AND_HOLDS } else { &LOCKS };
+    let settings = Settings {
+        constants: lock_constants(),
+        memory_bytes: (selection.memory as usize) << 20,
+        everyone: selection.system,
+        part_after: PART_AFTER,
+        ..Settings::new(programs, cpus.iter().collect())
+    };
+    match Recorder::new(&settings) {
+        Ok(recorder) => recorded(args, cpus, interrupt, recorder),
+        Err(error) if selection.probe == ProbeKind::Bpf => Err(Failure::machine(format!(
+            "--probe bpf: {error}. To get it: {}; see amdahl doctor",
+            bpf_remedy(&error)
+        ))),
+        Err(error) => {
+            let why = format!(", since BPF cannot be used ({error})");
+            unprivileged::observe(selection, cpus, interrupt, &why, bpf_remedy(&error))
+        }
+    }
+}
+
+fn recorded(
+    args: &Locks,
+    cpus: &CpuSet,
+    interrupt: &Interrupt,
+    mut recorder: Recorder,
+) -> Result<Observed, Failure> {
+    let failed = |error: RecorderError| Failure::machine(error.to_string());
+    recorder.clear_waits().map_err(failed)?;
+    let mut follower = Follower::new(|seen: &Seen<'_>| {
+        if args.live {
+            redraw(args, seen);
+        }
+    });
+    let watched = watch::watch(
+        &args.selection,
+        cpus,
+        &mut recorder,
+        interrupt,
+        &mut follower,
+    )?;
+    follower.feed(&recorder.open_waits(watched.to).map_err(failed)?);
+    let mut sources = sources(&recorder, args);
+    if watched.counts.cut.is_some() {
+        sources.push(source(
+            "the end",
+            "missing",
+            "There was not enough memory for events: the last part was not looked at.",
+            "raise --memory, or watch less",
+        ));
+    }
+    Ok(Observed {
+        from: watched.from,
+        to: watched.counts.cut.unwrap_or(watched.to),
+        events: follower.events,
+        events_lost: watched.counts.lost.iter().map(|(_, lost)| lost).sum(),
+        stacks_lost: watched.counts.stacks_lost,
+        tracker: follower.tracker,
+        decoded: follower.decoded,
+        sources,
+        ended: watched.ended,
+        interrupted: watched.interrupted,
+    })
+}
+
+fn sources(recorder: &Recorder, args: &Locks) -> Vec<Source> {
+    let missing: Vec<&str> = recorder.missing().collect();
+    let lacks = |hook: &str| missing.contains(&hook);
+    let mut sources = vec![source("futex waits", "bpf", "", "")];
+    sources.push(if lacks("contention_begin") || lacks("contention_end") {
+        source(
+            "kernel locks",
+            "missing",
+            "This kernel does not tell of contended locks: only futexes are in the table.",
+            "use Linux 5.19 or newer",
+        )
+    } else {
+        source("kernel locks", "bpf", "", "")
+    });
+    if args.owner {
+        sources.push(if lacks("mmap_lock_released") {
+            source(
+                "mmap_lock holds",
+                "missing",
+                "This kernel does not tell how long mmap_lock is held.",
+                "use a kernel with CONFIG_TRACEPOINTS, 6.11 or newer",
+            )
+        } else {
+            source("mmap_lock holds", "bpf", "", "")
+        });
+    }
+    sources
+}
+
+fn target(selection: &Selection) -> String {
+    match (&selection.pid, &selection.cgroup) {
+        (Some(pid), _) => format!("process {pid}"),
+        (_, Some(group)) => format!("cgroup {}", group.display()),
+        _ if selection.system => "the system".to_owned(),
+        _ => String::new(),
+    }
+}
+
+fn complete(found: &mut LocksResult, args: &Locks, cpus: &CpuSet, observed: &Observed) {
+    found.target = target(&args.selection);
+    found.command = args.selection.command.clone();
+    found.seconds = observed.to.saturating_sub(observed.from) as f64 * 1e-9;
+    found.machine = machine::describe(cpus);
+    found.sources = observed.sources.clone();
+    found.events = observed.events;
+    found.events_lost += observed.events_lost;
+    found.stacks_lost = observed.stacks_lost;
+    found.partial = observed.interrupted;
+    if let Some(Err(what)) = observed.ended.as_ref().map(|ended| &ended.outcome) {
+        found.warnings.push(Notice {
+            code: "failed".to_owned(),
+            text: format!("The program failed: {what}."),
+        });
+    }
+}
+
+fn write(folder: save::Folder, found: &LocksResult, rows: Vec<SampleRow>) -> Result<(), Failure> {
+    let failed = |error: save::SaveError| Failure::result(error.to_string());
+    let json = locks::to_json(found).map_err(failed)?;
+    folder
+        .write(amdahl_report::load::RESULT_FILE, json.as_bytes())
+        .map_err(failed)?;
+    let page = locks::render_html(found, &rows);
+    folder
+        .write(html::REPORT_FILE, page.as_bytes())
+        .map_err(failed)?;
+    let file = folder.file(SAMPLES_FILE).map_err(failed)?;
+    samples::write(rows, file)
+        .map_err(std::io::Error::other)
+        .and_then(|mut file| file.flush())
+        .map_err(|error| failed(folder.write_error(SAMPLES_FILE, error)))?;
+    folder.commit().map_err(failed)
+}
+
+fn show(args: &Locks, found: &LocksResult) -> Result<(), Failure> {
+    let text = if args.output.json {
+        locks::to_json(found).map_err(|error| Failure::result(error.to_string()))?
+    } else if args.output.csv {
+        locks::csv(found)
+    } else {
+        let shown = Shown {
+            rows: args.rows,
+            owners: args.owner,
+        };
+        let mut text = locks::render(found, screen::width(), screen::style(), shown);
+        if let Some(folder) = &args.output.output {
+            text += &format!(
+                "\nWritten to {}/: result.json, report.html, {SAMPLES_FILE}\n",
+                folder.display()
+            );
+        }
+        text
+    };
+    screen::print(&text).map(drop)
+}
+
+/// The table so far, in place of the one before.
+fn redraw(args: &Locks, seen: &Seen<'_>) {
+    let table = Table::new(
+        seen.tracker,
+        seen.tracker.tally(),
+        args.by.into(),
+        seen.names,
+    );
+    let mut found = result::result(&table, args.by);
+    found.target = target(&args.selection);
+    found.command = args.selection.command.clone();
+    let shown = Shown {
+        rows: args.rows,
+        owners: args.owner,
+    };
+    let text = locks::render(&found, screen::width(), screen::style(), shown);
+    // Home, the table, and nothing of the one before below it.
+    let _ = screen::print(&format!("\u{1b}[H{text}\u{1b}[J"));
+}

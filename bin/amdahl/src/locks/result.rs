@@ -1,0 +1,174 @@
+//! The table as the documented result.
+
+use amdahl_locks::histogram::QUANTILE_ERROR;
+use amdahl_locks::{Class, GroupBy, Row, Site, Table, ThreadName, Tracker, What, folded_stacks};
+use amdahl_report::locks::schema::{CodeSite, LockRow, LocksResult, Nested, Owner, SCHEMA, Step};
+use amdahl_report::schema::SampleRow;
+use amdahl_speedup::event::{CallStack, Tid};
+use amdahl_speedup::primitive::{kernel_frame, own_frame};
+
+use crate::cli::LocksBy;
+
+/// Rows of a result, at most.
+const ROWS: usize = 4096;
+/// Frames of a stack that are kept.
+const FRAMES: usize = 64;
+
+impl From<LocksBy> for GroupBy {
+    fn from(by: LocksBy) -> GroupBy {
+        match by {
+            LocksBy::Site => GroupBy::Site,
+            LocksBy::Thread => GroupBy::Thread,
+            LocksBy::Process => GroupBy::Process,
+            LocksBy::Lock => GroupBy::Lock,
+            LocksBy::Stack => GroupBy::Stack,
+        }
+    }
+}
+
+fn by_name(by: LocksBy) -> &'static str {
+    match by {
+        LocksBy::Site => "site",
+        LocksBy::Thread => "thread",
+        LocksBy::Process => "process",
+        LocksBy::Lock => "lock",
+        LocksBy::Stack => "stack",
+    }
+}
+
+fn class(what: &What) -> &'static str {
+    match what.class {
+        Class::Lock => "lock",
+        Class::Barrier => "barrier",
+        Class::Partner => "partner",
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 * 1e-9
+}
+
+/// The figures of `table`; who, when and how is filled in by the caller.
+pub fn result(table: &Table, by: LocksBy) -> LocksResult {
+    let kept = table.rows.len().min(ROWS);
+    let left_out: u64 = table.rows[kept..].iter().map(|row| row.total_ns).sum();
+    LocksResult {
+        schema: SCHEMA.to_owned(),
+        amdahl_version: env!("CARGO_PKG_VERSION").to_owned(),
+        by: by_name(by).to_owned(),
+        p99_error: QUANTILE_ERROR,
+        rows: table.rows[..kept].iter().map(row).collect(),
+        holds: table.holds.iter().take(ROWS).map(row).collect(),
+        rows_left_out: (table.rows.len() - kept) as u64,
+        left_out_s: seconds(left_out),
+        events_lost: table.lost,
+        folded_threads: table.folded.threads,
+        folded_places: table.folded.places,
+        ..LocksResult::default()
+    }
+}
+
+fn row(row: &Row) -> LockRow {
+    let total_s = seconds(row.total_ns);
+    LockRow {
+        what: row.what.name.clone(),
+        class: class(&row.what).to_owned(),
+        in_kernel: row.what.is_kernel,
+        site: site(&row.site),
+        from: site(&row.from),
+        sites: row.sites,
+        process: row.who.process.clone(),
+        thread: row.who.thread.clone(),
+        pid: row.of.pid.max(row.of.lock.pid),
+        tid: row.of.tid,
+        address: match row.of.lock.address {
+            0 => String::new(),
+            address => format!("{address:#x}"),
+        },
+        times: row.times,
+        sleeps: row.sleeps,
+        open: row.open,
+        at_least: row.polled > 0,
+        total_s,
+        max_s: seconds(row.max_ns),
+        mean_s: total_s / row.times.max(1) as f64,
+        p99_s: row.p99_ns.map(seconds),
+        locks: row.locks,
+        threads: row.threads,
+        stack: row.stack.as_deref().map(frames).unwrap_or_default(),
+        owners: row.owners.iter().map(owner).collect(),
+        unowned: row.unowned,
+        nested: row.nested.iter().map(nested).collect(),
+    }
+}
+
+fn site(site: &Site) -> CodeSite {
+    CodeSite {
+        symbol: site.symbol.clone(),
+        file: (!site.file.is_empty()).then(|| site.file.clone()),
+        line: (site.line > 0).then_some(site.line),
+        module: site.module.clone(),
+    }
+}
+
+fn owner(of: &amdahl_locks::OwnerRow) -> Owner {
+    Owner {
+        process: of.who.process.clone(),
+        thread: of.who.thread.clone(),
+        threads: of.threads,
+        site: site(&of.site),
+        times: of.share.count,
+        seconds: seconds(of.share.ns),
+    }
+}
+
+fn nested(of: &amdahl_locks::NestedRow) -> Nested {
+    let step = |(what, at): &(What, Site)| Step {
+        what: what.name.clone(),
+        site: site(at),
+    };
+    Nested {
+        chain: of.chain.iter().map(step).collect(),
+        times: of.share.count,
+        seconds: seconds(of.share.ns),
+    }
+}
+
+fn frames(stack: &CallStack) -> Vec<String> {
+    let frames = stack.kernel.iter().chain(&stack.user).take(FRAMES);
+    frames.map(|frame| frame.symbol.clone()).collect()
+}
+
+/// Waiting time by stack, for the flame graph and `samples.parquet`.
+pub fn samples(tracker: &Tracker, names: &dyn Fn(Tid) -> ThreadName) -> Vec<SampleRow> {
+    let folded = folded_stacks(tracker, tracker.tally()).into_iter();
+    folded
+        .map(|folded| {
+            let who = names(folded.tid);
+            let stack = folded.stack.as_deref();
+            let frame = stack.and_then(|stack| {
+                if folded.what.is_kernel {
+                    kernel_frame(stack)
+                } else {
+                    own_frame(stack)
+                }
+            });
+            let frame = frame.cloned().unwrap_or_default();
+            SampleRow {
+                run: 1,
+                pid: folded.pid,
+                tid: folded.tid,
+                process: who.process,
+                thread: who.thread,
+                cause: folded.what.name,
+                charged_ns: folded.share.ns,
+                count: folded.share.count,
+                symbol: frame.symbol,
+                file: frame.file.unwrap_or_default(),
+                line: frame.line.unwrap_or(0),
+                stack: stack.map(frames).unwrap_or_default().join(";"),
+                ..SampleRow::default()
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,226 @@
+//! Locks without privileges: pthread waits from the preload library where the program takes it, the
+//! other waits from polls of `/proc`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use amdahl_locks::unprivileged::{Polls, place_of_call, place_of_copy};
+use amdahl_locks::{Limits, Tracker};
+use amdahl_probe::bpf::{Decoded, ThreadName};
+use amdahl_probe::clock;
+use amdahl_probe::symbol::{LATEST, RawStack, Symbolizer};
+use amdahl_probe::unprivileged::preload::{self, Records};
+use amdahl_probe::unprivileged::{Poller, Scope, StackCopy};
+use amdahl_report::schema::Source;
+use amdahl_speedup::event::CallStack;
+use amdahl_topology::CpuSet;
+
+use super::{Observed, source};
+use crate::child::{Child, Command};
+use crate::cli::Selection;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::scale::preload_env;
+use crate::watch;
+
+/// How long to look at what does not end by itself when `--for` does not say.
+const DEFAULT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// What the poller's thread brings back.
+struct Polled {
+    tracker: Tracker,
+    symbols: Symbolizer,
+    decoded: Decoded,
+    polls: u64,
+    hidden: u64,
+}
+
+/// Watches a command or a process. `why` says why BPF is not used, and `remedy` what helps.
+pub fn observe(
+    selection: &Selection,
+    cpus: &CpuSet,
+    interrupt: &Interrupt,
+    why: &str,
+    remedy: &str,
+) -> Result<Observed, Failure> {
+    if selection.system || selection.cgroup.is_some() {
+        return Err(Failure::machine(format!(
+            "without BPF only a command or --pid can be watched{why}. To get more: {remedy}; see \
+             amdahl doctor"
+        )));
+    }
+    let failed = |error: &dyn std::fmt::Display| Failure::machine(error.to_string());
+    let folder = tempfile::tempdir().map_err(|error| failed(&error))?;
+    let env = match selection.command.first() {
+        Some(program) => preload_env(program, folder.path()),
+        None => Vec::new(),
+    };
+    let child = match selection.pid {
+        Some(_) => None,
+        None => Some(start(selection, cpus, &env)?),
+    };
+    let root = selection.pid.or(child.as_ref().map(Child::pid));
+    let scope = Scope {
+        root: root.expect("a command or a process"),
+        adopter: None,
+        cgroup: None,
+    };
+    let poller = Poller::new(scope)
+        .map_err(|error| failed(&error))?
+        .copy_stacks(0);
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::clone(&over);
+    let is_preloaded = !env.is_empty();
+    let polling = std::thread::Builder::new()
+        .name("amdahl-poll".into())
+        .spawn(move || poll(poller, &is_over, is_preloaded))
+        .map_err(|error| failed(&error))?;
+    let from = clock::monotonic();
+    let ended = match child {
+        Some(child) => {
+            let program = &selection.command[0];
+            let ended = child.run(program, selection.duration, interrupt, || ());
+            ended.map(Some)
+        }
+        None => {
+            let duration = selection.duration.unwrap_or(DEFAULT);
+            watch::wait_for(selection.pid, duration, interrupt, || ());
+            Ok(None)
+        }
+    };
+    let to = clock::monotonic();
+    over.store(true, Ordering::Relaxed);
+    polling.thread().unpark();
+    let mut polled = polling
+        .join()
+        .map_err(|_| failed(&"the poller ended early"))?;
+    let ended = ended.map_err(|error| Failure::program(error.to_string()))?;
+    let records = preload::read_dir(folder.path()).map_err(|error| failed(&error))?;
+    let recorded = take_records(&records, &mut polled, to);
+    Ok(Observed {
+        from,
+        to,
+        sources: sources(&polled, recorded, why, remedy),
+        tracker: polled.tracker,
+        decoded: polled.decoded,
+        events: polled.polls,
+        events_lost: 0,
+        stacks_lost: 0,
+        ended,
+        interrupted: interrupt.asked(),
+    })
+}
+
+fn start(selection: &Selection, cpus: &CpuSet, env: &[(String, String)]) -> Result<Child, Failure> {
+    let allowed = amdahl_topology::allowed().unwrap_or_else(|_| cpus.clone());
+    Child::start(&Command {
+        args: &selection.command,
+        env,
+        cpus: &allowed,
+        cgroup_procs: None,
+        keep_stdout: false,
+        show_output: !selection.quiet,
+    })
+    .map_err(|error| Failure::program(error.to_string()))
+}
+
+/// Polls until it is over. What the preload library times is not polled as well.
+fn poll(mut poller: Poller, over: &AtomicBool, is_preloaded: bool) -> Polled {
+    let mut tracker = Tracker::new(Limits::default());
+    let mut polls = Polls::default();
+    let mut symbols = Symbolizer::new();
+    let mut known = std::collections::HashSet::new();
+    loop {
+        let is_last = over.load(Ordering::Relaxed);
+        let snapshot = poller.poll();
+        for copy in poller.take_stacks() {
+            if known.insert(copy.pid) {
+                let _ = symbols.maps_mut().snapshot(copy.pid);
+                symbols.touch(copy.pid);
+            }
+            let stack = Arc::new(named(&mut symbols, &copy));
+            tracker.learn(place_of_copy(copy.stack), &stack);
+        }
+        polls.take(&snapshot, is_preloaded, &mut tracker);
+        if is_last {
+            break;
+        }
+        std::thread::park_timeout(poller.pause());
+    }
+    polls.finish(&mut tracker);
+    let mut decoded = Decoded::default();
+    decoded
+        .threads
+        .extend(poller.names().iter().map(|(&tid, name)| {
+            let (pid, name) = (name.pid, name.name.clone());
+            (tid, ThreadName { pid, name })
+        }));
+    let blindness = poller.blindness();
+    Polled {
+        tracker,
+        symbols,
+        decoded,
+        polls: blindness.polls,
+        hidden: blindness.hidden,
+    }
+}
+
+/// Adds what the library recorded; whether it recorded anything.
+fn take_records(records: &Records, polled: &mut Polled, until: u64) -> bool {
+    for process in &records.processes {
+        let callers = process
+            .totals
+            .iter()
+            .map(|total| total.caller)
+            .chain(process.waits.iter().map(|wait| wait.caller));
+        let callers: std::collections::HashSet<u64> = callers.collect();
+        for caller in callers {
+            let stack = polled.symbols.resolve_full(process.pid, &[caller], &[]);
+            let place = place_of_call(process.pid, caller);
+            polled.tracker.learn(place, &Arc::new(stack));
+        }
+        polled.tracker.process(process, until);
+    }
+    !records.processes.is_empty()
+}
+
+fn sources(polled: &Polled, is_recorded: bool, why: &str, remedy: &str) -> Vec<Source> {
+    let mut sources = Vec::new();
+    if is_recorded {
+        sources.push(source("pthread waits", "preload", "", ""));
+    }
+    let missing = format!(
+        "Other waits are polled{why}: counts are lower bounds, short waits are seen by chance, locks \
+         of the kernel have no address, and nobody knows who released them."
+    );
+    sources.push(source("waits", "/proc", &missing, remedy));
+    sources.push(source(
+        "spin locks of the kernel",
+        "missing",
+        "Nobody tells who spins in the kernel.",
+        remedy,
+    ));
+    if polled.hidden > 0 {
+        sources.push(source(
+            "system calls",
+            "missing",
+            "Some processes belong to another user or have other rights: what they wait for is \
+             hidden.",
+            "watch as the user who runs them",
+        ));
+    }
+    sources
+}
+
+fn named(symbols: &mut Symbolizer, copy: &StackCopy) -> CallStack {
+    let unwound = symbols.unwind(&RawStack {
+        pid: copy.pid,
+        ts: LATEST,
+        ip: copy.ip,
+        sp: copy.sp,
+        user_stack: &copy.memory,
+        user_mode: true,
+        ..RawStack::default()
+    });
+    symbols.full(&unwound.points, &[])
+}

@@ -1,0 +1,98 @@
+//! What a probe tells about locks: the input vocabulary of [`crate::Tracker`].
+//!
+//! Times are nanoseconds of one monotonic clock, threads are kernel thread ids.
+
+use amdahl_speedup::event::{Ns, Tid};
+use amdahl_speedup::primitive::{KernelPrimitive, UserLock};
+
+/// Names a place of waiting: equal for waits with the same code around them. 0 is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place(pub u64);
+
+/// A lock by its address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockId {
+    /// The process in whose address space it lies; 0 is the kernel, or memory that processes
+    /// share.
+    pub pid: Tid,
+    /// Its address; 0 is unknown.
+    pub address: u64,
+}
+
+/// What the probe knows of the kind of lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// A lock of the kernel.
+    Kernel(KernelPrimitive),
+    /// A futex: the stack at its place tells which primitive it is part of.
+    Futex,
+    /// A primitive in user space that the probe knows by itself.
+    User(UserLock),
+}
+
+/// Who ended a wait: who released the lock last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waker {
+    /// The thread.
+    pub tid: Tid,
+    /// When.
+    pub ts: Ns,
+    /// Where it was then.
+    pub place: Place,
+}
+
+/// One stretch of waiting that is over, or that lasts until the recording ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wait {
+    /// Who waited.
+    pub tid: Tid,
+    /// Of which process.
+    pub pid: Tid,
+    /// For what.
+    pub lock: LockId,
+    /// What that is.
+    pub kind: Kind,
+    /// Begin.
+    pub begin: Ns,
+    /// When the thread ran on.
+    pub end: Ns,
+    /// Where.
+    pub place: Place,
+    /// Who ended it, where known; `None` also for time-outs and signals.
+    pub waker: Option<Waker>,
+    /// A futex's value that the waiter expected.
+    pub expected: u32,
+    /// It had not ended when the recording did.
+    pub is_open: bool,
+    /// It was polled: begin and end are known to within half the time between polls, and it may
+    /// have been several.
+    pub is_polled: bool,
+}
+
+/// One time that somebody had a lock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hold {
+    /// Who had it.
+    pub tid: Tid,
+    /// Which.
+    pub lock: LockId,
+    /// What that is: how it was wanted.
+    pub kind: Kind,
+    /// Acquired.
+    pub begin: Ns,
+    /// Released.
+    pub end: Ns,
+    /// Where it was acquired.
+    pub place: Place,
+}
+
+/// One thing that happened.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// Somebody waited.
+    Wait(Wait),
+    /// Somebody held.
+    Hold(Hold),
+    /// The probe lost this many events.
+    Lost(u64),
+}

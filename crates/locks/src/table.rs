@@ -1,0 +1,433 @@
+//! The table: one row per site, thread, process, lock or stack.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use amdahl_speedup::event::{CallStack, Ns, Tid};
+use amdahl_speedup::primitive::Class;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::event::{Kind, LockId, Place};
+use crate::site::{Names, Site, What};
+use crate::tally::{Cell, CellKey, Folded, Owner, Share, Shares, Tally};
+use crate::tracker::{LinkId, Tracker};
+
+/// What makes a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupBy {
+    /// The line of code that waits.
+    #[default]
+    Site,
+    /// The waiting thread.
+    Thread,
+    /// The waiting process.
+    Process,
+    /// The lock, by its address.
+    Lock,
+    /// The whole call stack.
+    Stack,
+}
+
+/// Who a thread is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ThreadName {
+    /// Name of its process.
+    pub process: String,
+    /// Its own name.
+    pub thread: String,
+}
+
+/// Who released, or held, the lock of a row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnerRow {
+    /// Name of the thread.
+    pub who: ThreadName,
+    /// Different threads of this name, at least.
+    pub threads: u64,
+    /// Where it was when it released the lock; for holds, where it acquired it.
+    pub site: Site,
+    /// Sleeps that it ended, or holds.
+    pub share: Share,
+}
+
+/// What the holders of a row's lock waited for themselves, while others waited for them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NestedRow {
+    /// From the first holder on: what it waited for and where.
+    pub chain: Vec<(What, Site)>,
+    /// Waits that lasted longer because of it, and by how much.
+    pub share: Share,
+}
+
+/// Whose waits a row adds up, if not of all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Of {
+    /// The thread, or 0.
+    pub tid: Tid,
+    /// The process, or 0.
+    pub pid: Tid,
+    /// The lock; address 0 if several.
+    pub lock: LockId,
+}
+
+/// A row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// What was waited for.
+    pub what: What,
+    /// Where: of several sites the one with the longest waits.
+    pub site: Site,
+    /// The program's own line, where the site is the kernel's.
+    pub from: Site,
+    /// Whose.
+    pub of: Of,
+    /// Names of `of`.
+    pub who: ThreadName,
+    /// Calls that waited.
+    pub times: u64,
+    /// Sleeps in them.
+    pub sleeps: u64,
+    /// Waits that had not ended.
+    pub open: u64,
+    /// Waits that were only polled: `times` is a lower bound.
+    pub polled: u64,
+    /// Waiting time of all together.
+    pub total_ns: Ns,
+    /// The longest wait.
+    pub max_ns: Ns,
+    /// The wait that 99 of 100 do not exceed ([`crate::histogram::QUANTILE_ERROR`]).
+    pub p99_ns: Option<Ns>,
+    /// Different locks, at least.
+    pub locks: u64,
+    /// Different threads, at least.
+    pub threads: u64,
+    /// Sites, if several.
+    pub sites: u64,
+    /// The stack with the longest waits.
+    pub stack: Option<Arc<CallStack>>,
+    /// Who released, in falling order of the time that their sleepers had waited.
+    pub owners: Vec<OwnerRow>,
+    /// Sleeps whose end nobody was seen to cause, or whose causer had no room in `owners`.
+    pub unowned: u64,
+    /// What holders waited for, in falling order.
+    pub nested: Vec<NestedRow>,
+}
+
+impl Row {
+    /// Mean length of a wait.
+    pub fn mean_ns(&self) -> Ns {
+        self.total_ns.checked_div(self.times).unwrap_or(0)
+    }
+}
+
+/// All rows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    /// Waits, those of most time first; equals in the order of their source lines.
+    pub rows: Vec<Row>,
+    /// Holds by the site that acquired, where they were recorded.
+    pub holds: Vec<Row>,
+    /// Events that were lost: figures are too small by what they would have told.
+    pub lost: u64,
+    /// What had to be folded; rows of unknown place or thread have it.
+    pub folded: Folded,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct RowKey {
+    what: What,
+    site: Option<Site>,
+    stack: Place,
+    of: Of,
+}
+
+/// A row in the making.
+#[derive(Default)]
+struct Sum {
+    cell: Cell,
+    locks: FxHashSet<LockId>,
+    threads: FxHashSet<Tid>,
+    sites: FxHashMap<(Kind, Place), Ns>,
+    owners: FxHashMap<Owner, Share>,
+    nested: FxHashMap<LinkId, Share>,
+}
+
+impl Sum {
+    fn add(&mut self, kind: Kind, place: Place, lock: LockId, tid: Tid, cell: &Cell) {
+        // Their small tables would forget what these do not.
+        let Cell { owners, nested, .. } = cell;
+        gather(&mut self.owners, owners);
+        gather(&mut self.nested, nested);
+        self.cell.merge(Cell {
+            owners: Shares::default(),
+            nested: Shares::default(),
+            ..cell.clone()
+        });
+        if lock.address != 0 {
+            self.locks.insert(lock);
+        }
+        if tid != 0 {
+            self.threads.insert(tid);
+        }
+        let ns = self.sites.entry((kind, place)).or_default();
+        *ns = ns.saturating_add(cell.total_ns);
+    }
+}
+
+fn gather<K: Copy + Eq + std::hash::Hash>(into: &mut FxHashMap<K, Share>, from: &Shares<K>) {
+    for (key, share) in &from.of {
+        let sum = into.entry(*key).or_default();
+        sum.count = sum.count.saturating_add(share.count);
+        sum.ns = sum.ns.saturating_add(share.ns);
+    }
+}
+
+/// Owners and chains of a row at most.
+const PARTS: usize = 16;
+
+impl Table {
+    /// The table of `tally`, which `tracker` added up. `names` tells who a thread is.
+    /// Cost: linear in the cells.
+    pub fn new(
+        tracker: &Tracker,
+        tally: &Tally,
+        by: GroupBy,
+        names: &dyn Fn(Tid) -> ThreadName,
+    ) -> Table {
+        let naming = Names { tracker, tally };
+        let mut named: FxHashMap<(Kind, Place), Site> = FxHashMap::default();
+        let mut site = |kind, place| match named.entry((kind, place)) {
+            Entry::Occupied(known) => known.get().clone(),
+            Entry::Vacant(new) => new.insert(naming.site(kind, place)).clone(),
+        };
+        let mut waits: FxHashMap<RowKey, Sum> = FxHashMap::default();
+        for (key, cell) in &tally.cells {
+            let row = RowKey {
+                what: naming.what(key.kind, key.place, key.lock),
+                site: (by == GroupBy::Site).then(|| site(key.kind, key.place)),
+                stack: if by == GroupBy::Stack {
+                    key.place
+                } else {
+                    Place::default()
+                },
+                of: of(key, by),
+            };
+            let sum = waits.entry(row).or_default();
+            sum.add(key.kind, key.place, key.lock, key.tid, cell);
+        }
+        let mut holds: FxHashMap<RowKey, Sum> = FxHashMap::default();
+        for (&(kind, place, lock), cell) in &tally.holds {
+            let row = RowKey {
+                what: naming.what(kind, place, lock),
+                site: Some(site(kind, place)),
+                stack: Place(0),
+                of: Of::default(),
+            };
+            holds
+                .entry(row)
+                .or_default()
+                .add(kind, place, lock, 0, cell);
+        }
+        Table {
+            rows: rows(waits, naming, names),
+            holds: rows(holds, naming, names),
+            lost: tally.lost,
+            folded: tally.folded,
+        }
+    }
+
+    /// Rows of one class.
+    pub fn of_class(&self, class: Class) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(move |row| row.what.class == class)
+    }
+}
+
+fn of(key: &CellKey, by: GroupBy) -> Of {
+    let all = Of::default();
+    match by {
+        GroupBy::Site | GroupBy::Stack => all,
+        GroupBy::Thread => Of {
+            tid: key.tid,
+            pid: key.pid,
+            ..all
+        },
+        GroupBy::Process => Of {
+            pid: key.pid,
+            ..all
+        },
+        GroupBy::Lock => Of {
+            lock: key.lock,
+            ..all
+        },
+    }
+}
+
+fn rows(
+    sums: FxHashMap<RowKey, Sum>,
+    naming: Names<'_>,
+    names: &dyn Fn(Tid) -> ThreadName,
+) -> Vec<Row> {
+    let mut rows: Vec<Row> = sums
+        .into_iter()
+        .map(|(key, sum)| row(key, sum, naming, names))
+        .collect();
+    rows.sort_by(|a, b| {
+        b.total_ns
+            .cmp(&a.total_ns)
+            .then_with(|| a.site.cmp(&b.site))
+            .then_with(|| (&a.what, &a.of).cmp(&(&b.what, &b.of)))
+            .then_with(|| b.times.cmp(&a.times))
+    });
+    rows
+}
+
+fn row(key: RowKey, sum: Sum, naming: Names<'_>, names: &dyn Fn(Tid) -> ThreadName) -> Row {
+    let costliest = sum
+        .sites
+        .iter()
+        .max_by_key(|&(at, ns)| (ns, std::cmp::Reverse(at)))
+        .map(|(&at, _)| at);
+    let (kind, place) = costliest.unwrap_or((Kind::Futex, Place(0)));
+    let id = if key.of.tid != 0 {
+        key.of.tid
+    } else {
+        key.of.pid.max(key.of.lock.pid)
+    };
+    let who = if id != 0 {
+        names(id)
+    } else {
+        ThreadName::default()
+    };
+    let mut different: FxHashSet<Site> = FxHashSet::default();
+    if key.site.is_none() {
+        let sites = sum.sites.keys().take(4096);
+        different.extend(sites.map(|&(kind, place)| naming.site(kind, place)));
+    }
+    let owners = owners(&sum.owners, naming, names);
+    let owned: u64 = owners.iter().map(|owner| owner.share.count).sum();
+    let is_kernel = key.what.is_kernel;
+    Row {
+        site: key.site.unwrap_or_else(|| naming.site(kind, place)),
+        from: if is_kernel {
+            naming.own_site(place)
+        } else {
+            Site::default()
+        },
+        what: key.what,
+        of: key.of,
+        who,
+        times: sum.cell.times,
+        sleeps: sum.cell.sleeps,
+        open: sum.cell.open,
+        polled: sum.cell.polled,
+        total_ns: sum.cell.total_ns,
+        max_ns: sum.cell.max_ns,
+        p99_ns: sum
+            .cell
+            .lengths
+            .quantile(0.99)
+            .map(|ns| ns.min(sum.cell.max_ns)),
+        locks: sum.locks.len() as u64,
+        threads: sum.threads.len() as u64,
+        sites: different.len().max(1) as u64,
+        stack: naming.stack(place),
+        unowned: sum.cell.sleeps.saturating_sub(owned),
+        owners,
+        nested: nested(&sum.nested, naming),
+    }
+}
+
+fn owners(
+    of: &FxHashMap<Owner, Share>,
+    naming: Names<'_>,
+    names: &dyn Fn(Tid) -> ThreadName,
+) -> Vec<OwnerRow> {
+    let mut grouped: BTreeMap<(ThreadName, Site), (Share, FxHashSet<Tid>)> = BTreeMap::new();
+    for (&(tid, place), share) in of {
+        let key = (names(tid), naming.own_site(place));
+        let (sum, threads) = grouped.entry(key).or_default();
+        sum.count += share.count;
+        sum.ns = sum.ns.saturating_add(share.ns);
+        threads.insert(tid);
+    }
+    let mut rows: Vec<OwnerRow> = grouped
+        .into_iter()
+        .map(|((who, site), (share, threads))| OwnerRow {
+            who,
+            threads: threads.len() as u64,
+            site,
+            share,
+        })
+        .collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.share.ns));
+    rows.truncate(PARTS);
+    rows
+}
+
+fn nested(of: &FxHashMap<LinkId, Share>, naming: Names<'_>) -> Vec<NestedRow> {
+    let mut grouped: BTreeMap<Vec<(What, Site)>, Share> = BTreeMap::new();
+    for (&id, share) in of {
+        let mut chain = Vec::new();
+        let mut at = Some(id);
+        while let Some(link) = at.and_then(|id| naming.tracker.link(id)) {
+            chain.push((
+                naming.what(link.kind, link.place, link.lock),
+                naming.site(link.kind, link.place),
+            ));
+            at = link.next;
+        }
+        let sum = grouped.entry(chain).or_default();
+        sum.count += share.count;
+        sum.ns = sum.ns.saturating_add(share.ns);
+    }
+    let mut rows: Vec<NestedRow> = grouped
+        .into_iter()
+        .map(|(chain, share)| NestedRow { chain, share })
+        .collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.share.ns));
+    rows.truncate(PARTS);
+    rows
+}
+
+/// Waiting time by what and call stack.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FoldedStack {
+    /// What was waited for.
+    pub what: What,
+    /// The stack; `None` where none was taken.
+    pub stack: Option<Arc<CallStack>>,
+    /// Waits.
+    pub share: Share,
+    /// One of the waiting threads.
+    pub tid: Tid,
+    /// Its process.
+    pub pid: Tid,
+}
+
+/// All waits by their stack, those of most time first: for flame graphs of waiting.
+pub fn folded_stacks(tracker: &Tracker, tally: &Tally) -> Vec<FoldedStack> {
+    let naming = Names { tracker, tally };
+    let mut sums: FxHashMap<(What, Place), (Share, (Tid, Tid))> = FxHashMap::default();
+    for (key, cell) in &tally.cells {
+        let what = naming.what(key.kind, key.place, key.lock);
+        let (sum, who) = sums.entry((what, key.place)).or_default();
+        sum.count = sum.count.saturating_add(cell.times);
+        sum.ns = sum.ns.saturating_add(cell.total_ns);
+        *who = (*who).max((key.tid, key.pid));
+    }
+    let mut folded: Vec<_> = sums.into_iter().collect();
+    folded.sort_by(|((a_what, a), (a_sum, _)), ((b_what, b), (b_sum, _))| {
+        (b_sum.ns, a_what, a).cmp(&(a_sum.ns, b_what, b))
+    });
+    folded
+        .into_iter()
+        .map(|((what, place), (share, (tid, pid)))| FoldedStack {
+            what,
+            stack: naming.stack(place),
+            share,
+            tid,
+            pid,
+        })
+        .collect()
+}

@@ -1,0 +1,389 @@
+//! Waits added up, in bounded memory.
+
+use std::hash::Hash;
+
+use amdahl_speedup::event::{Ns, Tid};
+use amdahl_speedup::wait::FutexUse;
+use rustc_hash::FxHashMap;
+
+use crate::event::{Kind, LockId, Place, Wait, Waker};
+use crate::histogram::Histogram;
+use crate::tracker::LinkId;
+
+/// How much a [`Tally`] keeps apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Combinations of place, lock and thread, some 300 bytes each. Beyond them the smallest half
+    /// is folded: first threads and locks are forgotten, then places.
+    pub cells: usize,
+    /// Threads whose last waits are remembered (for chains of waits), some 600 bytes each.
+    pub threads: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            cells: 1 << 16,
+            threads: 1 << 15,
+        }
+    }
+}
+
+/// What is kept apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CellKey {
+    /// Kind of lock.
+    pub kind: Kind,
+    /// Where it was waited for; unknown if folded.
+    pub place: Place,
+    /// The lock; unknown if folded.
+    pub lock: LockId,
+    /// The process; 0 if folded.
+    pub pid: Tid,
+    /// The thread; 0 if folded.
+    pub tid: Tid,
+}
+
+impl CellKey {
+    /// What `wait` is counted under.
+    pub fn of(wait: &Wait) -> CellKey {
+        CellKey {
+            kind: wait.kind,
+            place: wait.place,
+            lock: wait.lock,
+            pid: wait.pid,
+            tid: wait.tid,
+        }
+    }
+
+    /// The same without who and which lock.
+    fn without_thread(self) -> CellKey {
+        CellKey {
+            lock: LockId::default(),
+            pid: 0,
+            tid: 0,
+            ..self
+        }
+    }
+
+    fn without_place(self) -> CellKey {
+        CellKey {
+            place: Place::default(),
+            ..self.without_thread()
+        }
+    }
+}
+
+/// A count and its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// How often.
+    pub count: u64,
+    /// How long together.
+    pub ns: Ns,
+}
+
+impl Share {
+    fn add(&mut self, other: Share) {
+        self.count = self.count.saturating_add(other.count);
+        self.ns = self.ns.saturating_add(other.ns);
+    }
+}
+
+/// The largest shares by what they belong to, and the rest in one sum.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shares<K> {
+    /// Largest ones, in no order.
+    pub of: Vec<(K, Share)>,
+    /// What had no room.
+    pub others: Share,
+}
+
+/// Different ones that are kept apart for each cell.
+const SHARES: usize = 8;
+
+impl<K> Default for Shares<K> {
+    fn default() -> Self {
+        Shares {
+            of: Vec::new(),
+            others: Share::default(),
+        }
+    }
+}
+
+impl<K: Copy + Eq> Shares<K> {
+    /// Adds to the share of `key`; the smallest one gives way if there is no room.
+    pub fn add(&mut self, key: K, share: Share) {
+        if let Some((_, mine)) = self.of.iter_mut().find(|(other, _)| *other == key) {
+            return mine.add(share);
+        }
+        if self.of.len() >= SHARES {
+            let least = (0..self.of.len()).min_by_key(|&at| self.of[at].1.ns);
+            let (_, gone) = self.of.swap_remove(least.unwrap_or(0));
+            self.others.add(gone);
+        }
+        self.of.push((key, share));
+    }
+
+    fn merge(&mut self, other: Shares<K>) {
+        for (key, share) in other.of {
+            self.add(key, share);
+        }
+        self.others.add(other.others);
+    }
+
+    /// All shares together.
+    pub fn total(&self) -> Share {
+        let mut sum = self.others;
+        self.of.iter().for_each(|(_, share)| sum.add(*share));
+        sum
+    }
+}
+
+/// Who ended waits: the thread and where it was.
+pub type Owner = (Tid, Place);
+
+/// Waits of one kind.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cell {
+    /// Waits: calls that had to wait.
+    pub times: u64,
+    /// Sleeps or spins in them; more than waits where a woken thread found the lock taken again.
+    pub sleeps: u64,
+    /// Of `times`, those that had not ended.
+    pub open: u64,
+    /// Of `times`, those that were only polled: there may have been more, and shorter ones.
+    pub polled: u64,
+    /// Their length together.
+    pub total_ns: Ns,
+    /// The longest.
+    pub max_ns: Ns,
+    /// Lengths, as far as single waits are known.
+    pub lengths: Histogram,
+    /// Who ended the sleeps.
+    pub owners: Shares<Owner>,
+    /// What their holders waited for themselves meanwhile.
+    pub nested: Shares<LinkId>,
+}
+
+impl Cell {
+    /// Counts one wait.
+    pub(crate) fn add(&mut self, wait: &Wait) {
+        let ns = wait.end.saturating_sub(wait.begin);
+        self.times += 1;
+        self.sleeps += 1;
+        self.open += u64::from(wait.is_open);
+        self.polled += u64::from(wait.is_polled);
+        self.total_ns = self.total_ns.saturating_add(ns);
+        self.max_ns = self.max_ns.max(ns);
+        self.lengths.add(ns);
+        self.ended_by(wait.waker, ns);
+    }
+
+    /// Makes the wait of length `before` one of length `now`: it went on. False if it is not here.
+    pub(crate) fn prolong(&mut self, before: Ns, now: Ns, wait: &Wait) -> bool {
+        if !self.lengths.remove(before) {
+            return false;
+        }
+        self.sleeps += 1;
+        self.open += u64::from(wait.is_open);
+        self.total_ns = self.total_ns.saturating_add(now.saturating_sub(before));
+        self.max_ns = self.max_ns.max(now);
+        self.lengths.add(now);
+        self.ended_by(wait.waker, wait.end.saturating_sub(wait.begin));
+        true
+    }
+
+    fn ended_by(&mut self, waker: Option<Waker>, ns: Ns) {
+        if let Some(waker) = waker {
+            self.owners
+                .add((waker.tid, waker.place), Share { count: 1, ns });
+        }
+    }
+
+    pub(crate) fn merge(&mut self, other: Cell) {
+        self.times = self.times.saturating_add(other.times);
+        self.sleeps = self.sleeps.saturating_add(other.sleeps);
+        self.open = self.open.saturating_add(other.open);
+        self.polled = self.polled.saturating_add(other.polled);
+        self.total_ns = self.total_ns.saturating_add(other.total_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.lengths.merge(&other.lengths);
+        self.owners.merge(other.owners);
+        self.nested.merge(other.nested);
+    }
+}
+
+/// How a futex without a name is used, to tell what it is ([`FutexUse`]).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Use {
+    /// As far as is known.
+    pub of_futex: FutexUse,
+    /// Hashes of those who waited, as a set of 64 bits.
+    waiters: u64,
+    /// The last wake-up.
+    woken: Option<(Tid, Ns)>,
+}
+
+/// Two waits that one thread ended within this time ended together.
+const TOGETHER_NS: Ns = 50_000;
+
+fn bit(tid: Tid) -> u64 {
+    1 << (tid.wrapping_mul(0x9e37_79b1) >> 26)
+}
+
+impl Use {
+    fn add(&mut self, wait: &Wait) {
+        let of = &mut self.of_futex;
+        if of.waits == 0 {
+            of.first_value = wait.expected;
+        }
+        of.values_differ |= wait.expected != of.first_value;
+        of.waits += 1;
+        self.waiters |= bit(wait.tid);
+        if let Some(waker) = wait.waker {
+            of.woken_by_waiters += u64::from(self.waiters & bit(waker.tid) != 0);
+            let together = self
+                .woken
+                .is_some_and(|(tid, ts)| tid == waker.tid && waker.ts.abs_diff(ts) < TOGETHER_NS);
+            // The first of several counts as well.
+            of.woken_together += if together { 1 } else { 0 };
+            self.woken = Some((waker.tid, waker.ts));
+        }
+    }
+
+    fn merge(&mut self, other: &Use) {
+        let (of, more) = (&mut self.of_futex, &other.of_futex);
+        if of.waits == 0 {
+            *self = *other;
+            return;
+        }
+        of.values_differ |= more.values_differ || of.first_value != more.first_value;
+        of.waits += more.waits;
+        of.woken_together += more.woken_together;
+        of.woken_by_waiters += more.woken_by_waiters;
+        self.waiters |= other.waiters;
+        self.woken = other.woken;
+    }
+}
+
+/// Holds of one lock acquired at one place.
+pub type HoldKey = (Kind, Place, LockId);
+
+/// What was folded to stay within [`Limits`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Folded {
+    /// Cells whose thread and lock are forgotten.
+    pub threads: u64,
+    /// Cells whose place is forgotten as well.
+    pub places: u64,
+}
+
+/// Waits and holds added up. Sums and counts stay exact whatever is folded.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Waits.
+    pub cells: FxHashMap<CellKey, Cell>,
+    /// Holds.
+    pub holds: FxHashMap<HoldKey, Cell>,
+    /// How futexes are used, for those without a name.
+    pub uses: FxHashMap<LockId, Use>,
+    /// Events that were lost.
+    pub lost: u64,
+    /// What was folded.
+    pub folded: Folded,
+}
+
+impl Tally {
+    /// Adds what another one has. Cost: linear in the smaller part's cells.
+    pub fn merge(&mut self, other: Tally, limits: Limits) {
+        for (key, cell) in other.cells {
+            self.cells.entry(key).or_default().merge(cell);
+        }
+        for (key, cell) in other.holds {
+            self.holds.entry(key).or_default().merge(cell);
+        }
+        for (lock, more) in other.uses {
+            self.uses.entry(lock).or_default().merge(&more);
+        }
+        self.lost = self.lost.saturating_add(other.lost);
+        self.folded.threads += other.folded.threads;
+        self.folded.places += other.folded.places;
+        self.fold(limits);
+    }
+
+    /// Adds waits of which only sums are known, and of some of them the lengths.
+    pub fn add_sum(&mut self, key: CellKey, share: Share, max_ns: Ns, lengths: &Histogram) {
+        let cell = self.cells.entry(key).or_default();
+        cell.lengths.merge(lengths);
+        cell.times = cell.times.saturating_add(share.count);
+        cell.sleeps = cell.sleeps.saturating_add(share.count);
+        cell.total_ns = cell.total_ns.saturating_add(share.ns);
+        cell.max_ns = cell.max_ns.max(max_ns);
+    }
+
+    pub(crate) fn learn_use(&mut self, wait: &Wait) {
+        if wait.kind == Kind::Futex {
+            self.uses.entry(wait.lock).or_default().add(wait);
+        }
+    }
+
+    /// All waits together.
+    pub fn total(&self) -> Share {
+        let mut sum = Share::default();
+        for cell in self.cells.values() {
+            let (count, ns) = (cell.times, cell.total_ns);
+            sum.add(Share { count, ns });
+        }
+        sum
+    }
+
+    /// Keeps within `limits`. Amortised constant per event: it frees half whenever it acts.
+    pub(crate) fn fold(&mut self, limits: Limits) {
+        let keep = limits.cells / 2;
+        let is_large = |cells: usize| cells > limits.cells / 4 * 3;
+        if self.cells.len() > limits.cells {
+            self.folded.threads += fold(&mut self.cells, keep, CellKey::without_thread);
+            if is_large(self.cells.len()) {
+                self.folded.places += fold(&mut self.cells, keep, CellKey::without_place);
+            }
+        }
+        if self.holds.len() > limits.cells {
+            let (no_place, no_lock) = (Place::default(), LockId::default());
+            self.folded.threads += fold(&mut self.holds, keep, |(kind, at, _)| (kind, at, no_lock));
+            if is_large(self.holds.len()) {
+                self.folded.places += fold(&mut self.holds, keep, |(kind, ..)| {
+                    (kind, no_place, no_lock)
+                });
+            }
+        }
+        if self.uses.len() > limits.cells {
+            let mut waits: Vec<u64> = self.uses.values().map(|u| u.of_futex.waits).collect();
+            let middle = waits.len() / 2;
+            let median = *waits.select_nth_unstable(middle).1;
+            self.uses.retain(|_, u| u.of_futex.waits > median);
+        }
+    }
+}
+
+/// Gives all but the `keep` cells with the longest waits a coarser key; how many changed theirs.
+fn fold<K: Copy + Eq + Hash + Ord>(
+    cells: &mut FxHashMap<K, Cell>,
+    keep: usize,
+    coarser: impl Fn(K) -> K,
+) -> u64 {
+    let mut by_time: Vec<(Ns, K)> = cells.iter().map(|(&k, c)| (c.total_ns, k)).collect();
+    // By key among equals: the same events give the same table.
+    by_time.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+    let mut folded = 0;
+    for (_, key) in by_time.into_iter().skip(keep) {
+        let to = coarser(key);
+        if to != key
+            && let Some(cell) = cells.remove(&key)
+        {
+            cells.entry(to).or_default().merge(cell);
+            folded += 1;
+        }
+    }
+    folded
+}

@@ -1,0 +1,314 @@
+//! Events in, tally out: what needs the order of events.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use amdahl_speedup::event::{CallStack, Ns, Tid};
+use amdahl_speedup::primitive::{UserLock, user_lock};
+use rustc_hash::FxHashMap;
+
+use crate::event::{Event, Hold, Kind, LockId, Place, Wait, Waker};
+use crate::tally::{Cell, CellKey, Limits, Share, Tally};
+
+/// A thread that sleeps again for the same lock within this time has lost a race.
+///
+/// Long enough for the way out of the kernel, the test of the lock (Rust's spins a hundred times
+/// before it sleeps again) and the way back; short against what most locks are held for.
+pub const RETRY_NS: Ns = 20_000;
+
+/// A known place.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Known {
+    /// Its deepest stack so far.
+    pub stack: Arc<CallStack>,
+    /// What a futex there is part of.
+    pub lock: UserLock,
+}
+
+/// One step of a chain of waits: what a holder waited for, and what the holder of that, and so on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Link {
+    /// Kind of lock.
+    pub kind: Kind,
+    /// Where its waiter waited.
+    pub place: Place,
+    /// The lock.
+    pub lock: LockId,
+    /// What its holder waited for.
+    pub next: Option<LinkId>,
+}
+
+/// Number of a [`Link`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(u32);
+
+/// A finished wait, remembered for those who wait for this thread.
+#[derive(Clone, Copy, Debug)]
+struct Past {
+    key: CellKey,
+    begin: Ns,
+    end: Ns,
+    next: Option<LinkId>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Thread {
+    /// Its last waits, the latest at the back.
+    past: VecDeque<Past>,
+    /// It has released the lock of its last wait since then.
+    has_released: bool,
+}
+
+/// Waits per thread that are remembered.
+const PAST: usize = 8;
+/// Different chains and steps of them.
+const LINKS: usize = 1 << 14;
+/// Steps of a chain.
+const DEPTH: usize = 6;
+/// Places whose stacks are kept.
+const PLACES: usize = 1 << 17;
+
+/// Follows the waits of a system, a process or a run.
+///
+/// Events come in the order in which waits end, as far as the probe can tell; each costs the
+/// same however many threads and locks there are. Stacks of a place come before its first
+/// waits where possible: without a name waits cannot be told to be one call (see
+/// [`Tracker::feed`]).
+#[derive(Clone, Debug, Default)]
+pub struct Tracker {
+    limits: Limits,
+    tally: Tally,
+    places: FxHashMap<Place, Known>,
+    threads: FxHashMap<Tid, Thread>,
+    /// The last two releases of a lock.
+    releases: FxHashMap<LockId, [Option<(Tid, Ns)>; 2]>,
+    links: Vec<Link>,
+    link_ids: FxHashMap<Link, LinkId>,
+}
+
+impl Tracker {
+    /// Knows nothing yet.
+    pub fn new(limits: Limits) -> Tracker {
+        Tracker {
+            limits,
+            ..Tracker::default()
+        }
+    }
+
+    /// A stack that was taken at `place`.
+    pub fn learn(&mut self, place: Place, stack: &Arc<CallStack>) {
+        let depth = |stack: &CallStack| stack.user.len() + stack.kernel.len();
+        match self.places.get(&place) {
+            // Of several stacks of a place the one that goes farthest out tells most.
+            Some(known) if depth(&known.stack) >= depth(stack) => return,
+            None if self.places.len() >= PLACES => return,
+            _ => {}
+        }
+        let lock = user_lock(stack);
+        let stack = Arc::clone(stack);
+        self.places.insert(place, Known { stack, lock });
+    }
+
+    /// What is known of a place.
+    pub fn known(&self, place: Place) -> Option<&Known> {
+        self.places.get(&place)
+    }
+
+    /// What is known of a step of a chain.
+    pub fn link(&self, id: LinkId) -> Option<&Link> {
+        self.links.get(id.0 as usize)
+    }
+
+    /// What was added up so far.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Takes what was added up since the last call; what was learned stays. For a live view, which
+    /// shows the last interval and merges it into a sum of its own.
+    pub fn take(&mut self) -> Tally {
+        std::mem::take(&mut self.tally)
+    }
+
+    /// Adds what somebody else has added up.
+    pub fn add(&mut self, tally: Tally) {
+        self.tally.merge(tally, self.limits);
+    }
+
+    /// The next event.
+    ///
+    /// A lock that wakes a sleeper without handing itself over (most do) may be taken by another
+    /// thread first; the sleeper then sleeps again inside the same call. Such sleeps are one
+    /// wait, from the first begin to the last end: those of one thread, for one lock, from one
+    /// place, with nothing waited for in between, less than [`RETRY_NS`] apart, at a place whose
+    /// stack names a lock, unless the thread was meanwhile seen to release the lock.
+    /// Limit: who gets a lock, holds it for less than that, releases it while nobody sleeps on
+    /// it, and at once has to wait for it again at the same place counts one wait instead of
+    /// two, whose total is too long by the time in between.
+    pub fn feed(&mut self, event: &Event) {
+        match event {
+            Event::Wait(wait) => self.wait(wait),
+            Event::Hold(hold) => self.hold(hold),
+            Event::Lost(count) => self.tally.lost = self.tally.lost.saturating_add(*count),
+        }
+    }
+
+    fn wait(&mut self, wait: &Wait) {
+        if wait.end < wait.begin {
+            return;
+        }
+        let key = CellKey::of(wait);
+        self.tally.learn_use(wait);
+        let chain = wait
+            .waker
+            .and_then(|waker| self.chain(wait, waker, DEPTH - 1));
+        let begun = self.retried(&key, wait);
+        let cell = self.tally.cells.entry(key).or_default();
+        let is_longer = begun
+            .is_some_and(|(begin, before)| cell.prolong(before - begin, wait.end - begin, wait));
+        if !is_longer {
+            cell.add(wait);
+        }
+        let (next, ns) = chain.unzip();
+        if let (Some(link), Some(ns)) = (next, ns) {
+            cell.nested.add(link, Share { count: 1, ns });
+        }
+        if let Some(waker) = wait.waker {
+            self.released(wait.lock, waker);
+        }
+        self.remember(wait, key, begun.filter(|_| is_longer), next);
+        self.tally.fold(self.limits);
+    }
+
+    /// Begin and end of the wait that this one goes on with.
+    fn retried(&self, key: &CellKey, wait: &Wait) -> Option<(Ns, Ns)> {
+        let thread = self.threads.get(&wait.tid)?;
+        let last = thread.past.back()?;
+        let is_lock = self.places.get(&wait.place)?.lock.primitive.may_barge();
+        let at_once = wait.begin >= last.end && wait.begin - last.end < RETRY_NS;
+        (wait.kind == Kind::Futex && last.key == *key && is_lock && at_once && !thread.has_released)
+            .then_some((last.begin, last.end))
+    }
+
+    fn released(&mut self, lock: LockId, waker: Waker) {
+        if let Some(thread) = self.threads.get_mut(&waker.tid)
+            && let Some(last) = thread.past.back()
+            && last.key.lock == lock
+            && waker.ts >= last.end
+        {
+            thread.has_released = true;
+        }
+        if self.releases.len() >= self.limits.threads && !self.releases.contains_key(&lock) {
+            self.releases.clear();
+        }
+        let last = self.releases.entry(lock).or_default();
+        if last[0].is_none_or(|(_, ts)| ts <= waker.ts) {
+            *last = [Some((waker.tid, waker.ts)), last[0]];
+        }
+    }
+
+    fn remember(
+        &mut self,
+        wait: &Wait,
+        key: CellKey,
+        begun: Option<(Ns, Ns)>,
+        next: Option<LinkId>,
+    ) {
+        if self.threads.len() >= self.limits.threads && !self.threads.contains_key(&wait.tid) {
+            self.forget_threads();
+        }
+        let thread = self.threads.entry(wait.tid).or_default();
+        if begun.is_some() {
+            thread.past.pop_back();
+        } else if thread.past.len() == PAST {
+            thread.past.pop_front();
+        }
+        thread.past.push_back(Past {
+            key,
+            begin: begun.map_or(wait.begin, |(begin, _)| begin),
+            end: wait.end,
+            next,
+        });
+        thread.has_released = false;
+    }
+
+    /// Forgets the half that has not waited for longest.
+    fn forget_threads(&mut self) {
+        let last = |thread: &Thread| thread.past.back().map_or(0, |past| past.end);
+        let mut ends: Vec<Ns> = self.threads.values().map(last).collect();
+        let middle = ends.len() / 2;
+        let median = *ends.select_nth_unstable(middle).1;
+        self.threads.retain(|_, thread| last(thread) > median);
+    }
+
+    /// What `waker`, who ended `wait`, waited for itself while it lasted, and for how long.
+    ///
+    /// Counted is only the time since somebody else was last seen to release the lock: before,
+    /// the waker did not have it. That it had it from then on is an assumption where the lock
+    /// passed on without a sleeper.
+    fn chain(&mut self, wait: &Wait, waker: Waker, depth: usize) -> Option<(LinkId, Ns)> {
+        let releases = self.releases.get(&wait.lock);
+        let since = releases
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|&&(tid, ts)| tid != waker.tid && ts < waker.ts)
+            .map(|&(_, ts)| ts)
+            .max()
+            .unwrap_or(0)
+            .max(wait.begin);
+        let past = self.threads.get(&waker.tid)?.past.iter();
+        let overlap = |past: &Past| past.end.min(waker.ts).saturating_sub(past.begin.max(since));
+        let (past, ns) = past
+            .filter(|past| past.key.lock != wait.lock)
+            .map(|past| (*past, overlap(past)))
+            .filter(|&(_, ns)| ns > 0)
+            .max_by_key(|&(past, ns)| (ns, past.end))?;
+        let next = past.next.and_then(|id| self.cut(id, depth.checked_sub(1)?));
+        let link = Link {
+            kind: past.key.kind,
+            place: past.key.place,
+            lock: past.key.lock,
+            next,
+        };
+        Some((self.intern(link)?, ns))
+    }
+
+    /// The chain without what is beyond `depth` steps.
+    fn cut(&mut self, id: LinkId, depth: usize) -> Option<LinkId> {
+        let link = *self.link(id)?;
+        if depth == 0 {
+            return None;
+        }
+        let next = link.next.and_then(|next| self.cut(next, depth - 1));
+        self.intern(Link { next, ..link })
+    }
+
+    fn intern(&mut self, link: Link) -> Option<LinkId> {
+        if let Some(&id) = self.link_ids.get(&link) {
+            return Some(id);
+        }
+        if self.links.len() >= LINKS {
+            return None;
+        }
+        let id = LinkId(self.links.len() as u32);
+        self.links.push(link);
+        self.link_ids.insert(link, id);
+        Some(id)
+    }
+
+    fn hold(&mut self, hold: &Hold) {
+        let key = (hold.kind, hold.place, hold.lock);
+        let ns = hold.end.saturating_sub(hold.begin);
+        let cell: &mut Cell = self.tally.holds.entry(key).or_default();
+        cell.times += 1;
+        cell.sleeps += 1;
+        cell.total_ns = cell.total_ns.saturating_add(ns);
+        cell.max_ns = cell.max_ns.max(ns);
+        cell.lengths.add(ns);
+        let by = (hold.tid, hold.place);
+        cell.owners.add(by, Share { count: 1, ns });
+        self.tally.fold(self.limits);
+    }
+}

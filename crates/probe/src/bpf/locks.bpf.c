@@ -1,0 +1,553 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+//
+// Records waits for locks: contended kernel locks and sleeps in futexes, one slot for each wait
+// when it is over. Nothing is recorded of other switches and of locks that are free.
+//
+// The wait is timed before anything else is looked at: whoever spins on a lock hands it on later
+// by whatever its waiter does in between.
+
+#include "stack.bpf.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* Addresses of kernel code: their upper half, 0 if not known, and the bounds of the lower one. Set
+ * before loading. */
+volatile const amdahl_u32 text_high = 0;
+volatile const amdahl_u32 text_begin = 0;
+volatile const amdahl_u32 text_end = 0;
+
+/* Waits in progress, by the low bits of the thread id; where two meet, the later one is in the hash. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, AMDAHL_TASKS);
+	__type(key, amdahl_u32);
+	__type(value, struct amdahl_wait);
+} waits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, amdahl_u32);
+	__type(value, struct amdahl_wait);
+} waits_crowd SEC(".maps");
+
+static __always_inline struct amdahl_wait *find_wait(amdahl_u32 tid)
+{
+	amdahl_u32 index = tid % AMDAHL_TASKS;
+	struct amdahl_wait *wait = bpf_map_lookup_elem(&waits, &index);
+
+	if (!wait || wait->tid == tid)
+		return wait;
+	return wait->crowded ? bpf_map_lookup_elem(&waits_crowd, &tid) : 0;
+}
+
+static __always_inline struct amdahl_wait *enter_wait(amdahl_u32 tid)
+{
+	amdahl_u32 index = tid % AMDAHL_TASKS;
+	struct amdahl_wait *wait = bpf_map_lookup_elem(&waits, &index), new = {};
+
+	if (!wait || !__sync_val_compare_and_swap(&wait->tid, 0, tid))
+		return wait;
+	new.tid = tid;
+	if (bpf_map_update_elem(&waits_crowd, &tid, &new, BPF_NOEXIST))
+		return 0;
+	__sync_fetch_and_add(&wait->crowded, 1);
+	return bpf_map_lookup_elem(&waits_crowd, &tid);
+}
+
+static __always_inline void leave_wait(amdahl_u32 tid)
+{
+	amdahl_u32 index = tid % AMDAHL_TASKS;
+	struct amdahl_wait *wait = bpf_map_lookup_elem(&waits, &index);
+
+	if (!wait)
+		return;
+	if (wait->tid == tid) {
+		wait->kind = 0;
+		wait->waker = 0;
+		wait->waker_flags = 0;
+		wait->waker_place = 0;
+		__sync_lock_test_and_set(&wait->tid, 0);
+	} else if (!bpf_map_delete_elem(&waits_crowd, &tid)) {
+		__sync_fetch_and_add(&wait->crowded, -1);
+	}
+}
+
+static __always_inline int is_mine(struct task_struct *t)
+{
+	return everyone || find(t->pid);
+}
+
+#if defined(__TARGET_ARCH_x86)
+#define NR_FUTEX 202
+#else
+#define NR_FUTEX 98
+#endif
+#define NR_FUTEX_WAIT 455
+
+static __always_inline int in_futex(struct pt_regs *regs)
+{
+	int number = REG_SYSCALL(regs);
+
+	return number == NR_FUTEX || number == NR_FUTEX_WAIT;
+}
+
+/* A stack with its place, of the kernel too where it waits. */
+static __always_inline int take(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct task_struct *t,
+				int kind, amdahl_u64 ts, amdahl_u32 place)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(t);
+	struct amdahl_stack *s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
+	long bytes;
+
+	if (!s) {
+		__sync_fetch_and_add(&ring->stacks_lost, 1);
+		return 0;
+	}
+	s->ts = ts;
+	s->tid = t->pid;
+	s->pid = t->tgid;
+	s->cpu = cpu;
+	s->kind = kind;
+	s->user_mode = 0;
+	s->unused[0] = s->unused[1] = 0;
+	s->kernel_frames = 0;
+	s->user_bytes = 0;
+	s->user_frames = 0;
+	if (kind == AMDAHL_STACK_LOCK) {
+		bytes = bpf_get_stack(ctx, s->kernel, sizeof(s->kernel), 0);
+		if (bytes > 0)
+			s->kernel_frames = (amdahl_u64)bytes >> 3;
+	}
+	user_registers(s, regs);
+	if (t->mm) {
+		copy_user_stack(s);
+		walk_frame_pointers(ctx, s);
+		if (kind == AMDAHL_STACK_WAIT)
+			walk_goroutine(s);
+	}
+	s->place = place;
+	bpf_ringbuf_submit(s, BPF_RB_NO_WAKEUP);
+	return 1;
+}
+
+/* The slot of a wait that has ended now. */
+static __always_inline void tell(struct amdahl_ring *ring, amdahl_u32 cpu, struct amdahl_wait *wait,
+				 amdahl_u64 ts)
+{
+	struct amdahl_slot *slot;
+	amdahl_u64 seq, ns, since;
+
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return;
+	ns = ts - wait->begin;
+	since = wait->waker ? ts - wait->woken_at : 0;
+	slot->ts = ts;
+	slot->kind = wait->kind;
+	slot->flags = wait->waker_flags;
+	slot->lock_kind = wait->lock_flags;
+	slot->unused = wait->expected;
+	slot->cpu = cpu;
+	slot->tid = wait->tid;
+	slot->other = wait->waker;
+	slot->syscall = wait->tgid;
+	slot->place = wait->place;
+	slot->arg[0] = wait->lock;
+	slot->arg[1] = ns;
+	slot->arg[2] = (amdahl_u64)wait->waker_place << 32 | (since < 0xffffffff ? since : 0xffffffff);
+	publish(slot, seq);
+}
+
+static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu,
+					 struct task_struct *t, struct pt_regs *regs)
+{
+	struct amdahl_wait *wait;
+	amdahl_u64 hash, ts;
+	amdahl_u32 tid = t->pid;
+
+	wait = find_wait(tid);
+	/* A page fault on the way may wait for a lock of the kernel. */
+	if (wait && wait->kind)
+		return;
+	wait = enter_wait(tid);
+	if (!wait)
+		return;
+	ts = bpf_ktime_get_ns();
+	wait->tgid = t->tgid;
+	wait->lock = REG_ARG0(regs);
+	wait->begin = ts;
+	wait->lock_flags = REG_ARG1(regs);
+	wait->expected = REG_ARG2(regs);
+	hash = place_of(regs, t->tgid) ^ kind_of_futex(wait->lock) * 0xff51afd7ed558ccdull;
+	wait->place = hash >> 32;
+	wait->waker = 0;
+	wait->waker_flags = 0;
+	wait->waker_place = 0;
+	wait->kind = AMDAHL_FUTEX_WAIT;
+	if (takes_stack(ring, hash, ts))
+		take(ctx, ring, cpu, t, AMDAHL_STACK_WAIT, ts, wait->place);
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	amdahl_u32 cpu, tid;
+	struct amdahl_ring *ring;
+	struct amdahl_wait *wait;
+	struct pt_regs *regs;
+	long state = preempt ? 0 : state_of(prev);
+
+	/* Sleeps that signals may end: futexes have no others. */
+	if (state & 1) {
+		regs = (struct pt_regs *)bpf_task_pt_regs(prev);
+		if (in_futex(regs) && is_mine(prev)) {
+			cpu = bpf_get_smp_processor_id();
+			ring = ring_of(cpu);
+			if (ring)
+				futex_begins(ctx, ring, cpu, prev, regs);
+		}
+	}
+	if (!next->mm)
+		return 0;
+	regs = (struct pt_regs *)bpf_task_pt_regs(next);
+	if (!in_futex(regs))
+		return 0;
+	tid = next->pid;
+	wait = find_wait(tid);
+	if (!wait || wait->kind != AMDAHL_FUTEX_WAIT)
+		return 0;
+	cpu = bpf_get_smp_processor_id();
+	ring = ring_of(cpu);
+	if (ring)
+		tell(ring, cpu, wait, bpf_ktime_get_ns());
+	leave_wait(tid);
+	return 0;
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(on_waking, struct task_struct *woken)
+{
+	amdahl_u32 cpu, tid = woken->pid;
+	struct amdahl_wait *wait = find_wait(tid);
+	struct task_struct *current;
+	struct amdahl_ring *ring;
+	amdahl_u64 hash, ts;
+
+	if (!wait || !wait->kind)
+		return 0;
+	cpu = bpf_get_smp_processor_id();
+	ring = ring_of(cpu);
+	if (!ring)
+		return 0;
+	ts = bpf_ktime_get_ns();
+	wait->woken_at = ts;
+	current = bpf_get_current_task_btf();
+	wait->waker = current->pid;
+	if (ring->in_timer) {
+		wait->waker_flags = AMDAHL_WAKER_TIMER;
+	} else if (!wait->waker || ring->in_irq) {
+		wait->waker_flags = AMDAHL_WAKER_IRQ;
+	} else {
+		struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(current);
+
+		wait->waker_flags = AMDAHL_WAKER_WORKLOAD;
+		if (!current->mm)
+			return 0;
+		hash = ~place_of(regs, current->tgid);
+		wait->waker_place = hash >> 32;
+		if (takes_stack(ring, hash, ts))
+			take(ctx, ring, cpu, current, AMDAHL_STACK_WAKE, ts, wait->waker_place);
+	}
+	return 0;
+}
+
+#define LCB_F_SPIN 0x01u
+#define LCB_F_MUTEX 0x20u
+#define LCB_F_RT 0x08u
+#define LCB_F_PERCPU 0x10u
+
+/* Spin locks that this CPU waits for: interrupts nest. */
+struct spins {
+	struct {
+		amdahl_u64 lock, begin;
+	} at[4];
+	amdahl_u32 depth, flags;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, amdahl_u32);
+	__type(value, struct spins);
+} spins_map SEC(".maps");
+
+SEC("tp_btf/contention_begin")
+int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
+{
+	struct task_struct *me = bpf_get_current_task_btf();
+	struct amdahl_wait *wait;
+	struct mm_struct *mm;
+	amdahl_u32 zero = 0;
+
+	if (!is_mine(me))
+		return 0;
+	if ((flags & (LCB_F_SPIN | LCB_F_MUTEX)) == LCB_F_SPIN) {
+		struct spins *spins = bpf_map_lookup_elem(&spins_map, &zero);
+
+		if (spins) {
+			amdahl_u32 at = spins->depth++ & 3;
+
+			spins->at[at].lock = (amdahl_u64)lock;
+			spins->flags = (spins->flags & ~(0xffu << at * 8)) | (flags & 0x7f) << at * 8;
+			spins->at[at].begin = bpf_ktime_get_ns();
+		}
+		return 0;
+	}
+	wait = find_wait(me->pid);
+	/* A mutex tells again when it changes from spinning to sleeping. */
+	if (wait && wait->kind == AMDAHL_KERNEL_WAIT && wait->lock == (amdahl_u64)lock)
+		return 0;
+	if (!wait || !wait->tid)
+		wait = enter_wait(me->pid);
+	if (!wait)
+		return 0;
+	mm = me->mm;
+	wait->tgid = me->tgid;
+	wait->lock = (amdahl_u64)lock;
+	wait->lock_flags = flags & 0x7f;
+	if (mm && lock == (void *)__builtin_preserve_access_index(&mm->mmap_lock))
+		wait->lock_flags |= AMDAHL_LOCK_IS_MMAP;
+	wait->expected = 0;
+	wait->place = 0;
+	wait->waker = 0;
+	wait->waker_flags = 0;
+	wait->waker_place = 0;
+	wait->begin = bpf_ktime_get_ns();
+	wait->kind = AMDAHL_KERNEL_WAIT;
+	return 0;
+}
+
+#define SCANNED 40
+
+/*
+ * Who wants the lock, without walking the stack: the return addresses above the probe's own frame,
+ * as far as they are found among the words there. Words that are left over from earlier calls
+ * may be among them; they only tell apart what is the same.
+ */
+static __always_inline amdahl_u64 place_in_kernel(void *ctx, amdahl_u32 flags)
+{
+	amdahl_u64 words[SCANNED], hash = flags + 1, low, is_text;
+	int i;
+
+	if (!text_high || bpf_probe_read_kernel(words, sizeof(words), ctx))
+		return 0;
+	/* Without branches, each of which would double what the verifier has to look at. */
+	for (i = 2; i < SCANNED; i++) {
+		low = words[i] & 0xffffffff;
+		is_text = ((words[i] >> 32 ^ text_high) - 1) >> 63;
+		is_text &= ~((low - text_begin) >> 63) & ((low - text_end) >> 63);
+		hash ^= -is_text & (hash ^ (hash ^ low) * 0x9e3779b97f4a7c15ull);
+	}
+	return hash;
+}
+
+SEC("tp_btf/contention_end")
+int BPF_PROG(on_contention_end, void *lock)
+{
+	amdahl_u64 ts = bpf_ktime_get_ns(), hash;
+	struct task_struct *me = bpf_get_current_task_btf();
+	amdahl_u32 tid = me->pid, zero = 0, at, cpu;
+	struct amdahl_wait *wait, spun = {};
+	struct amdahl_ring *ring;
+	struct spins *spins;
+
+	if (!is_mine(me))
+		return 0;
+	cpu = bpf_get_smp_processor_id();
+	ring = ring_of(cpu);
+	if (!ring)
+		return 0;
+	wait = find_wait(tid);
+	if (wait && wait->kind == AMDAHL_KERNEL_WAIT && wait->lock == (amdahl_u64)lock) {
+		hash = place_in_kernel(ctx, wait->lock_flags);
+		wait->place = hash >> 32;
+		tell(ring, cpu, wait, ts);
+		leave_wait(tid);
+	} else {
+		spins = bpf_map_lookup_elem(&spins_map, &zero);
+		if (!spins || !spins->depth)
+			return 0;
+		at = --spins->depth & 3;
+		if (spins->at[at].lock != (amdahl_u64)lock) {
+			spins->depth = 0;
+			return 0;
+		}
+		spun.kind = AMDAHL_KERNEL_WAIT;
+		spun.tid = tid;
+		spun.tgid = me->tgid;
+		spun.lock = (amdahl_u64)lock;
+		spun.begin = spins->at[at].begin;
+		spun.lock_flags = spins->flags >> at * 8;
+		hash = place_in_kernel(ctx, spun.lock_flags);
+		spun.place = hash >> 32;
+		tell(ring, cpu, &spun, ts);
+	}
+	if (hash && takes_stack(ring, hash, ts))
+		take(ctx, ring, cpu, me, AMDAHL_STACK_LOCK, ts, hash >> 32);
+	return 0;
+}
+
+/* Address-space locks that are held, by the low bits of the thread id; a later one replaces. */
+struct hold {
+	amdahl_u64 lock, begin;
+	amdahl_u32 tid, place;
+	amdahl_u32 flags, unused;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, AMDAHL_TASKS);
+	__type(key, amdahl_u32);
+	__type(value, struct hold);
+} holding SEC(".maps");
+
+#define LCB_F_READ 0x02u
+#define LCB_F_WRITE 0x04u
+
+/* Linux 6.11 and later: before, the second argument is a path, and there is no telling. */
+SEC("tp_btf/mmap_lock_acquire_returned")
+int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsigned long success)
+{
+	struct task_struct *me = bpf_get_current_task_btf();
+	amdahl_u32 tid = me->pid, index = tid % AMDAHL_TASKS, cpu;
+	struct amdahl_ring *ring;
+	struct hold *hold;
+	amdahl_u64 hash, ts;
+
+	if (write > 1 || !(success & 0xff) || !is_mine(me))
+		return 0;
+	cpu = bpf_get_smp_processor_id();
+	ring = ring_of(cpu);
+	hold = bpf_map_lookup_elem(&holding, &index);
+	if (!ring || !hold)
+		return 0;
+	hold->lock = (amdahl_u64)__builtin_preserve_access_index(&mm->mmap_lock);
+	hold->tid = tid;
+	hold->flags = AMDAHL_LOCK_IS_MMAP | (write ? LCB_F_WRITE : LCB_F_READ);
+	hash = ~place_in_kernel(ctx, hold->flags);
+	hold->place = hash >> 32;
+	ts = bpf_ktime_get_ns();
+	hold->begin = ts;
+	if (takes_stack(ring, hash, ts))
+		take(ctx, ring, cpu, me, AMDAHL_STACK_LOCK, ts, hold->place);
+	return 0;
+}
+
+SEC("tp_btf/mmap_lock_released")
+int BPF_PROG(on_mmap_released, struct mm_struct *mm, unsigned long write)
+{
+	amdahl_u64 ts = bpf_ktime_get_ns(), seq;
+	amdahl_u32 tid = bpf_get_current_task_btf()->pid, index = tid % AMDAHL_TASKS, cpu;
+	struct hold *hold = bpf_map_lookup_elem(&holding, &index);
+	struct amdahl_ring *ring;
+	struct amdahl_slot *slot;
+
+	if (!hold || hold->tid != tid ||
+	    hold->lock != (amdahl_u64)__builtin_preserve_access_index(&mm->mmap_lock))
+		return 0;
+	hold->tid = 0;
+	cpu = bpf_get_smp_processor_id();
+	ring = ring_of(cpu);
+	if (!ring)
+		return 0;
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return 0;
+	slot->ts = ts;
+	slot->kind = AMDAHL_HOLD;
+	slot->flags = 0;
+	slot->lock_kind = hold->flags;
+	slot->unused = 0;
+	slot->cpu = cpu;
+	slot->tid = tid;
+	slot->other = 0;
+	slot->syscall = bpf_get_current_task_btf()->tgid;
+	slot->place = hold->place;
+	slot->arg[0] = hold->lock;
+	slot->arg[1] = ts - hold->begin;
+	slot->arg[2] = 0;
+	publish(slot, seq);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id(), tid = child->pid, tgid = child->tgid;
+	struct amdahl_ring *ring = ring_of(cpu);
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!ring || !is_mine(parent) || (!everyone && !enter(tid, tgid)))
+		return 0;
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return 0;
+	slot->ts = bpf_ktime_get_ns();
+	slot->kind = AMDAHL_FORK;
+	slot->flags = 0;
+	slot->cpu = cpu;
+	slot->tid = tid;
+	slot->other = parent->pid;
+	slot->syscall = tgid;
+	BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, child, comm);
+	publish(slot, seq);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_exit, struct task_struct *t)
+{
+	if (!everyone)
+		leave(t->pid);
+	return 0;
+}
+
+SEC("tp_btf/task_rename")
+int BPF_PROG(on_rename, struct task_struct *t, const char *name)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id();
+	struct amdahl_ring *ring = ring_of(cpu);
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!ring || !is_mine(t))
+		return 0;
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return 0;
+	slot->ts = bpf_ktime_get_ns();
+	slot->kind = AMDAHL_COMM;
+	slot->flags = 0;
+	slot->cpu = cpu;
+	slot->tid = t->pid;
+	slot->other = t->tgid;
+	bpf_probe_read_kernel_str(slot->arg, 16, name);
+	publish(slot, seq);
+	return 0;
+}
+
+#define COUNT_CONTEXT(name, field, step)                                        \
+	SEC("tp_btf/" #name)                                                    \
+	int BPF_PROG(on_##name)                                                 \
+	{                                                                       \
+		struct amdahl_ring *ring = ring_of(bpf_get_smp_processor_id()); \
+		if (ring)                                                       \
+			ring->field = step;                                     \
+		return 0;                                                       \
+	}
+
+COUNT_CONTEXT(hrtimer_expire_entry, in_timer, 1)
+COUNT_CONTEXT(hrtimer_expire_exit, in_timer, 0)

@@ -1,0 +1,58 @@
+//! The result of `amdahl locks`: which locks were waited for, where, how long and because of whom.
+
+mod check;
+mod csv;
+mod html;
+mod lines;
+pub mod schema;
+mod terminal;
+
+use std::path::{Path, PathBuf};
+
+use crate::load::{LoadError, parse_as, read};
+use crate::save::SaveError;
+use schema::{LocksResult, SCHEMA};
+
+pub use csv::csv;
+pub use html::render as render_html;
+pub use terminal::{Shown, render};
+
+/// Reads and checks a result from its file or from the folder that holds it.
+///
+/// # Errors
+/// Every way in which the file can be unreadable or untrue, see [`LoadError`].
+pub fn load(path: &Path) -> Result<LocksResult, LoadError> {
+    let (bytes, path) = read(path)?;
+    parse(&bytes, path)
+}
+
+/// Parses and checks a result; `path` is for messages alone.
+///
+/// # Errors
+/// As [`load`], without the errors of the file system.
+pub fn parse(bytes: &[u8], path: PathBuf) -> Result<LocksResult, LoadError> {
+    parse_as(
+        bytes,
+        path,
+        SCHEMA,
+        |result: &LocksResult| &result.schema,
+        check::check,
+    )
+}
+
+/// Checks `result` and gives it as the text of `result.json`.
+///
+/// # Errors
+/// [`SaveError::Invalid`] when [`parse`] would refuse it.
+pub fn to_json(result: &LocksResult) -> Result<String, SaveError> {
+    check::check(result).map_err(|invalid| SaveError::Invalid {
+        at: invalid.at,
+        what: invalid.what,
+    })?;
+    let mut text = serde_json::to_string_pretty(result).map_err(|e| SaveError::Invalid {
+        at: String::new(),
+        what: e.to_string(),
+    })?;
+    text.push('\n');
+    Ok(text)
+}

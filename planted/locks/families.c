@@ -1,0 +1,282 @@
+/* One known wait a round, in each family of locks: a holder takes the lock and keeps it while a
+ * waiter, who starts when it is held, wants it too. The waiter times its calls itself and
+ * tells how many of them waited, for how long together, and the longest.
+ *
+ *   families FAMILY [ROUNDS]
+ *   {"family": "mutex", "times": 40, "seconds": 0.1234, "longest": 0.004, "function": "want"}
+ */
+#include "../c/planted.h"
+#include <sched.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+enum { HOLD_UNITS = 4000 };         /* some 3 ms */
+static const double WAITED = 0.0005; /* shorter calls found the lock free */
+
+static int rounds = 40;
+static atomic_int round_held, round_done;
+static long times;
+static double seconds, longest;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t inner = PTHREAD_MUTEX_INITIALIZER;
+static pthread_rwlock_t rwlock = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
+static pthread_barrier_t barrier;
+static sem_t semaphore;
+static int is_ready, file = -1;
+static char *region, *page, *block;
+static const size_t REGION = 512u << 20, BLOCK = 48u << 20;
+
+static void check(int failed, const char *what)
+{
+    if (failed) {
+        perror(what);
+        exit(2);
+    }
+}
+
+/* A family: prepare once, hold for a while, want it. */
+struct family {
+    const char *name;
+    void (*prepare)(void);
+    void (*hold)(int round);
+    void (*want)(int round);
+};
+
+static void announce(int round) { atomic_store(&round_held, round); }
+
+static void none(void) {}
+
+static void hold_mutex(int round)
+{
+    pthread_mutex_lock(&mutex);
+    announce(round);
+    burn(HOLD_UNITS);
+    pthread_mutex_unlock(&mutex);
+}
+
+NOINLINE static void want_mutex(int round)
+{
+    (void)round;
+    pthread_mutex_lock(&mutex);
+    pthread_mutex_unlock(&mutex);
+}
+
+static void hold_writing(int round)
+{
+    pthread_rwlock_wrlock(&rwlock);
+    announce(round);
+    burn(HOLD_UNITS);
+    pthread_rwlock_unlock(&rwlock);
+}
+
+static void hold_reading(int round)
+{
+    pthread_rwlock_rdlock(&rwlock);
+    announce(round);
+    burn(HOLD_UNITS);
+    pthread_rwlock_unlock(&rwlock);
+}
+
+NOINLINE static void want_reading(int round)
+{
+    (void)round;
+    pthread_rwlock_rdlock(&rwlock);
+    pthread_rwlock_unlock(&rwlock);
+}
+
+NOINLINE static void want_writing(int round)
+{
+    (void)round;
+    pthread_rwlock_wrlock(&rwlock);
+    pthread_rwlock_unlock(&rwlock);
+}
+
+static void prepare_semaphore(void) { sem_init(&semaphore, 0, 0); }
+
+static void hold_semaphore(int round)
+{
+    announce(round);
+    burn(HOLD_UNITS);
+    sem_post(&semaphore);
+}
+
+NOINLINE static void want_semaphore(int round)
+{
+    (void)round;
+    while (sem_wait(&semaphore)) {
+    }
+}
+
+static void prepare_barrier(void) { pthread_barrier_init(&barrier, 0, 2); }
+
+static void hold_barrier(int round)
+{
+    announce(round);
+    burn(HOLD_UNITS);
+    pthread_barrier_wait(&barrier);
+}
+
+NOINLINE static void want_barrier(int round)
+{
+    (void)round;
+    pthread_barrier_wait(&barrier);
+}
+
+static void hold_condition(int round)
+{
+    announce(round);
+    burn(HOLD_UNITS);
+    pthread_mutex_lock(&mutex);
+    is_ready = round;
+    pthread_cond_signal(&cond);
+    pthread_mutex_unlock(&mutex);
+}
+
+NOINLINE static void want_condition(int round)
+{
+    pthread_mutex_lock(&mutex);
+    while (is_ready != round)
+        pthread_cond_wait(&cond, &mutex);
+    pthread_mutex_unlock(&mutex);
+}
+
+/* The holder of the outer mutex waits for the inner one, which a third thread holds. */
+static atomic_int inner_held;
+
+static void *hold_inner(void *arg)
+{
+    int round = (int)(intptr_t)arg;
+    pthread_mutex_lock(&inner);
+    atomic_store(&inner_held, round);
+    burn(HOLD_UNITS);
+    pthread_mutex_unlock(&inner);
+    return 0;
+}
+
+NOINLINE static void wait_for_the_inner_lock(void)
+{
+    pthread_mutex_lock(&inner);
+    pthread_mutex_unlock(&inner);
+}
+
+static void hold_nested(int round)
+{
+    pthread_t third;
+    check(pthread_create(&third, 0, hold_inner, (void *)(intptr_t)round), "pthread_create");
+    while (atomic_load(&inner_held) != round)
+        sched_yield();
+    pthread_mutex_lock(&mutex);
+    announce(round);
+    wait_for_the_inner_lock();
+    pthread_mutex_unlock(&mutex);
+    pthread_join(third, 0);
+}
+
+/* Locks of the kernel: a call that holds one for milliseconds. */
+static void prepare_file(void)
+{
+    file = memfd_create("planted", 0);
+    block = malloc(BLOCK);
+    check(file < 0 || !block || ftruncate(file, BLOCK), "memfd");
+    memset(block, 1, BLOCK);
+    check(pwrite(file, block, BLOCK, 0) != (ssize_t)BLOCK, "pwrite");
+}
+
+static void hold_inode(int round)
+{
+    announce(round);
+    check(pwrite(file, block, BLOCK, 0) != (ssize_t)BLOCK, "pwrite");
+}
+
+NOINLINE static void want_inode(int round)
+{
+    char byte = (char)round;
+    check(pwrite(file, &byte, 1, 0) != 1, "pwrite");
+}
+
+static void prepare_region(void)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    region = mmap(0, REGION, PROT_READ | PROT_WRITE, flags, -1, 0);
+    page = mmap(0, 4096, PROT_READ | PROT_WRITE, flags, -1, 0);
+    check(region == MAP_FAILED || page == MAP_FAILED, "mmap");
+    madvise(region, REGION, MADV_NOHUGEPAGE);
+    memset(region, 1, REGION);
+}
+
+static void hold_mmap(int round)
+{
+    announce(round);
+    check(mprotect(region, REGION, round & 1 ? PROT_READ : PROT_READ | PROT_WRITE), "mprotect");
+}
+
+NOINLINE static void want_mmap(int round)
+{
+    check(mprotect(page, 4096, round & 1 ? PROT_READ : PROT_READ | PROT_WRITE), "mprotect");
+}
+
+static const struct family families[] = {
+    { "mutex", none, hold_mutex, want_mutex },
+    { "rwlock-read", none, hold_writing, want_reading },
+    { "rwlock-write", none, hold_reading, want_writing },
+    { "semaphore", prepare_semaphore, hold_semaphore, want_semaphore },
+    { "barrier", prepare_barrier, hold_barrier, want_barrier },
+    { "condvar", none, hold_condition, want_condition },
+    { "nested", none, hold_nested, want_mutex },
+    { "inode", prepare_file, hold_inode, want_inode },
+    { "mmap", prepare_region, hold_mmap, want_mmap },
+};
+
+static const struct family *chosen;
+
+static void *waiter(void *arg)
+{
+    prctl(PR_SET_NAME, "waiter");
+    for (int round = 1; round <= rounds; round++) {
+        while (atomic_load(&round_held) != round) {
+        }
+        burn(200);
+        double since = wall_now();
+        chosen->want(round);
+        double took = wall_now() - since;
+        if (took > WAITED) {
+            times++;
+            seconds += took;
+            if (took > longest)
+                longest = took;
+        }
+        atomic_store(&round_done, round);
+    }
+    return arg;
+}
+
+int main(int argc, char **argv)
+{
+    pthread_t thread;
+    for (size_t i = 0; argc > 1 && i < sizeof(families) / sizeof(*families); i++)
+        if (!strcmp(argv[1], families[i].name))
+            chosen = &families[i];
+    if (!chosen) {
+        fprintf(stderr, "usage: families FAMILY [ROUNDS]\n");
+        return 2;
+    }
+    if (argc > 2)
+        rounds = atoi(argv[2]);
+    chosen->prepare();
+    prctl(PR_SET_NAME, "holder");
+    check(pthread_create(&thread, 0, waiter, 0), "pthread_create");
+    for (int round = 1; round <= rounds; round++) {
+        chosen->hold(round);
+        while (atomic_load(&round_done) != round)
+            sched_yield();
+    }
+    pthread_join(thread, 0);
+    const char *out = getenv("PLANTED_OUT");
+    FILE *to = out ? fopen(out, "a") : stderr;
+    check(!to, "PLANTED_OUT");
+    fprintf(to, "{\"family\": \"%s\", \"times\": %ld, \"seconds\": %.6f, \"longest\": %.6f}\n",
+            chosen->name, times, seconds, longest);
+    return 0;
+}
