@@ -30,7 +30,7 @@ const FIGURE_MAX: f64 = 1e18;
 /// How far the parts of a stack may be from adding up to one.
 const STACK_TOLERANCE: f64 = 0.01;
 
-type Checked = Result<(), Invalid>;
+pub(crate) type Checked = Result<(), Invalid>;
 
 /// Checks a result.
 pub(crate) fn check(result: &ScaleResult) -> Checked {
@@ -290,7 +290,7 @@ fn cause_id(at: &str, id: &str) -> Checked {
     Ok(())
 }
 
-fn short(at: &str, text: &str) -> Checked {
+pub(crate) fn short(at: &str, text: &str) -> Checked {
     if text.len() > TEXT_BYTES_MAX {
         return bad(
             at,
@@ -300,7 +300,7 @@ fn short(at: &str, text: &str) -> Checked {
     Ok(())
 }
 
-fn at_most(at: &str, count: usize, max: usize) -> Checked {
+pub(crate) fn at_most(at: &str, count: usize, max: usize) -> Checked {
     if count > max {
         // Not how many: a reader stops counting one beyond the limit.
         return bad(at, format!("has more than {max} entries"));
@@ -308,14 +308,14 @@ fn at_most(at: &str, count: usize, max: usize) -> Checked {
     Ok(())
 }
 
-fn finite(at: &str, value: f64) -> Checked {
+pub(crate) fn finite(at: &str, value: f64) -> Checked {
     if !value.is_finite() || value.abs() > FIGURE_MAX {
         return bad(at, format!("is {value}"));
     }
     Ok(())
 }
 
-fn positive(at: &str, value: f64) -> Checked {
+pub(crate) fn positive(at: &str, value: f64) -> Checked {
     finite(at, value)?;
     if value < 0.0 {
         return bad(at, format!("is {value}, below zero"));
@@ -323,7 +323,7 @@ fn positive(at: &str, value: f64) -> Checked {
     Ok(())
 }
 
-fn fraction(at: &str, value: f64) -> Checked {
+pub(crate) fn fraction(at: &str, value: f64) -> Checked {
     finite(at, value)?;
     // Rounding of sums may leave a part a hair outside.
     if !(-1e-6..=1.0 + 1e-6).contains(&value) {
@@ -341,7 +341,7 @@ fn range(at: &str, [low, high]: [f64; 2]) -> Checked {
     Ok(())
 }
 
-fn bad(at: impl Into<String>, what: impl Into<String>) -> Checked {
+pub(crate) fn bad(at: impl Into<String>, what: impl Into<String>) -> Checked {
     Err(Invalid {
         at: at.into(),
         what: what.into(),

@@ -6,6 +6,7 @@ pub mod compare;
 pub mod headline;
 pub mod html;
 pub mod load;
+pub mod mem;
 mod number;
 mod palette;
 mod plain;

@@ -68,7 +68,7 @@ struct Rectangle {
 }
 
 /// On-CPU and off-CPU flame graphs of the largest CPU count in `rows`.
-pub(super) fn draw(rows: &[SampleRow]) -> Markup {
+pub(crate) fn draw(rows: &[SampleRow]) -> Markup {
     let cpus = rows.iter().map(|row| row.cpus).max().unwrap_or(0);
     let of = |is_on_cpu: bool| {
         let wanted =
@@ -79,6 +79,11 @@ pub(super) fn draw(rows: &[SampleRow]) -> Markup {
         (graph("on", "On the CPU", "Where CPUs ran, by cause and call stack.", &of(true)))
         (graph("off", "Off the CPU", "Where CPUs stood idle or were taken, by cause and by the call stack of the threads that waited.", &of(false)))
     }
+}
+
+/// One flame graph of all `rows`, whatever CPU count and cause they have; the cause is the root.
+pub(crate) fn of_all(class: &str, name: &str, caption: &str, rows: &[SampleRow]) -> Markup {
+    graph(class, name, caption, &Folded::of(rows.iter()))
 }
 
 fn graph(class: &str, name: &str, caption: &str, folded: &Folded) -> Markup {
