@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use amdahl_report::compare::compare;
-use amdahl_report::load::load;
+use amdahl_report::load::{self, LoadError, load};
 use amdahl_report::schema::ScaleResult;
 use amdahl_report::{html, terminal};
 
@@ -30,18 +30,29 @@ pub fn compare_main(args: &Compare) -> Result<u8, Failure> {
 
 /// Shows a result again.
 pub fn report_main(args: &Report) -> Result<u8, Failure> {
-    let result = read(&args.result)?;
-    let Some(page) = &args.html else {
-        return screen::print(&terminal::render(&result, screen::width(), screen::style()));
+    let failed = |error: LoadError| Failure::result(error.to_string());
+    let (bytes, path) = load::read(&args.result).map_err(failed)?;
+    let text = match crate::mem::shown(&path, &bytes, args.html.is_some()) {
+        Some(shown) => shown?,
+        None => {
+            let result = load::parse(&bytes, path).map_err(failed)?;
+            match args.html {
+                // The samples are not read again: the page has no flame graphs then.
+                Some(_) => html::render(&result, &[]),
+                None => terminal::render(&result, screen::width(), screen::style()),
+            }
+        }
     };
-    // The samples are not read again: the page has no flame graphs then.
+    let Some(page) = &args.html else {
+        return screen::print(&text);
+    };
     let mut file = std::fs::File::create(page).map_err(|error| {
         Failure::result(format!(
             "cannot create {}: {error}; choose another file",
             page.display()
         ))
     })?;
-    file.write_all(html::render(&result, &[]).as_bytes())
+    file.write_all(text.as_bytes())
         .map_err(|error| Failure::result(format!("cannot write {}: {error}", page.display())))?;
     Ok(0)
 }

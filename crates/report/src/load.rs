@@ -73,6 +73,16 @@ pub enum LoadError {
 /// # Errors
 /// Every way in which the file can be unreadable or untrue, see [`LoadError`].
 pub fn load(path: &Path) -> Result<ScaleResult, LoadError> {
+    let (bytes, path) = read(path)?;
+    parse(&bytes, path)
+}
+
+/// Reads the bytes of a result from its file or from the folder that holds it, and says which
+/// file that is.
+///
+/// # Errors
+/// Those of the file system, and [`LoadError::TooLarge`].
+pub fn read(path: &Path) -> Result<(Vec<u8>, PathBuf), LoadError> {
     let failed = |operation, path: &Path| {
         let path = path.to_owned();
         move |source| LoadError::Io {
@@ -99,7 +109,7 @@ pub fn load(path: &Path) -> Result<ScaleResult, LoadError> {
     if bytes.len() as u64 > RESULT_BYTES_MAX {
         return Err(LoadError::TooLarge { path });
     }
-    parse(&bytes, path)
+    Ok((bytes, path))
 }
 
 /// Parses and checks a result; `path` is for messages alone.

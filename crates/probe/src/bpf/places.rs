@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 
 use super::decode::{learn_maps, led_on};
 use super::drain::Part;
-use super::wire::flag;
+use super::wire::{Stack, flag};
 use crate::symbol::{CodePoint, RawStack, StackEnd, Symbolizer};
 
 /// Places whose stacks are kept; of later ones the code is not known.
@@ -42,26 +42,41 @@ impl Places {
             if self.stacks.len() >= PLACES_MAX && !self.stacks.contains_key(&place) {
                 continue;
             }
-            let unwound = self.symbols.unwind(&RawStack {
-                pid: raw.pid,
-                ts: raw.ts,
-                ip: raw.ip,
-                sp: raw.sp,
-                bp: raw.bp,
-                lr: raw.lr,
-                user_stack: &raw.bytes,
-                kernel_ips: &[],
-                user_mode: raw.user_mode,
-            });
-            let lost = unwound.end == StackEnd::Lost;
-            let points = match led_on(&unwound.addresses, &raw.user, lost) {
-                Some(addresses) => self.symbols.locate(raw.pid, raw.ts, &addresses).into(),
-                None => unwound.points.into_boxed_slice(),
-            };
+            let points = self.unwind(&raw);
             let known = self.stacks.entry(place).or_default();
             if known.len() < points.len() {
                 *known = points;
             }
+        }
+    }
+
+    /// Names all stacks of a part that has no slots: whose each is, and its code.
+    pub fn name(&mut self, part: &mut Part) -> Vec<(u32, CallStack)> {
+        learn_maps(&mut self.symbols, &mut part.side_band);
+        let stacks = std::mem::take(&mut part.stacks);
+        let named = stacks.iter().map(|raw| {
+            let points = self.unwind(raw);
+            (raw.pid, self.symbols.full(&points, &[]))
+        });
+        named.collect()
+    }
+
+    fn unwind(&mut self, raw: &Stack) -> Box<[CodePoint]> {
+        let unwound = self.symbols.unwind(&RawStack {
+            pid: raw.pid,
+            ts: raw.ts,
+            ip: raw.ip,
+            sp: raw.sp,
+            bp: raw.bp,
+            lr: raw.lr,
+            user_stack: &raw.bytes,
+            kernel_ips: &[],
+            user_mode: raw.user_mode,
+        });
+        let lost = unwound.end == StackEnd::Lost;
+        match led_on(&unwound.addresses, &raw.user, lost) {
+            Some(addresses) => self.symbols.locate(raw.pid, raw.ts, &addresses).into(),
+            None => unwound.points.into(),
         }
     }
 
