@@ -52,6 +52,8 @@ pub struct Ended {
     pub system_s: f64,
     /// Page faults of the same that needed no disk.
     pub faults: u64,
+    /// Page faults of the same that needed one, or a second attempt.
+    pub major_faults: u64,
     /// The end of its standard output, if kept.
     pub stdout: String,
     /// The end of its standard error.
@@ -381,6 +383,7 @@ impl Child {
             user_s: seconds(usage.ru_utime),
             system_s: seconds(usage.ru_stime),
             faults: u64::try_from(usage.ru_minflt).unwrap_or(0),
+            major_faults: u64::try_from(usage.ru_majflt).unwrap_or(0),
             stdout,
             stderr,
         })

@@ -29,6 +29,9 @@ pub enum Command {
     /// Run a program on 1..N CPUs and divide all the CPU time it owned among causes.
     #[command(after_help = SCALE_EXAMPLES)]
     Scale(Box<Scale>),
+    /// Page faults, huge pages and what prevents them, the address-space lock, TLB misses, NUMA.
+    #[command(after_help = MEM_EXAMPLES)]
+    Mem(Box<Mem>),
     /// Compare two results: what changed, and is it more than noise?
     #[command(
         after_help = "Examples:\n  amdahl compare before/ after/\n  amdahl compare --json a/result.json b/result.json"
@@ -223,6 +226,27 @@ pub struct Output {
     /// Print the table as CSV instead
     #[arg(long)]
     pub csv: bool,
+}
+
+const MEM_EXAMPLES: &str = "\
+Examples:
+  amdahl mem -- ./server-bench
+  amdahl mem --pid 4711 --for 10s
+  amdahl mem --holds -o amdahl-mem -- make -j8
+  amdahl mem --system --json";
+
+/// `amdahl mem`.
+#[derive(Debug, Args)]
+pub struct Mem {
+    /// Whom to watch.
+    #[command(flatten)]
+    pub selection: Selection,
+    /// Where the result goes.
+    #[command(flatten)]
+    pub output: Output,
+    /// Also tell how long the address-space lock is held, which may cost a tenth of the run
+    #[arg(long)]
+    pub holds: bool,
 }
 
 /// `amdahl compare`.

@@ -6,6 +6,7 @@ mod doctor;
 mod failure;
 mod interrupt;
 mod locks;
+mod mem;
 mod results;
 mod scale;
 mod screen;
@@ -19,6 +20,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     let done = match cli::Cli::parse().command {
         cli::Command::Scale(scale) => scale::main(&scale),
+        cli::Command::Mem(args) => mem::main(&args),
         cli::Command::Compare(args) => results::compare_main(&args),
         cli::Command::Report(args) => results::report_main(&args),
         cli::Command::Locks(args) => locks::main(&args),

@@ -6,7 +6,7 @@ use std::path::Path;
 use amdahl_report::compare::compare;
 use amdahl_report::load::{self, LoadError, load};
 use amdahl_report::schema::{SampleRow, ScaleResult};
-use amdahl_report::{html, locks, samples, terminal};
+use amdahl_report::{html, locks, mem, samples, terminal};
 
 use crate::cli::{Compare, Report};
 use crate::failure::Failure;
@@ -46,6 +46,14 @@ pub fn report_main(args: &Report) -> Result<u8, Failure> {
                 args,
                 || locks::render(&result, width, style, shown),
                 |rows| locks::render_html(&result, rows),
+            )
+        }
+        mem::schema::SCHEMA => {
+            let result = mem::parse(&bytes, path).map_err(failed)?;
+            show(
+                args,
+                || mem::terminal::render(&result, width, style),
+                |rows| mem::html::render(&result, rows),
             )
         }
         _ => {

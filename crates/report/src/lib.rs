@@ -7,6 +7,7 @@ pub mod headline;
 pub mod html;
 pub mod load;
 pub mod locks;
+pub mod mem;
 mod number;
 mod palette;
 mod plain;

@@ -38,6 +38,24 @@ pub(crate) fn seconds(value: f64) -> String {
     format!("{}{NBSP}{unit}", significant(scaled))
 }
 
+/// Bytes with the unit that suits their size.
+pub(crate) fn bytes(value: u64) -> String {
+    let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut scaled = value as f64;
+    let mut unit = 0;
+    while scaled >= 999.5 && unit + 1 < units.len() {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    let digits = match (unit, scaled) {
+        (0, _) => 0,
+        (_, v) if v < 9.995 => 2,
+        (_, v) if v < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{scaled:.digits$}{NBSP}{}", units[unit])
+}
+
 /// A fraction as percent with one decimal, without the sign.
 pub(crate) fn percent_digits(fraction: f64) -> String {
     let text = format!("{:.1}", fraction * 100.0);
@@ -98,6 +116,15 @@ mod tests {
         assert_eq!(seconds(12.414), "12.41\u{a0}s");
         assert_eq!(seconds(0.0123), "12.30\u{a0}ms");
         assert_eq!(seconds(0.000_004), "4.000\u{a0}µs");
+        for (value, text) in [
+            (0, "0\u{a0}bytes"),
+            (4096, "4.00\u{a0}KiB"),
+            (1023 << 10, "1.00\u{a0}MiB"),
+            (48 << 20, "48.0\u{a0}MiB"),
+            (u64::MAX, "16384\u{a0}PiB"),
+        ] {
+            assert_eq!(bytes(value), text);
+        }
         assert_eq!(percent(0.4123), "41.2\u{a0}%");
         assert_eq!(percent(-0.00001), "0.0\u{a0}%");
         assert_eq!(percent_coarse(0.4123), "41\u{a0}%");

@@ -71,6 +71,7 @@ pub fn watch(
         user_s: 0.0,
         system_s: 0.0,
         faults: 0,
+        major_faults: 0,
         stdout: String::new(),
         stderr: String::new(),
     };

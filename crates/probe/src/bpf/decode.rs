@@ -95,7 +95,7 @@ impl Decoder {
 
     /// Names all stacks of the next part of a recording.
     pub fn decode(&mut self, mut part: Part, decoded: &mut Decoded) -> Events {
-        self.learn_maps(&mut part.side_band);
+        learn_maps(&mut self.symbols, &mut part.side_band);
         part.stacks.sort_by_key(|stack| stack.ts);
         let mut ids = Vec::with_capacity(part.stacks.len());
         let mut waits = FxHashMap::default();
@@ -187,7 +187,7 @@ impl Decoder {
     /// Names the stacks of a part in which there are no events of [`Decoder::decode`]: brings them
     /// in the order of time and gives the number of each.
     pub(super) fn name_stacks(&mut self, part: &mut Part, decoded: &mut Decoded) -> Vec<StackId> {
-        self.learn_maps(&mut part.side_band);
+        learn_maps(&mut self.symbols, &mut part.side_band);
         part.stacks.sort_by_key(|stack| stack.ts);
         for slot in part.slots.iter().flatten() {
             decoded.learn_names(slot);
@@ -246,35 +246,38 @@ impl Decoder {
         }
         stack
     }
+}
 
-    fn learn_maps(&mut self, side_band: &mut [SideBand]) {
-        side_band.sort_by_key(|event| match event {
-            SideBand::Map { ts, .. } | SideBand::Exec { ts, .. } | SideBand::Fork { ts, .. } => *ts,
-            SideBand::Lost(_) => 0,
-        });
-        let maps = self.symbols.maps_mut();
-        for event in side_band {
-            match event {
-                SideBand::Map {
-                    ts,
-                    pid,
-                    start,
-                    len,
-                    file_offset,
-                    path,
-                } => maps.map(&MapEvent {
-                    ts: *ts,
-                    pid: *pid,
-                    start: *start,
-                    len: *len,
-                    file_offset: *file_offset,
-                    path: Path::new(path),
-                    executable: true,
-                }),
-                SideBand::Exec { ts, pid } => maps.exec(*ts, *pid),
-                SideBand::Fork { ts, parent, pid } => maps.fork(*ts, *parent, *pid),
-                SideBand::Lost(_) => {}
-            }
+/// Tells `symbols` what was mapped, in the order of time.
+pub(super) fn learn_maps(symbols: &mut Symbolizer, side_band: &mut [SideBand]) {
+    side_band.sort_by_key(|event| match event {
+        SideBand::Map { ts, .. } | SideBand::Exec { ts, .. } | SideBand::Fork { ts, .. } => *ts,
+        SideBand::Lost(_) => 0,
+    });
+    let maps = symbols.maps_mut();
+    for event in side_band {
+        match event {
+            SideBand::Map {
+                ts,
+                pid,
+                start,
+                len,
+                file_offset,
+                path,
+                executable,
+                ..
+            } => maps.map(&MapEvent {
+                ts: *ts,
+                pid: *pid,
+                start: *start,
+                len: *len,
+                file_offset: *file_offset,
+                path: Path::new(path),
+                executable: *executable,
+            }),
+            SideBand::Exec { ts, pid } => maps.exec(*ts, *pid),
+            SideBand::Fork { ts, parent, pid } => maps.fork(*ts, *parent, *pid),
+            SideBand::Lost(_) => {}
         }
     }
 }
@@ -551,7 +554,7 @@ fn kernel_lock(address: u64, flags: u8) -> KernelLock {
 /// The whole stack where frame pointers lead further than unwinding, because the copy ends or the
 /// stack changes. The frame that changes it (Go's `systemstack`) may lead one astray on arm64: to
 /// what lies at the bottom of the other stack.
-fn led_on(unwound: &[u64], by_pointers: &[u64], lost: bool) -> Option<Vec<u64>> {
+pub(super) fn led_on(unwound: &[u64], by_pointers: &[u64], lost: bool) -> Option<Vec<u64>> {
     let last = unwound.len().checked_sub(1)?;
     let met = [last, last.saturating_sub(1).max(1)]
         .into_iter()

@@ -7,6 +7,13 @@ use super::error::{RecorderError, system};
 use super::recorder::Settings;
 use crate::perf::{self, Counter, SideBandRing};
 
+/// Programs that run at each event, not at one in many.
+const EACH: [(&str, Counter); 3] = [
+    ("on_fault", Counter::PageFaults),
+    ("on_minor_fault", Counter::MinorFaults),
+    ("on_major_fault", Counter::MajorFaults),
+];
+
 /// Open events, one of each kind on each CPU.
 #[derive(Default)]
 pub struct Events {
@@ -20,6 +27,8 @@ pub struct Events {
     pub instruction_period: u64,
     /// Nanoseconds per sample.
     pub sample_ns: u64,
+    /// Those that run one program each time that something happens.
+    pub each: Vec<(&'static str, Vec<OwnedFd>)>,
     /// Mappings of processes.
     pub side_band: Vec<SideBandRing>,
 }
@@ -30,7 +39,7 @@ impl Events {
         let side_band = settings
             .cpus
             .iter()
-            .map(|&cpu| SideBandRing::open(cpu, 64))
+            .map(|&cpu| SideBandRing::open(cpu, 64, settings.all_maps))
             .collect::<io::Result<Vec<_>>>()
             .map_err(system("open the side band of mappings"))?;
         if !settings.programs.samples {
@@ -66,11 +75,30 @@ impl Events {
             instruction_period,
             sample_ns: 1_000_000_000 / hz,
             side_band,
+            each: Vec::new(),
         })
     }
+
+    /// Opens the events for each time, of those programs of [`EACH`] that `has` has.
+    pub fn open_each(
+        &mut self,
+        cpus: &[u32],
+        has: impl Fn(&str) -> bool,
+    ) -> Result<(), RecorderError> {
+        for &(program, counter) in EACH.iter().filter(|(program, _)| has(program)) {
+            let events = cpus.iter().map(|&cpu| perf::sampling(counter, 1, cpu));
+            let events = events
+                .collect::<io::Result<Vec<_>>>()
+                .map_err(system("open an event of page faults"))?;
+            self.each.push((program, events));
+        }
+        Ok(())
+    }
+
     /// Switches all of them on or off.
     pub fn enable(&self, on: bool) -> Result<(), RecorderError> {
-        for event in self.time.iter().chain(&self.instructions) {
+        let each = self.each.iter().flat_map(|(_, events)| events);
+        for event in self.time.iter().chain(&self.instructions).chain(each) {
             perf::enable(event, on).map_err(system("switch a perf event"))?;
         }
         for ring in &self.side_band {

@@ -22,6 +22,10 @@ enum amdahl_kind {
 	AMDAHL_FUTEX_WAIT = 16,
 	AMDAHL_KERNEL_WAIT = 17,
 	AMDAHL_HOLD = 18,
+	AMDAHL_FAULT = 32,
+	AMDAHL_MMAP_WAIT = 33,
+	AMDAHL_MMAP_HOLD = 34,
+	AMDAHL_VMALLOC = 35,
 };
 
 /* flags of AMDAHL_SWITCH */
@@ -40,6 +44,22 @@ enum amdahl_kind {
 #define AMDAHL_WAKER_WORKLOAD 0x01u
 #define AMDAHL_WAKER_TIMER 0x02u
 #define AMDAHL_WAKER_IRQ 0x04u
+
+/* flags of AMDAHL_FAULT: other is the process, lock_kind the processor's error code, arg[0] the
+ * address, arg[1] ns, syscall only if the kernel used the memory of the program */
+#define AMDAHL_FAULT_MAJOR 0x01u
+#define AMDAHL_FAULT_HAS_ERROR 0x02u /* lock_kind is valid */
+#define AMDAHL_FAULT_IS_TIMED 0x04u  /* arg[1] is valid */
+
+/* flags of AMDAHL_MMAP_WAIT and _HOLD: other is the process, arg[0] the lock, arg[1] ns */
+#define AMDAHL_MMAP_WRITE 0x01u
+#define AMDAHL_MMAP_IN_FAULT 0x02u
+#define AMDAHL_MMAP_KTHREAD 0x04u
+
+/* flags of AMDAHL_VMALLOC: other is the process. Alloc: arg[0] bytes, arg[1] whether it failed;
+ * free: arg[0] pages that wait for a purge; purge: arg[0] ranges, arg[1] bytes from first to last */
+#define AMDAHL_VMALLOC_FREE 0x01u
+#define AMDAHL_VMALLOC_PURGE 0x02u
 
 /* One cache line. seq is written last: slot i of a ring holds seq i + 1 once it is complete. */
 struct amdahl_slot {
@@ -78,6 +98,7 @@ enum amdahl_stack_kind {
 	AMDAHL_STACK_WAIT = 3,         /* going to sleep */
 	AMDAHL_STACK_WAKE = 4,         /* waking a thread that sleeps in a futex */
 	AMDAHL_STACK_LOCK = 6,         /* having got a lock of the kernel; with kernel frames */
+	AMDAHL_STACK_FAULT = 5,        /* at the end of a page fault */
 };
 
 #define AMDAHL_KERNEL_FRAMES 32

@@ -41,6 +41,8 @@ pub struct Settings {
     pub part_after: Duration,
     /// Every thread of the machine is of the workload.
     pub everyone: bool,
+    /// Tell of all mappings in the side band, not of executable ones only.
+    pub all_maps: bool,
     /// Clock of the fastest CPU in Hz, to turn `sample_hz` into a period of cycles.
     pub clock_hz: u64,
 }
@@ -57,6 +59,7 @@ impl Settings {
             memory_bytes: 1 << 30,
             part_after: Duration::MAX,
             everyone: false,
+            all_maps: false,
             clock_hz: 2_000_000_000,
         }
     }
@@ -103,7 +106,7 @@ impl Recorder {
         let per_cpu = (per_cpu.max(2048) + 1).next_power_of_two() / 2;
         let per_cpu = per_cpu.min(1 << 17);
         let slots_per_cpu = per_cpu as u32;
-        let events = Events::open(settings)?;
+        let mut events = Events::open(settings)?;
         let has_counters = u32::from(!events.instructions.is_empty() && events.by_cycles);
         let everyone = u32::from(settings.everyone);
         let mut loader = EbpfLoader::new();
@@ -151,10 +154,13 @@ impl Recorder {
             }
         }
         let loaded = programs::load_all(settings.programs, &mut bpf, &btf)?;
-        for (program, fds) in [
+        events.open_each(&settings.cpus, |program| bpf.program(program).is_some())?;
+        let sampling = [
             ("on_time", &events.time),
             ("on_instructions", &events.instructions),
-        ] {
+        ];
+        let each = events.each.iter().map(|(program, fds)| (*program, fds));
+        for (program, fds) in sampling.into_iter().chain(each) {
             if fds.is_empty() {
                 continue;
             }

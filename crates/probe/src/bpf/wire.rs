@@ -14,6 +14,10 @@ pub mod kind {
     pub const FUTEX_WAIT: u8 = 16;
     pub const KERNEL_WAIT: u8 = 17;
     pub const HOLD: u8 = 18;
+    pub const FAULT: u8 = 32;
+    pub const MMAP_WAIT: u8 = 33;
+    pub const MMAP_HOLD: u8 = 34;
+    pub const VMALLOC: u8 = 35;
 }
 
 /// Flags of a `SWITCH` and of a `WAKE`.
@@ -33,6 +37,17 @@ pub mod flag {
     pub const WAKER_IRQ: u8 = 0x04;
 
     pub const LOCK_IS_MMAP: u8 = 0x80;
+
+    pub const FAULT_MAJOR: u8 = 0x01;
+    pub const FAULT_HAS_ERROR: u8 = 0x02;
+    pub const FAULT_IS_TIMED: u8 = 0x04;
+
+    pub const MMAP_WRITE: u8 = 0x01;
+    pub const MMAP_IN_FAULT: u8 = 0x02;
+    pub const MMAP_KTHREAD: u8 = 0x04;
+
+    pub const VMALLOC_FREE: u8 = 0x01;
+    pub const VMALLOC_PURGE: u8 = 0x02;
 }
 
 /// What a [`Stack`] was taken for.
@@ -42,7 +57,7 @@ pub mod stack_kind {
     pub const INSTRUCTIONS: u8 = 2;
     pub const WAIT: u8 = 3;
     pub const WAKE: u8 = 4;
-    /// A page fault; not taken by BPF.
+    /// A page fault.
     pub const FAULT: u8 = 5;
     /// A lock of the kernel was waited for.
     pub const LOCK: u8 = 6;

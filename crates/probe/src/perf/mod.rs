@@ -5,6 +5,7 @@
 //! events on the workload alone, and how much they tell depends on what the kernel allows
 //! ([`View`]).
 
+mod counters;
 mod ring;
 mod sample;
 mod sampler;
@@ -17,6 +18,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use perf_event_open_sys as sys;
 use sys::bindings as b;
 
+pub use counters::{Count, Counted, Counters, Whose};
 pub use sampler::{FAULTS_PER_SAMPLE, Rate, Sampler, View};
 pub use side_band::{SideBand, SideBandRing};
 
@@ -29,8 +31,12 @@ pub enum Counter {
     UserInstructions,
     /// A software clock, where there is no hardware counter.
     Clock,
-    /// Page faults.
+    /// Page faults, at their beginning.
     PageFaults,
+    /// Page faults that needed no disk, at their end.
+    MinorFaults,
+    /// Page faults that needed one, at their end.
+    MajorFaults,
 }
 
 /// Ends each record of a ring; side-band records tell the time there.
@@ -58,6 +64,8 @@ fn overflowing(counter: Counter, period: u64) -> b::perf_event_attr {
         Counter::UserInstructions => (b::PERF_TYPE_HARDWARE, b::PERF_COUNT_HW_INSTRUCTIONS),
         Counter::Clock => (b::PERF_TYPE_SOFTWARE, b::PERF_COUNT_SW_CPU_CLOCK),
         Counter::PageFaults => (b::PERF_TYPE_SOFTWARE, b::PERF_COUNT_SW_PAGE_FAULTS),
+        Counter::MinorFaults => (b::PERF_TYPE_SOFTWARE, b::PERF_COUNT_SW_PAGE_FAULTS_MIN),
+        Counter::MajorFaults => (b::PERF_TYPE_SOFTWARE, b::PERF_COUNT_SW_PAGE_FAULTS_MAJ),
     };
     attr.type_ = kind;
     attr.config = config.into();

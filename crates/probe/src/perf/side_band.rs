@@ -11,7 +11,7 @@ use super::{SAMPLE_ID, enable, header, open};
 /// A change of some process's address space, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SideBand {
-    /// A file was mapped executable.
+    /// A file was mapped executable; if all mappings are wanted, anything was mapped.
     Map {
         /// Monotonic nanoseconds.
         ts: u64,
@@ -25,6 +25,10 @@ pub enum SideBand {
         file_offset: u64,
         /// File, or a name in brackets or slashes.
         path: String,
+        /// It may be executed.
+        executable: bool,
+        /// Writes are seen by others.
+        shared: bool,
     },
     /// A process replaced its program.
     Exec {
@@ -53,8 +57,9 @@ pub struct SideBandRing {
 }
 
 impl SideBandRing {
-    /// Opens the side band of `cpu` for all processes, `pages` (a power of two) of 4 KiB.
-    pub fn open(cpu: u32, pages: usize) -> io::Result<SideBandRing> {
+    /// Opens the side band of `cpu` for all processes, `pages` (a power of two) of 4 KiB. It tells
+    /// of executable mappings, or of all.
+    pub fn open(cpu: u32, pages: usize, all_maps: bool) -> io::Result<SideBandRing> {
         let mut attr = b::perf_event_attr {
             type_: b::PERF_TYPE_SOFTWARE,
             config: b::PERF_COUNT_SW_DUMMY.into(),
@@ -63,6 +68,7 @@ impl SideBandRing {
         };
         attr.set_disabled(1);
         report(&mut attr);
+        attr.set_mmap_data(u64::from(all_maps));
         let event = open(&mut attr, -1, cpu as i32)?;
         let ring = Ring::new(&event, pages)?;
         Ok(SideBandRing { event, ring })
@@ -105,8 +111,9 @@ pub(super) fn parse(record: &[u8]) -> Option<SideBand> {
         b::PERF_RECORD_MMAP2 => {
             let (pid, _tid) = (fields.u32()?, fields.u32()?);
             let (start, len, file_offset) = (fields.u64()?, fields.u64()?, fields.u64()?);
-            // 24 bytes of inode or build id, protection, flags; then the name.
-            fields.bytes(32)?;
+            // 24 bytes of inode or build id; protection, flags, the name.
+            fields.bytes(24)?;
+            let (protection, flags) = (fields.u32()?, fields.u32()?);
             let name = fields.bytes(body.checked_sub(64)?)?;
             let name = name.split(|&byte| byte == 0).next().unwrap_or(name);
             Some(SideBand::Map {
@@ -116,6 +123,8 @@ pub(super) fn parse(record: &[u8]) -> Option<SideBand> {
                 len,
                 file_offset,
                 path: String::from_utf8_lossy(name).into_owned(),
+                executable: protection & libc::PROT_EXEC as u32 != 0,
+                shared: flags & libc::MAP_SHARED as u32 != 0,
             })
         }
         b::PERF_RECORD_COMM if misc & b::PERF_RECORD_MISC_COMM_EXEC != 0 => Some(SideBand::Exec {
@@ -155,7 +164,8 @@ mod tests {
         for word in [5u32, 6] {
             map.extend(word.to_ne_bytes());
         }
-        for word in [0x1000u64, 0x2000, 0x3000, 0, 0, 0, 0] {
+        let access = 5 | 1 << 32; // readable and executable, shared
+        for word in [0x1000u64, 0x2000, 0x3000, 0, 0, 0, access] {
             map.extend(word.to_ne_bytes());
         }
         map.extend(b"/bin/x\0\0");
@@ -166,6 +176,8 @@ mod tests {
             len: 0x2000,
             file_offset: 0x3000,
             path: "/bin/x".to_owned(),
+            executable: true,
+            shared: true,
         };
         assert_eq!(parse(&record(b::PERF_RECORD_MMAP2, 0, &map)), Some(told));
         let exec = record(

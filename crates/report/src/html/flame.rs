@@ -71,7 +71,7 @@ struct Rectangle {
 }
 
 /// On-CPU and off-CPU flame graphs of the largest CPU count in `rows`.
-pub(super) fn draw(rows: &[SampleRow]) -> Markup {
+pub(crate) fn draw(rows: &[SampleRow]) -> Markup {
     let cpus = rows.iter().map(|row| row.cpus).max().unwrap_or(0);
     let of = |is_on_cpu: bool| {
         let wanted =
@@ -84,9 +84,15 @@ pub(super) fn draw(rows: &[SampleRow]) -> Markup {
     }
 }
 
-/// One flame graph of waiting: the cause of each row stands at its root.
-pub(crate) fn draw_waiting(rows: &[SampleRow], name: &str, caption: &str) -> Markup {
-    graph("off", name, caption, &Folded::of(rows.iter(), "µs"))
+/// One flame graph of all `rows`, whatever CPU count they have; the cause is the root.
+pub(crate) fn of_all(
+    class: &str,
+    name: &str,
+    caption: &str,
+    unit: &'static str,
+    rows: &[SampleRow],
+) -> Markup {
+    graph(class, name, caption, &Folded::of(rows.iter(), unit))
 }
 
 fn graph(class: &str, name: &str, caption: &str, folded: &Folded) -> Markup {

@@ -95,7 +95,7 @@ fn sections(result: &LocksResult, samples: &[SampleRow]) -> Vec<Section> {
     }
     if !samples.is_empty() {
         let caption = "What was waited for at the bottom, then the code that waited.";
-        let body = flame::draw_waiting(samples, "Waiting", caption);
+        let body = flame::of_all("off", "Waiting", caption, "µs", samples);
         sections.push(("flame", "Flame graph", "Waiting by call stack", body));
     }
     sections.push(("method", "Method", "How it was measured", method(result)));

@@ -1,0 +1,250 @@
+//! From the parts of a recording to tables, while it goes on.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use amdahl_mem::fault::{Fault, Faults, Kind, Reason};
+use amdahl_mem::first_touch::Touches;
+use amdahl_mem::mapping::Backing;
+use amdahl_mem::mmap_lock::{MmapLock, Mode, Operation, Site};
+use amdahl_mem::read;
+use amdahl_mem::spaces::{Region, Spaces};
+use amdahl_mem::vmalloc::{self, Vmalloc};
+use amdahl_probe::bpf::wire::{Slot, flag, kind};
+use amdahl_probe::bpf::{Part, Places};
+use amdahl_probe::perf::{Counters, SideBand, Whose};
+use amdahl_topology::Topology;
+
+use super::look::Looker;
+use crate::watch::Follow;
+
+/// Tables that grow with the recording.
+pub struct Followed<'a> {
+    looker: &'a Looker,
+    /// Nodes of the CPUs.
+    nodes: HashMap<u32, u32>,
+    spaces: Spaces,
+    /// What was mapped, not yet due.
+    pending: Vec<SideBand>,
+    /// Code of places.
+    pub places: Places,
+    /// Names of processes.
+    pub names: HashMap<u32, String>,
+    /// Page faults.
+    pub faults: Faults,
+    /// First uses of memory.
+    pub touches: Touches,
+    /// The address-space lock.
+    pub lock: MmapLock,
+    /// The kernel's own ranges.
+    pub vmalloc: Vmalloc,
+    /// Misses of TLBs.
+    pub tlb: Tlb,
+}
+
+/// Counters of TLB misses.
+#[derive(Default)]
+pub struct Tlb {
+    /// Of each process that was there in the beginning, or of all CPUs.
+    pub counters: Vec<Counters>,
+    /// Why there are none.
+    pub refused: Option<std::io::Error>,
+}
+
+impl Tlb {
+    /// Counts from now on.
+    pub fn count(&mut self, whose: Whose<'_>) {
+        if self.refused.is_some() {
+            return;
+        }
+        match Counters::open(whose) {
+            Ok(counters) => self.counters.push(counters),
+            Err(error) => self.refused = Some(error),
+        }
+    }
+}
+
+impl<'a> Followed<'a> {
+    /// Nothing has happened yet.
+    pub fn new(looker: &'a Looker) -> Followed<'a> {
+        let topology = Topology::read().ok();
+        let node = |topology: &Topology, node: u32| topology.kernel_node(node).unwrap_or(node);
+        let nodes = topology.iter().flat_map(|topology| {
+            let cpus = topology.cpus().iter();
+            cpus.map(|cpu| (cpu.id, node(topology, cpu.node)))
+        });
+        Followed {
+            looker,
+            nodes: nodes.collect(),
+            spaces: Spaces::default(),
+            pending: Vec::new(),
+            places: Places::default(),
+            names: HashMap::new(),
+            faults: Faults::new(rustix::param::page_size() as u64),
+            touches: Touches::default(),
+            lock: MmapLock::default(),
+            vmalloc: Vmalloc::default(),
+            tlb: Tlb::default(),
+        }
+    }
+
+    fn map(&mut self, event: &SideBand) {
+        match event {
+            SideBand::Map {
+                pid,
+                start,
+                len,
+                path,
+                shared,
+                ..
+            } => {
+                let name: &str = if path == "//anon" { "" } else { path };
+                let region = Region {
+                    start: *start,
+                    end: start.saturating_add(*len),
+                    backing: Backing::of(name, u64::from(!name.is_empty()), || false),
+                    is_shared: *shared,
+                    name: Arc::from(name),
+                };
+                self.spaces.map(*pid, region);
+            }
+            SideBand::Exec { pid, .. } => self.spaces.exec(*pid),
+            SideBand::Fork { parent, pid, .. } => self.spaces.fork(*parent, *pid),
+            SideBand::Lost(_) => {}
+        }
+    }
+
+    fn slot(&mut self, slot: &Slot) {
+        match slot.kind {
+            kind::FAULT => self.fault(slot),
+            kind::MMAP_WAIT | kind::MMAP_HOLD => self.mmap_lock(slot),
+            kind::VMALLOC => self.vmalloc.add(vmalloc_event(slot)),
+            kind::FORK if slot.tid == slot.syscall as u32 => {
+                self.names.insert(slot.tid, slot.comm());
+            }
+            kind::COMM if slot.tid == slot.other => {
+                self.names.insert(slot.tid, slot.comm());
+            }
+            _ => {}
+        }
+    }
+
+    fn fault(&mut self, slot: &Slot) {
+        let has = |flag: u8| slot.flags & flag != 0;
+        let error = slot.lock_kind;
+        let fault = Fault {
+            at: slot.ts,
+            ns: slot.arg[1],
+            pid: slot.other,
+            tid: slot.tid,
+            cpu: slot.cpu,
+            address: slot.arg[0],
+            reason: has(flag::FAULT_HAS_ERROR).then_some(Reason {
+                present: error & 1 != 0,
+                write: error & 2 != 0,
+                fetch: error & 16 != 0,
+            }),
+            is_major: has(flag::FAULT_MAJOR),
+            syscall: u32::try_from(slot.syscall).ok(),
+            place: slot.place,
+        };
+        let region = self.spaces.find(fault.pid, fault.address);
+        let kind = self.faults.add(&fault, region);
+        if matches!(kind, Kind::FirstTouch | Kind::Shmem)
+            && let Some(&node) = self.nodes.get(&fault.cpu)
+        {
+            let start = region.map_or(0, |region| region.start);
+            self.touches.add(fault.pid, start, node);
+        }
+    }
+
+    fn mmap_lock(&mut self, slot: &Slot) {
+        let has = |flag: u8| slot.flags & flag != 0;
+        let syscall = u32::try_from(slot.syscall).ok();
+        let is_kernel = has(flag::MMAP_KTHREAD);
+        let operation = Operation::of(has(flag::MMAP_IN_FAULT), syscall, is_kernel);
+        let mode = if has(flag::MMAP_WRITE) {
+            Mode::Write
+        } else {
+            Mode::Read
+        };
+        let ns = slot.arg[1];
+        if slot.kind == kind::MMAP_HOLD {
+            return self.lock.hold(operation, mode, ns);
+        }
+        let site = Site {
+            operation,
+            mode,
+            pid: slot.other,
+            place: slot.place,
+        };
+        self.lock.wait(site, ns);
+    }
+}
+
+fn vmalloc_event(slot: &Slot) -> vmalloc::Event {
+    let [first, second, _] = slot.arg;
+    match slot.flags {
+        flag::VMALLOC_FREE => vmalloc::Event::Free { lazy_pages: first },
+        flag::VMALLOC_PURGE => vmalloc::Event::Purge {
+            ranges: first,
+            bytes: second,
+        },
+        _ => vmalloc::Event::Alloc {
+            pid: slot.other,
+            syscall: u32::try_from(slot.syscall).ok(),
+            bytes: first,
+            failed: second != 0,
+        },
+    }
+}
+
+fn time(event: &SideBand) -> u64 {
+    match event {
+        SideBand::Map { ts, .. } | SideBand::Exec { ts, .. } | SideBand::Fork { ts, .. } => *ts,
+        SideBand::Lost(_) => 0,
+    }
+}
+
+impl Follow for Followed<'_> {
+    fn attach(&mut self, pid: u32, threads: &[(u32, String)]) {
+        self.looker.begin_at(pid);
+        self.places.attach(pid);
+        if !self.looker.is_system() {
+            let tids: Vec<u32> = threads.iter().map(|&(tid, _)| tid).collect();
+            self.tlb.count(Whose::Threads(&tids));
+        }
+        if let Some((_, name)) = threads.iter().find(|(tid, _)| *tid == pid) {
+            self.names.insert(pid, name.clone());
+        }
+        // One that has ended meanwhile has no faults either.
+        for mapping in read::regions(Path::new("/proc"), pid).unwrap_or_default() {
+            let region = Region {
+                start: mapping.start,
+                end: mapping.end,
+                backing: mapping.backing(|_| false),
+                is_shared: mapping.access.shared,
+                name: Arc::from(mapping.name.as_str()),
+            };
+            self.spaces.map(pid, region);
+        }
+    }
+
+    fn take(&mut self, mut part: Part) {
+        self.places.learn(&mut part);
+        self.pending.append(&mut part.side_band);
+        self.pending.sort_by_key(time);
+        let mut slots: Vec<&Slot> = part.slots.iter().flatten().collect();
+        slots.sort_by_key(|slot| slot.ts);
+        let pending = std::mem::take(&mut self.pending);
+        let mut maps = pending.into_iter().peekable();
+        for slot in slots {
+            while let Some(event) = maps.next_if(|event| time(event) <= slot.ts) {
+                self.map(&event);
+            }
+            self.slot(slot);
+        }
+        self.pending = maps.collect();
+    }
+}

@@ -1,0 +1,168 @@
+//! Looks at the memory of the watched processes now and then: what they have mapped is known only
+//! while they live.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use amdahl_mem::read::{self, Process};
+
+use crate::cli::Selection;
+use crate::watch::processes;
+
+/// Processes that are kept: those with the most memory.
+const PROCESSES_MAX: usize = 64;
+/// Share of the time that looking may take: reading `smaps` holds the address-space lock.
+const BUDGET: u32 = 50;
+/// Pages whose sizes are looked up at the end: 1 GiB in small ones.
+const PAGES_MAX: u64 = 1 << 18;
+/// Between two looks at which processes there are, first and later.
+const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
+
+/// A process when it had most memory.
+pub struct Seen {
+    /// Its memory.
+    pub process: Process,
+    /// Bytes by size of page for each mapping, where known.
+    pub sizes: Vec<Option<BTreeMap<u64, u64>>>,
+    resident: u64,
+    at: Instant,
+}
+
+/// Whom to look at.
+pub struct Looker {
+    root: Mutex<Option<u32>>,
+    cgroup: Option<PathBuf>,
+    is_system: bool,
+    over: AtomicBool,
+}
+
+/// What was seen.
+#[derive(Default)]
+pub struct Looked {
+    /// By process.
+    pub seen: BTreeMap<u32, Seen>,
+    /// Why the sizes of pages are not known.
+    pub no_sizes: Option<String>,
+    /// Why processes could not be looked at.
+    pub refused: Option<String>,
+    /// When the next look is allowed.
+    next: Option<Instant>,
+}
+
+impl Looker {
+    /// At what `selection` says.
+    pub fn new(selection: &Selection) -> Looker {
+        Looker {
+            root: Mutex::new(selection.pid),
+            cgroup: selection.cgroup.clone(),
+            is_system: selection.system,
+            over: AtomicBool::new(false),
+        }
+    }
+
+    /// The first process of a command.
+    pub fn begin_at(&self, pid: u32) {
+        let mut root = self.root.lock().expect("nobody panics with it");
+        root.get_or_insert(pid);
+    }
+
+    /// All processes are watched.
+    pub fn is_system(&self) -> bool {
+        self.is_system
+    }
+
+    /// Ends [`look`](Self::look).
+    pub fn stop(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    /// Looks until it is stopped, and once more then at those that still live.
+    pub fn look(&self) -> Looked {
+        let mut looked = Looked::default();
+        let mut pause = PAUSES[0];
+        while !self.over.load(Ordering::Relaxed) {
+            for pid in self.pids() {
+                looked.at(pid, false);
+            }
+            std::thread::park_timeout(pause);
+            pause = (pause * 2).min(PAUSES[1]);
+        }
+        for pid in self.pids() {
+            looked.at(pid, true);
+        }
+        looked
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        let root = *self.root.lock().expect("nobody panics with it");
+        let found = match (&self.cgroup, root, self.is_system) {
+            (Some(group), ..) => processes::in_cgroup(group),
+            (None, _, true) => processes::all(),
+            (None, Some(root), false) => processes::tree(root),
+            (None, None, false) => Vec::new(),
+        };
+        found.into_iter().map(|(pid, _)| pid).collect()
+    }
+}
+
+impl Looked {
+    fn at(&mut self, pid: u32, is_last: bool) {
+        let proc = Path::new("/proc");
+        // Without an address space: a thread of the kernel, or ended.
+        let Some(resident) = read::resident(proc, pid).filter(|&bytes| bytes > 0) else {
+            return;
+        };
+        let now = Instant::now();
+        let is_due = self.seen.get(&pid).is_none_or(|seen| {
+            let is_old = now.duration_since(seen.at) > Duration::from_secs(2);
+            resident > seen.resident + seen.resident / 10 || is_old && resident >= seen.resident
+        });
+        let is_allowed = self.next.is_none_or(|next| now >= next);
+        if !is_last && !(is_due && is_allowed) {
+            return;
+        }
+        let process = match read::process(proc, pid) {
+            Ok(process) => process,
+            Err(error) => {
+                if error.source.kind() == std::io::ErrorKind::PermissionDenied {
+                    self.refused.get_or_insert_with(|| error.to_string());
+                }
+                return;
+            }
+        };
+        let mut sizes = Vec::new();
+        if is_last {
+            match read::page_sizes(proc, pid, &process.mappings, PAGES_MAX) {
+                Ok(known) => sizes = known,
+                Err(error) => {
+                    self.no_sizes.get_or_insert_with(|| error.to_string());
+                }
+            }
+        }
+        self.next = Some(now + now.elapsed() * BUDGET);
+        let at = now;
+        // A process that is about to end has given its memory back already.
+        if process
+            .mappings
+            .iter()
+            .any(|mapping| mapping.in_memory() > 0)
+        {
+            let seen = Seen {
+                process,
+                sizes,
+                resident,
+                at,
+            };
+            self.seen.insert(pid, seen);
+        }
+        if self.seen.len() > PROCESSES_MAX {
+            let least = self.seen.iter().min_by_key(|(_, seen)| seen.resident);
+            if let Some(pid) = least.map(|(&pid, _)| pid) {
+                self.seen.remove(&pid);
+            }
+        }
+    }
+}

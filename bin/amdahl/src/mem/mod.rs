@@ -1,0 +1,271 @@
+//! `amdahl mem`: page faults, huge pages, the address-space lock, TLB misses, placement.
+
+mod follow;
+mod look;
+mod pages;
+mod result;
+mod sources;
+mod unprivileged;
+
+use std::io::Write;
+
+use amdahl_mem::tlb;
+use amdahl_probe::bpf::{MEM, MEM_HOLDS, Recorder, Settings};
+use amdahl_probe::perf::{Count, Counted, Whose};
+use amdahl_report::load::RESULT_FILE;
+use amdahl_report::mem::schema::{MemResult, SCHEMA, Tlb};
+use amdahl_report::mem::{csv, html, terminal, to_json};
+use amdahl_report::schema::{Notice, SampleRow};
+use amdahl_report::{html::REPORT_FILE, samples, save};
+use amdahl_topology::CpuSet;
+
+use crate::child::Ended;
+use crate::cli::{Mem, ProbeKind, Selection};
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::screen;
+use crate::watch;
+use follow::Followed;
+use look::{Looked, Looker};
+use pages::Machine;
+
+const SAMPLES_FILE: &str = "samples.parquet";
+
+/// A result and the stacks that go with it.
+struct Outcome {
+    result: MemResult,
+    rows: Vec<SampleRow>,
+    ended: Option<Ended>,
+}
+
+/// Watches, writes and shows.
+pub fn main(args: &Mem) -> Result<u8, Failure> {
+    let failed = |error: save::SaveError| Failure::result(error.to_string());
+    // Tried before anything is measured.
+    let folder = args.output.output.as_deref().map(save::Folder::create);
+    let folder = folder.transpose().map_err(failed)?;
+    let interrupt = Interrupt::catch();
+    let outcome = measure(args, &interrupt)?;
+    let json = to_json(&outcome.result).map_err(failed)?;
+    if let Some(folder) = folder {
+        write(folder, &outcome, &json).map_err(failed)?;
+    }
+    let text = if args.output.json {
+        json
+    } else if args.output.csv {
+        csv::render(&outcome.result)
+    } else {
+        terminal::render(&outcome.result, screen::width(), screen::style())
+    };
+    screen::print(&text)?;
+    match outcome.ended.map(|ended| ended.outcome) {
+        Some(Err(how)) if !interrupt.asked() => {
+            let program = &args.selection.command[0];
+            Err(Failure::program(format!("{program}: {how}")))
+        }
+        _ if interrupt.asked() => Ok(5),
+        _ => Ok(0),
+    }
+}
+
+fn write(folder: save::Folder, outcome: &Outcome, json: &str) -> Result<(), save::SaveError> {
+    let page = html::render(&outcome.result, &outcome.rows);
+    folder.write(REPORT_FILE, page.as_bytes())?;
+    let file = folder.file(SAMPLES_FILE)?;
+    samples::write(outcome.rows.iter().cloned(), file)
+        .map_err(std::io::Error::other)
+        .and_then(|mut file| file.flush())
+        .map_err(|error| folder.write_error(SAMPLES_FILE, error))?;
+    folder.write(RESULT_FILE, json.as_bytes())?;
+    folder.commit()
+}
+
+fn measure(args: &Mem, interrupt: &Interrupt) -> Result<Outcome, Failure> {
+    let cpus = watch::cpus()?;
+    let recorder = match args.selection.probe {
+        ProbeKind::Proc => Err(None),
+        _ => Recorder::new(&settings(args, &cpus)).map_err(Some),
+    };
+    let (before, started) = (Machine::now(), sources::now());
+    let looker = Looker::new(&args.selection);
+    let (mut outcome, looked, touches) = match recorder {
+        Ok(recorder) => recorded(args, &cpus, recorder, &looker, interrupt)?,
+        Err(Some(error)) if args.selection.probe == ProbeKind::Bpf => {
+            let remedy = crate::scale::bpf_remedy(&error);
+            return Err(Failure::machine(format!("{error}; {remedy}")));
+        }
+        Err(why) => unprivileged::watched(args, &cpus, why, &looker, interrupt)?,
+    };
+    let pages = pages::pages(&before, &Machine::now(), &looked, &touches);
+    let result = &mut outcome.result;
+    (result.huge, result.processes, result.numa) = (pages.huge, pages.processes, pages.numa);
+    result.schema = SCHEMA.to_owned();
+    result.amdahl_version = env!("CARGO_PKG_VERSION").to_owned();
+    result.command = whom(&args.selection);
+    result.started = started;
+    result.machine = sources::machine();
+    result.sources.extend(sources::looked(&looked));
+    if interrupt.asked() {
+        let text = "This is what was seen until then.".to_owned();
+        let code = "interrupted".to_owned();
+        result.warnings.push(Notice { code, text });
+    }
+    Ok(outcome)
+}
+
+fn settings(args: &Mem, cpus: &CpuSet) -> Settings {
+    let programs = if args.holds { &MEM_HOLDS } else { &MEM };
+    Settings {
+        memory_bytes: (args.selection.memory as usize) << 20,
+        everyone: args.selection.system,
+        all_maps: true,
+        ..Settings::new(programs, cpus.iter().collect())
+    }
+}
+
+fn whom(selection: &Selection) -> Vec<String> {
+    match (&selection.cgroup, selection.pid) {
+        (Some(group), _) => vec![format!("control group {}", group.display())],
+        (None, Some(pid)) => vec![format!("process {pid}")],
+        (None, None) if selection.system => vec!["the system".to_owned()],
+        _ => selection.command.clone(),
+    }
+}
+
+type Parts = (Outcome, Looked, amdahl_mem::first_touch::Touches);
+
+/// Runs `watch` while the processes are looked at.
+fn while_looking<T: Send>(looker: &Looker, watch: impl FnOnce() -> T) -> (T, Looked) {
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| looker.look());
+        // It must also end where the watching panics.
+        struct Stop<'a>(&'a Looker);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.stop();
+            }
+        }
+        let stop = Stop(looker);
+        let watched = watch();
+        drop(stop);
+        looking.thread().unpark();
+        (watched, looking.join().expect("looking does not panic"))
+    })
+}
+
+fn recorded(
+    args: &Mem,
+    cpus: &CpuSet,
+    mut recorder: Recorder,
+    looker: &Looker,
+    interrupt: &Interrupt,
+) -> Result<Parts, Failure> {
+    let mut followed = Followed::new(looker);
+    if args.selection.system {
+        let all: Vec<u32> = cpus.iter().collect();
+        followed.tlb.count(Whose::Cpus(&all));
+    }
+    let missing: Vec<&str> = recorder.missing().collect();
+    let (watched, looked) = while_looking(looker, || {
+        watch::watch(
+            &args.selection,
+            cpus,
+            &mut recorder,
+            interrupt,
+            &mut followed,
+        )
+    });
+    let watched = watched?;
+    let counts = &watched.counts;
+    let lost: u64 = counts.lost.iter().map(|(_, count)| count).sum();
+    let mut faults = followed.fault_tables(true);
+    faults.lost = lost;
+    faults.accounted = watched
+        .ended
+        .as_ref()
+        .map(|ended| ended.faults + ended.major_faults);
+    let lock = followed.lock_tables(args.holds);
+    let (tlb, tlb_source) = tlb_misses(&followed.tlb);
+    let mut sources = sources::recorded(&missing, args.holds);
+    sources.push(tlb_source);
+    let mut warnings = Vec::new();
+    if let Some(cut) = counts.cut {
+        let after = cut.saturating_sub(watched.from) as f64 * 1e-9;
+        warnings.push(Notice {
+            code: "memory".to_owned(),
+            text: format!(
+                "The memory for events was used up after {after:.1} s: later ones are missing. Give more with --memory."
+            ),
+        });
+    }
+    let rows = result::sample_rows(&faults, &lock);
+    let result = MemResult {
+        duration_s: watched.to.saturating_sub(watched.from) as f64 * 1e-9,
+        vmalloc: (!missing.contains(&"alloc_vmap_area")).then(|| followed.vmalloc_table()),
+        faults,
+        mmap_lock: lock,
+        tlb,
+        sources,
+        warnings,
+        ..MemResult::default()
+    };
+    let outcome = Outcome {
+        result,
+        rows,
+        ended: watched.ended,
+    };
+    Ok((outcome, looked, followed.touches))
+}
+
+/// What the counters say, and where it comes from.
+fn tlb_misses(counted: &follow::Tlb) -> (Option<Tlb>, amdahl_report::schema::Source) {
+    let mut sums = [Count::default(); 4];
+    let mut is_there = [false; 4];
+    for (what, count) in counted.counters.iter().flat_map(|counters| counters.read()) {
+        let at = what as usize;
+        is_there[at] = true;
+        sums[at].value += count.value;
+        sums[at].enabled += count.enabled;
+        sums[at].running += count.running;
+    }
+    let of = |what: Counted| {
+        let Count {
+            value,
+            enabled,
+            running,
+        } = sums[what as usize];
+        let reading = tlb::Reading {
+            value,
+            enabled,
+            running,
+        };
+        is_there[what as usize].then_some(reading)
+    };
+    let scaled = |what| of(what).and_then(tlb::Reading::scaled);
+    let data = match (
+        scaled(Counted::DataLoadMisses),
+        scaled(Counted::DataStoreMisses),
+    ) {
+        (None, None) => None,
+        (loads, stores) => Some(loads.unwrap_or(0.0) + stores.unwrap_or(0.0)),
+    };
+    let shares = Counted::ALL
+        .into_iter()
+        .filter_map(of)
+        .map(tlb::Reading::share);
+    let counts = tlb::Counts {
+        instructions: scaled(Counted::Instructions),
+        data,
+        fetches: scaled(Counted::FetchMisses),
+        counted: shares.fold(1.0, f64::min),
+    };
+    let table = counts.instructions.map(|instructions| Tlb {
+        instructions,
+        data_misses: counts.data,
+        instruction_misses: counts.fetches,
+        data_per_thousand: counts.data_per_thousand(),
+        instruction_per_thousand: counts.fetches_per_thousand(),
+        counted: counts.counted,
+    });
+    (table, sources::tlb(counted.refused.as_ref()))
+}

@@ -1,0 +1,292 @@
+//! What was seen of processes, and the kernel's settings, as part of the result.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use amdahl_mem::buddy::Zone as FreeZone;
+use amdahl_mem::first_touch::{self, Touches};
+use amdahl_mem::huge::{Facts, Obstacle, Verdict, judge};
+use amdahl_mem::mapping::Backing;
+use amdahl_mem::policy::{Policy, When};
+use amdahl_mem::read;
+use amdahl_mem::smaps::{Flags, Mapping};
+use amdahl_report::mem::schema::{
+    HugePages, MappingReport, Node, Numa, ObstacleReport, PageSize, Pool, ProcessMemory, Zone,
+};
+
+use super::look::{Looked, Seen};
+
+/// Mappings that are listed.
+const MAPPINGS_MAX: usize = 200;
+
+/// Settings and free memory of the machine, at the beginning or at the end.
+pub struct Machine {
+    policy: Policy,
+    zones: Vec<FreeZone>,
+    movable: Option<f64>,
+    vmstat: BTreeMap<String, u64>,
+}
+
+impl Machine {
+    /// As it is now.
+    pub fn now() -> Machine {
+        let (sys, proc) = (Path::new("/sys"), Path::new("/proc"));
+        let types = read::block_types(proc).ok().flatten();
+        Machine {
+            policy: read::policy(sys),
+            zones: read::zones(proc).unwrap_or_default(),
+            movable: types.map(|types| types.movable as f64 / types.all as f64),
+            vmstat: read::vmstat(proc),
+        }
+    }
+
+    /// Blocks that are free are of no use below 16 MiB: the kernel keeps those for devices.
+    fn free_blocks(&self) -> Option<u64> {
+        let usable = self.zones.iter().filter(|zone| zone.name != "DMA");
+        let blocks = usable.map(|zone| zone.blocks(self.policy.huge_order()));
+        (!self.zones.is_empty()).then(|| blocks.sum())
+    }
+}
+
+/// The parts of the result that come from looking.
+pub struct Pages {
+    /// Huge pages.
+    pub huge: HugePages,
+    /// Processes.
+    pub processes: Vec<ProcessMemory>,
+    /// Nodes.
+    pub numa: Option<Numa>,
+}
+
+struct Judged<'a> {
+    pid: u32,
+    seen: &'a Seen,
+    at: usize,
+    backing: Backing,
+    verdict: Verdict,
+}
+
+/// Judges all that was seen.
+pub fn pages(before: &Machine, after: &Machine, looked: &Looked, touches: &Touches) -> Pages {
+    let more = |name: &str| {
+        let count = |machine: &Machine| machine.vmstat.get(name).copied();
+        Some(count(after)?.saturating_sub(count(before)?))
+    };
+    let refused = more("thp_fault_fallback");
+    let policy = &after.policy;
+    let mut judged = Vec::new();
+    for (&pid, seen) in &looked.seen {
+        for (at, mapping) in seen.process.mappings.iter().enumerate() {
+            let tmpfs = &seen.process.tmpfs;
+            let backing = mapping.backing(|device| tmpfs.contains_key(&device));
+            let facts = Facts {
+                policy,
+                backing,
+                is_disabled: seen.process.is_disabled,
+                mount: tmpfs.get(&mapping.device).copied().flatten(),
+                free_blocks: after.free_blocks(),
+                refused: refused.unwrap_or(0),
+            };
+            let verdict = judge(mapping, &facts);
+            judged.push(Judged {
+                pid,
+                seen,
+                at,
+                backing,
+                verdict,
+            });
+        }
+    }
+    let huge = HugePages {
+        given: more("thp_fault_alloc"),
+        refused,
+        ..settings(after)
+    };
+    Pages {
+        processes: processes(looked, &judged),
+        numa: numa(looked, touches),
+        huge: mappings(huge, policy, judged, touches),
+    }
+}
+
+fn word(when: Option<When>) -> String {
+    when.map_or(String::new(), |when| when.id().to_owned())
+}
+
+fn settings(machine: &Machine) -> HugePages {
+    let policy = &machine.policy;
+    let sizes = policy.sizes.iter().map(|size| PageSize {
+        bytes: size.bytes,
+        anonymous: word(size.anonymous),
+        shmem: word(size.shmem),
+        given: size.given,
+        refused: size.refused,
+        in_use: size.in_use,
+    });
+    let order = policy.huge_order();
+    let free = machine.zones.iter().filter(|zone| zone.pages() > 0);
+    let free = free.map(|zone| Zone {
+        node: zone.node,
+        name: zone.name.clone(),
+        free_bytes: zone.pages().saturating_mul(policy.page),
+        huge_pages: zone.blocks(order),
+        unusable: zone.unusable(order),
+        fragmentation: zone.fragmentation(order),
+    });
+    let pools = read::pools(Path::new("/sys")).into_iter();
+    HugePages {
+        size_bytes: policy.huge.unwrap_or(0),
+        page_bytes: policy.page,
+        anonymous: word(policy.anonymous_huge()),
+        shmem: word(policy.shmem_huge()),
+        defrag: policy.defrag.clone(),
+        sizes: sizes.collect(),
+        pools: pools
+            .map(|(bytes, pages, free)| Pool { bytes, pages, free })
+            .collect(),
+        free: free.collect(),
+        movable: machine.movable,
+        ..HugePages::default()
+    }
+}
+
+fn processes(looked: &Looked, judged: &[Judged<'_>]) -> Vec<ProcessMemory> {
+    let of = |pid: u32, seen: &Seen| {
+        let mappings = &seen.process.mappings;
+        let sum = |of: fn(&Mapping) -> u64| mappings.iter().map(of).fold(0, u64::saturating_add);
+        let could = judged.iter().filter(|judged| judged.pid == pid);
+        let could = could.flat_map(|judged| &judged.verdict.obstacles);
+        let could = could.filter(|o| o.obstacle.is_removable() && o.obstacle != Obstacle::Edges);
+        ProcessMemory {
+            pid,
+            name: seen.process.name.clone(),
+            resident_bytes: sum(Mapping::in_memory),
+            huge_bytes: sum(|m| m.huge().min(m.in_memory())),
+            obstructed_bytes: could.map(|o| o.bytes).fold(0, u64::saturating_add),
+            mappings: mappings.len() as u64,
+        }
+    };
+    let mut all: Vec<_> = looked
+        .seen
+        .iter()
+        .map(|(&pid, seen)| of(pid, seen))
+        .collect();
+    all.sort_by_key(|process| std::cmp::Reverse(process.resident_bytes));
+    all
+}
+
+fn mappings(
+    mut huge: HugePages,
+    policy: &Policy,
+    mut judged: Vec<Judged<'_>>,
+    touches: &Touches,
+) -> HugePages {
+    let mut by_obstacle: BTreeMap<Obstacle, ObstacleReport> = BTreeMap::new();
+    for judged in &judged {
+        for (i, obstructed) in judged.verdict.obstacles.iter().enumerate() {
+            let obstacle = obstructed.obstacle;
+            let report = by_obstacle
+                .entry(obstacle)
+                .or_insert_with(|| ObstacleReport {
+                    id: obstacle.id().to_owned(),
+                    text: obstacle.text(policy),
+                    remedy: obstacle.remedy(policy),
+                    ..ObstacleReport::default()
+                });
+            report.bytes = report.bytes.saturating_add(obstructed.bytes);
+            report.mappings += 1;
+            // The gain is of the inner ranges, whose obstacle comes first.
+            let gain = if i == 0 {
+                judged.verdict.gain
+            } else {
+                Default::default()
+            };
+            report.huge_pages = report.huge_pages.saturating_add(gain.huge_pages);
+            report.pages = report.pages.saturating_add(gain.pages);
+        }
+    }
+    huge.obstacles = by_obstacle.into_values().collect();
+    huge.obstacles
+        .sort_by_key(|report| std::cmp::Reverse(report.bytes));
+    judged.sort_by_key(|judged| std::cmp::Reverse(judged.verdict.small));
+    let worth = |judged: &&Judged<'_>| judged.seen.process.mappings[judged.at].in_memory() > 0;
+    let listed = judged.iter().filter(worth).take(MAPPINGS_MAX);
+    huge.mappings = listed.map(|judged| mapping(judged, touches)).collect();
+    huge.mappings_left_out = (judged.len() - huge.mappings.len()) as u64;
+    huge
+}
+
+fn mapping(judged: &Judged<'_>, touches: &Touches) -> MappingReport {
+    let Judged {
+        pid,
+        seen,
+        at,
+        backing,
+        verdict,
+    } = judged;
+    let mapping = &seen.process.mappings[*at];
+    let placements = seen.process.placements.iter();
+    let nodes = placements.filter(|placement| placement.start == mapping.start);
+    let obstacles = verdict.obstacles.iter();
+    MappingReport {
+        pid: *pid,
+        process: seen.process.name.clone(),
+        start: format!("{:x}", mapping.start),
+        bytes: mapping.bytes(),
+        name: mapping.name.clone(),
+        backing: backing.id().to_owned(),
+        is_advised: mapping.flags.any(&[Flags::ADVISED]),
+        resident_bytes: mapping.in_memory(),
+        huge_bytes: mapping.huge().min(mapping.in_memory()),
+        sizes: seen.sizes.get(*at).cloned().flatten().unwrap_or_default(),
+        nodes: nodes
+            .flat_map(|placement| placement.bytes.clone())
+            .collect(),
+        touched: touches.within(*pid, mapping.start..mapping.end),
+        obstacles: obstacles
+            .map(|o| (o.obstacle.id().to_owned(), o.bytes))
+            .collect(),
+        gain_pages: verdict.gain.pages,
+        gain_table_bytes: verdict.gain.table_bytes,
+    }
+}
+
+fn numa(looked: &Looked, touches: &Touches) -> Option<Numa> {
+    let placements = looked
+        .seen
+        .values()
+        .flat_map(|seen| &seen.process.placements);
+    // Where threads ran is taken from where they used memory first.
+    let ran: BTreeMap<u32, f64> = touches
+        .by_node()
+        .iter()
+        .map(|(&node, &count)| (node, count as f64))
+        .collect();
+    let locality = first_touch::locality(placements, &ran);
+    if locality.bytes.is_empty() {
+        return None;
+    }
+    let mut nodes: BTreeMap<u32, Node> = BTreeMap::new();
+    for (&node, &bytes) in &locality.bytes {
+        nodes.insert(
+            node,
+            Node {
+                node,
+                bytes,
+                ..Node::default()
+            },
+        );
+    }
+    for (&node, &count) in touches.by_node() {
+        let entry = nodes.entry(node).or_insert_with(|| Node {
+            node,
+            ..Node::default()
+        });
+        entry.touched = count;
+    }
+    Some(Numa {
+        nodes: nodes.into_values().collect(),
+        remote: locality.remote,
+        concentration: locality.concentration,
+    })
+}

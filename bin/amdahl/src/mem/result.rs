@@ -1,0 +1,234 @@
+//! The tables as a result.
+
+use std::collections::HashMap;
+
+use amdahl_mem::fault;
+use amdahl_mem::mmap_lock::{Mode, Operation, Row};
+use amdahl_mem::tally::Tally;
+use amdahl_probe::bpf::wire::kind;
+use amdahl_report::mem::schema::{
+    Code, FaultKind, FaultSite, Faults, LockRow, LockSite, MmapLock, Vmalloc, VmallocSite,
+};
+use amdahl_report::schema::SampleRow;
+use amdahl_speedup::event::{CallStack, Frame};
+use amdahl_speedup::wait::{is_libc, is_runtime};
+
+use super::follow::Followed;
+
+/// Places in the code that are listed.
+const SITES_MAX: usize = 500;
+/// Places whose code is looked up, for those that turn out to be the same.
+const NAMED_MAX: usize = 4_000;
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 * 1e-9
+}
+
+/// Name of a system call, `call 999` for one that is not known.
+fn syscall_name(number: Option<u32>) -> String {
+    let Some(number) = number else {
+        return String::new();
+    };
+    match syscalls::Sysno::new(number as usize) {
+        Some(known) => known.name().to_owned(),
+        None => format!("call {number}"),
+    }
+}
+
+pub(super) fn code(stack: Option<&CallStack>) -> Code {
+    let Some(stack) = stack else {
+        return Code::default();
+    };
+    let named = |frame: &&Frame| !frame.symbol.is_empty() && frame.symbol != "[unknown]";
+    let frames = || stack.user.iter().filter(named);
+    let own = frames()
+        .find(|frame| !is_runtime(frame) && !is_libc(frame))
+        .or_else(|| frames().next());
+    let own = own.cloned().unwrap_or_default();
+    Code {
+        symbol: own.symbol,
+        module: own.module,
+        file: own.file,
+        line: own.line,
+        stack: stack
+            .user
+            .iter()
+            .map(|frame| frame.symbol.clone())
+            .collect(),
+    }
+}
+
+impl Followed<'_> {
+    fn process(&self, pid: u32) -> String {
+        self.names.get(&pid).cloned().unwrap_or_default()
+    }
+
+    /// Page faults; what is listed has the most time.
+    pub fn fault_tables(&mut self, is_timed: bool) -> Faults {
+        let kinds: Vec<FaultKind> = self
+            .faults
+            .kinds()
+            .map(|(kind, tally)| FaultKind {
+                kind: kind.id().to_owned(),
+                count: tally.count,
+                seconds: seconds(tally.ns),
+                max_s: seconds(tally.max_ns),
+            })
+            .collect();
+        let sites: Vec<(fault::Site, Tally, String)> = self
+            .faults
+            .sites()
+            .into_iter()
+            .map(|(site, tally, name)| (site, tally, name.map(|name| name.to_string())))
+            .map(|(site, tally, name)| (site, tally, name.unwrap_or_default()))
+            .collect();
+        let mut merged: Vec<FaultSite> = Vec::new();
+        let mut known: HashMap<(fault::Site, String, CodeKey), usize> = HashMap::new();
+        for (site, tally, object) in sites.into_iter().take(NAMED_MAX) {
+            let code = code(self.places.code(kind::FAULT, site.place).as_ref());
+            let key = fault::Site { place: 0, ..site };
+            let key = (key, object.clone(), CodeKey::of(&code));
+            if let Some(&at) = known.get(&key) {
+                let same = &mut merged[at];
+                same.count = same.count.saturating_add(tally.count);
+                same.seconds += seconds(tally.ns);
+                same.max_s = same.max_s.max(seconds(tally.max_ns));
+                continue;
+            }
+            known.insert(key, merged.len());
+            merged.push(FaultSite {
+                kind: site.kind.map_or(String::new(), |kind| kind.id().to_owned()),
+                count: tally.count,
+                seconds: seconds(tally.ns),
+                max_s: seconds(tally.max_ns),
+                pid: site.pid,
+                process: self.process(site.pid),
+                object,
+                syscall: syscall_name(site.syscall),
+                code,
+            });
+        }
+        merged.sort_by(|a, b| b.seconds.total_cmp(&a.seconds).then(b.count.cmp(&a.count)));
+        merged.truncate(SITES_MAX);
+        let count = kinds.iter().map(|kind| kind.count).sum();
+        let listed: u64 = merged.iter().map(|site| site.count).sum();
+        Faults {
+            count,
+            seconds: kinds.iter().map(|kind| kind.seconds).sum(),
+            is_timed,
+            kinds,
+            sites: merged,
+            left_out: count - listed,
+            ..Faults::default()
+        }
+    }
+
+    /// The address-space lock.
+    pub fn lock_tables(&mut self, has_holds: bool) -> MmapLock {
+        let sites = self.lock.sites().into_iter().take(SITES_MAX);
+        let sites: Vec<_> = sites.collect();
+        let sites = sites.into_iter().map(|(site, tally)| LockSite {
+            operation: site.operation.id().to_owned(),
+            mode: mode(site.mode),
+            count: tally.count,
+            seconds: seconds(tally.ns),
+            max_s: seconds(tally.max_ns),
+            pid: site.pid,
+            process: self.names.get(&site.pid).cloned().unwrap_or_default(),
+            code: code(self.places.code(kind::MMAP_WAIT, site.place).as_ref()),
+        });
+        let sites = sites.collect();
+        MmapLock {
+            waits: rows(self.lock.waits_by_operation()),
+            has_holds,
+            holds: rows(self.lock.holds_by_operation()),
+            sites,
+        }
+    }
+
+    /// The kernel's own address ranges.
+    pub fn vmalloc_table(&self) -> Vmalloc {
+        let all = &self.vmalloc;
+        let page = rustix::param::page_size() as u64;
+        let sites = all.sites().take(SITES_MAX);
+        Vmalloc {
+            allocs: all.allocs,
+            bytes: all.bytes,
+            failed: all.failed,
+            frees: all.frees,
+            purges: all.purges,
+            purged: all.purged,
+            lazy_bytes_max: all.lazy_pages_max.saturating_mul(page),
+            sites: sites
+                .map(|(site, count, bytes, max_bytes)| VmallocSite {
+                    pid: site.pid,
+                    process: self.process(site.pid),
+                    syscall: syscall_name(site.syscall),
+                    count,
+                    bytes,
+                    max_bytes,
+                })
+                .collect(),
+        }
+    }
+}
+
+/// What tells two places in the code apart.
+#[derive(PartialEq, Eq, Hash)]
+struct CodeKey(Vec<String>, Option<u32>);
+
+impl CodeKey {
+    fn of(code: &Code) -> CodeKey {
+        CodeKey(code.stack.clone(), code.line)
+    }
+}
+
+fn mode(mode: Mode) -> String {
+    match mode {
+        Mode::Read => "read".to_owned(),
+        Mode::Write => "write".to_owned(),
+    }
+}
+
+fn rows(rows: Vec<(Operation, Mode, &Row)>) -> Vec<LockRow> {
+    let row = |(operation, of, row): (Operation, Mode, &Row)| LockRow {
+        operation: operation.id().to_owned(),
+        mode: mode(of),
+        count: row.tally.count,
+        seconds: seconds(row.tally.ns),
+        max_s: seconds(row.tally.max_ns),
+        p99_s: row.p99_ns().map(seconds),
+    };
+    rows.into_iter().map(row).collect()
+}
+
+/// The stacks of faults and waits, for `samples.parquet` and the flame graph.
+pub fn sample_rows(faults: &Faults, lock: &MmapLock) -> Vec<SampleRow> {
+    let row = |cause: String, pid: u32, process: &str, count: u64, s: f64, code: &Code| SampleRow {
+        pid,
+        process: process.to_owned(),
+        cause,
+        charged_ns: (s * 1e9) as u64,
+        count,
+        symbol: code.symbol.clone(),
+        file: code.file.clone().unwrap_or_default(),
+        line: code.line.unwrap_or(0),
+        stack: code.stack.join(";"),
+        ..SampleRow::default()
+    };
+    let faults = faults.sites.iter().map(|s| {
+        row(
+            s.kind.clone(),
+            s.pid,
+            &s.process,
+            s.count,
+            s.seconds,
+            &s.code,
+        )
+    });
+    let waits = lock.sites.iter().map(|s| {
+        let cause = format!("mmap-lock-{}", s.operation);
+        row(cause, s.pid, &s.process, s.count, s.seconds, &s.code)
+    });
+    faults.chain(waits).collect()
+}

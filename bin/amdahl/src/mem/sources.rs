@@ -1,0 +1,147 @@
+//! Where the figures come from, and what takes some of them away.
+
+use amdahl_report::schema::{Machine, Source};
+
+use super::look::Looked;
+
+fn source(what: &str, how: &str, missing: impl Into<String>, remedy: &str) -> Source {
+    Source {
+        what: what.to_owned(),
+        how: how.to_owned(),
+        missing: missing.into(),
+        remedy: remedy.to_owned(),
+    }
+}
+
+/// Of a recording by BPF, for which the tracepoints in `missing` were not to be had.
+pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
+    let lacks = |hook: &str| missing.contains(&hook);
+    let newer = "use a newer kernel";
+    let mut sources = Vec::new();
+    sources.push(if lacks("page_fault_user") {
+        let text = "what the processor says of a fault is not told by this kernel: copies on writing count as first touch";
+        source("page faults", "bpf", text, "this is known on x86-64 only")
+    } else {
+        source("page faults", "bpf", "", "")
+    });
+    sources.push(if lacks("contention_begin") {
+        let text = "the kernel does not tell of waits for locks";
+        source(
+            "waits for mmap_lock",
+            "missing",
+            text,
+            "use Linux 5.19 or newer",
+        )
+    } else {
+        source("waits for mmap_lock", "bpf", "", "")
+    });
+    if has_holds {
+        sources.push(if lacks("mmap_lock_released") {
+            let text = "the kernel does not tell who holds the lock";
+            source("holds of mmap_lock", "missing", text, newer)
+        } else {
+            source("holds of mmap_lock", "bpf", "", "")
+        });
+    }
+    sources.push(if lacks("alloc_vmap_area") {
+        let text = "the kernel does not tell of its own address ranges";
+        source("vmalloc", "missing", text, "use Linux 6.2 or newer")
+    } else {
+        source("vmalloc", "bpf", "", "")
+    });
+    sources
+}
+
+/// Of TLB misses; `refused` is why there are none.
+pub fn tlb(refused: Option<&std::io::Error>) -> Source {
+    let Some(error) = refused else {
+        return source("TLB misses", "perf events", "", "");
+    };
+    let (text, remedy) = match error.raw_os_error() {
+        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => (
+            "this machine has no hardware counters, as many virtual machines".to_owned(),
+            "measure on real hardware, or let the hypervisor pass the counters on (virtual PMU)",
+        ),
+        Some(libc::EACCES | libc::EPERM) => (
+            format!("counters may not be used ({error})"),
+            "run as root, with CAP_PERFMON, or lower kernel.perf_event_paranoid to 2",
+        ),
+        Some(libc::EMFILE) => (
+            "too many threads for the files that may be open".to_owned(),
+            "raise the limit (ulimit -n), or use --system",
+        ),
+        _ => (format!("counters cannot be used ({error})"), ""),
+    };
+    source("TLB misses", "missing", text, remedy)
+}
+
+/// Of what was seen by looking.
+pub fn looked(looked: &Looked) -> Vec<Source> {
+    let mappings = match &looked.refused {
+        Some(why) => source(
+            "mappings",
+            "/proc",
+            format!("some processes could not be looked at ({why})"),
+            "run as root, or as the user whose processes they are, with CAP_SYS_PTRACE",
+        ),
+        None if looked.seen.is_empty() => source(
+            "mappings",
+            "missing",
+            "no process lived long enough to be looked at",
+            "watch one that runs for some 20 ms or longer",
+        ),
+        None => source("mappings", "/proc", "", ""),
+    };
+    let sizes = match &looked.no_sizes {
+        Some(why) => source(
+            "sizes of pages",
+            "missing",
+            format!("page frames may not be seen ({why})"),
+            "run as root (CAP_SYS_ADMIN)",
+        ),
+        None if looked.seen.values().all(|seen| seen.sizes.is_empty()) => source(
+            "sizes of pages",
+            "missing",
+            "they are looked up at the end, when the program had ended",
+            "watch it while it runs: --pid",
+        ),
+        None => source("sizes of pages", "/proc", "", ""),
+    };
+    vec![mappings, sizes]
+}
+
+/// Now, RFC 3339.
+pub fn now() -> String {
+    let now = time::OffsetDateTime::now_utc();
+    now.replace_nanosecond(0)
+        .unwrap_or(now)
+        .format(&time::format_description::well_known::Rfc3339)
+        .unwrap_or_default()
+}
+
+/// This machine.
+pub fn machine() -> Machine {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = info.lines().find(|line| line.starts_with(name))?;
+        line.split_once(':')
+            .map(|(_, value)| value.trim().to_owned())
+    };
+    let uname = rustix::system::uname();
+    let flags = field("flags").unwrap_or_default();
+    let topology = amdahl_topology::Topology::read();
+    Machine {
+        kernel: uname.release().to_string_lossy().into_owned(),
+        cpu_model: field("model name")
+            .or_else(|| field("CPU part"))
+            .unwrap_or_default(),
+        cpus_online: amdahl_topology::online().map_or(0, |set| set.len() as u32),
+        cpus_allowed: amdahl_topology::allowed().map_or(0, |set| set.len() as u32),
+        quota_cpus: amdahl_topology::quota()
+            .ok()
+            .flatten()
+            .map(|quota| quota.cpus),
+        topology: topology.map_or(String::new(), |topology| topology.describe()),
+        is_virtual: flags.split(' ').any(|flag| flag == "hypervisor"),
+    }
+}

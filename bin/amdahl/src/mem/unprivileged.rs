@@ -1,0 +1,171 @@
+//! Without BPF: what `/proc`, the accounting of processes and samples of page faults tell.
+
+use amdahl_mem::first_touch::Touches;
+use amdahl_probe::bpf::wire::stack_kind;
+use amdahl_probe::bpf::{Part, Places, RecorderError};
+use amdahl_probe::perf::{FAULTS_PER_SAMPLE, Rate, Sampler, View, Whose};
+use amdahl_report::mem::schema::{FaultKind, FaultSite, Faults, MemResult};
+use amdahl_report::schema::Source;
+use amdahl_topology::CpuSet;
+
+use super::follow::Tlb;
+use super::look::Looker;
+use super::{Outcome, Parts, result, tlb_misses, while_looking};
+use crate::child::{Child, Command, Ended};
+use crate::cli::Mem;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::watch::{processes, wait_for};
+
+/// How long to look at what does not end by itself.
+const DEFAULT: std::time::Duration = std::time::Duration::from_secs(10);
+/// Samples of time are not wanted: as few as there can be.
+const RATE: Rate = Rate {
+    hz: 1,
+    clock_hz: 2_000_000_000,
+};
+
+/// Watches without BPF; `why` it cannot be used, if that was tried.
+pub fn watched(
+    args: &Mem,
+    cpus: &CpuSet,
+    why: Option<RecorderError>,
+    looker: &Looker,
+    interrupt: &Interrupt,
+) -> Result<Parts, Failure> {
+    let begun = std::time::Instant::now();
+    let mut tlb = Tlb::default();
+    let mut part = None;
+    let selection = &args.selection;
+    let (ended, looked) = if selection.command.is_empty() {
+        let tids = selection.pid.map(processes::threads).unwrap_or_default();
+        if !tids.is_empty() {
+            tlb.count(Whose::Threads(&tids));
+        }
+        let duration = selection.duration.unwrap_or(DEFAULT);
+        let wait = || wait_for(selection.pid, duration, interrupt, || ());
+        let ((), looked) = while_looking(looker, wait);
+        (None, looked)
+    } else {
+        let child = start(args, cpus)?;
+        let pid = child.pid();
+        looker.begin_at(pid);
+        tlb.count(Whose::Threads(&[pid]));
+        let all: Vec<u32> = cpus.iter().collect();
+        let sampler = View::allowed().and_then(|_| Sampler::new(pid, &all, View::User, RATE));
+        let (ended, looked) = while_looking(looker, || {
+            child.run(&selection.command[0], selection.duration, interrupt, || ())
+        });
+        let ended = ended.map_err(|error| Failure::program(error.to_string()))?;
+        part = sampler.ok().map(|sampler| sampler.end().0);
+        (Some(ended), looked)
+    };
+    let faults = faults(ended.as_ref(), part);
+    let (tlb, tlb_source) = tlb_misses(&tlb);
+    let mut all = without(why.as_ref(), &faults);
+    all.push(tlb_source);
+    let result = MemResult {
+        duration_s: begun.elapsed().as_secs_f64(),
+        tlb,
+        sources: all,
+        faults,
+        ..MemResult::default()
+    };
+    let rows = result::sample_rows(&result.faults, &result.mmap_lock);
+    let outcome = Outcome {
+        result,
+        rows,
+        ended,
+    };
+    Ok((outcome, looked, Touches::default()))
+}
+
+fn start(args: &Mem, cpus: &CpuSet) -> Result<Child, Failure> {
+    let allowed = amdahl_topology::allowed().unwrap_or_else(|_| cpus.clone());
+    let child = Child::start(&Command {
+        args: &args.selection.command,
+        env: &[],
+        cpus: &allowed,
+        cgroup_procs: None,
+        keep_stdout: false,
+        show_output: !args.selection.quiet,
+    });
+    child.map_err(|error| Failure::program(error.to_string()))
+}
+
+/// Counts by the kernel's accounting, code by samples.
+fn faults(ended: Option<&Ended>, part: Option<Part>) -> Faults {
+    let Some(ended) = ended else {
+        return Faults::default();
+    };
+    let kind = |kind: &str, count: u64| FaultKind {
+        kind: kind.to_owned(),
+        count,
+        ..FaultKind::default()
+    };
+    let count = ended.faults + ended.major_faults;
+    let sites = part.map(sites).unwrap_or_default();
+    let listed: u64 = sites.iter().map(|site| site.count).sum();
+    Faults {
+        count,
+        accounted: Some(count),
+        kinds: vec![
+            kind("minor", ended.faults),
+            kind("major", ended.major_faults),
+        ],
+        left_out: count.saturating_sub(listed),
+        sites,
+        ..Faults::default()
+    }
+}
+
+/// One sample stands for many faults.
+fn sites(mut part: Part) -> Vec<FaultSite> {
+    part.stacks.retain(|stack| stack.kind == stack_kind::FAULT);
+    let mut by_code: std::collections::HashMap<_, FaultSite> = Default::default();
+    let mut places = Places::default();
+    for (pid, stack) in places.name(&mut part) {
+        let code = result::code(Some(&stack));
+        let key = (pid, code.stack.clone(), code.line);
+        let site = by_code.entry(key).or_insert_with(|| FaultSite {
+            kind: "sampled".to_owned(),
+            pid,
+            code,
+            ..FaultSite::default()
+        });
+        site.count += FAULTS_PER_SAMPLE;
+    }
+    let mut sites: Vec<FaultSite> = by_code.into_values().collect();
+    sites.sort_by_key(|site| std::cmp::Reverse((site.count, site.pid)));
+    sites.truncate(500);
+    sites
+}
+
+fn without(why: Option<&RecorderError>, faults: &Faults) -> Vec<Source> {
+    let text = match why {
+        Some(error) => format!("BPF cannot be used ({error})"),
+        None => "not asked for (--probe proc)".to_owned(),
+    };
+    let remedy = match why {
+        Some(error) => crate::scale::bpf_remedy(error),
+        None => "leave out --probe proc, as root",
+    };
+    let missing = |what: &str, missing: String, how: &str| Source {
+        what: what.to_owned(),
+        how: how.to_owned(),
+        missing,
+        remedy: remedy.to_owned(),
+    };
+    let kinds = format!("kinds and times of faults: {text}");
+    let how = if faults.sites.is_empty() {
+        "rusage"
+    } else {
+        "rusage and perf events"
+    };
+    let how = if faults.count == 0 { "missing" } else { how };
+    vec![
+        missing("page faults", kinds, how),
+        missing("waits for mmap_lock", text.clone(), "missing"),
+        missing("vmalloc", text, "missing"),
+    ]
+}

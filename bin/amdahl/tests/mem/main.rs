@@ -1,0 +1,281 @@
+//! `amdahl mem` on programs that print how many page faults of which kind they have, and which of
+//! their mappings are not in huge pages for which reason.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Not captured by the test harness.
+fn skipped(reason: &str) {
+    use std::io::Write;
+    let test = std::thread::current().name().unwrap_or("?").to_owned();
+    let _ = std::io::stderr().write_all(format!("SKIPPED {test}: {reason}\n").as_bytes());
+}
+
+/// The planted program of this name, built once; `None` without a compiler.
+fn planted(name: &str) -> Option<PathBuf> {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a folder"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/mem/{name}.c"));
+    let program = folder.path().join(name);
+    let built = Command::new("cc")
+        .args(["-O2", "-g", "-Wall", "-Werror", "-o"])
+        .args([&program, &source])
+        .status();
+    match built {
+        Ok(status) => {
+            assert!(status.success(), "{name}.c does not compile");
+            Some(program)
+        }
+        Err(error) => {
+            skipped(&format!("no C compiler: {error}"));
+            None
+        }
+    }
+}
+
+fn amdahl() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_amdahl"))
+}
+
+fn json(command: &mut Command) -> Value {
+    let output = command.output().expect("started");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Whether the result was measured with BPF; says why not.
+fn is_recorded(result: &Value) -> bool {
+    let sources = result["sources"].as_array().expect("a list");
+    let of = |what: &str| {
+        sources
+            .iter()
+            .find(|s| s["what"] == what)
+            .expect("a source")
+    };
+    let faults = of("page faults");
+    if faults["how"] != "bpf" {
+        skipped(faults["missing"].as_str().unwrap_or_default());
+    }
+    faults["how"] == "bpf"
+}
+
+fn sum(sites: &[Value], function: &str, kind: &str) -> u64 {
+    sites
+        .iter()
+        .filter(|site| site["kind"] == kind)
+        .filter(|site| {
+            let stack = site["code"]["stack"].as_array().expect("a stack");
+            stack.iter().any(|frame| frame == function)
+        })
+        .map(|site| site["count"].as_u64().expect("a count"))
+        .sum()
+}
+
+#[test]
+fn faults_are_counted_by_kind_and_function() {
+    let Some(program) = planted("faults") else {
+        return;
+    };
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let out = place.path().join("out");
+    // What the program says, without us.
+    let said = Command::new(&program)
+        .arg(place.path())
+        .output()
+        .expect("started");
+    assert!(said.status.success());
+    let result = json(
+        amdahl()
+            .args(["mem", "--quiet", "--json", "-o"])
+            .arg(&out)
+            .arg("--")
+            .arg(&program)
+            .arg(place.path()),
+    );
+    if !is_recorded(&result) {
+        return;
+    }
+    if result["faults"]["lost"] != 0 {
+        return skipped("events were lost on this busy machine");
+    }
+    let sites = result["faults"]["sites"].as_array().expect("a list");
+    let mut planted = 0;
+    for line in String::from_utf8_lossy(&said.stdout).lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [function, kind, count] = words[..] else {
+            panic!("{line}");
+        };
+        let count: u64 = count.parse().expect("a number");
+        // Copies of what was mapped from a file are not told from first uses without error codes.
+        if cfg!(not(target_arch = "x86_64")) && kind != "first-touch" {
+            continue;
+        }
+        assert_eq!(sum(sites, function, kind), count, "{line}");
+        planted += count;
+    }
+    let seen = result["faults"]["count"].as_u64().expect("a count");
+    let accounted = result["faults"]["accounted"].as_u64().expect("counted");
+    assert!(
+        seen >= planted && accounted >= planted,
+        "{seen} {accounted}"
+    );
+    // The fork of the program itself was before the recording.
+    let before = accounted.abs_diff(seen);
+    assert!(before < 500, "{seen} were seen, {accounted} counted");
+    for file in ["result.json", "report.html", "samples.parquet"] {
+        assert!(out.join(file).is_file(), "{file}");
+    }
+    let shown = amdahl().arg("report").arg(&out).output().expect("started");
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(
+        shown.status.success() && text.contains("copy-on-write"),
+        "{text}"
+    );
+}
+
+#[test]
+fn holds_of_the_lock_are_counted_by_operation() {
+    let Some(program) = planted("mprotect") else {
+        return;
+    };
+    let mut command = amdahl();
+    command
+        .args(["mem", "--quiet", "--json", "--holds", "--"])
+        .arg(&program);
+    let result = json(&mut command);
+    if !is_recorded(&result) || result["faults"]["lost"] != 0 {
+        return;
+    }
+    let holds = result["mmap_lock"]["holds"].as_array().expect("a list");
+    let of = |operation: &str| -> u64 {
+        let rows = holds
+            .iter()
+            .filter(|row| row["operation"] == operation && row["mode"] == "write");
+        rows.map(|row| row["count"].as_u64().expect("a count"))
+            .sum()
+    };
+    let said = Command::new(&program).output().expect("started");
+    let said = String::from_utf8_lossy(&said.stdout);
+    let calls: u64 = said.trim().parse().expect("a number");
+    // The dynamic linker and threads' stacks are protected, too.
+    let found = of("mprotect");
+    assert!(
+        (calls..calls + 50).contains(&found),
+        "{calls} calls, {found} holds: {holds:?}"
+    );
+}
+
+/// The first setting in brackets of a file of the kernel's, empty without it.
+fn setting(name: &str) -> String {
+    let path = Path::new("/sys/kernel/mm/transparent_hugepage").join(name);
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let chosen = text
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'));
+    chosen.map_or(String::new(), |(chosen, _)| chosen.to_owned())
+}
+
+fn reasons(more: &[&str]) -> Option<Vec<(String, Value)>> {
+    let program = planted("pages")?;
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let mut child = Command::new(program)
+        .arg(place.path())
+        .args(more)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let lines: Vec<String> = lines
+        .map(|line| line.expect("text"))
+        .take_while(|line| line != "ready")
+        .collect();
+    let pid = child.id().to_string();
+    let result = json(amdahl().args(["mem", "--json", "--for", "50ms", "--pid", &pid]));
+    drop(child.stdin.take());
+    assert!(child.wait().expect("waited for").success());
+    let mappings = result["huge"]["mappings"].as_array().expect("a list");
+    let found = lines.iter().map(|line| {
+        let (address, reason) = line.split_once(' ').expect("two words");
+        let mapping = mappings.iter().find(|m| m["start"] == address);
+        let mapping = mapping.unwrap_or_else(|| panic!("no mapping at {line}: {mappings:?}"));
+        (reason.to_owned(), mapping.clone())
+    });
+    Some(found.collect())
+}
+
+fn first_obstacle(mapping: &Value) -> &str {
+    mapping["obstacles"][0][0].as_str().unwrap_or("huge")
+}
+
+#[test]
+fn what_prevents_huge_pages_is_told() {
+    let (anonymous, shmem) = (setting("enabled"), setting("shmem_enabled"));
+    if anonymous == "never" || anonymous.is_empty() {
+        return skipped("this machine gives no huge pages");
+    }
+    let Some(found) = reasons(&[]) else { return };
+    for (reason, mapping) in &found {
+        let first = first_obstacle(mapping);
+        // Memory in pieces may keep any of them small: that is an answer, too.
+        if first == "fragmented" {
+            skipped(&format!("{reason}: memory is fragmented"));
+            continue;
+        }
+        match reason.as_str() {
+            "not-advised" if anonymous == "always" => assert_eq!(first, "huge", "{mapping}"),
+            "shmem-policy" if shmem != "never" && shmem != "deny" => {}
+            "edges" => {
+                assert_eq!(first, "edges", "{mapping}");
+                assert_eq!(mapping["obstacles"][0][1], 2 << 20, "{mapping}");
+                assert_eq!(mapping["huge_bytes"], 4 << 20, "{mapping}");
+            }
+            "huge" => assert_eq!(mapping["huge_bytes"], 8 << 20, "{mapping}"),
+            reason => assert_eq!(first, reason, "{mapping}"),
+        }
+    }
+}
+
+#[test]
+fn a_process_may_refuse_them_all() {
+    if matches!(setting("enabled").as_str(), "never" | "") {
+        return skipped("this machine gives no huge pages");
+    }
+    let Some(found) = reasons(&["disabled"]) else {
+        return;
+    };
+    let of = |reason: &str| found.iter().find(|(r, _)| r == reason).expect("planted");
+    for reason in ["not-advised", "huge", "not-collapsed"] {
+        assert_eq!(first_obstacle(&of(reason).1), "process-disabled");
+    }
+}
+
+#[test]
+fn without_privileges_counts_and_mappings_remain() {
+    let Some(program) = planted("faults") else {
+        return;
+    };
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let mut command = amdahl();
+    command.args(["mem", "--quiet", "--json", "--probe", "proc", "--"]);
+    let result = json(command.arg(&program).arg(place.path()));
+    let kinds = result["faults"]["kinds"].as_array().expect("a list");
+    let minor = kinds
+        .iter()
+        .find(|kind| kind["kind"] == "minor")
+        .expect("told");
+    assert!(minor["count"].as_u64().expect("a count") > 6000, "{minor}");
+    let sources = result["sources"].as_array().expect("a list");
+    let lock = sources
+        .iter()
+        .find(|s| s["what"] == "waits for mmap_lock")
+        .expect("told");
+    assert_eq!(lock["how"], "missing");
+    assert!(!lock["remedy"].as_str().expect("text").is_empty());
+}

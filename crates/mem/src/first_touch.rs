@@ -1,0 +1,140 @@
+//! Where memory is, where it was first used, and where the program runs.
+//!
+//! Memory is placed on the node of the CPU that uses it first, unless a policy says otherwise. One
+//! thread that fills all data places all of it on one node; the threads of the other nodes then
+//! reach across for it.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use crate::numa_maps::Placement;
+
+/// Mappings whose first uses are told apart.
+const REGIONS_MAX: usize = 1 << 15;
+
+/// First uses of pages, by mapping and node.
+#[derive(Clone, Debug, Default)]
+pub struct Touches {
+    by_region: FxHashMap<(u32, u64), BTreeMap<u32, u64>>,
+    by_node: BTreeMap<u32, u64>,
+}
+
+impl Touches {
+    /// A page of the mapping of `pid` that begins at `start` was used first on `node`.
+    pub fn add(&mut self, pid: u32, start: u64, node: u32) {
+        *self.by_node.entry(node).or_default() += 1;
+        let key = (pid, start);
+        if self.by_region.len() < REGIONS_MAX || self.by_region.contains_key(&key) {
+            *self
+                .by_region
+                .entry(key)
+                .or_default()
+                .entry(node)
+                .or_default() += 1;
+        }
+    }
+
+    /// First uses by node, of all mappings.
+    pub fn by_node(&self) -> &BTreeMap<u32, u64> {
+        &self.by_node
+    }
+
+    /// First uses by node, of the mappings of `pid` that begin in `range`.
+    pub fn within(&self, pid: u32, range: std::ops::Range<u64>) -> BTreeMap<u32, u64> {
+        let mut nodes = BTreeMap::new();
+        let of = self.by_region.iter();
+        for (_, touched) in of.filter(|((p, start), _)| *p == pid && range.contains(start)) {
+            for (&node, &count) in touched {
+                *nodes.entry(node).or_default() += count;
+            }
+        }
+        nodes
+    }
+}
+
+/// How the memory of a process lies against where it runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Locality {
+    /// Bytes by node.
+    pub bytes: BTreeMap<u32, u64>,
+    /// Share of the accesses that go to another node, if all threads use all memory alike.
+    pub remote: Option<f64>,
+    /// Share of the memory on the node that has most.
+    pub concentration: f64,
+}
+
+/// Adds up `placements`. `ran` is time (in any unit) by node on which the process ran.
+pub fn locality<'a>(
+    placements: impl IntoIterator<Item = &'a Placement>,
+    ran: &BTreeMap<u32, f64>,
+) -> Locality {
+    let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
+    for placement in placements {
+        for (&node, &more) in &placement.bytes {
+            let sum = bytes.entry(node).or_default();
+            *sum = sum.saturating_add(more);
+        }
+    }
+    let total: f64 = bytes.values().map(|&bytes| bytes as f64).sum();
+    let all: f64 = ran.values().sum();
+    let share = |node: &u32| bytes.get(node).map_or(0.0, |&bytes| bytes as f64 / total);
+    let remote = (total > 0.0 && all > 0.0).then(|| {
+        let local: f64 = ran
+            .iter()
+            .map(|(node, time)| time / all * share(node))
+            .sum();
+        (1.0 - local).clamp(0.0, 1.0)
+    });
+    let most = bytes.values().copied().max().unwrap_or(0) as f64;
+    Locality {
+        concentration: if total > 0.0 { most / total } else { 0.0 },
+        bytes,
+        remote,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placement(bytes: &[(u32, u64)]) -> Placement {
+        Placement {
+            bytes: bytes.iter().copied().collect(),
+            ..Placement::default()
+        }
+    }
+
+    #[test]
+    fn memory_of_one_node_is_remote_for_half_of_two() {
+        let placements = [placement(&[(0, 300)]), placement(&[(0, 100)])];
+        let both = BTreeMap::from([(0, 5.0), (1, 5.0)]);
+        let found = locality(&placements, &both);
+        assert_eq!((found.remote, found.concentration), (Some(0.5), 1.0));
+        let spread = [placement(&[(0, 100), (1, 100)])];
+        assert_eq!(
+            locality(&spread, &BTreeMap::from([(0, 1.0)])).remote,
+            Some(0.5)
+        );
+        assert_eq!(locality(&placements, &BTreeMap::new()).remote, None);
+        assert_eq!(locality([], &both).remote, None);
+    }
+
+    #[test]
+    fn first_uses_are_counted_by_mapping() {
+        let mut touches = Touches::default();
+        for (pid, start, node) in [
+            (1, 0x1000, 0),
+            (1, 0x1000, 1),
+            (1, 0x9000, 1),
+            (2, 0x1000, 0),
+        ] {
+            touches.add(pid, start, node);
+        }
+        assert_eq!(
+            touches.within(1, 0..0x2000),
+            BTreeMap::from([(0, 1), (1, 1)])
+        );
+        assert_eq!(touches.by_node(), &BTreeMap::from([(0, 2), (1, 2)]));
+    }
+}

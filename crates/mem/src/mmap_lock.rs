@@ -1,0 +1,341 @@
+//! Waits for the address-space lock (`mmap_lock`) and how long it is held, by operation.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+
+use crate::tally::{Tallies, Tally};
+
+/// What a thread does with an address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Operation {
+    /// A page fault.
+    Fault,
+    /// Mapping.
+    Mmap,
+    /// Unmapping.
+    Munmap,
+    /// Moving or resizing a mapping.
+    Mremap,
+    /// Growing or shrinking the heap.
+    Brk,
+    /// Changing permissions.
+    Mprotect,
+    /// Advice, which may free or collapse pages.
+    Madvise,
+    /// Locking pages in memory.
+    Mlock,
+    /// NUMA policy and moving of pages.
+    Placement,
+    /// fork, vfork, clone: copying the address space.
+    Fork,
+    /// Replacing the program.
+    Exec,
+    /// The end of a thread or process.
+    Exit,
+    /// Reading files: of `/proc` about an address space (`maps`, `smaps`, `cmdline`).
+    ProcReader,
+    /// Access to memory of another process: ptrace, process_vm_readv.
+    Remote,
+    /// Threads of the kernel: khugepaged, KSM, the reaper.
+    Kernel,
+    /// Any other system call.
+    Other,
+}
+
+/// Which system calls are which operation, by the numbers of this machine.
+const CALLS: &[(libc::c_long, Operation)] = &[
+    (libc::SYS_mmap, Operation::Mmap),
+    (libc::SYS_remap_file_pages, Operation::Mmap),
+    (libc::SYS_shmat, Operation::Mmap),
+    (libc::SYS_munmap, Operation::Munmap),
+    (libc::SYS_shmdt, Operation::Munmap),
+    (libc::SYS_mremap, Operation::Mremap),
+    (libc::SYS_brk, Operation::Brk),
+    (libc::SYS_mprotect, Operation::Mprotect),
+    (libc::SYS_pkey_mprotect, Operation::Mprotect),
+    (libc::SYS_madvise, Operation::Madvise),
+    (libc::SYS_process_madvise, Operation::Madvise),
+    (libc::SYS_mlock, Operation::Mlock),
+    (libc::SYS_mlock2, Operation::Mlock),
+    (libc::SYS_munlock, Operation::Mlock),
+    (libc::SYS_mlockall, Operation::Mlock),
+    (libc::SYS_munlockall, Operation::Mlock),
+    (libc::SYS_mbind, Operation::Placement),
+    (libc::SYS_move_pages, Operation::Placement),
+    (libc::SYS_migrate_pages, Operation::Placement),
+    (libc::SYS_set_mempolicy, Operation::Placement),
+    (libc::SYS_clone, Operation::Fork),
+    (libc::SYS_clone3, Operation::Fork),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_fork, Operation::Fork),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_vfork, Operation::Fork),
+    (libc::SYS_execve, Operation::Exec),
+    (libc::SYS_execveat, Operation::Exec),
+    (libc::SYS_exit, Operation::Exit),
+    (libc::SYS_exit_group, Operation::Exit),
+    (libc::SYS_read, Operation::ProcReader),
+    (libc::SYS_pread64, Operation::ProcReader),
+    (libc::SYS_readv, Operation::ProcReader),
+    (libc::SYS_openat, Operation::ProcReader),
+    (libc::SYS_getdents64, Operation::ProcReader),
+    (libc::SYS_ptrace, Operation::Remote),
+    (libc::SYS_process_vm_readv, Operation::Remote),
+    (libc::SYS_process_vm_writev, Operation::Remote),
+];
+
+impl Operation {
+    /// All there are.
+    pub const ALL: [Operation; 16] = [
+        Operation::Fault,
+        Operation::Mmap,
+        Operation::Munmap,
+        Operation::Mremap,
+        Operation::Brk,
+        Operation::Mprotect,
+        Operation::Madvise,
+        Operation::Mlock,
+        Operation::Placement,
+        Operation::Fork,
+        Operation::Exec,
+        Operation::Exit,
+        Operation::ProcReader,
+        Operation::Remote,
+        Operation::Kernel,
+        Operation::Other,
+    ];
+
+    /// Of a thread in system call `syscall`, or in none; `in_fault` during a page fault (also one
+    /// inside a system call).
+    pub fn of(in_fault: bool, syscall: Option<u32>, is_kernel_thread: bool) -> Operation {
+        if is_kernel_thread {
+            return Operation::Kernel;
+        }
+        if in_fault {
+            return Operation::Fault;
+        }
+        let Some(number) = syscall else {
+            // Outside of calls and faults: a signal that ends the process, or task work.
+            return Operation::Exit;
+        };
+        let known = CALLS
+            .iter()
+            .find(|(call, _)| *call == libc::c_long::from(number));
+        known.map_or(Operation::Other, |&(_, operation)| operation)
+    }
+
+    /// Stable name.
+    pub fn id(self) -> &'static str {
+        match self {
+            Operation::Fault => "fault",
+            Operation::Mmap => "mmap",
+            Operation::Munmap => "munmap",
+            Operation::Mremap => "mremap",
+            Operation::Brk => "brk",
+            Operation::Mprotect => "mprotect",
+            Operation::Madvise => "madvise",
+            Operation::Mlock => "mlock",
+            Operation::Placement => "placement",
+            Operation::Fork => "fork",
+            Operation::Exec => "exec",
+            Operation::Exit => "exit",
+            Operation::ProcReader => "proc-reader",
+            Operation::Remote => "remote",
+            Operation::Kernel => "kernel",
+            Operation::Other => "other",
+        }
+    }
+}
+
+/// As what the lock is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mode {
+    /// By one alone.
+    Write,
+    /// Together with other readers.
+    Read,
+}
+
+/// Where waits are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Site {
+    /// Operation.
+    pub operation: Operation,
+    /// Mode.
+    pub mode: Mode,
+    /// Process of the waiter.
+    pub pid: u32,
+    /// Hash of the code.
+    pub place: u32,
+}
+
+/// Waits or holds of one operation.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Count, sum, maximum.
+    pub tally: Tally,
+    /// Distribution, of which percentiles are exact to a hundredth.
+    spread: Option<Histogram<u64>>,
+}
+
+impl Row {
+    /// The time that 99 of 100 stay below, in nanoseconds.
+    pub fn p99_ns(&self) -> Option<u64> {
+        let spread = self.spread.as_ref().filter(|spread| !spread.is_empty())?;
+        Some(spread.value_at_quantile(0.99).min(self.tally.max_ns))
+    }
+}
+
+/// Places that are told apart.
+const SITES_MAX: usize = 1 << 12;
+/// Longer waits count as this long in percentiles: a day.
+const SPREAD_MAX_NS: u64 = 86_400_000_000_000;
+
+/// Waits and holds of a recording, added up.
+#[derive(Clone, Debug)]
+pub struct MmapLock {
+    waits: BTreeMap<(Operation, Mode), Row>,
+    holds: BTreeMap<(Operation, Mode), Row>,
+    sites: Tallies<Site>,
+}
+
+impl Default for MmapLock {
+    fn default() -> MmapLock {
+        MmapLock {
+            waits: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            sites: Tallies::new(SITES_MAX),
+        }
+    }
+}
+
+impl MmapLock {
+    /// Adds a wait of `ns` nanoseconds. Constant time.
+    pub fn wait(&mut self, site: Site, ns: u64) {
+        add(&mut self.waits, (site.operation, site.mode), ns);
+        self.sites.add(site, ns, |site| Site {
+            pid: 0,
+            place: 0,
+            ..site
+        });
+    }
+
+    /// Adds holds that were counted together.
+    pub fn holds(&mut self, operation: Operation, mode: Mode, tally: Tally) {
+        let row = self.holds.entry((operation, mode)).or_insert_with(empty);
+        row.tally.merge(tally);
+    }
+
+    /// Adds one hold of `ns` nanoseconds. Constant time.
+    pub fn hold(&mut self, operation: Operation, mode: Mode, ns: u64) {
+        add(&mut self.holds, (operation, mode), ns);
+    }
+
+    /// Waits by operation, most time first.
+    pub fn waits_by_operation(&self) -> Vec<(Operation, Mode, &Row)> {
+        sorted(&self.waits)
+    }
+
+    /// Holds by operation, most time first.
+    pub fn holds_by_operation(&self) -> Vec<(Operation, Mode, &Row)> {
+        sorted(&self.holds)
+    }
+
+    /// Waits by place, most time first.
+    pub fn sites(&self) -> Vec<(Site, Tally)> {
+        self.sites.sorted()
+    }
+}
+
+type Rows = BTreeMap<(Operation, Mode), Row>;
+
+fn empty() -> Row {
+    Row {
+        tally: Tally::default(),
+        spread: None,
+    }
+}
+
+fn add(rows: &mut Rows, key: (Operation, Mode), ns: u64) {
+    let row = rows.entry(key).or_insert_with(empty);
+    row.tally.add(ns);
+    let spread = row.spread.get_or_insert_with(|| {
+        Histogram::new_with_bounds(1, SPREAD_MAX_NS, 2).expect("valid bounds")
+    });
+    spread.saturating_record(ns);
+}
+
+fn sorted(rows: &Rows) -> Vec<(Operation, Mode, &Row)> {
+    let mut all: Vec<_> = rows
+        .iter()
+        .map(|(&(op, mode), row)| (op, mode, row))
+        .collect();
+    all.sort_by_key(|(_, _, row)| std::cmp::Reverse((row.tally.ns, row.tally.count)));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_told_by_system_call() {
+        let of = |number: libc::c_long| Operation::of(false, Some(number as u32), false);
+        assert_eq!(of(libc::SYS_mmap), Operation::Mmap);
+        assert_eq!(of(libc::SYS_clone3), Operation::Fork);
+        assert_eq!(of(libc::SYS_read), Operation::ProcReader);
+        assert_eq!(of(libc::SYS_futex), Operation::Other);
+        // A read into fresh memory faults.
+        let read = Some(libc::SYS_read as u32);
+        assert_eq!(Operation::of(true, read, false), Operation::Fault);
+        assert_eq!(Operation::of(false, None, true), Operation::Kernel);
+        let names: std::collections::BTreeSet<_> = Operation::ALL.iter().map(|o| o.id()).collect();
+        assert_eq!(names.len(), Operation::ALL.len());
+    }
+
+    #[test]
+    fn waits_are_added_up_by_operation() {
+        let mut lock = MmapLock::default();
+        let site = |operation, place| Site {
+            operation,
+            mode: Mode::Write,
+            pid: 1,
+            place,
+        };
+        for ns in 1..=1000 {
+            lock.wait(site(Operation::Mmap, ns as u32 % 2), ns * 1000);
+        }
+        lock.wait(site(Operation::Brk, 7), u64::MAX);
+        let waits = lock.waits_by_operation();
+        assert_eq!((waits[0].0, waits[1].0), (Operation::Brk, Operation::Mmap));
+        let row = waits[1].2;
+        assert_eq!((row.tally.count, row.tally.max_ns), (1000, 1_000_000));
+        let p99 = row.p99_ns().expect("a percentile");
+        assert!((980_000..=1_000_000).contains(&p99), "{p99}");
+        assert_eq!(lock.sites().len(), 3);
+    }
+
+    #[test]
+    fn holds_come_one_by_one_or_counted() {
+        let mut lock = MmapLock::default();
+        lock.hold(Operation::Fault, Mode::Read, 5);
+        let more = Tally {
+            count: 3,
+            ns: 30,
+            max_ns: 20,
+        };
+        lock.holds(Operation::Fault, Mode::Read, more);
+        let holds = lock.holds_by_operation();
+        assert_eq!(
+            holds[0].2.tally,
+            Tally {
+                count: 4,
+                ns: 35,
+                max_ns: 20
+            }
+        );
+        assert!(holds[0].2.p99_ns().is_some());
+    }
+}

@@ -1,0 +1,97 @@
+//! On files of our own making, and on this machine's.
+
+use super::*;
+
+fn write(path: PathBuf, text: &str) {
+    fs::create_dir_all(path.parent().expect("a folder")).expect("created");
+    fs::write(path, text).expect("written");
+}
+
+#[test]
+fn settings_are_read() {
+    let sys = tempfile::tempdir().expect("a folder");
+    assert_eq!(policy(sys.path()).huge, None);
+    let root = sys.path().join("kernel/mm/transparent_hugepage");
+    write(root.join("enabled"), "always [madvise] never\n");
+    write(
+        root.join("shmem_enabled"),
+        "always within_size advise [never] deny force\n",
+    );
+    write(
+        root.join("defrag"),
+        "always defer [defer+madvise] madvise never\n",
+    );
+    write(root.join("hpage_pmd_size"), "2097152\n");
+    write(root.join("khugepaged/max_ptes_none"), "511\n");
+    write(
+        root.join("hugepages-2048kB/enabled"),
+        "always [inherit] madvise never\n",
+    );
+    write(
+        root.join("hugepages-64kB/enabled"),
+        "[always] inherit madvise never\n",
+    );
+    write(root.join("hugepages-64kB/stats/nr_anon"), "12\n");
+    let policy = policy(sys.path());
+    assert_eq!(
+        (policy.huge, policy.anonymous),
+        (Some(2 << 20), Some(When::Madvise))
+    );
+    assert_eq!(
+        (policy.defrag.as_str(), policy.missing_max),
+        ("defer+madvise", Some(511))
+    );
+    assert_eq!(policy.shmem_huge(), Some(When::Never));
+    assert_eq!(policy.anonymous_huge(), Some(When::Madvise));
+    let sizes: Vec<_> = policy
+        .sizes
+        .iter()
+        .map(|s| (s.bytes, s.anonymous, s.in_use))
+        .collect();
+    assert_eq!(sizes[0], (64 << 10, Some(When::Always), Some(12)));
+    assert_eq!(sizes[1], (2 << 20, Some(When::Madvise), None));
+}
+
+#[test]
+fn mounts_tell_what_is_tmpfs() {
+    let text = b"25 24 0:23 / /dev/shm rw,relatime shared:2 - tmpfs tmpfs rw,size=1k,huge=advise\n\
+        26 24 0:24 / /run rw - tmpfs tmpfs rw\n27 1 254:0 / / rw - ext4 /dev/vda rw\nrubbish\n";
+    let found = tmpfs(text);
+    let expected = [((0, 23), Some(When::Madvise)), ((0, 24), Some(When::Never))];
+    assert_eq!(found, BTreeMap::from(expected));
+}
+
+#[test]
+fn our_own_process_is_read() {
+    let proc = Path::new("/proc");
+    let memory = process(proc, std::process::id()).expect("our own");
+    assert!(!memory.name.is_empty() && !memory.mappings.is_empty());
+    assert!(resident(proc, std::process::id()).expect("resident") > 0);
+    assert!(regions(proc, std::process::id()).expect("maps").len() > 3);
+    assert!(process(proc, u32::MAX).is_err());
+    assert!(!zones(proc).expect("readable").is_empty());
+}
+
+#[test]
+fn page_sizes_add_up_to_what_is_resident() {
+    let proc = Path::new("/proc");
+    let bytes = 8 << 20;
+    let memory = vec![1_u8; bytes];
+    let at = memory.as_ptr() as u64;
+    let id = std::process::id();
+    let all = process(proc, id).expect("our own").mappings;
+    let ours: Vec<Mapping> = all
+        .into_iter()
+        .filter(|m| (m.start..m.end).contains(&at))
+        .collect();
+    match page_sizes(proc, id, &ours, 1 << 20) {
+        Ok(sizes) => {
+            let sum: u64 = sizes[0].as_ref().expect("looked at").values().sum();
+            assert!(sum >= bytes as u64, "{sum}");
+            let none = page_sizes(proc, id, &ours, 1);
+            assert!(none.is_err() || none.is_ok_and(|sizes| sizes[0].is_none()));
+        }
+        Err(error) => println!("SKIPPED: page frames: {error}"),
+    }
+    assert_eq!(memory[bytes - 1], 1);
+}

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+//
+// Records page faults, waits for the address-space lock, how long it is held, and the kernel's
+// own address ranges. No decisions here.
+//
+// A fault begins at the exception and ends where the kernel counts it as minor or major (a
+// software perf event with this program on it), still inside the handler: so the number of
+// records is the number that getrusage tells, but for what the kernel does on its own behalf.
+
+#include "stack.bpf.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* linux/bpf_perf_event.h, whose registers would be a second definition of ours */
+struct bpf_perf_event_data {
+#if defined(__TARGET_ARCH_x86)
+	amdahl_u64 regs[21];
+#else
+	amdahl_u64 regs[34];
+#endif
+	amdahl_u64 sample_period;
+	amdahl_u64 addr;
+};
+
+struct task_struct___mem { int pagefault_disabled; } CORE;
+
+/* What a thread is in the middle of. By the low bits of its id: where two live threads meet, the
+ * later one wins and the other's fault is not timed. */
+struct doing {
+	amdahl_u32 tid;
+	amdahl_u32 in_fault;   /* 1: of the program, 2: of the kernel on its behalf */
+	amdahl_u64 fault_at;
+	amdahl_u32 error;
+	amdahl_u32 wait_flags; /* LCB_F_* of the lock it waits for */
+	amdahl_u64 wait_at;
+	amdahl_u64 lock;
+	amdahl_u64 held_at;
+	amdahl_u64 held;       /* lock, 0 if none */
+	amdahl_u64 mm;         /* whose lock is known to be one of an address space */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, AMDAHL_TASKS);
+	__type(key, amdahl_u32);
+	__type(value, struct doing);
+} doings SEC(".maps");
+
+/* Locks of address spaces that were seen: of those that others than their owner wait for. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, amdahl_u64);
+	__type(value, amdahl_u32);
+} mmap_locks SEC(".maps");
+
+static __always_inline struct doing *doing_of(amdahl_u32 tid)
+{
+	amdahl_u32 index = tid % AMDAHL_TASKS;
+	struct doing *doing = bpf_map_lookup_elem(&doings, &index);
+
+	if (doing && doing->tid != tid) {
+		__builtin_memset(doing, 0, sizeof(*doing));
+		doing->tid = tid;
+	}
+	return doing;
+}
+
+static __always_inline amdahl_u64 lock_of(struct mm_struct *mm)
+{
+	return (amdahl_u64)__builtin_preserve_access_index(&mm->mmap_lock);
+}
+
+/* Once for each thread and address space. */
+static __always_inline void learn_lock(struct doing *doing, struct task_struct *me, amdahl_u32 tgid)
+{
+	struct mm_struct *mm = me->mm;
+	amdahl_u64 lock;
+
+	if (!mm || doing->mm == (amdahl_u64)mm)
+		return;
+	doing->mm = (amdahl_u64)mm;
+	lock = lock_of(mm);
+	bpf_map_update_elem(&mmap_locks, &lock, &tgid, BPF_ANY);
+}
+
+static __always_inline int begin_fault(amdahl_u32 error, amdahl_u32 whose)
+{
+	struct task_struct *me = bpf_get_current_task_btf();
+	struct amdahl_task *task = find_or_enter(me);
+	struct doing *doing;
+
+	if (!task)
+		return 0;
+	doing = doing_of(task->tid);
+	if (!doing)
+		return 0;
+	learn_lock(doing, me, task->tgid);
+	doing->error = error;
+	doing->fault_at = bpf_ktime_get_ns();
+	doing->in_fault = whose;
+	return 0;
+}
+
+#if defined(__TARGET_ARCH_x86)
+SEC("tp_btf/page_fault_user")
+int BPF_PROG(on_fault_user, unsigned long address, struct pt_regs *regs, unsigned long error)
+{
+	return begin_fault(error, 1);
+}
+
+SEC("tp_btf/page_fault_kernel")
+int BPF_PROG(on_fault_kernel, unsigned long address, struct pt_regs *regs, unsigned long error)
+{
+	struct task_struct *me = bpf_get_current_task_btf();
+
+	/* Copies that give up rather than fault, ours too, never become a page fault. */
+	if (BPF_CORE_READ((struct task_struct___mem *)me, pagefault_disabled))
+		return 0;
+	return begin_fault(error, 2);
+}
+#else
+/* Only the beginning is told, by a software event. */
+SEC("perf_event")
+int on_fault(struct bpf_perf_event_data *ctx)
+{
+	return begin_fault(0, 1);
+}
+#endif
+
+static __always_inline int end_fault(struct bpf_perf_event_data *ctx, amdahl_u8 flags)
+{
+	struct task_struct *me = bpf_get_current_task_btf();
+	struct amdahl_task *task = find_or_enter(me);
+	amdahl_u32 cpu = bpf_get_smp_processor_id(), tgid;
+	struct amdahl_ring *ring = ring_of(cpu);
+	struct amdahl_slot *slot;
+	struct pt_regs *regs;
+	struct doing *doing;
+	amdahl_u64 seq, ts, hash, began = 0;
+	amdahl_u32 error = 0;
+	int syscall;
+
+	if (!task || !ring)
+		return 0;
+	ts = bpf_ktime_get_ns();
+	doing = doing_of(task->tid);
+	if (doing && doing->in_fault) {
+		doing->in_fault = 0;
+		began = doing->fault_at;
+		error = doing->error;
+		flags |= AMDAHL_FAULT_IS_TIMED;
+#if defined(__TARGET_ARCH_x86)
+		flags |= AMDAHL_FAULT_HAS_ERROR;
+#endif
+	}
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return 0;
+	tgid = task->tgid;
+	regs = (struct pt_regs *)bpf_task_pt_regs(me);
+	syscall = REG_SYSCALL(regs);
+	slot->ts = ts;
+	slot->kind = AMDAHL_FAULT;
+	slot->lock_kind = error;
+	slot->cpu = cpu;
+	slot->tid = task->tid;
+	slot->other = tgid;
+	slot->syscall = syscall;
+	slot->arg[0] = ctx->addr;
+	slot->arg[1] = began ? ts - began : 0;
+	hash = ~place_of(regs, tgid);
+	slot->place = hash >> 32;
+	if (takes_stack(ring, hash, ts) &&
+	    take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_FAULT, ts, slot->tid, tgid))
+		flags |= AMDAHL_STACK_TAKEN;
+	slot->flags = flags;
+	publish(slot, seq);
+	return 0;
+}
+
+SEC("perf_event")
+int on_minor_fault(struct bpf_perf_event_data *ctx)
+{
+	return end_fault(ctx, 0);
+}
+
+SEC("perf_event")
+int on_major_fault(struct bpf_perf_event_data *ctx)
+{
+	return end_fault(ctx, AMDAHL_FAULT_MAJOR);
+}
+
+#define LCB_F_READ 0x02u
+#define LCB_F_WRITE 0x04u
+
+static __always_inline int is_mmap_lock(struct task_struct *me, amdahl_u64 lock)
+{
+	struct mm_struct *mm = me->mm;
+
+	return (mm && lock == lock_of(mm)) || bpf_map_lookup_elem(&mmap_locks, &lock);
+}
+
+SEC("tp_btf/contention_begin")
+int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
+{
+	struct task_struct *me;
+	struct amdahl_task *task;
+	struct doing *doing;
+
+	/* Semaphores of readers and writers have one of these two and nothing else. */
+	if (flags != LCB_F_READ && flags != LCB_F_WRITE)
+		return 0;
+	me = bpf_get_current_task_btf();
+	task = find_or_enter(me);
+	if (!task || !is_mmap_lock(me, (amdahl_u64)lock))
+		return 0;
+	doing = doing_of(task->tid);
+	if (!doing)
+		return 0;
+	doing->lock = (amdahl_u64)lock;
+	doing->wait_flags = flags;
+	doing->wait_at = bpf_ktime_get_ns();
+	return 0;
+}
+
+/* Of a slot about the lock: who, and in the middle of what. */
+static __always_inline amdahl_u64 who(struct amdahl_slot *slot, struct task_struct *me, struct amdahl_task *task,
+				      struct doing *doing, amdahl_u8 *flags)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(me);
+
+	slot->lock_kind = 0;
+	slot->tid = task->tid;
+	slot->other = task->tgid;
+	slot->syscall = -1;
+	slot->place = 0;
+	if (!me->mm) {
+		*flags |= AMDAHL_MMAP_KTHREAD;
+		return 0;
+	}
+	slot->syscall = REG_SYSCALL(regs);
+	/* A fault of the program that failed leaves a trace, which a later system call gives away. */
+	if (doing->in_fault == 2 || (doing->in_fault && slot->syscall < 0))
+		*flags |= AMDAHL_MMAP_IN_FAULT;
+	return place_of(regs, task->tgid) * 31;
+}
+
+SEC("tp_btf/contention_end")
+int BPF_PROG(on_contention_end, void *lock)
+{
+	struct task_struct *me = bpf_get_current_task_btf();
+	amdahl_u32 tid = me->pid, index = tid % AMDAHL_TASKS, cpu;
+	struct doing *doing = bpf_map_lookup_elem(&doings, &index);
+	struct amdahl_task *task;
+	struct amdahl_ring *ring;
+	struct amdahl_slot *slot;
+	amdahl_u64 seq, ts, hash;
+	amdahl_u8 flags;
+
+	if (!doing || doing->tid != tid || !doing->lock || doing->lock != (amdahl_u64)lock)
+		return 0;
+	ts = bpf_ktime_get_ns();
+	doing->lock = 0;
+	task = find(tid);
+	cpu = bpf_get_smp_processor_id();
+	ring = ring_of(cpu);
+	if (!task || !ring)
+		return 0;
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return 0;
+	flags = doing->wait_flags == LCB_F_WRITE ? AMDAHL_MMAP_WRITE : 0;
+	slot->ts = ts;
+	slot->kind = AMDAHL_MMAP_WAIT;
+	slot->cpu = cpu;
+	slot->arg[0] = (amdahl_u64)lock;
+	slot->arg[1] = ts - doing->wait_at;
+	hash = who(slot, me, task, doing, &flags);
+	slot->place = hash >> 32;
+	if (hash && takes_stack(ring, hash, ts) &&
+	    take_stack(ctx, ring, cpu, (struct pt_regs *)bpf_task_pt_regs(me), AMDAHL_STACK_WAIT, ts, tid,
+		       task->tgid))
+		flags |= AMDAHL_STACK_TAKEN;
+	slot->flags = flags;
+	publish(slot, seq);
+	return 0;
+}
+
+/* Dear: twice for every fault and call that changes the address space. Only when asked for. */
+SEC("tp_btf/mmap_lock_acquire_returned")
+int BPF_PROG(on_mmap_lock_acquired, struct mm_struct *mm, _Bool write, _Bool success)
+{
+	struct amdahl_task *task;
+	struct doing *doing;
+
+	if (!success)
+		return 0;
+	task = find_or_enter(bpf_get_current_task_btf());
+	doing = task ? doing_of(task->tid) : 0;
+	if (!doing)
+		return 0;
+	doing->held = lock_of(mm);
+	doing->held_at = bpf_ktime_get_ns();
+	return 0;
+}
+
+SEC("tp_btf/mmap_lock_released")
+int BPF_PROG(on_mmap_lock_released, struct mm_struct *mm, _Bool write)
+{
+	struct task_struct *me = bpf_get_current_task_btf();
+	struct amdahl_task *task = find(me->pid);
+	amdahl_u32 cpu = bpf_get_smp_processor_id();
+	struct amdahl_ring *ring = ring_of(cpu);
+	struct amdahl_slot *slot;
+	struct doing *doing;
+	amdahl_u64 seq, ts;
+	amdahl_u8 flags = write ? AMDAHL_MMAP_WRITE : 0;
+
+	doing = task ? doing_of(task->tid) : 0;
+	if (!doing || !ring || doing->held != lock_of(mm))
+		return 0;
+	doing->held = 0;
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return 0;
+	ts = bpf_ktime_get_ns();
+	slot->ts = ts;
+	slot->kind = AMDAHL_MMAP_HOLD;
+	slot->cpu = cpu;
+	slot->arg[0] = lock_of(mm);
+	slot->arg[1] = ts - doing->held_at;
+	slot->place = who(slot, me, task, doing, &flags) >> 32;
+	slot->flags = flags;
+	publish(slot, seq);
+	return 0;
+}
+
+/* The kernel's own ranges: of the whole machine, since all of it pays for a purge. */
+static __always_inline int tell_vmalloc(amdahl_u8 flags, amdahl_u64 first, amdahl_u64 second)
+{
+	struct task_struct *me = bpf_get_current_task_btf();
+	amdahl_u32 cpu = bpf_get_smp_processor_id();
+	struct amdahl_ring *ring = ring_of(cpu);
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!ring || !ring->watched)
+		return 0;
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return 0;
+	slot->ts = bpf_ktime_get_ns();
+	slot->kind = AMDAHL_VMALLOC;
+	slot->flags = flags;
+	slot->lock_kind = 0;
+	slot->cpu = cpu;
+	slot->tid = me->pid;
+	slot->other = me->tgid;
+	slot->syscall = me->mm ? REG_SYSCALL((struct pt_regs *)bpf_task_pt_regs(me)) : -1;
+	slot->place = 0;
+	slot->arg[0] = first;
+	slot->arg[1] = second;
+	publish(slot, seq);
+	return 0;
+}
+
+SEC("tp_btf/alloc_vmap_area")
+int BPF_PROG(on_alloc_vmap_area, unsigned long addr, unsigned long size, unsigned long align, unsigned long vstart,
+	     unsigned long vend, int failed)
+{
+	return tell_vmalloc(0, size, failed != 0);
+}
+
+SEC("tp_btf/free_vmap_area_noflush")
+int BPF_PROG(on_free_vmap_area, unsigned long va_start, unsigned long nr_lazy, unsigned long nr_lazy_max)
+{
+	return tell_vmalloc(AMDAHL_VMALLOC_FREE, nr_lazy, 0);
+}
+
+SEC("tp_btf/purge_vmap_area_lazy")
+int BPF_PROG(on_purge_vmap_area, unsigned long start, unsigned long end, unsigned int npurged)
+{
+	return tell_vmalloc(AMDAHL_VMALLOC_PURGE, npurged, end > start ? end - start : 0);
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id(), tid = child->pid, tgid = child->tgid;
+	struct amdahl_ring *ring = ring_of(cpu);
+	struct amdahl_slot *slot;
+	struct doing *doing;
+	amdahl_u64 seq;
+
+	if (!ring || !find_or_enter(parent) || !enter(tid, tgid))
+		return 0;
+	doing = doing_of(tid);
+	if (doing)
+		doing->in_fault = doing->lock = doing->held = doing->mm = 0;
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return 0;
+	slot->ts = bpf_ktime_get_ns();
+	slot->kind = AMDAHL_FORK;
+	slot->flags = 0;
+	slot->cpu = cpu;
+	slot->tid = tid;
+	slot->other = parent->pid;
+	slot->syscall = tgid;
+	BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, child, comm);
+	publish(slot, seq);
+	return 0;
+}
+
+SEC("tp_btf/task_rename")
+int BPF_PROG(on_rename, struct task_struct *t, const char *name)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id();
+	struct amdahl_ring *ring = ring_of(cpu);
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!ring || !find_or_enter(t))
+		return 0;
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return 0;
+	slot->ts = bpf_ktime_get_ns();
+	slot->kind = AMDAHL_COMM;
+	slot->flags = 0;
+	slot->cpu = cpu;
+	slot->tid = t->pid;
+	slot->other = t->tgid;
+	bpf_probe_read_kernel_str(slot->arg, 16, name);
+	publish(slot, seq);
+	return 0;
+}
+
+/* Not at the exit: a thread that ends gives back its address space after that. */
+SEC("tp_btf/sched_process_free")
+int BPF_PROG(on_free, struct task_struct *t)
+{
+	leave(t->pid);
+	return 0;
+}

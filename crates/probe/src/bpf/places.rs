@@ -1,0 +1,88 @@
+//! Code by the hash of its place, for views that need no more than one stack of each place.
+
+use amdahl_speedup::event::CallStack;
+use rustc_hash::FxHashMap;
+
+use super::decode::{learn_maps, led_on};
+use super::drain::Part;
+use super::wire::{Stack, flag};
+use crate::symbol::{CodePoint, RawStack, StackEnd, Symbolizer};
+
+/// Places whose stacks are kept; of later ones the code is not known.
+const PLACES_MAX: usize = 1 << 17;
+
+/// The stacks of places. Where several were taken, the one that leads farthest out.
+#[derive(Default)]
+pub struct Places {
+    symbols: Symbolizer,
+    stacks: FxHashMap<(u8, u32), Box<[CodePoint]>>,
+}
+
+impl Places {
+    /// Mappings of a process that was there before the recording.
+    pub fn attach(&mut self, pid: u32) {
+        let _ = self.symbols.maps_mut().snapshot(pid);
+        self.symbols.touch(pid);
+    }
+
+    /// Takes the stacks of a part: each belongs to the slot with the same time and thread.
+    pub fn learn(&mut self, part: &mut Part) {
+        learn_maps(&mut self.symbols, &mut part.side_band);
+        let places: FxHashMap<_, _> = part
+            .slots
+            .iter()
+            .flatten()
+            .filter(|slot| slot.flags & flag::STACK_TAKEN != 0)
+            .map(|slot| ((slot.ts, slot.tid), (slot.kind, slot.place)))
+            .collect();
+        for raw in std::mem::take(&mut part.stacks) {
+            let Some(&place) = places.get(&(raw.ts, raw.tid)) else {
+                continue;
+            };
+            if self.stacks.len() >= PLACES_MAX && !self.stacks.contains_key(&place) {
+                continue;
+            }
+            let points = self.unwind(&raw);
+            let known = self.stacks.entry(place).or_default();
+            if known.len() < points.len() {
+                *known = points;
+            }
+        }
+    }
+
+    /// Names all stacks of a part that has no slots: whose each is, and its code.
+    pub fn name(&mut self, part: &mut Part) -> Vec<(u32, CallStack)> {
+        learn_maps(&mut self.symbols, &mut part.side_band);
+        let stacks = std::mem::take(&mut part.stacks);
+        let named = stacks.iter().map(|raw| {
+            let points = self.unwind(raw);
+            (raw.pid, self.symbols.full(&points, &[]))
+        });
+        named.collect()
+    }
+
+    fn unwind(&mut self, raw: &Stack) -> Box<[CodePoint]> {
+        let unwound = self.symbols.unwind(&RawStack {
+            pid: raw.pid,
+            ts: raw.ts,
+            ip: raw.ip,
+            sp: raw.sp,
+            bp: raw.bp,
+            lr: raw.lr,
+            user_stack: &raw.bytes,
+            kernel_ips: &[],
+            user_mode: raw.user_mode,
+        });
+        let lost = unwound.end == StackEnd::Lost;
+        match led_on(&unwound.addresses, &raw.user, lost) {
+            Some(addresses) => self.symbols.locate(raw.pid, raw.ts, &addresses).into(),
+            None => unwound.points.into(),
+        }
+    }
+
+    /// The code of a place of slots of `kind`, with inlined functions, files and lines.
+    pub fn code(&mut self, kind: u8, place: u32) -> Option<CallStack> {
+        let points = self.stacks.get(&(kind, place))?;
+        Some(self.symbols.full(points, &[]))
+    }
+}

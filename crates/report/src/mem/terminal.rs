@@ -1,0 +1,471 @@
+//! The result as text for a terminal.
+
+use super::headline::sentences;
+use super::schema::{Code, LockRow, MappingReport, MemResult, Zone};
+use crate::number::{bytes, percent, seconds, significant};
+use crate::plain::{command_line, elide};
+use crate::terminal::page::{Page, bold, dim, text};
+use crate::terminal::table::{self, Column};
+use crate::terminal::{Style, machine_line};
+
+/// Rows of a table; the rest is in the other outputs.
+const ROWS: usize = 10;
+
+/// The whole result, at most `width` columns wide (clamped to 40..=200). Foreign text in it is
+/// free of control characters.
+pub fn render(result: &MemResult, width: usize, style: Style) -> String {
+    let mut page = Page::new(width, style);
+    for sentence in sentences(result) {
+        page.paragraph(0, 0, &[bold(sentence)]);
+    }
+    page.blank();
+    let command = elide(&command_line(&result.command), 400, page.ellipsis());
+    page.paragraph(0, 2, &[dim(command)]);
+    page.paragraph(0, 2, &[dim(machine_line(&result.machine))]);
+    obstacles(&mut page, result);
+    mappings(&mut page, result);
+    sizes(&mut page, result);
+    free(&mut page, result);
+    faults(&mut page, result);
+    lock(&mut page, result);
+    tlb(&mut page, result);
+    numa(&mut page, result);
+    vmalloc(&mut page, result);
+    measuring(&mut page, result);
+    page.finish()
+}
+
+fn left(title: &'static str, expendable: u8) -> Column {
+    Column::new(title, false, expendable)
+}
+
+fn right(title: &'static str, expendable: u8) -> Column {
+    Column::new(title, true, expendable)
+}
+
+/// What stays of a name, so that a table fits.
+fn name(page: &Page, name: &str, used: usize) -> String {
+    let room = page.width.saturating_sub(used).max(12);
+    elide(&name.replace(' ', "\u{a0}"), room, page.ellipsis())
+}
+
+fn obstacles(page: &mut Page, result: &MemResult) {
+    let obstacles = &result.huge.obstacles;
+    if obstacles.is_empty() {
+        return;
+    }
+    page.heading("What keeps memory in small pages");
+    for obstacle in obstacles.iter().take(ROWS) {
+        let size = bytes(obstacle.bytes);
+        let head = format!(" {size} in {} mappings. ", obstacle.mappings);
+        page.paragraph(
+            0,
+            2,
+            &[bold(&obstacle.id), text(head), text(&obstacle.text)],
+        );
+        if obstacle.huge_pages > 0 {
+            let gain = format!(
+                "Gain: {} huge pages for {} small ones and as many faults at filling. ",
+                obstacle.huge_pages, obstacle.pages
+            );
+            page.paragraph(2, 2, &[dim(gain), dim(&obstacle.remedy)]);
+        }
+    }
+}
+
+fn mappings(page: &mut Page, result: &MemResult) {
+    let all = &result.huge.mappings;
+    if all.is_empty() {
+        return;
+    }
+    page.heading("Mappings with most memory in small pages");
+    let columns = [
+        right("resident", 0),
+        right("huge", 0),
+        right("size", 3),
+        right("pid", 2),
+        left("process", 4),
+        left("in the way", 0),
+        left("mapping", 0),
+    ];
+    let rows: Vec<Vec<String>> = all.iter().take(ROWS).map(|m| mapping(page, m)).collect();
+    table::draw(page, &columns, &rows);
+    let more =
+        (all.len().saturating_sub(ROWS) as u64).saturating_add(result.huge.mappings_left_out);
+    if more > 0 {
+        page.paragraph(0, 0, &[dim(format!("and {more} more mappings"))]);
+    }
+}
+
+fn mapping(page: &Page, m: &MappingReport) -> Vec<String> {
+    let label = if m.name.is_empty() {
+        format!("{} {}", m.backing, m.start)
+    } else {
+        m.name.clone()
+    };
+    let share = if m.resident_bytes == 0 {
+        String::new()
+    } else {
+        percent(m.huge_bytes as f64 / m.resident_bytes as f64)
+    };
+    vec![
+        bytes(m.resident_bytes),
+        share,
+        bytes(m.bytes),
+        m.pid.to_string(),
+        name(page, &m.process, 64),
+        name(page, m.obstacles.first().map_or("", |(id, _)| id), 62),
+        name(page, &label, 54),
+    ]
+}
+
+fn sizes(page: &mut Page, result: &MemResult) {
+    let mut by_size = std::collections::BTreeMap::<u64, u64>::new();
+    for (&size, &amount) in result.huge.mappings.iter().flat_map(|m| &m.sizes) {
+        let sum = by_size.entry(size).or_default();
+        *sum = sum.saturating_add(amount);
+    }
+    let in_use = |size: u64| by_size.get(&size).map_or(String::new(), |&b| bytes(b));
+    let columns = [
+        right("page", 0),
+        right("here", 0),
+        left("anonymous", 0),
+        left("shared", 1),
+        right("given", 2),
+        right("refused", 0),
+    ];
+    let count = |count: Option<u64>| count.map_or(String::new(), |count| count.to_string());
+    let rows: Vec<Vec<String>> = result
+        .huge
+        .sizes
+        .iter()
+        .map(|size| {
+            vec![
+                bytes(size.bytes),
+                in_use(size.bytes),
+                name(page, &size.anonymous, 60),
+                name(page, &size.shmem, 60),
+                count(size.given),
+                count(size.refused),
+            ]
+        })
+        .collect();
+    if !rows.is_empty() {
+        page.heading("Large pages: switches, and pages given since boot on the whole machine");
+        table::draw(page, &columns, &rows);
+    }
+}
+
+fn free(page: &mut Page, result: &MemResult) {
+    if result.huge.free.is_empty() {
+        return;
+    }
+    page.heading("Free memory in pieces large enough");
+    let columns = [
+        right("node", 0),
+        left("zone", 0),
+        right("free", 0),
+        right("huge pages", 0),
+        right("in smaller pieces", 0),
+    ];
+    let row = |page: &Page, zone: &Zone| {
+        vec![
+            zone.node.to_string(),
+            name(page, &zone.name, 60),
+            bytes(zone.free_bytes),
+            zone.huge_pages.to_string(),
+            percent(zone.unusable),
+        ]
+    };
+    let zones = result.huge.free.iter().take(4 * ROWS);
+    let rows: Vec<_> = zones.map(|zone| row(page, zone)).collect();
+    table::draw(page, &columns, &rows);
+    let huge = &result.huge;
+    let mut notes = Vec::new();
+    if let Some(movable) = huge.movable {
+        let stuck = percent(1.0 - movable);
+        notes.push(format!(
+            "{stuck} of all blocks hold pages of the kernel, which cannot be moved: no huge page can be made there."
+        ));
+    }
+    if let (Some(given), Some(refused)) = (huge.given, huge.refused) {
+        notes.push(format!(
+            "Meanwhile {given} huge pages were given at faults and {refused} refused on the whole machine."
+        ));
+    }
+    if !notes.is_empty() {
+        page.paragraph(0, 0, &[dim(notes.join(" "))]);
+    }
+}
+
+fn faults(page: &mut Page, result: &MemResult) {
+    let faults = &result.faults;
+    if faults.kinds.is_empty() {
+        return;
+    }
+    page.heading("Page faults");
+    let time = |s: f64| {
+        if faults.is_timed {
+            seconds(s)
+        } else {
+            String::new()
+        }
+    };
+    let mean = |s: f64, count: u64| time(s / count.max(1) as f64);
+    let columns = [
+        left("kind", 0),
+        right("count", 0),
+        right("total", 0),
+        right("mean", 2),
+        right("max", 1),
+    ];
+    let kinds = faults.kinds.iter().map(|k| {
+        let (total, mean) = (time(k.seconds), mean(k.seconds, k.count));
+        vec![
+            name(page, &k.kind, 60),
+            k.count.to_string(),
+            total,
+            mean,
+            time(k.max_s),
+        ]
+    });
+    let rows: Vec<_> = kinds.collect();
+    table::draw(page, &columns, &rows);
+    if let Some(all) = faults.accounted.filter(|&all| all > faults.count) {
+        let unseen = all - faults.count;
+        let note = format!(
+            "The kernel counted {all}: {unseen} more on its own behalf (populate, pinning), before or after."
+        );
+        page.paragraph(0, 0, &[dim(note)]);
+    }
+    if faults.sites.is_empty() {
+        return;
+    }
+    page.blank();
+    let columns = [
+        right("count", 0),
+        right("total", 0),
+        right("max", 3),
+        left("kind", 0),
+        left("object", 2),
+        left("where", 0),
+    ];
+    let sites = faults.sites.iter().take(ROWS).map(|s| {
+        vec![
+            s.count.to_string(),
+            time(s.seconds),
+            time(s.max_s),
+            name(page, &s.kind, 66),
+            name(page, s.object.rsplit('/').next().unwrap_or_default(), 64),
+            name(page, &place(&s.code, &s.syscall), 48),
+        ]
+    });
+    let rows: Vec<_> = sites.collect();
+    table::draw(page, &columns, &rows);
+}
+
+/// Function and line of a place, with the system call in which it was.
+pub(super) fn place(code: &Code, syscall: &str) -> String {
+    let symbol = if code.symbol.is_empty() {
+        "(unknown function)"
+    } else {
+        &code.symbol
+    };
+    let mut place = symbol.to_owned();
+    if !syscall.is_empty() {
+        place = format!("{place} in {syscall}");
+    }
+    if let Some(file) = &code.file {
+        let file = file.rsplit('/').next().unwrap_or_default();
+        place = format!("{place} {file}");
+        if let Some(line) = code.line {
+            place = format!("{place}:{line}");
+        }
+    }
+    place
+}
+
+fn lock(page: &mut Page, result: &MemResult) {
+    let lock = &result.mmap_lock;
+    let columns = [
+        left("operation", 0),
+        left("mode", 0),
+        right("times", 0),
+        right("total", 0),
+        right("mean", 2),
+        right("p99", 1),
+        right("max", 0),
+    ];
+    let row = |page: &Page, row: &LockRow| {
+        vec![
+            name(page, &row.operation, 60),
+            name(page, &row.mode, 70),
+            row.count.to_string(),
+            seconds(row.seconds),
+            seconds(row.seconds / row.count.max(1) as f64),
+            row.p99_s.map_or(String::new(), seconds),
+            seconds(row.max_s),
+        ]
+    };
+    for (title, rows) in [
+        ("Waits for the address-space lock (mmap_lock)", &lock.waits),
+        ("How long it was held", &lock.holds),
+    ] {
+        if !rows.is_empty() {
+            page.heading(title);
+            let rows: Vec<_> = rows.iter().map(|r| row(page, r)).collect();
+            table::draw(page, &columns, &rows);
+        }
+    }
+    for site in lock.sites.iter().take(ROWS / 2) {
+        let head = format!("{} in {} waits of ", seconds(site.seconds), site.count);
+        let tail = format!(" of {} [{}]", site.process, site.pid);
+        let place = place(&site.code, "");
+        page.paragraph(
+            2,
+            4,
+            &[
+                text(head),
+                bold(&site.operation),
+                text(tail),
+                dim(format!(" {place}")),
+            ],
+        );
+    }
+}
+
+fn tlb(page: &mut Page, result: &MemResult) {
+    let Some(tlb) = &result.tlb else { return };
+    page.heading("TLB misses per thousand instructions of user code");
+    let side = |misses: Option<f64>| misses.map_or("not counted".to_owned(), significant);
+    let line = format!(
+        "Data side: {}. Instruction side: {}.",
+        side(tlb.data_per_thousand),
+        side(tlb.instruction_per_thousand)
+    );
+    page.paragraph(0, 2, &[text(line)]);
+    if tlb.counted < 0.99 {
+        let note = format!(
+            "Counters took turns: scaled from {} of the time.",
+            percent(tlb.counted)
+        );
+        page.paragraph(0, 2, &[dim(note)]);
+    }
+}
+
+fn numa(page: &mut Page, result: &MemResult) {
+    let Some(numa) = &result.numa else { return };
+    page.heading("Placement on nodes");
+    if let [only] = numa.nodes.as_slice() {
+        let line = format!(
+            "All {} are on the one node there is memory on.",
+            bytes(only.bytes)
+        );
+        page.paragraph(0, 0, &[text(line)]);
+        return;
+    }
+    let columns = [
+        right("node", 0),
+        right("memory", 0),
+        right("first uses", 0),
+        right("CPU time", 1),
+    ];
+    let nodes = numa.nodes.iter().map(|node| {
+        let ran = node.ran_s.map_or(String::new(), seconds);
+        vec![
+            node.node.to_string(),
+            bytes(node.bytes),
+            node.touched.to_string(),
+            ran,
+        ]
+    });
+    let rows: Vec<_> = nodes.collect();
+    table::draw(page, &columns, &rows);
+    if let Some(remote) = numa.remote {
+        let line = format!(
+            "If all threads use all memory alike, {} of the accesses go to another node.",
+            percent(remote)
+        );
+        page.paragraph(0, 0, &[text(line)]);
+    }
+}
+
+fn vmalloc(page: &mut Page, result: &MemResult) {
+    let Some(all) = result
+        .vmalloc
+        .as_ref()
+        .filter(|all| all.allocs > 0 || all.purges > 0)
+    else {
+        return;
+    };
+    page.heading("Address ranges of the kernel (vmalloc), whole machine");
+    let line = format!(
+        "{} ranges of {} allocated, {} given back, {} refused. {} times all CPUs were interrupted to forget {} of them; at most {} waited for that.",
+        all.allocs,
+        bytes(all.bytes),
+        all.frees,
+        all.failed,
+        all.purges,
+        all.purged,
+        bytes(all.lazy_bytes_max)
+    );
+    page.paragraph(0, 0, &[text(line)]);
+    for site in all.sites.iter().take(ROWS / 2) {
+        let who = if site.pid == 0 {
+            "others".to_owned()
+        } else {
+            format!("{} [{}]", site.process, site.pid)
+        };
+        let of = if site.syscall.is_empty() { "" } else { " in " };
+        let line = format!(
+            "{} in {} ranges: {who}{of}{}",
+            bytes(site.bytes),
+            site.count,
+            site.syscall
+        );
+        page.paragraph(2, 4, &[text(line)]);
+    }
+}
+
+fn measuring(page: &mut Page, result: &MemResult) {
+    let has = |missing: bool| {
+        let sources = result.sources.iter();
+        sources.filter(move |s| (s.how == "missing" || !s.missing.is_empty()) == missing)
+    };
+    page.heading("How it was measured");
+    let how: Vec<String> = has(false)
+        .map(|s| format!("{} by {}", s.what, s.how))
+        .collect();
+    let mut line = format!("For {}", seconds(result.duration_s));
+    if !how.is_empty() {
+        line = format!("{line}: {}", how.join(", "));
+    }
+    page.paragraph(0, 2, &[text(line + ".")]);
+    let lost = result.faults.lost;
+    if lost > 0 {
+        page.paragraph(
+            0,
+            2,
+            &[bold(format!(
+                "{lost} events were lost: counts are too low."
+            ))],
+        );
+    }
+    for source in has(true) {
+        let mut line = vec![
+            bold("Missing: "),
+            text(format!("{}: {}", source.what, source.missing)),
+        ];
+        if !source.remedy.is_empty() {
+            line.push(text(format!(" To get it: {}", source.remedy)));
+        }
+        page.paragraph(0, 2, &line);
+    }
+    for warning in &result.warnings {
+        page.paragraph(
+            0,
+            2,
+            &[bold(format!("{}: ", warning.code)), text(&warning.text)],
+        );
+    }
+}

@@ -1,0 +1,281 @@
+//! What is written can be read again; hostile text stays text; lines fit.
+
+use proptest::prelude::*;
+use unicode_width::UnicodeWidthStr;
+
+use super::schema::*;
+use super::*;
+use crate::schema::{Notice, SampleRow, Source};
+use crate::terminal::Style;
+
+fn code(symbol: &str) -> Code {
+    Code {
+        symbol: symbol.into(),
+        module: "/bin/x".into(),
+        file: Some("/src/fill.c".into()),
+        line: Some(12),
+        stack: vec![symbol.into(), "main".into()],
+    }
+}
+
+/// A result with everything in it, all texts from outside being `text`.
+fn sample(text: &str) -> MemResult {
+    let row = |operation: &str| LockRow {
+        operation: operation.into(),
+        mode: "write".into(),
+        count: 4,
+        seconds: 0.002,
+        max_s: 0.001,
+        p99_s: Some(0.001),
+    };
+    let mapping = MappingReport {
+        pid: 7,
+        process: text.into(),
+        start: "7f0000000000".into(),
+        bytes: 64 << 20,
+        name: text.into(),
+        backing: "anonymous".into(),
+        resident_bytes: 48 << 20,
+        huge_bytes: 16 << 20,
+        sizes: [(4096, 32 << 20), (2 << 20, 16 << 20)].into(),
+        nodes: [(0, 48 << 20)].into(),
+        obstacles: vec![("not-advised".into(), 32 << 20)],
+        gain_pages: 8192,
+        gain_table_bytes: 65536,
+        ..MappingReport::default()
+    };
+    MemResult {
+        schema: SCHEMA.into(),
+        command: vec![text.into()],
+        duration_s: 1.5,
+        sources: vec![Source {
+            what: "TLB misses".into(),
+            how: "missing".into(),
+            missing: "no counters".into(),
+            remedy: "run on hardware".into(),
+        }],
+        warnings: vec![Notice {
+            code: "busy".into(),
+            text: text.into(),
+        }],
+        processes: vec![ProcessMemory {
+            pid: 7,
+            name: text.into(),
+            resident_bytes: 48 << 20,
+            huge_bytes: 16 << 20,
+            obstructed_bytes: 32 << 20,
+            mappings: 31,
+        }],
+        huge: HugePages {
+            size_bytes: 2 << 20,
+            page_bytes: 4096,
+            anonymous: "madvise".into(),
+            shmem: "never".into(),
+            sizes: vec![PageSize {
+                bytes: 65536,
+                anonymous: "never".into(),
+                ..PageSize::default()
+            }],
+            free: vec![Zone {
+                name: "Normal".into(),
+                free_bytes: 1 << 30,
+                huge_pages: 3,
+                unusable: 0.9,
+                fragmentation: Some(0.5),
+                ..Zone::default()
+            }],
+            movable: Some(0.95),
+            given: Some(4),
+            refused: Some(1),
+            obstacles: vec![ObstacleReport {
+                id: "not-advised".into(),
+                text: "Not advised.".into(),
+                remedy: "madvise it".into(),
+                bytes: 32 << 20,
+                mappings: 1,
+                huge_pages: 16,
+                pages: 8192,
+            }],
+            mappings: vec![mapping],
+            mappings_left_out: 30,
+            ..HugePages::default()
+        },
+        faults: Faults {
+            count: 10,
+            seconds: 0.01,
+            is_timed: true,
+            accounted: Some(12),
+            lost: 1,
+            kinds: vec![FaultKind {
+                kind: "first-touch".into(),
+                count: 10,
+                seconds: 0.01,
+                max_s: 0.004,
+            }],
+            sites: vec![FaultSite {
+                kind: "first-touch".into(),
+                count: 10,
+                seconds: 0.01,
+                max_s: 0.004,
+                pid: 7,
+                process: text.into(),
+                object: text.into(),
+                syscall: "read".into(),
+                code: code(text),
+            }],
+            left_out: 0,
+        },
+        mmap_lock: MmapLock {
+            waits: vec![row("mmap")],
+            has_holds: true,
+            holds: vec![row("munmap")],
+            sites: vec![LockSite {
+                operation: "mmap".into(),
+                mode: "write".into(),
+                count: 4,
+                seconds: 0.002,
+                max_s: 0.001,
+                pid: 7,
+                process: text.into(),
+                code: code(text),
+            }],
+        },
+        tlb: Some(Tlb {
+            instructions: 1e9,
+            data_per_thousand: Some(1.5),
+            counted: 0.5,
+            ..Tlb::default()
+        }),
+        numa: Some(Numa {
+            nodes: vec![
+                Node {
+                    bytes: 1,
+                    ..Node::default()
+                },
+                Node {
+                    node: 1,
+                    touched: 5,
+                    ..Node::default()
+                },
+            ],
+            remote: Some(0.25),
+            concentration: 1.0,
+        }),
+        vmalloc: Some(Vmalloc {
+            allocs: 3,
+            sites: vec![VmallocSite {
+                pid: 7,
+                process: text.into(),
+                syscall: "clone".into(),
+                count: 3,
+                bytes: 9,
+                max_bytes: 4,
+            }],
+            ..Vmalloc::default()
+        }),
+        ..MemResult::default()
+    }
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let result = sample("fill");
+    let json = to_json(&result).expect("valid");
+    assert_eq!(
+        parse(json.as_bytes(), "x".into()).expect("readable"),
+        result
+    );
+    assert_eq!(csv::render(&result).lines().count(), 11);
+}
+
+#[test]
+fn untrue_results_are_refused() {
+    let refused = |change: fn(&mut MemResult)| {
+        let mut result = sample("fill");
+        change(&mut result);
+        let json = serde_json::to_string(&result).expect("serialised");
+        let loaded = parse(json.as_bytes(), "x".into());
+        assert!(loaded.is_err() && to_json(&result).is_err() | (result.schema != SCHEMA));
+        loaded.expect_err("refused").to_string()
+    };
+    assert!(refused(|r| r.schema = "amdahl.mem/9".into()).contains("amdahl.mem/9"));
+    assert!(refused(|r| r.faults.kinds[0].max_s = 1.0).contains("faults.kinds.0.max_s"));
+    assert!(refused(|r| r.huge.free[0].unusable = 2.0).contains("huge.free.0.unusable"));
+    assert!(refused(|r| r.huge.mappings[0].huge_bytes = 1 << 40).contains("huge.mappings.0"));
+    assert!(refused(|r| r.duration_s = -1.0).contains("duration_s"));
+    assert!(parse(b"[", "x".into()).is_err());
+}
+
+#[test]
+fn every_number_on_the_page_is_in_the_file() {
+    let result = sample("fill");
+    let json: serde_json::Value = serde_json::to_value(&result).expect("serialised");
+    let page = html::render(&result, &[]);
+    let mut figures = 0;
+    for piece in page.split("data-figure=\"").skip(1) {
+        let (path, rest) = piece.split_once('"').expect("a path");
+        let value = rest.split("data-value=\"").nth(1).expect("a value");
+        let value: f64 = value
+            .split('"')
+            .next()
+            .expect("a value")
+            .parse()
+            .expect("a number");
+        let mut found = &json;
+        for step in path.split('.') {
+            found = match step.parse::<usize>() {
+                Ok(at) if found.is_array() => &found[at],
+                _ => &found[step],
+            };
+        }
+        assert_eq!(found.as_f64(), Some(value), "{path}");
+        figures += 1;
+    }
+    assert!(figures > 30, "{figures}");
+}
+
+#[test]
+fn hostile_text_stays_text() {
+    let evil = "<script>alert(1)</script>\u{1b}[2J\u{202e}\"'&\n";
+    let rows = [SampleRow {
+        cause: "first-touch".into(),
+        stack: evil.into(),
+        charged_ns: 10_000,
+        ..SampleRow::default()
+    }];
+    let page = html::render(&sample(evil), &rows);
+    assert!(!page.contains("<script") && !page.contains('\u{1b}') && !page.contains('\u{202e}'));
+    let text = terminal::render(&sample(evil), 80, Style::default());
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
+    let csv = csv::render(&sample(evil));
+    assert!(
+        !csv.contains('\u{1b}') && csv.lines().count() == 11,
+        "{csv}"
+    );
+}
+
+#[test]
+fn an_empty_result_is_shown() {
+    let result = MemResult {
+        schema: SCHEMA.into(),
+        ..MemResult::default()
+    };
+    assert!(terminal::render(&result, 80, Style::default()).contains("How it was measured"));
+    assert!(html::render(&result, &[]).contains("Nothing was seen."));
+    assert!(to_json(&result).is_ok());
+}
+
+proptest! {
+    #[test]
+    fn lines_fit(width in 40usize..120, text in "\\PC{0,60}", unicode: bool) {
+        let shown = terminal::render(&sample(&text), width, Style { color: false, unicode });
+        for line in shown.lines() {
+            prop_assert!(line.width() <= width, "{}: {line}", line.width());
+        }
+    }
+
+    #[test]
+    fn any_file_is_read_or_refused(text in "[\\[\\]{}\":,a-z0-9]{0,80}") {
+        let _ = parse(text.as_bytes(), "x".into());
+    }
+}
