@@ -193,8 +193,8 @@ pub struct Selection {
     /// Watch a control group: a path, or a name below where they are mounted
     #[arg(long, value_name = "GROUP", value_parser = control_group, group = "whom")]
     pub cgroup: Option<PathBuf>,
-    /// Watch everything on this machine
-    #[arg(long, group = "whom")]
+    /// Watch everything on this machine; with a command, for as long as that runs
+    #[arg(long, conflicts_with_all = ["pid", "cgroup"])]
     pub system: bool,
     /// Stop after this time [default: 10s, or when the command ends]
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]

@@ -65,8 +65,8 @@ pub fn watch(
     let root = selection.pid.or(child.as_ref().map(Child::pid));
     let present = || match (&selection.cgroup, root) {
         (Some(group), _) => processes::in_cgroup(group),
-        (None, Some(pid)) => processes::tree(pid),
-        (None, None) => processes::all(),
+        (None, Some(pid)) if !selection.system => processes::tree(pid),
+        _ => processes::all(),
     };
     for (pid, tids) in present() {
         if !selection.system {
