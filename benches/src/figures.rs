@@ -16,6 +16,10 @@ pub enum Unit {
     Ratio,
     /// Mebibytes.
     MiB,
+    /// How far two numbers are apart, in relation to the second.
+    Difference,
+    /// CPU time in relation to time.
+    OneCpu,
 }
 
 impl Unit {
@@ -24,12 +28,16 @@ impl Unit {
             Unit::Capacity => "fraction of capacity",
             Unit::Ratio => "ratio",
             Unit::MiB => "MiB",
+            Unit::Difference => "relative difference",
+            Unit::OneCpu => "fraction of one CPU",
         }
     }
 
     fn show(self, value: f64) -> String {
         match self {
-            Unit::Capacity => format!("{:.2} %", value * 100.0),
+            Unit::Capacity | Unit::Difference | Unit::OneCpu => {
+                format!("{:.2} %", value * 100.0)
+            }
             Unit::Ratio => format!("{value:.3}"),
             Unit::MiB => format!("{value:.0} MiB"),
         }

@@ -1,10 +1,16 @@
 //! `amdahl-bench`: measures the figures that the tool promises, on real programs.
 
 mod figures;
+mod inputs;
+mod postgres;
 mod process;
+mod programs;
+mod rounds;
 mod scale;
 mod spread;
+mod stage;
 mod timed;
+mod views;
 
 use std::process::ExitCode;
 
@@ -22,6 +28,8 @@ struct Cli {
 enum Command {
     /// What `amdahl scale` explains and what it costs
     Scale(scale::Arguments),
+    /// What the deep views cost, and whether they are true
+    Views(views::Arguments),
     /// Run a command and append its times to a file
     #[command(hide = true)]
     Time(timed::Arguments),
@@ -30,6 +38,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Scale(arguments) => scale::main(&arguments),
+        Command::Views(arguments) => views::main(&arguments),
         Command::Time(arguments) => timed::main(&arguments),
     };
     match done {

@@ -163,6 +163,40 @@ impl Runner {
     }
 }
 
+/// A program that runs beside one run of a [`Runner`], whose end ends it too.
+pub struct Background(Option<Child>);
+
+impl Background {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> io::Result<Background> {
+        command
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0);
+        end_with_parent(command);
+        Ok(Background(Some(command.spawn()?)))
+    }
+
+    /// Ends it with all of its processes.
+    pub fn end(mut self) {
+        self.kill();
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+            // Its descendants become ours and are reaped by the next run.
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 /// Asks the program to end if we are killed.
 pub fn end_with_parent(command: &mut Command) {
     // SAFETY: a single system call, which is async-signal-safe.

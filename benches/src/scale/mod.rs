@@ -1,13 +1,8 @@
 //! `amdahl-bench scale`: what `amdahl scale` leaves unexplained on real programs, what it costs
 //! them, what other tools cost them, and what it takes itself.
 
-mod inputs;
 mod planted;
-mod postgres;
-mod programs;
-mod rounds;
 mod rows;
-mod stage;
 mod sweep;
 
 use std::fs;
@@ -19,12 +14,12 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::figures::{self, Figure};
+use crate::programs::{self, HACKBENCH_LOOPS, Program, hackbench_of};
+use crate::rounds::{self, Round, Watcher, wall_ratio};
 use crate::spread::Median;
+use crate::stage::Stage;
 use planted::Case;
-use programs::{HACKBENCH_LOOPS, Program, hackbench_of};
-use rounds::{Round, Watcher, wall_ratio};
 use rows::Rows;
-use stage::Stage;
 use sweep::{Options, Sweep};
 
 /// Flags of `amdahl-bench scale`.
@@ -103,10 +98,7 @@ struct RawProgram {
 pub fn main(arguments: &Arguments) -> Result<u8, String> {
     let stage = Stage::new(arguments.tool.as_deref(), arguments.out.as_deref())?;
     if !arguments.no_install {
-        let script = stage.root.join("benches/install.sh");
-        if let Err(error) = stage.run(&mut stage.command(&script.to_string_lossy())) {
-            eprintln!("amdahl-bench: {error}");
-        }
+        stage.install();
     }
     let quick = arguments.quick;
     let started = OffsetDateTime::now_utc().format(&Rfc3339);
@@ -189,7 +181,7 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
     let name = program.name;
     // What is not measured for want of an earlier step has the reason of that step.
     let warmed = (program.prepare)(stage).and_then(|command| {
-        let warm_up = rounds::watch(stage, &command, Watcher::Nobody)?;
+        let (warm_up, _) = rounds::watch(stage, &command, Watcher::Nobody)?;
         Ok((command, warm_up))
     });
     let prepared = || warmed.as_ref().map_err(Clone::clone);

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::stage::Stage;
 use super::sweep::{Options, Sweep};
+use crate::stage::Stage;
 
 /// One of each kind: nothing to blame, a lock, processes, a barrier, spinning, goroutines.
 const CASES: [&str; 6] = [

@@ -1,10 +1,10 @@
 //! The rows of the table, each from what was measured or from why it was not.
 
 use super::planted::Case;
-use super::programs::Program;
-use super::rounds::{Round, Watcher, fastest_ratio, wall_ratio};
 use super::sweep::Sweep;
 use crate::figures::{Figure, Target, Unit};
+use crate::programs::Program;
+use crate::rounds::{Round, Watcher, fastest_ratio, wall_ratio};
 use crate::spread::Median;
 
 /// Share of the capacity that may stay unexplained.

@@ -6,7 +6,7 @@ use amdahl_report::load::load;
 use amdahl_report::schema::{CauseReport, ScaleResult};
 use serde::Serialize;
 
-use super::stage::Stage;
+use crate::stage::Stage;
 
 /// What the tool says and what it took to say it.
 #[derive(Serialize)]

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::stage::Stage;
+use crate::stage::Stage;
 
 /// pgbench's scale: 100,000 accounts each, 16 MB on disk.
 const SCALE: u32 = 10;

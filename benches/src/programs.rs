@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::stage::Stage;
-use super::{inputs, postgres};
+use crate::stage::Stage;
+use crate::{inputs, postgres};
 
 /// A program to measure.
 pub struct Program {
@@ -38,7 +38,10 @@ pub const ALL: [Program; 10] = [
     },
     ordinary("go", go),
     ordinary("java", java),
-    ordinary("postgres", postgres::prepare),
+    Program {
+        has_rivals: true,
+        ..ordinary("postgres", postgres::prepare)
+    },
 ];
 
 const fn ordinary(

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::postgres;
+use crate::postgres;
 use crate::process::{Ended, RunError, Runner};
 
 /// What makes our temporary folders known, followed by our process id.
@@ -96,6 +96,14 @@ impl Stage {
         self.run(&mut command)
             .map_err(|error| format!("cannot build the tool: {error}"))?;
         Ok(release.join("amdahl"))
+    }
+
+    /// Installs what is missing of what is measured.
+    pub fn install(&self) {
+        let script = self.root.join("benches/install.sh");
+        if let Err(error) = self.run(&mut self.command(&script.to_string_lossy())) {
+            eprintln!("amdahl-bench: {error}");
+        }
     }
 
     /// A folder that is removed when the bench ends.

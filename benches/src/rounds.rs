@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use serde::Serialize;
 
-use super::stage::Stage;
 use crate::spread::{Median, median};
+use crate::stage::Stage;
 use crate::timed::{Timed, take};
 
 /// What watches a run.
@@ -18,6 +19,10 @@ pub enum Watcher {
     Nobody,
     /// `amdahl scale`.
     Amdahl,
+    /// `amdahl locks --system`.
+    Locks,
+    /// `amdahl sched record --system`.
+    Sched,
     /// `perf sched record`.
     PerfSched,
     /// `perf lock record`, which records what `perf lock contention` reports.
@@ -30,6 +35,8 @@ impl Watcher {
         match self {
             Watcher::Nobody => "nothing",
             Watcher::Amdahl => "amdahl scale",
+            Watcher::Locks => "amdahl locks --system",
+            Watcher::Sched => "amdahl sched record --system",
             Watcher::PerfSched => "perf sched record",
             Watcher::PerfLock => "perf lock record",
         }
@@ -43,6 +50,8 @@ pub struct Round {
     pub order: Vec<Watcher>,
     /// What they took.
     pub times: BTreeMap<Watcher, Timed>,
+    /// Bytes of what was recorded, where that is a file.
+    pub bytes: BTreeMap<Watcher, u64>,
 }
 
 /// Makes `count` rounds.
@@ -55,23 +64,31 @@ pub fn rounds(
     let mut order = watchers.to_vec();
     let mut all = Vec::new();
     for _ in 0..count {
-        let mut times = BTreeMap::new();
+        let (mut times, mut bytes) = (BTreeMap::new(), BTreeMap::new());
         for &watcher in &order {
-            times.insert(watcher, watch(stage, workload, watcher)?);
+            let (timed, recorded) = watch(stage, workload, watcher)?;
+            times.insert(watcher, timed);
+            if recorded > 0 {
+                bytes.insert(watcher, recorded);
+            }
         }
         all.push(Round {
             order: order.clone(),
             times,
+            bytes,
         });
         order.rotate_left(1);
     }
     Ok(all)
 }
 
-/// One run.
-pub fn watch(stage: &Stage, workload: &[String], watcher: Watcher) -> Result<Timed, String> {
+/// One run: what it took, and the bytes of what was recorded.
+pub fn watch(stage: &Stage, workload: &[String], watcher: Watcher) -> Result<(Timed, u64), String> {
     let times = stage.scratch().join("times.json");
-    let record = stage.scratch().join("perf.data");
+    let record = stage.scratch().join(match watcher {
+        Watcher::Sched => "recording",
+        _ => "perf.data",
+    });
     let (times_to, record_to) = (times.to_string_lossy(), record.to_string_lossy());
     let (me, tool, cpus) = (
         stage.me.to_string_lossy(),
@@ -99,6 +116,12 @@ pub fn watch(stage: &Stage, workload: &[String], watcher: Watcher) -> Result<Tim
             &cpus,
             "--",
         ],
+        Watcher::Locks => &[
+            &tool, "locks", "--probe", "bpf", "--system", "--json", "-q", "--",
+        ],
+        Watcher::Sched => &[
+            &tool, "sched", "record", "--probe", "bpf", "--system", "-q", "-o", &record_to, "--",
+        ],
         Watcher::PerfSched => &["perf", "sched", "record", "-o", &record_to, "--"],
         Watcher::PerfLock => &["perf", "lock", "record", "-o", &record_to, "--"],
     };
@@ -113,10 +136,31 @@ pub fn watch(stage: &Stage, workload: &[String], watcher: Watcher) -> Result<Tim
     stage
         .run(&mut stage.filled(&words))
         .map_err(|error| error.to_string())?;
-    if record.exists() {
-        fs::remove_file(&record).map_err(|error| format!("{record_to}: {error}"))?;
+    let removed = |error| format!("{record_to}: {error}");
+    let mut bytes = 0;
+    if record.is_dir() {
+        bytes = events_in(&record).map_err(removed)?;
+        fs::remove_dir_all(&record).map_err(removed)?;
+    } else if record.exists() {
+        bytes = fs::metadata(&record).map_err(removed)?.len();
+        fs::remove_file(&record).map_err(removed)?;
     }
-    take(&times)
+    Ok((take(&times)?, bytes))
+}
+
+/// Bytes of the events of a recording: what it must keep, as perf.data does, to be shown again.
+fn events_in(recording: &Path) -> std::io::Result<u64> {
+    let parts = fs::read_dir(recording.join("events"))?;
+    parts.map(|part| Ok(part?.metadata()?.len())).sum()
+}
+
+/// Bytes recorded by `watcher` / bytes recorded by `other` in the same round.
+pub fn size_ratio(rounds: &[Round], watcher: Watcher, other: Watcher) -> Option<Median> {
+    let ratio = |round: &Round| {
+        let (bytes, others) = (round.bytes.get(&watcher)?, round.bytes.get(&other)?);
+        Some(*bytes as f64 / *others as f64)
+    };
+    median(rounds.iter().filter_map(ratio))
 }
 
 /// Fastest run under `watcher` / fastest under `other`: what others do beside only slows down.

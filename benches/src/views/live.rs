@@ -1,0 +1,141 @@
+//! What the live view takes, and the bounds of a long recording.
+
+use serde::Serialize;
+
+use crate::figures::{Figure, Target, Unit};
+use crate::process::Background;
+use crate::programs::hackbench_of;
+use crate::stage::Stage;
+
+/// CPU time of the live view / time, on one CPU.
+const LIVE: Target = Target::Below(0.03);
+/// What a long recording is allowed, and must keep to.
+const MEMORY_MIB: u32 = 64;
+const DISK_MIB: u32 = 16;
+/// The rest of the tool: code, symbols of the kernel, the rings.
+const BESIDES_MIB: f64 = 512.0;
+
+/// The live view of a busy system.
+#[derive(Serialize)]
+pub struct Live {
+    cpu_s: f64,
+    wall_s: f64,
+}
+
+/// A recording that lasts.
+#[derive(Serialize)]
+pub struct Long {
+    wall_s: f64,
+    events: u64,
+    resident_bytes_max: u64,
+    disk_bytes: u64,
+}
+
+fn busy(stage: &Stage) -> Result<Background, String> {
+    // Ended long before it ends by itself.
+    let words = hackbench_of(100_000_000);
+    let mut command = stage.filled(&words);
+    Background::start(&mut command).map_err(|error| format!("cannot start hackbench: {error}"))
+}
+
+/// Watches a busy system for a while.
+pub fn top(stage: &Stage, seconds: f64) -> Result<Live, String> {
+    let load = busy(stage)?;
+    let mut tool = stage.command(&stage.tool.to_string_lossy());
+    let rounds = format!("{}", (seconds / 2.0).ceil());
+    let time = format!("{seconds}s");
+    tool.args([
+        "top", "--system", "--probe", "bpf", "--batch", &rounds, "--for", &time,
+    ]);
+    let ended = stage.run(&mut tool).map_err(|error| error.to_string());
+    load.end();
+    let ended = ended?;
+    Ok(Live {
+        cpu_s: ended.usage.user_s + ended.usage.system_s,
+        wall_s: ended.wall_s,
+    })
+}
+
+/// Its row.
+pub fn top_figure(measured: &Result<Live, String>) -> Figure {
+    Figure {
+        name: "live view: hackbench".to_owned(),
+        value: measured
+            .as_ref()
+            .map(|live| live.cpu_s / live.wall_s)
+            .map_err(Clone::clone),
+        unit: Unit::OneCpu,
+        target: LIVE,
+        versus: "CPU time of amdahl top --system, its start included, / time".to_owned(),
+    }
+}
+
+/// Records a busy system for a while, with little memory and disk.
+pub fn long(stage: &Stage, seconds: f64) -> Result<Long, String> {
+    let load = busy(stage)?;
+    let folder = stage.scratch().join("long");
+    let mut tool = stage.command(&stage.tool.to_string_lossy());
+    let (time, memory, disk) = (
+        format!("{seconds}s"),
+        MEMORY_MIB.to_string(),
+        DISK_MIB.to_string(),
+    );
+    tool.args(["sched", "record", "--system", "--probe", "bpf", "--quiet"])
+        .args(["--for", &time, "--memory", &memory, "--max-disk", &disk])
+        .arg("--output")
+        .arg(&folder);
+    let ended = stage.run(&mut tool).map_err(|error| error.to_string());
+    load.end();
+    let ended = ended?;
+    let failed = |error: &dyn std::fmt::Display| format!("the recording: {error}");
+    let text = std::fs::read(folder.join("result.json")).map_err(|error| failed(&error))?;
+    let result: serde_json::Value =
+        serde_json::from_slice(&text).map_err(|error| failed(&error))?;
+    let parts = std::fs::read_dir(folder.join("events")).map_err(|error| failed(&error))?;
+    let sizes = parts.map(|part| Ok::<_, std::io::Error>(part?.metadata()?.len()));
+    let disk_bytes = sizes
+        .sum::<Result<u64, _>>()
+        .map_err(|error| failed(&error))?;
+    Ok(Long {
+        wall_s: ended.wall_s,
+        events: result["totals"]["events"].as_u64().unwrap_or(0),
+        resident_bytes_max: ended.usage.resident_bytes_max,
+        disk_bytes,
+    })
+}
+
+/// Its rows.
+pub fn long_figures(measured: &Result<Long, String>) -> [Figure; 2] {
+    const MIB: f64 = (1u32 << 20) as f64;
+    let said = measured.as_ref().map_or_else(
+        |_| String::new(),
+        |long| {
+            let rate = long.events as f64 / long.wall_s;
+            format!("; {} events, {rate:.0} a second", long.events)
+        },
+    );
+    let figure = |name: &str, bytes: fn(&Long) -> u64, limit: f64, what: &str| Figure {
+        name: format!("{name}: sched record, long"),
+        value: measured
+            .as_ref()
+            .map(|long| bytes(long) as f64 / MIB)
+            .map_err(Clone::clone),
+        unit: Unit::MiB,
+        target: Target::AtMost(limit),
+        versus: format!("{what}{said}"),
+    };
+    [
+        figure(
+            "peak memory",
+            |long| long.resident_bytes_max,
+            f64::from(MEMORY_MIB) + BESIDES_MIB,
+            "a bound: --memory 64 and half a GiB for the rest of the tool",
+        ),
+        figure(
+            "disk",
+            |long| long.disk_bytes,
+            f64::from(DISK_MIB) * 1.25,
+            "a bound: --max-disk 16 and a part",
+        ),
+    ]
+}

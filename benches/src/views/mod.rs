@@ -1,0 +1,191 @@
+//! `amdahl-bench views`: what `amdahl locks`, `sched` and `top` cost, how large recordings are, and
+//! whether the table of locks tells what programs measured themselves.
+
+mod live;
+mod truth;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::figures::{self, Figure, Target, Unit};
+use crate::programs::{self, Program};
+use crate::rounds::{self, Round, Watcher, size_ratio, wall_ratio};
+use crate::spread::Median;
+use crate::stage::Stage;
+
+/// Flags of `amdahl-bench views`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// A short look: few runs, whose figures mean little
+    #[arg(long)]
+    quick: bool,
+    /// Rounds of runs with and without the views [default: 15, or 2 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pairs: Option<u32>,
+    /// The tool to measure [default: the one of this checkout, which is built]
+    #[arg(long, value_name = "FILE")]
+    tool: Option<PathBuf>,
+    /// Folder for inputs and results [default: bench/ beside the folder of this program]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Do not install missing programs
+    #[arg(long)]
+    no_install: bool,
+    /// Exit with 1 unless all figures are ok
+    #[arg(long)]
+    strict: bool,
+}
+
+/// The programs that the views are measured on, and what `locks` may cost them.
+const PROGRAMS: [(&str, f64); 2] = [("hackbench", 1.05), ("make", 1.01)];
+/// A recording / what `perf sched record` writes of the same program.
+const SIZE: Target = Target::AtMost(0.5);
+
+/// `views-raw.json`: what the figures are made of.
+#[derive(Serialize)]
+struct Raw {
+    cpus: u32,
+    pairs: u32,
+    programs: Vec<(&'static str, Vec<Round>)>,
+    truth: Vec<truth::Agreement>,
+    live: Option<live::Live>,
+    long: Option<live::Long>,
+}
+
+/// Measures, prints the table, writes the files. Returns the exit code.
+pub fn main(arguments: &Arguments) -> Result<u8, String> {
+    let stage = Stage::new(arguments.tool.as_deref(), arguments.out.as_deref())?;
+    if !arguments.no_install {
+        stage.install();
+    }
+    let pairs = arguments
+        .pairs
+        .unwrap_or(if arguments.quick { 2 } else { 15 });
+    let mut raw = Raw {
+        cpus: stage.cpus,
+        pairs,
+        programs: Vec::new(),
+        truth: Vec::new(),
+        live: None,
+        long: None,
+    };
+    let mut all = Vec::new();
+    for (name, cost_max) in PROGRAMS {
+        let begun = Instant::now();
+        let program = programs::ALL.iter().find(|program| program.name == name);
+        let program = program.ok_or("a program has another name now")?;
+        let measured = measure(&stage, program, pairs);
+        all.extend(costs(name, cost_max, &measured));
+        raw.programs.push((name, measured.unwrap_or_default()));
+        eprintln!("{name}: {:.0} s", begun.elapsed().as_secs_f64());
+    }
+    for family in truth::FAMILIES {
+        let measured = truth::measure(&stage, family);
+        all.push(truth::figure(family, &measured));
+        raw.truth.extend(measured.ok());
+    }
+    let seconds = if arguments.quick { 5.0 } else { 20.0 };
+    let measured = live::top(&stage, seconds);
+    all.push(live::top_figure(&measured));
+    raw.live = measured.ok();
+    let measured = live::long(&stage, seconds);
+    all.extend(live::long_figures(&measured));
+    raw.long = measured.ok();
+
+    print!("{}", figures::table(&all));
+    let (table, details) = (
+        stage.bench.join("views.json"),
+        stage.bench.join("views-raw.json"),
+    );
+    figures::write(&all, &table).map_err(|error| format!("{}: {error}", table.display()))?;
+    let text = serde_json::to_string(&raw).map_err(|error| error.to_string())?;
+    fs::write(&details, text).map_err(|error| format!("{}: {error}", details.display()))?;
+    println!("Written to {} and {}", table.display(), details.display());
+    if stage.is_asked_to_stop() {
+        return Ok(130);
+    }
+    Ok(u8::from(arguments.strict && !all.iter().all(Figure::is_ok)))
+}
+
+fn measure(stage: &Stage, program: &Program, pairs: u32) -> Result<Vec<Round>, String> {
+    let command = (program.prepare)(stage)?;
+    rounds::watch(stage, &command, Watcher::Nobody)?;
+    let watchers = [
+        Watcher::Nobody,
+        Watcher::Locks,
+        Watcher::PerfLock,
+        Watcher::Sched,
+        Watcher::PerfSched,
+    ];
+    rounds::rounds(stage, &command, &watchers, pairs)
+}
+
+fn costs(name: &str, cost_max: f64, measured: &Result<Vec<Round>, String>) -> Vec<Figure> {
+    let figure = |what: &str, watcher: Watcher, other: Watcher, limit: f64| {
+        ratio(
+            format!("{what}: {name}"),
+            Target::AtMost(limit),
+            format!(
+                "wall time under {} / under {}",
+                watcher.name(),
+                other.name()
+            ),
+            measured,
+            |rounds| wall_ratio(rounds, watcher, other),
+        )
+    };
+    vec![
+        figure("locks cost", Watcher::Locks, Watcher::Nobody, cost_max),
+        figure(
+            "locks cost / perf lock record cost",
+            Watcher::Locks,
+            Watcher::PerfLock,
+            1.0,
+        ),
+        figure(
+            "sched record cost / perf sched record cost",
+            Watcher::Sched,
+            Watcher::PerfSched,
+            1.0,
+        ),
+        ratio(
+            format!("recording / perf.data: {name}"),
+            SIZE,
+            "bytes of the events of amdahl sched record / of the file of perf sched record"
+                .to_owned(),
+            measured,
+            |rounds| size_ratio(rounds, Watcher::Sched, Watcher::PerfSched),
+        ),
+    ]
+}
+
+fn ratio(
+    name: String,
+    target: Target,
+    what: String,
+    measured: &Result<Vec<Round>, String>,
+    of: impl Fn(&[Round]) -> Option<Median>,
+) -> Figure {
+    let found = measured
+        .as_ref()
+        .map_err(Clone::clone)
+        .and_then(|rounds| of(rounds).ok_or_else(|| "there was no round".to_owned()));
+    Figure {
+        name,
+        unit: Unit::Ratio,
+        target,
+        versus: found.as_ref().map_or_else(
+            |_| what.clone(),
+            |median| {
+                let sure = median.interval.map_or_else(String::new, |[low, high]| {
+                    format!(", 95 % between {low:.3} and {high:.3}")
+                });
+                format!("{what}; median of {} rounds{sure}", median.count)
+            },
+        ),
+        value: found.map(|median| median.value),
+    }
+}
