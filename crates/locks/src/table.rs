@@ -334,7 +334,7 @@ fn row(key: RowKey, sum: Sum, naming: Names<'_>, names: &dyn Fn(Tid) -> ThreadNa
         stack: naming.stack(place),
         unowned: sum.cell.sleeps.saturating_sub(owned),
         owners,
-        nested: nested(&sum.nested, naming),
+        nested: nested(&sum.nested, sum.cell.total_ns, naming),
     }
 }
 
@@ -365,7 +365,10 @@ fn owners(
     rows
 }
 
-fn nested(of: &FxHashMap<LinkId, Share>, naming: Names<'_>) -> Vec<NestedRow> {
+/// Below this part of the row's waiting time a chain says nothing: holders always meet a spin lock.
+const WORTH_TELLING: u64 = 1000;
+
+fn nested(of: &FxHashMap<LinkId, Share>, total: Ns, naming: Names<'_>) -> Vec<NestedRow> {
     let mut grouped: BTreeMap<Vec<(What, Site)>, Share> = BTreeMap::new();
     for (&id, share) in of {
         let mut chain = Vec::new();
@@ -384,6 +387,7 @@ fn nested(of: &FxHashMap<LinkId, Share>, naming: Names<'_>) -> Vec<NestedRow> {
     let mut rows: Vec<NestedRow> = grouped
         .into_iter()
         .map(|(chain, share)| NestedRow { chain, share })
+        .filter(|row| row.share.ns >= total / WORTH_TELLING)
         .collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.share.ns));
     rows.truncate(PARTS);

@@ -19,6 +19,8 @@ pub struct Follower<'a> {
     pub events: u64,
     /// Processes that were there before and whose mappings are not known yet.
     unknown: HashSet<u32>,
+    /// A process whose waits are left out.
+    without: u32,
     /// Called after each part.
     shown: Box<dyn FnMut(&Seen<'_>) + Send + 'a>,
 }
@@ -32,24 +34,30 @@ pub struct Seen<'a> {
 }
 
 impl<'a> Follower<'a> {
-    /// Knows nothing yet; `shown` is called after each part.
-    pub fn new(shown: impl FnMut(&Seen<'_>) + Send + 'a) -> Follower<'a> {
+    /// Knows nothing yet; `shown` is called after each part. Waits of process `without` (0: none) are
+    /// left out: a view of the whole system is not about its own threads.
+    pub fn new(without: u32, shown: impl FnMut(&Seen<'_>) + Send + 'a) -> Follower<'a> {
         Follower {
             decoder: Decoder::new(),
             decoded: Decoded::default(),
             tracker: Tracker::new(Limits::default()),
             events: 0,
             unknown: HashSet::new(),
+            without,
             shown: Box::new(shown),
         }
     }
 
     /// What is known only when recording has ended.
     pub fn feed(&mut self, events: &[Event]) {
-        for event in events {
+        for event in events.iter().filter(|event| !is_of(event, self.without)) {
             self.tracker.feed(event);
         }
     }
+}
+
+fn is_of(event: &Event, pid: u32) -> bool {
+    matches!(event, Event::Wait(wait) if pid != 0 && wait.pid == pid)
 }
 
 /// Who a thread is, as far as was seen.
@@ -95,6 +103,7 @@ impl Follow for Follower<'_> {
         let (decoder, decoded) = (&mut self.decoder, &mut self.decoded);
         decoder.locks(part, decoded, |fact| match fact {
             LockFact::Stack(place, stack) => self.tracker.learn(place, stack),
+            LockFact::Event(event) if is_of(&event, self.without) => {}
             LockFact::Event(event) => self.tracker.feed(&event),
         });
         let names = |tid| name(&self.decoded, tid);

@@ -119,7 +119,12 @@ fn recorded(
 ) -> Result<Observed, Failure> {
     let failed = |error: RecorderError| Failure::machine(error.to_string());
     recorder.clear_waits().map_err(failed)?;
-    let mut follower = Follower::new(|seen: &Seen<'_>| {
+    let without = if args.selection.system {
+        std::process::id()
+    } else {
+        0
+    };
+    let mut follower = Follower::new(without, |seen: &Seen<'_>| {
         if args.live {
             redraw(args, seen);
         }

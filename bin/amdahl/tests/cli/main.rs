@@ -10,6 +10,7 @@ mod ending;
 mod environment;
 mod failing;
 mod foreign_results;
+mod locks;
 mod measuring;
 mod ordinary_user;
 mod output_folder;

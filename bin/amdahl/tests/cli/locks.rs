@@ -1,0 +1,258 @@
+//! `amdahl locks` on programs that know their waits.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use amdahl_report::locks::schema::{LockRow, LocksResult};
+use amdahl_report::locks::{self, schema::SCHEMA};
+use serde_json::Value;
+
+use crate::tool::{Place, Ran, alone, bpf, has, skipped};
+
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/locks");
+
+/// The planted program, built; `None` without a compiler.
+fn families(place: &Place) -> Option<PathBuf> {
+    if !has("gcc") {
+        skipped("no gcc found");
+        return None;
+    }
+    let program = place.join("families");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=gnu11", "-O2", "-g", "-pthread", "-o"])
+        .arg(&program)
+        .arg(Path::new(SOURCES).join("families.c"));
+    let ran = place.run(place.here(gcc));
+    assert!(ran.status.success(), "{}", ran.err);
+    Some(program)
+}
+
+fn ready() -> Option<(Place, PathBuf)> {
+    if let Err(why) = bpf() {
+        skipped(why);
+        return None;
+    }
+    let place = Place::new();
+    let program = families(&place)?;
+    Some((place, program))
+}
+
+fn result(ran: &Ran) -> LocksResult {
+    locks::parse(ran.out.as_bytes(), "standard output".into())
+        .unwrap_or_else(|error| panic!("{}\n{error}\n{}", ran.what, ran.out))
+}
+
+/// What the program says of itself.
+struct Truth {
+    times: u64,
+    seconds: f64,
+}
+
+/// Runs a family under the tool. The program's own figures and the tool's.
+fn watch(place: &Place, program: &Path, family: &str, options: &[&str]) -> (Truth, LocksResult) {
+    let out = place.join(&format!("{family}.json"));
+    let _ = std::fs::remove_file(&out);
+    let mut tool = place.tool(["locks", "--json", "--quiet"]);
+    tool.args(options).arg("--").arg(program).arg(family);
+    tool.env("PLANTED_OUT", &out);
+    let ran = place.run(tool).ends_with(0);
+    let line = std::fs::read_to_string(&out).expect("what was planted");
+    let line: Value = serde_json::from_str(&line).expect("a line");
+    let truth = Truth {
+        times: line["times"].as_u64().expect("a count"),
+        seconds: line["seconds"].as_f64().expect("seconds"),
+    };
+    (truth, result(&ran))
+}
+
+/// Waits of `what` in `function`, of one row or several.
+fn sum(found: &LocksResult, what: &str, function: &str) -> (u64, f64) {
+    let is_it = |row: &&LockRow| {
+        row.what == what
+            && (row.site.symbol.contains(function) || row.stack.iter().any(|f| f == function))
+    };
+    let rows = found.rows.iter().filter(is_it);
+    rows.fold((0, 0.0), |(times, seconds), row| {
+        (times + row.times, seconds + row.total_s)
+    })
+}
+
+/// Counts agree exactly, times within 5 % and what a preemption between two clocks takes.
+#[track_caller]
+fn agrees(truth: &Truth, (times, seconds): (u64, f64), found: &LocksResult) {
+    let context = format!("{:#?}", found.rows);
+    assert_eq!(found.events_lost, 0);
+    assert_eq!(times, truth.times, "{context}");
+    let error = (seconds - truth.seconds).abs();
+    let allowed = 0.05 * truth.seconds + 0.004;
+    assert!(
+        error <= allowed,
+        "{seconds} of {}\n{context}",
+        truth.seconds
+    );
+}
+
+#[test]
+fn waits_in_user_space_are_what_the_program_measured() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    for (family, what, function) in [
+        ("mutex", "pthread mutex", "want_mutex"),
+        ("rwlock-read", "pthread rwlock (read)", "want_reading"),
+        ("rwlock-write", "pthread rwlock (write)", "want_writing"),
+        ("semaphore", "pthread semaphore", "want_semaphore"),
+        ("condvar", "pthread condvar", "want_condition"),
+    ] {
+        let (truth, found) = watch(&place, &program, family, &[]);
+        agrees(&truth, sum(&found, what, function), &found);
+    }
+}
+
+#[test]
+fn waits_for_kernel_locks_are_what_the_program_measured() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    for (family, what, function) in [
+        ("inode", "rwsem (write)", "want_inode"),
+        ("mmap", "mmap_lock (write)", "want_mmap"),
+    ] {
+        let (truth, found) = watch(&place, &program, family, &[]);
+        if found
+            .sources
+            .iter()
+            .any(|s| s.what == "kernel locks" && s.how == "missing")
+        {
+            skipped("this kernel does not tell of its locks");
+            return;
+        }
+        // The holder may have waited for the waiter at times: of both only the sum is known.
+        let rows = found.rows.iter().filter(|row| row.what == what);
+        let seconds: f64 = rows.map(|row| row.total_s).sum();
+        let error = (seconds - truth.seconds).abs();
+        let allowed = 0.05 * truth.seconds + 0.004;
+        assert!(
+            error <= allowed,
+            "{function}: {seconds} of {}",
+            truth.seconds
+        );
+    }
+}
+
+#[test]
+fn who_released_is_named_and_what_the_holder_waited_for() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    let (truth, found) = watch(&place, &program, "nested", &["--owner"]);
+    let is_outer = |row: &&LockRow| row.site.symbol == "want_mutex";
+    let outer = found.rows.iter().find(is_outer).expect("the outer lock");
+    assert_eq!(outer.owners[0].thread, "holder");
+    assert_eq!(outer.owners[0].site.symbol, "hold_nested");
+    let nested = &outer.nested[0];
+    assert_eq!(nested.chain[0].site.symbol, "wait_for_the_inner_lock");
+    // All the time that somebody waited for the outer lock its holder waited for the inner one.
+    assert!(nested.seconds > 0.9 * truth.seconds, "{nested:?}");
+}
+
+#[test]
+fn without_privileges_the_library_counts_as_exactly() {
+    let _alone = alone();
+    let place = Place::new();
+    let Some(program) = families(&place) else {
+        return;
+    };
+    let (truth, found) = watch(&place, &program, "mutex", &["--probe", "proc"]);
+    if !found.sources.iter().any(|source| source.how == "preload") {
+        return skipped("libamdahl_preload.so is not built");
+    }
+    // The library's clocks stand around the call, so it sees calls that did not sleep, too.
+    let (times, seconds) = sum(&found, "pthread mutex", "want_mutex");
+    assert!(times >= truth.times, "{times} of {}", truth.times);
+    assert!((seconds - truth.seconds).abs() <= 0.05 * truth.seconds + 0.004);
+    assert!(found.sources.iter().any(|source| !source.remedy.is_empty()));
+}
+
+#[test]
+fn all_forms_of_output_tell_the_same() {
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    let program = program.to_str().expect("a path");
+    let ran = place
+        .amdahl([
+            "locks", "--quiet", "--output", "found", "--", program, "mutex", "8",
+        ])
+        .ends_with(0)
+        .says("Written to found/");
+    assert!(ran.out.contains("want_mutex"), "{}", ran.out);
+    let mut names = place.names();
+    names.retain(|name| name == "found");
+    assert_eq!(names, ["found"]);
+    let json = place.read("found/result.json");
+    assert!(json.contains(SCHEMA) && json.contains("want_mutex"));
+    assert!(place.read("found/report.html").contains("want_mutex"));
+    place
+        .amdahl(["report", "found"])
+        .ends_with(0)
+        .says("want_mutex");
+    let csv = place
+        .amdahl(["locks", "--csv", "--quiet", "--", program, "mutex", "4"])
+        .ends_with(0);
+    assert!(csv.out.starts_with("what,class,site,"), "{}", csv.out);
+}
+
+#[test]
+fn short_lived_processes_and_threads_are_followed() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    let script = "i=0; while [ $i -lt 60 ]; do \"$0\" mutex 1 2>/dev/null & i=$((i+1)); done; wait";
+    let mut tool = place.tool(["locks", "--json", "--quiet", "--", "sh", "-c", script]);
+    tool.arg(&program);
+    let found = result(&place.run(tool).ends_with(0));
+    assert_eq!(found.events_lost, 0);
+    // One round each; not all of them meet at the lock.
+    let waits = sum(&found, "pthread mutex", "want_mutex").0;
+    assert!((1..=60).contains(&waits), "{:#?}", found.rows);
+}
+
+#[test]
+fn the_whole_system_is_watched() {
+    let Some((place, _)) = ready() else {
+        return;
+    };
+    let ran = place
+        .amdahl(["locks", "--json", "--quiet", "--for", "1s", "--system"])
+        .ends_with(0);
+    let found = result(&ran);
+    assert!(found.rows.iter().all(|row| row.open <= row.times));
+}
+
+#[test]
+fn two_instances_do_not_disturb_each_other() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    let other = place.start(place.tool(["locks", "--system", "--json", "--quiet", "--for", "20s"]));
+    let (truth, found) = watch(&place, &program, "mutex", &[]);
+    agrees(&truth, sum(&found, "pthread mutex", "want_mutex"), &found);
+    other.signal(rustix::process::Signal::INT);
+    let found = result(&other.ended().ends_with(5));
+    assert!(found.partial);
+}
+
+#[test]
+fn the_system_is_not_watched_without_privileges() {
+    let place = Place::new();
+    let ran = place
+        .amdahl(["locks", "--system", "--probe", "proc"])
+        .ends_with(6);
+    assert!(ran.message().contains("--pid"), "{}", ran.err);
+}
