@@ -119,6 +119,8 @@ impl<'a> Followed<'a> {
         match slot.kind {
             kind::FAULT => self.fault(slot),
             kind::MMAP_WAIT | kind::MMAP_HOLD => self.mmap_lock(slot),
+            // Our own threads are none of the program's business.
+            kind::VMALLOC if slot.other == std::process::id() => {}
             kind::VMALLOC => self.vmalloc.add(vmalloc_event(slot)),
             kind::FORK if slot.tid == slot.syscall as u32 => {
                 self.names.insert(slot.tid, slot.comm());
