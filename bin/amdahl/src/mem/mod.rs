@@ -114,7 +114,8 @@ fn measure(args: &Mem, interrupt: &Interrupt) -> Result<Outcome, Failure> {
 }
 
 fn settings(args: &Mem, cpus: &CpuSet) -> Settings {
-    let programs = if args.holds { &MEM_HOLDS } else { &MEM };
+    let has_holds = args.holds && sources::holds_are_told();
+    let programs = if has_holds { &MEM_HOLDS } else { &MEM };
     Settings {
         memory_bytes: (args.selection.memory as usize) << 20,
         everyone: args.selection.system,

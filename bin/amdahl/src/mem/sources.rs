@@ -16,7 +16,6 @@ fn source(what: &str, how: &str, missing: impl Into<String>, remedy: &str) -> So
 /// Of a recording by BPF, for which the tracepoints in `missing` were not to be had.
 pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
     let lacks = |hook: &str| missing.contains(&hook);
-    let newer = "use a newer kernel";
     let mut sources = Vec::new();
     sources.push(if lacks("page_fault_user") {
         let text = "what the processor says of a fault is not told by this kernel: copies on writing count as first touch.";
@@ -36,9 +35,14 @@ pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
         source("waits for mmap_lock", "bpf", "", "")
     });
     if has_holds {
-        sources.push(if lacks("mmap_lock_released") {
+        sources.push(if !holds_are_told() || lacks("mmap_lock_released") {
             let text = "the kernel does not tell who holds the lock.";
-            source("holds of mmap_lock", "missing", text, newer)
+            source(
+                "holds of mmap_lock",
+                "missing",
+                text,
+                "use Linux 6.14 or newer",
+            )
         } else {
             source("holds of mmap_lock", "bpf", "", "")
         });
@@ -50,6 +54,16 @@ pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
         source("vmalloc", "bpf", "", "")
     });
     sources
+}
+
+/// The tracepoints of the lock have the arguments that they have since Linux 6.14: before, a path
+/// was among them.
+pub fn holds_are_told() -> bool {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse().ok());
+    (next(), next()) >= (Some(6_u32), Some(14_u32))
 }
 
 /// Of TLB misses; `refused` is why there are none.
