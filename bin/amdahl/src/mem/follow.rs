@@ -116,11 +116,12 @@ impl<'a> Followed<'a> {
     }
 
     fn slot(&mut self, slot: &Slot) {
+        let is_ours = slot.other == std::process::id();
         match slot.kind {
+            // What we do ourselves is none of the program's business.
+            kind::FAULT | kind::MMAP_WAIT | kind::MMAP_HOLD | kind::VMALLOC if is_ours => {}
             kind::FAULT => self.fault(slot),
             kind::MMAP_WAIT | kind::MMAP_HOLD => self.mmap_lock(slot),
-            // Our own threads are none of the program's business.
-            kind::VMALLOC if slot.other == std::process::id() => {}
             kind::VMALLOC => self.vmalloc.add(vmalloc_event(slot)),
             kind::FORK if slot.tid == slot.syscall as u32 => {
                 self.names.insert(slot.tid, slot.comm());
