@@ -4,6 +4,7 @@
 //! cargo-fuzz (`fuzz_targets/`) and, on inputs that are always the same, as an ordinary test.
 
 mod machine;
+mod memory;
 mod recording;
 mod result;
 mod spin;
@@ -80,5 +81,17 @@ pub const ALL: &[Target] = &[
     Target {
         name: "sysfs_files",
         run: machine::sysfs_files,
+    },
+    Target {
+        name: "smaps",
+        run: memory::smaps,
+    },
+    Target {
+        name: "memory_text",
+        run: memory::memory_text,
+    },
+    Target {
+        name: "mem_result",
+        run: memory::mem_result,
     },
 ];

@@ -116,7 +116,10 @@ impl<'a> Followed<'a> {
     }
 
     fn slot(&mut self, slot: &Slot) {
+        let is_ours = slot.other == std::process::id();
         match slot.kind {
+            // What we do ourselves is none of the program's business.
+            kind::FAULT | kind::MMAP_WAIT | kind::MMAP_HOLD | kind::VMALLOC if is_ours => {}
             kind::FAULT => self.fault(slot),
             kind::MMAP_WAIT | kind::MMAP_HOLD => self.mmap_lock(slot),
             kind::VMALLOC => self.vmalloc.add(vmalloc_event(slot)),

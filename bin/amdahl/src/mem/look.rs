@@ -104,7 +104,10 @@ impl Looker {
             (None, Some(root), false) => processes::tree(root),
             (None, None, false) => Vec::new(),
         };
-        found.into_iter().map(|(pid, _)| pid).collect()
+        // We look at others only.
+        let me = std::process::id();
+        let pids = found.into_iter().map(|(pid, _)| pid);
+        pids.filter(|&pid| pid != me).collect()
     }
 }
 
@@ -121,7 +124,8 @@ impl Looked {
             resident > seen.resident + seen.resident / 10 || is_old && resident >= seen.resident
         });
         let is_allowed = self.next.is_none_or(|next| now >= next);
-        if !is_last && !(is_due && is_allowed) {
+        let is_wanted = is_last || is_due && is_allowed;
+        if !is_wanted {
             return;
         }
         let process = match read::process(proc, pid) {

@@ -114,7 +114,8 @@ fn measure(args: &Mem, interrupt: &Interrupt) -> Result<Outcome, Failure> {
 }
 
 fn settings(args: &Mem, cpus: &CpuSet) -> Settings {
-    let programs = if args.holds { &MEM_HOLDS } else { &MEM };
+    let has_holds = args.holds && sources::holds_are_told();
+    let programs = if has_holds { &MEM_HOLDS } else { &MEM };
     Settings {
         memory_bytes: (args.selection.memory as usize) << 20,
         everyone: args.selection.system,
@@ -125,9 +126,11 @@ fn settings(args: &Mem, cpus: &CpuSet) -> Settings {
 
 fn whom(selection: &Selection) -> Vec<String> {
     match (&selection.cgroup, selection.pid) {
-        (Some(group), _) => vec![format!("control group {}", group.display())],
-        (None, Some(pid)) => vec![format!("process {pid}")],
-        (None, None) if selection.system => vec!["the system".to_owned()],
+        (Some(group), _) => ["control", "group", &group.to_string_lossy()]
+            .map(String::from)
+            .into(),
+        (None, Some(pid)) => vec!["process".to_owned(), pid.to_string()],
+        (None, None) if selection.system => ["the", "system"].map(String::from).into(),
         _ => selection.command.clone(),
     }
 }

@@ -14,6 +14,7 @@ use amdahl_speedup::event::{CallStack, Frame};
 use amdahl_speedup::wait::{is_libc, is_runtime};
 
 use super::follow::Followed;
+use crate::watch::processes;
 
 /// Places in the code that are listed.
 const SITES_MAX: usize = 500;
@@ -59,8 +60,10 @@ pub(super) fn code(stack: Option<&CallStack>) -> Code {
 }
 
 impl Followed<'_> {
+    /// The name of a process; of one that was not watched only if it still lives.
     fn process(&self, pid: u32) -> String {
-        self.names.get(&pid).cloned().unwrap_or_default()
+        let known = self.names.get(&pid).cloned();
+        known.unwrap_or_else(|| processes::comm(pid, pid))
     }
 
     /// Page faults; what is listed has the most time.

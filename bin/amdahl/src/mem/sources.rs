@@ -16,16 +16,15 @@ fn source(what: &str, how: &str, missing: impl Into<String>, remedy: &str) -> So
 /// Of a recording by BPF, for which the tracepoints in `missing` were not to be had.
 pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
     let lacks = |hook: &str| missing.contains(&hook);
-    let newer = "use a newer kernel";
     let mut sources = Vec::new();
     sources.push(if lacks("page_fault_user") {
-        let text = "what the processor says of a fault is not told by this kernel: copies on writing count as first touch";
+        let text = "what the processor says of a fault is not told by this kernel: copies on writing count as first touch.";
         source("page faults", "bpf", text, "this is known on x86-64 only")
     } else {
         source("page faults", "bpf", "", "")
     });
     sources.push(if lacks("contention_begin") {
-        let text = "the kernel does not tell of waits for locks";
+        let text = "the kernel does not tell of waits for locks.";
         source(
             "waits for mmap_lock",
             "missing",
@@ -36,20 +35,35 @@ pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
         source("waits for mmap_lock", "bpf", "", "")
     });
     if has_holds {
-        sources.push(if lacks("mmap_lock_released") {
-            let text = "the kernel does not tell who holds the lock";
-            source("holds of mmap_lock", "missing", text, newer)
+        sources.push(if !holds_are_told() || lacks("mmap_lock_released") {
+            let text = "the kernel does not tell who holds the lock.";
+            source(
+                "holds of mmap_lock",
+                "missing",
+                text,
+                "use Linux 6.14 or newer",
+            )
         } else {
             source("holds of mmap_lock", "bpf", "", "")
         });
     }
     sources.push(if lacks("alloc_vmap_area") {
-        let text = "the kernel does not tell of its own address ranges";
+        let text = "the kernel does not tell of its own address ranges.";
         source("vmalloc", "missing", text, "use Linux 6.2 or newer")
     } else {
         source("vmalloc", "bpf", "", "")
     });
     sources
+}
+
+/// The tracepoints of the lock have the arguments that they have since Linux 6.14: before, a path
+/// was among them.
+pub fn holds_are_told() -> bool {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse().ok());
+    (next(), next()) >= (Some(6_u32), Some(14_u32))
 }
 
 /// Of TLB misses; `refused` is why there are none.
@@ -59,18 +73,18 @@ pub fn tlb(refused: Option<&std::io::Error>) -> Source {
     };
     let (text, remedy) = match error.raw_os_error() {
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => (
-            "this machine has no hardware counters, as many virtual machines".to_owned(),
+            "this machine has no hardware counters, as many virtual machines.".to_owned(),
             "measure on real hardware, or let the hypervisor pass the counters on (virtual PMU)",
         ),
         Some(libc::EACCES | libc::EPERM) => (
-            format!("counters may not be used ({error})"),
+            format!("counters may not be used ({error})."),
             "run as root, with CAP_PERFMON, or lower kernel.perf_event_paranoid to 2",
         ),
         Some(libc::EMFILE) => (
-            "too many threads for the files that may be open".to_owned(),
+            "too many threads for the files that may be open.".to_owned(),
             "raise the limit (ulimit -n), or use --system",
         ),
-        _ => (format!("counters cannot be used ({error})"), ""),
+        _ => (format!("counters cannot be used ({error})."), ""),
     };
     source("TLB misses", "missing", text, remedy)
 }
@@ -81,13 +95,13 @@ pub fn looked(looked: &Looked) -> Vec<Source> {
         Some(why) => source(
             "mappings",
             "/proc",
-            format!("some processes could not be looked at ({why})"),
+            format!("some processes could not be looked at ({why})."),
             "run as root, or as the user whose processes they are, with CAP_SYS_PTRACE",
         ),
         None if looked.seen.is_empty() => source(
             "mappings",
             "missing",
-            "no process lived long enough to be looked at",
+            "no process lived long enough to be looked at.",
             "watch one that runs for some 20 ms or longer",
         ),
         None => source("mappings", "/proc", "", ""),
@@ -96,13 +110,13 @@ pub fn looked(looked: &Looked) -> Vec<Source> {
         Some(why) => source(
             "sizes of pages",
             "missing",
-            format!("page frames may not be seen ({why})"),
+            format!("page frames may not be seen ({why})."),
             "run as root (CAP_SYS_ADMIN)",
         ),
         None if looked.seen.values().all(|seen| seen.sizes.is_empty()) => source(
             "sizes of pages",
             "missing",
-            "they are looked up at the end, when the program had ended",
+            "they are looked up at the end, when the program had ended.",
             "watch it while it runs: --pid",
         ),
         None => source("sizes of pages", "/proc", "", ""),

@@ -143,8 +143,8 @@ fn sites(mut part: Part) -> Vec<FaultSite> {
 
 fn without(why: Option<&RecorderError>, faults: &Faults) -> Vec<Source> {
     let text = match why {
-        Some(error) => format!("BPF cannot be used ({error})"),
-        None => "not asked for (--probe proc)".to_owned(),
+        Some(error) => format!("BPF cannot be used ({error})."),
+        None => "not asked for (--probe proc).".to_owned(),
     };
     let remedy = match why {
         Some(error) => crate::scale::bpf_remedy(error),

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,7 +13,7 @@
 #define FRESH 5000
 #define COPIED 1000
 #define READ_INTO 256
-/* A fault on a page of a file maps those around it, too: 16 of them, so that each 16th faults. */
+/* A fault on a page of a file maps those around it, too, how many is up to the file system. */
 #define AROUND 16
 #define FILE_FAULTS 32
 
@@ -72,12 +73,21 @@ static NOINLINE void read_into_fresh(int fd, volatile char *at)
 	__asm__ volatile("" ::: "memory");
 }
 
+static long faults(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return usage.ru_minflt;
+}
+
 int main(int argc, char **argv)
 {
 	char name[4096];
 	int fd, status;
 	volatile char *at;
 	pid_t child;
+	long before;
 	char *content;
 
 	if (argc != 2)
@@ -106,10 +116,12 @@ int main(int argc, char **argv)
 	printf("write_copied copy-on-write %d\n", COPIED);
 
 	at = memory(FILE_FAULTS * AROUND, MAP_SHARED, fd);
+	before = faults();
 	read_file(at);
-	printf("read_file file-minor %d\n", FILE_FAULTS);
+	printf("read_file file-minor %ld\n", faults() - before);
+	before = faults();
 	write_file(at);
-	printf("write_file write-notify %d\n", FILE_FAULTS);
+	printf("write_file write-notify %ld\n", faults() - before);
 
 	read_into_fresh(fd, anonymous(READ_INTO));
 	printf("read_into_fresh first-touch %d\n", READ_INTO);

@@ -113,9 +113,10 @@ SEC("tp_btf/page_fault_kernel")
 int BPF_PROG(on_fault_kernel, unsigned long address, struct pt_regs *regs, unsigned long error)
 {
 	struct task_struct *me = bpf_get_current_task_btf();
+	struct task_struct___mem *mine = (void *)me;
 
 	/* Copies that give up rather than fault, ours too, never become a page fault. */
-	if (BPF_CORE_READ((struct task_struct___mem *)me, pagefault_disabled))
+	if (mine->pagefault_disabled)
 		return 0;
 	return begin_fault(error, 2);
 }

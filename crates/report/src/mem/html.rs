@@ -123,9 +123,9 @@ fn size(path: &str, value: u64) -> Markup {
 fn table(label: &str, titles: &[(&str, bool)], rows: &[Vec<Markup>]) -> Markup {
     let class = |number: bool| if number { "num" } else { "" };
     html! {
+        h3 { (label) }
         div.scroll role="region" aria-label=(label) tabindex="0" {
             table {
-                caption { (label) }
                 thead { tr { @for &(title, number) in titles {
                     th class=(class(number)) scope="col" { (title) }
                 } } }

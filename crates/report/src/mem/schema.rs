@@ -22,7 +22,7 @@ pub struct MemResult {
     pub schema: String,
     /// Version of the tool that wrote it.
     pub amdahl_version: String,
-    /// The command, or what was watched instead (`process 12`, `control group /x`, `the system`).
+    /// The command, or what was watched instead (`process 12`, `control group /x`, `the system`), by words.
     #[serde(deserialize_with = "bounded::<_, _, ITEMS_MAX>")]
     pub command: Vec<String>,
     /// When it began, RFC 3339.

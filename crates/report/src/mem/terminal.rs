@@ -35,6 +35,11 @@ pub fn render(result: &MemResult, width: usize, style: Style) -> String {
     page.finish()
 }
 
+fn plural(count: u64, what: &str) -> String {
+    let end = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{end}")
+}
+
 fn left(title: &'static str, expendable: u8) -> Column {
     Column::new(title, false, expendable)
 }
@@ -57,7 +62,7 @@ fn obstacles(page: &mut Page, result: &MemResult) {
     page.heading("What keeps memory in small pages");
     for obstacle in obstacles.iter().take(ROWS) {
         let size = bytes(obstacle.bytes);
-        let head = format!(" {size} in {} mappings. ", obstacle.mappings);
+        let head = format!(" {size} in {}. ", plural(obstacle.mappings, "mapping"));
         page.paragraph(
             0,
             2,
@@ -65,8 +70,9 @@ fn obstacles(page: &mut Page, result: &MemResult) {
         );
         if obstacle.huge_pages > 0 {
             let gain = format!(
-                "Gain: {} huge pages for {} small ones and as many faults at filling. ",
-                obstacle.huge_pages, obstacle.pages
+                "Gain: {} for {} small ones and as many faults at filling. ",
+                plural(obstacle.huge_pages, "huge page"),
+                obstacle.pages
             );
             page.paragraph(2, 2, &[dim(gain), dim(&obstacle.remedy)]);
         }

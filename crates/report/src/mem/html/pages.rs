@@ -15,9 +15,9 @@ pub(super) fn huge(result: &MemResult) -> Markup {
                 ". Anonymous memory gets them " b { (foreign(&huge.anonymous)) }
                 ", shared memory " b { (foreign(&huge.shmem)) } "." }
         }
-        (processes(result))
         (obstacles(result))
         (mappings(result))
+        (processes(result))
         (sizes(result))
     }
 }
