@@ -6,7 +6,7 @@
 
 mod causes;
 mod chart;
-mod figure;
+pub(crate) mod figure;
 mod flame;
 mod stack;
 
@@ -22,9 +22,9 @@ use figure::{code, count, factor, figure, foreign, number, range, sentence, shar
 /// Name for the file.
 pub const REPORT_FILE: &str = "report.html";
 
-const STYLE: &str = include_str!("html/style.css");
+pub(crate) const STYLE: &str = include_str!("html/style.css");
 /// The strictest policy that lets the page style itself.
-const POLICY: &str =
+pub(crate) const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 /// The report of `result`; `rows` give the flame graphs of the largest CPU count in them.

@@ -73,6 +73,12 @@ pub enum LoadError {
 /// # Errors
 /// Every way in which the file can be unreadable or untrue, see [`LoadError`].
 pub fn load(path: &Path) -> Result<ScaleResult, LoadError> {
+    let (bytes, path) = read(path)?;
+    parse(&bytes, path)
+}
+
+/// The bytes of a result and the path of its file.
+pub(crate) fn read(path: &Path) -> Result<(Vec<u8>, PathBuf), LoadError> {
     let failed = |operation, path: &Path| {
         let path = path.to_owned();
         move |source| LoadError::Io {
@@ -99,7 +105,7 @@ pub fn load(path: &Path) -> Result<ScaleResult, LoadError> {
     if bytes.len() as u64 > RESULT_BYTES_MAX {
         return Err(LoadError::TooLarge { path });
     }
-    parse(&bytes, path)
+    Ok((bytes, path))
 }
 
 /// Parses and checks a result; `path` is for messages alone.

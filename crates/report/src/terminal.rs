@@ -1,9 +1,9 @@
 //! A result as text for a terminal.
 
 mod comparison;
-mod page;
+pub(crate) mod page;
 mod stack;
-mod table;
+pub(crate) mod table;
 
 use crate::headline::{self, WORTH_BLAMING, cpus, headline};
 use crate::number::{estimate, factor_digits, percent, seconds, significant};

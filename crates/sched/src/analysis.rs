@@ -42,7 +42,12 @@ pub struct Settings {
 impl Settings {
     /// A tick of 4 ms and a picture of 200,000 cells.
     pub fn new(topology: Topology) -> Settings {
-        Settings { topology, tick_ns: 4_000_000, begin: None, picture_cells: 200_000 }
+        Settings {
+            topology,
+            tick_ns: 4_000_000,
+            begin: None,
+            picture_cells: 200_000,
+        }
     }
 }
 
@@ -101,11 +106,34 @@ impl Analysis {
         self.totals.events += 1;
         self.settle_placing();
         match *event {
-            Event::Switch { cpu, prev, off, next, .. } => self.switch(cpu, prev, off, next),
-            Event::Waking { tid, waker, last_cpu, .. } => self.waking(tid, waker, last_cpu),
+            Event::Switch {
+                cpu,
+                prev,
+                off,
+                next,
+                ..
+            } => self.switch(cpu, prev, off, next),
+            Event::Waking {
+                tid,
+                waker,
+                last_cpu,
+                ..
+            } => self.waking(tid, waker, last_cpu),
             Event::Migrate { tid, from, to, .. } => self.migrate(tid, from, to),
-            Event::Fork { parent, child, pid, cpu, .. } => self.fork(parent, child, pid, cpu),
-            Event::Thread { tid, pid, is_kernel, ref name, .. } => {
+            Event::Fork {
+                parent,
+                child,
+                pid,
+                cpu,
+                ..
+            } => self.fork(parent, child, pid, cpu),
+            Event::Thread {
+                tid,
+                pid,
+                is_kernel,
+                ref name,
+                ..
+            } => {
                 self.name(tid, pid, is_kernel, name);
             }
             Event::Allowed { tid, ref cpus, .. } => self.allow(tid, cpus.as_ref()),
@@ -141,16 +169,25 @@ impl Analysis {
         cpus.sort_unstable_by_key(|row| row.cpu);
         for pair in &wasted.pairs {
             if let Ok(i) = cpus.binary_search_by_key(&pair.idle, |row| row.cpu) {
-                cpus[i].idle_wasted_ns += pair.ns;
+                // Idle time that turned out to be somebody's is not wasted.
+                let row = &mut cpus[i];
+                row.idle_wasted_ns = row.idle_ns.min(row.idle_wasted_ns + pair.ns);
             }
         }
         let threads = self.threads.rows(|thread, row| {
             row.run_ns += running.get(&row.tid).copied().unwrap_or(0);
             match thread.state {
-                State::Waiting { since, is_woken: true } | State::Placing { since } => {
+                State::Waiting {
+                    since,
+                    is_woken: true,
+                }
+                | State::Placing { since } => {
                     row.wake_wait.add(end.saturating_sub(since));
                 }
-                State::Waiting { since, is_woken: false } => {
+                State::Waiting {
+                    since,
+                    is_woken: false,
+                } => {
                     row.preempt_wait.add(end.saturating_sub(since));
                 }
                 State::Sleeping { since, in_iowait } => {
@@ -164,7 +201,10 @@ impl Analysis {
         Outcome {
             begin: self.begin.unwrap_or(end),
             end,
-            totals: Totals { wakeups_elsewhere: self.wakers.others, ..self.totals },
+            totals: Totals {
+                wakeups_elsewhere: self.wakers.others,
+                ..self.totals
+            },
             threads,
             cpus,
             wake_wait: self.wake_wait.clone(),
@@ -247,12 +287,18 @@ impl Analysis {
             Off::Preempted | Off::Yielded => {
                 thread.row.preempted += u64::from(off == Off::Preempted);
                 thread.row.yielded += u64::from(off == Off::Yielded);
-                thread.state = State::Waiting { since: now, is_woken: false };
+                thread.state = State::Waiting {
+                    since: now,
+                    is_woken: false,
+                };
                 self.enqueue(cpu, tid);
             }
             Off::Blocked { in_iowait, .. } => {
                 thread.row.blocked += 1;
-                thread.state = State::Sleeping { since: now, in_iowait };
+                thread.state = State::Sleeping {
+                    since: now,
+                    in_iowait,
+                };
                 self.chains.ended(now, tid, &thread.name, &thread.episode);
             }
             Off::Exited => {
@@ -288,7 +334,8 @@ impl Analysis {
             thread.row.wake_wait.add(ns);
             self.wake_wait.add(ns);
             if let Some(waker) = thread.waker.take() {
-                self.wakers.add(&waker, &thread.name, ns, thread.woken_to_other_llc);
+                self.wakers
+                    .add(&waker, &thread.name, ns, thread.woken_to_other_llc);
             }
         } else {
             thread.row.preempt_wait.add(ns);
@@ -315,9 +362,10 @@ impl Analysis {
             (_, None) => Arc::clone(&self.nobody[2]),
         };
         // Who wakes itself before it sleeps, or is woken again, keeps the place it has.
-        let is_awake = self.threads.get(tid).is_some_and(|thread| {
-            !matches!(thread.state, State::Unknown | State::Sleeping { .. })
-        });
+        let is_awake = self
+            .threads
+            .get(tid)
+            .is_some_and(|thread| !matches!(thread.state, State::Unknown | State::Sleeping { .. }));
         if is_awake {
             return;
         }
@@ -352,7 +400,10 @@ impl Analysis {
                 continue;
             };
             if thread.state == (State::Placing { since: at }) {
-                thread.state = State::Waiting { since: at, is_woken: true };
+                thread.state = State::Waiting {
+                    since: at,
+                    is_woken: true,
+                };
                 if let Some(cpu) = thread.cpu {
                     self.enqueue(cpu, tid);
                 }
@@ -378,7 +429,10 @@ impl Analysis {
             State::Placing { since } => {
                 thread.row.migrations_at_wake += 1;
                 thread.woken_to_other_llc = distance > Distance::Llc;
-                thread.state = State::Waiting { since, is_woken: true };
+                thread.state = State::Waiting {
+                    since,
+                    is_woken: true,
+                };
                 self.enqueue(to, tid);
             }
             State::Waiting { .. } => self.enqueue(to, tid),
@@ -411,7 +465,10 @@ impl Analysis {
         thread.class = class;
         thread.cpu = Some(cpu);
         thread.episode = episode;
-        thread.state = State::Waiting { since: now, is_woken: true };
+        thread.state = State::Waiting {
+            since: now,
+            is_woken: true,
+        };
         self.enqueue(cpu, child);
     }
 
@@ -479,7 +536,8 @@ impl Analysis {
             return false;
         }
         let begin = self.begin.unwrap_or(self.now);
-        self.cpus.insert(id, Cpu::new(&self.settings.topology, id, begin));
+        self.cpus
+            .insert(id, Cpu::new(&self.settings.topology, id, begin));
         true
     }
 }

@@ -91,7 +91,12 @@ pub(crate) struct Chains {
 
 impl Chains {
     /// A thread is woken at `now`; `by` is the waker, its name and its own episode.
-    pub fn woken(&mut self, now: Ns, waker: Waker, by: Option<(Tid, &Arc<str>, &Episode)>) -> Episode {
+    pub fn woken(
+        &mut self,
+        now: Ns,
+        waker: Waker,
+        by: Option<(Tid, &Arc<str>, &Episode)>,
+    ) -> Episode {
         let fresh = |chains: &mut Chains| {
             chains.roots += 1;
             Episode {
@@ -170,7 +175,11 @@ impl Chains {
             before = step.before.as_deref();
         }
         links.reverse();
-        let chain = Chain { began_by: episode.began_by, is_cut: episode.is_cut, links };
+        let chain = Chain {
+            began_by: episode.began_by,
+            is_cut: episode.is_cut,
+            links,
+        };
         let at = self.kept.partition_point(|kept| kept.0 < length);
         self.kept.insert(at, (length, episode.root, chain));
     }

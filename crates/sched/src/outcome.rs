@@ -50,7 +50,9 @@ pub struct ThreadRow {
 impl ThreadRow {
     /// Time in run queues: runnable and not running.
     pub fn wait_ns(&self) -> Ns {
-        self.wake_wait.sum_ns().saturating_add(self.preempt_wait.sum_ns())
+        self.wake_wait
+            .sum_ns()
+            .saturating_add(self.preempt_wait.sum_ns())
     }
 
     /// How often it left a CPU.

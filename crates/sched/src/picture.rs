@@ -30,7 +30,6 @@ pub struct Picture {
     column_ns: Ns,
     cells_max: usize,
     rows: BTreeMap<CpuId, Vec<Counters>>,
-    cells: usize,
 }
 
 /// The two threads that ran longest, after Misra and Gries.
@@ -73,10 +72,15 @@ impl Counters {
 
     fn cell(&self) -> Cell {
         let first = usize::from(self.ns[1] > self.ns[0]);
-        Cell { busy_ns: self.busy_ns, tid: self.tids[first] }
+        Cell {
+            busy_ns: self.busy_ns,
+            tid: self.tids[first],
+        }
     }
 }
 
+/// Columns at most: no screen shows more.
+const COLUMNS_MAX: usize = 2_000;
 /// The shortest column.
 const COLUMN_NS: Ns = 1 << 10;
 
@@ -88,7 +92,6 @@ impl Picture {
             column_ns: COLUMN_NS,
             cells_max: cells_max.max(1),
             rows: BTreeMap::new(),
-            cells: 0,
         }
     }
 
@@ -104,22 +107,22 @@ impl Picture {
 
     /// A thread ran. O(columns that it touches), of which there are at most as many as the picture has.
     pub fn add(&mut self, cpu: CpuId, tid: Tid, from: Ns, to: Ns) {
-        let (from, to) = (from.saturating_sub(self.begin), to.saturating_sub(self.begin));
+        let (from, to) = (
+            from.saturating_sub(self.begin),
+            to.saturating_sub(self.begin),
+        );
         if from >= to {
             return;
         }
-        if let std::collections::btree_map::Entry::Vacant(row) = self.rows.entry(cpu) {
-            row.insert(Vec::new());
-        }
+        self.rows.entry(cpu).or_default();
         // A row takes its share whether it is used or not, so that columns stay equally long.
-        let columns = self.cells_max / self.rows.len().max(1);
+        let columns = (self.cells_max / self.rows.len().max(1)).min(COLUMNS_MAX);
         while to.div_ceil(self.column_ns) > columns.max(2) as u64 {
             self.halve();
         }
         let row = self.rows.entry(cpu).or_default();
         let last = ((to - 1) / self.column_ns) as usize;
         if row.len() <= last {
-            self.cells += last + 1 - row.len();
             row.resize(last + 1, Counters::default());
         }
         let mut at = from;
@@ -188,6 +191,12 @@ mod tests {
         for (tid, ns) in [(1, 10), (9, 60), (2, 15), (3, 15), (9, 5)] {
             cell.add(tid, ns);
         }
-        assert_eq!(cell.cell(), Cell { busy_ns: 105, tid: 9 });
+        assert_eq!(
+            cell.cell(),
+            Cell {
+                busy_ns: 105,
+                tid: 9
+            }
+        );
     }
 }

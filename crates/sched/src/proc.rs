@@ -51,10 +51,21 @@ pub fn thread_look(pid: Tid, stat: &str, schedstat: &str) -> Option<ThreadLook> 
     // Counted from the state, which is field 3.
     let began_ticks = fields.get(19)?.parse().ok()?;
     let cpu = fields.get(36)?.parse().ok()?;
-    let mut sums = schedstat.split_ascii_whitespace().map(|text| text.parse::<u64>().ok());
+    let mut sums = schedstat
+        .split_ascii_whitespace()
+        .map(|text| text.parse::<u64>().ok());
     let mut next = || sums.next().flatten();
     let (run_ns, wait_ns, slices) = (next()?, next()?, next()?);
-    Some(ThreadLook { tid, pid, name, began_ticks, cpu, run_ns, wait_ns, slices })
+    Some(ThreadLook {
+        tid,
+        pid,
+        name,
+        began_ticks,
+        cpu,
+        run_ns,
+        wait_ns,
+        slices,
+    })
 }
 
 /// The CPUs in `/proc/stat`. Lines that are none are left out.
@@ -62,11 +73,17 @@ pub fn cpu_looks(stat: &str) -> Vec<CpuLook> {
     let looks = stat.lines().filter_map(|line| {
         let mut fields = line.strip_prefix("cpu")?.split_ascii_whitespace();
         // The first line is the sum and has no number.
-        let cpu = if line.starts_with("cpu ") { None } else { fields.next()?.parse().ok() }?;
+        let cpu = if line.starts_with("cpu ") {
+            None
+        } else {
+            fields.next()?.parse().ok()
+        }?;
         let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
         let at = |i: usize| ticks.get(i).copied().unwrap_or(0);
         // user nice system idle iowait irq softirq steal; guest time is in user.
-        let busy = [0, 1, 2, 5, 6].iter().fold(0, |sum: u64, &i| sum.saturating_add(at(i)));
+        let busy = [0, 1, 2, 5, 6]
+            .iter()
+            .fold(0, |sum: u64, &i| sum.saturating_add(at(i)));
         Some(CpuLook {
             cpu,
             busy_ticks: busy,
@@ -90,12 +107,20 @@ impl Looks {
     pub fn add(&mut self, threads: Vec<ThreadLook>, cpus: Vec<CpuLook>) {
         for look in threads {
             let first = if self.looked {
-                ThreadLook { run_ns: 0, wait_ns: 0, slices: 0, ..look.clone() }
+                ThreadLook {
+                    run_ns: 0,
+                    wait_ns: 0,
+                    slices: 0,
+                    ..look.clone()
+                }
             } else {
                 look.clone()
             };
             let key = (look.tid, look.began_ticks);
-            self.threads.entry(key).or_insert((first, ThreadLook::default())).1 = look;
+            self.threads
+                .entry(key)
+                .or_insert((first, ThreadLook::default()))
+                .1 = look;
         }
         for look in cpus {
             self.cpus.entry(look.cpu).or_insert((look, look)).1 = look;
@@ -140,7 +165,10 @@ mod tests {
     #[test]
     fn names_may_hold_anything() {
         let look = thread_look(40, STAT, "1000 200 3\n").unwrap();
-        assert_eq!((look.tid, look.pid, look.name.as_str()), (42, 40, "a) b) (c"));
+        assert_eq!(
+            (look.tid, look.pid, look.name.as_str()),
+            (42, 40, "a) b) (c")
+        );
         assert_eq!((look.began_ticks, look.cpu), (7788, 3));
         assert_eq!((look.run_ns, look.wait_ns, look.slices), (1000, 200, 3));
         assert_eq!(thread_look(40, STAT, "1000"), None);
@@ -148,22 +176,40 @@ mod tests {
 
     #[test]
     fn cpus_of_proc_stat() {
-        let text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7 8 0 0\ncpu17 1 0 0 0\nintr 5\ncpux 1\n";
+        let text =
+            "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7 8 0 0\ncpu17 1 0 0 0\nintr 5\ncpux 1\n";
         let looks = cpu_looks(text);
         assert_eq!(looks.len(), 2);
-        assert_eq!(looks[0], CpuLook { cpu: 0, busy_ticks: 19, idle_ticks: 45, steal_ticks: 8 });
+        assert_eq!(
+            looks[0],
+            CpuLook {
+                cpu: 0,
+                busy_ticks: 19,
+                idle_ticks: 45,
+                steal_ticks: 8
+            }
+        );
         assert_eq!(looks[1].cpu, 17);
     }
 
     #[test]
     fn threads_that_come_later_count_from_their_beginning() {
-        let look = |tid, began_ticks, run_ns| ThreadLook { tid, began_ticks, run_ns, ..ThreadLook::default() };
+        let look = |tid, began_ticks, run_ns| ThreadLook {
+            tid,
+            began_ticks,
+            run_ns,
+            ..ThreadLook::default()
+        };
         let mut looks = Looks::default();
         looks.add(vec![look(1, 5, 100)], vec![]);
         // 1 has ended, and its number is another's.
         looks.add(vec![look(1, 9, 30), look(2, 8, 70)], vec![]);
         looks.add(vec![look(1, 9, 50)], vec![]);
-        let runs: Vec<_> = looks.threads().iter().map(|row| (row.tid, row.run_ns)).collect();
+        let runs: Vec<_> = looks
+            .threads()
+            .iter()
+            .map(|row| (row.tid, row.run_ns))
+            .collect();
         assert_eq!(runs, [(2, 70), (1, 50), (1, 0)]);
     }
 

@@ -24,7 +24,7 @@ mod row;
 mod write;
 
 pub use folder::{FolderError, FolderReader, FolderWriter, Kept};
-pub use read::{ReadError, Part, read_part};
+pub use read::{Part, ReadError, read_part};
 pub use write::{Meta, PartWriter, WriteError};
 
 /// Name and version of the format, in the metadata of each part.

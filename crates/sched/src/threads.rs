@@ -90,7 +90,11 @@ impl Threads {
             waker: None,
             woken_to_other_llc: false,
             episode: Episode::default(),
-            row: ThreadRow { tid, threads: 1, ..ThreadRow::default() },
+            row: ThreadRow {
+                tid,
+                threads: 1,
+                ..ThreadRow::default()
+            },
         }))
     }
 
@@ -106,7 +110,8 @@ impl Threads {
     }
 
     fn fold(&mut self) {
-        self.gone.sort_unstable_by_key(|row| std::cmp::Reverse((row.run_ns, row.tid)));
+        self.gone
+            .sort_unstable_by_key(|row| std::cmp::Reverse((row.run_ns, row.tid)));
         for row in self.gone.split_off(GONE_MAX / 2) {
             let is_known = self.by_name.contains_key(&row.name);
             let name: Box<str> = if is_known || self.by_name.len() < NAMES_MAX {
@@ -114,11 +119,14 @@ impl Threads {
             } else {
                 OTHERS.into()
             };
-            let sum = self.by_name.entry(name.clone()).or_insert_with(|| ThreadRow {
-                name,
-                pid: row.pid,
-                ..ThreadRow::default()
-            });
+            let sum = self
+                .by_name
+                .entry(name.clone())
+                .or_insert_with(|| ThreadRow {
+                    name,
+                    pid: row.pid,
+                    ..ThreadRow::default()
+                });
             sum.absorb(&row);
         }
     }

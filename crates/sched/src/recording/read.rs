@@ -70,16 +70,32 @@ fn invalid<T>(what: &'static str) -> Result<T, ReadError> {
 fn read(bytes: Bytes) -> Result<Part, ReadError> {
     let file = SerializedFileReader::new(bytes)?;
     let metadata = file.metadata();
-    let meta = meta(metadata.file_metadata().key_value_metadata().map_or(&[], Vec::as_slice))?;
+    let meta = meta(
+        metadata
+            .file_metadata()
+            .key_value_metadata()
+            .map_or(&[], Vec::as_slice),
+    )?;
     let columns = metadata.file_metadata().schema_descr().columns();
     let names: Vec<&str> = columns.iter().map(|column| column.name()).collect();
-    if names != ["ts", "kind", "cpu", "tid", "other", "detail", "place", "text"] {
+    if names
+        != [
+            "ts", "kind", "cpu", "tid", "other", "detail", "place", "text",
+        ]
+    {
         return invalid("its columns are not those of a recording");
     }
-    if columns.iter().any(|column| column.max_def_level() != 0 || column.max_rep_level() != 0) {
+    if columns
+        .iter()
+        .any(|column| column.max_def_level() != 0 || column.max_rep_level() != 0)
+    {
         return invalid("its columns may be empty or repeated");
     }
-    let rows: i64 = metadata.row_groups().iter().map(|group| group.num_rows().max(0)).fold(0, i64::saturating_add);
+    let rows: i64 = metadata
+        .row_groups()
+        .iter()
+        .map(|group| group.num_rows().max(0))
+        .fold(0, i64::saturating_add);
     if rows > PART_ROWS_MAX as i64 || metadata.num_row_groups() > 1024 {
         return invalid("it has more rows than a part of a recording");
     }
@@ -96,7 +112,11 @@ fn read(bytes: Bytes) -> Result<Part, ReadError> {
     Ok(Part { meta, events })
 }
 
-fn read_group(group: &dyn RowGroupReader, rows: usize, events: &mut Vec<Event>) -> Result<(), ReadError> {
+fn read_group(
+    group: &dyn RowGroupReader,
+    rows: usize,
+    events: &mut Vec<Event>,
+) -> Result<(), ReadError> {
     let ts = match group.get_column_reader(0)? {
         ColumnReader::Int64ColumnReader(mut column) => {
             let mut values = Vec::new();
@@ -127,7 +147,15 @@ fn read_group(group: &dyn RowGroupReader, rows: usize, events: &mut Vec<Event>) 
     };
     let (kind, cpu, tid, other) = (texts(1)?, numbers(2)?, numbers(3)?, numbers(4)?);
     let (detail, place, text) = (texts(5)?, numbers(6)?, texts(7)?);
-    let lengths = [kind.len(), cpu.len(), tid.len(), other.len(), detail.len(), place.len(), text.len()];
+    let lengths = [
+        kind.len(),
+        cpu.len(),
+        tid.len(),
+        other.len(),
+        detail.len(),
+        place.len(),
+        text.len(),
+    ];
     if ts.len() != rows || lengths.iter().any(|&len| len != rows) {
         return invalid("a column is shorter than the others");
     }

@@ -21,7 +21,10 @@ fn off_word(off: Off) -> &'static str {
         Off::Preempted => "preempted",
         Off::Yielded => "yielded",
         Off::Exited => "exited",
-        Off::Blocked { in_iowait, uninterruptible } => match (uninterruptible, in_iowait) {
+        Off::Blocked {
+            in_iowait,
+            uninterruptible,
+        } => match (uninterruptible, in_iowait) {
             (false, false) => "blocked",
             (false, true) => "iowait",
             (true, false) => "unint",
@@ -31,7 +34,10 @@ fn off_word(off: Off) -> &'static str {
 }
 
 fn off_of(word: &str) -> Option<Off> {
-    let blocked = |uninterruptible, in_iowait| Off::Blocked { in_iowait, uninterruptible };
+    let blocked = |uninterruptible, in_iowait| Off::Blocked {
+        in_iowait,
+        uninterruptible,
+    };
     Some(match word {
         "preempted" => Off::Preempted,
         "yielded" => Off::Yielded,
@@ -47,44 +53,99 @@ fn off_of(word: &str) -> Option<Off> {
 /// An event as a row and its text.
 pub(super) fn row_of(event: &Event) -> (Row<'static>, String) {
     let mut text = String::new();
-    let row = |kind, ts| Row { ts, kind, ..Row::default() };
+    let row = |kind, ts| Row {
+        ts,
+        kind,
+        ..Row::default()
+    };
     let row = match *event {
-        Event::Switch { ts, cpu, prev, off, next } => Row {
+        Event::Switch {
+            ts,
+            cpu,
+            prev,
+            off,
+            next,
+        } => Row {
             cpu,
             tid: prev,
             other: next,
             detail: off_word(off),
             ..row("switch", ts)
         },
-        Event::Waking { ts, tid, waker, cpu, last_cpu } => {
+        Event::Waking {
+            ts,
+            tid,
+            waker,
+            cpu,
+            last_cpu,
+        } => {
             let (detail, other) = match waker {
                 Waker::Thread(by) => ("thread", by),
                 Waker::Timer => ("timer", 0),
                 Waker::Interrupt => ("interrupt", 0),
             };
-            Row { cpu, tid, other, detail, place: last_cpu, ..row("waking", ts) }
+            Row {
+                cpu,
+                tid,
+                other,
+                detail,
+                place: last_cpu,
+                ..row("waking", ts)
+            }
         }
-        Event::Migrate { ts, tid, from, to } => {
-            Row { cpu: to, tid, place: from, ..row("migrate", ts) }
-        }
-        Event::Fork { ts, parent, child, pid, cpu } => {
-            Row { cpu, tid: child, other: parent, place: pid, ..row("fork", ts) }
-        }
-        Event::Thread { ts, tid, pid, is_kernel, ref name } => {
+        Event::Migrate { ts, tid, from, to } => Row {
+            cpu: to,
+            tid,
+            place: from,
+            ..row("migrate", ts)
+        },
+        Event::Fork {
+            ts,
+            parent,
+            child,
+            pid,
+            cpu,
+        } => Row {
+            cpu,
+            tid: child,
+            other: parent,
+            place: pid,
+            ..row("fork", ts)
+        },
+        Event::Thread {
+            ts,
+            tid,
+            pid,
+            is_kernel,
+            ref name,
+        } => {
             text.push_str(name);
             let detail = if is_kernel { "kernel" } else { "user" };
-            Row { tid, other: pid, detail, ..row("thread", ts) }
+            Row {
+                tid,
+                other: pid,
+                detail,
+                ..row("thread", ts)
+            }
         }
         Event::Allowed { ts, tid, ref cpus } => {
             let detail = if cpus.is_none() { "everywhere" } else { "list" };
             if let Some(cpus) = cpus {
                 text = cpus.to_string();
             }
-            Row { tid, detail, ..row("allowed", ts) }
+            Row {
+                tid,
+                detail,
+                ..row("allowed", ts)
+            }
         }
         Event::Lost { ts, cpu, count } => {
             let other = u32::try_from(count).unwrap_or(u32::MAX);
-            Row { cpu, other, ..row("lost", ts) }
+            Row {
+                cpu,
+                other,
+                ..row("lost", ts)
+            }
         }
     };
     (row, text)
@@ -92,9 +153,23 @@ pub(super) fn row_of(event: &Event) -> (Row<'static>, String) {
 
 /// The way back; `None` if the row is not one of ours.
 pub(super) fn event_of(row: &Row<'_>, text: &str) -> Option<Event> {
-    let Row { ts, kind, cpu, tid, other, detail, place } = *row;
+    let Row {
+        ts,
+        kind,
+        cpu,
+        tid,
+        other,
+        detail,
+        place,
+    } = *row;
     Some(match kind {
-        "switch" => Event::Switch { ts, cpu, prev: tid, off: off_of(detail)?, next: other },
+        "switch" => Event::Switch {
+            ts,
+            cpu,
+            prev: tid,
+            off: off_of(detail)?,
+            next: other,
+        },
         "waking" => {
             let waker = match detail {
                 "thread" => Waker::Thread(other),
@@ -102,10 +177,27 @@ pub(super) fn event_of(row: &Row<'_>, text: &str) -> Option<Event> {
                 "interrupt" => Waker::Interrupt,
                 _ => return None,
             };
-            Event::Waking { ts, tid, waker, cpu, last_cpu: place }
+            Event::Waking {
+                ts,
+                tid,
+                waker,
+                cpu,
+                last_cpu: place,
+            }
         }
-        "migrate" => Event::Migrate { ts, tid, from: place, to: cpu },
-        "fork" => Event::Fork { ts, parent: other, child: tid, pid: place, cpu },
+        "migrate" => Event::Migrate {
+            ts,
+            tid,
+            from: place,
+            to: cpu,
+        },
+        "fork" => Event::Fork {
+            ts,
+            parent: other,
+            child: tid,
+            pid: place,
+            cpu,
+        },
         "thread" => Event::Thread {
             ts,
             tid,
@@ -125,7 +217,11 @@ pub(super) fn event_of(row: &Row<'_>, text: &str) -> Option<Event> {
             };
             Event::Allowed { ts, tid, cpus }
         }
-        "lost" => Event::Lost { ts, cpu, count: u64::from(other) },
+        "lost" => Event::Lost {
+            ts,
+            cpu,
+            count: u64::from(other),
+        },
         _ => return None,
     })
 }

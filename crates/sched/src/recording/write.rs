@@ -67,7 +67,11 @@ pub struct PartWriter {
 impl PartWriter {
     /// Nothing is gathered yet.
     pub fn new(meta: Meta) -> PartWriter {
-        PartWriter { meta, events: Vec::new(), before: FxHashMap::default() }
+        PartWriter {
+            meta,
+            events: Vec::new(),
+            before: FxHashMap::default(),
+        }
     }
 
     /// Adds an event; events are expected in order of time. True if the part is full.
@@ -101,8 +105,7 @@ impl PartWriter {
         let ts = events.first().map_or(self.meta.begin, Event::ts);
         let known = self.known_of(&events, ts);
         self.remember(&events);
-        let rows: Vec<(Row<'static>, String)> =
-            known.iter().chain(&events).map(row_of).collect();
+        let rows: Vec<(Row<'static>, String)> = known.iter().chain(&events).map(row_of).collect();
         let mut file = begin(&self.meta, out)?;
         write_group(&mut file, &rows)?;
         let mut out = file.into_inner()?;
@@ -112,7 +115,12 @@ impl PartWriter {
 
     /// What was known before the part of the threads that occur in it.
     fn known_of(&self, events: &[Event], ts: Ns) -> Vec<Event> {
-        let mut tids: Vec<Tid> = events.iter().flat_map(tids_of).collect::<FxHashSet<_>>().into_iter().collect();
+        let mut tids: Vec<Tid> = events
+            .iter()
+            .flat_map(tids_of)
+            .collect::<FxHashSet<_>>()
+            .into_iter()
+            .collect();
         tids.sort_unstable();
         let facts = tids.iter().filter_map(|tid| self.before.get(tid));
         let known = facts.flat_map(|facts| [&facts.thread, &facts.allowed]);
@@ -128,10 +136,18 @@ impl PartWriter {
                     }
                     let facts = self.before.entry(tid).or_default();
                     let is_name = matches!(event, Event::Thread { .. });
-                    let fact = if is_name { &mut facts.thread } else { &mut facts.allowed };
+                    let fact = if is_name {
+                        &mut facts.thread
+                    } else {
+                        &mut facts.allowed
+                    };
                     *fact = Some(event.clone());
                 }
-                Event::Switch { prev, off: Off::Exited, .. } => {
+                Event::Switch {
+                    prev,
+                    off: Off::Exited,
+                    ..
+                } => {
                     self.before.remove(&prev);
                 }
                 _ => {}
@@ -143,7 +159,11 @@ impl PartWriter {
 fn tids_of(event: &Event) -> [Tid; 2] {
     match *event {
         Event::Switch { prev, next, .. } => [prev, next],
-        Event::Waking { tid, waker: crate::event::Waker::Thread(by), .. } => [tid, by],
+        Event::Waking {
+            tid,
+            waker: crate::event::Waker::Thread(by),
+            ..
+        } => [tid, by],
         Event::Waking { tid, .. } | Event::Migrate { tid, .. } => [tid, 0],
         Event::Fork { parent, .. } => [parent, 0],
         Event::Thread { .. } | Event::Allowed { .. } | Event::Lost { .. } => [0, 0],
@@ -161,12 +181,19 @@ fn at(fact: &Event, now: Ns) -> Event {
 /// CPU, core, LLC, node and package of each CPU.
 fn topology_text(topology: &Topology) -> String {
     let cpus = topology.cpus().iter().map(|cpu| {
-        format!("{}:{}:{}:{}:{}", cpu.id, cpu.core, cpu.llc, cpu.node, cpu.package)
+        format!(
+            "{}:{}:{}:{}:{}",
+            cpu.id, cpu.core, cpu.llc, cpu.node, cpu.package
+        )
     });
     cpus.collect::<Vec<_>>().join(",")
 }
 
-fn column(name: &str, physical: Physical, logical: Option<LogicalType>) -> Result<TypePtr, ParquetError> {
+fn column(
+    name: &str,
+    physical: Physical,
+    logical: Option<LogicalType>,
+) -> Result<TypePtr, ParquetError> {
     let column = Type::primitive_type_builder(name, physical)
         .with_repetition(Repetition::REQUIRED)
         .with_logical_type(logical)
@@ -213,12 +240,15 @@ fn write_group<W: Write + Send>(
     rows: &[(Row<'static>, String)],
 ) -> Result<(), ParquetError> {
     let mut group = file.next_row_group()?;
-    let times: Vec<i64> = rows.iter().map(|(row, _)| i64::try_from(row.ts).unwrap_or(i64::MAX)).collect();
+    let times: Vec<i64> = rows
+        .iter()
+        .map(|(row, _)| i64::try_from(row.ts).unwrap_or(i64::MAX))
+        .collect();
     let mut next = group.next_column()?.expect("the schema has eight columns");
     next.typed::<Int64Type>().write_batch(&times, None, None)?;
     next.close()?;
     let numbers = |group: &mut parquet::file::writer::SerializedRowGroupWriter<'_, W>,
-                       get: fn(&Row<'_>) -> u32|
+                   get: fn(&Row<'_>) -> u32|
      -> Result<(), ParquetError> {
         // The format stores unsigned numbers in the bits of signed ones.
         let values: Vec<i32> = rows.iter().map(|(row, _)| get(row).cast_signed()).collect();
@@ -243,6 +273,7 @@ fn texts<'a, W: Write + Send>(
 ) -> Result<(), ParquetError> {
     let values: Vec<ByteArray> = texts.map(ByteArray::from).collect();
     let mut next = group.next_column()?.expect("the schema has eight columns");
-    next.typed::<ByteArrayType>().write_batch(&values, None, None)?;
+    next.typed::<ByteArrayType>()
+        .write_batch(&values, None, None)?;
     next.close()
 }

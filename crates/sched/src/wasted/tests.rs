@@ -21,7 +21,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         prop_oneof![
             cpu.clone().prop_map(Step::Idle),
             cpu.clone().prop_map(Step::Busy),
-            (tid.clone(), cpu, 0usize..5).prop_map(|(tid, cpu, class)| Step::Wait(tid, cpu, class)),
+            // 7 is never idle while somebody waits there.
+            (tid.clone(), cpu, 0usize..5).prop_map(|(tid, cpu, class)| Step::Wait(
+                tid,
+                cpu - u32::from(cpu == 7),
+                class
+            )),
             tid.prop_map(Step::Run),
         ],
         1..120,
@@ -97,7 +102,10 @@ fn apply(wasted: &mut Wasted, classes: &[Class], model: &mut Model, now: Ns, ste
 }
 
 fn mates(wasted: &Wasted, is_allowed: bool) -> Vec<(CpuId, Tid)> {
-    let pairs = wasted.idle.iter().filter_map(|(place, idle)| Some((place.3, idle.mate?)));
+    let pairs = wasted
+        .idle
+        .iter()
+        .filter_map(|(place, idle)| Some((place.3, idle.mate?)));
     pairs
         .filter(|(_, mate)| mate.is_allowed == is_allowed)
         .map(|(cpu, mate)| (cpu, mate.tid))
@@ -173,11 +181,23 @@ fn reason(idle_at: Ns, queued_at: Ns, until: Ns, is_woken: bool, cpus: &str) -> 
 #[test]
 fn reasons_follow_who_was_first() {
     assert_eq!(reason(0, MS, 2 * MS, true, "0-1"), (Reason::Placement, MS));
-    assert_eq!(reason(MS, 0, 20 * MS, true, "0-1"), (Reason::Balancing, 19 * MS));
-    assert_eq!(reason(MS, 0, 3 * MS, true, "0-1"), (Reason::Transient, 2 * MS));
+    assert_eq!(
+        reason(MS, 0, 20 * MS, true, "0-1"),
+        (Reason::Balancing, 19 * MS)
+    );
+    assert_eq!(
+        reason(MS, 0, 3 * MS, true, "0-1"),
+        (Reason::Transient, 2 * MS)
+    );
     // Preempted, not woken: balancing could have moved it.
-    assert_eq!(reason(0, MS, 20 * MS, false, "0-1"), (Reason::Balancing, 19 * MS));
-    assert_eq!(reason(0, MS, 20 * MS, true, "0"), (Reason::Affinity, 19 * MS));
+    assert_eq!(
+        reason(0, MS, 20 * MS, false, "0-1"),
+        (Reason::Balancing, 19 * MS)
+    );
+    assert_eq!(
+        reason(0, MS, 20 * MS, true, "0"),
+        (Reason::Affinity, 19 * MS)
+    );
 }
 
 #[test]
