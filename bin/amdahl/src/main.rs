@@ -7,6 +7,7 @@ mod failure;
 mod interrupt;
 mod results;
 mod scale;
+mod sched;
 mod screen;
 #[allow(dead_code)] // the deep views use it
 mod watch;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
         cli::Command::Scale(scale) => scale::main(&scale),
         cli::Command::Compare(args) => results::compare_main(&args),
         cli::Command::Report(args) => results::report_main(&args),
+        cli::Command::Sched(args) => sched::main(&args),
         cli::Command::Doctor(args) => doctor::main(&args),
     };
     match done {

@@ -77,6 +77,17 @@ pub fn load(path: &Path) -> Result<ScaleResult, LoadError> {
     parse(&bytes, path)
 }
 
+/// The schema that a result claims to have, cut after 100 characters; `None` if it cannot be read.
+pub fn schema_of(path: &Path) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Claim {
+        schema: String,
+    }
+    let (bytes, _) = read(path).ok()?;
+    let claim: Claim = serde_json::from_slice(&bytes).ok()?;
+    Some(claim.schema.chars().take(100).collect())
+}
+
 /// The bytes of a result and the path of its file.
 pub(crate) fn read(path: &Path) -> Result<(Vec<u8>, PathBuf), LoadError> {
     let failed = |operation, path: &Path| {

@@ -27,8 +27,12 @@ pub struct Events {
 impl Events {
     /// Opens them on the CPUs of `settings`. Where no programs take samples only the side band.
     pub fn open(settings: &Settings) -> Result<Events, RecorderError> {
-        let side_band = settings
-            .cpus
+        let cpus = if settings.mappings {
+            &settings.cpus[..]
+        } else {
+            &[]
+        };
+        let side_band = cpus
             .iter()
             .map(|&cpu| SideBandRing::open(cpu, 64))
             .collect::<io::Result<Vec<_>>>()

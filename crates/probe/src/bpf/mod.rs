@@ -13,6 +13,7 @@ mod events;
 mod joins;
 mod programs;
 mod recorder;
+mod sched;
 mod tasks;
 
 pub use decode::{Decoded, Decoder, Events, ThreadName};
@@ -20,3 +21,4 @@ pub use drain::{Part, keep_up};
 pub use error::RecorderError;
 pub use programs::{Programs, SCALE, Tracepoint};
 pub use recorder::{Counts, Recorder, Settings};
+pub use sched::SCHED;

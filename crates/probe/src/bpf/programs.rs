@@ -42,6 +42,8 @@ macro_rules! object {
         object
     }};
 }
+pub(super) use object;
+
 /// A tracepoint without which there is no recording.
 pub(super) const fn needed(program: &'static str, hook: &'static str) -> Tracepoint {
     Tracepoint {

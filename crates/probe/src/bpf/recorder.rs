@@ -40,6 +40,8 @@ pub struct Settings {
     pub part_after: Duration,
     /// Every thread of the machine is of the workload.
     pub everyone: bool,
+    /// Which file was mapped where is recorded, for names of code.
+    pub mappings: bool,
     /// Clock of the fastest CPU in Hz, to turn `sample_hz` into a period of cycles.
     pub clock_hz: u64,
 }
@@ -56,6 +58,7 @@ impl Settings {
             memory_bytes: 1 << 30,
             part_after: Duration::MAX,
             everyone: false,
+            mappings: true,
             clock_hz: 2_000_000_000,
         }
     }
@@ -130,7 +133,10 @@ impl Recorder {
         };
         let table = map(&bpf, "tasks", tasks::ENTRIES * size_of::<Task>())?;
         let tasks = Tasks::new(table, convert(take(&mut bpf, "crowd"))?);
-        let stacks: RingBuf<MapData> = convert(take(&mut bpf, "stacks"))?;
+        let stacks: Option<RingBuf<MapData>> = match bpf.take_map("stacks") {
+            Some(map) => Some(convert(map)?),
+            None => None,
+        };
         let slots = map(
             &bpf,
             "slots",

@@ -21,31 +21,27 @@ pub(crate) fn headline(result: &SchedResult) -> (String, String) {
     let waited = result.wake_latency.total_s + result.preempt_latency.total_s;
     let wasted = result.wasted.total_s();
     let capacity = result.wall_s * cpus as f64;
-    let first = match result.cpus.is_empty() {
-        true => {
-            let waited: f64 = result.threads.iter().map(|row| row.wait_s).sum();
-            format!("Threads waited {} for a CPU.", seconds(waited))
-        }
-        false => format!(
-            "Threads waited {} for one of {cpus} CPU{}; 99 of 100 woken ones ran within {}.",
-            seconds(waited),
-            if cpus == 1 { "" } else { "s" },
-            seconds(result.wake_latency.p99_s),
-        ),
-    };
-    let second = if result.cpus.is_empty() {
-        String::new()
-    } else if wasted <= 0.0 {
+    // Without events only the sums per thread are known.
+    if result.totals.switches == 0 {
+        let waited: f64 = result.threads.iter().map(|row| row.wait_s).sum();
+        return (
+            format!("Threads waited {} for a CPU.", seconds(waited)),
+            String::new(),
+        );
+    }
+    let first = format!(
+        "Threads waited {} for one of {cpus} CPU{}; 99 of 100 woken ones ran within {}.",
+        seconds(waited),
+        if cpus == 1 { "" } else { "s" },
+        short(result.wake_latency.p99_s),
+    );
+    let second = if wasted <= 0.0 {
         "No CPU idled while a thread waited elsewhere.".to_owned()
     } else {
         format!(
             "CPUs idled for {} while threads waited elsewhere: {} of the machine.",
             seconds(wasted),
-            percent(if capacity > 0.0 {
-                wasted / capacity
-            } else {
-                0.0
-            }),
+            percent(if capacity > 0.0 { wasted / capacity } else { 0.0 }),
         )
     };
     (first, second)
@@ -286,7 +282,7 @@ fn threads(page: &mut Page, result: &SchedResult) {
         .take(THREADS)
         .map(|thread| {
             let (wake, preempt) = (&thread.wake_latency, &thread.preempt_latency);
-            let has_events = wake.count + preempt.count + thread.slices.count > 0;
+            let has_events = result.totals.switches > 0;
             let figure = |text: String| if has_events { text } else { String::new() };
             vec![
                 elide(&thread.name, 18, page.ellipsis()),
