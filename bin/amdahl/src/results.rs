@@ -30,7 +30,9 @@ pub fn compare_main(args: &Compare) -> Result<u8, Failure> {
 
 /// Shows a result again.
 pub fn report_main(args: &Report) -> Result<u8, Failure> {
-    if amdahl_report::load::schema_of(&args.result).as_deref() == Some(amdahl_report::sched::schema::SCHEMA) {
+    if amdahl_report::load::schema_of(&args.result).as_deref()
+        == Some(amdahl_report::sched::schema::SCHEMA)
+    {
         return crate::sched::report(&args.result, args.html.as_deref());
     }
     let result = read(&args.result)?;

@@ -304,7 +304,8 @@ impl Analysis {
             Off::Exited => {
                 self.chains.ended(now, tid, &thread.name, &thread.episode);
                 thread.state = State::Unknown;
-                self.totals.exits += 1;
+                // Of strangers only the end would be counted.
+                self.totals.exits += u64::from(thread.row.pid != 0);
                 self.threads.retire(tid);
             }
         }

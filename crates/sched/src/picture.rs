@@ -30,6 +30,8 @@ pub struct Picture {
     column_ns: Ns,
     cells_max: usize,
     rows: BTreeMap<CpuId, Vec<Counters>>,
+    /// Cells of the longest row.
+    columns: u64,
 }
 
 /// The two threads that ran longest, after Misra and Gries.
@@ -92,6 +94,7 @@ impl Picture {
             column_ns: COLUMN_NS,
             cells_max: cells_max.max(1),
             rows: BTreeMap::new(),
+            columns: 0,
         }
     }
 
@@ -117,9 +120,10 @@ impl Picture {
         self.rows.entry(cpu).or_default();
         // A row takes its share whether it is used or not, so that columns stay equally long.
         let columns = (self.cells_max / self.rows.len().max(1)).min(COLUMNS_MAX);
-        while to.div_ceil(self.column_ns) > columns.max(2) as u64 {
+        while self.columns.max(to.div_ceil(self.column_ns)) > columns.max(2) as u64 {
             self.halve();
         }
+        self.columns = self.columns.max(to.div_ceil(self.column_ns));
         let row = self.rows.entry(cpu).or_default();
         let last = ((to - 1) / self.column_ns) as usize;
         if row.len() <= last {
@@ -136,6 +140,7 @@ impl Picture {
 
     fn halve(&mut self) {
         self.column_ns *= 2;
+        self.columns = self.columns.div_ceil(2);
         for row in self.rows.values_mut() {
             let merged = row.chunks(2).map(|pair| {
                 let mut sum = pair[0];

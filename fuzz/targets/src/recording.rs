@@ -1,8 +1,8 @@
 //! What is recorded of a run.
 
+use amdahl_probe::bpf::wire::{KERNEL_FRAMES, STACK_BYTES, Stack, USER_FRAMES};
 use amdahl_sched::recording::read_part;
 use amdahl_sched::{Analysis, Settings};
-use amdahl_probe::bpf::wire::{KERNEL_FRAMES, STACK_BYTES, Stack, USER_FRAMES};
 
 /// A stack as the BPF side writes it.
 pub(crate) fn stack_record(bytes: &[u8]) {

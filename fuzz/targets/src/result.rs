@@ -111,7 +111,10 @@ pub(crate) fn sched(bytes: &[u8]) {
         return;
     };
     let json = to_json(&result).expect("what was accepted is valid");
-    assert_eq!(load::parse(json.as_bytes(), "fuzz".into()).expect("what was saved"), result);
+    assert_eq!(
+        load::parse(json.as_bytes(), "fuzz".into()).expect("what was saved"),
+        result
+    );
     let text = terminal::render(&result, 80, amdahl_report::terminal::Style::default());
     assert!(!text.chars().any(|c| c.is_control() && c != '\n'));
     let page = html::render(&result);

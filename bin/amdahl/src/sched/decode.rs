@@ -91,12 +91,20 @@ impl Decoder {
                     last_cpu: place,
                 });
             }
-            kind::SCHED_MIGRATE => out.push(Event::Migrate {
-                ts,
-                tid,
-                from: place,
-                to: cpu,
-            }),
+            kind::SCHED_MIGRATE => {
+                // Who may run on one CPU only is taken there.
+                if slot.syscall == 1 {
+                    self.known.insert(tid, Known { allowed: 1 });
+                    let cpus = Some(CpuSet::from_iter([cpu]));
+                    out.push(Event::Allowed { ts, tid, cpus });
+                }
+                out.push(Event::Migrate {
+                    ts,
+                    tid,
+                    from: place,
+                    to: cpu,
+                });
+            }
             kind::SCHED_NEW => {
                 self.known.remove(&tid);
                 out.push(Event::Fork {
@@ -211,7 +219,7 @@ impl Decoder {
             };
             let alone = (allowed == 1).then(|| CpuSet::from_iter([here]));
             let fits = cpus.filter(|cpus| cpus.len() as u32 == allowed);
-            if let Some(cpus) = alone.or(fits) {
+            if let Some(cpus) = fits.or(alone) {
                 out.push(Event::Allowed {
                     ts,
                     tid,

@@ -1,6 +1,7 @@
 //! Follows a recording: parts to events, to the analysis, to the disk.
 
 use amdahl_probe::bpf::Part;
+use amdahl_probe::bpf::wire::Slot;
 use amdahl_probe::clock;
 use amdahl_sched::Analysis;
 use amdahl_sched::event::Event;
@@ -39,8 +40,8 @@ impl Following {
         }
     }
 
-    fn give(&mut self, events: Vec<Event>) {
-        for event in events {
+    fn give(&mut self, events: &mut Vec<Event>) {
+        for event in events.drain(..) {
             self.analysis.event(&event);
             if let Some(writer) = &mut self.writer
                 && let Err(error) = writer.add(event)
@@ -65,18 +66,18 @@ impl Follow for Following {
                 .attach(ts, pid, *tid, name, is_kernel, &mut events);
         }
         // Facts have no time of their own: they hold from the beginning on.
-        self.give(events);
+        self.give(&mut events);
     }
 
     fn take(&mut self, part: Part) {
-        let slots: usize = part.slots.iter().map(Vec::len).sum();
-        let mut events = Vec::with_capacity(slots + slots / 8);
-        for slot in part.slots.iter().flatten() {
+        // In order of time over all CPUs: who is new on one is seen on another at once.
+        let mut slots: Vec<&Slot> = part.slots.iter().flatten().collect();
+        slots.sort_by_key(|slot| slot.ts);
+        let mut events = Vec::with_capacity(64);
+        for slot in slots {
             self.decoder.slot(slot, &mut events);
+            self.give(&mut events);
         }
-        drop(part);
-        events.sort_by_key(Event::ts);
-        self.give(events);
     }
 }
 

@@ -92,7 +92,8 @@ pub fn main(args: &SchedRecord) -> Result<u8, Failure> {
     };
     let cpus = watch::cpus()?;
     let topology = Topology::read().ok().or_else(|| Topology::flat(&cpus));
-    let topology = topology.ok_or_else(|| Failure::machine("this machine tells of no CPU".to_owned()))?;
+    let topology =
+        topology.ok_or_else(|| Failure::machine("this machine tells of no CPU".to_owned()))?;
     let interrupt = Interrupt::catch();
     let mut settings = Settings::new(&SCHED, cpus.iter().collect());
     settings.memory_bytes = (args.selection.memory as usize) << 20;

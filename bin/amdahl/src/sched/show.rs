@@ -99,7 +99,7 @@ fn analyse(events: &Path, path: &Path) -> Result<SchedResult, Failure> {
     };
     let outcome = analysis.outcome(end);
     let mut result = summary::result(&outcome, Some(analysis.picture()));
-    result.command = vec![format!("{number} parts of events in {}", path.display())];
+    result.command = summary::words(&format!("{number} parts of events in {}", path.display()));
     result.guests = summary::guests(&outcome, |_| ProcessFacts::default());
     Ok(result)
 }

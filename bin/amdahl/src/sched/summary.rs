@@ -21,16 +21,21 @@ fn s(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
+/// As a command line would have them: one by one, without quotes.
+pub fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
 /// What was recorded, in words.
 pub fn command(selection: &Selection) -> Vec<String> {
     match selection {
         Selection { command, .. } if !command.is_empty() => command.clone(),
-        Selection { pid: Some(pid), .. } => vec![format!("process {pid}")],
+        Selection { pid: Some(pid), .. } => words(&format!("process {pid}")),
         Selection {
             cgroup: Some(group),
             ..
-        } => vec![format!("control group {}", group.display())],
-        _ => vec!["the whole machine".to_owned()],
+        } => words(&format!("control group {}", group.display())),
+        _ => words("the whole machine"),
     }
 }
 

@@ -69,11 +69,22 @@ fn idle_while_overloaded_is_seen_and_blamed_on_the_affinity() {
     let wasted = &pinned.wasted;
     // Somebody else may keep the other CPUs busy, but not for all of it.
     assert!(wasted.affinity_s > 0.0, "{wasted:?}");
-    assert_eq!(wasted.placement_s + wasted.balancing_s + wasted.transient_s, 0.0, "{wasted:?}");
-    let busy: BTreeSet<u32> = wasted.pairs.iter().map(|pair| pair.busy_cpu).collect();
-    assert_eq!(busy.len(), 1);
+    // Until the program has bound itself it may be elsewhere.
+    assert_eq!(wasted.placement_s + wasted.balancing_s, 0.0, "{wasted:?}");
+    assert!(wasted.transient_s < wasted.affinity_s, "{wasted:?}");
+    let busy: BTreeSet<u32> = wasted
+        .pairs
+        .iter()
+        .filter(|pair| pair.reason == "affinity")
+        .map(|pair| pair.busy_cpu)
+        .collect();
+    assert_eq!(busy.len(), 1, "{wasted:?}");
     let waiting: f64 = pinned.threads.iter().map(|thread| thread.wait_s).sum();
-    assert!(wasted.total_s() <= waiting, "{} {waiting}", wasted.total_s());
+    assert!(
+        wasted.total_s() <= waiting,
+        "{} {waiting}",
+        wasted.total_s()
+    );
     assert!(pinned.preempt_latency.count > 0);
 
     let free = record(&place, &[two]);
@@ -87,7 +98,14 @@ fn every_thread_of_a_fork_heavy_program_is_counted() {
         return;
     }
     let place = Place::new();
-    let ran = record(&place, &["sh", "-c", "i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i+1)); done"]);
+    let ran = record(
+        &place,
+        &[
+            "sh",
+            "-c",
+            "i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i+1)); done",
+        ],
+    );
     let totals = &ran.totals;
     if totals.events_lost > 0 {
         return skipped("events were lost");
@@ -96,7 +114,11 @@ fn every_thread_of_a_fork_heavy_program_is_counted() {
     assert_eq!((totals.forks, totals.exits), (200, 201), "{totals:?}");
     let threads: u64 = ran.threads.iter().map(|row| row.threads).sum();
     assert_eq!(threads, 201);
-    assert!(ran.threads.iter().any(|row| row.name == "true"), "{:?}", ran.threads);
+    assert!(
+        ran.threads.iter().any(|row| row.name == "true"),
+        "{:?}",
+        ran.threads
+    );
 }
 
 #[test]
@@ -106,19 +128,59 @@ fn a_recording_is_read_again_alike() {
         return;
     }
     let place = Place::new();
-    place.amdahl(["sched", "record", "--quiet", "--", "sh", "-c", "/bin/true; /bin/true"]).ends_with(0);
+    place
+        .amdahl([
+            "sched",
+            "record",
+            "--quiet",
+            "--",
+            "sh",
+            "-c",
+            "/bin/true; /bin/true",
+        ])
+        .ends_with(0);
     let files: Vec<String> = names(&place.join("amdahl-sched"));
-    let expected = ["events", "report.html", "result.json", "threads-on-cpus.svg", "trace.json.gz"];
+    let expected = [
+        "events",
+        "report.html",
+        "result.json",
+        "threads-on-cpus.svg",
+        "trace.json.gz",
+    ];
     assert_eq!(files, expected);
-    let saved = result(&place.amdahl(["sched", "show", "--json", "amdahl-sched"]).ends_with(0));
-    let again = result(&place.amdahl(["sched", "show", "--json", "amdahl-sched/events"]).ends_with(0));
+    let saved = result(
+        &place
+            .amdahl(["sched", "show", "--json", "amdahl-sched"])
+            .ends_with(0),
+    );
+    let again = result(
+        &place
+            .amdahl(["sched", "show", "--json", "amdahl-sched/events"])
+            .ends_with(0),
+    );
     assert_eq!(saved.totals.switches, again.totals.switches);
     assert_eq!(saved.wake_latency, again.wake_latency);
     assert_eq!(saved.wasted, again.wasted);
-    assert_eq!(saved.recording.as_ref().map(|kept| kept.events), Some(saved.totals.events));
-    place.amdahl(["report", "amdahl-sched"]).ends_with(0).says("Run queue latency");
-    place.amdahl(["sched", "show", "--svg", "a.svg", "amdahl-sched"]).ends_with(0);
-    place.amdahl(["sched", "show", "--trace", "a.json.gz", "amdahl-sched/events"]).ends_with(0);
+    assert_eq!(
+        saved.recording.as_ref().map(|kept| kept.events),
+        Some(saved.totals.events)
+    );
+    place
+        .amdahl(["report", "amdahl-sched"])
+        .ends_with(0)
+        .says("Run queue latency");
+    place
+        .amdahl(["sched", "show", "--svg", "a.svg", "amdahl-sched"])
+        .ends_with(0);
+    place
+        .amdahl([
+            "sched",
+            "show",
+            "--trace",
+            "a.json.gz",
+            "amdahl-sched/events",
+        ])
+        .ends_with(0);
     assert!(place.read("a.svg").starts_with("<svg") && place.join("a.json.gz").exists());
 }
 
@@ -130,14 +192,29 @@ fn what_was_on_disk_survives_a_kill() {
     }
     let place = Place::new();
     let tool = place.start(place.tool(["sched", "record", "--system", "--for", "1h", "--quiet"]));
-    until("the first part", || place.join("amdahl-sched/events/000001.parquet").exists().then_some(()));
+    until("the first part", || {
+        place
+            .join("amdahl-sched/events/000001.parquet")
+            .exists()
+            .then_some(())
+    });
     tool.signal(Signal::KILL);
     drop(tool);
-    let shown = result(&place.amdahl(["sched", "show", "--json", "amdahl-sched"]).ends_with(0));
+    let shown = result(
+        &place
+            .amdahl(["sched", "show", "--json", "amdahl-sched"])
+            .ends_with(0),
+    );
     assert!(shown.totals.switches > 0 && shown.wall_s > 0.0);
     // The next recording goes to the same place.
-    place.amdahl(["sched", "record", "--quiet", "--", "true"]).ends_with(0);
-    assert!(!place.names().iter().any(|name| name.starts_with('.')), "{:?}", place.names());
+    place
+        .amdahl(["sched", "record", "--quiet", "--", "true"])
+        .ends_with(0);
+    assert!(
+        !place.names().iter().any(|name| name.starts_with('.')),
+        "{:?}",
+        place.names()
+    );
 }
 
 #[test]
@@ -147,7 +224,9 @@ fn two_record_at_once_but_not_into_one_folder() {
         return;
     }
     let place = Place::new();
-    let args = ["sched", "record", "--system", "--for", "1h", "--quiet", "-o", "a"];
+    let args = [
+        "sched", "record", "--system", "--for", "1h", "--quiet", "-o", "a",
+    ];
     let first = place.start(place.tool(args));
     until_catches(first.pid(), Signal::INT);
     let refused = place.amdahl(["sched", "record", "-o", "a", "--", "true"]);
@@ -180,9 +259,26 @@ fn recording_ends_with_the_process() {
 fn without_bpf_there_are_sums_and_what_is_missing() {
     let _alone = alone();
     let place = Place::new();
-    let args = ["sched", "record", "--json", "--quiet", "--probe", "proc", "--", "sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"];
+    let args = [
+        "sched",
+        "record",
+        "--json",
+        "--quiet",
+        "--probe",
+        "proc",
+        "--",
+        "sh",
+        "-c",
+        "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done",
+    ];
     let ran = result(&place.amdahl(args).ends_with(0));
-    assert!(ran.threads.iter().any(|row| row.name == "sh" && row.run_s > 0.0), "{:?}", ran.threads);
+    assert!(
+        ran.threads
+            .iter()
+            .any(|row| row.name == "sh" && row.run_s > 0.0),
+        "{:?}",
+        ran.threads
+    );
     assert!(!ran.sources[0].missing.is_empty() && ran.picture.is_none());
 }
 
@@ -191,7 +287,11 @@ fn what_is_no_recording_is_refused() {
     let place = Place::new();
     std::fs::create_dir(place.join("empty")).expect("a folder");
     std::fs::write(place.join("000001.parquet"), b"PAR1 nonsense PAR1").expect("a file");
-    std::fs::write(place.join("result.json"), b"{\"schema\":\"amdahl.sched/1\",\"wall_s\":-1}").expect("a file");
+    std::fs::write(
+        place.join("result.json"),
+        b"{\"schema\":\"amdahl.sched/1\",\"wall_s\":-1}",
+    )
+    .expect("a file");
     for path in ["nothing", "empty", "000001.parquet", "result.json"] {
         let ran = place.amdahl(["sched", "show", path]);
         assert!(matches!(ran.status.code(), Some(1..=9)), "{ran:?}");
@@ -214,9 +314,14 @@ fn parts_are_parquet_to_others() {
     if !place.run(place.here(python)).status.success() {
         return skipped("pyarrow is not installed");
     }
-    place.amdahl(["sched", "record", "--quiet", "--", "true"]).ends_with(0);
+    place
+        .amdahl(["sched", "record", "--quiet", "--", "true"])
+        .ends_with(0);
     let mut python = std::process::Command::new("python3");
-    python.args(["-c", "import pyarrow.parquet as p; print(p.read_table('amdahl-sched/events').num_rows)"]);
+    python.args([
+        "-c",
+        "import pyarrow.parquet as p; print(p.read_table('amdahl-sched/events').num_rows)",
+    ]);
     let rows = place.run(place.here(python)).ends_with(0).out;
     assert!(rows.trim().parse::<u64>().is_ok_and(|rows| rows > 0));
 }

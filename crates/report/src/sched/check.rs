@@ -10,6 +10,8 @@ use crate::save::SaveError;
 /// No figure comes near; keeps sums finite.
 const FIGURE_MAX: f64 = 1e18;
 const TEXT_BYTES_MAX: usize = 256 << 10;
+/// Fields that may be absent.
+const OPTIONAL: [&str; 4] = ["picture", "recording", "last_cpu", "quota_cpus"];
 /// Columns of a picture at most.
 const COLUMNS_MAX: u32 = 4_096;
 /// Runs of cells over all CPUs at most.
@@ -122,6 +124,10 @@ fn figures(at: &mut String, value: &Value) -> Result<(), Invalid> {
         Value::Object(fields) => fields
             .iter()
             .try_for_each(|(key, value)| within(at, key, value)),
+        // What is no number becomes null on the way to JSON.
+        Value::Null if !OPTIONAL.contains(&at.rsplit('.').next().unwrap_or("")) => {
+            bad(at, "is no number")
+        }
         Value::Null | Value::Bool(_) | Value::String(_) => Ok(()),
     }
 }

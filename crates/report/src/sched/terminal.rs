@@ -41,7 +41,11 @@ pub(crate) fn headline(result: &SchedResult) -> (String, String) {
         format!(
             "CPUs idled for {} while threads waited elsewhere: {} of the machine.",
             seconds(wasted),
-            percent(if capacity > 0.0 { wasted / capacity } else { 0.0 }),
+            percent(if capacity > 0.0 {
+                wasted / capacity
+            } else {
+                0.0
+            }),
         )
     };
     (first, second)
