@@ -45,6 +45,8 @@ pub enum Command {
     /// Which locks threads wait for, where, how long and because of whom: kernel and user space.
     #[command(after_help = LOCKS_EXAMPLES)]
     Locks(Box<Locks>),
+    /// What the scheduler did: latencies, wake-ups, migrations, CPUs that idled while threads waited
+    Sched(Sched),
     /// What this machine lets us measure, what not, and how to allow it.
     #[command(after_help = "Examples:\n  amdahl doctor\n  amdahl doctor --json")]
     Doctor(Doctor),
@@ -247,6 +249,64 @@ pub struct Mem {
     /// Also tell how long the address-space lock is held, which may cost a tenth of the run
     #[arg(long)]
     pub holds: bool,
+}
+
+/// `amdahl sched`.
+#[derive(Debug, Args)]
+pub struct Sched {
+    /// What to do
+    #[command(subcommand)]
+    pub command: SchedCommand,
+}
+
+/// What `amdahl sched` does.
+#[derive(Debug, Subcommand)]
+pub enum SchedCommand {
+    /// Record what the scheduler does, into a folder
+    Record(SchedRecord),
+    /// Show a recording, or write it in another form
+    Show(SchedShow),
+}
+
+/// `amdahl sched record`.
+#[derive(Debug, Args)]
+pub struct SchedRecord {
+    #[command(flatten)]
+    pub selection: Selection,
+    /// Folder for events and results [default: ./amdahl-sched, none with --json or --csv]
+    #[arg(long, short, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
+    /// Space for events on disk; when it is used up, the oldest give way
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_disk: u32,
+    /// Print result.json to standard output instead of the report
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print the threads as CSV instead
+    #[arg(long)]
+    pub csv: bool,
+}
+
+/// `amdahl sched show`.
+#[derive(Debug, Args)]
+pub struct SchedShow {
+    /// A folder that `sched record` wrote, its result.json, its events, or one part of them
+    pub recording: PathBuf,
+    /// Print result.json to standard output instead of the report
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print the threads as CSV instead
+    #[arg(long)]
+    pub csv: bool,
+    /// Write an HTML page to this file instead
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write the picture of threads on CPUs to this file instead
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Write a trace for Perfetto to this file instead (.json.gz)
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
 }
 
 /// `amdahl compare`.

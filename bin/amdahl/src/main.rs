@@ -9,6 +9,7 @@ mod locks;
 mod mem;
 mod results;
 mod scale;
+mod sched;
 mod screen;
 mod watch;
 
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         cli::Command::Compare(args) => results::compare_main(&args),
         cli::Command::Report(args) => results::report_main(&args),
         cli::Command::Locks(args) => locks::main(&args),
+        cli::Command::Sched(args) => sched::main(&args),
         cli::Command::Doctor(args) => doctor::main(&args),
     };
     match done {

@@ -6,7 +6,7 @@ use std::path::Path;
 use amdahl_report::compare::compare;
 use amdahl_report::load::{self, LoadError, load};
 use amdahl_report::schema::{SampleRow, ScaleResult};
-use amdahl_report::{html, locks, mem, samples, terminal};
+use amdahl_report::{html, locks, mem, samples, sched, terminal};
 
 use crate::cli::{Compare, Report};
 use crate::failure::Failure;
@@ -48,6 +48,7 @@ pub fn report_main(args: &Report) -> Result<u8, Failure> {
                 |rows| locks::render_html(&result, rows),
             )
         }
+        sched::schema::SCHEMA => crate::sched::report(&args.result, args.html.as_deref()),
         mem::schema::SCHEMA => {
             let result = mem::parse(&bytes, path).map_err(failed)?;
             show(

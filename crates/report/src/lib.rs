@@ -13,6 +13,7 @@ mod palette;
 mod plain;
 pub mod samples;
 pub mod save;
+pub mod sched;
 pub mod schema;
 pub mod terminal;
 pub mod trace;

@@ -101,6 +101,25 @@ impl Topology {
         )
     }
 
+    /// A machine of which each CPU's place is known, e.g. from a file. Indices need not be dense; those
+    /// of one level tell groups apart within the level above. `None` if there is no CPU, or one twice.
+    pub fn from_cpus(cpus: &[Cpu]) -> Option<Self> {
+        let mut ids: Vec<u32> = cpus.iter().map(|cpu| cpu.id).collect();
+        ids.sort_unstable();
+        if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+            return None;
+        }
+        let place = |cpu: &Cpu| Place {
+            id: cpu.id,
+            package: i64::from(cpu.package),
+            node: cpu.node,
+            llc: cpu.llc,
+            core: cpu.core,
+            capacity: cpu.capacity,
+        };
+        Self::from_places(cpus.iter().map(place).collect())
+    }
+
     /// Gives dense indices to `places`, which name each CPU once. O(n log n).
     pub(crate) fn from_places(mut places: Vec<Place>) -> Option<Self> {
         places.sort_unstable_by_key(|place| (place.core_key(), place.id));

@@ -63,6 +63,14 @@ pub const ALL: &[Target] = &[
         run: recording::stack_record,
     },
     Target {
+        name: "sched_part",
+        run: recording::sched_part,
+    },
+    Target {
+        name: "sched_result",
+        run: result::sched,
+    },
+    Target {
         name: "preload_record",
         run: amdahl_probe::unprivileged::preload::fuzz,
     },

@@ -103,3 +103,21 @@ fn assert_harmless(text: &str, color: bool) {
         }
     }
 }
+
+/// A result of `amdahl sched`: what is accepted can be shown and saved.
+pub(crate) fn sched(bytes: &[u8]) {
+    use amdahl_report::sched::{html, load, picture, terminal, to_json};
+    let Ok(result) = load::parse(bytes, "fuzz".into()) else {
+        return;
+    };
+    let json = to_json(&result).expect("what was accepted is valid");
+    assert_eq!(
+        load::parse(json.as_bytes(), "fuzz".into()).expect("what was saved"),
+        result
+    );
+    let text = terminal::render(&result, 80, amdahl_report::terminal::Style::default());
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n'));
+    let page = html::render(&result);
+    assert!(!page.contains("<script"));
+    let _ = picture::file(&result);
+}

@@ -179,8 +179,8 @@ macro_rules! smoke {
 }
 
 smoke! {
-    result compare spin elf perf_map process_maps symbol_name stack_record preload_record cpu_set
-    topology_text cgroup_files sysfs_files
+    result compare spin elf perf_map process_maps symbol_name stack_record sched_part sched_result
+    preload_record cpu_set topology_text cgroup_files sysfs_files
 }
 
 /// Seeds are what mutations begin with: they must get past the first check.
@@ -188,6 +188,12 @@ smoke! {
 fn seeds_are_taken_by_their_parsers() {
     for seed in seeds(&target("result")) {
         amdahl_report::load::parse(&seed, "seed".into()).expect("a result");
+    }
+    for seed in seeds(&target("sched_part")) {
+        amdahl_sched::recording::read_part(seed).expect("a part");
+    }
+    for seed in seeds(&target("sched_result")) {
+        amdahl_report::sched::load::parse(&seed, "seed".into()).expect("a result");
     }
     for seed in seeds(&target("preload_record")) {
         let record = amdahl_probe::unprivileged::preload::parse(&seed).expect("a record");

@@ -10,7 +10,7 @@ mod unprivileged;
 use std::io::Write;
 
 use amdahl_mem::tlb;
-use amdahl_probe::bpf::{MEM, MEM_HOLDS, Recorder, Settings};
+use amdahl_probe::bpf::{MEM, MEM_HOLDS, Mappings, Recorder, Settings};
 use amdahl_probe::perf::{Count, Counted, Whose};
 use amdahl_report::load::RESULT_FILE;
 use amdahl_report::mem::schema::{MemResult, SCHEMA, Tlb};
@@ -119,7 +119,7 @@ fn settings(args: &Mem, cpus: &CpuSet) -> Settings {
     Settings {
         memory_bytes: (args.selection.memory as usize) << 20,
         everyone: args.selection.system,
-        all_maps: true,
+        mappings: Mappings::All,
         ..Settings::new(programs, cpus.iter().collect())
     }
 }

@@ -15,5 +15,6 @@ mod measuring;
 mod ordinary_user;
 mod output_folder;
 mod processes;
+mod scheduling;
 mod tool;
 mod workload;

@@ -44,7 +44,7 @@ impl Drop for Held {
 pub struct Shared {
     pub rings: Rings,
     pub events: Events,
-    pub stacks: std::sync::Mutex<RingBuf<MapData>>,
+    pub stacks: std::sync::Mutex<Option<RingBuf<MapData>>>,
     pub stop: AtomicBool,
     pub cpus: Vec<u32>,
     pub memory_bytes: usize,
@@ -81,7 +81,7 @@ impl Shared {
             into.bytes += (slots.len() - before) * size_of::<Slot>();
         }
         let mut stacks = self.stacks.lock().expect("no panic while draining");
-        while let Some(item) = stacks.next() {
+        while let Some(item) = stacks.as_mut().and_then(RingBuf::next) {
             let stack = Stack::parse(&item);
             if let Some(stack) = stack.filter(|stack| into.cut.is_none_or(|cut| stack.ts <= cut)) {
                 into.bytes += stack.bytes_held();

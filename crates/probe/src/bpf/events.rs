@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use super::error::{RecorderError, system};
-use super::recorder::Settings;
+use super::recorder::{Mappings, Settings};
 use crate::perf::{self, Counter, SideBandRing};
 
 /// Programs that run at each event, not at one in many.
@@ -36,10 +36,14 @@ pub struct Events {
 impl Events {
     /// Opens them on the CPUs of `settings`. Where no programs take samples only the side band.
     pub fn open(settings: &Settings) -> Result<Events, RecorderError> {
-        let side_band = settings
-            .cpus
+        let cpus = if settings.mappings != Mappings::Nothing {
+            &settings.cpus[..]
+        } else {
+            &[]
+        };
+        let side_band = cpus
             .iter()
-            .map(|&cpu| SideBandRing::open(cpu, 64, settings.all_maps))
+            .map(|&cpu| SideBandRing::open(cpu, 64, settings.mappings == Mappings::All))
             .collect::<io::Result<Vec<_>>>()
             .map_err(system("open the side band of mappings"))?;
         if !settings.programs.samples {

@@ -16,6 +16,7 @@ mod mem;
 mod places;
 mod programs;
 mod recorder;
+mod sched;
 mod tasks;
 
 pub use decode::{Decoded, Decoder, Events, ThreadName};
@@ -25,4 +26,5 @@ pub use locks::{LOCKS, LOCKS_AND_HOLDS, LockFact, constants as lock_constants};
 pub use mem::{MEM, MEM_HOLDS};
 pub use places::Places;
 pub use programs::{Programs, SCALE, Tracepoint};
-pub use recorder::{Counts, Recorder, Settings};
+pub use recorder::{Counts, Mappings, Recorder, Settings};
+pub use sched::SCHED;

@@ -26,6 +26,11 @@ enum amdahl_kind {
 	AMDAHL_MMAP_WAIT = 33,
 	AMDAHL_MMAP_HOLD = 34,
 	AMDAHL_VMALLOC = 35,
+	AMDAHL_SCHED_SWITCH = 48,
+	AMDAHL_SCHED_WAKE = 49,
+	AMDAHL_SCHED_MIGRATE = 50,
+	AMDAHL_SCHED_NEW = 51,
+	AMDAHL_SCHED_NAME = 52,
 };
 
 /* flags of AMDAHL_SWITCH */
@@ -60,6 +65,19 @@ enum amdahl_kind {
  * free: arg[0] pages that wait for a purge; purge: arg[0] ranges, arg[1] bytes from first to last */
 #define AMDAHL_VMALLOC_FREE 0x01u
 #define AMDAHL_VMALLOC_PURGE 0x02u
+/*
+ * Of the AMDAHL_SCHED_* kinds, tid is whom they are about (of a switch who leaves), lock_kind whether that is a
+ * thread of the kernel, syscall on how many CPUs it may run. place: SWITCH, NEW, NAME: its process; WAKE: the CPU
+ * where it ran last; MIGRATE: the run queue that it leaves. other: SWITCH: who comes; WAKE: the waker; NEW: the parent.
+ * cpu: NEW, MIGRATE: the run queue. arg: SWITCH: [0] slots lost so far; NEW, NAME: [0..1] name.
+ */
+/* flags of AMDAHL_SCHED_SWITCH */
+#define AMDAHL_SCHED_RUNNABLE 0x01u
+#define AMDAHL_SCHED_YIELDED 0x02u
+#define AMDAHL_SCHED_EXITED 0x04u
+#define AMDAHL_SCHED_IOWAIT 0x08u
+#define AMDAHL_SCHED_UNINT 0x10u
+#define AMDAHL_SCHED_OURS 0x20u /* prev is of the workload */
 
 /* One cache line. seq is written last: slot i of a ring holds seq i + 1 once it is complete. */
 struct amdahl_slot {

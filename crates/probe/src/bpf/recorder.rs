@@ -21,6 +21,17 @@ use super::wire::{Lost, Ring, Rings, Slot, Totals};
 use crate::mapping::Mapping;
 use crate::perf;
 
+/// Mappings that are recorded as they are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mappings {
+    /// None: nothing is named.
+    Nothing,
+    /// Those of code, for its names.
+    Code,
+    /// Those of data too.
+    All,
+}
+
 /// How to record.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -41,8 +52,8 @@ pub struct Settings {
     pub part_after: Duration,
     /// Every thread of the machine is of the workload.
     pub everyone: bool,
-    /// Tell of all mappings in the side band, not of executable ones only.
-    pub all_maps: bool,
+    /// Which mappings the side band tells of.
+    pub mappings: Mappings,
     /// Clock of the fastest CPU in Hz, to turn `sample_hz` into a period of cycles.
     pub clock_hz: u64,
 }
@@ -59,7 +70,7 @@ impl Settings {
             memory_bytes: 1 << 30,
             part_after: Duration::MAX,
             everyone: false,
-            all_maps: false,
+            mappings: Mappings::Code,
             clock_hz: 2_000_000_000,
         }
     }
@@ -134,7 +145,10 @@ impl Recorder {
         };
         let table = map(&bpf, "tasks", tasks::ENTRIES * size_of::<Task>())?;
         let tasks = Tasks::new(table, convert(take(&mut bpf, "crowd"))?);
-        let stacks: RingBuf<MapData> = convert(take(&mut bpf, "stacks"))?;
+        let stacks: Option<RingBuf<MapData>> = match bpf.take_map("stacks") {
+            Some(map) => Some(convert(map)?),
+            None => None,
+        };
         let slots = map(
             &bpf,
             "slots",

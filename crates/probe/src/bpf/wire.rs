@@ -18,6 +18,11 @@ pub mod kind {
     pub const MMAP_WAIT: u8 = 33;
     pub const MMAP_HOLD: u8 = 34;
     pub const VMALLOC: u8 = 35;
+    pub const SCHED_SWITCH: u8 = 48;
+    pub const SCHED_WAKE: u8 = 49;
+    pub const SCHED_MIGRATE: u8 = 50;
+    pub const SCHED_NEW: u8 = 51;
+    pub const SCHED_NAME: u8 = 52;
 }
 
 /// Flags of a `SWITCH` and of a `WAKE`.
@@ -31,6 +36,13 @@ pub mod flag {
     pub const PREV_UNINT: u8 = 0x20;
     pub const PREV_IN_LOCK: u8 = 0x40;
     pub const STACK_TAKEN: u8 = 0x80;
+
+    pub const SCHED_RUNNABLE: u8 = 0x01;
+    pub const SCHED_YIELDED: u8 = 0x02;
+    pub const SCHED_EXITED: u8 = 0x04;
+    pub const SCHED_IOWAIT: u8 = 0x08;
+    pub const SCHED_UNINT: u8 = 0x10;
+    pub const SCHED_OURS: u8 = 0x20;
 
     pub const WAKER_WORKLOAD: u8 = 0x01;
     pub const WAKER_TIMER: u8 = 0x02;

@@ -1,0 +1,110 @@
+//! Facts about threads, processes and the machine, from `/proc` and `/sys`.
+
+use std::fs;
+
+use amdahl_report::schema::Machine;
+use amdahl_sched::event::Ns;
+use amdahl_sched::proc::{CpuLook, cpu_looks};
+use amdahl_sched::vmm::ProcessFacts;
+use amdahl_topology::{CpuSet, Topology};
+
+/// `PF_KTHREAD`.
+const IS_KERNEL: u64 = 0x0020_0000;
+
+/// A thread of the kernel, by the flags in its `stat`.
+pub fn is_kernel(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+    let flags = after.split_ascii_whitespace().nth(6);
+    flags
+        .and_then(|flags| flags.parse::<u64>().ok())
+        .is_some_and(|flags| flags & IS_KERNEL != 0)
+}
+
+/// A living thread's name, found by its own number.
+pub fn name_of(tid: u32) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{tid}/comm")).ok()?;
+    Some(text.trim_end().to_owned())
+}
+
+/// Where a thread may run, unless that is everywhere or it is gone.
+pub fn allowed(tid: u32, online: &CpuSet) -> Option<CpuSet> {
+    let set = amdahl_topology::allowed_of(tid).ok()?;
+    online.difference(&set).first().map(|_| set)
+}
+
+/// Whether a process holds virtual CPUs of KVM.
+pub fn process(pid: u32) -> ProcessFacts {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return ProcessFacts::default();
+    };
+    let mut links = entries
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.path()).ok());
+    let has = links.any(|link| link.to_string_lossy().contains("kvm-vcpu"));
+    ProcessFacts {
+        has_kvm_vcpus: Some(has),
+    }
+}
+
+/// Length of a scheduler tick: 4 ms where the kernel does not say.
+pub fn tick_ns() -> Ns {
+    let config = fs::read_to_string("/proc/config.gz").ok();
+    let release = rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned();
+    let config = config.or_else(|| fs::read_to_string(format!("/boot/config-{release}")).ok());
+    let hz = config.as_deref().and_then(|text| {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("CONFIG_HZ="))?;
+        line.trim().parse::<u64>().ok()
+    });
+    1_000_000_000 / hz.unwrap_or(250).clamp(24, 10_000)
+}
+
+/// The CPUs in `/proc/stat`.
+pub fn cpus_now() -> Vec<CpuLook> {
+    cpu_looks(&fs::read_to_string("/proc/stat").unwrap_or_default())
+}
+
+/// Nanoseconds of a clock tick as `/proc/stat` counts them.
+pub fn clock_tick_ns() -> Ns {
+    1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
+}
+
+/// The machine, as every result shows it.
+pub fn machine(topology: &Topology) -> Machine {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = info.lines().find(|line| line.starts_with(name))?;
+        line.split_once(':')
+            .map(|(_, value)| value.trim().to_owned())
+    };
+    let flags = field("flags").unwrap_or_default();
+    Machine {
+        kernel: rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned(),
+        cpu_model: field("model name")
+            .or_else(|| field("CPU part"))
+            .unwrap_or_default(),
+        cpus_online: topology.cpus().len() as u32,
+        cpus_allowed: amdahl_topology::allowed().map_or(0, |set| set.len() as u32),
+        quota_cpus: amdahl_topology::quota()
+            .ok()
+            .flatten()
+            .map(|quota| quota.cpus),
+        topology: topology.describe(),
+        is_virtual: flags.split(' ').any(|flag| flag == "hypervisor"),
+    }
+}
+
+/// Now, RFC 3339.
+pub fn now() -> String {
+    let now = time::OffsetDateTime::now_utc();
+    now.format(&time::format_description::well_known::Rfc3339)
+        .unwrap_or_default()
+}

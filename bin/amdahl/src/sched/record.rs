@@ -1,0 +1,331 @@
+//! `amdahl sched record`.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use amdahl_probe::bpf::{Mappings, Recorder, SCHED, Settings};
+use amdahl_probe::clock;
+use amdahl_report::sched::schema::{Recording, SchedResult};
+use amdahl_report::sched::{EVENTS_FOLDER, PICTURE_FILE, html, picture, terminal, to_json};
+use amdahl_report::schema::{Notice, Source};
+use amdahl_report::{load::RESULT_FILE, save, trace as perfetto};
+use amdahl_sched::Analysis;
+use amdahl_sched::proc::CpuLook;
+use amdahl_sched::recording::{FolderReader, FolderWriter, Kept, Meta};
+use amdahl_topology::{CpuSet, Topology};
+
+use super::follow::Following;
+use super::{facts, polled, summary, trace};
+use crate::cli::{ProbeKind, SchedRecord};
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::{scale, screen, watch};
+
+/// Where a recording goes that says nothing else.
+const FOLDER: &str = "amdahl-sched";
+/// What a kill loses at most.
+const PART_AFTER: Duration = Duration::from_secs(5);
+
+/// The folder of a recording, claimed for as long as it is written.
+struct Target {
+    folder: save::Folder,
+    path: PathBuf,
+    /// Holds the lock.
+    _lock: File,
+}
+
+impl Target {
+    /// Tried before anything is recorded. Removes the events of an earlier recording.
+    fn new(path: &Path) -> Result<Target, Failure> {
+        let refused = |what: &str, path: &Path, error: std::io::Error| {
+            let path = path.display();
+            Failure::result(format!(
+                "cannot {what} {path}: {error}; another folder: --output FOLDER"
+            ))
+        };
+        let events = path.join(EVENTS_FOLDER);
+        fs::create_dir_all(&events).map_err(|error| refused("create", &events, error))?;
+        let lock = File::open(&events).map_err(|error| refused("open", &events, error))?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(
+            |_| {
+                Failure::result(format!(
+                    "{} is being recorded into already; another folder: --output FOLDER",
+                    path.display()
+                ))
+            },
+        )?;
+        for entry in fs::read_dir(&events)
+            .map_err(|error| refused("read", &events, error))?
+            .flatten()
+        {
+            let is_part = entry
+                .path()
+                .extension()
+                .is_some_and(|extension| extension == "parquet");
+            if is_part {
+                fs::remove_file(entry.path())
+                    .map_err(|error| refused("remove from", &events, error))?;
+            }
+        }
+        let folder =
+            save::Folder::create(path).map_err(|error| Failure::result(error.to_string()))?;
+        Ok(Target {
+            folder,
+            path: path.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    fn events(&self) -> PathBuf {
+        self.path.join(EVENTS_FOLDER)
+    }
+}
+
+/// Records and shows.
+pub fn main(args: &SchedRecord) -> Result<u8, Failure> {
+    let prints = args.json || args.csv;
+    let target = match (&args.output, prints) {
+        (None, true) => None,
+        (output, _) => Some(Target::new(output.as_deref().unwrap_or(Path::new(FOLDER)))?),
+    };
+    let cpus = watch::cpus()?;
+    let topology = Topology::read().ok().or_else(|| Topology::flat(&cpus));
+    let topology =
+        topology.ok_or_else(|| Failure::machine("this machine tells of no CPU".to_owned()))?;
+    let interrupt = Interrupt::catch();
+    let mut settings = Settings::new(&SCHED, cpus.iter().collect());
+    settings.memory_bytes = (args.selection.memory as usize) << 20;
+    settings.ring_bytes = settings.memory_bytes / 4;
+    settings.part_after = PART_AFTER;
+    settings.everyone = args.selection.system;
+    settings.mappings = Mappings::Nothing;
+    let recorder = match args.selection.probe {
+        ProbeKind::Proc => None,
+        kind => match Recorder::new(&settings) {
+            Ok(recorder) => Some(recorder),
+            Err(error) if kind == ProbeKind::Bpf => {
+                return Err(Failure::machine(error.to_string()));
+            }
+            Err(error) => {
+                note(
+                    args,
+                    &format!("without BPF ({error}): sums from /proc alone"),
+                );
+                let remedy = scale::bpf_remedy(&error).to_owned();
+                return polled::record(args, &topology, &interrupt, remedy)
+                    .and_then(|(result, code)| finish(args, target, result, code));
+            }
+        },
+    };
+    let Some(mut recorder) = recorder else {
+        let remedy = "record with --probe auto".to_owned();
+        let (result, code) = polled::record(args, &topology, &interrupt, remedy)?;
+        return finish(args, target, result, code);
+    };
+    let (result, code) = record(
+        args,
+        &topology,
+        &cpus,
+        &mut recorder,
+        &interrupt,
+        target.as_ref(),
+    )?;
+    finish(args, target, result, code)
+}
+
+fn note(args: &SchedRecord, text: &str) {
+    if !args.selection.quiet {
+        // Nobody may be reading.
+        let _ = writeln!(anstream::stderr(), "amdahl: {text}");
+    }
+}
+
+fn record(
+    args: &SchedRecord,
+    topology: &Topology,
+    cpus: &CpuSet,
+    recorder: &mut Recorder,
+    interrupt: &Interrupt,
+    target: Option<&Target>,
+) -> Result<(SchedResult, u8), Failure> {
+    let (begin, tick_ns) = (clock::monotonic(), facts::tick_ns());
+    let is_everyone = args.selection.system;
+    let meta = Meta {
+        topology: topology.clone(),
+        tick_ns,
+        begin,
+        is_everyone,
+    };
+    let mut settings = amdahl_sched::Settings::new(topology.clone());
+    (settings.begin, settings.tick_ns) = (Some(begin), tick_ns);
+    let bytes_max = u64::from(args.max_disk) << 20;
+    let writer = target.map(|target| FolderWriter::new(&target.events(), meta, bytes_max));
+    let mut following = Following::new(Analysis::new(settings), writer, is_everyone, cpus);
+    let (started, looks) = (facts::now(), facts::cpus_now());
+    let watched = watch::watch(&args.selection, cpus, recorder, interrupt, &mut following)?;
+    let steal = steal(&looks, &facts::cpus_now());
+
+    let outcome = following.analysis.outcome(watched.to);
+    let mut result = summary::result(&outcome, Some(following.analysis.picture()));
+    result.command = summary::command(&args.selection);
+    result.started = started;
+    result.machine = facts::machine(topology);
+    result.sources = sources(recorder, is_everyone);
+    result.guests = summary::guests(&outcome, facts::process);
+    result.steal = steal;
+    result.totals.events_lost = watched.counts.lost.iter().map(|&(_, lost)| lost).sum();
+    let mut kept = None;
+    match (following.writer, following.failure) {
+        (Some(writer), _) => match writer.finish() {
+            Ok(done) => kept = Some(done),
+            Err(error) => result.warnings.push(unsaved(&error.to_string())),
+        },
+        (None, Some(error)) => result.warnings.push(unsaved(&error.to_string())),
+        (None, None) => {}
+    }
+    result.recording = kept.map(
+        |Kept {
+             bytes,
+             events,
+             events_dropped,
+             ..
+         }| Recording {
+            bytes,
+            events,
+            events_dropped,
+        },
+    );
+    if watched.counts.cut.is_some() {
+        result.warnings.push(Notice {
+            code: "cut".to_owned(),
+            text: "The analysis did not keep up and the memory for events was used up: recording ended early. Give more with --memory.".to_owned(),
+        });
+    }
+    let code = watched
+        .ended
+        .as_ref()
+        .map_or(0, |ended| u8::from(ended.outcome.is_err()));
+    Ok((result, code))
+}
+
+fn unsaved(why: &str) -> Notice {
+    Notice {
+        code: "unsaved".to_owned(),
+        text: format!("The events are not on disk from some time on: {why}."),
+    }
+}
+
+fn sources(recorder: &Recorder, is_everyone: bool) -> Vec<Source> {
+    let missing: Vec<&str> = recorder.missing().collect();
+    let scheduling = Source {
+        what: "scheduling".to_owned(),
+        how: "bpf".to_owned(),
+        missing: match missing.is_empty() {
+            true => String::new(),
+            false => format!(
+                "The kernel does not tell of {}: some wakers and names are unknown.",
+                missing.join(", ")
+            ),
+        },
+        remedy: String::new(),
+    };
+    let others = Source {
+        what: "other threads".to_owned(),
+        how: if is_everyone {
+            "bpf"
+        } else {
+            "bpf, on CPUs only"
+        }
+        .to_owned(),
+        missing: match is_everyone {
+            true => String::new(),
+            false => "Queues hold the threads of the selection only.".to_owned(),
+        },
+        remedy: if is_everyone {
+            String::new()
+        } else {
+            "Record with --system.".to_owned()
+        },
+    };
+    vec![scheduling, others]
+}
+
+fn steal(before: &[CpuLook], after: &[CpuLook]) -> Vec<amdahl_report::sched::schema::StealEntry> {
+    let tick_s = facts::clock_tick_ns() as f64 / 1e9;
+    let rows = after.iter().filter_map(|now| {
+        let then = before.iter().find(|then| then.cpu == now.cpu)?;
+        let ticks = now.steal_ticks.saturating_sub(then.steal_ticks);
+        let steal_s = ticks as f64 * tick_s;
+        (ticks > 0).then_some(amdahl_report::sched::schema::StealEntry {
+            cpu: now.cpu,
+            steal_s,
+        })
+    });
+    rows.collect()
+}
+
+/// Writes the folder and prints.
+fn finish(
+    args: &SchedRecord,
+    target: Option<Target>,
+    mut result: SchedResult,
+    code: u8,
+) -> Result<u8, Failure> {
+    if let Some(target) = target {
+        write(&target, &mut result)?;
+        let path = target.path.clone();
+        target
+            .folder
+            .commit()
+            .map_err(|error| Failure::result(error.to_string()))?;
+        note(args, &format!("wrote {}", path.display()));
+    }
+    let text = if args.json {
+        to_json(&result).map_err(|error| Failure::result(error.to_string()))?
+    } else if args.csv {
+        summary::csv(&result)
+    } else {
+        terminal::render(&result, screen::width(), screen::style())
+    };
+    screen::print(&text)?;
+    Ok(code)
+}
+
+fn write(target: &Target, result: &mut SchedResult) -> Result<(), Failure> {
+    let failed = |error: save::SaveError| Failure::result(error.to_string());
+    let folder = &target.folder;
+    if result.recording.is_some() {
+        let parts = FolderReader::open(&target.events())
+            .map_err(|error| Failure::result(error.to_string()))?;
+        let slices = trace::Slices::new(parts, trace::SLICES_MAX)
+            .map_err(|error| Failure::result(error.to_string()))?;
+        let is_cut = slices.is_cut();
+        let (slices, names) = slices.into_slices();
+        let file = folder.file(perfetto::TRACE_FILE).map_err(failed)?;
+        perfetto::write(slices, &names, file)
+            .and_then(|mut file| file.flush())
+            .map_err(|error| failed(folder.write_error(perfetto::TRACE_FILE, error)))?;
+        if is_cut {
+            result.warnings.push(Notice {
+                code: "trace".to_owned(),
+                text: format!("trace.json.gz holds the first {} stretches; `amdahl sched show --trace` writes more.", trace::SLICES_MAX),
+            });
+        }
+    }
+    let json = to_json(result).map_err(failed)?;
+    folder.write(RESULT_FILE, json.as_bytes()).map_err(failed)?;
+    folder
+        .write(
+            amdahl_report::html::REPORT_FILE,
+            html::render(result).as_bytes(),
+        )
+        .map_err(failed)?;
+    if let Some(drawing) = picture::file(result) {
+        folder
+            .write(PICTURE_FILE, drawing.as_bytes())
+            .map_err(failed)?;
+    }
+    Ok(())
+}

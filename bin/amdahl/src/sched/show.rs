@@ -1,0 +1,132 @@
+//! `amdahl sched show`: what was recorded, maybe by others.
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use amdahl_report::load::{LoadError, RESULT_FILE};
+use amdahl_report::sched::schema::SchedResult;
+use amdahl_report::sched::{EVENTS_FOLDER, html, load, picture, terminal, to_json};
+use amdahl_report::trace as perfetto;
+use amdahl_sched::recording::{FolderReader, Part};
+use amdahl_sched::vmm::ProcessFacts;
+use amdahl_sched::{Analysis, Settings};
+
+use super::{summary, trace};
+use crate::cli::SchedShow;
+use crate::failure::Failure;
+use crate::screen;
+
+/// Stretches of a trace that was asked for.
+const SLICES_MAX: usize = 5_000_000;
+
+/// Shows, or writes one file.
+pub fn main(args: &SchedShow) -> Result<u8, Failure> {
+    if let Some(file) = &args.trace {
+        return write_trace(&events_of(&args.recording), file);
+    }
+    let result = read(&args.recording)?;
+    if let Some(file) = &args.svg {
+        let drawing = picture::file(&result).ok_or_else(|| {
+            Failure::result("there is no picture: it was recorded without events".to_owned())
+        })?;
+        return write(file, |out| out.write_all(drawing.as_bytes()));
+    }
+    if let Some(file) = &args.html {
+        let page = html::render(&result);
+        return write(file, |out| out.write_all(page.as_bytes()));
+    }
+    let text = if args.json {
+        to_json(&result).map_err(|error| Failure::result(error.to_string()))?
+    } else if args.csv {
+        summary::csv(&result)
+    } else {
+        terminal::render(&result, screen::width(), screen::style())
+    };
+    screen::print(&text)
+}
+
+/// Where the events of a recording are.
+fn events_of(path: &Path) -> PathBuf {
+    let inside = path.join(EVENTS_FOLDER);
+    if inside.is_dir() {
+        inside
+    } else {
+        path.to_owned()
+    }
+}
+
+/// The result of a folder, or of events alone: those of a recording that was killed have no other.
+fn read(path: &Path) -> Result<SchedResult, Failure> {
+    let is_part = path
+        .extension()
+        .is_some_and(|extension| extension == "parquet");
+    let has_result = !is_part && (path.is_file() || path.join(RESULT_FILE).exists());
+    let has_events = is_part || events_of(path).read_dir().is_ok();
+    if has_result || !has_events {
+        let failed = |error: LoadError| Failure::result(error.to_string());
+        return load::load(path).map_err(failed);
+    }
+    analyse(&events_of(path), path)
+}
+
+fn analyse(events: &Path, path: &Path) -> Result<SchedResult, Failure> {
+    let failed = |error: amdahl_sched::recording::FolderError| Failure::result(error.to_string());
+    let mut analysis: Option<Analysis> = None;
+    let mut end = 0;
+    let (mut number, mut begin) = (0u64, 0);
+    for part in FolderReader::open(events).map_err(failed)? {
+        let Part { meta, events } = part.map_err(failed)?;
+        let analysis = analysis.get_or_insert_with(|| {
+            // The oldest parts may have given way.
+            begin = events
+                .first()
+                .map_or(meta.begin, amdahl_sched::event::Event::ts);
+            let mut settings = Settings::new(meta.topology);
+            (settings.tick_ns, settings.begin) = (meta.tick_ns, Some(begin));
+            Analysis::new(settings)
+        });
+        for event in &events {
+            analysis.event(event);
+            end = event.ts().max(end);
+        }
+        number += 1;
+    }
+    let Some(analysis) = analysis else {
+        return Err(Failure::result(format!(
+            "{} holds no events",
+            path.display()
+        )));
+    };
+    let outcome = analysis.outcome(end);
+    let mut result = summary::result(&outcome, Some(analysis.picture()));
+    result.command = summary::words(&format!("{number} parts of events in {}", path.display()));
+    result.guests = summary::guests(&outcome, |_| ProcessFacts::default());
+    Ok(result)
+}
+
+fn write_trace(events: &Path, file: &Path) -> Result<u8, Failure> {
+    let failed = |error: amdahl_sched::recording::FolderError| Failure::result(error.to_string());
+    let parts = FolderReader::open(events).map_err(failed)?;
+    let (slices, names) = trace::Slices::new(parts, SLICES_MAX)
+        .map_err(failed)?
+        .into_slices();
+    write(file, |out| perfetto::write(slices, &names, out).map(|_| ()))
+}
+
+fn write(
+    path: &Path,
+    content: impl FnOnce(&mut BufWriter<std::fs::File>) -> std::io::Result<()>,
+) -> Result<u8, Failure> {
+    let failed = |what: &str, error: std::io::Error| {
+        Failure::result(format!(
+            "cannot {what} {}: {error}; choose another file",
+            path.display()
+        ))
+    };
+    let file = std::fs::File::create(path).map_err(|error| failed("create", error))?;
+    let mut out = BufWriter::new(file);
+    content(&mut out)
+        .and_then(|()| out.flush())
+        .map_err(|error| failed("write", error))?;
+    Ok(0)
+}

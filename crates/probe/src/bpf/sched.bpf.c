@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+//
+// Records what the scheduler does: switches, wake-ups, migrations, new threads. No stacks, and
+// with `everyone` no look at any table: a record is a dozen loads and one line written.
+
+#include "tasks.bpf.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+struct thread_info___sched { unsigned int cpu; } CORE;
+struct task_struct___sched {
+	struct thread_info___sched thread_info;
+	unsigned int cpu; /* before 5.16 on x86 */
+	unsigned int flags;
+	int nr_cpus_allowed;
+} CORE;
+
+#define PF_KTHREAD 0x00200000u
+
+/* Run queue that the task is in, or was in last. */
+static __always_inline amdahl_u32 cpu_of(struct task_struct *t)
+{
+	struct task_struct___sched *s = (void *)t;
+
+	if (bpf_core_field_exists(s->thread_info.cpu))
+		return s->thread_info.cpu;
+	return s->cpu;
+}
+
+static __always_inline void describe(struct amdahl_slot *slot, struct task_struct *t)
+{
+	struct task_struct___sched *s = (void *)t;
+
+	slot->lock_kind = !!(s->flags & PF_KTHREAD);
+	slot->syscall = s->nr_cpus_allowed;
+}
+
+#if defined(__TARGET_ARCH_x86)
+#define NR_SCHED_YIELD 24
+#else
+#define NR_SCHED_YIELD 124
+#endif
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id(), tid = prev->pid;
+	struct amdahl_ring *ring = ring_of(cpu);
+	int is_ours, flags = 0;
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+	long state;
+
+	if (!ring || !ring->watched)
+		return 0;
+	is_ours = everyone || find(tid);
+	state = state_of(prev);
+	/* TASK_WAKING (0x200): woken between its decision to sleep and this switch. */
+	if (preempt || state == 0 || (state & 0x200)) {
+		flags = AMDAHL_SCHED_RUNNABLE;
+		if (!preempt && is_ours && tid &&
+		    (int)REG_SYSCALL((struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf())) ==
+			    NR_SCHED_YIELD)
+			flags |= AMDAHL_SCHED_YIELDED;
+	} else if (state & 0xb0) { /* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD */
+		flags = AMDAHL_SCHED_EXITED;
+		if (!everyone && is_ours)
+			leave(tid);
+	} else {
+		if (state & 2)
+			flags |= AMDAHL_SCHED_UNINT;
+		if (BPF_CORE_READ_BITFIELD(prev, in_iowait))
+			flags |= AMDAHL_SCHED_IOWAIT;
+	}
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return 0;
+	slot->ts = bpf_ktime_get_ns();
+	slot->kind = AMDAHL_SCHED_SWITCH;
+	slot->flags = flags | (is_ours ? AMDAHL_SCHED_OURS : 0);
+	slot->cpu = cpu;
+	slot->tid = tid;
+	slot->other = next->pid;
+	slot->place = prev->tgid;
+	slot->arg[0] = ring->lost;
+	describe(slot, prev);
+	publish(slot, seq);
+	return 0;
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(on_waking, struct task_struct *woken)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id(), tid = woken->pid, waker;
+	struct amdahl_ring *ring = ring_of(cpu);
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!ring || !(everyone || find(tid)))
+		return 0;
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return 0;
+	waker = bpf_get_current_task_btf()->pid;
+	slot->ts = bpf_ktime_get_ns();
+	slot->kind = AMDAHL_SCHED_WAKE;
+	slot->flags = ring->in_timer ? AMDAHL_WAKER_TIMER :
+		      !waker || ring->in_irq ? AMDAHL_WAKER_IRQ : 0;
+	slot->cpu = cpu;
+	slot->tid = tid;
+	slot->other = waker;
+	slot->place = cpu_of(woken);
+	describe(slot, woken);
+	publish(slot, seq);
+	return 0;
+}
+
+SEC("tp_btf/sched_migrate_task")
+int BPF_PROG(on_migrate, struct task_struct *moved, int to)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id(), tid = moved->pid;
+	struct amdahl_ring *ring = ring_of(cpu);
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!ring || !(everyone || find(tid)))
+		return 0;
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return 0;
+	slot->ts = bpf_ktime_get_ns();
+	slot->kind = AMDAHL_SCHED_MIGRATE;
+	slot->flags = 0;
+	slot->cpu = to;
+	slot->tid = tid;
+	slot->place = cpu_of(moved);
+	describe(slot, moved);
+	publish(slot, seq);
+	return 0;
+}
+
+static __always_inline void name_of(struct amdahl_slot *slot, const char *name)
+{
+	slot->arg[0] = slot->arg[1] = 0;
+	bpf_probe_read_kernel_str(slot->arg, 16, name);
+}
+
+/* A new thread is in its first run queue; whoever made it is the current one. */
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(on_new, struct task_struct *child)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id(), parent = bpf_get_current_task_btf()->pid;
+	amdahl_u32 tid = child->pid;
+	struct amdahl_ring *ring = ring_of(cpu);
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!ring)
+		return 0;
+	if (!everyone) {
+		if (!find(parent))
+			return 0;
+		if (!enter(tid, child->tgid))
+			__sync_fetch_and_add(&ring->lost, 1);
+	}
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return 0;
+	slot->ts = bpf_ktime_get_ns();
+	slot->kind = AMDAHL_SCHED_NEW;
+	slot->flags = 0;
+	slot->cpu = cpu_of(child);
+	slot->tid = tid;
+	slot->other = parent;
+	slot->place = child->tgid;
+	describe(slot, child);
+	name_of(slot, child->comm);
+	publish(slot, seq);
+	return 0;
+}
+
+SEC("tp_btf/task_rename")
+int BPF_PROG(on_rename, struct task_struct *t, const char *name)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id(), tid = t->pid;
+	struct amdahl_ring *ring = ring_of(cpu);
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!ring || !(everyone || find(tid)))
+		return 0;
+	slot = reserve(ring, cpu, &seq);
+	if (!slot)
+		return 0;
+	slot->ts = bpf_ktime_get_ns();
+	slot->kind = AMDAHL_SCHED_NAME;
+	slot->flags = 0;
+	slot->cpu = cpu;
+	slot->tid = tid;
+	slot->place = t->tgid;
+	describe(slot, t);
+	name_of(slot, name);
+	publish(slot, seq);
+	return 0;
+}
+
+/* Bits: 1 in a hard interrupt, 2 in a soft one. Both nest one in the other. */
+#define IN_CONTEXT(name, change)                                                \
+	SEC("tp_btf/" #name)                                                    \
+	int BPF_PROG(on_##name)                                                 \
+	{                                                                       \
+		struct amdahl_ring *ring = ring_of(bpf_get_smp_processor_id()); \
+		if (ring)                                                       \
+			change;                                                 \
+		return 0;                                                       \
+	}
+
+IN_CONTEXT(hrtimer_expire_entry, ring->in_timer |= 1)
+IN_CONTEXT(hrtimer_expire_exit, ring->in_timer &= ~1u)
+IN_CONTEXT(irq_handler_entry, ring->in_irq |= 1)
+IN_CONTEXT(irq_handler_exit, ring->in_irq &= ~1u)
+IN_CONTEXT(softirq_exit, (ring->in_timer &= ~2u, ring->in_irq &= ~2u))
+
+#define TIMER_SOFTIRQ 1
+#define HRTIMER_SOFTIRQ 8
+
+SEC("tp_btf/softirq_entry")
+int BPF_PROG(on_softirq_entry, unsigned int vector)
+{
+	struct amdahl_ring *ring = ring_of(bpf_get_smp_processor_id());
+
+	if (!ring)
+		return 0;
+	if (vector == TIMER_SOFTIRQ || vector == HRTIMER_SOFTIRQ)
+		ring->in_timer |= 2;
+	else
+		ring->in_irq |= 2;
+	return 0;
+}

@@ -1,0 +1,438 @@
+//! A result of `amdahl sched` as one HTML page: no script, no network, nothing outside the file.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::picture;
+use super::schema::{Latency, SchedResult};
+use super::terminal::{REASONS, chain_words, headline, migration_words, short};
+use crate::html::figure::{code, count, figure, foreign, number};
+use crate::html::{POLICY, STYLE};
+use crate::number::percent;
+use crate::plain::{command_line, elide};
+use crate::terminal::machine_line;
+
+/// Threads, CPUs and pairs on the page; the rest is in `result.json`.
+const ROWS: usize = 200;
+const CHAINS: usize = 10;
+
+const OWN_STYLE: &str = "\
+.picture svg { display: block; min-width: 46rem; width: 100%; height: auto; }\
+.picture text { font: 12px var(--sans); fill: var(--soft); }\
+.picture .paper { fill: var(--raised); }\
+.swatches { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; margin: .8rem 0 0; padding: 0; list-style: none; font-size: .8125rem; color: var(--soft); }\
+.swatches svg { width: .9em; height: .9em; margin-right: .4em; vertical-align: -.08em; }\
+.hist { font-size: .875rem; } .hist svg { display: block; width: 100%; height: .9rem; } .hist td:last-child { width: 60%; }\
+.hist rect { fill: var(--measured); }";
+
+/// A duration with its path and exact value.
+fn time(path: &str, value: f64) -> Markup {
+    figure(path, value, &short(value))
+}
+
+/// The page.
+pub fn render(result: &SchedResult) -> String {
+    let (first, second) = headline(result);
+    let command = command_line(&result.command);
+    let sections: Vec<(&str, &str, Markup)> = sections(result);
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="referrer" content="no-referrer";
+                title { "Amdahl sched: " (elide(&command, 60, "…")) }
+                // Both parts are the program's own text.
+                style { (PreEscaped(STYLE)) (PreEscaped(OWN_STYLE)) }
+            }
+            body {
+                a.skip href="#main" { "Skip to the result" }
+                header {
+                    p.brand { "Amdahl" span { "scheduling" } }
+                    h1 { (first) }
+                    @if !second.is_empty() { p.lede { (second) } }
+                    p.command { (code(&command)) }
+                    (facts(result))
+                    (notices(result))
+                }
+                nav aria-label="Sections" {
+                    ul { @for (id, title, _) in &sections { li { a href={ "#" (id) } { (title) } } } }
+                }
+                main #main tabindex="-1" {
+                    @for (id, title, body) in &sections {
+                        section aria-labelledby=(id) { h2 #(id) { (title) } (body) }
+                    }
+                }
+                footer {
+                    p { "Written by amdahl " (foreign(&result.amdahl_version))
+                        @if !result.started.is_empty() { ", recorded " (foreign(&result.started)) }
+                        ". The same numbers are in " code { "result.json" } " beside this page." }
+                }
+            }
+        }
+    }
+    .into_string()
+}
+
+fn sections(result: &SchedResult) -> Vec<(&'static str, &'static str, Markup)> {
+    let mut sections = Vec::new();
+    if let Some(drawn) = result
+        .picture
+        .as_ref()
+        .filter(|picture| !picture.cpus.is_empty())
+    {
+        sections.push(("picture", "Threads on CPUs", picture_of(drawn)));
+    }
+    if result.wake_latency.count + result.slices.count > 0 {
+        sections.push(("latency", "Run queue latency", latencies(result)));
+    }
+    if result.wasted.total_s() > 0.0 {
+        sections.push(("wasted", "Wasted CPU time", wasted(result)));
+    }
+    if !result.cpus.is_empty() {
+        sections.push(("cpus", "CPUs", cpus(result)));
+    }
+    if !result.threads.is_empty() {
+        sections.push(("threads", "Threads", threads(result)));
+    }
+    if !result.guests.is_empty() {
+        sections.push(("guests", "CPUs of guests", guests(result)));
+    }
+    if !result.wakers.is_empty() {
+        sections.push(("wakers", "Who wakes whom", wakers(result)));
+    }
+    if !result.chains.is_empty() {
+        sections.push(("chains", "Longest wake-up chains", chains(result)));
+    }
+    sections.push(("method", "How it was recorded", method(result)));
+    sections
+}
+
+fn facts(result: &SchedResult) -> Markup {
+    let totals = &result.totals;
+    let per_s = totals.switches as f64 / result.wall_s.max(1e-9);
+    html! {
+        dl.facts {
+            div { dt { "Recorded" } dd { (time("wall_s", result.wall_s)) } }
+            @if totals.switches > 0 {
+                div { dt { "Switches" } dd { (count("totals.switches", totals.switches)) } }
+                div { dt { "Switches per s" } dd { (format!("{per_s:.0}")) } }
+                div { dt { "Wake-up latency, p99" } dd { (time("wake_latency.p99_s", result.wake_latency.p99_s)) } }
+                div { dt { "Migrations" } dd { (count("totals.migrations", totals.migrations)) } }
+            }
+            @if totals.events_lost > 0 {
+                div { dt { "Events lost" } dd { (count("totals.events_lost", totals.events_lost)) } }
+            }
+        }
+    }
+}
+
+fn notices(result: &SchedResult) -> Markup {
+    if result.warnings.is_empty() {
+        return html! {};
+    }
+    html! {
+        aside.notices aria-label="What to know about these numbers" {
+            ul { @for notice in &result.warnings {
+                li { b { (foreign(&notice.code)) } " " (foreign(&notice.text)) }
+            } }
+        }
+    }
+}
+
+fn picture_of(drawn: &super::schema::Picture) -> Markup {
+    html! {
+        figure.picture {
+            div.scroll role="region" aria-label="Threads on CPUs over time" tabindex="0" {
+                // Built from numbers and escaped names.
+                (PreEscaped(picture::element(drawn)))
+            }
+            ul.swatches { @for key in picture::keys(drawn) {
+                li {
+                    svg viewBox="0 0 1 1" aria-hidden="true" { rect width="1" height="1" fill=(key.color) {} }
+                    (foreign(&key.label))
+                }
+            } }
+            figcaption {
+                "A row is a CPU, a column " (time("picture.column_s", drawn.column_s))
+                ". The colour is the thread that ran longest in it, the paler the more of it was idle."
+            }
+        }
+    }
+}
+
+fn row_of(path: &str, name: &str, latency: &Latency) -> Markup {
+    html! {
+        tr {
+            th scope="row" { (name) }
+            td.num { (count(&format!("{path}.count"), latency.count)) }
+            @for (field, value) in [
+                ("mean_s", latency.mean_s), ("p50_s", latency.p50_s), ("p90_s", latency.p90_s),
+                ("p99_s", latency.p99_s), ("max_s", latency.max_s),
+            ] { td.num { (time(&format!("{path}.{field}"), value)) } }
+        }
+    }
+}
+
+fn latencies(result: &SchedResult) -> Markup {
+    html! {
+        div.scroll role="region" aria-label="Table of latencies" tabindex="0" {
+            table {
+                caption { "From runnable to running; quantiles are at most 1/16 too large" }
+                thead { tr {
+                    th scope="col" { "" } th.num scope="col" { "Count" } th.num scope="col" { "Mean" }
+                    th.num scope="col" { "p50" } th.num scope="col" { "p90" } th.num scope="col" { "p99" }
+                    th.num scope="col" { "Maximum" }
+                } }
+                tbody {
+                    (row_of("wake_latency", "After a wake-up", &result.wake_latency))
+                    (row_of("preempt_latency", "After a preemption", &result.preempt_latency))
+                    (row_of("slices", "Time slice", &result.slices))
+                }
+            }
+        }
+        h3 { "Latency after wake-ups" }
+        (histogram("wake_latency", &result.wake_latency))
+    }
+}
+
+fn histogram(path: &str, latency: &Latency) -> Markup {
+    let most = latency
+        .histogram
+        .iter()
+        .map(|row| row.1)
+        .max()
+        .unwrap_or(1)
+        .max(1);
+    html! {
+        table.hist {
+            thead { tr { th.num scope="col" { "Up to" } th.num scope="col" { "Count" } th scope="col" { "" } } }
+            tbody { @for (i, &(upper_s, n)) in latency.histogram.iter().enumerate() {
+                tr {
+                    td.num { (time(&format!("{path}.histogram.{i}.0"), upper_s)) }
+                    td.num { (count(&format!("{path}.histogram.{i}.1"), n)) }
+                    td { svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true" {
+                        rect width=(format!("{:.2}", n as f64 * 100.0 / most as f64)) height="1" {}
+                    } }
+                }
+            } }
+        }
+    }
+}
+
+fn wasted(result: &SchedResult) -> Markup {
+    let wasted = &result.wasted;
+    let sums = [
+        ("affinity_s", wasted.affinity_s),
+        ("placement_s", wasted.placement_s),
+        ("balancing_s", wasted.balancing_s),
+        ("transient_s", wasted.transient_s),
+    ];
+    html! {
+        table {
+            caption { "A CPU idled while a thread waited in the queue of another" }
+            tbody { @for ((name, why), (field, sum)) in REASONS.into_iter().zip(sums) {
+                tr {
+                    th scope="row" { (name) }
+                    td.num { (time(&format!("wasted.{field}"), sum)) }
+                    td { (why) }
+                }
+            } }
+        }
+        h3 { "Pairs of CPUs" }
+        div.scroll role="region" aria-label="Pairs of CPUs" tabindex="0" {
+            table {
+                thead { tr {
+                    th.num scope="col" { "Idle CPU" } th.num scope="col" { "Busy CPU" } th scope="col" { "Why" }
+                    th.num scope="col" { "Time" } th.num scope="col" { "Stretches" } th.num scope="col" { "Longest" }
+                } }
+                tbody { @for (i, pair) in wasted.pairs.iter().take(ROWS).enumerate() {
+                    @let at = format!("wasted.pairs.{i}");
+                    tr {
+                        td.num { (count(&format!("{at}.idle_cpu"), pair.idle_cpu.into())) }
+                        td.num { (count(&format!("{at}.busy_cpu"), pair.busy_cpu.into())) }
+                        td { (foreign(&pair.reason)) }
+                        td.num { (time(&format!("{at}.total_s"), pair.total_s)) }
+                        td.num { (count(&format!("{at}.stretches"), pair.stretches)) }
+                        td.num { (time(&format!("{at}.longest_s"), pair.longest_s)) }
+                    }
+                } }
+            }
+        }
+        (left_out(wasted.pairs.len()))
+    }
+}
+
+fn left_out(all: usize) -> Markup {
+    html! { @if all > ROWS { p.noise { "and " (all - ROWS) " more in result.json" } } }
+}
+
+fn cpus(result: &SchedResult) -> Markup {
+    let wall = result.wall_s.max(1e-9);
+    html! {
+        div.scroll role="region" aria-label="Table of CPUs" tabindex="0" {
+            table {
+                thead { tr {
+                    th.num scope="col" { "CPU" } th.num scope="col" { "Busy" } th.num scope="col" { "Ran" }
+                    th.num scope="col" { "Wasted idle" } th.num scope="col" { "Overloaded" }
+                    th.num scope="col" { "Queue" } th.num scope="col" { "Most" } th.num scope="col" { "Switches" }
+                    th.num scope="col" { "Preemptions" } th.num scope="col" { "p99 wait" }
+                } }
+                tbody { @for (i, cpu) in result.cpus.iter().take(512).enumerate() {
+                    @let at = format!("cpus.{i}");
+                    tr {
+                        th.num scope="row" { (count(&format!("{at}.cpu"), cpu.cpu.into())) }
+                        td.num { (percent(cpu.run_s / wall)) }
+                        td.num { (time(&format!("{at}.run_s"), cpu.run_s)) }
+                        td.num { (time(&format!("{at}.idle_wasted_s"), cpu.idle_wasted_s)) }
+                        td.num { (time(&format!("{at}.overloaded_s"), cpu.overloaded_s)) }
+                        td.num { (number(&format!("{at}.queue_mean"), cpu.queue_mean)) }
+                        td.num { (count(&format!("{at}.queue_max"), cpu.queue_max)) }
+                        td.num { (count(&format!("{at}.switches"), cpu.switches)) }
+                        td.num { (count(&format!("{at}.preemptions"), cpu.preemptions)) }
+                        td.num { (time(&format!("{at}.latency.p99_s"), cpu.latency.p99_s)) }
+                    }
+                } }
+            }
+        }
+    }
+}
+
+fn threads(result: &SchedResult) -> Markup {
+    html! {
+        div.scroll role="region" aria-label="Table of threads" tabindex="0" {
+            table {
+                thead { tr {
+                    th scope="col" { "Thread" } th.num scope="col" { "tid" } th.num scope="col" { "Ran" }
+                    th.num scope="col" { "Waited" } th.num scope="col" { "Wake p99" } th.num scope="col" { "Wake max" }
+                    th.num scope="col" { "Slice" } th.num scope="col" { "Preempted" } th.num scope="col" { "Slept" }
+                    th.num scope="col" { "Moved" }
+                } }
+                tbody { @for (i, thread) in result.threads.iter().take(ROWS).enumerate() {
+                    @let at = format!("threads.{i}");
+                    tr {
+                        th scope="row" { (foreign(&thread.name)) }
+                        td.num {
+                            @if thread.tid == 0 { (count(&format!("{at}.threads"), thread.threads)) " gone" }
+                            @else { (count(&format!("{at}.tid"), thread.tid.into())) }
+                        }
+                        td.num { (time(&format!("{at}.run_s"), thread.run_s)) }
+                        td.num { (time(&format!("{at}.wait_s"), thread.wait_s)) }
+                        td.num { (time(&format!("{at}.wake_latency.p99_s"), thread.wake_latency.p99_s)) }
+                        td.num { (time(&format!("{at}.wake_latency.max_s"), thread.wake_latency.max_s)) }
+                        td.num { (time(&format!("{at}.slices.mean_s"), thread.slices.mean_s)) }
+                        td.num { (count(&format!("{at}.preempted"), thread.preempted)) }
+                        td.num { (count(&format!("{at}.blocked"), thread.blocked)) }
+                        td.num { (thread.migrations.total()) }
+                    }
+                } }
+            }
+        }
+        (left_out(result.threads.len() + result.threads_elsewhere.threads as usize))
+    }
+}
+
+fn guests(result: &SchedResult) -> Markup {
+    html! {
+        div.scroll role="region" aria-label="Table of guest CPUs" tabindex="0" {
+            table {
+                caption { "Phantom time: the guest believes its CPU to run, but the thread waits in a run queue here" }
+                thead { tr {
+                    th scope="col" { "Guest" } th.num scope="col" { "Process" } th.num scope="col" { "CPU" }
+                    th.num scope="col" { "Ran" } th.num scope="col" { "Phantom" } th.num scope="col" { "p99" }
+                    th.num scope="col" { "Longest" } th.num scope="col" { "Preempted" }
+                } }
+                tbody { @for (i, guest) in result.guests.iter().take(ROWS).enumerate() {
+                    @let at = format!("guests.{i}");
+                    tr {
+                        th scope="row" { (foreign(&guest.vmm)) }
+                        td.num { (count(&format!("{at}.pid"), guest.pid.into())) }
+                        td.num { (count(&format!("{at}.guest_cpu"), guest.guest_cpu.into())) }
+                        td.num { (time(&format!("{at}.run_s"), guest.run_s)) }
+                        td.num { (time(&format!("{at}.phantom_s"), guest.phantom_s)) }
+                        td.num { (time(&format!("{at}.phantom_p99_s"), guest.phantom_p99_s)) }
+                        td.num { (time(&format!("{at}.phantom_max_s"), guest.phantom_max_s)) }
+                        td.num { (count(&format!("{at}.preempted"), guest.preempted)) }
+                    }
+                } }
+            }
+        }
+        (left_out(result.guests.len()))
+    }
+}
+
+fn wakers(result: &SchedResult) -> Markup {
+    html! {
+        div.scroll role="region" aria-label="Table of wake-ups" tabindex="0" {
+            table {
+                thead { tr {
+                    th scope="col" { "Waker" } th scope="col" { "Woken" } th.num scope="col" { "Count" }
+                    th.num scope="col" { "Latency" } th.num scope="col" { "Maximum" } th.num scope="col" { "To another LLC" }
+                } }
+                tbody { @for (i, row) in result.wakers.iter().take(ROWS).enumerate() {
+                    @let at = format!("wakers.{i}");
+                    tr {
+                        td { (foreign(&row.waker)) } td { (foreign(&row.woken)) }
+                        td.num { (count(&format!("{at}.count"), row.count)) }
+                        td.num { (time(&format!("{at}.latency_mean_s"), row.latency_mean_s)) }
+                        td.num { (time(&format!("{at}.latency_max_s"), row.latency_max_s)) }
+                        td.num { (count(&format!("{at}.to_other_llc"), row.to_other_llc)) }
+                    }
+                } }
+            }
+        }
+        (left_out(result.wakers.len()))
+    }
+}
+
+fn chains(result: &SchedResult) -> Markup {
+    html! {
+        ol.stacks { @for (i, chain) in result.chains.iter().take(CHAINS).enumerate() {
+            li { b { (time(&format!("chains.{i}.total_s"), chain.total_s)) } " " (foreign(&chain_words(chain))) }
+        } }
+    }
+}
+
+fn method(result: &SchedResult) -> Markup {
+    let wall = result.wall_s.max(1e-9);
+    html! {
+        @if !result.sources.is_empty() {
+            table.sources {
+                caption { "Where the figures come from" }
+                thead { tr { th scope="col" { "Measured" } th scope="col" { "By" } th scope="col" { "What is missing" } } }
+                tbody { @for source in &result.sources {
+                    tr {
+                        th scope="row" { (foreign(&source.what)) }
+                        td { (foreign(&source.how)) }
+                        td { @if source.missing.is_empty() { "nothing" } @else {
+                            b { (foreign(&source.missing)) } " " (foreign(&source.remedy))
+                        } }
+                    }
+                } }
+            }
+        }
+        dl.method {
+            dt { "Machine" } dd { (foreign(&machine_line(&result.machine))) }
+            @if result.migrations.total() > 0 { dt { "Migrations" } dd { (migration_words(&result.migrations)) } }
+            @if !result.steal.is_empty() {
+                dt { "Taken by the hypervisor" }
+                dd { @for (i, cpu) in result.steal.iter().take(ROWS).enumerate() {
+                    "CPU " (cpu.cpu) ": " (time(&format!("steal.{i}.steal_s"), cpu.steal_s))
+                    " (" (percent(cpu.steal_s / wall)) ") "
+                } }
+            }
+            dt { "Events" }
+            dd { (count("totals.events", result.totals.events)) " recorded, "
+                (count("totals.events_lost", result.totals.events_lost)) " lost, "
+                (count("totals.switches_mended", result.totals.switches_mended)) " switches not seen and bridged" }
+            @if let Some(recording) = &result.recording {
+                dt { "On disk" }
+                dd { (count("recording.bytes", recording.bytes)) " bytes for "
+                    (count("recording.events", recording.events)) " events, "
+                    (count("recording.events_dropped", recording.events_dropped)) " older ones dropped" }
+            }
+        }
+    }
+}
