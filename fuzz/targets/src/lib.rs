@@ -35,6 +35,10 @@ pub const ALL: &[Target] = &[
         run: result::result,
     },
     Target {
+        name: "locks_result",
+        run: result::locks,
+    },
+    Target {
         name: "compare",
         run: result::compare,
     },

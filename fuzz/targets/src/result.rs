@@ -7,6 +7,32 @@ use amdahl_report::schema::ScaleResult;
 use amdahl_report::terminal::{self, Style};
 use amdahl_report::{compare, headline, html, save};
 
+/// A `result.json` of `amdahl locks`: what is read can be shown and written again.
+pub(crate) fn locks(bytes: &[u8]) {
+    use amdahl_report::locks::{Shown, csv, parse, render, render_html, to_json};
+    let Ok(result) = parse(bytes, PathBuf::from("fuzz")) else {
+        return;
+    };
+    for (width, unicode, owners) in [(0, false, true), (80, true, false), (500, true, true)] {
+        let (style, shown) = (
+            Style {
+                color: false,
+                unicode,
+            },
+            Shown {
+                owners,
+                ..Shown::default()
+            },
+        );
+        assert_harmless(&render(&result, width, style, shown), false);
+    }
+    let page = render_html(&result, &[]);
+    assert!(!page.to_ascii_lowercase().contains("<script"));
+    assert_harmless(&page, false);
+    csv(&result);
+    to_json(&result).expect("what was read can be written");
+}
+
 /// A `result.json`.
 pub(crate) fn result(bytes: &[u8]) {
     let Some(result) = read(bytes) else { return };

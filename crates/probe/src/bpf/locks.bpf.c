@@ -330,6 +330,8 @@ int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 }
 
 #define SCANNED 40
+/* Through the functions that take a lock to who wants it; beyond, what is left over varies. */
+#define RETURNS 4
 
 /*
  * Who wants the lock, without walking the stack: the return addresses above the probe's own frame,
@@ -338,7 +340,7 @@ int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
  */
 static __always_inline amdahl_u64 place_in_kernel(void *ctx, amdahl_u32 flags)
 {
-	amdahl_u64 words[SCANNED], hash = flags + 1, low, is_text;
+	amdahl_u64 words[SCANNED], hash = flags + 1, low, is_text, found = 0;
 	int i;
 
 	if (!text_high || bpf_probe_read_kernel(words, sizeof(words), ctx))
@@ -348,9 +350,38 @@ static __always_inline amdahl_u64 place_in_kernel(void *ctx, amdahl_u32 flags)
 		low = words[i] & 0xffffffff;
 		is_text = ((words[i] >> 32 ^ text_high) - 1) >> 63;
 		is_text &= ~((low - text_begin) >> 63) & ((low - text_end) >> 63);
+		is_text &= (found - RETURNS) >> 63;
+		found += is_text;
 		hash ^= -is_text & (hash ^ (hash ^ low) * 0x9e3779b97f4a7c15ull);
 	}
 	return hash;
+}
+
+/*
+ * Stacks of the kernel are dear, and one tells all there is to know of a place: the second is for
+ * one that was cut short. Later ones keep apart what met in one hash.
+ */
+static __always_inline int takes_kernel_stack(struct amdahl_ring *ring, amdahl_u64 hash, amdahl_u64 ts)
+{
+	amdahl_u32 index = (hash >> 40) & 4095;
+	struct place *place = bpf_map_lookup_elem(&places, &index);
+
+	if (!place)
+		return 0;
+	if (place->hash != hash) {
+		/* A new one, unless two take turns in this entry. */
+		if (ts - place->last < 1000000)
+			return 0;
+		place->hash = hash;
+		place->count = 0;
+	} else if (place->count >= 2) {
+		if (ts - place->last < 500000000 || ts - ring->repeated_at < 10000000)
+			return 0;
+		ring->repeated_at = ts;
+	}
+	place->count++;
+	place->last = ts;
+	return 1;
 }
 
 SEC("tp_btf/contention_end")
@@ -394,7 +425,7 @@ int BPF_PROG(on_contention_end, void *lock)
 		spun.place = hash >> 32;
 		tell(ring, cpu, &spun, ts);
 	}
-	if (hash && takes_stack(ring, hash, ts))
+	if (hash && takes_kernel_stack(ring, hash, ts))
 		take(ctx, ring, cpu, me, AMDAHL_STACK_LOCK, ts, hash >> 32);
 	return 0;
 }
@@ -440,7 +471,7 @@ int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsign
 	hold->place = hash >> 32;
 	ts = bpf_ktime_get_ns();
 	hold->begin = ts;
-	if (takes_stack(ring, hash, ts))
+	if (takes_kernel_stack(ring, hash, ts))
 		take(ctx, ring, cpu, me, AMDAHL_STACK_LOCK, ts, hold->place);
 	return 0;
 }
