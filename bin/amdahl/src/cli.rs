@@ -45,7 +45,8 @@ pub enum Command {
     /// Which locks threads wait for, where, how long and because of whom: kernel and user space.
     #[command(after_help = LOCKS_EXAMPLES)]
     Locks(Box<Locks>),
-    /// What the scheduler did: latencies, wake-ups, migrations, CPUs that idled while threads waited
+    /// What the scheduler did: latencies, wake-ups, migrations, CPUs that idled while threads waited.
+    #[command(after_help = SCHED_EXAMPLES)]
     Sched(Sched),
     /// What this machine lets us measure, what not, and how to allow it.
     #[command(after_help = "Examples:\n  amdahl doctor\n  amdahl doctor --json")]
@@ -250,6 +251,13 @@ pub struct Mem {
     #[arg(long)]
     pub holds: bool,
 }
+
+const SCHED_EXAMPLES: &str = "\
+Examples:
+  amdahl sched record -- ./server-bench
+  amdahl sched record --system --for 10s -o amdahl-sched
+  amdahl sched show amdahl-sched
+  amdahl sched show --svg threads.svg amdahl-sched";
 
 /// `amdahl sched`.
 #[derive(Debug, Args)]

@@ -180,7 +180,8 @@ macro_rules! smoke {
 
 smoke! {
     result compare spin elf perf_map process_maps symbol_name stack_record sched_part sched_result
-    preload_record cpu_set topology_text cgroup_files sysfs_files
+    preload_record cpu_set topology_text cgroup_files sysfs_files smaps
+    memory_text mem_result
 }
 
 /// Seeds are what mutations begin with: they must get past the first check.

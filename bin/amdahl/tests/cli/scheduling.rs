@@ -67,11 +67,15 @@ fn idle_while_overloaded_is_seen_and_blamed_on_the_affinity() {
     let two = two.to_str().expect("a path");
     let pinned = record(&place, &[two, "pinned"]);
     let wasted = &pinned.wasted;
-    // Somebody else may keep the other CPUs busy, but not for all of it.
+    let idle: f64 = pinned.cpus.iter().map(|cpu| cpu.idle_s).sum();
+    if idle < 0.1 * pinned.wall_s {
+        return skipped("somebody else keeps the other CPUs busy");
+    }
     assert!(wasted.affinity_s > 0.0, "{wasted:?}");
-    // Until the program has bound itself it may be elsewhere.
-    assert_eq!(wasted.placement_s + wasted.balancing_s, 0.0, "{wasted:?}");
-    assert!(wasted.transient_s < wasted.affinity_s, "{wasted:?}");
+    // Until the program has bound itself anything may happen to it.
+    let rest = wasted.placement_s + wasted.balancing_s + wasted.transient_s;
+    assert!(rest < wasted.affinity_s, "{wasted:?}");
+    assert!(wasted.total_s() <= idle, "{wasted:?} {idle}");
     let busy: BTreeSet<u32> = wasted
         .pairs
         .iter()

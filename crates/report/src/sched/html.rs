@@ -20,7 +20,7 @@ const OWN_STYLE: &str = "\
 .picture text { font: 12px var(--sans); fill: var(--soft); }\
 .picture .paper { fill: var(--raised); }\
 .swatches { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; margin: .8rem 0 0; padding: 0; list-style: none; font-size: .8125rem; color: var(--soft); }\
-.swatches svg { width: .9em; height: .9em; margin-right: .4em; vertical-align: -.08em; }\
+.picture .swatches svg { display: inline-block; min-width: 0; width: .9em; height: .9em; margin-right: .4em; vertical-align: -.08em; }\
 .hist { font-size: .875rem; } .hist svg { display: block; width: 100%; height: .9rem; } .hist td:last-child { width: 60%; }\
 .hist rect { fill: var(--measured); }";
 

@@ -73,8 +73,9 @@ fn colors(picture: &Picture) -> (Vec<usize>, Vec<Key>) {
             for &i in &threads {
                 of[i] = keys.len();
             }
+            let many = if threads.len() == 1 { "" } else { "s" };
             let label = format!(
-                "{} ({} threads)",
+                "{} ({} thread{many})",
                 elide(&plain(name), 24, "…"),
                 threads.len()
             );
@@ -137,6 +138,8 @@ fn drawing(picture: &Picture, extra: u32, inside: &str) -> String {
     let height = row_height(rows) * rows as u32;
     let (inner, columns) = (WIDTH - LEFT - 8, picture.columns.max(1));
     let total = TOP + height + AXIS + extra;
+    // A gap between rows of a few pixels would be a pixel here and none there.
+    let thick = if rows <= 64 { ".86" } else { "1" };
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {total}\" role=\"img\" \
          aria-label=\"Threads on {rows} CPUs over time\"><rect class=\"paper\" width=\"{WIDTH}\" height=\"{total}\" fill=\"none\"/>{inside}",
@@ -144,7 +147,7 @@ fn drawing(picture: &Picture, extra: u32, inside: &str) -> String {
     let _ = write!(
         out,
         "<svg x=\"{LEFT}\" y=\"{TOP}\" width=\"{inner}\" height=\"{height}\" viewBox=\"0 0 {columns} {rows}\" \
-         preserveAspectRatio=\"none\" shape-rendering=\"crispEdges\" fill=\"none\" stroke-width=\".86\">",
+         preserveAspectRatio=\"none\" shape-rendering=\"crispEdges\" fill=\"none\" stroke-width=\"{thick}\">",
     );
     cells(&mut out, picture);
     out.push_str("</svg>");

@@ -137,7 +137,8 @@ pub(crate) fn short(value: f64) -> String {
         v if v == 0.0 => return "0".to_owned(),
         v if v >= 1.0 => (value, "s"),
         v if v >= 1e-3 => (value * 1e3, "ms"),
-        _ => (value * 1e6, "µs"),
+        v if v >= 1e-6 => (value * 1e6, "µs"),
+        _ => return format!("{:.0}\u{a0}ns", value * 1e9),
     };
     let digits = match scaled.abs() {
         v if v >= 99.95 => 0,
