@@ -20,6 +20,8 @@ use crate::watch::processes;
 const SITES_MAX: usize = 500;
 /// Places whose code is looked up, for those that turn out to be the same.
 const NAMED_MAX: usize = 4_000;
+/// Frames of a stack that are kept.
+const FRAMES_MAX: usize = 256;
 
 fn seconds(ns: u64) -> f64 {
     ns as f64 * 1e-9
@@ -51,9 +53,11 @@ pub(super) fn code(stack: Option<&CallStack>) -> Code {
         module: own.module,
         file: own.file,
         line: own.line,
+        // Inlined functions may make many of few.
         stack: stack
             .user
             .iter()
+            .take(FRAMES_MAX)
             .map(|frame| frame.symbol.clone())
             .collect(),
     }
