@@ -259,10 +259,11 @@ impl Analysis {
             state.row.run_ns += ns;
         }
         // The switch in between was not seen. Who came then is taken to have been there all the time.
-        if let Some(thread) = unseen.and_then(|tid| self.threads.get_mut(tid)) {
-            if thread.state == State::Running && thread.cpu == Some(cpu) {
-                thread.state = State::Unknown;
-            }
+        if let Some(thread) = unseen.and_then(|tid| self.threads.get_mut(tid))
+            && thread.state == State::Running
+            && thread.cpu == Some(cpu)
+        {
+            thread.state = State::Unknown;
         }
         if prev != 0 {
             self.dequeue(prev);
