@@ -16,6 +16,9 @@ struct Known {
     allowed: u32,
 }
 
+/// A thread's name and affinity, from outside.
+type Look = fn(Tid, &CpuSet) -> (Option<String>, Option<CpuSet>);
+
 /// Turns slots into events, and tells who a thread is before its first one.
 pub struct Decoder {
     /// Every thread of the machine is recorded.
@@ -24,8 +27,7 @@ pub struct Decoder {
     known: FxHashMap<Tid, Known>,
     /// Slots that each CPU had lost when last told.
     lost: FxHashMap<CpuId, u64>,
-    /// A thread's name and affinity, from outside.
-    look: fn(Tid, &CpuSet) -> (Option<String>, Option<CpuSet>),
+    look: Look,
 }
 
 impl Decoder {

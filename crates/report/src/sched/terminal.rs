@@ -133,8 +133,10 @@ fn quantiles(latency: &Latency) -> [String; 5] {
 
 /// Three digits are enough for a latency.
 pub(crate) fn short(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
     let (scaled, unit) = match value.abs() {
-        v if v == 0.0 => return "0".to_owned(),
         v if v >= 1.0 => (value, "s"),
         v if v >= 1e-3 => (value * 1e3, "ms"),
         v if v >= 1e-6 => (value * 1e6, "µs"),
