@@ -8,7 +8,7 @@ pub(crate) fn significant(value: f64) -> String {
 }
 
 /// Three significant digits, for estimates.
-pub(crate) fn estimate(value: f64) -> String {
+pub fn estimate(value: f64) -> String {
     rounded(value, 3)
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn seconds(value: f64) -> String {
 }
 
 /// Bytes with the unit that suits their size.
-pub(crate) fn bytes(value: u64) -> String {
+pub fn bytes(value: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut scaled = value as f64;
     let mut unit = 0;
