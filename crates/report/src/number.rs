@@ -39,7 +39,7 @@ pub(crate) fn seconds(value: f64) -> String {
 }
 
 /// Bytes with the unit that suits their size.
-pub fn bytes(value: u64) -> String {
+pub(crate) fn bytes(value: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut scaled = value as f64;
     let mut unit = 0;

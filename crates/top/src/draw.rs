@@ -131,13 +131,15 @@ fn heading(screen: &Screen) -> [String; 2] {
     let gaps = shown
         .sources()
         .iter()
-        .filter(|source| !source.missing.is_empty());
-    let status = match (&screen.notice, gaps.count()) {
-        (Some(notice), _) => notice.clone(),
-        (None, 0) => status(shown),
-        (None, 1) => format!("{}; 1 thing is missing: ?", status(shown)),
-        (None, many) => format!("{}; {many} things are missing: ?", status(shown)),
-    };
+        .filter(|source| !source.missing.is_empty())
+        .count();
+    let mut status = status(shown);
+    if let Some(notice) = screen.end.as_ref().or(screen.notice.as_ref()) {
+        status = format!("{notice} {status}");
+    }
+    if gaps > 0 {
+        status += "; not all is known, see ?";
+    }
     [views::headline(shown), status]
 }
 

@@ -56,12 +56,10 @@ pub enum Cell {
     Text(String),
     /// How many.
     Count(u64),
+    /// Which one: written as it is.
+    Number(u64),
     /// How long.
     Seconds(f64),
-    /// How much.
-    Bytes(u64),
-    /// A part of one.
-    Share(f64),
     /// Not known.
     Unknown,
 }
@@ -87,8 +85,8 @@ impl Cell {
 
     fn size(&self) -> Option<f64> {
         match *self {
-            Cell::Count(count) | Cell::Bytes(count) => Some(count as f64),
-            Cell::Seconds(size) | Cell::Share(size) => Some(size),
+            Cell::Count(count) | Cell::Number(count) => Some(count as f64),
+            Cell::Seconds(size) => Some(size),
             Cell::Text(_) | Cell::Unknown => None,
         }
     }

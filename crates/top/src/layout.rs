@@ -1,6 +1,6 @@
 //! Columns and cells on a line of a given width.
 
-use amdahl_report::number::{bytes, estimate};
+use amdahl_report::number::estimate;
 use amdahl_report::plain::elide;
 use amdahl_report::terminal::Style;
 use unicode_width::UnicodeWidthStr;
@@ -101,11 +101,10 @@ pub fn written(cell: &Cell, style: Style) -> String {
         Cell::Text(text) => return ascii(text, style),
         Cell::Count(count) => count_text(*count),
         Cell::Seconds(seconds) => seconds_text(*seconds),
-        Cell::Bytes(count) => bytes(*count).replace("bytes", "B"),
-        Cell::Share(share) => format!("{:.1}%", share * 100.0),
+        Cell::Number(number) => number.to_string(),
         Cell::Unknown => "-".to_owned(),
     };
-    ascii(&text.replace('\u{a0}', ""), style)
+    ascii(&text, style)
 }
 
 /// Where the locale has no Unicode, other characters are shown as `?`.

@@ -121,6 +121,8 @@ pub struct Screen {
     newest: Option<Arc<Snapshot>>,
     /// Why there is nothing, or something to know of it.
     pub(crate) notice: Option<String>,
+    /// How the watched program ended.
+    pub(crate) end: Option<String>,
     /// Rows of the table that the screen had room for.
     pub(crate) room: usize,
 }
@@ -142,6 +144,7 @@ impl Screen {
             shown: None,
             newest: None,
             notice: None,
+            end: None,
             room: 10,
         }
     }
@@ -186,6 +189,15 @@ impl Screen {
         if tab == self.tab {
             self.notice = Some(amdahl_report::plain::plain(notice));
         }
+    }
+
+    /// The watched program has ended.
+    pub fn ended(&mut self, how: Result<(), String>) {
+        let text = match how {
+            Ok(()) => "The program has ended.".to_owned(),
+            Err(how) => format!("The program failed: {how}."),
+        };
+        self.end = Some(amdahl_report::plain::plain(&text));
     }
 
     pub(crate) fn state(&self) -> &TabState {

@@ -2,6 +2,7 @@
 
 use amdahl_report::locks::schema::LocksResult;
 use amdahl_report::mem::schema::MemResult;
+use amdahl_report::sched::schema::SchedResult;
 use amdahl_report::schema::Source;
 
 /// One of the views.
@@ -65,6 +66,8 @@ impl By {
 pub enum Data {
     /// Of the locks.
     Locks(LocksResult),
+    /// Of the scheduler.
+    Sched(SchedResult),
     /// Of memory.
     Mem(MemResult),
 }
@@ -89,6 +92,7 @@ impl Snapshot {
     pub fn tab(&self) -> Tab {
         match self.data {
             Data::Locks(_) => Tab::Locks,
+            Data::Sched(_) => Tab::Sched,
             Data::Mem(_) => Tab::Mem,
         }
     }
@@ -97,6 +101,7 @@ impl Snapshot {
     pub fn sources(&self) -> &[Source] {
         match &self.data {
             Data::Locks(result) => &result.sources,
+            Data::Sched(result) => &result.sources,
             Data::Mem(result) => &result.sources,
         }
     }

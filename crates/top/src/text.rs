@@ -50,6 +50,7 @@ pub fn text(
 pub fn json(snapshot: &Snapshot) -> serde_json::Result<String> {
     match &snapshot.data {
         Data::Locks(result) => serde_json::to_string(result),
+        Data::Sched(result) => serde_json::to_string(result),
         Data::Mem(result) => serde_json::to_string(result),
     }
 }

@@ -2,6 +2,7 @@
 
 mod locks;
 mod mem;
+mod sched;
 
 use crate::grid::{Column, Grid};
 use crate::snapshot::{By, Data, Snapshot, Tab};
@@ -10,7 +11,7 @@ use crate::snapshot::{By, Data, Snapshot, Tab};
 pub fn columns(tab: Tab, by: By) -> &'static [Column] {
     match tab {
         Tab::Locks => locks::columns(by),
-        Tab::Sched => &[],
+        Tab::Sched => sched::COLUMNS,
         Tab::Mem => mem::COLUMNS,
     }
 }
@@ -18,13 +19,15 @@ pub fn columns(tab: Tab, by: By) -> &'static [Column] {
 /// By which column rows are sorted at first, falling.
 pub fn sorted(tab: Tab, by: By) -> usize {
     let columns = columns(tab, by).iter();
-    columns.take_while(|column| column.title != "total").count()
+    let is_other = |column: &&Column| !matches!(column.title, "total" | "wait");
+    columns.take_while(is_other).count()
 }
 
 /// The table.
 pub fn grid(snapshot: &Snapshot, by: By) -> Grid {
     match &snapshot.data {
         Data::Locks(result) => locks::grid(result),
+        Data::Sched(result) => sched::grid(result, by),
         Data::Mem(result) => mem::grid(result, by),
     }
 }
@@ -33,7 +36,7 @@ pub fn grid(snapshot: &Snapshot, by: By) -> Grid {
 pub fn by(snapshot: &Snapshot, wanted: By) -> By {
     match &snapshot.data {
         Data::Locks(result) => locks::by(result),
-        Data::Mem(_) => wanted,
+        Data::Sched(_) | Data::Mem(_) => wanted,
     }
 }
 
@@ -41,6 +44,7 @@ pub fn by(snapshot: &Snapshot, wanted: By) -> By {
 pub fn headline(snapshot: &Snapshot) -> String {
     match &snapshot.data {
         Data::Locks(result) => locks::headline(result),
+        Data::Sched(result) => sched::headline(result),
         Data::Mem(result) => mem::headline(result),
     }
 }
@@ -49,6 +53,7 @@ pub fn headline(snapshot: &Snapshot) -> String {
 pub fn detail(snapshot: &Snapshot, by: By, index: usize) -> Vec<(usize, String)> {
     match &snapshot.data {
         Data::Locks(result) => locks::detail(result, index),
+        Data::Sched(result) => sched::detail(result, by, index),
         Data::Mem(result) => mem::detail(result, by, index),
     }
 }
