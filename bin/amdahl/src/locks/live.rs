@@ -8,7 +8,7 @@ use amdahl_topology::CpuSet;
 
 use super::follow::{Follower, name};
 pub use super::unprivileged::Polling;
-use super::{kernel_sources, result};
+use super::{kernel_sources, result, target};
 use crate::cli::{LocksBy, Selection};
 use crate::failure::Failure;
 use crate::top::live::{Live, Look};
@@ -36,6 +36,7 @@ pub fn settings(cpus: &CpuSet) -> Settings {
 pub struct Recorded {
     follower: Follower<'static>,
     sources: Vec<Source>,
+    target: String,
 }
 
 impl Recorded {
@@ -51,6 +52,7 @@ impl Recorded {
         Ok(Recorded {
             follower: Follower::new(without, |_| ()),
             sources: kernel_sources(recorder),
+            target: target(selection),
         })
     }
 }
@@ -74,6 +76,7 @@ impl Live for Recorded {
         let mut found = result::result(&table, by(of));
         (found.seconds, found.events) = (seconds, self.follower.events);
         found.sources = self.sources.clone();
+        found.target = self.target.clone();
         Data::Locks(found)
     }
 }

@@ -78,7 +78,10 @@ pub fn main(args: &Top) -> Result<u8, Failure> {
             cpus: &cpus,
             control: &control,
             messages: messages.clone(),
-            ready: Box::new(move || drop(let_go.try_send(()))),
+            ready: Box::new(move || {
+                // Once is enough.
+                let _ = let_go.try_send(());
+            }),
         };
         let recording = std::thread::Builder::new()
             .name("amdahl-record".into())

@@ -32,7 +32,7 @@ pub fn check() -> Result<(), Failure> {
         "standard input or output is no terminal"
     };
     Err(Failure::usage(format!(
-        "amdahl top: {what}; for plain tables: --batch N"
+        "{what}; for plain tables: --batch N"
     )))
 }
 

@@ -7,9 +7,9 @@ use crate::grid::{Cell, Column, Grid, Row};
 use crate::layout::seconds_text;
 use crate::snapshot::{By, Tab};
 
-const WHAT: Column = Column::text("what", 12, 0, "what was waited for");
+const WHAT: Column = Column::text("what", 10, 0, "what was waited for");
 const WHOSE: Column = Column::text("whose", 10, 2, "the thread, process or lock of the row");
-const WHERE: Column = Column::text("where", 12, 0, "the code that waits");
+const WHERE: Column = Column::text("where", 14, 0, "the code that waits");
 const TIMES: Column = Column::figure("times", 7, 3, "calls that waited");
 const TOTAL: Column = Column::figure("total", 7, 1, "waiting time of all together");
 const MAX: Column = Column::figure("max", 7, 4, "the longest wait");

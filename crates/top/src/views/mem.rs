@@ -11,9 +11,9 @@ use crate::layout::seconds_text;
 use crate::snapshot::By;
 
 pub static COLUMNS: &[Column] = &[
-    Column::text("what", 12, 0, "kind of fault, or who waited for mmap_lock"),
+    Column::text("what", 10, 0, "kind of fault, or who waited for mmap_lock"),
     Column::text("process", 9, 2, "whose"),
-    Column::text("where", 12, 0, "the code that used the memory"),
+    Column::text("where", 14, 0, "the code that used the memory"),
     Column::text("object", 8, 6, "what is mapped there"),
     Column::figure("times", 7, 3, "faults, or waits"),
     Column::figure("total", 7, 1, "time of all together"),
