@@ -48,6 +48,9 @@ pub enum Command {
     /// What the scheduler did: latencies, wake-ups, migrations, CPUs that idled while threads waited.
     #[command(after_help = SCHED_EXAMPLES)]
     Sched(Sched),
+    /// A live screen over lock waits, scheduling and memory: sorted, filtered, paused by keys.
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(Box<Top>),
     /// What this machine lets us measure, what not, and how to allow it.
     #[command(after_help = "Examples:\n  amdahl doctor\n  amdahl doctor --json")]
     Doctor(Doctor),
@@ -186,7 +189,7 @@ pub enum ProbeKind {
 }
 
 /// Whom a deep view watches, and for how long. One of the four is given.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[group(skip)]
 #[allow(dead_code)]
 pub struct Selection {
@@ -315,6 +318,96 @@ pub struct SchedShow {
     /// Write a trace for Perfetto to this file instead (.json.gz)
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+}
+
+const TOP_EXAMPLES: &str = "\
+Examples:
+  amdahl top
+  amdahl top --pid 4711 --tab sched
+  amdahl top --filter 'mysqld|futex' --by thread
+  amdahl top --batch 3 --for 6s -- ./server-bench
+  amdahl top --batch 10 --json --pid 4711 | jq .rows[0].what
+
+Press ? for the keys. Only the tab that is shown records.";
+
+/// `amdahl top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Watch a running process with its descendants
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..), group = "whom")]
+    pub pid: Option<u32>,
+    /// Watch a control group: a path, or a name below where they are mounted
+    #[arg(long, value_name = "GROUP", value_parser = control_group, group = "whom")]
+    pub cgroup: Option<PathBuf>,
+    /// Watch everything on this machine: so it is where nothing else is said
+    #[arg(long, group = "whom")]
+    pub system: bool,
+    /// End after this time
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub duration: Option<std::time::Duration>,
+    /// Memory for recorded events
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(16..))]
+    pub memory: u32,
+    /// How to look: all that is allowed, or only what works without privileges
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub probe: ProbeKind,
+    /// The tab to begin with
+    #[arg(long, value_name = "TAB", default_value = "locks")]
+    pub tab: TopTab,
+    /// What makes a row [default: line of code, in sched thread]
+    #[arg(long, value_name = "WHAT")]
+    pub by: Option<TopBy>,
+    /// Show rows with this text only: a regular expression
+    #[arg(
+        long,
+        value_name = "REGEX",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub filter: String,
+    /// Time between two screens
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    pub interval: std::time::Duration,
+    /// No terminal: print this many tables, one each interval, or over the time of --for
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch: Option<u32>,
+    /// Print each as a line of JSON: what `amdahl locks --json` and the others print
+    #[arg(long, requires = "batch")]
+    pub json: bool,
+    /// Rows of a table of --batch
+    #[arg(long, value_name = "N", default_value_t = 20, requires = "batch")]
+    pub rows: usize,
+    /// The program to run and watch, and its arguments
+    #[arg(last = true, value_name = "COMMAND", group = "whom")]
+    pub command: Vec<String>,
+}
+
+/// A tab of `amdahl top`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum TopTab {
+    /// Waits for locks.
+    Locks,
+    /// What the scheduler does.
+    Sched,
+    /// Page faults and the address-space lock.
+    Mem,
+}
+
+/// What makes a row of `amdahl top`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum TopBy {
+    /// A line of code (locks, mem).
+    Site,
+    /// A thread (locks, sched).
+    Thread,
+    /// A process.
+    Process,
+    /// A lock, by its address (locks).
+    Lock,
+    /// A whole call stack (locks).
+    Stack,
+    /// A kind of fault or wait (mem).
+    Kind,
 }
 
 /// `amdahl compare`.

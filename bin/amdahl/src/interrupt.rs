@@ -24,6 +24,11 @@ impl Interrupt {
         Interrupt(said)
     }
 
+    /// The same, said by a key.
+    pub fn say(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// It was asked for.
     pub fn asked(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0

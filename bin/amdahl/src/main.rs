@@ -11,6 +11,7 @@ mod results;
 mod scale;
 mod sched;
 mod screen;
+mod top;
 mod watch;
 
 use std::io::Write;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         cli::Command::Report(args) => results::report_main(&args),
         cli::Command::Locks(args) => locks::main(&args),
         cli::Command::Sched(args) => sched::main(&args),
+        cli::Command::Top(args) => top::main(&args),
         cli::Command::Doctor(args) => doctor::main(&args),
     };
     match done {

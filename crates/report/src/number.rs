@@ -8,7 +8,7 @@ pub(crate) fn significant(value: f64) -> String {
 }
 
 /// Three significant digits, for estimates.
-pub(crate) fn estimate(value: f64) -> String {
+pub fn estimate(value: f64) -> String {
     rounded(value, 3)
 }
 

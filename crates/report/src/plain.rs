@@ -4,7 +4,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Replaces what would move the cursor, hide text or turn its direction: control characters,
 /// line and paragraph separators, bidirectional controls, invisible format characters.
-pub(crate) fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     text.chars()
         .map(|c| if is_harmless(c) { c } else { '\u{fffd}' })
         .collect()
@@ -24,7 +24,7 @@ fn is_harmless(c: char) -> bool {
 }
 
 /// At most `columns` terminal columns: the middle gives way to `mark`.
-pub(crate) fn elide(text: &str, columns: usize, mark: &str) -> String {
+pub fn elide(text: &str, columns: usize, mark: &str) -> String {
     if text.width() <= columns {
         return text.to_owned();
     }

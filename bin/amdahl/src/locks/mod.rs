@@ -1,6 +1,7 @@
 //! `amdahl locks`: which locks threads wait for, where, how long and because of whom.
 
 mod follow;
+pub mod live;
 mod result;
 mod unprivileged;
 
@@ -161,10 +162,29 @@ fn recorded(
 }
 
 fn sources(recorder: &Recorder, args: &Locks) -> Vec<Source> {
+    let mut sources = kernel_sources(recorder);
+    if args.owner {
+        sources.push(
+            if recorder.missing().any(|hook| hook == "mmap_lock_released") {
+                source(
+                    "mmap_lock holds",
+                    "missing",
+                    "This kernel does not tell how long mmap_lock is held.",
+                    "use a kernel with CONFIG_TRACEPOINTS, 6.11 or newer",
+                )
+            } else {
+                source("mmap_lock holds", "bpf", "", "")
+            },
+        );
+    }
+    sources
+}
+
+/// Where waits come from, and what this kernel does not tell of them.
+fn kernel_sources(recorder: &Recorder) -> Vec<Source> {
     let missing: Vec<&str> = recorder.missing().collect();
     let lacks = |hook: &str| missing.contains(&hook);
-    let mut sources = vec![source("futex waits", "bpf", "", "")];
-    sources.push(if lacks("contention_begin") || lacks("contention_end") {
+    let kernel = if lacks("contention_begin") || lacks("contention_end") {
         source(
             "kernel locks",
             "missing",
@@ -173,20 +193,8 @@ fn sources(recorder: &Recorder, args: &Locks) -> Vec<Source> {
         )
     } else {
         source("kernel locks", "bpf", "", "")
-    });
-    if args.owner {
-        sources.push(if lacks("mmap_lock_released") {
-            source(
-                "mmap_lock holds",
-                "missing",
-                "This kernel does not tell how long mmap_lock is held.",
-                "use a kernel with CONFIG_TRACEPOINTS, 6.11 or newer",
-            )
-        } else {
-            source("mmap_lock holds", "bpf", "", "")
-        });
-    }
-    sources
+    };
+    vec![source("futex waits", "bpf", "", ""), kernel]
 }
 
 fn target(selection: &Selection) -> String {

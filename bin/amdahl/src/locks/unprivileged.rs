@@ -5,19 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use amdahl_locks::unprivileged::{Polls, place_of_call, place_of_copy};
-use amdahl_locks::{Limits, Tracker};
+use amdahl_locks::{Limits, Table, Tracker};
 use amdahl_probe::bpf::{Decoded, ThreadName};
 use amdahl_probe::clock;
 use amdahl_probe::symbol::{LATEST, RawStack, Symbolizer};
 use amdahl_probe::unprivileged::preload::{self, Records};
 use amdahl_probe::unprivileged::{Poller, Scope, StackCopy};
+use amdahl_report::locks::schema::LocksResult;
 use amdahl_report::schema::Source;
 use amdahl_speedup::event::CallStack;
 use amdahl_topology::CpuSet;
 
-use super::{Observed, source};
+use super::follow::name;
+use super::{Observed, result, source};
 use crate::child::{Child, Command};
-use crate::cli::Selection;
+use crate::cli::{LocksBy, Selection};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::scale::preload_env;
@@ -124,44 +126,105 @@ fn start(selection: &Selection, cpus: &CpuSet, env: &[(String, String)]) -> Resu
     .map_err(|error| Failure::program(error.to_string()))
 }
 
-/// Polls until it is over. What the preload library times is not polled as well.
-fn poll(mut poller: Poller, over: &AtomicBool, is_preloaded: bool) -> Polled {
-    let mut tracker = Tracker::new(Limits::default());
-    let mut polls = Polls::default();
-    let mut symbols = Symbolizer::new();
-    let mut known = std::collections::HashSet::new();
-    loop {
-        let is_last = over.load(Ordering::Relaxed);
-        let snapshot = poller.poll();
-        for copy in poller.take_stacks() {
-            if known.insert(copy.pid) {
-                let _ = symbols.maps_mut().snapshot(copy.pid);
-                symbols.touch(copy.pid);
-            }
-            let stack = Arc::new(named(&mut symbols, &copy));
-            tracker.learn(place_of_copy(copy.stack), &stack);
+/// Polls of a process and its descendants, added up.
+pub struct Polling {
+    poller: Poller,
+    tracker: Tracker,
+    polls: Polls,
+    symbols: Symbolizer,
+    known: std::collections::HashSet<u32>,
+    /// What the preload library times is not polled as well.
+    is_preloaded: bool,
+    sources: Vec<Source>,
+}
+
+impl Polling {
+    fn new(poller: Poller, is_preloaded: bool) -> Polling {
+        Polling {
+            poller,
+            tracker: Tracker::new(Limits::default()),
+            polls: Polls::default(),
+            symbols: Symbolizer::new(),
+            known: std::collections::HashSet::new(),
+            is_preloaded,
+            sources: Vec::new(),
         }
-        polls.take(&snapshot, is_preloaded, &mut tracker);
-        if is_last {
-            break;
-        }
-        std::thread::park_timeout(poller.pause());
     }
-    polls.finish(&mut tracker);
-    let mut decoded = Decoded::default();
-    decoded
-        .threads
-        .extend(poller.names().iter().map(|(&tid, name)| {
+
+    /// Of process `root`, for a live view. `why` says why BPF is not used, and `remedy` what helps.
+    pub fn of(root: u32, why: &str, remedy: &str) -> Result<Polling, Failure> {
+        let scope = Scope {
+            root,
+            adopter: None,
+            cgroup: None,
+        };
+        let poller = Poller::new(scope).map_err(|error| Failure::machine(error.to_string()))?;
+        let mut polling = Polling::new(poller.copy_stacks(0), false);
+        polling.sources = polled_sources(why, remedy);
+        Ok(polling)
+    }
+
+    /// Polls once. Returns after which time to do it again.
+    pub fn step(&mut self) -> std::time::Duration {
+        let snapshot = self.poller.poll();
+        for copy in self.poller.take_stacks() {
+            if self.known.insert(copy.pid) {
+                let _ = self.symbols.maps_mut().snapshot(copy.pid);
+                self.symbols.touch(copy.pid);
+            }
+            let stack = Arc::new(named(&mut self.symbols, &copy));
+            self.tracker.learn(place_of_copy(copy.stack), &stack);
+        }
+        self.polls
+            .take(&snapshot, self.is_preloaded, &mut self.tracker);
+        self.poller.pause()
+    }
+
+    fn decoded(&self) -> Decoded {
+        let mut decoded = Decoded::default();
+        let names = self.poller.names().iter();
+        decoded.threads.extend(names.map(|(&tid, name)| {
             let (pid, name) = (name.pid, name.name.clone());
             (tid, ThreadName { pid, name })
         }));
-    let blindness = poller.blindness();
-    Polled {
-        tracker,
-        symbols,
-        decoded,
-        polls: blindness.polls,
-        hidden: blindness.hidden,
+        decoded
+    }
+
+    /// What was seen so far.
+    pub fn result(&self, by: LocksBy) -> LocksResult {
+        let decoded = self.decoded();
+        let names = |tid| name(&decoded, tid);
+        let table = Table::new(&self.tracker, self.tracker.tally(), by.into(), &names);
+        let mut found = result::result(&table, by);
+        found.events = self.poller.blindness().polls;
+        found.sources = self.sources.clone();
+        found
+    }
+
+    fn finish(mut self) -> Polled {
+        let decoded = self.decoded();
+        self.polls.finish(&mut self.tracker);
+        let blindness = self.poller.blindness();
+        Polled {
+            tracker: self.tracker,
+            symbols: self.symbols,
+            decoded,
+            polls: blindness.polls,
+            hidden: blindness.hidden,
+        }
+    }
+}
+
+/// Polls until it is over.
+fn poll(poller: Poller, over: &AtomicBool, is_preloaded: bool) -> Polled {
+    let mut polling = Polling::new(poller, is_preloaded);
+    loop {
+        let is_last = over.load(Ordering::Relaxed);
+        let pause = polling.step();
+        if is_last {
+            return polling.finish();
+        }
+        std::thread::park_timeout(pause);
     }
 }
 
@@ -189,17 +252,7 @@ fn sources(polled: &Polled, is_recorded: bool, why: &str, remedy: &str) -> Vec<S
     if is_recorded {
         sources.push(source("pthread waits", "preload", "", ""));
     }
-    let missing = format!(
-        "Other waits are polled{why}: counts are lower bounds, short waits are seen by chance, locks \
-         of the kernel have no address, and nobody knows who released them."
-    );
-    sources.push(source("waits", "/proc", &missing, remedy));
-    sources.push(source(
-        "spin locks of the kernel",
-        "missing",
-        "Nobody tells who spins in the kernel.",
-        remedy,
-    ));
+    sources.extend(polled_sources(why, remedy));
     if polled.hidden > 0 {
         sources.push(source(
             "system calls",
@@ -210,6 +263,19 @@ fn sources(polled: &Polled, is_recorded: bool, why: &str, remedy: &str) -> Vec<S
         ));
     }
     sources
+}
+
+/// Of waits that are only polled.
+fn polled_sources(why: &str, remedy: &str) -> Vec<Source> {
+    let missing = format!(
+        "Other waits are polled{why}: counts are lower bounds, short waits are seen by chance, locks \
+         of the kernel have no address, and nobody knows who released them."
+    );
+    let spinning = "Nobody tells who spins in the kernel.";
+    vec![
+        source("waits", "/proc", &missing, remedy),
+        source("spin locks of the kernel", "missing", spinning, remedy),
+    ]
 }
 
 fn named(symbols: &mut Symbolizer, copy: &StackCopy) -> CallStack {

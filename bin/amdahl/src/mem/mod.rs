@@ -1,6 +1,7 @@
 //! `amdahl mem`: page faults, huge pages, the address-space lock, TLB misses, placement.
 
 mod follow;
+pub mod live;
 mod look;
 mod pages;
 mod result;

@@ -3,6 +3,7 @@
 mod decode;
 mod facts;
 mod follow;
+pub mod live;
 mod polled;
 mod record;
 mod show;

@@ -89,16 +89,7 @@ fn look(selection: &Selection, root: Option<u32>, stop: &AtomicBool) -> Looks {
     let mut looks = Looks::default();
     loop {
         let is_last = stop.load(Ordering::Relaxed);
-        let present = match (&selection.cgroup, root) {
-            (Some(group), _) => processes::in_cgroup(group),
-            (None, Some(pid)) => processes::tree(pid),
-            (None, None) => processes::all(),
-        };
-        let threads = present
-            .iter()
-            .flat_map(|(pid, tids)| tids.iter().map(|tid| (*pid, *tid)));
-        let threads: Vec<ThreadLook> = threads.filter_map(|(pid, tid)| thread(pid, tid)).collect();
-        looks.add(threads, facts::cpus_now());
+        look_once(&mut looks, selection, root);
         if is_last {
             return looks;
         }
@@ -106,12 +97,27 @@ fn look(selection: &Selection, root: Option<u32>, stop: &AtomicBool) -> Looks {
     }
 }
 
+/// Adds what is there now.
+pub fn look_once(looks: &mut Looks, selection: &Selection, root: Option<u32>) {
+    let present = match (&selection.cgroup, root) {
+        (Some(group), _) => processes::in_cgroup(group),
+        (None, Some(pid)) => processes::tree(pid),
+        (None, None) => processes::all(),
+    };
+    let threads = present
+        .iter()
+        .flat_map(|(pid, tids)| tids.iter().map(|tid| (*pid, *tid)));
+    let threads: Vec<ThreadLook> = threads.filter_map(|(pid, tid)| thread(pid, tid)).collect();
+    looks.add(threads, facts::cpus_now());
+}
+
 fn thread(pid: u32, tid: u32) -> Option<ThreadLook> {
     let read = |name| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}")).ok();
     thread_look(pid, &read("stat")?, &read("schedstat")?)
 }
 
-fn result(looks: &Looks, wall: Duration, remedy: String) -> SchedResult {
+/// Sums so far.
+pub fn result(looks: &Looks, wall: Duration, remedy: String) -> SchedResult {
     let tick_s = facts::clock_tick_ns() as f64 / 1e9;
     let threads = looks.threads();
     let cpus = looks.cpus();

@@ -217,7 +217,7 @@ fn unsaved(why: &str) -> Notice {
     }
 }
 
-fn sources(recorder: &Recorder, is_everyone: bool) -> Vec<Source> {
+pub fn sources(recorder: &Recorder, is_everyone: bool) -> Vec<Source> {
     let missing: Vec<&str> = recorder.missing().collect();
     let scheduling = Source {
         what: "scheduling".to_owned(),

@@ -1,6 +1,7 @@
 //! What the deep views share: whom they watch, for how long, and the following of a recording
 //! while it is made.
 
+pub mod live;
 pub mod machine;
 pub mod processes;
 
@@ -63,20 +64,7 @@ pub fn watch(
     let parts = recorder.begin(&watched).map_err(failed)?;
     let child = start(selection, cpus)?;
     let root = selection.pid.or(child.as_ref().map(Child::pid));
-    let present = || match (&selection.cgroup, root) {
-        (Some(group), _) => processes::in_cgroup(group),
-        (None, Some(pid)) if !selection.system => processes::tree(pid),
-        _ => processes::all(),
-    };
-    for (pid, tids) in present() {
-        if !selection.system {
-            for &tid in &tids {
-                recorder.add(tid, pid).map_err(failed)?;
-            }
-        }
-        let named = tids.iter().map(|&tid| (tid, processes::comm(pid, tid)));
-        follow.attach(pid, &named.collect::<Vec<_>>());
-    }
+    enter(selection, root, recorder, follow)?;
     let from = clock::monotonic();
     std::thread::scope(|scope| {
         let following = std::thread::Builder::new()
@@ -101,12 +89,7 @@ pub fn watch(
                 wait_for(selection.pid, duration, interrupt, || {
                     // Whoever joins a group later was not forked by one of its members.
                     if selection.cgroup.is_some() {
-                        for (pid, tids) in present() {
-                            for tid in tids {
-                                // A full table counts as lost events.
-                                let _ = recorder.add(tid, pid);
-                            }
-                        }
+                        join(selection, recorder);
                     }
                 });
                 Ok(None)
@@ -123,6 +106,45 @@ pub fn watch(
             interrupted: interrupt.asked(),
         })
     })
+}
+
+/// Whom `selection` says, now; `root` is its process.
+fn present(selection: &Selection, root: Option<u32>) -> Vec<(u32, Vec<u32>)> {
+    match (&selection.cgroup, root) {
+        (Some(group), _) => processes::in_cgroup(group),
+        (None, Some(pid)) if !selection.system => processes::tree(pid),
+        _ => processes::all(),
+    }
+}
+
+/// Makes those who are there part of the workload, and tells `follow` of them.
+fn enter(
+    selection: &Selection,
+    root: Option<u32>,
+    recorder: &mut Recorder,
+    follow: &mut impl Follow,
+) -> Result<(), Failure> {
+    for (pid, tids) in present(selection, root) {
+        if !selection.system {
+            for &tid in &tids {
+                let added = recorder.add(tid, pid);
+                added.map_err(|error| Failure::machine(error.to_string()))?;
+            }
+        }
+        let named = tids.iter().map(|&tid| (tid, processes::comm(pid, tid)));
+        follow.attach(pid, &named.collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+/// Adds those who have joined the group.
+fn join(selection: &Selection, recorder: &mut Recorder) {
+    for (pid, tids) in present(selection, None) {
+        for tid in tids {
+            // A full table counts as lost events.
+            let _ = recorder.add(tid, pid);
+        }
+    }
 }
 
 fn start(selection: &Selection, cpus: &CpuSet) -> Result<Option<Child>, Failure> {

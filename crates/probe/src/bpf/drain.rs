@@ -46,6 +46,8 @@ pub struct Shared {
     pub events: Events,
     pub stacks: std::sync::Mutex<Option<RingBuf<MapData>>>,
     pub stop: AtomicBool,
+    /// The memory for events is used up.
+    pub is_cut: AtomicBool,
     pub cpus: Vec<u32>,
     pub memory_bytes: usize,
     pub part_after: Duration,
@@ -104,6 +106,7 @@ impl Shared {
             let settled = self.drain_once(&mut drained);
             if drained.bytes + drained.held.load(Ordering::Relaxed) > self.memory_bytes {
                 drained.cut.get_or_insert(settled);
+                self.is_cut.store(true, Ordering::Relaxed);
             } else if drained.bytes > self.memory_bytes / 4
                 || settled.saturating_sub(given) > part_after
             {

@@ -201,6 +201,7 @@ impl Recorder {
             events,
             stacks: std::sync::Mutex::new(stacks),
             stop: AtomicBool::new(false),
+            is_cut: AtomicBool::new(false),
             cpus: settings.cpus.clone(),
             memory_bytes: settings.memory_bytes,
             part_after: settings.part_after,
@@ -254,6 +255,7 @@ impl Recorder {
         self.shared.events.enable(true)?;
         let shared = Arc::clone(&self.shared);
         shared.stop.store(false, Ordering::Relaxed);
+        shared.is_cut.store(false, Ordering::Relaxed);
         let (give, parts) = mpsc::channel();
         self.drain = Some(
             std::thread::Builder::new()
@@ -309,6 +311,17 @@ impl Recorder {
         let thread = self.drain.take()?;
         thread.thread().unpark();
         thread.join().ok().flatten()
+    }
+
+    /// Events and stacks that were lost since [`Recorder::begin`], and whether the memory for events
+    /// was used up meanwhile.
+    pub fn losses(&self) -> (u64, u64, bool) {
+        let now = self.lost().into_iter().zip(&self.lost_before);
+        let (slots, stacks) = now.fold((0, 0), |(slots, stacks), (now, &before)| {
+            let lost = now - before;
+            (slots + lost.slots, stacks + lost.stacks)
+        });
+        (slots, stacks, self.shared.is_cut.load(Ordering::Relaxed))
     }
 
     /// What was lost so far, in the order of `cpus`.

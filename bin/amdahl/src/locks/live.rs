@@ -1,0 +1,94 @@
+//! Waits for locks so far, again and again.
+
+use amdahl_locks::{GroupBy, Table};
+use amdahl_probe::bpf::{LOCKS, Part, Recorder, Settings, lock_constants};
+use amdahl_report::schema::Source;
+use amdahl_top::{By, Data};
+use amdahl_topology::CpuSet;
+
+use super::follow::{Follower, name};
+pub use super::unprivileged::Polling;
+use super::{kernel_sources, result, target};
+use crate::cli::{LocksBy, Selection};
+use crate::failure::Failure;
+use crate::top::live::{Live, Look};
+use crate::watch::Follow;
+
+fn by(by: By) -> LocksBy {
+    match by {
+        By::Thread => LocksBy::Thread,
+        By::Process => LocksBy::Process,
+        By::Lock => LocksBy::Lock,
+        By::Stack => LocksBy::Stack,
+        By::Site | By::Kind => LocksBy::Site,
+    }
+}
+
+/// What the recorder is to record.
+pub fn settings(cpus: &CpuSet) -> Settings {
+    Settings {
+        constants: lock_constants(),
+        ..Settings::new(&LOCKS, cpus.iter().collect())
+    }
+}
+
+/// A recording.
+pub struct Recorded {
+    follower: Follower<'static>,
+    sources: Vec<Source>,
+    target: String,
+}
+
+impl Recorded {
+    /// Nothing has happened yet.
+    pub fn new(selection: &Selection, recorder: &Recorder) -> Result<Recorded, Failure> {
+        let cleared = recorder.clear_waits();
+        cleared.map_err(|error| Failure::machine(error.to_string()))?;
+        let without = if selection.system {
+            std::process::id()
+        } else {
+            0
+        };
+        Ok(Recorded {
+            follower: Follower::new(without, |_| ()),
+            sources: kernel_sources(recorder),
+            target: target(selection),
+        })
+    }
+}
+
+impl Follow for Recorded {
+    fn attach(&mut self, pid: u32, threads: &[(u32, String)]) {
+        self.follower.attach(pid, threads);
+    }
+
+    fn take(&mut self, part: Part) {
+        self.follower.take(part);
+    }
+}
+
+impl Live for Recorded {
+    fn data(&mut self, of: By, seconds: f64) -> Data {
+        let (tracker, decoded) = (&self.follower.tracker, &self.follower.decoded);
+        let names = |tid| name(decoded, tid);
+        let grouped = GroupBy::from(by(of));
+        let table = Table::new(tracker, tracker.tally(), grouped, &names);
+        let mut found = result::result(&table, by(of));
+        (found.seconds, found.events) = (seconds, self.follower.events);
+        found.sources = self.sources.clone();
+        found.target = self.target.clone();
+        Data::Locks(found)
+    }
+}
+
+impl Look for Polling {
+    fn look(&mut self) -> std::time::Duration {
+        self.step()
+    }
+
+    fn data(&mut self, of: By, seconds: f64) -> Data {
+        let mut found = self.result(by(of));
+        found.seconds = seconds;
+        Data::Locks(found)
+    }
+}

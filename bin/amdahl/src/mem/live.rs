@@ -1,0 +1,214 @@
+//! Page faults and waits for the address-space lock so far, again and again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use amdahl_probe::bpf::{MEM, Mappings, Part, Recorder, Settings};
+use amdahl_report::mem::schema::{FaultKind, FaultSite, Faults, MemResult, SCHEMA};
+use amdahl_report::schema::Source;
+use amdahl_top::{By, Data};
+use amdahl_topology::CpuSet;
+
+use super::follow::Followed;
+use super::look::Looker;
+use super::{sources, whom};
+use crate::cli::Selection;
+use crate::top::live::{Live, Look};
+use crate::watch::{Follow, processes};
+
+/// What the recorder is to record.
+pub fn settings(cpus: &CpuSet) -> Settings {
+    Settings {
+        mappings: Mappings::All,
+        ..Settings::new(&MEM, cpus.iter().collect())
+    }
+}
+
+/// Knows whom to look at, and never looks: that takes the lock which is watched.
+pub fn looker(selection: &Selection) -> Looker {
+    Looker::new(selection)
+}
+
+/// A recording.
+pub struct Recorded<'a> {
+    followed: Followed<'a>,
+    sources: Vec<Source>,
+    has_vmalloc: bool,
+    command: Vec<String>,
+}
+
+impl<'a> Recorded<'a> {
+    /// Nothing has happened yet.
+    pub fn new(selection: &Selection, recorder: &Recorder, looker: &'a Looker) -> Recorded<'a> {
+        let missing: Vec<&str> = recorder.missing().collect();
+        let mut followed = Followed::new(looker);
+        followed.tlb.refused = Some(std::io::ErrorKind::Unsupported.into());
+        Recorded {
+            followed,
+            sources: sources::recorded(&missing, false),
+            has_vmalloc: !missing.contains(&"alloc_vmap_area"),
+            command: whom(selection),
+        }
+    }
+}
+
+impl Follow for Recorded<'_> {
+    fn attach(&mut self, pid: u32, threads: &[(u32, String)]) {
+        self.followed.attach(pid, threads);
+    }
+
+    fn take(&mut self, part: Part) {
+        self.followed.take(part);
+    }
+}
+
+impl Live for Recorded<'_> {
+    fn data(&mut self, _: By, seconds: f64) -> Data {
+        Data::Mem(MemResult {
+            schema: SCHEMA.to_owned(),
+            amdahl_version: env!("CARGO_PKG_VERSION").to_owned(),
+            command: self.command.clone(),
+            duration_s: seconds,
+            faults: self.followed.fault_tables(true),
+            mmap_lock: self.followed.lock_tables(false),
+            vmalloc: self.has_vmalloc.then(|| self.followed.vmalloc_table()),
+            sources: self.sources.clone(),
+            ..MemResult::default()
+        })
+    }
+}
+
+/// What the kernel accounts for each process: read from `/proc`.
+pub struct Accounted {
+    selection: Vec<String>,
+    present: Box<dyn FnMut() -> Vec<u32> + Send>,
+    /// At the first look, and now.
+    faults: HashMap<u32, [Counted; 2]>,
+    names: HashMap<u32, String>,
+    source: Source,
+    is_first: bool,
+}
+
+/// Minor and major faults of a process.
+type Counted = [u64; 2];
+
+/// How often: one that lives shorter may be missed.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Processes that are kept.
+const PROCESSES_MAX: usize = 100_000;
+
+impl Accounted {
+    /// Of whom `selection` says. `why` says why BPF is not used, and `remedy` what helps.
+    pub fn new(selection: &Selection, why: &str, remedy: &str) -> Accounted {
+        let (group, pid) = (selection.cgroup.clone(), selection.pid);
+        let present = move || {
+            let found = match (&group, pid) {
+                (Some(group), _) => processes::in_cgroup(group),
+                (None, Some(pid)) => processes::tree(pid),
+                (None, None) => processes::all(),
+            };
+            found.into_iter().map(|(pid, _)| pid).collect()
+        };
+        Accounted {
+            selection: whom(selection),
+            present: Box::new(present),
+            faults: HashMap::new(),
+            names: HashMap::new(),
+            source: Source {
+                what: "page faults".to_owned(),
+                how: "/proc".to_owned(),
+                missing: format!(
+                    "Only how many each process had{why}: no code, no kinds, no times, and no \
+                     waits for mmap_lock."
+                ),
+                remedy: remedy.to_owned(),
+            },
+            is_first: true,
+        }
+    }
+
+    fn kinds(&self) -> [u64; 2] {
+        let mut sums = [0_u64; 2];
+        for [before, now] in self.faults.values() {
+            for (sum, (now, before)) in sums.iter_mut().zip(now.iter().zip(before)) {
+                *sum = sum.saturating_add(now.saturating_sub(*before));
+            }
+        }
+        sums
+    }
+}
+
+fn counted(pid: u32) -> Option<Counted> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after) = stat.rsplit_once(')')?;
+    let mut fields = after.split_ascii_whitespace();
+    let minor = fields.nth(7)?.parse().ok()?;
+    let major = fields.nth(1)?.parse().ok()?;
+    Some([minor, major])
+}
+
+impl Look for Accounted {
+    fn look(&mut self) -> Duration {
+        for pid in (self.present)() {
+            let Some(now) = counted(pid) else {
+                continue;
+            };
+            if self.faults.len() >= PROCESSES_MAX && !self.faults.contains_key(&pid) {
+                continue;
+            }
+            // One that is new has had all its faults since the first look.
+            let first = if self.is_first { now } else { [0; 2] };
+            self.faults.entry(pid).or_insert([first, now])[1] = now;
+            self.names
+                .entry(pid)
+                .or_insert_with(|| processes::comm(pid, pid));
+        }
+        self.is_first = false;
+        PAUSE
+    }
+
+    fn data(&mut self, _: By, seconds: f64) -> Data {
+        let kinds = ["minor", "major"].into_iter().zip(self.kinds());
+        let kinds: Vec<FaultKind> = kinds
+            .map(|(kind, count)| FaultKind {
+                kind: kind.to_owned(),
+                count,
+                ..FaultKind::default()
+            })
+            .collect();
+        let mut sites = Vec::new();
+        for (&pid, [before, now]) in &self.faults {
+            for (at, kind) in kinds.iter().enumerate() {
+                let count = now[at].saturating_sub(before[at]);
+                if count > 0 {
+                    sites.push(FaultSite {
+                        kind: kind.kind.clone(),
+                        count,
+                        pid,
+                        process: self.names.get(&pid).cloned().unwrap_or_default(),
+                        ..FaultSite::default()
+                    });
+                }
+            }
+        }
+        sites.sort_by_key(|site| (std::cmp::Reverse(site.count), site.pid));
+        sites.truncate(500);
+        let count = kinds.iter().map(|kind| kind.count).sum();
+        let listed: u64 = sites.iter().map(|site| site.count).sum();
+        Data::Mem(MemResult {
+            schema: SCHEMA.to_owned(),
+            amdahl_version: env!("CARGO_PKG_VERSION").to_owned(),
+            command: self.selection.clone(),
+            duration_s: seconds,
+            faults: Faults {
+                count,
+                kinds,
+                left_out: count - listed,
+                sites,
+                ..Faults::default()
+            },
+            sources: vec![self.source.clone()],
+            ..MemResult::default()
+        })
+    }
+}

@@ -1,0 +1,111 @@
+//! What the scheduler did so far, again and again.
+
+use std::time::Duration;
+
+use amdahl_probe::bpf::{Mappings, Part, Recorder, SCHED, Settings};
+use amdahl_probe::clock;
+use amdahl_report::schema::Source;
+use amdahl_sched::Analysis;
+use amdahl_sched::proc::Looks;
+use amdahl_top::{By, Data};
+use amdahl_topology::{CpuSet, Topology};
+
+use super::follow::Following;
+use super::record::sources;
+use super::{facts, polled, summary};
+use crate::cli::Selection;
+use crate::failure::Failure;
+use crate::top::live::{Live, Look};
+use crate::watch::Follow;
+
+/// What the recorder is to record.
+pub fn settings(cpus: &CpuSet) -> Settings {
+    Settings {
+        mappings: Mappings::Nothing,
+        ..Settings::new(&SCHED, cpus.iter().collect())
+    }
+}
+
+/// A recording.
+pub struct Recorded {
+    following: Following,
+    sources: Vec<Source>,
+    command: Vec<String>,
+}
+
+impl Recorded {
+    /// Nothing has happened yet.
+    pub fn new(
+        selection: &Selection,
+        recorder: &Recorder,
+        cpus: &CpuSet,
+    ) -> Result<Recorded, Failure> {
+        let topology = Topology::read().ok().or_else(|| Topology::flat(cpus));
+        let topology =
+            topology.ok_or_else(|| Failure::machine("this machine tells of no CPU".to_owned()))?;
+        let mut settings = amdahl_sched::Settings::new(topology);
+        settings.begin = Some(clock::monotonic());
+        settings.tick_ns = facts::tick_ns();
+        let analysis = Analysis::new(settings);
+        Ok(Recorded {
+            following: Following::new(analysis, None, selection.system, cpus),
+            sources: sources(recorder, selection.system),
+            command: summary::command(selection),
+        })
+    }
+}
+
+impl Follow for Recorded {
+    fn attach(&mut self, pid: u32, threads: &[(u32, String)]) {
+        self.following.attach(pid, threads);
+    }
+
+    fn take(&mut self, part: Part) {
+        self.following.take(part);
+    }
+}
+
+impl Live for Recorded {
+    fn data(&mut self, _: By, _: f64) -> Data {
+        let outcome = self.following.analysis.outcome(clock::monotonic());
+        let mut found = summary::result(&outcome, None);
+        found.command = self.command.clone();
+        found.sources = self.sources.clone();
+        Data::Sched(found)
+    }
+}
+
+/// Sums from `/proc`.
+pub struct Looked {
+    looks: Looks,
+    selection: Selection,
+    remedy: String,
+}
+
+/// How often: a thread that lives shorter may be missed.
+const PAUSE: Duration = Duration::from_millis(250);
+
+impl Looked {
+    /// Of whom `selection` says; `remedy` is what gives more.
+    pub fn new(selection: &Selection, remedy: &str) -> Looked {
+        Looked {
+            looks: Looks::default(),
+            selection: selection.clone(),
+            remedy: remedy.to_owned(),
+        }
+    }
+}
+
+impl Look for Looked {
+    fn look(&mut self) -> Duration {
+        polled::look_once(&mut self.looks, &self.selection, self.selection.pid);
+        PAUSE
+    }
+
+    fn data(&mut self, _: By, seconds: f64) -> Data {
+        let wall = Duration::from_secs_f64(seconds);
+        let mut found = polled::result(&self.looks, wall, self.remedy.clone());
+        found.command = summary::command(&self.selection);
+        Data::Sched(found)
+    }
+}

@@ -1,0 +1,60 @@
+//! Snapshots one after the other, for scripts.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use amdahl_top::{By, Filter, Snapshot, json, text};
+
+use super::{Message, Shown};
+use crate::failure::Failure;
+use crate::screen;
+
+/// How late Ctrl-C is seen, at most.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Prints `count` snapshots, or fewer where the command or the user ends it.
+pub fn print(shown: &Shown<'_>, count: u32, received: &Receiver<Message>) -> Result<u8, Failure> {
+    let (_, by) = super::first(shown.args)?;
+    let filter = Filter::new(&shown.args.filter);
+    let (mut printed, mut code) = (0, 0);
+    let mut is_last = false;
+    while printed < count && !shown.interrupt.asked() {
+        match received.recv_timeout(LOOK) {
+            Ok(Message::Snapshot(snapshot)) => {
+                print_one(shown, &snapshot, by, &filter, printed == 0)?;
+                printed += 1;
+                if is_last {
+                    break;
+                }
+            }
+            Ok(Message::Notice(_, why)) => return Err(Failure::machine(why)),
+            Ok(Message::Ended(how)) => {
+                // What it did last is in one more.
+                (is_last, code) = (true, if how.is_err() { 4 } else { 0 });
+            }
+            Ok(Message::Key(_) | Message::Resized | Message::Gone) => {}
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    Ok(code)
+}
+
+fn print_one(
+    shown: &Shown<'_>,
+    snapshot: &Snapshot,
+    by: By,
+    filter: &Filter,
+    is_first: bool,
+) -> Result<(), Failure> {
+    let args = shown.args;
+    let text = if args.json {
+        let line = json(snapshot).map_err(|error| Failure::result(error.to_string()))?;
+        line + "\n"
+    } else {
+        let gap = if is_first { "" } else { "\n" };
+        let (width, style) = (screen::width(), screen::style());
+        gap.to_owned() + &text(snapshot, by, filter, args.rows, width, style)
+    };
+    screen::print(&text).map(drop)
+}

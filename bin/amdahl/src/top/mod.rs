@@ -1,0 +1,247 @@
+//! `amdahl top`: a live screen over lock waits, scheduling and memory.
+
+mod batch;
+mod control;
+pub mod live;
+mod record;
+mod terminal;
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Instant;
+
+use amdahl_top::{By, Filter, Key, Screen, Snapshot, Tab};
+use amdahl_topology::CpuSet;
+
+use crate::child::{self, Child, Command};
+use crate::cli::{Selection, Top, TopBy, TopTab};
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::screen;
+use control::Control;
+use record::Recording;
+use terminal::Terminal;
+
+/// What the other threads tell the one that shows.
+pub enum Message {
+    /// The result so far.
+    Snapshot(Arc<Snapshot>),
+    /// Why there is none, or what to know of it.
+    Notice(Tab, String),
+    /// The command has ended.
+    Ended(Result<(), String>),
+    /// A key.
+    Key(Key),
+    /// Another size of the terminal.
+    Resized,
+    /// Nobody can press keys any more.
+    Gone,
+}
+
+/// Shows until somebody says that it is enough.
+pub fn main(args: &Top) -> Result<u8, Failure> {
+    if args.batch.is_none() {
+        terminal::check()?;
+    }
+    let interrupt = Interrupt::catch();
+    child::adopt_orphans();
+    let cpus = record::cpus()?;
+    if let Some(pid) = args.pid {
+        amdahl_topology::allowed_of(pid).map_err(|error| {
+            Failure::program(format!("--pid {pid}: there is no such process ({error})"))
+        })?;
+    }
+    let (tab, by) = first(args)?;
+    let interval = match (args.batch, args.duration) {
+        (Some(count), Some(duration)) => duration / count,
+        _ => args.interval,
+    };
+    let control = Control::new(tab, by, interval);
+    let (messages, received) = mpsc::channel();
+    // It dies with the thread that starts it: this one.
+    let child = start(args, &cpus)?;
+    let selection = selection(args, child.as_ref().map(Child::pid));
+    std::thread::scope(|scope| {
+        let (let_go, go) = mpsc::sync_channel::<()>(1);
+        if let Some(child) = child {
+            let (messages, interrupt) = (messages.clone(), interrupt.clone());
+            let program = &args.command[0];
+            std::thread::Builder::new()
+                .name("amdahl-child".into())
+                .spawn_scoped(scope, move || {
+                    wait_for(child, program, &go, &interrupt, &messages);
+                })
+                .map_err(thread_failed)?;
+        }
+        let recording = Recording {
+            selection: &selection,
+            cpus: &cpus,
+            control: &control,
+            messages: messages.clone(),
+            ready: Box::new(move || {
+                // Once is enough.
+                let _ = let_go.try_send(());
+            }),
+        };
+        let recording = std::thread::Builder::new()
+            .name("amdahl-record".into())
+            .spawn_scoped(scope, || recording.run());
+        let done = recording.map_err(thread_failed).and_then(|_| {
+            let shown = Shown {
+                args,
+                control: &control,
+                interrupt: &interrupt,
+                target: target(args),
+            };
+            match args.batch {
+                Some(count) => batch::print(&shown, count, &received),
+                None => shown.on_terminal((tab, by), &received, messages),
+            }
+        });
+        control.ask(|asked| asked.is_over = true);
+        let was_asked = interrupt.asked();
+        // The command ends with us.
+        interrupt.say();
+        done.map(|code| if was_asked { 5 } else { code })
+    })
+}
+
+fn thread_failed(error: std::io::Error) -> Failure {
+    Failure::machine(format!("cannot start a thread: {error}"))
+}
+
+/// The tab and the rows to begin with.
+fn first(args: &Top) -> Result<(Tab, By), Failure> {
+    let tab = match args.tab {
+        TopTab::Locks => Tab::Locks,
+        TopTab::Sched => Tab::Sched,
+        TopTab::Mem => Tab::Mem,
+    };
+    let by = match args.by {
+        None => tab.groupings()[0],
+        Some(TopBy::Site) => By::Site,
+        Some(TopBy::Thread) => By::Thread,
+        Some(TopBy::Process) => By::Process,
+        Some(TopBy::Lock) => By::Lock,
+        Some(TopBy::Stack) => By::Stack,
+        Some(TopBy::Kind) => By::Kind,
+    };
+    if !tab.groupings().contains(&by) {
+        let known: Vec<&str> = tab.groupings().iter().map(|by| by.name()).collect();
+        return Err(Failure::usage(format!(
+            "--by {} is not for --tab {}; choose from: {}",
+            by.name(),
+            tab.name(),
+            known.join(", ")
+        )));
+    }
+    Ok((tab, by))
+}
+
+fn selection(args: &Top, child: Option<u32>) -> Selection {
+    Selection {
+        pid: args.pid.or(child),
+        cgroup: args.cgroup.clone(),
+        system: args.pid.or(child).is_none() && args.cgroup.is_none(),
+        duration: args.duration,
+        memory: args.memory,
+        probe: args.probe,
+        quiet: true,
+        command: Vec::new(),
+    }
+}
+
+fn target(args: &Top) -> String {
+    match (args.pid, &args.cgroup) {
+        (Some(pid), _) => format!("process {pid}"),
+        (_, Some(group)) => format!("cgroup {}", group.display()),
+        _ if args.command.is_empty() => "the system".to_owned(),
+        _ => args.command.join(" "),
+    }
+}
+
+fn start(args: &Top, cpus: &CpuSet) -> Result<Option<Child>, Failure> {
+    if args.command.is_empty() {
+        return Ok(None);
+    }
+    let allowed = amdahl_topology::allowed().unwrap_or_else(|_| cpus.clone());
+    let child = Child::start(&Command {
+        args: &args.command,
+        env: &[],
+        cpus: &allowed,
+        cgroup_procs: None,
+        keep_stdout: false,
+        // It would be written over the screen.
+        show_output: args.batch.is_some(),
+    });
+    child
+        .map(Some)
+        .map_err(|error| Failure::program(error.to_string()))
+}
+
+/// Lets the command begin when it is watched, and tells how it ended.
+fn wait_for(
+    child: Child,
+    program: &str,
+    go: &Receiver<()>,
+    interrupt: &Interrupt,
+    messages: &Sender<Message>,
+) {
+    if go.recv().is_err() {
+        return;
+    }
+    let how = match child.run(program, None, interrupt, || ()) {
+        Ok(ended) => ended.outcome,
+        Err(error) => Err(error.to_string()),
+    };
+    let _ = messages.send(Message::Ended(how));
+}
+
+/// What both ways of showing need.
+pub struct Shown<'a> {
+    args: &'a Top,
+    control: &'a Control,
+    interrupt: &'a Interrupt,
+    target: String,
+}
+
+impl Shown<'_> {
+    fn on_terminal(
+        &self,
+        (tab, by): (Tab, By),
+        received: &Receiver<Message>,
+        messages: Sender<Message>,
+    ) -> Result<u8, Failure> {
+        let args = self.args;
+        let mut screen = Screen::new(screen::style(), &self.target, tab, args.interval);
+        screen.filter(Filter::new(&args.filter));
+        screen.group_by(by);
+        let mut terminal = Terminal::enter(messages)?;
+        let until = args.duration.map(|duration| Instant::now() + duration);
+        terminal.run(
+            &mut screen,
+            received,
+            |wish| self.grant(wish),
+            || {
+                let is_late = until.is_some_and(|until| Instant::now() >= until);
+                !is_late && !self.interrupt.asked()
+            },
+        )
+    }
+
+    /// Does what a key asks for. Whether it goes on.
+    fn grant(&self, wish: amdahl_top::Wish) -> bool {
+        use amdahl_top::Wish;
+        match wish {
+            Wish::Quit => return false,
+            Wish::Show(tab, by) => self.control.ask(|asked| {
+                (asked.tab, asked.by) = (tab, by);
+                asked.turn += 1;
+            }),
+            Wish::GroupBy(by) => self.control.ask(|asked| asked.by = by),
+            Wish::Reset => self.control.ask(|asked| asked.turn += 1),
+            Wish::Interval(interval) => self.control.ask(|asked| asked.interval = interval),
+        }
+        true
+    }
+}

@@ -1,0 +1,286 @@
+//! The thread that records: one view at a time, the one that is shown.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use amdahl_probe::bpf::{Part, Recorder, RecorderError, Settings};
+use amdahl_top::{Data, Snapshot, Tab};
+use amdahl_topology::CpuSet;
+
+use super::Message;
+use super::control::{Asked, Control};
+use super::live::{Live, Look};
+use crate::cli::{ProbeKind, Selection};
+use crate::failure::Failure;
+use crate::scale::bpf_remedy;
+use crate::watch::{self, Follow, live};
+use crate::{locks, mem, sched};
+
+/// Parts are taken this often, so that processes are looked at while they live.
+const PART_AFTER: Duration = Duration::from_millis(500);
+/// Between two looks at losses and at who joined a group.
+const CARE: Duration = Duration::from_millis(500);
+
+/// Whom to record, and for whom.
+pub struct Recording<'a> {
+    /// Starts no command.
+    pub selection: &'a Selection,
+    /// All that are online.
+    pub cpus: &'a CpuSet,
+    /// What is asked for.
+    pub control: &'a Control,
+    /// Where snapshots go.
+    pub messages: Sender<Message>,
+    /// Called when everybody is watched: the first time.
+    pub ready: Box<dyn FnMut() + Send + 'a>,
+}
+
+/// What was lost so far, from one thread to the other.
+#[derive(Default)]
+struct Losses {
+    events: AtomicU64,
+    is_cut: AtomicBool,
+}
+
+/// Makes snapshots of what it follows, when they are due.
+struct Reporting<'a, L> {
+    live: L,
+    pace: Pace<'a>,
+    losses: &'a Losses,
+}
+
+/// When the next snapshot is due, and what it says of ourselves.
+struct Pace<'a> {
+    control: &'a Control,
+    messages: Sender<Message>,
+    begun: Instant,
+    last: Option<Instant>,
+    /// Our CPU time, and when.
+    spent: (Duration, Instant),
+}
+
+impl Pace<'_> {
+    fn new<'a>(control: &'a Control, messages: &Sender<Message>) -> Pace<'a> {
+        Pace {
+            control,
+            messages: messages.clone(),
+            begun: Instant::now(),
+            last: None,
+            spent: (cpu_time(), Instant::now()),
+        }
+    }
+
+    /// What is asked for, if a snapshot is due.
+    fn due(&mut self, now: Instant) -> Option<Asked> {
+        let asked = self.control.now();
+        // Parts come a little late: that must not double the interval.
+        let interval = asked.interval.saturating_sub(PART_AFTER / 4);
+        let is_due = now.duration_since(self.last.unwrap_or(self.begun)) >= interval
+            || self.last.is_none() && now.duration_since(self.begun) >= PART_AFTER;
+        is_due.then(|| {
+            self.last = Some(now);
+            asked
+        })
+    }
+
+    fn seconds(&self, now: Instant) -> f64 {
+        now.duration_since(self.begun).as_secs_f64()
+    }
+
+    fn give(&mut self, data: Data, lost: u64, is_cut: bool) {
+        let (spent, now) = (cpu_time(), Instant::now());
+        let since = now.duration_since(self.spent.1).as_secs_f64();
+        let own = spent.saturating_sub(self.spent.0).as_secs_f64();
+        let own_cpu = (since > 0.1).then(|| own / since);
+        self.spent = (spent, now);
+        let snapshot = Snapshot {
+            data,
+            seconds: self.seconds(now),
+            own_cpu,
+            lost,
+            is_cut,
+        };
+        // Nobody listens any more where the screen has ended.
+        let _ = self.messages.send(Message::Snapshot(Arc::new(snapshot)));
+    }
+}
+
+/// CPU time of this process so far.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
+}
+
+impl<L: Live> Follow for Reporting<'_, L> {
+    fn attach(&mut self, pid: u32, threads: &[(u32, String)]) {
+        self.live.attach(pid, threads);
+    }
+
+    fn take(&mut self, part: Part) {
+        self.live.take(part);
+        let now = Instant::now();
+        if let Some(asked) = self.pace.due(now) {
+            let data = self.live.data(asked.by, self.pace.seconds(now));
+            let losses = self.losses;
+            let lost = losses.events.load(Ordering::Relaxed);
+            self.pace
+                .give(data, lost, losses.is_cut.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl Recording<'_> {
+    /// Records what is asked for until it is over.
+    pub fn run(mut self) {
+        let mut loaded: Option<(Tab, Recorder)> = None;
+        loop {
+            let asked = self.control.now();
+            if asked.is_over {
+                return;
+            }
+            let done = match self.recorder(asked.tab, &mut loaded) {
+                Ok(recorder) => self.record(asked, recorder),
+                Err(why) => {
+                    loaded = None;
+                    self.look(asked, why)
+                }
+            };
+            if let Err(failure) = done {
+                self.tell(asked.tab, failure.message);
+                (self.ready)();
+                while self.control.wait(asked.turn, Duration::from_secs(3600)) {}
+            }
+        }
+    }
+
+    fn tell(&self, tab: Tab, text: String) {
+        let _ = self.messages.send(Message::Notice(tab, text));
+    }
+
+    /// The one of this tab: it is loaded again only where another was between.
+    fn recorder<'r>(
+        &self,
+        tab: Tab,
+        loaded: &'r mut Option<(Tab, Recorder)>,
+    ) -> Result<&'r mut Recorder, Option<RecorderError>> {
+        if self.selection.probe == ProbeKind::Proc {
+            return Err(None);
+        }
+        if loaded.as_ref().is_none_or(|(of, _)| *of != tab) {
+            // The one before gives its memory back first.
+            *loaded = None;
+            let memory = (self.selection.memory as usize) << 20;
+            let settings = match tab {
+                Tab::Locks => locks::live::settings(self.cpus),
+                Tab::Sched => sched::live::settings(self.cpus),
+                Tab::Mem => mem::live::settings(self.cpus),
+            };
+            let settings = Settings {
+                memory_bytes: memory,
+                ring_bytes: memory / 4,
+                part_after: PART_AFTER,
+                everyone: self.selection.system,
+                ..settings
+            };
+            *loaded = Some((tab, Recorder::new(&settings).map_err(Some)?));
+        }
+        let (_, recorder) = loaded.as_mut().expect("loaded above");
+        Ok(recorder)
+    }
+
+    fn record(&mut self, asked: Asked, recorder: &mut Recorder) -> Result<(), Failure> {
+        let selection = self.selection;
+        match asked.tab {
+            Tab::Locks => {
+                let live = locks::live::Recorded::new(selection, recorder)?;
+                self.follow(asked, recorder, live)
+            }
+            Tab::Sched => {
+                let live = sched::live::Recorded::new(selection, recorder, self.cpus)?;
+                self.follow(asked, recorder, live)
+            }
+            Tab::Mem => {
+                let looker = mem::live::looker(selection);
+                let live = mem::live::Recorded::new(selection, recorder, &looker);
+                self.follow(asked, recorder, live)
+            }
+        }
+    }
+
+    fn follow(
+        &mut self,
+        asked: Asked,
+        recorder: &mut Recorder,
+        live: impl Live,
+    ) -> Result<(), Failure> {
+        let losses = Losses::default();
+        let mut reporting = Reporting {
+            live,
+            pace: Pace::new(self.control, &self.messages),
+            losses: &losses,
+        };
+        let (control, ready) = (self.control, &mut self.ready);
+        live::follow(
+            self.selection,
+            self.cpus,
+            recorder,
+            &mut reporting,
+            |recorder| {
+                ready();
+                let (events, _, is_cut) = recorder.losses();
+                losses.events.store(events, Ordering::Relaxed);
+                losses.is_cut.store(is_cut, Ordering::Relaxed);
+                control.wait(asked.turn, CARE)
+            },
+        )
+    }
+
+    /// Without BPF.
+    fn look(&mut self, asked: Asked, why: Option<RecorderError>) -> Result<(), Failure> {
+        let (why, remedy) = match &why {
+            None => (String::new(), "leave --probe proc away"),
+            Some(error) if self.selection.probe == ProbeKind::Bpf => {
+                return Err(Failure::machine(format!(
+                    "--probe bpf: {error}. To get it: {}; see amdahl doctor",
+                    bpf_remedy(error)
+                )));
+            }
+            Some(error) => (
+                format!(", since BPF cannot be used ({error})"),
+                bpf_remedy(error),
+            ),
+        };
+        let selection = self.selection;
+        let mut look: Box<dyn Look> = match (asked.tab, selection.pid) {
+            (Tab::Locks, Some(root)) => Box::new(locks::live::Polling::of(root, &why, remedy)?),
+            (Tab::Locks, None) => {
+                return Err(Failure::machine(format!(
+                    "without BPF only a command or --pid can be watched for locks{why}. To get \
+                     more: {remedy}"
+                )));
+            }
+            (Tab::Sched, _) => Box::new(sched::live::Looked::new(selection, remedy)),
+            (Tab::Mem, _) => Box::new(mem::live::Accounted::new(selection, &why, remedy)),
+        };
+        let mut pace = Pace::new(self.control, &self.messages);
+        loop {
+            let pause = look.look();
+            (self.ready)();
+            let now = Instant::now();
+            if let Some(asked) = pace.due(now) {
+                let data = look.data(asked.by, pace.seconds(now));
+                pace.give(data, 0, false);
+            }
+            if !self.control.wait(asked.turn, pause) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// All CPUs: threads may be anywhere.
+pub fn cpus() -> Result<CpuSet, Failure> {
+    watch::cpus()
+}

@@ -1,0 +1,339 @@
+//! What is on the screen after which keys, on terminals of several sizes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use amdahl_report::locks::schema::{CodeSite, LockRow, LocksResult, Owner};
+use amdahl_report::mem::schema::{FaultKind, FaultSite, MemResult};
+use amdahl_report::sched::schema::{SchedResult, ThreadEntry};
+use amdahl_report::schema::Source;
+use amdahl_report::terminal::Style;
+use amdahl_top::{By, Data, Filter, Key, Screen, Snapshot, Tab, Wish, draw, text};
+use proptest::prelude::*;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+const PLAIN: Style = Style {
+    color: false,
+    unicode: false,
+};
+
+fn row(what: &str, symbol: &str, times: u64, total_s: f64) -> LockRow {
+    LockRow {
+        what: what.to_owned(),
+        class: "lock".to_owned(),
+        site: CodeSite {
+            symbol: symbol.to_owned(),
+            file: Some("/src/queue.c".to_owned()),
+            line: Some(77),
+            ..CodeSite::default()
+        },
+        times,
+        total_s,
+        max_s: total_s / 2.0,
+        mean_s: total_s / times as f64,
+        stack: vec!["futex_wait".to_owned(), symbol.to_owned()],
+        owners: vec![Owner {
+            thread: "holder".to_owned(),
+            times,
+            seconds: total_s,
+            ..Owner::default()
+        }],
+        ..LockRow::default()
+    }
+}
+
+fn snapshot(data: Data) -> Arc<Snapshot> {
+    Arc::new(Snapshot {
+        data,
+        seconds: 12.0,
+        own_cpu: Some(0.011),
+        lost: 0,
+        is_cut: false,
+    })
+}
+
+fn locks(rows: Vec<LockRow>) -> Arc<Snapshot> {
+    snapshot(Data::Locks(LocksResult {
+        by: "site".to_owned(),
+        rows,
+        ..LocksResult::default()
+    }))
+}
+
+fn usual() -> Arc<Snapshot> {
+    locks(vec![
+        row("mutex", "often", 900, 1.0),
+        row("rwsem (write)", "long", 3, 9.0),
+        row("spinlock", "seldom", 2, 0.5),
+    ])
+}
+
+fn screen() -> Screen {
+    let mut screen = Screen::new(PLAIN, "the system", Tab::Locks, Duration::from_secs(1));
+    screen.take(usual());
+    screen
+}
+
+fn lines(screen: &mut Screen, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(screen, frame)).unwrap();
+    let buffer = terminal.backend().buffer().clone();
+    let cells = buffer.content().chunks(usize::from(width));
+    let line = |cells: &[ratatui::buffer::Cell]| cells.iter().map(|cell| cell.symbol()).collect();
+    cells.map(line).collect()
+}
+
+/// Functions in the order of their rows.
+fn order(screen: &mut Screen) -> Vec<String> {
+    let lines = lines(screen, 80, 24);
+    let known = ["often", "long", "seldom"];
+    let found = lines.iter().filter_map(|line| {
+        let of_row = |name: &&&str| line.contains(&format!("{name} queue.c"));
+        known.iter().find(of_row).map(|name| (*name).to_owned())
+    });
+    found.collect()
+}
+
+fn press(screen: &mut Screen, keys: &str) {
+    for c in keys.chars() {
+        screen.key(match c {
+            '\n' => Key::Enter,
+            '\u{1b}' => Key::Escape,
+            c => Key::Char(c),
+        });
+    }
+}
+
+#[test]
+fn the_longest_waits_come_first_on_80_by_24() {
+    let mut screen = screen();
+    assert_eq!(order(&mut screen), ["long", "often", "seldom"]);
+    let lines = lines(&mut screen, 80, 24);
+    assert!(lines[0].starts_with("amdahl top  1 locks  2 sched  3 mem  the system"));
+    assert!(lines[0].ends_with("every 1s"));
+    assert!(lines[2].contains("needs 1.1% of one CPU"), "{}", lines[2]);
+    for title in ["what", "where", "times", "total", "max", "mean", "p99"] {
+        assert!(lines[3].contains(title), "{title}: {}", lines[3]);
+    }
+    assert!(lines[23].contains("?:help  q:quit"));
+}
+
+#[test]
+fn any_column_sorts() {
+    let mut screen = screen();
+    press(&mut screen, "<");
+    assert_eq!(order(&mut screen), ["often", "long", "seldom"]);
+    press(&mut screen, "i");
+    assert_eq!(order(&mut screen), ["seldom", "long", "often"]);
+    // The first column is a text: it rises.
+    press(&mut screen, "<<");
+    assert_eq!(order(&mut screen), ["often", "long", "seldom"]);
+}
+
+#[test]
+fn a_filter_is_a_regular_expression_or_stands_for_itself() {
+    let mut screen = screen();
+    press(&mut screen, "/^SPIN|often\n");
+    assert_eq!(order(&mut screen), ["often", "seldom"]);
+    press(&mut screen, "\u{1b}/(write\n");
+    assert_eq!(order(&mut screen), ["long"]);
+    press(&mut screen, "\u{1b}");
+    assert_eq!(order(&mut screen).len(), 3);
+    press(&mut screen, "/nothing has this\n");
+    assert!(lines(&mut screen, 80, 24)[4].starts_with("No row has this text."));
+}
+
+#[test]
+fn a_held_screen_stays_until_it_is_let_go() {
+    let mut screen = screen();
+    press(&mut screen, " ");
+    screen.take(locks(vec![row("mutex", "seldom", 1, 1.0)]));
+    assert_eq!(order(&mut screen).len(), 3);
+    assert!(lines(&mut screen, 80, 24)[0].ends_with("PAUSED"));
+    press(&mut screen, " ");
+    assert_eq!(order(&mut screen), ["seldom"]);
+}
+
+#[test]
+fn the_selected_row_stays_selected_when_others_overtake_it() {
+    let mut screen = screen();
+    screen.key(Key::Down);
+    screen.take(locks(vec![
+        row("mutex", "often", 900, 0.1),
+        row("rwsem (write)", "long", 3, 9.0),
+        row("spinlock", "seldom", 2, 0.5),
+    ]));
+    press(&mut screen, "\n");
+    let lines = lines(&mut screen, 80, 24);
+    assert!(lines[3].starts_with("mutex (lock)"), "{lines:#?}");
+    for expected in ["in often, /src/queue.c:77", "holder", "futex_wait"] {
+        assert!(
+            lines.iter().any(|line| line.contains(expected)),
+            "{expected}"
+        );
+    }
+    press(&mut screen, "\u{1b}");
+    assert_eq!(order(&mut screen), ["long", "seldom", "often"]);
+}
+
+#[test]
+fn keys_ask_for_what_the_screen_cannot_do() {
+    let mut screen = screen();
+    for (key, wish) in [
+        (Key::Char('g'), Wish::GroupBy(By::Thread)),
+        (Key::Char('+'), Wish::Interval(Duration::from_secs(2))),
+        (Key::Char('r'), Wish::Reset),
+        (Key::Char('3'), Wish::Show(Tab::Mem, By::Site)),
+        (Key::BackTab, Wish::Show(Tab::Sched, By::Thread)),
+        (Key::Char('1'), Wish::Show(Tab::Locks, By::Thread)),
+        (Key::Ctrl('c'), Wish::Quit),
+        (Key::Char('q'), Wish::Quit),
+    ] {
+        assert_eq!(screen.key(key), Some(wish), "{key:?}");
+    }
+}
+
+#[test]
+fn what_comes_late_from_a_tab_that_was_left_is_not_shown() {
+    let mut screen = screen();
+    press(&mut screen, "3");
+    screen.take(usual());
+    assert!(order(&mut screen).is_empty());
+}
+
+#[test]
+fn forty_columns_have_what_matters_most() {
+    let mut screen = screen();
+    let lines = lines(&mut screen, 40, 10);
+    for expected in ["1 locks", "rwsem", "long", "9.00s", "?:help"] {
+        assert!(
+            lines.iter().any(|line| line.contains(expected)),
+            "{expected}: {lines:#?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_missing_is_named_with_its_remedy() {
+    let mut screen = screen();
+    screen.take(snapshot(Data::Locks(LocksResult {
+        sources: vec![Source {
+            what: "kernel locks".to_owned(),
+            how: "missing".to_owned(),
+            missing: "Not told.".to_owned(),
+            remedy: "be root".to_owned(),
+        }],
+        ..LocksResult::default()
+    })));
+    assert!(lines(&mut screen, 80, 24)[2].contains("see ?"));
+    press(&mut screen, "?");
+    let lines = lines(&mut screen, 80, 60);
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("Not told. To get it: be root"))
+    );
+}
+
+#[test]
+fn the_same_table_is_there_for_scripts() {
+    let text = text(&usual(), By::Site, &Filter::new("long"), 20, 80, PLAIN);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("locks: 12.0s counted, needs 1.1% of one CPU"));
+    assert!(lines[3].starts_with("rwsem (write)"), "{text}");
+    assert_eq!(lines.len(), 4);
+}
+
+fn data() -> impl Strategy<Value = Arc<Snapshot>> {
+    let name = "\\PC{0,12}|[\u{0}-\u{1f}\u{9b}\u{202e}a日]{0,12}";
+    let figure = prop_oneof![Just(0.0), Just(f64::NAN), Just(f64::INFINITY), -1e12..1e12];
+    (0..3, name, figure, any::<u64>()).prop_map(|(tab, name, figure, count)| {
+        snapshot(match tab {
+            0 => Data::Locks(LocksResult {
+                rows: vec![row(&name, &name, count.max(1), figure); 30],
+                ..LocksResult::default()
+            }),
+            1 => Data::Sched(SchedResult {
+                threads: vec![
+                    ThreadEntry {
+                        name: name.clone(),
+                        threads: count,
+                        run_s: figure,
+                        ..ThreadEntry::default()
+                    };
+                    30
+                ],
+                ..SchedResult::default()
+            }),
+            _ => {
+                let mut result = MemResult::default();
+                result.faults.kinds = vec![FaultKind {
+                    kind: name.clone(),
+                    count,
+                    ..FaultKind::default()
+                }];
+                result.faults.sites = vec![
+                    FaultSite {
+                        kind: name.clone(),
+                        count,
+                        seconds: figure,
+                        process: name.clone(),
+                        object: name.clone(),
+                        ..FaultSite::default()
+                    };
+                    30
+                ];
+                Data::Mem(result)
+            }
+        })
+    })
+}
+
+fn key() -> impl Strategy<Value = Key> {
+    prop_oneof![
+        prop::sample::select(
+            "123gri<>/?+- kjhq("
+                .chars()
+                .map(Key::Char)
+                .collect::<Vec<_>>()
+        ),
+        prop::sample::select(vec![
+            Key::Up,
+            Key::Down,
+            Key::Left,
+            Key::Right,
+            Key::PageUp,
+            Key::PageDown,
+            Key::Home,
+            Key::End,
+            Key::Enter,
+            Key::Escape,
+            Key::Backspace,
+            Key::Tab,
+            Key::BackTab,
+        ]),
+        any::<char>().prop_map(Key::Char),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn nothing_panics_and_nothing_steers_the_terminal(
+        steps in prop::collection::vec((key(), data()), 1..24),
+        width in 1..120_u16,
+        height in 1..40_u16,
+    ) {
+        let mut screen = screen();
+        for (key, data) in steps {
+            let _ = screen.key(key);
+            screen.take(data);
+            for line in lines(&mut screen, width, height) {
+                prop_assert!(line.is_ascii(), "{line:?}");
+                prop_assert!(!line.contains(|c: char| c.is_control()), "{line:?}");
+            }
+        }
+    }
+}
