@@ -8,6 +8,7 @@ use crate::grid::{Cell, Row};
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     typed: String,
+    /// `None` where every row is wanted, or the text alone counts.
     regex: Option<Regex>,
     is_literal: bool,
 }
@@ -18,17 +19,10 @@ const SIZE_MAX: usize = 1 << 20;
 impl Filter {
     /// What was typed. Capital letters do not matter. Cost of use: linear in the text.
     pub fn new(typed: &str) -> Filter {
-        let build = |pattern: &str| {
-            let mut builder = RegexBuilder::new(pattern);
-            builder.case_insensitive(true).size_limit(SIZE_MAX).build()
-        };
-        let (regex, is_literal) = match typed {
-            "" => (None, false),
-            _ => match build(typed) {
-                Ok(regex) => (Some(regex), false),
-                Err(_) => (build(&regex::escape(typed)).ok(), true),
-            },
-        };
+        let mut builder = RegexBuilder::new(typed);
+        let built = builder.case_insensitive(true).size_limit(SIZE_MAX).build();
+        let regex = built.ok().filter(|_| !typed.is_empty());
+        let is_literal = regex.is_none() && !typed.is_empty();
         Filter {
             typed: typed.to_owned(),
             regex,
@@ -48,13 +42,14 @@ impl Filter {
 
     /// Whether a row is wanted.
     pub fn wants(&self, row: &Row) -> bool {
-        let Some(regex) = &self.regex else {
+        if self.typed.is_empty() {
             return true;
-        };
-        let texts = row.cells.iter().filter_map(|cell| match cell {
-            Cell::Text(text) => Some(text),
-            _ => None,
-        });
-        texts.into_iter().any(|text| regex.is_match(text))
+        }
+        let typed = self.typed.to_lowercase();
+        row.cells.iter().any(|cell| match (cell, &self.regex) {
+            (Cell::Text(text), Some(regex)) => regex.is_match(text),
+            (Cell::Text(text), None) => text.to_lowercase().contains(&typed),
+            _ => false,
+        })
     }
 }

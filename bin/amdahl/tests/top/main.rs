@@ -97,7 +97,7 @@ fn rows_can_be_threads_and_counting_begins_again() {
     pty.shows("whose");
     pty.press("r");
     pty.shows("waiting for the first figures");
-    pty.shows("pthread mutex");
+    pty.shows("want_");
     pty.press("q");
     assert_eq!(pty.ends().code(), Some(0));
 }
@@ -112,7 +112,11 @@ fn a_held_screen_does_not_change() {
     pty.shows("hold the screen");
     pty.press("\u{1b}");
     let still = pty.until("the table", |screen| screen.contains("totalv"));
-    assert_eq!(held, still);
+    let rows = |screen: &str| -> Vec<String> {
+        let lines = screen.lines().map(|line| line.trim_end().to_owned());
+        lines.collect()
+    };
+    assert_eq!(rows(&held), rows(&still));
     pty.press("q");
     assert_eq!(pty.ends().code(), Some(0));
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
@@ -31,6 +32,10 @@ fn modes(fd: &OwnedFd) -> libc::termios {
         0
     );
     modes
+}
+
+fn cells(count: u16) -> NonZero<u16> {
+    NonZero::new(count).expect("more than none")
 }
 
 fn size(rows: u16, columns: u16) -> libc::winsize {
@@ -96,7 +101,7 @@ impl Pty {
             slave,
             modes,
             output,
-            screen: vt100::Parser::new(24, 80, 0),
+            screen: vt100::Parser::new(cells(24), cells(80), 0),
             child,
         }
     }
@@ -113,7 +118,9 @@ impl Pty {
         // SAFETY: an open terminal, and a size that lives during the call.
         let done = unsafe { libc::ioctl(fd, libc::TIOCSWINSZ, &raw const window) };
         assert_eq!(done, 0);
-        self.screen.screen_mut().set_size(rows, columns);
+        self.screen
+            .screen_mut()
+            .set_size(cells(rows), cells(columns));
     }
 
     /// Waits until the screen is as wanted; returns its text.
