@@ -27,10 +27,8 @@ fn modes(fd: &OwnedFd) -> libc::termios {
     // SAFETY: any bits are a termios, which tcgetattr fills.
     let mut modes: libc::termios = unsafe { std::mem::zeroed() };
     // SAFETY: an open terminal, and room for what it tells.
-    assert_eq!(
-        unsafe { libc::tcgetattr(fd.as_raw_fd(), &raw mut modes) },
-        0
-    );
+    let done = unsafe { libc::tcgetattr(fd.as_raw_fd(), &raw mut modes) };
+    assert_eq!(done, 0);
     modes
 }
 
@@ -68,10 +66,8 @@ impl Pty {
         // Another test's tool must not keep this terminal open.
         for fd in [master.as_raw_fd(), slave.as_raw_fd()] {
             // SAFETY: an open descriptor.
-            assert_eq!(
-                unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) },
-                0
-            );
+            let done = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+            assert_eq!(done, 0);
         }
         let modes = modes(&slave);
         let stdio = || slave.try_clone().expect("a descriptor");
