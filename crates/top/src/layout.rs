@@ -138,7 +138,7 @@ fn count_text(count: u64) -> String {
 /// `1.23ms`: three digits, no blank.
 pub fn seconds_text(seconds: f64) -> String {
     let (scaled, unit) = match seconds.abs() {
-        v if v == 0.0 => return "0".to_owned(),
+        0.0 => return "0".to_owned(),
         v if v >= 99_999.5 => (seconds / 3600.0, "h"),
         v if v >= 1.0 => (seconds, "s"),
         v if v >= 0.999_5e-3 => (seconds * 1e3, "ms"),
@@ -151,8 +151,8 @@ pub fn seconds_text(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Tab;
     use crate::views;
-    use crate::{By, Tab};
 
     #[test]
     fn no_line_is_longer_than_the_terminal_and_the_sorted_column_stays() {

@@ -13,7 +13,7 @@ pub fn follow(
     selection: &Selection,
     cpus: &CpuSet,
     recorder: &mut Recorder,
-    follow: &mut (impl Follow + Send),
+    follow: &mut impl Follow,
     mut goes_on: impl FnMut(&Recorder) -> bool,
 ) -> Result<(), Failure> {
     let failed = |error: RecorderError| Failure::machine(error.to_string());

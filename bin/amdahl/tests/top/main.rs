@@ -85,7 +85,7 @@ fn a_lock_is_seen_filtered_explained_and_left() {
     pty.shows("Call stack, innermost first:");
     pty.shows("Who released it");
     pty.press("\u{1b}");
-    pty.shows("timesv");
+    pty.shows("times^");
     pty.press("q");
     assert_eq!(pty.ends().code(), Some(0));
 }

@@ -27,10 +27,8 @@ fn modes(fd: &OwnedFd) -> libc::termios {
     // SAFETY: any bits are a termios, which tcgetattr fills.
     let mut modes: libc::termios = unsafe { std::mem::zeroed() };
     // SAFETY: an open terminal, and room for what it tells.
-    assert_eq!(
-        unsafe { libc::tcgetattr(fd.as_raw_fd(), &raw mut modes) },
-        0
-    );
+    let done = unsafe { libc::tcgetattr(fd.as_raw_fd(), &raw mut modes) };
+    assert_eq!(done, 0);
     modes
 }
 
@@ -65,6 +63,12 @@ impl Pty {
         assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
         // SAFETY: fresh descriptors that nobody else owns.
         let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
+        // Another test's tool must not keep this terminal open.
+        for fd in [master.as_raw_fd(), slave.as_raw_fd()] {
+            // SAFETY: an open descriptor.
+            let done = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+            assert_eq!(done, 0);
+        }
         let modes = modes(&slave);
         let stdio = || slave.try_clone().expect("a descriptor");
         let mut command = Command::new(env!("CARGO_BIN_EXE_amdahl"));
@@ -171,5 +175,13 @@ impl Pty {
         let left = self.screen.screen().contents();
         assert_eq!(left.trim(), "", "left on the screen");
         status
+    }
+}
+
+impl Drop for Pty {
+    fn drop(&mut self) {
+        // Where a test has failed, the tool is still there.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
