@@ -15,9 +15,13 @@ const DISK_MIB: u32 = 16;
 /// The rest of the tool: code, symbols of the kernel, the rings.
 const BESIDES_MIB: f64 = 512.0;
 
+/// The tabs of the live view: only the visible one records.
+pub const TABS: [&str; 3] = ["locks", "sched", "mem"];
+
 /// The live view of a busy system.
 #[derive(Serialize)]
 pub struct Live {
+    tab: &'static str,
     cpu_s: f64,
     wall_s: f64,
 }
@@ -39,27 +43,28 @@ fn busy(stage: &Stage) -> Result<Background, String> {
 }
 
 /// Watches a busy system for a while.
-pub fn top(stage: &Stage, seconds: f64) -> Result<Live, String> {
+pub fn top(stage: &Stage, tab: &'static str, seconds: f64) -> Result<Live, String> {
     let load = busy(stage)?;
     let mut tool = stage.command(&stage.tool.to_string_lossy());
     let rounds = format!("{}", (seconds / 2.0).ceil());
     let time = format!("{seconds}s");
     tool.args([
-        "top", "--system", "--probe", "bpf", "--batch", &rounds, "--for", &time,
+        "top", "--system", "--tab", tab, "--probe", "bpf", "--batch", &rounds, "--for", &time,
     ]);
     let ended = stage.run(&mut tool).map_err(|error| error.to_string());
     load.end();
     let ended = ended?;
     Ok(Live {
+        tab,
         cpu_s: ended.usage.user_s + ended.usage.system_s,
         wall_s: ended.wall_s,
     })
 }
 
 /// Its row.
-pub fn top_figure(measured: &Result<Live, String>) -> Figure {
+pub fn top_figure(tab: &str, measured: &Result<Live, String>) -> Figure {
     Figure {
-        name: "live view: hackbench".to_owned(),
+        name: format!("live view, {tab}: hackbench"),
         value: measured
             .as_ref()
             .map(|live| live.cpu_s / live.wall_s)

@@ -51,7 +51,7 @@ struct Raw {
     pairs: u32,
     programs: Vec<(&'static str, Vec<Round>)>,
     truth: Vec<truth::Agreement>,
-    live: Option<live::Live>,
+    live: Vec<live::Live>,
     long: Option<live::Long>,
 }
 
@@ -69,7 +69,7 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         pairs,
         programs: Vec::new(),
         truth: Vec::new(),
-        live: None,
+        live: Vec::new(),
         long: None,
     };
     let mut all = Vec::new();
@@ -88,9 +88,11 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         raw.truth.extend(measured.ok());
     }
     let seconds = if arguments.quick { 5.0 } else { 20.0 };
-    let measured = live::top(&stage, seconds);
-    all.push(live::top_figure(&measured));
-    raw.live = measured.ok();
+    for tab in live::TABS {
+        let measured = live::top(&stage, tab, seconds);
+        all.push(live::top_figure(tab, &measured));
+        raw.live.extend(measured.ok());
+    }
     let measured = live::long(&stage, seconds);
     all.extend(live::long_figures(&measured));
     raw.long = measured.ok();

@@ -1,6 +1,6 @@
 //! The result of `amdahl mem`: its documented shape, and how it is shown.
 //!
-//! `result.json` has the schema [`SCHEMA`](schema::SCHEMA) and is untrusted when it is read:
+//! `result.json` has the schema [`schema::SCHEMA`] and is untrusted when it is read:
 //! see [`parse`].
 
 mod check;
