@@ -2,8 +2,8 @@
 //! out.
 //!
 //! Pure: no terminal, no clock, no recording. Who uses it owns the terminal, feeds [`Screen::key`]
-//! and [`Screen::take`], draws with [`draw`], and does what the [`Wish`]es say. The same tables as
-//! plain text, for scripts, are [`text`].
+//! and [`Screen::take`], draws with [`draw()`], and does what the [`Wish`]es say. The same tables as
+//! plain text, for scripts, are [`text()`].
 //!
 //! All names in results are foreign: control characters never reach a cell.
 
