@@ -9,9 +9,9 @@ tool=${CARGO_TARGET_DIR:-target}/release/amdahl
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cargo fetch --locked -q
-COLUMNS=100 "$tool" locks --system --quiet --probe bpf --output "$scratch/locks" -- \
+"$tool" locks --quiet --owner --probe bpf --output "$scratch/locks" -- \
     cargo build --release --locked -q -p amdahl-sched --target-dir "$scratch/target"
-"$tool" report "$scratch/locks" >"$here/table.txt"
+"$tool" report "$scratch/locks" | sed "s|$scratch|{scratch}|g" >"$here/table.txt"
 sed -e "s|$PWD|{checkout}|g" -e "s|$scratch|{scratch}|g" -e "s|$HOME|{home}|g" "$scratch/locks/result.json" \
     >"$here/result.json"
 {
