@@ -1,6 +1,5 @@
 //! `amdahl-bench`: measures the figures that the tool promises, on real programs.
 
-mod figures;
 mod inputs;
 mod postgres;
 mod process;

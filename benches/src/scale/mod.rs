@@ -13,11 +13,11 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::figures::{self, Figure};
 use crate::programs::{self, HACKBENCH_LOOPS, Program, hackbench_of};
 use crate::rounds::{self, Round, Watcher, wall_ratio};
 use crate::spread::Median;
 use crate::stage::Stage;
+use amdahl_figures::{self as figures, Figure};
 use planted::Case;
 use rows::Rows;
 use sweep::{Options, Sweep};

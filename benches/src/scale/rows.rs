@@ -2,10 +2,10 @@
 
 use super::planted::Case;
 use super::sweep::Sweep;
-use crate::figures::{Figure, Target, Unit};
 use crate::programs::Program;
 use crate::rounds::{Round, Watcher, fastest_ratio, wall_ratio};
 use crate::spread::Median;
+use amdahl_figures::{Figure, Target, Unit};
 
 /// Share of the capacity that may stay unexplained.
 const UNEXPLAINED: Target = Target::Below(0.05);

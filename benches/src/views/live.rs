@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use crate::figures::{Figure, Target, Unit};
 use crate::process::Background;
 use crate::programs::hackbench_of;
 use crate::stage::Stage;
+use amdahl_figures::{Figure, Target, Unit};
 
 /// CPU time of the live view / time, on one CPU.
 const LIVE: Target = Target::Below(0.03);

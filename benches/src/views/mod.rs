@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::figures::{self, Figure, Target, Unit};
 use crate::programs::{self, Program};
 use crate::rounds::{self, Round, Watcher, size_ratio, wall_ratio};
 use crate::spread::Median;
 use crate::stage::Stage;
+use amdahl_figures::{self as figures, Figure, Target, Unit};
 
 /// Flags of `amdahl-bench views`.
 #[derive(clap::Args)]

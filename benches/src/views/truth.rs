@@ -3,8 +3,8 @@
 use amdahl_report::locks::{self, schema::LockRow};
 use serde::{Deserialize, Serialize};
 
-use crate::figures::{Figure, Target, Unit};
 use crate::stage::Stage;
+use amdahl_figures::{Figure, Target, Unit};
 
 /// A family of planted waits: its name, what the table calls it, and where it is waited for.
 pub type Family = (&'static str, &'static str, &'static str);

@@ -1,4 +1,4 @@
-//! The figures: measured, compared with their targets, shown and written.
+//! The figures of the benchmarks: what was measured beside what it should be, as a table and as JSON.
 
 use std::fs;
 use std::io;
@@ -20,6 +20,8 @@ pub enum Unit {
     Difference,
     /// CPU time in relation to time.
     OneCpu,
+    /// Nanoseconds.
+    Ns,
 }
 
 impl Unit {
@@ -30,6 +32,7 @@ impl Unit {
             Unit::MiB => "MiB",
             Unit::Difference => "relative difference",
             Unit::OneCpu => "fraction of one CPU",
+            Unit::Ns => "ns",
         }
     }
 
@@ -40,6 +43,9 @@ impl Unit {
             }
             Unit::Ratio => format!("{value:.3}"),
             Unit::MiB => format!("{value:.0} MiB"),
+            Unit::Ns if value >= 1e6 => format!("{:.2} ms", value / 1e6),
+            Unit::Ns if value >= 1e3 => format!("{:.2} us", value / 1e3),
+            Unit::Ns => format!("{value:.2} ns"),
         }
     }
 }
@@ -51,12 +57,17 @@ pub enum Target {
     Below(f64),
     /// This or less.
     AtMost(f64),
+    /// This or more.
+    AtLeast(f64),
+    /// Nothing is demanded; the number is stated.
+    Stated,
 }
 
 impl Target {
-    fn limit(self) -> f64 {
+    fn limit(self) -> Option<f64> {
         match self {
-            Target::Below(limit) | Target::AtMost(limit) => limit,
+            Target::Below(limit) | Target::AtMost(limit) | Target::AtLeast(limit) => Some(limit),
+            Target::Stated => None,
         }
     }
 
@@ -64,15 +75,18 @@ impl Target {
         match self {
             Target::Below(limit) => value < limit,
             Target::AtMost(limit) => value <= limit,
+            Target::AtLeast(limit) => value >= limit,
+            Target::Stated => true,
         }
     }
 
     fn show(self, unit: Unit) -> String {
-        let sign = match self {
-            Target::Below(_) => "<",
-            Target::AtMost(_) => "<=",
-        };
-        format!("{sign} {}", unit.show(self.limit()))
+        match self {
+            Target::Below(limit) => format!("< {}", unit.show(limit)),
+            Target::AtMost(limit) => format!("<= {}", unit.show(limit)),
+            Target::AtLeast(limit) => format!(">= {}", unit.show(limit)),
+            Target::Stated => "stated".to_owned(),
+        }
     }
 }
 
@@ -112,7 +126,7 @@ struct Row<'a> {
     name: &'a str,
     value: Option<f64>,
     unit: &'static str,
-    target: f64,
+    target: Option<f64>,
     ok: bool,
     versus: String,
 }

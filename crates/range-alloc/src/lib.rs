@@ -1,0 +1,1 @@
+//! Allocator of address ranges: lowest address first, alignment, zones.

@@ -1,0 +1,1 @@
+//! Data spread over cache lines: distributed counters, sparse masks, hashed locks.
