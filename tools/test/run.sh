@@ -145,6 +145,16 @@ if [ -s "$logs/skipped" ]; then
     echo "Skipped:"
     sort "$logs/skipped" | uniq | sed 's/^/  /'
 fi
-if [ -n "$failures" ]; then echo "Failed:$failures (logs in $logs/)"; fi
+if [ -n "$failures" ]; then
+    echo "Failed:$failures (logs in $logs/)"
+    for name in $failures; do
+        echo "--- $name:"
+        case $name in
+        tests) awk '/^failures:$/ { on = 1 } on; /^test result:/ { on = 0 }' "$logs/$name.log" | tail -n 200 ;;
+        planted*) grep -E 'FAILED|try: ' "$logs/$name.log" ;;
+        *) tail -n 60 "$logs/$name.log" ;;
+        esac
+    done
+fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

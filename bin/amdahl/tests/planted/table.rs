@@ -31,6 +31,18 @@ pub struct Entry {
     pub tries: Vec<Judgement>,
 }
 
+impl Entry {
+    /// Adds what came of measuring it once more, which counts.
+    pub fn again(&mut self, later: Entry) {
+        if let Some(last) = self.tries.last_mut() {
+            let failures = || last.failures.join("; ");
+            last.noise = last.noise.take().or_else(|| Some(failures()));
+        }
+        self.tries.extend(later.tries);
+        (self.verdict, self.reason) = (later.verdict, later.reason);
+    }
+}
+
 /// Everything.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Table {
@@ -223,7 +235,7 @@ impl Entry {
         for judgement in disturbed {
             all.push((
                 &*self.case,
-                format!("first try: {}", judgement.failures.join("; ")),
+                format!("earlier try: {}", judgement.failures.join("; ")),
             ));
         }
         let last = self.tries.last().map_or(&[][..], |last| &last.failures);
