@@ -84,12 +84,6 @@ fn faults_are_counted_by_kind_and_function() {
     };
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let out = place.path().join("out");
-    // What the program says, without us.
-    let said = Command::new(&program)
-        .arg(place.path())
-        .output()
-        .expect("started");
-    assert!(said.status.success());
     let result = json(
         amdahl()
             .args(["mem", "--quiet", "--json", "-o"])
@@ -105,8 +99,10 @@ fn faults_are_counted_by_kind_and_function() {
         return skipped("events were lost on this busy machine");
     }
     let sites = result["faults"]["sites"].as_array().expect("a list");
+    // How many faults a file takes is another number each time.
+    let said = std::fs::read_to_string(place.path().join("said")).expect("what it says");
     let mut planted = 0;
-    for line in String::from_utf8_lossy(&said.stdout).lines() {
+    for line in said.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let [function, kind, count] = words[..] else {
             panic!("{line}");
