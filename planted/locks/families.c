@@ -6,9 +6,15 @@
  *   {"family": "mutex", "times": 40, "seconds": 0.1234, "longest": 0.004}
  */
 #include "../c/planted.h"
+#include <fcntl.h>
+#include <linux/membarrier.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <sys/file.h>
+#include <sys/ipc.h>
+#include <sys/sem.h>
+#include <sys/syscall.h>
 
 enum { HOLD_UNITS = 4000 };         /* some 3 ms */
 /* A call that waited slept; for a lock of the kernel it may also have spun. */
@@ -25,7 +31,7 @@ static pthread_rwlock_t rwlock = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
 static pthread_barrier_t barrier;
 static sem_t semaphore;
-static int is_ready, file = -1;
+static int is_ready, file = -1, other_file = -1, set = -1;
 static char *region, *page, *block;
 static const size_t REGION = 512u << 20, BLOCK = 48u << 20;
 
@@ -124,6 +130,8 @@ NOINLINE static void want_barrier(int round)
 {
     (void)round;
     pthread_barrier_wait(&barrier);
+    /* No jump out of here into the library. */
+    __asm__ volatile("");
 }
 
 static void hold_condition(int round)
@@ -219,6 +227,96 @@ NOINLINE static void want_mmap(int round)
     check(mprotect(page, 4096, round & 1 ? PROT_READ : PROT_READ | PROT_WRITE), "mprotect");
 }
 
+/* Sleeps in system calls that are locks themselves. */
+static void remove_set(void) { semctl(set, 0, IPC_RMID); }
+
+static void prepare_set(void)
+{
+    set = semget(IPC_PRIVATE, 1, 0600);
+    check(set < 0, "semget");
+    atexit(remove_set);
+}
+
+static void operate(int by)
+{
+    struct sembuf operation = { .sem_op = (short)by };
+    check(semop(set, &operation, 1), "semop");
+}
+
+static void hold_set(int round)
+{
+    announce(round);
+    burn(HOLD_UNITS);
+    operate(1);
+}
+
+NOINLINE static void want_set(int round)
+{
+    (void)round;
+    operate(-1);
+}
+
+/* The same file, opened twice. */
+static void prepare_locked(void)
+{
+    char path[64];
+    file = memfd_create("planted", 0);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+    other_file = open(path, O_RDWR);
+    check(file < 0 || other_file < 0, "memfd");
+}
+
+static void hold_flock(int round)
+{
+    check(flock(file, LOCK_EX), "flock");
+    announce(round);
+    burn(HOLD_UNITS);
+    check(flock(file, LOCK_UN), "flock");
+}
+
+NOINLINE static void want_flock(int round)
+{
+    (void)round;
+    check(flock(other_file, LOCK_EX), "flock");
+    check(flock(other_file, LOCK_UN), "flock");
+}
+
+static void lock_range(int fd, int type)
+{
+    struct flock range = { .l_type = (short)type, .l_whence = SEEK_SET, .l_len = 1 };
+    check(fcntl(fd, F_OFD_SETLKW, &range), "fcntl");
+}
+
+static void hold_range(int round)
+{
+    lock_range(file, F_WRLCK);
+    announce(round);
+    burn(HOLD_UNITS);
+    lock_range(file, F_UNLCK);
+}
+
+NOINLINE static void want_range(int round)
+{
+    (void)round;
+    lock_range(other_file, F_WRLCK);
+    lock_range(other_file, F_UNLCK);
+}
+
+static void prepare_grace(void)
+{
+    long known = syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0);
+    check(known < 0 || !(known & MEMBARRIER_CMD_GLOBAL), "membarrier");
+}
+
+static void hold_grace(int round) { announce(round); }
+
+/* A grace period of RCU: nobody holds it, and every CPU has to pass. */
+NOINLINE static void want_grace(int round)
+{
+    (void)round;
+    check((int)syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0), "membarrier");
+}
+
 static const struct family families[] = {
     { "mutex", none, hold_mutex, want_mutex, 0 },
     { "rwlock-read", none, hold_writing, want_reading, 0 },
@@ -229,6 +327,10 @@ static const struct family families[] = {
     { "nested", none, hold_nested, want_mutex, 0 },
     { "inode", prepare_file, hold_inode, want_inode, 1 },
     { "mmap", prepare_region, hold_mmap, want_mmap, 1 },
+    { "sysv-semaphore", prepare_set, hold_set, want_set, 0 },
+    { "flock", prepare_locked, hold_flock, want_flock, 0 },
+    { "fcntl", prepare_locked, hold_range, want_range, 0 },
+    { "rcu", prepare_grace, hold_grace, want_grace, 0 },
 };
 
 static const struct family *chosen;

@@ -24,6 +24,9 @@ pub struct LockId {
 pub enum Kind {
     /// A lock of the kernel.
     Kernel(KernelPrimitive),
+    /// A deep sleep in the kernel: it counts only where the stack at its place shows a wait for a
+    /// grace period of RCU. Without a stack it does not.
+    KernelSleep,
     /// A futex: the stack at its place tells which primitive it is part of.
     Futex,
     /// A primitive in user space that the probe knows by itself.

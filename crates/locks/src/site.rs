@@ -66,7 +66,9 @@ impl Names<'_> {
             return Site::default();
         };
         let frame = match kind {
-            Kind::Kernel(_) => kernel_frame(&known.stack).or_else(|| own_frame(&known.stack)),
+            Kind::Kernel(_) | Kind::KernelSleep => {
+                kernel_frame(&known.stack).or_else(|| own_frame(&known.stack))
+            }
             Kind::Futex | Kind::User(_) => own_frame(&known.stack),
         };
         frame.map(Site::of).unwrap_or_default()
@@ -82,6 +84,7 @@ impl Names<'_> {
     pub fn what(&self, kind: Kind, place: Place, lock: LockId) -> What {
         match kind {
             Kind::Kernel(primitive) => kernel(primitive),
+            Kind::KernelSleep => kernel(KernelPrimitive::Other),
             Kind::User(lock) => user(lock),
             Kind::Futex => match self.tracker.known(place) {
                 Some(known) if known.lock.primitive != Primitive::Futex => user(known.lock),

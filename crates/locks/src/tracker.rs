@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use amdahl_speedup::event::{CallStack, Ns, Tid};
-use amdahl_speedup::primitive::{UserLock, user_lock};
+use amdahl_speedup::primitive::{KernelPrimitive, UserLock, user_lock};
 use rustc_hash::FxHashMap;
 
 use crate::event::{Event, Hold, Kind, LockId, Place, Wait, Waker};
@@ -154,7 +154,20 @@ impl Tracker {
         }
     }
 
+    /// `None` for a sleep that is not for a lock.
+    fn told_by_stack(&self, kind: Kind, place: Place) -> Option<Kind> {
+        if kind != Kind::KernelSleep {
+            return Some(kind);
+        }
+        let known = self.places.get(&place)?;
+        KernelPrimitive::from_sleep(&known.stack).map(Kind::Kernel)
+    }
+
     fn wait(&mut self, wait: &Wait) {
+        let Some(kind) = self.told_by_stack(wait.kind, wait.place) else {
+            return;
+        };
+        let wait = &Wait { kind, ..*wait };
         if wait.end < wait.begin {
             return;
         }

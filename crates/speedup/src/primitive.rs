@@ -384,6 +384,13 @@ const KERNEL_LOCKING: &[&str] = &[
     "percpu_down",
     "__percpu_",
     "percpu_rwsem",
+    "synchronize_rcu",
+    "synchronize_srcu",
+    "__synchronize_srcu",
+    "__wait_rcu_gp",
+    "rcu_barrier",
+    "wait_for_completion",
+    "__wait_for_common",
     "schedule",
     "__schedule",
     "preempt_schedule",
@@ -438,6 +445,10 @@ pub enum KernelPrimitive {
     MmapWrite,
     /// A grace period of read-copy-update.
     Rcu,
+    /// A semaphore of System V (`semop`).
+    SysvSemaphore,
+    /// A lock on a file or a range of it (`flock`, `fcntl`).
+    FileLock,
     /// A semaphore or a kind unknown to us.
     Other,
 }
@@ -471,10 +482,25 @@ impl KernelPrimitive {
             ("__wait_rcu_gp", K::Rcu),
             ("wait_rcu_", K::Rcu),
             ("rcu_barrier", K::Rcu),
+            ("do_semtimedop", K::SysvSemaphore),
+            ("__do_semtimedop", K::SysvSemaphore),
+            ("locks_lock_inode_wait", K::FileLock),
+            ("flock_lock_inode_wait", K::FileLock),
+            ("posix_lock_inode_wait", K::FileLock),
+            ("fcntl_setlk", K::FileLock),
+            ("do_lock_file_wait", K::FileLock),
             ("__down", K::Other),
         ];
         let of = |(name, _): &&(&str, _)| wchan.starts_with(name);
         NAMES.iter().find(of).map(|&(_, primitive)| primitive)
+    }
+
+    /// What a thread waits for that sleeps in the kernel and must not be woken by signals, if its
+    /// stack tells that it is something to which `contention_begin` does not come.
+    pub fn from_sleep(stack: &CallStack) -> Option<KernelPrimitive> {
+        let told = |frame: &Frame| KernelPrimitive::from_wchan(&frame.symbol);
+        let mut frames = stack.kernel.iter().filter_map(told);
+        frames.find(|&primitive| primitive == KernelPrimitive::Rcu)
     }
 
     /// From `LCB_F_*` of the kernel's `include/trace/events/lock.h` (5.19 and later).
@@ -526,6 +552,8 @@ impl KernelPrimitive {
             K::MmapRead => "mmap_lock (read)",
             K::MmapWrite => "mmap_lock (write)",
             K::Rcu => "RCU",
+            K::SysvSemaphore => "SysV semaphore",
+            K::FileLock => "file lock",
             K::Other => "semaphore",
         }
     }

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use amdahl_report::locks::schema::{LockRow, LocksResult};
 use amdahl_report::locks::{self, schema::SCHEMA};
+use amdahl_report::schema::Source;
 use serde_json::Value;
 
 use crate::tool::{Place, Ran, alone, bpf, has, skipped};
@@ -89,23 +90,37 @@ fn sum(found: &LocksResult, what: &str, function: &str) -> (u64, f64) {
     })
 }
 
-/// Counts agree exactly, times within 5 % and what a preemption between two clocks takes.
+fn rows(found: &LocksResult) -> String {
+    let row = |row: &LockRow| format!("{} in {}: {}", row.what, row.site.symbol, row.times);
+    found.rows.iter().map(row).collect::<Vec<_>>().join(", ")
+}
+
+/// Measures until the tool and the program agree, a few times: somebody else may take the CPU away
+/// between the clock of the one and that of the other.
 #[track_caller]
-fn agrees(truth: &Truth, (times, seconds): (u64, f64), found: &LocksResult) {
-    let context = format!("{:#?}", found.rows);
-    assert_eq!(found.events_lost, 0);
-    assert_eq!(times, truth.times, "{context}");
+fn in_some_try(mut measure: impl FnMut() -> Result<(), String>) {
+    let mut misses = Vec::new();
+    while misses.len() < 4 {
+        match measure() {
+            Ok(()) => return,
+            Err(miss) => misses.push(miss),
+        }
+    }
+    panic!("never: {misses:#?}");
+}
+
+/// Times agree within 5 % and what a preemption between two clocks takes.
+fn agree(truth: &Truth, seconds: f64) -> Result<(), String> {
     let error = (seconds - truth.seconds).abs();
     let allowed = 0.05 * truth.seconds + 0.004;
-    assert!(
-        error <= allowed,
-        "{seconds} of {}\n{context}",
-        truth.seconds
-    );
+    if error <= allowed {
+        return Ok(());
+    }
+    Err(format!("{seconds} s of {}", truth.seconds))
 }
 
 #[test]
-fn waits_in_user_space_are_what_the_program_measured() {
+fn waits_are_what_the_program_measured() {
     let _alone = alone();
     let Some((place, program)) = ready() else {
         return;
@@ -116,9 +131,25 @@ fn waits_in_user_space_are_what_the_program_measured() {
         ("rwlock-write", "pthread rwlock (write)", "want_writing"),
         ("semaphore", "pthread semaphore", "want_semaphore"),
         ("condvar", "pthread condvar", "want_condition"),
+        ("barrier", "pthread barrier", "want_barrier"),
+        ("sysv-semaphore", "SysV semaphore", "want_set"),
+        ("flock", "file lock", "want_flock"),
+        ("fcntl", "file lock", "want_range"),
+        ("rcu", "RCU", "want_grace"),
     ] {
-        let (truth, found) = watch(&place, &program, family, &[]);
-        agrees(&truth, sum(&found, what, function), &found);
+        in_some_try(|| {
+            let (truth, found) = watch(&place, &program, family, &[]);
+            assert_eq!(found.events_lost, 0);
+            let (times, seconds) = sum(&found, what, function);
+            if times != truth.times {
+                return Err(format!(
+                    "{times} times of {}: {}",
+                    truth.times,
+                    rows(&found)
+                ));
+            }
+            agree(&truth, seconds)
+        });
     }
 }
 
@@ -140,26 +171,19 @@ fn waits_for_kernel_locks_are_what_the_program_measured() {
         // On one CPU nobody spins while the owner runs: the kernel tells of waiters only once they
         // have given that up.
         let on_one = ["taskset", "-c", &*first_cpu()];
-        let (truth, found) = watch_under(&on_one, &place, &program, family, &[]);
-        if found
-            .sources
-            .iter()
-            .any(|s| s.what == "kernel locks" && s.how == "missing")
-        {
-            skipped("this kernel does not tell of its locks");
-            return;
-        }
-        // The holder may have waited for the waiter at times: of both only the sum is known.
-        let rows = found.rows.iter().filter(|row| row.what == what);
-        let seconds: f64 = rows.map(|row| row.total_s).sum();
-        let slack = 0.05 * truth.seconds + 0.004;
-        let allowed = truth.seconds - slack..=truth.seconds + slack;
-        assert!(truth.times > 0, "{function} never waited");
-        assert!(
-            allowed.contains(&seconds),
-            "{function}: {seconds} of {}",
-            truth.seconds
-        );
+        in_some_try(|| {
+            let (truth, found) = watch_under(&on_one, &place, &program, family, &[]);
+            let lacks = |source: &Source| source.what == "kernel locks" && source.how == "missing";
+            if found.sources.iter().any(lacks) {
+                skipped("this kernel does not tell of its locks");
+                return Ok(());
+            }
+            // The holder may have waited for the waiter at times: of both only the sum is known.
+            let rows = found.rows.iter().filter(|row| row.what == what);
+            let seconds: f64 = rows.map(|row| row.total_s).sum();
+            assert!(truth.times > 0, "{function} never waited");
+            agree(&truth, seconds)
+        });
     }
 }
 
@@ -169,15 +193,20 @@ fn who_released_is_named_and_what_the_holder_waited_for() {
     let Some((place, program)) = ready() else {
         return;
     };
-    let (truth, found) = watch(&place, &program, "nested", &["--owner"]);
-    let is_outer = |row: &&LockRow| row.site.symbol == "want_mutex";
-    let outer = found.rows.iter().find(is_outer).expect("the outer lock");
-    assert_eq!(outer.owners[0].thread, "holder");
-    assert_eq!(outer.owners[0].site.symbol, "hold_nested");
-    let nested = &outer.nested[0];
-    assert_eq!(nested.chain[0].site.symbol, "wait_for_the_inner_lock");
-    // All the time that somebody waited for the outer lock its holder waited for the inner one.
-    assert!(nested.seconds > 0.9 * truth.seconds, "{nested:?}");
+    in_some_try(|| {
+        let (truth, found) = watch(&place, &program, "nested", &["--owner"]);
+        let is_outer = |row: &&LockRow| row.site.symbol == "want_mutex";
+        let outer = found.rows.iter().find(is_outer).expect("the outer lock");
+        assert_eq!(outer.owners[0].thread, "holder");
+        assert_eq!(outer.owners[0].site.symbol, "hold_nested");
+        let nested = &outer.nested[0];
+        assert_eq!(nested.chain[0].site.symbol, "wait_for_the_inner_lock");
+        // All the time that somebody waited for the outer lock its holder waited for the inner one.
+        if nested.seconds > 0.9 * truth.seconds {
+            return Ok(());
+        }
+        Err(format!("{nested:?} of {}", truth.seconds))
+    });
 }
 
 #[test]
@@ -187,15 +216,18 @@ fn without_privileges_the_library_counts_as_exactly() {
     let Some(program) = families(&place) else {
         return;
     };
-    let (truth, found) = watch(&place, &program, "mutex", &["--probe", "proc"]);
-    if !found.sources.iter().any(|source| source.how == "preload") {
-        return skipped("libamdahl_preload.so is not built");
-    }
-    // The library's clocks stand around the call, so it sees calls that did not sleep, too.
-    let (times, seconds) = sum(&found, "pthread mutex", "want_mutex");
-    assert!(times >= truth.times, "{times} of {}", truth.times);
-    assert!((seconds - truth.seconds).abs() <= 0.05 * truth.seconds + 0.004);
-    assert!(found.sources.iter().any(|source| !source.remedy.is_empty()));
+    in_some_try(|| {
+        let (truth, found) = watch(&place, &program, "mutex", &["--probe", "proc"]);
+        if !found.sources.iter().any(|source| source.how == "preload") {
+            skipped("libamdahl_preload.so is not built");
+            return Ok(());
+        }
+        // The library's clocks stand around the call, so it sees calls that did not sleep, too.
+        let (times, seconds) = sum(&found, "pthread mutex", "want_mutex");
+        assert!(times >= truth.times, "{times} of {}", truth.times);
+        assert!(found.sources.iter().any(|source| !source.remedy.is_empty()));
+        agree(&truth, seconds)
+    });
 }
 
 #[test]
@@ -262,8 +294,12 @@ fn two_instances_do_not_disturb_each_other() {
         return;
     };
     let other = place.start(place.tool(["locks", "--system", "--json", "--quiet", "--for", "20s"]));
-    let (truth, found) = watch(&place, &program, "mutex", &[]);
-    agrees(&truth, sum(&found, "pthread mutex", "want_mutex"), &found);
+    in_some_try(|| {
+        let (truth, found) = watch(&place, &program, "mutex", &[]);
+        let (times, seconds) = sum(&found, "pthread mutex", "want_mutex");
+        assert_eq!(times, truth.times, "{:#?}", found.rows);
+        agree(&truth, seconds)
+    });
     other.signal(rustix::process::Signal::INT);
     let found = result(&other.ended().ends_with(5));
     assert!(found.partial);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 //
-// Records waits for locks: contended kernel locks and sleeps in futexes, one slot for each wait
-// when it is over. Nothing is recorded of other switches and of locks that are free.
+// Records waits for locks: contended kernel locks, sleeps in futexes, for System V semaphores and
+// for locks on files, and sleeps in the kernel that may be for a grace period of RCU; one slot for
+// each wait when it is over. Nothing is recorded of other switches and of locks that are free.
 //
 // The wait is timed before anything else is looked at: whoever spins on a lock hands it on later
 // by whatever its waiter does in between.
@@ -81,8 +82,16 @@ static __always_inline int is_mine(struct task_struct *t)
 
 #if defined(__TARGET_ARCH_x86)
 #define NR_FUTEX 202
+#define NR_SEMOP 65
+#define NR_SEMTIMEDOP 220
+#define NR_FLOCK 73
+#define NR_FCNTL 72
 #else
 #define NR_FUTEX 98
+#define NR_SEMOP 193
+#define NR_SEMTIMEDOP 192
+#define NR_FLOCK 32
+#define NR_FCNTL 25
 #endif
 #define NR_FUTEX_WAIT 455
 
@@ -190,39 +199,165 @@ static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, am
 		take(ctx, ring, cpu, t, AMDAHL_STACK_WAIT, ts, wait->place);
 }
 
-SEC("tp_btf/sched_switch")
-int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_struct *next)
-{
-	amdahl_u32 cpu, tid;
-	struct amdahl_ring *ring;
-	struct amdahl_wait *wait;
-	struct pt_regs *regs;
-	long state = preempt ? 0 : state_of(prev);
+/* AMDAHL_SLEEPs in progress, those whose ends were lost included: where there are none, nobody who
+ * comes on a CPU is looked up. */
+amdahl_u32 sleepers = 0;
 
-	/* Sleeps that signals may end: futexes have no others. */
-	if (state & 1) {
-		regs = (struct pt_regs *)bpf_task_pt_regs(prev);
-		if (in_futex(regs) && is_mine(prev)) {
-			cpu = bpf_get_smp_processor_id();
-			ring = ring_of(cpu);
-			if (ring)
-				futex_begins(ctx, ring, cpu, prev, regs);
-		}
+#define F_SETLKW 7
+#define F_OFD_SETLKW 38
+
+/* What a call waits for when it sleeps; 0 is none of what is recorded. */
+static __always_inline int sleep_in(struct pt_regs *regs)
+{
+	int number = REG_SYSCALL(regs);
+	int command;
+
+	if (number == NR_SEMOP || number == NR_SEMTIMEDOP)
+		return AMDAHL_SLEEP_SEMAPHORE;
+	if (number == NR_FLOCK)
+		return AMDAHL_SLEEP_FILE;
+	if (number != NR_FCNTL)
+		return 0;
+	command = REG_ARG1(regs);
+	return command == F_SETLKW || command == F_OFD_SETLKW ? AMDAHL_SLEEP_FILE : 0;
+}
+
+static __always_inline amdahl_u64 inode_of(struct task_struct *t, amdahl_u64 fd)
+{
+	struct fdtable *table = BPF_CORE_READ(t, files, fdt);
+	struct file *file = 0;
+
+	if (!table || fd >= BPF_CORE_READ(table, max_fds))
+		return 0;
+	bpf_probe_read_kernel(&file, sizeof(file), BPF_CORE_READ(table, fd) + fd);
+	return file ? (amdahl_u64)BPF_CORE_READ(file, f_inode) : 0;
+}
+
+#define DEEP_FRAMES 16
+
+static __always_inline amdahl_u64 place_by_kernel_stack(void *ctx)
+{
+	amdahl_u64 frames[DEEP_FRAMES] = {}, hash = 0;
+	int i;
+
+	bpf_get_stack(ctx, frames, sizeof(frames), 0);
+	for (i = 0; i < DEEP_FRAMES; i++)
+		hash = (hash ^ frames[i]) * 0x9e3779b97f4a7c15ull;
+	return hash;
+}
+
+/*
+ * Stacks of the kernel are dear, and one tells all there is to know of a place: the second is for
+ * one that was cut short. Later ones keep apart what met in one hash.
+ */
+static __always_inline int takes_kernel_stack(struct amdahl_ring *ring, amdahl_u64 hash, amdahl_u64 ts)
+{
+	amdahl_u32 index = (hash >> 40) & 4095;
+	struct place *place = bpf_map_lookup_elem(&places, &index);
+
+	if (!place)
+		return 0;
+	if (place->hash != hash) {
+		/* A new one, unless two take turns in this entry. */
+		if (ts - place->last < 1000000)
+			return 0;
+		place->hash = hash;
+		place->count = 0;
+	} else if (place->count >= 2) {
+		if (ts - place->last < 500000000 || ts - ring->repeated_at < 10000000)
+			return 0;
+		ring->repeated_at = ts;
 	}
-	if (!next->mm)
-		return 0;
-	regs = (struct pt_regs *)bpf_task_pt_regs(next);
-	if (!in_futex(regs))
-		return 0;
-	tid = next->pid;
+	place->count++;
+	place->last = ts;
+	return 1;
+}
+
+static __always_inline void sleep_begins(void *ctx, struct task_struct *t, struct pt_regs *regs, int what)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id(), tid = t->pid;
+	struct amdahl_ring *ring = ring_of(cpu);
+	amdahl_u64 hash, ts = bpf_ktime_get_ns();
+	struct amdahl_wait *wait;
+	int is_deep = what == AMDAHL_SLEEP_DEEP, takes;
+
 	wait = find_wait(tid);
-	if (!wait || wait->kind != AMDAHL_FUTEX_WAIT)
-		return 0;
-	cpu = bpf_get_smp_processor_id();
-	ring = ring_of(cpu);
+	if (!ring || !tid || (wait && wait->kind))
+		return;
+	wait = enter_wait(tid);
+	if (!wait)
+		return;
+	wait->tgid = t->tgid;
+	wait->begin = ts;
+	wait->lock_flags = what;
+	wait->expected = 0;
+	if (is_deep) {
+		wait->lock = 0;
+		hash = place_by_kernel_stack(ctx);
+	} else {
+		wait->lock = what == AMDAHL_SLEEP_FILE ? inode_of(t, REG_ARG0(regs)) : REG_ARG0(regs);
+		hash = place_of(regs, t->tgid);
+	}
+	wait->place = hash >> 32;
+	wait->waker = 0;
+	wait->waker_flags = 0;
+	wait->waker_place = 0;
+	wait->kind = AMDAHL_SLEEP;
+	__sync_fetch_and_add(&sleepers, 1);
+	takes = is_deep ? takes_kernel_stack(ring, hash, ts) : takes_stack(ring, hash, ts);
+	if (takes)
+		take(ctx, ring, cpu, t, is_deep ? AMDAHL_STACK_LOCK : AMDAHL_STACK_WAIT, ts, wait->place);
+}
+
+/* The wait of a thread that comes on the CPU, if it is of this kind. */
+static __always_inline void sleep_ends(amdahl_u32 tid, int kind)
+{
+	struct amdahl_wait *wait = find_wait(tid);
+	amdahl_u32 cpu = bpf_get_smp_processor_id();
+	struct amdahl_ring *ring = ring_of(cpu);
+
+	if (!wait || wait->kind != kind)
+		return;
+	if (kind == AMDAHL_SLEEP)
+		__sync_fetch_and_add(&sleepers, -1);
 	if (ring)
 		tell(ring, cpu, wait, bpf_ktime_get_ns());
 	leave_wait(tid);
+}
+
+#define TASK_INTERRUPTIBLE 1
+#define TASK_UNINTERRUPTIBLE 2
+#define TASK_NOLOAD 0x400 /* since Linux 4.2: a thread of the kernel without work */
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	long state = preempt ? 0 : state_of(prev);
+	struct amdahl_ring *ring;
+	struct pt_regs *regs;
+	amdahl_u32 cpu;
+	int what;
+
+	if (state & TASK_INTERRUPTIBLE) {
+		regs = (struct pt_regs *)bpf_task_pt_regs(prev);
+		if (in_futex(regs)) {
+			cpu = bpf_get_smp_processor_id();
+			ring = ring_of(cpu);
+			if (ring && is_mine(prev))
+				futex_begins(ctx, ring, cpu, prev, regs);
+		} else if (prev->mm) {
+			what = sleep_in(regs);
+			if (what && is_mine(prev))
+				sleep_begins(ctx, prev, regs, what);
+		}
+	} else if ((state & (TASK_UNINTERRUPTIBLE | TASK_NOLOAD)) == TASK_UNINTERRUPTIBLE) {
+		if (!BPF_CORE_READ_BITFIELD(prev, in_iowait) && is_mine(prev))
+			sleep_begins(ctx, prev, 0, AMDAHL_SLEEP_DEEP);
+	}
+	if (next->mm && in_futex((struct pt_regs *)bpf_task_pt_regs(next)))
+		sleep_ends(next->pid, AMDAHL_FUTEX_WAIT);
+	if (sleepers && next->pid)
+		sleep_ends(next->pid, AMDAHL_SLEEP);
 	return 0;
 }
 
@@ -355,33 +490,6 @@ static __always_inline amdahl_u64 place_in_kernel(void *ctx, amdahl_u32 flags)
 		hash ^= -is_text & (hash ^ (hash ^ low) * 0x9e3779b97f4a7c15ull);
 	}
 	return hash;
-}
-
-/*
- * Stacks of the kernel are dear, and one tells all there is to know of a place: the second is for
- * one that was cut short. Later ones keep apart what met in one hash.
- */
-static __always_inline int takes_kernel_stack(struct amdahl_ring *ring, amdahl_u64 hash, amdahl_u64 ts)
-{
-	amdahl_u32 index = (hash >> 40) & 4095;
-	struct place *place = bpf_map_lookup_elem(&places, &index);
-
-	if (!place)
-		return 0;
-	if (place->hash != hash) {
-		/* A new one, unless two take turns in this entry. */
-		if (ts - place->last < 1000000)
-			return 0;
-		place->hash = hash;
-		place->count = 0;
-	} else if (place->count >= 2) {
-		if (ts - place->last < 500000000 || ts - ring->repeated_at < 10000000)
-			return 0;
-		ring->repeated_at = ts;
-	}
-	place->count++;
-	place->last = ts;
-	return 1;
 }
 
 SEC("tp_btf/contention_end")

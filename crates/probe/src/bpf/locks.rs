@@ -13,7 +13,7 @@ use super::error::RecorderError;
 use super::programs::{Programs, Tracepoint, needed, object, wanted};
 use super::recorder::Recorder;
 use super::tasks::ENTRIES;
-use super::wire::{OpenWait, Slot, Stack, flag, kind, stack_kind};
+use super::wire::{OpenWait, Slot, Stack, flag, kind, sleep, stack_kind};
 
 /// Waits for locks, one slot each.
 pub static LOCKS: Programs = Programs {
@@ -127,8 +127,19 @@ fn place_of_stack(raw: &Stack) -> Place {
 }
 
 fn lock_kind(kind_of: u8, flags: u8) -> (Kind, u8) {
-    if kind_of == kind::FUTEX_WAIT {
-        return (Kind::Futex, stack_kind::WAIT);
+    match (kind_of, flags) {
+        (kind::FUTEX_WAIT, _) => return (Kind::Futex, stack_kind::WAIT),
+        (kind::SLEEP, sleep::SEMAPHORE) => {
+            return (
+                Kind::Kernel(KernelPrimitive::SysvSemaphore),
+                stack_kind::WAIT,
+            );
+        }
+        (kind::SLEEP, sleep::FILE) => {
+            return (Kind::Kernel(KernelPrimitive::FileLock), stack_kind::WAIT);
+        }
+        (kind::SLEEP, _) => return (Kind::KernelSleep, stack_kind::LOCK),
+        _ => {}
     }
     let is_mmap_lock = flags & flag::LOCK_IS_MMAP != 0;
     let primitive = KernelPrimitive::from_flags(u32::from(flags), is_mmap_lock);
@@ -138,10 +149,9 @@ fn lock_kind(kind_of: u8, flags: u8) -> (Kind, u8) {
 /// A futex of one process is one address; that of several (without `FUTEX_PRIVATE_FLAG`) is at
 /// another address in each, and the process tells them apart all the same.
 fn lock_id(kind: Kind, address: u64, pid: u32) -> LockId {
-    let pid = if matches!(kind, Kind::Kernel(_)) {
-        0
-    } else {
-        pid
+    let pid = match kind {
+        Kind::Kernel(_) | Kind::KernelSleep => 0,
+        Kind::Futex | Kind::User(_) => pid,
     };
     LockId { pid, address }
 }
@@ -158,7 +168,7 @@ fn expected(low: u8) -> u32 {
 fn event(slot: &Slot) -> Option<Event> {
     let pid = slot.syscall as u32;
     let (kind, of) = match slot.kind {
-        kind::FUTEX_WAIT | kind::KERNEL_WAIT => lock_kind(slot.kind, slot.lock_kind),
+        kind::FUTEX_WAIT | kind::KERNEL_WAIT | kind::SLEEP => lock_kind(slot.kind, slot.lock_kind),
         kind::HOLD => lock_kind(kind::KERNEL_WAIT, slot.lock_kind),
         _ => return None,
     };

@@ -22,6 +22,7 @@ enum amdahl_kind {
 	AMDAHL_FUTEX_WAIT = 16,
 	AMDAHL_KERNEL_WAIT = 17,
 	AMDAHL_HOLD = 18,
+	AMDAHL_SLEEP = 19,
 	AMDAHL_FAULT = 32,
 	AMDAHL_MMAP_WAIT = 33,
 	AMDAHL_MMAP_HOLD = 34,
@@ -170,6 +171,13 @@ struct amdahl_task {
 };
 _Static_assert(sizeof(struct amdahl_task) == 32, "two to a line");
 
+/* What a sleep is for that is neither in a futex nor announced as contention. */
+enum amdahl_sleep {
+	AMDAHL_SLEEP_DEEP = 1,      /* not to be interrupted and not for a disk: the kernel stack tells; lock is 0 */
+	AMDAHL_SLEEP_SEMAPHORE = 2, /* in semop; lock is the set's id */
+	AMDAHL_SLEEP_FILE = 3,      /* for a lock on a file; lock is its inode */
+};
+
 /*
  * A wait for a lock. The slot of one that is over: ts its end, tid and syscall the thread and its
  * process, other the waker or 0, flags AMDAHL_WAKER_*, lock_kind and unused as below, place where
@@ -185,8 +193,9 @@ struct amdahl_wait {
 	amdahl_u32 waker;
 	amdahl_u32 waker_place;
 	amdahl_u32 place;
-	amdahl_u8 kind;        /* AMDAHL_FUTEX_WAIT, AMDAHL_KERNEL_WAIT; 0: not waiting */
-	amdahl_u8 lock_flags;  /* LCB_F_* of the kernel and AMDAHL_LOCK_IS_MMAP; the futex operation */
+	amdahl_u8 kind;        /* AMDAHL_FUTEX_WAIT, AMDAHL_KERNEL_WAIT, AMDAHL_SLEEP; 0: not waiting */
+	amdahl_u8 lock_flags;  /* LCB_F_* of the kernel and AMDAHL_LOCK_IS_MMAP; the futex operation;
+				* enum amdahl_sleep */
 	amdahl_u8 expected;    /* low bits of the value that the futex was expected to have */
 	amdahl_u8 waker_flags;
 	amdahl_u32 crowded;    /* threads that share this entry and are in the hash instead */

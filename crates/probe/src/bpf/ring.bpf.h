@@ -16,6 +16,13 @@
 
 struct rw_semaphore { long unused; } CORE;
 struct mm_struct { struct rw_semaphore mmap_lock; } CORE;
+struct inode { long unused; } CORE;
+struct file { struct inode *f_inode; } CORE;
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+} CORE;
+struct files_struct { struct fdtable *fdt; } CORE;
 struct task_struct {
 	unsigned int __state;
 	int pid;
@@ -23,6 +30,7 @@ struct task_struct {
 	struct mm_struct *mm;
 	char comm[16];
 	unsigned in_iowait : 1;
+	struct files_struct *files;
 } CORE;
 /* before 5.14 */
 struct task_struct___old { volatile long state; } CORE;

@@ -14,6 +14,7 @@ pub mod kind {
     pub const FUTEX_WAIT: u8 = 16;
     pub const KERNEL_WAIT: u8 = 17;
     pub const HOLD: u8 = 18;
+    pub const SLEEP: u8 = 19;
     pub const FAULT: u8 = 32;
     pub const MMAP_WAIT: u8 = 33;
     pub const MMAP_HOLD: u8 = 34;
@@ -23,6 +24,13 @@ pub mod kind {
     pub const SCHED_MIGRATE: u8 = 50;
     pub const SCHED_NEW: u8 = 51;
     pub const SCHED_NAME: u8 = 52;
+}
+
+/// What a `SLEEP` is for, where that is not left to its stack.
+pub mod sleep {
+    #![allow(missing_docs)]
+    pub const SEMAPHORE: u8 = 2;
+    pub const FILE: u8 = 3;
 }
 
 /// Flags of a `SWITCH` and of a `WAKE`.
