@@ -219,6 +219,26 @@ pub struct Selection {
     pub command: Vec<String>,
 }
 
+impl Selection {
+    /// The command, or what is watched instead, by words.
+    pub fn whom(&self) -> Vec<String> {
+        if self.command.is_empty() {
+            self.target().split(' ').map(str::to_owned).collect()
+        } else {
+            self.command.clone()
+        }
+    }
+
+    /// What is watched other than a command, in words.
+    pub fn target(&self) -> String {
+        match (self.pid, &self.cgroup) {
+            (Some(pid), _) => format!("process {pid}"),
+            (_, Some(group)) => format!("control group {}", group.display()),
+            _ => "the system".to_owned(),
+        }
+    }
+}
+
 /// Where a deep view's result goes.
 #[derive(Debug, Args)]
 #[allow(dead_code)]

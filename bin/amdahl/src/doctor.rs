@@ -104,7 +104,7 @@ fn checks() -> Vec<Check> {
             .as_ref()
             .map_or_else(ToString::to_string, |_| "loads and attaches".to_owned()),
         "waits are polled from /proc, sizes are approximate",
-        recorder.as_ref().err().map_or("", crate::scale::bpf_remedy),
+        recorder.as_ref().err().map_or("", crate::watch::bpf_remedy),
     ));
     drop(recorder);
     let paranoid = read("/proc/sys/kernel/perf_event_paranoid");

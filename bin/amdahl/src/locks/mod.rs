@@ -17,11 +17,10 @@ use amdahl_report::schema::{Notice, SampleRow, Source};
 use amdahl_report::{html, samples, save};
 use amdahl_topology::CpuSet;
 
-use crate::child::{self, Ended};
+use crate::child::Ended;
 use crate::cli::{Locks, ProbeKind, Selection};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::scale::bpf_remedy;
 use crate::screen;
 use crate::watch::{self, machine};
 use follow::{Follower, Seen, name};
@@ -55,34 +54,31 @@ fn source(what: &str, how: &str, missing: &str, remedy: &str) -> Source {
 
 /// Watches and reports. Returns the exit code.
 pub fn main(args: &Locks) -> Result<u8, Failure> {
+    let cpus = watch::cpus(args.selection.pid)?;
     let interrupt = Interrupt::catch();
-    child::adopt_orphans();
-    let cpus = watch::cpus()?;
     let folder = match &args.output.output {
         Some(folder) => {
             Some(save::Folder::create(folder).map_err(|error| Failure::result(error.to_string()))?)
         }
         None => None,
     };
-    let started = time::OffsetDateTime::now_utc()
-        .format(&time::format_description::well_known::Rfc3339)
-        .unwrap_or_default();
+    let started = machine::now();
     let observed = observe(args, &cpus, &interrupt)?;
     let names = |tid| name(&observed.decoded, tid);
     let tracker = &observed.tracker;
     let table = Table::new(tracker, tracker.tally(), args.by.into(), &names);
     let mut found = result::result(&table, args.by);
-    complete(&mut found, args, &cpus, &observed);
+    complete(&mut found, args, &observed);
     found.started = started;
     if let Some(folder) = folder {
         write(folder, &found, result::samples(tracker, &names))?;
     }
     show(args, &found)?;
-    Ok(match &observed.ended {
-        _ if observed.interrupted => 5,
-        Some(ended) if ended.outcome.is_err() => 4,
-        _ => 0,
-    })
+    watch::finished(
+        &args.selection,
+        observed.ended.as_ref(),
+        observed.interrupted,
+    )
 }
 
 fn observe(args: &Locks, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Observed, Failure> {
@@ -101,13 +97,10 @@ fn observe(args: &Locks, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Observe
     };
     match Recorder::new(&settings) {
         Ok(recorder) => recorded(args, cpus, interrupt, recorder),
-        Err(error) if selection.probe == ProbeKind::Bpf => Err(Failure::machine(format!(
-            "--probe bpf: {error}. To get it: {}; see amdahl doctor",
-            bpf_remedy(&error)
-        ))),
+        Err(error) if selection.probe == ProbeKind::Bpf => Err(watch::refused(&error)),
         Err(error) => {
             let why = format!(", since BPF cannot be used ({error})");
-            unprivileged::observe(selection, cpus, interrupt, &why, bpf_remedy(&error))
+            unprivileged::observe(selection, cpus, interrupt, &why, watch::bpf_remedy(&error))
         }
     }
 }
@@ -197,20 +190,20 @@ fn kernel_sources(recorder: &Recorder) -> Vec<Source> {
     vec![source("futex waits", "bpf", "", ""), kernel]
 }
 
+/// Empty for a command that is watched alone.
 fn target(selection: &Selection) -> String {
-    match (&selection.pid, &selection.cgroup) {
-        (Some(pid), _) => format!("process {pid}"),
-        (_, Some(group)) => format!("cgroup {}", group.display()),
-        _ if selection.system => "the system".to_owned(),
-        _ => String::new(),
+    if selection.command.is_empty() || selection.system {
+        selection.target()
+    } else {
+        String::new()
     }
 }
 
-fn complete(found: &mut LocksResult, args: &Locks, cpus: &CpuSet, observed: &Observed) {
+fn complete(found: &mut LocksResult, args: &Locks, observed: &Observed) {
     found.target = target(&args.selection);
     found.command = args.selection.command.clone();
     found.seconds = observed.to.saturating_sub(observed.from) as f64 * 1e-9;
-    found.machine = machine::describe(cpus);
+    found.machine = machine::describe();
     found.sources = observed.sources.clone();
     found.events = observed.events;
     found.events_lost += observed.events_lost;

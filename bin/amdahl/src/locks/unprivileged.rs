@@ -18,15 +18,12 @@ use amdahl_topology::CpuSet;
 
 use super::follow::name;
 use super::{Observed, result, source};
-use crate::child::{Child, Command};
+use crate::child::Child;
 use crate::cli::{LocksBy, Selection};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::scale::preload_env;
 use crate::watch;
-
-/// How long to look at what does not end by itself when `--for` does not say.
-const DEFAULT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What the poller's thread brings back.
 struct Polled {
@@ -57,10 +54,7 @@ pub fn observe(
         Some(program) => preload_env(program, folder.path()),
         None => Vec::new(),
     };
-    let child = match selection.pid {
-        Some(_) => None,
-        None => Some(start(selection, cpus, &env)?),
-    };
+    let child = watch::start(selection, cpus, &env)?;
     let root = selection.pid.or(child.as_ref().map(Child::pid));
     let scope = Scope {
         root: root.expect("a command or a process"),
@@ -78,25 +72,14 @@ pub fn observe(
         .spawn(move || poll(poller, &is_over, is_preloaded))
         .map_err(|error| failed(&error))?;
     let from = clock::monotonic();
-    let ended = match child {
-        Some(child) => {
-            let program = &selection.command[0];
-            let ended = child.run(program, selection.duration, interrupt, || ());
-            ended.map(Some)
-        }
-        None => {
-            let duration = selection.duration.unwrap_or(DEFAULT);
-            watch::wait_for(selection.pid, duration, interrupt, || ());
-            Ok(None)
-        }
-    };
+    let ended = watch::run(selection, child, interrupt, || ());
     let to = clock::monotonic();
     over.store(true, Ordering::Relaxed);
     polling.thread().unpark();
     let mut polled = polling
         .join()
         .map_err(|_| failed(&"the poller ended early"))?;
-    let ended = ended.map_err(|error| Failure::program(error.to_string()))?;
+    let ended = ended?;
     let records = preload::read_dir(folder.path()).map_err(|error| failed(&error))?;
     let recorded = take_records(&records, &mut polled, to);
     Ok(Observed {
@@ -111,19 +94,6 @@ pub fn observe(
         ended,
         interrupted: interrupt.asked(),
     })
-}
-
-fn start(selection: &Selection, cpus: &CpuSet, env: &[(String, String)]) -> Result<Child, Failure> {
-    let allowed = amdahl_topology::allowed().unwrap_or_else(|_| cpus.clone());
-    Child::start(&Command {
-        args: &selection.command,
-        env,
-        cpus: &allowed,
-        cgroup_procs: None,
-        keep_stdout: false,
-        show_output: !selection.quiet,
-    })
-    .map_err(|error| Failure::program(error.to_string()))
 }
 
 /// Polls of a process and its descendants, added up.

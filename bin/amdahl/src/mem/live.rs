@@ -11,10 +11,10 @@ use amdahl_topology::CpuSet;
 
 use super::follow::Followed;
 use super::look::Looker;
-use super::{sources, whom};
+use super::sources;
 use crate::cli::Selection;
 use crate::top::live::{Live, Look};
-use crate::watch::{Follow, processes};
+use crate::watch::{Follow, present, processes};
 
 /// What the recorder is to record.
 pub fn settings(cpus: &CpuSet) -> Settings {
@@ -47,7 +47,7 @@ impl<'a> Recorded<'a> {
             followed,
             sources: sources::recorded(&missing, false),
             has_vmalloc: !missing.contains(&"alloc_vmap_area"),
-            command: whom(selection),
+            command: selection.whom(),
         }
     }
 }
@@ -80,8 +80,7 @@ impl Live for Recorded<'_> {
 
 /// What the kernel accounts for each process: read from `/proc`.
 pub struct Accounted {
-    selection: Vec<String>,
-    present: Box<dyn FnMut() -> Vec<u32> + Send>,
+    selection: Selection,
     /// At the first look, and now.
     faults: HashMap<u32, [Counted; 2]>,
     names: HashMap<u32, String>,
@@ -100,18 +99,8 @@ const PROCESSES_MAX: usize = 100_000;
 impl Accounted {
     /// Of whom `selection` says. `why` says why BPF is not used, and `remedy` what helps.
     pub fn new(selection: &Selection, why: &str, remedy: &str) -> Accounted {
-        let (group, pid) = (selection.cgroup.clone(), selection.pid);
-        let present = move || {
-            let found = match (&group, pid) {
-                (Some(group), _) => processes::in_cgroup(group),
-                (None, Some(pid)) => processes::tree(pid),
-                (None, None) => processes::all(),
-            };
-            found.into_iter().map(|(pid, _)| pid).collect()
-        };
         Accounted {
-            selection: whom(selection),
-            present: Box::new(present),
+            selection: selection.clone(),
             faults: HashMap::new(),
             names: HashMap::new(),
             source: Source {
@@ -149,7 +138,7 @@ fn counted(pid: u32) -> Option<Counted> {
 
 impl Look for Accounted {
     fn look(&mut self) -> Duration {
-        for pid in (self.present)() {
+        for (pid, _) in present(&self.selection, self.selection.pid) {
             let Some(now) = counted(pid) else {
                 continue;
             };
@@ -198,7 +187,7 @@ impl Look for Accounted {
         Data::Mem(MemResult {
             schema: SCHEMA.to_owned(),
             amdahl_version: env!("CARGO_PKG_VERSION").to_owned(),
-            command: self.selection.clone(),
+            command: self.selection.whom(),
             duration_s: seconds,
             faults: Faults {
                 count,

@@ -2,7 +2,7 @@
 //! while they live.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use amdahl_mem::read::{self, Process};
 
 use crate::cli::Selection;
-use crate::watch::processes;
+use crate::watch::present;
 
 /// Processes that are kept: those with the most memory.
 const PROCESSES_MAX: usize = 64;
@@ -33,9 +33,8 @@ pub struct Seen {
 
 /// Whom to look at.
 pub struct Looker {
+    selection: Selection,
     root: Mutex<Option<u32>>,
-    cgroup: Option<PathBuf>,
-    is_system: bool,
     over: AtomicBool,
 }
 
@@ -56,9 +55,8 @@ impl Looker {
     /// At what `selection` says.
     pub fn new(selection: &Selection) -> Looker {
         Looker {
+            selection: selection.clone(),
             root: Mutex::new(selection.pid),
-            cgroup: selection.cgroup.clone(),
-            is_system: selection.system,
             over: AtomicBool::new(false),
         }
     }
@@ -71,7 +69,7 @@ impl Looker {
 
     /// All processes are watched.
     pub fn is_system(&self) -> bool {
-        self.is_system
+        self.selection.system
     }
 
     /// Ends [`look`](Self::look).
@@ -98,12 +96,13 @@ impl Looker {
 
     fn pids(&self) -> Vec<u32> {
         let root = *self.root.lock().expect("nobody panics with it");
-        let found = match (&self.cgroup, root, self.is_system) {
-            (Some(group), ..) => processes::in_cgroup(group),
-            (None, _, true) => processes::all(),
-            (None, Some(root), false) => processes::tree(root),
-            (None, None, false) => Vec::new(),
-        };
+        let Selection {
+            system, command, ..
+        } = &self.selection;
+        if root.is_none() && !system && !command.is_empty() {
+            return Vec::new(); // it has not begun
+        }
+        let found = present(&self.selection, root);
         // We look at others only.
         let me = std::process::id();
         let pids = found.into_iter().map(|(pid, _)| pid);

@@ -21,11 +21,11 @@ use amdahl_report::{html::REPORT_FILE, samples, save};
 use amdahl_topology::CpuSet;
 
 use crate::child::Ended;
-use crate::cli::{Mem, ProbeKind, Selection};
+use crate::cli::{Mem, ProbeKind};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::screen;
-use crate::watch;
+use crate::watch::{self, machine};
 use follow::Followed;
 use look::{Looked, Looker};
 use pages::Machine;
@@ -45,8 +45,9 @@ pub fn main(args: &Mem) -> Result<u8, Failure> {
     // Tried before anything is measured.
     let folder = args.output.output.as_deref().map(save::Folder::create);
     let folder = folder.transpose().map_err(failed)?;
+    let cpus = watch::cpus(args.selection.pid)?;
     let interrupt = Interrupt::catch();
-    let outcome = measure(args, &interrupt)?;
+    let outcome = measure(args, &cpus, &interrupt)?;
     let json = to_json(&outcome.result).map_err(failed)?;
     if let Some(folder) = folder {
         write(folder, &outcome, &json).map_err(failed)?;
@@ -59,14 +60,7 @@ pub fn main(args: &Mem) -> Result<u8, Failure> {
         terminal::render(&outcome.result, screen::width(), screen::style())
     };
     screen::print(&text)?;
-    match outcome.ended.map(|ended| ended.outcome) {
-        Some(Err(how)) if !interrupt.asked() => {
-            let program = &args.selection.command[0];
-            Err(Failure::program(format!("{program}: {how}")))
-        }
-        _ if interrupt.asked() => Ok(5),
-        _ => Ok(0),
-    }
+    watch::finished(&args.selection, outcome.ended.as_ref(), interrupt.asked())
 }
 
 fn write(folder: save::Folder, outcome: &Outcome, json: &str) -> Result<(), save::SaveError> {
@@ -81,30 +75,28 @@ fn write(folder: save::Folder, outcome: &Outcome, json: &str) -> Result<(), save
     folder.commit()
 }
 
-fn measure(args: &Mem, interrupt: &Interrupt) -> Result<Outcome, Failure> {
-    let cpus = watch::cpus()?;
+fn measure(args: &Mem, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Outcome, Failure> {
     let recorder = match args.selection.probe {
         ProbeKind::Proc => Err(None),
-        _ => Recorder::new(&settings(args, &cpus)).map_err(Some),
+        _ => Recorder::new(&settings(args, cpus)).map_err(Some),
     };
-    let (before, started) = (Machine::now(), sources::now());
+    let (before, started) = (Machine::now(), machine::now());
     let looker = Looker::new(&args.selection);
     let (mut outcome, looked, touches) = match recorder {
-        Ok(recorder) => recorded(args, &cpus, recorder, &looker, interrupt)?,
+        Ok(recorder) => recorded(args, cpus, recorder, &looker, interrupt)?,
         Err(Some(error)) if args.selection.probe == ProbeKind::Bpf => {
-            let remedy = crate::scale::bpf_remedy(&error);
-            return Err(Failure::machine(format!("{error}; {remedy}")));
+            return Err(watch::refused(&error));
         }
-        Err(why) => unprivileged::watched(args, &cpus, why, &looker, interrupt)?,
+        Err(why) => unprivileged::watched(args, cpus, why, &looker, interrupt)?,
     };
     let pages = pages::pages(&before, &Machine::now(), &looked, &touches);
     let result = &mut outcome.result;
     (result.huge, result.processes, result.numa) = (pages.huge, pages.processes, pages.numa);
     result.schema = SCHEMA.to_owned();
     result.amdahl_version = env!("CARGO_PKG_VERSION").to_owned();
-    result.command = whom(&args.selection);
+    result.command = args.selection.whom();
     result.started = started;
-    result.machine = sources::machine();
+    result.machine = machine::describe();
     result.sources.extend(sources::looked(&looked));
     if interrupt.asked() {
         let text = "This is what was seen until then.".to_owned();
@@ -122,17 +114,6 @@ fn settings(args: &Mem, cpus: &CpuSet) -> Settings {
         everyone: args.selection.system,
         mappings: Mappings::All,
         ..Settings::new(programs, cpus.iter().collect())
-    }
-}
-
-fn whom(selection: &Selection) -> Vec<String> {
-    match (&selection.cgroup, selection.pid) {
-        (Some(group), _) => ["control", "group", &group.to_string_lossy()]
-            .map(String::from)
-            .into(),
-        (None, Some(pid)) => vec!["process".to_owned(), pid.to_string()],
-        (None, None) if selection.system => ["the", "system"].map(String::from).into(),
-        _ => selection.command.clone(),
     }
 }
 

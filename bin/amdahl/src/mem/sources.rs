@@ -1,6 +1,6 @@
 //! Where the figures come from, and what takes some of them away.
 
-use amdahl_report::schema::{Machine, Source};
+use amdahl_report::schema::Source;
 
 use super::look::Looked;
 
@@ -122,40 +122,4 @@ pub fn looked(looked: &Looked) -> Vec<Source> {
         None => source("sizes of pages", "/proc", "", ""),
     };
     vec![mappings, sizes]
-}
-
-/// Now, RFC 3339.
-pub fn now() -> String {
-    let now = time::OffsetDateTime::now_utc();
-    now.replace_nanosecond(0)
-        .unwrap_or(now)
-        .format(&time::format_description::well_known::Rfc3339)
-        .unwrap_or_default()
-}
-
-/// This machine.
-pub fn machine() -> Machine {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |name: &str| {
-        let line = info.lines().find(|line| line.starts_with(name))?;
-        line.split_once(':')
-            .map(|(_, value)| value.trim().to_owned())
-    };
-    let uname = rustix::system::uname();
-    let flags = field("flags").unwrap_or_default();
-    let topology = amdahl_topology::Topology::read();
-    Machine {
-        kernel: uname.release().to_string_lossy().into_owned(),
-        cpu_model: field("model name")
-            .or_else(|| field("CPU part"))
-            .unwrap_or_default(),
-        cpus_online: amdahl_topology::online().map_or(0, |set| set.len() as u32),
-        cpus_allowed: amdahl_topology::allowed().map_or(0, |set| set.len() as u32),
-        quota_cpus: amdahl_topology::quota()
-            .ok()
-            .flatten()
-            .map(|quota| quota.cpus),
-        topology: topology.map_or(String::new(), |topology| topology.describe()),
-        is_virtual: flags.split(' ').any(|flag| flag == "hypervisor"),
-    }
 }

@@ -11,14 +11,12 @@ use amdahl_topology::CpuSet;
 use super::follow::Tlb;
 use super::look::Looker;
 use super::{Outcome, Parts, result, tlb_misses, while_looking};
-use crate::child::{Child, Command, Ended};
+use crate::child::{Child, Ended};
 use crate::cli::Mem;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::watch::{processes, wait_for};
+use crate::watch::{self, processes};
 
-/// How long to look at what does not end by itself.
-const DEFAULT: std::time::Duration = std::time::Duration::from_secs(10);
 /// Samples of time are not wanted: as few as there can be.
 const RATE: Rate = Rate {
     hz: 1,
@@ -35,31 +33,22 @@ pub fn watched(
 ) -> Result<Parts, Failure> {
     let begun = std::time::Instant::now();
     let mut tlb = Tlb::default();
-    let mut part = None;
     let selection = &args.selection;
-    let (ended, looked) = if selection.command.is_empty() {
-        let tids = selection.pid.map(processes::threads).unwrap_or_default();
-        if !tids.is_empty() {
-            tlb.count(Whose::Threads(&tids));
-        }
-        let duration = selection.duration.unwrap_or(DEFAULT);
-        let wait = || wait_for(selection.pid, duration, interrupt, || ());
-        let ((), looked) = while_looking(looker, wait);
-        (None, looked)
-    } else {
-        let child = start(args, cpus)?;
-        let pid = child.pid();
-        looker.begin_at(pid);
-        tlb.count(Whose::Threads(&[pid]));
+    let child = watch::start(selection, cpus, &[])?;
+    let root = selection.pid.or(child.as_ref().map(Child::pid));
+    let tids = root.map(processes::threads).unwrap_or_default();
+    if !tids.is_empty() {
+        tlb.count(Whose::Threads(&tids));
+    }
+    let sampler = child.as_ref().and_then(|child| {
+        looker.begin_at(child.pid());
         let all: Vec<u32> = cpus.iter().collect();
-        let sampler = View::allowed().and_then(|_| Sampler::new(pid, &all, View::User, RATE));
-        let (ended, looked) = while_looking(looker, || {
-            child.run(&selection.command[0], selection.duration, interrupt, || ())
-        });
-        let ended = ended.map_err(|error| Failure::program(error.to_string()))?;
-        part = sampler.ok().map(|sampler| sampler.end().0);
-        (Some(ended), looked)
-    };
+        let sampler = View::allowed();
+        let sampler = sampler.and_then(|_| Sampler::new(child.pid(), &all, View::User, RATE));
+        sampler.ok()
+    });
+    let (ended, looked) = while_looking(looker, || watch::run(selection, child, interrupt, || ()));
+    let (ended, part) = (ended?, sampler.map(|sampler| sampler.end().0));
     let faults = faults(ended.as_ref(), part);
     let (tlb, tlb_source) = tlb_misses(&tlb);
     let mut all = without(why.as_ref(), &faults);
@@ -78,19 +67,6 @@ pub fn watched(
         ended,
     };
     Ok((outcome, looked, Touches::default()))
-}
-
-fn start(args: &Mem, cpus: &CpuSet) -> Result<Child, Failure> {
-    let allowed = amdahl_topology::allowed().unwrap_or_else(|_| cpus.clone());
-    let child = Child::start(&Command {
-        args: &args.selection.command,
-        env: &[],
-        cpus: &allowed,
-        cgroup_procs: None,
-        keep_stdout: false,
-        show_output: !args.selection.quiet,
-    });
-    child.map_err(|error| Failure::program(error.to_string()))
 }
 
 /// Counts by the kernel's accounting, code by samples.
@@ -147,7 +123,7 @@ fn without(why: Option<&RecorderError>, faults: &Faults) -> Vec<Source> {
         None => "not asked for (--probe proc).".to_owned(),
     };
     let remedy = match why {
-        Some(error) => crate::scale::bpf_remedy(error),
+        Some(error) => watch::bpf_remedy(error),
         None => "leave out --probe proc, as root",
     };
     let missing = |what: &str, missing: String, how: &str| Source {

@@ -13,9 +13,6 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::watch::{self, processes};
 
-/// How long to look when `--for` does not say.
-const DEFAULT: Duration = Duration::from_secs(10);
-
 /// Watches `pid` for `duration`, until it ends, or until Ctrl-C.
 pub fn watch(
     pid: u32,
@@ -25,9 +22,7 @@ pub fn watch(
     interrupt: &Interrupt,
     stretches: usize,
 ) -> Result<(CpuSet, Probed), Failure> {
-    let cpus = amdahl_topology::allowed_of(pid).map_err(|error| {
-        Failure::program(format!("--pid {pid}: there is no such process ({error})"))
-    })?;
+    let cpus = watch::existing(pid)?;
     let failed = |error: amdahl_probe::bpf::RecorderError| Failure::machine(error.to_string());
     let watched: Vec<u32> = cpus.iter().collect();
     let parts = recorder.begin(&watched).map_err(failed)?;
@@ -56,7 +51,12 @@ pub fn watch(
     };
     let mut analysis = Analysis::new(run, decoder);
     let followed = analysis.follow_during(recorder, parts, || {
-        watch::wait_for(Some(pid), duration.unwrap_or(DEFAULT), interrupt, || ());
+        watch::wait_for(
+            Some(pid),
+            duration.unwrap_or(watch::DEFAULT),
+            interrupt,
+            || (),
+        );
         clock::monotonic()
     });
     let (to, last, counts) = followed.map_err(failed)?;

@@ -13,7 +13,7 @@ mod progress;
 mod run;
 mod summary;
 
-use amdahl_probe::bpf::{Decoder, Recorder, RecorderError, SCALE, Settings};
+use amdahl_probe::bpf::{Decoder, Recorder, SCALE, Settings};
 use amdahl_probe::perf::{Rate, View};
 use amdahl_report::schema::{Notice, RunFailure, ScaleResult, Source};
 
@@ -21,6 +21,7 @@ use crate::child::{self, Ended};
 use crate::cli::{ProbeKind, Scale};
 use crate::failure::Failure;
 use crate::interrupt::{self, Interrupt};
+use crate::watch;
 use plan::{Plan, knobs};
 use polled::Means;
 pub(crate) use polled::preload_env;
@@ -188,33 +189,16 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
             });
             Ok((Some(recorder), sources))
         }
-        Err(error) if scale.probe == ProbeKind::Bpf => Err(Failure::machine(format!(
-            "--probe bpf: {error}. To get it: {}; see amdahl doctor",
-            bpf_remedy(&error)
-        ))),
+        Err(error) if scale.probe == ProbeKind::Bpf => Err(watch::refused(&error)),
         Err(error) => Ok((
             None,
             vec![source(
                 "scheduling",
                 "/proc",
                 &format!("BPF cannot be used ({error}): waits are sampled from /proc."),
-                bpf_remedy(&error),
+                watch::bpf_remedy(&error),
             )],
         )),
-    }
-}
-
-/// What lets the BPF recorder be used where it failed with `error`.
-pub(crate) fn bpf_remedy(error: &RecorderError) -> &'static str {
-    match error {
-        RecorderError::NoBtf(_) | RecorderError::TooOld { .. } => {
-            "use a newer kernel that has BTF (all large distributions since 2022)"
-        }
-        _ => {
-            "run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE: setcap \
-             cap_bpf,cap_perfmon,cap_sys_resource+ep amdahl; in a container: --cap-add BPF \
-             --cap-add PERFMON --cap-add SYS_RESOURCE"
-        }
     }
 }
 

@@ -13,6 +13,7 @@ use amdahl_speedup::stack::{Measured, Stack, UserGrowth, speedup_stack};
 use super::run::Probed;
 use super::{PointRuns, Sweep, explain};
 use crate::cli::Scale;
+use crate::watch::machine;
 
 /// Everything that is shown and written.
 pub struct Summary {
@@ -122,7 +123,7 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
             Some(pid) => vec!["--pid".to_owned(), pid.to_string()],
             None => scale.command.clone(),
         },
-        started: started(),
+        started: machine::now(),
         machine: machine(sweep),
         settings: settings(sweep, scale),
         sources: sweep.sources.clone(),
@@ -465,12 +466,6 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool) {
     result.warnings.extend(found);
 }
 
-fn started() -> String {
-    time::OffsetDateTime::now_utc()
-        .format(&time::format_description::well_known::Rfc3339)
-        .unwrap_or_default()
-}
-
 fn settings(sweep: &Sweep, scale: &Scale) -> Settings {
     let group = sweep
         .points
@@ -490,25 +485,10 @@ fn settings(sweep: &Sweep, scale: &Scale) -> Settings {
 }
 
 fn machine(sweep: &Sweep) -> Machine {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |name: &str| {
-        let line = info.lines().find(|line| line.starts_with(name))?;
-        line.split_once(':')
-            .map(|(_, value)| value.trim().to_owned())
-    };
-    let flags = field("flags").unwrap_or_default();
     Machine {
-        kernel: rustix::system::uname()
-            .release()
-            .to_string_lossy()
-            .into_owned(),
-        cpu_model: field("model name")
-            .or_else(|| field("CPU part"))
-            .unwrap_or_default(),
-        cpus_online: amdahl_topology::online().map_or(0, |set| set.len() as u32),
         cpus_allowed: sweep.plan.allowed.len() as u32,
         quota_cpus: sweep.plan.quota.as_ref().map(|quota| quota.cpus),
         topology: sweep.plan.topology.describe(),
-        is_virtual: flags.split(' ').any(|flag| flag == "hypervisor"),
+        ..machine::describe()
     }
 }

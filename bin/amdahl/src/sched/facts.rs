@@ -2,11 +2,10 @@
 
 use std::fs;
 
-use amdahl_report::schema::Machine;
 use amdahl_sched::event::Ns;
 use amdahl_sched::proc::{CpuLook, cpu_looks};
 use amdahl_sched::vmm::ProcessFacts;
-use amdahl_topology::{CpuSet, Topology};
+use amdahl_topology::CpuSet;
 
 /// `PF_KTHREAD`.
 const IS_KERNEL: u64 = 0x0020_0000;
@@ -72,39 +71,4 @@ pub fn cpus_now() -> Vec<CpuLook> {
 /// Nanoseconds of a clock tick as `/proc/stat` counts them.
 pub fn clock_tick_ns() -> Ns {
     1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
-}
-
-/// The machine, as every result shows it.
-pub fn machine(topology: &Topology) -> Machine {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |name: &str| {
-        let line = info.lines().find(|line| line.starts_with(name))?;
-        line.split_once(':')
-            .map(|(_, value)| value.trim().to_owned())
-    };
-    let flags = field("flags").unwrap_or_default();
-    Machine {
-        kernel: rustix::system::uname()
-            .release()
-            .to_string_lossy()
-            .into_owned(),
-        cpu_model: field("model name")
-            .or_else(|| field("CPU part"))
-            .unwrap_or_default(),
-        cpus_online: topology.cpus().len() as u32,
-        cpus_allowed: amdahl_topology::allowed().map_or(0, |set| set.len() as u32),
-        quota_cpus: amdahl_topology::quota()
-            .ok()
-            .flatten()
-            .map(|quota| quota.cpus),
-        topology: topology.describe(),
-        is_virtual: flags.split(' ').any(|flag| flag == "hypervisor"),
-    }
-}
-
-/// Now, RFC 3339.
-pub fn now() -> String {
-    let now = time::OffsetDateTime::now_utc();
-    now.format(&time::format_description::well_known::Rfc3339)
-        .unwrap_or_default()
 }

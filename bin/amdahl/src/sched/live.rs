@@ -8,7 +8,7 @@ use amdahl_report::schema::Source;
 use amdahl_sched::Analysis;
 use amdahl_sched::proc::Looks;
 use amdahl_top::{By, Data};
-use amdahl_topology::{CpuSet, Topology};
+use amdahl_topology::CpuSet;
 
 use super::follow::Following;
 use super::record::sources;
@@ -16,7 +16,7 @@ use super::{facts, polled, summary};
 use crate::cli::Selection;
 use crate::failure::Failure;
 use crate::top::live::{Live, Look};
-use crate::watch::Follow;
+use crate::watch::{Follow, machine};
 
 /// What the recorder is to record.
 pub fn settings(cpus: &CpuSet) -> Settings {
@@ -40,17 +40,14 @@ impl Recorded {
         recorder: &Recorder,
         cpus: &CpuSet,
     ) -> Result<Recorded, Failure> {
-        let topology = Topology::read().ok().or_else(|| Topology::flat(cpus));
-        let topology =
-            topology.ok_or_else(|| Failure::machine("this machine tells of no CPU".to_owned()))?;
-        let mut settings = amdahl_sched::Settings::new(topology);
+        let mut settings = amdahl_sched::Settings::new(machine::topology(cpus)?);
         settings.begin = Some(clock::monotonic());
         settings.tick_ns = facts::tick_ns();
         let analysis = Analysis::new(settings);
         Ok(Recorded {
             following: Following::new(analysis, None, selection.system, cpus),
             sources: sources(recorder, selection.system),
-            command: summary::command(selection),
+            command: selection.whom(),
         })
     }
 }
@@ -105,7 +102,7 @@ impl Look for Looked {
     fn data(&mut self, _: By, seconds: f64) -> Data {
         let wall = Duration::from_secs_f64(seconds);
         let mut found = polled::result(&self.looks, wall, self.remedy.clone());
-        found.command = summary::command(&self.selection);
+        found.command = self.selection.whom();
         Data::Sched(found)
     }
 }

@@ -9,80 +9,48 @@ use amdahl_report::sched::schema::{
 };
 use amdahl_report::schema::Source;
 use amdahl_sched::proc::{Looks, ThreadLook, thread_look};
-use amdahl_topology::Topology;
+use amdahl_topology::CpuSet;
 
-use super::{facts, summary};
-use crate::child::{Child, Command};
+use super::facts;
+use crate::child::{Child, Ended};
 use crate::cli::{SchedRecord, Selection};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::watch::{self, processes};
+use crate::watch::{self, machine};
 
 /// How often to look: a thread that lives shorter may be missed.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long to look at what does not end by itself.
-const DEFAULT: Duration = Duration::from_secs(10);
 const ROWS: usize = 1_000;
 
 /// Records sums per thread and CPU. `remedy` is what would give more.
 pub fn record(
     args: &SchedRecord,
-    topology: &Topology,
+    cpus: &CpuSet,
     interrupt: &Interrupt,
     remedy: String,
-) -> Result<(SchedResult, u8), Failure> {
+) -> Result<(SchedResult, Option<Ended>), Failure> {
     let selection = &args.selection;
-    let child = start(selection, topology)?;
+    let child = watch::start(selection, cpus, &[])?;
     let root = selection.pid.or(child.as_ref().map(Child::pid));
     let begun = Instant::now();
-    let started = facts::now();
+    let started = machine::now();
     let stop = AtomicBool::new(false);
-    let (looks, code) = std::thread::scope(|scope| {
+    let (looks, ended) = std::thread::scope(|scope| {
         let looking = std::thread::Builder::new()
             .name("amdahl-look".into())
             .spawn_scoped(scope, || look(selection, root, &stop))
             .map_err(|error| Failure::machine(format!("cannot start a thread: {error}")))?;
-        let code = match child {
-            Some(child) => {
-                let ended = child.run(&selection.command[0], selection.duration, interrupt, || ());
-                ended
-                    .map(|ended| u8::from(ended.outcome.is_err()))
-                    .map_err(|error| Failure::program(error.to_string()))
-            }
-            None => {
-                let duration = selection.duration.unwrap_or(DEFAULT);
-                watch::wait_for(selection.pid, duration, interrupt, || ());
-                Ok(0)
-            }
-        };
+        let ended = watch::run(selection, child, interrupt, || ());
         stop.store(true, Ordering::Relaxed);
         looking.thread().unpark();
         let looks = looking.join().expect("looking does not panic");
-        Ok((looks, code?))
+        Ok((looks, ended?))
     })?;
     let mut result = result(&looks, begun.elapsed(), remedy);
-    result.command = summary::command(selection);
+    result.command = selection.whom();
     result.started = started;
-    result.machine = facts::machine(topology);
-    Ok((result, code))
-}
-
-fn start(selection: &Selection, topology: &Topology) -> Result<Option<Child>, Failure> {
-    if selection.command.is_empty() {
-        return Ok(None);
-    }
-    let allowed = amdahl_topology::allowed().unwrap_or_else(|_| topology.cpu_set());
-    let child = Child::start(&Command {
-        args: &selection.command,
-        env: &[],
-        cpus: &allowed,
-        cgroup_procs: None,
-        keep_stdout: false,
-        show_output: !selection.quiet,
-    });
-    child
-        .map(Some)
-        .map_err(|error| Failure::program(error.to_string()))
+    result.machine = machine::describe();
+    Ok((result, ended))
 }
 
 fn look(selection: &Selection, root: Option<u32>, stop: &AtomicBool) -> Looks {
@@ -99,11 +67,7 @@ fn look(selection: &Selection, root: Option<u32>, stop: &AtomicBool) -> Looks {
 
 /// Adds what is there now.
 pub fn look_once(looks: &mut Looks, selection: &Selection, root: Option<u32>) {
-    let present = match (&selection.cgroup, root) {
-        (Some(group), _) => processes::in_cgroup(group),
-        (None, Some(pid)) => processes::tree(pid),
-        (None, None) => processes::all(),
-    };
+    let present = watch::present(selection, root);
     let threads = present
         .iter()
         .flat_map(|(pid, tids)| tids.iter().map(|tid| (*pid, *tid)));

@@ -14,14 +14,16 @@ use amdahl_report::{load::RESULT_FILE, save, trace as perfetto};
 use amdahl_sched::Analysis;
 use amdahl_sched::proc::CpuLook;
 use amdahl_sched::recording::{FolderReader, FolderWriter, Kept, Meta};
-use amdahl_topology::{CpuSet, Topology};
+use amdahl_topology::CpuSet;
 
 use super::follow::Following;
 use super::{facts, polled, summary, trace};
+use crate::child::Ended;
 use crate::cli::{ProbeKind, SchedRecord};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::{scale, screen, watch};
+use crate::screen;
+use crate::watch::{self, machine};
 
 /// Where a recording goes that says nothing else.
 const FOLDER: &str = "amdahl-sched";
@@ -90,10 +92,7 @@ pub fn main(args: &SchedRecord) -> Result<u8, Failure> {
         (None, true) => None,
         (output, _) => Some(Target::new(output.as_deref().unwrap_or(Path::new(FOLDER)))?),
     };
-    let cpus = watch::cpus()?;
-    let topology = Topology::read().ok().or_else(|| Topology::flat(&cpus));
-    let topology =
-        topology.ok_or_else(|| Failure::machine("this machine tells of no CPU".to_owned()))?;
+    let cpus = watch::cpus(args.selection.pid)?;
     let interrupt = Interrupt::catch();
     let mut settings = Settings::new(&SCHED, cpus.iter().collect());
     settings.memory_bytes = (args.selection.memory as usize) << 20;
@@ -105,34 +104,25 @@ pub fn main(args: &SchedRecord) -> Result<u8, Failure> {
         ProbeKind::Proc => None,
         kind => match Recorder::new(&settings) {
             Ok(recorder) => Some(recorder),
-            Err(error) if kind == ProbeKind::Bpf => {
-                return Err(Failure::machine(error.to_string()));
-            }
+            Err(error) if kind == ProbeKind::Bpf => return Err(watch::refused(&error)),
             Err(error) => {
                 note(
                     args,
                     &format!("without BPF ({error}): sums from /proc alone"),
                 );
-                let remedy = scale::bpf_remedy(&error).to_owned();
-                return polled::record(args, &topology, &interrupt, remedy)
-                    .and_then(|(result, code)| finish(args, target, result, code));
+                let remedy = watch::bpf_remedy(&error).to_owned();
+                let found = polled::record(args, &cpus, &interrupt, remedy)?;
+                return finish(args, target, found, &interrupt);
             }
         },
     };
     let Some(mut recorder) = recorder else {
         let remedy = "record with --probe auto".to_owned();
-        let (result, code) = polled::record(args, &topology, &interrupt, remedy)?;
-        return finish(args, target, result, code);
+        let found = polled::record(args, &cpus, &interrupt, remedy)?;
+        return finish(args, target, found, &interrupt);
     };
-    let (result, code) = record(
-        args,
-        &topology,
-        &cpus,
-        &mut recorder,
-        &interrupt,
-        target.as_ref(),
-    )?;
-    finish(args, target, result, code)
+    let found = record(args, &cpus, &mut recorder, &interrupt, target.as_ref())?;
+    finish(args, target, found, &interrupt)
 }
 
 fn note(args: &SchedRecord, text: &str) {
@@ -144,12 +134,12 @@ fn note(args: &SchedRecord, text: &str) {
 
 fn record(
     args: &SchedRecord,
-    topology: &Topology,
     cpus: &CpuSet,
     recorder: &mut Recorder,
     interrupt: &Interrupt,
     target: Option<&Target>,
-) -> Result<(SchedResult, u8), Failure> {
+) -> Result<(SchedResult, Option<Ended>), Failure> {
+    let topology = machine::topology(cpus)?;
     let (begin, tick_ns) = (clock::monotonic(), facts::tick_ns());
     let is_everyone = args.selection.system;
     let meta = Meta {
@@ -158,20 +148,20 @@ fn record(
         begin,
         is_everyone,
     };
-    let mut settings = amdahl_sched::Settings::new(topology.clone());
+    let mut settings = amdahl_sched::Settings::new(topology);
     (settings.begin, settings.tick_ns) = (Some(begin), tick_ns);
     let bytes_max = u64::from(args.max_disk) << 20;
     let writer = target.map(|target| FolderWriter::new(&target.events(), meta, bytes_max));
     let mut following = Following::new(Analysis::new(settings), writer, is_everyone, cpus);
-    let (started, looks) = (facts::now(), facts::cpus_now());
+    let (started, looks) = (machine::now(), facts::cpus_now());
     let watched = watch::watch(&args.selection, cpus, recorder, interrupt, &mut following)?;
     let steal = steal(&looks, &facts::cpus_now());
 
     let outcome = following.analysis.outcome(watched.to);
     let mut result = summary::result(&outcome, Some(following.analysis.picture()));
-    result.command = summary::command(&args.selection);
+    result.command = args.selection.whom();
     result.started = started;
-    result.machine = facts::machine(topology);
+    result.machine = machine::describe();
     result.sources = sources(recorder, is_everyone);
     result.guests = summary::guests(&outcome, facts::process);
     result.steal = steal;
@@ -203,11 +193,7 @@ fn record(
             text: "The analysis did not keep up and the memory for events was used up: recording ended early. Give more with --memory.".to_owned(),
         });
     }
-    let code = watched
-        .ended
-        .as_ref()
-        .map_or(0, |ended| u8::from(ended.outcome.is_err()));
-    Ok((result, code))
+    Ok((result, watched.ended))
 }
 
 fn unsaved(why: &str) -> Notice {
@@ -270,8 +256,8 @@ fn steal(before: &[CpuLook], after: &[CpuLook]) -> Vec<amdahl_report::sched::sch
 fn finish(
     args: &SchedRecord,
     target: Option<Target>,
-    mut result: SchedResult,
-    code: u8,
+    (mut result, ended): (SchedResult, Option<Ended>),
+    interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
     if let Some(target) = target {
         write(&target, &mut result)?;
@@ -290,7 +276,7 @@ fn finish(
         terminal::render(&result, screen::width(), screen::style())
     };
     screen::print(&text)?;
-    Ok(code)
+    watch::finished(&args.selection, ended.as_ref(), interrupt.asked())
 }
 
 fn write(target: &Target, result: &mut SchedResult) -> Result<(), Failure> {

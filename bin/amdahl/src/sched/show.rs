@@ -99,7 +99,14 @@ fn analyse(events: &Path, path: &Path) -> Result<SchedResult, Failure> {
     };
     let outcome = analysis.outcome(end);
     let mut result = summary::result(&outcome, Some(analysis.picture()));
-    result.command = summary::words(&format!("{number} parts of events in {}", path.display()));
+    result.command = vec![
+        number.to_string(),
+        "parts".into(),
+        "of".into(),
+        "events".into(),
+        "in".into(),
+        path.display().to_string(),
+    ];
     result.guests = summary::guests(&outcome, |_| ProcessFacts::default());
     Ok(result)
 }

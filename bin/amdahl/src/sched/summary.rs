@@ -10,8 +10,6 @@ use amdahl_sched::vmm::{ProcessFacts, guest_cpu};
 use amdahl_sched::{Chain, Histogram, Outcome, ThreadRow};
 use rustc_hash::FxHashMap;
 
-use crate::cli::Selection;
-
 /// Rows of tables that are kept.
 const ROWS: usize = 1_000;
 /// Threads that the picture can name.
@@ -19,24 +17,6 @@ const NAMED: usize = 4_000;
 
 fn s(ns: u64) -> f64 {
     ns as f64 / 1e9
-}
-
-/// As a command line would have them: one by one, without quotes.
-pub fn words(text: &str) -> Vec<String> {
-    text.split_whitespace().map(str::to_owned).collect()
-}
-
-/// What was recorded, in words.
-pub fn command(selection: &Selection) -> Vec<String> {
-    match selection {
-        Selection { command, .. } if !command.is_empty() => command.clone(),
-        Selection { pid: Some(pid), .. } => words(&format!("process {pid}")),
-        Selection {
-            cgroup: Some(group),
-            ..
-        } => words(&format!("control group {}", group.display())),
-        _ => words("the whole machine"),
-    }
 }
 
 /// All that the outcome tells.

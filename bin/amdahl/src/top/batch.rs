@@ -16,28 +16,32 @@ const LOOK: Duration = Duration::from_millis(200);
 pub fn print(shown: &Shown<'_>, count: u32, received: &Receiver<Message>) -> Result<u8, Failure> {
     let (_, by) = super::first(shown.args)?;
     let filter = Filter::new(&shown.args.filter);
-    let (mut printed, mut code) = (0, 0);
-    let mut is_last = false;
+    let mut printed = 0;
+    let mut ended = None;
     while printed < count && !shown.interrupt.asked() {
         match received.recv_timeout(LOOK) {
             Ok(Message::Snapshot(snapshot)) => {
                 print_one(shown, &snapshot, by, &filter, printed == 0)?;
                 printed += 1;
-                if is_last {
+                if ended.is_some() {
                     break;
                 }
             }
             Ok(Message::Notice(_, why)) => return Err(Failure::machine(why)),
-            Ok(Message::Ended(how)) => {
-                // What it did last is in one more.
-                (is_last, code) = (true, if how.is_err() { 4 } else { 0 });
-            }
+            // What it did last is in one more.
+            Ok(Message::Ended(how)) => ended = Some(how),
             Ok(Message::Key(_) | Message::Resized | Message::Gone) => {}
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    Ok(code)
+    match ended {
+        Some(Err(how)) if !shown.interrupt.asked() => {
+            let program = &shown.args.command[0];
+            Err(Failure::program(format!("{program}: {how}")))
+        }
+        _ => Ok(0),
+    }
 }
 
 fn print_one(

@@ -11,13 +11,12 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Instant;
 
 use amdahl_top::{By, Filter, Key, Screen, Snapshot, Tab};
-use amdahl_topology::CpuSet;
 
-use crate::child::{self, Child, Command};
+use crate::child::Child;
 use crate::cli::{Selection, Top, TopBy, TopTab};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::screen;
+use crate::{screen, watch};
 use control::Control;
 use record::Recording;
 use terminal::Terminal;
@@ -43,14 +42,8 @@ pub fn main(args: &Top) -> Result<u8, Failure> {
     if args.batch.is_none() {
         terminal::check()?;
     }
+    let cpus = watch::cpus(args.pid)?;
     let interrupt = Interrupt::catch();
-    child::adopt_orphans();
-    let cpus = record::cpus()?;
-    if let Some(pid) = args.pid {
-        amdahl_topology::allowed_of(pid).map_err(|error| {
-            Failure::program(format!("--pid {pid}: there is no such process ({error})"))
-        })?;
-    }
     let (tab, by) = first(args)?;
     let interval = match (args.batch, args.duration) {
         (Some(count), Some(duration)) => duration / count,
@@ -59,8 +52,14 @@ pub fn main(args: &Top) -> Result<u8, Failure> {
     let control = Control::new(tab, by, interval);
     let (messages, received) = mpsc::channel();
     // It dies with the thread that starts it: this one.
-    let child = start(args, &cpus)?;
-    let selection = selection(args, child.as_ref().map(Child::pid));
+    let wanted = selection(args);
+    let whom = wanted.whom();
+    let child = watch::start(&wanted, &cpus, &[])?;
+    let selection = Selection {
+        pid: args.pid.or(child.as_ref().map(Child::pid)),
+        command: Vec::new(),
+        ..wanted
+    };
     std::thread::scope(|scope| {
         let (let_go, go) = mpsc::sync_channel::<()>(1);
         if let Some(child) = child {
@@ -91,7 +90,7 @@ pub fn main(args: &Top) -> Result<u8, Failure> {
                 args,
                 control: &control,
                 interrupt: &interrupt,
-                target: target(args),
+                target: whom.join(" "),
             };
             match args.batch {
                 Some(count) => batch::print(&shown, count, &received),
@@ -138,45 +137,18 @@ fn first(args: &Top) -> Result<(Tab, By), Failure> {
     Ok((tab, by))
 }
 
-fn selection(args: &Top, child: Option<u32>) -> Selection {
+fn selection(args: &Top) -> Selection {
     Selection {
-        pid: args.pid.or(child),
+        pid: args.pid,
         cgroup: args.cgroup.clone(),
-        system: args.pid.or(child).is_none() && args.cgroup.is_none(),
+        system: args.pid.is_none() && args.cgroup.is_none() && args.command.is_empty(),
         duration: args.duration,
         memory: args.memory,
         probe: args.probe,
-        quiet: true,
-        command: Vec::new(),
+        // The program's output would be written over the screen.
+        quiet: args.batch.is_none(),
+        command: args.command.clone(),
     }
-}
-
-fn target(args: &Top) -> String {
-    match (args.pid, &args.cgroup) {
-        (Some(pid), _) => format!("process {pid}"),
-        (_, Some(group)) => format!("cgroup {}", group.display()),
-        _ if args.command.is_empty() => "the system".to_owned(),
-        _ => args.command.join(" "),
-    }
-}
-
-fn start(args: &Top, cpus: &CpuSet) -> Result<Option<Child>, Failure> {
-    if args.command.is_empty() {
-        return Ok(None);
-    }
-    let allowed = amdahl_topology::allowed().unwrap_or_else(|_| cpus.clone());
-    let child = Child::start(&Command {
-        args: &args.command,
-        env: &[],
-        cpus: &allowed,
-        cgroup_procs: None,
-        keep_stdout: false,
-        // It would be written over the screen.
-        show_output: args.batch.is_some(),
-    });
-    child
-        .map(Some)
-        .map_err(|error| Failure::program(error.to_string()))
 }
 
 /// Lets the command begin when it is watched, and tells how it ended.

@@ -14,7 +14,6 @@ use super::control::{Asked, Control};
 use super::live::{Live, Look};
 use crate::cli::{ProbeKind, Selection};
 use crate::failure::Failure;
-use crate::scale::bpf_remedy;
 use crate::watch::{self, Follow, live};
 use crate::{locks, mem, sched};
 
@@ -242,14 +241,11 @@ impl Recording<'_> {
         let (why, remedy) = match &why {
             None => (String::new(), "leave --probe proc away"),
             Some(error) if self.selection.probe == ProbeKind::Bpf => {
-                return Err(Failure::machine(format!(
-                    "--probe bpf: {error}. To get it: {}; see amdahl doctor",
-                    bpf_remedy(error)
-                )));
+                return Err(watch::refused(error));
             }
             Some(error) => (
                 format!(", since BPF cannot be used ({error})"),
-                bpf_remedy(error),
+                watch::bpf_remedy(error),
             ),
         };
         let selection = self.selection;
@@ -278,9 +274,4 @@ impl Recording<'_> {
             }
         }
     }
-}
-
-/// All CPUs: threads may be anywhere.
-pub fn cpus() -> Result<CpuSet, Failure> {
-    watch::cpus()
 }

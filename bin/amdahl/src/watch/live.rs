@@ -1,9 +1,9 @@
 //! Following a recording until somebody says that it is enough; then it may begin again.
 
-use amdahl_probe::bpf::{Recorder, RecorderError, keep_up};
+use amdahl_probe::bpf::{Recorder, RecorderError};
 use amdahl_topology::CpuSet;
 
-use super::{Follow, enter, join};
+use super::{Follow, enter, join, take_all};
 use crate::cli::Selection;
 use crate::failure::Failure;
 
@@ -21,20 +21,9 @@ pub fn follow(
     let parts = recorder.begin(&watched).map_err(failed)?;
     enter(selection, selection.pid, recorder, follow)?;
     std::thread::scope(|scope| {
-        let following = std::thread::Builder::new()
-            .name("amdahl-analyse".into())
-            .spawn_scoped(scope, move || {
-                keep_up();
-                for part in parts {
-                    follow.take(part);
-                }
-            })
-            .map_err(|error| Failure::machine(format!("cannot start a thread: {error}")))?;
+        let following = take_all(scope, parts, follow)?;
         while goes_on(recorder) {
-            // Whoever joins a group later was not forked by one of its members.
-            if selection.cgroup.is_some() {
-                join(selection, recorder);
-            }
+            join(selection, recorder);
         }
         let counts = recorder.end();
         following.join().expect("the analysis does not panic");

@@ -1,10 +1,18 @@
-//! The machine, for a result.
+//! The machine and the time, for a result.
 
 use amdahl_report::schema::Machine;
-use amdahl_topology::CpuSet;
+use amdahl_topology::{CpuSet, Topology};
 
-/// As it is now; `cpus` are those online.
-pub fn describe(cpus: &CpuSet) -> Machine {
+use crate::failure::Failure;
+
+/// How `cpus` lie, or all alike where the kernel does not say.
+pub fn topology(cpus: &CpuSet) -> Result<Topology, Failure> {
+    let topology = Topology::read().ok().or_else(|| Topology::flat(cpus));
+    topology.ok_or_else(|| Failure::machine("this machine tells of no CPU".to_owned()))
+}
+
+/// This machine as it is now.
+pub fn describe() -> Machine {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
         let line = info.lines().find(|line| line.starts_with(name))?;
@@ -18,9 +26,22 @@ pub fn describe(cpus: &CpuSet) -> Machine {
         cpu_model: field("model name")
             .or_else(|| field("CPU part"))
             .unwrap_or_default(),
-        cpus_online: cpus.len() as u32,
+        cpus_online: amdahl_topology::online().map_or(0, |set| set.len() as u32),
         cpus_allowed: amdahl_topology::allowed().map_or(0, |set| set.len() as u32),
+        quota_cpus: amdahl_topology::quota()
+            .ok()
+            .flatten()
+            .map(|quota| quota.cpus),
+        topology: Topology::read().map_or(String::new(), |topology| topology.describe()),
         is_virtual: flags.split(' ').any(|flag| flag == "hypervisor"),
-        ..Machine::default()
     }
+}
+
+/// Now, RFC 3339, in seconds.
+pub fn now() -> String {
+    let now = time::OffsetDateTime::now_utc();
+    now.replace_nanosecond(0)
+        .unwrap_or(now)
+        .format(&time::format_description::well_known::Rfc3339)
+        .unwrap_or_default()
 }

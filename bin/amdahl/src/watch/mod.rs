@@ -5,6 +5,8 @@ pub mod live;
 pub mod machine;
 pub mod processes;
 
+use std::sync::mpsc::Receiver;
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use amdahl_probe::bpf::{Counts, Part, Recorder, RecorderError, keep_up};
@@ -12,13 +14,13 @@ use amdahl_probe::clock;
 use amdahl_speedup::event::Ns;
 use amdahl_topology::CpuSet;
 
-use crate::child::{Child, Command, Ended};
+use crate::child::{self, Child, Command, Ended};
 use crate::cli::Selection;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 
 /// How long to look at what does not end by itself when `--for` does not say.
-const DEFAULT: Duration = Duration::from_secs(10);
+pub const DEFAULT: Duration = Duration::from_secs(10);
 
 /// Takes what a recording tells, in the order of time.
 pub trait Follow: Send {
@@ -44,10 +46,58 @@ pub struct Watched {
     pub interrupted: bool,
 }
 
-/// All CPUs that are online: threads may be anywhere.
-pub fn cpus() -> Result<CpuSet, Failure> {
+/// All CPUs that are online: threads may be anywhere. Refuses a process that does not exist.
+pub fn cpus(pid: Option<u32>) -> Result<CpuSet, Failure> {
+    if let Some(pid) = pid {
+        existing(pid)?;
+    }
     let failed = |error| Failure::machine(format!("cannot read which CPUs there are: {error}"));
     amdahl_topology::online().map_err(failed)
+}
+
+/// Refuses a process that does not exist. Returns the CPUs where it may run.
+pub fn existing(pid: u32) -> Result<CpuSet, Failure> {
+    amdahl_topology::allowed_of(pid).map_err(|error| {
+        Failure::program(format!("--pid {pid}: there is no such process ({error})"))
+    })
+}
+
+/// Why `--probe bpf` cannot be had, and what helps.
+pub fn refused(error: &RecorderError) -> Failure {
+    Failure::machine(format!(
+        "--probe bpf: {error}. To get it: {}; see amdahl doctor",
+        bpf_remedy(error)
+    ))
+}
+
+/// What lets BPF be used.
+pub fn bpf_remedy(error: &RecorderError) -> &'static str {
+    match error {
+        RecorderError::NoBtf(_) | RecorderError::TooOld { .. } => {
+            "use a newer kernel that has BTF (all large distributions since 2022)"
+        }
+        _ => {
+            "run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE: setcap \
+             cap_bpf,cap_perfmon,cap_sys_resource+ep amdahl; in a container: --cap-add BPF \
+             --cap-add PERFMON --cap-add SYS_RESOURCE"
+        }
+    }
+}
+
+/// The exit code of a view that has shown its result.
+pub fn finished(
+    selection: &Selection,
+    ended: Option<&Ended>,
+    interrupted: bool,
+) -> Result<u8, Failure> {
+    match ended.map(|ended| &ended.outcome) {
+        _ if interrupted => Ok(5),
+        Some(Err(how)) => {
+            let program = &selection.command[0];
+            Err(Failure::program(format!("{program}: {how}")))
+        }
+        _ => Ok(0),
+    }
 }
 
 /// Records what `selection` says until it ends, time is up, or Ctrl-C. Parts are taken by `follow` on
@@ -62,39 +112,13 @@ pub fn watch(
     let failed = |error: RecorderError| Failure::machine(error.to_string());
     let watched: Vec<u32> = cpus.iter().collect();
     let parts = recorder.begin(&watched).map_err(failed)?;
-    let child = start(selection, cpus)?;
+    let child = start(selection, cpus, &[])?;
     let root = selection.pid.or(child.as_ref().map(Child::pid));
     enter(selection, root, recorder, follow)?;
     let from = clock::monotonic();
     std::thread::scope(|scope| {
-        let following = std::thread::Builder::new()
-            .name("amdahl-analyse".into())
-            .spawn_scoped(scope, move || {
-                keep_up();
-                for part in parts {
-                    follow.take(part);
-                }
-            })
-            .map_err(|error| Failure::machine(format!("cannot start a thread: {error}")))?;
-        let ended = match child {
-            Some(child) => {
-                let program = &selection.command[0];
-                let ended = child.run(program, selection.duration, interrupt, || ());
-                ended
-                    .map(Some)
-                    .map_err(|error| Failure::program(error.to_string()))
-            }
-            None => {
-                let duration = selection.duration.unwrap_or(DEFAULT);
-                wait_for(selection.pid, duration, interrupt, || {
-                    // Whoever joins a group later was not forked by one of its members.
-                    if selection.cgroup.is_some() {
-                        join(selection, recorder);
-                    }
-                });
-                Ok(None)
-            }
-        };
+        let following = take_all(scope, parts, follow)?;
+        let ended = run(selection, child, interrupt, || join(selection, recorder));
         let to = clock::monotonic();
         let counts = recorder.end();
         following.join().expect("the analysis does not panic");
@@ -108,8 +132,25 @@ pub fn watch(
     })
 }
 
+/// Hands the parts of a recording to `follow`, on a thread of its own.
+fn take_all<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    parts: Receiver<Part>,
+    follow: &'scope mut impl Follow,
+) -> Result<ScopedJoinHandle<'scope, ()>, Failure> {
+    std::thread::Builder::new()
+        .name("amdahl-analyse".into())
+        .spawn_scoped(scope, move || {
+            keep_up();
+            for part in parts {
+                follow.take(part);
+            }
+        })
+        .map_err(|error| Failure::machine(format!("cannot start a thread: {error}")))
+}
+
 /// Whom `selection` says, now; `root` is its process.
-fn present(selection: &Selection, root: Option<u32>) -> Vec<(u32, Vec<u32>)> {
+pub fn present(selection: &Selection, root: Option<u32>) -> Vec<(u32, Vec<u32>)> {
     match (&selection.cgroup, root) {
         (Some(group), _) => processes::in_cgroup(group),
         (None, Some(pid)) if !selection.system => processes::tree(pid),
@@ -137,8 +178,11 @@ fn enter(
     Ok(())
 }
 
-/// Adds those who have joined the group.
+/// Adds those who have joined the group: they were not forked by one of its members.
 fn join(selection: &Selection, recorder: &mut Recorder) {
+    if selection.cgroup.is_none() {
+        return;
+    }
     for (pid, tids) in present(selection, None) {
         for tid in tids {
             // A full table counts as lost events.
@@ -147,20 +191,46 @@ fn join(selection: &Selection, recorder: &mut Recorder) {
     }
 }
 
-fn start(selection: &Selection, cpus: &CpuSet) -> Result<Option<Child>, Failure> {
+/// Starts the command of `selection`, if it has one, with `env` on top of ours; it waits to be let go.
+pub fn start(
+    selection: &Selection,
+    cpus: &CpuSet,
+    env: &[(String, String)],
+) -> Result<Option<Child>, Failure> {
     if selection.command.is_empty() {
         return Ok(None);
     }
+    child::adopt_orphans();
     let allowed = amdahl_topology::allowed().unwrap_or_else(|_| cpus.clone());
     let child = Child::start(&Command {
         args: &selection.command,
-        env: &[],
+        env,
         cpus: &allowed,
         cgroup_procs: None,
         keep_stdout: false,
         show_output: !selection.quiet,
     });
     child
+        .map(Some)
+        .map_err(|error| Failure::program(error.to_string()))
+}
+
+/// Runs the command to its end, or waits as long as `selection` says; `each_second` is called about
+/// once a second where there is no command.
+pub fn run(
+    selection: &Selection,
+    child: Option<Child>,
+    interrupt: &Interrupt,
+    each_second: impl FnMut(),
+) -> Result<Option<Ended>, Failure> {
+    let Some(child) = child else {
+        let duration = selection.duration.unwrap_or(DEFAULT);
+        wait_for(selection.pid, duration, interrupt, each_second);
+        return Ok(None);
+    };
+    let program = &selection.command[0];
+    let ended = child.run(program, selection.duration, interrupt, || ());
+    ended
         .map(Some)
         .map_err(|error| Failure::program(error.to_string()))
 }

@@ -292,3 +292,38 @@ fn thread_counts_that_no_machine_has_are_refused() {
     ];
     place.amdahl(args).ends_with(2);
 }
+
+/// The deep views, each with as little as it takes.
+const VIEWS: [&[&str]; 4] = [
+    &["locks", "--quiet"],
+    &["sched", "record", "--quiet", "--output", "found"],
+    &["mem", "--quiet"],
+    &["top", "--batch", "1"],
+];
+
+#[test]
+fn the_views_say_how_the_program_ended() {
+    let _alone = alone();
+    for (view, probe) in VIEWS
+        .iter()
+        .flat_map(|view| [(view, "auto"), (view, "proc")])
+    {
+        let place = Place::new();
+        let with = |words: &[&str]| {
+            let mut tool = place.tool(*view);
+            tool.args(["--probe", probe]).args(words);
+            place.run(tool)
+        };
+        let ran = with(&["--", "sh", "-c", "exit 7"]).ends_with(3);
+        let message = ran.message();
+        assert!(message.starts_with("sh: "), "{view:?}: {message}");
+        assert!(message.contains('7'), "{view:?}: {message}");
+        assert!(!ran.out.is_empty(), "{view:?}: what was seen is shown");
+        let ran = with(&["--", "./nothing"]).ends_with(3);
+        assert!(ran.message().contains("cannot run"), "{}", ran.err);
+        // No process has the largest number that there can be.
+        let ran = with(&["--pid", "4194305"]).ends_with(3);
+        assert!(ran.message().contains("no such process"), "{}", ran.err);
+        with(&["--", "true"]).ends_with(0);
+    }
+}

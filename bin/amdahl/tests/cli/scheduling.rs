@@ -238,7 +238,7 @@ fn two_record_at_once_but_not_into_one_folder() {
     let second = record(&place, &["sh", "-c", "/bin/true"]);
     assert_eq!(second.totals.forks + 1, second.totals.exits);
     first.signal(Signal::INT);
-    first.ended().ends_with(0).says("Who wakes whom");
+    first.ended().ends_with(5).says("Who wakes whom");
 }
 
 #[test]
