@@ -22,7 +22,7 @@ use crate::symbol::{CodePoint, MapEvent, RawStack, StackEnd, Symbolizer};
 
 /// Stacks to names and spin verdicts. Kept over all runs of a sweep: names do not change.
 pub struct Decoder {
-    symbols: Symbolizer,
+    pub(super) symbols: Symbolizer,
     spins: Option<SpinDetector>,
 }
 
@@ -263,6 +263,7 @@ pub(super) fn learn_maps(symbols: &mut Symbolizer, side_band: &mut [SideBand]) {
                 start,
                 len,
                 file_offset,
+                inode,
                 path,
                 executable,
                 ..
@@ -272,6 +273,7 @@ pub(super) fn learn_maps(symbols: &mut Symbolizer, side_band: &mut [SideBand]) {
                 start: *start,
                 len: *len,
                 file_offset: *file_offset,
+                inode: *inode,
                 path: Path::new(path),
                 executable: *executable,
             }),
