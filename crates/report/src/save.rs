@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use crate::check::check;
+use crate::check::{Checked, Invalid, check};
 use crate::load::RESULT_FILE;
 use crate::schema::ScaleResult;
 use unfinished::Unfinished;
@@ -185,16 +185,22 @@ impl Folder {
 /// # Errors
 /// [`SaveError::Invalid`] when [`load`](crate::load::load) would refuse it.
 pub fn to_json(result: &ScaleResult) -> Result<String, SaveError> {
-    check(result).map_err(|invalid| SaveError::Invalid {
-        at: invalid.at,
-        what: invalid.what,
-    })?;
-    let mut text = serde_json::to_string_pretty(result).map_err(|e| SaveError::Invalid {
+    json_of(result, check, serde_json::to_string_pretty)
+}
+
+/// Checks a result of any schema and gives it as the text of its file, in the form that `write`
+/// gives it.
+pub(crate) fn json_of<T>(
+    result: &T,
+    check: impl Fn(&T) -> Checked,
+    write: impl Fn(&T) -> serde_json::Result<String>,
+) -> Result<String, SaveError> {
+    check(result).map_err(|Invalid { at, what }| SaveError::Invalid { at, what })?;
+    let text = write(result).map_err(|error| SaveError::Invalid {
         at: String::new(),
-        what: e.to_string(),
+        what: error.to_string(),
     })?;
-    text.push('\n');
-    Ok(text)
+    Ok(text + "\n")
 }
 
 /// Writes a folder that holds nothing but [`RESULT_FILE`].
