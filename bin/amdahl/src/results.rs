@@ -5,12 +5,12 @@ use std::path::Path;
 
 use amdahl_report::compare::compare;
 use amdahl_report::load::{self, LoadError, load};
+use amdahl_report::samples::{self, SAMPLES_FILE};
 use amdahl_report::schema::{SampleRow, ScaleResult};
-use amdahl_report::{html, locks, mem, samples, sched, terminal};
+use amdahl_report::{html, locks, mem, sched, terminal};
 
 use crate::cli::{Compare, Report};
 use crate::failure::Failure;
-use crate::scale::SAMPLES_FILE;
 use crate::screen;
 
 fn read(path: &Path) -> Result<ScaleResult, Failure> {

@@ -21,6 +21,9 @@ use parquet::schema::types::{Type, TypePtr};
 
 use crate::schema::SampleRow;
 
+/// Name of the file in the folder of a result.
+pub const SAMPLES_FILE: &str = "samples.parquet";
+
 /// Rows of one row group; what the writer keeps in memory at most.
 const ROWS_PER_GROUP: usize = 64 << 10;
 

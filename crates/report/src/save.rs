@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 use crate::check::{Checked, Invalid, check};
 use crate::load::RESULT_FILE;
-use crate::schema::ScaleResult;
+use crate::samples::{self, SAMPLES_FILE};
+use crate::schema::{SampleRow, ScaleResult};
 use unfinished::Unfinished;
 
 /// Why a result could not be written.
@@ -151,6 +152,16 @@ impl Folder {
     /// [`SaveError::Invalid`] when the result would not be read again, or as [`write`](Self::write).
     pub fn result(&self, result: &ScaleResult) -> Result<(), SaveError> {
         self.write(RESULT_FILE, to_json(result)?.as_bytes())
+    }
+
+    /// Writes `rows` as [`SAMPLES_FILE`].
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn samples(&self, rows: impl IntoIterator<Item = SampleRow>) -> Result<(), SaveError> {
+        samples::write(rows, self.file(SAMPLES_FILE)?)
+            .map(drop)
+            .map_err(|error| self.write_error(SAMPLES_FILE, io::Error::other(error)))
     }
 
     /// Puts the files in place. A new folder appears whole; in one that exists each file is
