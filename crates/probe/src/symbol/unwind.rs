@@ -44,8 +44,6 @@ pub struct RawStack<'a> {
     pub lr: u64,
     /// Stack memory from `sp` upwards, as much as was copied.
     pub user_stack: &'a [u8],
-    /// Kernel call chain, innermost first.
-    pub kernel_ips: &'a [u64],
     /// The CPU was in user mode.
     pub user_mode: bool,
 }
