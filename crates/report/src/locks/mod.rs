@@ -3,7 +3,7 @@
 mod check;
 mod csv;
 mod html;
-mod lines;
+pub mod lines;
 pub mod schema;
 mod terminal;
 
