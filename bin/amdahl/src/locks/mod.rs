@@ -5,16 +5,15 @@ pub mod live;
 mod result;
 mod unprivileged;
 
-use std::io::Write;
-
 use amdahl_locks::{Table, Tracker};
 use amdahl_probe::bpf::{
     Decoded, LOCKS, LOCKS_AND_HOLDS, Recorder, RecorderError, Settings, lock_constants,
 };
 use amdahl_report::locks::schema::LocksResult;
 use amdahl_report::locks::{self, Shown};
+use amdahl_report::samples::SAMPLES_FILE;
 use amdahl_report::schema::{Notice, SampleRow, Source};
-use amdahl_report::{html, samples, save};
+use amdahl_report::{html, save};
 use amdahl_topology::CpuSet;
 
 use crate::child::Ended;
@@ -25,7 +24,6 @@ use crate::screen;
 use crate::watch::{self, machine};
 use follow::{Follower, name};
 
-const SAMPLES_FILE: &str = "samples.parquet";
 /// Parts are taken this often, so that processes are looked at while they live.
 const PART_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -228,11 +226,7 @@ fn write(folder: save::Folder, found: &LocksResult, rows: Vec<SampleRow>) -> Res
     folder
         .write(html::REPORT_FILE, page.as_bytes())
         .map_err(failed)?;
-    let file = folder.file(SAMPLES_FILE).map_err(failed)?;
-    samples::write(rows, file)
-        .map_err(std::io::Error::other)
-        .and_then(|mut file| file.flush())
-        .map_err(|error| failed(folder.write_error(SAMPLES_FILE, error)))?;
+    folder.samples(rows).map_err(failed)?;
     folder.commit().map_err(failed)
 }
 

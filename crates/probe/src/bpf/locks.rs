@@ -8,11 +8,12 @@ use amdahl_speedup::event::{CallStack, Ns};
 use amdahl_speedup::primitive::KernelPrimitive;
 use rustc_hash::FxHashSet;
 
-use super::decode::{Decoded, Decoder, learn_maps};
+use super::decode::{Decoded, Decoder};
 use super::drain::Part;
 use super::error::RecorderError;
 use super::programs::{Programs, Tracepoint, needed, object, wanted};
 use super::recorder::Recorder;
+use super::stacks::learn_maps;
 use super::tasks::ENTRIES;
 use super::wire::{OpenWait, Slot, Stack, flag, kind, sleep, stack_kind};
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use amdahl_contain::contained;
 use object::read::ReadCache;
 use rustc_hash::FxHashMap;
 
@@ -556,11 +557,10 @@ pub(super) fn open(path: &Path) -> Option<File> {
 /// Reads something of an ELF file. A library that panics on damage must not take the
 /// analysis of a whole run with it.
 pub(super) fn with_elf<T>(bytes: Bytes, read: impl Fn(&Elf<'_>) -> T) -> Option<T> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    contained(|| {
         let cache = ReadCache::new(bytes);
         let elf = Elf::parse(&cache)?;
         Some(read(&elf))
-    }))
-    .ok()
+    })
     .flatten()
 }

@@ -68,7 +68,6 @@ impl Captured {
             bp: self.bp,
             lr: self.lr,
             user_stack: &self.stack,
-            kernel_ips: &[],
             user_mode: true,
         }
     }
