@@ -19,6 +19,11 @@ pub fn contained<T>(read: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(read)).ok()
 }
 
+/// Whether a panic of this thread now would be contained: for panic hooks of others.
+pub fn is_contained() -> bool {
+    cfg!(not(panic = "abort")) && DEPTH.get() > 0
+}
+
 /// Counts the call, also when the payload of the panic cannot be dropped.
 struct Inside;
 
@@ -41,7 +46,7 @@ fn hush() {
     ONCE.call_once(|| {
         let usual = take_hook();
         set_hook(Box::new(move |panic| {
-            if cfg!(panic = "abort") || DEPTH.get() == 0 {
+            if !is_contained() {
                 usual(panic);
             }
         }));

@@ -74,26 +74,32 @@ static __always_inline void count(amdahl_u32 cpu, int prev, int next)
 	}
 }
 
-/* Which system call, its arguments, and whether this sleep gets a stack. */
-static __always_inline void where(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct amdahl_slot *slot,
-				  struct amdahl_task *task, struct pt_regs *regs, amdahl_u64 ts)
+/*
+ * The arguments of the system call that sleeps, where it is, and a stack if it is to have one.
+ *
+ * Here and in the hooks below a slot is written and never read back: user space has its line, a
+ * store does not wait for it and a load does.
+ */
+static __always_inline amdahl_u8 where(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct amdahl_slot *slot,
+				       struct amdahl_task *task, struct pt_regs *regs, int syscall, amdahl_u32 tid,
+				       amdahl_u64 ts)
 {
-	amdahl_u64 hash;
+	amdahl_u64 first = REG_ARG0(regs), hash;
+	amdahl_u32 tgid = task->tgid;
+	int in_futex = syscall == NR_FUTEX;
 
-	slot->arg[0] = REG_ARG0(regs);
+	slot->arg[0] = first;
 	slot->arg[1] = REG_ARG1(regs);
-	if (!(slot->flags & AMDAHL_PREV_IN_LOCK))
-		slot->arg[2] = REG_ARG2(regs);
-	task->in_futex = slot->syscall == NR_FUTEX;
-	hash = place_of(regs, task->tgid);
-	if (slot->syscall == NR_READ || slot->syscall == NR_WRITE)
-		hash ^= slot->arg[0] * 0xff51afd7ed558ccdull;
-	if (task->in_futex)
-		hash ^= kind_of_futex(slot->arg[0]) * 0xff51afd7ed558ccdull;
+	task->in_futex = in_futex;
+	hash = place_of(regs, tgid);
+	if (syscall == NR_READ || syscall == NR_WRITE)
+		hash ^= first * 0xff51afd7ed558ccdull;
+	if (in_futex)
+		hash ^= kind_of_futex(first) * 0xff51afd7ed558ccdull;
 	slot->place = hash >> 32;
-	if (takes_stack(ring, hash, ts) &&
-	    take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAIT, ts, slot->tid, task->tgid))
-		slot->flags |= AMDAHL_STACK_TAKEN;
+	if (takes_stack(ring, hash, ts) && take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAIT, ts, tid, tgid))
+		return AMDAHL_STACK_TAKEN;
+	return 0;
 }
 
 SEC("tp_btf/sched_switch")
@@ -104,7 +110,9 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 	struct amdahl_task *p, *n;
 	struct amdahl_slot *slot;
 	struct pt_regs *regs;
-	amdahl_u64 seq, ts;
+	amdahl_u64 seq, ts, lock;
+	amdahl_u8 flags;
+	int syscall = -1;
 	long state;
 
 	if (!ring || !ring->watched)
@@ -119,35 +127,39 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 	slot = begin(ring, cpu, AMDAHL_SWITCH, prev_tid, ts, &seq);
 	if (!slot)
 		goto out;
-	slot->flags = (p ? AMDAHL_PREV_WORKLOAD : 0) | (n ? AMDAHL_NEXT_WORKLOAD : 0);
+	flags = (p ? AMDAHL_PREV_WORKLOAD : 0) | (n ? AMDAHL_NEXT_WORKLOAD : 0);
 	slot->lock_kind = 0;
 	slot->other = next_tid;
-	slot->syscall = -1;
 	slot->place = 0;
 	if (p) {
 		regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
-		slot->syscall = REG_SYSCALL(regs);
+		syscall = REG_SYSCALL(regs);
 		/* TASK_WAKING (0x200): woken between its decision to sleep and this switch. */
 		if (preempt || state == 0 || (state & 0x200)) {
-			slot->flags |= AMDAHL_PREV_RUNNABLE;
+			flags |= AMDAHL_PREV_RUNNABLE;
 		} else if (state & 0xb0) { /* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD */
-			slot->flags |= AMDAHL_PREV_EXITED;
-			slot->syscall = -1;
+			flags |= AMDAHL_PREV_EXITED;
+			syscall = -1;
 		} else {
 			if (state & 2)
-				slot->flags |= AMDAHL_PREV_UNINT;
+				flags |= AMDAHL_PREV_UNINT;
 			if (BPF_CORE_READ_BITFIELD(prev, in_iowait))
-				slot->flags |= AMDAHL_PREV_IOWAIT;
-			if (p->lock) {
-				slot->flags |= AMDAHL_PREV_IN_LOCK;
+				flags |= AMDAHL_PREV_IOWAIT;
+			lock = p->lock;
+			if (lock) {
+				flags |= AMDAHL_PREV_IN_LOCK;
 				slot->lock_kind = p->lock_flags;
-				slot->arg[2] = p->lock;
+			} else {
+				lock = REG_ARG2(regs);
 			}
-			where(ctx, ring, cpu, slot, p, regs, ts);
+			slot->arg[2] = lock;
+			flags |= where(ctx, ring, cpu, slot, p, regs, syscall, prev_tid, ts);
 		}
 	} else if (prev_tid) {
 		BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, prev, comm);
 	}
+	slot->syscall = syscall;
+	slot->flags = flags;
 	publish(slot, seq);
 out:
 	if (p && !preempt && (state & 0xb0))
