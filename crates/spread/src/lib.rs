@@ -1,6 +1,27 @@
 //! Data spread over cache lines: distributed counters, sparse masks, hashed locks.
 
+mod counter;
+mod cpu;
+mod llc_map;
 mod mask;
+mod parts;
+mod pool;
+mod region;
+#[cfg_attr(
+    not(all(
+        target_os = "linux",
+        any(
+            target_arch = "x86_64",
+            all(target_arch = "aarch64", target_endian = "little")
+        ),
+        not(any(loom, miri))
+    )),
+    path = "no_rseq.rs"
+)]
+mod rseq;
 mod sync;
 
+pub use counter::Counter;
+pub use llc_map::LlcMap;
 pub use mask::{CpuMask, Dense, Iter, Mask, MaskError, Sparse, SparseMask, Word};
+pub use parts::Placement;
