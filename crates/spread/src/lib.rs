@@ -2,10 +2,13 @@
 
 mod counter;
 mod cpu;
+mod hashed;
+mod histogram;
 mod llc_map;
 mod mask;
 mod parts;
 mod pool;
+mod published;
 mod region;
 #[cfg_attr(
     not(all(
@@ -22,6 +25,11 @@ mod rseq;
 mod sync;
 
 pub use counter::Counter;
+pub use hashed::{
+    HashedLocks, HashedMutexes, HashedRwLocks, KeyGuard, KeysGuard, Kind, Mutex, RwLock,
+};
+pub use histogram::{Buckets, Histogram, HistogramError, Recorded, Snapshot};
 pub use llc_map::LlcMap;
 pub use mask::{CpuMask, Dense, Iter, Mask, MaskError, Sparse, SparseMask, Word};
 pub use parts::Placement;
+pub use published::{Clock, Monotonic, PublishedCounter};

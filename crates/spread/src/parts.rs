@@ -107,8 +107,10 @@ impl Parts {
         }
     }
 
-    pub fn map(&self) -> &Arc<LlcMap> {
-        &self.map
+    /// How many sums there are.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.count
     }
 
     /// How many rows there are.
@@ -176,10 +178,16 @@ impl Parts {
 
     /// A sum: what was added before, and any of what is added meanwhile. O(rows).
     pub fn sum(&self, sum: usize) -> i64 {
-        // Relaxed: additions order nothing. Those that happened before this call, by whatever made them so, are seen.
         (0..self.rows())
-            .map(|row| self.cell(row, sum).load(Ordering::Relaxed))
+            .map(|row| self.load(row, sum))
             .fold(0, i64::wrapping_add)
+    }
+
+    /// What one row has of a sum.
+    #[inline]
+    pub fn load(&self, row: usize, sum: usize) -> i64 {
+        // Relaxed: additions order nothing. Those that happened before this call, by whatever made them so, are seen.
+        self.cell(row, sum).load(Ordering::Relaxed)
     }
 }
 
