@@ -6,6 +6,8 @@ mod own;
 #[cfg_attr(target_arch = "x86_64", path = "rseq/x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "rseq/aarch64.rs")]
 mod sequence;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use area::{Registration, registration};
 

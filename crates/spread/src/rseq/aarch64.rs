@@ -141,3 +141,50 @@ pub(super) unsafe fn cpu_from_thread_pointer(offset: isize) -> u32 {
     // SAFETY: the caller's promise; volatile, because the kernel writes to it.
     unsafe { (&raw const (*from_thread_pointer(offset)).cpu_id).read_volatile() }
 }
+
+/// What `add` does, with time between finding the word and changing it, so that it is interrupted often. Tells how often
+/// it began.
+///
+/// # Safety
+/// As for `add_at`; the thread is registered, and on a CPU that has a word.
+#[cfg(test)]
+pub(super) unsafe fn add_slowly_at(area: *mut Area, rows: &Rows, delta: i64) -> u64 {
+    let mut begun = 0_u64;
+    // SAFETY: as above; `begun` is meant to grow with each abort.
+    unsafe {
+        asm!(
+            "2:",
+            "add {begun}, {begun}, #1",
+            "adrp {sum}, 3f",
+            "add {sum}, {sum}, :lo12:3f",
+            "str {sum}, [{area}, #8]",
+            "4:",
+            "ldr {word:w}, [{area}, #4]",
+            "madd {word}, {word}, {stride}, {base}",
+            "ldr {sum}, [{word}]",
+            "add {sum}, {sum}, {delta}",
+            "mov {rounds:w}, #2000",
+            "6: subs {rounds:w}, {rounds:w}, #1",
+            "b.ne 6b",
+            "str {sum}, [{word}]",
+            "5:",
+            descriptor!(),
+            begun = inout(reg) begun,
+            word = out(reg) _,
+            sum = out(reg) _,
+            rounds = out(reg) _,
+            area = in(reg) area,
+            stride = in(reg) rows.stride,
+            base = in(reg) rows.base,
+            delta = in(reg) delta,
+            options(nostack),
+        );
+    }
+    begun
+}
+
+/// The area that lies `offset` bytes from the thread pointer.
+#[cfg(test)]
+pub(super) fn area_from_thread_pointer(offset: isize) -> *mut Area {
+    from_thread_pointer(offset)
+}

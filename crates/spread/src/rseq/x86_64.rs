@@ -134,3 +134,55 @@ pub(super) unsafe fn cpu_from_thread_pointer(offset: isize) -> u32 {
     }
     cpu
 }
+
+/// What `add` does, with time between finding the word and changing it, so that it is interrupted often. Tells how often
+/// it began.
+///
+/// # Safety
+/// As for `add_at`; the thread is registered, and on a CPU that has a word.
+#[cfg(test)]
+pub(super) unsafe fn add_slowly_at(area: *mut Area, rows: &Rows, delta: i64) -> u64 {
+    let mut begun = 0_u64;
+    // SAFETY: as above; `begun` is meant to grow with each abort.
+    unsafe {
+        asm!(
+            "2:",
+            "inc {begun}",
+            "lea {word}, [rip + 3f]",
+            "mov [{area} + 8], {word}",
+            "4:",
+            "mov {word:e}, [{area} + 4]",
+            "imul {word}, {stride}",
+            "add {word}, {base}",
+            "mov {sum}, [{word}]",
+            "add {sum}, {delta}",
+            "mov {rounds:e}, 2000",
+            "6: dec {rounds:e}",
+            "jnz 6b",
+            "mov [{word}], {sum}",
+            "5:",
+            descriptor!(),
+            begun = inout(reg) begun,
+            word = out(reg) _,
+            sum = out(reg) _,
+            rounds = out(reg) _,
+            area = in(reg) area,
+            stride = in(reg) rows.stride,
+            base = in(reg) rows.base,
+            delta = in(reg) delta,
+            options(nostack),
+        );
+    }
+    begun
+}
+
+/// The area that lies `offset` bytes from the thread pointer.
+#[cfg(test)]
+pub(super) fn area_from_thread_pointer(offset: isize) -> *mut Area {
+    let pointer: *mut u8;
+    // SAFETY: on x86-64 the first word of what `fs` points to is its own address.
+    unsafe {
+        asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, preserves_flags, readonly));
+    }
+    pointer.wrapping_offset(offset).cast()
+}
