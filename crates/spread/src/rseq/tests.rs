@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::{env, mem, thread};
 
+use super::area::UNREGISTERED;
 use super::{
     Registration, Rows, add, add_fetch, cpu, own, register_thread, registration, sequence,
 };
@@ -110,6 +111,53 @@ fn a_cpu_without_a_word_is_left_alone() {
             (5, 5)
         );
     }
+}
+
+/// The instructions themselves, also where no kernel interrupts them: an area that says what we want.
+#[test]
+fn sequences_add_to_the_word_of_the_cpu() {
+    let words: Vec<AtomicI64> = (0..48).map(|_| AtomicI64::new(10)).collect();
+    let rows = Rows {
+        base: words.as_ptr().cast_mut().cast(),
+        stride: 128,
+        cpus: 3,
+    };
+    let mut area = super::area::Area {
+        cpu_id_start: 0,
+        cpu_id: 0,
+        rseq_cs: 0,
+        flags: 0,
+        padding: [0; 3],
+    };
+    let area = &raw mut area;
+    for cpu in 0..5 {
+        // SAFETY: the area and the words are this thread's.
+        let (added, fetched) = unsafe {
+            (*area).cpu_id = if cpu == 4 { UNREGISTERED } else { cpu };
+            let added = sequence::add_at(area, &rows, i64::MAX);
+            (added, sequence::add_fetch_at(area, &rows, -3))
+        };
+        let sum = 10_i64.wrapping_add(i64::MAX) - 3;
+        assert_eq!(
+            (added, fetched),
+            match cpu {
+                0..3 => (true, Some((cpu, sum))),
+                _ => (false, None),
+            }
+        );
+        // SAFETY: as above.
+        unsafe {
+            assert_ne!((*area).rseq_cs, 0, "armed");
+            assert_eq!((*area).rseq_cs % 32, 0, "descriptors are aligned");
+        }
+        if cpu < 3 {
+            assert_eq!(words[16 * cpu as usize].load(Ordering::Relaxed), sum);
+        }
+    }
+    let changed = words
+        .iter()
+        .filter(|word| word.load(Ordering::Relaxed) != 10);
+    assert_eq!(changed.count(), 3);
 }
 
 #[test]
