@@ -12,7 +12,7 @@ use amdahl_topology::Topology;
 use contatori::counters::unsigned::Unsigned;
 use crossbeam_utils::CachePadded;
 
-use super::measure::{Contender, race, ratio, time};
+use super::measure::{Contender, label, race, ratio, time};
 use crate::Effort;
 
 thread_local! {
@@ -99,12 +99,11 @@ fn padded(shards: usize) -> Vec<CachePadded<AtomicU64>> {
     (0..shards).map(|_| CachePadded::default()).collect()
 }
 
-pub fn figures(effort: &Effort) -> Vec<Figure> {
-    let mut figures = adding(effort, 1);
-    figures.extend(adding_amid_work(effort, 1));
-    if amdahl_topology::allowed().is_ok_and(|cpus| cpus.len() >= 2) {
-        figures.extend(adding(effort, 2));
-        figures.extend(adding_amid_work(effort, 2));
+pub fn figures(effort: &Effort, threads: usize) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for threads in 1..=threads {
+        figures.extend(adding(effort, threads));
+        figures.extend(adding_amid_work(effort, threads));
     }
     figures.extend(reading(effort));
     figures
@@ -184,13 +183,6 @@ fn adding_amid_work(effort: &Effort, threads: usize) -> Vec<Figure> {
     let label = label(threads);
     let row = |contender: &Contender| time(&times, contender.name, &label);
     contenders.iter().map(row).collect()
-}
-
-fn label(threads: usize) -> String {
-    match threads {
-        1 => "1 thread".to_owned(),
-        n => format!("{n} threads"),
-    }
 }
 
 fn reading(effort: &Effort) -> Vec<Figure> {

@@ -129,3 +129,11 @@ pub fn ratio(times: &[Times], of: &str, to: &str, label: &str, target: Target) -
         versus: format!("interleaved, median of {} ratios", over.len()),
     }
 }
+
+/// How many threads, in words.
+pub fn label(threads: usize) -> String {
+    match threads {
+        1 => "1 thread".to_owned(),
+        n => format!("{n} threads"),
+    }
+}
