@@ -9,12 +9,11 @@ use std::num::NonZeroUsize;
 use std::thread;
 
 use rustc_hash::FxBuildHasher;
-use smallvec::SmallVec;
 
 pub use guard::{KeyGuard, KeysGuard};
 pub use kind::{Kind, Mutex, RwLock};
 
-use guard::Claim;
+use guard::{Claim, Claims};
 use kind::sealed::Mode;
 
 /// Locks for any number of keys: an array of mutexes, each in cache lines of its own, of which a
@@ -54,6 +53,9 @@ pub struct HashedLocks<K: Kind, S = FxBuildHasher> {
 #[repr(align(128))]
 struct Padded<K>(K);
 
+/// More could not be numbered by a [`Claim`]; they would take 128 GiB.
+const LOCKS_MAX: usize = 1 << 30;
+
 impl<K: Kind> HashedLocks<K> {
     /// Locks for each CPU that this process may use: of `n` threads that hold one lock each, another one then finds
     /// its own taken with a probability of 1/16 or less.
@@ -73,9 +75,10 @@ impl<K: Kind> HashedLocks<K> {
 }
 
 impl<K: Kind, S: BuildHasher> HashedLocks<K, S> {
-    /// At least so many locks, rounded up to a power of two, chosen by a hash of which the low bits are good.
+    /// At least so many locks, rounded up to a power of two (but no more than 2^30), chosen by a hash of which the
+    /// low bits are good.
     pub fn with_hasher(locks: NonZeroUsize, hasher: S) -> Self {
-        let locks = locks.get().next_power_of_two();
+        let locks = locks.get().min(LOCKS_MAX).next_power_of_two();
         HashedLocks {
             locks: (0..locks).map(|_| Padded::default()).collect(),
             hasher,
@@ -112,39 +115,28 @@ impl<K: Kind, S: BuildHasher> HashedLocks<K, S> {
     /// What to take for keys: each lock once, in the order of the array, exclusive if any of its keys is. O(k log k).
     fn claims<Q: Hash>(&self, keys: impl Iterator<Item = (Q, Mode)>) -> Claims {
         let mut claims: Claims = keys
-            .map(|(key, mode)| (self.index_of(&key), mode))
+            .map(|(key, mode)| Claim::new(self.index_of(&key), mode))
             .collect();
-        // Exclusive comes before shared.
-        claims.sort_unstable();
-        claims.dedup_by_key(|(index, _)| *index);
+        if claims.len() > 1 {
+            // Exclusive comes before shared.
+            claims.sort_unstable();
+            claims.dedup_by_key(|claim| claim.index());
+        }
         claims
+    }
+
+    fn all(&self, mode: Mode) -> Claims {
+        let all = 0..self.locks.len();
+        all.map(|index| Claim::new(index, mode)).collect()
     }
 
     fn many(&self, claims: Claims) -> KeysGuard<'_, K> {
         guard::assert_free(self.id());
-        let mut held = KeysGuard::new(self.id(), claims.len());
-        for (index, mode) in claims {
-            let lock = self.kind(index);
-            lock.acquire(mode);
-            held.push(lock, mode);
-        }
-        held
+        KeysGuard::acquire(&self.locks, claims, self.id())
     }
 
     fn try_many(&self, claims: Claims) -> Option<KeysGuard<'_, K>> {
-        let mut held = KeysGuard::new(self.id(), claims.len());
-        for (index, mode) in claims {
-            let lock = self.kind(index);
-            if !lock.try_acquire(mode) {
-                return None;
-            }
-            held.push(lock, mode);
-        }
-        Some(held)
-    }
-
-    fn all(&self, mode: Mode) -> Claims {
-        (0..self.locks.len()).map(|index| (index, mode)).collect()
+        KeysGuard::try_acquire(&self.locks, claims, self.id())
     }
 
     /// Tells arrays apart.
@@ -152,8 +144,6 @@ impl<K: Kind, S: BuildHasher> HashedLocks<K, S> {
         self.locks.as_ptr().addr()
     }
 }
-
-type Claims = SmallVec<[Claim; 8]>;
 
 impl<S: BuildHasher> HashedLocks<Mutex, S> {
     /// Takes the lock of `key`; waits for it.

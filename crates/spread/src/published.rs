@@ -3,7 +3,6 @@
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::llc_map::LlcMap;
 use crate::parts::{Parts, Placement};
@@ -13,22 +12,37 @@ use crate::sync::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
 pub trait Clock {
     /// Nanoseconds since some instant; never less than before.
     fn now_ns(&self) -> u64;
-}
 
-/// The system's monotonic clock.
-#[derive(Clone, Copy, Debug)]
-pub struct Monotonic(Instant);
-
-impl Default for Monotonic {
-    fn default() -> Self {
-        Monotonic(Instant::now())
+    /// The same, late by some milliseconds perhaps, and cheaper to ask for.
+    fn coarse_ns(&self) -> u64 {
+        self.now_ns()
     }
 }
+
+/// The system's monotonic clock; the coarse one is late by the kernel's tick, 1 to 10 ms.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Monotonic;
 
 impl Clock for Monotonic {
     fn now_ns(&self) -> u64 {
-        self.0.elapsed().as_nanos() as u64
+        ask(libc::CLOCK_MONOTONIC)
     }
+
+    #[cfg(target_os = "linux")]
+    fn coarse_ns(&self) -> u64 {
+        ask(libc::CLOCK_MONOTONIC_COARSE)
+    }
+}
+
+fn ask(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is writable.
+    let result = unsafe { libc::clock_gettime(clock, &mut time) };
+    assert_eq!(result, 0, "the clock exists");
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// A [`Counter`](crate::Counter) that publishes its sum now and then in one line, which readers read instead of
@@ -40,7 +54,8 @@ impl Clock for Monotonic {
 /// So what [`read`](Self::read) returns differs from the true sum by
 /// - less than `threshold` for each [part](Self::parts) if all additions have the same sign, and less than
 ///   three times that otherwise,
-/// - plus what was added within the last [`INTERVAL_NS`](Self::INTERVAL_NS),
+/// - plus what was added within the last [`INTERVAL_NS`](Self::INTERVAL_NS); if nobody has added since, readers may notice up to a
+///   tick of the kernel later, because they ask the [coarse clock](Clock::coarse_ns),
 /// - plus what is being added or published at that moment by threads that have not finished.
 ///
 /// [`read_exact`](Self::read_exact) is what [`Counter::read`](crate::Counter::read) is. The line changes at most
@@ -84,7 +99,7 @@ impl PublishedCounter {
             threshold,
             Placement::PerLlc,
             LlcMap::of_this_machine(),
-            Monotonic::default(),
+            Monotonic,
         )
     }
 }
@@ -140,7 +155,8 @@ impl<C: Clock> PublishedCounter<C> {
     #[inline]
     pub fn read(&self) -> i64 {
         if self.front.pending.load(Ordering::Relaxed) {
-            self.publish_if_due();
+            // Late, never early: what is due by it is due.
+            self.publish_if_due(self.clock.coarse_ns());
         }
         self.front.sum.load(Ordering::Relaxed)
     }
@@ -160,33 +176,42 @@ impl<C: Clock> PublishedCounter<C> {
             Ordering::Relaxed,
             Ordering::Relaxed,
         );
-        // Pairs with the fence in `publish_if_due`: either that sum has our addition in it, or we see that `pending` was
+        // Pairs with the fence in `publish`: either that sum has our addition in it, or we see that `pending` was
         // cleared before it and set it again.
         fence(Ordering::SeqCst);
         if !self.front.pending.load(Ordering::Relaxed) {
             self.front.pending.store(true, Ordering::Relaxed);
         }
-        self.publish_if_due();
+        self.publish_if_due(self.clock.now_ns());
+    }
+
+    #[inline]
+    fn publish_if_due(&self, now_ns: u64) {
+        if self.is_due(now_ns) {
+            self.publish(now_ns);
+        }
+    }
+
+    fn is_due(&self, now_ns: u64) -> bool {
+        let at_ns = self.front.at_ns.load(Ordering::Relaxed);
+        now_ns.saturating_sub(at_ns) >= Self::INTERVAL_NS
     }
 
     #[cold]
-    fn publish_if_due(&self) {
-        let now_ns = self.clock.now_ns();
-        let is_due = || {
-            let at_ns = self.front.at_ns.load(Ordering::Relaxed);
-            now_ns.saturating_sub(at_ns) >= Self::INTERVAL_NS
-        };
+    fn publish(&self, now_ns: u64) {
         // Acquire: pairs with the Release below, so that `at_ns` is the last publisher's.
-        if !is_due() || self.front.publishing.swap(true, Ordering::Acquire) {
+        if self.front.publishing.swap(true, Ordering::Acquire) {
             return;
         }
-        if is_due() {
+        if self.is_due(now_ns) {
             self.front.pending.store(false, Ordering::Relaxed);
             // Pairs with the fence in `crossed`.
             fence(Ordering::SeqCst);
             let sum = self.read_exact();
             self.front.sum.store(sum, Ordering::Relaxed);
-            self.front.at_ns.store(now_ns, Ordering::Relaxed);
+            self.front
+                .at_ns
+                .store(self.clock.now_ns(), Ordering::Relaxed);
         }
         self.front.publishing.store(false, Ordering::Release);
     }

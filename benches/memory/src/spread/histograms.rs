@@ -52,6 +52,15 @@ fn recording(effort: &Effort, threads: usize) -> Vec<Figure> {
                 atomics[bucket].fetch_add(1, Ordering::Relaxed);
             }
         }),
+        Contender::new("array of the thread record", |_, n| {
+            let (mut counts, mut total) = (vec![0_u64; buckets.count()], 0);
+            for n in 0..n {
+                let value = value(n);
+                counts[buckets.index(value).expect("below the largest")] += 1;
+                total = black_box(total + value);
+            }
+            black_box(counts);
+        }),
         Contender::new("hdrhistogram in a Mutex record", |_, n| {
             for n in 0..n {
                 locked.lock().expect("no panic").saturating_record(value(n));

@@ -4,11 +4,36 @@ use std::marker::PhantomData;
 
 use smallvec::SmallVec;
 
+use super::Padded;
 use super::kind::Kind;
 use super::kind::sealed::Mode;
 
-/// A lock to take, by its place in the array.
-pub(super) type Claim = (usize, Mode);
+/// A lock to take: twice its index, one more if it is shared. So they sort by index, exclusive first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Claim(u32);
+
+/// Few enough to be in the guard itself.
+pub(super) type Claims = SmallVec<[Claim; 8]>;
+
+impl Claim {
+    #[inline]
+    pub fn new(index: usize, mode: Mode) -> Self {
+        Claim((index as u32) << 1 | u32::from(mode == Mode::Shared))
+    }
+
+    #[inline]
+    pub fn index(self) -> usize {
+        (self.0 >> 1) as usize
+    }
+
+    #[inline]
+    fn mode(self) -> Mode {
+        match self.0 & 1 {
+            0 => Mode::Exclusive,
+            _ => Mode::Shared,
+        }
+    }
+}
 
 /// The lock of a key, held until this is dropped. Stays with its thread.
 #[must_use = "the lock is released when the guard is dropped"]
@@ -41,35 +66,61 @@ impl<K: Kind> Drop for KeyGuard<'_, K> {
 /// The locks of several keys, held until this is dropped. Stays with its thread.
 #[must_use = "the locks are released when the guard is dropped"]
 pub struct KeysGuard<'a, K: Kind> {
-    locks: SmallVec<[(&'a K, Mode); 8]>,
+    array: &'a [Padded<K>],
+    claims: Claims,
+    /// How many of the claims are held, from the first on.
+    held: usize,
     _held: Held,
 }
 
 impl<'a, K: Kind> KeysGuard<'a, K> {
-    /// Of the array `id`, with nothing yet.
-    pub(super) fn new(id: usize, capacity: usize) -> Self {
+    /// With nothing yet.
+    #[inline]
+    fn new(array: &'a [Padded<K>], claims: Claims, id: usize) -> Self {
         KeysGuard {
-            locks: SmallVec::with_capacity(capacity),
+            array,
+            claims,
+            held: 0,
             _held: Held::new(id),
         }
     }
 
-    /// `lock` was acquired by this thread.
-    pub(super) fn push(&mut self, lock: &'a K, mode: Mode) {
-        self.locks.push((lock, mode));
+    /// Waits for one after the other.
+    #[inline]
+    pub(super) fn acquire(array: &'a [Padded<K>], claims: Claims, id: usize) -> Self {
+        let mut guard = Self::new(array, claims, id);
+        for claim in &guard.claims {
+            array[claim.index()].0.acquire(claim.mode());
+            guard.held += 1;
+        }
+        guard
+    }
+
+    /// All or none.
+    #[inline]
+    pub(super) fn try_acquire(array: &'a [Padded<K>], claims: Claims, id: usize) -> Option<Self> {
+        let mut guard = Self::new(array, claims, id);
+        for claim in &guard.claims {
+            if !array[claim.index()].0.try_acquire(claim.mode()) {
+                return None;
+            }
+            guard.held += 1;
+        }
+        Some(guard)
     }
 
     /// How many locks are held: no more than there were keys.
     pub fn locks(&self) -> usize {
-        self.locks.len()
+        self.held
     }
 }
 
 impl<K: Kind> Drop for KeysGuard<'_, K> {
+    #[inline]
     fn drop(&mut self) {
-        for (lock, mode) in self.locks.drain(..).rev() {
-            // SAFETY: acquired by this thread in this mode before it was pushed, and released only here.
-            unsafe { lock.release(mode) }
+        for claim in self.claims[..self.held].iter().rev() {
+            // SAFETY: acquired by this thread in this mode before it was counted, and released only here.
+            unsafe { self.array[claim.index()].0.release(claim.mode()) }
         }
     }
 }

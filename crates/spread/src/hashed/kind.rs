@@ -12,8 +12,7 @@ pub struct Mutex(parking_lot::RawMutex);
 pub struct RwLock(parking_lot::RawRwLock);
 
 pub(super) mod sealed {
-    /// Exclusive sorts first.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Mode {
         Exclusive,
         Shared,

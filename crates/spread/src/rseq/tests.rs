@@ -66,6 +66,7 @@ fn interrupted_sequences_begin_again() {
                     aborts.fetch_add(begun - 1, Ordering::Relaxed);
                     // SAFETY: as above.
                     let fast = unsafe { add(registration, &rows, 1) };
+                    // SAFETY: as above.
                     let fetched = unsafe { add_fetch(registration, &rows, 1) };
                     assert!(fast && fetched.is_some());
                     added.fetch_add(3, Ordering::Relaxed);
@@ -101,6 +102,7 @@ fn a_cpu_without_a_word_is_left_alone() {
     let none = Rows { cpus: 0, ..rows };
     // SAFETY: no words are claimed.
     assert!(!unsafe { add(registration, &none, 1) });
+    // SAFETY: as above.
     assert_eq!(unsafe { add_fetch(registration, &none, 1) }, None);
     assert_eq!(total(&words), 0);
     if registration != Registration::None {
