@@ -6,6 +6,8 @@ mod hashed;
 mod histogram;
 mod llc_map;
 mod mask;
+#[cfg(all(test, loom))]
+mod models;
 mod parts;
 mod pool;
 mod published;

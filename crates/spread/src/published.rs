@@ -177,10 +177,11 @@ impl<C: Clock> PublishedCounter<C> {
             Ordering::Relaxed,
         );
         // Pairs with the fence in `publish`: either that sum has our addition in it, or we see that `pending` was
-        // cleared before it and set it again.
+        // cleared before it.
         fence(Ordering::SeqCst);
         if !self.front.pending.load(Ordering::Relaxed) {
-            self.front.pending.store(true, Ordering::Relaxed);
+            // Release: pairs with the Acquire in `publish`, whose sum has our addition in it if it clears this.
+            self.front.pending.swap(true, Ordering::Release);
         }
         self.publish_if_due(self.clock.now_ns());
     }
@@ -200,12 +201,14 @@ impl<C: Clock> PublishedCounter<C> {
     #[cold]
     fn publish(&self, now_ns: u64) {
         // Acquire: pairs with the Release below, so that `at_ns` is the last publisher's.
-        if self.front.publishing.swap(true, Ordering::Acquire) {
+        let publishing = &self.front.publishing;
+        let taken = publishing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        if taken.is_err() {
             return;
         }
         if self.is_due(now_ns) {
-            self.front.pending.store(false, Ordering::Relaxed);
-            // Pairs with the fence in `crossed`.
+            // Acquire: pairs with the Release in `crossed`, the fence with the fence there.
+            self.front.pending.swap(false, Ordering::Acquire);
             fence(Ordering::SeqCst);
             let sum = self.read_exact();
             self.front.sum.store(sum, Ordering::Relaxed);
@@ -213,7 +216,7 @@ impl<C: Clock> PublishedCounter<C> {
                 .at_ns
                 .store(self.clock.now_ns(), Ordering::Relaxed);
         }
-        self.front.publishing.store(false, Ordering::Release);
+        publishing.store(false, Ordering::Release);
     }
 }
 

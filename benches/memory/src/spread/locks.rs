@@ -43,7 +43,7 @@ pub fn figures(effort: &Effort, threads: usize) -> Vec<Figure> {
     let one = CachePadded::new(Mutex::new(()));
     let no_panic = "no panic";
     // Each thread walks through the keys from another place.
-    let keys = |thread: usize, n: u64| (0..n).map(move |n| key(n + (thread as u64) << 32));
+    let keys = |thread: usize, n: u64| (0..n).map(move |n| key(n + ((thread as u64) << 32)));
     let contenders = [
         Contender::new("HashedMutexes lock", |thread, n| {
             keys(thread, n).for_each(|key| drop(black_box(mutexes.lock(&key))));
