@@ -1,4 +1,4 @@
-//! Data spread over cache lines: distributed counters, sparse masks, hashed locks.
+#![doc = include_str!("../README.md")]
 
 mod counter;
 mod cpu;
