@@ -8,6 +8,7 @@ mod memory;
 mod recording;
 mod result;
 mod spin;
+mod spread;
 
 /// A parser under test.
 #[derive(Clone, Copy, Debug)]
@@ -105,5 +106,17 @@ pub const ALL: &[Target] = &[
     Target {
         name: "mem_result",
         run: memory::mem_result,
+    },
+    Target {
+        name: "cpu_mask",
+        run: spread::cpu_mask,
+    },
+    Target {
+        name: "histogram",
+        run: spread::histogram,
+    },
+    Target {
+        name: "hashed_locks",
+        run: spread::hashed_locks,
     },
 ];
