@@ -1,1 +1,21 @@
 //! Allocator of address ranges: lowest address first, alignment, zones.
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
+#![deny(missing_docs)]
+
+extern crate alloc;
+
+mod arena;
+mod by_size;
+mod error;
+mod isa;
+mod iter;
+mod pool;
+mod request;
+mod stats;
+mod tree;
+
+pub use arena::{Allocation, RangeAlloc};
+pub use error::{AllocError, ArenaError, FreeError, OutOfMemory};
+pub use iter::{Segment, Segments, State};
+pub use request::{MAX_ALIGN, Policy, Request};
+pub use stats::{Fragmentation, Stats};

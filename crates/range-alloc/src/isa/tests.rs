@@ -1,0 +1,91 @@
+use proptest::prelude::*;
+
+use super::{FAN, Grid, Isa, LANES, Portable, Words};
+
+fn word() -> impl Strategy<Value = u64> {
+    prop_oneof![0..8u64, 0..1000u64, any::<u64>(), u64::MAX - 8..=u64::MAX]
+}
+
+fn words() -> impl Strategy<Value = Words> {
+    proptest::collection::vec(word(), FAN).prop_map(|words| words.try_into().unwrap())
+}
+
+/// Gaps that lie one above the other, as in a leaf.
+fn gaps() -> impl Strategy<Value = (Words, Words)> {
+    proptest::collection::vec(word(), 2 * FAN).prop_map(|mut ends| {
+        ends.sort_unstable();
+        let lo = core::array::from_fn(|at| ends[2 * at]);
+        let hi = core::array::from_fn(|at| ends[2 * at + 1]);
+        (lo, hi)
+    })
+}
+
+fn grid() -> impl Strategy<Value = Grid> {
+    (0..41u32, any::<u64>()).prop_map(|(shift, phase)| {
+        let mask = (1u64 << shift) - 1;
+        Grid {
+            mask,
+            phase: phase & mask,
+        }
+    })
+}
+
+/// What the definition says, without wrapping numbers.
+fn usable(lo: u64, hi: u64, grid: Grid) -> u64 {
+    let (align, phase) = (u128::from(grid.mask) + 1, u128::from(grid.phase));
+    let (lo, hi) = (u128::from(lo), u128::from(hi));
+    let steps = (lo + align - phase).div_ceil(align) - 1;
+    let start = phase + steps * align;
+    assert!(start >= lo && start < lo + align);
+    u64::try_from(hi.saturating_sub(start)).unwrap()
+}
+
+fn check<I: Isa>(words: &Words, lo: &Words, hi: &Words, from: u64, grid: Grid, size: u64) {
+    let bits = |is: &dyn Fn(usize) -> bool| (0..FAN).fold(0, |b, i| b | u32::from(is(i)) << i);
+    assert_eq!(I::at_least(words, size), bits(&|i| words[i] >= size));
+    assert_eq!(I::at_most(words, size), bits(&|i| words[i] <= size));
+    assert_eq!(I::max(words), *words.iter().max().unwrap());
+    assert_eq!(I::gaps(lo, hi), bits(&|i| lo[i] != hi[i]));
+    for from in [0, from] {
+        let fits = |i: usize| {
+            let lo = lo[i].max(from);
+            lo <= hi[i] && usable(lo, hi[i], grid) >= size
+        };
+        assert_eq!(
+            I::fits(lo, hi, from, grid, size),
+            bits(&fits),
+            "from {from}"
+        );
+    }
+    let which = words[0] as u32;
+    let masks = [0, 1, grid.mask, 255, (1 << 40) - 1, grid.mask, 3, 7];
+    let phases = [0, 1, grid.phase, 17, 0, 0, 2, 0];
+    let most = I::usable(lo, hi, which, &masks, &phases);
+    for lane in 0..LANES {
+        let grid = Grid {
+            mask: masks[lane],
+            phase: phases[lane],
+        };
+        let all = (0..FAN).filter(|at| which >> at & 1 == 1);
+        let expected = all
+            .map(|at| usable(lo[at], hi[at], grid))
+            .max()
+            .unwrap_or(0);
+        assert_eq!(most[lane], expected, "lane {lane}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn loops_do_what_they_say(
+        words in words(), (lo, hi) in gaps(), from in word(), grid in grid(), size in 1..=u64::MAX,
+    ) {
+        for size in [size, size % 64 + 1] {
+            check::<Portable>(&words, &lo, &hi, from, grid, size);
+            #[cfg(target_arch = "x86_64")]
+            if super::is_wide() {
+                check::<super::Avx2>(&words, &lo, &hi, from, grid, size);
+            }
+        }
+    }
+}
