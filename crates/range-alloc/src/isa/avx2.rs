@@ -3,7 +3,7 @@
 
 use core::arch::x86_64::*;
 
-use super::{FAN, Grid, Isa, LANES, Lanes, Words};
+use super::{FAN, Grid, Isa, LANES, Lanes, Portable, Row, Words};
 
 /// To be used in functions that are compiled with [`is_wide`](super::is_wide)'s features alone.
 pub(crate) struct Avx2;
@@ -39,17 +39,6 @@ fn bits(words: __m256i) -> u32 {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn below(words: &Words, limit: u64) -> u32 {
-    let limit = flip(splat(limit));
-    let mut found = 0;
-    for at in (0..FAN).step_by(STEP) {
-        found |= bits(_mm256_cmpgt_epi64(limit, flip(load(words, at)))) << at;
-    }
-    found
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
 fn above(words: &Words, limit: u64) -> u32 {
     let limit = flip(splat(limit));
     let mut found = 0;
@@ -63,18 +52,6 @@ fn above(words: &Words, limit: u64) -> u32 {
 #[target_feature(enable = "avx2")]
 fn max_flipped(a: __m256i, b: __m256i) -> __m256i {
     _mm256_blendv_epi8(b, a, _mm256_cmpgt_epi64(a, b))
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn max(words: &Words) -> u64 {
-    let mut most = flip(load(words, 0));
-    for at in (STEP..FAN).step_by(STEP) {
-        most = max_flipped(most, flip(load(words, at)));
-    }
-    let most = max_flipped(most, _mm256_permute4x64_epi64::<0b01_00_11_10>(most));
-    let most = max_flipped(most, _mm256_permute4x64_epi64::<0b10_11_00_01>(most));
-    (_mm256_extract_epi64::<0>(most) ^ FLIP) as u64
 }
 
 #[inline]
@@ -118,71 +95,146 @@ fn fits_from(lo: &Words, hi: &Words, from: u64, grid: Grid, size: u64) -> u32 {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn usable(lo: &Words, hi: &Words, mut which: u32, masks: &Lanes, phases: &Lanes) -> Lanes {
-    let (mask_a, mask_b) = (load(masks, 0), load(masks, STEP));
-    let (phase_a, phase_b) = (load(phases, 0), load(phases, STEP));
-    let mut most_a = splat(0);
-    let mut most_b = splat(0);
-    // A gap of 2^63 or more is the only one; pads are below 2^63 and compare signed.
-    let mut huge = 0;
-    while which != 0 {
-        let at = which.trailing_zeros() as usize % FAN;
-        which &= which - 1;
-        let gap = hi[at].wrapping_sub(lo[at]);
-        huge |= u32::from((gap as i64) < 0) << at;
-        let (lo, gap) = (splat(lo[at]), splat(gap));
-        let pad_a = _mm256_and_si256(_mm256_sub_epi64(phase_a, lo), mask_a);
-        let pad_b = _mm256_and_si256(_mm256_sub_epi64(phase_b, lo), mask_b);
-        let left_a = _mm256_sub_epi64(gap, pad_a);
-        let left_b = _mm256_sub_epi64(gap, pad_b);
-        // What is left is negative where the pad is longer than the gap.
-        most_a = _mm256_blendv_epi8(most_a, left_a, _mm256_cmpgt_epi64(left_a, most_a));
-        most_b = _mm256_blendv_epi8(most_b, left_b, _mm256_cmpgt_epi64(left_b, most_b));
+fn store<const N: usize>(words: &mut [u64; N], at: usize, four: __m256i) {
+    let into: &mut [u64; STEP] = (&mut words[at..at + STEP]).try_into().expect("four words");
+    // SAFETY: `into` is 32 writable bytes; the store has no alignment.
+    unsafe { _mm256_storeu_si256(into.as_mut_ptr().cast(), four) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn usable(lo: u64, hi: u64, masks: &Lanes, phases: &Lanes) -> Lanes {
+    let (gap, lo) = (splat(hi - lo), splat(lo));
+    let mut lanes = [0; LANES];
+    for at in (0..LANES).step_by(STEP) {
+        let pad = _mm256_and_si256(_mm256_sub_epi64(load(phases, at), lo), load(masks, at));
+        let left = _mm256_sub_epi64(gap, pad);
+        let too_far = _mm256_cmpgt_epi64(flip(pad), flip(gap));
+        store(&mut lanes, at, _mm256_andnot_si256(too_far, left));
+    }
+    lanes
+}
+
+/// The lower halves of eight words, in an order of its own.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load_low_halves(words: &Words, at: usize) -> __m256i {
+    let a = _mm256_castsi256_ps(load(words, at));
+    let b = _mm256_castsi256_ps(load(words, at + STEP));
+    _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(a, b))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn max_of_eight(words: __m256i) -> u32 {
+    let four = _mm_max_epu32(
+        _mm256_castsi256_si128(words),
+        _mm256_extracti128_si256::<1>(words),
+    );
+    let two = _mm_max_epu32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
+    let one = _mm_max_epu32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two));
+    _mm_cvtsi128_si32(one) as u32
+}
+
+/// Gaps and masks below 2^32, for which the lower halves of all words are enough.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn short_maxima(lo: &Words, hi: &Words, masks: &Lanes, phases: &Lanes, used: usize) -> Lanes {
+    let zero = _mm256_setzero_si256();
+    let (mut los, mut gaps) = ([zero; FAN / 8], [zero; FAN / 8]);
+    for (eight, (to_lo, to_gap)) in los.iter_mut().zip(&mut gaps).enumerate() {
+        *to_lo = load_low_halves(lo, eight * 8);
+        *to_gap = _mm256_sub_epi32(load_low_halves(hi, eight * 8), *to_lo);
     }
     let mut most = [0; LANES];
-    let (a, b) = most.split_at_mut(STEP);
-    // SAFETY: each half is 32 writable bytes; the stores have no alignment.
-    unsafe {
-        _mm256_storeu_si256(a.as_mut_ptr().cast(), most_a);
-        _mm256_storeu_si256(b.as_mut_ptr().cast(), most_b);
-    }
-    if huge != 0 {
-        let rest = super::Portable::usable(lo, hi, huge, masks, phases);
-        for lane in 0..LANES {
-            most[lane] = most[lane].max(rest[lane]);
+    for (lane, most) in most.iter_mut().enumerate().take(used) {
+        let mask = _mm256_set1_epi32(masks[lane] as i32);
+        let phase = _mm256_set1_epi32(phases[lane] as i32);
+        let mut max = zero;
+        for (lo, gap) in los.iter().zip(&gaps) {
+            let pad = _mm256_and_si256(_mm256_sub_epi32(phase, *lo), mask);
+            let left = _mm256_sub_epi32(_mm256_max_epu32(*gap, pad), pad);
+            max = _mm256_max_epu32(max, left);
         }
+        *most = u64::from(max_of_eight(max));
     }
     most
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn gaps(lo: &Words, hi: &Words) -> u32 {
-    let mut equal = 0;
-    for at in (0..FAN).step_by(STEP) {
-        equal |= bits(_mm256_cmpeq_epi64(load(lo, at), load(hi, at))) << at;
-    }
-    !equal
+fn load_row(row: &Row, at: usize) -> __m256i {
+    let eight: &[u32; 8] = row[at..at + 8].try_into().expect("eight words");
+    // SAFETY: `eight` is 32 readable bytes; the load has no alignment.
+    unsafe { _mm256_loadu_si256(eight.as_ptr().cast()) }
 }
 
-// SAFETY of all: these are only reached from functions with the features (see `Avx2`).
-impl Isa for Avx2 {
-    #[inline(always)]
-    fn at_least(words: &Words, least: u64) -> u32 {
-        // SAFETY: the machine has AVX2, see `Avx2`.
-        !unsafe { below(words, least) }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn row_at_least(row: &Row, least: u32) -> u32 {
+    let least = _mm256_set1_epi32(least as i32);
+    let mut found = 0;
+    for at in (0..FAN).step_by(8) {
+        let row = load_row(row, at);
+        let is = _mm256_cmpeq_epi32(_mm256_max_epu32(row, least), row);
+        found |= (_mm256_movemask_ps(_mm256_castsi256_ps(is)) as u32) << at;
     }
+    found
+}
 
+#[inline]
+#[target_feature(enable = "avx2")]
+fn row_max(row: &Row) -> u32 {
+    let a = _mm256_max_epu32(load_row(row, 0), load_row(row, 8));
+    let b = _mm256_max_epu32(load_row(row, 16), load_row(row, 24));
+    max_of_eight(_mm256_max_epu32(a, b))
+}
+
+/// The numbers of four words.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn numbers(at: usize) -> __m256i {
+    let at = at as i64;
+    _mm256_setr_epi64x(at, at + 1, at + 2, at + 3)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn open(words: &mut Words, place: usize) {
+    let place = splat(place as u64);
+    for at in (0..FAN).step_by(STEP).rev() {
+        let here = load(words, at);
+        let below = if at == 0 {
+            _mm256_permute4x64_epi64::<0b10_01_00_00>(here)
+        } else {
+            load(words, at - 1)
+        };
+        let moves = _mm256_cmpgt_epi64(numbers(at), place);
+        store(words, at, _mm256_blendv_epi8(here, below, moves));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn close(words: &mut Words, place: usize) {
+    let place = splat(place as u64);
+    for at in (0..FAN).step_by(STEP) {
+        let here = load(words, at);
+        let above = if at + STEP == FAN {
+            _mm256_permute4x64_epi64::<0b11_11_10_01>(here)
+        } else {
+            load(words, at + 1)
+        };
+        let stays = _mm256_cmpgt_epi64(place, numbers(at));
+        store(words, at, _mm256_blendv_epi8(above, here, stays));
+    }
+}
+
+impl Isa for Avx2 {
     #[inline(always)]
     fn at_most(words: &Words, most: u64) -> u32 {
         // SAFETY: the machine has AVX2, see `Avx2`.
         !unsafe { above(words, most) }
-    }
-
-    #[inline(always)]
-    fn max(words: &Words) -> u64 {
-        // SAFETY: the machine has AVX2, see `Avx2`.
-        unsafe { max(words) }
     }
 
     #[inline(always)]
@@ -197,14 +249,50 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn usable(lo: &Words, hi: &Words, which: u32, masks: &Lanes, phases: &Lanes) -> Lanes {
+    fn usable(lo: u64, hi: u64, masks: &Lanes, phases: &Lanes) -> Lanes {
         // SAFETY: the machine has AVX2, see `Avx2`.
-        unsafe { usable(lo, hi, which, masks, phases) }
+        unsafe { usable(lo, hi, masks, phases) }
     }
 
     #[inline(always)]
-    fn gaps(lo: &Words, hi: &Words) -> u32 {
+    fn maxima(
+        lo: &Words,
+        hi: &Words,
+        largest: u64,
+        masks: &Lanes,
+        phases: &Lanes,
+        used: usize,
+    ) -> Lanes {
+        let is_short = masks[..used].iter().fold(largest, |all, mask| all | mask) >> 32 == 0;
+        if is_short {
+            // SAFETY: the machine has AVX2, see `Avx2`.
+            unsafe { short_maxima(lo, hi, masks, phases, used) }
+        } else {
+            Portable::maxima(lo, hi, largest, masks, phases, used)
+        }
+    }
+
+    #[inline(always)]
+    fn row_at_least(row: &Row, least: u32) -> u32 {
         // SAFETY: the machine has AVX2, see `Avx2`.
-        unsafe { gaps(lo, hi) }
+        unsafe { row_at_least(row, least) }
+    }
+
+    #[inline(always)]
+    fn row_max(row: &Row) -> u32 {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { row_max(row) }
+    }
+
+    #[inline(always)]
+    fn open(words: &mut Words, at: usize) {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { open(words, at) }
+    }
+
+    #[inline(always)]
+    fn close(words: &mut Words, at: usize) {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { close(words, at) }
     }
 }

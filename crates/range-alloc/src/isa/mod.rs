@@ -20,6 +20,8 @@ pub(crate) const LANES: usize = 8;
 pub(crate) type Words = [u64; FAN];
 /// A word for each class of a group.
 pub(crate) type Lanes = [u64; LANES];
+/// A short word for each child of a node.
+pub(crate) type Row = [u32; FAN];
 
 /// Where starts may be: `start % (mask + 1) == phase`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,23 +47,37 @@ impl Grid {
 
 /// Loops over the words of a node. Bit `i` of an answer is about word `i`.
 pub(crate) trait Isa {
-    /// Which words are `least` or more.
-    fn at_least(words: &Words, least: u64) -> u32;
-
     /// Which words are `most` or less.
     fn at_most(words: &Words, most: u64) -> u32;
-
-    /// The largest word.
-    fn max(words: &Words) -> u64;
 
     /// Which gaps `lo..hi` hold `size` units at the grid, at or above `from`.
     fn fits(lo: &Words, hi: &Words, from: u64, grid: Grid, size: u64) -> u32;
 
-    /// The most that one of the gaps `lo..hi` named in `which` has for each class.
-    fn usable(lo: &Words, hi: &Words, which: u32, masks: &Lanes, phases: &Lanes) -> Lanes;
+    /// Units that the gap `lo..hi` has for each class.
+    fn usable(lo: u64, hi: u64, masks: &Lanes, phases: &Lanes) -> Lanes;
 
-    /// Which gaps are not empty.
-    fn gaps(lo: &Words, hi: &Words) -> u32;
+    /// The most that one of the gaps `lo..hi` has, for the first `used` classes; the other lanes
+    /// are 0. `largest` is not below any gap.
+    fn maxima(
+        lo: &Words,
+        hi: &Words,
+        largest: u64,
+        masks: &Lanes,
+        phases: &Lanes,
+        used: usize,
+    ) -> Lanes;
+
+    /// Which words are `least` or more.
+    fn row_at_least(row: &Row, least: u32) -> u32;
+
+    /// The largest word.
+    fn row_max(row: &Row) -> u32;
+
+    /// Moves the words from `at` on up by one; the last one is lost, the one at `at` stays.
+    fn open(words: &mut Words, at: usize);
+
+    /// Moves the words above `at` down by one; the last one stays.
+    fn close(words: &mut Words, at: usize);
 }
 
 /// Work that is compiled for each instruction set; `run` is to be inlined always.

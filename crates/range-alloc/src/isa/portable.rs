@@ -1,4 +1,4 @@
-use super::{FAN, Grid, Isa, LANES, Lanes, Words};
+use super::{FAN, Grid, Isa, LANES, Lanes, Row, Words};
 
 /// Plain loops, which compilers turn into whatever vectors the target always has.
 pub(crate) struct Portable;
@@ -14,22 +14,8 @@ fn bits(is: impl Fn(usize) -> bool) -> u32 {
 
 impl Isa for Portable {
     #[inline(always)]
-    fn at_least(words: &Words, least: u64) -> u32 {
-        bits(|at| words[at] >= least)
-    }
-
-    #[inline(always)]
     fn at_most(words: &Words, most: u64) -> u32 {
         bits(|at| words[at] <= most)
-    }
-
-    #[inline(always)]
-    fn max(words: &Words) -> u64 {
-        let mut max = 0;
-        for word in words {
-            max = max.max(*word);
-        }
-        max
     }
 
     #[inline(always)]
@@ -42,22 +28,43 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
-    fn usable(lo: &Words, hi: &Words, mut which: u32, masks: &Lanes, phases: &Lanes) -> Lanes {
+    fn usable(lo: u64, hi: u64, masks: &Lanes, phases: &Lanes) -> Lanes {
+        core::array::from_fn(|lane| {
+            let pad = phases[lane].wrapping_sub(lo) & masks[lane];
+            (hi - lo).saturating_sub(pad)
+        })
+    }
+
+    #[inline(always)]
+    fn maxima(lo: &Words, hi: &Words, _: u64, masks: &Lanes, phases: &Lanes, used: usize) -> Lanes {
         let mut most = [0; LANES];
-        while which != 0 {
-            let at = which.trailing_zeros() as usize % FAN;
-            which &= which - 1;
-            let (lo, gap) = (lo[at], hi[at].wrapping_sub(lo[at]));
-            for lane in 0..LANES {
-                let pad = phases[lane].wrapping_sub(lo) & masks[lane];
-                most[lane] = most[lane].max(gap.saturating_sub(pad));
+        for (lane, most) in most.iter_mut().enumerate().take(used) {
+            let (mask, phase) = (masks[lane], phases[lane]);
+            for at in 0..FAN {
+                let pad = phase.wrapping_sub(lo[at]) & mask;
+                *most = (*most).max(hi[at].wrapping_sub(lo[at]).saturating_sub(pad));
             }
         }
         most
     }
 
     #[inline(always)]
-    fn gaps(lo: &Words, hi: &Words) -> u32 {
-        bits(|at| lo[at] != hi[at])
+    fn row_at_least(row: &Row, least: u32) -> u32 {
+        bits(|at| row[at] >= least)
+    }
+
+    #[inline(always)]
+    fn row_max(row: &Row) -> u32 {
+        row.iter().fold(0, |max, word| max.max(*word))
+    }
+
+    #[inline(always)]
+    fn open(words: &mut Words, at: usize) {
+        words.copy_within(at..FAN - 1, at + 1);
+    }
+
+    #[inline(always)]
+    fn close(words: &mut Words, at: usize) {
+        words.copy_within(at + 1.., at);
     }
 }

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::{FAN, Grid, Isa, LANES, Portable, Words};
+use super::{FAN, Grid, Isa, Portable, Words};
 
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![0..8u64, 0..1000u64, any::<u64>(), u64::MAX - 8..=u64::MAX]
@@ -12,7 +12,10 @@ fn words() -> impl Strategy<Value = Words> {
 
 /// Gaps that lie one above the other, as in a leaf.
 fn gaps() -> impl Strategy<Value = (Words, Words)> {
-    proptest::collection::vec(word(), 2 * FAN).prop_map(|mut ends| {
+    let near = any::<u64>().prop_flat_map(|from| {
+        proptest::collection::vec(from..=from.saturating_add(100_000), 2 * FAN)
+    });
+    prop_oneof![proptest::collection::vec(word(), 2 * FAN), near].prop_map(|mut ends| {
         ends.sort_unstable();
         let lo = core::array::from_fn(|at| ends[2 * at]);
         let hi = core::array::from_fn(|at| ends[2 * at + 1]);
@@ -42,10 +45,18 @@ fn usable(lo: u64, hi: u64, grid: Grid) -> u64 {
 
 fn check<I: Isa>(words: &Words, lo: &Words, hi: &Words, from: u64, grid: Grid, size: u64) {
     let bits = |is: &dyn Fn(usize) -> bool| (0..FAN).fold(0, |b, i| b | u32::from(is(i)) << i);
-    assert_eq!(I::at_least(words, size), bits(&|i| words[i] >= size));
     assert_eq!(I::at_most(words, size), bits(&|i| words[i] <= size));
-    assert_eq!(I::max(words), *words.iter().max().unwrap());
-    assert_eq!(I::gaps(lo, hi), bits(&|i| lo[i] != hi[i]));
+    let row = words.map(|word| word as u32);
+    let least = size as u32;
+    assert_eq!(I::row_at_least(&row, least), bits(&|i| row[i] >= least));
+    assert_eq!(I::row_max(&row), *row.iter().max().unwrap());
+    let at = (size % FAN as u64) as usize;
+    let mut moved = *words;
+    I::open(&mut moved, at);
+    assert!((0..FAN).all(|i| moved[i] == words[if i > at { i - 1 } else { i }]));
+    let mut moved = *words;
+    I::close(&mut moved, at);
+    assert!((0..FAN).all(|i| moved[i] == words[if i < at { i } else { (i + 1).min(FAN - 1) }]));
     for from in [0, from] {
         let fits = |i: usize| {
             let lo = lo[i].max(from);
@@ -57,21 +68,27 @@ fn check<I: Isa>(words: &Words, lo: &Words, hi: &Words, from: u64, grid: Grid, s
             "from {from}"
         );
     }
-    let which = words[0] as u32;
-    let masks = [0, 1, grid.mask, 255, (1 << 40) - 1, grid.mask, 3, 7];
-    let phases = [0, 1, grid.phase, 17, 0, 0, 2, 0];
-    let most = I::usable(lo, hi, which, &masks, &phases);
-    for lane in 0..LANES {
-        let grid = Grid {
+    // Short gaps and masks may take another way.
+    let largest = (0..FAN).map(|i| hi[i] - lo[i]).max().unwrap();
+    let wide = [0, 1, grid.mask, 255, (1 << 40) - 1, grid.mask, 3, 7];
+    for masks in [wide, wide.map(|mask| mask & 0xffff_ffff)] {
+        let phases = [0, 1, grid.phase & masks[2], 17, 0, 0, 2, 0];
+        let grid_of = |lane: usize| Grid {
             mask: masks[lane],
             phase: phases[lane],
         };
-        let all = (0..FAN).filter(|at| which >> at & 1 == 1);
-        let expected = all
-            .map(|at| usable(lo[at], hi[at], grid))
-            .max()
-            .unwrap_or(0);
-        assert_eq!(most[lane], expected, "lane {lane}");
+        for used in [1, 7, 8] {
+            let most = I::maxima(lo, hi, largest, &masks, &phases, used);
+            for (lane, most) in most.into_iter().enumerate() {
+                let all = (0..FAN).map(|at| usable(lo[at], hi[at], grid_of(lane)));
+                let expected = if lane < used { all.max().unwrap() } else { 0 };
+                assert_eq!(most, expected, "lane {lane} of {used}");
+            }
+        }
+        let one = I::usable(lo[at], hi[at], &masks, &phases);
+        for (lane, one) in one.into_iter().enumerate() {
+            assert_eq!(one, usable(lo[at], hi[at], grid_of(lane)));
+        }
     }
 }
 

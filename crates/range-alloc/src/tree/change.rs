@@ -1,8 +1,13 @@
 //! Blocks come and go in a leaf; the maxima above follow, as far up as they change.
 
-use super::node::{Group, LEAF, Leaf, close_bit, open_bit};
+use super::node::{
+    Group, INNERS_A_CHUNK, Inner, LEAF, Leaf, SATURATED, close_bit, open_bit, short,
+};
 use super::{Path, Step, Tree};
-use crate::isa::{FAN, Isa, LANES, Lanes};
+use crate::isa::{FAN, Isa, LANES, Lanes, Portable};
+use crate::pool::Pool;
+
+type Inners = Pool<Inner, INNERS_A_CHUNK>;
 
 impl Tree {
     /// Whether a leaf has room for a block.
@@ -17,28 +22,15 @@ impl Tree {
     #[inline(always)]
     pub(crate) fn insert<I: Isa>(&mut self, path: &Path, at: usize, start: u64, end: u64) {
         let leaf = self.leaves.get_mut(path.leaf);
-        let len = leaf.len as usize;
-        debug_assert!(len < LEAF && at < len && start < end);
-        debug_assert!(leaf.lo[at] <= start && end <= leaf.hi[at]);
-        // The gap shrinks: that matters to the classes in which it was the largest.
-        let gap = 1 << at;
-        let mut hit = [0u32; super::node::GROUPS];
-        for (group, hit) in self.groups.iter().zip(&mut hit) {
-            let was = I::usable(&leaf.lo, &leaf.hi, gap, &group.masks, &group.phases);
-            let most = &group.leaf.get(path.leaf).0;
-            *hit = group.in_use() & lanes(|lane| was[lane] == most[lane] && was[lane] != 0);
-        }
-        leaf.hi.copy_within(at..len, at + 1);
+        debug_assert!(self.depth >= 1 && leaf.len < LEAF as u32 && at < leaf.len as usize);
+        debug_assert!(leaf.lo[at] <= start && start < end && end <= leaf.hi[at]);
+        I::open(&mut leaf.hi, at);
         leaf.hi[at] = start;
-        leaf.lo.copy_within(at + 1..len + 1, at + 2);
+        I::open(&mut leaf.lo, at);
         leaf.lo[at + 1] = end;
         leaf.lazy = open_bit(leaf.lazy, at);
         leaf.len += 1;
-        for (number, hit) in hit.into_iter().enumerate().take(self.groups.len()) {
-            if hit != 0 {
-                self.lower::<I>(path, number);
-            }
-        }
+        self.lower::<I>(path);
     }
 
     /// Takes block `at` out of the path's leaf. The caller calls `settle_shape` afterwards.
@@ -49,8 +41,8 @@ impl Tree {
         let leaf = self.leaves.get_mut(path.leaf);
         let len = leaf.len as usize;
         debug_assert!(at < len);
-        leaf.hi.copy_within(at + 1..len, at);
-        leaf.lo.copy_within(at + 2..len + 1, at + 1);
+        I::close(&mut leaf.hi, at);
+        I::close(&mut leaf.lo, at + 1);
         leaf.lazy = close_bit(leaf.lazy, at);
         leaf.len -= 1;
         if at + 1 < len {
@@ -82,8 +74,9 @@ impl Tree {
     /// The last block of a leaf is gone or shorter: the first gap of the next leaf begins lower.
     #[inline(always)]
     fn give_to_next<I: Isa>(&mut self, path: &Path) {
-        let leaf = self.leaves.get(path.leaf);
+        let leaf = self.leaves.get_mut(path.leaf);
         let end = leaf.end();
+        leaf.hi[leaf.len as usize] = end;
         let mut next = *path;
         let mut level = self.depth - 1;
         loop {
@@ -106,9 +99,7 @@ impl Tree {
         }
         next.leaf = node;
         self.leaves.get_mut(node).lo[0] = end;
-        for number in 0..self.groups.len() {
-            self.lower::<I>(path, number);
-        }
+        self.lower::<I>(path);
         self.raise::<I>(&next, 0);
     }
 
@@ -116,85 +107,115 @@ impl Tree {
     #[inline(always)]
     fn raise<I: Isa>(&mut self, path: &Path, at: usize) {
         let leaf = self.leaves.get(path.leaf);
+        let (lo, hi) = (leaf.lo[at], leaf.hi[at]);
         for group in &mut self.groups {
-            let now = I::usable(&leaf.lo, &leaf.hi, 1 << at, &group.masks, &group.phases);
-            let in_use = group.in_use();
+            let mut now = I::usable(lo, hi, &group.masks, &group.phases);
             let most = &mut group.leaf.get_mut(path.leaf).0;
-            let raised = in_use & lanes(|lane| now[lane] > most[lane]);
-            if raised != 0 {
-                let was = *most;
-                for lane in 0..LANES {
-                    most[lane] = most[lane].max(now[lane]);
-                }
-                let now = *most;
-                carry::<I>(group, &path.steps[..self.depth], raised, was, now);
+            let was = *most;
+            for lane in 0..LANES {
+                now[lane] = (now[lane] & group.active[lane]).max(was[lane]);
+            }
+            if now != was {
+                *most = now;
+                carry::<I>(group, &self.inners, &path.steps[..self.depth], was, now);
             }
         }
     }
 
     /// A gap of a leaf that may have been the largest has shrunk or gone.
     #[inline(always)]
-    fn lower<I: Isa>(&mut self, path: &Path, number: usize) {
-        let group = &mut self.groups[number];
-        let now = leaf_maxima::<I>(self.leaves.get(path.leaf), group);
-        let in_use = group.in_use();
-        let most = &mut group.leaf.get_mut(path.leaf).0;
-        let was = *most;
-        let lowered = in_use & lanes(|lane| now[lane] != was[lane]);
-        if lowered != 0 {
-            *most = now;
-            carry::<I>(group, &path.steps[..self.depth], lowered, was, now);
+    fn lower<I: Isa>(&mut self, path: &Path) {
+        let leaf = self.leaves.get(path.leaf);
+        let largest = self.groups[0].leaf.get(path.leaf).0[0];
+        for group in &mut self.groups {
+            let now = I::maxima(
+                &leaf.lo,
+                &leaf.hi,
+                largest,
+                &group.masks,
+                &group.phases,
+                group.used,
+            );
+            let most = &mut group.leaf.get_mut(path.leaf).0;
+            let was = *most;
+            if now != was {
+                *most = now;
+                carry::<I>(group, &self.inners, &path.steps[..self.depth], was, now);
+            }
         }
     }
 }
 
 /// The largest usable gap of a leaf for each class of a group.
-#[inline(always)]
-pub(super) fn leaf_maxima<I: Isa>(leaf: &Leaf, group: &Group) -> Lanes {
-    let gaps = I::gaps(&leaf.lo, &leaf.hi) & leaf.all();
-    I::usable(&leaf.lo, &leaf.hi, gaps, &group.masks, &group.phases)
+pub(super) fn leaf_maxima(leaf: &Leaf, group: &Group) -> Lanes {
+    Portable::maxima(
+        &leaf.lo,
+        &leaf.hi,
+        u64::MAX,
+        &group.masks,
+        &group.phases,
+        group.used,
+    )
 }
 
-/// A bit for each class of a group.
-#[inline(always)]
-fn lanes(is: impl Fn(usize) -> bool) -> u32 {
-    let mut bits = 0;
-    for lane in 0..LANES {
-        bits |= u32::from(is(lane)) << lane;
-    }
-    bits
-}
-
-/// Maxima of a leaf went from `was` to `now` in the classes `changed`: the nodes above follow.
+/// Maxima of a leaf went from `was` to `now`: the nodes above follow, as far as they change.
 #[inline(always)]
 fn carry<I: Isa>(
     group: &mut Group,
+    inners: &Inners,
     steps: &[Step],
-    mut changed: u32,
     mut was: Lanes,
     mut now: Lanes,
 ) {
-    for step in steps.iter().rev() {
+    for (above, step) in steps.iter().rev().enumerate() {
         let rows = &mut group.rows.get_mut(step.node).0;
-        let most = &mut group.inner.get_mut(step.node).0;
-        let mut left = changed;
-        while left != 0 {
-            let lane = left.trailing_zeros() as usize % LANES;
-            left &= left - 1;
-            rows[lane][step.pos as usize % FAN] = now[lane];
-            let top = most[lane];
-            if now[lane] > top {
-                most[lane] = now[lane];
-            } else if was[lane] == top {
-                most[lane] = I::max(&rows[lane]);
-            }
-            (was[lane], now[lane]) = (top, most[lane]);
-            if top == most[lane] {
-                changed &= !(1 << lane);
+        for (row, now) in rows.iter_mut().zip(now).take(group.used) {
+            row[step.pos as usize % FAN] = short(now);
+        }
+        let top = group.inner.get(step.node).0;
+        let mut next = top;
+        // Classes whose largest gap has shrunk.
+        let mut shrunk = 0;
+        for lane in 0..LANES {
+            next[lane] = top[lane].max(now[lane]);
+            shrunk |= u32::from((was[lane] == top[lane]) & (now[lane] < top[lane])) << lane;
+        }
+        while shrunk != 0 {
+            let lane = shrunk.trailing_zeros() as usize % LANES;
+            shrunk &= shrunk - 1;
+            let max = I::row_max(&group.rows.get(step.node).0[lane]);
+            next[lane] = u64::from(max);
+            if max == SATURATED {
+                next[lane] =
+                    saturated_max(group, inners.get(step.node), step.node, lane, above == 0);
             }
         }
-        if changed == 0 {
+        if next == top {
             return;
         }
+        group.inner.get_mut(step.node).0 = next;
+        (was, now) = (top, next);
     }
+}
+
+/// The largest maximum of a node's children, some of which are too large for their row.
+#[cold]
+pub(super) fn saturated_max(
+    group: &Group,
+    inner: &Inner,
+    node: u32,
+    lane: usize,
+    has_leaves: bool,
+) -> u64 {
+    let row = &group.rows.get(node).0[lane];
+    let large = (0..inner.len as usize).filter(|pos| row[*pos] == SATURATED);
+    let maxima = large.map(|pos| {
+        let child = inner.children[pos];
+        if has_leaves {
+            group.leaf.get(child).0[lane]
+        } else {
+            group.inner.get(child).0[lane]
+        }
+    });
+    maxima.max().unwrap_or(0)
 }

@@ -1,10 +1,10 @@
 //! Classes of alignment: a class is added when the first request comes for it.
 
 use super::change::leaf_maxima;
-use super::node::{GROUPS, Group};
+use super::node::{GROUPS, Group, short};
 use super::{Class, Tree};
 use crate::error::OutOfMemory;
-use crate::isa::{Grid, LANES, Lanes, Portable};
+use crate::isa::{Grid, LANES, Lanes};
 
 impl Tree {
     /// The class of a grid. O(1) without a phase, otherwise up to 64 comparisons.
@@ -44,6 +44,7 @@ impl Tree {
             let group = self.groups.last_mut().expect("one for every start");
             group.masks[group.used] = grid.mask;
             group.phases[group.used] = grid.phase;
+            group.active[group.used] = u64::MAX;
             group.used += 1;
         }
         let number = self.groups.len() - 1;
@@ -77,7 +78,7 @@ impl Tree {
         let number = self.groups.len() - 1;
         if level == self.depth {
             let group = &mut self.groups[number];
-            let now = leaf_maxima::<Portable>(self.leaves.get(node), group);
+            let now = leaf_maxima(self.leaves.get(node), group);
             group.leaf.get_mut(node).0 = now;
             return now;
         }
@@ -87,7 +88,7 @@ impl Tree {
             let now = self.summarise_node(child, level + 1);
             let rows = &mut self.groups[number].rows.get_mut(node).0;
             for lane in 0..LANES {
-                rows[lane][pos] = now[lane];
+                rows[lane][pos] = short(now[lane]);
                 most[lane] = most[lane].max(now[lane]);
             }
         }

@@ -1,6 +1,6 @@
 //! Searches: by address, and for the lowest gap that fits.
 
-use super::node::{DEPTH, Inner, low_bits};
+use super::node::{DEPTH, Inner, SATURATED, low_bits, short};
 use super::{Class, Path, Step, Tree};
 use crate::isa::{FAN, Grid, Isa, LANES};
 
@@ -44,12 +44,16 @@ impl Tree {
     fn candidates<I: Isa>(
         &self,
         class: Class,
-        node: u32,
+        (node, level): (u32, usize),
         size: u64,
         edge: Option<u64>,
     ) -> (u32, u32) {
         let rows = &self.groups[class.group as usize].rows.get(node).0;
-        let fit = I::at_least(&rows[class.lane as usize % LANES], size);
+        let row = &rows[class.lane as usize % LANES];
+        let mut fit = I::row_at_least(row, short(size));
+        if short(size) == SATURATED {
+            fit = self.large_enough(class, (node, level), fit, size);
+        }
         match edge {
             None => (fit, NOT_THERE),
             Some(from) => {
@@ -57,6 +61,31 @@ impl Tree {
                 (fit & u32::MAX << edge, edge)
             }
         }
+    }
+
+    /// Which of some children have a gap that fits a size which is too large for the row.
+    #[cold]
+    fn large_enough(
+        &self,
+        class: Class,
+        (node, level): (u32, usize),
+        children: u32,
+        size: u64,
+    ) -> u32 {
+        let inner = self.inners.get(node);
+        let (group, lane) = (&self.groups[class.group as usize], class.lane as usize);
+        let is_leaf = level + 1 == self.depth;
+        let mut fit = 0;
+        for pos in (0..inner.len).filter(|pos| children >> pos & 1 == 1) {
+            let child = inner.children[pos as usize];
+            let most = if is_leaf {
+                group.leaf.get(child).0[lane]
+            } else {
+                group.inner.get(child).0[lane]
+            };
+            fit |= u32::from(most >= size) << pos;
+        }
+        fit
     }
 
     /// The lowest start at or above `from` of a gap of `size` units on `grid`, with the way to its
@@ -77,7 +106,7 @@ impl Tree {
         let mut open = [0u32; DEPTH];
         let (mut node, mut level) = (self.root, 0usize);
         let edge_from = (from != 0).then_some(from);
-        let (mut fit, mut edge) = self.candidates::<I>(class, node, size, edge_from);
+        let (mut fit, mut edge) = self.candidates::<I>(class, (node, level), size, edge_from);
         loop {
             while fit == 0 {
                 level = level.checked_sub(1)?;
@@ -93,7 +122,7 @@ impl Tree {
                 level += 1;
                 node = child;
                 let edge_from = (from != 0).then_some(from);
-                (fit, edge) = self.candidates::<I>(class, node, size, edge_from);
+                (fit, edge) = self.candidates::<I>(class, (node, level), size, edge_from);
                 continue;
             }
             let leaf = self.leaves.get(child);

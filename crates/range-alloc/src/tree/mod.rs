@@ -85,6 +85,7 @@ impl Tree {
         let first = tree.leaves.get_mut(leaf);
         (first.lo[0], first.hi[0], first.lo[1]) = (start, end, end);
         (first.len, first.lazy, first.next, first.prev) = (1, 0, NONE, NONE);
+        first.clear_above();
         tree.root = tree.inner_ids.take();
         let root = tree.inners.get_mut(tree.root);
         (root.len, root.children[0], root.lazy) = (1, leaf, 0);

@@ -1,7 +1,7 @@
 //! The nodes. A leaf holds blocks and the gap below each; an inner node holds children and where
 //! they begin; a group holds what fits into them, for eight alignments at a time.
 
-use crate::isa::{FAN, Grid, LANES, Lanes, Words};
+use crate::isa::{FAN, Grid, LANES, Lanes, Row, Words};
 use crate::pool::{Pool, Zeroed};
 
 /// Most blocks in a leaf: their ends take one more word.
@@ -19,7 +19,7 @@ pub(crate) const INNERS_A_CHUNK: usize = 4;
 
 /// Up to 31 blocks. Block `i` is `hi[i]..lo[i + 1]`, the gap below it `lo[i]..hi[i]`.
 ///
-/// The leaf answers for the addresses `lo[0]..lo[len]`, and the next leaf begins where it ends. The
+/// The words above `len` hold empty gaps. The leaf answers for the addresses `lo[0]..lo[len]`, and the next leaf begins where it ends. The
 /// last block of the last leaf is empty and stands at the end of the arena, so that every gap is
 /// below some block.
 #[repr(C, align(64))]
@@ -45,6 +45,14 @@ impl Leaf {
 
     pub(crate) fn end(&self) -> u64 {
         self.lo[self.len as usize]
+    }
+
+    /// Makes the gaps above the last block empty.
+    pub(crate) fn clear_above(&mut self) {
+        let len = self.len as usize;
+        let end = self.lo[len];
+        self.lo[len..].fill(end);
+        self.hi[len..].fill(end);
     }
 }
 
@@ -89,9 +97,17 @@ pub(crate) struct Maxima(pub Lanes);
 // SAFETY: integers only.
 unsafe impl Zeroed for Maxima {}
 
-/// For each class of a group a word for each child; 0 where there is no child.
+/// For each class of a group a short word for each child; 0 where there is no child.
 #[repr(C, align(64))]
-pub(crate) struct Rows(pub [Words; LANES]);
+pub(crate) struct Rows(pub [Row; LANES]);
+
+/// A maximum as it stands in a row. `SATURATED` is that or more: the child knows.
+#[inline(always)]
+pub(crate) fn short(maximum: u64) -> u32 {
+    maximum.min(SATURATED as u64) as u32
+}
+
+pub(crate) const SATURATED: u32 = u32::MAX;
 
 // SAFETY: integers only.
 unsafe impl Zeroed for Rows {}
@@ -100,10 +116,12 @@ unsafe impl Zeroed for Rows {}
 pub(crate) struct Group {
     pub masks: Lanes,
     pub phases: Lanes,
+    /// All bits of a lane in use, none of another.
+    pub active: Lanes,
     pub used: usize,
     /// The largest usable gap in each leaf.
     pub leaf: Pool<Maxima, LEAVES_A_CHUNK>,
-    /// The largest word of each row of an inner node.
+    /// The largest usable gap below each inner node.
     pub inner: Pool<Maxima, INNERS_A_CHUNK>,
     pub rows: Pool<Rows, INNERS_A_CHUNK>,
 }
@@ -113,17 +131,12 @@ impl Group {
         Group {
             masks: [grid.mask; LANES],
             phases: [grid.phase; LANES],
+            active: core::array::from_fn(|lane| if lane == 0 { u64::MAX } else { 0 }),
             used: 1,
             leaf: Pool::new(),
             inner: Pool::new(),
             rows: Pool::new(),
         }
-    }
-
-    /// A bit for each lane in use.
-    #[inline(always)]
-    pub(crate) fn in_use(&self) -> u32 {
-        (1 << self.used) - 1
     }
 
     pub(crate) fn lane_of(&self, grid: Grid) -> Option<usize> {

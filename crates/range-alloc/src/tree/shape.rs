@@ -1,8 +1,8 @@
 //! Splits before a leaf gets too full, merges when neighbours have become empty enough.
 //! Neither changes the maxima above the two nodes and their parent.
 
-use super::change::leaf_maxima;
-use super::node::{DEPTH, LEAF, NONE, close_bit, low_bits, open_bit};
+use super::change::{leaf_maxima, saturated_max};
+use super::node::{DEPTH, LEAF, NONE, SATURATED, close_bit, low_bits, open_bit, short};
 use super::{Path, Tree};
 use crate::error::OutOfMemory;
 use crate::isa::{FAN, Isa, LANES, Portable};
@@ -24,11 +24,11 @@ impl Tree {
             self.add_root();
         }
         let mut node = self.root;
-        for _ in 1..self.depth {
+        for level in 1..self.depth {
             let pos = self.child_pos(node, address);
             let child = self.inners.get(node).children[pos];
             if self.is_full(child) {
-                self.split_inner(node, pos);
+                self.split_inner(node, pos, level + 1 == self.depth);
             }
             let pos = self.child_pos(node, address);
             node = self.inners.get(node).children[pos];
@@ -64,7 +64,7 @@ impl Tree {
             let rows = &mut group.rows.get_mut(self.root).0;
             *rows = [[0; FAN]; LANES];
             for lane in 0..LANES {
-                rows[lane][0] = most[lane];
+                rows[lane][0] = short(most[lane]);
             }
         }
         self.depth += 1;
@@ -80,6 +80,8 @@ impl Tree {
         b.lo[..=len - keep].copy_from_slice(&a.lo[keep..=len]);
         b.hi[..len - keep].copy_from_slice(&a.hi[keep..len]);
         (a.len, b.len) = (keep as u32, (len - keep) as u32);
+        a.clear_above();
+        b.clear_above();
         b.lazy = a.lazy >> keep;
         a.lazy &= low_bits(a.len);
         (b.prev, b.next) = (left, a.next);
@@ -97,7 +99,7 @@ impl Tree {
         self.sum_leaf(parent, pos + 1);
     }
 
-    fn split_inner(&mut self, parent: u32, pos: usize) {
+    fn split_inner(&mut self, parent: u32, pos: usize, has_leaves: bool) {
         let left = self.inners.get(parent).children[pos];
         let right = self.inner_ids.take();
         // A node at the end of all is mostly split by ascending blocks.
@@ -123,8 +125,8 @@ impl Tree {
         self.insert_child(parent, pos + 1, right, key);
         self.mark(parent, pos, lazy.0);
         self.mark(parent, pos + 1, lazy.1);
-        self.sum_inner(parent, pos);
-        self.sum_inner(parent, pos + 1);
+        self.sum_inner(parent, pos, has_leaves);
+        self.sum_inner(parent, pos + 1, has_leaves);
     }
 
     /// Opens a place for a child. Its maxima are to be filled in.
@@ -167,26 +169,31 @@ impl Tree {
     fn sum_leaf(&mut self, parent: u32, pos: usize) {
         let leaf = self.inners.get(parent).children[pos];
         for group in &mut self.groups {
-            let now = leaf_maxima::<Portable>(self.leaves.get(leaf), group);
+            let now = leaf_maxima(self.leaves.get(leaf), group);
             group.leaf.get_mut(leaf).0 = now;
             let rows = &mut group.rows.get_mut(parent).0;
             for lane in 0..LANES {
-                rows[lane][pos] = now[lane];
+                rows[lane][pos] = short(now[lane]);
             }
         }
     }
 
-    fn sum_inner(&mut self, parent: u32, pos: usize) {
+    fn sum_inner(&mut self, parent: u32, pos: usize, has_leaves: bool) {
         let child = self.inners.get(parent).children[pos];
+        let inner = self.inners.get(child);
         for group in &mut self.groups {
             let mut now = [0; LANES];
-            for (now, row) in now.iter_mut().zip(&group.rows.get(child).0) {
-                *now = Portable::max(row);
+            for lane in 0..group.used {
+                let max = Portable::row_max(&group.rows.get(child).0[lane]);
+                now[lane] = u64::from(max);
+                if max == SATURATED {
+                    now[lane] = saturated_max(group, inner, child, lane, has_leaves);
+                }
             }
             group.inner.get_mut(child).0 = now;
             let rows = &mut group.rows.get_mut(parent).0;
             for lane in 0..LANES {
-                rows[lane][pos] = now[lane];
+                rows[lane][pos] = short(now[lane]);
             }
         }
     }
@@ -217,7 +224,7 @@ impl Tree {
             if self.inners.get(node).len == 0 {
                 self.inner_ids.give(node);
                 self.remove_child(parent, pos);
-            } else if !self.join_inner(parent, pos) {
+            } else if !self.join_inner(parent, pos, level + 2 == self.depth) {
                 break;
             }
         }
@@ -263,6 +270,7 @@ impl Tree {
         a.lo[la..=la + lb].copy_from_slice(&b.lo[..=lb]);
         a.hi[la..la + lb].copy_from_slice(&b.hi[..lb]);
         a.len += b.len;
+        a.clear_above();
         a.lazy |= b.lazy << la;
         let any_lazy = a.lazy != 0;
         self.unlink(right);
@@ -272,7 +280,7 @@ impl Tree {
         true
     }
 
-    fn join_inner(&mut self, parent: u32, pos: usize) -> bool {
+    fn join_inner(&mut self, parent: u32, pos: usize, has_leaves: bool) -> bool {
         let Some(pos) = self.pair(parent, pos, |inner| self.inners.get(inner).len) else {
             return false;
         };
@@ -300,7 +308,7 @@ impl Tree {
         self.inner_ids.give(right);
         self.remove_child(parent, pos + 1);
         self.mark(parent, pos, any_lazy);
-        self.sum_inner(parent, pos);
+        self.sum_inner(parent, pos, has_leaves);
         true
     }
 }

@@ -1,7 +1,8 @@
 use super::Tree;
-use super::node::{Group, LEAF, NONE};
+use super::change::saturated_max;
+use super::node::{Group, LEAF, NONE, SATURATED, short};
 use crate::arena::RangeAlloc;
-use crate::isa::{FAN, Isa, LANES, Portable};
+use crate::isa::{FAN, Isa, Portable};
 use crate::request::{Policy, Request};
 
 /// Everything that must hold between changes.
@@ -65,14 +66,17 @@ fn check_inner(tree: &Tree, id: u32, level: usize, leaves: &mut Vec<u32>) -> u64
                 &group.inner.get(child).0
             };
             for lane in in_use(group) {
-                assert_eq!(group.rows.get(id).0[lane][pos], most[lane]);
+                assert_eq!(group.rows.get(id).0[lane][pos], short(most[lane]));
             }
         }
     }
     assert_eq!(inner.lazy >> (len - 1) >> 1, 0);
     for group in &tree.groups {
         for lane in in_use(group) {
-            let max = Portable::max(&group.rows.get(id).0[lane]);
+            let mut max = u64::from(Portable::row_max(&group.rows.get(id).0[lane]));
+            if max == u64::from(SATURATED) {
+                max = saturated_max(group, inner, id, lane, level + 1 == tree.depth);
+            }
             assert_eq!(group.inner.get(id).0[lane], max);
         }
     }
@@ -84,6 +88,7 @@ fn check_leaf(tree: &Tree, id: u32) {
     let len = leaf.len as usize;
     assert!((1..=LEAF).contains(&len));
     assert_eq!(leaf.lazy & !leaf.all(), 0);
+    assert!((len..FAN).all(|at| leaf.lo[at] == leaf.hi[at]));
     for at in 0..len {
         assert!(leaf.lo[at] <= leaf.hi[at]);
         let is_last = leaf.next == NONE && at + 1 == len;
@@ -103,7 +108,6 @@ fn check_leaf(tree: &Tree, id: u32) {
             assert_eq!(group.leaf.get(id).0[lane], most.unwrap());
         }
     }
-    assert!(LANES >= 1);
 }
 
 struct Random(u64);
