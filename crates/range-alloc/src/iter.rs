@@ -3,8 +3,8 @@ use core::ops::Range;
 
 use crate::arena::RangeAlloc;
 use crate::isa::Portable;
-use crate::tree::Tree;
 use crate::tree::node::NONE;
+use crate::tree::{Path, Tree};
 
 /// What a range of addresses is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,7 +81,9 @@ impl RangeAlloc {
     ///
     /// O(log n) for the first.
     pub fn iter_from(&self, address: u64) -> Segments<'_> {
-        let leaf = self.tree.locate::<Portable>(address).leaf;
+        let mut path = Path::new();
+        self.tree.locate::<Portable>(address, &mut path);
+        let leaf = path.leaf;
         let below = self.tree.block_at::<Portable>(leaf, address);
         let node = self.tree.leaf(leaf);
         let (at, is_in_block) = match below {

@@ -115,6 +115,21 @@ fn usable(lo: u64, hi: u64, masks: &Lanes, phases: &Lanes) -> Lanes {
     lanes
 }
 
+#[inline]
+#[target_feature(enable = "avx2")]
+fn follow(were: &Lanes, now: &Lanes, top: &Lanes) -> (Lanes, u32) {
+    let (mut larger, mut shrunk) = ([0; LANES], 0);
+    for at in (0..LANES).step_by(STEP) {
+        let (were, now, top) = (load(were, at), load(now, at), load(top, at));
+        let is_above = _mm256_cmpgt_epi64(flip(now), flip(top));
+        store(&mut larger, at, _mm256_blendv_epi8(top, now, is_above));
+        let was_top = _mm256_cmpeq_epi64(were, top);
+        let is_below = _mm256_andnot_si256(_mm256_cmpeq_epi64(now, top), was_top);
+        shrunk |= bits(_mm256_andnot_si256(is_above, is_below)) << at;
+    }
+    (larger, shrunk)
+}
+
 /// The lower halves of eight words, in an order of its own.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -270,6 +285,12 @@ impl Isa for Avx2 {
         } else {
             Portable::maxima(lo, hi, largest, masks, phases, used)
         }
+    }
+
+    #[inline(always)]
+    fn follow(were: &Lanes, now: &Lanes, top: &Lanes) -> (Lanes, u32) {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { follow(were, now, top) }
     }
 
     #[inline(always)]

@@ -67,6 +67,10 @@ pub(crate) trait Isa {
         used: usize,
     ) -> Lanes;
 
+    /// The larger of both, and which lanes of `now` are below those of `top` although they `were`
+    /// the same.
+    fn follow(were: &Lanes, now: &Lanes, top: &Lanes) -> (Lanes, u32);
+
     /// Which words are `least` or more.
     fn row_at_least(row: &Row, least: u32) -> u32;
 

@@ -49,6 +49,19 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
+    fn follow(were: &Lanes, now: &Lanes, top: &Lanes) -> (Lanes, u32) {
+        let mut shrunk = 0;
+        for lane in 0..LANES {
+            let is = (were[lane] == top[lane]) & (now[lane] < top[lane]);
+            shrunk |= u32::from(is) << lane;
+        }
+        (
+            core::array::from_fn(|lane| now[lane].max(top[lane])),
+            shrunk,
+        )
+    }
+
+    #[inline(always)]
     fn row_at_least(row: &Row, least: u32) -> u32 {
         bits(|at| row[at] >= least)
     }

@@ -68,6 +68,13 @@ fn check<I: Isa>(words: &Words, lo: &Words, hi: &Words, from: u64, grid: Grid, s
             "from {from}"
         );
     }
+    let lanes = |from: usize| -> super::Lanes { core::array::from_fn(|i| words[from + i] % 4) };
+    let (were, now, top) = (lanes(0), lanes(8), lanes(16));
+    let shrunk = (0..8).fold(0, |b, i| {
+        b | u32::from(were[i] == top[i] && now[i] < top[i]) << i
+    });
+    let larger = core::array::from_fn(|i| now[i].max(top[i]));
+    assert_eq!(I::follow(&were, &now, &top), (larger, shrunk));
     // Short gaps and masks may take another way.
     let largest = (0..FAN).map(|i| hi[i] - lo[i]).max().unwrap();
     let wide = [0, 1, grid.mask, 255, (1 << 40) - 1, grid.mask, 3, 7];

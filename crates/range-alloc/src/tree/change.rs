@@ -173,13 +173,8 @@ fn carry<I: Isa>(
             row[step.pos as usize % FAN] = short(now);
         }
         let top = group.inner.get(step.node).0;
-        let mut next = top;
-        // Classes whose largest gap has shrunk.
-        let mut shrunk = 0;
-        for lane in 0..LANES {
-            next[lane] = top[lane].max(now[lane]);
-            shrunk |= u32::from((was[lane] == top[lane]) & (now[lane] < top[lane])) << lane;
-        }
+        // Also the classes whose largest gap has shrunk.
+        let (mut next, mut shrunk) = I::follow(&was, &now, &top);
         while shrunk != 0 {
             let lane = shrunk.trailing_zeros() as usize % LANES;
             shrunk &= shrunk - 1;

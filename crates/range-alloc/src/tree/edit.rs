@@ -37,9 +37,10 @@ impl Job for Place<'_> {
             from,
             to,
         } = *self.wanted;
+        let path = &mut Path::new();
         loop {
-            let found = self.tree.find::<I>(self.class, grid, size, from);
-            let Some((path, at, start)) = found else {
+            let found = self.tree.find::<I>(self.class, grid, size, from, path);
+            let Some((at, start)) = found else {
                 return Ok(None);
             };
             // Whatever lies higher begins higher.
@@ -47,9 +48,9 @@ impl Job for Place<'_> {
                 return Ok(None);
             }
             if self.tree.has_room(path.leaf) {
-                let gap = self.tree.gap(&path, at);
+                let gap = self.tree.gap(path, at);
                 let block = start..start + size;
-                self.tree.insert::<I>(&path, at, block.start, block.end);
+                self.tree.insert::<I>(path, at, block.start, block.end);
                 return Ok(Some(Filled { gap, block }));
             }
             self.tree.make_room(start)?;
@@ -69,23 +70,24 @@ impl Job for PlaceAt<'_> {
     #[inline(always)]
     fn run<I: Isa>(self) -> Self::Out {
         let Range { start, end } = self.block;
+        let path = &mut Path::new();
         loop {
-            let path = self.tree.locate::<I>(start);
+            self.tree.locate::<I>(start, path);
             let below = self.tree.block_at::<I>(path.leaf, start);
             let at = below.map_or(0, |below| below + 1);
             if let Some(by) = below
-                .map(|below| self.tree.block(&path, below))
+                .map(|below| self.tree.block(path, below))
                 .filter(|by| by.end > start)
             {
                 return Err(AllocError::Occupied { by });
             }
-            let gap = self.tree.gap(&path, at);
+            let gap = self.tree.gap(path, at);
             if end > gap.end {
-                let by = self.tree.block(&path, at);
+                let by = self.tree.block(path, at);
                 return Err(AllocError::Occupied { by });
             }
             if self.tree.has_room(path.leaf) {
-                self.tree.insert::<I>(&path, at, start, end);
+                self.tree.insert::<I>(path, at, start, end);
                 let block = start..end;
                 return Ok(Filled { gap, block });
             }
@@ -105,9 +107,10 @@ impl Job for Lookup<'_> {
 
     #[inline(always)]
     fn run<I: Isa>(self) -> Self::Out {
-        let path = self.tree.locate::<I>(self.address);
+        let path = &mut Path::new();
+        self.tree.locate::<I>(self.address, path);
         let at = self.tree.block_at::<I>(path.leaf, self.address)?;
-        let block = self.tree.block(&path, at);
+        let block = self.tree.block(path, at);
         let is_lazy = self.tree.leaf(path.leaf).lazy >> at & 1 == 1;
         (self.address < block.end).then_some((block, is_lazy))
     }
@@ -140,11 +143,11 @@ impl Tree {
 
     /// The block that begins at `start` and is not freed lazily.
     #[inline(always)]
-    fn owned<I: Isa>(&self, start: u64) -> Result<(Path, usize), FreeError> {
-        let (path, at) = self.owner::<I>(start)?;
-        let of = self.block(&path, at);
+    fn owned<I: Isa>(&self, start: u64, path: &mut Path) -> Result<usize, FreeError> {
+        let at = self.owner::<I>(start, path)?;
+        let of = self.block(path, at);
         if of.start == start {
-            Ok((path, at))
+            Ok(at)
         } else {
             Err(FreeError::Inside { start, of })
         }
@@ -152,15 +155,15 @@ impl Tree {
 
     /// The block that holds `start` and is not freed lazily.
     #[inline(always)]
-    fn owner<I: Isa>(&self, start: u64) -> Result<(Path, usize), FreeError> {
-        let path = self.locate::<I>(start);
+    fn owner<I: Isa>(&self, start: u64, path: &mut Path) -> Result<usize, FreeError> {
+        self.locate::<I>(start, path);
         let at = self.block_at::<I>(path.leaf, start);
-        let at = at.filter(|at| start < self.block(&path, *at).end);
+        let at = at.filter(|at| start < self.block(path, *at).end);
         let at = at.ok_or(FreeError::NotAllocated { start })?;
         if self.leaf(path.leaf).lazy >> at & 1 == 1 {
             return Err(FreeError::FreedLazily { start });
         }
-        Ok((path, at))
+        Ok(at)
     }
 }
 
@@ -177,14 +180,15 @@ impl Job for Free<'_> {
 
     #[inline(always)]
     fn run<I: Isa>(self) -> Self::Out {
-        let (path, at) = self.tree.owned::<I>(self.start)?;
-        let block = self.tree.block(&path, at);
+        let path = &mut Path::new();
+        let at = self.tree.owned::<I>(self.start, path)?;
+        let block = self.tree.block(path, at);
         if let Some(size) = self.size.filter(|size| *size != block.end - block.start) {
             return Err(FreeError::Size { size, of: block });
         }
-        let gap = self.tree.gap_without(&path, at);
-        self.tree.remove::<I>(&path, at);
-        self.tree.settle_shape(&path);
+        let gap = self.tree.gap_without(path, at);
+        self.tree.remove::<I>(path, at);
+        self.tree.settle_shape(path);
         Ok(Emptied { block, gap })
     }
 }
@@ -200,9 +204,10 @@ impl Job for FreeLazily<'_> {
 
     #[inline(always)]
     fn run<I: Isa>(self) -> Self::Out {
-        let (path, at) = self.tree.owned::<I>(self.start)?;
-        self.tree.mark_lazy(&path, at);
-        Ok(self.tree.block(&path, at))
+        let path = &mut Path::new();
+        let at = self.tree.owned::<I>(self.start, path)?;
+        self.tree.mark_lazy(path, at);
+        Ok(self.tree.block(path, at))
     }
 }
 
@@ -219,8 +224,9 @@ impl Job for Cut<'_> {
     #[inline(always)]
     fn run<I: Isa>(self) -> Self::Out {
         let Range { start, end } = self.part;
-        let (mut path, mut at) = self.tree.owner::<I>(start)?;
-        let block = self.tree.block(&path, at);
+        let path = &mut Path::new();
+        let mut at = self.tree.owner::<I>(start, path)?;
+        let block = self.tree.block(path, at);
         if end > block.end {
             let size = end - start;
             return Err(FreeError::Part { start, size });
@@ -230,22 +236,22 @@ impl Job for Cut<'_> {
             return Free { tree, start, size }.run::<I>();
         }
         if start == block.start {
-            let gap = self.tree.gap(&path, at).start..end;
-            self.tree.raise_start::<I>(&path, at, end);
+            let gap = self.tree.gap(path, at).start..end;
+            self.tree.raise_start::<I>(path, at, end);
             return Ok(Emptied { block, gap });
         }
         if end == block.end {
-            let gap = start..self.tree.gap_without(&path, at).end;
-            self.tree.lower_end::<I>(&path, at, start);
+            let gap = start..self.tree.gap_without(path, at).end;
+            self.tree.lower_end::<I>(path, at, start);
             return Ok(Emptied { block, gap });
         }
         if !self.tree.has_room(path.leaf) {
             self.tree.make_room(start)?;
-            (path, at) = self.tree.owner::<I>(start)?;
+            at = self.tree.owner::<I>(start, path)?;
         }
         // Both ends stay in this leaf, which has the room.
-        self.tree.raise_start::<I>(&path, at, end);
-        self.tree.insert::<I>(&path, at, block.start, start);
+        self.tree.raise_start::<I>(path, at, end);
+        self.tree.insert::<I>(path, at, block.start, start);
         Ok(Emptied {
             block,
             gap: start..end,

@@ -17,8 +17,7 @@ fn child_of<I: Isa>(inner: &Inner, address: u64) -> u32 {
 impl Tree {
     /// The way to the leaf that answers for an address.
     #[inline(always)]
-    pub(crate) fn locate<I: Isa>(&self, address: u64) -> Path {
-        let mut path = Path::new();
+    pub(crate) fn locate<I: Isa>(&self, address: u64, path: &mut Path) {
         let mut node = self.root;
         for step in &mut path.steps[..self.depth] {
             let inner = self.inners.get(node);
@@ -27,7 +26,6 @@ impl Tree {
             node = inner.children[pos as usize];
         }
         path.leaf = node;
-        path
     }
 
     /// Among the blocks of a leaf the last that begins at the address or below it.
@@ -100,8 +98,8 @@ impl Tree {
         grid: Grid,
         size: u64,
         from: u64,
-    ) -> Option<(Path, usize, u64)> {
-        let mut path = Path::new();
+        path: &mut Path,
+    ) -> Option<(usize, u64)> {
         // On each level the children that are still to be searched.
         let mut open = [0u32; DEPTH];
         let (mut node, mut level) = (self.root, 0usize);
@@ -131,7 +129,7 @@ impl Tree {
                 let at = fits.trailing_zeros() as usize % FAN;
                 let lo = leaf.lo[at].max(from);
                 path.leaf = child;
-                return Some((path, at, lo + grid.pad(lo)));
+                return Some((at, lo + grid.pad(lo)));
             }
             (fit, edge) = (open[level], NOT_THERE);
         }
