@@ -4,7 +4,7 @@ use crate::by_size::BySize;
 use crate::error::{AllocError, ArenaError, FreeError, OutOfMemory};
 use crate::isa;
 use crate::request::{self, MAX_ALIGN, Policy, Request, Wanted};
-use crate::tree::edit::{Cut, Emptied, Filled, Free, FreeLazily, Lookup, Place, PlaceAt};
+use crate::tree::edit::{Cut, Emptied, Filled, Free, FreeLazily, Lookup, Place, PlaceAt, Reclaim};
 use crate::tree::{Class, Tree};
 
 /// An allocation, as [`RangeAlloc::lookup`] finds it.
@@ -119,9 +119,10 @@ impl RangeAlloc {
     /// # Errors
     /// There is not so much.
     pub fn reserve(&mut self, blocks: usize) -> Result<(), OutOfMemory> {
-        // Leaves are at least half full when they were split, and one more may split.
-        let leaves = blocks / 15 + 2;
-        let inners = leaves / 15 + 2 * self.tree.levels();
+        // Each may split a leaf that is full now; those that are split take 15 more.
+        let (leaves, inners) = self.tree.nodes();
+        let leaves = leaves.min(blocks) + blocks / 15 + 1;
+        let inners = inners.min(leaves) + leaves / 15 + self.tree.levels() + 2;
         self.tree.reserve(leaves, inners)?;
         match &mut self.by_size {
             Some(index) => index.reserve(self.blocks + blocks + 2),
@@ -140,6 +141,12 @@ impl RangeAlloc {
     /// changed then.
     #[inline]
     pub fn alloc(&mut self, request: &Request) -> Result<u64, AllocError> {
+        Ok(self.fill(request)?.block.start)
+    }
+
+    /// The same, and which gap it was.
+    #[inline]
+    pub(crate) fn fill(&mut self, request: &Request) -> Result<Filled, AllocError> {
         let mut wanted = Wanted::new(request, &self.range, self.granule)?;
         if wanted.from == self.range.start {
             // The search need not look for its beginning.
@@ -158,7 +165,7 @@ impl RangeAlloc {
     }
 
     #[inline]
-    fn lowest(&mut self, class: Class, wanted: &Wanted) -> Result<Option<u64>, OutOfMemory> {
+    fn lowest(&mut self, class: Class, wanted: &Wanted) -> Result<Option<Filled>, OutOfMemory> {
         self.reserve_gap()?;
         let tree = &mut self.tree;
         let place = Place {
@@ -170,25 +177,25 @@ impl RangeAlloc {
             return Ok(None);
         };
         self.has_filled(&filled);
-        Ok(Some(filled.block.start))
+        Ok(Some(filled))
     }
 
-    fn next(&mut self, class: Class, wanted: &Wanted) -> Result<Option<u64>, OutOfMemory> {
-        let mut start = None;
+    fn next(&mut self, class: Class, wanted: &Wanted) -> Result<Option<Filled>, OutOfMemory> {
+        let mut found = None;
         if self.cursor > wanted.from && self.cursor < wanted.to {
             let from = self.cursor;
-            start = self.lowest(class, &Wanted { from, ..*wanted })?;
+            found = self.lowest(class, &Wanted { from, ..*wanted })?;
         }
-        if start.is_none() {
-            start = self.lowest(class, wanted)?;
+        if found.is_none() {
+            found = self.lowest(class, wanted)?;
         }
-        if let Some(start) = start {
-            self.cursor = start + wanted.size;
+        if let Some(filled) = &found {
+            self.cursor = filled.block.end;
         }
-        Ok(start)
+        Ok(found)
     }
 
-    fn best(&mut self, wanted: &Wanted) -> Result<Option<u64>, AllocError> {
+    fn best(&mut self, wanted: &Wanted) -> Result<Option<Filled>, AllocError> {
         if self.by_size.is_none() {
             self.by_size = Some(BySize::new(self)?);
         }
@@ -197,8 +204,7 @@ impl RangeAlloc {
         let Some(start) = found else {
             return Ok(None);
         };
-        self.place_at(start..start + wanted.size)?;
-        Ok(Some(start))
+        self.place_at(start..start + wanted.size).map(Some)
     }
 
     /// Allocates `size` units (rounded up to granules) at `start`.
@@ -215,15 +221,16 @@ impl RangeAlloc {
         if !is_inside || start % self.granule != 0 || size > self.range.end - start {
             return Err(outside);
         }
-        self.place_at(start..start + size)
+        self.place_at(start..start + size)?;
+        Ok(())
     }
 
-    fn place_at(&mut self, block: Range<u64>) -> Result<(), AllocError> {
+    fn place_at(&mut self, block: Range<u64>) -> Result<Filled, AllocError> {
         self.reserve_gap()?;
         let tree = &mut self.tree;
         let filled = isa::run(self.is_wide, PlaceAt { tree, block })?;
         self.has_filled(&filled);
-        Ok(())
+        Ok(filled)
     }
 
     /// Frees the allocation that begins at `start`; answers with its size.
@@ -234,7 +241,8 @@ impl RangeAlloc {
     /// No allocation begins there; the error says what there is instead.
     #[inline]
     pub fn free(&mut self, start: u64) -> Result<u64, FreeError> {
-        self.take_out(start, None)
+        let block = self.empty(start, None)?.block;
+        Ok(block.end - block.start)
     }
 
     /// The same for callers who know the size (rounded up to granules), so that it is checked.
@@ -243,20 +251,20 @@ impl RangeAlloc {
     /// No allocation of this size begins there; the error says what there is instead.
     pub fn free_sized(&mut self, start: u64, size: u64) -> Result<(), FreeError> {
         let size = size.checked_next_multiple_of(self.granule).unwrap_or(0);
-        self.take_out(start, Some(size))?;
+        self.empty(start, Some(size))?;
         Ok(())
     }
 
+    /// Frees, and tells the gap that there is now.
     #[inline]
-    fn take_out(&mut self, start: u64, size: Option<u64>) -> Result<u64, FreeError> {
+    pub(crate) fn empty(&mut self, start: u64, size: Option<u64>) -> Result<Emptied, FreeError> {
         self.check_inside(start)?;
         let tree = &mut self.tree;
         let emptied = isa::run(self.is_wide, Free { tree, start, size })?;
         self.has_emptied(&emptied);
         self.blocks -= 1;
-        let size = emptied.block.end - emptied.block.start;
-        self.busy -= size;
-        Ok(size)
+        self.busy -= emptied.block.end - emptied.block.start;
+        Ok(emptied)
     }
 
     /// Frees a part of an allocation, as `munmap` does: what is left stays allocated, as one
@@ -310,18 +318,27 @@ impl RangeAlloc {
     /// what still refers to it. O(log n) for each. Allocates no memory.
     pub fn purge(&mut self, mut retire: impl FnMut(Range<u64>)) -> u64 {
         let before = self.lazy;
-        while let Some((path, at)) = self.tree.first_lazy() {
-            let block = self.tree.block(&path, at);
+        while let Some(block) = self.first_lazy() {
             retire(block.clone());
-            let gap = self.tree.gap_without(&path, at);
-            self.tree.remove::<isa::Portable>(&path, at);
-            self.tree.forget_lazy(&path);
-            self.tree.settle_shape(&path);
-            self.lazy_blocks -= 1;
-            self.lazy -= block.end - block.start;
-            self.has_emptied(&Emptied { block, gap });
+            self.reclaim(block.start);
         }
         before
+    }
+
+    /// The lowest range that is freed lazily.
+    pub(crate) fn first_lazy(&self) -> Option<Range<u64>> {
+        let (path, at) = self.tree.first_lazy()?;
+        Some(self.tree.block(&path, at))
+    }
+
+    /// Lets what is freed lazily at `start` be used again.
+    pub(crate) fn reclaim(&mut self, start: u64) -> Emptied {
+        let tree = &mut self.tree;
+        let emptied = isa::run(self.is_wide, Reclaim { tree, start });
+        self.lazy_blocks -= 1;
+        self.lazy -= emptied.block.end - emptied.block.start;
+        self.has_emptied(&emptied);
+        emptied
     }
 
     /// The allocation that holds an address.

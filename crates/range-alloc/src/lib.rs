@@ -11,6 +11,8 @@ mod isa;
 mod iter;
 mod pool;
 mod request;
+#[cfg(feature = "std")]
+mod shared;
 mod stats;
 mod tree;
 
@@ -18,4 +20,6 @@ pub use arena::{Allocation, RangeAlloc};
 pub use error::{AllocError, ArenaError, FreeError, OutOfMemory};
 pub use iter::{Segment, Segments, State};
 pub use request::{MAX_ALIGN, Policy, Request};
+#[cfg(feature = "std")]
+pub use shared::{SharedConfig, SharedRangeAlloc, SharedStats};
 pub use stats::{Fragmentation, Stats};

@@ -88,6 +88,7 @@ pub(crate) struct Wanted {
 }
 
 /// Where starts may be, and a granule more if that is coarser.
+#[inline]
 pub(crate) fn grid(align: u64, phase: u64, granule: u64) -> Result<Grid, AllocError> {
     if !align.is_power_of_two() || align > MAX_ALIGN {
         return Err(AllocError::Align { align });

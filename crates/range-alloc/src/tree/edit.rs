@@ -7,7 +7,7 @@ use crate::error::{AllocError, FreeError, OutOfMemory};
 use crate::isa::{Isa, Job};
 use crate::request::Wanted;
 
-/// A gap before a change, and what the block in it leaves of it.
+/// A gap before a change, and the block that lies in it now.
 pub(crate) struct Filled {
     pub gap: Range<u64>,
     pub block: Range<u64>,
@@ -208,6 +208,31 @@ impl Job for FreeLazily<'_> {
         let at = self.tree.owned::<I>(self.start, path)?;
         self.tree.mark_lazy(path, at);
         Ok(self.tree.block(path, at))
+    }
+}
+
+/// Takes out the block at `start`, which is freed lazily.
+pub(crate) struct Reclaim<'a> {
+    pub tree: &'a mut Tree,
+    pub start: u64,
+}
+
+impl Job for Reclaim<'_> {
+    type Out = Emptied;
+
+    #[inline(always)]
+    fn run<I: Isa>(self) -> Self::Out {
+        let path = &mut Path::new();
+        self.tree.locate::<I>(self.start, path);
+        let at = self.tree.block_at::<I>(path.leaf, self.start);
+        let at = at.expect("it was freed lazily");
+        assert!(self.tree.leaf(path.leaf).lazy >> at & 1 == 1, "not twice");
+        let block = self.tree.block(path, at);
+        let gap = self.tree.gap_without(path, at);
+        self.tree.remove::<I>(path, at);
+        self.tree.forget_lazy(path);
+        self.tree.settle_shape(path);
+        Emptied { block, gap }
     }
 }
 

@@ -116,6 +116,7 @@ impl Tree {
         Ok(())
     }
 
+    #[inline(always)]
     pub(crate) fn leaf(&self, id: u32) -> &Leaf {
         self.leaves.get(id)
     }

@@ -43,6 +43,7 @@ impl Leaf {
         low_bits(self.len)
     }
 
+    #[inline(always)]
     pub(crate) fn end(&self) -> u64 {
         self.lo[self.len as usize]
     }
