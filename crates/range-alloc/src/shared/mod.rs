@@ -103,10 +103,16 @@ impl SharedConfig {
     pub fn build(&self) -> Result<SharedRangeAlloc, ArenaError> {
         let global = RangeAlloc::with_granule(self.range.clone(), self.granule)?;
         let least = (self.range.end - self.range.start).div_ceil(SPANS);
-        let span = self.span.max(least).max(self.granule.saturating_mul(PER_SPAN));
+        let span = self
+            .span
+            .max(least)
+            .max(self.granule.saturating_mul(PER_SPAN));
         let span = span.clamp(1, MAX_SPAN).next_power_of_two();
         let span_bits = span.trailing_zeros();
-        let (first, last) = (self.range.start >> span_bits, (self.range.end - 1) >> span_bits);
+        let (first, last) = (
+            self.range.start >> span_bits,
+            (self.range.end - 1) >> span_bits,
+        );
         let slots = self.slots.unwrap_or_else(sync::cpus);
         let slots = (0..slots).map(|_| {
             let slot = Slot::new(self.range.clone(), self.granule, span_bits)?;
@@ -198,7 +204,9 @@ impl SharedRangeAlloc {
         }
         let mut global = lock(&self.global.0);
         let span = 1 << self.span_bits;
-        let whole = Request::new(span).align(span.min(MAX_ALIGN)).zone(request.zone.clone());
+        let whole = Request::new(span)
+            .align(span.min(MAX_ALIGN))
+            .zone(request.zone.clone());
         match global.alloc(&whole) {
             Ok(start) if start & (span - 1) == 0 => {
                 if let Err(error) = slot.import(start >> self.span_bits) {
@@ -206,7 +214,8 @@ impl SharedRangeAlloc {
                     return Err(error);
                 }
                 // Release: whoever reads it finds the slot as it is now, under the slot's lock.
-                self.entry(start).store(number as u32 + 1, Ordering::Release);
+                self.entry(start)
+                    .store(number as u32 + 1, Ordering::Release);
                 drop(global);
                 return slot.alloc(request);
             }
@@ -246,19 +255,30 @@ impl SharedRangeAlloc {
     }
 
     /// Lets the global allocator have everything, and asks it.
-    fn gather<T>(&self, ask: impl FnOnce(&mut RangeAlloc) -> Result<T, AllocError>) -> Result<T, AllocError> {
+    fn gather<T>(
+        &self,
+        ask: impl FnOnce(&mut RangeAlloc) -> Result<T, AllocError>,
+    ) -> Result<T, AllocError> {
         let mut slots: Vec<_> = self.slots.iter().map(|slot| lock(&slot.0)).collect();
         let mut global = lock(&self.global.0);
         let holding = || slots.iter().filter(|slot| !slot.spans().is_empty());
         let fresh = holding().map(|slot| slot.emptied().map_err(|_| AllocError::OutOfMemory));
         let fresh: Vec<Slot> = fresh.collect::<Result<_, _>>()?;
-        let spans: Vec<u64> = holding().flat_map(|slot| slot.spans().iter().copied()).collect();
-        let of_slots = holding().flat_map(|slot| slot.spans().iter().map(move |span| (slot, *span)));
-        let blocks: Vec<Segment> = of_slots.flat_map(|(slot, span)| slot.blocks(span)).collect();
+        let spans: Vec<u64> = holding()
+            .flat_map(|slot| slot.spans().iter().copied())
+            .collect();
+        let of_slots =
+            holding().flat_map(|slot| slot.spans().iter().map(move |span| (slot, *span)));
+        let blocks: Vec<Segment> = of_slots
+            .flat_map(|(slot, span)| slot.blocks(span))
+            .collect();
         global.reserve(blocks.len())?;
         for span in &spans {
-            global.free(span << self.span_bits).expect("spans are allocations");
-            self.entry(span << self.span_bits).store(0, Ordering::Release);
+            global
+                .free(span << self.span_bits)
+                .expect("spans are allocations");
+            self.entry(span << self.span_bits)
+                .store(0, Ordering::Release);
         }
         for Segment { range, state } in blocks {
             let placed = global.alloc_at(range.start, range.end - range.start);
@@ -347,16 +367,19 @@ impl SharedRangeAlloc {
     /// that other threads go on, and may itself allocate and free, but not purge.
     pub fn purge(&self, mut retire: impl FnMut(Range<u64>)) -> u64 {
         // A panic of `retire` leaves everything as it is.
-        let _one = self.purge.lock().unwrap_or_else(|poison| poison.into_inner());
+        let _one = self
+            .purge
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
         let mut units = 0;
         for number in 0..=self.slots.len() {
-            let mut below = self.range.end;
+            let mut last = None;
             while let Some(range) = self.first_lazy(number) {
-                // Each time round finds higher ones, or new ones: those are left to the next purge.
-                if below != self.range.end && range.start < below {
+                // Whatever is freed below meanwhile is left to the next purge.
+                if last >= Some(range.start) {
                     break;
                 }
-                below = range.start;
+                last = Some(range.start);
                 units += range.end - range.start;
                 retire(range.clone());
                 let reclaim = |slot: &mut Slot| {

@@ -32,13 +32,14 @@ impl Slot {
     }
 
     fn span(&self, number: u64) -> Range<u64> {
-        let start = number << self.span_bits;
-        start..start + (1 << self.span_bits)
+        span(number, self.span_bits)
     }
 
     /// Takes a span over, all of it free.
     pub(super) fn import(&mut self, number: u64) -> Result<(), AllocError> {
-        self.spans.try_reserve(1).map_err(|_| AllocError::OutOfMemory)?;
+        self.spans
+            .try_reserve(1)
+            .map_err(|_| AllocError::OutOfMemory)?;
         let span = self.span(number);
         match self.arena.free_part(span.start, span.end - span.start) {
             Ok(()) => {}
@@ -53,16 +54,26 @@ impl Slot {
     pub(super) fn alloc(&mut self, request: &Request) -> Result<u64, AllocError> {
         let filled = self.arena.fill(request)?;
         if filled.gap.end - filled.gap.start >> self.span_bits != 0 {
-            let used = filled.block.start >> self.span_bits..=(filled.block.end - 1) >> self.span_bits;
-            self.spare -= used.filter(|number| is_in(&self.span(*number), &filled.gap)).count();
+            let used =
+                filled.block.start >> self.span_bits..=(filled.block.end - 1) >> self.span_bits;
+            self.spare -= used
+                .filter(|number| is_in(&self.span(*number), &filled.gap))
+                .count();
         }
         Ok(filled.block.start)
     }
 
     /// Frees; answers with the size, and with a span that it has no use for.
-    pub(super) fn free(&mut self, start: u64, size: Option<u64>) -> Result<(u64, Option<u64>), FreeError> {
+    pub(super) fn free(
+        &mut self,
+        start: u64,
+        size: Option<u64>,
+    ) -> Result<(u64, Option<u64>), FreeError> {
         let emptied = self.arena.empty(start, size)?;
-        Ok((emptied.block.end - emptied.block.start, self.spare_of(&emptied)))
+        Ok((
+            emptied.block.end - emptied.block.start,
+            self.spare_of(&emptied),
+        ))
     }
 
     pub(super) fn free_lazy(&mut self, start: u64) -> Result<u64, FreeError> {
@@ -86,7 +97,8 @@ impl Slot {
         }
         let touched = block.start >> self.span_bits..=(block.end - 1) >> self.span_bits;
         let mut last = None;
-        for number in touched.filter(|number| is_in(&self.span(*number), gap)) {
+        let bits = self.span_bits;
+        for number in touched.filter(|number| is_in(&span(*number, bits), gap)) {
             self.spare += 1;
             last = Some(number);
         }
@@ -115,7 +127,9 @@ impl Slot {
         let from = span.clone();
         segments
             .take_while(move |segment| segment.range.start < span.end)
-            .filter(move |segment| segment.range.start >= from.start && segment.state != crate::State::Free)
+            .filter(move |segment| {
+                segment.range.start >= from.start && segment.state != crate::State::Free
+            })
     }
 
     /// A slot like this one that holds nothing.
@@ -132,6 +146,11 @@ impl Slot {
         let stats = self.arena.stats();
         (stats.lazy_units, stats.free_units, stats.footprint_bytes)
     }
+}
+
+fn span(number: u64, bits: u32) -> Range<u64> {
+    let start = number << bits;
+    start..start + (1 << bits)
 }
 
 fn is_in(inner: &Range<u64>, outer: &Range<u64>) -> bool {
