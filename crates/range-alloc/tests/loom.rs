@@ -63,7 +63,7 @@ fn one_gathers_all_while_another_allocates() {
                 arena.free(b)
             })
         };
-        let large = arena.alloc_in(0, &Request::new(28)).unwrap();
+        let large = arena.alloc_in(0, &Request::new(10)).unwrap();
         assert_eq!(other.join().unwrap(), Ok(2));
         arena.free(large).unwrap();
         arena.free(a).unwrap();
