@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
-use super::rivals::{Allocator, Ask};
+use super::rivals::{Adopt, Allocator, Ask, gaps};
 
 /// `vm-allocator`: an interval tree. No zones; alignment.
 pub struct VmAllocator(vm_allocator::AddressAllocator);
@@ -39,6 +39,17 @@ impl GfxRangeAlloc {
     }
 }
 
+impl Adopt for GfxRangeAlloc {
+    fn adopt(arena: Range<u64>, layout: &[(u64, u64)]) -> Self {
+        let mut all = GfxRangeAlloc::new(arena.clone());
+        all.0
+            .allocate_range(arena.end - arena.start)
+            .expect("all of it");
+        gaps(&arena, layout).for_each(|gap| all.0.free_range(gap));
+        all
+    }
+}
+
 impl Allocator for GfxRangeAlloc {
     fn alloc(&mut self, ask: &Ask) -> Option<u64> {
         let found = self.0.allocate_range_aligned(ask.size, ask.align).ok()?;
@@ -63,6 +74,13 @@ impl FreeSet {
     }
 }
 
+impl Adopt for FreeSet {
+    fn adopt(arena: Range<u64>, layout: &[(u64, u64)]) -> Self {
+        let free = gaps(&arena, layout).collect();
+        FreeSet { free, arena }
+    }
+}
+
 impl Allocator for FreeSet {
     fn alloc(&mut self, ask: &Ask) -> Option<u64> {
         let zone = ask.zone.as_ref().unwrap_or(&self.arena);
@@ -79,8 +97,9 @@ impl Allocator for FreeSet {
     }
 }
 
-/// `vmem`: segregated lists, instant fit; no order of addresses. Constrained requests look at one
-/// list only and may fail: they are then made for twice the size, and so on, as its callers must.
+/// `vmem`: segregated lists, instant fit; no order of addresses. Its constrained allocation loses the
+/// rest of each range that it takes from (version 1.0.0: the second call finds nothing), so that it is asked for size +
+/// align - 1 units, which its caller would align. No zones.
 pub struct Vmem(vmem::Arena<'static, 'static, Tags, Mutex<()>>);
 
 /// Memory for its boundary tags.
@@ -111,13 +130,8 @@ impl Vmem {
 
 impl Allocator for Vmem {
     fn alloc(&mut self, ask: &Ask) -> Option<u64> {
-        let instant = vmem::AllocPolicy::InstantFit;
-        let size = ask.size as usize;
-        if ask.align == 1 {
-            return Some(self.0.alloc(size, instant).ok()? as u64);
-        }
-        let layout = vmem::Layout::from_size_align(size, ask.align as usize)?;
-        let found = self.0.xalloc(layout, instant);
+        let size = ask.size + ask.align - 1;
+        let found = self.0.alloc(size as usize, vmem::AllocPolicy::InstantFit);
         Some(found.ok()? as u64)
     }
 

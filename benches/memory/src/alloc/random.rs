@@ -65,12 +65,28 @@ pub struct Run<A> {
     pub allocator: A,
     pub live: Vec<(u64, u64)>,
     random: Random,
-    wanted: u64,
+    pub wanted: u64,
     mix: Mix,
     /// Asks that could not be met.
     pub refused: u64,
-    pub alloc_ns: Vec<f32>,
-    pub free_ns: Vec<f32>,
+    pub times: Times,
+}
+
+/// What operations took, in nanoseconds.
+#[derive(Default)]
+pub struct Times {
+    pub alloc: Vec<f32>,
+    pub free: Vec<f32>,
+    /// One of each.
+    pub turn: Vec<f32>,
+}
+
+impl Times {
+    pub fn sort(&mut self) {
+        for times in [&mut self.alloc, &mut self.free, &mut self.turn] {
+            times.sort_unstable_by(f32::total_cmp);
+        }
+    }
 }
 
 impl<A: Allocator> Run<A> {
@@ -82,8 +98,7 @@ impl<A: Allocator> Run<A> {
             wanted,
             mix: mix.clone(),
             refused: 0,
-            alloc_ns: Vec::new(),
-            free_ns: Vec::new(),
+            times: Times::default(),
         }
     }
 
@@ -94,6 +109,13 @@ impl<A: Allocator> Run<A> {
             live,
             ..Run::new(allocator, wanted, mix)
         }
+    }
+
+    /// The layout, in the order of addresses.
+    pub fn layout(&self) -> Vec<(u64, u64)> {
+        let mut layout = self.live.clone();
+        layout.sort_unstable();
+        layout
     }
 
     fn alloc(&mut self, ask: &Ask) {
@@ -159,12 +181,11 @@ impl<A: Allocator> Run<A> {
             let between = clock.now();
             let found = self.allocator.alloc(&ask);
             let to = clock.now();
-            self.free_ns.push(clock.ns(from, between));
+            self.times.free.push(clock.ns(from, between));
+            self.times.alloc.push(clock.ns(between, to));
+            self.times.turn.push(clock.ns(from, to));
             match found {
-                Some(start) => {
-                    self.alloc_ns.push(clock.ns(between, to));
-                    self.live.push((start, ask.size));
-                }
+                Some(start) => self.live.push((start, ask.size)),
                 None => self.alloc(&Ask {
                     align: 1,
                     zone: None,

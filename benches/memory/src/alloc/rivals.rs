@@ -21,6 +21,21 @@ pub trait Allocator {
     fn free(&mut self, start: u64, size: u64);
 }
 
+/// An allocator that takes over a layout, where filling it would take hours.
+pub trait Adopt: Allocator {
+    /// `layout` is sorted.
+    fn adopt(arena: Range<u64>, layout: &[(u64, u64)]) -> Self;
+}
+
+/// What a sorted layout leaves free.
+pub fn gaps(arena: &Range<u64>, layout: &[(u64, u64)]) -> impl Iterator<Item = Range<u64>> {
+    let los = std::iter::once(arena.start).chain(layout.iter().map(|(start, size)| start + size));
+    let his = layout.iter().map(|(start, _)| *start).chain([arena.end]);
+    los.zip(his)
+        .filter(|(lo, hi)| lo < hi)
+        .map(|(lo, hi)| lo..hi)
+}
+
 /// This project's.
 pub struct Ours(pub RangeAlloc);
 
@@ -250,6 +265,20 @@ impl FirstFit {
         FirstFit {
             free: BTreeMap::from([(arena.start, arena.end)]),
             busy: BTreeMap::new(),
+        }
+    }
+}
+
+impl Adopt for FirstFit {
+    fn adopt(arena: Range<u64>, layout: &[(u64, u64)]) -> Self {
+        FirstFit {
+            free: gaps(&arena, layout)
+                .map(|gap| (gap.start, gap.end))
+                .collect(),
+            busy: layout
+                .iter()
+                .map(|(start, size)| (*start, start + size))
+                .collect(),
         }
     }
 }
