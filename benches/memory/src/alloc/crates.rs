@@ -12,8 +12,9 @@ pub struct VmAllocator(vm_allocator::AddressAllocator);
 
 impl VmAllocator {
     pub fn new(arena: Range<u64>) -> Self {
-        let size = arena.end - arena.start;
-        VmAllocator(vm_allocator::AddressAllocator::new(arena.start, size).expect("an arena"))
+        // It cannot free what begins at 0.
+        let (start, size) = (arena.start + 4096, arena.end - arena.start);
+        VmAllocator(vm_allocator::AddressAllocator::new(start, size).expect("an arena"))
     }
 }
 
@@ -65,13 +66,6 @@ impl Allocator for GfxRangeAlloc {
 pub struct FreeSet {
     free: rangemap::RangeSet<u64>,
     arena: Range<u64>,
-}
-
-impl FreeSet {
-    pub fn new(arena: Range<u64>) -> Self {
-        let free = rangemap::RangeSet::from_iter([arena.clone()]);
-        FreeSet { free, arena }
-    }
 }
 
 impl Adopt for FreeSet {

@@ -112,7 +112,7 @@ impl<S: Sum> RedBlack<S> {
         self.at(id).parent
     }
 
-    #[inline]
+    #[cfg(test)]
     pub fn next(&self, id: Id) -> Id {
         self.at(id).next
     }

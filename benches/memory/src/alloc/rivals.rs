@@ -260,15 +260,6 @@ pub struct FirstFit {
     busy: BTreeMap<u64, u64>,
 }
 
-impl FirstFit {
-    pub fn new(arena: Range<u64>) -> Self {
-        FirstFit {
-            free: BTreeMap::from([(arena.start, arena.end)]),
-            busy: BTreeMap::new(),
-        }
-    }
-}
-
 impl Adopt for FirstFit {
     fn adopt(arena: Range<u64>, layout: &[(u64, u64)]) -> Self {
         FirstFit {
