@@ -9,6 +9,8 @@ mod by_size;
 mod error;
 mod isa;
 mod iter;
+mod layout;
+mod map;
 mod pool;
 mod request;
 #[cfg(feature = "std")]
@@ -19,6 +21,7 @@ mod tree;
 pub use arena::{Allocation, RangeAlloc};
 pub use error::{AllocError, ArenaError, FreeError, OutOfMemory};
 pub use iter::{Segment, Segments, State};
+pub use layout::{Layout, LayoutError};
 pub use request::{MAX_ALIGN, Policy, Request};
 #[cfg(feature = "std")]
 pub use shared::{SharedConfig, SharedRangeAlloc, SharedStats};
