@@ -8,6 +8,7 @@ mod red_black;
 mod rivals;
 mod steady;
 mod threads;
+mod traces;
 
 use amdahl_figures::Figure;
 
@@ -18,6 +19,7 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
     let clock = clock::Clock::new();
     let mut all = steady::figures(effort, &clock);
     all.extend(cases::figures(effort));
+    all.extend(traces::figures(effort));
     all.extend(threads::figures(effort));
     all
 }

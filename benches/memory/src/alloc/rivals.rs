@@ -36,6 +36,14 @@ pub fn gaps(arena: &Range<u64>, layout: &[(u64, u64)]) -> impl Iterator<Item = R
         .map(|(lo, hi)| lo..hi)
 }
 
+/// What traces ask for besides.
+pub trait Replays: Allocator {
+    fn alloc_at(&mut self, start: u64, size: u64);
+    fn free_lazy(&mut self, start: u64, size: u64);
+    fn free_part(&mut self, start: u64, size: u64);
+    fn purge(&mut self);
+}
+
 /// This project's.
 pub struct Ours(pub RangeAlloc);
 
@@ -62,11 +70,30 @@ impl Allocator for Ours {
     }
 }
 
+impl Replays for Ours {
+    fn alloc_at(&mut self, start: u64, size: u64) {
+        self.0.alloc_at(start, size).expect("it is free");
+    }
+
+    fn free_lazy(&mut self, start: u64, _size: u64) {
+        self.0.free_lazy(start).expect("it is allocated");
+    }
+
+    fn free_part(&mut self, start: u64, size: u64) {
+        self.0.free_part(start, size).expect("it is a part");
+    }
+
+    fn purge(&mut self) {
+        self.0.purge(|_| ());
+    }
+}
+
 /// Two red-black trees, of free and of busy ranges. How a free range is chosen is `C`'s.
 pub struct Trees<C: Choose> {
     free: RedBlack<C::Sum>,
     busy: RedBlack<()>,
     arena: Range<u64>,
+    lazy: Vec<u64>,
 }
 
 /// Finds the free range for a request.
@@ -204,20 +231,13 @@ impl<C: Choose> Trees<C> {
             free,
             busy: RedBlack::new(),
             arena,
+            lazy: Vec::new(),
         }
     }
-}
 
-impl<C: Choose> Allocator for Trees<C> {
-    fn alloc(&mut self, ask: &Ask) -> Option<u64> {
-        let zone = ask.zone.as_ref().unwrap_or(&self.arena);
-        let id = C::choose(&self.free, ask, zone.start)?;
+    /// Takes a part out of a free range.
+    fn take(&mut self, id: Id, start: u64, end: u64) {
         let (lo, hi) = self.free.range(id);
-        let start = aligned(lo.max(zone.start), ask.align);
-        let end = start + ask.size;
-        if end > zone.end {
-            return None;
-        }
         match (lo == start, end == hi) {
             (true, true) => self.free.remove(id),
             (true, false) => self.free.resize(id, end, hi),
@@ -227,15 +247,10 @@ impl<C: Choose> Allocator for Trees<C> {
                 self.free.insert(lo, start);
             }
         }
-        self.busy.insert(start, end);
-        Some(start)
     }
 
-    fn free(&mut self, start: u64, size: u64) {
-        let id = self.busy.find(start).expect("it is allocated");
-        let (start, end) = self.busy.range(id);
-        debug_assert_eq!(end - start, size);
-        self.busy.remove(id);
+    /// Gives a range back, which joins its neighbours.
+    fn give(&mut self, start: u64, end: u64) {
         let (below, above) = self.free.neighbours(start);
         let joins_below = below != NIL && self.free.range(below).1 == start;
         let joins_above = above != NIL && self.free.range(above).0 == end;
@@ -251,6 +266,67 @@ impl<C: Choose> Allocator for Trees<C> {
                 self.free.resize(below, lo, hi);
             }
         }
+    }
+}
+
+impl<C: Choose> Replays for Trees<C> {
+    fn alloc_at(&mut self, start: u64, size: u64) {
+        let (id, _) = self.free.neighbours(start);
+        self.take(id, start, start + size);
+        self.busy.insert(start, start + size);
+    }
+
+    fn free_lazy(&mut self, start: u64, _size: u64) {
+        self.lazy.push(start);
+    }
+
+    fn free_part(&mut self, start: u64, size: u64) {
+        let (id, _) = self.busy.neighbours(start);
+        let (lo, hi) = self.busy.range(id);
+        let end = start + size;
+        match (lo == start, end == hi) {
+            (true, true) => self.busy.remove(id),
+            (true, false) => self.busy.resize(id, end, hi),
+            (false, true) => self.busy.resize(id, lo, start),
+            (false, false) => {
+                self.busy.resize(id, end, hi);
+                self.busy.insert(lo, start);
+            }
+        }
+        self.give(start, end);
+    }
+
+    fn purge(&mut self) {
+        for start in std::mem::take(&mut self.lazy) {
+            let id = self.busy.find(start).expect("it is allocated");
+            let (start, end) = self.busy.range(id);
+            self.busy.remove(id);
+            self.give(start, end);
+        }
+    }
+}
+
+impl<C: Choose> Allocator for Trees<C> {
+    fn alloc(&mut self, ask: &Ask) -> Option<u64> {
+        let zone = ask.zone.as_ref().unwrap_or(&self.arena);
+        let id = C::choose(&self.free, ask, zone.start)?;
+        let (lo, _) = self.free.range(id);
+        let start = aligned(lo.max(zone.start), ask.align);
+        let end = start + ask.size;
+        if end > zone.end {
+            return None;
+        }
+        self.take(id, start, end);
+        self.busy.insert(start, end);
+        Some(start)
+    }
+
+    fn free(&mut self, start: u64, size: u64) {
+        let id = self.busy.find(start).expect("it is allocated");
+        let (start, end) = self.busy.range(id);
+        debug_assert_eq!(end - start, size);
+        self.busy.remove(id);
+        self.give(start, end);
     }
 }
 
