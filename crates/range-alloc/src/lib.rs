@@ -1,4 +1,4 @@
-//! Allocator of address ranges: lowest address first, alignment, zones.
+#![doc = include_str!("../README.md")]
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![deny(missing_docs)]
 

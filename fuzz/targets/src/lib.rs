@@ -5,6 +5,7 @@
 
 mod machine;
 mod memory;
+mod ranges;
 mod recording;
 mod result;
 mod spin;
@@ -105,5 +106,13 @@ pub const ALL: &[Target] = &[
     Target {
         name: "mem_result",
         run: memory::mem_result,
+    },
+    Target {
+        name: "range_alloc",
+        run: ranges::operations,
+    },
+    Target {
+        name: "range_layout",
+        run: ranges::layout,
     },
 ];

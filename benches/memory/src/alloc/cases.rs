@@ -114,7 +114,7 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
     let (loops, rounds) = if effort.quick {
         (20_000, 3)
     } else {
-        (200_000, 7)
+        (100_000, 7)
     };
     let rows = CASES.map(|(name, run)| {
         eprintln!("alloc: {name}");

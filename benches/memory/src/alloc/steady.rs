@@ -80,7 +80,7 @@ fn at(effort: &Effort, clock: &Clock, live: u64) -> Vec<Figure> {
     let higher = height(&kernel.layout()) / height(&layout);
     let bytes = ours.allocator.0.stats().footprint_bytes as f64 / live as f64;
 
-    let short = Duration::from_secs(if effort.quick { 1 } else { 4 });
+    let short = Duration::from_secs(if effort.quick { 1 } else { 2 });
     let mut rivals: Vec<(&str, Box<dyn Measured>)> = vec![
         ("red-black tree, kernel's rule", Box::new(kernel)),
         ("red-black tree, exact", Box::new(exact)),
@@ -93,20 +93,18 @@ fn at(effort: &Effort, clock: &Clock, live: u64) -> Vec<Figure> {
         ("crate rangemap", adopted::<FreeSet>(live, &layout)),
         ("crate vmem", filled(Vmem::new(arena(live)), live, short)),
     ];
-    let rounds = if effort.quick { 3 } else { 9 };
-    let limit = Duration::from_millis(if effort.quick { 60 } else { 150 });
-    let mut seen = 0;
+    let rounds = if effort.quick { 3 } else { 7 };
+    let limit = Duration::from_millis(if effort.quick { 60 } else { 100 });
     for _ in 0..rounds {
         ours.measure(clock, 20_000, limit);
         for (_, rival) in &mut rivals {
             rival.measure(clock, 20_000, limit);
         }
-        seen += 1;
     }
     ours.times.sort();
     rivals.iter_mut().for_each(|(_, rival)| rival.sort());
 
-    let mut all = own(live, &ours.times, seen);
+    let mut all = own(live, &ours.times, rounds);
     all.push(Figure {
         name: format!("blocks placed otherwise than an exact search does, {live} live"),
         value: Ok(differ as f64),

@@ -131,8 +131,8 @@ fn throughput(allocator: &dyn Threaded, threads: usize, time: Duration) -> f64 {
 
 pub fn figures(effort: &Effort) -> Vec<Figure> {
     eprintln!("alloc: one thread and two");
-    let rounds = if effort.quick { 3 } else { 9 };
-    let time = Duration::from_millis(if effort.quick { 100 } else { 300 });
+    let rounds = if effort.quick { 3 } else { 7 };
+    let time = Duration::from_millis(if effort.quick { 100 } else { 200 });
     let shared = || SharedConfig::new(ARENA).slots(2).build().expect("an arena");
     let apart = || {
         Apart(
