@@ -135,7 +135,7 @@ impl<A: Allocator> Run<A> {
     /// Allocates until as many blocks are live as wanted, then lets holes come about.
     pub fn fill(&mut self, limit: Duration) {
         let begun = Instant::now();
-        let late = |step: u64| step % 64 == 0 && begun.elapsed() > limit;
+        let late = |step: u64| step % 4 == 0 && begun.elapsed() > limit;
         for step in 0..self.wanted {
             let ask = self.mix.ask(&mut self.random, self.wanted);
             self.alloc(&ask);
@@ -143,7 +143,8 @@ impl<A: Allocator> Run<A> {
                 break;
             }
         }
-        for step in 0..2 * self.live.len() as u64 {
+        // As many turns as let the holes come about, and no more than half a million.
+        for step in 0..(2 * self.live.len() as u64).min(500_000) {
             self.turn();
             if late(step) {
                 break;
@@ -173,7 +174,7 @@ impl<A: Allocator> Run<A> {
             }
         }
         let begun = Instant::now();
-        for turn in 0..turns {
+        for _ in 0..turns {
             let (start, size) = self.victim();
             let ask = self.mix.ask(&mut self.random, self.wanted);
             let from = clock.now();
@@ -192,7 +193,7 @@ impl<A: Allocator> Run<A> {
                     ..ask
                 }),
             }
-            if turn % 16 == 0 && begun.elapsed() > limit {
+            if begun.elapsed() > limit {
                 break;
             }
         }

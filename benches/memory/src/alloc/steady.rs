@@ -59,6 +59,15 @@ fn adopted<A: Adopt + 'static>(live: u64, layout: &[(u64, u64)]) -> Box<dyn Meas
     Box::new(Run::adopt(allocator, layout.to_vec(), &ISSUE))
 }
 
+/// It takes a layout over in O(n^2).
+fn gfx(live: u64, layout: &[(u64, u64)], limit: Duration) -> Box<dyn Measured> {
+    if live > 50_000 {
+        filled(GfxRangeAlloc::new(arena(live)), live, limit)
+    } else {
+        adopted::<GfxRangeAlloc>(live, layout)
+    }
+}
+
 fn at(effort: &Effort, clock: &Clock, live: u64) -> Vec<Figure> {
     eprintln!("alloc: {live} live blocks");
     let long = Duration::from_secs(60);
@@ -89,7 +98,7 @@ fn at(effort: &Effort, clock: &Clock, live: u64) -> Vec<Figure> {
             "crate vm-allocator",
             filled(VmAllocator::new(arena(live)), live, short),
         ),
-        ("crate range-alloc", adopted::<GfxRangeAlloc>(live, &layout)),
+        ("crate range-alloc", gfx(live, &layout, short)),
         ("crate rangemap", adopted::<FreeSet>(live, &layout)),
         ("crate vmem", filled(Vmem::new(arena(live)), live, short)),
     ];
