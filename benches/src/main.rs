@@ -4,6 +4,7 @@ mod inputs;
 mod postgres;
 mod process;
 mod programs;
+mod replay;
 mod rounds;
 mod scale;
 mod spread;
@@ -29,6 +30,9 @@ enum Command {
     Scale(scale::Arguments),
     /// What the deep views cost, and whether they are true
     Views(views::Arguments),
+    /// Hours of scheduling, made up, through what amdahl sched record does with them
+    #[command(hide = true)]
+    Replay(replay::Arguments),
     /// Run a command and append its times to a file
     #[command(hide = true)]
     Time(timed::Arguments),
@@ -38,6 +42,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Scale(arguments) => scale::main(&arguments),
         Command::Views(arguments) => views::main(&arguments),
+        Command::Replay(arguments) => replay::main(&arguments),
         Command::Time(arguments) => timed::main(&arguments),
     };
     match done {

@@ -53,6 +53,7 @@ struct Raw {
     truth: Vec<truth::Agreement>,
     live: Vec<live::Live>,
     long: Option<live::Long>,
+    hour: Option<live::Long>,
 }
 
 /// Measures, prints the table, writes the files. Returns the exit code.
@@ -71,6 +72,7 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         truth: Vec::new(),
         live: Vec::new(),
         long: None,
+        hour: None,
     };
     let mut all = Vec::new();
     for (name, cost_max) in PROGRAMS {
@@ -94,8 +96,9 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         raw.live.extend(measured.ok());
     }
     let measured = live::long(&stage, seconds);
-    all.extend(live::long_figures(&measured));
-    raw.long = measured.ok();
+    let hour = live::hour(&stage, arguments.quick);
+    all.extend(live::all_long_figures(&measured, &hour));
+    (raw.long, raw.hour) = (measured.ok(), hour.ok());
 
     print!("{}", figures::table(&all));
     let (table, details) = (

@@ -95,8 +95,8 @@ pub struct Locks {
     /// Rows that are shown; a folder, JSON and CSV have all
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub rows: usize,
-    /// Show the table anew every second, until --for is over or Ctrl-C
-    #[arg(long, conflicts_with_all = ["json", "csv"])]
+    /// Show it on a live screen, until --for is over, q or Ctrl-C: amdahl top on its first tab
+    #[arg(long, conflicts_with_all = ["json", "csv", "output", "owner"])]
     pub live: bool,
 }
 
@@ -400,6 +400,34 @@ pub struct Top {
     /// The program to run and watch, and its arguments
     #[arg(last = true, value_name = "COMMAND", group = "whom")]
     pub command: Vec<String>,
+}
+
+impl From<&Locks> for Top {
+    fn from(locks: &Locks) -> Top {
+        let selection = &locks.selection;
+        Top {
+            pid: selection.pid,
+            cgroup: selection.cgroup.clone(),
+            system: selection.system,
+            duration: selection.duration,
+            memory: selection.memory,
+            probe: selection.probe,
+            tab: TopTab::Locks,
+            by: Some(match locks.by {
+                LocksBy::Site => TopBy::Site,
+                LocksBy::Thread => TopBy::Thread,
+                LocksBy::Process => TopBy::Process,
+                LocksBy::Lock => TopBy::Lock,
+                LocksBy::Stack => TopBy::Stack,
+            }),
+            filter: String::new(),
+            interval: std::time::Duration::from_secs(1),
+            batch: None,
+            json: false,
+            rows: locks.rows,
+            command: selection.command.clone(),
+        }
+    }
 }
 
 /// A tab of `amdahl top`.

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use amdahl_report::compare::compare;
 use amdahl_report::load::{self, LoadError, load};
+use amdahl_report::samples::{self, SAMPLES_FILE};
 use amdahl_report::schema::{SampleRow, ScaleResult};
-use amdahl_report::{html, locks, mem, samples, sched, terminal};
+use amdahl_report::{html, locks, mem, sched, terminal};
 
 use crate::cli::{Compare, Report};
 use crate::failure::Failure;
-use crate::scale::SAMPLES_FILE;
 use crate::screen;
 
 fn read(path: &Path) -> Result<ScaleResult, Failure> {
@@ -117,12 +117,7 @@ fn rows_beside(result: &Path) -> Result<Option<Vec<SampleRow>>, Failure> {
     if !file.exists() {
         return Ok(None);
     }
-    // A damaged file is told once, as an error, not as a panic of the library that reads it.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| ()));
-    let rows = samples::read(&file);
-    std::panic::set_hook(hook);
-    rows.map(Some).map_err(|error| {
+    samples::read(&file).map(Some).map_err(|error| {
         Failure::result(format!(
             "{error}, or remove the file for a page without flame graphs"
         ))

@@ -233,6 +233,45 @@ fn nameless_futexes_are_told_by_their_use() {
 }
 
 #[test]
+fn a_deep_sleep_counts_where_its_stack_tells_of_a_grace_period() {
+    let mut tracker = Tracker::default();
+    let kernel = |names: &[&str]| {
+        Arc::new(CallStack {
+            kernel: names
+                .iter()
+                .map(|name| frame(name, "[kernel]", 0))
+                .collect(),
+            ..CallStack::default()
+        })
+    };
+    let grace = [
+        "__schedule",
+        "wait_for_completion",
+        "__wait_rcu_gp",
+        "synchronize_rcu",
+        "dissolve",
+    ];
+    tracker.learn(Place(1), &kernel(&grace));
+    // What a child's start is waited for in is no lock.
+    tracker.learn(
+        Place(2),
+        &kernel(&["__schedule", "wait_for_completion", "kernel_clone"]),
+    );
+    for place in [1, 2, 3] {
+        tracker.feed(&Event::Wait(Wait {
+            kind: Kind::KernelSleep,
+            lock: LockId::default(),
+            ..wait(1, 0, place, 0, 700)
+        }));
+    }
+    let table = table(&tracker, GroupBy::Site);
+    assert_eq!(table.rows.len(), 1);
+    let row = &table.rows[0];
+    assert_eq!((&*row.what.name, &*row.site.symbol), ("RCU", "dissolve"));
+    assert_eq!((row.times, row.total_ns), (1, 700));
+}
+
+#[test]
 fn kernel_locks_are_named_by_who_wants_them() {
     let mut tracker = Tracker::default();
     let kernel = ["__mutex_lock.constprop.0", "pipe_write", "vfs_write"];

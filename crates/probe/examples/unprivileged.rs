@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use amdahl_probe::symbol::{LATEST, RawStack, Symbolizer};
-use amdahl_probe::unprivileged::{Poller, Scope, StackCopy, preload};
+use amdahl_probe::symbol::Symbolizer;
+use amdahl_probe::unprivileged::{Poller, Scope, preload};
 use amdahl_speedup::cause::Cause;
 use amdahl_speedup::event::{CallStack, StackId, StackTable};
 use amdahl_speedup::partition::RunPartition;
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     table.extend(
         copies
             .iter()
-            .map(|copy| Arc::new(name(&mut symbolizer, copy))),
+            .map(|copy| Arc::new(symbolizer.resolve_copy(copy))),
     );
     if is_alone {
         snapshots
@@ -152,20 +152,6 @@ fn charge(
     let run = charger.finish(to, Some(usage), &waits.processes, site, StackId(0));
     table.extend(sites.into_iter().map(Arc::new));
     run
-}
-
-fn name(symbolizer: &mut Symbolizer, copy: &StackCopy) -> CallStack {
-    let raw = RawStack {
-        pid: copy.pid,
-        ts: LATEST,
-        ip: copy.ip,
-        sp: copy.sp,
-        user_stack: &copy.memory,
-        user_mode: true,
-        ..RawStack::default()
-    };
-    let unwound = symbolizer.unwind(&raw);
-    symbolizer.names(&unwound.points, &[])
 }
 
 fn show(run: &RunPartition, table: &StackTable) {

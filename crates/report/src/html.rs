@@ -8,97 +8,48 @@ mod causes;
 mod chart;
 pub(crate) mod figure;
 pub(crate) mod flame;
+pub(crate) mod page;
 mod stack;
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use crate::headline::{cpus, headline};
 use crate::number::{estimate, factor_digits, seconds};
-use crate::plain::{command_line, elide};
+use crate::plain::command_line;
 use crate::schema::{Fit, SampleRow, ScaleResult};
 use crate::terminal::{machine_line, model_names, words};
 use figure::{code, count, factor, figure, foreign, number, range, sentence, share, time};
+use page::{Page, Section};
 
 /// Name for the file.
 pub const REPORT_FILE: &str = "report.html";
 
-pub(crate) const STYLE: &str = include_str!("html/style.css");
-/// The strictest policy that lets the page style itself.
-pub(crate) const POLICY: &str =
-    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
-
 /// The report of `result`; `rows` give the flame graphs of the largest CPU count in them.
 pub fn render(result: &ScaleResult, rows: &[SampleRow]) -> String {
     let line = headline(result);
-    let command = command_line(&result.command);
-    let sections = sections(result, rows);
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(POLICY);
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                meta name="referrer" content="no-referrer";
-                title { "Amdahl: " (elide(&command, 60, "…")) }
-                // Both parts are the program's own text.
-                style { (PreEscaped(STYLE)) (PreEscaped(stack::style_rules())) }
-            }
-            body {
-                a.skip href="#main" { "Skip to the result" }
-                header {
-                    p.brand { "Amdahl" span { "speedup stack" } }
-                    h1 { (sentence(&line.speedup)) }
-                    @if !line.loss.is_empty() { p.lede { (sentence(&line.loss)) } }
-                    p.command { (code(&command)) }
-                    (facts(result))
-                    (notices(result))
-                }
-                nav aria-label="Sections" {
-                    ul { @for section in &sections {
-                        li { a href={ "#" (section.id) } { (section.short) } }
-                    } }
-                }
-                main #main tabindex="-1" {
-                    @for section in &sections {
-                        section aria-labelledby=(section.id) {
-                            h2 #(section.id) { (section.title) }
-                            (section.body)
-                        }
-                    }
-                }
-                footer {
-                    p { "Written by amdahl " (foreign(&result.amdahl_version))
-                        @if !result.started.is_empty() { ", measured " (foreign(&result.started)) }
-                        ". The same numbers are in " code { "result.json" } " beside this page." }
-                }
-            }
-        }
+    let has_lede = !line.loss.is_empty();
+    Page {
+        window: "Amdahl",
+        view: "speedup stack",
+        style: &stack::style_rules(),
+        headline: sentence(&line.speedup),
+        lede: has_lede.then(|| sentence(&line.loss)).into_iter().collect(),
+        target: &command_line(&result.command),
+        facts: html! { (facts(result)) (notices(result)) },
+        sections: sections(result, rows),
+        made: "measured",
+        started: &result.started,
+        amdahl_version: &result.amdahl_version,
     }
-    .into_string()
-}
-
-struct Section {
-    id: &'static str,
-    /// In the navigation.
-    short: &'static str,
-    title: String,
-    body: Markup,
+    .render()
 }
 
 fn sections(result: &ScaleResult, rows: &[SampleRow]) -> Vec<Section> {
     let last = result.points.last();
     let on = last.map_or(String::new(), |p| format!(" on {}", cpus(p.cpus)));
     let mut sections = Vec::new();
-    let mut add = |id, short, title: String, body| {
-        sections.push(Section {
-            id,
-            short,
-            title,
-            body,
-        })
-    };
+    let mut add =
+        |id, short, title: String, body| sections.push(Section::new(id, short, title, body));
     if last.is_some() {
         let title = if result.has_speedup() {
             "Speedup"
@@ -181,31 +132,22 @@ fn facts(result: &ScaleResult) -> Markup {
     }
 }
 
-/// What limits the trust in the numbers stands before them.
+/// What limits the trust in the numbers.
 fn notices(result: &ScaleResult) -> Markup {
-    if result.warnings.is_empty() && result.failures.is_empty() && !result.partial {
-        return html! {};
+    let mut items = Vec::new();
+    if result.partial {
+        items.push(page::interrupted());
     }
-    html! {
-        aside.notices aria-label="What to know about these numbers" {
-            ul {
-                @if result.partial {
-                    li { b { "interrupted" } " This is what was measured until then." }
-                }
-                @for warning in &result.warnings {
-                    li { b { (foreign(&warning.code)) } " " (foreign(&warning.text)) }
-                }
-                @for (i, failure) in result.failures.iter().enumerate() {
-                    li {
-                        b { "failed" } " run " (count(&format!("failures.{i}.run"), u64::from(failure.run)))
-                        " on " (count(&format!("failures.{i}.cpus"), u64::from(failure.cpus)))
-                        @if failure.cpus == 1 { " CPU: " } @else { " CPUs: " }
-                        (foreign(&failure.what))
-                    }
-                }
-            }
+    items.extend(result.warnings.iter().map(page::warning));
+    items.extend(result.failures.iter().enumerate().map(|(i, failure)| {
+        html! {
+            b { "failed" } " run " (count(&format!("failures.{i}.run"), u64::from(failure.run)))
+            " on " (count(&format!("failures.{i}.cpus"), u64::from(failure.cpus)))
+            @if failure.cpus == 1 { " CPU: " } @else { " CPUs: " }
+            (foreign(&failure.what))
         }
-    }
+    }));
+    page::notices(&items)
 }
 
 fn runs(result: &ScaleResult) -> Markup {
@@ -365,28 +307,7 @@ fn method(result: &ScaleResult) -> Markup {
         .filter(|(_, p)| p.events_lost > 0);
     let settings = &result.settings;
     html! {
-        @if !result.sources.is_empty() {
-            table.sources {
-                caption { "Where the figures come from" }
-                thead { tr {
-                    th scope="col" { "Measured" } th scope="col" { "By" } th scope="col" { "What is missing" }
-                } }
-                tbody {
-                    @for source in &result.sources {
-                        tr {
-                            th scope="row" { (foreign(&source.what)) }
-                            td { (foreign(&source.how)) }
-                            td {
-                                @if source.missing.is_empty() { "nothing" } @else {
-                                    b { (foreign(&source.missing)) }
-                                    @if !source.remedy.is_empty() { " " (foreign(&source.remedy)) }
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
+        (page::sources(&result.sources))
         dl.method {
             dt { "Machine" } dd { (foreign(&machine_line(&result.machine))) }
             dt { "Runs" }

@@ -13,7 +13,7 @@ pub mod terminal;
 use std::path::PathBuf;
 
 use crate::load::{LoadError, parse_as};
-use crate::save::SaveError;
+use crate::save::{SaveError, json_of};
 use schema::{MemResult, SCHEMA};
 
 /// Reads and checks a result from the content of its file; `path` is for messages alone.
@@ -35,16 +35,7 @@ pub fn parse(bytes: &[u8], path: PathBuf) -> Result<MemResult, LoadError> {
 /// # Errors
 /// [`SaveError::Invalid`] when [`parse`] would refuse it.
 pub fn to_json(result: &MemResult) -> Result<String, SaveError> {
-    check::check(result).map_err(|invalid| SaveError::Invalid {
-        at: invalid.at,
-        what: invalid.what,
-    })?;
-    let mut text = serde_json::to_string_pretty(result).map_err(|e| SaveError::Invalid {
-        at: String::new(),
-        what: e.to_string(),
-    })?;
-    text.push('\n');
-    Ok(text)
+    json_of(result, check::check, serde_json::to_string_pretty)
 }
 
 #[cfg(test)]

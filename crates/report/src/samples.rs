@@ -6,10 +6,10 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
+use amdahl_contain::contained;
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
 use parquet::column::reader::get_typed_column_reader;
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
@@ -20,6 +20,9 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{Type, TypePtr};
 
 use crate::schema::SampleRow;
+
+/// Name of the file in the folder of a result.
+pub const SAMPLES_FILE: &str = "samples.parquet";
 
 /// Rows of one row group; what the writer keeps in memory at most.
 const ROWS_PER_GROUP: usize = 64 << 10;
@@ -244,8 +247,7 @@ pub fn read(path: &Path) -> Result<Vec<SampleRow>, UnreadableSamples> {
 /// As [`read`]: what is wrong.
 pub fn read_from(from: impl ChunkReader + 'static) -> Result<Vec<SampleRow>, String> {
     // The library is not hardened against files that lie; what it asserts is an error here.
-    let rows = catch_unwind(AssertUnwindSafe(|| try_read(from)));
-    rows.unwrap_or_else(|_| Err("it is damaged".to_owned()))
+    contained(|| try_read(from)).unwrap_or_else(|| Err("it is damaged".to_owned()))
 }
 
 fn try_read(from: impl ChunkReader + 'static) -> Result<Vec<SampleRow>, String> {

@@ -10,9 +10,10 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use crate::check::check;
+use crate::check::{Checked, Invalid, check};
 use crate::load::RESULT_FILE;
-use crate::schema::ScaleResult;
+use crate::samples::{self, SAMPLES_FILE};
+use crate::schema::{SampleRow, ScaleResult};
 use unfinished::Unfinished;
 
 /// Why a result could not be written.
@@ -153,6 +154,16 @@ impl Folder {
         self.write(RESULT_FILE, to_json(result)?.as_bytes())
     }
 
+    /// Writes `rows` as [`SAMPLES_FILE`].
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn samples(&self, rows: impl IntoIterator<Item = SampleRow>) -> Result<(), SaveError> {
+        samples::write(rows, self.file(SAMPLES_FILE)?)
+            .map(drop)
+            .map_err(|error| self.write_error(SAMPLES_FILE, io::Error::other(error)))
+    }
+
     /// Puts the files in place. A new folder appears whole; in one that exists each file is
     /// replaced whole, [`RESULT_FILE`] last, and other files stay.
     ///
@@ -185,16 +196,22 @@ impl Folder {
 /// # Errors
 /// [`SaveError::Invalid`] when [`load`](crate::load::load) would refuse it.
 pub fn to_json(result: &ScaleResult) -> Result<String, SaveError> {
-    check(result).map_err(|invalid| SaveError::Invalid {
-        at: invalid.at,
-        what: invalid.what,
-    })?;
-    let mut text = serde_json::to_string_pretty(result).map_err(|e| SaveError::Invalid {
+    json_of(result, check, serde_json::to_string_pretty)
+}
+
+/// Checks a result of any schema and gives it as the text of its file, in the form that `write`
+/// gives it.
+pub(crate) fn json_of<T>(
+    result: &T,
+    check: impl Fn(&T) -> Checked,
+    write: impl Fn(&T) -> serde_json::Result<String>,
+) -> Result<String, SaveError> {
+    check(result).map_err(|Invalid { at, what }| SaveError::Invalid { at, what })?;
+    let text = write(result).map_err(|error| SaveError::Invalid {
         at: String::new(),
-        what: e.to_string(),
+        what: error.to_string(),
     })?;
-    text.push('\n');
-    Ok(text)
+    Ok(text + "\n")
 }
 
 /// Writes a folder that holds nothing but [`RESULT_FILE`].

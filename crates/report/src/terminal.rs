@@ -2,6 +2,7 @@
 
 mod comparison;
 pub(crate) mod page;
+pub(crate) mod sources;
 mod stack;
 pub(crate) mod table;
 
@@ -374,23 +375,13 @@ fn measuring(page: &mut Page, result: &ScaleResult) {
         .points
         .iter()
         .fold(0, |sum, p| sum.saturating_add(p.events_lost));
-    let missing: Vec<_> = result
-        .sources
-        .iter()
-        .filter(|s| !s.missing.is_empty() || s.how == "missing")
-        .collect();
     if result.sources.is_empty() && result.probe_cost.is_none() && lost == 0 {
         return;
     }
     page.heading("How it was measured");
-    let list: Vec<String> = result
-        .sources
-        .iter()
-        .filter(|s| s.how != "missing")
-        .map(|s| format!("{} by {}", s.what, s.how))
-        .collect();
-    if !list.is_empty() {
-        page.paragraph(0, 2, &[text(format!("{}.", list.join(", ")))]);
+    let means = sources::means(&result.sources);
+    if !means.is_empty() {
+        page.paragraph(0, 2, &[text(means + ".")]);
     }
     if let Some(cost) = &result.probe_cost {
         let [low, high] = cost.range.map(|r| format!("{r:.3}"));
@@ -406,28 +397,13 @@ fn measuring(page: &mut Page, result: &ScaleResult) {
     if lost > 0 {
         page.paragraph(0, 2, &[bold(format!("The probe lost {lost} events."))]);
     }
-    for source in missing {
-        let mut line = vec![
-            bold("Missing: "),
-            text(format!("{}: {}", source.what, source.missing)),
-        ];
-        if !source.remedy.is_empty() {
-            line.push(text(format!(" To get it: {}", source.remedy)));
-        }
-        page.paragraph(0, 2, &line);
-    }
+    sources::missing(page, &result.sources);
 }
 
 fn notices(page: &mut Page, result: &ScaleResult) {
     if !result.warnings.is_empty() {
         page.heading("Warnings");
-        for warning in &result.warnings {
-            page.paragraph(
-                0,
-                2,
-                &[bold(format!("{}: ", warning.code)), text(&warning.text)],
-            );
-        }
+        sources::warnings(page, &result.warnings);
     }
     if !result.failures.is_empty() {
         page.heading("Failed runs");

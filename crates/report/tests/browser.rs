@@ -325,6 +325,86 @@ fn a_hostile_result_stays_text() {
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
+/// The pages of the deep views, each as it is and with steering text.
+fn view_pages() -> Vec<(&'static str, String)> {
+    use amdahl_report::{locks, mem, sched};
+    let steering = "\u{1b}[31m<script>alert(1)</script>\u{202e}";
+    let seed = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../fuzz/seeds/mem_result/small.json"
+    );
+    let seed = std::fs::read(seed).expect("the seed");
+    let memory = mem::parse(&seed, "small.json".into()).expect("a result");
+    let mut bad_memory = memory.clone();
+    bad_memory.command = vec![steering.to_owned()];
+    for site in &mut bad_memory.faults.sites {
+        site.process = steering.to_owned();
+        site.object = steering.repeat(20);
+    }
+    vec![
+        ("locks", locks::render_html(&fixture::locks::result(), &[])),
+        (
+            "locks-bad",
+            locks::render_html(&fixture::locks::hostile(steering), &[]),
+        ),
+        (
+            "sched",
+            sched::html::render(&fixture::sched::result(2, "worker")),
+        ),
+        (
+            "sched-256",
+            sched::html::render(&fixture::sched::result(256, "worker")),
+        ),
+        (
+            "sched-bad",
+            sched::html::render(&fixture::sched::result(2, steering)),
+        ),
+        ("mem", mem::html::render(&memory, &[])),
+        ("mem-bad", mem::html::render(&bad_memory, &[])),
+    ]
+}
+
+#[test]
+fn pages_of_views_fit_are_readable_and_load_nothing() {
+    let Some(mut browser) = Chromium::start() else {
+        return;
+    };
+    for (name, page) in view_pages() {
+        let file = kept().join(format!("view-{name}.html"));
+        std::fs::write(&file, page).unwrap();
+        browser.resize(375, 812, true);
+        for scheme in ["light", "dark"] {
+            browser.prefer(scheme);
+            browser.open(&file);
+            browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)");
+            let width = browser.evaluate("document.documentElement.scrollWidth");
+            assert_eq!(width, 375, "{name}");
+            assert_eq!(browser.evaluate(OVERFLOW), serde_json::json!([]), "{name}");
+            assert_eq!(
+                browser.evaluate(FAINT),
+                serde_json::json!([]),
+                "{name} {scheme}"
+            );
+        }
+        let scripts = "document.querySelectorAll('script, iframe, object, embed, form').length";
+        assert_eq!(browser.evaluate(scripts), 0, "{name}");
+        for landmark in ["header", "nav", "main", "footer"] {
+            let count = format!("document.querySelectorAll('body > {landmark}').length");
+            assert_eq!(browser.evaluate(&count), 1, "{name}: {landmark}");
+        }
+        browser.resize(1280, 900, false);
+        browser.prefer("light");
+        browser.open(&file);
+        browser.screenshot(&kept().join(format!("view-{name}.png")));
+        let url = format!("file://{}", file.display());
+        assert!(
+            browser.requests().iter().all(|request| *request == url),
+            "{name}"
+        );
+        assert_eq!(browser.complaints(), [""; 0], "{name}");
+    }
+}
+
 /// The other tests mean nothing if the browser would not tell.
 #[test]
 fn the_browser_tells_what_a_bad_page_does() {

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use amdahl_report::load::{LoadError, RESULT_FILE, load, parse};
+use amdahl_report::samples::{self, SAMPLES_FILE};
 use amdahl_report::save::{Folder, SaveError, save, to_json};
 use serde_json::{Value, json};
 
@@ -115,6 +116,17 @@ fn refusals_of_the_system_keep_their_error_number() {
         );
     }
     fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn samples_are_a_file_of_the_folder() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = Folder::create(place.path()).unwrap();
+    folder.samples(fixture::rows()).unwrap();
+    folder.commit().unwrap();
+    assert_eq!(names(place.path()), [SAMPLES_FILE]);
+    let read = samples::read(&place.path().join(SAMPLES_FILE)).unwrap();
+    assert_eq!(read, fixture::rows());
 }
 
 fn errno(name: &str) -> i32 {

@@ -1,130 +1,13 @@
 //! A result of `amdahl sched` on the terminal, on the page, and from damaged files.
 
-use amdahl_report::sched::schema::{
-    ChainEntry, ChainLink, CpuEntry, GuestEntry, Latency, Picture, PictureCpu, PictureThread,
-    SCHEMA, SchedResult, ThreadEntry, Totals, WakerEntry, Wasted, WastedPair,
-};
+mod fixture;
+
+use amdahl_report::sched::schema::SchedResult;
 use amdahl_report::sched::{html, load, terminal, to_json};
-use amdahl_report::schema::{Notice, Source};
 use amdahl_report::terminal::Style;
+use fixture::sched::result;
 
 const HOSTILE: &str = "\u{1b}[31m<script>alert(1)</script>\u{202e}";
-
-fn latency() -> Latency {
-    Latency {
-        count: 12_345,
-        total_s: 1.5,
-        mean_s: 0.000_12,
-        p50_s: 0.000_05,
-        p90_s: 0.000_4,
-        p99_s: 0.004,
-        max_s: 0.25,
-        histogram: vec![(0.000_065_536, 9_000), (0.268, 3_345)],
-    }
-}
-
-fn result(cpus: u32, name: &str) -> SchedResult {
-    SchedResult {
-        schema: SCHEMA.to_owned(),
-        command: vec![name.to_owned()],
-        wall_s: 4.0,
-        sources: vec![Source {
-            what: name.to_owned(),
-            how: "bpf".to_owned(),
-            missing: "much".to_owned(),
-            remedy: name.to_owned(),
-        }],
-        totals: Totals {
-            switches: 1_000_000,
-            preemptions: 9,
-            wakeups: 5,
-            events: 10,
-            events_lost: 3,
-            ..Totals::default()
-        },
-        wake_latency: latency(),
-        preempt_latency: latency(),
-        slices: latency(),
-        wasted: Wasted {
-            affinity_s: 0.5,
-            balancing_s: 0.25,
-            pairs: vec![WastedPair {
-                idle_cpu: 511,
-                busy_cpu: 3,
-                reason: name.to_owned(),
-                total_s: 0.5,
-                stretches: 4,
-                longest_s: 0.4,
-            }],
-            ..Wasted::default()
-        },
-        cpus: (0..cpus)
-            .map(|cpu| CpuEntry {
-                cpu,
-                run_s: 3.0,
-                queue_mean: 1.5,
-                latency: latency(),
-                ..CpuEntry::default()
-            })
-            .collect(),
-        threads: (0..30)
-            .map(|tid| ThreadEntry {
-                tid,
-                pid: 1,
-                name: name.to_owned(),
-                threads: 1,
-                run_s: 1.0,
-                wake_latency: latency(),
-                ..ThreadEntry::default()
-            })
-            .collect(),
-        wakers: vec![WakerEntry {
-            waker: name.to_owned(),
-            woken: name.to_owned(),
-            count: 7,
-            ..WakerEntry::default()
-        }],
-        chains: vec![ChainEntry {
-            total_s: 0.1,
-            began_by: "timer".to_owned(),
-            links: vec![
-                ChainLink {
-                    tid: 4,
-                    name: name.to_owned(),
-                    ..ChainLink::default()
-                };
-                20
-            ],
-            ..ChainEntry::default()
-        }],
-        guests: vec![GuestEntry {
-            vmm: name.to_owned(),
-            pid: 4,
-            run_s: 1.0,
-            phantom_s: 0.25,
-            ..GuestEntry::default()
-        }],
-        picture: Some(Picture {
-            column_s: 0.004,
-            columns: 1000,
-            threads: vec![PictureThread {
-                tid: 4,
-                name: name.to_owned(),
-            }],
-            cpus: (0..cpus)
-                .map(|cpu| PictureCpu {
-                    cpu,
-                    runs: vec![[500, 1, 16], [500, 1, 3]],
-                })
-                .collect(),
-        }),
-        warnings: vec![Notice {
-            code: name.to_owned(),
-            text: name.to_owned(),
-        }],
-        ..SchedResult::default()
-    }
-}
 
 #[test]
 fn the_terminal_keeps_its_width_at_2_and_at_512_cpus() {

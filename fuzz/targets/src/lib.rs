@@ -9,6 +9,7 @@ mod ranges;
 mod recording;
 mod result;
 mod spin;
+mod spread;
 
 /// A parser under test.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +107,18 @@ pub const ALL: &[Target] = &[
     Target {
         name: "mem_result",
         run: memory::mem_result,
+    },
+    Target {
+        name: "cpu_mask",
+        run: spread::cpu_mask,
+    },
+    Target {
+        name: "histogram",
+        run: spread::histogram,
+    },
+    Target {
+        name: "hashed_locks",
+        run: spread::hashed_locks,
     },
     Target {
         name: "range_alloc",

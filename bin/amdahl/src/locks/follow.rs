@@ -1,6 +1,6 @@
 //! Follows a recording of waits and adds it up.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use amdahl_locks::{Event, Limits, ThreadName, Tracker};
 use amdahl_probe::bpf::{self, Decoded, Decoder, LockFact, Part};
@@ -9,7 +9,7 @@ use amdahl_speedup::event::Tid;
 use crate::watch::Follow;
 
 /// Parts become a tally; names are kept for the table.
-pub struct Follower<'a> {
+pub struct Follower {
     decoder: Decoder,
     /// Stacks and names.
     pub decoded: Decoded,
@@ -21,22 +21,19 @@ pub struct Follower<'a> {
     unknown: HashSet<u32>,
     /// A process whose waits are left out.
     without: u32,
-    /// Called after each part.
-    shown: Box<dyn FnMut(&Seen<'_>) + Send + 'a>,
+    /// Parts that are not added up yet, oldest first.
+    later: VecDeque<Part>,
+    later_bytes: usize,
+    later_bytes_max: usize,
 }
 
-/// What there is to show after a part.
-pub struct Seen<'a> {
-    /// What was added up.
-    pub tracker: &'a Tracker,
-    /// Names of threads.
-    pub names: &'a dyn Fn(Tid) -> ThreadName,
-}
-
-impl<'a> Follower<'a> {
-    /// Knows nothing yet; `shown` is called after each part. Waits of process `without` (0: none) are
-    /// left out: a view of the whole system is not about its own threads.
-    pub fn new(without: u32, shown: impl FnMut(&Seen<'_>) + Send + 'a) -> Follower<'a> {
+impl Follower {
+    /// Knows nothing yet. Waits of process `without` (0: none) are left out: a view of the whole
+    /// system is not about its own threads.
+    ///
+    /// Naming code takes CPU time that the watched program may want: up to `later_bytes_max` of
+    /// parts are left for [`Follower::finish`].
+    pub fn new(without: u32, later_bytes_max: usize) -> Follower {
         Follower {
             decoder: Decoder::new(),
             decoded: Decoded::default(),
@@ -44,7 +41,30 @@ impl<'a> Follower<'a> {
             events: 0,
             unknown: HashSet::new(),
             without,
-            shown: Box::new(shown),
+            later: VecDeque::new(),
+            later_bytes: 0,
+            later_bytes_max,
+        }
+    }
+
+    /// Adds up what was left for later.
+    pub fn finish(&mut self) {
+        self.later_bytes_max = 0;
+        self.add_up();
+    }
+
+    fn add_up(&mut self) {
+        while self.later_bytes > self.later_bytes_max || self.later_bytes_max == 0 {
+            let Some(part) = self.later.pop_front() else {
+                return;
+            };
+            self.later_bytes -= part.bytes();
+            let (decoder, decoded) = (&mut self.decoder, &mut self.decoded);
+            decoder.locks(part, decoded, |fact| match fact {
+                LockFact::Stack(place, stack) => self.tracker.learn(place, stack),
+                LockFact::Event(event) if is_of(&event, self.without) => {}
+                LockFact::Event(event) => self.tracker.feed(&event),
+            });
         }
     }
 
@@ -78,7 +98,7 @@ pub fn name(decoded: &Decoded, tid: Tid) -> ThreadName {
     }
 }
 
-impl Follow for Follower<'_> {
+impl Follow for Follower {
     fn attach(&mut self, pid: u32, threads: &[(u32, String)]) {
         self.unknown.insert(pid);
         for (tid, name) in threads {
@@ -90,7 +110,7 @@ impl Follow for Follower<'_> {
         }
     }
 
-    fn take(&mut self, part: Part) {
+    fn take(&mut self, mut part: Part) {
         // On a large machine there are many processes, and most wait for nothing.
         let pids: HashSet<u32> = part.stacks.iter().map(|stack| stack.pid).collect();
         for pid in pids {
@@ -100,16 +120,9 @@ impl Follow for Follower<'_> {
         }
         let slots: usize = part.slots.iter().map(Vec::len).sum();
         self.events += slots as u64;
-        let (decoder, decoded) = (&mut self.decoder, &mut self.decoded);
-        decoder.locks(part, decoded, |fact| match fact {
-            LockFact::Stack(place, stack) => self.tracker.learn(place, stack),
-            LockFact::Event(event) if is_of(&event, self.without) => {}
-            LockFact::Event(event) => self.tracker.feed(&event),
-        });
-        let names = |tid| name(&self.decoded, tid);
-        (self.shown)(&Seen {
-            tracker: &self.tracker,
-            names: &names,
-        });
+        self.decoder.look(&mut part);
+        self.later_bytes += part.bytes();
+        self.later.push_back(part);
+        self.add_up();
     }
 }

@@ -34,7 +34,7 @@ pub fn settings(cpus: &CpuSet) -> Settings {
 
 /// A recording.
 pub struct Recorded {
-    follower: Follower<'static>,
+    follower: Follower,
     sources: Vec<Source>,
     target: String,
 }
@@ -50,7 +50,7 @@ impl Recorded {
             0
         };
         Ok(Recorded {
-            follower: Follower::new(without, |_| ()),
+            follower: Follower::new(without, 0),
             sources: kernel_sources(recorder),
             target: target(selection),
         })

@@ -5,27 +5,25 @@ pub mod live;
 mod result;
 mod unprivileged;
 
-use std::io::Write;
-
 use amdahl_locks::{Table, Tracker};
 use amdahl_probe::bpf::{
     Decoded, LOCKS, LOCKS_AND_HOLDS, Recorder, RecorderError, Settings, lock_constants,
 };
 use amdahl_report::locks::schema::LocksResult;
 use amdahl_report::locks::{self, Shown};
+use amdahl_report::samples::SAMPLES_FILE;
 use amdahl_report::schema::{Notice, SampleRow, Source};
-use amdahl_report::{html, samples, save};
+use amdahl_report::{html, save};
 use amdahl_topology::CpuSet;
 
 use crate::child::Ended;
-use crate::cli::{Locks, ProbeKind, Selection};
+use crate::cli::{Locks, ProbeKind, Selection, Top};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::screen;
 use crate::watch::{self, machine};
-use follow::{Follower, Seen, name};
+use follow::{Follower, name};
 
-const SAMPLES_FILE: &str = "samples.parquet";
 /// Parts are taken this often, so that processes are looked at while they live.
 const PART_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -54,6 +52,9 @@ fn source(what: &str, how: &str, missing: &str, remedy: &str) -> Source {
 
 /// Watches and reports. Returns the exit code.
 pub fn main(args: &Locks) -> Result<u8, Failure> {
+    if args.live {
+        return crate::top::main(&Top::from(args));
+    }
     let cpus = watch::cpus(args.selection.pid)?;
     let interrupt = Interrupt::catch();
     let folder = match &args.output.output {
@@ -118,11 +119,8 @@ fn recorded(
     } else {
         0
     };
-    let mut follower = Follower::new(without, |seen: &Seen<'_>| {
-        if args.live {
-            redraw(args, seen);
-        }
-    });
+    let memory = (args.selection.memory as usize) << 20;
+    let mut follower = Follower::new(without, memory / 4);
     let watched = watch::watch(
         &args.selection,
         cpus,
@@ -130,6 +128,7 @@ fn recorded(
         interrupt,
         &mut follower,
     )?;
+    follower.finish();
     follower.feed(&recorder.open_waits(watched.to).map_err(failed)?);
     let mut sources = sources(&recorder, args);
     if watched.counts.cut.is_some() {
@@ -227,11 +226,7 @@ fn write(folder: save::Folder, found: &LocksResult, rows: Vec<SampleRow>) -> Res
     folder
         .write(html::REPORT_FILE, page.as_bytes())
         .map_err(failed)?;
-    let file = folder.file(SAMPLES_FILE).map_err(failed)?;
-    samples::write(rows, file)
-        .map_err(std::io::Error::other)
-        .and_then(|mut file| file.flush())
-        .map_err(|error| failed(folder.write_error(SAMPLES_FILE, error)))?;
+    folder.samples(rows).map_err(failed)?;
     folder.commit().map_err(failed)
 }
 
@@ -255,24 +250,4 @@ fn show(args: &Locks, found: &LocksResult) -> Result<(), Failure> {
         text
     };
     screen::print(&text).map(drop)
-}
-
-/// The table so far, in place of the one before.
-fn redraw(args: &Locks, seen: &Seen<'_>) {
-    let table = Table::new(
-        seen.tracker,
-        seen.tracker.tally(),
-        args.by.into(),
-        seen.names,
-    );
-    let mut found = result::result(&table, args.by);
-    found.target = target(&args.selection);
-    found.command = args.selection.command.clone();
-    let shown = Shown {
-        rows: args.rows,
-        owners: args.owner,
-    };
-    let text = locks::render(&found, screen::width(), screen::style(), shown);
-    // Home, the table, and nothing of the one before below it.
-    let _ = screen::print(&format!("\u{1b}[H{text}\u{1b}[J"));
 }

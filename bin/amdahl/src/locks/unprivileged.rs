@@ -8,12 +8,11 @@ use amdahl_locks::unprivileged::{Polls, place_of_call, place_of_copy};
 use amdahl_locks::{Limits, Table, Tracker};
 use amdahl_probe::bpf::{Decoded, ThreadName};
 use amdahl_probe::clock;
-use amdahl_probe::symbol::{LATEST, RawStack, Symbolizer};
+use amdahl_probe::symbol::Symbolizer;
 use amdahl_probe::unprivileged::preload::{self, Records};
-use amdahl_probe::unprivileged::{Poller, Scope, StackCopy};
+use amdahl_probe::unprivileged::{Poller, Scope};
 use amdahl_report::locks::schema::LocksResult;
 use amdahl_report::schema::Source;
-use amdahl_speedup::event::CallStack;
 use amdahl_topology::CpuSet;
 
 use super::follow::name;
@@ -142,7 +141,7 @@ impl Polling {
                 let _ = self.symbols.maps_mut().snapshot(copy.pid);
                 self.symbols.touch(copy.pid);
             }
-            let stack = Arc::new(named(&mut self.symbols, &copy));
+            let stack = Arc::new(self.symbols.resolve_copy(&copy));
             self.tracker.learn(place_of_copy(copy.stack), &stack);
         }
         self.polls
@@ -246,17 +245,4 @@ fn polled_sources(why: &str, remedy: &str) -> Vec<Source> {
         source("waits", "/proc", &missing, remedy),
         source("spin locks of the kernel", "missing", spinning, remedy),
     ]
-}
-
-fn named(symbols: &mut Symbolizer, copy: &StackCopy) -> CallStack {
-    let unwound = symbols.unwind(&RawStack {
-        pid: copy.pid,
-        ts: LATEST,
-        ip: copy.ip,
-        sp: copy.sp,
-        user_stack: &copy.memory,
-        user_mode: true,
-        ..RawStack::default()
-    });
-    symbols.full(&unwound.points, &[])
 }

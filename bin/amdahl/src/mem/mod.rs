@@ -8,8 +8,6 @@ mod result;
 mod sources;
 mod unprivileged;
 
-use std::io::Write;
-
 use amdahl_mem::tlb;
 use amdahl_probe::bpf::{MEM, MEM_HOLDS, Mappings, Recorder, Settings};
 use amdahl_probe::perf::{Count, Counted, Whose};
@@ -17,7 +15,7 @@ use amdahl_report::load::RESULT_FILE;
 use amdahl_report::mem::schema::{MemResult, SCHEMA, Tlb};
 use amdahl_report::mem::{csv, html, terminal, to_json};
 use amdahl_report::schema::{Notice, SampleRow};
-use amdahl_report::{html::REPORT_FILE, samples, save};
+use amdahl_report::{html::REPORT_FILE, save};
 use amdahl_topology::CpuSet;
 
 use crate::child::Ended;
@@ -29,8 +27,6 @@ use crate::watch::{self, machine};
 use follow::Followed;
 use look::{Looked, Looker};
 use pages::Machine;
-
-const SAMPLES_FILE: &str = "samples.parquet";
 
 /// A result and the stacks that go with it.
 struct Outcome {
@@ -66,11 +62,7 @@ pub fn main(args: &Mem) -> Result<u8, Failure> {
 fn write(folder: save::Folder, outcome: &Outcome, json: &str) -> Result<(), save::SaveError> {
     let page = html::render(&outcome.result, &outcome.rows);
     folder.write(REPORT_FILE, page.as_bytes())?;
-    let file = folder.file(SAMPLES_FILE)?;
-    samples::write(outcome.rows.iter().cloned(), file)
-        .map_err(std::io::Error::other)
-        .and_then(|mut file| file.flush())
-        .map_err(|error| folder.write_error(SAMPLES_FILE, error))?;
+    folder.samples(outcome.rows.iter().cloned())?;
     folder.write(RESULT_FILE, json.as_bytes())?;
     folder.commit()
 }

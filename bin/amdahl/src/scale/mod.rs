@@ -28,8 +28,6 @@ pub(crate) use polled::preload_env;
 use progress::Progress;
 use run::{Bare, Probed, ProbedError, Workload};
 
-pub use output::SAMPLES_FILE;
-
 /// All runs of one point.
 #[derive(Default)]
 pub struct PointRuns {

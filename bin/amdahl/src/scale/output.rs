@@ -3,17 +3,15 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use amdahl_report::samples::SAMPLES_FILE;
 use amdahl_report::schema::{ScaleResult, Slice};
-use amdahl_report::{html, samples, save, terminal, trace};
+use amdahl_report::{html, save, terminal, trace};
 
 use super::Sweep;
 use super::summary::Summary;
 use crate::cli::Scale;
 use crate::failure::Failure;
 use crate::screen;
-
-/// The samples of a result, in its folder.
-pub const SAMPLES_FILE: &str = "samples.parquet";
 
 /// Where the results go.
 pub struct Target {
@@ -67,20 +65,13 @@ impl Target {
         folder
             .write(html::REPORT_FILE, page.as_bytes())
             .map_err(failed)?;
-        let write_error = |name: &'static str| {
-            let folder = &folder;
-            move |error| failed(folder.write_error(name, error))
-        };
-        let file = folder.file(SAMPLES_FILE).map_err(failed)?;
-        samples::write(summary.rows.iter().cloned(), file)
-            .map_err(std::io::Error::other)
-            .and_then(|mut file| file.flush())
-            .map_err(write_error(SAMPLES_FILE))?;
+        let rows = summary.rows.iter().cloned();
+        folder.samples(rows).map_err(failed)?;
         let (slices, names) = slices(summary, sweep);
         let file = folder.file(trace::TRACE_FILE).map_err(failed)?;
         trace::write(slices, &names, file)
             .and_then(|mut file| file.flush())
-            .map_err(write_error(trace::TRACE_FILE))?;
+            .map_err(|error| failed(folder.write_error(trace::TRACE_FILE, error)))?;
         folder.commit().map_err(failed)?;
         Ok(Some(destination))
     }

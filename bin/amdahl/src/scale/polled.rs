@@ -10,9 +10,9 @@ use std::time::Instant;
 use amdahl_probe::bpf::{Decoded, Decoder, ThreadName};
 use amdahl_probe::clock;
 use amdahl_probe::perf::{Rate, Sampler, View};
-use amdahl_probe::symbol::{LATEST, RawStack, Symbolizer};
+use amdahl_probe::symbol::Symbolizer;
 use amdahl_probe::unprivileged::preload::{self, Covers};
-use amdahl_probe::unprivileged::{Poller, Scope, StackCopy};
+use amdahl_probe::unprivileged::{Poller, Scope};
 use amdahl_speedup::event::{CallStack, Event, StackId, StackTable};
 use amdahl_speedup::snapshot::{Charger, CpuUsage};
 use amdahl_speedup::stack::Measured;
@@ -135,11 +135,8 @@ impl Workload<'_> {
         let begun = Instant::now();
 
         let mut stacks: StackTable = vec![Arc::new(CallStack::default())];
-        stacks.extend(
-            copies
-                .iter()
-                .map(|copy| Arc::new(named(&mut symbolizer, copy))),
-        );
+        let named = copies.iter().map(|copy| symbolizer.resolve_copy(copy));
+        stacks.extend(named.map(Arc::new));
         let waits = preload::read_dir(records.path()).map_err(|error| failed(&error))?;
         let mut decoded = Decoded::after(stacks);
         let events = decoder.decode(part, &mut decoded);
@@ -210,17 +207,4 @@ impl Workload<'_> {
             unsampled,
         })
     }
-}
-
-fn named(symbolizer: &mut Symbolizer, copy: &StackCopy) -> CallStack {
-    let unwound = symbolizer.unwind(&RawStack {
-        pid: copy.pid,
-        ts: LATEST,
-        ip: copy.ip,
-        sp: copy.sp,
-        user_stack: &copy.memory,
-        user_mode: true,
-        ..RawStack::default()
-    });
-    symbolizer.full(&unwound.points, &[])
 }

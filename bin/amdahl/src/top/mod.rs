@@ -141,7 +141,8 @@ fn selection(args: &Top) -> Selection {
     Selection {
         pid: args.pid,
         cgroup: args.cgroup.clone(),
-        system: args.pid.is_none() && args.cgroup.is_none() && args.command.is_empty(),
+        system: args.system
+            || args.pid.is_none() && args.cgroup.is_none() && args.command.is_empty(),
         duration: args.duration,
         memory: args.memory,
         probe: args.probe,

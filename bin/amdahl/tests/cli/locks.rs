@@ -276,6 +276,51 @@ fn short_lived_processes_and_threads_are_followed() {
 }
 
 #[test]
+fn a_program_that_is_replaced_while_it_runs_keeps_its_names_or_has_none() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    // The same functions at other addresses.
+    let mut gcc = Command::new("gcc");
+    gcc.args([
+        "-std=gnu11",
+        "-O0",
+        "-g",
+        "-pthread",
+        "-falign-functions=4096",
+        "-o",
+    ])
+    .arg(place.join("other"))
+    .arg(Path::new(SOURCES).join("families.c"));
+    assert!(place.run(place.here(gcc)).status.success());
+    let script = "./\"$0\" mutex \"$1\" & \
+        until [ \"$(readlink /proc/$!/exe)\" = \"$PWD/$0\" ]; do :; done; \
+        cp other new; mv new \"$0\"; wait";
+    for (name, rounds, must_be_known) in [("short", "20", false), ("long", "600", true)] {
+        std::fs::copy(&program, place.join(name)).expect("a copy");
+        let mut tool = place.tool(["locks", "--json", "--quiet", "--", "sh", "-c", script]);
+        let found = result(
+            &place
+                .run({
+                    tool.args([name, rounds]);
+                    tool
+                })
+                .ends_with(0),
+        );
+        let of_it = |row: &&LockRow| row.site.module.contains(name) && row.class == "lock";
+        let rows: Vec<&LockRow> = found.rows.iter().filter(of_it).collect();
+        assert!(!rows.is_empty(), "{}", self::rows(&found));
+        for row in rows {
+            let symbol = &*row.site.symbol;
+            let is_known = ["want_mutex", "hold_mutex"].contains(&symbol);
+            let is_unknown = symbol.starts_with(&format!("{name}+0x"));
+            assert!(is_known || is_unknown && !must_be_known, "{name}: {symbol}");
+        }
+    }
+}
+
+#[test]
 fn the_whole_system_is_watched() {
     let Some((place, _)) = ready() else {
         return;

@@ -52,7 +52,7 @@ fn has_bpf() -> bool {
 /// The screen over the planted program, when it has the lock's row.
 fn on_lock() -> Option<Pty> {
     let program = planted().filter(|_| has_bpf())?;
-    let mut pty = Pty::run(&["--interval", "500ms", "--", program]);
+    let mut pty = Pty::run(&["top", "--interval", "500ms", "--", program]);
     pty.shows("pthread mutex");
     Some(pty)
 }
@@ -163,9 +163,29 @@ fn signals_leave_the_terminal_as_it_was() {
 }
 
 #[test]
+fn a_view_of_locks_may_be_live() {
+    let Some(program) = planted().filter(|_| has_bpf()) else {
+        return;
+    };
+    let mut pty = Pty::run(&["locks", "--live", "--by", "thread", "--", program]);
+    let screen = pty.shows("want_th");
+    assert!(
+        screen.contains("1 locks") && screen.contains("whose"),
+        "{screen}"
+    );
+    pty.press("q");
+    assert_eq!(pty.ends().code(), Some(0));
+    // And of the whole system while a command runs.
+    let mut pty = Pty::run(&["locks", "--live", "--system", "--", program]);
+    pty.shows("mutex");
+    pty.press("q");
+    assert_eq!(pty.ends().code(), Some(0));
+}
+
+#[test]
 fn without_bpf_the_screen_says_what_is_missing() {
     let Some(program) = planted() else { return };
-    let mut pty = Pty::run(&["--probe", "proc", "--", program]);
+    let mut pty = Pty::run(&["top", "--probe", "proc", "--", program]);
     pty.shows("not all is known, see ?");
     pty.press("?");
     // It may be on a later page.

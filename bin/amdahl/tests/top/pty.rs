@@ -46,7 +46,7 @@ fn size(rows: u16, columns: u16) -> libc::winsize {
 }
 
 impl Pty {
-    /// Runs `amdahl top ARGS` in a terminal of 80 by 24.
+    /// Runs `amdahl ARGS` in a terminal of 80 by 24.
     pub fn run(args: &[&str]) -> Pty {
         let (mut master, mut slave) = (0, 0);
         let window = size(24, 80);
@@ -73,7 +73,6 @@ impl Pty {
         let stdio = || slave.try_clone().expect("a descriptor");
         let mut command = Command::new(env!("CARGO_BIN_EXE_amdahl"));
         command
-            .arg("top")
             .args(args)
             .env("TERM", "xterm-256color")
             .env("LC_ALL", "C.UTF-8")

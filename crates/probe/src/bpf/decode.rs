@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::path::Path;
 use std::sync::Arc;
 
 use amdahl_speedup::event::{
@@ -16,13 +15,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::drain::Part;
 use super::joins::joins;
+use super::stacks::{learn_maps, locate};
 use super::wire::{REGISTERS, Slot, Stack, flag, kind, stack_kind};
-use crate::perf::{FAULTS_PER_SAMPLE, SideBand};
-use crate::symbol::{CodePoint, MapEvent, RawStack, StackEnd, Symbolizer};
+use crate::perf::FAULTS_PER_SAMPLE;
+use crate::symbol::{CodePoint, Symbolizer};
 
 /// Stacks to names and spin verdicts. Kept over all runs of a sweep: names do not change.
 pub struct Decoder {
-    symbols: Symbolizer,
+    pub(super) symbols: Symbolizer,
     spins: Option<SpinDetector>,
 }
 
@@ -144,22 +144,7 @@ impl Decoder {
 
     /// Number of a stack in `decoded`, named there if it is new.
     fn identify(&mut self, raw: &Stack, decoded: &mut Decoded) -> StackId {
-        let unwound = self.symbols.unwind(&RawStack {
-            pid: raw.pid,
-            ts: raw.ts,
-            ip: raw.ip,
-            sp: raw.sp,
-            bp: raw.bp,
-            lr: raw.lr,
-            user_stack: &raw.bytes,
-            kernel_ips: &raw.kernel,
-            user_mode: raw.user_mode,
-        });
-        let lost = unwound.end == StackEnd::Lost;
-        let mut points: Box<[CodePoint]> = match led_on(&unwound.addresses, &raw.user, lost) {
-            Some(addresses) => self.symbols.locate(raw.pid, raw.ts, &addresses).into(),
-            None => unwound.points.into(),
-        };
+        let mut points = locate(&mut self.symbols, raw);
         let mut kernel = raw.kernel.clone();
         let keep = match decoded.stacks.len() {
             0..STACKS_MAX => usize::MAX,
@@ -245,40 +230,6 @@ impl Decoder {
                 });
         }
         stack
-    }
-}
-
-/// Tells `symbols` what was mapped, in the order of time.
-pub(super) fn learn_maps(symbols: &mut Symbolizer, side_band: &mut [SideBand]) {
-    side_band.sort_by_key(|event| match event {
-        SideBand::Map { ts, .. } | SideBand::Exec { ts, .. } | SideBand::Fork { ts, .. } => *ts,
-        SideBand::Lost(_) => 0,
-    });
-    let maps = symbols.maps_mut();
-    for event in side_band {
-        match event {
-            SideBand::Map {
-                ts,
-                pid,
-                start,
-                len,
-                file_offset,
-                path,
-                executable,
-                ..
-            } => maps.map(&MapEvent {
-                ts: *ts,
-                pid: *pid,
-                start: *start,
-                len: *len,
-                file_offset: *file_offset,
-                path: Path::new(path),
-                executable: *executable,
-            }),
-            SideBand::Exec { ts, pid } => maps.exec(*ts, *pid),
-            SideBand::Fork { ts, parent, pid } => maps.fork(*ts, *parent, *pid),
-            SideBand::Lost(_) => {}
-        }
     }
 }
 
@@ -548,49 +499,5 @@ fn kernel_lock(address: u64, flags: u8) -> KernelLock {
         address,
         kind,
         is_mmap_lock: flags & flag::LOCK_IS_MMAP != 0,
-    }
-}
-
-/// The whole stack where frame pointers lead further than unwinding, because the copy ends or the
-/// stack changes. The frame that changes it (Go's `systemstack`) may lead one astray on arm64: to
-/// what lies at the bottom of the other stack.
-pub(super) fn led_on(unwound: &[u64], by_pointers: &[u64], lost: bool) -> Option<Vec<u64>> {
-    let last = unwound.len().checked_sub(1)?;
-    let met = [last, last.saturating_sub(1).max(1)]
-        .into_iter()
-        .find_map(|at| {
-            let address = unwound.get(at)?;
-            let by = by_pointers.iter().position(|other| other == address)?;
-            Some((at, by))
-        });
-    match met {
-        Some((at, by)) => (by_pointers.len() - by > unwound.len() - at)
-            .then(|| [&unwound[..at], &by_pointers[by..]].concat()),
-        None => (lost && by_pointers.len() > unwound.len()).then(|| by_pointers.to_vec()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frame_pointers_lead_on_across_stacks() {
-        // The copy ended at 3; frame pointers skip 2, which has none.
-        assert_eq!(
-            led_on(&[1, 2, 3], &[1, 3, 4, 5], false),
-            Some(vec![1, 2, 3, 4, 5])
-        );
-        // 9 is what lies at the bottom of the stack that 3 changed to.
-        assert_eq!(
-            led_on(&[1, 2, 3, 9], &[1, 3, 4, 5], false),
-            Some(vec![1, 2, 3, 4, 5])
-        );
-        // Unwinding knows better.
-        assert_eq!(led_on(&[1, 2, 3, 4], &[1, 3, 7], false), None);
-        assert_eq!(led_on(&[1, 2], &[1, 7, 8], false), None);
-        assert_eq!(led_on(&[1, 2], &[1, 7, 8], true), Some(vec![1, 7, 8]));
-        assert_eq!(led_on(&[1], &[1, 7], false), Some(vec![1, 7]));
-        assert_eq!(led_on(&[], &[], true), None);
     }
 }

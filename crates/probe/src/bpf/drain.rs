@@ -166,7 +166,8 @@ impl Part {
         }
     }
 
-    fn bytes(&self) -> usize {
+    /// Memory of its slots and stacks.
+    pub fn bytes(&self) -> usize {
         let slots = self.slots.iter().map(|ring| ring.len() * size_of::<Slot>());
         let stacks = self.stacks.iter().map(Stack::bytes_held);
         slots.sum::<usize>() + stacks.sum::<usize>()

@@ -75,24 +75,6 @@ static __always_inline void leave_wait(amdahl_u32 tid)
 	}
 }
 
-static __always_inline int is_mine(struct task_struct *t)
-{
-	return everyone || find(t->pid);
-}
-
-#if defined(__TARGET_ARCH_x86)
-#define NR_FUTEX 202
-#define NR_SEMOP 65
-#define NR_SEMTIMEDOP 220
-#define NR_FLOCK 73
-#define NR_FCNTL 72
-#else
-#define NR_FUTEX 98
-#define NR_SEMOP 193
-#define NR_SEMTIMEDOP 192
-#define NR_FLOCK 32
-#define NR_FCNTL 25
-#endif
 #define NR_FUTEX_WAIT 455
 
 static __always_inline int in_futex(struct pt_regs *regs)
@@ -107,28 +89,12 @@ static __always_inline int take(void *ctx, struct amdahl_ring *ring, amdahl_u32 
 				int kind, amdahl_u64 ts, amdahl_u32 place)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(t);
-	struct amdahl_stack *s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
-	long bytes;
+	struct amdahl_stack *s = begin_stack(ring, cpu, kind, ts, t->pid, t->tgid);
 
-	if (!s) {
-		__sync_fetch_and_add(&ring->stacks_lost, 1);
+	if (!s)
 		return 0;
-	}
-	s->ts = ts;
-	s->tid = t->pid;
-	s->pid = t->tgid;
-	s->cpu = cpu;
-	s->kind = kind;
-	s->user_mode = 0;
-	s->unused[0] = s->unused[1] = 0;
-	s->kernel_frames = 0;
-	s->user_bytes = 0;
-	s->user_frames = 0;
-	if (kind == AMDAHL_STACK_LOCK) {
-		bytes = bpf_get_stack(ctx, s->kernel, sizeof(s->kernel), 0);
-		if (bytes > 0)
-			s->kernel_frames = (amdahl_u64)bytes >> 3;
-	}
+	if (kind == AMDAHL_STACK_LOCK)
+		walk_kernel(ctx, s);
 	user_registers(s, regs);
 	if (t->mm) {
 		copy_user_stack(s);
@@ -148,18 +114,14 @@ static __always_inline void tell(struct amdahl_ring *ring, amdahl_u32 cpu, struc
 	struct amdahl_slot *slot;
 	amdahl_u64 seq, ns, since;
 
-	slot = reserve(ring, cpu, &seq);
+	slot = begin(ring, cpu, wait->kind, wait->tid, ts, &seq);
 	if (!slot)
 		return;
 	ns = ts - wait->begin;
 	since = wait->waker ? ts - wait->woken_at : 0;
-	slot->ts = ts;
-	slot->kind = wait->kind;
 	slot->flags = wait->waker_flags;
 	slot->lock_kind = wait->lock_flags;
 	slot->unused = wait->expected;
-	slot->cpu = cpu;
-	slot->tid = wait->tid;
 	slot->other = wait->waker;
 	slot->syscall = wait->tgid;
 	slot->place = wait->place;
@@ -343,15 +305,15 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 		if (in_futex(regs)) {
 			cpu = bpf_get_smp_processor_id();
 			ring = ring_of(cpu);
-			if (ring && is_mine(prev))
+			if (ring && is_ours(prev->pid))
 				futex_begins(ctx, ring, cpu, prev, regs);
 		} else if (prev->mm) {
 			what = sleep_in(regs);
-			if (what && is_mine(prev))
+			if (what && is_ours(prev->pid))
 				sleep_begins(ctx, prev, regs, what);
 		}
 	} else if ((state & (TASK_UNINTERRUPTIBLE | TASK_NOLOAD)) == TASK_UNINTERRUPTIBLE) {
-		if (!BPF_CORE_READ_BITFIELD(prev, in_iowait) && is_mine(prev))
+		if (!BPF_CORE_READ_BITFIELD(prev, in_iowait) && is_ours(prev->pid))
 			sleep_begins(ctx, prev, 0, AMDAHL_SLEEP_DEEP);
 	}
 	if (next->mm && in_futex((struct pt_regs *)bpf_task_pt_regs(next)))
@@ -380,11 +342,8 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 	wait->woken_at = ts;
 	current = bpf_get_current_task_btf();
 	wait->waker = current->pid;
-	if (ring->in_timer) {
-		wait->waker_flags = AMDAHL_WAKER_TIMER;
-	} else if (!wait->waker || ring->in_irq) {
-		wait->waker_flags = AMDAHL_WAKER_IRQ;
-	} else {
+	wait->waker_flags = wakes_from(ring, wait->waker);
+	if (!wait->waker_flags) {
 		struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(current);
 
 		wait->waker_flags = AMDAHL_WAKER_WORKLOAD;
@@ -397,11 +356,6 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 	}
 	return 0;
 }
-
-#define LCB_F_SPIN 0x01u
-#define LCB_F_MUTEX 0x20u
-#define LCB_F_RT 0x08u
-#define LCB_F_PERCPU 0x10u
 
 /* Spin locks that this CPU waits for: interrupts nest. */
 struct spins {
@@ -426,7 +380,7 @@ int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 	struct mm_struct *mm;
 	amdahl_u32 zero = 0;
 
-	if (!is_mine(me))
+	if (!is_ours(me->pid))
 		return 0;
 	if ((flags & (LCB_F_SPIN | LCB_F_MUTEX)) == LCB_F_SPIN) {
 		struct spins *spins = bpf_map_lookup_elem(&spins_map, &zero);
@@ -502,7 +456,7 @@ int BPF_PROG(on_contention_end, void *lock)
 	struct amdahl_ring *ring;
 	struct spins *spins;
 
-	if (!is_mine(me))
+	if (!is_ours(me->pid))
 		return 0;
 	cpu = bpf_get_smp_processor_id();
 	ring = ring_of(cpu);
@@ -552,9 +506,6 @@ struct {
 	__type(value, struct hold);
 } holding SEC(".maps");
 
-#define LCB_F_READ 0x02u
-#define LCB_F_WRITE 0x04u
-
 /* Linux 6.11 and later: before, the second argument is a path, and there is no telling. */
 SEC("tp_btf/mmap_lock_acquire_returned")
 int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsigned long success)
@@ -565,7 +516,7 @@ int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsign
 	struct hold *hold;
 	amdahl_u64 hash, ts;
 
-	if (write > 1 || !(success & 0xff) || !is_mine(me))
+	if (write > 1 || !(success & 0xff) || !is_ours(me->pid))
 		return 0;
 	cpu = bpf_get_smp_processor_id();
 	ring = ring_of(cpu);
@@ -601,16 +552,11 @@ int BPF_PROG(on_mmap_released, struct mm_struct *mm, unsigned long write)
 	ring = ring_of(cpu);
 	if (!ring)
 		return 0;
-	slot = reserve(ring, cpu, &seq);
+	slot = begin(ring, cpu, AMDAHL_HOLD, tid, ts, &seq);
 	if (!slot)
 		return 0;
-	slot->ts = ts;
-	slot->kind = AMDAHL_HOLD;
-	slot->flags = 0;
 	slot->lock_kind = hold->flags;
 	slot->unused = 0;
-	slot->cpu = cpu;
-	slot->tid = tid;
 	slot->other = 0;
 	slot->syscall = bpf_get_current_task_btf()->tgid;
 	slot->place = hold->place;
@@ -624,26 +570,9 @@ int BPF_PROG(on_mmap_released, struct mm_struct *mm, unsigned long write)
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
-	amdahl_u32 cpu = bpf_get_smp_processor_id(), tid = child->pid, tgid = child->tgid;
-	struct amdahl_ring *ring = ring_of(cpu);
-	struct amdahl_slot *slot;
-	amdahl_u64 seq;
-
-	if (!ring || !is_mine(parent) || (!everyone && !enter(tid, tgid)))
+	if (!is_ours(parent->pid) || (!everyone && !enter(child->pid, child->tgid)))
 		return 0;
-	slot = reserve(ring, cpu, &seq);
-	if (!slot)
-		return 0;
-	slot->ts = bpf_ktime_get_ns();
-	slot->kind = AMDAHL_FORK;
-	slot->flags = 0;
-	slot->cpu = cpu;
-	slot->tid = tid;
-	slot->other = parent->pid;
-	slot->syscall = tgid;
-	BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, child, comm);
-	publish(slot, seq);
-	return 0;
+	return tell_fork(parent, child);
 }
 
 SEC("tp_btf/sched_process_exit")
@@ -657,36 +586,8 @@ int BPF_PROG(on_exit, struct task_struct *t)
 SEC("tp_btf/task_rename")
 int BPF_PROG(on_rename, struct task_struct *t, const char *name)
 {
-	amdahl_u32 cpu = bpf_get_smp_processor_id();
-	struct amdahl_ring *ring = ring_of(cpu);
-	struct amdahl_slot *slot;
-	amdahl_u64 seq;
-
-	if (!ring || !is_mine(t))
-		return 0;
-	slot = reserve(ring, cpu, &seq);
-	if (!slot)
-		return 0;
-	slot->ts = bpf_ktime_get_ns();
-	slot->kind = AMDAHL_COMM;
-	slot->flags = 0;
-	slot->cpu = cpu;
-	slot->tid = t->pid;
-	slot->other = t->tgid;
-	bpf_probe_read_kernel_str(slot->arg, 16, name);
-	publish(slot, seq);
-	return 0;
+	return is_ours(t->pid) ? tell_name(t, name) : 0;
 }
 
-#define COUNT_CONTEXT(name, field, step)                                        \
-	SEC("tp_btf/" #name)                                                    \
-	int BPF_PROG(on_##name)                                                 \
-	{                                                                       \
-		struct amdahl_ring *ring = ring_of(bpf_get_smp_processor_id()); \
-		if (ring)                                                       \
-			ring->field = step;                                     \
-		return 0;                                                       \
-	}
-
-COUNT_CONTEXT(hrtimer_expire_entry, in_timer, 1)
-COUNT_CONTEXT(hrtimer_expire_exit, in_timer, 0)
+IN_CONTEXT(hrtimer_expire_entry, ring->in_timer = 1)
+IN_CONTEXT(hrtimer_expire_exit, ring->in_timer = 0)

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use amdahl_locks::{Event, Hold, Kind, LockId, Place, Wait, Waker};
 use amdahl_speedup::event::{CallStack, Ns};
 use amdahl_speedup::primitive::KernelPrimitive;
+use rustc_hash::FxHashSet;
 
 use super::decode::{Decoded, Decoder};
 use super::drain::Part;
 use super::error::RecorderError;
 use super::programs::{Programs, Tracepoint, needed, object, wanted};
 use super::recorder::Recorder;
+use super::stacks::learn_maps;
 use super::tasks::ENTRIES;
 use super::wire::{OpenWait, Slot, Stack, flag, kind, sleep, stack_kind};
 
@@ -90,6 +92,16 @@ fn place(of: u8, hash: u32) -> Place {
 }
 
 impl Decoder {
+    /// Takes from a part what can be learned only while its processes live: mappings, and the files
+    /// that they map. [`Decoder::locks`] may then come at any later time.
+    pub fn look(&mut self, part: &mut Part) {
+        learn_maps(&mut self.symbols, &mut std::mem::take(&mut part.side_band));
+        let pids: FxHashSet<u32> = part.stacks.iter().map(|stack| stack.pid).collect();
+        for pid in pids {
+            self.symbols.touch(pid);
+        }
+    }
+
     /// Takes a part of a recording of [`LOCKS`]: names its stacks for `learn`, then gives its events
     /// in the order in which waits ended.
     pub fn locks(

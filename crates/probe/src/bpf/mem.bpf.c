@@ -155,17 +155,13 @@ static __always_inline int end_fault(struct bpf_perf_event_data *ctx, amdahl_u8 
 		flags |= AMDAHL_FAULT_HAS_ERROR;
 #endif
 	}
-	slot = reserve(ring, cpu, &seq);
+	slot = begin(ring, cpu, AMDAHL_FAULT, task->tid, ts, &seq);
 	if (!slot)
 		return 0;
 	tgid = task->tgid;
 	regs = (struct pt_regs *)bpf_task_pt_regs(me);
 	syscall = REG_SYSCALL(regs);
-	slot->ts = ts;
-	slot->kind = AMDAHL_FAULT;
 	slot->lock_kind = error;
-	slot->cpu = cpu;
-	slot->tid = task->tid;
 	slot->other = tgid;
 	slot->syscall = syscall;
 	slot->arg[0] = ctx->addr;
@@ -191,9 +187,6 @@ int on_major_fault(struct bpf_perf_event_data *ctx)
 {
 	return end_fault(ctx, AMDAHL_FAULT_MAJOR);
 }
-
-#define LCB_F_READ 0x02u
-#define LCB_F_WRITE 0x04u
 
 static __always_inline int is_mmap_lock(struct task_struct *me, amdahl_u64 lock)
 {
@@ -232,7 +225,6 @@ static __always_inline amdahl_u64 who(struct amdahl_slot *slot, struct task_stru
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(me);
 
 	slot->lock_kind = 0;
-	slot->tid = task->tid;
 	slot->other = task->tgid;
 	slot->syscall = -1;
 	slot->place = 0;
@@ -268,13 +260,10 @@ int BPF_PROG(on_contention_end, void *lock)
 	ring = ring_of(cpu);
 	if (!task || !ring)
 		return 0;
-	slot = reserve(ring, cpu, &seq);
+	slot = begin(ring, cpu, AMDAHL_MMAP_WAIT, tid, ts, &seq);
 	if (!slot)
 		return 0;
 	flags = doing->wait_flags == LCB_F_WRITE ? AMDAHL_MMAP_WRITE : 0;
-	slot->ts = ts;
-	slot->kind = AMDAHL_MMAP_WAIT;
-	slot->cpu = cpu;
 	slot->arg[0] = (amdahl_u64)lock;
 	slot->arg[1] = ts - doing->wait_at;
 	hash = who(slot, me, task, doing, &flags);
@@ -322,13 +311,10 @@ int BPF_PROG(on_mmap_lock_released, struct mm_struct *mm, _Bool write)
 	if (!doing || !ring || doing->held != lock_of(mm))
 		return 0;
 	doing->held = 0;
-	slot = reserve(ring, cpu, &seq);
+	ts = bpf_ktime_get_ns();
+	slot = begin(ring, cpu, AMDAHL_MMAP_HOLD, task->tid, ts, &seq);
 	if (!slot)
 		return 0;
-	ts = bpf_ktime_get_ns();
-	slot->ts = ts;
-	slot->kind = AMDAHL_MMAP_HOLD;
-	slot->cpu = cpu;
 	slot->arg[0] = lock_of(mm);
 	slot->arg[1] = ts - doing->held_at;
 	slot->place = who(slot, me, task, doing, &flags) >> 32;
@@ -348,15 +334,11 @@ static __always_inline int tell_vmalloc(amdahl_u8 flags, amdahl_u64 first, amdah
 
 	if (!ring || !ring->watched)
 		return 0;
-	slot = reserve(ring, cpu, &seq);
+	slot = begin(ring, cpu, AMDAHL_VMALLOC, me->pid, bpf_ktime_get_ns(), &seq);
 	if (!slot)
 		return 0;
-	slot->ts = bpf_ktime_get_ns();
-	slot->kind = AMDAHL_VMALLOC;
 	slot->flags = flags;
 	slot->lock_kind = 0;
-	slot->cpu = cpu;
-	slot->tid = me->pid;
 	slot->other = me->tgid;
 	slot->syscall = me->mm ? REG_SYSCALL((struct pt_regs *)bpf_task_pt_regs(me)) : -1;
 	slot->place = 0;
@@ -388,54 +370,21 @@ int BPF_PROG(on_purge_vmap_area, unsigned long start, unsigned long end, unsigne
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
-	amdahl_u32 cpu = bpf_get_smp_processor_id(), tid = child->pid, tgid = child->tgid;
-	struct amdahl_ring *ring = ring_of(cpu);
-	struct amdahl_slot *slot;
+	amdahl_u32 tid = child->pid;
 	struct doing *doing;
-	amdahl_u64 seq;
 
-	if (!ring || !find_or_enter(parent) || !enter(tid, tgid))
+	if (!find_or_enter(parent) || !enter(tid, child->tgid))
 		return 0;
 	doing = doing_of(tid);
 	if (doing)
 		doing->in_fault = doing->lock = doing->held = doing->mm = 0;
-	slot = reserve(ring, cpu, &seq);
-	if (!slot)
-		return 0;
-	slot->ts = bpf_ktime_get_ns();
-	slot->kind = AMDAHL_FORK;
-	slot->flags = 0;
-	slot->cpu = cpu;
-	slot->tid = tid;
-	slot->other = parent->pid;
-	slot->syscall = tgid;
-	BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, child, comm);
-	publish(slot, seq);
-	return 0;
+	return tell_fork(parent, child);
 }
 
 SEC("tp_btf/task_rename")
 int BPF_PROG(on_rename, struct task_struct *t, const char *name)
 {
-	amdahl_u32 cpu = bpf_get_smp_processor_id();
-	struct amdahl_ring *ring = ring_of(cpu);
-	struct amdahl_slot *slot;
-	amdahl_u64 seq;
-
-	if (!ring || !find_or_enter(t))
-		return 0;
-	slot = reserve(ring, cpu, &seq);
-	if (!slot)
-		return 0;
-	slot->ts = bpf_ktime_get_ns();
-	slot->kind = AMDAHL_COMM;
-	slot->flags = 0;
-	slot->cpu = cpu;
-	slot->tid = t->pid;
-	slot->other = t->tgid;
-	bpf_probe_read_kernel_str(slot->arg, 16, name);
-	publish(slot, seq);
-	return 0;
+	return find_or_enter(t) ? tell_name(t, name) : 0;
 }
 
 /* Not at the exit: a thread that ends gives back its address space after that. */

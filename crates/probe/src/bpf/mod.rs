@@ -17,6 +17,7 @@ mod places;
 mod programs;
 mod recorder;
 mod sched;
+mod stacks;
 mod tasks;
 
 pub use decode::{Decoded, Decoder, Events, ThreadName};

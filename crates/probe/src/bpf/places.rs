@@ -3,10 +3,10 @@
 use amdahl_speedup::event::CallStack;
 use rustc_hash::FxHashMap;
 
-use super::decode::{learn_maps, led_on};
 use super::drain::Part;
-use super::wire::{Stack, flag};
-use crate::symbol::{CodePoint, RawStack, StackEnd, Symbolizer};
+use super::stacks::{learn_maps, locate};
+use super::wire::flag;
+use crate::symbol::{CodePoint, Symbolizer};
 
 /// Places whose stacks are kept; of later ones the code is not known.
 const PLACES_MAX: usize = 1 << 17;
@@ -42,7 +42,7 @@ impl Places {
             if self.stacks.len() >= PLACES_MAX && !self.stacks.contains_key(&place) {
                 continue;
             }
-            let points = self.unwind(&raw);
+            let points = locate(&mut self.symbols, &raw);
             let known = self.stacks.entry(place).or_default();
             if known.len() < points.len() {
                 *known = points;
@@ -55,29 +55,10 @@ impl Places {
         learn_maps(&mut self.symbols, &mut part.side_band);
         let stacks = std::mem::take(&mut part.stacks);
         let named = stacks.iter().map(|raw| {
-            let points = self.unwind(raw);
+            let points = locate(&mut self.symbols, raw);
             (raw.pid, self.symbols.full(&points, &[]))
         });
         named.collect()
-    }
-
-    fn unwind(&mut self, raw: &Stack) -> Box<[CodePoint]> {
-        let unwound = self.symbols.unwind(&RawStack {
-            pid: raw.pid,
-            ts: raw.ts,
-            ip: raw.ip,
-            sp: raw.sp,
-            bp: raw.bp,
-            lr: raw.lr,
-            user_stack: &raw.bytes,
-            kernel_ips: &[],
-            user_mode: raw.user_mode,
-        });
-        let lost = unwound.end == StackEnd::Lost;
-        match led_on(&unwound.addresses, &raw.user, lost) {
-            Some(addresses) => self.symbols.locate(raw.pid, raw.ts, &addresses).into(),
-            None => unwound.points.into(),
-        }
     }
 
     /// The code of a place of slots of `kind`, with inlined functions, files and lines.

@@ -74,36 +74,32 @@ static __always_inline void count(amdahl_u32 cpu, int prev, int next)
 	}
 }
 
-#if defined(__TARGET_ARCH_x86)
-#define NR_FUTEX 202
-#define NR_READ 0
-#define NR_WRITE 1
-#else
-#define NR_FUTEX 98
-#define NR_READ 63
-#define NR_WRITE 64
-#endif
-
-/* Which system call, its arguments, and whether this sleep gets a stack. */
-static __always_inline void where(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct amdahl_slot *slot,
-				  struct amdahl_task *task, struct pt_regs *regs, amdahl_u64 ts)
+/*
+ * The arguments of the system call that sleeps, where it is, and a stack if it is to have one.
+ *
+ * Here and in the hooks below a slot is written and never read back: user space has its line, a
+ * store does not wait for it and a load does.
+ */
+static __always_inline amdahl_u8 where(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct amdahl_slot *slot,
+				       struct amdahl_task *task, struct pt_regs *regs, int syscall, amdahl_u32 tid,
+				       amdahl_u64 ts)
 {
-	amdahl_u64 hash;
+	amdahl_u64 first = REG_ARG0(regs), hash;
+	amdahl_u32 tgid = task->tgid;
+	int in_futex = syscall == NR_FUTEX;
 
-	slot->arg[0] = REG_ARG0(regs);
+	slot->arg[0] = first;
 	slot->arg[1] = REG_ARG1(regs);
-	if (!(slot->flags & AMDAHL_PREV_IN_LOCK))
-		slot->arg[2] = REG_ARG2(regs);
-	task->in_futex = slot->syscall == NR_FUTEX;
-	hash = place_of(regs, task->tgid);
-	if (slot->syscall == NR_READ || slot->syscall == NR_WRITE)
-		hash ^= slot->arg[0] * 0xff51afd7ed558ccdull;
-	if (task->in_futex)
-		hash ^= kind_of_futex(slot->arg[0]) * 0xff51afd7ed558ccdull;
+	task->in_futex = in_futex;
+	hash = place_of(regs, tgid);
+	if (syscall == NR_READ || syscall == NR_WRITE)
+		hash ^= first * 0xff51afd7ed558ccdull;
+	if (in_futex)
+		hash ^= kind_of_futex(first) * 0xff51afd7ed558ccdull;
 	slot->place = hash >> 32;
-	if (takes_stack(ring, hash, ts) &&
-	    take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAIT, ts, slot->tid, task->tgid))
-		slot->flags |= AMDAHL_STACK_TAKEN;
+	if (takes_stack(ring, hash, ts) && take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAIT, ts, tid, tgid))
+		return AMDAHL_STACK_TAKEN;
+	return 0;
 }
 
 SEC("tp_btf/sched_switch")
@@ -114,7 +110,9 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 	struct amdahl_task *p, *n;
 	struct amdahl_slot *slot;
 	struct pt_regs *regs;
-	amdahl_u64 seq, ts;
+	amdahl_u64 seq, ts, lock;
+	amdahl_u8 flags;
+	int syscall = -1;
 	long state;
 
 	if (!ring || !ring->watched)
@@ -124,44 +122,44 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 	p = find_or_enter(prev);
 	n = find_or_enter(next);
 	count(cpu, !!p, !!n);
-	slot = reserve(ring, cpu, &seq);
-	ts = bpf_ktime_get_ns();
 	state = state_of(prev);
+	ts = bpf_ktime_get_ns();
+	slot = begin(ring, cpu, AMDAHL_SWITCH, prev_tid, ts, &seq);
 	if (!slot)
 		goto out;
-	slot->ts = ts;
-	slot->kind = AMDAHL_SWITCH;
-	slot->flags = (p ? AMDAHL_PREV_WORKLOAD : 0) | (n ? AMDAHL_NEXT_WORKLOAD : 0);
+	flags = (p ? AMDAHL_PREV_WORKLOAD : 0) | (n ? AMDAHL_NEXT_WORKLOAD : 0);
 	slot->lock_kind = 0;
-	slot->cpu = cpu;
-	slot->tid = prev_tid;
 	slot->other = next_tid;
-	slot->syscall = -1;
 	slot->place = 0;
 	if (p) {
 		regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
-		slot->syscall = REG_SYSCALL(regs);
+		syscall = REG_SYSCALL(regs);
 		/* TASK_WAKING (0x200): woken between its decision to sleep and this switch. */
 		if (preempt || state == 0 || (state & 0x200)) {
-			slot->flags |= AMDAHL_PREV_RUNNABLE;
+			flags |= AMDAHL_PREV_RUNNABLE;
 		} else if (state & 0xb0) { /* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD */
-			slot->flags |= AMDAHL_PREV_EXITED;
-			slot->syscall = -1;
+			flags |= AMDAHL_PREV_EXITED;
+			syscall = -1;
 		} else {
 			if (state & 2)
-				slot->flags |= AMDAHL_PREV_UNINT;
+				flags |= AMDAHL_PREV_UNINT;
 			if (BPF_CORE_READ_BITFIELD(prev, in_iowait))
-				slot->flags |= AMDAHL_PREV_IOWAIT;
-			if (p->lock) {
-				slot->flags |= AMDAHL_PREV_IN_LOCK;
+				flags |= AMDAHL_PREV_IOWAIT;
+			lock = p->lock;
+			if (lock) {
+				flags |= AMDAHL_PREV_IN_LOCK;
 				slot->lock_kind = p->lock_flags;
-				slot->arg[2] = p->lock;
+			} else {
+				lock = REG_ARG2(regs);
 			}
-			where(ctx, ring, cpu, slot, p, regs, ts);
+			slot->arg[2] = lock;
+			flags |= where(ctx, ring, cpu, slot, p, regs, syscall, prev_tid, ts);
 		}
 	} else if (prev_tid) {
 		BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, prev, comm);
 	}
+	slot->syscall = syscall;
+	slot->flags = flags;
 	publish(slot, seq);
 out:
 	if (p && !preempt && (state & 0xb0))
@@ -178,28 +176,21 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 	struct task_struct *current;
 	struct amdahl_slot *slot;
 	amdahl_u64 seq, ts;
+	amdahl_u8 flags;
 
 	if (!task || !ring)
 		return 0;
-	slot = reserve(ring, cpu, &seq);
+	ts = bpf_ktime_get_ns();
+	slot = begin(ring, cpu, AMDAHL_WAKE, task->tid, ts, &seq);
 	if (!slot)
 		return 0;
 	current = bpf_get_current_task_btf();
 	waker = current->pid;
-	ts = bpf_ktime_get_ns();
-	slot->ts = ts;
-	slot->kind = AMDAHL_WAKE;
-	slot->flags = 0;
-	slot->cpu = cpu;
-	slot->tid = task->tid;
+	flags = wakes_from(ring, waker);
 	slot->other = waker;
 	slot->place = 0;
-	if (ring->in_timer) {
-		slot->flags = AMDAHL_WAKER_TIMER;
-	} else if (!waker || ring->in_irq) {
-		slot->flags = AMDAHL_WAKER_IRQ;
-	} else if ((by = find(waker))) {
-		slot->flags = AMDAHL_WAKER_WORKLOAD;
+	if (!flags && (by = find(waker))) {
+		flags = AMDAHL_WAKER_WORKLOAD;
 		if (task->in_futex) {
 			struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(current);
 			amdahl_u64 hash = ~place_of(regs, by->tgid);
@@ -207,9 +198,10 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 			slot->place = hash >> 32;
 			if (takes_stack(ring, hash, ts) &&
 			    take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAKE, ts, waker, by->tgid))
-				slot->flags |= AMDAHL_STACK_TAKEN;
+				flags |= AMDAHL_STACK_TAKEN;
 		}
 	}
+	slot->flags = flags;
 	publish(slot, seq);
 	return 0;
 }
@@ -217,22 +209,16 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 SEC("tp_btf/sched_migrate_task")
 int BPF_PROG(on_migrate, struct task_struct *moved, int cpu)
 {
-	amdahl_u32 here = bpf_get_smp_processor_id();
 	struct amdahl_task *task = find_or_enter(moved);
-	struct amdahl_ring *ring = ring_of(here);
 	struct amdahl_slot *slot;
 	amdahl_u64 seq;
 
-	if (!task || !ring)
+	if (!task)
 		return 0;
-	slot = reserve(ring, here, &seq);
+	slot = begin_here(AMDAHL_MIGRATE, task->tid, &seq);
 	if (!slot)
 		return 0;
-	slot->ts = bpf_ktime_get_ns();
-	slot->kind = AMDAHL_MIGRATE;
-	slot->flags = 0;
 	slot->cpu = cpu;
-	slot->tid = task->tid;
 	publish(slot, seq);
 	return 0;
 }
@@ -240,55 +226,15 @@ int BPF_PROG(on_migrate, struct task_struct *moved, int cpu)
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
-	amdahl_u32 cpu = bpf_get_smp_processor_id(), tid = child->pid, tgid = child->tgid;
-	struct amdahl_ring *ring = ring_of(cpu);
-	struct amdahl_slot *slot;
-	amdahl_u64 seq;
-
-	if (!ring || !find_or_enter(parent) || !enter(tid, tgid))
+	if (!find_or_enter(parent) || !enter(child->pid, child->tgid))
 		return 0;
-	slot = reserve(ring, cpu, &seq);
-	if (!slot)
-		return 0;
-	slot->ts = bpf_ktime_get_ns();
-	slot->kind = AMDAHL_FORK;
-	slot->flags = 0;
-	slot->cpu = cpu;
-	slot->tid = tid;
-	slot->other = parent->pid;
-	slot->syscall = tgid;
-	BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, child, comm);
-	publish(slot, seq);
-	return 0;
-}
-
-static __always_inline int name_of(struct task_struct *t, const char *name)
-{
-	amdahl_u32 cpu = bpf_get_smp_processor_id();
-	struct amdahl_ring *ring = ring_of(cpu);
-	struct amdahl_slot *slot;
-	amdahl_u64 seq;
-
-	if (!ring || !find_or_enter(t))
-		return 0;
-	slot = reserve(ring, cpu, &seq);
-	if (!slot)
-		return 0;
-	slot->ts = bpf_ktime_get_ns();
-	slot->kind = AMDAHL_COMM;
-	slot->flags = 0;
-	slot->cpu = cpu;
-	slot->tid = t->pid;
-	slot->other = t->tgid;
-	bpf_probe_read_kernel_str(slot->arg, 16, name);
-	publish(slot, seq);
-	return 0;
+	return tell_fork(parent, child);
 }
 
 SEC("tp_btf/task_rename")
 int BPF_PROG(on_rename, struct task_struct *t, const char *name)
 {
-	return name_of(t, name);
+	return find_or_enter(t) ? tell_name(t, name) : 0;
 }
 
 /* Spin locks: spun on by this CPU, interrupts nest. */
@@ -307,26 +253,16 @@ struct {
 	__type(value, struct spins);
 } spins_map SEC(".maps");
 
-#define LCB_F_SPIN 0x01u
-#define LCB_F_MUTEX 0x20u
-
 static __always_inline void tell_spins(struct spins *spins)
 {
-	amdahl_u32 cpu = bpf_get_smp_processor_id();
-	struct amdahl_ring *ring = ring_of(cpu);
 	struct amdahl_slot *slot;
 	amdahl_u64 seq;
 
-	if (!spins->ns || !ring)
+	if (!spins->ns)
 		return;
-	slot = reserve(ring, cpu, &seq);
+	slot = begin_here(AMDAHL_SPIN, spins->tid, &seq);
 	if (slot) {
-		slot->ts = bpf_ktime_get_ns();
-		slot->kind = AMDAHL_SPIN;
-		slot->flags = 0;
 		slot->lock_kind = spins->flags;
-		slot->cpu = cpu;
-		slot->tid = spins->tid;
 		slot->syscall = spins->count;
 		slot->arg[0] = spins->told_lock;
 		slot->arg[1] = spins->ns;
@@ -397,50 +333,27 @@ int BPF_PROG(on_contention_end, void *lock)
 	return 0;
 }
 
-#define COUNT_CONTEXT(name, field, step)                                        \
-	SEC("tp_btf/" #name)                                                    \
-	int BPF_PROG(on_##name)                                                 \
-	{                                                                       \
-		struct amdahl_ring *ring = ring_of(bpf_get_smp_processor_id()); \
-		if (ring)                                                       \
-			ring->field = step;                                     \
-		return 0;                                                       \
-	}
-
-COUNT_CONTEXT(hrtimer_expire_entry, in_timer, 1)
-COUNT_CONTEXT(hrtimer_expire_exit, in_timer, 0)
-COUNT_CONTEXT(timer_expire_entry, in_timer, 1)
-COUNT_CONTEXT(timer_expire_exit, in_timer, 0)
-COUNT_CONTEXT(irq_handler_entry, in_irq, 1)
-COUNT_CONTEXT(irq_handler_exit, in_irq, 0)
+IN_CONTEXT(hrtimer_expire_entry, ring->in_timer = 1)
+IN_CONTEXT(hrtimer_expire_exit, ring->in_timer = 0)
+IN_CONTEXT(timer_expire_entry, ring->in_timer = 1)
+IN_CONTEXT(timer_expire_exit, ring->in_timer = 0)
+IN_CONTEXT(irq_handler_entry, ring->in_irq = 1)
+IN_CONTEXT(irq_handler_exit, ring->in_irq = 0)
 
 static __always_inline int sample(struct bpf_perf_event_data *ctx, int kind)
 {
 	amdahl_u64 id = bpf_get_current_pid_tgid();
-	amdahl_u32 tid = (amdahl_u32)id;
 	amdahl_u32 cpu = bpf_get_smp_processor_id();
 	struct amdahl_ring *ring = ring_of(cpu);
 	struct amdahl_stack *s;
 	struct pt_regs *regs;
-	long bytes;
 
 	if (!ring || !find_or_enter(bpf_get_current_task_btf()))
 		return 0;
-	s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
-	if (!s) {
-		__sync_fetch_and_add(&ring->stacks_lost, 1);
+	s = begin_stack(ring, cpu, kind, bpf_ktime_get_ns(), id, id >> 32);
+	if (!s)
 		return 0;
-	}
-	s->ts = bpf_ktime_get_ns();
-	s->tid = tid;
-	s->pid = id >> 32;
-	s->cpu = cpu;
-	s->kind = kind;
-	s->unused[0] = s->unused[1] = 0;
-	s->kernel_frames = 0;
-	bytes = bpf_get_stack(ctx, s->kernel, sizeof(s->kernel), 0);
-	if (bytes > 0)
-		s->kernel_frames = (amdahl_u64)bytes >> 3;
+	walk_kernel(ctx, s);
 	s->user_mode = !s->kernel_frames;
 	regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 	user_registers(s, regs);

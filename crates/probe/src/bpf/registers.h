@@ -2,6 +2,7 @@
  *
  * User registers as saved on entry to the kernel, by the field names of the
  * kernel's type information; offsets are relocated when the object is loaded.
+ * And the numbers of system calls that are looked at there.
  */
 #pragma once
 
@@ -19,6 +20,15 @@ struct pt_regs {
 #define REG_ARG0(r) ((r)->di)
 #define REG_ARG1(r) ((r)->si)
 #define REG_ARG2(r) ((r)->dx)
+
+#define NR_READ 0
+#define NR_WRITE 1
+#define NR_SCHED_YIELD 24
+#define NR_FCNTL 72
+#define NR_FLOCK 73
+#define NR_FUTEX 202
+#define NR_SEMOP 65
+#define NR_SEMTIMEDOP 220
 
 /* Those in which a compiler keeps loop counters: r11 and rcx are lost to system calls. */
 #define REG_COPY(to, r)                                                         \
@@ -46,6 +56,15 @@ struct pt_regs {
 #define REG_ARG0(r) ((r)->orig_x0)
 #define REG_ARG1(r) ((r)->regs[1])
 #define REG_ARG2(r) ((r)->regs[2])
+
+#define NR_READ 63
+#define NR_WRITE 64
+#define NR_SCHED_YIELD 124
+#define NR_FCNTL 25
+#define NR_FLOCK 32
+#define NR_FUTEX 98
+#define NR_SEMOP 193
+#define NR_SEMTIMEDOP 192
 
 /* Above them a return address may be signed (pointer authentication). */
 #define USER_ADDRESS_BITS ((1ull << 48) - 1)

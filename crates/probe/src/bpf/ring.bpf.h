@@ -35,6 +35,12 @@ struct task_struct {
 /* before 5.14 */
 struct task_struct___old { volatile long state; } CORE;
 
+/* Flags of contention_begin. */
+#define LCB_F_SPIN 0x01u
+#define LCB_F_READ 0x02u
+#define LCB_F_WRITE 0x04u
+#define LCB_F_MUTEX 0x20u
+
 /* Set before loading. */
 volatile const amdahl_u32 slots_per_cpu = 1024; /* a power of two */
 
@@ -75,6 +81,34 @@ static __always_inline struct amdahl_slot *reserve(struct amdahl_ring *ring, amd
 	return bpf_map_lookup_elem(&slots, &index);
 }
 
+/*
+ * The beginning of a slot, without flags. It is only written to: whoever reads it again waits until
+ * its line has come from memory.
+ */
+static __always_inline struct amdahl_slot *begin(struct amdahl_ring *ring, amdahl_u32 cpu, amdahl_u8 kind,
+						 amdahl_u32 tid, amdahl_u64 ts, amdahl_u64 *seq)
+{
+	struct amdahl_slot *slot = reserve(ring, cpu, seq);
+
+	if (!slot)
+		return 0;
+	slot->ts = ts;
+	slot->kind = kind;
+	slot->flags = 0;
+	slot->cpu = cpu;
+	slot->tid = tid;
+	return slot;
+}
+
+/* The same, here and now. */
+static __always_inline struct amdahl_slot *begin_here(amdahl_u8 kind, amdahl_u32 tid, amdahl_u64 *seq)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id();
+	struct amdahl_ring *ring = ring_of(cpu);
+
+	return ring ? begin(ring, cpu, kind, tid, bpf_ktime_get_ns(), seq) : 0;
+}
+
 /* Release: pairs with the Acquire load of seq in wire.rs. */
 static __always_inline void publish(struct amdahl_slot *slot, amdahl_u64 seq)
 {
@@ -92,4 +126,23 @@ static __always_inline long state_of(struct task_struct *t)
 	if (bpf_core_field_exists(t->__state))
 		return t->__state;
 	return ((struct task_struct___old *)t)->state;
+}
+
+/* A program that notes what this CPU is in the middle of. */
+#define IN_CONTEXT(name, change)                                                \
+	SEC("tp_btf/" #name)                                                    \
+	int BPF_PROG(on_##name)                                                 \
+	{                                                                       \
+		struct amdahl_ring *ring = ring_of(bpf_get_smp_processor_id()); \
+		if (ring)                                                       \
+			change;                                                 \
+		return 0;                                                       \
+	}
+
+/* AMDAHL_WAKER_TIMER or _IRQ if that is who wakes, not the current thread. */
+static __always_inline amdahl_u8 wakes_from(struct amdahl_ring *ring, amdahl_u32 current_tid)
+{
+	if (ring->in_timer)
+		return AMDAHL_WAKER_TIMER;
+	return !current_tid || ring->in_irq ? AMDAHL_WAKER_IRQ : 0;
 }

@@ -27,44 +27,44 @@ static __always_inline amdahl_u32 cpu_of(struct task_struct *t)
 	return s->cpu;
 }
 
-static __always_inline void describe(struct amdahl_slot *slot, struct task_struct *t)
+/* The beginning of a slot about a thread. */
+static __always_inline struct amdahl_slot *about(struct task_struct *t, struct amdahl_ring *ring, amdahl_u32 cpu,
+						 amdahl_u8 kind, amdahl_u32 tid, amdahl_u64 *seq)
 {
 	struct task_struct___sched *s = (void *)t;
+	struct amdahl_slot *slot = begin(ring, cpu, kind, tid, bpf_ktime_get_ns(), seq);
 
+	if (!slot)
+		return 0;
 	slot->lock_kind = !!(s->flags & PF_KTHREAD);
 	slot->syscall = s->nr_cpus_allowed;
+	return slot;
 }
-
-#if defined(__TARGET_ARCH_x86)
-#define NR_SCHED_YIELD 24
-#else
-#define NR_SCHED_YIELD 124
-#endif
 
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	amdahl_u32 cpu = bpf_get_smp_processor_id(), tid = prev->pid;
 	struct amdahl_ring *ring = ring_of(cpu);
-	int is_ours, flags = 0;
+	int ours, flags = 0;
 	struct amdahl_slot *slot;
 	amdahl_u64 seq;
 	long state;
 
 	if (!ring || !ring->watched)
 		return 0;
-	is_ours = everyone || find(tid);
+	ours = is_ours(tid);
 	state = state_of(prev);
 	/* TASK_WAKING (0x200): woken between its decision to sleep and this switch. */
 	if (preempt || state == 0 || (state & 0x200)) {
 		flags = AMDAHL_SCHED_RUNNABLE;
-		if (!preempt && is_ours && tid &&
+		if (!preempt && ours && tid &&
 		    (int)REG_SYSCALL((struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf())) ==
 			    NR_SCHED_YIELD)
 			flags |= AMDAHL_SCHED_YIELDED;
 	} else if (state & 0xb0) { /* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD */
 		flags = AMDAHL_SCHED_EXITED;
-		if (!everyone && is_ours)
+		if (!everyone && ours)
 			leave(tid);
 	} else {
 		if (state & 2)
@@ -72,18 +72,13 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 		if (BPF_CORE_READ_BITFIELD(prev, in_iowait))
 			flags |= AMDAHL_SCHED_IOWAIT;
 	}
-	slot = reserve(ring, cpu, &seq);
+	slot = about(prev, ring, cpu, AMDAHL_SCHED_SWITCH, tid, &seq);
 	if (!slot)
 		return 0;
-	slot->ts = bpf_ktime_get_ns();
-	slot->kind = AMDAHL_SCHED_SWITCH;
-	slot->flags = flags | (is_ours ? AMDAHL_SCHED_OURS : 0);
-	slot->cpu = cpu;
-	slot->tid = tid;
+	slot->flags = flags | (ours ? AMDAHL_SCHED_OURS : 0);
 	slot->other = next->pid;
 	slot->place = prev->tgid;
 	slot->arg[0] = ring->lost;
-	describe(slot, prev);
 	publish(slot, seq);
 	return 0;
 }
@@ -96,21 +91,15 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 	struct amdahl_slot *slot;
 	amdahl_u64 seq;
 
-	if (!ring || !(everyone || find(tid)))
+	if (!ring || !is_ours(tid))
 		return 0;
-	slot = reserve(ring, cpu, &seq);
+	slot = about(woken, ring, cpu, AMDAHL_SCHED_WAKE, tid, &seq);
 	if (!slot)
 		return 0;
 	waker = bpf_get_current_task_btf()->pid;
-	slot->ts = bpf_ktime_get_ns();
-	slot->kind = AMDAHL_SCHED_WAKE;
-	slot->flags = ring->in_timer ? AMDAHL_WAKER_TIMER :
-		      !waker || ring->in_irq ? AMDAHL_WAKER_IRQ : 0;
-	slot->cpu = cpu;
-	slot->tid = tid;
+	slot->flags = wakes_from(ring, waker);
 	slot->other = waker;
 	slot->place = cpu_of(woken);
-	describe(slot, woken);
 	publish(slot, seq);
 	return 0;
 }
@@ -123,18 +112,13 @@ int BPF_PROG(on_migrate, struct task_struct *moved, int to)
 	struct amdahl_slot *slot;
 	amdahl_u64 seq;
 
-	if (!ring || !(everyone || find(tid)))
+	if (!ring || !is_ours(tid))
 		return 0;
-	slot = reserve(ring, cpu, &seq);
+	slot = about(moved, ring, cpu, AMDAHL_SCHED_MIGRATE, tid, &seq);
 	if (!slot)
 		return 0;
-	slot->ts = bpf_ktime_get_ns();
-	slot->kind = AMDAHL_SCHED_MIGRATE;
-	slot->flags = 0;
 	slot->cpu = to;
-	slot->tid = tid;
 	slot->place = cpu_of(moved);
-	describe(slot, moved);
 	publish(slot, seq);
 	return 0;
 }
@@ -163,17 +147,12 @@ int BPF_PROG(on_new, struct task_struct *child)
 		if (!enter(tid, child->tgid))
 			__sync_fetch_and_add(&ring->lost, 1);
 	}
-	slot = reserve(ring, cpu, &seq);
+	slot = about(child, ring, cpu, AMDAHL_SCHED_NEW, tid, &seq);
 	if (!slot)
 		return 0;
-	slot->ts = bpf_ktime_get_ns();
-	slot->kind = AMDAHL_SCHED_NEW;
-	slot->flags = 0;
 	slot->cpu = cpu_of(child);
-	slot->tid = tid;
 	slot->other = parent;
 	slot->place = child->tgid;
-	describe(slot, child);
 	name_of(slot, child->comm);
 	publish(slot, seq);
 	return 0;
@@ -187,34 +166,18 @@ int BPF_PROG(on_rename, struct task_struct *t, const char *name)
 	struct amdahl_slot *slot;
 	amdahl_u64 seq;
 
-	if (!ring || !(everyone || find(tid)))
+	if (!ring || !is_ours(tid))
 		return 0;
-	slot = reserve(ring, cpu, &seq);
+	slot = about(t, ring, cpu, AMDAHL_SCHED_NAME, tid, &seq);
 	if (!slot)
 		return 0;
-	slot->ts = bpf_ktime_get_ns();
-	slot->kind = AMDAHL_SCHED_NAME;
-	slot->flags = 0;
-	slot->cpu = cpu;
-	slot->tid = tid;
 	slot->place = t->tgid;
-	describe(slot, t);
 	name_of(slot, name);
 	publish(slot, seq);
 	return 0;
 }
 
 /* Bits: 1 in a hard interrupt, 2 in a soft one. Both nest one in the other. */
-#define IN_CONTEXT(name, change)                                                \
-	SEC("tp_btf/" #name)                                                    \
-	int BPF_PROG(on_##name)                                                 \
-	{                                                                       \
-		struct amdahl_ring *ring = ring_of(bpf_get_smp_processor_id()); \
-		if (ring)                                                       \
-			change;                                                 \
-		return 0;                                                       \
-	}
-
 IN_CONTEXT(hrtimer_expire_entry, ring->in_timer |= 1)
 IN_CONTEXT(hrtimer_expire_exit, ring->in_timer &= ~1u)
 IN_CONTEXT(irq_handler_entry, ring->in_irq |= 1)

@@ -195,8 +195,9 @@ static __always_inline void walk_goroutine(struct amdahl_stack *s)
 }
 #endif
 
-static __always_inline int take_stack(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct pt_regs *regs, int kind, amdahl_u64 ts,
-				      amdahl_u32 tid, amdahl_u32 tgid)
+/* A stack without any frames yet. */
+static __always_inline struct amdahl_stack *begin_stack(struct amdahl_ring *ring, amdahl_u32 cpu, int kind,
+							 amdahl_u64 ts, amdahl_u32 tid, amdahl_u32 tgid)
 {
 	struct amdahl_stack *s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
 
@@ -212,6 +213,26 @@ static __always_inline int take_stack(void *ctx, struct amdahl_ring *ring, amdah
 	s->user_mode = 0;
 	s->unused[0] = s->unused[1] = 0;
 	s->kernel_frames = 0;
+	s->user_bytes = 0;
+	s->user_frames = 0;
+	return s;
+}
+
+static __always_inline void walk_kernel(void *ctx, struct amdahl_stack *s)
+{
+	long bytes = bpf_get_stack(ctx, s->kernel, sizeof(s->kernel), 0);
+
+	if (bytes > 0)
+		s->kernel_frames = (amdahl_u64)bytes >> 3;
+}
+
+static __always_inline int take_stack(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct pt_regs *regs, int kind, amdahl_u64 ts,
+				      amdahl_u32 tid, amdahl_u32 tgid)
+{
+	struct amdahl_stack *s = begin_stack(ring, cpu, kind, ts, tid, tgid);
+
+	if (!s)
+		return 0;
 	user_registers(s, regs);
 	copy_user_stack(s);
 	walk_frame_pointers(ctx, s);

@@ -86,3 +86,35 @@ static __always_inline void leave(amdahl_u32 tid)
 		__sync_fetch_and_add(&task->crowded, -1);
 	}
 }
+
+static __always_inline int is_ours(amdahl_u32 tid)
+{
+	return everyone || find(tid);
+}
+
+static __always_inline int tell_fork(struct task_struct *parent, struct task_struct *child)
+{
+	amdahl_u64 seq;
+	struct amdahl_slot *slot = begin_here(AMDAHL_FORK, child->pid, &seq);
+
+	if (!slot)
+		return 0;
+	slot->other = parent->pid;
+	slot->syscall = child->tgid;
+	BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, child, comm);
+	publish(slot, seq);
+	return 0;
+}
+
+static __always_inline int tell_name(struct task_struct *t, const char *name)
+{
+	amdahl_u64 seq;
+	struct amdahl_slot *slot = begin_here(AMDAHL_COMM, t->pid, &seq);
+
+	if (!slot)
+		return 0;
+	slot->other = t->tgid;
+	bpf_probe_read_kernel_str(slot->arg, 16, name);
+	publish(slot, seq);
+	return 0;
+}

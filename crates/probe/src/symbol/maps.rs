@@ -37,6 +37,8 @@ pub struct MapEvent<'a> {
     pub len: u64,
     /// Offset in the file that `start` maps.
     pub file_offset: u64,
+    /// Inode of the file; 0 if unknown.
+    pub inode: u64,
     /// The path as the kernel tells it: a file, `[vdso]`, `//anon`, ...
     pub path: &'a Path,
     /// It may be executed. Others only hide what was there before.
@@ -57,6 +59,8 @@ pub(super) struct Mapping {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) file_offset: u64,
+    /// 0 if unknown.
+    pub(super) inode: u64,
     pub(super) path: Arc<Path>,
     /// Filled in at the first lookup, shared with forked children.
     pub(super) place: OnceLock<Place>,
@@ -65,7 +69,7 @@ pub(super) struct Mapping {
 impl Mapping {
     fn same_as(&self, other: &Mapping) -> bool {
         (self.start, self.end, self.file_offset) == (other.start, other.end, other.file_offset)
-            && self.path == other.path
+            && (self.inode, &self.path) == (other.inode, &other.path)
     }
 
     /// The part of this mapping inside `range`. Slide and module do not change.
@@ -74,6 +78,7 @@ impl Mapping {
             start: range.start,
             end: range.end,
             file_offset: self.file_offset.wrapping_add(range.start - self.start),
+            inode: self.inode,
             path: self.path.clone(),
             place: self.place.clone(),
         })
@@ -214,6 +219,7 @@ impl Maps {
             start: event.start,
             end,
             file_offset: event.file_offset,
+            inode: event.inode,
             path,
             place: OnceLock::new(),
         };
@@ -276,6 +282,7 @@ impl Maps {
                 start: line.start,
                 end: line.end,
                 file_offset: line.file_offset,
+                inode: line.inode,
                 path: self.intern(&line.path),
                 place: OnceLock::new(),
             };
@@ -402,6 +409,7 @@ mod tests {
             start,
             len,
             file_offset: 0,
+            inode: 0,
             path: Path::new(path),
             executable: true,
         }

@@ -73,6 +73,7 @@ pub use maps::{LATEST, MapEvent, Maps};
 pub use module::ModuleId;
 pub use unwind::{RawStack, StackEnd, Unwound};
 
+use crate::unprivileged::StackCopy;
 use maps::{Found, Place};
 use module::{Kind, Modules};
 
@@ -236,6 +237,21 @@ impl Symbolizer {
     pub fn resolve_full(&mut self, pid: u32, user: &[u64], kernel: &[u64]) -> CallStack {
         let points = self.locate(pid, LATEST, user);
         self.full(&points, kernel)
+    }
+
+    /// Unwinds the copied stack of a thread that waits, at [`LATEST`], and names it in
+    /// [`full`](Self::full).
+    pub fn resolve_copy(&mut self, copy: &StackCopy) -> CallStack {
+        let unwound = self.unwind(&RawStack {
+            pid: copy.pid,
+            ts: LATEST,
+            ip: copy.ip,
+            sp: copy.sp,
+            user_stack: &copy.memory,
+            user_mode: true,
+            ..RawStack::default()
+        });
+        self.full(&unwound.points, &[])
     }
 
     /// The function around an instruction of a process, as machine code. Generated

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use amdahl_contain::contained;
 use object::read::ReadCache;
 use rustc_hash::FxHashMap;
 
@@ -105,7 +106,10 @@ pub(super) struct Module {
 pub(super) struct Modules {
     modules: Vec<Module>,
     by_identity: FxHashMap<Identity, ModuleId>,
-    by_path: FxHashMap<Arc<Path>, ModuleId>,
+    /// By path and inode of the mapping.
+    by_path: FxHashMap<(Arc<Path>, u64), ModuleId>,
+    /// Now and later files may take the places of those that are mapped: seconds and nanoseconds.
+    begun: (i64, i64),
     /// Files that were never seen, by path.
     unseen: FxHashMap<Arc<Path>, ModuleId>,
     jit: FxHashMap<u64, ModuleId>,
@@ -122,6 +126,7 @@ impl Modules {
             modules: vec![unknown],
             by_identity: FxHashMap::default(),
             by_path: FxHashMap::default(),
+            begun: now(),
             unseen: FxHashMap::default(),
             jit: FxHashMap::default(),
             vdso: None,
@@ -182,9 +187,7 @@ impl Modules {
         };
         let mut candidates = Vec::with_capacity(3);
         if maybe_alive {
-            if !deleted && let Ok(below_root) = shown.strip_prefix("/") {
-                candidates.push(Path::new(&format!("/proc/{pid}/root")).join(below_root));
-            }
+            // The very file, whatever has the name now.
             candidates.push(
                 format!(
                     "/proc/{pid}/map_files/{:x}-{:x}",
@@ -192,7 +195,10 @@ impl Modules {
                 )
                 .into(),
             );
-        } else if let Some(&id) = self.by_path.get(&mapping.path) {
+            if !deleted && let Ok(below_root) = shown.strip_prefix("/") {
+                candidates.push(Path::new(&format!("/proc/{pid}/root")).join(below_root));
+            }
+        } else if let Some(&id) = self.by_path.get(&(mapping.path.clone(), mapping.inode)) {
             // The process is gone, and its mount namespace may be: the file that was
             // last seen under this path is the best guess.
             return Some(id);
@@ -201,9 +207,16 @@ impl Modules {
             candidates.push(shown.to_owned());
         }
         candidates.iter().find_map(|candidate| {
-            let identity = regular(candidate)?;
+            let (identity, named_at) = regular(candidate)?;
+            // Inodes alone do not tell: some file systems show a mapping by another one than the file.
+            let is_other = mapping.inode != 0 && identity.inode != mapping.inode;
+            if is_other && named_at >= self.begun {
+                // It has taken the place of the one that is mapped.
+                return None;
+            }
             if let Some(&id) = self.by_identity.get(&identity) {
-                self.by_path.insert(mapping.path.clone(), id);
+                self.by_path
+                    .insert((mapping.path.clone(), mapping.inode), id);
                 return Some(id);
             }
             let file = open(candidate)?;
@@ -223,7 +236,8 @@ impl Modules {
                 origin,
             ))?;
             self.by_identity.insert(identity, id);
-            self.by_path.insert(mapping.path.clone(), id);
+            self.by_path
+                .insert((mapping.path.clone(), mapping.inode), id);
             Some(id)
         })
     }
@@ -466,7 +480,7 @@ impl Module {
         else {
             return None;
         };
-        if regular(path).as_ref() == Some(identity) {
+        if regular(path).is_some_and(|(found, _)| found == *identity) {
             return Some(path.clone());
         }
         use std::os::fd::AsRawFd;
@@ -516,9 +530,19 @@ fn is_anonymous(path: &[u8]) -> bool {
 }
 
 /// Identity of a regular file. Nothing else is opened: a FIFO would block.
-fn regular(path: &Path) -> Option<Identity> {
+/// A file and when it was created, renamed or changed last.
+fn regular(path: &Path) -> Option<(Identity, (i64, i64))> {
     let metadata = std::fs::metadata(path).ok()?;
-    metadata.is_file().then(|| Identity::of(&metadata))
+    let named_at = (metadata.ctime(), metadata.ctime_nsec());
+    metadata
+        .is_file()
+        .then(|| (Identity::of(&metadata), named_at))
+}
+
+/// By the clock of files, which is a tick behind.
+fn now() -> (i64, i64) {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    (now.tv_sec, now.tv_nsec)
 }
 
 pub(super) fn open(path: &Path) -> Option<File> {
@@ -533,11 +557,10 @@ pub(super) fn open(path: &Path) -> Option<File> {
 /// Reads something of an ELF file. A library that panics on damage must not take the
 /// analysis of a whole run with it.
 pub(super) fn with_elf<T>(bytes: Bytes, read: impl Fn(&Elf<'_>) -> T) -> Option<T> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    contained(|| {
         let cache = ReadCache::new(bytes);
         let elf = Elf::parse(&cache)?;
         Some(read(&elf))
-    }))
-    .ok()
+    })
     .flatten()
 }

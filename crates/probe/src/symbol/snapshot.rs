@@ -14,6 +14,7 @@ pub(super) struct Line {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) file_offset: u64,
+    pub(super) inode: u64,
     /// Empty for anonymous memory.
     pub(super) path: PathBuf,
 }
@@ -53,7 +54,8 @@ fn parse(line: &[u8]) -> Option<Line> {
     let end = u64::from_str_radix(end, 16).ok()?;
     let permissions = field()?;
     let file_offset = u64::from_str_radix(field()?, 16).ok()?;
-    let (_device, _inode) = (field()?, field()?);
+    let _device = field()?;
+    let inode = field()?.parse().ok()?;
     if start >= end || permissions.as_bytes().get(2) != Some(&b'x') {
         return None;
     }
@@ -62,6 +64,7 @@ fn parse(line: &[u8]) -> Option<Line> {
         start,
         end,
         file_offset,
+        inode,
         path: PathBuf::from(OsString::from_vec(path)),
     })
 }
@@ -98,8 +101,8 @@ mod tests {
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0].path, Path::new("/tmp/a b\nc (deleted)"));
         assert_eq!(
-            (lines[0].start, lines[0].end, lines[0].file_offset),
-            (0x400000, 0x401000, 0x1000)
+            (lines[0].start, lines[0].end, lines[0].inode),
+            (0x400000, 0x401000, 12)
         );
         assert_eq!(lines[1].path, Path::new(""));
     }

@@ -5,9 +5,9 @@
 //! framehop sees it. So unwind tables are added once per file, and framehop's cache
 //! of rules is shared by all processes that run the same code, wherever it is mapped.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use amdahl_contain::contained;
 use framehop::{
     CacheNative, Error, ExplicitModuleSectionInfo, FrameAddress, MayAllocateDuringUnwind, Module,
     UnwindRegsNative, Unwinder as _, UnwinderNative,
@@ -44,8 +44,6 @@ pub struct RawStack<'a> {
     pub lr: u64,
     /// Stack memory from `sp` upwards, as much as was copied.
     pub user_stack: &'a [u8],
-    /// Kernel call chain, innermost first.
-    pub kernel_ips: &'a [u64],
     /// The CPU was in user mode.
     pub user_mode: bool,
 }
@@ -110,10 +108,9 @@ impl Unwinder {
             end: StackEnd::Lost,
         };
         // framehop's arithmetic on wild values may overflow where that is checked.
-        let chain = AssertUnwindSafe(|| self.walk(modules, found, stack, &mut unwound));
-        match catch_unwind(chain) {
-            Ok(end) => unwound.end = end,
-            Err(_) => *self = Unwinder::new(),
+        match contained(|| self.walk(modules, found, stack, &mut unwound)) {
+            Some(end) => unwound.end = end,
+            None => *self = Unwinder::new(),
         }
         unwound
     }

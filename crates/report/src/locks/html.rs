@@ -1,6 +1,6 @@
 //! A result as one HTML page, by the rules of [`crate::html`]: no script, no network.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::lines::{
     brief, chain, headline, is_partner, owner, place, position, target, title, total, whose,
@@ -8,8 +8,8 @@ use super::lines::{
 use super::schema::{LockRow, LocksResult};
 use super::terminal::losses;
 use crate::html::figure::{code, count, figure, foreign};
-use crate::html::{POLICY, STYLE, flame};
-use crate::plain::elide;
+use crate::html::flame;
+use crate::html::page::{self, Page, Section};
 use crate::schema::SampleRow;
 use crate::terminal::machine_line;
 
@@ -19,50 +19,21 @@ const ROWS: usize = 200;
 /// The report of `result`; `rows` give the flame graph of waiting (their cause is what was waited
 /// for, their charge the waiting time).
 pub fn render(result: &LocksResult, rows: &[SampleRow]) -> String {
-    let target = target(result);
-    let sections = sections(result, rows);
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(POLICY);
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                meta name="referrer" content="no-referrer";
-                title { "Amdahl locks: " (elide(&target, 60, "…")) }
-                // The program's own text.
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                a.skip href="#main" { "Skip to the result" }
-                header {
-                    p.brand { "Amdahl" span { "locks" } }
-                    h1 { (foreign(&headline(result))) }
-                    p.command { (code(&target)) }
-                    (facts(result))
-                    (notices(result))
-                }
-                nav aria-label="Sections" {
-                    ul { @for (id, short, ..) in &sections { li { a href={ "#" (id) } { (short) } } } }
-                }
-                main #main tabindex="-1" {
-                    @for (id, _, title, body) in &sections {
-                        section aria-labelledby=(id) { h2 #(id) { (title) } (body) }
-                    }
-                }
-                footer {
-                    p { "Written by amdahl " (foreign(&result.amdahl_version))
-                        @if !result.started.is_empty() { ", measured " (foreign(&result.started)) }
-                        ". The same numbers are in " code { "result.json" } " beside this page." }
-                }
-            }
-        }
+    Page {
+        window: "Amdahl locks",
+        view: "locks",
+        style: "",
+        headline: foreign(&headline(result)),
+        lede: Vec::new(),
+        target: &target(result),
+        facts: html! { (facts(result)) (notices(result)) },
+        sections: sections(result, rows),
+        made: "measured",
+        started: &result.started,
+        amdahl_version: &result.amdahl_version,
     }
-    .into_string()
+    .render()
 }
-
-type Section = (&'static str, &'static str, &'static str, Markup);
 
 fn sections(result: &LocksResult, samples: &[SampleRow]) -> Vec<Section> {
     let numbered = |wanted: bool| -> Vec<(usize, &LockRow)> {
@@ -71,34 +42,35 @@ fn sections(result: &LocksResult, samples: &[SampleRow]) -> Vec<Section> {
     };
     let (locks, partners) = (numbered(false), numbered(true));
     let holds: Vec<_> = result.holds.iter().enumerate().collect();
-    let mut sections: Vec<Section> = vec![("locks", "Locks", "Locks that were waited for", {
-        table("rows", &locks, "Longest waiting time first")
-    })];
+    let mut sections = Vec::new();
+    let mut add = |id, short, title, body| sections.push(Section::new(id, short, title, body));
+    let body = table("rows", &locks, "Longest waiting time first");
+    add("locks", "Locks", "Locks that were waited for", body);
     if locks.iter().any(|(_, row)| has_details(row)) {
         let body = details("rows", &locks);
-        sections.push((
+        add(
             "owners",
             "Owners",
             "Who released them, and from where",
             body,
-        ));
+        );
     }
     if !holds.is_empty() {
         let body = table("holds", &holds, "By the code that acquired");
-        sections.push(("holds", "Holds", "How long locks were held", body));
+        add("holds", "Holds", "How long locks were held", body);
     }
     if !partners.is_empty() {
         let caption = "Conditions, messages, joins and idle workers: a loss only where there was \
                        something else to do";
         let body = table("rows", &partners, caption);
-        sections.push(("partners", "Others", "Waits for others' work", body));
+        add("partners", "Others", "Waits for others' work", body);
     }
     if !samples.is_empty() {
         let caption = "What was waited for at the bottom, then the code that waited.";
         let body = flame::of_all("off", "Waiting", caption, "µs", samples);
-        sections.push(("flame", "Flame graph", "Waiting by call stack", body));
+        add("flame", "Flame graph", "Waiting by call stack", body);
     }
-    sections.push(("method", "Method", "How it was measured", method(result)));
+    add("method", "Method", "How it was measured", method(result));
     sections
 }
 
@@ -120,23 +92,13 @@ fn facts(result: &LocksResult) -> Markup {
 }
 
 fn notices(result: &LocksResult) -> Markup {
-    let losses = losses(result);
-    if losses.is_empty() && result.warnings.is_empty() && !result.partial {
-        return html! {};
+    let mut items = Vec::new();
+    if result.partial {
+        items.push(page::interrupted());
     }
-    html! {
-        aside.notices aria-label="What to know about these numbers" {
-            ul {
-                @if result.partial {
-                    li { b { "interrupted" } " This is what was measured until then." }
-                }
-                @for line in &losses { li { (line) } }
-                @for warning in &result.warnings {
-                    li { b { (foreign(&warning.code)) } " " (foreign(&warning.text)) }
-                }
-            }
-        }
-    }
+    items.extend(losses(result).iter().map(|line| html! { (line) }));
+    items.extend(result.warnings.iter().map(page::warning));
+    page::notices(&items)
 }
 
 fn table(list: &str, rows: &[(usize, &LockRow)], caption: &str) -> Markup {
@@ -224,28 +186,7 @@ fn details(list: &str, rows: &[(usize, &LockRow)]) -> Markup {
 
 fn method(result: &LocksResult) -> Markup {
     html! {
-        @if !result.sources.is_empty() {
-            table.sources {
-                caption { "Where the figures come from" }
-                thead { tr {
-                    th scope="col" { "Measured" } th scope="col" { "By" } th scope="col" { "What is missing" }
-                } }
-                tbody {
-                    @for source in &result.sources {
-                        tr {
-                            th scope="row" { (foreign(&source.what)) }
-                            td { (foreign(&source.how)) }
-                            td {
-                                @if source.missing.is_empty() { "nothing" } @else {
-                                    b { (foreign(&source.missing)) }
-                                    @if !source.remedy.is_empty() { " " (foreign(&source.remedy)) }
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
+        (page::sources(&result.sources))
         dl.method {
             dt { "Machine" } dd { (foreign(&machine_line(&result.machine))) }
             dt { "p99" } dd { "within " (figure("p99_error", result.p99_error,

@@ -1,4 +1,4 @@
-//! Rows in words: what the terminal and the page both say.
+//! Rows in words: what the terminal, the page and the live screen all say.
 
 use super::schema::{CodeSite, LockRow, LocksResult, Nested, Owner};
 use crate::number::estimate;
@@ -34,7 +34,7 @@ pub(super) fn position(site: &CodeSite, whole: bool) -> String {
 }
 
 /// The function, or what else there is.
-pub(super) fn function(site: &CodeSite) -> String {
+pub fn function(site: &CodeSite) -> String {
     if site.symbol.is_empty() {
         "(unknown place)".to_owned()
     } else {
@@ -66,8 +66,8 @@ pub(super) fn short(symbol: &str) -> String {
     }
 }
 
-/// Function and position.
-pub(super) fn place(site: &CodeSite) -> String {
+/// `put queue.c:77`: function and position.
+pub fn place(site: &CodeSite) -> String {
     let position = position(site, false);
     if position.is_empty() {
         function(site)
@@ -77,7 +77,7 @@ pub(super) fn place(site: &CodeSite) -> String {
 }
 
 /// Whose waits the row adds up; empty for a row of all.
-pub(super) fn whose(row: &LockRow) -> String {
+pub fn whose(row: &LockRow) -> String {
     if row.tid != 0 {
         return format!("{} [{}]", row.thread, row.tid);
     }
@@ -108,8 +108,8 @@ pub(super) fn target(result: &LocksResult) -> String {
     }
 }
 
-/// `worker in put queue.c:80`.
-pub(super) fn owner(owner: &Owner) -> String {
+/// `worker (3 threads)`.
+pub fn releaser(owner: &Owner) -> String {
     let name = match (owner.thread.as_str(), owner.process.as_str()) {
         ("", "") => "a thread",
         ("", process) => process,
@@ -120,15 +120,21 @@ pub(super) fn owner(owner: &Owner) -> String {
     } else {
         String::new()
     };
+    format!("{name}{many}")
+}
+
+/// `worker in put queue.c:80`.
+pub(super) fn owner(owner: &Owner) -> String {
+    let releaser = releaser(owner);
     if owner.site.symbol.is_empty() {
-        format!("{name}{many}")
+        releaser
     } else {
-        format!("{name}{many} in {}", place(&owner.site))
+        format!("{releaser} in {}", place(&owner.site))
     }
 }
 
 /// `pthread mutex in get, whose holder waited for mutex in pipe_write`.
-pub(super) fn chain(nested: &Nested) -> String {
+pub fn chain(nested: &Nested) -> String {
     let steps = nested.chain.iter();
     let steps: Vec<String> = steps
         .map(|step| format!("{} in {}", step.what, place(&step.site)))
@@ -145,7 +151,7 @@ pub(super) fn total(rows: &[LockRow], is_of: impl Fn(&LockRow) -> bool) -> f64 {
 }
 
 /// The row's waits are for somebody else's message, not for something that is taken.
-pub(super) fn is_partner(row: &LockRow) -> bool {
+pub fn is_partner(row: &LockRow) -> bool {
     row.class == "partner"
 }
 

@@ -3,14 +3,14 @@
 mod check;
 mod csv;
 mod html;
-mod lines;
+pub mod lines;
 pub mod schema;
 mod terminal;
 
 use std::path::{Path, PathBuf};
 
 use crate::load::{LoadError, parse_as, read};
-use crate::save::SaveError;
+use crate::save::{SaveError, json_of};
 use schema::{LocksResult, SCHEMA};
 
 pub use csv::csv;
@@ -45,14 +45,5 @@ pub fn parse(bytes: &[u8], path: PathBuf) -> Result<LocksResult, LoadError> {
 /// # Errors
 /// [`SaveError::Invalid`] when [`parse`] would refuse it.
 pub fn to_json(result: &LocksResult) -> Result<String, SaveError> {
-    check::check(result).map_err(|invalid| SaveError::Invalid {
-        at: invalid.at,
-        what: invalid.what,
-    })?;
-    let mut text = serde_json::to_string_pretty(result).map_err(|e| SaveError::Invalid {
-        at: String::new(),
-        what: e.to_string(),
-    })?;
-    text.push('\n');
-    Ok(text)
+    json_of(result, check::check, serde_json::to_string_pretty)
 }

@@ -8,6 +8,7 @@ use super::schema::{CodeSite, LockRow, LocksResult};
 use crate::number::percent;
 use crate::plain::elide;
 use crate::terminal::page::{Page, bold, dim, text};
+use crate::terminal::sources;
 use crate::terminal::table::{self, Column};
 use crate::terminal::{Style, machine_line};
 
@@ -214,14 +215,9 @@ fn owners(page: &mut Page, rows: &[&LockRow], most: usize) {
 
 fn measuring(page: &mut Page, result: &LocksResult) {
     page.heading("How it was measured");
-    let by: Vec<String> = result
-        .sources
-        .iter()
-        .filter(|source| source.how != "missing")
-        .map(|source| format!("{} by {}", source.what, source.how))
-        .collect();
-    if !by.is_empty() {
-        page.paragraph(0, 2, &[text(format!("{}.", by.join(", ")))]);
+    let means = sources::means(&result.sources);
+    if !means.is_empty() {
+        page.paragraph(0, 2, &[text(means + ".")]);
     }
     if result.rows.iter().any(|row| row.p99_s.is_some()) {
         let error = percent(result.p99_error);
@@ -230,20 +226,8 @@ fn measuring(page: &mut Page, result: &LocksResult) {
     for line in losses(result) {
         page.paragraph(0, 2, &[bold(line)]);
     }
-    for source in result.sources.iter().filter(|s| !s.missing.is_empty()) {
-        let mut line = vec![
-            bold("Missing: "),
-            text(format!("{}: {}", source.what, source.missing)),
-        ];
-        if !source.remedy.is_empty() {
-            line.push(text(format!(" To get it: {}", source.remedy)));
-        }
-        page.paragraph(0, 2, &line);
-    }
-    for warning in &result.warnings {
-        let code = bold(format!("{}: ", warning.code));
-        page.paragraph(0, 2, &[code, text(&warning.text)]);
-    }
+    sources::missing(page, &result.sources);
+    sources::warnings(page, &result.warnings);
 }
 
 /// What the figures lack, in sentences; also for the page.

@@ -3,14 +3,15 @@
 mod lock;
 mod pages;
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::headline::sentences;
 use super::schema::{Code, MemResult};
 use crate::html::figure::{code, count, figure, foreign, share, time};
-use crate::html::{POLICY, STYLE, flame};
+use crate::html::flame;
+use crate::html::page::{self, Page, Section};
 use crate::number::{bytes, significant};
-use crate::plain::{command_line, elide};
+use crate::plain::command_line;
 use crate::schema::SampleRow;
 use crate::terminal::machine_line;
 
@@ -19,70 +20,30 @@ const ROWS: usize = 200;
 
 /// The page of `result`; `rows` are the stacks of faults and waits, whose `cause` is the kind.
 pub fn render(result: &MemResult, rows: &[SampleRow]) -> String {
-    let command = command_line(&result.command);
     let mut sentences = sentences(result).into_iter();
-    let title = sentences
-        .next()
-        .unwrap_or_else(|| "Nothing was seen.".into());
-    let sections = sections(result, rows);
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(POLICY);
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                meta name="referrer" content="no-referrer";
-                title { "Amdahl memory: " (elide(&command, 60, "…")) }
-                // The program's own text.
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                a.skip href="#main" { "Skip to the result" }
-                header {
-                    p.brand { "Amdahl" span { "memory" } }
-                    h1 { (title) }
-                    @for sentence in sentences { p.lede { (sentence) } }
-                    p.command { (code(&command)) }
-                    (notices(result))
-                }
-                nav aria-label="Sections" {
-                    ul { @for section in &sections {
-                        li { a href={ "#" (section.id) } { (section.title) } }
-                    } }
-                }
-                main #main tabindex="-1" {
-                    @for section in &sections {
-                        section aria-labelledby=(section.id) {
-                            h2 #(section.id) { (section.title) }
-                            (section.body)
-                        }
-                    }
-                }
-                footer {
-                    p { "Written by amdahl " (foreign(&result.amdahl_version))
-                        @if !result.started.is_empty() { ", measured " (foreign(&result.started)) }
-                        ". The same numbers are in " code { "result.json" } " beside this page." }
-                }
-            }
-        }
+    let headline = sentences.next();
+    let headline = headline.unwrap_or_else(|| "Nothing was seen.".into());
+    Page {
+        window: "Amdahl memory",
+        view: "memory",
+        style: "",
+        headline: html! { (headline) },
+        lede: sentences.map(|sentence| html! { (sentence) }).collect(),
+        target: &command_line(&result.command),
+        facts: notices(result),
+        sections: sections(result, rows),
+        made: "measured",
+        started: &result.started,
+        amdahl_version: &result.amdahl_version,
     }
-    .into_string()
-}
-
-struct Section {
-    id: &'static str,
-    title: &'static str,
-    body: Markup,
+    .render()
 }
 
 fn sections(result: &MemResult, rows: &[SampleRow]) -> Vec<Section> {
     let mut sections = Vec::new();
     let mut add = |id, title, is_there: bool, body: &dyn Fn() -> Markup| {
         if is_there {
-            let body = body();
-            sections.push(Section { id, title, body });
+            sections.push(Section::new(id, title, title, body()));
         }
     };
     let huge = &result.huge;
@@ -172,21 +133,14 @@ fn process(name: &str, pid: u32) -> Markup {
 
 fn notices(result: &MemResult) -> Markup {
     let lost = result.faults.lost;
-    if result.warnings.is_empty() && lost == 0 {
-        return html! {};
+    let mut items = Vec::new();
+    if lost > 0 {
+        items.push(html! {
+            b { "lost" } " " (count("faults.lost", lost)) " events were lost: counts are too low."
+        });
     }
-    html! {
-        aside.notices aria-label="What to know about these numbers" {
-            ul {
-                @if lost > 0 {
-                    li { b { "lost" } " " (count("faults.lost", lost)) " events were lost: counts are too low." }
-                }
-                @for warning in &result.warnings {
-                    li { b { (foreign(&warning.code)) } " " (foreign(&warning.text)) }
-                }
-            }
-        }
-    }
+    items.extend(result.warnings.iter().map(page::warning));
+    page::notices(&items)
 }
 
 fn tlb(result: &MemResult) -> Markup {
@@ -301,29 +255,8 @@ fn vmalloc(result: &MemResult) -> Markup {
 }
 
 fn method(result: &MemResult) -> Markup {
-    let rows: Vec<Vec<Markup>> = result
-        .sources
-        .iter()
-        .map(|source| {
-            vec![
-                foreign(&source.what),
-                foreign(&source.how),
-                html! {
-                    @if source.missing.is_empty() { "nothing" } @else {
-                        b { (foreign(&source.missing)) }
-                        @if !source.remedy.is_empty() { " " (foreign(&source.remedy)) }
-                    }
-                },
-            ]
-        })
-        .collect();
-    let titles = [
-        ("Measured", false),
-        ("By", false),
-        ("What is missing", false),
-    ];
     html! {
-        (table("Where the figures come from", &titles, &rows))
+        (page::sources(&result.sources))
         dl.method {
             dt { "Machine" } dd { (foreign(&machine_line(&result.machine))) }
             dt { "Watched for" } dd { (time("duration_s", result.duration_s)) }

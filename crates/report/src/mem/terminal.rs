@@ -5,6 +5,7 @@ use super::schema::{Code, LockRow, MappingReport, MemResult, Zone};
 use crate::number::{bytes, percent, seconds, significant};
 use crate::plain::{command_line, elide};
 use crate::terminal::page::{Page, bold, dim, text};
+use crate::terminal::sources;
 use crate::terminal::table::{self, Column};
 use crate::terminal::{Style, machine_line};
 
@@ -434,17 +435,12 @@ fn vmalloc(page: &mut Page, result: &MemResult) {
 }
 
 fn measuring(page: &mut Page, result: &MemResult) {
-    let has = |missing: bool| {
-        let sources = result.sources.iter();
-        sources.filter(move |s| (s.how == "missing" || !s.missing.is_empty()) == missing)
-    };
     page.heading("How it was measured");
-    let how: Vec<String> = has(false)
-        .map(|s| format!("{} by {}", s.what, s.how))
-        .collect();
+    let whole = result.sources.iter().filter(|s| !sources::lacks(s));
+    let means = sources::means(whole);
     let mut line = format!("For {}", seconds(result.duration_s));
-    if !how.is_empty() {
-        line = format!("{line}: {}", how.join(", "));
+    if !means.is_empty() {
+        line = format!("{line}: {means}");
     }
     page.paragraph(0, 2, &[text(line + ".")]);
     let lost = result.faults.lost;
@@ -457,21 +453,6 @@ fn measuring(page: &mut Page, result: &MemResult) {
             ))],
         );
     }
-    for source in has(true) {
-        let mut line = vec![
-            bold("Missing: "),
-            text(format!("{}: {}", source.what, source.missing)),
-        ];
-        if !source.remedy.is_empty() {
-            line.push(text(format!(" To get it: {}", source.remedy)));
-        }
-        page.paragraph(0, 2, &line);
-    }
-    for warning in &result.warnings {
-        page.paragraph(
-            0,
-            2,
-            &[bold(format!("{}: ", warning.code)), text(&warning.text)],
-        );
-    }
+    sources::missing(page, &result.sources);
+    sources::warnings(page, &result.warnings);
 }

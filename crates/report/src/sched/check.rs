@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::schema::{LINKS_MAX, RUNS_MAX, SCHEMA, SchedResult};
 use crate::check::{CPUS_MAX, ITEMS_MAX, Invalid, SITES_MAX};
 use crate::plain::quote;
-use crate::save::SaveError;
+use crate::save::{SaveError, json_of};
 
 /// No figure comes near; keeps sums finite.
 const FIGURE_MAX: f64 = 1e18;
@@ -137,9 +137,5 @@ fn figures(at: &mut String, value: &Value) -> Result<(), Invalid> {
 /// # Errors
 /// [`SaveError::Invalid`] when [`load`](super::load::load) would refuse it.
 pub fn to_json(result: &SchedResult) -> Result<String, SaveError> {
-    let invalid = |at, what| SaveError::Invalid { at, what };
-    check(result).map_err(|found| invalid(found.at, found.what))?;
-    let text =
-        serde_json::to_string(result).map_err(|error| invalid(String::new(), error.to_string()))?;
-    Ok(text + "\n")
+    json_of(result, check, serde_json::to_string)
 }

@@ -1,14 +1,14 @@
 //! A result of `amdahl sched` as one HTML page: no script, no network, nothing outside the file.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, PreEscaped, html};
 
 use super::picture;
 use super::schema::{Latency, SchedResult};
 use super::terminal::{REASONS, chain_words, headline, migration_words, short};
-use crate::html::figure::{code, count, figure, foreign, number};
-use crate::html::{POLICY, STYLE};
+use crate::html::figure::{count, figure, foreign, number};
+use crate::html::page::{self, Page, Section};
 use crate::number::percent;
-use crate::plain::{command_line, elide};
+use crate::plain::command_line;
 use crate::terminal::machine_line;
 
 /// Threads, CPUs and pairs on the page; the rest is in `result.json`.
@@ -32,81 +32,55 @@ fn time(path: &str, value: f64) -> Markup {
 /// The page.
 pub fn render(result: &SchedResult) -> String {
     let (first, second) = headline(result);
-    let command = command_line(&result.command);
-    let sections: Vec<(&str, &str, Markup)> = sections(result);
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(POLICY);
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                meta name="referrer" content="no-referrer";
-                title { "Amdahl sched: " (elide(&command, 60, "…")) }
-                // Both parts are the program's own text.
-                style { (PreEscaped(STYLE)) (PreEscaped(OWN_STYLE)) }
-            }
-            body {
-                a.skip href="#main" { "Skip to the result" }
-                header {
-                    p.brand { "Amdahl" span { "scheduling" } }
-                    h1 { (first) }
-                    @if !second.is_empty() { p.lede { (second) } }
-                    p.command { (code(&command)) }
-                    (facts(result))
-                    (notices(result))
-                }
-                nav aria-label="Sections" {
-                    ul { @for (id, title, _) in &sections { li { a href={ "#" (id) } { (title) } } } }
-                }
-                main #main tabindex="-1" {
-                    @for (id, title, body) in &sections {
-                        section aria-labelledby=(id) { h2 #(id) { (title) } (body) }
-                    }
-                }
-                footer {
-                    p { "Written by amdahl " (foreign(&result.amdahl_version))
-                        @if !result.started.is_empty() { ", recorded " (foreign(&result.started)) }
-                        ". The same numbers are in " code { "result.json" } " beside this page." }
-                }
-            }
-        }
+    let has_lede = !second.is_empty();
+    Page {
+        window: "Amdahl sched",
+        view: "scheduling",
+        style: OWN_STYLE,
+        headline: html! { (first) },
+        lede: has_lede.then(|| html! { (second) }).into_iter().collect(),
+        target: &command_line(&result.command),
+        facts: html! { (facts(result)) (notices(result)) },
+        sections: sections(result),
+        made: "recorded",
+        started: &result.started,
+        amdahl_version: &result.amdahl_version,
     }
-    .into_string()
+    .render()
 }
 
-fn sections(result: &SchedResult) -> Vec<(&'static str, &'static str, Markup)> {
+fn sections(result: &SchedResult) -> Vec<Section> {
     let mut sections = Vec::new();
+    let mut add = |id, title, body| sections.push(Section::new(id, title, title, body));
     if let Some(drawn) = result
         .picture
         .as_ref()
         .filter(|picture| !picture.cpus.is_empty())
     {
-        sections.push(("picture", "Threads on CPUs", picture_of(drawn)));
+        add("picture", "Threads on CPUs", picture_of(drawn));
     }
     if result.wake_latency.count + result.slices.count > 0 {
-        sections.push(("latency", "Run queue latency", latencies(result)));
+        add("latency", "Run queue latency", latencies(result));
     }
     if result.wasted.total_s() > 0.0 {
-        sections.push(("wasted", "Wasted CPU time", wasted(result)));
+        add("wasted", "Wasted CPU time", wasted(result));
     }
     if !result.cpus.is_empty() {
-        sections.push(("cpus", "CPUs", cpus(result)));
+        add("cpus", "CPUs", cpus(result));
     }
     if !result.threads.is_empty() {
-        sections.push(("threads", "Threads", threads(result)));
+        add("threads", "Threads", threads(result));
     }
     if !result.guests.is_empty() {
-        sections.push(("guests", "CPUs of guests", guests(result)));
+        add("guests", "CPUs of guests", guests(result));
     }
     if !result.wakers.is_empty() {
-        sections.push(("wakers", "Who wakes whom", wakers(result)));
+        add("wakers", "Who wakes whom", wakers(result));
     }
     if !result.chains.is_empty() {
-        sections.push(("chains", "Longest wake-up chains", chains(result)));
+        add("chains", "Longest wake-up chains", chains(result));
     }
-    sections.push(("method", "How it was recorded", method(result)));
+    add("method", "How it was recorded", method(result));
     sections
 }
 
@@ -130,16 +104,8 @@ fn facts(result: &SchedResult) -> Markup {
 }
 
 fn notices(result: &SchedResult) -> Markup {
-    if result.warnings.is_empty() {
-        return html! {};
-    }
-    html! {
-        aside.notices aria-label="What to know about these numbers" {
-            ul { @for notice in &result.warnings {
-                li { b { (foreign(&notice.code)) } " " (foreign(&notice.text)) }
-            } }
-        }
-    }
+    let items: Vec<Markup> = result.warnings.iter().map(page::warning).collect();
+    page::notices(&items)
 }
 
 fn picture_of(drawn: &super::schema::Picture) -> Markup {
@@ -398,21 +364,7 @@ fn chains(result: &SchedResult) -> Markup {
 fn method(result: &SchedResult) -> Markup {
     let wall = result.wall_s.max(1e-9);
     html! {
-        @if !result.sources.is_empty() {
-            table.sources {
-                caption { "Where the figures come from" }
-                thead { tr { th scope="col" { "Measured" } th scope="col" { "By" } th scope="col" { "What is missing" } } }
-                tbody { @for source in &result.sources {
-                    tr {
-                        th scope="row" { (foreign(&source.what)) }
-                        td { (foreign(&source.how)) }
-                        td { @if source.missing.is_empty() { "nothing" } @else {
-                            b { (foreign(&source.missing)) } " " (foreign(&source.remedy))
-                        } }
-                    }
-                } }
-            }
-        }
+        (page::sources(&result.sources))
         dl.method {
             dt { "Machine" } dd { (foreign(&machine_line(&result.machine))) }
             @if result.migrations.total() > 0 { dt { "Migrations" } dd { (migration_words(&result.migrations)) } }

@@ -1,7 +1,6 @@
 //! A part to events. Files may come from anybody.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
+use amdahl_contain::contained;
 use amdahl_topology::{Cpu, Topology};
 use bytes::Bytes;
 use parquet::column::reader::ColumnReader;
@@ -59,8 +58,8 @@ pub struct Part {
 /// Every way in which the file can be unreadable, see [`ReadError`].
 pub fn read_part(bytes: Vec<u8>) -> Result<Part, ReadError> {
     // The library is not hardened against files that lie; what it asserts is an error here.
-    let read = catch_unwind(AssertUnwindSafe(|| read(Bytes::from(bytes))));
-    read.unwrap_or_else(|_| Err(ReadError::Parquet("it is damaged".to_owned())))
+    let read = contained(|| read(Bytes::from(bytes)));
+    read.unwrap_or_else(|| Err(ReadError::Parquet("it is damaged".to_owned())))
 }
 
 fn invalid<T>(what: &'static str) -> Result<T, ReadError> {

@@ -1,5 +1,6 @@
 //! Waits for locks.
 
+use amdahl_report::locks::lines::{chain, function, is_partner, place, releaser, whose};
 use amdahl_report::locks::schema::{CodeSite, LockRow, LocksResult, Owner};
 use amdahl_report::plain::plain;
 
@@ -72,43 +73,14 @@ fn line(row: &LockRow, by: By, index: usize) -> Row {
         key,
         cells,
         index,
-        is_faint: row.class == "partner",
-    }
-}
-
-fn whose(row: &LockRow) -> String {
-    if row.tid != 0 {
-        return format!("{} [{}]", row.thread, row.tid);
-    }
-    match (row.address.is_empty(), row.pid) {
-        (true, 0) => String::new(),
-        (true, pid) => format!("{} [{pid}]", row.process),
-        (false, 0) => row.address.clone(),
-        (false, pid) => format!("{} of {} [{pid}]", row.address, row.process),
-    }
-}
-
-/// `put queue.c:77`.
-fn place(site: &CodeSite) -> String {
-    let function = if site.symbol.is_empty() {
-        "(unknown place)"
-    } else {
-        &site.symbol
-    };
-    let Some(file) = &site.file else {
-        return function.to_owned();
-    };
-    let file = file.rsplit('/').next().unwrap_or(file);
-    match site.line {
-        Some(line) => format!("{function} {file}:{line}"),
-        None => format!("{function} {file}"),
+        is_faint: is_partner(row),
     }
 }
 
 pub fn headline(result: &LocksResult) -> String {
-    let of = |is_partner: bool| -> f64 {
+    let of = |partners: bool| -> f64 {
         let rows = result.rows.iter();
-        rows.filter(|row| (row.class == "partner") == is_partner)
+        rows.filter(|row| is_partner(row) == partners)
             .map(|row| row.total_s)
             .sum()
     };
@@ -143,12 +115,7 @@ pub fn detail(result: &LocksResult, index: usize) -> Vec<(usize, String)> {
             "While others waited, holders waited themselves:".to_owned(),
         ));
         for nested in &row.nested {
-            let steps = nested.chain.iter();
-            let steps: Vec<String> = steps
-                .map(|step| format!("{} in {}", step.what, place(&step.site)))
-                .collect();
-            let chain = steps.join(", whose holder waited for ");
-            let time = seconds_text(nested.seconds);
+            let (time, chain) = (seconds_text(nested.seconds), chain(nested));
             lines.push((2, format!("{time} in {} waits: {chain}", nested.times)));
         }
     }
@@ -197,20 +164,11 @@ fn owners(row: &LockRow, lines: &mut Vec<(usize, String)>) {
     }
     lines.push((0, "Who released it and ended waits:".to_owned()));
     let owner = |owner: &Owner| {
-        let name = match (owner.thread.as_str(), owner.process.as_str()) {
-            ("", "") => "a thread",
-            ("", process) => process,
-            (thread, _) => thread,
-        };
-        let many = match owner.threads {
-            0 | 1 => String::new(),
-            many => format!(" ({many} threads)"),
-        };
-        let place = place(&owner.site);
+        let (who, place) = (releaser(owner), place(&owner.site));
         let time = seconds_text(owner.seconds);
         (
             2,
-            format!("{time} in {} sleeps: {name}{many} in {place}", owner.times),
+            format!("{time} in {} sleeps: {who} in {place}", owner.times),
         )
     };
     lines.extend(row.owners.iter().map(owner));
@@ -224,11 +182,7 @@ fn owners(row: &LockRow, lines: &mut Vec<(usize, String)>) {
 }
 
 fn whole_place(site: &CodeSite) -> String {
-    let mut text = if site.symbol.is_empty() {
-        "(unknown place)".to_owned()
-    } else {
-        site.symbol.clone()
-    };
+    let mut text = function(site);
     match (&site.file, site.line) {
         (Some(file), Some(line)) => text += &format!(", {file}:{line}"),
         (Some(file), None) => text += &format!(", {file}"),

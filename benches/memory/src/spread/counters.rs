@@ -1,0 +1,218 @@
+//! Counters beside what people count with.
+
+use std::arch::asm;
+use std::cell::Cell;
+use std::hint::black_box;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use amdahl_figures::{Figure, Target};
+use amdahl_spread::{Counter, LlcMap, Placement};
+use amdahl_topology::Topology;
+use contatori::counters::unsigned::Unsigned;
+use crossbeam_utils::CachePadded;
+
+use super::measure::{Contender, label, race, ratio, time};
+use crate::Effort;
+
+thread_local! {
+    static LOCAL: Cell<u64> = const { Cell::new(0) };
+}
+
+static STATIC: LazyLock<Counter> = LazyLock::new(Counter::new);
+
+/// Keeps the compiler from making one addition of many; no instruction.
+#[inline(always)]
+fn barrier() {
+    // SAFETY: does nothing.
+    unsafe { asm!("", options(nostack, preserves_flags)) };
+}
+
+#[inline(always)]
+fn times(n: u64, mut once: impl FnMut()) {
+    for _ in 0..n {
+        once();
+        barrier();
+    }
+}
+
+/// The value passes through a register that the compiler knows nothing of: the fastest of the ways to write
+/// this loop, as the processor need not wait for what it has just stored at a segment's address.
+#[inline(never)]
+fn thread_local(n: u64) {
+    for _ in 0..n {
+        LOCAL.with(|local| local.set(black_box(local.get().wrapping_add(1))));
+    }
+}
+
+/// One instruction, `inc` at the segment's address, as in code that does other things between.
+#[inline(never)]
+fn thread_local_inc(n: u64) {
+    times(n, || LOCAL.set(LOCAL.get().wrapping_add(1)));
+}
+
+/// What other work does in 10 to 20 ns: nothing with memory.
+#[inline(always)]
+fn work(n: u64) -> u64 {
+    let mut x = n;
+    for _ in 0..16 {
+        x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (x >> 29);
+    }
+    x
+}
+
+#[inline(never)]
+fn amid_work(n: u64, mut once: impl FnMut()) {
+    for n in 0..n {
+        black_box(work(n));
+        once();
+        barrier();
+    }
+}
+
+#[inline(never)]
+fn spread(counter: &Counter, n: u64) {
+    times(n, || counter.add(1));
+}
+
+#[inline(never)]
+fn spread_static(n: u64) {
+    times(n, || STATIC.add(1));
+}
+
+#[inline(never)]
+fn atomic(counter: &AtomicU64, n: u64) {
+    times(n, || {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+}
+
+/// One of several atomics, found by an index that does not change.
+#[inline(never)]
+fn shard(shards: &[CachePadded<AtomicU64>], index: usize, n: u64) {
+    times(n, || {
+        shards[index].fetch_add(1, Ordering::Relaxed);
+    });
+}
+
+fn padded(shards: usize) -> Vec<CachePadded<AtomicU64>> {
+    (0..shards).map(|_| CachePadded::default()).collect()
+}
+
+pub fn figures(effort: &Effort, threads: usize) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for threads in 1..=threads {
+        figures.extend(adding(effort, threads));
+        figures.extend(adding_amid_work(effort, threads));
+    }
+    figures.extend(reading(effort));
+    figures
+}
+
+const PER_CPU: &str = "Counter per CPU";
+const PER_LLC: &str = "Counter per LLC";
+const THREAD_LOCAL: &str = "thread-local Cell";
+const SHARED: &str = "shared AtomicU64";
+const SHARD: &str = "padded shard of the LLC";
+
+fn adding(effort: &Effort, threads: usize) -> Vec<Figure> {
+    let (per_cpu, per_llc) = (Counter::with(Placement::PerCpu), Counter::per_llc());
+    let shared = CachePadded::new(AtomicU64::new(0));
+    let (of_llc, of_threads) = (padded(1), padded(threads));
+    let contatori = Unsigned::new();
+    let contenders = [
+        Contender::new(THREAD_LOCAL, |_, n| thread_local(n)),
+        Contender::new("thread-local Cell as one inc", |_, n| thread_local_inc(n)),
+        Contender::new(PER_CPU, |_, n| spread(&per_cpu, n)),
+        Contender::new("Counter per CPU in a static", |_, n| spread_static(n)),
+        Contender::new(SHARED, |_, n| atomic(&shared, n)),
+        Contender::new(PER_LLC, |_, n| spread(&per_llc, n)),
+        Contender::new(SHARD, |_, n| shard(&of_llc, black_box(0), n)),
+        Contender::new("padded shard of the thread", |thread, n| {
+            shard(&of_threads, thread, n)
+        }),
+        Contender::new("contatori", |_, n| times(n, || contatori.add(1))),
+    ];
+    eprintln!("spread: counters, {threads} threads");
+    let times = race(effort, threads, &contenders);
+    let label = label(threads);
+    let mut figures = vec![ratio(
+        &times,
+        PER_CPU,
+        THREAD_LOCAL,
+        &label,
+        Target::AtMost(1.1),
+    )];
+    if threads > 1 {
+        figures.push(ratio(
+            &times,
+            SHARED,
+            PER_CPU,
+            &label,
+            Target::AtLeast(20.0),
+        ));
+    }
+    figures.push(ratio(&times, PER_LLC, SHARD, &label, Target::AtMost(1.5)));
+    figures.extend(contenders.iter().map(|c| time(&times, c.name, &label)));
+    figures
+}
+
+/// A loop whose threads do something else most of the time is never in the lucky state in which one of
+/// them keeps the line for several additions.
+fn adding_amid_work(effort: &Effort, threads: usize) -> Vec<Figure> {
+    let (per_cpu, per_llc) = (Counter::with(Placement::PerCpu), Counter::per_llc());
+    let shared = CachePadded::new(AtomicU64::new(0));
+    let contenders = [
+        Contender::new("work alone", |_, n| amid_work(n, || ())),
+        Contender::new("work and a thread-local Cell", |_, n| {
+            amid_work(n, || LOCAL.set(LOCAL.get().wrapping_add(1)))
+        }),
+        Contender::new("work and a Counter per CPU", |_, n| {
+            amid_work(n, || per_cpu.add(1))
+        }),
+        Contender::new("work and a Counter per LLC", |_, n| {
+            amid_work(n, || per_llc.add(1))
+        }),
+        Contender::new("work and a shared AtomicU64", |_, n| {
+            amid_work(n, || {
+                shared.fetch_add(1, Ordering::Relaxed);
+            })
+        }),
+    ];
+    let times = race(effort, threads, &contenders);
+    let label = label(threads);
+    let row = |contender: &Contender| time(&times, contender.name, &label);
+    contenders.iter().map(row).collect()
+}
+
+fn reading(effort: &Effort) -> Vec<Figure> {
+    let large = Topology::synthetic("8 node x 4 llc x 8 core x 2 thread").expect("valid");
+    let large = std::sync::Arc::new(LlcMap::new(&large, 512));
+    let here = LlcMap::of_this_machine();
+    let counters = [
+        Counter::on(Placement::PerCpu, here.clone()),
+        Counter::on(Placement::PerLlc, here),
+        Counter::on(Placement::PerCpu, large.clone()),
+        Counter::on(Placement::PerLlc, large),
+    ];
+    let names = [
+        "read per CPU, this machine",
+        "read per LLC, this machine",
+        "read per CPU, 512 CPUs",
+        "read per LLC, 32 LLCs",
+    ];
+    let contenders: Vec<Contender> = names
+        .iter()
+        .zip(&counters)
+        .map(|(&name, counter)| {
+            Contender::new(name, move |_, n| {
+                times(n, || {
+                    black_box(counter.read());
+                })
+            })
+        })
+        .collect();
+    let times = race(effort, 1, &contenders);
+    let label = "parts in the cache of one thread";
+    names.map(|name| time(&times, name, label)).to_vec()
+}
