@@ -5,6 +5,7 @@
 
 mod machine;
 mod memory;
+mod ranges;
 mod recording;
 mod result;
 mod spin;
@@ -118,5 +119,13 @@ pub const ALL: &[Target] = &[
     Target {
         name: "hashed_locks",
         run: spread::hashed_locks,
+    },
+    Target {
+        name: "range_alloc",
+        run: ranges::operations,
+    },
+    Target {
+        name: "range_layout",
+        run: ranges::layout,
     },
 ];

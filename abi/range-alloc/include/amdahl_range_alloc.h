@@ -1,0 +1,123 @@
+/* Allocator of address ranges: lowest address first, alignment, zones.
+ *
+ * One arena may be used by one thread at a time (ara_*), or by any number (ara_shared_*).
+ * Units are the caller's choice: bytes, pages. All functions but create and destroy return 0
+ * or a code of enum ara_error; nothing has changed then. A null arena is ARA_NULL.
+ * Freeing allocates no memory and fails for a wrong address only.
+ *
+ * Link with -lamdahl_range_alloc_c (shared or static; the static one also with -lpthread -ldl -lm).
+ */
+#ifndef AMDAHL_RANGE_ALLOC_H
+#define AMDAHL_RANGE_ALLOC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Changes with every incompatible change of this file. */
+#define ARA_ABI_VERSION 1
+
+enum ara_error {
+    ARA_OK = 0,
+    ARA_NULL = 1,          /* a pointer that must not be null is */
+    ARA_NO_MEMORY = 2,     /* no memory for bookkeeping */
+    ARA_BAD_ARENA = 3,     /* empty range, granule no power of two, or ends not multiples of it */
+    ARA_ZERO_SIZE = 10,
+    ARA_TOO_LARGE = 11,    /* the size in granules exceeds 64 bits */
+    ARA_BAD_ALIGN = 12,    /* 0, no power of two, or above 2^40 */
+    ARA_BAD_PHASE = 13,    /* not below the alignment, or no multiple of the granule */
+    ARA_BAD_ZONE = 14,     /* no address of the arena in it */
+    ARA_OUTSIDE = 15,      /* not in the arena, or not at a multiple of the granule */
+    ARA_OCCUPIED = 16,     /* alloc_at: an allocation is in the way */
+    ARA_NO_SPACE = 17,     /* no gap fits */
+    ARA_BAD_POLICY = 18,
+    ARA_NOT_ALLOCATED = 20, /* free: nothing there; freed twice? */
+    ARA_FREED_LAZILY = 21,  /* free: freed already, lazily */
+    ARA_INSIDE = 22,        /* free: inside of an allocation that begins lower */
+    ARA_WRONG_SIZE = 23,    /* free_sized: the allocation has another size */
+    ARA_BAD_PART = 24,      /* free_part: not within one allocation */
+    ARA_UNKNOWN = 99
+};
+
+enum ara_policy {
+    ARA_LOWEST_ADDRESS = 0,
+    ARA_NEXT_FIT = 1,
+    ARA_BEST_FIT = 2
+};
+
+/* What to allocate. Zeroed but for size it is a plain request. */
+struct ara_request {
+    uint64_t size;
+    uint64_t align;      /* power of two up to 2^40; 0 is 1 */
+    uint64_t phase;      /* start % align */
+    uint64_t zone_start;
+    uint64_t zone_end;   /* 0: no upper bound */
+    uint32_t policy;     /* enum ara_policy */
+    uint32_t reserved;   /* 0 */
+};
+
+struct ara_block {
+    uint64_t start;
+    uint64_t size;
+    uint32_t is_lazy;    /* freed lazily, not purged */
+    uint32_t is_free;    /* a gap; only from ara_next */
+};
+
+struct ara_stats {
+    uint64_t units, busy_units, lazy_units, free_units;
+    uint64_t allocations, lazy_allocations;
+    uint64_t largest_free;
+    uint64_t footprint_bytes;
+};
+
+struct ara_arena;
+struct ara_shared;
+
+/* Told each range that a purge lets be used again. */
+typedef void (*ara_retire)(void *context, uint64_t start, uint64_t size);
+
+uint32_t ara_abi_version(void);
+/* Text for a code; never null. */
+const char *ara_error_text(int code);
+
+/* Addresses start..end; granule 1 unless sizes and starts are multiples of more. */
+int ara_create(uint64_t start, uint64_t end, uint64_t granule, struct ara_arena **arena);
+void ara_destroy(struct ara_arena *arena);
+int ara_alloc(struct ara_arena *arena, const struct ara_request *request, uint64_t *start);
+int ara_alloc_at(struct ara_arena *arena, uint64_t start, uint64_t size);
+/* Takes the memory that so many more allocations need. */
+int ara_reserve(struct ara_arena *arena, size_t allocations);
+/* size may be null; else the size of what was freed. */
+int ara_free(struct ara_arena *arena, uint64_t start, uint64_t *size);
+int ara_free_sized(struct ara_arena *arena, uint64_t start, uint64_t size);
+/* As munmap: cutting one allocation into two may take memory. */
+int ara_free_part(struct ara_arena *arena, uint64_t start, uint64_t size);
+int ara_free_lazy(struct ara_arena *arena, uint64_t start);
+/* retire may be null and must not use the arena; units may be null. */
+int ara_purge(struct ara_arena *arena, ara_retire retire, void *context, uint64_t *units);
+/* ARA_NOT_ALLOCATED if no allocation holds the address. */
+int ara_lookup(const struct ara_arena *arena, uint64_t address, struct ara_block *block);
+/* The allocation or gap that holds the address; go on at start + size. ARA_OUTSIDE at the end. */
+int ara_next(const struct ara_arena *arena, uint64_t address, struct ara_block *block);
+int ara_stats(const struct ara_arena *arena, struct ara_stats *stats);
+
+/* The same for any number of threads. slots 0: one for each CPU; span 0: 65536 units. */
+int ara_shared_create(uint64_t start, uint64_t end, uint64_t granule, size_t slots, uint64_t span,
+                      struct ara_shared **arena);
+/* No other thread may be using it. */
+void ara_shared_destroy(struct ara_shared *arena);
+int ara_shared_alloc(const struct ara_shared *arena, const struct ara_request *request, uint64_t *start);
+int ara_shared_alloc_at(const struct ara_shared *arena, uint64_t start, uint64_t size);
+int ara_shared_free(const struct ara_shared *arena, uint64_t start, uint64_t *size);
+int ara_shared_free_lazy(const struct ara_shared *arena, uint64_t start);
+/* retire may allocate and free, but not purge. */
+int ara_shared_purge(const struct ara_shared *arena, ara_retire retire, void *context, uint64_t *units);
+int ara_shared_lookup(const struct ara_shared *arena, uint64_t address, struct ara_block *block);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,118 @@
+/* Every function of the header, as a C program uses it. */
+#include "amdahl_range_alloc.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(is)                                                                                  \
+    do {                                                                                           \
+        if (!(is)) {                                                                               \
+            fprintf(stderr, "line %d: %s\n", __LINE__, #is);                                       \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static void count(void *context, uint64_t start, uint64_t size) {
+    (void)start;
+    *(uint64_t *)context += size;
+}
+
+static void plain(void) {
+    struct ara_arena *arena = NULL;
+    CHECK(ara_create(16, 16, 1, &arena) == ARA_BAD_ARENA);
+    CHECK(ara_create(0, 1000, 3, &arena) == ARA_BAD_ARENA);
+    CHECK(ara_create(0, 1000, 1, NULL) == ARA_NULL);
+    CHECK(ara_create(0x1000, 0x100000, 1, &arena) == ARA_OK);
+
+    struct ara_request request = {.size = 0x30};
+    uint64_t a, b, size;
+    CHECK(ara_alloc(arena, &request, &a) == ARA_OK && a == 0x1000);
+    request.size = 0x100;
+    request.align = 0x1000;
+    request.phase = 0x10;
+    CHECK(ara_alloc(arena, &request, &b) == ARA_OK && b == 0x2010);
+    request.zone_start = 0x5000;
+    request.zone_end = 0x5050;
+    uint64_t none;
+    CHECK(ara_alloc(arena, &request, &none) == ARA_NO_SPACE);
+    request.align = 3;
+    CHECK(ara_alloc(arena, &request, &none) == ARA_BAD_ALIGN);
+    request = (struct ara_request){.size = 1, .policy = 7};
+    CHECK(ara_alloc(arena, &request, &none) == ARA_BAD_POLICY);
+    CHECK(ara_alloc(NULL, &request, &none) == ARA_NULL);
+    request = (struct ara_request){.size = 0};
+    CHECK(ara_alloc(arena, &request, &none) == ARA_ZERO_SIZE);
+    request = (struct ara_request){.size = 1, .policy = ARA_BEST_FIT};
+    CHECK(ara_alloc(arena, &request, &none) == ARA_OK && none == 0x1030);
+    CHECK(ara_free_sized(arena, none, 2) == ARA_WRONG_SIZE);
+    CHECK(ara_free_sized(arena, none, 1) == ARA_OK);
+    CHECK(ara_alloc_at(arena, 0x2000, 0x20) == ARA_OCCUPIED);
+    CHECK(ara_alloc_at(arena, 0x3000, 0x300) == ARA_OK);
+    CHECK(ara_free_part(arena, 0x3100, 0x100) == ARA_OK);
+    CHECK(ara_free_part(arena, 0x3000, 0x200) == ARA_BAD_PART);
+    CHECK(ara_reserve(arena, 1000) == ARA_OK);
+
+    struct ara_block block;
+    CHECK(ara_lookup(arena, 0x20ff, &block) == ARA_OK && block.start == 0x2010 && block.size == 0x100);
+    CHECK(ara_lookup(arena, 0x1fff, &block) == ARA_NOT_ALLOCATED);
+    uint64_t all = 0;
+    int blocks = 0;
+    for (uint64_t at = 0x1000; ara_next(arena, at, &block) == ARA_OK; at = block.start + block.size) {
+        CHECK(block.start == at);
+        all += block.size;
+        blocks += !block.is_free;
+    }
+    CHECK(all == 0x100000 - 0x1000 && blocks == 4);
+
+    CHECK(ara_free(arena, b + 1, &size) == ARA_INSIDE);
+    CHECK(ara_free_lazy(arena, b) == ARA_OK);
+    CHECK(ara_free(arena, b, &size) == ARA_FREED_LAZILY);
+    uint64_t told = 0, units = 0;
+    CHECK(ara_purge(arena, count, &told, &units) == ARA_OK && told == 0x100 && units == 0x100);
+    CHECK(ara_free(arena, b, NULL) == ARA_NOT_ALLOCATED);
+    CHECK(ara_free(arena, a, &size) == ARA_OK && size == 0x30);
+    CHECK(ara_free(arena, 7, NULL) == ARA_OUTSIDE);
+    struct ara_stats stats;
+    CHECK(ara_stats(arena, &stats) == ARA_OK && stats.allocations == 2 && stats.busy_units == 0x200);
+    CHECK(strcmp(ara_error_text(ARA_NO_SPACE), "no gap fits") == 0);
+    ara_destroy(arena);
+    ara_destroy(NULL);
+}
+
+static void *churn(void *arena) {
+    for (int turn = 0; turn < 20000; turn++) {
+        struct ara_request request = {.size = 1 + turn % 60, .align = 1u << turn % 9};
+        uint64_t start, size;
+        CHECK(ara_shared_alloc(arena, &request, &start) == ARA_OK);
+        CHECK(start % request.align == 0);
+        if (turn % 16 == 0) {
+            CHECK(ara_shared_free_lazy(arena, start) == ARA_OK);
+        } else {
+            CHECK(ara_shared_free(arena, start, &size) == ARA_OK && size == request.size);
+        }
+    }
+    return NULL;
+}
+
+static void shared(void) {
+    struct ara_shared *arena = NULL;
+    CHECK(ara_shared_create(0, 1 << 24, 1, 0, 0, &arena) == ARA_OK);
+    pthread_t threads[4];
+    for (int at = 0; at < 4; at++) CHECK(pthread_create(&threads[at], NULL, churn, arena) == 0);
+    for (int at = 0; at < 4; at++) CHECK(pthread_join(threads[at], NULL) == 0);
+    CHECK(ara_shared_purge(arena, NULL, NULL, NULL) == ARA_OK);
+    CHECK(ara_shared_alloc_at(arena, 0, 1 << 24) == ARA_OK);
+    struct ara_block block;
+    CHECK(ara_shared_lookup(arena, 5, &block) == ARA_OK && block.size == 1 << 24);
+    ara_shared_destroy(arena);
+}
+
+int main(void) {
+    CHECK(ara_abi_version() == ARA_ABI_VERSION);
+    plain();
+    shared();
+    puts("ok");
+    return 0;
+}

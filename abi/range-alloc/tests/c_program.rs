@@ -1,0 +1,78 @@
+//! A C program that uses the header, against both kinds of library.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The folder of the libraries. Cargo builds no library of these kinds for a test, so that it is asked to.
+fn libraries() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let folder = test.ancestors().nth(2).expect("its profile's folder");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args([
+        "build",
+        "--locked",
+        "--quiet",
+        "--package",
+        env!("CARGO_PKG_NAME"),
+    ]);
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo
+        .arg("--target-dir")
+        .arg(folder.parent().expect("the target folder"));
+    if folder.ends_with("release") {
+        cargo.arg("--release");
+    }
+    run(&mut cargo);
+    folder.to_owned()
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{text}",
+        output.status
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn built_with(library: &Path, more: &[&str]) {
+    if Command::new("cc").arg("--version").output().is_err() {
+        println!("SKIPPED: there is no C compiler (cc)");
+        return;
+    }
+    assert!(
+        library.exists(),
+        "cargo builds {} for its tests",
+        library.display()
+    );
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("use");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-I"]);
+    cc.arg(here.join("include")).arg(here.join("tests/c/use.c"));
+    cc.arg("-o").arg(&program).arg(library).args(more);
+    run(&mut cc);
+    let found = run(Command::new(&program).env("LD_LIBRARY_PATH", library.parent().unwrap()));
+    assert_eq!(found, "ok\n");
+}
+
+#[test]
+fn a_c_program_with_the_shared_library() {
+    built_with(
+        &libraries().join("libamdahl_range_alloc_c.so"),
+        &["-lpthread"],
+    );
+}
+
+#[test]
+fn a_c_program_with_the_static_library() {
+    built_with(
+        &libraries().join("libamdahl_range_alloc_c.a"),
+        &["-lpthread", "-ldl", "-lm"],
+    );
+}

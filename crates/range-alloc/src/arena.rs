@@ -1,0 +1,399 @@
+use core::ops::Range;
+
+use crate::by_size::BySize;
+use crate::error::{AllocError, ArenaError, FreeError, OutOfMemory};
+use crate::isa;
+use crate::request::{self, MAX_ALIGN, Policy, Request, Wanted};
+use crate::tree::edit::{Cut, Emptied, Filled, Free, FreeLazily, Lookup, Place, PlaceAt, Reclaim};
+use crate::tree::{Class, Tree};
+
+/// An allocation, as [`RangeAlloc::lookup`] finds it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Allocation {
+    /// Its addresses.
+    pub range: Range<u64>,
+    /// Freed lazily, not purged yet.
+    pub is_lazy: bool,
+}
+
+/// Allocates ranges of the addresses `start..end`, in whatever unit they are.
+///
+/// n is the number of allocations. Memory is taken by allocations only: freeing never allocates and
+/// never fails for lack of memory. Each allocation takes about 24 to 50 bytes of
+/// bookkeeping.
+///
+/// ```
+/// use amdahl_range_alloc::{RangeAlloc, Request};
+///
+/// let mut arena = RangeAlloc::new(0x1000..0x10_0000)?;
+/// let a = arena.alloc(&Request::new(0x30))?;
+/// let b = arena.alloc(&Request::new(0x100).align(0x1000))?;
+/// assert_eq!((a, b), (0x1000, 0x2000));
+/// assert_eq!(arena.lookup(0x20ff).unwrap().range, 0x2000..0x2100);
+/// assert_eq!(arena.free(a), Ok(0x30));
+/// assert!(arena.free(a).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct RangeAlloc {
+    pub(crate) tree: Tree,
+    pub(crate) range: Range<u64>,
+    pub(crate) granule: u64,
+    pub(crate) blocks: usize,
+    pub(crate) busy: u64,
+    pub(crate) lazy_blocks: usize,
+    pub(crate) lazy: u64,
+    /// Where the last allocation under `Policy::NextFit` ended.
+    cursor: u64,
+    /// The gaps by size, once somebody has asked for the best fit.
+    by_size: Option<BySize>,
+    is_wide: bool,
+}
+
+impl RangeAlloc {
+    /// An arena with all of its addresses free.
+    ///
+    /// # Errors
+    /// The range is empty, or there is no memory.
+    pub fn new(range: Range<u64>) -> Result<Self, ArenaError> {
+        RangeAlloc::with_granule(range, 1)
+    }
+
+    /// The same in granules, a power of two: sizes are rounded up to multiples of it, and every
+    /// allocation begins at one.
+    ///
+    /// # Errors
+    /// The granule is not a power of two up to [`MAX_ALIGN`], the range is empty or not a whole number of
+    /// granules from address 0, or there is no memory.
+    pub fn with_granule(range: Range<u64>, granule: u64) -> Result<Self, ArenaError> {
+        if !granule.is_power_of_two() || granule > MAX_ALIGN {
+            return Err(ArenaError::Granule { granule });
+        }
+        if range.is_empty() {
+            return Err(ArenaError::Empty { range });
+        }
+        if range.start % granule != 0 || range.end % granule != 0 {
+            return Err(ArenaError::Uneven { range, granule });
+        }
+        let grid = request::grid(granule, 0, granule).map_err(ArenaError::Request)?;
+        Ok(RangeAlloc {
+            tree: Tree::new(range.start, range.end, grid)?,
+            cursor: range.start,
+            range,
+            granule,
+            blocks: 0,
+            busy: 0,
+            lazy_blocks: 0,
+            lazy: 0,
+            by_size: None,
+            is_wide: isa::is_wide(),
+        })
+    }
+
+    /// The addresses.
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// What sizes and starts are multiples of.
+    pub fn granule(&self) -> u64 {
+        self.granule
+    }
+
+    /// Prepares for requests of an alignment and phase.
+    ///
+    /// The first request of each alignment and phase takes O(n) otherwise. 64 pairs of
+    /// alignment and phase are kept, which is more than there are alignments; requests for further
+    /// ones get the same exact answers, but may look at gaps in vain.
+    ///
+    /// # Errors
+    /// The same as for a request.
+    pub fn prepare(&mut self, align: u64, phase: u64) -> Result<(), AllocError> {
+        let grid = request::grid(align, phase, self.granule)?;
+        self.tree.add_class(grid)?;
+        Ok(())
+    }
+
+    /// Takes the memory that `blocks` more allocations need at most, so that none of them fails for
+    /// lack of it.
+    ///
+    /// # Errors
+    /// There is not so much.
+    pub fn reserve(&mut self, blocks: usize) -> Result<(), OutOfMemory> {
+        // Each may split a leaf that is full now; those that are split take 15 more.
+        let (leaves, inners) = self.tree.nodes();
+        let leaves = leaves.min(blocks) + blocks / 15 + 1;
+        let inners = inners.min(leaves) + leaves / 15 + self.tree.levels() + 2;
+        self.tree.reserve(leaves, inners)?;
+        match &mut self.by_size {
+            Some(index) => index.reserve(self.blocks + blocks + 2),
+            None => Ok(()),
+        }
+    }
+
+    /// Allocates; answers with the start.
+    ///
+    /// O(log n), wherever the answer lies: the tree knows for each alignment in use what fits where.
+    /// See [`Policy`] for what differs, and [`prepare`](RangeAlloc::prepare) for the first request of an
+    /// alignment.
+    ///
+    /// # Errors
+    /// The request is not possible in itself, no gap fits, or there is no memory. Nothing has
+    /// changed then.
+    #[inline]
+    pub fn alloc(&mut self, request: &Request) -> Result<u64, AllocError> {
+        Ok(self.fill(request)?.block.start)
+    }
+
+    /// The same, and which gap it was.
+    #[inline]
+    pub(crate) fn fill(&mut self, request: &Request) -> Result<Filled, AllocError> {
+        let mut wanted = Wanted::new(request, &self.range, self.granule)?;
+        if wanted.from == self.range.start {
+            // The search need not look for its beginning.
+            wanted.from = 0;
+        }
+        let class = match self.tree.class(wanted.grid) {
+            Some(class) => class,
+            None => self.tree.add_class(wanted.grid)?,
+        };
+        let found = match request.policy {
+            Policy::LowestAddress => self.lowest(class, &wanted)?,
+            Policy::NextFit => self.next(class, &wanted)?,
+            Policy::BestFit => self.best(&wanted)?,
+        };
+        found.ok_or(AllocError::NoSpace { lazy: self.lazy })
+    }
+
+    #[inline]
+    fn lowest(&mut self, class: Class, wanted: &Wanted) -> Result<Option<Filled>, OutOfMemory> {
+        self.reserve_gap()?;
+        let tree = &mut self.tree;
+        let place = Place {
+            tree,
+            class,
+            wanted,
+        };
+        let Some(filled) = isa::run(self.is_wide, place)? else {
+            return Ok(None);
+        };
+        self.has_filled(&filled);
+        Ok(Some(filled))
+    }
+
+    fn next(&mut self, class: Class, wanted: &Wanted) -> Result<Option<Filled>, OutOfMemory> {
+        let mut found = None;
+        if self.cursor > wanted.from && self.cursor < wanted.to {
+            let from = self.cursor;
+            found = self.lowest(class, &Wanted { from, ..*wanted })?;
+        }
+        if found.is_none() {
+            found = self.lowest(class, wanted)?;
+        }
+        if let Some(filled) = &found {
+            self.cursor = filled.block.end;
+        }
+        Ok(found)
+    }
+
+    fn best(&mut self, wanted: &Wanted) -> Result<Option<Filled>, AllocError> {
+        if self.by_size.is_none() {
+            self.by_size = Some(BySize::new(self)?);
+        }
+        let index = self.by_size.as_ref();
+        let found = index.and_then(|index| index.best(wanted));
+        let Some(start) = found else {
+            return Ok(None);
+        };
+        self.place_at(start..start + wanted.size).map(Some)
+    }
+
+    /// Allocates `size` units (rounded up to granules) at `start`.
+    ///
+    /// O(log n).
+    ///
+    /// # Errors
+    /// The range is not in the arena, something is allocated there, or there is no memory.
+    /// Nothing has changed then.
+    pub fn alloc_at(&mut self, start: u64, size: u64) -> Result<(), AllocError> {
+        let outside = AllocError::Outside { start, size };
+        let size = request::whole(size, self.granule)?;
+        let is_inside = start >= self.range.start && start < self.range.end;
+        if !is_inside || start % self.granule != 0 || size > self.range.end - start {
+            return Err(outside);
+        }
+        self.place_at(start..start + size)?;
+        Ok(())
+    }
+
+    fn place_at(&mut self, block: Range<u64>) -> Result<Filled, AllocError> {
+        self.reserve_gap()?;
+        let tree = &mut self.tree;
+        let filled = isa::run(self.is_wide, PlaceAt { tree, block })?;
+        self.has_filled(&filled);
+        Ok(filled)
+    }
+
+    /// Frees the allocation that begins at `start`; answers with its size.
+    ///
+    /// O(log n). Allocates no memory.
+    ///
+    /// # Errors
+    /// No allocation begins there; the error says what there is instead.
+    #[inline]
+    pub fn free(&mut self, start: u64) -> Result<u64, FreeError> {
+        let block = self.empty(start, None)?.block;
+        Ok(block.end - block.start)
+    }
+
+    /// The same for callers who know the size (rounded up to granules), so that it is checked.
+    ///
+    /// # Errors
+    /// No allocation of this size begins there; the error says what there is instead.
+    pub fn free_sized(&mut self, start: u64, size: u64) -> Result<(), FreeError> {
+        let size = size.checked_next_multiple_of(self.granule).unwrap_or(0);
+        self.empty(start, Some(size))?;
+        Ok(())
+    }
+
+    /// Frees, and tells the gap that there is now.
+    #[inline]
+    pub(crate) fn empty(&mut self, start: u64, size: Option<u64>) -> Result<Emptied, FreeError> {
+        self.check_inside(start)?;
+        let tree = &mut self.tree;
+        let emptied = isa::run(self.is_wide, Free { tree, start, size })?;
+        self.has_emptied(&emptied);
+        self.blocks -= 1;
+        self.busy -= emptied.block.end - emptied.block.start;
+        Ok(emptied)
+    }
+
+    /// Frees a part of an allocation, as `munmap` does: what is left stays allocated, as one
+    /// allocation or as two.
+    ///
+    /// O(log n). The start and size are multiples of the granule.
+    ///
+    /// # Errors
+    /// The part is not within one allocation. Cutting one into two may lack memory. Nothing
+    /// has changed then.
+    pub fn free_part(&mut self, start: u64, size: u64) -> Result<(), FreeError> {
+        self.check_inside(start)?;
+        let is_even = start % self.granule == 0 && size % self.granule == 0;
+        if size == 0 || !is_even || size > self.range.end - start {
+            return Err(FreeError::Part { start, size });
+        }
+        self.reserve_gap()?;
+        let (tree, part) = (&mut self.tree, start..start + size);
+        let emptied = isa::run(self.is_wide, Cut { tree, part })?;
+        self.has_emptied(&emptied);
+        let block = emptied.block;
+        let is_all = size == block.end - block.start;
+        let is_middle = start > block.start && start + size < block.end;
+        self.blocks = self.blocks + usize::from(is_middle) - usize::from(is_all);
+        self.busy -= size;
+        Ok(())
+    }
+
+    /// Frees the allocation that begins at `start`, but does not let its addresses be used again
+    /// before [`purge`](RangeAlloc::purge); answers with its size.
+    ///
+    /// O(log n). Allocates no memory.
+    ///
+    /// # Errors
+    /// As [`free`](RangeAlloc::free).
+    pub fn free_lazy(&mut self, start: u64) -> Result<u64, FreeError> {
+        self.check_inside(start)?;
+        let tree = &mut self.tree;
+        let block = isa::run(self.is_wide, FreeLazily { tree, start })?;
+        let size = block.end - block.start;
+        self.lazy_blocks += 1;
+        self.lazy += size;
+        self.blocks -= 1;
+        self.busy -= size;
+        Ok(size)
+    }
+
+    /// Lets everything that was freed lazily be used again; answers with the number of units.
+    ///
+    /// Each range is told to `retire` first, in the order of addresses: there is the place to flush
+    /// what still refers to it. O(log n) for each. Allocates no memory.
+    pub fn purge(&mut self, mut retire: impl FnMut(Range<u64>)) -> u64 {
+        let before = self.lazy;
+        while let Some(block) = self.first_lazy() {
+            retire(block.clone());
+            self.reclaim(block.start);
+        }
+        before
+    }
+
+    /// The lowest range that is freed lazily.
+    pub(crate) fn first_lazy(&self) -> Option<Range<u64>> {
+        let (path, at) = self.tree.first_lazy()?;
+        Some(self.tree.block(&path, at))
+    }
+
+    /// Lets what is freed lazily at `start` be used again.
+    pub(crate) fn reclaim(&mut self, start: u64) -> Emptied {
+        let tree = &mut self.tree;
+        let emptied = isa::run(self.is_wide, Reclaim { tree, start });
+        self.lazy_blocks -= 1;
+        self.lazy -= emptied.block.end - emptied.block.start;
+        self.has_emptied(&emptied);
+        emptied
+    }
+
+    /// The allocation that holds an address.
+    ///
+    /// O(log n).
+    pub fn lookup(&self, address: u64) -> Option<Allocation> {
+        if !self.range.contains(&address) {
+            return None;
+        }
+        let tree = &self.tree;
+        let (range, is_lazy) = isa::run(self.is_wide, Lookup { tree, address })?;
+        Some(Allocation { range, is_lazy })
+    }
+
+    fn check_inside(&self, start: u64) -> Result<(), FreeError> {
+        if self.range.contains(&start) {
+            Ok(())
+        } else {
+            Err(FreeError::Outside { start })
+        }
+    }
+
+    /// Room in the index for one gap more now, and for another when all blocks are freed.
+    #[inline]
+    fn reserve_gap(&mut self) -> Result<(), OutOfMemory> {
+        match &mut self.by_size {
+            None => Ok(()),
+            Some(index) => index.reserve(self.blocks + self.lazy_blocks + 2),
+        }
+    }
+
+    #[inline]
+    fn has_filled(&mut self, filled: &Filled) {
+        let Filled { gap, block } = filled;
+        self.blocks += 1;
+        self.busy += block.end - block.start;
+        if let Some(index) = &mut self.by_size {
+            index.remove(gap.clone());
+            index.insert(gap.start..block.start);
+            index.insert(block.end..gap.end);
+        }
+    }
+
+    #[inline]
+    fn has_emptied(&mut self, emptied: &Emptied) {
+        let Emptied { block, gap } = emptied;
+        if let Some(index) = &mut self.by_size {
+            index.remove(gap.start..block.start);
+            index.remove(block.end..gap.end);
+            index.insert(gap.clone());
+        }
+    }
+
+    /// Bytes on the heap for bookkeeping.
+    pub(crate) fn bytes(&self) -> usize {
+        self.tree.bytes() + self.by_size.as_ref().map_or(0, BySize::bytes)
+    }
+}

@@ -1,0 +1,314 @@
+//! Splits before a leaf gets too full, merges when neighbours have become empty enough.
+//! Neither changes the maxima above the two nodes and their parent.
+
+use super::change::{leaf_maxima, saturated_max};
+use super::node::{DEPTH, LEAF, NONE, SATURATED, close_bit, low_bits, open_bit, short};
+use super::{Path, Tree};
+use crate::error::OutOfMemory;
+use crate::isa::{FAN, Isa, LANES, Portable};
+
+/// A node with fewer entries looks for a neighbour to join.
+const FEW: u32 = 8;
+/// Two neighbours are joined when they have no more than this.
+const JOINED: u32 = 24;
+
+impl Tree {
+    /// Splits the leaf of an address, and nodes above it as far as need be.
+    #[cold]
+    pub(crate) fn make_room(&mut self, address: u64) -> Result<(), OutOfMemory> {
+        if self.depth + 1 == DEPTH {
+            return Err(OutOfMemory);
+        }
+        self.reserve(1, self.depth + 1)?;
+        if self.is_full(self.root) {
+            self.add_root();
+        }
+        let mut node = self.root;
+        for level in 1..self.depth {
+            let pos = self.child_pos(node, address);
+            let child = self.inners.get(node).children[pos];
+            if self.is_full(child) {
+                self.split_inner(node, pos, level + 1 == self.depth);
+            }
+            let pos = self.child_pos(node, address);
+            node = self.inners.get(node).children[pos];
+        }
+        let pos = self.child_pos(node, address);
+        let leaf = self.inners.get(node).children[pos];
+        if !self.has_room(leaf) {
+            self.split_leaf(node, pos);
+        }
+        Ok(())
+    }
+
+    fn is_full(&self, inner: u32) -> bool {
+        self.inners.get(inner).len as usize == FAN
+    }
+
+    fn child_pos(&self, node: u32, address: u64) -> usize {
+        let inner = self.inners.get(node);
+        let keys = &inner.keys[1..inner.len as usize];
+        keys.partition_point(|key| *key <= address)
+    }
+
+    fn add_root(&mut self) {
+        let old = self.root;
+        self.root = self.inner_ids.take();
+        let root = self.inners.get_mut(self.root);
+        (root.len, root.lazy, root.children[0]) = (1, 0, old);
+        let any_lazy = self.inners.get(old).lazy != 0;
+        self.inners.get_mut(self.root).lazy = u32::from(any_lazy);
+        for group in &mut self.groups {
+            let most = group.inner.get(old).0;
+            group.inner.get_mut(self.root).0 = most;
+            let rows = &mut group.rows.get_mut(self.root).0;
+            *rows = [[0; FAN]; LANES];
+            for lane in 0..LANES {
+                rows[lane][0] = short(most[lane]);
+            }
+        }
+        self.depth += 1;
+    }
+
+    fn split_leaf(&mut self, parent: u32, pos: usize) {
+        let left = self.inners.get(parent).children[pos];
+        let right = self.leaf_ids.take();
+        let (a, b) = self.leaves.two_mut(left, right);
+        let len = a.len as usize;
+        // Whoever fills the arena from below leaves full leaves behind.
+        let keep = if a.next == NONE { len - 1 } else { len / 2 };
+        b.lo[..=len - keep].copy_from_slice(&a.lo[keep..=len]);
+        b.hi[..len - keep].copy_from_slice(&a.hi[keep..len]);
+        (a.len, b.len) = (keep as u32, (len - keep) as u32);
+        a.clear_above();
+        b.clear_above();
+        b.lazy = a.lazy >> keep;
+        a.lazy &= low_bits(a.len);
+        (b.prev, b.next) = (left, a.next);
+        a.next = right;
+        let key = b.lo[0];
+        let lazy = (a.lazy != 0, b.lazy != 0);
+        let after = b.next;
+        if after != NONE {
+            self.leaves.get_mut(after).prev = right;
+        }
+        self.insert_child(parent, pos + 1, right, key);
+        self.mark(parent, pos, lazy.0);
+        self.mark(parent, pos + 1, lazy.1);
+        self.sum_leaf(parent, pos);
+        self.sum_leaf(parent, pos + 1);
+    }
+
+    fn split_inner(&mut self, parent: u32, pos: usize, has_leaves: bool) {
+        let left = self.inners.get(parent).children[pos];
+        let right = self.inner_ids.take();
+        // A node at the end of all is mostly split by ascending blocks.
+        let at_end = pos + 1 == self.inners.get(parent).len as usize;
+        let (a, b) = self.inners.two_mut(left, right);
+        let len = a.len as usize;
+        let keep = if at_end { len - FAN / 4 } else { len / 2 };
+        b.keys[..len - keep].copy_from_slice(&a.keys[keep..len]);
+        b.children[..len - keep].copy_from_slice(&a.children[keep..len]);
+        (a.len, b.len) = (keep as u32, (len - keep) as u32);
+        b.lazy = a.lazy >> keep;
+        a.lazy &= low_bits(a.len);
+        let (key, lazy) = (b.keys[0], (a.lazy != 0, b.lazy != 0));
+        for group in &mut self.groups {
+            let (a, b) = group.rows.two_mut(left, right);
+            for lane in 0..LANES {
+                let (a, b) = (&mut a.0[lane], &mut b.0[lane]);
+                *b = [0; FAN];
+                b[..len - keep].copy_from_slice(&a[keep..len]);
+                a[keep..].fill(0);
+            }
+        }
+        self.insert_child(parent, pos + 1, right, key);
+        self.mark(parent, pos, lazy.0);
+        self.mark(parent, pos + 1, lazy.1);
+        self.sum_inner(parent, pos, has_leaves);
+        self.sum_inner(parent, pos + 1, has_leaves);
+    }
+
+    /// Opens a place for a child. Its maxima are to be filled in.
+    fn insert_child(&mut self, parent: u32, pos: usize, child: u32, key: u64) {
+        let inner = self.inners.get_mut(parent);
+        let len = inner.len as usize;
+        inner.keys.copy_within(pos..len, pos + 1);
+        inner.keys[pos] = key;
+        inner.children.copy_within(pos..len, pos + 1);
+        inner.children[pos] = child;
+        inner.lazy = open_bit(inner.lazy, pos);
+        inner.len += 1;
+        for group in &mut self.groups {
+            for row in &mut group.rows.get_mut(parent).0 {
+                row.copy_within(pos..len, pos + 1);
+            }
+        }
+    }
+
+    fn remove_child(&mut self, parent: u32, pos: usize) {
+        let inner = self.inners.get_mut(parent);
+        let len = inner.len as usize;
+        inner.keys.copy_within(pos + 1..len, pos);
+        inner.children.copy_within(pos + 1..len, pos);
+        inner.lazy = close_bit(inner.lazy, pos);
+        inner.len -= 1;
+        for group in &mut self.groups {
+            for row in &mut group.rows.get_mut(parent).0 {
+                row.copy_within(pos + 1..len, pos);
+                row[len - 1] = 0;
+            }
+        }
+    }
+
+    fn mark(&mut self, parent: u32, pos: usize, is_lazy: bool) {
+        let lazy = &mut self.inners.get_mut(parent).lazy;
+        *lazy = *lazy & !(1 << pos) | u32::from(is_lazy) << pos;
+    }
+
+    fn sum_leaf(&mut self, parent: u32, pos: usize) {
+        let leaf = self.inners.get(parent).children[pos];
+        for group in &mut self.groups {
+            let now = leaf_maxima(self.leaves.get(leaf), group);
+            group.leaf.get_mut(leaf).0 = now;
+            let rows = &mut group.rows.get_mut(parent).0;
+            for lane in 0..LANES {
+                rows[lane][pos] = short(now[lane]);
+            }
+        }
+    }
+
+    fn sum_inner(&mut self, parent: u32, pos: usize, has_leaves: bool) {
+        let child = self.inners.get(parent).children[pos];
+        let inner = self.inners.get(child);
+        for group in &mut self.groups {
+            let mut now = [0; LANES];
+            for lane in 0..group.used {
+                let max = Portable::row_max(&group.rows.get(child).0[lane]);
+                now[lane] = u64::from(max);
+                if max == SATURATED {
+                    now[lane] = saturated_max(group, inner, child, lane, has_leaves);
+                }
+            }
+            group.inner.get_mut(child).0 = now;
+            let rows = &mut group.rows.get_mut(parent).0;
+            for lane in 0..LANES {
+                rows[lane][pos] = short(now[lane]);
+            }
+        }
+    }
+
+    /// After blocks have been taken out of the path's leaf: gives back what is empty, joins what
+    /// is nearly so. The path is of no use afterwards.
+    #[inline(always)]
+    pub(crate) fn settle_shape(&mut self, path: &Path) {
+        if self.leaves.get(path.leaf).len < FEW {
+            self.thin_out(path);
+        }
+    }
+
+    #[cold]
+    fn thin_out(&mut self, path: &Path) {
+        let mut level = self.depth - 1;
+        let (parent, pos) = (path.steps[level].node, path.steps[level].pos as usize);
+        if self.leaves.get(path.leaf).len == 0 {
+            self.unlink(path.leaf);
+            self.remove_child(parent, pos);
+        } else if !self.join_leaf(parent, pos) {
+            return;
+        }
+        while level > 0 && self.inners.get(path.steps[level].node).len < FEW {
+            let node = path.steps[level].node;
+            level -= 1;
+            let (parent, pos) = (path.steps[level].node, path.steps[level].pos as usize);
+            if self.inners.get(node).len == 0 {
+                self.inner_ids.give(node);
+                self.remove_child(parent, pos);
+            } else if !self.join_inner(parent, pos, level + 2 == self.depth) {
+                break;
+            }
+        }
+        while self.depth > 1 && self.inners.get(self.root).len == 1 {
+            let old = self.root;
+            self.root = self.inners.get(old).children[0];
+            self.inner_ids.give(old);
+            self.depth -= 1;
+        }
+    }
+
+    /// Takes a leaf out of the order of leaves.
+    fn unlink(&mut self, leaf: u32) {
+        let gone = self.leaves.get(leaf);
+        let (prev, next) = (gone.prev, gone.next);
+        if prev != NONE {
+            self.leaves.get_mut(prev).next = next;
+        }
+        if next != NONE {
+            self.leaves.get_mut(next).prev = prev;
+        }
+        self.leaf_ids.give(leaf);
+    }
+
+    /// The left one of two neighbours, of which one is at `pos`, that may be joined.
+    fn pair(&self, parent: u32, pos: usize, len: impl Fn(u32) -> u32) -> Option<usize> {
+        let inner = self.inners.get(parent);
+        let joined = |left: usize| len(inner.children[left]) + len(inner.children[left + 1]);
+        let right = pos + 1 < inner.len as usize && joined(pos) <= JOINED;
+        let left = pos > 0 && joined(pos - 1) <= JOINED;
+        right.then_some(pos).or_else(|| left.then(|| pos - 1))
+    }
+
+    fn join_leaf(&mut self, parent: u32, pos: usize) -> bool {
+        let Some(pos) = self.pair(parent, pos, |leaf| self.leaves.get(leaf).len) else {
+            return false;
+        };
+        let children = &self.inners.get(parent).children;
+        let (left, right) = (children[pos], children[pos + 1]);
+        let (a, b) = self.leaves.two_mut(left, right);
+        let (la, lb) = (a.len as usize, b.len as usize);
+        debug_assert!(la + lb <= LEAF && a.lo[la] == b.lo[0]);
+        a.lo[la..=la + lb].copy_from_slice(&b.lo[..=lb]);
+        a.hi[la..la + lb].copy_from_slice(&b.hi[..lb]);
+        a.len += b.len;
+        a.clear_above();
+        a.lazy |= b.lazy << la;
+        let any_lazy = a.lazy != 0;
+        self.unlink(right);
+        self.remove_child(parent, pos + 1);
+        self.mark(parent, pos, any_lazy);
+        self.sum_leaf(parent, pos);
+        true
+    }
+
+    fn join_inner(&mut self, parent: u32, pos: usize, has_leaves: bool) -> bool {
+        let Some(pos) = self.pair(parent, pos, |inner| self.inners.get(inner).len) else {
+            return false;
+        };
+        let inner = self.inners.get(parent);
+        let (left, right, key) = (
+            inner.children[pos],
+            inner.children[pos + 1],
+            inner.keys[pos + 1],
+        );
+        let (a, b) = self.inners.two_mut(left, right);
+        let (la, lb) = (a.len as usize, b.len as usize);
+        a.keys[la..la + lb].copy_from_slice(&b.keys[..lb]);
+        // The parent knows where the right one begins.
+        a.keys[la] = key;
+        a.children[la..la + lb].copy_from_slice(&b.children[..lb]);
+        a.len += b.len;
+        a.lazy |= b.lazy << la;
+        let any_lazy = a.lazy != 0;
+        for group in &mut self.groups {
+            let (a, b) = group.rows.two_mut(left, right);
+            for (a, b) in a.0.iter_mut().zip(&b.0) {
+                a[la..la + lb].copy_from_slice(&b[..lb]);
+            }
+        }
+        self.inner_ids.give(right);
+        self.remove_child(parent, pos + 1);
+        self.mark(parent, pos, any_lazy);
+        self.sum_inner(parent, pos, has_leaves);
+        true
+    }
+}

@@ -1,0 +1,210 @@
+use super::Tree;
+use super::change::saturated_max;
+use super::node::{Group, LEAF, NONE, SATURATED, short};
+use crate::arena::RangeAlloc;
+use crate::isa::{FAN, Isa, Portable};
+use crate::request::{Policy, Request};
+
+/// Everything that must hold between changes.
+fn check(tree: &Tree) {
+    let mut leaves = Vec::new();
+    check_inner(tree, tree.root, 0, &mut leaves);
+    assert_eq!(tree.nodes().0, leaves.len(), "leaves are counted");
+    let mut prev = NONE;
+    for (at, leaf) in leaves.iter().enumerate() {
+        let node = tree.leaf(*leaf);
+        assert_eq!(node.prev, prev);
+        assert_eq!(node.next, leaves.get(at + 1).copied().unwrap_or(NONE));
+        if let Some(next) = leaves.get(at + 1) {
+            assert_eq!(tree.leaf(*next).lo[0], node.end());
+        }
+        prev = *leaf;
+    }
+}
+
+fn in_use(group: &Group) -> core::ops::Range<usize> {
+    0..group.used
+}
+
+fn check_inner(tree: &Tree, id: u32, level: usize, leaves: &mut Vec<u32>) -> u64 {
+    let inner = tree.inners.get(id);
+    let len = inner.len as usize;
+    assert!(len >= 1 && len <= FAN);
+    assert!(level == 0 || len > 0);
+    let mut lowest = None;
+    for pos in 0..FAN {
+        if pos >= len {
+            for group in &tree.groups {
+                assert!(in_use(group).all(|lane| group.rows.get(id).0[lane][pos] == 0));
+            }
+            continue;
+        }
+        let child = inner.children[pos];
+        let is_leaf = level + 1 == tree.depth;
+        let lo = if is_leaf {
+            check_leaf(tree, child);
+            leaves.push(child);
+            tree.leaf(child).lo[0]
+        } else {
+            check_inner(tree, child, level + 1, leaves)
+        };
+        let is_lazy = if is_leaf {
+            tree.leaf(child).lazy != 0
+        } else {
+            tree.inners.get(child).lazy != 0
+        };
+        assert_eq!(inner.lazy >> pos & 1 == 1, is_lazy);
+        lowest.get_or_insert(lo);
+        assert!(
+            pos == 0 || inner.keys[pos] == lo,
+            "a key is where its child begins"
+        );
+        for group in &tree.groups {
+            let most = if is_leaf {
+                &group.leaf.get(child).0
+            } else {
+                &group.inner.get(child).0
+            };
+            for lane in in_use(group) {
+                assert_eq!(group.rows.get(id).0[lane][pos], short(most[lane]));
+            }
+        }
+    }
+    assert_eq!(inner.lazy >> (len - 1) >> 1, 0);
+    for group in &tree.groups {
+        for lane in in_use(group) {
+            let mut max = u64::from(Portable::row_max(&group.rows.get(id).0[lane]));
+            if max == u64::from(SATURATED) {
+                max = saturated_max(group, inner, id, lane, level + 1 == tree.depth);
+            }
+            assert_eq!(group.inner.get(id).0[lane], max);
+        }
+    }
+    lowest.unwrap()
+}
+
+fn check_leaf(tree: &Tree, id: u32) {
+    let leaf = tree.leaf(id);
+    let len = leaf.len as usize;
+    assert!((1..=LEAF).contains(&len));
+    assert_eq!(leaf.lazy & !leaf.all(), 0);
+    assert!((len..FAN).all(|at| leaf.lo[at] == leaf.hi[at]));
+    for at in 0..len {
+        assert!(leaf.lo[at] <= leaf.hi[at]);
+        let is_last = leaf.next == NONE && at + 1 == len;
+        assert_eq!(
+            leaf.hi[at] == leaf.lo[at + 1],
+            is_last,
+            "only the last block is empty"
+        );
+    }
+    for group in &tree.groups {
+        for lane in in_use(group) {
+            let (mask, phase) = (group.masks[lane], group.phases[lane]);
+            let grid = crate::isa::Grid { mask, phase };
+            let most = (0..len)
+                .map(|at| grid.usable(leaf.lo[at], leaf.hi[at]))
+                .max();
+            assert_eq!(group.leaf.get(id).0[lane], most.unwrap());
+        }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+/// Grows to some thousand blocks and shrinks to none, over all shapes of nodes.
+#[test]
+fn nodes_stay_in_order_while_an_arena_fills_and_empties() {
+    for seed in 1..=4 {
+        let mut random = Random(seed << 32 | 0x9e37_79b9);
+        let mut arena = RangeAlloc::new(7..1 << 22).unwrap();
+        let mut live = Vec::new();
+        let mut lazy = 0;
+        for round in 0..6 {
+            let grow = round % 2 == 0;
+            for step in 0..3000 {
+                let more = random.below(10) < if grow { 8 } else { 2 };
+                if more || live.is_empty() {
+                    let size = 1 + random.below(if seed == 4 { 1 } else { 64 });
+                    let align = 1 << random.below(10);
+                    let mut request = Request::new(size).align(align);
+                    if random.below(8) == 0 {
+                        request = request.phase(random.below(align));
+                    }
+                    if random.below(4) == 0 {
+                        request = request.zone(1 << 17..1 << 21);
+                    }
+                    if random.below(8) == 0 {
+                        request = request.policy(Policy::NextFit);
+                    }
+                    if let Ok(start) = arena.alloc(&request) {
+                        live.push(start);
+                    }
+                } else {
+                    let at = random.below(live.len() as u64) as usize;
+                    let start = live.swap_remove(at);
+                    if random.below(16) == 0 {
+                        arena.free_lazy(start).unwrap();
+                        lazy += 1;
+                    } else {
+                        arena.free(start).unwrap();
+                    }
+                }
+                if step % 512 == 0 {
+                    check(&arena.tree);
+                }
+            }
+            if random.below(2) == 0 {
+                let mut told = 0;
+                arena.purge(|_| told += 1);
+                assert_eq!(told, lazy);
+                lazy = 0;
+            }
+            check(&arena.tree);
+        }
+        for start in live {
+            arena.free(start).unwrap();
+        }
+        arena.purge(|_| ());
+        check(&arena.tree);
+        let stats = arena.stats();
+        assert_eq!((stats.leaves, stats.inner_nodes, stats.levels), (1, 1, 2));
+        assert_eq!(stats.largest_free, (1 << 22) - 7);
+    }
+}
+
+/// Many levels, from the top as well as from below.
+#[test]
+fn nodes_stay_in_order_while_blocks_are_put_anywhere() {
+    let mut random = Random(77);
+    let mut arena = RangeAlloc::new(0..1 << 32).unwrap();
+    let mut live = Vec::new();
+    for block in (0..30_000u64).rev() {
+        arena.alloc_at(block * 64, 32).unwrap();
+        live.push(block * 64);
+    }
+    check(&arena.tree);
+    assert!(arena.stats().levels >= 4);
+    while !live.is_empty() {
+        // Runs of neighbours, which empties whole leaves.
+        let from = random.below(live.len() as u64) as usize;
+        let to = (from + 1 + random.below(400) as usize).min(live.len());
+        for start in live.drain(from..to) {
+            arena.free(start).unwrap();
+        }
+        if random.below(16) == 0 {
+            check(&arena.tree);
+        }
+    }
+    check(&arena.tree);
+    assert_eq!(arena.stats().levels, 2);
+}

@@ -1,0 +1,259 @@
+//! The form for many threads: what one thread sees, and what many do at once.
+
+#![cfg(not(loom))]
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use amdahl_range_alloc::{
+    AllocError, FreeError, Policy, Request, SharedConfig, SharedRangeAlloc, State,
+};
+
+/// Addresses allocated twice or freed twice, over all threads.
+struct Owners(Vec<AtomicU64>);
+
+impl Owners {
+    fn new(units: u64) -> Self {
+        Owners((0..units.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn change(&self, start: u64, size: u64, to_busy: bool) {
+        for unit in start..start + size {
+            let bit = 1 << (unit % 64);
+            let was = self.0[unit as usize / 64].fetch_xor(bit, Ordering::Relaxed) & bit != 0;
+            assert_ne!(was, to_busy, "unit {unit}");
+        }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+/// Threads come and go, free what others have allocated, and nearly use up the arena.
+fn stress(threads: u64, turns: u64, units: u64, span: u64) {
+    let arena = SharedConfig::new(0..units)
+        .slots(4)
+        .span(span)
+        .build()
+        .unwrap();
+    let owners = Owners::new(units);
+    let handed = std::sync::Mutex::new(Vec::<(u64, u64)>::new());
+    let refused = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (arena, owners, handed, refused) = (&arena, &owners, &handed, &refused);
+            scope.spawn(move || {
+                let mut random = Random(thread << 32 | 0x9e37_79b9);
+                let mut live = Vec::new();
+                for _ in 0..turns {
+                    let size = 1 + random.below(64);
+                    let align = 1 << random.below(9);
+                    let mut request = Request::new(size).align(align);
+                    let zone = units / 4..units / 2;
+                    let in_zone = random.below(5) == 0;
+                    if in_zone {
+                        request = request.zone(zone.clone());
+                    }
+                    if random.below(50) == 0 {
+                        request = request.policy(Policy::NextFit);
+                    }
+                    match arena.alloc_in(random.below(4) as usize, &request) {
+                        Ok(start) => {
+                            assert_eq!(start % align, 0);
+                            assert!(!in_zone || zone.start <= start && start + size <= zone.end);
+                            owners.change(start, size, true);
+                            live.push((start, size));
+                        }
+                        Err(AllocError::NoSpace { .. }) => {
+                            refused.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                    let keep = 1 + random.below(60) as usize;
+                    while live.len() > keep {
+                        let (start, size) =
+                            live.swap_remove(random.below(live.len() as u64) as usize);
+                        if random.below(4) == 0 {
+                            handed.lock().unwrap().push((start, size));
+                            continue;
+                        }
+                        owners.change(start, size, false);
+                        assert_eq!(arena.lookup(start).unwrap().range, start..start + size);
+                        if random.below(8) == 0 {
+                            assert_eq!(arena.free_lazy(start), Ok(size));
+                        } else {
+                            assert_eq!(arena.free(start), Ok(size));
+                        }
+                    }
+                    let other = handed.lock().unwrap().pop();
+                    if let Some((start, size)) = other {
+                        owners.change(start, size, false);
+                        assert_eq!(arena.free(start), Ok(size));
+                    }
+                    if random.below(100) == 0 {
+                        arena.purge(|_| ());
+                    }
+                }
+                for (start, size) in live {
+                    owners.change(start, size, false);
+                    assert_eq!(arena.free(start), Ok(size));
+                }
+            });
+        }
+    });
+    for (start, size) in handed.into_inner().unwrap() {
+        owners.change(start, size, false);
+        assert_eq!(arena.free(start), Ok(size));
+    }
+    arena.purge(|_| ());
+    let stats = arena.stats();
+    assert_eq!((stats.busy_units, stats.lazy_units), (0, 0));
+    assert!(
+        stats.spans <= 4,
+        "each slot keeps one spare span at most: {stats:?}"
+    );
+    assert_eq!(arena.snapshot().len(), 1);
+    // All of it can be had at once.
+    assert_eq!(arena.alloc(&Request::new(units)), Ok(0));
+}
+
+#[test]
+fn many_threads_in_much_space() {
+    stress(8, 4000, 1 << 20, 4096);
+}
+
+#[test]
+fn many_threads_in_little_space() {
+    stress(8, 2000, 1 << 14, 1024);
+}
+
+/// The long tier: `cargo test -p amdahl-range-alloc --release -- --ignored`
+#[test]
+#[ignore = "takes minutes"]
+fn sixty_four_threads_for_minutes() {
+    let begun = std::time::Instant::now();
+    while begun.elapsed().as_secs() < 180 {
+        stress(64, 20_000, 1 << 17, 4096);
+        stress(64, 20_000, 1 << 22, 1 << 14);
+    }
+}
+
+#[test]
+fn nothing_is_refused_while_a_gap_fits() {
+    let arena = SharedConfig::new(0..1 << 12)
+        .slots(3)
+        .span(1 << 10)
+        .build()
+        .unwrap();
+    // Every slot gets a span and leaves most of it free.
+    let held: Vec<u64> = (0..3)
+        .map(|slot| arena.alloc_in(slot, &Request::new(1)).unwrap())
+        .collect();
+    assert_eq!(held, [0, 1024, 2048]);
+    assert_eq!(arena.alloc_at(3072, 1024), Ok(()));
+    // Nobody alone has so much, and it crosses the border of two spans.
+    let large = arena.alloc(&Request::new(1023)).unwrap();
+    assert_eq!(large, 1);
+    assert_eq!(
+        arena.alloc(&Request::new(1024)),
+        Err(AllocError::NoSpace { lazy: 0 })
+    );
+    let mut all = HashSet::new();
+    for slot in 0.. {
+        match arena.alloc_in(slot, &Request::new(1)) {
+            Ok(start) => assert!(all.insert(start)),
+            Err(error) => {
+                assert_eq!(error, AllocError::NoSpace { lazy: 0 });
+                break;
+            }
+        }
+    }
+    assert_eq!(all.len(), 4096 - 3 - 1024 - 1023);
+    for start in held {
+        arena.free_lazy(start).unwrap();
+    }
+    assert_eq!(
+        arena.alloc(&Request::new(1)),
+        Err(AllocError::NoSpace { lazy: 3 })
+    );
+    let mut told = Vec::new();
+    assert_eq!(arena.purge(|range| told.push(range.start)), 3);
+    assert_eq!(told, [0, 1024, 2048]);
+    assert!(arena.alloc(&Request::new(1)).is_ok());
+}
+
+#[test]
+fn wrong_frees_are_told_apart_wherever_the_address_lies() {
+    let arena = SharedConfig::new(16..1 << 16)
+        .slots(2)
+        .span(1 << 12)
+        .build()
+        .unwrap();
+    let small = arena.alloc_in(1, &Request::new(8)).unwrap();
+    let large = arena.alloc_in(1, &Request::new(1 << 13)).unwrap();
+    for start in [small, large] {
+        let of = arena.lookup(start).unwrap().range;
+        assert_eq!(
+            arena.free(start + 1),
+            Err(FreeError::Inside {
+                start: start + 1,
+                of
+            })
+        );
+        assert_eq!(
+            arena.free_lazy(start),
+            arena
+                .free_lazy(start)
+                .or(Ok(if start == small { 8 } else { 1 << 13 }))
+        );
+    }
+    assert_eq!(
+        arena.free(small),
+        Err(FreeError::FreedLazily { start: small })
+    );
+    assert_eq!(arena.free(15), Err(FreeError::Outside { start: 15 }));
+    assert_eq!(
+        arena.free(1 << 16),
+        Err(FreeError::Outside { start: 1 << 16 })
+    );
+    // The beginning of a span is nothing that anybody has allocated.
+    let span = small & !4095;
+    if span != small {
+        assert_eq!(
+            arena.free(span),
+            Err(FreeError::NotAllocated { start: span })
+        );
+    }
+    arena.purge(|_| ());
+    assert_eq!(
+        arena.free(small),
+        Err(FreeError::NotAllocated { start: small })
+    );
+}
+
+#[test]
+fn retiring_may_allocate() {
+    let arena = SharedRangeAlloc::new(0..1 << 20).unwrap();
+    let first = arena.alloc(&Request::new(4)).unwrap();
+    arena.free_lazy(first).unwrap();
+    let mut during = None;
+    arena.purge(|range| {
+        assert_eq!(range, first..first + 4);
+        assert!(arena.lookup(first).unwrap().is_lazy);
+        during = arena.alloc(&Request::new(4)).ok();
+    });
+    assert_ne!(during, Some(first));
+    let busy = arena
+        .snapshot()
+        .into_iter()
+        .filter(|segment| segment.state == State::Busy);
+    assert_eq!(busy.count(), 1);
+}

@@ -1,0 +1,149 @@
+//! Sequences of operations on an allocator of ranges, beside a list that is searched from its
+//! beginning; and its layout as text.
+
+#[path = "../../../crates/range-alloc/tests/model/mod.rs"]
+mod model;
+
+use amdahl_range_alloc::{Policy, RangeAlloc, Request};
+use model::{Ask, Model};
+
+/// Numbers out of bytes; zeros when they are used up.
+struct Numbers<'a>(&'a [u8]);
+
+impl Numbers<'_> {
+    fn byte(&mut self) -> u64 {
+        let Some((first, rest)) = self.0.split_first() else {
+            return 0;
+        };
+        self.0 = rest;
+        u64::from(*first)
+    }
+
+    fn word(&mut self) -> u64 {
+        (0..8).fold(0, |word, _| word << 8 | self.byte())
+    }
+
+    /// Mostly small, at times anything.
+    fn size(&mut self) -> u64 {
+        match self.byte() {
+            255 => self.word(),
+            254 => self.byte() << 8,
+            small => small % 80,
+        }
+    }
+}
+
+const SPAN: u64 = 3000;
+
+fn ask(numbers: &mut Numbers, start: u64) -> Ask {
+    let kind = numbers.byte();
+    let align = match kind % 16 {
+        0 => numbers.size(),
+        shift => 1 << (shift % 10),
+    };
+    let zone = if kind & 0x10 != 0 {
+        let from = start.saturating_add(numbers.byte() * 12);
+        from..from.saturating_add(numbers.byte() * 12)
+    } else {
+        0..u64::MAX
+    };
+    Ask {
+        size: numbers.size(),
+        align,
+        phase: if kind & 0x20 != 0 { numbers.byte() } else { 0 },
+        zone,
+        policy: match kind >> 6 {
+            0 | 1 => Policy::LowestAddress,
+            2 => Policy::NextFit,
+            _ => Policy::BestFit,
+        },
+    }
+}
+
+/// The first byte says where the arena lies and its granule, the others what is done.
+pub fn operations(bytes: &[u8]) {
+    let mut numbers = Numbers(bytes);
+    let head = numbers.byte();
+    let granule = [1, 1, 4, 16][head as usize % 4];
+    let start = match head & 4 {
+        0 => head * 16,
+        _ => (u64::MAX - 2 * SPAN) & !15,
+    };
+    let range = start..start + SPAN / 16 * 16;
+    let mut arena = RangeAlloc::with_granule(range.clone(), granule).expect("an arena");
+    let mut model = Model::new(range.clone(), granule);
+    let mut live = Vec::new();
+    while !numbers.0.is_empty() {
+        let kind = numbers.byte();
+        let pick = |live: &[u64], n: u64| match live.len() {
+            0 => start,
+            len => live[n as usize % len],
+        };
+        match kind % 8 {
+            0..=3 => {
+                let ask = ask(&mut numbers, start);
+                let request = Request::new(ask.size)
+                    .align(ask.align)
+                    .phase(ask.phase)
+                    .zone(ask.zone.clone())
+                    .policy(ask.policy);
+                let found = arena.alloc(&request);
+                assert_eq!(found, model.alloc(&ask), "{ask:?}");
+                live.extend(found);
+            }
+            4 => {
+                let at = start.saturating_add(numbers.byte() * 12);
+                let size = numbers.size();
+                let found = arena.alloc_at(at, size);
+                assert_eq!(found, model.alloc_at(at, size));
+                if found.is_ok() {
+                    live.push(at);
+                }
+            }
+            5 => {
+                let at = pick(&live, numbers.byte());
+                assert_eq!(arena.free(at), model.free(at));
+                live.retain(|kept| *kept != at);
+            }
+            6 => {
+                let at = pick(&live, numbers.byte()).saturating_add(numbers.byte() % 64);
+                let size = numbers.size();
+                assert_eq!(arena.free_part(at, size), model.free_part(at, size));
+            }
+            _ if kind & 8 == 0 => {
+                let at = pick(&live, numbers.byte());
+                assert_eq!(arena.free_lazy(at), model.free_lazy(at));
+            }
+            _ => {
+                let mut told = Vec::new();
+                arena.purge(|range| told.push(range));
+                assert_eq!(told, model.purge());
+            }
+        }
+    }
+    let segments: Vec<_> = arena.iter().collect();
+    assert_eq!(segments, model.segments());
+    for segment in segments {
+        assert_eq!(
+            arena.lookup(segment.range.start).map(|found| found.range),
+            model.lookup(segment.range.start)
+        );
+    }
+    assert!(
+        model
+            .gaps()
+            .iter()
+            .all(|gap| gap.end - gap.start <= arena.stats().largest_free)
+    );
+}
+
+/// A layout as text: what was read can be written and read again.
+pub fn layout(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let Ok(arena) = text.parse::<RangeAlloc>() else {
+        return;
+    };
+    let again: RangeAlloc = arena.layout().to_string().parse().expect("it was written");
+    assert!(again.iter().eq(arena.iter()));
+    let _ = format!("{arena} {arena:#}");
+}
