@@ -1,0 +1,265 @@
+use std::sync::TryLockError;
+
+use crate::Kind;
+use crate::span::Span;
+use crate::sync::{Arc, Mutex, MutexGuard, whole};
+use crate::waiter::{Waiter, Woken};
+
+use super::set::{Entry, IntervalSet};
+
+/// The requests that overlap a part of the addresses.
+pub(super) struct Leaf(Mutex<LeafState>);
+
+pub(super) struct LeafState {
+    /// The part. `lo > hi`: the leaf is not in use.
+    pub(super) lo: u64,
+    pub(super) hi: u64,
+    set: IntervalSet,
+    /// Entries with a waiter.
+    waiters: usize,
+    /// Entries that write.
+    pub(super) writes: usize,
+    /// The order of the next entry.
+    orders: u64,
+    pub(super) traffic: Traffic,
+}
+
+/// What tells whether a leaf should be split, joined, or its readers spread.
+pub(super) struct Traffic {
+    /// Rises when requests that do not overlap meet in the mutex, falls when a request needs several leaves.
+    pub(super) apart: i32,
+    /// How often readers of overlapping ranges met since the last write.
+    pub(super) readers_met: u32,
+    /// The range of the last request.
+    pub(super) latest: Span,
+}
+
+impl Leaf {
+    pub(super) fn new(lo: u64, hi: u64) -> Self {
+        Leaf(Mutex::new(LeafState::new(lo, hi)))
+    }
+
+    /// Enters, and tells whether somebody else was inside.
+    #[inline]
+    pub(super) fn enter(&self) -> (MutexGuard<'_, LeafState>, bool) {
+        match self.0.try_lock() {
+            Ok(state) => (state, false),
+            Err(TryLockError::Poisoned(error)) => (error.into_inner(), false),
+            Err(TryLockError::WouldBlock) => (whole(self.0.lock()), true),
+        }
+    }
+
+    pub(super) fn try_enter(&self) -> Option<MutexGuard<'_, LeafState>> {
+        match self.0.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl LeafState {
+    pub(super) const fn new(lo: u64, hi: u64) -> Self {
+        LeafState {
+            lo,
+            hi,
+            set: IntervalSet::new(),
+            waiters: 0,
+            writes: 0,
+            orders: 0,
+            traffic: Traffic {
+                apart: 0,
+                readers_met: 0,
+                latest: Span { start: 0, last: 0 },
+            },
+        }
+    }
+
+    #[inline]
+    pub(super) fn contains(&self, address: u64) -> bool {
+        self.lo <= address && address <= self.hi
+    }
+
+    /// Earlier requests that must go before this one can have its range.
+    #[inline]
+    pub(super) fn blockers(&self, span: Span, kind: Kind) -> usize {
+        // Most of the time nothing here can be in conflict with a reader.
+        if self.set.is_empty() || (kind == Kind::Read && self.writes == 0) {
+            return 0;
+        }
+        let mut blockers = 0;
+        self.set.overlapping(span, |entry| {
+            blockers += usize::from(entry.conflicts(span, kind));
+        });
+        blockers
+    }
+
+    #[inline]
+    pub(super) fn insert(&mut self, span: Span, kind: Kind, waiter: Option<Arc<Waiter>>) {
+        let order = self.orders;
+        self.orders += 1;
+        self.put(Entry {
+            span,
+            kind,
+            order,
+            waiter,
+        });
+    }
+
+    fn put(&mut self, entry: Entry) {
+        self.waiters += usize::from(entry.waiter.is_some());
+        self.writes += usize::from(entry.kind == Kind::Write);
+        self.set.insert(entry);
+    }
+
+    fn forget(&mut self, entry: &Entry) {
+        self.waiters -= usize::from(entry.waiter.is_some());
+        self.writes -= usize::from(entry.kind == Kind::Write);
+    }
+
+    fn take_held(&mut self, span: Span, kind: Kind) -> Entry {
+        let entry = self
+            .set
+            .take(span, kind)
+            .expect("a held range is in its leaf");
+        self.forget(&entry);
+        entry
+    }
+
+    /// Gives a held range back. Whoever is in conflict with it came later, and has counted it.
+    #[inline]
+    pub(super) fn release(&mut self, span: Span, kind: Kind, woken: &mut Woken) {
+        self.take_held(span, kind);
+        self.each_waiter(span, |entry, waiter| {
+            if entry.conflicts(span, kind) {
+                waiter.one_less(woken);
+            }
+        });
+    }
+
+    /// Takes back a request that still waits. Only those that came later have counted it.
+    pub(super) fn cancel(
+        &mut self,
+        span: Span,
+        kind: Kind,
+        waiter: &Arc<Waiter>,
+        woken: &mut Woken,
+    ) {
+        let taken = self.set.take_waiter(span, kind, waiter);
+        let taken = taken.expect("a waiting request is in its leaf");
+        self.forget(&taken);
+        self.each_waiter(span, |entry, waiter| {
+            if entry.order > taken.order && entry.conflicts(span, kind) {
+                waiter.one_less(woken);
+            }
+        });
+    }
+
+    /// A held range is only read from now on.
+    pub(super) fn downgrade(&mut self, span: Span, woken: &mut Woken) {
+        let held = self.take_held(span, Kind::Write);
+        self.each_waiter(span, |entry, waiter| {
+            if entry.kind == Kind::Read {
+                waiter.one_less(woken);
+            }
+        });
+        self.put(Entry {
+            kind: Kind::Read,
+            ..held
+        });
+    }
+
+    /// A held range becomes two. Who waits for both parts waits for one more.
+    pub(super) fn split_held(&mut self, kind: Kind, whole: Span, left: Span, right: Span) {
+        let held = self.take_held(whole, kind);
+        let here = Span {
+            start: self.lo,
+            last: self.hi,
+        };
+        self.each_waiter(whole, |entry, waiter| {
+            let both = entry.conflicts(left, kind) && entry.conflicts(right, kind);
+            if both && left.overlaps(here) && right.overlaps(here) {
+                waiter.one_more();
+            }
+        });
+        for span in [left, right].into_iter().filter(|part| part.overlaps(here)) {
+            self.put(Entry {
+                span,
+                kind,
+                order: held.order,
+                waiter: held.waiter.clone(),
+            });
+        }
+    }
+
+    /// Calls for each request that overlaps and waits, or had to wait for the range that it holds.
+    #[inline]
+    fn each_waiter(&self, span: Span, mut each: impl FnMut(&Entry, &Waiter)) {
+        if self.waiters > 0 {
+            self.set.overlapping(span, |entry| {
+                if let Some(waiter) = &entry.waiter {
+                    each(entry, waiter);
+                }
+            });
+        }
+    }
+
+    /// Whether a request that waits here is in conflict with one of `held`, and this request would wait for it.
+    #[cfg(debug_assertions)]
+    pub(super) fn waits_for_any(&self, span: Span, kind: Kind, held: &[(Span, Kind)]) -> bool {
+        let mut found = false;
+        self.set.overlapping(span, |entry| {
+            let conflicts = |&(span, kind): &(Span, Kind)| entry.conflicts(span, kind);
+            found |=
+                entry.is_waiting() && entry.conflicts(span, kind) && held.iter().any(conflicts);
+        });
+        found
+    }
+
+    /// Whether nobody waits here: then the requests' order is of no interest, and leaves can be split and joined.
+    pub(super) fn is_quiet(&self) -> bool {
+        let mut waits = false;
+        if self.waiters > 0 {
+            self.set
+                .overlapping(Span::ALL, |entry| waits |= entry.is_waiting());
+        }
+        !waits
+    }
+
+    /// Moves what overlaps `at..` into a leaf that is not in use; what crosses `at` is in both from now on.
+    pub(super) fn split(&mut self, at: u64, right: &mut LeafState) {
+        assert!(right.lo > right.hi && self.lo < at && at <= self.hi);
+        *right = LeafState::new(at, self.hi);
+        self.hi = at - 1;
+        right.orders = self.orders;
+        for entry in self.set.drain() {
+            self.forget(&entry);
+            if entry.span.last >= at {
+                right.put(Entry {
+                    waiter: entry.waiter.clone(),
+                    ..entry
+                });
+            }
+            if entry.span.start < at {
+                self.put(entry);
+            }
+        }
+        self.traffic.apart = 0;
+        right.traffic.latest = self.traffic.latest;
+    }
+
+    /// Takes all that its neighbour has, which is not in use afterwards.
+    pub(super) fn absorb(&mut self, right: &mut LeafState) {
+        assert!(self.hi < u64::MAX && right.lo == self.hi + 1);
+        for entry in right.set.drain() {
+            // What begins before the border is here already.
+            if entry.span.start >= right.lo {
+                self.put(entry);
+            }
+        }
+        self.hi = right.hi;
+        self.orders = self.orders.max(right.orders);
+        self.traffic.apart = 0;
+        *right = LeafState::new(1, 0);
+    }
+}

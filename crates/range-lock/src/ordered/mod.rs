@@ -1,0 +1,370 @@
+//! The ordered implementation: who is exact, whatever the sizes. See DESIGN.md.
+
+mod leaf;
+mod readers;
+mod set;
+mod table;
+mod treap;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::sync::OnceLock;
+
+use crate::Kind;
+use crate::span::Span;
+use crate::sync::{Arc, MutexGuard, Padded};
+use crate::waiter::{Waiter, Woken};
+
+use leaf::{Leaf, LeafState};
+use readers::Readers;
+use table::Table;
+
+/// Where a held range is noted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Place {
+    Leaves,
+    /// Of the readers.
+    Shard(u32),
+}
+
+/// What became of a request.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Outcome {
+    Granted(Place),
+    /// Not granted. It waits, if there was a waiter.
+    Blocked,
+}
+
+pub(crate) struct Ordered {
+    /// More leaves than one.
+    table: OnceLock<Table>,
+    readers: Readers,
+    first: Padded<Leaf>,
+    cpus: usize,
+}
+
+/// One contended entry counts as much as this.
+const MET: i32 = 100;
+/// Meetings that make a leaf split: ten more than were made up for by requests that need several leaves.
+const SPLIT_AT: i32 = if cfg!(loom) { MET } else { 10 * MET };
+/// A request that needs several leaves.
+const CROSSED: i32 = 100;
+const JOIN_AT: i32 = if cfg!(loom) { -CROSSED } else { -5 * CROSSED };
+/// So often a wrong leaf is taken for a table in change.
+const LOST: u32 = 8;
+
+impl Ordered {
+    pub(crate) fn new() -> Self {
+        Ordered {
+            table: OnceLock::new(),
+            readers: Readers::new(),
+            first: Padded(Leaf::new(0, u64::MAX)),
+            cpus: crate::cpus(),
+        }
+    }
+
+    /// One try. With a waiter, the request is in the queue afterwards, unless it was granted.
+    #[inline]
+    pub(crate) fn request(&self, span: Span, kind: Kind, waiter: Option<&Arc<Waiter>>) -> Outcome {
+        loop {
+            if kind == Kind::Read
+                && let Some(shard) = self.readers.take(span)
+            {
+                return Outcome::Granted(Place::Shard(shard));
+            }
+            let mut cover = self.cover(span);
+            if kind == Kind::Write && !self.readers.are_in_leaves() {
+                drop(cover);
+                self.readers.gather(|span| {
+                    self.cover(span)
+                        .each(|leaf| leaf.insert(span, Kind::Read, None));
+                });
+                continue;
+            }
+            let mut blockers = 0;
+            cover.each(|leaf| blockers += leaf.blockers(span, kind));
+            if blockers > 0 {
+                if let Some(waiter) = waiter {
+                    waiter.wait_for(blockers);
+                    cover.each(|leaf| leaf.insert(span, kind, Some(Arc::clone(waiter))));
+                }
+                return Outcome::Blocked;
+            }
+            cover.each(|leaf| leaf.insert(span, kind, None));
+            let spread = self.adapt(&mut cover, span, kind);
+            drop(cover);
+            if spread {
+                self.spread_readers();
+            }
+            return Outcome::Granted(Place::Leaves);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn release(&self, span: Span, kind: Kind, place: Place) {
+        if let Place::Shard(shard) = place
+            && self.readers.give(shard, span)
+        {
+            return;
+        }
+        let mut woken = Woken::default();
+        let mut cover = self.cover(span);
+        cover.each(|leaf| leaf.release(span, kind, &mut woken));
+        cover.note(span, kind);
+        drop(cover);
+        woken.wake();
+    }
+
+    /// Takes a waiting request back. `false`: it was granted before that, and is held.
+    pub(crate) fn cancel(&self, span: Span, kind: Kind, waiter: &Arc<Waiter>) -> bool {
+        let mut woken = Woken::default();
+        let mut cover = self.cover(span);
+        // Nobody can grant it now: that happens inside of the leaves that both have.
+        let waits = !waiter.is_granted();
+        if waits {
+            cover.each(|leaf| leaf.cancel(span, kind, waiter, &mut woken));
+        }
+        drop(cover);
+        woken.wake();
+        waits
+    }
+
+    pub(crate) fn downgrade(&self, span: Span) {
+        let mut woken = Woken::default();
+        let mut cover = self.cover(span);
+        cover.each(|leaf| leaf.downgrade(span, &mut woken));
+        drop(cover);
+        woken.wake();
+    }
+
+    pub(crate) fn split(&self, span: Span, kind: Kind, place: Place, left: Span, right: Span) {
+        if let Place::Shard(shard) = place
+            && self.readers.split(shard, span, left, right)
+        {
+            return;
+        }
+        self.cover(span)
+            .each(|leaf| leaf.split_held(kind, span, left, right));
+    }
+
+    /// Whether a request would wait for one that itself waits for one of `held`.
+    #[cfg(debug_assertions)]
+    pub(crate) fn waits_for_any(&self, span: Span, kind: Kind, held: &[(Span, Kind)]) -> bool {
+        let mut found = false;
+        self.cover(span)
+            .each(|leaf| found |= leaf.waits_for_any(span, kind, held));
+        found
+    }
+
+    /// Enters all leaves that the range overlaps, in the order of their addresses: so nobody waits in a circle.
+    #[inline]
+    fn cover(&self, span: Span) -> Cover<'_> {
+        let (first, met) = self.enter(span.start);
+        let mut cover = Cover {
+            first,
+            more: Vec::new(),
+            met,
+        };
+        let mut hi = cover.first.hi;
+        while hi < span.last {
+            let (next, met) = self.enter(hi + 1);
+            hi = next.hi;
+            cover.met |= met;
+            cover.more.push(next);
+        }
+        cover
+    }
+
+    /// Enters the leaf of an address.
+    #[inline]
+    fn enter(&self, address: u64) -> (MutexGuard<'_, LeafState>, bool) {
+        let mut lost = 0;
+        loop {
+            let entered = self.hint(address).enter();
+            if entered.0.contains(address) {
+                return entered;
+            }
+            drop(entered);
+            lost += 1;
+            if lost % LOST == 0
+                && let Some(table) = self.table.get()
+            {
+                table.settle();
+            }
+        }
+    }
+
+    #[inline]
+    fn hint(&self, address: u64) -> &Leaf {
+        self.table
+            .get()
+            .and_then(|table| table.leaf(table.hint(address)))
+            .unwrap_or(&self.first.0)
+    }
+
+    fn leaf(&self, number: u32) -> &Leaf {
+        let in_table = self.table.get().and_then(|table| table.leaf(number));
+        in_table.unwrap_or(&self.first.0)
+    }
+
+    /// Learns from a granted request: splits a leaf, or joins some. `true`: readers should be spread.
+    #[inline]
+    fn adapt(&self, cover: &mut Cover<'_>, span: Span, kind: Kind) -> bool {
+        if !cover.more.is_empty() {
+            self.join_crossed(cover);
+            return false;
+        }
+        let latest = cover.first.traffic.latest;
+        cover.note(span, kind);
+        if !cover.met {
+            return false;
+        }
+        let leaf = &mut *cover.first;
+        if leaf.traffic.apart >= SPLIT_AT && !latest.overlaps(span) {
+            self.split_leaf(leaf, latest.start.max(span.start));
+        }
+        // Relaxed: a hint.
+        let threshold = self
+            .readers
+            .threshold
+            .load(std::sync::atomic::Ordering::Relaxed);
+        kind == Kind::Read && leaf.writes == 0 && leaf.traffic.readers_met >= threshold
+    }
+
+    #[cold]
+    fn split_leaf(&self, leaf: &mut LeafState, at: u64) {
+        leaf.traffic.apart = 0;
+        let capacity = (4 * self.cpus).next_power_of_two().clamp(16, 1024);
+        let table = self.table.get_or_init(|| Table::new(capacity as u32));
+        let Some(mut edit) = table.try_edit() else {
+            return;
+        };
+        if at <= leaf.lo || !leaf.contains(at) || !leaf.is_quiet() {
+            return;
+        }
+        let Some(number) = edit.take_free() else {
+            return self.join_idle(table, &mut edit);
+        };
+        let (mut right, _) = self.leaf(number).enter();
+        leaf.split(at, &mut right);
+        table.add(&mut edit, at, number);
+    }
+
+    /// Room for later: joins neighbours in which nobody has met since this was tried last.
+    fn join_idle(&self, table: &Table, edit: &mut table::Edit) {
+        for _ in 0..4 {
+            let Some((left, right)) = table.neighbours(edit) else {
+                return;
+            };
+            let (left, right) = (self.leaf(left).try_enter(), self.leaf(right).try_enter());
+            let (Some(mut left), Some(mut right)) = (left, right) else {
+                continue;
+            };
+            if left.traffic.apart > 0 || right.traffic.apart > 0 {
+                left.traffic.apart = 0;
+                right.traffic.apart = 0;
+            } else if left.is_quiet() && right.is_quiet() {
+                table.remove(edit, right.lo);
+                left.absorb(&mut right);
+            }
+        }
+    }
+
+    /// A request needs several leaves: if that happens again and again, they become one.
+    #[cold]
+    fn join_crossed(&self, cover: &mut Cover<'_>) {
+        cover.each(|leaf| leaf.traffic.apart = (leaf.traffic.apart - CROSSED).max(2 * JOIN_AT));
+        let Some(table) = self.table.get() else {
+            return;
+        };
+        let Some(mut edit) = table.try_edit() else {
+            return;
+        };
+        let mut left = &mut *cover.first;
+        for right in &mut cover.more {
+            let right = &mut **right;
+            let crossed = left.traffic.apart + right.traffic.apart <= JOIN_AT;
+            if crossed && left.is_quiet() && right.is_quiet() {
+                let apart = left.traffic.apart;
+                table.remove(&mut edit, right.lo);
+                left.absorb(right);
+                left.traffic.apart = apart;
+            } else {
+                left = right;
+            }
+        }
+    }
+
+    #[cold]
+    fn spread_readers(&self) {
+        let shards = self.cpus.next_power_of_two().clamp(2, 256);
+        self.readers.spread(shards, |now| {
+            let mut cover = self.cover(Span::ALL);
+            let mut writes = 0;
+            cover.each(|leaf| {
+                writes += leaf.writes;
+                leaf.traffic.readers_met = 0;
+            });
+            if writes == 0 {
+                now();
+            }
+        });
+    }
+}
+
+/// What learning does, on demand.
+#[cfg(test)]
+impl Ordered {
+    pub(crate) fn split_now(&self, at: u64) {
+        let (mut leaf, _) = self.enter(at);
+        self.split_leaf(&mut leaf, at);
+    }
+
+    pub(crate) fn join_now(&self, span: Span) {
+        let mut cover = self.cover(span);
+        cover.each(|leaf| leaf.traffic.apart = JOIN_AT);
+        self.join_crossed(&mut cover);
+    }
+
+    pub(crate) fn spread_now(&self) {
+        self.spread_readers();
+    }
+
+    fn leaves(&self) -> usize {
+        1 + self.cover(Span::ALL).more.len()
+    }
+}
+
+/// The leaves that a range overlaps, entered.
+struct Cover<'a> {
+    first: MutexGuard<'a, LeafState>,
+    more: Vec<MutexGuard<'a, LeafState>>,
+    /// Somebody else was in one of them.
+    met: bool,
+}
+
+impl Cover<'_> {
+    #[inline]
+    fn each(&mut self, mut each: impl FnMut(&mut LeafState)) {
+        each(&mut self.first);
+        self.more.iter_mut().for_each(|leaf| each(leaf));
+    }
+
+    /// Notes who was here, and whether he met somebody who wanted something else.
+    #[inline]
+    fn note(&mut self, span: Span, kind: Kind) {
+        let traffic = &mut self.first.traffic;
+        if kind == Kind::Write {
+            traffic.readers_met = 0;
+        }
+        if self.met && self.more.is_empty() {
+            if !traffic.latest.overlaps(span) {
+                traffic.apart = traffic.apart.saturating_add(MET).min(SPLIT_AT);
+            } else if kind == Kind::Read {
+                traffic.readers_met = traffic.readers_met.saturating_add(1);
+            }
+        }
+        traffic.latest = span;
+    }
+}
