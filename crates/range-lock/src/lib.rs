@@ -1,6 +1,7 @@
 //! Reader-writer locks over ranges.
 
 mod future;
+mod gate;
 mod guard;
 mod held;
 mod lock;

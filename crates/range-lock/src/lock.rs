@@ -62,8 +62,8 @@ pub enum SegmentsError {
     /// The granule is not a power of two.
     #[error("a granule of {0} addresses: not a power of two")]
     Granule(u64),
-    /// There are too few segments, or too many.
-    #[error("{0} segments: not from 1 to {max}", max = RangeLock::SEGMENTS_MAX)]
+    /// The number of segments is not a power of two, or too large.
+    #[error("{0} segments: not a power of two up to {max}", max = RangeLock::SEGMENTS_MAX)]
     Segments(usize),
 }
 
@@ -89,12 +89,12 @@ impl RangeLock {
     /// when it would wait for itself). A large range costs as much as it has segments.
     ///
     /// # Errors
-    /// `granule` is not a power of two, or there are not from 1 to [`SEGMENTS_MAX`](Self::SEGMENTS_MAX) segments.
+    /// `granule` or `segments` is not a power of two, or there are more than [`SEGMENTS_MAX`](Self::SEGMENTS_MAX) segments.
     pub fn segmented(granule: u64, segments: usize) -> Result<Self, SegmentsError> {
         if !granule.is_power_of_two() {
             return Err(SegmentsError::Granule(granule));
         }
-        if segments == 0 || segments > Self::SEGMENTS_MAX {
+        if !segments.is_power_of_two() || segments > Self::SEGMENTS_MAX {
             return Err(SegmentsError::Segments(segments));
         }
         Ok(RangeLock {
@@ -259,10 +259,7 @@ impl RangeLock {
     #[inline]
     fn try_take(&self, span: Span, kind: Kind) -> Option<Hold> {
         let place = match &self.form {
-            Form::Ordered(ordered) => match ordered.request(span, kind, None) {
-                Outcome::Granted(place) => place,
-                Outcome::Blocked => return None,
-            },
+            Form::Ordered(ordered) => ordered.try_take(span, kind)?,
             Form::Segmented(segmented) => {
                 segmented.try_take(span, kind).then_some(Place::Leaves)?
             }

@@ -50,6 +50,13 @@ impl Segmented {
     /// All or nothing, at once.
     #[inline]
     pub(crate) fn try_take(&self, span: Span, kind: Kind) -> bool {
+        match self.only(span) {
+            Some(segment) => segment.try_take(kind),
+            None => self.try_take_all(span, kind),
+        }
+    }
+
+    fn try_take_all(&self, span: Span, kind: Kind) -> bool {
         for (held, number) in self.numbers(span).enumerate() {
             if !self.segment(number).try_take(kind) {
                 self.give_first(span, held);
@@ -110,6 +117,9 @@ impl Segmented {
 
     #[inline]
     pub(crate) fn release(&self, span: Span) {
+        if let Some(segment) = self.only(span) {
+            return segment.give();
+        }
         for number in self.numbers(span) {
             self.segment(number).give();
         }
@@ -147,8 +157,21 @@ impl Segmented {
         &self.segments[number].0
     }
 
-    /// The segments of a range, ascending.
+    /// The segment of a range that is in one granule.
     #[inline]
+    fn only(&self, span: Span) -> Option<&Segment> {
+        let granule = span.start >> self.granule_shift;
+        let is_only = span.last >> self.granule_shift == granule;
+        is_only.then(|| self.segment(self.number(granule)))
+    }
+
+    #[inline]
+    fn number(&self, granule: u64) -> usize {
+        // There are 2^n segments.
+        granule as usize & (self.segments.len() - 1)
+    }
+
+    /// The segments of a range, ascending.
     fn numbers(&self, span: Span) -> Chain<Range<usize>, Range<usize>> {
         let (first, last) = (
             span.start >> self.granule_shift,
@@ -158,8 +181,7 @@ impl Segmented {
         if last - first >= count as u64 {
             return (0..count).chain(0..0);
         }
-        let at = |granule: u64| (granule % count as u64) as usize;
-        let (first, last) = (at(first), at(last));
+        let (first, last) = (self.number(first), self.number(last));
         if first <= last {
             (first..last + 1).chain(0..0)
         } else {

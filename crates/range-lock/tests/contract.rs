@@ -342,6 +342,7 @@ fn segments_are_checked() {
     assert_eq!(error(12, 1), SegmentsError::Granule(12));
     assert_eq!(error(8, 0), SegmentsError::Segments(0));
     assert_eq!(error(8, 1 << 20), SegmentsError::Segments(1 << 20));
+    assert_eq!(error(8, 12), SegmentsError::Segments(12));
     assert!(RangeLock::segmented(1 << 63, 1).is_ok());
     let one = RangeLock::segmented(1, 1).expect("valid");
     drop(one.write(..));

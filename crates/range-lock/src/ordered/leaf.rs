@@ -1,24 +1,21 @@
-use std::sync::TryLockError;
-
 use crate::Kind;
+use crate::gate::{Gate, Inside};
 use crate::span::Span;
-use crate::sync::{Arc, Mutex, MutexGuard, whole};
+use crate::sync::Arc;
 use crate::waiter::{Waiter, Woken};
 
-use super::set::{Entry, IntervalSet};
+use super::set::{Entry, IntervalSet, View};
 
 /// The requests that overlap a part of the addresses.
-pub(super) struct Leaf(Mutex<LeafState>);
+pub(super) struct Leaf(Gate<LeafState>);
+
+pub(super) type Entered<'a> = Inside<'a, LeafState>;
 
 pub(super) struct LeafState {
     /// The part. `lo > hi`: the leaf is not in use.
     pub(super) lo: u64,
     pub(super) hi: u64,
     set: IntervalSet,
-    /// Entries with a waiter.
-    waiters: usize,
-    /// Entries that write.
-    pub(super) writes: usize,
     /// The order of the next entry.
     orders: u64,
     pub(super) traffic: Traffic,
@@ -34,27 +31,34 @@ pub(super) struct Traffic {
     pub(super) latest: Span,
 }
 
+impl Traffic {
+    /// Notes who was here.
+    #[inline]
+    pub(super) fn note_alone(&mut self, span: Span, kind: Kind) {
+        if kind == Kind::Write {
+            self.readers_met = 0;
+        }
+        self.latest = span;
+    }
+}
+
 impl Leaf {
     pub(super) fn new(lo: u64, hi: u64) -> Self {
-        Leaf(Mutex::new(LeafState::new(lo, hi)))
+        Leaf(Gate::new(LeafState::new(lo, hi)))
     }
 
     /// Enters, and tells whether somebody else was inside.
     #[inline]
-    pub(super) fn enter(&self) -> (MutexGuard<'_, LeafState>, bool) {
-        match self.0.try_lock() {
-            Ok(state) => (state, false),
-            Err(TryLockError::Poisoned(error)) => (error.into_inner(), false),
-            Err(TryLockError::WouldBlock) => (whole(self.0.lock()), true),
+    pub(super) fn enter(&self) -> (Entered<'_>, bool) {
+        match self.0.try_enter() {
+            Some(state) => (state, false),
+            None => (self.0.wait_and_enter(), true),
         }
     }
 
-    pub(super) fn try_enter(&self) -> Option<MutexGuard<'_, LeafState>> {
-        match self.0.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+    #[inline]
+    pub(super) fn try_enter(&self) -> Option<Entered<'_>> {
+        self.0.try_enter()
     }
 }
 
@@ -64,8 +68,6 @@ impl LeafState {
             lo,
             hi,
             set: IntervalSet::new(),
-            waiters: 0,
-            writes: 0,
             orders: 0,
             traffic: Traffic {
                 apart: 0,
@@ -73,6 +75,12 @@ impl LeafState {
                 latest: Span { start: 0, last: 0 },
             },
         }
+    }
+
+    /// Whether a range needs no other leaf.
+    #[inline]
+    pub(super) fn covers(&self, span: Span) -> bool {
+        self.lo <= span.start && span.last <= self.hi
     }
 
     #[inline]
@@ -83,14 +91,8 @@ impl LeafState {
     /// Earlier requests that must go before this one can have its range.
     #[inline]
     pub(super) fn blockers(&self, span: Span, kind: Kind) -> usize {
-        // Most of the time nothing here can be in conflict with a reader.
-        if self.set.is_empty() || (kind == Kind::Read && self.writes == 0) {
-            return 0;
-        }
         let mut blockers = 0;
-        self.set.overlapping(span, |entry| {
-            blockers += usize::from(entry.conflicts(span, kind));
-        });
+        self.set.conflicting(span, kind, |_| blockers += 1);
         blockers
     }
 
@@ -98,7 +100,7 @@ impl LeafState {
     pub(super) fn insert(&mut self, span: Span, kind: Kind, waiter: Option<Arc<Waiter>>) {
         let order = self.orders;
         self.orders += 1;
-        self.put(Entry {
+        self.set.insert(Entry {
             span,
             kind,
             order,
@@ -106,35 +108,26 @@ impl LeafState {
         });
     }
 
-    fn put(&mut self, entry: Entry) {
-        self.waiters += usize::from(entry.waiter.is_some());
-        self.writes += usize::from(entry.kind == Kind::Write);
-        self.set.insert(entry);
-    }
-
-    fn forget(&mut self, entry: &Entry) {
-        self.waiters -= usize::from(entry.waiter.is_some());
-        self.writes -= usize::from(entry.kind == Kind::Write);
-    }
-
     fn take_held(&mut self, span: Span, kind: Kind) -> Entry {
-        let entry = self
-            .set
-            .take(span, kind)
-            .expect("a held range is in its leaf");
-        self.forget(&entry);
-        entry
+        let entry = self.set.take(span, kind);
+        entry.expect("a held range is in its leaf")
+    }
+
+    /// Gives a held range back, if nobody waits here.
+    #[inline]
+    pub(super) fn release_alone(&mut self, span: Span, kind: Kind) -> bool {
+        let is_alone = !self.set.has_waiters();
+        if is_alone {
+            self.set.remove_held(span, kind);
+        }
+        is_alone
     }
 
     /// Gives a held range back. Whoever is in conflict with it came later, and has counted it.
     #[inline]
     pub(super) fn release(&mut self, span: Span, kind: Kind, woken: &mut Woken) {
         self.take_held(span, kind);
-        self.each_waiter(span, |entry, waiter| {
-            if entry.conflicts(span, kind) {
-                waiter.one_less(woken);
-            }
-        });
+        self.each_waiter(span, kind, |_, waiter| waiter.one_less(woken));
     }
 
     /// Takes back a request that still waits. Only those that came later have counted it.
@@ -145,11 +138,10 @@ impl LeafState {
         waiter: &Arc<Waiter>,
         woken: &mut Woken,
     ) {
-        let taken = self.set.take_waiter(span, kind, waiter);
+        let taken = self.set.take_waiter(span, waiter);
         let taken = taken.expect("a waiting request is in its leaf");
-        self.forget(&taken);
-        self.each_waiter(span, |entry, waiter| {
-            if entry.order > taken.order && entry.conflicts(span, kind) {
+        self.each_waiter(span, kind, |entry, waiter| {
+            if entry.order > taken.order {
                 waiter.one_less(woken);
             }
         });
@@ -158,12 +150,12 @@ impl LeafState {
     /// A held range is only read from now on.
     pub(super) fn downgrade(&mut self, span: Span, woken: &mut Woken) {
         let held = self.take_held(span, Kind::Write);
-        self.each_waiter(span, |entry, waiter| {
+        self.each_waiter(span, Kind::Write, |entry, waiter| {
             if entry.kind == Kind::Read {
                 waiter.one_less(woken);
             }
         });
-        self.put(Entry {
+        self.set.insert(Entry {
             kind: Kind::Read,
             ..held
         });
@@ -176,14 +168,14 @@ impl LeafState {
             start: self.lo,
             last: self.hi,
         };
-        self.each_waiter(whole, |entry, waiter| {
-            let both = entry.conflicts(left, kind) && entry.conflicts(right, kind);
+        self.each_waiter(whole, kind, |entry, waiter| {
+            let both = entry.span.overlaps(left) && entry.span.overlaps(right);
             if both && left.overlaps(here) && right.overlaps(here) {
                 waiter.one_more();
             }
         });
         for span in [left, right].into_iter().filter(|part| part.overlaps(here)) {
-            self.put(Entry {
+            self.set.insert(Entry {
                 span,
                 kind,
                 order: held.order,
@@ -192,26 +184,30 @@ impl LeafState {
         }
     }
 
-    /// Calls for each request that overlaps and waits, or had to wait for the range that it holds.
+    /// Calls for each request in conflict that waits, or had to wait for the range that it holds.
     #[inline]
-    fn each_waiter(&self, span: Span, mut each: impl FnMut(&Entry, &Waiter)) {
-        if self.waiters > 0 {
-            self.set.overlapping(span, |entry| {
-                if let Some(waiter) = &entry.waiter {
-                    each(entry, waiter);
+    fn each_waiter(&self, span: Span, kind: Kind, mut each: impl FnMut(&View<'_>, &Waiter)) {
+        if self.set.has_waiters() {
+            self.set.conflicting(span, kind, |entry| {
+                if let Some(waiter) = entry.waiter {
+                    each(&entry, waiter);
                 }
             });
         }
     }
 
+    /// Whether somebody holds or wants a part for himself.
+    pub(super) fn has_writes(&self) -> bool {
+        self.set.has_writes()
+    }
+
     /// Whether a request that waits here is in conflict with one of `held`, and this request would wait for it.
-    #[cfg(debug_assertions)]
+    #[cfg(all(debug_assertions, not(loom)))]
     pub(super) fn waits_for_any(&self, span: Span, kind: Kind, held: &[(Span, Kind)]) -> bool {
         let mut found = false;
-        self.set.overlapping(span, |entry| {
+        self.set.conflicting(span, kind, |entry| {
             let conflicts = |&(span, kind): &(Span, Kind)| entry.conflicts(span, kind);
-            found |=
-                entry.is_waiting() && entry.conflicts(span, kind) && held.iter().any(conflicts);
+            found |= entry.is_waiting() && held.iter().any(conflicts);
         });
         found
     }
@@ -219,10 +215,9 @@ impl LeafState {
     /// Whether nobody waits here: then the requests' order is of no interest, and leaves can be split and joined.
     pub(super) fn is_quiet(&self) -> bool {
         let mut waits = false;
-        if self.waiters > 0 {
-            self.set
-                .overlapping(Span::ALL, |entry| waits |= entry.is_waiting());
-        }
+        self.each_waiter(Span::ALL, Kind::Write, |entry, _| {
+            waits |= entry.is_waiting()
+        });
         !waits
     }
 
@@ -233,15 +228,14 @@ impl LeafState {
         self.hi = at - 1;
         right.orders = self.orders;
         for entry in self.set.drain() {
-            self.forget(&entry);
             if entry.span.last >= at {
-                right.put(Entry {
+                right.set.insert(Entry {
                     waiter: entry.waiter.clone(),
                     ..entry
                 });
             }
             if entry.span.start < at {
-                self.put(entry);
+                self.set.insert(entry);
             }
         }
         self.traffic.apart = 0;
@@ -254,7 +248,7 @@ impl LeafState {
         for entry in right.set.drain() {
             // What begins before the border is here already.
             if entry.span.start >= right.lo {
-                self.put(entry);
+                self.set.insert(entry);
             }
         }
         self.hi = right.hi;

@@ -13,10 +13,10 @@ use std::sync::OnceLock;
 
 use crate::Kind;
 use crate::span::Span;
-use crate::sync::{Arc, MutexGuard, Padded};
+use crate::sync::{Arc, Padded};
 use crate::waiter::{Waiter, Woken};
 
-use leaf::{Leaf, LeafState};
+use leaf::{Entered, Leaf, LeafState};
 use readers::Readers;
 use table::Table;
 
@@ -64,8 +64,34 @@ impl Ordered {
         }
     }
 
-    /// One try. With a waiter, the request is in the queue afterwards, unless it was granted.
+    /// Takes a range at once or not at all.
     #[inline]
+    pub(crate) fn try_take(&self, span: Span, kind: Kind) -> Option<Place> {
+        if kind == Kind::Read
+            && let Some(shard) = self.readers.take(span)
+        {
+            return Some(Place::Shard(shard));
+        }
+        // Most ranges are in one leaf, and nobody else is there.
+        if let Some(mut leaf) = self.hint(span.start).try_enter()
+            && leaf.covers(span)
+            && (kind == Kind::Read || self.readers.are_in_leaves())
+        {
+            let is_free = leaf.blockers(span, kind) == 0;
+            if is_free {
+                leaf.insert(span, kind, None);
+            }
+            leaf.traffic.note_alone(span, kind);
+            return is_free.then_some(Place::Leaves);
+        }
+        match self.request(span, kind, None) {
+            Outcome::Granted(place) => Some(place),
+            Outcome::Blocked => None,
+        }
+    }
+
+    /// One try. With a waiter, the request is in the queue afterwards, unless it was granted.
+    #[cold]
     pub(crate) fn request(&self, span: Span, kind: Kind, waiter: Option<&Arc<Waiter>>) -> Outcome {
         loop {
             if kind == Kind::Read
@@ -108,6 +134,18 @@ impl Ordered {
         {
             return;
         }
+        if let Some(mut leaf) = self.hint(span.start).try_enter()
+            && leaf.covers(span)
+            && leaf.release_alone(span, kind)
+        {
+            leaf.traffic.note_alone(span, kind);
+            return;
+        }
+        self.release_and_wake(span, kind);
+    }
+
+    #[cold]
+    fn release_and_wake(&self, span: Span, kind: Kind) {
         let mut woken = Woken::default();
         let mut cover = self.cover(span);
         cover.each(|leaf| leaf.release(span, kind, &mut woken));
@@ -149,7 +187,7 @@ impl Ordered {
     }
 
     /// Whether a request would wait for one that itself waits for one of `held`.
-    #[cfg(debug_assertions)]
+    #[cfg(all(debug_assertions, not(loom)))]
     pub(crate) fn waits_for_any(&self, span: Span, kind: Kind, held: &[(Span, Kind)]) -> bool {
         let mut found = false;
         self.cover(span)
@@ -178,7 +216,7 @@ impl Ordered {
 
     /// Enters the leaf of an address.
     #[inline]
-    fn enter(&self, address: u64) -> (MutexGuard<'_, LeafState>, bool) {
+    fn enter(&self, address: u64) -> (Entered<'_>, bool) {
         let mut lost = 0;
         loop {
             let entered = self.hint(address).enter();
@@ -229,7 +267,7 @@ impl Ordered {
             .readers
             .threshold
             .load(std::sync::atomic::Ordering::Relaxed);
-        kind == Kind::Read && leaf.writes == 0 && leaf.traffic.readers_met >= threshold
+        kind == Kind::Read && !leaf.has_writes() && leaf.traffic.readers_met >= threshold
     }
 
     #[cold]
@@ -301,12 +339,12 @@ impl Ordered {
         let shards = self.cpus.next_power_of_two().clamp(2, 256);
         self.readers.spread(shards, |now| {
             let mut cover = self.cover(Span::ALL);
-            let mut writes = 0;
+            let mut has_writes = false;
             cover.each(|leaf| {
-                writes += leaf.writes;
+                has_writes |= leaf.has_writes();
                 leaf.traffic.readers_met = 0;
             });
-            if writes == 0 {
+            if !has_writes {
                 now();
             }
         });
@@ -338,8 +376,8 @@ impl Ordered {
 
 /// The leaves that a range overlaps, entered.
 struct Cover<'a> {
-    first: MutexGuard<'a, LeafState>,
-    more: Vec<MutexGuard<'a, LeafState>>,
+    first: Entered<'a>,
+    more: Vec<Entered<'a>>,
     /// Somebody else was in one of them.
     met: bool,
 }
@@ -352,12 +390,8 @@ impl Cover<'_> {
     }
 
     /// Notes who was here, and whether he met somebody who wanted something else.
-    #[inline]
     fn note(&mut self, span: Span, kind: Kind) {
         let traffic = &mut self.first.traffic;
-        if kind == Kind::Write {
-            traffic.readers_met = 0;
-        }
         if self.met && self.more.is_empty() {
             if !traffic.latest.overlaps(span) {
                 traffic.apart = traffic.apart.saturating_add(MET).min(SPLIT_AT);
@@ -365,6 +399,6 @@ impl Cover<'_> {
                 traffic.readers_met = traffic.readers_met.saturating_add(1);
             }
         }
-        traffic.latest = span;
+        traffic.note_alone(span, kind);
     }
 }

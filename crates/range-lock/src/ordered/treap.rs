@@ -1,9 +1,7 @@
 use crate::Kind;
 use crate::span::Span;
 
-use super::set::Entry;
-
-type Key = (u64, u64, Kind, u64);
+use super::set::{Entry, Key};
 
 const NIL: u32 = u32::MAX;
 
@@ -60,15 +58,13 @@ impl Treap {
         self.len += 1;
     }
 
-    pub(crate) fn take(&mut self, span: Span, kind: Kind) -> Option<Entry> {
+    /// The order of the earliest request of this form.
+    pub(crate) fn earliest(&self, span: Span, kind: Kind) -> Option<u64> {
         let key = self.first_from((span.start, span.last, kind, 0))?;
-        if (key.0, key.1, key.2) != (span.start, span.last, kind) {
-            return None;
-        }
-        self.take_exact(key)
+        ((key.0, key.1, key.2) == (span.start, span.last, kind)).then_some(key.3)
     }
 
-    pub(crate) fn take_exact(&mut self, key: Key) -> Option<Entry> {
+    pub(crate) fn take(&mut self, key: Key) -> Option<Entry> {
         let (root, removed) = self.remove_below(self.root, key);
         self.root = root;
         if removed == NIL {
@@ -300,7 +296,7 @@ mod tests {
                     prop_assert_eq!(taken, expected);
                 }
                 let mut found = Vec::new();
-                set.overlapping(span, |entry| found.push(entry.order));
+                set.conflicting(span, Kind::Write, |entry| found.push(entry.order));
                 found.sort_unstable();
                 let expected: Vec<u64> = list.iter().filter(|e| e.0.overlaps(span)).map(|e| e.2).collect();
                 prop_assert_eq!(found, expected);
