@@ -50,6 +50,11 @@ impl<T> Gate<T> {
         })
     }
 
+    #[inline]
+    pub(crate) fn enter(&self) -> Inside<'_, T> {
+        self.try_enter().unwrap_or_else(|| self.wait_and_enter())
+    }
+
     /// Waits for those inside.
     #[cold]
     pub(crate) fn wait_and_enter(&self) -> Inside<'_, T> {

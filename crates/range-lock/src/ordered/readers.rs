@@ -1,5 +1,6 @@
 use std::sync::OnceLock;
 
+use crate::gate::Gate;
 use crate::span::Span;
 use crate::sync::{AtomicU8, AtomicU32, Mutex, Ordering, Padded, whole};
 
@@ -22,7 +23,8 @@ pub(super) struct Readers {
     change: Mutex<()>,
 }
 
-type Shard = Padded<Mutex<ShardState>>;
+/// As many as a power of two.
+type Shard = Padded<Gate<ShardState>>;
 
 #[derive(Default)]
 struct ShardState {
@@ -61,9 +63,9 @@ impl Readers {
             return None;
         }
         let shards = self.shards.get()?;
-        let number = slot() % shards.len();
-        let mut shard = whole(shards[number].0.lock());
-        // Relaxed: `gather` changes the mode before it enters this shard. If it was here before us, its mutex
+        let number = slot() & (shards.len() - 1);
+        let mut shard = shards[number].0.enter();
+        // Relaxed: `gather` changes the mode before it enters this shard. If it was here before us, its gate
         // shows us the new mode; if not, it will find our range.
         if self.mode.load(Ordering::Relaxed) != SPREAD || shard.held.len() >= HELD_MAX {
             return None;
@@ -99,7 +101,7 @@ impl Readers {
 
     fn with_held<T>(&self, number: u32, change: impl FnOnce(&mut Vec<Span>) -> T) -> T {
         let shards = self.shards.get().expect("a reader is in a shard");
-        change(&mut whole(shards[number as usize].0.lock()).held)
+        change(&mut shards[number as usize].0.enter().held)
     }
 
     /// Lets readers spread. `no_writer` enters all leaves, and runs its argument inside if nobody writes there.
@@ -124,7 +126,7 @@ impl Readers {
         let shards = self.shards.get().expect("readers are spread");
         let mut reads: u32 = 0;
         for shard in shards {
-            let mut shard = whole(shard.0.lock());
+            let mut shard = shard.0.enter();
             reads = reads.saturating_add(std::mem::take(&mut shard.reads));
             shard.held.drain(..).for_each(&mut insert);
         }
@@ -141,9 +143,9 @@ impl Readers {
     }
 }
 
-impl Default for Padded<Mutex<ShardState>> {
+impl Default for Shard {
     fn default() -> Self {
-        Padded(Mutex::new(ShardState::default()))
+        Padded(Gate::new(ShardState::default()))
     }
 }
 
