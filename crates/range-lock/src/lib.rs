@@ -5,6 +5,7 @@ mod gate;
 mod guard;
 mod held;
 mod lock;
+mod map;
 mod ordered;
 mod segmented;
 mod span;
@@ -15,6 +16,7 @@ mod waiter;
 pub use future::Acquire;
 pub use guard::{Access, ByTask, ByThread, Guard, Owner, Read, ReadGuard, Write, WriteGuard};
 pub use lock::{NotGranted, RangeLock, SegmentsError};
+pub use map::{Gaps, Iter, Reader, SeqRangeMap, Snapshot};
 
 pub(crate) use sealed::Kind;
 
