@@ -93,6 +93,7 @@ pub fn run<'a>(
             .map(|number| {
                 let (lock, array) = lock_of(number);
                 scope.spawn(move || {
+                    stay_on(number as usize);
                     start.wait();
                     work(mix, number, lock, array, stop)
                 })
@@ -108,6 +109,20 @@ pub fn run<'a>(
         let sections: u64 = sections.sum();
         sections as f64 / begin.elapsed().as_secs_f64()
     })
+}
+
+/// Keeps this thread on one of the CPUs that are allowed, which it has for itself if there are as many.
+pub fn stay_on(number: usize) {
+    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else {
+        return;
+    };
+    let mut cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+    if let Some(cpu) = cpus.nth(number) {
+        let mut one = rustix::thread::CpuSet::new();
+        one.set(cpu);
+        // Without it the figures are noisier, not wrong.
+        let _ = rustix::thread::sched_setaffinity(None, &one);
+    }
 }
 
 fn work(mix: Mix, number: u64, lock: &dyn Lock, array: &Array, stop: &AtomicBool) -> u64 {

@@ -1,6 +1,7 @@
 //! `range-lock` and `SeqRangeMap` beside other locks and maps.
 
 mod array;
+mod map;
 mod rivals;
 
 use std::sync::RwLock;
@@ -18,6 +19,7 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
     let mut all = Vec::new();
     all.extend(disjoint_scaling(effort));
     all.extend(array_mixes(effort));
+    all.extend(map::figures(effort));
     all
 }
 
@@ -39,11 +41,17 @@ type Maker = fn() -> Box<dyn Lock>;
 /// Ours first.
 const LOCKS: [(&str, Maker); 6] = [
     ("ordered", || Box::new(RangeLock::new())),
-    ("segmented", || Box::new(RangeLock::segmented(16, 16).expect("valid"))),
+    ("segmented", || {
+        Box::new(RangeLock::segmented(16, 16).expect("valid"))
+    }),
     ("RwLock", || Box::new(RwLock::new(()))),
     ("tree in a mutex", || Box::<TreeInMutex>::default()),
-    ("range-lock", || Box::new(range_lock::VecRangeLock::new(vec![0_u8; SLOTS as usize]))),
-    ("range-mutex", || Box::new(range_mutex::RangeMutex::new(vec![0_u8; SLOTS as usize]))),
+    ("range-lock", || {
+        Box::new(range_lock::VecRangeLock::new(vec![0_u8; SLOTS as usize]))
+    }),
+    ("range-mutex", || {
+        Box::new(range_mutex::RangeMutex::new(vec![0_u8; SLOTS as usize]))
+    }),
 ];
 
 /// Two threads against one on ranges that do not overlap; beside it, two threads that share nothing at all.
@@ -52,7 +60,11 @@ fn disjoint_scaling(effort: &Effort) -> Vec<Figure> {
     for (name, make) in &LOCKS[..2] {
         for writes in [0, 60, 100] {
             eprintln!("lock: {name}, disjoint ranges, {writes} % writes, two threads against one");
-            let mix = Mix { ranges: Ranges::DisjointShort, writes, pauses: 0 };
+            let mix = Mix {
+                ranges: Ranges::DisjointShort,
+                writes,
+                pauses: 0,
+            };
             let time = time_of_run(effort);
             let (mut shared, mut apart, mut ns) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..rounds(effort) {
@@ -87,10 +99,19 @@ fn disjoint_scaling(effort: &Effort) -> Vec<Figure> {
 /// Sections per second of two threads against the best of the others.
 fn array_mixes(effort: &Effort) -> Vec<Figure> {
     let mut figures = Vec::new();
-    for ranges in [Ranges::Full, Ranges::Disjoint, Ranges::DisjointShort, Ranges::Random] {
+    for ranges in [
+        Ranges::Full,
+        Ranges::Disjoint,
+        Ranges::DisjointShort,
+        Ranges::Random,
+    ] {
         for writes in [0, 20, 60] {
             eprintln!("lock: {ranges:?}, {writes} % writes, beside others");
-            let mix = Mix { ranges, writes, pauses: std::env::var("PAUSES").map_or(0, |p| p.parse().unwrap()) };
+            let mix = Mix {
+                ranges,
+                writes,
+                pauses: 0,
+            };
             let rates = rates(effort, mix);
             for (rate, (name, _)) in rates.iter().zip(LOCKS) {
                 eprintln!("   {name:16} {:9.0} sections/ms", rate / 1e3);
@@ -115,7 +136,9 @@ fn rates(effort: &Effort, mix: Mix) -> Vec<f64> {
     for _ in 0..rounds(effort) {
         for ((_, make), rates) in LOCKS.iter().zip(&mut rates) {
             let (lock, array) = (make(), Array::new());
-            rates.push(array::run(mix, 2, time_of_run(effort), |_| (&*lock, &array)));
+            rates.push(array::run(mix, 2, time_of_run(effort), |_| {
+                (&*lock, &array)
+            }));
         }
     }
     rates.into_iter().map(median).collect()

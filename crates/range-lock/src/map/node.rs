@@ -8,6 +8,7 @@ use crate::span::Span;
 
 /// Entries of a leaf, children of an inner node: two or four cache lines of keys, which are compared without branches.
 pub(super) const WIDTH: usize = 16;
+const QUARTER: usize = WIDTH / 4;
 /// A node with fewer is joined with its neighbour.
 pub(super) const FEW: usize = WIDTH / 4;
 
@@ -79,10 +80,18 @@ impl Node {
     /// is none.
     #[inline]
     fn first_from(&self, address: u64) -> usize {
-        self.lasts
+        // Which quarter, then where in it: seven comparisons and no branch. One for each key is slower, and vectors
+        // of two 64-bit keys, which all x86-64 CPUs have, are slower still.
+        let before = |at: usize| usize::from(self.lasts[at] < address);
+        let quarter = before(QUARTER - 1) + before(2 * QUARTER - 1) + before(3 * QUARTER - 1);
+        let base = quarter * QUARTER;
+        let quarter: &[u64; QUARTER] = self.lasts[base..base + QUARTER]
+            .first_chunk()
+            .expect("in it");
+        base + quarter
             .iter()
             .map(|&last| usize::from(last < address))
-            .sum()
+            .sum::<usize>()
     }
 }
 

@@ -65,8 +65,8 @@ mod at_the_end {
         /// As above.
         pub(in crate::map) unsafe fn retire(
             pin: &Pin<'_>,
-            node: *mut super::Node,
-            free: unsafe fn(*mut super::Node),
+            node: *mut crate::map::Node,
+            free: unsafe fn(*mut crate::map::Node),
         ) {
             // SAFETY: as promised by the caller.
             let free = Box::new(move || unsafe { free(node) });

@@ -9,6 +9,8 @@ use super::node::{self, Child, Entry, FEW, Leaf, Node, View, WIDTH};
 pub(super) struct Splice<V> {
     created: Vec<*mut Node>,
     replaced: Vec<*mut Node>,
+    /// What is new comes after all else: then nodes are filled to the brim, for more of that may come.
+    appends: bool,
     form: std::marker::PhantomData<V>,
 }
 
@@ -40,6 +42,7 @@ impl<V: Clone> Splice<V> {
         Splice {
             created: Vec::new(),
             replaced: Vec::new(),
+            appends: false,
             form: std::marker::PhantomData,
         }
     }
@@ -58,6 +61,7 @@ impl<V: Clone> Splice<V> {
         let mut items = if root.is_null() {
             Items::Entries(entries)
         } else {
+            self.appends = true;
             // SAFETY: as promised by the caller.
             unsafe { self.splice(root, span, entries) }
         };
@@ -93,12 +97,14 @@ impl<V: Clone> Splice<V> {
                         after.push(entry);
                     }
                 }
+                self.appends = after.is_empty() && self.appends;
                 before.extend(entries);
                 before.append(&mut after);
                 Items::Entries(before)
             }
             View::Inner(lasts, nodes) => {
                 let last = lasts.len() - 1;
+                self.appends &= lasts[last] < span.start;
                 let child = |address: u64| lasts.partition_point(|&l| l < address).min(last);
                 let (first, last) = (child(span.start), child(span.last));
                 // SAFETY: the children of a node that lives.
@@ -134,7 +140,7 @@ impl<V: Clone> Splice<V> {
         before: &[*mut Node],
         after: &[*mut Node],
     ) -> (usize, usize) {
-        if items.len() >= FEW {
+        if items.len() >= FEW || self.appends {
             return (0, 0);
         }
         // SAFETY: as promised by the caller.
@@ -171,11 +177,13 @@ impl<V: Clone> Splice<V> {
         }
     }
 
-    /// As few nodes as can hold all, filled evenly.
+    /// As few nodes as can hold all, filled evenly; or each to the brim but the last.
     fn build(&mut self, items: Items<V>) -> Vec<Child> {
         let (mut left, mut nodes) = (items.len(), items.len().div_ceil(WIDTH));
+        let appends = self.appends;
         let mut sizes = std::iter::from_fn(move || {
-            let size = left.div_ceil(nodes.max(1));
+            let even = left.div_ceil(nodes.max(1));
+            let size = if appends { left.min(WIDTH) } else { even };
             left -= size;
             nodes = nodes.saturating_sub(1);
             (size > 0).then_some(size)

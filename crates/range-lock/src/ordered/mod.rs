@@ -273,8 +273,11 @@ impl Ordered {
     #[cold]
     fn split_leaf(&self, leaf: &mut LeafState, at: u64) {
         leaf.traffic.apart = 0;
-        let capacity = (4 * self.cpus).next_power_of_two().clamp(16, 1024);
-        let table = self.table.get_or_init(|| Table::new(capacity as u32));
+        let capacity = match cfg!(loom) {
+            true => 3,
+            false => (4 * self.cpus).next_power_of_two().clamp(16, 1024) as u32,
+        };
+        let table = self.table.get_or_init(|| Table::new(capacity));
         let Some(mut edit) = table.try_edit() else {
             return;
         };
@@ -336,7 +339,10 @@ impl Ordered {
 
     #[cold]
     fn spread_readers(&self) {
-        let shards = self.cpus.next_power_of_two().clamp(2, 256);
+        let shards = match cfg!(loom) {
+            true => 2,
+            false => self.cpus.next_power_of_two().clamp(2, 256),
+        };
         self.readers.spread(shards, |now| {
             let mut cover = self.cover(Span::ALL);
             let mut has_writes = false;
