@@ -261,7 +261,7 @@ impl RangeLock {
         let place = match &self.form {
             Form::Ordered(ordered) => ordered.try_take(span, kind)?,
             Form::Segmented(segmented) => {
-                segmented.try_take(span, kind).then_some(Place::Leaves)?
+                segmented.try_take(span, kind).then_some(Place::LEAVES)?
             }
         };
         Some(Hold { span, place })
@@ -328,7 +328,7 @@ impl RangeLock {
             }
             (_, _) => Turn::Granted(Hold {
                 span,
-                place: Place::Leaves,
+                place: Place::LEAVES,
             }),
         }
     }
@@ -338,7 +338,7 @@ impl RangeLock {
         match (&self.form, pending) {
             (Form::Ordered(ordered), Pending::Ordered(waiter)) => {
                 if !ordered.cancel(span, kind, waiter) {
-                    ordered.release(span, kind, Place::Leaves);
+                    ordered.release(span, kind, Place::LEAVES);
                 }
             }
             (Form::Segmented(segmented), Pending::Segmented(progress)) => {
@@ -396,7 +396,7 @@ fn turn_of(span: Span, progress: Option<Progress>) -> Turn {
         Some(progress) => Turn::Waits(Pending::Segmented(progress)),
         None => Turn::Granted(Hold {
             span,
-            place: Place::Leaves,
+            place: Place::LEAVES,
         }),
     }
 }

@@ -24,6 +24,22 @@ pub(crate) fn whole<G>(locked: LockResult<G>) -> G {
     locked.unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A number that tells this thread from all others that run.
+#[cfg(not(loom))]
+#[inline]
+pub(crate) fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
+#[cfg(loom)]
+pub(crate) fn this_thread() -> usize {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    thread::current().id().hash(&mut hasher);
+    hasher.finish() as usize
+}
+
 /// Keeps what is written by one CPU off the lines that others read. Two lines: x86 fetches them in pairs.
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);

@@ -5,6 +5,7 @@
 
 mod machine;
 mod memory;
+mod range_lock;
 mod recording;
 mod result;
 mod spin;
@@ -118,5 +119,13 @@ pub const ALL: &[Target] = &[
     Target {
         name: "hashed_locks",
         run: spread::hashed_locks,
+    },
+    Target {
+        name: "range_lock",
+        run: range_lock::lock,
+    },
+    Target {
+        name: "range_map",
+        run: range_lock::map,
     },
 ];

@@ -1,7 +1,7 @@
 use crate::Kind;
 use crate::gate::{Gate, Inside};
 use crate::span::Span;
-use crate::sync::Arc;
+use crate::sync::{Arc, this_thread};
 use crate::waiter::{Waiter, Woken};
 
 use super::set::{Entry, IntervalSet, View};
@@ -27,8 +27,9 @@ pub(super) struct Traffic {
     pub(super) apart: i32,
     /// How often readers of overlapping ranges met since the last write.
     pub(super) readers_met: u32,
-    /// The range of the last request.
+    /// The range of the last request, and whose it was.
     pub(super) latest: Span,
+    by: usize,
 }
 
 impl Traffic {
@@ -39,6 +40,12 @@ impl Traffic {
             self.readers_met = 0;
         }
         self.latest = span;
+        self.by = this_thread();
+    }
+
+    /// Whether the last request was another thread's.
+    pub(super) fn was_other(&self) -> bool {
+        self.by != this_thread()
     }
 }
 
@@ -73,6 +80,7 @@ impl LeafState {
                 apart: 0,
                 readers_met: 0,
                 latest: Span { start: 0, last: 0 },
+                by: 0,
             },
         }
     }

@@ -23,9 +23,15 @@ use table::Table;
 /// Where a held range is noted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Place {
-    Leaves,
+    /// This one, if it was not split since.
+    Leaf(u32),
     /// Of the readers.
     Shard(u32),
+}
+
+impl Place {
+    /// In leaves; which ones is not known.
+    pub(crate) const LEAVES: Place = Place::Leaf(0);
 }
 
 /// What became of a request.
@@ -73,7 +79,8 @@ impl Ordered {
             return Some(Place::Shard(shard));
         }
         // Most ranges are in one leaf, and nobody else is there.
-        if let Some(mut leaf) = self.hint(span.start).try_enter()
+        let number = self.number(span.start);
+        if let Some(mut leaf) = self.leaf(number).try_enter()
             && leaf.covers(span)
             && (kind == Kind::Read || self.readers.are_in_leaves())
         {
@@ -82,7 +89,7 @@ impl Ordered {
                 leaf.insert(span, kind, None);
             }
             leaf.traffic.note_alone(span, kind);
-            return is_free.then_some(Place::Leaves);
+            return is_free.then_some(Place::Leaf(number));
         }
         match self.request(span, kind, None) {
             Outcome::Granted(place) => Some(place),
@@ -123,18 +130,18 @@ impl Ordered {
             if spread {
                 self.spread_readers();
             }
-            return Outcome::Granted(Place::Leaves);
+            return Outcome::Granted(Place::LEAVES);
         }
     }
 
     #[inline]
     pub(crate) fn release(&self, span: Span, kind: Kind, place: Place) {
-        if let Place::Shard(shard) = place
-            && self.readers.give(shard, span)
-        {
-            return;
-        }
-        if let Some(mut leaf) = self.hint(span.start).try_enter()
+        let number = match place {
+            Place::Shard(shard) if self.readers.give(shard, span) => return,
+            Place::Shard(_) => self.number(span.start),
+            Place::Leaf(number) => number,
+        };
+        if let Some(mut leaf) = self.leaf(number).try_enter()
             && leaf.covers(span)
             && leaf.release_alone(span, kind)
         {
@@ -219,7 +226,7 @@ impl Ordered {
     fn enter(&self, address: u64) -> (Entered<'_>, bool) {
         let mut lost = 0;
         loop {
-            let entered = self.hint(address).enter();
+            let entered = self.leaf(self.number(address)).enter();
             if entered.0.contains(address) {
                 return entered;
             }
@@ -233,16 +240,18 @@ impl Ordered {
         }
     }
 
+    /// The leaf where `address` should be.
     #[inline]
-    fn hint(&self, address: u64) -> &Leaf {
-        self.table
-            .get()
-            .and_then(|table| table.leaf(table.hint(address)))
-            .unwrap_or(&self.first.0)
+    fn number(&self, address: u64) -> u32 {
+        self.table.get().map_or(0, |table| table.hint(address))
     }
 
+    #[inline]
     fn leaf(&self, number: u32) -> &Leaf {
-        let in_table = self.table.get().and_then(|table| table.leaf(number));
+        let in_table = match number {
+            0 => None,
+            _ => self.table.get().and_then(|table| table.leaf(number)),
+        };
         in_table.unwrap_or(&self.first.0)
     }
 
@@ -253,14 +262,15 @@ impl Ordered {
             self.join_crossed(cover);
             return false;
         }
-        let latest = cover.first.traffic.latest;
+        let other =
+            (cover.met && cover.first.traffic.was_other()).then_some(cover.first.traffic.latest);
         cover.note(span, kind);
-        if !cover.met {
-            return false;
-        }
+        let Some(other) = other else { return false };
         let leaf = &mut *cover.first;
-        if leaf.traffic.apart >= SPLIT_AT && !latest.overlaps(span) {
-            self.split_leaf(leaf, latest.start.max(span.start));
+        if leaf.traffic.apart >= SPLIT_AT && !other.overlaps(span) {
+            // In the middle between the two, for each may have more of its own on its side.
+            let (low, high) = (other.last.min(span.last) + 1, other.start.max(span.start));
+            self.split_leaf(leaf, low + (high - low).div_ceil(2));
         }
         // Relaxed: a hint.
         let threshold = self
@@ -398,7 +408,7 @@ impl Cover<'_> {
     /// Notes who was here, and whether he met somebody who wanted something else.
     fn note(&mut self, span: Span, kind: Kind) {
         let traffic = &mut self.first.traffic;
-        if self.met && self.more.is_empty() {
+        if self.met && self.more.is_empty() && traffic.was_other() {
             if !traffic.latest.overlaps(span) {
                 traffic.apart = traffic.apart.saturating_add(MET).min(SPLIT_AT);
             } else if kind == Kind::Read {

@@ -168,8 +168,5 @@ fn slot() -> usize {
 
 #[cfg(loom)]
 fn slot() -> usize {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    loom::thread::current().id().hash(&mut hasher);
-    hasher.finish() as usize
+    crate::sync::this_thread()
 }
