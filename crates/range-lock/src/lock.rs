@@ -482,12 +482,12 @@ impl Default for RangeLock {
     }
 }
 
+/// Shows how the lock has adapted: at which addresses it is split.
 impl fmt::Debug for RangeLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let form = match self.form {
-            Form::Ordered(_) => "ordered",
-            Form::Segmented(_) => "segmented",
-        };
-        write!(f, "RangeLock({form})")
+        match &self.form {
+            Form::Ordered(ordered) => write!(f, "RangeLock(split at {:?})", ordered.borders()),
+            Form::Segmented(_) => f.write_str("RangeLock(segmented)"),
+        }
     }
 }

@@ -169,7 +169,7 @@ fn pins(effort: &Effort) -> Vec<Figure> {
 }
 
 fn together(effort: &Effort, maps: &Maps) -> Vec<Figure> {
-    let time = Duration::from_millis(if effort.quick { 10 } else { 60 });
+    let time = Duration::from_millis(if effort.quick { 10 } else { 40 });
     let locked = RwLock::new(maps.rangemap.clone());
     let in_lock = || {
         let look = |&address: &u64| {

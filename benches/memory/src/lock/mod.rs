@@ -24,11 +24,11 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
 }
 
 fn rounds(effort: &Effort) -> usize {
-    if effort.quick { 3 } else { 9 }
+    if effort.quick { 3 } else { 21 }
 }
 
 fn time_of_run(effort: &Effort) -> Duration {
-    Duration::from_millis(if effort.quick { 6 } else { 25 })
+    Duration::from_millis(if effort.quick { 5 } else { 8 })
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -67,9 +67,9 @@ fn disjoint_scaling(effort: &Effort) -> Vec<Figure> {
             };
             let time = time_of_run(effort);
             let (mut shared, mut apart, mut ns) = (Vec::new(), Vec::new(), Vec::new());
+            let (lock, array) = (make(), Array::new());
+            let (other, other_array) = (make(), Array::new());
             for _ in 0..rounds(effort) {
-                let (lock, array) = (make(), Array::new());
-                let (other, other_array) = (make(), Array::new());
                 let one = array::run(mix, 1, time, |_| (&*lock, &array));
                 let two = array::run(mix, 2, time, |_| (&*lock, &array));
                 let alone = array::run(mix, 2, time, |number| match number {

@@ -25,12 +25,20 @@ pub(super) struct LeafState {
 pub(super) struct Traffic {
     /// Rises when requests that do not overlap meet in the mutex, falls when a request needs several leaves.
     pub(super) apart: i32,
+    /// How many times more meetings than usual it takes to split this leaf: earlier splits did not last.
+    pub(super) patience: i32,
+    /// The order of the first request since the last split.
+    since: u64,
     /// How often readers of overlapping ranges met since the last write.
     pub(super) readers_met: u32,
     /// The range of the last request, and whose it was.
     pub(super) latest: Span,
     by: usize,
 }
+
+/// A split has paid when so many requests have come since.
+const LASTING: u64 = 1000;
+const PATIENCE_MAX: i32 = 64;
 
 impl Traffic {
     /// Notes who was here.
@@ -78,6 +86,8 @@ impl LeafState {
             orders: 0,
             traffic: Traffic {
                 apart: 0,
+                patience: 1,
+                since: 0,
                 readers_met: 0,
                 latest: Span { start: 0, last: 0 },
                 by: 0,
@@ -247,7 +257,19 @@ impl LeafState {
             }
         }
         self.traffic.apart = 0;
-        right.traffic.latest = self.traffic.latest;
+        self.traffic.since = self.orders;
+        right.traffic = Traffic { ..self.traffic };
+    }
+
+    /// Joins a neighbour: ranges cross the border too often.
+    pub(super) fn join(&mut self, right: &mut LeafState) {
+        let lasted = self.orders.saturating_sub(self.traffic.since);
+        let patience = self.traffic.patience;
+        self.traffic.patience = match lasted < LASTING * patience as u64 {
+            true => (2 * patience).min(PATIENCE_MAX),
+            false => 1,
+        };
+        self.absorb(right);
     }
 
     /// Takes all that its neighbour has, which is not in use afterwards.

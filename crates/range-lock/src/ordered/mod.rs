@@ -56,6 +56,8 @@ const MET: i32 = 100;
 const SPLIT_AT: i32 = if cfg!(loom) { MET } else { 10 * MET };
 /// A request that needs several leaves.
 const CROSSED: i32 = 100;
+/// A border that was moved for such a one.
+const MOVED: i32 = CROSSED / 8;
 const JOIN_AT: i32 = if cfg!(loom) { -CROSSED } else { -5 * CROSSED };
 /// So often a wrong leaf is taken for a table in change.
 const LOST: u32 = 8;
@@ -193,6 +195,12 @@ impl Ordered {
             .each(|leaf| leaf.split_held(kind, span, left, right));
     }
 
+    /// Where each leaf but the first begins.
+    pub(crate) fn borders(&self) -> Vec<u64> {
+        let cover = self.cover(Span::ALL);
+        cover.more.iter().map(|leaf| leaf.lo).collect()
+    }
+
     /// Whether a request would wait for one that itself waits for one of `held`.
     #[cfg(all(debug_assertions, not(loom)))]
     pub(crate) fn waits_for_any(&self, span: Span, kind: Kind, held: &[(Span, Kind)]) -> bool {
@@ -259,7 +267,7 @@ impl Ordered {
     #[inline]
     fn adapt(&self, cover: &mut Cover<'_>, span: Span, kind: Kind) -> bool {
         if !cover.more.is_empty() {
-            self.join_crossed(cover);
+            self.join_crossed(cover, span);
             return false;
         }
         let other =
@@ -267,7 +275,7 @@ impl Ordered {
         cover.note(span, kind);
         let Some(other) = other else { return false };
         let leaf = &mut *cover.first;
-        if leaf.traffic.apart >= SPLIT_AT && !other.overlaps(span) {
+        if leaf.traffic.apart >= SPLIT_AT * leaf.traffic.patience && !other.overlaps(span) {
             // In the middle between the two, for each may have more of its own on its side.
             let (low, high) = (other.last.min(span.last) + 1, other.start.max(span.start));
             self.split_leaf(leaf, low + (high - low).div_ceil(2));
@@ -316,32 +324,57 @@ impl Ordered {
                 left.traffic.apart = 0;
                 right.traffic.apart = 0;
             } else if left.is_quiet() && right.is_quiet() {
-                table.remove(edit, right.lo);
+                let number = table.remove(edit, right.lo);
                 left.absorb(&mut right);
+                edit.give_free(number);
             }
         }
     }
 
-    /// A request needs several leaves: if that happens again and again, they become one.
+    /// A request needs several leaves. If they are two, and it is clear to whom the other one belongs, the border moves
+    /// out of the way; if that happens again and again, they become one.
     #[cold]
-    fn join_crossed(&self, cover: &mut Cover<'_>) {
-        cover.each(|leaf| leaf.traffic.apart = (leaf.traffic.apart - CROSSED).max(2 * JOIN_AT));
+    fn join_crossed(&self, cover: &mut Cover<'_>, span: Span) {
         let Some(table) = self.table.get() else {
             return;
         };
         let Some(mut edit) = table.try_edit() else {
             return;
         };
+        let is_pair = cover.more.len() == 1;
         let mut left = &mut *cover.first;
         for right in &mut cover.more {
             let right = &mut **right;
-            let crossed = left.traffic.apart + right.traffic.apart <= JOIN_AT;
-            if crossed && left.is_quiet() && right.is_quiet() {
+            let is_mine = (!left.traffic.was_other(), !right.traffic.was_other());
+            let better = match is_mine {
+                (true, false) => span.last.checked_add(1).filter(|&at| at <= right.hi),
+                (false, true) => Some(span.start).filter(|&at| at > left.lo),
+                _ => None,
+            };
+            let better = better.filter(|_| is_pair);
+            let cost = if better.is_some() { MOVED } else { CROSSED };
+            for leaf in [&mut *left, &mut *right] {
+                leaf.traffic.apart = (leaf.traffic.apart - cost).max(2 * JOIN_AT);
+            }
+            let is_over = left.traffic.apart + right.traffic.apart <= JOIN_AT;
+            if (is_over || better.is_some()) && left.is_quiet() && right.is_quiet() {
                 let apart = left.traffic.apart;
-                table.remove(&mut edit, right.lo);
-                left.absorb(right);
+                let number = table.remove(&mut edit, right.lo);
+                match better.filter(|_| !is_over) {
+                    Some(at) => {
+                        left.absorb(right);
+                        left.split(at, right);
+                        right.traffic.apart = apart;
+                        table.add(&mut edit, at, number);
+                    }
+                    None => {
+                        left.join(right);
+                        edit.give_free(number);
+                    }
+                }
                 left.traffic.apart = apart;
-            } else {
+            }
+            if right.lo <= right.hi {
                 left = right;
             }
         }
@@ -378,15 +411,11 @@ impl Ordered {
     pub(crate) fn join_now(&self, span: Span) {
         let mut cover = self.cover(span);
         cover.each(|leaf| leaf.traffic.apart = JOIN_AT);
-        self.join_crossed(&mut cover);
+        self.join_crossed(&mut cover, span);
     }
 
     pub(crate) fn spread_now(&self) {
         self.spread_readers();
-    }
-
-    fn leaves(&self) -> usize {
-        1 + self.cover(Span::ALL).more.len()
     }
 }
 
@@ -410,7 +439,8 @@ impl Cover<'_> {
         let traffic = &mut self.first.traffic;
         if self.met && self.more.is_empty() && traffic.was_other() {
             if !traffic.latest.overlaps(span) {
-                traffic.apart = traffic.apart.saturating_add(MET).min(SPLIT_AT);
+                let most = SPLIT_AT * traffic.patience;
+                traffic.apart = (traffic.apart + MET).min(most);
             } else if kind == Kind::Read {
                 traffic.readers_met = traffic.readers_met.saturating_add(1);
             }

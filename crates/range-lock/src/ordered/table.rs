@@ -88,16 +88,17 @@ impl Table {
         self.used.store(used + 1, Ordering::Relaxed);
     }
 
-    /// Removes a row. The caller is inside of its leaf, and of the one before.
-    pub(super) fn remove(&self, edit: &mut Edit, start: u64) {
+    /// Removes a row, and tells its leaf. The caller is inside of that, and of the one before.
+    pub(super) fn remove(&self, _edit: &mut Edit, start: u64) -> u32 {
         let used = self.used.load(Ordering::Relaxed);
         let at = self.position(start, used);
         assert_eq!(self.rows[at].start.load(Ordering::Relaxed), start);
-        edit.free.push(self.rows[at].leaf.load(Ordering::Relaxed));
+        let leaf = self.rows[at].leaf.load(Ordering::Relaxed);
         for row in at + 1..used {
             self.copy(row, row - 1);
         }
         self.used.store(used - 1, Ordering::Relaxed);
+        leaf
     }
 
     /// Two neighbours, other ones with each call.
@@ -125,5 +126,9 @@ impl Table {
 impl Edit {
     pub(super) fn take_free(&mut self) -> Option<u32> {
         self.free.pop()
+    }
+
+    pub(super) fn give_free(&mut self, leaf: u32) {
+        self.free.push(leaf);
     }
 }
