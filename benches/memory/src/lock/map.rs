@@ -1,8 +1,8 @@
 //! `SeqRangeMap` beside the crate rangemap.
 
 use std::hint::black_box;
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Barrier, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use amdahl_figures::{Figure, Target, Unit};
 use amdahl_range_lock::SeqRangeMap;
 use rangemap::RangeMap;
 
-use super::array::{Random, stay_on};
+use super::array::{Random, stay_on, together, undisturbed};
 use super::{median, rounds};
 use crate::Effort;
 
@@ -18,7 +18,7 @@ use crate::Effort;
 const STEP: u64 = 20;
 const LENGTH: u64 = 15;
 /// Addresses to look up, made beforehand.
-const LOOKS: usize = 1 << 15;
+const LOOKS: usize = 1 << 14;
 /// Look-ups after which a reader is refreshed.
 const REFRESH: usize = 1024;
 
@@ -76,7 +76,7 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
     eprintln!("lock: pins");
     figures.extend(pins(effort));
     eprintln!("lock: two readers, and a writer");
-    figures.extend(together(effort, &Maps::new(10_000)));
+    figures.extend(with_others(effort, &Maps::new(10_000)));
     figures
 }
 
@@ -168,7 +168,7 @@ fn pins(effort: &Effort) -> Vec<Figure> {
     names.into_iter().zip(ns).map(figure).collect()
 }
 
-fn together(effort: &Effort, maps: &Maps) -> Vec<Figure> {
+fn with_others(effort: &Effort, maps: &Maps) -> Vec<Figure> {
     let time = Duration::from_millis(if effort.quick { 10 } else { 40 });
     let locked = RwLock::new(maps.rangemap.clone());
     let in_lock = || {
@@ -227,29 +227,16 @@ fn together(effort: &Effort, maps: &Maps) -> Vec<Figure> {
 
 /// Look-ups per second of so many threads.
 fn readers(threads: usize, time: Duration, work: &(dyn Fn() -> u64 + Sync)) -> f64 {
-    let (over, start) = (AtomicBool::new(false), Barrier::new(threads + 1));
-    let looks = AtomicU64::new(0);
-    thread::scope(|scope| {
-        for number in 0..threads {
-            let (start, over, looks) = (&start, &over, &looks);
-            scope.spawn(move || {
-                stay_on(number);
-                start.wait();
-                let mut own = 0;
-                while !over.load(Ordering::Relaxed) {
-                    black_box(work());
-                    own += LOOKS as u64;
-                }
-                looks.fetch_add(own, Ordering::Relaxed);
-            });
-        }
-        start.wait();
-        let begin = Instant::now();
-        thread::sleep(time);
-        over.store(true, Ordering::Relaxed);
-        begin
-    });
-    looks.load(Ordering::Relaxed) as f64 / time.as_secs_f64()
+    undisturbed(|| {
+        together(threads, time, &|_, stop| {
+            let mut looks = 0;
+            while !stop.load(Ordering::Relaxed) {
+                black_box(work());
+                looks += LOOKS as u64;
+            }
+            looks
+        })
+    })
 }
 
 /// Changes values at a rate; returns the rate that was reached.
