@@ -20,6 +20,8 @@ pub struct RangeLock {
     cpus: usize,
 }
 
+// The first leaf is in the lock itself: a box would cost each lock and unlock a cache line.
+#[allow(clippy::large_enum_variant)]
 enum Form {
     Ordered(Ordered),
     Segmented(Segmented),
@@ -73,7 +75,8 @@ impl RangeLock {
 
     /// A lock that suits most: exact for ranges of any size, and adapting itself to how it is used.
     ///
-    /// It takes 600 bytes; more only when threads keep meeting in it.
+    /// It takes 1.2 KB; more only when threads keep meeting in it: 384 bytes for each part into which it splits, at most four for
+    /// each CPU.
     pub fn new() -> Self {
         RangeLock {
             form: Form::Ordered(Ordered::new()),

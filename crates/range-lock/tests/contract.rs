@@ -271,6 +271,17 @@ fn a_panic_gives_the_range_back() {
 }
 
 #[test]
+fn what_a_runtime_moves_between_threads_can_be_moved() {
+    fn movable<T: Send>(_: &T) {}
+    for lock in locks() {
+        movable(&lock);
+        movable(&lock.write_async(..));
+        movable(&block_on(lock.read_async(..)));
+        assert!(size_of_val(&lock) <= 1280, "it says 1.2 KB");
+    }
+}
+
+#[test]
 fn a_guard_can_go_to_another_thread() {
     for lock in locks() {
         let guard = lock.write(0..8).into_task();

@@ -181,7 +181,7 @@ impl<V: Clone> Splice<V> {
     fn build(&mut self, items: Items<V>) -> Vec<Child> {
         let (mut left, mut nodes) = (items.len(), items.len().div_ceil(WIDTH));
         let appends = self.appends;
-        let mut sizes = std::iter::from_fn(move || {
+        let sizes = std::iter::from_fn(move || {
             let even = left.div_ceil(nodes.max(1));
             let size = if appends { left.min(WIDTH) } else { even };
             left -= size;
@@ -192,14 +192,14 @@ impl<V: Clone> Splice<V> {
         match items {
             Items::Entries(entries) => {
                 let mut entries = entries.into_iter();
-                while let Some(size) = sizes.next() {
+                for size in sizes {
                     built.push(Leaf::create(entries.by_ref().take(size).collect()));
                     self.created.extend(built.last().map(|child| child.node));
                 }
             }
             Items::Children(children) => {
                 let mut rest = &children[..];
-                while let Some(size) = sizes.next() {
+                for size in sizes {
                     let (chunk, after) = rest.split_at(size);
                     rest = after;
                     built.push(node::create_inner(chunk));

@@ -9,7 +9,7 @@ use std::thread;
 use proptest::prelude::*;
 
 use super::*;
-use node::{FEW, View, WIDTH};
+use node::{View, WIDTH};
 
 /// Addresses that tests use: small ones, all between as one, and the last ones.
 const SMALL: u64 = 3000;
@@ -205,7 +205,6 @@ fn many_ranges_make_a_shallow_tree_and_few_a_small_one() {
     }
     assert_eq!(map.len(), 20);
     assert!(height(&map.reader()) <= 1, "few entries lie in few nodes");
-    assert!(FEW > 1);
 }
 
 /// Counts how many of them there are, and panics when told to.
