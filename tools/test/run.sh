@@ -121,7 +121,7 @@ interleavings() {
         sh -c 'failed=0
             "$@" -p amdahl-spread --lib models || failed=1
             "$@" -p amdahl-range-alloc --test loom || failed=1
-            "$@" -p amdahl-range-lock --test loom || failed=1
+            "$@" -p amdahl-range-lock --lib --test loom || failed=1
             exit $failed' sh $cargo test --release --locked
 }
 
