@@ -9,6 +9,6 @@ cargo run --release --locked --manifest-path "$root/Cargo.toml" -p amdahl-bench-
     lscpu | grep -E 'Model name|^CPU\(s\)|Thread|L2|L3|NUMA node\(s\)|Hypervisor'
     ldd --version | head -n 1
     rustc --version
-    git -C "$root" rev-parse --short HEAD
+    echo "commit $(git -C "$root" rev-parse --short HEAD)"
 } >"$here/machine.txt"
 python3 "$here/plot.py" "$here/memory.json" "$here/plot.svg"

@@ -61,7 +61,7 @@ fn ask(clock: libc::clockid_t) -> u64 {
 /// [`read_exact`](Self::read_exact) is what [`Counter::read`](crate::Counter::read) is. The line changes at most
 /// twice an interval: when the sum is published, and when that becomes due.
 ///
-/// After the rate limit of `update_tg_load_avg` in the kernel's scheduler (commit 1528c661c24b, "sched/fair: Ratelimit update to tg->load_avg", 2023).
+/// After the rate limit of `update_tg_load_avg` in the kernel's scheduler ("sched/fair: Ratelimit update to tg->load_avg", 2023).
 ///
 /// ```
 /// use std::num::NonZeroU64;

@@ -6,6 +6,7 @@
 mod machine;
 mod memory;
 mod ranges;
+mod range_lock;
 mod recording;
 mod result;
 mod spin;
@@ -127,5 +128,13 @@ pub const ALL: &[Target] = &[
     Target {
         name: "range_layout",
         run: ranges::layout,
+    },
+    Target {
+        name: "range_lock",
+        run: range_lock::lock,
+    },
+    Target {
+        name: "range_map",
+        run: range_lock::map,
     },
 ];

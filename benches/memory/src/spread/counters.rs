@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use amdahl_figures::{Figure, Target};
+use amdahl_figures::{Figure, Target, Unit};
 use amdahl_spread::{Counter, LlcMap, Placement};
 use amdahl_topology::Topology;
 use contatori::counters::unsigned::Unsigned;
@@ -105,6 +105,7 @@ pub fn figures(effort: &Effort, threads: usize) -> Vec<Figure> {
         figures.extend(adding(effort, threads));
         figures.extend(adding_amid_work(effort, threads));
     }
+    figures.extend(independent(&figures, threads));
     figures.extend(reading(effort));
     figures
 }
@@ -113,6 +114,7 @@ const PER_CPU: &str = "Counter per CPU";
 const PER_LLC: &str = "Counter per LLC";
 const THREAD_LOCAL: &str = "thread-local Cell";
 const SHARED: &str = "shared AtomicU64";
+const WORK: &str = "work alone";
 const SHARD: &str = "padded shard of the LLC";
 
 fn adding(effort: &Effort, threads: usize) -> Vec<Figure> {
@@ -163,7 +165,7 @@ fn adding_amid_work(effort: &Effort, threads: usize) -> Vec<Figure> {
     let (per_cpu, per_llc) = (Counter::with(Placement::PerCpu), Counter::per_llc());
     let shared = CachePadded::new(AtomicU64::new(0));
     let contenders = [
-        Contender::new("work alone", |_, n| amid_work(n, || ())),
+        Contender::new(WORK, |_, n| amid_work(n, || ())),
         Contender::new("work and a thread-local Cell", |_, n| {
             amid_work(n, || LOCAL.set(LOCAL.get().wrapping_add(1)))
         }),
@@ -183,6 +185,23 @@ fn adding_amid_work(effort: &Effort, threads: usize) -> Vec<Figure> {
     let label = label(threads);
     let row = |contender: &Contender| time(&times, contender.name, &label);
     contenders.iter().map(row).collect()
+}
+
+/// What this machine gives to threads that share nothing: CPUs may be two threads of one core, or taken away.
+fn independent(figures: &[Figure], threads: usize) -> Option<Figure> {
+    let wall = |threads| {
+        let name = format!("spread: {WORK}, {}", label(threads));
+        let row = figures.iter().find(|figure| figure.name == name)?;
+        row.value.as_ref().ok().copied()
+    };
+    let (one, all) = (wall(1)?, wall(threads)?);
+    (threads > 1).then(|| Figure {
+        name: format!("spread: throughput of {threads} threads that share nothing / of one"),
+        value: Ok(threads as f64 * one / all),
+        unit: Unit::Ratio,
+        target: Target::Stated,
+        versus: "the rows of work alone".to_owned(),
+    })
 }
 
 fn reading(effort: &Effort) -> Vec<Figure> {

@@ -76,6 +76,8 @@ const SERVICE: &[&str] = &[
     "runtime.templateThread",
     "runtime.forcegchelper",
 ];
+/// Threads that wait for signals on a semaphore, compiled into the program.
+const SIGNALS: &[&str] = &["ctrlc::platform::", "ctrlc::set_handler"];
 /// Locks that are built on conditions: they lie farther out.
 const MONITOR: &[&str] = &[
     "ObjectMonitor::enter",
@@ -305,6 +307,9 @@ fn has(frame: &Frame, names: &[&str]) -> bool {
 }
 
 pub(super) fn by_name(user: &[Frame]) -> Option<Wait> {
+    if user.iter().take(24).any(|frame| has(frame, SIGNALS)) {
+        return Some(Wait::Service);
+    }
     let mut found = None;
     let mut inside = None;
     for frame in user.iter().take_while(|frame| is_runtime(frame)).take(24) {

@@ -97,6 +97,19 @@ fn threads_of_a_library_wait_on_their_own_account() {
             vec![("libgomp.so.1+0x1ef10", gomp), ("f", "/a")],
             Wait::Futex,
         ),
+        // A thread that Ctrl-C would wake.
+        (
+            vec![
+                ("__new_sem_wait_slow64", libc),
+                (
+                    "ctrlc::platform::unix::implementation::sem_wait_forever",
+                    "app",
+                ),
+                ("ctrlc::platform::unix::block_ctrl_c", "app"),
+                ("start_thread", libc),
+            ],
+            Wait::Service,
+        ),
         // A collector of garbage that has nothing to do.
         (
             vec![

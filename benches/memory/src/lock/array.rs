@@ -1,0 +1,204 @@
+//! A workload in the style of ArrBench (Kogan, Dice and Issa, EuroSys 2020): threads lock ranges of an array, and read
+//! or write what lies there.
+
+use std::ops::Range;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::rivals::Lock;
+
+/// Slots of the array, a cache line each.
+pub const SLOTS: u64 = 256;
+
+/// Which ranges threads lock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ranges {
+    /// The whole array.
+    Full,
+    /// Each thread the same range of its own.
+    Disjoint,
+    /// Each thread eight slots somewhere in its part.
+    DisjointShort,
+    /// From one random slot to another.
+    Random,
+}
+
+/// What threads do.
+#[derive(Clone, Copy, Debug)]
+pub struct Mix {
+    pub ranges: Ranges,
+    /// Of 100 sections.
+    pub writes: u64,
+    /// Pauses between two sections at most.
+    pub pauses: u64,
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Not exactly uniform, without a division.
+    pub fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+    }
+}
+
+#[repr(align(64))]
+#[derive(Default)]
+struct Slot(AtomicU64);
+
+/// The array. Its slots are atomics that are used as plain numbers: an exclusion that fails is seen by `check`.
+pub struct Array(Vec<Slot>);
+
+impl Array {
+    pub fn new() -> Self {
+        Array((0..SLOTS).map(|_| Slot::default()).collect())
+    }
+
+    fn read(&self, range: Range<u64>) -> u64 {
+        let slots = &self.0[range.start as usize..range.end as usize];
+        let sum = slots.iter().map(|slot| slot.0.load(Ordering::Relaxed));
+        sum.fold(0, u64::wrapping_add)
+    }
+
+    fn write(&self, range: Range<u64>) {
+        for slot in &self.0[range.start as usize..range.end as usize] {
+            let value = slot.0.load(Ordering::Relaxed);
+            slot.0.store(value + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Runs so many threads for a time, each on the lock that `lock_of` gives it. Returns sections per second.
+pub fn run<'a>(
+    mix: Mix,
+    threads: u64,
+    time: Duration,
+    lock_of: impl Fn(u64) -> (&'a dyn Lock, &'a Array) + Sync,
+) -> f64 {
+    undisturbed(|| {
+        together(threads as usize, time, &|number, stop| {
+            let (lock, array) = lock_of(number as u64);
+            work(mix, number as u64, lock, array, stop)
+        })
+    })
+}
+
+/// Repeats a run in which something else took more than a twentieth of the CPUs, a few times.
+pub fn undisturbed(run: impl Fn() -> (f64, f64)) -> f64 {
+    const TIMES: usize = 4;
+    let runs = (0..TIMES).map(|_| run());
+    let mut best = (0.0, f64::INFINITY);
+    for (rate, disturbed) in runs {
+        if disturbed < best.1 {
+            best = (rate, disturbed);
+        }
+        if disturbed < 0.05 {
+            break;
+        }
+    }
+    best.0
+}
+
+/// Runs `work` on as many threads, each on a CPU of its own while there are enough. Returns how much they did per second, and which
+/// part of the time they waited for a CPU.
+pub fn together(
+    threads: usize,
+    time: Duration,
+    work: &(dyn Fn(usize, &AtomicBool) -> u64 + Sync),
+) -> (f64, f64) {
+    let (stop, start) = (AtomicBool::new(false), Barrier::new(threads + 1));
+    thread::scope(|scope| {
+        let (stop, start) = (&stop, &start);
+        let worker = |number| {
+            move || {
+                stay_on(number);
+                start.wait();
+                let delay = delay_ns();
+                (work(number, stop), delay_ns() - delay)
+            }
+        };
+        let workers: Vec<_> = (0..threads).map(|n| scope.spawn(worker(n))).collect();
+        start.wait();
+        let begin = Instant::now();
+        thread::sleep(time);
+        stop.store(true, Ordering::Relaxed);
+        let done = workers
+            .into_iter()
+            .map(|worker| worker.join().expect("no panic"));
+        let (done, delayed) = done.fold((0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let seconds = begin.elapsed().as_secs_f64();
+        (
+            done as f64 / seconds,
+            delayed / 1e9 / seconds / threads as f64,
+        )
+    })
+}
+
+/// How long this thread has been runnable without a CPU.
+fn delay_ns() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let delay = text.split(' ').nth(1).and_then(|ns| ns.parse().ok());
+    delay.unwrap_or(0.0)
+}
+
+/// Keeps this thread on one of the CPUs that are allowed, which it has for itself if there are as many.
+pub fn stay_on(number: usize) {
+    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else {
+        return;
+    };
+    let mut cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+    if let Some(cpu) = cpus.nth(number) {
+        let mut one = rustix::thread::CpuSet::new();
+        one.set(cpu);
+        // Without it the figures are noisier, not wrong.
+        let _ = rustix::thread::sched_setaffinity(None, &one);
+    }
+}
+
+fn work(mix: Mix, number: u64, lock: &dyn Lock, array: &Array, stop: &AtomicBool) -> u64 {
+    let mut random = Random(number + 1);
+    let (mut sections, mut seen) = (0, 0_u64);
+    while !stop.load(Ordering::Relaxed) {
+        let range = pick(mix.ranges, number % 2, &mut random);
+        if random.below(100) < mix.writes {
+            lock.write(range.clone(), &mut || array.write(range.clone()));
+        } else {
+            lock.read(range.clone(), &mut || {
+                seen = seen.wrapping_add(array.read(range.clone()))
+            });
+        }
+        sections += 1;
+        if mix.pauses > 0 {
+            (0..random.below(mix.pauses)).for_each(|_| std::hint::spin_loop());
+        }
+    }
+    std::hint::black_box(seen);
+    sections
+}
+
+fn pick(ranges: Ranges, part: u64, random: &mut Random) -> Range<u64> {
+    const HALF: u64 = SLOTS / 2;
+    match ranges {
+        Ranges::Full => 0..SLOTS,
+        Ranges::Disjoint => part * HALF..(part + 1) * HALF,
+        Ranges::DisjointShort => {
+            let start = part * HALF + random.below(HALF - 8);
+            start..start + 8
+        }
+        Ranges::Random => {
+            let (one, other) = (random.below(SLOTS), random.below(SLOTS));
+            one.min(other)..one.max(other) + 1
+        }
+    }
+}

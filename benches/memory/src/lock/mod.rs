@@ -1,0 +1,164 @@
+//! `range-lock` and `SeqRangeMap` beside other locks and maps.
+
+mod array;
+mod map;
+mod rivals;
+
+use std::sync::RwLock;
+use std::time::Duration;
+
+use amdahl_figures::{Figure, Target, Unit};
+use amdahl_range_lock::RangeLock;
+
+use crate::Effort;
+use array::{Array, Mix, Ranges, SLOTS};
+use rivals::{Lock, TreeInMutex};
+
+/// Measures; tells on standard error what it is at.
+pub fn figures(effort: &Effort) -> Vec<Figure> {
+    let mut all = Vec::new();
+    all.extend(disjoint_scaling(effort));
+    all.extend(array_mixes(effort));
+    all.extend(map::figures(effort));
+    all
+}
+
+fn rounds(effort: &Effort) -> usize {
+    if effort.quick { 3 } else { 13 }
+}
+
+fn time_of_run(effort: &Effort) -> Duration {
+    Duration::from_millis(if effort.quick { 5 } else { 8 })
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+type Maker = fn() -> Box<dyn Lock>;
+
+/// Ours first.
+const LOCKS: [(&str, Maker); 6] = [
+    ("ordered", || Box::new(RangeLock::new())),
+    ("segmented", || {
+        Box::new(RangeLock::segmented(16, 16).expect("valid"))
+    }),
+    ("RwLock", || Box::new(RwLock::new(()))),
+    ("tree in a mutex", || Box::<TreeInMutex>::default()),
+    ("range-lock", || {
+        Box::new(range_lock::VecRangeLock::new(vec![0_u8; SLOTS as usize]))
+    }),
+    ("range-mutex", || {
+        Box::new(range_mutex::RangeMutex::new(vec![0_u8; SLOTS as usize]))
+    }),
+];
+
+/// Two threads against one on ranges that do not overlap; beside it, two threads that share nothing at all.
+fn disjoint_scaling(effort: &Effort) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for (name, make) in &LOCKS[..2] {
+        for writes in [0, 60, 100] {
+            eprintln!("lock: {name}, disjoint ranges, {writes} % writes, two threads against one");
+            let mix = Mix {
+                ranges: Ranges::DisjointShort,
+                writes,
+                pauses: 0,
+            };
+            let time = time_of_run(effort);
+            let (mut shared, mut apart, mut ns) = (Vec::new(), Vec::new(), Vec::new());
+            let (lock, array) = (make(), Array::new());
+            let (other, other_array) = (make(), Array::new());
+            for _ in 0..rounds(effort) {
+                let one = array::run(mix, 1, time, |_| (&*lock, &array));
+                let two = array::run(mix, 2, time, |_| (&*lock, &array));
+                let alone = array::run(mix, 2, time, |number| match number {
+                    0 => (&*lock, &array),
+                    _ => (&*other, &other_array),
+                });
+                shared.push(two / one);
+                apart.push(alone / one);
+                ns.push(1e9 / one);
+            }
+            let of_apart = shared
+                .iter()
+                .zip(&apart)
+                .map(|(shared, apart)| shared / apart);
+            figures.push(Figure {
+                name: format!(
+                    "{name}: disjoint ranges, {writes} % writes, 2 threads, of 2 that share nothing"
+                ),
+                value: Ok(median(of_apart.collect())),
+                unit: Unit::Ratio,
+                target: Target::AtLeast(0.9),
+                versus: "2 threads, each with a lock and an array of its own".to_owned(),
+            });
+            let apart = median(apart);
+            figures.push(Figure {
+                name: format!("{name}: disjoint ranges, {writes} % writes, 2 threads"),
+                value: Ok(median(shared)),
+                unit: Unit::Ratio,
+                target: Target::AtLeast(1.8),
+                versus: format!(
+                    "1 thread ({:.1} ns a section of 8 slots); 2 threads that share nothing reach {apart:.3}",
+                    median(ns)
+                ),
+            });
+        }
+    }
+    figures
+}
+
+/// Sections per second of two threads against the standard library's lock, and the best of the other range locks.
+fn array_mixes(effort: &Effort) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for ranges in [
+        Ranges::Full,
+        Ranges::Disjoint,
+        Ranges::DisjointShort,
+        Ranges::Random,
+    ] {
+        for writes in [0, 20, 60] {
+            eprintln!("lock: {ranges:?}, {writes} % writes, beside others");
+            let mix = Mix {
+                ranges,
+                writes,
+                pauses: 0,
+            };
+            let rates = rates(effort, mix);
+            let all = LOCKS.iter().zip(&rates);
+            let all: Vec<_> = all
+                .map(|((name, _), rate)| format!("{name} {:.0}", rate / 1e3))
+                .collect();
+            let all = all.join(", ");
+            let is_disjoint = matches!(ranges, Ranges::Disjoint | Ranges::DisjointShort);
+            let best = (3..LOCKS.len()).max_by(|&a, &b| rates[a].total_cmp(&rates[b]));
+            for rival in [2, best.unwrap_or(3)] {
+                figures.push(Figure {
+                    name: format!(
+                        "ordered: {ranges:?}, {writes} % writes, against {}",
+                        LOCKS[rival].0
+                    ),
+                    value: Ok(rates[0] / rates[rival]),
+                    unit: Unit::Ratio,
+                    target: Target::AtLeast(if is_disjoint { 2.0 } else { 1.0 }),
+                    versus: format!("sections/ms of 2 threads: {all}"),
+                });
+            }
+        }
+    }
+    figures
+}
+
+fn rates(effort: &Effort, mix: Mix) -> Vec<f64> {
+    let mut rates = vec![Vec::new(); LOCKS.len()];
+    for _ in 0..rounds(effort) {
+        for ((_, make), rates) in LOCKS.iter().zip(&mut rates) {
+            let (lock, array) = (make(), Array::new());
+            rates.push(array::run(mix, 2, time_of_run(effort), |_| {
+                (&*lock, &array)
+            }));
+        }
+    }
+    rates.into_iter().map(median).collect()
+}

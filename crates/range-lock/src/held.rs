@@ -1,0 +1,52 @@
+//! What each thread holds, in debug builds: so that one which would wait for itself panics instead.
+
+#[cfg(all(debug_assertions, not(loom)))]
+pub(crate) use noted::{Held, all_of, give, take};
+
+#[cfg(all(debug_assertions, not(loom)))]
+mod noted {
+    use std::cell::RefCell;
+    use std::panic::Location;
+
+    use crate::Kind;
+    use crate::span::Span;
+
+    #[derive(Clone, Copy)]
+    pub(crate) struct Held {
+        lock: usize,
+        pub(crate) span: Span,
+        pub(crate) kind: Kind,
+        pub(crate) at: &'static Location<'static>,
+    }
+
+    thread_local!(static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) });
+
+    /// A thread at its end has lost its list: then nothing is noted, and nothing found.
+    fn with_held<T: Default>(change: impl FnOnce(&mut Vec<Held>) -> T) -> T {
+        let changed = HELD.try_with(|held| change(&mut held.borrow_mut()));
+        changed.unwrap_or_default()
+    }
+
+    pub(crate) fn take(lock: usize, span: Span, kind: Kind, at: &'static Location<'static>) {
+        with_held(|held| {
+            held.push(Held {
+                lock,
+                span,
+                kind,
+                at,
+            });
+        });
+    }
+
+    pub(crate) fn give(lock: usize, span: Span, kind: Kind) -> Option<&'static Location<'static>> {
+        with_held(|held| {
+            let is_it = |h: &Held| h.lock == lock && h.span == span && h.kind == kind;
+            let at = held.iter().rposition(is_it)?;
+            Some(held.swap_remove(at).at)
+        })
+    }
+
+    pub(crate) fn all_of(lock: usize) -> Vec<Held> {
+        with_held(|held| held.iter().filter(|h| h.lock == lock).copied().collect())
+    }
+}

@@ -1,0 +1,496 @@
+use std::fmt;
+use std::ops::RangeBounds;
+use std::time::{Duration, Instant};
+
+use crate::Kind;
+use crate::future::Acquire;
+use crate::guard::{ByThread, Guard, Read, ReadGuard, Write, WriteGuard};
+use crate::ordered::{Ordered, Outcome, Place};
+use crate::segmented::{Progress, Segmented};
+use crate::span::Span;
+use crate::sync::{Arc, thread};
+use crate::wait;
+use crate::waiter::{Waiter, Wake};
+
+/// A reader-writer lock of the addresses from 0 to 2^64 - 1, any range of which can be locked on its own.
+///
+/// See the [crate's documentation](crate) for order, fairness, and which implementation to choose.
+pub struct RangeLock {
+    form: Form,
+    cpus: usize,
+}
+
+// The first leaf is in the lock itself: a box would cost each lock and unlock a cache line.
+#[allow(clippy::large_enum_variant)]
+enum Form {
+    Ordered(Ordered),
+    Segmented(Segmented),
+}
+
+/// What is held.
+#[derive(Clone, Copy)]
+pub(crate) struct Hold {
+    pub(crate) span: Span,
+    pub(crate) place: Place,
+}
+
+/// A request that waits.
+pub(crate) enum Pending {
+    Ordered(Arc<Waiter>),
+    Segmented(Progress),
+}
+
+pub(crate) enum Turn {
+    Granted(Hold),
+    Waits(Pending),
+}
+
+/// Why a range was not granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotGranted {
+    /// Somebody holds a part of the range, or waits for one.
+    #[error("a part of the range is held or waited for")]
+    WouldBlock,
+    /// The time was over before the range was free.
+    #[error("the range was not free in time")]
+    TimedOut,
+}
+
+/// Why there is no such segmented lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SegmentsError {
+    /// The granule is not a power of two.
+    #[error("a granule of {0} addresses: not a power of two")]
+    Granule(u64),
+    /// The number of segments is not a power of two, or too large.
+    #[error("{0} segments: not a power of two up to {max}", max = RangeLock::SEGMENTS_MAX)]
+    Segments(usize),
+}
+
+impl RangeLock {
+    /// Segments that a segmented lock can have.
+    pub const SEGMENTS_MAX: usize = 1 << 16;
+
+    /// A lock that suits most: exact for ranges of any size, and adapting itself to how it is used.
+    ///
+    /// It takes 1.2 KB; more only when threads keep meeting in it: 384 bytes for each part into which it splits, at most four for
+    /// each CPU.
+    pub fn new() -> Self {
+        RangeLock {
+            form: Form::Ordered(Ordered::new()),
+            cpus: crate::cpus(),
+        }
+    }
+
+    /// A lock of so many segments, 128 bytes each: granule number g of the addresses belongs to segment g modulo
+    /// `segments`, and a range locks the segments of all its granules.
+    ///
+    /// For ranges that are hardly larger than a granule it is the fastest. But **ranges that do not overlap
+    /// may exclude each other**, so a thread must not hold one range while it waits for another (debug builds panic
+    /// when it would wait for itself). A large range costs as much as it has segments.
+    ///
+    /// # Errors
+    /// `granule` or `segments` is not a power of two, or there are more than [`SEGMENTS_MAX`](Self::SEGMENTS_MAX) segments.
+    pub fn segmented(granule: u64, segments: usize) -> Result<Self, SegmentsError> {
+        if !granule.is_power_of_two() {
+            return Err(SegmentsError::Granule(granule));
+        }
+        if !segments.is_power_of_two() || segments > Self::SEGMENTS_MAX {
+            return Err(SegmentsError::Segments(segments));
+        }
+        Ok(RangeLock {
+            form: Form::Segmented(Segmented::new(granule.trailing_zeros(), segments)),
+            cpus: crate::cpus(),
+        })
+    }
+
+    /// Waits until nobody writes in the range. `..` is all addresses; an empty range conflicts with nothing and is
+    /// granted at once.
+    ///
+    /// # Panics
+    /// In a debug build, if this thread would wait for itself.
+    #[inline]
+    #[track_caller]
+    pub fn read(&self, range: impl RangeBounds<u64>) -> ReadGuard<'_> {
+        self.lock(range)
+    }
+
+    /// Waits until nobody else reads or writes in the range. See [`read`](Self::read).
+    ///
+    /// # Panics
+    /// In a debug build, if this thread would wait for itself.
+    #[inline]
+    #[track_caller]
+    pub fn write(&self, range: impl RangeBounds<u64>) -> WriteGuard<'_> {
+        self.lock(range)
+    }
+
+    /// Read access if it can be had at once.
+    ///
+    /// # Errors
+    /// [`NotGranted::WouldBlock`]
+    #[inline]
+    #[track_caller]
+    pub fn try_read(&self, range: impl RangeBounds<u64>) -> Result<ReadGuard<'_>, NotGranted> {
+        self.try_lock(range)
+    }
+
+    /// Write access if it can be had at once.
+    ///
+    /// # Errors
+    /// [`NotGranted::WouldBlock`]
+    #[inline]
+    #[track_caller]
+    pub fn try_write(&self, range: impl RangeBounds<u64>) -> Result<WriteGuard<'_>, NotGranted> {
+        self.try_lock(range)
+    }
+
+    /// Waits for read access until then.
+    ///
+    /// # Errors
+    /// [`NotGranted::TimedOut`]
+    #[track_caller]
+    pub fn try_read_until(
+        &self,
+        range: impl RangeBounds<u64>,
+        deadline: Instant,
+    ) -> Result<ReadGuard<'_>, NotGranted> {
+        self.lock_until(range, Some(deadline))
+    }
+
+    /// Waits for write access until then.
+    ///
+    /// # Errors
+    /// [`NotGranted::TimedOut`]
+    #[track_caller]
+    pub fn try_write_until(
+        &self,
+        range: impl RangeBounds<u64>,
+        deadline: Instant,
+    ) -> Result<WriteGuard<'_>, NotGranted> {
+        self.lock_until(range, Some(deadline))
+    }
+
+    /// Waits for read access so long.
+    ///
+    /// # Errors
+    /// [`NotGranted::TimedOut`]
+    #[track_caller]
+    pub fn try_read_for(
+        &self,
+        range: impl RangeBounds<u64>,
+        time: Duration,
+    ) -> Result<ReadGuard<'_>, NotGranted> {
+        self.lock_until(range, Instant::now().checked_add(time))
+    }
+
+    /// Waits for write access so long.
+    ///
+    /// # Errors
+    /// [`NotGranted::TimedOut`]
+    #[track_caller]
+    pub fn try_write_for(
+        &self,
+        range: impl RangeBounds<u64>,
+        time: Duration,
+    ) -> Result<WriteGuard<'_>, NotGranted> {
+        self.lock_until(range, Instant::now().checked_add(time))
+    }
+
+    /// A future of read access.
+    pub fn read_async(&self, range: impl RangeBounds<u64>) -> Acquire<'_, Read> {
+        Acquire::new(self, Span::of(range))
+    }
+
+    /// A future of write access.
+    pub fn write_async(&self, range: impl RangeBounds<u64>) -> Acquire<'_, Write> {
+        Acquire::new(self, Span::of(range))
+    }
+}
+
+/// Threads.
+impl RangeLock {
+    #[inline]
+    #[track_caller]
+    fn lock<A: crate::Access>(&self, range: impl RangeBounds<u64>) -> Guard<'_, A, ByThread> {
+        let Some(span) = Span::of(range) else {
+            return Guard::new(self, None);
+        };
+        let hold = self.try_take(span, A::KIND);
+        let hold = hold.unwrap_or_else(|| {
+            self.forbid_self_wait(span, A::KIND);
+            self.wait(span, A::KIND, None)
+                .expect("without a deadline nothing ends the wait")
+        });
+        self.note_thread(span, A::KIND);
+        Guard::new(self, Some(hold))
+    }
+
+    #[inline]
+    #[track_caller]
+    fn try_lock<A: crate::Access>(
+        &self,
+        range: impl RangeBounds<u64>,
+    ) -> Result<Guard<'_, A, ByThread>, NotGranted> {
+        let Some(span) = Span::of(range) else {
+            return Ok(Guard::new(self, None));
+        };
+        let hold = self.try_take(span, A::KIND).ok_or(NotGranted::WouldBlock)?;
+        self.note_thread(span, A::KIND);
+        Ok(Guard::new(self, Some(hold)))
+    }
+
+    /// Without a deadline: until the end of time.
+    #[track_caller]
+    fn lock_until<A: crate::Access>(
+        &self,
+        range: impl RangeBounds<u64>,
+        deadline: Option<Instant>,
+    ) -> Result<Guard<'_, A, ByThread>, NotGranted> {
+        let Some(span) = Span::of(range) else {
+            return Ok(Guard::new(self, None));
+        };
+        let hold = self.try_take(span, A::KIND);
+        let hold = hold.or_else(|| self.wait(span, A::KIND, deadline));
+        let hold = hold.ok_or(NotGranted::TimedOut)?;
+        self.note_thread(span, A::KIND);
+        Ok(Guard::new(self, Some(hold)))
+    }
+
+    #[inline]
+    fn try_take(&self, span: Span, kind: Kind) -> Option<Hold> {
+        let place = match &self.form {
+            Form::Ordered(ordered) => ordered.try_take(span, kind)?,
+            Form::Segmented(segmented) => {
+                segmented.try_take(span, kind).then_some(Place::LEAVES)?
+            }
+        };
+        Some(Hold { span, place })
+    }
+
+    /// Tries for a bounded time, then queues up. `None`: the time is over.
+    #[cold]
+    fn wait(&self, span: Span, kind: Kind, deadline: Option<Instant>) -> Option<Hold> {
+        let soon = wait::spin(self.cpus, || self.try_take(span, kind));
+        if soon.is_some() {
+            return soon;
+        }
+        let this_thread = || Wake::Thread(thread::current());
+        let mut turn = self.start(span, kind, this_thread);
+        loop {
+            match turn {
+                Turn::Granted(hold) => return Some(hold),
+                Turn::Waits(pending) => {
+                    if !wait::park(self.cpus, pending.waiter(), deadline) {
+                        self.cancel(span, kind, &pending);
+                        return None;
+                    }
+                    turn = self.go_on(span, kind, pending, this_thread);
+                }
+            }
+        }
+    }
+}
+
+/// Requests and what becomes of them.
+impl RangeLock {
+    /// Takes the range or a place in the queue.
+    pub(crate) fn start(&self, span: Span, kind: Kind, wake: impl Fn() -> Wake) -> Turn {
+        match &self.form {
+            Form::Ordered(ordered) => {
+                let waiter = Waiter::new(wake());
+                match ordered.request(span, kind, Some(&waiter)) {
+                    Outcome::Granted(place) => Turn::Granted(Hold { span, place }),
+                    Outcome::Blocked => Turn::Waits(Pending::Ordered(waiter)),
+                }
+            }
+            Form::Segmented(segmented) => {
+                let progress = segmented.start(span, kind, || Waiter::new(wake()));
+                turn_of(span, progress)
+            }
+        }
+    }
+
+    /// Looks whether it is this request's turn.
+    pub(crate) fn go_on(
+        &self,
+        span: Span,
+        kind: Kind,
+        pending: Pending,
+        wake: impl Fn() -> Wake,
+    ) -> Turn {
+        if !pending.waiter().is_granted() {
+            return Turn::Waits(pending);
+        }
+        match (&self.form, pending) {
+            (Form::Segmented(segmented), Pending::Segmented(progress)) => {
+                let progress = segmented.go_on(span, kind, &progress, || Waiter::new(wake()));
+                turn_of(span, progress)
+            }
+            (_, _) => Turn::Granted(Hold {
+                span,
+                place: Place::LEAVES,
+            }),
+        }
+    }
+
+    /// Gives a place in the queue back, and what was granted meanwhile.
+    pub(crate) fn cancel(&self, span: Span, kind: Kind, pending: &Pending) {
+        match (&self.form, pending) {
+            (Form::Ordered(ordered), Pending::Ordered(waiter)) => {
+                if !ordered.cancel(span, kind, waiter) {
+                    ordered.release(span, kind, Place::LEAVES);
+                }
+            }
+            (Form::Segmented(segmented), Pending::Segmented(progress)) => {
+                segmented.cancel(span, progress);
+            }
+            (_, _) => unreachable!("a request of another lock"),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn release(&self, hold: Hold, kind: Kind, by_thread: bool) {
+        if by_thread {
+            self.forget_thread(hold.span, kind);
+        }
+        match &self.form {
+            Form::Ordered(ordered) => ordered.release(hold.span, kind, hold.place),
+            Form::Segmented(segmented) => segmented.release(hold.span),
+        }
+    }
+
+    pub(crate) fn downgrade(&self, hold: Hold, by_thread: bool) -> Hold {
+        match &self.form {
+            Form::Ordered(ordered) => ordered.downgrade(hold.span),
+            Form::Segmented(segmented) => segmented.downgrade(hold.span),
+        }
+        if by_thread {
+            self.renote(hold.span, Kind::Write, &[(hold.span, Kind::Read)]);
+        }
+        hold
+    }
+
+    pub(crate) fn split(&self, hold: Hold, kind: Kind, by_thread: bool, left: Span, right: Span) {
+        match &self.form {
+            Form::Ordered(ordered) => ordered.split(hold.span, kind, hold.place, left, right),
+            Form::Segmented(segmented) => segmented.split(left, right),
+        }
+        if by_thread {
+            self.renote(hold.span, kind, &[(left, kind), (right, kind)]);
+        }
+    }
+}
+
+#[cfg(test)]
+impl RangeLock {
+    pub(crate) fn ordered(&self) -> &Ordered {
+        match &self.form {
+            Form::Ordered(ordered) => ordered,
+            Form::Segmented(_) => panic!("a segmented lock"),
+        }
+    }
+}
+
+fn turn_of(span: Span, progress: Option<Progress>) -> Turn {
+    match progress {
+        Some(progress) => Turn::Waits(Pending::Segmented(progress)),
+        None => Turn::Granted(Hold {
+            span,
+            place: Place::LEAVES,
+        }),
+    }
+}
+
+impl Pending {
+    pub(crate) fn waiter(&self) -> &Arc<Waiter> {
+        match self {
+            Pending::Ordered(waiter) => waiter,
+            Pending::Segmented(progress) => progress.waiter(),
+        }
+    }
+}
+
+/// Threads that wait for themselves: found in debug builds.
+#[cfg(all(debug_assertions, not(loom)))]
+impl RangeLock {
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    #[track_caller]
+    fn note_thread(&self, span: Span, kind: Kind) {
+        crate::held::take(self.address(), span, kind, std::panic::Location::caller());
+    }
+
+    pub(crate) fn forget_thread(&self, span: Span, kind: Kind) {
+        crate::held::give(self.address(), span, kind);
+    }
+
+    fn renote(&self, span: Span, kind: Kind, parts: &[(Span, Kind)]) {
+        if let Some(at) = crate::held::give(self.address(), span, kind) {
+            for &(span, kind) in parts {
+                crate::held::take(self.address(), span, kind, at);
+            }
+        }
+    }
+
+    #[track_caller]
+    fn forbid_self_wait(&self, span: Span, kind: Kind) {
+        let held = crate::held::all_of(self.address());
+        let writes = |held: &crate::held::Held| kind == Kind::Write || held.kind == Kind::Write;
+        let meet = |other: Span| match &self.form {
+            Form::Ordered(_) => span.overlaps(other),
+            Form::Segmented(segmented) => segmented.meet(span, other),
+        };
+        if let Some(held) = held.iter().find(|held| writes(held) && meet(held.span)) {
+            panic!(
+                "a thread waits for itself: it wants to {kind:?} {span:?}, and holds {:?} {:?}, taken at {}",
+                held.kind, held.span, held.at
+            );
+        }
+        let Form::Ordered(ordered) = &self.form else {
+            return;
+        };
+        for held in held {
+            if ordered.waits_for_any(span, kind, &[(held.span, held.kind)]) {
+                panic!(
+                    "a thread waits for itself: it wants to {kind:?} {span:?} after somebody who waits for the {:?} \
+                     {:?} that it holds, taken at {}",
+                    held.kind, held.span, held.at
+                );
+            }
+        }
+    }
+}
+
+#[cfg(not(all(debug_assertions, not(loom))))]
+impl RangeLock {
+    #[inline]
+    fn note_thread(&self, _: Span, _: Kind) {}
+
+    #[inline]
+    pub(crate) fn forget_thread(&self, _: Span, _: Kind) {}
+
+    fn renote(&self, _: Span, _: Kind, _: &[(Span, Kind)]) {}
+
+    fn forbid_self_wait(&self, _: Span, _: Kind) {}
+}
+
+impl Default for RangeLock {
+    fn default() -> Self {
+        RangeLock::new()
+    }
+}
+
+/// Shows how the lock has adapted: at which addresses it is split.
+impl fmt::Debug for RangeLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.form {
+            Form::Ordered(ordered) => write!(f, "RangeLock(split at {:?})", ordered.borders()),
+            Form::Segmented(_) => f.write_str("RangeLock(segmented)"),
+        }
+    }
+}

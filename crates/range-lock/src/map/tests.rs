@@ -1,0 +1,304 @@
+//! The map against an array with a value for each address.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::thread;
+
+use proptest::prelude::*;
+
+use super::*;
+use node::{View, WIDTH};
+
+/// Addresses that tests use: small ones, all between as one, and the last ones.
+const SMALL: u64 = 3000;
+const TOP: u64 = 30;
+
+/// The addresses of a cell of the model.
+fn cell(at: u64) -> Span {
+    match at {
+        0..SMALL => Span {
+            start: at,
+            last: at,
+        },
+        SMALL => Span {
+            start: SMALL,
+            last: u64::MAX - TOP,
+        },
+        _ => {
+            let address = u64::MAX - TOP + (at - SMALL);
+            Span {
+                start: address,
+                last: address,
+            }
+        }
+    }
+}
+
+const CELLS: u64 = SMALL + 1 + TOP;
+
+#[derive(Clone, Debug)]
+struct Step {
+    from: u64,
+    to: u64,
+    value: Option<u8>,
+}
+
+fn steps(cells: impl Strategy<Value = u64>, most: usize) -> impl Strategy<Value = Vec<Step>> {
+    let length = prop_oneof![8 => 0..12_u64, 1 => 0..800_u64];
+    let value = prop_oneof![3 => (0..3_u8).prop_map(Some), 1 => Just(None)];
+    let step = (cells, length, value).prop_map(|(from, more, value)| Step {
+        from,
+        to: (from + more).min(CELLS - 1),
+        value,
+    });
+    prop::collection::vec(step, 1..most)
+}
+
+/// Runs of equal values.
+fn runs(model: &[Option<u8>]) -> Vec<(RangeInclusive<u64>, Option<u8>)> {
+    let mut runs: Vec<(RangeInclusive<u64>, Option<u8>)> = Vec::new();
+    for (at, &value) in model.iter().enumerate() {
+        let span = cell(at as u64);
+        match runs.last_mut() {
+            Some((range, last)) if *last == value => *range = *range.start()..=span.last,
+            _ => runs.push((span.range(), value)),
+        }
+    }
+    runs
+}
+
+/// All leaves are equally deep, nodes are neither empty nor too full, and keys are what they say.
+fn check_tree(root: *const Node) -> u64 {
+    // SAFETY: the tests change no map meanwhile.
+    match unsafe { node::view::<u8>(root) } {
+        View::Leaf(leaf) => {
+            assert!((1..=WIDTH).contains(&leaf.len()));
+            leaf.span(leaf.len() - 1).last
+        }
+        View::Inner(lasts, children) => {
+            assert!((1..=WIDTH).contains(&children.len()));
+            // SAFETY: as above.
+            let height = |node: *const Node| unsafe { (*node).height() };
+            for (&child, &last) in children.iter().zip(lasts) {
+                assert_eq!(height(child) + 1, height(root));
+                assert_eq!(check_tree(child), last);
+            }
+            assert!(lasts.is_sorted());
+            *lasts.last().expect("not empty")
+        }
+    }
+}
+
+fn check(map: &SeqRangeMap<u8>, model: &[Option<u8>]) {
+    let reader = map.reader();
+    let runs = runs(model);
+    let filled = runs
+        .iter()
+        .filter_map(|(range, v)| Some((range.clone(), (*v)?)));
+    let found = reader.snapshot().iter().map(|(range, v)| (range, *v));
+    assert!(found.eq(filled.clone()), "{map:?}");
+    assert_eq!(map.len(), filled.count());
+    let gaps = runs
+        .iter()
+        .filter(|run| run.1.is_none())
+        .map(|run| run.0.clone());
+    assert!(reader.snapshot().gaps(..).eq(gaps));
+    for (range, value) in &runs {
+        for address in [*range.start(), *range.end()] {
+            let expected = value.map(|v| (range.clone(), v));
+            assert_eq!(reader.get_entry(address).map(|(r, v)| (r, *v)), expected);
+        }
+    }
+    let root = reader.root();
+    if !root.is_null() {
+        check_tree(root);
+    }
+}
+
+fn play(steps: Vec<Step>, check_each: bool) {
+    let map = SeqRangeMap::new();
+    let mut model = vec![None; CELLS as usize];
+    for step in steps {
+        let range = cell(step.from).start..=cell(step.to).last;
+        match step.value {
+            Some(value) => map.insert(range, value),
+            None => map.remove(range),
+        }
+        model[step.from as usize..=step.to as usize].fill(step.value);
+        if check_each {
+            check(&map, &model);
+        }
+    }
+    check(&map, &model);
+    map.clear();
+    assert!(map.is_empty() && map.reader().root().is_null());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn a_small_map_is_what_an_array_is(steps in steps(prop_oneof![0..40_u64, SMALL - 5..CELLS], 40)) {
+        play(steps, true);
+    }
+
+    #[test]
+    fn a_large_map_is_what_an_array_is(steps in steps(0..CELLS, 3000)) {
+        play(steps, false);
+    }
+}
+
+#[test]
+fn ranges_within_a_range() {
+    let map: SeqRangeMap<u8> = (0..100)
+        .map(|at| (at * 10..at * 10 + 5, at as u8))
+        .collect();
+    let reader = map.reader();
+    let snapshot = reader.snapshot();
+    let starts: Vec<u64> = snapshot
+        .overlapping(34..61)
+        .map(|(r, _)| *r.start())
+        .collect();
+    assert_eq!(starts, [30, 40, 50, 60]);
+    let gaps: Vec<_> = snapshot.gaps(32..58).collect();
+    assert_eq!(gaps, [35..=39, 45..=49, 55..=57]);
+    assert_eq!(
+        snapshot.overlapping(7..7).count() + snapshot.gaps(7..7).count(),
+        0
+    );
+    assert!(
+        SeqRangeMap::<u8>::new()
+            .reader()
+            .snapshot()
+            .gaps(5..7)
+            .eq([5..=6])
+    );
+}
+
+#[test]
+fn a_snapshot_stays_as_it_was() {
+    let map: SeqRangeMap<u8> = (0..1000).map(|at| (at..at + 1, at as u8)).collect();
+    let mut reader = map.reader();
+    let before = reader.snapshot();
+    map.clear();
+    map.insert(.., 7);
+    assert_eq!((before.iter().count(), before.get(999)), (1000, Some(&231)));
+    assert_eq!(
+        reader.get(999),
+        Some(&7),
+        "a look-up sees the latest version"
+    );
+    reader.refresh();
+    assert_eq!(reader.get_entry(5), Some((0..=u64::MAX, &7)));
+}
+
+#[test]
+fn many_ranges_make_a_shallow_tree_and_few_a_small_one() {
+    let map: SeqRangeMap<u8> = (0..20_000).map(|at| (at * 2..at * 2 + 1, 0)).collect();
+    // SAFETY: nobody changes the map.
+    let height = |reader: &Reader<'_, u8>| unsafe { (*reader.root()).height() };
+    assert!(height(&map.reader()) <= 5);
+    for at in (0..20_000).filter(|at| at % 1000 != 0) {
+        map.remove(at * 2..=at * 2);
+    }
+    assert_eq!(map.len(), 20);
+    assert!(height(&map.reader()) <= 1, "few entries lie in few nodes");
+}
+
+/// Counts how many of them there are, and panics when told to.
+struct Counted<'a> {
+    alive: &'a Cell<isize>,
+    clones_left: &'a Cell<usize>,
+}
+
+impl Clone for Counted<'_> {
+    fn clone(&self) -> Self {
+        let left = self.clones_left.get();
+        assert!(left > 0, "on purpose");
+        self.clones_left.set(left - 1);
+        self.alive.set(self.alive.get() + 1);
+        Counted { ..*self }
+    }
+}
+
+impl PartialEq for Counted<'_> {
+    fn eq(&self, _: &Self) -> bool {
+        false
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.alive.set(self.alive.get() - 1);
+    }
+}
+
+#[test]
+fn a_clone_that_panics_changes_and_loses_nothing() {
+    let (alive, clones_left) = (Cell::new(0), Cell::new(usize::MAX));
+    let map = SeqRangeMap::new();
+    let new = || {
+        alive.set(alive.get() + 1);
+        Counted {
+            alive: &alive,
+            clones_left: &clones_left,
+        }
+    };
+    for at in 0..40 {
+        map.insert(at * 10..at * 10 + 9, new());
+    }
+    for clones in 0..20 {
+        clones_left.set(clones);
+        let changed = catch_unwind(AssertUnwindSafe(|| map.insert(33..337, new())));
+        if changed.is_err() {
+            clones_left.set(usize::MAX);
+            assert_eq!(map.len(), 40);
+            assert!(map.contains(35) && !map.contains(39));
+        }
+    }
+    clones_left.set(usize::MAX);
+    drop(map);
+    assert_eq!(alive.get(), 0);
+}
+
+#[test]
+fn readers_see_whole_changes_while_a_writer_works() {
+    let map = SeqRangeMap::new();
+    let shared = Arc::new(());
+    let value = |version: u64| (version, Arc::clone(&shared));
+    map.insert(0..1000, value(0));
+    let (is_over, looks) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut latest = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let reader = map.reader();
+                    let snapshot = reader.snapshot();
+                    let (one, other) = (snapshot.get(0), snapshot.get(999));
+                    let version = one.map(|value| value.0);
+                    assert_eq!(version, other.map(|value| value.0), "half a change");
+                    assert!(version >= Some(latest), "back in time");
+                    latest = version.unwrap_or(latest);
+                    assert!(snapshot.gaps(0..1000).eq([]));
+                    let ends = snapshot.iter().map(|(range, _)| *range.end());
+                    assert!(ends.is_sorted());
+                    looks.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let mut version = 1;
+        while version < 2000 || looks.load(Ordering::Relaxed) < 300 {
+            map.insert(0..1000, value(version));
+            for at in 1..20 {
+                map.insert(at * 40..at * 40 + 20, value(u64::MAX - at));
+            }
+            version += 1;
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    drop(map);
+    assert_eq!(Arc::strong_count(&shared), 1, "all values are dropped");
+}

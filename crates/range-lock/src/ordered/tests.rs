@@ -1,0 +1,271 @@
+//! The lock against a list of requests in the order in which they came: a request has its range when nothing before
+//! it is in conflict with it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use proptest::prelude::*;
+
+use crate::span::Span;
+use crate::{Acquire, ByTask, Guard, Kind, RangeLock, Read, Write};
+
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+enum Held<'a> {
+    Read(Guard<'a, Read, ByTask>),
+    Write(Guard<'a, Write, ByTask>),
+}
+
+enum State<'a> {
+    ReadWaits(Acquire<'a, Read>),
+    WriteWaits(Acquire<'a, Write>),
+    Held(Held<'a>),
+}
+
+struct Request<'a> {
+    span: Span,
+    kind: Kind,
+    state: State<'a>,
+    flag: Arc<Flag>,
+}
+
+impl Request<'_> {
+    fn conflicts(&self, span: Span, kind: Kind) -> bool {
+        self.span.overlaps(span) && (self.kind == Kind::Write || kind == Kind::Write)
+    }
+
+    fn is_held(&self) -> bool {
+        matches!(self.state, State::Held(_))
+    }
+
+    fn poll(&mut self) {
+        let waker = Waker::from(Arc::clone(&self.flag));
+        let mut context = Context::from_waker(&waker);
+        let held = match &mut self.state {
+            State::ReadWaits(future) => match Pin::new(future).poll(&mut context) {
+                Poll::Ready(guard) => Held::Read(guard),
+                Poll::Pending => return,
+            },
+            State::WriteWaits(future) => match Pin::new(future).poll(&mut context) {
+                Poll::Ready(guard) => Held::Write(guard),
+                Poll::Pending => return,
+            },
+            State::Held(_) => return,
+        };
+        self.state = State::Held(held);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Request(Span, Kind),
+    Try(Span, Kind),
+    /// A guard or a future is dropped.
+    Drop(usize),
+    Downgrade(usize),
+    Split(usize, u64),
+    SplitLeaf(u64),
+    JoinLeaves(Span),
+    SpreadReaders,
+}
+
+fn spans() -> impl Strategy<Value = Span> {
+    let start = prop_oneof![0..40_u64, u64::MAX - 9..=u64::MAX];
+    let more = prop_oneof![5 => 0..12_u64, 1 => Just(u64::MAX)];
+    (start, more).prop_map(|(start, more)| Span {
+        start,
+        last: start.saturating_add(more),
+    })
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    prop_oneof![Just(Kind::Read), Just(Kind::Write)]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => (spans(), kinds()).prop_map(|(span, kind)| Step::Request(span, kind)),
+        2 => (spans(), kinds()).prop_map(|(span, kind)| Step::Try(span, kind)),
+        6 => any::<usize>().prop_map(Step::Drop),
+        1 => any::<usize>().prop_map(Step::Downgrade),
+        2 => (any::<usize>(), 0..45_u64).prop_map(|(which, at)| Step::Split(which, at)),
+        2 => (0..45_u64).prop_map(Step::SplitLeaf),
+        1 => spans().prop_map(Step::JoinLeaves),
+        1 => Just(Step::SpreadReaders),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+struct Model<'a> {
+    lock: &'a RangeLock,
+    requests: Vec<Request<'a>>,
+}
+
+impl<'a> Model<'a> {
+    fn step(&mut self, step: Step) {
+        let lock = self.lock;
+        match step {
+            Step::Request(span, kind) => {
+                let state = match kind {
+                    Kind::Read => State::ReadWaits(lock.read_async(span.range())),
+                    Kind::Write => State::WriteWaits(lock.write_async(span.range())),
+                };
+                let flag = Arc::<Flag>::default();
+                let mut request = Request {
+                    span,
+                    kind,
+                    state,
+                    flag,
+                };
+                request.poll();
+                self.requests.push(request);
+            }
+            Step::Try(span, kind) => {
+                let is_free = !self.requests.iter().any(|r| r.conflicts(span, kind));
+                let got = match kind {
+                    Kind::Read => lock.try_read(span.range()).is_ok(),
+                    Kind::Write => lock.try_write(span.range()).is_ok(),
+                };
+                assert_eq!(got, is_free, "{kind:?} {span:?}");
+            }
+            Step::Drop(which) if !self.requests.is_empty() => {
+                self.requests.remove(which % self.requests.len());
+            }
+            Step::Downgrade(which) => self.change(which, |guard| match guard {
+                Held::Write(guard) => vec![Held::Read(guard.downgrade())],
+                read => vec![read],
+            }),
+            Step::Split(which, at) => self.change(which, |guard| match guard {
+                Held::Write(guard) => {
+                    let (left, right) = guard.split_at(at);
+                    vec![Held::Write(left), Held::Write(right)]
+                }
+                Held::Read(guard) => {
+                    let (left, right) = guard.split_at(at);
+                    vec![Held::Read(left), Held::Read(right)]
+                }
+            }),
+            Step::SplitLeaf(at) => lock.ordered().split_now(at),
+            Step::JoinLeaves(span) => lock.ordered().join_now(span),
+            Step::SpreadReaders => lock.ordered().spread_now(),
+            Step::Drop(_) => {}
+        }
+    }
+
+    /// Puts guards in the place of a held one.
+    fn change(&mut self, which: usize, change: impl FnOnce(Held<'a>) -> Vec<Held<'a>>) {
+        let at = which % self.requests.len().max(1);
+        if !self.requests.get(at).is_some_and(Request::is_held) {
+            return;
+        }
+        let State::Held(guard) = self.requests.remove(at).state else {
+            return;
+        };
+        for guard in change(guard) {
+            let (range, kind) = match &guard {
+                Held::Read(guard) => (guard.range(), Kind::Read),
+                Held::Write(guard) => (guard.range(), Kind::Write),
+            };
+            if let Some(range) = range {
+                let request = Request {
+                    span: Span::of(range).expect("not empty"),
+                    kind,
+                    state: State::Held(guard),
+                    flag: Arc::default(),
+                };
+                self.requests.insert(at, request);
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        for at in 0..self.requests.len() {
+            let (before, rest) = self.requests.split_at_mut(at);
+            let request = &mut rest[0];
+            let is_first = !before
+                .iter()
+                .any(|r| r.conflicts(request.span, request.kind));
+            if is_first && !request.is_held() {
+                let woken = request.flag.0.load(Ordering::SeqCst);
+                assert!(
+                    woken,
+                    "{:?} {:?} can go on, and sleeps",
+                    request.kind, request.span
+                );
+            }
+            request.poll();
+            assert_eq!(
+                request.is_held(),
+                is_first,
+                "{:?} {:?}",
+                request.kind,
+                request.span
+            );
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn requests_are_granted_in_order_and_as_soon_as_nothing_is_before_them(steps in steps()) {
+        let lock = RangeLock::new();
+        let mut model = Model { lock: &lock, requests: Vec::new() };
+        for step in steps {
+            model.step(step);
+            model.check();
+        }
+        drop(model);
+        prop_assert!(lock.try_write(..).is_ok(), "something is left behind");
+    }
+}
+
+#[test]
+fn leaves_split_at_a_border_and_join_again() {
+    let lock = RangeLock::new();
+    let ordered = lock.ordered();
+    let crossing = lock.read(40..60);
+    ordered.split_now(50);
+    ordered.split_now(u64::MAX);
+    assert_eq!(ordered.borders(), [50, u64::MAX]);
+    assert!(lock.try_write(59..=59).is_err() && lock.try_write(40..41).is_err());
+    assert!(lock.try_write(60..).is_ok());
+    for _ in 0..20 {
+        drop(lock.read(..));
+    }
+    assert_eq!(ordered.borders(), []);
+    drop(crossing);
+    assert!(lock.try_write(..).is_ok());
+}
+
+#[test]
+fn readers_that_are_spread_are_found_by_writers() {
+    let lock = RangeLock::new();
+    lock.ordered().spread_now();
+    let (low, high) = lock.read(10..30).split_at(20);
+    assert!(lock.try_write(..11).is_err(), "gathers them");
+    drop(low);
+    assert!(lock.try_write(..20).is_ok() && lock.try_write(..=20).is_err());
+    drop(high);
+    assert!(lock.try_write(..).is_ok());
+}
+
+#[test]
+fn a_full_table_of_leaves_makes_room_for_new_ones() {
+    let lock = RangeLock::new();
+    let ordered = lock.ordered();
+    for at in 1..3000 {
+        ordered.split_now(at * 10);
+    }
+    assert!(!ordered.borders().is_empty());
+    assert!(lock.try_write(..).is_ok());
+}

@@ -1,0 +1,338 @@
+//! The segmented implementation: an array of locks, each for every n-th granule of the addresses.
+
+use std::collections::VecDeque;
+use std::iter::Chain;
+use std::ops::Range;
+
+use crate::Kind;
+use crate::span::Span;
+use crate::sync::{Arc, AtomicU32, Mutex, Ordering, Padded, whole};
+use crate::waiter::{Waiter, Woken};
+
+pub(crate) struct Segmented {
+    granule_shift: u32,
+    segments: Box<[Padded<Segment>]>,
+}
+
+/// A reader-writer lock, first come first served.
+struct Segment {
+    /// `WRITER`, `QUEUED`, and the number of holders.
+    word: AtomicU32,
+    queue: Mutex<VecDeque<(Kind, Arc<Waiter>)>>,
+}
+
+/// The holders have it for themselves. There are several only if a guard was split.
+const WRITER: u32 = 1 << 31;
+/// Somebody waits: who comes now must queue up as well.
+const QUEUED: u32 = 1 << 30;
+const HOLDERS: u32 = QUEUED - 1;
+
+/// How far a request has come.
+pub(crate) struct Progress {
+    held: usize,
+    waiter: Arc<Waiter>,
+}
+
+impl Progress {
+    pub(crate) fn waiter(&self) -> &Arc<Waiter> {
+        &self.waiter
+    }
+}
+
+impl Segmented {
+    pub(crate) fn new(granule_shift: u32, segments: usize) -> Self {
+        Segmented {
+            granule_shift,
+            segments: (0..segments).map(|_| Padded(Segment::new())).collect(),
+        }
+    }
+
+    /// All or nothing, at once.
+    #[inline]
+    pub(crate) fn try_take(&self, span: Span, kind: Kind) -> bool {
+        match self.only(span) {
+            Some(segment) => segment.try_take(kind),
+            None => self.try_take_all(span, kind),
+        }
+    }
+
+    fn try_take_all(&self, span: Span, kind: Kind) -> bool {
+        for (held, number) in self.numbers(span).enumerate() {
+            if !self.segment(number).try_take(kind) {
+                self.give_first(span, held);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Begins a request that waits its turn. `None`: it was granted.
+    pub(crate) fn start(
+        &self,
+        span: Span,
+        kind: Kind,
+        waiter: impl Fn() -> Arc<Waiter>,
+    ) -> Option<Progress> {
+        self.advance(span, kind, 0, waiter)
+    }
+
+    /// Goes on after a segment was granted. `None`: all were granted.
+    pub(crate) fn go_on(
+        &self,
+        span: Span,
+        kind: Kind,
+        progress: &Progress,
+        waiter: impl Fn() -> Arc<Waiter>,
+    ) -> Option<Progress> {
+        self.advance(span, kind, progress.held + 1, waiter)
+    }
+
+    /// In the order of the segments' numbers: so nobody waits in a circle.
+    fn advance(
+        &self,
+        span: Span,
+        kind: Kind,
+        held: usize,
+        waiter: impl Fn() -> Arc<Waiter>,
+    ) -> Option<Progress> {
+        for (held, number) in self.numbers(span).enumerate().skip(held) {
+            let segment = self.segment(number);
+            if !segment.try_take(kind) {
+                let waiter = waiter();
+                if !segment.take_or_queue(kind, &waiter) {
+                    return Some(Progress { held, waiter });
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes a waiting request back, with what it has so far.
+    pub(crate) fn cancel(&self, span: Span, progress: &Progress) {
+        let number = self.numbers(span).nth(progress.held);
+        let segment = self.segment(number.expect("a request waits for one of its segments"));
+        let waits = segment.cancel(&progress.waiter);
+        self.give_first(span, progress.held + usize::from(!waits));
+    }
+
+    #[inline]
+    pub(crate) fn release(&self, span: Span) {
+        if let Some(segment) = self.only(span) {
+            return segment.give();
+        }
+        for number in self.numbers(span) {
+            self.segment(number).give();
+        }
+    }
+
+    pub(crate) fn downgrade(&self, span: Span) {
+        for number in self.numbers(span) {
+            self.segment(number).downgrade();
+        }
+    }
+
+    /// A segment that both parts need has one holder more.
+    pub(crate) fn split(&self, left: Span, right: Span) {
+        for number in self.numbers(left) {
+            if self.numbers(right).any(|other| other == number) {
+                self.segment(number).share();
+            }
+        }
+    }
+
+    /// Whether two ranges have a segment in common.
+    #[cfg(all(debug_assertions, not(loom)))]
+    pub(crate) fn meet(&self, one: Span, other: Span) -> bool {
+        let mut both = self.numbers(one);
+        both.any(|number| self.numbers(other).any(|other| other == number))
+    }
+
+    fn give_first(&self, span: Span, held: usize) {
+        for number in self.numbers(span).take(held) {
+            self.segment(number).give();
+        }
+    }
+
+    fn segment(&self, number: usize) -> &Segment {
+        &self.segments[number].0
+    }
+
+    /// The segment of a range that is in one granule.
+    #[inline]
+    fn only(&self, span: Span) -> Option<&Segment> {
+        let granule = span.start >> self.granule_shift;
+        let is_only = span.last >> self.granule_shift == granule;
+        is_only.then(|| self.segment(self.number(granule)))
+    }
+
+    #[inline]
+    fn number(&self, granule: u64) -> usize {
+        // There are 2^n segments.
+        granule as usize & (self.segments.len() - 1)
+    }
+
+    /// The segments of a range, ascending.
+    fn numbers(&self, span: Span) -> Chain<Range<usize>, Range<usize>> {
+        let (first, last) = (
+            span.start >> self.granule_shift,
+            span.last >> self.granule_shift,
+        );
+        let count = self.segments.len();
+        if last - first >= count as u64 {
+            return (0..count).chain(0..0);
+        }
+        let (first, last) = (self.number(first), self.number(last));
+        if first <= last {
+            (first..last + 1).chain(0..0)
+        } else {
+            (0..last + 1).chain(first..count)
+        }
+    }
+}
+
+impl Segment {
+    fn new() -> Self {
+        Segment {
+            word: AtomicU32::new(0),
+            queue: Mutex::new(VecDeque::new()),
+        }
+    }
+
+    // Orderings: taking is Acquire, giving is Release, so that what one holder did happens before what the next does.
+    // `QUEUED` changes only inside of the queue's mutex.
+
+    #[inline]
+    fn try_take(&self, kind: Kind) -> bool {
+        if kind == Kind::Write {
+            let word = &self.word;
+            return word
+                .compare_exchange(0, WRITER | 1, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
+        }
+        let mut word = self.word.load(Ordering::Relaxed);
+        while word & (WRITER | QUEUED) == 0 {
+            assert!(word < HOLDERS, "fewer than 2^30 readers");
+            let taken = self.word.compare_exchange_weak(
+                word,
+                word + 1,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            match taken {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Takes it if nobody is before us; else queues up.
+    fn take_or_queue(&self, kind: Kind, waiter: &Arc<Waiter>) -> bool {
+        let mut queue = whole(self.queue.lock());
+        self.word.fetch_or(QUEUED, Ordering::Relaxed);
+        if queue.is_empty() && self.take_queued(kind) {
+            self.word.fetch_and(!QUEUED, Ordering::Relaxed);
+            return true;
+        }
+        waiter.wait_for(1);
+        queue.push_back((kind, Arc::clone(waiter)));
+        false
+    }
+
+    /// Takes it for who is first in the queue. `QUEUED` is set: nobody else takes it now, though some may give it back.
+    fn take_queued(&self, kind: Kind) -> bool {
+        let word = self.word.load(Ordering::Acquire);
+        let (free, taken) = match kind {
+            Kind::Read => (word & WRITER == 0, 1),
+            Kind::Write => (word & (WRITER | HOLDERS) == 0, WRITER | 1),
+        };
+        if free {
+            self.word.fetch_add(taken, Ordering::Acquire);
+        }
+        free
+    }
+
+    #[inline]
+    fn give(&self) {
+        let alone = self
+            .word
+            .compare_exchange(WRITER | 1, 0, Ordering::Release, Ordering::Relaxed);
+        if alone.is_ok() {
+            return;
+        }
+        // AcqRel: who gives it last hands on what all the others did.
+        let mut before = self.word.fetch_sub(1, Ordering::AcqRel);
+        if before & HOLDERS > 1 {
+            return;
+        }
+        if before & WRITER != 0 {
+            before = self.word.fetch_and(!WRITER, Ordering::AcqRel);
+        }
+        if before & QUEUED != 0 {
+            self.hand_on();
+        }
+    }
+
+    /// Gives it to those who are next.
+    #[cold]
+    fn hand_on(&self) {
+        let mut woken = Woken::default();
+        let mut queue = whole(self.queue.lock());
+        self.serve(&mut queue, &mut woken);
+        drop(queue);
+        woken.wake();
+    }
+
+    fn serve(&self, queue: &mut VecDeque<(Kind, Arc<Waiter>)>, woken: &mut Woken) {
+        while let Some(&(kind, _)) = queue.front() {
+            if !self.take_queued(kind) {
+                return;
+            }
+            if let Some((_, waiter)) = queue.pop_front() {
+                waiter.one_less(woken);
+            }
+        }
+        self.word.fetch_and(!QUEUED, Ordering::Relaxed);
+    }
+
+    /// `false`: it was granted before that.
+    fn cancel(&self, waiter: &Arc<Waiter>) -> bool {
+        let mut queue = whole(self.queue.lock());
+        let Some(at) = queue
+            .iter()
+            .position(|(_, other)| Arc::ptr_eq(other, waiter))
+        else {
+            return false;
+        };
+        queue.remove(at);
+        let mut woken = Woken::default();
+        self.serve(&mut queue, &mut woken);
+        drop(queue);
+        woken.wake();
+        true
+    }
+
+    /// Lets readers in, unless another part of a split guard still writes here.
+    fn downgrade(&self) {
+        let mut word = self.word.load(Ordering::Relaxed);
+        while word & HOLDERS == 1 {
+            let changed = self.word.compare_exchange_weak(
+                word,
+                word & !WRITER,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
+            match changed {
+                Ok(_) if word & QUEUED != 0 => return self.hand_on(),
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    fn share(&self) {
+        // Relaxed: the caller holds it.
+        let before = self.word.fetch_add(1, Ordering::Relaxed);
+        assert!(before & HOLDERS < HOLDERS, "fewer than 2^30 holders");
+    }
+}

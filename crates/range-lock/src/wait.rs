@@ -1,0 +1,69 @@
+//! How a thread waits: awake for a bounded time, then in the queue, and there at last parked.
+
+use std::time::Instant;
+
+use crate::sync::{self, thread};
+use crate::waiter::Waiter;
+
+/// Rounds of 1, 2, 4, ... pauses, up to a few microseconds.
+const ROUNDS: u32 = 7;
+/// Rounds of as many pauses as the last one, after each of which the CPU is offered to others: some ten microseconds, as
+/// long as it takes to wake a thread. Queues of sleepers, each of whom is woken for one short section, form less often.
+const LONG_ROUNDS: u32 = 20;
+
+/// Tries again and again, ever more rarely, for a bounded time.
+pub(crate) fn spin<T>(cpus: usize, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    if cfg!(loom) {
+        return None;
+    }
+    for round in 0..ROUNDS + LONG_ROUNDS {
+        if cpus > 1 {
+            (0..1 << round.min(ROUNDS)).for_each(|_| sync::spin_loop());
+        }
+        if round >= ROUNDS {
+            thread::yield_now();
+        }
+        if let Some(done) = attempt() {
+            return Some(done);
+        }
+    }
+    None
+}
+
+/// Sleeps until the request is granted. `false`: the time is over.
+pub(crate) fn park(cpus: usize, waiter: &Waiter, deadline: Option<Instant>) -> bool {
+    let mut foreign = false;
+    let granted = spin(cpus, || waiter.is_granted().then_some(())).is_some()
+        || loop {
+            if waiter.is_granted() {
+                break true;
+            }
+            match deadline {
+                None => thread::park(),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        break false;
+                    }
+                    park_for(left);
+                }
+            }
+            foreign |= !waiter.is_granted();
+        };
+    if foreign {
+        // Somebody else's call of `unpark` may have been used up.
+        thread::current().unpark();
+    }
+    granted
+}
+
+#[cfg(not(loom))]
+fn park_for(time: std::time::Duration) {
+    thread::park_timeout(time);
+}
+
+/// There is no time in loom.
+#[cfg(loom)]
+fn park_for(_: std::time::Duration) {
+    thread::yield_now();
+}

@@ -1,0 +1,525 @@
+//! What every lock promises, whichever way it is built.
+
+use std::cell::UnsafeCell;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Barrier};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use amdahl_range_lock::{NotGranted, RangeLock, SegmentsError};
+
+/// Each form of lock. Segments are small enough that ranges 4 apart do not meet.
+fn locks() -> [RangeLock; 2] {
+    [
+        RangeLock::new(),
+        RangeLock::segmented(4, 16).expect("valid"),
+    ]
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn waker() -> (Arc<Count>, Waker) {
+    let count = Arc::<Count>::default();
+    (Arc::clone(&count), Waker::from(count))
+}
+
+/// Polls once.
+fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(waker))
+}
+
+/// Polls on this thread until it is ready.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[test]
+fn writers_exclude_all_others_and_readers_only_writers() {
+    for lock in locks() {
+        let writer = lock.write(8..12);
+        assert_eq!(lock.try_read(11..12).unwrap_err(), NotGranted::WouldBlock);
+        assert!(lock.try_write(0..=8).is_err());
+        assert!(lock.try_write(12..16).is_ok() && lock.try_read(0..8).is_ok());
+        let reader = writer.downgrade();
+        assert!(lock.try_read(8..12).is_ok() && lock.try_write(8..12).is_err());
+        drop(reader);
+        assert!(lock.try_write(..).is_ok());
+    }
+}
+
+#[test]
+fn the_last_address_can_be_locked() {
+    for lock in locks() {
+        let last = lock.write(u64::MAX..=u64::MAX);
+        assert_eq!(last.range(), Some(u64::MAX..=u64::MAX));
+        assert!(lock.try_read(..).is_err() && lock.try_write(..=0).is_ok());
+    }
+}
+
+#[test]
+fn an_empty_range_conflicts_with_nothing() {
+    for lock in locks() {
+        let all = lock.write(..);
+        let empty = lock.write(5..5);
+        assert_eq!(empty.range(), None);
+        let (left, right) = empty.split_at(5);
+        assert_eq!(left.downgrade().range(), None);
+        assert!(lock.try_read(9..9).is_ok());
+        let (_, waker) = waker();
+        assert!(poll(&mut lock.read_async(9..9), &waker).is_ready());
+        drop((all, right));
+    }
+}
+
+#[test]
+fn halves_give_back_their_parts() {
+    for lock in locks() {
+        let (left, right) = lock.write(0..32).split_at(16);
+        assert_eq!((left.range(), right.range()), (Some(0..=15), Some(16..=31)));
+        drop(left);
+        assert!(lock.try_write(0..16).is_ok() && lock.try_read(16..17).is_err());
+        let (all, nothing) = right.split_at(40);
+        assert_eq!(nothing.range(), None);
+        drop(all);
+        assert!(lock.try_write(..).is_ok());
+    }
+}
+
+#[test]
+fn a_segment_that_two_halves_share_is_free_after_both() {
+    let lock = RangeLock::segmented(16, 4).expect("valid");
+    let (left, right) = lock.write(0..32).split_at(8);
+    drop(left);
+    assert!(lock.try_read(0..1).is_err(), "its segment is shared");
+    let right = right.downgrade();
+    assert!(lock.try_read(0..1).is_ok());
+    drop(right);
+    assert!(lock.try_write(..).is_ok());
+}
+
+#[test]
+fn who_comes_first_is_served_first() {
+    for lock in locks() {
+        let (count, waker) = waker();
+        let held = lock.read(0..4);
+        let mut big = lock.write_async(..);
+        assert!(poll(&mut big, &waker).is_pending());
+        // Neither threads nor futures overtake a large range that waits, whatever they could have without it.
+        assert!(lock.try_read(0..4).is_err());
+        let mut small = lock.read_async(0..4);
+        assert!(poll(&mut small, &waker).is_pending());
+        assert_eq!(count.0.load(Ordering::SeqCst), 0);
+        drop(held);
+        let Poll::Ready(big) = poll(&mut big, &waker) else {
+            panic!("the first waits");
+        };
+        assert!(poll(&mut small, &waker).is_pending());
+        drop(big);
+        assert!(poll(&mut small, &waker).is_ready());
+    }
+}
+
+#[test]
+fn readers_behind_a_downgraded_writer_go_on_until_the_next_writer() {
+    for lock in locks() {
+        let (_, waker) = waker();
+        let held = lock.write(0..8);
+        let (mut before, mut writer) = (lock.read_async(0..4), lock.write_async(0..4));
+        let mut after = lock.read_async(0..4);
+        assert!(poll(&mut before, &waker).is_pending() && poll(&mut writer, &waker).is_pending());
+        assert!(poll(&mut after, &waker).is_pending());
+        let held = held.downgrade();
+        assert!(poll(&mut after, &waker).is_pending());
+        let Poll::Ready(before) = poll(&mut before, &waker) else {
+            panic!("a reader waits for a reader");
+        };
+        drop((held, before));
+        assert!(matches!(poll(&mut writer, &waker), Poll::Ready(_)));
+        assert!(poll(&mut after, &waker).is_ready());
+    }
+}
+
+#[test]
+fn a_dropped_future_leaves_nothing_and_lets_others_go_on() {
+    for lock in locks() {
+        let (count, waker) = waker();
+        let held = lock.read(0..4);
+        let mut writer = lock.write_async(0..12);
+        assert!(poll(&mut writer, &waker).is_pending());
+        let mut reader = lock.read_async(0..4);
+        assert!(poll(&mut reader, &waker).is_pending());
+        let untouched = lock.write_async(0..4);
+        drop((writer, untouched));
+        assert_eq!(count.0.load(Ordering::SeqCst), 1, "the reader is woken");
+        let reader = poll(&mut reader, &waker);
+        assert!(reader.is_ready());
+        drop((held, reader));
+        assert!(lock.try_write(..).is_ok());
+    }
+}
+
+#[test]
+fn a_future_dropped_after_it_was_granted_gives_the_range_back() {
+    for lock in locks() {
+        let (count, waker) = waker();
+        let held = lock.write(0..4);
+        let mut granted = lock.write_async(0..4);
+        let mut next = lock.read_async(0..4);
+        assert!(poll(&mut granted, &waker).is_pending() && poll(&mut next, &waker).is_pending());
+        drop(held);
+        assert_eq!(count.0.load(Ordering::SeqCst), 1);
+        drop(granted);
+        assert_eq!(count.0.load(Ordering::SeqCst), 2);
+        assert!(poll(&mut next, &waker).is_ready());
+    }
+}
+
+#[test]
+fn the_latest_waker_is_woken() {
+    for lock in locks() {
+        let ((old, old_waker), (new, new_waker)) = (waker(), waker());
+        let held = lock.write(0..4);
+        let mut future = lock.read_async(0..4);
+        assert!(poll(&mut future, &old_waker).is_pending());
+        assert!(poll(&mut future, &new_waker).is_pending());
+        drop(held);
+        assert_eq!(old.0.load(Ordering::SeqCst), 0);
+        assert_eq!(new.0.load(Ordering::SeqCst), 1);
+        assert!(poll(&mut future, &new_waker).is_ready());
+    }
+}
+
+#[test]
+fn a_thread_and_a_future_wait_for_each_other() {
+    for lock in locks() {
+        let (ready, is_ready) = mpsc::channel();
+        thread::scope(|scope| {
+            let held = lock.write(0..8);
+            let task = scope.spawn(|| {
+                ready.send(()).expect("the test listens");
+                block_on(async {
+                    let write = lock.write_async(4..12).await;
+                    write.range()
+                })
+            });
+            is_ready.recv().expect("it runs");
+            drop(held);
+            assert_eq!(task.join().expect("no panic"), Some(4..=11));
+        });
+    }
+}
+
+#[test]
+fn time_runs_out() {
+    for lock in locks() {
+        let held = lock.write(0..8);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let late = lock.try_read_for(0..4, Duration::from_millis(5));
+                assert_eq!(late.unwrap_err(), NotGranted::TimedOut);
+                let past = Instant::now();
+                assert!(lock.try_write_until(0..4, past).is_err());
+                assert!(
+                    lock.try_write_for(8..12, Duration::ZERO).is_ok(),
+                    "it is free"
+                );
+            });
+        });
+        drop(held);
+        let for_ever = lock.try_write_for(.., Duration::MAX);
+        assert!(for_ever.is_ok(), "those who gave up left nothing");
+    }
+}
+
+#[test]
+fn a_panic_gives_the_range_back() {
+    for lock in locks() {
+        thread::scope(|scope| {
+            let dies = scope.spawn(|| {
+                let _held = lock.write(0..8);
+                panic!("on purpose");
+            });
+            assert!(dies.join().is_err());
+        });
+        assert!(lock.try_write(0..8).is_ok(), "there is no poison");
+    }
+}
+
+#[test]
+fn what_a_runtime_moves_between_threads_can_be_moved() {
+    fn movable<T: Send>(_: &T) {}
+    for lock in locks() {
+        movable(&lock);
+        movable(&lock.write_async(..));
+        movable(&block_on(lock.read_async(..)));
+        assert!(size_of_val(&lock) <= 1280, "it says 1.2 KB");
+    }
+}
+
+#[test]
+fn a_guard_can_go_to_another_thread() {
+    for lock in locks() {
+        let guard = lock.write(0..8).into_task();
+        thread::scope(|scope| {
+            scope.spawn(move || drop(guard));
+            drop(lock.write(0..4)); // Does not take itself for the holder.
+        });
+    }
+}
+
+/// The message of a panic.
+fn message(work: impl FnOnce()) -> String {
+    let panic = catch_unwind(AssertUnwindSafe(work)).expect_err("it panics");
+    panic.downcast_ref::<String>().expect("a text").clone()
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_thread_that_waits_for_itself_panics() {
+    for lock in locks() {
+        let held = lock.read(0..8);
+        let said = message(|| drop(lock.write(7..20)));
+        assert!(
+            said.contains("Write 7..=19") && said.contains("Read 0..=7"),
+            "{said}"
+        );
+        assert!(said.contains("contract.rs"), "{said}");
+        drop(held);
+        drop(lock.write(..));
+        let (left, right) = lock.write(0..32).split_at(16);
+        drop(right);
+        let read = left.downgrade();
+        drop(lock.write(16..32));
+        let said = message(|| drop(lock.write(3..4)));
+        assert!(said.contains("Read 0..=15"), "{said}");
+        drop(read);
+    }
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_reader_behind_a_writer_that_waits_for_it_panics() {
+    let lock = RangeLock::new();
+    let (_, waker) = waker();
+    let held = lock.read(0..8);
+    let mut writer = lock.write_async(4..20);
+    assert!(poll(&mut writer, &waker).is_pending());
+    let said = message(|| drop(lock.read(10..11)));
+    assert!(
+        said.contains("Read 10..=10") && said.contains("Read 0..=7"),
+        "{said}"
+    );
+    drop(held);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn in_a_segmented_lock_neighbours_are_in_the_way() {
+    let lock = RangeLock::segmented(16, 4).expect("valid");
+    let _held = lock.write(0..2);
+    assert!(message(|| drop(lock.write(8..9))).contains("Write 0..=1"));
+    assert!(message(|| drop(lock.write(64..65))).contains("Write 64..=64"));
+}
+
+#[test]
+fn segments_are_checked() {
+    let error = |granule, segments| RangeLock::segmented(granule, segments).unwrap_err();
+    assert_eq!(error(0, 1), SegmentsError::Granule(0));
+    assert_eq!(error(12, 1), SegmentsError::Granule(12));
+    assert_eq!(error(8, 0), SegmentsError::Segments(0));
+    assert_eq!(error(8, 1 << 20), SegmentsError::Segments(1 << 20));
+    assert_eq!(error(8, 12), SegmentsError::Segments(12));
+    assert!(RangeLock::segmented(1 << 63, 1).is_ok());
+    let one = RangeLock::segmented(1, 1).expect("valid");
+    drop(one.write(..));
+}
+
+#[test]
+fn thousands_of_ranges_by_one_thread() {
+    let lock = RangeLock::new();
+    let mut guards: Vec<_> = (0..20_000)
+        .map(|at| lock.write(at * 10..at * 10 + 9))
+        .collect();
+    assert!(lock.try_read(100_000..100_001).is_err() && lock.try_read(100_009..100_010).is_ok());
+    while !guards.is_empty() {
+        let at = guards.len() * 7 / 11;
+        drop(guards.swap_remove(at));
+    }
+    assert!(lock.try_write(..).is_ok());
+}
+
+/// Plain data: a lock that fails to exclude somebody shows as a wrong sum.
+struct Cells(Vec<UnsafeCell<u64>>);
+
+// SAFETY: a cell is only touched by who has locked its number.
+unsafe impl Sync for Cells {}
+
+impl Cells {
+    fn new(count: usize) -> Self {
+        Cells((0..count).map(|_| UnsafeCell::new(0)).collect())
+    }
+
+    /// The caller has write access to `at`.
+    fn add(&self, at: u64) {
+        // SAFETY: nobody else reads or writes this cell now.
+        unsafe { *self.0[at as usize].get() += 1 }
+    }
+
+    /// The caller has access to `at`.
+    fn get(&self, at: u64) -> u64 {
+        // SAFETY: nobody writes this cell now.
+        unsafe { *self.0[at as usize].get() }
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+const CELLS: u64 = 64;
+
+/// One of everything that a lock can be asked for.
+fn one_step(lock: &RangeLock, cells: &Cells, random: &mut Random, added: &mut [u64]) {
+    let start = random.below(CELLS);
+    let length = match random.below(8) {
+        0 => CELLS,
+        1 | 2 => random.below(CELLS),
+        _ => random.below(4) + 1,
+    };
+    let range = start..(start + length).min(CELLS);
+    let mut add = |range: std::ops::Range<u64>| {
+        for at in range {
+            cells.add(at);
+            added[at as usize] += 1;
+        }
+    };
+    match random.below(12) {
+        0 => {
+            let guard = lock.write(range.clone());
+            add(range.clone());
+            let guard = guard.downgrade();
+            range.for_each(|at| assert!(cells.get(at) > 0));
+            drop(guard);
+        }
+        1 => {
+            let middle = start + length / 2;
+            let (left, right) = lock.write(range.clone()).split_at(middle);
+            add(start..middle.min(range.end));
+            drop(left);
+            add(middle..range.end);
+            drop(right);
+        }
+        2 => {
+            if let Ok(_guard) = lock.try_write(range.clone()) {
+                add(range);
+            }
+        }
+        3 => {
+            let time = Duration::from_micros(random.below(200));
+            if let Ok(_guard) = lock.try_write_for(range.clone(), time) {
+                add(range);
+            }
+        }
+        4 => {
+            block_on(async {
+                let _guard = lock.write_async(range.clone()).await;
+                add(range);
+            });
+        }
+        5 => {
+            let (_, waker) = waker();
+            if let Poll::Ready(_guard) = poll(&mut lock.write_async(range.clone()), &waker) {
+                add(range);
+            }
+        }
+        6 => {
+            let _guard = lock.write(range.clone());
+            add(range);
+        }
+        _ => {
+            let _guard = lock.read(range.clone());
+            let before: Vec<u64> = range.clone().map(|at| cells.get(at)).collect();
+            let after: Vec<u64> = range.map(|at| cells.get(at)).collect();
+            assert_eq!(before, after, "somebody wrote beside a reader");
+        }
+    }
+}
+
+/// So many threads take so many steps each, and more until the time is over; for each form of lock.
+fn stress(threads: usize, steps: u32, time: Duration) {
+    for lock in locks() {
+        let (cells, start) = (Cells::new(CELLS as usize), Barrier::new(threads));
+        let work = |thread: usize| {
+            let (mut random, mut added) = (Random(thread as u64), [0; CELLS as usize]);
+            start.wait();
+            let begin = Instant::now();
+            let mut step = 0;
+            while step < steps || begin.elapsed() < time {
+                one_step(&lock, &cells, &mut random, &mut added);
+                step += 1;
+            }
+            added
+        };
+        let mut sums = [0; CELLS as usize];
+        thread::scope(|scope| {
+            let work = &work;
+            let threads: Vec<_> = (0..threads).map(|n| scope.spawn(move || work(n))).collect();
+            for thread in threads {
+                let added = thread.join().expect("no panic");
+                sums.iter_mut().zip(added).for_each(|(sum, n)| *sum += n);
+            }
+        });
+        let _all = lock.try_write(..).expect("nothing is left behind");
+        (0..CELLS).for_each(|at| assert_eq!(cells.get(at), sums[at as usize], "cell {at}"));
+    }
+}
+
+#[test]
+fn nobody_meets_with_four_threads() {
+    stress(4, 3000, Duration::ZERO);
+}
+
+#[test]
+fn nobody_meets_with_64_threads() {
+    stress(64, 150, Duration::ZERO);
+}
+
+#[test]
+#[ignore = "takes four minutes"]
+fn nobody_meets_for_minutes() {
+    stress(64, 0, Duration::from_secs(120));
+}

@@ -1,0 +1,280 @@
+//! What threads do to each other in the lock and in the map.
+//!
+//! Under loom all interleavings are explored, within its bounds:
+//!
+//!     RUSTFLAGS="--cfg loom" cargo test -p amdahl-range-lock --release --test loom
+//!
+//! Without it, each of them is run some hundred times by real threads.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Wake, Waker};
+
+use amdahl_range_lock::{RangeLock, SeqRangeMap};
+
+#[cfg(loom)]
+use loom::{
+    cell::UnsafeCell,
+    sync::Arc,
+    thread::{self, Thread},
+};
+#[cfg(not(loom))]
+use std::{
+    sync::Arc,
+    thread::{self, Thread},
+};
+
+/// A number that is not to be used by two threads at a time.
+#[cfg(loom)]
+#[derive(Default)]
+struct Number(UnsafeCell<u32>);
+
+#[cfg(not(loom))]
+#[derive(Default)]
+struct Number(std::cell::UnsafeCell<u32>);
+
+// SAFETY: those who use it have locked its range.
+unsafe impl Sync for Number {}
+// SAFETY: it is a number.
+unsafe impl Send for Number {}
+
+impl Number {
+    fn add(&self) {
+        #[cfg(loom)]
+        // SAFETY: the caller has locked it for writing; loom checks that.
+        self.0.with_mut(|number| unsafe { *number += 1 });
+        #[cfg(not(loom))]
+        // SAFETY: the caller has locked it for writing.
+        unsafe {
+            *self.0.get() += 1;
+        }
+    }
+
+    fn get(&self) -> u32 {
+        #[cfg(loom)]
+        // SAFETY: the caller has locked it; loom checks that.
+        return self.0.with(|number| unsafe { *number });
+        #[cfg(not(loom))]
+        // SAFETY: the caller has locked it.
+        unsafe {
+            *self.0.get()
+        }
+    }
+}
+
+#[cfg(loom)]
+fn model(test: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    if model.preemption_bound.is_none() {
+        model.preemption_bound = Some(2);
+    }
+    model.check(test);
+}
+
+#[cfg(not(loom))]
+fn model(test: impl Fn() + Sync + Send + 'static) {
+    (0..300).for_each(|_| test());
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn waker() -> Waker {
+    Waker::from(std::sync::Arc::new(Unpark(thread::current())))
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let (mut future, waker) = (pin!(future), waker());
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// Polls once, and gives up.
+fn poll_and_drop<F: Future>(future: F) {
+    let waker = waker();
+    let _ = pin!(future).poll(&mut Context::from_waker(&waker));
+}
+
+type Shared = Arc<(RangeLock, Number)>;
+
+fn shared(lock: RangeLock) -> Shared {
+    Arc::new((lock, Number::default()))
+}
+
+fn both() -> [fn() -> RangeLock; 2] {
+    [RangeLock::new, || {
+        RangeLock::segmented(8, 2).expect("valid")
+    }]
+}
+
+fn spawn(
+    shared: &Shared,
+    work: impl FnOnce(&RangeLock, &Number) + Send + 'static,
+) -> thread::JoinHandle<()> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || work(&shared.0, &shared.1))
+}
+
+#[test]
+fn two_writers_wait_for_each_other() {
+    for lock in both() {
+        model(move || {
+            let shared = shared(lock());
+            let other = spawn(&shared, |lock, number| {
+                let _guard = lock.write(0..10);
+                number.add();
+            });
+            let guard = shared.0.write(5..20);
+            shared.1.add();
+            drop(guard);
+            other.join().expect("no panic");
+            assert_eq!(shared.1.get(), 2);
+        });
+    }
+}
+
+#[test]
+fn a_reader_a_writer_and_a_future() {
+    for lock in both() {
+        model(move || {
+            let shared = shared(lock());
+            let writer = spawn(&shared, |lock, number| {
+                let guard = lock.write(0..4);
+                number.add();
+                let read = guard.downgrade();
+                assert!(number.get() > 0);
+                drop(read);
+            });
+            let task = spawn(&shared, |lock, number| {
+                let _guard = block_on(lock.write_async(2..20));
+                number.add();
+            });
+            let guard = shared.0.read(0..20);
+            assert!(shared.1.get() <= 2);
+            drop(guard);
+            writer.join().expect("no panic");
+            task.join().expect("no panic");
+            assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+        });
+    }
+}
+
+#[test]
+fn a_future_is_dropped_while_it_is_granted() {
+    for lock in both() {
+        model(move || {
+            let shared = shared(lock());
+            let gives_up = spawn(&shared, |lock, _| poll_and_drop(lock.write_async(0..20)));
+            let waits = spawn(&shared, |lock, number| {
+                let _guard = lock.read(0..2);
+                number.get();
+            });
+            let guard = shared.0.write(0..4);
+            shared.1.add();
+            drop(guard);
+            gives_up.join().expect("no panic");
+            waits.join().expect("no panic");
+            assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+        });
+    }
+}
+
+#[test]
+fn halves_are_given_back_by_two_threads() {
+    for lock in both() {
+        model(move || {
+            let shared = shared(lock());
+            let waits = spawn(&shared, |lock, number| {
+                let _guard = lock.write(2..6);
+                number.add();
+            });
+            let (left, right) = shared.0.write(0..8).split_at(4);
+            shared.1.add();
+            drop(right);
+            drop(left);
+            waits.join().expect("no panic");
+            assert_eq!(shared.1.get(), 2);
+        });
+    }
+}
+
+/// Under loom, one meeting is enough for a leaf to split, one crossing for it to join, and one meeting of readers for
+/// them to spread.
+#[test]
+fn the_lock_adapts_while_it_is_used() {
+    model(|| {
+        let shared = shared(RangeLock::new());
+        let low = spawn(&shared, |lock, number| {
+            for _ in 0..2 {
+                let _guard = lock.write(0..10);
+                number.add();
+            }
+        });
+        for _ in 0..2 {
+            drop(shared.0.write(10..20));
+        }
+        let guard = shared.0.read(5..15);
+        assert!(shared.1.get() <= 2);
+        drop(guard);
+        low.join().expect("no panic");
+        assert!(shared.0.try_write(..).is_ok());
+    });
+}
+
+#[test]
+fn readers_spread_and_are_gathered_by_a_writer() {
+    model(|| {
+        let shared = shared(RangeLock::new());
+        let reader = spawn(&shared, |lock, number| {
+            for _ in 0..2 {
+                let _guard = lock.read(0..10);
+                number.get();
+            }
+        });
+        drop(shared.0.read(0..10));
+        let guard = shared.0.write(5..6);
+        shared.1.add();
+        drop(guard);
+        reader.join().expect("no panic");
+        assert!(shared.0.try_write(..).is_ok());
+    });
+}
+
+#[test]
+fn a_map_is_seen_before_or_after_a_change() {
+    model(|| {
+        let map = Arc::new(SeqRangeMap::new());
+        map.insert(0..10, 1);
+        let writer = {
+            let map = Arc::clone(&map);
+            thread::spawn(move || {
+                map.insert(3..5, 2);
+                map.remove(4..9);
+            })
+        };
+        let reader = map.reader();
+        let found: Vec<_> = reader
+            .snapshot()
+            .iter()
+            .map(|(range, v)| (range, *v))
+            .collect();
+        let versions = [
+            vec![(0..=9, 1)],
+            vec![(0..=2, 1), (3..=4, 2), (5..=9, 1)],
+            vec![(0..=2, 1), (3..=3, 2), (9..=9, 1)],
+        ];
+        assert!(versions.contains(&found), "{found:?}");
+        drop(reader);
+        writer.join().expect("no panic");
+        assert_eq!(map.len(), 3);
+    });
+}
