@@ -71,7 +71,7 @@ impl RangeAlloc {
         if range.is_empty() {
             return Err(ArenaError::Empty { range });
         }
-        if range.start % granule != 0 || range.end % granule != 0 {
+        if !range.start.is_multiple_of(granule) || !range.end.is_multiple_of(granule) {
             return Err(ArenaError::Uneven { range, granule });
         }
         let grid = request::grid(granule, 0, granule).map_err(ArenaError::Request)?;
@@ -218,7 +218,7 @@ impl RangeAlloc {
         let outside = AllocError::Outside { start, size };
         let size = request::whole(size, self.granule)?;
         let is_inside = start >= self.range.start && start < self.range.end;
-        if !is_inside || start % self.granule != 0 || size > self.range.end - start {
+        if !is_inside || !start.is_multiple_of(self.granule) || size > self.range.end - start {
             return Err(outside);
         }
         self.place_at(start..start + size)?;
@@ -277,7 +277,7 @@ impl RangeAlloc {
     /// has changed then.
     pub fn free_part(&mut self, start: u64, size: u64) -> Result<(), FreeError> {
         self.check_inside(start)?;
-        let is_even = start % self.granule == 0 && size % self.granule == 0;
+        let is_even = start.is_multiple_of(self.granule) && size.is_multiple_of(self.granule);
         if size == 0 || !is_even || size > self.range.end - start {
             return Err(FreeError::Part { start, size });
         }

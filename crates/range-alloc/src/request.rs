@@ -94,7 +94,7 @@ pub(crate) fn grid(align: u64, phase: u64, granule: u64) -> Result<Grid, AllocEr
         return Err(AllocError::Align { align });
     }
     let align = align.max(granule);
-    if phase >= align || phase % granule != 0 {
+    if phase >= align || !phase.is_multiple_of(granule) {
         return Err(AllocError::Phase { phase, align });
     }
     let mask = align - 1;

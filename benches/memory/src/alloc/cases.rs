@@ -63,7 +63,7 @@ fn full_fit(allocator: &mut dyn Allocator, loops: u64) {
 
 /// 15,000 busy ranges of two sizes, and pairs of a hundred and one unit behind them.
 fn long_busy_list(allocator: &mut dyn Allocator, loops: u64) {
-    let sizes = |at: u64| if at % 2 == 0 { 100 } else { 1 };
+    let sizes = |at: u64| if at.is_multiple_of(2) { 100 } else { 1 };
     let busy: Vec<(u64, u64)> = (0..15_000)
         .filter_map(|at| Some((allocator.alloc(&plain(sizes(at), 1))?, sizes(at))))
         .collect();

@@ -135,7 +135,7 @@ impl<A: Allocator> Run<A> {
     /// Allocates until as many blocks are live as wanted, then lets holes come about.
     pub fn fill(&mut self, limit: Duration) {
         let begun = Instant::now();
-        let late = |step: u64| step % 4 == 0 && begun.elapsed() > limit;
+        let late = |step: u64| step.is_multiple_of(4) && begun.elapsed() > limit;
         for step in 0..self.wanted {
             let ask = self.mix.ask(&mut self.random, self.wanted);
             self.alloc(&ask);

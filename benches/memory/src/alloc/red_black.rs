@@ -463,13 +463,13 @@ mod tests {
         let mut live = std::collections::BTreeMap::new();
         for step in 0..20_000 {
             let start = random(2000) * 10;
-            if live.contains_key(&start) {
-                tree.remove(tree.find(start).unwrap());
-                live.remove(&start);
-            } else {
+            if let std::collections::btree_map::Entry::Vacant(e) = live.entry(start) {
                 let size = 1 + random(10);
                 tree.insert(start, start + size);
-                live.insert(start, size);
+                e.insert(size);
+            } else {
+                tree.remove(tree.find(start).unwrap());
+                live.remove(&start);
             }
             if step % 100 == 0 {
                 tree.check();

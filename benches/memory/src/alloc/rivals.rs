@@ -384,10 +384,10 @@ impl Allocator for FirstFit {
     fn free(&mut self, start: u64, _size: u64) {
         let mut end = self.busy.remove(&start).expect("it is allocated");
         let mut lo = start;
-        if let Some((below, ends)) = self.free.range(..start).next_back() {
-            if *ends == start {
-                lo = *below;
-            }
+        if let Some((below, ends)) = self.free.range(..start).next_back()
+            && *ends == start
+        {
+            lo = *below;
         }
         if let Some(above) = self.free.remove(&end) {
             end = above;

@@ -53,7 +53,7 @@ impl Slot {
 
     pub(super) fn alloc(&mut self, request: &Request) -> Result<u64, AllocError> {
         let filled = self.arena.fill(request)?;
-        if filled.gap.end - filled.gap.start >> self.span_bits != 0 {
+        if (filled.gap.end - filled.gap.start) >> self.span_bits != 0 {
             let used =
                 filled.block.start >> self.span_bits..=(filled.block.end - 1) >> self.span_bits;
             self.spare -= used
@@ -92,7 +92,7 @@ impl Slot {
 
     fn spare_of(&mut self, emptied: &Emptied) -> Option<u64> {
         let Emptied { block, gap } = emptied;
-        if gap.end - gap.start >> self.span_bits == 0 {
+        if (gap.end - gap.start) >> self.span_bits == 0 {
             return None;
         }
         let touched = block.start >> self.span_bits..=(block.end - 1) >> self.span_bits;

@@ -183,11 +183,11 @@ impl Tree {
         let inner = self.inners.get(child);
         for group in &mut self.groups {
             let mut now = [0; LANES];
-            for lane in 0..group.used {
+            for (lane, now) in now.iter_mut().enumerate().take(group.used) {
                 let max = Portable::row_max(&group.rows.get(child).0[lane]);
-                now[lane] = u64::from(max);
+                *now = u64::from(max);
                 if max == SATURATED {
-                    now[lane] = saturated_max(group, inner, child, lane, has_leaves);
+                    *now = saturated_max(group, inner, child, lane, has_leaves);
                 }
             }
             group.inner.get_mut(child).0 = now;

@@ -29,7 +29,7 @@ fn in_use(group: &Group) -> core::ops::Range<usize> {
 fn check_inner(tree: &Tree, id: u32, level: usize, leaves: &mut Vec<u32>) -> u64 {
     let inner = tree.inners.get(id);
     let len = inner.len as usize;
-    assert!(len >= 1 && len <= FAN);
+    assert!((1..=FAN).contains(&len));
     assert!(level == 0 || len > 0);
     let mut lowest = None;
     for pos in 0..FAN {

@@ -91,7 +91,7 @@ impl Model {
         }
         let align = ask.align.max(self.granule);
         let phase = ask.phase;
-        if phase >= align || phase % self.granule != 0 {
+        if phase >= align || !phase.is_multiple_of(self.granule) {
             return Err(AllocError::Phase { phase, align });
         }
         let (from, to) = (
@@ -134,7 +134,7 @@ impl Model {
         let end = u128::from(start) + u128::from(size);
         if !self.range.contains(&start)
             || end > u128::from(self.range.end)
-            || start % self.granule != 0
+            || !start.is_multiple_of(self.granule)
         {
             return Err(AllocError::Outside { start, size: asked });
         }
@@ -193,8 +193,8 @@ impl Model {
         }
         let error = FreeError::Part { start, size };
         if size == 0
-            || start % self.granule != 0
-            || size % self.granule != 0
+            || !start.is_multiple_of(self.granule)
+            || !size.is_multiple_of(self.granule)
             || size > self.range.end - start
         {
             return Err(error);
