@@ -5,8 +5,8 @@
 
 mod machine;
 mod memory;
-mod ranges;
 mod range_lock;
+mod ranges;
 mod recording;
 mod result;
 mod spin;

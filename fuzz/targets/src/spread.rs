@@ -40,7 +40,9 @@ pub(crate) fn cpu_mask(bytes: &[u8]) {
                 assert_eq!(sparse.union_with(&other).is_ok(), known.is_some());
                 assert_eq!(dense.union_with(&other).is_ok(), known.is_some());
                 for cpu in [cpu, cpu / 2] {
-                    model.get_mut(cpu as usize).map(|bit| *bit = true);
+                    if let Some(bit) = model.get_mut(cpu as usize) {
+                        *bit = true;
+                    }
                 }
             }
             _ => {
