@@ -2,10 +2,11 @@
 # Runs checks one after the other, goes on after a failure, and sums up at the end: which steps
 # failed, what was SKIPPED and why, and `N passed, N failed, N skipped` over everything.
 #
-#   run.sh all       lint, BPF objects, tests of all crates, then the planted programs
+#   run.sh all       lint, BPF objects, tests of all crates, loom, then the planted programs
 #   run.sh lint      formatting, clippy, documentation, licences
 #   run.sh bpf       the BPF objects are the build of their source
 #   run.sh tests     tests of all crates
+#   run.sh interleavings  lock-free code under loom
 #   run.sh planted   the planted programs
 # shellcheck disable=SC2086 # $CARGO may be several words
 set -u
@@ -113,6 +114,17 @@ tests() {
         $cargo test --workspace --locked --no-fail-fast -- --show-output
 }
 
+# All interleavings of the lock-free code, under a build of its own.
+interleavings() {
+    # A script of several commands, since each package has its own test.
+    suite tools/test/count-cargo.awk interleavings env RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR="$target/loom" \
+        sh -c 'failed=0
+            "$@" -p amdahl-spread --lib models || failed=1
+            "$@" -p amdahl-range-alloc --test loom || failed=1
+            "$@" -p amdahl-range-lock --lib --test loom || failed=1
+            exit $failed' sh $cargo test --release --locked
+}
+
 # Measures CPU time: nothing else may run beside.
 planted() {
     suite tools/test/count-planted.awk planted \
@@ -130,11 +142,12 @@ all)
     lint
     bpf
     tests
+    interleavings
     planted
     ;;
-lint | bpf | tests | planted) "$what" ;;
+lint | bpf | tests | interleavings | planted) "$what" ;;
 *)
-    echo "usage: $0 all|lint|bpf|tests|planted" >&2
+    echo "usage: $0 all|lint|bpf|tests|interleavings|planted" >&2
     exit 2
     ;;
 esac
@@ -150,7 +163,7 @@ if [ -n "$failures" ]; then
     for name in $failures; do
         echo "--- $name:"
         case $name in
-        tests) awk '/^failures:$/ { on = 1 } on; /^test result:/ { on = 0 }' "$logs/$name.log" | tail -n 200 ;;
+        tests | interleavings) awk '/^failures:$/ { on = 1 } on; /^test result:/ { on = 0 }' "$logs/$name.log" | tail -n 200 ;;
         planted*) grep -E 'FAILED|try: ' "$logs/$name.log" ;;
         *) tail -n 60 "$logs/$name.log" ;;
         esac
