@@ -182,7 +182,7 @@ smoke! {
     result locks_result compare spin elf perf_map process_maps symbol_name stack_record sched_part sched_result
     preload_record cpu_set topology_text cgroup_files sysfs_files smaps
     memory_text mem_result
-    cpu_mask histogram hashed_locks range_lock range_map
+    cpu_mask histogram hashed_locks range_alloc range_layout range_lock range_map
 }
 
 /// Seeds are what mutations begin with: they must get past the first check.
