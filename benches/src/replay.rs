@@ -23,6 +23,9 @@ pub struct Arguments {
     /// Folder for the events
     #[arg(long, value_name = "FOLDER")]
     folder: PathBuf,
+    /// File that gets the number of events
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
 }
 
 /// CPUs of the machine.
@@ -117,7 +120,7 @@ impl Machine {
     }
 }
 
-/// Makes up, analyses and writes; prints how many events there were.
+/// Makes up, analyses and writes; tells how many events there were.
 pub fn main(arguments: &Arguments) -> Result<u8, String> {
     let failed = |error: &dyn std::fmt::Display| error.to_string();
     let cpus = (0..CPUS).collect();
@@ -163,5 +166,6 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
     writer.finish().map_err(|error| failed(&error))?;
     let outcome = analysis.outcome(arguments.seconds * SECOND);
     println!("{count} events, {} switches", outcome.totals.switches);
+    std::fs::write(&arguments.to, count.to_string()).map_err(|error| failed(&error))?;
     Ok(0)
 }

@@ -114,17 +114,22 @@ pub fn long(stage: &Stage, seconds: f64) -> Result<Long, String> {
 pub fn hour(stage: &Stage, quick: bool) -> Result<Long, String> {
     let seconds: u64 = if quick { 60 } else { 3600 };
     let folder = stage.scratch().join("hour");
+    let count = stage.scratch().join("hour-events");
     let failed = |error: std::io::Error| format!("the hour: {error}");
     let own = std::env::current_exe().map_err(failed)?;
     let mut replay = stage.command(&own.to_string_lossy());
     replay
         .args(["replay", "--seconds", &seconds.to_string()])
         .args(["--max-disk", &HOUR_DISK_MIB.to_string(), "--folder"])
-        .arg(&folder);
+        .arg(&folder)
+        .arg("--to")
+        .arg(&count);
     let ended = stage.run(&mut replay).map_err(|error| error.to_string())?;
+    let events = std::fs::read_to_string(&count).map_err(failed)?;
+    let no_number = |error| format!("the hour's number of events: {error}");
     Ok(Long {
         wall_s: seconds as f64,
-        events: seconds * 100_000,
+        events: events.parse().map_err(no_number)?,
         resident_bytes_max: ended.usage.resident_bytes_max,
         disk_bytes: size_of(&folder).map_err(failed)?,
     })

@@ -10,7 +10,7 @@ use amdahl_spread::{Buckets, Counter, Histogram, LlcMap, Placement, PublishedCou
 use crossbeam_utils::CachePadded;
 use hdrhistogram::Histogram as Hdr;
 
-use super::measure::{Contender, label, race, time};
+use super::measure::{Contender, stated};
 use crate::Effort;
 
 const MAX: u64 = 10_000_000_000;
@@ -76,14 +76,7 @@ fn recording(effort: &Effort, threads: usize) -> Vec<Figure> {
             },
         ),
     ];
-    eprintln!("spread: histograms");
-    let mut figures = Vec::new();
-    for threads in 1..=threads {
-        let times = race(effort, threads, &contenders);
-        let row = |c: &Contender| time(&times, c.name, &label(threads));
-        figures.extend(contenders.iter().map(row));
-    }
-    figures
+    stated("histograms", effort, threads, &contenders)
 }
 
 /// All threads read a sum as often as they add to it.
@@ -112,12 +105,5 @@ fn published(effort: &Effort, threads: usize) -> Vec<Figure> {
             }
         }),
     ];
-    eprintln!("spread: published sums");
-    let mut figures = Vec::new();
-    for threads in 1..=threads {
-        let times = race(effort, threads, &contenders);
-        let row = |c: &Contender| time(&times, c.name, &label(threads));
-        figures.extend(contenders.iter().map(row));
-    }
-    figures
+    stated("published sums", effort, threads, &contenders)
 }

@@ -9,7 +9,7 @@ use amdahl_spread::{HashedMutexes, HashedRwLocks};
 use crossbeam_utils::CachePadded;
 use rustc_hash::FxBuildHasher;
 
-use super::measure::{Contender, label, race, time};
+use super::measure::{Contender, stated};
 use crate::Effort;
 
 /// What `HashedLocks` would be on std's locks.
@@ -77,12 +77,5 @@ pub fn figures(effort: &Effort, threads: usize) -> Vec<Figure> {
             });
         }),
     ];
-    eprintln!("spread: hashed locks");
-    let mut figures = Vec::new();
-    for threads in 1..=threads {
-        let times = race(effort, threads, &contenders);
-        let row = |c: &Contender| time(&times, c.name, &label(threads));
-        figures.extend(contenders.iter().map(row));
-    }
-    figures
+    stated("hashed locks", effort, threads, &contenders)
 }

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use amdahl_figures::Figure;
 use amdahl_spread::{CpuMask, Mask, SparseMask, Word};
 
-use super::measure::{Contender, label, race, time};
+use super::measure::{Contender, race, stated, time};
 use crate::Effort;
 
 const CPUS: u32 = 512;
@@ -32,7 +32,6 @@ pub fn figures(effort: &Effort, threads: usize) -> Vec<Figure> {
     let sparse = SparseMask::new(CPUS).expect(valid);
     let one = SparseMask::with_bits_per_line(CPUS, 1).expect(valid);
     let dense = CpuMask::new(CPUS).expect(valid);
-    eprintln!("spread: masks");
     // CPUs whose bits share a word of a dense mask and none of a sparse one.
     let own = |thread: usize| thread as u32 * 8;
     let flips = [
@@ -46,11 +45,7 @@ pub fn figures(effort: &Effort, threads: usize) -> Vec<Figure> {
             flip(&one, own(thread), n)
         }),
     ];
-    let mut figures = Vec::new();
-    for threads in 1..=threads {
-        let times = race(effort, threads, &flips);
-        figures.extend(flips.iter().map(|c| time(&times, c.name, &label(threads))));
-    }
+    let mut figures = stated("masks", effort, threads, &flips);
     let set = [3, 200, 401];
     for cpu in set {
         sparse.set(cpu).expect(valid);

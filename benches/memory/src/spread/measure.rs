@@ -118,6 +118,23 @@ pub fn time(times: &[Times], name: &str, label: &str) -> Figure {
     }
 }
 
+/// Rows of the times of all contenders, alone and with each number of threads up to `threads`.
+pub fn stated(
+    what: &str,
+    effort: &Effort,
+    threads: usize,
+    contenders: &[Contender],
+) -> Vec<Figure> {
+    eprintln!("spread: {what}");
+    let mut figures = Vec::new();
+    for threads in 1..=threads {
+        let times = race(effort, threads, contenders);
+        let row = |c: &Contender| time(&times, c.name, &label(threads));
+        figures.extend(contenders.iter().map(row));
+    }
+    figures
+}
+
 /// The median of the rounds' ratios as a row.
 pub fn ratio(times: &[Times], of: &str, to: &str, label: &str, target: Target) -> Figure {
     let (over, under) = (&named(times, of).rounds, &named(times, to).rounds);
