@@ -85,8 +85,8 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         eprintln!("{name}: {:.0} s", begun.elapsed().as_secs_f64());
     }
     for family in truth::FAMILIES {
-        let measured = truth::measure(&stage, family);
-        all.push(truth::figure(family, &measured));
+        let measured = truth::measure(&stage, &family);
+        all.push(truth::figure(&family, &measured));
         raw.truth.extend(measured.ok());
     }
     let seconds = if arguments.quick { 5.0 } else { 20.0 };

@@ -10,6 +10,7 @@ typedef unsigned short amdahl_u16;
 typedef unsigned int amdahl_u32;
 typedef unsigned long long amdahl_u64;
 typedef int amdahl_s32;
+typedef long long amdahl_s64;
 
 enum amdahl_kind {
 	AMDAHL_SWITCH = 1,
@@ -176,6 +177,7 @@ enum amdahl_sleep {
 	AMDAHL_SLEEP_DEEP = 1,      /* not to be interrupted and not for a disk: the kernel stack tells; lock is 0 */
 	AMDAHL_SLEEP_SEMAPHORE = 2, /* in semop; lock is the set's id */
 	AMDAHL_SLEEP_FILE = 3,      /* for a lock on a file; lock is its inode */
+	AMDAHL_SLEEP_NAP = 4,       /* in nanosleep, for some microseconds: between two tries; lock is 0 */
 };
 
 /*
