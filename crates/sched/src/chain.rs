@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::event::{Ns, Tid, Waker};
+use crate::names::Name;
 
 /// A chain is cut after so many links.
 const LINKS_MAX: u32 = 64;
@@ -54,7 +55,7 @@ impl Chain {
 #[derive(Debug)]
 struct Step {
     tid: Tid,
-    name: Arc<str>,
+    name: Name,
     woken_at: Ns,
     ran_at: Ns,
     woke_at: Ns,
@@ -91,12 +92,7 @@ pub(crate) struct Chains {
 
 impl Chains {
     /// A thread is woken at `now`; `by` is the waker, its name and its own episode.
-    pub fn woken(
-        &mut self,
-        now: Ns,
-        waker: Waker,
-        by: Option<(Tid, &Arc<str>, &Episode)>,
-    ) -> Episode {
+    pub fn woken(&mut self, now: Ns, waker: Waker, by: Option<(Tid, &Name, &Episode)>) -> Episode {
         let fresh = |chains: &mut Chains| {
             chains.roots += 1;
             Episode {
@@ -124,7 +120,7 @@ impl Chains {
         }
         let step = Step {
             tid,
-            name: Arc::clone(name),
+            name: name.clone(),
             woken_at: episode.woken_at,
             ran_at,
             woke_at: now,
@@ -143,7 +139,7 @@ impl Chains {
     }
 
     /// The thread of this episode sleeps, or is gone.
-    pub fn ended(&mut self, now: Ns, tid: Tid, name: &Arc<str>, episode: &Episode) {
+    pub fn ended(&mut self, now: Ns, tid: Tid, name: &Name, episode: &Episode) {
         let (Some(ran_at), Some(_)) = (episode.ran_at, &episode.before) else {
             return;
         };

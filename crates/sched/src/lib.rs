@@ -5,6 +5,7 @@ mod chain;
 mod distance;
 pub mod event;
 mod histogram;
+mod names;
 mod outcome;
 mod picture;
 pub mod proc;
