@@ -22,4 +22,4 @@ pub use histogram::Histogram;
 pub use outcome::{CpuRow, Outcome, ThreadRow, Totals};
 pub use picture::{Cell, Picture, PictureRow};
 pub use wakers::WakeRow;
-pub use wasted::{PairRow, REASONS, Reason, WastedTable};
+pub use wasted::{BRIEF_NS, PairRow, REASONS, Reason, WastedTable};
