@@ -165,10 +165,11 @@ struct amdahl_task {
 	amdahl_u32 tid;        /* 0: the entry is free */
 	amdahl_u32 tgid;
 	amdahl_u32 crowded;    /* threads that share this entry and are in the hash instead */
-	amdahl_u32 lock_flags; /* of the contended sleeping lock, 0 if none */
+	amdahl_u16 lock_flags; /* of the contended sleeping lock, 0 if none */
+	amdahl_u16 in_futex;   /* sleeps in the futex call: its waker is of interest */
 	amdahl_u64 lock;
-	amdahl_u32 in_futex;   /* sleeps in the futex call: its waker is of interest */
-	amdahl_u32 unused;
+	amdahl_u32 place;      /* where it slept last */
+	amdahl_u32 settled;    /* no stack is wanted there before this time, in 2^20 ns */
 };
 _Static_assert(sizeof(struct amdahl_task) == 32, "two to a line");
 

@@ -77,6 +77,25 @@ static __always_inline int takes_stack(struct amdahl_ring *ring, amdahl_u64 hash
 	return 1;
 }
 
+/*
+ * The same for a thread that sleeps, where it slept last most often. That no stack is wanted there holds for a
+ * millisecond and is remembered beside the thread, whose line is in the cache: most looks into the table of
+ * places miss it.
+ */
+static __always_inline int sleeper_takes_stack(struct amdahl_task *task, struct amdahl_ring *ring, amdahl_u64 hash,
+					       amdahl_u64 ts)
+{
+	amdahl_u32 place = hash >> 32, now = ts >> 20;
+	int takes;
+
+	if (task->place == place && (amdahl_s32)(task->settled - now) > 0)
+		return 0;
+	takes = takes_stack(ring, hash, ts);
+	task->place = place;
+	task->settled = takes ? now : now + 1;
+	return takes;
+}
+
 /* A hash of where a thread is in its own code. */
 static __always_inline amdahl_u64 place_of(struct pt_regs *regs, amdahl_u32 tgid)
 {
