@@ -23,9 +23,8 @@ pub(crate) type Place = (u32, u32, u32, CpuId);
 const SEARCH: usize = 16;
 /// Pairs of CPUs that are kept apart; the smallest are added up when there are more.
 const PAIRS_MAX: usize = 16_384;
-/// A CPU that idles for less while somebody waits elsewhere is not worth a move: below
-/// `sched_migration_cost_ns` (kernel/sched/fair.c, 0.5 ms) Linux takes a thread for one that still has its data in its
-/// caches, and does not look for work before it idles.
+/// A CPU that idles for less while somebody waits elsewhere is hardly worth a move: for so long after it ran Linux takes a thread
+/// for one that has its data in the caches still, and leaves it (`sched_migration_cost_ns`, kernel/sched/fair.c).
 pub const BRIEF_NS: Ns = 500_000;
 /// Different affinities that are told apart.
 const CLASSES_MAX: usize = 4_096;

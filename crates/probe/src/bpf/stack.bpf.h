@@ -209,9 +209,10 @@ static __always_inline amdahl_u64 place_of_goroutine(struct pt_regs *regs)
 	struct parked parked;
 	int i;
 
-	/* All of it is one static program: others do not get beyond this line. */
-	if (!fp || bpf_probe_read_user(frame, sizeof(frame), (void *)fp) || (frame[1] ^ ip) >> 28 ||
-	    !find_parked(fp, &parked))
+	/* All of it is one static program: others do not get beyond this line, and where the register is no frame
+	 * pointer nothing is read, since a fault in between is dear. */
+	if (fp - REG_SP(regs) >= 65536 || bpf_probe_read_user(frame, sizeof(frame), (void *)fp) ||
+	    (frame[1] ^ ip) >> 28 || !find_parked(fp, &parked))
 		return 0;
 	hash = parked.pc;
 	frame[0] = parked.bp;
