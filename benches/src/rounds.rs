@@ -27,6 +27,8 @@ pub enum Watcher {
     PerfSched,
     /// `perf lock record`, which records what `perf lock contention` reports.
     PerfLock,
+    /// `perf lock contention -ab`, which adds up in the kernel; not in every perf.
+    PerfContention,
 }
 
 impl Watcher {
@@ -39,8 +41,18 @@ impl Watcher {
             Watcher::Sched => "amdahl sched record --system",
             Watcher::PerfSched => "perf sched record",
             Watcher::PerfLock => "perf lock record",
+            Watcher::PerfContention => "perf lock contention -ab",
         }
     }
+}
+
+const PERF_CONTENTION: [&str; 5] = ["perf", "lock", "contention", "-ab", "--"];
+
+/// The perf that is found was built with `perf lock contention -b`.
+pub fn has_perf_contention(stage: &Stage) -> bool {
+    let words = PERF_CONTENTION.iter().chain(&["true"]);
+    let words: Vec<String> = words.map(|&word| word.to_owned()).collect();
+    stage.run(&mut stage.unfilled(&words)).is_ok()
 }
 
 /// Runs one after the other.
@@ -124,6 +136,7 @@ pub fn watch(stage: &Stage, workload: &[String], watcher: Watcher) -> Result<(Ti
         ],
         Watcher::PerfSched => &["perf", "sched", "record", "-o", &record_to, "--"],
         Watcher::PerfLock => &["perf", "lock", "record", "-o", &record_to, "--"],
+        Watcher::PerfContention => &PERF_CONTENTION,
     };
     let clock = [&*me, "time", "--to", &times_to, "--"];
     let mut words: Vec<String> = around

@@ -11,7 +11,10 @@ const HEAVY: u64 = 4;
 #[inline(never)]
 fn meet_at_the_summit(summit: &Barrier) -> f64 {
     let since = Instant::now();
-    summit.wait();
+    // Who comes last has waited for nobody: its time is what waking the others takes.
+    if summit.wait().is_leader() {
+        return 0.0;
+    }
     since.elapsed().as_secs_f64()
 }
 

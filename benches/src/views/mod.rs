@@ -85,8 +85,8 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         eprintln!("{name}: {:.0} s", begun.elapsed().as_secs_f64());
     }
     for family in truth::FAMILIES {
-        let measured = truth::measure(&stage, family);
-        all.push(truth::figure(family, &measured));
+        let measured = truth::measure(&stage, &family);
+        all.push(truth::figure(&family, &measured));
         raw.truth.extend(measured.ok());
     }
     let seconds = if arguments.quick { 5.0 } else { 20.0 };
@@ -118,13 +118,16 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
 fn measure(stage: &Stage, program: &Program, pairs: u32) -> Result<Vec<Round>, String> {
     let command = (program.prepare)(stage)?;
     rounds::watch(stage, &command, Watcher::Nobody)?;
-    let watchers = [
+    let mut watchers = vec![
         Watcher::Nobody,
         Watcher::Locks,
         Watcher::PerfLock,
         Watcher::Sched,
         Watcher::PerfSched,
     ];
+    if rounds::has_perf_contention(stage) {
+        watchers.push(Watcher::PerfContention);
+    }
     rounds::rounds(stage, &command, &watchers, pairs)
 }
 
@@ -142,7 +145,13 @@ fn costs(name: &str, cost_max: f64, measured: &Result<Vec<Round>, String>) -> Ve
             |rounds| wall_ratio(rounds, watcher, other),
         )
     };
-    vec![
+    let rounds = measured.as_ref().map_or(&[][..], Vec::as_slice);
+    let is_there = |round: &Round| round.times.contains_key(&Watcher::PerfContention);
+    let contention = rounds.iter().any(is_there).then(|| {
+        let what = "locks cost / perf lock contention -ab cost";
+        figure(what, Watcher::Locks, Watcher::PerfContention, 1.0)
+    });
+    let figures = vec![
         figure("locks cost", Watcher::Locks, Watcher::Nobody, cost_max),
         figure(
             "locks cost / perf lock record cost",
@@ -164,7 +173,8 @@ fn costs(name: &str, cost_max: f64, measured: &Result<Vec<Round>, String>) -> Ve
             measured,
             |rounds| size_ratio(rounds, Watcher::Sched, Watcher::PerfSched),
         ),
-    ]
+    ];
+    contention.into_iter().chain(figures).collect()
 }
 
 fn ratio(

@@ -1,19 +1,54 @@
 //! Whether the table of locks tells what planted programs measured themselves.
 
+use std::path::Path;
+
 use amdahl_report::locks::{self, schema::LockRow};
 use serde::{Deserialize, Serialize};
 
 use crate::stage::Stage;
 use amdahl_figures::{Figure, Target, Unit};
 
-/// A family of planted waits: its name, what the table calls it, and where it is waited for.
-pub type Family = (&'static str, &'static str, &'static str);
+/// Planted waits: what they are called, what the table calls them, and where it is waited for.
+pub struct Family {
+    name: &'static str,
+    what: &'static str,
+    function: &'static str,
+    program: Program,
+}
 
-/// One in user space with and one without barging writers, one in the kernel.
-pub const FAMILIES: [Family; 3] = [
-    ("mutex", "pthread mutex", "want_mutex"),
-    ("rwlock-write", "pthread rwlock (write)", "want_writing"),
-    ("inode", "rwsem (write)", "want_inode"),
+/// What makes them.
+enum Program {
+    /// A family of `planted/locks/families.c`.
+    Families,
+    /// A planted program of its own, of two threads.
+    Own,
+}
+
+const fn family(name: &'static str, what: &'static str, function: &'static str) -> Family {
+    Family {
+        name,
+        what,
+        function,
+        program: Program::Families,
+    }
+}
+
+const fn program(name: &'static str, what: &'static str, function: &'static str) -> Family {
+    Family {
+        program: Program::Own,
+        ..family(name, what, function)
+    }
+}
+
+/// In user space with and without barging writers, in the kernel; and where a runtime stands between the
+/// program and its sleeps, or nothing does.
+pub const FAMILIES: [Family; 6] = [
+    family("mutex", "pthread mutex", "want_mutex"),
+    family("rwlock-write", "pthread rwlock (write)", "want_writing"),
+    family("inode", "rwsem (write)", "want_inode"),
+    program("c-raw_futex", "futex", "open_the_vault"),
+    program("rust-barrier", "Rust barrier", "meet_at_the_summit"),
+    program("go-mutex", "Go mutex", "main.lockTheCache"),
 ];
 const DIFFERENCE: Target = Target::AtMost(0.05);
 
@@ -28,6 +63,8 @@ pub struct Agreement {
 /// Waits.
 #[derive(Deserialize, Serialize)]
 struct Truth {
+    /// Not all programs count.
+    #[serde(default)]
     times: u64,
     seconds: f64,
 }
@@ -38,34 +75,61 @@ fn first_cpu() -> Result<String, String> {
     Ok(first.to_string())
 }
 
-/// Runs a family under `amdahl locks`.
-pub fn measure(stage: &Stage, family: Family) -> Result<Agreement, String> {
-    let (name, what, function) = family;
-    let program = stage.scratch().join("families");
-    let (source, out) = (
-        stage.root.join("planted/locks/families.c"),
-        stage.scratch().join("truth.json"),
-    );
-    let failed = |error: &dyn std::fmt::Display| format!("{name}: {error}");
-    if !program.exists() {
-        let mut gcc = stage.command("gcc");
-        gcc.args(["-std=gnu11", "-O2", "-g", "-pthread", "-o"])
-            .args([&program, &source]);
-        stage.run(&mut gcc).map_err(|error| failed(&error))?;
+/// The words that run it.
+fn command(stage: &Stage, family: &Family) -> Result<Vec<String>, String> {
+    let folder = stage.scratch();
+    let built = |program: &Path| program.to_string_lossy().into_owned();
+    let mut compiler = match family.program {
+        Program::Families => {
+            let mut gcc = stage.command("gcc");
+            gcc.args(["-std=gnu11", "-O2", "-g", "-pthread", "-o"])
+                .arg(folder.join("families"))
+                .arg(stage.root.join("planted/locks/families.c"));
+            gcc
+        }
+        Program::Own => {
+            let mut make = stage.command("make");
+            make.args(["-s", "-C"]).arg(stage.root.join("planted"));
+            make.arg(format!("OUT={}", folder.display()));
+            make.arg(folder.join(family.name));
+            make
+        }
+    };
+    let words = match family.program {
+        Program::Families => [
+            built(&folder.join("families")),
+            family.name.into(),
+            "200".into(),
+        ]
+        .to_vec(),
+        Program::Own => [built(&folder.join(family.name)), "2".into()].to_vec(),
+    };
+    if !Path::new(&words[0]).exists() {
+        stage
+            .run(&mut compiler)
+            .map_err(|error| error.to_string())?;
     }
+    if family.name == "inode" {
+        // On one CPU nobody spins while the owner runs, of which the kernel does not tell.
+        let on_one = ["taskset".to_owned(), "-c".to_owned(), first_cpu()?];
+        return Ok(on_one.into_iter().chain(words).collect());
+    }
+    Ok(words)
+}
+
+/// Runs a family under `amdahl locks`.
+pub fn measure(stage: &Stage, family: &Family) -> Result<Agreement, String> {
+    let out = stage.scratch().join("truth.json");
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", family.name);
+    let words = command(stage, family).map_err(|error| failed(&error))?;
     // The program adds a line to it.
     let _ = std::fs::remove_file(&out);
     let result = stage.scratch().join("locks");
     let mut tool = stage.command(&stage.tool.to_string_lossy());
     tool.args(["locks", "--probe", "bpf", "--quiet", "--output"])
         .arg(&result)
-        .arg("--");
-    if name == "inode" {
-        // On one CPU nobody spins while the owner runs, of which the kernel does not tell.
-        tool.args(["taskset", "-c", &first_cpu()?]);
-    }
-    tool.arg(&program)
-        .args([name, "200"])
+        .arg("--")
+        .args(words)
         .env("PLANTED_OUT", &out);
     stage.run(&mut tool).map_err(|error| failed(&error))?;
     let told = std::fs::read(&out).map_err(|error| failed(&error))?;
@@ -74,12 +138,12 @@ pub fn measure(stage: &Stage, family: Family) -> Result<Agreement, String> {
     let found = locks::parse(&bytes, found).map_err(|error| failed(&error))?;
     std::fs::remove_dir_all(&result).map_err(|error| failed(&error))?;
     let is_it = |row: &&LockRow| {
-        row.what == what
-            && (row.site.symbol.contains(function) || row.stack.iter().any(|f| f == function))
+        let mut names = row.stack.iter().chain([&row.site.symbol]);
+        row.what == family.what && names.any(|name| name.contains(family.function))
     };
     let rows: Vec<&LockRow> = found.rows.iter().filter(is_it).collect();
     Ok(Agreement {
-        family: name,
+        family: family.name,
         program: serde_json::from_slice(&told).map_err(|error| failed(&error))?,
         table: Truth {
             times: rows.iter().map(|row| row.times).sum(),
@@ -89,18 +153,22 @@ pub fn measure(stage: &Stage, family: Family) -> Result<Agreement, String> {
 }
 
 /// How far they are apart.
-pub fn figure((name, ..): Family, measured: &Result<Agreement, String>) -> Figure {
+pub fn figure(family: &Family, measured: &Result<Agreement, String>) -> Figure {
     let said = measured.as_ref().map_or_else(
         |_| String::new(),
         |Agreement { program, table, .. }| {
+            let counted = match program.times {
+                0 => String::new(),
+                times => format!(" of {times} that the program counted"),
+            };
             format!(
-                "; {} waits of {} that the program counted, {:.4} s of {:.4} s",
-                table.times, program.times, table.seconds, program.seconds
+                "; {} waits{counted}, {:.4} s of {:.4} s",
+                table.times, table.seconds, program.seconds
             )
         },
     );
     Figure {
-        name: format!("waits told / waits made: {name}"),
+        name: format!("waits told / waits made: {}", family.name),
         value: measured
             .as_ref()
             .map(|found| (found.table.seconds / found.program.seconds - 1.0).abs())

@@ -374,6 +374,9 @@ pub struct Top {
     /// The tab to begin with
     #[arg(long, value_name = "TAB", default_value = "locks")]
     pub tab: TopTab,
+    /// Record how long the address-space lock is held, too (mem): costs every page fault
+    #[arg(long)]
+    pub holds: bool,
     /// What makes a row [default: line of code, in sched thread]
     #[arg(long, value_name = "WHAT")]
     pub by: Option<TopBy>,
@@ -413,6 +416,7 @@ impl From<&Locks> for Top {
             memory: selection.memory,
             probe: selection.probe,
             tab: TopTab::Locks,
+            holds: false,
             by: Some(match locks.by {
                 LocksBy::Site => TopBy::Site,
                 LocksBy::Thread => TopBy::Thread,

@@ -27,6 +27,9 @@ pub enum Kind {
     /// A deep sleep in the kernel: it counts only where the stack at its place shows a wait for a
     /// grace period of RCU. Without a stack it does not.
     KernelSleep,
+    /// A sleep of some microseconds between two tries. It is no wait of its own: it prolongs the one after
+    /// which a thread of Go goes on looking for work, for which the goroutine that wanted the lock waits as well.
+    Nap,
     /// A futex: the stack at its place tells which primitive it is part of.
     Futex,
     /// A primitive in user space that the probe knows by itself.

@@ -22,4 +22,4 @@ pub use table::{
     FoldedStack, GroupBy, NestedRow, Of, OwnerRow, Row, Table, ThreadName, folded_stacks,
 };
 pub use tally::{Cell, CellKey, Folded, Limits, Share, Tally};
-pub use tracker::{Link, LinkId, RETRY_NS, Tracker};
+pub use tracker::{Link, LinkId, RETRY_NS, SEARCH_NS, Tracker};

@@ -69,7 +69,7 @@ impl Names<'_> {
             Kind::Kernel(_) | Kind::KernelSleep => {
                 kernel_frame(&known.stack).or_else(|| own_frame(&known.stack))
             }
-            Kind::Futex | Kind::User(_) => own_frame(&known.stack),
+            Kind::Futex | Kind::User(_) | Kind::Nap => own_frame(&known.stack),
         };
         frame.map(Site::of).unwrap_or_default()
     }
@@ -86,7 +86,7 @@ impl Names<'_> {
             Kind::Kernel(primitive) => kernel(primitive),
             Kind::KernelSleep => kernel(KernelPrimitive::Other),
             Kind::User(lock) => user(lock),
-            Kind::Futex => match self.tracker.known(place) {
+            Kind::Futex | Kind::Nap => match self.tracker.known(place) {
                 Some(known) if known.lock.primitive != Primitive::Futex => user(known.lock),
                 known => self.by_use(known.map(|known| known.lock.to_string()), lock),
             },

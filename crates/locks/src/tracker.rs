@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use amdahl_speedup::event::{CallStack, Ns, Tid};
-use amdahl_speedup::primitive::{KernelPrimitive, UserLock, user_lock};
+use amdahl_speedup::primitive::{KernelPrimitive, Library, Primitive, UserLock, user_lock};
 use rustc_hash::FxHashMap;
 
 use crate::event::{Event, Hold, Kind, LockId, Place, Wait, Waker};
@@ -15,6 +15,10 @@ use crate::tally::{Cell, CellKey, Limits, Share, Tally};
 /// Long enough for the way out of the kernel, the test of the lock (Rust's spins a hundred times
 /// before it sleeps again) and the way back; short against what most locks are held for.
 pub const RETRY_NS: Ns = 20_000;
+
+/// A thread of Go that looks for work naps within this time after its last sleep: before, it looks at
+/// the queues of all processors three times, some tens of nanoseconds each.
+pub const SEARCH_NS: Ns = 100_000;
 
 /// A known place.
 #[derive(Clone, Debug)]
@@ -146,6 +150,10 @@ impl Tracker {
     /// Limit: who gets a lock, holds it for less than that, releases it while nobody sleeps on
     /// it, and at once has to wait for it again at the same place counts one wait instead of
     /// two, whose total is too long by the time in between.
+    ///
+    /// A thread of Go that was woken for a goroutine looks for it in the queues of the others, and before it takes the one
+    /// that another thread was to run next it sleeps for microseconds, which the kernel's timers make many of. The
+    /// goroutine waits until that is over: such a nap, less than [`SEARCH_NS`] after the sleep, is part of the wait.
     pub fn feed(&mut self, event: &Event) {
         match event {
             Event::Wait(wait) => self.wait(wait),
@@ -164,6 +172,9 @@ impl Tracker {
     }
 
     fn wait(&mut self, wait: &Wait) {
+        if wait.kind == Kind::Nap {
+            return self.nap(wait);
+        }
         let Some(kind) = self.told_by_stack(wait.kind, wait.place) else {
             return;
         };
@@ -192,6 +203,31 @@ impl Tracker {
         }
         self.remember(wait, key, begun.filter(|_| is_longer), next);
         self.tally.fold(self.limits);
+    }
+
+    /// Makes the thread's last wait longer by a nap, if both belong to one search for work.
+    fn nap(&mut self, nap: &Wait) {
+        let is_go = |place: Place| {
+            let lock = self.places.get(&place).map(|known| known.lock);
+            lock.is_some_and(|lock| {
+                lock.library == Library::Go && lock.primitive != Primitive::Service
+            })
+        };
+        let thread = self.threads.get_mut(&nap.tid);
+        let Some(last) = thread.and_then(|thread| thread.past.back_mut()) else {
+            return;
+        };
+        let at_once =
+            nap.begin >= last.end && nap.begin - last.end < SEARCH_NS && nap.end >= nap.begin;
+        if !at_once || last.key.kind != Kind::Futex || !is_go(last.key.place) || !is_go(nap.place) {
+            return;
+        }
+        let (before, now) = (last.end - last.begin, nap.end - last.begin);
+        if let Some(cell) = self.tally.cells.get_mut(&last.key)
+            && cell.prolong(before, now, nap)
+        {
+            last.end = nap.end;
+        }
     }
 
     /// Begin and end of the wait that this one goes on with.

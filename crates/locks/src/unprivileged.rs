@@ -141,7 +141,7 @@ impl Polls {
                 continue;
             };
             let pid = match kind {
-                Kind::Kernel(_) | Kind::KernelSleep => 0,
+                Kind::Kernel(_) | Kind::KernelSleep | Kind::Nap => 0,
                 _ => thread.pid,
             };
             let lock = LockId { pid, address };

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use amdahl_locks::{
-    Class, Event, GroupBy, Hold, Kind, Limits, LockId, Place, RETRY_NS, Table, ThreadName, Tracker,
-    Wait, Waker, folded_stacks,
+    Class, Event, GroupBy, Hold, Kind, Limits, LockId, Place, RETRY_NS, SEARCH_NS, Table,
+    ThreadName, Tracker, Wait, Waker, folded_stacks,
 };
 use amdahl_speedup::event::{CallStack, Frame, Ns, Tid};
 use amdahl_speedup::primitive::KernelPrimitive;
@@ -125,6 +125,61 @@ fn sleeps_of_one_call_are_one_wait() {
     let row = &table.rows[0];
     assert_eq!((row.times, row.sleeps), (2, 4));
     assert_eq!((row.total_ns, row.max_ns), (300_010, 300_000));
+}
+
+/// A thread of Go was woken, and slept for 60 µs before it took the goroutine from another's queue:
+/// that was missing in each wait for a mutex.
+#[test]
+fn a_nap_of_a_search_for_work_is_part_of_the_wait_before_it() {
+    let stack = |names: &[&str]| {
+        Arc::new(CallStack {
+            user: names.iter().map(|name| frame(name, "/app", 0)).collect(),
+            ..CallStack::default()
+        })
+    };
+    let parked = stack(&[
+        "runtime.futex.abi0",
+        "runtime.stopm",
+        "runtime.findRunnable",
+        "runtime.schedule",
+        "runtime.mcall",
+        "runtime.gopark",
+        "sync.(*Mutex).Lock",
+        "main.want",
+    ]);
+    let search = stack(&[
+        "runtime.usleep.abi0",
+        "runtime.runqgrab",
+        "runtime.findRunnable",
+        "runtime.schedule",
+        "runtime.mcall",
+    ]);
+    let nap = |place, begin, end| {
+        Event::Wait(Wait {
+            kind: Kind::Nap,
+            ..wait(1, 0, place, begin, end)
+        })
+    };
+    let fed = |events: &[Event]| {
+        let mut tracker = Tracker::default();
+        tracker.learn(Place(1), &parked);
+        tracker.learn(Place(2), &search);
+        tracker.learn(Place(3), &mutex_at("unrelated", 3));
+        events.iter().for_each(|event| tracker.feed(event));
+        let table = table(&tracker, GroupBy::Site);
+        let row = |row: &amdahl_locks::Row| (row.what.name.clone(), row.times, row.total_ns);
+        table.rows.iter().map(row).collect::<Vec<_>>()
+    };
+    let slept = Event::Wait(wait(1, 0xa0, 1, 0, 1_000_000));
+    let row = |ns| vec![("Go mutex".to_owned(), 1, ns)];
+    // Two naps of one search, each soon after the last sleep.
+    let naps = [nap(2, 1_002_000, 1_060_000), nap(2, 1_061_000, 1_120_000)];
+    assert_eq!(fed(&[slept, naps[0], naps[1]]), row(1_120_000));
+    // Long after: another search. Of a program that naps itself: none. Nobody slept: no wait.
+    let late = 1_000_000 + SEARCH_NS;
+    assert_eq!(fed(&[slept, nap(2, late, late + 60_000)]), row(1_000_000));
+    assert_eq!(fed(&[slept, nap(3, 1_002_000, 1_060_000)]), row(1_000_000));
+    assert_eq!(fed(&[nap(2, 1_002_000, 1_060_000)]), []);
 }
 
 #[test]

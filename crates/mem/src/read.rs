@@ -116,6 +116,35 @@ pub fn vmstat(proc: &Path) -> BTreeMap<String, u64> {
         .collect()
 }
 
+/// Memory of the whole machine, and what of it is in huge pages; bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Anonymous memory.
+    pub anonymous: u64,
+    /// Of it in huge pages.
+    pub anonymous_huge: u64,
+    /// Shared memory and tmpfs.
+    pub shmem: u64,
+    /// Of it in huge pages.
+    pub shmem_huge: u64,
+}
+
+/// From `/proc/meminfo`, which takes no lock of any process; `None` if the kernel does not tell.
+pub fn coverage(proc: &Path) -> Option<Coverage> {
+    let text = fs::read(proc.join("meminfo")).ok()?;
+    let field = |name: &[u8]| {
+        let mut lines = lines(&text);
+        let kib = lines.find_map(|line| words(line.strip_prefix(name)?).next().and_then(decimal));
+        kib.map(|kib| kib.saturating_mul(1024))
+    };
+    Some(Coverage {
+        anonymous: field(b"AnonPages:")?,
+        anonymous_huge: field(b"AnonHugePages:")?,
+        shmem: field(b"Shmem:").unwrap_or(0),
+        shmem_huge: field(b"ShmemHugePages:").unwrap_or(0),
+    })
+}
+
 /// The memory of a process at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Process {

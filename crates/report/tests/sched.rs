@@ -2,7 +2,7 @@
 
 mod fixture;
 
-use amdahl_report::sched::schema::SchedResult;
+use amdahl_report::sched::schema::{SchedResult, Wasted};
 use amdahl_report::sched::{html, load, terminal, to_json};
 use amdahl_report::terminal::Style;
 use fixture::sched::result;
@@ -30,6 +30,43 @@ fn the_terminal_keeps_its_width_at_2_and_at_512_cpus() {
             assert!(text.lines().count() < 140, "{text}");
         }
     }
+}
+
+/// Wake-ups just placed, and moved on within microseconds, were told as waste of the machine.
+#[test]
+fn the_first_sentences_count_what_lasted() {
+    let said = |total_s: f64, brief_s: f64, brief_limit_s: f64| {
+        let mut result = result(2, "worker");
+        result.wasted = Wasted {
+            placement_s: total_s,
+            brief_s,
+            brief_limit_s,
+            ..Wasted::default()
+        };
+        let lines = terminal::render(&result, 200, Style::default());
+        lines.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let only_brief = said(0.004, 0.004, 0.0005);
+    assert!(
+        only_brief.contains("No CPU idled for 500 us or longer while a thread waited elsewhere"),
+        "{only_brief}"
+    );
+    let both = said(0.4, 0.1, 0.0005);
+    assert!(
+        both.contains("CPUs idled for 300.0 ms in turns of 500 us or longer"),
+        "{both}"
+    );
+    assert!(both.contains("100 ms in shorter turns"), "{both}");
+    assert!(
+        both.contains("of it in turns shorter than 500 us"),
+        "{both}"
+    );
+    // A result that does not tell them apart.
+    let older = said(0.4, 0.0, 0.0);
+    assert!(
+        older.contains("CPUs idled for 400.0 ms while threads"),
+        "{older}"
+    );
 }
 
 #[test]

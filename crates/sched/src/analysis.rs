@@ -5,7 +5,6 @@ mod queue;
 mod tests;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use amdahl_topology::{CpuSet, Topology};
 use rustc_hash::FxHashMap;
@@ -14,6 +13,7 @@ use crate::chain::Chains;
 use crate::distance::{Distance, distance};
 use crate::event::{CpuId, Event, Ns, Off, Tid, Waker};
 use crate::histogram::Histogram;
+use crate::names::{Name, Names};
 use crate::outcome::{CpuRow, Outcome, ThreadRow, Totals};
 use crate::picture::Picture;
 use crate::threads::{State, Threads};
@@ -69,18 +69,20 @@ pub struct Analysis {
     preempt_wait: Histogram,
     slices: Histogram,
     migrations: [u64; 5],
-    nobody: [Arc<str>; 3],
+    names: Names,
+    nobody: [Name; 3],
 }
 
 impl Analysis {
     /// Nothing has happened yet.
     pub fn new(settings: Settings) -> Analysis {
         let wakers = [Waker::Timer, Waker::Interrupt, Waker::Thread(0)];
+        let mut names = Names::default();
         Analysis {
             begin: settings.begin,
             now: settings.begin.unwrap_or(0),
             cpus: FxHashMap::default(),
-            threads: Threads::new(),
+            threads: Threads::new(names.get("")),
             wasted: Wasted::new(settings.tick_ns),
             wakers: Wakers::default(),
             chains: Chains::default(),
@@ -91,7 +93,8 @@ impl Analysis {
             preempt_wait: Histogram::default(),
             slices: Histogram::default(),
             migrations: [0; 5],
-            nobody: wakers.map(|waker| Arc::from(waker_name(waker))),
+            nobody: wakers.map(|waker| names.get(waker_name(waker))),
+            names,
             settings,
         }
     }
@@ -337,7 +340,7 @@ impl Analysis {
             self.wake_wait.add(ns);
             if let Some(waker) = thread.waker.take() {
                 self.wakers
-                    .add(&waker, &thread.name, ns, thread.woken_to_other_llc);
+                    .add(waker, thread.name.clone(), ns, thread.woken_to_other_llc);
             }
         } else {
             thread.row.preempt_wait.add(ns);
@@ -358,10 +361,10 @@ impl Analysis {
             _ => None,
         };
         let name = match (waker, by) {
-            (Waker::Timer, _) => Arc::clone(&self.nobody[0]),
-            (Waker::Interrupt, _) => Arc::clone(&self.nobody[1]),
-            (_, Some((_, by))) => Arc::clone(&by.name),
-            (_, None) => Arc::clone(&self.nobody[2]),
+            (Waker::Timer, _) => self.nobody[0].clone(),
+            (Waker::Interrupt, _) => self.nobody[1].clone(),
+            (_, Some((_, by))) => by.name.clone(),
+            (_, None) => self.nobody[2].clone(),
         };
         // Who wakes itself before it sleeps, or is woken again, keeps the place it has.
         let is_awake = self
@@ -451,7 +454,7 @@ impl Analysis {
         self.dequeue(child);
         self.threads.retire(child);
         let by = self.threads.get(parent);
-        let name = by.map_or_else(|| Arc::clone(&self.nobody[2]), |by| Arc::clone(&by.name));
+        let name = by.map_or_else(|| self.nobody[2].clone(), |by| by.name.clone());
         let is_kernel = by.is_some_and(|by| by.row.is_kernel);
         let class = by.map_or(Class::ANY, |by| by.class);
         let by = by.map(|thread| (parent, &thread.name, &thread.episode));
@@ -485,7 +488,7 @@ impl Analysis {
         thread.row.pid = pid;
         thread.row.is_kernel = is_kernel;
         if *thread.name != *name {
-            thread.name = Arc::from(name);
+            thread.name = self.names.get(name);
         }
     }
 

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::event::{Ns, Tid, Waker};
+use crate::names::Name;
 
 /// A chain is cut after so many links.
 const LINKS_MAX: u32 = 64;
@@ -54,7 +55,7 @@ impl Chain {
 #[derive(Debug)]
 struct Step {
     tid: Tid,
-    name: Arc<str>,
+    name: Name,
     woken_at: Ns,
     ran_at: Ns,
     woke_at: Ns,
@@ -82,21 +83,57 @@ impl Episode {
     }
 }
 
+/// The end of a chain that is kept. Its links are written out only when somebody asks: a chain that grows
+/// is kept anew with each link.
+#[derive(Debug)]
+struct Kept {
+    ns: Ns,
+    tid: Tid,
+    name: Name,
+    ran_at: Ns,
+    ended_at: Ns,
+    episode: Episode,
+}
+
+impl Kept {
+    fn chain(&self) -> Chain {
+        let mut links = vec![Link {
+            tid: self.tid,
+            name: (&*self.name).into(),
+            woken_at: self.episode.woken_at,
+            waited_ns: self.ran_at.saturating_sub(self.episode.woken_at),
+            active_ns: self.ended_at.saturating_sub(self.ran_at),
+        }];
+        let mut before = self.episode.before.as_deref();
+        while let Some(step) = before {
+            links.push(Link {
+                tid: step.tid,
+                name: (&*step.name).into(),
+                woken_at: step.woken_at,
+                waited_ns: step.ran_at.saturating_sub(step.woken_at),
+                active_ns: step.woke_at.saturating_sub(step.ran_at),
+            });
+            before = step.before.as_deref();
+        }
+        links.reverse();
+        Chain {
+            began_by: self.episode.began_by,
+            is_cut: self.episode.is_cut,
+            links,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Chains {
     roots: u64,
-    /// (Length, root, the chain), the shortest first.
-    kept: Vec<(Ns, u64, Chain)>,
+    /// The shortest first.
+    kept: Vec<Kept>,
 }
 
 impl Chains {
     /// A thread is woken at `now`; `by` is the waker, its name and its own episode.
-    pub fn woken(
-        &mut self,
-        now: Ns,
-        waker: Waker,
-        by: Option<(Tid, &Arc<str>, &Episode)>,
-    ) -> Episode {
+    pub fn woken(&mut self, now: Ns, waker: Waker, by: Option<(Tid, &Name, &Episode)>) -> Episode {
         let fresh = |chains: &mut Chains| {
             chains.roots += 1;
             Episode {
@@ -124,7 +161,7 @@ impl Chains {
         }
         let step = Step {
             tid,
-            name: Arc::clone(name),
+            name: name.clone(),
             woken_at: episode.woken_at,
             ran_at,
             woke_at: now,
@@ -143,49 +180,33 @@ impl Chains {
     }
 
     /// The thread of this episode sleeps, or is gone.
-    pub fn ended(&mut self, now: Ns, tid: Tid, name: &Arc<str>, episode: &Episode) {
+    pub fn ended(&mut self, now: Ns, tid: Tid, name: &Name, episode: &Episode) {
         let (Some(ran_at), Some(_)) = (episode.ran_at, &episode.before) else {
             return;
         };
-        let length = now.saturating_sub(episode.root_at);
-        let same = self.kept.iter().position(|kept| kept.1 == episode.root);
-        match same {
-            Some(i) if self.kept[i].0 >= length => return,
+        let ns = now.saturating_sub(episode.root_at);
+        let same = |kept: &Kept| kept.episode.root == episode.root;
+        match self.kept.iter().position(same) {
+            Some(i) if self.kept[i].ns >= ns => return,
             Some(i) => drop(self.kept.remove(i)),
             None if self.kept.len() < KEPT => {}
-            None if self.kept[0].0 >= length => return,
+            None if self.kept[0].ns >= ns => return,
             None => drop(self.kept.remove(0)),
         }
-        let mut links = vec![Link {
+        let kept = Kept {
+            ns,
             tid,
-            name: (&**name).into(),
-            woken_at: episode.woken_at,
-            waited_ns: ran_at.saturating_sub(episode.woken_at),
-            active_ns: now.saturating_sub(ran_at),
-        }];
-        let mut before = episode.before.as_deref();
-        while let Some(step) = before {
-            links.push(Link {
-                tid: step.tid,
-                name: (&*step.name).into(),
-                woken_at: step.woken_at,
-                waited_ns: step.ran_at.saturating_sub(step.woken_at),
-                active_ns: step.woke_at.saturating_sub(step.ran_at),
-            });
-            before = step.before.as_deref();
-        }
-        links.reverse();
-        let chain = Chain {
-            began_by: episode.began_by,
-            is_cut: episode.is_cut,
-            links,
+            name: name.clone(),
+            ran_at,
+            ended_at: now,
+            episode: episode.clone(),
         };
-        let at = self.kept.partition_point(|kept| kept.0 < length);
-        self.kept.insert(at, (length, episode.root, chain));
+        let at = self.kept.partition_point(|kept| kept.ns < ns);
+        self.kept.insert(at, kept);
     }
 
     /// The longest chains, longest first.
     pub fn longest(&self) -> Vec<Chain> {
-        self.kept.iter().rev().map(|kept| kept.2.clone()).collect()
+        self.kept.iter().rev().map(Kept::chain).collect()
     }
 }

@@ -4,20 +4,80 @@
 const STEPS: u64 = 16;
 
 /// A log-linear histogram of nanoseconds. Quantiles are at most 1/16 too large, sum, count and maximum
-/// are exact. Holds only the buckets that are used: 976 at most, some ten for most threads.
+/// are exact. Holds only the buckets that are used, some ten for most threads; where they are many, those
+/// from the first to the last one, 976 at most.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// (Bucket, count) in rising order.
-    buckets: Vec<(u16, u64)>,
+    buckets: Buckets,
     count: u64,
     sum_ns: u64,
     max_ns: u64,
 }
 
+/// Used buckets that are searched. More are a table: a search in hundreds misses the cache at each step.
+const FEW: usize = 32;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Buckets {
+    /// (Bucket, count) in rising order, [`FEW`] at most.
+    Few(Vec<(u16, u64)>),
+    /// Counts from the first used bucket to the last one.
+    Many { first: u16, counts: Vec<u64> },
+}
+
+impl Default for Buckets {
+    fn default() -> Buckets {
+        Buckets::Few(Vec::new())
+    }
+}
+
+impl Buckets {
+    fn add(&mut self, bucket: u16, count: u64) {
+        match self {
+            Buckets::Few(used) => match used.binary_search_by_key(&bucket, |entry| entry.0) {
+                Ok(i) => used[i].1 += count,
+                Err(i) if used.len() < FEW => used.insert(i, (bucket, count)),
+                Err(_) => {
+                    let (first, last) = (used[0].0, used[FEW - 1].0);
+                    let mut counts = vec![0; usize::from(last - first) + 1];
+                    for &(bucket, count) in &*used {
+                        counts[usize::from(bucket - first)] = count;
+                    }
+                    *self = Buckets::Many { first, counts };
+                    self.add(bucket, count);
+                }
+            },
+            Buckets::Many { first, counts } => {
+                if bucket < *first {
+                    let before = usize::from(*first - bucket);
+                    counts.splice(..0, std::iter::repeat_n(0, before));
+                    *first = bucket;
+                }
+                let at = usize::from(bucket - *first);
+                if at >= counts.len() {
+                    counts.resize(at + 1, 0);
+                }
+                counts[at] += count;
+            }
+        }
+    }
+
+    /// Used ones in rising order.
+    fn iter(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
+        let (few, first, many): (&[_], _, &[_]) = match self {
+            Buckets::Few(used) => (used, 0, &[]),
+            Buckets::Many { first, counts } => (&[], *first, counts),
+        };
+        let many = (first..).zip(many.iter().copied());
+        let few = few.iter().copied();
+        few.chain(many.filter(|&(_, count)| count > 0))
+    }
+}
+
 impl Histogram {
-    /// Adds one duration. O(log buckets), or O(buckets) for the first of its size.
+    /// Adds one duration. O(1), or O(buckets) for the first of its size.
     pub fn add(&mut self, ns: u64) {
-        self.add_many(bucket(ns), 1);
+        self.buckets.add(bucket(ns), 1);
         self.count += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);
         self.max_ns = self.max_ns.max(ns);
@@ -25,19 +85,12 @@ impl Histogram {
 
     /// Adds all durations of another.
     pub fn merge(&mut self, other: &Histogram) {
-        for &(bucket, count) in &other.buckets {
-            self.add_many(bucket, count);
+        for (bucket, count) in other.buckets.iter() {
+            self.buckets.add(bucket, count);
         }
         self.count += other.count;
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
-    }
-
-    fn add_many(&mut self, bucket: u16, count: u64) {
-        match self.buckets.binary_search_by_key(&bucket, |entry| entry.0) {
-            Ok(i) => self.buckets[i].1 += count,
-            Err(i) => self.buckets.insert(i, (bucket, count)),
-        }
     }
 
     /// How many durations.
@@ -65,7 +118,7 @@ impl Histogram {
     pub fn quantile_ns(&self, q: f64) -> u64 {
         let rank = ((self.count as f64 * q).ceil() as u64).clamp(1, self.count.max(1));
         let mut seen = 0;
-        for &(bucket, count) in &self.buckets {
+        for (bucket, count) in self.buckets.iter() {
             seen += count;
             if seen >= rank {
                 return last_of(bucket).min(self.max_ns);
@@ -77,7 +130,7 @@ impl Histogram {
     /// (Longest duration of the bucket, count) in rising order, by powers of two.
     pub fn by_power_of_two(&self) -> Vec<(u64, u64)> {
         let mut rows: Vec<(u64, u64)> = Vec::new();
-        for &(bucket, count) in &self.buckets {
+        for (bucket, count) in self.buckets.iter() {
             let upper = last_of(bucket)
                 .checked_next_power_of_two()
                 .unwrap_or(u64::MAX);
@@ -135,6 +188,27 @@ mod tests {
     }
 
     proptest! {
+        /// In whatever order, and however many sizes there are.
+        #[test]
+        fn what_was_added_is_there_once(
+            values in prop::collection::vec(0u64..1 << 50, 0..300),
+            cut in 0usize..300,
+        ) {
+            let of = |values: &[u64]| {
+                let mut all = Histogram::default();
+                values.iter().for_each(|&ns| all.add(ns));
+                all
+            };
+            let mut naive = std::collections::BTreeMap::<u16, u64>::new();
+            values.iter().for_each(|&ns| *naive.entry(bucket(ns)).or_default() += 1);
+            let all = of(&values);
+            prop_assert_eq!(all.buckets.iter().collect::<Vec<_>>(), naive.into_iter().collect::<Vec<_>>());
+            let (left, right) = values.split_at(cut.min(values.len()));
+            let mut merged = of(right);
+            merged.merge(&of(left));
+            prop_assert_eq!(merged, all);
+        }
+
         #[test]
         fn quantiles_are_right_within_a_sixteenth(
             mut values in prop::collection::vec(0u64..1 << 40, 1..200),

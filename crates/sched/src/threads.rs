@@ -1,12 +1,12 @@
 //! The threads of an analysis: those that live, and what remains of those that are gone.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use crate::chain::Episode;
 use crate::event::{CpuId, Ns, Tid};
+use crate::names::Name;
 use crate::outcome::ThreadRow;
 use crate::wasted::Class;
 
@@ -41,9 +41,9 @@ pub(crate) struct Thread {
     /// Where it runs or waits, or did last.
     pub cpu: Option<CpuId>,
     pub class: Class,
-    pub name: Arc<str>,
+    pub name: Name,
     /// Name of who woke it last, and whether that took it to another LLC.
-    pub waker: Option<Arc<str>>,
+    pub waker: Option<Name>,
     pub woken_to_other_llc: bool,
     pub episode: Episode,
     /// Sums; its name is filled in at the end.
@@ -55,16 +55,17 @@ pub(crate) struct Threads {
     living: FxHashMap<Tid, Thread>,
     gone: Vec<ThreadRow>,
     by_name: BTreeMap<Box<str>, ThreadRow>,
-    nameless: Arc<str>,
+    nameless: Name,
 }
 
 impl Threads {
-    pub fn new() -> Threads {
+    /// Without any; threads that are not named yet are called `nameless`.
+    pub fn new(nameless: Name) -> Threads {
         Threads {
             living: FxHashMap::default(),
             gone: Vec::new(),
             by_name: BTreeMap::new(),
-            nameless: Arc::from(""),
+            nameless,
         }
     }
 
@@ -86,7 +87,7 @@ impl Threads {
             state: State::Unknown,
             cpu: None,
             class: Class::ANY,
-            name: Arc::clone(nameless),
+            name: nameless.clone(),
             waker: None,
             woken_to_other_llc: false,
             episode: Episode::default(),

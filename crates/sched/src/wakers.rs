@@ -1,10 +1,9 @@
 //! Who wakes whom, by names.
 
-use std::sync::Arc;
-
 use rustc_hash::FxHashMap;
 
 use crate::event::{Ns, Waker};
+use crate::names::Name;
 
 /// Pairs of names that are kept apart.
 const PAIRS_MAX: usize = 16_384;
@@ -45,15 +44,15 @@ pub(crate) fn waker_name(waker: Waker) -> &'static str {
 
 #[derive(Debug, Default)]
 pub(crate) struct Wakers {
-    pairs: FxHashMap<(Arc<str>, Arc<str>), Sum>,
+    pairs: FxHashMap<(Name, Name), Sum>,
     /// Wake-ups of pairs that were too many to be kept apart.
     pub others: u64,
 }
 
 impl Wakers {
     /// The woken thread runs.
-    pub fn add(&mut self, waker: &Arc<str>, woken: &Arc<str>, waited_ns: Ns, to_other_llc: bool) {
-        let key = (Arc::clone(waker), Arc::clone(woken));
+    pub fn add(&mut self, waker: Name, woken: Name, waited_ns: Ns, to_other_llc: bool) {
+        let key = (waker, woken);
         if self.pairs.len() >= PAIRS_MAX && !self.pairs.contains_key(&key) {
             self.fold();
         }

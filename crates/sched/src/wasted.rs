@@ -23,6 +23,9 @@ pub(crate) type Place = (u32, u32, u32, CpuId);
 const SEARCH: usize = 16;
 /// Pairs of CPUs that are kept apart; the smallest are added up when there are more.
 const PAIRS_MAX: usize = 16_384;
+/// A CPU that idles for less while somebody waits elsewhere is hardly worth a move: for so long after it ran Linux takes a thread
+/// for one that has its data in the caches still, and leaves it (`sched_migration_cost_ns`, kernel/sched/fair.c).
+pub const BRIEF_NS: Ns = 500_000;
 /// Different affinities that are told apart.
 const CLASSES_MAX: usize = 4_096;
 
@@ -81,6 +84,9 @@ pub struct PairRow {
 pub struct WastedTable {
     /// CPU time wasted per reason, as in [`REASONS`].
     pub by_reason: [Ns; 4],
+    /// Of all this what came in turns of less than [`BRIEF_NS`]: in which the CPU idled, while always
+    /// somebody waited, be it one thread after another.
+    pub brief_ns: Ns,
     /// Pairs of CPUs, largest first.
     pub pairs: Vec<PairRow>,
     /// Time of pairs that were too many to be kept apart.
@@ -117,7 +123,21 @@ struct Idle {
     since: Ns,
     /// Since when it has always had a mate.
     wanted_since: Option<Ns>,
+    /// What was wasted since then, but for the pair that lasts.
+    wanted_ns: Ns,
     mate: Option<Mate>,
+}
+
+impl Idle {
+    /// Nobody wants it any more. What was wasted, if the time was brief.
+    fn unwanted(&mut self, now: Ns) -> Ns {
+        let wasted = std::mem::take(&mut self.wanted_ns);
+        let since = self.wanted_since.take();
+        match since {
+            Some(since) if now.saturating_sub(since) < BRIEF_NS => wasted,
+            _ => 0,
+        }
+    }
 }
 
 /// A thread that waits in the queue of `place`.
@@ -179,6 +199,7 @@ pub(crate) struct Wasted {
     alone: BTreeSet<(Ns, Tid)>,
     pairs: FxHashMap<Key, Sum>,
     by_reason: [Ns; 4],
+    brief_ns: Ns,
     other_pairs_ns: Ns,
     /// Stretches since last asked: thread, for how long.
     settled: Vec<(Tid, Ns)>,
@@ -199,6 +220,7 @@ impl Wasted {
             alone: BTreeSet::new(),
             pairs: FxHashMap::default(),
             by_reason: [0; 4],
+            brief_ns: 0,
             other_pairs_ns: 0,
             settled: Vec::new(),
         }
@@ -246,6 +268,7 @@ impl Wasted {
         let idle = Idle {
             since: now,
             wanted_since: None,
+            wanted_ns: 0,
             mate: None,
         };
         self.idle.insert(place, idle);
@@ -260,7 +283,9 @@ impl Wasted {
             return;
         }
         let mate = self.part(now, place);
-        self.idle.remove(&place);
+        if let Some(mut idle) = self.idle.remove(&place) {
+            self.brief_ns += idle.unwanted(now);
+        }
         self.idle_open.remove(&place);
         self.idle_alone.remove(&place);
         if let Some(tid) = mate {
@@ -304,11 +329,15 @@ impl Wasted {
     /// What was wasted until `now`, stretches that last included.
     pub fn table(&self, now: Ns) -> WastedTable {
         let (mut pairs, mut by_reason) = (self.pairs.clone(), self.by_reason);
+        let mut brief_ns = self.brief_ns;
         for (&place, idle) in &self.idle {
+            let mut until_now = *idle;
             if let Some((key, ns)) = self.stretch(now, place, idle) {
                 pairs.entry(key).or_default().add(ns);
                 by_reason[key.2 as usize] += ns;
+                until_now.wanted_ns += ns;
             }
+            brief_ns += until_now.unwanted(now);
         }
         let mut pairs: Vec<PairRow> = pairs
             .into_iter()
@@ -326,6 +355,7 @@ impl Wasted {
         });
         WastedTable {
             by_reason,
+            brief_ns,
             pairs,
             other_pairs_ns: self.other_pairs_ns,
         }
@@ -349,7 +379,7 @@ impl Wasted {
         if let Some(&(_, tid)) = self.alone.first() {
             self.join(now, place, tid, false);
         } else if let Some(idle) = self.idle.get_mut(&place) {
-            idle.wanted_since = None;
+            self.brief_ns += idle.unwanted(now);
         }
     }
 
@@ -450,7 +480,8 @@ impl Wasted {
     fn part(&mut self, now: Ns, place: Place) -> Option<Tid> {
         let idle = *self.idle.get(&place)?;
         let mate = idle.mate?;
-        if let Some((key, ns)) = self.stretch(now, place, &idle) {
+        let stretch = self.stretch(now, place, &idle);
+        if let Some((key, ns)) = stretch {
             self.by_reason[key.2 as usize] += ns;
             self.settled.push((mate.tid, ns));
             self.pairs.entry(key).or_default().add(ns);
@@ -460,6 +491,7 @@ impl Wasted {
         }
         if let Some(idle) = self.idle.get_mut(&place) {
             idle.mate = None;
+            idle.wanted_ns += stretch.map_or(0, |(_, ns)| ns);
         }
         self.idle_alone.insert(place);
         self.idle_open.insert(place);

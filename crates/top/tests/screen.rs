@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use amdahl_report::locks::schema::{CodeSite, LockRow, LocksResult, Owner};
-use amdahl_report::mem::schema::{FaultKind, FaultSite, MemResult};
+use amdahl_report::mem::schema::{self as mem, FaultKind, FaultSite, MemResult};
 use amdahl_report::sched::schema::{SchedResult, ThreadEntry};
 use amdahl_report::schema::Source;
 use amdahl_report::terminal::Style;
@@ -335,5 +335,65 @@ proptest! {
                 prop_assert!(!line.contains(|c: char| c.is_control()), "{line:?}");
             }
         }
+    }
+}
+
+/// A live view of memory told of faults and waits alone.
+#[test]
+fn memory_is_told_with_holds_huge_pages_and_misses_of_the_tlb() {
+    let mut screen = Screen::new(PLAIN, "the system", Tab::Mem, Duration::from_secs(1));
+    let hold = mem::LockRow {
+        operation: "munmap".to_owned(),
+        mode: "write".to_owned(),
+        count: 7,
+        seconds: 0.25,
+        max_s: 0.125,
+        p99_s: None,
+    };
+    let result = MemResult {
+        faults: mem::Faults {
+            count: 40,
+            is_timed: true,
+            ..mem::Faults::default()
+        },
+        mmap_lock: mem::MmapLock {
+            has_holds: true,
+            holds: vec![hold],
+            ..mem::MmapLock::default()
+        },
+        huge: mem::HugePages {
+            refused: Some(3),
+            machine: Some(mem::Coverage {
+                anonymous_bytes: 400,
+                anonymous_huge_bytes: 100,
+                ..mem::Coverage::default()
+            }),
+            ..mem::HugePages::default()
+        },
+        tlb: Some(mem::Tlb {
+            data_per_thousand: Some(1.5),
+            ..mem::Tlb::default()
+        }),
+        ..MemResult::default()
+    };
+    screen.take(snapshot(Data::Mem(result)));
+    for by in [By::Site, By::Kind] {
+        screen.group_by(by);
+        let text = lines(&mut screen, 160, 24).join("\n");
+        let row = text.lines().find(|line| line.contains("mmap_lock held"));
+        let row = row.unwrap_or_else(|| panic!("{text}"));
+        assert!(
+            row.contains("munmap") && row.contains('7') && row.contains("125 ms"),
+            "{row}"
+        );
+        assert!(!row.contains("unknown"), "{row}");
+        assert!(
+            text.contains("25 % of anonymous memory in huge pages (3 refused)"),
+            "{text}"
+        );
+        assert!(
+            text.contains("1.50 TLB misses for data per 1000 instructions"),
+            "{text}"
+        );
     }
 }

@@ -14,7 +14,7 @@ use amdahl_mem::vmalloc::{self, Vmalloc};
 use amdahl_probe::bpf::wire::{Slot, flag, kind};
 use amdahl_probe::bpf::{Part, Places};
 use amdahl_probe::perf::{Counters, SideBand, Whose};
-use amdahl_topology::Topology;
+use amdahl_topology::{CpuSet, Topology};
 
 use super::look::Looker;
 use crate::watch::Follow;
@@ -53,6 +53,12 @@ pub struct Tlb {
 }
 
 impl Tlb {
+    /// Counts what all of `cpus` do.
+    pub fn count_all(&mut self, cpus: &CpuSet) {
+        let all: Vec<u32> = cpus.iter().collect();
+        self.count(Whose::Cpus(&all));
+    }
+
     /// Counts from now on.
     pub fn count(&mut self, whose: Whose<'_>) {
         if self.refused.is_some() {

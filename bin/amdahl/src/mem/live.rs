@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use amdahl_probe::bpf::{MEM, Mappings, Part, Recorder, Settings};
+use amdahl_probe::bpf::{Mappings, Part, Recorder, Settings};
 use amdahl_report::mem::schema::{FaultKind, FaultSite, Faults, MemResult, SCHEMA};
 use amdahl_report::schema::Source;
 use amdahl_top::{By, Data};
@@ -11,16 +11,17 @@ use amdahl_topology::CpuSet;
 
 use super::follow::Followed;
 use super::look::Looker;
-use super::sources;
+use super::pages::{self, Machine};
+use super::{sources, tlb_misses};
 use crate::cli::Selection;
 use crate::top::live::{Live, Look};
 use crate::watch::{Follow, present, processes};
 
 /// What the recorder is to record.
-pub fn settings(cpus: &CpuSet) -> Settings {
+pub fn settings(cpus: &CpuSet, holds: bool) -> Settings {
     Settings {
         mappings: Mappings::All,
-        ..Settings::new(&MEM, cpus.iter().collect())
+        ..Settings::new(sources::programs(holds), cpus.iter().collect())
     }
 }
 
@@ -34,20 +35,35 @@ pub struct Recorded<'a> {
     followed: Followed<'a>,
     sources: Vec<Source>,
     has_vmalloc: bool,
+    has_holds: bool,
     command: Vec<String>,
+    /// The machine when it began.
+    before: Machine,
 }
 
 impl<'a> Recorded<'a> {
-    /// Nothing has happened yet.
-    pub fn new(selection: &Selection, recorder: &Recorder, looker: &'a Looker) -> Recorded<'a> {
+    /// Nothing has happened yet. With `holds` the recorder tells how long `mmap_lock` is held.
+    pub fn new(
+        selection: &Selection,
+        recorder: &Recorder,
+        cpus: &CpuSet,
+        looker: &'a Looker,
+        holds: bool,
+    ) -> Recorded<'a> {
         let missing: Vec<&str> = recorder.missing().collect();
         let mut followed = Followed::new(looker);
-        followed.tlb.refused = Some(std::io::ErrorKind::Unsupported.into());
+        if selection.system {
+            followed.tlb.count_all(cpus);
+        }
+        let mut sources = sources::recorded(&missing, holds);
+        sources.extend(sources::not_asked(holds));
         Recorded {
             followed,
-            sources: sources::recorded(&missing, false),
+            sources,
             has_vmalloc: !missing.contains(&"alloc_vmap_area"),
+            has_holds: holds,
             command: selection.whom(),
+            before: Machine::now(),
         }
     }
 }
@@ -64,15 +80,19 @@ impl Follow for Recorded<'_> {
 
 impl Live for Recorded<'_> {
     fn data(&mut self, _: By, seconds: f64) -> Data {
+        let (tlb, tlb_source) = tlb_misses(&self.followed.tlb);
+        let sources = self.sources.iter().cloned().chain([tlb_source]);
         Data::Mem(MemResult {
             schema: SCHEMA.to_owned(),
             amdahl_version: env!("CARGO_PKG_VERSION").to_owned(),
             command: self.command.clone(),
             duration_s: seconds,
             faults: self.followed.fault_tables(true),
-            mmap_lock: self.followed.lock_tables(false),
+            mmap_lock: self.followed.lock_tables(self.has_holds),
             vmalloc: self.has_vmalloc.then(|| self.followed.vmalloc_table()),
-            sources: self.sources.clone(),
+            huge: pages::of_the_machine(&self.before),
+            tlb,
+            sources: sources.collect(),
             ..MemResult::default()
         })
     }

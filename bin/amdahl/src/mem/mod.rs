@@ -9,8 +9,8 @@ mod sources;
 mod unprivileged;
 
 use amdahl_mem::tlb;
-use amdahl_probe::bpf::{MEM, MEM_HOLDS, Mappings, Recorder, Settings};
-use amdahl_probe::perf::{Count, Counted, Whose};
+use amdahl_probe::bpf::{Mappings, Recorder, Settings};
+use amdahl_probe::perf::{Count, Counted};
 use amdahl_report::load::RESULT_FILE;
 use amdahl_report::mem::schema::{MemResult, SCHEMA, Tlb};
 use amdahl_report::mem::{csv, html, terminal, to_json};
@@ -99,13 +99,11 @@ fn measure(args: &Mem, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Outcome, 
 }
 
 fn settings(args: &Mem, cpus: &CpuSet) -> Settings {
-    let has_holds = args.holds && sources::holds_are_told();
-    let programs = if has_holds { &MEM_HOLDS } else { &MEM };
     Settings {
         memory_bytes: (args.selection.memory as usize) << 20,
         everyone: args.selection.system,
         mappings: Mappings::All,
-        ..Settings::new(programs, cpus.iter().collect())
+        ..Settings::new(sources::programs(args.holds), cpus.iter().collect())
     }
 }
 
@@ -139,8 +137,7 @@ fn recorded(
 ) -> Result<Parts, Failure> {
     let mut followed = Followed::new(looker);
     if args.selection.system {
-        let all: Vec<u32> = cpus.iter().collect();
-        followed.tlb.count(Whose::Cpus(&all));
+        followed.tlb.count_all(cpus);
     }
     let missing: Vec<&str> = recorder.missing().collect();
     let (watched, looked) = while_looking(looker, || {

@@ -11,11 +11,15 @@ use amdahl_mem::policy::{Policy, When};
 use amdahl_mem::read;
 use amdahl_mem::smaps::{Flags, Mapping};
 use amdahl_report::mem::schema::{
-    HugePages, MappingReport, Node, Numa, ObstacleReport, PageSize, Pool, ProcessMemory, Zone,
+    Coverage, HugePages, MappingReport, Node, Numa, ObstacleReport, PageSize, Pool, ProcessMemory,
+    Zone,
 };
 
 use super::look::{Looked, Seen};
 
+/// Counters of `/proc/vmstat`: huge pages given at faults, and refused.
+const GIVEN: &str = "thp_fault_alloc";
+const REFUSED: &str = "thp_fault_fallback";
 /// Mappings that are listed.
 const MAPPINGS_MAX: usize = 200;
 
@@ -38,6 +42,12 @@ impl Machine {
             movable: types.map(|types| types.movable as f64 / types.all as f64),
             vmstat: read::vmstat(proc),
         }
+    }
+
+    /// How much a counter has grown.
+    fn since(&self, before: &Machine, counter: &str) -> Option<u64> {
+        let count = |machine: &Machine| machine.vmstat.get(counter).copied();
+        Some(count(self)?.saturating_sub(count(before)?))
     }
 
     /// Blocks that are free are of no use below 16 MiB: the kernel keeps those for devices.
@@ -68,11 +78,7 @@ struct Judged<'a> {
 
 /// Judges all that was seen.
 pub fn pages(before: &Machine, after: &Machine, looked: &Looked, touches: &Touches) -> Pages {
-    let more = |name: &str| {
-        let count = |machine: &Machine| machine.vmstat.get(name).copied();
-        Some(count(after)?.saturating_sub(count(before)?))
-    };
-    let refused = more("thp_fault_fallback");
+    let refused = after.since(before, REFUSED);
     let policy = &after.policy;
     let mut judged = Vec::new();
     for (&pid, seen) in &looked.seen {
@@ -98,7 +104,7 @@ pub fn pages(before: &Machine, after: &Machine, looked: &Looked, touches: &Touch
         }
     }
     let huge = HugePages {
-        given: more("thp_fault_alloc"),
+        given: after.since(before, GIVEN),
         refused,
         ..settings(after)
     };
@@ -146,7 +152,29 @@ fn settings(machine: &Machine) -> HugePages {
             .collect(),
         free: free.collect(),
         movable: machine.movable,
+        machine: coverage(),
         ..HugePages::default()
+    }
+}
+
+fn coverage() -> Option<Coverage> {
+    let now = read::coverage(Path::new("/proc"))?;
+    Some(Coverage {
+        anonymous_bytes: now.anonymous,
+        anonymous_huge_bytes: now.anonymous_huge,
+        shmem_bytes: now.shmem,
+        shmem_huge_bytes: now.shmem_huge,
+    })
+}
+
+/// Huge pages as far as no process has to be looked at: of the whole machine, which had given and refused as
+/// many as `before` tells.
+pub fn of_the_machine(before: &Machine) -> HugePages {
+    let after = Machine::now();
+    HugePages {
+        given: after.since(before, GIVEN),
+        refused: after.since(before, REFUSED),
+        ..settings(&after)
     }
 }
 

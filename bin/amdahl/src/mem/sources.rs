@@ -1,5 +1,6 @@
 //! Where the figures come from, and what takes some of them away.
 
+use amdahl_probe::bpf::{MEM, MEM_HOLDS, Programs};
 use amdahl_report::schema::Source;
 
 use super::look::Looked;
@@ -53,6 +54,30 @@ pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
     } else {
         source("vmalloc", "bpf", "", "")
     });
+    sources
+}
+
+/// What records; with `holds` how long the lock is held, where that is told.
+pub fn programs(holds: bool) -> &'static Programs {
+    if holds && holds_are_told() {
+        &MEM_HOLDS
+    } else {
+        &MEM
+    }
+}
+
+/// What a live view leaves out.
+pub fn not_asked(holds: bool) -> Vec<Source> {
+    let mut sources = vec![source(
+        "huge pages of each mapping",
+        "missing",
+        "looking takes the lock that is watched: of the whole machine only is told what is in huge pages.",
+        "amdahl mem --pid PID",
+    )];
+    if !holds {
+        let text = "telling how long the lock is held costs every fault.";
+        sources.push(source("holds of mmap_lock", "missing", text, "--holds"));
+    }
     sources
 }
 

@@ -103,6 +103,8 @@ fn wasted(outcome: &Outcome) -> Wasted {
         placement_s,
         balancing_s,
         transient_s,
+        brief_s: s(outcome.wasted.brief_ns),
+        brief_limit_s: s(amdahl_sched::BRIEF_NS),
         pairs: pairs
             .iter()
             .take(ROWS)

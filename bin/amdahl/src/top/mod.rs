@@ -75,6 +75,7 @@ pub fn main(args: &Top) -> Result<u8, Failure> {
         let recording = Recording {
             selection: &selection,
             cpus: &cpus,
+            holds: args.holds,
             control: &control,
             messages: messages.clone(),
             ready: Box::new(move || {

@@ -28,6 +28,8 @@ pub struct Recording<'a> {
     pub selection: &'a Selection,
     /// All that are online.
     pub cpus: &'a CpuSet,
+    /// How long `mmap_lock` is held is recorded.
+    pub holds: bool,
     /// What is asked for.
     pub control: &'a Control,
     /// Where snapshots go.
@@ -174,7 +176,7 @@ impl Recording<'_> {
             let settings = match tab {
                 Tab::Locks => locks::live::settings(self.cpus),
                 Tab::Sched => sched::live::settings(self.cpus),
-                Tab::Mem => mem::live::settings(self.cpus),
+                Tab::Mem => mem::live::settings(self.cpus, self.holds),
             };
             let settings = Settings {
                 memory_bytes: memory,
@@ -202,7 +204,8 @@ impl Recording<'_> {
             }
             Tab::Mem => {
                 let looker = mem::live::looker(selection);
-                let live = mem::live::Recorded::new(selection, recorder, &looker);
+                let live =
+                    mem::live::Recorded::new(selection, recorder, self.cpus, &looker, self.holds);
                 self.follow(asked, recorder, live)
             }
         }

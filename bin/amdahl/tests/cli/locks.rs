@@ -1,5 +1,6 @@
 //! `amdahl locks` on programs that know their waits.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,6 +11,7 @@ use serde_json::Value;
 
 use crate::tool::{Place, Ran, alone, bpf, has, skipped};
 
+const PLANTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted");
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/locks");
 
 /// The planted program, built; `None` without a compiler.
@@ -62,20 +64,26 @@ fn watch_under(
     family: &str,
     options: &[&str],
 ) -> (Truth, LocksResult) {
-    let out = place.join(&format!("{family}.json"));
-    let _ = std::fs::remove_file(&out);
-    let mut tool = place.tool(["locks", "--json", "--quiet"]);
-    tool.args(options).arg("--").args(before);
-    tool.arg(program).arg(family);
-    tool.env("PLANTED_OUT", &out);
-    let ran = place.run(tool).ends_with(0);
-    let line = std::fs::read_to_string(&out).expect("what was planted");
-    let line: Value = serde_json::from_str(&line).expect("a line");
+    let mut command: Vec<&OsStr> = before.iter().map(OsStr::new).collect();
+    command.extend([program.as_os_str(), OsStr::new(family)]);
+    let (line, found) = watch_command(place, &command, options);
     let truth = Truth {
         times: line["times"].as_u64().expect("a count"),
         seconds: line["seconds"].as_f64().expect("seconds"),
     };
-    (truth, result(&ran))
+    (truth, found)
+}
+
+/// Runs a planted program under the tool. What it says of itself, and what the tool does.
+fn watch_command(place: &Place, command: &[&OsStr], options: &[&str]) -> (Value, LocksResult) {
+    let out = place.join("planted.json");
+    let _ = std::fs::remove_file(&out);
+    let mut tool = place.tool(["locks", "--json", "--quiet"]);
+    tool.args(options).arg("--").args(command);
+    tool.env("PLANTED_OUT", &out);
+    let ran = place.run(tool).ends_with(0);
+    let line = std::fs::read_to_string(&out).expect("what was planted");
+    (serde_json::from_str(&line).expect("a line"), result(&ran))
 }
 
 /// Waits of `what` in `function`, of one row or several.
@@ -151,6 +159,97 @@ fn waits_are_what_the_program_measured() {
             agree(&truth, seconds)
         });
     }
+}
+
+/// A planted program of those for `scale`, built; `None` without a compiler.
+fn planted(place: &Place, name: &str, compiler: &str) -> Option<PathBuf> {
+    for needed in ["make", compiler] {
+        if !has(needed) {
+            skipped(format!("{name}: no {needed} found"));
+            return None;
+        }
+    }
+    let program = place.join(name);
+    let mut make = Command::new("make");
+    make.args(["-s", "-C", PLANTED]).arg(&program);
+    make.arg(format!(
+        "OUT={}",
+        program.parent().expect("a folder").display()
+    ));
+    let ran = place.run(place.here(make));
+    assert!(ran.status.success(), "{}", ran.err);
+    Some(program)
+}
+
+/// A lock of the program's own, whose sleeper is woken for nothing at times; a barrier of a mutex and a
+/// condition; and goroutines, which sleep without a thread and are looked for after the wake-up.
+#[test]
+fn waits_of_runtimes_are_what_the_program_measured() {
+    let _alone = alone();
+    if let Err(why) = bpf() {
+        return skipped(why);
+    }
+    let place = Place::new();
+    for (name, compiler, what, function) in [
+        ("c-raw_futex", "gcc", "futex", "open_the_vault"),
+        (
+            "rust-barrier",
+            "rustc",
+            "Rust barrier",
+            "meet_at_the_summit",
+        ),
+        ("go-mutex", "go", "Go mutex", "main.lockTheCache"),
+    ] {
+        let Some(program) = planted(&place, name, compiler) else {
+            continue;
+        };
+        in_some_try(|| {
+            let command = [program.as_os_str(), OsStr::new("2")];
+            let (line, found) = watch_command(&place, &command, &[]);
+            let truth = Truth {
+                times: 0,
+                seconds: line["seconds"].as_f64().expect("seconds"),
+            };
+            assert_eq!(found.events_lost, 0);
+            let (_, seconds) = sum(&found, what, function);
+            agree(&truth, seconds).map_err(|miss| format!("{name}: {miss}: {}", rows(&found)))
+        });
+    }
+}
+
+/// The thread that parks a goroutine sleeps at one place, whatever the goroutine waits for: once
+/// all waits of a thread were taken for those of its deepest stack.
+#[test]
+fn waits_of_one_goroutine_are_told_apart() {
+    let _alone = alone();
+    if let Err(why) = bpf() {
+        return skipped(why);
+    }
+    if !has("go") {
+        return skipped("no go found");
+    }
+    let place = Place::new();
+    let program = place.join("goroutines");
+    let mut go = Command::new("go");
+    go.args(["build", "-o"]).arg(&program);
+    go.arg(Path::new(SOURCES).join("goroutines.go"));
+    let ran = place.run(place.here(go));
+    assert!(ran.status.success(), "{}", ran.err);
+    in_some_try(|| {
+        let (line, found) = watch_command(&place, &[program.as_os_str()], &[]);
+        for (wait, what, function) in [
+            ("mutex", "Go mutex", "main.wantTheVault"),
+            ("channel", "Go message", "main.wantTheLetter"),
+        ] {
+            let truth = Truth {
+                times: line[wait]["times"].as_u64().expect("a count"),
+                seconds: line[wait]["seconds"].as_f64().expect("seconds"),
+            };
+            let (_, seconds) = sum(&found, what, function);
+            agree(&truth, seconds).map_err(|miss| format!("{wait}: {miss}: {}", rows(&found)))?;
+        }
+        Ok(())
+    });
 }
 
 fn first_cpu() -> String {

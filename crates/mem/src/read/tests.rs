@@ -8,6 +8,29 @@ fn write(path: PathBuf, text: &str) {
 }
 
 #[test]
+fn what_of_the_machine_is_in_huge_pages_is_read() {
+    let proc = tempfile::tempdir().expect("a folder");
+    assert_eq!(coverage(proc.path()), None);
+    let text = "MemTotal: 100 kB\nAnonPages:    4096 kB\nShmem:  8 kB\nAnonHugePages:  2048 kB\n";
+    write(proc.path().join("meminfo"), text);
+    let found = Coverage {
+        anonymous: 4 << 20,
+        anonymous_huge: 2 << 20,
+        shmem: 8 << 10,
+        shmem_huge: 0,
+    };
+    assert_eq!(coverage(proc.path()), Some(found));
+    // This machine's.
+    let here = coverage(Path::new("/proc")).expect("Linux tells of it");
+    assert!(here.anonymous > 0);
+    write(
+        proc.path().join("meminfo"),
+        "AnonPages: x kB\nAnonHugePages:",
+    );
+    assert_eq!(coverage(proc.path()), None);
+}
+
+#[test]
 fn settings_are_read() {
     let sys = tempfile::tempdir().expect("a folder");
     assert_eq!(policy(sys.path()).huge, None);

@@ -151,7 +151,8 @@ static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, am
 	wait->begin = ts;
 	wait->lock_flags = REG_ARG1(regs);
 	wait->expected = REG_ARG2(regs);
-	hash = place_of(regs, t->tgid) ^ kind_of_futex(wait->lock) * 0xff51afd7ed558ccdull;
+	hash = place_of(regs, t->tgid) ^ kind_of_futex(wait->lock) * 0xff51afd7ed558ccdull ^
+	       place_of_goroutine(regs);
 	wait->place = hash >> 32;
 	wait->waker = 0;
 	wait->waker_flags = 0;
@@ -164,6 +165,20 @@ static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, am
 /* AMDAHL_SLEEPs in progress, those whose ends were lost included: where there are none, nobody who
  * comes on a CPU is looked up. */
 amdahl_u32 sleepers = 0;
+
+/* Longer than the naps of Go's threads that look for work, shorter than those of its monitor. */
+#define NAP_NS 10000
+
+struct span {
+	amdahl_s64 s, ns;
+};
+
+static __always_inline int is_nap(amdahl_u64 address)
+{
+	struct span span = {};
+
+	return !bpf_probe_read_user(&span, sizeof(span), (void *)address) && !span.s && span.ns <= NAP_NS;
+}
 
 #define F_SETLKW 7
 #define F_OFD_SETLKW 38
@@ -178,6 +193,8 @@ static __always_inline int sleep_in(struct pt_regs *regs)
 		return AMDAHL_SLEEP_SEMAPHORE;
 	if (number == NR_FLOCK)
 		return AMDAHL_SLEEP_FILE;
+	if (number == NR_NANOSLEEP)
+		return is_nap(REG_ARG0(regs)) ? AMDAHL_SLEEP_NAP : 0;
 	if (number != NR_FCNTL)
 		return 0;
 	command = REG_ARG1(regs);
@@ -257,7 +274,9 @@ static __always_inline void sleep_begins(void *ctx, struct task_struct *t, struc
 		wait->lock = 0;
 		hash = place_by_kernel_stack(ctx);
 	} else {
-		wait->lock = what == AMDAHL_SLEEP_FILE ? inode_of(t, REG_ARG0(regs)) : REG_ARG0(regs);
+		wait->lock = what == AMDAHL_SLEEP_FILE ? inode_of(t, REG_ARG0(regs)) :
+			     what == AMDAHL_SLEEP_NAP  ? 0 :
+							 REG_ARG0(regs);
 		hash = place_of(regs, t->tgid);
 	}
 	wait->place = hash >> 32;

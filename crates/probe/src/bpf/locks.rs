@@ -150,6 +150,7 @@ fn lock_kind(kind_of: u8, flags: u8) -> (Kind, u8) {
         (kind::SLEEP, sleep::FILE) => {
             return (Kind::Kernel(KernelPrimitive::FileLock), stack_kind::WAIT);
         }
+        (kind::SLEEP, sleep::NAP) => return (Kind::Nap, stack_kind::WAIT),
         (kind::SLEEP, _) => return (Kind::KernelSleep, stack_kind::LOCK),
         _ => {}
     }
@@ -163,7 +164,7 @@ fn lock_kind(kind_of: u8, flags: u8) -> (Kind, u8) {
 fn lock_id(kind: Kind, address: u64, pid: u32) -> LockId {
     let pid = match kind {
         Kind::Kernel(_) | Kind::KernelSleep => 0,
-        Kind::Futex | Kind::User(_) => pid,
+        Kind::Futex | Kind::User(_) | Kind::Nap => pid,
     };
     LockId { pid, address }
 }

@@ -95,9 +95,9 @@ static __always_inline amdahl_u8 where(void *ctx, struct amdahl_ring *ring, amda
 	if (syscall == NR_READ || syscall == NR_WRITE)
 		hash ^= first * 0xff51afd7ed558ccdull;
 	if (in_futex)
-		hash ^= kind_of_futex(first) * 0xff51afd7ed558ccdull;
+		hash ^= kind_of_futex(first) * 0xff51afd7ed558ccdull ^ place_of_goroutine(regs);
 	slot->place = hash >> 32;
-	if (takes_stack(ring, hash, ts) && take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAIT, ts, tid, tgid))
+	if (sleeper_takes_stack(task, ring, hash, ts) && take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAIT, ts, tid, tgid))
 		return AMDAHL_STACK_TAKEN;
 	return 0;
 }

@@ -10,6 +10,7 @@ typedef unsigned short amdahl_u16;
 typedef unsigned int amdahl_u32;
 typedef unsigned long long amdahl_u64;
 typedef int amdahl_s32;
+typedef long long amdahl_s64;
 
 enum amdahl_kind {
 	AMDAHL_SWITCH = 1,
@@ -164,10 +165,11 @@ struct amdahl_task {
 	amdahl_u32 tid;        /* 0: the entry is free */
 	amdahl_u32 tgid;
 	amdahl_u32 crowded;    /* threads that share this entry and are in the hash instead */
-	amdahl_u32 lock_flags; /* of the contended sleeping lock, 0 if none */
+	amdahl_u16 lock_flags; /* of the contended sleeping lock, 0 if none */
+	amdahl_u16 in_futex;   /* sleeps in the futex call: its waker is of interest */
 	amdahl_u64 lock;
-	amdahl_u32 in_futex;   /* sleeps in the futex call: its waker is of interest */
-	amdahl_u32 unused;
+	amdahl_u32 place;      /* where it slept last */
+	amdahl_u32 settled;    /* no stack is wanted there before this time, in 2^20 ns */
 };
 _Static_assert(sizeof(struct amdahl_task) == 32, "two to a line");
 
@@ -176,6 +178,7 @@ enum amdahl_sleep {
 	AMDAHL_SLEEP_DEEP = 1,      /* not to be interrupted and not for a disk: the kernel stack tells; lock is 0 */
 	AMDAHL_SLEEP_SEMAPHORE = 2, /* in semop; lock is the set's id */
 	AMDAHL_SLEEP_FILE = 3,      /* for a lock on a file; lock is its inode */
+	AMDAHL_SLEEP_NAP = 4,       /* in nanosleep, for some microseconds: between two tries; lock is 0 */
 };
 
 /*

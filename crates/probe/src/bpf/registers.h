@@ -27,6 +27,7 @@ struct pt_regs {
 #define NR_FCNTL 72
 #define NR_FLOCK 73
 #define NR_FUTEX 202
+#define NR_NANOSLEEP 35
 #define NR_SEMOP 65
 #define NR_SEMTIMEDOP 220
 
@@ -63,6 +64,7 @@ struct pt_regs {
 #define NR_FCNTL 25
 #define NR_FLOCK 32
 #define NR_FUTEX 98
+#define NR_NANOSLEEP 101
 #define NR_SEMOP 193
 #define NR_SEMTIMEDOP 192
 

@@ -77,6 +77,25 @@ static __always_inline int takes_stack(struct amdahl_ring *ring, amdahl_u64 hash
 	return 1;
 }
 
+/*
+ * The same for a thread that sleeps, where it slept last most often. That no stack is wanted there holds for a
+ * millisecond and is remembered beside the thread, whose line is in the cache: most looks into the table of
+ * places miss it.
+ */
+static __always_inline int sleeper_takes_stack(struct amdahl_task *task, struct amdahl_ring *ring, amdahl_u64 hash,
+					       amdahl_u64 ts)
+{
+	amdahl_u32 place = hash >> 32, now = ts >> 20;
+	int takes;
+
+	if (task->place == place && (amdahl_s32)(task->settled - now) > 0)
+		return 0;
+	takes = takes_stack(ring, hash, ts);
+	task->place = place;
+	task->settled = takes ? now : now + 1;
+	return takes;
+}
+
 /* A hash of where a thread is in its own code. */
 static __always_inline amdahl_u64 place_of(struct pt_regs *regs, amdahl_u32 tgid)
 {
@@ -143,6 +162,11 @@ static __always_inline void walk_frame_pointers(void *ctx, struct amdahl_stack *
 #if defined(__TARGET_ARCH_x86)
 #define G_WORDS 20
 
+/* Where a goroutine that is parked goes on. */
+struct parked {
+	amdahl_u64 sp, pc, bp;
+};
+
 /*
  * A thread of Go that looks for work stands on its system stack, where frame pointers end in
  * mcall: what the goroutine that it parked waits for is on that one's own stack. mcall pushed
@@ -151,31 +175,66 @@ static __always_inline void walk_frame_pointers(void *ctx, struct amdahl_stack *
  * thread that runs it, none while it is parked. Fields before and between differ from version
  * to version, the order does not. A pointer that leads to itself proves that it is one.
  */
-static __always_inline void walk_goroutine(struct amdahl_stack *s)
+static __always_inline int find_parked(amdahl_u64 fp, struct parked *parked)
 {
-	amdahl_u64 frame[3] = { s->bp }, g[G_WORDS], sp = 0, pc = 0, bp = 0;
-	amdahl_u32 n = s->user_frames, i;
+	amdahl_u64 frame[3] = { fp }, g[G_WORDS];
+	amdahl_u32 i;
 
-	/* All of it is one static program: others do not get beyond this line. */
-	if (n < 4 || n >= AMDAHL_USER_FRAMES || (s->user[n - 1] ^ s->ip) >> 28)
-		return;
+	parked->pc = 0;
 	for (i = 0; i < AMDAHL_USER_FRAMES && frame[0]; i++)
 		if (bpf_probe_read_user(frame, sizeof(frame), (void *)frame[0]))
-			return;
+			return 0;
 	if (frame[0] || bpf_probe_read_user(g, sizeof(g), (void *)frame[2]))
-		return;
+		return 0;
 #pragma unroll
 	for (i = 4; i < G_WORDS - 4; i++) {
 		if (g[i] != frame[2] || g[i - 3])
 			continue;
-		sp = g[i - 2];
-		pc = g[i - 1];
-		bp = g[i + 2] - sp < 65536 ? g[i + 2] : g[i + 3] - sp < 65536 ? g[i + 3] : g[i + 4];
+		parked->sp = g[i - 2];
+		parked->pc = g[i - 1];
+		parked->bp = g[i + 2] - parked->sp < 65536 ? g[i + 2] :
+			     g[i + 3] - parked->sp < 65536 ? g[i + 3] :
+							     g[i + 4];
 	}
-	if (!pc)
+	return !!parked->pc;
+}
+
+/* Frames of a goroutine that tell its places apart: from the scheduler out to who called a lock. */
+#define PARKED_FRAMES 8
+
+/* All threads of Go sleep at one place; goroutines do not. 0 if it is no thread that has parked one. */
+static __always_inline amdahl_u64 place_of_goroutine(struct pt_regs *regs)
+{
+	amdahl_u64 ip = REG_IP(regs), fp = REG_FP(regs), frame[2], hash;
+	struct parked parked;
+	int i;
+
+	/* All of it is one static program: others do not get beyond this line, and where the register is no frame
+	 * pointer nothing is read, since a fault in between is dear. */
+	if (fp - REG_SP(regs) >= 65536 || bpf_probe_read_user(frame, sizeof(frame), (void *)fp) ||
+	    (frame[1] ^ ip) >> 28 || !find_parked(fp, &parked))
+		return 0;
+	hash = parked.pc;
+	frame[0] = parked.bp;
+	for (i = 0; i < PARKED_FRAMES; i++) {
+		if (frame[0] - parked.sp >= 65536 || bpf_probe_read_user(frame, sizeof(frame), (void *)frame[0]) ||
+		    (frame[1] ^ ip) >> 28)
+			break;
+		hash = hash * 31 + frame[1];
+	}
+	return hash * 0xff51afd7ed558ccdull;
+}
+
+static __always_inline void walk_goroutine(struct amdahl_stack *s)
+{
+	struct parked parked;
+	amdahl_u64 frame[2];
+	amdahl_u32 n = s->user_frames, i;
+
+	if (n < 4 || n >= AMDAHL_USER_FRAMES || (s->user[n - 1] ^ s->ip) >> 28 || !find_parked(s->bp, &parked))
 		return;
-	frame[0] = bp;
-	frame[1] = pc;
+	frame[0] = parked.bp;
+	frame[1] = parked.pc;
 	for (i = 0; i < AMDAHL_USER_FRAMES; i++) {
 		if (i < n)
 			continue;
@@ -183,13 +242,18 @@ static __always_inline void walk_goroutine(struct amdahl_stack *s)
 			break;
 		s->user[i] = frame[1];
 		s->user_frames = i + 1;
-		if (frame[0] - sp >= 65536 ||
+		if (frame[0] - parked.sp >= 65536 ||
 		    bpf_probe_read_user(frame, 16, (void *)frame[0]))
 			break;
 	}
 }
 #else
 /* Elsewhere mcall leaves the goroutine in a register that its callees may use for others. */
+static __always_inline amdahl_u64 place_of_goroutine(struct pt_regs *regs)
+{
+	return 0;
+}
+
 static __always_inline void walk_goroutine(struct amdahl_stack *s)
 {
 }

@@ -31,6 +31,7 @@ pub mod sleep {
     #![allow(missing_docs)]
     pub const SEMAPHORE: u8 = 2;
     pub const FILE: u8 = 3;
+    pub const NAP: u8 = 4;
 }
 
 /// Flags of a `SWITCH` and of a `WAKE`.

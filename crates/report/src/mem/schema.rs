@@ -72,6 +72,20 @@ pub struct ProcessMemory {
     pub mappings: u64,
 }
 
+/// Memory of the whole machine in bytes, and what of it is in huge pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Coverage {
+    /// Anonymous memory.
+    pub anonymous_bytes: u64,
+    /// Of it in huge pages.
+    pub anonymous_huge_bytes: u64,
+    /// Shared memory and tmpfs.
+    pub shmem_bytes: u64,
+    /// Of it in huge pages.
+    pub shmem_huge_bytes: u64,
+}
+
 /// Huge pages: what is in them, what is not and why.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -101,6 +115,8 @@ pub struct HugePages {
     pub given: Option<u64>,
     /// Huge pages refused likewise.
     pub refused: Option<u64>,
+    /// What of the whole machine is in huge pages.
+    pub machine: Option<Coverage>,
     /// What keeps memory in small pages, most bytes first.
     #[serde(deserialize_with = "bounded::<_, _, SITES_MAX>")]
     pub obstacles: Vec<ObstacleReport>,

@@ -205,7 +205,12 @@ fn wasted(result: &SchedResult) -> Markup {
                     td.num { (time(&format!("wasted.{field}"), sum)) }
                     td { (why) }
                 }
-            } }
+            }
+            @if wasted.brief_s > 0.0 { tr {
+                th scope="row" { "brief" }
+                td.num { (time("wasted.brief_s", wasted.brief_s)) }
+                td { "of it in turns shorter than " (time("wasted.brief_limit_s", wasted.brief_limit_s)) }
+            } } }
         }
         h3 { "Pairs of CPUs" }
         div.scroll role="region" aria-label="Pairs of CPUs" tabindex="0" {

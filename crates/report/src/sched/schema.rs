@@ -152,6 +152,11 @@ pub struct Wasted {
     pub balancing_s: f64,
     /// The same for less than a tick.
     pub transient_s: f64,
+    /// Of all this what came in turns shorter than `brief_limit_s`, in which the CPU idled while always
+    /// somebody waited.
+    pub brief_s: f64,
+    /// The limit.
+    pub brief_limit_s: f64,
     /// Pairs of CPUs, largest first.
     #[serde(deserialize_with = "bounded::<_, _, SITES_MAX>")]
     pub pairs: Vec<WastedPair>,
@@ -163,6 +168,11 @@ impl Wasted {
     /// Over all reasons.
     pub fn total_s(&self) -> f64 {
         self.affinity_s + self.placement_s + self.balancing_s + self.transient_s
+    }
+
+    /// What came in longer turns.
+    pub fn lasting_s(&self) -> f64 {
+        (self.total_s() - self.brief_s).max(0.0)
     }
 }
 

@@ -19,7 +19,8 @@ const GUESTS: usize = 32;
 pub(crate) fn headline(result: &SchedResult) -> (String, String) {
     let cpus = result.cpus.len();
     let waited = result.wake_latency.total_s + result.preempt_latency.total_s;
-    let wasted = result.wasted.total_s();
+    let (wasted, lasting) = (result.wasted.total_s(), result.wasted.lasting_s());
+    let limit = short(result.wasted.brief_limit_s);
     let capacity = result.wall_s * cpus as f64;
     // Without events only the sums per thread are known.
     if result.totals.switches == 0 {
@@ -37,15 +38,29 @@ pub(crate) fn headline(result: &SchedResult) -> (String, String) {
     );
     let second = if wasted <= 0.0 {
         "No CPU idled while a thread waited elsewhere.".to_owned()
-    } else {
+    } else if lasting <= 0.0 {
         format!(
-            "CPUs idled for {} while threads waited elsewhere: {} of the machine.",
-            seconds(wasted),
-            percent(if capacity > 0.0 {
-                wasted / capacity
-            } else {
-                0.0
-            }),
+            "No CPU idled for {limit} or longer while a thread waited elsewhere; shorter turns are {} together.",
+            short(wasted),
+        )
+    } else {
+        let share = if capacity > 0.0 {
+            lasting / capacity
+        } else {
+            0.0
+        };
+        let brief = match result.wasted.brief_s {
+            brief if brief > 0.0 => format!(", and {} in shorter turns", short(brief)),
+            _ => String::new(),
+        };
+        let turns = match result.wasted.brief_limit_s {
+            0.0 => String::new(),
+            _ => format!(" in turns of {limit} or longer"),
+        };
+        format!(
+            "CPUs idled for {}{turns} while threads waited elsewhere: {} of the machine{brief}.",
+            seconds(lasting),
+            percent(share),
         )
     };
     (first, second)
@@ -184,6 +199,17 @@ fn wasted(page: &mut Page, result: &SchedResult) {
     ];
     for ((name, why), sum) in REASONS.into_iter().zip(sums).filter(|(_, sum)| *sum > 0.0) {
         let line = [bold(format!("{name:<10}{:>10}  ", short(sum))), text(why)];
+        page.paragraph(0, 22, &line);
+    }
+    if wasted.brief_s > 0.0 {
+        let why = format!(
+            "of it in turns shorter than {}",
+            short(wasted.brief_limit_s)
+        );
+        let line = [
+            bold(format!("{:<10}{:>10}  ", "brief", short(wasted.brief_s))),
+            text(why),
+        ];
         page.paragraph(0, 22, &line);
     }
     page.blank();

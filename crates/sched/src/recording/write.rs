@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use amdahl_topology::Topology;
+use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, LogicalType, Repetition, Type as Physical, ZstdLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
@@ -256,20 +257,25 @@ fn write_group<W: Write + Send>(
         next.typed::<Int32Type>().write_batch(&values, None, None)?;
         next.close()
     };
-    texts(&mut group, rows.iter().map(|(row, _)| row.kind))?;
+    let fixed = |word: &'static str| Bytes::from_static(word.as_bytes());
+    texts(&mut group, rows.iter().map(|(row, _)| fixed(row.kind)))?;
     numbers(&mut group, |row| row.cpu)?;
     numbers(&mut group, |row| row.tid)?;
     numbers(&mut group, |row| row.other)?;
-    texts(&mut group, rows.iter().map(|(row, _)| row.detail))?;
+    texts(&mut group, rows.iter().map(|(row, _)| fixed(row.detail)))?;
     numbers(&mut group, |row| row.place)?;
-    texts(&mut group, rows.iter().map(|(_, text)| text.as_str()))?;
+    let texts_of_rows = rows
+        .iter()
+        .map(|(_, text)| Bytes::copy_from_slice(text.as_bytes()));
+    texts(&mut group, texts_of_rows)?;
     group.close()?;
     Ok(())
 }
 
-fn texts<'a, W: Write + Send>(
+/// A column of texts; those of fixed lists are not copied.
+fn texts<W: Write + Send>(
     group: &mut parquet::file::writer::SerializedRowGroupWriter<'_, W>,
-    texts: impl Iterator<Item = &'a str>,
+    texts: impl Iterator<Item = Bytes>,
 ) -> Result<(), ParquetError> {
     let values: Vec<ByteArray> = texts.map(ByteArray::from).collect();
     let mut next = group.next_column()?.expect("the schema has eight columns");

@@ -139,19 +139,24 @@ proptest! {
     }
 
     #[test]
-    fn without_affinity_it_is_the_smaller_of_idle_cpus_and_waiting_threads(steps in steps()) {
+    fn without_affinity_it_is_the_smaller_of_idle_cpus_and_waiting_threads(
+        steps in steps(),
+        step_ns in prop_oneof![Just(10), Just(BRIEF_NS)],
+    ) {
         let mut wasted = Wasted::new(4_000_000);
         let mut model = Model::default();
         let (mut expected, mut settled) = (0, 0);
         for (i, step) in steps.iter().enumerate() {
-            expected += 10 * model.idle.len().min(model.waiting.len()) as Ns;
-            let now = (i as Ns + 1) * 10;
+            expected += step_ns * model.idle.len().min(model.waiting.len()) as Ns;
+            let now = (i as Ns + 1) * step_ns;
             apply(&mut wasted, &[Class::ANY; 5], &mut model, now, step);
             settled += wasted.take_settled().map(|(_, ns)| ns).sum::<Ns>();
         }
-        let now = (steps.len() as Ns) * 10;
+        let now = (steps.len() as Ns) * step_ns;
         let table = wasted.table(now);
         prop_assert_eq!(table.total_ns(), expected);
+        let is_brief = step_ns < BRIEF_NS;
+        prop_assert_eq!(table.brief_ns, if is_brief { expected } else { 0 });
         prop_assert_eq!(table.pairs.iter().map(|row| row.ns).sum::<Ns>(), expected);
         prop_assert_eq!(table.by_reason[Reason::Affinity as usize], 0);
         prop_assert!(settled <= expected);
@@ -214,6 +219,31 @@ fn a_cpu_that_idles_on_while_the_queue_moves_lacks_balancing() {
     let table = wasted.table(20 * MS);
     assert_eq!(table.total_ns(), 20 * MS);
     assert!(table.by_reason[Reason::Balancing as usize] >= 15 * MS);
+    // Each of them waited briefly, but the CPU did not idle briefly.
+    assert_eq!(table.brief_ns, 0);
+}
+
+#[test]
+fn turns_that_are_over_before_anybody_could_help_are_brief() {
+    let mut wasted = Wasted::new(4 * MS);
+    let mut turn = |begin: Ns, ns: Ns| {
+        wasted.cpu_idle(begin, place(1));
+        wasted.wait(begin, 7, Waiter::new(begin, place(0), Class::ANY, true));
+        wasted.wait_no_more(begin + ns, 7);
+        wasted.table(begin + ns)
+    };
+    let brief = BRIEF_NS - 1;
+    turn(0, brief);
+    // The CPU idles on, and nobody waits in between.
+    let table = turn(MS, brief);
+    assert_eq!((table.total_ns(), table.brief_ns), (2 * brief, 2 * brief));
+    let table = turn(2 * MS, BRIEF_NS);
+    assert_eq!(table.brief_ns, 2 * brief);
+    assert_eq!(table.total_ns(), 2 * brief + BRIEF_NS);
+    // One that lasts still counts as what it is so far.
+    wasted.wait(4 * MS, 7, Waiter::new(4 * MS, place(0), Class::ANY, true));
+    assert_eq!(wasted.table(4 * MS + 100).brief_ns, 2 * brief + 100);
+    assert_eq!(wasted.table(5 * MS).brief_ns, 2 * brief);
 }
 
 #[test]

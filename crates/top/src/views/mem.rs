@@ -74,10 +74,21 @@ fn sites(result: &MemResult) -> Vec<Group<'_>> {
         max_s: site.max_s,
         ..Group::default()
     });
-    faults.chain(waits).collect()
+    faults.chain(waits).chain(holds(result)).collect()
 }
 
-/// All faults and waits by their kind, also of sites that are not listed.
+/// What `mmap_lock` was held for; nobody's code: there is a sum for each operation.
+fn holds(result: &MemResult) -> impl Iterator<Item = Group<'_>> {
+    result.mmap_lock.holds.iter().map(|row| Group {
+        what: format!("mmap_lock held {} {}", row.mode, row.operation),
+        count: row.count,
+        seconds: row.seconds,
+        max_s: row.max_s,
+        ..Group::default()
+    })
+}
+
+/// All faults, waits and holds by their kind, also of sites that are not listed.
 fn kinds(result: &MemResult) -> Vec<Group<'_>> {
     let faults = result.faults.kinds.iter().map(|kind| Group {
         what: kind.kind.clone(),
@@ -93,7 +104,7 @@ fn kinds(result: &MemResult) -> Vec<Group<'_>> {
         max_s: row.max_s,
         ..Group::default()
     });
-    let mut kinds: Vec<Group<'_>> = faults.chain(waits).collect();
+    let mut kinds: Vec<Group<'_>> = faults.chain(waits).chain(holds(result)).collect();
     for kind in &mut kinds {
         let of_kind = sites(result)
             .into_iter()
@@ -111,7 +122,7 @@ fn groups(result: &MemResult, by: By) -> Vec<Group<'_>> {
         By::Kind => kinds(result),
         By::Process => {
             let mut groups: BTreeMap<(u32, bool), Group<'_>> = BTreeMap::new();
-            for site in sites(result) {
+            for site in sites(result).into_iter().filter(|site| site.pid != 0) {
                 let is_wait = site.what.starts_with("mmap_lock");
                 let what = if is_wait { "mmap_lock" } else { "page faults" };
                 let group = groups.entry((site.pid, is_wait)).or_insert_with(|| Group {
@@ -136,11 +147,14 @@ fn process(group: &Group<'_>) -> String {
     }
 }
 
-/// `fill table.c:12`.
+/// `fill table.c:12`; nothing of sums that are nobody's code.
 fn place(code: Option<&Code>) -> String {
-    let Some(code) = code.filter(|code| !code.symbol.is_empty()) else {
-        return "(unknown place)".to_owned();
+    let Some(code) = code else {
+        return String::new();
     };
+    if code.symbol.is_empty() {
+        return "(unknown place)".to_owned();
+    }
     match (&code.file, code.line) {
         (Some(file), Some(line)) => {
             let file = file.rsplit('/').next().unwrap_or(file);
@@ -188,12 +202,36 @@ pub fn grid(result: &MemResult, by: By) -> Grid {
     }
 }
 
+/// Of the machine's anonymous memory.
+fn huge_share(result: &MemResult) -> Option<f64> {
+    let machine = result.huge.machine?;
+    let all = machine.anonymous_bytes;
+    (all > 0).then(|| machine.anonymous_huge_bytes.min(all) as f64 / all as f64)
+}
+
 pub fn headline(result: &MemResult) -> String {
     let waits: f64 = result.mmap_lock.waits.iter().map(|row| row.seconds).sum();
     let mut text = format!("{} page faults", result.faults.count);
     if result.faults.is_timed {
         text += &format!(" took {}", seconds_text(result.faults.seconds));
         text += &format!("; waited {} for mmap_lock", seconds_text(waits));
+    }
+    if let Some(share) = huge_share(result) {
+        text += &format!("; {:.0} % of anonymous memory in huge pages", 100.0 * share);
+        if let Some(refused) = result.huge.refused.filter(|&refused| refused > 0) {
+            text += &format!(" ({refused} refused)");
+        }
+    }
+    if let Some(tlb) = &result.tlb {
+        let sides = [
+            (tlb.data_per_thousand, "data"),
+            (tlb.instruction_per_thousand, "code"),
+        ];
+        for (misses, side) in sides {
+            if let Some(misses) = misses {
+                text += &format!("; {misses:.2} TLB misses for {side} per 1000 instructions");
+            }
+        }
     }
     if let Some(vmalloc) = result.vmalloc.as_ref().filter(|all| all.allocs > 0) {
         text += &format!(
