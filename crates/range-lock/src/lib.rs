@@ -55,6 +55,7 @@
 // Under loom a mutex stands in for the gate, which only its own test uses.
 #![cfg_attr(loom, allow(dead_code))]
 
+mod barrier;
 mod future;
 mod gate;
 mod guard;
@@ -65,6 +66,7 @@ mod ordered;
 mod segmented;
 mod span;
 mod sync;
+mod thread_number;
 mod wait;
 mod waiter;
 
