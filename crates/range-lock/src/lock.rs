@@ -281,7 +281,11 @@ impl RangeLock {
     #[cold]
     #[inline(never)]
     fn wait(&self, span: Span, kind: Kind, deadline: Option<Instant>) -> Option<Place> {
-        let soon = wait::spin(self.cpus, || self.try_take(span, kind));
+        let served = || match &self.form {
+            Form::Ordered(ordered) => ordered.served(span),
+            Form::Segmented(_) => 0,
+        };
+        let soon = wait::try_again(self.cpus, served, || self.try_take(span, kind));
         if soon.is_some() {
             return soon;
         }

@@ -131,6 +131,11 @@ impl LeafState {
         });
     }
 
+    /// How many requests have come.
+    pub(super) fn requests(&self) -> u64 {
+        self.orders
+    }
+
     fn take_held(&mut self, span: Span, kind: Kind) -> Entry {
         let entry = self.set.take(span, kind);
         entry.expect("a held range is in its leaf")

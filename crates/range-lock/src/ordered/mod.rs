@@ -217,6 +217,11 @@ impl Ordered {
         cover.more.iter().map(|leaf| leaf.lo).collect()
     }
 
+    /// How many requests have come to where this range begins.
+    pub(crate) fn served(&self, span: Span) -> u64 {
+        self.enter(span.start).0.requests()
+    }
+
     /// Whether a request would wait for one that itself waits for one of `held`.
     #[cfg(all(debug_assertions, not(loom)))]
     pub(crate) fn waits_for_any(&self, span: Span, kind: Kind, held: &[(Span, Kind)]) -> bool {
