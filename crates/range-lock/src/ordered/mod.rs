@@ -2,6 +2,8 @@
 
 mod leaf;
 mod readers;
+#[cfg(all(test, loom))]
+mod readers_model;
 mod set;
 mod slots;
 mod table;
@@ -79,12 +81,29 @@ impl Ordered {
     /// Takes a range at once or not at all.
     #[inline]
     pub(crate) fn try_take(&self, span: Span, kind: Kind) -> Option<Place> {
-        if kind == Kind::Read
-            && let Some(place) = self.readers.take(span)
-        {
-            return Some(place);
+        match kind {
+            Kind::Read => self.try_read(span),
+            Kind::Write => self.try_write(span),
         }
-        // Most ranges are in one leaf, and nobody else is there.
+    }
+
+    // A copy of each path for each kind: about a fifth faster than to ask for it again and again.
+
+    #[inline]
+    fn try_read(&self, span: Span) -> Option<Place> {
+        match self.readers.take(span) {
+            None => self.take_alone(span, Kind::Read),
+            place => place,
+        }
+    }
+
+    fn try_write(&self, span: Span) -> Option<Place> {
+        self.take_alone(span, Kind::Write)
+    }
+
+    /// Most ranges are in one leaf, and nobody else is there.
+    #[inline(always)]
+    fn take_alone(&self, span: Span, kind: Kind) -> Option<Place> {
         let number = self.number(span.start);
         if let Some(mut leaf) = self.leaf(number).try_enter()
             && leaf.covers(span)
@@ -143,11 +162,30 @@ impl Ordered {
 
     #[inline]
     pub(crate) fn release(&self, span: Span, kind: Kind, place: Place) {
-        let number = match place {
-            Place::Note(at) if self.readers.give(at, || self.insert_read(span)) => return,
-            Place::Note(_) => self.number(span.start),
-            Place::Leaf(number) => number,
-        };
+        match (kind, place) {
+            (_, Place::Note(at)) => self.release_note(span, at),
+            (Kind::Read, Place::Leaf(number)) => self.release_read(span, number),
+            (Kind::Write, Place::Leaf(number)) => self.release_write(span, number),
+        }
+    }
+
+    #[inline]
+    fn release_note(&self, span: Span, at: NoteAt) {
+        if !self.readers.give(at, || self.insert_read(span)) {
+            self.release_read(span, self.number(span.start));
+        }
+    }
+
+    fn release_read(&self, span: Span, number: u32) {
+        self.release_alone(span, Kind::Read, number);
+    }
+
+    fn release_write(&self, span: Span, number: u32) {
+        self.release_alone(span, Kind::Write, number);
+    }
+
+    #[inline(always)]
+    fn release_alone(&self, span: Span, kind: Kind, number: u32) {
         if let Some(mut leaf) = self.leaf(number).try_enter()
             && leaf.covers(span)
             && leaf.release_alone(span, kind)
@@ -158,6 +196,7 @@ impl Ordered {
     }
 
     #[cold]
+    #[inline(never)]
     fn release_and_wake(&self, span: Span, kind: Kind) {
         let mut woken = Woken::default();
         let mut cover = self.cover(span);

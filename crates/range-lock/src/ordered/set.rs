@@ -133,6 +133,7 @@ impl IntervalSet {
     }
 
     #[cold]
+    #[inline(never)]
     fn insert_into_tree(&mut self, entry: Entry) {
         let tree = self.tree.get_or_insert_with(|| {
             Box::new(Tree {
@@ -160,11 +161,16 @@ impl IntervalSet {
                 self.used &= !(1 << at);
                 self.writes &= !(1 << at);
             }
-            None => {
-                let removed = self.take(span, kind);
-                assert!(removed.is_some(), "a held range is in its leaf");
-            }
+            None => self.remove_from_tree(span, kind),
         }
+    }
+
+    /// As `remove_held`, of the tree.
+    #[cold]
+    #[inline(never)]
+    fn remove_from_tree(&mut self, span: Span, kind: Kind) {
+        let removed = self.take(span, kind);
+        assert!(removed.is_some(), "a held range is in its leaf");
     }
 
     /// Removes a request of this form, the earliest. Those of one form are alike, and the earliest has its range if any
