@@ -103,13 +103,14 @@ mod tests {
         let (x, y) = (AtomicU32::new(0), AtomicU32::new(0));
         let saw = [AtomicU32::new(0), AtomicU32::new(0)];
         let barrier = Barrier::new(2);
-        let meet = |round: u32, mine: &AtomicU32, other: &AtomicU32, saw: &AtomicU32, fence: &dyn Fn()| {
-            barrier.wait();
-            mine.store(round, Ordering::Relaxed);
-            fence();
-            saw.store(other.load(Ordering::Relaxed), Ordering::Relaxed);
-            barrier.wait();
-        };
+        let meet =
+            |round: u32, mine: &AtomicU32, other: &AtomicU32, saw: &AtomicU32, fence: &dyn Fn()| {
+                barrier.wait();
+                mine.store(round, Ordering::Relaxed);
+                fence();
+                saw.store(other.load(Ordering::Relaxed), Ordering::Relaxed);
+                barrier.wait();
+            };
         thread::scope(|scope| {
             scope.spawn(|| (1..=rounds).for_each(|round| meet(round, &x, &y, &saw[0], &light)));
             for round in 1..=rounds {

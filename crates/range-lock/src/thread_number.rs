@@ -2,7 +2,7 @@
 
 /// How many numbers there are: [`BLOCK_FIRST`] in block 0, and twice as many in each block as in that before it. So a table of all
 /// threads grows with them, without moving, and without a guess how many there will be.
-pub(crate) const BLOCKS: usize = 20;
+pub(crate) const BLOCKS: usize = 16;
 pub(crate) const BLOCK_FIRST: usize = if cfg!(loom) { 2 } else { 16 };
 
 /// The block, and the place in it.
@@ -169,7 +169,11 @@ mod tests {
 
     #[test]
     fn threads_that_live_at_once_have_different_numbers() {
-        let own = || ThreadNumber::of_this_thread().expect("there are enough").bits();
+        let own = || {
+            ThreadNumber::of_this_thread()
+                .expect("there are enough")
+                .bits()
+        };
         let all_live = Barrier::new(40);
         let numbers: HashSet<u32> = thread::scope(|scope| {
             let each = || {
@@ -179,7 +183,9 @@ mod tests {
                 number
             };
             let threads: Vec<_> = (0..40).map(|_| scope.spawn(each)).collect();
-            let numbers = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+            let numbers = threads
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic"));
             numbers.collect()
         });
         assert_eq!(numbers.len(), 40);

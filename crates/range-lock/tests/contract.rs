@@ -277,7 +277,11 @@ fn what_a_runtime_moves_between_threads_can_be_moved() {
         movable(&lock);
         movable(&lock.write_async(..));
         movable(&block_on(lock.read_async(..)));
-        assert!(size_of_val(&lock) <= 1280, "it says 1.2 KB, not {}", size_of_val(&lock));
+        assert!(
+            size_of_val(&lock) <= 1280,
+            "it says 1.2 KB, not {}",
+            size_of_val(&lock)
+        );
     }
 }
 

@@ -47,8 +47,8 @@ pub(crate) enum Outcome {
 }
 
 pub(crate) struct Ordered {
-    /// More leaves than one.
-    table: OnceLock<Table>,
+    /// More leaves than one. Boxed: most locks never have it.
+    table: OnceLock<Box<Table>>,
     readers: Readers,
     first: Padded<Leaf>,
     cpus: usize,
@@ -350,7 +350,7 @@ impl Ordered {
             true => 3,
             false => (4 * self.cpus).next_power_of_two().clamp(16, 1024) as u32,
         };
-        let table = self.table.get_or_init(|| Table::new(capacity));
+        let table = self.table.get_or_init(|| Box::new(Table::new(capacity)));
         let Some(mut edit) = table.try_edit() else {
             return;
         };
