@@ -273,6 +273,7 @@ fn a_full_table_of_leaves_makes_room_for_new_ones() {
 /// Guards of readers that are spread, in more ways than the model above has.
 mod spread {
     use std::cell::RefCell;
+    use std::sync::LazyLock;
     use std::thread;
 
     use crate::ReadGuard;
@@ -325,7 +326,8 @@ mod spread {
     #[test]
     fn a_guard_outlives_the_number_of_its_thread() {
         thread_local!(static KEPT: RefCell<Option<ReadGuard<'static>>> = const { RefCell::new(None) });
-        let lock: &RangeLock = Box::leak(Box::new(spread()));
+        static LOCK: LazyLock<RangeLock> = LazyLock::new(spread);
+        let lock = &*LOCK;
         for round in 0..50 {
             let keep = move || {
                 // What is used first is destroyed last.
