@@ -35,6 +35,27 @@ macro_rules! descriptor {
     };
 }
 
+/// The beginning of a sequence: arms it, brings the CPU into register `$cpu`, and compares it with the number of words.
+/// The area is found by `$area`.
+macro_rules! begin {
+    ($area:literal, $cpu:literal) => {
+        concat!(
+            "2: lea {scratch}, [rip + 3f]\n",
+            "mov ",
+            $area,
+            "{area} + 8], {scratch}\n",
+            "4: mov {",
+            $cpu,
+            ":e}, ",
+            $area,
+            "{area} + 4]\n",
+            "cmp {",
+            $cpu,
+            ":e}, {cpus:e}\n",
+        )
+    };
+}
+
 /// The functions for areas that are found by `$area` (a segment prefix and an opening bracket).
 macro_rules! sequences {
     ($where:ty, $area:literal, $add:ident, $add_fetch:ident) => {
@@ -46,12 +67,7 @@ macro_rules! sequences {
             // or after an abort; `add` to memory is one instruction, so that it happens wholly or not at all.
             unsafe {
                 asm!(
-                    "2:",
-                    "lea {scratch}, [rip + 3f]",
-                    concat!("mov ", $area, "{area} + 8], {scratch}"),
-                    "4:",
-                    concat!("mov {scratch:e}, ", $area, "{area} + 4]"),
-                    "cmp {scratch:e}, {cpus:e}",
+                    begin!($area, "scratch"),
                     "jae {elsewhere}",
                     "imul {scratch}, {stride}",
                     "add qword ptr [{base} + {scratch}], {delta}",
@@ -78,12 +94,7 @@ macro_rules! sequences {
             // SAFETY: as above; the store is the one instruction that changes shared memory.
             unsafe {
                 asm!(
-                    "2:",
-                    "lea {scratch}, [rip + 3f]",
-                    concat!("mov ", $area, "{area} + 8], {scratch}"),
-                    "4:",
-                    concat!("mov {cpu:e}, ", $area, "{area} + 4]"),
-                    "cmp {cpu:e}, {cpus:e}",
+                    begin!($area, "cpu"),
                     "jae 5f",
                     "mov {scratch:e}, {cpu:e}",
                     "imul {scratch}, {stride}",
