@@ -19,8 +19,8 @@ const BUSY: u64 = 2;
 /// So long it then stays away before each try, and so often. Threads that take turns with every section have to fetch
 /// all that the section needs from each other's caches, which takes longer than a short section itself; so whoever
 /// runs may go on for a while.
-const AWAY: Duration = Duration::from_micros(5);
-const BUSY_ROUNDS: u32 = 12;
+const AWAY: Duration = Duration::from_micros(12);
+const BUSY_ROUNDS: u32 = 6;
 
 /// Tries again and again for a bounded time; rarely where others are `served` all the time.
 pub(crate) fn try_again<T>(
