@@ -87,7 +87,7 @@ impl Ordered {
         }
     }
 
-    // A copy of each path for each kind: about a fifth faster than to ask for it again and again.
+    // A copy of each path for each kind, so that nothing on it asks again.
 
     #[inline]
     fn try_read(&self, span: Span) -> Option<Place> {
