@@ -7,7 +7,7 @@ use crate::waiter::Waiter;
 
 /// Rounds of 1, 2, 4, ... pauses, up to a few microseconds.
 const ROUNDS: u32 = 7;
-/// Rounds of as many pauses as the last one, after each of which the CPU is offered to others: some ten microseconds, as
+/// Rounds of as many pauses as the last one, after each of which the CPU is offered to others: some tens of microseconds, as
 /// long as it takes to wake a thread. Queues of sleepers, each of whom is woken for one short section, form less often.
 const LONG_ROUNDS: u32 = 20;
 
