@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::guard::{Access, ByTask, Guard};
-use crate::lock::{Pending, RangeLock, Turn};
+use crate::lock::{Hold, Pending, RangeLock, Turn};
 use crate::span::Span;
 use crate::waiter::Wake;
 
@@ -59,7 +59,7 @@ impl<'a, A: Access> Future for Acquire<'a, A> {
             State::Done => panic!("polled after it was ready"),
         };
         match turn {
-            Turn::Granted(hold) => Poll::Ready(Guard::new(lock, Some(hold))),
+            Turn::Granted(place) => Poll::Ready(Guard::new(lock, Some(Hold { span, place }))),
             Turn::Waits(pending) => {
                 self.state = State::Waiting(pending);
                 Poll::Pending

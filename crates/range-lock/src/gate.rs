@@ -22,6 +22,8 @@ const SPIN_ROUNDS: u32 = 7;
 const YIELD_ROUNDS: u32 = 32;
 const NAP: Duration = Duration::from_micros(50);
 
+// The word first: it lies in the line of what is looked at next.
+#[repr(C)]
 pub(crate) struct Spinning<T> {
     word: AtomicU32,
     inside: UnsafeCell<T>,
@@ -56,11 +58,6 @@ impl<T> Spinning<T> {
             gate: self,
             inside: self.inside.get_mut(),
         })
-    }
-
-    #[inline]
-    pub(crate) fn enter(&self) -> SpinningInside<'_, T> {
-        self.try_enter().unwrap_or_else(|| self.wait_and_enter())
     }
 
     /// Waits for those inside.
@@ -128,12 +125,8 @@ mod with_mutex {
             self.0.try_lock().ok()
         }
 
-        pub(crate) fn enter(&self) -> Inside<'_, T> {
-            self.0.lock().expect("no panic")
-        }
-
         pub(crate) fn wait_and_enter(&self) -> Inside<'_, T> {
-            self.enter()
+            self.0.lock().expect("no panic")
         }
     }
 }
@@ -150,11 +143,11 @@ mod tests {
             let gate = Arc::new(Spinning::new(0));
             let other = {
                 let gate = Arc::clone(&gate);
-                thread::spawn(move || *gate.enter() += 1)
+                thread::spawn(move || *gate.wait_and_enter() += 1)
             };
-            *gate.enter() += 1;
+            *gate.wait_and_enter() += 1;
             other.join().expect("no panic");
-            assert_eq!(*gate.enter(), 2);
+            assert_eq!(*gate.wait_and_enter(), 2);
         });
     }
 }

@@ -74,8 +74,8 @@ impl<'a, A: Access, O: Owner> Guard<'a, A, O> {
         let (lock, hold) = self.dissolve();
         let parts = hold.map(|hold| match hold.span.split(at) {
             (Some(left), Some(right)) => {
-                lock.split(hold, A::KIND, O::IS_THREAD, left, right);
-                let part = |span| Some(Hold { span, ..hold });
+                let place = lock.split(hold, A::KIND, O::IS_THREAD, left, right);
+                let part = |span| Some(Hold { span, place });
                 (part(left), part(right))
             }
             (Some(_), None) => (Some(hold), None),

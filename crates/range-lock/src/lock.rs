@@ -41,7 +41,7 @@ pub(crate) enum Pending {
 }
 
 pub(crate) enum Turn {
-    Granted(Hold),
+    Granted(Place),
     Waits(Pending),
 }
 
@@ -76,7 +76,10 @@ impl RangeLock {
     /// A lock that suits most: exact for ranges of any size, and adapting itself to how it is used.
     ///
     /// It takes 1.2 KB; more only when threads keep meeting in it: 384 bytes for each part into which it splits, at most four for
-    /// each CPU.
+    /// each CPU; and 128 bytes for each thread that reads, at least 2 KB, after some hundred reads without a write.
+    ///
+    /// The first lock of a process tells the kernel that fences will be needed (`membarrier`), which takes some ten milliseconds
+    /// if the process has several threads by then. A sandbox must not forbid the call later: a request to write would panic.
     pub fn new() -> Self {
         RangeLock {
             form: Form::Ordered(Ordered::new()),
@@ -218,14 +221,12 @@ impl RangeLock {
         let Some(span) = Span::of(range) else {
             return Guard::new(self, None);
         };
-        let hold = self.try_take(span, A::KIND);
-        let hold = hold.unwrap_or_else(|| {
-            self.forbid_self_wait(span, A::KIND);
-            self.wait(span, A::KIND, None)
-                .expect("without a deadline nothing ends the wait")
-        });
+        let place = match self.try_take(span, A::KIND) {
+            Some(place) => place,
+            None => self.wait_for_ever(span, A::KIND),
+        };
         self.note_thread(span, A::KIND);
-        Guard::new(self, Some(hold))
+        Guard::new(self, Some(Hold { span, place }))
     }
 
     #[inline]
@@ -237,9 +238,10 @@ impl RangeLock {
         let Some(span) = Span::of(range) else {
             return Ok(Guard::new(self, None));
         };
-        let hold = self.try_take(span, A::KIND).ok_or(NotGranted::WouldBlock)?;
+        let place = self.try_take(span, A::KIND);
+        let place = place.ok_or(NotGranted::WouldBlock)?;
         self.note_thread(span, A::KIND);
-        Ok(Guard::new(self, Some(hold)))
+        Ok(Guard::new(self, Some(Hold { span, place })))
     }
 
     /// Without a deadline: until the end of time.
@@ -252,28 +254,41 @@ impl RangeLock {
         let Some(span) = Span::of(range) else {
             return Ok(Guard::new(self, None));
         };
-        let hold = self.try_take(span, A::KIND);
-        let hold = hold.or_else(|| self.wait(span, A::KIND, deadline));
-        let hold = hold.ok_or(NotGranted::TimedOut)?;
+        let place = self.try_take(span, A::KIND);
+        let place = place.or_else(|| self.wait(span, A::KIND, deadline));
+        let place = place.ok_or(NotGranted::TimedOut)?;
         self.note_thread(span, A::KIND);
-        Ok(Guard::new(self, Some(hold)))
+        Ok(Guard::new(self, Some(Hold { span, place })))
     }
 
+    /// Returns only what the caller does not have, in registers: a whole `Hold` would go through memory, written in
+    /// halves and read as one, for which the CPU waits longer than for the lock.
     #[inline]
-    fn try_take(&self, span: Span, kind: Kind) -> Option<Hold> {
-        let place = match &self.form {
-            Form::Ordered(ordered) => ordered.try_take(span, kind)?,
-            Form::Segmented(segmented) => {
-                segmented.try_take(span, kind).then_some(Place::LEAVES)?
-            }
-        };
-        Some(Hold { span, place })
+    fn try_take(&self, span: Span, kind: Kind) -> Option<Place> {
+        match &self.form {
+            Form::Ordered(ordered) => ordered.try_take(span, kind),
+            Form::Segmented(segmented) => segmented.try_take(span, kind).then_some(Place::LEAVES),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn wait_for_ever(&self, span: Span, kind: Kind) -> Place {
+        self.forbid_self_wait(span, kind);
+        self.wait(span, kind, None)
+            .expect("without a deadline nothing ends the wait")
     }
 
     /// Tries for a bounded time, then queues up. `None`: the time is over.
     #[cold]
-    fn wait(&self, span: Span, kind: Kind, deadline: Option<Instant>) -> Option<Hold> {
-        let soon = wait::spin(self.cpus, || self.try_take(span, kind));
+    #[inline(never)]
+    fn wait(&self, span: Span, kind: Kind, deadline: Option<Instant>) -> Option<Place> {
+        let served = || match &self.form {
+            Form::Ordered(ordered) => ordered.served(span),
+            Form::Segmented(_) => 0,
+        };
+        let soon = wait::try_again(self.cpus, served, || self.try_take(span, kind));
         if soon.is_some() {
             return soon;
         }
@@ -281,7 +296,7 @@ impl RangeLock {
         let mut turn = self.start(span, kind, this_thread);
         loop {
             match turn {
-                Turn::Granted(hold) => return Some(hold),
+                Turn::Granted(place) => return Some(place),
                 Turn::Waits(pending) => {
                     if !wait::park(self.cpus, pending.waiter(), deadline) {
                         self.cancel(span, kind, &pending);
@@ -302,13 +317,13 @@ impl RangeLock {
             Form::Ordered(ordered) => {
                 let waiter = Waiter::new(wake());
                 match ordered.request(span, kind, Some(&waiter)) {
-                    Outcome::Granted(place) => Turn::Granted(Hold { span, place }),
+                    Outcome::Granted(place) => Turn::Granted(place),
                     Outcome::Blocked => Turn::Waits(Pending::Ordered(waiter)),
                 }
             }
             Form::Segmented(segmented) => {
                 let progress = segmented.start(span, kind, || Waiter::new(wake()));
-                turn_of(span, progress)
+                turn_of(progress)
             }
         }
     }
@@ -327,12 +342,9 @@ impl RangeLock {
         match (&self.form, pending) {
             (Form::Segmented(segmented), Pending::Segmented(progress)) => {
                 let progress = segmented.go_on(span, kind, &progress, || Waiter::new(wake()));
-                turn_of(span, progress)
+                turn_of(progress)
             }
-            (_, _) => Turn::Granted(Hold {
-                span,
-                place: Place::LEAVES,
-            }),
+            (_, _) => Turn::Granted(Place::LEAVES),
         }
     }
 
@@ -345,7 +357,7 @@ impl RangeLock {
                 }
             }
             (Form::Segmented(segmented), Pending::Segmented(progress)) => {
-                segmented.cancel(span, progress);
+                segmented.cancel(span, kind, progress);
             }
             (_, _) => unreachable!("a request of another lock"),
         }
@@ -358,7 +370,7 @@ impl RangeLock {
         }
         match &self.form {
             Form::Ordered(ordered) => ordered.release(hold.span, kind, hold.place),
-            Form::Segmented(segmented) => segmented.release(hold.span),
+            Form::Segmented(segmented) => segmented.release(hold.span, kind),
         }
     }
 
@@ -373,14 +385,25 @@ impl RangeLock {
         hold
     }
 
-    pub(crate) fn split(&self, hold: Hold, kind: Kind, by_thread: bool, left: Span, right: Span) {
-        match &self.form {
+    pub(crate) fn split(
+        &self,
+        hold: Hold,
+        kind: Kind,
+        by_thread: bool,
+        left: Span,
+        right: Span,
+    ) -> Place {
+        let place = match &self.form {
             Form::Ordered(ordered) => ordered.split(hold.span, kind, hold.place, left, right),
-            Form::Segmented(segmented) => segmented.split(left, right),
-        }
+            Form::Segmented(segmented) => {
+                segmented.split(left, right);
+                hold.place
+            }
+        };
         if by_thread {
             self.renote(hold.span, kind, &[(left, kind), (right, kind)]);
         }
+        place
     }
 }
 
@@ -394,13 +417,10 @@ impl RangeLock {
     }
 }
 
-fn turn_of(span: Span, progress: Option<Progress>) -> Turn {
+fn turn_of(progress: Option<Progress>) -> Turn {
     match progress {
         Some(progress) => Turn::Waits(Pending::Segmented(progress)),
-        None => Turn::Granted(Hold {
-            span,
-            place: Place::LEAVES,
-        }),
+        None => Turn::Granted(Place::LEAVES),
     }
 }
 

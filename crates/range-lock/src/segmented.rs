@@ -59,7 +59,7 @@ impl Segmented {
     fn try_take_all(&self, span: Span, kind: Kind) -> bool {
         for (held, number) in self.numbers(span).enumerate() {
             if !self.segment(number).try_take(kind) {
-                self.give_first(span, held);
+                self.give_first(span, kind, held);
                 return false;
             }
         }
@@ -108,20 +108,18 @@ impl Segmented {
     }
 
     /// Takes a waiting request back, with what it has so far.
-    pub(crate) fn cancel(&self, span: Span, progress: &Progress) {
+    pub(crate) fn cancel(&self, span: Span, kind: Kind, progress: &Progress) {
         let number = self.numbers(span).nth(progress.held);
         let segment = self.segment(number.expect("a request waits for one of its segments"));
         let waits = segment.cancel(&progress.waiter);
-        self.give_first(span, progress.held + usize::from(!waits));
+        self.give_first(span, kind, progress.held + usize::from(!waits));
     }
 
     #[inline]
-    pub(crate) fn release(&self, span: Span) {
-        if let Some(segment) = self.only(span) {
-            return segment.give();
-        }
-        for number in self.numbers(span) {
-            self.segment(number).give();
+    pub(crate) fn release(&self, span: Span, kind: Kind) {
+        match self.only(span) {
+            Some(segment) => segment.give(kind),
+            None => self.give_first(span, kind, usize::MAX),
         }
     }
 
@@ -147,9 +145,9 @@ impl Segmented {
         both.any(|number| self.numbers(other).any(|other| other == number))
     }
 
-    fn give_first(&self, span: Span, held: usize) {
+    fn give_first(&self, span: Span, kind: Kind, held: usize) {
         for number in self.numbers(span).take(held) {
-            self.segment(number).give();
+            self.segment(number).give(kind);
         }
     }
 
@@ -253,12 +251,14 @@ impl Segment {
     }
 
     #[inline]
-    fn give(&self) {
-        let alone = self
-            .word
-            .compare_exchange(WRITER | 1, 0, Ordering::Release, Ordering::Relaxed);
-        if alone.is_ok() {
-            return;
+    fn give(&self, kind: Kind) {
+        if kind == Kind::Write {
+            let alone =
+                self.word
+                    .compare_exchange(WRITER | 1, 0, Ordering::Release, Ordering::Relaxed);
+            if alone.is_ok() {
+                return;
+            }
         }
         // AcqRel: who gives it last hands on what all the others did.
         let mut before = self.word.fetch_sub(1, Ordering::AcqRel);

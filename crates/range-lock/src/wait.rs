@@ -1,18 +1,66 @@
 //! How a thread waits: awake for a bounded time, then in the queue, and there at last parked.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::sync::{self, thread};
 use crate::waiter::Waiter;
 
 /// Rounds of 1, 2, 4, ... pauses, up to a few microseconds.
 const ROUNDS: u32 = 7;
-/// Rounds of as many pauses as the last one, after each of which the CPU is offered to others: some ten microseconds, as
+/// Rounds of as many pauses as the last one, after each of which the CPU is offered to others: some tens of microseconds, as
 /// long as it takes to wake a thread. Queues of sleepers, each of whom is woken for one short section, form less often.
 const LONG_ROUNDS: u32 = 20;
 
+/// After so long a thread that was refused looks whether others came meanwhile, and then again after so long whether so
+/// many did: then the place is busy.
+const GLANCE: Duration = Duration::from_nanos(250);
+const LOOK: Duration = Duration::from_nanos(750);
+const BUSY: u64 = 2;
+/// So long it then stays away before each try, and so often. Threads that take turns with every section have to fetch
+/// all that the section needs from each other's caches, which takes longer than a short section itself; so whoever
+/// runs may go on for a while.
+const AWAY: Duration = Duration::from_micros(12);
+const BUSY_ROUNDS: u32 = 6;
+
+/// Tries again and again for a bounded time; rarely where others are `served` all the time.
+pub(crate) fn try_again<T>(
+    cpus: usize,
+    served: impl Fn() -> u64,
+    mut attempt: impl FnMut() -> Option<T>,
+) -> Option<T> {
+    if cfg!(loom) {
+        return None;
+    }
+    if cpus > 1 && is_busy(served) {
+        return (0..BUSY_ROUNDS).find_map(|_| {
+            pause(AWAY);
+            thread::yield_now();
+            attempt()
+        });
+    }
+    spin(cpus, attempt)
+}
+
+fn is_busy(served: impl Fn() -> u64) -> bool {
+    let before = served();
+    let since = || served().wrapping_sub(before);
+    pause(GLANCE);
+    if since() == 0 {
+        return false;
+    }
+    pause(LOOK);
+    since() >= BUSY
+}
+
+fn pause(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        (0..8).for_each(|_| sync::spin_loop());
+    }
+}
+
 /// Tries again and again, ever more rarely, for a bounded time.
-pub(crate) fn spin<T>(cpus: usize, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+fn spin<T>(cpus: usize, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     if cfg!(loom) {
         return None;
     }

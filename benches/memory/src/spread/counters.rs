@@ -153,6 +153,8 @@ fn adding(effort: &Effort, threads: usize) -> Vec<Figure> {
             &label,
             Target::AtLeast(20.0),
         ));
+        // What the same threads would gain with nothing shared at all: a counter that can be read cannot do better.
+        figures.push(ratio(&times, SHARED, THREAD_LOCAL, &label, Target::Stated));
     }
     figures.push(ratio(&times, PER_LLC, SHARD, &label, Target::AtMost(1.5)));
     figures.extend(contenders.iter().map(|c| time(&times, c.name, &label)));

@@ -11,29 +11,33 @@ pub(super) struct Leaf(Gate<LeafState>);
 
 pub(super) type Entered<'a> = Inside<'a, LeafState>;
 
+// In this order: with one or two entries, all that is touched lies in the two lines that the word of the gate begins.
+#[repr(C)]
 pub(super) struct LeafState {
     /// The part. `lo > hi`: the leaf is not in use.
     pub(super) lo: u64,
     pub(super) hi: u64,
-    set: IntervalSet,
+    pub(super) traffic: Traffic,
     /// The order of the next entry.
     orders: u64,
-    pub(super) traffic: Traffic,
-}
-
-/// What tells whether a leaf should be split, joined, or its readers spread.
-pub(super) struct Traffic {
-    /// Rises when requests that do not overlap meet in the mutex, falls when a request needs several leaves.
-    pub(super) apart: i32,
+    set: IntervalSet,
     /// How many times more meetings than usual it takes to split this leaf: earlier splits did not last.
     pub(super) patience: i32,
     /// The order of the first request since the last split.
     since: u64,
-    /// How often readers of overlapping ranges met since the last write.
-    pub(super) readers_met: u32,
+}
+
+/// What tells whether a leaf should be split, joined, or its readers spread.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Traffic {
     /// The range of the last request, and whose it was.
     pub(super) latest: Span,
     by: usize,
+    /// How many readers came since the last write; one that met another of an overlapping range counts for many.
+    pub(super) reads: u32,
+    /// Rises when requests that do not overlap meet in the mutex, falls when a request needs several leaves.
+    pub(super) apart: i32,
 }
 
 /// A split has paid when so many requests have come since.
@@ -43,10 +47,11 @@ const PATIENCE_MAX: i32 = 64;
 impl Traffic {
     /// Notes who was here.
     #[inline]
-    pub(super) fn note_alone(&mut self, span: Span, kind: Kind) {
-        if kind == Kind::Write {
-            self.readers_met = 0;
-        }
+    pub(super) fn note(&mut self, span: Span, kind: Kind) {
+        self.reads = match kind {
+            Kind::Read => self.reads.saturating_add(1),
+            Kind::Write => 0,
+        };
         self.latest = span;
         self.by = this_thread();
     }
@@ -82,16 +87,16 @@ impl LeafState {
         LeafState {
             lo,
             hi,
-            set: IntervalSet::new(),
-            orders: 0,
             traffic: Traffic {
-                apart: 0,
-                patience: 1,
-                since: 0,
-                readers_met: 0,
                 latest: Span { start: 0, last: 0 },
                 by: 0,
+                reads: 0,
+                apart: 0,
             },
+            orders: 0,
+            set: IntervalSet::new(),
+            patience: 1,
+            since: 0,
         }
     }
 
@@ -124,6 +129,11 @@ impl LeafState {
             order,
             waiter,
         });
+    }
+
+    /// How many requests have come.
+    pub(super) fn requests(&self) -> u64 {
+        self.orders
     }
 
     fn take_held(&mut self, span: Span, kind: Kind) -> Entry {
@@ -257,15 +267,15 @@ impl LeafState {
             }
         }
         self.traffic.apart = 0;
-        self.traffic.since = self.orders;
-        right.traffic = Traffic { ..self.traffic };
+        self.since = self.orders;
+        (right.traffic, right.patience, right.since) = (self.traffic, self.patience, self.since);
     }
 
     /// Joins a neighbour: ranges cross the border too often.
     pub(super) fn join(&mut self, right: &mut LeafState) {
-        let lasted = self.orders.saturating_sub(self.traffic.since);
-        let patience = self.traffic.patience;
-        self.traffic.patience = match lasted < LASTING * patience as u64 {
+        let lasted = self.orders.saturating_sub(self.since);
+        let patience = self.patience;
+        self.patience = match lasted < LASTING * patience as u64 {
             true => (2 * patience).min(PATIENCE_MAX),
             false => 1,
         };

@@ -2,7 +2,10 @@
 
 mod leaf;
 mod readers;
+#[cfg(all(test, loom))]
+mod readers_model;
 mod set;
+mod slots;
 mod table;
 mod treap;
 
@@ -18,6 +21,7 @@ use crate::waiter::{Waiter, Woken};
 
 use leaf::{Entered, Leaf, LeafState};
 use readers::Readers;
+use slots::NoteAt;
 use table::Table;
 
 /// Where a held range is noted.
@@ -25,8 +29,8 @@ use table::Table;
 pub(crate) enum Place {
     /// This one, if it was not split since.
     Leaf(u32),
-    /// Of the readers.
-    Shard(u32),
+    /// A note in a reader's slot.
+    Note(NoteAt),
 }
 
 impl Place {
@@ -43,8 +47,8 @@ pub(crate) enum Outcome {
 }
 
 pub(crate) struct Ordered {
-    /// More leaves than one.
-    table: OnceLock<Table>,
+    /// More leaves than one. Boxed: most locks never have it.
+    table: OnceLock<Box<Table>>,
     readers: Readers,
     first: Padded<Leaf>,
     cpus: usize,
@@ -59,6 +63,8 @@ const CROSSED: i32 = 100;
 /// A border that was moved for such a one.
 const MOVED: i32 = CROSSED / 8;
 const JOIN_AT: i32 = if cfg!(loom) { -CROSSED } else { -5 * CROSSED };
+/// A read that met another reader of an overlapping range: so many that met nobody.
+const READERS_MET: u32 = 16;
 /// So often a wrong leaf is taken for a table in change.
 const LOST: u32 = 8;
 
@@ -75,23 +81,44 @@ impl Ordered {
     /// Takes a range at once or not at all.
     #[inline]
     pub(crate) fn try_take(&self, span: Span, kind: Kind) -> Option<Place> {
-        if kind == Kind::Read
-            && let Some(shard) = self.readers.take(span)
-        {
-            return Some(Place::Shard(shard));
+        match kind {
+            Kind::Read => self.try_read(span),
+            Kind::Write => self.try_write(span),
         }
-        // Most ranges are in one leaf, and nobody else is there.
+    }
+
+    // A copy of each path for each kind, so that nothing on it asks again.
+
+    #[inline]
+    fn try_read(&self, span: Span) -> Option<Place> {
+        match self.readers.take(span) {
+            None => self.take_alone(span, Kind::Read),
+            place => place,
+        }
+    }
+
+    fn try_write(&self, span: Span) -> Option<Place> {
+        self.take_alone(span, Kind::Write)
+    }
+
+    /// Most ranges are in one leaf, and nobody else is there.
+    #[inline(always)]
+    fn take_alone(&self, span: Span, kind: Kind) -> Option<Place> {
         let number = self.number(span.start);
         if let Some(mut leaf) = self.leaf(number).try_enter()
             && leaf.covers(span)
             && (kind == Kind::Read || self.readers.are_in_leaves())
         {
-            let is_free = leaf.blockers(span, kind) == 0;
-            if is_free {
-                leaf.insert(span, kind, None);
+            leaf.traffic.note(span, kind);
+            if leaf.blockers(span, kind) > 0 {
+                return None;
             }
-            leaf.traffic.note_alone(span, kind);
-            return is_free.then_some(Place::Leaf(number));
+            leaf.insert(span, kind, None);
+            if kind == Kind::Read && leaf.traffic.reads >= self.readers.threshold() {
+                drop(leaf);
+                self.spread_readers();
+            }
+            return Some(Place::Leaf(number));
         }
         match self.request(span, kind, None) {
             Outcome::Granted(place) => Some(place),
@@ -104,17 +131,14 @@ impl Ordered {
     pub(crate) fn request(&self, span: Span, kind: Kind, waiter: Option<&Arc<Waiter>>) -> Outcome {
         loop {
             if kind == Kind::Read
-                && let Some(shard) = self.readers.take(span)
+                && let Some(place) = self.readers.take(span)
             {
-                return Outcome::Granted(Place::Shard(shard));
+                return Outcome::Granted(place);
             }
             let mut cover = self.cover(span);
             if kind == Kind::Write && !self.readers.are_in_leaves() {
                 drop(cover);
-                self.readers.gather(|span| {
-                    self.cover(span)
-                        .each(|leaf| leaf.insert(span, Kind::Read, None));
-                });
+                self.readers.gather(|span| self.insert_read(span));
                 continue;
             }
             let mut blockers = 0;
@@ -138,27 +162,45 @@ impl Ordered {
 
     #[inline]
     pub(crate) fn release(&self, span: Span, kind: Kind, place: Place) {
-        let number = match place {
-            Place::Shard(shard) if self.readers.give(shard, span) => return,
-            Place::Shard(_) => self.number(span.start),
-            Place::Leaf(number) => number,
-        };
+        match (kind, place) {
+            (_, Place::Note(at)) => self.release_note(span, at),
+            (Kind::Read, Place::Leaf(number)) => self.release_read(span, number),
+            (Kind::Write, Place::Leaf(number)) => self.release_write(span, number),
+        }
+    }
+
+    #[inline]
+    fn release_note(&self, span: Span, at: NoteAt) {
+        if !self.readers.give(at, || self.insert_read(span)) {
+            self.release_read(span, self.number(span.start));
+        }
+    }
+
+    fn release_read(&self, span: Span, number: u32) {
+        self.release_alone(span, Kind::Read, number);
+    }
+
+    fn release_write(&self, span: Span, number: u32) {
+        self.release_alone(span, Kind::Write, number);
+    }
+
+    #[inline(always)]
+    fn release_alone(&self, span: Span, kind: Kind, number: u32) {
         if let Some(mut leaf) = self.leaf(number).try_enter()
             && leaf.covers(span)
             && leaf.release_alone(span, kind)
         {
-            leaf.traffic.note_alone(span, kind);
             return;
         }
         self.release_and_wake(span, kind);
     }
 
     #[cold]
+    #[inline(never)]
     fn release_and_wake(&self, span: Span, kind: Kind) {
         let mut woken = Woken::default();
         let mut cover = self.cover(span);
         cover.each(|leaf| leaf.release(span, kind, &mut woken));
-        cover.note(span, kind);
         drop(cover);
         woken.wake();
     }
@@ -185,20 +227,38 @@ impl Ordered {
         woken.wake();
     }
 
-    pub(crate) fn split(&self, span: Span, kind: Kind, place: Place, left: Span, right: Span) {
-        if let Place::Shard(shard) = place
-            && self.readers.split(shard, span, left, right)
-        {
-            return;
+    /// Where the parts are noted.
+    pub(crate) fn split(
+        &self,
+        span: Span,
+        kind: Kind,
+        place: Place,
+        left: Span,
+        right: Span,
+    ) -> Place {
+        if let Place::Note(at) = place {
+            self.readers.move_one(at, || self.insert_read(span));
         }
         self.cover(span)
             .each(|leaf| leaf.split_held(kind, span, left, right));
+        Place::LEAVES
+    }
+
+    /// Notes a read that has been granted.
+    fn insert_read(&self, span: Span) {
+        self.cover(span)
+            .each(|leaf| leaf.insert(span, Kind::Read, None));
     }
 
     /// Where each leaf but the first begins.
     pub(crate) fn borders(&self) -> Vec<u64> {
         let cover = self.cover(Span::ALL);
         cover.more.iter().map(|leaf| leaf.lo).collect()
+    }
+
+    /// How many requests have come to where this range begins.
+    pub(crate) fn served(&self, span: Span) -> u64 {
+        self.enter(span.start).0.requests()
     }
 
     /// Whether a request would wait for one that itself waits for one of `held`.
@@ -275,17 +335,12 @@ impl Ordered {
         cover.note(span, kind);
         let Some(other) = other else { return false };
         let leaf = &mut *cover.first;
-        if leaf.traffic.apart >= SPLIT_AT * leaf.traffic.patience && !other.overlaps(span) {
+        if leaf.traffic.apart >= SPLIT_AT * leaf.patience && !other.overlaps(span) {
             // In the middle between the two, for each may have more of its own on its side.
             let (low, high) = (other.last.min(span.last) + 1, other.start.max(span.start));
             self.split_leaf(leaf, low + (high - low).div_ceil(2));
         }
-        // Relaxed: a hint.
-        let threshold = self
-            .readers
-            .threshold
-            .load(std::sync::atomic::Ordering::Relaxed);
-        kind == Kind::Read && !leaf.has_writes() && leaf.traffic.readers_met >= threshold
+        kind == Kind::Read && leaf.traffic.reads >= self.readers.threshold()
     }
 
     #[cold]
@@ -295,7 +350,7 @@ impl Ordered {
             true => 3,
             false => (4 * self.cpus).next_power_of_two().clamp(16, 1024) as u32,
         };
-        let table = self.table.get_or_init(|| Table::new(capacity));
+        let table = self.table.get_or_init(|| Box::new(Table::new(capacity)));
         let Some(mut edit) = table.try_edit() else {
             return;
         };
@@ -382,16 +437,12 @@ impl Ordered {
 
     #[cold]
     fn spread_readers(&self) {
-        let shards = match cfg!(loom) {
-            true => 2,
-            false => self.cpus.next_power_of_two().clamp(2, 256),
-        };
-        self.readers.spread(shards, |now| {
+        self.readers.spread(|now| {
             let mut cover = self.cover(Span::ALL);
             let mut has_writes = false;
             cover.each(|leaf| {
                 has_writes |= leaf.has_writes();
-                leaf.traffic.readers_met = 0;
+                leaf.traffic.reads = 0;
             });
             if !has_writes {
                 now();
@@ -436,15 +487,15 @@ impl Cover<'_> {
 
     /// Notes who was here, and whether he met somebody who wanted something else.
     fn note(&mut self, span: Span, kind: Kind) {
-        let traffic = &mut self.first.traffic;
+        let leaf = &mut *self.first;
+        let traffic = &mut leaf.traffic;
         if self.met && self.more.is_empty() && traffic.was_other() {
             if !traffic.latest.overlaps(span) {
-                let most = SPLIT_AT * traffic.patience;
-                traffic.apart = (traffic.apart + MET).min(most);
-            } else if kind == Kind::Read {
-                traffic.readers_met = traffic.readers_met.saturating_add(1);
+                traffic.apart = (traffic.apart + MET).min(SPLIT_AT * leaf.patience);
+            } else {
+                traffic.reads = traffic.reads.saturating_add(READERS_MET);
             }
         }
-        traffic.note_alone(span, kind);
+        traffic.note(span, kind);
     }
 }

@@ -1,51 +1,44 @@
-use std::sync::OnceLock;
+use std::time::Instant;
 
-use crate::gate::Gate;
+use crate::barrier;
 use crate::span::Span;
-use crate::sync::{AtomicU8, AtomicU32, Mutex, Ordering, Padded, whole};
+use crate::sync::{AtomicU8, AtomicU32, Mutex, Ordering, whole};
+use crate::thread_number::ThreadNumber;
+
+use super::Place;
+use super::slots::{NoteAt, Slot, Slots};
 
 /// Every request is in the leaves.
-pub(super) const IN_LEAVES: u8 = 0;
-/// There is no writer; readers may be in the shards.
-pub(super) const SPREAD: u8 = 1;
-/// A writer moves the readers from the shards into the leaves.
-pub(super) const GATHERING: u8 = 2;
+const IN_LEAVES: u8 = 0;
+/// There is no writer; readers may be in the slots.
+const SPREAD: u8 = 1;
+/// A writer moves the readers from the slots into the leaves.
+const GATHERING: u8 = 2;
 
-/// Where readers that meet no writer leave their ranges: each thread in its own shard, so that readers of the same
-/// range share no line. As in Linux's `percpu_rw_semaphore` (2012) and `brlock` before it, a writer pays: it stops
-/// that first, and collects the ranges.
+/// Where readers that meet no writer note their ranges: each thread in a slot of its own, with plain stores. The writer pays: it
+/// stops that first, has all CPUs pass a fence, and collects the ranges. See DESIGN.md.
 pub(super) struct Readers {
     mode: AtomicU8,
-    /// So many readers must have met before they spread; grows where that did not pay.
-    pub(super) threshold: AtomicU32,
-    shards: OnceLock<Box<[Shard]>>,
-    /// Held to change the mode, and while readers are gathered.
-    change: Mutex<()>,
+    /// So many reads without a write let readers spread; grows where that did not pay.
+    threshold: AtomicU32,
+    slots: Slots,
+    /// Held to change the mode, while readers are gathered, and to change what is moved. Since when they are spread.
+    change: Mutex<Option<Instant>>,
 }
 
-/// As many as a power of two.
-type Shard = Padded<Gate<ShardState>>;
-
-#[derive(Default)]
-struct ShardState {
-    held: Vec<Span>,
-    reads: u32,
-}
-
-/// Spreading has paid when so many reads came for each shard.
-const READS_THAT_PAY: u32 = 500;
-const THRESHOLD_MIN: u32 = if cfg!(loom) { 1 } else { 16 };
-const THRESHOLD_MAX: u32 = 1 << 16;
-/// A thread that holds more than these leaves the others where they are found faster.
-const HELD_MAX: usize = 32;
+/// Spreading has paid when it lasted so many times as long as gathering took.
+const LASTING: u32 = 20;
+const THRESHOLD_MIN: u32 = if cfg!(loom) { 1 } else { 256 };
+const THRESHOLD_MAX: u32 = 1 << 20;
 
 impl Readers {
     pub(super) fn new() -> Self {
+        barrier::prepare();
         Readers {
             mode: AtomicU8::new(IN_LEAVES),
             threshold: AtomicU32::new(THRESHOLD_MIN),
-            shards: OnceLock::new(),
-            change: Mutex::new(()),
+            slots: Slots::new(),
+            change: Mutex::new(None),
         }
     }
 
@@ -56,117 +49,130 @@ impl Readers {
         self.mode.load(Ordering::Acquire) == IN_LEAVES
     }
 
-    /// Takes a range, while there are no writers. Returns the shard's number.
+    /// After so many reads without a write readers should spread.
     #[inline]
-    pub(super) fn take(&self, span: Span) -> Option<u32> {
+    pub(super) fn threshold(&self) -> u32 {
+        // Relaxed: a hint.
+        self.threshold.load(Ordering::Relaxed)
+    }
+
+    /// Takes a range, while there are no writers.
+    #[inline]
+    pub(super) fn take(&self, span: Span) -> Option<Place> {
+        // Relaxed: only to save the work. The second look decides.
         if self.mode.load(Ordering::Relaxed) != SPREAD {
             return None;
         }
-        let shards = self.shards.get()?;
-        let number = slot() & (shards.len() - 1);
-        let mut shard = shards[number].0.enter();
-        // Relaxed: `gather` changes the mode before it enters this shard. If it was here before us, its gate
-        // shows us the new mode; if not, it will find our range.
-        if self.mode.load(Ordering::Relaxed) != SPREAD || shard.held.len() >= HELD_MAX {
-            return None;
+        let thread = ThreadNumber::of_this_thread()?;
+        let slot = self.slots.of(thread);
+        let note = match slot.note(span) {
+            Some(note) => note,
+            None => self.note_in_full(slot, span)?,
+        };
+        let at = NoteAt::new(thread, note);
+        barrier::light();
+        // Acquire: pairs with the Release in `spread`, so that we see what former writers did.
+        if self.mode.load(Ordering::Acquire) == SPREAD {
+            return Some(Place::Note(at));
         }
-        shard.held.push(span);
-        shard.reads = shard.reads.saturating_add(1);
-        Some(number as u32)
+        slot.erase(at.bit());
+        // Whoever gathered while the note was there has granted it for us.
+        (!self.was_noted(slot, at.bit())).then_some(Place::LEAVES)
     }
 
-    /// Gives a range back. `false`: it has been moved into the leaves.
+    #[cold]
+    #[inline(never)]
+    fn note_in_full(&self, slot: &Slot, span: Span) -> Option<u32> {
+        let _change = whole(self.change.lock());
+        slot.clear_left().then(|| slot.note(span))?
+    }
+
+    /// Gives a range back. `false`: it is in the leaves, and in no slot any more.
     #[inline]
-    pub(super) fn give(&self, number: u32, span: Span) -> bool {
-        self.with_held(number, |held| match held.iter().rposition(|&s| s == span) {
-            Some(at) => {
-                held.swap_remove(at);
-                true
-            }
-            None => false,
-        })
+    pub(super) fn give(&self, at: NoteAt, insert: impl FnOnce()) -> bool {
+        let (slot, bit) = (self.slots.of(at.thread()), at.bit());
+        if ThreadNumber::of_this_thread() != Some(at.thread()) {
+            self.move_one(at, insert);
+            return false;
+        }
+        slot.erase(bit);
+        barrier::light();
+        // Acquire: pairs with the Release in `spread`; if readers were gathered and have spread again since, we see what was
+        // moved.
+        let spread = self.mode.load(Ordering::Acquire) == SPREAD;
+        (spread && !slot.is_moved(bit)) || self.was_noted(slot, bit)
     }
 
-    /// One range becomes two. `false`: it has been moved into the leaves.
-    pub(super) fn split(&self, number: u32, span: Span, left: Span, right: Span) -> bool {
-        self.with_held(number, |held| match held.iter().rposition(|&s| s == span) {
-            Some(at) => {
-                held[at] = left;
-                held.push(right);
-                true
-            }
-            None => false,
-        })
+    /// Whether a note that the slot's thread has just erased was not moved. Waits for who gathers.
+    #[cold]
+    #[inline(never)]
+    fn was_noted(&self, slot: &Slot, bit: u32) -> bool {
+        let _change = whole(self.change.lock());
+        let was_moved = slot.is_moved(bit);
+        slot.set_moved(bit, false);
+        !was_moved
     }
 
-    fn with_held<T>(&self, number: u32, change: impl FnOnce(&mut Vec<Span>) -> T) -> T {
-        let shards = self.shards.get().expect("a reader is in a shard");
-        change(&mut shards[number as usize].0.enter().held)
+    /// Sees to it that a held range is in the leaves, and in no slot; `insert` puts it there.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn move_one(&self, at: NoteAt, insert: impl FnOnce()) {
+        let (slot, bit) = (self.slots.of(at.thread()), at.bit());
+        let _change = whole(self.change.lock());
+        if !slot.is_moved(bit) {
+            insert();
+        }
+        if ThreadNumber::of_this_thread() == Some(at.thread()) {
+            slot.erase(bit);
+            slot.set_moved(bit, false);
+        } else {
+            slot.leave(bit);
+        }
     }
 
     /// Lets readers spread. `no_writer` enters all leaves, and runs its argument inside if nobody writes there.
-    pub(super) fn spread(&self, shards: usize, no_writer: impl FnOnce(&dyn Fn())) {
-        let _change = whole(self.change.lock());
+    #[cold]
+    pub(super) fn spread(&self, no_writer: impl FnOnce(&dyn Fn())) {
+        let mut since = whole(self.change.lock());
         if self.mode.load(Ordering::Relaxed) == IN_LEAVES {
-            self.shards
-                .get_or_init(|| (0..shards).map(|_| Shard::default()).collect());
-            // Relaxed: it happens inside of all leaves, and writers ask inside of theirs.
-            no_writer(&|| self.mode.store(SPREAD, Ordering::Relaxed));
+            *since = Some(Instant::now());
+            // Release: pairs with the Acquire of readers. Writers ask inside of their leaves, and we are inside of all.
+            no_writer(&|| self.mode.store(SPREAD, Ordering::Release));
         }
     }
 
     /// Moves all readers into the leaves, by `insert`. Others that need that wait here.
+    ///
+    /// # Panics
+    /// The kernel refuses the fence.
     #[cold]
     pub(super) fn gather(&self, mut insert: impl FnMut(Span)) {
-        let _change = whole(self.change.lock());
+        let mut since = whole(self.change.lock());
         if self.mode.load(Ordering::Relaxed) == IN_LEAVES {
             return;
         }
+        let begun = Instant::now();
         self.mode.store(GATHERING, Ordering::Relaxed);
-        let shards = self.shards.get().expect("readers are spread");
-        let mut reads: u32 = 0;
-        for shard in shards {
-            let mut shard = shard.0.enter();
-            reads = reads.saturating_add(std::mem::take(&mut shard.reads));
-            shard.held.drain(..).for_each(&mut insert);
+        if barrier::heavy().is_err() {
+            self.mode.store(SPREAD, Ordering::Release);
+            panic!(
+                "the kernel refuses membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED), which it has accepted when this process \
+                 registered for it: a sandbox that is entered after the first RangeLock was made must allow membarrier"
+            );
         }
-        let paid = reads >= READS_THAT_PAY.saturating_mul(shards.len() as u32);
-        let former = self.threshold.load(Ordering::Relaxed);
-        let threshold = if paid {
-            THRESHOLD_MIN
-        } else {
-            (former * 2).min(THRESHOLD_MAX)
+        for slot in self.slots.all() {
+            slot.move_all(&mut insert);
+        }
+        // In loom there is no time.
+        let lasted = since.take().map(|since| begun.duration_since(since));
+        let paid = !cfg!(loom) && lasted >= Some(LASTING * begun.elapsed());
+        let former = self.threshold();
+        let threshold = match paid {
+            true => (former / 2).max(THRESHOLD_MIN),
+            false => (former * 2).min(THRESHOLD_MAX),
         };
         self.threshold.store(threshold, Ordering::Relaxed);
         // Release: pairs with `are_in_leaves`.
         self.mode.store(IN_LEAVES, Ordering::Release);
     }
-}
-
-impl Default for Shard {
-    fn default() -> Self {
-        Padded(Gate::new(ShardState::default()))
-    }
-}
-
-/// Threads are dealt out to the shards in turn.
-#[cfg(not(loom))]
-fn slot() -> usize {
-    use std::cell::Cell;
-    use std::sync::atomic::AtomicUsize;
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static SLOT: Cell<usize> = const { Cell::new(usize::MAX) });
-    // A thread at its end may have lost its slot; any will do.
-    let of_thread = |slot: &Cell<usize>| {
-        if slot.get() == usize::MAX {
-            slot.set(NEXT.fetch_add(1, Ordering::Relaxed) % (usize::MAX / 2));
-        }
-        slot.get()
-    };
-    SLOT.try_with(of_thread).unwrap_or(0)
-}
-
-#[cfg(loom)]
-fn slot() -> usize {
-    crate::sync::this_thread()
 }

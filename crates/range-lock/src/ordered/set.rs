@@ -61,52 +61,54 @@ const FLAT: usize = 8;
 
 /// A set of requests. The first few lie flat in the lock itself; more are in a [`Treap`], where everything costs
 /// O(log n), and O(1) for each overlapping entry found.
+// In this order: who is alone touches the first lines only.
+#[repr(C)]
 pub(crate) struct IntervalSet {
     /// Bit n: there is an entry n. It writes; it has a waiter.
-    used: u32,
-    writes: u32,
-    waits: u32,
-    /// Entries that are in the tree, and how many of them write or have a waiter.
-    in_tree: Tally,
-    spans: [Span; FLAT],
-    orders: [u64; FLAT],
+    used: u8,
+    writes: u8,
+    waits: u8,
+    tree: Option<Box<Tree>>,
+    flat: [Flat; FLAT],
     waiters: [Option<Arc<Waiter>>; FLAT],
-    tree: Option<Box<Treap>>,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Tally {
+#[derive(Clone, Copy)]
+struct Flat {
+    span: Span,
+    order: u64,
+}
+
+/// Entries for which there is no room otherwise, and how many of them write or have a waiter.
+struct Tree {
+    entries: Treap,
     writes: usize,
     waits: usize,
 }
 
 impl IntervalSet {
     pub(crate) const fn new() -> Self {
+        let span = Span { start: 0, last: 0 };
         IntervalSet {
             used: 0,
             writes: 0,
             waits: 0,
-            in_tree: Tally {
-                writes: 0,
-                waits: 0,
-            },
-            spans: [Span { start: 0, last: 0 }; FLAT],
-            orders: [0; FLAT],
-            waiters: [const { None }; FLAT],
             tree: None,
+            flat: [Flat { span, order: 0 }; FLAT],
+            waiters: [const { None }; FLAT],
         }
     }
 
     /// Whether some request writes.
     #[inline]
     pub(crate) fn has_writes(&self) -> bool {
-        self.writes != 0 || self.in_tree.writes != 0
+        self.writes != 0 || self.tree.as_ref().is_some_and(|tree| tree.writes > 0)
     }
 
     /// Whether some request waits, or had to.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
-        self.waits != 0 || self.in_tree.waits != 0
+        self.waits != 0 || self.tree.as_ref().is_some_and(|tree| tree.waits > 0)
     }
 
     #[inline]
@@ -115,13 +117,15 @@ impl IntervalSet {
         if at >= FLAT {
             return self.insert_into_tree(entry);
         }
-        let bit = 1 << at;
+        let bit = 1_u8 << at;
         self.used |= bit;
         if entry.kind == Kind::Write {
             self.writes |= bit;
         }
-        self.spans[at] = entry.span;
-        self.orders[at] = entry.order;
+        self.flat[at] = Flat {
+            span: entry.span,
+            order: entry.order,
+        };
         if entry.waiter.is_some() {
             self.waits |= bit;
             self.waiters[at] = entry.waiter;
@@ -129,11 +133,18 @@ impl IntervalSet {
     }
 
     #[cold]
+    #[inline(never)]
     fn insert_into_tree(&mut self, entry: Entry) {
-        self.in_tree.writes += usize::from(entry.kind == Kind::Write);
-        self.in_tree.waits += usize::from(entry.waiter.is_some());
-        let tree = self.tree.get_or_insert_with(|| Box::new(Treap::new()));
-        tree.insert(entry);
+        let tree = self.tree.get_or_insert_with(|| {
+            Box::new(Tree {
+                entries: Treap::new(),
+                writes: 0,
+                waits: 0,
+            })
+        });
+        tree.writes += usize::from(entry.kind == Kind::Write);
+        tree.waits += usize::from(entry.waiter.is_some());
+        tree.entries.insert(entry);
     }
 
     /// Removes a request of this form, of which there is one, in a set where none waits.
@@ -144,17 +155,22 @@ impl IntervalSet {
     pub(crate) fn remove_held(&mut self, span: Span, kind: Kind) {
         debug_assert!(!self.has_waiters());
         // Without waiters those of one form do not differ at all.
-        let at = self.of_kind(kind).find(|&at| self.spans[at] == span);
+        let at = self.of_kind(kind).find(|&at| self.flat[at].span == span);
         match at {
             Some(at) => {
                 self.used &= !(1 << at);
                 self.writes &= !(1 << at);
             }
-            None => {
-                let removed = self.take(span, kind);
-                assert!(removed.is_some(), "a held range is in its leaf");
-            }
+            None => self.remove_from_tree(span, kind),
         }
+    }
+
+    /// As `remove_held`, of the tree.
+    #[cold]
+    #[inline(never)]
+    fn remove_from_tree(&mut self, span: Span, kind: Kind) {
+        let removed = self.take(span, kind);
+        assert!(removed.is_some(), "a held range is in its leaf");
     }
 
     /// Removes a request of this form, the earliest. Those of one form are alike, and the earliest has its range if any
@@ -162,14 +178,14 @@ impl IntervalSet {
     pub(crate) fn take(&mut self, span: Span, kind: Kind) -> Option<Entry> {
         let flat = self
             .of_kind(kind)
-            .filter(|&at| self.spans[at] == span)
-            .min_by_key(|&at| self.orders[at]);
+            .filter(|&at| self.flat[at].span == span)
+            .min_by_key(|&at| self.flat[at].order);
         let in_tree = self
             .tree
             .as_ref()
-            .and_then(|tree| tree.earliest(span, kind));
+            .and_then(|tree| tree.entries.earliest(span, kind));
         match (flat, in_tree) {
-            (Some(at), Some(order)) if order > self.orders[at] => Some(self.take_flat(at)),
+            (Some(at), Some(order)) if order > self.flat[at].order => Some(self.take_flat(at)),
             (Some(at), None) => Some(self.take_flat(at)),
             (_, Some(order)) => self.take_from_tree((span.start, span.last, kind, order)),
             (None, None) => None,
@@ -178,24 +194,24 @@ impl IntervalSet {
 
     fn take_flat(&mut self, at: usize) -> Entry {
         let kind = self.kind(at);
-        let bit = 1 << at;
+        let bit = 1_u8 << at;
         self.used &= !bit;
         self.writes &= !bit;
         self.waits &= !bit;
         Entry {
-            span: self.spans[at],
+            span: self.flat[at].span,
             kind,
-            order: self.orders[at],
+            order: self.flat[at].order,
             waiter: self.waiters[at].take(),
         }
     }
 
     fn take_from_tree(&mut self, key: Key) -> Option<Entry> {
         let tree = self.tree.as_mut()?;
-        let entry = tree.take(key)?;
-        self.in_tree.writes -= usize::from(entry.kind == Kind::Write);
-        self.in_tree.waits -= usize::from(entry.waiter.is_some());
-        if tree.len() == 0 {
+        let entry = tree.entries.take(key)?;
+        tree.writes -= usize::from(entry.kind == Kind::Write);
+        tree.waits -= usize::from(entry.waiter.is_some());
+        if tree.entries.len() == 0 {
             self.tree = None;
         }
         Some(entry)
@@ -208,7 +224,7 @@ impl IntervalSet {
             return Some(self.take_flat(at));
         }
         let mut key = None;
-        self.tree.as_ref()?.overlapping(span, &mut |entry| {
+        self.tree.as_ref()?.entries.overlapping(span, &mut |entry| {
             if entry.view().is_of(waiter) {
                 key = Some(entry.key());
             }
@@ -224,10 +240,10 @@ impl IntervalSet {
             Kind::Write => self.used,
         };
         bits(candidates)
-            .filter(|&at| self.spans[at].overlaps(span))
+            .filter(|&at| self.flat[at].span.overlaps(span))
             .for_each(|at| each(self.view(at)));
         if let Some(tree) = &self.tree {
-            tree.overlapping(span, &mut |entry| {
+            tree.entries.overlapping(span, &mut |entry| {
                 let view = entry.view();
                 if view.conflicts(span, kind) {
                     each(view);
@@ -240,17 +256,16 @@ impl IntervalSet {
     pub(crate) fn drain(&mut self) -> Vec<Entry> {
         let mut all: Vec<Entry> = bits(self.used).map(|at| self.take_flat(at)).collect();
         if let Some(mut tree) = self.tree.take() {
-            all.append(&mut tree.drain());
-            self.in_tree = Tally::default();
+            all.append(&mut tree.entries.drain());
         }
         all
     }
 
     fn view(&self, at: usize) -> View<'_> {
         View {
-            span: self.spans[at],
+            span: self.flat[at].span,
             kind: self.kind(at),
-            order: self.orders[at],
+            order: self.flat[at].order,
             waiter: self.waiters[at].as_ref(),
         }
     }
@@ -273,7 +288,7 @@ impl IntervalSet {
 
 /// The numbers of the bits that are set. There is no bit from `FLAT` on.
 #[inline]
-fn bits(mut set: u32) -> impl Iterator<Item = usize> {
+fn bits(mut set: u8) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let at = set.trailing_zeros() as usize;
         set &= set.wrapping_sub(1);

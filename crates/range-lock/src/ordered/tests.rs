@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use proptest::prelude::*;
@@ -268,4 +268,132 @@ fn a_full_table_of_leaves_makes_room_for_new_ones() {
     }
     assert!(!ordered.borders().is_empty());
     assert!(lock.try_write(..).is_ok());
+}
+
+/// Guards of readers that are spread, in more ways than the model above has.
+mod spread {
+    use std::cell::RefCell;
+    use std::sync::LazyLock;
+    use std::thread;
+
+    use crate::ReadGuard;
+
+    use super::*;
+
+    fn spread() -> RangeLock {
+        let lock = RangeLock::new();
+        lock.ordered().spread_now();
+        lock
+    }
+
+    #[test]
+    fn a_thread_may_read_more_ranges_than_its_slot_has_room_for() {
+        let lock = spread();
+        let mut guards: Vec<_> = (0..100).map(|at| lock.read(at * 10..at * 10 + 5)).collect();
+        assert!(lock.try_write(5..10).is_ok());
+        for at in 0..100 {
+            assert!(lock.try_write(at * 10 + 4..at * 10 + 6).is_err());
+            lock.ordered().spread_now();
+        }
+        guards.drain(..50);
+        assert!(lock.try_write(..500).is_ok() && lock.try_write(..501).is_err());
+        drop(guards);
+        assert!(lock.try_write(..).is_ok());
+    }
+
+    #[test]
+    fn other_threads_give_back() {
+        let lock = spread();
+        for round in 0..100 {
+            let guard = lock.read(0..10).into_task();
+            let own = lock.read(5..7);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    assert_eq!(guard.range(), Some(0..=9));
+                    drop(guard);
+                });
+            });
+            if round % 10 == 0 {
+                assert!(lock.try_write(0..5).is_ok() && lock.try_write(..).is_err());
+                lock.ordered().spread_now();
+            }
+            drop(own);
+        }
+        assert!(lock.try_write(..).is_ok());
+    }
+
+    /// The thread's number, and with it the slot, may be another thread's by then.
+    #[test]
+    fn a_guard_outlives_the_number_of_its_thread() {
+        thread_local!(static KEPT: RefCell<Option<ReadGuard<'static>>> = const { RefCell::new(None) });
+        static LOCK: LazyLock<RangeLock> = LazyLock::new(spread);
+        let lock = &*LOCK;
+        for round in 0..50 {
+            let keep = move || {
+                // What is used first is destroyed last.
+                KEPT.set(None);
+                KEPT.set(Some(lock.read(round..100)));
+            };
+            thread::spawn(keep).join().expect("no panic");
+            assert!(lock.try_write(..).is_ok());
+            lock.ordered().spread_now();
+        }
+    }
+
+    #[test]
+    fn a_guard_that_a_dead_thread_forgot_is_held_for_ever() {
+        let lock = spread();
+        thread::scope(|scope| {
+            scope.spawn(|| std::mem::forget(lock.read(10..20)));
+        });
+        // This one has the same number, probably.
+        thread::scope(|scope| {
+            scope.spawn(|| drop(lock.read(0..30)));
+        });
+        assert!(lock.try_write(..11).is_err() && lock.try_write(19..).is_err());
+        assert!(lock.try_write(..10).is_ok() && lock.try_write(20..).is_ok());
+    }
+
+    /// The two sides of the race for a slot, with what each did seen by the other.
+    #[test]
+    fn readers_and_a_writer_exclude_each_other() {
+        const RANGES: u64 = 4;
+        let rounds = if cfg!(miri) { 50 } else { 20_000 };
+        let lock = spread();
+        let data: Vec<_> = (0..RANGES)
+            .map(|_| [AtomicU64::new(0), AtomicU64::new(0)])
+            .collect();
+        let write = |at: u64, round: u64| {
+            let _guard = lock.write(at * 10..at * 10 + 10);
+            for half in &data[at as usize] {
+                half.store(round, Ordering::Relaxed);
+            }
+        };
+        let read = |at: u64| {
+            let _guard = lock.read(..at * 10 + 1);
+            for [one, other] in &data[..=at as usize] {
+                assert_eq!(one.load(Ordering::Relaxed), other.load(Ordering::Relaxed));
+            }
+        };
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for first in 0..3 {
+                let (read, over) = (&read, &over);
+                scope.spawn(move || {
+                    let mut at = first;
+                    while !over.load(Ordering::Relaxed) {
+                        at = (at + 1) % RANGES;
+                        read(at);
+                    }
+                });
+            }
+            for round in 0..rounds {
+                write(round % RANGES, round);
+                if round % 3 == 0 {
+                    lock.ordered().spread_now();
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    }
 }

@@ -29,6 +29,38 @@ macro_rules! descriptor {
     };
 }
 
+/// The beginning of a sequence: arms it, brings the CPU into a register, and compares it with the number of words.
+macro_rules! begin {
+    () => {
+        concat!(
+            "2: adrp {sum}, 3f\n",
+            "add {sum}, {sum}, :lo12:3f\n",
+            "str {sum}, [{area}, #8]\n",
+            "4: ldr {cpu:w}, [{area}, #4]\n",
+            "cmp {cpu:w}, {cpus:w}\n",
+        )
+    };
+}
+
+/// The addition to a word that ends it.
+macro_rules! commit {
+    ($word:literal) => {
+        concat!(
+            "madd {",
+            $word,
+            "}, {cpu}, {stride}, {base}\n",
+            "ldr {sum}, [{",
+            $word,
+            "}]\n",
+            "add {sum}, {sum}, {delta}\n",
+            "str {sum}, [{",
+            $word,
+            "}]\n",
+            "5:\n",
+        )
+    };
+}
+
 /// The area that lies `offset` bytes from the thread pointer.
 #[inline(always)]
 fn from_thread_pointer(offset: isize) -> *mut Area {
@@ -48,19 +80,9 @@ pub(super) unsafe fn add_at(area: *mut Area, rows: &Rows, delta: i64) -> bool {
     // before or after an abort; one store changes shared memory, and it is the last of the range.
     unsafe {
         asm!(
-            "2:",
-            "adrp {sum}, 3f",
-            "add {sum}, {sum}, :lo12:3f",
-            "str {sum}, [{area}, #8]",
-            "4:",
-            "ldr {cpu:w}, [{area}, #4]",
-            "cmp {cpu:w}, {cpus:w}",
+            begin!(),
             "b.hs {elsewhere}",
-            "madd {cpu}, {cpu}, {stride}, {base}",
-            "ldr {sum}, [{cpu}]",
-            "add {sum}, {sum}, {delta}",
-            "str {sum}, [{cpu}]",
-            "5:",
+            commit!("cpu"),
             descriptor!(),
             cpu = out(reg) _,
             sum = out(reg) _,
@@ -84,19 +106,9 @@ pub(super) unsafe fn add_fetch_at(area: *mut Area, rows: &Rows, delta: i64) -> O
     // SAFETY: as in `add_at`.
     unsafe {
         asm!(
-            "2:",
-            "adrp {sum}, 3f",
-            "add {sum}, {sum}, :lo12:3f",
-            "str {sum}, [{area}, #8]",
-            "4:",
-            "ldr {cpu:w}, [{area}, #4]",
-            "cmp {cpu:w}, {cpus:w}",
+            begin!(),
             "b.hs 5f",
-            "madd {word}, {cpu}, {stride}, {base}",
-            "ldr {sum}, [{word}]",
-            "add {sum}, {sum}, {delta}",
-            "str {sum}, [{word}]",
-            "5:",
+            commit!("word"),
             descriptor!(),
             cpu = out(reg) cpu,
             word = out(reg) _,
