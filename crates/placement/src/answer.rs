@@ -119,8 +119,11 @@ pub struct Tick {
 pub enum TickAction {
     /// Go on.
     Keep,
-    /// Put the running task behind those that wait in the CPU's queue and run the next one.
-    Preempt,
+    /// Put the running task behind those that wait in the queue `to`, and then do as an idle CPU.
+    Preempt {
+        /// The CPU's own queue, or the inbox.
+        to: QueueId,
+    },
     /// Move waiting tasks into this CPU's queue.
     Balance {
         /// The queue to take them from.
