@@ -49,6 +49,13 @@ impl<S: Search> WakePart for Affine<S> {
             return Woken::Nowhere;
         };
         let mut cost = Cost::default();
+        if task.preempted {
+            return Woken::Queue {
+                queue: view.queues().of(home),
+                notify: None,
+                cost,
+            };
+        }
         if task.new {
             let cpu = place_new(view, task, home, &mut cost);
             return to_cpu(view, cpu, cost);

@@ -229,7 +229,7 @@ impl TickPart for Periodic {
             if let Some(idle) = idle.next() {
                 action = TickAction::Kick(idle);
             } else if ran >= Self::slice_ns(machine.cpus(), waiting) {
-                action = TickAction::Preempt { to: own };
+                action = TickAction::Preempt;
             }
         }
         Tick { action, cost }

@@ -269,9 +269,9 @@ impl Default for RoundRobin {
 impl TickPart for RoundRobin {
     fn tick(&self, _: &mut CpuState, view: &dyn View, cpu: CpuId, ran_ns: Option<u64>) -> Tick {
         let over = ran_ns.is_some_and(|ran| ran >= self.slice_ns);
-        let to = view.queues().inbox().unwrap_or(view.queues().of(cpu));
-        let action = match over && view.waiting(to) > 0 {
-            true => TickAction::Preempt { to },
+        let queue = view.queues().inbox().unwrap_or(view.queues().of(cpu));
+        let action = match over && view.waiting(queue) > 0 {
+            true => TickAction::Preempt,
             false => TickAction::Keep,
         };
         Tick {

@@ -20,6 +20,7 @@ mod spin;
 mod state;
 mod steal;
 mod table;
+pub mod testing;
 mod view;
 
 pub use affine::{Affine, Search};
