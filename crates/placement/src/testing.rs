@@ -16,6 +16,7 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 
 use amdahl_spread::{CpuMask, SparseMask};
@@ -178,6 +179,20 @@ pub struct Toy {
     states: Vec<CpuState>,
     /// Who may run on no CPU that is online.
     stranded: Vec<ToyTask>,
+}
+
+/// Who runs what, and how many tasks wait where.
+impl fmt::Debug for Toy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids = |task: &Option<ToyTask>| task.as_ref().map(|task| task.id);
+        let running: Vec<_> = self.view.running.iter().map(ids).collect();
+        let waiting: Vec<_> = self.view.waiting.iter().map(VecDeque::len).collect();
+        f.debug_struct("Toy")
+            .field("policy", &self.policy.name())
+            .field("running", &running)
+            .field("waiting", &waiting)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Toy {
