@@ -79,8 +79,8 @@ pub struct ToyView {
     online: CpuMask,
     idle: CpuMask,
     overloaded: SparseMask,
-    /// Says what [`View::utilisation`] is, for all LLCs.
-    pub utilisation: u32,
+    /// Says what [`View::utilisation`] is, for all LLCs; `None`: the share of CPUs that run something now.
+    pub utilisation: Option<u32>,
     /// Says what [`View::now`] is.
     pub now_ns: u64,
 }
@@ -114,8 +114,13 @@ impl View for ToyView {
         &self.overloaded
     }
 
-    fn utilisation(&self, _: u32) -> u32 {
-        self.utilisation
+    fn utilisation(&self, llc: u32) -> u32 {
+        let cpus = self.machine.llc_cpus(llc);
+        let all = cpus.len() as u32;
+        let busy = cpus
+            .filter(|&cpu| self.running[cpu as usize].is_some())
+            .count() as u32;
+        self.utilisation.unwrap_or(busy * 1024 / all)
     }
 
     fn now(&self) -> u64 {
@@ -215,7 +220,7 @@ impl Toy {
                 online: all(),
                 idle: all(),
                 overloaded: SparseMask::new(cpus).expect("a machine has a CPU"),
-                utilisation: 0,
+                utilisation: None,
                 now_ns: 0,
                 machine,
                 queues,

@@ -63,7 +63,7 @@ fn bad_case(name: &str) -> Option<(Toy, Distance)> {
             // The cache was fully used until just now.
             bad = toy(name, "1 llc x 8 core x 2 thread");
             fill(&mut bad, 0..16);
-            bad.view_mut().utilisation = 1024;
+            bad.view_mut().utilisation = Some(1024);
             bad.stop(9);
             bad.wake(Some(0), task(1, 0));
             Distance::Llc
@@ -120,7 +120,7 @@ fn stealing_mends_what_the_search_misses_as_soon_as_a_cpu_becomes_idle() {
         let load = |name: &str| {
             let mut toy = toy(name, "1 llc x 16 core");
             fill(&mut toy, 0..16);
-            toy.view_mut().utilisation = 1024;
+            toy.view_mut().utilisation = Some(1024);
             // Idle periods too short for an ordinary pull.
             for _ in 0..100 {
                 let task = toy.stop(9).unwrap();

@@ -80,7 +80,7 @@ proptest! {
     /// Whoever the toy's state may be, the whole cache at most.
     #[test]
     fn no_search_leaves_the_cache(mut toy in toys(), target in 0..512u32, used in 0..=1024u32) {
-        toy.view_mut().utilisation = used;
+        toy.view_mut().utilisation = Some(used);
         let searches: [&dyn Search; 4] = [
             &Bounded { idle_core: true }, &Bounded { idle_core: false }, &Scan::Utilisation, &Scan::Proportional,
         ];

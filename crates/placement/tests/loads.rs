@@ -125,7 +125,7 @@ fn run(name: &str, machine: Machine, ops: &[Op]) {
             Op::Online(cpu, on) => toy.set_online(cpu % cpus, on),
             Op::Time(ns) => {
                 toy.view_mut().now_ns += ns;
-                toy.view_mut().utilisation = (ns % 1025) as u32;
+                toy.view_mut().utilisation = Some((ns % 1025) as u32);
             }
         }
         assert_eq!(toy.tasks(), expected, "{name}: after {op:?}");
