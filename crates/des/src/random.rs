@@ -130,5 +130,5 @@ mod tests {
         assert_eq!(drawn, PINNED);
     }
 
-    const PINNED: [u64; 3] = [0, 0, 0];
+    const PINNED: [u64; 3] = [9_639_420_846_141_804_449, 5_283_499_334_869_912_440, 51_873];
 }

@@ -221,13 +221,13 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         task.since = now;
         task.switches += 1;
-        self.tracer.ran(cpu, id, task.template, task.serial, since, now);
+        self.tracer.ran(cpu, task.template, task.serial, since, now);
         let floor = &mut self.s.queues[task.queue as usize].floor;
         *floor = (*floor).max(task.vruntime.min(*floor + self.costs.slice));
     }
 
-    /// Takes the running task off and puts it back into the CPU's queue.
-    pub(super) fn preempt(&mut self, cpu: u32) {
+    /// Takes the running task off and puts it into a queue: the CPU's own, or the inbox.
+    pub(super) fn preempt(&mut self, cpu: u32, to: u32) {
         let id = self.s.cpus[cpu as usize].task;
         self.counts.preemptions += 1;
         self.leave(cpu);
@@ -237,22 +237,15 @@ impl Engine<'_> {
             task.is_spinning = false;
             task.phase = Phase::Blocked;
         } else {
-            self.requeue(id, cpu);
+            let task = &mut self.tasks[id as usize];
+            task.phase = Phase::Ready;
+            task.ready_since = self.s.now;
+            self.enqueue(id, to);
+            if Some(to) == self.inbox && self.dispatcher != NONE {
+                self.kick(self.dispatcher, cpu, 0);
+            }
         }
         self.need_work(cpu);
-    }
-
-    /// Back into the queue of `cpu`, or wherever it may run.
-    pub(super) fn requeue(&mut self, id: u32, cpu: u32) {
-        let task = &mut self.tasks[id as usize];
-        task.phase = Phase::Ready;
-        task.ready_since = self.s.now;
-        let queue = self.s.cpus[cpu as usize].queue;
-        if self.s.queues[queue as usize].online > 0 && self.may_run_on(id, cpu) {
-            self.enqueue(id, queue);
-        } else {
-            self.place(id, None, false, false);
-        }
     }
 
     /// The CPU has nothing to run: from its own queue, else as the policy says.
@@ -550,7 +543,7 @@ impl Engine<'_> {
         let first = self.s.queues[state.queue as usize].first();
         let granted = self.costs.wakeup_granularity * task.share >> 10;
         match first {
-            Some(first) if first + granted < task.vruntime => self.preempt(cpu),
+            Some(first) if first + granted < task.vruntime => self.preempt(cpu, state.queue),
             _ => self.plan_segment(cpu),
         }
     }

@@ -219,7 +219,7 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         task.is_granted = true;
         task.vruntime += self.costs.slice * task.share >> 10;
-        self.preempt(cpu);
+        self.preempt(cpu, queue);
         After::Away
     }
 

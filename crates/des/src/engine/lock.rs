@@ -186,7 +186,8 @@ impl Engine<'_> {
             LockKind::ReaderWriter | LockKind::Semaphore => self.give_in_order(lock, cpu),
             LockKind::Mutex => {
                 // A spinner takes it at once; else the first sleeper is woken and tries again.
-                if let Some(spinner) = self.spinners(lock).next() {
+                let spinner = self.spinners(lock).next();
+                if let Some(spinner) = spinner {
                     self.give(lock, spinner, cpu, 0);
                 } else if let Some((id, _)) = self.locks[lock as usize].waiters.pop_front() {
                     self.grant(id, cpu, 0, false, false);

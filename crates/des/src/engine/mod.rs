@@ -282,7 +282,7 @@ impl<'a> Engine<'a> {
         }
         let count = machine.cpus();
         let layout = policy.queues(&machine);
-        let mut queues: Vec<RunQueue> = (0..layout.len()).map(|_| RunQueue { line: NONE, ..RunQueue::default() }).collect();
+        let mut queues: Vec<RunQueue> = (0..layout.len()).map(|_| RunQueue::new()).collect();
         let mut load = vec![Load::default(); machine.llcs() as usize];
         let mut core_active = vec![0; machine.cores() as usize];
         let mut threads = 1;

@@ -9,11 +9,6 @@ use crate::program::{Change, NONE};
 use crate::time::NEVER;
 
 impl Engine<'_> {
-    pub(super) fn may_run_on(&self, id: u32, cpu: u32) -> bool {
-        let mask = self.tasks[id as usize].mask;
-        mask == NONE || self.masks[mask as usize].test(cpu)
-    }
-
     /// A blocked task becomes ready. `by` is the CPU whose task woke it, if it was a task.
     pub(super) fn wake(&mut self, id: u32, by: Option<u32>, sync: bool) {
         let now = self.s.now;
@@ -166,8 +161,8 @@ impl Engine<'_> {
     pub(super) fn act_on_tick(&mut self, cpu: u32, action: TickAction) {
         let own = self.s.cpus[cpu as usize].queue;
         match action {
-            TickAction::Preempt if self.s.queues[own as usize].len() > 0 => {
-                self.preempt(cpu);
+            TickAction::Preempt { to } => {
+                self.preempt(cpu, to.0);
                 return;
             }
             TickAction::Balance { from, count, home } => {

@@ -1,5 +1,7 @@
 //! Run queues: by virtual run time, as fair schedulers have them.
 
+use crate::program::NONE;
+
 /// A waiting task.
 #[derive(Clone, Copy)]
 struct Entry {
@@ -30,6 +32,10 @@ pub(crate) struct RunQueue {
 }
 
 impl RunQueue {
+    pub fn new() -> RunQueue {
+        RunQueue { line: NONE, ..RunQueue::default() }
+    }
+
     pub fn len(&self) -> u32 {
         self.heap.len() as u32
     }
