@@ -23,7 +23,13 @@ pub struct ByDistance {
 impl ByDistance {
     const fn new(costs: [Ns; 5]) -> ByDistance {
         let [same, core, llc, node, remote] = costs;
-        ByDistance { same, core, llc, node, remote }
+        ByDistance {
+            same,
+            core,
+            llc,
+            node,
+            remote,
+        }
     }
 
     pub(crate) fn table(&self) -> [Ns; 5] {
@@ -179,7 +185,9 @@ impl Costs {
         share("smt_permille", self.smt_permille, 1_000)?;
         share("remote_memory_permille", self.remote_memory_permille, 1_000)?;
         share("frequency_permille", self.frequency_permille, 10_000)?;
-        let serde_json::Value::Object(all) = serde_json::to_value(self).expect("numbers and a text") else {
+        let serde_json::Value::Object(all) =
+            serde_json::to_value(self).expect("numbers and a text")
+        else {
             unreachable!("a struct is an object");
         };
         let second = 1_000_000_000;

@@ -8,6 +8,7 @@ mod random;
 pub mod result;
 pub mod time;
 mod trace;
+pub mod workload;
 
 pub use costs::{ByDistance, Costs};
 pub use engine::{Limits, SetupError, Simulation};

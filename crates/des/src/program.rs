@@ -340,8 +340,8 @@ pub struct DeviceSpec {
 /// Jobs and what must be done before each.
 #[derive(Clone, Debug, Default)]
 pub struct GraphSpec {
-    /// Work of each job.
-    pub work: Vec<Ns>,
+    /// Work of each job; drawn when a run begins, the same for all policies.
+    pub work: Vec<Dist>,
     /// Jobs that wait for each.
     pub successors: Vec<Vec<u32>>,
 }
@@ -429,8 +429,8 @@ pub struct Workload {
     pub pipes: Vec<PipeSpec>,
     /// Devices.
     pub devices: Vec<DeviceSpec>,
-    /// Notices.
-    pub notices: u32,
+    /// Notices, by how many are left at the beginning.
+    pub notices: Vec<u64>,
     /// Shared cache lines.
     pub lines: u32,
     /// Graphs of jobs.
@@ -473,7 +473,9 @@ pub const VARS_FREE: u8 = 3;
 impl Workload {
     /// What the workload calls an object.
     pub fn object_name(&self, kind: Kind, index: u32) -> String {
-        let named = self.names[kind as usize].iter().find(|named| (named.base..named.base + named.len).contains(&index));
+        let named = self.names[kind as usize]
+            .iter()
+            .find(|named| (named.base..named.base + named.len).contains(&index));
         match named {
             Some(named) if named.is_array => format!("{}[{}]", named.name, index - named.base),
             Some(named) => named.name.clone(),

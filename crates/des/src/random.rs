@@ -82,7 +82,11 @@ impl Dist {
                 limited(least as f64 * libm::exp(exponent))
             }
             Dist::Bimodal(usual, rare, ppm) => {
-                if rng.below(1_000_000) < u64::from(ppm) { rare } else { usual }
+                if rng.below(1_000_000) < u64::from(ppm) {
+                    rare
+                } else {
+                    usual
+                }
             }
         }
     }
@@ -111,15 +115,32 @@ mod tests {
         // Five standard errors of the mean, with the seed fixed.
         let near = |(mean, deviation): (f64, f64), theory: (f64, f64)| {
             let error = 5.0 * theory.1 / 200_000f64.sqrt() + 0.5;
-            assert!((mean - theory.0).abs() < error, "mean {mean}, theory {}", theory.0);
-            assert!((deviation / theory.1 - 1.0).abs() < 0.02, "deviation {deviation}, theory {}", theory.1);
+            assert!(
+                (mean - theory.0).abs() < error,
+                "mean {mean}, theory {}",
+                theory.0
+            );
+            assert!(
+                (deviation / theory.1 - 1.0).abs() < 0.02,
+                "deviation {deviation}, theory {}",
+                theory.1
+            );
         };
         near(moments(Dist::Exp(10_000)), (10_000.0, 10_000.0));
-        near(moments(Dist::Uniform(1_000, 5_000)), (3_000.0, 4_000.0 / 12f64.sqrt()));
+        near(
+            moments(Dist::Uniform(1_000, 5_000)),
+            (3_000.0, 4_000.0 / 12f64.sqrt()),
+        );
         near(moments(Dist::Normal(50_000, 5_000)), (50_000.0, 5_000.0));
-        near(moments(Dist::Bimodal(1_000, 9_000, 250_000)), (3_000.0, 8_000.0 * (0.25f64 * 0.75).sqrt()));
+        near(
+            moments(Dist::Bimodal(1_000, 9_000, 250_000)),
+            (3_000.0, 8_000.0 * (0.25f64 * 0.75).sqrt()),
+        );
         // Shape 6: mean 1.2, variance 6 / (25 * 4).
-        near(moments(Dist::Pareto(10_000, 6_000)), (12_000.0, 10_000.0 * 0.06f64.sqrt()));
+        near(
+            moments(Dist::Pareto(10_000, 6_000)),
+            (12_000.0, 10_000.0 * 0.06f64.sqrt()),
+        );
     }
 
     #[test]

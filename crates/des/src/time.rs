@@ -21,7 +21,11 @@ pub fn parse(text: &str) -> Result<Ns, String> {
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
         "min" => 60_000_000_000,
-        unit => return Err(format!("unknown unit `{unit}`; there are ns, us, ms, s, min")),
+        unit => {
+            return Err(format!(
+                "unknown unit `{unit}`; there are ns, us, ms, s, min"
+            ));
+        }
     };
     let expected = || format!("expected a time such as 10us, found `{text}`");
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
@@ -64,7 +68,17 @@ mod tests {
         assert_eq!(parse("1.5ms"), Ok(1_500_000));
         assert_eq!(parse("0.000000001s"), Ok(1));
         assert_eq!(parse("7"), Ok(7));
-        for bad in ["", "us", "1.2.3s", "-1us", "5 parsecs", "1e9s", "99999999999999999999s", "9000000s", "."] {
+        for bad in [
+            "",
+            "us",
+            "1.2.3s",
+            "-1us",
+            "5 parsecs",
+            "1e9s",
+            "99999999999999999999s",
+            "9000000s",
+            ".",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

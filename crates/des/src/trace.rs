@@ -26,7 +26,11 @@ pub(crate) struct Tracer {
 
 impl Tracer {
     pub fn new(max: usize) -> Tracer {
-        Tracer { max, slices: vec![], is_cut: false }
+        Tracer {
+            max,
+            slices: vec![],
+            is_cut: false,
+        }
     }
 
     #[inline]
@@ -38,6 +42,12 @@ impl Tracer {
             self.is_cut = true;
             return;
         }
-        self.slices.push(Slice { cpu, template, task, start, end });
+        self.slices.push(Slice {
+            cpu,
+            template,
+            task,
+            start,
+            end,
+        });
     }
 }

@@ -45,7 +45,11 @@ impl Engine<'_> {
         }
         if old.is_active() != mode.is_active() {
             let active = &mut self.s.core_active[core as usize];
-            *active = if mode.is_active() { *active + 1 } else { *active - 1 };
+            *active = if mode.is_active() {
+                *active + 1
+            } else {
+                *active - 1
+            };
             if self.smt.len() > 2 {
                 for sibling in self.s.machine.core_cpus(core) {
                     if sibling != cpu && self.s.cpus[sibling as usize].mode == Mode::Running {
@@ -85,7 +89,8 @@ impl Engine<'_> {
         } else {
             let mut rate = 1024;
             if !task.is_fixed {
-                rate = state.capacity * self.smt[self.s.core_active[state.core as usize] as usize] >> 10;
+                rate = state.capacity * self.smt[self.s.core_active[state.core as usize] as usize]
+                    >> 10;
                 if task.node != state.node {
                     rate = (rate * task.remote_rate) >> 10;
                 }
@@ -136,7 +141,9 @@ impl Engine<'_> {
                 self.plan_segment(cpu);
             }
             // Paid by who runs next.
-            Mode::Running | Mode::Searching | Mode::Switching | Mode::Dispatching => self.charge(cpu, ns, use_),
+            Mode::Running | Mode::Searching | Mode::Switching | Mode::Dispatching => {
+                self.charge(cpu, ns, use_)
+            }
             // An idle CPU has the time.
             Mode::Idle | Mode::Waking | Mode::Polling | Mode::Offline => {}
         }
@@ -144,7 +151,8 @@ impl Engine<'_> {
 
     pub(super) fn price(&self, cost: Cost) -> Ns {
         let costs = self.costs;
-        u64::from(cost.examined + cost.words) * costs.examine + u64::from(cost.remote) * costs.examine_remote
+        u64::from(cost.examined + cost.words) * costs.examine
+            + u64::from(cost.remote) * costs.examine_remote
     }
 
     /// The cost of the lock of a run queue, waiting for others included, and of its lines.
@@ -281,20 +289,36 @@ impl Engine<'_> {
     pub(super) fn search(&mut self, cpu: u32) {
         let attempt = self.s.cpus[cpu as usize].searches_failed;
         self.s.cpus[cpu as usize].seen = self.s.queued;
-        let idle = self.policy.idle(&mut self.states[cpu as usize], &self.s, cpu, attempt);
+        let idle = self
+            .policy
+            .idle(&mut self.states[cpu as usize], &self.s, cpu, attempt);
         self.counts.searches += 1;
         self.counts.examined += u64::from(idle.cost.examined);
         let plan = match idle.action {
             IdleAction::Take(QueueId(queue)) => Plan::Take(queue),
-            IdleAction::Steal { from, count, home } => Plan::Steal { from: from.0, count, home },
-            IdleAction::Ask { dispatcher, spin_ns } => Plan::Ask { dispatcher, spin: spin_ns },
+            IdleAction::Steal { from, count, home } => Plan::Steal {
+                from: from.0,
+                count,
+                home,
+            },
+            IdleAction::Ask {
+                dispatcher,
+                spin_ns,
+            } => Plan::Ask {
+                dispatcher,
+                spin: spin_ns,
+            },
             IdleAction::Sleep { spin_ns } => Plan::Sleep { spin: spin_ns },
             _ => Plan::Sleep { spin: 0 },
         };
         let took = self.price(idle.cost);
         self.s.cpus[cpu as usize].plan = plan;
         // A search that takes no time must still end when it only ever fails.
-        let took = if took == 0 && attempt > 1000 { 1_000 } else { took };
+        let took = if took == 0 && attempt > 1000 {
+            1_000
+        } else {
+            took
+        };
         if took == 0 && self.s.cpus[cpu as usize].debt == 0 {
             self.carry_out(cpu);
             return;
@@ -370,7 +394,11 @@ impl Engine<'_> {
             Mode::Idle => {
                 let costs = self.costs;
                 let is_deep = now - state.idle_since >= costs.deep_idle_after;
-                let exit = if is_deep { costs.deep_idle_exit } else { costs.idle_exit };
+                let exit = if is_deep {
+                    costs.deep_idle_exit
+                } else {
+                    costs.idle_exit
+                };
                 self.s.set_idle(cpu, false);
                 self.set_mode(cpu, Mode::Waking, Use::Idle);
                 self.cpu_events.set(cpu, now + after + exit);
@@ -378,7 +406,8 @@ impl Engine<'_> {
             Mode::Polling => {
                 self.s.set_idle(cpu, false);
                 self.set_mode(cpu, Mode::Waking, Use::Poll);
-                self.cpu_events.set(cpu, now + after + self.line_cost[distance]);
+                self.cpu_events
+                    .set(cpu, now + after + self.line_cost[distance]);
             }
             Mode::Searching => {
                 if self.s.idle.test(cpu) {
@@ -402,7 +431,11 @@ impl Engine<'_> {
         let now = self.s.now;
         let state = &self.s.cpus[cpu as usize];
         if !state.mode.has_task() {
-            let woken = if state.mode == Mode::Waking { now - state.since } else { 0 };
+            let woken = if state.mode == Mode::Waking {
+                now - state.since
+            } else {
+                0
+            };
             self.policy.ran(&mut self.states[cpu as usize], now, woken);
         }
         if self.s.idle.test(cpu) {
@@ -418,7 +451,8 @@ impl Engine<'_> {
         let entry = &mut self.tasks[task as usize];
         entry.phase = Phase::OnCpu;
         entry.waited += now - entry.ready_since;
-        self.cpu_events.set(cpu, now + self.costs.context_switch + debt);
+        self.cpu_events
+            .set(cpu, now + self.costs.context_switch + debt);
     }
 
     /// The switch is done: the task runs.
@@ -451,7 +485,10 @@ impl Engine<'_> {
         }
         if task.queue != queue {
             // Virtual time is that of a queue.
-            let (old, new) = (self.s.queues[task.queue as usize].floor, self.s.queues[queue as usize].floor);
+            let (old, new) = (
+                self.s.queues[task.queue as usize].floor,
+                self.s.queues[queue as usize].floor,
+            );
             task.vruntime = new + task.vruntime.saturating_sub(old).min(self.costs.slice);
             task.queue = queue;
         }
@@ -513,11 +550,16 @@ impl Engine<'_> {
         let state = &mut self.s.cpus[cpu as usize];
         state.next_tick = now + self.costs.tick_period;
         let (ran, id) = (now - state.slice_start, state.task);
-        if self.tasks[id as usize].is_spinning && now - self.progress > STUCK_AFTER && self.is_stuck() {
+        if self.tasks[id as usize].is_spinning
+            && now - self.progress > STUCK_AFTER
+            && self.is_stuck()
+        {
             self.end = Some(End::Deadlock);
             return;
         }
-        let tick = self.policy.tick(&mut self.states[cpu as usize], &self.s, cpu, Some(ran));
+        let tick = self
+            .policy
+            .tick(&mut self.states[cpu as usize], &self.s, cpu, Some(ran));
         let cost = self.costs.tick + self.price(tick.cost);
         self.interrupt(cpu, cost, Use::Interrupt);
         if self.tasks[id as usize].is_spinning {
@@ -533,7 +575,9 @@ impl Engine<'_> {
             Mode::Idle | Mode::Offline => true,
             _ => false,
         };
-        self.task_events.is_empty() && self.changes >= self.w.changes.len() && self.s.cpus.iter().all(spins)
+        self.task_events.is_empty()
+            && self.changes >= self.w.changes.len()
+            && self.s.cpus.iter().all(spins)
     }
 
     /// Somebody else was queued: is it due before who runs?

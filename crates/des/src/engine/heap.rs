@@ -111,7 +111,8 @@ impl Heap {
     fn down(&mut self, mut place: usize, entry: Entry) {
         loop {
             let first = 4 * place + 1;
-            let children = &self.entries[first.min(self.entries.len())..self.entries.len().min(first + 4)];
+            let children =
+                &self.entries[first.min(self.entries.len())..self.entries.len().min(first + 4)];
             let Some((mut best, rest)) = children.split_first() else {
                 break;
             };

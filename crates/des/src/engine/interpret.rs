@@ -169,7 +169,11 @@ impl Engine<'_> {
                 let ns = self.draw(id, self.w.times[time as usize]);
                 self.sleep_until(cpu, id, self.s.now + ns)
             }
-            Op::Period { var, is_absolute, time } => {
+            Op::Period {
+                var,
+                is_absolute,
+                time,
+            } => {
                 let period = self.draw(id, self.w.times[time as usize]).max(1) as i64;
                 let now = self.s.now as i64;
                 let next = self.var(id, var);
@@ -284,7 +288,11 @@ impl Engine<'_> {
                 self.touch(cpu, line);
                 After::Next
             }
-            Op::Spawn { template, count, is_process } => {
+            Op::Spawn {
+                template,
+                count,
+                is_process,
+            } => {
                 let count = self.value(id, count).clamp(0, i64::from(u32::MAX)) as u32;
                 self.spawn(cpu, id, template, count, is_process, step)
             }
@@ -334,7 +342,11 @@ impl Engine<'_> {
                 let end = *self.var(id, end);
                 let var = self.var(id, var);
                 *var += 1;
-                if *var < end { After::Goto(to) } else { After::Next }
+                if *var < end {
+                    After::Goto(to)
+                } else {
+                    After::Next
+                }
             }
             Op::Jump(to) => {
                 // A loop without any time of its own pays what it owes.
@@ -344,7 +356,11 @@ impl Engine<'_> {
                 After::Goto(to)
             }
             Op::Unless { value, to } => {
-                if self.value(id, value) == 0 { After::Goto(to) } else { After::Next }
+                if self.value(id, value) == 0 {
+                    After::Goto(to)
+                } else {
+                    After::Next
+                }
             }
             Op::Exit => {
                 if step == 0 {
@@ -380,7 +396,11 @@ impl Engine<'_> {
         let debt = std::mem::take(&mut state.debt);
         state.used[Use::Spin as usize] -= debt as i64;
         task.is_spinning = true;
-        task.spin_until = if spin == NEVER { NEVER } else { now + debt + spin };
+        task.spin_until = if spin == NEVER {
+            NEVER
+        } else {
+            now + debt + spin
+        };
         self.account(cpu, Use::Spin);
         self.s.cpus[cpu as usize].settled = now;
         self.plan_segment(cpu);
@@ -401,23 +421,40 @@ impl Engine<'_> {
     fn job_work(&mut self, id: u32) -> Ns {
         let graph = self.tasks[id as usize].graph;
         let job = *self.var(id, VAR_JOB);
-        let work = self.w.graphs.get(graph as usize).and_then(|graph| graph.work.get(job as usize));
+        let work = self
+            .graphs
+            .get(graph as usize)
+            .and_then(|graph| graph.work.get(job as usize));
         work.copied().unwrap_or(0)
     }
 }
 
-fn binary(step: Step, a: i64, b: i64) -> i64 {
+pub(crate) fn binary(step: Step, a: i64, b: i64) -> i64 {
     match step {
         Step::Add => a.wrapping_add(b),
         Step::Sub => a.wrapping_sub(b),
         Step::Mul => a.wrapping_mul(b),
-        Step::Div => if b == 0 { 0 } else { a.wrapping_div_euclid(b) },
-        Step::Rem => if b == 0 { 0 } else { a.wrapping_rem_euclid(b) },
+        Step::Div => {
+            if b == 0 {
+                0
+            } else {
+                a.wrapping_div_euclid(b)
+            }
+        }
+        Step::Rem => {
+            if b == 0 {
+                0
+            } else {
+                a.wrapping_rem_euclid(b)
+            }
+        }
         Step::Lt => i64::from(a < b),
         Step::Le => i64::from(a <= b),
         Step::Eq => i64::from(a == b),
         Step::And => i64::from(a != 0 && b != 0),
         Step::Or => i64::from(a != 0 || b != 0),
-        Step::Const(_) | Step::Var(_) | Step::Random | Step::Not => unreachable!("takes no two numbers"),
+        Step::Const(_) | Step::Var(_) | Step::Random | Step::Not => {
+            unreachable!("takes no two numbers")
+        }
     }
 }

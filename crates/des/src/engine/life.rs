@@ -13,17 +13,35 @@ use crate::time::{NEVER, Ns};
 /// 1024 / weight in 1/1024: each step of niceness is a factor of 1.25, as in the kernel.
 fn share(nice: i8) -> u64 {
     (0..nice.unsigned_abs()).fold(1024, |share, _| {
-        if nice > 0 { share * 5 / 4 } else { (share * 4 / 5).max(1) }
+        if nice > 0 {
+            share * 5 / 4
+        } else {
+            (share * 4 / 5).max(1)
+        }
     })
 }
 
-pub(super) fn graph(spec: &GraphSpec) -> Graph {
+/// The `i`-th graph as a run begins. What its jobs take does not depend on who does them.
+pub(super) fn graph(spec: &GraphSpec, seed: u64, i: u64) -> Graph {
+    let mut rng = Rng::new(seed, u64::MAX - 1 - i);
+    let work = spec.work.iter().map(|dist| dist.draw(&mut rng)).collect();
     let mut missing = vec![0; spec.work.len()];
     for &successor in spec.successors.iter().flatten() {
         missing[successor as usize] += 1;
     }
-    let ready: VecDeque<u32> = (0..).zip(&missing).filter(|&(_, &missing)| missing == 0).map(|(job, _)| job).collect();
-    Graph { ready, untaken: missing.len(), undone: missing.len(), missing, waiters: VecDeque::new() }
+    let ready: VecDeque<u32> = (0..)
+        .zip(&missing)
+        .filter(|&(_, &missing)| missing == 0)
+        .map(|(job, _)| job)
+        .collect();
+    Graph {
+        work,
+        ready,
+        untaken: missing.len(),
+        undone: missing.len(),
+        missing,
+        waiters: VecDeque::new(),
+    }
 }
 
 impl Engine<'_> {
@@ -31,8 +49,14 @@ impl Engine<'_> {
         if let Some(process) = self.free_processes.pop() {
             return process;
         }
-        self.locks.push(Lock::new(LockSpec { kind: LockKind::Semaphore, spin: 0 }));
-        self.processes.push(Process { lock: self.locks.len() as u32 - 1, tasks: 0 });
+        self.locks.push(Lock::new(LockSpec {
+            kind: LockKind::Semaphore,
+            spin: 0,
+        }));
+        self.processes.push(Process {
+            lock: self.locks.len() as u32 - 1,
+            tasks: 0,
+        });
         self.processes.len() as u32 - 1
     }
 
@@ -50,7 +74,10 @@ impl Engine<'_> {
             template,
             process,
             parent,
-            parent_serial: self.tasks.get(parent as usize).map_or(0, |parent| parent.serial),
+            parent_serial: self
+                .tasks
+                .get(parent as usize)
+                .map_or(0, |parent| parent.serial),
             serial: self.serial,
             children: 0,
             work: 0,
@@ -62,7 +89,8 @@ impl Engine<'_> {
             remote_rate: {
                 // Time of memory grows, the rest stays.
                 let memory = u64::from(spec.memory_permille.min(1000));
-                let slower = memory * 1000 / u64::from(self.costs.remote_memory_permille) + 1000 - memory;
+                let slower =
+                    memory * 1000 / u64::from(self.costs.remote_memory_permille) + 1000 - memory;
                 1024 * 1000 / slower
             },
             node: spec.node.unwrap_or(NONE),
@@ -114,7 +142,15 @@ impl Engine<'_> {
     }
 
     /// One child in each step, as each costs time.
-    pub(super) fn spawn(&mut self, cpu: u32, id: u32, template: u32, count: u32, is_process: bool, step: u8) -> After {
+    pub(super) fn spawn(
+        &mut self,
+        cpu: u32,
+        id: u32,
+        template: u32,
+        count: u32,
+        is_process: bool,
+        step: u8,
+    ) -> After {
         if step == 0 {
             self.tasks[id as usize].bytes_left = count;
         }
@@ -130,14 +166,22 @@ impl Engine<'_> {
         if self.tasks[id as usize].bytes_left == 0 {
             return After::Next;
         }
-        let cost = if is_process { self.costs.fork } else { self.costs.spawn };
+        let cost = if is_process {
+            self.costs.fork
+        } else {
+            self.costs.spawn
+        };
         self.tasks[id as usize].step = 1;
         self.start_segment(cpu, cost, Use::System, true);
         After::Later
     }
 
     fn make(&mut self, cpu: u32, id: u32, template: u32, index: u32, is_process: bool) {
-        let process = if is_process { self.new_process() } else { self.tasks[id as usize].process };
+        let process = if is_process {
+            self.new_process()
+        } else {
+            self.tasks[id as usize].process
+        };
         let child = self.new_task(template, index, process, id);
         self.counts.forks += 1;
         self.tasks[id as usize].children += 1;
@@ -168,7 +212,8 @@ impl Engine<'_> {
         self.leave(cpu);
         let task = &mut self.tasks[id as usize];
         task.phase = Phase::Gone;
-        let (template, process, parent, serial) = (task.template, task.process, task.parent, task.parent_serial);
+        let (template, process, parent, serial) =
+            (task.template, task.process, task.parent, task.parent_serial);
         self.fold(id);
         let sums = &mut self.sums[template as usize];
         sums.ended += 1;
@@ -179,9 +224,14 @@ impl Engine<'_> {
         if space.tasks == 0 {
             self.free_processes.push(process);
         }
-        if parent != NONE && self.tasks[parent as usize].serial == serial && self.tasks[parent as usize].phase != Phase::Gone {
+        if parent != NONE
+            && self.tasks[parent as usize].serial == serial
+            && self.tasks[parent as usize].phase != Phase::Gone
+        {
             self.tasks[parent as usize].children -= 1;
-            if self.tasks[parent as usize].children == 0 && self.tasks[parent as usize].wait == Wait::Children {
+            if self.tasks[parent as usize].children == 0
+                && self.tasks[parent as usize].wait == Wait::Children
+            {
                 self.grant(parent, cpu, 0, true, false);
             }
         }
@@ -200,7 +250,11 @@ impl Engine<'_> {
     pub(super) fn fold(&mut self, id: u32) {
         let task = &self.tasks[id as usize];
         let sums = &mut self.sums[task.template as usize];
-        let ran_min = if sums.ran == 0 && sums.ran_max == 0 { Ns::MAX } else { sums.ran_min };
+        let ran_min = if sums.ran == 0 && sums.ran_max == 0 {
+            Ns::MAX
+        } else {
+            sums.ran_min
+        };
         sums.ran_min = ran_min.min(task.ran);
         sums.ran_max = sums.ran_max.max(task.ran);
         sums.ran += task.ran;
@@ -242,7 +296,11 @@ impl Engine<'_> {
         let state = &mut self.graphs[graph as usize];
         if let Some(job) = state.ready.pop_front() {
             state.untaken -= 1;
-            let late = if state.untaken == 0 { std::mem::take(&mut state.waiters) } else { VecDeque::new() };
+            let late = if state.untaken == 0 {
+                std::mem::take(&mut state.waiters)
+            } else {
+                VecDeque::new()
+            };
             let var = id as usize * self.w.vars + VAR_JOB as usize;
             self.vars[var] = i64::from(job);
             self.tasks[id as usize].graph = graph;

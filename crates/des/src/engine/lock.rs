@@ -88,7 +88,9 @@ impl Lock {
 impl Engine<'_> {
     fn is_on_cpu(&self, id: u32) -> bool {
         let task = &self.tasks[id as usize];
-        task.phase == Phase::OnCpu && self.s.cpus[task.cpu as usize].mode == Mode::Running && self.s.cpus[task.cpu as usize].task == id
+        task.phase == Phase::OnCpu
+            && self.s.cpus[task.cpu as usize].mode == Mode::Running
+            && self.s.cpus[task.cpu as usize].task == id
     }
 
     /// What an atomic operation on the lock's line costs `cpu`, which owns it then.
@@ -100,7 +102,11 @@ impl Engine<'_> {
 
     pub(super) fn acquire(&mut self, cpu: u32, id: u32, lock: u32, is_shared: bool) -> After {
         let now = self.s.now;
-        let is_shared = is_shared && matches!(self.locks[lock as usize].spec.kind, LockKind::ReaderWriter | LockKind::Semaphore);
+        let is_shared = is_shared
+            && matches!(
+                self.locks[lock as usize].spec.kind,
+                LockKind::ReaderWriter | LockKind::Semaphore
+            );
         let line = self.lock_line(lock, cpu);
         self.charge(cpu, line, Use::Stall);
         let state = &mut self.locks[lock as usize];
@@ -211,23 +217,30 @@ impl Engine<'_> {
     /// Positions of those who spin on a CPU.
     fn spinners(&self, lock: u32) -> impl Iterator<Item = usize> {
         let waiters = self.locks[lock as usize].waiters.iter().enumerate();
-        waiters.filter(|&(_, &(id, _))| self.tasks[id as usize].is_spinning && self.is_on_cpu(id)).map(|(at, _)| at)
+        waiters
+            .filter(|&(_, &(id, _))| self.tasks[id as usize].is_spinning && self.is_on_cpu(id))
+            .map(|(at, _)| at)
     }
 
     /// What a line costs on average to go from `cpu` to a waiter.
     fn far(&self, lock: u32, cpu: u32) -> Ns {
         let waiters = &self.locks[lock as usize].waiters;
         let looked = waiters.len().min(SAMPLE);
-        let sum: Ns = waiters.iter().take(SAMPLE).map(|&(id, _)| {
-            self.line_cost[self.s.distance(cpu, self.tasks[id as usize].cpu)]
-        }).sum();
+        let sum: Ns = waiters
+            .iter()
+            .take(SAMPLE)
+            .map(|&(id, _)| self.line_cost[self.s.distance(cpu, self.tasks[id as usize].cpu)])
+            .sum();
         sum / looked.max(1) as u64
     }
 
     /// Gives the lock to the waiter at `at`, who has it after the hand-over, whose cost is returned.
     fn give(&mut self, lock: u32, at: usize, cpu: u32, storm: Ns) -> Ns {
         let now = self.s.now;
-        let (id, is_shared) = self.locks[lock as usize].waiters.remove(at).expect("it waits");
+        let (id, is_shared) = self.locks[lock as usize]
+            .waiters
+            .remove(at)
+            .expect("it waits");
         let to = self.tasks[id as usize].cpu;
         let distance = self.s.distance(cpu, to);
         let cost = self.line_cost[distance] + storm;

@@ -30,6 +30,7 @@ use pipe::{Barrier, Pipe, Waiters};
 use queue::RunQueue;
 use state::{Cpu, Load, Mode, Sched, Task, USES, Use};
 
+pub(crate) use interpret::binary;
 pub(crate) use state::USE_NAMES;
 
 /// When a run that does not end by itself is stopped, and what is kept of it.
@@ -47,7 +48,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { time: 3_600_000_000_000, events: 20_000_000_000, tasks: 4_000_000, slices: 0 }
+        Limits {
+            time: 3_600_000_000_000,
+            events: 20_000_000_000,
+            tasks: 4_000_000,
+            slices: 0,
+        }
     }
 }
 
@@ -172,6 +178,7 @@ pub(crate) struct Line {
 }
 
 pub(crate) struct Graph {
+    pub work: Vec<Ns>,
     /// Predecessors that are not done.
     pub missing: Vec<u32>,
     pub ready: VecDeque<u32>,
@@ -267,18 +274,36 @@ pub(crate) fn histogram() -> Histogram<u64> {
 }
 
 fn describe(cpus: &amdahl_topology::CpuSet) -> String {
-    if cpus.is_empty() { "none".to_owned() } else { cpus.to_string() }
+    if cpus.is_empty() {
+        "none".to_owned()
+    } else {
+        cpus.to_string()
+    }
 }
 
 impl<'a> Engine<'a> {
     fn new(simulation: &Simulation<'a>) -> Result<Engine<'a>, SetupError> {
-        let &Simulation { workload: w, topology, costs, policy, seed, limits } = simulation;
+        let &Simulation {
+            workload: w,
+            topology,
+            costs,
+            policy,
+            seed,
+            limits,
+        } = simulation;
         costs.check().map_err(SetupError::Costs)?;
         let machine = Machine::new(topology);
         let masks = Self::masks(w, &machine, topology)?;
-        let starting: u64 = w.templates.iter().map(|template| u64::from(template.count)).sum();
+        let starting: u64 = w
+            .templates
+            .iter()
+            .map(|template| u64::from(template.count))
+            .sum();
         if starting > u64::from(limits.tasks) {
-            return Err(SetupError::Tasks { tasks: starting, max: limits.tasks });
+            return Err(SetupError::Tasks {
+                tasks: starting,
+                max: limits.tasks,
+            });
         }
         let count = machine.cpus();
         let layout = policy.queues(&machine);
@@ -315,7 +340,19 @@ impl<'a> Engine<'a> {
             costs,
             policy,
             limits,
-            s: Sched { now: 0, machine, layout, queues, cpus, online, idle, overloaded, core_active, load, queued: 0 },
+            s: Sched {
+                now: 0,
+                machine,
+                layout,
+                queues,
+                cpus,
+                online,
+                idle,
+                overloaded,
+                core_active,
+                load,
+                queued: 0,
+            },
             states: (0..=count).map(CpuState::new).collect(),
             tasks: Vec::with_capacity(starting as usize),
             free: vec![],
@@ -331,16 +368,37 @@ impl<'a> Engine<'a> {
             conditions: (0..w.conditions).map(|_| Waiters::default()).collect(),
             barriers: w.barriers.iter().map(|&spec| Barrier::new(spec)).collect(),
             pipes: w.pipes.iter().map(|&spec| Pipe::new(spec)).collect(),
-            devices: w.devices.iter().map(|&spec| Device {
-                spec,
-                free: vec![0; spec.parallelism.max(1) as usize],
-                requests: 0,
-                waited: 0,
-                busy: 0,
-            }).collect(),
-            notices: (0..w.notices).map(|_| Default::default()).collect(),
-            lines: vec![Line { owner: NONE, free: 0, touches: 0, waited: 0 }; w.lines as usize],
-            graphs: w.graphs.iter().map(life::graph).collect(),
+            devices: w
+                .devices
+                .iter()
+                .map(|&spec| Device {
+                    spec,
+                    free: vec![0; spec.parallelism.max(1) as usize],
+                    requests: 0,
+                    waited: 0,
+                    busy: 0,
+                })
+                .collect(),
+            notices: w
+                .notices
+                .iter()
+                .map(|&initial| (initial, Waiters::new()))
+                .collect(),
+            lines: vec![
+                Line {
+                    owner: NONE,
+                    free: 0,
+                    touches: 0,
+                    waited: 0
+                };
+                w.lines as usize
+            ],
+            graphs: w
+                .graphs
+                .iter()
+                .zip(0..)
+                .map(|(spec, i)| life::graph(spec, seed, i))
+                .collect(),
             counters: vec![0; w.counters.len()],
             histograms: w.histograms.iter().map(|_| histogram()).collect(),
             wakeup: histogram(),
@@ -364,33 +422,54 @@ impl<'a> Engine<'a> {
     }
 
     /// Kernel numbers to the machine's own.
-    fn masks(w: &Workload, machine: &Machine, topology: &Topology) -> Result<Vec<CpuMask>, SetupError> {
-        let masks: Vec<CpuMask> = w.masks.iter().map(|kernel| {
-            let mask = CpuMask::new(machine.cpus()).expect("a machine has a CPU");
-            for cpu in machine.cpus_of(kernel) {
-                mask.set(cpu).expect("the mask has all CPUs");
-            }
-            mask
-        }).collect();
+    fn masks(
+        w: &Workload,
+        machine: &Machine,
+        topology: &Topology,
+    ) -> Result<Vec<CpuMask>, SetupError> {
+        let masks: Vec<CpuMask> = w
+            .masks
+            .iter()
+            .map(|kernel| {
+                let mask = CpuMask::new(machine.cpus()).expect("a machine has a CPU");
+                for cpu in machine.cpus_of(kernel) {
+                    mask.set(cpu).expect("the mask has all CPUs");
+                }
+                mask
+            })
+            .collect();
         let cpus = || describe(&topology.cpu_set());
         for template in &w.templates {
             if let Some(mask) = template.mask
                 && masks[mask as usize].is_empty()
             {
                 let mask = describe(&w.masks[mask as usize]);
-                return Err(SetupError::NoCpu { task: template.name.clone(), mask, cpus: cpus() });
+                return Err(SetupError::NoCpu {
+                    task: template.name.clone(),
+                    mask,
+                    cpus: cpus(),
+                });
             }
             if let Some(node) = template.node
                 && node >= machine.nodes()
             {
-                return Err(SetupError::NoNode { task: template.name.clone(), node, nodes: machine.nodes() });
+                return Err(SetupError::NoNode {
+                    task: template.name.clone(),
+                    node,
+                    nodes: machine.nodes(),
+                });
             }
         }
         for &(at, change) in &w.changes {
-            let (Change::Offline(mask) | Change::Online(mask) | Change::Frequency(mask, _)) = change;
+            let (Change::Offline(mask) | Change::Online(mask) | Change::Frequency(mask, _)) =
+                change;
             if masks[mask as usize].is_empty() {
                 let mask = describe(&w.masks[mask as usize]);
-                return Err(SetupError::NoChange { at: crate::time::show(at), mask, cpus: cpus() });
+                return Err(SetupError::NoChange {
+                    at: crate::time::show(at),
+                    mask,
+                    cpus: cpus(),
+                });
             }
         }
         Ok(masks)
@@ -423,7 +502,11 @@ impl<'a> Engine<'a> {
             self.end = Some(End::Done);
         }
         while self.end.is_none() {
-            let change = self.w.changes.get(self.changes).map_or(NEVER, |&(at, _)| at);
+            let change = self
+                .w
+                .changes
+                .get(self.changes)
+                .map_or(NEVER, |&(at, _)| at);
             let (timer, cpu) = (self.task_events.next(), self.cpu_events.next());
             let next = change.min(timer).min(cpu);
             if next > last {
@@ -472,7 +555,8 @@ fn new_cpu(machine: &Machine, cpu: CpuId, queue: u32, costs: &Costs) -> Cpu {
         settled: 0,
         rate: capacity.max(1),
         // Ticks of different CPUs do not coincide.
-        next_tick: costs.tick_period + costs.tick_period / u64::from(machine.cpus()) * u64::from(cpu),
+        next_tick: costs.tick_period
+            + costs.tick_period / u64::from(machine.cpus()) * u64::from(cpu),
         slice_start: 0,
         idle_since: 0,
         debt: 0,

@@ -8,7 +8,8 @@ use super::state::{Mode, Phase, USES, Use, Wait};
 use super::{End, Engine, Simulation, USE_NAMES};
 use crate::program::{Kind, NONE, Named};
 use crate::result::{
-    CpuRow, Latency, LockRow, Migrations, ObjectRow, Outcome, RunResult, SchedCounts, TaskRow, VERSION,
+    CpuRow, Latency, LockRow, Migrations, ObjectRow, Outcome, RunResult, SchedCounts, TaskRow,
+    VERSION,
 };
 use crate::time::{Ns, show};
 
@@ -43,14 +44,24 @@ impl Engine<'_> {
             self.fold(id);
         }
         let total = |uses: &[Use]| -> i64 {
-            self.s.cpus.iter().map(|cpu| uses.iter().map(|&use_| cpu.used[use_ as usize]).sum::<i64>()).sum()
+            self.s
+                .cpus
+                .iter()
+                .map(|cpu| {
+                    uses.iter()
+                        .map(|&use_| cpu.used[use_ as usize])
+                        .sum::<i64>()
+                })
+                .sum()
         };
         let capacity = (self.s.cpus.len() as f64 * now as f64).max(1.0);
         let idle = total(&[Use::Idle, Use::Poll, Use::Offline]);
         let search = total(&[Use::Search]);
         let mut used = [0i64; USES];
         for cpu in &self.s.cpus {
-            used.iter_mut().zip(cpu.used).for_each(|(sum, one)| *sum += one);
+            used.iter_mut()
+                .zip(cpu.used)
+                .for_each(|(sum, one)| *sum += one);
         }
         let result = RunResult {
             version: VERSION,
@@ -79,8 +90,20 @@ impl Engine<'_> {
             used_ns: named(&used),
             sched: self.sched_counts(),
             wakeup_ns: latency(&self.wakeup),
-            counters: self.w.counters.iter().cloned().zip(self.counters.iter().copied()).collect(),
-            histograms: self.w.histograms.iter().cloned().zip(self.histograms.iter().map(latency)).collect(),
+            counters: self
+                .w
+                .counters
+                .iter()
+                .cloned()
+                .zip(self.counters.iter().copied())
+                .collect(),
+            histograms: self
+                .w
+                .histograms
+                .iter()
+                .cloned()
+                .zip(self.histograms.iter().map(latency))
+                .collect(),
             tasks: self.task_rows(),
             cpu_rows: self.cpu_rows(),
             locks: self.lock_rows(),
@@ -88,13 +111,20 @@ impl Engine<'_> {
             events: self.counts.events,
             operations: self.counts.operations,
         };
-        Outcome { result, slices: self.tracer.slices, is_cut: self.tracer.is_cut }
+        Outcome {
+            result,
+            slices: self.tracer.slices,
+            is_cut: self.tracer.is_cut,
+        }
     }
 
     /// What was counted ahead of its time and is not over yet is taken back.
     fn unpaid(&mut self, cpu: u32) {
         let state = &mut self.s.cpus[cpu as usize];
-        state.used.iter_mut().for_each(|used| *used = (*used).max(0));
+        state
+            .used
+            .iter_mut()
+            .for_each(|used| *used = (*used).max(0));
         let mut left = state.used.iter().sum::<i64>() - self.s.now as i64;
         while left > 0 {
             let most = state.used.iter_mut().max().expect("there are uses");
@@ -116,7 +146,12 @@ impl Engine<'_> {
             idle_entries: sum(|cpu| cpu.idle_entries),
             searches: self.counts.searches,
             examined: self.counts.examined,
-            migrations: Migrations { core, llc, node, remote },
+            migrations: Migrations {
+                core,
+                llc,
+                node,
+                remote,
+            },
             dispatched: self.counts.dispatched,
             forks: self.counts.forks,
             affinity_broken: self.counts.affinity_broken,
@@ -125,20 +160,25 @@ impl Engine<'_> {
     }
 
     fn task_rows(&self) -> Vec<TaskRow> {
-        let rows = self.w.templates.iter().zip(&self.sums).map(|(template, sums)| TaskRow {
-            name: template.name.clone(),
-            count: sums.started,
-            ended: sums.ended,
-            ran_ns: sums.ran,
-            spun_ns: sums.spun,
-            waited_ns: sums.waited,
-            slept_ns: sums.slept,
-            ran_ns_min: sums.ran_min,
-            ran_ns_max: sums.ran_max,
-            switches: sums.switches,
-            migrations: sums.migrations,
-            last_end_ns: sums.last_end,
-        });
+        let rows = self
+            .w
+            .templates
+            .iter()
+            .zip(&self.sums)
+            .map(|(template, sums)| TaskRow {
+                name: template.name.clone(),
+                count: sums.started,
+                ended: sums.ended,
+                ran_ns: sums.ran,
+                spun_ns: sums.spun,
+                waited_ns: sums.waited,
+                slept_ns: sums.slept,
+                ran_ns_min: sums.ran_min,
+                ran_ns_max: sums.ran_max,
+                switches: sums.switches,
+                migrations: sums.migrations,
+                last_end_ns: sums.last_end,
+            });
         rows.collect()
     }
 
@@ -175,22 +215,42 @@ impl Engine<'_> {
                 handed_ns: sum(|lock| lock.handed),
             }
         });
-        rows.filter(|row| row.acquired > 0 || row.contended > 0).collect()
+        rows.filter(|row| row.acquired > 0 || row.contended > 0)
+            .collect()
     }
 
     fn object_rows(&self) -> Vec<ObjectRow> {
         let mut rows = vec![];
         let mut of = |kind: Kind, name: &str, figures: &dyn Fn(usize) -> (u64, Ns)| {
-            for Named { name: object, base, len, .. } in &self.w.names[kind as usize] {
+            for Named {
+                name: object,
+                base,
+                len,
+                ..
+            } in &self.w.names[kind as usize]
+            {
                 let range = *base as usize..(*base + *len) as usize;
-                let (uses, waited_ns) = range.map(figures).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-                rows.push(ObjectRow { kind: name.to_owned(), name: object.clone(), uses, waited_ns });
+                let (uses, waited_ns) = range
+                    .map(figures)
+                    .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+                rows.push(ObjectRow {
+                    kind: name.to_owned(),
+                    name: object.clone(),
+                    uses,
+                    waited_ns,
+                });
             }
         };
         of(Kind::Pipe, "pipe", &|i| (self.pipes[i].reads, 0));
-        of(Kind::Barrier, "barrier", &|i| (self.barriers[i].passed, self.barriers[i].waited));
-        of(Kind::Device, "device", &|i| (self.devices[i].requests, self.devices[i].waited));
-        of(Kind::Line, "line", &|i| (self.lines[i].touches, self.lines[i].waited));
+        of(Kind::Barrier, "barrier", &|i| {
+            (self.barriers[i].passed, self.barriers[i].waited)
+        });
+        of(Kind::Device, "device", &|i| {
+            (self.devices[i].requests, self.devices[i].waited)
+        });
+        of(Kind::Line, "line", &|i| {
+            (self.lines[i].touches, self.lines[i].waited)
+        });
         rows
     }
 
@@ -207,8 +267,14 @@ impl Engine<'_> {
     fn why(&self, end: End) -> Vec<String> {
         match end {
             End::Done | End::Duration | End::Stopped => vec![],
-            End::TimeLimit => vec![format!("it was still running after {} of simulated time", show(self.limits.time))],
-            End::EventLimit => vec![format!("it was still running after {} events", self.limits.events)],
+            End::TimeLimit => vec![format!(
+                "it was still running after {} of simulated time",
+                show(self.limits.time)
+            )],
+            End::EventLimit => vec![format!(
+                "it was still running after {} events",
+                self.limits.events
+            )],
             End::TaskLimit => vec![format!("more than {} tasks at once", self.limits.tasks)],
             End::Livelock(template) => vec![format!(
                 "a task `{}` goes round and round without taking any time: give its loop something to compute",
@@ -235,10 +301,14 @@ impl Engine<'_> {
             });
             entry.0 += 1;
         }
-        let mut told: Vec<String> = order.iter().take(LINES_MAX).map(|key| match &lines[key] {
-            (1, line) => line.clone(),
-            (count, line) => format!("{line} (and {} more like it)", count - 1),
-        }).collect();
+        let mut told: Vec<String> = order
+            .iter()
+            .take(LINES_MAX)
+            .map(|key| match &lines[key] {
+                (1, line) => line.clone(),
+                (count, line) => format!("{line} (and {} more like it)", count - 1),
+            })
+            .collect();
         if order.len() > LINES_MAX {
             told.push(format!("... and {} more", order.len() - LINES_MAX));
         }
@@ -250,7 +320,9 @@ impl Engine<'_> {
         let task = &self.tasks[id as usize];
         let named = |kind, index| self.w.object_name(kind, index);
         match task.wait {
-            _ if task.phase == Phase::Ready && !task.is_spinning => "is ready, but no CPU takes it".to_owned(),
+            _ if task.phase == Phase::Ready && !task.is_spinning => {
+                "is ready, but no CPU takes it".to_owned()
+            }
             Wait::Lock(lock) => {
                 let holder = self.holder(id).map_or_else(
                     || "nobody holds it alone".to_owned(),
@@ -263,17 +335,36 @@ impl Engine<'_> {
                 };
                 format!("waits for {name}, {holder}")
             }
-            Wait::Condition(i) => format!("waits for condition `{}`, which nobody signals", named(Kind::Condition, i)),
+            Wait::Condition(i) => format!(
+                "waits for condition `{}`, which nobody signals",
+                named(Kind::Condition, i)
+            ),
             Wait::Barrier(i) => {
                 let state = &self.barriers[i as usize];
                 let (here, parties) = (state.waiters.len(), state.spec.parties);
-                format!("waits at barrier `{}`, where {here} of {parties} are", named(Kind::Barrier, i))
+                format!(
+                    "waits at barrier `{}`, where {here} of {parties} are",
+                    named(Kind::Barrier, i)
+                )
             }
-            Wait::PipeData(i) => format!("waits for data in pipe `{}`, which is empty", named(Kind::Pipe, i)),
-            Wait::PipeRoom(i) => format!("waits for room in pipe `{}`, which is full", named(Kind::Pipe, i)),
-            Wait::Notice(i) => format!("waits for notice `{}`, which nobody leaves", named(Kind::Notice, i)),
+            Wait::PipeData(i) => format!(
+                "waits for data in pipe `{}`, which is empty",
+                named(Kind::Pipe, i)
+            ),
+            Wait::PipeRoom(i) => format!(
+                "waits for room in pipe `{}`, which is full",
+                named(Kind::Pipe, i)
+            ),
+            Wait::Notice(i) => format!(
+                "waits for notice `{}`, which nobody leaves",
+                named(Kind::Notice, i)
+            ),
             Wait::Children => format!("waits for {} of its children", task.children),
-            Wait::Job(i) => format!("waits for a job of graph `{}`: none is ready, {} are not done", named(Kind::Graph, i), self.graphs[i as usize].undone),
+            Wait::Job(i) => format!(
+                "waits for a job of graph `{}`: none is ready, {} are not done",
+                named(Kind::Graph, i),
+                self.graphs[i as usize].undone
+            ),
             Wait::Device(i) => format!("waits for device `{}`", named(Kind::Device, i)),
             Wait::Timer | Wait::Start => "sleeps".to_owned(),
             Wait::Nothing => "runs".to_owned(),
@@ -318,13 +409,19 @@ impl Engine<'_> {
 
 fn named(used: &[i64; USES]) -> BTreeMap<String, Ns> {
     let all = USE_NAMES.iter().zip(used);
-    all.filter(|&(_, &ns)| ns > 0).map(|(name, &ns)| ((*name).to_owned(), ns as Ns)).collect()
+    all.filter(|&(_, &ns)| ns > 0)
+        .map(|(name, &ns)| ((*name).to_owned(), ns as Ns))
+        .collect()
 }
 
 fn latency(histogram: &Histogram<u64>) -> Latency {
     Latency {
         count: histogram.len(),
-        mean: if histogram.is_empty() { 0.0 } else { histogram.mean() },
+        mean: if histogram.is_empty() {
+            0.0
+        } else {
+            histogram.mean()
+        },
         p50: histogram.value_at_quantile(0.5),
         p90: histogram.value_at_quantile(0.9),
         p99: histogram.value_at_quantile(0.99),

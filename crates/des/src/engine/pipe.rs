@@ -20,7 +20,12 @@ pub(crate) struct Barrier {
 
 impl Barrier {
     pub fn new(spec: BarrierSpec) -> Barrier {
-        Barrier { spec, waiters: Waiters::new(), passed: 0, waited: 0 }
+        Barrier {
+            spec,
+            waiters: Waiters::new(),
+            passed: 0,
+            waited: 0,
+        }
     }
 }
 
@@ -115,7 +120,11 @@ impl Engine<'_> {
 
     fn wake_one(&mut self, cpu: u32, pipe: u32, is_reader: bool, sync: bool) {
         let state = &mut self.pipes[pipe as usize];
-        let waiters = if is_reader { &mut state.readers } else { &mut state.writers };
+        let waiters = if is_reader {
+            &mut state.readers
+        } else {
+            &mut state.writers
+        };
         let Some(id) = waiters.pop_front() else {
             return;
         };
@@ -144,14 +153,26 @@ impl Engine<'_> {
             // Those who spin read the line one after the other.
             let line = self.line_to(cpu, id);
             spinners += u64::from(self.tasks[id as usize].is_spinning);
-            self.grant(id, cpu, line + spinners * self.line_cost[1] / 4, true, false);
+            self.grant(
+                id,
+                cpu,
+                line + spinners * self.line_cost[1] / 4,
+                true,
+                false,
+            );
         }
         // The allocation is kept for the next round.
         self.barriers[barrier as usize].waiters = waiters;
         After::Next
     }
 
-    pub(super) fn await_condition(&mut self, cpu: u32, id: u32, condition: u32, lock: Option<u32>) -> After {
+    pub(super) fn await_condition(
+        &mut self,
+        cpu: u32,
+        id: u32,
+        condition: u32,
+        lock: Option<u32>,
+    ) -> After {
         if self.tasks[id as usize].step == 0 {
             if let Some(lock) = lock {
                 self.release(cpu, id, lock);
@@ -218,7 +239,9 @@ impl Engine<'_> {
         };
         let now = self.s.now;
         let state = &mut self.devices[device as usize];
-        let first = (0..state.free.len()).min_by_key(|&server| state.free[server]).expect("it has a server");
+        let first = (0..state.free.len())
+            .min_by_key(|&server| state.free[server])
+            .expect("it has a server");
         let start = state.free[first].max(now);
         state.free[first] = start + service;
         state.requests += 1;

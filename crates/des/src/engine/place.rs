@@ -14,7 +14,8 @@ impl Engine<'_> {
         let now = self.s.now;
         let task = &mut self.tasks[id as usize];
         debug_assert_eq!(task.phase, Phase::Blocked);
-        let is_new = task.cpu == NONE && task.ran == 0 && task.woken_at == NEVER && task.started == NEVER;
+        let is_new =
+            task.cpu == NONE && task.ran == 0 && task.woken_at == NEVER && task.started == NEVER;
         if is_new {
             task.started = now;
         } else {
@@ -39,8 +40,12 @@ impl Engine<'_> {
         let task = &self.tasks[id as usize];
         let last = (task.cpu != NONE).then_some(task.cpu);
         // A timer or device interrupts the CPU on which the task last ran.
-        let at = by.or(last).filter(|&cpu| self.s.cpus[cpu as usize].mode != Mode::Offline);
-        let waker_flips = by.map(|cpu| self.s.cpus[cpu as usize].task).filter(|&task| task != NONE);
+        let at = by
+            .or(last)
+            .filter(|&cpu| self.s.cpus[cpu as usize].mode != Mode::Offline);
+        let waker_flips = by
+            .map(|cpu| self.s.cpus[cpu as usize].task)
+            .filter(|&task| task != NONE);
         let waking = Waking {
             waker: at,
             last,
@@ -48,21 +53,34 @@ impl Engine<'_> {
             sync,
             new: is_new,
             home_node: (task.node != NONE).then_some(task.node),
-            waker_flips: waker_flips.map(|waker| self.tasks[waker as usize].flips).unwrap_or_default(),
+            waker_flips: waker_flips
+                .map(|waker| self.tasks[waker as usize].flips)
+                .unwrap_or_default(),
             wakee_flips: task.flips,
         };
         let nobody = self.states.len() - 1;
         let state = &mut self.states[at.map_or(nobody, |cpu| cpu as usize)];
         let woken = self.policy.wake(state, &self.s, &waking);
         let (queue, notify, cost) = match woken {
-            Woken::Queue { queue, notify, cost } => (queue.0, notify, cost),
+            Woken::Queue {
+                queue,
+                notify,
+                cost,
+            } => (queue.0, notify, cost),
             Woken::Ask { dispatcher, cost } => {
                 self.dispatcher = dispatcher;
-                (self.inbox.expect("who has a dispatcher has an inbox"), Some(dispatcher), cost)
+                (
+                    self.inbox.expect("who has a dispatcher has an inbox"),
+                    Some(dispatcher),
+                    cost,
+                )
             }
             _ => {
                 // As the kernel does: a task whose CPUs are all gone may run anywhere.
-                assert!(self.tasks[id as usize].mask != NONE, "a CPU is always online");
+                assert!(
+                    self.tasks[id as usize].mask != NONE,
+                    "a CPU is always online"
+                );
                 self.tasks[id as usize].mask = NONE;
                 self.counts.affinity_broken += 1;
                 self.place(id, by, sync, is_new);
@@ -106,7 +124,9 @@ impl Engine<'_> {
             task.vruntime = floor.saturating_add_signed(lag.clamp(-most, most));
         }
         // Who has slept for long does not get all of it back.
-        task.vruntime = task.vruntime.max(floor.saturating_sub(self.costs.slice / 2));
+        task.vruntime = task
+            .vruntime
+            .max(floor.saturating_sub(self.costs.slice / 2));
         task.queue = queue;
         let state = &mut self.s.queues[queue as usize];
         state.push(task.vruntime, id);
@@ -118,7 +138,8 @@ impl Engine<'_> {
     /// The next task of `queue` that may run on `cpu`.
     pub(super) fn take(&mut self, queue: u32, cpu: u32) -> Option<u32> {
         let (tasks, masks) = (&self.tasks, &self.masks);
-        let id = self.s.queues[queue as usize].pop(|id| may_run(tasks[id as usize].mask, masks, cpu))?;
+        let id =
+            self.s.queues[queue as usize].pop(|id| may_run(tasks[id as usize].mask, masks, cpu))?;
         self.taken(id, queue);
         let lock = self.queue_cost(queue, cpu);
         self.charge(cpu, lock, Use::Switch);
@@ -132,7 +153,13 @@ impl Engine<'_> {
     }
 
     /// Takes up to `count` tasks from a queue that serves others; all but the first go into the own queue.
-    pub(super) fn steal(&mut self, cpu: u32, from: u32, count: u32, home: Option<u32>) -> Option<u32> {
+    pub(super) fn steal(
+        &mut self,
+        cpu: u32,
+        from: u32,
+        count: u32,
+        home: Option<u32>,
+    ) -> Option<u32> {
         let own = self.s.cpus[cpu as usize].queue;
         let mut first = None;
         let lock = self.queue_cost(from, cpu);
@@ -141,7 +168,8 @@ impl Engine<'_> {
             let (tasks, masks) = (&self.tasks, &self.masks);
             let may_go = |id: u32| {
                 let task = &tasks[id as usize];
-                may_run(task.mask, masks, cpu) && (home.is_none() || task.node == NONE || Some(task.node) == home)
+                may_run(task.mask, masks, cpu)
+                    && (home.is_none() || task.node == NONE || Some(task.node) == home)
             };
             let Some(id) = self.s.queues[from as usize].steal(may_go) else {
                 break;
@@ -181,7 +209,9 @@ impl Engine<'_> {
 
     /// A CPU that a tick woke so that it pulls.
     pub(super) fn balance_idle(&mut self, cpu: u32) {
-        let tick = self.policy.tick(&mut self.states[cpu as usize], &self.s, cpu, None);
+        let tick = self
+            .policy
+            .tick(&mut self.states[cpu as usize], &self.s, cpu, None);
         let took = self.price(tick.cost);
         self.charge(cpu, took, Use::Search);
         if let TickAction::Balance { from, count, home } = tick.action {
@@ -209,7 +239,9 @@ impl Engine<'_> {
             wakee_flips: task.flips,
             ..Waking::default()
         };
-        let assigned = self.policy.dispatch(&mut self.states[cpu as usize], &self.s, &waking);
+        let assigned = self
+            .policy
+            .dispatch(&mut self.states[cpu as usize], &self.s, &waking);
         self.counts.examined += u64::from(assigned.cost.examined);
         let mut took = self.price(assigned.cost);
         let Some(target) = assigned.cpu else {
@@ -370,4 +402,3 @@ impl Engine<'_> {
 fn may_run(mask: u32, masks: &[CpuMask], cpu: u32) -> bool {
     mask == NONE || masks[mask as usize].test(cpu)
 }
-

@@ -33,7 +33,10 @@ pub(crate) struct RunQueue {
 
 impl RunQueue {
     pub fn new() -> RunQueue {
-        RunQueue { line: NONE, ..RunQueue::default() }
+        RunQueue {
+            line: NONE,
+            ..RunQueue::default()
+        }
     }
 
     pub fn len(&self) -> u32 {
@@ -48,7 +51,10 @@ impl RunQueue {
     /// O(log waiting); O(1) when the task goes last.
     pub fn push(&mut self, key: u64, task: u32) {
         self.arrivals = self.arrivals.wrapping_add(1);
-        let entry = Entry { key: (key, self.arrivals), task };
+        let entry = Entry {
+            key: (key, self.arrivals),
+            task,
+        };
         self.heap.push(entry);
         self.up(self.heap.len() - 1);
     }
@@ -59,13 +65,17 @@ impl RunQueue {
         if self.pinned == 0 || may_go(first.task) {
             return Some(self.take(0));
         }
-        let best = (1..self.heap.len()).filter(|&i| may_go(self.heap[i].task)).min_by_key(|&i| self.heap[i].key)?;
+        let best = (1..self.heap.len())
+            .filter(|&i| may_go(self.heap[i].task))
+            .min_by_key(|&i| self.heap[i].key)?;
         Some(self.take(best))
     }
 
     /// One that goes late, of those that `may_go`. O(1) when the last one may.
     pub fn steal(&mut self, mut may_go: impl FnMut(u32) -> bool) -> Option<u32> {
-        let at = (0..self.heap.len()).rev().find(|&i| may_go(self.heap[i].task))?;
+        let at = (0..self.heap.len())
+            .rev()
+            .find(|&i| may_go(self.heap[i].task))?;
         Some(self.take(at))
     }
 

@@ -24,8 +24,18 @@ pub(crate) enum Use {
 }
 
 pub(crate) const USES: usize = 10;
-pub(crate) const USE_NAMES: [&str; USES] =
-    ["user", "system", "stall", "spin", "search", "switch", "interrupt", "poll", "idle", "offline"];
+pub(crate) const USE_NAMES: [&str; USES] = [
+    "user",
+    "system",
+    "stall",
+    "spin",
+    "search",
+    "switch",
+    "interrupt",
+    "poll",
+    "idle",
+    "offline",
+];
 
 /// What a CPU does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +60,10 @@ pub(crate) enum Mode {
 impl Mode {
     /// The hardware thread uses its core.
     pub fn is_active(self) -> bool {
-        matches!(self, Mode::Searching | Mode::Switching | Mode::Running | Mode::Dispatching)
+        matches!(
+            self,
+            Mode::Searching | Mode::Switching | Mode::Running | Mode::Dispatching
+        )
     }
 
     /// Runs a task or is about to.
@@ -63,9 +76,18 @@ impl Mode {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Plan {
     Take(u32),
-    Steal { from: u32, count: u32, home: Option<u32> },
-    Ask { dispatcher: u32, spin: Ns },
-    Sleep { spin: Ns },
+    Steal {
+        from: u32,
+        count: u32,
+        home: Option<u32>,
+    },
+    Ask {
+        dispatcher: u32,
+        spin: Ns,
+    },
+    Sleep {
+        spin: Ns,
+    },
 }
 
 pub(crate) struct Cpu {
@@ -235,8 +257,13 @@ impl Load {
     fn at(&self, now: Ns) -> u64 {
         let passed = (now - self.at).min(LOAD_WINDOW);
         let target = (u64::from(self.busy) << 20) / u64::from(self.cpus.max(1));
-        let moved = (target.abs_diff(self.average) as u128 * passed as u128 / LOAD_WINDOW as u128) as u64;
-        if target > self.average { self.average + moved } else { self.average - moved }
+        let moved =
+            (target.abs_diff(self.average) as u128 * passed as u128 / LOAD_WINDOW as u128) as u64;
+        if target > self.average {
+            self.average + moved
+        } else {
+            self.average - moved
+        }
     }
 }
 
@@ -269,13 +296,21 @@ impl Sched {
         }
         state.is_overloaded = is_overloaded;
         if let Some(lead) = self.layout.lead(QueueId(queue)) {
-            let noted = if is_overloaded { self.overloaded.set(lead) } else { self.overloaded.clear(lead) };
+            let noted = if is_overloaded {
+                self.overloaded.set(lead)
+            } else {
+                self.overloaded.clear(lead)
+            };
             noted.expect("the mask has all CPUs");
         }
     }
 
     pub fn set_idle(&mut self, cpu: u32, is_idle: bool) {
-        let noted = if is_idle { self.idle.set(cpu) } else { self.idle.clear(cpu) };
+        let noted = if is_idle {
+            self.idle.set(cpu)
+        } else {
+            self.idle.clear(cpu)
+        };
         noted.expect("the mask has all CPUs");
     }
 }
@@ -294,8 +329,8 @@ impl View for Sched {
     }
 
     fn running(&self, cpu: CpuId) -> bool {
-        let state = &self.cpus[cpu as usize];
-        state.mode != Mode::Offline && !self.idle.test(cpu)
+        // Who was notified takes its task from the queue, where it is counted as waiting until then.
+        self.cpus[cpu as usize].mode.has_task()
     }
 
     fn online(&self) -> &CpuMask {
