@@ -78,6 +78,8 @@ pub struct Costs {
     pub queue_hold: Ns,
     /// What waiting for a run queue's lock adds for each further waiter (a ticket lock's cost).
     pub queue_waiter: Ns,
+    /// What each CPU that looks out for work at a run queue adds to holding its lock: it takes the line away.
+    pub queue_poller: Ns,
     /// To look at one CPU or queue while searching, near.
     pub examine: Ns,
     /// More of that when it is behind another last-level cache.
@@ -125,6 +127,7 @@ impl Default for Costs {
             migration: ByDistance::new([0, 100, 1_000, 3_000, 6_000]),
             queue_hold: 100,
             queue_waiter: 0,
+            queue_poller: 0,
             examine: 15,
             examine_remote: 100,
             spawn: 8_000,

@@ -324,6 +324,9 @@ pub struct BarrierSpec {
 pub struct PipeSpec {
     /// Bytes it holds.
     pub capacity: u32,
+    /// Who waits for room is woken when no more than this is left in it, and then all are, as with sockets; with
+    /// the capacity, one as soon as there is room, as with pipes.
+    pub low_water: u32,
     /// How long a waiter spins first.
     pub spin: Ns,
 }

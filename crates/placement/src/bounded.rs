@@ -66,6 +66,7 @@ pub(crate) fn idle_core(
             core.end
         };
     }
+    view.no_idle_core(machine.llc(target));
     fallback
 }
 

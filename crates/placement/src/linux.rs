@@ -49,10 +49,15 @@ impl Search for Scan {
     ) -> Option<CpuId> {
         let machine = view.machine();
         let llc = machine.llc(target);
-        if view.has_idle_core(llc) {
-            return idle_core(view, task, target, cost);
-        }
         let cpus = machine.llc_cpus(llc).len() as u32;
+        let may_have_core = view.has_idle_core(llc);
+        let is_full = *self == Scan::Utilisation && Scan::limit(view.utilisation(llc), cpus) == 0;
+        if may_have_core {
+            return match is_full {
+                true => None,
+                false => idle_core(view, task, target, cost),
+            };
+        }
         let limit = match self {
             Scan::Proportional => {
                 let worth = u64::from(cpus) * (state.idle_ns / 512) / (state.scan_ns + 1);

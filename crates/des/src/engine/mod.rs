@@ -11,6 +11,7 @@ mod place;
 mod queue;
 mod state;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use amdahl_placement::{CpuId, CpuState, Machine, Policy};
@@ -306,6 +307,7 @@ impl<'a> Engine<'a> {
             });
         }
         let count = machine.cpus();
+        let llcs = machine.llcs() as usize;
         let layout = policy.queues(&machine);
         let mut queues: Vec<RunQueue> = (0..layout.len()).map(|_| RunQueue::new()).collect();
         let mut load = vec![Load::default(); machine.llcs() as usize];
@@ -352,6 +354,7 @@ impl<'a> Engine<'a> {
                 core_active,
                 load,
                 queued: 0,
+                idle_core: vec![Cell::new(true); llcs],
             },
             states: (0..=count).map(CpuState::new).collect(),
             tasks: Vec::with_capacity(starting as usize),

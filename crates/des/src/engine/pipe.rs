@@ -85,8 +85,14 @@ impl Engine<'_> {
         state.bytes += u64::from(taken);
         state.reads += 1;
         let has_more = state.filled > 0;
-        if was_full || !state.writers.is_empty() {
-            self.wake_one(cpu, pipe, false, false);
+        if state.spec.low_water == state.spec.capacity {
+            if was_full || !state.writers.is_empty() {
+                self.wake_one(cpu, pipe, false, false);
+            }
+        } else if state.filled <= state.spec.low_water {
+            for _ in 0..state.writers.len() {
+                self.wake_one(cpu, pipe, false, true);
+            }
         }
         if has_more {
             // As the kernel's pipes: who was woken alone passes it on.

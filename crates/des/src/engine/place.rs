@@ -37,6 +37,10 @@ impl Engine<'_> {
 
     /// Asks the policy where a ready task goes, and puts it there.
     pub(super) fn place(&mut self, id: u32, by: Option<u32>, sync: bool, is_new: bool) {
+        self.place_as(id, by, sync, is_new, false);
+    }
+
+    fn place_as(&mut self, id: u32, by: Option<u32>, sync: bool, is_new: bool, is_preempted: bool) {
         let task = &self.tasks[id as usize];
         let last = (task.cpu != NONE).then_some(task.cpu);
         // A timer or device interrupts the CPU on which the task last ran.
@@ -52,6 +56,7 @@ impl Engine<'_> {
             allowed: (task.mask != NONE).then(|| &self.masks[task.mask as usize]),
             sync,
             new: is_new,
+            preempted: is_preempted,
             home_node: (task.node != NONE).then_some(task.node),
             waker_flips: waker_flips
                 .map(|waker| self.tasks[waker as usize].flips)
@@ -83,7 +88,7 @@ impl Engine<'_> {
                 );
                 self.tasks[id as usize].mask = NONE;
                 self.counts.affinity_broken += 1;
-                self.place(id, by, sync, is_new);
+                self.place_as(id, by, sync, is_new, is_preempted);
                 return;
             }
         };
@@ -99,7 +104,8 @@ impl Engine<'_> {
             (None, None) => {}
         }
         self.enqueue(id, queue);
-        let Some(target) = notify else {
+        // A CPU whose task's turn is over looks into its queue by itself.
+        let Some(target) = notify.filter(|&target| !is_preempted || Some(target) != by) else {
             return;
         };
         let mut after = 0;
@@ -111,6 +117,24 @@ impl Engine<'_> {
             after = self.s.cpus[by as usize].debt;
         }
         self.kick(target, by.unwrap_or(target), after);
+    }
+
+    /// The running task has had its turn: it becomes ready again.
+    fn end_turn(&mut self, cpu: u32) {
+        let id = self.s.cpus[cpu as usize].task;
+        self.counts.preemptions += 1;
+        self.leave(cpu);
+        let task = &mut self.tasks[id as usize];
+        if task.is_spinning && task.spin_until != NEVER {
+            // Who may sleep does so rather than spin again later.
+            task.is_spinning = false;
+            task.phase = Phase::Blocked;
+        } else {
+            task.phase = Phase::Ready;
+            task.ready_since = self.s.now;
+            self.place_as(id, Some(cpu), false, false, true);
+        }
+        self.need_work(cpu);
     }
 
     pub(super) fn enqueue(&mut self, id: u32, queue: u32) {
@@ -189,8 +213,8 @@ impl Engine<'_> {
     pub(super) fn act_on_tick(&mut self, cpu: u32, action: TickAction) {
         let own = self.s.cpus[cpu as usize].queue;
         match action {
-            TickAction::Preempt { to } => {
-                self.preempt(cpu, to.0);
+            TickAction::Preempt => {
+                self.end_turn(cpu);
                 return;
             }
             TickAction::Balance { from, count, home } => {

@@ -19,6 +19,8 @@ pub(crate) struct RunQueue {
     pub floor: u64,
     /// How many of its CPUs run something.
     pub busy: u32,
+    /// How many of its CPUs look out for work.
+    pub pollers: u32,
     /// How many of its CPUs are online.
     pub online: u32,
     /// The bit in the mask of overloaded queues is set.

@@ -1,6 +1,8 @@
 //! The state of the simulated machine, and how policies see it.
 
 use amdahl_placement::{CpuId, Flips, Machine, QueueId, Queues, View};
+use std::cell::Cell;
+
 use amdahl_spread::{CpuMask, SparseMask};
 
 use super::queue::RunQueue;
@@ -228,6 +230,8 @@ pub(crate) struct Sched {
     pub load: Vec<Load>,
     /// How often anything was queued.
     pub queued: u64,
+    /// LLCs in which a core has become idle since a search found none: the kernel's `has_idle_cores`.
+    pub idle_core: Vec<Cell<bool>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -312,6 +316,12 @@ impl Sched {
             self.idle.clear(cpu)
         };
         noted.expect("the mask has all CPUs");
+        let state = &self.cpus[cpu as usize];
+        let hint = &self.idle_core[state.llc as usize];
+        if is_idle && !hint.get() {
+            let mut core = self.machine.core_cpus(state.core);
+            hint.set(core.all(|cpu| self.idle.test(cpu)));
+        }
     }
 }
 
@@ -351,5 +361,13 @@ impl View for Sched {
 
     fn now(&self) -> u64 {
         self.now
+    }
+
+    fn has_idle_core(&self, llc: u32) -> bool {
+        self.idle_core[llc as usize].get()
+    }
+
+    fn no_idle_core(&self, llc: u32) {
+        self.idle_core[llc as usize].set(false);
     }
 }

@@ -75,6 +75,7 @@ pub(super) struct BarrierEntry {
 pub(super) struct PipeEntry {
     pub count: Field,
     pub capacity: Field,
+    pub low_water: Field,
     pub spin: Field,
 }
 

@@ -177,11 +177,16 @@ pub(super) fn declare(reader: &Reader, file: &File, w: &mut Workload) -> Result<
     for (name, entry) in &file.pipes {
         let (at, spec) = (entry.span().start, entry.get_ref());
         let capacity = reader.number(&spec.capacity, 65_536, 1, 1 << 30)? as u32;
+        let low_water = reader.number(&spec.low_water, capacity.into(), 0, capacity.into())? as u32;
         let spin = reader.time(&spec.spin, 0)?;
         let base = all.w.pipes.len();
         let len = all.add(reader, Kind::Pipe, name, at, base, &spec.count)?;
         all.w.pipes.extend(std::iter::repeat_n(
-            PipeSpec { capacity, spin },
+            PipeSpec {
+                capacity,
+                low_water,
+                spin,
+            },
             len as usize,
         ));
     }
