@@ -22,14 +22,14 @@ pub trait Search: Send + Sync {
 }
 
 /// Chooses between the CPU where the task ran and that of its waker, and lets `S` search for an idle CPU around the
-/// one chosen; if there is none, the task waits there. A new task goes to the LLC that is used least.
+/// one chosen; if there is none, the task waits there. A new task goes to the LLC with the most idle CPUs.
 ///
 /// # Source
 /// `select_task_rq_fair`, `wake_affine`, `wake_wide` and `select_idle_sibling` of Linux, in outline. Loads are
 /// numbers of tasks here, where the kernel has averages over time.
 ///
 /// # Cost model
-/// O(1) besides the search. A new task: O(LLCs), then O(LLC / 64).
+/// O(1) besides the search. A new task: O(CPUs).
 ///
 /// # Known bad case
 /// Whatever the search does not see: the task waits on a busy CPU beside an idle one.
@@ -114,26 +114,40 @@ fn target(view: &dyn View, task: &Waking, home: CpuId, cost: &mut Cost) -> CpuId
     }
 }
 
-/// As `find_idlest_group` and `find_idlest_cpu`: the LLC that is used least, the nearest of equal ones, and in it an
-/// idle CPU or one with the fewest tasks.
+/// As `find_idlest_group` and `find_idlest_cpu`: the LLC with the largest share of idle CPUs, and if none has any that
+/// with the fewest tasks for each CPU; the nearest of those that differ little. In it an idle CPU, or one with the
+/// fewest tasks. O(CPUs): it happens once in the life of a task.
 fn place_new(view: &dyn View, task: &Waking, home: CpuId, cost: &mut Cost) -> CpuId {
     let machine = view.machine();
-    let least = machine
-        .llcs_outward(home)
-        .filter(|&llc| machine.llc_cpus(llc).any(|cpu| usable(view, task, cpu)))
-        .min_by_key(|&llc| {
-            cost.examined += 1;
-            cost.remote += u32::from(llc != machine.llc(home));
-            // Utilisation lags behind; within a sixteenth the nearest wins.
-            view.utilisation(llc) / 64
-        })
-        .unwrap_or(machine.llc(home));
+    let load = |cpu| view.waiting(view.queues().of(cpu)) + u32::from(view.running(cpu));
+    let mut least: Option<(u32, u32)> = None;
+    for llc in machine.llcs_outward(home) {
+        let cpus = machine.llc_cpus(llc);
+        let (mut usable_cpus, mut idle, mut tasks) = (0, 0, 0);
+        for cpu in cpus.clone().filter(|&cpu| usable(view, task, cpu)) {
+            usable_cpus += 1;
+            idle += u32::from(view.idle().test(cpu));
+            tasks += load(cpu);
+        }
+        cost.examined += cpus.len() as u32;
+        cost.remote += u32::from(llc != machine.llc(home)) * cpus.len() as u32;
+        if usable_cpus == 0 {
+            continue;
+        }
+        // In sixteenths: busy CPUs, and without idle ones tasks. A difference of one is left alone.
+        let busy = match idle {
+            0 => 16 + 16 * tasks / usable_cpus,
+            _ => 16 * (usable_cpus - idle) / usable_cpus,
+        };
+        if least.is_none_or(|(_, other)| busy + 1 < other) {
+            least = Some((llc, busy));
+        }
+    }
+    let least = least.map_or(machine.llc(home), |(llc, _)| llc);
     let cpus = machine.llc_cpus(least);
     if let Some(idle) = idle_within(view, task, cpus.clone(), home, cost) {
         return idle;
     }
-    cost.examined += cpus.len() as u32;
-    let load = |cpu| view.waiting(view.queues().of(cpu)) + u32::from(view.running(cpu));
     cpus.filter(|&cpu| usable(view, task, cpu))
         .min_by_key(|&cpu| load(cpu))
         .unwrap_or(home)
