@@ -303,7 +303,7 @@ fn reach(value: &str) -> Result<Distance, &'static str> {
 }
 
 fn spin(value: &str) -> Result<Spin, &'static str> {
-    const EXPECTED: &str = "takes a time up to 10 ms such as 800ns, 20us or 1ms, or adaptive";
+    const EXPECTED: &str = "takes a time up to 10 s such as 800ns, 20us or 1ms, or adaptive";
     if matches!(value, "" | "adaptive") {
         return Ok(Spin::Adaptive {
             max_ns: Duration::from_millis(1).as_nanos() as u64,
@@ -315,11 +315,12 @@ fn spin(value: &str) -> Result<Spin, &'static str> {
         "ns" => 1,
         "us" => 1_000,
         "ms" => 1_000_000,
+        "s" => 1_000_000_000,
         _ => return Err(EXPECTED),
     };
     let number: u64 = number.parse().map_err(|_| EXPECTED)?;
     match number.checked_mul(unit) {
-        Some(ns) if ns <= 10_000_000 => Ok(Spin::Fixed { ns }),
+        Some(ns) if ns <= 10_000_000_000 => Ok(Spin::Fixed { ns }),
         _ => Err(EXPECTED),
     }
 }

@@ -3,13 +3,15 @@
 
 mod hackbench;
 mod lab;
+mod nix;
 mod search;
+mod storms;
 
 use lab::{Lab, Result};
 
 type Section = fn(&mut Lab) -> Result<()>;
 
-const SECTIONS: &[(&str, Section)] = &[("hackbench", hackbench::run), ("search", search::run)];
+const SECTIONS: &[(&str, Section)] = &[("hackbench", hackbench::run), ("search", search::run), ("nix", nix::run), ("pipes", storms::pipes), ("counter", storms::counter), ("shared", storms::shared), ("lending", storms::lending)];
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);

@@ -33,6 +33,8 @@ impl Engine<'_> {
         let pollers = &mut self.s.queues[queue as usize].pollers;
         *pollers -= u32::from(old == Mode::Polling);
         *pollers += u32::from(mode == Mode::Polling);
+        self.s.pollers -= u32::from(old == Mode::Polling);
+        self.s.pollers += u32::from(mode == Mode::Polling);
         if old.has_task() != mode.has_task() {
             let load = &mut self.s.load[llc as usize];
             load.settle(self.s.now);
@@ -164,7 +166,9 @@ impl Engine<'_> {
         let distance = self.s.distance(self.s.queues[queue as usize].line, cpu);
         let state = &mut self.s.queues[queue as usize];
         let mut hold = self.line_cost[distance] + self.costs.queue_hold;
-        hold += u64::from(state.pollers) * self.costs.queue_poller;
+        let far = self.s.pollers - state.pollers;
+        hold += u64::from(state.pollers) * self.costs.queue_poller
+            + u64::from(far) * self.costs.queue_poller_far;
         let waiting = state.held_until.saturating_sub(ready);
         if waiting > 0 && self.costs.queue_waiter > 0 {
             // As many wait as fit into the time for which it is taken.

@@ -279,15 +279,37 @@ impl Engine<'_> {
 
     pub(super) fn set_nice(&mut self, id: u32, nice: i8, is_children: bool) {
         if !is_children {
-            let task = &mut self.tasks[id as usize];
-            (task.nice, task.share) = (nice, share(nice));
+            self.renice(id, nice);
             return;
         }
         let serial = self.tasks[id as usize].serial;
-        for task in &mut self.tasks {
+        for child in 0..self.tasks.len() as u32 {
+            let task = &self.tasks[child as usize];
             if task.phase != Phase::Gone && task.parent == id && task.parent_serial == serial {
-                (task.nice, task.share) = (nice, share(nice));
+                self.renice(child, nice);
             }
+        }
+    }
+
+    /// What a task has run ahead of its queue was counted by its old weight: it is counted anew, as the kernel's
+    /// `reweight_entity` does since 6.6. Else a task that becomes important waits as long as it would have before.
+    fn renice(&mut self, id: u32, nice: i8) {
+        let (queue, is_queued) = {
+            let task = &self.tasks[id as usize];
+            (task.queue, task.phase == Phase::Ready)
+        };
+        let task = &mut self.tasks[id as usize];
+        let (old, new) = (task.share, share(nice));
+        (task.nice, task.share) = (nice, new);
+        if queue == NONE {
+            return;
+        }
+        let floor = self.s.queues[queue as usize].floor;
+        let ahead = task.vruntime.saturating_sub(floor);
+        task.vruntime = task.vruntime.min(floor) + ahead * new / old.max(1);
+        let vruntime = task.vruntime;
+        if is_queued && self.s.queues[queue as usize].steal(|other| other == id).is_some() {
+            self.s.queues[queue as usize].push(vruntime, id);
         }
     }
 

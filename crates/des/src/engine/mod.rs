@@ -354,6 +354,7 @@ impl<'a> Engine<'a> {
                 core_active,
                 load,
                 queued: 0,
+                pollers: 0,
                 idle_core: vec![Cell::new(true); llcs],
             },
             states: (0..=count).map(CpuState::new).collect(),

@@ -274,7 +274,7 @@ impl Engine<'_> {
         };
         self.s.queues[inbox as usize].pop(|_| true);
         self.taken(id, inbox);
-        took += self.queue_cost(inbox, cpu) + self.costs.wake + self.costs.ipi;
+        took += self.queue_cost(inbox, cpu) + self.costs.wake + self.costs.ipi + self.costs.assign;
         // The CPU is spoken for as soon as it is chosen.
         if self.s.idle.test(target) {
             self.s.set_idle(target, false);

@@ -230,6 +230,8 @@ pub(crate) struct Sched {
     pub load: Vec<Load>,
     /// How often anything was queued.
     pub queued: u64,
+    /// CPUs that look out for work.
+    pub pollers: u32,
     /// LLCs in which a core has become idle since a search found none: the kernel's `has_idle_cores`.
     pub idle_core: Vec<Cell<bool>>,
 }
