@@ -1,5 +1,6 @@
 //! Stealing on idle.
 
+use amdahl_des::Costs;
 use amdahl_placement::policy;
 
 use crate::lab::{Case, Lab, Result, Row, median, seconds};
@@ -24,14 +25,14 @@ struct Figures {
 }
 
 pub fn run(lab: &mut Lab) -> Result<()> {
-    let costs = lab.costs("e5-2630v4")?;
-    let simulate = |lab: &Lab, name: &str, groups: f64, message: f64| -> Result<Figures> {
+    let mut costs = lab.costs("e5-2630v4")?;
+    let simulate = |lab: &Lab, costs: &Costs, name: &str, groups: f64, message: f64| -> Result<Figures> {
         let policy = policy(name)?;
         let set = [("groups", groups), ("loops", LOOPS), ("message", message)];
         let results = lab.run(&Case {
             workload: "hackbench",
             machine: MACHINE,
-            costs: &costs,
+            costs,
             policy: &*policy,
             set: &set,
         })?;
@@ -44,11 +45,11 @@ pub fn run(lab: &mut Lab) -> Result<()> {
             idle: median(&results, |r| r.sched.idle_entries as f64 * per_cpu),
         })
     };
-    // One constant: the time is nearly linear in it.
     let (base, steal) = ("linux=4", "linux=4+steal");
     let mut message = 800.0;
     for _ in 0..2 {
-        let s = simulate(lab, base, 4.0, message)?.s;
+        let Figures { s, search, .. } = simulate(lab, &costs, base, 4.0, message)?;
+        costs.examine = (costs.examine as f64 * PUBLISHED[2].1[2] / search).round() as u64;
         // Each message occupies both ends.
         let per_message = s * 20.0 / (FULL * 20.0 * 20.0 * 4.0) * 1e9;
         let wanted = PUBLISHED[2].1[0] * 20.0 / (FULL * 20.0 * 20.0 * 4.0) * 1e9;
@@ -58,13 +59,14 @@ pub fn run(lab: &mut Lab) -> Result<()> {
         "Stealing on idle: hackbench on 20 CPUs",
         &format!(
             "S. Sistare, version 4 of the patches, 2018; `linux=4` against `linux=4+steal`. {LOOPS} messages for each sender and receiver, scaled to {FULL}. \
-             Fitted: the CPU time of a message, {message:.0} ns at each end, by the base's time with 4 groups.",
+             Fitted by the base with 4 groups: the CPU time of a message, {message:.0} ns at each end, and of looking at one CPU, {} ns.",
+            costs.examine,
         ),
     );
     let mut rows = vec![];
     let mut gains = vec![];
     for (groups, then, now) in PUBLISHED {
-        let (a, b) = (simulate(lab, base, groups, message)?, simulate(lab, steal, groups, message)?);
+        let (a, b) = (simulate(lab, &costs, base, groups, message)?, simulate(lab, &costs, steal, groups, message)?);
         let row = |what: &str, published, simulated| Row::new(format!("{groups} groups: {what}"), published, simulated);
         let time = row("base, s", then[0], a.s);
         rows.push(if groups == 4.0 { time.fitted() } else { time });
@@ -72,7 +74,8 @@ pub fn run(lab: &mut Lab) -> Result<()> {
         rows.push(row("base s / stealing s", then[0] / now[0], a.s / b.s));
         rows.push(row("base, busy %", then[1], a.busy));
         rows.push(row("stealing, busy %", now[1], b.busy));
-        rows.push(row("base, finding work %", then[2], a.search));
+        let search = row("base, finding work %", then[2], a.search);
+        rows.push(if groups == 4.0 { search.fitted() } else { search });
         rows.push(row("stealing, finding work %", now[2], b.search));
         rows.push(row("steals per CPU", now[3], b.steals));
         rows.push(row("base, idle entries per CPU", then[4], a.idle));

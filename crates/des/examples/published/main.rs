@@ -11,7 +11,7 @@ use lab::{Lab, Result};
 
 type Section = fn(&mut Lab) -> Result<()>;
 
-const SECTIONS: &[(&str, Section)] = &[("hackbench", hackbench::run), ("search", search::run), ("nix", nix::run), ("pipes", storms::pipes), ("counter", storms::counter), ("shared", storms::shared), ("lending", storms::lending)];
+const SECTIONS: &[(&str, Section)] = &[("hackbench", hackbench::run), ("bounded", search::bounded), ("utilisation", search::utilisation), ("nix", nix::run), ("pipes", storms::pipes), ("counter", storms::counter), ("shared", storms::shared), ("lending", storms::lending)];
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);

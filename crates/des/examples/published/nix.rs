@@ -92,7 +92,6 @@ pub fn run(lab: &mut Lab) -> Result<()> {
     .round() as u64;
     fit.calls = solve(of(0, 2), 2000.0, 3000.0, |calls| Fit { calls, costs: fit.costs.clone(), ..fit }.build(lab, FOUR, smp, &[]))?;
     fit.remote = solve(of(0, 0), 500e3, 1e6, |remote| fit.build(lab, FOUR, smp, &[("remote", remote)]))?;
-    println!("assign {} service {} poller {} calls {} remote {}", fit.costs.assign, fit.service, fit.costs.queue_poller, fit.calls, fit.remote);
     let mut rows = vec![];
     for job in [1, 2, 0] {
         for (index, (name, machine, policy, published)) in PUBLISHED.iter().enumerate() {
@@ -101,7 +100,64 @@ pub fn run(lab: &mut Lab) -> Result<()> {
             rows.push(if is_fitted { row.fitted() } else { row });
         }
     }
-    lab.section("NIX", "");
+    lab.section(
+        "NIX: one queue, groups, a dispatcher",
+        &format!(
+            "Seconds of the notes of 2012 on 32 cores: job 1 is a build from a remote file server, job 2 a copy within a file system in memory, job 3 a build in it. \
+             Fitted, one after the other: the file server's time for a call, {:.1} us (job 2, SMP on 4 cores); what an idle CPU that polls the run queue adds to \
+             its lock, {} ns (job 2, SMP on 32); a dispatcher's time for an assignment, {:.1} us (job 2, AMP); calls of a compilation, {:.0} (job 3, SMP on 4); \
+             the network's time, {:.0} us (job 1, SMP on 4). Idle CPUs of groups that steal poll all queues, as those of NIX did.",
+            fit.service / 1e3,
+            fit.costs.queue_poller,
+            fit.costs.assign as f64 / 1e3,
+            fit.calls,
+            fit.remote / 1e3,
+        ),
+    );
     lab.rows("nix", &rows);
+    let job = |job: usize| rows[5 * job..5 * job + 5].iter().map(|row| row.simulated).collect::<Vec<_>>();
+    for (index, name) in ["copy", "build in memory", "remote build"].into_iter().enumerate() {
+        let [smp_4, smp_32, stealing, apart, amp] = job(index)[..] else { unreachable!("five rows a job") };
+        lab.claim(&format!("{name}: SMP on 32 and stealing groups are slowest, AMP is between them and 4 cores or near to these"), {
+            smp_32.min(stealing) > amp && amp > 0.9 * smp_4.min(apart)
+        });
+        lab.claim(&format!("{name}: stealing groups are faster than one queue, AMP slower than 4 cores"), stealing < smp_32 && amp > smp_4.max(apart));
+    }
+    sweep(lab, &fit)
+}
+
+/// The real build and the pseudo-build on more and more cores.
+fn sweep(lab: &mut Lab, fit: &Fit) -> Result<()> {
+    let cores = [2.0, 4.0, 6.0, 8.0, 16.0, 32.0];
+    lab.section(
+        "NIX: the build with dependencies against all compilations at once",
+        "Of the notes: the real build gets worse with SMP beyond about 6 cores and gains with AMP until 16; with all compilations at once, SMP is flat beyond 4 \
+         and AMP 30 to 40 % faster. Job 3 with the constants above.",
+    );
+    let mut rows = vec![];
+    let mut table = vec![];
+    for (build, after_others) in [("mk", 1.0), ("pmk", 0.0)] {
+        for (name, policy) in [("SMP", "single+spin=10s"), ("AMP", "dispatcher+spin=10s")] {
+            let mut line = vec![];
+            for n in cores {
+                let machine = match n as u32 {
+                    n @ ..4 => format!("1 node x {n} core"),
+                    6 => "1 node x 4 core + 1 node x 2 core".into(),
+                    n => format!("{} node x 4 core", n / 4),
+                };
+                let at_once = if after_others == 1.0 { n } else { 1000.0 };
+                let s = fit.build(lab, &machine, policy, &[("at_once", at_once), ("cpus", n), ("after_others", after_others)])?;
+                rows.push(Row::order(format!("{build}, {name}, {n} cores, s"), s));
+                line.push(s);
+            }
+            table.push(line);
+        }
+    }
+    lab.rows("sweep", &rows);
+    let [mk_smp, mk_amp, pmk_smp, pmk_amp] = &table[..] else { unreachable!("four lines") };
+    lab.claim("mk, SMP: worse on 32 cores than on 6", mk_smp[5] > mk_smp[2]);
+    lab.claim("mk, AMP: 16 cores are faster than 4, and 32 about as fast", mk_amp[4] < mk_amp[1] && mk_amp[5] < 1.05 * mk_amp[4]);
+    lab.claim("pmk, SMP: flat beyond 4 (within 15 %)", pmk_smp[2..].iter().all(|s| (s / pmk_smp[1] - 1.0).abs() < 0.15));
+    lab.claim("pmk: AMP is at least 30 % faster on 32 cores", pmk_smp[5] > 1.3 * pmk_amp[5]);
     Ok(())
 }
