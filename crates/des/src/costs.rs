@@ -218,3 +218,13 @@ impl Costs {
         Ok(())
     }
 }
+
+const PUBLISHED: &str = include_str!("../costs/published.json");
+
+/// Published costs of machines that people wrote about, by name. Each says in `source` where its numbers are from;
+/// what the source does not tell is as in [`Costs::default`].
+pub fn published() -> Vec<(String, Costs)> {
+    let all: std::collections::BTreeMap<String, Costs> =
+        serde_json::from_str(PUBLISHED).expect("the file is part of the crate and tested");
+    all.into_iter().collect()
+}

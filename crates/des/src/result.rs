@@ -76,6 +76,24 @@ pub struct RunResult {
     pub operations: u64,
 }
 
+impl RunResult {
+    /// It ended as the workload wanted it.
+    pub fn is_complete(&self) -> bool {
+        matches!(self.end.as_str(), "done" | "duration")
+    }
+
+    /// Moves between CPUs, whatever the distance.
+    pub fn migrations(&self) -> u64 {
+        let Migrations {
+            core,
+            llc,
+            node,
+            remote,
+        } = self.sched.migrations;
+        core + llc + node + remote
+    }
+}
+
 /// What the scheduler did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -146,9 +146,11 @@ impl Engine<'_> {
                 self.plan_segment(cpu);
             }
             // Paid by who runs next.
-            Mode::Running | Mode::Searching | Mode::Switching | Mode::Dispatching => {
-                self.charge(cpu, ns, use_)
-            }
+            Mode::Running
+            | Mode::Searching
+            | Mode::Switching
+            | Mode::Between
+            | Mode::Dispatching => self.charge(cpu, ns, use_),
             // An idle CPU has the time.
             Mode::Idle | Mode::Waking | Mode::Polling | Mode::Offline => {}
         }
@@ -201,7 +203,7 @@ impl Engine<'_> {
             Mode::Waking => self.need_work(cpu),
             Mode::Dispatching => self.dispatched(cpu),
             Mode::Polling => self.sleep(cpu),
-            Mode::Idle | Mode::Offline => self.cpu_events.set(cpu, NEVER),
+            Mode::Between | Mode::Idle | Mode::Offline => self.cpu_events.set(cpu, NEVER),
         }
     }
 
@@ -231,6 +233,7 @@ impl Engine<'_> {
         let now = self.s.now;
         let state = &mut self.s.cpus[cpu as usize];
         let id = std::mem::replace(&mut state.task, NONE);
+        state.mode = Mode::Between;
         state.end = NEVER;
         state.resched_at = NEVER;
         let since = state.slice_start;
@@ -295,6 +298,7 @@ impl Engine<'_> {
 
     /// Asks the policy what an idle CPU does.
     pub(super) fn search(&mut self, cpu: u32) {
+        self.set_mode(cpu, Mode::Searching, Use::Search);
         let attempt = self.s.cpus[cpu as usize].searches_failed;
         self.s.cpus[cpu as usize].seen = self.s.queued;
         let idle = self
@@ -331,7 +335,6 @@ impl Engine<'_> {
             self.carry_out(cpu);
             return;
         }
-        self.set_mode(cpu, Mode::Searching, Use::Search);
         let state = &mut self.s.cpus[cpu as usize];
         let debt = std::mem::take(&mut state.debt);
         state.used[Use::Search as usize] -= debt as i64;
@@ -430,7 +433,7 @@ impl Engine<'_> {
                     self.plan_segment(cpu);
                 }
             }
-            Mode::Waking | Mode::Switching | Mode::Dispatching | Mode::Offline => {}
+            Mode::Waking | Mode::Switching | Mode::Between | Mode::Dispatching | Mode::Offline => {}
         }
     }
 

@@ -176,9 +176,10 @@ impl Engine<'_> {
             } => {
                 let period = self.draw(id, self.w.times[time as usize]).max(1) as i64;
                 let now = self.s.now as i64;
+                let started = self.tasks[id as usize].started as i64;
                 let next = self.var(id, var);
                 if *next == 0 {
-                    *next = now;
+                    *next = started;
                 }
                 *next += period;
                 if *next <= now {

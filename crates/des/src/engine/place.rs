@@ -412,6 +412,23 @@ impl Engine<'_> {
                 homeless.push(id);
             }
         }
+        // In a queue that others serve, too, may be tasks that none of these may run.
+        for other in 0..self.s.queues.len() as u32 {
+            let (tasks, masks, online) = (&self.tasks, &self.masks, &self.s.online);
+            let is_stranded = |id: u32| {
+                let mask = tasks[id as usize].mask;
+                mask != NONE && !masks[mask as usize].iter().any(|cpu| online.test(cpu))
+            };
+            if self.s.queues[other as usize].pinned == 0 {
+                continue;
+            }
+            while let Some(id) = self.s.queues[other as usize].steal(is_stranded) {
+                let state = &mut self.s.queues[other as usize];
+                state.pinned -= 1;
+                homeless.push(id);
+            }
+            self.s.note_overload(other);
+        }
         self.s.note_overload(queue);
         for id in homeless {
             let task = &mut self.tasks[id as usize];

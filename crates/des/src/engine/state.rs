@@ -55,6 +55,8 @@ pub(crate) enum Mode {
     Switching,
     /// Runs `task`.
     Running,
+    /// Has just left a task and is about to find another; no time passes.
+    Between,
     /// Assigns tasks of the inbox.
     Dispatching,
 }
@@ -64,13 +66,16 @@ impl Mode {
     pub fn is_active(self) -> bool {
         matches!(
             self,
-            Mode::Searching | Mode::Switching | Mode::Running | Mode::Dispatching
+            Mode::Searching | Mode::Switching | Mode::Running | Mode::Between | Mode::Dispatching
         )
     }
 
     /// Runs a task or is about to.
     pub fn has_task(self) -> bool {
-        matches!(self, Mode::Switching | Mode::Running | Mode::Dispatching)
+        matches!(
+            self,
+            Mode::Switching | Mode::Running | Mode::Between | Mode::Dispatching
+        )
     }
 }
 

@@ -4,12 +4,29 @@ mod compile;
 mod expression;
 mod file;
 mod graph;
+mod json;
 mod lex;
 mod objects;
+mod replay;
+mod rt_app;
 
 use std::collections::BTreeMap;
 
 use crate::program::Workload;
+pub use replay::Replay;
+pub use rt_app::rt_app;
+
+/// Workloads that come with the crate: name and text.
+pub const BUILT_IN: [(&str, &str); 5] = [
+    ("barrier", include_str!("../../workloads/barrier.toml")),
+    ("build", include_str!("../../workloads/build.toml")),
+    ("hackbench", include_str!("../../workloads/hackbench.toml")),
+    (
+        "lock-storm",
+        include_str!("../../workloads/lock-storm.toml"),
+    ),
+    ("ping-pong", include_str!("../../workloads/ping-pong.toml")),
+];
 
 /// What is wrong with a workload, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]

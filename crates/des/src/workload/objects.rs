@@ -15,7 +15,7 @@ use crate::random::Dist;
 use crate::time::{Ns, TIME_MAX};
 
 /// Most objects of a kind, and tasks.
-pub(super) const OBJECTS_MAX: i64 = 16_000_000;
+pub(super) const OBJECTS_MAX: i64 = 1_000_000;
 
 /// Reads the fields of a file.
 pub(super) struct Reader<'a> {
