@@ -7,9 +7,21 @@ use crate::lab::{Case, Lab, Result, Row, median, seconds};
 
 /// Groups; base and stealing: seconds, busy %, cost of finding work %, steals and idle entries per CPU.
 const PUBLISHED: [(f64, [f64; 5], [f64; 5]); 3] = [
-    (1.0, [8.084, 75.02, 0.31, 0.0, 46291.0], [5.938, 96.80, 0.63, 7433.0, 7190.0]),
-    (2.0, [13.892, 85.33, 0.45, 0.0, 70958.0], [11.491, 99.23, 0.84, 19463.0, 4578.0]),
-    (4.0, [25.279, 91.28, 0.51, 0.0, 94691.0], [22.504, 99.80, 0.75, 29353.0, 2385.0]),
+    (
+        1.0,
+        [8.084, 75.02, 0.31, 0.0, 46291.0],
+        [5.938, 96.80, 0.63, 7433.0, 7190.0],
+    ),
+    (
+        2.0,
+        [13.892, 85.33, 0.45, 0.0, 70958.0],
+        [11.491, 99.23, 0.84, 19463.0, 4578.0],
+    ),
+    (
+        4.0,
+        [25.279, 91.28, 0.51, 0.0, 94691.0],
+        [22.504, 99.80, 0.75, 29353.0, 2385.0],
+    ),
 ];
 
 const MACHINE: &str = "10 core x 2 thread";
@@ -26,25 +38,26 @@ struct Figures {
 
 pub fn run(lab: &mut Lab) -> Result<()> {
     let mut costs = lab.costs("e5-2630v4")?;
-    let simulate = |lab: &Lab, costs: &Costs, name: &str, groups: f64, message: f64| -> Result<Figures> {
-        let policy = policy(name)?;
-        let set = [("groups", groups), ("loops", LOOPS), ("message", message)];
-        let results = lab.run(&Case {
-            workload: "hackbench",
-            machine: MACHINE,
-            costs,
-            policy: &*policy,
-            set: &set,
-        })?;
-        let per_cpu = FULL / LOOPS / 20.0;
-        Ok(Figures {
-            s: median(&results, seconds) * FULL / LOOPS,
-            busy: median(&results, |r| r.busy * 100.0),
-            search: median(&results, |r| r.search * 100.0),
-            steals: median(&results, |r| r.sched.steals as f64 * per_cpu),
-            idle: median(&results, |r| r.sched.idle_entries as f64 * per_cpu),
-        })
-    };
+    let simulate =
+        |lab: &Lab, costs: &Costs, name: &str, groups: f64, message: f64| -> Result<Figures> {
+            let policy = policy(name)?;
+            let set = [("groups", groups), ("loops", LOOPS), ("message", message)];
+            let results = lab.run(&Case {
+                workload: "hackbench",
+                machine: MACHINE,
+                costs,
+                policy: &*policy,
+                set: &set,
+            })?;
+            let per_cpu = FULL / LOOPS / 20.0;
+            Ok(Figures {
+                s: median(&results, seconds) * FULL / LOOPS,
+                busy: median(&results, |r| r.busy * 100.0),
+                search: median(&results, |r| r.search * 100.0),
+                steals: median(&results, |r| r.sched.steals as f64 * per_cpu),
+                idle: median(&results, |r| r.sched.idle_entries as f64 * per_cpu),
+            })
+        };
     let (base, steal) = ("linux=4", "linux=4+steal");
     let mut message = 800.0;
     for _ in 0..2 {
@@ -66,8 +79,13 @@ pub fn run(lab: &mut Lab) -> Result<()> {
     let mut rows = vec![];
     let mut gains = vec![];
     for (groups, then, now) in PUBLISHED {
-        let (a, b) = (simulate(lab, &costs, base, groups, message)?, simulate(lab, &costs, steal, groups, message)?);
-        let row = |what: &str, published, simulated| Row::new(format!("{groups} groups: {what}"), published, simulated);
+        let (a, b) = (
+            simulate(lab, &costs, base, groups, message)?,
+            simulate(lab, &costs, steal, groups, message)?,
+        );
+        let row = |what: &str, published, simulated| {
+            Row::new(format!("{groups} groups: {what}"), published, simulated)
+        };
         let time = row("base, s", then[0], a.s);
         rows.push(if groups == 4.0 { time.fitted() } else { time });
         rows.push(row("stealing, s", now[0], b.s));
@@ -75,7 +93,11 @@ pub fn run(lab: &mut Lab) -> Result<()> {
         rows.push(row("base, busy %", then[1], a.busy));
         rows.push(row("stealing, busy %", now[1], b.busy));
         let search = row("base, finding work %", then[2], a.search);
-        rows.push(if groups == 4.0 { search.fitted() } else { search });
+        rows.push(if groups == 4.0 {
+            search.fitted()
+        } else {
+            search
+        });
         rows.push(row("stealing, finding work %", now[2], b.search));
         rows.push(row("steals per CPU", now[3], b.steals));
         rows.push(row("base, idle entries per CPU", then[4], a.idle));
@@ -83,6 +105,9 @@ pub fn run(lab: &mut Lab) -> Result<()> {
         gains.push(a.s / b.s);
     }
     lab.rows("hackbench", &rows);
-    lab.claim("stealing wins, the less the more groups there are", gains[0] > gains[1] && gains[1] > gains[2] && gains[2] > 1.0);
+    lab.claim(
+        "stealing wins, the less the more groups there are",
+        gains[0] > gains[1] && gains[1] > gains[2] && gains[2] > 1.0,
+    );
     Ok(())
 }

@@ -51,19 +51,33 @@ pub struct Row {
 
 impl Row {
     pub fn new(what: impl Into<String>, published: f64, simulated: f64) -> Row {
-        Row { what: what.into(), published: Some(published), simulated, role: Role::Predicted }
+        Row {
+            what: what.into(),
+            published: Some(published),
+            simulated,
+            role: Role::Predicted,
+        }
     }
 
     pub fn order(what: impl Into<String>, simulated: f64) -> Row {
-        Row { what: what.into(), published: None, simulated, role: Role::Order }
+        Row {
+            what: what.into(),
+            published: None,
+            simulated,
+            role: Role::Order,
+        }
     }
 
     pub fn fitted(self) -> Row {
-        Row { role: Role::Fitted, ..self }
+        Row {
+            role: Role::Fitted,
+            ..self
+        }
     }
 
     fn error_percent(&self) -> Option<f64> {
-        self.published.map(|published| (self.simulated / published - 1.0) * 100.0)
+        self.published
+            .map(|published| (self.simulated / published - 1.0) * 100.0)
     }
 }
 
@@ -75,11 +89,19 @@ impl Lab {
 
     /// All seeds of a case, two at a time.
     pub fn run(&self, case: &Case) -> Result<Vec<RunResult>> {
-        let path = self.folder.join("workloads").join(case.workload).with_extension("toml");
-        let set: BTreeMap<String, String> =
-            case.set.iter().map(|&(name, value)| (name.to_owned(), format!("{}", value.round() as i64))).collect();
+        let path = self
+            .folder
+            .join("workloads")
+            .join(case.workload)
+            .with_extension("toml");
+        let set: BTreeMap<String, String> = case
+            .set
+            .iter()
+            .map(|&(name, value)| (name.to_owned(), format!("{}", value.round() as i64)))
+            .collect();
         let text = fs::read_to_string(&path)?;
-        let workload = workload::parse(&text, &set).map_err(|error| format!("{}: {error}", path.display()))?;
+        let workload =
+            workload::parse(&text, &set).map_err(|error| format!("{}: {error}", path.display()))?;
         let topology = Topology::synthetic(case.machine)?;
         let one = |seed| {
             let simulation = Simulation {
@@ -90,19 +112,32 @@ impl Lab {
                 seed,
                 limits: Limits::default(),
             };
-            simulation.run().map(|outcome| outcome.result).map_err(|error| error.to_string())
+            simulation
+                .run()
+                .map(|outcome| outcome.result)
+                .map_err(|error| error.to_string())
         };
         let seeds: Vec<u64> = (1..=self.seeds).collect();
         let mut results = vec![];
         for pair in seeds.chunks(2) {
             let ends = thread::scope(|scope| {
-                let threads: Vec<_> = pair.iter().map(|&seed| scope.spawn(move || one(seed))).collect();
-                threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Vec<_>>()
+                let threads: Vec<_> = pair
+                    .iter()
+                    .map(|&seed| scope.spawn(move || one(seed)))
+                    .collect();
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().expect("no panic"))
+                    .collect::<Vec<_>>()
             });
             for end in ends {
                 let result = end?;
                 if !matches!(result.end.as_str(), "done" | "duration") {
-                    return Err(format!("{} with {}: {} {:?}", case.workload, result.policy, result.end, result.why).into());
+                    return Err(format!(
+                        "{} with {}: {} {:?}",
+                        case.workload, result.policy, result.end, result.why
+                    )
+                    .into());
                 }
                 results.push(result);
             }
@@ -118,20 +153,36 @@ impl Lab {
 
     /// Adds a table of rows.
     pub fn rows(&mut self, section: &str, rows: &[Row]) {
-        self.report.push_str("\n| | published | simulated | error % | |\n|---|---|---|---|---|\n");
+        self.report
+            .push_str("\n| | published | simulated | error % | |\n|---|---|---|---|---|\n");
         for row in rows {
             let published = row.published.map_or("-".to_owned(), number);
-            let error = row.error_percent().map_or("-".to_owned(), |error| format!("{error:+.1}"));
+            let error = row
+                .error_percent()
+                .map_or("-".to_owned(), |error| format!("{error:+.1}"));
             let role = match row.role {
                 Role::Fitted => "fitted",
-                Role::Predicted if row.error_percent().is_some_and(|error| error.abs() <= 15.0) => "predicted",
+                Role::Predicted if row.error_percent().is_some_and(|error| error.abs() <= 15.0) => {
+                    "predicted"
+                }
                 Role::Predicted => "predicted, **misses**",
                 Role::Order => "",
             };
             let simulated = number(row.simulated);
-            println!("  {:<58}{published:>10}{simulated:>10}{error:>8}  {role}", row.what);
-            let _ = writeln!(self.report, "| {} | {published} | {simulated} | {error} | {role} |", row.what);
-            let _ = writeln!(self.csv, "{section},\"{}\",{published},{},{error},{role}", row.what, row.simulated);
+            println!(
+                "  {:<58}{published:>10}{simulated:>10}{error:>8}  {role}",
+                row.what
+            );
+            let _ = writeln!(
+                self.report,
+                "| {} | {published} | {simulated} | {error} | {role} |",
+                row.what
+            );
+            let _ = writeln!(
+                self.csv,
+                "{section},\"{}\",{published},{},{error},{role}",
+                row.what, row.simulated
+            );
         }
     }
 

@@ -11,11 +11,22 @@ use lab::{Lab, Result};
 
 type Section = fn(&mut Lab) -> Result<()>;
 
-const SECTIONS: &[(&str, Section)] = &[("hackbench", hackbench::run), ("bounded", search::bounded), ("utilisation", search::utilisation), ("nix", nix::run), ("pipes", storms::pipes), ("counter", storms::counter), ("shared", storms::shared), ("lending", storms::lending)];
+const SECTIONS: &[(&str, Section)] = &[
+    ("hackbench", hackbench::run),
+    ("bounded", search::bounded),
+    ("utilisation", search::utilisation),
+    ("nix", nix::run),
+    ("pipes", storms::pipes),
+    ("counter", storms::counter),
+    ("shared", storms::shared),
+    ("lending", storms::lending),
+];
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let folder = arguments.next().ok_or("usage: published FOLDER [SECTION...]")?;
+    let folder = arguments
+        .next()
+        .ok_or("usage: published FOLDER [SECTION...]")?;
     let wanted: Vec<String> = arguments.collect();
     let mut lab = Lab {
         folder: folder.into(),

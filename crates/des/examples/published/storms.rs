@@ -15,18 +15,37 @@ pub fn pipes(lab: &mut Lab) -> Result<()> {
     let costs = Costs::default();
     let rate = |lab: &Lab, name: &str| -> Result<f64> {
         let policy = policy(name)?;
-        let case = Case { workload: "pipes", machine: "8 llc x 8 core x 2 thread", costs: &costs, policy: &*policy, set: &[] };
-        Ok(median(&lab.run(&case)?, |r| r.counters["rounds"] as f64 / seconds(r)))
+        let case = Case {
+            workload: "pipes",
+            machine: "8 llc x 8 core x 2 thread",
+            costs: &costs,
+            policy: &*policy,
+            set: &[],
+        };
+        Ok(median(&lab.run(&case)?, |r| {
+            r.counters["rounds"] as f64 / seconds(r)
+        }))
     };
-    let (linux, central, single) = (rate(lab, "linux")?, rate(lab, "dispatcher")?, rate(lab, "single")?);
+    let (linux, central, single) = (
+        rate(lab, "linux")?,
+        rate(lab, "dispatcher")?,
+        rate(lab, "single")?,
+    );
     lab.rows(
         "pipes",
         &[
-            Row::new("EEVDF / central dispatcher", 32508.0 / 171.0, linux / central),
+            Row::new(
+                "EEVDF / central dispatcher",
+                32508.0 / 171.0,
+                linux / central,
+            ),
             Row::new("EEVDF / one queue", 32508.0 / 596.0, linux / single),
         ],
     );
-    lab.claim("own queues are fastest, then one queue, then the dispatcher", linux > single && single > central);
+    lab.claim(
+        "own queues are fastest, then one queue, then the dispatcher",
+        linux > single && single > central,
+    );
     Ok(())
 }
 
@@ -37,15 +56,27 @@ pub fn counter(lab: &mut Lab) -> Result<()> {
         let policy = policy("steal=machine")?;
         let own = [("work", work), ("rounds", (8e6 / work).max(50.0))];
         let set = [&own, set].concat();
-        let case = Case { workload: "counter", machine: "2 node x 56 core x 2 thread", costs: &costs, policy: &*policy, set: &set };
+        let case = Case {
+            workload: "counter",
+            machine: "2 node x 56 core x 2 thread",
+            costs: &costs,
+            policy: &*policy,
+            set: &set,
+        };
         let results = lab.run(&case)?;
-        Ok(median(&results, |r| 100.0 * r.used_ns["stall"] as f64 / r.used_ns.values().sum::<u64>() as f64))
+        Ok(median(&results, |r| {
+            100.0 * r.used_ns["stall"] as f64 / r.used_ns.values().sum::<u64>() as f64
+        }))
     };
     let published = 13.75 + 10.63;
     let (mut low, mut high) = (1_000.0, 300_000.0);
     for _ in 0..10 {
         let middle = f64::sqrt(low * high);
-        if share(lab, middle, &[])? > published { low = middle } else { high = middle }
+        if share(lab, middle, &[])? > published {
+            low = middle
+        } else {
+            high = middle
+        }
     }
     lab.section(
         "The load counter of a group on 224 CPUs",
@@ -62,7 +93,10 @@ pub fn counter(lab: &mut Lab) -> Result<()> {
             Row::order("a part for each LLC, % of the time", split),
         ],
     );
-    lab.claim("both remedies take away more than nine tenths", limited < before / 10.0 && split < before / 10.0);
+    lab.claim(
+        "both remedies take away more than nine tenths",
+        limited < before / 10.0 && split < before / 10.0,
+    );
     Ok(())
 }
 
@@ -75,13 +109,25 @@ pub fn shared(lab: &mut Lab) -> Result<()> {
     );
     let costs = Costs::default();
     let time = |lab: &Lab, policy: &dyn Policy| -> Result<f64> {
-        let case = Case { workload: "hackbench", machine: "8 core x 2 thread", costs: &costs, policy, set: &[("loops", 300.0)] };
+        let case = Case {
+            workload: "hackbench",
+            machine: "8 core x 2 thread",
+            costs: &costs,
+            policy,
+            set: &[("loops", 300.0)],
+        };
         Ok(median(&lab.run(&case)?, seconds))
     };
     let whole = time(lab, &*policy("groups=llc")?)?;
     let broken = time(lab, &*policy("groups-apart=1")?)?;
-    lab.rows("shared", &[Row::new("broken / whole", 48.17 / 3.97, broken / whole)]);
-    lab.claim("breaking work conservation costs more than twice the time", broken > 2.0 * whole);
+    lab.rows(
+        "shared",
+        &[Row::new("broken / whole", 48.17 / 3.97, broken / whole)],
+    );
+    lab.claim(
+        "breaking work conservation costs more than twice the time",
+        broken > 2.0 * whole,
+    );
     Ok(())
 }
 
@@ -91,11 +137,23 @@ pub fn lending(lab: &mut Lab) -> Result<()> {
     let costs = Costs::default();
     let run = |lab: &Lab, lend: f64| -> Result<f64> {
         let policy = policy("linux+steal")?;
-        let case = Case { workload: "lending", machine: "8 core", costs: &costs, policy: &*policy, set: &[("lend", lend)] };
+        let case = Case {
+            workload: "lending",
+            machine: "8 core",
+            costs: &costs,
+            policy: &*policy,
+            set: &[("lend", lend)],
+        };
         Ok(median(&lab.run(&case)?, seconds))
     };
     let (without, with) = (run(lab, 0.0)?, run(lab, 1.0)?);
-    lab.rows("lending", &[Row::order("without lending, s", without), Row::order("with lending, s", with)]);
+    lab.rows(
+        "lending",
+        &[
+            Row::order("without lending, s", without),
+            Row::order("with lending, s", with),
+        ],
+    );
     lab.claim("lending shortens the end of the job", with < without);
     Ok(())
 }

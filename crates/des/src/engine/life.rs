@@ -308,7 +308,11 @@ impl Engine<'_> {
         let ahead = task.vruntime.saturating_sub(floor);
         task.vruntime = task.vruntime.min(floor) + ahead * new / old.max(1);
         let vruntime = task.vruntime;
-        if is_queued && self.s.queues[queue as usize].steal(|other| other == id).is_some() {
+        if is_queued
+            && self.s.queues[queue as usize]
+                .steal(|other| other == id)
+                .is_some()
+        {
             self.s.queues[queue as usize].push(vruntime, id);
         }
     }
