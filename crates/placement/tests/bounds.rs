@@ -160,6 +160,13 @@ proptest! {
     }
 }
 
+/// One core's worth of CPUs and two, as the patches have it.
+#[test]
+fn the_window_is_one_to_two_cores() {
+    let windows = [1, 2, 4, 8].map(Bounded::window);
+    assert_eq!(windows, [(2, 4), (2, 4), (4, 8), (8, 16)]);
+}
+
 fn view_cpus(toy: &Toy) -> u32 {
     toy.view().machine().cpus()
 }
