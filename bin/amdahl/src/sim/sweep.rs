@@ -93,7 +93,10 @@ pub fn main(args: &SimSweep) -> Result<u8, Failure> {
     let folder = if folder == args.file { args.file.with_extension("results") } else { folder };
     fs::create_dir_all(&folder).map_err(|error| Failure::result(format!("cannot create {}: {error}", folder.display())))?;
     let shard = args.shard.as_deref().map(shard).transpose()?;
-    let missing: Vec<&Point> = points.iter().filter(|point| load(&folder, point).is_none()).collect();
+    // A worker looks at its own points only.
+    let is_mine = |at: u64| shard.is_none_or(|(i, n)| at % n == i);
+    let missing = points.iter().zip(0..).filter(|&(point, at)| is_mine(at) && load(&folder, point).is_none());
+    let missing: Vec<&Point> = missing.map(|(point, _)| point).collect();
     if args.engine == SimEngine::Slurm && !missing.is_empty() {
         slurm::submit(args, &folder, missing.len())?;
         if !args.wait {
@@ -101,12 +104,7 @@ pub fn main(args: &SimSweep) -> Result<u8, Failure> {
         }
     }
     let interrupt = Interrupt::catch();
-    // Workers of one array look at different points, whatever the others have done already.
-    let mine: Vec<&Point> = match (args.engine, shard) {
-        (SimEngine::Slurm, _) => vec![],
-        (SimEngine::Local, None) => missing,
-        (SimEngine::Local, Some((i, n))) => points.iter().zip(0u64..).filter(|&(point, at)| at % n == i && load(&folder, point).is_none()).map(|(point, _)| point).collect(),
-    };
+    let mine = if args.engine == SimEngine::Slurm { vec![] } else { missing };
     note(args, &format!("{} runs, {} of them to do, results in {}", points.len(), mine.len(), folder.display()));
     let done = runs::all(mine.len(), args.quiet, &interrupt, |at| run(&prepared, mine[at], &folder, &interrupt));
     for one in done.into_iter().flatten() {
@@ -115,12 +113,12 @@ pub fn main(args: &SimSweep) -> Result<u8, Failure> {
     if shard.is_none() {
         finish(args, &prepared, &points, &folder)?;
     }
-    let left = points.iter().filter(|point| load(&folder, point).is_none()).count();
+    let left = points.iter().zip(0..).filter(|&(point, at)| is_mine(at) && load(&folder, point).is_none()).count();
     if interrupt.asked() {
         note(args, &format!("{left} runs are left; the same command continues"));
         return Ok(5);
     }
-    Ok(if shard.is_none() && left > 0 { 4 } else { 0 })
+    Ok(if left > 0 { 4 } else { 0 })
 }
 
 fn note(args: &SimSweep, text: &str) {
