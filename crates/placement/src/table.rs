@@ -324,3 +324,58 @@ fn spin(value: &str) -> Result<Spin, &'static str> {
         _ => Err(EXPECTED),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(name: &str) -> String {
+        policy(name).err().expect("no policy").to_string()
+    }
+
+    #[test]
+    fn names_are_found_and_kept() {
+        for row in POLICIES {
+            assert!(row.is_policy() || row.is_addition(), "{}", row.name);
+            let twice = POLICIES.iter().filter(|other| other.name == row.name);
+            assert_eq!(twice.count(), 1);
+            let name = match row.is_policy() {
+                true => row.name.to_string(),
+                false => format!("linux+{}", row.name),
+            };
+            assert_eq!(policy(&name).unwrap().name(), name);
+        }
+        for name in [
+            "bounded + steal=node + spin=800ns",
+            "linux=4+numa=2",
+            "groups=llc",
+        ] {
+            assert_eq!(policy(name).unwrap().name(), name);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_there_is() {
+        assert!(error("").contains("no policy ``: choose from single, groups,"));
+        assert!(error("lnux").contains("no policy `lnux`"));
+        assert!(error("spin=1us").contains("write POLICY+spin, with one of single,"));
+        assert!(
+            error("linux+single").contains("put it first; what can be added is steal, numa, spin")
+        );
+        assert_eq!(error("single=4"), "`single=4`: takes no value");
+        for wrong in [
+            "groups=0",
+            "groups=many",
+            "steal=far",
+            "linux=5",
+            "numa=-1",
+            "bounded=x",
+        ] {
+            assert!(error(wrong).contains(": takes "), "{wrong}");
+        }
+        for wrong in ["20", "us", "1h", "11s", "99999999999999999999us"] {
+            assert!(error(&format!("linux+spin={wrong}")).contains("takes a time up to 10 s"));
+        }
+        assert!(error(&"x".repeat(1000)).len() < 200);
+    }
+}
