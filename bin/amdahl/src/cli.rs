@@ -393,7 +393,12 @@ pub struct SimRun {
     #[arg(long, value_name = "DESC")]
     pub machine: Option<String>,
     /// Policies to compare, the first one being what others are compared with
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "linux")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "linux"
+    )]
     pub policy: Vec<String>,
     /// Where random numbers begin
     #[arg(long, value_name = "SEED", default_value_t = 1)]

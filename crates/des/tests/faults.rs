@@ -260,3 +260,13 @@ fn parameters_are_set_and_checked() {
         assert!(error.message.contains(part), "{error}");
     }
 }
+
+/// A loop that only owed time, for cache lines, was once taken for one that goes round without any.
+#[test]
+fn a_loop_of_shared_lines_takes_time() {
+    let text = "name = 'x'\n[lines.l]\n[[tasks]]\nname = 'one'\ncount = 2\nprogram = 'loop 2000000 { touch l }'";
+    let result = Run::default().text(text);
+    check(&result);
+    assert_eq!(result.end, "done");
+    assert!(result.makespan_ns > 2_000_000 * 5, "{}", result.makespan_ns);
+}

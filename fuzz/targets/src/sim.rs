@@ -27,7 +27,10 @@ fn check(bytes: &[u8], read: impl Fn(&str) -> Result<Workload, WorkloadError>) {
         Err(error) => {
             assert!(!error.message.is_empty());
             let lines = text.bytes().filter(|&byte| byte == b'\n').count() + 1;
-            assert!(error.line.is_none_or(|line| (1..=lines).contains(&line)), "{error} of {lines} lines");
+            assert!(
+                error.line.is_none_or(|line| (1..=lines).contains(&line)),
+                "{error} of {lines} lines"
+            );
         }
     }
 }
@@ -35,13 +38,30 @@ fn check(bytes: &[u8], read: impl Fn(&str) -> Result<Workload, WorkloadError>) {
 fn run(workload: &Workload) {
     let topology = Topology::synthetic("2 llc x 2 core x 2 thread").expect("it is a machine");
     let policy = amdahl_placement::policy("steal").expect("it is a policy");
-    let limits = Limits { time: 10_000_000_000, events: 1, tasks: TASKS_MAX, slices: 100 };
+    let limits = Limits {
+        time: 10_000_000_000,
+        events: 1,
+        tasks: TASKS_MAX,
+        slices: 100,
+    };
     let costs = Costs::default();
-    let simulation = Simulation { workload, topology: &topology, costs: &costs, policy: &*policy, seed: 1, limits };
+    let simulation = Simulation {
+        workload,
+        topology: &topology,
+        costs: &costs,
+        policy: &*policy,
+        seed: 1,
+        limits,
+    };
     let Ok(outcome) = simulation.run() else {
         return;
     };
     for row in &outcome.result.cpu_rows {
-        assert_eq!(row.used_ns.values().sum::<u64>(), outcome.result.makespan_ns, "CPU {}", row.cpu);
+        assert_eq!(
+            row.used_ns.values().sum::<u64>(),
+            outcome.result.makespan_ns,
+            "CPU {}",
+            row.cpu
+        );
     }
 }

@@ -16,7 +16,9 @@ pub fn workload(name: &str, set: &BTreeMap<String, String>) -> Result<(Workload,
     let path = Path::new(name);
     if path.is_dir() {
         if let Some(param) = set.keys().next() {
-            return Err(Failure::usage(format!("a recording has no parameter `{param}`: leave out --set")));
+            return Err(Failure::usage(format!(
+                "a recording has no parameter `{param}`: leave out --set"
+            )));
         }
         return recorded::read(path);
     }
@@ -33,7 +35,10 @@ pub fn workload(name: &str, set: &BTreeMap<String, String>) -> Result<(Workload,
             }
         },
     };
-    let read = match path.extension().is_some_and(|extension| extension == "json") {
+    let read = match path
+        .extension()
+        .is_some_and(|extension| extension == "json")
+    {
         true => workload::rt_app(&text, set),
         false => workload::parse(&text, set),
     };
@@ -45,7 +50,9 @@ pub fn workload(name: &str, set: &BTreeMap<String, String>) -> Result<(Workload,
 pub fn set(typed: &[String]) -> Result<BTreeMap<String, String>, Failure> {
     let pairs = typed.iter().map(|pair| match pair.split_once('=') {
         Some((name, value)) => Ok((name.trim().to_owned(), value.trim().to_owned())),
-        None => Err(Failure::usage(format!("--set {pair}: expected PARAM=VALUE"))),
+        None => Err(Failure::usage(format!(
+            "--set {pair}: expected PARAM=VALUE"
+        ))),
     });
     pairs.collect()
 }
@@ -80,8 +87,11 @@ pub fn costs(name: Option<&str>) -> Result<Costs, Failure> {
             }
         },
     };
-    let costs: Costs = serde_json::from_str(&text).map_err(|error| Failure::usage(format!("the costs {name}: {error}")))?;
-    costs.check().map_err(|error| Failure::usage(format!("the costs {name}: {error}")))?;
+    let costs: Costs = serde_json::from_str(&text)
+        .map_err(|error| Failure::usage(format!("the costs {name}: {error}")))?;
+    costs
+        .check()
+        .map_err(|error| Failure::usage(format!("the costs {name}: {error}")))?;
     Ok(costs)
 }
 

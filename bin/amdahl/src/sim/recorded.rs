@@ -14,8 +14,17 @@ use crate::failure::Failure;
 /// Reads the events; the text tells recordings apart.
 pub fn read(folder: &Path) -> Result<(Workload, String), Failure> {
     let events = folder.join(EVENTS_FOLDER);
-    let events = if events.is_dir() { events } else { folder.to_owned() };
-    let failed = |error: String| Failure::result(format!("cannot read the recording {}: {error}", folder.display()));
+    let events = if events.is_dir() {
+        events
+    } else {
+        folder.to_owned()
+    };
+    let failed = |error: String| {
+        Failure::result(format!(
+            "cannot read the recording {}: {error}",
+            folder.display()
+        ))
+    };
     let parts = FolderReader::open(&events).map_err(|error| failed(error.to_string()))?;
     let (mut replay, mut last, mut count, mut lost) = (Replay::new(), 0, 0u64, 0u64);
     let mut begin = None;
@@ -27,13 +36,30 @@ pub fn read(folder: &Path) -> Result<(Workload, String), Failure> {
         for event in &part.events {
             (last, count) = (event.ts(), count + 1);
             match *event {
-                Event::Thread { ts, tid, pid, ref name, .. } if tid != 0 && pid != 0 => {
+                Event::Thread {
+                    ts,
+                    tid,
+                    pid,
+                    ref name,
+                    ..
+                } if tid != 0 && pid != 0 => {
                     known.insert(tid, ());
                     replay.name(tid, name, ts);
                 }
-                Event::Switch { ts, prev, off, next, .. } => {
+                Event::Switch {
+                    ts,
+                    prev,
+                    off,
+                    next,
+                    ..
+                } => {
                     if known.contains_key(&prev) {
-                        replay.off(prev, ts, matches!(off, Off::Blocked { .. }), off == Off::Exited);
+                        replay.off(
+                            prev,
+                            ts,
+                            matches!(off, Off::Blocked { .. }),
+                            off == Off::Exited,
+                        );
                         if off == Off::Exited {
                             known.remove(&prev);
                         }
@@ -49,7 +75,9 @@ pub fn read(folder: &Path) -> Result<(Workload, String), Failure> {
                     };
                     replay.woken(tid, by, ts);
                 }
-                Event::Fork { ts, parent, child, .. } => {
+                Event::Fork {
+                    ts, parent, child, ..
+                } => {
                     known.insert(child, ());
                     replay.forked(parent, child, ts);
                 }
@@ -58,16 +86,25 @@ pub fn read(folder: &Path) -> Result<(Workload, String), Failure> {
             }
         }
     }
-    let name = folder.file_name().map_or("recording".into(), |name| name.to_string_lossy().into_owned());
+    let name = folder.file_name().map_or("recording".into(), |name| {
+        name.to_string_lossy().into_owned()
+    });
     let Some((workload, is_cut)) = replay.finish(&name, last) else {
         return Err(failed("no thread of it ran".to_owned()));
     };
     if is_cut || lost > 0 {
         let _ = std::io::Write::write_fmt(
             &mut anstream::stderr(),
-            format_args!("amdahl: the recording is not whole ({lost} events lost{}): the replay is not either\n", if is_cut { ", and it is too long" } else { "" }),
+            format_args!(
+                "amdahl: the recording is not whole ({lost} events lost{}): the replay is not either\n",
+                if is_cut { ", and it is too long" } else { "" }
+            ),
         );
     }
-    let identity = format!("recording {} {} {last} {count}", name, begin.unwrap_or_default());
+    let identity = format!(
+        "recording {} {} {last} {count}",
+        name,
+        begin.unwrap_or_default()
+    );
     Ok((workload, identity))
 }

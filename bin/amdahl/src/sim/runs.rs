@@ -15,11 +15,23 @@ const PLAIN_EVERY: Duration = Duration::from_secs(30);
 
 /// Does pieces 0 to `count` in any order, each once, and tells how far it is. What was not begun when the user
 /// interrupted is missing in the result.
-pub fn all<T: Send>(count: usize, quiet: bool, interrupt: &Interrupt, piece: impl Fn(usize) -> T + Sync) -> Vec<Option<T>> {
-    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(count.max(1));
+pub fn all<T: Send>(
+    count: usize,
+    quiet: bool,
+    interrupt: &Interrupt,
+    piece: impl Fn(usize) -> T + Sync,
+) -> Vec<Option<T>> {
+    let threads = std::thread::available_parallelism()
+        .map_or(1, NonZero::get)
+        .min(count.max(1));
     let next = AtomicUsize::new(0);
     let done: Mutex<(usize, Vec<Option<T>>)> = Mutex::new((0, (0..count).map(|_| None).collect()));
-    let progress = Mutex::new(Progress { begun: Instant::now(), told: None, live: std::io::stderr().is_terminal(), quiet });
+    let progress = Mutex::new(Progress {
+        begun: Instant::now(),
+        told: None,
+        live: std::io::stderr().is_terminal(),
+        quiet,
+    });
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -34,12 +46,18 @@ pub fn all<T: Send>(count: usize, quiet: bool, interrupt: &Interrupt, piece: imp
                     done.1[at] = Some(made);
                     let so_far = done.0;
                     drop(done);
-                    progress.lock().expect("nobody panics with it").tell(so_far, count);
+                    progress
+                        .lock()
+                        .expect("nobody panics with it")
+                        .tell(so_far, count);
                 }
             });
         }
     });
-    progress.into_inner().expect("nobody panics with it").clear();
+    progress
+        .into_inner()
+        .expect("nobody panics with it")
+        .clear();
     done.into_inner().expect("nobody panics with it").1
 }
 
@@ -53,7 +71,9 @@ struct Progress {
 impl Progress {
     fn tell(&mut self, done: usize, count: usize) {
         let passed = self.begun.elapsed();
-        let is_due = self.told.is_none_or(|told| self.live && told.elapsed() > Duration::from_millis(200) || told.elapsed() > PLAIN_EVERY);
+        let is_due = self.told.is_none_or(|told| {
+            self.live && told.elapsed() > Duration::from_millis(200) || told.elapsed() > PLAIN_EVERY
+        });
         if self.quiet || passed < QUIET_FOR || !is_due {
             return;
         }

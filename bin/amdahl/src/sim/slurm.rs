@@ -15,10 +15,13 @@ fn quoted(text: &str) -> String {
 /// Writes the script of the array into the results' folder and hands it to `sbatch`.
 pub fn submit(args: &SimSweep, folder: &Path, missing: usize) -> Result<(), Failure> {
     let absolute = |path: &Path| {
-        std::path::absolute(path).map_err(|error| Failure::result(format!("cannot tell where {} is: {error}", path.display())))
+        std::path::absolute(path).map_err(|error| {
+            Failure::result(format!("cannot tell where {} is: {error}", path.display()))
+        })
     };
     let folder = absolute(folder)?;
-    let program = std::env::current_exe().map_err(|error| Failure::result(format!("cannot tell where this program is: {error}")))?;
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::result(format!("cannot tell where this program is: {error}")))?;
     let shards = u64::from(args.shards).min(missing as u64).max(1);
     let word = |path: &Path| quoted(&path.to_string_lossy());
     let script = format!(
@@ -30,7 +33,8 @@ pub fn submit(args: &SimSweep, folder: &Path, missing: usize) -> Result<(), Fail
         word(&folder),
     );
     let path = folder.join("array.sh");
-    fs::write(&path, script).map_err(|error| Failure::result(format!("cannot write {}: {error}", path.display())))?;
+    fs::write(&path, script)
+        .map_err(|error| Failure::result(format!("cannot write {}: {error}", path.display())))?;
     let mut command = Command::new("sbatch");
     command.args(&args.sbatch);
     if args.wait {
@@ -40,7 +44,10 @@ pub fn submit(args: &SimSweep, folder: &Path, missing: usize) -> Result<(), Fail
         Failure::result(format!("cannot run sbatch: {error}; the script is {}: submit it where Slurm is, or use --engine local", path.display()))
     })?;
     if !status.success() {
-        return Err(Failure::result(format!("sbatch failed ({status}); the script is {}", path.display())));
+        return Err(Failure::result(format!(
+            "sbatch failed ({status}); the script is {}",
+            path.display()
+        )));
     }
     Ok(())
 }

@@ -9,6 +9,9 @@ use crate::time::{NEVER, Ns, TIME_MAX};
 /// Operations that a task may do without any time passing.
 const OPERATIONS_MAX: u32 = 1_000_000;
 
+/// A loop whose operations only owe time pays at its end when it owes more than this.
+const DEBT_MAX: Ns = 10_000;
+
 /// What comes of an operation.
 pub(super) enum After {
     /// The next one.
@@ -340,6 +343,9 @@ impl Engine<'_> {
                 After::Next
             }
             Op::Next { var, end, to } => {
+                if self.s.cpus[cpu as usize].debt > DEBT_MAX && self.is_paying(cpu) {
+                    return After::Later;
+                }
                 let end = *self.var(id, end);
                 let var = self.var(id, var);
                 *var += 1;
@@ -351,7 +357,7 @@ impl Engine<'_> {
             }
             Op::Jump(to) => {
                 // A loop without any time of its own pays what it owes.
-                if self.s.cpus[cpu as usize].debt > 10_000 && self.is_paying(cpu) {
+                if self.s.cpus[cpu as usize].debt > DEBT_MAX && self.is_paying(cpu) {
                     return After::Later;
                 }
                 After::Goto(to)

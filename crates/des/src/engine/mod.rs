@@ -39,7 +39,7 @@ pub(crate) use state::USE_NAMES;
 pub struct Limits {
     /// Simulated time.
     pub time: Ns,
-    /// Events.
+    /// Events, to the next multiple of 65,536.
     pub events: u64,
     /// Tasks that exist at once.
     pub tasks: u32,

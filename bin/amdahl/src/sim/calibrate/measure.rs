@@ -22,7 +22,11 @@ pub struct Bench {
 /// The thread that calls runs on one CPU from now on.
 fn pin(cpu: u32) -> io::Result<()> {
     let cpus: CpuSet = std::iter::once(cpu).collect();
-    set_allowed(rustix::thread::gettid().as_raw_nonzero().get() as u32, &cpus).map_err(io::Error::other)
+    set_allowed(
+        rustix::thread::gettid().as_raw_nonzero().get() as u32,
+        &cpus,
+    )
+    .map_err(io::Error::other)
 }
 
 /// Does `body` in a thread of its own on `cpu`, so that nobody else's affinity changes.
@@ -69,10 +73,12 @@ impl Bench {
     }
 
     pub fn syscall(&self, cpu: u32) -> io::Result<u64> {
-        on(cpu, || self.each(|| {
-            black_box(rustix::process::getppid());
-            Ok(())
-        }))
+        on(cpu, || {
+            self.each(|| {
+                black_box(rustix::process::getppid());
+                Ok(())
+            })
+        })
     }
 
     /// Bytes written to a pipe and read again by the same thread.
@@ -100,11 +106,13 @@ impl Bench {
                 }
                 Ok(())
             });
-            let took = on(a, move || self.each(|| {
-                byte_to(&there_to)?;
-                byte_from(&back_from)?;
-                Ok(())
-            }));
+            let took = on(a, move || {
+                self.each(|| {
+                    byte_to(&there_to)?;
+                    byte_from(&back_from)?;
+                    Ok(())
+                })
+            });
             echo.join().expect("measurements do not panic")?;
             took
         })
@@ -166,7 +174,8 @@ impl Bench {
                     while line.load(Ordering::Acquire) != turn {
                         looks += 1;
                         // The other one may have lost its CPU, or never had it.
-                        if looks.is_multiple_of(1 << 16) && begin.elapsed() > Duration::from_secs(2) {
+                        if looks.is_multiple_of(1 << 16) && begin.elapsed() > Duration::from_secs(2)
+                        {
                             return Err(io::Error::other("the other CPU does not answer"));
                         }
                     }
@@ -181,12 +190,14 @@ impl Bench {
 
     pub fn atomic(&self, cpu: u32) -> io::Result<u64> {
         let word = AtomicU64::new(0);
-        let took = on(cpu, || self.each(|| {
-            for _ in 0..16 {
-                black_box(word.fetch_add(1, Ordering::AcqRel));
-            }
-            Ok(())
-        }))?;
+        let took = on(cpu, || {
+            self.each(|| {
+                for _ in 0..16 {
+                    black_box(word.fetch_add(1, Ordering::AcqRel));
+                }
+                Ok(())
+            })
+        })?;
         Ok((took / 16).max(1))
     }
 
@@ -197,7 +208,9 @@ impl Bench {
             let mut data = vec![1u8; BYTES];
             let mut walk = || {
                 let begin = Instant::now();
-                data.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
+                data.iter_mut()
+                    .step_by(64)
+                    .for_each(|byte| *byte = byte.wrapping_add(1));
                 black_box(&mut data);
                 begin.elapsed().as_nanos() as f64
             };
@@ -222,10 +235,12 @@ impl Bench {
             (0..64u64).for_each(|i| x = black_box(x.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ i));
             black_box(x);
         };
-        let alone = on(a, || self.each(|| {
-            work();
-            Ok(())
-        }))?;
+        let alone = on(a, || {
+            self.each(|| {
+                work();
+                Ok(())
+            })
+        })?;
         let (stop, ready) = (AtomicBool::new(false), Barrier::new(2));
         let beside = thread::scope(|scope| {
             let other = scope.spawn(|| -> io::Result<()> {
@@ -270,7 +285,10 @@ impl Bench {
             let (begin, mut times) = (Instant::now(), vec![]);
             while begin.elapsed() < self.time {
                 let start = Instant::now();
-                Command::new("/bin/true").stdin(Stdio::null()).stdout(Stdio::null()).status()?;
+                Command::new("/bin/true")
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::null())
+                    .status()?;
                 times.push(start.elapsed().as_nanos() as f64);
             }
             Ok(median(times) as u64)
@@ -287,9 +305,13 @@ impl Bench {
                 let flags = rustix::mm::MapFlags::PRIVATE;
                 let access = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
                 // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use.
-                let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGES * page, access, flags) }?;
+                let start = unsafe {
+                    rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGES * page, access, flags)
+                }?;
                 // SAFETY: the range is the mapping just made.
-                let _ = unsafe { rustix::mm::madvise(start, PAGES * page, rustix::mm::Advice::LinuxNoHugepage) };
+                let _ = unsafe {
+                    rustix::mm::madvise(start, PAGES * page, rustix::mm::Advice::LinuxNoHugepage)
+                };
                 let clock = Instant::now();
                 for index in 0..PAGES {
                     // SAFETY: within the mapping, which is writable.
