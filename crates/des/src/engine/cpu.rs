@@ -94,8 +94,8 @@ impl Engine<'_> {
         } else {
             let mut rate = 1024;
             if !task.is_fixed {
-                rate = state.capacity * self.smt[self.s.core_active[state.core as usize] as usize]
-                    >> 10;
+                let share = self.smt[self.s.core_active[state.core as usize] as usize];
+                rate = (state.capacity * share) >> 10;
                 if task.node != state.node {
                     rate = (rate * task.remote_rate) >> 10;
                 }
@@ -596,7 +596,7 @@ impl Engine<'_> {
         let state = &self.s.cpus[cpu as usize];
         let task = &self.tasks[state.task as usize];
         let first = self.s.queues[state.queue as usize].first();
-        let granted = self.costs.wakeup_granularity * task.share >> 10;
+        let granted = (self.costs.wakeup_granularity * task.share) >> 10;
         match first {
             Some(first) if first + granted < task.vruntime => self.preempt(cpu, state.queue),
             _ => self.plan_segment(cpu),

@@ -272,7 +272,7 @@ impl Engine<'_> {
         }
         let task = &mut self.tasks[id as usize];
         task.is_granted = true;
-        task.vruntime += self.costs.slice * task.share >> 10;
+        task.vruntime += (self.costs.slice * task.share) >> 10;
         self.preempt(cpu, queue);
         After::Away
     }

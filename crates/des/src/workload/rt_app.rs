@@ -75,7 +75,7 @@ pub fn rt_app(text: &str, set: &BTreeMap<String, String>) -> Result<Workload> {
         },
         ..RtApp::default()
     };
-    for key in set.keys().filter(|key| *key != "duration") {
+    if let Some(key) = set.keys().find(|key| *key != "duration") {
         return Err(WorkloadError::new(
             None,
             format!("an rt-app workload has no parameter `{key}`; it has duration"),
