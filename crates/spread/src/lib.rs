@@ -32,6 +32,6 @@ pub use hashed::{
 };
 pub use histogram::{Buckets, Histogram, HistogramError, Recorded, Snapshot};
 pub use llc_map::LlcMap;
-pub use mask::{CpuMask, Dense, Iter, Mask, MaskError, Sparse, SparseMask, Word};
+pub use mask::{CpuMask, Dense, Iter, Mask, MaskError, Sparse, SparseMask, Within, Word};
 pub use parts::Placement;
 pub use published::{Clock, Monotonic, PublishedCounter};

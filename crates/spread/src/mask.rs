@@ -4,10 +4,11 @@ mod iter;
 mod word;
 
 use std::fmt;
+use std::ops::Range;
 
 use amdahl_topology::CpuSet;
 
-pub use iter::Iter;
+pub use iter::{Iter, Within};
 pub use word::{Dense, Sparse, Word};
 
 use crate::sync::Ordering;
@@ -204,6 +205,13 @@ impl<W: Word> Mask<W> {
     #[inline]
     pub fn iter_from(&self, start: u32) -> Iter<'_, W> {
         Iter::new(self, start)
+    }
+
+    /// The CPUs of `range` whose bits are set, in rising order; what is beyond the bound is not. Loads no word but
+    /// those with bits of the range, each once: the search of one cache's CPUs among many.
+    #[inline]
+    pub fn iter_within(&self, range: Range<u32>) -> Within<'_, W> {
+        Within::new(self, range)
     }
 
     /// Sets all bits that are set in `other`. Each word is changed at most once for each word of `other`, and not

@@ -51,7 +51,17 @@ fn agree<W: Word>(mask: &Mask<W>, model: &Model) {
         assert_eq!(mask.first_from(start), expected.first().copied());
         let set = model.0.get(start as usize).copied().unwrap_or(false);
         assert_eq!(mask.test(start), set);
+        for length in [0, 1, 7, 64, cpus] {
+            let end = start.saturating_add(length);
+            let within: Vec<u32> = all
+                .iter()
+                .copied()
+                .filter(|cpu| (start..end).contains(cpu))
+                .collect();
+            assert_eq!(mask.iter_within(start..end).collect::<Vec<u32>>(), within);
+        }
     }
+    assert_eq!(mask.iter_within(0..u32::MAX).count(), all.len());
 }
 
 /// `other` is made anew for each union, larger than the mask or smaller.

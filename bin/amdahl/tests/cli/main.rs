@@ -16,5 +16,6 @@ mod ordinary_user;
 mod output_folder;
 mod processes;
 mod scheduling;
+mod simulating;
 mod tool;
 mod workload;

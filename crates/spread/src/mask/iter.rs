@@ -1,6 +1,7 @@
-//! Search from any CPU on, around the end.
+//! Search from any CPU on, around the end, and within a range.
 
 use std::iter::FusedIterator;
+use std::ops::Range;
 
 use super::{Mask, Word};
 use crate::sync::Ordering;
@@ -70,3 +71,67 @@ impl<W: Word> Iterator for Iter<'_, W> {
 }
 
 impl<W: Word> FusedIterator for Iter<'_, W> {}
+
+/// The CPUs of a range whose bits are set; see [`Mask::iter_within`].
+pub struct Within<'a, W> {
+    mask: &'a Mask<W>,
+    /// Bits still to report, of the word before `next`.
+    bits: u64,
+    /// The word to load next, and the first that is beyond the range.
+    next: usize,
+    end: usize,
+    /// The bits of the last word that are in the range.
+    last: u64,
+}
+
+impl<'a, W: Word> Within<'a, W> {
+    #[inline]
+    pub(super) fn new(mask: &'a Mask<W>, range: Range<u32>) -> Self {
+        let Range { start, end } = range.start..range.end.min(mask.cpus);
+        let mut within = Within {
+            mask,
+            bits: 0,
+            next: 0,
+            end: 0,
+            last: 0,
+        };
+        if start < end {
+            let used = mask.bits_per_word() - 1;
+            within.next = (start >> mask.shift) as usize;
+            within.end = ((end - 1) >> mask.shift) as usize + 1;
+            within.last = u64::MAX >> (u64::BITS - 1 - ((end - 1) & used));
+            within.load();
+            within.bits &= u64::MAX << (start & used);
+        }
+        within
+    }
+
+    #[inline]
+    fn load(&mut self) {
+        // Acquire: pairs with the Release in `Mask::set`.
+        self.bits = self.mask.words[self.next].bits().load(Ordering::Acquire);
+        self.next += 1;
+        if self.next == self.end {
+            self.bits &= self.last;
+        }
+    }
+}
+
+impl<W: Word> Iterator for Within<'_, W> {
+    type Item = u32;
+
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        while self.bits == 0 {
+            if self.next == self.end {
+                return None;
+            }
+            self.load();
+        }
+        let bit = self.bits.trailing_zeros();
+        self.bits &= self.bits - 1;
+        Some(((self.next as u32 - 1) << self.mask.shift) + bit)
+    }
+}
+
+impl<W: Word> FusedIterator for Within<'_, W> {}
