@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod bound;
+mod channel;
 mod counts;
 mod cpus;
 mod deque;
@@ -8,6 +9,7 @@ mod job;
 mod join;
 mod latch;
 mod load;
+mod observe;
 mod parker;
 mod pool;
 mod priority;
@@ -25,7 +27,11 @@ mod watch;
 mod worker;
 
 pub use bound::{BoundHandle, WhenOffline};
+pub use channel::{
+    Receiver, RecvError, RecvFuture, SendError, SendFuture, Sender, TryRecvError, TrySendError, channel,
+};
 pub use cpus::{CpuSource, SimulatedCpus, ThisMachine};
+pub use observe::{PoolState, PoolWaits};
 pub use pool::{Builder, Error, Pool};
 pub use priority::Lowering;
 pub use range::{Cause, Ranges, Stopped};

@@ -183,6 +183,10 @@ impl Registry {
         self.machine.cpus()
     }
 
+    pub(crate) fn outside_waits(&self) -> &Waits {
+        &self.outside.waits
+    }
+
     pub(crate) fn is_conserving(&self) -> bool {
         self.is_conserving
     }
@@ -440,7 +444,11 @@ impl Registry {
 
     /// After how much work on a range a helper pays: half of what waking one takes.
     pub(crate) fn invite_after_ns(&self) -> u64 {
-        self.wake_ns.load(Ordering::Relaxed) / 2
+        self.wake_ns() / 2
+    }
+
+    pub(crate) fn wake_ns(&self) -> u64 {
+        self.wake_ns.load(Ordering::Relaxed)
     }
 
     /// A wake-up took so long.

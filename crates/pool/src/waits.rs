@@ -34,6 +34,19 @@ pub struct WaitCount {
     pub p99_ns: u64,
 }
 
+impl WaitCount {
+    /// The waits of two places; the percentile is the larger one's.
+    pub(crate) fn plus(self, other: WaitCount) -> WaitCount {
+        WaitCount {
+            times: self.times + other.times,
+            sleeps: self.sleeps + other.sleeps,
+            total_ns: self.total_ns + other.total_ns,
+            max_ns: self.max_ns.max(other.max_ns),
+            p99_ns: self.p99_ns.max(other.p99_ns),
+        }
+    }
+}
+
 /// The relative error of [`WaitCount::p99_ns`].
 pub(crate) const P99_ERROR: f64 = 0.25;
 

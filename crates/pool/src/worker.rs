@@ -22,6 +22,10 @@ const PATIENCE: u32 = 8;
 /// Every so many jobs of its own a worker looks at the queues first, so that nobody starves; a prime, as tokio's.
 const FAIR: u32 = 61;
 
+/// One in so many sleeps begins with a spin that experience did not recommend, of at most this length.
+const TRIAL: u32 = 8;
+const TRIAL_NS: u64 = 50_000;
+
 /// Jobs that are taken out of a queue at once.
 const BATCH: usize = 32;
 
@@ -41,6 +45,7 @@ pub(crate) struct Worker {
     pub(crate) cpu: CpuId,
     state: RefCell<CpuState>,
     jobs: Cell<u32>,
+    sleeps: Cell<u32>,
 }
 
 thread_local!(static CURRENT: Cell<*const Worker> = const { Cell::new(ptr::null()) });
@@ -69,6 +74,7 @@ impl Worker {
             cpu,
             state: RefCell::new(CpuState::new(cpu)),
             jobs: Cell::new(0),
+            sleeps: Cell::new(0),
         }
     }
 
@@ -332,6 +338,10 @@ impl Worker {
         registry.begin_search(self.cpu);
         let mut begun = Instant::now();
         let mut woken_ns = 0;
+        // What comes faster to a spinner than to a sleeper is not learnt by sleeping: now and then one spins as
+        // long as a wake-up takes, whatever was learnt.
+        let is_trial = self.sleeps.get() % TRIAL == 0 && !registry.is_crowded.load(Ordering::Relaxed);
+        let least_ns = if is_trial { registry.wake_ns().min(TRIAL_NS) } else { 0 };
         let (mut round, mut fruitless) = (0, 0);
         let found = loop {
             if is_over() {
@@ -342,7 +352,7 @@ impl Worker {
             if !is_surplus {
                 match self.look(latch.is_some(), round) {
                     Ok(work) => break Some(work),
-                    Err(spin_ns) if (begun.elapsed().as_nanos() as u64) < spin_ns => {
+                    Err(spin_ns) if (begun.elapsed().as_nanos() as u64) < spin_ns.max(least_ns) => {
                         round += 1;
                         (0..32).for_each(|_| spin_loop());
                         continue;
@@ -366,6 +376,7 @@ impl Worker {
                 let since = Instant::now();
                 let notified = self.slot().parker.park(timeout);
                 *slept = true;
+                self.sleeps.set(self.sleeps.get().wrapping_add(1));
                 registry.sleeps.record(since.elapsed(), true);
                 probe::probe!(amdahl_pool, wake, self.cpu);
                 if notified {
