@@ -20,6 +20,16 @@ fn skewed(range: std::ops::Range<usize>, len: usize, sum: &AtomicU64) {
     sum.fetch_add(own, Ordering::Relaxed);
 }
 
+/// The same, whose result nobody wants.
+pub fn skewed_sum(range: std::ops::Range<usize>, len: usize) {
+    skewed(range, len, &AtomicU64::new(0));
+}
+
+/// One skewed loop.
+pub fn loop_of(rival: Rival, len: usize, grain: usize) {
+    rival.each(len, grain, &|part| skewed_sum(part, len));
+}
+
 fn random(len: usize) -> Vec<u64> {
     let mut state = 88_172_645_463_325_252u64;
     let next = || {
@@ -35,7 +45,6 @@ type Case<'a> = (&'static str, usize, Box<dyn Fn(Rival) + 'a>);
 
 pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
     let data = random(2_000_000);
-    let sum = AtomicU64::new(0);
     let cases: [Case<'_>; 5] = [
         ("fib(30), forked down to 1", 9, Box::new(|rival| assert_eq!(rival.fib(30), 832_040))),
         ("sort of 2 million numbers", 7, Box::new(|rival| {
@@ -45,17 +54,16 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
             black_box(data);
         })),
         ("skewed loop of 200,000", 9, Box::new(|rival| {
-            let len = 200_000;
-            rival.each(len, 16, &|part| skewed(part, len, &sum));
+            loop_of(rival, 200_000, 16);
         })),
         ("1000 loops of 20 us", 9, Box::new(|rival| {
             for _ in 0..1000 {
-                rival.each(16, 1, &|part| skewed(part.start + 1..part.end + 1, 64, &sum));
+                rival.each(16, 1, &|part| skewed_sum(part.start + 1..part.end + 1, 64));
             }
         })),
         ("300 loops of 200 us", 9, Box::new(|rival| {
             for _ in 0..300 {
-                rival.each(2000, 8, &|part| skewed(part, 2000, &sum));
+                loop_of(rival, 2000, 8);
             }
         })),
     ];

@@ -1,8 +1,12 @@
 //! Measures the pool beside its competitors.
 
+mod crowded;
 mod fork_join;
+mod idle;
+mod memory;
 mod rivals;
 mod rounds;
+mod wake;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,12 +24,31 @@ struct Args {
     /// Where the figures go as JSON
     #[arg(long, default_value = "target/bench/pool.json")]
     out: PathBuf,
+    /// Measures in the crowd that the parent has made
+    #[arg(long, hide = true)]
+    crowded: bool,
+    /// Is the crowd
+    #[arg(long, hide = true)]
+    busy: bool,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if args.busy {
+        loop {
+            std::hint::spin_loop();
+        }
+    }
+    if args.crowded {
+        crowded::measure();
+        return ExitCode::SUCCESS;
+    }
     let wanted = |name: &str| args.words.is_empty() || args.words.iter().any(|word| name.contains(word.as_str()));
-    let figures = fork_join::figures(&wanted);
+    let mut figures = idle::figures(&wanted);
+    figures.extend(fork_join::figures(&wanted));
+    figures.extend(wake::figures(&wanted));
+    figures.extend(crowded::figures(&wanted));
+    figures.extend(memory::figures(&wanted));
     print!("{}", amdahl_figures::table(&figures));
     if let Some(folder) = args.out.parent() {
         let _ = std::fs::create_dir_all(folder);

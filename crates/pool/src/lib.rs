@@ -9,6 +9,8 @@ mod job;
 mod join;
 mod latch;
 mod load;
+#[cfg(all(test, loom))]
+mod models;
 mod observe;
 mod parker;
 mod pool;
