@@ -162,12 +162,15 @@ pub fn threads_tokio(times: u32) {
     });
 }
 
+fn side<'a>(who: &'static str, run: Box<dyn Fn() + 'a>) -> Side<'a> {
+    (who, Box::new(move || cost(&run)))
+}
+
 type Side<'a> = (&'static str, Box<dyn FnMut() -> Cost + 'a>);
 
 pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
     let (pool, runtime) = (Pool::global(), tokio());
-    let side = |work: &'static str, run: Box<dyn Fn() + '_>| -> Side<'_> { (work, Box::new(move || cost(&run))) };
-    let (pool, runtime) = (pool, &runtime);
+    let runtime = &runtime;
     let cases: Vec<(&str, Vec<Side<'_>>)> = vec![
         ("ping-pong of two tasks", vec![
             side("pool", Box::new(move || tasks_pool(pool, 50_000))),

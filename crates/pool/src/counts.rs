@@ -67,6 +67,7 @@ impl Counts {
         self.searching() == 0 && self.sleeping() > 0 && self.awake() < self.places()
     }
 
+    #[cfg(test)]
     pub(crate) fn is_hungry(self) -> bool {
         self.0 & HUNGRY != 0
     }

@@ -60,7 +60,7 @@ impl Load {
                 let now = self.limit.unwrap_or(most).min(most);
                 self.limit = Some(now.saturating_sub(1).max(fit).clamp(1, most));
             }
-        } else if waited < FREE * wanted.max(LEAST) {
+        } else if waited < FREE * wanted || wanted <= LEAST {
             self.free_looks += 1;
             if self.free_looks >= FREE_LOOKS {
                 self.is_crowded = false;
@@ -71,6 +71,11 @@ impl Load {
             is_crowded: self.is_crowded,
             limit: self.limit,
         }
+    }
+
+    /// Nobody looks for a while: what was found out may not hold any more.
+    pub(crate) fn forget(&mut self) {
+        *self = Load::default();
     }
 
     /// Threads that have ended are forgotten.

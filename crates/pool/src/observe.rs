@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::pool::Pool;
 use crate::sync::Ordering;
-use crate::waits::{P99_ERROR, WaitCount, Waits};
+use crate::waits::{P99_ERROR, WaitCount};
 
 /// Waits at one place of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]

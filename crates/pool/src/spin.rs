@@ -15,6 +15,10 @@ const GAP: Duration = Duration::from_micros(50);
 /// Waits after a CPU was lost in which nobody spins.
 const CALM: u32 = 64;
 
+/// One in so many sleeps begins with a spin that experience did not recommend, of at most this length.
+pub(crate) const TRIAL: u32 = 8;
+pub(crate) const TRIAL_NS: u64 = 50_000;
+
 static CROWDED: AtomicBool = AtomicBool::new(false);
 
 /// What a pool has found out about the machine holds for everybody in the process.
@@ -39,6 +43,7 @@ fn is_alone() -> bool {
 pub(crate) struct Spinner {
     state: SpinState,
     calm: u32,
+    sleeps: u32,
 }
 
 impl Spinner {
@@ -51,7 +56,12 @@ impl Spinner {
             partner: if is_alone() { Partner::Waiting } else { Partner::Unknown },
             wanted: CROWDED.load(Ordering::Relaxed),
         };
-        Duration::from_nanos(Spin::Adaptive { max_ns: MAX_NS }.ns(&self.state, facts))
+        let learnt = Spin::Adaptive { max_ns: MAX_NS }.ns(&self.state, facts);
+        // Two who sleep wait for each other's wake-ups, and never learn how fast they would be awake: now and then
+        // one spins as long as a wake-up takes.
+        let is_trial = self.sleeps % TRIAL == 0;
+        let trial = Spin::Fixed { ns: self.state.wake_ns().min(TRIAL_NS) }.ns(&self.state, facts);
+        Duration::from_nanos(learnt.max(if is_trial { trial } else { 0 }))
     }
 
     /// Looks at `is_ready` as long as it pays. Whether it became true.
@@ -80,6 +90,7 @@ impl Spinner {
     pub(crate) fn waited(&mut self, until_event: Duration, woken_after: Option<Duration>) {
         self.state.waited(until_event.as_nanos() as u64);
         if let Some(latency) = woken_after {
+            self.sleeps = self.sleeps.wrapping_add(1);
             self.state.woke(latency.as_nanos() as u64);
         }
     }
@@ -95,7 +106,10 @@ mod tests {
         for _ in 0..200 {
             spinner.waited(Duration::from_millis(5), Some(Duration::from_micros(20)));
         }
+        spinner.sleeps = 1;
         assert_eq!(spinner.length(), Duration::ZERO);
+        spinner.sleeps = TRIAL;
+        assert!(is_alone() || spinner.length() == Duration::from_micros(20), "a trial");
         for _ in 0..200 {
             spinner.waited(Duration::from_micros(1), None);
         }

@@ -152,22 +152,29 @@ impl Registry {
             let most = self.online_mask().count().max(1);
             let verdict = control.load.look(&threads, wall_ns, is_throttled, most);
             control.load.retain(|thread| stats.contains_key(&thread));
-            self.is_crowded.store(verdict.is_crowded, Ordering::Relaxed);
-            crate::spin::set_crowded(verdict.is_crowded);
+            self.set_crowded(verdict.is_crowded);
             self.apply_limit(&mut control, most, verdict.limit);
         }
+    }
+
+    fn set_crowded(&self, is_crowded: bool) {
+        self.is_crowded.store(is_crowded, Ordering::Relaxed);
+        crate::spin::set_crowded(is_crowded);
     }
 
     fn wait_for_next(&self, idle_looks: &mut u32) {
         let counts = self.counts.load();
         let is_idle = counts.awake() == counts.searching() && counts.guests() == 0;
         *idle_looks = if is_idle { *idle_looks + 1 } else { 0 };
-        let gate = self.watch.gate.lock().unwrap_or_else(PoisonError::into_inner);
         if *idle_looks < IDLE_LOOKS {
+            let gate = self.watch.gate.lock().unwrap_or_else(PoisonError::into_inner);
             drop(self.watch.bell.wait_timeout(gate, EVERY));
             return;
         }
         *idle_looks = 0;
+        self.control.lock().unwrap_or_else(PoisonError::into_inner).load.forget();
+        self.set_crowded(false);
+        let gate = self.watch.gate.lock().unwrap_or_else(PoisonError::into_inner);
         self.watch.is_asleep.store(true, StdOrdering::SeqCst);
         let is_awake = |_: &mut ()| {
             self.watch.is_asleep.load(StdOrdering::SeqCst) && !self.is_ending.load(Ordering::Acquire)

@@ -14,6 +14,7 @@ use crate::job::{Job, JobRef};
 use crate::latch::Latch;
 use crate::range::Ticket;
 use crate::registry::{Registry, Slot};
+use crate::spin::{TRIAL, TRIAL_NS};
 use crate::sync::{Ordering, spin_loop};
 
 /// Rounds without success after which a thief moves the split of a deque itself.
@@ -21,10 +22,6 @@ const PATIENCE: u32 = 8;
 
 /// Every so many jobs of its own a worker looks at the queues first, so that nobody starves; a prime, as tokio's.
 const FAIR: u32 = 61;
-
-/// One in so many sleeps begins with a spin that experience did not recommend, of at most this length.
-const TRIAL: u32 = 8;
-const TRIAL_NS: u64 = 50_000;
 
 /// Jobs that are taken out of a queue at once.
 const BATCH: usize = 32;
@@ -312,9 +309,9 @@ impl Worker {
         let begun = Instant::now();
         let mut slept = false;
         while !latch.is_set() {
-            match self.next().or_else(|| self.idle(Some(latch), &mut slept)) {
-                Some(work) => self.run(work),
-                None => break,
+            // Nothing found means that the latch is set, or that a guest was woken for another reason.
+            if let Some(work) = self.next().or_else(|| self.idle(Some(latch), &mut slept)) {
+                self.run(work);
             }
         }
         self.registry().join_waits.record(begun.elapsed(), slept);

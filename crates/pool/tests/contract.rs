@@ -333,3 +333,47 @@ fn futures_run_in_the_pool() {
     drop(pool);
     drop(never);
 }
+
+/// A guest that waited for its half of a join was woken by something else (a helper of an earlier range that left
+/// late), took that for the end, and read a result that was not there: `fib` was wrong, on crowded CPUs only.
+#[test]
+fn a_stray_wake_up_does_not_end_a_wait() {
+    let pool = pool(2);
+    for n in 0..300u64 {
+        let helped = AtomicBool::new(false);
+        let caller = std::thread::current().id();
+        let sum = pool.run(|| {
+            // A helper comes, and wakes the caller when it leaves.
+            pool.par_range(0..2, 1, |_| {
+                if std::thread::current().id() == caller {
+                    for _ in 0..2000 {
+                        if helped.load(Ordering::Acquire) {
+                            break;
+                        }
+                        std::thread::yield_now();
+                    }
+                } else {
+                    helped.store(true, Ordering::Release);
+                }
+            });
+            let taken = AtomicBool::new(false);
+            let (a, b) = pool.join(
+                || {
+                    while !taken.load(Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
+                    1
+                },
+                || {
+                    taken.store(true, Ordering::Release);
+                    for _ in 0..200 {
+                        std::thread::yield_now();
+                    }
+                    n
+                },
+            );
+            a + b
+        });
+        assert_eq!(sum, n + 1);
+    }
+}
