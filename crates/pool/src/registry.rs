@@ -18,7 +18,7 @@ use crate::parker::Parker;
 use crate::queue::RunQueue;
 use crate::range::Offers;
 use crate::spawn::Priority;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use crate::waits::{Counted, Waits};
 
 /// Entries of a worker's deque. What does not fit is run by who made it, or goes to a queue.
@@ -31,6 +31,10 @@ const GUESTS: usize = 32;
 pub(crate) struct Slot {
     pub(crate) deque: Deque<Job>,
     pub(crate) parker: Parker,
+    /// A task woken by the one that runs, which comes next. Thieves take it only from who does not get on.
+    pub(crate) next: AtomicPtr<Job>,
+    /// Counts what the thread has begun.
+    pub(crate) begun: AtomicU32,
     /// The CPU may be used. Written under the lock of [`Registry::control`].
     pub(crate) is_online: AtomicBool,
     /// There is a thread. As above.
@@ -119,6 +123,18 @@ impl Watch {
     }
 }
 
+impl Slot {
+    /// Takes what comes next, whoever calls.
+    pub(crate) fn take_next(&self) -> Option<JobRef> {
+        if self.next.load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        // Acquire: pairs with the Release of who put it there.
+        let job = self.next.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        (!job.is_null()).then_some(JobRef(job))
+    }
+}
+
 impl Registry {
     pub(crate) fn new(
         machine: Machine,
@@ -133,6 +149,8 @@ impl Registry {
         let slot = || Slot {
             deque: Deque::new(DEQUE),
             parker: Parker::default(),
+            next: AtomicPtr::default(),
+            begun: AtomicU32::new(0),
             is_online: AtomicBool::new(false),
             is_started: AtomicBool::new(false),
             thread_id: AtomicU32::new(0),

@@ -11,6 +11,7 @@ use crate::job::{Job, JobRef};
 use crate::registry::Registry;
 use crate::spawn::{Priority, queue};
 use crate::sync::{AtomicU32, Ordering};
+use crate::worker::Worker;
 
 const IDLE: u32 = 0;
 /// In a queue.
@@ -64,7 +65,13 @@ impl<F: Future<Output = ()> + Send + 'static> AsyncTask<F> {
         let Some(future) = place.as_mut() else { return };
         // SAFETY: inside of an Arc, never moved.
         let future = unsafe { Pin::new_unchecked(future) };
-        if future.poll(&mut Context::from_waker(&waker)) == Poll::Ready(()) {
+        let worker = Worker::current_in(&this.registry);
+        let was_polling = worker.map(|worker| worker.is_polling.replace(true));
+        let polled = future.poll(&mut Context::from_waker(&waker));
+        if let Some(worker) = worker {
+            worker.is_polling.set(was_polling == Some(true));
+        }
+        if polled == Poll::Ready(()) {
             let _ = catch_unwind(AssertUnwindSafe(|| *place = None));
             this.state.store(DONE, Ordering::Release);
         } else if this
@@ -100,6 +107,9 @@ impl<F: Future<Output = ()> + Send + 'static> Wake for AsyncTask<F> {
         if registry.is_dead.load(Ordering::Acquire) {
             return; // The pool is gone, and so is who would run it.
         }
-        queue(&registry, Self::queued(self), Priority::Normal);
+        match Worker::current_in(&registry) {
+            Some(worker) => worker.queue_woken(Self::queued(self)),
+            None => registry.inject(Self::queued(self), Priority::Normal, None),
+        }
     }
 }

@@ -130,11 +130,13 @@ impl Registry {
         let mut last_look = Instant::now();
         let mut throttled: Option<ThrottleStat> = None;
         let mut idle_looks = 0;
+        let mut begun = vec![0; self.cpus() as usize];
         while !self.is_ending.load(Ordering::Acquire) {
             self.wait_for_next(&mut idle_looks);
             if self.is_ending.load(Ordering::Acquire) {
                 return;
             }
+            self.help_stuck(&mut begun);
             let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
             self.apply_cpus(&mut control);
             if !self.settings.follows_load {
@@ -154,6 +156,18 @@ impl Registry {
             control.load.retain(|thread| stats.contains_key(&thread));
             self.set_crowded(verdict.is_crowded);
             self.apply_limit(&mut control, most, verdict.limit);
+        }
+    }
+
+    /// A task that comes next to one that has not ended since the last look: somebody else shall take it.
+    fn help_stuck(&self, begun: &mut [u32]) {
+        for (cpu, last) in (0..self.cpus()).zip(begun) {
+            let slot = &self.slots[cpu as usize];
+            let now = slot.begun.load(Ordering::Relaxed);
+            if now == *last && !slot.next.load(Ordering::Relaxed).is_null() {
+                self.wake_any(cpu);
+            }
+            *last = now;
         }
     }
 

@@ -23,6 +23,9 @@ const PATIENCE: u32 = 8;
 /// Every so many jobs of its own a worker looks at the queues first, so that nobody starves; a prime, as tokio's.
 const FAIR: u32 = 61;
 
+/// Tasks that wake each other run in a row on one thread so often, until others have their turn.
+const IN_A_ROW: u32 = 16;
+
 /// Jobs that are taken out of a queue at once.
 const BATCH: usize = 32;
 
@@ -43,6 +46,9 @@ pub(crate) struct Worker {
     state: RefCell<CpuState>,
     jobs: Cell<u32>,
     sleeps: Cell<u32>,
+    /// Tasks in a row that came out of `Slot::next`, and whether one is being polled.
+    in_a_row: Cell<u32>,
+    pub(crate) is_polling: Cell<bool>,
 }
 
 thread_local!(static CURRENT: Cell<*const Worker> = const { Cell::new(ptr::null()) });
@@ -72,6 +78,8 @@ impl Worker {
             state: RefCell::new(CpuState::new(cpu)),
             jobs: Cell::new(0),
             sleeps: Cell::new(0),
+            in_a_row: Cell::new(0),
+            is_polling: Cell::new(false),
         }
     }
 
@@ -159,8 +167,23 @@ impl Worker {
         self.registry().inject(job, priority, from);
     }
 
+    /// Queues a task that was woken. By another task: it comes next, on this thread, where its data is; who was to
+    /// come next comes after the others.
+    pub(crate) fn queue_woken(&self, job: JobRef) {
+        if !self.is_polling.get() || self.is_guest() || self.in_a_row.get() >= IN_A_ROW {
+            self.in_a_row.set(0);
+            return self.queue(job, crate::Priority::Normal);
+        }
+        let before = self.slot().next.swap(job.0, Ordering::AcqRel);
+        if !before.is_null() {
+            self.queue(JobRef(before), crate::Priority::Normal);
+        }
+    }
+
     /// Runs what was found.
     pub(crate) fn run(&self, work: Work) {
+        let begun = &self.slot().begun;
+        begun.store(begun.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         match work {
             // SAFETY: taken out of a queue just now.
             Work::Job(job) => unsafe { job.run() },
@@ -189,6 +212,11 @@ impl Worker {
         if let Some(work) = self.slot().bound.pop() {
             return Some(Work::Bound(work));
         }
+        if let Some(job) = self.slot().take_next() {
+            self.in_a_row.set(self.in_a_row.get() + 1);
+            return Some(Work::Job(job));
+        }
+        self.in_a_row.set(0);
         let own = self.pop();
         (!own.is_null()).then_some(Work::Job(JobRef(own)))
     }
@@ -261,6 +289,16 @@ impl Worker {
             }
             if let Some(job) = self.steal_from(slot) {
                 return Some(Work::Job(job));
+            }
+            // What comes next to somebody who does not get on.
+            if !slot.next.load(Ordering::Relaxed).is_null() {
+                let begun = slot.begun.load(Ordering::Relaxed);
+                (0..200).for_each(|_| spin_loop());
+                if slot.begun.load(Ordering::Relaxed) == begun
+                    && let Some(job) = slot.take_next()
+                {
+                    return Some(Work::Job(job));
+                }
             }
             if slot.deque.len() > 0
                 && let Steal::Got(job) = slot.deque.force(self.index as u16 + 1)
@@ -478,6 +516,9 @@ impl Worker {
 
     /// The CPU is gone: what is in the own deque goes to the queues.
     fn hand_over(&self) {
+        if let Some(job) = self.slot().take_next() {
+            self.registry().inject(job, crate::Priority::Normal, None);
+        }
         loop {
             let job = self.pop();
             if job.is_null() {

@@ -377,3 +377,25 @@ fn a_stray_wake_up_does_not_end_a_wait() {
         assert_eq!(sum, n + 1);
     }
 }
+
+/// A task that was woken by another comes next on its thread; should that one never end, another worker takes it.
+#[test]
+fn a_woken_task_does_not_wait_for_its_waker() {
+    let pool = pool(2);
+    let (to, at) = amdahl_pool::channel(1);
+    let got = Arc::new(AtomicBool::new(false));
+    let told = got.clone();
+    let receiver = pool.spawn_future(async move {
+        assert_eq!(at.recv_async().await, Ok(1));
+        told.store(true, Ordering::Release);
+    });
+    let waker = pool.spawn_future(async move {
+        to.send_async(1).await.unwrap();
+        // Does not yield until the other one has run.
+        while !got.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+    });
+    receiver.join().unwrap();
+    waker.join().unwrap();
+}
