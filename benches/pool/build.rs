@@ -6,13 +6,24 @@ use std::{env, fs, path::PathBuf};
 fn main() {
     println!("cargo::rerun-if-changed=src/rivals.cpp");
     println!("cargo::rustc-check-cfg=cfg(has_openmp, has_tbb)");
-    let openmp = compiles("#include <omp.h>\nint main() { return omp_get_max_threads() < 1; }", &["-fopenmp"]);
-    let tbb = compiles("#include <tbb/parallel_for.h>\nint main() { return tbb::this_task_arena::max_concurrency() < 1; }", &["-ltbb"]);
+    let openmp = compiles(
+        "#include <omp.h>\nint main() { return omp_get_max_threads() < 1; }",
+        &["-fopenmp"],
+    );
+    let tbb = compiles(
+        "#include <tbb/parallel_for.h>\nint main() { return tbb::this_task_arena::max_concurrency() < 1; }",
+        &["-ltbb"],
+    );
     if !openmp && !tbb {
         return;
     }
     let mut build = cc::Build::new();
-    build.cpp(true).std("c++17").opt_level(3).warnings(false).file("src/rivals.cpp");
+    build
+        .cpp(true)
+        .std("c++17")
+        .opt_level(3)
+        .warnings(false)
+        .file("src/rivals.cpp");
     if openmp {
         println!("cargo::rustc-cfg=has_openmp");
         build.flag("-fopenmp").define("HAS_OPENMP", None);
@@ -38,6 +49,12 @@ fn compiles(source: &str, flags: &[&str]) -> bool {
         return false;
     }
     let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    let built = Command::new(compiler).arg("-std=c++17").arg(&from).args(flags).arg("-o").arg(&to).output();
+    let built = Command::new(compiler)
+        .arg("-std=c++17")
+        .arg(&from)
+        .args(flags)
+        .arg("-o")
+        .arg(&to)
+        .output();
     built.is_ok_and(|built| built.status.success())
 }

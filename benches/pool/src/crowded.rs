@@ -32,28 +32,48 @@ fn cases() -> Vec<(&'static str, Vec<String>, Work)> {
         let others = Rival::OTHERS.into_iter().filter(|(_, why)| why.is_none());
         std::iter::once(Rival::Pool).chain(others.map(|(rival, _)| rival))
     };
-    let names = || installed().map(|rival| rival.name().to_owned()).collect::<Vec<_>>();
+    let names = || {
+        installed()
+            .map(|rival| rival.name().to_owned())
+            .collect::<Vec<_>>()
+    };
     let of = |name: &str| {
         let all = [Rival::Pool, Rival::Rayon, Rival::OpenMp, Rival::Tbb];
-        all.into_iter().find(|rival| rival.name() == name).expect("a rival")
+        all.into_iter()
+            .find(|rival| rival.name() == name)
+            .expect("a rival")
     };
     vec![
-        ("200 loops of 200 us", names(), Box::new(move |who| {
-            for _ in 0..200 {
-                loop_of(of(who), 2000, 8);
-            }
-        })),
-        ("2000 loops of 20 us", names(), Box::new(move |who| {
-            for _ in 0..2000 {
-                of(who).each(16, 1, &|part| skewed_sum(part.start + 1..part.end + 1, 64));
-            }
-        })),
-        ("fib(27), 10 times", names(), Box::new(move |who| {
-            (0..10).for_each(|_| assert_eq!(of(who).fib(27), 196_418));
-        })),
+        (
+            "200 loops of 200 us",
+            names(),
+            Box::new(move |who| {
+                for _ in 0..200 {
+                    loop_of(of(who), 2000, 8);
+                }
+            }),
+        ),
+        (
+            "2000 loops of 20 us",
+            names(),
+            Box::new(move |who| {
+                for _ in 0..2000 {
+                    of(who).each(16, 1, &|part| skewed_sum(part.start + 1..part.end + 1, 64));
+                }
+            }),
+        ),
+        (
+            "fib(27), 10 times",
+            names(),
+            Box::new(move |who| {
+                (0..10).for_each(|_| assert_eq!(of(who).fib(27), 196_418));
+            }),
+        ),
         (
             "ping-pong of two threads",
-            ["pool", "tokio", "crossbeam-channel"].map(str::to_owned).into(),
+            ["pool", "tokio", "crossbeam-channel"]
+                .map(str::to_owned)
+                .into(),
             Box::new(|who| match who {
                 "pool" => wake::threads_pool(2000),
                 "tokio" => wake::threads_tokio(2000),
@@ -66,7 +86,13 @@ fn cases() -> Vec<(&'static str, Vec<String>, Work)> {
 /// In the process of its own: a line for each case, side and round.
 pub fn measure() {
     for (name, sides, work) in cases() {
-        let mut runs: Vec<_> = sides.iter().map(|who| { let work = &work; move || cost(|| work(who)) }).collect();
+        let mut runs: Vec<_> = sides
+            .iter()
+            .map(|who| {
+                let work = &work;
+                move || cost(|| work(who))
+            })
+            .collect();
         let mut runs: Vec<&mut dyn FnMut() -> Cost> = runs.iter_mut().map(|run| run as _).collect();
         for (who, costs) in sides.iter().zip(rounds(TIMES, &mut runs)) {
             for cost in costs {
@@ -148,9 +174,15 @@ fn costs(scarce: Scarce) -> Result<Vec<(String, String, Cost)>, String> {
             unsafe { command.pre_exec(move || fs::write(&procs, "0")) };
         }
     }
-    let output = command.spawn().and_then(Child::wait_with_output).map_err(|e| e.to_string())?;
+    let output = command
+        .spawn()
+        .and_then(Child::wait_with_output)
+        .map_err(|e| e.to_string())?;
     if !output.status.success() {
-        return Err(format!("the measuring process ended with {}", output.status));
+        return Err(format!(
+            "the measuring process ended with {}",
+            output.status
+        ));
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let line = |line: &str| {
@@ -173,7 +205,10 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
             for rival in &sides[1..] {
                 let of = |who: &str| -> Result<Vec<Cost>, String> {
                     let rows = measured.as_ref().map_err(String::clone)?.iter();
-                    Ok(rows.filter(|row| row.0 == name && row.1 == who).map(|row| row.2).collect())
+                    Ok(rows
+                        .filter(|row| row.0 == name && row.1 == who)
+                        .map(|row| row.2)
+                        .collect())
                 };
                 let (ours, theirs) = (of(&sides[0]), of(rival));
                 let value = ours.and_then(|ours| {
@@ -190,7 +225,9 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
                     value: value.map(|(wall, cpu)| wall.min(cpu)),
                     unit: Unit::Ratio,
                     target: Target::AtMost(0.5),
-                    versus: format!("the better one of: {told}; medians of {TIMES} interleaved rounds"),
+                    versus: format!(
+                        "the better one of: {told}; medians of {TIMES} interleaved rounds"
+                    ),
                 });
             }
         }

@@ -46,46 +46,79 @@ type Case<'a> = (&'static str, usize, Box<dyn Fn(Rival) + 'a>);
 pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
     let data = random(2_000_000);
     let cases: [Case<'_>; 5] = [
-        ("fib(30), forked down to 1", 9, Box::new(|rival| assert_eq!(rival.fib(30), 832_040))),
-        ("sort of 2 million numbers", 7, Box::new(|rival| {
-            let mut data = data.clone();
-            rival.sort(&mut data);
-            debug_assert!(data.is_sorted());
-            black_box(data);
-        })),
-        ("skewed loop of 200,000", 9, Box::new(|rival| {
-            loop_of(rival, 200_000, 16);
-        })),
-        ("1000 loops of 20 us", 9, Box::new(|rival| {
-            for _ in 0..1000 {
-                rival.each(16, 1, &|part| skewed_sum(part.start + 1..part.end + 1, 64));
-            }
-        })),
-        ("300 loops of 200 us", 9, Box::new(|rival| {
-            for _ in 0..300 {
-                loop_of(rival, 2000, 8);
-            }
-        })),
+        (
+            "fib(30), forked down to 1",
+            9,
+            Box::new(|rival| assert_eq!(rival.fib(30), 832_040)),
+        ),
+        (
+            "sort of 2 million numbers",
+            7,
+            Box::new(|rival| {
+                let mut data = data.clone();
+                rival.sort(&mut data);
+                debug_assert!(data.is_sorted());
+                black_box(data);
+            }),
+        ),
+        (
+            "skewed loop of 200,000",
+            9,
+            Box::new(|rival| {
+                loop_of(rival, 200_000, 16);
+            }),
+        ),
+        (
+            "1000 loops of 20 us",
+            9,
+            Box::new(|rival| {
+                for _ in 0..1000 {
+                    rival.each(16, 1, &|part| skewed_sum(part.start + 1..part.end + 1, 64));
+                }
+            }),
+        ),
+        (
+            "300 loops of 200 us",
+            9,
+            Box::new(|rival| {
+                for _ in 0..300 {
+                    loop_of(rival, 2000, 8);
+                }
+            }),
+        ),
     ];
     let mut figures = Vec::new();
     for (name, times, work) in &cases {
         if !wanted(name) {
             continue;
         }
-        let installed: Vec<Rival> =
-            Rival::OTHERS.iter().filter(|(_, why)| why.is_none()).map(|(rival, _)| *rival).collect();
-        let all: Vec<Rival> = std::iter::once(Rival::Pool).chain(installed.iter().copied()).collect();
-        let mut sides: Vec<_> = all.iter().map(|&rival| move || cost(|| work(rival))).collect();
+        let installed: Vec<Rival> = Rival::OTHERS
+            .iter()
+            .filter(|(_, why)| why.is_none())
+            .map(|(rival, _)| *rival)
+            .collect();
+        let all: Vec<Rival> = std::iter::once(Rival::Pool)
+            .chain(installed.iter().copied())
+            .collect();
+        let mut sides: Vec<_> = all
+            .iter()
+            .map(|&rival| move || cost(|| work(rival)))
+            .collect();
         let mut sides: Vec<&mut dyn FnMut() -> _> = sides.iter_mut().map(|s| s as _).collect();
         let costs = rounds(*times, &mut sides);
         for (rival, why) in Rival::OTHERS {
             let at = all.iter().position(|&r| r == rival);
             figures.push(Figure {
                 name: format!("{name}, {}", rival.name()),
-                value: at.map(|at| ratio(&costs[0], &costs[at], |c| c.wall_s)).ok_or(why.unwrap_or_default().to_owned()),
+                value: at
+                    .map(|at| ratio(&costs[0], &costs[at], |c| c.wall_s))
+                    .ok_or(why.unwrap_or_default().to_owned()),
                 unit: Unit::Ratio,
                 target: Target::AtMost(1.0),
-                versus: format!("time of the pool / time of {}, median of {times} interleaved rounds", rival.name()),
+                versus: format!(
+                    "time of the pool / time of {}, median of {times} interleaved rounds",
+                    rival.name()
+                ),
             });
         }
     }

@@ -14,10 +14,13 @@ use std::process::ExitCode;
 use clap::Parser;
 
 #[derive(Parser)]
-#[command(about = "Measures the pool beside rayon, tokio, oneTBB and OpenMP", after_help = "\
+#[command(
+    about = "Measures the pool beside rayon, tokio, oneTBB and OpenMP",
+    after_help = "\
 Examples:
   amdahl-bench-pool                 all figures
-  amdahl-bench-pool fib loop        only those whose names contain one of the words")]
+  amdahl-bench-pool fib loop        only those whose names contain one of the words"
+)]
 struct Args {
     /// Parts of names of figures; all without
     words: Vec<String>,
@@ -43,7 +46,9 @@ fn main() -> ExitCode {
         crowded::measure();
         return ExitCode::SUCCESS;
     }
-    let wanted = |name: &str| args.words.is_empty() || args.words.iter().any(|word| name.contains(word.as_str()));
+    let wanted = |name: &str| {
+        args.words.is_empty() || args.words.iter().any(|word| name.contains(word.as_str()))
+    };
     let mut figures = idle::figures(&wanted);
     figures.extend(fork_join::figures(&wanted));
     figures.extend(wake::figures(&wanted));

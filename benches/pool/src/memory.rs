@@ -36,7 +36,10 @@ impl Memory {
             )
         };
         assert_ne!(base, libc::MAP_FAILED, "no address space");
-        Memory { base: base.cast(), bytes }
+        Memory {
+            base: base.cast(),
+            bytes,
+        }
     }
 
     fn zero(&self, part: Range<usize>) {
@@ -64,8 +67,12 @@ impl Drop for Memory {
 /// As much as was asked for, or a third of what is free.
 fn bytes() -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib: usize = line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(3 << 20);
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib: usize = line
+        .and_then(|l| l.split_whitespace().next()?.parse().ok())
+        .unwrap_or(3 << 20);
     (8 * GIB).min(kib * 1024 / 3) / (64 << 20) * (64 << 20)
 }
 
@@ -74,7 +81,9 @@ type Act = fn(&Memory, Range<usize>);
 fn by_pool(memory: &Memory, act: Act) {
     // As the kernel's users of ktask: a chunk is worth a helper.
     let chunk = 2 << 20;
-    Pool::global().par_range(0..memory.bytes / PAGE, chunk / PAGE, |part| act(memory, part.start * PAGE..part.end * PAGE));
+    Pool::global().par_range(0..memory.bytes / PAGE, chunk / PAGE, |part| {
+        act(memory, part.start * PAGE..part.end * PAGE)
+    });
 }
 
 fn by_hand(memory: &Memory, act: Act) {
@@ -90,7 +99,9 @@ fn by_hand(memory: &Memory, act: Act) {
 fn by_rayon(memory: &Memory, act: Act) {
     use rayon::prelude::*;
     let chunk = 2 << 20;
-    (0..memory.bytes.div_ceil(chunk)).into_par_iter().for_each(|i| act(memory, i * chunk..memory.bytes.min((i + 1) * chunk)));
+    (0..memory.bytes.div_ceil(chunk))
+        .into_par_iter()
+        .for_each(|i| act(memory, i * chunk..memory.bytes.min((i + 1) * chunk)));
 }
 
 fn once(bytes: usize, how: fn(&Memory, Act), act: Act) -> Cost {
@@ -129,14 +140,21 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
     let bytes = bytes();
     let size = bytes as f64 / GIB as f64;
     let mut figures = Vec::new();
-    for (name, act) in [("zero-fill", Memory::zero as Act), ("pre-fault", Memory::touch as Act)] {
+    for (name, act) in [
+        ("zero-fill", Memory::zero as Act),
+        ("pre-fault", Memory::touch as Act),
+    ] {
         if !wanted(name) {
             continue;
         }
-        let mut sides = [by_pool as fn(&Memory, Act), by_hand, by_rayon].map(|how| move || once(bytes, how, act));
+        let mut sides = [by_pool as fn(&Memory, Act), by_hand, by_rayon]
+            .map(|how| move || once(bytes, how, act));
         let [a, b, c] = &mut sides;
         let costs = rounds(TIMES, &mut [a, b, c]);
-        for (rival, at, target) in [("threads by hand", 1, Target::AtMost(1.05)), ("rayon", 2, Target::Stated)] {
+        for (rival, at, target) in [
+            ("threads by hand", 1, Target::AtMost(1.05)),
+            ("rayon", 2, Target::Stated),
+        ] {
             figures.push(Figure {
                 name: format!("{name} of memory, {rival}"),
                 value: Ok(ratio(&costs[0], &costs[at], |c| c.wall_s)),
@@ -147,7 +165,10 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
         }
     }
     if wanted("slow-down") {
-        let sides = [("pool", by_pool as fn(&Memory, Act), Target::AtMost(0.05)), ("rayon", by_rayon, Target::Stated)];
+        let sides = [
+            ("pool", by_pool as fn(&Memory, Act), Target::AtMost(0.05)),
+            ("rayon", by_rayon, Target::Stated),
+        ];
         let mut slow = [vec![], vec![]];
         for _ in 0..5 {
             for (slow, (_, how, _)) in slow.iter_mut().zip(&sides) {

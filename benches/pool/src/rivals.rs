@@ -17,8 +17,22 @@ impl Rival {
     /// All but the pool; those that are not installed with how to get them.
     pub const OTHERS: [(Rival, Option<&str>); 3] = [
         (Rival::Rayon, None),
-        (Rival::OpenMp, if cfg!(has_openmp) { None } else { Some("no C++ compiler with OpenMP: apt install g++") }),
-        (Rival::Tbb, if cfg!(has_tbb) { None } else { Some("no oneTBB: apt install libtbb-dev") }),
+        (
+            Rival::OpenMp,
+            if cfg!(has_openmp) {
+                None
+            } else {
+                Some("no C++ compiler with OpenMP: apt install g++")
+            },
+        ),
+        (
+            Rival::Tbb,
+            if cfg!(has_tbb) {
+                None
+            } else {
+                Some("no oneTBB: apt install libtbb-dev")
+            },
+        ),
     ];
 
     pub fn name(self) -> &'static str {
@@ -47,9 +61,11 @@ impl Rival {
 
     pub fn sort(self, data: &mut [u64]) {
         match self {
-            Rival::Pool => Pool::global().run(|| sort(data, &|a, b| {
-                amdahl_pool::join(a, b);
-            })),
+            Rival::Pool => Pool::global().run(|| {
+                sort(data, &|a, b| {
+                    amdahl_pool::join(a, b);
+                })
+            }),
             Rival::Rayon => sort(data, &|a, b| {
                 rayon::join(a, b);
             }),
@@ -76,7 +92,9 @@ impl Rival {
             }
             // SAFETY (both): `piece` gets back what is passed here, which outlives the call.
             #[cfg(has_openmp)]
-            Rival::OpenMp => unsafe { c::openmp_loop(len, grain, c::piece, (&raw const work).cast()) },
+            Rival::OpenMp => unsafe {
+                c::openmp_loop(len, grain, c::piece, (&raw const work).cast())
+            },
             #[cfg(has_tbb)]
             Rival::Tbb => unsafe { c::tbb_loop(len, grain, c::piece, (&raw const work).cast()) },
             #[allow(unreachable_patterns)]

@@ -10,7 +10,9 @@ use crate::rounds::{Cost, cost, ratio, rounds};
 const TIMES: usize = 9;
 
 fn tokio() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().build().expect("threads can be started")
+    tokio::runtime::Builder::new_multi_thread()
+        .build()
+        .expect("threads can be started")
 }
 
 /// Two tasks that send a number to and fro.
@@ -88,7 +90,9 @@ fn stream_tokio(runtime: &tokio::runtime::Runtime, times: u32) {
 /// Many small tasks, all waited for.
 fn spawns_pool(pool: &Pool, times: u32) {
     let all = pool.spawn_future(async move {
-        let handles: Vec<_> = (0..times).map(|n| Pool::global().spawn_future(async move { n })).collect();
+        let handles: Vec<_> = (0..times)
+            .map(|n| Pool::global().spawn_future(async move { n }))
+            .collect();
         let mut sum = 0u64;
         for handle in handles {
             sum += u64::from(handle.await.expect("no panic"));
@@ -172,28 +176,41 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
     let (pool, runtime) = (Pool::global(), tokio());
     let runtime = &runtime;
     let cases: Vec<(&str, Vec<Side<'_>>)> = vec![
-        ("ping-pong of two tasks", vec![
-            side("pool", Box::new(move || tasks_pool(pool, 50_000))),
-            side("tokio", Box::new(move || tasks_tokio(runtime, 50_000))),
-        ]),
-        ("spawning 50,000 tasks", vec![
-            side("pool", Box::new(move || spawns_pool(pool, 50_000))),
-            side("tokio", Box::new(move || spawns_tokio(runtime, 50_000))),
-        ]),
-        ("channel between two tasks", vec![
-            side("pool", Box::new(move || stream_pool(pool, 200_000))),
-            side("tokio", Box::new(move || stream_tokio(runtime, 200_000))),
-        ]),
-        ("ping-pong of two threads", vec![
-            side("pool", Box::new(|| threads_pool(5_000))),
-            side("tokio, blocking", Box::new(|| threads_tokio(5_000))),
-            side("crossbeam-channel", Box::new(|| threads_crossbeam(5_000))),
-        ]),
+        (
+            "ping-pong of two tasks",
+            vec![
+                side("pool", Box::new(move || tasks_pool(pool, 50_000))),
+                side("tokio", Box::new(move || tasks_tokio(runtime, 50_000))),
+            ],
+        ),
+        (
+            "spawning 50,000 tasks",
+            vec![
+                side("pool", Box::new(move || spawns_pool(pool, 50_000))),
+                side("tokio", Box::new(move || spawns_tokio(runtime, 50_000))),
+            ],
+        ),
+        (
+            "channel between two tasks",
+            vec![
+                side("pool", Box::new(move || stream_pool(pool, 200_000))),
+                side("tokio", Box::new(move || stream_tokio(runtime, 200_000))),
+            ],
+        ),
+        (
+            "ping-pong of two threads",
+            vec![
+                side("pool", Box::new(|| threads_pool(5_000))),
+                side("tokio, blocking", Box::new(|| threads_tokio(5_000))),
+                side("crossbeam-channel", Box::new(|| threads_crossbeam(5_000))),
+            ],
+        ),
     ];
     let mut figures = Vec::new();
     for (name, mut sides) in cases.into_iter().filter(|(name, _)| wanted(name)) {
         let names: Vec<&str> = sides.iter().map(|(name, _)| *name).collect();
-        let mut runs: Vec<&mut dyn FnMut() -> Cost> = sides.iter_mut().map(|(_, run)| &mut **run as _).collect();
+        let mut runs: Vec<&mut dyn FnMut() -> Cost> =
+            sides.iter_mut().map(|(_, run)| &mut **run as _).collect();
         let costs = rounds(TIMES, &mut runs);
         for (rival, theirs) in names.iter().zip(&costs).skip(1) {
             figures.push(Figure {
@@ -201,7 +218,9 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
                 value: Ok(ratio(&costs[0], theirs, |c| c.wall_s)),
                 unit: Unit::Ratio,
                 target: Target::AtMost(1.0),
-                versus: format!("time of the pool / time of {rival}, median of {TIMES} interleaved rounds"),
+                versus: format!(
+                    "time of the pool / time of {rival}, median of {TIMES} interleaved rounds"
+                ),
             });
         }
     }

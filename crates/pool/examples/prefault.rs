@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 use amdahl_pool::Pool;
 
 fn main() {
-    let mib: usize = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(512);
+    let mib: usize = std::env::args()
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(512);
     let pool = Pool::new().expect("threads can be started");
     let mut memory: Vec<u8> = Vec::with_capacity(mib << 20);
     let begun = Instant::now();
@@ -15,14 +18,25 @@ fn main() {
             byte.write(0);
         });
     });
-    println!("{mib} MiB by {} threads in {:?}", pool.threads(), begun.elapsed());
+    println!(
+        "{mib} MiB by {} threads in {:?}",
+        pool.threads(),
+        begun.elapsed()
+    );
 
     let report = |done: usize, total: usize| println!("{} %", 100 * done / total);
     let bad = mib * 3 / 4;
-    let outcome = pool.ranges(0..mib).progress(Duration::from_millis(1), &report).run(|part| {
-        std::thread::sleep(Duration::from_micros(20));
-        if part.contains(&bad) { Err(format!("MiB {bad} is bad")) } else { Ok(()) }
-    });
+    let outcome = pool
+        .ranges(0..mib)
+        .progress(Duration::from_millis(1), &report)
+        .run(|part| {
+            std::thread::sleep(Duration::from_micros(20));
+            if part.contains(&bad) {
+                Err(format!("MiB {bad} is bad"))
+            } else {
+                Ok(())
+            }
+        });
     if let Err(stopped) = outcome {
         println!("{stopped}: {:?}", stopped.done);
     }

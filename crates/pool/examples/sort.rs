@@ -13,14 +13,22 @@ fn sort(data: &mut [u64]) {
 }
 
 fn main() {
-    let len = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(4_000_000);
-    let data: Vec<u64> = (0..len as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    let len = std::env::args()
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(4_000_000);
+    let data: Vec<u64> = (0..len as u64)
+        .map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        .collect();
     let (mut alone, mut together) = (data.clone(), data);
     let begun = Instant::now();
     alone.sort_unstable();
     let serial = begun.elapsed();
     let begun = Instant::now();
     sort(&mut together);
-    println!("{len} numbers: {serial:?} alone, {:?} in the pool", begun.elapsed());
+    println!(
+        "{len} numbers: {serial:?} alone, {:?} in the pool",
+        begun.elapsed()
+    );
     assert_eq!(alone, together);
 }

@@ -97,7 +97,13 @@ impl BoundQueue {
     }
 
     pub(crate) fn may_give(&self, cpu: CpuId) -> bool {
-        self.len() > 0 && self.inner.lock().works.iter().any(|work| work.may_run_on(cpu))
+        self.len() > 0
+            && self
+                .inner
+                .lock()
+                .works
+                .iter()
+                .any(|work| work.may_run_on(cpu))
     }
 
     pub(crate) fn open(&self) {
@@ -148,7 +154,11 @@ impl<F, T> Bound<F, T> {
     fn ended(&self, registry: &Registry) {
         if self.is_counted.swap(false, Ordering::AcqRel) {
             let homeless = &registry.homeless;
-            if homeless.unfinished.fetch_sub(1, std::sync::atomic::Ordering::AcqRel) == 1 {
+            if homeless
+                .unfinished
+                .fetch_sub(1, std::sync::atomic::Ordering::AcqRel)
+                == 1
+            {
                 drop(homeless.gate.lock());
                 homeless.bell.notify_all();
             }
@@ -242,7 +252,9 @@ impl Registry {
             registry: Arc::downgrade(self),
             is_counted: crate::sync::AtomicBool::new(true),
         });
-        self.homeless.unfinished.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+        self.homeless
+            .unfinished
+            .fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         self.settle(&work);
         BoundHandle {
             handle: Handle::new(spawned),
@@ -285,13 +297,19 @@ impl Registry {
             ..Waking::default()
         };
         let online = |cpu: CpuId| self.slots[cpu as usize].is_online.load(Ordering::SeqCst);
-        let wanted = match self.policy.wake(&mut CpuState::new(near.unwrap_or(0)), self, &task) {
+        let wanted = match self
+            .policy
+            .wake(&mut CpuState::new(near.unwrap_or(0)), self, &task)
+        {
             Woken::Queue { notify, .. } => notify,
             _ => None,
         };
         let wanted = wanted.filter(|&cpu| work.may_run_on(cpu) && online(cpu));
         let mut shortest = || {
-            let cpus = work.mask().iter_from(near.unwrap_or(0)).filter(|&cpu| online(cpu));
+            let cpus = work
+                .mask()
+                .iter_from(near.unwrap_or(0))
+                .filter(|&cpu| online(cpu));
             cpus.min_by_key(|&cpu| self.load_of(cpu))
         };
         let elsewhere = || {
@@ -299,7 +317,8 @@ impl Registry {
                 return None;
             }
             let cpus = self.online_mask().iter_from(near.unwrap_or(0));
-            cpus.filter(|&cpu| online(cpu)).min_by_key(|&cpu| self.load_of(cpu))
+            cpus.filter(|&cpu| online(cpu))
+                .min_by_key(|&cpu| self.load_of(cpu))
         };
         wanted.or_else(&mut shortest).or_else(elsewhere)
     }
@@ -315,7 +334,11 @@ impl Registry {
 
     /// Keeps work that has no CPU now. False if one has come meanwhile.
     fn wait_homeless(&self, work: &Arc<dyn BoundWork>) -> bool {
-        let mut works = self.homeless.works.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut works = self
+            .homeless
+            .works
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if self.is_dead.load(Ordering::Acquire) {
             drop(works);
             work.cancel();
@@ -332,10 +355,16 @@ impl Registry {
     /// The CPU is online, and its queue open: who waited for it comes.
     pub(crate) fn adopt(&self, cpu: CpuId) {
         let returning: Vec<_> = {
-            let mut works = self.homeless.works.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut works = self
+                .homeless
+                .works
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             let elsewhere = self.settings.when_offline == WhenOffline::Elsewhere;
             let all = std::mem::take(&mut *works);
-            let (come, stay) = all.into_iter().partition(|work| elsewhere || work.may_run_on(cpu));
+            let (come, stay) = all
+                .into_iter()
+                .partition(|work| elsewhere || work.may_run_on(cpu));
             *works = stay;
             come
         };
@@ -345,7 +374,9 @@ impl Registry {
     /// The CPU has gone: its queue closes, others take over what is in it.
     pub(crate) fn orphan(&self, cpu: CpuId) {
         for work in self.slots[cpu as usize].bound.close() {
-            self.homeless.taken_over.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.homeless
+                .taken_over
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             self.settle(&work);
         }
     }
@@ -354,8 +385,15 @@ impl Registry {
     pub(crate) fn flush(&self) {
         let homeless = &self.homeless;
         let mut gate = homeless.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        while homeless.unfinished.load(std::sync::atomic::Ordering::Acquire) > 0 {
-            gate = homeless.bell.wait(gate).unwrap_or_else(PoisonError::into_inner);
+        while homeless
+            .unfinished
+            .load(std::sync::atomic::Ordering::Acquire)
+            > 0
+        {
+            gate = homeless
+                .bell
+                .wait(gate)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 

@@ -103,7 +103,10 @@ impl<T: Send> Shared<T> {
     fn try_recv(&self) -> Result<T, TryRecvError> {
         let value = self.ring.pop().or_else(|| {
             // What was sent before the close is seen after it.
-            self.is_closed.load(Ordering::Acquire).then(|| self.ring.pop()).flatten()
+            self.is_closed
+                .load(Ordering::Acquire)
+                .then(|| self.ring.pop())
+                .flatten()
         });
         match value {
             Some(value) => {
@@ -220,16 +223,21 @@ impl<T: Send> Future for SendFuture<'_, T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        this.shared.freed.poll(&mut this.ticket, context.waker(), || {
-            match this.shared.try_send(this.value.take().expect("not polled after it was ready")) {
-                Ok(()) => Some(Ok(())),
-                Err(TrySendError::Closed(back)) => Some(Err(SendError(back))),
-                Err(TrySendError::Full(back)) => {
-                    this.value = Some(back);
-                    None
+        this.shared
+            .freed
+            .poll(&mut this.ticket, context.waker(), || {
+                match this
+                    .shared
+                    .try_send(this.value.take().expect("not polled after it was ready"))
+                {
+                    Ok(()) => Some(Ok(())),
+                    Err(TrySendError::Closed(back)) => Some(Err(SendError(back))),
+                    Err(TrySendError::Full(back)) => {
+                        this.value = Some(back);
+                        None
+                    }
                 }
-            }
-        })
+            })
     }
 }
 
@@ -238,11 +246,15 @@ impl<T: Send> Future for RecvFuture<'_, T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        this.shared.filled.poll(&mut this.ticket, context.waker(), || match this.shared.try_recv() {
-            Ok(value) => Some(Ok(value)),
-            Err(TryRecvError::Closed) => Some(Err(RecvError)),
-            Err(TryRecvError::Empty) => None,
-        })
+        this.shared
+            .filled
+            .poll(&mut this.ticket, context.waker(), || {
+                match this.shared.try_recv() {
+                    Ok(value) => Some(Ok(value)),
+                    Err(TryRecvError::Closed) => Some(Err(RecvError)),
+                    Err(TryRecvError::Empty) => None,
+                }
+            })
     }
 }
 
@@ -292,12 +304,16 @@ impl<T: Send> Drop for Receiver<T> {
 
 impl<T: Send> fmt::Debug for Sender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender").field("capacity", &self.0.ring.capacity()).finish()
+        f.debug_struct("Sender")
+            .field("capacity", &self.0.ring.capacity())
+            .finish()
     }
 }
 
 impl<T: Send> fmt::Debug for Receiver<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver").field("capacity", &self.0.ring.capacity()).finish()
+        f.debug_struct("Receiver")
+            .field("capacity", &self.0.ring.capacity())
+            .finish()
     }
 }

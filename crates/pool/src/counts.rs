@@ -153,12 +153,10 @@ impl SharedCounts {
         loop {
             let now = step(before);
             // SeqCst: the protocol of sleeping orders these changes against queues (DESIGN.md).
-            match self.0.compare_exchange_weak(
-                before.0,
-                now.0,
-                Ordering::SeqCst,
-                Ordering::Relaxed,
-            ) {
+            match self
+                .0
+                .compare_exchange_weak(before.0, now.0, Ordering::SeqCst, Ordering::Relaxed)
+            {
                 Ok(_) => return (before, now),
                 Err(found) => before = Counts(found),
             }
@@ -187,7 +185,10 @@ mod tests {
         assert!(!counts.is_surplus(), "one worker always may run");
         counts = counts.leave().leave();
         assert!(counts.wants_waking());
-        assert_eq!((counts.awake(), counts.sleeping(), counts.guests()), (1, 1, 0));
+        assert_eq!(
+            (counts.awake(), counts.sleeping(), counts.guests()),
+            (1, 1, 0)
+        );
     }
 
     #[test]

@@ -61,9 +61,12 @@ impl Default for ThisMachine {
 impl CpuSource for ThisMachine {
     fn topology(&mut self) -> Topology {
         let allowed = amdahl_topology::allowed().unwrap_or_default();
-        Topology::read().ok().or_else(|| Topology::flat(&allowed)).unwrap_or_else(|| {
-            Topology::flat(&CpuSet::from_iter([0])).expect("one CPU is a machine")
-        })
+        Topology::read()
+            .ok()
+            .or_else(|| Topology::flat(&allowed))
+            .unwrap_or_else(|| {
+                Topology::flat(&CpuSet::from_iter([0])).expect("one CPU is a machine")
+            })
     }
 
     fn allowed(&mut self) -> CpuSet {
@@ -72,7 +75,10 @@ impl CpuSource for ThisMachine {
 
     fn quota(&mut self) -> Option<f64> {
         if self.looks % Self::QUOTA_EVERY == 0 {
-            self.quota = amdahl_topology::quota().ok().flatten().map(|quota| quota.cpus);
+            self.quota = amdahl_topology::quota()
+                .ok()
+                .flatten()
+                .map(|quota| quota.cpus);
         }
         self.looks = self.looks.wrapping_add(1);
         self.quota

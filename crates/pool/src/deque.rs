@@ -315,7 +315,9 @@ mod tests {
         let deque = Deque::new(4);
         let near = INDEX - 2;
         deque.bottom.store(near, Ordering::Relaxed);
-        deque.ends.store(Ends::new(near, near, 0).0, Ordering::Relaxed);
+        deque
+            .ends
+            .store(Ends::new(near, near, 0).0, Ordering::Relaxed);
         for n in 0..40 {
             assert!(deque.push(entry(2 * n)));
             assert!(deque.push(entry(2 * n + 1)));

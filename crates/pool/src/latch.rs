@@ -34,7 +34,10 @@ impl Latch {
 
     /// Announces that the waiter will park; false if the latch is set.
     pub(crate) fn will_sleep(&self) -> bool {
-        match self.state.compare_exchange(UNSET, SLEEPING, Ordering::Relaxed, Ordering::Acquire) {
+        match self
+            .state
+            .compare_exchange(UNSET, SLEEPING, Ordering::Relaxed, Ordering::Acquire)
+        {
             Ok(_) => true,
             Err(found) => found == SLEEPING,
         }
@@ -42,7 +45,9 @@ impl Latch {
 
     /// The waiter is awake again.
     pub(crate) fn has_woken(&self) {
-        let _ = self.state.compare_exchange(SLEEPING, UNSET, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self
+            .state
+            .compare_exchange(SLEEPING, UNSET, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// # Safety

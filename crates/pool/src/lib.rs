@@ -30,7 +30,8 @@ mod worker;
 
 pub use bound::{BoundHandle, WhenOffline};
 pub use channel::{
-    Receiver, RecvError, RecvFuture, SendError, SendFuture, Sender, TryRecvError, TrySendError, channel,
+    Receiver, RecvError, RecvFuture, SendError, SendFuture, Sender, TryRecvError, TrySendError,
+    channel,
 };
 pub use cpus::{CpuSource, SimulatedCpus, ThisMachine};
 pub use observe::{PoolState, PoolWaits};

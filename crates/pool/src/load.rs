@@ -64,7 +64,10 @@ impl Load {
             self.free_looks += 1;
             if self.free_looks >= FREE_LOOKS {
                 self.is_crowded = false;
-                self.limit = self.limit.map(|limit| limit + 1).filter(|&limit| limit < most);
+                self.limit = self
+                    .limit
+                    .map(|limit| limit + 1)
+                    .filter(|&limit| limit < most);
             }
         }
         Verdict {
@@ -91,7 +94,14 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     /// Looks every 10 ms at threads that each run `ran` ms and wait `waited` ms of them.
-    fn looks(load: &mut Load, clock: &mut u64, threads: u32, ran: u64, waited: u64, times: u64) -> Verdict {
+    fn looks(
+        load: &mut Load,
+        clock: &mut u64,
+        threads: u32,
+        ran: u64,
+        waited: u64,
+        times: u64,
+    ) -> Verdict {
         let mut verdict = None;
         for _ in 0..times {
             *clock += 1;
@@ -109,11 +119,20 @@ mod tests {
     #[test]
     fn competitors_stop_spinners_and_shrink_the_pool_and_leave_no_trace() {
         let (mut load, mut clock) = (Load::default(), 0);
-        let all = Verdict { is_crowded: false, limit: None };
+        let all = Verdict {
+            is_crowded: false,
+            limit: None,
+        };
         assert_eq!(looks(&mut load, &mut clock, 4, 10, 0, 5), all);
         // Four threads get half of each CPU.
         let half = looks(&mut load, &mut clock, 4, 5, 5, 10);
-        assert_eq!(half, Verdict { is_crowded: true, limit: Some(3) });
+        assert_eq!(
+            half,
+            Verdict {
+                is_crowded: true,
+                limit: Some(3)
+            }
+        );
         // One of them only waits a little: spinners stop, threads stay.
         let little = looks(&mut load, &mut clock, 4, 9, 1, 3);
         assert_eq!(little.limit, Some(3));
@@ -133,6 +152,9 @@ mod tests {
         looks(&mut load, &mut clock, 2, 5, 5, 10);
         let crowded = looks(&mut load, &mut clock, 2, 0, 0, 1);
         assert!(crowded.is_crowded);
-        assert!(!looks(&mut load, &mut clock, 2, 0, 0, 3).is_crowded, "nobody waits");
+        assert!(
+            !looks(&mut load, &mut clock, 2, 0, 0, 3).is_crowded,
+            "nobody waits"
+        );
     }
 }

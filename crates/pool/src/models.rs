@@ -23,7 +23,11 @@ fn entry(n: usize) -> *mut u8 {
 fn note(seen: &AtomicU32, entry: *mut u8) {
     if !entry.is_null() {
         let bit = 1 << entry.addr();
-        assert_eq!(seen.fetch_or(bit, Ordering::Relaxed) & bit, 0, "given twice");
+        assert_eq!(
+            seen.fetch_or(bit, Ordering::Relaxed) & bit,
+            0,
+            "given twice"
+        );
     }
 }
 
@@ -160,7 +164,10 @@ fn no_wake_up_is_lost_by_a_parker() {
             })
         };
         assert!(parker.park(None));
-        assert!(told.load(Ordering::Relaxed), "what was written before is seen");
+        assert!(
+            told.load(Ordering::Relaxed),
+            "what was written before is seen"
+        );
         waker.join().unwrap();
     });
 }
@@ -198,8 +205,12 @@ fn no_work_is_left_while_a_worker_sleeps() {
         let work = Arc::new(AtomicBool::new(false));
         let parker = Arc::new(Parker::default());
         let giver = {
-            let (counts, is_asleep, work, parker) =
-                (counts.clone(), is_asleep.clone(), work.clone(), parker.clone());
+            let (counts, is_asleep, work, parker) = (
+                counts.clone(),
+                is_asleep.clone(),
+                work.clone(),
+                parker.clone(),
+            );
             thread::spawn(move || {
                 work.store(true, Ordering::Release);
                 fence(Ordering::SeqCst);
@@ -225,6 +236,9 @@ fn no_work_is_left_while_a_worker_sleeps() {
         giver.join().unwrap();
         assert!(work.load(Ordering::Acquire));
         let counts = counts.load();
-        assert_eq!((counts.awake(), counts.sleeping(), counts.searching()), (1, 0, 1));
+        assert_eq!(
+            (counts.awake(), counts.sleeping(), counts.searching()),
+            (1, 0, 1)
+        );
     });
 }

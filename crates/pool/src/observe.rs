@@ -66,7 +66,10 @@ impl Pool {
     pub fn waits(&self) -> Vec<PoolWaits> {
         let registry = &self.registry;
         let workers = &registry.slots[..registry.cpus() as usize];
-        let queues = registry.queues.iter().chain([&registry.high, &registry.low]);
+        let queues = registry
+            .queues
+            .iter()
+            .chain([&registry.high, &registry.low]);
         let all = queues
             .map(|queue| queue.waits())
             .chain(workers.iter().map(|slot| slot.bound.waits()))
@@ -100,7 +103,12 @@ impl Pool {
     /// `amdahl compare` compares.
     pub fn waits_json(&self) -> String {
         let seconds = self.registry.now_ns() as f64 / 1e9;
-        let rows: Vec<Value> = self.waits().iter().filter(|row| row.count.times > 0).map(row).collect();
+        let rows: Vec<Value> = self
+            .waits()
+            .iter()
+            .filter(|row| row.count.times > 0)
+            .map(row)
+            .collect();
         let workers = self.registry.cpus();
         let result = json!({
             "schema": "amdahl.locks/1",

@@ -46,7 +46,8 @@ impl Parker {
 
     /// As [`unpark`](Self::unpark), and leaves the time.
     pub(crate) fn unpark_at(&self, now_ns: u64) -> bool {
-        self.notified_ns.store(now_ns, std::sync::atomic::Ordering::Relaxed);
+        self.notified_ns
+            .store(now_ns, std::sync::atomic::Ordering::Relaxed);
         self.unpark()
     }
 

@@ -118,7 +118,9 @@ impl Builder {
         }
         let watched = pool.registry.clone();
         let name = format!("{}-watch", watched.settings.name);
-        let watch = std::thread::Builder::new().name(name).spawn(move || watched.watch());
+        let watch = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || watched.watch());
         let watch = watch.map_err(|_| Error::NoThread)?;
         pool.control().threads.push(watch);
         Ok(pool)
@@ -203,7 +205,10 @@ impl Pool {
     }
 
     fn control(&self) -> std::sync::MutexGuard<'_, crate::registry::Control> {
-        self.registry.control.lock().unwrap_or_else(PoisonError::into_inner)
+        self.registry
+            .control
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many threads of the pool may run now: CPUs, less what quota and competitors leave.
@@ -240,11 +245,17 @@ impl Pool {
         let Some(index) = registry.take_guest() else {
             return self.run_elsewhere(work);
         };
-        let cpu = registry.machine.cpu_of_kernel(crate::sys::current_cpu()).unwrap_or(0);
+        let cpu = registry
+            .machine
+            .cpu_of_kernel(crate::sys::current_cpu())
+            .unwrap_or(0);
         // SAFETY: the registry outlives this call, and the index was taken.
         let worker = unsafe { Worker::new(registry, index, cpu) };
         registry.counts.change(Counts::enter);
-        worker.slot().thread_id.store(crate::spawn::thread_id(), Ordering::Relaxed);
+        worker
+            .slot()
+            .thread_id
+            .store(crate::spawn::thread_id(), Ordering::Relaxed);
         let _visit = Visit {
             registry,
             worker: &worker,
@@ -266,7 +277,8 @@ impl Pool {
             Moved((work.0)(Worker::current().expect("a worker runs this")))
         };
         let job = StackJob::new(call, ThreadLatch::new(this_parker()));
-        self.registry.inject(JobRef(job.job()), Priority::Normal, None);
+        self.registry
+            .inject(JobRef(job.job()), Priority::Normal, None);
         job.latch.wait();
         // SAFETY: the latch is set.
         match unsafe { job.result() } {
@@ -342,7 +354,12 @@ impl Pool {
     ///
     /// # Panics
     /// If `work` does, with the first panic.
-    pub fn par_range(&self, range: Range<usize>, chunk_min: usize, work: impl Fn(Range<usize>) + Sync) {
+    pub fn par_range(
+        &self,
+        range: Range<usize>,
+        chunk_min: usize,
+        work: impl Fn(Range<usize>) + Sync,
+    ) {
         let outcome = self.ranges(range).chunk_min(chunk_min).run(|part| {
             work(part);
             Ok::<(), std::convert::Infallible>(())
@@ -354,7 +371,12 @@ impl Pool {
     ///
     /// # Panics
     /// If `work` does, with the first panic.
-    pub fn par_slice<T: Send>(&self, slice: &mut [T], chunk_min: usize, work: impl Fn(usize, &mut [T]) + Sync) {
+    pub fn par_slice<T: Send>(
+        &self,
+        slice: &mut [T],
+        chunk_min: usize,
+        work: impl Fn(usize, &mut [T]) + Sync,
+    ) {
         struct Base<T>(*mut T);
         // SAFETY: used for parts that do not overlap, of elements that may be sent.
         unsafe impl<T: Send> Sync for Base<T> {}
@@ -450,7 +472,13 @@ impl Registry {
                 unsafe { job.run() };
             }
         }
-        let late = std::mem::take(&mut *self.homeless.works.lock().unwrap_or_else(PoisonError::into_inner));
+        let late = std::mem::take(
+            &mut *self
+                .homeless
+                .works
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         for work in late {
             match self.settings.when_offline {
                 WhenOffline::Elsewhere => work.run_unbound(self),

@@ -33,7 +33,9 @@ pub(crate) fn lowering() -> Lowering {
     *LOWERING.get_or_init(|| {
         let tried = std::thread::Builder::new().spawn(|| {
             let tid = sys::thread_id();
-            let Some(before) = sys::standing(tid) else { return Lowering::Not };
+            let Some(before) = sys::standing(tid) else {
+                return Lowering::Not;
+            };
             let there_and_back =
                 |low: Standing| sys::set_standing(tid, low) && sys::set_standing(tid, before);
             if there_and_back(Standing::IDLE) {
@@ -44,7 +46,10 @@ pub(crate) fn lowering() -> Lowering {
                 Lowering::Not
             }
         });
-        tried.ok().and_then(|thread| thread.join().ok()).unwrap_or(Lowering::Not)
+        tried
+            .ok()
+            .and_then(|thread| thread.join().ok())
+            .unwrap_or(Lowering::Not)
     })
 }
 
@@ -57,7 +62,9 @@ pub(crate) fn lower(slot: &Slot, range: usize) {
     let tid = slot.thread_id.load(Ordering::Relaxed);
     let mut helping = helping(slot);
     helping.range = range;
-    let Some(before) = sys::standing(tid) else { return };
+    let Some(before) = sys::standing(tid) else {
+        return;
+    };
     let low = match lowering() {
         Lowering::IdleClass => Standing::IDLE,
         Lowering::Nice => before.nicest(),

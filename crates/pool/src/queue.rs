@@ -44,7 +44,11 @@ impl RunQueue {
     }
 
     /// The first job; up to half of the others, at most `most`, go to `keep` until it refuses one.
-    pub(crate) fn pop_some(&self, most: usize, mut keep: impl FnMut(JobRef) -> bool) -> Option<JobRef> {
+    pub(crate) fn pop_some(
+        &self,
+        most: usize,
+        mut keep: impl FnMut(JobRef) -> bool,
+    ) -> Option<JobRef> {
         if self.len() == 0 {
             return None;
         }

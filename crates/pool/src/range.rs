@@ -74,11 +74,9 @@ impl<E: fmt::Display> fmt::Display for Stopped<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let done: usize = self.done.iter().map(ExactSizeIterator::len).sum();
         match &self.cause {
-            Cause::Failed(error) => write!(
-                f,
-                "{error}, at {}..{}",
-                self.part.start, self.part.end
-            )?,
+            Cause::Failed(error) => {
+                write!(f, "{error}, at {}..{}", self.part.start, self.part.end)?
+            }
             Cause::Cancelled => write!(f, "cancelled")?,
         }
         let undone = if self.is_undone { ", and undone" } else { "" };

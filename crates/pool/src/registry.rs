@@ -160,7 +160,9 @@ impl Registry {
         };
         Arc::new(Registry {
             slots: (0..cpus as usize + GUESTS).map(|_| slot()).collect(),
-            queues: (0..layout.len()).map(|_| RunQueue::new("run queue")).collect(),
+            queues: (0..layout.len())
+                .map(|_| RunQueue::new("run queue"))
+                .collect(),
             high: RunQueue::new("run queue, high priority"),
             low: RunQueue::new("run queue, low priority"),
             offers: Offers::new(machine.nodes()),
@@ -275,7 +277,12 @@ impl Registry {
     }
 
     /// Queues a job of normal priority where the policy wants it, and wakes who should run it.
-    pub(crate) fn inject(&self, job: JobRef, priority: Priority, from: Option<(CpuId, &mut CpuState)>) {
+    pub(crate) fn inject(
+        &self,
+        job: JobRef,
+        priority: Priority,
+        from: Option<(CpuId, &mut CpuState)>,
+    ) {
         let near = from.as_ref().map_or(0, |(cpu, _)| *cpu);
         match priority {
             Priority::High => self.high.push(job),
@@ -369,8 +376,14 @@ impl Registry {
     }
 
     pub(crate) fn wake_watch(&self) {
-        if self.watch.is_asleep.load(std::sync::atomic::Ordering::Relaxed)
-            && self.watch.is_asleep.swap(false, std::sync::atomic::Ordering::AcqRel)
+        if self
+            .watch
+            .is_asleep
+            .load(std::sync::atomic::Ordering::Relaxed)
+            && self
+                .watch
+                .is_asleep
+                .swap(false, std::sync::atomic::Ordering::AcqRel)
         {
             self.watch.ring();
         }
@@ -431,10 +444,14 @@ impl Registry {
             || self.low.len() > 0
             || self.offers.wants_help(self.machine.node(cpu))
             || self.slots[cpu as usize].bound.len() > 0
-            || self.reachable(cpu).any(|queue| self.queues[queue.index()].len() > 0)
+            || self
+                .reachable(cpu)
+                .any(|queue| self.queues[queue.index()].len() > 0)
             || self.guest_slots().any(|(_, slot)| slot.deque.len() > 0)
             || (self.is_conserving || self.layout.len() == 1)
-                && self.slots[..self.cpus() as usize].iter().any(|slot| slot.deque.len() > 0)
+                && self.slots[..self.cpus() as usize]
+                    .iter()
+                    .any(|slot| slot.deque.len() > 0)
             || self.may_take_over(cpu)
     }
 
@@ -457,7 +474,10 @@ impl Registry {
 
     /// The CPUs that workers may run on, by the kernel's numbers.
     pub(crate) fn online_cpus(&self) -> CpuSet {
-        self.online.iter().map(|cpu| self.machine.kernel_cpu(cpu)).collect()
+        self.online
+            .iter()
+            .map(|cpu| self.machine.kernel_cpu(cpu))
+            .collect()
     }
 
     /// After how much work on a range a helper pays: half of what waking one takes.
@@ -473,7 +493,8 @@ impl Registry {
     pub(crate) fn woke(&self, ns: u64) {
         let average = self.wake_ns.load(Ordering::Relaxed);
         let ns = ns.min(1_000_000);
-        self.wake_ns.store(average - average / 8 + ns / 8, Ordering::Relaxed);
+        self.wake_ns
+            .store(average - average / 8 + ns / 8, Ordering::Relaxed);
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
@@ -491,7 +512,9 @@ impl View for Registry {
     fn waiting(&self, queue: QueueId) -> u32 {
         let listed = self.queues[queue.index()].len() as u32;
         let cpus = self.layout.cpus(queue);
-        cpus.fold(listed, |sum, cpu| sum + self.slots[cpu as usize].deque.len())
+        cpus.fold(listed, |sum, cpu| {
+            sum + self.slots[cpu as usize].deque.len()
+        })
     }
     fn running(&self, cpu: CpuId) -> bool {
         self.slots[cpu as usize].is_running.load(Ordering::Relaxed)

@@ -112,7 +112,10 @@ pub(crate) fn scope_on<'scope, R>(worker: &Worker, work: impl FnOnce(&Scope<'sco
     if scope.pending.fetch_sub(1, Ordering::AcqRel) != 1 {
         worker.wait(&scope.latch);
     }
-    let panic = scope.panic.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let panic = scope
+        .panic
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
     match (result, panic) {
         (Some(result), None) => result,
         (_, Some(payload)) => resume_unwind(payload),

@@ -246,7 +246,9 @@ pub struct Handle<T> {
 
 impl<T> fmt::Debug for Handle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("is_done", &self.is_done()).finish()
+        f.debug_struct("Handle")
+            .field("is_done", &self.is_done())
+            .finish()
     }
 }
 

@@ -53,14 +53,21 @@ impl Spinner {
             return Duration::ZERO;
         }
         let facts = SpinFacts {
-            partner: if is_alone() { Partner::Waiting } else { Partner::Unknown },
+            partner: if is_alone() {
+                Partner::Waiting
+            } else {
+                Partner::Unknown
+            },
             wanted: CROWDED.load(Ordering::Relaxed),
         };
         let learnt = Spin::Adaptive { max_ns: MAX_NS }.ns(&self.state, facts);
         // Two who sleep wait for each other's wake-ups, and never learn how fast they would be awake: now and then
         // one spins as long as a wake-up takes.
         let is_trial = self.sleeps % TRIAL == 0;
-        let trial = Spin::Fixed { ns: self.state.wake_ns().min(TRIAL_NS) }.ns(&self.state, facts);
+        let trial = Spin::Fixed {
+            ns: self.state.wake_ns().min(TRIAL_NS),
+        }
+        .ns(&self.state, facts);
         Duration::from_nanos(learnt.max(if is_trial { trial } else { 0 }))
     }
 
@@ -109,7 +116,10 @@ mod tests {
         spinner.sleeps = 1;
         assert_eq!(spinner.length(), Duration::ZERO);
         spinner.sleeps = TRIAL;
-        assert!(is_alone() || spinner.length() == Duration::from_micros(20), "a trial");
+        assert!(
+            is_alone() || spinner.length() == Duration::from_micros(20),
+            "a trial"
+        );
         for _ in 0..200 {
             spinner.waited(Duration::from_micros(1), None);
         }

@@ -129,7 +129,9 @@ impl SchedStat {
         use std::os::unix::fs::FileExt;
         let mut buffer = [0; 96];
         let len = self.0.read_at(&mut buffer, 0).ok()?;
-        let mut words = std::str::from_utf8(&buffer[..len]).ok()?.split_ascii_whitespace();
+        let mut words = std::str::from_utf8(&buffer[..len])
+            .ok()?
+            .split_ascii_whitespace();
         Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
     }
 }

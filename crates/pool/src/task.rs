@@ -97,7 +97,10 @@ impl<F: Future<Output = ()> + Send + 'static> Wake for AsyncTask<F> {
                 _ => return,
             };
             // Release: what the waker wrote is seen by the poll.
-            match self.state.compare_exchange_weak(state, to, Ordering::AcqRel, Ordering::Relaxed) {
+            match self
+                .state
+                .compare_exchange_weak(state, to, Ordering::AcqRel, Ordering::Relaxed)
+            {
                 Ok(IDLE) => break,
                 Ok(_) => return,
                 Err(found) => state = found,

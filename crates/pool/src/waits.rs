@@ -152,10 +152,25 @@ mod tests {
 
     #[test]
     fn buckets_hold_what_they_say() {
-        for ns in [0, 1, 4, 5, 7, 8, 1000, 1_000_000, 123_456_789, u64::from(u32::MAX)] {
+        for ns in [
+            0,
+            1,
+            4,
+            5,
+            7,
+            8,
+            1000,
+            1_000_000,
+            123_456_789,
+            u64::from(u32::MAX),
+        ] {
             let b = bucket(ns);
             assert!(ns <= bound(b), "{ns}");
-            assert!(ns < 4 || bound(b) as f64 <= ns as f64 * 1.25 + 1.0, "{ns}: {}", bound(b));
+            assert!(
+                ns < 4 || bound(b) as f64 <= ns as f64 * 1.25 + 1.0,
+                "{ns}: {}",
+                bound(b)
+            );
         }
     }
 
@@ -168,7 +183,11 @@ mod tests {
         let count = waits.count();
         assert_eq!((count.times, count.sleeps), (100, 50));
         assert_eq!((count.total_ns, count.max_ns), (5_050_000, 100_000));
-        assert!((99_000..=100_000).contains(&count.p99_ns), "{}", count.p99_ns);
+        assert!(
+            (99_000..=100_000).contains(&count.p99_ns),
+            "{}",
+            count.p99_ns
+        );
     }
 
     #[test]

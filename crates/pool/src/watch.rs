@@ -44,8 +44,14 @@ impl Registry {
         }
         let wanted = |cpu: u32| cpus.binary_search(&cpu).is_ok();
         let is_online = |cpu: u32| self.slots[cpu as usize].is_online.load(Ordering::SeqCst);
-        let come: Vec<u32> = cpus.iter().copied().filter(|&cpu| !is_online(cpu)).collect();
-        let gone: Vec<u32> = (0..self.cpus()).filter(|&cpu| is_online(cpu) && !wanted(cpu)).collect();
+        let come: Vec<u32> = cpus
+            .iter()
+            .copied()
+            .filter(|&cpu| !is_online(cpu))
+            .collect();
+        let gone: Vec<u32> = (0..self.cpus())
+            .filter(|&cpu| is_online(cpu) && !wanted(cpu))
+            .collect();
         if come.is_empty() && gone.is_empty() && control.changes > 0 {
             self.apply_limit(control, cpus.len() as u32, None);
             return;
@@ -76,7 +82,10 @@ impl Registry {
 
     /// How many may run: CPUs, quota, and what the load leaves.
     fn apply_limit(&self, control: &mut Control, cpus: u32, load: Option<u32>) {
-        let quota = control.source.quota().map_or(u32::MAX, |quota| quota.ceil().max(1.0) as u32);
+        let quota = control
+            .source
+            .quota()
+            .map_or(u32::MAX, |quota| quota.ceil().max(1.0) as u32);
         let limit = cpus.min(quota).min(load.unwrap_or(u32::MAX)).max(1);
         if self.counts.load().limit() != limit {
             self.counts.change(|counts| counts.with_limit(limit));
@@ -112,7 +121,8 @@ impl Registry {
 
     fn thread(self: Arc<Self>, cpu: u32) {
         let slot = &self.slots[cpu as usize];
-        slot.thread_id.store(crate::sys::thread_id(), Ordering::Release);
+        slot.thread_id
+            .store(crate::sys::thread_id(), Ordering::Release);
         slot.is_running.store(true, Ordering::Relaxed);
         // SAFETY: the `Arc` keeps the registry; the slot is this thread's, which is started once.
         let worker = unsafe { Worker::new(&self, cpu, cpu) };
@@ -181,17 +191,30 @@ impl Registry {
         let is_idle = counts.awake() == counts.searching() && counts.guests() == 0;
         *idle_looks = if is_idle { *idle_looks + 1 } else { 0 };
         if *idle_looks < IDLE_LOOKS {
-            let gate = self.watch.gate.lock().unwrap_or_else(PoisonError::into_inner);
+            let gate = self
+                .watch
+                .gate
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             drop(self.watch.bell.wait_timeout(gate, EVERY));
             return;
         }
         *idle_looks = 0;
-        self.control.lock().unwrap_or_else(PoisonError::into_inner).load.forget();
+        self.control
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .load
+            .forget();
         self.set_crowded(false);
-        let gate = self.watch.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let gate = self
+            .watch
+            .gate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         self.watch.is_asleep.store(true, StdOrdering::SeqCst);
         let is_awake = |_: &mut ()| {
-            self.watch.is_asleep.load(StdOrdering::SeqCst) && !self.is_ending.load(Ordering::Acquire)
+            self.watch.is_asleep.load(StdOrdering::SeqCst)
+                && !self.is_ending.load(Ordering::Acquire)
         };
         drop(self.watch.bell.wait_while(gate, is_awake));
         self.watch.is_asleep.store(false, StdOrdering::SeqCst);

@@ -183,7 +183,10 @@ impl Worker {
     /// Runs what was found.
     pub(crate) fn run(&self, work: Work) {
         let begun = &self.slot().begun;
-        begun.store(begun.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        begun.store(
+            begun.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Relaxed,
+        );
         match work {
             // SAFETY: taken out of a queue just now.
             Work::Job(job) => unsafe { job.run() },
@@ -232,7 +235,9 @@ impl Worker {
         let spin_ns = loop {
             let idle = {
                 let mut state = self.state.borrow_mut();
-                registry.policy.idle(&mut state, registry, self.cpu, attempt)
+                registry
+                    .policy
+                    .idle(&mut state, registry, self.cpu, attempt)
             };
             attempt += 1;
             let found = match idle.action {
@@ -375,13 +380,22 @@ impl Worker {
         let mut woken_ns = 0;
         // What comes faster to a spinner than to a sleeper is not learnt by sleeping: now and then one spins as
         // long as a wake-up takes, whatever was learnt.
-        let is_trial = self.sleeps.get() % TRIAL == 0 && !registry.is_crowded.load(Ordering::Relaxed);
-        let least_ns = if is_trial { registry.wake_ns().min(TRIAL_NS) } else { 0 };
+        let is_trial =
+            self.sleeps.get() % TRIAL == 0 && !registry.is_crowded.load(Ordering::Relaxed);
+        let least_ns = if is_trial {
+            registry.wake_ns().min(TRIAL_NS)
+        } else {
+            0
+        };
         let (mut round, mut fruitless) = (0, 0);
         let found = loop {
             if is_over() {
                 // What came before the end is run before it.
-                break if latch.is_none() { self.look(false, PATIENCE - 1).ok() } else { None };
+                break if latch.is_none() {
+                    self.look(false, PATIENCE - 1).ok()
+                } else {
+                    None
+                };
             }
             let is_surplus = registry.counts.load().is_surplus();
             if !is_surplus {
@@ -405,7 +419,8 @@ impl Worker {
             let has_work = !is_surplus && registry.has_work(self.cpu);
             // What is there and cannot be taken (somebody takes it right now, or it is private on a kernel
             // without asymmetric fences) is looked at again soon.
-            let timeout = (has_work && fruitless > 3).then(|| Duration::from_micros(50 << fruitless.min(8)));
+            let timeout =
+                (has_work && fruitless > 3).then(|| Duration::from_micros(50 << fruitless.min(8)));
             if !(is_over() || has_work && timeout.is_none()) {
                 probe::probe!(amdahl_pool, sleep, self.cpu);
                 let since = Instant::now();
@@ -427,7 +442,9 @@ impl Worker {
             latch.inspect(|latch| latch.has_woken());
         };
         registry.end_search(self.cpu);
-        self.slot().is_running.store(found.is_some(), Ordering::Relaxed);
+        self.slot()
+            .is_running
+            .store(found.is_some(), Ordering::Relaxed);
         let mut state = self.state.borrow_mut();
         registry.policy.ran(&mut state, registry.now_ns(), woken_ns);
         found
@@ -524,7 +541,8 @@ impl Worker {
             if job.is_null() {
                 return;
             }
-            self.registry().inject(JobRef(job), crate::Priority::Normal, None);
+            self.registry()
+                .inject(JobRef(job), crate::Priority::Normal, None);
         }
     }
 }

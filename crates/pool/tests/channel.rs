@@ -37,7 +37,9 @@ fn each_value_goes_to_one() {
         }))
         .collect();
     drop((to, from));
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
     assert_eq!(sum.load(Ordering::Relaxed), 4 * 2000 * 2001 / 2);
 }
 

@@ -10,7 +10,10 @@ use amdahl_topology::Topology;
 /// A pool of `cpus` CPUs that need not exist.
 fn pool(cpus: u32) -> Pool {
     let cpus = Topology::synthetic(&format!("{cpus} core")).unwrap();
-    Pool::builder().cpus(SimulatedCpus::new(cpus)).build().unwrap()
+    Pool::builder()
+        .cpus(SimulatedCpus::new(cpus))
+        .build()
+        .unwrap()
 }
 
 fn fib(n: u64) -> u64 {
@@ -36,7 +39,11 @@ fn join_computes_on_any_number_of_threads() {
 fn every_policy_computes() {
     for named in amdahl_placement::POLICIES.iter().filter(|p| p.is_policy()) {
         let cpus = SimulatedCpus::new(Topology::synthetic("2 llc x 3 core").unwrap());
-        let pool = Pool::builder().policy(named.name).cpus(cpus).build().unwrap();
+        let pool = Pool::builder()
+            .policy(named.name)
+            .cpus(cpus)
+            .build()
+            .unwrap();
         assert_eq!(pool.run(|| fib(18)), 2584, "{}", named.name);
         let handles: Vec<_> = (0..100).map(|n| pool.spawn(move || n)).collect();
         let sum: usize = handles.into_iter().map(|h| h.join().unwrap()).sum();
@@ -67,7 +74,9 @@ fn panics_reach_the_caller_of_join() {
             pool.join(|| panic!("a"), || ended.store(true, Ordering::Relaxed));
         }));
         assert_eq!(message(&*a.unwrap_err()), "a");
-        let b = catch_unwind(AssertUnwindSafe(|| pool.join(|| fib(5), || -> u64 { panic!("b") })));
+        let b = catch_unwind(AssertUnwindSafe(|| {
+            pool.join(|| fib(5), || -> u64 { panic!("b") })
+        }));
         assert_eq!(message(&*b.unwrap_err()), "b");
         let both = catch_unwind(AssertUnwindSafe(|| {
             pool.join(|| -> () { panic!("a") }, || -> () { panic!("b") })
@@ -178,14 +187,19 @@ fn priorities_order_what_waits() {
     let order = Arc::new(Mutex::new(Vec::new()));
     let work = |priority| {
         let order = order.clone();
-        pool.spawn_with(&Spawn::new().priority(priority), move || order.lock().unwrap().push(priority))
+        pool.spawn_with(&Spawn::new().priority(priority), move || {
+            order.lock().unwrap().push(priority)
+        })
     };
     use Priority::{High, Low, Normal};
     let all = [Low, Normal, High, Low, Normal, High].map(work);
     open.send(()).unwrap();
     held.join().unwrap();
     all.into_iter().for_each(|handle| handle.join().unwrap());
-    assert_eq!(*order.lock().unwrap(), [High, High, Normal, Normal, Low, Low]);
+    assert_eq!(
+        *order.lock().unwrap(),
+        [High, High, Normal, Normal, Low, Low]
+    );
 }
 
 #[test]
@@ -279,7 +293,21 @@ fn a_task_that_never_yields_keeps_only_its_worker() {
             done.fetch_add(1, Ordering::SeqCst);
         };
         join(
-            || join(|| join(|| while done.load(Ordering::SeqCst) < 3 { std::hint::spin_loop() }, mark), mark),
+            || {
+                join(
+                    || {
+                        join(
+                            || {
+                                while done.load(Ordering::SeqCst) < 3 {
+                                    std::hint::spin_loop()
+                                }
+                            },
+                            mark,
+                        )
+                    },
+                    mark,
+                )
+            },
             mark,
         )
     });
@@ -326,7 +354,11 @@ fn futures_run_in_the_pool() {
     let busy = pool.spawn_future(std::future::poll_fn(move |context| {
         polls += 1;
         context.waker().wake_by_ref();
-        if polls < 100 { std::task::Poll::Pending } else { std::task::Poll::Ready(polls) }
+        if polls < 100 {
+            std::task::Poll::Pending
+        } else {
+            std::task::Poll::Ready(polls)
+        }
     }));
     assert_eq!(busy.join().unwrap(), 100);
     let never = pool.spawn_future(std::future::pending::<()>());

@@ -37,13 +37,18 @@ fn ten_thousand_changes_lose_nothing() {
     const CPUS: u32 = 16;
     for (seed, when) in [(1, WhenOffline::Elsewhere), (2, WhenOffline::Wait)] {
         let cpus = machine("2 node x 2 llc x 4 core");
-        let pool = Pool::builder().cpus(cpus.clone()).when_offline(when).build().unwrap();
+        let pool = Pool::builder()
+            .cpus(cpus.clone())
+            .when_offline(when)
+            .build()
+            .unwrap();
         let is_over = AtomicBool::new(false);
         let ran: Arc<Vec<AtomicU32>> = Arc::new((0..400_000).map(|_| AtomicU32::new(0)).collect());
         let (queued, cancelled) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|s| {
             for thread in 0..3 {
-                let (pool, ran, is_over, queued, cancelled) = (&pool, &ran, &is_over, &queued, &cancelled);
+                let (pool, ran, is_over, queued, cancelled) =
+                    (&pool, &ran, &is_over, &queued, &cancelled);
                 s.spawn(move || {
                     let mut random = Random(1000 * seed + thread + 1);
                     while !is_over.load(Ordering::Acquire) {
@@ -78,10 +83,17 @@ fn ten_thousand_changes_lose_nothing() {
         pool.refresh();
         pool.flush();
         let queued = queued.load(Ordering::Relaxed).min(ran.len());
-        let times: Vec<u32> = ran[..queued].iter().map(|n| n.load(Ordering::Relaxed)).collect();
+        let times: Vec<u32> = ran[..queued]
+            .iter()
+            .map(|n| n.load(Ordering::Relaxed))
+            .collect();
         assert!(times.iter().all(|&n| n <= 1), "nothing runs twice");
         let once = times.iter().filter(|&&n| n == 1).count();
-        assert_eq!(once + cancelled.load(Ordering::Relaxed), queued, "nothing is lost");
+        assert_eq!(
+            once + cancelled.load(Ordering::Relaxed),
+            queued,
+            "nothing is lost"
+        );
         assert!(queued > 100, "there was load: {queued}");
     }
 }
@@ -105,11 +117,19 @@ fn work_that_waits_is_taken_over_when_its_cpu_goes() {
     while here.load(Ordering::SeqCst) < 1 {
         std::thread::yield_now();
     }
-    let waiting: Vec<_> = (0..10).map(|n| pool.queue_on(&set([2]), move || n)).collect();
-    assert!(waiting.iter().all(|handle| !handle.is_done()), "its CPU is busy, and no other may");
+    let waiting: Vec<_> = (0..10)
+        .map(|n| pool.queue_on(&set([2]), move || n))
+        .collect();
+    assert!(
+        waiting.iter().all(|handle| !handle.is_done()),
+        "its CPU is busy, and no other may"
+    );
     cpus.set_allowed(set([0, 1, 3]));
     pool.refresh();
-    let sum: i32 = waiting.into_iter().map(|handle| handle.join().unwrap()).sum();
+    let sum: i32 = waiting
+        .into_iter()
+        .map(|handle| handle.join().unwrap())
+        .sum();
     assert_eq!(sum, 45);
     assert_eq!(pool.state().taken_over, 10);
     gate.store(true, Ordering::Release);
@@ -122,7 +142,11 @@ fn a_task_that_never_yields_holds_up_nobody_else() {
     let gate = Arc::new(AtomicUsize::new(0));
     let long = {
         let gate = gate.clone();
-        pool.queue_on(&set([0]), move || while gate.load(Ordering::Acquire) < 20 { std::thread::yield_now() })
+        pool.queue_on(&set([0]), move || {
+            while gate.load(Ordering::Acquire) < 20 {
+                std::thread::yield_now()
+            }
+        })
     };
     for _ in 0..20 {
         let gate = gate.clone();
@@ -137,10 +161,26 @@ fn a_mask_without_a_cpu_does_as_chosen() {
     let cpus = machine("4 core");
     cpus.set_allowed(set([0, 1]));
     let elsewhere = Pool::builder().cpus(cpus.clone()).build().unwrap();
-    assert_eq!(elsewhere.queue_on(&set([3]), || "ran").join().unwrap(), "ran");
-    assert_eq!(elsewhere.queue_on(&set([99]), || "ran").join().unwrap(), "ran");
-    assert_eq!(elsewhere.queue_on(&CpuSet::default(), || "ran").join().unwrap(), "ran");
-    let waits = Pool::builder().cpus(cpus.clone()).when_offline(WhenOffline::Wait).build().unwrap();
+    assert_eq!(
+        elsewhere.queue_on(&set([3]), || "ran").join().unwrap(),
+        "ran"
+    );
+    assert_eq!(
+        elsewhere.queue_on(&set([99]), || "ran").join().unwrap(),
+        "ran"
+    );
+    assert_eq!(
+        elsewhere
+            .queue_on(&CpuSet::default(), || "ran")
+            .join()
+            .unwrap(),
+        "ran"
+    );
+    let waits = Pool::builder()
+        .cpus(cpus.clone())
+        .when_offline(WhenOffline::Wait)
+        .build()
+        .unwrap();
     let work = waits.queue_on(&set([3]), || "ran");
     let never = waits.queue_on(&set([99]), || "ran");
     assert!(!work.is_done());
@@ -155,7 +195,10 @@ fn a_mask_without_a_cpu_does_as_chosen() {
 
 #[test]
 fn groups_get_work_each_and_flush_waits() {
-    let pool = Pool::builder().cpus(machine("2 llc x 4 core")).build().unwrap();
+    let pool = Pool::builder()
+        .cpus(machine("2 llc x 4 core"))
+        .build()
+        .unwrap();
     let groups: Vec<CpuSet> = (0..4).map(|g| set([2 * g, 2 * g + 1])).collect();
     let done = Arc::new(AtomicUsize::new(0));
     let count = done.clone();
@@ -193,7 +236,10 @@ fn work_runs_on_its_cpu() {
             assert_eq!(at.join().unwrap(), (1, Some(cpu)));
         }
     }
-    let free = pool.spawn(|| amdahl_topology::allowed().unwrap()).join().unwrap();
+    let free = pool
+        .spawn(|| amdahl_topology::allowed().unwrap())
+        .join()
+        .unwrap();
     assert_eq!(free, pool.cpus(), "and free again afterwards");
 }
 
@@ -201,7 +247,11 @@ fn work_runs_on_its_cpu() {
 #[test]
 fn a_quota_limits_the_threads() {
     let cpus = machine("8 core");
-    let pool = Pool::builder().cpus(cpus.clone()).follows_load(false).build().unwrap();
+    let pool = Pool::builder()
+        .cpus(cpus.clone())
+        .follows_load(false)
+        .build()
+        .unwrap();
     assert_eq!(pool.threads(), 8);
     cpus.set_quota(Some(2.5));
     pool.refresh();

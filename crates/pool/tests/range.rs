@@ -37,7 +37,16 @@ fn linger(rounds: usize) {
 #[test]
 fn every_element_is_visited_once() {
     let pool = pool("2 node x 2 core");
-    for (len, chunk_min) in [(0, 1), (1, 1), (1, 100), (7, 3), (1000, 1), (1000, 999), (1000, usize::MAX), (5000, 0)] {
+    for (len, chunk_min) in [
+        (0, 1),
+        (1, 1),
+        (1, 100),
+        (7, 3),
+        (1000, 1),
+        (1000, 999),
+        (1000, usize::MAX),
+        (5000, 0),
+    ] {
         let visits: Vec<AtomicU32> = (0..len).map(|_| AtomicU32::new(0)).collect();
         pool.par_range(0..len, chunk_min, |part| {
             assert!(!part.is_empty(), "never an empty part");
@@ -46,7 +55,10 @@ fn every_element_is_visited_once() {
                 visits[i].fetch_add(1, Ordering::Relaxed);
             }
         });
-        assert!(visits.iter().all(|v| v.load(Ordering::Relaxed) == 1), "{len} by {chunk_min}");
+        assert!(
+            visits.iter().all(|v| v.load(Ordering::Relaxed) == 1),
+            "{len} by {chunk_min}"
+        );
     }
 }
 
@@ -134,7 +146,14 @@ fn a_token_stops_it() {
     assert_eq!(stopped.cause, Cause::Cancelled);
     assert!(stopped.part.is_empty() && !stopped.is_undone);
     assert!(stopped.done.iter().any(|part| part.contains(&500)));
-    assert!(stopped.done.iter().map(ExactSizeIterator::len).sum::<usize>() < 1_000_000);
+    assert!(
+        stopped
+            .done
+            .iter()
+            .map(ExactSizeIterator::len)
+            .sum::<usize>()
+            < 1_000_000
+    );
 }
 
 #[test]
@@ -145,8 +164,16 @@ fn progress_rises_to_the_total() {
         assert_eq!(total, 10_000);
         told.lock().unwrap().push(done);
     };
-    let ranges = pool.ranges(0..10_000).chunk_min(10).progress(Duration::ZERO, &progress);
-    ranges.run(|part| { linger(part.len()); Ok::<(), ()>(()) }).unwrap();
+    let ranges = pool
+        .ranges(0..10_000)
+        .chunk_min(10)
+        .progress(Duration::ZERO, &progress);
+    ranges
+        .run(|part| {
+            linger(part.len());
+            Ok::<(), ()>(())
+        })
+        .unwrap();
     let told = told.into_inner().unwrap();
     assert!(told.windows(2).all(|w| w[0] < w[1]), "{told:?}");
     assert_eq!(told.last(), Some(&10_000));
@@ -158,20 +185,28 @@ fn caps_hold() {
     let pool = pool("2 node x 4 core");
     for (threads, per_node, most) in [(3, 9, 3), (1, 9, 1), (8, 1, 3), (8, 0, 1)] {
         let (now, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let ranges = pool.ranges(0..300).threads_max(threads).threads_per_node_max(per_node);
-        ranges.run(|part| {
-            peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            linger(2000);
-            let sum = AtomicUsize::new(0);
-            pool.par_range(0..10, 1, |inner| {
-                sum.fetch_add(inner.len(), Ordering::Relaxed);
-            });
-            assert_eq!(sum.into_inner(), 10);
-            now.fetch_sub(1, Ordering::SeqCst);
-            let _ = part;
-            Ok::<(), ()>(())
-        }).unwrap();
-        assert!(peak.into_inner() <= most, "threads {threads}, per node {per_node}");
+        let ranges = pool
+            .ranges(0..300)
+            .threads_max(threads)
+            .threads_per_node_max(per_node);
+        ranges
+            .run(|part| {
+                peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                linger(2000);
+                let sum = AtomicUsize::new(0);
+                pool.par_range(0..10, 1, |inner| {
+                    sum.fetch_add(inner.len(), Ordering::Relaxed);
+                });
+                assert_eq!(sum.into_inner(), 10);
+                now.fetch_sub(1, Ordering::SeqCst);
+                let _ = part;
+                Ok::<(), ()>(())
+            })
+            .unwrap();
+        assert!(
+            peak.into_inner() <= most,
+            "threads {threads}, per node {per_node}"
+        );
     }
 }
 
@@ -179,16 +214,31 @@ fn caps_hold() {
 /// began at the lowest one. Afterwards it has its own again.
 #[test]
 fn helpers_are_lowered_lent_to_and_restored() {
-    let pool = Pool::builder().threads_max(2).follows_load(false).build().unwrap();
+    let pool = Pool::builder()
+        .threads_max(2)
+        .follows_load(false)
+        .build()
+        .unwrap();
     if pool.state().lowering == amdahl_pool::Lowering::Not || pool.cpus().len() < 2 {
-        println!("SKIPPED helpers_are_lowered: this process cannot raise priorities again, or has one CPU");
+        println!(
+            "SKIPPED helpers_are_lowered: this process cannot raise priorities again, or has one CPU"
+        );
         return;
     }
     let standing = || {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-        let fields: Vec<String> = stat.rsplit(')').next().unwrap().split_whitespace().map(str::to_owned).collect();
+        let fields: Vec<String> = stat
+            .rsplit(')')
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect();
         // policy is field 41, nice field 19; the name and two before it are cut off.
-        (fields[38].parse::<u32>().unwrap(), fields[16].parse::<i32>().unwrap())
+        (
+            fields[38].parse::<u32>().unwrap(),
+            fields[16].parse::<i32>().unwrap(),
+        )
     };
     let normal = standing();
     let caller = std::thread::current().id();
@@ -203,18 +253,23 @@ fn helpers_are_lowered_lent_to_and_restored() {
     for _ in 0..20 {
         let began = Mutex::new(None);
         let helper_is_here = AtomicUsize::new(0);
-        pool.ranges(0..2).run(|_| {
-            if std::thread::current().id() == caller {
-                while helper_is_here.load(Ordering::SeqCst) == 0 {
-                    std::thread::yield_now();
-                    if pool.state().sleeping == 2 && pool.state().guests == 1 { /* not invited yet */ break; }
+        pool.ranges(0..2)
+            .run(|_| {
+                if std::thread::current().id() == caller {
+                    while helper_is_here.load(Ordering::SeqCst) == 0 {
+                        std::thread::yield_now();
+                        if pool.state().sleeping == 2 && pool.state().guests == 1 {
+                            /* not invited yet */
+                            break;
+                        }
+                    }
+                } else {
+                    helper_is_here.store(1, Ordering::SeqCst);
+                    *began.lock().unwrap() = Some(is_lent());
                 }
-            } else {
-                helper_is_here.store(1, Ordering::SeqCst);
-                *began.lock().unwrap() = Some(is_lent());
-            }
-            Ok::<(), ()>(())
-        }).unwrap();
+                Ok::<(), ()>(())
+            })
+            .unwrap();
         if let Some(began) = began.into_inner().unwrap() {
             assert_ne!(began, normal, "it was lowered");
         }

@@ -47,7 +47,10 @@ impl<T> Ring<T> {
 
     fn slot(&self, position: usize) -> (&Slot<T>, usize) {
         let lap = position >> self.shift;
-        (&self.slots[position & (self.slots.len() - 1)], lap.wrapping_mul(2))
+        (
+            &self.slots[position & (self.slots.len() - 1)],
+            lap.wrapping_mul(2),
+        )
     }
 
     /// Gives the value back if there is no room.

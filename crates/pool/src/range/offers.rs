@@ -73,7 +73,10 @@ impl Offers {
     /// As [`close`](Self::close), and nobody finds it any more.
     pub(crate) fn withdraw(&self, offer: &Offer) {
         self.close(offer);
-        self.list.lock().offers.retain(|&at| !std::ptr::eq(at, offer));
+        self.list
+            .lock()
+            .offers
+            .retain(|&at| !std::ptr::eq(at, offer));
     }
 
     /// A place to help, in the range that was offered first.
@@ -90,9 +93,8 @@ impl Offers {
                 return false;
             }
             let mut helpers = offer.helpers.lock();
-            let is_of_node = |&&slot: &&u32| {
-                registry.is_worker(slot) && registry.machine.node(slot) == node
-            };
+            let is_of_node =
+                |&&slot: &&u32| registry.is_worker(slot) && registry.machine.node(slot) == node;
             let on_node = helpers.iter().filter(is_of_node).count() as u32;
             if helpers.contains(&index) {
                 // It was here before and left when nothing was left.

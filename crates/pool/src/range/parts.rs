@@ -27,7 +27,10 @@ impl Part {
                 return None;
             }
             let to = next + wanted(left).clamp(1, left);
-            match self.next.compare_exchange_weak(next, to, Ordering::Relaxed, Ordering::Relaxed) {
+            match self
+                .next
+                .compare_exchange_weak(next, to, Ordering::Relaxed, Ordering::Relaxed)
+            {
                 Ok(_) => return Some(next..to),
                 Err(found) => next = found,
             }
@@ -100,7 +103,9 @@ impl Pace {
     }
 
     fn wanted(&self, left: usize) -> usize {
-        self.chunk.min(left / (LEFT * self.threads)).max(self.chunk_min)
+        self.chunk
+            .min(left / (LEFT * self.threads))
+            .max(self.chunk_min)
     }
 
     /// A chunk of `len` took `took`: the next one grows or shrinks by at most a factor towards the aim.

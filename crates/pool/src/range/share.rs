@@ -119,8 +119,14 @@ impl<'a, E: Send> Region<'a, E> {
         self.share(worker, true);
         worker.registry().offers.withdraw(&self.offer);
         self.wait_for_helpers(worker);
-        let ended = self.ended.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let done = self.done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let ended = self
+            .ended
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        let done = self
+            .done
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
         (ended, done)
     }
 
@@ -152,7 +158,9 @@ impl<'a, E: Send> Region<'a, E> {
                 fence(Ordering::SeqCst);
                 registry.wake_any(worker.cpu);
             }
-            let Some(chunk) = self.parts.take(node, &pace) else { break };
+            let Some(chunk) = self.parts.take(node, &pace) else {
+                break;
+            };
             match catch_unwind(AssertUnwindSafe(|| (self.work)(chunk.clone()))) {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
@@ -211,7 +219,8 @@ impl<'a, E: Send> Region<'a, E> {
         }
         let registry = worker.registry();
         let begun = Instant::now();
-        let is_inside = |slot: u32| priority::is_helping(&registry.slots[slot as usize], self.offer_id());
+        let is_inside =
+            |slot: u32| priority::is_helping(&registry.slots[slot as usize], self.offer_id());
         // A short chunk ends before a system call would.
         let spin_ns = match registry.is_crowded.load(Ordering::Relaxed) {
             true => 0,
@@ -239,7 +248,10 @@ impl<'a, E: Send> Region<'a, E> {
                 for &slot in helpers.iter().filter(|_| self.offer.lowers) {
                     priority::lend(&registry.slots[slot as usize], self.offer_id());
                 }
-                worker.slot().parker.park(Some(std::time::Duration::from_micros(200)));
+                worker
+                    .slot()
+                    .parker
+                    .park(Some(std::time::Duration::from_micros(200)));
             }
         });
         registry.range_waits.record(begun.elapsed(), true);
