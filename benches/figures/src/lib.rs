@@ -22,6 +22,8 @@ pub enum Unit {
     OneCpu,
     /// Nanoseconds.
     Ns,
+    /// How many in a second.
+    PerSecond,
 }
 
 impl Unit {
@@ -33,6 +35,7 @@ impl Unit {
             Unit::Difference => "relative difference",
             Unit::OneCpu => "fraction of one CPU",
             Unit::Ns => "ns",
+            Unit::PerSecond => "1/s",
         }
     }
 
@@ -46,6 +49,7 @@ impl Unit {
             Unit::Ns if value >= 1e6 => format!("{:.2} ms", value / 1e6),
             Unit::Ns if value >= 1e3 => format!("{:.2} us", value / 1e3),
             Unit::Ns => format!("{value:.2} ns"),
+            Unit::PerSecond => format!("{:.2} million/s", value / 1e6),
         }
     }
 }

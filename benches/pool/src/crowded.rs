@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use amdahl_figures::{Figure, Target, Unit};
 
-use crate::fork_join::{loop_of, skewed_sum};
+use crate::fork_join::{loop_of, loop_of_blocks};
 use crate::rivals::Rival;
 use crate::rounds::{Cost, cost, ratio, rounds};
 use crate::wake;
@@ -58,7 +58,7 @@ fn cases() -> Vec<(&'static str, Vec<String>, Work)> {
             names(),
             Box::new(move |who| {
                 for _ in 0..2000 {
-                    of(who).each(16, 1, &|part| skewed_sum(part.start + 1..part.end + 1, 64));
+                    loop_of_blocks(of(who));
                 }
             }),
         ),

@@ -12,7 +12,7 @@ use crate::rounds::{cost, ratio, rounds};
 fn skewed(range: std::ops::Range<usize>, len: usize, sum: &AtomicU64) {
     let mut own = 0;
     for i in range {
-        let steps = (if i % 64 == 0 { 2000 } else { 10 }) * (1 + 4 * i / len);
+        let steps = (if i % 64 == 0 { 2000 } else { 10 }) * (1 + i / (len / 4).max(1));
         for step in 0..steps as u64 {
             own = black_box(own ^ step.wrapping_mul(i as u64));
         }
@@ -21,13 +21,18 @@ fn skewed(range: std::ops::Range<usize>, len: usize, sum: &AtomicU64) {
 }
 
 /// The same, whose result nobody wants.
-pub fn skewed_sum(range: std::ops::Range<usize>, len: usize) {
+fn skewed_sum(range: std::ops::Range<usize>, len: usize) {
     skewed(range, len, &AtomicU64::new(0));
 }
 
 /// One skewed loop.
 pub fn loop_of(rival: Rival, len: usize, grain: usize) {
     rival.each(len, grain, &|part| skewed_sum(part, len));
+}
+
+/// Five equal parts of about 4 us.
+pub fn loop_of_blocks(rival: Rival) {
+    rival.each(5, 1, &|part| skewed_sum(part.start * 64..part.end * 64, usize::MAX));
 }
 
 fn random(len: usize) -> Vec<u64> {
@@ -73,7 +78,7 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
             9,
             Box::new(|rival| {
                 for _ in 0..1000 {
-                    rival.each(16, 1, &|part| skewed_sum(part.start + 1..part.end + 1, 64));
+                    loop_of_blocks(rival);
                 }
             }),
         ),

@@ -11,6 +11,7 @@ mod results;
 mod scale;
 mod sched;
 mod screen;
+mod sim;
 mod top;
 mod watch;
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         cli::Command::Report(args) => results::report_main(&args),
         cli::Command::Locks(args) => locks::main(&args),
         cli::Command::Sched(args) => sched::main(&args),
+        cli::Command::Sim(args) => sim::main(&args),
         cli::Command::Top(args) => top::main(&args),
         cli::Command::Doctor(args) => doctor::main(&args),
     };

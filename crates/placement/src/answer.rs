@@ -24,6 +24,8 @@ pub struct Waking<'a> {
     pub sync: bool,
     /// The task has never run.
     pub new: bool,
+    /// The task ran until now on `last`, which is `waker` too, and its turn is over.
+    pub preempted: bool,
     /// The node where most of the task's memory is.
     pub home_node: Option<u32>,
     /// How often the waker changes whom it wakes.
@@ -119,7 +121,8 @@ pub struct Tick {
 pub enum TickAction {
     /// Go on.
     Keep,
-    /// Put the running task behind those that wait in the CPU's queue and run the next one.
+    /// Another task's turn: the running one becomes ready ([`Waking::preempted`]) and is put where
+    /// [`Policy::wake`](crate::Policy::wake) says, then the CPU does as an idle one.
     Preempt,
     /// Move waiting tasks into this CPU's queue.
     Balance {

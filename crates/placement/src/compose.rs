@@ -2,8 +2,8 @@
 
 use crate::answer::{Conserving, Cost, Idle, IdleAction, Tick, TickAction, Waking, Woken};
 use crate::policy::{Assigned, Policy};
-use crate::state::{Search, averaged};
-use crate::{CpuId, CpuState, Distance, Machine, Partner, QueueId, Queues, Spin, SpinFacts, View};
+use crate::state::{IDLE_NS_MAX, Search, averaged};
+use crate::{CpuId, CpuState, Distance, Machine, Partner, Queues, Spin, SpinFacts, View};
 
 /// Where woken tasks go. It decides on the queues.
 pub trait WakePart: Send + Sync {
@@ -189,7 +189,7 @@ impl Policy for Composed {
             return;
         };
         let idle = now_ns.saturating_sub(since);
-        state.idle_ns = averaged(state.idle_ns, idle);
+        state.idle_ns = averaged(state.idle_ns, idle).min(IDLE_NS_MAX);
         state.spin.waited(idle.saturating_sub(woken_ns));
         if woken_ns > 0 {
             state.spin.woke(woken_ns);
@@ -269,8 +269,8 @@ impl Default for RoundRobin {
 impl TickPart for RoundRobin {
     fn tick(&self, _: &mut CpuState, view: &dyn View, cpu: CpuId, ran_ns: Option<u64>) -> Tick {
         let over = ran_ns.is_some_and(|ran| ran >= self.slice_ns);
-        let waits = |queue: QueueId| view.waiting(queue) > 0;
-        let action = match over && waits(view.queues().of(cpu)) {
+        let queue = view.queues().inbox().unwrap_or(view.queues().of(cpu));
+        let action = match over && view.waiting(queue) > 0 {
             true => TickAction::Preempt,
             false => TickAction::Keep,
         };

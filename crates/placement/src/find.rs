@@ -53,11 +53,14 @@ pub(crate) fn idle_outward(
 ) -> Option<CpuId> {
     let machine = view.machine();
     let limit = machine.cpus_within(near, reach);
+    if reach < Distance::Llc {
+        return idle_within(view, task, limit, near, cost);
+    }
     for llc in machine.llcs_outward(near) {
         let cpus = machine.llc_cpus(llc);
         if !limit.contains(&cpus.start) {
-            // Smaller reaches than a cache, and what is beyond.
-            continue;
+            // Near ones come first: all others are too far as well.
+            break;
         }
         let before = cost.examined;
         let found = idle_within(view, task, cpus, near, cost);

@@ -13,7 +13,8 @@ use crate::{CpuId, CpuState, Machine, Queues, View};
 /// 3. When a CPU has nothing to run, puts it into the idle CPUs and calls [`idle`](Self::idle) with attempt 0; if
 ///    what that says fails (the queue has become empty, or has nothing that may run here), again with attempt 1, 2
 ///    and so on, until the answer is to sleep. When the CPU has found something to run, calls [`ran`](Self::ran).
-/// 4. Every few ms calls [`tick`](Self::tick) on each CPU that runs something.
+/// 4. Every few ms calls [`tick`](Self::tick) on each CPU that runs something. A task that is
+///    [preempted](crate::TickAction::Preempt) goes through `wake` like one that becomes ready.
 /// 5. On [`Woken::Ask`] and [`IdleAction::Ask`](crate::IdleAction::Ask), calls [`dispatch`](Self::dispatch) on the
 ///    dispatcher for the first task in the inbox, and goes on until the inbox is empty or no CPU is free.
 ///

@@ -27,6 +27,10 @@ pub struct CpuState {
     pub(crate) spin: SpinState,
 }
 
+/// Longer idle periods count as this long, so that a pull is not forbidden long after them; the first average, too.
+/// Twice the kernel's `sched_migration_cost`.
+pub(crate) const IDLE_NS_MAX: u64 = 1_000_000;
+
 /// Core, LLC, node, machine.
 pub(crate) const LEVELS: usize = 4;
 
@@ -47,7 +51,7 @@ impl CpuState {
             cursor: seed,
             search: Search::default(),
             idle_since_ns: None,
-            idle_ns: 0,
+            idle_ns: IDLE_NS_MAX,
             scan_ns: 0,
             pull_ns: [0; LEVELS],
             pull_decayed_ns: 0,

@@ -70,8 +70,9 @@ impl IdlePart for Steal {
         let mut action = siblings.find_map(|victim| steal(victim, &mut cost));
         for llc in machine.llcs_outward(cpu) {
             let cpus = machine.llc_cpus(llc);
+            // Near ones come first: after the first that is too far all are.
             if action.is_some() || self.reach < Distance::Llc || !limit.contains(&cpus.start) {
-                continue;
+                break;
             }
             cost.words += (cpus.end - cpus.start).div_ceil(overloaded.bits_per_word());
             // From behind the own core on, so that thieves begin at different places.

@@ -3,8 +3,14 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::compose::Composed;
+use crate::affine::Affine;
+use crate::balance::{Newidle, Periodic};
+use crate::bounded::Bounded;
+use crate::compose::{Composed, WakePart};
+use crate::dispatcher::{AskDispatcher, Dispatcher};
 use crate::groups::{GroupSize, Groups, StealGroups};
+use crate::linux::Scan;
+use crate::numa::Numa;
 use crate::single::Single;
 use crate::steal::{Idlest, Steal};
 use crate::{Distance, Policy, Spin};
@@ -176,6 +182,71 @@ pub const POLICIES: &[Named] = &[
         add: Some(|policy, value| Ok(policy.idle(steal(value)?))),
     },
     Named {
+        name: "dispatcher",
+        value: "",
+        summary: "one CPU only assigns work to the others",
+        source: "NIX's asymmetric scheduler, NIX notes (lsub, 2012)",
+        bad_case: "many wake-ups: all go through one CPU, and that one never works",
+        base: Some(|_| Ok(Composed::new("dispatcher", Dispatcher).idle(AskDispatcher))),
+        add: None,
+    },
+    Named {
+        name: "bounded",
+        value: "`no-idle-core` to leave out the search for an idle core",
+        summary: "a woken task looks at one to two cores' worth of CPUs, from where the last search ended",
+        source: "S. Mazumdar, scheduler scalability, version 3 (2019)",
+        bad_case: "few idle CPUs: they are missed, and the tail of latencies grows",
+        base: Some(|value| {
+            let idle_core = match value {
+                "" => true,
+                "no-idle-core" => false,
+                _ => return Err("takes no-idle-core or nothing"),
+            };
+            let wake = Affine {
+                search: Bounded { idle_core },
+            };
+            Ok(kernel("bounded", wake, Newidle::OLD))
+        }),
+        add: None,
+    },
+    Named {
+        name: "linux",
+        value: "`6` for Linux from 6.0 on, `4` for 4.12 to 5.19; 6 without",
+        summary: "Linux' own: near the waker or where the task ran, a limited search, pulls, periodic balance",
+        source: "kernel/sched/fair.c of Linux 4.20 and 6.6, in outline",
+        bad_case: "many short idle periods: idle CPUs neither found nor looking for work",
+        base: Some(|value| match value {
+            "" | "6" => Ok(kernel(
+                "linux",
+                Affine {
+                    search: Scan::Utilisation,
+                },
+                Newidle::NEW,
+            )),
+            "4" => Ok(kernel(
+                "linux",
+                Affine {
+                    search: Scan::Proportional,
+                },
+                Newidle::OLD,
+            )),
+            _ => Err("takes 4 or 6"),
+        }),
+        add: None,
+    },
+    Named {
+        name: "numa",
+        value: "how many tasks may wait for a CPU at home before one leaves; 1 without",
+        summary: "tasks stay on the node of their memory while its queues are short",
+        source: "NUMA balancing of Linux 3.13 (M. Gorman, R. van Riel); NIX notes (lsub, 2012)",
+        bad_case: "memory that hardly matters: tasks wait at home beside an idle node",
+        base: Some(|value| {
+            let numa = numa(value)?;
+            Ok(Composed::new("numa", numa).idle(numa))
+        }),
+        add: Some(|policy, value| Ok(policy.idle(numa(value)?))),
+    },
+    Named {
         name: "spin",
         value: "a time such as 20us, or `adaptive`; adaptive without",
         summary: "idle CPUs look out for work before they sleep",
@@ -185,6 +256,20 @@ pub const POLICIES: &[Named] = &[
         add: Some(|policy, value| Ok(policy.spin(spin(value)?))),
     },
 ];
+
+fn kernel(name: &str, wake: impl WakePart + 'static, newidle: Newidle) -> Composed {
+    Composed::new(name, wake).idle(newidle).tick(Periodic)
+}
+
+fn numa(value: &str) -> Result<Numa, &'static str> {
+    match value {
+        "" => Ok(Numa::default()),
+        number => number
+            .parse()
+            .map(|patience| Numa { patience })
+            .map_err(|_| "takes a number of tasks"),
+    }
+}
 
 fn group_size(value: &str) -> Result<GroupSize, &'static str> {
     match value {
@@ -218,7 +303,7 @@ fn reach(value: &str) -> Result<Distance, &'static str> {
 }
 
 fn spin(value: &str) -> Result<Spin, &'static str> {
-    const EXPECTED: &str = "takes a time up to 10 ms such as 800ns, 20us or 1ms, or adaptive";
+    const EXPECTED: &str = "takes a time up to 10 s such as 800ns, 20us or 1ms, or adaptive";
     if matches!(value, "" | "adaptive") {
         return Ok(Spin::Adaptive {
             max_ns: Duration::from_millis(1).as_nanos() as u64,
@@ -230,11 +315,67 @@ fn spin(value: &str) -> Result<Spin, &'static str> {
         "ns" => 1,
         "us" => 1_000,
         "ms" => 1_000_000,
+        "s" => 1_000_000_000,
         _ => return Err(EXPECTED),
     };
     let number: u64 = number.parse().map_err(|_| EXPECTED)?;
     match number.checked_mul(unit) {
-        Some(ns) if ns <= 10_000_000 => Ok(Spin::Fixed { ns }),
+        Some(ns) if ns <= 10_000_000_000 => Ok(Spin::Fixed { ns }),
         _ => Err(EXPECTED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(name: &str) -> String {
+        policy(name).err().expect("no policy").to_string()
+    }
+
+    #[test]
+    fn names_are_found_and_kept() {
+        for row in POLICIES {
+            assert!(row.is_policy() || row.is_addition(), "{}", row.name);
+            let twice = POLICIES.iter().filter(|other| other.name == row.name);
+            assert_eq!(twice.count(), 1);
+            let name = match row.is_policy() {
+                true => row.name.to_string(),
+                false => format!("linux+{}", row.name),
+            };
+            assert_eq!(policy(&name).unwrap().name(), name);
+        }
+        for name in [
+            "bounded + steal=node + spin=800ns",
+            "linux=4+numa=2",
+            "groups=llc",
+        ] {
+            assert_eq!(policy(name).unwrap().name(), name);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_there_is() {
+        assert!(error("").contains("no policy ``: choose from single, groups,"));
+        assert!(error("lnux").contains("no policy `lnux`"));
+        assert!(error("spin=1us").contains("write POLICY+spin, with one of single,"));
+        assert!(
+            error("linux+single").contains("put it first; what can be added is steal, numa, spin")
+        );
+        assert_eq!(error("single=4"), "`single=4`: takes no value");
+        for wrong in [
+            "groups=0",
+            "groups=many",
+            "steal=far",
+            "linux=5",
+            "numa=-1",
+            "bounded=x",
+        ] {
+            assert!(error(wrong).contains(": takes "), "{wrong}");
+        }
+        for wrong in ["20", "us", "1h", "11s", "99999999999999999999us"] {
+            assert!(error(&format!("linux+spin={wrong}")).contains("takes a time up to 10 s"));
+        }
+        assert!(error(&"x".repeat(1000)).len() < 200);
     }
 }

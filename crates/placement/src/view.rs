@@ -55,6 +55,12 @@ pub trait View {
         })
     }
 
+    /// A search for an idle core of the LLC has found none: whoever keeps a flag for
+    /// [`has_idle_core`](Self::has_idle_core) clears it here, and sets it when a core becomes idle.
+    fn no_idle_core(&self, llc: u32) {
+        let _ = llc;
+    }
+
     /// Whether `cpu` is the program's own to spin on: not when somebody else wants it (a competitor, a quota
     /// that runs out, a hypervisor that takes it away).
     fn may_spin(&self, cpu: CpuId) -> bool {

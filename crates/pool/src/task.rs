@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -59,7 +60,8 @@ impl<F: Future<Output = ()> + Send + 'static> AsyncTask<F> {
         let this = unsafe { Arc::from_raw(job.cast_const().cast::<Self>()) };
         // Acquire: pairs with the Release of the thread that polled it last.
         this.state.swap(RUNNING, Ordering::Acquire);
-        let waker = Waker::from(this.clone());
+        // SAFETY: counts as one reference, which is never dropped: `this` is there as long as the poll is.
+        let waker = ManuallyDrop::new(Waker::from(unsafe { Arc::from_raw(Arc::as_ptr(&this)) }));
         // SAFETY: the state is RUNNING by us, so nobody else is here; it stays where it is until dropped in place.
         let place = unsafe { &mut *this.future.get() };
         let Some(future) = place.as_mut() else { return };
@@ -106,13 +108,13 @@ impl<F: Future<Output = ()> + Send + 'static> Wake for AsyncTask<F> {
                 Err(found) => state = found,
             }
         }
+        if let Some(worker) = Worker::current_in(&self.registry) {
+            return worker.queue_woken(Self::queued(self));
+        }
         let registry = self.registry.clone();
         if registry.is_dead.load(Ordering::Acquire) {
             return; // The pool is gone, and so is who would run it.
         }
-        match Worker::current_in(&registry) {
-            Some(worker) => worker.queue_woken(Self::queued(self)),
-            None => registry.inject(Self::queued(self), Priority::Normal, None),
-        }
+        registry.inject(Self::queued(self), Priority::Normal, None);
     }
 }

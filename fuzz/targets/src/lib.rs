@@ -9,6 +9,7 @@ mod range_lock;
 mod ranges;
 mod recording;
 mod result;
+mod sim;
 mod spin;
 mod spread;
 
@@ -33,6 +34,14 @@ pub fn target(name: &str) -> Target {
 
 /// All targets.
 pub const ALL: &[Target] = &[
+    Target {
+        name: "sim_workload",
+        run: sim::workload,
+    },
+    Target {
+        name: "rt_app",
+        run: sim::rt_app,
+    },
     Target {
         name: "result",
         run: result::result,

@@ -15,10 +15,17 @@ use crate::worker::Worker;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
+struct Waiting {
+    ticket: u64,
+    waker: Waker,
+    /// Wants to know how long waking takes.
+    is_thread: bool,
+}
+
 #[derive(Default)]
 struct List {
     next: u64,
-    waiting: VecDeque<(u64, Waker)>,
+    waiting: VecDeque<Waiting>,
 }
 
 /// Waiters of one side, threads and futures alike, first come first woken.
@@ -73,10 +80,12 @@ impl Waiters {
             self.count.store(list.waiting.len(), Ordering::Relaxed);
             first
         };
-        if let Some((_, waker)) = first {
-            let now = since().elapsed().as_nanos() as u64;
-            self.notified_ns.store(now, Ordering::Relaxed);
-            waker.wake();
+        if let Some(first) = first {
+            if first.is_thread {
+                let now = since().elapsed().as_nanos() as u64;
+                self.notified_ns.store(now, Ordering::Relaxed);
+            }
+            first.waker.wake();
         }
     }
 
@@ -86,14 +95,18 @@ impl Waiters {
             self.count.store(0, Ordering::Relaxed);
             std::mem::take(&mut list.waiting)
         };
-        all.into_iter().for_each(|(_, waker)| waker.wake());
+        all.into_iter().for_each(|waiting| waiting.waker.wake());
     }
 
-    fn enter(&self, waker: Waker) -> Ticket {
+    fn enter(&self, waker: Waker, is_thread: bool) -> Ticket {
         let mut list = self.list();
         let ticket = list.next;
         list.next += 1;
-        list.waiting.push_back((ticket, waker));
+        list.waiting.push_back(Waiting {
+            ticket,
+            waker,
+            is_thread,
+        });
         self.count.store(list.waiting.len(), Ordering::Relaxed);
         drop(list);
         fence(Ordering::SeqCst);
@@ -110,7 +123,7 @@ impl Waiters {
     /// Whether it was still waiting.
     fn remove(&self, ticket: &Ticket) -> bool {
         let mut list = self.list();
-        let at = list.waiting.iter().position(|(t, _)| *t == ticket.0);
+        let at = list.waiting.iter().position(|w| w.ticket == ticket.0);
         at.and_then(|at| list.waiting.remove(at));
         self.count.store(list.waiting.len(), Ordering::Relaxed);
         at.is_some()
@@ -162,7 +175,7 @@ impl Waiters {
         let parker = this_parker();
         let mut latency = None;
         loop {
-            let ticket = self.enter(parker.clone().into());
+            let ticket = self.enter(parker.clone().into(), true);
             if let Some(result) = attempt() {
                 // If we were woken too, somebody else gets it: what came may be more than we took.
                 self.leave(Some(ticket));
@@ -196,7 +209,7 @@ impl Waiters {
         if let Some(old) = ticket.take() {
             self.remove(&old);
         }
-        *ticket = Some(self.enter(waker.clone()));
+        *ticket = Some(self.enter(waker.clone(), false));
         match attempt() {
             Some(result) => {
                 self.leave(ticket.take());

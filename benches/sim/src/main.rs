@@ -1,0 +1,187 @@
+//! `amdahl-bench-sim`: how many events a second the simulator does on one CPU, and how much memory it takes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use amdahl_des::program::Workload;
+use amdahl_des::{Costs, Limits, Simulation, median, workload};
+use amdahl_figures::{self as figures, Figure, Target, Unit};
+use amdahl_topology::Topology;
+use clap::Parser;
+
+/// Measures the simulator and prints a row for each target.
+#[derive(Parser)]
+#[command(name = "amdahl-bench-sim")]
+struct Cli {
+    /// A short look, whose figures mean little
+    #[arg(long)]
+    quick: bool,
+    /// Folder for sim.json [default: bench/ beside the folder of this program]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Exit with 1 unless all figures are ok
+    #[arg(long)]
+    strict: bool,
+}
+
+/// What the simulator must do on one CPU.
+const EVENTS_PER_S: f64 = 5e6;
+/// What 512 CPUs with 10,000 tasks may take.
+const MEMORY_MIB: f64 = 2048.0;
+
+struct Case {
+    name: &'static str,
+    machine: &'static str,
+    set: &'static [(&'static str, &'static str)],
+    policy: &'static str,
+}
+
+/// 40 tasks a group, as hackbench has them.
+const CASES: [Case; 4] = [
+    Case {
+        name: "hackbench, 20 CPUs, 160 tasks, steal",
+        machine: "10 core x 2 thread",
+        set: &[("groups", "4")],
+        policy: "steal",
+    },
+    Case {
+        name: "hackbench, 20 CPUs, 160 tasks, linux",
+        machine: "10 core x 2 thread",
+        set: &[("groups", "4")],
+        policy: "linux",
+    },
+    Case {
+        name: "hackbench, 512 CPUs, 10,000 tasks, steal",
+        machine: "8 node x 2 llc x 16 core x 2 thread",
+        set: &[("groups", "250")],
+        policy: "steal",
+    },
+    Case {
+        name: "hackbench, 512 CPUs, 10,000 tasks, linux",
+        machine: "8 node x 2 llc x 16 core x 2 thread",
+        set: &[("groups", "250")],
+        policy: "linux",
+    },
+];
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(all_ok) => ExitCode::from(u8::from(cli.strict && !all_ok)),
+        Err(why) => {
+            eprintln!("amdahl-bench-sim: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<bool, String> {
+    let mut all = vec![];
+    for case in &CASES {
+        all.push(speed(case, cli.quick));
+    }
+    all.push(memory());
+    print!("{}", figures::table(&all));
+    let folder = match &cli.out {
+        Some(folder) => folder.clone(),
+        None => default_folder()?,
+    };
+    let failed = |path: &Path, error| format!("{}: {error}", path.display());
+    std::fs::create_dir_all(&folder).map_err(|error| failed(&folder, error))?;
+    let table = folder.join("sim.json");
+    figures::write(&all, &table).map_err(|error| failed(&table, error))?;
+    eprintln!("Written to {}", table.display());
+    Ok(all.iter().all(Figure::is_ok))
+}
+
+fn default_folder() -> Result<PathBuf, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let target = program
+        .ancestors()
+        .nth(2)
+        .ok_or("the program is in no folder")?;
+    Ok(target.join("bench"))
+}
+
+fn hackbench(set: &[(&str, &str)]) -> Result<Workload, String> {
+    let set: BTreeMap<String, String> = set
+        .iter()
+        .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    let (_, text) = workload::BUILT_IN
+        .iter()
+        .find(|(name, _)| *name == "hackbench")
+        .ok_or("hackbench is built in")?;
+    workload::parse(text, &set).map_err(|error| error.to_string())
+}
+
+/// Events a second of one thread: the median of five runs, each stopped after the same number of events.
+fn speed(case: &Case, quick: bool) -> Figure {
+    let measure = || {
+        let workload = hackbench(&[case.set, &[("loops", "1000000")]].concat())?;
+        let topology = Topology::synthetic(case.machine).map_err(|error| error.to_string())?;
+        let policy = amdahl_placement::policy(case.policy).map_err(|error| error.to_string())?;
+        let costs = Costs::default();
+        let limits = Limits {
+            events: if quick { 500_000 } else { 8_000_000 },
+            ..Limits::default()
+        };
+        let mut rates = vec![];
+        for seed in 1..=5 {
+            let simulation = Simulation {
+                workload: &workload,
+                topology: &topology,
+                costs: &costs,
+                policy: &*policy,
+                seed,
+                limits,
+            };
+            let begin = Instant::now();
+            let result = simulation.run().map_err(|error| error.to_string())?.result;
+            let took = begin.elapsed().as_secs_f64();
+            if result.end != "event-limit" {
+                return Err(format!(
+                    "the run ended by {} before it was measured",
+                    result.end
+                ));
+            }
+            rates.push(result.events as f64 / took);
+        }
+        Ok(median(rates))
+    };
+    Figure {
+        name: format!("events/s of one thread: {}", case.name),
+        value: measure(),
+        unit: Unit::PerSecond,
+        target: Target::AtLeast(EVENTS_PER_S),
+        versus: "the target alone; what a run sets up and tells is within the time".to_owned(),
+    }
+}
+
+/// The most memory that this process has used: 512 CPUs and 10,000 tasks were among the runs.
+fn memory() -> Figure {
+    let kib = std::fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|status| {
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("VmHWM:"))?
+                .trim()
+                .strip_suffix("kB")?
+                .trim()
+                .parse::<f64>()
+                .ok()?;
+            Some(line)
+        });
+    Figure {
+        name: "most memory: 512 CPUs, 10,000 tasks".to_owned(),
+        value: kib
+            .map(|kib| kib / 1024.0)
+            .ok_or_else(|| "the kernel does not tell VmHWM".to_owned()),
+        unit: Unit::MiB,
+        target: Target::Below(MEMORY_MIB),
+        versus: "the target alone".to_owned(),
+    }
+}

@@ -1,0 +1,130 @@
+//! `amdahl sim calibrate`: what things cost on this machine.
+
+mod measure;
+
+use std::io::Write;
+
+use amdahl_des::Costs;
+use amdahl_placement::{Distance, Machine};
+use amdahl_topology::{CpuSet, Topology, allowed};
+
+use crate::cli::SimCalibrate;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::screen;
+use measure::Bench;
+
+/// Measures and writes.
+pub fn main(args: &SimCalibrate) -> Result<u8, Failure> {
+    if let Some(path) = &args.output {
+        // Tried before anything is measured.
+        std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(|error| {
+            Failure::result(format!("cannot write {}: {error}", path.display()))
+        })?;
+    }
+    let topology = Topology::read().map_err(|error| Failure::machine(format!("cannot read this machine's topology: {error}")))?;
+    let ours = allowed().map_err(|error| Failure::machine(error.to_string()))?;
+    let interrupt = Interrupt::catch();
+    let mut costs = measure(args, &topology, &ours, &interrupt).map_err(|error| Failure::machine(format!("cannot measure: {error}")))?;
+    if interrupt.asked() {
+        costs.source += ", interrupted: the rest is assumed";
+    }
+    let json = serde_json::to_string_pretty(&costs).map_err(|error| Failure::result(error.to_string()))? + "\n";
+    match &args.output {
+        Some(path) => std::fs::write(path, json).map_err(|error| Failure::result(format!("cannot write {}: {error}", path.display())))?,
+        None => drop(screen::print(&json)?),
+    }
+    Ok(if interrupt.asked() { 5 } else { 0 })
+}
+
+fn measure(args: &SimCalibrate, topology: &Topology, ours: &CpuSet, interrupt: &Interrupt) -> std::io::Result<Costs> {
+    let tell = |what: &str| {
+        if !args.quiet {
+            // Nobody may be reading.
+            let _ = writeln!(anstream::stderr(), "measuring {what}");
+        }
+        !interrupt.asked()
+    };
+    let bench = Bench::new(args.duration);
+    let machine = Machine::new(topology);
+    let cpus: Vec<u32> = (0..machine.cpus()).filter(|&cpu| ours.contains(machine.kernel_cpu(cpu))).collect();
+    let kernel = |cpu: u32| machine.kernel_cpu(cpu);
+    let mut costs = Costs::default();
+    let mut measured: Vec<&str> = vec![];
+    let Some(&first) = cpus.first() else {
+        return Ok(costs);
+    };
+    let home = kernel(first);
+    let mut pipe = costs.pipe;
+    if tell("system calls and pipes") {
+        costs.syscall = bench.syscall(home)?;
+        let (byte, block) = (bench.pipe_round(home, 1)?, bench.pipe_round(home, 32 << 10)?);
+        // A round is a write and a read.
+        pipe = (byte / 2).saturating_sub(costs.syscall);
+        costs.pipe = pipe;
+        costs.copy_kib = (block.saturating_sub(byte) / 64).max(1);
+        measured.push("syscall, pipe, copy_kib");
+    }
+    let half = costs.syscall + pipe;
+    if tell("context switches") {
+        // A wake-up on the same CPU is a part of it.
+        let turn = bench.ping_pong(home, home)? / 2;
+        costs.context_switch = turn.saturating_sub(2 * half + costs.wake).max(1);
+        measured.push("context_switch");
+    }
+    for distance in [Distance::Core, Distance::Llc, Distance::Node, Distance::Remote] {
+        let Some(&other) = cpus.iter().find(|&&cpu| machine.distance(first, cpu) == distance) else {
+            continue;
+        };
+        let other = kernel(other);
+        if !tell(&format!("cache lines and migration between CPUs {home} and {other}")) {
+            break;
+        }
+        let (line, lost) = (bench.line(home, other)?, bench.migration(home, other)?);
+        let (lines, losses) = (&mut costs.line, &mut costs.migration);
+        let (line_at, lost_at, name) = match distance {
+            Distance::Core => (&mut lines.core, &mut losses.core, "line.core, migration.core"),
+            Distance::Llc => (&mut lines.llc, &mut losses.llc, "line.llc, migration.llc"),
+            Distance::Node => (&mut lines.node, &mut losses.node, "line.node, migration.node"),
+            _ => (&mut lines.remote, &mut losses.remote, "line.remote, migration.remote"),
+        };
+        (*line_at, *lost_at) = (line, lost);
+        measured.push(name);
+    }
+    if tell("atomic operations") {
+        costs.line.same = bench.atomic(home)?;
+        measured.push("line.same");
+    }
+    if let Some(&other) = cpus.iter().find(|&&cpu| cpu != first)
+        && tell("wake-ups of an idle CPU")
+    {
+        let (turn, write) = bench.wake_up(home, kernel(other))?;
+        costs.wake = write.saturating_sub(half).max(1);
+        // What interrupting takes is within what the waker pays.
+        costs.ipi = 0;
+        costs.idle_exit = turn.saturating_sub(write + half + costs.context_switch).max(1);
+        costs.deep_idle_exit = costs.deep_idle_exit.max(costs.idle_exit);
+        measured.push("wake (with ipi), idle_exit");
+    }
+    if let Some(&other) = cpus.iter().find(|&&cpu| machine.distance(first, cpu) == Distance::Core)
+        && tell("hardware threads of one core")
+    {
+        costs.smt_permille = bench.smt(home, kernel(other))?;
+        measured.push("smt_permille");
+    }
+    if tell("threads, processes and page faults") {
+        costs.spawn = bench.spawn(home)?;
+        let (fork, exec) = (Costs::default().fork, Costs::default().exec);
+        let both = bench.process(home)?;
+        // Only their sum can be told from outside; the ratio is the assumed one.
+        costs.fork = both * fork / (fork + exec);
+        costs.exec = both - costs.fork;
+        costs.fault = bench.fault(home)?;
+        measured.push("spawn, fork + exec, fault");
+    }
+    costs.source = format!("measured on {}: {}; the rest is assumed", topology.describe(), measured.join(", "));
+    for ns in [&mut costs.idle_exit, &mut costs.deep_idle_exit, &mut costs.fork, &mut costs.exec] {
+        *ns = (*ns).min(1_000_000_000);
+    }
+    Ok(costs)
+}

@@ -1,0 +1,24 @@
+//! `amdahl sim`: workloads on machines that nobody here has.
+
+mod calibrate;
+mod input;
+mod policies;
+mod recorded;
+mod run;
+mod runs;
+mod slurm;
+mod sweep;
+mod trace;
+
+use crate::cli::{Sim, SimCommand};
+use crate::failure::Failure;
+
+/// Runs, sweeps, measures costs, or lists policies.
+pub fn main(sim: &Sim) -> Result<u8, Failure> {
+    match &sim.command {
+        SimCommand::Run(args) => run::main(args),
+        SimCommand::Sweep(args) => sweep::main(args),
+        SimCommand::Calibrate(args) => calibrate::main(args),
+        SimCommand::Policies(args) => policies::main(args),
+    }
+}

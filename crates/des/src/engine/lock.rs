@@ -1,0 +1,278 @@
+//! Locks: who gets one, and what the hand-over costs.
+//!
+//! The costs follow S. Boyd-Wickizer, M. F. Kaashoek, R. Morris and N. Zeldovich, "Non-scalable locks
+//! are dangerous" (Linux Symposium 2012): with a ticket lock all waiters read the line again at each
+//! release, one after the other, so the next holder sees it after half of them on average; a queued
+//! lock (Mellor-Crummey and Scott, TOCS 1991) moves one line to one waiter.
+
+use std::collections::VecDeque;
+
+use super::Engine;
+use super::interpret::After;
+use super::state::{Mode, Phase, Use, Wait};
+use crate::program::{LockKind, LockSpec, NONE};
+use crate::time::{NEVER, Ns};
+
+/// How many waiters are looked at to find how far they are away.
+const SAMPLE: usize = 16;
+
+pub(crate) struct Lock {
+    pub spec: LockSpec,
+    /// Who holds it alone.
+    pub owner: u32,
+    /// How many hold it together.
+    pub readers: u32,
+    /// CPU that wrote to it last.
+    line: u32,
+    /// In order of arrival; with whether they want to share.
+    pub waiters: VecDeque<(u32, bool)>,
+    pub acquired: u64,
+    pub contended: u64,
+    pub waited: Ns,
+    pub waited_max: Ns,
+    pub held: Ns,
+    held_since: Ns,
+    /// Sum of the hand-overs' costs.
+    pub handed: Ns,
+}
+
+impl Lock {
+    pub fn new(spec: LockSpec) -> Lock {
+        Lock {
+            spec,
+            owner: NONE,
+            readers: 0,
+            line: NONE,
+            waiters: VecDeque::new(),
+            acquired: 0,
+            contended: 0,
+            waited: 0,
+            waited_max: 0,
+            held: 0,
+            held_since: 0,
+            handed: 0,
+        }
+    }
+
+    fn spins(&self) -> bool {
+        !matches!(self.spec.kind, LockKind::Mutex | LockKind::Semaphore)
+    }
+
+    fn is_free_for(&self, is_shared: bool) -> bool {
+        self.owner == NONE && (is_shared || self.readers == 0)
+    }
+
+    /// Who comes may go before those that wait.
+    fn may_barge(&self) -> bool {
+        matches!(self.spec.kind, LockKind::TestAndSet | LockKind::Mutex)
+    }
+
+    fn hold(&mut self, id: u32, is_shared: bool, now: Ns) {
+        self.acquired += 1;
+        if self.readers == 0 {
+            self.held_since = now;
+        }
+        if is_shared {
+            self.readers += 1;
+        } else {
+            self.owner = id;
+        }
+    }
+
+    fn note_wait(&mut self, waited: Ns) {
+        self.waited += waited;
+        self.waited_max = self.waited_max.max(waited);
+    }
+}
+
+impl Engine<'_> {
+    fn is_on_cpu(&self, id: u32) -> bool {
+        let task = &self.tasks[id as usize];
+        task.phase == Phase::OnCpu
+            && self.s.cpus[task.cpu as usize].mode == Mode::Running
+            && self.s.cpus[task.cpu as usize].task == id
+    }
+
+    /// What an atomic operation on the lock's line costs `cpu`, which owns it then.
+    fn lock_line(&mut self, lock: u32, cpu: u32) -> Ns {
+        let distance = self.s.distance(self.locks[lock as usize].line, cpu);
+        self.locks[lock as usize].line = cpu;
+        self.line_cost[distance]
+    }
+
+    pub(super) fn acquire(&mut self, cpu: u32, id: u32, lock: u32, is_shared: bool) -> After {
+        let now = self.s.now;
+        let is_shared = is_shared
+            && matches!(
+                self.locks[lock as usize].spec.kind,
+                LockKind::ReaderWriter | LockKind::Semaphore
+            );
+        let line = self.lock_line(lock, cpu);
+        self.charge(cpu, line, Use::Stall);
+        let state = &mut self.locks[lock as usize];
+        if state.is_free_for(is_shared) && (state.waiters.is_empty() || state.may_barge()) {
+            if self.tasks[id as usize].wait == Wait::Lock(lock) {
+                // It was woken for it.
+                state.note_wait(now - self.tasks[id as usize].wait_since);
+                self.tasks[id as usize].wait = Wait::Nothing;
+            }
+            state.hold(id, is_shared, now + self.s.cpus[cpu as usize].debt);
+            return After::Next;
+        }
+        let was_woken = self.tasks[id as usize].wait == Wait::Lock(lock);
+        if was_woken {
+            // Somebody was faster: first in line again.
+            state.waiters.push_front((id, is_shared));
+        } else {
+            state.contended += 1;
+            state.waiters.push_back((id, is_shared));
+        }
+        let (spins, owner, spin) = (state.spins(), state.owner, state.spec.spin);
+        let spin = match spins {
+            true => NEVER,
+            // There is no point in spinning for an owner that does not run.
+            false if owner != NONE && !self.is_on_cpu(owner) => 0,
+            false => spin,
+        };
+        let since = self.tasks[id as usize].wait_since;
+        self.tasks[id as usize].step = 1;
+        let after = self.wait_for(cpu, id, Wait::Lock(lock), spin);
+        if was_woken {
+            self.tasks[id as usize].wait_since = since;
+        }
+        after
+    }
+
+    pub(super) fn release(&mut self, cpu: u32, id: u32, lock: u32) {
+        let now = self.s.now;
+        let line = self.lock_line(lock, cpu);
+        self.charge(cpu, line, Use::Stall);
+        let state = &mut self.locks[lock as usize];
+        if state.owner == id {
+            state.owner = NONE;
+        } else if state.readers > 0 {
+            state.readers -= 1;
+        } else {
+            // Unlocking what is not locked does nothing.
+            return;
+        }
+        if state.readers > 0 {
+            return;
+        }
+        state.held += now.saturating_sub(state.held_since);
+        self.hand_over(lock, cpu);
+    }
+
+    /// The lock is free: the next one gets it, or is woken to try.
+    fn hand_over(&mut self, lock: u32, cpu: u32) {
+        match self.locks[lock as usize].spec.kind {
+            LockKind::TestAndSet => {
+                let candidates: Vec<usize> = self.spinners(lock).collect();
+                if candidates.is_empty() {
+                    return;
+                }
+                let winner = candidates[self.rng.below(candidates.len() as u64) as usize];
+                // The release waits behind the attempts of all who spin, half of them on average.
+                let storm = self.far(lock, cpu) * candidates.len() as u64 / 2;
+                self.give(lock, winner, cpu, storm);
+            }
+            LockKind::Ticket => {
+                if self.locks[lock as usize].waiters.is_empty() {
+                    return;
+                }
+                let others = self.locks[lock as usize].waiters.len() as u64 - 1;
+                let storm = self.far(lock, cpu) * others / 2;
+                self.give(lock, 0, cpu, storm);
+            }
+            LockKind::Queued => {
+                if !self.locks[lock as usize].waiters.is_empty() {
+                    self.give(lock, 0, cpu, 0);
+                }
+            }
+            LockKind::ReaderWriter | LockKind::Semaphore => self.give_in_order(lock, cpu),
+            LockKind::Mutex => {
+                // A spinner takes it at once; else the first sleeper is woken and tries again.
+                let spinner = self.spinners(lock).next();
+                if let Some(spinner) = spinner {
+                    self.give(lock, spinner, cpu, 0);
+                } else if let Some((id, _)) = self.locks[lock as usize].waiters.pop_front() {
+                    self.grant(id, cpu, 0, false, false);
+                }
+            }
+        }
+    }
+
+    /// One writer, or all readers up to the next writer.
+    fn give_in_order(&mut self, lock: u32, cpu: u32) {
+        let mut storm = 0;
+        while let Some(&(_, is_shared)) = self.locks[lock as usize].waiters.front() {
+            if !self.locks[lock as usize].is_free_for(is_shared) {
+                return;
+            }
+            // Each reader has to write to the counter that they share.
+            storm += self.give(lock, 0, cpu, storm);
+        }
+    }
+
+    /// Positions of those who spin on a CPU.
+    fn spinners(&self, lock: u32) -> impl Iterator<Item = usize> {
+        let waiters = self.locks[lock as usize].waiters.iter().enumerate();
+        waiters
+            .filter(|&(_, &(id, _))| self.tasks[id as usize].is_spinning && self.is_on_cpu(id))
+            .map(|(at, _)| at)
+    }
+
+    /// What a line costs on average to go from `cpu` to a waiter.
+    fn far(&self, lock: u32, cpu: u32) -> Ns {
+        let waiters = &self.locks[lock as usize].waiters;
+        let looked = waiters.len().min(SAMPLE);
+        let sum: Ns = waiters
+            .iter()
+            .take(SAMPLE)
+            .map(|&(id, _)| self.line_cost[self.s.distance(cpu, self.tasks[id as usize].cpu)])
+            .sum();
+        sum / looked.max(1) as u64
+    }
+
+    /// Gives the lock to the waiter at `at`, who has it after the hand-over, whose cost is returned.
+    fn give(&mut self, lock: u32, at: usize, cpu: u32, storm: Ns) -> Ns {
+        let now = self.s.now;
+        let (id, is_shared) = self.locks[lock as usize]
+            .waiters
+            .remove(at)
+            .expect("it waits");
+        let to = self.tasks[id as usize].cpu;
+        let distance = self.s.distance(cpu, to);
+        let cost = self.line_cost[distance] + storm;
+        let waited = now + cost - self.tasks[id as usize].wait_since;
+        let state = &mut self.locks[lock as usize];
+        state.note_wait(waited);
+        state.handed += cost;
+        state.line = to;
+        state.hold(id, is_shared, now);
+        self.grant(id, cpu, cost, true, false);
+        cost
+    }
+
+    /// A spinner that had lost its CPU has it again: the lock may be free.
+    pub(super) fn try_again(&mut self, lock: u32, id: u32, cpu: u32) -> bool {
+        let now = self.s.now;
+        let state = &mut self.locks[lock as usize];
+        let Some(at) = state.waiters.iter().position(|&(waiter, _)| waiter == id) else {
+            return false;
+        };
+        let is_shared = state.waiters[at].1;
+        if !state.is_free_for(is_shared) || (at > 0 && !state.may_barge()) {
+            return false;
+        }
+        state.waiters.remove(at);
+        state.note_wait(now - self.tasks[id as usize].wait_since);
+        state.hold(id, is_shared, now);
+        let line = self.lock_line(lock, cpu);
+        self.charge(cpu, line, Use::Stall);
+        let task = &mut self.tasks[id as usize];
+        task.is_spinning = false;
+        task.is_granted = true;
+        true
+    }
+}

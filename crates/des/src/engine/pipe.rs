@@ -1,0 +1,261 @@
+//! Pipes, barriers, conditions, notices, shared lines and devices: where tasks meet.
+
+use std::collections::VecDeque;
+
+use super::Engine;
+use super::interpret::After;
+use super::state::{Use, Wait};
+use crate::program::{BarrierSpec, NONE, PipeSpec};
+use crate::time::Ns;
+
+/// Those who wait, the first first.
+pub(crate) type Waiters = VecDeque<u32>;
+
+pub(crate) struct Barrier {
+    pub spec: BarrierSpec,
+    pub waiters: Waiters,
+    pub passed: u64,
+    pub waited: Ns,
+}
+
+impl Barrier {
+    pub fn new(spec: BarrierSpec) -> Barrier {
+        Barrier {
+            spec,
+            waiters: Waiters::new(),
+            passed: 0,
+            waited: 0,
+        }
+    }
+}
+
+pub(crate) struct Pipe {
+    pub spec: PipeSpec,
+    pub filled: u32,
+    pub readers: Waiters,
+    pub writers: Waiters,
+    /// CPU that used it last, and until when its lock is held.
+    line: u32,
+    held_until: Ns,
+    pub bytes: u64,
+    pub reads: u64,
+    pub writes: u64,
+}
+
+impl Pipe {
+    pub fn new(spec: PipeSpec) -> Pipe {
+        Pipe {
+            spec,
+            filled: 0,
+            readers: Waiters::new(),
+            writers: Waiters::new(),
+            line: NONE,
+            held_until: 0,
+            bytes: 0,
+            reads: 0,
+            writes: 0,
+        }
+    }
+}
+
+impl Engine<'_> {
+    /// A system call that uses the pipe's lock, which others may hold.
+    pub(super) fn pipe_cost(&mut self, cpu: u32, pipe: u32, bytes: u32) -> Ns {
+        let ready = self.s.now + self.s.cpus[cpu as usize].debt + self.costs.syscall;
+        let distance = self.s.distance(self.pipes[pipe as usize].line, cpu);
+        let state = &mut self.pipes[pipe as usize];
+        let copy = u64::from(bytes) * self.costs.copy_kib / 1024;
+        let hold = self.line_cost[distance] + self.costs.pipe + copy;
+        let waiting = state.held_until.saturating_sub(ready);
+        state.held_until = ready + waiting + hold;
+        state.line = cpu;
+        self.costs.syscall + waiting + hold
+    }
+
+    pub(super) fn read(&mut self, cpu: u32, id: u32, pipe: u32, bytes: u32) -> After {
+        let state = &mut self.pipes[pipe as usize];
+        let taken = bytes.min(state.filled);
+        if taken == 0 && bytes > 0 {
+            state.readers.push_back(id);
+            let spin = state.spec.spin;
+            return self.wait_for(cpu, id, Wait::PipeData(pipe), spin);
+        }
+        let was_full = state.filled >= state.spec.capacity;
+        state.filled -= taken;
+        state.bytes += u64::from(taken);
+        state.reads += 1;
+        let has_more = state.filled > 0;
+        if state.spec.low_water == state.spec.capacity {
+            if was_full || !state.writers.is_empty() {
+                self.wake_one(cpu, pipe, false, false);
+            }
+        } else if state.filled <= state.spec.low_water {
+            for _ in 0..state.writers.len() {
+                self.wake_one(cpu, pipe, false, true);
+            }
+        }
+        if has_more {
+            // As the kernel's pipes: who was woken alone passes it on.
+            self.wake_one(cpu, pipe, true, false);
+        }
+        self.tasks[id as usize].wait = Wait::Nothing;
+        After::Next
+    }
+
+    pub(super) fn write(&mut self, cpu: u32, id: u32, pipe: u32) -> After {
+        let left = self.tasks[id as usize].bytes_left;
+        let state = &mut self.pipes[pipe as usize];
+        let put = left.min(state.spec.capacity - state.filled);
+        let was_empty = state.filled == 0;
+        state.filled += put;
+        state.writes += u64::from(put == left);
+        self.tasks[id as usize].bytes_left = left - put;
+        if was_empty && put > 0 {
+            // The hint says that the writer is about to sleep; a pipe always gives it.
+            self.wake_one(cpu, pipe, true, true);
+        }
+        if put < left {
+            let state = &mut self.pipes[pipe as usize];
+            state.writers.push_back(id);
+            let spin = state.spec.spin;
+            return self.wait_for(cpu, id, Wait::PipeRoom(pipe), spin);
+        }
+        self.tasks[id as usize].wait = Wait::Nothing;
+        After::Next
+    }
+
+    fn wake_one(&mut self, cpu: u32, pipe: u32, is_reader: bool, sync: bool) {
+        let state = &mut self.pipes[pipe as usize];
+        let waiters = if is_reader {
+            &mut state.readers
+        } else {
+            &mut state.writers
+        };
+        let Some(id) = waiters.pop_front() else {
+            return;
+        };
+        let after = self.line_to(cpu, id);
+        self.grant(id, cpu, after, false, sync);
+    }
+
+    /// A line from `cpu` to where a task spins.
+    fn line_to(&self, cpu: u32, id: u32) -> Ns {
+        self.line_cost[self.s.distance(cpu, self.tasks[id as usize].cpu)]
+    }
+
+    pub(super) fn arrive_at(&mut self, cpu: u32, id: u32, barrier: u32) -> After {
+        let now = self.s.now;
+        let state = &mut self.barriers[barrier as usize];
+        if (state.waiters.len() as u32) + 1 < state.spec.parties {
+            state.waiters.push_back(id);
+            let spin = state.spec.spin;
+            return self.wait_for(cpu, id, Wait::Barrier(barrier), spin);
+        }
+        state.passed += 1;
+        let mut waiters = std::mem::take(&mut state.waiters);
+        let mut spinners = 0;
+        for id in waiters.drain(..) {
+            self.barriers[barrier as usize].waited += now - self.tasks[id as usize].wait_since;
+            // Those who spin read the line one after the other.
+            let line = self.line_to(cpu, id);
+            spinners += u64::from(self.tasks[id as usize].is_spinning);
+            self.grant(
+                id,
+                cpu,
+                line + spinners * self.line_cost[1] / 4,
+                true,
+                false,
+            );
+        }
+        // The allocation is kept for the next round.
+        self.barriers[barrier as usize].waiters = waiters;
+        After::Next
+    }
+
+    pub(super) fn await_condition(
+        &mut self,
+        cpu: u32,
+        id: u32,
+        condition: u32,
+        lock: Option<u32>,
+    ) -> After {
+        if self.tasks[id as usize].step == 0 {
+            if let Some(lock) = lock {
+                self.release(cpu, id, lock);
+            }
+            self.tasks[id as usize].step = 1;
+            self.conditions[condition as usize].push_back(id);
+            return self.wait_for(cpu, id, Wait::Condition(condition), 0);
+        }
+        match lock {
+            Some(lock) => self.acquire(cpu, id, lock, false),
+            None => After::Next,
+        }
+    }
+
+    pub(super) fn signal(&mut self, cpu: u32, condition: u32, is_all: bool) {
+        while let Some(id) = self.conditions[condition as usize].pop_front() {
+            self.tasks[id as usize].wait = Wait::Nothing;
+            self.grant(id, cpu, 0, false, false);
+            if !is_all {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn suspend(&mut self, cpu: u32, id: u32, notice: u32) -> After {
+        let (left, waiters) = &mut self.notices[notice as usize];
+        if *left > 0 {
+            *left -= 1;
+            return After::Next;
+        }
+        waiters.push_back(id);
+        self.wait_for(cpu, id, Wait::Notice(notice), 0)
+    }
+
+    pub(super) fn resume(&mut self, cpu: u32, notice: u32) {
+        let (left, waiters) = &mut self.notices[notice as usize];
+        match waiters.pop_front() {
+            Some(id) => self.grant(id, cpu, 0, true, false),
+            None => *left += 1,
+        }
+    }
+
+    /// A write to a line that many CPUs write to: one after the other.
+    pub(super) fn touch(&mut self, cpu: u32, line: u32) {
+        let ready = self.s.now + self.s.cpus[cpu as usize].debt;
+        let distance = self.s.distance(self.lines[line as usize].owner, cpu);
+        let cost = self.line_cost[distance];
+        let state = &mut self.lines[line as usize];
+        let waiting = state.free.saturating_sub(ready);
+        state.free = ready + waiting + cost;
+        state.owner = cpu;
+        state.touches += 1;
+        state.waited += waiting;
+        self.charge(cpu, waiting + cost, Use::Stall);
+    }
+
+    /// A request to a device, which serves a few at a time in order of arrival.
+    pub(super) fn request(&mut self, cpu: u32, id: u32, device: u32, time: u32) -> After {
+        let spec = self.devices[device as usize].spec;
+        let service = if time == NONE {
+            spec.service.draw(&mut self.tasks[id as usize].rng)
+        } else {
+            self.draw(id, self.w.times[time as usize])
+        };
+        let now = self.s.now;
+        let state = &mut self.devices[device as usize];
+        let first = (0..state.free.len())
+            .min_by_key(|&server| state.free[server])
+            .expect("it has a server");
+        let start = state.free[first].max(now);
+        state.free[first] = start + service;
+        state.requests += 1;
+        state.waited += start - now;
+        state.busy += service;
+        self.tasks[id as usize].wait = Wait::Device(device);
+        self.task_events.set(id, start + service);
+        self.block(cpu);
+        After::Away
+    }
+}

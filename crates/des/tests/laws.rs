@@ -1,0 +1,177 @@
+//! Conservation and reproducibility, on generated workloads, machines and policies.
+
+mod common;
+
+use amdahl_des::Limits;
+use common::{Run, check, parse};
+use proptest::prelude::*;
+
+const MACHINES: [&str; 6] = [
+    "1 core",
+    "2 core x 2 thread",
+    "10 core x 2 thread",
+    "2 llc x 3 core",
+    "2 node x 2 llc x 2 core x 2 thread",
+    "1 llc x (2 core + 3 core@600)",
+];
+const POLICIES: [&str; 9] = [
+    "single",
+    "groups=2",
+    "dispatcher",
+    "steal",
+    "bounded",
+    "linux",
+    "numa",
+    "steal+spin=20us",
+    "linux+steal",
+];
+const STATEMENTS: [&str; 22] = [
+    "compute exp(20us)",
+    "compute 3us",
+    "occupy 5us",
+    "sleep uniform(1us, 300us)",
+    "period 50us",
+    "lock spin[index]; compute 500; unlock spin[index]",
+    "lock queued; compute 1us; unlock queued",
+    "lock tas; compute 100; unlock tas",
+    "lock sleeping; compute 2us; unlock sleeping",
+    "share rw; compute 3us; unlock rw",
+    "lock rw; compute 1us; unlock rw",
+    "share sem; compute 3us; unlock sem",
+    "lock sem; sleep 10us; unlock sem",
+    "io disk",
+    "touch line; touch line",
+    "spawn child; compute 1us; join",
+    "fork child 2; join",
+    "fault 3",
+    "map 2us",
+    "yield",
+    "choose { 1 { compute 1us } 2 { tally hits } }",
+    "set x random(4); if x < 2 { compute x * 100 } else { nice 5 }",
+];
+
+/// Tasks that do such things in a loop, and meet at a barrier and in pipes.
+fn workload(picks: &[usize], tasks: u32, loops: u32) -> String {
+    let body: Vec<&str> = picks.iter().map(|&pick| STATEMENTS[pick]).collect();
+    format!(
+        "name = 'generated'
+        [locks]
+        spin = {{ kind = 'ticket', count = 2 }}
+        queued = {{ kind = 'queued' }}
+        tas = {{ kind = 'test-and-set' }}
+        sleeping = {{ kind = 'mutex', spin = '2us' }}
+        rw = {{ kind = 'reader-writer' }}
+        sem = {{ kind = 'semaphore' }}
+        [barriers.all]
+        parties = {tasks}
+        spin = '1us'
+        [pipes.ring]
+        count = {tasks}
+        capacity = 150
+        [devices.disk]
+        service = 'exp(20us)'
+        [lines.line]
+        [[tasks]]
+        name = 'worker'
+        count = {tasks}
+        program = '''
+        loop {loops} {{
+            {}
+            write ring[index] 100
+            read ring[index + 1] 100
+            barrier all
+        }}
+        '''
+        [[tasks]]
+        name = 'child'
+        count = 0
+        program = 'compute 2us'
+        ",
+        body.join("\n            ")
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn time_adds_up_and_nobody_is_lost(
+        picks in prop::collection::vec(0..STATEMENTS.len(), 1..8),
+        tasks in 1u32..12,
+        loops in 1u32..8,
+        machine in prop::sample::select(&MACHINES[..]),
+        policy in prop::sample::select(&POLICIES[..]),
+        seed in 0u64..1000,
+    ) {
+        let text = workload(&picks, tasks, loops);
+        let workload = parse(&text);
+        let run = Run { machine, policy, seed, ..Run::default() };
+        let result = run.of(&workload);
+        prop_assert_eq!(&result.end, "done", "{:?}\n{}", result.why, text);
+        check(&result);
+        let again = serde_json::to_string(&run.of(&workload)).unwrap();
+        prop_assert_eq!(serde_json::to_string(&result).unwrap(), again);
+    }
+
+    /// CPUs come and go; whatever is cut off still adds up.
+    #[test]
+    fn tasks_survive_hot_unplug(
+        picks in prop::collection::vec(0..STATEMENTS.len(), 1..5),
+        changes in prop::collection::vec((0u32..20_000, 0u32..8, any::<bool>()), 1..20),
+        policy in prop::sample::select(&POLICIES[..]),
+        events in prop::option::of(1u64..50),
+    ) {
+        let mut text = workload(&picks, 6, 6);
+        for (at, cpu, is_offline) in &changes {
+            let what = if *is_offline { "offline" } else { "online" };
+            text += &format!("[[changes]]\nat = '{}us'\n{what} = '{cpu}'\n", at / 10);
+        }
+        let limits = Limits { events: events.map_or(u64::MAX, |events| events << 16), ..Limits::default() };
+        let result = Run { machine: "2 llc x 2 core x 2 thread", policy, limits, ..Run::default() }.text(&text);
+        prop_assert!(result.end == "done" || events.is_some(), "{} {:?}\n{}", result.end, result.why, text);
+        check(&result);
+    }
+}
+
+#[test]
+fn all_built_in_workloads_end_under_all_policies() {
+    let short: [(&str, &[(&str, &str)]); 5] = [
+        ("barrier", &[("loops", "50")]),
+        ("build", &[("objects", "40"), ("pages", "20")]),
+        ("hackbench", &[("loops", "5")]),
+        ("lock-storm", &[("loops", "50")]),
+        ("ping-pong", &[("rounds", "100"), ("pairs", "3")]),
+    ];
+    for (name, set) in short {
+        let workload = common::built_in(name, set);
+        for policy in POLICIES {
+            let result = Run {
+                machine: "2 llc x 4 core x 2 thread",
+                policy,
+                ..Run::default()
+            }
+            .of(&workload);
+            assert_eq!(
+                result.end, "done",
+                "{name} under {policy}: {:?}",
+                result.why
+            );
+            check(&result);
+        }
+    }
+}
+
+/// Results name their seed, so the numbers of a seed must stay. If this fails and nothing but speed was to change,
+/// something else did.
+#[test]
+fn results_are_pinned() {
+    let result = Run {
+        machine: "2 llc x 2 core x 2 thread",
+        policy: "steal",
+        ..Run::default()
+    }
+    .of(&common::built_in("lock-storm", &[("loops", "100")]));
+    assert_eq!((result.makespan_ns, result.events), PINNED);
+}
+
+const PINNED: (u64, u64) = (1_626_419, 3_669);
