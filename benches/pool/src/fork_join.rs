@@ -32,7 +32,9 @@ pub fn loop_of(rival: Rival, len: usize, grain: usize) {
 
 /// Five equal parts of about 4 us.
 pub fn loop_of_blocks(rival: Rival) {
-    rival.each(5, 1, &|part| skewed_sum(part.start * 64..part.end * 64, usize::MAX));
+    rival.each(5, 1, &|part| {
+        skewed_sum(part.start * 64..part.end * 64, usize::MAX)
+    });
 }
 
 fn random(len: usize) -> Vec<u64> {

@@ -188,10 +188,10 @@ where
     }
     fn cancel(&self) -> bool {
         let was = self.handle.cancel();
-        if let Some(registry) = self.registry.upgrade() {
-            if self.handle.is_done() {
-                self.ended(&registry);
-            }
+        if let Some(registry) = self.registry.upgrade()
+            && self.handle.is_done()
+        {
+            self.ended(&registry);
         }
         was
     }

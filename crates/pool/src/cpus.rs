@@ -74,7 +74,7 @@ impl CpuSource for ThisMachine {
     }
 
     fn quota(&mut self) -> Option<f64> {
-        if self.looks % Self::QUOTA_EVERY == 0 {
+        if self.looks.is_multiple_of(Self::QUOTA_EVERY) {
             self.quota = amdahl_topology::quota()
                 .ok()
                 .flatten()

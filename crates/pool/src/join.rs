@@ -42,8 +42,8 @@ where
     let ra = a();
     mem::forget(guard);
     let popped = worker.pop();
-    // SAFETY (both): taken back, so it is ours alone.
     if popped == job.job() || take_back(worker, &job, popped) {
+        // SAFETY: taken back, so it is ours alone.
         return (ra, unsafe { job.run_here() });
     }
     // SAFETY: the latch is set.

@@ -11,6 +11,9 @@ use crate::spawn::{Priority, queue};
 use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 use crate::worker::Worker;
 
+/// Work is stored that may live exactly as long as the scope: neither longer nor shorter lifetimes will do.
+type Invariant<'scope> = PhantomData<fn(&'scope ()) -> &'scope ()>;
+
 /// Where work with borrows is started: see [`scope`](crate::scope).
 pub struct Scope<'scope> {
     registry: *const Registry,
@@ -19,8 +22,7 @@ pub struct Scope<'scope> {
     latch: Latch,
     panic: Mutex<Option<Payload>>,
     is_cancelled: AtomicBool,
-    /// Invariant: work may be stored that lives exactly as long.
-    lifetime: PhantomData<Box<dyn FnOnce(&Scope<'scope>) + Send + Sync + 'scope>>,
+    lifetime: Invariant<'scope>,
 }
 
 // SAFETY: the registry is shared and outlives the scope; the rest is.

@@ -392,25 +392,24 @@ pub(crate) fn promise<T: Send + 'static>() -> (Promise<T>, Handle<T>) {
 impl<T: Send + 'static> Promise<T> {
     /// `future`, with its result or its panic going to the handle. Cancelled before its first poll it is never
     /// polled.
-    pub(crate) fn keep<F: Future<Output = T>>(self, future: F) -> impl Future<Output = ()> {
-        async move {
-            let kept = Kept(&self.0.0);
-            if !self.0.0.claim(RUNNING) {
-                return;
-            }
-            let mut future = std::pin::pin!(future);
-            let result = std::future::poll_fn(|context| {
-                let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
-                match polled {
-                    Ok(Poll::Pending) => Poll::Pending,
-                    Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
-                    Err(payload) => Poll::Ready(Err(JoinError::Panicked(payload))),
-                }
-            })
-            .await;
-            std::mem::forget(kept);
-            self.0.0.finish(result);
+    pub(crate) async fn keep<F: Future<Output = T>>(self, future: F) {
+        let outcome = &self.0.0;
+        let kept = Kept(outcome);
+        if !outcome.claim(RUNNING) {
+            return;
         }
+        let mut future = std::pin::pin!(future);
+        let result = std::future::poll_fn(|context| {
+            let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
+            match polled {
+                Ok(Poll::Pending) => Poll::Pending,
+                Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
+                Err(payload) => Poll::Ready(Err(JoinError::Panicked(payload))),
+            }
+        })
+        .await;
+        std::mem::forget(kept);
+        outcome.finish(result);
     }
 }
 

@@ -63,7 +63,7 @@ impl Spinner {
         let learnt = Spin::Adaptive { max_ns: MAX_NS }.ns(&self.state, facts);
         // Two who sleep wait for each other's wake-ups, and never learn how fast they would be awake: now and then
         // one spins as long as a wake-up takes.
-        let is_trial = self.sleeps % TRIAL == 0;
+        let is_trial = self.sleeps.is_multiple_of(TRIAL);
         let trial = Spin::Fixed {
             ns: self.state.wake_ns().min(TRIAL_NS),
         }

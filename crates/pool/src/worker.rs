@@ -23,6 +23,9 @@ const PATIENCE: u32 = 8;
 /// Every so many jobs of its own a worker looks at the queues first, so that nobody starves; a prime, as tokio's.
 const FAIR: u32 = 61;
 
+/// A change of the counts.
+type Step = fn(Counts) -> Counts;
+
 /// Tasks that wake each other run in a row on one thread so often, until others have their turn.
 const IN_A_ROW: u32 = 16;
 
@@ -142,10 +145,11 @@ impl Worker {
     #[inline(never)]
     fn share(&self) {
         let registry = self.registry();
-        if self.slot().deque.publish() && !self.is_guest() {
-            if let Some(lead) = registry.layout.lead(registry.layout.of(self.cpu)) {
-                registry.mark_overloaded(lead);
-            }
+        if self.slot().deque.publish()
+            && !self.is_guest()
+            && let Some(lead) = registry.layout.lead(registry.layout.of(self.cpu))
+        {
+            registry.mark_overloaded(lead);
         }
         if registry.counts.load().wants_waking() || !registry.is_conserving() {
             registry.tell(self.cpu, &mut self.state.borrow_mut());
@@ -198,7 +202,7 @@ impl Worker {
     /// A job that is there at once: of its own deque, now and then of the queues first.
     fn next(&self) -> Option<Work> {
         self.jobs.set(self.jobs.get().wrapping_add(1));
-        if self.jobs.get() % FAIR == 0 {
+        if self.jobs.get().is_multiple_of(FAIR) {
             let registry = self.registry();
             let queue = &registry.queues[registry.layout.of(self.cpu).index()];
             // The oldest of its own is what would starve below newer ones.
@@ -251,19 +255,19 @@ impl Worker {
             }
         };
         for (_, slot) in registry.guest_slots() {
-            if !ptr::eq(slot, self.slot()) {
-                if let Some(job) = self.steal_from(slot) {
-                    return Ok(Work::Job(job));
-                }
+            if !ptr::eq(slot, self.slot())
+                && let Some(job) = self.steal_from(slot)
+            {
+                return Ok(Work::Job(job));
             }
         }
         if !waits && let Some(ticket) = registry.offers.enter(registry, self.index, self.cpu) {
             return Ok(Work::Range(ticket));
         }
-        if round % PATIENCE == PATIENCE - 1 {
-            if let Some(work) = self.look_harder() {
-                return Ok(work);
-            }
+        if round % PATIENCE == PATIENCE - 1
+            && let Some(work) = self.look_harder()
+        {
+            return Ok(work);
         }
         Err(spin_ns)
     }
@@ -381,7 +385,7 @@ impl Worker {
         // What comes faster to a spinner than to a sleeper is not learnt by sleeping: now and then one spins as
         // long as a wake-up takes, whatever was learnt.
         let is_trial =
-            self.sleeps.get() % TRIAL == 0 && !registry.is_crowded.load(Ordering::Relaxed);
+            self.sleeps.get().is_multiple_of(TRIAL) && !registry.is_crowded.load(Ordering::Relaxed);
         let least_ns = if is_trial {
             registry.wake_ns().min(TRIAL_NS)
         } else {
@@ -481,7 +485,7 @@ impl Worker {
     /// Somebody else may run while this thread blocks in `block`.
     pub(crate) fn away<R>(&self, block: impl FnOnce() -> R) -> R {
         let registry = self.registry();
-        let (out, back): (fn(Counts) -> Counts, fn(Counts) -> Counts) = if self.is_guest() {
+        let (out, back): (Step, Step) = if self.is_guest() {
             (Counts::leave, Counts::enter)
         } else {
             (Counts::stop, Counts::start)

@@ -59,13 +59,14 @@ fn ten_thousand_changes_lose_nothing() {
                         let ran = ran.clone();
                         let handle = pool.queue_on(&random.set(CPUS), move || {
                             ran[n].fetch_add(1, Ordering::Relaxed);
-                            if n % 16 == 0 {
+                            if n.is_multiple_of(16) {
                                 join(|| std::hint::black_box(n), || std::hint::black_box(n));
                             }
                         });
-                        if random.next() % 8 == 0 && handle.cancel() {
+                        if random.next().is_multiple_of(8) && handle.cancel() {
                             cancelled.fetch_add(1, Ordering::Relaxed);
-                        } else if random.next() % 64 == 0 && when == WhenOffline::Elsewhere {
+                        } else if random.next().is_multiple_of(64) && when == WhenOffline::Elsewhere
+                        {
                             handle.join().unwrap();
                         }
                     }
