@@ -90,12 +90,13 @@ impl Rival {
                     .into_par_iter()
                     .for_each(|i| work(i * grain..len.min((i + 1) * grain)));
             }
-            // SAFETY (both): `piece` gets back what is passed here, which outlives the call.
             #[cfg(has_openmp)]
+            // SAFETY: `piece` gets back what is passed here, which outlives the call.
             Rival::OpenMp => unsafe {
                 c::openmp_loop(len, grain, c::piece, (&raw const work).cast())
             },
             #[cfg(has_tbb)]
+            // SAFETY: as above.
             Rival::Tbb => unsafe { c::tbb_loop(len, grain, c::piece, (&raw const work).cast()) },
             #[allow(unreachable_patterns)]
             _ => unreachable!("not installed"),

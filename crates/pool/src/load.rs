@@ -136,7 +136,7 @@ mod tests {
         // One of them only waits a little: spinners stop, threads stay.
         let little = looks(&mut load, &mut clock, 4, 9, 1, 3);
         assert_eq!(little.limit, Some(3));
-        assert_eq!(looks(&mut load, &mut clock, 4, 10, 0, 2).is_crowded, true);
+        assert!(looks(&mut load, &mut clock, 4, 10, 0, 2).is_crowded);
         assert_eq!(looks(&mut load, &mut clock, 4, 10, 0, 10), all);
     }
 

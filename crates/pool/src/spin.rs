@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(spinner.length(), Duration::ZERO);
         spinner.sleeps = TRIAL;
         assert!(
-            is_alone() || spinner.length() == Duration::from_micros(20),
+            is_alone() || spinner.length() > Duration::from_micros(10),
             "a trial"
         );
         for _ in 0..200 {
