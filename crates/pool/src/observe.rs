@@ -117,7 +117,7 @@ impl Pool {
             "seconds": seconds,
             "by": "type",
             "p99_error": P99_ERROR,
-            "machine": { "cpus": workers, "topology": self.registry.policy.name() },
+            "machine": { "cpus_online": workers, "cpus_allowed": self.registry.online_mask().count(), "topology": format!("policy {}", self.registry.policy.name()) },
             "sources": [{
                 "what": "waits",
                 "how": "counted by the pool itself",
