@@ -2,13 +2,13 @@
 # Installs what a make target needs and this machine lacks, through the machine's package
 # manager and without questions.
 #
-#   install-build-needs.sh run|test|bpf|kernels
+#   install-build-needs.sh run|test|bpf|kernels|bench-pool
 #
 # What is required and cannot be had ends the script with exit code 1 and what to do. What only
 # some tests need is named and left out; those tests print SKIPPED.
 set -eu
 
-kind=${1:?run, test, bpf or kernels}
+kind=${1:?run, test, bpf, kernels or bench-pool}
 required= # packages without which nothing can be built
 optional= # packages without which something is skipped
 
@@ -30,6 +30,12 @@ test)
     like go golang-go
     like objcopy binutils
     has chromium || has chromium-browser || has google-chrome || optional="$optional chromium"
+    ;;
+esac
+case $kind in
+bench-pool)
+    like g++ g++
+    [ -e /usr/include/tbb/parallel_for.h ] || optional="$optional libtbb-dev"
     ;;
 esac
 case $kind in

@@ -122,6 +122,7 @@ interleavings() {
             "$@" -p amdahl-spread --lib models || failed=1
             "$@" -p amdahl-range-alloc --test loom || failed=1
             "$@" -p amdahl-range-lock --lib --test loom || failed=1
+            "$@" -p amdahl-pool --lib models || failed=1
             exit $failed' sh $cargo test --release --locked
 }
 

@@ -1,0 +1,236 @@
+//! The same when others want the CPUs: busy processes, or a quota.
+//!
+//! Measured in a process of its own, which finds the CPUs crowded from its start, and beside which
+//! the competitors' CPU time is not counted.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use amdahl_figures::{Figure, Target, Unit};
+
+use crate::fork_join::{loop_of, loop_of_blocks};
+use crate::rivals::Rival;
+use crate::rounds::{Cost, cost, ratio, rounds};
+use crate::wake;
+
+/// What makes CPUs scarce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scarce {
+    Busy,
+    Quota,
+}
+
+const TIMES: usize = 5;
+
+type Work = Box<dyn Fn(&str)>;
+
+/// A name, who takes part, and the work by name of who does it.
+fn cases() -> Vec<(&'static str, Vec<String>, Work)> {
+    let installed = || {
+        let others = Rival::OTHERS.into_iter().filter(|(_, why)| why.is_none());
+        std::iter::once(Rival::Pool).chain(others.map(|(rival, _)| rival))
+    };
+    let names = || {
+        installed()
+            .map(|rival| rival.name().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let of = |name: &str| {
+        let all = [Rival::Pool, Rival::Rayon, Rival::OpenMp, Rival::Tbb];
+        all.into_iter()
+            .find(|rival| rival.name() == name)
+            .expect("a rival")
+    };
+    vec![
+        (
+            "200 loops of 200 us",
+            names(),
+            Box::new(move |who| {
+                for _ in 0..200 {
+                    loop_of(of(who), 2000, 8);
+                }
+            }),
+        ),
+        (
+            "2000 loops of 20 us",
+            names(),
+            Box::new(move |who| {
+                for _ in 0..2000 {
+                    loop_of_blocks(of(who));
+                }
+            }),
+        ),
+        (
+            "fib(27), 10 times",
+            names(),
+            Box::new(move |who| {
+                (0..10).for_each(|_| assert_eq!(of(who).fib(27), 196_418));
+            }),
+        ),
+        (
+            "ping-pong of two threads",
+            ["pool", "tokio", "crossbeam-channel"]
+                .map(str::to_owned)
+                .into(),
+            Box::new(|who| match who {
+                "pool" => wake::threads_pool(2000),
+                "tokio" => wake::threads_tokio(2000),
+                _ => wake::threads_crossbeam(2000),
+            }),
+        ),
+    ]
+}
+
+/// In the process of its own: a line for each case, side and round.
+pub fn measure() {
+    for (name, sides, work) in cases() {
+        let mut runs: Vec<_> = sides
+            .iter()
+            .map(|who| {
+                let work = &work;
+                move || cost(|| work(who))
+            })
+            .collect();
+        let mut runs: Vec<&mut dyn FnMut() -> Cost> = runs.iter_mut().map(|run| run as _).collect();
+        for (who, costs) in sides.iter().zip(rounds(TIMES, &mut runs)) {
+            for cost in costs {
+                println!("{name}\t{who}\t{}\t{}", cost.wall_s, cost.cpu_s);
+            }
+        }
+    }
+}
+
+/// A busy process, until it is dropped.
+struct Busy(Child);
+
+impl Busy {
+    fn start() -> std::io::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        // SAFETY: one system call, which takes integers: it must not outlive this process.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            })
+        };
+        command.arg("--busy").spawn().map(Busy)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A control group with half of the machine's CPU time, removed when dropped.
+struct Half(PathBuf);
+
+impl Half {
+    fn new(cpus: usize) -> Result<Self, String> {
+        let v1 = PathBuf::from("/sys/fs/cgroup/cpu");
+        let (root, is_v1) = match v1.join("cpu.shares").exists() || v1.join("tasks").exists() {
+            true => (v1, true),
+            false => (PathBuf::from("/sys/fs/cgroup"), false),
+        };
+        let half = Half(root.join(format!("amdahl-bench-{}", std::process::id())));
+        fs::create_dir(&half.0).map_err(|e| format!("no control group can be made: {e}"))?;
+        let quota = cpus * 50_000;
+        let written = match is_v1 {
+            true => fs::write(half.0.join("cpu.cfs_period_us"), "100000")
+                .and_then(|()| fs::write(half.0.join("cpu.cfs_quota_us"), quota.to_string())),
+            false => fs::write(half.0.join("cpu.max"), format!("{quota} 100000")),
+        };
+        written.map_err(|e| format!("no quota can be set: {e}"))?;
+        Ok(half)
+    }
+}
+
+impl Drop for Half {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn costs(scarce: Scarce) -> Result<Vec<(String, String, Cost)>, String> {
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+    command.arg("--crowded").stdout(Stdio::piped());
+    let mut busy = Vec::new();
+    let mut half = None;
+    match scarce {
+        Scarce::Busy => {
+            for _ in 0..cpus {
+                busy.push(Busy::start().map_err(|e| e.to_string())?);
+            }
+        }
+        Scarce::Quota => {
+            let group = half.insert(Half::new(cpus)?);
+            let procs = group.0.join("cgroup.procs");
+            // SAFETY: between fork and exec, of a process with one thread: opens and writes a file.
+            unsafe { command.pre_exec(move || fs::write(&procs, "0")) };
+        }
+    }
+    let output = command
+        .spawn()
+        .and_then(Child::wait_with_output)
+        .map_err(|e| e.to_string())?;
+    if !output.status.success() {
+        return Err(format!(
+            "the measuring process ended with {}",
+            output.status
+        ));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = |line: &str| {
+        let mut words = line.split('\t');
+        let (name, who) = (words.next()?.to_owned(), words.next()?.to_owned());
+        let (wall_s, cpu_s) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some((name, who, Cost { wall_s, cpu_s }))
+    };
+    Ok(text.lines().filter_map(line).collect())
+}
+
+pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for (what, scarce) in [("crowded", Scarce::Busy), ("quota of 50 %", Scarce::Quota)] {
+        if !wanted(what) {
+            continue;
+        }
+        let measured = costs(scarce);
+        for (name, sides, _) in cases() {
+            for rival in &sides[1..] {
+                let of = |who: &str| -> Result<Vec<Cost>, String> {
+                    let rows = measured.as_ref().map_err(String::clone)?.iter();
+                    Ok(rows
+                        .filter(|row| row.0 == name && row.1 == who)
+                        .map(|row| row.2)
+                        .collect())
+                };
+                let (ours, theirs) = (of(&sides[0]), of(rival));
+                let value = ours.and_then(|ours| {
+                    let theirs = theirs?;
+                    let wall = ratio(&ours, &theirs, |c| c.wall_s);
+                    Ok((wall, ratio(&ours, &theirs, |c| c.cpu_s)))
+                });
+                let told = match &value {
+                    Ok((wall, cpu)) => format!("time {wall:.2} and CPU use {cpu:.2} of {rival}'s"),
+                    Err(_) => rival.clone(),
+                };
+                figures.push(Figure {
+                    name: format!("{what}: {name}, {rival}"),
+                    value: value.map(|(wall, cpu)| wall.min(cpu)),
+                    unit: Unit::Ratio,
+                    target: Target::AtMost(0.5),
+                    versus: format!(
+                        "the better one of: {told}; medians of {TIMES} interleaved rounds"
+                    ),
+                });
+            }
+        }
+    }
+    figures
+}

@@ -1,0 +1,191 @@
+//! Filling and pre-faulting memory, beside threads written by hand; and what it costs a job beside it.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use amdahl_figures::{Figure, Target, Unit};
+use amdahl_pool::Pool;
+
+use crate::rounds::{Cost, cost, median, ratio, rounds};
+
+const GIB: usize = 1 << 30;
+const PAGE: usize = 4096;
+
+/// Fresh anonymous memory, unmapped at the end.
+struct Memory {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: plain memory; threads are given parts that do not overlap.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn new(bytes: usize) -> Self {
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(base, libc::MAP_FAILED, "no address space");
+        Memory {
+            base: base.cast(),
+            bytes,
+        }
+    }
+
+    fn zero(&self, part: Range<usize>) {
+        assert!(part.end <= self.bytes);
+        // SAFETY: within the mapping; parts do not overlap.
+        unsafe { std::ptr::write_bytes(self.base.add(part.start), 0, part.len()) }
+    }
+
+    fn touch(&self, part: Range<usize>) {
+        assert!(part.end <= self.bytes);
+        for at in part.step_by(PAGE) {
+            // SAFETY: as above.
+            unsafe { self.base.add(at).write_volatile(1) }
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, used by nobody any more.
+        unsafe { libc::munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+/// As much as was asked for, or a third of what is free.
+fn bytes() -> usize {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib: usize = line
+        .and_then(|l| l.split_whitespace().next()?.parse().ok())
+        .unwrap_or(3 << 20);
+    (8 * GIB).min(kib * 1024 / 3) / (64 << 20) * (64 << 20)
+}
+
+type Act = fn(&Memory, Range<usize>);
+
+fn by_pool(memory: &Memory, act: Act) {
+    // As the kernel's users of ktask: a chunk is worth a helper.
+    let chunk = 2 << 20;
+    Pool::global().par_range(0..memory.bytes / PAGE, chunk / PAGE, |part| {
+        act(memory, part.start * PAGE..part.end * PAGE)
+    });
+}
+
+fn by_hand(memory: &Memory, act: Act) {
+    let threads = thread::available_parallelism().map_or(1, |n| n.get());
+    thread::scope(|s| {
+        for t in 0..threads {
+            let bound = |t: usize| memory.bytes / PAGE * t / threads * PAGE;
+            s.spawn(move || act(memory, bound(t)..bound(t + 1)));
+        }
+    });
+}
+
+fn by_rayon(memory: &Memory, act: Act) {
+    use rayon::prelude::*;
+    let chunk = 2 << 20;
+    (0..memory.bytes.div_ceil(chunk))
+        .into_par_iter()
+        .for_each(|i| act(memory, i * chunk..memory.bytes.min((i + 1) * chunk)));
+}
+
+fn once(bytes: usize, how: fn(&Memory, Act), act: Act) -> Cost {
+    let memory = Memory::new(bytes);
+    cost(|| how(&memory, act))
+}
+
+/// How much less a thread computes per second while `work` runs.
+fn slow_down(work: impl Fn()) -> f64 {
+    let (count, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|s| {
+        s.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                for n in 0..1000u64 {
+                    std::hint::black_box(n);
+                }
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let rate = |run: &dyn Fn()| {
+            let (before, begun) = (count.load(Ordering::Relaxed), Instant::now());
+            run();
+            (count.load(Ordering::Relaxed) - before) as f64 / begun.elapsed().as_secs_f64()
+        };
+        let rest = || thread::sleep(std::time::Duration::from_millis(700));
+        let before = rate(&rest);
+        let beside = rate(&work);
+        let after = rate(&rest);
+        is_over.store(true, Ordering::Relaxed);
+        1.0 - beside / ((before + after) / 2.0)
+    })
+}
+
+pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
+    const TIMES: usize = 3;
+    let bytes = bytes();
+    let size = bytes as f64 / GIB as f64;
+    let mut figures = Vec::new();
+    for (name, act) in [
+        ("zero-fill", Memory::zero as Act),
+        ("pre-fault", Memory::touch as Act),
+    ] {
+        if !wanted(name) {
+            continue;
+        }
+        let mut sides = [by_pool as fn(&Memory, Act), by_hand, by_rayon]
+            .map(|how| move || once(bytes, how, act));
+        let [a, b, c] = &mut sides;
+        let costs = rounds(TIMES, &mut [a, b, c]);
+        for (rival, at, target) in [
+            ("threads by hand", 1, Target::AtMost(1.05)),
+            ("rayon", 2, Target::Stated),
+        ] {
+            figures.push(Figure {
+                name: format!("{name} of memory, {rival}"),
+                value: Ok(ratio(&costs[0], &costs[at], |c| c.wall_s)),
+                unit: Unit::Ratio,
+                target,
+                versus: format!("time of the pool / time of {rival}, {size:.1} GiB, median of {TIMES} interleaved rounds"),
+            });
+        }
+    }
+    if wanted("slow-down") {
+        let sides = [
+            ("pool", by_pool as fn(&Memory, Act), Target::AtMost(0.05)),
+            ("rayon", by_rayon, Target::Stated),
+        ];
+        let mut slow = [vec![], vec![]];
+        for _ in 0..5 {
+            for (slow, (_, how, _)) in slow.iter_mut().zip(&sides) {
+                slow.push(slow_down(|| {
+                    once(bytes / 4, *how, Memory::zero);
+                }));
+            }
+        }
+        for (slow, (who, _, target)) in slow.into_iter().zip(sides) {
+            figures.push(Figure {
+                name: format!("slow-down of a competitor during zero-fill, {who}"),
+                value: Ok(median(slow)),
+                unit: Unit::Difference,
+                target,
+                versus: "one busy thread: its loops per second beside the fill, against alone; median of 5".to_owned(),
+            });
+        }
+    }
+    figures
+}

@@ -1,0 +1,62 @@
+//! Two or more sides, measured in turns, so that what disturbs one disturbs the others.
+
+use std::time::{Duration, Instant};
+
+/// Wall time and CPU time of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    pub wall_s: f64,
+    pub cpu_s: f64,
+}
+
+/// CPU time of this process so far, all threads.
+pub fn cpu_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the kernel writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// What `work` costs.
+pub fn cost(work: impl FnOnce()) -> Cost {
+    let (wall, cpu) = (Instant::now(), cpu_time());
+    work();
+    Cost {
+        wall_s: wall.elapsed().as_secs_f64(),
+        cpu_s: (cpu_time() - cpu).as_secs_f64(),
+    }
+}
+
+/// Runs all sides once unmeasured, then `rounds` times in turns; the costs of each side.
+pub fn rounds(rounds: usize, sides: &mut [&mut dyn FnMut() -> Cost]) -> Vec<Vec<Cost>> {
+    let mut costs = vec![Vec::with_capacity(rounds); sides.len()];
+    for side in sides.iter_mut() {
+        side();
+    }
+    for round in 0..rounds {
+        for i in 0..sides.len() {
+            // Another one begins in each round.
+            let at = (i + round) % sides.len();
+            costs[at].push(sides[at]());
+        }
+    }
+    costs
+}
+
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[middle],
+        _ => (values[middle - 1] + values[middle]) / 2.0,
+    }
+}
+
+/// The median over the rounds of `a` in relation to `b`.
+pub fn ratio(a: &[Cost], b: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
+    median(a.iter().zip(b).map(|(a, b)| of(a) / of(b)).collect())
+}

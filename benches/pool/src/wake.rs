@@ -1,0 +1,228 @@
+//! Spawning, waking and channels, beside tokio and crossbeam.
+
+use std::thread;
+
+use amdahl_figures::{Figure, Target, Unit};
+use amdahl_pool::Pool;
+
+use crate::rounds::{Cost, cost, ratio, rounds};
+
+const TIMES: usize = 9;
+
+fn tokio() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .build()
+        .expect("threads can be started")
+}
+
+/// Two tasks that send a number to and fro.
+fn tasks_pool(pool: &Pool, times: u32) {
+    let (to, at) = amdahl_pool::channel(1);
+    let (back, answers) = amdahl_pool::channel(1);
+    let echo = pool.spawn_future(async move {
+        while let Ok(n) = at.recv_async().await {
+            let _ = back.send_async(n).await;
+        }
+    });
+    let asks = pool.spawn_future(async move {
+        for n in 0..times {
+            to.send_async(n).await.expect("it echoes");
+            assert_eq!(answers.recv_async().await, Ok(n));
+        }
+    });
+    asks.join().expect("no panic");
+    echo.join().expect("no panic");
+}
+
+fn tasks_tokio(runtime: &tokio::runtime::Runtime, times: u32) {
+    use tokio::sync::mpsc::channel;
+    let (to, mut at) = channel(1);
+    let (back, mut answers) = channel(1);
+    let echo = runtime.spawn(async move {
+        while let Some(n) = at.recv().await {
+            let _ = back.send(n).await;
+        }
+    });
+    let asks = runtime.spawn(async move {
+        for n in 0..times {
+            to.send(n).await.expect("it echoes");
+            assert_eq!(answers.recv().await, Some(n));
+        }
+    });
+    runtime.block_on(async { (asks.await.expect("no panic"), echo.await.expect("no panic")) });
+}
+
+/// One task gives `times` numbers to another, through 128 places.
+fn stream_pool(pool: &Pool, times: u32) {
+    let (to, at) = amdahl_pool::channel(128);
+    let takes = pool.spawn_future(async move {
+        let mut sum = 0u64;
+        while let Ok(n) = at.recv_async().await {
+            sum += u64::from(n);
+        }
+        sum
+    });
+    pool.spawn_future(async move {
+        for n in 0..times {
+            to.send_async(n).await.expect("it takes");
+        }
+    });
+    assert!(takes.join().expect("no panic") > 0);
+}
+
+fn stream_tokio(runtime: &tokio::runtime::Runtime, times: u32) {
+    let (to, mut at) = tokio::sync::mpsc::channel(128);
+    let takes = runtime.spawn(async move {
+        let mut sum = 0u64;
+        while let Some(n) = at.recv().await {
+            sum += u64::from(n);
+        }
+        sum
+    });
+    runtime.spawn(async move {
+        for n in 0..times {
+            to.send(n).await.expect("it takes");
+        }
+    });
+    assert!(runtime.block_on(takes).expect("no panic") > 0);
+}
+
+/// Many small tasks, all waited for.
+fn spawns_pool(pool: &Pool, times: u32) {
+    let all = pool.spawn_future(async move {
+        let handles: Vec<_> = (0..times)
+            .map(|n| Pool::global().spawn_future(async move { n }))
+            .collect();
+        let mut sum = 0u64;
+        for handle in handles {
+            sum += u64::from(handle.await.expect("no panic"));
+        }
+        sum
+    });
+    assert!(all.join().expect("no panic") > 0);
+}
+
+fn spawns_tokio(runtime: &tokio::runtime::Runtime, times: u32) {
+    let all = runtime.spawn(async move {
+        let handles: Vec<_> = (0..times).map(|n| tokio::spawn(async move { n })).collect();
+        let mut sum = 0u64;
+        for handle in handles {
+            sum += u64::from(handle.await.expect("no panic"));
+        }
+        sum
+    });
+    assert!(runtime.block_on(all).expect("no panic") > 0);
+}
+
+/// Two threads that block, to and fro.
+pub fn threads_pool(times: u32) {
+    let (to, at) = amdahl_pool::channel(1);
+    let (back, answers) = amdahl_pool::channel(1);
+    thread::scope(|s| {
+        s.spawn(move || {
+            while let Ok(n) = at.recv() {
+                let _ = back.send(n);
+            }
+        });
+        for n in 0..times {
+            to.send(n).expect("it echoes");
+            assert_eq!(answers.recv(), Ok(n));
+        }
+        drop(to);
+    });
+}
+
+pub fn threads_crossbeam(times: u32) {
+    let (to, at) = crossbeam_channel::bounded(1);
+    let (back, answers) = crossbeam_channel::bounded(1);
+    thread::scope(|s| {
+        s.spawn(move || {
+            while let Ok(n) = at.recv() {
+                let _ = back.send(n);
+            }
+        });
+        for n in 0..times {
+            to.send(n).expect("it echoes");
+            assert_eq!(answers.recv(), Ok(n));
+        }
+        drop(to);
+    });
+}
+
+pub fn threads_tokio(times: u32) {
+    let (to, mut at) = tokio::sync::mpsc::channel(1);
+    let (back, mut answers) = tokio::sync::mpsc::channel(1);
+    thread::scope(|s| {
+        s.spawn(move || {
+            while let Some(n) = at.blocking_recv() {
+                let _ = back.blocking_send(n);
+            }
+        });
+        for n in 0..times {
+            to.blocking_send(n).expect("it echoes");
+            assert_eq!(answers.blocking_recv(), Some(n));
+        }
+        drop(to);
+    });
+}
+
+fn side<'a>(who: &'static str, run: Box<dyn Fn() + 'a>) -> Side<'a> {
+    (who, Box::new(move || cost(&run)))
+}
+
+type Side<'a> = (&'static str, Box<dyn FnMut() -> Cost + 'a>);
+
+pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
+    let (pool, runtime) = (Pool::global(), tokio());
+    let runtime = &runtime;
+    let cases: Vec<(&str, Vec<Side<'_>>)> = vec![
+        (
+            "ping-pong of two tasks",
+            vec![
+                side("pool", Box::new(move || tasks_pool(pool, 50_000))),
+                side("tokio", Box::new(move || tasks_tokio(runtime, 50_000))),
+            ],
+        ),
+        (
+            "spawning 50,000 tasks",
+            vec![
+                side("pool", Box::new(move || spawns_pool(pool, 50_000))),
+                side("tokio", Box::new(move || spawns_tokio(runtime, 50_000))),
+            ],
+        ),
+        (
+            "channel between two tasks",
+            vec![
+                side("pool", Box::new(move || stream_pool(pool, 200_000))),
+                side("tokio", Box::new(move || stream_tokio(runtime, 200_000))),
+            ],
+        ),
+        (
+            "ping-pong of two threads",
+            vec![
+                side("pool", Box::new(|| threads_pool(5_000))),
+                side("tokio, blocking", Box::new(|| threads_tokio(5_000))),
+                side("crossbeam-channel", Box::new(|| threads_crossbeam(5_000))),
+            ],
+        ),
+    ];
+    let mut figures = Vec::new();
+    for (name, mut sides) in cases.into_iter().filter(|(name, _)| wanted(name)) {
+        let names: Vec<&str> = sides.iter().map(|(name, _)| *name).collect();
+        let mut runs: Vec<&mut dyn FnMut() -> Cost> =
+            sides.iter_mut().map(|(_, run)| &mut **run as _).collect();
+        let costs = rounds(TIMES, &mut runs);
+        for (rival, theirs) in names.iter().zip(&costs).skip(1) {
+            figures.push(Figure {
+                name: format!("{name}, {rival}"),
+                value: Ok(ratio(&costs[0], theirs, |c| c.wall_s)),
+                unit: Unit::Ratio,
+                target: Target::AtMost(1.0),
+                versus: format!(
+                    "time of the pool / time of {rival}, median of {TIMES} interleaved rounds"
+                ),
+            });
+        }
+    }
+    figures
+}

@@ -1,0 +1,221 @@
+//! Who waits at one side of a channel.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::spawn::this_parker;
+use crate::spin::Spinner;
+use crate::waits::{WaitCount, Waits};
+use crate::worker::Worker;
+
+/// A place in the list.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Ticket(u64);
+
+struct Waiting {
+    ticket: u64,
+    waker: Waker,
+    /// Wants to know how long waking takes.
+    is_thread: bool,
+}
+
+#[derive(Default)]
+struct List {
+    next: u64,
+    waiting: VecDeque<Waiting>,
+}
+
+/// Waiters of one side, threads and futures alike, first come first woken.
+pub(super) struct Waiters {
+    count: AtomicUsize,
+    list: Mutex<List>,
+    spinner: Mutex<Spinner>,
+    waits: Waits,
+    /// When somebody was last woken, ns since `since()`.
+    notified_ns: std::sync::atomic::AtomicU64,
+}
+
+fn since() -> Instant {
+    static SINCE: OnceLock<Instant> = OnceLock::new();
+    *SINCE.get_or_init(Instant::now)
+}
+
+impl Waiters {
+    pub(super) fn new(what: &'static str) -> Self {
+        Waiters {
+            count: AtomicUsize::new(0),
+            list: Mutex::default(),
+            spinner: Mutex::default(),
+            waits: Waits::new(what),
+            notified_ns: Default::default(),
+        }
+    }
+
+    pub(super) fn count(&self) -> WaitCount {
+        self.waits.count()
+    }
+
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something came: wakes the first who waits for it.
+    #[inline]
+    pub(super) fn notify(&self) {
+        // Pairs with the fence in `enter`: either we see the waiter or it sees what came.
+        fence(Ordering::SeqCst);
+        if self.count.load(Ordering::Relaxed) > 0 {
+            self.notify_first();
+        }
+    }
+
+    #[cold]
+    fn notify_first(&self) {
+        let first = {
+            let mut list = self.list();
+            let first = list.waiting.pop_front();
+            self.count.store(list.waiting.len(), Ordering::Relaxed);
+            first
+        };
+        if let Some(first) = first {
+            if first.is_thread {
+                let now = since().elapsed().as_nanos() as u64;
+                self.notified_ns.store(now, Ordering::Relaxed);
+            }
+            first.waker.wake();
+        }
+    }
+
+    pub(super) fn notify_all(&self) {
+        let all = {
+            let mut list = self.list();
+            self.count.store(0, Ordering::Relaxed);
+            std::mem::take(&mut list.waiting)
+        };
+        all.into_iter().for_each(|waiting| waiting.waker.wake());
+    }
+
+    fn enter(&self, waker: Waker, is_thread: bool) -> Ticket {
+        let mut list = self.list();
+        let ticket = list.next;
+        list.next += 1;
+        list.waiting.push_back(Waiting {
+            ticket,
+            waker,
+            is_thread,
+        });
+        self.count.store(list.waiting.len(), Ordering::Relaxed);
+        drop(list);
+        fence(Ordering::SeqCst);
+        Ticket(ticket)
+    }
+
+    /// Does not wait any more. Who was woken and does not take what came passes it on.
+    pub(super) fn leave(&self, ticket: Option<Ticket>) {
+        if ticket.is_some_and(|ticket| !self.remove(&ticket)) {
+            self.notify();
+        }
+    }
+
+    /// Whether it was still waiting.
+    fn remove(&self, ticket: &Ticket) -> bool {
+        let mut list = self.list();
+        let at = list.waiting.iter().position(|w| w.ticket == ticket.0);
+        at.and_then(|at| list.waiting.remove(at));
+        self.count.store(list.waiting.len(), Ordering::Relaxed);
+        at.is_some()
+    }
+
+    /// Tries, spins, sleeps until `attempt` has an answer.
+    #[inline]
+    pub(super) fn block<R>(&self, mut attempt: impl FnMut() -> Option<R>) -> R {
+        if let Some(result) = attempt() {
+            return result;
+        }
+        self.block_slowly(&mut attempt)
+    }
+
+    #[cold]
+    fn block_slowly<R>(&self, attempt: &mut dyn FnMut() -> Option<R>) -> R {
+        let begun = Instant::now();
+        let mut result = None;
+        // Whoever holds it spins already: two of one side gain nothing.
+        if let Ok(mut spinner) = self.spinner.try_lock() {
+            spinner.spin(begun, || {
+                result = attempt();
+                result.is_some()
+            });
+            if let Some(result) = result {
+                spinner.waited(begun.elapsed(), None);
+                self.waits.record(begun.elapsed(), false);
+                return result;
+            }
+        }
+        let mut sleep = || self.sleep(begun, attempt);
+        let (result, event, latency) = match Worker::current() {
+            Some(worker) => worker.away(&mut sleep),
+            None => sleep(),
+        };
+        if let Ok(mut spinner) = self.spinner.try_lock() {
+            spinner.waited(event, latency);
+        }
+        self.waits.record(begun.elapsed(), true);
+        result
+    }
+
+    /// The result, how long the event took, and how long the wake-up after it.
+    fn sleep<R>(
+        &self,
+        begun: Instant,
+        attempt: &mut dyn FnMut() -> Option<R>,
+    ) -> (R, Duration, Option<Duration>) {
+        let parker = this_parker();
+        let mut latency = None;
+        loop {
+            let ticket = self.enter(parker.clone().into(), true);
+            if let Some(result) = attempt() {
+                // If we were woken too, somebody else gets it: what came may be more than we took.
+                self.leave(Some(ticket));
+                let event = begun.elapsed().saturating_sub(latency.unwrap_or_default());
+                return (result, event, latency);
+            }
+            parker.0.park(None);
+            let now = since().elapsed().as_nanos() as u64;
+            let after = now.saturating_sub(self.notified_ns.load(Ordering::Relaxed));
+            latency = Some(Duration::from_nanos(after.min(10_000_000)));
+            self.remove(&ticket);
+            if let Some(result) = attempt() {
+                let event = begun.elapsed().saturating_sub(latency.unwrap_or_default());
+                return (result, event, latency);
+            }
+            // Somebody was faster: wait again.
+        }
+    }
+
+    /// As [`block`](Self::block), for futures.
+    pub(super) fn poll<R>(
+        &self,
+        ticket: &mut Option<Ticket>,
+        waker: &Waker,
+        mut attempt: impl FnMut() -> Option<R>,
+    ) -> Poll<R> {
+        if let Some(result) = attempt() {
+            self.leave(ticket.take());
+            return Poll::Ready(result);
+        }
+        if let Some(old) = ticket.take() {
+            self.remove(&old);
+        }
+        *ticket = Some(self.enter(waker.clone(), false));
+        match attempt() {
+            Some(result) => {
+                self.leave(ticket.take());
+                Poll::Ready(result)
+            }
+            None => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What the pool's threads get of the CPUs: an estimate of how many can really run. Pure.
+
+use std::collections::HashMap;
+
+/// Above this part of the time that they were runnable without running, threads do not own their CPUs.
+const CROWDED: f64 = 0.10;
+/// Below this they do again.
+const FREE: f64 = 0.03;
+/// So many looks in a row must be free, before it is believed.
+const FREE_LOOKS: u32 = 3;
+/// A look at less running than this part of one CPU says nothing.
+const LEAST: f64 = 0.02;
+
+/// The last look, and what came of all.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    last: HashMap<u32, (u64, u64)>,
+    free_looks: u32,
+    limit: Option<u32>,
+    is_crowded: bool,
+}
+
+/// What comes of a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// Threads lose their CPUs: spinning takes them from who is waited for.
+    pub(crate) is_crowded: bool,
+    /// So many threads should run; `None`: as many as there are CPUs.
+    pub(crate) limit: Option<u32>,
+}
+
+impl Load {
+    /// Threads with the nanoseconds that they ran and waited for a CPU, each since it began; `wall_ns` since the
+    /// last look; whether a quota held them back meanwhile; how many may run at most.
+    pub(crate) fn look(
+        &mut self,
+        threads: &[(u32, u64, u64)],
+        wall_ns: u64,
+        is_throttled: bool,
+        most: u32,
+    ) -> Verdict {
+        let (mut ran, mut waited) = (0, 0);
+        for &(thread, now_ran, now_waited) in threads {
+            let last = self.last.insert(thread, (now_ran, now_waited));
+            if let Some((last_ran, last_waited)) = last {
+                ran += now_ran.saturating_sub(last_ran);
+                waited += now_waited.saturating_sub(last_waited);
+            }
+        }
+        let wall = wall_ns.max(1) as f64;
+        let (ran, waited) = (ran as f64 / wall, waited as f64 / wall);
+        let wanted = ran + waited;
+        if is_throttled || wanted > LEAST && waited > CROWDED * wanted {
+            self.free_looks = 0;
+            self.is_crowded = true;
+            // More than half a thread only queued for CPUs: so many less. One step a look, so that
+            // a burst of somebody else does not stop everybody.
+            if waited > 0.5 {
+                let fit = (ran + 0.5).round().max(1.0) as u32;
+                let now = self.limit.unwrap_or(most).min(most);
+                self.limit = Some(now.saturating_sub(1).max(fit).clamp(1, most));
+            }
+        } else if waited < FREE * wanted || wanted <= LEAST {
+            self.free_looks += 1;
+            if self.free_looks >= FREE_LOOKS {
+                self.is_crowded = false;
+                self.limit = self
+                    .limit
+                    .map(|limit| limit + 1)
+                    .filter(|&limit| limit < most);
+            }
+        }
+        Verdict {
+            is_crowded: self.is_crowded,
+            limit: self.limit,
+        }
+    }
+
+    /// Nobody looks for a while: what was found out may not hold any more.
+    pub(crate) fn forget(&mut self) {
+        *self = Load::default();
+    }
+
+    /// Threads that have ended are forgotten.
+    pub(crate) fn retain(&mut self, is_alive: impl Fn(u32) -> bool) {
+        self.last.retain(|&thread, _| is_alive(thread));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Looks every 10 ms at threads that each run `ran` ms and wait `waited` ms of them.
+    fn looks(
+        load: &mut Load,
+        clock: &mut u64,
+        threads: u32,
+        ran: u64,
+        waited: u64,
+        times: u64,
+    ) -> Verdict {
+        let mut verdict = None;
+        for _ in 0..times {
+            *clock += 1;
+            let each: Vec<_> = (0..threads)
+                .map(|t| {
+                    let (r, w) = load.last.get(&t).copied().unwrap_or_default();
+                    (t, r + ran * MS, w + waited * MS)
+                })
+                .collect();
+            verdict = Some(load.look(&each, 10 * MS, false, threads));
+        }
+        verdict.unwrap()
+    }
+
+    #[test]
+    fn competitors_stop_spinners_and_shrink_the_pool_and_leave_no_trace() {
+        let (mut load, mut clock) = (Load::default(), 0);
+        let all = Verdict {
+            is_crowded: false,
+            limit: None,
+        };
+        assert_eq!(looks(&mut load, &mut clock, 4, 10, 0, 5), all);
+        // Four threads get half of each CPU.
+        let half = looks(&mut load, &mut clock, 4, 5, 5, 10);
+        assert_eq!(
+            half,
+            Verdict {
+                is_crowded: true,
+                limit: Some(3)
+            }
+        );
+        // One of them only waits a little: spinners stop, threads stay.
+        let little = looks(&mut load, &mut clock, 4, 9, 1, 3);
+        assert_eq!(little.limit, Some(3));
+        assert!(looks(&mut load, &mut clock, 4, 10, 0, 2).is_crowded);
+        assert_eq!(looks(&mut load, &mut clock, 4, 10, 0, 10), all);
+    }
+
+    #[test]
+    fn a_quota_crowds_too() {
+        let mut load = Load::default();
+        assert!(load.look(&[(1, 0, 0)], MS, true, 2).is_crowded);
+    }
+
+    #[test]
+    fn idle_threads_say_nothing() {
+        let (mut load, mut clock) = (Load::default(), 0);
+        looks(&mut load, &mut clock, 2, 5, 5, 10);
+        let crowded = looks(&mut load, &mut clock, 2, 0, 0, 1);
+        assert!(crowded.is_crowded);
+        assert!(
+            !looks(&mut load, &mut clock, 2, 0, 0, 3).is_crowded,
+            "nobody waits"
+        );
+    }
+}

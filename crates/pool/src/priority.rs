@@ -1,0 +1,103 @@
+//! Helpers at the lowest priority, and the caller's lent to them.
+
+use std::sync::{MutexGuard, OnceLock, PoisonError};
+
+use crate::registry::Slot;
+use crate::sync::Ordering;
+use crate::sys::{self, Standing};
+
+/// What a slot's thread helps with, and how low it is. Changed under the slot's lock, by its thread and by who lends.
+#[derive(Debug, Default)]
+pub(crate) struct Helping {
+    /// The range, by its address; 0: none.
+    range: usize,
+    /// What to go back to, if it is lowered.
+    before: Option<Standing>,
+}
+
+/// How priorities can be lowered, such that they can be raised again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lowering {
+    /// To the kernel's idle class: runs when nobody else wants the CPU, nearly.
+    IdleClass,
+    /// To nice 19.
+    Nice,
+    /// Not at all: this process could not raise it again (it lacks `CAP_SYS_NICE`, or a limit `RLIMIT_NICE` of 20).
+    Not,
+}
+
+/// Which it is here; tried once, on a thread of its own.
+pub(crate) fn lowering() -> Lowering {
+    static LOWERING: OnceLock<Lowering> = OnceLock::new();
+    *LOWERING.get_or_init(|| {
+        let tried = std::thread::Builder::new().spawn(|| {
+            let tid = sys::thread_id();
+            let Some(before) = sys::standing(tid) else {
+                return Lowering::Not;
+            };
+            let there_and_back =
+                |low: Standing| sys::set_standing(tid, low) && sys::set_standing(tid, before);
+            if there_and_back(Standing::IDLE) {
+                Lowering::IdleClass
+            } else if there_and_back(before.nicest()) {
+                Lowering::Nice
+            } else {
+                Lowering::Not
+            }
+        });
+        tried
+            .ok()
+            .and_then(|thread| thread.join().ok())
+            .unwrap_or(Lowering::Not)
+    })
+}
+
+fn helping(slot: &Slot) -> MutexGuard<'_, Helping> {
+    slot.helping.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This thread, that of `slot`, begins to help with `range`.
+pub(crate) fn lower(slot: &Slot, range: usize) {
+    let tid = slot.thread_id.load(Ordering::Relaxed);
+    let mut helping = helping(slot);
+    helping.range = range;
+    let Some(before) = sys::standing(tid) else {
+        return;
+    };
+    let low = match lowering() {
+        Lowering::IdleClass => Standing::IDLE,
+        Lowering::Nice => before.nicest(),
+        Lowering::Not => return,
+    };
+    if sys::set_standing(tid, low) {
+        helping.before = Some(before);
+    }
+}
+
+/// It has ended.
+pub(crate) fn restore(slot: &Slot) {
+    let mut helping = helping(slot);
+    helping.range = 0;
+    if let Some(before) = helping.before.take() {
+        sys::set_standing(slot.thread_id.load(Ordering::Relaxed), before);
+    }
+}
+
+/// Gives the thread of `slot` the priority of the calling thread, if it helps with `range` and is lowered.
+pub(crate) fn lend(slot: &Slot, range: usize) {
+    let mut helping = helping(slot);
+    if helping.range != range || helping.before.is_none() {
+        return;
+    }
+    if let Some(own) = sys::standing(sys::thread_id())
+        && sys::set_standing(slot.thread_id.load(Ordering::Relaxed), own)
+        && helping.before == Some(own)
+    {
+        helping.before = None;
+    }
+}
+
+pub(crate) fn is_helping(slot: &Slot, range: usize) -> bool {
+    helping(slot).range == range
+}

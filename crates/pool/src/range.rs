@@ -1,0 +1,177 @@
+//! Parallel ranges: one call that takes as many threads as pay, and no more.
+//!
+//! After ktask (D. Jordan, "ktask: multithread CPU-intensive kernel work", linux-kernel, 2018).
+
+mod offers;
+mod parts;
+mod share;
+
+use std::fmt;
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::time::Duration;
+
+pub(crate) use offers::{Offers, Ticket};
+use share::{Ended, Region};
+
+use crate::pool::Pool;
+use crate::spawn::CancelToken;
+use crate::worker::Worker;
+
+type Undo<'a> = &'a mut dyn FnMut(Range<usize>);
+pub(crate) type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
+
+/// A range to work through in parallel, and how: made by [`Pool::ranges`].
+///
+/// ```
+/// # let pool = amdahl_pool::Pool::new()?;
+/// let outcome = pool.ranges(0..1_000_000).chunk_min(1000).run(|part| match part.contains(&777_777) {
+///     true => Err("found it"),
+///     false => Ok(()),
+/// });
+/// let stopped = outcome.unwrap_err();
+/// assert_eq!(stopped.cause, amdahl_pool::Cause::Failed("found it"));
+/// assert!(stopped.part.contains(&777_777));
+/// assert!(stopped.done.iter().all(|part| !part.contains(&777_777)));
+/// # Ok::<(), amdahl_pool::Error>(())
+/// ```
+pub struct Ranges<'a> {
+    pub(crate) pool: &'a Pool,
+    pub(crate) range: Range<usize>,
+    pub(crate) chunk_min: usize,
+    pub(crate) threads_max: u32,
+    pub(crate) threads_per_node_max: u32,
+    pub(crate) undo: Option<Undo<'a>>,
+    pub(crate) progress: Option<(Duration, Progress<'a>)>,
+    pub(crate) token: Option<CancelToken>,
+    pub(crate) lowers: bool,
+}
+
+/// Why a range was not worked through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause<E> {
+    /// A part failed, the first that did.
+    Failed(E),
+    /// The token was cancelled.
+    Cancelled,
+}
+
+/// A range that was not worked through, and what of it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stopped<E> {
+    /// Why.
+    pub cause: Cause<E>,
+    /// The part that failed; empty if it was cancelled. Nothing is known of what happened within it.
+    pub part: Range<usize>,
+    /// The parts that were done, all of them, in rising order; neighbours are joined.
+    pub done: Vec<Range<usize>>,
+    /// Whether the undo function was called for each of `done`.
+    pub is_undone: bool,
+}
+
+impl<E: fmt::Display> fmt::Display for Stopped<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let done: usize = self.done.iter().map(ExactSizeIterator::len).sum();
+        match &self.cause {
+            Cause::Failed(error) => {
+                write!(f, "{error}, at {}..{}", self.part.start, self.part.end)?
+            }
+            Cause::Cancelled => write!(f, "cancelled")?,
+        }
+        let undone = if self.is_undone { ", and undone" } else { "" };
+        write!(f, "; {done} done before it{undone}")
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> std::error::Error for Stopped<E> {}
+
+impl<'a> Ranges<'a> {
+    /// No chunk but the last of a node's part is smaller; 0 counts as 1, which is the default. Chunks grow from
+    /// there until one takes about 100 us.
+    pub fn chunk_min(mut self, chunk_min: usize) -> Self {
+        self.chunk_min = chunk_min.max(1);
+        self
+    }
+    /// At most so many threads, the caller included.
+    pub fn threads_max(mut self, threads: u32) -> Self {
+        self.threads_max = threads.max(1);
+        self
+    }
+    /// At most so many helpers on one node.
+    pub fn threads_per_node_max(mut self, threads: u32) -> Self {
+        self.threads_per_node_max = threads;
+        self
+    }
+    /// Helpers run at the lowest priority where the process may raise it again (the default), or at their own.
+    pub fn lowers_priority(mut self, lowers: bool) -> Self {
+        self.lowers = lowers;
+        self
+    }
+    /// If the range is not worked through, this is called for each part that was done, last part first, on
+    /// this thread; also before a panic goes on.
+    pub fn undo(mut self, undo: &'a mut dyn FnMut(Range<usize>)) -> Self {
+        self.undo = Some(undo);
+        self
+    }
+    /// Calls `progress(done, total)` at most once in `every`, and at the end if all is done; from whichever
+    /// thread, never from two at a time, with rising `done`.
+    pub fn progress(mut self, every: Duration, progress: Progress<'a>) -> Self {
+        self.progress = Some((every, progress));
+        self
+    }
+    /// Stops when the token is cancelled.
+    pub fn token(mut self, token: &CancelToken) -> Self {
+        self.token = Some(token.clone());
+        self
+    }
+
+    /// Works through the range: `work` is called for parts that do not overlap and together are all of it, on this
+    /// thread and on helpers. Returns when nobody works on it any more.
+    ///
+    /// This thread takes chunks as the helpers do. Helpers come once the range has turned out to take longer
+    /// than waking one does. Chunks are taken by a compare-and-swap, from the node's own part first.
+    ///
+    /// # Errors
+    /// [`Stopped`]: the first error of a part, or the token was cancelled. Chunks that others had begun are
+    /// finished and among those done.
+    ///
+    /// # Panics
+    /// If `work` does: with the first panic, after what is done was undone.
+    pub fn run<E: Send>(
+        self,
+        work: impl Fn(Range<usize>) -> Result<(), E> + Sync,
+    ) -> Result<(), Stopped<E>> {
+        if self.range.is_empty() {
+            return Ok(());
+        }
+        let pool = self.pool;
+        pool.run_here(move |worker| self.run_on(worker, &work))
+    }
+
+    fn run_on<E: Send>(
+        mut self,
+        worker: &Worker,
+        work: &(dyn Fn(Range<usize>) -> Result<(), E> + Sync),
+    ) -> Result<(), Stopped<E>> {
+        let mut undo = self.undo.take();
+        let (ended, done) = Region::new(&self, worker, work).run(worker);
+        let Some(ended) = ended else { return Ok(()) };
+        let done = parts::joined(done);
+        let is_undone = undo.is_some();
+        if let Some(undo) = &mut undo {
+            done.iter().rev().for_each(|part| undo(part.clone()));
+        }
+        let (cause, part) = match ended {
+            Ended::Failed(error, part) => (Cause::Failed(error), part),
+            Ended::Cancelled => (Cause::Cancelled, self.range.end..self.range.end),
+            Ended::Panicked(payload) => resume_unwind(payload),
+        };
+        Err(Stopped {
+            cause,
+            part,
+            done,
+            is_undone,
+        })
+    }
+}

@@ -1,0 +1,263 @@
+//! A range being worked on: what each thread does of it.
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use super::offers::Offer;
+use super::parts::{Pace, Parts};
+use super::{Progress, Ranges};
+use crate::job::Payload;
+use crate::priority;
+use crate::spawn::CancelToken;
+use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use crate::waits::Counted;
+use crate::worker::Worker;
+
+/// How a range came to its end too early.
+pub(super) enum Ended<E> {
+    Failed(E, Range<usize>),
+    Cancelled,
+    Panicked(Payload),
+}
+
+/// In the caller's frame.
+#[repr(C)]
+pub(super) struct Region<'a, E> {
+    offer: Offer,
+    work: &'a (dyn Fn(Range<usize>) -> Result<(), E> + Sync),
+    parts: Parts,
+    chunk_min: usize,
+    threads: u32,
+    total: usize,
+    progress: Option<Reporter<'a>>,
+    token: Option<&'a CancelToken>,
+    is_stopped: AtomicBool,
+    ended: Mutex<Option<Ended<E>>>,
+    /// What those who have left have done.
+    done: Mutex<Vec<Range<usize>>>,
+}
+
+struct Reporter<'a> {
+    done: AtomicUsize,
+    every: std::time::Duration,
+    call: Progress<'a>,
+    last: Mutex<(Instant, usize)>,
+}
+
+impl Reporter<'_> {
+    fn add(&self, len: usize, total: usize) {
+        let done = self.done.fetch_add(len, Ordering::AcqRel) + len;
+        if done == total {
+            // The last chunk: waits for a call that is under way, so that this one is the last.
+            let _last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            (self.call)(total, total);
+        } else if let Ok(mut last) = self.last.try_lock()
+            && last.0.elapsed() >= self.every
+            && done > last.1
+        {
+            *last = (Instant::now(), done);
+            (self.call)(done, total);
+        }
+    }
+}
+
+impl<'a, E: Send> Region<'a, E> {
+    pub(super) fn new(
+        ranges: &'a Ranges<'_>,
+        worker: &Worker,
+        work: &'a (dyn Fn(Range<usize>) -> Result<(), E> + Sync),
+    ) -> Self {
+        let registry = worker.registry();
+        let total = ranges.range.len();
+        let chunks = total.div_ceil(ranges.chunk_min).min(u32::MAX as usize) as u32;
+        let limit = registry.counts.load().limit();
+        let threads = limit.min(ranges.threads_max).min(chunks).max(1);
+        let nodes = registry.machine.nodes();
+        let cpus: Vec<u32> = match nodes {
+            1 => vec![1],
+            _ => {
+                let mut cpus = vec![0; nodes as usize];
+                for cpu in registry.online_mask().iter() {
+                    cpus[registry.machine.node(cpu) as usize] += 1;
+                }
+                cpus
+            }
+        };
+        Region {
+            offer: Offer {
+                help: Self::help,
+                is_open: AtomicBool::new(false),
+                inside: AtomicU32::new(0),
+                helpers_max: threads - 1,
+                per_node_max: ranges.threads_per_node_max,
+                helpers: Counted::new("helpers of a parallel range", Vec::new()),
+                caller: worker.index,
+                lowers: ranges.lowers,
+            },
+            work,
+            parts: Parts::new(ranges.range.clone(), ranges.chunk_min, &cpus),
+            chunk_min: ranges.chunk_min,
+            threads,
+            total,
+            progress: ranges.progress.map(|(every, call)| Reporter {
+                done: AtomicUsize::new(0),
+                every,
+                call,
+                last: Mutex::new((Instant::now(), 0)),
+            }),
+            token: ranges.token.as_ref(),
+            is_stopped: AtomicBool::new(false),
+            ended: Mutex::new(None),
+            done: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The caller's part in it, until nobody is inside.
+    pub(super) fn run(self, worker: &Worker) -> (Option<Ended<E>>, Vec<Range<usize>>) {
+        self.share(worker, true);
+        worker.registry().offers.withdraw(&self.offer);
+        self.wait_for_helpers(worker);
+        let ended = self
+            .ended
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        let done = self
+            .done
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        (ended, done)
+    }
+
+    unsafe fn help(offer: *const Offer, worker: &Worker) {
+        // SAFETY: `offer` is the first field of a region of this type, which stays while a helper is inside.
+        let this = unsafe { &*offer.cast::<Self>() };
+        this.share(worker, false);
+    }
+
+    fn share(&self, worker: &Worker, is_caller: bool) {
+        let registry = worker.registry();
+        let node = registry.machine.node(worker.cpu) as usize;
+        let mut pace = Pace::new(self.chunk_min, self.threads);
+        let mut done: Vec<Range<usize>> = Vec::new();
+        let mut may_invite = is_caller && self.threads > 1;
+        let begun = Instant::now();
+        let mut before = begun;
+        loop {
+            if self.is_stopped.load(Ordering::Relaxed) {
+                break;
+            }
+            if self.token.is_some_and(CancelToken::is_cancelled) {
+                self.end(Ended::Cancelled);
+                break;
+            }
+            if may_invite && self.should_invite(worker, before - begun) {
+                may_invite = false;
+                registry.offers.add(&self.offer);
+                fence(Ordering::SeqCst);
+                registry.wake_any(worker.cpu);
+            }
+            let Some(chunk) = self.parts.take(node, &pace) else {
+                break;
+            };
+            match catch_unwind(AssertUnwindSafe(|| (self.work)(chunk.clone()))) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    self.end(Ended::Failed(error, chunk));
+                    break;
+                }
+                Err(payload) => {
+                    self.end(Ended::Panicked(payload));
+                    break;
+                }
+            }
+            let len = chunk.len();
+            match done.last_mut() {
+                Some(last) if last.end == chunk.start => last.end = chunk.end,
+                _ => done.push(chunk),
+            }
+            if let Some(progress) = &self.progress {
+                let told = catch_unwind(AssertUnwindSafe(|| progress.add(len, self.total)));
+                if let Err(payload) = told {
+                    self.end(Ended::Panicked(payload));
+                    break;
+                }
+            }
+            let now = Instant::now();
+            pace.took(len, now - before);
+            before = now;
+        }
+        // So that nobody comes for nothing.
+        registry.offers.close(&self.offer);
+        let mut all = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        match all.is_empty() {
+            true => *all = done,
+            false => all.append(&mut done),
+        }
+    }
+
+    /// A helper costs a wake-up, of which the waker pays a part: it comes when that much work has been seen. One
+    /// that is awake comes at once.
+    fn should_invite(&self, worker: &Worker, spent: std::time::Duration) -> bool {
+        let registry = worker.registry();
+        let searching = registry.counts.load().searching() > 0;
+        (searching || spent.as_nanos() as u64 >= registry.invite_after_ns())
+            && self.parts.left() > 0
+    }
+
+    fn end(&self, ended: Ended<E>) {
+        let mut first = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(ended);
+        self.is_stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Helpers finish the chunks that they have: each in turn gets the caller's priority, so that none starves.
+    fn wait_for_helpers(&self, worker: &Worker) {
+        if self.offer.inside.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let registry = worker.registry();
+        let begun = Instant::now();
+        let is_inside =
+            |slot: u32| priority::is_helping(&registry.slots[slot as usize], self.offer_id());
+        // A short chunk ends before a system call would.
+        let spin_ns = match registry.is_crowded.load(Ordering::Relaxed) {
+            true => 0,
+            false => 20_000,
+        };
+        while (begun.elapsed().as_nanos() as u64) < spin_ns {
+            if self.offer.inside.load(Ordering::Acquire) == 0 {
+                registry.range_waits.record(begun.elapsed(), false);
+                return;
+            }
+            (0..16).for_each(|_| crate::sync::spin_loop());
+        }
+        worker.away(|| {
+            let helpers: Vec<u32> = self.offer.helpers.lock().clone();
+            for &slot in &helpers {
+                if self.offer.lowers {
+                    priority::lend(&registry.slots[slot as usize], self.offer_id());
+                }
+                while is_inside(slot) && self.offer.inside.load(Ordering::Acquire) > 0 {
+                    worker.slot().parker.park(None);
+                }
+            }
+            // One that has a ticket and has not begun.
+            while self.offer.inside.load(Ordering::Acquire) > 0 {
+                for &slot in helpers.iter().filter(|_| self.offer.lowers) {
+                    priority::lend(&registry.slots[slot as usize], self.offer_id());
+                }
+                worker
+                    .slot()
+                    .parker
+                    .park(Some(std::time::Duration::from_micros(200)));
+            }
+        });
+        registry.range_waits.record(begun.elapsed(), true);
+    }
+
+    fn offer_id(&self) -> usize {
+        (&raw const self.offer).addr()
+    }
+}

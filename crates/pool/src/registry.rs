@@ -1,0 +1,546 @@
+//! What the threads of a pool share.
+
+use std::sync::atomic::AtomicBool as StdBool;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+use amdahl_placement::{CpuId, CpuState, Machine, Policy, QueueId, Queues, View, Waking, Woken};
+use amdahl_spread::{CpuMask, SparseMask};
+use amdahl_topology::CpuSet;
+
+use crate::bound::{BoundQueue, Homeless};
+use crate::counts::{Counts, SharedCounts};
+use crate::cpus::CpuSource;
+use crate::deque::Deque;
+use crate::job::{Job, JobRef};
+use crate::load::Load;
+use crate::parker::Parker;
+use crate::queue::RunQueue;
+use crate::range::Offers;
+use crate::spawn::Priority;
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use crate::waits::{Counted, Waits};
+
+/// Entries of a worker's deque. What does not fit is run by who made it, or goes to a queue.
+const DEQUE: usize = 1024;
+
+/// Threads of the program that can work in a pool at a time; more wait for a worker.
+const GUESTS: usize = 32;
+
+/// A place for a thread: a worker's, by the number of its CPU in the [`Machine`], or behind those a guest's.
+pub(crate) struct Slot {
+    pub(crate) deque: Deque<Job>,
+    pub(crate) parker: Parker,
+    /// A task woken by the one that runs, which comes next. Thieves take it only from who does not get on.
+    pub(crate) next: AtomicPtr<Job>,
+    /// Counts what the thread has begun.
+    pub(crate) begun: AtomicU32,
+    /// The CPU may be used. Written under the lock of [`Registry::control`].
+    pub(crate) is_online: AtomicBool,
+    /// There is a thread. As above.
+    pub(crate) is_started: AtomicBool,
+    /// The kernel's number of the thread, 0 until it is known.
+    pub(crate) thread_id: AtomicU32,
+    /// A thread that ran on.
+    pub(crate) is_running: AtomicBool,
+    /// The priority that a helper has taken, and by whom it may be changed.
+    pub(crate) helping: Mutex<crate::priority::Helping>,
+    /// Work for this CPU.
+    pub(crate) bound: BoundQueue,
+}
+
+/// What changes when CPUs come and go.
+pub(crate) struct Control {
+    pub(crate) source: Box<dyn CpuSource>,
+    pub(crate) threads: Vec<std::thread::JoinHandle<()>>,
+    pub(crate) load: Load,
+    /// Counted by [`Registry::apply_cpus`], to name what was applied last.
+    pub(crate) changes: u64,
+}
+
+pub(crate) struct Registry {
+    pub(crate) machine: Machine,
+    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) layout: Queues,
+    pub(crate) slots: Box<[Slot]>,
+    pub(crate) queues: Box<[RunQueue]>,
+    pub(crate) high: RunQueue,
+    pub(crate) low: RunQueue,
+    pub(crate) offers: Offers,
+    pub(crate) counts: SharedCounts,
+    /// Workers that any work may wake. Whoever clears the bit wakes.
+    asleep: CpuMask,
+    /// For the policy: CPUs that run nothing.
+    idle: CpuMask,
+    online: CpuMask,
+    overloaded: SparseMask,
+    guests: AtomicU32,
+    /// Of threads that are no workers.
+    outside: Counted<CpuState>,
+    dispatcher: Counted<CpuState>,
+    /// Somebody else wants the CPUs: do not spin.
+    pub(crate) is_crowded: AtomicBool,
+    is_conserving: bool,
+    pub(crate) is_ending: AtomicBool,
+    /// No thread is left.
+    pub(crate) is_dead: AtomicBool,
+    pub(crate) homeless: Homeless,
+    pub(crate) control: Mutex<Control>,
+    pub(crate) watch: Watch,
+    begun: Instant,
+    /// The average time from a wake-up to running.
+    wake_ns: AtomicU64,
+    pub(crate) sleeps: Waits,
+    pub(crate) join_waits: Waits,
+    pub(crate) range_waits: Waits,
+    pub(crate) restarts: AtomicU64,
+    pub(crate) settings: Settings,
+}
+
+/// Choices of the builder that are looked at while running.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) name: String,
+    pub(crate) threads_max: Option<u32>,
+    pub(crate) binds: bool,
+    pub(crate) follows_load: bool,
+    pub(crate) stack_bytes: Option<usize>,
+    pub(crate) when_offline: crate::bound::WhenOffline,
+}
+
+/// Wakes the thread that follows CPUs and load: it sleeps while the pool does.
+#[derive(Default)]
+pub(crate) struct Watch {
+    pub(crate) is_asleep: StdBool,
+    pub(crate) gate: Mutex<()>,
+    pub(crate) bell: Condvar,
+}
+
+impl Watch {
+    pub(crate) fn ring(&self) {
+        drop(self.gate.lock());
+        self.bell.notify_all();
+    }
+}
+
+impl Slot {
+    /// Takes what comes next, whoever calls.
+    pub(crate) fn take_next(&self) -> Option<JobRef> {
+        if self.next.load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        // Acquire: pairs with the Release of who put it there.
+        let job = self.next.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        (!job.is_null()).then_some(JobRef(job))
+    }
+}
+
+impl Registry {
+    pub(crate) fn new(
+        machine: Machine,
+        policy: Box<dyn Policy>,
+        source: Box<dyn CpuSource>,
+        settings: Settings,
+    ) -> Arc<Self> {
+        let cpus = machine.cpus();
+        let layout = policy.queues(&machine);
+        let mask = || CpuMask::new(cpus).expect("a machine has a CPU");
+        let is_conserving = policy.work_conserving(&machine) == amdahl_placement::Conserving::Yes;
+        let slot = || Slot {
+            deque: Deque::new(DEQUE),
+            parker: Parker::default(),
+            next: AtomicPtr::default(),
+            begun: AtomicU32::new(0),
+            is_online: AtomicBool::new(false),
+            is_started: AtomicBool::new(false),
+            thread_id: AtomicU32::new(0),
+            is_running: AtomicBool::new(false),
+            helping: Mutex::default(),
+            bound: BoundQueue::new(),
+        };
+        Arc::new(Registry {
+            slots: (0..cpus as usize + GUESTS).map(|_| slot()).collect(),
+            queues: (0..layout.len())
+                .map(|_| RunQueue::new("run queue"))
+                .collect(),
+            high: RunQueue::new("run queue, high priority"),
+            low: RunQueue::new("run queue, low priority"),
+            offers: Offers::new(machine.nodes()),
+            counts: SharedCounts::new(Counts::new(1)),
+            asleep: mask(),
+            idle: mask(),
+            online: mask(),
+            overloaded: SparseMask::new(cpus).expect("a machine has a CPU"),
+            guests: AtomicU32::new(0),
+            outside: Counted::new("placement of work from outside", CpuState::new(0)),
+            dispatcher: Counted::new("dispatcher", CpuState::new(0)),
+            is_crowded: AtomicBool::new(false),
+            is_conserving,
+            is_ending: AtomicBool::new(false),
+            is_dead: AtomicBool::new(false),
+            homeless: Homeless::new(),
+            control: Mutex::new(Control {
+                source,
+                threads: Vec::new(),
+                load: Load::default(),
+                changes: 0,
+            }),
+            watch: Watch::default(),
+            begun: Instant::now(),
+            wake_ns: AtomicU64::new(10_000),
+            sleeps: Waits::new("idle worker"),
+            join_waits: Waits::new("join"),
+            range_waits: Waits::new("helpers of a parallel range"),
+            restarts: AtomicU64::new(0),
+            settings,
+            machine,
+            policy,
+            layout,
+        })
+    }
+
+    pub(crate) fn cpus(&self) -> u32 {
+        self.machine.cpus()
+    }
+
+    pub(crate) fn outside_waits(&self) -> &Waits {
+        &self.outside.waits
+    }
+
+    pub(crate) fn is_conserving(&self) -> bool {
+        self.is_conserving
+    }
+
+    pub(crate) fn is_worker(&self, index: u32) -> bool {
+        index < self.cpus()
+    }
+
+    /// A free place for a thread of the program.
+    pub(crate) fn take_guest(&self) -> Option<u32> {
+        let mut taken = self.guests.load(Ordering::Relaxed);
+        loop {
+            let free = (!taken).trailing_zeros();
+            if free as usize >= GUESTS {
+                return None;
+            }
+            // Acquire: pairs with the Release of who had the place before.
+            match self.guests.compare_exchange_weak(
+                taken,
+                taken | 1 << free,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Some(self.cpus() + free),
+                Err(found) => taken = found,
+            }
+        }
+    }
+
+    pub(crate) fn free_guest(&self, index: u32) {
+        let bit = 1 << (index - self.cpus());
+        self.guests.fetch_and(!bit, Ordering::Release);
+    }
+
+    /// The places of guests that are taken.
+    pub(crate) fn guest_slots(&self) -> impl Iterator<Item = (u32, &Slot)> {
+        let mut taken = self.guests.load(Ordering::Acquire);
+        std::iter::from_fn(move || {
+            let first = taken.trailing_zeros();
+            taken &= taken.wrapping_sub(1);
+            (first < u32::BITS).then(|| {
+                let index = self.cpus() + first;
+                (index, &self.slots[index as usize])
+            })
+        })
+    }
+
+    /// Somebody has an entry to give away; the policy says who is told. `from` is the worker or guest.
+    #[cold]
+    pub(crate) fn tell(&self, from: CpuId, state: &mut CpuState) {
+        if self.counts.load().searching() > 0 && self.is_conserving {
+            return;
+        }
+        let task = Waking {
+            waker: Some(from),
+            last: Some(from),
+            new: true,
+            ..Waking::default()
+        };
+        if let Woken::Queue {
+            notify: Some(cpu), ..
+        } = self.policy.wake(state, self, &task)
+        {
+            self.notify(cpu);
+        } else {
+            self.wake_any(from);
+        }
+    }
+
+    /// Queues a job of normal priority where the policy wants it, and wakes who should run it.
+    pub(crate) fn inject(
+        &self,
+        job: JobRef,
+        priority: Priority,
+        from: Option<(CpuId, &mut CpuState)>,
+    ) {
+        let near = from.as_ref().map_or(0, |(cpu, _)| *cpu);
+        match priority {
+            Priority::High => self.high.push(job),
+            Priority::Low => self.low.push(job),
+            Priority::Normal => {
+                let woken = match from {
+                    Some((cpu, state)) => self.place(Some(cpu), state),
+                    None => self.place(None, &mut self.outside.lock()),
+                };
+                self.queues[woken.0.index()].push(job);
+                if let Some(lead) = self.layout.lead(woken.0) {
+                    self.mark_overloaded(lead);
+                }
+                // Pairs with the fence in `fall_asleep`: either it sees the job or we see it asleep.
+                fence(Ordering::SeqCst);
+                if let Some(cpu) = woken.1 {
+                    let counts = self.counts.load();
+                    if !self.is_conserving || counts.searching() == 0 {
+                        self.notify(cpu);
+                    }
+                }
+                return self.wake_any(near);
+            }
+        }
+        fence(Ordering::SeqCst);
+        self.wake_any(near);
+    }
+
+    fn place(&self, waker: Option<CpuId>, state: &mut CpuState) -> (QueueId, Option<CpuId>) {
+        let task = Waking {
+            waker,
+            new: true,
+            ..Waking::default()
+        };
+        match self.policy.wake(state, self, &task) {
+            Woken::Queue { queue, notify, .. } => (queue, notify),
+            // Whoever brings the task acts for the dispatcher: the decision is the same, and no CPU is idle for it.
+            Woken::Ask { .. } => {
+                let mut state = self.dispatcher.lock();
+                match self.policy.dispatch(&mut state, self, &task).cpu {
+                    Some(cpu) => (self.layout.of(cpu), Some(cpu)),
+                    None => (self.layout.inbox().unwrap_or(QueueId(0)), None),
+                }
+            }
+            _ => (QueueId(0), None),
+        }
+    }
+
+    pub(crate) fn mark_overloaded(&self, lead: CpuId) {
+        if !self.overloaded.test(lead) {
+            let _ = self.overloaded.set(lead);
+        }
+    }
+
+    /// The policy found nothing there.
+    pub(crate) fn unmark_overloaded(&self, queue: QueueId) {
+        if let Some(lead) = self.layout.lead(queue)
+            && self.overloaded.test(lead)
+        {
+            let _ = self.overloaded.clear(lead);
+            fence(Ordering::SeqCst);
+            // Something may have come between the search and the clearing.
+            if self.waiting(queue) > 0 {
+                self.mark_overloaded(lead);
+            }
+        }
+    }
+
+    /// Wakes this sleeper if it is one, whatever the limit: the policy or the work asks for it.
+    pub(crate) fn notify(&self, cpu: CpuId) -> bool {
+        if !self.asleep.clear(cpu).unwrap_or(false) {
+            return false;
+        }
+        let _ = self.idle.clear(cpu);
+        self.counts.change(Counts::wake);
+        self.slots[cpu as usize].parker.unpark_at(self.now_ns());
+        self.wake_watch();
+        true
+    }
+
+    /// Wakes one more sleeper if somebody should look for work and nobody does.
+    pub(crate) fn wake_any(&self, near: CpuId) {
+        while self.counts.load().wants_waking() {
+            match self.asleep.first_from(near) {
+                Some(cpu) if self.notify(cpu) => return,
+                Some(_) => {}
+                // About to sleep: it looks again after it has set its bit.
+                None => return,
+            }
+        }
+    }
+
+    pub(crate) fn wake_watch(&self) {
+        if self
+            .watch
+            .is_asleep
+            .load(std::sync::atomic::Ordering::Relaxed)
+            && self
+                .watch
+                .is_asleep
+                .swap(false, std::sync::atomic::Ordering::AcqRel)
+        {
+            self.watch.ring();
+        }
+    }
+
+    pub(crate) fn begin_search(&self, cpu: CpuId) {
+        let _ = self.idle.set(cpu);
+        self.counts.change(Counts::search);
+    }
+
+    /// The searcher `cpu` has found something: if it was the last, another one looks whether there is more.
+    pub(crate) fn end_search(&self, cpu: CpuId) {
+        let _ = self.idle.clear(cpu);
+        let (_, now) = self.counts.change(Counts::found);
+        if now.wants_waking() && self.has_work(cpu) {
+            self.wake_any(cpu);
+        }
+    }
+
+    /// The searcher `cpu` will park. It must look for work once more after this.
+    pub(crate) fn fall_asleep(&self, cpu: CpuId) {
+        self.counts.change(Counts::sleep);
+        let _ = self.asleep.set(cpu);
+        // Pairs with the fences of those who queue something and then look for sleepers.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The sleeper `cpu` goes on; it searches.
+    pub(crate) fn rise(&self, cpu: CpuId) {
+        if self.asleep.clear(cpu).unwrap_or(false) {
+            self.counts.change(Counts::wake);
+        }
+        let _ = self.idle.set(cpu);
+    }
+
+    /// Whether the CPU may be used, to everybody at once.
+    pub(crate) fn set_online(&self, cpu: CpuId, is_online: bool) {
+        let slot = &self.slots[cpu as usize];
+        slot.is_online.store(is_online, Ordering::SeqCst);
+        let _ = if is_online {
+            self.online.set(cpu)
+        } else {
+            self.online.clear(cpu)
+        };
+    }
+
+    pub(crate) fn online_mask(&self) -> &CpuMask {
+        &self.online
+    }
+
+    pub(crate) fn is_asleep(&self, cpu: CpuId) -> bool {
+        self.asleep.test(cpu)
+    }
+
+    /// Whether anything waits that the worker `cpu` could run, private parts of deques included. O(slots).
+    pub(crate) fn has_work(&self, cpu: CpuId) -> bool {
+        self.high.len() > 0
+            || self.low.len() > 0
+            || self.offers.wants_help(self.machine.node(cpu))
+            || self.slots[cpu as usize].bound.len() > 0
+            || self
+                .reachable(cpu)
+                .any(|queue| self.queues[queue.index()].len() > 0)
+            || self.guest_slots().any(|(_, slot)| slot.deque.len() > 0)
+            || (self.is_conserving || self.layout.len() == 1)
+                && self.slots[..self.cpus() as usize]
+                    .iter()
+                    .any(|slot| slot.deque.len() > 0)
+            || self.may_take_over(cpu)
+    }
+
+    /// The queues that a worker on `cpu` takes from when nothing else is left.
+    pub(crate) fn reachable(&self, cpu: CpuId) -> impl Iterator<Item = QueueId> {
+        let all = self.is_conserving;
+        let own = self.layout.of(cpu);
+        let inbox = self.layout.inbox();
+        (0..self.queues.len() as u32)
+            .map(QueueId)
+            .filter(move |&queue| all || queue == own || Some(queue) == inbox)
+    }
+
+    /// Work bound to another CPU that may run on this one too.
+    pub(crate) fn may_take_over(&self, cpu: CpuId) -> bool {
+        self.slots[..self.cpus() as usize]
+            .iter()
+            .any(|slot| slot.bound.may_give(cpu))
+    }
+
+    /// The CPUs that workers may run on, by the kernel's numbers.
+    pub(crate) fn online_cpus(&self) -> CpuSet {
+        self.online
+            .iter()
+            .map(|cpu| self.machine.kernel_cpu(cpu))
+            .collect()
+    }
+
+    /// After how much work on a range a helper pays: half of what waking one takes.
+    pub(crate) fn invite_after_ns(&self) -> u64 {
+        self.wake_ns() / 2
+    }
+
+    pub(crate) fn wake_ns(&self) -> u64 {
+        self.wake_ns.load(Ordering::Relaxed)
+    }
+
+    /// A wake-up took so long.
+    pub(crate) fn woke(&self, ns: u64) {
+        let average = self.wake_ns.load(Ordering::Relaxed);
+        let ns = ns.min(1_000_000);
+        self.wake_ns
+            .store(average - average / 8 + ns / 8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+}
+
+impl View for Registry {
+    fn machine(&self) -> &Machine {
+        &self.machine
+    }
+    fn queues(&self) -> &Queues {
+        &self.layout
+    }
+    fn waiting(&self, queue: QueueId) -> u32 {
+        let listed = self.queues[queue.index()].len() as u32;
+        let cpus = self.layout.cpus(queue);
+        cpus.fold(listed, |sum, cpu| {
+            sum + self.slots[cpu as usize].deque.len()
+        })
+    }
+    fn running(&self, cpu: CpuId) -> bool {
+        self.slots[cpu as usize].is_running.load(Ordering::Relaxed)
+    }
+    fn online(&self) -> &CpuMask {
+        &self.online
+    }
+    fn idle(&self) -> &CpuMask {
+        &self.idle
+    }
+    fn overloaded(&self) -> &SparseMask {
+        &self.overloaded
+    }
+    fn utilisation(&self, llc: u32) -> u32 {
+        let cpus = self.machine.llc_cpus(llc);
+        let (mut busy, mut all) = (0, 0);
+        for cpu in cpus.filter(|&cpu| self.online.test(cpu)) {
+            all += 1;
+            busy += u32::from(!self.idle.test(cpu));
+        }
+        busy * 1024 / all.max(1)
+    }
+    fn now(&self) -> u64 {
+        self.now_ns()
+    }
+    fn may_spin(&self, _cpu: CpuId) -> bool {
+        !self.is_crowded.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,425 @@
+//! Work that is given away: a handle tells how it ended.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::job::{Job, JobRef, Payload};
+use crate::latch::Latch;
+use crate::parker::Parker;
+use crate::registry::Registry;
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::worker::Worker;
+
+/// Which work comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// When nothing else is left.
+    Low,
+    /// In the order that the policy gives.
+    #[default]
+    Normal,
+    /// Before everything else that waits; what runs is not interrupted.
+    High,
+}
+
+/// Tells work that nobody wants it any more. Clones are the same token.
+#[derive(Clone, Debug, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// A token that is not cancelled.
+    pub fn new() -> Self {
+        Self::default()
+    }
+    /// From now on [`is_cancelled`](Self::is_cancelled); work with this token that has not begun never begins.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+    /// Long work asks this now and then.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Why there is no result.
+pub enum JoinError {
+    /// The work was cancelled before it began.
+    Cancelled,
+    /// It panicked; with this payload.
+    Panicked(Payload),
+}
+
+impl JoinError {
+    /// Goes on panicking if the work did.
+    pub fn resume(self) -> Cancelled {
+        match self {
+            JoinError::Cancelled => Cancelled,
+            JoinError::Panicked(payload) => resume_unwind(payload),
+        }
+    }
+}
+
+/// The work was cancelled before it began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the work was cancelled before it began")]
+pub struct Cancelled;
+
+impl fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JoinError::Cancelled => Cancelled.fmt(f),
+            JoinError::Panicked(payload) => {
+                let text = payload.downcast_ref::<&str>().copied();
+                let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+                write!(f, "the work panicked: {}", text.unwrap_or("(no text)"))
+            }
+        }
+    }
+}
+
+impl std::error::Error for JoinError {}
+
+const QUEUED: u32 = 0;
+const RUNNING: u32 = 1;
+const DONE: u32 = 2;
+const CANCELLED: u32 = 3;
+
+enum Waiter {
+    /// In the frame of a worker that waits.
+    Latch(*const Latch),
+    Waker(Waker),
+}
+
+// SAFETY: a latch may be set by any thread.
+unsafe impl Send for Waiter {}
+
+/// How a piece of work ended, and who wants to know.
+pub(crate) struct Outcome<T> {
+    state: AtomicU32,
+    result: Mutex<Option<Result<T, JoinError>>>,
+    waiter: Mutex<Option<Waiter>>,
+}
+
+fn whole<'a, T>(mutex: &'a Mutex<T>) -> std::sync::MutexGuard<'a, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T> Outcome<T> {
+    fn new() -> Self {
+        Outcome {
+            state: AtomicU32::new(QUEUED),
+            result: Mutex::new(None),
+            waiter: Mutex::new(None),
+        }
+    }
+
+    /// Whoever gets true decides what happens to the work.
+    fn claim(&self, to: u32) -> bool {
+        self.state
+            .compare_exchange(QUEUED, to, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    fn finish(&self, result: Result<T, JoinError>) {
+        let end = match result {
+            Err(JoinError::Cancelled) => CANCELLED,
+            _ => DONE,
+        };
+        *whole(&self.result) = Some(result);
+        // Release: pairs with the Acquire in `is_over`.
+        self.state.store(end, Ordering::Release);
+        let waiter = whole(&self.waiter).take();
+        match waiter {
+            // SAFETY: a worker stays in the frame of its latch until it is set.
+            Some(Waiter::Latch(latch)) => unsafe { Latch::set(latch) },
+            Some(Waiter::Waker(waker)) => waker.wake(),
+            None => {}
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.state.load(Ordering::Acquire) >= DONE && whole(&self.result).is_some()
+    }
+
+    /// False if it is over already.
+    fn register(&self, waiter: Waiter) -> bool {
+        let mut place = whole(&self.waiter);
+        if self.state.load(Ordering::Acquire) >= DONE {
+            return false;
+        }
+        *place = Some(waiter);
+        true
+    }
+}
+
+/// What a handle sees of the work, whatever closure it is.
+pub(crate) trait Spawned<T>: Send + Sync {
+    fn outcome(&self) -> &Outcome<T>;
+    /// Drops the closure of claimed work.
+    fn discard(&self);
+}
+
+/// A closure on its way, with its outcome: one allocation.
+#[repr(C)]
+pub(crate) struct Task<F, T> {
+    job: Job,
+    outcome: Outcome<T>,
+    token: Option<CancelToken>,
+    /// Belongs to who has claimed the outcome.
+    call: UnsafeCell<Option<F>>,
+}
+
+// SAFETY: `call` is touched by one thread, the one that has claimed the outcome.
+unsafe impl<F: Send, T: Send> Send for Task<F, T> {}
+// SAFETY: as above.
+unsafe impl<F: Send, T: Send> Sync for Task<F, T> {}
+
+impl<F: FnOnce() -> T + Send, T: Send> Task<F, T> {
+    pub(crate) fn new(call: F, token: Option<CancelToken>) -> Arc<Self> {
+        Arc::new(Task {
+            // SAFETY: `run_queued` takes what `queued` makes.
+            job: unsafe { Job::new(Self::run_queued) },
+            outcome: Outcome::new(),
+            token,
+            call: UnsafeCell::new(Some(call)),
+        })
+    }
+
+    pub(crate) fn queued(self: &Arc<Self>) -> JobRef {
+        JobRef(Arc::into_raw(self.clone()).cast_mut().cast())
+    }
+
+    unsafe fn run_queued(job: *mut Job) {
+        // SAFETY: made by `queued`, run once.
+        let this = unsafe { Arc::from_raw(job.cast_const().cast::<Self>()) };
+        this.run();
+    }
+
+    /// Runs it unless somebody else has, or it is cancelled. Whether it was run here.
+    pub(crate) fn run(&self) -> bool {
+        if self.token.as_ref().is_some_and(CancelToken::is_cancelled) {
+            if self.outcome.claim(CANCELLED) {
+                self.discard();
+                self.outcome.finish(Err(JoinError::Cancelled));
+            }
+            return false;
+        }
+        if !self.outcome.claim(RUNNING) {
+            return false;
+        }
+        // SAFETY: claimed.
+        let call = unsafe { (*self.call.get()).take() }.expect("claimed once");
+        let result = catch_unwind(AssertUnwindSafe(call));
+        self.outcome.finish(result.map_err(JoinError::Panicked));
+        true
+    }
+}
+
+impl<F: Send, T: Send> Spawned<T> for Task<F, T> {
+    fn outcome(&self) -> &Outcome<T> {
+        &self.outcome
+    }
+    fn discard(&self) {
+        // SAFETY: called by who has claimed the outcome. A panic in a destructor is not this thread's affair.
+        let call = unsafe { (*self.call.get()).take() };
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(call)));
+    }
+}
+
+/// The result of work that was given away. Dropping it lets the work go on.
+///
+/// It is a future too, so that async code can wait for it.
+pub struct Handle<T> {
+    work: Arc<dyn Spawned<T>>,
+}
+
+impl<T> fmt::Debug for Handle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("is_done", &self.is_done())
+            .finish()
+    }
+}
+
+impl<T> Handle<T> {
+    pub(crate) fn new(work: Arc<dyn Spawned<T>>) -> Self {
+        Handle { work }
+    }
+
+    /// Whether it has ended, one way or the other.
+    pub fn is_done(&self) -> bool {
+        self.work.outcome().is_over()
+    }
+
+    /// True: the work had not begun and never will. False: it runs or has ended. O(1); what is queued
+    /// of it is passed over later.
+    pub fn cancel(&self) -> bool {
+        let outcome = self.work.outcome();
+        let is_claimed = outcome.claim(CANCELLED);
+        if is_claimed {
+            self.work.discard();
+            outcome.finish(Err(JoinError::Cancelled));
+        }
+        is_claimed
+    }
+
+    /// Waits for the result. A worker does other work meanwhile; another thread sleeps.
+    ///
+    /// # Errors
+    /// [`JoinError`]: cancelled, or panicked.
+    pub fn join(self) -> Result<T, JoinError> {
+        let outcome = self.work.outcome();
+        while !outcome.is_over() {
+            match Worker::current() {
+                Some(worker) => {
+                    let latch = Latch::new(&worker.slot().parker);
+                    if outcome.register(Waiter::Latch(&latch)) {
+                        worker.wait(&latch);
+                    }
+                }
+                None => {
+                    let parker = this_parker();
+                    if outcome.register(Waiter::Waker(parker.clone().into())) {
+                        parker.0.park(None);
+                    }
+                }
+            }
+            // `finish` stores the result first, so that whoever sees the state finds it.
+        }
+        whole(&outcome.result).take().expect("it is over")
+    }
+}
+
+impl<T> Future for Handle<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = self.work.outcome();
+        if outcome.register(Waiter::Waker(context.waker().clone())) {
+            return Poll::Pending;
+        }
+        match whole(&outcome.result).take() {
+            Some(result) => Poll::Ready(result),
+            // Claimed for cancelling, not finished yet: at once.
+            None => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// The parker of a thread that is no worker, as a waker.
+pub(crate) struct ThreadParker(pub(crate) Parker);
+
+impl Wake for ThreadParker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+pub(crate) fn this_parker() -> Arc<ThreadParker> {
+    thread_local!(static HERE: Arc<ThreadParker> = Arc::new(ThreadParker(Parker::default())));
+    HERE.with(Arc::clone)
+}
+
+/// How work is given away: see [`Pool::spawn_with`](crate::Pool::spawn_with).
+#[derive(Clone, Debug, Default)]
+pub struct Spawn {
+    pub(crate) priority: Priority,
+    pub(crate) token: Option<CancelToken>,
+}
+
+impl Spawn {
+    /// Normal priority, no token.
+    pub fn new() -> Self {
+        Self::default()
+    }
+    /// Which work comes first.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+    /// The work does not begin once the token is cancelled.
+    pub fn token(mut self, token: &CancelToken) -> Self {
+        self.token = Some(token.clone());
+        self
+    }
+}
+
+/// Queues a job from whatever thread this is.
+pub(crate) fn queue(registry: &Registry, job: JobRef, priority: Priority) {
+    match Worker::current_in(registry) {
+        Some(worker) => worker.queue(job, priority),
+        None => registry.inject(job, priority, None),
+    }
+}
+
+/// The kernel's number of this thread, asked for once.
+pub(crate) fn thread_id() -> u32 {
+    thread_local!(static HERE: u32 = crate::sys::thread_id());
+    HERE.with(|id| *id)
+}
+
+/// The end of a future that will keep its result here.
+struct Promised<T>(Outcome<T>);
+
+impl<T: Send> Spawned<T> for Promised<T> {
+    fn outcome(&self) -> &Outcome<T> {
+        &self.0
+    }
+    fn discard(&self) {}
+}
+
+pub(crate) struct Promise<T>(Arc<Promised<T>>);
+
+pub(crate) fn promise<T: Send + 'static>() -> (Promise<T>, Handle<T>) {
+    let promised = Arc::new(Promised(Outcome::new()));
+    (Promise(promised.clone()), Handle::new(promised))
+}
+
+impl<T: Send + 'static> Promise<T> {
+    /// `future`, with its result or its panic going to the handle. Cancelled before its first poll it is never
+    /// polled.
+    pub(crate) async fn keep<F: Future<Output = T>>(self, future: F) {
+        let outcome = &self.0.0;
+        let kept = Kept(outcome);
+        if !outcome.claim(RUNNING) {
+            return;
+        }
+        let mut future = std::pin::pin!(future);
+        let result = std::future::poll_fn(|context| {
+            let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
+            match polled {
+                Ok(Poll::Pending) => Poll::Pending,
+                Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
+                Err(payload) => Poll::Ready(Err(JoinError::Panicked(payload))),
+            }
+        })
+        .await;
+        std::mem::forget(kept);
+        outcome.finish(result);
+    }
+}
+
+/// A future that is dropped unfinished (its pool is gone) was cancelled.
+struct Kept<'a, T>(&'a Outcome<T>);
+
+impl<T> Drop for Kept<'_, T> {
+    fn drop(&mut self) {
+        if !self.0.is_over() {
+            self.0.finish(Err(JoinError::Cancelled));
+        }
+    }
+}

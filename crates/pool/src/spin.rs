@@ -1,0 +1,131 @@
+//! How long who waits looks out before it sleeps: the policy's `Spin`, fed with what is measured here.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use amdahl_placement::{Partner, Spin, SpinFacts, SpinState};
+
+/// No spin is longer: a wake-up takes less, nearly everywhere.
+const MAX_NS: u64 = 200_000;
+
+/// A gap between two looks at the clock beyond this: the CPU was taken away meanwhile.
+const GAP: Duration = Duration::from_micros(50);
+
+/// Waits after a CPU was lost in which nobody spins.
+const CALM: u32 = 64;
+
+/// One in so many sleeps begins with a spin that experience did not recommend, of at most this length.
+pub(crate) const TRIAL: u32 = 8;
+pub(crate) const TRIAL_NS: u64 = 50_000;
+
+static CROWDED: AtomicBool = AtomicBool::new(false);
+
+/// What a pool has found out about the machine holds for everybody in the process.
+pub(crate) fn set_crowded(is_crowded: bool) {
+    if CROWDED.load(Ordering::Relaxed) != is_crowded {
+        CROWDED.store(is_crowded, Ordering::Relaxed);
+    }
+}
+
+/// With one CPU the partner cannot run while one spins.
+fn is_alone() -> bool {
+    static ALONE: OnceLock<bool> = OnceLock::new();
+    *ALONE.get_or_init(|| {
+        let cpus = amdahl_topology::allowed().map_or(1, |cpus| cpus.len());
+        let quota = amdahl_topology::quota().ok().flatten();
+        cpus < 2 || quota.is_some_and(|quota| quota.cpus < 2.0)
+    })
+}
+
+/// Whether and how long one side of something spins: learns from its own waits.
+#[derive(Debug, Default)]
+pub(crate) struct Spinner {
+    state: SpinState,
+    calm: u32,
+    sleeps: u32,
+}
+
+impl Spinner {
+    fn length(&mut self) -> Duration {
+        if self.calm > 0 {
+            self.calm -= 1;
+            return Duration::ZERO;
+        }
+        let facts = SpinFacts {
+            partner: if is_alone() {
+                Partner::Waiting
+            } else {
+                Partner::Unknown
+            },
+            wanted: CROWDED.load(Ordering::Relaxed),
+        };
+        let learnt = Spin::Adaptive { max_ns: MAX_NS }.ns(&self.state, facts);
+        // Two who sleep wait for each other's wake-ups, and never learn how fast they would be awake: now and then
+        // one spins as long as a wake-up takes.
+        let is_trial = self.sleeps.is_multiple_of(TRIAL);
+        let trial = Spin::Fixed {
+            ns: self.state.wake_ns().min(TRIAL_NS),
+        }
+        .ns(&self.state, facts);
+        Duration::from_nanos(learnt.max(if is_trial { trial } else { 0 }))
+    }
+
+    /// Looks at `is_ready` as long as it pays. Whether it became true.
+    pub(crate) fn spin(&mut self, begun: Instant, mut is_ready: impl FnMut() -> bool) -> bool {
+        let length = self.length();
+        let mut last = begun;
+        while last - begun < length {
+            for _ in 0..16 {
+                if is_ready() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            let now = Instant::now();
+            if now - last > GAP {
+                // Whoever took the CPU away may be who is waited for.
+                self.calm = CALM;
+                return is_ready();
+            }
+            last = now;
+        }
+        is_ready()
+    }
+
+    /// A wait is over: it took so long until the event, and if it slept so long from the wake-up to running.
+    pub(crate) fn waited(&mut self, until_event: Duration, woken_after: Option<Duration>) {
+        self.state.waited(until_event.as_nanos() as u64);
+        if let Some(latency) = woken_after {
+            self.sleeps = self.sleeps.wrapping_add(1);
+            self.state.woke(latency.as_nanos() as u64);
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_waits_stop_the_spinning_and_short_ones_bring_it_back() {
+        let mut spinner = Spinner::default();
+        for _ in 0..200 {
+            spinner.waited(Duration::from_millis(5), Some(Duration::from_micros(20)));
+        }
+        spinner.sleeps = 1;
+        assert_eq!(spinner.length(), Duration::ZERO);
+        spinner.sleeps = TRIAL;
+        assert!(
+            is_alone() || spinner.length() > Duration::from_micros(10),
+            "a trial"
+        );
+        for _ in 0..200 {
+            spinner.waited(Duration::from_micros(1), None);
+        }
+        assert!(is_alone() || spinner.length() > Duration::ZERO);
+        spinner.calm = 1;
+        assert_eq!(spinner.length(), Duration::ZERO, "the CPU was lost");
+        assert_eq!(spinner.calm, 0);
+    }
+}

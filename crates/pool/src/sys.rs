@@ -1,0 +1,137 @@
+//! All system calls of this crate.
+
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use amdahl_topology::CpuSet;
+use rustix::thread::futex;
+
+/// Sleeps while `*word == expected`, until it is woken, the time is over or for no reason.
+pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+    let timeout = timeout.and_then(|t| futex::Timespec::try_from(t).ok());
+    // Errors are: the word has changed, a signal, the time is over. The caller looks again after all of them.
+    let _ = futex::wait(word, futex::Flags::PRIVATE, expected, timeout.as_ref());
+}
+
+/// Wakes up to `count` threads that sleep on `word`.
+pub(crate) fn futex_wake(word: &AtomicU32, count: u32) {
+    // Fails for bad addresses only, which a reference is not.
+    let _ = futex::wake(word, futex::Flags::PRIVATE, count);
+}
+
+/// A full fence on each CPU that runs a thread of this process; false if the kernel has none.
+#[cfg_attr(any(loom, miri), allow(dead_code))]
+pub(crate) fn membarrier() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    let call = |command: libc::c_int| {
+        // SAFETY: takes integers only and touches no memory.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+    };
+    *REGISTERED.get_or_init(|| call(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED))
+        && call(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+}
+
+/// The kernel's number of this thread.
+pub(crate) fn thread_id() -> u32 {
+    rustix::thread::gettid().as_raw_pid() as u32
+}
+
+/// Binds this thread; an error is not one that the caller could do something about: the kernel goes on
+/// choosing among the CPUs that it allows.
+pub(crate) fn bind(cpus: &CpuSet) {
+    let _ = amdahl_topology::set_allowed(0, cpus);
+}
+
+/// The CPU this thread is on.
+pub(crate) fn current_cpu() -> u32 {
+    rustix::thread::sched_getcpu() as u32
+}
+
+/// Class and nice value of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    class: libc::c_int,
+    nice: i32,
+    realtime: libc::c_int,
+}
+
+impl Standing {
+    /// The idle class.
+    pub(crate) const IDLE: Standing = Standing {
+        class: libc::SCHED_IDLE,
+        nice: 0,
+        realtime: 0,
+    };
+
+    /// The lowest within its class.
+    pub(crate) fn nicest(self) -> Standing {
+        Standing { nice: 19, ..self }
+    }
+}
+
+/// As the kernel's `struct sched_attr` in its first version.
+#[repr(C)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// Where thread `tid` stands.
+pub(crate) fn standing(tid: u32) -> Option<Standing> {
+    let mut attr = std::mem::MaybeUninit::<SchedAttr>::zeroed();
+    let size = size_of::<SchedAttr>();
+    // SAFETY: the kernel writes at most `size` bytes to it.
+    let rc = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, attr.as_mut_ptr(), size, 0) };
+    // SAFETY: integers, zeroed at least.
+    let attr = unsafe { attr.assume_init() };
+    (rc == 0).then_some(Standing {
+        class: attr.policy as libc::c_int,
+        nice: attr.nice,
+        realtime: attr.priority as libc::c_int,
+    })
+}
+
+/// Whether the kernel did it.
+pub(crate) fn set_standing(tid: u32, standing: Standing) -> bool {
+    let attr = SchedAttr {
+        size: size_of::<SchedAttr>() as u32,
+        policy: standing.class as u32,
+        flags: 0,
+        nice: standing.nice,
+        priority: standing.realtime as u32,
+        runtime: 0,
+        deadline: 0,
+        period: 0,
+    };
+    // SAFETY: the kernel reads as much of it as `size` says.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attr, 0) == 0 }
+}
+
+/// How long a thread ran and how long it waited for a CPU: `/proc/self/task/TID/schedstat`, kept open.
+#[derive(Debug)]
+pub(crate) struct SchedStat(std::fs::File);
+
+impl SchedStat {
+    pub(crate) fn open(tid: u32) -> Option<Self> {
+        let path = format!("/proc/self/task/{tid}/schedstat");
+        std::fs::File::open(path).ok().map(SchedStat)
+    }
+
+    /// Nanoseconds on a CPU, and runnable without one.
+    pub(crate) fn read(&self) -> Option<(u64, u64)> {
+        use std::os::unix::fs::FileExt;
+        let mut buffer = [0; 96];
+        let len = self.0.read_at(&mut buffer, 0).ok()?;
+        let mut words = std::str::from_utf8(&buffer[..len])
+            .ok()?
+            .split_ascii_whitespace();
+        Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+    }
+}

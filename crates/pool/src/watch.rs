@@ -1,0 +1,242 @@
+//! Follows CPUs, quota and load while the pool works.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering as StdOrdering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use amdahl_topology::ThrottleStat;
+
+use crate::counts::Counts;
+use crate::registry::{Control, Registry};
+use crate::sync::Ordering;
+use crate::sys::SchedStat;
+use crate::worker::Worker;
+
+/// From one look to the next.
+const EVERY: Duration = Duration::from_millis(10);
+
+/// So many looks at a pool that does nothing, and the watch sleeps too.
+const IDLE_LOOKS: u32 = 100;
+
+impl Registry {
+    /// Asks the source and does what it says: threads start, stop and go on, work moves.
+    pub(crate) fn refresh(self: &Arc<Self>) {
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        self.apply_cpus(&mut control);
+    }
+
+    fn apply_cpus(self: &Arc<Self>, control: &mut Control) {
+        if self.is_ending.load(Ordering::Acquire) {
+            return;
+        }
+        let allowed = control.source.allowed();
+        let most = self.settings.threads_max.unwrap_or(u32::MAX) as usize;
+        let mut cpus: Vec<u32> = self.machine.cpus_of(&allowed).collect();
+        cpus.sort_unstable();
+        cpus.truncate(most.max(1));
+        if cpus.is_empty() {
+            if !self.online_mask().is_empty() {
+                return;
+            }
+            // There never was one: work must run somewhere.
+            cpus.push(0);
+        }
+        let wanted = |cpu: u32| cpus.binary_search(&cpu).is_ok();
+        let is_online = |cpu: u32| self.slots[cpu as usize].is_online.load(Ordering::SeqCst);
+        let come: Vec<u32> = cpus
+            .iter()
+            .copied()
+            .filter(|&cpu| !is_online(cpu))
+            .collect();
+        let gone: Vec<u32> = (0..self.cpus())
+            .filter(|&cpu| is_online(cpu) && !wanted(cpu))
+            .collect();
+        if come.is_empty() && gone.is_empty() && control.changes > 0 {
+            self.apply_limit(control, cpus.len() as u32, None);
+            return;
+        }
+        control.changes += 1;
+        // First who comes: at any instant somebody is online.
+        for &cpu in &come {
+            self.slots[cpu as usize].bound.open();
+            self.set_online(cpu, true);
+        }
+        for &cpu in &gone {
+            self.set_online(cpu, false);
+        }
+        for &cpu in &gone {
+            self.orphan(cpu);
+            // Asleep or not, it sees that it has no CPU.
+            if !self.notify(cpu) {
+                self.slots[cpu as usize].parker.unpark();
+            }
+        }
+        for &cpu in &come {
+            self.start(cpu, control);
+            self.adopt(cpu);
+        }
+        self.apply_limit(control, cpus.len() as u32, None);
+        probe::probe!(amdahl_pool, cpus, cpus.len(), come.len(), gone.len());
+    }
+
+    /// How many may run: CPUs, quota, and what the load leaves.
+    fn apply_limit(&self, control: &mut Control, cpus: u32, load: Option<u32>) {
+        let quota = control
+            .source
+            .quota()
+            .map_or(u32::MAX, |quota| quota.ceil().max(1.0) as u32);
+        let limit = cpus.min(quota).min(load.unwrap_or(u32::MAX)).max(1);
+        if self.counts.load().limit() != limit {
+            self.counts.change(|counts| counts.with_limit(limit));
+            self.wake_any(0);
+        }
+    }
+
+    /// A thread for the CPU; one that waits for it goes on.
+    fn start(self: &Arc<Self>, cpu: u32, control: &mut Control) {
+        let slot = &self.slots[cpu as usize];
+        if slot.is_started.swap(true, Ordering::AcqRel) {
+            slot.parker.unpark();
+            return;
+        }
+        let registry = self.clone();
+        let name = format!("{}-{}", self.settings.name, self.machine.kernel_cpu(cpu));
+        let mut thread = std::thread::Builder::new().name(name);
+        if let Some(bytes) = self.settings.stack_bytes {
+            thread = thread.stack_size(bytes);
+        }
+        self.counts.change(Counts::start);
+        match thread.spawn(move || registry.thread(cpu)) {
+            Ok(thread) => control.threads.push(thread),
+            Err(_) => {
+                // No thread, no CPU: others take its work. The next look tries again.
+                self.counts.change(Counts::stop);
+                slot.is_started.store(false, Ordering::Release);
+                self.set_online(cpu, false);
+                self.orphan(cpu);
+            }
+        }
+    }
+
+    fn thread(self: Arc<Self>, cpu: u32) {
+        let slot = &self.slots[cpu as usize];
+        slot.thread_id
+            .store(crate::sys::thread_id(), Ordering::Release);
+        slot.is_running.store(true, Ordering::Relaxed);
+        // SAFETY: the `Arc` keeps the registry; the slot is this thread's, which is started once.
+        let worker = unsafe { Worker::new(&self, cpu, cpu) };
+        let _at_work = worker.at_work();
+        // Jobs keep their panics. Should one escape (from the destructor of a panic's payload), the worker goes on:
+        // its deque is where it was.
+        while std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.main())).is_err() {
+            self.restarts.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The thread that looks now and then. Sleeps for good while the pool does.
+    pub(crate) fn watch(self: Arc<Self>) {
+        let mut stats: HashMap<u32, SchedStat> = HashMap::new();
+        let mut last_look = Instant::now();
+        let mut throttled: Option<ThrottleStat> = None;
+        let mut idle_looks = 0;
+        let mut begun = vec![0; self.cpus() as usize];
+        while !self.is_ending.load(Ordering::Acquire) {
+            self.wait_for_next(&mut idle_looks);
+            if self.is_ending.load(Ordering::Acquire) {
+                return;
+            }
+            self.help_stuck(&mut begun);
+            let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+            self.apply_cpus(&mut control);
+            if !self.settings.follows_load {
+                continue;
+            }
+            let now = control.source.throttled();
+            let is_throttled = match (now, throttled) {
+                (Some(now), Some(before)) => now.throttled_ns > before.throttled_ns,
+                _ => false,
+            };
+            throttled = now;
+            let threads = self.sample(&mut stats);
+            let wall_ns = last_look.elapsed().as_nanos() as u64;
+            last_look = Instant::now();
+            let most = self.online_mask().count().max(1);
+            let verdict = control.load.look(&threads, wall_ns, is_throttled, most);
+            control.load.retain(|thread| stats.contains_key(&thread));
+            self.set_crowded(verdict.is_crowded);
+            self.apply_limit(&mut control, most, verdict.limit);
+        }
+    }
+
+    /// A task that comes next to one that has not ended since the last look: somebody else shall take it.
+    fn help_stuck(&self, begun: &mut [u32]) {
+        for (cpu, last) in (0..self.cpus()).zip(begun) {
+            let slot = &self.slots[cpu as usize];
+            let now = slot.begun.load(Ordering::Relaxed);
+            if now == *last && !slot.next.load(Ordering::Relaxed).is_null() {
+                self.wake_any(cpu);
+            }
+            *last = now;
+        }
+    }
+
+    fn set_crowded(&self, is_crowded: bool) {
+        self.is_crowded.store(is_crowded, Ordering::Relaxed);
+        crate::spin::set_crowded(is_crowded);
+    }
+
+    fn wait_for_next(&self, idle_looks: &mut u32) {
+        let counts = self.counts.load();
+        let is_idle = counts.awake() == counts.searching() && counts.guests() == 0;
+        *idle_looks = if is_idle { *idle_looks + 1 } else { 0 };
+        if *idle_looks < IDLE_LOOKS {
+            let gate = self
+                .watch
+                .gate
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            drop(self.watch.bell.wait_timeout(gate, EVERY));
+            return;
+        }
+        *idle_looks = 0;
+        self.control
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .load
+            .forget();
+        self.set_crowded(false);
+        let gate = self
+            .watch
+            .gate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.watch.is_asleep.store(true, StdOrdering::SeqCst);
+        let is_awake = |_: &mut ()| {
+            self.watch.is_asleep.load(StdOrdering::SeqCst)
+                && !self.is_ending.load(Ordering::Acquire)
+        };
+        drop(self.watch.bell.wait_while(gate, is_awake));
+        self.watch.is_asleep.store(false, StdOrdering::SeqCst);
+    }
+
+    /// What the threads in the pool's places ran and waited.
+    fn sample(&self, stats: &mut HashMap<u32, SchedStat>) -> Vec<(u32, u64, u64)> {
+        let mut threads = Vec::new();
+        let workers = self.slots[..self.cpus() as usize].iter();
+        for slot in workers.chain(self.guest_slots().map(|(_, slot)| slot)) {
+            let thread = slot.thread_id.load(Ordering::Acquire);
+            if thread == 0 {
+                continue;
+            }
+            if !stats.contains_key(&thread) {
+                stats.extend(SchedStat::open(thread).map(|stat| (thread, stat)));
+            }
+            match stats.get(&thread).and_then(SchedStat::read) {
+                Some((ran, waited)) => threads.push((thread, ran, waited)),
+                None => drop(stats.remove(&thread)),
+            }
+        }
+        threads
+    }
+}

@@ -1,0 +1,552 @@
+//! A thread at work in a pool: where it looks for work, and how it waits.
+
+use std::cell::{Cell, RefCell};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use amdahl_placement::{CpuId, CpuState, IdleAction, QueueId};
+
+use crate::bound::BoundWork;
+use crate::counts::Counts;
+use crate::deque::Steal;
+use crate::job::{Job, JobRef};
+use crate::latch::Latch;
+use crate::range::Ticket;
+use crate::registry::{Registry, Slot};
+use crate::spin::{TRIAL, TRIAL_NS};
+use crate::sync::{Ordering, spin_loop};
+
+/// Rounds without success after which a thief moves the split of a deque itself.
+const PATIENCE: u32 = 8;
+
+/// Every so many jobs of its own a worker looks at the queues first, so that nobody starves; a prime, as tokio's.
+const FAIR: u32 = 61;
+
+/// A change of the counts.
+type Step = fn(Counts) -> Counts;
+
+/// Tasks that wake each other run in a row on one thread so often, until others have their turn.
+const IN_A_ROW: u32 = 16;
+
+/// Jobs that are taken out of a queue at once.
+const BATCH: usize = 32;
+
+/// Something to run.
+pub(crate) enum Work {
+    Job(JobRef),
+    Bound(Arc<dyn BoundWork>),
+    Range(Ticket),
+}
+
+/// A worker, or a thread of the program while it works in the pool. Lives on its thread's stack.
+pub(crate) struct Worker {
+    registry: NonNull<Registry>,
+    slot: NonNull<Slot>,
+    pub(crate) index: u32,
+    /// Its own, or for a guest the one it was on when it came.
+    pub(crate) cpu: CpuId,
+    state: RefCell<CpuState>,
+    jobs: Cell<u32>,
+    sleeps: Cell<u32>,
+    /// Tasks in a row that came out of `Slot::next`, and whether one is being polled.
+    in_a_row: Cell<u32>,
+    pub(crate) is_polling: Cell<bool>,
+}
+
+thread_local!(static CURRENT: Cell<*const Worker> = const { Cell::new(ptr::null()) });
+
+/// Makes a worker the current one of its thread, for as long as this lives.
+pub(crate) struct AtWork<'a> {
+    worker: &'a Worker,
+    before: *const Worker,
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        debug_assert!(ptr::eq(CURRENT.get(), self.worker));
+        CURRENT.set(self.before);
+    }
+}
+
+impl Worker {
+    /// # Safety
+    /// The registry outlives the worker, and nobody else has this index.
+    pub(crate) unsafe fn new(registry: &Registry, index: u32, cpu: CpuId) -> Self {
+        Worker {
+            registry: registry.into(),
+            slot: (&registry.slots[index as usize]).into(),
+            index,
+            cpu,
+            state: RefCell::new(CpuState::new(cpu)),
+            jobs: Cell::new(0),
+            sleeps: Cell::new(0),
+            in_a_row: Cell::new(0),
+            is_polling: Cell::new(false),
+        }
+    }
+
+    pub(crate) fn at_work(&self) -> AtWork<'_> {
+        AtWork {
+            worker: self,
+            before: CURRENT.replace(self),
+        }
+    }
+
+    /// The worker that this thread is.
+    #[inline(always)]
+    pub(crate) fn current<'a>() -> Option<&'a Worker> {
+        // SAFETY: whoever set it keeps the worker until it is set back, which is after everything that is
+        // called on this thread meanwhile has returned; references are not handed to other threads.
+        unsafe { CURRENT.get().as_ref() }
+    }
+
+    /// The current worker, if it belongs to `registry`.
+    #[inline]
+    pub(crate) fn current_in<'a>(registry: &Registry) -> Option<&'a Worker> {
+        Self::current().filter(|worker| ptr::eq(worker.registry.as_ptr(), registry))
+    }
+
+    #[inline(always)]
+    pub(crate) fn registry(&self) -> &Registry {
+        // SAFETY: promised to `new`.
+        unsafe { self.registry.as_ref() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> &Slot {
+        // SAFETY: as above; slots are a part of the registry.
+        unsafe { self.slot.as_ref() }
+    }
+
+    pub(crate) fn is_guest(&self) -> bool {
+        !self.registry().is_worker(self.index)
+    }
+
+    /// Offers an entry to thieves; false if there is no room, and then nothing has happened.
+    #[inline(always)]
+    pub(crate) fn push(&self, job: *mut Job) -> bool {
+        if !self.slot().deque.push(job) {
+            return false;
+        }
+        if self.registry().counts.is_hungry() {
+            self.share();
+        }
+        true
+    }
+
+    #[inline(always)]
+    pub(crate) fn pop(&self) -> *mut Job {
+        self.slot().deque.pop()
+    }
+
+    /// Somebody is hungry.
+    #[cold]
+    #[inline(never)]
+    fn share(&self) {
+        let registry = self.registry();
+        if self.slot().deque.publish()
+            && !self.is_guest()
+            && let Some(lead) = registry.layout.lead(registry.layout.of(self.cpu))
+        {
+            registry.mark_overloaded(lead);
+        }
+        if registry.counts.load().wants_waking() || !registry.is_conserving() {
+            registry.tell(self.cpu, &mut self.state.borrow_mut());
+        }
+    }
+
+    /// Queues a job that nobody in this frame waits for.
+    pub(crate) fn queue(&self, job: JobRef, priority: crate::Priority) {
+        if priority == crate::Priority::Normal && self.slot().deque.push(job.0) {
+            // Pairs with the fence in `fall_asleep`: nobody else may ever look at this deque again.
+            crate::sync::fence(Ordering::SeqCst);
+            if self.registry().counts.is_hungry() {
+                self.share();
+            }
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        let from = Some((self.cpu, &mut *state));
+        self.registry().inject(job, priority, from);
+    }
+
+    /// Queues a task that was woken. By another task: it comes next, on this thread, where its data is; who was to
+    /// come next comes after the others.
+    pub(crate) fn queue_woken(&self, job: JobRef) {
+        if !self.is_polling.get() || self.is_guest() || self.in_a_row.get() >= IN_A_ROW {
+            self.in_a_row.set(0);
+            return self.queue(job, crate::Priority::Normal);
+        }
+        let before = self.slot().next.swap(job.0, Ordering::AcqRel);
+        if !before.is_null() {
+            self.queue(JobRef(before), crate::Priority::Normal);
+        }
+    }
+
+    /// Runs what was found.
+    pub(crate) fn run(&self, work: Work) {
+        let begun = &self.slot().begun;
+        begun.store(
+            begun.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Relaxed,
+        );
+        match work {
+            // SAFETY: taken out of a queue just now.
+            Work::Job(job) => unsafe { job.run() },
+            Work::Bound(work) => work.run(self.registry(), self.cpu),
+            Work::Range(ticket) => ticket.help(self),
+        }
+    }
+
+    /// A job that is there at once: of its own deque, now and then of the queues first.
+    fn next(&self) -> Option<Work> {
+        self.jobs.set(self.jobs.get().wrapping_add(1));
+        if self.jobs.get().is_multiple_of(FAIR) {
+            let registry = self.registry();
+            let queue = &registry.queues[registry.layout.of(self.cpu).index()];
+            // The oldest of its own is what would starve below newer ones.
+            if let Some(job) = queue.pop().or_else(|| match self.slot().deque.steal() {
+                Steal::Got(job) => Some(JobRef(job)),
+                _ => None,
+            }) {
+                return Some(Work::Job(job));
+            }
+        }
+        if let Some(job) = self.registry().high.pop() {
+            return Some(Work::Job(job));
+        }
+        if let Some(work) = self.slot().bound.pop() {
+            return Some(Work::Bound(work));
+        }
+        if let Some(job) = self.slot().take_next() {
+            self.in_a_row.set(self.in_a_row.get() + 1);
+            return Some(Work::Job(job));
+        }
+        self.in_a_row.set(0);
+        let own = self.pop();
+        (!own.is_null()).then_some(Work::Job(JobRef(own)))
+    }
+
+    /// One round through everything, in the policy's order; and how long it says to spin. `waits` is for a job
+    /// inside of this one: then nothing is begun that may take long.
+    fn look(&self, waits: bool, round: u32) -> Result<Work, u64> {
+        if let Some(work) = self.next() {
+            return Ok(work);
+        }
+        let registry = self.registry();
+        let mut attempt = 0;
+        let spin_ns = loop {
+            let idle = {
+                let mut state = self.state.borrow_mut();
+                registry
+                    .policy
+                    .idle(&mut state, registry, self.cpu, attempt)
+            };
+            attempt += 1;
+            let found = match idle.action {
+                IdleAction::Take(queue) => self.take(queue, BATCH),
+                IdleAction::Steal { from, count, .. } => self.take(from, count as usize),
+                IdleAction::Ask { spin_ns, .. } | IdleAction::Sleep { spin_ns } => break spin_ns,
+                _ => break 0,
+            };
+            if let Some(job) = found {
+                return Ok(Work::Job(job));
+            }
+        };
+        for (_, slot) in registry.guest_slots() {
+            if !ptr::eq(slot, self.slot())
+                && let Some(job) = self.steal_from(slot)
+            {
+                return Ok(Work::Job(job));
+            }
+        }
+        if !waits && let Some(ticket) = registry.offers.enter(registry, self.index, self.cpu) {
+            return Ok(Work::Range(ticket));
+        }
+        if round % PATIENCE == PATIENCE - 1
+            && let Some(work) = self.look_harder()
+        {
+            return Ok(work);
+        }
+        Err(spin_ns)
+    }
+
+    /// What the policy does not see, or would leave to others: all queues within its reach, work bound to other
+    /// CPUs, low priority, and the private parts of deques.
+    fn look_harder(&self) -> Option<Work> {
+        let registry = self.registry();
+        if let Some(job) = registry.low.pop() {
+            return Some(Work::Job(job));
+        }
+        if !self.is_guest() {
+            let others = &registry.slots[..registry.cpus() as usize];
+            if let Some(work) = others.iter().find_map(|slot| slot.bound.give(self.cpu)) {
+                return Some(Work::Bound(work));
+            }
+        }
+        for queue in registry.reachable(self.cpu) {
+            if let Some(job) = self.take(queue, 1) {
+                return Some(Work::Job(job));
+            }
+        }
+        let workers = (0..registry.cpus()).map(|cpu| (cpu, &registry.slots[cpu as usize]));
+        let reach = registry.is_conserving() || registry.layout.len() == 1;
+        for (_, slot) in registry.guest_slots().chain(workers.filter(|_| reach)) {
+            if ptr::eq(slot, self.slot()) {
+                continue;
+            }
+            if let Some(job) = self.steal_from(slot) {
+                return Some(Work::Job(job));
+            }
+            // What comes next to somebody who does not get on.
+            if !slot.next.load(Ordering::Relaxed).is_null() {
+                let begun = slot.begun.load(Ordering::Relaxed);
+                (0..200).for_each(|_| spin_loop());
+                if slot.begun.load(Ordering::Relaxed) == begun
+                    && let Some(job) = slot.take_next()
+                {
+                    return Some(Work::Job(job));
+                }
+            }
+            if slot.deque.len() > 0
+                && let Steal::Got(job) = slot.deque.force(self.index as u16 + 1)
+            {
+                return Some(Work::Job(JobRef(job)));
+            }
+        }
+        None
+    }
+
+    /// From a queue or from the deques of its CPUs. Up to `count` jobs: what is too much goes to the own deque.
+    fn take(&self, queue: QueueId, count: usize) -> Option<JobRef> {
+        let registry = self.registry();
+        let keep = |job: JobRef| self.slot().deque.push(job.0);
+        let most = if self.is_guest() { 0 } else { count - 1 };
+        if let Some(job) = registry.queues[queue.index()].pop_some(most, keep) {
+            return Some(job);
+        }
+        for cpu in registry.layout.cpus(queue) {
+            let slot = &registry.slots[cpu as usize];
+            if !ptr::eq(slot, self.slot())
+                && let Some(job) = self.steal_from(slot)
+            {
+                return Some(job);
+            }
+        }
+        registry.unmark_overloaded(queue);
+        None
+    }
+
+    fn steal_from(&self, slot: &Slot) -> Option<JobRef> {
+        loop {
+            match slot.deque.steal() {
+                Steal::Got(job) => {
+                    probe::probe!(amdahl_pool, steal, self.cpu);
+                    return Some(JobRef(job));
+                }
+                Steal::Retry => spin_loop(),
+                Steal::Empty | Steal::Private => return None,
+            }
+        }
+    }
+
+    /// Works on whatever there is until the latch is set.
+    pub(crate) fn wait(&self, latch: &Latch) {
+        let begun = Instant::now();
+        let mut slept = false;
+        while !latch.is_set() {
+            // Nothing found means that the latch is set, or that a guest was woken for another reason.
+            if let Some(work) = self.next().or_else(|| self.idle(Some(latch), &mut slept)) {
+                self.run(work);
+            }
+        }
+        self.registry().join_waits.record(begun.elapsed(), slept);
+    }
+
+    /// Looks for work, then sleeps until there is some: `None` if the latch is set, or without one if the worker
+    /// shall do something else.
+    fn idle(&self, latch: Option<&Latch>, slept: &mut bool) -> Option<Work> {
+        if self.is_guest() {
+            return self.idle_guest(latch?, slept);
+        }
+        let registry = self.registry();
+        let is_over = || match latch {
+            Some(latch) => latch.is_set(),
+            None => {
+                registry.is_ending.load(Ordering::Acquire)
+                    || !self.slot().is_online.load(Ordering::Relaxed)
+            }
+        };
+        self.slot().is_running.store(false, Ordering::Relaxed);
+        registry.begin_search(self.cpu);
+        let mut begun = Instant::now();
+        let mut woken_ns = 0;
+        // What comes faster to a spinner than to a sleeper is not learnt by sleeping: now and then one spins as
+        // long as a wake-up takes, whatever was learnt.
+        let is_trial =
+            self.sleeps.get().is_multiple_of(TRIAL) && !registry.is_crowded.load(Ordering::Relaxed);
+        let least_ns = if is_trial {
+            registry.wake_ns().min(TRIAL_NS)
+        } else {
+            0
+        };
+        let (mut round, mut fruitless) = (0, 0);
+        let found = loop {
+            if is_over() {
+                // What came before the end is run before it.
+                break if latch.is_none() {
+                    self.look(false, PATIENCE - 1).ok()
+                } else {
+                    None
+                };
+            }
+            let is_surplus = registry.counts.load().is_surplus();
+            if !is_surplus {
+                match self.look(latch.is_some(), round) {
+                    Ok(work) => break Some(work),
+                    Err(spin_ns) if (begun.elapsed().as_nanos() as u64) < spin_ns.max(least_ns) => {
+                        round += 1;
+                        (0..32).for_each(|_| spin_loop());
+                        continue;
+                    }
+                    Err(_) => {}
+                }
+                if let Some(work) = self.look_harder() {
+                    break Some(work);
+                }
+            }
+            if latch.is_some_and(|latch| !latch.will_sleep()) {
+                continue;
+            }
+            registry.fall_asleep(self.cpu);
+            let has_work = !is_surplus && registry.has_work(self.cpu);
+            // What is there and cannot be taken (somebody takes it right now, or it is private on a kernel
+            // without asymmetric fences) is looked at again soon.
+            let timeout =
+                (has_work && fruitless > 3).then(|| Duration::from_micros(50 << fruitless.min(8)));
+            if !(is_over() || has_work && timeout.is_none()) {
+                probe::probe!(amdahl_pool, sleep, self.cpu);
+                let since = Instant::now();
+                let notified = self.slot().parker.park(timeout);
+                *slept = true;
+                self.sleeps.set(self.sleeps.get().wrapping_add(1));
+                registry.sleeps.record(since.elapsed(), true);
+                probe::probe!(amdahl_pool, wake, self.cpu);
+                if notified {
+                    fruitless = 0;
+                    let now = registry.now_ns();
+                    woken_ns = now.saturating_sub(self.slot().parker.notified_ns());
+                    registry.woke(woken_ns);
+                }
+                begun = Instant::now();
+            }
+            fruitless += u32::from(has_work);
+            registry.rise(self.cpu);
+            latch.inspect(|latch| latch.has_woken());
+        };
+        registry.end_search(self.cpu);
+        self.slot()
+            .is_running
+            .store(found.is_some(), Ordering::Relaxed);
+        let mut state = self.state.borrow_mut();
+        registry.policy.ran(&mut state, registry.now_ns(), woken_ns);
+        found
+    }
+
+    /// A guest waits for one thing; while it sleeps a worker has its place.
+    fn idle_guest(&self, latch: &Latch, slept: &mut bool) -> Option<Work> {
+        let registry = self.registry();
+        for round in 0..2 * PATIENCE {
+            if latch.is_set() {
+                return None;
+            }
+            if let Ok(work) = self.look(true, round) {
+                return Some(work);
+            }
+            if registry.is_crowded.load(Ordering::Relaxed) {
+                break;
+            }
+            (0..32).for_each(|_| spin_loop());
+        }
+        if let Some(work) = self.look_harder() {
+            return Some(work);
+        }
+        if latch.will_sleep() {
+            self.away(|| {
+                self.slot().parker.park(None);
+            });
+            *slept = true;
+            latch.has_woken();
+        }
+        None
+    }
+
+    /// Somebody else may run while this thread blocks in `block`.
+    pub(crate) fn away<R>(&self, block: impl FnOnce() -> R) -> R {
+        let registry = self.registry();
+        let (out, back): (Step, Step) = if self.is_guest() {
+            (Counts::leave, Counts::enter)
+        } else {
+            (Counts::stop, Counts::start)
+        };
+        let (_, now) = registry.counts.change(out);
+        if now.wants_waking() && registry.has_work(self.cpu) {
+            registry.wake_any(self.cpu);
+        }
+        let result = block();
+        registry.counts.change(back);
+        result
+    }
+
+    /// What a worker's thread does from start to end.
+    pub(crate) fn main(&self) {
+        let registry = self.registry();
+        let mut slept = false;
+        loop {
+            if !self.slot().is_online.load(Ordering::SeqCst) {
+                self.hand_over();
+                if registry.is_ending.load(Ordering::Acquire) {
+                    return;
+                }
+                probe::probe!(amdahl_pool, offline, self.cpu);
+                registry.counts.change(Counts::stop);
+                while !self.slot().is_online.load(Ordering::SeqCst)
+                    && !registry.is_ending.load(Ordering::Acquire)
+                {
+                    self.slot().parker.park(None);
+                }
+                registry.counts.change(Counts::start);
+                continue;
+            }
+            let has_place = !registry.counts.load().is_surplus() || self.slot().deque.len() > 0;
+            match has_place.then(|| self.next()).flatten() {
+                Some(work) => self.run(work),
+                None => match self.idle(None, &mut slept) {
+                    Some(work) => self.run(work),
+                    None if registry.is_ending.load(Ordering::Acquire) => {
+                        // From here on its CPU's work goes to others, and so does what comes late.
+                        registry.set_online(self.cpu, false);
+                        registry.orphan(self.cpu);
+                    }
+                    None => {}
+                },
+            }
+        }
+    }
+
+    /// The CPU is gone: what is in the own deque goes to the queues.
+    fn hand_over(&self) {
+        if let Some(job) = self.slot().take_next() {
+            self.registry().inject(job, crate::Priority::Normal, None);
+        }
+        loop {
+            let job = self.pop();
+            if job.is_null() {
+                return;
+            }
+            self.registry()
+                .inject(JobRef(job), crate::Priority::Normal, None);
+        }
+    }
+}

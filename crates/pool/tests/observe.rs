@@ -1,0 +1,31 @@
+#![cfg(not(loom))]
+//! What a pool tells of itself is what `amdahl report` reads.
+
+use amdahl_pool::{Pool, SimulatedCpus};
+use amdahl_topology::Topology;
+
+#[test]
+fn waits_are_a_result_of_amdahl_locks() {
+    let cpus = SimulatedCpus::new(Topology::synthetic("4 core").unwrap());
+    let pool = Pool::builder().cpus(cpus).name("shown").build().unwrap();
+    let handles: Vec<_> = (0..1000).map(|n| pool.spawn(move || n)).collect();
+    handles.into_iter().for_each(|handle| drop(handle.join()));
+    // Workers that have slept have waited.
+    let is_idle = |row: &amdahl_pool::PoolWaits| row.what == "idle worker" && row.count.sleeps > 0;
+    while !pool.waits().iter().any(is_idle) {
+        pool.spawn(|| ()).join().unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("result.json"), pool.waits_json()).unwrap();
+    let result = amdahl_report::locks::load(folder.path()).unwrap();
+    let idle = result
+        .rows
+        .iter()
+        .find(|row| row.what == "pool: idle worker")
+        .unwrap();
+    assert!(idle.times > 0 && idle.sleeps > 0 && idle.total_s >= idle.max_s);
+    assert_eq!(idle.class, "partner");
+    assert!(result.target.contains("`shown`"));
+    let state = pool.state();
+    assert_eq!((state.limit, state.guests), (4, 0));
+}

@@ -1,0 +1,279 @@
+//! Parallel ranges: all of it once, exact reports, whatever stops them.
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use amdahl_pool::{CancelToken, Cause, Pool, SimulatedCpus};
+use amdahl_topology::Topology;
+use proptest::prelude::*;
+
+fn pool(machine: &str) -> Pool {
+    let cpus = SimulatedCpus::new(Topology::synthetic(machine).unwrap());
+    Pool::builder().cpus(cpus).build().unwrap()
+}
+
+fn joined(mut parts: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    parts.sort_by_key(|part| part.start);
+    let mut joined: Vec<Range<usize>> = vec![];
+    for part in parts {
+        match joined.last_mut() {
+            Some(last) if last.end == part.start => last.end = part.end,
+            _ => joined.push(part),
+        }
+    }
+    joined
+}
+
+/// So long that helpers come.
+fn linger(rounds: usize) {
+    for n in 0..rounds * 100 {
+        std::hint::black_box(n);
+    }
+}
+
+#[test]
+fn every_element_is_visited_once() {
+    let pool = pool("2 node x 2 core");
+    for (len, chunk_min) in [
+        (0, 1),
+        (1, 1),
+        (1, 100),
+        (7, 3),
+        (1000, 1),
+        (1000, 999),
+        (1000, usize::MAX),
+        (5000, 0),
+    ] {
+        let visits: Vec<AtomicU32> = (0..len).map(|_| AtomicU32::new(0)).collect();
+        pool.par_range(0..len, chunk_min, |part| {
+            assert!(!part.is_empty(), "never an empty part");
+            linger(part.len());
+            for i in part {
+                visits[i].fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        assert!(
+            visits.iter().all(|v| v.load(Ordering::Relaxed) == 1),
+            "{len} by {chunk_min}"
+        );
+    }
+}
+
+#[test]
+fn ranges_at_the_end_of_numbers() {
+    let pool = pool("2 core");
+    let sum = AtomicUsize::new(0);
+    pool.par_range(usize::MAX - 1000..usize::MAX, 7, |part| {
+        sum.fetch_add(part.len(), Ordering::Relaxed);
+    });
+    assert_eq!(sum.into_inner(), 1000);
+    #[allow(clippy::reversed_empty_ranges)]
+    pool.par_range(5..3, 1, |_| panic!("nothing is there"));
+}
+
+#[test]
+fn slices_are_filled() {
+    let pool = pool("3 core");
+    let mut data = vec![0; 10_000];
+    pool.par_slice(&mut data, 16, |first, part| {
+        for (i, x) in part.iter_mut().enumerate() {
+            *x = first + i;
+        }
+    });
+    assert!(data.into_iter().eq(0..10_000));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    /// What is reported as done is exactly what was done, and undone; the failed part is not among it.
+    #[test]
+    fn the_first_error_stops_the_rest_and_the_report_is_exact(
+        len in 1usize..3000, chunk_min in 1usize..40, bad in prop::collection::vec(0usize..3000, 1..4), panics: bool,
+    ) {
+        let pool = pool("2 llc x 2 core");
+        let (done, undone) = (Mutex::new(vec![]), Mutex::new(vec![]));
+        let mut undo = |part: Range<usize>| undone.lock().unwrap().push(part);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            pool.ranges(0..len).chunk_min(chunk_min).undo(&mut undo).run(|part| {
+                linger(part.len());
+                if let Some(&bad) = bad.iter().find(|&bad| part.contains(bad)) {
+                    assert!(!panics, "as told");
+                    return Err(bad);
+                }
+                done.lock().unwrap().push(part);
+                Ok(())
+            })
+        }));
+        let done = joined(done.into_inner().unwrap());
+        let undone = undone.into_inner().unwrap();
+        let falling = undone.windows(2).all(|w| w[0].start > w[1].start);
+        prop_assert!(falling);
+        match outcome {
+            Ok(Ok(())) => {
+                prop_assert!(bad.iter().all(|&bad| bad >= len));
+                prop_assert_eq!(done, vec![0..len]);
+                prop_assert!(undone.is_empty());
+            }
+            Ok(Err(stopped)) => {
+                let Cause::Failed(at) = stopped.cause else { panic!("{stopped:?}") };
+                prop_assert!(stopped.part.contains(&at) && stopped.is_undone);
+                prop_assert_eq!(&stopped.done, &done);
+                prop_assert!(done.iter().all(|part| part.end <= stopped.part.start || stopped.part.end <= part.start));
+                prop_assert_eq!(joined(undone), done);
+            }
+            Err(_) => {
+                prop_assert!(panics && bad.iter().any(|&bad| bad < len));
+                prop_assert_eq!(joined(undone), done);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_token_stops_it() {
+    let pool = pool("2 core");
+    let token = CancelToken::new();
+    let stopped = pool.ranges(0..1_000_000).token(&token).run(|part| {
+        if part.contains(&500) {
+            token.cancel();
+        }
+        Ok::<(), ()>(())
+    });
+    let stopped = stopped.unwrap_err();
+    assert_eq!(stopped.cause, Cause::Cancelled);
+    assert!(stopped.part.is_empty() && !stopped.is_undone);
+    assert!(stopped.done.iter().any(|part| part.contains(&500)));
+    assert!(
+        stopped
+            .done
+            .iter()
+            .map(ExactSizeIterator::len)
+            .sum::<usize>()
+            < 1_000_000
+    );
+}
+
+#[test]
+fn progress_rises_to_the_total() {
+    let pool = pool("4 core");
+    let told = Mutex::new(vec![]);
+    let progress = |done, total| {
+        assert_eq!(total, 10_000);
+        told.lock().unwrap().push(done);
+    };
+    let ranges = pool
+        .ranges(0..10_000)
+        .chunk_min(10)
+        .progress(Duration::ZERO, &progress);
+    ranges
+        .run(|part| {
+            linger(part.len());
+            Ok::<(), ()>(())
+        })
+        .unwrap();
+    let told = told.into_inner().unwrap();
+    assert!(told.windows(2).all(|w| w[0] < w[1]), "{told:?}");
+    assert_eq!(told.last(), Some(&10_000));
+}
+
+/// The caps hold at every instant, and ranges nest.
+#[test]
+fn caps_hold() {
+    let pool = pool("2 node x 4 core");
+    for (threads, per_node, most) in [(3, 9, 3), (1, 9, 1), (8, 1, 3), (8, 0, 1)] {
+        let (now, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let ranges = pool
+            .ranges(0..300)
+            .threads_max(threads)
+            .threads_per_node_max(per_node);
+        ranges
+            .run(|part| {
+                peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                linger(2000);
+                let sum = AtomicUsize::new(0);
+                pool.par_range(0..10, 1, |inner| {
+                    sum.fetch_add(inner.len(), Ordering::Relaxed);
+                });
+                assert_eq!(sum.into_inner(), 10);
+                now.fetch_sub(1, Ordering::SeqCst);
+                let _ = part;
+                Ok::<(), ()>(())
+            })
+            .unwrap();
+        assert!(
+            peak.into_inner() <= most,
+            "threads {threads}, per node {per_node}"
+        );
+    }
+}
+
+/// The caller is done and its helper is not: it gets the caller's priority, and the range ends although the helper
+/// began at the lowest one. Afterwards it has its own again.
+#[test]
+fn helpers_are_lowered_lent_to_and_restored() {
+    let pool = Pool::builder()
+        .threads_max(2)
+        .follows_load(false)
+        .build()
+        .unwrap();
+    if pool.state().lowering == amdahl_pool::Lowering::Not || pool.cpus().len() < 2 {
+        println!(
+            "SKIPPED helpers_are_lowered: this process cannot raise priorities again, or has one CPU"
+        );
+        return;
+    }
+    let standing = || {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let fields: Vec<String> = stat
+            .rsplit(')')
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect();
+        // policy is field 41, nice field 19; the name and two before it are cut off.
+        (
+            fields[38].parse::<u32>().unwrap(),
+            fields[16].parse::<i32>().unwrap(),
+        )
+    };
+    let normal = standing();
+    let caller = std::thread::current().id();
+    let is_lent = || {
+        let began = standing();
+        // Until the caller lends: it has nothing else to do.
+        while standing() != normal {
+            std::thread::yield_now();
+        }
+        began
+    };
+    for _ in 0..20 {
+        let began = Mutex::new(None);
+        let helper_is_here = AtomicUsize::new(0);
+        pool.ranges(0..2)
+            .run(|_| {
+                if std::thread::current().id() == caller {
+                    while helper_is_here.load(Ordering::SeqCst) == 0 {
+                        std::thread::yield_now();
+                        if pool.state().sleeping == 2 && pool.state().guests == 1 {
+                            /* not invited yet */
+                            break;
+                        }
+                    }
+                } else {
+                    helper_is_here.store(1, Ordering::SeqCst);
+                    *began.lock().unwrap() = Some(is_lent());
+                }
+                Ok::<(), ()>(())
+            })
+            .unwrap();
+        if let Some(began) = began.into_inner().unwrap() {
+            assert_ne!(began, normal, "it was lowered");
+        }
+        let after = pool.spawn(standing).join().unwrap();
+        assert_eq!(after, normal, "restored");
+    }
+}
