@@ -1,11 +1,13 @@
 //! A B+-tree of blocks in address order. The gaps between blocks are not stored: a leaf holds the
 //! ends of its blocks, and each inner node the largest usable gap below each child, once for each
 //! class of alignment in use. So a search never enters a node in vain, and one node holds what a
-//! binary tree has in five levels.
+//! binary tree has in five or six levels. As long as one leaf is enough, it is the root, and
+//! nothing is summed up.
 //!
 //! `find` searches, `change` inserts and removes in a leaf and corrects what is above, `shape`
-//! splits and merges, `classes` adds alignments.
+//! splits and merges, `classes` adds alignments, `any` chooses how wide words are.
 
+mod any;
 mod change;
 mod classes;
 pub(crate) mod edit;
@@ -15,10 +17,13 @@ pub(crate) mod node;
 mod shape;
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::error::OutOfMemory;
 use crate::isa::Grid;
 use crate::pool::{Ids, Pool};
+use crate::word::{Scale, Word};
+pub(crate) use any::AnyTree;
 use node::{DEPTH, Group, INNERS_A_CHUNK, Inner, LEAVES_A_CHUNK, Leaf, NONE};
 
 /// A child of an inner node.
@@ -50,27 +55,33 @@ pub(crate) struct Class {
     pub lane: u8,
 }
 
-pub(crate) struct Tree {
-    leaves: Pool<Leaf, LEAVES_A_CHUNK>,
-    inners: Pool<Inner, INNERS_A_CHUNK>,
+type Inners<W> = Pool<Inner<W>, INNERS_A_CHUNK>;
+
+pub(crate) struct Tree<W: Word> {
+    scale: Scale,
+    leaves: Pool<Leaf<W>, LEAVES_A_CHUNK>,
+    inners: Inners<W>,
     leaf_ids: Ids,
     inner_ids: Ids,
     /// The first has, in lane 0, the alignment that every start has.
-    groups: Vec<Group>,
+    groups: Vec<Group<W>>,
     /// The class of each alignment without a phase.
     plain: [Option<Class>; 41],
+    /// An inner node, or the leaf if there is but one level.
     root: u32,
-    /// Levels of inner nodes: at least one.
+    /// Levels of inner nodes.
     depth: usize,
 }
 
-impl Tree {
+impl<W: Word> Tree<W> {
     /// One gap. Starts are on `grid` at least.
-    pub(crate) fn new(start: u64, end: u64, grid: Grid) -> Result<Self, OutOfMemory> {
+    pub(crate) fn new(range: &Range<u64>, scale: Scale, grid: Grid) -> Result<Self, OutOfMemory> {
         let mut groups = Vec::new();
         groups.try_reserve(node::GROUPS).map_err(|_| OutOfMemory)?;
-        groups.push(Group::new(grid));
+        let first = scale.grid(grid).expect("the granule's grid is in reach");
+        groups.push(Group::new(first));
         let mut tree = Tree {
+            scale,
             leaves: Pool::new(),
             inners: Pool::new(),
             leaf_ids: Ids::new(),
@@ -78,19 +89,16 @@ impl Tree {
             groups,
             plain: [None; 41],
             root: 0,
-            depth: 1,
+            depth: 0,
         };
-        tree.reserve(1, 1)?;
-        let leaf = tree.leaf_ids.take();
-        let first = tree.leaves.get_mut(leaf);
-        (first.lo[0], first.hi[0], first.lo[1]) = (start, end, end);
-        (first.len, first.lazy, first.next, first.prev) = (1, 0, NONE, NONE);
-        first.clear_above();
-        tree.root = tree.inner_ids.take();
-        let root = tree.inners.get_mut(tree.root);
-        (root.len, root.children[0], root.lazy) = (1, leaf, 0);
+        tree.reserve(1, 0)?;
+        tree.root = tree.leaf_ids.take();
+        let leaf = tree.leaves.get_mut(tree.root);
+        let end = scale.word(range.end);
+        (leaf.lo[0], leaf.hi[0], leaf.lo[1]) = (scale.word(range.start), end, end);
+        (leaf.len, leaf.lazy, leaf.next, leaf.prev) = (1, 0, NONE, NONE);
+        leaf.clear_above();
         tree.plain[grid.mask.count_ones() as usize] = Some(Class { group: 0, lane: 0 });
-        tree.summarise();
         Ok(tree)
     }
 
@@ -100,7 +108,7 @@ impl Tree {
             let count = more(&self.leaf_ids, leaves, LEAVES_A_CHUNK)?;
             self.leaves.ensure(count as usize)?;
             for group in &mut self.groups {
-                group.leaf.ensure(count as usize)?;
+                group.sums.leaf.ensure(count as usize)?;
             }
             self.leaf_ids.grow(count)?;
         }
@@ -108,8 +116,8 @@ impl Tree {
             let count = more(&self.inner_ids, inners, INNERS_A_CHUNK)?;
             self.inners.ensure(count as usize)?;
             for group in &mut self.groups {
-                group.inner.ensure(count as usize)?;
-                group.rows.ensure(count as usize)?;
+                group.sums.inner.ensure(count as usize)?;
+                group.sums.rows.ensure(count as usize)?;
             }
             self.inner_ids.grow(count)?;
         }
@@ -117,8 +125,27 @@ impl Tree {
     }
 
     #[inline(always)]
-    pub(crate) fn leaf(&self, id: u32) -> &Leaf {
+    pub(crate) fn leaf(&self, id: u32) -> &Leaf<W> {
         self.leaves.get(id)
+    }
+
+    #[inline(always)]
+    fn addresses(&self, words: Range<W>) -> Range<u64> {
+        self.scale.address(words.start)..self.scale.address(words.end)
+    }
+
+    /// Block `at` of a leaf.
+    #[inline(always)]
+    pub(crate) fn block(&self, leaf: u32, at: usize) -> Range<u64> {
+        let leaf = self.leaf(leaf);
+        self.addresses(leaf.hi[at]..leaf.lo[at + 1])
+    }
+
+    /// The gap below block `at` of a leaf.
+    #[inline(always)]
+    pub(crate) fn gap(&self, leaf: u32, at: usize) -> Range<u64> {
+        let leaf = self.leaf(leaf);
+        self.addresses(leaf.lo[at]..leaf.hi[at])
     }
 
     /// The leaf with the lowest addresses.
@@ -132,7 +159,13 @@ impl Tree {
 
     /// The largest gap.
     pub(crate) fn largest_gap(&self) -> u64 {
-        self.groups[0].inner.get(self.root).0[0]
+        if self.depth > 0 {
+            let largest = self.groups[0].sums.inner.get(self.root).0[0];
+            return self.scale.units(largest);
+        }
+        let len = self.leaf(self.root).len as usize;
+        let gaps = (0..len).map(|at| self.gap(self.root, at));
+        gaps.map(|gap| gap.end - gap.start).max().unwrap_or(0)
     }
 
     /// Levels, the leaves included.
@@ -149,7 +182,7 @@ impl Tree {
     pub(crate) fn bytes(&self) -> usize {
         let groups: usize = self.groups.iter().map(Group::bytes).sum();
         groups
-            + self.groups.capacity() * size_of::<Group>()
+            + self.groups.capacity() * size_of::<Group<W>>()
             + self.leaves.bytes()
             + self.inners.bytes()
             + self.leaf_ids.bytes()

@@ -1,0 +1,320 @@
+//! Words of 64 bits, four at a time. AVX2 compares signed words only; flipping the highest bit of
+//! both sides makes that a comparison of unsigned ones.
+
+use core::arch::x86_64::*;
+
+use super::{Avx2, narrow};
+use crate::isa::{Classes, Grid, Isa, Job, LANES, Lanes, Portable, Row, SPOTS, Words};
+use crate::tree::Tree;
+
+const STEP: usize = 4;
+const FLIP: i64 = i64::MIN;
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn splat(word: u64) -> __m256i {
+    _mm256_set1_epi64x(word as i64)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load<const N: usize>(words: &[u64; N], at: usize) -> __m256i {
+    let four: &[u64; STEP] = words[at..at + STEP].try_into().expect("four words");
+    // SAFETY: `four` is 32 readable bytes; the load has no alignment.
+    unsafe { _mm256_loadu_si256(four.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store<const N: usize>(words: &mut [u64; N], at: usize, four: __m256i) {
+    let into: &mut [u64; STEP] = (&mut words[at..at + STEP]).try_into().expect("four words");
+    // SAFETY: `into` is 32 writable bytes; the store has no alignment.
+    unsafe { _mm256_storeu_si256(into.as_mut_ptr().cast(), four) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn flip(words: __m256i) -> __m256i {
+    _mm256_xor_si256(words, _mm256_set1_epi64x(FLIP))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn bits(words: __m256i) -> u32 {
+    _mm256_movemask_pd(_mm256_castsi256_pd(words)) as u32
+}
+
+/// The numbers of four words.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn numbers(at: usize) -> __m256i {
+    let at = at as i64;
+    _mm256_setr_epi64x(at, at + 1, at + 2, at + 3)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn above<const N: usize>(words: &[u64; N], limit: u64) -> u64 {
+    let limit = flip(splat(limit));
+    let mut found = 0;
+    for at in (0..N).step_by(STEP) {
+        let is = _mm256_cmpgt_epi64(flip(load(words, at)), limit);
+        found |= u64::from(bits(is)) << at;
+    }
+    found
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn max_flipped(a: __m256i, b: __m256i) -> __m256i {
+    _mm256_blendv_epi8(b, a, _mm256_cmpgt_epi64(a, b))
+}
+
+/// All bits of what has less than `size` (flipped) after `pad`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn misses(gap: __m256i, pad: __m256i, size: __m256i) -> __m256i {
+    let too_far = _mm256_cmpgt_epi64(flip(pad), flip(gap));
+    let too_small = _mm256_cmpgt_epi64(size, flip(_mm256_sub_epi64(gap, pad)));
+    _mm256_or_si256(too_far, too_small)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn fits<const N: usize>(lo: &[u64; N], hi: &[u64; N], grid: Grid, size: u64) -> u32 {
+    let (mask, phase) = (splat(grid.mask), splat(grid.phase));
+    let size = flip(splat(size));
+    let mut found = 0;
+    for at in (0..N).step_by(STEP) {
+        let lo = load(lo, at);
+        let gap = _mm256_sub_epi64(load(hi, at), lo);
+        let pad = _mm256_and_si256(_mm256_sub_epi64(phase, lo), mask);
+        found |= (bits(misses(gap, pad, size)) ^ 0xf) << at;
+    }
+    found
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn fits_from(lo: &Words<u64>, hi: &Words<u64>, from: u64, grid: Grid, size: u64) -> u32 {
+    let (mask, phase) = (splat(grid.mask), splat(grid.phase));
+    let (size, from) = (flip(splat(size)), flip(splat(from)));
+    let mut missed = 0;
+    for at in (0..SPOTS).step_by(STEP) {
+        let lo = flip(max_flipped(flip(load(lo, at)), from));
+        let hi = load(hi, at);
+        let gap = _mm256_sub_epi64(hi, lo);
+        let pad = _mm256_and_si256(_mm256_sub_epi64(phase, lo), mask);
+        let passed = _mm256_cmpgt_epi64(flip(lo), flip(hi));
+        missed |= bits(_mm256_or_si256(passed, misses(gap, pad, size))) << at;
+    }
+    !missed
+}
+
+/// What a gap has for four classes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn usable(gap: __m256i, lo: __m256i, classes: &Classes<u64>, at: usize) -> __m256i {
+    let phases = load(&classes.phases, at);
+    let pad = _mm256_and_si256(_mm256_sub_epi64(phases, lo), load(&classes.masks, at));
+    let too_far = _mm256_cmpgt_epi64(flip(pad), flip(gap));
+    _mm256_andnot_si256(too_far, _mm256_sub_epi64(gap, pad))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn is_most(lo: u64, hi: u64, classes: &Classes<u64>, most: &Lanes<u64>) -> u32 {
+    let (gap, lo) = (splat(hi.wrapping_sub(lo)), splat(lo));
+    let zero = _mm256_setzero_si256();
+    let mut found = 0;
+    for at in (0..LANES).step_by(STEP) {
+        let most = load(most, at);
+        let is_same = _mm256_cmpeq_epi64(usable(gap, lo, classes, at), most);
+        let is = _mm256_andnot_si256(_mm256_cmpeq_epi64(most, zero), is_same);
+        found |= bits(is) << at;
+    }
+    found
+}
+
+/// Stores the larger words; tells which are not what they were.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn raise_four(most: &mut Lanes<u64>, at: usize, other: __m256i) -> __m256i {
+    let was = load(most, at);
+    let is_more = _mm256_cmpgt_epi64(flip(other), flip(was));
+    store(most, at, _mm256_blendv_epi8(was, other, is_more));
+    is_more
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn raise_by_gap(lo: u64, hi: u64, classes: &Classes<u64>, most: &mut Lanes<u64>) -> bool {
+    let (gap, lo) = (splat(hi.wrapping_sub(lo)), splat(lo));
+    let mut change = _mm256_setzero_si256();
+    for at in (0..LANES).step_by(STEP) {
+        let active = load(&classes.active, at);
+        let usable = _mm256_and_si256(usable(gap, lo, classes, at), active);
+        change = _mm256_or_si256(change, raise_four(most, at, usable));
+    }
+    _mm256_testz_si256(change, change) == 0
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn raise(most: &mut Lanes<u64>, other: &Lanes<u64>) -> bool {
+    let mut change = _mm256_setzero_si256();
+    for at in (0..LANES).step_by(STEP) {
+        change = _mm256_or_si256(change, raise_four(most, at, load(other, at)));
+    }
+    _mm256_testz_si256(change, change) == 0
+}
+
+/// The lower halves of eight words, in an order of its own.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load_low_halves(words: &Words<u64>, at: usize) -> __m256i {
+    let a = _mm256_castsi256_ps(load(words, at));
+    let b = _mm256_castsi256_ps(load(words, at + STEP));
+    _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(a, b))
+}
+
+/// Gaps and masks below 2^32, for which the lower halves of all words are enough.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn short_maxima(
+    lo: &Words<u64>,
+    hi: &Words<u64>,
+    classes: &Classes<u64>,
+    lanes: u32,
+    mut tell: impl FnMut(usize, u64),
+) {
+    let zero = _mm256_setzero_si256();
+    let (mut los, mut gaps) = ([zero; SPOTS / 8], [zero; SPOTS / 8]);
+    for (eight, (to_lo, to_gap)) in los.iter_mut().zip(&mut gaps).enumerate() {
+        *to_lo = load_low_halves(lo, eight * 8);
+        *to_gap = _mm256_sub_epi32(load_low_halves(hi, eight * 8), *to_lo);
+    }
+    let grid = |lane: usize| (classes.masks[lane] as u32, classes.phases[lane] as u32);
+    narrow::maxima_of(&los, &gaps, grid, lanes, |lane, max| {
+        tell(lane, u64::from(max));
+    });
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn open<const N: usize>(words: &mut [u64; N], at: usize, word: u64) {
+    let (place, word) = (splat(at as u64), splat(word));
+    let mut below = _mm256_setzero_si256();
+    for at in (0..N).step_by(STEP) {
+        let here = load(words, at);
+        let turned = _mm256_permute4x64_epi64::<0b10_01_00_11>(here);
+        let moved = _mm256_blend_epi32::<0b11>(turned, below);
+        below = turned;
+        let numbers = numbers(at);
+        let result = _mm256_blendv_epi8(here, moved, _mm256_cmpgt_epi64(numbers, place));
+        let is_there = _mm256_cmpeq_epi64(numbers, place);
+        store(words, at, _mm256_blendv_epi8(result, word, is_there));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn close<const N: usize>(words: &mut [u64; N], at: usize) {
+    let place = splat(at as u64);
+    for at in (0..N).step_by(STEP) {
+        let here = load(words, at);
+        let mut moved = _mm256_permute4x64_epi64::<0b11_11_10_01>(here);
+        if at + STEP < N {
+            let next = splat(words[at + STEP]);
+            moved = _mm256_blend_epi32::<0b1100_0000>(moved, next);
+        }
+        let stays = _mm256_cmpgt_epi64(place, numbers(at));
+        store(words, at, _mm256_blendv_epi8(moved, here, stays));
+    }
+}
+
+impl Isa<u64> for Avx2 {
+    #[inline(always)]
+    fn at_most<const N: usize>(words: &[u64; N], most: u64) -> u64 {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        let above = unsafe { above(words, most) };
+        !above & (u64::MAX >> (64 - N))
+    }
+
+    #[inline(always)]
+    fn fits<const N: usize>(lo: &[u64; N], hi: &[u64; N], grid: Grid, size: u64) -> u32 {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { fits(lo, hi, grid, size) }
+    }
+
+    #[inline(always)]
+    fn fits_from(lo: &Words<u64>, hi: &Words<u64>, from: u64, grid: Grid, size: u64) -> u32 {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { fits_from(lo, hi, from, grid, size) }
+    }
+
+    #[inline(always)]
+    fn is_most(lo: u64, hi: u64, classes: &Classes<u64>, most: &Lanes<u64>) -> u32 {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { is_most(lo, hi, classes, most) }
+    }
+
+    #[inline(always)]
+    fn raise_by_gap(lo: u64, hi: u64, classes: &Classes<u64>, most: &mut Lanes<u64>) -> bool {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { raise_by_gap(lo, hi, classes, most) }
+    }
+
+    #[inline(always)]
+    fn raise(most: &mut Lanes<u64>, other: &Lanes<u64>) -> bool {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { raise(most, other) }
+    }
+
+    #[inline(always)]
+    fn maxima(
+        lo: &Words<u64>,
+        hi: &Words<u64>,
+        largest: u64,
+        classes: &Classes<u64>,
+        lanes: u32,
+        tell: impl FnMut(usize, u64),
+    ) {
+        if largest >> 32 == 0 && classes.are_short {
+            // SAFETY: the machine has AVX2, see `Avx2`.
+            unsafe { short_maxima(lo, hi, classes, lanes, tell) }
+        } else {
+            Portable::maxima(lo, hi, largest, classes, lanes, tell);
+        }
+    }
+
+    #[inline(always)]
+    fn row_at_least(row: &Row, least: u32) -> u64 {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { super::row_at_least(row, least) }
+    }
+
+    #[inline(always)]
+    fn row_max_with(row: &Row, at: usize, word: u32) -> u32 {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { super::row_max_with(row, at, word) }
+    }
+
+    #[inline(always)]
+    fn open<const N: usize>(words: &mut [u64; N], at: usize, word: u64) {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { open(words, at, word) }
+    }
+
+    #[inline(always)]
+    fn close<const N: usize>(words: &mut [u64; N], at: usize) {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { close(words, at) }
+    }
+
+    #[inline(always)]
+    fn aside<J: Job>(tree: &mut Tree<u64>, job: J) -> J::Out {
+        // SAFETY: the machine has the features, see `Avx2`.
+        unsafe { super::aside(tree, job) }
+    }
+}
