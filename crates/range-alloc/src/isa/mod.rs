@@ -56,8 +56,8 @@ pub(crate) struct Classes<W> {
     /// All bits of a lane in use, none of another.
     pub active: Lanes<W>,
     pub used: usize,
-    /// Whether the masks in use have no more than 32 bits.
-    pub are_short: bool,
+    /// The bits that any of the masks in use has.
+    pub any_mask: W,
 }
 
 impl<W: Word> Classes<W> {
@@ -67,7 +67,7 @@ impl<W: Word> Classes<W> {
             phases: [first.phase; LANES],
             active: [W::ZERO; LANES],
             used: 0,
-            are_short: true,
+            any_mask: W::ZERO,
         };
         classes.add(first);
         classes
@@ -77,7 +77,7 @@ impl<W: Word> Classes<W> {
         self.masks[self.used] = grid.mask;
         self.phases[self.used] = grid.phase;
         self.active[self.used] = W::MAX;
-        self.are_short &= grid.mask.get() >> 32 == 0;
+        self.any_mask = self.any_mask.max(grid.mask);
         self.used += 1;
     }
 
@@ -87,8 +87,11 @@ impl<W: Word> Classes<W> {
             phase: self.phases[lane],
         }
     }
+}
 
+impl<W> Classes<W> {
     /// Bits of the lanes in use.
+    #[inline(always)]
     pub(crate) fn all(&self) -> u32 {
         (1 << self.used) - 1
     }
@@ -114,15 +117,12 @@ pub(crate) trait Isa<W: Word>: Sized {
     /// Raises `most` to what another has; tells whether that is more.
     fn raise(most: &mut Lanes<W>, other: &Lanes<W>) -> bool;
 
-    /// The most that one of the gaps `lo..hi` has, for some classes. `largest` is not below any gap.
-    fn maxima(
-        lo: &Words<W>,
-        hi: &Words<W>,
-        largest: W,
-        classes: &Classes<W>,
-        lanes: u32,
-        tell: impl FnMut(usize, W),
-    );
+    /// Sets the lanes in use to the most that one of the gaps `lo..hi` has. `largest` is not below
+    /// any gap.
+    fn maxima(lo: &Words<W>, hi: &Words<W>, largest: W, classes: &Classes<W>, most: &mut Lanes<W>);
+
+    /// In which lanes both have the same.
+    fn same(a: &Lanes<W>, b: &Lanes<W>) -> u32;
 
     /// Which words are `least` or more.
     fn row_at_least(row: &Row, least: u32) -> u64;

@@ -1,4 +1,4 @@
-use super::{Classes, Grid, Isa, Job, Lanes, Row, Words};
+use super::{Classes, Grid, Isa, Job, LANES, Lanes, Row, Words};
 use crate::tree::Tree;
 use crate::word::Word;
 
@@ -62,22 +62,17 @@ impl<W: Word> Isa<W> for Portable {
     }
 
     #[inline(always)]
-    fn maxima(
-        lo: &Words<W>,
-        hi: &Words<W>,
-        _: W,
-        classes: &Classes<W>,
-        mut lanes: u32,
-        mut tell: impl FnMut(usize, W),
-    ) {
-        while lanes != 0 {
-            let lane = lanes.trailing_zeros() as usize;
-            lanes &= lanes - 1;
+    fn maxima(lo: &Words<W>, hi: &Words<W>, _: W, classes: &Classes<W>, most: &mut Lanes<W>) {
+        for (lane, most) in most.iter_mut().enumerate().take(classes.used) {
             let grid = classes.grid(lane);
             let gaps = lo.iter().zip(hi);
-            let most = gaps.fold(W::ZERO, |most, (lo, hi)| most.max(grid.usable(*lo, *hi)));
-            tell(lane, most);
+            *most = gaps.fold(W::ZERO, |most, (lo, hi)| most.max(grid.usable(*lo, *hi)));
         }
+    }
+
+    #[inline(always)]
+    fn same(a: &Lanes<W>, b: &Lanes<W>) -> u32 {
+        bits(LANES, |lane| a[lane] == b[lane]) as u32
     }
 
     #[inline(always)]

@@ -2,9 +2,9 @@
 
 use core::ops::Range;
 
-use super::node::{LEAF, Leaf, Sums, close_bit, is_saturated, open_bit, short};
+use super::node::{LEAF, Sums, close_bit, is_saturated, open_bit, short};
 use super::{Inners, Path, Step, Tree};
-use crate::isa::{Classes, FAN, Isa, LANES, Lanes, SPOTS};
+use crate::isa::{FAN, Isa, LANES, SPOTS};
 use crate::word::Word;
 
 impl<W: Word> Tree<W> {
@@ -143,31 +143,37 @@ impl<W: Word> Tree<W> {
         for group in &mut self.groups {
             let (classes, sums) = (&group.classes, &mut group.sums);
             let most = &sums.leaf.get(path.leaf).0;
-            // All others have their largest gap elsewhere.
-            let lanes = I::is_most(gap.start, gap.end, classes, most);
-            I::maxima(&leaf.lo, &leaf.hi, largest, classes, lanes, |lane, now| {
-                let most = &mut sums.leaf.get_mut(path.leaf).0[lane % LANES];
-                let was = *most;
-                if now != was {
-                    *most = now;
+            if I::is_most(gap.start, gap.end, classes, most) == 0 {
+                // The largest gap of each class is another.
+                continue;
+            }
+            let now = &mut sums.leaf.get_mut(path.leaf).0;
+            let was = *now;
+            I::maxima(&leaf.lo, &leaf.hi, largest, classes, now);
+            let above = path.steps[self.depth - 1];
+            // Where it was the largest maximum of the node above.
+            let mut top = I::same(&was, &sums.inner.get(above.node).0) & classes.all();
+            // Looks at rows before they are written to: waiting for a store costs more.
+            while top != 0 {
+                let lane = top.trailing_zeros() as usize % LANES;
+                top &= top - 1;
+                let now = sums.leaf.get(path.leaf).0[lane];
+                if now != was[lane] {
                     let steps = &path.steps[..self.depth];
-                    lower_above::<W, I>(sums, &self.inners, steps, lane, was..now);
+                    lower_above::<W, I>(sums, &self.inners, steps, lane, was[lane]..now);
                 }
-            });
+            }
+            let rows = &mut sums.rows.get_mut(above.node).0;
+            let now = &sums.leaf.get(path.leaf).0;
+            for (row, now) in rows.iter_mut().zip(now).take(classes.used) {
+                row[above.pos as usize % FAN] = short(*now);
+            }
         }
     }
 }
 
-/// The largest usable gap of a leaf for each class of a group.
-#[inline(always)]
-pub(super) fn leaf_maxima<W: Word, I: Isa<W>>(leaf: &Leaf<W>, classes: &Classes<W>) -> Lanes<W> {
-    let mut most = [W::ZERO; LANES];
-    let tell = |lane: usize, max| most[lane % LANES] = max;
-    I::maxima(&leaf.lo, &leaf.hi, W::MAX, classes, classes.all(), tell);
-    most
-}
-
-/// A maximum of a leaf went from `start` of a range down to its end: the nodes above follow, as far as they change.
+/// A maximum of a leaf, which was the largest below the node above, went from the start of a range
+/// down to its end: the nodes above follow, as far as they change.
 #[inline(always)]
 fn lower_above<W: Word, I: Isa<W>>(
     sums: &mut Sums<W>,
@@ -187,7 +193,6 @@ fn lower_above<W: Word, I: Isa<W>>(
             row[pos] = short(now);
             return;
         }
-        // Looks at the row before it is written to: waiting for a store costs more.
         let max = I::row_max_with(row, pos, short(now));
         row[pos] = short(now);
         now = if is_saturated::<W>(max) {

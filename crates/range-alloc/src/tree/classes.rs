@@ -1,6 +1,5 @@
 //! Classes of alignment: a class is added when the first request comes for it.
 
-use super::change::leaf_maxima;
 use super::node::{GROUPS, Group, short};
 use super::{Class, Tree};
 use crate::error::{AllocError, OutOfMemory};
@@ -82,7 +81,7 @@ impl<W: Word> Tree<W> {
         let number = self.groups.len() - 1;
         let group = &mut self.groups[number];
         if level == self.depth {
-            let now = leaf_maxima::<W, Portable>(self.leaves.get(node), &group.classes);
+            let now = self.leaves.get(node).maxima::<Portable>(&group.classes);
             group.sums.leaf.get_mut(node).0 = now;
             return now;
         }

@@ -1,7 +1,7 @@
 //! The nodes. A leaf holds blocks and the gap below each; an inner node holds children and where
 //! they begin; a group holds what fits into them, for sixteen alignments at a time.
 
-use crate::isa::{Classes, FAN, Grid, LANES, Lanes, Row, SPOTS, Words};
+use crate::isa::{Classes, FAN, Grid, Isa, LANES, Lanes, Row, SPOTS, Words};
 use crate::pool::{Pool, Zeroed};
 use crate::word::Word;
 
@@ -47,6 +47,16 @@ impl<W: Word> Leaf<W> {
     #[inline(always)]
     pub(crate) fn end(&self) -> W {
         self.lo[self.len as usize]
+    }
+
+    /// The largest usable gap for each class.
+    #[inline(always)]
+    pub(crate) fn maxima<I: Isa<W>>(&self, classes: &Classes<W>) -> Lanes<W> {
+        let gaps = self.lo.iter().zip(&self.hi);
+        let largest = gaps.fold(W::ZERO, |most, (lo, hi)| most.max(hi.wrapping_sub(*lo)));
+        let mut most = [W::ZERO; LANES];
+        I::maxima(&self.lo, &self.hi, largest, classes, &mut most);
+        most
     }
 
     /// Makes the gaps above the last block empty.

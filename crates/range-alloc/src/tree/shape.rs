@@ -1,7 +1,7 @@
 //! Splits before a leaf gets too full, merges when neighbours have become empty enough.
 //! Neither changes the maxima above the two nodes and their parent.
 
-use super::change::{leaf_maxima, saturated_max};
+use super::change::saturated_max;
 use super::node::{
     DEPTH, LEAF, NONE, close_bit, is_saturated, low_bits, low_bits_of_64, open_bit, short,
 };
@@ -98,7 +98,7 @@ impl<W: Word> Tree<W> {
         root.lazy = u64::from(any_lazy);
         for group in &mut self.groups {
             let most = if self.depth == 0 {
-                leaf_maxima::<W, I>(self.leaves.get(old), &group.classes)
+                self.leaves.get(old).maxima::<I>(&group.classes)
             } else {
                 group.sums.inner.get(old).0
             };
@@ -214,7 +214,7 @@ impl<W: Word> Tree<W> {
     fn sum_leaf<I: Isa<W>>(&mut self, parent: u32, pos: usize) {
         let leaf = self.inners.get(parent).children[pos];
         for group in &mut self.groups {
-            let now = leaf_maxima::<W, I>(self.leaves.get(leaf), &group.classes);
+            let now = self.leaves.get(leaf).maxima::<I>(&group.classes);
             group.sums.leaf.get_mut(leaf).0 = now;
             let rows = &mut group.sums.rows.get_mut(parent).0;
             for lane in 0..LANES {

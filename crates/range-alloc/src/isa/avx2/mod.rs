@@ -5,7 +5,7 @@ mod wide;
 
 use core::arch::x86_64::*;
 
-use super::{Isa, Job, Look, Row};
+use super::{Classes, Isa, Job, Lanes, Look, Row};
 use crate::tree::Tree;
 use crate::word::Word;
 
@@ -61,6 +61,62 @@ fn max_of_eight(words: __m256i) -> u32 {
     let two = _mm_max_epu32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
     let one = _mm_max_epu32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two));
     _mm_cvtsi128_si32(one) as u32
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn min_of_sixteen(words: __m256i) -> u16 {
+    let eight = _mm_min_epu16(
+        _mm256_castsi256_si128(words),
+        _mm256_extracti128_si256::<1>(words),
+    );
+    _mm_cvtsi128_si32(_mm_minpos_epu16(eight)) as u16
+}
+
+/// The largest of 32 gaps, in whatever order, for the classes in use. Gaps and masks have 16 bits,
+/// the beginnings are modulo 2^16.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn maxima_of_16_bits<W: Word>(
+    los: [__m256i; 2],
+    gaps: [__m256i; 2],
+    classes: &Classes<W>,
+    most: &mut Lanes<W>,
+) {
+    // There is an instruction for the least of eight: all is counted from the other end.
+    let ones = _mm256_set1_epi16(-1);
+    let taken = gaps.map(|gap| _mm256_xor_si256(gap, ones));
+    for (lane, most) in most.iter_mut().enumerate().take(classes.used) {
+        let mask = _mm256_set1_epi16(classes.masks[lane].get() as i16);
+        let phase = _mm256_set1_epi16(classes.phases[lane].get() as i16);
+        let with_pad = |half: usize| {
+            let pad = _mm256_and_si256(_mm256_sub_epi16(phase, los[half]), mask);
+            _mm256_adds_epu16(taken[half], pad)
+        };
+        let least = min_of_sixteen(_mm256_min_epu16(with_pad(0), with_pad(1)));
+        *most = W::of(u64::from(!least));
+    }
+}
+
+/// The same with 32 bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn maxima_of_32_bits<W: Word>(
+    los: [__m256i; 4],
+    gaps: [__m256i; 4],
+    classes: &Classes<W>,
+    most: &mut Lanes<W>,
+) {
+    for (lane, most) in most.iter_mut().enumerate().take(classes.used) {
+        let mask = _mm256_set1_epi32(classes.masks[lane].get() as i32);
+        let phase = _mm256_set1_epi32(classes.phases[lane].get() as i32);
+        let mut max = _mm256_setzero_si256();
+        for (lo, gap) in los.iter().zip(gaps) {
+            let pad = _mm256_and_si256(_mm256_sub_epi32(phase, *lo), mask);
+            max = _mm256_max_epu32(max, _mm256_sub_epi32(_mm256_max_epu32(gap, pad), pad));
+        }
+        *most = W::of(u64::from(max_of_eight(max)));
+    }
 }
 
 #[inline]

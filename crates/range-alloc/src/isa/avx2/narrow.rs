@@ -2,12 +2,11 @@
 
 use core::arch::x86_64::*;
 
-use super::{Avx2, bits_of_32, eight_numbers, load_eight, max_of_eight};
+use super::{Avx2, bits_of_32, eight_numbers, load_eight, maxima_of_16_bits, maxima_of_32_bits};
 use crate::isa::{Classes, Grid, Isa, Job, LANES, Lanes, Row, SPOTS, Words};
 use crate::tree::Tree;
 
 const STEP: usize = 8;
-const VECTORS: usize = SPOTS / STEP;
 
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -141,42 +140,29 @@ fn raise(most: &mut Lanes<u32>, other: &Lanes<u32>) -> bool {
 fn maxima(
     lo: &Words<u32>,
     hi: &Words<u32>,
+    largest: u32,
     classes: &Classes<u32>,
-    lanes: u32,
-    tell: impl FnMut(usize, u32),
+    most: &mut Lanes<u32>,
 ) {
-    let zero = _mm256_setzero_si256();
-    let (mut los, mut gaps) = ([zero; VECTORS], [zero; VECTORS]);
+    let (mut los, mut gaps) = ([_mm256_setzero_si256(); 4], [_mm256_setzero_si256(); 4]);
     for (at, (to_lo, to_gap)) in los.iter_mut().zip(&mut gaps).enumerate() {
         *to_lo = load_eight(lo, at * STEP);
         *to_gap = _mm256_sub_epi32(load_eight(hi, at * STEP), *to_lo);
     }
-    let grid = |lane: usize| (classes.masks[lane], classes.phases[lane]);
-    maxima_of(&los, &gaps, grid, lanes, tell);
+    if (largest | classes.any_mask) >> 16 == 0 {
+        let low = los.map(|lo| _mm256_and_si256(lo, splat(0xffff)));
+        let pack =
+            |[a, b, c, d]: [__m256i; 4]| [_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d)];
+        maxima_of_16_bits(pack(low), pack(gaps), classes, most);
+    } else {
+        maxima_of_32_bits(los, gaps, classes, most);
+    }
 }
 
-/// The largest of the gaps, in whatever order, for some classes.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn maxima_of(
-    los: &[__m256i; VECTORS],
-    gaps: &[__m256i; VECTORS],
-    grid: impl Fn(usize) -> (u32, u32),
-    mut lanes: u32,
-    mut tell: impl FnMut(usize, u32),
-) {
-    while lanes != 0 {
-        let lane = lanes.trailing_zeros() as usize % LANES;
-        lanes &= lanes - 1;
-        let (mask, phase) = grid(lane);
-        let (mask, phase) = (splat(mask), splat(phase));
-        let mut max = _mm256_setzero_si256();
-        for (lo, gap) in los.iter().zip(gaps) {
-            let pad = _mm256_and_si256(_mm256_sub_epi32(phase, *lo), mask);
-            max = _mm256_max_epu32(max, left_of(*gap, pad));
-        }
-        tell(lane, max_of_eight(max));
-    }
+fn same(a: &Lanes<u32>, b: &Lanes<u32>) -> u32 {
+    bits::<LANES>(|at| _mm256_cmpeq_epi32(load_eight(a, at), load_eight(b, at))) as u32
 }
 
 #[inline]
@@ -256,13 +242,18 @@ impl Isa<u32> for Avx2 {
     fn maxima(
         lo: &Words<u32>,
         hi: &Words<u32>,
-        _: u32,
+        largest: u32,
         classes: &Classes<u32>,
-        lanes: u32,
-        tell: impl FnMut(usize, u32),
+        most: &mut Lanes<u32>,
     ) {
         // SAFETY: the machine has AVX2, see `Avx2`.
-        unsafe { maxima(lo, hi, classes, lanes, tell) }
+        unsafe { maxima(lo, hi, largest, classes, most) }
+    }
+
+    #[inline(always)]
+    fn same(a: &Lanes<u32>, b: &Lanes<u32>) -> u32 {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { same(a, b) }
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 
 use core::arch::x86_64::*;
 
-use super::{Avx2, narrow};
+use super::{Avx2, maxima_of_16_bits, maxima_of_32_bits};
 use crate::isa::{Classes, Grid, Isa, Job, LANES, Lanes, Portable, Row, SPOTS, Words};
 use crate::tree::Tree;
 
@@ -181,23 +181,57 @@ fn load_low_halves(words: &Words<u64>, at: usize) -> __m256i {
 /// Gaps and masks below 2^32, for which the lower halves of all words are enough.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn short_maxima(
+fn maxima_of_halves(
     lo: &Words<u64>,
     hi: &Words<u64>,
     classes: &Classes<u64>,
-    lanes: u32,
-    mut tell: impl FnMut(usize, u64),
+    most: &mut Lanes<u64>,
 ) {
-    let zero = _mm256_setzero_si256();
-    let (mut los, mut gaps) = ([zero; SPOTS / 8], [zero; SPOTS / 8]);
+    let (mut los, mut gaps) = ([_mm256_setzero_si256(); 4], [_mm256_setzero_si256(); 4]);
     for (eight, (to_lo, to_gap)) in los.iter_mut().zip(&mut gaps).enumerate() {
         *to_lo = load_low_halves(lo, eight * 8);
         *to_gap = _mm256_sub_epi32(load_low_halves(hi, eight * 8), *to_lo);
     }
-    let grid = |lane: usize| (classes.masks[lane] as u32, classes.phases[lane] as u32);
-    narrow::maxima_of(&los, &gaps, grid, lanes, |lane, max| {
-        tell(lane, u64::from(max));
-    });
+    maxima_of_32_bits(los, gaps, classes, most);
+}
+
+/// Gaps and masks below 2^16.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn maxima_of_quarters(
+    lo: &Words<u64>,
+    hi: &Words<u64>,
+    classes: &Classes<u64>,
+    most: &mut Lanes<u64>,
+) {
+    let lowest = splat(0xffff);
+    let pair = |at| {
+        let low = |at| _mm256_and_si256(load(lo, at), lowest);
+        let gap = |at| _mm256_sub_epi64(load(hi, at), load(lo, at));
+        (
+            _mm256_packus_epi32(low(at), low(at + 4)),
+            _mm256_packus_epi32(gap(at), gap(at + 4)),
+        )
+    };
+    let four = |at| {
+        let ((lo, gap), (lo_above, gap_above)) = (pair(at), pair(at + 8));
+        (
+            _mm256_packus_epi32(lo, lo_above),
+            _mm256_packus_epi32(gap, gap_above),
+        )
+    };
+    let ((lo, gap), (lo_above, gap_above)) = (four(0), four(16));
+    maxima_of_16_bits([lo, lo_above], [gap, gap_above], classes, most);
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn same(a: &Lanes<u64>, b: &Lanes<u64>) -> u32 {
+    let mut found = 0;
+    for at in (0..LANES).step_by(STEP) {
+        found |= bits(_mm256_cmpeq_epi64(load(a, at), load(b, at))) << at;
+    }
+    found
 }
 
 #[inline]
@@ -277,15 +311,24 @@ impl Isa<u64> for Avx2 {
         hi: &Words<u64>,
         largest: u64,
         classes: &Classes<u64>,
-        lanes: u32,
-        tell: impl FnMut(usize, u64),
+        most: &mut Lanes<u64>,
     ) {
-        if largest >> 32 == 0 && classes.are_short {
+        let any = largest | classes.any_mask;
+        if any >> 16 == 0 {
             // SAFETY: the machine has AVX2, see `Avx2`.
-            unsafe { short_maxima(lo, hi, classes, lanes, tell) }
+            unsafe { maxima_of_quarters(lo, hi, classes, most) }
+        } else if any >> 32 == 0 {
+            // SAFETY: the machine has AVX2, see `Avx2`.
+            unsafe { maxima_of_halves(lo, hi, classes, most) }
         } else {
-            Portable::maxima(lo, hi, largest, classes, lanes, tell);
+            Portable::maxima(lo, hi, largest, classes, most);
         }
+    }
+
+    #[inline(always)]
+    fn same(a: &Lanes<u64>, b: &Lanes<u64>) -> u32 {
+        // SAFETY: the machine has AVX2, see `Avx2`.
+        unsafe { same(a, b) }
     }
 
     #[inline(always)]
