@@ -90,6 +90,13 @@ impl<W: Word> Classes<W> {
 }
 
 impl<W> Classes<W> {
+    /// Masks and phases of the lanes in use.
+    #[inline(always)]
+    pub(crate) fn in_use(&self) -> (&[W], &[W]) {
+        let used = self.used.min(LANES);
+        (&self.masks[..used], &self.phases[..used])
+    }
+
     /// Bits of the lanes in use.
     #[inline(always)]
     pub(crate) fn all(&self) -> u32 {
@@ -138,6 +145,9 @@ pub(crate) trait Isa<W: Word>: Sized {
 
     /// Does work that is seldom needed, out of the way of the rest.
     fn aside<J: Job>(tree: &mut Tree<W>, job: J) -> J::Out;
+
+    /// Does work of which there is a simpler case that is not to carry its weight.
+    fn apart<J: Job>(tree: &mut Tree<W>, job: J) -> J::Out;
 }
 
 /// A change that is compiled for each instruction set and word; `run` is to be inlined always.

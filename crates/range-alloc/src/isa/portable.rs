@@ -106,10 +106,20 @@ impl<W: Word> Isa<W> for Portable {
     fn aside<J: Job>(tree: &mut Tree<W>, job: J) -> J::Out {
         aside(tree, job)
     }
+
+    #[inline(always)]
+    fn apart<J: Job>(tree: &mut Tree<W>, job: J) -> J::Out {
+        apart(tree, job)
+    }
 }
 
 #[cold]
 #[inline(never)]
 fn aside<W: Word, J: Job>(tree: &mut Tree<W>, job: J) -> J::Out {
+    job.run::<W, Portable>(tree)
+}
+
+#[inline(never)]
+fn apart<W: Word, J: Job>(tree: &mut Tree<W>, job: J) -> J::Out {
     job.run::<W, Portable>(tree)
 }

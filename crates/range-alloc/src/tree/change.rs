@@ -2,9 +2,9 @@
 
 use core::ops::Range;
 
-use super::node::{LEAF, Sums, close_bit, is_saturated, open_bit, short};
+use super::node::{Group, Groups, LEAF, Leaf, Sums, close_bit, is_saturated, open_bit, short};
 use super::{Inners, Path, Step, Tree};
-use crate::isa::{FAN, Isa, LANES, SPOTS};
+use crate::isa::{FAN, Isa, LANES, Lanes, Row, SPOTS};
 use crate::word::Word;
 
 impl<W: Word> Tree<W> {
@@ -112,23 +112,10 @@ impl<W: Word> Tree<W> {
         if self.depth == 0 {
             return;
         }
-        for group in &mut self.groups {
-            let most = &mut group.sums.leaf.get_mut(path.leaf).0;
-            if !I::raise_by_gap(gap.start, gap.end, &group.classes, most) {
-                continue;
-            }
-            let mut now = *most;
-            for step in path.steps[..self.depth].iter().rev() {
-                let rows = &mut group.sums.rows.get_mut(step.node).0;
-                for lane in 0..group.classes.used {
-                    rows[lane % LANES][step.pos as usize % FAN] = short(now[lane % LANES]);
-                }
-                let top = &mut group.sums.inner.get_mut(step.node).0;
-                if !I::raise(top, &now) {
-                    break;
-                }
-                now = *top;
-            }
+        let steps = &path.steps[..self.depth];
+        self.groups.first.raise::<I>(path.leaf, steps, &gap);
+        for group in &mut self.groups.others {
+            group.raise::<I>(path.leaf, steps, &gap);
         }
     }
 
@@ -139,36 +126,90 @@ impl<W: Word> Tree<W> {
             return;
         }
         let leaf = self.leaves.get(path.leaf);
-        let largest = self.groups[0].sums.leaf.get(path.leaf).0[0];
-        for group in &mut self.groups {
-            let (classes, sums) = (&group.classes, &mut group.sums);
-            let most = &sums.leaf.get(path.leaf).0;
-            if I::is_most(gap.start, gap.end, classes, most) == 0 {
-                // The largest gap of each class is another.
-                continue;
+        let largest = self.groups.first.sums.leaf.get(path.leaf).0[0];
+        let steps = &path.steps[..self.depth];
+        let leaf = (path.leaf, leaf);
+        let Groups { first, others } = &mut self.groups;
+        first.lower::<I>(leaf, steps, &self.inners, &gap, largest);
+        for group in others {
+            group.lower::<I>(leaf, steps, &self.inners, &gap, largest);
+        }
+    }
+}
+
+impl<W: Word> Group<W> {
+    /// A gap of a leaf is now this one, which is larger.
+    #[inline(always)]
+    fn raise<I: Isa<W>>(&mut self, leaf: u32, steps: &[Step], gap: &Range<W>) {
+        let Sums {
+            leaf: leaves,
+            inner,
+            rows,
+        } = &mut self.sums;
+        let most = &mut leaves.get_mut(leaf).0;
+        if !I::raise_by_gap(gap.start, gap.end, &self.classes, most) {
+            return;
+        }
+        let used = self.classes.used;
+        let (last, above) = steps.split_last().expect("the leaf is below an inner node");
+        write_column(&mut rows.get_mut(last.node).0, last.pos, most, used);
+        let top = &mut inner.get_mut(last.node).0;
+        if !I::raise(top, most) {
+            return;
+        }
+        let mut now = *top;
+        for step in above.iter().rev() {
+            write_column(&mut rows.get_mut(step.node).0, step.pos, &now, used);
+            let top = &mut inner.get_mut(step.node).0;
+            if !I::raise(top, &now) {
+                return;
             }
-            let now = &mut sums.leaf.get_mut(path.leaf).0;
-            let was = *now;
-            I::maxima(&leaf.lo, &leaf.hi, largest, classes, now);
-            let above = path.steps[self.depth - 1];
-            // Where it was the largest maximum of the node above.
-            let mut top = I::same(&was, &sums.inner.get(above.node).0) & classes.all();
-            // Looks at rows before they are written to: waiting for a store costs more.
-            while top != 0 {
-                let lane = top.trailing_zeros() as usize % LANES;
-                top &= top - 1;
-                let now = sums.leaf.get(path.leaf).0[lane];
-                if now != was[lane] {
-                    let steps = &path.steps[..self.depth];
-                    lower_above::<W, I>(sums, &self.inners, steps, lane, was[lane]..now);
-                }
-            }
-            let rows = &mut sums.rows.get_mut(above.node).0;
-            let now = &sums.leaf.get(path.leaf).0;
-            for (row, now) in rows.iter_mut().zip(now).take(classes.used) {
-                row[above.pos as usize % FAN] = short(*now);
+            now = *top;
+        }
+    }
+
+    /// A gap of a leaf, which was this one, has shrunk, is in parts or gone. `largest` is not below
+    /// any gap of the leaf.
+    #[inline(always)]
+    fn lower<I: Isa<W>>(
+        &mut self,
+        (id, leaf): (u32, &Leaf<W>),
+        steps: &[Step],
+        inners: &Inners<W>,
+        gap: &Range<W>,
+        largest: W,
+    ) {
+        let (classes, sums) = (&self.classes, &mut self.sums);
+        let most = &mut sums.leaf.get_mut(id).0;
+        if I::is_most(gap.start, gap.end, classes, most) == 0 {
+            // The largest gap of each class is another.
+            return;
+        }
+        let was = *most;
+        I::maxima(&leaf.lo, &leaf.hi, largest, classes, most);
+        let above = steps.last().expect("the leaf is below an inner node");
+        // Where it was the largest maximum of the node above.
+        let mut top = I::same(&was, &sums.inner.get(above.node).0) & classes.all();
+        // Looks at rows before they are written to: waiting for a store costs more.
+        while top != 0 {
+            let lane = top.trailing_zeros() as usize % LANES;
+            top &= top - 1;
+            let now = sums.leaf.get(id).0[lane];
+            if now != was[lane] {
+                lower_above::<W, I>(sums, inners, steps, lane, was[lane]..now);
             }
         }
+        let rows = &mut sums.rows.get_mut(above.node).0;
+        write_column(rows, above.pos, &sums.leaf.get(id).0, classes.used);
+    }
+}
+
+/// Writes what there is below a child.
+#[inline(always)]
+fn write_column<W: Word>(rows: &mut [Row; LANES], pos: u32, now: &Lanes<W>, used: usize) {
+    let used = used.min(LANES);
+    for (row, now) in rows[..used].iter_mut().zip(&now[..used]) {
+        row[pos as usize % FAN] = short(*now);
     }
 }
 

@@ -47,14 +47,14 @@ impl<W: Word> Tree<W> {
                     group.sums.leaf.ensure(self.leaf_ids.limit() as usize)?;
                     group.sums.inner.ensure(self.inner_ids.limit() as usize)?;
                     group.sums.rows.ensure(self.inner_ids.limit() as usize)?;
-                    self.groups.push(group);
+                    self.groups.push(group)?;
                 } else {
-                    let group = self.groups.last_mut().expect("one for every start");
+                    let group = self.groups.last_mut();
                     group.classes.add(words);
                 }
                 self.summarise_node(self.root, 0);
                 let number = self.groups.len() - 1;
-                class_of(number, self.groups[number].classes.used - 1)
+                class_of(number, self.groups.last_mut().classes.used - 1)
             }
         };
         if grid.phase == 0 {
@@ -78,8 +78,7 @@ impl<W: Word> Tree<W> {
 
     /// Computes all maxima of the last group anew.
     fn summarise_node(&mut self, node: u32, level: usize) -> Lanes<W> {
-        let number = self.groups.len() - 1;
-        let group = &mut self.groups[number];
+        let group = self.groups.last_mut();
         if level == self.depth {
             let now = self.leaves.get(node).maxima::<Portable>(&group.classes);
             group.sums.leaf.get_mut(node).0 = now;
@@ -89,13 +88,13 @@ impl<W: Word> Tree<W> {
         for pos in 0..self.inners.get(node).len as usize {
             let child = self.inners.get(node).children[pos];
             let now = self.summarise_node(child, level + 1);
-            let rows = &mut self.groups[number].sums.rows.get_mut(node).0;
+            let rows = &mut self.groups.last_mut().sums.rows.get_mut(node).0;
             for lane in 0..LANES {
                 rows[lane][pos] = short(now[lane]);
                 most[lane] = most[lane].max(now[lane]);
             }
         }
-        self.groups[number].sums.inner.get_mut(node).0 = most;
+        self.groups.last_mut().sums.inner.get_mut(node).0 = most;
         most
     }
 }

@@ -32,46 +32,63 @@ impl Job for Place<'_> {
 
     #[inline(always)]
     fn run<W: Word, I: Isa<W>>(self, tree: &mut Tree<W>) -> Self::Out {
-        let Some(sought) = tree.sought(self.wanted) else {
+        let wanted = self.wanted;
+        let Some(sought) = tree.sought(wanted) else {
             return Ok(None);
         };
-        let Wanted { size, to, .. } = *self.wanted;
+        let path = &mut Path::new();
+        let is_simple = sought.from == W::ZERO;
+        let found = if is_simple && tree.depth == 0 {
+            path.leaf = tree.root;
+            tree.fit_in::<I>(tree.root, &sought)
+        } else if let Some(class) = tree.class(wanted.grid).filter(|_| is_simple) {
+            tree.find::<I>(class, &sought, path)
+        } else {
+            return I::apart(tree, PlaceAbove { wanted, sought });
+        };
+        match found {
+            Some(found) if tree.has_room(path.leaf) => Ok(tree.fill::<I>(wanted, path, found)),
+            None if tree.depth == 0 => Ok(None),
+            _ => I::apart(tree, PlaceAbove { wanted, sought }),
+        }
+    }
+}
+
+/// The same, whatever there is to take care of.
+struct PlaceAbove<'a, S> {
+    wanted: &'a Wanted,
+    sought: Sought<S>,
+}
+
+impl<S: Word> Job for PlaceAbove<'_, S> {
+    type Out = Result<Option<Filled>, OutOfMemory>;
+
+    #[inline(always)]
+    fn run<W: Word, I: Isa<W>>(self, tree: &mut Tree<W>) -> Self::Out {
+        let (wanted, sought) = (self.wanted, self.sought.cast::<W>());
         let path = &mut Path::new();
         loop {
             let found = if tree.depth == 0 {
                 path.leaf = tree.root;
-                if sought.from == W::ZERO {
-                    tree.fit_in::<I>(tree.root, &sought)
-                } else {
-                    tree.fit_above::<I>(tree.root, &sought)
-                }
+                tree.fit_above::<I>(tree.root, &sought)
             } else {
-                let class = match tree.class(self.wanted.grid) {
+                let class = match tree.class(wanted.grid) {
                     Some(class) => class,
-                    None => tree.add_class(self.wanted.grid, sought.grid)?,
+                    None => tree.add_class(wanted.grid, sought.grid)?,
                 };
-                tree.find::<I>(class, &sought, path)
+                tree.find_above::<I>(class, &sought, path)
             };
-            let Some((at, first)) = found else {
+            let Some(found) = found else {
                 return Ok(None);
             };
-            // Whatever lies higher begins higher.
-            let start = tree.scale.address(first);
-            if start >= to || to - start < size {
-                return Ok(None);
-            }
             if tree.has_room(path.leaf) {
-                let gap = tree.gap(path.leaf, at);
-                tree.insert::<I>(path, at, first..first.wrapping_add(sought.size));
-                let block = start..start + size;
-                return Ok(Some(Filled { gap, block }));
+                return Ok(tree.fill::<I>(wanted, path, found));
             }
-            I::aside(
-                tree,
-                MakeRoom {
-                    address: first.get(),
-                },
-            )?;
+            if !tree.is_within(wanted, found.1) {
+                return Ok(None);
+            }
+            let address = found.1.get();
+            I::aside(tree, MakeRoom { address })?;
         }
     }
 }
@@ -152,6 +169,32 @@ impl<W: Word> Tree<W> {
             grid: self.scale.grid(wanted.grid)?,
             from,
         })
+    }
+
+    /// Whether what is wanted may begin at the lowest start that there is. Whatever lies higher
+    /// begins higher.
+    #[inline(always)]
+    fn is_within(&self, wanted: &Wanted, start: W) -> bool {
+        let start = self.scale.address(start);
+        start < wanted.to && wanted.to - start >= wanted.size
+    }
+
+    /// Puts a block where it was found to fit, unless that is above the zone.
+    #[inline(always)]
+    fn fill<I: Isa<W>>(
+        &mut self,
+        wanted: &Wanted,
+        path: &Path,
+        (at, first): (usize, W),
+    ) -> Option<Filled> {
+        if !self.is_within(wanted, first) {
+            return None;
+        }
+        let gap = self.gap(path.leaf, at);
+        let start = self.scale.address(first);
+        let block = start..start + wanted.size;
+        self.insert::<I>(path, at, first..self.scale.word(block.end));
+        Some(Filled { gap, block })
     }
 
     /// The gap around block `at` once it is gone.

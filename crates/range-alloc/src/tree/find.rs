@@ -17,6 +17,22 @@ pub(crate) struct Sought<W> {
     pub from: W,
 }
 
+impl<W: Word> Sought<W> {
+    /// The same in words of another type, which has the numbers.
+    #[inline(always)]
+    pub(crate) fn cast<V: Word>(self) -> Sought<V> {
+        let to = |word: W| V::of(word.get());
+        Sought {
+            size: to(self.size),
+            grid: Grid {
+                mask: to(self.grid.mask),
+                phase: to(self.grid.phase),
+            },
+            from: to(self.from),
+        }
+    }
+}
+
 /// The child that answers for an address.
 #[inline(always)]
 fn child_of<W: Word, I: Isa<W>>(inner: &Inner<W>, address: W) -> u32 {
@@ -46,11 +62,9 @@ impl<W: Word> Tree<W> {
         (begun.count_ones() as usize).checked_sub(1)
     }
 
-    /// The lowest start at or above `from` of a gap of `size` units on `grid`, with the way to its
-    /// leaf and the number of the gap there.
-    ///
-    /// `class` is the grid's own class, or one that has all of its starts and more: then a leaf may
-    /// be searched in vain, and the search goes on.
+    /// The lowest start of a gap for what is sought without a lower bound, with the way to its leaf and
+    /// the number of the gap there. Nothing if there is none, or if it takes [`find_above`](Tree::find_above)
+    /// to say so.
     #[inline(always)]
     pub(crate) fn find<I: Isa<W>>(
         &self,
@@ -58,16 +72,16 @@ impl<W: Word> Tree<W> {
         sought: &Sought<W>,
         path: &mut Path,
     ) -> Option<(usize, W)> {
-        if sought.from != W::ZERO || is_saturated::<W>(short(sought.size)) {
-            return self.find_above::<I>(class, sought, path);
+        debug_assert!(sought.from == W::ZERO);
+        if is_saturated::<W>(short(sought.size)) {
+            return None;
         }
-        let rows = &self.groups[class.group as usize].sums.rows;
+        let rows = &self.groups.get(class.group).sums.rows;
         let mut node = self.root;
-        for (level, step) in path.steps[..self.depth].iter_mut().enumerate() {
+        for step in &mut path.steps[..self.depth] {
             let row = &rows.get(node).0[class.lane as usize % LANES];
             let fit = I::row_at_least(row, short(sought.size));
             if fit == 0 {
-                debug_assert!(level == 0, "a maximum is that of a child");
                 return None;
             }
             let pos = fit.trailing_zeros();
@@ -75,10 +89,7 @@ impl<W: Word> Tree<W> {
             node = self.inners.get(node).children[pos as usize % FAN];
         }
         path.leaf = node;
-        match self.fit_in::<I>(node, sought) {
-            None => self.find_above::<I>(class, sought, path),
-            found => found,
-        }
+        self.fit_in::<I>(node, sought)
     }
 
     /// The first gap of a leaf that fits, whatever the lower bound, and the start in it.
@@ -118,7 +129,7 @@ impl<W: Word> Tree<W> {
         size: W,
         edge: Option<W>,
     ) -> (u64, u32) {
-        let rows = &self.groups[class.group as usize].sums.rows.get(node).0;
+        let rows = &self.groups.get(class.group).sums.rows.get(node).0;
         let row = &rows[class.lane as usize % LANES];
         let mut fit = I::row_at_least(row, short(size));
         if is_saturated::<W>(short(size)) {
@@ -143,7 +154,7 @@ impl<W: Word> Tree<W> {
         size: W,
     ) -> u64 {
         let inner = self.inners.get(node);
-        let sums = &self.groups[class.group as usize].sums;
+        let sums = &self.groups.get(class.group).sums;
         let lane = class.lane as usize;
         let is_leaf = level + 1 == self.depth;
         let mut fit = 0;
@@ -159,10 +170,14 @@ impl<W: Word> Tree<W> {
         fit
     }
 
-    /// The same as `find`, for all cases: down along the lower bound, then to the first subtree above
-    /// that fits.
+    /// The lowest start at or above `from` of a gap of `size` units on `grid`, with the way to its
+    /// leaf and the number of the gap there: down along the lower bound, then to the first subtree
+    /// above that fits.
+    ///
+    /// `class` is the grid's own class, or one that has all of its starts and more: then a leaf may
+    /// be searched in vain, and the search goes on.
     #[inline(always)]
-    fn find_above<I: Isa<W>>(
+    pub(crate) fn find_above<I: Isa<W>>(
         &self,
         class: Class,
         sought: &Sought<W>,

@@ -16,7 +16,6 @@ mod lazy;
 pub(crate) mod node;
 mod shape;
 
-use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::error::OutOfMemory;
@@ -24,7 +23,7 @@ use crate::isa::Grid;
 use crate::pool::{Ids, Pool};
 use crate::word::{Scale, Word};
 pub(crate) use any::AnyTree;
-use node::{DEPTH, Group, INNERS_A_CHUNK, Inner, LEAVES_A_CHUNK, Leaf, NONE};
+use node::{DEPTH, Group, Groups, Inner, Leaf, NONE};
 
 /// A child of an inner node.
 #[derive(Clone, Copy)]
@@ -55,16 +54,15 @@ pub(crate) struct Class {
     pub lane: u8,
 }
 
-type Inners<W> = Pool<Inner<W>, INNERS_A_CHUNK>;
+type Inners<W> = Pool<Inner<W>>;
 
 pub(crate) struct Tree<W: Word> {
     scale: Scale,
-    leaves: Pool<Leaf<W>, LEAVES_A_CHUNK>,
+    leaves: Pool<Leaf<W>>,
     inners: Inners<W>,
     leaf_ids: Ids,
     inner_ids: Ids,
-    /// The first has, in lane 0, the alignment that every start has.
-    groups: Vec<Group<W>>,
+    groups: Groups<W>,
     /// The class of each alignment without a phase.
     plain: [Option<Class>; 41],
     /// An inner node, or the leaf if there is but one level.
@@ -76,10 +74,8 @@ pub(crate) struct Tree<W: Word> {
 impl<W: Word> Tree<W> {
     /// One gap. Starts are on `grid` at least.
     pub(crate) fn new(range: &Range<u64>, scale: Scale, grid: Grid) -> Result<Self, OutOfMemory> {
-        let mut groups = Vec::new();
-        groups.try_reserve(node::GROUPS).map_err(|_| OutOfMemory)?;
         let first = scale.grid(grid).expect("the granule's grid is in reach");
-        groups.push(Group::new(first));
+        let groups = Groups::new(Group::new(first));
         let mut tree = Tree {
             scale,
             leaves: Pool::new(),
@@ -105,17 +101,17 @@ impl<W: Word> Tree<W> {
     /// Makes sure that so many nodes can be taken.
     pub(crate) fn reserve(&mut self, leaves: usize, inners: usize) -> Result<(), OutOfMemory> {
         if self.leaf_ids.spare() < leaves {
-            let count = more(&self.leaf_ids, leaves, LEAVES_A_CHUNK)?;
+            let count = more(&self.leaf_ids, leaves)?;
             self.leaves.ensure(count as usize)?;
-            for group in &mut self.groups {
+            for group in self.groups.iter_mut() {
                 group.sums.leaf.ensure(count as usize)?;
             }
             self.leaf_ids.grow(count)?;
         }
         if self.inner_ids.spare() < inners {
-            let count = more(&self.inner_ids, inners, INNERS_A_CHUNK)?;
+            let count = more(&self.inner_ids, inners)?;
             self.inners.ensure(count as usize)?;
-            for group in &mut self.groups {
+            for group in self.groups.iter_mut() {
                 group.sums.inner.ensure(count as usize)?;
                 group.sums.rows.ensure(count as usize)?;
             }
@@ -160,7 +156,7 @@ impl<W: Word> Tree<W> {
     /// The largest gap.
     pub(crate) fn largest_gap(&self) -> u64 {
         if self.depth > 0 {
-            let largest = self.groups[0].sums.inner.get(self.root).0[0];
+            let largest = self.groups.first.sums.inner.get(self.root).0[0];
             return self.scale.units(largest);
         }
         let len = self.leaf(self.root).len as usize;
@@ -180,9 +176,7 @@ impl<W: Word> Tree<W> {
 
     /// Bytes on the heap.
     pub(crate) fn bytes(&self) -> usize {
-        let groups: usize = self.groups.iter().map(Group::bytes).sum();
-        groups
-            + self.groups.capacity() * size_of::<Group<W>>()
+        self.groups.bytes()
             + self.leaves.bytes()
             + self.inners.bytes()
             + self.leaf_ids.bytes()
@@ -190,10 +184,11 @@ impl<W: Word> Tree<W> {
     }
 }
 
-/// A limit that gives `wanted` more numbers, and whole chunks.
-fn more(ids: &Ids, wanted: usize, chunk: usize) -> Result<u32, OutOfMemory> {
-    let count = ids.limit() as usize + wanted - ids.spare();
-    let count = count.next_multiple_of(chunk);
+/// A limit that gives `wanted` more numbers. Limits grow by half, so that copying what there is
+/// costs O(1) for each number.
+fn more(ids: &Ids, wanted: usize) -> Result<u32, OutOfMemory> {
+    let limit = ids.limit() as usize;
+    let count = (limit + wanted - ids.spare()).max(limit + limit / 2);
     u32::try_from(count)
         .ok()
         .filter(|count| *count < NONE)

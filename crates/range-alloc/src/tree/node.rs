@@ -1,6 +1,9 @@
 //! The nodes. A leaf holds blocks and the gap below each; an inner node holds children and where
 //! they begin; a group holds what fits into them, for sixteen alignments at a time.
 
+use alloc::vec::Vec;
+
+use crate::error::OutOfMemory;
 use crate::isa::{Classes, FAN, Grid, Isa, LANES, Lanes, Row, SPOTS, Words};
 use crate::pool::{Pool, Zeroed};
 use crate::word::Word;
@@ -15,14 +18,12 @@ pub(crate) const DEPTH: usize = 12;
 /// Most groups of classes.
 pub(crate) const GROUPS: usize = 4;
 
-pub(crate) const LEAVES_A_CHUNK: usize = 16;
-pub(crate) const INNERS_A_CHUNK: usize = 2;
-
 /// Up to 31 blocks. Block `i` is `hi[i]..lo[i + 1]`, the gap below it `lo[i]..hi[i]`.
 ///
 /// The words above `len` hold empty gaps. The leaf answers for the addresses `lo[0]..lo[len]`, and the next leaf begins where it ends. The
 /// last block of the last leaf is empty and stands at the end of the arena, so that every gap is
 /// below some block.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Leaf<W> {
     pub lo: Words<W>,
@@ -95,6 +96,7 @@ pub(crate) fn close_bit(bits: u64, at: usize) -> u64 {
 }
 
 /// Up to 64 children.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Inner<W> {
     /// Where each child begins; the first word means nothing, as whoever comes here is above it.
@@ -109,6 +111,7 @@ pub(crate) struct Inner<W> {
 unsafe impl<W: Word> Zeroed for Inner<W> {}
 
 /// A word for each class of a group.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Maxima<W>(pub Lanes<W>);
 
@@ -116,6 +119,7 @@ pub(crate) struct Maxima<W>(pub Lanes<W>);
 unsafe impl<W: Word> Zeroed for Maxima<W> {}
 
 /// For each class of a group a short word for each child; 0 where there is no child.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Rows(pub [Row; LANES]);
 
@@ -145,11 +149,11 @@ pub(crate) struct Group<W: Word> {
 /// The largest usable gaps.
 pub(crate) struct Sums<W: Word> {
     /// In each leaf.
-    pub leaf: Pool<Maxima<W>, LEAVES_A_CHUNK>,
+    pub leaf: Pool<Maxima<W>>,
     /// Below each inner node.
-    pub inner: Pool<Maxima<W>, INNERS_A_CHUNK>,
+    pub inner: Pool<Maxima<W>>,
     /// Below each child of each inner node.
-    pub rows: Pool<Rows, INNERS_A_CHUNK>,
+    pub rows: Pool<Rows>,
 }
 
 impl<W: Word> Group<W> {
@@ -169,5 +173,55 @@ impl<W: Word> Group<W> {
 
     pub(crate) fn bytes(&self) -> usize {
         self.sums.leaf.bytes() + self.sums.inner.bytes() + self.sums.rows.bytes()
+    }
+}
+
+/// The groups there are: nearly always one, which is found without a look at memory elsewhere.
+pub(crate) struct Groups<W: Word> {
+    /// Has, in lane 0, the alignment that every start has.
+    pub first: Group<W>,
+    pub others: Vec<Group<W>>,
+}
+
+impl<W: Word> Groups<W> {
+    pub(crate) fn new(first: Group<W>) -> Self {
+        let others = Vec::new();
+        Groups { first, others }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, number: u8) -> &Group<W> {
+        match number {
+            0 => &self.first,
+            _ => &self.others[usize::from(number) - 1],
+        }
+    }
+
+    /// The one that was added last.
+    pub(crate) fn last_mut(&mut self) -> &mut Group<W> {
+        self.others.last_mut().unwrap_or(&mut self.first)
+    }
+
+    pub(crate) fn push(&mut self, group: Group<W>) -> Result<(), OutOfMemory> {
+        self.others.try_reserve(1).map_err(|_| OutOfMemory)?;
+        self.others.push(group);
+        Ok(())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Group<W>> {
+        core::iter::once(&self.first).chain(&self.others)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group<W>> {
+        core::iter::once(&mut self.first).chain(&mut self.others)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let sums: usize = self.iter().map(Group::bytes).sum();
+        sums + self.others.capacity() * size_of::<Group<W>>()
     }
 }

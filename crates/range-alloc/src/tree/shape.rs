@@ -96,7 +96,7 @@ impl<W: Word> Tree<W> {
         let root = self.inners.get_mut(self.root);
         (root.len, root.children[0]) = (1, old);
         root.lazy = u64::from(any_lazy);
-        for group in &mut self.groups {
+        for group in self.groups.iter_mut() {
             let most = if self.depth == 0 {
                 self.leaves.get(old).maxima::<I>(&group.classes)
             } else {
@@ -157,7 +157,7 @@ impl<W: Word> Tree<W> {
         b.lazy = a.lazy >> keep;
         a.lazy &= low_bits_of_64(a.len);
         let (key, lazy) = (b.keys[0], (a.lazy != 0, b.lazy != 0));
-        for group in &mut self.groups {
+        for group in self.groups.iter_mut() {
             let (a, b) = group.sums.rows.two_mut(left, right);
             for lane in 0..LANES {
                 let (a, b) = (&mut a.0[lane], &mut b.0[lane]);
@@ -183,7 +183,7 @@ impl<W: Word> Tree<W> {
         inner.children[pos] = child;
         inner.lazy = open_bit(inner.lazy, pos);
         inner.len += 1;
-        for group in &mut self.groups {
+        for group in self.groups.iter_mut() {
             for row in &mut group.sums.rows.get_mut(parent).0 {
                 row.copy_within(pos..len, pos + 1);
             }
@@ -197,7 +197,7 @@ impl<W: Word> Tree<W> {
         inner.children.copy_within(pos + 1..len, pos);
         inner.lazy = close_bit(inner.lazy, pos);
         inner.len -= 1;
-        for group in &mut self.groups {
+        for group in self.groups.iter_mut() {
             for row in &mut group.sums.rows.get_mut(parent).0 {
                 row.copy_within(pos + 1..len, pos);
                 row[len - 1] = 0;
@@ -213,7 +213,7 @@ impl<W: Word> Tree<W> {
     #[inline(always)]
     fn sum_leaf<I: Isa<W>>(&mut self, parent: u32, pos: usize) {
         let leaf = self.inners.get(parent).children[pos];
-        for group in &mut self.groups {
+        for group in self.groups.iter_mut() {
             let now = self.leaves.get(leaf).maxima::<I>(&group.classes);
             group.sums.leaf.get_mut(leaf).0 = now;
             let rows = &mut group.sums.rows.get_mut(parent).0;
@@ -226,7 +226,7 @@ impl<W: Word> Tree<W> {
     #[inline(always)]
     fn sum_inner<I: Isa<W>>(&mut self, parent: u32, pos: usize, has_leaves: bool) {
         let child = self.inners.get(parent).children[pos];
-        for group in &mut self.groups {
+        for group in self.groups.iter_mut() {
             let mut now = [W::ZERO; LANES];
             for (lane, now) in now.iter_mut().enumerate().take(group.classes.used) {
                 let row = &group.sums.rows.get(child).0[lane];
@@ -354,7 +354,7 @@ impl<W: Word> Tree<W> {
         a.len += b.len;
         a.lazy |= b.lazy << la;
         let any_lazy = a.lazy != 0;
-        for group in &mut self.groups {
+        for group in self.groups.iter_mut() {
             let (a, b) = group.sums.rows.two_mut(left, right);
             for (a, b) in a.0.iter_mut().zip(&b.0) {
                 a[la..la + lb].copy_from_slice(&b[..lb]);

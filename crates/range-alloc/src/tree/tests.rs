@@ -46,7 +46,7 @@ fn check_inner<W: Word>(tree: &Tree<W>, id: u32, level: usize, leaves: &mut Vec<
     let mut lowest = None;
     for pos in 0..FAN {
         if pos >= len {
-            for group in &tree.groups {
+            for group in tree.groups.iter() {
                 assert!(in_use(group).all(|lane| group.sums.rows.get(id).0[lane][pos] == 0));
             }
             continue;
@@ -71,7 +71,7 @@ fn check_inner<W: Word>(tree: &Tree<W>, id: u32, level: usize, leaves: &mut Vec<
             pos == 0 || inner.keys[pos] == lo,
             "a key is where its child begins"
         );
-        for group in &tree.groups {
+        for group in tree.groups.iter() {
             let most = if is_leaf {
                 &group.sums.leaf.get(child).0
             } else {
@@ -83,7 +83,7 @@ fn check_inner<W: Word>(tree: &Tree<W>, id: u32, level: usize, leaves: &mut Vec<
         }
     }
     assert_eq!(inner.lazy >> (len - 1) >> 1, 0);
-    for group in &tree.groups {
+    for group in tree.groups.iter() {
         for lane in in_use(group) {
             let row = &group.sums.rows.get(id).0[lane];
             let max = <Portable as Isa<W>>::row_max_with(row, 0, row[0]);
@@ -113,7 +113,7 @@ fn check_leaf<W: Word>(tree: &Tree<W>, id: u32) {
             "only the last block is empty"
         );
     }
-    for group in &tree.groups {
+    for group in tree.groups.iter() {
         for lane in (0..LANES).filter(|_| tree.depth > 0) {
             let grid = group.classes.grid(lane);
             let usable = (0..len).map(|at| grid.usable(leaf.lo[at], leaf.hi[at]));

@@ -40,6 +40,15 @@ where
     job.run::<W, Avx2>(tree)
 }
 
+#[inline(never)]
+#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+fn apart<W: Word, J: Job>(tree: &mut Tree<W>, job: J) -> J::Out
+where
+    Avx2: Isa<W>,
+{
+    job.run::<W, Avx2>(tree)
+}
+
 /// A bit for each byte's highest bit of 32 words' masks.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -86,9 +95,11 @@ fn maxima_of_16_bits<W: Word>(
     // There is an instruction for the least of eight: all is counted from the other end.
     let ones = _mm256_set1_epi16(-1);
     let taken = gaps.map(|gap| _mm256_xor_si256(gap, ones));
-    for (lane, most) in most.iter_mut().enumerate().take(classes.used) {
-        let mask = _mm256_set1_epi16(classes.masks[lane].get() as i16);
-        let phase = _mm256_set1_epi16(classes.phases[lane].get() as i16);
+    let (masks, phases) = classes.in_use();
+    let most = &mut most[..masks.len()];
+    for ((mask, phase), most) in masks.iter().zip(phases).zip(most) {
+        let mask = _mm256_set1_epi16(mask.get() as i16);
+        let phase = _mm256_set1_epi16(phase.get() as i16);
         let with_pad = |half: usize| {
             let pad = _mm256_and_si256(_mm256_sub_epi16(phase, los[half]), mask);
             _mm256_adds_epu16(taken[half], pad)
@@ -107,9 +118,11 @@ fn maxima_of_32_bits<W: Word>(
     classes: &Classes<W>,
     most: &mut Lanes<W>,
 ) {
-    for (lane, most) in most.iter_mut().enumerate().take(classes.used) {
-        let mask = _mm256_set1_epi32(classes.masks[lane].get() as i32);
-        let phase = _mm256_set1_epi32(classes.phases[lane].get() as i32);
+    let (masks, phases) = classes.in_use();
+    let most = &mut most[..masks.len()];
+    for ((mask, phase), most) in masks.iter().zip(phases).zip(most) {
+        let mask = _mm256_set1_epi32(mask.get() as i32);
+        let phase = _mm256_set1_epi32(phase.get() as i32);
         let mut max = _mm256_setzero_si256();
         for (lo, gap) in los.iter().zip(gaps) {
             let pad = _mm256_and_si256(_mm256_sub_epi32(phase, *lo), mask);

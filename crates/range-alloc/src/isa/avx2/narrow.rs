@@ -285,4 +285,10 @@ impl Isa<u32> for Avx2 {
         // SAFETY: the machine has the features, see `Avx2`.
         unsafe { super::aside(tree, job) }
     }
+
+    #[inline(always)]
+    fn apart<J: Job>(tree: &mut Tree<u32>, job: J) -> J::Out {
+        // SAFETY: the machine has the features, see `Avx2`.
+        unsafe { super::apart(tree, job) }
+    }
 }

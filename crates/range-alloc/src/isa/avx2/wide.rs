@@ -360,4 +360,10 @@ impl Isa<u64> for Avx2 {
         // SAFETY: the machine has the features, see `Avx2`.
         unsafe { super::aside(tree, job) }
     }
+
+    #[inline(always)]
+    fn apart<J: Job>(tree: &mut Tree<u64>, job: J) -> J::Out {
+        // SAFETY: the machine has the features, see `Avx2`.
+        unsafe { super::apart(tree, job) }
+    }
 }
