@@ -145,7 +145,7 @@ impl RangeAlloc {
     }
 
     /// The same, and which gap it was.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fill(&mut self, request: &Request) -> Result<Filled, AllocError> {
         let mut wanted = Wanted::new(request, &self.range, self.granule)?;
         if wanted.from == self.range.start {
@@ -160,7 +160,7 @@ impl RangeAlloc {
         found.ok_or(AllocError::NoSpace { lazy: self.lazy })
     }
 
-    #[inline]
+    #[inline(always)]
     fn lowest(&mut self, wanted: &Wanted) -> Result<Option<Filled>, OutOfMemory> {
         self.reserve_gap()?;
         let Some(filled) = self.tree.run(self.simd, Place { wanted })? else {
@@ -245,7 +245,7 @@ impl RangeAlloc {
     }
 
     /// Frees, and tells the gap that there is now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn empty(&mut self, start: u64, size: Option<u64>) -> Result<Emptied, FreeError> {
         self.check_inside(start)?;
         let emptied = self.tree.run(self.simd, Free { start, size })?;

@@ -36,8 +36,11 @@ impl Job for Place<'_> {
         let Some(sought) = tree.sought(wanted) else {
             return Ok(None);
         };
-        let path = &mut Path::new();
         let is_simple = sought.from == W::ZERO;
+        if is_simple && tree.is_tiny() {
+            return Ok(tree.place_in_tiny::<I>(wanted, &sought));
+        }
+        let path = &mut Path::new();
         let found = if is_simple && tree.depth == 0 {
             path.leaf = tree.root;
             tree.fit_in::<I>(tree.root, &sought)
@@ -248,6 +251,11 @@ impl Job for Free {
 
     #[inline(always)]
     fn run<W: Word, I: Isa<W>>(self, tree: &mut Tree<W>) -> Self::Out {
+        if tree.is_tiny()
+            && let Some(emptied) = tree.free_in_tiny::<I>(&self)
+        {
+            return Ok(emptied);
+        }
         let path = &mut Path::new();
         let at = tree.owned::<I>(self.start, path)?;
         let block = tree.block(path.leaf, at);

@@ -15,6 +15,7 @@ mod find;
 mod lazy;
 pub(crate) mod node;
 mod shape;
+mod tiny;
 
 use core::ops::Range;
 
