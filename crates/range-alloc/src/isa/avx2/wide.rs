@@ -3,7 +3,7 @@
 
 use core::arch::x86_64::*;
 
-use super::{Avx2, maxima_of_16_bits, maxima_of_32_bits};
+use super::{Avx2, bits_of_32, maxima_of_16_bits, maxima_of_32_bits};
 use crate::isa::{Classes, Grid, Isa, Job, LANES, Lanes, Portable, Row, SPOTS, Words};
 use crate::tree::Tree;
 
@@ -38,10 +38,46 @@ fn flip(words: __m256i) -> __m256i {
     _mm256_xor_si256(words, _mm256_set1_epi64x(FLIP))
 }
 
+/// A bit for each word of `N` that `is` says all bits of, for four words at a time.
+#[inline(always)]
+fn bits<const N: usize>(is: impl Fn(usize) -> __m256i) -> u64 {
+    // SAFETY: callers run with AVX2.
+    let eight = |at| unsafe { halves_of_eight(is(at), is(at + STEP)) };
+    let mut found = 0;
+    let mut from = 0;
+    while from + 32 <= N {
+        let four = [
+            eight(from),
+            eight(from + 8),
+            eight(from + 16),
+            eight(from + 24),
+        ];
+        // SAFETY: callers run with AVX2.
+        found |= u64::from(unsafe { bits_of_32(four) }) << from;
+        from += 32;
+    }
+    while from < N {
+        // SAFETY: callers run with AVX2.
+        let eight = unsafe { _mm256_movemask_ps(_mm256_castsi256_ps(eight(from))) };
+        found |= (eight as u64) << from;
+        from += 8;
+    }
+    found
+}
+
+/// The lower halves of four words and four more, in their order.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn bits(words: __m256i) -> u32 {
-    _mm256_movemask_pd(_mm256_castsi256_pd(words)) as u32
+fn halves_of_eight(four: __m256i, more: __m256i) -> __m256i {
+    _mm256_permute4x64_epi64::<0b11_01_10_00>(low_halves(four, more))
+}
+
+/// The lower halves of four words and four more, crosswise.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn low_halves(four: __m256i, more: __m256i) -> __m256i {
+    let (four, more) = (_mm256_castsi256_ps(four), _mm256_castsi256_ps(more));
+    _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(four, more))
 }
 
 /// The numbers of four words.
@@ -56,12 +92,7 @@ fn numbers(at: usize) -> __m256i {
 #[target_feature(enable = "avx2")]
 fn above<const N: usize>(words: &[u64; N], limit: u64) -> u64 {
     let limit = flip(splat(limit));
-    let mut found = 0;
-    for at in (0..N).step_by(STEP) {
-        let is = _mm256_cmpgt_epi64(flip(load(words, at)), limit);
-        found |= u64::from(bits(is)) << at;
-    }
-    found
+    bits::<N>(|at| _mm256_cmpgt_epi64(flip(load(words, at)), limit))
 }
 
 #[inline]
@@ -84,14 +115,13 @@ fn misses(gap: __m256i, pad: __m256i, size: __m256i) -> __m256i {
 fn fits<const N: usize>(lo: &[u64; N], hi: &[u64; N], grid: Grid, size: u64) -> u32 {
     let (mask, phase) = (splat(grid.mask), splat(grid.phase));
     let size = flip(splat(size));
-    let mut found = 0;
-    for at in (0..N).step_by(STEP) {
+    let missed = bits::<N>(|at| {
         let lo = load(lo, at);
         let gap = _mm256_sub_epi64(load(hi, at), lo);
         let pad = _mm256_and_si256(_mm256_sub_epi64(phase, lo), mask);
-        found |= (bits(misses(gap, pad, size)) ^ 0xf) << at;
-    }
-    found
+        misses(gap, pad, size)
+    });
+    !missed as u32 & (u32::MAX >> (32 - N))
 }
 
 #[inline]
@@ -99,16 +129,15 @@ fn fits<const N: usize>(lo: &[u64; N], hi: &[u64; N], grid: Grid, size: u64) -> 
 fn fits_from(lo: &Words<u64>, hi: &Words<u64>, from: u64, grid: Grid, size: u64) -> u32 {
     let (mask, phase) = (splat(grid.mask), splat(grid.phase));
     let (size, from) = (flip(splat(size)), flip(splat(from)));
-    let mut missed = 0;
-    for at in (0..SPOTS).step_by(STEP) {
+    let missed = bits::<SPOTS>(|at| {
         let lo = flip(max_flipped(flip(load(lo, at)), from));
         let hi = load(hi, at);
         let gap = _mm256_sub_epi64(hi, lo);
         let pad = _mm256_and_si256(_mm256_sub_epi64(phase, lo), mask);
         let passed = _mm256_cmpgt_epi64(flip(lo), flip(hi));
-        missed |= bits(_mm256_or_si256(passed, misses(gap, pad, size))) << at;
-    }
-    !missed
+        _mm256_or_si256(passed, misses(gap, pad, size))
+    });
+    !missed as u32
 }
 
 /// What a gap has for four classes.
@@ -126,14 +155,11 @@ fn usable(gap: __m256i, lo: __m256i, classes: &Classes<u64>, at: usize) -> __m25
 fn is_most(lo: u64, hi: u64, classes: &Classes<u64>, most: &Lanes<u64>) -> u32 {
     let (gap, lo) = (splat(hi.wrapping_sub(lo)), splat(lo));
     let zero = _mm256_setzero_si256();
-    let mut found = 0;
-    for at in (0..LANES).step_by(STEP) {
+    bits::<LANES>(|at| {
         let most = load(most, at);
         let is_same = _mm256_cmpeq_epi64(usable(gap, lo, classes, at), most);
-        let is = _mm256_andnot_si256(_mm256_cmpeq_epi64(most, zero), is_same);
-        found |= bits(is) << at;
-    }
-    found
+        _mm256_andnot_si256(_mm256_cmpeq_epi64(most, zero), is_same)
+    }) as u32
 }
 
 /// Stores the larger words; tells which are not what they were.
@@ -169,16 +195,7 @@ fn raise(most: &mut Lanes<u64>, other: &Lanes<u64>) -> bool {
     _mm256_testz_si256(change, change) == 0
 }
 
-/// The lower halves of eight words, in an order of its own.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn load_low_halves(words: &Words<u64>, at: usize) -> __m256i {
-    let a = _mm256_castsi256_ps(load(words, at));
-    let b = _mm256_castsi256_ps(load(words, at + STEP));
-    _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(a, b))
-}
-
-/// Gaps and masks below 2^32, for which the lower halves of all words are enough.
+/// Masks below 2^32, and few gaps that are not.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn maxima_of_halves(
@@ -187,12 +204,23 @@ fn maxima_of_halves(
     classes: &Classes<u64>,
     most: &mut Lanes<u64>,
 ) {
-    let (mut los, mut gaps) = ([_mm256_setzero_si256(); 4], [_mm256_setzero_si256(); 4]);
+    let zero = _mm256_setzero_si256();
+    let gap = |at| _mm256_sub_epi64(load(hi, at), load(lo, at));
+    let is_short = |at| _mm256_cmpeq_epi64(_mm256_srli_epi64::<32>(gap(at)), zero);
+    let (mut los, mut gaps) = ([zero; 4], [zero; 4]);
     for (eight, (to_lo, to_gap)) in los.iter_mut().zip(&mut gaps).enumerate() {
-        *to_lo = load_low_halves(lo, eight * 8);
-        *to_gap = _mm256_sub_epi32(load_low_halves(hi, eight * 8), *to_lo);
+        let at = eight * 8;
+        let short = |at| _mm256_and_si256(gap(at), is_short(at));
+        *to_lo = low_halves(load(lo, at), load(lo, at + STEP));
+        *to_gap = low_halves(short(at), short(at + STEP));
     }
     maxima_of_32_bits(los, gaps, classes, most);
+    let mut long = !bits::<SPOTS>(is_short) as u32;
+    while long != 0 {
+        let at = long.trailing_zeros() as usize % SPOTS;
+        long &= long - 1;
+        raise_by_gap(lo[at], hi[at], classes, most);
+    }
 }
 
 /// Gaps and masks below 2^16.
@@ -227,11 +255,7 @@ fn maxima_of_quarters(
 #[inline]
 #[target_feature(enable = "avx2")]
 fn same(a: &Lanes<u64>, b: &Lanes<u64>) -> u32 {
-    let mut found = 0;
-    for at in (0..LANES).step_by(STEP) {
-        found |= bits(_mm256_cmpeq_epi64(load(a, at), load(b, at))) << at;
-    }
-    found
+    bits::<LANES>(|at| _mm256_cmpeq_epi64(load(a, at), load(b, at))) as u32
 }
 
 #[inline]
@@ -313,11 +337,10 @@ impl Isa<u64> for Avx2 {
         classes: &Classes<u64>,
         most: &mut Lanes<u64>,
     ) {
-        let any = largest | classes.any_mask;
-        if any >> 16 == 0 {
+        if (largest | classes.any_mask) >> 16 == 0 {
             // SAFETY: the machine has AVX2, see `Avx2`.
             unsafe { maxima_of_quarters(lo, hi, classes, most) }
-        } else if any >> 32 == 0 {
+        } else if classes.any_mask >> 32 == 0 {
             // SAFETY: the machine has AVX2, see `Avx2`.
             unsafe { maxima_of_halves(lo, hi, classes, most) }
         } else {
