@@ -152,14 +152,24 @@ impl<W: Word> Group<W> {
         }
         let used = self.classes.used;
         let (last, above) = steps.split_last().expect("the leaf is below an inner node");
-        write_column(&mut rows.get_mut(last.node).0, last.pos, most, used);
+        write_column(
+            &mut rows.get_mut(last.node).0,
+            last.pos as usize,
+            most,
+            used,
+        );
         let top = &mut inner.get_mut(last.node).0;
         if !I::raise(top, most) {
             return;
         }
         let mut now = *top;
         for step in above.iter().rev() {
-            write_column(&mut rows.get_mut(step.node).0, step.pos, &now, used);
+            write_column(
+                &mut rows.get_mut(step.node).0,
+                step.pos as usize,
+                &now,
+                used,
+            );
             let top = &mut inner.get_mut(step.node).0;
             if !I::raise(top, &now) {
                 return;
@@ -200,16 +210,21 @@ impl<W: Word> Group<W> {
             }
         }
         let rows = &mut sums.rows.get_mut(above.node).0;
-        write_column(rows, above.pos, &sums.leaf.get(id).0, classes.used);
+        write_column(rows, above.pos as usize, &sums.leaf.get(id).0, classes.used);
     }
 }
 
 /// Writes what there is below a child.
 #[inline(always)]
-fn write_column<W: Word>(rows: &mut [Row; LANES], pos: u32, now: &Lanes<W>, used: usize) {
+pub(super) fn write_column<W: Word>(
+    rows: &mut [Row; LANES],
+    pos: usize,
+    now: &Lanes<W>,
+    used: usize,
+) {
     let used = used.min(LANES);
     for (row, now) in rows[..used].iter_mut().zip(&now[..used]) {
-        row[pos as usize % FAN] = short(*now);
+        row[pos % FAN] = short(*now);
     }
 }
 

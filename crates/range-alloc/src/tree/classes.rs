@@ -3,7 +3,7 @@
 use super::node::{GROUPS, Group, short};
 use super::{Class, Tree};
 use crate::error::{AllocError, OutOfMemory};
-use crate::isa::{Grid, LANES, Lanes, Portable};
+use crate::isa::{FAN, Grid, LANES, Lanes, Portable, Row};
 use crate::word::Word;
 
 impl<W: Word> Tree<W> {
@@ -85,17 +85,27 @@ impl<W: Word> Tree<W> {
             return now;
         }
         let mut most = [W::ZERO; LANES];
+        self.last_rows(node).fill([0; FAN]);
         for pos in 0..self.inners.get(node).len as usize {
             let child = self.inners.get(node).children[pos];
             let now = self.summarise_node(child, level + 1);
-            let rows = &mut self.groups.last_mut().sums.rows.get_mut(node).0;
-            for lane in 0..LANES {
-                rows[lane][pos] = short(now[lane]);
-                most[lane] = most[lane].max(now[lane]);
+            for (row, now) in self.last_rows(node).iter_mut().zip(now) {
+                row[pos] = short(now);
+            }
+            for (most, now) in most.iter_mut().zip(now) {
+                *most = (*most).max(now);
             }
         }
         self.groups.last_mut().sums.inner.get_mut(node).0 = most;
         most
+    }
+}
+
+impl<W: Word> Tree<W> {
+    /// The rows of the last group in a node, those in use.
+    fn last_rows(&mut self, node: u32) -> &mut [Row] {
+        let group = self.groups.last_mut();
+        &mut group.sums.rows.get_mut(node).0[..group.classes.used]
     }
 }
 

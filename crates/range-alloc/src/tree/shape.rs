@@ -1,7 +1,7 @@
 //! Splits before a leaf gets too full, merges when neighbours have become empty enough.
 //! Neither changes the maxima above the two nodes and their parent.
 
-use super::change::saturated_max;
+use super::change::{saturated_max, write_column};
 use super::node::{
     DEPTH, LEAF, NONE, close_bit, is_saturated, low_bits, low_bits_of_64, open_bit, short,
 };
@@ -104,9 +104,9 @@ impl<W: Word> Tree<W> {
             };
             group.sums.inner.get_mut(self.root).0 = most;
             let rows = &mut group.sums.rows.get_mut(self.root).0;
-            *rows = [[0; FAN]; LANES];
-            for lane in 0..LANES {
-                rows[lane][0] = short(most[lane]);
+            for (row, most) in rows.iter_mut().zip(most).take(group.classes.used) {
+                *row = [0; FAN];
+                row[0] = short(most);
             }
         }
         self.depth += 1;
@@ -159,8 +159,7 @@ impl<W: Word> Tree<W> {
         let (key, lazy) = (b.keys[0], (a.lazy != 0, b.lazy != 0));
         for group in self.groups.iter_mut() {
             let (a, b) = group.sums.rows.two_mut(left, right);
-            for lane in 0..LANES {
-                let (a, b) = (&mut a.0[lane], &mut b.0[lane]);
+            for (a, b) in a.0.iter_mut().zip(&mut b.0).take(group.classes.used) {
                 *b = [0; FAN];
                 b[..len - keep].copy_from_slice(&a[keep..len]);
                 a[keep..].fill(0);
@@ -184,7 +183,8 @@ impl<W: Word> Tree<W> {
         inner.lazy = open_bit(inner.lazy, pos);
         inner.len += 1;
         for group in self.groups.iter_mut() {
-            for row in &mut group.sums.rows.get_mut(parent).0 {
+            let rows = &mut group.sums.rows.get_mut(parent).0;
+            for row in &mut rows[..group.classes.used] {
                 row.copy_within(pos..len, pos + 1);
             }
         }
@@ -198,7 +198,8 @@ impl<W: Word> Tree<W> {
         inner.lazy = close_bit(inner.lazy, pos);
         inner.len -= 1;
         for group in self.groups.iter_mut() {
-            for row in &mut group.sums.rows.get_mut(parent).0 {
+            let rows = &mut group.sums.rows.get_mut(parent).0;
+            for row in &mut rows[..group.classes.used] {
                 row.copy_within(pos + 1..len, pos);
                 row[len - 1] = 0;
             }
@@ -217,9 +218,7 @@ impl<W: Word> Tree<W> {
             let now = self.leaves.get(leaf).maxima::<I>(&group.classes);
             group.sums.leaf.get_mut(leaf).0 = now;
             let rows = &mut group.sums.rows.get_mut(parent).0;
-            for lane in 0..LANES {
-                rows[lane][pos] = short(now[lane]);
-            }
+            write_column(rows, pos, &now, group.classes.used);
         }
     }
 
@@ -239,9 +238,7 @@ impl<W: Word> Tree<W> {
             }
             group.sums.inner.get_mut(child).0 = now;
             let rows = &mut group.sums.rows.get_mut(parent).0;
-            for lane in 0..LANES {
-                rows[lane][pos] = short(now[lane]);
-            }
+            write_column(rows, pos, &now, group.classes.used);
         }
     }
 
@@ -356,7 +353,7 @@ impl<W: Word> Tree<W> {
         let any_lazy = a.lazy != 0;
         for group in self.groups.iter_mut() {
             let (a, b) = group.sums.rows.two_mut(left, right);
-            for (a, b) in a.0.iter_mut().zip(&b.0) {
+            for (a, b) in a.0.iter_mut().zip(&b.0).take(group.classes.used) {
                 a[la..la + lb].copy_from_slice(&b[..lb]);
             }
         }
