@@ -152,7 +152,10 @@ fn steps(range: Range<u64>, most: usize) -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 3 } else { 300 },
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn small_and_full(steps in steps(3..2000, 400)) {
