@@ -110,7 +110,7 @@ pub(crate) trait Isa<W: Word>: Sized {
     fn at_most<const N: usize>(words: &[W; N], most: W) -> u64;
 
     /// Which gaps `lo..hi` hold `size` units at the grid.
-    fn fits<const N: usize>(lo: &[W; N], hi: &[W; N], grid: Grid<W>, size: W) -> u32;
+    fn fits(lo: &Words<W>, hi: &Words<W>, grid: Grid<W>, size: W) -> u32;
 
     /// The same at or above `from`.
     fn fits_from(lo: &Words<W>, hi: &Words<W>, from: W, grid: Grid<W>, size: W) -> u32;

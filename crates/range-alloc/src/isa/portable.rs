@@ -1,4 +1,4 @@
-use super::{Classes, Grid, Isa, Job, LANES, Lanes, Row, Words};
+use super::{Classes, Grid, Isa, Job, LANES, Lanes, Row, SPOTS, Words};
 use crate::tree::Tree;
 use crate::word::Word;
 
@@ -21,13 +21,13 @@ impl<W: Word> Isa<W> for Portable {
     }
 
     #[inline(always)]
-    fn fits<const N: usize>(lo: &[W; N], hi: &[W; N], grid: Grid<W>, size: W) -> u32 {
-        bits(N, |at| grid.usable(lo[at], hi[at]) >= size) as u32
+    fn fits(lo: &Words<W>, hi: &Words<W>, grid: Grid<W>, size: W) -> u32 {
+        bits(SPOTS, |at| grid.usable(lo[at], hi[at]) >= size) as u32
     }
 
     #[inline(always)]
     fn fits_from(lo: &Words<W>, hi: &Words<W>, from: W, grid: Grid<W>, size: W) -> u32 {
-        bits(lo.len(), |at| {
+        bits(SPOTS, |at| {
             let lo = lo[at].max(from);
             hi[at].saturating_sub(lo).saturating_sub(grid.pad(lo)) >= size
         }) as u32

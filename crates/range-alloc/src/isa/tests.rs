@@ -137,13 +137,13 @@ fn check_classes<W: Word, I: Isa<W>>(
     let max = |lane: usize| (0..SPOTS).map(|i| usable(lane, i)).max().unwrap();
     let mut maxima = [W::ZERO; LANES];
     I::maxima(lo, hi, largest, classes, &mut maxima);
-    for lane in 0..LANES {
+    for (lane, most) in maxima.into_iter().enumerate() {
         let expected = if lane < classes.used {
             max(lane)
         } else {
             W::ZERO
         };
-        assert_eq!(maxima[lane], expected, "lane {lane}");
+        assert_eq!(most, expected, "lane {lane}");
     }
 
     // What three gaps have, one after the other.

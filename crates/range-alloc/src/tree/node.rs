@@ -12,7 +12,7 @@ use crate::word::Word;
 pub(crate) const LEAF: usize = SPOTS - 1;
 /// No leaf.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Most levels of inner nodes: any two neighbours hold 32 or more between them, so that this is
+/// Most levels of inner nodes: any two neighbours hold more than 16 between them, so that this is
 /// enough for all the nodes that 32 bits can number.
 pub(crate) const DEPTH: usize = 12;
 /// Most groups of classes.

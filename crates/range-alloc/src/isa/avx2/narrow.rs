@@ -57,9 +57,9 @@ fn left_of(gap: __m256i, pad: __m256i) -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn fits<const N: usize>(lo: &[u32; N], hi: &[u32; N], grid: Grid<u32>, size: u32) -> u32 {
+fn fits(lo: &Words<u32>, hi: &Words<u32>, grid: Grid<u32>, size: u32) -> u32 {
     let (mask, phase, size) = (splat(grid.mask), splat(grid.phase), splat(size));
-    bits::<N>(|at| {
+    bits::<SPOTS>(|at| {
         let (lo, hi) = (load_eight(lo, at), load_eight(hi, at));
         let pad = _mm256_and_si256(_mm256_sub_epi32(phase, lo), mask);
         let left = left_of(_mm256_sub_epi32(hi, lo), pad);
@@ -209,7 +209,7 @@ impl Isa<u32> for Avx2 {
     }
 
     #[inline(always)]
-    fn fits<const N: usize>(lo: &[u32; N], hi: &[u32; N], grid: Grid<u32>, size: u32) -> u32 {
+    fn fits(lo: &Words<u32>, hi: &Words<u32>, grid: Grid<u32>, size: u32) -> u32 {
         // SAFETY: the machine has AVX2, see `Avx2`.
         unsafe { fits(lo, hi, grid, size) }
     }

@@ -112,16 +112,16 @@ fn misses(gap: __m256i, pad: __m256i, size: __m256i) -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn fits<const N: usize>(lo: &[u64; N], hi: &[u64; N], grid: Grid, size: u64) -> u32 {
+fn fits(lo: &Words<u64>, hi: &Words<u64>, grid: Grid, size: u64) -> u32 {
     let (mask, phase) = (splat(grid.mask), splat(grid.phase));
     let size = flip(splat(size));
-    let missed = bits::<N>(|at| {
+    let missed = bits::<SPOTS>(|at| {
         let lo = load(lo, at);
         let gap = _mm256_sub_epi64(load(hi, at), lo);
         let pad = _mm256_and_si256(_mm256_sub_epi64(phase, lo), mask);
         misses(gap, pad, size)
     });
-    !missed as u32 & (u32::MAX >> (32 - N))
+    !missed as u32
 }
 
 #[inline]
@@ -300,7 +300,7 @@ impl Isa<u64> for Avx2 {
     }
 
     #[inline(always)]
-    fn fits<const N: usize>(lo: &[u64; N], hi: &[u64; N], grid: Grid, size: u64) -> u32 {
+    fn fits(lo: &Words<u64>, hi: &Words<u64>, grid: Grid, size: u64) -> u32 {
         // SAFETY: the machine has AVX2, see `Avx2`.
         unsafe { fits(lo, hi, grid, size) }
     }
