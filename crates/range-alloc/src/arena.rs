@@ -4,8 +4,8 @@ use crate::by_size::BySize;
 use crate::error::{AllocError, ArenaError, FreeError, OutOfMemory};
 use crate::isa;
 use crate::request::{self, MAX_ALIGN, Policy, Request, Wanted};
+use crate::tree::AnyTree;
 use crate::tree::edit::{Cut, Emptied, Filled, Free, FreeLazily, Lookup, Place, PlaceAt, Reclaim};
-use crate::tree::{Class, Tree};
 
 /// An allocation, as [`RangeAlloc::lookup`] finds it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -19,8 +19,9 @@ pub struct Allocation {
 /// Allocates ranges of the addresses `start..end`, in whatever unit they are.
 ///
 /// n is the number of allocations. Memory is taken by allocations only: freeing never allocates and
-/// never fails for lack of memory. Each allocation takes about 24 to 50 bytes of
-/// bookkeeping.
+/// never fails for lack of memory. Each allocation takes about 31 to 41 bytes of
+/// bookkeeping; one that finds no room there for more moves all of it, which
+/// [`reserve`](RangeAlloc::reserve) does beforehand.
 ///
 /// ```
 /// use amdahl_range_alloc::{RangeAlloc, Request};
@@ -35,7 +36,7 @@ pub struct Allocation {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct RangeAlloc {
-    pub(crate) tree: Tree,
+    pub(crate) tree: AnyTree,
     pub(crate) range: Range<u64>,
     pub(crate) granule: u64,
     pub(crate) blocks: usize,
@@ -46,7 +47,8 @@ pub struct RangeAlloc {
     cursor: u64,
     /// The gaps by size, once somebody has asked for the best fit.
     by_size: Option<BySize>,
-    is_wide: bool,
+    /// What `isa::has_simd` says.
+    simd: bool,
 }
 
 impl RangeAlloc {
@@ -76,7 +78,7 @@ impl RangeAlloc {
         }
         let grid = request::grid(granule, 0, granule).map_err(ArenaError::Request)?;
         Ok(RangeAlloc {
-            tree: Tree::new(range.start, range.end, grid)?,
+            tree: AnyTree::new(&range, granule.trailing_zeros(), grid)?,
             cursor: range.start,
             range,
             granule,
@@ -85,7 +87,7 @@ impl RangeAlloc {
             lazy_blocks: 0,
             lazy: 0,
             by_size: None,
-            is_wide: isa::is_wide(),
+            simd: isa::has_simd(),
         })
     }
 
@@ -109,8 +111,7 @@ impl RangeAlloc {
     /// The same as for a request.
     pub fn prepare(&mut self, align: u64, phase: u64) -> Result<(), AllocError> {
         let grid = request::grid(align, phase, self.granule)?;
-        self.tree.add_class(grid)?;
-        Ok(())
+        self.tree.prepare(grid)
     }
 
     /// Takes the memory that `blocks` more allocations need at most, so that none of them fails for
@@ -145,49 +146,39 @@ impl RangeAlloc {
     }
 
     /// The same, and which gap it was.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fill(&mut self, request: &Request) -> Result<Filled, AllocError> {
         let mut wanted = Wanted::new(request, &self.range, self.granule)?;
         if wanted.from == self.range.start {
             // The search need not look for its beginning.
             wanted.from = 0;
         }
-        let class = match self.tree.class(wanted.grid) {
-            Some(class) => class,
-            None => self.tree.add_class(wanted.grid)?,
-        };
         let found = match request.policy {
-            Policy::LowestAddress => self.lowest(class, &wanted)?,
-            Policy::NextFit => self.next(class, &wanted)?,
+            Policy::LowestAddress => self.lowest(&wanted)?,
+            Policy::NextFit => self.next(&wanted)?,
             Policy::BestFit => self.best(&wanted)?,
         };
         found.ok_or(AllocError::NoSpace { lazy: self.lazy })
     }
 
-    #[inline]
-    fn lowest(&mut self, class: Class, wanted: &Wanted) -> Result<Option<Filled>, OutOfMemory> {
+    #[inline(always)]
+    fn lowest(&mut self, wanted: &Wanted) -> Result<Option<Filled>, OutOfMemory> {
         self.reserve_gap()?;
-        let tree = &mut self.tree;
-        let place = Place {
-            tree,
-            class,
-            wanted,
-        };
-        let Some(filled) = isa::run(self.is_wide, place)? else {
+        let Some(filled) = self.tree.run(self.simd, Place { wanted })? else {
             return Ok(None);
         };
         self.has_filled(&filled);
         Ok(Some(filled))
     }
 
-    fn next(&mut self, class: Class, wanted: &Wanted) -> Result<Option<Filled>, OutOfMemory> {
+    fn next(&mut self, wanted: &Wanted) -> Result<Option<Filled>, OutOfMemory> {
         let mut found = None;
         if self.cursor > wanted.from && self.cursor < wanted.to {
             let from = self.cursor;
-            found = self.lowest(class, &Wanted { from, ..*wanted })?;
+            found = self.lowest(&Wanted { from, ..*wanted })?;
         }
         if found.is_none() {
-            found = self.lowest(class, wanted)?;
+            found = self.lowest(wanted)?;
         }
         if let Some(filled) = &found {
             self.cursor = filled.block.end;
@@ -227,8 +218,7 @@ impl RangeAlloc {
 
     fn place_at(&mut self, block: Range<u64>) -> Result<Filled, AllocError> {
         self.reserve_gap()?;
-        let tree = &mut self.tree;
-        let filled = isa::run(self.is_wide, PlaceAt { tree, block })?;
+        let filled = self.tree.run(self.simd, PlaceAt { block })?;
         self.has_filled(&filled);
         Ok(filled)
     }
@@ -256,11 +246,10 @@ impl RangeAlloc {
     }
 
     /// Frees, and tells the gap that there is now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn empty(&mut self, start: u64, size: Option<u64>) -> Result<Emptied, FreeError> {
         self.check_inside(start)?;
-        let tree = &mut self.tree;
-        let emptied = isa::run(self.is_wide, Free { tree, start, size })?;
+        let emptied = self.tree.run(self.simd, Free { start, size })?;
         self.has_emptied(&emptied);
         self.blocks -= 1;
         self.busy -= emptied.block.end - emptied.block.start;
@@ -282,8 +271,8 @@ impl RangeAlloc {
             return Err(FreeError::Part { start, size });
         }
         self.reserve_gap()?;
-        let (tree, part) = (&mut self.tree, start..start + size);
-        let emptied = isa::run(self.is_wide, Cut { tree, part })?;
+        let part = start..start + size;
+        let emptied = self.tree.run(self.simd, Cut { part })?;
         self.has_emptied(&emptied);
         let block = emptied.block;
         let is_all = size == block.end - block.start;
@@ -302,8 +291,7 @@ impl RangeAlloc {
     /// As [`free`](RangeAlloc::free).
     pub fn free_lazy(&mut self, start: u64) -> Result<u64, FreeError> {
         self.check_inside(start)?;
-        let tree = &mut self.tree;
-        let block = isa::run(self.is_wide, FreeLazily { tree, start })?;
+        let block = self.tree.run(self.simd, FreeLazily { start })?;
         let size = block.end - block.start;
         self.lazy_blocks += 1;
         self.lazy += size;
@@ -327,14 +315,12 @@ impl RangeAlloc {
 
     /// The lowest range that is freed lazily.
     pub(crate) fn first_lazy(&self) -> Option<Range<u64>> {
-        let (path, at) = self.tree.first_lazy()?;
-        Some(self.tree.block(&path, at))
+        self.tree.first_lazy()
     }
 
     /// Lets what is freed lazily at `start` be used again.
     pub(crate) fn reclaim(&mut self, start: u64) -> Emptied {
-        let tree = &mut self.tree;
-        let emptied = isa::run(self.is_wide, Reclaim { tree, start });
+        let emptied = self.tree.run(self.simd, Reclaim { start });
         self.lazy_blocks -= 1;
         self.lazy -= emptied.block.end - emptied.block.start;
         self.has_emptied(&emptied);
@@ -348,8 +334,7 @@ impl RangeAlloc {
         if !self.range.contains(&address) {
             return None;
         }
-        let tree = &self.tree;
-        let (range, is_lazy) = isa::run(self.is_wide, Lookup { tree, address })?;
+        let (range, is_lazy) = self.tree.look(self.simd, Lookup { address })?;
         Some(Allocation { range, is_lazy })
     }
 

@@ -2,9 +2,8 @@ use core::iter::FusedIterator;
 use core::ops::Range;
 
 use crate::arena::RangeAlloc;
-use crate::isa::Portable;
+use crate::tree::AnyTree;
 use crate::tree::node::NONE;
-use crate::tree::{Path, Tree};
 
 /// What a range of addresses is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +29,7 @@ pub struct Segment {
 /// The segments of an arena in the order of addresses, without holes between them.
 #[derive(Clone)]
 pub struct Segments<'a> {
-    tree: &'a Tree,
+    tree: &'a AnyTree,
     leaf: u32,
     at: usize,
     /// The gap of this block has been told.
@@ -42,18 +41,18 @@ impl Iterator for Segments<'_> {
 
     fn next(&mut self) -> Option<Segment> {
         while self.leaf != NONE {
-            let leaf = self.tree.leaf(self.leaf);
-            if self.at == leaf.len as usize {
-                (self.leaf, self.at) = (leaf.next, 0);
+            let (len, lazy, above) = self.tree.leaf(self.leaf);
+            if self.at == len {
+                (self.leaf, self.at) = (above, 0);
                 continue;
             }
             let (range, state) = if self.is_in_block {
-                let is_lazy = leaf.lazy >> self.at & 1 == 1;
+                let is_lazy = lazy >> self.at & 1 == 1;
                 let state = if is_lazy { State::Lazy } else { State::Busy };
                 self.at += 1;
-                (leaf.hi[self.at - 1]..leaf.lo[self.at], state)
+                (self.tree.block(self.leaf, self.at - 1), state)
             } else {
-                (leaf.lo[self.at]..leaf.hi[self.at], State::Free)
+                (self.tree.gap(self.leaf, self.at), State::Free)
             };
             self.is_in_block = !self.is_in_block;
             if !range.is_empty() {
@@ -81,14 +80,12 @@ impl RangeAlloc {
     ///
     /// O(log n) for the first.
     pub fn iter_from(&self, address: u64) -> Segments<'_> {
-        let mut path = Path::new();
-        self.tree.locate::<Portable>(address, &mut path);
-        let leaf = path.leaf;
-        let below = self.tree.block_at::<Portable>(leaf, address);
-        let node = self.tree.leaf(leaf);
+        // Words are of addresses within the arena.
+        let address = address.clamp(self.range.start, self.range.end);
+        let (leaf, below) = self.tree.block_below(address);
         let (at, is_in_block) = match below {
             None => (0, false),
-            Some(at) if address < node.lo[at + 1] => (at, true),
+            Some(at) if address < self.tree.block(leaf, at).end => (at, true),
             Some(at) => (at + 1, false),
         };
         Segments {

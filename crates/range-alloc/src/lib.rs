@@ -17,6 +17,7 @@ mod request;
 mod shared;
 mod stats;
 mod tree;
+mod word;
 
 pub use arena::{Allocation, RangeAlloc};
 pub use error::{AllocError, ArenaError, FreeError, OutOfMemory};

@@ -1,4 +1,5 @@
-//! Nodes of one kind by number. They never move, so a pool grows without copying.
+//! Nodes of one kind by number, one beside the other: the way to a node is a multiplication, where
+//! chunks that never move would take another load on each level of a search.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,71 +11,65 @@ use crate::error::OutOfMemory;
 ///
 /// # Safety
 /// All bytes zero is a value of the type.
-pub(crate) unsafe trait Zeroed: Sized {}
+pub(crate) unsafe trait Zeroed: Copy {}
 
-/// Numbered values, `CHUNK` (a power of two) to an allocation.
-pub(crate) struct Pool<T, const CHUNK: usize> {
-    chunks: Vec<Box<[T; CHUNK]>>,
+/// Numbered values. They move when there is to be room for more.
+pub(crate) struct Pool<T> {
+    all: Box<[T]>,
 }
 
-impl<T: Zeroed, const CHUNK: usize> Pool<T, CHUNK> {
-    pub(crate) const fn new() -> Self {
-        Pool { chunks: Vec::new() }
+impl<T: Zeroed> Pool<T> {
+    pub(crate) fn new() -> Self {
+        Pool {
+            all: Box::default(),
+        }
     }
 
     /// Makes room for the numbers below `count`.
     pub(crate) fn ensure(&mut self, count: usize) -> Result<(), OutOfMemory> {
-        while self.chunks.len() * CHUNK < count {
-            self.chunks.try_reserve(1).map_err(|_| OutOfMemory)?;
-            self.chunks.push(zeroed()?);
+        if self.all.len() < count {
+            let mut all = zeroed(count)?;
+            all[..self.all.len()].copy_from_slice(&self.all);
+            self.all = all;
         }
         Ok(())
     }
 
     #[inline(always)]
     pub(crate) fn get(&self, id: u32) -> &T {
-        &self.chunks[id as usize / CHUNK][id as usize % CHUNK]
+        &self.all[id as usize]
     }
 
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, id: u32) -> &mut T {
-        &mut self.chunks[id as usize / CHUNK][id as usize % CHUNK]
+        &mut self.all[id as usize]
     }
 
     /// Two different ones.
     pub(crate) fn two_mut(&mut self, a: u32, b: u32) -> (&mut T, &mut T) {
-        let (a, b) = (a as usize, b as usize);
-        let differ = "two different nodes";
-        if a / CHUNK == b / CHUNK {
-            let chunk = &mut self.chunks[a / CHUNK];
-            let [a, b] = chunk
-                .get_disjoint_mut([a % CHUNK, b % CHUNK])
-                .expect(differ);
-            (a, b)
-        } else {
-            let chunks = self.chunks.get_disjoint_mut([a / CHUNK, b / CHUNK]);
-            let [x, y] = chunks.expect(differ);
-            (&mut x[a % CHUNK], &mut y[b % CHUNK])
-        }
+        let both = self.all.get_disjoint_mut([a as usize, b as usize]);
+        let [a, b] = both.expect("two different nodes");
+        (a, b)
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let chunk = size_of::<[T; CHUNK]>() + size_of::<Box<[T; CHUNK]>>();
-        self.chunks.len() * chunk
+        size_of_val(&*self.all)
     }
 }
 
-fn zeroed<T: Zeroed, const CHUNK: usize>() -> Result<Box<[T; CHUNK]>, OutOfMemory> {
-    let layout = Layout::new::<[T; CHUNK]>();
+/// So many values, of which untouched pages cost nothing.
+fn zeroed<T: Zeroed>(count: usize) -> Result<Box<[T]>, OutOfMemory> {
+    let layout = Layout::array::<T>(count).map_err(|_| OutOfMemory)?;
     assert!(layout.size() != 0);
     // SAFETY: the layout's size is not zero.
     let memory = unsafe { alloc::alloc::alloc_zeroed(layout) };
     if memory.is_null() {
         return Err(OutOfMemory);
     }
-    // SAFETY: the memory comes from the global allocator with the layout of the array, nobody else
-    // has it, and `Zeroed` says that its zeros are a value.
-    Ok(unsafe { Box::from_raw(memory.cast()) })
+    let all = core::ptr::slice_from_raw_parts_mut(memory.cast(), count);
+    // SAFETY: the memory comes from the global allocator with the layout of the slice, nobody else
+    // has it, and `Zeroed` says that its zeros are values.
+    Ok(unsafe { Box::from_raw(all) })
 }
 
 /// Which numbers of some pools are in use.

@@ -94,20 +94,23 @@ pub(crate) fn grid(align: u64, phase: u64, granule: u64) -> Result<Grid, AllocEr
         return Err(AllocError::Align { align });
     }
     let align = align.max(granule);
-    if phase >= align || !phase.is_multiple_of(granule) {
+    // A granule is a power of two; the compiler does not know and would divide.
+    if phase >= align || phase & (granule - 1) != 0 {
         return Err(AllocError::Phase { phase, align });
     }
     let mask = align - 1;
     Ok(Grid { mask, phase })
 }
 
-/// Rounds up to granules.
+/// Rounds up to granules, powers of two.
+#[inline]
 pub(crate) fn whole(size: u64, granule: u64) -> Result<u64, AllocError> {
     if size == 0 {
         return Err(AllocError::ZeroSize);
     }
-    let rounded = size.checked_next_multiple_of(granule);
-    rounded.ok_or(AllocError::TooLarge { size })
+    let rounded = size.checked_add(granule - 1);
+    let rounded = rounded.ok_or(AllocError::TooLarge { size })?;
+    Ok(rounded & !(granule - 1))
 }
 
 impl Wanted {
@@ -117,11 +120,7 @@ impl Wanted {
         arena: &Range<u64>,
         granule: u64,
     ) -> Result<Self, AllocError> {
-        let size = if granule == 1 && request.size != 0 {
-            request.size
-        } else {
-            whole(request.size, granule)?
-        };
+        let size = whole(request.size, granule)?;
         let grid = grid(request.align, request.phase, granule)?;
         let from = request.zone.start.max(arena.start);
         let to = request.zone.end.min(arena.end);

@@ -21,7 +21,9 @@ enum Step {
 }
 
 fn ask(range: Range<u64>) -> impl Strategy<Value = Ask> {
-    let size = prop_oneof![20 => 1..64u64, 4 => 1..2000u64, 1 => Just(0), 1 => any::<u64>()];
+    let size = prop_oneof![
+        20 => 1..64u64, 4 => 1..2000u64, 1 => Just(0), 1 => 0..=u64::from(u32::MAX), 1 => any::<u64>(),
+    ];
     let align = prop_oneof![
         10 => (0..9u32).prop_map(|shift| 1 << shift),
         2 => (0..=42u32).prop_map(|shift| 1 << shift),
@@ -152,7 +154,10 @@ fn steps(range: Range<u64>, most: usize) -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 1 } else { 300 },
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn small_and_full(steps in steps(3..2000, 400)) {
@@ -167,6 +172,18 @@ proptest! {
     #[test]
     fn at_the_end_of_the_numbers(steps in steps(u64::MAX - 5000..u64::MAX, 300)) {
         run(u64::MAX - 5000..u64::MAX, 1, &steps);
+    }
+
+    /// Alignments of more bits than the arena's words have, with one start in reach or none.
+    #[test]
+    fn around_a_start_of_large_alignments(steps in steps((1 << 40) - 1500..(1 << 40) + 1500, 300)) {
+        run((1 << 40) - 1500..(1 << 40) + 1500, 1, &steps);
+    }
+
+    /// Just too long for words of 32 bits.
+    #[test]
+    fn in_wide_words(steps in steps(5..(1 << 32) + 5, 300)) {
+        run(5..(1 << 32) + 5, 1, &steps);
     }
 
     #[test]

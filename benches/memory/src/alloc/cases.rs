@@ -12,13 +12,14 @@ const ARENA: std::ops::Range<u64> = 0..1 << 30;
 
 type Case = fn(&mut dyn Allocator, u64);
 
-const CASES: [(&str, Case); 6] = [
+const CASES: [(&str, Case); 7] = [
     ("fix_size", fix_size),
     ("full_fit", full_fit),
     ("long_busy_list", long_busy_list),
     ("random_size", random_size),
     ("fix_align", fix_align),
     ("random_size_align", random_size_align),
+    ("pcpu_alloc", pcpu_alloc),
 ];
 
 fn plain(size: u64, align: u64) -> Ask {
@@ -95,6 +96,23 @@ fn random_size_align(allocator: &mut dyn Allocator, loops: u64) {
     let mut random = Random::new(5);
     for _ in 0..loops {
         pair(allocator, 1 + random.below(10), 1 << random.below(9));
+    }
+}
+
+/// Objects of each CPU: 35,000 of up to a kilobyte, at alignments of 2 to 2,048 bytes, then all freed.
+fn pcpu_alloc(allocator: &mut dyn Allocator, loops: u64) {
+    let mut random = Random::new(9);
+    for _ in 0..loops.div_ceil(35_000) {
+        let blocks: Vec<(u64, u64)> = (0..35_000)
+            .map(|_| {
+                let (size, align) = (1 + random.below(1024), 2 << random.below(11));
+                let start = allocator.alloc(&plain(size, align));
+                (start.expect("there is space"), size)
+            })
+            .collect();
+        for (start, size) in blocks {
+            allocator.free(start, size);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use amdahl_range_alloc::{RangeAlloc, Request};
+use amdahl_range_alloc::{Policy, RangeAlloc, Request};
 
 use super::red_black::{Id, NIL, RedBlack, Sum};
 
@@ -67,6 +67,33 @@ impl Allocator for Ours {
     fn free(&mut self, start: u64, size: u64) {
         let freed = self.0.free(start).expect("it is allocated");
         debug_assert_eq!(freed, size);
+    }
+}
+
+/// The same, the smallest gap that fits instead of the lowest.
+pub struct BestFit(RangeAlloc);
+
+impl Adopt for BestFit {
+    fn adopt(arena: Range<u64>, layout: &[(u64, u64)]) -> Self {
+        let mut all = RangeAlloc::new(arena).expect("an arena");
+        for (start, size) in layout {
+            all.alloc_at(*start, *size).expect("it is free");
+        }
+        BestFit(all)
+    }
+}
+
+impl Allocator for BestFit {
+    fn alloc(&mut self, ask: &Ask) -> Option<u64> {
+        let mut request = Request::new(ask.size).align(ask.align);
+        if let Some(zone) = &ask.zone {
+            request = request.zone(zone.clone());
+        }
+        self.0.alloc(&request.policy(Policy::BestFit)).ok()
+    }
+
+    fn free(&mut self, start: u64, _size: u64) {
+        self.0.free(start).expect("it is allocated");
     }
 }
 

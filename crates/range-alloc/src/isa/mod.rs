@@ -7,111 +7,208 @@
 mod avx2;
 mod portable;
 
+use crate::tree::Tree;
+use crate::word::Word;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 pub(crate) use portable::Portable;
 
-/// Words of a node, and most children that it has.
-pub(crate) const FAN: usize = 32;
+/// Words of each array of a leaf.
+pub(crate) const SPOTS: usize = 32;
+/// Most children of an inner node.
+pub(crate) const FAN: usize = 64;
 /// Alignment classes of a group.
-pub(crate) const LANES: usize = 8;
+pub(crate) const LANES: usize = 16;
 
-/// Words of a node.
-pub(crate) type Words = [u64; FAN];
+/// Words of a leaf.
+pub(crate) type Words<W> = [W; SPOTS];
 /// A word for each class of a group.
-pub(crate) type Lanes = [u64; LANES];
+pub(crate) type Lanes<W> = [W; LANES];
 /// A short word for each child of a node.
 pub(crate) type Row = [u32; FAN];
 
 /// Where starts may be: `start % (mask + 1) == phase`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grid {
-    pub mask: u64,
-    pub phase: u64,
+pub(crate) struct Grid<W = u64> {
+    pub mask: W,
+    pub phase: W,
 }
 
-impl Grid {
+impl<W: Word> Grid<W> {
     /// Units from `address` up to the next start; correct across the end of the numbers, as the
-    /// alignment divides 2^64.
+    /// alignment divides 2^bits.
     #[inline(always)]
-    pub(crate) fn pad(self, address: u64) -> u64 {
-        self.phase.wrapping_sub(address) & self.mask
+    pub(crate) fn pad(self, address: W) -> W {
+        self.phase.wrapping_sub(address).and(self.mask)
     }
 
     /// Units of the gap that are left from its first possible start on.
     #[inline(always)]
-    pub(crate) fn usable(self, lo: u64, hi: u64) -> u64 {
-        (hi - lo).saturating_sub(self.pad(lo))
+    pub(crate) fn usable(self, lo: W, hi: W) -> W {
+        hi.wrapping_sub(lo).saturating_sub(self.pad(lo))
+    }
+}
+
+/// The grids of a group. Lanes not in use have those of the first.
+pub(crate) struct Classes<W> {
+    pub masks: Lanes<W>,
+    pub phases: Lanes<W>,
+    /// All bits of a lane in use, none of another.
+    pub active: Lanes<W>,
+    pub used: usize,
+    /// The bits that any of the masks in use has.
+    pub any_mask: W,
+}
+
+impl<W: Word> Classes<W> {
+    pub(crate) fn new(first: Grid<W>) -> Self {
+        let mut classes = Classes {
+            masks: [first.mask; LANES],
+            phases: [first.phase; LANES],
+            active: [W::ZERO; LANES],
+            used: 0,
+            any_mask: W::ZERO,
+        };
+        classes.add(first);
+        classes
+    }
+
+    pub(crate) fn add(&mut self, grid: Grid<W>) {
+        self.masks[self.used] = grid.mask;
+        self.phases[self.used] = grid.phase;
+        self.active[self.used] = W::MAX;
+        self.any_mask = self.any_mask.max(grid.mask);
+        self.used += 1;
+    }
+
+    pub(crate) fn grid(&self, lane: usize) -> Grid<W> {
+        Grid {
+            mask: self.masks[lane],
+            phase: self.phases[lane],
+        }
+    }
+}
+
+impl<W> Classes<W> {
+    /// Masks and phases of the lanes in use.
+    #[inline(always)]
+    pub(crate) fn in_use(&self) -> (&[W], &[W]) {
+        let used = self.used.min(LANES);
+        (&self.masks[..used], &self.phases[..used])
+    }
+
+    /// Bits of the lanes in use.
+    #[inline(always)]
+    pub(crate) fn all(&self) -> u32 {
+        (1 << self.used) - 1
     }
 }
 
 /// Loops over the words of a node. Bit `i` of an answer is about word `i`.
-pub(crate) trait Isa {
+pub(crate) trait Isa<W: Word>: Sized {
     /// Which words are `most` or less.
-    fn at_most(words: &Words, most: u64) -> u32;
+    fn at_most<const N: usize>(words: &[W; N], most: W) -> u64;
 
-    /// Which gaps `lo..hi` hold `size` units at the grid, at or above `from`.
-    fn fits(lo: &Words, hi: &Words, from: u64, grid: Grid, size: u64) -> u32;
+    /// Which gaps `lo..hi` hold `size` units at the grid.
+    fn fits(lo: &Words<W>, hi: &Words<W>, grid: Grid<W>, size: W) -> u32;
 
-    /// Units that the gap `lo..hi` has for each class.
-    fn usable(lo: u64, hi: u64, masks: &Lanes, phases: &Lanes) -> Lanes;
+    /// The same at or above `from`.
+    fn fits_from(lo: &Words<W>, hi: &Words<W>, from: W, grid: Grid<W>, size: W) -> u32;
 
-    /// The most that one of the gaps `lo..hi` has, for the first `used` classes; the other lanes
-    /// are 0. `largest` is not below any gap.
-    fn maxima(
-        lo: &Words,
-        hi: &Words,
-        largest: u64,
-        masks: &Lanes,
-        phases: &Lanes,
-        used: usize,
-    ) -> Lanes;
+    /// In which classes the gap `lo..hi` has as much as `most`, and something.
+    fn is_most(lo: W, hi: W, classes: &Classes<W>, most: &Lanes<W>) -> u32;
 
-    /// The larger of both, and which lanes of `now` are below those of `top` although they `were`
-    /// the same.
-    fn follow(were: &Lanes, now: &Lanes, top: &Lanes) -> (Lanes, u32);
+    /// Raises `most` to what the gap `lo..hi` has for each class; tells whether that is more.
+    fn raise_by_gap(lo: W, hi: W, classes: &Classes<W>, most: &mut Lanes<W>) -> bool;
+
+    /// Raises `most` to what another has; tells whether that is more.
+    fn raise(most: &mut Lanes<W>, other: &Lanes<W>) -> bool;
+
+    /// Sets the lanes in use to the most that one of the gaps `lo..hi` has. `largest` is not below
+    /// any gap.
+    fn maxima(lo: &Words<W>, hi: &Words<W>, largest: W, classes: &Classes<W>, most: &mut Lanes<W>);
+
+    /// In which lanes both have the same.
+    fn same(a: &Lanes<W>, b: &Lanes<W>) -> u32;
 
     /// Which words are `least` or more.
-    fn row_at_least(row: &Row, least: u32) -> u32;
+    fn row_at_least(row: &Row, least: u32) -> u64;
 
-    /// The largest word.
-    fn row_max(row: &Row) -> u32;
+    /// The largest word once there is another at a place.
+    fn row_max_with(row: &Row, at: usize, word: u32) -> u32;
 
-    /// Moves the words from `at` on up by one; the last one is lost, the one at `at` stays.
-    fn open(words: &mut Words, at: usize);
+    /// Moves the words from `at` on up by one, so that the last one is lost, and puts one there.
+    fn open<const N: usize>(words: &mut [W; N], at: usize, word: W);
 
     /// Moves the words above `at` down by one; the last one stays.
-    fn close(words: &mut Words, at: usize);
+    fn close<const N: usize>(words: &mut [W; N], at: usize);
+
+    /// Does work that is seldom needed, out of the way of the rest.
+    fn aside<J: Job>(tree: &mut Tree<W>, job: J) -> J::Out;
+
+    /// Does work of which there is a simpler case that is not to carry its weight.
+    fn apart<J: Job>(tree: &mut Tree<W>, job: J) -> J::Out;
 }
 
-/// Work that is compiled for each instruction set; `run` is to be inlined always.
+/// A change that is compiled for each instruction set and word; `run` is to be inlined always.
 pub(crate) trait Job {
     type Out;
-    fn run<I: Isa>(self) -> Self::Out;
+    fn run<W: Word, I: Isa<W>>(self, tree: &mut Tree<W>) -> Self::Out;
 }
 
-/// Does the work. `wide` is what [`is_wide`] said.
-#[inline]
-pub(crate) fn run<J: Job>(wide: bool, job: J) -> J::Out {
+/// The same for a question.
+pub(crate) trait Look {
+    type Out;
+    fn look<W: Word, I: Isa<W>>(self, tree: &Tree<W>) -> Self::Out;
+}
+
+/// Does the work. `simd` is what [`has_simd`] said.
+#[inline(always)]
+pub(crate) fn run<W: Word, J: Job>(simd: bool, tree: &mut Tree<W>, job: J) -> J::Out
+where
+    Portable: Isa<W>,
+    Simd: Isa<W>,
+{
     #[cfg(target_arch = "x86_64")]
-    if wide {
-        debug_assert!(is_wide());
+    if simd {
+        debug_assert!(has_simd());
         // SAFETY: the machine has the features.
-        return unsafe { run_avx2(job) };
+        return unsafe { avx2::run(tree, job) };
     }
-    let _ = wide;
-    job.run::<Portable>()
+    let _ = simd;
+    job.run::<W, Portable>(tree)
 }
 
+/// Answers the question. `simd` is what [`has_simd`] said.
+#[inline(always)]
+pub(crate) fn look<W: Word, L: Look>(simd: bool, tree: &Tree<W>, question: L) -> L::Out
+where
+    Portable: Isa<W>,
+    Simd: Isa<W>,
+{
+    #[cfg(target_arch = "x86_64")]
+    if simd {
+        debug_assert!(has_simd());
+        // SAFETY: the machine has the features.
+        return unsafe { avx2::look(tree, question) };
+    }
+    let _ = simd;
+    question.look::<W, Portable>(tree)
+}
+
+/// What there is besides [`Portable`].
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-fn run_avx2<J: Job>(job: J) -> J::Out {
-    job.run::<Avx2>()
-}
+pub(crate) type Simd = Avx2;
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) type Simd = Portable;
 
-/// Whether this machine runs [`Avx2`].
-pub(crate) fn is_wide() -> bool {
-    #[cfg(all(target_arch = "x86_64", feature = "std"))]
+/// Whether this machine runs [`Simd`].
+pub(crate) fn has_simd() -> bool {
+    #[cfg(miri)]
+    {
+        false
+    }
+    #[cfg(all(target_arch = "x86_64", feature = "std", not(miri)))]
     {
         is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("bmi1")
@@ -119,7 +216,7 @@ pub(crate) fn is_wide() -> bool {
             && is_x86_feature_detected!("lzcnt")
             && is_x86_feature_detected!("popcnt")
     }
-    #[cfg(not(all(target_arch = "x86_64", feature = "std")))]
+    #[cfg(not(any(miri, all(target_arch = "x86_64", feature = "std"))))]
     {
         cfg!(all(
             target_arch = "x86_64",

@@ -1,71 +1,73 @@
 //! Blocks come and go in a leaf; the maxima above follow, as far up as they change.
 
-use super::node::{
-    Group, INNERS_A_CHUNK, Inner, LEAF, Leaf, SATURATED, close_bit, open_bit, short,
-};
-use super::{Path, Step, Tree};
-use crate::isa::{FAN, Isa, LANES, Lanes, Portable};
-use crate::pool::Pool;
+use core::ops::Range;
 
-type Inners = Pool<Inner, INNERS_A_CHUNK>;
+use super::node::{Group, Groups, LEAF, Leaf, Sums, close_bit, is_saturated, open_bit, short};
+use super::{Inners, Path, Step, Tree};
+use crate::isa::{FAN, Isa, LANES, Lanes, Row, SPOTS};
+use crate::word::Word;
 
-impl Tree {
+impl<W: Word> Tree<W> {
     /// Whether a leaf has room for a block.
     #[inline(always)]
     pub(crate) fn has_room(&self, leaf: u32) -> bool {
         (self.leaves.get(leaf).len as usize) < LEAF
     }
 
-    /// Puts the block `start..end` into gap `at` of the path's leaf.
+    /// Puts a block into gap `at` of the path's leaf.
     ///
     /// The leaf has room, and the block lies within the gap.
     #[inline(always)]
-    pub(crate) fn insert<I: Isa>(&mut self, path: &Path, at: usize, start: u64, end: u64) {
+    pub(crate) fn insert<I: Isa<W>>(&mut self, path: &Path, at: usize, block: Range<W>) {
         let leaf = self.leaves.get_mut(path.leaf);
-        debug_assert!(self.depth >= 1 && leaf.len < LEAF as u32 && at < leaf.len as usize);
-        debug_assert!(leaf.lo[at] <= start && start < end && end <= leaf.hi[at]);
-        I::open(&mut leaf.hi, at);
-        leaf.hi[at] = start;
-        I::open(&mut leaf.lo, at);
-        leaf.lo[at + 1] = end;
-        leaf.lazy = open_bit(leaf.lazy, at);
+        let gap = leaf.lo[at]..leaf.hi[at];
+        debug_assert!(leaf.len < LEAF as u32 && at < leaf.len as usize);
+        debug_assert!(gap.start <= block.start && block.start < block.end && block.end <= gap.end);
+        I::open(&mut leaf.hi, at, block.start);
+        I::open(&mut leaf.lo, at + 1, block.end);
+        leaf.lazy = open_bit(u64::from(leaf.lazy), at) as u32;
         leaf.len += 1;
-        self.lower::<I>(path);
+        self.lower::<I>(path, gap);
     }
 
     /// Takes block `at` out of the path's leaf. The caller calls `settle_shape` afterwards.
     ///
     /// It is not the empty block at the end of the arena.
     #[inline(always)]
-    pub(crate) fn remove<I: Isa>(&mut self, path: &Path, at: usize) {
+    pub(crate) fn remove<I: Isa<W>>(&mut self, path: &Path, at: usize) {
         let leaf = self.leaves.get_mut(path.leaf);
         let len = leaf.len as usize;
-        debug_assert!(at < len);
+        debug_assert!(at < len && len <= LEAF);
+        let (lo, hi, next) = (leaf.lo[at], leaf.hi[at], leaf.hi[(at + 1) % SPOTS]);
         I::close(&mut leaf.hi, at);
         I::close(&mut leaf.lo, at + 1);
-        leaf.lazy = close_bit(leaf.lazy, at);
+        leaf.lazy = close_bit(u64::from(leaf.lazy), at) as u32;
         leaf.len -= 1;
         if at + 1 < len {
-            self.raise::<I>(path, at);
+            self.raise::<I>(path, lo..next);
         } else {
             self.give_to_next::<I>(path);
+            self.lower::<I>(path, lo..hi);
         }
     }
 
     /// Lets block `at` begin higher.
     #[inline(always)]
-    pub(crate) fn raise_start<I: Isa>(&mut self, path: &Path, at: usize, start: u64) {
-        self.leaves.get_mut(path.leaf).hi[at] = start;
-        self.raise::<I>(path, at);
+    pub(crate) fn raise_start<I: Isa<W>>(&mut self, path: &Path, at: usize, start: W) {
+        let leaf = self.leaves.get_mut(path.leaf);
+        leaf.hi[at] = start;
+        let gap = leaf.lo[at]..start;
+        self.raise::<I>(path, gap);
     }
 
     /// Lets block `at` end lower.
     #[inline(always)]
-    pub(crate) fn lower_end<I: Isa>(&mut self, path: &Path, at: usize, end: u64) {
+    pub(crate) fn lower_end<I: Isa<W>>(&mut self, path: &Path, at: usize, end: W) {
         let leaf = self.leaves.get_mut(path.leaf);
         leaf.lo[at + 1] = end;
         if at + 1 < leaf.len as usize {
-            self.raise::<I>(path, at + 1);
+            let gap = end..leaf.hi[at + 1];
+            self.raise::<I>(path, gap);
         } else {
             self.give_to_next::<I>(path);
         }
@@ -73,12 +75,12 @@ impl Tree {
 
     /// The last block of a leaf is gone or shorter: the first gap of the next leaf begins lower.
     #[inline(always)]
-    fn give_to_next<I: Isa>(&mut self, path: &Path) {
+    fn give_to_next<I: Isa<W>>(&mut self, path: &Path) {
         let leaf = self.leaves.get_mut(path.leaf);
         let end = leaf.end();
         leaf.hi[leaf.len as usize] = end;
         let mut next = *path;
-        let mut level = self.depth - 1;
+        let mut level = self.depth.checked_sub(1).expect("there is a next leaf");
         loop {
             let Step { node, pos } = path.steps[level];
             let inner = self.inners.get_mut(node);
@@ -98,119 +100,188 @@ impl Tree {
             node = self.inners.get(node).children[0];
         }
         next.leaf = node;
-        self.leaves.get_mut(node).lo[0] = end;
-        self.lower::<I>(path);
-        self.raise::<I>(&next, 0);
+        let leaf = self.leaves.get_mut(node);
+        leaf.lo[0] = end;
+        let gap = end..leaf.hi[0];
+        self.raise::<I>(&next, gap);
     }
 
-    /// Gap `at` of a leaf has grown.
+    /// A gap of a leaf is now this one, which is larger.
     #[inline(always)]
-    fn raise<I: Isa>(&mut self, path: &Path, at: usize) {
-        let leaf = self.leaves.get(path.leaf);
-        let (lo, hi) = (leaf.lo[at], leaf.hi[at]);
-        for group in &mut self.groups {
-            let mut now = I::usable(lo, hi, &group.masks, &group.phases);
-            let most = &mut group.leaf.get_mut(path.leaf).0;
-            let was = *most;
-            for lane in 0..LANES {
-                now[lane] = (now[lane] & group.active[lane]).max(was[lane]);
-            }
-            if now != was {
-                *most = now;
-                carry::<I>(group, &self.inners, &path.steps[..self.depth], was, now);
-            }
-        }
-    }
-
-    /// A gap of a leaf that may have been the largest has shrunk or gone.
-    #[inline(always)]
-    fn lower<I: Isa>(&mut self, path: &Path) {
-        let leaf = self.leaves.get(path.leaf);
-        let largest = self.groups[0].leaf.get(path.leaf).0[0];
-        for group in &mut self.groups {
-            let now = I::maxima(
-                &leaf.lo,
-                &leaf.hi,
-                largest,
-                &group.masks,
-                &group.phases,
-                group.used,
-            );
-            let most = &mut group.leaf.get_mut(path.leaf).0;
-            let was = *most;
-            if now != was {
-                *most = now;
-                carry::<I>(group, &self.inners, &path.steps[..self.depth], was, now);
-            }
-        }
-    }
-}
-
-/// The largest usable gap of a leaf for each class of a group.
-pub(super) fn leaf_maxima(leaf: &Leaf, group: &Group) -> Lanes {
-    Portable::maxima(
-        &leaf.lo,
-        &leaf.hi,
-        u64::MAX,
-        &group.masks,
-        &group.phases,
-        group.used,
-    )
-}
-
-/// Maxima of a leaf went from `was` to `now`: the nodes above follow, as far as they change.
-#[inline(always)]
-fn carry<I: Isa>(
-    group: &mut Group,
-    inners: &Inners,
-    steps: &[Step],
-    mut was: Lanes,
-    mut now: Lanes,
-) {
-    for (above, step) in steps.iter().rev().enumerate() {
-        let rows = &mut group.rows.get_mut(step.node).0;
-        for (row, now) in rows.iter_mut().zip(now).take(group.used) {
-            row[step.pos as usize % FAN] = short(now);
-        }
-        let top = group.inner.get(step.node).0;
-        // Also the classes whose largest gap has shrunk.
-        let (mut next, mut shrunk) = I::follow(&was, &now, &top);
-        while shrunk != 0 {
-            let lane = shrunk.trailing_zeros() as usize % LANES;
-            shrunk &= shrunk - 1;
-            let max = I::row_max(&group.rows.get(step.node).0[lane]);
-            next[lane] = u64::from(max);
-            if max == SATURATED {
-                next[lane] =
-                    saturated_max(group, inners.get(step.node), step.node, lane, above == 0);
-            }
-        }
-        if next == top {
+    fn raise<I: Isa<W>>(&mut self, path: &Path, gap: Range<W>) {
+        if self.depth == 0 {
             return;
         }
-        group.inner.get_mut(step.node).0 = next;
-        (was, now) = (top, next);
+        let steps = &path.steps[..self.depth];
+        self.groups.first.raise::<I>(path.leaf, steps, &gap);
+        for group in &mut self.groups.others {
+            group.raise::<I>(path.leaf, steps, &gap);
+        }
+    }
+
+    /// A gap of a leaf, which was this one, has shrunk, is in parts or gone.
+    #[inline(always)]
+    fn lower<I: Isa<W>>(&mut self, path: &Path, gap: Range<W>) {
+        if self.depth == 0 {
+            return;
+        }
+        let leaf = self.leaves.get(path.leaf);
+        let largest = self.groups.first.sums.leaf.get(path.leaf).0[0];
+        let steps = &path.steps[..self.depth];
+        let leaf = (path.leaf, leaf);
+        let Groups { first, others } = &mut self.groups;
+        first.lower::<I>(leaf, steps, &self.inners, &gap, largest);
+        for group in others {
+            group.lower::<I>(leaf, steps, &self.inners, &gap, largest);
+        }
+    }
+}
+
+impl<W: Word> Group<W> {
+    /// A gap of a leaf is now this one, which is larger.
+    #[inline(always)]
+    fn raise<I: Isa<W>>(&mut self, leaf: u32, steps: &[Step], gap: &Range<W>) {
+        let Sums {
+            leaf: leaves,
+            inner,
+            rows,
+        } = &mut self.sums;
+        let most = &mut leaves.get_mut(leaf).0;
+        if !I::raise_by_gap(gap.start, gap.end, &self.classes, most) {
+            return;
+        }
+        let used = self.classes.used;
+        let (last, above) = steps.split_last().expect("the leaf is below an inner node");
+        write_column(
+            &mut rows.get_mut(last.node).0,
+            last.pos as usize,
+            most,
+            used,
+        );
+        let top = &mut inner.get_mut(last.node).0;
+        if !I::raise(top, most) {
+            return;
+        }
+        let mut now = *top;
+        for step in above.iter().rev() {
+            write_column(
+                &mut rows.get_mut(step.node).0,
+                step.pos as usize,
+                &now,
+                used,
+            );
+            let top = &mut inner.get_mut(step.node).0;
+            if !I::raise(top, &now) {
+                return;
+            }
+            now = *top;
+        }
+    }
+
+    /// A gap of a leaf, which was this one, has shrunk, is in parts or gone. `largest` is not below
+    /// any gap of the leaf.
+    #[inline(always)]
+    fn lower<I: Isa<W>>(
+        &mut self,
+        (id, leaf): (u32, &Leaf<W>),
+        steps: &[Step],
+        inners: &Inners<W>,
+        gap: &Range<W>,
+        largest: W,
+    ) {
+        let (classes, sums) = (&self.classes, &mut self.sums);
+        let most = &mut sums.leaf.get_mut(id).0;
+        if I::is_most(gap.start, gap.end, classes, most) == 0 {
+            // The largest gap of each class is another.
+            return;
+        }
+        let was = *most;
+        I::maxima(&leaf.lo, &leaf.hi, largest, classes, most);
+        let above = steps.last().expect("the leaf is below an inner node");
+        // Where it was the largest maximum of the node above.
+        let mut top = I::same(&was, &sums.inner.get(above.node).0) & classes.all();
+        // Looks at rows before they are written to: waiting for a store costs more.
+        while top != 0 {
+            let lane = top.trailing_zeros() as usize % LANES;
+            top &= top - 1;
+            let now = sums.leaf.get(id).0[lane];
+            if now != was[lane] {
+                lower_above::<W, I>(sums, inners, steps, lane, was[lane]..now);
+            }
+        }
+        let rows = &mut sums.rows.get_mut(above.node).0;
+        write_column(rows, above.pos as usize, &sums.leaf.get(id).0, classes.used);
+    }
+}
+
+/// Writes what there is below a child.
+#[inline(always)]
+pub(super) fn write_column<W: Word>(
+    rows: &mut [Row; LANES],
+    pos: usize,
+    now: &Lanes<W>,
+    used: usize,
+) {
+    let used = used.min(LANES);
+    for (row, now) in rows[..used].iter_mut().zip(&now[..used]) {
+        row[pos % FAN] = short(*now);
+    }
+}
+
+/// A maximum of a leaf, which was the largest below the node above, went from the start of a range
+/// down to its end: the nodes above follow, as far as they change.
+#[inline(always)]
+fn lower_above<W: Word, I: Isa<W>>(
+    sums: &mut Sums<W>,
+    inners: &Inners<W>,
+    steps: &[Step],
+    lane: usize,
+    Range {
+        start: was,
+        end: mut now,
+    }: Range<W>,
+) {
+    for (above, step) in steps.iter().rev().enumerate() {
+        let row = &mut sums.rows.get_mut(step.node).0[lane % LANES];
+        let pos = step.pos as usize % FAN;
+        let top = sums.inner.get(step.node).0[lane % LANES];
+        if top != was {
+            row[pos] = short(now);
+            return;
+        }
+        let max = I::row_max_with(row, pos, short(now));
+        row[pos] = short(now);
+        now = if is_saturated::<W>(max) {
+            saturated_max(sums, inners, step.node, lane, above == 0)
+        } else {
+            W::of(u64::from(max))
+        };
+        if now == top {
+            return;
+        }
+        sums.inner.get_mut(step.node).0[lane % LANES] = now;
     }
 }
 
 /// The largest maximum of a node's children, some of which are too large for their row.
 #[cold]
-pub(super) fn saturated_max(
-    group: &Group,
-    inner: &Inner,
+pub(super) fn saturated_max<W: Word>(
+    sums: &Sums<W>,
+    inners: &Inners<W>,
     node: u32,
     lane: usize,
     has_leaves: bool,
-) -> u64 {
-    let row = &group.rows.get(node).0[lane];
-    let large = (0..inner.len as usize).filter(|pos| row[*pos] == SATURATED);
+) -> W {
+    let row = &sums.rows.get(node).0[lane];
+    let inner = inners.get(node);
+    let large = (0..inner.len as usize).filter(|pos| is_saturated::<W>(row[*pos]));
     let maxima = large.map(|pos| {
         let child = inner.children[pos];
         if has_leaves {
-            group.leaf.get(child).0[lane]
+            sums.leaf.get(child).0[lane]
         } else {
-            group.inner.get(child).0[lane]
+            sums.inner.get(child).0[lane]
         }
     });
-    maxima.max().unwrap_or(0)
+    maxima.max().unwrap_or(W::ZERO)
 }

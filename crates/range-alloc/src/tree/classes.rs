@@ -1,67 +1,74 @@
 //! Classes of alignment: a class is added when the first request comes for it.
 
-use super::change::leaf_maxima;
 use super::node::{GROUPS, Group, short};
 use super::{Class, Tree};
-use crate::error::OutOfMemory;
-use crate::isa::{Grid, LANES, Lanes};
+use crate::error::{AllocError, OutOfMemory};
+use crate::isa::{FAN, Grid, LANES, Lanes, Portable, Row};
+use crate::word::Word;
 
-impl Tree {
-    /// The class of a grid. O(1) without a phase, otherwise up to 64 comparisons.
+impl<W: Word> Tree<W> {
+    /// The class of a grid, if there is one. O(1) without a phase, otherwise up to 64 comparisons.
     #[inline(always)]
     pub(crate) fn class(&self, grid: Grid) -> Option<Class> {
         if grid.phase == 0 {
             return self.plain[grid.mask.count_ones() as usize % self.plain.len()];
         }
-        self.phased(grid)
+        self.phased(self.scale.grid(grid)?)
     }
 
-    fn phased(&self, grid: Grid) -> Option<Class> {
+    fn phased(&self, grid: Grid<W>) -> Option<Class> {
         self.groups.iter().enumerate().find_map(|(number, group)| {
             let lane = group.lane_of(grid)?;
             Some(class_of(number, lane))
         })
     }
 
-    /// Adds a class, or answers with the closest one that has all of its starts when there are 64.
-    /// O(n).
+    /// Adds the class of a grid, unless there is one or no start is in reach.
+    pub(crate) fn prepare(&mut self, grid: Grid) -> Result<(), AllocError> {
+        if let (None, Some(words)) = (self.class(grid), self.scale.grid(grid)) {
+            self.add_class(grid, words)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a class, which is `words` in the tree, or answers with the closest one that has all of
+    /// its starts when there are 64. O(n).
     #[cold]
-    pub(crate) fn add_class(&mut self, grid: Grid) -> Result<Class, OutOfMemory> {
-        if let Some(class) = self.class(grid) {
-            return Ok(class);
-        }
-        let full = self.groups.iter().all(|group| group.used == LANES);
-        if full && self.groups.len() == GROUPS {
-            return Ok(self.closest(grid));
-        }
-        if full {
-            let mut group = Group::new(grid);
-            group.leaf.ensure(self.leaf_ids.limit() as usize)?;
-            group.inner.ensure(self.inner_ids.limit() as usize)?;
-            group.rows.ensure(self.inner_ids.limit() as usize)?;
-            self.groups.push(group);
-        } else {
-            let group = self.groups.last_mut().expect("one for every start");
-            group.masks[group.used] = grid.mask;
-            group.phases[group.used] = grid.phase;
-            group.active[group.used] = u64::MAX;
-            group.used += 1;
-        }
-        let number = self.groups.len() - 1;
-        let class = class_of(number, self.groups[number].used - 1);
+    pub(crate) fn add_class(&mut self, grid: Grid, words: Grid<W>) -> Result<Class, OutOfMemory> {
+        let class = match self.phased(words) {
+            Some(class) => class,
+            None => {
+                let full = self.groups.iter().all(|group| group.classes.used == LANES);
+                if full && self.groups.len() == GROUPS {
+                    return Ok(self.closest(words));
+                }
+                if full {
+                    let mut group = Group::new(words);
+                    group.sums.leaf.ensure(self.leaf_ids.limit() as usize)?;
+                    group.sums.inner.ensure(self.inner_ids.limit() as usize)?;
+                    group.sums.rows.ensure(self.inner_ids.limit() as usize)?;
+                    self.groups.push(group)?;
+                } else {
+                    let group = self.groups.last_mut();
+                    group.classes.add(words);
+                }
+                self.summarise_node(self.root, 0);
+                let number = self.groups.len() - 1;
+                class_of(number, self.groups.last_mut().classes.used - 1)
+            }
+        };
         if grid.phase == 0 {
             self.plain[grid.mask.count_ones() as usize] = Some(class);
         }
-        self.summarise();
         Ok(class)
     }
 
     /// The coarsest class whose starts include all of the grid's.
-    fn closest(&self, grid: Grid) -> Class {
+    fn closest(&self, grid: Grid<W>) -> Class {
         let classes = self.groups.iter().enumerate().flat_map(|(number, group)| {
-            (0..group.used).filter_map(move |lane| {
-                let (mask, phase) = (group.masks[lane], group.phases[lane]);
-                let includes = mask <= grid.mask && grid.phase & mask == phase;
+            (0..group.classes.used).filter_map(move |lane| {
+                let Grid { mask, phase } = group.classes.grid(lane);
+                let includes = mask <= grid.mask && grid.phase.and(mask) == phase;
                 includes.then_some((mask, class_of(number, lane)))
             })
         });
@@ -70,30 +77,35 @@ impl Tree {
     }
 
     /// Computes all maxima of the last group anew.
-    pub(super) fn summarise(&mut self) {
-        self.summarise_node(self.root, 0);
-    }
-
-    fn summarise_node(&mut self, node: u32, level: usize) -> Lanes {
-        let number = self.groups.len() - 1;
+    fn summarise_node(&mut self, node: u32, level: usize) -> Lanes<W> {
+        let group = self.groups.last_mut();
         if level == self.depth {
-            let group = &mut self.groups[number];
-            let now = leaf_maxima(self.leaves.get(node), group);
-            group.leaf.get_mut(node).0 = now;
+            let now = self.leaves.get(node).maxima::<Portable>(&group.classes);
+            group.sums.leaf.get_mut(node).0 = now;
             return now;
         }
-        let mut most = [0; LANES];
+        let mut most = [W::ZERO; LANES];
+        self.last_rows(node).fill([0; FAN]);
         for pos in 0..self.inners.get(node).len as usize {
             let child = self.inners.get(node).children[pos];
             let now = self.summarise_node(child, level + 1);
-            let rows = &mut self.groups[number].rows.get_mut(node).0;
-            for lane in 0..LANES {
-                rows[lane][pos] = short(now[lane]);
-                most[lane] = most[lane].max(now[lane]);
+            for (row, now) in self.last_rows(node).iter_mut().zip(now) {
+                row[pos] = short(now);
+            }
+            for (most, now) in most.iter_mut().zip(now) {
+                *most = (*most).max(now);
             }
         }
-        self.groups[number].inner.get_mut(node).0 = most;
+        self.groups.last_mut().sums.inner.get_mut(node).0 = most;
         most
+    }
+}
+
+impl<W: Word> Tree<W> {
+    /// The rows of the last group in a node, those in use.
+    fn last_rows(&mut self, node: u32) -> &mut [Row] {
+        let group = self.groups.last_mut();
+        &mut group.sums.rows.get_mut(node).0[..group.classes.used]
     }
 }
 

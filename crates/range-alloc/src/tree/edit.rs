@@ -1,11 +1,14 @@
-//! Whole changes, each compiled for every instruction set: search, check, change.
+//! Whole changes, each compiled for every instruction set and word: search, check, change.
 
 use core::ops::Range;
 
-use super::{Class, Path, Tree};
+use super::find::Sought;
+use super::shape::MakeRoom;
+use super::{Path, Tree};
 use crate::error::{AllocError, FreeError, OutOfMemory};
-use crate::isa::{Isa, Job};
+use crate::isa::{Isa, Job, Look};
 use crate::request::Wanted;
+use crate::word::Word;
 
 /// A gap before a change, and the block that lies in it now.
 pub(crate) struct Filled {
@@ -21,8 +24,6 @@ pub(crate) struct Emptied {
 
 /// Puts a block at the lowest start that fits.
 pub(crate) struct Place<'a> {
-    pub tree: &'a mut Tree,
-    pub class: Class,
     pub wanted: &'a Wanted,
 }
 
@@ -30,122 +31,192 @@ impl Job for Place<'_> {
     type Out = Result<Option<Filled>, OutOfMemory>;
 
     #[inline(always)]
-    fn run<I: Isa>(self) -> Self::Out {
-        let Wanted {
-            size,
-            grid,
-            from,
-            to,
-        } = *self.wanted;
+    fn run<W: Word, I: Isa<W>>(self, tree: &mut Tree<W>) -> Self::Out {
+        let wanted = self.wanted;
+        let Some(sought) = tree.sought(wanted) else {
+            return Ok(None);
+        };
+        let is_simple = sought.from == W::ZERO;
+        if is_simple && tree.is_tiny() {
+            return Ok(tree.place_in_tiny::<I>(wanted, &sought));
+        }
+        let path = &mut Path::new();
+        let found = if is_simple && tree.depth == 0 {
+            path.leaf = tree.root;
+            tree.fit_in::<I>(tree.root, &sought)
+        } else if let Some(class) = tree.class(wanted.grid).filter(|_| is_simple) {
+            tree.find::<I>(class, &sought, path)
+        } else {
+            return I::apart(tree, PlaceAbove { wanted, sought });
+        };
+        match found {
+            Some(found) if tree.has_room(path.leaf) => Ok(tree.fill::<I>(wanted, path, found)),
+            None if tree.depth == 0 => Ok(None),
+            _ => I::apart(tree, PlaceAbove { wanted, sought }),
+        }
+    }
+}
+
+/// The same, whatever there is to take care of.
+struct PlaceAbove<'a, S> {
+    wanted: &'a Wanted,
+    sought: Sought<S>,
+}
+
+impl<S: Word> Job for PlaceAbove<'_, S> {
+    type Out = Result<Option<Filled>, OutOfMemory>;
+
+    #[inline(always)]
+    fn run<W: Word, I: Isa<W>>(self, tree: &mut Tree<W>) -> Self::Out {
+        let (wanted, sought) = (self.wanted, self.sought.cast::<W>());
         let path = &mut Path::new();
         loop {
-            let found = self.tree.find::<I>(self.class, grid, size, from, path);
-            let Some((at, start)) = found else {
+            let found = if tree.depth == 0 {
+                path.leaf = tree.root;
+                tree.fit_above::<I>(tree.root, &sought)
+            } else {
+                let class = match tree.class(wanted.grid) {
+                    Some(class) => class,
+                    None => tree.add_class(wanted.grid, sought.grid)?,
+                };
+                tree.find_above::<I>(class, &sought, path)
+            };
+            let Some(found) = found else {
                 return Ok(None);
             };
-            // Whatever lies higher begins higher.
-            if start >= to || to - start < size {
+            if tree.has_room(path.leaf) {
+                return Ok(tree.fill::<I>(wanted, path, found));
+            }
+            if !tree.is_within(wanted, found.1) {
                 return Ok(None);
             }
-            if self.tree.has_room(path.leaf) {
-                let gap = self.tree.gap(path, at);
-                let block = start..start + size;
-                self.tree.insert::<I>(path, at, block.start, block.end);
-                return Ok(Some(Filled { gap, block }));
-            }
-            self.tree.make_room(start)?;
+            let address = found.1.get();
+            I::aside(tree, MakeRoom { address })?;
         }
     }
 }
 
 /// Puts a block where the caller says, within the arena.
-pub(crate) struct PlaceAt<'a> {
-    pub tree: &'a mut Tree,
+pub(crate) struct PlaceAt {
     pub block: Range<u64>,
 }
 
-impl Job for PlaceAt<'_> {
+impl Job for PlaceAt {
     type Out = Result<Filled, AllocError>;
 
     #[inline(always)]
-    fn run<I: Isa>(self) -> Self::Out {
+    fn run<W: Word, I: Isa<W>>(self, tree: &mut Tree<W>) -> Self::Out {
         let Range { start, end } = self.block;
+        let first = tree.scale.word(start);
         let path = &mut Path::new();
         loop {
-            self.tree.locate::<I>(start, path);
-            let below = self.tree.block_at::<I>(path.leaf, start);
+            tree.locate::<I>(first, path);
+            let below = tree.block_at::<I>(path.leaf, first);
             let at = below.map_or(0, |below| below + 1);
             if let Some(by) = below
-                .map(|below| self.tree.block(path, below))
+                .map(|below| tree.block(path.leaf, below))
                 .filter(|by| by.end > start)
             {
                 return Err(AllocError::Occupied { by });
             }
-            let gap = self.tree.gap(path, at);
+            let gap = tree.gap(path.leaf, at);
             if end > gap.end {
-                let by = self.tree.block(path, at);
+                let by = tree.block(path.leaf, at);
                 return Err(AllocError::Occupied { by });
             }
-            if self.tree.has_room(path.leaf) {
-                self.tree.insert::<I>(path, at, start, end);
+            if tree.has_room(path.leaf) {
+                tree.insert::<I>(path, at, first..tree.scale.word(end));
                 let block = start..end;
                 return Ok(Filled { gap, block });
             }
-            self.tree.make_room(start)?;
+            I::aside(
+                tree,
+                MakeRoom {
+                    address: first.get(),
+                },
+            )?;
         }
     }
 }
 
 /// Finds the block that holds an address, and whether it is freed lazily.
-pub(crate) struct Lookup<'a> {
-    pub tree: &'a Tree,
+pub(crate) struct Lookup {
     pub address: u64,
 }
 
-impl Job for Lookup<'_> {
+impl Look for Lookup {
     type Out = Option<(Range<u64>, bool)>;
 
     #[inline(always)]
-    fn run<I: Isa>(self) -> Self::Out {
+    fn look<W: Word, I: Isa<W>>(self, tree: &Tree<W>) -> Self::Out {
         let path = &mut Path::new();
-        self.tree.locate::<I>(self.address, path);
-        let at = self.tree.block_at::<I>(path.leaf, self.address)?;
-        let block = self.tree.block(path, at);
-        let is_lazy = self.tree.leaf(path.leaf).lazy >> at & 1 == 1;
+        let word = tree.scale.word(self.address);
+        tree.locate::<I>(word, path);
+        let at = tree.block_at::<I>(path.leaf, word)?;
+        let block = tree.block(path.leaf, at);
+        let is_lazy = tree.leaf(path.leaf).lazy >> at & 1 == 1;
         (self.address < block.end).then_some((block, is_lazy))
     }
 }
 
-impl Tree {
+impl<W: Word> Tree<W> {
+    /// What is wanted in words, if words can say it.
     #[inline(always)]
-    pub(crate) fn block(&self, path: &Path, at: usize) -> Range<u64> {
-        let leaf = self.leaf(path.leaf);
-        leaf.hi[at]..leaf.lo[at + 1]
+    fn sought(&self, wanted: &Wanted) -> Option<Sought<W>> {
+        let from = match wanted.from {
+            0 => W::ZERO,
+            from => self.scale.word_above(from),
+        };
+        Some(Sought {
+            size: self.scale.size(wanted.size)?,
+            grid: self.scale.grid(wanted.grid)?,
+            from,
+        })
     }
 
+    /// Whether what is wanted may begin at the lowest start that there is. Whatever lies higher
+    /// begins higher.
     #[inline(always)]
-    fn gap(&self, path: &Path, at: usize) -> Range<u64> {
-        let leaf = self.leaf(path.leaf);
-        leaf.lo[at]..leaf.hi[at]
+    fn is_within(&self, wanted: &Wanted, start: W) -> bool {
+        let start = self.scale.address(start);
+        start < wanted.to && wanted.to - start >= wanted.size
+    }
+
+    /// Puts a block where it was found to fit, unless that is above the zone.
+    #[inline(always)]
+    fn fill<I: Isa<W>>(
+        &mut self,
+        wanted: &Wanted,
+        path: &Path,
+        (at, first): (usize, W),
+    ) -> Option<Filled> {
+        if !self.is_within(wanted, first) {
+            return None;
+        }
+        let gap = self.gap(path.leaf, at);
+        let start = self.scale.address(first);
+        let block = start..start + wanted.size;
+        self.insert::<I>(path, at, first..self.scale.word(block.end));
+        Some(Filled { gap, block })
     }
 
     /// The gap around block `at` once it is gone.
     #[inline(always)]
-    pub(crate) fn gap_without(&self, path: &Path, at: usize) -> Range<u64> {
+    fn gap_without(&self, path: &Path, at: usize) -> Range<u64> {
         let leaf = self.leaf(path.leaf);
         let end = if at + 1 < leaf.len as usize {
             leaf.hi[at + 1]
         } else {
             self.leaf(leaf.next).hi[0]
         };
-        leaf.lo[at]..end
+        self.addresses(leaf.lo[at]..end)
     }
 
     /// The block that begins at `start` and is not freed lazily.
     #[inline(always)]
-    fn owned<I: Isa>(&self, start: u64, path: &mut Path) -> Result<usize, FreeError> {
+    fn owned<I: Isa<W>>(&self, start: u64, path: &mut Path) -> Result<usize, FreeError> {
         let at = self.owner::<I>(start, path)?;
-        let of = self.block(path, at);
+        let of = self.block(path.leaf, at);
         if of.start == start {
             Ok(at)
         } else {
@@ -155,10 +226,11 @@ impl Tree {
 
     /// The block that holds `start` and is not freed lazily.
     #[inline(always)]
-    fn owner<I: Isa>(&self, start: u64, path: &mut Path) -> Result<usize, FreeError> {
-        self.locate::<I>(start, path);
-        let at = self.block_at::<I>(path.leaf, start);
-        let at = at.filter(|at| start < self.block(path, *at).end);
+    fn owner<I: Isa<W>>(&self, start: u64, path: &mut Path) -> Result<usize, FreeError> {
+        let word = self.scale.word(start);
+        self.locate::<I>(word, path);
+        let at = self.block_at::<I>(path.leaf, word);
+        let at = at.filter(|at| start < self.block(path.leaf, *at).end);
         let at = at.ok_or(FreeError::NotAllocated { start })?;
         if self.leaf(path.leaf).lazy >> at & 1 == 1 {
             return Err(FreeError::FreedLazily { start });
@@ -168,115 +240,123 @@ impl Tree {
 }
 
 /// Takes out the block that begins at `start`.
-pub(crate) struct Free<'a> {
-    pub tree: &'a mut Tree,
+pub(crate) struct Free {
     pub start: u64,
     /// Its size, if the caller says so.
     pub size: Option<u64>,
 }
 
-impl Job for Free<'_> {
+impl Job for Free {
     type Out = Result<Emptied, FreeError>;
 
     #[inline(always)]
-    fn run<I: Isa>(self) -> Self::Out {
+    fn run<W: Word, I: Isa<W>>(self, tree: &mut Tree<W>) -> Self::Out {
+        if tree.is_tiny()
+            && let Some(emptied) = tree.free_in_tiny::<I>(&self)
+        {
+            return Ok(emptied);
+        }
         let path = &mut Path::new();
-        let at = self.tree.owned::<I>(self.start, path)?;
-        let block = self.tree.block(path, at);
+        let at = tree.owned::<I>(self.start, path)?;
+        let block = tree.block(path.leaf, at);
         if let Some(size) = self.size.filter(|size| *size != block.end - block.start) {
             return Err(FreeError::Size { size, of: block });
         }
-        let gap = self.tree.gap_without(path, at);
-        self.tree.remove::<I>(path, at);
-        self.tree.settle_shape(path);
+        let gap = tree.gap_without(path, at);
+        tree.remove::<I>(path, at);
+        tree.settle_shape::<I>(path);
         Ok(Emptied { block, gap })
     }
 }
 
 /// Marks the block that begins at `start` as freed lazily; answers with the block.
-pub(crate) struct FreeLazily<'a> {
-    pub tree: &'a mut Tree,
+pub(crate) struct FreeLazily {
     pub start: u64,
 }
 
-impl Job for FreeLazily<'_> {
+impl Job for FreeLazily {
     type Out = Result<Range<u64>, FreeError>;
 
     #[inline(always)]
-    fn run<I: Isa>(self) -> Self::Out {
+    fn run<W: Word, I: Isa<W>>(self, tree: &mut Tree<W>) -> Self::Out {
         let path = &mut Path::new();
-        let at = self.tree.owned::<I>(self.start, path)?;
-        self.tree.mark_lazy(path, at);
-        Ok(self.tree.block(path, at))
+        let at = tree.owned::<I>(self.start, path)?;
+        tree.mark_lazy(path, at);
+        Ok(tree.block(path.leaf, at))
     }
 }
 
 /// Takes out the block at `start`, which is freed lazily.
-pub(crate) struct Reclaim<'a> {
-    pub tree: &'a mut Tree,
+pub(crate) struct Reclaim {
     pub start: u64,
 }
 
-impl Job for Reclaim<'_> {
+impl Job for Reclaim {
     type Out = Emptied;
 
     #[inline(always)]
-    fn run<I: Isa>(self) -> Self::Out {
+    fn run<W: Word, I: Isa<W>>(self, tree: &mut Tree<W>) -> Self::Out {
         let path = &mut Path::new();
-        self.tree.locate::<I>(self.start, path);
-        let at = self.tree.block_at::<I>(path.leaf, self.start);
+        let word = tree.scale.word(self.start);
+        tree.locate::<I>(word, path);
+        let at = tree.block_at::<I>(path.leaf, word);
         let at = at.expect("it was freed lazily");
-        assert!(self.tree.leaf(path.leaf).lazy >> at & 1 == 1, "not twice");
-        let block = self.tree.block(path, at);
-        let gap = self.tree.gap_without(path, at);
-        self.tree.remove::<I>(path, at);
-        self.tree.forget_lazy(path);
-        self.tree.settle_shape(path);
+        assert!(tree.leaf(path.leaf).lazy >> at & 1 == 1, "not twice");
+        let block = tree.block(path.leaf, at);
+        let gap = tree.gap_without(path, at);
+        tree.remove::<I>(path, at);
+        tree.forget_lazy(path);
+        tree.settle_shape::<I>(path);
         Emptied { block, gap }
     }
 }
 
 /// Cuts a part that is not the whole out of a block.
-pub(crate) struct Cut<'a> {
-    pub tree: &'a mut Tree,
+pub(crate) struct Cut {
     pub part: Range<u64>,
 }
 
-impl Job for Cut<'_> {
+impl Job for Cut {
     /// The block before, and the gap that there is now.
     type Out = Result<Emptied, FreeError>;
 
     #[inline(always)]
-    fn run<I: Isa>(self) -> Self::Out {
+    fn run<W: Word, I: Isa<W>>(self, tree: &mut Tree<W>) -> Self::Out {
         let Range { start, end } = self.part;
         let path = &mut Path::new();
-        let mut at = self.tree.owner::<I>(start, path)?;
-        let block = self.tree.block(path, at);
+        let mut at = tree.owner::<I>(start, path)?;
+        let block = tree.block(path.leaf, at);
         if end > block.end {
             let size = end - start;
             return Err(FreeError::Part { start, size });
         }
         if start == block.start && end == block.end {
-            let (tree, size) = (self.tree, None);
-            return Free { tree, start, size }.run::<I>();
+            return Free { start, size: None }.run::<W, I>(tree);
         }
+        let (first, last) = (tree.scale.word(start), tree.scale.word(end));
         if start == block.start {
-            let gap = self.tree.gap(path, at).start..end;
-            self.tree.raise_start::<I>(path, at, end);
+            let gap = tree.gap(path.leaf, at).start..end;
+            tree.raise_start::<I>(path, at, last);
             return Ok(Emptied { block, gap });
         }
         if end == block.end {
-            let gap = start..self.tree.gap_without(path, at).end;
-            self.tree.lower_end::<I>(path, at, start);
+            let gap = start..tree.gap_without(path, at).end;
+            tree.lower_end::<I>(path, at, first);
             return Ok(Emptied { block, gap });
         }
-        if !self.tree.has_room(path.leaf) {
-            self.tree.make_room(start)?;
-            at = self.tree.owner::<I>(start, path)?;
+        if !tree.has_room(path.leaf) {
+            I::aside(
+                tree,
+                MakeRoom {
+                    address: first.get(),
+                },
+            )?;
+            at = tree.owner::<I>(start, path)?;
         }
         // Both ends stay in this leaf, which has the room.
-        self.tree.raise_start::<I>(path, at, end);
-        self.tree.insert::<I>(path, at, block.start, start);
+        tree.raise_start::<I>(path, at, last);
+        let below = tree.scale.word(block.start);
+        tree.insert::<I>(path, at, below..first);
         Ok(Emptied {
             block,
             gap: start..end,

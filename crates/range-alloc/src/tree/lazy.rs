@@ -1,8 +1,11 @@
 //! Blocks that are freed but not to be used again yet: a bit in the leaf, and in each node above.
 
-use super::{Path, Step, Tree};
+use core::ops::Range;
 
-impl Tree {
+use super::{Path, Tree};
+use crate::word::Word;
+
+impl<W: Word> Tree<W> {
     /// Marks block `at` of the path's leaf.
     #[inline(always)]
     pub(crate) fn mark_lazy(&mut self, path: &Path, at: usize) {
@@ -23,21 +26,17 @@ impl Tree {
     }
 
     /// The marked block with the lowest address.
-    pub(crate) fn first_lazy(&self) -> Option<(Path, usize)> {
-        let mut path = Path::new();
+    pub(crate) fn first_lazy(&self) -> Option<Range<u64>> {
         let mut node = self.root;
-        for step in &mut path.steps[..self.depth] {
+        for _ in 0..self.depth {
             let inner = self.inners.get(node);
             if inner.lazy == 0 {
                 return None;
             }
-            let pos = inner.lazy.trailing_zeros();
-            *step = Step { node, pos };
-            node = inner.children[pos as usize];
+            node = inner.children[inner.lazy.trailing_zeros() as usize];
         }
-        path.leaf = node;
-        let at = self.leaves.get(node).lazy.trailing_zeros() as usize;
-        Some((path, at))
+        let lazy = self.leaves.get(node).lazy;
+        (lazy != 0).then(|| self.block(node, lazy.trailing_zeros() as usize))
     }
 
     /// After the last marked block of the path's leaf has been taken out.

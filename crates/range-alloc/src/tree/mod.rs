@@ -1,11 +1,13 @@
 //! A B+-tree of blocks in address order. The gaps between blocks are not stored: a leaf holds the
 //! ends of its blocks, and each inner node the largest usable gap below each child, once for each
 //! class of alignment in use. So a search never enters a node in vain, and one node holds what a
-//! binary tree has in five levels.
+//! binary tree has in five or six levels. As long as one leaf is enough, it is the root, and
+//! nothing is summed up.
 //!
 //! `find` searches, `change` inserts and removes in a leaf and corrects what is above, `shape`
-//! splits and merges, `classes` adds alignments.
+//! splits and merges, `classes` adds alignments, `any` chooses how wide words are.
 
+mod any;
 mod change;
 mod classes;
 pub(crate) mod edit;
@@ -13,13 +15,16 @@ mod find;
 mod lazy;
 pub(crate) mod node;
 mod shape;
+mod tiny;
 
-use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::error::OutOfMemory;
 use crate::isa::Grid;
 use crate::pool::{Ids, Pool};
-use node::{DEPTH, Group, INNERS_A_CHUNK, Inner, LEAVES_A_CHUNK, Leaf, NONE};
+use crate::word::{Scale, Word};
+pub(crate) use any::AnyTree;
+use node::{DEPTH, Group, Groups, Inner, Leaf, NONE};
 
 /// A child of an inner node.
 #[derive(Clone, Copy)]
@@ -50,27 +55,30 @@ pub(crate) struct Class {
     pub lane: u8,
 }
 
-pub(crate) struct Tree {
-    leaves: Pool<Leaf, LEAVES_A_CHUNK>,
-    inners: Pool<Inner, INNERS_A_CHUNK>,
+type Inners<W> = Pool<Inner<W>>;
+
+pub(crate) struct Tree<W: Word> {
+    scale: Scale,
+    leaves: Pool<Leaf<W>>,
+    inners: Inners<W>,
     leaf_ids: Ids,
     inner_ids: Ids,
-    /// The first has, in lane 0, the alignment that every start has.
-    groups: Vec<Group>,
+    groups: Groups<W>,
     /// The class of each alignment without a phase.
     plain: [Option<Class>; 41],
+    /// An inner node, or the leaf if there is but one level.
     root: u32,
-    /// Levels of inner nodes: at least one.
+    /// Levels of inner nodes.
     depth: usize,
 }
 
-impl Tree {
+impl<W: Word> Tree<W> {
     /// One gap. Starts are on `grid` at least.
-    pub(crate) fn new(start: u64, end: u64, grid: Grid) -> Result<Self, OutOfMemory> {
-        let mut groups = Vec::new();
-        groups.try_reserve(node::GROUPS).map_err(|_| OutOfMemory)?;
-        groups.push(Group::new(grid));
+    pub(crate) fn new(range: &Range<u64>, scale: Scale, grid: Grid) -> Result<Self, OutOfMemory> {
+        let first = scale.grid(grid).expect("the granule's grid is in reach");
+        let groups = Groups::new(Group::new(first));
         let mut tree = Tree {
+            scale,
             leaves: Pool::new(),
             inners: Pool::new(),
             leaf_ids: Ids::new(),
@@ -78,38 +86,35 @@ impl Tree {
             groups,
             plain: [None; 41],
             root: 0,
-            depth: 1,
+            depth: 0,
         };
-        tree.reserve(1, 1)?;
-        let leaf = tree.leaf_ids.take();
-        let first = tree.leaves.get_mut(leaf);
-        (first.lo[0], first.hi[0], first.lo[1]) = (start, end, end);
-        (first.len, first.lazy, first.next, first.prev) = (1, 0, NONE, NONE);
-        first.clear_above();
-        tree.root = tree.inner_ids.take();
-        let root = tree.inners.get_mut(tree.root);
-        (root.len, root.children[0], root.lazy) = (1, leaf, 0);
+        tree.reserve(1, 0)?;
+        tree.root = tree.leaf_ids.take();
+        let leaf = tree.leaves.get_mut(tree.root);
+        let end = scale.word(range.end);
+        (leaf.lo[0], leaf.hi[0], leaf.lo[1]) = (scale.word(range.start), end, end);
+        (leaf.len, leaf.lazy, leaf.next, leaf.prev) = (1, 0, NONE, NONE);
+        leaf.clear_above();
         tree.plain[grid.mask.count_ones() as usize] = Some(Class { group: 0, lane: 0 });
-        tree.summarise();
         Ok(tree)
     }
 
     /// Makes sure that so many nodes can be taken.
     pub(crate) fn reserve(&mut self, leaves: usize, inners: usize) -> Result<(), OutOfMemory> {
         if self.leaf_ids.spare() < leaves {
-            let count = more(&self.leaf_ids, leaves, LEAVES_A_CHUNK)?;
+            let count = more(&self.leaf_ids, leaves)?;
             self.leaves.ensure(count as usize)?;
-            for group in &mut self.groups {
-                group.leaf.ensure(count as usize)?;
+            for group in self.groups.iter_mut() {
+                group.sums.leaf.ensure(count as usize)?;
             }
             self.leaf_ids.grow(count)?;
         }
         if self.inner_ids.spare() < inners {
-            let count = more(&self.inner_ids, inners, INNERS_A_CHUNK)?;
+            let count = more(&self.inner_ids, inners)?;
             self.inners.ensure(count as usize)?;
-            for group in &mut self.groups {
-                group.inner.ensure(count as usize)?;
-                group.rows.ensure(count as usize)?;
+            for group in self.groups.iter_mut() {
+                group.sums.inner.ensure(count as usize)?;
+                group.sums.rows.ensure(count as usize)?;
             }
             self.inner_ids.grow(count)?;
         }
@@ -117,8 +122,27 @@ impl Tree {
     }
 
     #[inline(always)]
-    pub(crate) fn leaf(&self, id: u32) -> &Leaf {
+    pub(crate) fn leaf(&self, id: u32) -> &Leaf<W> {
         self.leaves.get(id)
+    }
+
+    #[inline(always)]
+    fn addresses(&self, words: Range<W>) -> Range<u64> {
+        self.scale.address(words.start)..self.scale.address(words.end)
+    }
+
+    /// Block `at` of a leaf.
+    #[inline(always)]
+    pub(crate) fn block(&self, leaf: u32, at: usize) -> Range<u64> {
+        let leaf = self.leaf(leaf);
+        self.addresses(leaf.hi[at]..leaf.lo[at + 1])
+    }
+
+    /// The gap below block `at` of a leaf.
+    #[inline(always)]
+    pub(crate) fn gap(&self, leaf: u32, at: usize) -> Range<u64> {
+        let leaf = self.leaf(leaf);
+        self.addresses(leaf.lo[at]..leaf.hi[at])
     }
 
     /// The leaf with the lowest addresses.
@@ -132,7 +156,13 @@ impl Tree {
 
     /// The largest gap.
     pub(crate) fn largest_gap(&self) -> u64 {
-        self.groups[0].inner.get(self.root).0[0]
+        if self.depth > 0 {
+            let largest = self.groups.first.sums.inner.get(self.root).0[0];
+            return self.scale.units(largest);
+        }
+        let len = self.leaf(self.root).len as usize;
+        let gaps = (0..len).map(|at| self.gap(self.root, at));
+        gaps.map(|gap| gap.end - gap.start).max().unwrap_or(0)
     }
 
     /// Levels, the leaves included.
@@ -147,9 +177,7 @@ impl Tree {
 
     /// Bytes on the heap.
     pub(crate) fn bytes(&self) -> usize {
-        let groups: usize = self.groups.iter().map(Group::bytes).sum();
-        groups
-            + self.groups.capacity() * size_of::<Group>()
+        self.groups.bytes()
             + self.leaves.bytes()
             + self.inners.bytes()
             + self.leaf_ids.bytes()
@@ -157,10 +185,11 @@ impl Tree {
     }
 }
 
-/// A limit that gives `wanted` more numbers, and whole chunks.
-fn more(ids: &Ids, wanted: usize, chunk: usize) -> Result<u32, OutOfMemory> {
-    let count = ids.limit() as usize + wanted - ids.spare();
-    let count = count.next_multiple_of(chunk);
+/// A limit that gives `wanted` more numbers. Limits grow by half, so that copying what there is
+/// costs O(1) for each number.
+fn more(ids: &Ids, wanted: usize) -> Result<u32, OutOfMemory> {
+    let limit = ids.limit() as usize;
+    let count = (limit + wanted - ids.spare()).max(limit + limit / 2);
     u32::try_from(count)
         .ok()
         .filter(|count| *count < NONE)

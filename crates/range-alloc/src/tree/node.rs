@@ -1,31 +1,33 @@
 //! The nodes. A leaf holds blocks and the gap below each; an inner node holds children and where
-//! they begin; a group holds what fits into them, for eight alignments at a time.
+//! they begin; a group holds what fits into them, for sixteen alignments at a time.
 
-use crate::isa::{FAN, Grid, LANES, Lanes, Row, Words};
+use alloc::vec::Vec;
+
+use crate::error::OutOfMemory;
+use crate::isa::{Classes, FAN, Grid, Isa, LANES, Lanes, Row, SPOTS, Words};
 use crate::pool::{Pool, Zeroed};
+use crate::word::Word;
 
 /// Most blocks in a leaf: their ends take one more word.
-pub(crate) const LEAF: usize = FAN - 1;
+pub(crate) const LEAF: usize = SPOTS - 1;
 /// No leaf.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Most levels of inner nodes: any two neighbours hold more than eight between them, so that
-/// this is enough for all the nodes that 32 bits can number.
-pub(crate) const DEPTH: usize = 16;
+/// Most levels of inner nodes: any two neighbours hold more than 16 between them, so that this is
+/// enough for all the nodes that 32 bits can number.
+pub(crate) const DEPTH: usize = 12;
 /// Most groups of classes.
-pub(crate) const GROUPS: usize = 8;
-
-pub(crate) const LEAVES_A_CHUNK: usize = 16;
-pub(crate) const INNERS_A_CHUNK: usize = 4;
+pub(crate) const GROUPS: usize = 4;
 
 /// Up to 31 blocks. Block `i` is `hi[i]..lo[i + 1]`, the gap below it `lo[i]..hi[i]`.
 ///
 /// The words above `len` hold empty gaps. The leaf answers for the addresses `lo[0]..lo[len]`, and the next leaf begins where it ends. The
 /// last block of the last leaf is empty and stands at the end of the arena, so that every gap is
 /// below some block.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Leaf {
-    pub lo: Words,
-    pub hi: Words,
+pub(crate) struct Leaf<W> {
+    pub lo: Words<W>,
+    pub hi: Words<W>,
     pub len: u32,
     /// Which blocks are freed lazily.
     pub lazy: u32,
@@ -34,9 +36,9 @@ pub(crate) struct Leaf {
 }
 
 // SAFETY: integers only.
-unsafe impl Zeroed for Leaf {}
+unsafe impl<W: Word> Zeroed for Leaf<W> {}
 
-impl Leaf {
+impl<W: Word> Leaf<W> {
     /// Bits of the blocks that there are.
     #[inline(always)]
     pub(crate) fn all(&self) -> u32 {
@@ -44,8 +46,18 @@ impl Leaf {
     }
 
     #[inline(always)]
-    pub(crate) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> W {
         self.lo[self.len as usize]
+    }
+
+    /// The largest usable gap for each class.
+    #[inline(always)]
+    pub(crate) fn maxima<I: Isa<W>>(&self, classes: &Classes<W>) -> Lanes<W> {
+        let gaps = self.lo.iter().zip(&self.hi);
+        let largest = gaps.fold(W::ZERO, |most, (lo, hi)| most.max(hi.wrapping_sub(*lo)));
+        let mut most = [W::ZERO; LANES];
+        I::maxima(&self.lo, &self.hi, largest, classes, &mut most);
+        most
     }
 
     /// Makes the gaps above the last block empty.
@@ -63,89 +75,153 @@ pub(crate) fn low_bits(count: u32) -> u32 {
     (1u32 << (count % 32)) - 1
 }
 
+/// The `count` lowest bits, `count` below 64.
+#[inline(always)]
+pub(crate) fn low_bits_of_64(count: u32) -> u64 {
+    (1u64 << (count % 64)) - 1
+}
+
 /// Opens a place for a bit, which is 0.
 #[inline(always)]
-pub(crate) fn open_bit(bits: u32, at: usize) -> u32 {
-    let low = bits & low_bits(at as u32);
-    low | (bits & !low) << 1
+pub(crate) fn open_bit(bits: u64, at: usize) -> u64 {
+    let low = low_bits_of_64(at as u32);
+    bits & low | (bits & !low) << 1
 }
 
 /// Takes a bit out.
 #[inline(always)]
-pub(crate) fn close_bit(bits: u32, at: usize) -> u32 {
-    let low = bits & low_bits(at as u32);
-    low | (bits >> 1 & !low_bits(at as u32))
+pub(crate) fn close_bit(bits: u64, at: usize) -> u64 {
+    let low = low_bits_of_64(at as u32);
+    bits & low | bits >> 1 & !low
 }
 
-/// Up to 32 children.
+/// Up to 64 children.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Inner {
+pub(crate) struct Inner<W> {
     /// Where each child begins; the first word means nothing, as whoever comes here is above it.
-    pub keys: Words,
+    pub keys: [W; FAN],
     pub children: [u32; FAN],
-    pub len: u32,
     /// Which children have blocks that are freed lazily.
-    pub lazy: u32,
+    pub lazy: u64,
+    pub len: u32,
 }
 
 // SAFETY: integers only.
-unsafe impl Zeroed for Inner {}
+unsafe impl<W: Word> Zeroed for Inner<W> {}
 
-/// A word for each class of a group, in a line of its own.
+/// A word for each class of a group.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Maxima(pub Lanes);
+pub(crate) struct Maxima<W>(pub Lanes<W>);
 
 // SAFETY: integers only.
-unsafe impl Zeroed for Maxima {}
+unsafe impl<W: Word> Zeroed for Maxima<W> {}
 
 /// For each class of a group a short word for each child; 0 where there is no child.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Rows(pub [Row; LANES]);
-
-/// A maximum as it stands in a row. `SATURATED` is that or more: the child knows.
-#[inline(always)]
-pub(crate) fn short(maximum: u64) -> u32 {
-    maximum.min(SATURATED as u64) as u32
-}
-
-pub(crate) const SATURATED: u32 = u32::MAX;
 
 // SAFETY: integers only.
 unsafe impl Zeroed for Rows {}
 
-/// What fits into the nodes, for up to eight classes of alignment.
-pub(crate) struct Group {
-    pub masks: Lanes,
-    pub phases: Lanes,
-    /// All bits of a lane in use, none of another.
-    pub active: Lanes,
-    pub used: usize,
-    /// The largest usable gap in each leaf.
-    pub leaf: Pool<Maxima, LEAVES_A_CHUNK>,
-    /// The largest usable gap below each inner node.
-    pub inner: Pool<Maxima, INNERS_A_CHUNK>,
-    pub rows: Pool<Rows, INNERS_A_CHUNK>,
+/// A maximum as it stands in a row. In wide trees `SATURATED` is that or more: the child knows.
+#[inline(always)]
+pub(crate) fn short<W: Word>(maximum: W) -> u32 {
+    maximum.get().min(u64::from(SATURATED)) as u32
 }
 
-impl Group {
-    pub(crate) fn new(grid: Grid) -> Self {
-        Group {
-            masks: [grid.mask; LANES],
-            phases: [grid.phase; LANES],
-            active: core::array::from_fn(|lane| if lane == 0 { u64::MAX } else { 0 }),
-            used: 1,
+/// Whether a word of a row leaves open what the maximum is.
+#[inline(always)]
+pub(crate) fn is_saturated<W: Word>(short: u32) -> bool {
+    W::IS_WIDE && short == SATURATED
+}
+
+const SATURATED: u32 = u32::MAX;
+
+/// What fits into the nodes, for up to sixteen classes of alignment.
+pub(crate) struct Group<W: Word> {
+    pub classes: Classes<W>,
+    pub sums: Sums<W>,
+}
+
+/// The largest usable gaps.
+pub(crate) struct Sums<W: Word> {
+    /// In each leaf.
+    pub leaf: Pool<Maxima<W>>,
+    /// Below each inner node.
+    pub inner: Pool<Maxima<W>>,
+    /// Below each child of each inner node.
+    pub rows: Pool<Rows>,
+}
+
+impl<W: Word> Group<W> {
+    pub(crate) fn new(grid: Grid<W>) -> Self {
+        let sums = Sums {
             leaf: Pool::new(),
             inner: Pool::new(),
             rows: Pool::new(),
-        }
+        };
+        let classes = Classes::new(grid);
+        Group { classes, sums }
     }
 
-    pub(crate) fn lane_of(&self, grid: Grid) -> Option<usize> {
-        (0..self.used)
-            .find(|lane| self.masks[*lane] == grid.mask && self.phases[*lane] == grid.phase)
+    pub(crate) fn lane_of(&self, grid: Grid<W>) -> Option<usize> {
+        (0..self.classes.used).find(|lane| self.classes.grid(*lane) == grid)
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.leaf.bytes() + self.inner.bytes() + self.rows.bytes()
+        self.sums.leaf.bytes() + self.sums.inner.bytes() + self.sums.rows.bytes()
+    }
+}
+
+/// The groups there are: nearly always one, which is found without a look at memory elsewhere.
+pub(crate) struct Groups<W: Word> {
+    /// Has, in lane 0, the alignment that every start has.
+    pub first: Group<W>,
+    pub others: Vec<Group<W>>,
+}
+
+impl<W: Word> Groups<W> {
+    pub(crate) fn new(first: Group<W>) -> Self {
+        let others = Vec::new();
+        Groups { first, others }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, number: u8) -> &Group<W> {
+        match number {
+            0 => &self.first,
+            _ => &self.others[usize::from(number) - 1],
+        }
+    }
+
+    /// The one that was added last.
+    pub(crate) fn last_mut(&mut self) -> &mut Group<W> {
+        self.others.last_mut().unwrap_or(&mut self.first)
+    }
+
+    pub(crate) fn push(&mut self, group: Group<W>) -> Result<(), OutOfMemory> {
+        self.others.try_reserve(1).map_err(|_| OutOfMemory)?;
+        self.others.push(group);
+        Ok(())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Group<W>> {
+        core::iter::once(&self.first).chain(&self.others)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group<W>> {
+        core::iter::once(&mut self.first).chain(&mut self.others)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let sums: usize = self.iter().map(Group::bytes).sum();
+        sums + self.others.capacity() * size_of::<Group<W>>()
     }
 }

@@ -1,0 +1,111 @@
+//! One of two trees: words of 32 bits take half the lines and half the vectors of those of 64, and
+//! most arenas have no more than 2^32 granules.
+
+use core::ops::Range;
+
+use super::{Path, Tree};
+use crate::error::{AllocError, OutOfMemory};
+use crate::isa::{self, Grid, Job, Look};
+use crate::word::Scale;
+
+pub(crate) enum AnyTree {
+    Narrow(Tree<u32>),
+    Wide(Tree<u64>),
+}
+
+/// The same for both.
+macro_rules! either {
+    ($self:expr, $tree:ident => $value:expr) => {
+        match $self {
+            AnyTree::Narrow($tree) => $value,
+            AnyTree::Wide($tree) => $value,
+        }
+    };
+}
+
+impl AnyTree {
+    /// One gap. `grid` is that of all starts, a granule of `2^shift`.
+    pub(crate) fn new(range: &Range<u64>, shift: u32, grid: Grid) -> Result<Self, OutOfMemory> {
+        let scale = Scale::new(range.start, shift);
+        let is_narrow = (range.end - range.start) >> shift <= u64::from(u32::MAX);
+        Ok(if is_narrow {
+            AnyTree::Narrow(Tree::new(range, scale, grid)?)
+        } else {
+            AnyTree::Wide(Tree::new(range, scale, grid)?)
+        })
+    }
+
+    /// Does the work. `simd` is what [`isa::has_simd`] said.
+    #[inline(always)]
+    pub(crate) fn run<J: Job>(&mut self, simd: bool, job: J) -> J::Out {
+        either!(self, tree => isa::run(simd, tree, job))
+    }
+
+    /// Answers the question. `simd` is what [`isa::has_simd`] said.
+    #[inline(always)]
+    pub(crate) fn look<L: Look>(&self, simd: bool, question: L) -> L::Out {
+        either!(self, tree => isa::look(simd, tree, question))
+    }
+
+    pub(crate) fn prepare(&mut self, grid: Grid) -> Result<(), AllocError> {
+        either!(self, tree => tree.prepare(grid))?;
+        Ok(())
+    }
+
+    pub(crate) fn reserve(&mut self, leaves: usize, inners: usize) -> Result<(), OutOfMemory> {
+        either!(self, tree => tree.reserve(leaves, inners))
+    }
+
+    /// The marked block with the lowest address.
+    pub(crate) fn first_lazy(&self) -> Option<Range<u64>> {
+        either!(self, tree => tree.first_lazy())
+    }
+
+    pub(crate) fn first_leaf(&self) -> u32 {
+        either!(self, tree => tree.first_leaf())
+    }
+
+    /// How many blocks a leaf has, which of them are freed lazily, and the leaf above.
+    pub(crate) fn leaf(&self, leaf: u32) -> (usize, u32, u32) {
+        either!(self, tree => {
+            let leaf = tree.leaf(leaf);
+            (leaf.len as usize, leaf.lazy, leaf.next)
+        })
+    }
+
+    pub(crate) fn block(&self, leaf: u32, at: usize) -> Range<u64> {
+        either!(self, tree => tree.block(leaf, at))
+    }
+
+    pub(crate) fn gap(&self, leaf: u32, at: usize) -> Range<u64> {
+        either!(self, tree => tree.gap(leaf, at))
+    }
+
+    /// The leaf that answers for an address, and the last block in it that begins at the address or
+    /// below it.
+    pub(crate) fn block_below(&self, address: u64) -> (u32, Option<usize>) {
+        use crate::isa::Portable;
+        either!(self, tree => {
+            let mut path = Path::new();
+            let word = tree.scale.word(address);
+            tree.locate::<Portable>(word, &mut path);
+            (path.leaf, tree.block_at::<Portable>(path.leaf, word))
+        })
+    }
+
+    pub(crate) fn largest_gap(&self) -> u64 {
+        either!(self, tree => tree.largest_gap())
+    }
+
+    pub(crate) fn levels(&self) -> usize {
+        either!(self, tree => tree.levels())
+    }
+
+    pub(crate) fn nodes(&self) -> (usize, usize) {
+        either!(self, tree => tree.nodes())
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        either!(self, tree => tree.bytes())
+    }
+}
