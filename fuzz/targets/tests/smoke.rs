@@ -179,6 +179,7 @@ macro_rules! smoke {
 }
 
 smoke! {
+    sim_workload rt_app
     result locks_result compare spin elf perf_map process_maps symbol_name stack_record sched_part sched_result
     preload_record cpu_set topology_text cgroup_files sysfs_files smaps
     memory_text mem_result
