@@ -381,7 +381,7 @@ impl Registry {
         }
     }
 
-    /// Waits until all work that was queued on CPUs before this call has ended.
+    /// Waits until no work that was queued on CPUs is unfinished, what is queued meanwhile included.
     pub(crate) fn flush(&self) {
         let homeless = &self.homeless;
         let mut gate = homeless.gate.lock().unwrap_or_else(PoisonError::into_inner);

@@ -101,21 +101,17 @@ impl<T: Send> Shared<T> {
     }
 
     fn try_recv(&self) -> Result<T, TryRecvError> {
-        let value = self.ring.pop().or_else(|| {
-            // What was sent before the close is seen after it.
-            self.is_closed
-                .load(Ordering::Acquire)
-                .then(|| self.ring.pop())
-                .flatten()
-        });
-        match value {
-            Some(value) => {
-                self.freed.notify();
-                Ok(value)
+        let mut value = self.ring.pop();
+        if value.is_none() {
+            if !self.is_closed.load(Ordering::Acquire) {
+                return Err(TryRecvError::Empty);
             }
-            None if self.is_closed.load(Ordering::Acquire) => Err(TryRecvError::Closed),
-            None => Err(TryRecvError::Empty),
+            // What was sent before the close is seen after it.
+            value = self.ring.pop();
         }
+        let value = value.ok_or(TryRecvError::Closed)?;
+        self.freed.notify();
+        Ok(value)
     }
 
     fn close(&self) {

@@ -62,9 +62,14 @@ impl Counts {
         self.awake() > self.places()
     }
 
+    /// One more may run.
+    pub(crate) fn has_room(self) -> bool {
+        self.awake() < self.places()
+    }
+
     /// A sleeper should be woken for new work: nobody searches and there is a place.
     pub(crate) fn wants_waking(self) -> bool {
-        self.searching() == 0 && self.sleeping() > 0 && self.awake() < self.places()
+        self.searching() == 0 && self.sleeping() > 0 && self.has_room()
     }
 
     #[cfg(test)]

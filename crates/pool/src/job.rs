@@ -4,6 +4,7 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
 
 use crate::latch::{Latch, ThreadLatch};
 
@@ -34,6 +35,25 @@ impl JobRef {
     pub(crate) unsafe fn run(self) {
         // SAFETY: the promise of whoever made the job.
         unsafe { ((*self.0).run)(self.0) }
+    }
+}
+
+/// Keeps the first of several ends; a later one comes back.
+pub(crate) fn keep_first<T>(place: &Mutex<Option<T>>, ended: T) -> Option<T> {
+    let mut first = place.lock().unwrap_or_else(PoisonError::into_inner);
+    match *first {
+        None => {
+            *first = Some(ended);
+            None
+        }
+        Some(_) => Some(ended),
+    }
+}
+
+/// Drops what nobody will see. Its destructor may panic, and whoever waits for this thread must not suffer from that.
+pub(crate) fn forget_late<T>(late: T) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(late))) {
+        std::mem::forget(payload);
     }
 }
 

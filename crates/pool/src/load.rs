@@ -30,6 +30,11 @@ pub(crate) struct Verdict {
 }
 
 impl Load {
+    /// What the last look said; see [`Verdict::limit`].
+    pub(crate) fn limit(&self) -> Option<u32> {
+        self.limit
+    }
+
     /// Threads with the nanoseconds that they ran and waited for a CPU, each since it began; `wall_ns` since the
     /// last look; whether a quota held them back meanwhile; how many may run at most.
     pub(crate) fn look(

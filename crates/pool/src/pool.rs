@@ -432,8 +432,8 @@ impl Pool {
         queued.collect()
     }
 
-    /// Waits until no work that was queued on CPUs is unfinished. Not to be called by such work itself, which would
-    /// wait for itself.
+    /// Waits until no work that was queued on CPUs is unfinished, what others queue meanwhile included. Not to be called
+    /// from work in this pool: it would wait for itself, or keep the worker that the rest needs.
     pub fn flush(&self) {
         self.registry.flush();
     }
@@ -450,7 +450,8 @@ impl Drop for Pool {
                 registry.slots[cpu as usize].parker.unpark();
             }
         }
-        if Worker::current_in(registry).is_some() {
+        let me = std::thread::current().id();
+        if threads.iter().any(|thread| thread.thread().id() == me) {
             return; // Its own thread: it cannot wait for itself, the threads end by themselves.
         }
         for thread in threads {
@@ -469,7 +470,11 @@ impl Registry {
         for queue in queues {
             while let Some(job) = queue.pop() {
                 // SAFETY: taken out of a queue.
-                unsafe { job.run() };
+                let run = std::panic::AssertUnwindSafe(|| unsafe { job.run() });
+                if let Err(payload) = std::panic::catch_unwind(run) {
+                    // As in a worker: of a destructor.
+                    std::mem::forget(payload);
+                }
             }
         }
         let late = std::mem::take(

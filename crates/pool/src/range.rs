@@ -16,7 +16,6 @@ use share::{Ended, Region};
 
 use crate::pool::Pool;
 use crate::spawn::CancelToken;
-use crate::worker::Worker;
 
 type Undo<'a> = &'a mut dyn FnMut(Range<usize>);
 pub(crate) type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
@@ -139,23 +138,17 @@ impl<'a> Ranges<'a> {
     /// # Panics
     /// If `work` does: with the first panic, after what is done was undone.
     pub fn run<E: Send>(
-        self,
+        mut self,
         work: impl Fn(Range<usize>) -> Result<(), E> + Sync,
     ) -> Result<(), Stopped<E>> {
         if self.range.is_empty() {
             return Ok(());
         }
         let pool = self.pool;
-        pool.run_here(move |worker| self.run_on(worker, &work))
-    }
-
-    fn run_on<E: Send>(
-        mut self,
-        worker: &Worker,
-        work: &(dyn Fn(Range<usize>) -> Result<(), E> + Sync),
-    ) -> Result<(), Stopped<E>> {
-        let mut undo = self.undo.take();
-        let (ended, done) = Region::new(&self, worker, work).run(worker);
+        // Only what is `Sync` goes to another thread if this one finds no place; `undo` and `work` stay its own.
+        let (mut undo, work) = (self.undo.take(), &work);
+        let ranges = &self;
+        let (ended, done) = pool.run_here(move |worker| Region::new(ranges, worker, work).run(worker));
         let Some(ended) = ended else { return Ok(()) };
         let done = parts::joined(done);
         let is_undone = undo.is_some();

@@ -41,6 +41,8 @@ pub(crate) struct Slot {
     pub(crate) is_started: AtomicBool,
     /// The kernel's number of the thread, 0 until it is known.
     pub(crate) thread_id: AtomicU32,
+    /// Who woke the worker has counted it among those awake.
+    pub(crate) is_counted: AtomicBool,
     /// A thread that ran on.
     pub(crate) is_running: AtomicBool,
     /// The priority that a helper has taken, and by whom it may be changed.
@@ -154,6 +156,7 @@ impl Registry {
             is_online: AtomicBool::new(false),
             is_started: AtomicBool::new(false),
             thread_id: AtomicU32::new(0),
+            is_counted: AtomicBool::new(false),
             is_running: AtomicBool::new(false),
             helping: Mutex::default(),
             bound: BoundQueue::new(),
@@ -358,7 +361,10 @@ impl Registry {
         }
         let _ = self.idle.clear(cpu);
         self.counts.change(Counts::wake);
-        self.slots[cpu as usize].parker.unpark_at(self.now_ns());
+        let slot = &self.slots[cpu as usize];
+        // Release: pairs with the Acquire in `rise`, which must not leave what it has not entered.
+        slot.is_counted.store(true, Ordering::Release);
+        slot.parker.unpark_at(self.now_ns());
         self.wake_watch();
         true
     }
@@ -415,6 +421,12 @@ impl Registry {
     pub(crate) fn rise(&self, cpu: CpuId) {
         if self.asleep.clear(cpu).unwrap_or(false) {
             self.counts.change(Counts::wake);
+        } else {
+            // Who cleared it counts, and may have been interrupted before.
+            let is_counted = &self.slots[cpu as usize].is_counted;
+            while !is_counted.swap(false, Ordering::Acquire) {
+                std::thread::yield_now();
+            }
         }
         let _ = self.idle.set(cpu);
     }

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
-use crate::job::{HeapJob, Payload};
+use crate::job::{HeapJob, Payload, forget_late, keep_first};
 use crate::latch::Latch;
 use crate::registry::Registry;
 use crate::spawn::{Priority, queue};
@@ -82,9 +82,9 @@ impl<'scope> Scope<'scope> {
         match catch_unwind(AssertUnwindSafe(work)) {
             Ok(result) => Some(result),
             Err(payload) => {
-                let mut first = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
-                first.get_or_insert(payload);
+                let late = keep_first(&self.panic, payload);
                 self.is_cancelled.store(true, Ordering::Release);
+                forget_late(late);
                 None
             }
         }

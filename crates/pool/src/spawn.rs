@@ -139,11 +139,15 @@ impl<T> Outcome<T> {
         *whole(&self.result) = Some(result);
         // Release: pairs with the Acquire in `is_over`.
         self.state.store(end, Ordering::Release);
-        let waiter = whole(&self.waiter).take();
-        match waiter {
-            // SAFETY: a worker stays in the frame of its latch until it is set.
+        let mut place = whole(&self.waiter);
+        match place.take() {
+            // SAFETY: a worker stays in the frame of its latch until it is set. Its parker may be another pool's, which
+            // may go once the worker has: `join` takes this lock before it returns.
             Some(Waiter::Latch(latch)) => unsafe { Latch::set(latch) },
-            Some(Waiter::Waker(waker)) => waker.wake(),
+            Some(Waiter::Waker(waker)) => {
+                drop(place);
+                waker.wake();
+            }
             None => {}
         }
     }
@@ -274,7 +278,9 @@ impl<T> Handle<T> {
         is_claimed
     }
 
-    /// Waits for the result. A worker does other work meanwhile; another thread sleeps.
+    /// Waits for the result. A worker does other work meanwhile, on top of what it was doing; another thread sleeps.
+    /// So work of one pool must not wait for work that may itself wait for what lies beneath: wait for children
+    /// ([`scope`](crate::scope), [`join`](crate::join)), or make them futures.
     ///
     /// # Errors
     /// [`JoinError`]: cancelled, or panicked.
@@ -286,6 +292,8 @@ impl<T> Handle<T> {
                     let latch = Latch::new(&worker.slot().parker);
                     if outcome.register(Waiter::Latch(&latch)) {
                         worker.wait(&latch);
+                        // Whoever set the latch has left the parker by then.
+                        drop(whole(&outcome.waiter));
                     }
                 }
                 None => {

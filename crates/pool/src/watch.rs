@@ -53,7 +53,7 @@ impl Registry {
             .filter(|&cpu| is_online(cpu) && !wanted(cpu))
             .collect();
         if come.is_empty() && gone.is_empty() && control.changes > 0 {
-            self.apply_limit(control, cpus.len() as u32, None);
+            self.apply_limit(control, cpus.len() as u32);
             return;
         }
         control.changes += 1;
@@ -76,17 +76,18 @@ impl Registry {
             self.start(cpu, control);
             self.adopt(cpu);
         }
-        self.apply_limit(control, cpus.len() as u32, None);
+        self.apply_limit(control, cpus.len() as u32);
         probe::probe!(amdahl_pool, cpus, cpus.len(), come.len(), gone.len());
     }
 
     /// How many may run: CPUs, quota, and what the load leaves.
-    fn apply_limit(&self, control: &mut Control, cpus: u32, load: Option<u32>) {
+    fn apply_limit(&self, control: &mut Control, cpus: u32) {
+        let load = control.load.limit().unwrap_or(u32::MAX);
         let quota = control
             .source
             .quota()
             .map_or(u32::MAX, |quota| quota.ceil().max(1.0) as u32);
-        let limit = cpus.min(quota).min(load.unwrap_or(u32::MAX)).max(1);
+        let limit = cpus.min(quota).min(load).max(1);
         if self.counts.load().limit() != limit {
             self.counts.change(|counts| counts.with_limit(limit));
             self.wake_any(0);
@@ -165,7 +166,7 @@ impl Registry {
             let verdict = control.load.look(&threads, wall_ns, is_throttled, most);
             control.load.retain(|thread| stats.contains_key(&thread));
             self.set_crowded(verdict.is_crowded);
-            self.apply_limit(&mut control, most, verdict.limit);
+            self.apply_limit(&mut control, most);
         }
     }
 

@@ -1,6 +1,7 @@
 //! A thread at work in a pool: where it looks for work, and how it waits.
 
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -184,8 +185,19 @@ impl Worker {
         }
     }
 
-    /// Runs what was found.
+    /// Runs what was found. Returns normally: beneath this are frames that wait for others, which must not unwind.
     pub(crate) fn run(&self, work: Work) {
+        let run = AssertUnwindSafe(|| self.run_caught(work));
+        if let Err(payload) = catch_unwind(run) {
+            // Jobs keep their panics; this is one of a destructor or of a foreign waker. That of the payload may
+            // panic as well.
+            std::mem::forget(payload);
+            self.is_polling.set(false);
+            self.registry().restarts.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn run_caught(&self, work: Work) {
         let begun = &self.slot().begun;
         begun.store(
             begun.load(Ordering::Relaxed).wrapping_add(1),
@@ -401,8 +413,7 @@ impl Worker {
                     None
                 };
             }
-            let is_surplus = registry.counts.load().is_surplus();
-            if !is_surplus {
+            if self.has_place() {
                 match self.look(latch.is_some(), round) {
                     Ok(work) => break Some(work),
                     Err(spin_ns) if (begun.elapsed().as_nanos() as u64) < spin_ns.max(least_ns) => {
@@ -420,7 +431,9 @@ impl Worker {
                 continue;
             }
             registry.fall_asleep(self.cpu);
-            let has_work = !is_surplus && registry.has_work(self.cpu);
+            // Those who were awake when this one had no place may have gone: asked after it is seen to sleep.
+            let may_run = self.has_own() || registry.counts.load().has_room();
+            let has_work = may_run && registry.has_work(self.cpu);
             // What is there and cannot be taken (somebody takes it right now, or it is private on a kernel
             // without asymmetric fences) is looked at again soon.
             let timeout =
@@ -482,6 +495,26 @@ impl Worker {
         None
     }
 
+    /// Work that others may not be able to take.
+    fn has_own(&self) -> bool {
+        let slot = self.slot();
+        slot.deque.len() > 0 || slot.bound.len() > 0 || !slot.next.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Whether it may run something: not more are awake than should be, or nobody else would run it.
+    fn has_place(&self) -> bool {
+        !self.registry().counts.load().is_surplus() || self.has_own()
+    }
+
+    /// What was queued while all places were taken was left to those who had them.
+    fn leave_place(&self, out: Step) {
+        let registry = self.registry();
+        let (_, now) = registry.counts.change(out);
+        if now.wants_waking() && registry.has_work(self.cpu) {
+            registry.wake_any(self.cpu);
+        }
+    }
+
     /// Somebody else may run while this thread blocks in `block`.
     pub(crate) fn away<R>(&self, block: impl FnOnce() -> R) -> R {
         let registry = self.registry();
@@ -490,10 +523,7 @@ impl Worker {
         } else {
             (Counts::stop, Counts::start)
         };
-        let (_, now) = registry.counts.change(out);
-        if now.wants_waking() && registry.has_work(self.cpu) {
-            registry.wake_any(self.cpu);
-        }
+        self.leave_place(out);
         let result = block();
         registry.counts.change(back);
         result
@@ -510,7 +540,7 @@ impl Worker {
                     return;
                 }
                 probe::probe!(amdahl_pool, offline, self.cpu);
-                registry.counts.change(Counts::stop);
+                self.leave_place(Counts::stop);
                 while !self.slot().is_online.load(Ordering::SeqCst)
                     && !registry.is_ending.load(Ordering::Acquire)
                 {
@@ -519,8 +549,7 @@ impl Worker {
                 registry.counts.change(Counts::start);
                 continue;
             }
-            let has_place = !registry.counts.load().is_surplus() || self.slot().deque.len() > 0;
-            match has_place.then(|| self.next()).flatten() {
+            match self.has_place().then(|| self.next()).flatten() {
                 Some(work) => self.run(work),
                 None => match self.idle(None, &mut slept) {
                     Some(work) => self.run(work),

@@ -265,3 +265,26 @@ fn a_quota_limits_the_threads() {
     pool.refresh();
     assert_eq!(pool.threads(), 8);
 }
+
+/// Where more workers are awake than may run, each still runs what is bound to its CPU.
+#[test]
+fn work_is_not_forgotten_by_a_worker_that_has_no_place() {
+    for _ in 0..200 {
+        let cpus = machine("2 llc x 4 core");
+        let pool = Pool::builder().cpus(cpus.clone()).build().unwrap();
+        // Eight are awake, and two may be.
+        cpus.set_allowed(set([1, 6]));
+        pool.refresh();
+        let ran = pool.queue_on(&set([0, 6]), || ());
+        ran.join().expect("it ran");
+    }
+    let cpus = machine("2 core");
+    cpus.set_quota(Some(1.0));
+    let pool = Pool::builder().cpus(cpus.clone()).build().unwrap();
+    let (go, wait) = std::sync::mpsc::channel();
+    let long = pool.queue_on(&set([0]), move || wait.recv());
+    // The only place is taken, and CPU 0 cannot run this.
+    let other = pool.queue_on(&set([1]), move || go.send(()));
+    other.join().expect("it ran").expect("the other waits");
+    long.join().expect("it ran").expect("it was told");
+}

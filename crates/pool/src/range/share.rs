@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::offers::Offer;
 use super::parts::{Pace, Parts};
 use super::{Progress, Ranges};
-use crate::job::Payload;
+use crate::job::{Payload, forget_late, keep_first};
 use crate::priority;
 use crate::spawn::CancelToken;
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
@@ -207,9 +207,9 @@ impl<'a, E: Send> Region<'a, E> {
     }
 
     fn end(&self, ended: Ended<E>) {
-        let mut first = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        first.get_or_insert(ended);
+        let late = keep_first(&self.ended, ended);
         self.is_stopped.store(true, Ordering::Relaxed);
+        forget_late(late);
     }
 
     /// Helpers finish the chunks that they have: each in turn gets the caller's priority, so that none starves.
