@@ -115,7 +115,8 @@ impl RangeAlloc {
     }
 
     /// Takes the memory that `blocks` more allocations need at most, so that none of them fails for
-    /// lack of it.
+    /// lack of it, but for what the first [`Policy::BestFit`] takes, and the first request of an alignment that
+    /// was not [prepared](RangeAlloc::prepare).
     ///
     /// # Errors
     /// There is not so much.
@@ -126,7 +127,7 @@ impl RangeAlloc {
         let inners = inners.min(leaves) + leaves / 15 + self.tree.levels() + 2;
         self.tree.reserve(leaves, inners)?;
         match &mut self.by_size {
-            Some(index) => index.reserve(self.blocks + blocks + 2),
+            Some(index) => index.reserve(self.blocks + self.lazy_blocks + blocks + 2),
             None => Ok(()),
         }
     }

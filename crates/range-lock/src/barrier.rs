@@ -27,8 +27,9 @@ pub(crate) fn prepare() {
         } else {
             BY_FENCES
         };
-        // Relaxed: a reader of UNKNOWN passes a real fence.
-        MEANS.store(means, Ordering::Relaxed);
+        // Relaxed: a reader of UNKNOWN passes a real fence, and whoever needs a heavy one has a lock, whose maker was
+        // here before it gave the lock away. Who came first has readers that rely on what it found.
+        let _ = MEANS.compare_exchange(UNKNOWN, means, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
