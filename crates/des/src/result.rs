@@ -1,4 +1,4 @@
-//! What a simulation has found, as documented in docs/sim-result-schema.md.
+//! What a simulation has found, as documented in docs/sim-result.md.
 
 use std::collections::BTreeMap;
 

@@ -6,7 +6,7 @@ pub type Ns = u64;
 /// Never: of an event that is not planned.
 pub(crate) const NEVER: Ns = u64::MAX;
 
-/// The longest time that can be written: 100 days. Sums of many stay far below [`NEVER`].
+/// The longest time that can be written: 100 days. Sums of many stay far below `u64::MAX`, which is never.
 pub const TIME_MAX: Ns = 100 * 86_400 * 1_000_000_000;
 
 /// Reads `10us`, `1.5ms`, `2s`, `300ns`, `1min`; a number without a unit is nanoseconds.

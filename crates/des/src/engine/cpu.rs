@@ -173,8 +173,9 @@ impl Engine<'_> {
             + u64::from(far) * self.costs.queue_poller_far;
         let waiting = state.held_until.saturating_sub(ready);
         if waiting > 0 && self.costs.queue_waiter > 0 {
-            // As many wait as fit into the time for which it is taken.
-            hold += waiting / self.costs.queue_hold.max(1) * self.costs.queue_waiter / 2;
+            // As many wait as fit into the time for which it is taken, and at most all CPUs.
+            let waiters = waiting / self.costs.queue_hold.max(1);
+            hold += waiters.min(u64::from(self.s.machine.cpus())) * self.costs.queue_waiter / 2;
         }
         state.held_until = ready + waiting + hold;
         state.line = cpu;

@@ -315,7 +315,8 @@ impl Engine<'_> {
             }
             Op::Count { counter, amount } => {
                 let amount = self.value(id, amount).max(0) as u64;
-                self.counters[counter as usize] += amount;
+                let counter = &mut self.counters[counter as usize];
+                *counter = counter.saturating_add(amount);
                 After::Next
             }
             Op::Start { var } => {
@@ -348,7 +349,7 @@ impl Engine<'_> {
                 }
                 let end = *self.var(id, end);
                 let var = self.var(id, var);
-                *var += 1;
+                *var = var.saturating_add(1);
                 if *var < end {
                     After::Goto(to)
                 } else {

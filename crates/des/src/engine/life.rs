@@ -37,6 +37,7 @@ pub(super) fn graph(spec: &GraphSpec, seed: u64, i: u64) -> Graph {
     Graph {
         work,
         ready,
+        is_done: vec![false; missing.len()],
         untaken: missing.len(),
         undone: missing.len(),
         missing,
@@ -353,11 +354,16 @@ impl Engine<'_> {
         let Some(successors) = w.graphs[graph as usize].successors.get(job) else {
             return;
         };
-        self.graphs[graph as usize].undone = self.graphs[graph as usize].undone.saturating_sub(1);
+        let state = &mut self.graphs[graph as usize];
+        // A child has the job of its parent, and a program may say it twice.
+        if std::mem::replace(&mut state.is_done[job], true) {
+            return;
+        }
+        state.undone -= 1;
         for &successor in successors {
             let state = &mut self.graphs[graph as usize];
             let missing = &mut state.missing[successor as usize];
-            *missing = missing.saturating_sub(1);
+            *missing -= 1;
             if *missing > 0 {
                 continue;
             }

@@ -210,7 +210,7 @@ impl Engine<'_> {
                 return;
             }
             // Each reader has to write to the counter that they share.
-            storm += self.give(lock, 0, cpu, storm);
+            storm = self.give(lock, 0, cpu, storm);
         }
     }
 

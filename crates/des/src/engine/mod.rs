@@ -183,6 +183,7 @@ pub(crate) struct Graph {
     /// Predecessors that are not done.
     pub missing: Vec<u32>,
     pub ready: VecDeque<u32>,
+    pub is_done: Vec<bool>,
     pub untaken: usize,
     pub undone: usize,
     pub waiters: VecDeque<u32>,
@@ -505,6 +506,7 @@ impl<'a> Engine<'a> {
         if self.awaited == 0 && self.w.duration.is_none() {
             self.end = Some(End::Done);
         }
+        let mut look_at = OPERATIONS_UNSEEN;
         while self.end.is_none() {
             let change = self
                 .w
@@ -516,6 +518,7 @@ impl<'a> Engine<'a> {
             if next > last {
                 // With nothing ahead there is nothing to wait for, unless it is to last until a given time.
                 self.end = Some(match (next, self.w.duration) {
+                    (NEVER, _) if self.awaited > 0 => End::Deadlock,
                     (NEVER, None) => End::Deadlock,
                     (_, Some(duration)) if duration == last => End::Duration,
                     (NEVER, Some(_)) => End::Deadlock,
@@ -537,10 +540,13 @@ impl<'a> Engine<'a> {
             } else {
                 self.cpu_event(self.cpu_events.first());
             }
-            if self.counts.events & 0xffff == 0 {
-                if self.counts.events >= self.limits.events {
-                    self.end.get_or_insert(End::EventLimit);
-                } else if stop() {
+            if self.counts.events >= self.limits.events {
+                self.end.get_or_insert(End::EventLimit);
+            }
+            // An event may hold a great many operations.
+            if self.counts.events & 0xffff == 0 || self.counts.operations >= look_at {
+                look_at = self.counts.operations + OPERATIONS_UNSEEN;
+                if stop() {
                     self.end.get_or_insert(End::Stopped);
                 }
             }
@@ -548,8 +554,16 @@ impl<'a> Engine<'a> {
     }
 }
 
+/// After so many operations at most, whoever runs the simulation may stop it.
+const OPERATIONS_UNSEEN: u64 = 1 << 24;
+
+/// Work per time of a CPU at its full frequency.
+fn full_capacity(machine: &Machine, cpu: CpuId, costs: &Costs) -> u64 {
+    u64::from(machine.capacity(cpu)) * u64::from(costs.frequency_permille) / 1000
+}
+
 fn new_cpu(machine: &Machine, cpu: CpuId, queue: u32, costs: &Costs) -> Cpu {
-    let capacity = u64::from(machine.capacity(cpu)) * u64::from(costs.frequency_permille) / 1000;
+    let capacity = full_capacity(machine, cpu, costs);
     Cpu {
         mode: Mode::Idle,
         use_: Use::Idle,

@@ -6,7 +6,7 @@ use super::Engine;
 use super::interpret::After;
 use super::state::{Use, Wait};
 use crate::program::{BarrierSpec, NONE, PipeSpec};
-use crate::time::Ns;
+use crate::time::{NEVER, Ns};
 
 /// Those who wait, the first first.
 pub(crate) type Waiters = VecDeque<u32>;
@@ -119,6 +119,11 @@ impl Engine<'_> {
             state.writers.push_back(id);
             let spin = state.spec.spin;
             return self.wait_for(cpu, id, Wait::PipeRoom(pipe), spin);
+        }
+        let state = &self.pipes[pipe as usize];
+        if state.spec.low_water == state.spec.capacity && state.filled < state.spec.capacity {
+            // As among readers: who was woken alone passes on what it left.
+            self.wake_one(cpu, pipe, false, false);
         }
         self.tasks[id as usize].wait = Wait::Nothing;
         After::Next
@@ -249,12 +254,13 @@ impl Engine<'_> {
             .min_by_key(|&server| state.free[server])
             .expect("it has a server");
         let start = state.free[first].max(now);
-        state.free[first] = start + service;
+        let end = start.saturating_add(service).min(NEVER - 1);
+        state.free[first] = end;
         state.requests += 1;
-        state.waited += start - now;
-        state.busy += service;
+        state.waited = state.waited.saturating_add(start - now);
+        state.busy = state.busy.saturating_add(end - start);
         self.tasks[id as usize].wait = Wait::Device(device);
-        self.task_events.set(id, start + service);
+        self.task_events.set(id, end);
         self.block(cpu);
         After::Away
     }

@@ -3,8 +3,8 @@
 use amdahl_placement::{TickAction, Waking, Woken};
 use amdahl_spread::CpuMask;
 
-use super::Engine;
-use super::state::{Mode, Phase, Use, Wait};
+use super::state::{Cpu, Mode, Phase, Use, Wait};
+use super::{Engine, full_capacity};
 use crate::program::{Change, NONE};
 use crate::time::NEVER;
 
@@ -323,7 +323,7 @@ impl Engine<'_> {
         match change {
             Change::Frequency(mask, permille) => {
                 for cpu in self.members(mask) {
-                    let full = u64::from(self.s.machine.capacity(cpu));
+                    let full = full_capacity(&self.s.machine, cpu, self.costs);
                     let is_running = self.s.cpus[cpu as usize].mode == Mode::Running;
                     if is_running {
                         self.settle(cpu);
@@ -386,7 +386,15 @@ impl Engine<'_> {
                 let state = &mut self.s.cpus[cpu as usize];
                 homeless.push(std::mem::replace(&mut state.task, NONE));
             }
-            Mode::Dispatching => homeless.push(self.s.cpus[cpu as usize].assigning.0),
+            Mode::Dispatching => {
+                let (id, target) = self.s.cpus[cpu as usize].assigning;
+                homeless.push(id);
+                // It was taken out of the idle CPUs for the task that will not come.
+                let is_free = |state: &Cpu| matches!(state.mode, Mode::Idle | Mode::Polling);
+                if self.s.cpus.get(target as usize).is_some_and(is_free) {
+                    self.s.set_idle(target, true);
+                }
+            }
             _ => {}
         }
         self.set_mode(cpu, Mode::Offline, Use::Offline);
@@ -398,11 +406,18 @@ impl Engine<'_> {
         self.cpu_events.set(cpu, NEVER);
         let of_queue = &mut self.s.queues[queue as usize];
         of_queue.online -= 1;
-        if of_queue.online == 0 {
-            while let Some(id) = self.s.queues[queue as usize].pop(|_| true) {
-                self.taken(id, queue);
-                homeless.push(id);
-            }
+        // Who was on the way to a task of a queue that others serve, too, was the one who was told of it.
+        let mut left = match (of_queue.online, mode) {
+            (0, _) => usize::MAX,
+            (_, Mode::Waking | Mode::Searching) => 1,
+            _ => 0,
+        };
+        while left > 0
+            && let Some(id) = self.s.queues[queue as usize].pop(|_| true)
+        {
+            self.taken(id, queue);
+            homeless.push(id);
+            left -= 1;
         }
         if cpu == self.dispatcher
             && let Some(inbox) = self.inbox

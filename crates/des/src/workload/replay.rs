@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use crate::program::{Kind, Named, Object, Op, Template, Time, VARS_FREE, Val, Workload};
 use crate::random::Dist;
-use crate::time::Ns;
+use crate::time::{Ns, TIME_MAX};
 
 /// Threads shorter than this many events are as good as any others; there is a bound on all of them.
 const OPS_MAX: usize = 20_000_000;
@@ -52,7 +52,7 @@ impl Replay {
         let threads = &mut self.threads;
         *self.by_id.entry(id).or_insert_with(|| {
             threads.push(Thread {
-                first_seen: now.saturating_sub(begin),
+                first_seen: now.saturating_sub(begin).min(TIME_MAX),
                 ..Thread::default()
             });
             threads.len() - 1
@@ -60,6 +60,7 @@ impl Replay {
     }
 
     fn time(&mut self, ns: Ns) -> u32 {
+        let ns = ns.min(TIME_MAX);
         let times = &mut self.times;
         *self.known_times.entry(ns).or_insert_with(|| {
             times.push(Time::Dist(Dist::Const(ns)));
