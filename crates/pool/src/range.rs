@@ -148,7 +148,8 @@ impl<'a> Ranges<'a> {
         // Only what is `Sync` goes to another thread if this one finds no place; `undo` and `work` stay its own.
         let (mut undo, work) = (self.undo.take(), &work);
         let ranges = &self;
-        let (ended, done) = pool.run_here(move |worker| Region::new(ranges, worker, work).run(worker));
+        let (ended, done) =
+            pool.run_here(move |worker| Region::new(ranges, worker, work).run(worker));
         let Some(ended) = ended else { return Ok(()) };
         let done = parts::joined(done);
         let is_undone = undo.is_some();

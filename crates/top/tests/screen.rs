@@ -383,7 +383,7 @@ fn memory_is_told_with_holds_huge_pages_and_misses_of_the_tlb() {
         let row = text.lines().find(|line| line.contains("mmap_lock held"));
         let row = row.unwrap_or_else(|| panic!("{text}"));
         assert!(
-            row.contains("munmap") && row.contains('7') && row.contains("125 ms"),
+            row.contains("munmap") && row.contains('7') && row.contains("125ms"),
             "{row}"
         );
         assert!(!row.contains("unknown"), "{row}");

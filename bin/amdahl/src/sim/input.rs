@@ -14,7 +14,7 @@ use crate::failure::Failure;
 /// The workload of this name, and its text for whoever wants to know whether it has changed.
 pub fn workload(name: &str, set: &BTreeMap<String, String>) -> Result<(Workload, String), Failure> {
     let path = Path::new(name);
-    if path.is_dir() {
+    if path.is_dir() && (recorded::is_recording(path) || !is_built_in(name)) {
         if let Some(param) = set.keys().next() {
             return Err(Failure::usage(format!(
                 "a recording has no parameter `{param}`: leave out --set"
@@ -44,6 +44,11 @@ pub fn workload(name: &str, set: &BTreeMap<String, String>) -> Result<(Workload,
     };
     let workload = read.map_err(|error| Failure::usage(format!("{name}: {error}")))?;
     Ok((workload, text))
+}
+
+/// Whether a workload of this name is always there, folders of the same name notwithstanding.
+pub fn is_built_in(name: &str) -> bool {
+    workload::BUILT_IN.iter().any(|(known, _)| *known == name)
 }
 
 /// `name=value` as typed.

@@ -22,3 +22,11 @@ pub fn main(sim: &Sim) -> Result<u8, Failure> {
         SimCommand::Policies(args) => policies::main(args),
     }
 }
+
+/// Names in workloads and recordings are foreign: nothing in them steers the terminal.
+fn plain_lines(text: &str) -> String {
+    text.split('\n')
+        .map(amdahl_report::plain::plain)
+        .collect::<Vec<_>>()
+        .join("\n")
+}

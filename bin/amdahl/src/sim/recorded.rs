@@ -11,6 +11,11 @@ use amdahl_sched::recording::FolderReader;
 
 use crate::failure::Failure;
 
+/// Whether it looks like a recording.
+pub fn is_recording(folder: &Path) -> bool {
+    folder.join(EVENTS_FOLDER).is_dir()
+}
+
 /// Reads the events; the text tells recordings apart.
 pub fn read(folder: &Path) -> Result<(Workload, String), Failure> {
     let events = folder.join(EVENTS_FOLDER);

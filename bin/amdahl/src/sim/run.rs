@@ -6,7 +6,7 @@ use std::time::Instant;
 use amdahl_des::{Document, HostRow, Limits, Outcome, Simulation, report};
 use amdahl_placement::Machine;
 
-use super::{input, runs, trace};
+use super::{input, plain_lines, runs, trace};
 use crate::cli::SimRun;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
@@ -28,6 +28,8 @@ pub fn main(args: &SimRun) -> Result<u8, Failure> {
     if let Some(limit) = args.limit {
         limits.time = limit.as_nanos() as u64;
     }
+    // So is a place where the trace cannot be.
+    let trace_file = args.trace.as_deref().map(trace::create).transpose()?;
     let interrupt = Interrupt::catch();
     let count = args.policy.len() * args.runs as usize;
     let made = runs::all(count, args.quiet, &interrupt, |at| {
@@ -52,8 +54,8 @@ pub fn main(args: &SimRun) -> Result<u8, Failure> {
         Ok((outcome, begin.elapsed().as_secs_f64()))
     });
     let made: Vec<(Outcome, f64)> = made.into_iter().flatten().collect::<Result<_, Failure>>()?;
-    if let (Some(path), Some((outcome, _))) = (&args.trace, made.first()) {
-        trace::write(path, outcome, &workload, &Machine::new(&topology))?;
+    if let (Some(path), Some(file), Some((outcome, _))) = (&args.trace, trace_file, made.first()) {
+        trace::write(path, file, outcome, &workload, &Machine::new(&topology))?;
         if outcome.is_cut {
             note(
                 args,
@@ -79,7 +81,7 @@ pub fn main(args: &SimRun) -> Result<u8, Failure> {
                 .map_err(|error| Failure::result(error.to_string()))?
                 + "\n"
         }
-        false => report(&document),
+        false => plain_lines(&report(&document)),
     };
     screen::print(&text)?;
     code(&document, &interrupt)

@@ -11,7 +11,7 @@ use amdahl_des::{Costs, Limits, RunResult, Simulation, content_hash, median, tab
 use amdahl_topology::Topology;
 use serde::Deserialize;
 
-use super::{input, runs, slurm};
+use super::{input, plain_lines, recorded, runs, slurm};
 use crate::cli::{SimEngine, SimSweep};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
@@ -201,9 +201,21 @@ fn plan<'a>(path: &Path, file: &'a File) -> Result<(Prepared, Vec<Point<'a>>), F
             )));
         }
     }
-    let combinations = combinations(&file.set);
-    let count = combinations
-        .len()
+    let mut sets: usize = 1;
+    for (name, values) in &file.set {
+        let values = match values {
+            Values::List(list) => list.len(),
+            Values::Number(_) | Values::Text(_) => 1,
+        };
+        if values == 0 {
+            return Err(Failure::usage(format!(
+                "{}: `{name}` in [set] has no values",
+                path.display()
+            )));
+        }
+        sets = sets.saturating_mul(values);
+    }
+    let count = sets
         .saturating_mul(file.machines.len())
         .saturating_mul(file.policies.len())
         .saturating_mul(file.seeds as usize);
@@ -213,10 +225,13 @@ fn plan<'a>(path: &Path, file: &'a File) -> Result<(Prepared, Vec<Point<'a>>), F
             path.display()
         )));
     }
+    let combinations = combinations(&file.set);
     // What the file names is beside it, unless it is built in.
     let beside = |name: &str| {
         let there = path.parent().unwrap_or(Path::new("")).join(name);
-        if there.exists() {
+        // Folders of a built-in's name may be results, of this sweep for one.
+        let is_meant = there.is_file() || recorded::is_recording(&there);
+        if is_meant || there.exists() && !input::is_built_in(name) {
             there.to_string_lossy().into_owned()
         } else {
             name.to_owned()
@@ -423,7 +438,7 @@ fn finish(
         at += len;
     }
     if !args.json {
-        screen::print(&table(&rows))?;
+        screen::print(&plain_lines(&table(&rows)))?;
     }
     Ok(())
 }

@@ -175,6 +175,35 @@ fn a_sweep_continues_where_it_was() {
     assert_eq!(first.out, second.out);
 }
 
+/// A folder of a built-in workload's name is not meant, unless it is a recording.
+#[test]
+fn folders_do_not_hide_what_is_built_in() {
+    let place = Place::new();
+    fs::create_dir(place.join("ping-pong")).expect("made");
+    let run = ["sim", "run", "ping-pong", "--set", "rounds=10"];
+    place
+        .amdahl(run.into_iter().chain(["--machine", "2 core"]))
+        .ends_with(0);
+    // The sweep makes a folder of its own name.
+    let sweep = "workload = 'ping-pong'\nmachines = ['2 core']\npolicies = ['steal']\n[set]\n";
+    let file = place.join("ping-pong.toml");
+    fs::write(&file, format!("{sweep}rounds = [10, 20]\n")).expect("written");
+    for _ in 0..2 {
+        place
+            .amdahl(["sim", "sweep", "ping-pong.toml"])
+            .ends_with(0);
+    }
+    fs::write(&file, format!("{sweep}rounds = []\n")).expect("written");
+    let empty = place
+        .amdahl(["sim", "sweep", "ping-pong.toml"])
+        .ends_with(2);
+    assert!(
+        empty.err.contains("`rounds` in [set] has no values"),
+        "{}",
+        empty.err
+    );
+}
+
 #[test]
 fn a_job_array_of_slurm_does_the_same() {
     let place = Place::new();

@@ -1,0 +1,124 @@
+//! Tasks that meet: nobody waits for what is there, nobody gets what is another's.
+
+mod common;
+
+use common::{Run, check};
+
+#[test]
+fn readers_take_the_line_of_a_lock_one_after_the_other() {
+    let result = Run {
+        machine: "20 core",
+        ..Run::default()
+    }
+    .text(
+        "name = 'readers'
+        [locks.l]
+        kind = 'reader-writer'
+        [[tasks]]
+        name = 'writer'
+        program = 'lock l; compute 1ms; unlock l'
+        [[tasks]]
+        name = 'reader'
+        count = 19
+        program = 'compute 100us; share l; compute 1us; unlock l'",
+    );
+    check(&result);
+    let lock = &result.locks[0];
+    assert_eq!((lock.acquired, lock.contended), (20, 19));
+    // A millisecond, and a few hundred ns for each who goes first: not twice as much for each.
+    assert!(lock.waited_ns_max < 1_100_000, "{lock:?}");
+}
+
+#[test]
+fn a_wake_up_survives_the_cpu_that_it_went_to() {
+    for policy in ["single", "dispatcher", "steal", "groups=2"] {
+        for at in 1000..1060 {
+            let result = Run {
+                machine: "3 core",
+                policy,
+                ..Run::default()
+            }
+            .text(&format!(
+                "name = 'gone'
+                [[tasks]]
+                name = 'sleeper'
+                program = 'sleep 1ms; compute 1ms'
+                [[changes]]
+                at = '{at}us'
+                offline = '0'"
+            ));
+            assert_eq!(result.end, "done", "{policy}, {at} us: {:?}", result.why);
+            check(&result);
+        }
+    }
+}
+
+#[test]
+fn a_job_is_done_once() {
+    let result = Run::default().text(
+        "name = 'twice'
+        [graphs.g]
+        jobs = [{ name = 'a' }, { name = 'b', after = ['a'] }, { name = 'c', after = ['b'] }]
+        [[tasks]]
+        name = 'worker'
+        count = 2
+        program = 'take g { tally jobs; finish; finish }'",
+    );
+    check(&result);
+    assert_eq!((result.end.as_str(), result.counters["jobs"]), ("done", 3));
+}
+
+#[test]
+fn a_writer_that_leaves_room_wakes_the_next() {
+    let result = Run::default().text(
+        "name = 'room'
+        [pipes.p]
+        capacity = 10
+        [[tasks]]
+        name = 'first'
+        program = 'write p 10'
+        [[tasks]]
+        name = 'more'
+        count = 2
+        program = 'sleep 1ms; write p 5'
+        [[tasks]]
+        name = 'reader'
+        program = 'sleep 10ms; read p 10'",
+    );
+    check(&result);
+    assert_eq!(result.end, "done", "{:?}", result.why);
+}
+
+#[test]
+fn waiting_for_ever_is_told_whatever_the_duration() {
+    let result = Run::default().text(
+        "name = 'stuck'
+        duration = '10s'
+        [notices.n]
+        [[tasks]]
+        name = 'one'
+        program = 'suspend n'",
+    );
+    assert_eq!(result.end, "deadlock");
+    assert!(!result.is_complete() && !result.why.is_empty());
+}
+
+#[test]
+fn numbers_do_not_wrap() {
+    let result = Run::default().text(
+        "name = 'large'
+        [devices.d]
+        [[tasks]]
+        name = 'one'
+        program = '''
+        tally x 9223372036854775807
+        tally x 9223372036854775807
+        tally x 9223372036854775807
+        loop 10 as i { set i 9223372036854775807 }
+        '''",
+    );
+    assert_eq!(
+        (result.end.as_str(), result.counters["x"]),
+        ("done", u64::MAX)
+    );
+}
