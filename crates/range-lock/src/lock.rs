@@ -76,7 +76,8 @@ impl RangeLock {
     /// A lock that suits most: exact for ranges of any size, and adapting itself to how it is used.
     ///
     /// It takes 1.2 KB; more only when threads keep meeting in it: 384 bytes for each part into which it splits, at most four for
-    /// each CPU; and 128 bytes for each thread that reads, at least 2 KB, after some hundred reads without a write.
+    /// each CPU; and after some hundred reads without a write 128 bytes for each of the process's threads that read any such
+    /// lock, by blocks that double from 2 KB, of which it makes those whose threads read it.
     ///
     /// The first lock of a process tells the kernel that fences will be needed (`membarrier`), which takes some ten milliseconds
     /// if the process has several threads by then. A sandbox must not forbid the call later: a request to write would panic.
