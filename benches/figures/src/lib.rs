@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
@@ -196,6 +196,33 @@ pub fn write(figures: &[Figure], path: &Path) -> io::Result<()> {
     let mut text = serde_json::to_string_pretty(&rows)?;
     text.push('\n');
     fs::write(path, text)
+}
+
+/// Shows the figures and writes them to `AREA.json` in `out`, or else in `bench/` beside the folder of the program.
+/// Whether all are ok.
+///
+/// # Errors
+/// The folder or the file cannot be written; the figures have been shown then.
+pub fn finish(area: &str, figures: &[Figure], out: Option<&Path>) -> Result<bool, String> {
+    print!("{}", table(figures));
+    let folder = match out {
+        Some(folder) => folder.to_owned(),
+        None => default_folder()?,
+    };
+    let failed = |path: &Path, error| format!("{}: {error}", path.display());
+    fs::create_dir_all(&folder).map_err(|error| failed(&folder, error))?;
+    let table = folder.join(format!("{area}.json"));
+    write(figures, &table).map_err(|error| failed(&table, error))?;
+    eprintln!("Written to {}", table.display());
+    Ok(figures.iter().all(Figure::is_ok))
+}
+
+fn default_folder() -> Result<PathBuf, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let target = program.parent().and_then(Path::parent);
+    Ok(target
+        .ok_or("this program lies in no folder")?
+        .join("bench"))
 }
 
 #[cfg(test)]

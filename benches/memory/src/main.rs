@@ -4,7 +4,7 @@ mod alloc;
 mod lock;
 mod spread;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use amdahl_figures::{self as figures, Figure};
@@ -67,23 +67,5 @@ fn run(cli: &Cli) -> Result<bool, String> {
             all.extend(measure(&cli.effort));
         }
     }
-    print!("{}", figures::table(&all));
-    let folder = match &cli.out {
-        Some(folder) => folder.clone(),
-        None => default_folder()?,
-    };
-    let failed = |path: &Path, error| format!("{}: {error}", path.display());
-    std::fs::create_dir_all(&folder).map_err(|error| failed(&folder, error))?;
-    let table = folder.join("memory.json");
-    figures::write(&all, &table).map_err(|error| failed(&table, error))?;
-    eprintln!("Written to {}", table.display());
-    Ok(all.iter().all(Figure::is_ok))
-}
-
-fn default_folder() -> Result<PathBuf, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let target = program.parent().and_then(Path::parent);
-    Ok(target
-        .ok_or("this program lies in no folder")?
-        .join("bench"))
+    figures::finish("memory", &all, cli.out.as_deref())
 }

@@ -24,9 +24,12 @@ Examples:
 struct Args {
     /// Parts of names of figures; all without
     words: Vec<String>,
-    /// Where the figures go as JSON
-    #[arg(long, default_value = "target/bench/pool.json")]
-    out: PathBuf,
+    /// Folder for pool.json [default: bench/ beside the folder of this program]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Exit with 1 unless all figures are ok
+    #[arg(long)]
+    strict: bool,
     /// Measures in the crowd that the parent has made
     #[arg(long, hide = true)]
     crowded: bool,
@@ -54,14 +57,10 @@ fn main() -> ExitCode {
     figures.extend(wake::figures(&wanted));
     figures.extend(crowded::figures(&wanted));
     figures.extend(memory::figures(&wanted));
-    print!("{}", amdahl_figures::table(&figures));
-    if let Some(folder) = args.out.parent() {
-        let _ = std::fs::create_dir_all(folder);
-    }
-    match amdahl_figures::write(&figures, &args.out) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("cannot write {}: {error}", args.out.display());
+    match amdahl_figures::finish("pool", &figures, args.out.as_deref()) {
+        Ok(all_ok) => ExitCode::from(u8::from(args.strict && !all_ok)),
+        Err(why) => {
+            eprintln!("amdahl-bench-pool: {why}");
             ExitCode::FAILURE
         }
     }

@@ -1,7 +1,7 @@
 //! `amdahl-bench-sim`: how many events a second the simulator does on one CPU, and how much memory it takes.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -83,26 +83,7 @@ fn run(cli: &Cli) -> Result<bool, String> {
         all.push(speed(case, cli.quick));
     }
     all.push(memory());
-    print!("{}", figures::table(&all));
-    let folder = match &cli.out {
-        Some(folder) => folder.clone(),
-        None => default_folder()?,
-    };
-    let failed = |path: &Path, error| format!("{}: {error}", path.display());
-    std::fs::create_dir_all(&folder).map_err(|error| failed(&folder, error))?;
-    let table = folder.join("sim.json");
-    figures::write(&all, &table).map_err(|error| failed(&table, error))?;
-    eprintln!("Written to {}", table.display());
-    Ok(all.iter().all(Figure::is_ok))
-}
-
-fn default_folder() -> Result<PathBuf, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let target = program
-        .ancestors()
-        .nth(2)
-        .ok_or("the program is in no folder")?;
-    Ok(target.join("bench"))
+    figures::finish("sim", &all, cli.out.as_deref())
 }
 
 fn hackbench(set: &[(&str, &str)]) -> Result<Workload, String> {

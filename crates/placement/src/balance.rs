@@ -93,6 +93,11 @@ impl CpuState {
         let ns = u64::from(seen) * Newidle::EXAMINE_NS;
         self.scan_ns = crate::state::averaged(self.scan_ns, ns);
     }
+
+    /// How many of `cpus` CPUs the average idle time pays for looking at, as `SIS_PROP` reckons.
+    pub(crate) fn scan_worth(&self, cpus: u32) -> u64 {
+        u64::from(cpus) * (self.idle_ns / 512) / (self.scan_ns + 1)
+    }
 }
 
 impl IdlePart for Newidle {

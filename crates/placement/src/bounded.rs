@@ -87,7 +87,7 @@ impl Search for Bounded {
         let cpus = machine.llc_cpus(llc);
         let (floor, limit) = Bounded::window(machine.siblings(target).len() as u32);
         // As many as the idle time pays for, within the bounds.
-        let worth = u64::from(cpus.end - cpus.start) * (state.idle_ns / 512) / (state.scan_ns + 1);
+        let worth = state.scan_worth(cpus.end - cpus.start);
         let window = worth.clamp(floor.into(), limit.into()) as usize;
         let from = match cpus.contains(&state.cursor) {
             true => state.cursor,

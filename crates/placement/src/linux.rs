@@ -59,10 +59,7 @@ impl Search for Scan {
             };
         }
         let limit = match self {
-            Scan::Proportional => {
-                let worth = u64::from(cpus) * (state.idle_ns / 512) / (state.scan_ns + 1);
-                worth.clamp(4, cpus.max(4).into()) as u32
-            }
+            Scan::Proportional => state.scan_worth(cpus).clamp(4, cpus.max(4).into()) as u32,
             Scan::Utilisation => Scan::limit(view.utilisation(llc), cpus),
         };
         let mut seen = 0;

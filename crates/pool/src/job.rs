@@ -50,10 +50,15 @@ pub(crate) fn keep_first<T>(place: &Mutex<Option<T>>, ended: T) -> Option<T> {
     }
 }
 
-/// Drops what nobody will see. Its destructor may panic, and whoever waits for this thread must not suffer from that.
-pub(crate) fn forget_late<T>(late: T) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(late))) {
-        std::mem::forget(payload);
+/// Runs foreign code whose panic is nobody's affair here, and must not unwind the frames beneath. Whether it panicked.
+pub(crate) fn quietly(run: impl FnOnce()) -> bool {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(()) => false,
+        Err(payload) => {
+            // The payload's own destructor may panic as well.
+            std::mem::forget(payload);
+            true
+        }
     }
 }
 

@@ -16,12 +16,11 @@ const LEAST: f64 = 0.02;
 pub(crate) struct Load {
     last: HashMap<u32, (u64, u64)>,
     free_looks: u32,
-    limit: Option<u32>,
-    is_crowded: bool,
+    verdict: Verdict,
 }
 
 /// What comes of a look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     /// Threads lose their CPUs: spinning takes them from who is waited for.
     pub(crate) is_crowded: bool,
@@ -30,9 +29,9 @@ pub(crate) struct Verdict {
 }
 
 impl Load {
-    /// What the last look said; see [`Verdict::limit`].
-    pub(crate) fn limit(&self) -> Option<u32> {
-        self.limit
+    /// What came of the last look.
+    pub(crate) fn verdict(&self) -> Verdict {
+        self.verdict
     }
 
     /// Threads with the nanoseconds that they ran and waited for a CPU, each since it began; `wall_ns` since the
@@ -57,28 +56,26 @@ impl Load {
         let wanted = ran + waited;
         if is_throttled || wanted > LEAST && waited > CROWDED * wanted {
             self.free_looks = 0;
-            self.is_crowded = true;
+            self.verdict.is_crowded = true;
             // More than half a thread only queued for CPUs: so many less. One step a look, so that
             // a burst of somebody else does not stop everybody.
             if waited > 0.5 {
                 let fit = (ran + 0.5).round().max(1.0) as u32;
-                let now = self.limit.unwrap_or(most).min(most);
-                self.limit = Some(now.saturating_sub(1).max(fit).clamp(1, most));
+                let now = self.verdict.limit.unwrap_or(most).min(most);
+                self.verdict.limit = Some(now.saturating_sub(1).max(fit).clamp(1, most));
             }
         } else if waited < FREE * wanted || wanted <= LEAST {
             self.free_looks += 1;
             if self.free_looks >= FREE_LOOKS {
-                self.is_crowded = false;
-                self.limit = self
+                self.verdict.is_crowded = false;
+                self.verdict.limit = self
+                    .verdict
                     .limit
                     .map(|limit| limit + 1)
                     .filter(|&limit| limit < most);
             }
         }
-        Verdict {
-            is_crowded: self.is_crowded,
-            limit: self.limit,
-        }
+        self.verdict
     }
 
     /// Nobody looks for a while: what was found out may not hold any more.

@@ -470,11 +470,7 @@ impl Registry {
         for queue in queues {
             while let Some(job) = queue.pop() {
                 // SAFETY: taken out of a queue.
-                let run = std::panic::AssertUnwindSafe(|| unsafe { job.run() });
-                if let Err(payload) = std::panic::catch_unwind(run) {
-                    // As in a worker: of a destructor.
-                    std::mem::forget(payload);
-                }
+                crate::job::quietly(|| unsafe { job.run() });
             }
         }
         let late = std::mem::take(

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
-use crate::job::{HeapJob, Payload, forget_late, keep_first};
+use crate::job::{HeapJob, Payload, keep_first, quietly};
 use crate::latch::Latch;
 use crate::registry::Registry;
 use crate::spawn::{Priority, queue};
@@ -84,7 +84,7 @@ impl<'scope> Scope<'scope> {
             Err(payload) => {
                 let late = keep_first(&self.panic, payload);
                 self.is_cancelled.store(true, Ordering::Release);
-                forget_late(late);
+                quietly(|| drop(late));
                 None
             }
         }

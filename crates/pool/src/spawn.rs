@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::job::{Job, JobRef, Payload};
+use crate::job::{Job, JobRef, Payload, quietly};
 use crate::latch::Latch;
 use crate::parker::Parker;
 use crate::registry::Registry;
@@ -237,7 +237,7 @@ impl<F: Send, T: Send> Spawned<T> for Task<F, T> {
     fn discard(&self) {
         // SAFETY: called by who has claimed the outcome. A panic in a destructor is not this thread's affair.
         let call = unsafe { (*self.call.get()).take() };
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(call)));
+        quietly(|| drop(call));
     }
 }
 

@@ -3,12 +3,11 @@
 use std::cell::UnsafeCell;
 use std::future::Future;
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::job::{Job, JobRef};
+use crate::job::{Job, JobRef, quietly};
 use crate::registry::Registry;
 use crate::spawn::{Priority, queue};
 use crate::sync::{AtomicU32, Ordering};
@@ -74,7 +73,7 @@ impl<F: Future<Output = ()> + Send + 'static> AsyncTask<F> {
             worker.is_polling.set(was_polling == Some(true));
         }
         if polled == Poll::Ready(()) {
-            let _ = catch_unwind(AssertUnwindSafe(|| *place = None));
+            quietly(|| *place = None);
             this.state.store(DONE, Ordering::Release);
         } else if this
             .state

@@ -36,7 +36,9 @@ impl Registry {
         cpus.sort_unstable();
         cpus.truncate(most.max(1));
         if cpus.is_empty() {
-            if !self.online_mask().is_empty() {
+            let kept = self.online_mask().count();
+            if kept > 0 {
+                self.apply_limit(control, kept);
                 return;
             }
             // There never was one: work must run somewhere.
@@ -82,7 +84,7 @@ impl Registry {
 
     /// How many may run: CPUs, quota, and what the load leaves.
     fn apply_limit(&self, control: &mut Control, cpus: u32) {
-        let load = control.load.limit().unwrap_or(u32::MAX);
+        let load = control.load.verdict().limit.unwrap_or(u32::MAX);
         let quota = control
             .source
             .quota()
@@ -149,24 +151,23 @@ impl Registry {
             }
             self.help_stuck(&mut begun);
             let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-            self.apply_cpus(&mut control);
-            if !self.settings.follows_load {
-                continue;
+            if self.settings.follows_load {
+                let now = control.source.throttled();
+                let is_throttled = match (now, throttled) {
+                    (Some(now), Some(before)) => now.throttled_ns > before.throttled_ns,
+                    _ => false,
+                };
+                throttled = now;
+                let threads = self.sample(&mut stats);
+                let wall_ns = last_look.elapsed().as_nanos() as u64;
+                last_look = Instant::now();
+                let most = self.online_mask().count().max(1);
+                let verdict = control.load.look(&threads, wall_ns, is_throttled, most);
+                control.load.retain(|thread| stats.contains_key(&thread));
+                self.set_crowded(verdict.is_crowded);
             }
-            let now = control.source.throttled();
-            let is_throttled = match (now, throttled) {
-                (Some(now), Some(before)) => now.throttled_ns > before.throttled_ns,
-                _ => false,
-            };
-            throttled = now;
-            let threads = self.sample(&mut stats);
-            let wall_ns = last_look.elapsed().as_nanos() as u64;
-            last_look = Instant::now();
-            let most = self.online_mask().count().max(1);
-            let verdict = control.load.look(&threads, wall_ns, is_throttled, most);
-            control.load.retain(|thread| stats.contains_key(&thread));
-            self.set_crowded(verdict.is_crowded);
-            self.apply_limit(&mut control, most);
+            // With the limit that has just been found.
+            self.apply_cpus(&mut control);
         }
     }
 

@@ -1,7 +1,6 @@
 //! A thread at work in a pool: where it looks for work, and how it waits.
 
 use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use amdahl_placement::{CpuId, CpuState, IdleAction, QueueId};
 use crate::bound::BoundWork;
 use crate::counts::Counts;
 use crate::deque::Steal;
-use crate::job::{Job, JobRef};
+use crate::job::{Job, JobRef, quietly};
 use crate::latch::Latch;
 use crate::range::Ticket;
 use crate::registry::{Registry, Slot};
@@ -187,11 +186,8 @@ impl Worker {
 
     /// Runs what was found. Returns normally: beneath this are frames that wait for others, which must not unwind.
     pub(crate) fn run(&self, work: Work) {
-        let run = AssertUnwindSafe(|| self.run_caught(work));
-        if let Err(payload) = catch_unwind(run) {
-            // Jobs keep their panics; this is one of a destructor or of a foreign waker. That of the payload may
-            // panic as well.
-            std::mem::forget(payload);
+        // Jobs keep their panics; this is one of a destructor or of a foreign waker.
+        if quietly(|| self.run_caught(work)) {
             self.is_polling.set(false);
             self.registry().restarts.fetch_add(1, Ordering::Relaxed);
         }

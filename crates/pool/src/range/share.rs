@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::offers::Offer;
 use super::parts::{Pace, Parts};
 use super::{Progress, Ranges};
-use crate::job::{Payload, forget_late, keep_first};
+use crate::job::{Payload, keep_first, quietly};
 use crate::priority;
 use crate::spawn::CancelToken;
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
@@ -209,7 +209,7 @@ impl<'a, E: Send> Region<'a, E> {
     fn end(&self, ended: Ended<E>) {
         let late = keep_first(&self.ended, ended);
         self.is_stopped.store(true, Ordering::Relaxed);
-        forget_late(late);
+        quietly(|| drop(late));
     }
 
     /// Helpers finish the chunks that they have: each in turn gets the caller's priority, so that none starves.
