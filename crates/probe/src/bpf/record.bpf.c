@@ -84,19 +84,26 @@ static __always_inline amdahl_u8 where(void *ctx, struct amdahl_ring *ring, amda
 				       struct amdahl_task *task, struct pt_regs *regs, int syscall, amdahl_u32 tid,
 				       amdahl_u64 ts)
 {
-	amdahl_u64 first = REG_ARG0(regs), hash;
+	amdahl_u64 first = REG_ARG0(regs), call = call_of(regs), goroutine = 0, hash;
 	amdahl_u32 tgid = task->tgid;
-	int in_futex = syscall == NR_FUTEX;
+	int in_futex = syscall == NR_FUTEX, walked;
 
 	slot->arg[0] = first;
 	slot->arg[1] = REG_ARG1(regs);
+	if (call == task->call && is_settled(task, ts)) {
+		slot->place = task->place;
+		return 0;
+	}
 	task->in_futex = in_futex;
-	hash = place_of(regs, tgid);
+	hash = place_and_way(regs, tgid, &walked);
 	if (syscall == NR_READ || syscall == NR_WRITE)
 		hash ^= first * 0xff51afd7ed558ccdull;
-	if (in_futex)
-		hash ^= kind_of_futex(first) * 0xff51afd7ed558ccdull ^ place_of_goroutine(regs);
+	if (in_futex) {
+		goroutine = place_of_goroutine(regs);
+		hash ^= kind_of_futex(first) * 0xff51afd7ed558ccdull ^ goroutine;
+	}
 	slot->place = hash >> 32;
+	task->call = walked || goroutine ? 0 : call;
 	if (sleeper_takes_stack(task, ring, hash, ts) && take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAIT, ts, tid, tgid))
 		return AMDAHL_STACK_TAKEN;
 	return 0;
@@ -124,7 +131,7 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 	count(cpu, !!p, !!n);
 	state = state_of(prev);
 	ts = bpf_ktime_get_ns();
-	slot = begin(ring, cpu, AMDAHL_SWITCH, prev_tid, ts, &seq);
+	slot = begin_with(ring, cpu, AMDAHL_SWITCH, prev_tid, ts, &seq, 1);
 	if (!slot)
 		goto out;
 	flags = (p ? AMDAHL_PREV_WORKLOAD : 0) | (n ? AMDAHL_NEXT_WORKLOAD : 0);
@@ -181,11 +188,12 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 	if (!task || !ring)
 		return 0;
 	ts = bpf_ktime_get_ns();
-	slot = begin(ring, cpu, AMDAHL_WAKE, task->tid, ts, &seq);
-	if (!slot)
-		return 0;
 	current = bpf_get_current_task_btf();
 	waker = current->pid;
+	/* A thread that wakes itself does so with interrupts on. */
+	slot = begin_with(ring, cpu, AMDAHL_WAKE, task->tid, ts, &seq, waker != task->tid);
+	if (!slot)
+		return 0;
 	flags = wakes_from(ring, waker);
 	slot->other = waker;
 	slot->place = 0;

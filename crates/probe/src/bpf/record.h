@@ -170,8 +170,10 @@ struct amdahl_task {
 	amdahl_u64 lock;
 	amdahl_u32 place;      /* where it slept last */
 	amdahl_u32 settled;    /* no stack is wanted there before this time, in 2^20 ns */
+	amdahl_u64 call;       /* hash of its registers then; 0 if they do not tell the place */
+	amdahl_u64 unused[3];
 };
-_Static_assert(sizeof(struct amdahl_task) == 32, "two to a line");
+_Static_assert(sizeof(struct amdahl_task) == 64, "threads do not share lines");
 
 /* What a sleep is for that is neither in a futex nor announced as contention. */
 enum amdahl_sleep {

@@ -21,6 +21,12 @@ struct pt_regs {
 #define REG_ARG1(r) ((r)->si)
 #define REG_ARG2(r) ((r)->dx)
 
+/* Those that a function must leave as they were. */
+#define REG_KEPT(r, i)                                                          \
+	((i) == 0 ? (r)->bx : (i) == 1 ? (r)->bp : (i) == 2 ? (r)->r12 :        \
+	 (i) == 3 ? (r)->r13 : (i) == 4 ? (r)->r14 : (r)->r15)
+#define REGS_KEPT 6
+
 #define NR_READ 0
 #define NR_WRITE 1
 #define NR_SCHED_YIELD 24
@@ -57,6 +63,9 @@ struct pt_regs {
 #define REG_ARG0(r) ((r)->orig_x0)
 #define REG_ARG1(r) ((r)->regs[1])
 #define REG_ARG2(r) ((r)->regs[2])
+
+#define REG_KEPT(r, i) ((r)->regs[19 + (i)])
+#define REGS_KEPT 12 /* to the frame pointer and the link register */
 
 #define NR_READ 63
 #define NR_WRITE 64

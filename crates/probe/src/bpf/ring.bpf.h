@@ -65,17 +65,22 @@ static __always_inline struct amdahl_ring *ring_of(amdahl_u32 cpu)
 	return bpf_map_lookup_elem(&rings, &cpu);
 }
 
-static __always_inline struct amdahl_slot *reserve(struct amdahl_ring *ring, amdahl_u32 cpu, amdahl_u64 *seq)
+/* A slot of this CPU. Where interrupts are off nobody else can reserve one meanwhile, and no atomic instruction is needed. */
+static __always_inline struct amdahl_slot *reserve(struct amdahl_ring *ring, amdahl_u32 cpu, amdahl_u64 *seq,
+						    int irqs_off)
 {
+	amdahl_u64 at = ring->head;
 	amdahl_u32 index;
-	amdahl_u64 at;
 
 	/* An interrupt may come in between; both then find the ring (nearly) full. */
-	if (ring->head - *(volatile amdahl_u64 *)&ring->tail >= slots_per_cpu - 16) {
+	if (at - *(volatile amdahl_u64 *)&ring->tail >= slots_per_cpu - 16) {
 		__sync_fetch_and_add(&ring->lost, 1);
 		return 0;
 	}
-	at = __sync_fetch_and_add(&ring->head, 1);
+	if (irqs_off)
+		*(volatile amdahl_u64 *)&ring->head = at + 1;
+	else
+		at = __sync_fetch_and_add(&ring->head, 1);
 	index = cpu * slots_per_cpu + ((amdahl_u32)at & (slots_per_cpu - 1));
 	*seq = at + 1;
 	return bpf_map_lookup_elem(&slots, &index);
@@ -85,10 +90,10 @@ static __always_inline struct amdahl_slot *reserve(struct amdahl_ring *ring, amd
  * The beginning of a slot, without flags. It is only written to: whoever reads it again waits until
  * its line has come from memory.
  */
-static __always_inline struct amdahl_slot *begin(struct amdahl_ring *ring, amdahl_u32 cpu, amdahl_u8 kind,
-						 amdahl_u32 tid, amdahl_u64 ts, amdahl_u64 *seq)
+static __always_inline struct amdahl_slot *begin_with(struct amdahl_ring *ring, amdahl_u32 cpu, amdahl_u8 kind,
+						      amdahl_u32 tid, amdahl_u64 ts, amdahl_u64 *seq, int irqs_off)
 {
-	struct amdahl_slot *slot = reserve(ring, cpu, seq);
+	struct amdahl_slot *slot = reserve(ring, cpu, seq, irqs_off);
 
 	if (!slot)
 		return 0;
@@ -98,6 +103,12 @@ static __always_inline struct amdahl_slot *begin(struct amdahl_ring *ring, amdah
 	slot->cpu = cpu;
 	slot->tid = tid;
 	return slot;
+}
+
+static __always_inline struct amdahl_slot *begin(struct amdahl_ring *ring, amdahl_u32 cpu, amdahl_u8 kind,
+						 amdahl_u32 tid, amdahl_u64 ts, amdahl_u64 *seq)
+{
+	return begin_with(ring, cpu, kind, tid, ts, seq, 0);
 }
 
 /* The same, here and now. */

@@ -77,10 +77,15 @@ static __always_inline int takes_stack(struct amdahl_ring *ring, amdahl_u64 hash
 	return 1;
 }
 
+/* For a millisecond after a look into the table of places a thread remembers its last place, and that no stack is wanted there. */
+static __always_inline int is_settled(struct amdahl_task *task, amdahl_u64 ts)
+{
+	return (amdahl_s32)(task->settled - (amdahl_u32)(ts >> 20)) > 0;
+}
+
 /*
- * The same for a thread that sleeps, where it slept last most often. That no stack is wanted there holds for a
- * millisecond and is remembered beside the thread, whose line is in the cache: most looks into the table of
- * places miss it.
+ * The same for a thread that sleeps, where it slept last most often. Its line is in the cache, the one in the table of places
+ * mostly is not.
  */
 static __always_inline int sleeper_takes_stack(struct amdahl_task *task, struct amdahl_ring *ring, amdahl_u64 hash,
 					       amdahl_u64 ts)
@@ -88,7 +93,7 @@ static __always_inline int sleeper_takes_stack(struct amdahl_task *task, struct 
 	amdahl_u32 place = hash >> 32, now = ts >> 20;
 	int takes;
 
-	if (task->place == place && (amdahl_s32)(task->settled - now) > 0)
+	if (task->place == place && is_settled(task, ts))
 		return 0;
 	takes = takes_stack(ring, hash, ts);
 	task->place = place;
@@ -96,8 +101,31 @@ static __always_inline int sleeper_takes_stack(struct amdahl_task *task, struct 
 	return takes;
 }
 
-/* A hash of where a thread is in its own code. */
-static __always_inline amdahl_u64 place_of(struct pt_regs *regs, amdahl_u32 tgid)
+/*
+ * A hash of all registers that tell a call from others: a thread in which it is the same as before sleeps where it slept before,
+ * and reading its memory, the dearest part of a hook, would tell nothing new. Two calls in one function may keep all that
+ * callers keep, but then their arguments differ.
+ */
+static __always_inline amdahl_u64 call_of(struct pt_regs *regs)
+{
+	amdahl_u64 one = REG_IP(regs), two = REG_SP(regs);
+	int i;
+
+	/* Two chains, so that one multiplication does not wait for the other. */
+	one = one * 0x9e3779b97f4a7c15ull + REG_ARG0(regs);
+	two = two * 0xff51afd7ed558ccdull + REG_ARG1(regs);
+	one = one * 0x9e3779b97f4a7c15ull + REG_ARG2(regs);
+	two = two * 0xff51afd7ed558ccdull + REG_SYSCALL(regs);
+#pragma unroll
+	for (i = 0; i < REGS_KEPT; i += 2) {
+		one = one * 0x9e3779b97f4a7c15ull + REG_KEPT(regs, i);
+		two = two * 0xff51afd7ed558ccdull + REG_KEPT(regs, i + 1);
+	}
+	return (one ^ two >> 32) * 0x9e3779b97f4a7c15ull ^ two;
+}
+
+/* A hash of where a thread is in its own code. `walked`: of more than its registers and the word at its stack pointer. */
+static __always_inline amdahl_u64 place_and_way(struct pt_regs *regs, amdahl_u32 tgid, int *walked)
 {
 	amdahl_u64 ip = REG_IP(regs), sp = REG_SP(regs), bp = REG_FP(regs), word = 0;
 	amdahl_u64 frame[2];
@@ -106,6 +134,7 @@ static __always_inline amdahl_u64 place_of(struct pt_regs *regs, amdahl_u32 tgid
 	/* The word at the stack pointer is the caller of a leaf call wrapper. */
 	bpf_probe_read_user(&word, sizeof(word), (void *)sp);
 	is_static = word >> 28 == ip >> 28 || REG_LR(regs) >> 28 == ip >> 28;
+	*walked = is_static;
 	/* Where wrappers share one function for the call (futexes in libc), the depth of the stack
 	 * tells them apart: the stacks of threads begin at the same place of a page. */
 	word += (sp & 0xfff) << 40;
@@ -119,6 +148,13 @@ static __always_inline amdahl_u64 place_of(struct pt_regs *regs, amdahl_u32 tgid
 	}
 	return (ip ^ (word << 1) ^ ((amdahl_u64)(amdahl_u32)REG_SYSCALL(regs) << 48) ^
 		((amdahl_u64)tgid << 32)) * 0x9e3779b97f4a7c15ull;
+}
+
+static __always_inline amdahl_u64 place_of(struct pt_regs *regs, amdahl_u32 tgid)
+{
+	int walked;
+
+	return place_and_way(regs, tgid, &walked);
 }
 
 /*

@@ -81,6 +81,7 @@ static __always_inline void leave(amdahl_u32 tid)
 		task->lock = 0;
 		task->lock_flags = 0;
 		task->in_futex = 0;
+		task->call = 0;
 		__sync_lock_test_and_set(&task->tid, 0);
 	} else if (!bpf_map_delete_elem(&crowd, &tid)) {
 		__sync_fetch_and_add(&task->crowded, -1);

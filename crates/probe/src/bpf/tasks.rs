@@ -16,17 +16,17 @@ pub struct Task {
     tid: AtomicU32,
     tgid: AtomicU32,
     crowded: AtomicU32,
-    internal: [u32; 5],
+    internal: [u32; 13],
 }
 
 /// Threads of the workload.
 pub struct Tasks {
     table: Mapping,
-    crowd: HashMap<MapData, u32, [u32; 8]>,
+    crowd: HashMap<MapData, u32, [u32; 16]>,
 }
 
 impl Tasks {
-    pub fn new(table: Mapping, crowd: HashMap<MapData, u32, [u32; 8]>) -> Tasks {
+    pub fn new(table: Mapping, crowd: HashMap<MapData, u32, [u32; 16]>) -> Tasks {
         assert!(table.bytes() >= ENTRIES * size_of::<Task>());
         Tasks { table, crowd }
     }
@@ -54,7 +54,8 @@ impl Tasks {
             Err(other) if other == tid => Ok(()),
             Err(_) => {
                 const BPF_NOEXIST: u64 = 1;
-                let task = [tid, pid, 0, 0, 0, 0, 0, 0];
+                let mut task = [0; 16];
+                (task[0], task[1]) = (tid, pid);
                 match self.crowd.insert(tid, task, BPF_NOEXIST) {
                     Ok(()) => {
                         self.entry(tid).crowded.fetch_add(1, Ordering::AcqRel);
@@ -90,6 +91,6 @@ impl Tasks {
 mod tests {
     #[test]
     fn layout_is_that_of_record_h() {
-        assert_eq!(size_of::<super::Task>(), 32);
+        assert_eq!(size_of::<super::Task>(), 64);
     }
 }
