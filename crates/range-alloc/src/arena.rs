@@ -165,7 +165,11 @@ impl RangeAlloc {
     #[inline(always)]
     fn lowest(&mut self, wanted: &Wanted) -> Result<Option<Filled>, OutOfMemory> {
         self.reserve_gap()?;
-        let Some(filled) = self.tree.run(self.simd, Place { wanted })? else {
+        let filled = match self.tree.place_on_top(wanted) {
+            None => self.tree.run(self.simd, Place { wanted })?,
+            filled => filled,
+        };
+        let Some(filled) = filled else {
             return Ok(None);
         };
         self.has_filled(&filled);
@@ -250,7 +254,11 @@ impl RangeAlloc {
     #[inline(always)]
     pub(crate) fn empty(&mut self, start: u64, size: Option<u64>) -> Result<Emptied, FreeError> {
         self.check_inside(start)?;
-        let emptied = self.tree.run(self.simd, Free { start, size })?;
+        let free = Free { start, size };
+        let emptied = match self.tree.free_top(&free) {
+            None => self.tree.run(self.simd, free)?,
+            Some(emptied) => emptied,
+        };
         self.has_emptied(&emptied);
         self.blocks -= 1;
         self.busy -= emptied.block.end - emptied.block.start;

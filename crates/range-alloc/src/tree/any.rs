@@ -3,9 +3,11 @@
 
 use core::ops::Range;
 
+use super::edit::{Emptied, Filled, Free};
 use super::{Path, Tree};
 use crate::error::{AllocError, OutOfMemory};
 use crate::isa::{self, Grid, Job, Look};
+use crate::request::Wanted;
 use crate::word::Scale;
 
 pub(crate) enum AnyTree {
@@ -33,6 +35,18 @@ impl AnyTree {
         } else {
             AnyTree::Wide(Tree::new(range, scale, grid)?)
         })
+    }
+
+    /// Puts a block into the top gap, where that is simple and right.
+    #[inline(always)]
+    pub(crate) fn place_on_top(&mut self, wanted: &Wanted) -> Option<Filled> {
+        either!(self, tree => tree.place_on_top_of_leaf(wanted))
+    }
+
+    /// Takes out the block below the top gap, where that is simple and it is the one.
+    #[inline(always)]
+    pub(crate) fn free_top(&mut self, free: &Free) -> Option<Emptied> {
+        either!(self, tree => tree.free_top_of_leaf(free))
     }
 
     /// Does the work. `simd` is what [`isa::has_simd`] said.

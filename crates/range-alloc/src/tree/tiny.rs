@@ -39,6 +39,14 @@ impl<W: Word> Tree<W> {
         if start >= wanted.to || wanted.to - start < wanted.size {
             return None;
         }
+        if hi == self.end {
+            // Nothing below fits, and what is left there is the padding.
+            let most = sought
+                .size
+                .wrapping_sub(W::ONE)
+                .saturating_add(sought.grid.mask);
+            self.below_top = self.below_top.min(most).max(first.wrapping_sub(lo));
+        }
         I::open(few(&mut leaf.hi), at, first);
         I::open(few(&mut leaf.lo), at + 1, first.wrapping_add(sought.size));
         leaf.lazy = open_bit(u64::from(leaf.lazy), at) as u32;
@@ -65,11 +73,13 @@ impl<W: Word> Tree<W> {
         if is_other || block.start != free.start || leaf.lazy >> at & 1 == 1 {
             return None;
         }
-        let gap = scale.address(los[at])..scale.address(his[at + 1]);
+        let (lo, hi) = (los[at], his[at + 1]);
+        let gap = scale.address(lo)..scale.address(hi);
         I::close(few(&mut leaf.hi), at);
         I::close(few(&mut leaf.lo), at + 1);
         leaf.lazy = close_bit(u64::from(leaf.lazy), at) as u32;
         leaf.len -= 1;
+        self.note_gap(&(lo..hi));
         Some(Emptied { block, gap })
     }
 }
