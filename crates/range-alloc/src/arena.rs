@@ -132,6 +132,12 @@ impl RangeAlloc {
         }
     }
 
+    /// Whether one more allocation takes no memory whatever splits.
+    #[cfg(feature = "std")]
+    pub(crate) fn has_spare(&self) -> bool {
+        self.tree.has_spare() && self.by_size.is_none()
+    }
+
     /// Allocates; answers with the start.
     ///
     /// O(log n), wherever the answer lies: the tree knows for each alignment in use what fits where.

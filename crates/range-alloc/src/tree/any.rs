@@ -70,6 +70,11 @@ impl AnyTree {
         either!(self, tree => tree.reserve(leaves, inners))
     }
 
+    #[cfg(feature = "std")]
+    pub(crate) fn has_spare(&self) -> bool {
+        either!(self, tree => tree.has_spare())
+    }
+
     /// The marked block with the lowest address.
     pub(crate) fn first_lazy(&self) -> Option<Range<u64>> {
         either!(self, tree => tree.first_lazy())

@@ -131,6 +131,12 @@ impl<W: Word> Tree<W> {
         Ok(())
     }
 
+    /// Whether a block can be put anywhere without more nodes than there is room for.
+    #[cfg(feature = "std")]
+    pub(crate) fn has_spare(&self) -> bool {
+        self.leaf_ids.spare() > 0 && self.inner_ids.spare() > self.depth
+    }
+
     #[inline(always)]
     pub(crate) fn leaf(&self, id: u32) -> &Leaf<W> {
         self.leaves.get(id)

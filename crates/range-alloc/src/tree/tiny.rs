@@ -29,7 +29,7 @@ impl<W: Word> Tree<W> {
         sought: &Sought<W>,
     ) -> Option<Filled> {
         let scale = self.scale;
-        let leaf = self.leaves.get_mut(self.root);
+        let leaf = self.leaves.get(self.root);
         let (los, his) = (&leaf.lo[..FEW], &leaf.hi[..FEW]);
         let at = (0..leaf.len as usize % FEW)
             .find(|at| sought.grid.usable(los[*at], his[*at]) >= sought.size)?;
@@ -39,14 +39,9 @@ impl<W: Word> Tree<W> {
         if start >= wanted.to || wanted.to - start < wanted.size {
             return None;
         }
-        if hi == self.end {
-            // Nothing below fits, and what is left there is the padding.
-            let most = sought
-                .size
-                .wrapping_sub(W::ONE)
-                .saturating_add(sought.grid.mask);
-            self.below_top = self.below_top.min(most).max(first.wrapping_sub(lo));
-        }
+        self.note_found(sought, hi);
+        self.note_gap(&(lo..first));
+        let leaf = self.leaves.get_mut(self.root);
         I::open(few(&mut leaf.hi), at, first);
         I::open(few(&mut leaf.lo), at + 1, first.wrapping_add(sought.size));
         leaf.lazy = open_bit(u64::from(leaf.lazy), at) as u32;
