@@ -165,7 +165,7 @@ fn arenas() -> [RangeAlloc; 3] {
 fn nodes_stay_in_order_while_an_arena_fills_and_empties() {
     // Miri takes a thousand times as long.
     let (seeds, rounds, steps) = if cfg!(miri) {
-        (1, 2, 250)
+        (1, 2, 120)
     } else {
         (4, 6, 3000)
     };
