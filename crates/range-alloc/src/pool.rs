@@ -29,8 +29,8 @@ unsafe impl<T: Send> Send for Pool<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Pool<T> {}
 
-/// What every global allocator aligns to at no cost. More takes `aligned_alloc`, which with glibc costs
-/// several times as much and has no form that knows of zeros.
+/// What global allocators align to at no cost. More takes `aligned_alloc`, which is slow in glibc and has
+/// no form that knows of zeros.
 const PLAIN_ALIGN: usize = 16;
 
 /// Memory for so many values, wherever it begins.
