@@ -19,7 +19,7 @@ pub struct Allocation {
 /// Allocates ranges of the addresses `start..end`, in whatever unit they are.
 ///
 /// n is the number of allocations. Memory is taken by allocations only: freeing never allocates and
-/// never fails for lack of memory. Each allocation takes about 31 to 41 bytes of
+/// never fails for lack of memory. Each allocation takes about 31 to 44 bytes of
 /// bookkeeping; one that finds no room there for more moves all of it, which
 /// [`reserve`](RangeAlloc::reserve) does beforehand.
 ///
