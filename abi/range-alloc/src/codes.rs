@@ -128,19 +128,3 @@ pub struct AraStats {
 
 /// `ara_retire`.
 pub type AraRetire = Option<unsafe extern "C" fn(*mut std::ffi::c_void, u64, u64)>;
-
-/// 0 or the code.
-pub fn code(result: Result<(), c_int>) -> c_int {
-    result.err().unwrap_or(OK)
-}
-
-/// Stores a value where a pointer says so.
-///
-/// # Safety
-/// The pointer is null or valid for a write.
-pub unsafe fn put<T>(to: *mut T, value: T) {
-    if !to.is_null() {
-        // SAFETY: the caller says that it is valid.
-        unsafe { to.write(value) };
-    }
-}

@@ -3,6 +3,7 @@
 //! Functions are thin: pointers are checked for null, everything else is the library's. A panic, which
 //! only a broken invariant causes, ends the process: it never unwinds into C (`extern "C"` aborts).
 
+mod call;
 mod codes;
 mod plain;
 mod shared;

@@ -9,14 +9,8 @@ use std::ffi::{c_int, c_void};
 
 use amdahl_range_alloc::{RangeAlloc, State};
 
-use crate::codes::{self, AraBlock, AraRequest, AraRetire, AraStats, code, put};
-
-/// # Safety
-/// Null, or from `ara_create` and used by nobody else.
-unsafe fn arena<'a>(arena: *mut RangeAlloc) -> Result<&'a mut RangeAlloc, c_int> {
-    // SAFETY: the caller says that it is valid and not shared.
-    unsafe { arena.as_mut() }.ok_or(codes::NULL)
-}
+use crate::call::{self, put, with};
+use crate::codes::{self, AraBlock, AraRequest, AraRetire, AraStats};
 
 /// Makes an arena.
 #[unsafe(no_mangle)]
@@ -26,26 +20,16 @@ pub unsafe extern "C" fn ara_create(
     granule: u64,
     to: *mut *mut RangeAlloc,
 ) -> c_int {
-    if to.is_null() {
-        return codes::NULL;
-    }
-    match RangeAlloc::with_granule(start..end, granule) {
-        Ok(arena) => {
-            // SAFETY: it is not null, and the caller says that it is valid.
-            unsafe { to.write(Box::into_raw(Box::new(arena))) };
-            codes::OK
-        }
-        Err(error) => codes::of_arena(&error),
-    }
+    let made = RangeAlloc::with_granule(start..end, granule);
+    // SAFETY: as the caller says.
+    unsafe { call::create(made, to) }
 }
 
 /// Ends an arena; null is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ara_destroy(arena: *mut RangeAlloc) {
-    if !arena.is_null() {
-        // SAFETY: it is the box of `ara_create`, which nobody uses any more.
-        drop(unsafe { Box::from_raw(arena) });
-    }
+    // SAFETY: as the caller says.
+    unsafe { call::destroy(arena) }
 }
 
 /// Allocates.
@@ -55,90 +39,29 @@ pub unsafe extern "C" fn ara_alloc(
     request: *const AraRequest,
     start: *mut u64,
 ) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says of all pointers.
-        let (arena, request) = unsafe { (arena(of)?, request.as_ref().ok_or(codes::NULL)?) };
-        if start.is_null() {
-            return Err(codes::NULL);
-        }
-        let found = arena.alloc(&request.request()?);
-        let found = found.map_err(|error| codes::of_alloc(&error))?;
-        // SAFETY: it is not null, and the caller says that it is valid.
-        unsafe { put(start, found) };
-        Ok(())
-    })())
+    // SAFETY: as the caller says.
+    unsafe { call::alloc_range(of.as_mut(), request, start) }
 }
 
 /// Allocates at an address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ara_alloc_at(of: *mut RangeAlloc, start: u64, size: u64) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { arena(of)? };
-        arena
-            .alloc_at(start, size)
-            .map_err(|error| codes::of_alloc(&error))
-    })())
-}
-
-/// Takes memory beforehand.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ara_reserve(of: *mut RangeAlloc, allocations: usize) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { arena(of)? };
-        arena.reserve(allocations).map_err(|_| codes::NO_MEMORY)
-    })())
+    // SAFETY: as the caller says.
+    call::alloc_at(unsafe { of.as_mut() }, start, size)
 }
 
 /// Frees.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ara_free(of: *mut RangeAlloc, start: u64, size: *mut u64) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { arena(of)? };
-        let freed = arena.free(start).map_err(|error| codes::of_free(&error))?;
-        // SAFETY: the caller says that it is null or valid.
-        unsafe { put(size, freed) };
-        Ok(())
-    })())
-}
-
-/// Frees what must have a size.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ara_free_sized(of: *mut RangeAlloc, start: u64, size: u64) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { arena(of)? };
-        arena
-            .free_sized(start, size)
-            .map_err(|error| codes::of_free(&error))
-    })())
-}
-
-/// Frees a part.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ara_free_part(of: *mut RangeAlloc, start: u64, size: u64) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { arena(of)? };
-        arena
-            .free_part(start, size)
-            .map_err(|error| codes::of_free(&error))
-    })())
+    // SAFETY: as the caller says.
+    unsafe { call::free(of.as_mut(), start, size) }
 }
 
 /// Frees, to be used again after a purge.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ara_free_lazy(of: *mut RangeAlloc, start: u64) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { arena(of)? };
-        let freed = arena
-            .free_lazy(start)
-            .map_err(|error| codes::of_free(&error));
-        freed.map(|_| ())
-    })())
+    // SAFETY: as the caller says.
+    call::free_lazy(unsafe { of.as_mut() }, start)
 }
 
 /// Lets what was freed lazily be used again.
@@ -149,19 +72,8 @@ pub unsafe extern "C" fn ara_purge(
     context: *mut c_void,
     units: *mut u64,
 ) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { arena(of)? };
-        let purged = arena.purge(|range| {
-            if let Some(retire) = retire {
-                // SAFETY: the caller gave the function for this context.
-                unsafe { retire(context, range.start, range.end - range.start) };
-            }
-        });
-        // SAFETY: the caller says that it is null or valid.
-        unsafe { put(units, purged) };
-        Ok(())
-    })())
+    // SAFETY: as the caller says.
+    unsafe { call::purge(of.as_mut(), retire, context, units) }
 }
 
 /// Finds what holds an address.
@@ -171,20 +83,41 @@ pub unsafe extern "C" fn ara_lookup(
     address: u64,
     block: *mut AraBlock,
 ) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { of.as_ref() }.ok_or(codes::NULL)?;
-        let found = arena.lookup(address).ok_or(codes::NOT_ALLOCATED)?;
-        let found = AraBlock {
-            start: found.range.start,
-            size: found.range.end - found.range.start,
-            is_lazy: u32::from(found.is_lazy),
-            is_free: 0,
-        };
-        // SAFETY: the caller says that it is null or valid.
-        unsafe { put(block, found) };
-        Ok(())
-    })())
+    // SAFETY: as the caller says.
+    unsafe {
+        with(of.as_ref(), |arena| {
+            call::tell(arena.lookup(address), block)
+        })
+    }
+}
+
+/// Takes memory beforehand.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_reserve(of: *mut RangeAlloc, allocations: usize) -> c_int {
+    // SAFETY: as the caller says.
+    with(unsafe { of.as_mut() }, |arena| {
+        arena.reserve(allocations).map_err(|_| codes::NO_MEMORY)
+    })
+}
+
+/// Frees what must have a size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_free_sized(of: *mut RangeAlloc, start: u64, size: u64) -> c_int {
+    // SAFETY: as the caller says.
+    with(unsafe { of.as_mut() }, |arena| {
+        let freed = arena.free_sized(start, size);
+        freed.map_err(|error| codes::of_free(&error))
+    })
+}
+
+/// Frees a part.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_free_part(of: *mut RangeAlloc, start: u64, size: u64) -> c_int {
+    // SAFETY: as the caller says.
+    with(unsafe { of.as_mut() }, |arena| {
+        let freed = arena.free_part(start, size);
+        freed.map_err(|error| codes::of_free(&error))
+    })
 }
 
 /// Finds the segment that holds an address.
@@ -194,9 +127,8 @@ pub unsafe extern "C" fn ara_next(
     address: u64,
     block: *mut AraBlock,
 ) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { of.as_ref() }.ok_or(codes::NULL)?;
+    // SAFETY: as the caller says.
+    with(unsafe { of.as_ref() }, |arena| {
         if !arena.range().contains(&address) {
             return Err(codes::OUTSIDE);
         }
@@ -210,15 +142,14 @@ pub unsafe extern "C" fn ara_next(
         // SAFETY: the caller says that it is null or valid.
         unsafe { put(block, found) };
         Ok(())
-    })())
+    })
 }
 
 /// Sums.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ara_stats(of: *const RangeAlloc, stats: *mut AraStats) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { of.as_ref() }.ok_or(codes::NULL)?;
+    // SAFETY: as the caller says.
+    with(unsafe { of.as_ref() }, |arena| {
         let now = arena.stats();
         let now = AraStats {
             units: now.units,
@@ -233,5 +164,5 @@ pub unsafe extern "C" fn ara_stats(of: *const RangeAlloc, stats: *mut AraStats) 
         // SAFETY: the caller says that it is null or valid.
         unsafe { put(stats, now) };
         Ok(())
-    })())
+    })
 }

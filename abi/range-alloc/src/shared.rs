@@ -9,14 +9,8 @@ use std::ffi::{c_int, c_void};
 
 use amdahl_range_alloc::{SharedConfig, SharedRangeAlloc};
 
-use crate::codes::{self, AraBlock, AraRequest, AraRetire, code, put};
-
-/// # Safety
-/// Null, or from `ara_shared_create`.
-unsafe fn arena<'a>(arena: *const SharedRangeAlloc) -> Result<&'a SharedRangeAlloc, c_int> {
-    // SAFETY: the caller says that it is valid.
-    unsafe { arena.as_ref() }.ok_or(codes::NULL)
-}
+use crate::call::{self, with};
+use crate::codes::{AraBlock, AraRequest, AraRetire};
 
 /// Makes an arena.
 #[unsafe(no_mangle)]
@@ -28,9 +22,6 @@ pub unsafe extern "C" fn ara_shared_create(
     span: u64,
     to: *mut *mut SharedRangeAlloc,
 ) -> c_int {
-    if to.is_null() {
-        return codes::NULL;
-    }
     let mut config = SharedConfig::new(start..end).granule(granule);
     if slots != 0 {
         config = config.slots(slots);
@@ -38,23 +29,15 @@ pub unsafe extern "C" fn ara_shared_create(
     if span != 0 {
         config = config.span(span);
     }
-    match config.build() {
-        Ok(arena) => {
-            // SAFETY: it is not null, and the caller says that it is valid.
-            unsafe { to.write(Box::into_raw(Box::new(arena))) };
-            codes::OK
-        }
-        Err(error) => codes::of_arena(&error),
-    }
+    // SAFETY: as the caller says.
+    unsafe { call::create(config.build(), to) }
 }
 
 /// Ends an arena; null is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ara_shared_destroy(arena: *mut SharedRangeAlloc) {
-    if !arena.is_null() {
-        // SAFETY: it is the box of `ara_shared_create`, which nobody uses any more.
-        drop(unsafe { Box::from_raw(arena) });
-    }
+    // SAFETY: as the caller says.
+    unsafe { call::destroy(arena) }
 }
 
 /// Allocates.
@@ -64,18 +47,8 @@ pub unsafe extern "C" fn ara_shared_alloc(
     request: *const AraRequest,
     start: *mut u64,
 ) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says of all pointers.
-        let (arena, request) = unsafe { (arena(of)?, request.as_ref().ok_or(codes::NULL)?) };
-        if start.is_null() {
-            return Err(codes::NULL);
-        }
-        let found = arena.alloc(&request.request()?);
-        let found = found.map_err(|error| codes::of_alloc(&error))?;
-        // SAFETY: it is not null, and the caller says that it is valid.
-        unsafe { put(start, found) };
-        Ok(())
-    })())
+    // SAFETY: as the caller says.
+    unsafe { call::alloc_range(of.as_ref(), request, start) }
 }
 
 /// Allocates at an address.
@@ -85,13 +58,8 @@ pub unsafe extern "C" fn ara_shared_alloc_at(
     start: u64,
     size: u64,
 ) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { arena(of)? };
-        arena
-            .alloc_at(start, size)
-            .map_err(|error| codes::of_alloc(&error))
-    })())
+    // SAFETY: as the caller says.
+    call::alloc_at(unsafe { of.as_ref() }, start, size)
 }
 
 /// Frees.
@@ -101,27 +69,15 @@ pub unsafe extern "C" fn ara_shared_free(
     start: u64,
     size: *mut u64,
 ) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { arena(of)? };
-        let freed = arena.free(start).map_err(|error| codes::of_free(&error))?;
-        // SAFETY: the caller says that it is null or valid.
-        unsafe { put(size, freed) };
-        Ok(())
-    })())
+    // SAFETY: as the caller says.
+    unsafe { call::free(of.as_ref(), start, size) }
 }
 
 /// Frees, to be used again after a purge.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ara_shared_free_lazy(of: *const SharedRangeAlloc, start: u64) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { arena(of)? };
-        let freed = arena
-            .free_lazy(start)
-            .map_err(|error| codes::of_free(&error));
-        freed.map(|_| ())
-    })())
+    // SAFETY: as the caller says.
+    call::free_lazy(unsafe { of.as_ref() }, start)
 }
 
 /// Lets what was freed lazily be used again.
@@ -132,19 +88,8 @@ pub unsafe extern "C" fn ara_shared_purge(
     context: *mut c_void,
     units: *mut u64,
 ) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { arena(of)? };
-        let purged = arena.purge(|range| {
-            if let Some(retire) = retire {
-                // SAFETY: the caller gave the function for this context.
-                unsafe { retire(context, range.start, range.end - range.start) };
-            }
-        });
-        // SAFETY: the caller says that it is null or valid.
-        unsafe { put(units, purged) };
-        Ok(())
-    })())
+    // SAFETY: as the caller says.
+    unsafe { call::purge(of.as_ref(), retire, context, units) }
 }
 
 /// Finds what holds an address.
@@ -154,18 +99,10 @@ pub unsafe extern "C" fn ara_shared_lookup(
     address: u64,
     block: *mut AraBlock,
 ) -> c_int {
-    code((|| {
-        // SAFETY: as the caller says.
-        let arena = unsafe { arena(of)? };
-        let found = arena.lookup(address).ok_or(codes::NOT_ALLOCATED)?;
-        let found = AraBlock {
-            start: found.range.start,
-            size: found.range.end - found.range.start,
-            is_lazy: u32::from(found.is_lazy),
-            is_free: 0,
-        };
-        // SAFETY: the caller says that it is null or valid.
-        unsafe { put(block, found) };
-        Ok(())
-    })())
+    // SAFETY: as the caller says.
+    unsafe {
+        with(of.as_ref(), |arena| {
+            call::tell(arena.lookup(address), block)
+        })
+    }
 }

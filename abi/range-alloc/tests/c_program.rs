@@ -39,6 +39,19 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Whether the compiler makes programs with the address sanitizer, which is a library of its own.
+fn has_sanitizer(folder: &Path) -> bool {
+    let source = folder.join("empty.c");
+    std::fs::write(&source, "int main(void) { return 0; }").unwrap();
+    let mut cc = Command::new("cc");
+    cc.arg("-fsanitize=address,undefined").arg(&source);
+    cc.arg("-o").arg(folder.join("empty"));
+    let made = cc.output().is_ok_and(|made| made.status.success());
+    made && Command::new(folder.join("empty"))
+        .status()
+        .is_ok_and(|ran| ran.success())
+}
+
 fn built_with(library: &Path, more: &[&str]) {
     if Command::new("cc").arg("--version").output().is_err() {
         println!("SKIPPED: there is no C compiler (cc)");
@@ -56,6 +69,12 @@ fn built_with(library: &Path, more: &[&str]) {
     cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-I"]);
     cc.arg(here.join("include")).arg(here.join("tests/c/use.c"));
     cc.arg("-o").arg(&program).arg(library).args(more);
+    // Also finds what was never given back.
+    if has_sanitizer(folder.path()) {
+        cc.args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
+    } else {
+        println!("SKIPPED: the C program under the address sanitizer, which cc does not have");
+    }
     run(&mut cc);
     let found = run(Command::new(&program).env("LD_LIBRARY_PATH", library.parent().unwrap()));
     assert_eq!(found, "ok\n");

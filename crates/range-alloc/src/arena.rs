@@ -19,7 +19,7 @@ pub struct Allocation {
 /// Allocates ranges of the addresses `start..end`, in whatever unit they are.
 ///
 /// n is the number of allocations. Memory is taken by allocations only: freeing never allocates and
-/// never fails for lack of memory. Each allocation takes about 31 to 41 bytes of
+/// never fails for lack of memory. Each allocation takes about 31 to 44 bytes of
 /// bookkeeping; one that finds no room there for more moves all of it, which
 /// [`reserve`](RangeAlloc::reserve) does beforehand.
 ///
@@ -132,6 +132,12 @@ impl RangeAlloc {
         }
     }
 
+    /// Whether one more allocation takes no memory whatever splits.
+    #[cfg(feature = "std")]
+    pub(crate) fn has_spare(&self) -> bool {
+        self.tree.has_spare() && self.by_size.is_none()
+    }
+
     /// Allocates; answers with the start.
     ///
     /// O(log n), wherever the answer lies: the tree knows for each alignment in use what fits where.
@@ -165,7 +171,11 @@ impl RangeAlloc {
     #[inline(always)]
     fn lowest(&mut self, wanted: &Wanted) -> Result<Option<Filled>, OutOfMemory> {
         self.reserve_gap()?;
-        let Some(filled) = self.tree.run(self.simd, Place { wanted })? else {
+        let filled = match self.tree.place_on_top(wanted) {
+            None => self.tree.run(self.simd, Place { wanted })?,
+            filled => filled,
+        };
+        let Some(filled) = filled else {
             return Ok(None);
         };
         self.has_filled(&filled);
@@ -250,7 +260,11 @@ impl RangeAlloc {
     #[inline(always)]
     pub(crate) fn empty(&mut self, start: u64, size: Option<u64>) -> Result<Emptied, FreeError> {
         self.check_inside(start)?;
-        let emptied = self.tree.run(self.simd, Free { start, size })?;
+        let free = Free { start, size };
+        let emptied = match self.tree.free_top(&free) {
+            None => self.tree.run(self.simd, free)?,
+            Some(emptied) => emptied,
+        };
         self.has_emptied(&emptied);
         self.blocks -= 1;
         self.busy -= emptied.block.end - emptied.block.start;

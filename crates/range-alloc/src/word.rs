@@ -8,6 +8,7 @@ use crate::pool::Zeroed;
 /// A number in a node.
 pub(crate) trait Word: Copy + Ord + Debug + Zeroed {
     const ZERO: Self;
+    const ONE: Self;
     const MAX: Self;
     /// Whether it has all bits of an address.
     const IS_WIDE: bool;
@@ -17,6 +18,7 @@ pub(crate) trait Word: Copy + Ord + Debug + Zeroed {
     fn get(self) -> u64;
     fn wrapping_add(self, other: Self) -> Self;
     fn wrapping_sub(self, other: Self) -> Self;
+    fn saturating_add(self, other: Self) -> Self;
     fn saturating_sub(self, other: Self) -> Self;
     fn and(self, other: Self) -> Self;
 }
@@ -28,6 +30,7 @@ macro_rules! word {
 
         impl Word for $word {
             const ZERO: Self = 0;
+            const ONE: Self = 1;
             const MAX: Self = <$word>::MAX;
             const IS_WIDE: bool = <$word>::BITS == u64::BITS;
 
@@ -46,6 +49,10 @@ macro_rules! word {
             #[inline(always)]
             fn wrapping_sub(self, other: Self) -> Self {
                 <$word>::wrapping_sub(self, other)
+            }
+            #[inline(always)]
+            fn saturating_add(self, other: Self) -> Self {
+                <$word>::saturating_add(self, other)
             }
             #[inline(always)]
             fn saturating_sub(self, other: Self) -> Self {

@@ -150,6 +150,7 @@ fn run(range: Range<u64>, granule: u64, steps: &[Step]) {
 }
 
 fn steps(range: Range<u64>, most: usize) -> impl Strategy<Value = Vec<Step>> {
+    let most = if cfg!(miri) { most / 4 } else { most };
     proptest::collection::vec(step(range), 1..most)
 }
 

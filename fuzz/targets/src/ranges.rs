@@ -65,11 +65,13 @@ pub fn operations(bytes: &[u8]) {
     let mut numbers = Numbers(bytes);
     let head = numbers.byte();
     let granule = [1, 1, 4, 16][head as usize % 4];
+    // The second is too long for words of 32 bits.
+    let span = [SPAN, 1 << 37][usize::from(head & 8 != 0)];
     let start = match head & 4 {
         0 => head * 16,
-        _ => (u64::MAX - 2 * SPAN) & !15,
+        _ => (u64::MAX - 2 * span) & !15,
     };
-    let range = start..start + SPAN / 16 * 16;
+    let range = start..start + span / 16 * 16;
     let mut arena = RangeAlloc::with_granule(range.clone(), granule).expect("an arena");
     let mut model = Model::new(range.clone(), granule);
     let mut live = Vec::new();

@@ -176,6 +176,9 @@ fn check_classes<W: Word, I: Isa<W>>(
 }
 
 proptest! {
+    // Miri takes a thousand times as long.
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 256 }))]
+
     #[test]
     fn loops_do_what_they_say(
         words in words(), ends in gaps(), from in word(), grid in grid(), size in 1..=u64::MAX,

@@ -15,7 +15,7 @@ use std::boxed::Box;
 use std::vec::Vec;
 
 use crate::arena::{Allocation, RangeAlloc};
-use crate::error::{AllocError, ArenaError, FreeError};
+use crate::error::{AllocError, ArenaError, FreeError, OutOfMemory};
 use crate::iter::{Segment, State};
 use crate::request::{MAX_ALIGN, Policy, Request};
 use slot::Slot;
@@ -113,15 +113,18 @@ impl SharedConfig {
             self.range.start >> span_bits,
             (self.range.end - 1) >> span_bits,
         );
-        let slots = self.slots.unwrap_or_else(sync::cpus);
-        let slots = (0..slots).map(|_| {
+        let mut slots = with_room(self.slots.unwrap_or_else(sync::cpus))?;
+        while slots.len() < slots.capacity() {
             let slot = Slot::new(self.range.clone(), self.granule, span_bits)?;
-            Ok(Padded(Mutex::new(slot)))
-        });
+            slots.push(Padded(Mutex::new(slot)));
+        }
+        let mut directory = with_room((last - first) as usize + 1)?;
+        directory.extend((first..=last).map(|_| AtomicU32::new(0)));
         Ok(SharedRangeAlloc {
-            slots: slots.collect::<Result<_, ArenaError>>()?,
+            // Neither has more room than it needs, so that nothing moves.
+            slots: slots.into_boxed_slice(),
             global: Padded(Mutex::new(global)),
-            directory: (first..=last).map(|_| AtomicU32::new(0)).collect(),
+            directory: directory.into_boxed_slice(),
             purge: Mutex::new(()),
             range: self.range.clone(),
             granule: self.granule,
@@ -151,6 +154,13 @@ pub struct SharedStats {
     pub span_units: u64,
     /// Bytes on the heap for bookkeeping.
     pub footprint_bytes: usize,
+}
+
+/// A vector that takes no memory for so many.
+fn with_room<T>(count: usize) -> Result<Vec<T>, OutOfMemory> {
+    let mut all = Vec::new();
+    all.try_reserve_exact(count).map_err(|_| OutOfMemory)?;
+    Ok(all)
 }
 
 /// # Panics
@@ -259,19 +269,26 @@ impl SharedRangeAlloc {
         &self,
         ask: impl FnOnce(&mut RangeAlloc) -> Result<T, AllocError>,
     ) -> Result<T, AllocError> {
-        let mut slots: Vec<_> = self.slots.iter().map(|slot| lock(&slot.0)).collect();
+        let mut slots = with_room(self.slots.len())?;
+        slots.extend(self.slots.iter().map(|slot| lock(&slot.0)));
         let mut global = lock(&self.global.0);
-        let holding = || slots.iter().filter(|slot| !slot.spans().is_empty());
-        let fresh = holding().map(|slot| slot.emptied().map_err(|_| AllocError::OutOfMemory));
-        let fresh: Vec<Slot> = fresh.collect::<Result<_, _>>()?;
-        let spans: Vec<u64> = holding()
-            .flat_map(|slot| slot.spans().iter().copied())
-            .collect();
-        let of_slots =
-            holding().flat_map(|slot| slot.spans().iter().map(move |span| (slot, *span)));
-        let blocks: Vec<Segment> = of_slots
-            .flat_map(|(slot, span)| slot.blocks(span))
-            .collect();
+        // All memory is taken before anything changes.
+        let held: usize = slots.iter().map(|slot| slot.spans().len()).sum();
+        let mut spans: Vec<u64> = with_room(held)?;
+        let mut fresh = with_room(slots.len())?;
+        for slot in &slots {
+            spans.extend(slot.spans());
+            let emptied = (!slot.spans().is_empty()).then(|| slot.emptied());
+            let emptied = emptied.transpose().map_err(|_| AllocError::OutOfMemory)?;
+            fresh.push(emptied);
+        }
+        let of_slots = || {
+            let of_slot = |slot| Slot::spans(slot).iter().map(move |span| (slot, *span));
+            let spans = slots.iter().flat_map(move |slot| of_slot(&**slot));
+            spans.flat_map(|(slot, span)| slot.blocks(span))
+        };
+        let mut blocks: Vec<Segment> = with_room(of_slots().count())?;
+        blocks.extend(of_slots());
         global.reserve(blocks.len())?;
         for span in &spans {
             global
@@ -287,9 +304,10 @@ impl SharedRangeAlloc {
                 global.free_lazy(range.start).expect("it is there");
             }
         }
-        let emptied = slots.iter_mut().filter(|slot| !slot.spans().is_empty());
-        for (slot, fresh) in emptied.zip(fresh) {
-            **slot = fresh;
+        for (slot, fresh) in slots.iter_mut().zip(fresh) {
+            if let Some(fresh) = fresh {
+                **slot = fresh;
+            }
         }
         ask(&mut global)
     }
@@ -325,7 +343,7 @@ impl SharedRangeAlloc {
     }
 
     /// Frees the allocation that begins at `start`; answers with its size. O(log n). Allocates no
-    /// memory, but for giving an unused span back, which is left undone if there is none.
+    /// memory: should giving an unused span back take some, the CPU keeps it.
     ///
     /// # Errors
     /// No allocation begins there; the error says what there is instead.
@@ -344,7 +362,7 @@ impl SharedRangeAlloc {
         let Some(span) = span else { return };
         let start = span << self.span_bits;
         let mut global = lock(&self.global.0);
-        if slot.export(span).is_ok() {
+        if slot.export(span) {
             global.free(start).expect("spans are allocations");
             self.entry(start).store(0, Ordering::Release);
         }
@@ -440,7 +458,8 @@ impl SharedRangeAlloc {
         all
     }
 
-    /// Allocations and gaps in the order of addresses, at one time. Takes all locks, and O(n).
+    /// Allocations and gaps in the order of addresses, at one time. Takes all locks, and O(n); ends the
+    /// process, as vectors do, if there is no memory for the answer.
     pub fn snapshot(&self) -> Vec<Segment> {
         let slots: Vec<_> = self.slots.iter().map(|slot| lock(&slot.0)).collect();
         let global = lock(&self.global.0);

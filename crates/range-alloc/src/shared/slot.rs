@@ -40,6 +40,8 @@ impl Slot {
         self.spans
             .try_reserve(1)
             .map_err(|_| AllocError::OutOfMemory)?;
+        // For this, and for giving it back.
+        self.arena.reserve(2)?;
         let span = self.span(number);
         match self.arena.free_part(span.start, span.end - span.start) {
             Ok(()) => {}
@@ -106,14 +108,19 @@ impl Slot {
         last.filter(|_| self.spare > 1)
     }
 
-    /// Gives a span away in which nothing is allocated.
-    pub(super) fn export(&mut self, number: u64) -> Result<(), AllocError> {
+    /// Gives a span away in which nothing is allocated, unless that takes memory; tells whether it
+    /// did.
+    pub(super) fn export(&mut self, number: u64) -> bool {
+        if !self.arena.has_spare() {
+            return false;
+        }
         let span = self.span(number);
-        self.arena.alloc_at(span.start, span.end - span.start)?;
+        let taken = self.arena.alloc_at(span.start, span.end - span.start);
+        taken.expect("the span is free, and there are nodes");
         let at = self.spans.iter().position(|held| *held == number);
         self.spans.swap_remove(at.expect("it holds the span"));
         self.spare -= 1;
-        Ok(())
+        true
     }
 
     pub(super) fn spans(&self) -> &[u64] {

@@ -3,9 +3,11 @@
 
 use core::ops::Range;
 
+use super::edit::{Emptied, Filled, Free};
 use super::{Path, Tree};
 use crate::error::{AllocError, OutOfMemory};
 use crate::isa::{self, Grid, Job, Look};
+use crate::request::Wanted;
 use crate::word::Scale;
 
 pub(crate) enum AnyTree {
@@ -35,6 +37,18 @@ impl AnyTree {
         })
     }
 
+    /// Puts a block into the top gap, where that is simple and right.
+    #[inline(always)]
+    pub(crate) fn place_on_top(&mut self, wanted: &Wanted) -> Option<Filled> {
+        either!(self, tree => tree.place_on_top_of_leaf(wanted))
+    }
+
+    /// Takes out the block below the top gap, where that is simple and it is the one.
+    #[inline(always)]
+    pub(crate) fn free_top(&mut self, free: &Free) -> Option<Emptied> {
+        either!(self, tree => tree.free_top_of_leaf(free))
+    }
+
     /// Does the work. `simd` is what [`isa::has_simd`] said.
     #[inline(always)]
     pub(crate) fn run<J: Job>(&mut self, simd: bool, job: J) -> J::Out {
@@ -54,6 +68,11 @@ impl AnyTree {
 
     pub(crate) fn reserve(&mut self, leaves: usize, inners: usize) -> Result<(), OutOfMemory> {
         either!(self, tree => tree.reserve(leaves, inners))
+    }
+
+    #[cfg(feature = "std")]
+    pub(crate) fn has_spare(&self) -> bool {
+        either!(self, tree => tree.has_spare())
     }
 
     /// The marked block with the lowest address.

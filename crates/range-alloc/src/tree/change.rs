@@ -2,9 +2,11 @@
 
 use core::ops::Range;
 
-use super::node::{Group, Groups, LEAF, Leaf, Sums, close_bit, is_saturated, open_bit, short};
+use super::node::{
+    AlignedRow, Group, Groups, LEAF, Leaf, Sums, close_bit, is_saturated, low_bits, open_bit, short,
+};
 use super::{Inners, Path, Step, Tree};
-use crate::isa::{FAN, Isa, LANES, Lanes, Row, SPOTS};
+use crate::isa::{FAN, Isa, LANES, Lanes, SPOTS};
 use crate::word::Word;
 
 impl<W: Word> Tree<W> {
@@ -27,6 +29,7 @@ impl<W: Word> Tree<W> {
         I::open(&mut leaf.lo, at + 1, block.end);
         leaf.lazy = open_bit(u64::from(leaf.lazy), at) as u32;
         leaf.len += 1;
+        self.note_gap(&(gap.start..block.start));
         self.lower::<I>(path, gap);
     }
 
@@ -39,9 +42,15 @@ impl<W: Word> Tree<W> {
         let len = leaf.len as usize;
         debug_assert!(at < len && len <= LEAF);
         let (lo, hi, next) = (leaf.lo[at], leaf.hi[at], leaf.hi[(at + 1) % SPOTS]);
-        I::close(&mut leaf.hi, at);
-        I::close(&mut leaf.lo, at + 1);
-        leaf.lazy = close_bit(u64::from(leaf.lazy), at) as u32;
+        if next == self.end && at + 2 == len {
+            // The last one: the words above hold an empty gap there already.
+            (leaf.hi[at], leaf.lo[at + 1]) = (next, next);
+            leaf.lazy &= low_bits(at as u32);
+        } else {
+            I::close(&mut leaf.hi, at);
+            I::close(&mut leaf.lo, at + 1);
+            leaf.lazy = close_bit(u64::from(leaf.lazy), at) as u32;
+        }
         leaf.len -= 1;
         if at + 1 < len {
             self.raise::<I>(path, lo..next);
@@ -109,6 +118,7 @@ impl<W: Word> Tree<W> {
     /// A gap of a leaf is now this one, which is larger.
     #[inline(always)]
     fn raise<I: Isa<W>>(&mut self, path: &Path, gap: Range<W>) {
+        self.note_gap(&gap);
         if self.depth == 0 {
             return;
         }
@@ -121,7 +131,7 @@ impl<W: Word> Tree<W> {
 
     /// A gap of a leaf, which was this one, has shrunk, is in parts or gone.
     #[inline(always)]
-    fn lower<I: Isa<W>>(&mut self, path: &Path, gap: Range<W>) {
+    pub(super) fn lower<I: Isa<W>>(&mut self, path: &Path, gap: Range<W>) {
         if self.depth == 0 {
             return;
         }
@@ -152,24 +162,14 @@ impl<W: Word> Group<W> {
         }
         let used = self.classes.used;
         let (last, above) = steps.split_last().expect("the leaf is below an inner node");
-        write_column(
-            &mut rows.get_mut(last.node).0,
-            last.pos as usize,
-            most,
-            used,
-        );
+        write_column(rows.of_mut(last.node), last.pos as usize, most, used);
         let top = &mut inner.get_mut(last.node).0;
         if !I::raise(top, most) {
             return;
         }
         let mut now = *top;
         for step in above.iter().rev() {
-            write_column(
-                &mut rows.get_mut(step.node).0,
-                step.pos as usize,
-                &now,
-                used,
-            );
+            write_column(rows.of_mut(step.node), step.pos as usize, &now, used);
             let top = &mut inner.get_mut(step.node).0;
             if !I::raise(top, &now) {
                 return;
@@ -209,7 +209,7 @@ impl<W: Word> Group<W> {
                 lower_above::<W, I>(sums, inners, steps, lane, was[lane]..now);
             }
         }
-        let rows = &mut sums.rows.get_mut(above.node).0;
+        let rows = sums.rows.of_mut(above.node);
         write_column(rows, above.pos as usize, &sums.leaf.get(id).0, classes.used);
     }
 }
@@ -217,14 +217,13 @@ impl<W: Word> Group<W> {
 /// Writes what there is below a child.
 #[inline(always)]
 pub(super) fn write_column<W: Word>(
-    rows: &mut [Row; LANES],
+    rows: &mut [AlignedRow],
     pos: usize,
     now: &Lanes<W>,
     used: usize,
 ) {
-    let used = used.min(LANES);
-    for (row, now) in rows[..used].iter_mut().zip(&now[..used]) {
-        row[pos % FAN] = short(*now);
+    for (row, now) in rows.iter_mut().zip(&now[..used.min(LANES)]) {
+        row.0[pos % FAN] = short(*now);
     }
 }
 
@@ -242,7 +241,7 @@ fn lower_above<W: Word, I: Isa<W>>(
     }: Range<W>,
 ) {
     for (above, step) in steps.iter().rev().enumerate() {
-        let row = &mut sums.rows.get_mut(step.node).0[lane % LANES];
+        let row = sums.rows.get_mut(step.node, lane);
         let pos = step.pos as usize % FAN;
         let top = sums.inner.get(step.node).0[lane % LANES];
         if top != was {
@@ -272,7 +271,7 @@ pub(super) fn saturated_max<W: Word>(
     lane: usize,
     has_leaves: bool,
 ) -> W {
-    let row = &sums.rows.get(node).0[lane];
+    let row = sums.rows.get(node, lane);
     let inner = inners.get(node);
     let large = (0..inner.len as usize).filter(|pos| is_saturated::<W>(row[*pos]));
     let maxima = large.map(|pos| {

@@ -1,9 +1,9 @@
 //! Classes of alignment: a class is added when the first request comes for it.
 
-use super::node::{GROUPS, Group, short};
+use super::node::{AlignedRow, GROUPS, Group, short};
 use super::{Class, Tree};
 use crate::error::{AllocError, OutOfMemory};
-use crate::isa::{FAN, Grid, LANES, Lanes, Portable, Row};
+use crate::isa::{FAN, Grid, LANES, Lanes, Portable};
 use crate::word::Word;
 
 impl<W: Word> Tree<W> {
@@ -50,6 +50,7 @@ impl<W: Word> Tree<W> {
                     self.groups.push(group)?;
                 } else {
                     let group = self.groups.last_mut();
+                    group.sums.rows.widen(group.classes.used + 1)?;
                     group.classes.add(words);
                 }
                 self.summarise_node(self.root, 0);
@@ -85,12 +86,14 @@ impl<W: Word> Tree<W> {
             return now;
         }
         let mut most = [W::ZERO; LANES];
-        self.last_rows(node).fill([0; FAN]);
+        for row in self.last_rows(node) {
+            row.0 = [0; FAN];
+        }
         for pos in 0..self.inners.get(node).len as usize {
             let child = self.inners.get(node).children[pos];
             let now = self.summarise_node(child, level + 1);
             for (row, now) in self.last_rows(node).iter_mut().zip(now) {
-                row[pos] = short(now);
+                row.0[pos] = short(now);
             }
             for (most, now) in most.iter_mut().zip(now) {
                 *most = (*most).max(now);
@@ -103,9 +106,9 @@ impl<W: Word> Tree<W> {
 
 impl<W: Word> Tree<W> {
     /// The rows of the last group in a node, those in use.
-    fn last_rows(&mut self, node: u32) -> &mut [Row] {
+    fn last_rows(&mut self, node: u32) -> &mut [AlignedRow] {
         let group = self.groups.last_mut();
-        &mut group.sums.rows.get_mut(node).0[..group.classes.used]
+        &mut group.sums.rows.of_mut(node)[..group.classes.used]
     }
 }
 

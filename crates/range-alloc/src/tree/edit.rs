@@ -36,6 +36,12 @@ impl Job for Place<'_> {
         let Some(sought) = tree.sought(wanted) else {
             return Ok(None);
         };
+        if tree.depth > 0
+            && sought.size > tree.below_top
+            && let Some(filled) = tree.place_on_top::<I>(wanted, &sought)
+        {
+            return Ok(Some(filled));
+        }
         let is_simple = sought.from == W::ZERO;
         if is_simple && tree.is_tiny() {
             return Ok(tree.place_in_tiny::<I>(wanted, &sought));
@@ -50,7 +56,9 @@ impl Job for Place<'_> {
             return I::apart(tree, PlaceAbove { wanted, sought });
         };
         match found {
-            Some(found) if tree.has_room(path.leaf) => Ok(tree.fill::<I>(wanted, path, found)),
+            Some(found) if tree.has_room(path.leaf) => {
+                Ok(tree.fill::<I>(wanted, &sought, path, found))
+            }
             None if tree.depth == 0 => Ok(None),
             _ => I::apart(tree, PlaceAbove { wanted, sought }),
         }
@@ -85,7 +93,7 @@ impl<S: Word> Job for PlaceAbove<'_, S> {
                 return Ok(None);
             };
             if tree.has_room(path.leaf) {
-                return Ok(tree.fill::<I>(wanted, path, found));
+                return Ok(tree.fill::<I>(wanted, &sought, path, found));
             }
             if !tree.is_within(wanted, found.1) {
                 return Ok(None);
@@ -162,7 +170,7 @@ impl Look for Lookup {
 impl<W: Word> Tree<W> {
     /// What is wanted in words, if words can say it.
     #[inline(always)]
-    fn sought(&self, wanted: &Wanted) -> Option<Sought<W>> {
+    pub(super) fn sought(&self, wanted: &Wanted) -> Option<Sought<W>> {
         let from = match wanted.from {
             0 => W::ZERO,
             from => self.scale.word_above(from),
@@ -187,6 +195,7 @@ impl<W: Word> Tree<W> {
     fn fill<I: Isa<W>>(
         &mut self,
         wanted: &Wanted,
+        sought: &Sought<W>,
         path: &Path,
         (at, first): (usize, W),
     ) -> Option<Filled> {
@@ -196,6 +205,7 @@ impl<W: Word> Tree<W> {
         let gap = self.gap(path.leaf, at);
         let start = self.scale.address(first);
         let block = start..start + wanted.size;
+        self.note_found(sought, self.leaf(path.leaf).hi[at]);
         self.insert::<I>(path, at, first..self.scale.word(block.end));
         Some(Filled { gap, block })
     }

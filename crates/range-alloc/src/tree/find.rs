@@ -2,7 +2,7 @@
 
 use super::node::{DEPTH, Inner, is_saturated, low_bits_of_64, short};
 use super::{Class, Path, Step, Tree};
-use crate::isa::{FAN, Grid, Isa, LANES, SPOTS};
+use crate::isa::{FAN, Grid, Isa, SPOTS};
 use crate::word::Word;
 
 /// No child: the search has left the addresses below its lower bound behind.
@@ -79,7 +79,7 @@ impl<W: Word> Tree<W> {
         let rows = &self.groups.get(class.group).sums.rows;
         let mut node = self.root;
         for step in &mut path.steps[..self.depth] {
-            let row = &rows.get(node).0[class.lane as usize % LANES];
+            let row = rows.get(node, class.lane as usize);
             let fit = I::row_at_least(row, short(sought.size));
             if fit == 0 {
                 return None;
@@ -129,8 +129,8 @@ impl<W: Word> Tree<W> {
         size: W,
         edge: Option<W>,
     ) -> (u64, u32) {
-        let rows = &self.groups.get(class.group).sums.rows.get(node).0;
-        let row = &rows[class.lane as usize % LANES];
+        let rows = &self.groups.get(class.group).sums.rows;
+        let row = rows.get(node, class.lane as usize);
         let mut fit = I::row_at_least(row, short(size));
         if is_saturated::<W>(short(size)) {
             fit = self.large_enough(class, (node, level), fit, size);

@@ -4,7 +4,7 @@
 //! binary tree has in five or six levels. As long as one leaf is enough, it is the root, and
 //! nothing is summed up.
 //!
-//! `find` searches, `change` inserts and removes in a leaf and corrects what is above, `shape`
+//! `find` searches, `change` inserts and removes in a leaf and corrects what is above, `top` appends, `shape`
 //! splits and merges, `classes` adds alignments, `any` chooses how wide words are.
 
 mod any;
@@ -16,6 +16,7 @@ mod lazy;
 pub(crate) mod node;
 mod shape;
 mod tiny;
+mod top;
 
 use core::ops::Range;
 
@@ -55,6 +56,9 @@ pub(crate) struct Class {
     pub lane: u8,
 }
 
+/// Nodes that there is room for as soon as one is not enough.
+const FEW: usize = 4;
+
 type Inners<W> = Pool<Inner<W>>;
 
 pub(crate) struct Tree<W: Word> {
@@ -70,6 +74,10 @@ pub(crate) struct Tree<W: Word> {
     root: u32,
     /// Levels of inner nodes.
     depth: usize,
+    /// Where the arena ends: the top gap does, and no other.
+    end: W,
+    /// No gap but the top one is larger.
+    below_top: W,
 }
 
 impl<W: Word> Tree<W> {
@@ -87,9 +95,11 @@ impl<W: Word> Tree<W> {
             plain: [None; 41],
             root: 0,
             depth: 0,
+            end: scale.word(range.end),
+            below_top: W::ZERO,
         };
         tree.reserve(1, 0)?;
-        tree.root = tree.leaf_ids.take();
+        tree.root = tree.leaf_ids.take(&mut tree.leaves);
         let leaf = tree.leaves.get_mut(tree.root);
         let end = scale.word(range.end);
         (leaf.lo[0], leaf.hi[0], leaf.lo[1]) = (scale.word(range.start), end, end);
@@ -107,7 +117,7 @@ impl<W: Word> Tree<W> {
             for group in self.groups.iter_mut() {
                 group.sums.leaf.ensure(count as usize)?;
             }
-            self.leaf_ids.grow(count)?;
+            self.leaf_ids.grow(count);
         }
         if self.inner_ids.spare() < inners {
             let count = more(&self.inner_ids, inners)?;
@@ -116,9 +126,15 @@ impl<W: Word> Tree<W> {
                 group.sums.inner.ensure(count as usize)?;
                 group.sums.rows.ensure(count as usize)?;
             }
-            self.inner_ids.grow(count)?;
+            self.inner_ids.grow(count);
         }
         Ok(())
+    }
+
+    /// Whether a block can be put anywhere without more nodes than there is room for.
+    #[cfg(feature = "std")]
+    pub(crate) fn has_spare(&self) -> bool {
+        self.leaf_ids.spare() > 0 && self.inner_ids.spare() > self.depth
     }
 
     #[inline(always)]
@@ -177,19 +193,20 @@ impl<W: Word> Tree<W> {
 
     /// Bytes on the heap.
     pub(crate) fn bytes(&self) -> usize {
-        self.groups.bytes()
-            + self.leaves.bytes()
-            + self.inners.bytes()
-            + self.leaf_ids.bytes()
-            + self.inner_ids.bytes()
+        self.groups.bytes() + self.leaves.bytes() + self.inners.bytes()
     }
 }
 
-/// A limit that gives `wanted` more numbers. Limits grow by half, so that copying what there is
-/// costs O(1) for each number.
+/// A limit that gives `wanted` more numbers. Limits grow by half, small ones by more, so that copying what
+/// there is costs O(1) for each number.
 fn more(ids: &Ids, wanted: usize) -> Result<u32, OutOfMemory> {
     let limit = ids.limit() as usize;
-    let count = (limit + wanted - ids.spare()).max(limit + limit / 2);
+    let larger = match limit {
+        0 => 0,
+        1..FEW => FEW,
+        FEW.. => limit + limit / 2,
+    };
+    let count = (limit + wanted - ids.spare()).max(larger);
     u32::try_from(count)
         .ok()
         .filter(|count| *count < NONE)

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::error::OutOfMemory;
 use crate::isa::{Classes, FAN, Grid, Isa, LANES, Lanes, Row, SPOTS, Words};
-use crate::pool::{Pool, Zeroed};
+use crate::pool::{Linked, Pool, Zeroed};
 use crate::word::Word;
 
 /// Most blocks in a leaf: their ends take one more word.
@@ -37,6 +37,12 @@ pub(crate) struct Leaf<W> {
 
 // SAFETY: integers only.
 unsafe impl<W: Word> Zeroed for Leaf<W> {}
+
+impl<W> Linked for Leaf<W> {
+    fn link(&mut self) -> &mut u32 {
+        &mut self.next
+    }
+}
 
 impl<W: Word> Leaf<W> {
     /// Bits of the blocks that there are.
@@ -110,6 +116,12 @@ pub(crate) struct Inner<W> {
 // SAFETY: integers only.
 unsafe impl<W: Word> Zeroed for Inner<W> {}
 
+impl<W> Linked for Inner<W> {
+    fn link(&mut self) -> &mut u32 {
+        &mut self.children[0]
+    }
+}
+
 /// A word for each class of a group.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
@@ -118,13 +130,79 @@ pub(crate) struct Maxima<W>(pub Lanes<W>);
 // SAFETY: integers only.
 unsafe impl<W: Word> Zeroed for Maxima<W> {}
 
-/// For each class of a group a short word for each child; 0 where there is no child.
+/// A short word for each child; 0 where there is no child.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Rows(pub [Row; LANES]);
+pub(crate) struct AlignedRow(pub Row);
 
 // SAFETY: integers only.
-unsafe impl Zeroed for Rows {}
+unsafe impl Zeroed for AlignedRow {}
+
+/// The rows of each inner node: one for each class in use, in a power of two of places, since most
+/// arenas have a class or two.
+pub(crate) struct Rows {
+    all: Pool<AlignedRow>,
+    /// A node has `2^shift` places.
+    shift: u32,
+}
+
+impl Rows {
+    fn new() -> Self {
+        let all = Pool::new();
+        Rows { all, shift: 0 }
+    }
+
+    /// Makes room for the nodes below `count`.
+    pub(crate) fn ensure(&mut self, count: usize) -> Result<(), OutOfMemory> {
+        self.all.ensure(count << self.shift)
+    }
+
+    /// Makes places for `lanes` classes in each node.
+    pub(crate) fn widen(&mut self, lanes: usize) -> Result<(), OutOfMemory> {
+        let (was, shift) = (self.shift, lanes.next_power_of_two().trailing_zeros());
+        if shift <= was {
+            return Ok(());
+        }
+        let count = self.all.len() >> was;
+        let mut all = Pool::new();
+        all.ensure(count << shift)?;
+        for node in 0..count {
+            all.slice_mut(node << shift..(node << shift) + (1 << was))
+                .copy_from_slice(self.all.slice(node << was..(node + 1) << was));
+        }
+        *self = Rows { all, shift };
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, node: u32, lane: usize) -> &Row {
+        &self.all.get((node << self.shift) + lane as u32).0
+    }
+
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, node: u32, lane: usize) -> &mut Row {
+        &mut self.all.get_mut((node << self.shift) + lane as u32).0
+    }
+
+    /// All rows of a node.
+    #[inline(always)]
+    pub(crate) fn of_mut(&mut self, node: u32) -> &mut [AlignedRow] {
+        let first = (node as usize) << self.shift;
+        self.all.slice_mut(first..first + (1 << self.shift))
+    }
+
+    /// A row of two different nodes.
+    pub(crate) fn two_mut(&mut self, a: u32, b: u32, lane: usize) -> (&mut Row, &mut Row) {
+        let lane = lane as u32;
+        let (a, b) = (a << self.shift, b << self.shift);
+        let (a, b) = self.all.two_mut(a + lane, b + lane);
+        (&mut a.0, &mut b.0)
+    }
+
+    fn bytes(&self) -> usize {
+        self.all.bytes()
+    }
+}
 
 /// A maximum as it stands in a row. In wide trees `SATURATED` is that or more: the child knows.
 #[inline(always)]
@@ -153,7 +231,7 @@ pub(crate) struct Sums<W: Word> {
     /// Below each inner node.
     pub inner: Pool<Maxima<W>>,
     /// Below each child of each inner node.
-    pub rows: Pool<Rows>,
+    pub rows: Rows,
 }
 
 impl<W: Word> Group<W> {
@@ -161,7 +239,7 @@ impl<W: Word> Group<W> {
         let sums = Sums {
             leaf: Pool::new(),
             inner: Pool::new(),
-            rows: Pool::new(),
+            rows: Rows::new(),
         };
         let classes = Classes::new(grid);
         Group { classes, sums }

@@ -3,7 +3,8 @@
 
 use super::change::{saturated_max, write_column};
 use super::node::{
-    DEPTH, LEAF, NONE, close_bit, is_saturated, low_bits, low_bits_of_64, open_bit, short,
+    AlignedRow, DEPTH, LEAF, NONE, close_bit, is_saturated, low_bits, low_bits_of_64, open_bit,
+    short,
 };
 use super::{Path, Tree};
 use crate::error::OutOfMemory;
@@ -87,7 +88,7 @@ impl<W: Word> Tree<W> {
     #[inline(always)]
     fn add_root<I: Isa<W>>(&mut self) {
         let old = self.root;
-        self.root = self.inner_ids.take();
+        self.root = self.inner_ids.take(&mut self.inners);
         let any_lazy = if self.depth == 0 {
             self.leaves.get(old).lazy != 0
         } else {
@@ -103,10 +104,10 @@ impl<W: Word> Tree<W> {
                 group.sums.inner.get(old).0
             };
             group.sums.inner.get_mut(self.root).0 = most;
-            let rows = &mut group.sums.rows.get_mut(self.root).0;
+            let rows = group.sums.rows.of_mut(self.root);
             for (row, most) in rows.iter_mut().zip(most).take(group.classes.used) {
-                *row = [0; FAN];
-                row[0] = short(most);
+                row.0 = [0; FAN];
+                row.0[0] = short(most);
             }
         }
         self.depth += 1;
@@ -115,7 +116,7 @@ impl<W: Word> Tree<W> {
     #[inline(always)]
     fn split_leaf<I: Isa<W>>(&mut self, parent: u32, pos: usize) {
         let left = self.inners.get(parent).children[pos];
-        let right = self.leaf_ids.take();
+        let right = self.leaf_ids.take(&mut self.leaves);
         let (a, b) = self.leaves.two_mut(left, right);
         let len = a.len as usize;
         // Whoever fills the arena from below leaves full leaves behind.
@@ -145,7 +146,7 @@ impl<W: Word> Tree<W> {
     #[inline(always)]
     fn split_inner<I: Isa<W>>(&mut self, parent: u32, pos: usize, has_leaves: bool) {
         let left = self.inners.get(parent).children[pos];
-        let right = self.inner_ids.take();
+        let right = self.inner_ids.take(&mut self.inners);
         // A node at the end of all is mostly split by ascending blocks.
         let at_end = pos + 1 == self.inners.get(parent).len as usize;
         let (a, b) = self.inners.two_mut(left, right);
@@ -158,8 +159,8 @@ impl<W: Word> Tree<W> {
         a.lazy &= low_bits_of_64(a.len);
         let (key, lazy) = (b.keys[0], (a.lazy != 0, b.lazy != 0));
         for group in self.groups.iter_mut() {
-            let (a, b) = group.sums.rows.two_mut(left, right);
-            for (a, b) in a.0.iter_mut().zip(&mut b.0).take(group.classes.used) {
+            for lane in 0..group.classes.used {
+                let (a, b) = group.sums.rows.two_mut(left, right, lane);
                 *b = [0; FAN];
                 b[..len - keep].copy_from_slice(&a[keep..len]);
                 a[keep..].fill(0);
@@ -183,8 +184,8 @@ impl<W: Word> Tree<W> {
         inner.lazy = open_bit(inner.lazy, pos);
         inner.len += 1;
         for group in self.groups.iter_mut() {
-            let rows = &mut group.sums.rows.get_mut(parent).0;
-            for row in &mut rows[..group.classes.used] {
+            let rows = group.sums.rows.of_mut(parent);
+            for AlignedRow(row) in &mut rows[..group.classes.used] {
                 row.copy_within(pos..len, pos + 1);
             }
         }
@@ -198,8 +199,8 @@ impl<W: Word> Tree<W> {
         inner.lazy = close_bit(inner.lazy, pos);
         inner.len -= 1;
         for group in self.groups.iter_mut() {
-            let rows = &mut group.sums.rows.get_mut(parent).0;
-            for row in &mut rows[..group.classes.used] {
+            let rows = group.sums.rows.of_mut(parent);
+            for AlignedRow(row) in &mut rows[..group.classes.used] {
                 row.copy_within(pos + 1..len, pos);
                 row[len - 1] = 0;
             }
@@ -217,7 +218,7 @@ impl<W: Word> Tree<W> {
         for group in self.groups.iter_mut() {
             let now = self.leaves.get(leaf).maxima::<I>(&group.classes);
             group.sums.leaf.get_mut(leaf).0 = now;
-            let rows = &mut group.sums.rows.get_mut(parent).0;
+            let rows = group.sums.rows.of_mut(parent);
             write_column(rows, pos, &now, group.classes.used);
         }
     }
@@ -228,7 +229,7 @@ impl<W: Word> Tree<W> {
         for group in self.groups.iter_mut() {
             let mut now = [W::ZERO; LANES];
             for (lane, now) in now.iter_mut().enumerate().take(group.classes.used) {
-                let row = &group.sums.rows.get(child).0[lane];
+                let row = group.sums.rows.get(child, lane);
                 let max = I::row_max_with(row, 0, row[0]);
                 *now = if is_saturated::<W>(max) {
                     saturated_max(&group.sums, &self.inners, child, lane, has_leaves)
@@ -237,7 +238,7 @@ impl<W: Word> Tree<W> {
                 };
             }
             group.sums.inner.get_mut(child).0 = now;
-            let rows = &mut group.sums.rows.get_mut(parent).0;
+            let rows = group.sums.rows.of_mut(parent);
             write_column(rows, pos, &now, group.classes.used);
         }
     }
@@ -266,7 +267,7 @@ impl<W: Word> Tree<W> {
             level -= 1;
             let (parent, pos) = (path.steps[level].node, path.steps[level].pos as usize);
             if self.inners.get(node).len == 0 {
-                self.inner_ids.give(node);
+                self.inner_ids.give(node, &mut self.inners);
                 self.remove_child(parent, pos);
             } else if !self.join_inner::<I>(parent, pos, level + 2 == self.depth) {
                 break;
@@ -279,7 +280,7 @@ impl<W: Word> Tree<W> {
                 break;
             }
             self.root = child;
-            self.inner_ids.give(old);
+            self.inner_ids.give(old, &mut self.inners);
             self.depth -= 1;
         }
     }
@@ -294,7 +295,7 @@ impl<W: Word> Tree<W> {
         if next != NONE {
             self.leaves.get_mut(next).prev = prev;
         }
-        self.leaf_ids.give(leaf);
+        self.leaf_ids.give(leaf, &mut self.leaves);
     }
 
     /// The left one of two neighbours, of which one is at `pos`, that may be joined.
@@ -352,12 +353,12 @@ impl<W: Word> Tree<W> {
         a.lazy |= b.lazy << la;
         let any_lazy = a.lazy != 0;
         for group in self.groups.iter_mut() {
-            let (a, b) = group.sums.rows.two_mut(left, right);
-            for (a, b) in a.0.iter_mut().zip(&b.0).take(group.classes.used) {
+            for lane in 0..group.classes.used {
+                let (a, b) = group.sums.rows.two_mut(left, right, lane);
                 a[la..la + lb].copy_from_slice(&b[..lb]);
             }
         }
-        self.inner_ids.give(right);
+        self.inner_ids.give(right, &mut self.inners);
         self.remove_child(parent, pos + 1);
         self.mark(parent, pos, any_lazy);
         self.sum_inner::<I>(parent, pos, has_leaves);

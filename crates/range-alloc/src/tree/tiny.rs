@@ -29,7 +29,7 @@ impl<W: Word> Tree<W> {
         sought: &Sought<W>,
     ) -> Option<Filled> {
         let scale = self.scale;
-        let leaf = self.leaves.get_mut(self.root);
+        let leaf = self.leaves.get(self.root);
         let (los, his) = (&leaf.lo[..FEW], &leaf.hi[..FEW]);
         let at = (0..leaf.len as usize % FEW)
             .find(|at| sought.grid.usable(los[*at], his[*at]) >= sought.size)?;
@@ -39,6 +39,9 @@ impl<W: Word> Tree<W> {
         if start >= wanted.to || wanted.to - start < wanted.size {
             return None;
         }
+        self.note_found(sought, hi);
+        self.note_gap(&(lo..first));
+        let leaf = self.leaves.get_mut(self.root);
         I::open(few(&mut leaf.hi), at, first);
         I::open(few(&mut leaf.lo), at + 1, first.wrapping_add(sought.size));
         leaf.lazy = open_bit(u64::from(leaf.lazy), at) as u32;
@@ -65,11 +68,13 @@ impl<W: Word> Tree<W> {
         if is_other || block.start != free.start || leaf.lazy >> at & 1 == 1 {
             return None;
         }
-        let gap = scale.address(los[at])..scale.address(his[at + 1]);
+        let (lo, hi) = (los[at], his[at + 1]);
+        let gap = scale.address(lo)..scale.address(hi);
         I::close(few(&mut leaf.hi), at);
         I::close(few(&mut leaf.lo), at + 1);
         leaf.lazy = close_bit(u64::from(leaf.lazy), at) as u32;
         leaf.len -= 1;
+        self.note_gap(&(lo..hi));
         Some(Emptied { block, gap })
     }
 }

@@ -1,0 +1,182 @@
+//! What the functions of both kinds of arena do, once.
+//!
+//! # Safety
+//! Of all functions: pointers are null or valid. An arena that is none is a null pointer of the caller.
+
+use std::alloc::{Layout, alloc};
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+
+use amdahl_range_alloc::{
+    AllocError, Allocation, ArenaError, FreeError, RangeAlloc, Request, SharedRangeAlloc,
+};
+
+use crate::codes::{self, AraBlock, AraRequest, AraRetire};
+
+/// A reference to an arena, as exclusive as its functions need it.
+pub trait Arena {
+    fn alloc(self, request: &Request) -> Result<u64, AllocError>;
+    fn alloc_at(self, start: u64, size: u64) -> Result<(), AllocError>;
+    fn free(self, start: u64) -> Result<u64, FreeError>;
+    fn free_lazy(self, start: u64) -> Result<u64, FreeError>;
+    fn purge(self, retire: impl FnMut(Range<u64>)) -> u64;
+}
+
+macro_rules! arena {
+    ($reference:ty, $arena:ident) => {
+        impl Arena for $reference {
+            fn alloc(self, request: &Request) -> Result<u64, AllocError> {
+                $arena::alloc(self, request)
+            }
+            fn alloc_at(self, start: u64, size: u64) -> Result<(), AllocError> {
+                $arena::alloc_at(self, start, size)
+            }
+            fn free(self, start: u64) -> Result<u64, FreeError> {
+                $arena::free(self, start)
+            }
+            fn free_lazy(self, start: u64) -> Result<u64, FreeError> {
+                $arena::free_lazy(self, start)
+            }
+            fn purge(self, retire: impl FnMut(Range<u64>)) -> u64 {
+                $arena::purge(self, retire)
+            }
+        }
+    };
+}
+
+arena!(&mut RangeAlloc, RangeAlloc);
+arena!(&SharedRangeAlloc, SharedRangeAlloc);
+
+/// 0 or the code of what was done with an arena.
+pub fn with<A>(arena: Option<A>, run: impl FnOnce(A) -> Result<(), c_int>) -> c_int {
+    let result = arena.ok_or(codes::NULL).and_then(run);
+    result.err().unwrap_or(codes::OK)
+}
+
+/// Stores a value where a pointer says so.
+///
+/// # Safety
+/// The pointer is null or valid for a write.
+pub unsafe fn put<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: the caller says that it is valid.
+        unsafe { to.write(value) };
+    }
+}
+
+/// # Safety
+/// As at the top.
+pub unsafe fn create<T>(made: Result<T, ArenaError>, to: *mut *mut T) -> c_int {
+    const { assert!(size_of::<T>() > 0) };
+    if to.is_null() {
+        return codes::NULL;
+    }
+    let arena = match made {
+        Ok(arena) => arena,
+        Err(error) => return codes::of_arena(&error),
+    };
+    // SAFETY: an arena has a size.
+    let memory: *mut T = unsafe { alloc(Layout::new::<T>()) }.cast();
+    if memory.is_null() {
+        return codes::NO_MEMORY;
+    }
+    // SAFETY: the memory is new and of this layout; the caller says that `to` is valid.
+    unsafe {
+        memory.write(arena);
+        to.write(memory);
+    }
+    codes::OK
+}
+
+/// # Safety
+/// Null, or from `create` and used by nobody any more.
+pub unsafe fn destroy<T>(arena: *mut T) {
+    if !arena.is_null() {
+        // SAFETY: it was allocated by `create` with the layout that a box has.
+        drop(unsafe { Box::from_raw(arena) });
+    }
+}
+
+/// # Safety
+/// As at the top.
+pub unsafe fn alloc_range(
+    arena: Option<impl Arena>,
+    request: *const AraRequest,
+    start: *mut u64,
+) -> c_int {
+    with(arena, |arena| {
+        // SAFETY: the caller says that it is null or valid.
+        let request = unsafe { request.as_ref() }.ok_or(codes::NULL)?;
+        if start.is_null() {
+            return Err(codes::NULL);
+        }
+        let found = arena.alloc(&request.request()?);
+        let found = found.map_err(|error| codes::of_alloc(&error))?;
+        // SAFETY: it is not null, and the caller says that it is valid.
+        unsafe { start.write(found) };
+        Ok(())
+    })
+}
+
+pub fn alloc_at(arena: Option<impl Arena>, start: u64, size: u64) -> c_int {
+    with(arena, |arena| {
+        let placed = arena.alloc_at(start, size);
+        placed.map_err(|error| codes::of_alloc(&error))
+    })
+}
+
+/// # Safety
+/// As at the top.
+pub unsafe fn free(arena: Option<impl Arena>, start: u64, size: *mut u64) -> c_int {
+    with(arena, |arena| {
+        let freed = arena.free(start).map_err(|error| codes::of_free(&error))?;
+        // SAFETY: the caller says that it is null or valid.
+        unsafe { put(size, freed) };
+        Ok(())
+    })
+}
+
+pub fn free_lazy(arena: Option<impl Arena>, start: u64) -> c_int {
+    with(arena, |arena| {
+        let freed = arena.free_lazy(start);
+        freed.map(|_| ()).map_err(|error| codes::of_free(&error))
+    })
+}
+
+/// # Safety
+/// As at the top, and `retire` may be called with `context`.
+pub unsafe fn purge(
+    arena: Option<impl Arena>,
+    retire: AraRetire,
+    context: *mut c_void,
+    units: *mut u64,
+) -> c_int {
+    with(arena, |arena| {
+        let purged = arena.purge(|range| {
+            if let Some(retire) = retire {
+                // SAFETY: the caller gave the function for this context.
+                unsafe { retire(context, range.start, range.end - range.start) };
+            }
+        });
+        // SAFETY: the caller says that it is null or valid.
+        unsafe { put(units, purged) };
+        Ok(())
+    })
+}
+
+/// Tells what holds an address.
+///
+/// # Safety
+/// As at the top.
+pub unsafe fn tell(found: Option<Allocation>, block: *mut AraBlock) -> Result<(), c_int> {
+    let found = found.ok_or(codes::NOT_ALLOCATED)?;
+    let found = AraBlock {
+        start: found.range.start,
+        size: found.range.end - found.range.start,
+        is_lazy: u32::from(found.is_lazy),
+        is_free: 0,
+    };
+    // SAFETY: the caller says that it is null or valid.
+    unsafe { put(block, found) };
+    Ok(())
+}
