@@ -191,7 +191,7 @@ pub fn run(lab: &mut Lab) -> Result<()> {
 fn elsewhere(lab: &mut Lab, costs: &Costs, message: f64) -> Result<()> {
     lab.section(
         "Stealing on idle: hackbench on 44, 40 and 88 CPUs",
-        "The same patches, an average of ten runs on each machine. All constants are those of the 20 CPUs; one seed, runs of 300 and 900 messages.",
+        "The same patches, an average of ten runs on each machine. All constants are those of the 20 CPUs; one seed, runs of 600 and 1800 messages.",
     );
     let seeds = std::mem::replace(&mut lab.seeds, 1);
     let mut rows = vec![];
@@ -199,7 +199,7 @@ fn elsewhere(lab: &mut Lab, costs: &Costs, message: f64) -> Result<()> {
         for &[groups, then, now] in published {
             let at = (machine, 1.0);
             let of = |lab: &Lab, policy: &str| {
-                extrapolated(lab, at, costs, policy, (groups, message), [300.0, 900.0])
+                extrapolated(lab, at, costs, policy, (groups, message), [600.0, 1800.0])
             };
             let (a, b) = (of(lab, BASE)?, of(lab, STEAL)?);
             let row = |what: &str, published, simulated| {

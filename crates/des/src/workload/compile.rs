@@ -677,7 +677,9 @@ fn position(names: &mut Vec<String>, name: String) -> std::result::Result<u32, S
         return Ok(at as u32);
     }
     if names.len() >= NAMES_MAX {
-        return Err(format!("`{name}` is one more than the {NAMES_MAX} names that there may be"));
+        return Err(format!(
+            "`{name}` is one more than the {NAMES_MAX} names that there may be"
+        ));
     }
     names.push(name);
     Ok(names.len() as u32 - 1)
