@@ -84,6 +84,8 @@ pub struct Costs {
     pub queue_poller_far: Ns,
     /// What a dispatcher does for each task that it assigns, beside finding a CPU and waking it.
     pub assign: Ns,
+    /// To move a waiting task from one run queue to another, beside their locks.
+    pub pull: Ns,
     /// To look at one CPU or queue while searching, near.
     pub examine: Ns,
     /// More of that when it is behind another last-level cache.
@@ -134,6 +136,7 @@ impl Default for Costs {
             queue_poller: 0,
             queue_poller_far: 0,
             assign: 0,
+            pull: 500,
             examine: 15,
             examine_remote: 100,
             spawn: 8_000,
@@ -169,6 +172,7 @@ impl Costs {
             line: none,
             migration: none,
             queue_hold: 0,
+            pull: 0,
             examine: 0,
             examine_remote: 0,
             spawn: 0,

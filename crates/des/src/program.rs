@@ -327,6 +327,8 @@ pub struct PipeSpec {
     /// Who waits for room is woken when no more than this is left in it, and then all are, as with sockets; with
     /// the capacity, one as soon as there is room, as with pipes.
     pub low_water: u32,
+    /// Cache lines beside the data that a read takes from the cache of who wrote last: headers, counters.
+    pub lines: u32,
     /// How long a waiter spins first.
     pub spin: Ns,
 }

@@ -48,7 +48,7 @@ pub struct RunResult {
     pub why: Vec<String>,
     /// Simulated time until the last task ended.
     pub makespan_ns: Ns,
-    /// Share of the capacity, CPUs x makespan, that was not idle.
+    /// Share of the capacity, CPUs x makespan without the time for which CPUs were offline, that was not idle.
     pub busy: f64,
     /// Share that went into looking for work or for a CPU.
     pub search: f64,

@@ -223,6 +223,10 @@ fn damaged_files_are_told_with_the_line() {
         ("name = 'x'\n[params]\na = 'b'\nb = 'a'\n[[tasks]]\nname = 'a'\nprogram = ''".into(), 3, "`b`"),
         ("name = 'x'\n[graphs.g]\njobs = [\n{ name = 'a', after = ['b'] },\n{ name = 'b', after = ['a'] },\n]\n[[tasks]]\nname = 'a'\nprogram = ''".into(), 4, "circle: a -> b -> a"),
         ("name = 'x'\n[graphs.g]\njobs = [\n{ name = 'a', after = ['c'] },\n]\n[[tasks]]\nname = 'a'\nprogram = ''".into(), 4, "no job `c`"),
+        ("name = 'x'\n[devices.a]\nparallelism = 60000\ncount = 10\n[devices.b]\nparallelism = 60000\ncount = 10\n[[tasks]]\nname = 'a'\nprogram = ''".into(), 5, "serve more than"),
+        (format!("name = 'x'\n{}[[tasks]]\nname = 'a'\nprogram = ''", (0..3).map(|i| format!("[graphs.g{i}]\njobs = [{{ name = 'a', count = 400000 }}]\n")).collect::<String>()), 7, "more than 1000000 jobs"),
+        (format!("name = 'x'\n{}[[tasks]]\nname = 'a'\nprogram = ''", (0..3).map(|i| format!("[graphs.g{i}]\njobs = [\n{{ name = 'a', count = 3000 }},\n{{ name = 'b', count = 3000, after = ['a'] }},\n]\n")).collect::<String>()), 15, "dependencies"),
+        (program(&(0..1001).map(|i| format!("tally c{i}\n")).collect::<String>()), 1007, "one more than the 1000"),
     ];
     for (text, line, part) in cases {
         let error = workload::parse(&text, &BTreeMap::new()).expect_err(&text);

@@ -2,6 +2,7 @@
 
 mod common;
 
+use amdahl_des::Costs;
 use common::{Run, check};
 
 #[test]
@@ -121,4 +122,36 @@ fn numbers_do_not_wrap() {
         (result.end.as_str(), result.counters["x"]),
         ("done", u64::MAX)
     );
+}
+
+/// A read costs what it gets, whether that was there before or came while it waited.
+#[test]
+fn a_read_pays_for_what_it_gets() {
+    let costs = Costs {
+        copy_kib: 1_024_000,
+        ..Costs::free()
+    };
+    for (before_read, before_write) in [("1ms", "0ns"), ("0ns", "1ms")] {
+        let result = Run {
+            costs: costs.clone(),
+            ..Run::default()
+        }
+        .text(&format!(
+            "name = 'read'
+            [pipes.p]
+            [[tasks]]
+            name = 'reader'
+            start = '{before_read}'
+            program = 'read p 1000000; compute 1us'
+            [[tasks]]
+            name = 'writer'
+            start = '{before_write}'
+            program = 'write p 10'"
+        ));
+        check(&result);
+        // Ten bytes, each a microsecond.
+        let writes_last = before_write == "1ms";
+        let wanted = 1_000_000 + 11_000 + u64::from(writes_last) * 10_000;
+        assert_eq!(result.makespan_ns, wanted, "{before_read}");
+    }
 }

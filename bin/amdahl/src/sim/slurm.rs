@@ -25,9 +25,10 @@ pub fn submit(args: &SimSweep, folder: &Path, missing: usize) -> Result<(), Fail
     let shards = u64::from(args.shards).min(missing as u64).max(1);
     let word = |path: &Path| quoted(&path.to_string_lossy());
     let script = format!(
-        "#!/bin/sh\n#SBATCH --job-name=amdahl-sim\n#SBATCH --array=0-{}\n#SBATCH --output={}/slurm-%A_%a.out\nexec {} sim sweep {} --output {} --shard \"$SLURM_ARRAY_TASK_ID/{shards}\" --quiet\n",
+        "#!/bin/sh\n#SBATCH --job-name=amdahl-sim\n#SBATCH --array=0-{}\n#SBATCH --output=\"{}/slurm-%A_%a.out\"\nexec {} sim sweep {} --output {} --shard \"$SLURM_ARRAY_TASK_ID/{shards}\" --quiet\n",
         shards - 1,
-        folder.display(),
+        // Slurm replaces what stands behind a %.
+        folder.display().to_string().replace('%', "%%"),
         word(&program),
         word(&absolute(&args.file)?),
         word(&folder),

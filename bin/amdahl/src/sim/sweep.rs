@@ -349,10 +349,10 @@ fn run(
     };
     let json =
         serde_json::to_string(&result).map_err(|error| Failure::result(error.to_string()))?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-    file.write_all(json.as_bytes()).map_err(failed)?;
-    file.persist(&path).map_err(|error| failed(error.error))?;
-    Ok(())
+    // Whoever is killed in between leaves a part, which the next run of this point replaces.
+    let part = folder.join(format!(".{}.part", point.hash));
+    fs::write(&part, json).map_err(failed)?;
+    fs::rename(&part, &path).map_err(failed)
 }
 
 /// A table of medians over the seeds.

@@ -175,6 +175,41 @@ fn a_sweep_continues_where_it_was() {
     assert_eq!(first.out, second.out);
 }
 
+/// Whatever is done when the tool is killed is not done again, and nothing half is taken for a result.
+#[test]
+fn a_killed_sweep_continues_where_it_was() {
+    let place = Place::new();
+    let sweep = SWEEP.replace("loops = [2, 3]", "loops = [2000, 3000]");
+    fs::write(place.join("sweep.toml"), sweep).expect("written");
+    let names = |folder: &str, ending: &str| {
+        let entries = fs::read_dir(place.join(folder)).into_iter().flatten();
+        let names = entries.map(|entry| entry.expect("an entry").file_name());
+        names
+            .filter(|name| name.to_string_lossy().ends_with(ending))
+            .count()
+    };
+    let mut child = place
+        .tool(["sim", "sweep", "sweep.toml", "--quiet"])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("started");
+    while names("sweep", ".json") < 2 {
+        assert_eq!(child.try_wait().expect("a child"), None, "it has ended");
+        std::thread::yield_now();
+    }
+    child.kill().expect("killed");
+    child.wait().expect("waited for");
+    let done = names("sweep", ".json");
+    let second = place.amdahl(["sim", "sweep", "sweep.toml"]).ends_with(0);
+    let left = format!("16 runs, {} of them to do", 16 - done);
+    assert!(second.err.contains(&left), "{left}: {}", second.err);
+    assert_eq!((names("sweep", ""), names("sweep", ".json")), (16, 16));
+    let fresh = place
+        .amdahl(["sim", "sweep", "sweep.toml", "--output", "fresh"])
+        .ends_with(0);
+    assert_eq!(second.out, fresh.out);
+}
+
 /// A folder of a built-in workload's name is not meant, unless it is a recording.
 #[test]
 fn folders_do_not_hide_what_is_built_in() {

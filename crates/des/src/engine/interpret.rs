@@ -257,7 +257,10 @@ impl Engine<'_> {
                 let pipe = self.index(id, pipe);
                 let bytes = self.value(id, bytes).clamp(0, i64::from(u32::MAX)) as u32;
                 if step == 0 {
-                    let cost = self.pipe_cost(cpu, pipe, bytes);
+                    // What is there; what comes while it waits is copied when it has come.
+                    let copied = bytes.min(self.pipes[pipe as usize].filled);
+                    self.tasks[id as usize].bytes_left = copied;
+                    let cost = self.pipe_cost(cpu, pipe, copied);
                     return self.segment(cpu, id, cost, Use::System, 1);
                 }
                 self.read(cpu, id, pipe, bytes)

@@ -54,8 +54,10 @@ impl Engine<'_> {
                 })
                 .sum()
         };
-        let capacity = (self.s.cpus.len() as f64 * now as f64).max(1.0);
-        let idle = total(&[Use::Idle, Use::Poll, Use::Offline]);
+        // CPUs that are offline have nothing to give.
+        let offline = total(&[Use::Offline]);
+        let capacity = (self.s.cpus.len() as f64 * now as f64 - offline as f64).max(1.0);
+        let idle = total(&[Use::Idle, Use::Poll]);
         let search = total(&[Use::Search]);
         let mut used = [0i64; USES];
         for cpu in &self.s.cpus {

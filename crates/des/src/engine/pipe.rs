@@ -5,8 +5,13 @@ use std::collections::VecDeque;
 use super::Engine;
 use super::interpret::After;
 use super::state::{Use, Wait};
+use crate::costs::Costs;
 use crate::program::{BarrierSpec, NONE, PipeSpec};
 use crate::time::{NEVER, Ns};
+
+fn copy_cost(costs: &Costs, bytes: u32) -> Ns {
+    u64::from(bytes) * costs.copy_kib / 1024
+}
 
 /// Those who wait, the first first.
 pub(crate) type Waiters = VecDeque<u32>;
@@ -37,6 +42,8 @@ pub(crate) struct Pipe {
     /// CPU that used it last, and until when its lock is held.
     line: u32,
     held_until: Ns,
+    /// CPU that wrote into it last.
+    writer: u32,
     pub bytes: u64,
     pub reads: u64,
     pub writes: u64,
@@ -51,6 +58,7 @@ impl Pipe {
             writers: Waiters::new(),
             line: NONE,
             held_until: 0,
+            writer: NONE,
             bytes: 0,
             reads: 0,
             writes: 0,
@@ -64,7 +72,7 @@ impl Engine<'_> {
         let ready = self.s.now + self.s.cpus[cpu as usize].debt + self.costs.syscall;
         let distance = self.s.distance(self.pipes[pipe as usize].line, cpu);
         let state = &mut self.pipes[pipe as usize];
-        let copy = u64::from(bytes) * self.costs.copy_kib / 1024;
+        let copy = copy_cost(self.costs, bytes);
         let hold = self.line_cost[distance] + self.costs.pipe + copy;
         let waiting = state.held_until.saturating_sub(ready);
         state.held_until = ready + waiting + hold;
@@ -80,6 +88,12 @@ impl Engine<'_> {
             let spin = state.spec.spin;
             return self.wait_for(cpu, id, Wait::PipeData(pipe), spin);
         }
+        let more = taken.saturating_sub(self.tasks[id as usize].bytes_left);
+        let lines = u64::from(state.spec.lines);
+        let distance = self.s.distance(state.writer, cpu);
+        self.charge(cpu, copy_cost(self.costs, more), Use::System);
+        self.charge(cpu, lines * self.line_cost[distance], Use::Stall);
+        let state = &mut self.pipes[pipe as usize];
         let was_full = state.filled >= state.spec.capacity;
         state.filled -= taken;
         state.bytes += u64::from(taken);
@@ -109,6 +123,7 @@ impl Engine<'_> {
         let was_empty = state.filled == 0;
         state.filled += put;
         state.writes += u64::from(put == left);
+        state.writer = cpu;
         self.tasks[id as usize].bytes_left = left - put;
         if was_empty && put > 0 {
             // The hint says that the writer is about to sleep; a pipe always gives it.

@@ -199,6 +199,7 @@ impl Engine<'_> {
                 break;
             };
             self.taken(id, from);
+            self.charge(cpu, self.costs.pull, Use::Search);
             self.counts.steals += 1;
             self.s.cpus[cpu as usize].steals += 1;
             if first.is_none() {

@@ -436,7 +436,8 @@ impl Compiler<'_> {
             }
             "tally" => {
                 let name = self.words.name("the name of a counter")?;
-                let counter = position(&mut self.w.counters, name);
+                let counter = position(&mut self.w.counters, name)
+                    .map_err(|message| self.words.error(message))?;
                 Op::Count {
                     counter,
                     amount: self.val_or(1)?,
@@ -458,7 +459,8 @@ impl Compiler<'_> {
                 };
                 Op::Stop {
                     var,
-                    histogram: position(&mut self.w.histograms, name),
+                    histogram: position(&mut self.w.histograms, name)
+                        .map_err(|message| self.words.error(message))?,
                 }
             }
             "fault" => return self.faults(),
@@ -667,13 +669,18 @@ impl Compiler<'_> {
     }
 }
 
-fn position(names: &mut Vec<String>, name: String) -> u32 {
-    let at = names
-        .iter()
-        .position(|known| *known == name)
-        .unwrap_or_else(|| {
-            names.push(name);
-            names.len() - 1
-        });
-    at as u32
+/// Most counters, and most stopwatches: each of these keeps a histogram of a third of a megabyte.
+const NAMES_MAX: usize = 1_000;
+
+fn position(names: &mut Vec<String>, name: String) -> std::result::Result<u32, String> {
+    if let Some(at) = names.iter().position(|known| *known == name) {
+        return Ok(at as u32);
+    }
+    if names.len() >= NAMES_MAX {
+        return Err(format!(
+            "`{name}` is one more than the {NAMES_MAX} names that there may be"
+        ));
+    }
+    names.push(name);
+    Ok(names.len() as u32 - 1)
 }

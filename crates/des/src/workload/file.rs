@@ -76,6 +76,7 @@ pub(super) struct PipeEntry {
     pub count: Field,
     pub capacity: Field,
     pub low_water: Field,
+    pub lines: Field,
     pub spin: Field,
 }
 

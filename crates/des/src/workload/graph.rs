@@ -10,10 +10,22 @@ use super::objects::{OBJECTS_MAX, Reader};
 use crate::program::GraphSpec;
 use crate::random::Dist;
 
-/// Most dependencies of a graph.
+/// Most dependencies of all graphs together.
 const EDGES_MAX: usize = 20_000_000;
 
-pub(super) fn read(reader: &Reader, graph: &str, entry: &Spanned<GraphEntry>) -> Result<GraphSpec> {
+/// How large the graphs of a file are that were read so far.
+#[derive(Default)]
+pub(super) struct Sizes {
+    jobs: i64,
+    edges: usize,
+}
+
+pub(super) fn read(
+    reader: &Reader,
+    graph: &str,
+    entry: &Spanned<GraphEntry>,
+    sizes: &mut Sizes,
+) -> Result<GraphSpec> {
     let rows = &entry.get_ref().jobs;
     let mut spec = GraphSpec::default();
     let mut ranges: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
@@ -21,10 +33,11 @@ pub(super) fn read(reader: &Reader, graph: &str, entry: &Spanned<GraphEntry>) ->
         let (at, row) = (row.span().start, row.get_ref());
         let count = reader.number(&row.count, 1, 0, OBJECTS_MAX)? as u32;
         let first = spec.work.len() as u32;
-        if i64::from(first) + i64::from(count) > OBJECTS_MAX {
+        sizes.jobs += i64::from(count);
+        if sizes.jobs > OBJECTS_MAX {
             return Err(reader.error(
                 at,
-                format!("graph `{graph}` has more than {OBJECTS_MAX} jobs"),
+                format!("with graph `{graph}` there are more than {OBJECTS_MAX} jobs"),
             ));
         }
         if ranges.insert(&row.name, (first, count)).is_some() {
@@ -37,7 +50,6 @@ pub(super) fn read(reader: &Reader, graph: &str, entry: &Spanned<GraphEntry>) ->
         spec.work.extend(std::iter::repeat_n(work, count as usize));
     }
     spec.successors = vec![vec![]; spec.work.len()];
-    let mut edges = 0;
     // Dependencies among the rows, to find circles whatever the counts are.
     let mut before: Vec<Vec<usize>> = vec![vec![]; rows.len()];
     for (index, row) in rows.iter().enumerate() {
@@ -59,10 +71,10 @@ pub(super) fn read(reader: &Reader, graph: &str, entry: &Spanned<GraphEntry>) ->
                 rows.iter()
                     .position(|row| row.get_ref().name == *name.get_ref()),
             );
-            edges += count as usize * if is_each { 1 } else { len as usize };
-            if edges > EDGES_MAX {
+            sizes.edges += count as usize * if is_each { 1 } else { len as usize };
+            if sizes.edges > EDGES_MAX {
                 let message = format!(
-                    "graph `{graph}` has more than {EDGES_MAX} dependencies; put a job in between"
+                    "with graph `{graph}` there are more than {EDGES_MAX} dependencies; put a job in between"
                 );
                 return Err(reader.error(name.span().start, message));
             }

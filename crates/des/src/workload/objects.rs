@@ -178,6 +178,7 @@ pub(super) fn declare(reader: &Reader, file: &File, w: &mut Workload) -> Result<
         let (at, spec) = (entry.span().start, entry.get_ref());
         let capacity = reader.number(&spec.capacity, 65_536, 1, 1 << 30)? as u32;
         let low_water = reader.number(&spec.low_water, capacity.into(), 0, capacity.into())? as u32;
+        let lines = reader.number(&spec.lines, 0, 0, 10_000)? as u32;
         let spin = reader.time(&spec.spin, 0)?;
         let base = all.w.pipes.len();
         let len = all.add(reader, Kind::Pipe, name, at, base, &spec.count)?;
@@ -185,17 +186,25 @@ pub(super) fn declare(reader: &Reader, file: &File, w: &mut Workload) -> Result<
             PipeSpec {
                 capacity,
                 low_water,
+                lines,
                 spin,
             },
             len as usize,
         ));
     }
+    let mut servers = 0;
     for (name, entry) in &file.devices {
         let (at, spec) = (entry.span().start, entry.get_ref());
         let parallelism = reader.number(&spec.parallelism, 1, 1, 65_536)? as u32;
         let service = reader.dist(&spec.service, Dist::Const(100_000))?;
         let base = all.w.devices.len();
         let len = all.add(reader, Kind::Device, name, at, base, &spec.count)?;
+        servers += i64::from(len) * i64::from(parallelism);
+        if servers > OBJECTS_MAX {
+            let message =
+                format!("all devices together serve more than {OBJECTS_MAX} requests at a time");
+            return Err(reader.error(at, message));
+        }
         all.w.devices.extend(std::iter::repeat_n(
             DeviceSpec {
                 parallelism,
@@ -224,10 +233,11 @@ pub(super) fn declare(reader: &Reader, file: &File, w: &mut Workload) -> Result<
             &entry.get_ref().count,
         )?;
     }
+    let mut sizes = super::graph::Sizes::default();
     for (name, entry) in &file.graphs {
         let base = all.w.graphs.len();
         all.add(reader, Kind::Graph, name, entry.span().start, base, &None)?;
-        let graph = super::graph::read(reader, name, entry)?;
+        let graph = super::graph::read(reader, name, entry, &mut sizes)?;
         all.w.graphs.push(graph);
     }
     Ok(all.names)
