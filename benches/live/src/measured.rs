@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::hint::spin_loop;
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use amdahl_des::median;
+use amdahl_des::{Dist, Rng, median};
 use amdahl_pool::{Pool, SimulatedCpus};
 use amdahl_topology::Topology;
 
@@ -49,7 +49,7 @@ pub fn program(case: &Case, params: &BTreeMap<String, i64>) -> Result<Run, Strin
             let (jobs, every) = (number("jobs"), number("every"));
             let (short, long) = (number("short"), number("long"));
             let time = move |n: u64| short + u64::from(n % every == every - 1) * long;
-            Box::new(move || timed(|| give(&pool, jobs, time)))
+            Box::new(move || timed(|| give(&pool, jobs, move |n| compute(time(n)))))
         }
         Program::Bursts => {
             let (bursts, gap) = (number("bursts"), number("gap"));
@@ -57,7 +57,7 @@ pub fn program(case: &Case, params: &BTreeMap<String, i64>) -> Result<Run, Strin
             Box::new(move || {
                 let each = (0..bursts).map(|_| {
                     exact_sleep(gap);
-                    timed(|| give(&pool, jobs, move |_| work))
+                    timed(|| give(&pool, jobs, move |_| compute(work)))
                 });
                 median(each)
             })
@@ -98,19 +98,20 @@ pub fn program(case: &Case, params: &BTreeMap<String, i64>) -> Result<Run, Strin
         }
         Program::Crowd => {
             let (jobs, pause, work) = (number("jobs"), number("pause"), number("work"));
+            let runs = AtomicU64::new(0);
             Box::new(move || {
+                // Each run draws other times, as each seed of the simulator does.
+                let mut random = Rng::new(runs.fetch_add(1, Ordering::Relaxed), 0);
+                let times: Vec<u64> = (0..jobs)
+                    .map(|_| Dist::Exp(work).draw(&mut random))
+                    .collect();
                 timed(|| {
-                    let job = || {
-                        pool.spawn(move || {
-                            if pause > 0 {
-                                exact_sleep(pause);
-                            }
-                            compute(work);
-                        })
-                    };
-                    let all: Vec<_> = (0..jobs).map(|_| job()).collect();
-                    all.into_iter()
-                        .for_each(|job| job.join().expect("no panic"));
+                    give(&pool, jobs, move |n| {
+                        if pause > 0 {
+                            exact_sleep(pause);
+                        }
+                        compute(times[n as usize]);
+                    });
                 })
             })
         }
@@ -167,15 +168,22 @@ fn tree(depth: u32, leaf: u64) {
     amdahl_pool::join(|| tree(depth - 1, leaf), || tree(depth - 1, leaf));
 }
 
-/// Gives jobs away from outside and waits for all.
-fn give(pool: &Pool, jobs: u64, time: impl Fn(u64) -> u64) {
-    let job = |n| {
-        let ns = time(n);
-        pool.spawn(move || compute(ns))
-    };
-    let all: Vec<_> = (0..jobs).map(job).collect();
-    all.into_iter()
-        .for_each(|job| job.join().expect("no panic"));
+/// Gives jobs away from outside and sleeps until the last one has ended.
+fn give(pool: &Pool, jobs: u64, job: impl Fn(u64) + Send + Sync + 'static) {
+    let shared = Arc::new((AtomicU64::new(jobs), job));
+    let giver = std::thread::current();
+    for n in 0..jobs {
+        let (shared, giver) = (shared.clone(), giver.clone());
+        drop(pool.spawn(move || {
+            shared.1(n);
+            if shared.0.fetch_sub(1, Ordering::AcqRel) == 1 {
+                giver.unpark();
+            }
+        }));
+    }
+    while shared.0.load(Ordering::Acquire) > 0 {
+        std::thread::park();
+    }
 }
 
 fn pipeline(pool: &Pool, items: u64, room: usize, [first, second, third]: [u64; 3]) {
