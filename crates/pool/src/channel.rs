@@ -11,7 +11,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::task::{Context, Poll};
 
 use ring::Ring;
@@ -96,8 +96,17 @@ impl<T: Send> Shared<T> {
             return Err(TrySendError::Closed(value));
         }
         self.ring.push(value).map_err(TrySendError::Full)?;
+        // Has a fence, which pairs with that of `close`: either who closes sees the value, or we see the close.
         self.filled.notify();
+        if self.is_closed.load(Ordering::Relaxed) {
+            // Sent as the last receiver went: dropped with all that it has left, and not only when senders go.
+            self.drain();
+        }
         Ok(())
+    }
+
+    fn drain(&self) {
+        while self.ring.pop().is_some() {}
     }
 
     fn try_recv(&self) -> Result<T, TryRecvError> {
@@ -116,13 +125,15 @@ impl<T: Send> Shared<T> {
 
     fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
         self.filled.notify_all();
         self.freed.notify_all();
     }
 }
 
 impl<T: Send> Sender<T> {
-    /// Sends, after waiting for room if there is none. A worker of a pool that waits here lets another one run.
+    /// Sends, after waiting for room if there is none. A worker of a pool that waits here lets another one run. What
+    /// nobody has received when the last receiver goes is dropped at once.
     ///
     /// # Errors
     /// [`SendError`] with the value, if all receivers are gone.
@@ -293,7 +304,7 @@ impl<T: Send> Drop for Receiver<T> {
         if self.0.receivers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.close();
             // Nobody will ever see them; their destructors may release somebody.
-            while self.0.ring.pop().is_some() {}
+            self.0.drain();
         }
     }
 }

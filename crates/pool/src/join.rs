@@ -25,6 +25,16 @@ impl<F: FnOnce() -> R, R> Drop for OnUnwind<'_, F, R> {
     }
 }
 
+/// Drops `b` if `a` unwinds where nobody else has seen it.
+struct Unseen<'a, F: FnOnce() -> R, R>(&'a StackJob<Latch, F, R>);
+
+impl<F: FnOnce() -> R, R> Drop for Unseen<'_, F, R> {
+    fn drop(&mut self) {
+        // SAFETY: it was not pushed, and whoever runs it forgets this guard first.
+        unsafe { self.0.discard() };
+    }
+}
+
 #[inline(always)]
 pub(crate) fn join_on<A, B, RA, RB>(worker: &Worker, a: A, b: B) -> (RA, RB)
 where
@@ -35,8 +45,11 @@ where
     let job = StackJob::new(b, Latch::new(&worker.slot().parker));
     if !worker.push(job.job()) {
         // So many are waiting above that one more is of no use to anybody.
+        let guard = Unseen(&job);
+        let ra = a();
+        mem::forget(guard);
         // SAFETY: nobody else has seen it.
-        return (a(), unsafe { job.run_here() });
+        return (ra, unsafe { job.run_here() });
     }
     let guard = OnUnwind { worker, job: &job };
     let ra = a();

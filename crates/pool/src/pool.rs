@@ -130,7 +130,7 @@ impl Builder {
 /// A pool of threads on CPUs.
 ///
 /// Dropping it waits until all work that was given to it has run, and work that it has queued on CPUs which are offline
-/// under [`WhenOffline::Wait`] is cancelled. A worker that drops its own pool does not wait.
+/// under [`WhenOffline::Wait`] is cancelled. A worker that drops its own pool does not wait: another thread does all this.
 pub struct Pool {
     pub(crate) registry: Arc<Registry>,
 }
@@ -451,14 +451,21 @@ impl Drop for Pool {
             }
         }
         let me = std::thread::current().id();
-        if threads.iter().any(|thread| thread.thread().id() == me) {
-            return; // Its own thread: it cannot wait for itself, the threads end by themselves.
+        let end = |registry: Arc<Registry>, threads: Vec<std::thread::JoinHandle<()>>| {
+            for thread in threads {
+                // Threads do not panic.
+                let _ = thread.join();
+            }
+            registry.clean_up();
+        };
+        if !threads.iter().any(|thread| thread.thread().id() == me) {
+            return end(registry.clone(), threads);
         }
-        for thread in threads {
-            // Threads do not panic.
-            let _ = thread.join();
-        }
-        registry.clean_up();
+        // Its own thread cannot wait for itself: somebody else does, unless no thread can be started any more.
+        let (name, registry) = (format!("{}-end", registry.settings.name), registry.clone());
+        let _ = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || end(registry, threads));
     }
 }
 

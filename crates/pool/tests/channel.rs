@@ -1,9 +1,10 @@
 //! The channel: every value arrives once, in order for one pair, and everybody wakes up.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 
-use amdahl_pool::{Pool, RecvError, SendError, TryRecvError, TrySendError, channel};
+use amdahl_pool::{Pool, RecvError, SendError, SimulatedCpus, TryRecvError, TrySendError, channel};
+use amdahl_topology::Topology;
 
 #[test]
 fn values_arrive_in_order() {
@@ -83,6 +84,28 @@ fn values_left_in_it_are_dropped() {
     assert_eq!(drops.load(Ordering::Relaxed), 5);
 }
 
+/// A value sent at the instant at which the last receiver went stayed in the channel until the last sender went: whoever
+/// waited for its destructor waited for ever.
+#[test]
+fn a_value_sent_while_the_last_receiver_goes_is_dropped() {
+    let rounds = if cfg!(miri) { 20 } else { 2000 };
+    for _ in 0..rounds {
+        let (to, from) = channel(4);
+        let value = Arc::new(());
+        let here = Barrier::new(2);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                here.wait();
+                drop(from);
+            });
+            here.wait();
+            while to.try_send(value.clone()).is_ok() {}
+        });
+        assert_eq!(Arc::strong_count(&value), 1, "nobody keeps it");
+        drop(to);
+    }
+}
+
 #[test]
 fn futures_send_and_receive() {
     let pool = Pool::new().unwrap();
@@ -126,7 +149,13 @@ fn a_dropped_future_takes_nothing_with_it() {
 /// A worker that blocks in a channel lets another one run: else this would wait for itself on one CPU.
 #[test]
 fn workers_may_block_in_channels() {
-    let pool = Pool::builder().threads_max(2).build().unwrap();
+    // Two workers wherever this runs: on one CPU as well.
+    let cpus = SimulatedCpus::new(Topology::synthetic("2 core").unwrap());
+    let pool = Pool::builder()
+        .cpus(cpus)
+        .follows_load(false)
+        .build()
+        .unwrap();
     let (to, from) = channel(1);
     let (done, all) = channel(1);
     let receiver = pool.spawn(move || (0..100).map(|_| from.recv().unwrap()).sum::<u32>());

@@ -4,8 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 
-use amdahl_pool::{CancelToken, JoinError, Pool, Priority, SimulatedCpus, Spawn, join, scope};
-use amdahl_topology::Topology;
+use amdahl_pool::{
+    CancelToken, JoinError, Pool, Priority, SimulatedCpus, Spawn, WhenOffline, join, scope,
+};
+use amdahl_topology::{CpuSet, Topology};
 
 /// A pool of `cpus` CPUs that need not exist.
 fn pool(cpus: u32) -> Pool {
@@ -127,6 +129,23 @@ fn a_panic_cancels_a_scope_and_goes_on_when_all_has_ended() {
     }));
     assert!(outcome.is_err());
     assert_eq!(running.into_inner(), 0, "nobody is inside");
+    // Every one panics: each of the two workers and this thread can begin one before it knows of a panic.
+    let begun = AtomicUsize::new(0);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        pool.scope(|s| {
+            for _ in 0..50 {
+                s.spawn(|_| {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    panic!("each");
+                });
+            }
+        });
+    }));
+    assert!(outcome.is_err());
+    assert!(
+        (1..=3).contains(&begun.into_inner()),
+        "the others are cancelled"
+    );
 
     struct Left<'a>(&'a AtomicUsize);
     impl Drop for Left<'_> {
@@ -430,4 +449,45 @@ fn a_woken_task_does_not_wait_for_its_waker() {
     });
     receiver.join().unwrap();
     waker.join().unwrap();
+}
+
+/// With a full deque both sides of a join run in place; if the first one panicked there, what the second one had
+/// captured was never dropped.
+#[test]
+fn a_panic_at_the_bottom_of_deep_joins_drops_the_other_sides() {
+    fn deeper(pool: &Pool, depth: usize, value: &Arc<()>) {
+        let kept = value.clone();
+        if depth == 0 {
+            panic!("at the bottom");
+        }
+        pool.join(|| deeper(pool, depth - 1, value), move || drop(kept));
+    }
+    let pool = pool(1);
+    let value = Arc::new(());
+    // More than a deque has places.
+    let depth = if cfg!(miri) { 40 } else { 1100 };
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        pool.run(|| deeper(&pool, depth, &value));
+    }));
+    assert!(outcome.is_err());
+    drop(pool);
+    assert_eq!(Arc::strong_count(&value), 1);
+}
+
+/// Nobody waited for the threads of such a pool, and so nobody cancelled what waited for a CPU.
+#[test]
+fn a_pool_dropped_by_its_own_worker_is_cleaned_up() {
+    let cpus = SimulatedCpus::new(Topology::synthetic("2 core").unwrap());
+    cpus.set_allowed(CpuSet::from_iter([0]));
+    let pool = Pool::builder()
+        .cpus(cpus)
+        .when_offline(WhenOffline::Wait)
+        .build()
+        .unwrap();
+    let waits = pool.queue_on(&CpuSet::from_iter([1]), || ());
+    let (give, take) = amdahl_pool::channel::<Pool>(1);
+    let drops = pool.spawn(move || drop(take.recv()));
+    assert!(give.send(pool).is_ok());
+    drops.join().unwrap();
+    assert!(matches!(waits.join(), Err(JoinError::Cancelled)));
 }

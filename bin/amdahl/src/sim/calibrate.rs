@@ -3,6 +3,7 @@
 mod measure;
 
 use std::io::Write;
+use std::time::Duration;
 
 use amdahl_des::Costs;
 use amdahl_placement::{Distance, Machine};
@@ -13,6 +14,10 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::screen;
 use measure::Bench;
+
+/// How long a CPU has idled when it is woken: within `deep_idle_after`, and beyond.
+const SHALLOW: Duration = Duration::from_micros(100);
+const DEEP: Duration = Duration::from_millis(2);
 
 /// Measures and writes.
 pub fn main(args: &SimCalibrate) -> Result<u8, Failure> {
@@ -87,27 +92,23 @@ fn measure(
         measured.push("syscall, pipe, copy_kib");
     }
     let half = costs.syscall + pipe;
-    let mut far_turn = None;
+    if tell("context switches") {
+        let both = (bench.ping_pong(home)? / 2).saturating_sub(2 * half).max(2);
+        // Only the sum of a wake-up and a switch can be told from outside; the ratio is the assumed one.
+        costs.wake = both * costs.wake / (costs.wake + costs.context_switch);
+        costs.context_switch = both - costs.wake;
+        measured.push("wake + context_switch");
+    }
     if let Some(&other) = cpus.iter().find(|&&cpu| cpu != first)
         && tell("wake-ups of an idle CPU")
     {
-        let (turn, write) = bench.wake_up(home, kernel(other))?;
-        costs.wake = write.saturating_sub(half).max(1);
-        // What interrupting takes is within what the waker pays.
-        costs.ipi = 0;
-        far_turn = Some(turn.saturating_sub(write));
-        measured.push("wake (with ipi)");
-    }
-    if tell("context switches") {
-        // A wake-up on the same CPU is a part of it.
-        let turn = bench.ping_pong(home, home)? / 2;
-        costs.context_switch = turn.saturating_sub(2 * half + costs.wake).max(1);
-        measured.push("context_switch");
-    }
-    if let Some(turn) = far_turn {
-        costs.idle_exit = turn.saturating_sub(half + costs.context_switch).max(1);
-        costs.deep_idle_exit = costs.deep_idle_exit.max(costs.idle_exit);
-        measured.push("idle_exit");
+        let (write, idle) = bench.wake_up(home, kernel(other), SHALLOW)?;
+        let (_, deep) = bench.wake_up(home, kernel(other), DEEP)?;
+        costs.ipi = write.saturating_sub(half + costs.wake);
+        let exit = |latency: u64| latency.saturating_sub(half + costs.context_switch).max(1);
+        costs.idle_exit = exit(idle);
+        costs.deep_idle_exit = exit(deep).max(costs.idle_exit);
+        measured.push("ipi, idle_exit, deep_idle_exit");
     }
     for distance in [
         Distance::Core,

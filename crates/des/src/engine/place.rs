@@ -110,7 +110,12 @@ impl Engine<'_> {
         };
         let mut after = 0;
         if let Some(by) = by {
-            if by != target {
+            // Who looks out for work needs no interrupt.
+            let looks = matches!(
+                self.s.cpus[target as usize].mode,
+                Mode::Polling | Mode::Searching
+            );
+            if by != target && !looks {
                 self.charge(by, self.costs.ipi, Use::System);
             }
             // What comes late in a long row of wake-ups comes late.

@@ -94,19 +94,19 @@ impl Bench {
         })
     }
 
-    /// A round of a byte between threads on two CPUs.
-    pub fn ping_pong(&self, a: u32, b: u32) -> io::Result<u64> {
+    /// A round of a byte between two threads of one CPU.
+    pub fn ping_pong(&self, cpu: u32) -> io::Result<u64> {
         let ((there_from, there_to), (back_from, back_to)) = (pipe()?, pipe()?);
         thread::scope(|scope| {
             // Ends when the other side closes its pipe.
             let echo = scope.spawn(move || -> io::Result<()> {
-                pin(b)?;
+                pin(cpu)?;
                 while byte_from(&there_from)? == 1 {
                     byte_to(&back_to)?;
                 }
                 Ok(())
             });
-            let took = on(a, move || {
+            let took = on(cpu, move || {
                 self.each(|| {
                     byte_to(&there_to)?;
                     byte_from(&back_from)?;
@@ -118,32 +118,42 @@ impl Bench {
         })
     }
 
-    /// Half a round between two CPUs of which one is always idle, and the waker's write of it.
-    pub fn wake_up(&self, a: u32, b: u32) -> io::Result<(u64, u64)> {
-        let round = self.ping_pong(a, b)?;
+    /// CPU `a` writes to a reader that has slept on `b` for `gap`: how long its write takes, and how long after the
+    /// write's end the reader has its byte.
+    pub fn wake_up(&self, a: u32, b: u32, gap: Duration) -> io::Result<(u64, u64)> {
         let (from, to) = pipe()?;
-        let write_took = thread::scope(|scope| {
-            let sleeper = scope.spawn(move || -> io::Result<()> {
+        let base = Instant::now();
+        let now = move || base.elapsed().as_nanos() as u64;
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(move || -> io::Result<Vec<u64>> {
                 pin(b)?;
-                while byte_from(&from)? == 1 {}
-                Ok(())
-            });
-            let took = on(a, move || {
-                let (begin, mut times) = (Instant::now(), vec![]);
-                while begin.elapsed() < self.time {
-                    // Long enough for the reader to sleep again.
-                    let until = Instant::now() + Duration::from_micros(100);
-                    while Instant::now() < until {}
-                    let start = Instant::now();
-                    byte_to(&to)?;
-                    times.push(start.elapsed().as_nanos() as f64);
+                let mut times = vec![];
+                while byte_from(&from)? == 1 {
+                    times.push(now());
                 }
-                Ok(median(times) as u64)
+                Ok(times)
             });
-            sleeper.join().expect("measurements do not panic")?;
-            took
-        })?;
-        Ok((round / 2, write_took))
+            let sent = on(a, move || {
+                let (begin, mut times) = (Instant::now(), vec![]);
+                while begin.elapsed() < self.time || times.len() < 3 {
+                    let until = Instant::now() + gap;
+                    while Instant::now() < until {}
+                    let start = now();
+                    byte_to(&to)?;
+                    times.push((start, now()));
+                }
+                Ok(times)
+            });
+            let arrived = sleeper.join().expect("measurements do not panic")?;
+            let sent = sent?;
+            let wrote = sent.iter().map(|&(start, end)| (end - start) as f64);
+            // The reader may have it before the writer has returned.
+            let late = sent
+                .iter()
+                .zip(arrived)
+                .map(|(&(_, end), at)| at.saturating_sub(end) as f64);
+            Ok((median(wrote) as u64, median(late) as u64))
+        })
     }
 
     /// A line that two CPUs write to in turn: one way.
