@@ -58,10 +58,14 @@ fn helping(slot: &Slot) -> MutexGuard<'_, Helping> {
 }
 
 /// This thread, that of `slot`, begins to help with `range`.
-pub(crate) fn lower(slot: &Slot, range: usize) {
+pub(crate) fn help(slot: &Slot, range: usize) {
+    helping(slot).range = range;
+}
+
+/// It helps for so long that being in others' way counts, and what lowering costs does not.
+pub(crate) fn lower(slot: &Slot) {
     let tid = slot.thread_id.load(Ordering::Relaxed);
     let mut helping = helping(slot);
-    helping.range = range;
     let Some(before) = sys::standing(tid) else {
         return;
     };
