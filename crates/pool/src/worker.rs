@@ -177,7 +177,8 @@ impl Worker {
     /// Queues a task that was woken. By another task: it comes next, on this thread, where its data is; who was to
     /// come next comes after the others.
     pub(crate) fn queue_woken(&self, job: JobRef) {
-        if !self.is_polling.get() || self.is_guest() || self.in_a_row.get() >= IN_A_ROW {
+        let has_had_turn = self.in_a_row.get() >= IN_A_ROW && self.keeps_waiting();
+        if !self.is_polling.get() || self.is_guest() || has_had_turn {
             self.in_a_row.set(0);
             return self.queue(job, crate::Priority::Normal);
         }
@@ -185,6 +186,13 @@ impl Worker {
         if !before.is_null() {
             self.queue(JobRef(before), crate::Priority::Normal);
         }
+    }
+
+    /// Whether others want their turn on this thread.
+    fn keeps_waiting(&self) -> bool {
+        let registry = self.registry();
+        let queue = &registry.queues[registry.layout.of(self.cpu).index()];
+        self.slot().deque.len() > 0 || queue.len() > 0 || registry.low.len() > 0
     }
 
     /// Runs what was found. Returns normally: beneath this are frames that wait for others, which must not unwind.
@@ -468,15 +476,18 @@ impl Worker {
         found
     }
 
-    /// How long it looks out whatever the policy says: as long as a wake-up takes, as a trial or while ranges follow
-    /// each other.
+    /// How long it looks out whatever the policy says: as long as a wake-up takes, as a trial; and while ranges
+    /// follow each other longer, for a sleeper costs their caller the call that wakes it, too.
     fn spin_least_ns(&self, now: Instant, is_trial: bool) -> u64 {
         let registry = self.registry();
-        let least_ns = registry.wake_ns().min(TRIAL_NS);
-        let pays = is_trial || registry.offers.is_recent(registry.ns_at(now), least_ns);
-        match pays && !registry.is_crowded.load(Ordering::Relaxed) {
-            true => least_ns,
-            false => 0,
+        if registry.is_crowded.load(Ordering::Relaxed) {
+            0
+        } else if registry.offers.is_recent(registry.ns_at(now), TRIAL_NS) {
+            TRIAL_NS
+        } else if is_trial {
+            registry.wake_ns().min(TRIAL_NS)
+        } else {
+            0
         }
     }
 
