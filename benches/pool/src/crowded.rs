@@ -31,7 +31,10 @@ fn cases() -> Vec<(&'static str, Vec<String>, Work)> {
     let installed = || {
         let others = Rival::OTHERS.into_iter().filter(|(_, why)| why.is_none());
         let others = others.map(|(rival, _)| rival);
-        [Rival::Pool].into_iter().chain(others).chain([Rival::Alone])
+        [Rival::Pool]
+            .into_iter()
+            .chain(others)
+            .chain([Rival::Alone])
     };
     let names = || {
         installed()

@@ -175,7 +175,11 @@ impl<T> Outcome<T> {
     fn take_or_register(&self, waker: &Waker) -> Option<Result<T, JoinError>> {
         let mut end = whole(&self.end);
         if self.is_over() {
-            return Some(end.result.take().expect("a handle is not polled after its end"));
+            return Some(
+                end.result
+                    .take()
+                    .expect("a handle is not polled after its end"),
+            );
         }
         match &mut end.waiter {
             Some(Waiter::Waker(old)) => old.clone_from(waker),

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::offers::Offer;
-use super::parts::{Pace, Parts};
+use super::parts::{self, Pace, Parts};
 use super::{Progress, Ranges};
 use crate::job::{Payload, keep_first, quietly};
 use crate::priority;
@@ -204,7 +204,11 @@ impl<'a, E: Send> Region<'a, E> {
         }
         // So that nobody comes for nothing.
         registry.offers.close(&self.offer);
-        let unhelped = if may_invite { before - begun } else { Duration::ZERO };
+        let unhelped = if may_invite {
+            before - begun
+        } else {
+            Duration::ZERO
+        };
         registry
             .offers
             .leave(registry.ns_at(before), unhelped.as_nanos() as u64);
@@ -238,12 +242,12 @@ impl<'a, E: Send> Region<'a, E> {
         let begun = Instant::now();
         let is_inside =
             |slot: u32| priority::is_helping(&registry.slots[slot as usize], self.offer_id());
-        // A short chunk ends before a system call would.
-        let spin_ns = match registry.is_crowded.load(Ordering::Relaxed) {
-            true => 0,
-            false => 20_000,
+        // A helper that runs is through with its chunk in less time than two sleeps and wake-ups take.
+        let spin = match registry.is_crowded.load(Ordering::Relaxed) {
+            true => Duration::ZERO,
+            false => parts::AIM,
         };
-        while (begun.elapsed().as_nanos() as u64) < spin_ns {
+        while begun.elapsed() < spin {
             if self.offer.inside.load(Ordering::Acquire) == 0 {
                 registry.range_waits.record(begun.elapsed(), false);
                 return;
@@ -265,10 +269,7 @@ impl<'a, E: Send> Region<'a, E> {
                 for &slot in helpers.iter().filter(|_| self.offer.lowers) {
                     priority::lend(&registry.slots[slot as usize], self.offer_id());
                 }
-                worker
-                    .slot()
-                    .parker
-                    .park(Some(Duration::from_micros(200)));
+                worker.slot().parker.park(Some(Duration::from_micros(200)));
             }
         });
         registry.range_waits.record(begun.elapsed(), true);
