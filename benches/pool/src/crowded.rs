@@ -26,20 +26,23 @@ const TIMES: usize = 5;
 
 type Work = Box<dyn Fn(&str)>;
 
-/// A name, who takes part, and the work by name of who does it.
+/// A name, who takes part (the pool first), and the work by name of who does it.
 fn cases() -> Vec<(&'static str, Vec<String>, Work)> {
     let installed = || {
         let others = Rival::OTHERS.into_iter().filter(|(_, why)| why.is_none());
-        std::iter::once(Rival::Pool).chain(others.map(|(rival, _)| rival))
+        let others = others.map(|(rival, _)| rival);
+        [Rival::Pool]
+            .into_iter()
+            .chain(others)
+            .chain([Rival::Alone])
     };
     let names = || {
         installed()
             .map(|rival| rival.name().to_owned())
             .collect::<Vec<_>>()
     };
-    let of = |name: &str| {
-        let all = [Rival::Pool, Rival::Rayon, Rival::OpenMp, Rival::Tbb];
-        all.into_iter()
+    let of = move |name: &str| {
+        installed()
             .find(|rival| rival.name() == name)
             .expect("a rival")
     };
@@ -202,7 +205,8 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
         }
         let measured = costs(scarce);
         for (name, sides, _) in cases() {
-            for rival in &sides[1..] {
+            let alone = Rival::Alone.name();
+            for rival in sides[1..].iter().filter(|side| *side != alone) {
                 let of = |who: &str| -> Result<Vec<Cost>, String> {
                     let rows = measured.as_ref().map_err(String::clone)?.iter();
                     Ok(rows
@@ -210,16 +214,23 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
                         .map(|row| row.2)
                         .collect())
                 };
-                let (ours, theirs) = (of(&sides[0]), of(rival));
-                let value = ours.and_then(|ours| {
-                    let theirs = theirs?;
-                    let wall = ratio(&ours, &theirs, |c| c.wall_s);
-                    Ok((wall, ratio(&ours, &theirs, |c| c.cpu_s)))
-                });
-                let told = match &value {
+                let beside = |who: &str| {
+                    let (costs, theirs) = (of(who)?, of(rival)?);
+                    let wall = ratio(&costs, &theirs, |c| c.wall_s);
+                    Ok::<_, String>((wall, ratio(&costs, &theirs, |c| c.cpu_s)))
+                };
+                let value = beside(&sides[0]);
+                let mut told = match &value {
                     Ok((wall, cpu)) => format!("time {wall:.2} and CPU use {cpu:.2} of {rival}'s"),
                     Err(_) => rival.clone(),
                 };
+                if sides.iter().any(|side| side == alone)
+                    && let Ok((wall, cpu)) = beside(alone)
+                {
+                    told += &format!(
+                        " (the work alone on one thread: time {wall:.2} and CPU use {cpu:.2}; nobody uses less)"
+                    );
+                }
                 figures.push(Figure {
                     name: format!("{what}: {name}, {rival}"),
                     value: value.map(|(wall, cpu)| wall.min(cpu)),

@@ -11,6 +11,8 @@ pub enum Rival {
     Rayon,
     OpenMp,
     Tbb,
+    /// Nobody: the calling thread does it all, and nothing but the work. What no library can do with less CPU time.
+    Alone,
 }
 
 impl Rival {
@@ -41,6 +43,7 @@ impl Rival {
             Rival::Rayon => "rayon",
             Rival::OpenMp => "OpenMP (libgomp)",
             Rival::Tbb => "oneTBB",
+            Rival::Alone => "one thread",
         }
     }
 
@@ -48,6 +51,7 @@ impl Rival {
         match self {
             Rival::Pool => Pool::global().run(|| fib_pool(n)),
             Rival::Rayon => fib_rayon(n),
+            Rival::Alone => fib_alone(n),
             #[cfg(has_openmp)]
             // SAFETY: takes and gives integers.
             Rival::OpenMp => unsafe { c::openmp_fib(n) },
@@ -69,6 +73,10 @@ impl Rival {
             Rival::Rayon => sort(data, &|a, b| {
                 rayon::join(a, b);
             }),
+            Rival::Alone => sort(data, &|a, b| {
+                a();
+                b();
+            }),
             #[cfg(has_openmp)]
             // SAFETY: the slice's own pointer and length.
             Rival::OpenMp => unsafe { c::openmp_sort(data.as_mut_ptr(), data.len()) },
@@ -84,6 +92,7 @@ impl Rival {
     pub fn each(self, len: usize, grain: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
         match self {
             Rival::Pool => Pool::global().par_range(0..len, grain, work),
+            Rival::Alone => work(0..len),
             Rival::Rayon => {
                 use rayon::prelude::*;
                 (0..len.div_ceil(grain))
@@ -110,6 +119,13 @@ fn fib_pool(n: u64) -> u64 {
     }
     let (a, b) = amdahl_pool::join(|| fib_pool(n - 1), || fib_pool(n - 2));
     a + b
+}
+
+fn fib_alone(n: u64) -> u64 {
+    match n {
+        0 | 1 => n,
+        _ => fib_alone(n - 1) + fib_alone(n - 2),
+    }
 }
 
 fn fib_rayon(n: u64) -> u64 {

@@ -54,7 +54,8 @@ impl Load {
         let wall = wall_ns.max(1) as f64;
         let (ran, waited) = (ran as f64 / wall, waited as f64 / wall);
         let wanted = ran + waited;
-        if is_throttled || wanted > LEAST && waited > CROWDED * wanted {
+        // A quota that others in the group use up says nothing of a pool that wants little.
+        if wanted > LEAST && (is_throttled || waited > CROWDED * wanted) {
             self.free_looks = 0;
             self.verdict.is_crowded = true;
             // More than half a thread only queued for CPUs: so many less. One step a look, so that
@@ -145,7 +146,8 @@ mod tests {
     #[test]
     fn a_quota_crowds_too() {
         let mut load = Load::default();
-        assert!(load.look(&[(1, 0, 0)], MS, true, 2).is_crowded);
+        assert!(!load.look(&[(1, 0, 0)], MS, true, 2).is_crowded, "idle");
+        assert!(load.look(&[(1, MS, 0)], MS, true, 2).is_crowded);
     }
 
     #[test]

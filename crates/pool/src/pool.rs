@@ -339,7 +339,7 @@ impl Pool {
     }
 
     /// Works through a range in parallel: `work` gets parts of it, none smaller than `chunk_min` but the last ones,
-    /// on this thread and on helpers at the lowest priority. [`ranges`](Self::ranges) has more choices.
+    /// on this thread and on helpers, which run at the lowest priority if they stay. [`ranges`](Self::ranges) has more choices.
     ///
     /// ```
     /// # use std::sync::atomic::{AtomicUsize, Ordering};

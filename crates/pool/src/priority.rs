@@ -19,8 +19,6 @@ pub(crate) struct Helping {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lowering {
-    /// To the kernel's idle class: runs when nobody else wants the CPU, nearly.
-    IdleClass,
     /// To nice 19.
     Nice,
     /// Not at all: this process could not raise it again (it lacks `CAP_SYS_NICE`, or a limit `RLIMIT_NICE` of 20).
@@ -38,9 +36,7 @@ pub(crate) fn lowering() -> Lowering {
             };
             let there_and_back =
                 |low: Standing| sys::set_standing(tid, low) && sys::set_standing(tid, before);
-            if there_and_back(Standing::IDLE) {
-                Lowering::IdleClass
-            } else if there_and_back(before.nicest()) {
+            if there_and_back(before.nicest()) {
                 Lowering::Nice
             } else {
                 Lowering::Not
@@ -58,15 +54,18 @@ fn helping(slot: &Slot) -> MutexGuard<'_, Helping> {
 }
 
 /// This thread, that of `slot`, begins to help with `range`.
-pub(crate) fn lower(slot: &Slot, range: usize) {
+pub(crate) fn help(slot: &Slot, range: usize) {
+    helping(slot).range = range;
+}
+
+/// It helps for so long that being in others' way counts, and what lowering costs does not.
+pub(crate) fn lower(slot: &Slot) {
     let tid = slot.thread_id.load(Ordering::Relaxed);
     let mut helping = helping(slot);
-    helping.range = range;
     let Some(before) = sys::standing(tid) else {
         return;
     };
     let low = match lowering() {
-        Lowering::IdleClass => Standing::IDLE,
         Lowering::Nice => before.nicest(),
         Lowering::Not => return,
     };

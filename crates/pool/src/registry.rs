@@ -168,7 +168,7 @@ impl Registry {
                 .collect(),
             high: RunQueue::new("run queue, high priority"),
             low: RunQueue::new("run queue, low priority"),
-            offers: Offers::new(machine.nodes()),
+            offers: Offers::new(),
             counts: SharedCounts::new(Counts::new(1)),
             asleep: mask(),
             idle: mask(),
@@ -369,10 +369,11 @@ impl Registry {
         true
     }
 
-    /// Wakes one more sleeper if somebody should look for work and nobody does.
+    /// Wakes one more sleeper if somebody should look for work and nobody does. Who calls on CPU `near` goes on
+    /// there, so its worker, which may sleep beneath a guest, is the last choice.
     pub(crate) fn wake_any(&self, near: CpuId) {
         while self.counts.load().wants_waking() {
-            match self.asleep.first_from(near) {
+            match self.asleep.first_from(near + 1) {
                 Some(cpu) if self.notify(cpu) => return,
                 Some(_) => {}
                 // About to sleep: it looks again after it has set its bit.
@@ -454,7 +455,7 @@ impl Registry {
     pub(crate) fn has_work(&self, cpu: CpuId) -> bool {
         self.high.len() > 0
             || self.low.len() > 0
-            || self.offers.wants_help(self.machine.node(cpu))
+            || self.offers.wants_help()
             || self.slots[cpu as usize].bound.len() > 0
             || self
                 .reachable(cpu)
@@ -510,7 +511,12 @@ impl Registry {
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
-        self.begun.elapsed().as_nanos() as u64
+        self.ns_at(Instant::now())
+    }
+
+    /// As the pool counts time.
+    pub(crate) fn ns_at(&self, instant: Instant) -> u64 {
+        instant.saturating_duration_since(self.begun).as_nanos() as u64
     }
 }
 

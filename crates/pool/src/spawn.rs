@@ -92,8 +92,10 @@ impl std::error::Error for JoinError {}
 
 const QUEUED: u32 = 0;
 const RUNNING: u32 = 1;
-const DONE: u32 = 2;
-const CANCELLED: u32 = 3;
+/// Claimed by who cancels it.
+const CANCELLED: u32 = 2;
+/// The result is there, or was.
+const DONE: u32 = 3;
 
 enum Waiter {
     /// In the frame of a worker that waits.
@@ -106,9 +108,14 @@ unsafe impl Send for Waiter {}
 
 /// How a piece of work ended, and who wants to know.
 pub(crate) struct Outcome<T> {
+    /// `DONE` under the lock.
     state: AtomicU32,
-    result: Mutex<Option<Result<T, JoinError>>>,
-    waiter: Mutex<Option<Waiter>>,
+    end: Mutex<End<T>>,
+}
+
+struct End<T> {
+    result: Option<Result<T, JoinError>>,
+    waiter: Option<Waiter>,
 }
 
 fn whole<'a, T>(mutex: &'a Mutex<T>) -> std::sync::MutexGuard<'a, T> {
@@ -119,8 +126,10 @@ impl<T> Outcome<T> {
     fn new() -> Self {
         Outcome {
             state: AtomicU32::new(QUEUED),
-            result: Mutex::new(None),
-            waiter: Mutex::new(None),
+            end: Mutex::new(End {
+                result: None,
+                waiter: None,
+            }),
         }
     }
 
@@ -132,20 +141,16 @@ impl<T> Outcome<T> {
     }
 
     fn finish(&self, result: Result<T, JoinError>) {
-        let end = match result {
-            Err(JoinError::Cancelled) => CANCELLED,
-            _ => DONE,
-        };
-        *whole(&self.result) = Some(result);
+        let mut end = whole(&self.end);
+        end.result = Some(result);
         // Release: pairs with the Acquire in `is_over`.
-        self.state.store(end, Ordering::Release);
-        let mut place = whole(&self.waiter);
-        match place.take() {
+        self.state.store(DONE, Ordering::Release);
+        match end.waiter.take() {
             // SAFETY: a worker stays in the frame of its latch until it is set. Its parker may be another pool's, which
             // may go once the worker has: `join` takes this lock before it returns.
             Some(Waiter::Latch(latch)) => unsafe { Latch::set(latch) },
             Some(Waiter::Waker(waker)) => {
-                drop(place);
+                drop(end);
                 waker.wake();
             }
             None => {}
@@ -153,17 +158,34 @@ impl<T> Outcome<T> {
     }
 
     fn is_over(&self) -> bool {
-        self.state.load(Ordering::Acquire) >= DONE && whole(&self.result).is_some()
+        self.state.load(Ordering::Acquire) == DONE
     }
 
     /// False if it is over already.
     fn register(&self, waiter: Waiter) -> bool {
-        let mut place = whole(&self.waiter);
-        if self.state.load(Ordering::Acquire) >= DONE {
-            return false;
+        let mut end = whole(&self.end);
+        let is_over = self.is_over();
+        if !is_over {
+            end.waiter = Some(waiter);
         }
-        *place = Some(waiter);
-        true
+        !is_over
+    }
+
+    /// The result; `None` if it is not over, and then the waker is called when it is.
+    fn take_or_register(&self, waker: &Waker) -> Option<Result<T, JoinError>> {
+        let mut end = whole(&self.end);
+        if self.is_over() {
+            return Some(
+                end.result
+                    .take()
+                    .expect("a handle is not polled after its end"),
+            );
+        }
+        match &mut end.waiter {
+            Some(Waiter::Waker(old)) => old.clone_from(waker),
+            other => *other = Some(Waiter::Waker(waker.clone())),
+        }
+        None
     }
 }
 
@@ -293,7 +315,7 @@ impl<T> Handle<T> {
                     if outcome.register(Waiter::Latch(&latch)) {
                         worker.wait(&latch);
                         // Whoever set the latch has left the parker by then.
-                        drop(whole(&outcome.waiter));
+                        drop(whole(&outcome.end));
                     }
                 }
                 None => {
@@ -303,9 +325,8 @@ impl<T> Handle<T> {
                     }
                 }
             }
-            // `finish` stores the result first, so that whoever sees the state finds it.
         }
-        whole(&outcome.result).take().expect("it is over")
+        whole(&outcome.end).result.take().expect("it is over")
     }
 }
 
@@ -313,17 +334,9 @@ impl<T> Future for Handle<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = self.work.outcome();
-        if outcome.register(Waiter::Waker(context.waker().clone())) {
-            return Poll::Pending;
-        }
-        match whole(&outcome.result).take() {
+        match self.work.outcome().take_or_register(context.waker()) {
             Some(result) => Poll::Ready(result),
-            // Claimed for cancelling, not finished yet: at once.
-            None => {
-                context.waker().wake_by_ref();
-                Poll::Pending
-            }
+            None => Poll::Pending,
         }
     }
 }

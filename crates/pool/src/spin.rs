@@ -28,14 +28,11 @@ pub(crate) fn set_crowded(is_crowded: bool) {
     }
 }
 
-/// With one CPU the partner cannot run while one spins.
+/// With one CPU the partner cannot run while one spins. A quota is another matter: as long as it lasts both run, and
+/// of spinning and sleeping that is chosen which takes less CPU time.
 fn is_alone() -> bool {
     static ALONE: OnceLock<bool> = OnceLock::new();
-    *ALONE.get_or_init(|| {
-        let cpus = amdahl_topology::allowed().map_or(1, |cpus| cpus.len());
-        let quota = amdahl_topology::quota().ok().flatten();
-        cpus < 2 || quota.is_some_and(|quota| quota.cpus < 2.0)
-    })
+    *ALONE.get_or_init(|| amdahl_topology::allowed().map_or(1, |cpus| cpus.len()) < 2)
 }
 
 /// Whether and how long one side of something spins: learns from its own waits.

@@ -57,13 +57,6 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    /// The idle class.
-    pub(crate) const IDLE: Standing = Standing {
-        class: libc::SCHED_IDLE,
-        nice: 0,
-        realtime: 0,
-    };
-
     /// The lowest within its class.
     pub(crate) fn nicest(self) -> Standing {
         Standing { nice: 19, ..self }

@@ -151,7 +151,10 @@ impl Worker {
         {
             registry.mark_overloaded(lead);
         }
-        if registry.counts.load().wants_waking() || !registry.is_conserving() {
+        if self.is_guest() {
+            // Every worker looks at guests, and the policy does not know that the guest's CPU is taken.
+            registry.wake_any(self.cpu);
+        } else if registry.counts.load().wants_waking() || !registry.is_conserving() {
             registry.tell(self.cpu, &mut self.state.borrow_mut());
         }
     }
@@ -174,7 +177,8 @@ impl Worker {
     /// Queues a task that was woken. By another task: it comes next, on this thread, where its data is; who was to
     /// come next comes after the others.
     pub(crate) fn queue_woken(&self, job: JobRef) {
-        if !self.is_polling.get() || self.is_guest() || self.in_a_row.get() >= IN_A_ROW {
+        let has_had_turn = self.in_a_row.get() >= IN_A_ROW && self.keeps_waiting();
+        if !self.is_polling.get() || self.is_guest() || has_had_turn {
             self.in_a_row.set(0);
             return self.queue(job, crate::Priority::Normal);
         }
@@ -182,6 +186,13 @@ impl Worker {
         if !before.is_null() {
             self.queue(JobRef(before), crate::Priority::Normal);
         }
+    }
+
+    /// Whether others want their turn on this thread.
+    fn keeps_waiting(&self) -> bool {
+        let registry = self.registry();
+        let queue = &registry.queues[registry.layout.of(self.cpu).index()];
+        self.slot().deque.len() > 0 || queue.len() > 0 || registry.low.len() > 0
     }
 
     /// Runs what was found. Returns normally: beneath this are frames that wait for others, which must not unwind.
@@ -392,13 +403,8 @@ impl Worker {
         let mut woken_ns = 0;
         // What comes faster to a spinner than to a sleeper is not learnt by sleeping: now and then one spins as
         // long as a wake-up takes, whatever was learnt.
-        let is_trial =
-            self.sleeps.get().is_multiple_of(TRIAL) && !registry.is_crowded.load(Ordering::Relaxed);
-        let least_ns = if is_trial {
-            registry.wake_ns().min(TRIAL_NS)
-        } else {
-            0
-        };
+        let is_trial = self.sleeps.get().is_multiple_of(TRIAL);
+        let mut least_ns = self.spin_least_ns(begun, is_trial);
         let (mut round, mut fruitless) = (0, 0);
         let found = loop {
             if is_over() {
@@ -414,7 +420,13 @@ impl Worker {
                     Ok(work) => break Some(work),
                     Err(spin_ns) if (begun.elapsed().as_nanos() as u64) < spin_ns.max(least_ns) => {
                         round += 1;
-                        (0..32).for_each(|_| spin_loop());
+                        // The one thing for which microseconds count is looked at all the time.
+                        for n in 0..32 {
+                            spin_loop();
+                            if n >= 2 && registry.offers.wants_help() {
+                                break;
+                            }
+                        }
                         continue;
                     }
                     Err(_) => {}
@@ -449,6 +461,7 @@ impl Worker {
                     registry.woke(woken_ns);
                 }
                 begun = Instant::now();
+                least_ns = self.spin_least_ns(begun, false);
             }
             fruitless += u32::from(has_work);
             registry.rise(self.cpu);
@@ -461,6 +474,21 @@ impl Worker {
         let mut state = self.state.borrow_mut();
         registry.policy.ran(&mut state, registry.now_ns(), woken_ns);
         found
+    }
+
+    /// How long it looks out whatever the policy says: as long as a wake-up takes, as a trial; and while ranges
+    /// follow each other longer, for a sleeper costs their caller the call that wakes it, too.
+    fn spin_least_ns(&self, now: Instant, is_trial: bool) -> u64 {
+        let registry = self.registry();
+        if registry.is_crowded.load(Ordering::Relaxed) {
+            0
+        } else if registry.offers.is_recent(registry.ns_at(now), TRIAL_NS) {
+            TRIAL_NS
+        } else if is_trial {
+            registry.wake_ns().min(TRIAL_NS)
+        } else {
+            0
+        }
     }
 
     /// A guest waits for one thing; while it sleeps a worker has its place.

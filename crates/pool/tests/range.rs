@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use amdahl_pool::{CancelToken, Cause, Pool, SimulatedCpus};
 use amdahl_topology::Topology;
@@ -210,8 +210,8 @@ fn caps_hold() {
     }
 }
 
-/// The caller is done and its helper is not: it gets the caller's priority, and the range ends although the helper
-/// began at the lowest one. Afterwards it has its own again.
+/// A helper that has worked for a while is lowered. The caller is done and this helper is not: it gets the caller's
+/// priority, and the range ends. Afterwards it has its own again.
 #[test]
 fn helpers_are_lowered_lent_to_and_restored() {
     let pool = Pool::builder()
@@ -242,38 +242,42 @@ fn helpers_are_lowered_lent_to_and_restored() {
     };
     let normal = standing();
     let caller = std::thread::current().id();
-    let is_lent = || {
-        let began = standing();
-        // Until the caller lends: it has nothing else to do.
-        while standing() != normal {
-            std::thread::yield_now();
-        }
-        began
-    };
+    let mut lowered = 0;
     for _ in 0..20 {
-        let began = Mutex::new(None);
-        let helper_is_here = AtomicUsize::new(0);
-        pool.ranges(0..2)
-            .run(|_| {
-                if std::thread::current().id() == caller {
-                    while helper_is_here.load(Ordering::SeqCst) == 0 {
-                        std::thread::yield_now();
-                        if pool.state().sleeping == 2 && pool.state().guests == 1 {
-                            /* not invited yet */
-                            break;
-                        }
+        let is_here = AtomicBool::new(false);
+        let is_low = AtomicBool::new(false);
+        pool.ranges(0..2000)
+            .run(|part| {
+                let begun = Instant::now();
+                if std::thread::current().id() != caller {
+                    is_here.store(true, Ordering::SeqCst);
+                    if standing() != normal {
+                        is_low.store(true, Ordering::SeqCst);
                     }
-                } else {
-                    helper_is_here.store(1, Ordering::SeqCst);
-                    *began.lock().unwrap() = Some(is_lent());
+                    // Until the caller lends: it has nothing else to do.
+                    while standing() != normal {
+                        std::thread::yield_now();
+                    }
                 }
+                let pause_until = |until: Duration| {
+                    if begun.elapsed() < until {
+                        std::thread::yield_now();
+                    }
+                    begun.elapsed() < until
+                };
+                while pause_until(Duration::from_micros(20) * part.len() as u32) {}
+                // The helper shall have the rest; one that came late finds too little of it to be lowered.
+                while std::thread::current().id() == caller
+                    && is_here.load(Ordering::SeqCst)
+                    && !is_low.load(Ordering::SeqCst)
+                    && pause_until(Duration::from_millis(100))
+                {}
                 Ok::<(), ()>(())
             })
             .unwrap();
-        if let Some(began) = began.into_inner().unwrap() {
-            assert_ne!(began, normal, "it was lowered");
-        }
+        lowered += u32::from(is_low.into_inner());
         let after = pool.spawn(standing).join().unwrap();
         assert_eq!(after, normal, "restored");
     }
+    assert!(lowered > 0, "helpers that stay are lowered");
 }

@@ -122,6 +122,10 @@ impl Waiters {
 
     /// Whether it was still waiting.
     fn remove(&self, ticket: &Ticket) -> bool {
+        // Whoever entered stored more than 0 before, so that 0 is a later value: it is not there any more.
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
         let mut list = self.list();
         let at = list.waiting.iter().position(|w| w.ticket == ticket.0);
         at.and_then(|at| list.waiting.remove(at));

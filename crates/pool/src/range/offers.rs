@@ -1,8 +1,10 @@
 //! Ranges that want helpers.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use crate::priority;
 use crate::registry::Registry;
-use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, Padded};
 use crate::waits::{Counted, Waits};
 use crate::worker::Worker;
 
@@ -18,16 +20,33 @@ pub(crate) struct Offer {
     pub(crate) helpers_max: u32,
     pub(crate) per_node_max: u32,
     /// Slots of those that help or have helped.
-    pub(crate) helpers: Counted<Vec<u32>>,
+    pub(crate) helpers: Mutex<Vec<u32>>,
     /// The slot of the caller.
     pub(crate) caller: u32,
     pub(crate) lowers: bool,
 }
 
+impl Offer {
+    pub(crate) fn helpers(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.helpers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 pub(crate) struct Offers {
     /// Open ones: what idle workers look at.
-    open: AtomicUsize,
+    open: Padded<AtomicUsize>,
     list: Counted<List>,
+    succession: Succession,
+}
+
+/// Ranges that come one after the other, each too short to wake a helper for it: together they are worth one, which
+/// then stays for the next ones. Hints, so no update is atomic as a whole.
+#[derive(Default)]
+struct Succession {
+    /// When somebody last worked on a range, ns since the pool began.
+    last_ns: AtomicU64,
+    /// What callers have worked alone since a helper was invited, without a pause longer than a wake-up.
+    alone_ns: AtomicU64,
 }
 
 struct List {
@@ -41,11 +60,12 @@ unsafe impl Send for List {}
 pub(crate) struct Ticket(*const Offer);
 
 impl Offers {
-    pub(crate) fn new(_nodes: u32) -> Self {
+    pub(crate) fn new() -> Self {
         let list = List { offers: Vec::new() };
         Offers {
-            open: AtomicUsize::new(0),
+            open: Padded(AtomicUsize::new(0)),
             list: Counted::new("list of parallel ranges", list),
+            succession: Succession::default(),
         }
     }
 
@@ -53,11 +73,35 @@ impl Offers {
         &self.list.waits
     }
 
-    pub(crate) fn wants_help(&self, _node: u32) -> bool {
+    pub(crate) fn wants_help(&self) -> bool {
         self.open.load(Ordering::Acquire) > 0
     }
 
+    /// A range begins: how long those before it, in close succession, were worked on by their callers alone.
+    pub(crate) fn begin(&self, now_ns: u64, wake_ns: u64) -> u64 {
+        if !self.is_recent(now_ns, wake_ns) {
+            self.succession.alone_ns.store(0, Ordering::Relaxed);
+        }
+        self.succession.alone_ns.load(Ordering::Relaxed)
+    }
+
+    /// Somebody leaves a range, after `alone_ns` for which a helper would have been worth something.
+    pub(crate) fn leave(&self, now_ns: u64, alone_ns: u64) {
+        self.succession.last_ns.store(now_ns, Ordering::Relaxed);
+        if alone_ns > 0 {
+            let alone = &self.succession.alone_ns;
+            let sum = alone.load(Ordering::Relaxed).saturating_add(alone_ns);
+            alone.store(sum, Ordering::Relaxed);
+        }
+    }
+
+    /// A range ended a moment ago, so that the next one may begin before a helper could be woken for it.
+    pub(crate) fn is_recent(&self, now_ns: u64, wake_ns: u64) -> bool {
+        now_ns.saturating_sub(self.succession.last_ns.load(Ordering::Relaxed)) <= wake_ns
+    }
+
     pub(crate) fn add(&self, offer: &Offer) {
+        self.succession.alone_ns.store(0, Ordering::Relaxed);
         offer.is_open.store(true, Ordering::Relaxed);
         self.list.lock().offers.push(offer);
         self.open.fetch_add(1, Ordering::SeqCst);
@@ -81,7 +125,7 @@ impl Offers {
 
     /// A place to help, in the range that was offered first.
     pub(crate) fn enter(&self, registry: &Registry, index: u32, cpu: u32) -> Option<Ticket> {
-        if !self.wants_help(0) {
+        if !self.wants_help() {
             return None;
         }
         let list = self.list.lock();
@@ -92,7 +136,7 @@ impl Offers {
             if offer.caller == index || !offer.is_open.load(Ordering::Acquire) {
                 return false;
             }
-            let mut helpers = offer.helpers.lock();
+            let mut helpers = offer.helpers();
             let is_of_node =
                 |&&slot: &&u32| registry.is_worker(slot) && registry.machine.node(slot) == node;
             let on_node = helpers.iter().filter(is_of_node).count() as u32;
@@ -116,15 +160,13 @@ impl Offers {
 }
 
 impl Ticket {
-    /// Does a share of the range at the lowest priority.
+    /// Does a share of the range, at the lowest priority if it takes long.
     pub(crate) fn help(self, worker: &Worker) {
         let registry = worker.registry();
         // SAFETY: the caller waits until `inside` is 0, to which the last line counts.
         let offer = unsafe { &*self.0 };
         let caller = &registry.slots[offer.caller as usize].parker;
-        if offer.lowers {
-            priority::lower(worker.slot(), self.0.addr());
-        }
+        priority::help(worker.slot(), self.0.addr());
         // SAFETY: it was made for this.
         unsafe { (offer.help)(self.0, worker) };
         priority::restore(worker.slot());

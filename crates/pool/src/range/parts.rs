@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::sync::{AtomicUsize, Ordering, Padded};
 
 /// What a chunk should take: long against taking it and asking the time, short against a time slice.
-const AIM: Duration = Duration::from_micros(100);
+pub(super) const AIM: Duration = Duration::from_micros(100);
 
 /// No chunk is more than this part of what is left to each thread, so that all end at about the same time.
 const LEFT: usize = 4;

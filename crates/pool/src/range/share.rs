@@ -3,17 +3,19 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::offers::Offer;
-use super::parts::{Pace, Parts};
+use super::parts::{self, Pace, Parts};
 use super::{Progress, Ranges};
 use crate::job::{Payload, keep_first, quietly};
 use crate::priority;
 use crate::spawn::CancelToken;
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
-use crate::waits::Counted;
 use crate::worker::Worker;
+
+/// A helper that has worked for so long is lowered. What it would take from others before is less than a time slice.
+const LOWER_AFTER: Duration = Duration::from_micros(300);
 
 /// How a range came to its end too early.
 pub(super) enum Ended<E> {
@@ -41,7 +43,7 @@ pub(super) struct Region<'a, E> {
 
 struct Reporter<'a> {
     done: AtomicUsize,
-    every: std::time::Duration,
+    every: Duration,
     call: Progress<'a>,
     last: Mutex<(Instant, usize)>,
 }
@@ -92,7 +94,7 @@ impl<'a, E: Send> Region<'a, E> {
                 inside: AtomicU32::new(0),
                 helpers_max: threads - 1,
                 per_node_max: ranges.threads_per_node_max,
-                helpers: Counted::new("helpers of a parallel range", Vec::new()),
+                helpers: Mutex::default(),
                 caller: worker.index,
                 lowers: ranges.lowers,
             },
@@ -142,8 +144,15 @@ impl<'a, E: Send> Region<'a, E> {
         let mut pace = Pace::new(self.chunk_min, self.threads);
         let mut done: Vec<Range<usize>> = Vec::new();
         let mut may_invite = is_caller && self.threads > 1;
+        let mut may_lower = !is_caller && self.offer.lowers;
         let begun = Instant::now();
         let mut before = begun;
+        let alone_ns = match may_invite {
+            true => registry
+                .offers
+                .begin(registry.ns_at(begun), registry.wake_ns()),
+            false => 0,
+        };
         loop {
             if self.is_stopped.load(Ordering::Relaxed) {
                 break;
@@ -152,7 +161,12 @@ impl<'a, E: Send> Region<'a, E> {
                 self.end(Ended::Cancelled);
                 break;
             }
-            if may_invite && self.should_invite(worker, before - begun) {
+            let spent = before - begun;
+            if may_lower && spent >= LOWER_AFTER {
+                may_lower = false;
+                priority::lower(worker.slot());
+            }
+            if may_invite && self.should_invite(worker, alone_ns + spent.as_nanos() as u64) {
                 may_invite = false;
                 registry.offers.add(&self.offer);
                 fence(Ordering::SeqCst);
@@ -190,6 +204,14 @@ impl<'a, E: Send> Region<'a, E> {
         }
         // So that nobody comes for nothing.
         registry.offers.close(&self.offer);
+        let unhelped = if may_invite {
+            before - begun
+        } else {
+            Duration::ZERO
+        };
+        registry
+            .offers
+            .leave(registry.ns_at(before), unhelped.as_nanos() as u64);
         let mut all = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         match all.is_empty() {
             true => *all = done,
@@ -199,11 +221,10 @@ impl<'a, E: Send> Region<'a, E> {
 
     /// A helper costs a wake-up, of which the waker pays a part: it comes when that much work has been seen. One
     /// that is awake comes at once.
-    fn should_invite(&self, worker: &Worker, spent: std::time::Duration) -> bool {
+    fn should_invite(&self, worker: &Worker, spent_ns: u64) -> bool {
         let registry = worker.registry();
         let searching = registry.counts.load().searching() > 0;
-        (searching || spent.as_nanos() as u64 >= registry.invite_after_ns())
-            && self.parts.left() > 0
+        (searching || spent_ns >= registry.invite_after_ns()) && self.parts.left() > 0
     }
 
     fn end(&self, ended: Ended<E>) {
@@ -221,12 +242,12 @@ impl<'a, E: Send> Region<'a, E> {
         let begun = Instant::now();
         let is_inside =
             |slot: u32| priority::is_helping(&registry.slots[slot as usize], self.offer_id());
-        // A short chunk ends before a system call would.
-        let spin_ns = match registry.is_crowded.load(Ordering::Relaxed) {
-            true => 0,
-            false => 20_000,
+        // A helper that runs is through with its chunk in less time than two sleeps and wake-ups take.
+        let spin = match registry.is_crowded.load(Ordering::Relaxed) {
+            true => Duration::ZERO,
+            false => parts::AIM,
         };
-        while (begun.elapsed().as_nanos() as u64) < spin_ns {
+        while begun.elapsed() < spin {
             if self.offer.inside.load(Ordering::Acquire) == 0 {
                 registry.range_waits.record(begun.elapsed(), false);
                 return;
@@ -234,7 +255,7 @@ impl<'a, E: Send> Region<'a, E> {
             (0..16).for_each(|_| crate::sync::spin_loop());
         }
         worker.away(|| {
-            let helpers: Vec<u32> = self.offer.helpers.lock().clone();
+            let helpers: Vec<u32> = self.offer.helpers().clone();
             for &slot in &helpers {
                 if self.offer.lowers {
                     priority::lend(&registry.slots[slot as usize], self.offer_id());
@@ -248,10 +269,7 @@ impl<'a, E: Send> Region<'a, E> {
                 for &slot in helpers.iter().filter(|_| self.offer.lowers) {
                     priority::lend(&registry.slots[slot as usize], self.offer_id());
                 }
-                worker
-                    .slot()
-                    .parker
-                    .park(Some(std::time::Duration::from_micros(200)));
+                worker.slot().parker.park(Some(Duration::from_micros(200)));
             }
         });
         registry.range_waits.record(begun.elapsed(), true);
