@@ -430,7 +430,7 @@ fn who_released_a_lock_stands_beside_it_when_asked_for() {
     };
     let wanted = LockRow {
         owners: vec![owner("keeper"), owner("another")],
-        ..row("pthread mutex", "want_it", 3, 1.0)
+        ..row("futex", "want_it", 3, 1.0)
     };
     let held = LockRow {
         owners: vec![owner("mapper")],
@@ -459,8 +459,8 @@ fn who_released_a_lock_stands_beside_it_when_asked_for() {
         let line = after.iter().find(|line| line.contains(what));
         line.is_some_and(|line| line.contains(who))
     };
-    assert!(has("pthread m", "keeper"), "{after:?}");
-    assert!(has("mmap_lock", "mapper"), "{after:?}");
+    assert!(has("futex", "keeper"), "{after:?}");
+    assert!(has("held", "mapper"), "{after:?}");
     // The details of what was held are its own.
     let _ = screen.key(Key::Down);
     let _ = screen.key(Key::Enter);

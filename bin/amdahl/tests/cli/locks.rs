@@ -312,6 +312,19 @@ fn who_released_is_named_and_what_the_holder_waited_for() {
     });
 }
 
+/// It once said nothing of the library that it lacked, but that all "other" waits were polled.
+#[test]
+fn without_privileges_a_library_that_is_not_there_is_named() {
+    let place = Place::new();
+    let mut tool = place.tool(["locks", "--json", "--quiet", "--probe", "proc"]);
+    tool.args(["--", "true"]).env("AMDAHL_PRELOAD", "/nowhere");
+    let found = result(&place.run(tool).ends_with(0));
+    let of_library = |source: &&Source| source.missing.contains("libamdahl_preload.so");
+    let named = found.sources.iter().find(of_library).expect("a source");
+    assert_eq!(named.how, "missing");
+    assert!(named.remedy.contains("AMDAHL_PRELOAD"), "{}", named.remedy);
+}
+
 #[test]
 fn without_privileges_the_library_counts_as_exactly() {
     let _alone = alone();

@@ -191,8 +191,8 @@ fn a_live_view_of_locks_shows_owners() {
     pty.shows("released by");
     // Beside the row of the lock stands a thread of the program, which releases it where it takes it.
     pty.until("an owner beside the lock", |screen| {
-        let row = screen.lines().find(|line| line.contains("pthread mu"));
-        row.is_some_and(|row| row.contains("lock (") && row.matches("want").count() == 1)
+        let row = screen.lines().find(|line| line.contains("mutex"));
+        row.is_some_and(|row| row.contains("want") && row.contains("lock ("))
     });
     pty.press("o");
     pty.until("no owners", |screen| {
