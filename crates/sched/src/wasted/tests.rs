@@ -32,16 +32,18 @@ fn queue_steps() -> impl Strategy<Value = Step> {
 
 /// First, and in between, no CPU idles for so long that nobody keeps an order of who waits.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let cpu = 0u32..12;
-    let any = prop_oneof![
-        5 => cpu.clone().prop_map(Step::Idle),
-        5 => cpu.prop_map(Step::Busy),
-        1 => Just(Step::AllBusy),
-        10 => queue_steps(),
-    ];
-    let overloaded = prop::collection::vec(queue_steps(), 0..120);
-    let any = prop::collection::vec(any, 1..120);
-    let parts = (overloaded.clone(), any.clone(), overloaded, any);
+    let any = || {
+        let cpu = 0u32..12;
+        let step = prop_oneof![
+            5 => cpu.clone().prop_map(Step::Idle),
+            5 => cpu.prop_map(Step::Busy),
+            1 => Just(Step::AllBusy),
+            10 => queue_steps(),
+        ];
+        prop::collection::vec(step, 1..120)
+    };
+    let overloaded = || prop::collection::vec(queue_steps(), 0..120);
+    let parts = (overloaded(), any(), overloaded(), any());
     parts.prop_map(|(first, then, again, last)| {
         let again = [Step::AllBusy].into_iter().chain(again);
         first

@@ -13,8 +13,8 @@ const WHOSE: Column = Column::text("whose", 10, 2, "the thread, process or lock 
 const WHERE: Column = Column::text("where", 14, 0, "the code that waits");
 const OWNER: Column = Column::text(
     "released by",
-    20,
-    0,
+    14,
+    1,
     "who ended most of the waiting, and where; of a held lock who had it",
 );
 const TIMES: Column = Column::figure("times", 7, 3, "calls that waited");
