@@ -77,7 +77,7 @@ Examples:
   amdahl locks --system --for 10s
   amdahl locks --owner -- make -j8
   amdahl locks --pid 4711 --by thread
-  amdahl locks --system --live
+  amdahl locks --system --live --owner
   amdahl locks --output locks/ -- ./server-bench; xdg-open locks/report.html";
 
 /// `amdahl locks`.
@@ -99,7 +99,7 @@ pub struct Locks {
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub rows: usize,
     /// Show it on a live screen, until --for is over, q or Ctrl-C: amdahl top on its first tab
-    #[arg(long, conflicts_with_all = ["json", "csv", "output", "owner"])]
+    #[arg(long, conflicts_with_all = ["json", "csv", "output"])]
     pub live: bool,
 }
 
@@ -496,6 +496,8 @@ Examples:
   amdahl top
   amdahl top --pid 4711 --tab sched
   amdahl top --filter 'mysqld|futex' --by thread
+  amdahl top --owner --pid 4711
+  amdahl top --tab mem --by mapping
   amdahl top --batch 3 --for 6s -- ./server-bench
   amdahl top --batch 10 --json --pid 4711 | jq .rows[0].what
 
@@ -528,6 +530,9 @@ pub struct Top {
     /// Record how long the address-space lock is held, too (mem): costs every page fault
     #[arg(long)]
     pub holds: bool,
+    /// Who released locks, beside each row (key o), and how long mmap_lock is held (locks): costs every page fault
+    #[arg(long)]
+    pub owner: bool,
     /// What makes a row [default: line of code, in sched thread]
     #[arg(long, value_name = "WHAT")]
     pub by: Option<TopBy>,
@@ -568,6 +573,7 @@ impl From<&Locks> for Top {
             probe: selection.probe,
             tab: TopTab::Locks,
             holds: false,
+            owner: locks.owner,
             by: Some(match locks.by {
                 LocksBy::Site => TopBy::Site,
                 LocksBy::Thread => TopBy::Thread,
@@ -611,6 +617,8 @@ pub enum TopBy {
     Stack,
     /// A kind of fault or wait (mem).
     Kind,
+    /// A mapping, with what of it is in huge pages (mem).
+    Mapping,
 }
 
 /// `amdahl compare`.

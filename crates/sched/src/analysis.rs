@@ -35,7 +35,7 @@ pub struct Settings {
     pub tick_ns: Ns,
     /// When recording began, if that is known.
     pub begin: Option<Ns>,
-    /// Cells of the picture over all CPUs, at most.
+    /// Cells of the picture over all CPUs, at most; 0 where nobody looks at it.
     pub picture_cells: usize,
 }
 

@@ -87,12 +87,12 @@ const COLUMNS_MAX: usize = 2_000;
 const COLUMN_NS: Ns = 1 << 10;
 
 impl Picture {
-    /// An empty picture of at most `cells_max` cells over all CPUs.
+    /// An empty picture of at most `cells_max` cells over all CPUs; with 0 it stays empty.
     pub fn new(begin: Ns, cells_max: usize) -> Picture {
         Picture {
             begin,
             column_ns: COLUMN_NS,
-            cells_max: cells_max.max(1),
+            cells_max,
             rows: BTreeMap::new(),
             columns: 0,
         }
@@ -114,7 +114,7 @@ impl Picture {
             from.saturating_sub(self.begin),
             to.saturating_sub(self.begin),
         );
-        if from >= to {
+        if from >= to || self.cells_max == 0 {
             return;
         }
         self.rows.entry(cpu).or_default();
@@ -188,6 +188,13 @@ mod tests {
             prop_assert!(cells.iter().all(|cell| cell.busy_ns <= picture.column_ns()));
             prop_assert!(cells.len() <= 64 + rows.len());
         }
+    }
+
+    #[test]
+    fn without_cells_there_is_no_picture() {
+        let mut picture = Picture::new(0, 0);
+        picture.add(3, 1, 0, 1_000_000);
+        assert_eq!(picture.rows(), []);
     }
 
     #[test]

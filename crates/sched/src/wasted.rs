@@ -6,15 +6,18 @@
 //! partner. So the time of allowed pairs is exact where every thread may run anywhere (it is then that of
 //! min(idle CPUs, waiting threads)), and otherwise at least half of what the best pairing would give.
 //!
-//! Each event changes a few sets that are ordered by place or by time: O(log CPUs + log threads), and no
-//! loop over CPUs.
+//! Each event changes a few sets that are ordered by place or by time: O(log CPUs + log threads), amortised, and
+//! no loop over CPUs.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod seeking;
+
+use std::collections::BTreeSet;
 
 use amdahl_topology::CpuSet;
 use rustc_hash::FxHashMap;
 
 use crate::event::{CpuId, Ns, Tid};
+use seeking::Seeking;
 
 /// A CPU in an order in which neighbours share caches: node, LLC, core, number.
 pub(crate) type Place = (u32, u32, u32, CpuId);
@@ -193,10 +196,7 @@ pub(crate) struct Wasted {
     idle_open: BTreeSet<Place>,
     /// Without any mate.
     idle_alone: BTreeSet<Place>,
-    /// Without an allowed mate, of those that may run elsewhere.
-    open: BTreeMap<Class, BTreeSet<(Ns, Tid)>>,
-    /// Without any mate.
-    alone: BTreeSet<(Ns, Tid)>,
+    seeking: Seeking,
     pairs: FxHashMap<Key, Sum>,
     by_reason: [Ns; 4],
     brief_ns: Ns,
@@ -216,8 +216,7 @@ impl Wasted {
             waiters: FxHashMap::default(),
             idle_open: BTreeSet::new(),
             idle_alone: BTreeSet::new(),
-            open: BTreeMap::new(),
-            alone: BTreeSet::new(),
+            seeking: Seeking::default(),
             pairs: FxHashMap::default(),
             by_reason: [0; 4],
             brief_ns: 0,
@@ -265,6 +264,7 @@ impl Wasted {
             return;
         }
         self.places.insert(place.3, place);
+        self.order_waiters();
         let idle = Idle {
             since: now,
             wanted_since: None,
@@ -301,7 +301,7 @@ impl Wasted {
         }
         self.waiters.insert(tid, waiter);
         self.open_waiter(tid);
-        self.alone.insert((waiter.queued_at, tid));
+        self.seeking.alone(waiter.queued_at, tid);
         self.pair_waiter(now, tid);
     }
 
@@ -314,8 +314,11 @@ impl Wasted {
             self.part(now, place);
         }
         self.close_waiter(tid);
-        self.alone.remove(&(waiter.queued_at, tid));
+        self.seeking.not_alone(waiter.queued_at, tid);
         self.waiters.remove(&tid);
+        if self.idle.is_empty() {
+            self.seeking.not_needed(self.waiters.len());
+        }
         if let Some(place) = waiter.mate {
             self.pair_idle(now, place);
         }
@@ -376,7 +379,7 @@ impl Wasted {
     }
 
     fn pair_idle_anyhow(&mut self, now: Ns, place: Place) {
-        if let Some(&(_, tid)) = self.alone.first() {
+        if let Some(tid) = self.seeking.first_alone() {
             self.join(now, place, tid, false);
         } else if let Some(idle) = self.idle.get_mut(&place) {
             self.brief_ns += idle.unwanted(now);
@@ -406,13 +409,11 @@ impl Wasted {
 
     /// Threads that may run on few CPUs come first: the others find another more easily.
     fn waiter_for(&self, cpu: CpuId) -> Option<Tid> {
-        let first = |waiting: &BTreeSet<(Ns, Tid)>| waiting.first().map(|&(_, tid)| tid);
-        let restricted = self.open.range(Class(1)..);
+        let mut restricted = self.seeking.restricted().take(SEARCH);
         restricted
-            .take(SEARCH)
-            .find(|&(&class, _)| self.allows(class, cpu))
-            .and_then(|(_, waiting)| first(waiting))
-            .or_else(|| self.open.get(&Class::ANY).and_then(first))
+            .find(|&(class, _)| self.allows(class, cpu))
+            .map(|(_, tid)| tid)
+            .or_else(|| self.seeking.anywhere())
     }
 
     /// The nearest idle CPU, as far as it is found in a few steps.
@@ -469,7 +470,7 @@ impl Wasted {
             .expect("only waiting threads are paired");
         waiter.mate = Some(place);
         let queued_at = waiter.queued_at;
-        self.alone.remove(&(queued_at, tid));
+        self.seeking.not_alone(queued_at, tid);
         if is_allowed {
             self.idle_open.remove(&place);
             self.close_waiter(tid);
@@ -498,7 +499,7 @@ impl Wasted {
         let waiter = self.waiters.get_mut(&mate.tid).expect("a mate waits");
         waiter.mate = None;
         let queued_at = waiter.queued_at;
-        self.alone.insert((queued_at, mate.tid));
+        self.seeking.alone(queued_at, mate.tid);
         self.open_waiter(mate.tid);
         Some(mate.tid)
     }
@@ -526,7 +527,7 @@ impl Wasted {
             let Waiter {
                 class, queued_at, ..
             } = waiter;
-            self.open.entry(class).or_default().insert((queued_at, tid));
+            self.seeking.open(class, queued_at, tid);
         }
     }
 
@@ -534,12 +535,18 @@ impl Wasted {
         let Waiter {
             class, queued_at, ..
         } = self.waiters[&tid];
-        if let Some(waiting) = self.open.get_mut(&class) {
-            waiting.remove(&(queued_at, tid));
-            if waiting.is_empty() {
-                self.open.remove(&class);
-            }
-        }
+        self.seeking.close(class, queued_at, tid);
+    }
+
+    /// Before a CPU idles.
+    fn order_waiters(&mut self) {
+        let mut seeking = std::mem::take(&mut self.seeking);
+        let waiters = self.waiters.iter();
+        seeking.needed(waiters.map(|(&tid, waiter)| {
+            let class = (!self.is_stuck(waiter)).then_some(waiter.class);
+            (class, waiter.queued_at, tid)
+        }));
+        self.seeking = seeking;
     }
 
     /// Keeps the larger half of the pairs.

@@ -129,7 +129,8 @@ pub enum Library {
 }
 
 impl Library {
-    fn adjective(self) -> &'static str {
+    /// What names of its primitives begin with.
+    pub fn adjective(self) -> &'static str {
         match self {
             Library::Pthread => "pthread ",
             Library::Cpp => "C++ ",

@@ -232,7 +232,7 @@ fn detail(screen: &Screen) -> Vec<(usize, String)> {
     found.unwrap_or_else(|| vec![(0, "This row is not there any more.".to_owned())])
 }
 
-const TABLE_KEYS: [&str; 10] = [
+const TABLE_KEYS: [&str; 11] = [
     "?:help",
     "q:quit",
     "/:filter",
@@ -242,6 +242,7 @@ const TABLE_KEYS: [&str; 10] = [
     "Enter:details",
     "r:reset",
     "i:invert",
+    "o:owners",
     "+-:interval",
 ];
 

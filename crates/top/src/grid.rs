@@ -60,6 +60,10 @@ pub enum Cell {
     Number(u64),
     /// How long.
     Seconds(f64),
+    /// How large.
+    Bytes(u64),
+    /// Which part, 0 to 1.
+    Share(f64),
     /// Not known.
     Unknown,
 }
@@ -85,8 +89,8 @@ impl Cell {
 
     fn size(&self) -> Option<f64> {
         match *self {
-            Cell::Count(count) | Cell::Number(count) => Some(count as f64),
-            Cell::Seconds(size) => Some(size),
+            Cell::Count(count) | Cell::Number(count) | Cell::Bytes(count) => Some(count as f64),
+            Cell::Seconds(size) | Cell::Share(size) => Some(size),
             Cell::Text(_) | Cell::Unknown => None,
         }
     }

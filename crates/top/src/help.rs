@@ -3,7 +3,7 @@
 use crate::screen::Screen;
 use crate::views;
 
-const KEYS: [(&str, &str); 13] = [
+const KEYS: [(&str, &str); 14] = [
     ("1 2 3, Tab", "locks, sched, mem"),
     ("Up Down PgUp PgDn", "select a row (also k j)"),
     ("Enter", "all of a row: call stack, owners"),
@@ -12,6 +12,7 @@ const KEYS: [(&str, &str); 13] = [
     ("/", "show rows with this text (regular expression)"),
     ("Esc", "show all rows again"),
     ("g", "what makes a row: line, thread, process, ..."),
+    ("o", "who released locks, beside each row (locks)"),
     ("Space", "hold the screen; recording goes on"),
     ("r", "forget what was counted"),
     ("+ -", "longer or shorter between two screens"),
@@ -26,7 +27,7 @@ pub fn lines(screen: &Screen) -> Vec<(usize, String)> {
         .map(|(key, what)| (0, format!("{key:<18} {what}")))
         .collect();
     lines.push((0, String::new()));
-    for column in views::columns(screen.tab, screen.by()) {
+    for column in views::columns(screen.tab, screen.shape()) {
         lines.push((0, format!("{:<18} {}", column.title, column.about)));
     }
     lines.push((0, String::new()));

@@ -101,6 +101,8 @@ pub fn written(cell: &Cell, style: Style) -> String {
         Cell::Text(text) => return ascii(text, style),
         Cell::Count(count) => count_text(*count),
         Cell::Seconds(seconds) => seconds_text(*seconds),
+        Cell::Bytes(bytes) => bytes_text(*bytes),
+        Cell::Share(share) => format!("{:.0}%", share * 100.0),
         Cell::Number(number) => number.to_string(),
         Cell::Unknown => "-".to_owned(),
     };
@@ -135,6 +137,23 @@ fn count_text(count: u64) -> String {
     }
 }
 
+/// `48.0M`: three digits, no blank; of 1024.
+pub fn bytes_text(bytes: u64) -> String {
+    let (mut scaled, mut unit) = (bytes as f64, 0);
+    while scaled >= 999.5 && unit < 6 {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => bytes.to_string(),
+        _ => format!(
+            "{}{}",
+            estimate(scaled),
+            ["", "K", "M", "G", "T", "P", "E"][unit]
+        ),
+    }
+}
+
 /// `1.23ms`: three digits, no blank.
 pub fn seconds_text(seconds: f64) -> String {
     let (scaled, unit) = match seconds.abs() {
@@ -151,19 +170,21 @@ pub fn seconds_text(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Tab;
     use crate::views;
+    use crate::{Shape, Tab};
 
     #[test]
     fn no_line_is_longer_than_the_terminal_and_the_sorted_column_stays() {
         for tab in Tab::ALL {
-            for &by in tab.groupings() {
-                let columns = views::columns(tab, by);
+            let shapes = tab.groupings().iter();
+            let shapes = shapes.flat_map(|&by| [false, true].map(|owners| Shape { by, owners }));
+            for shape in shapes {
+                let columns = views::columns(tab, shape);
                 for width in 40..200 {
                     for keep in 0..columns.len() {
                         let layout = Layout::new(columns, width, keep);
                         let sum: usize = layout.shown.iter().map(|&(_, width)| width + GAP).sum();
-                        assert!(sum - GAP <= width, "{tab:?} {by:?} {width} {sum}");
+                        assert!(sum - GAP <= width, "{tab:?} {shape:?} {width} {sum}");
                         assert!(layout.shown.iter().any(|&(at, _)| at == keep));
                     }
                 }
@@ -182,6 +203,15 @@ mod tests {
             (1e6, "278h"),
         ] {
             assert_eq!(seconds_text(seconds), text);
+        }
+        for (bytes, text) in [
+            (0, "0"),
+            (4096, "4.00K"),
+            (1023 << 10, "0.999M"),
+            (48 << 20, "48.0M"),
+            (u64::MAX, "16.0E"),
+        ] {
+            assert_eq!(bytes_text(bytes), text);
         }
         assert_eq!(count_text(12_345_678), "12.3M");
         assert_eq!(count_text(u64::MAX), "18.4E");

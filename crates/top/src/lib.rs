@@ -22,5 +22,5 @@ pub use draw::draw;
 pub use filter::Filter;
 pub use grid::{Cell, Column, Grid, Row};
 pub use screen::{Key, Order, Screen, Wish};
-pub use snapshot::{By, Data, Snapshot, Tab};
+pub use snapshot::{By, Data, Shape, Snapshot, Tab};
 pub use text::{json, text};

@@ -7,7 +7,7 @@ use amdahl_report::terminal::Style;
 
 use crate::filter::Filter;
 use crate::grid::{Grid, Row};
-use crate::snapshot::{By, Snapshot, Tab};
+use crate::snapshot::{By, Shape, Snapshot, Tab};
 use crate::views;
 
 /// A key, whatever the terminal calls it.
@@ -113,6 +113,7 @@ pub struct Screen {
     pub(crate) tab: Tab,
     tabs: [TabState; 3],
     pub(crate) filter: Filter,
+    owners: bool,
     pub(crate) is_paused: bool,
     interval: usize,
     pub(crate) mode: Mode,
@@ -138,6 +139,7 @@ impl Screen {
             tab,
             tabs: Default::default(),
             filter: Filter::default(),
+            owners: false,
             is_paused: false,
             interval: nearest.unwrap_or(INTERVALS_MS.len() - 1),
             mode: Mode::Table,
@@ -152,6 +154,18 @@ impl Screen {
     /// Shows only rows that `filter` wants.
     pub fn filter(&mut self, filter: Filter) {
         self.filter = filter;
+    }
+
+    /// Rows of locks name who released them.
+    pub fn show_owners(&mut self, owners: bool) {
+        self.owners = owners;
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        Shape {
+            by: self.by(),
+            owners: self.owners,
+        }
     }
 
     /// What makes a row.
@@ -208,17 +222,20 @@ impl Screen {
         &mut self.tabs[self.tab as usize]
     }
 
+    /// As the snapshot has it: what was asked for last may come with the next one.
+    fn shown_shape(&self) -> Shape {
+        let shown = self.shown.as_ref();
+        shown.map_or(self.shape(), |shown| views::shape(shown, self.shape()))
+    }
+
     /// How rows are sorted.
     pub fn order(&self) -> Order {
-        let by = self
-            .shown
-            .as_ref()
-            .map_or(self.by(), |shown| views::by(shown, self.by()));
+        let shape = self.shown_shape();
         let usual = Order {
-            column: views::sorted(self.tab, by),
+            column: views::sorted(self.tab, shape),
             is_falling: true,
         };
-        let columns = views::columns(self.tab, by).len();
+        let columns = views::columns(self.tab, shape).len();
         let chosen = self.state().order;
         chosen
             .filter(|order| order.column < columns)
@@ -228,7 +245,7 @@ impl Screen {
     /// The table as it is shown: filtered, sorted. Cost: n log n of its rows.
     pub fn grid(&self) -> Option<Grid> {
         let shown = self.shown.as_ref()?;
-        let mut grid = views::grid(shown, self.by());
+        let mut grid = views::grid(shown, self.shape());
         grid.rows.retain(|row| self.filter.wants(row));
         let order = self.order();
         grid.sort(order.column, order.is_falling);
@@ -313,6 +330,11 @@ impl Screen {
                 (self.shown, self.newest) = (None, None);
                 return Some(Wish::Reset);
             }
+            Key::Char('o') if self.tab == Tab::Locks => {
+                self.owners = !self.owners;
+                // Columns are others now.
+                self.state_mut().order = None;
+            }
             Key::Char('+' | '=') => return Some(self.slower(true)),
             Key::Char('-') => return Some(self.slower(false)),
             Key::Char(' ' | 'p') => self.pause(),
@@ -392,11 +414,7 @@ impl Screen {
     /// Sorts by the column beside; texts rise, figures fall.
     fn sort_beside(&mut self, is_right: bool) {
         let order = self.order();
-        let by = self
-            .shown
-            .as_ref()
-            .map_or(self.by(), |shown| views::by(shown, self.by()));
-        let columns = views::columns(self.tab, by);
+        let columns = views::columns(self.tab, self.shown_shape());
         if columns.is_empty() {
             return;
         }

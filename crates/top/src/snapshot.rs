@@ -31,7 +31,7 @@ impl Tab {
         match self {
             Tab::Locks => &[By::Site, By::Thread, By::Process, By::Lock, By::Stack],
             Tab::Sched => &[By::Thread, By::Process],
-            Tab::Mem => &[By::Site, By::Process, By::Kind],
+            Tab::Mem => &[By::Site, By::Process, By::Kind, By::Mapping],
         }
     }
 }
@@ -52,13 +52,26 @@ pub enum By {
     Stack,
     /// A kind of event.
     Kind,
+    /// A mapping, by its process and address.
+    Mapping,
 }
 
 impl By {
     /// As it is called.
     pub fn name(self) -> &'static str {
-        ["site", "thread", "process", "lock", "stack", "kind"][self as usize]
+        [
+            "site", "thread", "process", "lock", "stack", "kind", "mapping",
+        ][self as usize]
     }
+}
+
+/// How a table is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// What makes a row.
+    pub by: By,
+    /// Rows of locks name who released, or held, them.
+    pub owners: bool,
 }
 
 /// A result so far.

@@ -5,21 +5,21 @@ use amdahl_report::terminal::Style;
 use crate::draw::status;
 use crate::filter::Filter;
 use crate::layout::{Layout, ascii};
-use crate::snapshot::{By, Data, Snapshot};
+use crate::snapshot::{Data, Shape, Snapshot};
 use crate::views;
 
 /// The table as text, at most `width` columns wide, with the `rows` largest.
 pub fn text(
     snapshot: &Snapshot,
-    by: By,
+    shape: Shape,
     filter: &Filter,
     rows: usize,
     width: usize,
     style: Style,
 ) -> String {
-    let by = views::by(snapshot, by);
-    let mut grid = views::grid(snapshot, by);
-    let column = views::sorted(snapshot.tab(), by);
+    let shape = views::shape(snapshot, shape);
+    let mut grid = views::grid(snapshot, shape);
+    let column = views::sorted(snapshot.tab(), shape);
     grid.sort(column, true);
     grid.rows.retain(|row| filter.wants(row));
     let mut lines = vec![

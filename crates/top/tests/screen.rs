@@ -8,7 +8,7 @@ use amdahl_report::mem::schema::{self as mem, FaultKind, FaultSite, MemResult};
 use amdahl_report::sched::schema::{SchedResult, ThreadEntry};
 use amdahl_report::schema::Source;
 use amdahl_report::terminal::Style;
-use amdahl_top::{By, Data, Filter, Key, Screen, Snapshot, Tab, Wish, draw, text};
+use amdahl_top::{By, Data, Filter, Key, Screen, Shape, Snapshot, Tab, Wish, draw, text};
 use proptest::prelude::*;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -238,7 +238,14 @@ fn what_is_missing_is_named_with_its_remedy() {
 
 #[test]
 fn the_same_table_is_there_for_scripts() {
-    let text = text(&usual(), By::Site, &Filter::new("long"), 20, 80, PLAIN);
+    let text = text(
+        &usual(),
+        Shape::default(),
+        &Filter::new("long"),
+        20,
+        80,
+        PLAIN,
+    );
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("locks: 12.0s counted, needs 1.1% of one CPU"));
     assert!(lines[3].starts_with("rwsem (write)"), "{text}");
@@ -284,6 +291,17 @@ fn data() -> impl Strategy<Value = Arc<Snapshot>> {
                     };
                     30
                 ];
+                result.huge.mappings = vec![
+                    mem::MappingReport {
+                        process: name.clone(),
+                        name: name.clone(),
+                        resident_bytes: count,
+                        huge_bytes: u64::MAX,
+                        obstacles: vec![(name, count)],
+                        ..mem::MappingReport::default()
+                    };
+                    30
+                ];
                 Data::Mem(result)
             }
         })
@@ -293,7 +311,7 @@ fn data() -> impl Strategy<Value = Arc<Snapshot>> {
 fn key() -> impl Strategy<Value = Key> {
     prop_oneof![
         prop::sample::select(
-            "123gri<>/?+- kjhq("
+            "123grio<>/?+- kjhq("
                 .chars()
                 .map(Key::Char)
                 .collect::<Vec<_>>()
@@ -396,4 +414,124 @@ fn memory_is_told_with_holds_huge_pages_and_misses_of_the_tlb() {
             "{text}"
         );
     }
+}
+
+#[test]
+fn who_released_a_lock_stands_beside_it_when_asked_for() {
+    let owner = |thread: &str| Owner {
+        thread: thread.to_owned(),
+        site: CodeSite {
+            symbol: "let_go".to_owned(),
+            ..CodeSite::default()
+        },
+        times: 3,
+        seconds: 0.5,
+        ..Owner::default()
+    };
+    let wanted = LockRow {
+        owners: vec![owner("keeper"), owner("another")],
+        ..row("futex", "want_it", 3, 1.0)
+    };
+    let held = LockRow {
+        owners: vec![owner("mapper")],
+        ..row("mmap_lock (write)", "map_it", 2, 0.25)
+    };
+    let found = snapshot(Data::Locks(LocksResult {
+        rows: vec![wanted],
+        holds: vec![held],
+        ..LocksResult::default()
+    }));
+    let mut screen = Screen::new(PLAIN, "the system", Tab::Locks, Duration::from_secs(1));
+    screen.take(found.clone());
+    let before = lines(&mut screen, 80, 24).join("\n");
+    assert!(
+        !before.contains("released by") && !before.contains("held"),
+        "{before}"
+    );
+    assert_eq!(screen.key(Key::Char('o')), None);
+    let after = lines(&mut screen, 80, 24);
+    assert!(
+        after.iter().any(|line| line.contains("released by")),
+        "{after:?}"
+    );
+    // The smallest terminal that is usable has who, where and how long.
+    let has = |what: &str, who: &str| {
+        let line = after.iter().find(|line| line.contains(what));
+        line.is_some_and(|line| line.contains(who))
+    };
+    assert!(has("futex", "keeper"), "{after:?}");
+    assert!(has("held", "mapper"), "{after:?}");
+    // The details of what was held are its own.
+    let _ = screen.key(Key::Down);
+    let _ = screen.key(Key::Enter);
+    let detail = lines(&mut screen, 80, 24).join("\n");
+    assert!(
+        detail.contains("Who held it:") && detail.contains("mapper in let_go"),
+        "{detail}"
+    );
+    let _ = screen.key(Key::Escape);
+    let _ = screen.key(Key::Char('o'));
+    let again = lines(&mut screen, 80, 24).join("\n");
+    assert!(!again.contains("released by"), "{again}");
+    let shape = Shape {
+        owners: true,
+        ..Shape::default()
+    };
+    let text = text(&found, shape, &Filter::default(), 20, 120, PLAIN);
+    assert!(text.contains("keeper in let_go"), "{text}");
+}
+
+#[test]
+fn mappings_are_told_with_their_huge_pages_and_what_is_in_the_way() {
+    let mapping = |start: &str, name: &str, huge: u64| mem::MappingReport {
+        pid: 42,
+        process: "base".to_owned(),
+        start: start.to_owned(),
+        bytes: 64 << 20,
+        name: name.to_owned(),
+        backing: "anonymous".to_owned(),
+        resident_bytes: 48 << 20,
+        huge_bytes: huge,
+        obstacles: vec![("not-advised".to_owned(), (48 << 20) - huge)],
+        ..mem::MappingReport::default()
+    };
+    let result = MemResult {
+        huge: mem::HugePages {
+            mappings: vec![mapping("7f00", "", 36 << 20), mapping("8f00", "[heap]", 0)],
+            obstacles: vec![mem::ObstacleReport {
+                id: "not-advised".to_owned(),
+                text: "Nobody asked.".to_owned(),
+                remedy: "call madvise".to_owned(),
+                ..mem::ObstacleReport::default()
+            }],
+            ..mem::HugePages::default()
+        },
+        ..MemResult::default()
+    };
+    let mut screen = Screen::new(PLAIN, "the system", Tab::Mem, Duration::from_secs(1));
+    screen.take(snapshot(Data::Mem(result)));
+    screen.group_by(By::Mapping);
+    let shown = lines(&mut screen, 80, 24);
+    let at = |what: &str| {
+        let found = shown.iter().position(|line| line.contains(what));
+        found.unwrap_or_else(|| panic!("{what} in {shown:?}"))
+    };
+    assert!(at("smallv") < at("[heap]"));
+    assert!(
+        at("[heap]") < at("anonymous 7f00"),
+        "most small pages first"
+    );
+    let line = &shown[at("anonymous 7f00")];
+    assert!(
+        line.contains("75%") && line.contains("12.0M") && line.contains("not-advised"),
+        "{line}"
+    );
+    assert!(shown[at("[heap]")].contains("0%"));
+    let _ = screen.key(Key::Enter);
+    let detail = lines(&mut screen, 80, 24).join("\n");
+    assert!(
+        detail.contains("48.0M not-advised. Nobody asked."),
+        "{detail}"
+    );
+    assert!(detail.contains("call madvise"), "{detail}");
 }

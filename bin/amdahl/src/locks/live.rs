@@ -1,14 +1,14 @@
 //! Waits for locks so far, again and again.
 
 use amdahl_locks::{GroupBy, Table};
-use amdahl_probe::bpf::{LOCKS, Part, Recorder, Settings, lock_constants};
+use amdahl_probe::bpf::{Part, Recorder, Settings, lock_constants};
 use amdahl_report::schema::Source;
 use amdahl_top::{By, Data};
 use amdahl_topology::CpuSet;
 
 use super::follow::{Follower, name};
 pub use super::unprivileged::Polling;
-use super::{kernel_sources, result, target};
+use super::{programs, recorded_sources, result, target};
 use crate::cli::{LocksBy, Selection};
 use crate::failure::Failure;
 use crate::top::live::{Live, Look};
@@ -20,15 +20,15 @@ fn by(by: By) -> LocksBy {
         By::Process => LocksBy::Process,
         By::Lock => LocksBy::Lock,
         By::Stack => LocksBy::Stack,
-        By::Site | By::Kind => LocksBy::Site,
+        By::Site | By::Kind | By::Mapping => LocksBy::Site,
     }
 }
 
-/// What the recorder is to record.
-pub fn settings(cpus: &CpuSet) -> Settings {
+/// What the recorder is to record, with `owners` also how long `mmap_lock` is held.
+pub fn settings(cpus: &CpuSet, owners: bool) -> Settings {
     Settings {
         constants: lock_constants(),
-        ..Settings::new(&LOCKS, cpus.iter().collect())
+        ..Settings::new(programs(owners), cpus.iter().collect())
     }
 }
 
@@ -41,7 +41,11 @@ pub struct Recorded {
 
 impl Recorded {
     /// Nothing has happened yet.
-    pub fn new(selection: &Selection, recorder: &Recorder) -> Result<Recorded, Failure> {
+    pub fn new(
+        selection: &Selection,
+        recorder: &Recorder,
+        owners: bool,
+    ) -> Result<Recorded, Failure> {
         let cleared = recorder.clear_waits();
         cleared.map_err(|error| Failure::machine(error.to_string()))?;
         let without = if selection.system {
@@ -51,7 +55,7 @@ impl Recorded {
         };
         Ok(Recorded {
             follower: Follower::new(without, 0),
-            sources: kernel_sources(recorder),
+            sources: recorded_sources(recorder, owners),
             target: target(selection),
         })
     }
@@ -76,6 +80,7 @@ impl Live for Recorded {
         let mut found = result::result(&table, by(of));
         (found.seconds, found.events) = (seconds, self.follower.events);
         found.sources = self.sources.clone();
+        result::note_goroutines(&mut found);
         found.target = self.target.clone();
         Data::Locks(found)
     }

@@ -7,7 +7,7 @@ mod unprivileged;
 
 use amdahl_locks::{Table, Tracker};
 use amdahl_probe::bpf::{
-    Decoded, LOCKS, LOCKS_AND_HOLDS, Recorder, RecorderError, Settings, lock_constants,
+    Decoded, LOCKS, LOCKS_AND_HOLDS, Programs, Recorder, RecorderError, Settings, lock_constants,
 };
 use amdahl_report::locks::schema::LocksResult;
 use amdahl_report::locks::{self, Shown};
@@ -88,13 +88,12 @@ fn observe(args: &Locks, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Observe
         let remedy = "leave --probe proc away";
         return unprivileged::observe(selection, cpus, interrupt, "", remedy);
     }
-    let programs = if args.owner { &LOCKS_AND_HOLDS } else { &LOCKS };
     let settings = Settings {
         constants: lock_constants(),
         memory_bytes: (selection.memory as usize) << 20,
         everyone: selection.system,
         part_after: PART_AFTER,
-        ..Settings::new(programs, cpus.iter().collect())
+        ..Settings::new(programs(args.owner), cpus.iter().collect())
     };
     match Recorder::new(&settings) {
         Ok(recorder) => recorded(args, cpus, interrupt, recorder),
@@ -104,6 +103,10 @@ fn observe(args: &Locks, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Observe
             unprivileged::observe(selection, cpus, interrupt, &why, watch::bpf_remedy(&error))
         }
     }
+}
+
+fn programs(owners: bool) -> &'static Programs {
+    if owners { &LOCKS_AND_HOLDS } else { &LOCKS }
 }
 
 fn recorded(
@@ -130,7 +133,7 @@ fn recorded(
     )?;
     follower.finish();
     follower.feed(&recorder.open_waits(watched.to).map_err(failed)?);
-    let mut sources = sources(&recorder, args);
+    let mut sources = recorded_sources(&recorder, args.owner);
     if watched.counts.cut.is_some() {
         sources.push(source(
             "the end",
@@ -153,9 +156,9 @@ fn recorded(
     })
 }
 
-fn sources(recorder: &Recorder, args: &Locks) -> Vec<Source> {
+fn recorded_sources(recorder: &Recorder, owners: bool) -> Vec<Source> {
     let mut sources = kernel_sources(recorder);
-    if args.owner {
+    if owners {
         sources.push(
             if recorder.missing().any(|hook| hook == "mmap_lock_released") {
                 source(
@@ -204,6 +207,7 @@ fn complete(found: &mut LocksResult, args: &Locks, observed: &Observed) {
     found.seconds = observed.to.saturating_sub(observed.from) as f64 * 1e-9;
     found.machine = machine::describe();
     found.sources = observed.sources.clone();
+    result::note_goroutines(found);
     found.events = observed.events;
     found.events_lost += observed.events_lost;
     found.stacks_lost = observed.stacks_lost;

@@ -5,7 +5,7 @@ use amdahl_locks::{Class, GroupBy, Row, Site, Table, ThreadName, Tracker, What, 
 use amdahl_report::locks::schema::{CodeSite, LockRow, LocksResult, Nested, Owner, SCHEMA, Step};
 use amdahl_report::schema::SampleRow;
 use amdahl_speedup::event::{CallStack, Tid};
-use amdahl_speedup::primitive::{kernel_frame, own_frame};
+use amdahl_speedup::primitive::{Library, kernel_frame, own_frame};
 
 use crate::cli::LocksBy;
 
@@ -66,6 +66,24 @@ pub fn result(table: &Table, by: LocksBy) -> LocksResult {
         folded_places: table.folded.places,
         ..LocksResult::default()
     }
+}
+
+/// Adds to the sources what the table cannot tell of the programs in it: of goroutines, which the kernel
+/// does not know.
+pub fn note_goroutines(found: &mut LocksResult) {
+    let of_go = Library::Go.adjective();
+    if !found.rows.iter().any(|row| row.what.starts_with(of_go)) {
+        return;
+    }
+    let how = found.sources.first().map_or("", |source| &source.how);
+    found.sources.push(super::source(
+        "waits of goroutines",
+        how,
+        "They are told for as long as a thread slept for them. A goroutine whose thread goes on with another \
+         one, or that could go on and finds no thread (more threads than CPUs, other busy programs), waits \
+         longer than is told.",
+        "ask Go itself, which times every goroutine: runtime.SetBlockProfileRate(1), go tool pprof",
+    ));
 }
 
 fn row(row: &Row) -> LockRow {
@@ -171,4 +189,36 @@ pub fn samples(tracker: &Tracker, names: &dyn Fn(Tid) -> ThreadName) -> Vec<Samp
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(what: &str) -> LockRow {
+        LockRow {
+            what: what.to_owned(),
+            ..LockRow::default()
+        }
+    }
+
+    #[test]
+    fn where_goroutines_are_in_the_table_it_says_what_it_does_not_know() {
+        let noted = |rows: &[&str]| {
+            let mut found = LocksResult {
+                rows: rows.iter().map(|what| of(what)).collect(),
+                sources: vec![crate::locks::source("futex waits", "bpf", "", "")],
+                ..LocksResult::default()
+            };
+            note_goroutines(&mut found);
+            found.sources.split_off(1)
+        };
+        assert_eq!(noted(&["pthread mutex", "Google lock"]), []);
+        for what in ["Go mutex", "Go idle worker"] {
+            let said = noted(&["futex", what]);
+            assert_eq!((said.len(), said[0].how.as_str()), (1, "bpf"));
+            assert!(said[0].missing.contains("waits longer than is told"));
+            assert!(!said[0].remedy.is_empty());
+        }
+    }
 }

@@ -81,10 +81,11 @@ pub fn observe(
     let ended = ended?;
     let records = preload::read_dir(folder.path()).map_err(|error| failed(&error))?;
     let recorded = take_records(&records, &mut polled, to);
+    let lacks_library = !selection.command.is_empty() && preload::library().is_none();
     Ok(Observed {
         from,
         to,
-        sources: sources(&polled, recorded, why, remedy),
+        sources: sources(&polled, recorded, lacks_library, why, remedy),
         tracker: polled.tracker,
         decoded: polled.decoded,
         events: polled.polls,
@@ -167,6 +168,7 @@ impl Polling {
         let mut found = result::result(&table, by);
         found.events = self.poller.blindness().polls;
         found.sources = self.sources.clone();
+        result::note_goroutines(&mut found);
         found
     }
 
@@ -216,10 +218,30 @@ fn take_records(records: &Records, polled: &mut Polled, until: u64) -> bool {
     !records.processes.is_empty()
 }
 
-fn sources(polled: &Polled, is_recorded: bool, why: &str, remedy: &str) -> Vec<Source> {
+/// `lacks_library`: the preload library would have been used and is not there.
+fn sources(
+    polled: &Polled,
+    is_recorded: bool,
+    lacks_library: bool,
+    why: &str,
+    remedy: &str,
+) -> Vec<Source> {
     let mut sources = Vec::new();
     if is_recorded {
         sources.push(source("pthread waits", "preload", "", ""));
+    } else if lacks_library {
+        sources.push(source(
+            "pthread waits",
+            "missing",
+            &format!(
+                "{}, which times them without privileges, was not found.",
+                preload::LIBRARY
+            ),
+            &format!(
+                "put it beside amdahl or into ../lib/amdahl, or name it in {}",
+                preload::LIBRARY_VARIABLE
+            ),
+        ));
     }
     sources.extend(polled_sources(why, remedy));
     if polled.hidden > 0 {

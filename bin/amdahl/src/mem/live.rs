@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use amdahl_mem::first_touch::Touches;
 use amdahl_probe::bpf::{Mappings, Part, Recorder, Settings};
 use amdahl_report::mem::schema::{FaultKind, FaultSite, Faults, MemResult, SCHEMA};
 use amdahl_report::schema::Source;
@@ -11,7 +12,7 @@ use amdahl_topology::CpuSet;
 
 use super::follow::Followed;
 use super::look::Looker;
-use super::pages::{self, Machine};
+use super::mapped::Mapped;
 use super::{sources, tlb_misses};
 use crate::cli::Selection;
 use crate::top::live::{Live, Look};
@@ -25,7 +26,7 @@ pub fn settings(cpus: &CpuSet, holds: bool) -> Settings {
     }
 }
 
-/// Knows whom to look at, and never looks: that takes the lock which is watched.
+/// Whom the recording is of. It never looks.
 pub fn looker(selection: &Selection) -> Looker {
     Looker::new(selection)
 }
@@ -37,8 +38,7 @@ pub struct Recorded<'a> {
     has_vmalloc: bool,
     has_holds: bool,
     command: Vec<String>,
-    /// The machine when it began.
-    before: Machine,
+    mapped: Mapped,
 }
 
 impl<'a> Recorded<'a> {
@@ -63,7 +63,7 @@ impl<'a> Recorded<'a> {
             has_vmalloc: !missing.contains(&"alloc_vmap_area"),
             has_holds: holds,
             command: selection.whom(),
-            before: Machine::now(),
+            mapped: Mapped::new(selection),
         }
     }
 }
@@ -79,10 +79,10 @@ impl Follow for Recorded<'_> {
 }
 
 impl Live for Recorded<'_> {
-    fn data(&mut self, _: By, seconds: f64) -> Data {
+    fn data(&mut self, by: By, seconds: f64) -> Data {
         let (tlb, tlb_source) = tlb_misses(&self.followed.tlb);
         let sources = self.sources.iter().cloned().chain([tlb_source]);
-        Data::Mem(MemResult {
+        let mut found = MemResult {
             schema: SCHEMA.to_owned(),
             amdahl_version: env!("CARGO_PKG_VERSION").to_owned(),
             command: self.command.clone(),
@@ -90,11 +90,17 @@ impl Live for Recorded<'_> {
             faults: self.followed.fault_tables(true),
             mmap_lock: self.followed.lock_tables(self.has_holds),
             vmalloc: self.has_vmalloc.then(|| self.followed.vmalloc_table()),
-            huge: pages::of_the_machine(&self.before),
             tlb,
             sources: sources.collect(),
             ..MemResult::default()
-        })
+        };
+        // Looking takes the lock that is watched: only for who wants to see it.
+        if by == By::Mapping {
+            self.mapped.tell(&self.followed.touches, &mut found);
+        } else {
+            self.mapped.of_the_machine(&mut found);
+        }
+        Data::Mem(found)
     }
 }
 
@@ -106,6 +112,7 @@ pub struct Accounted {
     names: HashMap<u32, String>,
     source: Source,
     is_first: bool,
+    mapped: Mapped,
 }
 
 /// Minor and major faults of a process.
@@ -133,6 +140,7 @@ impl Accounted {
                 remedy: remedy.to_owned(),
             },
             is_first: true,
+            mapped: Mapped::new(selection),
         }
     }
 
@@ -176,7 +184,7 @@ impl Look for Accounted {
         PAUSE
     }
 
-    fn data(&mut self, _: By, seconds: f64) -> Data {
+    fn data(&mut self, by: By, seconds: f64) -> Data {
         let kinds = ["minor", "major"].into_iter().zip(self.kinds());
         let kinds: Vec<FaultKind> = kinds
             .map(|(kind, count)| FaultKind {
@@ -204,7 +212,7 @@ impl Look for Accounted {
         sites.truncate(500);
         let count = kinds.iter().map(|kind| kind.count).sum();
         let listed: u64 = sites.iter().map(|site| site.count).sum();
-        Data::Mem(MemResult {
+        let mut found = MemResult {
             schema: SCHEMA.to_owned(),
             amdahl_version: env!("CARGO_PKG_VERSION").to_owned(),
             command: self.selection.whom(),
@@ -218,6 +226,12 @@ impl Look for Accounted {
             },
             sources: vec![self.source.clone()],
             ..MemResult::default()
-        })
+        };
+        if by == By::Mapping {
+            self.mapped.tell(&Touches::default(), &mut found);
+        } else {
+            self.mapped.of_the_machine(&mut found);
+        }
+        Data::Mem(found)
     }
 }

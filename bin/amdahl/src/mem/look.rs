@@ -13,9 +13,9 @@ use crate::cli::Selection;
 use crate::watch::present;
 
 /// Processes that are kept: those with the most memory.
-const PROCESSES_MAX: usize = 64;
+pub const PROCESSES_MAX: usize = 64;
 /// Share of the time that looking may take: reading `smaps` holds the address-space lock.
-const BUDGET: u32 = 50;
+pub const BUDGET: u32 = 50;
 /// Pages whose sizes are looked up at the end: 1 GiB in small ones.
 const PAGES_MAX: u64 = 1 << 18;
 /// Between two looks at which processes there are, first and later.
@@ -28,7 +28,8 @@ pub struct Seen {
     /// Bytes by size of page for each mapping, where known.
     pub sizes: Vec<Option<BTreeMap<u64, u64>>>,
     resident: u64,
-    at: Instant,
+    /// When it was looked at.
+    pub at: Instant,
 }
 
 /// Whom to look at.
@@ -94,7 +95,8 @@ impl Looker {
         looked
     }
 
-    fn pids(&self) -> Vec<u32> {
+    /// Those who are there now.
+    pub fn pids(&self) -> Vec<u32> {
         let root = *self.root.lock().expect("nobody panics with it");
         let Selection {
             system, command, ..
@@ -127,6 +129,19 @@ impl Looked {
         if !is_wanted {
             return;
         }
+        self.keep(pid, resident, is_last);
+        self.next = Some(now + now.elapsed() * BUDGET);
+        if self.seen.len() > PROCESSES_MAX {
+            let least = self.seen.iter().min_by_key(|(_, seen)| seen.resident);
+            if let Some(pid) = least.map(|(&pid, _)| pid) {
+                self.seen.remove(&pid);
+            }
+        }
+    }
+
+    /// Looks at a process, and at the sizes of its pages, and keeps what is seen.
+    pub fn keep(&mut self, pid: u32, resident: u64, with_sizes: bool) {
+        let (proc, at) = (Path::new("/proc"), Instant::now());
         let process = match read::process(proc, pid) {
             Ok(process) => process,
             Err(error) => {
@@ -137,7 +152,7 @@ impl Looked {
             }
         };
         let mut sizes = Vec::new();
-        if is_last {
+        if with_sizes {
             match read::page_sizes(proc, pid, &process.mappings, PAGES_MAX) {
                 Ok(known) => sizes = known,
                 Err(error) => {
@@ -145,8 +160,6 @@ impl Looked {
                 }
             }
         }
-        self.next = Some(now + now.elapsed() * BUDGET);
-        let at = now;
         // A process that is about to end has given its memory back already.
         if process
             .mappings
@@ -160,12 +173,6 @@ impl Looked {
                 at,
             };
             self.seen.insert(pid, seen);
-        }
-        if self.seen.len() > PROCESSES_MAX {
-            let least = self.seen.iter().min_by_key(|(_, seen)| seen.resident);
-            if let Some(pid) = least.map(|(&pid, _)| pid) {
-                self.seen.remove(&pid);
-            }
         }
     }
 }

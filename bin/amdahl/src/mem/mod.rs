@@ -3,6 +3,7 @@
 mod follow;
 pub mod live;
 mod look;
+mod mapped;
 mod pages;
 mod result;
 mod sources;

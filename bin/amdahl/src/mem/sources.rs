@@ -114,9 +114,9 @@ pub fn tlb(refused: Option<&std::io::Error>) -> Source {
     source("TLB misses", "missing", text, remedy)
 }
 
-/// Of what was seen by looking.
-pub fn looked(looked: &Looked) -> Vec<Source> {
-    let mappings = match &looked.refused {
+/// Of the mappings that were seen.
+pub fn mappings(looked: &Looked) -> Source {
+    match &looked.refused {
         Some(why) => source(
             "mappings",
             "/proc",
@@ -130,7 +130,21 @@ pub fn looked(looked: &Looked) -> Vec<Source> {
             "watch one that runs for some 20 ms or longer",
         ),
         None => source("mappings", "/proc", "", ""),
-    };
+    }
+}
+
+/// Of what is looked up at the end alone.
+pub fn no_sizes_live() -> Source {
+    source(
+        "sizes of pages",
+        "missing",
+        "a live view does not look pages up one by one.",
+        "amdahl mem --pid PID",
+    )
+}
+
+/// Of what was seen by looking.
+pub fn looked(looked: &Looked) -> Vec<Source> {
     let sizes = match &looked.no_sizes {
         Some(why) => source(
             "sizes of pages",
@@ -146,5 +160,5 @@ pub fn looked(looked: &Looked) -> Vec<Source> {
         ),
         None => source("sizes of pages", "/proc", "", ""),
     };
-    vec![mappings, sizes]
+    vec![mappings(looked), sizes]
 }

@@ -43,6 +43,8 @@ impl Recorded {
         let mut settings = amdahl_sched::Settings::new(machine::topology(cpus)?);
         settings.begin = Some(clock::monotonic());
         settings.tick_ns = facts::tick_ns();
+        // The screen has none.
+        settings.picture_cells = 0;
         let analysis = Analysis::new(settings);
         Ok(Recorded {
             following: Following::new(analysis, None, selection.system, cpus),

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use amdahl_top::{By, Filter, Snapshot, json, text};
+use amdahl_top::{Filter, Shape, Snapshot, json, text};
 
 use super::{Message, Shown};
 use crate::failure::Failure;
@@ -15,13 +15,15 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Prints `count` snapshots, or fewer where the command or the user ends it.
 pub fn print(shown: &Shown<'_>, count: u32, received: &Receiver<Message>) -> Result<u8, Failure> {
     let (_, by) = super::first(shown.args)?;
+    let owners = shown.args.owner;
+    let shape = Shape { by, owners };
     let filter = Filter::new(&shown.args.filter);
     let mut printed = 0;
     let mut ended = None;
     while printed < count && !shown.interrupt.asked() {
         match received.recv_timeout(LOOK) {
             Ok(Message::Snapshot(snapshot)) => {
-                print_one(shown, &snapshot, by, &filter, printed == 0)?;
+                print_one(shown, &snapshot, shape, &filter, printed == 0)?;
                 printed += 1;
                 if ended.is_some() {
                     break;
@@ -47,7 +49,7 @@ pub fn print(shown: &Shown<'_>, count: u32, received: &Receiver<Message>) -> Res
 fn print_one(
     shown: &Shown<'_>,
     snapshot: &Snapshot,
-    by: By,
+    shape: Shape,
     filter: &Filter,
     is_first: bool,
 ) -> Result<(), Failure> {
@@ -58,7 +60,7 @@ fn print_one(
     } else {
         let gap = if is_first { "" } else { "\n" };
         let (width, style) = (screen::width(), screen::style());
-        gap.to_owned() + &text(snapshot, by, filter, args.rows, width, style)
+        gap.to_owned() + &text(snapshot, shape, filter, args.rows, width, style)
     };
     screen::print(&text).map(drop)
 }

@@ -76,6 +76,7 @@ pub fn main(args: &Top) -> Result<u8, Failure> {
             selection: &selection,
             cpus: &cpus,
             holds: args.holds,
+            owners: args.owner,
             control: &control,
             messages: messages.clone(),
             ready: Box::new(move || {
@@ -125,6 +126,7 @@ fn first(args: &Top) -> Result<(Tab, By), Failure> {
         Some(TopBy::Lock) => By::Lock,
         Some(TopBy::Stack) => By::Stack,
         Some(TopBy::Kind) => By::Kind,
+        Some(TopBy::Mapping) => By::Mapping,
     };
     if !tab.groupings().contains(&by) {
         let known: Vec<&str> = tab.groupings().iter().map(|by| by.name()).collect();
@@ -190,6 +192,7 @@ impl Shown<'_> {
         let mut screen = Screen::new(screen::style(), &self.target, tab, args.interval);
         screen.filter(Filter::new(&args.filter));
         screen.group_by(by);
+        screen.show_owners(args.owner);
         let mut terminal = Terminal::enter(messages)?;
         let until = args.duration.map(|duration| Instant::now() + duration);
         terminal.run(

@@ -30,6 +30,8 @@ pub struct Recording<'a> {
     pub cpus: &'a CpuSet,
     /// How long `mmap_lock` is held is recorded.
     pub holds: bool,
+    /// Who has it and for how long, in the view of locks.
+    pub owners: bool,
     /// What is asked for.
     pub control: &'a Control,
     /// Where snapshots go.
@@ -174,7 +176,7 @@ impl Recording<'_> {
             *loaded = None;
             let memory = (self.selection.memory as usize) << 20;
             let settings = match tab {
-                Tab::Locks => locks::live::settings(self.cpus),
+                Tab::Locks => locks::live::settings(self.cpus, self.owners),
                 Tab::Sched => sched::live::settings(self.cpus),
                 Tab::Mem => mem::live::settings(self.cpus, self.holds),
             };
@@ -195,7 +197,7 @@ impl Recording<'_> {
         let selection = self.selection;
         match asked.tab {
             Tab::Locks => {
-                let live = locks::live::Recorded::new(selection, recorder)?;
+                let live = locks::live::Recorded::new(selection, recorder, self.owners)?;
                 self.follow(asked, recorder, live)
             }
             Tab::Sched => {

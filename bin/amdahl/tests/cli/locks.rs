@@ -237,6 +237,10 @@ fn waits_of_one_goroutine_are_told_apart() {
     assert!(ran.status.success(), "{}", ran.err);
     in_some_try(|| {
         let (line, found) = watch_command(&place, &[program.as_os_str()], &[]);
+        // Beside other busy programs it is not all of their waits.
+        let is_of_go = |source: &&Source| source.what == "waits of goroutines";
+        let note = found.sources.iter().find(is_of_go).expect("a note");
+        assert!(note.missing.contains("waits longer than is told"));
         for (wait, what, function) in [
             ("mutex", "Go mutex", "main.wantTheVault"),
             ("channel", "Go message", "main.wantTheLetter"),
@@ -306,6 +310,19 @@ fn who_released_is_named_and_what_the_holder_waited_for() {
         }
         Err(format!("{nested:?} of {}", truth.seconds))
     });
+}
+
+/// It once said nothing of the library that it lacked, but that all "other" waits were polled.
+#[test]
+fn without_privileges_a_library_that_is_not_there_is_named() {
+    let place = Place::new();
+    let mut tool = place.tool(["locks", "--json", "--quiet", "--probe", "proc"]);
+    tool.args(["--", "true"]).env("AMDAHL_PRELOAD", "/nowhere");
+    let found = result(&place.run(tool).ends_with(0));
+    let of_library = |source: &&Source| source.missing.contains("libamdahl_preload.so");
+    let named = found.sources.iter().find(of_library).expect("a source");
+    assert_eq!(named.how, "missing");
+    assert!(named.remedy.contains("AMDAHL_PRELOAD"), "{}", named.remedy);
 }
 
 #[test]

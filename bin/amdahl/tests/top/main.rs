@@ -183,6 +183,59 @@ fn a_view_of_locks_may_be_live() {
 }
 
 #[test]
+fn a_live_view_of_locks_shows_owners() {
+    let Some(program) = planted().filter(|_| has_bpf()) else {
+        return;
+    };
+    let mut pty = Pty::run(&["locks", "--live", "--owner", "--", program]);
+    pty.shows("released by");
+    // Beside the row of the lock stands a thread of the program, which releases it where it takes it.
+    pty.until("an owner beside the lock", |screen| {
+        let row = screen.lines().find(|line| line.contains("mutex"));
+        row.is_some_and(|row| row.contains("want") && row.contains("lock ("))
+    });
+    pty.press("o");
+    pty.until("no owners", |screen| {
+        screen.contains("pthread mutex") && !screen.contains("released by")
+    });
+    pty.press("o");
+    pty.shows("released by");
+    pty.press("q");
+    assert_eq!(pty.ends().code(), Some(0));
+    // The same for scripts.
+    let output = Command::new(env!("CARGO_BIN_EXE_amdahl"))
+        .args(["top", "--owner", "--batch", "1", "--", program])
+        .stdin(Stdio::null())
+        .output()
+        .expect("started");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("released by"), "{text}");
+}
+
+#[test]
+fn huge_pages_are_shown_by_mapping() {
+    let Some(program) = planted() else { return };
+    // With and without BPF: what is mapped is the owner's to see.
+    for probe in ["auto", "proc"] {
+        let mut pty = Pty::run(&[
+            "top", "--tab", "mem", "--by", "mapping", "--probe", probe, "--", program,
+        ]);
+        pty.shows("in the way");
+        pty.shows("smallv");
+        pty.shows("lock [");
+        pty.press("/libc\r");
+        pty.shows("0%");
+        pty.press("\r");
+        pty.shows("of it in huge pages");
+        pty.press("\u{1b}");
+        pty.press("g");
+        pty.shows("by site");
+        pty.press("q");
+        assert_eq!(pty.ends().code(), Some(0));
+    }
+}
+
+#[test]
 fn without_bpf_the_screen_says_what_is_missing() {
     let Some(program) = planted() else { return };
     let mut pty = Pty::run(&["top", "--probe", "proc", "--", program]);

@@ -124,7 +124,7 @@ pub fn releaser(owner: &Owner) -> String {
 }
 
 /// `worker in put queue.c:80`.
-pub(super) fn owner(owner: &Owner) -> String {
+pub fn owner(owner: &Owner) -> String {
     let releaser = releaser(owner);
     if owner.site.symbol.is_empty() {
         releaser

@@ -23,6 +23,8 @@ pub(super) struct Cpu {
     queue: BTreeSet<(Ns, Tid)>,
     /// The one of these that the CPU, idle still, is about to run.
     expected: Option<Tid>,
+    /// The pairing was told that it idles.
+    is_idle: bool,
     changed_at: Ns,
     pub row: CpuRow,
 }
@@ -40,6 +42,7 @@ impl Cpu {
             has_gap: false,
             queue: BTreeSet::new(),
             expected: None,
+            is_idle: false,
             changed_at: begin,
             row: CpuRow {
                 cpu: id,
@@ -148,6 +151,7 @@ impl Analysis {
             state.current == Some(0) && state.queue.is_empty(),
         );
         let before = std::mem::replace(&mut state.expected, expected);
+        let was_idle = std::mem::replace(&mut state.is_idle, is_idle);
         if before != expected {
             if let Some(tid) = expected {
                 self.wasted.wait_no_more(self.now, tid);
@@ -157,10 +161,10 @@ impl Analysis {
                 self.wait_again(cpu, tid);
             }
         }
-        if is_idle {
-            self.wasted.cpu_idle(self.now, place);
-        } else {
-            self.wasted.cpu_busy(self.now, place);
+        match (was_idle, is_idle) {
+            (false, true) => self.wasted.cpu_idle(self.now, place),
+            (true, false) => self.wasted.cpu_busy(self.now, place),
+            _ => {}
         }
     }
 

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -10,27 +12,47 @@ fn place(cpu: CpuId) -> Place {
 enum Step {
     Idle(CpuId),
     Busy(CpuId),
+    AllBusy,
     Wait(Tid, CpuId, usize),
     Run(Tid),
 }
 
+fn queue_steps() -> impl Strategy<Value = Step> {
+    let (cpu, tid) = (0u32..12, 1u32..16);
+    prop_oneof![
+        // 7 is never idle while somebody waits there.
+        (tid.clone(), cpu, 0usize..5).prop_map(|(tid, cpu, class)| Step::Wait(
+            tid,
+            cpu - u32::from(cpu == 7),
+            class
+        )),
+        tid.prop_map(Step::Run),
+    ]
+}
+
+/// First, and in between, no CPU idles for so long that nobody keeps an order of who waits.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let cpu = 0u32..12;
-    let tid = 1u32..16;
-    prop::collection::vec(
-        prop_oneof![
-            cpu.clone().prop_map(Step::Idle),
-            cpu.clone().prop_map(Step::Busy),
-            // 7 is never idle while somebody waits there.
-            (tid.clone(), cpu, 0usize..5).prop_map(|(tid, cpu, class)| Step::Wait(
-                tid,
-                cpu - u32::from(cpu == 7),
-                class
-            )),
-            tid.prop_map(Step::Run),
-        ],
-        1..120,
-    )
+    let any = || {
+        let cpu = 0u32..12;
+        let step = prop_oneof![
+            5 => cpu.clone().prop_map(Step::Idle),
+            5 => cpu.prop_map(Step::Busy),
+            1 => Just(Step::AllBusy),
+            10 => queue_steps(),
+        ];
+        prop::collection::vec(step, 1..120)
+    };
+    let overloaded = || prop::collection::vec(queue_steps(), 0..120);
+    let parts = (overloaded(), any(), overloaded(), any());
+    parts.prop_map(|(first, then, again, last)| {
+        let again = [Step::AllBusy].into_iter().chain(again);
+        first
+            .into_iter()
+            .chain(then)
+            .chain(again)
+            .chain(last)
+            .collect()
+    })
 }
 
 /// What the sets say, for the naive model.
@@ -89,6 +111,11 @@ fn apply(wasted: &mut Wasted, classes: &[Class], model: &mut Model, now: Ns, ste
         Step::Busy(cpu) => {
             wasted.cpu_busy(now, place(cpu));
             model.idle.remove(&cpu);
+        }
+        Step::AllBusy => {
+            for cpu in std::mem::take(&mut model.idle) {
+                wasted.cpu_busy(now, place(cpu));
+            }
         }
         Step::Wait(tid, cpu, class) => {
             wasted.wait(now, tid, Waiter::new(now, place(cpu), classes[class], true));
@@ -221,6 +248,27 @@ fn a_cpu_that_idles_on_while_the_queue_moves_lacks_balancing() {
     assert!(table.by_reason[Reason::Balancing as usize] >= 15 * MS);
     // Each of them waited briefly, but the CPU did not idle briefly.
     assert_eq!(table.brief_ns, 0);
+}
+
+#[test]
+fn who_has_waited_longest_is_found_after_an_overload_too() {
+    let mut wasted = Wasted::new(4 * MS);
+    let pinned = wasted.class(&"0".parse().unwrap());
+    wasted.wait(0, 1, Waiter::new(0, place(0), pinned, false));
+    wasted.wait(1, 2, Waiter::new(1, place(2), Class::ANY, false));
+    for now in 2..1000 {
+        wasted.wait(now, 3, Waiter::new(now, place(3), Class::ANY, false));
+        wasted.wait_no_more(now, 3);
+    }
+    assert_eq!(
+        wasted.seeking.first_alone(),
+        None,
+        "nobody asked for an order"
+    );
+    wasted.cpu_idle(1000, place(1));
+    assert_eq!(mates(&wasted, true), [(1, 2)]);
+    wasted.cpu_idle(1000, place(5));
+    assert_eq!(mates(&wasted, false), [(5, 1)]);
 }
 
 #[test]

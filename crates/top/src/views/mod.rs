@@ -1,41 +1,47 @@
 //! Results as tables and as words.
 
 mod locks;
+mod mapping;
 mod mem;
 mod sched;
 
 use crate::grid::{Column, Grid};
-use crate::snapshot::{By, Data, Snapshot, Tab};
+use crate::snapshot::{By, Data, Shape, Snapshot, Tab};
 
 /// The columns of a view.
-pub fn columns(tab: Tab, by: By) -> &'static [Column] {
+pub fn columns(tab: Tab, shape: Shape) -> &'static [Column] {
     match tab {
-        Tab::Locks => locks::columns(by),
+        Tab::Locks => locks::columns(shape),
         Tab::Sched => sched::COLUMNS,
+        Tab::Mem if shape.by == By::Mapping => mapping::COLUMNS,
         Tab::Mem => mem::COLUMNS,
     }
 }
 
 /// By which column rows are sorted at first, falling.
-pub fn sorted(tab: Tab, by: By) -> usize {
-    let columns = columns(tab, by).iter();
-    let is_other = |column: &&Column| !matches!(column.title, "total" | "wait");
+pub fn sorted(tab: Tab, shape: Shape) -> usize {
+    let columns = columns(tab, shape).iter();
+    let is_other = |column: &&Column| !matches!(column.title, "total" | "wait" | "small");
     columns.take_while(is_other).count()
 }
 
 /// The table.
-pub fn grid(snapshot: &Snapshot, by: By) -> Grid {
+pub fn grid(snapshot: &Snapshot, shape: Shape) -> Grid {
     match &snapshot.data {
-        Data::Locks(result) => locks::grid(result),
-        Data::Sched(result) => sched::grid(result, by),
-        Data::Mem(result) => mem::grid(result, by),
+        Data::Locks(result) => locks::grid(result, shape.owners),
+        Data::Sched(result) => sched::grid(result, shape.by),
+        Data::Mem(result) if shape.by == By::Mapping => mapping::grid(result),
+        Data::Mem(result) => mem::grid(result, shape.by),
     }
 }
 
-/// What makes a row of this snapshot, where `wanted` was asked for.
-pub fn by(snapshot: &Snapshot, wanted: By) -> By {
+/// How the table of this snapshot is made, where `wanted` was asked for.
+pub fn shape(snapshot: &Snapshot, wanted: Shape) -> Shape {
     match &snapshot.data {
-        Data::Locks(result) => locks::by(result),
+        Data::Locks(result) => Shape {
+            by: locks::by(result),
+            ..wanted
+        },
         Data::Sched(_) | Data::Mem(_) => wanted,
     }
 }
@@ -54,6 +60,7 @@ pub fn detail(snapshot: &Snapshot, by: By, index: usize) -> Vec<(usize, String)>
     match &snapshot.data {
         Data::Locks(result) => locks::detail(result, index),
         Data::Sched(result) => sched::detail(result, by, index),
+        Data::Mem(result) if by == By::Mapping => mapping::detail(result, index),
         Data::Mem(result) => mem::detail(result, by, index),
     }
 }

@@ -1,0 +1,144 @@
+//! Mappings for a live view: looked at again and again, for a bounded share of the time.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use amdahl_mem::first_touch::Touches;
+use amdahl_mem::read;
+use amdahl_report::mem::schema::MemResult;
+
+use super::look::{BUDGET, Looked, Looker, PROCESSES_MAX};
+use super::pages::{self, Machine};
+use super::sources;
+use crate::cli::Selection;
+
+/// What is saved for looking while nobody asks, at most; there is so much at first.
+const CREDIT_MAX: Duration = Duration::from_millis(100);
+
+/// The mappings of those who are watched, as they are now.
+pub struct Mapped {
+    looker: Looker,
+    looked: Looked,
+    /// The machine when it began.
+    before: Machine,
+    credit: Duration,
+    at: Instant,
+}
+
+impl Mapped {
+    /// Of whom `selection` says. Nothing is looked at yet.
+    pub fn new(selection: &Selection) -> Mapped {
+        Mapped {
+            looker: Looker::new(selection),
+            looked: Looked::default(),
+            before: Machine::now(),
+            credit: CREDIT_MAX,
+            at: Instant::now(),
+        }
+    }
+
+    /// Huge pages as far as no process has to be looked at.
+    pub fn of_the_machine(&self, result: &mut MemResult) {
+        result.huge = pages::of_the_machine(&self.before);
+    }
+
+    /// Looks, and tells mappings and processes.
+    pub fn tell(&mut self, touches: &Touches, result: &mut MemResult) {
+        self.look();
+        let pages = pages::pages(&self.before, &Machine::now(), &self.looked, touches);
+        (result.huge, result.processes, result.numa) = (pages.huge, pages.processes, pages.numa);
+        result.sources.push(sources::mappings(&self.looked));
+        result.sources.push(sources::no_sizes_live());
+    }
+
+    /// At those with most memory; those first that were looked at longest ago. Reading `smaps` holds the
+    /// address-space lock of whom it is about.
+    fn look(&mut self) {
+        let earned = self.at.elapsed() / BUDGET;
+        self.credit = (self.credit + earned).min(CREDIT_MAX);
+        let proc = Path::new("/proc");
+        let resident = |pid| Some((read::resident(proc, pid).filter(|&bytes| bytes > 0)?, pid));
+        let pids = self.looker.pids().into_iter();
+        let mut largest: Vec<(u64, u32)> = pids.filter_map(resident).collect();
+        largest.sort_unstable_by(|a, b| b.cmp(a));
+        largest.truncate(PROCESSES_MAX);
+        let present: BTreeSet<u32> = largest.iter().map(|&(_, pid)| pid).collect();
+        let seen = &mut self.looked.seen;
+        seen.retain(|pid, _| present.contains(pid));
+        largest.sort_by_key(|(_, pid)| seen.get(pid).map(|seen| seen.at));
+        for (bytes, pid) in largest {
+            if self.credit.is_zero() {
+                break;
+            }
+            let begun = Instant::now();
+            self.looked.keep(pid, bytes, false);
+            self.credit = self.credit.saturating_sub(begun.elapsed());
+        }
+        self.at = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::ProbeKind;
+
+    #[test]
+    fn who_is_there_is_looked_at_and_who_is_gone_is_forgotten() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .expect("sleep");
+        let selection = Selection {
+            pid: Some(child.id()),
+            cgroup: None,
+            system: false,
+            duration: None,
+            memory: 16,
+            probe: ProbeKind::Proc,
+            quiet: true,
+            command: Vec::new(),
+        };
+        let mut mapped = Mapped::new(&selection);
+        let tell = |mapped: &mut Mapped| {
+            let mut result = MemResult::default();
+            mapped.tell(&Touches::default(), &mut result);
+            result
+        };
+        let seen = tell(&mut mapped);
+        let of_child = |pid: u32| pid == child.id();
+        assert!(
+            seen.huge.mappings.iter().any(|row| of_child(row.pid)),
+            "{seen:?}"
+        );
+        assert!(seen.processes.iter().all(|row| of_child(row.pid)));
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        let gone = tell(&mut mapped);
+        assert!(gone.huge.mappings.is_empty() && gone.processes.is_empty());
+    }
+
+    #[test]
+    fn without_credit_nobody_is_looked_at() {
+        let selection = Selection {
+            pid: None,
+            cgroup: None,
+            system: true,
+            duration: None,
+            memory: 16,
+            probe: ProbeKind::Proc,
+            quiet: true,
+            command: Vec::new(),
+        };
+        let mut mapped = Mapped::new(&selection);
+        mapped.credit = Duration::ZERO;
+        // In the future: nothing is earned.
+        mapped.at = Instant::now() + Duration::from_secs(3600);
+        mapped.look();
+        assert!(mapped.looked.seen.is_empty());
+        mapped.credit = CREDIT_MAX;
+        mapped.look();
+        assert!(!mapped.looked.seen.is_empty());
+    }
+}
