@@ -63,15 +63,32 @@ impl<T> Spinning<T> {
 
     #[inline]
     pub(crate) fn try_enter(&self) -> Option<SpinningInside<'_, T>> {
-        // Acquire: pairs with the Release in `drop` and `take_off`. A swap, since it is not known what it says when it is open; looking
-        // first would fetch the line twice.
-        let found = self.word.swap(SHUT, Ordering::Acquire);
+        let found = self.shut();
         (found != SHUT).then(|| SpinningInside {
             gate: self,
             inside: self.inside.get_mut(),
             found,
             leave: OPEN,
         })
+    }
+
+    /// Shuts the gate; what the word said before.
+    #[cfg(not(loom))]
+    #[inline]
+    fn shut(&self) -> u64 {
+        // Acquire: pairs with the Release in `drop` and `take_off`. A swap, since it is not known what the word says when the gate is
+        // open; looking first would fetch the line twice.
+        self.word.swap(SHUT, Ordering::Acquire)
+    }
+
+    /// The same without a store where it is shut already: loom lets such a store come after the one that opens the gate.
+    #[cfg(loom)]
+    fn shut(&self) -> u64 {
+        let shut = |word| (word != SHUT).then_some(SHUT);
+        let before = self
+            .word
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, shut);
+        before.unwrap_or_else(|shut| shut)
     }
 
     /// Takes a token off that was posted, without going in. `false`: somebody has been inside since, or is now.

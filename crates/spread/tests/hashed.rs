@@ -37,7 +37,7 @@ impl Guarded {
 }
 
 const KEYS: usize = 40;
-const ROUNDS: usize = 3000;
+const ROUNDS: usize = if cfg!(miri) { 30 } else { 3000 };
 
 /// Keys for a round: always others, with repetitions.
 fn keys(thread: usize, round: usize) -> [usize; 5] {
@@ -114,6 +114,8 @@ fn readers_share_and_writers_do_not() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 3 } else { 256 }))]
+
     /// What is held is what the keys need, each lock once; a failed attempt leaves nothing behind.
     #[test]
     fn each_lock_is_taken_once(
