@@ -45,6 +45,7 @@ fn keys(thread: usize, round: usize) -> [usize; 5] {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri refuses how parking_lot calls futex")]
 fn many_at_once_exclude_each_other() {
     let locks = HashedMutexes::with_locks(few(8));
     let numbers = Guarded::new(KEYS);
@@ -83,6 +84,7 @@ fn many_at_once_exclude_each_other() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri refuses how parking_lot calls futex")]
 fn readers_share_and_writers_do_not() {
     let locks = HashedRwLocks::with_locks(few(8));
     let numbers = Guarded::new(KEYS);

@@ -267,9 +267,10 @@ fn a_clone_that_panics_changes_and_loses_nothing() {
 #[derive(Clone)]
 struct Alive(Arc<()>);
 
+/// None is equal to another, so that neighbours stay two ranges: all share one count.
 impl PartialEq for Alive {
-    fn eq(&self, _: &Self) -> bool {
-        false
+    fn eq(&self, other: &Self) -> bool {
+        !Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
