@@ -171,7 +171,7 @@ impl Segmented {
     ///
     /// Not by the iterator over all: a CPU that guesses wrongly that there is one more reads ahead in the segment behind, which may
     /// be another thread's, and takes the line away from it. Here what it reads is ours however it guesses. Two threads with random
-    /// short ranges side by side did 1.75 times what one does by the iterator, and 1.95 times this way.
+    /// short ranges side by side did 1.72 to 1.81 times what one does by the iterator, and 1.82 to 1.93 times this way.
     #[inline]
     fn pair(&self, span: Span) -> Option<(&Segment, &Segment)> {
         let (first, last) = (
