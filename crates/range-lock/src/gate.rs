@@ -141,7 +141,9 @@ impl<T> SpinningInside<'_, T> {
     /// Lets stay what is posted, because nothing was changed inside.
     #[inline]
     pub(crate) fn leave_as_found(&mut self) {
-        self.leave = self.found;
+        if self.found & STATE == POSTED {
+            self.leave = self.found;
+        }
     }
 }
 
@@ -176,7 +178,7 @@ impl<T> Drop for SpinningInside<'_, T> {
 mod with_mutex {
     use std::ops::{Deref, DerefMut};
 
-    use super::{OPEN, POSTED, TAKEN_OFF, TOKEN_BITS};
+    use super::{OPEN, POSTED, STATE, TAKEN_OFF, TOKEN_BITS};
     use crate::sync::{Mutex, MutexGuard};
 
     /// The word, and what is inside.
@@ -222,7 +224,9 @@ mod with_mutex {
         }
 
         pub(crate) fn leave_as_found(&mut self) {
-            self.locked.0 = self.found;
+            if self.found & STATE == POSTED {
+                self.locked.0 = self.found;
+            }
         }
     }
 

@@ -260,7 +260,9 @@ impl Ordered {
 
     /// How many requests have come to where this range begins.
     pub(crate) fn served(&self, span: Span) -> u64 {
-        self.enter(span.start).0.requests()
+        let (mut leaf, _) = self.enter(span.start);
+        leaf.leave_as_found();
+        leaf.requests()
     }
 
     /// Whether a request would wait for one that itself waits for one of `held`.
