@@ -43,7 +43,7 @@ def main():
     look_ups = {}
     for figure in figures:
         found = re.match(r"ordered: (.*), against", figure["name"])
-        if found:
+        if found and "pauses" not in found[1]:
             pairs = figure["versus"].split(": ")[1].split(", ")
             values = {pair.rsplit(" ", 1)[0]: float(pair.rsplit(" ", 1)[1]) for pair in pairs}
             locks[found[1]], names = values, list(values)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measures again, and draws the plots: about a minute, with nothing else on the machine.
+# Measures again, and draws the plots: about a minute and a half, with nothing else on the machine.
 set -eu
 cd "$(dirname "$0")"
 cargo run --release --locked -p amdahl-bench-memory -- --only lock --out .

@@ -9,7 +9,7 @@ use crate::ordered::{Ordered, Outcome, Place};
 use crate::segmented::{Progress, Segmented};
 use crate::span::Span;
 use crate::sync::{Arc, thread};
-use crate::wait;
+use crate::wait::{self, Deadline};
 use crate::waiter::{Waiter, Wake};
 
 /// A reader-writer lock of the addresses from 0 to 2^64 - 1, any range of which can be locked on its own.
@@ -285,12 +285,13 @@ impl RangeLock {
     #[cold]
     #[inline(never)]
     fn wait(&self, span: Span, kind: Kind, deadline: Option<Instant>) -> Option<Place> {
+        let deadline = Deadline(deadline);
         let served = || match &self.form {
-            Form::Ordered(ordered) => ordered.served(span),
-            Form::Segmented(_) => 0,
+            Form::Ordered(ordered) => Some(ordered.served(span)),
+            Form::Segmented(_) => None,
         };
-        let soon = wait::try_again(self.cpus, served, || self.try_take(span, kind));
-        if soon.is_some() {
+        let soon = wait::try_again(self.cpus, deadline, served, || self.try_take(span, kind));
+        if soon.is_some() || deadline.is_over() {
             return soon;
         }
         let this_thread = || Wake::Thread(thread::current());

@@ -11,45 +11,61 @@ const ROUNDS: u32 = 7;
 /// long as it takes to wake a thread. Queues of sleepers, each of whom is woken for one short section, form less often.
 const LONG_ROUNDS: u32 = 20;
 
-/// After so long a thread that was refused looks whether others came meanwhile, and then again after so long whether so
-/// many did: then the place is busy.
-const GLANCE: Duration = Duration::from_nanos(250);
-const LOOK: Duration = Duration::from_nanos(750);
-const BUSY: u64 = 2;
+/// So long a thread that was refused looks on. If so many others were served meanwhile, the place is busy with short sections.
+const LOOK: Duration = Duration::from_micros(2);
+const BUSY: u64 = 3;
 /// So long it then stays away before each try, and so often. Threads that take turns with every section have to fetch
 /// all that the section needs from each other's caches, which takes longer than a short section itself; so whoever
 /// runs may go on for a while.
 const AWAY: Duration = Duration::from_micros(12);
 const BUSY_ROUNDS: u32 = 6;
 
-/// Tries again and again for a bounded time; rarely where others are `served` all the time.
+/// Until when somebody waits. Without one: for ever.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline(pub(crate) Option<Instant>);
+
+impl Deadline {
+    pub(crate) fn is_over(self) -> bool {
+        self.0.is_some_and(|deadline| deadline <= Instant::now())
+    }
+
+    /// What is left, up to `most`.
+    fn left(self, most: Duration) -> Duration {
+        self.0.map_or(most, |deadline| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            left.min(most)
+        })
+    }
+}
+
+/// Tries again and again for a bounded time; rarely where others are `served` all the time, if that is known.
 pub(crate) fn try_again<T>(
     cpus: usize,
-    served: impl Fn() -> u64,
+    deadline: Deadline,
+    served: impl Fn() -> Option<u64>,
     mut attempt: impl FnMut() -> Option<T>,
 ) -> Option<T> {
     if cfg!(loom) {
         return None;
     }
-    if cpus > 1 && is_busy(served) {
-        return (0..BUSY_ROUNDS).find_map(|_| {
-            pause(AWAY);
-            thread::yield_now();
-            attempt()
-        });
+    if cpus == 1 || !is_busy(deadline, served) {
+        return spin(cpus, deadline, attempt);
     }
-    spin(cpus, attempt)
+    for _ in 0..BUSY_ROUNDS {
+        pause(deadline.left(AWAY));
+        thread::yield_now();
+        let done = attempt();
+        if done.is_some() || deadline.is_over() {
+            return done;
+        }
+    }
+    None
 }
 
-fn is_busy(served: impl Fn() -> u64) -> bool {
-    let before = served();
-    let since = || served().wrapping_sub(before);
-    pause(GLANCE);
-    if since() == 0 {
-        return false;
-    }
-    pause(LOOK);
-    since() >= BUSY
+fn is_busy(deadline: Deadline, served: impl Fn() -> Option<u64>) -> bool {
+    let Some(before) = served() else { return false };
+    pause(deadline.left(LOOK));
+    served().is_some_and(|now| now.wrapping_sub(before) >= BUSY)
 }
 
 fn pause(time: Duration) {
@@ -60,7 +76,7 @@ fn pause(time: Duration) {
 }
 
 /// Tries again and again, ever more rarely, for a bounded time.
-fn spin<T>(cpus: usize, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+fn spin<T>(cpus: usize, deadline: Deadline, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     if cfg!(loom) {
         return None;
     }
@@ -71,30 +87,26 @@ fn spin<T>(cpus: usize, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if round >= ROUNDS {
             thread::yield_now();
         }
-        if let Some(done) = attempt() {
-            return Some(done);
+        let done = attempt();
+        if done.is_some() || deadline.is_over() {
+            return done;
         }
     }
     None
 }
 
 /// Sleeps until the request is granted. `false`: the time is over.
-pub(crate) fn park(cpus: usize, waiter: &Waiter, deadline: Option<Instant>) -> bool {
+pub(crate) fn park(cpus: usize, waiter: &Waiter, deadline: Deadline) -> bool {
     let mut foreign = false;
-    let granted = spin(cpus, || waiter.is_granted().then_some(())).is_some()
+    let granted = spin(cpus, deadline, || waiter.is_granted().then_some(())).is_some()
         || loop {
             if waiter.is_granted() {
                 break true;
             }
-            match deadline {
-                None => thread::park(),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        break false;
-                    }
-                    park_for(left);
-                }
+            match deadline.left(Duration::MAX) {
+                Duration::MAX => thread::park(),
+                Duration::ZERO => break false,
+                left => park_for(left),
             }
             foreign |= !waiter.is_granted();
         };
@@ -106,12 +118,56 @@ pub(crate) fn park(cpus: usize, waiter: &Waiter, deadline: Option<Instant>) -> b
 }
 
 #[cfg(not(loom))]
-fn park_for(time: std::time::Duration) {
+fn park_for(time: Duration) {
     thread::park_timeout(time);
 }
 
 /// There is no time in loom.
 #[cfg(loom)]
-fn park_for(_: std::time::Duration) {
+fn park_for(_: Duration) {
     thread::yield_now();
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// How often it tries in vain where others are served all the time, where nobody is, and where that is not known.
+    fn tries(deadline: Deadline) -> [u32; 3] {
+        let clock = Cell::new(0);
+        let busy = || {
+            clock.set(clock.get() + BUSY);
+            Some(clock.get())
+        };
+        let quiet = || Some(7);
+        let unknown = || None;
+        let served: [&dyn Fn() -> Option<u64>; 3] = [&busy, &quiet, &unknown];
+        served.map(|served| {
+            let mut tries = 0;
+            let never = || {
+                tries += 1;
+                None::<()>
+            };
+            assert!(try_again(2, deadline, served, never).is_none());
+            tries
+        })
+    }
+
+    #[test]
+    fn it_tries_a_bounded_number_of_times() {
+        let all = ROUNDS + LONG_ROUNDS;
+        assert_eq!(tries(Deadline(None)), [BUSY_ROUNDS, all, all]);
+        assert_eq!(
+            try_again(1, Deadline(None), || Some(1), || Some(3)),
+            Some(3)
+        );
+    }
+
+    /// A request with a time limit of some microseconds took as long as one without.
+    #[test]
+    fn nobody_tries_on_after_his_deadline() {
+        assert_eq!(tries(Deadline(Some(Instant::now()))), [1, 1, 1]);
+    }
 }

@@ -158,7 +158,7 @@ mod tests {
         for _ in 0..3 {
             let mut all = Vec::new();
             let mut seen = HashSet::new();
-            for n in 0..1500 {
+            for n in 0..if cfg!(miri) { 50 } else { 1500 } {
                 let (count, spacing) = match n % 3 {
                     0 => (1, Spacing::OneWriter),
                     1 => (2, Spacing::OneWriter),

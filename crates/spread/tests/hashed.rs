@@ -37,7 +37,7 @@ impl Guarded {
 }
 
 const KEYS: usize = 40;
-const ROUNDS: usize = 3000;
+const ROUNDS: usize = if cfg!(miri) { 30 } else { 3000 };
 
 /// Keys for a round: always others, with repetitions.
 fn keys(thread: usize, round: usize) -> [usize; 5] {
@@ -45,6 +45,7 @@ fn keys(thread: usize, round: usize) -> [usize; 5] {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri refuses how parking_lot calls futex")]
 fn many_at_once_exclude_each_other() {
     let locks = HashedMutexes::with_locks(few(8));
     let numbers = Guarded::new(KEYS);
@@ -83,6 +84,7 @@ fn many_at_once_exclude_each_other() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri refuses how parking_lot calls futex")]
 fn readers_share_and_writers_do_not() {
     let locks = HashedRwLocks::with_locks(few(8));
     let numbers = Guarded::new(KEYS);
@@ -114,6 +116,8 @@ fn readers_share_and_writers_do_not() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 3 } else { 256 }))]
+
     /// What is held is what the keys need, each lock once; a failed attempt leaves nothing behind.
     #[test]
     fn each_lock_is_taken_once(

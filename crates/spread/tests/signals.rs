@@ -2,6 +2,8 @@
 //!
 //! Alone in its program, because handlers are the process's.
 
+#![cfg(not(miri))]
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::{io, mem, ptr, thread};

@@ -19,6 +19,7 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
     let mut all = Vec::new();
     all.extend(disjoint_scaling(effort));
     all.extend(array_mixes(effort));
+    all.extend(other_threads(effort));
     all.extend(map::figures(effort));
     all
 }
@@ -125,7 +126,7 @@ fn array_mixes(effort: &Effort) -> Vec<Figure> {
                 writes,
                 pauses: 0,
             };
-            let rates = rates(effort, mix);
+            let rates = rates(effort, mix, 2, &LOCKS);
             let all = LOCKS.iter().zip(&rates);
             let all: Vec<_> = all
                 .map(|((name, _), rate)| format!("{name} {:.0}", rate / 1e3))
@@ -150,12 +151,49 @@ fn array_mixes(effort: &Effort) -> Vec<Figure> {
     figures
 }
 
-fn rates(effort: &Effort, mix: Mix) -> Vec<f64> {
-    let mut rates = vec![Vec::new(); LOCKS.len()];
+/// The same against the standard library's lock where there is less to gain: by one thread, with pauses between the sections, and by more
+/// threads than there are CPUs.
+fn other_threads(effort: &Effort) -> Vec<Figure> {
+    let locks = [LOCKS[0], LOCKS[2]];
+    let mut figures = Vec::new();
+    for (threads, pauses) in [(1, 0), (2, 50), (2, 200), (8, 0)] {
+        for ranges in [Ranges::Full, Ranges::DisjointShort, Ranges::Random] {
+            for writes in [20, 60] {
+                eprintln!(
+                    "lock: {ranges:?}, {writes} % writes, {threads} threads, {pauses} pauses"
+                );
+                let mix = Mix {
+                    ranges,
+                    writes,
+                    pauses,
+                };
+                let rates = rates(effort, mix, threads, &locks);
+                figures.push(Figure {
+                    name: format!(
+                        "ordered: {ranges:?}, {writes} % writes, {threads} threads, up to {pauses} pauses, against RwLock"
+                    ),
+                    value: Ok(rates[0] / rates[1]),
+                    unit: Unit::Ratio,
+                    target: Target::Stated,
+                    versus: format!(
+                        "sections/ms: ordered {:.0}, RwLock {:.0}",
+                        rates[0] / 1e3,
+                        rates[1] / 1e3
+                    ),
+                });
+            }
+        }
+    }
+    figures
+}
+
+/// Sections per second on each lock.
+fn rates(effort: &Effort, mix: Mix, threads: u64, locks: &[(&str, Maker)]) -> Vec<f64> {
+    let mut rates = vec![Vec::new(); locks.len()];
     for _ in 0..rounds(effort) {
-        for ((_, make), rates) in LOCKS.iter().zip(&mut rates) {
+        for ((_, make), rates) in locks.iter().zip(&mut rates) {
             let (lock, array) = (make(), Array::new());
-            rates.push(array::run(mix, 2, time_of_run(effort), |_| {
+            rates.push(array::run(mix, threads, time_of_run(effort), |_| {
                 (&*lock, &array)
             }));
         }

@@ -263,6 +263,80 @@ fn a_clone_that_panics_changes_and_loses_nothing() {
     assert_eq!(alive.get(), 0);
 }
 
+/// A value that counts how many of it there are: those in versions that are not freed yet are among them.
+#[derive(Clone)]
+struct Alive(Arc<()>);
+
+/// None is equal to another, so that neighbours stay two ranges: all share one count.
+impl PartialEq for Alive {
+    fn eq(&self, other: &Self) -> bool {
+        !Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// As many changes as make many times `ALIVE_MOST` values.
+fn change_often(map: &SeqRangeMap<Alive>, all: &Arc<()>, mut after_each: impl FnMut(u64)) {
+    for change in 0..if cfg!(miri) { 400 } else { 4000 } {
+        let at = change * 7 % 100;
+        map.insert(at * 10..at * 10 + 9, Alive(Arc::clone(all)));
+        after_each(change);
+    }
+}
+
+const RANGES_ALIVE: usize = 100;
+/// What is in use, and garbage that waits to become a batch.
+const ALIVE_MOST: usize = if cfg!(miri) { 2500 } else { 5000 };
+
+fn alive() -> (SeqRangeMap<Alive>, Arc<()>) {
+    let all = Arc::new(());
+    let new = |at| (at * 10..at * 10 + 9, Alive(Arc::clone(&all)));
+    let map: SeqRangeMap<Alive> = (0..RANGES_ALIVE as u64).map(new).collect();
+    (map, all)
+}
+
+#[test]
+fn what_is_replaced_is_freed_while_the_map_lives() {
+    let (map, all) = alive();
+    let mut reader = map.reader();
+    let mut most = 0;
+    change_often(&map, &all, |change| {
+        assert!(reader.get(change * 7 % 100 * 10).is_some());
+        reader.refresh();
+        most = most.max(Arc::strong_count(&all));
+    });
+    assert!(most < ALIVE_MOST, "{most} values at once");
+    drop(reader);
+    drop(map);
+    assert_eq!(Arc::strong_count(&all), 1, "all values are dropped");
+}
+
+/// A reader that stays keeps its version, and all that came after; once it goes, what it kept is freed with the garbage of the next
+/// changes.
+#[test]
+fn what_a_reader_kept_is_freed_after_it() {
+    let (map, all) = alive();
+    let reader = map.reader();
+    let snapshot = reader.snapshot();
+    let first: Vec<*const Alive> = snapshot
+        .iter()
+        .map(|(_, value)| &raw const *value)
+        .collect();
+    change_often(&map, &all, |_| ());
+    assert!(
+        Arc::strong_count(&all) > ALIVE_MOST,
+        "all versions since are there"
+    );
+    let still: Vec<*const Alive> = snapshot
+        .iter()
+        .map(|(_, value)| &raw const *value)
+        .collect();
+    assert_eq!((first.len(), first), (RANGES_ALIVE, still));
+    drop(reader);
+    change_often(&map, &all, |_| ());
+    let left = Arc::strong_count(&all);
+    assert!(left < ALIVE_MOST, "{left} values are left");
+}
+
 #[test]
 fn readers_see_whole_changes_while_a_writer_works() {
     let map = SeqRangeMap::new();

@@ -4,6 +4,7 @@ use crate::span::Span;
 use crate::sync::{Arc, this_thread};
 use crate::waiter::{Waiter, Woken};
 
+use super::place::Token;
 use super::set::{Entry, IntervalSet, View};
 
 /// The requests that overlap a part of the addresses.
@@ -18,7 +19,7 @@ pub(super) struct LeafState {
     pub(super) lo: u64,
     pub(super) hi: u64,
     pub(super) traffic: Traffic,
-    /// The order of the next entry.
+    /// The order of the next entry. Never falls, so that no two entries of a leaf have the same.
     orders: u64,
     set: IntervalSet,
     /// How many times more meetings than usual it takes to split this leaf: earlier splits did not last.
@@ -70,16 +71,45 @@ impl Leaf {
     /// Enters, and tells whether somebody else was inside.
     #[inline]
     pub(super) fn enter(&self) -> (Entered<'_>, bool) {
-        match self.0.try_enter() {
+        match self.try_enter() {
             Some(state) => (state, false),
-            None => (self.0.wait_and_enter(), true),
+            None => (settled(self.0.wait_and_enter()), true),
         }
     }
 
     #[inline]
     pub(super) fn try_enter(&self) -> Option<Entered<'_>> {
-        self.0.try_enter()
+        self.0.try_enter().map(settled)
     }
+
+    /// Gives back the range that got this token by [`take_alone`], if nobody was in the leaf since.
+    #[inline]
+    pub(super) fn release_unseen(&self, token: Token) -> bool {
+        self.0.take_off(token.bits())
+    }
+}
+
+/// Does what was left to do when a range was given back without entering.
+#[inline]
+fn settled(mut entered: Entered<'_>) -> Entered<'_> {
+    if entered.was_taken_off() {
+        entered.set.remove_alone();
+    }
+    entered
+}
+
+/// Notes a held range as the only request of the leaf: as long as nobody enters, it can be given back by the token alone.
+///
+/// No other request of this leaf has this token, ever. So if the entry was moved to another leaf, giving it back cannot be taken for that
+/// of who is alone here now.
+#[inline]
+pub(super) fn take_alone(entered: &mut Entered<'_>, span: Span, kind: Kind) -> Option<Token> {
+    let order = entered.orders;
+    entered.orders += 1;
+    entered.set.insert_alone(span, kind, order);
+    let token = Token::of(order)?;
+    entered.post(token.bits());
+    Some(token)
 }
 
 impl LeafState {
@@ -93,7 +123,7 @@ impl LeafState {
                 reads: 0,
                 apart: 0,
             },
-            orders: 0,
+            orders: 1,
             set: IntervalSet::new(),
             patience: 1,
             since: 0,
@@ -129,6 +159,12 @@ impl LeafState {
             order,
             waiter,
         });
+    }
+
+    /// Whether there is no request.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.set.is_empty()
     }
 
     /// How many requests have come.
@@ -252,9 +288,10 @@ impl LeafState {
     /// Moves what overlaps `at..` into a leaf that is not in use; what crosses `at` is in both from now on.
     pub(super) fn split(&mut self, at: u64, right: &mut LeafState) {
         assert!(right.lo > right.hi && self.lo < at && at <= self.hi);
+        let orders = self.orders.max(right.orders);
         *right = LeafState::new(at, self.hi);
         self.hi = at - 1;
-        right.orders = self.orders;
+        right.orders = orders;
         for entry in self.set.drain() {
             if entry.span.last >= at {
                 right.set.insert(Entry {
@@ -268,7 +305,7 @@ impl LeafState {
         }
         self.traffic.apart = 0;
         self.since = self.orders;
-        (right.traffic, right.patience, right.since) = (self.traffic, self.patience, self.since);
+        (right.traffic, right.patience, right.since) = (self.traffic, self.patience, orders);
     }
 
     /// Joins a neighbour: ranges cross the border too often.
@@ -294,6 +331,8 @@ impl LeafState {
         self.hi = right.hi;
         self.orders = self.orders.max(right.orders);
         self.traffic.apart = 0;
+        let orders = right.orders;
         *right = LeafState::new(1, 0);
+        right.orders = orders;
     }
 }

@@ -1,6 +1,7 @@
 //! The ordered implementation: who is exact, whatever the sizes. See DESIGN.md.
 
 mod leaf;
+mod place;
 mod readers;
 #[cfg(all(test, loom))]
 mod readers_model;
@@ -19,24 +20,13 @@ use crate::span::Span;
 use crate::sync::{Arc, Padded};
 use crate::waiter::{Waiter, Woken};
 
+pub(crate) use place::Place;
+
 use leaf::{Entered, Leaf, LeafState};
+use place::LEAVES_MAX;
 use readers::Readers;
 use slots::NoteAt;
 use table::Table;
-
-/// Where a held range is noted.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Place {
-    /// This one, if it was not split since.
-    Leaf(u32),
-    /// A note in a reader's slot.
-    Note(NoteAt),
-}
-
-impl Place {
-    /// In leaves; which ones is not known.
-    pub(crate) const LEAVES: Place = Place::Leaf(0);
-}
 
 /// What became of a request.
 #[derive(Debug, PartialEq)]
@@ -110,15 +100,21 @@ impl Ordered {
             && (kind == Kind::Read || self.readers.are_in_leaves())
         {
             leaf.traffic.note(span, kind);
-            if leaf.blockers(span, kind) > 0 {
-                return None;
-            }
-            leaf.insert(span, kind, None);
+            let token = if leaf.is_empty() {
+                leaf::take_alone(&mut leaf, span, kind)
+            } else {
+                if leaf.blockers(span, kind) > 0 {
+                    leaf.leave_as_found();
+                    return None;
+                }
+                leaf.insert(span, kind, None);
+                None
+            };
             if kind == Kind::Read && leaf.traffic.reads >= self.readers.threshold() {
                 drop(leaf);
                 self.spread_readers();
             }
-            return Some(Place::Leaf(number));
+            return Some(Place::leaf(number, token));
         }
         match self.request(span, kind, None) {
             Outcome::Granted(place) => Some(place),
@@ -162,31 +158,37 @@ impl Ordered {
 
     #[inline]
     pub(crate) fn release(&self, span: Span, kind: Kind, place: Place) {
-        match (kind, place) {
-            (_, Place::Note(at)) => self.release_note(span, at),
-            (Kind::Read, Place::Leaf(number)) => self.release_read(span, number),
-            (Kind::Write, Place::Leaf(number)) => self.release_write(span, number),
+        match (kind, place.as_note()) {
+            (Kind::Read, Some(at)) => self.release_note(span, at),
+            (Kind::Read, None) => self.release_read(span, place),
+            (Kind::Write, _) => self.release_write(span, place),
         }
     }
 
     #[inline]
     fn release_note(&self, span: Span, at: NoteAt) {
         if !self.readers.give(at, || self.insert_read(span)) {
-            self.release_read(span, self.number(span.start));
+            self.release_read(span, Place::leaf(self.number(span.start), None));
         }
     }
 
-    fn release_read(&self, span: Span, number: u32) {
-        self.release_alone(span, Kind::Read, number);
+    fn release_read(&self, span: Span, place: Place) {
+        self.release_alone(span, Kind::Read, place);
     }
 
-    fn release_write(&self, span: Span, number: u32) {
-        self.release_alone(span, Kind::Write, number);
+    fn release_write(&self, span: Span, place: Place) {
+        self.release_alone(span, Kind::Write, place);
     }
 
     #[inline(always)]
-    fn release_alone(&self, span: Span, kind: Kind, number: u32) {
-        if let Some(mut leaf) = self.leaf(number).try_enter()
+    fn release_alone(&self, span: Span, kind: Kind, place: Place) {
+        let leaf = self.leaf(place.number());
+        if let Some(token) = place.token()
+            && leaf.release_unseen(token)
+        {
+            return;
+        }
+        if let Some(mut leaf) = leaf.try_enter()
             && leaf.covers(span)
             && leaf.release_alone(span, kind)
         {
@@ -236,7 +238,7 @@ impl Ordered {
         left: Span,
         right: Span,
     ) -> Place {
-        if let Place::Note(at) = place {
+        if let Some(at) = place.as_note() {
             self.readers.move_one(at, || self.insert_read(span));
         }
         self.cover(span)
@@ -258,7 +260,9 @@ impl Ordered {
 
     /// How many requests have come to where this range begins.
     pub(crate) fn served(&self, span: Span) -> u64 {
-        self.enter(span.start).0.requests()
+        let (mut leaf, _) = self.enter(span.start);
+        leaf.leave_as_found();
+        leaf.requests()
     }
 
     /// Whether a request would wait for one that itself waits for one of `held`.
@@ -348,7 +352,10 @@ impl Ordered {
         leaf.traffic.apart = 0;
         let capacity = match cfg!(loom) {
             true => 3,
-            false => (4 * self.cpus).next_power_of_two().clamp(16, 1024) as u32,
+            false => {
+                let wanted = (4 * self.cpus).next_power_of_two();
+                wanted.clamp(16, LEAVES_MAX as usize) as u32
+            }
         };
         let table = self.table.get_or_init(|| Box::new(Table::new(capacity)));
         let Some(mut edit) = table.try_edit() else {

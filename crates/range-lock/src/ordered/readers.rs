@@ -73,7 +73,7 @@ impl Readers {
         barrier::light();
         // Acquire: pairs with the Release in `spread`, so that we see what former writers did.
         if self.mode.load(Ordering::Acquire) == SPREAD {
-            return Some(Place::Note(at));
+            return Some(Place::note(at));
         }
         slot.erase(at.bit());
         // Whoever gathered while the note was there has granted it for us.
@@ -83,6 +83,9 @@ impl Readers {
     #[cold]
     #[inline(never)]
     fn note_in_full(&self, slot: &Slot, span: Span) -> Option<u32> {
+        if !slot.has_left() {
+            return None;
+        }
         let _change = whole(self.change.lock());
         slot.clear_left().then(|| slot.note(span))?
     }

@@ -41,9 +41,9 @@ impl Model {
     }
 
     fn give(&self, place: Place) {
-        let is_in_leaves = match place {
-            Place::Note(at) => !self.readers.give(at, || *self.leaves() += 1),
-            Place::Leaf(_) => true,
+        let is_in_leaves = match place.as_note() {
+            Some(at) => !self.readers.give(at, || *self.leaves() += 1),
+            None => true,
         };
         if is_in_leaves {
             *self.leaves() -= 1;
@@ -160,7 +160,7 @@ fn a_guard_is_split_while_readers_are_gathered() {
             model.write();
         });
         if let Some(place) = model.read() {
-            if let Place::Note(at) = place {
+            if let Some(at) = place.as_note() {
                 model.readers.move_one(at, || *model.leaves() += 1);
             }
             model.give(Place::LEAVES);

@@ -111,6 +111,27 @@ impl IntervalSet {
         self.waits != 0 || self.tree.as_ref().is_some_and(|tree| tree.waits > 0)
     }
 
+    /// Whether there is no request.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.used == 0 && self.tree.is_none()
+    }
+
+    /// Removes the request that [`insert_alone`](Self::insert_alone) put there, which is still the only one.
+    #[inline]
+    pub(crate) fn remove_alone(&mut self) {
+        debug_assert!(self.used == 1 && self.waits == 0 && self.tree.is_none());
+        (self.used, self.writes) = (0, 0);
+    }
+
+    /// As `insert`, of a held range into an empty set.
+    #[inline]
+    pub(crate) fn insert_alone(&mut self, span: Span, kind: Kind, order: u64) {
+        debug_assert!(self.is_empty());
+        (self.used, self.writes) = (1, u8::from(kind == Kind::Write));
+        self.flat[0] = Flat { span, order };
+    }
+
     #[inline]
     pub(crate) fn insert(&mut self, entry: Entry) {
         let at = self.used.trailing_ones() as usize;

@@ -30,12 +30,23 @@ struct Note {
 
 /// One note of one slot.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct NoteAt(u32);
+pub(super) struct NoteAt(u32);
 
 impl NoteAt {
     #[inline]
     pub(super) fn new(thread: ThreadNumber, note: u32) -> Self {
         NoteAt(thread.bits() << NOTE_BITS | note)
+    }
+
+    #[inline]
+    pub(super) fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// What [`bits`](Self::bits) gave.
+    #[inline]
+    pub(super) fn from_bits(bits: u32) -> Self {
+        NoteAt(bits)
     }
 
     #[inline]
@@ -154,6 +165,11 @@ impl Slot {
     pub(super) fn leave(&self, bit: u32) {
         set(&self.moved, bit, true);
         set(&self.left, bit, true);
+    }
+
+    /// Whether there may be notes that others gave back. A hint, which is true a little later at the latest.
+    pub(super) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed) != 0
     }
 
     /// Makes room of notes that others gave back. By the slot's thread. `false`: there were none.

@@ -270,9 +270,59 @@ fn a_full_table_of_leaves_makes_room_for_new_ones() {
     assert!(lock.try_write(..).is_ok());
 }
 
+/// Who is alone in a leaf gives his range back by a token, without looking in. His entry may be in another leaf by then, and somebody else
+/// alone in this one.
+#[test]
+fn nobody_gives_back_what_another_holds() {
+    let lock = RangeLock::new();
+    let ordered = lock.ordered();
+    let is_free = |range: std::ops::Range<u64>| lock.try_write(range).is_ok();
+
+    // Moved to a new leaf.
+    let right = lock.write(50..60);
+    ordered.split_now(40);
+    let left = lock.write(0..10);
+    drop(right);
+    assert!(!is_free(5..6) && is_free(50..60));
+
+    // Moved to the first leaf, while the one that it was in goes on elsewhere.
+    let right = lock.write(50..60);
+    ordered.join_now(Span::ALL);
+    ordered.split_now(70);
+    let other = lock.write(80..90);
+    drop((left, right));
+    assert!(!is_free(85..86) && is_free(0..60));
+    drop(other);
+    assert!(lock.try_write(..).is_ok());
+}
+
+/// Neither does a look from outside, nor a request in vain, take the token off or put it back.
+#[test]
+fn a_lone_holder_is_seen_by_all() {
+    for kind in [Kind::Read, Kind::Write] {
+        let lock = RangeLock::new();
+        for _ in 0..3 {
+            let (mut read, mut write) = (None, None);
+            match kind {
+                Kind::Read => read = Some(lock.read(10..20)),
+                Kind::Write => write = Some(lock.write(10..20)),
+            }
+            assert!(lock.try_write(15..30).is_err() && lock.try_write(15..30).is_err());
+            assert_eq!(lock.try_read(15..30).is_ok(), kind == Kind::Read);
+            assert!(lock.try_write(20..30).is_ok());
+            assert!(lock.ordered().borders().is_empty());
+            assert!(lock.try_write(15..30).is_err());
+            drop((read, write.map(crate::Guard::downgrade)));
+            assert!(lock.try_write(15..30).is_ok());
+        }
+    }
+}
+
 /// Guards of readers that are spread, in more ways than the model above has.
 mod spread {
     use std::cell::RefCell;
+    #[cfg(all(target_os = "linux", not(miri)))]
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::LazyLock;
     use std::thread;
 
@@ -338,6 +388,38 @@ mod spread {
             assert!(lock.try_write(..).is_ok());
             lock.ordered().spread_now();
         }
+    }
+
+    /// The child is registered for the heavy fence, or asks for it again: it must neither miss readers nor panic.
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn the_child_of_a_fork_reads_and_writes_as_its_parent() {
+        let lock = spread();
+        let guard = lock.read(0..10);
+        // SAFETY: the child uses this lock alone, whose mutexes nobody else has, and leaves without running what the parent will run.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the child if it waits for something for ever.
+            unsafe { libc::alarm(60) };
+            let right = catch_unwind(AssertUnwindSafe(|| {
+                let held = lock.try_write(5..6).is_err();
+                drop(guard);
+                let free = lock.try_write(..).is_ok();
+                lock.ordered().spread_now();
+                drop(lock.read(3..4));
+                held && free && lock.try_write(..).is_ok()
+            }));
+            // SAFETY: as said above.
+            unsafe { libc::_exit(i32::from(!right.unwrap_or(false))) };
+        }
+        assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
+        let mut status = 0;
+        // SAFETY: the child is ours.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(lock.try_write(5..6).is_err(), "the parent still reads");
+        drop(guard);
+        assert!(lock.try_write(..).is_ok());
     }
 
     #[test]
