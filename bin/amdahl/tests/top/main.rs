@@ -228,6 +228,10 @@ fn huge_pages_are_shown_by_mapping() {
         pty.press("\r");
         pty.shows("of it in huge pages");
         pty.press("\u{1b}");
+        // The key after it would be taken for a part of an escape sequence.
+        pty.until("the table", |screen| {
+            !screen.contains("of it in huge pages")
+        });
         pty.press("g");
         pty.shows("by site");
         pty.press("q");

@@ -14,7 +14,7 @@ pub static COLUMNS: &[Column] = &[
         0,
         "a file, a name, or the kind of memory and its address",
     ),
-    Column::text("in the way", 12, 0, "what keeps most of it in small pages"),
+    Column::text("in the way", 12, 1, "what keeps most of it in small pages"),
     Column::figure("small", 7, 1, "memory in small pages"),
     Column::figure("huge", 7, 3, "memory in huge pages"),
     Column::figure("huge%", 6, 0, "share of its memory that is in huge pages"),
