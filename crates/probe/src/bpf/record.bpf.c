@@ -84,13 +84,13 @@ static __always_inline amdahl_u8 where(void *ctx, struct amdahl_ring *ring, amda
 				       struct amdahl_task *task, struct pt_regs *regs, int syscall, amdahl_u32 tid,
 				       amdahl_u64 ts)
 {
-	amdahl_u64 first = REG_ARG0(regs), call = call_of(regs), goroutine = 0, hash;
+	amdahl_u64 first = REG_ARG0(regs), call = IS_PLAIN_WAIT(syscall) ? call_of(regs) : 0, goroutine = 0, hash;
 	amdahl_u32 tgid = task->tgid;
 	int in_futex = syscall == NR_FUTEX, walked;
 
 	slot->arg[0] = first;
 	slot->arg[1] = REG_ARG1(regs);
-	if (call == task->call && is_settled(task, ts)) {
+	if (call && call == task->call && is_settled(task, ts)) {
 		slot->place = task->place;
 		return 0;
 	}

@@ -27,6 +27,11 @@ struct pt_regs {
 	 (i) == 3 ? (r)->r13 : (i) == 4 ? (r)->r14 : (r)->r15)
 #define REGS_KEPT 6
 
+/* Calls that do nothing but wait. */
+#define IS_PLAIN_WAIT(nr)                                                       \
+	((nr) == NR_FUTEX || (nr) == 7 /* poll */ || (nr) == 23 /* select */ || \
+	 (nr) == 232 /* epoll_wait */ || (nr) == 270 /* pselect6 */ ||          \
+	 (nr) == 271 /* ppoll */ || (nr) == 281 /* epoll_pwait */)
 #define NR_READ 0
 #define NR_WRITE 1
 #define NR_SCHED_YIELD 24
@@ -67,6 +72,9 @@ struct pt_regs {
 #define REG_KEPT(r, i) ((r)->regs[19 + (i)])
 #define REGS_KEPT 12 /* to the frame pointer and the link register */
 
+#define IS_PLAIN_WAIT(nr)                                                       \
+	((nr) == NR_FUTEX || (nr) == 22 /* epoll_pwait */ ||                    \
+	 (nr) == 72 /* pselect6 */ || (nr) == 73 /* ppoll */)
 #define NR_READ 63
 #define NR_WRITE 64
 #define NR_SCHED_YIELD 124

@@ -65,7 +65,11 @@ static __always_inline struct amdahl_ring *ring_of(amdahl_u32 cpu)
 	return bpf_map_lookup_elem(&rings, &cpu);
 }
 
-/* A slot of this CPU. Where interrupts are off nobody else can reserve one meanwhile, and no atomic instruction is needed. */
+/*
+ * A slot of this CPU. Where interrupts are off nobody else reserves one meanwhile, and no atomic instruction is needed.
+ * (Programs in NMIs, which take samples by hardware counters, reserve none. Should the kernel tell of contention in one, just between the
+ * load of the head and its store, the two would share a slot and one of them be lost.)
+ */
 static __always_inline struct amdahl_slot *reserve(struct amdahl_ring *ring, amdahl_u32 cpu, amdahl_u64 *seq,
 						    int irqs_off)
 {

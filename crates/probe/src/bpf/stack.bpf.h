@@ -103,8 +103,8 @@ static __always_inline int sleeper_takes_stack(struct amdahl_task *task, struct 
 
 /*
  * A hash of all registers that tell a call from others: a thread in which it is the same as before sleeps where it slept before,
- * and reading its memory, the dearest part of a hook, would tell nothing new. Two calls in one function may keep all that
- * callers keep, but then their arguments differ.
+ * and reading its memory, the dearest part of a hook, would tell nothing new. That is asked of calls that only wait: a function
+ * may well read twice with the same arguments, but hardly waits twice for the same.
  */
 static __always_inline amdahl_u64 call_of(struct pt_regs *regs)
 {
