@@ -106,7 +106,9 @@ impl<T: Send> Shared<T> {
     }
 
     fn drain(&self) {
-        while self.ring.pop().is_some() {}
+        while let Some(value) = self.ring.pop() {
+            crate::job::quietly(|| drop(value));
+        }
     }
 
     fn try_recv(&self) -> Result<T, TryRecvError> {

@@ -51,9 +51,12 @@ impl Parker {
         self.unpark()
     }
 
-    /// The time that the last [`unpark_at`](Self::unpark_at) left.
-    pub(crate) fn notified_ns(&self) -> u64 {
-        self.notified_ns.load(std::sync::atomic::Ordering::Relaxed)
+    /// The time that an [`unpark_at`](Self::unpark_at) since the last call left, if there was one.
+    pub(crate) fn take_notified_ns(&self) -> Option<u64> {
+        let at = self
+            .notified_ns
+            .swap(0, std::sync::atomic::Ordering::Relaxed);
+        (at > 0).then_some(at)
     }
 
     /// Any thread: wakes the sleeper, now or when it is about to sleep. Whether a system call was needed.

@@ -473,12 +473,11 @@ impl Registry {
     /// After the last thread: what was queued too late for them.
     fn clean_up(&self) {
         self.is_dead.store(true, Ordering::SeqCst);
-        let queues = self.queues.iter().chain([&self.high, &self.low]);
-        for queue in queues {
-            while let Some(job) = queue.pop() {
-                // SAFETY: taken out of a queue.
-                crate::job::quietly(|| unsafe { job.run() });
-            }
+        let queues = || self.queues.iter().chain([&self.high, &self.low]);
+        // What runs may queue more, in a queue that was empty.
+        while let Some(job) = queues().find_map(|queue| queue.pop()) {
+            // SAFETY: taken out of a queue.
+            crate::job::quietly(|| unsafe { job.run() });
         }
         let late = std::mem::take(
             &mut *self

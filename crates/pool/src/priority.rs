@@ -13,6 +13,8 @@ pub(crate) struct Helping {
     range: usize,
     /// What to go back to, if it is lowered.
     before: Option<Standing>,
+    /// The caller waits for it: it is not lowered any more.
+    is_awaited: bool,
 }
 
 /// How priorities can be lowered, such that they can be raised again.
@@ -55,13 +57,18 @@ fn helping(slot: &Slot) -> MutexGuard<'_, Helping> {
 
 /// This thread, that of `slot`, begins to help with `range`.
 pub(crate) fn help(slot: &Slot, range: usize) {
-    helping(slot).range = range;
+    let mut helping = helping(slot);
+    helping.range = range;
+    helping.is_awaited = false;
 }
 
 /// It helps for so long that being in others' way counts, and what lowering costs does not.
 pub(crate) fn lower(slot: &Slot) {
     let tid = slot.thread_id.load(Ordering::Relaxed);
     let mut helping = helping(slot);
+    if helping.is_awaited {
+        return;
+    }
     let Some(before) = sys::standing(tid) else {
         return;
     };
@@ -83,10 +90,15 @@ pub(crate) fn restore(slot: &Slot) {
     }
 }
 
-/// Gives the thread of `slot` the priority of the calling thread, if it helps with `range` and is lowered.
+/// Gives the thread of `slot` the priority of the calling thread, if it helps with `range` and is lowered. If it is not yet, it
+/// stays as it is.
 pub(crate) fn lend(slot: &Slot, range: usize) {
     let mut helping = helping(slot);
-    if helping.range != range || helping.before.is_none() {
+    if helping.range != range {
+        return;
+    }
+    helping.is_awaited = true;
+    if helping.before.is_none() {
         return;
     }
     if let Some(own) = sys::standing(sys::thread_id())

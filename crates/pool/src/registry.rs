@@ -45,6 +45,8 @@ pub(crate) struct Slot {
     pub(crate) is_counted: AtomicBool,
     /// A thread that ran on.
     pub(crate) is_running: AtomicBool,
+    /// Its worker waits for something inside of a job: it begins nothing that may take long.
+    pub(crate) is_waiting: AtomicBool,
     /// The priority that a helper has taken, and by whom it may be changed.
     pub(crate) helping: Mutex<crate::priority::Helping>,
     /// Work for this CPU.
@@ -77,6 +79,8 @@ pub(crate) struct Registry {
     online: CpuMask,
     overloaded: SparseMask,
     guests: AtomicU32,
+    /// Workers that look for work and would help with a range.
+    seekers: AtomicU32,
     /// Of threads that are no workers.
     outside: Counted<CpuState>,
     dispatcher: Counted<CpuState>,
@@ -158,6 +162,7 @@ impl Registry {
             thread_id: AtomicU32::new(0),
             is_counted: AtomicBool::new(false),
             is_running: AtomicBool::new(false),
+            is_waiting: AtomicBool::new(false),
             helping: Mutex::default(),
             bound: BoundQueue::new(),
         };
@@ -175,6 +180,7 @@ impl Registry {
             online: mask(),
             overloaded: SparseMask::new(cpus).expect("a machine has a CPU"),
             guests: AtomicU32::new(0),
+            seekers: AtomicU32::new(0),
             outside: Counted::new("placement of work from outside", CpuState::new(0)),
             dispatcher: Counted::new("dispatcher", CpuState::new(0)),
             is_crowded: AtomicBool::new(false),
@@ -382,6 +388,26 @@ impl Registry {
         }
     }
 
+    /// A range wants help: wakes a sleeper that may help, if there is a place and none looks for work by itself.
+    pub(crate) fn wake_helper(&self, near: CpuId) {
+        if self.has_seeker() || !self.counts.load().has_room() {
+            return;
+        }
+        let cpus = self.cpus();
+        let sleepers = (1..=cpus).map(|n| (near + n) % cpus);
+        for cpu in sleepers.filter(|&cpu| self.asleep.test(cpu)) {
+            let is_waiting = &self.slots[cpu as usize].is_waiting;
+            if !is_waiting.load(Ordering::Relaxed) && self.notify(cpu) {
+                return;
+            }
+        }
+    }
+
+    /// Whether a worker looks for work that would help with a range.
+    pub(crate) fn has_seeker(&self) -> bool {
+        self.seekers.load(Ordering::Relaxed) > 0
+    }
+
     pub(crate) fn wake_watch(&self) {
         if self
             .watch
@@ -399,19 +425,42 @@ impl Registry {
     pub(crate) fn begin_search(&self, cpu: CpuId) {
         let _ = self.idle.set(cpu);
         self.counts.change(Counts::search);
+        self.seek(cpu);
+    }
+
+    fn seek(&self, cpu: CpuId) {
+        if !self.slots[cpu as usize].is_waiting.load(Ordering::Relaxed) {
+            self.seekers.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn seek_no_more(&self, cpu: CpuId) {
+        if !self.slots[cpu as usize].is_waiting.load(Ordering::Relaxed) {
+            self.seekers.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Wakes others if there is something for them. Its own worker calls, which goes on with something else.
+    pub(crate) fn pass_on(&self, now: Counts, cpu: CpuId) {
+        if now.wants_waking() && self.has_jobs(cpu) {
+            self.wake_any(cpu);
+        }
+        if self.offers.wants_help() {
+            self.wake_helper(cpu);
+        }
     }
 
     /// The searcher `cpu` has found something: if it was the last, another one looks whether there is more.
     pub(crate) fn end_search(&self, cpu: CpuId) {
         let _ = self.idle.clear(cpu);
+        self.seek_no_more(cpu);
         let (_, now) = self.counts.change(Counts::found);
-        if now.wants_waking() && self.has_work(cpu) {
-            self.wake_any(cpu);
-        }
+        self.pass_on(now, cpu);
     }
 
     /// The searcher `cpu` will park. It must look for work once more after this.
     pub(crate) fn fall_asleep(&self, cpu: CpuId) {
+        self.seek_no_more(cpu);
         self.counts.change(Counts::sleep);
         let _ = self.asleep.set(cpu);
         // Pairs with the fences of those who queue something and then look for sleepers.
@@ -430,6 +479,7 @@ impl Registry {
             }
         }
         let _ = self.idle.set(cpu);
+        self.seek(cpu);
     }
 
     /// Whether the CPU may be used, to everybody at once.
@@ -453,9 +503,14 @@ impl Registry {
 
     /// Whether anything waits that the worker `cpu` could run, private parts of deques included. O(slots).
     pub(crate) fn has_work(&self, cpu: CpuId) -> bool {
+        let is_waiting = &self.slots[cpu as usize].is_waiting;
+        self.has_jobs(cpu) || self.offers.wants_help() && !is_waiting.load(Ordering::Relaxed)
+    }
+
+    /// The same without ranges.
+    fn has_jobs(&self, cpu: CpuId) -> bool {
         self.high.len() > 0
             || self.low.len() > 0
-            || self.offers.wants_help()
             || self.slots[cpu as usize].bound.len() > 0
             || self
                 .reachable(cpu)

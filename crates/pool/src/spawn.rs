@@ -181,10 +181,13 @@ impl<T> Outcome<T> {
                     .expect("a handle is not polled after its end"),
             );
         }
-        match &mut end.waiter {
-            Some(Waiter::Waker(old)) => old.clone_from(waker),
-            other => *other = Some(Waiter::Waker(waker.clone())),
-        }
+        let old = match &mut end.waiter {
+            Some(Waiter::Waker(old)) if old.will_wake(waker) => None,
+            other => other.replace(Waiter::Waker(waker.clone())),
+        };
+        // What goes with the old one is foreign, and may want the lock.
+        drop(end);
+        drop(old);
         None
     }
 }

@@ -398,6 +398,9 @@ impl Worker {
             }
         };
         self.slot().is_running.store(false, Ordering::Relaxed);
+        self.slot()
+            .is_waiting
+            .store(latch.is_some(), Ordering::Relaxed);
         registry.begin_search(self.cpu);
         let mut begun = Instant::now();
         let mut woken_ns = 0;
@@ -454,11 +457,15 @@ impl Worker {
                 self.sleeps.set(self.sleeps.get().wrapping_add(1));
                 registry.sleeps.record(since.elapsed(), true);
                 probe::probe!(amdahl_pool, wake, self.cpu);
+                // Latches and ranges wake without a time.
+                let at = self.slot().parker.take_notified_ns();
+                woken_ns = 0;
                 if notified {
                     fruitless = 0;
-                    let now = registry.now_ns();
-                    woken_ns = now.saturating_sub(self.slot().parker.notified_ns());
-                    registry.woke(woken_ns);
+                    if let Some(at) = at {
+                        woken_ns = registry.now_ns().saturating_sub(at);
+                        registry.woke(woken_ns);
+                    }
                 }
                 begun = Instant::now();
                 least_ns = self.spin_least_ns(begun, false);
@@ -534,9 +541,7 @@ impl Worker {
     fn leave_place(&self, out: Step) {
         let registry = self.registry();
         let (_, now) = registry.counts.change(out);
-        if now.wants_waking() && registry.has_work(self.cpu) {
-            registry.wake_any(self.cpu);
-        }
+        registry.pass_on(now, self.cpu);
     }
 
     /// Somebody else may run while this thread blocks in `block`.
@@ -561,6 +566,8 @@ impl Worker {
             if !self.slot().is_online.load(Ordering::SeqCst) {
                 self.hand_over();
                 if registry.is_ending.load(Ordering::Acquire) {
+                    // Its place is for those who still wait for something.
+                    self.leave_place(Counts::stop);
                     return;
                 }
                 probe::probe!(amdahl_pool, offline, self.cpu);

@@ -162,19 +162,19 @@ impl<'a, E: Send> Region<'a, E> {
                 break;
             }
             let spent = before - begun;
-            if may_lower && spent >= LOWER_AFTER {
-                may_lower = false;
-                priority::lower(worker.slot());
-            }
             if may_invite && self.should_invite(worker, alone_ns + spent.as_nanos() as u64) {
                 may_invite = false;
                 registry.offers.add(&self.offer);
                 fence(Ordering::SeqCst);
-                registry.wake_any(worker.cpu);
+                registry.wake_helper(worker.cpu);
             }
             let Some(chunk) = self.parts.take(node, &pace) else {
                 break;
             };
+            if may_lower && spent >= LOWER_AFTER {
+                may_lower = false;
+                priority::lower(worker.slot());
+            }
             match catch_unwind(AssertUnwindSafe(|| (self.work)(chunk.clone()))) {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
@@ -223,8 +223,7 @@ impl<'a, E: Send> Region<'a, E> {
     /// that is awake comes at once.
     fn should_invite(&self, worker: &Worker, spent_ns: u64) -> bool {
         let registry = worker.registry();
-        let searching = registry.counts.load().searching() > 0;
-        (searching || spent_ns >= registry.invite_after_ns()) && self.parts.left() > 0
+        (registry.has_seeker() || spent_ns >= registry.invite_after_ns()) && self.parts.left() > 0
     }
 
     fn end(&self, ended: Ended<E>) {
