@@ -49,6 +49,8 @@ impl Primitives {
             context_switch: ns(self.switch),
             spawn: ns(self.spawn),
             exit: 1,
+            // A thief takes a job itself, no queue: within `switch`.
+            pull: 0,
             // What queueing takes is within `spawn` and `pipe`; only a sleeper costs more.
             wake: 0,
             ipi: ns(self.wake),

@@ -132,10 +132,10 @@ impl RangeAlloc {
         }
     }
 
-    /// Whether one more allocation takes no memory whatever splits.
+    /// Whether an allocation at `start` takes no memory: its leaf has room, or there is a node for each that splits.
     #[cfg(feature = "std")]
-    pub(crate) fn has_spare(&self) -> bool {
-        self.tree.has_spare() && self.by_size.is_none()
+    pub(crate) fn has_spare_at(&self, start: u64) -> bool {
+        self.by_size.is_none() && self.tree.has_spare_at(start)
     }
 
     /// Allocates; answers with the start.

@@ -23,6 +23,8 @@ pub struct Mapped {
     /// The machine when it began.
     before: Machine,
     credit: Duration,
+    /// What was looked at beyond it.
+    debt: Duration,
     at: Instant,
 }
 
@@ -34,6 +36,7 @@ impl Mapped {
             looked: Looked::default(),
             before: Machine::now(),
             credit: CREDIT_MAX,
+            debt: Duration::ZERO,
             at: Instant::now(),
         }
     }
@@ -56,7 +59,9 @@ impl Mapped {
     /// address-space lock of whom it is about.
     fn look(&mut self) {
         let earned = self.at.elapsed() / BUDGET;
-        self.credit = (self.credit + earned).min(CREDIT_MAX);
+        let paid = earned.min(self.debt);
+        self.debt -= paid;
+        self.credit = (self.credit + (earned - paid)).min(CREDIT_MAX);
         let proc = Path::new("/proc");
         let resident = |pid| Some((read::resident(proc, pid).filter(|&bytes| bytes > 0)?, pid));
         let pids = self.looker.pids().into_iter();
@@ -73,7 +78,10 @@ impl Mapped {
             }
             let begun = Instant::now();
             self.looked.keep(pid, bytes, false);
-            self.credit = self.credit.saturating_sub(begun.elapsed());
+            let took = begun.elapsed();
+            // One look may take longer than what was saved: nobody is looked at until that is earned.
+            self.debt = took.saturating_sub(self.credit);
+            self.credit = self.credit.saturating_sub(took);
         }
         self.at = Instant::now();
     }

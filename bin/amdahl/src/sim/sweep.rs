@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use amdahl_des::program::Workload;
 use amdahl_des::time::{Ns, show};
@@ -349,8 +350,14 @@ fn run(
     };
     let json =
         serde_json::to_string(&result).map_err(|error| Failure::result(error.to_string()))?;
-    // Whoever is killed in between leaves a part, which the next run of this point replaces.
-    let part = folder.join(format!(".{}.part", point.hash));
+    // Whoever is killed in between leaves a part. Others may be at the same point: no two write to one file.
+    static PARTS: AtomicU64 = AtomicU64::new(0);
+    let number = PARTS.fetch_add(1, Ordering::Relaxed);
+    let part = folder.join(format!(
+        ".{}.{}-{number}.part",
+        point.hash,
+        std::process::id()
+    ));
     fs::write(&part, json).map_err(failed)?;
     fs::rename(&part, &path).map_err(failed)
 }

@@ -427,7 +427,8 @@ impl Engine<'_> {
                 }
             }
             Mode::Running => {
-                let at = now + after + self.costs.ipi;
+                // The interrupt is the waker's cost, and in `after`.
+                let at = now + after;
                 if at < state.resched_at {
                     self.settle(cpu);
                     self.s.cpus[cpu as usize].resched_at = at;

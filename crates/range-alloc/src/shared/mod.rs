@@ -113,8 +113,9 @@ impl SharedConfig {
             self.range.start >> span_bits,
             (self.range.end - 1) >> span_bits,
         );
-        let mut slots = with_room(self.slots.unwrap_or_else(sync::cpus))?;
-        while slots.len() < slots.capacity() {
+        let count = self.slots.unwrap_or_else(sync::cpus);
+        let mut slots = with_room(count)?;
+        for _ in 0..count {
             let slot = Slot::new(self.range.clone(), self.granule, span_bits)?;
             slots.push(Padded(Mutex::new(slot)));
         }

@@ -111,10 +111,10 @@ impl Slot {
     /// Gives a span away in which nothing is allocated, unless that takes memory; tells whether it
     /// did.
     pub(super) fn export(&mut self, number: u64) -> bool {
-        if !self.arena.has_spare() {
+        let span = self.span(number);
+        if !self.arena.has_spare_at(span.start) {
             return false;
         }
-        let span = self.span(number);
         let taken = self.arena.alloc_at(span.start, span.end - span.start);
         taken.expect("the span is free, and there are nodes");
         let at = self.spans.iter().position(|held| *held == number);

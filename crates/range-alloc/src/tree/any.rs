@@ -71,8 +71,9 @@ impl AnyTree {
     }
 
     #[cfg(feature = "std")]
-    pub(crate) fn has_spare(&self) -> bool {
-        either!(self, tree => tree.has_spare())
+    pub(crate) fn has_spare_at(&self, start: u64) -> bool {
+        let (leaf, _) = self.block_below(start);
+        either!(self, tree => tree.has_room(leaf) || tree.has_spare())
     }
 
     /// The marked block with the lowest address.
