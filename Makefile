@@ -70,6 +70,7 @@ bench-pool:
 
 bench-live:
 	@tools/install-build-needs.sh run
+	@mkdir -p target
 	$(CARGO) run --release --locked -q -p amdahl -- sim calibrate -q -o target/live-costs.json
 	$(CARGO) run --release --locked -p amdahl-bench-live -- --costs target/live-costs.json
 
