@@ -288,3 +288,37 @@ fn work_is_not_forgotten_by_a_worker_that_has_no_place() {
     other.join().expect("it ran").expect("the other waits");
     long.join().expect("it ran").expect("it was told");
 }
+
+/// Who waits inside of a worker has the place of those who have ended, and so what wakes it is run.
+#[test]
+fn a_pool_ends_although_a_worker_waits_and_only_one_may_run() {
+    let cpus = machine("2 core");
+    cpus.set_quota(Some(1.0));
+    let pool = Pool::builder().cpus(cpus).name("ends").build().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let mut tell = Some(tell);
+    let future = pool.spawn_future(std::future::poll_fn(move |context| match tell.take() {
+        Some(tell) => {
+            tell.send(context.waker().clone())
+                .expect("it is waited for");
+            std::task::Poll::Pending
+        }
+        None => std::task::Poll::Ready(7),
+    }));
+    let waits = pool.queue_on(&set([0]), move || future.join());
+    let waker = told.recv().expect("polled");
+    let ends = std::thread::spawn(move || drop(pool));
+    let is_there = |name: &str| {
+        let threads = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
+        threads
+            .flatten()
+            .filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok())
+            .any(|comm| comm.trim() == name)
+    };
+    while is_there("ends-1") {
+        std::thread::yield_now();
+    }
+    waker.wake();
+    assert_eq!(waits.join().expect("it ran").expect("so did this"), 7);
+    ends.join().expect("it ends");
+}

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use amdahl_pool::{CancelToken, Cause, Pool, SimulatedCpus};
+use amdahl_pool::{CancelToken, Cause, Pool, SimulatedCpus, join};
 use amdahl_topology::Topology;
 use proptest::prelude::*;
 
@@ -280,4 +280,43 @@ fn helpers_are_lowered_lent_to_and_restored() {
         assert_eq!(after, normal, "restored");
     }
     assert!(lowered > 0, "helpers that stay are lowered");
+}
+
+/// Who waits inside of a job does not help, and must not be the one who is woken for it.
+#[test]
+fn a_range_beside_a_worker_that_waits_is_helped() {
+    let cpus = SimulatedCpus::new(Topology::synthetic("4 core").unwrap());
+    let builder = Pool::builder().cpus(cpus).follows_load(false);
+    let pool = Arc::new(builder.build().unwrap());
+    let help = |pool: &Pool| {
+        let helpers = Mutex::new(std::collections::HashSet::new());
+        pool.par_range(0..100, 1, |part| {
+            let me = std::thread::current().id();
+            helpers.lock().unwrap().insert(me);
+            // Longer in all than what a helper must be worth.
+            linger(400 * part.len());
+            // Others come, or this never ends.
+            while part.end > 50 && helpers.lock().unwrap().len() < 2 {
+                std::thread::yield_now();
+            }
+        });
+    };
+    for _ in 0..20 {
+        let of_pool = Arc::clone(&pool);
+        let waits = pool.spawn(move || {
+            let has_begun = AtomicBool::new(false);
+            // Returns once the other side runs elsewhere, and waits for it.
+            let first = || {
+                while !has_begun.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
+            };
+            let second = || {
+                has_begun.store(true, Ordering::Release);
+                help(&of_pool);
+            };
+            join(first, second);
+        });
+        waits.join().unwrap();
+    }
 }
