@@ -26,6 +26,8 @@
 //! - A thread first tries for some tens of microseconds, about as long as it takes to wake a sleeping thread, then queues up
 //!   and parks. While it tries, others may overtake it; after that nobody does. So a large range is not starved by a stream of
 //!   small ones, and short sections do not each cost a switch of threads.
+//! - A request whose time is over before that (`_for` and `_until` with less) never queues up, so it may be overtaken each time
+//!   that it is made again.
 //! - `try_` and who tries never overtake somebody who queues for a part of the range.
 //!
 //! # Which implementation
