@@ -19,9 +19,10 @@ pub struct Allocation {
 /// Allocates ranges of the addresses `start..end`, in whatever unit they are.
 ///
 /// n is the number of allocations. Memory is taken by allocations only: freeing never allocates and
-/// never fails for lack of memory. Each allocation takes about 31 to 44 bytes of
+/// never fails for lack of memory. Each allocation takes about 31 to 53 bytes of
 /// bookkeeping; one that finds no room there for more moves all of it, which
-/// [`reserve`](RangeAlloc::reserve) does beforehand.
+/// [`reserve`](RangeAlloc::reserve) does beforehand. So does the first one beyond 2^32 - 1 granules from `start`, after which
+/// each takes about twice as many bytes.
 ///
 /// ```
 /// use amdahl_range_alloc::{RangeAlloc, Request};
@@ -38,6 +39,8 @@ pub struct Allocation {
 pub struct RangeAlloc {
     pub(crate) tree: AnyTree,
     pub(crate) range: Range<u64>,
+    /// Up to where allocations may lie as long as words are narrow.
+    reach: u64,
     pub(crate) granule: u64,
     pub(crate) blocks: usize,
     pub(crate) busy: u64,
@@ -77,8 +80,10 @@ impl RangeAlloc {
             return Err(ArenaError::Uneven { range, granule });
         }
         let grid = request::grid(granule, 0, granule).map_err(ArenaError::Request)?;
+        let tree = AnyTree::new(&range, granule.trailing_zeros(), grid)?;
         Ok(RangeAlloc {
-            tree: AnyTree::new(&range, granule.trailing_zeros(), grid)?,
+            reach: tree.reach(),
+            tree,
             cursor: range.start,
             range,
             granule,
@@ -111,6 +116,10 @@ impl RangeAlloc {
     /// The same as for a request.
     pub fn prepare(&mut self, align: u64, phase: u64) -> Result<(), AllocError> {
         let grid = request::grid(align, phase, self.granule)?;
+        if grid.mask / self.granule >= u64::from(u32::MAX) {
+            // Narrow words do not tell such alignments apart.
+            self.widen()?;
+        }
         self.tree.prepare(grid)
     }
 
@@ -121,6 +130,7 @@ impl RangeAlloc {
     /// # Errors
     /// There is not so much.
     pub fn reserve(&mut self, blocks: usize) -> Result<(), OutOfMemory> {
+        self.widen()?;
         // Each may split a leaf that is full now; those that are split take 15 more.
         let (leaves, inners) = self.tree.nodes();
         let leaves = leaves.min(blocks) + blocks / 15 + 1;
@@ -176,10 +186,29 @@ impl RangeAlloc {
             filled => filled,
         };
         let Some(filled) = filled else {
-            return Ok(None);
+            return self.lowest_beyond(wanted);
         };
         self.has_filled(&filled);
         Ok(Some(filled))
+    }
+
+    /// Nothing was found as far as words reach: only the top gap goes on beyond that.
+    #[cold]
+    fn lowest_beyond(&mut self, wanted: &Wanted) -> Result<Option<Filled>, OutOfMemory> {
+        if wanted.to <= self.reach || !wanted.fits_in(&self.tree.top_gap()) {
+            return Ok(None);
+        }
+        self.widen()?;
+        self.lowest(wanted)
+    }
+
+    /// Lets allocations lie anywhere in the arena. After an error nothing has changed.
+    fn widen(&mut self) -> Result<(), OutOfMemory> {
+        if self.reach < self.range.end {
+            self.tree.widen()?;
+            self.reach = self.tree.reach();
+        }
+        Ok(())
     }
 
     fn next(&mut self, wanted: &Wanted) -> Result<Option<Filled>, OutOfMemory> {
@@ -228,6 +257,10 @@ impl RangeAlloc {
     }
 
     fn place_at(&mut self, block: Range<u64>) -> Result<Filled, AllocError> {
+        // Below the top gap something is in the way.
+        if block.end > self.reach && block.start >= self.tree.top_gap().start {
+            self.widen()?;
+        }
         self.reserve_gap()?;
         let filled = self.tree.run(self.simd, PlaceAt { block })?;
         self.has_filled(&filled);
@@ -280,11 +313,14 @@ impl RangeAlloc {
     /// The part is not within one allocation. Cutting one into two may lack memory. Nothing
     /// has changed then.
     pub fn free_part(&mut self, start: u64, size: u64) -> Result<(), FreeError> {
-        self.check_inside(start)?;
+        if !self.range.contains(&start) {
+            return Err(FreeError::Outside { start });
+        }
         let is_even = start.is_multiple_of(self.granule) && size.is_multiple_of(self.granule);
         if size == 0 || !is_even || size > self.range.end - start {
             return Err(FreeError::Part { start, size });
         }
+        self.check_inside(start)?;
         self.reserve_gap()?;
         let part = start..start + size;
         let emptied = self.tree.run(self.simd, Cut { part })?;
@@ -346,16 +382,20 @@ impl RangeAlloc {
     ///
     /// O(log n).
     pub fn lookup(&self, address: u64) -> Option<Allocation> {
-        if !self.range.contains(&address) {
+        if !(self.range.start..self.reach).contains(&address) {
             return None;
         }
         let (range, is_lazy) = self.tree.look(self.simd, Lookup { address })?;
         Some(Allocation { range, is_lazy })
     }
 
+    /// Whether something may be allocated at `start`.
+    #[inline(always)]
     fn check_inside(&self, start: u64) -> Result<(), FreeError> {
-        if self.range.contains(&start) {
+        if (self.range.start..self.reach).contains(&start) {
             Ok(())
+        } else if self.range.contains(&start) {
+            Err(FreeError::NotAllocated { start })
         } else {
             Err(FreeError::Outside { start })
         }

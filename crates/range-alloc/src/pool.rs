@@ -147,6 +147,7 @@ pub(crate) trait Linked {
 }
 
 /// Which numbers of some pools are in use. Those given back are chained through the values.
+#[derive(Clone)]
 pub(crate) struct Ids {
     next: u32,
     /// The first of the chain, if there are any.

@@ -135,4 +135,12 @@ impl Wanted {
             to,
         })
     }
+
+    /// Whether a gap has room for it.
+    pub(crate) fn fits_in(&self, gap: &Range<u64>) -> bool {
+        let lo = gap.start.max(self.from);
+        let start = lo.checked_add(self.grid.pad(lo));
+        let end = start.and_then(|start| start.checked_add(self.size));
+        end.is_some_and(|end| end <= gap.end.min(self.to))
+    }
 }

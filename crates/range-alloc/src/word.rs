@@ -1,6 +1,7 @@
-//! The numbers in nodes: 32 bits where an arena has no more granules than that, else 64.
+//! The numbers in nodes: 32 bits as long as nothing lies beyond the first 2^32 - 1 granules, else 64.
 
 use core::fmt::Debug;
+use core::ops::Range;
 
 use crate::isa::Grid;
 use crate::pool::Zeroed;
@@ -71,19 +72,56 @@ word!(u64);
 
 /// How addresses and words go together: a narrow word counts granules from the arena's beginning,
 /// a wide one is the address.
+///
+/// Narrow words may be those of a larger arena as long as nothing is allocated beyond their *reach*: the top gap
+/// begins within it and goes on to the arena's end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     base: u64,
     shift: u32,
+    /// The address that the highest word in use stands for.
+    reach: u64,
+    /// Where the arena ends.
+    top: u64,
 }
 
 impl Scale {
-    /// For an arena that begins at `base`, in granules of `2^shift`.
-    pub(crate) fn new(base: u64, shift: u32) -> Self {
-        Scale { base, shift }
+    /// For an arena, in granules of `2^shift`.
+    pub(crate) fn new<W: Word>(arena: &Range<u64>, shift: u32) -> Self {
+        let all = W::MAX.get().checked_shl(shift).unwrap_or(u64::MAX);
+        let all = if all >> shift == W::MAX.get() {
+            all
+        } else {
+            u64::MAX
+        };
+        let reach = arena.end.min(arena.start.saturating_add(all));
+        Scale {
+            base: arena.start,
+            shift,
+            reach,
+            top: arena.end,
+        }
     }
 
-    /// The granule that an address is in. It is not below the arena, and no higher than its end.
+    /// Up to where blocks may lie.
+    #[inline(always)]
+    pub(crate) fn reach(self) -> u64 {
+        self.reach
+    }
+
+    /// The arena, and the bits of its granule.
+    pub(crate) fn arena(self) -> (Range<u64>, u32) {
+        (self.base..self.top, self.shift)
+    }
+
+    /// Where a gap ends.
+    #[inline(always)]
+    pub(crate) fn gap_end<W: Word>(self, word: W) -> u64 {
+        let end = self.address(word);
+        if end == self.reach { self.top } else { end }
+    }
+
+    /// The granule that an address is in. It is not below the arena, and within the reach.
     #[inline(always)]
     pub(crate) fn word<W: Word>(self, address: u64) -> W {
         if W::IS_WIDE {
@@ -93,7 +131,7 @@ impl Scale {
         }
     }
 
-    /// The first granule that begins at the address or above it.
+    /// The first granule that begins at the address, which is within the reach, or above it.
     #[inline(always)]
     pub(crate) fn word_above<W: Word>(self, address: u64) -> W {
         if W::IS_WIDE {
@@ -131,6 +169,23 @@ impl Scale {
         }
         let granules = units >> self.shift;
         (granules <= W::MAX.get()).then_some(W::of(granules))
+    }
+
+    /// The same back, if words tell all of it.
+    pub(crate) fn grid_of<W: Word>(self, grid: Grid<W>) -> Option<Grid> {
+        let Grid { mask, phase } = grid;
+        if W::IS_WIDE {
+            return Some(Grid {
+                mask: mask.get(),
+                phase: phase.get(),
+            });
+        }
+        let is_whole = mask < W::MAX;
+        is_whole.then(|| {
+            let mask = ((mask.get() + 1) << self.shift) - 1;
+            let phase = self.address(phase) & mask;
+            Grid { mask, phase }
+        })
     }
 
     /// A grid of starts, if one of them is in reach of words.

@@ -154,6 +154,9 @@ fn steps(range: Range<u64>, most: usize) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step(range), 1..most)
 }
 
+/// About as many granules as narrow words tell apart.
+const REACH: u64 = u32::MAX as u64;
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: if cfg!(miri) { 1 } else { 300 },
@@ -181,10 +184,26 @@ proptest! {
         run((1 << 40) - 1500..(1 << 40) + 1500, 1, &steps);
     }
 
-    /// Just too long for words of 32 bits.
+    /// Just too long for words of 32 bits: anywhere, which soon makes them wide.
     #[test]
     fn in_wide_words(steps in steps(5..(1 << 32) + 5, 300)) {
         run(5..(1 << 32) + 5, 1, &steps);
+    }
+
+    /// Where narrow words end, while they are narrow and as they become wide.
+    #[test]
+    fn around_the_reach_of_narrow_words(steps in steps(REACH - 700..REACH + 900, 300)) {
+        let below = Step::AllocAt(5, REACH - 700);
+        let steps: Vec<_> = [below].into_iter().chain(steps).collect();
+        run(5..REACH + 900, 1, &steps);
+    }
+
+    /// The same in granules.
+    #[test]
+    fn around_the_reach_of_granules(steps in steps(16 * REACH - 7000..16 * REACH + 9000, 300)) {
+        let below = Step::AllocAt(64, 16 * REACH - 8000);
+        let steps: Vec<_> = [below].into_iter().chain(steps).collect();
+        run(64..16 * REACH + 16_000, 16, &steps);
     }
 
     #[test]

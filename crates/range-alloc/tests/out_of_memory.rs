@@ -4,21 +4,27 @@
 #![cfg(not(any(loom, miri)))]
 
 mod model;
+#[path = "model/random.rs"]
+mod random;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use amdahl_range_alloc::{
-    AllocError, ArenaError, FreeError, Policy, RangeAlloc, Request, SharedConfig, SharedRangeAlloc,
+    AllocError, ArenaError, FreeError, OutOfMemory, Policy, RangeAlloc, Request, Segment,
+    SharedConfig, SharedRangeAlloc, State, Stats,
 };
 use model::{Ask, Model};
+use random::Random;
 
 thread_local! {
     /// Allocations of this thread that still succeed before one fails.
     static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
     /// Allocations of this thread.
     static COUNT: Cell<u64> = const { Cell::new(0) };
+    /// Bytes that this thread has taken and not given back.
+    static BYTES: Cell<u64> = const { Cell::new(0) };
 }
 
 struct Failing;
@@ -37,11 +43,13 @@ unsafe impl GlobalAlloc for Failing {
         if !may_allocate() {
             return std::ptr::null_mut();
         }
+        BYTES.set(BYTES.get().wrapping_add(layout.size() as u64));
         // SAFETY: as the caller promises.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        BYTES.set(BYTES.get().wrapping_sub(layout.size() as u64));
         // SAFETY: as the caller promises.
         unsafe { System.dealloc(memory, layout) }
     }
@@ -76,17 +84,6 @@ fn each_failure(run: impl Fn(&mut u64)) {
             assert!(k > 5, "there was something to fail");
             return;
         }
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
     }
 }
 
@@ -235,6 +232,98 @@ fn in_wide_words() {
     each_failure(|left| everything(100..1 << 40, left));
 }
 
+/// An arena in narrow words, with levels, holes, marks, 21 alignments and phases, the index of the best fit, and a
+/// top gap that goes on beyond their reach.
+fn narrow() -> RangeAlloc {
+    let mut arena = RangeAlloc::new(100..1 << 40).unwrap();
+    for phase in 0..12 {
+        arena.prepare(16, phase).unwrap();
+    }
+    let starts: Vec<u64> = (0..700)
+        .map(|turn| {
+            let request = Request::new(1 + turn % 30).align(1 << (turn % 9));
+            arena.alloc(&request).unwrap()
+        })
+        .collect();
+    for chunk in starts.chunks_exact(7) {
+        arena.free(chunk[1]).unwrap();
+        arena.free_lazy(chunk[4]).unwrap();
+    }
+    // The second one lets the index have room to spare.
+    for _ in 0..2 {
+        let request = Request::new(5).policy(Policy::BestFit);
+        arena.alloc(&request).unwrap();
+    }
+    arena
+}
+
+/// Words are made wide: what fails has changed nothing, loses nothing and works the second time.
+fn widens<E: PartialEq + std::fmt::Debug>(
+    lack: E,
+    far: Option<u64>,
+    run: impl Fn(&mut RangeAlloc) -> Result<(), E>,
+) {
+    let all_bytes = BYTES.get();
+    let (mut k, mut failures) = (0, 0);
+    loop {
+        let mut arena = narrow();
+        let before: Vec<_> = arena.iter().collect();
+        let (stats, bytes) = (arena.stats(), BYTES.get());
+        let mut left = k;
+        match failing(&mut left, || run(&mut arena)) {
+            Ok(()) => assert!(left <= k, "a failure was told"),
+            Err(error) => {
+                assert_eq!(error, lack);
+                assert!(arena.iter().eq(before.iter().cloned()), "as it was");
+                let Stats {
+                    footprint_bytes, ..
+                } = arena.stats();
+                if footprint_bytes == stats.footprint_bytes {
+                    assert_eq!(BYTES.get(), bytes, "what was taken is given back");
+                    failures += 1;
+                }
+                let mut now = arena.stats();
+                now.footprint_bytes = stats.footprint_bytes;
+                assert_eq!(now, stats);
+                // It is of use as it is, and takes no memory for what was there before.
+                let start = arena.allocations().nth(300).unwrap().start;
+                let size = frugal(|| arena.free(start)).unwrap();
+                frugal(|| arena.alloc_at(start, size)).unwrap();
+                run(&mut arena).unwrap();
+            }
+        }
+        assert!(arena.stats().footprint_bytes > stats.footprint_bytes);
+        let at = |address| arena.lookup(address).map(|found| found.range);
+        assert_eq!(far.and_then(at), far.map(|far| far..far + 40));
+        let is_old =
+            |segment: &Segment| segment.state != State::Free && Some(segment.range.start) != far;
+        let old = before.into_iter().filter(is_old);
+        assert!(arena.iter().filter(is_old).eq(old));
+        drop(arena);
+        if left <= k {
+            assert!(failures > 8, "there was something to fail: {failures}");
+            break;
+        }
+        k += 1;
+    }
+    assert_eq!(BYTES.get(), all_bytes, "nothing is lost");
+}
+
+#[test]
+fn while_words_become_wide() {
+    let (far, lack) = (1 << 39, AllocError::OutOfMemory);
+    let policies = [Policy::LowestAddress, Policy::NextFit, Policy::BestFit];
+    for policy in policies {
+        let request = Request::new(40).zone(far..1 << 40).policy(policy);
+        widens(lack.clone(), Some(far), |arena| {
+            arena.alloc(&request).map(|_| ())
+        });
+    }
+    widens(lack.clone(), Some(far), |arena| arena.alloc_at(far, 40));
+    widens(lack, None, |arena| arena.prepare(1 << 40, 0));
+    widens(OutOfMemory, None, |arena| arena.reserve(3));
+}
+
 /// What was reserved is there: no allocation takes memory.
 #[test]
 fn what_is_reserved_is_enough() {
@@ -259,9 +348,9 @@ fn what_is_reserved_is_enough() {
 
 fn busy(arena: &SharedRangeAlloc) -> BTreeMap<u64, (u64, bool)> {
     let blocks = arena.snapshot().into_iter();
-    let blocks = blocks.filter(|segment| segment.state != amdahl_range_alloc::State::Free);
-    let lazy = |state| state == amdahl_range_alloc::State::Lazy;
-    let block = |segment: amdahl_range_alloc::Segment| {
+    let blocks = blocks.filter(|segment| segment.state != State::Free);
+    let lazy = |state| state == State::Lazy;
+    let block = |segment: Segment| {
         (
             segment.range.start,
             (segment.range.end, lazy(segment.state)),

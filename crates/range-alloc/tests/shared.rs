@@ -2,12 +2,16 @@
 
 #![cfg(not(loom))]
 
+#[path = "model/random.rs"]
+mod random;
+
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use amdahl_range_alloc::{
     AllocError, FreeError, Policy, Request, SharedConfig, SharedRangeAlloc, State,
 };
+use random::Random;
 
 /// Addresses allocated twice or freed twice, over all threads.
 struct Owners(Vec<AtomicU64>);
@@ -26,19 +30,10 @@ impl Owners {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
-
 /// Threads come and go, free what others have allocated, and nearly use up the arena.
 fn stress(threads: u64, turns: u64, units: u64, span: u64) {
+    // Miri takes a thousand times as long.
+    let turns = if cfg!(miri) { turns / 100 } else { turns };
     let arena = SharedConfig::new(0..units)
         .slots(4)
         .span(span)

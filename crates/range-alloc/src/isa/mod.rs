@@ -58,6 +58,10 @@ pub(crate) struct Classes<W> {
     pub used: usize,
     /// The bits that any of the masks in use has.
     pub any_mask: W,
+    /// The lowest 16 bits of masks and phases, twice.
+    pub twice: [[u32; 2]; LANES],
+    /// Whether a phase in use is not 0.
+    pub any_phase: bool,
 }
 
 impl<W: Word> Classes<W> {
@@ -68,6 +72,8 @@ impl<W: Word> Classes<W> {
             active: [W::ZERO; LANES],
             used: 0,
             any_mask: W::ZERO,
+            twice: [[0; 2]; LANES],
+            any_phase: false,
         };
         classes.add(first);
         classes
@@ -78,6 +84,9 @@ impl<W: Word> Classes<W> {
         self.phases[self.used] = grid.phase;
         self.active[self.used] = W::MAX;
         self.any_mask = self.any_mask.max(grid.mask);
+        let twice = |word: W| (word.get() as u32 & 0xffff) * 0x1_0001;
+        self.twice[self.used] = [twice(grid.mask), twice(grid.phase)];
+        self.any_phase |= grid.phase != W::ZERO;
         self.used += 1;
     }
 
@@ -90,6 +99,12 @@ impl<W: Word> Classes<W> {
 }
 
 impl<W> Classes<W> {
+    /// The same in 16 bits, twice.
+    #[inline(always)]
+    pub(crate) fn twice_in_use(&self) -> &[[u32; 2]] {
+        &self.twice[..self.used.min(LANES)]
+    }
+
     /// Masks and phases of the lanes in use.
     #[inline(always)]
     pub(crate) fn in_use(&self) -> (&[W], &[W]) {
@@ -106,8 +121,8 @@ impl<W> Classes<W> {
 
 /// Loops over the words of a node. Bit `i` of an answer is about word `i`.
 pub(crate) trait Isa<W: Word>: Sized {
-    /// Which words are `most` or less.
-    fn at_most<const N: usize>(words: &[W; N], most: W) -> u64;
+    /// How many words are `most` or less.
+    fn count_at_most<const N: usize>(words: &[W; N], most: W) -> u32;
 
     /// Which gaps `lo..hi` hold `size` units at the grid.
     fn fits(lo: &Words<W>, hi: &Words<W>, grid: Grid<W>, size: W) -> u32;

@@ -16,8 +16,8 @@ fn bits(count: usize, is: impl Fn(usize) -> bool) -> u64 {
 
 impl<W: Word> Isa<W> for Portable {
     #[inline(always)]
-    fn at_most<const N: usize>(words: &[W; N], most: W) -> u64 {
-        bits(N, |at| words[at] <= most)
+    fn count_at_most<const N: usize>(words: &[W; N], most: W) -> u32 {
+        words.iter().map(|word| u32::from(*word <= most)).sum()
     }
 
     #[inline(always)]

@@ -1,5 +1,5 @@
-//! One of two trees: words of 32 bits take half the lines and half the vectors of those of 64, and
-//! most arenas have no more than 2^32 granules.
+//! One of two trees: words of 32 bits take half the lines and half the vectors of those of 64. They
+//! are enough as long as nothing lies beyond the first 2^32 - 1 granules.
 
 use core::ops::Range;
 
@@ -8,8 +8,8 @@ use super::{Path, Tree};
 use crate::error::{AllocError, OutOfMemory};
 use crate::isa::{self, Grid, Job, Look};
 use crate::request::Wanted;
-use crate::word::Scale;
 
+#[allow(clippy::large_enum_variant)] // A box would be one load more in every call, to save 200 bytes in an arena.
 pub(crate) enum AnyTree {
     Narrow(Tree<u32>),
     Wide(Tree<u64>),
@@ -28,13 +28,21 @@ macro_rules! either {
 impl AnyTree {
     /// One gap. `grid` is that of all starts, a granule of `2^shift`.
     pub(crate) fn new(range: &Range<u64>, shift: u32, grid: Grid) -> Result<Self, OutOfMemory> {
-        let scale = Scale::new(range.start, shift);
-        let is_narrow = (range.end - range.start) >> shift <= u64::from(u32::MAX);
-        Ok(if is_narrow {
-            AnyTree::Narrow(Tree::new(range, scale, grid)?)
-        } else {
-            AnyTree::Wide(Tree::new(range, scale, grid)?)
-        })
+        Ok(AnyTree::Narrow(Tree::new(range, shift, grid)?))
+    }
+
+    /// Up to where blocks may lie.
+    pub(crate) fn reach(&self) -> u64 {
+        either!(self, tree => tree.reach())
+    }
+
+    /// Lets blocks lie anywhere in the arena. O(n). After an error nothing has changed.
+    #[cold]
+    pub(crate) fn widen(&mut self) -> Result<(), OutOfMemory> {
+        if let AnyTree::Narrow(tree) = self {
+            *self = AnyTree::Wide(tree.widened()?);
+        }
+        Ok(())
     }
 
     /// Puts a block into the top gap, where that is simple and right.
@@ -72,6 +80,9 @@ impl AnyTree {
 
     #[cfg(feature = "std")]
     pub(crate) fn has_spare_at(&self, start: u64) -> bool {
+        if start >= self.reach() {
+            return false;
+        }
         let (leaf, _) = self.block_below(start);
         either!(self, tree => tree.has_room(leaf) || tree.has_spare())
     }
@@ -102,15 +113,26 @@ impl AnyTree {
     }
 
     /// The leaf that answers for an address, and the last block in it that begins at the address or
-    /// below it.
+    /// below it: the empty one at the end does only if the arena ends there.
     pub(crate) fn block_below(&self, address: u64) -> (u32, Option<usize>) {
         use crate::isa::Portable;
         either!(self, tree => {
+            if address >= tree.reach() {
+                // In the top gap, or at its end.
+                let last = tree.last_leaf();
+                let at = tree.leaf(last).len as usize - 1;
+                let is_end = address == tree.gap(last, at).end;
+                return (last, if is_end { Some(at) } else { at.checked_sub(1) });
+            }
             let mut path = Path::new();
             let word = tree.scale.word(address);
             tree.locate::<Portable>(word, &mut path);
             (path.leaf, tree.block_at::<Portable>(path.leaf, word))
         })
+    }
+
+    pub(crate) fn top_gap(&self) -> Range<u64> {
+        either!(self, tree => tree.top_gap())
     }
 
     pub(crate) fn largest_gap(&self) -> u64 {

@@ -30,6 +30,9 @@ impl<W: Word> Tree<W> {
         leaf.lazy = open_bit(u64::from(leaf.lazy), at) as u32;
         leaf.len += 1;
         self.note_gap(&(gap.start..block.start));
+        if self.depth > 0 && gap.end == self.end && self.sum_top(path, block.end..gap.end) {
+            return;
+        }
         self.lower::<I>(path, gap);
     }
 
@@ -151,6 +154,9 @@ impl<W: Word> Group<W> {
     /// A gap of a leaf is now this one, which is larger.
     #[inline(always)]
     fn raise<I: Isa<W>>(&mut self, leaf: u32, steps: &[Step], gap: &Range<W>) {
+        if self.classes.used == 1 {
+            return self.raise_one(leaf, steps, gap);
+        }
         let Sums {
             leaf: leaves,
             inner,
@@ -178,6 +184,27 @@ impl<W: Word> Group<W> {
         }
     }
 
+    /// The same with one class: single words, no vectors.
+    #[inline(always)]
+    fn raise_one(&mut self, leaf: u32, steps: &[Step], gap: &Range<W>) {
+        let Sums {
+            leaf: leaves,
+            inner,
+            rows,
+        } = &mut self.sums;
+        let now = self.classes.grid(0).usable(gap.start, gap.end);
+        let mut most = &mut leaves.get_mut(leaf).0[0];
+        for step in steps.iter().rev() {
+            if now <= *most {
+                return;
+            }
+            *most = now;
+            rows.get_mut(step.node, 0)[step.pos as usize % FAN] = short(now);
+            most = &mut inner.get_mut(step.node).0[0];
+        }
+        *most = now.max(*most);
+    }
+
     /// A gap of a leaf, which was this one, has shrunk, is in parts or gone. `largest` is not below
     /// any gap of the leaf.
     #[inline(always)]
@@ -191,6 +218,16 @@ impl<W: Word> Group<W> {
     ) {
         let (classes, sums) = (&self.classes, &mut self.sums);
         let most = &mut sums.leaf.get_mut(id).0;
+        if classes.used == 1 {
+            // What follows waits for the single word that was stored last, which it loads in a vector.
+            let was = most[0];
+            if classes.grid(0).usable(gap.start, gap.end) == was && was != W::ZERO {
+                I::maxima(&leaf.lo, &leaf.hi, largest, classes, most);
+                let now = most[0];
+                lower_above::<W, I>(sums, inners, steps, 0, was..now);
+            }
+            return;
+        }
         if I::is_most(gap.start, gap.end, classes, most) == 0 {
             // The largest gap of each class is another.
             return;

@@ -53,8 +53,8 @@ impl<W: Word> Tree<W> {
                     group.sums.rows.widen(group.classes.used + 1)?;
                     group.classes.add(words);
                 }
-                self.summarise_node(self.root, 0);
                 let number = self.groups.len() - 1;
+                self.summarise(number);
                 class_of(number, self.groups.last_mut().classes.used - 1)
             }
         };
@@ -77,37 +77,41 @@ impl<W: Word> Tree<W> {
         closest.expect("the class of every start").1
     }
 
-    /// Computes all maxima of the last group anew.
-    fn summarise_node(&mut self, node: u32, level: usize) -> Lanes<W> {
-        let group = self.groups.last_mut();
+    /// Computes all maxima of a group anew.
+    pub(super) fn summarise(&mut self, group: usize) {
+        self.summarise_node(group, self.root, 0);
+    }
+
+    fn summarise_node(&mut self, number: usize, node: u32, level: usize) -> Lanes<W> {
+        let group = self.groups.get_mut(number);
         if level == self.depth {
             let now = self.leaves.get(node).maxima::<Portable>(&group.classes);
             group.sums.leaf.get_mut(node).0 = now;
             return now;
         }
         let mut most = [W::ZERO; LANES];
-        for row in self.last_rows(node) {
+        for row in self.rows(number, node) {
             row.0 = [0; FAN];
         }
         for pos in 0..self.inners.get(node).len as usize {
             let child = self.inners.get(node).children[pos];
-            let now = self.summarise_node(child, level + 1);
-            for (row, now) in self.last_rows(node).iter_mut().zip(now) {
+            let now = self.summarise_node(number, child, level + 1);
+            for (row, now) in self.rows(number, node).iter_mut().zip(now) {
                 row.0[pos] = short(now);
             }
             for (most, now) in most.iter_mut().zip(now) {
                 *most = (*most).max(now);
             }
         }
-        self.groups.last_mut().sums.inner.get_mut(node).0 = most;
+        self.groups.get_mut(number).sums.inner.get_mut(node).0 = most;
         most
     }
 }
 
 impl<W: Word> Tree<W> {
-    /// The rows of the last group in a node, those in use.
-    fn last_rows(&mut self, node: u32) -> &mut [AlignedRow] {
-        let group = self.groups.last_mut();
+    /// The rows of a group in a node, those in use.
+    fn rows(&mut self, group: usize, node: u32) -> &mut [AlignedRow] {
+        let group = self.groups.get_mut(group);
         &mut group.sums.rows.of_mut(node)[..group.classes.used]
     }
 }

@@ -173,6 +173,7 @@ impl<W: Word> Tree<W> {
     pub(super) fn sought(&self, wanted: &Wanted) -> Option<Sought<W>> {
         let from = match wanted.from {
             0 => W::ZERO,
+            from if from > self.reach() => return None,
             from => self.scale.word_above(from),
         };
         Some(Sought {
@@ -219,7 +220,7 @@ impl<W: Word> Tree<W> {
         } else {
             self.leaf(leaf.next).hi[0]
         };
-        self.addresses(leaf.lo[at]..end)
+        self.gap_of(leaf.lo[at]..end)
     }
 
     /// The block that begins at `start` and is not freed lazily.

@@ -1,6 +1,6 @@
 //! Searches: by address, and for the lowest gap that fits.
 
-use super::node::{DEPTH, Inner, is_saturated, low_bits_of_64, short};
+use super::node::{DEPTH, Inner, is_saturated, short};
 use super::{Class, Path, Step, Tree};
 use crate::isa::{FAN, Grid, Isa, SPOTS};
 use crate::word::Word;
@@ -33,15 +33,14 @@ impl<W: Word> Sought<W> {
     }
 }
 
-/// The child that answers for an address.
+/// The child that answers for an address below the end.
 #[inline(always)]
 fn child_of<W: Word, I: Isa<W>>(inner: &Inner<W>, address: W) -> u32 {
-    let begun = I::at_most(&inner.keys, address) & low_bits_of_64(inner.len - 1) << 1;
-    begun.count_ones()
+    I::count_at_most(&inner.keys, address).wrapping_sub(1)
 }
 
 impl<W: Word> Tree<W> {
-    /// The way to the leaf that answers for an address.
+    /// The way to the leaf that answers for an address below the end.
     #[inline(always)]
     pub(crate) fn locate<I: Isa<W>>(&self, address: W, path: &mut Path) {
         let mut node = self.root;
@@ -54,12 +53,12 @@ impl<W: Word> Tree<W> {
         path.leaf = node;
     }
 
-    /// Among the blocks of a leaf the last that begins at the address or below it.
+    /// Among the blocks of the leaf that answers for an address the last that begins there or below.
     #[inline(always)]
     pub(crate) fn block_at<I: Isa<W>>(&self, leaf: u32, address: W) -> Option<usize> {
         let leaf = self.leaves.get(leaf);
-        let begun = I::at_most(&leaf.hi, address) as u32 & leaf.all();
-        (begun.count_ones() as usize).checked_sub(1)
+        debug_assert!(address < leaf.end());
+        (I::count_at_most(&leaf.hi, address) as usize).checked_sub(1)
     }
 
     /// The lowest start of a gap for what is sought without a lower bound, with the way to its leaf and

@@ -5,7 +5,7 @@
 //! nothing is summed up.
 //!
 //! `find` searches, `change` inserts and removes in a leaf and corrects what is above, `top` appends, `shape`
-//! splits and merges, `classes` adds alignments, `any` chooses how wide words are.
+//! splits and merges, `classes` adds alignments, `any` chooses how wide words are and `widen` widens them.
 
 mod any;
 mod change;
@@ -17,6 +17,7 @@ pub(crate) mod node;
 mod shape;
 mod tiny;
 mod top;
+mod widen;
 
 use core::ops::Range;
 
@@ -57,7 +58,7 @@ pub(crate) struct Class {
 }
 
 /// Nodes that there is room for as soon as one is not enough.
-const FEW: usize = 4;
+const FEW: usize = 6;
 
 type Inners<W> = Pool<Inner<W>>;
 
@@ -74,7 +75,7 @@ pub(crate) struct Tree<W: Word> {
     root: u32,
     /// Levels of inner nodes.
     depth: usize,
-    /// Where the arena ends: the top gap does, and no other.
+    /// Where the top gap ends, and no other: at the end of the arena or of what words reach.
     end: W,
     /// No gap but the top one is larger.
     below_top: W,
@@ -82,7 +83,8 @@ pub(crate) struct Tree<W: Word> {
 
 impl<W: Word> Tree<W> {
     /// One gap. Starts are on `grid` at least.
-    pub(crate) fn new(range: &Range<u64>, scale: Scale, grid: Grid) -> Result<Self, OutOfMemory> {
+    pub(crate) fn new(range: &Range<u64>, shift: u32, grid: Grid) -> Result<Self, OutOfMemory> {
+        let scale = Scale::new::<W>(range, shift);
         let first = scale.grid(grid).expect("the granule's grid is in reach");
         let groups = Groups::new(Group::new(first));
         let mut tree = Tree {
@@ -95,13 +97,13 @@ impl<W: Word> Tree<W> {
             plain: [None; 41],
             root: 0,
             depth: 0,
-            end: scale.word(range.end),
+            end: scale.word(scale.reach()),
             below_top: W::ZERO,
         };
         tree.reserve(1, 0)?;
         tree.root = tree.leaf_ids.take(&mut tree.leaves);
         let leaf = tree.leaves.get_mut(tree.root);
-        let end = scale.word(range.end);
+        let end = tree.end;
         (leaf.lo[0], leaf.hi[0], leaf.lo[1]) = (scale.word(range.start), end, end);
         (leaf.len, leaf.lazy, leaf.next, leaf.prev) = (1, 0, NONE, NONE);
         leaf.clear_above();
@@ -113,22 +115,31 @@ impl<W: Word> Tree<W> {
     pub(crate) fn reserve(&mut self, leaves: usize, inners: usize) -> Result<(), OutOfMemory> {
         if self.leaf_ids.spare() < leaves {
             let count = more(&self.leaf_ids, leaves)?;
-            self.leaves.ensure(count as usize)?;
-            for group in self.groups.iter_mut() {
-                group.sums.leaf.ensure(count as usize)?;
-            }
+            self.ensure_leaves(count)?;
             self.leaf_ids.grow(count);
         }
         if self.inner_ids.spare() < inners {
             let count = more(&self.inner_ids, inners)?;
-            self.inners.ensure(count as usize)?;
-            for group in self.groups.iter_mut() {
-                group.sums.inner.ensure(count as usize)?;
-                group.sums.rows.ensure(count as usize)?;
-            }
+            self.ensure_inners(count)?;
             self.inner_ids.grow(count);
         }
         Ok(())
+    }
+
+    /// Makes room for leaves with numbers below `count`.
+    fn ensure_leaves(&mut self, count: u32) -> Result<(), OutOfMemory> {
+        self.leaves.ensure(count as usize)?;
+        let mut groups = self.groups.iter_mut();
+        groups.try_for_each(|group| group.sums.leaf.ensure(count as usize))
+    }
+
+    /// The same for inner nodes.
+    fn ensure_inners(&mut self, count: u32) -> Result<(), OutOfMemory> {
+        self.inners.ensure(count as usize)?;
+        self.groups.iter_mut().try_for_each(|group| {
+            group.sums.inner.ensure(count as usize)?;
+            group.sums.rows.ensure(count as usize)
+        })
     }
 
     /// Whether a block can be put anywhere without more nodes than there is room for.
@@ -142,23 +153,30 @@ impl<W: Word> Tree<W> {
         self.leaves.get(id)
     }
 
-    #[inline(always)]
-    fn addresses(&self, words: Range<W>) -> Range<u64> {
-        self.scale.address(words.start)..self.scale.address(words.end)
-    }
-
     /// Block `at` of a leaf.
     #[inline(always)]
     pub(crate) fn block(&self, leaf: u32, at: usize) -> Range<u64> {
         let leaf = self.leaf(leaf);
-        self.addresses(leaf.hi[at]..leaf.lo[at + 1])
+        self.scale.address(leaf.hi[at])..self.scale.address(leaf.lo[at + 1])
+    }
+
+    /// The addresses of a gap.
+    #[inline(always)]
+    fn gap_of(&self, words: Range<W>) -> Range<u64> {
+        self.scale.address(words.start)..self.scale.gap_end(words.end)
     }
 
     /// The gap below block `at` of a leaf.
     #[inline(always)]
     pub(crate) fn gap(&self, leaf: u32, at: usize) -> Range<u64> {
         let leaf = self.leaf(leaf);
-        self.addresses(leaf.lo[at]..leaf.hi[at])
+        self.gap_of(leaf.lo[at]..leaf.hi[at])
+    }
+
+    /// Up to where blocks may lie.
+    #[inline(always)]
+    pub(crate) fn reach(&self) -> u64 {
+        self.scale.reach()
     }
 
     /// The leaf with the lowest addresses.
@@ -170,11 +188,28 @@ impl<W: Word> Tree<W> {
         node
     }
 
+    /// The leaf with the highest addresses.
+    fn last_leaf(&self) -> u32 {
+        let mut node = self.root;
+        for _ in 0..self.depth {
+            let inner = self.inners.get(node);
+            node = inner.children[inner.len as usize - 1];
+        }
+        node
+    }
+
+    /// The gap that ends where the arena does.
+    pub(crate) fn top_gap(&self) -> Range<u64> {
+        let last = self.last_leaf();
+        self.gap(last, self.leaf(last).len as usize - 1)
+    }
+
     /// The largest gap.
     pub(crate) fn largest_gap(&self) -> u64 {
         if self.depth > 0 {
             let largest = self.groups.first.sums.inner.get(self.root).0[0];
-            return self.scale.units(largest);
+            let top = self.top_gap();
+            return self.scale.units(largest).max(top.end - top.start);
         }
         let len = self.leaf(self.root).len as usize;
         let gaps = (0..len).map(|at| self.gap(self.root, at));

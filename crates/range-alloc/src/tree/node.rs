@@ -20,7 +20,7 @@ pub(crate) const GROUPS: usize = 4;
 
 /// Up to 31 blocks. Block `i` is `hi[i]..lo[i + 1]`, the gap below it `lo[i]..hi[i]`.
 ///
-/// The words above `len` hold empty gaps. The leaf answers for the addresses `lo[0]..lo[len]`, and the next leaf begins where it ends. The
+/// The words above `len` hold empty gaps at the end or above. The leaf answers for the addresses `lo[0]..lo[len]`, and the next leaf begins where it ends. The
 /// last block of the last leaf is empty and stands at the end of the arena, so that every gap is
 /// below some block.
 #[derive(Clone, Copy)]
@@ -105,7 +105,8 @@ pub(crate) fn close_bit(bits: u64, at: usize) -> u64 {
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Inner<W> {
-    /// Where each child begins; the first word means nothing, as whoever comes here is above it.
+    /// Where each child begins. The first word is 0, as whoever comes here is above it, and words
+    /// without a child are the highest: an address is at or above so many words as there are children up to it.
     pub keys: [W; FAN],
     pub children: [u32; FAN],
     /// Which children have blocks that are freed lazily.
@@ -115,6 +116,14 @@ pub(crate) struct Inner<W> {
 
 // SAFETY: integers only.
 unsafe impl<W: Word> Zeroed for Inner<W> {}
+
+impl<W: Word> Inner<W> {
+    /// Lets the keys without a child be what they are to be.
+    pub(crate) fn clear_above(&mut self) {
+        self.keys[0] = W::ZERO;
+        self.keys[self.len as usize..].fill(W::MAX);
+    }
+}
 
 impl<W> Linked for Inner<W> {
     fn link(&mut self) -> &mut u32 {
@@ -245,6 +254,11 @@ impl<W: Word> Group<W> {
         Group { classes, sums }
     }
 
+    /// The grids of the classes in use.
+    pub(crate) fn grids(&self) -> impl Iterator<Item = Grid<W>> + '_ {
+        (0..self.classes.used).map(|lane| self.classes.grid(lane))
+    }
+
     pub(crate) fn lane_of(&self, grid: Grid<W>) -> Option<usize> {
         (0..self.classes.used).find(|lane| self.classes.grid(*lane) == grid)
     }
@@ -276,6 +290,13 @@ impl<W: Word> Groups<W> {
         match number {
             0 => &self.first,
             _ => &self.others[usize::from(number) - 1],
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, number: usize) -> &mut Group<W> {
+        match number {
+            0 => &mut self.first,
+            _ => &mut self.others[number - 1],
         }
     }
 

@@ -96,6 +96,7 @@ impl<W: Word> Tree<W> {
         };
         let root = self.inners.get_mut(self.root);
         (root.len, root.children[0]) = (1, old);
+        root.clear_above();
         root.lazy = u64::from(any_lazy);
         for group in self.groups.iter_mut() {
             let most = if self.depth == 0 {
@@ -158,6 +159,8 @@ impl<W: Word> Tree<W> {
         b.lazy = a.lazy >> keep;
         a.lazy &= low_bits_of_64(a.len);
         let (key, lazy) = (b.keys[0], (a.lazy != 0, b.lazy != 0));
+        a.clear_above();
+        b.clear_above();
         for group in self.groups.iter_mut() {
             for lane in 0..group.classes.used {
                 let (a, b) = group.sums.rows.two_mut(left, right, lane);
@@ -198,6 +201,8 @@ impl<W: Word> Tree<W> {
         inner.children.copy_within(pos + 1..len, pos);
         inner.lazy = close_bit(inner.lazy, pos);
         inner.len -= 1;
+        inner.keys[0] = W::ZERO;
+        inner.keys[len - 1] = W::MAX;
         for group in self.groups.iter_mut() {
             let rows = group.sums.rows.of_mut(parent);
             for AlignedRow(row) in &mut rows[..group.classes.used] {

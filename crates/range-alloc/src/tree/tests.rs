@@ -2,9 +2,14 @@ use super::change::saturated_max;
 use super::node::{Group, LEAF, NONE, is_saturated, short};
 use super::{AnyTree, Tree};
 use crate::arena::RangeAlloc;
+use crate::error::AllocError;
 use crate::isa::{FAN, Isa, LANES, Portable, SPOTS};
 use crate::request::{Policy, Request};
 use crate::word::Word;
+use random::Random;
+
+#[path = "../../tests/model/random.rs"]
+mod random;
 
 /// Everything that must hold between changes.
 fn check(tree: &AnyTree) {
@@ -52,6 +57,8 @@ fn check_inner<W: Word>(tree: &Tree<W>, id: u32, level: usize, leaves: &mut Vec<
     let inner = tree.inners.get(id);
     let len = inner.len as usize;
     assert!((1..=FAN).contains(&len));
+    assert_eq!(inner.keys[0], W::ZERO);
+    assert!(inner.keys[len..].iter().all(|key| *key == W::MAX));
     let mut lowest = None;
     for pos in 0..FAN {
         if pos >= len {
@@ -112,7 +119,7 @@ fn check_leaf<W: Word>(tree: &Tree<W>, id: u32) {
     let len = leaf.len as usize;
     assert!((1..=LEAF).contains(&len));
     assert_eq!(leaf.lazy & !leaf.all(), 0);
-    assert!((len..SPOTS).all(|at| leaf.lo[at] == leaf.hi[at]));
+    assert!((len..SPOTS).all(|at| leaf.lo[at] == leaf.hi[at] && leaf.hi[at] >= leaf.end()));
     for at in 0..len {
         assert!(leaf.lo[at] <= leaf.hi[at]);
         let is_last = leaf.next == NONE && at + 1 == len;
@@ -132,32 +139,44 @@ fn check_leaf<W: Word>(tree: &Tree<W>, id: u32) {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
+fn is_wide(arena: &RangeAlloc) -> bool {
+    matches!(arena.tree, AnyTree::Wide(_))
 }
 
-/// The same addresses in words of both widths: another granule, or an end out of reach.
-fn arenas() -> [RangeAlloc; 3] {
-    let arenas = [(7..1 << 22, 1), (8..1 << 22, 4), (7..1 << 34, 1)];
-    let arenas = arenas.map(|(range, granule)| {
-        let mut arena = RangeAlloc::with_granule(range.clone(), granule).unwrap();
-        let beyond = range.end - (1 << 22);
-        if beyond > 0 {
-            arena.alloc_at(1 << 22, beyond).unwrap();
-        }
-        arena
-    });
-    assert!(matches!(arenas[0].tree, AnyTree::Narrow(_)));
-    assert!(matches!(arenas[1].tree, AnyTree::Narrow(_)));
-    assert!(matches!(arenas[2].tree, AnyTree::Wide(_)));
-    arenas
+/// An arena, and the bits by which sizes in it are larger.
+struct Case {
+    arena: RangeAlloc,
+    size_bits: u32,
+    /// Words are wide at the end.
+    becomes_wide: bool,
+}
+
+/// Words of both widths, far below the end of the arena and up to it, and words that widen meanwhile.
+fn cases() -> [Case; 6] {
+    let case = |start, end: u64, granule, size_bits, becomes_wide| Case {
+        arena: RangeAlloc::with_granule(start..end, granule).unwrap(),
+        size_bits,
+        becomes_wide,
+    };
+    let (small, large) = (1 << 22, 1 << 34);
+    let mut cases = [
+        case(7, small, 1, 0, false),
+        case(8, small, 4, 0, false),
+        // In reach of narrow words, of which there are too few for the arena.
+        case(7, large, 1, 0, false),
+        // Out of their reach from some time on.
+        case(7, large, 1, 20, true),
+        case(7, large, 1, 20, true),
+        case(7, large, 1, 0, true),
+    ];
+    // Wide from the beginning: up to the end, and where the end is taken.
+    cases[4].arena.reserve(0).unwrap();
+    cases[5].arena.alloc_at(small, large - small).unwrap();
+    assert!(
+        cases.each_ref().map(|case| is_wide(&case.arena))
+            == [false, false, false, false, true, true]
+    );
+    cases
 }
 
 /// Grows to some thousand blocks and shrinks to none, over all shapes of nodes.
@@ -169,9 +188,16 @@ fn nodes_stay_in_order_while_an_arena_fills_and_empties() {
     } else {
         (4, 6, 3000)
     };
-    for (seed, mut arena) in (1..=seeds).flat_map(|seed| arenas().map(|arena| (seed, arena))) {
+    for (seed, case) in (1..=seeds).flat_map(|seed| cases().map(|case| (seed, case))) {
+        let Case {
+            mut arena,
+            size_bits,
+            becomes_wide,
+        } = case;
         let mut random = Random(seed << 32 | 0x9e37_79b9);
-        let (first, granule) = (arena.range().start, arena.granule());
+        let granule = arena.granule();
+        let free_before: Vec<_> = arena.gaps().collect();
+        let mut refused = 0;
         let mut live = Vec::new();
         let mut lazy = 0;
         for round in 0..rounds {
@@ -179,20 +205,27 @@ fn nodes_stay_in_order_while_an_arena_fills_and_empties() {
             for step in 0..steps {
                 let more = random.below(10) < if grow { 8 } else { 2 };
                 if more || live.is_empty() {
-                    let size = 1 + random.below(if seed == 4 { 1 } else { 64 });
+                    // All of one size, or of many.
+                    let size = match (seed, size_bits) {
+                        (4, 0) => 1,
+                        (4, _) => 32 << size_bits,
+                        _ => ((1 + random.below(64)) << size_bits) - random.below(1 << size_bits),
+                    };
                     let align = 1 << random.below(10);
                     let mut request = Request::new(size).align(align);
                     if random.below(8) == 0 {
                         request = request.phase(random.below(align) / granule * granule);
                     }
                     if random.below(4) == 0 {
-                        request = request.zone(1 << 17..1 << 21);
+                        request = request
+                            .zone(1 << 17 << size_bits.min(13)..1 << 21 << size_bits.min(13));
                     }
                     if random.below(8) == 0 {
                         request = request.policy(Policy::NextFit);
                     }
-                    if let Ok(start) = arena.alloc(&request) {
-                        live.push(start);
+                    match arena.alloc(&request) {
+                        Ok(start) => live.push(start),
+                        Err(_) => refused += 1,
                     }
                 } else {
                     let at = random.below(live.len() as u64) as usize;
@@ -223,7 +256,16 @@ fn nodes_stay_in_order_while_an_arena_fills_and_empties() {
         check(&arena.tree);
         let stats = arena.stats();
         assert_eq!((stats.leaves, stats.inner_nodes, stats.levels), (1, 0, 1));
-        assert_eq!(stats.largest_free, (1 << 22) - first);
+        assert!(arena.gaps().eq(free_before.iter().cloned()));
+        let [all] = &free_before[..] else {
+            panic!("one gap at first")
+        };
+        assert_eq!(stats.largest_free, all.end - all.start);
+        if !cfg!(miri) {
+            assert_eq!(is_wide(&arena), becomes_wide);
+            // Large blocks fill it up, so that words near the end have been in use.
+            assert!(refused > 0 || size_bits == 0);
+        }
     }
 }
 
@@ -255,4 +297,53 @@ fn nodes_stay_in_order_while_blocks_are_put_anywhere() {
         check(&arena.tree);
         assert_eq!(arena.stats().levels, 1);
     }
+}
+
+/// What cannot be had beyond the reach of narrow words made them wide for nothing.
+#[test]
+fn what_fails_beyond_the_reach_leaves_words_narrow() {
+    let (end, far) = (1u64 << 36, 1u64 << 35);
+    let mut arena = RangeAlloc::new(0..end).unwrap();
+    for _ in 0..200 {
+        arena.alloc(&Request::new(10)).unwrap();
+    }
+    arena.prepare(1 << 20, 0).unwrap();
+    arena.prepare(1 << 20, 9).unwrap();
+    let before = arena.stats();
+    let impossible = [
+        Request::new(end - 1000),
+        Request::new(end - 2003).align(1 << 20),
+        Request::new(u64::MAX),
+        Request::new(101).zone(far..far + 100),
+        Request::new(1)
+            .align(1 << 20)
+            .zone(far + 1..far + (1 << 20)),
+        Request::new(1).align(1 << 20).phase(9).zone(far..far + 9),
+        Request::new(20).align(1 << 20).zone(end - 19..end),
+    ];
+    let refuses_all = |arena: &mut RangeAlloc, policy| {
+        for request in &impossible {
+            let request = request.clone().policy(policy);
+            let refused = arena.alloc(&request);
+            assert_eq!(refused, Err(AllocError::NoSpace { lazy: 0 }), "{request:?}");
+        }
+    };
+    refuses_all(&mut arena, Policy::LowestAddress);
+    refuses_all(&mut arena, Policy::NextFit);
+    for start in [0, 5, 1999] {
+        let refused = arena.alloc_at(start, far);
+        let by = start / 10 * 10..start / 10 * 10 + 10;
+        assert_eq!(refused, Err(AllocError::Occupied { by }));
+    }
+    arena.free(50).unwrap();
+    let refused = arena.alloc_at(50, far);
+    assert_eq!(refused, Err(AllocError::Occupied { by: 60..70 }));
+    arena.alloc_at(50, 10).unwrap();
+    assert_eq!(arena.stats(), before);
+    refuses_all(&mut arena, Policy::BestFit);
+    assert!(!is_wide(&arena));
+
+    let last = Request::new(20).align(1 << 20).zone(end - (1 << 20)..end);
+    assert_eq!(arena.alloc(&last), Ok(end - (1 << 20)));
+    assert!(is_wide(&arena));
 }

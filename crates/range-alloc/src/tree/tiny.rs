@@ -47,7 +47,7 @@ impl<W: Word> Tree<W> {
         leaf.lazy = open_bit(u64::from(leaf.lazy), at) as u32;
         leaf.len += 1;
         Some(Filled {
-            gap: scale.address(lo)..scale.address(hi),
+            gap: self.gap_of(lo..hi),
             block: start..start + wanted.size,
         })
     }
@@ -69,12 +69,12 @@ impl<W: Word> Tree<W> {
             return None;
         }
         let (lo, hi) = (los[at], his[at + 1]);
-        let gap = scale.address(lo)..scale.address(hi);
         I::close(few(&mut leaf.hi), at);
         I::close(few(&mut leaf.lo), at + 1);
         leaf.lazy = close_bit(u64::from(leaf.lazy), at) as u32;
         leaf.len -= 1;
         self.note_gap(&(lo..hi));
+        let gap = self.gap_of(lo..hi);
         Some(Emptied { block, gap })
     }
 }

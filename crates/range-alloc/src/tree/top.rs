@@ -85,7 +85,7 @@ impl<W: Word> Tree<W> {
         leaf.len += 1;
         self.below_top = self.below_top.max(first.wrapping_sub(lo));
         let filled = Filled {
-            gap: self.scale.address(lo)..self.scale.address(hi),
+            gap: self.gap_of(lo..hi),
             block: start..start + wanted.size,
         };
         Some((filled, [lo, end]))
@@ -110,14 +110,14 @@ impl<W: Word> Tree<W> {
         }
         (leaf.hi[at], leaf.lo[at + 1]) = (self.end, self.end);
         leaf.len -= 1;
-        let gap = self.scale.address(lo)..self.scale.address(self.end);
+        let gap = self.gap_of(lo..self.end);
         Some(Emptied { block, gap })
     }
 
     /// The top gap is now this one, which is smaller. Tells whether it is still so large that it is
     /// the largest for each class in each node above it, which it then is told to be.
     #[inline(always)]
-    fn sum_top(&mut self, path: &Path, gap: Range<W>) -> bool {
+    pub(super) fn sum_top(&mut self, path: &Path, gap: Range<W>) -> bool {
         let size = gap.end.wrapping_sub(gap.start);
         let below_top = self.below_top;
         let is_largest = self

@@ -60,6 +60,14 @@ fn bits_of_32(masks: [__m256i; 4]) -> u32 {
     _mm256_movemask_epi8(_mm256_permutevar8x32_epi32(halves, order)) as u32
 }
 
+/// How many of 32 words have all bits, in whatever order.
+#[inline]
+#[target_feature(enable = "avx2,popcnt")]
+fn count_of_32([a, b, c, d]: [__m256i; 4]) -> u32 {
+    let halves = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    _mm256_movemask_epi8(halves).count_ones()
+}
+
 #[inline]
 #[target_feature(enable = "avx2")]
 fn max_of_eight(words: __m256i) -> u32 {
@@ -95,17 +103,25 @@ fn maxima_of_16_bits<W: Word>(
     // There is an instruction for the least of eight: all is counted from the other end.
     let ones = _mm256_set1_epi16(-1);
     let taken = gaps.map(|gap| _mm256_xor_si256(gap, ones));
-    let (masks, phases) = classes.in_use();
-    let most = &mut most[..masks.len()];
-    for ((mask, phase), most) in masks.iter().zip(phases).zip(most) {
-        let mask = _mm256_set1_epi16(mask.get() as i16);
-        let phase = _mm256_set1_epi16(phase.get() as i16);
-        let with_pad = |half: usize| {
-            let pad = _mm256_and_si256(_mm256_sub_epi16(phase, los[half]), mask);
-            _mm256_adds_epu16(taken[half], pad)
-        };
+    let up = los.map(|lo| _mm256_sub_epi16(_mm256_setzero_si256(), lo));
+    let all = classes.twice_in_use();
+    let most = &mut most[..all.len()];
+    let largest = |mask: __m256i, up: [__m256i; 2]| {
+        let with_pad =
+            |half: usize| _mm256_adds_epu16(taken[half], _mm256_and_si256(up[half], mask));
         let least = min_of_sixteen(_mm256_min_epu16(with_pad(0), with_pad(1)));
-        *most = W::of(u64::from(!least));
+        W::of(u64::from(!least))
+    };
+    if classes.any_phase {
+        for ([mask, phase], most) in all.iter().zip(most) {
+            let phase = _mm256_set1_epi32(*phase as i32);
+            let up = up.map(|up| _mm256_add_epi16(up, phase));
+            *most = largest(_mm256_set1_epi32(*mask as i32), up);
+        }
+    } else {
+        for ([mask, _], most) in all.iter().zip(most) {
+            *most = largest(_mm256_set1_epi32(*mask as i32), up);
+        }
     }
 }
 

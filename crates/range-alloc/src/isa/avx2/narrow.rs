@@ -2,7 +2,9 @@
 
 use core::arch::x86_64::*;
 
-use super::{Avx2, bits_of_32, eight_numbers, load_eight, maxima_of_16_bits, maxima_of_32_bits};
+use super::{
+    Avx2, bits_of_32, count_of_32, eight_numbers, load_eight, maxima_of_16_bits, maxima_of_32_bits,
+};
 use crate::isa::{Classes, Grid, Isa, Job, LANES, Lanes, Row, SPOTS, Words};
 use crate::tree::Tree;
 
@@ -43,10 +45,19 @@ fn bits<const N: usize>(is: impl Fn(usize) -> __m256i) -> u64 {
 }
 
 #[inline]
-#[target_feature(enable = "avx2")]
-fn at_most<const N: usize>(words: &[u32; N], most: u32) -> u64 {
+#[target_feature(enable = "avx2,popcnt")]
+fn count_at_most<const N: usize>(words: &[u32; N], most: u32) -> u32 {
     let most = splat(most);
-    bits::<N>(|at| _mm256_cmpeq_epi32(_mm256_max_epu32(load_eight(words, at), most), most))
+    let is = |at| _mm256_cmpeq_epi32(_mm256_max_epu32(load_eight(words, at), most), most);
+    if !N.is_multiple_of(32) {
+        return bits::<N>(is).count_ones();
+    }
+    let (mut count, mut at) = (0, 0);
+    while at < N {
+        count += count_of_32([is(at), is(at + 8), is(at + 16), is(at + 24)]);
+        at += 32;
+    }
+    count
 }
 
 #[inline]
@@ -203,9 +214,9 @@ fn close<const N: usize>(words: &mut [u32; N], at: usize) {
 
 impl Isa<u32> for Avx2 {
     #[inline(always)]
-    fn at_most<const N: usize>(words: &[u32; N], most: u32) -> u64 {
+    fn count_at_most<const N: usize>(words: &[u32; N], most: u32) -> u32 {
         // SAFETY: the machine has AVX2, see `Avx2`.
-        unsafe { at_most(words, most) }
+        unsafe { count_at_most(words, most) }
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 
 use core::arch::x86_64::*;
 
-use super::{Avx2, bits_of_32, maxima_of_16_bits, maxima_of_32_bits};
+use super::{Avx2, bits_of_32, count_of_32, maxima_of_16_bits, maxima_of_32_bits};
 use crate::isa::{Classes, Grid, Isa, Job, LANES, Lanes, Portable, Row, SPOTS, Words};
 use crate::tree::Tree;
 
@@ -89,10 +89,21 @@ fn numbers(at: usize) -> __m256i {
 }
 
 #[inline]
-#[target_feature(enable = "avx2")]
-fn above<const N: usize>(words: &[u64; N], limit: u64) -> u64 {
-    let limit = flip(splat(limit));
-    bits::<N>(|at| _mm256_cmpgt_epi64(flip(load(words, at)), limit))
+#[target_feature(enable = "avx2,popcnt")]
+fn count_above<const N: usize>(words: &[u64; N], most: u64) -> u32 {
+    let most = flip(splat(most));
+    let is = |at| _mm256_cmpgt_epi64(flip(load(words, at)), most);
+    if !N.is_multiple_of(32) {
+        return bits::<N>(is).count_ones();
+    }
+    // A half of each of four words' answers and four more.
+    let eight = |at| _mm256_blend_epi32::<0b1010_1010>(is(at), is(at + STEP));
+    let (mut count, mut at) = (0, 0);
+    while at < N {
+        count += count_of_32([eight(at), eight(at + 8), eight(at + 16), eight(at + 24)]);
+        at += 32;
+    }
+    count
 }
 
 #[inline]
@@ -293,10 +304,9 @@ fn close<const N: usize>(words: &mut [u64; N], at: usize) {
 
 impl Isa<u64> for Avx2 {
     #[inline(always)]
-    fn at_most<const N: usize>(words: &[u64; N], most: u64) -> u64 {
+    fn count_at_most<const N: usize>(words: &[u64; N], most: u64) -> u32 {
         // SAFETY: the machine has AVX2, see `Avx2`.
-        let above = unsafe { above(words, most) };
-        !above & (u64::MAX >> (64 - N))
+        N as u32 - unsafe { count_above(words, most) }
     }
 
     #[inline(always)]
