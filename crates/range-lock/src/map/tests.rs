@@ -137,7 +137,8 @@ fn play(steps: Vec<Step>, check_each: bool) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    // Miri takes a thousand times as long.
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 40 }))]
 
     #[test]
     fn a_small_map_is_what_an_array_is(steps in steps(prop_oneof![0..40_u64, SMALL - 5..CELLS], 40)) {
@@ -145,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn a_large_map_is_what_an_array_is(steps in steps(0..CELLS, 3000)) {
+    fn a_large_map_is_what_an_array_is(steps in steps(0..CELLS, if cfg!(miri) { 60 } else { 3000 })) {
         play(steps, false);
     }
 }
@@ -195,6 +196,7 @@ fn a_snapshot_stays_as_it_was() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "so many ranges take Miri an hour")]
 fn many_ranges_make_a_shallow_tree_and_few_a_small_one() {
     let map: SeqRangeMap<u8> = (0..20_000).map(|at| (at * 2..at * 2 + 1, 0)).collect();
     // SAFETY: nobody changes the map.
@@ -364,7 +366,8 @@ fn readers_see_whole_changes_while_a_writer_works() {
             });
         }
         let mut version = 1;
-        while version < 2000 || looks.load(Ordering::Relaxed) < 300 {
+        let (versions, enough) = if cfg!(miri) { (10, 3) } else { (2000, 300) };
+        while version < versions || looks.load(Ordering::Relaxed) < enough {
             map.insert(0..1000, value(version));
             for at in 1..20 {
                 map.insert(at * 40..at * 40 + 20, value(u64::MAX - at));

@@ -216,6 +216,8 @@ impl<'a> Model<'a> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 3 } else { 256 }))]
+
     #[test]
     fn requests_are_granted_in_order_and_as_soon_as_nothing_is_before_them(steps in steps()) {
         let lock = RangeLock::new();
@@ -281,6 +283,7 @@ fn nobody_gives_back_what_another_holds() {
     // Moved to a new leaf.
     let right = lock.write(50..60);
     ordered.split_now(40);
+    assert_eq!(ordered.borders(), [40]);
     let left = lock.write(0..10);
     drop(right);
     assert!(!is_free(5..6) && is_free(50..60));
@@ -289,6 +292,7 @@ fn nobody_gives_back_what_another_holds() {
     let right = lock.write(50..60);
     ordered.join_now(Span::ALL);
     ordered.split_now(70);
+    assert_eq!(ordered.borders(), [70]);
     let other = lock.write(80..90);
     drop((left, right));
     assert!(!is_free(85..86) && is_free(0..60));

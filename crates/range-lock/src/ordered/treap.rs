@@ -281,6 +281,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 3 } else { 256 }))]
+
         #[test]
         fn a_set_is_what_a_list_is(steps in prop::collection::vec((spans(), any::<bool>(), 0..4_u8), 1..200)) {
             let (mut set, mut list) = (IntervalSet::new(), Vec::<(Span, Kind, u64)>::new());
