@@ -14,6 +14,7 @@ use crate::registry::Registry;
 use crate::spawn::{CancelToken, Handle, Spawned, Task};
 use crate::sync::{AtomicUsize, Ordering};
 use crate::waits::{Counted, Waits};
+use crate::worker::Worker;
 
 /// What happens to work whose mask has no CPU that is online.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub enum WhenOffline {
 pub(crate) trait BoundWork: Send + Sync {
     fn may_run_on(&self, cpu: CpuId) -> bool;
     fn mask(&self) -> &CpuMask;
-    fn run(&self, registry: &Registry, cpu: CpuId);
+    fn run(&self, worker: &Worker);
     /// Where no thread is left.
     fn run_unbound(&self, registry: &Registry);
     fn cancel(&self) -> bool;
@@ -177,8 +178,9 @@ where
     fn mask(&self) -> &CpuMask {
         &self.mask
     }
-    fn run(&self, registry: &Registry, cpu: CpuId) {
-        let _binding = registry.settings.binds.then(|| registry.bind_to(cpu));
+    fn run(&self, worker: &Worker) {
+        let registry = worker.registry();
+        let _binding = registry.settings.binds.then(|| Binding::new(worker));
         self.task.run();
         self.ended(registry);
     }
@@ -288,7 +290,7 @@ impl Registry {
     }
 
     fn choose(&self, work: &Arc<dyn BoundWork>) -> Option<CpuId> {
-        let near = self.machine.cpu_of_kernel(crate::sys::current_cpu());
+        let near = self.landings.here();
         let task = Waking {
             waker: near,
             last: near,
@@ -396,24 +398,31 @@ impl Registry {
                 .unwrap_or_else(PoisonError::into_inner);
         }
     }
+}
 
-    /// Confines this thread to `cpu` until the guard goes.
-    fn bind_to(&self, cpu: CpuId) -> Binding {
-        let kernel = self.machine.kernel_cpu(cpu);
-        crate::sys::bind(&CpuSet::from_iter([kernel]));
-        Binding {
-            back: self.online_cpus(),
+/// Confines a worker to its CPU; then it is where it was before, or may go where it may by then.
+struct Binding<'a> {
+    worker: &'a Worker,
+    before: Option<CpuId>,
+}
+
+impl<'a> Binding<'a> {
+    fn new(worker: &'a Worker) -> Self {
+        let before = worker.bound_to.replace(Some(worker.cpu));
+        if before != Some(worker.cpu) {
+            let kernel = worker.registry().machine.kernel_cpu(worker.cpu);
+            crate::sys::bind(0, &CpuSet::from_iter([kernel]));
         }
+        Binding { worker, before }
     }
 }
 
-/// Lets the thread go where it may go again.
-struct Binding {
-    back: CpuSet,
-}
-
-impl Drop for Binding {
+impl Drop for Binding<'_> {
     fn drop(&mut self) {
-        crate::sys::bind(&self.back);
+        self.worker.bound_to.set(self.before);
+        // What this work waited for inside may be bound too: it ends where it began.
+        if self.before.is_none() {
+            crate::sys::bind(0, &self.worker.registry().roaming());
+        }
     }
 }

@@ -5,8 +5,10 @@ mod channel;
 mod counts;
 mod cpus;
 mod deque;
+mod fair;
 mod job;
 mod join;
+mod landing;
 mod latch;
 mod load;
 #[cfg(all(test, loom))]

@@ -44,7 +44,7 @@ pub enum Error {
 pub struct Builder {
     policy: String,
     source: Option<Box<dyn CpuSource>>,
-    settings: Settings,
+    pub(crate) settings: Settings,
 }
 
 impl std::fmt::Debug for Builder {
@@ -110,8 +110,9 @@ impl Builder {
         let policy = amdahl_placement::policy(&self.policy)?;
         let mut settings = self.settings;
         settings.binds = source.is_real();
+        settings.steers |= settings.follows_load;
         let registry = Registry::new(machine, policy, source, settings);
-        registry.refresh();
+        registry.set_up();
         let pool = Pool { registry };
         if pool.registry.online_mask().is_empty() {
             return Err(Error::NoThread);
@@ -162,11 +163,10 @@ impl Drop for Visit<'_> {
             registry.inject(JobRef(job), Priority::Normal, None);
         }
         self.worker.slot().thread_id.store(0, Ordering::Relaxed);
+        registry.take_off(self.worker.index);
         registry.free_guest(self.worker.index);
         let (_, now) = registry.counts.change(Counts::leave);
-        if now.wants_waking() && registry.has_work(self.worker.cpu) {
-            registry.wake_any(self.worker.cpu);
-        }
+        registry.pass_on(now, self.worker.cpu);
     }
 }
 
@@ -189,6 +189,7 @@ impl Pool {
                 threads_max: None,
                 binds: true,
                 follows_load: true,
+                steers: false,
                 stack_bytes: None,
                 when_offline: WhenOffline::default(),
             },
@@ -245,13 +246,11 @@ impl Pool {
         let Some(index) = registry.take_guest() else {
             return self.run_elsewhere(work);
         };
-        let cpu = registry
-            .machine
-            .cpu_of_kernel(crate::sys::current_cpu())
-            .unwrap_or(0);
+        let cpu = registry.landings.here().unwrap_or(0);
         // SAFETY: the registry outlives this call, and the index was taken.
         let worker = unsafe { Worker::new(registry, index, cpu) };
         registry.counts.change(Counts::enter);
+        registry.land(index);
         worker
             .slot()
             .thread_id

@@ -1,7 +1,7 @@
 //! What the threads of a pool share.
 
 use std::sync::atomic::AtomicBool as StdBool;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use amdahl_placement::{CpuId, CpuState, Machine, Policy, QueueId, Queues, View, Waking, Woken};
@@ -13,6 +13,7 @@ use crate::counts::{Counts, SharedCounts};
 use crate::cpus::CpuSource;
 use crate::deque::Deque;
 use crate::job::{Job, JobRef};
+use crate::landing::{Landing, Landings};
 use crate::load::Load;
 use crate::parker::Parker;
 use crate::queue::RunQueue;
@@ -47,8 +48,12 @@ pub(crate) struct Slot {
     pub(crate) is_running: AtomicBool,
     /// Its worker waits for something inside of a job: it begins nothing that may take long.
     pub(crate) is_waiting: AtomicBool,
+    /// Its worker blocks outside of the pool.
+    pub(crate) is_away: AtomicBool,
     /// The priority that a helper has taken, and by whom it may be changed.
     pub(crate) helping: Mutex<crate::priority::Helping>,
+    /// Where the worker begins, and who is on the CPU.
+    pub(crate) landing: Landing,
     /// Work for this CPU.
     pub(crate) bound: BoundQueue,
 }
@@ -64,6 +69,7 @@ pub(crate) struct Control {
 
 pub(crate) struct Registry {
     pub(crate) machine: Machine,
+    pub(crate) landings: Landings,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) layout: Queues,
     pub(crate) slots: Box<[Slot]>,
@@ -77,6 +83,11 @@ pub(crate) struct Registry {
     /// For the policy: CPUs that run nothing.
     idle: CpuMask,
     online: CpuMask,
+    /// By the kernel's numbers: where threads may be that are not confined.
+    roaming: Mutex<CpuSet>,
+    /// The same by the machine's numbers, and how often it has changed.
+    roams: CpuMask,
+    roaming_mask: AtomicU32,
     overloaded: SparseMask,
     guests: AtomicU32,
     /// Workers that look for work and would help with a range.
@@ -110,6 +121,9 @@ pub(crate) struct Settings {
     pub(crate) threads_max: Option<u32>,
     pub(crate) binds: bool,
     pub(crate) follows_load: bool,
+    /// Woken workers may be confined until they run. Where load is not followed that is only for tests: nobody would
+    /// know who else is on a CPU.
+    pub(crate) steers: bool,
     pub(crate) stack_bytes: Option<usize>,
     pub(crate) when_offline: crate::bound::WhenOffline,
 }
@@ -163,7 +177,9 @@ impl Registry {
             is_counted: AtomicBool::new(false),
             is_running: AtomicBool::new(false),
             is_waiting: AtomicBool::new(false),
+            is_away: AtomicBool::new(false),
             helping: Mutex::default(),
+            landing: Landing::new(),
             bound: BoundQueue::new(),
         };
         Arc::new(Registry {
@@ -173,11 +189,14 @@ impl Registry {
                 .collect(),
             high: RunQueue::new("run queue, high priority"),
             low: RunQueue::new("run queue, low priority"),
-            offers: Offers::new(),
+            offers: Offers::new(machine.nodes()),
             counts: SharedCounts::new(Counts::new(1)),
             asleep: mask(),
             idle: mask(),
             online: mask(),
+            roaming: Mutex::default(),
+            roams: mask(),
+            roaming_mask: AtomicU32::new(0),
             overloaded: SparseMask::new(cpus).expect("a machine has a CPU"),
             guests: AtomicU32::new(0),
             seekers: AtomicU32::new(0),
@@ -202,6 +221,7 @@ impl Registry {
             range_waits: Waits::new("helpers of a parallel range"),
             restarts: AtomicU64::new(0),
             settings,
+            landings: Landings::new(&machine),
             machine,
             policy,
             layout,
@@ -248,6 +268,11 @@ impl Registry {
     pub(crate) fn free_guest(&self, index: u32) {
         let bit = 1 << (index - self.cpus());
         self.guests.fetch_and(!bit, Ordering::Release);
+    }
+
+    /// Whether the place of this guest is taken.
+    pub(crate) fn is_taken(&self, index: u32) -> bool {
+        self.guests.load(Ordering::Acquire) >> (index - self.cpus()) & 1 == 1
     }
 
     /// The places of guests that are taken.
@@ -367,6 +392,7 @@ impl Registry {
         }
         let _ = self.idle.clear(cpu);
         self.counts.change(Counts::wake);
+        self.steer(cpu);
         let slot = &self.slots[cpu as usize];
         // Release: pairs with the Acquire in `rise`, which must not leave what it has not entered.
         slot.is_counted.store(true, Ordering::Release);
@@ -390,17 +416,22 @@ impl Registry {
 
     /// A range wants help: wakes a sleeper that may help, if there is a place and none looks for work by itself.
     pub(crate) fn wake_helper(&self, near: CpuId) {
-        if self.has_seeker() || !self.counts.load().has_room() {
+        // Who looks may be of a node that has no place left.
+        let is_looked_at = self.has_seeker() && !self.offers.wants_help_of_some();
+        if is_looked_at || !self.counts.load().has_room() {
             return;
         }
-        let cpus = self.cpus();
-        let sleepers = (1..=cpus).map(|n| (near + n) % cpus);
-        for cpu in sleepers.filter(|&cpu| self.asleep.test(cpu)) {
-            let is_waiting = &self.slots[cpu as usize].is_waiting;
-            if !is_waiting.load(Ordering::Relaxed) && self.notify(cpu) {
+        for cpu in self.asleep.iter_from(near + 1) {
+            if self.may_help(cpu) && self.notify(cpu) {
                 return;
             }
         }
+    }
+
+    /// Whether the worker of `cpu` would find a range to help with.
+    pub(crate) fn may_help(&self, cpu: CpuId) -> bool {
+        self.offers.wants_help_of(self.machine.node(cpu))
+            && !self.slots[cpu as usize].is_waiting.load(Ordering::Relaxed)
     }
 
     /// Whether a worker looks for work that would help with a range.
@@ -461,6 +492,7 @@ impl Registry {
     /// The searcher `cpu` will park. It must look for work once more after this.
     pub(crate) fn fall_asleep(&self, cpu: CpuId) {
         self.seek_no_more(cpu);
+        self.take_off(cpu);
         self.counts.change(Counts::sleep);
         let _ = self.asleep.set(cpu);
         // Pairs with the fences of those who queue something and then look for sleepers.
@@ -478,6 +510,7 @@ impl Registry {
                 std::thread::yield_now();
             }
         }
+        self.land(cpu);
         let _ = self.idle.set(cpu);
         self.seek(cpu);
     }
@@ -493,6 +526,38 @@ impl Registry {
         };
     }
 
+    /// Where threads may be, as the source said last.
+    pub(crate) fn set_roaming(&self, cpus: &CpuSet) {
+        let mut roaming = self.roaming.lock().unwrap_or_else(PoisonError::into_inner);
+        if *roaming != *cpus {
+            roaming.clone_from(cpus);
+            for cpu in 0..self.cpus() {
+                let _ = if cpus.contains(self.machine.kernel_cpu(cpu)) {
+                    self.roams.set(cpu)
+                } else {
+                    self.roams.clear(cpu)
+                };
+            }
+            // Release: pairs with the Acquire in `roaming_mask`; who sees the number finds at least this mask.
+            self.roaming_mask.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Counts the masks of [`roaming`](Self::roaming).
+    pub(crate) fn roaming_mask(&self) -> u32 {
+        self.roaming_mask.load(Ordering::Acquire)
+    }
+
+    /// Whether threads that are not confined may be on the CPU.
+    pub(crate) fn may_roam(&self, cpu: CpuId) -> bool {
+        self.roams.test(cpu)
+    }
+
+    pub(crate) fn roaming(&self) -> CpuSet {
+        let roaming = self.roaming.lock().unwrap_or_else(PoisonError::into_inner);
+        roaming.clone()
+    }
+
     pub(crate) fn online_mask(&self) -> &CpuMask {
         &self.online
     }
@@ -501,10 +566,20 @@ impl Registry {
         self.asleep.test(cpu)
     }
 
+    /// Whether a worker of the queue is awake, other than that of `but`.
+    pub(crate) fn is_served(&self, queue: QueueId, but: CpuId) -> bool {
+        let mut cpus = self.layout.cpus(queue).filter(|&cpu| cpu != but);
+        cpus.any(|cpu| {
+            let slot = &self.slots[cpu as usize];
+            slot.is_online.load(Ordering::SeqCst)
+                && !slot.is_away.load(Ordering::SeqCst)
+                && !self.is_asleep(cpu)
+        })
+    }
+
     /// Whether anything waits that the worker `cpu` could run, private parts of deques included. O(slots).
     pub(crate) fn has_work(&self, cpu: CpuId) -> bool {
-        let is_waiting = &self.slots[cpu as usize].is_waiting;
-        self.has_jobs(cpu) || self.offers.wants_help() && !is_waiting.load(Ordering::Relaxed)
+        self.has_jobs(cpu) || self.may_help(cpu)
     }
 
     /// The same without ranges.

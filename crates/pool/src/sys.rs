@@ -1,23 +1,44 @@
 //! All system calls of this crate.
+//!
+//! Futexes by libc's `syscall`, which Miri knows; of what it does not know, each function has an answer for it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use amdahl_topology::CpuSet;
-use rustix::thread::futex;
+
+/// A place for tracers: no system call, but an instruction that Miri does not know either.
+macro_rules! probe {
+    ($provider:ident, $name:ident $(, $value:expr)* $(,)?) => {
+        #[cfg(not(miri))]
+        ::probe::probe!($provider, $name $(, $value)*);
+    };
+}
+pub(crate) use probe;
 
 /// Sleeps while `*word == expected`, until it is woken, the time is over or for no reason.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
-    let timeout = timeout.and_then(|t| futex::Timespec::try_from(t).ok());
+    // A time beyond what can be told is none.
+    let timeout = timeout.and_then(|t| {
+        Some(libc::timespec {
+            tv_sec: t.as_secs().try_into().ok()?,
+            tv_nsec: t.subsec_nanos().into(),
+        })
+    });
+    let timeout: *const libc::timespec = timeout.as_ref().map_or(std::ptr::null(), |t| t);
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     // Errors are: the word has changed, a signal, the time is over. The caller looks again after all of them.
-    let _ = futex::wait(word, futex::Flags::PRIVATE, expected, timeout.as_ref());
+    // SAFETY: the word is borrowed and the time is on this stack; the kernel reads both and writes neither.
+    let _ = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, expected, timeout) };
 }
 
 /// Wakes up to `count` threads that sleep on `word`.
 pub(crate) fn futex_wake(word: &AtomicU32, count: u32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     // Fails for bad addresses only, which a reference is not.
-    let _ = futex::wake(word, futex::Flags::PRIVATE, count);
+    // SAFETY: the word is borrowed, and its address alone is used.
+    let _ = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, count) };
 }
 
 /// A full fence on each CPU that runs a thread of this process; false if the kernel has none.
@@ -34,17 +55,23 @@ pub(crate) fn membarrier() -> bool {
 
 /// The kernel's number of this thread.
 pub(crate) fn thread_id() -> u32 {
+    if cfg!(miri) {
+        return 1;
+    }
     rustix::thread::gettid().as_raw_pid() as u32
 }
 
-/// Binds this thread; an error is not one that the caller could do something about: the kernel goes on
+/// Binds a thread, 0 for this one; an error is not one that the caller could do something about: the kernel goes on
 /// choosing among the CPUs that it allows.
-pub(crate) fn bind(cpus: &CpuSet) {
-    let _ = amdahl_topology::set_allowed(0, cpus);
+pub(crate) fn bind(thread: u32, cpus: &CpuSet) {
+    let _ = amdahl_topology::set_allowed(thread, cpus);
 }
 
 /// The CPU this thread is on.
 pub(crate) fn current_cpu() -> u32 {
+    if cfg!(miri) {
+        return 0;
+    }
     rustix::thread::sched_getcpu() as u32
 }
 
@@ -78,6 +105,9 @@ struct SchedAttr {
 
 /// Where thread `tid` stands.
 pub(crate) fn standing(tid: u32) -> Option<Standing> {
+    if cfg!(miri) {
+        return None;
+    }
     let mut attr = std::mem::MaybeUninit::<SchedAttr>::zeroed();
     let size = size_of::<SchedAttr>();
     // SAFETY: the kernel writes at most `size` bytes to it.
@@ -93,6 +123,9 @@ pub(crate) fn standing(tid: u32) -> Option<Standing> {
 
 /// Whether the kernel did it.
 pub(crate) fn set_standing(tid: u32, standing: Standing) -> bool {
+    if cfg!(miri) {
+        return false;
+    }
     let attr = SchedAttr {
         size: size_of::<SchedAttr>() as u32,
         policy: standing.class as u32,

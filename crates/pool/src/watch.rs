@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering as StdOrdering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use amdahl_topology::ThrottleStat;
+use amdahl_topology::{CpuSet, ThrottleStat};
 
 use crate::counts::Counts;
 use crate::registry::{Control, Registry};
@@ -23,16 +23,35 @@ impl Registry {
     /// Asks the source and does what it says: threads start, stop and go on, work moves.
     pub(crate) fn refresh(self: &Arc<Self>) {
         let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        self.apply_cpus(&mut control);
+        let allowed = control.source.allowed();
+        self.apply_cpus(&mut control, &allowed);
+        drop(control);
+        // A source may tell what this thread is allowed; what the pool is, the watch knows.
+        if self.settings.binds {
+            self.wake_watch();
+        }
     }
 
-    fn apply_cpus(self: &Arc<Self>, control: &mut Control) {
+    /// The first look, by who builds the pool: its threads may be where it may.
+    pub(crate) fn set_up(self: &Arc<Self>) {
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        self.look_at_cpus(&mut control);
+    }
+
+    fn look_at_cpus(self: &Arc<Self>, control: &mut Control) {
+        let allowed = control.source.allowed();
+        if !allowed.is_empty() {
+            self.set_roaming(&allowed);
+        }
+        self.apply_cpus(control, &allowed);
+    }
+
+    fn apply_cpus(self: &Arc<Self>, control: &mut Control, allowed: &CpuSet) {
         if self.is_ending.load(Ordering::Acquire) {
             return;
         }
-        let allowed = control.source.allowed();
         let most = self.settings.threads_max.unwrap_or(u32::MAX) as usize;
-        let mut cpus: Vec<u32> = self.machine.cpus_of(&allowed).collect();
+        let mut cpus: Vec<u32> = self.machine.cpus_of(allowed).collect();
         cpus.sort_unstable();
         cpus.truncate(most.max(1));
         if cpus.is_empty() {
@@ -79,7 +98,7 @@ impl Registry {
             self.adopt(cpu);
         }
         self.apply_limit(control, cpus.len() as u32);
-        probe::probe!(amdahl_pool, cpus, cpus.len(), come.len(), gone.len());
+        crate::sys::probe!(amdahl_pool, cpus, cpus.len(), come.len(), gone.len());
     }
 
     /// How many may run: CPUs, quota, and what the load leaves.
@@ -93,6 +112,9 @@ impl Registry {
         if self.counts.load().limit() != limit {
             self.counts.change(|counts| counts.with_limit(limit));
             self.wake_any(0);
+            if self.offers.wants_help() {
+                self.wake_helper(0);
+            }
         }
     }
 
@@ -127,6 +149,7 @@ impl Registry {
         slot.thread_id
             .store(crate::sys::thread_id(), Ordering::Release);
         slot.is_running.store(true, Ordering::Relaxed);
+        self.land(cpu);
         // SAFETY: the `Arc` keeps the registry; the slot is this thread's, which is started once.
         let worker = unsafe { Worker::new(&self, cpu, cpu) };
         let _at_work = worker.at_work();
@@ -167,7 +190,8 @@ impl Registry {
                 self.set_crowded(verdict.is_crowded);
             }
             // With the limit that has just been found.
-            self.apply_cpus(&mut control);
+            self.look_at_cpus(&mut control);
+            self.release_confined();
         }
     }
 

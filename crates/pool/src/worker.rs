@@ -10,6 +10,7 @@ use amdahl_placement::{CpuId, CpuState, IdleAction, QueueId};
 use crate::bound::BoundWork;
 use crate::counts::Counts;
 use crate::deque::Steal;
+use crate::fair::Turns;
 use crate::job::{Job, JobRef, quietly};
 use crate::latch::Latch;
 use crate::range::Ticket;
@@ -19,9 +20,6 @@ use crate::sync::{Ordering, spin_loop};
 
 /// Rounds without success after which a thief moves the split of a deque itself.
 const PATIENCE: u32 = 8;
-
-/// Every so many jobs of its own a worker looks at the queues first, so that nobody starves; a prime, as tokio's.
-const FAIR: u32 = 61;
 
 /// A change of the counts.
 type Step = fn(Counts) -> Counts;
@@ -47,11 +45,13 @@ pub(crate) struct Worker {
     /// Its own, or for a guest the one it was on when it came.
     pub(crate) cpu: CpuId,
     state: RefCell<CpuState>,
-    jobs: Cell<u32>,
+    pub(crate) turns: Turns,
     sleeps: Cell<u32>,
     /// Tasks in a row that came out of `Slot::next`, and whether one is being polled.
     in_a_row: Cell<u32>,
     pub(crate) is_polling: Cell<bool>,
+    /// The CPU that the work it is in confines it to.
+    pub(crate) bound_to: Cell<Option<CpuId>>,
 }
 
 thread_local!(static CURRENT: Cell<*const Worker> = const { Cell::new(ptr::null()) });
@@ -79,10 +79,11 @@ impl Worker {
             index,
             cpu,
             state: RefCell::new(CpuState::new(cpu)),
-            jobs: Cell::new(0),
+            turns: Turns::default(),
             sleeps: Cell::new(0),
             in_a_row: Cell::new(0),
             is_polling: Cell::new(false),
+            bound_to: Cell::new(None),
         }
     }
 
@@ -213,24 +214,17 @@ impl Worker {
         match work {
             // SAFETY: taken out of a queue just now.
             Work::Job(job) => unsafe { job.run() },
-            Work::Bound(work) => work.run(self.registry(), self.cpu),
+            Work::Bound(work) => work.run(self),
             Work::Range(ticket) => ticket.help(self),
         }
     }
 
-    /// A job that is there at once: of its own deque, now and then of the queues first.
+    /// A job that is there at once: of its own deque, now and then of other places first.
     fn next(&self) -> Option<Work> {
-        self.jobs.set(self.jobs.get().wrapping_add(1));
-        if self.jobs.get().is_multiple_of(FAIR) {
-            let registry = self.registry();
-            let queue = &registry.queues[registry.layout.of(self.cpu).index()];
-            // The oldest of its own is what would starve below newer ones.
-            if let Some(job) = queue.pop().or_else(|| match self.slot().deque.steal() {
-                Steal::Got(job) => Some(JobRef(job)),
-                _ => None,
-            }) {
-                return Some(Work::Job(job));
-            }
+        if self.turns.is_due()
+            && let Some(work) = self.take_turn()
+        {
+            return Some(work);
         }
         if let Some(job) = self.registry().high.pop() {
             return Some(Work::Job(job));
@@ -361,7 +355,7 @@ impl Worker {
         loop {
             match slot.deque.steal() {
                 Steal::Got(job) => {
-                    probe::probe!(amdahl_pool, steal, self.cpu);
+                    crate::sys::probe!(amdahl_pool, steal, self.cpu);
                     return Some(JobRef(job));
                 }
                 Steal::Retry => spin_loop(),
@@ -426,7 +420,7 @@ impl Worker {
                         // The one thing for which microseconds count is looked at all the time.
                         for n in 0..32 {
                             spin_loop();
-                            if n >= 2 && registry.offers.wants_help() {
+                            if n >= 2 && registry.may_help(self.cpu) {
                                 break;
                             }
                         }
@@ -442,6 +436,10 @@ impl Worker {
                 continue;
             }
             registry.fall_asleep(self.cpu);
+            // A range that its node is full of may have waited for this place.
+            if registry.offers.wants_help_of_some() {
+                registry.wake_helper(self.cpu);
+            }
             // Those who were awake when this one had no place may have gone: asked after it is seen to sleep.
             let may_run = self.has_own() || registry.counts.load().has_room();
             let has_work = may_run && registry.has_work(self.cpu);
@@ -450,13 +448,13 @@ impl Worker {
             let timeout =
                 (has_work && fruitless > 3).then(|| Duration::from_micros(50 << fruitless.min(8)));
             if !(is_over() || has_work && timeout.is_none()) {
-                probe::probe!(amdahl_pool, sleep, self.cpu);
+                crate::sys::probe!(amdahl_pool, sleep, self.cpu);
                 let since = Instant::now();
                 let notified = self.slot().parker.park(timeout);
                 *slept = true;
                 self.sleeps.set(self.sleeps.get().wrapping_add(1));
                 registry.sleeps.record(since.elapsed(), true);
-                probe::probe!(amdahl_pool, wake, self.cpu);
+                crate::sys::probe!(amdahl_pool, wake, self.cpu);
                 // Latches and ranges wake without a time.
                 let at = self.slot().parker.take_notified_ns();
                 woken_ns = 0;
@@ -528,8 +526,14 @@ impl Worker {
 
     /// Work that others may not be able to take.
     fn has_own(&self) -> bool {
-        let slot = self.slot();
-        slot.deque.len() > 0 || slot.bound.len() > 0 || !slot.next.load(Ordering::Relaxed).is_null()
+        let (slot, registry) = (self.slot(), self.registry());
+        let queue = registry.layout.of(self.cpu);
+        slot.deque.len() > 0
+            || slot.bound.len() > 0
+            || !slot.next.load(Ordering::Relaxed).is_null()
+            || !registry.is_conserving()
+                && registry.queues[queue.index()].len() > 0
+                && !registry.is_served(queue, self.cpu)
     }
 
     /// Whether it may run something: not more are awake than should be, or nobody else would run it.
@@ -544,6 +548,19 @@ impl Worker {
         registry.pass_on(now, self.cpu);
     }
 
+    /// What nobody but the workers of this queue may take was left to this one by the others.
+    fn leave_queue(&self) {
+        let registry = self.registry();
+        let queue = registry.layout.of(self.cpu);
+        if !registry.is_conserving()
+            && registry.queues[queue.index()].len() > 0
+            && !registry.is_served(queue, self.cpu)
+        {
+            let mut others = registry.layout.cpus(queue).filter(|&cpu| cpu != self.cpu);
+            others.any(|cpu| registry.notify(cpu));
+        }
+    }
+
     /// Somebody else may run while this thread blocks in `block`.
     pub(crate) fn away<R>(&self, block: impl FnOnce() -> R) -> R {
         let registry = self.registry();
@@ -552,9 +569,14 @@ impl Worker {
         } else {
             (Counts::stop, Counts::start)
         };
+        if !self.is_guest() {
+            self.slot().is_away.store(true, Ordering::SeqCst);
+            self.leave_queue();
+        }
         self.leave_place(out);
         let result = block();
         registry.counts.change(back);
+        self.slot().is_away.store(false, Ordering::SeqCst);
         result
     }
 
@@ -570,13 +592,15 @@ impl Worker {
                     self.leave_place(Counts::stop);
                     return;
                 }
-                probe::probe!(amdahl_pool, offline, self.cpu);
+                crate::sys::probe!(amdahl_pool, offline, self.cpu);
                 self.leave_place(Counts::stop);
+                registry.take_off(self.cpu);
                 while !self.slot().is_online.load(Ordering::SeqCst)
                     && !registry.is_ending.load(Ordering::Acquire)
                 {
                     self.slot().parker.park(None);
                 }
+                registry.land(self.cpu);
                 registry.counts.change(Counts::start);
                 continue;
             }

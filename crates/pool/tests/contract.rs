@@ -491,3 +491,67 @@ fn a_pool_dropped_by_its_own_worker_is_cleaned_up() {
     drops.join().unwrap();
     assert!(matches!(waits.join(), Err(JoinError::Cancelled)));
 }
+
+/// As many jobs as workers, none of which gets on before all have begun: whoever is woken first wakes the next one
+/// while there is more, from wherever the jobs come.
+#[test]
+fn everybody_is_woken_while_jobs_are_left() {
+    type Job = Box<dyn FnOnce() + Send>;
+    type Give = fn(&Arc<Pool>, Vec<Job>);
+    let from_outside: Give = |pool, jobs| jobs.into_iter().for_each(|job| drop(pool.spawn(job)));
+    let from_a_worker: Give = |pool, mut jobs| {
+        // The worker that gives them takes one itself.
+        let own = jobs.pop().unwrap();
+        drop(pool.spawn(move || {
+            jobs.into_iter()
+                .for_each(|job| drop(amdahl_pool::spawn(job)));
+            own();
+        }));
+    };
+    let as_futures: Give = |pool, jobs| {
+        jobs.into_iter()
+            .for_each(|job| drop(pool.spawn_future(async move { job() })));
+    };
+    let of_all_priorities: Give = |pool, jobs| {
+        let priorities = [Priority::Low, Priority::High, Priority::Normal];
+        for (job, priority) in jobs.into_iter().zip(priorities.into_iter().cycle()) {
+            drop(pool.spawn_with(&Spawn::new().priority(priority), job));
+        }
+    };
+    let as_a_tree: Give = |pool, jobs| {
+        fn tree(mut jobs: Vec<Job>) {
+            if jobs.len() == 1 {
+                return jobs.pop().unwrap()();
+            }
+            let right = jobs.split_off(jobs.len() / 2);
+            join(|| tree(jobs), || tree(right));
+        }
+        drop(pool.spawn(move || tree(jobs)));
+    };
+    let gives = [
+        from_outside,
+        from_a_worker,
+        as_futures,
+        of_all_priorities,
+        as_a_tree,
+    ];
+    for cpus in [2, 4, 8] {
+        let source = SimulatedCpus::new(Topology::synthetic(&format!("{cpus} core")).unwrap());
+        let pool = Pool::builder().cpus(source).follows_load(false);
+        let pool = Arc::new(pool.build().unwrap());
+        for give in gives.iter().cycle().take(5 * gives.len()) {
+            while pool.state().sleeping < cpus {
+                std::thread::yield_now();
+            }
+            let all = Arc::new(Barrier::new(cpus as usize + 1));
+            let job = |_| {
+                let all = all.clone();
+                Box::new(move || {
+                    all.wait();
+                }) as Job
+            };
+            give(&pool, (0..cpus).map(job).collect());
+            all.wait();
+        }
+    }
+}

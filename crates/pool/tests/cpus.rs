@@ -244,6 +244,20 @@ fn work_runs_on_its_cpu() {
     assert_eq!(free, pool.cpus(), "and free again afterwards");
 }
 
+/// On the real machine: work that waits inside for other work of its CPU is still there afterwards.
+#[test]
+fn work_that_ran_other_work_meanwhile_stays_on_its_cpu() {
+    let pool = std::sync::Arc::new(Pool::builder().threads_max(1).build().unwrap());
+    let cpu = pool.cpus().first().unwrap();
+    let inner = pool.clone();
+    let outer = pool.queue_on(&set([cpu]), move || {
+        let allowed = || amdahl_topology::allowed().unwrap();
+        let within = inner.queue_on(&set([cpu]), allowed).join().unwrap();
+        (within, allowed())
+    });
+    assert_eq!(outer.join().unwrap(), (set([cpu]), set([cpu])));
+}
+
 /// The limit follows the quota.
 #[test]
 fn a_quota_limits_the_threads() {

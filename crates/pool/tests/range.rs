@@ -210,6 +210,46 @@ fn caps_hold() {
     }
 }
 
+/// Places were left on one node alone, and only workers of the other one were woken, who could not take them and never slept
+/// for long.
+#[test]
+fn caps_of_one_node_leave_the_places_of_others() {
+    for (nodes, per_node) in [(2, 1), (3, 2), (5, 1)] {
+        let machine = Topology::synthetic(&format!("{nodes} node x 4 core")).unwrap();
+        let pool = Pool::builder()
+            .cpus(SimulatedCpus::new(machine))
+            .follows_load(false)
+            .build()
+            .unwrap();
+        for _ in 0..10 {
+            while pool.state().sleeping < 4 * nodes {
+                std::thread::yield_now();
+            }
+            // The first chunk earns the helpers: a wake-up counts as 1 ms at most. Then nobody gets on before all are here
+            // that may be.
+            let is_first = AtomicBool::new(true);
+            let here = Mutex::new(std::collections::HashSet::new());
+            let ranges = pool.ranges(0..1000).threads_per_node_max(per_node);
+            ranges
+                .run(|_| {
+                    let begun = Instant::now();
+                    if is_first.swap(false, Ordering::Relaxed) {
+                        while begun.elapsed() < Duration::from_millis(1) {
+                            std::hint::spin_loop();
+                        }
+                        return Ok::<(), ()>(());
+                    }
+                    here.lock().unwrap().insert(std::thread::current().id());
+                    while here.lock().unwrap().len() as u32 <= nodes * per_node {
+                        std::thread::yield_now();
+                    }
+                    Ok(())
+                })
+                .unwrap();
+        }
+    }
+}
+
 /// A helper that has worked for a while is lowered. The caller is done and this helper is not: it gets the caller's
 /// priority, and the range ends. Afterwards it has its own again.
 #[test]

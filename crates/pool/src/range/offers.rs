@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::priority;
 use crate::registry::Registry;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, Padded};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Padded};
 use crate::waits::{Counted, Waits};
 use crate::worker::Worker;
 
@@ -13,8 +13,8 @@ use crate::worker::Worker;
 #[repr(C)]
 pub(crate) struct Offer {
     pub(crate) help: unsafe fn(*const Offer, &Worker),
-    /// Chunks are left, and not too many help.
-    pub(crate) is_open: AtomicBool,
+    /// Who may help: [`ANYBODY`], or a bit for each node that has a place left. 0 when nobody may any more.
+    pub(crate) open: AtomicU64,
     /// Helpers that are here now.
     pub(crate) inside: AtomicU32,
     pub(crate) helpers_max: u32,
@@ -32,9 +32,15 @@ impl Offer {
     }
 }
 
+/// For [`Offer::open`]: on any node.
+const ANYBODY: u64 = 1 << 63;
+
+/// Offers with caps per node are told apart on so many nodes.
+const NODES: u32 = 63;
+
 pub(crate) struct Offers {
-    /// Open ones: what idle workers look at.
-    open: Padded<AtomicUsize>,
+    /// What idle workers look at.
+    open: Padded<Open>,
     list: Counted<List>,
     succession: Succession,
 }
@@ -49,6 +55,16 @@ struct Succession {
     alone_ns: AtomicU64,
 }
 
+/// How many offers are open.
+struct Open {
+    /// To anybody.
+    all: AtomicUsize,
+    /// To some nodes.
+    some: AtomicUsize,
+    /// To each node, beside those to anybody.
+    on: Box<[AtomicUsize]>,
+}
+
 struct List {
     offers: Vec<*const Offer>,
 }
@@ -60,10 +76,15 @@ unsafe impl Send for List {}
 pub(crate) struct Ticket(*const Offer);
 
 impl Offers {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(nodes: u32) -> Self {
         let list = List { offers: Vec::new() };
+        let none = |_| AtomicUsize::new(0);
         Offers {
-            open: Padded(AtomicUsize::new(0)),
+            open: Padded(Open {
+                all: AtomicUsize::new(0),
+                some: AtomicUsize::new(0),
+                on: (0..nodes).map(none).collect(),
+            }),
             list: Counted::new("list of parallel ranges", list),
             succession: Succession::default(),
         }
@@ -73,8 +94,21 @@ impl Offers {
         &self.list.waits
     }
 
+    /// Whether an offer is open to anybody at all.
     pub(crate) fn wants_help(&self) -> bool {
-        self.open.load(Ordering::Acquire) > 0
+        self.open.all.load(Ordering::Acquire) > 0 || self.wants_help_of_some()
+    }
+
+    /// Whether one is open to some nodes.
+    pub(crate) fn wants_help_of_some(&self) -> bool {
+        self.open.some.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether one is open to workers of `node`.
+    #[inline]
+    pub(crate) fn wants_help_of(&self, node: u32) -> bool {
+        self.open.all.load(Ordering::Acquire) > 0
+            || self.wants_help_of_some() && self.open.on[node as usize].load(Ordering::Acquire) > 0
     }
 
     /// A range begins: how long those before it, in close succession, were worked on by their callers alone.
@@ -100,17 +134,51 @@ impl Offers {
         now_ns.saturating_sub(self.succession.last_ns.load(Ordering::Relaxed)) <= wake_ns
     }
 
-    pub(crate) fn add(&self, offer: &Offer) {
+    /// Offers places to all, or under a cap per node to each node. Whether anybody may take one.
+    pub(crate) fn add(&self, offer: &Offer) -> bool {
+        let nodes = self.open.on.len() as u32;
+        let is_capped = offer.per_node_max < offer.helpers_max;
         self.succession.alone_ns.store(0, Ordering::Relaxed);
-        offer.is_open.store(true, Ordering::Relaxed);
+        if offer.helpers_max == 0 || offer.per_node_max == 0 {
+            return false;
+        }
+        let to = match is_capped && nodes <= NODES {
+            true => (1 << nodes) - 1,
+            false => ANYBODY,
+        };
+        offer.open.store(to, Ordering::Relaxed);
         self.list.lock().offers.push(offer);
-        self.open.fetch_add(1, Ordering::SeqCst);
+        if to == ANYBODY {
+            self.open.all.fetch_add(1, Ordering::SeqCst);
+        } else {
+            self.open.on.iter().for_each(|open| {
+                open.fetch_add(1, Ordering::Relaxed);
+            });
+            self.open.some.fetch_add(1, Ordering::SeqCst);
+        }
+        true
     }
 
     /// No helper comes any more; those that have come may still be inside.
     pub(crate) fn close(&self, offer: &Offer) {
-        if offer.is_open.swap(false, Ordering::AcqRel) {
-            self.open.fetch_sub(1, Ordering::AcqRel);
+        self.close_to(offer, u64::MAX);
+    }
+
+    /// No helper comes of these nodes.
+    fn close_to(&self, offer: &Offer, nodes: u64) {
+        let was = offer.open.fetch_and(!nodes, Ordering::AcqRel);
+        if was & nodes & ANYBODY != 0 {
+            self.open.all.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let mut closed = was & nodes;
+        // Who closes the last node counts the offer.
+        if closed != 0 && was & !nodes == 0 {
+            self.open.some.fetch_sub(1, Ordering::AcqRel);
+        }
+        while closed != 0 {
+            self.open.on[closed.trailing_zeros() as usize].fetch_sub(1, Ordering::AcqRel);
+            closed &= closed - 1;
         }
     }
 
@@ -125,15 +193,19 @@ impl Offers {
 
     /// A place to help, in the range that was offered first.
     pub(crate) fn enter(&self, registry: &Registry, index: u32, cpu: u32) -> Option<Ticket> {
-        if !self.wants_help() {
+        let node = registry.machine.node(cpu);
+        if !self.wants_help_of(node) {
             return None;
         }
         let list = self.list.lock();
-        let node = registry.machine.node(cpu);
         let found = list.offers.iter().find(|&&at| {
             // SAFETY: listed, and the lock is held: its caller is still there.
             let offer = unsafe { &*at };
-            if offer.caller == index || !offer.is_open.load(Ordering::Acquire) {
+            let own = match self.open.on.len() as u32 <= NODES {
+                true => 1 << node,
+                false => 0,
+            };
+            if offer.caller == index || offer.open.load(Ordering::Acquire) & (ANYBODY | own) == 0 {
                 return false;
             }
             let mut helpers = offer.helpers();
@@ -152,6 +224,8 @@ impl Offers {
             offer.inside.fetch_add(1, Ordering::AcqRel);
             if is_full {
                 self.close(offer);
+            } else if on_node + 1 >= offer.per_node_max {
+                self.close_to(offer, own);
             }
             true
         });

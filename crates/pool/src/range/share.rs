@@ -11,7 +11,7 @@ use super::{Progress, Ranges};
 use crate::job::{Payload, keep_first, quietly};
 use crate::priority;
 use crate::spawn::CancelToken;
-use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::worker::Worker;
 
 /// A helper that has worked for so long is lowered. What it would take from others before is less than a time slice.
@@ -90,7 +90,7 @@ impl<'a, E: Send> Region<'a, E> {
         Region {
             offer: Offer {
                 help: Self::help,
-                is_open: AtomicBool::new(false),
+                open: AtomicU64::new(0),
                 inside: AtomicU32::new(0),
                 helpers_max: threads - 1,
                 per_node_max: ranges.threads_per_node_max,
@@ -164,9 +164,10 @@ impl<'a, E: Send> Region<'a, E> {
             let spent = before - begun;
             if may_invite && self.should_invite(worker, alone_ns + spent.as_nanos() as u64) {
                 may_invite = false;
-                registry.offers.add(&self.offer);
-                fence(Ordering::SeqCst);
-                registry.wake_helper(worker.cpu);
+                if registry.offers.add(&self.offer) {
+                    fence(Ordering::SeqCst);
+                    registry.wake_helper(worker.cpu);
+                }
             }
             let Some(chunk) = self.parts.take(node, &pace) else {
                 break;

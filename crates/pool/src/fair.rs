@@ -1,0 +1,134 @@
+//! So that nobody starves: a worker that always has something to do looks elsewhere now and then, as those of the Go
+//! runtime and of tokio look at the global queue.
+
+use std::cell::Cell;
+
+use crate::deque::Steal;
+use crate::job::JobRef;
+use crate::registry::Slot;
+use crate::sync::Ordering;
+use crate::worker::{Work, Worker};
+
+/// Every so many jobs; a prime, as tokio's, so that it falls in step with nothing.
+const EVERY: u32 = 61;
+
+/// So many places are looked at in one turn, most of them empty.
+const LOOKS: usize = 8;
+
+/// Whose turn it is: the worker's own, then another place's, and so on.
+#[derive(Default)]
+pub(crate) struct Turns {
+    jobs: Cell<u32>,
+    /// Whether the own queue and the oldest of the own deque come first, or others.
+    is_others: Cell<bool>,
+    /// The slot that is looked at next.
+    at: Cell<u32>,
+    /// What it had begun when its private part was seen; it gets another turn.
+    had_begun: Cell<Option<u32>>,
+}
+
+impl Turns {
+    /// One more job; whether it is a turn.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.jobs.set(self.jobs.get().wrapping_add(1));
+        self.jobs.get().is_multiple_of(EVERY)
+    }
+}
+
+impl Worker {
+    /// A turn: what would starve below newer entries of the own deque, or behind somebody who does not get on.
+    #[cold]
+    pub(crate) fn take_turn(&self) -> Option<Work> {
+        if self.is_guest() {
+            // It waits for one thing, and what it does beside that delays it.
+            return self.oldest();
+        }
+        let is_others = self.turns.is_others.get();
+        self.turns.is_others.set(!is_others);
+        if is_others {
+            self.of_another().or_else(|| self.oldest())
+        } else {
+            self.oldest().or_else(|| self.of_another())
+        }
+    }
+
+    /// The first of the own queue or of the inbox, or the oldest entry of the own deque.
+    fn oldest(&self) -> Option<Work> {
+        let registry = self.registry();
+        let queue = registry.layout.of(self.cpu);
+        let queues = [Some(queue), registry.layout.inbox()];
+        let listed = queues
+            .into_iter()
+            .flatten()
+            .find_map(|queue| registry.queues[queue.index()].pop());
+        let job = listed.or_else(|| got(self.slot().deque.steal()));
+        job.map(Work::Job)
+    }
+
+    /// From the next place that has something, of all slots and their queues in turn. Each has one after
+    /// at most four times `EVERY` jobs for each slot.
+    fn of_another(&self) -> Option<Work> {
+        let registry = self.registry();
+        let turns = &self.turns;
+        for _ in 0..LOOKS {
+            let at = turns.at.get();
+            let slot = &registry.slots[at as usize];
+            let had_begun = turns.had_begun.take();
+            let found = self.of_slot(at, slot, had_begun);
+            if found.is_none() && turns.had_begun.get().is_some() {
+                return None;
+            }
+            turns.at.set((at + 1) % registry.slots.len() as u32);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    fn of_slot(&self, at: u32, slot: &Slot, had_begun: Option<u32>) -> Option<Work> {
+        let registry = self.registry();
+        if at == self.index {
+            return None;
+        }
+        if registry.is_worker(at) {
+            if let Some(work) = slot.bound.give(self.cpu) {
+                return Some(Work::Bound(work));
+            }
+            let queue = registry.layout.of(at);
+            if !registry.is_conserving() && queue != registry.layout.of(self.cpu) {
+                return None;
+            }
+            if let Some(job) = registry.queues[queue.index()].pop() {
+                return Some(Work::Job(job));
+            }
+        } else if !registry.is_taken(at) {
+            return None;
+        }
+        if let Some(job) = got(slot.deque.steal()) {
+            return Some(Work::Job(job));
+        }
+        // What its owner alone sees is taken if that has begun nothing since the last turn.
+        if slot.deque.len() == 0 && slot.next.load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        let begun = slot.begun.load(Ordering::Relaxed);
+        if had_begun != Some(begun) {
+            if had_begun.is_none() {
+                self.turns.had_begun.set(Some(begun));
+            }
+            return None;
+        }
+        let job = slot.take_next();
+        job.or_else(|| got(slot.deque.force(self.index as u16 + 1)))
+            .map(Work::Job)
+    }
+}
+
+fn got(found: Steal<crate::job::Job>) -> Option<JobRef> {
+    match found {
+        Steal::Got(job) => Some(JobRef(job)),
+        _ => None,
+    }
+}
