@@ -1,5 +1,7 @@
 //! Names of results by what they were computed from.
 
+// The build script uses this file too.
+
 /// FNV-1a (Fowler, Noll and Vo) of 128 bits over texts and their lengths, as 32 hexadecimal digits. It tells inputs
 /// apart; it does not withstand somebody who looks for two that agree.
 pub fn content_hash(parts: &[&str]) -> String {

@@ -12,6 +12,9 @@ pub mod time;
 mod trace;
 pub mod workload;
 
+/// Which model this is: a hash of its sources and of the policies'. Results of another one need not agree with it.
+pub const MODEL: &str = env!("AMDAHL_MODEL");
+
 pub use costs::{ByDistance, Costs, published};
 pub use engine::{Limits, SetupError, Simulation};
 pub use hash::content_hash;

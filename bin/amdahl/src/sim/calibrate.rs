@@ -1,6 +1,7 @@
 //! `amdahl sim calibrate`: what things cost on this machine.
 
 mod measure;
+mod solve;
 
 use std::io::Write;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::screen;
 use measure::Bench;
+use solve::{Measured, Woken, solve};
 
 /// How long a CPU has idled when it is woken: within `deep_idle_after`, and beyond.
 const SHALLOW: Duration = Duration::from_micros(100);
@@ -78,37 +80,30 @@ fn measure(
         return Ok(costs);
     };
     let home = kernel(first);
-    let mut pipe = costs.pipe;
+    let mut times = Measured::default();
     if tell("system calls and pipes") {
         costs.syscall = bench.syscall(home)?;
-        let (byte, block) = (
+        times.pipe_round = Some((
             bench.pipe_round(home, 1)?,
             bench.pipe_round(home, 32 << 10)?,
-        );
-        // A round is a write and a read.
-        pipe = (byte / 2).saturating_sub(costs.syscall);
-        costs.pipe = pipe;
-        costs.copy_kib = (block.saturating_sub(byte) / 64).max(1);
-        measured.push("syscall, pipe, copy_kib");
+        ));
+        measured.push("syscall");
     }
-    let half = costs.syscall + pipe;
     if tell("context switches") {
-        let both = (bench.ping_pong(home)? / 2).saturating_sub(2 * half).max(2);
-        // Only the sum of a wake-up and a switch can be told from outside; the ratio is the assumed one.
-        costs.wake = both * costs.wake / (costs.wake + costs.context_switch);
-        costs.context_switch = both - costs.wake;
-        measured.push("wake + context_switch");
+        times.ping_pong = Some(bench.ping_pong(home)?);
     }
-    if let Some(&other) = cpus.iter().find(|&&cpu| cpu != first)
+    let woken = cpus
+        .iter()
+        .find(|&&cpu| cpu != first)
+        .map(|&cpu| kernel(cpu));
+    if let Some(other) = woken
         && tell("wake-ups of an idle CPU")
     {
-        let (write, idle) = bench.wake_up(home, kernel(other), SHALLOW)?;
-        let (_, deep) = bench.wake_up(home, kernel(other), DEEP)?;
-        costs.ipi = write.saturating_sub(half + costs.wake);
-        let exit = |latency: u64| latency.saturating_sub(half + costs.context_switch).max(1);
-        costs.idle_exit = exit(idle);
-        costs.deep_idle_exit = exit(deep).max(costs.idle_exit);
-        measured.push("ipi, idle_exit, deep_idle_exit");
+        let after = |gap| {
+            let (write, late) = bench.wake_up(home, other, gap)?;
+            std::io::Result::Ok(Woken { gap, write, late })
+        };
+        times.woken = Some([after(SHALLOW)?, after(DEEP)?]);
     }
     for distance in [
         Distance::Core,
@@ -173,6 +168,8 @@ fn measure(
         costs.fault = bench.fault(home)?;
         measured.push("spawn, fork + exec, fault");
     }
+    // With the lines' costs, which all of these have in them.
+    measured.extend(solve(&mut costs, &times, topology, home, woken));
     costs.source = format!(
         "measured on {}: {}; the rest is assumed",
         topology.describe(),

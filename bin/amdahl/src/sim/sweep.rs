@@ -259,7 +259,7 @@ fn plan<'a>(path: &Path, file: &'a File) -> Result<(Prepared, Vec<Point<'a>>), F
                         .map_err(|error| Failure::result(error.to_string()))?;
                     let seed_text = seed.to_string();
                     let hash = content_hash(&[
-                        env!("CARGO_PKG_VERSION"),
+                        amdahl_des::MODEL,
                         &text,
                         &params,
                         description,

@@ -669,7 +669,7 @@ impl Compiler<'_> {
     }
 }
 
-/// Most counters, and most stopwatches: each of these keeps a histogram of a third of a megabyte.
+/// Most counters, and most stopwatches.
 const NAMES_MAX: usize = 1_000;
 
 fn position(names: &mut Vec<String>, name: String) -> std::result::Result<u32, String> {
