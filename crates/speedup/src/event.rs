@@ -197,8 +197,9 @@ pub struct Sample {
 /// What a sample is proportional to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SampledBy {
-    /// Time or cycles: each sample stands for an equal part of on-CPU time.
-    Time,
+    /// Time or cycles: each sample stands for this many nanoseconds on a CPU, as long as it was since the one before. What they do not
+    /// cover is divided in the same proportions.
+    Time(Ns),
     /// Retired user instructions: each sample stands for this many.
     Instructions(u64),
     /// Page faults: each sample stands for this many.

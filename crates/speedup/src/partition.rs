@@ -137,6 +137,8 @@ pub struct Partition {
     serial_weights: FxHashMap<(Tid, StackId), f64>,
     placement_weights: FxHashMap<(Tid, StackId), f64>,
     stranded_ns: f64,
+    /// What the samples of time stand for.
+    sampled_ns: f64,
     recent_idle_runnable: f64,
     max_stretches: usize,
     out: RunPartition,
@@ -171,6 +173,7 @@ impl Partition {
             serial_weights: FxHashMap::default(),
             placement_weights: FxHashMap::default(),
             stranded_ns: 0.0,
+            sampled_ns: 0.0,
             recent_idle_runnable: 0.0,
             max_stretches: 0,
             out: RunPartition {
@@ -497,8 +500,9 @@ impl Partition {
             }
             // Samples of time tell how long they took.
             SampledBy::PageFaults(_) => {}
-            SampledBy::Time => {
+            SampledBy::Time(ns) => {
                 self.out.samples += 1;
+                self.sampled_ns += ns as f64;
                 let activity = self.stacks.get(sample.stack.0 as usize).map_or(
                     if sample.user_mode {
                         Activity::User
@@ -507,19 +511,17 @@ impl Partition {
                     },
                     |stack| crate::activity::classify(stack, sample.user_mode),
                 );
-                self.out
-                    .on
-                    .entry((activity, sample.tid, sample.stack))
-                    .or_default()
-                    .count += 1;
-                let running = self.tally.running.max(1) as f64;
+                let on = &mut self.out.on;
+                let charge = on.entry((activity, sample.tid, sample.stack)).or_default();
+                charge.ns += ns as f64;
+                charge.count += 1;
+                let share = ns as f64 / self.tally.running.max(1) as f64;
                 let key = (sample.tid, sample.stack);
                 if self.serial_rate > 0.0 {
-                    *self.serial_weights.entry(key).or_default() += self.serial_rate / running;
+                    *self.serial_weights.entry(key).or_default() += self.serial_rate * share;
                 }
                 if self.placement_rate > 0.0 {
-                    *self.placement_weights.entry(key).or_default() +=
-                        self.placement_rate / running;
+                    *self.placement_weights.entry(key).or_default() += self.placement_rate * share;
                 }
             }
         }

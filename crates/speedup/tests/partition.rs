@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use amdahl_speedup::cause::Cause;
 use amdahl_speedup::event::{
-    Blocked, CallStack, Event, Frame, Ns, Occupant, Off, StackId, StackTable, Tid, Waker,
+    Blocked, CallStack, Event, Frame, Ns, Occupant, Off, Sample, SampledBy, StackId, StackTable,
+    Tid, Waker,
 };
 use amdahl_speedup::partition::{Partition, RunPartition};
 use proptest::prelude::*;
@@ -152,6 +153,43 @@ fn fewer_threads_than_cpus_is_serial_whoever_joins() {
     );
     assert_complete(&run);
     assert_eq!(charged(&run, Cause::Serial), 30.0);
+}
+
+/// A sample of time of the thread on CPU 0, which stands for `ns`.
+fn sample(ts: Ns, ns: Ns, stack: u32) -> Event {
+    Event::Sample(Sample {
+        ts,
+        cpu: 0,
+        tid: 1,
+        by: SampledBy::Time(ns),
+        user_mode: true,
+        stack: StackId(stack),
+    })
+}
+
+#[test]
+fn samples_count_as_much_as_the_time_they_stand_for() {
+    // One function for 40 ms, sampled every 2 ms, then another for 60 ms, sampled every 10 ms.
+    let mut events = vec![on(0, 0, 1)];
+    events.extend((1..=20).map(|at| sample(2 * at * MS, 2 * MS, MUTEX)));
+    events.extend((1..=6).map(|at| sample((40 + 10 * at) * MS, 10 * MS, BARRIER)));
+    let run = run(2, 100 * MS, &events);
+    let of = |stack| -> (f64, u64) {
+        let charges = run.on.iter().filter(|((.., id), _)| *id == StackId(stack));
+        charges.fold((0.0, 0), |(ns, count), (_, charge)| {
+            (ns + charge.ns / MS as f64, count + charge.count)
+        })
+    };
+    assert_eq!((of(MUTEX), of(BARRIER)), ((40.0, 20), (60.0, 6)));
+    // The other CPU was idle all the time; that is named in the same proportions.
+    let serial = |stack| -> f64 {
+        let of_stack = run
+            .off
+            .iter()
+            .filter(|(key, _)| key.stack == Some(StackId(stack)));
+        of_stack.map(|(_, charge)| charge.ns / MS as f64).sum()
+    };
+    assert!((serial(MUTEX) - 40.0).abs() < 1e-6 && (serial(BARRIER) - 60.0).abs() < 1e-6);
 }
 
 #[test]

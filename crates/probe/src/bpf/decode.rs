@@ -115,7 +115,8 @@ impl Decoder {
                     let function = decoded.stacks[id.0 as usize].user.first();
                     let function = function_id(function.map_or("", |frame| &frame.symbol));
                     let snapshot = snapshot(raw, function);
-                    decoded.progress.sample(raw.tid, snapshot, part.sample_ns);
+                    let period = part.sample_ns * u64::from(raw.weight);
+                    decoded.progress.sample(raw.tid, snapshot, period);
                 }
                 _ => {}
             }
@@ -368,9 +369,12 @@ impl Events {
     }
 
     fn sample(&self, stack: &Stack, id: StackId, each: &mut impl FnMut(&Event)) {
+        let weight = u64::from(stack.weight);
         let by = match stack.kind {
-            stack_kind::TIME => SampledBy::Time,
-            stack_kind::INSTRUCTIONS => SampledBy::Instructions(self.part.instruction_period),
+            stack_kind::TIME => SampledBy::Time(self.part.sample_ns * weight),
+            stack_kind::INSTRUCTIONS => {
+                SampledBy::Instructions(self.part.instruction_period * weight)
+            }
             stack_kind::FAULT => SampledBy::PageFaults(FAULTS_PER_SAMPLE),
             _ => return,
         };

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use aya::maps::{MapData, RingBuf};
 
+use super::budget::Budget;
 use super::events::Events;
-use super::wire::{Rings, Slot, Stack, flag, kind};
+use super::wire::{Rings, Slot, Stack, flag, kind, stack_kind};
 use crate::clock;
 use crate::perf::SideBand;
 
@@ -51,6 +52,7 @@ pub struct Shared {
     pub cpus: Vec<u32>,
     pub memory_bytes: usize,
     pub part_after: Duration,
+    pub sample_one_in: u32,
 }
 /// What is being gathered into the next part.
 pub struct Drained {
@@ -60,9 +62,24 @@ pub struct Drained {
     /// Bytes of the parts that are being analysed or wait for it.
     held: Arc<AtomicUsize>,
     cut: Option<u64>,
+    /// How each CPU is sampled.
+    budgets: Vec<Budget>,
 }
 /// What happened this long ago has been written to the rings, on all CPUs.
 const SETTLED_NS: u64 = 20_000_000;
+/// Rings for at least this many slots are left alone until they are half full: each look at a slot takes its line from the CPU that
+/// writes there, and what still waits at the end of the run costs the run nothing.
+const PATIENT_SLOTS: usize = 1 << 17;
+/// So many slots may wait in the ring of each CPU. All that wait come at once, so of all CPUs together they take less than a part of
+/// the memory that parts are made of.
+fn waiting(room: usize, cpus: usize, memory_bytes: usize) -> usize {
+    if room < PATIENT_SLOTS {
+        return 0;
+    }
+    let held = memory_bytes / 8 / size_of::<Slot>() / cpus.max(1);
+    held.min(room / 2)
+}
+
 impl Shared {
     /// One of this recording in which nothing has happened.
     pub fn empty_part(&self) -> Part {
@@ -71,9 +88,17 @@ impl Shared {
     }
 
     /// Takes what there is. Returns the time up to which that is everything.
-    pub fn drain_once(&self, into: &mut Drained) -> u64 {
+    pub fn drain_all(&self, into: &mut Drained) -> u64 {
+        self.drain(into, 0)
+    }
+
+    /// Takes what there is, except the slots of rings where fewer than `waiting` wait.
+    fn drain(&self, into: &mut Drained, waiting: usize) -> u64 {
         let settled = clock::monotonic().saturating_sub(SETTLED_NS);
         for (&cpu, slots) in self.cpus.iter().zip(&mut into.part.slots) {
+            if self.rings.waiting(cpu as usize) < waiting {
+                continue;
+            }
             let before = slots.len();
             self.rings.drain(cpu as usize, slots);
             if let Some(cut) = into.cut {
@@ -84,7 +109,7 @@ impl Shared {
         }
         let mut stacks = self.stacks.lock().expect("no panic while draining");
         while let Some(item) = stacks.as_mut().and_then(RingBuf::next) {
-            let stack = Stack::parse(&item);
+            let stack = Stack::parse(&item).map(|stack| self.weighed(stack, &mut into.budgets));
             if let Some(stack) = stack.filter(|stack| into.cut.is_none_or(|cut| stack.ts <= cut)) {
                 into.bytes += stack.bytes_held();
                 into.part.stacks.push(stack);
@@ -96,28 +121,77 @@ impl Shared {
         settled
     }
 
+    /// A stack that knows what it stands for, if it is a sample.
+    fn weighed(&self, mut stack: Stack, budgets: &mut [Budget]) -> Stack {
+        let at = self.cpus.iter().position(|&cpu| cpu == stack.cpu);
+        if let Some(budget) = at.and_then(|at| budgets.get_mut(at)) {
+            match stack.kind {
+                stack_kind::TIME => stack.weight = budget.take(stack.ts),
+                stack_kind::INSTRUCTIONS => stack.weight = budget.weight_at(stack.ts),
+                _ => {}
+            }
+        }
+        stack
+    }
+
+    /// Samples each CPU as often as it is to be now.
+    fn keep_to_budgets(&self, budgets: &mut [Budget], begun: u64) {
+        if self.sample_one_in <= 1 {
+            return;
+        }
+        for (at, budget) in budgets.iter_mut().enumerate() {
+            let wanted = budget.wanted(clock::monotonic() - begun);
+            // Where it fails, it goes on as before.
+            if let Some(weight) = wanted
+                && self.events.set_weight(at, weight).is_ok()
+            {
+                budget.changed(clock::monotonic(), weight);
+            }
+        }
+    }
+
+    /// Samples all CPUs as often as in the beginning.
+    pub fn full_rate(&self) {
+        if self.sample_one_in > 1 {
+            for at in 0..self.cpus.len() {
+                // It has been set before.
+                let _ = self.events.set_weight(at, 1);
+            }
+        }
+    }
+
     /// Gives out parts until it is to stop. Returns when the recording was cut, if it was.
     pub fn drain_until_stopped(&self, give: &Sender<Part>) -> Option<u64> {
         keep_up();
         let mut drained = Drained::new(self.empty_part());
-        let mut given = clock::monotonic();
+        let begun = clock::monotonic();
+        let period = self.events.sample_ns;
+        drained.budgets = vec![Budget::new(period, self.sample_one_in); self.cpus.len()];
+        let mut given = begun;
+        let room = self.rings.room();
+        let waiting = waiting(room, self.cpus.len(), self.memory_bytes);
+        // Five million slots a second fill the other half meanwhile.
+        let pause = Duration::from_nanos(room as u64 * 100);
+        let pause = pause.clamp(Duration::from_millis(20), Duration::from_millis(50));
         let part_after = u64::try_from(self.part_after.as_nanos()).unwrap_or(u64::MAX);
         while !self.stop.load(Ordering::Relaxed) {
-            let settled = self.drain_once(&mut drained);
+            let settled = self.drain(&mut drained, waiting);
+            self.keep_to_budgets(&mut drained.budgets, begun);
             if drained.bytes + drained.held.load(Ordering::Relaxed) > self.memory_bytes {
                 drained.cut.get_or_insert(settled);
                 self.is_cut.store(true, Ordering::Relaxed);
             } else if drained.bytes > self.memory_bytes / 4
                 || settled.saturating_sub(given) > part_after
             {
+                let settled = self.drain_all(&mut drained);
                 given = settled;
                 let part = drained.split(settled);
                 // Nobody takes it where a run has failed.
                 let _ = give.send(part);
             }
-            std::thread::park_timeout(Duration::from_millis(20));
+            std::thread::park_timeout(pause);
         }
-        self.drain_once(&mut drained);
+        self.drain_all(&mut drained);
         let (part, cut) = (drained.split(u64::MAX), drained.cut);
         let _ = give.send(part);
         cut
@@ -130,6 +204,7 @@ impl Drained {
             bytes: 0,
             held: Arc::default(),
             cut: None,
+            budgets: Vec::new(),
         }
     }
 
@@ -211,6 +286,20 @@ mod tests {
             other,
             flags,
             ..Slot::default()
+        }
+    }
+
+    #[test]
+    fn what_waits_in_rings_fits_into_a_part() {
+        assert_eq!(waiting(1 << 19, 2, 1 << 30), 1 << 18);
+        assert_eq!(waiting(1 << 16, 2, 1 << 30), 0);
+        for (room, cpus, memory) in [
+            (1 << 19, 2, 32 << 20),
+            (1 << 17, 512, 1 << 30),
+            (1 << 19, 1, 1 << 20),
+        ] {
+            let bytes = waiting(room, cpus, memory) * cpus * size_of::<Slot>();
+            assert!(bytes <= memory / 8, "{bytes}");
         }
     }
 

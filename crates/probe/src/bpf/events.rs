@@ -99,6 +99,21 @@ impl Events {
         Ok(())
     }
 
+    /// Lets a sample of the CPU at `at` stand for `weight` periods of the full rate from now on.
+    pub fn set_weight(&self, at: usize, weight: u32) -> io::Result<()> {
+        let time = if self.by_cycles {
+            self.instruction_period
+        } else {
+            self.sample_ns
+        };
+        let set = |events: &[OwnedFd], period: u64| match events.get(at) {
+            Some(event) => perf::set_period(event, (period * u64::from(weight)) | 1),
+            None => Ok(()),
+        };
+        set(&self.instructions, self.instruction_period)?;
+        set(&self.time, time)
+    }
+
     /// Switches all of them on or off.
     pub fn enable(&self, on: bool) -> Result<(), RecorderError> {
         let each = self.each.iter().flat_map(|(_, events)| events);

@@ -5,6 +5,7 @@
 
 pub mod wire;
 
+mod budget;
 mod decode;
 mod drain;
 mod elements;
@@ -20,6 +21,7 @@ mod sched;
 mod stacks;
 mod tasks;
 
+pub use budget::GRANT;
 pub use decode::{Decoded, Decoder, Events, ThreadName};
 pub use drain::{Part, keep_up};
 pub use error::RecorderError;

@@ -41,8 +41,10 @@ pub struct Settings {
     pub constants: Vec<(&'static str, u32)>,
     /// All CPUs that any run will use.
     pub cpus: Vec<u32>,
-    /// On-CPU samples per CPU and second.
+    /// On-CPU samples per CPU and second, in the beginning.
     pub sample_hz: u32,
+    /// When a CPU has been sampled for a while, one in this many of them is taken.
+    pub sample_one_in: u32,
     /// Bytes of event rings over all CPUs, at most.
     pub ring_bytes: usize,
     /// Bytes of events and stacks that are held at a time, at most. A part is handed over when it
@@ -66,6 +68,7 @@ impl Settings {
             constants: Vec::new(),
             cpus,
             sample_hz: 499,
+            sample_one_in: 1,
             ring_bytes: 256 << 20,
             memory_bytes: 1 << 30,
             part_after: Duration::MAX,
@@ -115,7 +118,7 @@ impl Recorder {
         let cpu_slots = cpus_possible().max(settings.cpus.iter().max().map_or(1, |max| max + 1));
         let per_cpu = settings.ring_bytes / size_of::<Slot>() / cpu_slots as usize;
         let per_cpu = (per_cpu.max(2048) + 1).next_power_of_two() / 2;
-        let per_cpu = per_cpu.min(1 << 17);
+        let per_cpu = per_cpu.min(1 << 19);
         let slots_per_cpu = per_cpu as u32;
         let mut events = Events::open(settings)?;
         let has_counters = u32::from(!events.instructions.is_empty() && events.by_cycles);
@@ -205,6 +208,7 @@ impl Recorder {
             cpus: settings.cpus.clone(),
             memory_bytes: settings.memory_bytes,
             part_after: settings.part_after,
+            sample_one_in: settings.sample_one_in,
         });
         Ok(Recorder {
             bpf,
@@ -252,6 +256,7 @@ impl Recorder {
         }
         detach(&mut self.bpf, std::mem::take(&mut self.links));
         self.links = attach(&mut self.bpf, &self.loaded)?;
+        self.shared.full_rate();
         self.shared.events.enable(true)?;
         let shared = Arc::clone(&self.shared);
         shared.stop.store(false, Ordering::Relaxed);
@@ -352,7 +357,7 @@ impl Recorder {
         // A run that could not be started has left its recording unended.
         self.stop_draining();
         let mut unwanted = Drained::new(self.shared.empty_part());
-        self.shared.drain_once(&mut unwanted);
+        self.shared.drain_all(&mut unwanted);
     }
 }
 fn stack_ring_bytes(cpus: usize) -> u32 {

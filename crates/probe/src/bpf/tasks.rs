@@ -19,14 +19,17 @@ pub struct Task {
     internal: [u32; 13],
 }
 
+/// The same as words.
+type Words = [u32; size_of::<Task>() / size_of::<u32>()];
+
 /// Threads of the workload.
 pub struct Tasks {
     table: Mapping,
-    crowd: HashMap<MapData, u32, [u32; 16]>,
+    crowd: HashMap<MapData, u32, Words>,
 }
 
 impl Tasks {
-    pub fn new(table: Mapping, crowd: HashMap<MapData, u32, [u32; 16]>) -> Tasks {
+    pub fn new(table: Mapping, crowd: HashMap<MapData, u32, Words>) -> Tasks {
         assert!(table.bytes() >= ENTRIES * size_of::<Task>());
         Tasks { table, crowd }
     }
@@ -54,7 +57,7 @@ impl Tasks {
             Err(other) if other == tid => Ok(()),
             Err(_) => {
                 const BPF_NOEXIST: u64 = 1;
-                let mut task = [0; 16];
+                let mut task = Words::default();
                 (task[0], task[1]) = (tid, pid);
                 match self.crowd.insert(tid, task, BPF_NOEXIST) {
                     Ok(()) => {

@@ -253,6 +253,8 @@ pub struct Stack {
     pub kind: u8,
     /// The CPU was in user mode.
     pub user_mode: bool,
+    /// Periods of the full rate that a sample stands for.
+    pub weight: u32,
     /// Hash of the place, where the programs tell it here.
     pub place: u32,
     /// User instruction pointer.
@@ -299,6 +301,7 @@ impl Stack {
             cpu: record.cpu,
             kind: record.kind,
             user_mode: record.user_mode != 0,
+            weight: 1,
             place: record.place,
             ip: record.ip,
             sp: record.sp,
@@ -361,11 +364,24 @@ impl Rings {
         }
     }
 
+    /// Slots that a ring has room for.
+    pub fn room(&self) -> usize {
+        self.slots_per_cpu
+    }
+
+    /// Slots of `cpu` that wait to be drained.
+    pub fn waiting(&self, cpu: usize) -> usize {
+        let ring = self.ring(cpu);
+        let head = ring.head.load(Ordering::Relaxed);
+        head.wrapping_sub(ring.tail.load(Ordering::Relaxed)) as usize
+    }
+
     /// Appends the complete slots of `cpu` to `out`, in the order of their reservation.
     pub fn drain(&self, cpu: usize, out: &mut Vec<Slot>) {
         let ring = self.ring(cpu);
         let mut tail = ring.tail.load(Ordering::Relaxed);
         let head = ring.head.load(Ordering::Acquire);
+        populate(out, head.wrapping_sub(tail) as usize);
         let mask = self.slots_per_cpu - 1;
         while tail != head {
             let index = cpu * self.slots_per_cpu + (tail as usize & mask);
@@ -384,6 +400,26 @@ impl Rings {
         // Release: the slots were read before the kernel side may reuse them.
         ring.tail.store(tail, Ordering::Release);
     }
+}
+
+/// Makes room for `more` slots whose memory is there: asked for at once it takes less than by one page fault for each page.
+fn populate(slots: &mut Vec<Slot>, more: usize) {
+    const PAGES_MIN: usize = 16;
+    slots.reserve(more);
+    let page = rustix::param::page_size();
+    let room = slots.spare_capacity_mut()[..more].as_mut_ptr_range();
+    let (begin, end) = (
+        room.start.addr().next_multiple_of(page),
+        room.end.addr() & !(page - 1),
+    );
+    if end.saturating_sub(begin) < PAGES_MIN * page {
+        return;
+    }
+    let first = room.start.with_addr(begin).cast();
+    // SAFETY: whole pages within the vector's spare capacity, whose bytes stay what they are.
+    // Older kernels refuse it, and page faults do as well.
+    let _ =
+        unsafe { rustix::mm::madvise(first, end - begin, rustix::mm::Advice::LinuxPopulateWrite) };
 }
 
 #[cfg(test)]

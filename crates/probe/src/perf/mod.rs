@@ -5,6 +5,7 @@
 //! events on the workload alone, and how much they tell depends on what the kernel allows
 //! ([`View`]).
 
+mod cost;
 mod counters;
 mod ring;
 mod sample;
@@ -18,6 +19,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use perf_event_open_sys as sys;
 use sys::bindings as b;
 
+pub use cost::{interruption_ns, one_in, rate_within};
 pub use counters::{Count, Counted, Counters, Whose};
 pub use sampler::{FAULTS_PER_SAMPLE, Rate, Sampler, View};
 pub use side_band::{SideBand, SideBandRing};
@@ -92,6 +94,17 @@ pub fn set_program(event: &OwnedFd, program: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
+/// Lets an event overflow once in `period` from now on. Events that others inherited keep theirs.
+pub fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
+    let address = (&raw const period).expose_provenance() as u64;
+    // SAFETY: the descriptor is an open perf event; the kernel reads a u64 at the address, which is that of a local one.
+    if unsafe { sys::ioctls::PERIOD(event.as_raw_fd(), address) } < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
 /// Starts or stops an event.
 pub fn enable(event: &OwnedFd, on: bool) -> io::Result<()> {
     // SAFETY: the descriptor is an open perf event; no pointers are passed.
@@ -107,6 +120,13 @@ pub fn enable(event: &OwnedFd, on: bool) -> io::Result<()> {
     } else {
         Ok(())
     }
+}
+
+/// What an event has counted, in all that inherited it.
+fn count_of(event: &OwnedFd) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    rustix::io::read(event, &mut bytes[..])?;
+    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Reads a record's fields; what is not there is `None`.

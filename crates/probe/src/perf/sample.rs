@@ -65,6 +65,7 @@ pub(super) fn parse(record: &[u8]) -> Option<(u64, Stack)> {
         ts: fields.u64()?,
         cpu: fields.u32()?,
         user_mode: misc & b::PERF_RECORD_MISC_CPUMODE_MASK == b::PERF_RECORD_MISC_USER,
+        weight: 1,
         ..Stack::default()
     };
     fields.u32()?;

@@ -17,7 +17,7 @@ use sys::bindings as b;
 
 use super::ring::Ring;
 use super::samples::Samples;
-use super::{Counter, SideBand, enable, open, overflowing, sample, side_band};
+use super::{Counter, SideBand, count_of, enable, open, overflowing, sample, side_band};
 use crate::bpf::wire::{STACK_BYTES, stack_kind};
 use crate::bpf::{Counts, Part, keep_up};
 
@@ -171,7 +171,7 @@ impl Sampler {
             let _ = enable(event, false);
         }
         let instructions = &self.shared.instructions;
-        let counted: io::Result<Vec<u64>> = instructions.iter().map(count).collect();
+        let counted: io::Result<Vec<u64>> = instructions.iter().map(count_of).collect();
         let counted = counted.ok().filter(|counts| !counts.is_empty());
         let drained = self.stop();
         let lost = drained.side_band.iter().map(|event| match event {
@@ -276,11 +276,4 @@ fn id(event: &OwnedFd) -> io::Result<u64> {
         return Err(io::Error::last_os_error());
     }
     Ok(id)
-}
-
-/// What an event has counted, in all that inherited it.
-fn count(event: &OwnedFd) -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    rustix::io::read(event, &mut bytes[..])?;
-    Ok(u64::from_ne_bytes(bytes))
 }

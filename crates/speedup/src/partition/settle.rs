@@ -164,12 +164,8 @@ impl Partition {
     }
 
     fn settle_samples(&mut self) {
-        if self.out.samples == 0 {
+        if self.sampled_ns <= 0.0 {
             return;
-        }
-        let each = self.out.on_cpu_ns / self.out.samples as f64;
-        for charge in self.out.on.values_mut() {
-            charge.ns = charge.count as f64 * each;
         }
         // A quota takes CPUs from the code that would have gone on running.
         let quota = ChargeKey {
@@ -186,9 +182,12 @@ impl Partition {
                     ..quota
                 };
                 let share = self.out.off.entry(key).or_default();
-                share.ns += taken.ns * charge.count as f64 / self.out.samples as f64;
+                share.ns += taken.ns * charge.ns / self.sampled_ns;
                 share.count += taken.count;
             }
+        }
+        for charge in self.out.on.values_mut() {
+            charge.ns *= self.out.on_cpu_ns / self.sampled_ns;
         }
     }
 }

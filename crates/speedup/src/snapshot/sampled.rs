@@ -14,14 +14,29 @@ use crate::partition::{Activity, Charge, RunPartition};
 
 type Place = (Activity, Tid, StackId);
 
+/// Samples of one place.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    count: u64,
+    /// What they stand for, time or faults.
+    weight: u64,
+}
+
+impl Seen {
+    fn add(&mut self, weight: u64) {
+        self.count += 1;
+        self.weight += weight;
+    }
+}
+
 /// Samples of a run.
 #[derive(Debug, Default)]
 pub(super) struct Sampled {
     /// Samples of time.
-    on: FxHashMap<Place, u64>,
+    on: FxHashMap<Place, Seen>,
     /// Those of them in which a thread came out of a system call.
-    calls: FxHashMap<Place, u64>,
-    faults: FxHashMap<Place, u64>,
+    calls: FxHashMap<Place, Seen>,
+    faults: FxHashMap<Place, Seen>,
     instructions: FxHashMap<(Tid, StackId), u64>,
     samples: u64,
     sees_kernel: bool,
@@ -38,23 +53,25 @@ impl Sampled {
             }
             SampledBy::PageFaults(count) => {
                 let place = (Activity::PageFault, tid, stack);
-                *self.faults.entry(place).or_default() += count;
+                self.faults.entry(place).or_default().add(count);
             }
-            SampledBy::Time => {
+            SampledBy::Time(ns) => {
                 let Some(known) = stacks.get(stack.0 as usize) else {
                     return;
                 };
                 let activity = classify(known, sample.user_mode);
                 self.samples += 1;
                 self.sees_kernel |= !sample.user_mode;
-                *self.on.entry((activity, tid, stack)).or_default() += 1;
+                let place = (activity, tid, stack);
+                self.on.entry(place).or_default().add(ns);
                 self.recent.push((tid, stack));
                 if known.after_system_call {
                     let activity = match activity {
                         Activity::UserSpin => activity,
                         _ => Activity::Kernel,
                     };
-                    *self.calls.entry((activity, tid, stack)).or_default() += 1;
+                    let place = (activity, tid, stack);
+                    self.calls.entry(place).or_default().add(ns);
                 }
             }
         }
@@ -102,7 +119,11 @@ impl Sampled {
         }
         if self.faults.is_empty() {
             let place = (Activity::PageFault, 0, blank);
-            spread(&FxHashMap::from_iter([(place, 1)]), faults, blank, out);
+            let one = Seen {
+                count: 1,
+                weight: 1,
+            };
+            spread(&FxHashMap::from_iter([(place, one)]), faults, blank, out);
         } else {
             spread(&self.faults, faults, blank, out);
         }
@@ -111,26 +132,26 @@ impl Sampled {
     /// Where each thread was seen, and how often.
     pub(super) fn by_thread(&self) -> FxHashMap<Tid, Vec<(StackId, f64)>> {
         let mut by_thread: FxHashMap<Tid, Vec<(StackId, f64)>> = FxHashMap::default();
-        for (&(_, tid, stack), &count) in &self.on {
+        for (&(_, tid, stack), seen) in &self.on {
             by_thread
                 .entry(tid)
                 .or_default()
-                .push((stack, count as f64));
+                .push((stack, seen.weight as f64));
         }
         by_thread
     }
 }
 
 /// Gives each place its part of `ns`; without a place it is unnamed kernel time.
-fn spread(places: &FxHashMap<Place, u64>, ns: f64, blank: StackId, out: &mut RunPartition) {
+fn spread(places: &FxHashMap<Place, Seen>, ns: f64, blank: StackId, out: &mut RunPartition) {
     if ns <= 0.0 {
         return;
     }
-    let all: f64 = places.values().map(|&count| count as f64).sum();
-    for (&place, &count) in places {
+    let all: f64 = places.values().map(|seen| seen.weight as f64).sum();
+    for (&place, seen) in places {
         let charge = out.on.entry(place).or_default();
-        charge.ns += ns * count as f64 / all;
-        charge.count += count;
+        charge.ns += ns * seen.weight as f64 / all;
+        charge.count += seen.count;
     }
     if places.is_empty() {
         let place = (Activity::Kernel, 0, blank);

@@ -44,7 +44,7 @@ fn run(samples: &[(StackId, u32)], faults: u64, usage: CpuUsage) -> RunPartition
     let mut charger = Charger::new(&[0], 0);
     for &(stack, count) in samples {
         for _ in 0..count {
-            charger.sample(&sample(7, stack, SampledBy::Time), &stacks());
+            charger.sample(&sample(7, stack, SampledBy::Time(MS)), &stacks());
         }
     }
     for _ in 0..faults {
@@ -123,7 +123,7 @@ fn serial_time_is_named_by_what_ran_meanwhile() {
         // Now and then no sample falls between two polls.
         let stack = if poll < 10 { CODE } else { CALL };
         if poll % 3 > 0 {
-            charger.sample(&sample(7, stack, SampledBy::Time), &stacks());
+            charger.sample(&sample(7, stack, SampledBy::Time(MS)), &stacks());
         }
         charger.feed(
             &Snapshot {
