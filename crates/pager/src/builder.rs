@@ -1,0 +1,424 @@
+//! How a pager is put together.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, RwLock};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+use crate::engine::crew::{Crew, STAND_INS};
+use crate::engine::inline::Inline;
+use crate::engine::queue::Queue;
+use crate::engine::reader::Doorbell;
+use crate::engine::watchdog::Leash;
+use crate::engine::{Circumstances, Engine, choose};
+use crate::event::Events;
+use crate::inner::{Background as BackgroundState, Inner, NO_BLOCK, Shard};
+use crate::plan::fill::Fill;
+use crate::plan::in_flight::InFlight;
+use crate::plan::pages::Pages;
+use crate::plan::rate::Rate;
+use crate::plan::record::Record;
+use crate::plan::space::{Region, Space};
+use crate::plan::stream::{Limits, Streams};
+use crate::plan::waits::Waits;
+use crate::source::Source;
+use crate::staging::Staging;
+use crate::stats::Tally;
+use crate::sync::Padded;
+use crate::sys::clock::now_ns;
+use crate::sys::mapping::keep_from_children;
+use crate::sys::signal;
+use crate::sys::support::Support;
+use crate::sys::uffd::{Features, Uffd};
+use crate::{BLOCK, Backing, Error, Mapping, PAGE, Pager};
+
+/// A piece of memory of another process, whose userfaultfd was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandedOver {
+    /// Address of its first byte in that process.
+    pub start: usize,
+    /// Bytes.
+    pub len: usize,
+    /// Where in the source its content begins.
+    pub source_offset: u64,
+    /// Bytes of its pages: 4 KiB, or 2 MiB of hugetlbfs.
+    pub page_bytes: usize,
+}
+
+/// What is done while there are no faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Background {
+    /// Nothing: what is not touched is not fetched.
+    #[default]
+    Off,
+    /// The rest is fetched, as fast as it goes.
+    Unlimited,
+    /// The rest is fetched, with so many bytes a second at most.
+    BytesPerSecond(u64),
+}
+
+/// Puts a [`Pager`] together: what memory, from where, by whom.
+#[must_use]
+pub struct Builder {
+    regions: Vec<Region>,
+    kept: Vec<Arc<Mapping>>,
+    handed_over: Option<OwnedFd>,
+    source: Option<Arc<dyn Source>>,
+    engine: Engine,
+    only_user_space: bool,
+    window_bytes: usize,
+    shards: Option<usize>,
+    workers: Option<usize>,
+    background: Background,
+    timeout: Duration,
+    record: bool,
+    moves: bool,
+    staging_bytes: usize,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder {
+            regions: Vec::new(),
+            kept: Vec::new(),
+            handed_over: None,
+            source: None,
+            engine: Engine::Auto,
+            only_user_space: false,
+            window_bytes: BLOCK,
+            shards: None,
+            workers: None,
+            background: Background::Off,
+            timeout: Duration::from_secs(30),
+            record: false,
+            moves: true,
+            staging_bytes: 64 * BLOCK,
+        }
+    }
+}
+
+impl Builder {
+    /// Fills a mapping with the source's content from `source_offset` on. The pager keeps the mapping.
+    pub fn mapping(mut self, mapping: &Arc<Mapping>, source_offset: u64) -> Builder {
+        self.regions.push(Region {
+            start: mapping.as_ptr().expose_provenance(),
+            pages: mapping.len() / PAGE,
+            source_offset,
+            granule: match mapping.backing() {
+                Backing::HugeTlb => BLOCK / PAGE,
+                _ => 1,
+            },
+            movable: mapping.backing() == Backing::Huge,
+            own: true,
+        });
+        self.kept.push(Arc::clone(mapping));
+        self
+    }
+
+    /// Fills memory of another process whose userfaultfd was handed over, registered by its owner. Answers the messages of
+    /// changes (balloon, unmapping, moving, fork), if the owner has asked the kernel for them.
+    pub fn handed_over(mut self, descriptor: OwnedFd, regions: &[HandedOver]) -> Builder {
+        self.regions.extend(regions.iter().map(|region| Region {
+            start: region.start,
+            // Refused later: what is not of whole pages, or of pages that are neither of 4 KiB nor of 2 MiB.
+            pages: match region.page_bytes {
+                PAGE | BLOCK if region.len.is_multiple_of(PAGE) => region.len / PAGE,
+                _ => 0,
+            },
+            source_offset: region.source_offset,
+            granule: (region.page_bytes / PAGE).max(1),
+            movable: false,
+            own: false,
+        }));
+        self.handed_over = Some(descriptor);
+        self
+    }
+
+    /// Where the content comes from.
+    pub fn source(mut self, source: Arc<dyn Source>) -> Builder {
+        self.source = Some(source);
+        self
+    }
+
+    /// Who serves faults; by default [`Engine::Auto`] chooses.
+    pub fn engine(mut self, engine: Engine) -> Builder {
+        self.engine = engine;
+        self
+    }
+
+    /// Promises that nothing but user space touches missing pages: no system call is given a pointer to them, no KVM guest runs in
+    /// them. Lets [`Engine::Auto`] choose [`Engine::Inline`].
+    pub fn only_user_space(mut self, promised: bool) -> Builder {
+        self.only_user_space = promised;
+        self
+    }
+
+    /// The most that is fetched for one fault, rounded down to a power of two pages: 4 KiB for nothing but the page, by default
+    /// 2 MiB, which is the most.
+    pub fn window(mut self, bytes: usize) -> Builder {
+        self.window_bytes = bytes;
+        self
+    }
+
+    /// Parts that the memory is divided into, with a descriptor each, for engines that can; by default as many as there are CPUs.
+    pub fn shards(mut self, shards: usize) -> Builder {
+        self.shards = Some(shards);
+        self
+    }
+
+    /// Threads that help readers and fetch in the background; by default as many as there are CPUs, 8 at most, for engines with
+    /// readers, and one for `inline` if there is a background. They sleep while there is nothing to do.
+    pub fn workers(mut self, workers: usize) -> Builder {
+        self.workers = Some(workers);
+        self
+    }
+
+    /// Whether the rest is fetched while there are no faults. By default it is not.
+    pub fn background(mut self, background: Background) -> Builder {
+        self.background = background;
+        self
+    }
+
+    /// How long the source may take for a fetch, 30 seconds by default, at least 1 ms. After that the pages are lost, and who
+    /// waits for them is stopped.
+    pub fn timeout(mut self, timeout: Duration) -> Builder {
+        self.timeout = timeout.max(Duration::from_millis(1));
+        self
+    }
+
+    /// Records which pages are touched ([`Pager::working_set`]). Nothing is fetched along meanwhile, so that the record is exact.
+    pub fn record(mut self, record: bool) -> Builder {
+        self.record = record;
+        self
+    }
+
+    /// Whether whole huge pages are filled aside and moved into place where the kernel can do that; by default they are.
+    pub fn moves(mut self, moves: bool) -> Builder {
+        self.moves = moves;
+        self
+    }
+
+    /// Memory for content on its way into place, 128 MiB by default; back-pressure: with all of it in use, fetches wait or bring
+    /// smaller pieces.
+    pub fn staging(mut self, bytes: usize) -> Builder {
+        self.staging_bytes = bytes;
+        self
+    }
+
+    /// Starts serving.
+    ///
+    /// # Errors
+    /// [`Error`] says what is not possible, why, and what to do. The memory is as it was then.
+    pub fn start(mut self) -> Result<Pager, Error> {
+        let source = self
+            .source
+            .take()
+            .ok_or(Error::Config("there is no source"))?;
+        let is_own = self.handed_over.is_none();
+        if self.regions.iter().any(|region| region.own != is_own) {
+            return Err(Error::Config(
+                "memory of this process and memory that was handed over need a pager each",
+            ));
+        }
+        let support = Support::probe();
+        let engine = choose(
+            self.engine,
+            &support,
+            Circumstances {
+                is_own,
+                only_user_space: self.only_user_space,
+                is_source_signal_safe: source.is_signal_safe(),
+            },
+        )?;
+        if !self.moves || !support.features.contain(Features::MOVE) {
+            for region in &mut self.regions {
+                region.movable = false;
+            }
+        }
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        let space = Space::new(std::mem::take(&mut self.regions))?;
+        let count = space.pages();
+        let removable = !is_own;
+        let shards = match self.handed_over.take() {
+            Some(fd) => vec![shard_handed_over(fd, count)?],
+            None => self.own_shards(&space, &support, engine, cpus)?,
+        };
+        let most = (self.window_bytes / PAGE).clamp(1, BLOCK / PAGE).ilog2();
+        let (mut rate, mut is_on) = (None, true);
+        match self.background {
+            Background::Off => is_on = false,
+            Background::Unlimited => {}
+            // A tenth of a second at once, but a block at least.
+            Background::BytesPerSecond(per_second) => {
+                let burst = (per_second / 10).max(BLOCK as u64);
+                rate = Some(Rate::new(per_second, burst, now_ns()));
+            }
+        }
+        let inner = Arc::new(Inner {
+            pages: Pages::new(count, removable),
+            waits: Waits::new((cpus * 64).clamp(256, 1 << 16)),
+            streams: Streams::new(
+                (cpus * 64).clamp(1024, 1 << 16),
+                Limits {
+                    least: 1,
+                    most: 1 << most,
+                },
+            ),
+            source,
+            shards: shards.into(),
+            staging: Staging::new(self.staging_bytes.div_ceil(BLOCK))?,
+            tally: Tally::new(),
+            events: Events::new(),
+            // More than there are threads of ours; those that serve themselves wait for one another where they are more.
+            in_flight: InFlight::new((cpus * 16 + STAND_INS).clamp(512, 1 << 16)),
+            leash: Leash::default(),
+            record: self.record.then(|| Record::new(count)),
+            lost: Record::new(count),
+            unmarked: Mutex::default(),
+            unmarkable: Mutex::default(),
+            recent: (0..64).map(|_| AtomicU64::new(NO_BLOCK)).collect(),
+            background: Mutex::new(BackgroundState {
+                fill: Fill::new(space.blocks()),
+                rate,
+                failed: Vec::new(),
+                // Not before the memory is registered.
+                is_on: false,
+            }),
+            timeout: self.timeout,
+            stop: AtomicBool::new(false),
+            fillings: AtomicU64::new(0),
+            space,
+        });
+        let workers = self.workers.unwrap_or(match engine {
+            Engine::Inline => usize::from(is_on),
+            _ => cpus.min(8),
+        });
+        let bells = match (engine, is_own) {
+            (Engine::Inline, _) => Vec::new(),
+            (_, true) => inner.shards.iter().map(|_| Doorbell::Page).collect(),
+            (_, false) => vec![Doorbell::Event(
+                eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                    .map_err(Error::system("eventfd"))?,
+            )],
+        };
+        let crew = Crew::start(Arc::clone(&inner), bells, workers.max(usize::from(is_on)))?;
+        let mut pager = Pager::new(crew, engine, self.kept);
+        if engine == Engine::Inline {
+            let server = Arc::new(Inline(Arc::clone(&inner)));
+            let registered = signal::register(server).map_err(Error::system("sigaction"))?;
+            pager.handler = Some(registered);
+        }
+        // Last: from now on faults are told, and there is somebody to tell.
+        if is_own && let Err(error) = register(&inner) {
+            inner.pages.forget(0..count);
+            return Err(error);
+        }
+        if is_on {
+            pager.start_background();
+        }
+        Ok(pager)
+    }
+
+    /// Descriptors for memory of this process; nothing is registered yet but what wakes the readers.
+    fn own_shards(
+        &self,
+        space: &Space,
+        support: &Support,
+        engine: Engine,
+        cpus: usize,
+    ) -> Result<Vec<Shard>, Error> {
+        let blocks = space.blocks();
+        let count = match engine {
+            Engine::Reader => 1,
+            _ => self.shards.unwrap_or(cpus).clamp(1, blocks),
+        };
+        let wanted = Features::THREAD_ID
+            .or(Features::POISON)
+            .or(Features::MOVE)
+            .or(Features::MISSING_SHMEM)
+            .or(Features::MISSING_HUGETLBFS)
+            .and(support.features)
+            .or(match engine {
+                Engine::Inline => Features::SIGBUS,
+                _ => Features::NONE,
+            });
+        let per_shard = blocks.div_ceil(count);
+        (0..blocks)
+            .step_by(per_shard)
+            .map(|first| {
+                let last = (first + per_shard).min(blocks) - 1;
+                let pages = space.block(first).start..space.block(last).end;
+                let uffd = support
+                    .open(wanted, false)
+                    .map_err(Error::system("userfaultfd"))?;
+                let control = match engine {
+                    Engine::Inline => None,
+                    _ => {
+                        let page = Mapping::new(PAGE, Backing::Small)?;
+                        let start = page.as_ptr().expose_provenance();
+                        // SAFETY: our own page, which nobody reads but to wake the reader.
+                        unsafe { uffd.register(start..start + PAGE) }
+                            .map_err(Error::system("UFFDIO_REGISTER"))?;
+                        Some(page)
+                    }
+                };
+                Ok(shard_of(uffd, pages, None, control))
+            })
+            .collect()
+    }
+}
+
+fn shard_of(
+    uffd: Uffd,
+    pages: Range<usize>,
+    gate: Option<RwLock<()>>,
+    control: Option<Mapping>,
+) -> Shard {
+    Shard {
+        uffd,
+        pages,
+        gate,
+        control,
+        told: Queue::default(),
+        serving_ns: Padded(AtomicU64::new(0)),
+        dooms: Mutex::default(),
+    }
+}
+
+/// The only shard of a descriptor that was handed over.
+fn shard_handed_over(fd: OwnedFd, count: usize) -> Result<Shard, Error> {
+    // Messages of changes must be taken under the closed gate, so reading may not block.
+    let flags = fcntl_getfl(&fd).map_err(Error::system("fcntl"))?;
+    fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(Error::system("fcntl"))?;
+    let (uffd, gate) = (Uffd::handed_over(fd), Some(RwLock::new(())));
+    Ok(shard_of(uffd, 0..count, gate, None))
+}
+
+/// Registers all memory of this process.
+fn register(inner: &Inner) -> Result<(), Error> {
+    for shard in &inner.shards {
+        for pages in inner.space.parts(&shard.pages) {
+            let addresses = inner.space.addresses(&pages);
+            // SAFETY: the caller of `Builder::mapping` wants just that; the mapping is kept.
+            let registered = unsafe {
+                keep_from_children(addresses.start, addresses.len());
+                shard.uffd.register(addresses)
+            };
+            registered.map_err(|errno| match errno {
+                Errno::BUSY => Error::Config("the memory is served by another userfaultfd already"),
+                errno => Error::System {
+                    operation: "UFFDIO_REGISTER",
+                    errno,
+                },
+            })?;
+        }
+    }
+    Ok(())
+}

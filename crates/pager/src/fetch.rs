@@ -1,0 +1,636 @@
+//! From a claim to pages in their places, or to the end of all hope for them.
+//!
+//! Pages that are claimed belong to one fetch, which is known to the watchdog ([`InFlight`](crate::plan::in_flight::InFlight)).
+//! Whoever wants to change their state, the fetch or who gives it up, settles it first; the other finds its claim gone.
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::event::{Event, Loss};
+use crate::inner::{Inner, Shard, Trouble};
+use crate::plan::in_flight::Flight;
+use crate::plan::pages::{Claim, State};
+use crate::source::{Source, SourceError};
+use crate::staging::Block;
+use crate::sys::clock::now_ns;
+use crate::sys::mapping::forbid;
+use crate::sys::uffd::Placed;
+use crate::{BLOCK, PAGE};
+
+const BLOCK_PAGES: usize = BLOCK / PAGE;
+/// Tries of a fetch after errors that may pass.
+const RETRIES: u32 = 3;
+/// By how much less is asked for at once after an error in the background, and more after a success.
+const STEP: usize = 8;
+/// What is read without a block of staging: little enough for any stack.
+const SMALL: usize = 16 << 10;
+/// How long a free block of staging is waited for before pages are brought in smaller pieces.
+const STAGING_WAIT: Duration = Duration::from_millis(200);
+
+/// What came of making pages deadly to touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Barred {
+    All,
+    /// From this page on not now: the memory is about to change.
+    Changing(usize),
+    /// From this page on the kernel cannot, and it is not our memory.
+    Refused(usize),
+}
+
+/// Pages that were not fetched, until it is told.
+struct Failed<'a> {
+    inner: &'a Inner,
+    pages: Range<usize>,
+    why: Loss,
+}
+
+impl Failed<'_> {
+    fn add(&mut self, pages: Range<usize>, why: Loss) {
+        if self.pages.end == pages.start && self.why == why {
+            self.pages.end = pages.end;
+        } else {
+            self.tell();
+            (self.pages, self.why) = (pages, why);
+        }
+    }
+
+    fn tell(&mut self) {
+        if !self.pages.is_empty() {
+            self.inner.events.tell(Event::NotFetched {
+                page: self.pages.start,
+                pages: self.pages.len(),
+                why: self.why,
+            });
+        }
+    }
+}
+
+impl Drop for Failed<'_> {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
+
+impl Inner {
+    /// Fetches what was claimed. With an error nothing stays claimed. `demanded` is the page that somebody waits for: it is tried
+    /// alone when a window fails, and lost if that fails as well. Without one, ever smaller pieces are tried, and each page that fails
+    /// is left, with an event.
+    pub fn fetch(
+        &self,
+        shard: &Shard,
+        pages: Range<usize>,
+        was: State,
+        demanded: Option<usize>,
+        thread: u64,
+    ) -> Result<(), Trouble> {
+        if !self.is_whole(&pages) {
+            // Somebody else has the rest of a huge page, and gives it back as well.
+            self.give_back(shard, pages, was);
+            return Err(Trouble::Changing);
+        }
+        let asks = was == State::Missing;
+        let Some(mut flight) = self.in_flight.enter(&pages, thread, now_ns(), asks) else {
+            self.give_back(shard, pages, was);
+            return Err(Trouble::Changing);
+        };
+        self.leash.stir();
+        // SeqCst, as is `enter`: who ends the pager sees this fetch, or we see that it ends.
+        if self.stop.load(Ordering::SeqCst) {
+            if flight.settle() {
+                match was {
+                    State::Missing => self.lose(shard, pages, None),
+                    _ => self.give_back(shard, pages, was),
+                }
+            }
+            return Err(Trouble::Stopped);
+        }
+        flight.is_ahead = demanded.is_none();
+        let region = self.space.region(pages.start);
+        let (first, granule) = (region.0, region.1.granule);
+        let (mut at, mut end) = (pages.start, pages.end);
+        let (mut piece, mut tries) = (pages.len(), 0);
+        let mut failed = Failed {
+            inner: self,
+            pages: 0..0,
+            why: Loss::Stopped,
+        };
+        let mut result = Ok(());
+        while at < end {
+            let until = end.min(at.saturating_add(piece));
+            let trouble = match self.install(shard, &mut flight, at..until, was) {
+                Ok(done) => {
+                    at += done;
+                    tries = 0;
+                    piece = piece.saturating_mul(STEP);
+                    if at < end {
+                        flight.go_on(&(at..end), now_ns());
+                    }
+                    continue;
+                }
+                Err(trouble) => trouble,
+            };
+            // Another page of the window may be had, but not if there is nobody left to ask.
+            let (again, is_final) = match trouble {
+                Trouble::Changing => (false, true),
+                Trouble::GivenUp | Trouble::Stopped => return Err(trouble),
+                Trouble::Source(error) => (
+                    error.may_pass(),
+                    match error {
+                        SourceError::Gone(_) | SourceError::Late => true,
+                        SourceError::Short { end } => self.space.source_offset(at) >= end,
+                        _ => false,
+                    },
+                ),
+                Trouble::Kernel(errno) => (errno != Errno::SRCH, errno == Errno::SRCH),
+            };
+            if again && tries < RETRIES {
+                tries += 1;
+                self.tally.retries.add(1);
+                // The source has answered. Who was given up asks no more.
+                if asks && !flight.touch(now_ns()) {
+                    return Err(Trouble::GivenUp);
+                }
+                continue;
+            }
+            if !flight.settle() {
+                return Err(Trouble::GivenUp);
+            }
+            if matches!(trouble, Trouble::Changing) {
+                self.give_back(shard, at..end, was);
+                return Err(trouble);
+            }
+            // Only what is waited for can be lost; the rest of a window was our idea.
+            match demanded {
+                Some(page) if (at..end).contains(&page) && end - at > granule => {
+                    let alone = first + (page - first) / granule * granule;
+                    self.give_back(shard, at..alone, was);
+                    self.give_back(shard, alone + granule..end, was);
+                    (at, end) = (alone, alone + granule);
+                    if matches!(trouble, Trouble::Source(SourceError::Late)) {
+                        self.lose(shard, at..end, Some(trouble.loss()));
+                        return Err(trouble);
+                    }
+                    tries = 0;
+                    flight.go_on(&(at..end), now_ns());
+                }
+                Some(page) if (at..end).contains(&page) => {
+                    self.lose(shard, at..end, Some(trouble.loss()));
+                    return Err(trouble);
+                }
+                Some(_) => {
+                    self.give_back(shard, at..end, was);
+                    return Err(trouble);
+                }
+                None if until - at > granule && !is_final => {
+                    let less = (until - at) / STEP / granule * granule;
+                    piece = less.max(granule);
+                    tries = 0;
+                    flight.go_on(&(at..end), now_ns());
+                }
+                None => {
+                    let left = if is_final { end } else { at + granule };
+                    failed.add(at..left, trouble.loss());
+                    result = Err(trouble);
+                    self.give_back(shard, at..left, was);
+                    (at, piece, tries) = (left, granule, 0);
+                    if at < end {
+                        flight.go_on(&(at..end), now_ns());
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    /// Pages are whole granules of their region: a huge page comes at once or not at all.
+    fn is_whole(&self, pages: &Range<usize>) -> bool {
+        let (first, region) = self.space.region(pages.start);
+        let is_edge = |page: usize| (page - first).is_multiple_of(region.granule);
+        is_edge(pages.start) && is_edge(pages.end)
+    }
+
+    /// Puts the first of some claimed pages into place; how many. With success the flight is settled.
+    fn install(
+        &self,
+        shard: &Shard,
+        flight: &mut Flight<'_>,
+        pages: Range<usize>,
+        was: State,
+    ) -> Result<usize, Trouble> {
+        let (_, region) = self.space.region(pages.start);
+        let granule = region.granule;
+        if was == State::Removed {
+            return self.place(shard, flight, pages, granule, |to| {
+                self.put_zeros(shard, to, granule)
+            });
+        }
+        let offset = self.space.source_offset(pages.start);
+        let extent = self.ask(|source| source.extent(offset, (pages.len() * PAGE) as u64))?;
+        let whole = usize::try_from(extent.len).unwrap_or(usize::MAX) / PAGE / granule * granule;
+        let pages = pages.start..pages.start + whole.clamp(granule, pages.len());
+        if extent.is_zero && whole > 0 {
+            let count = pages.len();
+            let done = self.place(shard, flight, pages, granule, |to| {
+                self.put_zeros(shard, to, granule)
+            })?;
+            self.tally.zero_pages.add(done.min(count) as i64);
+            return Ok(done);
+        }
+        let to = self.space.addresses(&pages);
+        if region.movable {
+            let into_block = to.start % BLOCK;
+            if into_block == 0 && to.len() >= BLOCK {
+                let block = pages.start..pages.start + BLOCK_PAGES;
+                if let Some(done) = self.move_block(shard, flight, block, offset)? {
+                    return Ok(done);
+                }
+            } else if into_block + to.len() > 2 * BLOCK {
+                // Up to the first whole block.
+                let edge = pages.start..pages.start + (BLOCK - into_block) / PAGE;
+                return self.copy(shard, flight, edge, offset, granule);
+            }
+        }
+        self.copy(shard, flight, pages, offset, granule)
+    }
+
+    /// A free block of staging, waiting at most so long. The time is not the source's.
+    fn block(
+        &self,
+        flight: &mut Flight<'_>,
+        at_most: Duration,
+    ) -> Result<Option<Block<'_>>, Trouble> {
+        if let Some(block) = self.staging.try_take() {
+            return Ok(Some(block));
+        }
+        let block = self.staging.take(at_most);
+        if block.is_some() && !flight.touch(now_ns()) {
+            return Err(Trouble::GivenUp);
+        }
+        Ok(block)
+    }
+
+    /// Fills a huge page in staging and moves it into place; `None` if that is not possible now.
+    fn move_block(
+        &self,
+        shard: &Shard,
+        flight: &mut Flight<'_>,
+        pages: Range<usize>,
+        offset: u64,
+    ) -> Result<Option<usize>, Trouble> {
+        let Some(mut block) = self.block(flight, STAGING_WAIT)? else {
+            return Ok(None);
+        };
+        self.read(flight, offset, block.bytes(BLOCK))?;
+        let done = self.place(shard, flight, pages, 1, |to| {
+            let whole = to.len() == BLOCK;
+            if whole {
+                // SAFETY: the block is ours alone, of private anonymous memory.
+                let moved = unsafe { shard.uffd.move_pages(to.clone(), block.start()) };
+                if moved.bytes > 0 || moved.error == Some(Errno::EXIST) {
+                    if moved.bytes == BLOCK {
+                        self.tally.moved_blocks.add(1);
+                    }
+                    return moved;
+                }
+            }
+            // SAFETY: the content is in the block, whose first bytes are those of the first page.
+            unsafe { shard.uffd.copy(to, block.start()) }
+        })?;
+        self.tally.pages.add(done as i64);
+        Ok(Some(done))
+    }
+
+    /// Copies pages into place, from the source's memory or through staging.
+    fn copy(
+        &self,
+        shard: &Shard,
+        flight: &mut Flight<'_>,
+        mut pages: Range<usize>,
+        offset: u64,
+        granule: usize,
+    ) -> Result<usize, Trouble> {
+        let len = pages.len() * PAGE;
+        let done = if let Some(from) = self.ask(|source| source.in_memory(offset, len))? {
+            self.place(shard, flight, pages, granule, |to| {
+                // SAFETY: the source promises as many bytes.
+                unsafe { shard.uffd.copy(to, from) }
+            })
+        } else if len <= SMALL {
+            let mut buffer = [0; SMALL];
+            let buffer = &mut buffer[..len];
+            self.read(flight, offset, buffer)?;
+            self.place(shard, flight, pages, granule, |to| {
+                // SAFETY: the buffer is as long.
+                unsafe { shard.uffd.copy(to, buffer.as_ptr()) }
+            })
+        } else if let Some(mut block) = self.block(flight, self.staging_wait(granule))? {
+            pages.end = pages.end.min(pages.start + BLOCK_PAGES);
+            self.read(flight, offset, block.bytes(pages.len() * PAGE))?;
+            self.place(shard, flight, pages, granule, |to| {
+                // SAFETY: the block is longer, and its first bytes have been read.
+                unsafe { shard.uffd.copy(to, block.start()) }
+            })
+        } else if granule * PAGE <= SMALL {
+            pages.end = pages.start + SMALL / PAGE;
+            return self.copy(shard, flight, pages, offset, granule);
+        } else {
+            return Err(Trouble::Kernel(Errno::NOMEM));
+        }?;
+        self.tally.pages.add(done as i64);
+        Ok(done)
+    }
+
+    /// A huge page cannot be brought in smaller pieces: it waits for as long as for the source.
+    fn staging_wait(&self, granule: usize) -> Duration {
+        match granule * PAGE <= SMALL {
+            true => STAGING_WAIT,
+            false => self.timeout,
+        }
+    }
+
+    /// Asks the source. A panic there is an error here: others wait for what we have claimed.
+    fn ask<T>(&self, question: impl FnOnce(&dyn Source) -> T) -> Result<T, Trouble> {
+        let answer = catch_unwind(AssertUnwindSafe(|| question(&*self.source)));
+        answer.map_err(|_| Trouble::Source(SourceError::Gone("it panicked")))
+    }
+
+    fn read(&self, flight: &Flight<'_>, offset: u64, into: &mut [u8]) -> Result<(), Trouble> {
+        let read = |source: &dyn Source| match flight.is_ahead {
+            true => source.read_ahead(offset, into),
+            false => source.read(offset, into),
+        };
+        self.ask(read)?.map_err(Trouble::Source)
+    }
+
+    /// Puts the first of some claimed pages into place by `call`, and notes what is there then; how many. With success the flight
+    /// is settled. Nothing is done if it was given up.
+    fn place(
+        &self,
+        shard: &Shard,
+        flight: &mut Flight<'_>,
+        mut pages: Range<usize>,
+        granule: usize,
+        call: impl FnOnce(Range<usize>) -> Placed,
+    ) -> Result<usize, Trouble> {
+        let _open = shard.open();
+        if !flight.settle() {
+            return Err(Trouble::GivenUp);
+        }
+        let placed = match self.pages.first_struck(pages.clone()) {
+            Some(struck) if struck == pages.start => {
+                // Given up while it was on its way.
+                pages.end = struck + granule.min(pages.len());
+                self.put_zeros(shard, self.space.addresses(&pages), granule)
+            }
+            Some(struck) => {
+                pages.end = struck;
+                call(self.space.addresses(&pages))
+            }
+            None => call(self.space.addresses(&pages)),
+        };
+        let done = placed.bytes / PAGE;
+        if done > 0 {
+            self.placed(pages.start..pages.start + done);
+            return Ok(done);
+        }
+        match placed.error {
+            // The owner was there first, by another way.
+            Some(Errno::EXIST) => {
+                let first = pages.start..pages.start + granule.min(pages.len());
+                let _ = shard.uffd.wake(self.space.addresses(&first));
+                let count = first.len();
+                self.placed(first);
+                Ok(count)
+            }
+            Some(Errno::AGAIN) => Err(Trouble::Changing),
+            Some(errno) => Err(Trouble::Kernel(errno)),
+            None => Err(Trouble::Kernel(Errno::INVAL)),
+        }
+    }
+
+    fn placed(&self, pages: Range<usize>) {
+        while let Some(struck) = self.pages.first_struck(pages.clone()) {
+            self.pages.forgive(struck);
+        }
+        self.settle(pages);
+    }
+
+    /// Claimed pages are there, or will never be.
+    fn settle(&self, pages: Range<usize>) {
+        self.pages.complete(pages.clone());
+        self.waits.wake(pages);
+    }
+
+    /// Zeros for missing pages, of whole granules.
+    pub fn put_zeros(&self, shard: &Shard, to: Range<usize>, granule: usize) -> Placed {
+        if granule == 1 {
+            return shard.uffd.zero(to);
+        }
+        // There is no huge zero page to map.
+        let to = to.start..to.start + BLOCK;
+        // SAFETY: the zeros are as many.
+        unsafe { shard.uffd.copy(to, self.staging.zeros()) }
+    }
+
+    /// Claimed pages are not fetched now. Who waits for one faults again, so that no fault is forgotten that was told meanwhile.
+    pub fn give_back(&self, shard: &Shard, pages: Range<usize>, was: State) {
+        if pages.is_empty() {
+            return;
+        }
+        let _open = shard.open();
+        self.by_struck(&pages, |run| self.pages.release(run, was));
+        self.waits.wake(pages.clone());
+        let _ = shard.uffd.wake(self.space.addresses(&pages));
+    }
+
+    /// Claimed pages will never be there: who touches them is stopped by a signal. Those whose content was given up are zero. `why`
+    /// is told; without a reason nothing is.
+    pub fn lose(&self, shard: &Shard, pages: Range<usize>, why: Option<Loss>) {
+        let _open = shard.open();
+        let is_struck = self.pages.first_struck(pages.clone()).is_some();
+        self.by_struck(&pages, |run| {
+            if run.is_empty() {
+                return;
+            }
+            for page in run.clone() {
+                self.lost.note(page);
+            }
+            if let Some(why) = why {
+                self.tally.lost_pages.add(run.len() as i64);
+                self.events.tell(Event::Lost {
+                    page: run.start,
+                    pages: run.len(),
+                    why,
+                });
+            }
+            match self.bar(shard, run.clone()) {
+                Barred::All => {}
+                Barred::Changing(from) => self.note(&self.unmarked, from..run.end),
+                Barred::Refused(from) => self.refused(from..run.end),
+            }
+            self.settle(run);
+        });
+        if is_struck {
+            self.waits.wake(pages.clone());
+            let _ = shard.uffd.wake(self.space.addresses(&pages));
+        }
+    }
+
+    /// Claimed pages without those that were struck, which are removed. With the gate open.
+    fn by_struck(&self, pages: &Range<usize>, mut each: impl FnMut(Range<usize>)) {
+        let mut at = pages.start;
+        while let Some(struck) = self.pages.first_struck(at..pages.end) {
+            self.pages.forgive(struck);
+            each(at..struck);
+            self.pages.release(struck..struck + 1, State::Removed);
+            at = struck + 1;
+        }
+        each(at..pages.end);
+    }
+
+    /// Makes missing pages deadly to touch, rather than zero; wakes who waits for them. With the gate open.
+    fn bar(&self, shard: &Shard, pages: Range<usize>) -> Barred {
+        let (mut at, mut part) = (pages.start, usize::MAX);
+        while at < pages.end {
+            let granule = self.space.region(at).1.granule;
+            let addresses = self.space.addresses(&(at..pages.end));
+            let barred = shard.uffd.poison_part(addresses, granule * PAGE, &mut part);
+            let done = barred.bytes / PAGE;
+            at += done;
+            match barred.error {
+                Some(Errno::EXIST) if done == 0 => at += granule,
+                Some(Errno::AGAIN) if done == 0 => return Barred::Changing(at),
+                // The process is gone.
+                Some(Errno::SRCH) if done == 0 => return Barred::All,
+                // Unmapped: there is nothing to touch. Who waited finds that out.
+                Some(Errno::NOENT) if done == 0 => {
+                    let _ = shard.uffd.wake(self.space.addresses(&(at..at + granule)));
+                    at += granule;
+                }
+                Some(_) if done == 0 => {
+                    let addresses = self.space.addresses(&(at..pages.end));
+                    if !self.space.region(at).1.own {
+                        return Barred::Refused(at);
+                    }
+                    // SAFETY: it is memory of this pager, which must not be read any more.
+                    unsafe { forbid(addresses.start, addresses.len()) };
+                    let _ = shard.uffd.wake(addresses);
+                    return Barred::All;
+                }
+                _ => {}
+            }
+        }
+        Barred::All
+    }
+
+    /// The same for those of some pages that are lost, and not given up since.
+    pub fn bar_lost(&self, shard: &Shard, pages: Range<usize>) -> Barred {
+        let _open = shard.open();
+        let mut at = pages.start;
+        while let Some(start) = (at..pages.end).find(|page| self.lost.has(*page)) {
+            let end = (start..pages.end).find(|page| !self.lost.has(*page));
+            at = end.unwrap_or(pages.end);
+            match self.bar(shard, start..at) {
+                Barred::All => {}
+                not_all => return not_all,
+            }
+        }
+        Barred::All
+    }
+
+    /// Makes what is missing of a shard deadly to touch; whether something was, or is on its way: then once more is needed.
+    pub fn lose_missing(&self, shard: &Shard, why: Option<Loss>) -> bool {
+        let mut is_left = false;
+        for part in self.space.parts(&shard.pages) {
+            let mut at = part.start;
+            while let Some(page) = self.pages.next_unsettled(at, part.end) {
+                is_left = true;
+                at = page + 1;
+                if let Claim::Taken { pages, was } = self.pages.claim(page, page..part.end) {
+                    at = pages.end;
+                    match was {
+                        State::Missing if self.is_whole(&pages) => self.lose(shard, pages, why),
+                        _ => self.give_back(shard, pages, was),
+                    }
+                }
+            }
+        }
+        is_left
+    }
+
+    /// Tries once more to mark lost pages that the kernel would not mark.
+    pub fn mark_again(&self) {
+        let all =
+            std::mem::take(&mut *self.unmarked.lock().unwrap_or_else(PoisonError::into_inner));
+        for pages in all {
+            let shard = self.shard(pages.start);
+            match self.bar_lost(shard, pages.clone()) {
+                Barred::All => {}
+                Barred::Changing(_) => self.note(&self.unmarked, pages),
+                Barred::Refused(_) => self.refused(pages),
+            }
+        }
+    }
+
+    fn note(&self, list: &Mutex<Vec<Range<usize>>>, pages: Range<usize>) {
+        let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.push(pages);
+    }
+
+    fn refused(&self, pages: Range<usize>) {
+        self.events.tell(Event::Unstopped {
+            page: pages.start,
+            pages: pages.len(),
+        });
+        self.note(&self.unmarkable, pages);
+    }
+
+    /// Faults of a shard are the kernel's again; who waits is woken. But not where lost pages could not be marked: they would be zero,
+    /// so who touches them waits on, for which the descriptor is never closed.
+    pub fn release(&self, shard: &Shard) {
+        let unmarkable = self
+            .unmarkable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_kept = |pages: &Range<usize>| {
+            let overlap = |kept: &Range<usize>| {
+                let (low, high) = (kept.start.max(pages.start), kept.end.min(pages.end));
+                (low..high).any(|page| self.lost.has(page))
+            };
+            unmarkable.iter().any(overlap)
+        };
+        let mut is_leaked = false;
+        for part in self.space.parts(&shard.pages) {
+            if !is_kept(&part) && shard.uffd.unregister(self.space.addresses(&part)).is_ok() {
+                continue;
+            }
+            // Piece by piece: some of it may be unmapped, or must stay.
+            let mut at = part.start;
+            while at < part.end {
+                let block = self.space.block(self.space.block_of(at));
+                let piece = at..block.end.min(part.end);
+                at = piece.end;
+                match is_kept(&piece) {
+                    true => is_leaked = true,
+                    false => {
+                        let _ = shard.uffd.unregister(self.space.addresses(&piece));
+                    }
+                }
+            }
+        }
+        if is_leaked {
+            shard.uffd.keep_open();
+        }
+    }
+
+    /// When nobody waits any longer: all that went on until now has been given up long before.
+    pub fn end_of_patience_ns(&self) -> u64 {
+        let patience = u64::try_from((self.timeout * 2).as_nanos()).unwrap_or(u64::MAX);
+        now_ns().saturating_add(patience)
+    }
+}

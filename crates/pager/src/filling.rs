@@ -1,0 +1,158 @@
+//! Fetching much at once, for somebody who waits until it is there: by a few threads of their own, since the source may keep any of
+//! them for ever, and it must not keep who waits.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::SourceError;
+use crate::engine::crew::{Crew, FILLING};
+use crate::inner::{Inner, Trouble};
+use crate::plan::pages::State;
+use crate::sys::clock::now_ns;
+
+/// A source is slow rather than a CPU.
+const THREADS: usize = 4;
+/// With so many fetches given up one after the other, and nothing done meanwhile, the source is taken for dead.
+const SILENT: usize = 2 * THREADS;
+/// How often threads are looked after. Who is done tells it.
+const LOOK: Duration = Duration::from_millis(100);
+
+#[derive(Default)]
+struct Filling {
+    work: Mutex<Work>,
+    change: Condvar,
+}
+
+#[derive(Default)]
+struct Work {
+    left: VecDeque<Range<usize>>,
+    /// What each thread has before it.
+    doing: Vec<(u64, Range<usize>)>,
+    silent: usize,
+}
+
+impl Filling {
+    fn work(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a thread does.
+    fn run(&self, inner: &Inner, me: u64) {
+        let mut work = self.work();
+        while let Some(piece) = work.left.pop_front() {
+            work.doing.push((me, piece.clone()));
+            drop(work);
+            let done = prefetch(inner, piece.clone(), me);
+            work = self.work();
+            let before = work.doing.len();
+            work.doing.retain(|(thread, _)| *thread != me);
+            if work.doing.len() == before {
+                // Held up for so long that somebody else has it now.
+                return;
+            }
+            work.silent = match done {
+                Err(Trouble::Source(SourceError::Late) | Trouble::GivenUp) => work.silent + 1,
+                _ => 0,
+            };
+            if matches!(done, Err(Trouble::GivenUp)) {
+                // What it was fetching is lost; the rest of the piece may be had.
+                work.left.push_back(piece);
+            }
+            if work.silent >= SILENT {
+                work.left.clear();
+            }
+            self.change.notify_all();
+        }
+    }
+}
+
+/// While the memory is about to change the reader has to read the message first.
+fn prefetch(inner: &Inner, piece: Range<usize>, me: u64) -> Result<(), Trouble> {
+    let until_ns = inner.end_of_patience_ns();
+    loop {
+        match inner.prefetch(piece.clone(), me) {
+            Err(Trouble::Changing) if now_ns() < until_ns => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            done => return done,
+        }
+    }
+}
+
+impl Crew {
+    /// Fetches what is missing of some pieces; how many pages are missing afterwards. Takes as long as the source needs, but not much
+    /// longer than two timeouts if it says nothing.
+    pub fn fetch_all(self: &Arc<Crew>, pieces: Vec<Range<usize>>) -> u64 {
+        let inner = &self.inner;
+        let is_wanted = |piece: &&Range<usize>| {
+            let page = inner.pages.next_missing(piece.start, piece.end);
+            page.is_some()
+        };
+        let filling = Arc::new(Filling::default());
+        filling.work().left = pieces.iter().filter(is_wanted).cloned().collect();
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        let threads = cpus.min(THREADS).min(filling.work().left.len());
+        let start = || {
+            let me = FILLING + inner.next_filling();
+            let theirs = Arc::clone(&filling);
+            let run = move |crew: &Arc<Crew>| theirs.run(&crew.inner, me);
+            self.spawn("pager-fill".to_owned(), run).is_ok()
+        };
+        let mut running = (0..threads).filter(|_| start()).count();
+        let mut work = filling.work();
+        while running > 0 && !(work.left.is_empty() && work.doing.is_empty()) {
+            (work, _) = filling
+                .change
+                .wait_timeout(work, LOOK.min(inner.timeout))
+                .unwrap_or_else(PoisonError::into_inner);
+            let held_up = work
+                .doing
+                .extract_if(.., |(thread, _)| self.is_held_up(*thread));
+            let pieces: Vec<_> = held_up.map(|(_, piece)| piece).collect();
+            // Its pages that were being fetched are lost; others of the piece may be missing.
+            work.silent += pieces.len();
+            running -= pieces.len();
+            work.left.extend(pieces.iter().cloned());
+            if work.silent >= SILENT {
+                break;
+            }
+            drop(work);
+            running += pieces.iter().filter(|_| start()).count();
+            work = filling.work();
+            if work.doing.is_empty() && !work.left.is_empty() {
+                // Those that had nothing to do have ended, and what another was held up with came back after that.
+                drop(work);
+                if !start() {
+                    work = filling.work();
+                    break;
+                }
+                running += 1;
+                work = filling.work();
+            }
+        }
+        // Who comes back finds nothing to do.
+        work.left.clear();
+        drop(work);
+        pieces.iter().map(|piece| self.not_there(piece)).sum()
+    }
+
+    /// Waits for pages that are on their way; how many of the others are missing.
+    fn not_there(&self, piece: &Range<usize>) -> u64 {
+        let inner = &self.inner;
+        let until_ns = inner.end_of_patience_ns();
+        let (mut at, mut missing) = (piece.start, 0);
+        while let Some(page) = inner.pages.next_unsettled(at, piece.end) {
+            if inner.pages.state(page) == State::Busy && now_ns() < until_ns {
+                inner.waits.wait(&inner.pages, page, inner.timeout);
+                at = page;
+                continue;
+            }
+            missing += u64::from(inner.pages.state(page) != State::Present);
+            at = page + 1;
+        }
+        missing
+    }
+}

@@ -1,0 +1,18 @@
+//! A VMM hands its memory over: a message on a Unix stream socket that says which memory is filled from which part of the source,
+//! and its userfaultfd beside it. What Firecracker sends when it restores a snapshot with the memory backend `Uffd`.
+//!
+//! [`Message`] and [`parse`] are pure: they trust no byte, and what they allocate follows from the bytes that came. [`receive`] is the
+//! edge: it waits no longer than it is told, and takes one descriptor that is a userfaultfd or nothing. [`Owner`] is what can be done for
+//! the memory beside a [`Pager`](crate::Pager).
+
+mod layout;
+mod message;
+mod owner;
+mod peer;
+mod receive;
+
+pub use layout::Layout;
+pub use message::{MESSAGE_BYTES_MAX, Malformed, Message, REGIONS_MAX, Wrong, parse};
+pub use owner::Owner;
+pub use peer::Peer;
+pub use receive::{HandedOverMemory, ReceiveError, receive};

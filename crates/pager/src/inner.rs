@@ -1,0 +1,362 @@
+//! What all engines share: from a fault to pages in their places.
+//!
+//! Everything that `serve` reaches is async-signal-safe if the source is: no allocation, and no lock but the gate, which is
+//! absent where threads serve themselves.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::engine::queue::Queue;
+use crate::engine::reader::Doom;
+use crate::engine::watchdog::Leash;
+use crate::event::{Events, Loss};
+use crate::fetch::Barred;
+use crate::plan::fill::Fill;
+use crate::plan::in_flight::InFlight;
+use crate::plan::pages::{Claim, Pages, State};
+use crate::plan::rate::Rate;
+use crate::plan::record::Record;
+use crate::plan::scatter;
+use crate::plan::space::Space;
+use crate::plan::stream::Streams;
+use crate::plan::waits::Waits;
+use crate::source::{Source, SourceError};
+use crate::staging::Staging;
+use crate::stats::Tally;
+use crate::sync::Padded;
+use crate::sys::mapping::discard;
+use crate::sys::uffd::Uffd;
+use crate::{Error, Mapping, PAGE};
+
+/// Pages that one descriptor serves.
+pub(crate) struct Shard {
+    pub uffd: Uffd,
+    pub pages: Range<usize>,
+    /// Open for who puts pages into place, closed by the reader while it takes messages that may give content up. Absent where no
+    /// such messages come.
+    pub gate: Option<RwLock<()>>,
+    /// A page of ours: touching it wakes the reader.
+    pub control: Option<Mapping>,
+    /// Faults that its reader has read and not begun.
+    pub told: Queue,
+    /// Since when its reader has been serving, 0 while it has not: see [`crate::engine::reader`].
+    pub serving_ns: Padded<AtomicU64>,
+    /// What the owner has moved or copied, and must not be read there.
+    pub dooms: Mutex<Vec<Doom>>,
+}
+
+impl Shard {
+    /// Opens the gate for as long as the guard lives.
+    pub fn open(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        let gate = self.gate.as_ref()?;
+        Some(gate.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What all threads of a pager share.
+pub(crate) struct Inner {
+    pub space: Space,
+    pub pages: Pages,
+    pub waits: Waits,
+    pub streams: Streams,
+    pub source: Arc<dyn Source>,
+    pub shards: Box<[Shard]>,
+    pub staging: Staging,
+    pub tally: Tally,
+    pub events: Events,
+    pub in_flight: InFlight,
+    pub leash: Leash,
+    pub record: Option<Record>,
+    /// Pages that nobody will ever have.
+    pub lost: Record,
+    /// Lost pages that the kernel does not mark at the moment, because the memory is about to change. Only of descriptors that were
+    /// handed over, as is the next.
+    pub unmarked: Mutex<Vec<Range<usize>>>,
+    /// Lost pages that the kernel cannot mark: they must stay registered, or they would be zero.
+    pub unmarkable: Mutex<Vec<Range<usize>>>,
+    /// Blocks of the latest faults, by thread: what the background goes by. [`NO_BLOCK`] where there is nothing new.
+    pub recent: Box<[AtomicU64]>,
+    pub background: Mutex<Background>,
+    pub timeout: Duration,
+    pub stop: AtomicBool,
+    /// Threads of [`crate::filling`] until now.
+    pub fillings: AtomicU64,
+}
+
+/// What the background knows.
+pub(crate) struct Background {
+    pub fill: Fill,
+    pub rate: Option<Rate>,
+    /// Blocks that could not be had: not tried again until somebody asks.
+    pub failed: Vec<usize>,
+    pub is_on: bool,
+}
+
+pub(crate) const NO_BLOCK: u64 = u64::MAX;
+/// Why pages did not get into their places.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Trouble {
+    /// The memory is about to change: messages must be read first.
+    Changing,
+    Source(SourceError),
+    Kernel(Errno),
+    /// The watchdog has given the fetch up: its pages are no longer the caller's.
+    GivenUp,
+    /// The pager ends.
+    Stopped,
+}
+
+impl Trouble {
+    pub fn loss(self) -> Loss {
+        match self {
+            Trouble::Source(error) => Loss::Source(error),
+            Trouble::Kernel(errno) => Loss::Kernel(errno),
+            Trouble::GivenUp => Loss::Timeout,
+            Trouble::Changing | Trouble::Stopped => Loss::Stopped,
+        }
+    }
+}
+
+/// What came of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// The page is there, or lost.
+    Done,
+    /// Somebody else fetches it.
+    Busy,
+    /// It will never be there. Where the kernel does not stop who touches it, the engine must.
+    Lost,
+    /// The memory is about to change: to be served again after the next messages.
+    Later,
+}
+
+impl Inner {
+    /// A number for another thread that fills.
+    pub fn next_filling(&self) -> u64 {
+        self.fillings.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The shard of a page.
+    pub fn shard(&self, page: usize) -> &Shard {
+        let after = self
+            .shards
+            .partition_point(|shard| shard.pages.start <= page);
+        &self.shards[after - 1]
+    }
+
+    /// A fault on a page by a thread: fetches it, and what is likely to be touched next.
+    pub fn serve(&self, page: usize, thread: u64) -> Served {
+        self.tally.faults.add(1);
+        let slot = (scatter(thread) >> 40) as usize;
+        let block = self.space.block_of(page) as u64;
+        self.recent[slot % self.recent.len()].store(block, Ordering::Relaxed);
+        let window = match &self.record {
+            // Exact: what is fetched along would look touched, or hide what is.
+            Some(record) => {
+                record.note(page);
+                page as u64..page as u64 + 1
+            }
+            None => {
+                // Cut where huge pages of the memory end, not where so many pages do.
+                let shift = self.space.shift(page) as u64;
+                let window = self.streams.fault(thread, page as u64 + shift);
+                window.start.saturating_sub(shift)..window.end - shift
+            }
+        };
+        let mut window = self.space.clip(page, window);
+        let shard = self.shard(page);
+        window.start = window.start.max(shard.pages.start);
+        window.end = window.end.min(shard.pages.end);
+        // A huge page is claimed from its beginning, so that of two who want it one has all.
+        match self.pages.claim(self.first_of(page), window) {
+            Claim::Taken { pages, was } => {
+                self.tally.windows.add(1);
+                match self.fetch(shard, pages, was, Some(page), thread) {
+                    Err(Trouble::Changing) => Served::Later,
+                    _ => Served::Done,
+                }
+            }
+            Claim::Busy => {
+                self.tally.waits.add(1);
+                Served::Busy
+            }
+            Claim::Present => self.refault(shard, page),
+        }
+    }
+
+    /// The first page of the huge page that a page is a part of.
+    fn first_of(&self, page: usize) -> usize {
+        let (first, region) = self.space.region(page);
+        page - (page - first) % region.granule
+    }
+
+    /// A fault on a page that is there: it was told before the page came, or the owner has given the page up without saying so,
+    /// and it is zero now. The kernel knows which.
+    fn refault(&self, shard: &Shard, page: usize) -> Served {
+        let granule = self.space.region(page).1.granule;
+        let first = self.first_of(page);
+        let pages = first..first + granule;
+        let addresses = self.space.addresses(&pages);
+        if self.lost.has(page) {
+            return match self.bar_lost(shard, pages) {
+                Barred::All => {
+                    let _ = shard.uffd.wake(addresses);
+                    Served::Lost
+                }
+                Barred::Changing(_) => Served::Later,
+                // Woken, its thread would only fault again.
+                Barred::Refused(_) => Served::Lost,
+            };
+        }
+        let placed = self.put_zeros(shard, addresses.clone(), granule);
+        match placed.error {
+            None => self.tally.removed_pages.add(granule as i64),
+            Some(Errno::AGAIN) if placed.bytes == 0 => return Served::Later,
+            Some(_) => {
+                let _ = shard.uffd.wake(addresses);
+            }
+        }
+        Served::Done
+    }
+
+    /// Fetches what is missing of a range, not for a fault. The last error of those that leave pages missing, if there were any; or
+    /// [`Trouble::Changing`], and it should be tried later.
+    pub fn prefetch(&self, pages: Range<usize>, thread: u64) -> Result<(), Trouble> {
+        let mut at = pages.start;
+        let mut result = Ok(());
+        while let Some(next) = self.pages.next_missing(at, pages.end) {
+            let page = self.first_of(next);
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Trouble::Stopped);
+            }
+            let shard = self.shard(page);
+            let block = self.space.block(self.space.block_of(page));
+            let window = page as u64..block.end.min(pages.end) as u64;
+            let mut window = self.space.clip(page, window);
+            window.end = window.end.min(shard.pages.end);
+            at = next + 1;
+            if let Claim::Taken { pages, was } = self.pages.claim(page, window) {
+                at = pages.end.max(at);
+                self.tally.background_pages.add(pages.len() as i64);
+                match self.fetch(shard, pages, was, None, thread) {
+                    Err(trouble @ (Trouble::Source(_) | Trouble::Kernel(_))) => {
+                        result = Err(trouble);
+                    }
+                    done => done?,
+                }
+            }
+        }
+        result
+    }
+
+    /// The next block for the background, at most at its rate.
+    pub fn next_block(&self, now_ns: u64) -> Next {
+        let mut background = self
+            .background
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Background {
+            fill,
+            rate,
+            failed,
+            is_on,
+        } = &mut *background;
+        if !*is_on {
+            return Next::Nothing;
+        }
+        for slot in &self.recent {
+            let block = slot.swap(NO_BLOCK, Ordering::Relaxed);
+            if block != NO_BLOCK {
+                fill.fault(block as usize);
+            }
+        }
+        let wanted = |block: usize| {
+            let pages = self.space.block(block);
+            !failed.contains(&block) && self.pages.next_missing(pages.start, pages.end).is_some()
+        };
+        let Some(block) = fill.next(wanted) else {
+            *is_on = false;
+            return Next::Nothing;
+        };
+        let pages = self.space.block(block);
+        if let Some(rate) = rate
+            && let Err(wait_ns) = rate.take((pages.len() * PAGE) as u64, now_ns)
+        {
+            return Next::After(Duration::from_nanos(wait_ns));
+        }
+        Next::Pages(pages)
+    }
+
+    /// A block could not be had: the background leaves it.
+    pub fn block_failed(&self, pages: &Range<usize>) {
+        let mut background = self
+            .background
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        background.failed.push(self.space.block_of(pages.start));
+    }
+
+    /// The content of pages is given up by the owner, under the closed gate: they are zero when they are touched again, lost or not.
+    pub fn remove(&self, shard: &Shard, pages: Range<usize>) {
+        self.tally.removed_pages.add(pages.len() as i64);
+        self.pages.remove(pages.clone());
+        if self.lost.clear(pages.clone()) {
+            // Who waits for a page that could not be marked faults again.
+            let _ = shard.uffd.wake(self.space.addresses(&pages));
+        }
+    }
+
+    /// Gives the content of own pages up: they read as zero from now on.
+    ///
+    /// # Safety
+    /// The content is the caller's to give up.
+    pub unsafe fn discard(&self, pages: Range<usize>) -> Result<(), Error> {
+        let mut at = pages.start;
+        while at < pages.end {
+            let shard = self.shard(at);
+            let (first, region) = self.space.region(at);
+            let end = pages.end.min(first + region.pages).min(shard.pages.end);
+            // Nobody may fetch them meanwhile: each is claimed, waiting for those who have it now.
+            while at < end {
+                match self.pages.claim(at, at..end) {
+                    Claim::Taken { pages, .. } => {
+                        self.pages.release(pages.clone(), State::Removed);
+                        self.lost.clear(pages.clone());
+                        self.waits.wake(pages.clone());
+                        let _ = shard.uffd.wake(self.space.addresses(&pages));
+                        at = pages.end;
+                    }
+                    Claim::Busy => self.waits.wait(&self.pages, at, self.timeout),
+                    Claim::Present => {
+                        self.pages.remove(at..at + 1);
+                        self.lost.clear(at..at + 1);
+                        at += 1;
+                    }
+                }
+            }
+        }
+        self.tally.removed_pages.add(pages.len() as i64);
+        for (first, region) in self.space.regions() {
+            let (low, high) = (pages.start.max(*first), pages.end.min(first + region.pages));
+            if low < high {
+                let addresses = self.space.addresses(&(low..high));
+                // SAFETY: by the caller.
+                unsafe { discard(addresses.start, addresses.len()) }
+                    .map_err(Error::system("madvise(MADV_DONTNEED)"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the background is to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Pages(Range<usize>),
+    After(Duration),
+    Nothing,
+}

@@ -1,0 +1,38 @@
+#![doc = include_str!("../README.md")]
+#![cfg(target_os = "linux")]
+
+mod builder;
+mod engine;
+mod error;
+mod event;
+mod fetch;
+mod filling;
+pub mod handoff;
+mod inner;
+pub mod measure;
+mod pager;
+mod plan;
+mod source;
+mod staging;
+mod stats;
+mod sync;
+mod sys;
+
+pub use builder::{Background, Builder, HandedOver};
+pub use engine::Engine;
+pub use error::Error;
+pub use event::{Event, Loss};
+pub use pager::Pager;
+pub use plan::working_set::{WorkingSet, WorkingSetError};
+#[cfg(feature = "image")]
+pub use source::ImageSource;
+pub use source::{Extent, FileSource, MemorySource, ProcessSource, Source, SourceError};
+pub use stats::Stats;
+pub use sys::mapping::{Backing, Mapping};
+pub use sys::support::{Support, Way};
+pub use sys::uffd::Features;
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+/// Bytes of a huge page.
+pub const BLOCK: usize = 2 << 20;

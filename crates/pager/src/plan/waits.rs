@@ -1,0 +1,65 @@
+//! Where threads wait for pages that others fetch: words, hashed by page. Used where the kernel does not keep them asleep.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::pages::{LANES, Pages, State};
+use crate::sync::{Ordering, Padded, Word, fence};
+
+/// The words. An odd one has somebody waiting, perhaps.
+pub(crate) struct Waits {
+    words: Box<[Padded<Word>]>,
+}
+
+impl Waits {
+    /// At least `words` of them, all even.
+    pub fn new(words: usize) -> Waits {
+        let words = words.next_power_of_two();
+        Waits {
+            words: (0..words).map(|_| Padded(Word::new())).collect(),
+        }
+    }
+
+    /// Pages that share a word of states share a word here, so that completing a window touches few.
+    fn word(&self, page: usize) -> &Word {
+        let spread = (page / LANES).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        &self.words[spread & (self.words.len() - 1)].0
+    }
+
+    /// Sleeps until `page` may be no longer busy, or for `at_most`.
+    pub fn wait(&self, pages: &Pages, page: usize, at_most: Duration) {
+        let word = self.word(page);
+        let seen = word.value().fetch_or(1, Ordering::SeqCst) | 1;
+        // Pairs with the fence in `wake`: either we see the new state, or the other one sees that the word is odd.
+        fence(Ordering::SeqCst);
+        if pages.state(page) == State::Busy {
+            word.sleep(seen, at_most);
+        }
+    }
+
+    /// The states of these pages have changed.
+    pub fn wake(&self, pages: Range<usize>) {
+        // Pairs with the fence in `wait`.
+        fence(Ordering::SeqCst);
+        let mut page = pages.start;
+        while page < pages.end {
+            let word = self.word(page);
+            let seen = word.value().load(Ordering::SeqCst);
+            // Whoever comes between has made it even itself, or waits for a later change.
+            if seen & 1 == 1
+                && word
+                    .value()
+                    .compare_exchange(
+                        seen,
+                        seen.wrapping_add(1),
+                        Ordering::SeqCst,
+                        Ordering::Relaxed,
+                    )
+                    .is_ok()
+            {
+                word.wake_all();
+            }
+            page = (page / LANES + 1) * LANES;
+        }
+    }
+}

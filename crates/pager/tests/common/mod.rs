@@ -1,0 +1,351 @@
+//! What the contract tests share: content that proves itself, sources that fail as told.
+#![allow(dead_code)] // Each test binary uses a part.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use amdahl_pager::{BLOCK, Backing, Engine, Extent, Mapping, PAGE, Source, SourceError, Support};
+
+/// Whether userfaultfd can be used here; says so if not.
+pub fn is_possible() -> bool {
+    let support = Support::probe();
+    if support.way.is_none() {
+        println!("SKIPPED: {support}");
+    }
+    support.way.is_some()
+}
+
+/// The engines that serve memory of this process.
+pub const ENGINES: [Engine; 3] = [Engine::Reader, Engine::Sharded, Engine::Inline];
+
+/// A mapping, or why there is none.
+pub fn mapping(len: usize, backing: Backing) -> Option<Arc<Mapping>> {
+    match Mapping::new(len, backing) {
+        Ok(mapping) => Some(Arc::new(mapping)),
+        Err(error) if backing == Backing::HugeTlb => {
+            println!("SKIPPED: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+pub fn mix(mut value: u64) -> u64 {
+    value = (value ^ (value >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    value = (value ^ (value >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    value ^ (value >> 33)
+}
+
+/// Every seventh run of three pages is zero.
+pub fn is_zero(page: u64) -> bool {
+    page / 3 % 7 == 4
+}
+
+/// What a page of the source holds.
+pub fn content(page: u64, into: &mut [u8]) {
+    for (word, bytes) in into.chunks_exact_mut(8).enumerate() {
+        let value = if is_zero(page) {
+            0
+        } else {
+            mix(page << 9 | word as u64)
+        };
+        bytes.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// Whether memory holds what the source has.
+pub fn check(mapping: &Mapping, page: usize, source_page: u64) {
+    let (mut found, mut expected) = ([0; PAGE], [0; PAGE]);
+    mapping.read(page * PAGE, &mut found);
+    content(source_page, &mut expected);
+    assert!(found == expected, "page {page} is not what the source has");
+}
+
+pub fn check_all(mapping: &Mapping) {
+    for page in 0..mapping.len() / PAGE {
+        check(mapping, page, page as u64);
+    }
+}
+
+/// Computes the content; can be told to fail, by a seed. Signal-safe.
+#[derive(Default)]
+pub struct Generated {
+    pub zeros_told: bool,
+    /// Of 1000 reads, how many fail, and are right when tried again.
+    pub failing_permille: u64,
+    pub seed: u64,
+    /// Pages from here on cannot be had.
+    pub end: Option<u64>,
+    /// A page that is damaged for good.
+    pub bad: Option<u64>,
+    /// Of 1000 reads, how many panic.
+    pub panicking_permille: u64,
+    pub reads: AtomicU64,
+    pub bytes: AtomicU64,
+    /// Reads of each page, if counted.
+    pub per_page: Vec<AtomicUsize>,
+}
+
+impl Generated {
+    pub fn counted(pages: usize) -> Generated {
+        Generated {
+            per_page: (0..pages).map(|_| AtomicUsize::new(0)).collect(),
+            ..Generated::default()
+        }
+    }
+}
+
+impl Source for Generated {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        let read = self.reads.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(into.len() as u64, Ordering::Relaxed);
+        let dice = mix(self.seed ^ mix(read)) % 1000;
+        if dice < self.failing_permille {
+            // Leaves something behind that nobody must see.
+            into.fill(0xee);
+            return Err(SourceError::Corrupt("as the test wants it"));
+        }
+        if dice < self.failing_permille + self.panicking_permille {
+            into.fill(0xdd);
+            panic!("as the test wants it");
+        }
+        for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
+            let page = offset / PAGE as u64 + nth as u64;
+            if self.end.is_some_and(|end| page >= end) {
+                let end = self.end.unwrap_or(0) * PAGE as u64;
+                return Err(SourceError::Short { end });
+            }
+            if self.bad == Some(page) {
+                return Err(SourceError::Corrupt("this page"));
+            }
+            if let Some(count) = self.per_page.get(page as usize) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            content(page, bytes);
+        }
+        Ok(())
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Extent {
+        let first = offset / PAGE as u64;
+        let is_zero = self.zeros_told && is_zero(first);
+        let mut end = first + 1;
+        while (end - first) * (PAGE as u64) < len
+            && (self.zeros_told && self::is_zero(end)) == is_zero
+        {
+            end += 1;
+        }
+        Extent {
+            len: (end - first) * PAGE as u64,
+            is_zero,
+        }
+    }
+
+    fn is_signal_safe(&self) -> bool {
+        true
+    }
+}
+
+/// A source of which reads wait until they are let go.
+pub struct Stuck {
+    pub go: std::sync::Mutex<bool>,
+    pub change: std::sync::Condvar,
+    pub waiting: AtomicUsize,
+}
+
+impl Stuck {
+    pub fn new() -> Arc<Stuck> {
+        Arc::new(Stuck {
+            go: std::sync::Mutex::new(false),
+            change: std::sync::Condvar::new(),
+            waiting: AtomicUsize::new(0),
+        })
+    }
+
+    pub fn let_go(&self) {
+        *self.go.lock().unwrap() = true;
+        self.change.notify_all();
+    }
+}
+
+impl Source for Stuck {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut go = self.go.lock().unwrap();
+        while !*go {
+            go = self.change.wait(go).unwrap();
+        }
+        for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
+            content(offset / PAGE as u64 + nth as u64, bytes);
+        }
+        Ok(())
+    }
+}
+
+pub const MINUTE: Duration = Duration::from_secs(60);
+pub const MIB: usize = BLOCK / 2;
+
+/// A source that says nothing of some pages until it is let go. Signal-safe.
+pub struct Deaf {
+    /// From this page on it answers.
+    pub until: u64,
+    pub is_let_go: std::sync::atomic::AtomicBool,
+    pub waiting: AtomicUsize,
+}
+
+impl Deaf {
+    pub fn new(until: u64) -> Arc<Deaf> {
+        Arc::new(Deaf {
+            until,
+            is_let_go: false.into(),
+            waiting: AtomicUsize::new(0),
+        })
+    }
+
+    pub fn let_go(&self) {
+        self.is_let_go.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns when so many reads wait.
+    pub fn wait_for(&self, reads: usize) {
+        let begun = std::time::Instant::now();
+        while self.waiting.load(Ordering::SeqCst) < reads {
+            assert!(begun.elapsed() < MINUTE, "nobody asks");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Source for Deaf {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        if offset / (PAGE as u64) < self.until {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            while !self.is_let_go.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
+            content(offset / PAGE as u64 + nth as u64, bytes);
+        }
+        Ok(())
+    }
+
+    fn is_signal_safe(&self) -> bool {
+        true
+    }
+}
+
+/// Runs something in a thread of its own, which is left behind if it does not end: that it ends is what is tested.
+pub fn ends<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
+    begin(run)
+        .recv_timeout(MINUTE)
+        .unwrap_or_else(|_| panic!("{what} does not end"))
+}
+
+/// The same, going on meanwhile.
+pub fn begin<T: Send + 'static>(
+    run: impl FnOnce() -> T + Send + 'static,
+) -> std::sync::mpsc::Receiver<T> {
+    let (to, from) = std::sync::mpsc::channel();
+    std::thread::spawn(move || to.send(run()));
+    from
+}
+
+/// Has the kernel read a page: `None` if that is an error, where a thread would be stopped by a signal.
+pub fn peek(memory: &Mapping, page: usize) -> Option<Box<[u8; PAGE]>> {
+    let mut found = Box::new([0; PAGE]);
+    let local = libc::iovec {
+        iov_base: found.as_mut_ptr().cast(),
+        iov_len: PAGE,
+    };
+    let remote = libc::iovec {
+        iov_base: memory.as_ptr().wrapping_add(page * PAGE).cast(),
+        iov_len: PAGE,
+    };
+    // SAFETY: writes into the page alone; the kernel checks the other address.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    (read == PAGE as isize).then_some(found)
+}
+
+pub fn expected(page: usize) -> [u8; PAGE] {
+    let mut expected = [0; PAGE];
+    content(page as u64, &mut expected);
+    expected
+}
+
+/// Runs a test of this file again as a process of its own. True in that process.
+pub fn is_child(
+    test: &str,
+    variant: &str,
+    ends: impl FnOnce(std::process::ExitStatus) -> bool,
+) -> bool {
+    const NAME: &str = "PAGER_TEST_VARIANT";
+    if let Ok(name) = std::env::var(NAME) {
+        return name == variant;
+    }
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(NAME, variant)
+        .env("RUST_BACKTRACE", "0")
+        .output()
+        .unwrap();
+    assert!(
+        ends(output.status),
+        "{variant}: {:?}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    false
+}
+
+/// A descriptor as a VMM makes it: with messages of changes, set up by hand. The VMM keeps one of the two.
+pub fn vmm(memory: &Mapping) -> Option<[std::os::fd::OwnedFd; 2]> {
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+    #[repr(C)]
+    struct Api {
+        api: u64,
+        features: u64,
+        ioctls: u64,
+    }
+    #[repr(C)]
+    struct Register {
+        start: u64,
+        len: u64,
+        mode: u64,
+        ioctls: u64,
+    }
+    const REMAP_REMOVE_AND_UNMAP: u64 = 1 << 2 | 1 << 3 | 1 << 6;
+    // SAFETY: the calls take these structures; the memory is the test's.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
+        if fd < 0 {
+            println!("SKIPPED: userfaultfd(2) is not allowed to this user");
+            return None;
+        }
+        let fd = OwnedFd::from_raw_fd(fd as i32);
+        let mut api = Api {
+            api: 0xaa,
+            features: REMAP_REMOVE_AND_UNMAP,
+            ioctls: 0,
+        };
+        assert_eq!(libc::ioctl(fd.as_raw_fd(), 0xc018_aa3f, &mut api), 0);
+        let mut register = Register {
+            start: memory.as_ptr().addr() as u64,
+            len: memory.len() as u64,
+            mode: 1,
+            ioctls: 0,
+        };
+        assert_eq!(libc::ioctl(fd.as_raw_fd(), 0xc020_aa00, &mut register), 0);
+        let other = fd.try_clone().unwrap();
+        Some([fd, other])
+    }
+}
+
+pub fn give_up(memory: &Mapping, page: usize, pages: usize) {
+    let at = memory.as_ptr().wrapping_add(page * PAGE);
+    // SAFETY: the pages are the calling thread's.
+    let done = unsafe { libc::madvise(at.cast(), pages * PAGE, libc::MADV_DONTNEED) };
+    assert_eq!(done, 0);
+}

@@ -1,0 +1,334 @@
+//! What goes wrong: right memory or a clear stop, never a hang, never wrong bytes.
+
+mod common;
+
+use std::os::unix::process::ExitStatusExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use amdahl_pager::{
+    BLOCK, Backing, Engine, Event, HandedOver, Loss, Mapping, PAGE, Pager, SourceError, Support,
+    Way,
+};
+use common::{ENGINES, Generated, MINUTE, Stuck, content, give_up, is_possible, mapping, mix};
+
+/// A process of its own for an engine, which is expected to be ended by one of these signals.
+fn is_child(test: &str, engine: Engine, signals: &[i32]) -> bool {
+    common::is_child(test, engine.name(), |status| {
+        status
+            .signal()
+            .is_some_and(|signal| signals.contains(&signal))
+    })
+}
+
+const DEADLY: [i32; 2] = [libc::SIGBUS, libc::SIGSEGV];
+
+#[test]
+fn who_touches_what_cannot_be_had_is_stopped() {
+    if !is_possible() {
+        return;
+    }
+    for engine in ENGINES {
+        let test = "who_touches_what_cannot_be_had_is_stopped";
+        if is_child(test, engine, &DEADLY) {
+            let memory = mapping(2 * BLOCK, Backing::Huge).unwrap();
+            let source = Arc::new(Generated {
+                end: Some(600),
+                ..Generated::default()
+            });
+            let _pager = Pager::builder()
+                .mapping(&memory, 0)
+                .source(source)
+                .engine(engine)
+                .start()
+                .unwrap();
+            common::check(&memory, 599, 599);
+            let mut page = [0; PAGE];
+            memory.read(600 * PAGE, &mut page);
+            unreachable!("read {:x?}", &page[..8]);
+        }
+    }
+}
+
+#[test]
+fn a_pager_that_is_dropped_leaves_no_zeros_behind() {
+    if !is_possible() {
+        return;
+    }
+    for engine in ENGINES {
+        let test = "a_pager_that_is_dropped_leaves_no_zeros_behind";
+        if is_child(test, engine, &DEADLY) {
+            let memory = mapping(2 * BLOCK, Backing::Huge).unwrap();
+            let pager = Pager::builder()
+                .mapping(&memory, 0)
+                .source(Arc::new(Generated::default()))
+                .engine(engine)
+                .window(PAGE)
+                .start()
+                .unwrap();
+            common::check(&memory, 5, 5);
+            drop(pager);
+            common::check(&memory, 5, 5);
+            let mut page = [0; PAGE];
+            memory.read(6 * PAGE, &mut page);
+            unreachable!("read {:x?}", &page[..8]);
+        }
+    }
+}
+
+#[test]
+fn a_source_that_says_nothing_is_given_up() {
+    if !is_possible() {
+        return;
+    }
+    // Nobody touches the page, so that nobody dies: the background asks for it.
+    let memory = mapping(BLOCK, Backing::Huge).unwrap();
+    let stuck = Stuck::new();
+    let pager = Pager::builder()
+        .mapping(&memory, 0)
+        .source(stuck.clone())
+        .engine(Engine::Sharded)
+        .timeout(Duration::from_millis(20))
+        .workers(1)
+        .start()
+        .unwrap();
+    pager.start_background();
+    let event = pager.next_event(MINUTE);
+    let lost = Event::Lost {
+        page: 0,
+        pages: BLOCK / PAGE,
+        why: Loss::Timeout,
+    };
+    assert_eq!(event, Some(lost));
+    assert_eq!(pager.missing_pages(), 0);
+    // What comes too late is put nowhere.
+    stuck.let_go();
+    let (stats, missing) = pager.finish();
+    assert_eq!((stats.lost_pages, missing), ((BLOCK / PAGE) as u64, 0));
+}
+
+#[test]
+fn who_waits_for_a_silent_source_is_stopped_in_time() {
+    if !is_possible() {
+        return;
+    }
+    for engine in [Engine::Reader, Engine::Sharded] {
+        let test = "who_waits_for_a_silent_source_is_stopped_in_time";
+        if is_child(test, engine, &DEADLY) {
+            let memory = mapping(BLOCK, Backing::Small).unwrap();
+            let _pager = Pager::builder()
+                .mapping(&memory, 0)
+                .source(Stuck::new())
+                .engine(engine)
+                .timeout(Duration::from_millis(20))
+                .start()
+                .unwrap();
+            let mut page = [0; PAGE];
+            memory.read(0, &mut page);
+            unreachable!("read {:x?}", &page[..8]);
+        }
+    }
+}
+
+#[test]
+fn a_child_of_fork_cannot_read_zeros() {
+    if !is_possible() {
+        return;
+    }
+    let memory = mapping(BLOCK, Backing::Small).unwrap();
+    let _pager = Pager::builder()
+        .mapping(&memory, 0)
+        .source(Arc::new(Generated::default()))
+        .start()
+        .unwrap();
+    common::check(&memory, 0, 0);
+    let at = memory.as_ptr();
+    // SAFETY: the child makes two system calls and reads a byte.
+    let status = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+            at.read_volatile();
+            libc::_exit(0);
+        }
+        let mut status = 0;
+        libc::waitpid(child, &mut status, 0);
+        status
+    };
+    assert!(libc::WIFSIGNALED(status), "{status:x}");
+}
+
+fn serve(memory: &Mapping, source: Arc<Generated>, workers: usize) -> Option<Pager> {
+    let [descriptor, _] = common::vmm(memory)?;
+    let regions = [HandedOver {
+        start: memory.as_ptr().expose_provenance(),
+        len: memory.len(),
+        source_offset: 0,
+        page_bytes: PAGE,
+    }];
+    let pager = Pager::builder()
+        .handed_over(descriptor, &regions)
+        .source(source)
+        .workers(workers)
+        .start()
+        .unwrap();
+    assert_eq!(pager.engine(), Engine::Reader);
+    Some(pager)
+}
+
+#[test]
+fn a_balloon_gives_zeros_whatever_goes_on_meanwhile() {
+    if !is_possible() {
+        return;
+    }
+    const THREADS: usize = 6;
+    const MINE: usize = 256;
+    for seed in 0..12u64 {
+        let memory = mapping(THREADS * MINE * PAGE, Backing::Small).unwrap();
+        let source = Arc::new(Generated {
+            failing_permille: [0, 50][seed as usize % 2],
+            seed,
+            ..Generated::default()
+        });
+        let Some(pager) = serve(&memory, source, 2) else {
+            return;
+        };
+        if seed % 3 != 0 {
+            pager.start_background();
+        }
+        thread::scope(|scope| {
+            for number in 0..THREADS {
+                let memory = &memory;
+                scope.spawn(move || {
+                    // What each page must hold: the source's, zeros, or what was written.
+                    #[derive(Clone, Copy, PartialEq)]
+                    enum Holds {
+                        Source,
+                        Zeros,
+                        Written(u64),
+                    }
+                    let mut holds = [Holds::Source; MINE];
+                    let mut dice = mix(seed << 8 | number as u64);
+                    for _ in 0..400 {
+                        dice = mix(dice.wrapping_add(1));
+                        let page = (dice >> 8) as usize % MINE;
+                        let at = number * MINE + page;
+                        match dice % 8 {
+                            0 => {
+                                let pages = (1 + (dice >> 40) as usize % 40).min(MINE - page);
+                                give_up(memory, at, pages);
+                                holds[page..page + pages].fill(Holds::Zeros);
+                            }
+                            1 => {
+                                memory.write(at * PAGE, &[dice as u8; PAGE]);
+                                holds[page] = Holds::Written(dice);
+                            }
+                            _ => {
+                                let (mut found, mut expected) = ([1; PAGE], [0; PAGE]);
+                                memory.read(at * PAGE, &mut found);
+                                match holds[page] {
+                                    Holds::Source => content(at as u64, &mut expected),
+                                    Holds::Zeros => {}
+                                    Holds::Written(value) => expected.fill(value as u8),
+                                }
+                                assert!(found == expected, "seed {seed}: page {at}");
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(pager.stats().lost_pages, 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_balloon_is_told() {
+    if !is_possible() {
+        return;
+    }
+    let memory = mapping(64 * PAGE, Backing::Small).unwrap();
+    let Some(pager) = serve(&memory, Arc::new(Generated::default()), 1) else {
+        return;
+    };
+    give_up(&memory, 3, 4);
+    let removed = Event::Removed { page: 3, pages: 4 };
+    assert_eq!(pager.next_event(MINUTE), Some(removed));
+    let mut page = [1; PAGE];
+    memory.read(4 * PAGE, &mut page);
+    assert!(page == [0; PAGE]);
+    common::check(&memory, 7, 7);
+    // Another process's content is not ours to give up.
+    // SAFETY: refused.
+    assert!(unsafe { pager.discard(0..1) }.is_err());
+}
+
+#[test]
+fn seeds_of_errors_and_panics_end_in_right_memory_or_a_clear_stop() {
+    if !is_possible() {
+        return;
+    }
+    let quiet = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    for seed in 0..200u64 {
+        let memory = mapping(
+            2 * BLOCK,
+            [Backing::Small, Backing::Huge][seed as usize % 2],
+        )
+        .unwrap();
+        let source = Arc::new(Generated {
+            failing_permille: mix(seed) % 400,
+            panicking_permille: mix(seed + 1) % 300,
+            zeros_told: seed % 5 == 0,
+            seed,
+            ..Generated::default()
+        });
+        let pager = Pager::builder()
+            .mapping(&memory, 0)
+            .source(source.clone())
+            .engine(ENGINES[seed as usize % 3])
+            .window([PAGE, 64 << 10, BLOCK][mix(seed + 2) as usize % 3])
+            .start()
+            .unwrap();
+        // Nobody waits for these, so nothing is lost, and what is there is right.
+        let missing = pager.fill();
+        assert_eq!(missing as usize, pager.missing_pages());
+        for page in 0..memory.len() / PAGE {
+            let missing = residence(&memory, page);
+            if !missing {
+                common::check(&memory, page, page as u64);
+            }
+        }
+        if missing == 0 {
+            assert_eq!(pager.next_event(Duration::ZERO), None, "seed {seed}");
+        }
+        assert!(source.reads.load(Ordering::Relaxed) > 0);
+    }
+    std::panic::set_hook(quiet);
+}
+
+/// Whether a page is missing, by the kernel's word.
+fn residence(memory: &Mapping, page: usize) -> bool {
+    let mut there = 0u8;
+    let at = memory.as_ptr().wrapping_add(page * PAGE);
+    // SAFETY: asks about one page.
+    assert_eq!(unsafe { libc::mincore(at.cast(), PAGE, &mut there) }, 0);
+    there & 1 == 0
+}
+
+#[test]
+fn what_this_machine_allows_is_told() {
+    let support = Support::probe();
+    println!("{support}");
+    assert_eq!(
+        support.way.is_none(),
+        support.to_string().contains("not available")
+    );
+    if support.way == Some(Way::Device) || support.way == Some(Way::Call) {
+        assert!(support.missing().len() <= 3);
+    }
+    let gone = SourceError::Gone("x");
+    assert!(gone.to_string().contains("gone"));
+}

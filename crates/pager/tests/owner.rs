@@ -1,0 +1,459 @@
+//! Memory that was handed over, its owner's changes, and kernels that refuse: a clear end, never a hang, never wrong bytes.
+
+mod common;
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use amdahl_pager::{
+    BLOCK, Backing, Builder, Engine, Event, Features, HandedOver, Loss, Mapping, PAGE, Pager,
+    SourceError, Support,
+};
+use common::{
+    Deaf, Generated, MIB, MINUTE, begin, check, ends, expected, give_up, is_child, is_possible,
+    mapping, peek, vmm,
+};
+
+fn handed_over(descriptor: OwnedFd, memory: &Mapping, pages: usize) -> Builder {
+    let region = HandedOver {
+        start: memory.as_ptr().expose_provenance(),
+        len: pages * PAGE,
+        source_offset: 0,
+        page_bytes: PAGE,
+    };
+    Pager::builder().handed_over(descriptor, &[region])
+}
+
+fn ends_well(status: std::process::ExitStatus) -> bool {
+    status.success() && status.signal().is_none()
+}
+
+/// Has all threads of this process get an error from a system call with this argument.
+fn refuse(call: libc::c_long, argument: usize, value: u32, errno: i32) {
+    const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+    const EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+    const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        step(LOAD, 0, 0, 0),
+        step(EQUAL, 0, 3, call as u32),
+        step(LOAD, 0, 0, 16 + 8 * argument as u32),
+        step(EQUAL, 0, 1, value),
+        step(RETURN, 0, 0, 0x0005_0000 | errno as u32),
+        step(RETURN, 0, 0, 0x7fff_0000),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    const MODE_FILTER: libc::c_long = 1;
+    const ALL_THREADS: libc::c_long = 1;
+    // SAFETY: the program is valid; this process is a test's own.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let set = libc::syscall(
+            libc::SYS_seccomp,
+            MODE_FILTER,
+            ALL_THREADS,
+            &raw const program,
+        );
+        assert_eq!(set, 0);
+    }
+}
+
+/// A page that was lost stayed so when its owner had given it up.
+#[test]
+fn a_lost_page_that_is_given_up_is_zero() {
+    if !is_possible() {
+        return;
+    }
+    let memory = mapping(BLOCK, Backing::Small).unwrap();
+    let Some([descriptor, _kept]) = vmm(&memory) else {
+        return;
+    };
+    let source = Arc::new(Generated {
+        end: Some(8),
+        ..Generated::default()
+    });
+    let pager = handed_over(descriptor, &memory, 512)
+        .source(source)
+        .start()
+        .unwrap();
+    for page in [8, 9, 300] {
+        assert!(peek(&memory, page).is_none());
+    }
+    give_up(&memory, 8, 2);
+    for page in [8, 9] {
+        assert_eq!(peek(&memory, page).as_deref(), Some(&[0; PAGE]));
+    }
+    assert!(peek(&memory, 300).is_none());
+    check(&memory, 7, 7);
+    ends("drop", || drop(pager));
+}
+
+/// The kernel marks pages of one mapping at a time, and says for several what it says for none: all that was missing became zero.
+#[test]
+fn what_is_missing_of_several_mappings_is_never_zero() {
+    if !is_possible() {
+        return;
+    }
+    let memory = mapping(2 * BLOCK, Backing::Small).unwrap();
+    let Some([descriptor, _kept]) = vmm(&memory) else {
+        return;
+    };
+    let pager = handed_over(descriptor, &memory, 1024)
+        .source(Arc::new(Generated::default()))
+        .start()
+        .unwrap();
+    // Mappings of their own, at odd places.
+    for (first, pages) in [(3, 1), (100, 57), (511, 2), (900, 1)] {
+        let start = memory.as_ptr().wrapping_add(first * PAGE);
+        // SAFETY: it changes what a dump of this process has in it.
+        let done = unsafe { libc::madvise(start.cast(), pages * PAGE, libc::MADV_DONTDUMP) };
+        assert_eq!(done, 0);
+    }
+    check(&memory, 5, 5);
+    ends("drop", || drop(pager));
+    check(&memory, 5, 5);
+    for page in [
+        0, 3, 4, 99, 100, 156, 157, 300, 511, 512, 513, 899, 900, 901, 1023,
+    ] {
+        assert!(peek(&memory, page).is_none(), "page {page}");
+    }
+}
+
+#[test]
+fn a_fault_outside_of_all_regions_is_answered() {
+    if !is_possible() {
+        return;
+    }
+    let memory = mapping(BLOCK, Backing::Small).unwrap();
+    let Some([descriptor, _kept]) = vmm(&memory) else {
+        return;
+    };
+    let pager = handed_over(descriptor, &memory, 64)
+        .source(Arc::new(Generated::default()))
+        .start()
+        .unwrap();
+    check(&memory, 63, 63);
+    let theirs = Arc::clone(&memory);
+    let found = ends("a touch", move || peek(&theirs, 64));
+    assert!(found.is_none());
+    let outside = Event::Outside {
+        address: memory.as_ptr().addr() + 64 * PAGE,
+    };
+    assert_eq!(pager.next_event(MINUTE), Some(outside));
+    check(&memory, 0, 0);
+}
+
+/// To mark moved pages was tried again and again under the closed gate, while the kernel waited for a message to be read.
+#[test]
+fn memory_is_moved_and_given_up_at_once() {
+    if !is_possible() {
+        return;
+    }
+    const THREADS: usize = 4;
+    for _ in 0..20 {
+        let memory = mapping(2 * BLOCK, Backing::Small).unwrap();
+        let Some([descriptor, _kept]) = vmm(&memory) else {
+            return;
+        };
+        let pager = handed_over(descriptor, &memory, 1024)
+            .source(Arc::new(Generated::default()))
+            .workers(1)
+            .start()
+            .unwrap();
+        let changing: Vec<_> = (0..THREADS)
+            .map(|number| {
+                let memory = Arc::clone(&memory);
+                begin(move || {
+                    if number > 0 {
+                        for _ in 0..200 {
+                            give_up(&memory, 256 * number, 100);
+                        }
+                        return;
+                    }
+                    for page in 0..100 {
+                        let to = Mapping::new(PAGE, Backing::Small).unwrap();
+                        // SAFETY: a page of the test's, and one that nothing is in.
+                        let moved = unsafe {
+                            libc::mremap(
+                                memory.as_ptr().wrapping_add(page * PAGE).cast(),
+                                PAGE,
+                                PAGE,
+                                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                                to.as_ptr(),
+                            )
+                        };
+                        assert_eq!(moved.cast(), to.as_ptr());
+                        // Not the source's any more, and not zero.
+                        assert!(peek(&to, 0).is_none());
+                    }
+                })
+            })
+            .collect();
+        for changing in changing {
+            changing.recv_timeout(MINUTE).expect("a change ends");
+        }
+        check(&memory, 101, 101);
+        ends("drop", || drop(pager));
+    }
+}
+
+#[test]
+fn messages_that_cannot_be_read_end_the_shard() {
+    if !is_possible() {
+        return;
+    }
+    let test = "messages_that_cannot_be_read_end_the_shard";
+    for engine in [Engine::Reader, Engine::Sharded] {
+        if is_child(test, engine.name(), ends_well) {
+            let memory = mapping(BLOCK, Backing::Small).unwrap();
+            let pager = Pager::builder()
+                .mapping(&memory, 0)
+                .source(Arc::new(Generated::default()))
+                .engine(engine)
+                .shards(1)
+                .window(PAGE)
+                .start()
+                .unwrap();
+            check(&memory, 0, 0);
+            for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+                let path = entry.unwrap().path();
+                if std::fs::read_link(&path)
+                    .is_ok_and(|to| to.ends_with("anon_inode:[userfaultfd]"))
+                {
+                    let number = path.file_name().unwrap().to_str().unwrap();
+                    refuse(libc::SYS_read, 0, number.parse().unwrap(), libc::EIO);
+                }
+            }
+            // If the reader is in a read from before, it comes back with this.
+            let theirs = Arc::clone(&memory);
+            let first = ends("a touch", move || peek(&theirs, 1));
+            assert!(first.as_deref().is_none_or(|found| *found == expected(1)));
+            let theirs = Arc::clone(&memory);
+            let found = ends("a touch", move || peek(&theirs, 2));
+            assert!(found.is_none());
+            let errno = match pager.next_event(MINUTE) {
+                Some(Event::Unreadable { errno }) => errno,
+                event => panic!("{event:?}"),
+            };
+            assert_eq!(errno.raw_os_error(), libc::EIO);
+            let lost = pager.next_event(MINUTE);
+            let why = Loss::Unreadable(errno);
+            let page = 1 + usize::from(first.is_some());
+            let pages = 512 - page;
+            assert_eq!(lost, Some(Event::Lost { page, pages, why }));
+            check(&memory, 0, 0);
+            ends("drop", || drop(pager));
+        }
+    }
+}
+
+/// A kernel before 6.6: lost pages were waited for, and nobody was told.
+#[test]
+fn lost_pages_that_cannot_be_marked_are_told_and_can_be_given_up() {
+    if !is_possible() {
+        return;
+    }
+    const POISON: u32 = 0xc020_aa08;
+    let test = "lost_pages_that_cannot_be_marked_are_told_and_can_be_given_up";
+    if is_child(test, "unmarked", ends_well) {
+        let memory = mapping(BLOCK, Backing::Small).unwrap();
+        let Some([descriptor, kept]) = vmm(&memory) else {
+            return;
+        };
+        let descriptors = || {
+            let all = std::fs::read_dir("/proc/self/fd").unwrap();
+            all.filter(|entry| {
+                let path = entry.as_ref().unwrap().path();
+                std::fs::read_link(path).is_ok_and(|to| to.ends_with("anon_inode:[userfaultfd]"))
+            })
+            .count()
+        };
+        refuse(libc::SYS_ioctl, 1, POISON, libc::EINVAL);
+        let source = Arc::new(Generated {
+            end: Some(8),
+            ..Generated::default()
+        });
+        let pager = handed_over(descriptor, &memory, 512)
+            .source(source)
+            .window(PAGE)
+            .timeout(Duration::from_millis(200))
+            .start()
+            .unwrap();
+        let touch = |page: usize| {
+            let memory = Arc::clone(&memory);
+            begin(move || peek(&memory, page))
+        };
+        let waiting = touch(8);
+        let why = Loss::Source(SourceError::Short {
+            end: 8 * PAGE as u64,
+        });
+        let (page, pages) = (8, 1);
+        let next = || pager.next_event(MINUTE);
+        assert_eq!(next(), Some(Event::Lost { page, pages, why }));
+        assert_eq!(next(), Some(Event::Unstopped { page, pages }));
+        give_up(&memory, 8, 1);
+        let found = waiting.recv_timeout(MINUTE).unwrap();
+        assert_eq!(found.as_deref(), Some(&[0; PAGE]));
+        check(&memory, 3, 3);
+        // At the end what is missing must not be zero: it stays registered, by a descriptor that is kept.
+        let before = descriptors();
+        ends("drop", move || drop(pager));
+        assert_eq!(descriptors(), before);
+        let waiting = touch(100);
+        assert_eq!(peek(&memory, 3).as_deref(), Some(&expected(3)));
+        assert!(waiting.recv_timeout(Duration::from_millis(100)).is_err());
+        drop(kept);
+        assert!(waiting.recv_timeout(Duration::from_millis(100)).is_err());
+        std::process::exit(0);
+    }
+}
+
+/// The owner makes the descriptor block, which both have.
+#[test]
+fn a_descriptor_that_is_made_to_block_stops_nobody() {
+    if !is_possible() {
+        return;
+    }
+    let memory = mapping(BLOCK, Backing::Small).unwrap();
+    let Some([descriptor, kept]) = vmm(&memory) else {
+        return;
+    };
+    let pager = handed_over(descriptor, &memory, 512)
+        .source(Arc::new(Generated::default()))
+        .window(PAGE)
+        .start()
+        .unwrap();
+    check(&memory, 0, 0);
+    for page in 1..50 {
+        // SAFETY: a descriptor of the test's.
+        let done = unsafe { libc::fcntl(kept.as_raw_fd(), libc::F_SETFL, 0) };
+        assert_eq!(done, 0);
+        check(&memory, page, page as u64);
+    }
+    ends("drop", || drop(pager));
+}
+
+/// A page of a huge page that cannot be brought in pieces was lost when all staging was in use for a second.
+#[test]
+fn huge_pages_wait_for_staging() {
+    if !is_possible() {
+        return;
+    }
+    let Some(memory) = mapping(3 * BLOCK, Backing::HugeTlb) else {
+        return;
+    };
+    let source = Deaf::new(512);
+    let pager = Pager::builder()
+        .mapping(&memory, 0)
+        .source(source.clone())
+        .engine(Engine::Sharded)
+        .shards(3)
+        .staging(BLOCK)
+        .start()
+        .unwrap();
+    let touch = |page: usize| {
+        let memory = Arc::clone(&memory);
+        begin(move || check(&memory, page, page as u64))
+    };
+    let first = touch(0);
+    source.wait_for(1);
+    let others = [touch(600), touch(1200)];
+    // Nothing is lost in the time in which it was.
+    assert_eq!(pager.next_event(Duration::from_millis(1500)), None);
+    source.let_go();
+    first.recv_timeout(MINUTE).unwrap();
+    for other in others {
+        other.recv_timeout(MINUTE).unwrap();
+    }
+    assert_eq!(pager.stats().lost_pages, 0);
+}
+
+/// Regions after one whose size is no multiple of 2 MiB were cut in the middle of huge pages.
+#[test]
+fn huge_pages_are_whole_whatever_region_lies_before() {
+    if !is_possible() || !Support::probe().features.contain(Features::MOVE) {
+        println!("SKIPPED: huge pages cannot be moved here");
+        return;
+    }
+    for shards in [1, 2, 5] {
+        let mut all = [
+            mapping(4 * BLOCK, Backing::Huge).unwrap(),
+            // In between, whether addresses rise or fall.
+            mapping(MIB, Backing::Small).unwrap(),
+            mapping(4 * BLOCK, Backing::Huge).unwrap(),
+        ];
+        all.sort_by_key(|mapping| mapping.as_ptr().addr());
+        for is_filled in [true, false] {
+            let mut builder = Pager::builder().source(Arc::new(Generated::default()));
+            for (number, memory) in all.iter().enumerate() {
+                builder = builder.mapping(memory, (number * 16 * BLOCK) as u64);
+            }
+            let pager = builder
+                .engine(Engine::Sharded)
+                .shards(shards)
+                .start()
+                .unwrap();
+            if is_filled {
+                assert_eq!(pager.fill(), 0);
+            } else {
+                for (number, memory) in all.iter().enumerate() {
+                    for page in 0..memory.len() / PAGE {
+                        check(memory, page, (number * 16 * 512 + page) as u64);
+                    }
+                }
+            }
+            let (stats, missing) = pager.finish();
+            assert_eq!(
+                (stats.moved_blocks, missing),
+                (8, 0),
+                "{shards} {is_filled}"
+            );
+            for memory in &all {
+                give_up(memory, 0, memory.len() / PAGE);
+            }
+        }
+    }
+}
+
+/// One page that fails gave up the rest of its window.
+#[test]
+fn a_page_that_fails_loses_only_itself() {
+    if !is_possible() {
+        return;
+    }
+    for (bad, backing) in [
+        (0, Backing::Small),
+        (777, Backing::Huge),
+        (2047, Backing::Huge),
+    ] {
+        let memory = mapping(4 * BLOCK, backing).unwrap();
+        let source = Arc::new(Generated {
+            bad: Some(bad),
+            ..Generated::default()
+        });
+        let pager = Pager::builder()
+            .mapping(&memory, 0)
+            .source(source)
+            .start()
+            .unwrap();
+        assert_eq!(pager.fill(), 1);
+        let not_fetched = Event::NotFetched {
+            page: bad as usize,
+            pages: 1,
+            why: Loss::Source(SourceError::Corrupt("this page")),
+        };
+        assert_eq!(pager.next_event(Duration::ZERO), Some(not_fetched));
+        assert_eq!(pager.next_event(Duration::ZERO), None);
+        let (_, missing) = pager.finish();
+        assert_eq!(missing, 1);
+        for page in (0..2048).filter(|page| *page != bad as usize) {
+            check(&memory, page, page as u64);
+        }
+        assert!(peek(&memory, bad as usize).is_none());
+    }
+}

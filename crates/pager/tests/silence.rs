@@ -1,0 +1,346 @@
+//! A source that says nothing: who waits for it is stopped in time, and nobody else waits.
+
+mod common;
+
+use std::os::unix::process::ExitStatusExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use amdahl_pager::{
+    BLOCK, Backing, Builder, Engine, Event, HandedOver, Loss, Mapping, PAGE, Pager, Source,
+    SourceError,
+};
+use common::{
+    Deaf, MINUTE, begin, content, ends, expected, give_up, is_possible, mapping, mix, peek,
+};
+
+const READERS: [Engine; 2] = [Engine::Reader, Engine::Sharded];
+/// Long enough for no test to end by it.
+const NEVER: Duration = Duration::from_secs(24 * 3600);
+const SHORT: Duration = Duration::from_millis(100);
+
+/// Without workers: the reader is alone.
+fn alone(engine: Engine, memory: &Arc<Mapping>, source: Arc<dyn Source>) -> Builder {
+    Pager::builder()
+        .mapping(memory, 0)
+        .source(source)
+        .engine(engine)
+        .shards(1)
+        .workers(0)
+        .window(PAGE)
+}
+
+/// The reader of a descriptor read the source itself, and nobody read messages meanwhile.
+#[test]
+fn one_silent_page_keeps_no_other_waiting() {
+    if !is_possible() {
+        return;
+    }
+    for engine in READERS {
+        let memory = mapping(BLOCK, Backing::Small).unwrap();
+        let source = Deaf::new(2);
+        let pager = alone(engine, &memory, source.clone())
+            .timeout(NEVER)
+            .start()
+            .unwrap();
+        let touch = |page: usize| {
+            let memory = Arc::clone(&memory);
+            begin(move || common::check(&memory, page, page as u64))
+        };
+        let silent = [touch(0), touch(1)];
+        source.wait_for(2);
+        for page in 2..100 {
+            touch(page).recv_timeout(MINUTE).unwrap();
+        }
+        source.let_go();
+        for silent in silent {
+            silent.recv_timeout(MINUTE).unwrap();
+        }
+        assert_eq!(pager.stats().lost_pages, 0);
+        // Who was held up and who stood in both end.
+        let (stats, missing) = ends("finish", || pager.finish());
+        assert_eq!((stats.lost_pages, missing), (0, 0));
+    }
+}
+
+/// More silent pages than there are threads that may stand in: those that nobody could ask for are given up as well.
+#[test]
+fn faults_that_nobody_can_serve_are_given_up() {
+    if !is_possible() {
+        return;
+    }
+    const SILENT: usize = 100;
+    for engine in READERS {
+        let memory = mapping(BLOCK, Backing::Small).unwrap();
+        let source = Deaf::new(SILENT as u64);
+        let pager = alone(engine, &memory, source.clone())
+            .timeout(SHORT)
+            .start()
+            .unwrap();
+        let touch = |page: usize| {
+            let memory = Arc::clone(&memory);
+            begin(move || peek(&memory, page))
+        };
+        let silent: Vec<_> = (0..SILENT).map(touch).collect();
+        for (page, silent) in silent.into_iter().enumerate() {
+            let found = silent.recv_timeout(MINUTE).expect("it is given up");
+            assert!(found.is_none(), "{engine}: page {page}");
+        }
+        let mut lost = [false; SILENT];
+        while let Some(event) = pager.next_event(Duration::ZERO) {
+            let Event::Lost { page, pages, why } = event else {
+                panic!("{event:?}");
+            };
+            assert_eq!((pages, why), (1, Loss::Timeout));
+            assert!(!std::mem::replace(&mut lost[page], true), "twice");
+        }
+        assert_eq!(lost, [true; SILENT]);
+        source.let_go();
+        // Those who were held up come back, and serve again.
+        let served = (200..400).find_map(|page| Some((page, peek(&memory, page)?)));
+        let (page, found) = served.expect("pages that can be had are served");
+        assert!(*found == expected(page));
+        ends("drop", || drop(pager));
+    }
+}
+
+/// `drop` joined workers that the source kept, `finish` read by threads of its own that it joined.
+#[test]
+fn a_silent_source_is_left_behind() {
+    if !is_possible() {
+        return;
+    }
+    for engine in READERS {
+        for is_finished in [false, true] {
+            let memory = mapping(8 * BLOCK, Backing::Huge).unwrap();
+            let source = Deaf::new(u64::MAX);
+            let pager = Pager::builder()
+                .mapping(&memory, 0)
+                .source(source.clone())
+                .engine(engine)
+                .timeout(SHORT)
+                .start()
+                .unwrap();
+            let touched = {
+                let memory = Arc::clone(&memory);
+                begin(move || peek(&memory, 5))
+            };
+            source.wait_for(1);
+            match is_finished {
+                false => {
+                    pager.start_background();
+                    source.wait_for(2);
+                    ends("drop", || drop(pager));
+                }
+                true => {
+                    let (stats, missing) = ends("finish", || pager.finish());
+                    // Lost or missing: nothing can have come.
+                    assert_eq!(stats.pages, 0);
+                    assert!(stats.lost_pages + missing >= 8 * 512, "{missing} {stats:?}");
+                }
+            }
+            assert!(touched.recv_timeout(MINUTE).unwrap().is_none());
+            assert!((0..memory.len() / PAGE).all(|page| peek(&memory, page).is_none()));
+            // The memory is used for something else, and the threads come back with what they have.
+            give_up(&memory, 0, memory.len() / PAGE);
+            source.let_go();
+            let begun = std::time::Instant::now();
+            while Arc::strong_count(&source) > 1 {
+                assert!(begun.elapsed() < MINUTE, "threads do not end");
+                thread::yield_now();
+            }
+            let mut page = [1; PAGE];
+            for at in 0..memory.len() / PAGE {
+                memory.read(at * PAGE, &mut page);
+                assert!(page == [0; PAGE], "{engine}: page {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_page_that_is_silent_in_between_loses_only_its_block() {
+    if !is_possible() {
+        return;
+    }
+    let memory = mapping(16 * BLOCK, Backing::Small).unwrap();
+    let source = Deaf::new(3);
+    let pager = Pager::builder()
+        .mapping(&memory, 0)
+        .source(source.clone())
+        .timeout(SHORT)
+        .start()
+        .unwrap();
+    let (stats, missing) = ends("finish", || pager.finish());
+    assert_eq!((stats.lost_pages, missing), (512, 0));
+    for page in 512..memory.len() / PAGE {
+        common::check(&memory, page, page as u64);
+    }
+    source.let_go();
+}
+
+/// Memory of which a thread that serves itself never gets the first page.
+fn held_up_inline() -> (Arc<Mapping>, Pager) {
+    let memory = mapping(BLOCK, Backing::Small).unwrap();
+    let source = Deaf::new(1);
+    let pager = alone(Engine::Inline, &memory, source.clone())
+        .timeout(SHORT)
+        .start()
+        .unwrap();
+    let theirs = Arc::clone(&memory);
+    // It never ends, and nobody waits for it.
+    drop(begin(move || common::check(&theirs, 0, 0)));
+    source.wait_for(1);
+    (memory, pager)
+}
+
+/// A thread that serves itself cannot be freed from its own read; others who wait for its pages can, and so can the pager.
+#[test]
+fn inline_others_are_stopped_and_the_pager_ends() {
+    if !is_possible() {
+        return;
+    }
+    let (memory, pager) = held_up_inline();
+    let lost = Event::Lost {
+        page: 0,
+        pages: 1,
+        why: Loss::Timeout,
+    };
+    assert_eq!(pager.next_event(MINUTE), Some(lost));
+    common::check(&memory, 1, 1);
+    ends("drop", || drop(pager));
+    let is_stopped = |status: std::process::ExitStatus| status.signal() == Some(libc::SIGBUS);
+    let test = "inline_others_are_stopped_and_the_pager_ends";
+    if common::is_child(test, "others", is_stopped) {
+        let (memory, _pager) = held_up_inline();
+        common::check(&memory, 0, 0);
+        unreachable!();
+    }
+}
+
+/// Late for so many reads of a thousand, by a seed.
+struct Late {
+    permille: u64,
+    seed: u64,
+    by: Duration,
+    reads: std::sync::atomic::AtomicU64,
+}
+
+impl Source for Late {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        let read = self.reads.fetch_add(1, Ordering::Relaxed);
+        if mix(self.seed ^ mix(read)) % 1000 < self.permille {
+            thread::sleep(self.by);
+        }
+        for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
+            content(offset / PAGE as u64 + nth as u64, bytes);
+        }
+        Ok(())
+    }
+}
+
+/// After a time-out and a balloon the late fetch put its content where zeros must be.
+#[test]
+fn a_balloon_gives_zeros_whatever_comes_too_late() {
+    if !is_possible() {
+        return;
+    }
+    const THREADS: usize = 4;
+    const MINE: usize = 64;
+    for seed in 0..40u64 {
+        let memory = mapping(THREADS * MINE * PAGE, Backing::Small).unwrap();
+        let Some([descriptor, _kept]) = common::vmm(&memory) else {
+            return;
+        };
+        let timeout = Duration::from_millis(4);
+        let source = Arc::new(Late {
+            permille: 60,
+            seed,
+            by: timeout * [1, 2, 5][seed as usize % 3],
+            reads: 0.into(),
+        });
+        let pager = handed_over(descriptor, &memory, memory.len())
+            .source(source)
+            .workers(seed as usize % 3)
+            .timeout(timeout)
+            .start()
+            .unwrap();
+        if seed % 2 == 0 {
+            pager.start_background();
+        }
+        thread::scope(|scope| {
+            for number in 0..THREADS {
+                let memory = &memory;
+                scope.spawn(move || {
+                    let mut is_zero = [false; MINE];
+                    let mut dice = mix(seed << 8 | number as u64);
+                    for _ in 0..200 {
+                        dice = mix(dice.wrapping_add(1));
+                        let page = (dice >> 8) as usize % MINE;
+                        let at = number * MINE + page;
+                        if dice.is_multiple_of(8) {
+                            let pages = (1 + (dice >> 40) as usize % 9).min(MINE - page);
+                            give_up(memory, at, pages);
+                            is_zero[page..page + pages].fill(true);
+                            continue;
+                        }
+                        // Lost, or what it must be.
+                        match (peek(memory, at), is_zero[page]) {
+                            (None, false) => {}
+                            (None, true) => panic!("seed {seed}: zeros of page {at} are lost"),
+                            (Some(found), true) => assert!(*found == [0; PAGE], "seed {seed}"),
+                            (Some(found), false) => assert!(*found == expected(at), "seed {seed}"),
+                        }
+                    }
+                });
+            }
+        });
+        ends("drop", || drop(pager));
+    }
+}
+
+fn handed_over(descriptor: std::os::fd::OwnedFd, memory: &Mapping, len: usize) -> Builder {
+    let region = HandedOver {
+        start: memory.as_ptr().expose_provenance(),
+        len,
+        source_offset: 0,
+        page_bytes: PAGE,
+    };
+    Pager::builder().handed_over(descriptor, &[region])
+}
+
+/// Memory that was handed over stayed registered: who changed it waited for ever.
+#[test]
+fn memory_that_was_handed_over_is_the_owners_again() {
+    if !is_possible() {
+        return;
+    }
+    let memory = mapping(BLOCK, Backing::Small).unwrap();
+    let Some([descriptor, _kept]) = common::vmm(&memory) else {
+        return;
+    };
+    let source = Deaf::new(1);
+    let pager = handed_over(descriptor, &memory, memory.len())
+        .source(source.clone())
+        .timeout(SHORT)
+        .window(PAGE)
+        .start()
+        .unwrap();
+    common::check(&memory, 7, 7);
+    let theirs = Arc::clone(&memory);
+    let waiting = begin(move || peek(&theirs, 0));
+    source.wait_for(1);
+    ends("drop", || drop(pager));
+    assert!(waiting.recv_timeout(MINUTE).unwrap().is_none());
+    // Missing is deadly, what was there is there, and what is given up is the kernel's.
+    assert!(peek(&memory, 9).is_none());
+    common::check(&memory, 7, 7);
+    let theirs = Arc::clone(&memory);
+    ends("a balloon", move || give_up(&theirs, 7, 5));
+    for page in 7..12 {
+        assert_eq!(peek(&memory, page).as_deref(), Some(&[0; PAGE]));
+    }
+    source.let_go();
+}
