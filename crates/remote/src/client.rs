@@ -1,0 +1,774 @@
+//! A memory that another host serves, as a source: several connections, which take from one queue what they have room for.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use amdahl_pager::{Extent, Source, SourceError};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
+
+use crate::bell::Bell;
+use crate::channel::{Channel, wait_for};
+use crate::queue::Queue;
+use crate::wire::{
+    self, ANSWER, AnswerHead, Ask, Identity, MAP_MAX, READ_MAX, Refusal, Request, Runs, Welcome,
+};
+use crate::{BLOCK, Credentials, Error, OWED_MAX, PAGE, lock};
+
+/// Bytes of the largest memory: its map is kept here, a bit for each huge page.
+const LEN_MAX: u64 = 64 << 40;
+
+/// Answers up to this size are put into memory of their own; larger ones into buffers that are used again.
+const SMALL: usize = 16 << 10;
+/// Buffers that are kept.
+const KEPT: usize = 64;
+/// The longest pause between two tries to connect again.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often a page that came damaged is asked for.
+const TRIES: u32 = 3;
+
+/// Where a memory is, and how to get there.
+#[derive(Clone, Debug)]
+pub struct Connect {
+    /// Host and port.
+    pub address: String,
+    /// The name in the server's certificate; `None`: the host in `address`.
+    pub name: Option<String>,
+    /// `None`: without TLS.
+    pub credentials: Option<Credentials>,
+    /// Connections, at least 1. With more than one the first is kept for what somebody waits for.
+    pub streams: usize,
+    /// How long an answer may take, with all tries to connect again. A third of it without a word, and a connection is given up.
+    pub timeout: Duration,
+}
+
+impl Connect {
+    /// With the usual limits, and without TLS.
+    pub fn new(address: impl Into<String>) -> Connect {
+        Connect {
+            address: address.into(),
+            name: None,
+            credentials: None,
+            streams: 4,
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What was asked for until now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemoteStats {
+    /// Requests that were sent, those included that were sent again.
+    pub requests: u64,
+    /// Requests that were sent again since a connection failed or content came damaged.
+    pub repeated: u64,
+    /// Connections that were made after the first of each stream.
+    pub reconnects: u64,
+    /// Bytes of content that came.
+    pub bytes: u64,
+}
+
+/// A memory that another host serves.
+///
+/// It is a [`Source`]. Connections that fail are made again, and what was asked on them is asked again, until the
+/// [timeout](Connect::timeout).
+pub struct Remote {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    connect: Connect,
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    welcome: Welcome,
+    /// A bit for each huge page that holds anything.
+    map: Vec<u8>,
+    work: Mutex<Work>,
+    links: Vec<Link>,
+    /// Why nothing comes any more.
+    gone: OnceLock<&'static str>,
+    buffers: Mutex<Vec<Vec<u8>>>,
+    requests: AtomicU64,
+    repeated: AtomicU64,
+    reconnects: AtomicU64,
+    bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct Work {
+    /// Of no connection yet.
+    waiting: Queue<Arc<Wanted>>,
+    is_ended: bool,
+}
+
+/// One connection, while it is there and while it is not.
+struct Link {
+    bell: Bell,
+    /// It sleeps, or is about to look at the queue a last time before it does.
+    is_idle: AtomicBool,
+    /// It is connected, and is not owed so much that it takes no more.
+    takes: AtomicBool,
+}
+
+/// Something that somebody waits for.
+struct Wanted {
+    is_urgent: bool,
+    offset: u64,
+    len: u32,
+    answer: Mutex<Option<Answer>>,
+    came: Condvar,
+    /// Nobody waits any more.
+    is_abandoned: AtomicBool,
+}
+
+/// What came: a buffer, of which so many bytes are the answer.
+struct Answer {
+    head: AnswerHead,
+    buffer: Vec<u8>,
+}
+
+impl Remote {
+    /// Connects, and learns how much memory there is and which huge pages of it hold anything.
+    ///
+    /// # Errors
+    /// [`Error`]: nobody is there, nobody is trusted, or it is not this protocol.
+    pub fn connect(connect: Connect) -> Result<Remote, Error> {
+        let tls = match &connect.credentials {
+            None => None,
+            Some(credentials) => {
+                let host = connect
+                    .address
+                    .rsplit_once(':')
+                    .map_or("", |(host, _)| host);
+                let host = host.trim_start_matches('[').trim_end_matches(']');
+                let name = connect.name.as_deref().unwrap_or(host);
+                let name =
+                    ServerName::try_from(name.to_owned()).map_err(|error| Error::Address {
+                        address: name.to_owned(),
+                        error: io::Error::new(io::ErrorKind::InvalidInput, error),
+                    })?;
+                Some((credentials.client()?, name))
+            }
+        };
+        let until = Instant::now() + connect.timeout;
+        let (mut channel, welcome) = meet(&connect, &tls, until)?;
+        if welcome.len > LEN_MAX {
+            return Err(Error::Wire(wire::WireError::Field {
+                field: "the length of the memory",
+                value: welcome.len,
+            }));
+        }
+        let map = map_of(&mut channel, welcome.len, connect.timeout)?;
+        let bell = |_| {
+            Ok(Link {
+                bell: Bell::new()?,
+                is_idle: AtomicBool::new(false),
+                takes: AtomicBool::new(false),
+            })
+        };
+        let links: Result<Vec<Link>, io::Error> = (0..connect.streams.max(1)).map(bell).collect();
+        let shared = Arc::new(Shared {
+            connect,
+            tls,
+            welcome,
+            map,
+            work: Mutex::default(),
+            links: links?,
+            gone: OnceLock::new(),
+            buffers: Mutex::default(),
+            requests: AtomicU64::new(0),
+            repeated: AtomicU64::new(0),
+            reconnects: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        });
+        let remote = Remote {
+            shared: shared.clone(),
+        };
+        let mut first = Some(channel);
+        for index in 0..shared.links.len() {
+            let (shared, channel) = (shared.clone(), first.take());
+            thread::Builder::new()
+                .name(format!("pages-{index}"))
+                .spawn(move || shared.keep(index, channel))?;
+        }
+        Ok(remote)
+    }
+
+    /// Bytes of the memory.
+    pub fn len(&self) -> u64 {
+        self.shared.welcome.len
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Which memory it is.
+    pub fn identity(&self) -> Identity {
+        self.shared.welcome.identity
+    }
+
+    /// What was asked for until now.
+    pub fn stats(&self) -> RemoteStats {
+        let shared = &self.shared;
+        RemoteStats {
+            requests: shared.requests.load(Ordering::Relaxed),
+            repeated: shared.repeated.load(Ordering::Relaxed),
+            reconnects: shared.reconnects.load(Ordering::Relaxed),
+            bytes: shared.bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    fn get(&self, is_urgent: bool, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        let until = Instant::now() + self.shared.connect.timeout;
+        // In pieces, so that what is urgent never waits behind much, and several connections share it.
+        let pieces = into.chunks_mut(READ_MAX as usize);
+        let mut at = offset;
+        let wanted: Vec<_> = pieces
+            .map(|piece| {
+                let wanted = Wanted::new(is_urgent, at, piece.len() as u32);
+                at += piece.len() as u64;
+                self.shared.push(wanted.clone());
+                (wanted, piece)
+            })
+            .collect();
+        let mut result = Ok(());
+        for (wanted, piece) in wanted {
+            if result.is_ok() {
+                result = self.take(wanted, piece, until);
+            } else {
+                self.shared.abandon(&wanted);
+            }
+        }
+        result
+    }
+
+    fn take(
+        &self,
+        mut wanted: Arc<Wanted>,
+        into: &mut [u8],
+        until: Instant,
+    ) -> Result<(), SourceError> {
+        for tries in 1.. {
+            let answer = self.shared.wait(&wanted, until)?;
+            let payload = &answer.buffer[..answer.head.len as usize];
+            let is_right = crc32c::crc32c(payload) == answer.head.crc;
+            let runs = match answer.head.is {
+                _ if !is_right => Err(()),
+                Err(why) => {
+                    return Err(match why {
+                        Refusal::Short => SourceError::Short {
+                            end: self.shared.welcome.len,
+                        },
+                        Refusal::Corrupt => SourceError::Corrupt("where it is stored"),
+                        Refusal::Gone => SourceError::Gone("the source of the other host is gone"),
+                        Refusal::Failed => SourceError::Io {
+                            operation: "reading at the other host",
+                            errno: Errno::IO,
+                        },
+                    });
+                }
+                Ok(()) => Runs::of(payload, wanted.len).map_err(drop),
+            };
+            if let Ok(runs) = &runs {
+                runs.copy_to(into);
+                self.shared
+                    .bytes
+                    .fetch_add(into.len() as u64, Ordering::Relaxed);
+            }
+            let is_done = runs.is_ok();
+            self.shared.give_back(answer.buffer);
+            if is_done {
+                return Ok(());
+            }
+            if tries == TRIES {
+                break;
+            }
+            self.shared.repeated.fetch_add(1, Ordering::Relaxed);
+            wanted = Wanted::new(wanted.is_urgent, wanted.offset, wanted.len);
+            self.shared.push(wanted.clone());
+        }
+        Err(SourceError::Corrupt("on the way from the other host"))
+    }
+}
+
+impl Source for Remote {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.get(true, offset, into)
+    }
+
+    fn read_ahead(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.get(false, offset, into)
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Extent {
+        // Further than any caller goes at once.
+        const LOOK_MAX: u64 = 512;
+        let holds = |block: u64| {
+            let byte = self.shared.map.get((block / 8) as usize);
+            byte.is_some_and(|byte| byte & 1 << (block % 8) != 0)
+        };
+        let all = self.shared.welcome.len.next_multiple_of(PAGE);
+        if offset >= all {
+            // What reading it says is told.
+            return Extent {
+                len,
+                is_zero: false,
+            };
+        }
+        let len = len.min(all - offset);
+        let first = offset / BLOCK;
+        let is_zero = !holds(first);
+        let mut end = first + 1;
+        while end - first < LOOK_MAX
+            && end * BLOCK < offset.saturating_add(len)
+            && holds(end) != is_zero
+        {
+            end += 1;
+        }
+        Extent {
+            len: len.min(end * BLOCK - offset),
+            is_zero,
+        }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        lock(&self.shared.work).is_ended = true;
+        for link in &self.shared.links {
+            link.bell.ring();
+        }
+    }
+}
+
+impl Wanted {
+    fn new(is_urgent: bool, offset: u64, len: u32) -> Arc<Wanted> {
+        Arc::new(Wanted {
+            is_urgent,
+            offset,
+            len,
+            answer: Mutex::default(),
+            came: Condvar::new(),
+            is_abandoned: AtomicBool::new(false),
+        })
+    }
+
+    fn with_id(&self, id: u32) -> Request {
+        Request {
+            id,
+            ask: Ask::Read,
+            is_urgent: self.is_urgent,
+            offset: self.offset,
+            len: self.len,
+        }
+    }
+}
+
+/// Has the kernel find out that the other side, or the way there, is gone: also while nothing is asked for, so that a fault does not
+/// meet a dead connection after a long pause.
+fn notice_the_end(socket: &TcpStream, within: Duration) -> io::Result<()> {
+    use rustix::net::sockopt;
+    let probe = (within / 3).max(Duration::from_secs(1));
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, probe)?;
+    sockopt::set_tcp_keepintvl(socket, probe)?;
+    sockopt::set_tcp_keepcnt(socket, 2)?;
+    let within = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(socket, within)?;
+    Ok(())
+}
+
+/// Connects and greets.
+fn meet(
+    connect: &Connect,
+    tls: &Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    until: Instant,
+) -> Result<(Channel, Welcome), Error> {
+    let failed = |error| Error::Address {
+        address: connect.address.clone(),
+        error,
+    };
+    let mut socket = Err(io::Error::from(io::ErrorKind::NotFound));
+    let addresses: Vec<_> = connect.address.to_socket_addrs().map_err(failed)?.collect();
+    for (tried, address) in addresses.iter().enumerate() {
+        // One that says nothing leaves time for the others.
+        let left =
+            until.saturating_duration_since(Instant::now()) / (addresses.len() - tried) as u32;
+        // Zero is refused.
+        socket = TcpStream::connect_timeout(address, left.max(Duration::from_millis(1)));
+        if socket.is_ok() {
+            break;
+        }
+    }
+    let socket = socket.map_err(failed)?;
+    let there = socket.peer_addr()?;
+    if tls.is_none() && !there.ip().is_loopback() {
+        return Err(Error::Open(there));
+    }
+    notice_the_end(&socket, connect.timeout / 3)?;
+    let tls = tls
+        .clone()
+        .map(|(config, name)| ClientConnection::new(config, name));
+    let mut channel = Channel::new(socket, tls.transpose()?.map(Into::into))?;
+    channel.write_all(&wire::hello(), until)?;
+    let mut welcome = [0; wire::WELCOME];
+    channel.read_all(&mut welcome, until)?;
+    Ok((channel, Welcome::of(&welcome)?))
+}
+
+/// Asks for the map of a memory, piece by piece: what is allocated follows what has come.
+fn map_of(channel: &mut Channel, len: u64, timeout: Duration) -> Result<Vec<u8>, Error> {
+    let bytes = len.div_ceil(BLOCK).div_ceil(8);
+    let mut map = Vec::new();
+    while (map.len() as u64) < bytes {
+        let step = (bytes - map.len() as u64).min(MAP_MAX.into()) as u32;
+        let request = Request {
+            id: 0,
+            ask: Ask::Map,
+            is_urgent: true,
+            offset: map.len() as u64 * 8 * BLOCK,
+            len: step,
+        };
+        let until = Instant::now() + timeout;
+        channel.write_all(&request.bytes(), until)?;
+        let mut head = [0; ANSWER];
+        channel.read_all(&mut head, until)?;
+        let head = AnswerHead::of(&head)?;
+        if head.is.is_err() || head.len != step {
+            return Err(Error::Wire(wire::WireError::Field {
+                field: "the length of the map",
+                value: head.len.into(),
+            }));
+        }
+        let mut bits = vec![0; step as usize];
+        channel.read_all(&mut bits, until)?;
+        if crc32c::crc32c(&bits) != head.crc {
+            return Err(Error::Wire(wire::WireError::Checksum("the map")));
+        }
+        map.extend(bits);
+    }
+    Ok(map)
+}
+
+impl Shared {
+    fn push(&self, wanted: Arc<Wanted>) {
+        let is_urgent = wanted.is_urgent;
+        lock(&self.work).waiting.push(is_urgent, wanted);
+        self.wake_one(is_urgent);
+    }
+
+    /// Rings at a connection that sleeps and takes such. Where none does, each looks at the queue before it sleeps.
+    fn wake_one(&self, is_urgent: bool) {
+        // SeqCst on both sides, with the queue's lock between: the link has seen what was pushed, or we see that it is idle.
+        let takes = |(index, _): &(usize, &Link)| self.takes(*index, is_urgent);
+        let mut links = self.links.iter().enumerate().filter(takes);
+        if let Some((_, link)) = links.find(|(_, link)| link.is_idle.swap(false, Ordering::SeqCst))
+        {
+            link.bell.ring();
+        }
+    }
+
+    /// Who takes what has changed.
+    fn wake_all(&self) {
+        for link in &self.links {
+            link.is_idle.store(false, Ordering::SeqCst);
+            link.bell.ring();
+        }
+    }
+
+    /// Whether a connection takes what is urgent, or what is not. The first is for what is urgent, the others for the rest; who is
+    /// not there or full is stood in for.
+    fn takes(&self, index: usize, is_urgent: bool) -> bool {
+        let can = |link: &Link| link.takes.load(Ordering::SeqCst);
+        match (index, is_urgent) {
+            (0, true) => true,
+            (0, false) => !self.links[1..].iter().any(can),
+            (_, true) => !can(&self.links[0]),
+            (_, false) => true,
+        }
+    }
+
+    /// The next for a connection that is owed `owed` bytes.
+    fn next(&self, index: usize, owed: usize) -> Option<Arc<Wanted>> {
+        if owed >= OWED_MAX {
+            return None;
+        }
+        let mut work = lock(&self.work);
+        loop {
+            let next = work
+                .waiting
+                .pop_of(|is_urgent| self.takes(index, is_urgent))?;
+            if !next.is_abandoned.load(Ordering::Relaxed) {
+                return Some(next);
+            }
+        }
+    }
+
+    /// Says whether a connection takes more; the others are told when it does not any more.
+    fn set_takes(&self, index: usize, takes: bool) {
+        let took = self.links[index].takes.swap(takes, Ordering::SeqCst);
+        if took && !takes {
+            self.wake_all();
+        }
+    }
+
+    fn wait(&self, wanted: &Wanted, until: Instant) -> Result<Answer, SourceError> {
+        let mut answer = lock(&wanted.answer);
+        loop {
+            if let Some(answer) = answer.take() {
+                return Ok(answer);
+            }
+            let why = self.gone.get().map(|why| SourceError::Gone(why));
+            let left = until.saturating_duration_since(Instant::now());
+            let late = left.is_zero().then_some(SourceError::Late);
+            if let Some(error) = why.or(late) {
+                drop(answer);
+                self.abandon(wanted);
+                return Err(error);
+            }
+            let waited = wanted.came.wait_timeout(answer, left);
+            answer = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Nobody waits for it any more.
+    fn abandon(&self, wanted: &Wanted) {
+        wanted.is_abandoned.store(true, Ordering::Relaxed);
+        // It may have been asked for, or not: where nobody is connected the queue would grow.
+        let mut work = lock(&self.work);
+        work.waiting.retain(|other| !std::ptr::eq(&**other, wanted));
+    }
+
+    /// Room for an answer.
+    fn buffer(&self, len: usize) -> Vec<u8> {
+        if len <= SMALL {
+            return vec![0; len];
+        }
+        let kept = lock(&self.buffers).pop();
+        let largest = READ_MAX as usize + SMALL;
+        kept.unwrap_or_else(|| vec![0; len.max(largest)])
+    }
+
+    fn give_back(&self, buffer: Vec<u8>) {
+        if buffer.len() > SMALL {
+            let mut buffers = lock(&self.buffers);
+            if buffers.len() < KEPT {
+                buffers.push(buffer);
+            }
+        }
+    }
+
+    fn is_ended(&self) -> bool {
+        lock(&self.work).is_ended || self.gone.get().is_some()
+    }
+
+    /// Keeps one connection, as long as anybody wants it.
+    fn keep(&self, index: usize, mut channel: Option<Channel>) {
+        let mut pause = Duration::ZERO;
+        let mut is_first = true;
+        while !self.is_ended() {
+            let mut pending = HashMap::new();
+            let met = match channel.take() {
+                Some(channel) => Ok(channel),
+                None => self.meet_again(),
+            };
+            if let Ok(mut channel) = met {
+                if !is_first {
+                    self.reconnects.fetch_add(1, Ordering::Relaxed);
+                }
+                is_first = false;
+                let begun = Instant::now();
+                // How it failed is not told: what was asked is asked again, or fails with the time.
+                let _ = self.converse(index, &mut channel, &mut pending);
+                self.set_takes(index, false);
+                if begun.elapsed() > PAUSE_MAX {
+                    pause = Duration::ZERO;
+                }
+            }
+            self.ask_again(pending);
+            if self.is_ended() {
+                break;
+            }
+            pause = (pause * 2).clamp(Duration::from_millis(10), PAUSE_MAX);
+            let until = Instant::now() + pause;
+            while Instant::now() < until && !self.is_ended() {
+                let mut fds = [PollFd::new(&self.links[index].bell, PollFlags::IN)];
+                let _ = wait_for(&mut fds, Some(until));
+                self.links[index].bell.hear();
+            }
+        }
+    }
+
+    fn meet_again(&self) -> Result<Channel, Error> {
+        // A connection that takes as long as a silent one is as useless.
+        let until = Instant::now() + self.connect.timeout / 3;
+        let (channel, welcome) = meet(&self.connect, &self.tls, until)?;
+        if welcome != self.welcome {
+            let _ = self
+                .gone
+                .set("another memory is served there now than before");
+            for link in &self.links {
+                link.bell.ring();
+            }
+            // Those who wait look again.
+            for wanted in lock(&self.work).waiting.take_all() {
+                let _answer = lock(&wanted.answer);
+                wanted.came.notify_all();
+            }
+            return Err(Error::Changed);
+        }
+        Ok(channel)
+    }
+
+    /// What a connection owed is owed by all again, in front of the others.
+    fn ask_again(&self, pending: HashMap<u32, Arc<Wanted>>) {
+        if pending.is_empty() {
+            return;
+        }
+        self.repeated
+            .fetch_add(pending.len() as u64, Ordering::Relaxed);
+        {
+            let mut work = lock(&self.work);
+            for wanted in pending.into_values() {
+                if self.gone.get().is_some() {
+                    let _answer = lock(&wanted.answer);
+                    wanted.came.notify_all();
+                } else {
+                    work.waiting.push_front(wanted.is_urgent, wanted);
+                }
+            }
+        }
+        self.wake_all();
+    }
+
+    /// Asks and hears until the connection fails or nobody wants it.
+    fn converse(
+        &self,
+        index: usize,
+        channel: &mut Channel,
+        pending: &mut HashMap<u32, Arc<Wanted>>,
+    ) -> Result<(), Error> {
+        let link = &self.links[index];
+        let silence = self.connect.timeout / 3;
+        let (mut id, mut owed) = (0_u32, 0);
+        let mut unsent: Vec<u8> = Vec::new();
+        let mut answer = Incoming::default();
+        let mut heard = Instant::now();
+        loop {
+            if self.is_ended() {
+                return Ok(());
+            }
+            self.set_takes(index, owed < OWED_MAX);
+            while let Some(wanted) = self.next(index, owed) {
+                while pending.contains_key(&id) {
+                    id = id.wrapping_add(1);
+                }
+                let request = wanted.with_id(id);
+                if pending.is_empty() {
+                    heard = Instant::now();
+                }
+                owed += request.answer_max() as usize;
+                unsent.extend_from_slice(&request.bytes());
+                pending.insert(id, wanted);
+                id = id.wrapping_add(1);
+                self.requests.fetch_add(1, Ordering::Relaxed);
+            }
+            let taken = channel.write(&unsent)?;
+            unsent.drain(..taken);
+            channel.flush()?;
+            while let Some(done) = answer.hear(channel, pending, self)? {
+                heard = Instant::now();
+                if let Some((wanted, came)) = done {
+                    owed -= wanted.with_id(0).answer_max() as usize;
+                    *lock(&wanted.answer) = Some(came);
+                    wanted.came.notify_all();
+                }
+            }
+            if !unsent.is_empty() && !channel.wants_write() {
+                continue;
+            }
+            link.is_idle.store(owed < OWED_MAX, Ordering::SeqCst);
+            // A last look: what is pushed from here on rings.
+            self.set_takes(index, owed < OWED_MAX);
+            let takes = |is_urgent| self.takes(index, is_urgent);
+            let is_wanted = owed < OWED_MAX && lock(&self.work).waiting.has_of(takes);
+            if is_wanted {
+                link.is_idle.store(false, Ordering::SeqCst);
+                continue;
+            }
+            let until = (!pending.is_empty()).then(|| heard + silence);
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return Err(Error::Late(silence));
+            }
+            channel.wait(link.bell.as_fd(), true, until)?;
+            link.is_idle.store(false, Ordering::SeqCst);
+            link.bell.hear();
+        }
+    }
+}
+
+/// An answer that is coming.
+#[derive(Default)]
+struct Incoming {
+    head: [u8; ANSWER],
+    filled: usize,
+    now: Option<(Arc<Wanted>, Answer)>,
+}
+
+impl Incoming {
+    /// Reads on. `None`: nothing more is there now. `Some(None)`: a part came. `Some(Some(..))`: the last part came.
+    #[expect(clippy::type_complexity, reason = "three outcomes of one step")]
+    fn hear(
+        &mut self,
+        channel: &mut Channel,
+        pending: &mut HashMap<u32, Arc<Wanted>>,
+        shared: &Shared,
+    ) -> Result<Option<Option<(Arc<Wanted>, Answer)>>, Error> {
+        let into = match &mut self.now {
+            None => &mut self.head[self.filled..],
+            Some((_, answer)) => &mut answer.buffer[self.filled..answer.head.len as usize],
+        };
+        if !into.is_empty() {
+            match channel.read(into)? {
+                None => return Ok(None),
+                Some(read) => self.filled += read,
+            }
+        }
+        if self.now.is_none() && self.filled == ANSWER {
+            let head = AnswerHead::of(&self.head)?;
+            // It stays among those that are owed until all of it is there.
+            let Some(wanted) = pending.get(&head.id).cloned() else {
+                return Err(Error::Wire(wire::WireError::Field {
+                    field: "the number of an answer",
+                    value: head.id.into(),
+                }));
+            };
+            if head.len > wanted.with_id(head.id).answer_max() {
+                return Err(Error::Wire(wire::WireError::Field {
+                    field: "the length of an answer",
+                    value: head.len.into(),
+                }));
+            }
+            let buffer = shared.buffer(head.len as usize);
+            self.now = Some((wanted, Answer { head, buffer }));
+            self.filled = 0;
+        }
+        let is_whole =
+            |(_, answer): &mut (Arc<Wanted>, Answer)| self.filled == answer.head.len as usize;
+        let done = self.now.take_if(is_whole);
+        if let Some((_, answer)) = &done {
+            pending.remove(&answer.head.id);
+            self.filled = 0;
+        }
+        Ok(Some(done))
+    }
+}

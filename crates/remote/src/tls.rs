@@ -1,0 +1,108 @@
+//! TLS 1.3 in which both sides prove who they are: keys and certificates from PEM files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use crate::Error;
+
+/// Files in PEM.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// Our certificate, and those between it and one that the other side trusts.
+    pub certificates: PathBuf,
+    /// Our key.
+    pub key: PathBuf,
+    /// Whom we trust: who shows no certificate of one of these is not talked to.
+    pub authorities: PathBuf,
+}
+
+/// Read credentials.
+struct Read {
+    certificates: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    authorities: RootCertStore,
+}
+
+fn wrong(path: &Path) -> impl Fn(pem::Error) -> Error {
+    move |error| Error::Credentials {
+        path: path.to_owned(),
+        why: match error {
+            pem::Error::Io(error) => error.to_string(),
+            pem::Error::NoItemsFound => "there is none of what is needed in it".to_owned(),
+            error => error.to_string(),
+        },
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let all = CertificateDer::pem_file_iter(path).map_err(wrong(path))?;
+    let all: Vec<_> = all.collect::<Result<_, _>>().map_err(wrong(path))?;
+    if all.is_empty() {
+        return Err(wrong(path)(pem::Error::NoItemsFound));
+    }
+    Ok(all)
+}
+
+impl Credentials {
+    fn read(&self) -> Result<Read, Error> {
+        let mut authorities = RootCertStore::empty();
+        for certificate in certificates(&self.authorities)? {
+            authorities
+                .add(certificate)
+                .map_err(|error| Error::Credentials {
+                    path: self.authorities.clone(),
+                    why: error.to_string(),
+                })?;
+        }
+        Ok(Read {
+            certificates: certificates(&self.certificates)?,
+            key: PrivateKeyDer::from_pem_file(&self.key).map_err(wrong(&self.key))?,
+            authorities,
+        })
+    }
+
+    /// For the side that is connected to. Clients without a certificate of the authorities are refused.
+    ///
+    /// # Errors
+    /// [`Error::Credentials`], [`Error::Tls`].
+    pub(crate) fn server(&self) -> Result<Arc<ServerConfig>, Error> {
+        let read = self.read()?;
+        let provider = Arc::new(default_provider());
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(read.authorities.into(), provider.clone())
+                .build()
+                .map_err(|error| Error::Credentials {
+                    path: self.authorities.clone(),
+                    why: error.to_string(),
+                })?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(read.certificates, read.key)?;
+        // Each connection is checked anew: certificates may have ended meanwhile, and connections are few.
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
+    }
+
+    /// For the side that connects.
+    ///
+    /// # Errors
+    /// [`Error::Credentials`], [`Error::Tls`].
+    pub(crate) fn client(&self) -> Result<Arc<ClientConfig>, Error> {
+        let read = self.read()?;
+        let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_protocol_versions(&[&TLS13])?
+            .with_root_certificates(read.authorities)
+            .with_client_auth_cert(read.certificates, read.key)?;
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
+    }
+}

@@ -1,0 +1,411 @@
+//! What both sides promise while everything works, and whom they refuse.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use amdahl_pager::{Extent, Source, SourceError};
+use amdahl_remote::{Connect, Credentials, Error, Identity, Remote, Serve, Server};
+use proptest::prelude::*;
+
+const BLOCK: usize = 2 << 20;
+const IDENTITY: Identity = *b"a certain memory";
+
+/// Memory whose zero pages are told.
+struct Memory(Vec<u8>);
+
+impl Source for Memory {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        let end = self.0.len() as u64;
+        let from = self.0.get(offset as usize..).unwrap_or_default();
+        let from = from.get(..into.len()).ok_or(SourceError::Short { end })?;
+        into.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Extent {
+        let rest = &self.0[(offset as usize).min(self.0.len())..];
+        let page = |at: usize| &rest[at..rest.len().min(at + 4096)];
+        let is_zero = page(0).iter().all(|&byte| byte == 0);
+        let mut end = 4096;
+        while end < rest.len() && page(end).iter().all(|&byte| byte == 0) == is_zero {
+            end += 4096;
+        }
+        Extent {
+            len: len.min(end as u64),
+            is_zero,
+        }
+    }
+}
+
+/// Content in which a page of every three, and the second huge page, are zero.
+fn content(len: usize) -> Vec<u8> {
+    let byte = |at: usize| match at / 4096 % 3 == 1 || at / BLOCK == 1 {
+        true => 0,
+        false => (at * 31 + at / 4096) as u8 | 1,
+    };
+    (0..len).map(byte).collect()
+}
+
+fn serve(content: &[u8]) -> Serve {
+    Serve::new(
+        Arc::new(Memory(content.to_vec())),
+        content.len() as u64,
+        IDENTITY,
+    )
+}
+
+fn connect(server: &Server) -> Connect {
+    Connect::new(server.address().to_string())
+}
+
+#[test]
+fn every_byte_comes_whatever_is_asked_for() {
+    let content = content(3 * BLOCK + 5 * 4096);
+    let server = Server::start("127.0.0.1:0", serve(&content)).unwrap();
+    let remote = Remote::connect(connect(&server)).unwrap();
+    assert_eq!(
+        (remote.len(), remote.identity()),
+        (content.len() as u64, IDENTITY)
+    );
+    proptest!(|(at in 0..content.len(), len in 1..BLOCK + 4096, ahead: bool)| {
+        let len = len.min(content.len() - at);
+        let mut into = vec![9; len];
+        let read = if ahead { Remote::read_ahead } else { Remote::read };
+        prop_assert_eq!(read(&remote, at as u64, &mut into), Ok(()));
+        prop_assert!(into == content[at..at + len]);
+    });
+    assert_eq!(server.stats().refused, 0);
+}
+
+#[test]
+fn threads_share_the_connections() {
+    let content = content(8 * BLOCK);
+    let server = Server::start("127.0.0.1:0", serve(&content)).unwrap();
+    for streams in [1, 2, 5] {
+        let remote = Remote::connect(Connect {
+            streams,
+            ..connect(&server)
+        })
+        .unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..16 {
+                let (remote, content) = (&remote, &content);
+                scope.spawn(move || {
+                    for turn in 0..40 {
+                        let at = (thread * 97 + turn * 31) % (8 * 512 - 64) * 4096;
+                        let mut into = vec![0; if turn % 4 == 0 { 64 * 4096 } else { 4096 }];
+                        match turn % 2 {
+                            0 => remote.read_ahead(at as u64, &mut into).unwrap(),
+                            _ => remote.read(at as u64, &mut into).unwrap(),
+                        }
+                        assert!(into == content[at..at + into.len()]);
+                    }
+                });
+            }
+        });
+        assert_eq!(remote.stats().repeated, 0);
+    }
+}
+
+#[test]
+fn zeros_are_not_sent_and_empty_huge_pages_not_asked_for() {
+    let content = content(4 * BLOCK);
+    let server = Server::start("127.0.0.1:0", serve(&content)).unwrap();
+    let remote = Remote::connect(connect(&server)).unwrap();
+    let whole = 4 * BLOCK as u64;
+    assert_eq!(
+        remote.extent(0, whole),
+        Extent {
+            len: BLOCK as u64,
+            is_zero: false
+        }
+    );
+    assert_eq!(
+        remote.extent(BLOCK as u64, whole),
+        Extent {
+            len: BLOCK as u64,
+            is_zero: true
+        }
+    );
+    assert_eq!(
+        remote.extent(BLOCK as u64 + 4096, 4096),
+        Extent {
+            len: 4096,
+            is_zero: true
+        }
+    );
+    assert_eq!(
+        remote.extent(2 * BLOCK as u64, whole),
+        Extent {
+            len: 2 * BLOCK as u64,
+            is_zero: false
+        }
+    );
+
+    let before = server.stats().bytes;
+    remote.read(0, &mut vec![0; BLOCK]).unwrap();
+    let sent = (server.stats().bytes - before) as usize;
+    let stored = content[..BLOCK]
+        .chunks(4096)
+        .filter(|page| page[0] != 0)
+        .count()
+        * 4096;
+    assert!(
+        (stored..stored + BLOCK / 256).contains(&sent),
+        "{sent} bytes for {stored}"
+    );
+}
+
+#[test]
+fn nothing_behind_the_end_is_served_or_zero() {
+    let content = content(3 * BLOCK);
+    // Less than the source has, and no whole page.
+    let len = BLOCK as u64 + 4096 * 7 + 5;
+    let serve = Serve {
+        len,
+        ..serve(&content)
+    };
+    let server = Server::start("127.0.0.1:0", serve).unwrap();
+    let remote = Remote::connect(connect(&server)).unwrap();
+    let last = len / 4096 * 4096;
+    assert_eq!(remote.read(last, &mut [0; 4096]), Ok(()));
+    for offset in [last + 4096, 2 * BLOCK as u64, 1 << 40] {
+        let mut page = [0; 4096];
+        assert!(
+            matches!(
+                remote.read(offset, &mut page),
+                Err(SourceError::Short { .. })
+            ),
+            "{offset}"
+        );
+        assert!(!remote.extent(offset, 4096).is_zero, "{offset}");
+    }
+    // The second huge page is zero; it ends with the memory.
+    let rest = remote.extent(BLOCK as u64, 1 << 40);
+    assert_eq!(
+        rest,
+        Extent {
+            len: last + 4096 - BLOCK as u64,
+            is_zero: true
+        }
+    );
+}
+
+#[test]
+fn what_the_source_says_is_told() {
+    struct Bad;
+    impl Source for Bad {
+        fn read(&self, offset: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            match offset / 4096 {
+                0 => Err(SourceError::Corrupt("this page")),
+                1 => Err(SourceError::Gone("the disk")),
+                2 => panic!("a defect of the source"),
+                _ => Ok(()),
+            }
+        }
+    }
+    let serve = Serve {
+        workers: 1,
+        ..Serve::new(Arc::new(Bad), 1 << 20, IDENTITY)
+    };
+    let server = Server::start("127.0.0.1:0", serve).unwrap();
+    let remote = Remote::connect(connect(&server)).unwrap();
+    let mut page = [0; 4096];
+    assert!(matches!(
+        remote.read(0, &mut page),
+        Err(SourceError::Corrupt(_))
+    ));
+    assert!(matches!(
+        remote.read(4096, &mut page),
+        Err(SourceError::Gone(_))
+    ));
+    assert!(matches!(
+        remote.read(8192, &mut page),
+        Err(SourceError::Gone(_))
+    ));
+    // The only worker is still there.
+    assert_eq!(remote.read(12288, &mut page), Ok(()));
+    assert_eq!(server.stats().refused, 3);
+}
+
+#[test]
+fn urgent_pages_overtake_what_nobody_waits_for() {
+    use std::sync::Mutex;
+    use std::sync::mpsc;
+    /// Reads when it is allowed to, and remembers in which order.
+    struct Held(Mutex<mpsc::Receiver<()>>, Mutex<Vec<u64>>);
+    impl Source for Held {
+        fn read(&self, offset: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            self.0.lock().unwrap().recv().unwrap();
+            self.1.lock().unwrap().push(offset / 4096);
+            Ok(())
+        }
+    }
+    let (go, held) = mpsc::channel();
+    let held = Arc::new(Held(Mutex::new(held), Mutex::default()));
+    let serve = Serve {
+        workers: 1,
+        ..Serve::new(held.clone(), 1 << 20, IDENTITY)
+    };
+    let server = Server::start("127.0.0.1:0", serve).unwrap();
+    let remote = Remote::connect(Connect {
+        streams: 2,
+        ..connect(&server)
+    })
+    .unwrap();
+    let wait_for = |sent: u64| {
+        while server.stats().received < sent {
+            std::thread::yield_now();
+        }
+    };
+    std::thread::scope(|scope| {
+        for page in 0..8 {
+            let remote = &remote;
+            scope.spawn(move || remote.read_ahead(page * 4096, &mut [0; 4096]).unwrap());
+        }
+        // One of them tells how much there is.
+        wait_for(1 + 8);
+        let urgent = scope.spawn(|| remote.read(100 * 4096, &mut [0; 4096]).unwrap());
+        wait_for(1 + 9);
+        // One that is being read, and perhaps another that the worker took before the urgent one came, may go first.
+        for _ in 0..3 {
+            go.send(()).unwrap();
+        }
+        urgent.join().unwrap();
+        for _ in 0..6 {
+            go.send(()).unwrap();
+        }
+    });
+    let order = held.1.lock().unwrap();
+    let place = order.iter().position(|&page| page == 100).unwrap();
+    assert!(place <= 2, "{order:?}");
+}
+
+// --- whom ----------------------------------------------------------------------------
+
+fn credentials(folder: &Path, name: &str) -> Credentials {
+    let files = amdahl_test_certificates::make(folder, name).unwrap();
+    Credentials {
+        certificates: files.certificate,
+        key: files.key,
+        authorities: files.authority,
+    }
+}
+
+#[test]
+fn with_tls_both_sides_are_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ours, theirs) = (
+        credentials(folder.path(), "ours"),
+        credentials(folder.path(), "theirs"),
+    );
+    let content = content(2 * BLOCK);
+    let serve = Serve {
+        credentials: Some(ours.clone()),
+        timeout: Duration::from_secs(5),
+        ..serve(&content)
+    };
+    let server = Server::start("127.0.0.1:0", serve).unwrap();
+    let with = |credentials: Option<Credentials>, name: Option<&str>| Connect {
+        credentials,
+        name: name.map(str::to_owned),
+        timeout: Duration::from_secs(5),
+        ..connect(&server)
+    };
+
+    let remote = Remote::connect(with(Some(ours.clone()), None)).unwrap();
+    let mut into = vec![0; BLOCK];
+    remote.read(4096, &mut into).unwrap();
+    assert!(into == content[4096..4096 + BLOCK]);
+    assert!(Remote::connect(with(Some(ours.clone()), Some("pages.test"))).is_ok());
+
+    // We do not trust who serves.
+    let who = Credentials {
+        authorities: theirs.authorities.clone(),
+        ..ours.clone()
+    };
+    assert!(Remote::connect(with(Some(who), None)).is_err());
+    // It does not trust us.
+    let who = Credentials {
+        authorities: ours.authorities.clone(),
+        ..theirs
+    };
+    assert!(Remote::connect(with(Some(who), None)).is_err());
+    // It is not who we want.
+    assert!(Remote::connect(with(Some(ours.clone()), Some("other.test"))).is_err());
+    // We do not speak TLS: no byte of the memory is told, not even its length.
+    assert!(Remote::connect(with(None, None)).is_err());
+    // It still serves.
+    assert!(Remote::connect(with(Some(ours), None)).is_ok());
+}
+
+#[test]
+fn without_tls_only_this_host_is_served() {
+    let content = content(BLOCK);
+    for address in ["0.0.0.0:0", "[::]:0"] {
+        assert!(
+            matches!(Server::start(address, serve(&content)), Err(Error::Open(_))),
+            "{address}"
+        );
+    }
+}
+
+#[test]
+fn files_that_are_no_credentials_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = credentials(folder.path(), "right");
+    let empty = folder.path().join("empty.pem");
+    fs::write(&empty, "").unwrap();
+    let missing = folder.path().join("missing.pem");
+    let cases = [
+        Credentials {
+            certificates: empty.clone(),
+            ..right.clone()
+        },
+        Credentials {
+            key: right.certificates.clone(),
+            ..right.clone()
+        },
+        Credentials {
+            authorities: missing,
+            ..right.clone()
+        },
+    ];
+    for case in cases {
+        let serve = Serve {
+            credentials: Some(case),
+            ..serve(&content(BLOCK))
+        };
+        let error = Server::start("127.0.0.1:0", serve).err().unwrap();
+        assert!(matches!(&error, Error::Credentials { .. }), "{error}");
+        assert!(error.to_string().contains(".pem: "), "{error}");
+    }
+}
+
+#[test]
+fn who_says_nothing_right_is_let_go_and_harms_nobody() {
+    use std::io::{Read, Write};
+    let content = content(BLOCK);
+    let server = Server::start("127.0.0.1:0", serve(&content)).unwrap();
+    let remote = Remote::connect(Connect {
+        streams: 1,
+        ..connect(&server)
+    })
+    .unwrap();
+    for said in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64]] {
+        let mut socket = TcpStream::connect(server.address()).unwrap();
+        socket.write_all(said).unwrap();
+        // It is told nothing.
+        let mut told = Vec::new();
+        let _ = socket.read_to_end(&mut told);
+        assert!(told.is_empty(), "{told:?}");
+    }
+    while server.stats().connections > 1 {
+        std::thread::yield_now();
+    }
+    assert_eq!(server.stats().failed, 2);
+    assert_eq!(remote.read(0, &mut [0; 4096]), Ok(()));
+}
