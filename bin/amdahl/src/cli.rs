@@ -1,5 +1,8 @@
 //! The command line as typed.
 
+pub mod pager;
+pub mod serve;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -21,7 +24,8 @@ Exit codes:
   3  the program could not be started, or failed in every run
   4  the program failed in some runs; the rest was reported
   5  interrupted; what was measured was reported
-  6  this machine does not let us measure";
+  6  this machine does not let us measure
+  7  a memory image is damaged";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -51,6 +55,9 @@ pub enum Command {
     /// Simulate a workload on a machine of any size under scheduling policies.
     #[command(after_help = SIM_EXAMPLES)]
     Sim(Sim),
+    /// Memory that arrives on demand: images of memory, VMs served from them, and how fast pages come here.
+    #[command(after_help = pager::PAGER_EXAMPLES)]
+    Pager(pager::Pager),
     /// A live screen over lock waits, scheduling and memory: sorted, filtered, paused by keys.
     #[command(after_help = TOP_EXAMPLES)]
     Top(Box<Top>),
@@ -151,7 +158,7 @@ pub struct Scale {
     /// Regular expression whose first group is the work per second in the program's output
     #[arg(long, value_name = "REGEX")]
     pub rate: Option<String>,
-    /// On-CPU samples per CPU and second [default: 499, less on more than 64 CPUs]
+    /// On-CPU samples per CPU and second [default: 499, and where their interrupts are dear fewer after the first 500 of a CPU; less on more than 64 CPUs]
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(10..=10_000))]
     pub sample_hz: Option<u32>,
     /// Memory for recorded events; a quarter of it full, they are added up while the program runs
@@ -653,7 +660,7 @@ pub struct Doctor {
 
 fn control_group(text: &str) -> Result<PathBuf, String> {
     crate::watch::processes::cgroup(text).ok_or_else(|| {
-        "there is no such control group; see systemd-cgls or /sys/fs/cgroup".to_owned()
+        "this is no control group, of either version; see systemd-cgls or /sys/fs/cgroup".to_owned()
     })
 }
 

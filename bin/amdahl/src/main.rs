@@ -7,6 +7,7 @@ mod failure;
 mod interrupt;
 mod locks;
 mod mem;
+mod pager;
 mod results;
 mod scale;
 mod sched;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         cli::Command::Locks(args) => locks::main(&args),
         cli::Command::Sched(args) => sched::main(&args),
         cli::Command::Sim(args) => sim::main(&args),
+        cli::Command::Pager(args) => pager::main(&args),
         cli::Command::Top(args) => top::main(&args),
         cli::Command::Doctor(args) => doctor::main(&args),
     };

@@ -80,7 +80,7 @@ impl Live for Recorded {
         let mut found = result::result(&table, by(of));
         (found.seconds, found.events) = (seconds, self.follower.events);
         found.sources = self.sources.clone();
-        result::note_goroutines(&mut found);
+        result::note_goroutines(&mut found, "bpf");
         found.target = self.target.clone();
         Data::Locks(found)
     }

@@ -207,7 +207,7 @@ fn complete(found: &mut LocksResult, args: &Locks, observed: &Observed) {
     found.seconds = observed.to.saturating_sub(observed.from) as f64 * 1e-9;
     found.machine = machine::describe();
     found.sources = observed.sources.clone();
-    result::note_goroutines(found);
+    result::note_goroutines(found, "bpf");
     found.events = observed.events;
     found.events_lost += observed.events_lost;
     found.stacks_lost = observed.stacks_lost;

@@ -70,12 +70,11 @@ pub fn result(table: &Table, by: LocksBy) -> LocksResult {
 
 /// Adds to the sources what the table cannot tell of the programs in it: of goroutines, which the kernel
 /// does not know.
-pub fn note_goroutines(found: &mut LocksResult) {
+pub fn note_goroutines(found: &mut LocksResult, how: &str) {
     let of_go = Library::Go.adjective();
     if !found.rows.iter().any(|row| row.what.starts_with(of_go)) {
         return;
     }
-    let how = found.sources.first().map_or("", |source| &source.how);
     found.sources.push(super::source(
         "waits of goroutines",
         how,
@@ -210,7 +209,7 @@ mod tests {
                 sources: vec![crate::locks::source("futex waits", "bpf", "", "")],
                 ..LocksResult::default()
             };
-            note_goroutines(&mut found);
+            note_goroutines(&mut found, "bpf");
             found.sources.split_off(1)
         };
         assert_eq!(noted(&["pthread mutex", "Google lock"]), []);

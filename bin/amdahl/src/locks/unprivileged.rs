@@ -168,7 +168,7 @@ impl Polling {
         let mut found = result::result(&table, by);
         found.events = self.poller.blindness().polls;
         found.sources = self.sources.clone();
-        result::note_goroutines(&mut found);
+        result::note_goroutines(&mut found, "/proc");
         found
     }
 

@@ -22,9 +22,8 @@ pub struct Mapped {
     looked: Looked,
     /// The machine when it began.
     before: Machine,
-    credit: Duration,
-    /// What was looked at beyond it.
-    debt: Duration,
+    /// Nanoseconds that it may look. Below zero after a look that took longer than what was saved.
+    credit: i64,
     at: Instant,
 }
 
@@ -35,8 +34,7 @@ impl Mapped {
             looker: Looker::new(selection),
             looked: Looked::default(),
             before: Machine::now(),
-            credit: CREDIT_MAX,
-            debt: Duration::ZERO,
+            credit: ns(CREDIT_MAX),
             at: Instant::now(),
         }
     }
@@ -58,10 +56,8 @@ impl Mapped {
     /// At those with most memory; those first that were looked at longest ago. Reading `smaps` holds the
     /// address-space lock of whom it is about.
     fn look(&mut self) {
-        let earned = self.at.elapsed() / BUDGET;
-        let paid = earned.min(self.debt);
-        self.debt -= paid;
-        self.credit = (self.credit + (earned - paid)).min(CREDIT_MAX);
+        let earned = ns(self.at.elapsed() / BUDGET);
+        self.credit = (self.credit + earned).min(ns(CREDIT_MAX));
         let proc = Path::new("/proc");
         let resident = |pid| Some((read::resident(proc, pid).filter(|&bytes| bytes > 0)?, pid));
         let pids = self.looker.pids().into_iter();
@@ -73,18 +69,19 @@ impl Mapped {
         seen.retain(|pid, _| present.contains(pid));
         largest.sort_by_key(|(_, pid)| seen.get(pid).map(|seen| seen.at));
         for (bytes, pid) in largest {
-            if self.credit.is_zero() {
+            if self.credit <= 0 {
                 break;
             }
             let begun = Instant::now();
             self.looked.keep(pid, bytes, false);
-            let took = begun.elapsed();
-            // One look may take longer than what was saved: nobody is looked at until that is earned.
-            self.debt = took.saturating_sub(self.credit);
-            self.credit = self.credit.saturating_sub(took);
+            self.credit -= ns(begun.elapsed());
         }
         self.at = Instant::now();
     }
+}
+
+fn ns(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX / 2)
 }
 
 #[cfg(test)]
@@ -92,23 +89,27 @@ mod tests {
     use super::*;
     use crate::cli::ProbeKind;
 
+    /// Of a process, or of the system.
+    fn selection(pid: Option<u32>) -> Selection {
+        Selection {
+            pid,
+            cgroup: None,
+            system: pid.is_none(),
+            duration: None,
+            memory: 16,
+            probe: ProbeKind::Proc,
+            quiet: true,
+            command: Vec::new(),
+        }
+    }
+
     #[test]
     fn who_is_there_is_looked_at_and_who_is_gone_is_forgotten() {
         let mut child = std::process::Command::new("sleep")
             .arg("1000")
             .spawn()
             .expect("sleep");
-        let selection = Selection {
-            pid: Some(child.id()),
-            cgroup: None,
-            system: false,
-            duration: None,
-            memory: 16,
-            probe: ProbeKind::Proc,
-            quiet: true,
-            command: Vec::new(),
-        };
-        let mut mapped = Mapped::new(&selection);
+        let mut mapped = Mapped::new(&selection(Some(child.id())));
         let tell = |mapped: &mut Mapped| {
             let mut result = MemResult::default();
             mapped.tell(&Touches::default(), &mut result);
@@ -129,23 +130,17 @@ mod tests {
 
     #[test]
     fn without_credit_nobody_is_looked_at() {
-        let selection = Selection {
-            pid: None,
-            cgroup: None,
-            system: true,
-            duration: None,
-            memory: 16,
-            probe: ProbeKind::Proc,
-            quiet: true,
-            command: Vec::new(),
-        };
-        let mut mapped = Mapped::new(&selection);
-        mapped.credit = Duration::ZERO;
+        let mut mapped = Mapped::new(&selection(None));
+        // A look that took a second longer than it should is paid back first.
+        mapped.credit = -1_000_000_000;
+        mapped.look();
+        assert!(mapped.looked.seen.is_empty());
+        mapped.credit = 0;
         // In the future: nothing is earned.
         mapped.at = Instant::now() + Duration::from_secs(3600);
         mapped.look();
         assert!(mapped.looked.seen.is_empty());
-        mapped.credit = CREDIT_MAX;
+        mapped.credit = ns(CREDIT_MAX);
         mapped.look();
         assert!(!mapped.looked.seen.is_empty());
     }

@@ -13,8 +13,8 @@ mod progress;
 mod run;
 mod summary;
 
-use amdahl_probe::bpf::{Decoder, Recorder, SCALE, Settings};
-use amdahl_probe::perf::{Rate, View};
+use amdahl_probe::bpf::{Decoder, GRANT, Recorder, SCALE, Settings};
+use amdahl_probe::perf::{self, Rate, View};
 use amdahl_report::schema::{Notice, RunFailure, ScaleResult, Source};
 
 use crate::child::{self, Ended};
@@ -161,8 +161,10 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
         return Ok((None, vec![source("scheduling", "/proc", "", "")]));
     }
     let cpus: Vec<u32> = plan.allowed.iter().collect();
+    let (hz, one_in) = sampling(scale, plan);
     let settings = Settings {
-        sample_hz: sample_hz(scale, plan),
+        sample_hz: hz,
+        sample_one_in: one_in,
         memory_bytes: (scale.memory as usize) << 20,
         clock_hz: clock_hz(),
         ..Settings::new(&SCALE, cpus)
@@ -171,7 +173,12 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
         Ok(recorder) => {
             let mut sources = vec![
                 source("scheduling", "bpf", "", ""),
-                source("user and kernel stacks", "bpf", "", ""),
+                source(
+                    "user and kernel stacks",
+                    &sampled("bpf", hz, one_in),
+                    "",
+                    "",
+                ),
             ];
             sources.push(if recorder.counts_instructions() {
                 source("instructions", "perf events", "", "")
@@ -200,34 +207,70 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
     }
 }
 
-/// Samples per CPU and second: many CPUs share what one thread can take in.
-fn sample_hz(scale: &Scale, plan: &Plan) -> u32 {
-    let cpus = plan.allowed.len() as u32;
-    scale
-        .sample_hz
-        .unwrap_or_else(|| 499.min(32_000 / cpus.max(1)).max(10))
+/// Of a CPU's time, what the interrupts that take samples may cost once a CPU has been sampled for a while. Before, fewer samples would
+/// make the shares of short runs less exact.
+const SAMPLING: f64 = 0.003;
+/// The same where the rate cannot change during a run.
+const STEADY_SAMPLING: f64 = 0.01;
+/// Samples per CPU and second.
+const USUAL_HZ: u32 = 499;
+
+/// As many of `hz` samples per CPU and second as one thread can take in.
+fn taken_in(hz: u32, plan: &Plan) -> u32 {
+    hz.min(32_000 / plan.allowed.len().max(1) as u32).max(10)
+}
+
+/// Samples per CPU and second, and one in how many of them is taken later: on some virtual machines interrupts are dear.
+fn sampling(scale: &Scale, plan: &Plan) -> (u32, u32) {
+    if let Some(hz) = scale.sample_hz {
+        return (hz, 1);
+    }
+    let hz = taken_in(USUAL_HZ, plan);
+    let cost = perf::interruption_ns(clock_hz());
+    (hz, cost.map_or(1, |cost| perf::one_in(hz, SAMPLING, cost)))
+}
+
+/// The same where the rate is that of the beginning for the whole run.
+fn steady_hz(scale: &Scale, plan: &Plan) -> u32 {
+    let usual = || {
+        let cost = perf::interruption_ns(clock_hz());
+        let hz = cost.map_or(USUAL_HZ, |cost| perf::rate_within(STEADY_SAMPLING, cost));
+        taken_in(hz, plan)
+    };
+    scale.sample_hz.unwrap_or_else(usual)
+}
+
+/// How stacks are taken.
+fn sampled(how: &str, hz: u32, one_in: u32) -> String {
+    let later = if one_in > 1 {
+        format!(", after the first {GRANT} about {}", hz / one_in)
+    } else {
+        String::new()
+    };
+    format!("{how} ({hz} samples per CPU and second{later})")
 }
 
 /// What there is without BPF.
 fn find_means(scale: &Scale, plan: &Plan, sources: &mut Vec<Source>) -> Means {
     let view = View::allowed();
     let rate = Rate {
-        hz: sample_hz(scale, plan),
+        hz: steady_hz(scale, plan),
         clock_hz: clock_hz(),
     };
+    let how = &sampled("perf events", rate.hz, 1);
     let names = amdahl_probe::symbol::kernel_names_are_readable();
     sources.push(match (&view, names) {
-        (Ok(View::Whole), true) => source("user and kernel stacks", "perf events", "", ""),
+        (Ok(View::Whole), true) => source("user and kernel stacks", how, "", ""),
         (Ok(View::Whole), false) => source(
             "user and kernel stacks",
-            "perf events",
+            how,
             "The kernel hides its names: of its time page faults are told by their number, locks \
              not at all.",
             "As root: sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=1.",
         ),
         (Ok(View::User), _) => source(
             "user stacks",
-            "perf events",
+            how,
             "Kernel code is not sampled: of its time page faults are told by their number, locks \
              not at all.",
             "As root: sysctl kernel.perf_event_paranoid=1.",

@@ -47,11 +47,13 @@ impl Progress {
             self.at, self.total
         );
         let mut err = anstream::stderr().lock();
-        let _ = if self.live {
-            write!(err, "\r\x1b[K{line}")
-        } else {
-            write!(err, "{line}")
+        let begin = match (self.live, self.open) {
+            (true, _) => "\r\x1b[K",
+            // The run before is one of which no time is told.
+            (false, true) => "\n",
+            (false, false) => "",
         };
+        let _ = write!(err, "{begin}{line}");
         let _ = err.flush();
         self.open = true;
     }

@@ -57,11 +57,19 @@ pub fn cgroup(name: &str) -> Option<PathBuf> {
         "/sys/fs/cgroup/unified",
         "/sys/fs/cgroup/cpu",
     ];
-    let is_group = |path: &PathBuf| path.join("cgroup.procs").is_file();
     let candidates = roots.iter().map(|root| Path::new(root).join(below));
     std::iter::once(name.to_owned())
         .chain(candidates)
-        .find(is_group)
+        .find(|path| is_group(path))
+}
+
+/// Whether a folder is a control group, of either version, and no other one with a file of that name.
+fn is_group(path: &Path) -> bool {
+    const VERSION_1: u32 = 0x0027_e0eb;
+    const VERSION_2: u32 = 0x6367_7270;
+    let kind = rustix::fs::statfs(path).map(|about| about.f_type as u32);
+    kind.is_ok_and(|kind| [VERSION_1, VERSION_2].contains(&kind))
+        && path.join("cgroup.procs").is_file()
 }
 
 /// Processes in a control group and in those below it, each with its threads.
@@ -91,5 +99,22 @@ mod tests {
     #[test]
     fn what_is_no_control_group_is_none() {
         assert_eq!(super::cgroup("/proc"), None);
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("cgroup.procs"), "1\n").expect("a file");
+        let name = folder.path().to_str().expect("a plain name");
+        assert_eq!(super::cgroup(name), None);
+    }
+
+    #[test]
+    fn a_control_group_of_either_version_is_found() {
+        let Ok(mounts) = std::fs::read_to_string("/proc/mounts") else {
+            return;
+        };
+        for mount in mounts.lines() {
+            let words: Vec<&str> = mount.split(' ').collect();
+            if let [_, place, "cgroup" | "cgroup2", ..] = words[..] {
+                assert_eq!(super::cgroup(place), Some(place.into()));
+            }
+        }
     }
 }

@@ -275,6 +275,23 @@ impl Running {
         self.child.id()
     }
 
+    /// What it has printed until now.
+    pub fn out_so_far(&self) -> String {
+        self.out.text()
+    }
+
+    /// The same, on standard error.
+    pub fn err_so_far(&self) -> String {
+        self.err.text()
+    }
+
+    /// Writes a line to its standard input, which is a pipe.
+    pub fn say(&mut self, line: &str) {
+        use std::io::Write;
+        let input = self.child.stdin.as_mut().expect("a pipe");
+        writeln!(input, "{line}").expect("it reads");
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("it runs");

@@ -224,7 +224,10 @@ fn huge_pages_are_shown_by_mapping() {
         pty.shows("smallv");
         pty.shows("lock [");
         pty.press("/libc\r");
-        pty.shows("0%");
+        pty.until("a row of libc and its share", |screen| {
+            let mut rows = screen.lines().filter(|line| line.contains("lock ["));
+            rows.any(|row| row.contains("libc") && row.split_whitespace().any(|word| word == "0%"))
+        });
         pty.press("\r");
         pty.shows("of it in huge pages");
         pty.press("\u{1b}");

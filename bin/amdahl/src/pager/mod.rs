@@ -1,0 +1,22 @@
+//! `amdahl pager`: memory images, and memory that arrives on demand.
+
+pub mod bench;
+mod image;
+mod meter;
+mod serve;
+mod stdio;
+
+use crate::cli::pager::{Pager, PagerCommand};
+use crate::failure::Failure;
+
+/// Packs, unpacks, checks, tells, serves or measures.
+pub fn main(pager: &Pager) -> Result<u8, Failure> {
+    match &pager.command {
+        PagerCommand::Pack(args) => image::pack(args),
+        PagerCommand::Unpack(args) => image::unpack(args),
+        PagerCommand::Verify(args) => image::verify(args),
+        PagerCommand::Info(args) => image::info(args),
+        PagerCommand::Serve(args) => serve::main(args),
+        PagerCommand::Bench(args) => bench::main(args),
+    }
+}

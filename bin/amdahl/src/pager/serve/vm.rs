@@ -1,0 +1,605 @@
+//! One VM, from its hand-off to its end.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use amdahl_pager::handoff::{
+    HandedOverMemory, Layout, Malformed, Owner, Peer, ReceiveError, receive,
+};
+use amdahl_pager::{Background, Event, Features, Loss, Pager, SourceError, WorkingSet};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use serde_json::json;
+
+use super::memory::Memory;
+use super::plan::Plan;
+use super::tell::{End, Line, Outcome, Teller, Vm, pages};
+use crate::cli::serve::OnLoss;
+use crate::interrupt::Interrupt;
+
+/// What all VMs share.
+pub struct Shared {
+    /// What they begin with.
+    pub memory: Memory,
+    /// How they are served.
+    pub plan: Plan,
+    /// Says what happens.
+    pub teller: Teller,
+    /// Whether we are to end.
+    pub interrupt: Interrupt,
+    /// Connections whose VM is not known yet.
+    pub arriving: AtomicU32,
+    /// VMs that are served.
+    pub serving: AtomicU32,
+    /// Some VM lost a page because the image is damaged.
+    pub is_damaged: AtomicBool,
+    /// Some VM could not be served to its end for another reason.
+    pub has_failed: AtomicBool,
+}
+
+/// How often is looked whether something has changed that is not told.
+const TICK: Duration = Duration::from_millis(100);
+/// How often is looked whether the memory is still there.
+const ALIVE: Duration = Duration::from_secs(1);
+/// Pages that are fetched at once for a working set: so many are out of their order.
+const STEP_PAGES: u64 = 1024;
+/// The same, where order does not matter.
+const FILL_PAGES: usize = 4096;
+/// Lines about lost pages of a VM; the rest is in the sum.
+const LOSSES_TOLD: u32 = 8;
+
+/// A number that is higher while this lives.
+pub struct Counted<'a>(&'a AtomicU32);
+
+impl<'a> Counted<'a> {
+    /// One more, if there are fewer than `most`.
+    pub fn new(count: &'a AtomicU32, most: u32) -> Option<Counted<'a>> {
+        let more = |now: u32| (now < most).then(|| now + 1);
+        let added = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        added.is_ok().then(|| Counted(count))
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Takes a VM over from a connection, and serves it to its end.
+pub fn connection(shared: &Shared, number: u64, stream: &UnixStream, arriving: Counted<'_>) {
+    let peer = match Peer::of(stream) {
+        Ok(peer) => peer,
+        Err(error) => {
+            let vm = Vm { number, pid: None };
+            let why = format!("who connected is not known: {error}");
+            return refused(shared, vm, &why, None);
+        }
+    };
+    let vm = Vm {
+        number,
+        pid: peer.pid,
+    };
+    let taken = receive(stream, shared.memory.bytes, shared.plan.handoff_timeout);
+    let taken = match taken {
+        Ok(taken) => taken,
+        // Somebody looked whether we are there.
+        Err(ReceiveError::Closed { bytes: 0 }) => return,
+        Err(error) => {
+            // Who speaks something else is no VMM, and not killed for it.
+            let is_vmm = !matches!(
+                error,
+                ReceiveError::Malformed(Malformed::Foreign(_) | Malformed::Json(_))
+                    | ReceiveError::Silent { .. }
+                    | ReceiveError::Closed { .. }
+            );
+            let whom = is_vmm.then_some((&peer, None));
+            return refused(shared, vm, &error.to_string(), whom);
+        }
+    };
+    let owner = match Owner::new(&taken.descriptor, &taken.regions) {
+        Ok(owner) => owner,
+        Err(error) => {
+            let why = format!("its descriptor cannot be duplicated: {error}");
+            return refused(shared, vm, &why, Some((&peer, None)));
+        }
+    };
+    let Some(_place) = Counted::new(&shared.serving, shared.plan.max_vms) else {
+        let why = format!("{} VMs are served already (--max-vms)", shared.plan.max_vms);
+        return refused(shared, vm, &why, Some((&peer, Some(&owner))));
+    };
+    // Kept by those that are refused: there are no more of them at once than may arrive.
+    drop(arriving);
+    match Served::start(shared, vm, &peer, &owner, taken) {
+        Ok(served) => served.until_its_end(stream),
+        Err(why) => refused(shared, vm, &why, Some((&peer, Some(&owner)))),
+    }
+}
+
+/// A VM is not served. It does not notice by itself: it must not wait for ever, nor read zeros.
+fn refused(shared: &Shared, vm: Vm, why: &str, whom: Option<(&Peer, Option<&Owner>)>) {
+    let fate = match whom {
+        Some((peer, _)) if shared.plan.on_loss == OnLoss::Kill && peer.kill() => "is killed",
+        Some((_, Some(owner))) if owner.poison() => {
+            // Nobody will read its messages, and nobody needs to.
+            let _ = owner.release();
+            "gets SIGBUS where it touches its memory"
+        }
+        _ => "waits for ever where it touches its memory: end it",
+    };
+    shared.teller.tell(&Line::trouble(
+        "refused",
+        format!("{} is refused: {why}; if it is a VM, it {fate}", vm.name()),
+        vm.fields(json!({ "why": why, "fate": fate })),
+    ));
+}
+
+/// A VM that is served.
+struct Served<'a> {
+    pager: Pager,
+    watch: Watch<'a>,
+    since: Instant,
+}
+
+impl<'a> Served<'a> {
+    fn start(
+        shared: &'a Shared,
+        vm: Vm,
+        peer: &'a Peer,
+        owner: &'a Owner,
+        taken: HandedOverMemory,
+    ) -> Result<Served<'a>, String> {
+        let HandedOverMemory {
+            descriptor,
+            features,
+            regions,
+        } = taken;
+        let plan = &shared.plan;
+        let since = Instant::now();
+        let pager = Pager::builder()
+            .handed_over(descriptor, &regions)
+            .source(std::sync::Arc::clone(&shared.memory.source))
+            .staging(plan.staging_bytes)
+            .workers(plan.workers)
+            .background(plan.background)
+            .timeout(plan.read_timeout)
+            .record(shared.memory.recorder().is_some())
+            .start()
+            .map_err(|error| error.to_string())?;
+        let balloon = features.map(|features| features.contain(Features::EVENT_REMOVE));
+        let huge = regions
+            .iter()
+            .any(|region| region.page_bytes > amdahl_pager::PAGE);
+        shared.teller.tell(&Line::new(
+            "begin",
+            format!(
+                "{} begins: {} in {} regions{}{}",
+                vm.name(),
+                pages(pager.pages()),
+                regions.len(),
+                if huge { ", pages of 2 MiB" } else { "" },
+                match balloon {
+                    Some(false) => ", a balloon is not told",
+                    _ => "",
+                },
+            ),
+            vm.fields(json!({
+                "uid": peer.uid,
+                "pages": pager.pages(),
+                "regions": regions.len(),
+                "huge_pages": huge,
+                "balloon_told": balloon,
+            })),
+        ));
+        let watch = Watch {
+            vm,
+            shared,
+            layout: Layout::new(&regions),
+            owner,
+            peer,
+            losses: 0,
+            told_not_fetched: false,
+            odd: 0,
+            untold: 0,
+            is_unstopped: false,
+            ask: false,
+        };
+        Ok(Served {
+            pager,
+            watch,
+            since,
+        })
+    }
+
+    fn until_its_end(mut self, stream: &UnixStream) {
+        let (outcome, present) = self.serve(stream);
+        let Served {
+            mut pager,
+            mut watch,
+            since,
+        } = self;
+        let Watch {
+            vm,
+            shared,
+            peer,
+            owner,
+            ..
+        } = watch;
+        let (pages, missing) = (pager.pages(), pager.missing_pages());
+        // A page may be lost, and kill its VM, before that is told and counted. What is missing is poisoned by this.
+        pager.stop();
+        while let Some(event) = pager.next_event(Duration::ZERO) {
+            watch.event(event);
+        }
+        watch.untold(&pager);
+        if let Some(recorder) = shared.memory.recorder()
+            && let Err(failure) = recorder.write()
+        {
+            shared.has_failed.store(true, Ordering::Relaxed);
+            watch.odd(&failure.message);
+        }
+        let stats = pager.stats();
+        let is_lost = matches!(outcome, Outcome::Incomplete | Outcome::Abandoned);
+        if is_lost {
+            shared.has_failed.store(true, Ordering::Relaxed);
+        }
+        let fate = is_lost.then(|| self::fate(shared, peer, owner, watch.is_unstopped));
+        let end = End {
+            vm,
+            outcome,
+            served: since.elapsed(),
+            present,
+            pages,
+            missing,
+            stats: &stats,
+            fate,
+        };
+        shared.teller.tell(&end.line());
+    }
+
+    /// Until all is present, the VM is gone, or we are to end.
+    fn serve(&mut self, stream: &UnixStream) -> (Outcome, Option<Duration>) {
+        let cancel = AtomicBool::new(false);
+        let state = Filling::default();
+        // What fetches beside us borrows the pager; events are ours.
+        let Served {
+            pager,
+            watch,
+            since,
+        } = self;
+        let (pager, since, shared) = (&*pager, *since, watch.shared);
+        let layout = watch.layout.clone();
+        thread::scope(|scope| {
+            if !shared.memory.working_set.is_empty() {
+                let (cancel, layout, vm) = (&cancel, &layout, watch.vm);
+                scope.spawn(move || replay(shared, vm, pager, layout, cancel));
+            }
+            // The end of a socket is told without being asked for; that of a process by what can be read.
+            let mut ends = vec![(stream.as_fd(), PollFlags::RDHUP)];
+            ends.extend(watch.peer.pidfd().map(|pidfd| (pidfd, PollFlags::IN)));
+            let (mut looked, mut told) = (since, since);
+            let (mut done, mut is_filling) = (u64::MAX, false);
+            let outcome = loop {
+                let ended = wait(&mut ends);
+                while let Some(event) = pager.next_event(Duration::ZERO) {
+                    watch.event(event);
+                }
+                watch.untold(pager);
+                if ended || watch.ask || looked.elapsed() >= ALIVE {
+                    watch.ask = false;
+                    looked = Instant::now();
+                    if watch.owner.is_gone() {
+                        break Outcome::Gone;
+                    }
+                }
+                let stats = pager.stats();
+                let now = stats.pages + stats.zero_pages + stats.lost_pages + stats.removed_pages;
+                // Looking costs some microseconds for each GiB.
+                if now != done {
+                    done = now;
+                    if stats.lost_pages == 0
+                        && pager.missing_pages() == 0
+                        && is_let_go(pager, watch.owner)
+                    {
+                        break Outcome::Complete;
+                    }
+                }
+                if shared.interrupt.insisted() {
+                    break Outcome::Abandoned;
+                }
+                if shared.interrupt.asked() && !is_filling {
+                    is_filling = true;
+                    if let Some(recorder) = shared.memory.recorder() {
+                        recorder.end();
+                    }
+                    let (cancel, state) = (&cancel, &state);
+                    let read_timeout = shared.plan.read_timeout;
+                    scope.spawn(move || fill(pager, cancel, state, read_timeout));
+                }
+                if state.is_done.load(Ordering::Acquire) {
+                    match pager.missing_pages() == 0 && stats.lost_pages == 0 {
+                        // All is there but for this moment.
+                        true if is_let_go(pager, watch.owner) => break Outcome::Complete,
+                        true => {}
+                        false => break Outcome::Incomplete,
+                    }
+                }
+                let every = shared.plan.progress;
+                if !every.is_zero() && told.elapsed() >= every {
+                    told = Instant::now();
+                    watch.progress(pager, &stats);
+                }
+            };
+            cancel.store(true, Ordering::Relaxed);
+            let present = (outcome == Outcome::Complete).then(|| since.elapsed());
+            (outcome, present)
+        })
+    }
+}
+
+/// What becomes of a VM that is served no more, with pages missing.
+fn fate(shared: &Shared, peer: &Peer, owner: &Owner, is_unstopped: bool) -> &'static str {
+    if shared.plan.on_loss == OnLoss::Kill && peer.kill() {
+        return "is killed";
+    }
+    match shared.plan.can_poison && !is_unstopped {
+        true => {
+            // Nobody reads its messages from now on, and nobody needs to.
+            let _ = owner.release();
+            "gets SIGBUS where it touches them"
+        }
+        false => "waits for ever where it touches them: end it",
+    }
+}
+
+/// All is present: lets the memory go.
+fn is_let_go(pager: &Pager, owner: &Owner) -> bool {
+    // Pages that are just being put into place are not missing, nor there.
+    pager.fill() == 0 && pager.stats().lost_pages == 0 && owner.release().is_ok()
+}
+
+/// Waits for the end of one of these, which is waited for no more then, or for the next tick.
+fn wait(ends: &mut Vec<(BorrowedFd<'_>, PollFlags)>) -> bool {
+    let tick = Timespec {
+        tv_sec: 0,
+        tv_nsec: TICK.subsec_nanos().into(),
+    };
+    let mut fds: Vec<PollFd<'_>> = ends
+        .iter()
+        .map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
+        .collect();
+    let ready = poll(&mut fds, Some(&tick)).unwrap_or(0);
+    let mut has_ended = fds.iter().map(|fd| !fd.revents().is_empty());
+    if ready > 0 {
+        ends.retain(|_| !has_ended.next().unwrap_or(false));
+    }
+    ready > 0
+}
+
+/// What a VM needs first is fetched, in its order, while it runs. Faults overtake that.
+fn replay(shared: &Shared, vm: Vm, pager: &Pager, layout: &Layout, cancel: &AtomicBool) {
+    let begun = Instant::now();
+    let steps = layout.steps(shared.memory.working_set.iter().cloned(), STEP_PAGES);
+    let next = AtomicUsize::new(0);
+    let is_over = || cancel.load(Ordering::Relaxed) || shared.interrupt.asked();
+    // Two: one unpacks while the other puts pages into place.
+    thread::scope(|scope| {
+        let work = || {
+            while let Some(step) = steps.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if is_over() {
+                    return;
+                }
+                pager.prefetch(step);
+            }
+        };
+        scope.spawn(work);
+        work();
+    });
+    if is_over() {
+        return;
+    }
+    let count: u64 = steps.iter().map(WorkingSet::pages).sum();
+    let time = begun.elapsed();
+    shared.teller.tell(&Line::new(
+        "working-set",
+        format!(
+            "{}: its working set of {} is there after {}",
+            vm.name(),
+            pages(count as usize),
+            super::tell::duration(time)
+        ),
+        vm.fields(json!({ "pages": count, "seconds": time.as_secs_f64() })),
+    ));
+}
+
+/// How far the last fetching has come.
+#[derive(Default)]
+struct Filling {
+    is_done: AtomicBool,
+}
+
+/// Fetches all that is missing, in pieces after which it can be ended.
+fn fill(pager: &Pager, cancel: &AtomicBool, state: &Filling, read_timeout: Duration) {
+    for start in (0..pager.pages()).step_by(FILL_PAGES) {
+        if cancel.load(Ordering::Relaxed) {
+            return;
+        }
+        let end = pager.pages().min(start + FILL_PAGES);
+        let begun = Instant::now();
+        let missing = pager.prefetch(&WorkingSet::from_pages(start as u64..end as u64));
+        if missing > 0 && begun.elapsed() >= read_timeout {
+            // The source says nothing: the rest would take as long, each time.
+            break;
+        }
+    }
+    // Release: pairs with the Acquire in `watch`.
+    state.is_done.store(true, Ordering::Release);
+}
+
+/// What is done with the events of a pager.
+struct Watch<'a> {
+    vm: Vm,
+    shared: &'a Shared,
+    layout: Layout,
+    owner: &'a Owner,
+    peer: &'a Peer,
+    losses: u32,
+    told_not_fetched: bool,
+    /// Lines of other kinds.
+    odd: u32,
+    /// Events without a line that were known of.
+    untold: u64,
+    is_unstopped: bool,
+    /// Whether the VM may be gone.
+    ask: bool,
+}
+
+impl Watch<'_> {
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Lost { why, .. } | Event::NotFetched { why, .. } if is_end(why) => {
+                self.ask = true;
+            }
+            Event::Lost { page, pages, why } => self.lost(page, pages, why),
+            // Once is enough: the background tries many pages.
+            Event::NotFetched { page, pages, why }
+                if !std::mem::replace(&mut self.told_not_fetched, true) =>
+            {
+                let why_in_words = self.reason(why);
+                let what =
+                    format!("could not be fetched ahead: {why_in_words}; a fault tries again");
+                self.trouble("not-fetched", page, pages, &what, why);
+            }
+            Event::Unstopped { pages, .. } => self.unstopped(pages),
+            Event::Outside { address } => self.odd(&format!(
+                "it touched memory at {address:#x} that it registered and did not hand over: it gets SIGBUS"
+            )),
+            Event::Unreadable { .. } => self.odd("its descriptor cannot be read: what is missing is lost"),
+            Event::Moved { .. } => self.odd("memory was moved, and what was missing of it is lost"),
+            Event::Forked => self.odd("it forked; the child gets SIGBUS where memory is missing"),
+            Event::Restarted => self.odd("a thread of ours panicked and began anew"),
+            // Counted by the pager.
+            _ => {}
+        }
+    }
+
+    /// Lost pages that the kernel does not make deadly: the memory must stay registered, or they would be zero.
+    fn unstopped(&mut self, pages: usize) {
+        self.is_unstopped = true;
+        self.odd(&format!(
+            "{pages} lost pages cannot be made deadly: it waits for ever where it touches them: end it"
+        ));
+    }
+
+    /// More happened than there was room to tell, and some of it was losses.
+    fn untold(&mut self, pager: &Pager) {
+        if pager.events_dropped() > self.untold && pager.stats().lost_pages > 0 {
+            self.untold = pager.events_dropped();
+            self.shared.has_failed.store(true, Ordering::Relaxed);
+            let is_killed = self.shared.plan.on_loss == OnLoss::Kill && self.peer.kill();
+            self.odd(match is_killed {
+                true => "more pages are lost than could be told; it is killed",
+                false => "more pages are lost than could be told",
+            });
+        }
+    }
+
+    fn lost(&mut self, page: usize, pages: usize, why: Loss) {
+        let damage = matches!(why, Loss::Source(SourceError::Corrupt(_)));
+        let flag = match damage {
+            true => &self.shared.is_damaged,
+            false => &self.shared.has_failed,
+        };
+        flag.store(true, Ordering::Relaxed);
+        let is_killed = self.shared.plan.on_loss == OnLoss::Kill && self.peer.kill();
+        self.losses += 1;
+        if self.losses > LOSSES_TOLD {
+            return;
+        }
+        let fate = match (is_killed, self.shared.plan.can_poison) {
+            (true, _) => "it is killed",
+            (false, true) => "it gets SIGBUS where it touches them",
+            (false, false) => "it waits for ever where it touches them: end it",
+        };
+        let what = format!("are lost: {}; {fate}", self.reason(why));
+        self.trouble("lost", page, pages, &what, why);
+    }
+
+    /// With the place in the file, if that is known.
+    fn reason(&self, why: Loss) -> String {
+        let more = match why {
+            Loss::Source(_) => self.shared.memory.take_error(),
+            _ => None,
+        };
+        more.unwrap_or_else(|| why.to_string())
+    }
+
+    fn trouble(&self, event: &'static str, page: usize, pages: usize, what: &str, why: Loss) {
+        let first = self.layout.source_page(page as u64);
+        let place = match first {
+            Some(first) if pages == 1 => format!("page {first} of the image"),
+            Some(first) => format!("pages {first} to {} of the image", first + pages as u64 - 1),
+            None => format!("{pages} pages"),
+        };
+        self.shared.teller.tell(&Line::trouble(
+            event,
+            format!("{}: {place} {what}", self.vm.name()),
+            self.vm.fields(json!({
+                "first_page": first,
+                "pages": pages,
+                "why": why.to_string(),
+                "what": what,
+            })),
+        ));
+    }
+
+    fn odd(&mut self, what: &str) {
+        // A VM can bring about as many as it likes.
+        self.odd += 1;
+        if self.odd > LOSSES_TOLD {
+            return;
+        }
+        self.shared.teller.tell(&Line::trouble(
+            "trouble",
+            format!("{}: {what}", self.vm.name()),
+            self.vm.fields(json!({ "why": what })),
+        ));
+    }
+
+    fn progress(&self, pager: &Pager, stats: &amdahl_pager::Stats) {
+        let missing = pager.missing_pages();
+        let present = 100.0 * (1.0 - missing as f64 / pager.pages().max(1) as f64);
+        self.shared.teller.tell(&Line::new(
+            "progress",
+            format!(
+                "{}: {present:.1} % is present, {} faults",
+                self.vm.name(),
+                stats.faults
+            ),
+            self.vm.fields(json!({
+                "pages": pager.pages(),
+                "pages_missing": missing,
+                "faults": stats.faults,
+                "pages_lost": stats.lost_pages,
+            })),
+        ));
+    }
+}
+
+/// The memory is no more: nothing is lost that somebody could miss.
+fn is_end(why: Loss) -> bool {
+    matches!(why, Loss::Kernel(Errno::SRCH))
+}
+
+/// How a background is asked for.
+pub fn background(fill: Option<crate::cli::serve::Fill>) -> Background {
+    use crate::cli::serve::Fill;
+    match fill {
+        None => Background::Off,
+        Some(Fill::Max) => Background::Unlimited,
+        Some(Fill::Rate(rate)) => Background::BytesPerSecond(rate),
+    }
+}
