@@ -8,7 +8,7 @@ export CARGO_TERM_COLOR ?= auto
 BINDIR ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build install test lint planted bench bench-scale bench-views bench-memory bench-sim bench-pool bench-live bpf bpf-check kernels needs
+.PHONY: help run build install test lint planted bench bench-scale bench-views bench-memory bench-sim bench-pool bench-pager bench-live bench-image bench-remote bpf bpf-check kernels needs
 
 help:
 	@echo 'make run        build amdahl and measure a real program with it, in about a minute'
@@ -16,7 +16,7 @@ help:
 	@echo 'make test       everything that CI checks; at most 30 minutes on two cores'
 	@echo 'make lint       formatting, clippy, documentation, licences'
 	@echo 'make planted    the ground truth alone: programs with a known cause'
-	@echo 'make bench      all benchmarks (make bench-scale, bench-views, bench-memory, bench-sim, bench-pool, bench-live: one area)'
+	@echo 'make bench      all benchmarks (make bench-scale, bench-views, bench-memory, bench-sim, bench-pool, bench-pager, bench-live, bench-image, bench-remote: one area)'
 	@echo 'make bpf        rebuild the BPF objects in the tree after a change of their source'
 	@echo 'make bpf-check  prove that the BPF objects in the tree are the build of their source'
 	@echo 'make kernels    load and run them on the kernels of Debian, in QEMU'
@@ -44,7 +44,7 @@ planted:
 	@tools/install-build-needs.sh test
 	@tools/test/run.sh planted
 
-bench: bench-scale bench-views bench-memory bench-sim bench-pool bench-live
+bench: bench-scale bench-views bench-memory bench-sim bench-pool bench-pager bench-live bench-image bench-remote
 
 bench-scale:
 	@tools/install-build-needs.sh run
@@ -54,7 +54,8 @@ bench-scale:
 bench-views:
 	@tools/install-build-needs.sh run
 	@benches/install.sh
-	$(CARGO) run --release --locked -p amdahl-bench -- views
+	@benches/perf-with-bpf.sh $(TARGET)/perf-with-bpf
+	PERF_WITH_BPF=$(TARGET)/perf-with-bpf/perf $(CARGO) run --release --locked -p amdahl-bench -- views
 
 bench-memory:
 	@tools/install-build-needs.sh run
@@ -68,11 +69,23 @@ bench-pool:
 	@tools/install-build-needs.sh bench-pool
 	$(CARGO) run --release --locked -p amdahl-bench-pool
 
+bench-pager:
+	@tools/install-build-needs.sh run
+	$(CARGO) run --release --locked -p amdahl-bench-pager
+
 bench-live:
 	@tools/install-build-needs.sh run
 	@mkdir -p target
 	$(CARGO) run --release --locked -q -p amdahl -- sim calibrate -q -o target/live-costs.json
 	$(CARGO) run --release --locked -p amdahl-bench-live -- --costs target/live-costs.json
+
+bench-image:
+	@tools/install-build-needs.sh bench-image
+	$(CARGO) run --release --locked -p amdahl-bench-image
+
+bench-remote:
+	@tools/install-build-needs.sh run
+	$(CARGO) run --release --locked -p amdahl-bench-remote
 
 bpf:
 	@tools/install-build-needs.sh bpf

@@ -46,12 +46,23 @@ impl Watcher {
     }
 }
 
-const PERF_CONTENTION: [&str; 5] = ["perf", "lock", "contention", "-ab", "--"];
+const PERF_CONTENTION: [&str; 4] = ["lock", "contention", "-ab", "--"];
 
-/// The perf that is found was built with `perf lock contention -b`.
+/// The perf that `perf-with-bpf.sh` built, if it did, else the one that is found.
+fn perf_with_bpf() -> String {
+    let built = std::env::var_os("PERF_WITH_BPF").and_then(|path| fs::canonicalize(path).ok());
+    built.map_or("perf".into(), |path| path.to_string_lossy().into_owned())
+}
+
+/// There is a perf that was built with `perf lock contention -b`.
 pub fn has_perf_contention(stage: &Stage) -> bool {
-    let words = PERF_CONTENTION.iter().chain(&["true"]);
-    let words: Vec<String> = words.map(|&word| word.to_owned()).collect();
+    let mut words = vec![perf_with_bpf()];
+    words.extend(
+        PERF_CONTENTION
+            .iter()
+            .chain(&["true"])
+            .map(|&word| word.to_owned()),
+    );
     stage.run(&mut stage.unfilled(&words)).is_ok()
 }
 
@@ -107,6 +118,7 @@ pub fn watch(stage: &Stage, workload: &[String], watcher: Watcher) -> Result<(Ti
         stage.tool.to_string_lossy(),
         stage.cpus.to_string(),
     );
+    let perf_with_bpf = perf_with_bpf();
     let around: &[&str] = match watcher {
         Watcher::Nobody => &[],
         Watcher::Amdahl => &[
@@ -136,7 +148,7 @@ pub fn watch(stage: &Stage, workload: &[String], watcher: Watcher) -> Result<(Ti
         ],
         Watcher::PerfSched => &["perf", "sched", "record", "-o", &record_to, "--"],
         Watcher::PerfLock => &["perf", "lock", "record", "-o", &record_to, "--"],
-        Watcher::PerfContention => &PERF_CONTENTION,
+        Watcher::PerfContention => &[&[&*perf_with_bpf], &PERF_CONTENTION[..]].concat(),
     };
     let clock = [&*me, "time", "--to", &times_to, "--"];
     let mut words: Vec<String> = around

@@ -37,6 +37,8 @@ pub struct Stage {
     /// CPUs that may be used.
     pub cpus: u32,
     scratch: TempDir,
+    /// The same in memory, where there is room.
+    memory: Option<TempDir>,
     runner: Runner,
 }
 
@@ -59,14 +61,9 @@ impl Stage {
             .map_err(|error| error.to_string())?
             .len();
         let temporary = std::env::temp_dir();
-        remove_stale(&temporary);
-        let scratch = tempfile::Builder::new()
-            .prefix(&format!("{PREFIX}{}-", std::process::id()))
-            .tempdir()
-            .map_err(|error| at(&temporary, error))?;
-        // The database server runs as another user below it.
-        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))
-            .map_err(|error| at(scratch.path(), error))?;
+        let scratch = temporary_folder(&temporary).map_err(|error| at(&temporary, error))?;
+        let in_memory = Path::new("/dev/shm");
+        let memory = has_room(in_memory).then(|| temporary_folder(in_memory));
         let mut stage = Stage {
             bench: bench.canonicalize().map_err(|error| at(&bench, error))?,
             planted: target.join("planted"),
@@ -74,6 +71,7 @@ impl Stage {
             me,
             cpus: u32::try_from(cpus).map_err(|error| error.to_string())?,
             scratch,
+            memory: memory.and_then(Result::ok),
             runner: Runner::new().map_err(|error| format!("cannot set up signals: {error}"))?,
             root,
         };
@@ -109,6 +107,11 @@ impl Stage {
     /// A folder that is removed when the bench ends.
     pub fn scratch(&self) -> &Path {
         self.scratch.path()
+    }
+
+    /// The same in memory where there is room, for what must not wait for a disk.
+    pub fn memory(&self) -> &Path {
+        self.memory.as_ref().unwrap_or(&self.scratch).path()
     }
 
     /// The user wants to stop.
@@ -149,8 +152,25 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        postgres::clean_up(self.scratch.path());
+        postgres::clean_up(self.memory());
     }
+}
+
+/// Makes a folder below `parent`, and removes those of killed benches.
+fn temporary_folder(parent: &Path) -> io::Result<TempDir> {
+    remove_stale(parent);
+    let folder = tempfile::Builder::new()
+        .prefix(&format!("{PREFIX}{}-", std::process::id()))
+        .tempdir_in(parent)?;
+    // The database server runs as another user below it.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+    Ok(folder)
+}
+
+/// Whether a file system has room for a database and its log.
+fn has_room(folder: &Path) -> bool {
+    const BYTES: u64 = 4 << 30;
+    rustix::fs::statvfs(folder).is_ok_and(|found| found.f_bavail * found.f_frsize >= BYTES)
 }
 
 /// Removes the temporary folders of benches that were killed.

@@ -1,11 +1,16 @@
 //! The figures of the benchmarks: what was measured beside what it should be, as a table and as JSON.
 
+mod random;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
+
+pub use random::Random;
 
 /// What a number means.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -198,23 +203,62 @@ pub fn write(figures: &[Figure], path: &Path) -> io::Result<()> {
     fs::write(path, text)
 }
 
-/// Shows the figures and writes them to `AREA.json` in `out`, or else in `bench/` beside the folder of the program.
-/// Whether all are ok.
-///
-/// # Errors
-/// The folder or the file cannot be written; the figures have been shown then.
-pub fn finish(area: &str, figures: &[Figure], out: Option<&Path>) -> Result<bool, String> {
-    print!("{}", table(figures));
-    let folder = match out {
-        Some(folder) => folder.to_owned(),
-        None => default_folder()?,
-    };
-    let failed = |path: &Path, error| format!("{}: {error}", path.display());
-    fs::create_dir_all(&folder).map_err(|error| failed(&folder, error))?;
-    let table = folder.join(format!("{area}.json"));
-    write(figures, &table).map_err(|error| failed(&table, error))?;
-    eprintln!("Written to {}", table.display());
-    Ok(figures.iter().all(Figure::is_ok))
+/// What all benches are told on the command line.
+#[derive(clap::Args, Debug)]
+pub struct Output {
+    /// Folder for the figures as JSON [default: bench/ beside the folder of this program]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Exit with 1 unless all figures are ok
+    #[arg(long)]
+    strict: bool,
+}
+
+impl Output {
+    /// Shows the figures and writes them to `AREA.json` in the folder. Whether all are ok.
+    ///
+    /// # Errors
+    /// The folder or the file cannot be written; the figures have been shown then.
+    pub fn finish(&self, area: &str, figures: &[Figure]) -> Result<bool, String> {
+        print!("{}", table(figures));
+        let folder = match &self.out {
+            Some(folder) => folder.clone(),
+            None => default_folder()?,
+        };
+        let failed = |path: &Path, error| format!("{}: {error}", path.display());
+        fs::create_dir_all(&folder).map_err(|error| failed(&folder, error))?;
+        let table = folder.join(format!("{area}.json"));
+        write(figures, &table).map_err(|error| failed(&table, error))?;
+        eprintln!("Written to {}", table.display());
+        Ok(figures.iter().all(Figure::is_ok))
+    }
+
+    /// The end of a bench's `main`: fails where it could not measure, and with `--strict` where a figure is short.
+    pub fn exit_code(&self, program: &str, all_ok: Result<bool, String>) -> ExitCode {
+        match all_ok {
+            Ok(all_ok) => ExitCode::from(u8::from(self.strict && !all_ok)),
+            Err(why) => {
+                eprintln!("{program}: {why}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// The middle one of values, of an even number the mean of both; NaN of none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[middle],
+        _ => (values[middle - 1] + values[middle]) / 2.0,
+    }
+}
+
+/// Whether a figure is asked for: its name contains one of the words, or there are none.
+pub fn is_wanted(words: &[String], name: &str) -> bool {
+    words.is_empty() || words.iter().any(|word| name.contains(word.as_str()))
 }
 
 fn default_folder() -> Result<PathBuf, String> {

@@ -44,12 +44,8 @@ struct Cli {
     /// Write results.md, results.csv and the costs that were simulated with into this folder too
     #[arg(long, value_name = "FOLDER")]
     table: Option<PathBuf>,
-    /// Folder for live.json [default: bench/ beside the folder of this program]
-    #[arg(long, value_name = "FOLDER")]
-    out: Option<PathBuf>,
-    /// Exit with 1 unless all figures are ok
-    #[arg(long)]
-    strict: bool,
+    #[command(flatten)]
+    output: figures::Output,
 }
 
 /// A round is not counted if other processes or the hypervisor took a larger share of the CPUs.
@@ -71,13 +67,7 @@ impl Row {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match run(&cli) {
-        Ok(all_ok) => ExitCode::from(u8::from(cli.strict && !all_ok)),
-        Err(why) => {
-            eprintln!("amdahl-bench-live: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    cli.output.exit_code("amdahl-bench-live", run(&cli))
 }
 
 fn run(cli: &Cli) -> Result<bool, String> {
@@ -96,13 +86,7 @@ fn run(cli: &Cli) -> Result<bool, String> {
     }
     work::learn_speed(cpus);
     let primitives = Primitives::measure();
-    let wanted = |case: &&Case| {
-        cli.words.is_empty()
-            || cli
-                .words
-                .iter()
-                .any(|word| case.name.contains(word.as_str()))
-    };
+    let wanted = |case: &&Case| figures::is_wanted(&cli.words, case.name);
     let rows = compare(
         CASES.iter().filter(wanted).collect(),
         &topology,
@@ -115,7 +99,7 @@ fn run(cli: &Cli) -> Result<bool, String> {
     if let Some(folder) = &cli.table {
         save(folder, &rows, &primitives, &machine)?;
     }
-    figures::finish("live", &as_figures(&rows), cli.out.as_deref())
+    cli.output.finish("live", &as_figures(&rows))
 }
 
 /// All programs in turns, so that what disturbs one disturbs the others.

@@ -1,10 +1,10 @@
 //! `amdahl-bench-memory`: measures `range-alloc`, `range-lock` and `spread` beside their competitors.
 
 mod alloc;
+mod lines;
 mod lock;
 mod spread;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use amdahl_figures::{self as figures, Figure};
@@ -14,17 +14,13 @@ use clap::{Parser, ValueEnum};
 #[derive(Parser)]
 #[command(name = "amdahl-bench-memory")]
 struct Cli {
-    /// Measure only these parts
+    /// Measure only these parts: a crate, or some of its rows
     #[arg(long, value_name = "PART")]
     only: Vec<Part>,
     #[command(flatten)]
     effort: Effort,
-    /// Folder for memory.json [default: bench/ beside the folder of this program]
-    #[arg(long, value_name = "FOLDER")]
-    out: Option<PathBuf>,
-    /// Exit with 1 unless all figures are ok
-    #[arg(long)]
-    strict: bool,
+    #[command(flatten)]
+    output: figures::Output,
 }
 
 /// How long to measure.
@@ -37,35 +33,59 @@ pub struct Effort {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Part {
+    /// range-alloc, all of it
     Alloc,
+    /// range-alloc: random sizes, alignments and zones
+    AllocSteady,
+    /// range-alloc: in the style of test_vmalloc
+    AllocCases,
+    /// range-alloc: recorded traces
+    AllocTraces,
+    /// range-alloc: the shared form
+    AllocThreads,
+    /// range-lock, all of it
     Lock,
+    /// range-lock: two threads against one
+    LockScaling,
+    /// range-lock: beside other locks
+    LockMixes,
+    /// range-lock: one thread, pauses, many threads
+    LockOthers,
+    /// SeqRangeMap
+    LockMap,
+    /// spread, all of it
     Spread,
+    /// What moves between two CPUs, for the model of larger machines
+    Lines,
 }
 
 type Measure = fn(&Effort) -> Vec<Figure>;
-const PARTS: [(Part, Measure); 3] = [
-    (Part::Alloc, alloc::figures),
-    (Part::Lock, lock::figures),
-    (Part::Spread, spread::figures),
+/// What is measured, in this order: the crate, the rows, how.
+const PARTS: [(Part, Part, Measure); 10] = [
+    (Part::Alloc, Part::AllocSteady, alloc::steady),
+    (Part::Alloc, Part::AllocCases, alloc::cases),
+    (Part::Alloc, Part::AllocTraces, alloc::traces),
+    (Part::Alloc, Part::AllocThreads, alloc::threads),
+    (Part::Lock, Part::LockScaling, lock::disjoint_scaling),
+    (Part::Lock, Part::LockMixes, lock::array_mixes),
+    (Part::Lock, Part::LockOthers, lock::other_threads),
+    (Part::Lock, Part::LockMap, lock::map),
+    (Part::Spread, Part::Spread, spread::figures),
+    (Part::Lines, Part::Lines, lines::figures),
 ];
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match run(&cli) {
-        Ok(all_ok) => ExitCode::from(u8::from(cli.strict && !all_ok)),
-        Err(why) => {
-            eprintln!("amdahl-bench-memory: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    cli.output.exit_code("amdahl-bench-memory", run(&cli))
 }
 
 fn run(cli: &Cli) -> Result<bool, String> {
     let mut all = Vec::new();
-    for (part, measure) in PARTS {
-        if cli.only.is_empty() || cli.only.contains(&part) {
+    for (of, part, measure) in PARTS {
+        let only = &cli.only;
+        if only.is_empty() || only.contains(&of) || only.contains(&part) {
             all.extend(measure(&cli.effort));
         }
     }
-    figures::finish("memory", &all, cli.out.as_deref())
+    cli.output.finish("memory", &all)
 }

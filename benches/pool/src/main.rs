@@ -8,7 +8,6 @@ mod rivals;
 mod rounds;
 mod wake;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -24,12 +23,8 @@ Examples:
 struct Args {
     /// Parts of names of figures; all without
     words: Vec<String>,
-    /// Folder for pool.json [default: bench/ beside the folder of this program]
-    #[arg(long, value_name = "FOLDER")]
-    out: Option<PathBuf>,
-    /// Exit with 1 unless all figures are ok
-    #[arg(long)]
-    strict: bool,
+    #[command(flatten)]
+    output: amdahl_figures::Output,
     /// Measures in the crowd that the parent has made
     #[arg(long, hide = true)]
     crowded: bool,
@@ -49,19 +44,12 @@ fn main() -> ExitCode {
         crowded::measure();
         return ExitCode::SUCCESS;
     }
-    let wanted = |name: &str| {
-        args.words.is_empty() || args.words.iter().any(|word| name.contains(word.as_str()))
-    };
+    let wanted = |name: &str| amdahl_figures::is_wanted(&args.words, name);
     let mut figures = idle::figures(&wanted);
     figures.extend(fork_join::figures(&wanted));
     figures.extend(wake::figures(&wanted));
     figures.extend(crowded::figures(&wanted));
     figures.extend(memory::figures(&wanted));
-    match amdahl_figures::finish("pool", &figures, args.out.as_deref()) {
-        Ok(all_ok) => ExitCode::from(u8::from(args.strict && !all_ok)),
-        Err(why) => {
-            eprintln!("amdahl-bench-pool: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    let all_ok = args.output.finish("pool", &figures);
+    args.output.exit_code("amdahl-bench-pool", all_ok)
 }

@@ -8,7 +8,9 @@ use std::time::Instant;
 use amdahl_figures::{Figure, Target, Unit};
 use amdahl_pool::Pool;
 
-use crate::rounds::{Cost, cost, median, ratio, rounds};
+use amdahl_figures::median;
+
+use crate::rounds::{Cost, cost, ratio, rounds};
 
 const GIB: usize = 1 << 30;
 const PAGE: usize = 4096;

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use amdahl_figures::median;
+
 /// Wall time and CPU time of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
@@ -44,16 +46,6 @@ pub fn rounds(rounds: usize, sides: &mut [&mut dyn FnMut() -> Cost]) -> Vec<Vec<
         }
     }
     costs
-}
-
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[middle],
-        _ => (values[middle - 1] + values[middle]) / 2.0,
-    }
 }
 
 /// The median over the rounds of `a` in relation to `b`.

@@ -1,7 +1,6 @@
 //! `amdahl-bench-sim`: how many events a second the simulator does on one CPU, and how much memory it takes.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -18,12 +17,8 @@ struct Cli {
     /// A short look, whose figures mean little
     #[arg(long)]
     quick: bool,
-    /// Folder for sim.json [default: bench/ beside the folder of this program]
-    #[arg(long, value_name = "FOLDER")]
-    out: Option<PathBuf>,
-    /// Exit with 1 unless all figures are ok
-    #[arg(long)]
-    strict: bool,
+    #[command(flatten)]
+    output: figures::Output,
 }
 
 /// What the simulator must do on one CPU.
@@ -68,13 +63,7 @@ const CASES: [Case; 4] = [
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match run(&cli) {
-        Ok(all_ok) => ExitCode::from(u8::from(cli.strict && !all_ok)),
-        Err(why) => {
-            eprintln!("amdahl-bench-sim: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    cli.output.exit_code("amdahl-bench-sim", run(&cli))
 }
 
 fn run(cli: &Cli) -> Result<bool, String> {
@@ -83,7 +72,7 @@ fn run(cli: &Cli) -> Result<bool, String> {
         all.push(speed(case, cli.quick));
     }
     all.push(memory());
-    figures::finish("sim", &all, cli.out.as_deref())
+    cli.output.finish("sim", &all)
 }
 
 fn hackbench(set: &[(&str, &str)]) -> Result<Workload, String> {

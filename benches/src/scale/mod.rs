@@ -201,8 +201,9 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
             rivals.push((rival, missing));
         }
     }
+    let count = effort.pairs * program.rounds;
     let rounds =
-        prepared().and_then(|(command, _)| rounds::rounds(stage, command, &watchers, effort.pairs));
+        prepared().and_then(|(command, _)| rounds::rounds(stage, command, &watchers, count));
     rows.cost(program, &rounds);
     for (rival, missing) in rivals {
         rows.rival(program, rival, missing, &rounds);

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use amdahl_figures::{Figure, Target, Unit};
+use amdahl_figures::{Figure, Target, Unit, median};
 
 use super::random::Random;
 use super::rivals::{Allocator, Ask, KernelRule, Ours, Trees};
@@ -120,12 +120,6 @@ fn seconds(run: Case, allocator: &mut dyn Allocator, loops: u64) -> f64 {
     let begun = Instant::now();
     run(allocator, loops);
     begun.elapsed().as_secs_f64()
-}
-
-/// The middle one.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 pub fn figures(effort: &Effort) -> Vec<Figure> {

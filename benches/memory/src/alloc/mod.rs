@@ -10,16 +10,8 @@ mod steady;
 mod threads;
 mod traces;
 
-use amdahl_figures::Figure;
-
-use crate::Effort;
-
-/// Measures; tells on standard error what it is at.
-pub fn figures(effort: &Effort) -> Vec<Figure> {
-    let clock = clock::Clock::new();
-    let mut all = steady::figures(effort, &clock);
-    all.extend(cases::figures(effort));
-    all.extend(traces::figures(effort));
-    all.extend(threads::figures(effort));
-    all
-}
+pub use cases::figures as cases;
+pub use clock::Clock;
+pub use steady::figures as steady;
+pub use threads::figures as threads;
+pub use traces::figures as traces;

@@ -16,11 +16,12 @@ const SIZES: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
 /// Not a rival, but another policy.
 const OWN_BEST_FIT: &str = "policy best fit";
 
-pub fn figures(effort: &Effort, clock: &Clock) -> Vec<Figure> {
+pub fn figures(effort: &Effort) -> Vec<Figure> {
+    let clock = Clock::new();
     let sizes = if effort.quick { &SIZES[..2] } else { &SIZES };
     sizes
         .iter()
-        .flat_map(|live| at(effort, clock, *live))
+        .flat_map(|live| at(effort, &clock, *live))
         .collect()
 }
 

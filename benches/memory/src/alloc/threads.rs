@@ -8,10 +8,10 @@ use amdahl_figures::{Figure, Target, Unit};
 use amdahl_range_alloc::{RangeAlloc, Request, SharedConfig, SharedRangeAlloc};
 use amdahl_topology as topology;
 
-use super::cases::median;
 use super::random::Random;
 use super::rivals::{Allocator, Ask, KernelRule, Trees};
 use crate::Effort;
+use amdahl_figures::median;
 
 const ARENA: std::ops::Range<u64> = 0..1 << 32;
 /// Live blocks of a thread.

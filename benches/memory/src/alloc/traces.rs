@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use amdahl_figures::{Figure, Target, Unit};
 
-use super::cases::median;
 use super::rivals::{Ask, KernelRule, Ours, Replays, Trees};
 use crate::Effort;
+use amdahl_figures::median;
 
 const TRACES: [(&str, &str); 4] = [
     ("vmalloc", include_str!("../../traces/vmalloc.trace")),

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use amdahl_figures::Random;
+
 use super::rivals::Lock;
 
 /// Slots of the array, a cache line each.
@@ -19,7 +21,7 @@ pub enum Ranges {
     Full,
     /// Each thread the same range of its own.
     Disjoint,
-    /// Each thread eight slots somewhere in its part.
+    /// Each thread eight slots somewhere in its part. Up to 16 threads.
     DisjointShort,
     /// From one random slot to another.
     Random,
@@ -33,24 +35,6 @@ pub struct Mix {
     pub writes: u64,
     /// Pauses between two sections at most.
     pub pauses: u64,
-}
-
-/// SplitMix64 (Steele, Lea and Flood 2014).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Not exactly uniform, without a division.
-    pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
-    }
 }
 
 #[repr(align(64))]
@@ -89,7 +73,9 @@ pub fn run<'a>(
     undisturbed(|| {
         together(threads as usize, time, &|number, stop| {
             let (lock, array) = lock_of(number as u64);
-            work(mix, number as u64, lock, array, stop)
+            // One thread alone uses half of it, as each of two does.
+            let part = number as u64..threads.max(2);
+            work(mix, part, lock, array, stop)
         })
     })
 }
@@ -166,11 +152,12 @@ pub fn stay_on(number: usize) {
     }
 }
 
-fn work(mix: Mix, number: u64, lock: &dyn Lock, array: &Array, stop: &AtomicBool) -> u64 {
-    let mut random = Random(number + 1);
+/// `part` is the thread's number, and how many parts there are.
+fn work(mix: Mix, part: Range<u64>, lock: &dyn Lock, array: &Array, stop: &AtomicBool) -> u64 {
+    let mut random = Random(part.start + 1);
     let (mut sections, mut seen) = (0, 0_u64);
     while !stop.load(Ordering::Relaxed) {
-        let range = pick(mix.ranges, number % 2, &mut random);
+        let range = pick(mix.ranges, &part, &mut random);
         if random.below(100) < mix.writes {
             lock.write(range.clone(), &mut || array.write(range.clone()));
         } else {
@@ -187,13 +174,14 @@ fn work(mix: Mix, number: u64, lock: &dyn Lock, array: &Array, stop: &AtomicBool
     sections
 }
 
-fn pick(ranges: Ranges, part: u64, random: &mut Random) -> Range<u64> {
-    const HALF: u64 = SLOTS / 2;
+fn pick(ranges: Ranges, part: &Range<u64>, random: &mut Random) -> Range<u64> {
+    let share = SLOTS / part.end;
+    let first = part.start * share;
     match ranges {
         Ranges::Full => 0..SLOTS,
-        Ranges::Disjoint => part * HALF..(part + 1) * HALF,
+        Ranges::Disjoint => first..first + share,
         Ranges::DisjointShort => {
-            let start = part * HALF + random.below(HALF - 8);
+            let start = first + random.below(share - 8);
             start..start + 8
         }
         Ranges::Random => {

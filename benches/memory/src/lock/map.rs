@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use amdahl_figures::{Figure, Target, Unit};
+use amdahl_figures::{Figure, Random, Target, Unit};
 use amdahl_range_lock::SeqRangeMap;
 use rangemap::RangeMap;
 
-use super::array::{Random, stay_on, together, undisturbed};
-use super::{median, rounds};
+use super::array::{stay_on, together, undisturbed};
+use amdahl_figures::median;
+
+use super::rounds;
 use crate::Effort;
 
 /// Ranges of 15 addresses, 20 apart, each with its own value.
@@ -249,7 +251,7 @@ fn write(map: &SeqRangeMap<u64>, per_second: f64, over: &AtomicBool) -> f64 {
         let due = (begin.elapsed().as_secs_f64() * per_second) as u64;
         while changes < due {
             let at = random.below(10_000) * STEP;
-            map.insert(at..at + LENGTH, random.next());
+            map.insert(at..at + LENGTH, random.number());
             changes += 1;
         }
         thread::sleep(Duration::from_micros(50));

@@ -1,0 +1,124 @@
+//! Measures the pager beside the usual handler, and beside what cannot be beaten.
+
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+
+use amdahl_figures::{Figure, Target, Unit};
+use amdahl_pager::measure::{Findings, Mode, Plan, measure, median};
+use clap::Parser;
+
+#[derive(Parser)]
+#[command(
+    about = "Measures the pager beside the usual handler of userfaultfd",
+    after_help = "\
+Examples:
+  amdahl-bench-pager                 all figures
+  amdahl-bench-pager --rounds 9      with less noise"
+)]
+struct Args {
+    /// How often each is measured
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: usize,
+    #[command(flatten)]
+    output: amdahl_figures::Output,
+}
+
+const FAULTERS: [usize; 6] = [1, 2, 4, 16, 64, 160];
+const MOST: usize = 160;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let plan = Plan {
+        modes: vec![
+            Mode::Plain,
+            Mode::Reader,
+            Mode::Sharded,
+            Mode::Inline,
+            Mode::Floor,
+            Mode::CopyHuge,
+        ],
+        faulters: FAULTERS.to_vec(),
+        sequential_bytes: 640 << 20,
+        random_bytes: 64 << 20,
+        rounds: args.rounds,
+    };
+    let findings = match measure(&plan, |_, _| ControlFlow::Continue(())) {
+        Ok(findings) => findings,
+        Err(error) => {
+            eprintln!("amdahl-bench-pager: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let figures = figures(&findings);
+    let all_ok = args.output.finish("pager", &figures);
+    args.output.exit_code("amdahl-bench-pager", all_ok)
+}
+
+fn figures(findings: &Findings) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    let mut row = |name: String, value: Option<f64>, target, versus: &str| {
+        let skipped = || {
+            let why = findings.cells.iter().find_map(|cell| cell.skipped.clone());
+            why.unwrap_or_else(|| "not measured".to_owned())
+        };
+        figures.push(Figure {
+            name,
+            value: value.ok_or_else(skipped),
+            unit: Unit::Ratio,
+            target,
+            versus: versus.to_owned(),
+        });
+    };
+    for faulters in FAULTERS {
+        for (mode, target) in [
+            (Mode::Inline, Target::AtLeast(10.0)),
+            (Mode::Sharded, Target::AtLeast(10.0)),
+            (Mode::Reader, Target::Stated),
+        ] {
+            row(
+                format!("sequential, memory per CPU-second: {mode}, {faulters} threads"),
+                findings.ratio(faulters, mode, Mode::Plain, |cell| &cell.mb_per_cpu_s),
+                target,
+                "one descriptor, one reader, 4 KiB copies; median of rounds",
+            );
+        }
+        row(
+            format!(
+                "sequential, CPU time by memcpy and first touch of 2 MiB: inline, {faulters} threads"
+            ),
+            findings.ratio(faulters, Mode::CopyHuge, Mode::Inline, |cell| {
+                &cell.mb_per_cpu_s
+            }),
+            Target::AtMost(1.3),
+            "the touching thread copies 2 MiB into fresh huge pages; median of rounds",
+        );
+    }
+    for mode in [Mode::Inline, Mode::Sharded] {
+        let speed = |faulters: usize| median(&findings.cell(mode, faulters)?.mb_per_s);
+        let best = FAULTERS.into_iter().filter_map(speed).reduce(f64::max);
+        row(
+            format!("sequential, throughput of {MOST} threads by the best number's: {mode}"),
+            speed(MOST).zip(best).map(|(most, best)| most / best),
+            Target::AtLeast(0.95),
+            "the best of 1, 2, 4, 16, 64, 160 threads; medians of rounds",
+        );
+    }
+    row(
+        "random, fault p50 by the floor's: inline, 1 thread".to_owned(),
+        findings.ratio(1, Mode::Inline, Mode::Floor, |cell| &cell.p50_ns),
+        Target::AtMost(1.2),
+        "a bare SIGBUS handler that copies 4 KiB; median of rounds",
+    );
+    for (mode, target) in [
+        (Mode::Inline, Target::AtLeast(10.0)),
+        (Mode::Sharded, Target::Stated),
+    ] {
+        row(
+            format!("random, fault p99 of plain by ours: {mode}, {MOST} threads"),
+            findings.ratio(MOST, Mode::Plain, mode, |cell| &cell.p99_ns),
+            target,
+            "one descriptor, one reader, 4 KiB copies; median of rounds",
+        );
+    }
+    figures
+}
