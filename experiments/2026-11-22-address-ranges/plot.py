@@ -1,61 +1,9 @@
 #!/usr/bin/env python3
-"""plot.py FOLDER: draws ratio.svg from memory.json, and scaling.svg and scaling.txt from the model."""
+"""plot.py FOLDER: draws ratio.svg from memory.json."""
 import json, re, sys
 
 FOLDER = sys.argv[1] if len(sys.argv) > 1 else '.'
 FIGURES = {row['name']: row['value'] for row in json.load(open(f'{FOLDER}/memory.json'))['figures']}
-
-# ---- the model: cycles of CPUs through their own work and two places of contention
-#
-# A turn (one allocation, one free) takes `own` ns of work under the CPU's own lock. A share `shared` of turns takes the
-# global lock for `hold` ns, within which `lines` lines come from another CPU, `transfer` ns each. A share `remote` of the frees takes another
-# CPU's lock. The lines of a lock that nobody else has had stay where they are. Mean value analysis (Reiser and Lavenberg, 1980)
-# of a closed network with one customer a CPU: the global lock is a queue, the locks of slots are n queues, own work is a delay.
-
-OWN, HOLD, LINES = 250.0, 150.0, 12
-
-
-def transfer(cpus):
-    """One line from another CPU: within an LLC of 8, a socket of 64, or another socket."""
-    within = min(cpus, 8) / cpus
-    socket = min(cpus, 64) / cpus - within
-    return 40 * within + 120 * socket + 250 * (1 - within - socket)
-
-
-def throughput(cpus, shared, remote):
-    """Turns a microsecond."""
-    line = transfer(cpus) if cpus > 1 else 0
-    glob = HOLD + LINES * line
-    far = (OWN / 2 + 6 * line) * (cpus > 1)
-    queue_g = queue_f = 0.0
-    for n in range(1, cpus + 1):
-        wait_g = shared * glob * (1 + queue_g)
-        wait_f = remote * far * (1 + queue_f)
-        x = n / (OWN + wait_g + wait_f)
-        queue_g, queue_f = x * wait_g, x * wait_f / cpus
-    return x * 1000
-
-
-CPUS = [1, 2, 4, 8, 16, 32, 64, 96, 128, 160]
-CASES = [
-    ('a mutex around one tree', 1.0, 0.0),
-    ('shared, one turn in 100 takes a span', 0.01, 0.0),
-    ('shared, one in 1000', 0.001, 0.0),
-    ('shared, one in 10,000', 0.0001, 0.0),
-    ('shared, one in 10,000, half of the frees remote', 0.0001, 0.5),
-]
-
-
-def table():
-    lines = ['speed-up over one CPU, by the model', 'CPUs  ' + '  '.join(f'{name}' for name, _, _ in CASES)]
-    for cpus in CPUS:
-        row = [throughput(cpus, s, r) / throughput(1, s, r) for _, s, r in CASES]
-        lines.append(f'{cpus:4}  ' + '  '.join(f'{v:{len(name)}.1f}' for v, (name, _, _) in zip(row, CASES)))
-    for name, s, r in CASES[:4]:
-        line = transfer(160)
-        lines.append(f'{name}: the global lock is busy all the time from {(OWN + s * 1) / (s * (HOLD + LINES * line)):.0f} CPUs on')
-    return '\n'.join(lines) + '\n'
-
 
 # ---- drawing
 
@@ -100,7 +48,3 @@ def ratios():
 
 
 ratios()
-series = [(name.replace('shared, ', ''), [throughput(c, s, r) / throughput(1, s, r) for c in CPUS]) for name, s, r in CASES]
-svg('scaling.svg', 'Speed-up by the model', CPUS, series, 'CPUs', 'speed-up', False)
-open(f'{FOLDER}/scaling.txt', 'w').write(table())
-print(table(), end='')

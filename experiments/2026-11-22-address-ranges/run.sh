@@ -1,6 +1,15 @@
 #!/bin/sh
-# Measures (about two minutes, alone on the machine) and draws.
+# Measures (about two minutes, alone on the machine) and draws. $QUIETLY is a command put before the program that measures.
 set -eu
 cd "$(dirname "$0")"
-cargo run --release --locked -p amdahl-bench-memory -- --only alloc --out . | tee table.txt
+cargo build --release --locked -q -p amdahl-bench-memory
+target=$(cargo metadata --format-version 1 --no-deps --locked | python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
+# shellcheck disable=SC2086 # $QUIETLY may be several words
+${QUIETLY:-} "$target/release/amdahl-bench-memory" --only alloc --out . >table.txt
+{
+    uname -srm
+    lscpu | grep -E 'Model name|^CPU family|^Model:|^CPU\(s\)|L2|L3|Hypervisor'
+    rustc --version
+    echo "commit $(git rev-parse --short HEAD)"
+} >machine.txt
 python3 plot.py .
