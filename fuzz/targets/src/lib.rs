@@ -3,8 +3,11 @@
 //! A [`Target`] takes any bytes at all and panics on a defect. The same functions run under
 //! cargo-fuzz (`fuzz_targets/`) and, on inputs that are always the same, as an ordinary test.
 
+mod handoff;
+mod image;
 mod machine;
 mod memory;
+mod pages;
 mod range_lock;
 mod ranges;
 mod recording;
@@ -145,5 +148,17 @@ pub const ALL: &[Target] = &[
     Target {
         name: "range_map",
         run: range_lock::map,
+    },
+    Target {
+        name: "handoff",
+        run: handoff::message,
+    },
+    Target {
+        name: "memory_image",
+        run: image::memory_image,
+    },
+    Target {
+        name: "page_frames",
+        run: pages::frames,
     },
 ];

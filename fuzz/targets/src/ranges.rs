@@ -75,6 +75,12 @@ pub fn operations(bytes: &[u8]) {
     let mut arena = RangeAlloc::with_granule(range.clone(), granule).expect("an arena");
     let mut model = Model::new(range.clone(), granule);
     let mut live = Vec::new();
+    if head & 24 == 24 {
+        // What is done is done where words of 32 bits end.
+        let reach = u64::from(u32::MAX) * granule;
+        let below = reach - 16 * head;
+        assert_eq!(arena.alloc_at(start, below), model.alloc_at(start, below));
+    }
     while !numbers.0.is_empty() {
         let kind = numbers.byte();
         let pick = |live: &[u64], n: u64| match live.len() {
