@@ -2,13 +2,13 @@
 # Installs what a make target needs and this machine lacks, through the machine's package
 # manager and without questions.
 #
-#   install-build-needs.sh run|test|bpf|kernels|bench-pool
+#   install-build-needs.sh run|test|bpf|kernels|bench-pool|bench-image
 #
 # What is required and cannot be had ends the script with exit code 1 and what to do. What only
 # some tests need is named and left out; those tests print SKIPPED.
 set -eu
 
-kind=${1:?run, test, bpf, kernels or bench-pool}
+kind=${1:?run, test, bpf, kernels, bench-pool or bench-image}
 required= # packages without which nothing can be built
 optional= # packages without which something is skipped
 
@@ -36,6 +36,15 @@ case $kind in
 bench-pool)
     like g++ g++
     [ -e /usr/include/tbb/parallel_for.h ] || optional="$optional libtbb-dev"
+    ;;
+esac
+case $kind in
+bench-image)
+    like zstd zstd
+    like lz4 lz4
+    like qemu-img qemu-utils
+    like python3 python3
+    like java default-jdk-headless
     ;;
 esac
 case $kind in

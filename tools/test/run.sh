@@ -8,6 +8,13 @@
 #   run.sh tests     tests of all crates
 #   run.sh interleavings  lock-free code under loom
 #   run.sh planted   the planted programs
+#
+# The long tier, of the parts for shared memory, which `all` leaves out:
+#
+#   run.sh long      all of these, and the tests that take minutes
+#   run.sh miri      under Miri, on a nightly compiler
+#   run.sh sanitizers  with AddressSanitizer and ThreadSanitizer, on a nightly compiler
+#   run.sh arm64     built for arm64, run by QEMU
 # shellcheck disable=SC2086 # $CARGO may be several words
 set -u
 
@@ -123,7 +130,67 @@ interleavings() {
             "$@" -p amdahl-range-alloc --test loom || failed=1
             "$@" -p amdahl-range-lock --lib --test loom || failed=1
             "$@" -p amdahl-pool --lib models || failed=1
+            "$@" -p amdahl-pager --lib models || failed=1
             exit $failed' sh $cargo test --release --locked
+}
+
+# The parts for shared memory, which have most of the unsafe code that threads share.
+parts='-p amdahl-range-alloc -p amdahl-range-lock -p amdahl-spread'
+
+has_nightly() {
+    if ! cargo +nightly --version >/dev/null 2>&1; then
+        skip "$1" "there is no nightly compiler; rustup toolchain install nightly"
+    elif [ ! -d "$(rustc +nightly --print sysroot)/lib/rustlib/src" ]; then
+        skip "$1" "nightly lacks its sources; rustup +nightly component add rust-src"
+    elif [ "$1" = miri ] && ! cargo +nightly miri --version >/dev/null 2>&1; then
+        skip "$1" "nightly lacks Miri; rustup +nightly component add miri"
+    else
+        return 0
+    fi
+    return 1
+}
+
+# Undefined behaviour and data races, by interpretation. What Miri cannot do, tests leave out by `cfg!(miri)`.
+miri() {
+    has_nightly miri || return
+    suite tools/test/count-cargo.awk miri \
+        env MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR="$target/miri" \
+        cargo +nightly miri test --locked --no-fail-fast $parts --lib --tests
+    suite tools/test/count-cargo.awk miri-pool \
+        env MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR="$target/miri" \
+        cargo +nightly miri test --locked --no-fail-fast -p amdahl-pool --lib
+}
+
+# The same by instrumentation: faster, sees less.
+sanitizers() {
+    has_nightly sanitizers || return
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    for sanitizer in address thread; do
+        suite tools/test/count-cargo.awk "sanitizer-$sanitizer" \
+            env RUSTFLAGS="-Zsanitizer=$sanitizer" CARGO_TARGET_DIR="$target/sanitizers" \
+            cargo +nightly test --locked --no-fail-fast -Zbuild-std --target "$host" $parts --lib --tests
+    done
+}
+
+arm64() {
+    arm=aarch64-unknown-linux-gnu
+    if ! command -v qemu-aarch64-static >/dev/null || ! command -v aarch64-linux-gnu-gcc >/dev/null; then
+        skip arm64 "needs qemu-user-static and gcc-aarch64-linux-gnu"
+    elif [ ! -d "$(rustc --print sysroot)/lib/rustlib/$arm" ]; then
+        skip arm64 "there is no standard library; rustup target add $arm"
+    else
+        suite tools/test/count-cargo.awk arm64 \
+            env CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+            CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='qemu-aarch64-static -L /usr/aarch64-linux-gnu' \
+            CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+            $cargo test --locked --no-fail-fast --target $arm $parts --lib --tests
+    fi
+}
+
+# Tests that take minutes each.
+minutes() {
+    suite tools/test/count-cargo.awk minutes \
+        $cargo test --release --locked --no-fail-fast $parts --tests -- --ignored
 }
 
 # Measures CPU time: nothing else may run beside.
@@ -146,9 +213,15 @@ all)
     interleavings
     planted
     ;;
-lint | bpf | tests | interleavings | planted) "$what" ;;
+long)
+    miri
+    sanitizers
+    arm64
+    minutes
+    ;;
+lint | bpf | tests | interleavings | planted | miri | sanitizers | arm64) "$what" ;;
 *)
-    echo "usage: $0 all|lint|bpf|tests|interleavings|planted" >&2
+    echo "usage: $0 all|lint|bpf|tests|interleavings|planted|long|miri|sanitizers|arm64" >&2
     exit 2
     ;;
 esac
@@ -164,7 +237,7 @@ if [ -n "$failures" ]; then
     for name in $failures; do
         echo "--- $name:"
         case $name in
-        tests | interleavings) awk '/^failures:$/ { on = 1 } on; /^test result:/ { on = 0 }' "$logs/$name.log" | tail -n 200 ;;
+        tests | interleavings | miri | sanitizer-* | arm64 | minutes) awk '/^failures:$/ { on = 1 } on; /^test result:/ { on = 0 }' "$logs/$name.log" | tail -n 200 ;;
         planted*) grep -E 'FAILED|try: ' "$logs/$name.log" ;;
         *) tail -n 60 "$logs/$name.log" ;;
         esac
