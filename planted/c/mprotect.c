@@ -7,18 +7,19 @@ static const size_t ARENA = 16u << 20;
 
 static long taken;
 
-NOINLINE static double flip_the_protection(char *arena, int protection)
+NOINLINE static void flip_the_protection(char *arena, int protection)
 {
     double since = wall_now();
     if (mprotect(arena, ARENA, protection) != 0)
         die("mprotect");
-    return wall_now() - since;
+    stayed_since(since);
 }
 
 NOINLINE static void think_alone(void) { burn(ALONE); }
 
 static void collector(Member *me)
 {
+    (void)me;
     char *arena = (char *)mmap(NULL, ARENA + 4096, PROT_READ | PROT_WRITE,
                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (arena == MAP_FAILED)
@@ -27,7 +28,7 @@ static void collector(Member *me)
     for (size_t at = 0; at < ARENA; at += 4096)
         ((volatile char *)arena)[at] = 1;
     for (int flips = 0; another(&taken, FLIPS); flips++) {
-        me->seconds += flip_the_protection(arena, flips % 2 ? PROT_READ | PROT_WRITE : PROT_READ);
+        flip_the_protection(arena, flips % 2 ? PROT_READ | PROT_WRITE : PROT_READ);
         think_alone();
     }
 }
@@ -35,5 +36,7 @@ static void collector(Member *me)
 int main(int argc, char **argv)
 {
     int n = begin(argc, argv);
-    tell("mmap-lock", run_crew(n, collector, 1).seconds);
+    begin_stays(FLIPS);
+    run_crew(n, collector, 1);
+    tell("mmap-lock", waited_for_each_other());
 }

@@ -7,12 +7,12 @@ static const size_t RECORD = 1u << 20;
 static int chronicle;
 static long taken;
 
-NOINLINE static double write_to_the_one_file(const void *record, long slot)
+NOINLINE static void write_to_the_one_file(const void *record, long slot)
 {
     double since = wall_now();
     if (pwrite(chronicle, record, RECORD, (off_t)(slot * (long)RECORD)) != (ssize_t)RECORD)
         die("pwrite");
-    return wall_now() - since;
+    stayed_since(since);
 }
 
 NOINLINE static void think_alone(void) { burn(ALONE); }
@@ -22,7 +22,7 @@ static void chronicler(Member *me)
     char *record = (char *)malloc(RECORD);
     memset(record, me->id, RECORD);
     while (another(&taken, WRITES)) {
-        me->seconds += write_to_the_one_file(record, me->id);
+        write_to_the_one_file(record, me->id);
         think_alone();
     }
     free(record);
@@ -34,5 +34,7 @@ int main(int argc, char **argv)
     chronicle = memfd_create("chronicle", MFD_CLOEXEC);
     if (chronicle < 0)
         die("memfd_create");
-    tell("kernel-lock", run_crew(n, chronicler, 1).seconds);
+    begin_stays(WRITES);
+    run_crew(n, chronicler, 1);
+    tell("kernel-lock", waited_for_each_other());
 }

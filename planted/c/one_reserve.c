@@ -8,19 +8,19 @@ static const off_t SPACE = 4 << 20;
 static int granary;
 static long taken;
 
-NOINLINE static double reserve_in_the_one_granary(off_t from)
+NOINLINE static void reserve_in_the_one_granary(off_t from)
 {
     double since = wall_now();
     if (fallocate(granary, FALLOC_FL_KEEP_SIZE, from, SPACE) != 0 ||
         fallocate(granary, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, from, SPACE) != 0)
         die("fallocate");
-    return wall_now() - since;
+    stayed_since(since);
 }
 
 static void farmer(Member *me)
 {
     while (another(&taken, RESERVATIONS))
-        me->seconds += reserve_in_the_one_granary(me->id * SPACE);
+        reserve_in_the_one_granary(me->id * SPACE);
 }
 
 int main(int argc, char **argv)
@@ -29,5 +29,7 @@ int main(int argc, char **argv)
     granary = memfd_create("granary", MFD_CLOEXEC);
     if (granary < 0)
         die("memfd_create");
-    tell("kernel-lock", run_crew(n, farmer, 1).seconds);
+    begin_stays(RESERVATIONS);
+    run_crew(n, farmer, 1);
+    tell("kernel-lock", waited_for_each_other());
 }

@@ -118,6 +118,51 @@ ALWAYS_INLINE long share(long total, int id, int n)
     return total * (id + 1) / n - total * id / n;
 }
 
+/* Stays at a place where only one thread at a time gets on. */
+typedef struct {
+    double since, until;
+} Stay;
+static MAYBE_UNUSED Stay *stays;
+static MAYBE_UNUSED long stays_written;
+
+/* Makes room for `most` stays. */
+static MAYBE_UNUSED void begin_stays(long most)
+{
+    stays = (Stay *)calloc((size_t)most, sizeof *stays);
+    if (!stays)
+        die("calloc");
+}
+
+/* Notes a stay from `since` until now; at most as often as there is room for. */
+static MAYBE_UNUSED void stayed_since(double since)
+{
+    Stay *stay = &stays[__atomic_fetch_add(&stays_written, 1, __ATOMIC_RELAXED)];
+    stay->since = since;
+    stay->until = wall_now();
+}
+
+static MAYBE_UNUSED int in_order_of_arrival(const void *a, const void *b)
+{
+    double one = ((const Stay *)a)->since, other = ((const Stay *)b)->since;
+    return (one > other) - (one < other);
+}
+
+/* Seconds that the stays lasted in all, less those in which somebody was there: of k who stay
+ * at one time, k - 1 wait. How long the work itself takes beside others (caches) is no part. */
+static MAYBE_UNUSED double waited_for_each_other(void)
+{
+    double waited = 0, until = 0;
+    qsort(stays, (size_t)stays_written, sizeof *stays, in_order_of_arrival);
+    for (long i = 0; i < stays_written; i++) {
+        double earliest_end = stays[i].until < until ? stays[i].until : until;
+        if (stays[i].since < earliest_end)
+            waited += earliest_end - stays[i].since;
+        if (stays[i].until > until)
+            until = stays[i].until;
+    }
+    return waited;
+}
+
 /* One thread or process of the crew; `seconds` and `more` are what it measured itself. */
 typedef struct {
     int id, n;

@@ -7,23 +7,24 @@ static const size_t CHUNK = 512u << 10;
 static int tape;
 static long taken;
 
-NOINLINE static double read_on_from_the_tape(void *into)
+NOINLINE static void read_on_from_the_tape(void *into)
 {
     double since = wall_now();
     ssize_t got = read(tape, into, CHUNK);
     if (got == 0 && lseek(tape, 0, SEEK_SET) != 0)
         die("lseek");
-    return wall_now() - since;
+    stayed_since(since);
 }
 
 NOINLINE static void think_alone(void) { burn(ALONE); }
 
 static void reader(Member *me)
 {
+    (void)me;
     void *chunk = malloc(CHUNK);
     memset(chunk, 1, CHUNK);
     while (another(&taken, READS)) {
-        me->seconds += read_on_from_the_tape(chunk);
+        read_on_from_the_tape(chunk);
         think_alone();
     }
     free(chunk);
@@ -41,5 +42,7 @@ int main(int argc, char **argv)
         if (write(tape, line, CHUNK) != (ssize_t)CHUNK)
             die("write");
     lseek(tape, 0, SEEK_SET);
-    tell("kernel-lock", run_crew(n, reader, 1).seconds);
+    begin_stays(READS);
+    run_crew(n, reader, 1);
+    tell("kernel-lock", waited_for_each_other());
 }
