@@ -189,7 +189,7 @@ impl Periodic {
             }
             let factor = if idle { 1 } else { Self::BUSY_FACTOR };
             state.balance_ns[level] = now + span.len() as u64 * Self::NS_PER_CPU * factor;
-            if DISTANCES[level] > Distance::Llc && !is_deputy(view, cpu) {
+            if DISTANCES[level] > Distance::Llc && !is_deputy(view, cpu, idle) {
                 break;
             }
             let own = view.waiting(view.queues().of(cpu)) + u32::from(!idle);
@@ -204,12 +204,15 @@ impl Periodic {
     }
 }
 
-/// Whether `cpu` balances for its cache: the first idle one of it, or the first of all.
-fn is_deputy(view: &dyn View, cpu: CpuId) -> bool {
+/// Whether `cpu` balances for its cache: the first idle one of it, or the first of all. One that was kicked has
+/// `idle` set, and need not be among the idle ones any more.
+fn is_deputy(view: &dyn View, cpu: CpuId, idle: bool) -> bool {
     let machine = view.machine();
     let cpus = machine.llc_cpus(machine.llc(cpu));
-    let idle = view.idle().iter_within(cpus.clone()).next();
-    cpu == idle.unwrap_or(cpus.start)
+    match view.idle().iter_within(cpus.clone()).next() {
+        Some(first) => cpu == first || (idle && cpu < first),
+        None => idle || cpu == cpus.start,
+    }
 }
 
 impl TickPart for Periodic {
@@ -231,12 +234,17 @@ impl TickPart for Periodic {
             cost.words += 1;
             let near = machine.llc_cpus(machine.llc(cpu));
             let mut idle = view.idle().iter_within(near).chain(view.idle().iter());
-            if let Some(idle) = idle.next() {
-                action = TickAction::Kick(idle);
-            } else if ran >= Self::slice_ns(machine.cpus(), waiting) {
-                action = TickAction::Preempt;
+            let is_over = ran >= Self::slice_ns(machine.cpus(), waiting);
+            match idle.next() {
+                // What waits may not be allowed there: who is told in vain must not keep it from its turn here.
+                Some(idle) if !(is_over && state.has_kicked) => {
+                    action = TickAction::Kick(idle);
+                }
+                _ if is_over => action = TickAction::Preempt,
+                _ => {}
             }
         }
+        state.has_kicked = matches!(action, TickAction::Kick(_));
         Tick { action, cost }
     }
 }

@@ -23,6 +23,8 @@ pub struct CpuState {
     pub(crate) pull_decayed_ns: u64,
     /// When the next periodic balance of each level is due.
     pub(crate) balance_ns: [u64; LEVELS],
+    /// Its last tick told an idle CPU to look for work.
+    pub(crate) has_kicked: bool,
     /// How long this CPU waited for work.
     pub(crate) spin: SpinState,
 }
@@ -56,6 +58,7 @@ impl CpuState {
             pull_ns: [0; LEVELS],
             pull_decayed_ns: 0,
             balance_ns: [0; LEVELS],
+            has_kicked: false,
             spin: SpinState::default(),
         }
     }

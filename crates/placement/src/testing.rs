@@ -461,8 +461,16 @@ impl Toy {
     }
 
     fn tick_once(&mut self, cpu: CpuId, ran_ns: Option<u64>) {
+        // A CPU that was kicked is awake, and so no longer among the idle ones, when it looks.
+        let is_kicked = ran_ns.is_none() && self.view.idle.test(cpu);
+        if is_kicked {
+            ToyView::set(&self.view.idle, cpu, false);
+        }
         let state = &mut self.states[cpu as usize];
         let tick = self.policy.tick(state, &self.view, cpu, ran_ns);
+        if is_kicked {
+            ToyView::set(&self.view.idle, cpu, true);
+        }
         let own = self.view.queues.of(cpu);
         match tick.action {
             TickAction::Keep => (),

@@ -151,6 +151,46 @@ fn a_tick_mends_what_the_search_missed() {
 }
 
 #[test]
+fn an_idle_cpu_of_another_node_that_is_told_takes_what_waits() {
+    let mut toy = toy("linux", "2 node x 4 core");
+    fill(&mut toy, 0..8);
+    toy.view_mut().utilisation = Some(1024);
+    // Idle periods too short for a search: CPU 6 does not look.
+    for _ in 0..100 {
+        let task = toy.stop(6).unwrap();
+        toy.view_mut().now_ns += 1000;
+        toy.wake(Some(6), task);
+    }
+    toy.wake(Some(0), task(1, 0));
+    toy.stop(6);
+    assert_eq!(toy.left_waiting(Distance::Remote), Some((6, 1)));
+    for _ in 0..3 {
+        toy.view_mut().now_ns += 1_000_000;
+        for cpu in 0..6 {
+            toy.tick(cpu, 1_000_000);
+        }
+    }
+    assert_eq!(toy.left_waiting(Distance::Remote), None);
+}
+
+#[test]
+fn who_may_not_run_on_the_idle_cpu_still_has_its_turn() {
+    let mut toy = toy("linux", "1 llc x 8 core");
+    fill(&mut toy, 0..7);
+    let only = CpuMask::new(8).unwrap();
+    only.set(3).unwrap();
+    let mut pinned = task(99, 3);
+    pinned.allowed = Some(only.into());
+    toy.wake(Some(3), pinned);
+    for _ in 0..8 {
+        toy.view_mut().now_ns += 4_000_000;
+        toy.tick(3, 30_000_000);
+    }
+    // Whoever ran there was preempted at least once, and 99 is the only one who may run nowhere else.
+    assert_eq!(toy.running(3).map(|task| task.id), Some(99));
+}
+
+#[test]
 fn on_many_nodes_the_patches_do_not_steal() {
     let load = |machine: &str| {
         let mut toy = toy("linux=4+steal", machine);
