@@ -361,7 +361,7 @@ Examples:
   amdahl sim policies
 
 A workload is a file (docs/sim-workload.md), rt-app's JSON, a folder that `amdahl sched record`
-wrote, or one of those built in: barrier, build, hackbench, lock-storm, ping-pong.";
+wrote, or one of those built in: barrier, build, hackbench, lock-storm, paging, ping-pong.";
 
 /// `amdahl sim`.
 #[derive(Debug, Args)]

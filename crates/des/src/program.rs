@@ -301,6 +301,13 @@ pub enum LockKind {
     Semaphore,
 }
 
+impl LockKind {
+    /// Whoever waits for it does so on its CPU for as long as it takes.
+    pub(crate) fn spins(self) -> bool {
+        !matches!(self, LockKind::Mutex | LockKind::Semaphore)
+    }
+}
+
 /// A lock.
 #[derive(Clone, Copy, Debug)]
 pub struct LockSpec {
@@ -308,6 +315,8 @@ pub struct LockSpec {
     pub kind: LockKind,
     /// How long a waiter of a sleeping lock spins first.
     pub spin: Ns,
+    /// A spin lock of a kernel: who spins for it or holds it keeps its CPU until it has given it back.
+    pub keeps_cpu: bool,
 }
 
 /// A barrier.

@@ -155,3 +155,49 @@ fn a_read_pays_for_what_it_gets() {
         assert_eq!(result.makespan_ns, wanted, "{before_read}");
     }
 }
+
+#[test]
+fn who_holds_a_kernels_lock_keeps_its_cpu() {
+    let run = |keeps_cpu: bool| {
+        let result = Run {
+            machine: "2 core",
+            ..Run::default()
+        }
+        .text(&format!(
+            "name = 'kernel'
+            [locks.l]
+            kind = 'ticket'
+            keeps_cpu = {keeps_cpu}
+            [[tasks]]
+            name = 'inside'
+            count = 2
+            cpus = '0'
+            program = 'loop 5 {{ lock l; compute 20ms; unlock l; compute 1ms }}'
+            [[tasks]]
+            name = 'elsewhere'
+            cpus = '0'
+            program = 'compute 50ms'"
+        ));
+        check(&result);
+        (
+            result.used_ns.get("spin").copied().unwrap_or(0),
+            result.sched.preemptions,
+        )
+    };
+    // All on one CPU: nobody can wait for a lock whose holder never goes, and others have their turns between.
+    let (spun, preempted) = run(true);
+    assert_eq!(spun, 0);
+    assert!(preempted > 0);
+    assert!(run(false).0 > 0);
+}
+
+#[test]
+fn a_lock_that_sleeps_cannot_keep_the_cpu() {
+    let error = amdahl_des::workload::parse(
+        "name = 'x'\n[locks.l]\nkind = 'mutex'\nkeeps_cpu = true\n[[tasks]]\nname = 'a'\nprogram = 'lock l; unlock l'",
+        &Default::default(),
+    )
+    .unwrap_err();
+    assert_eq!(error.line, Some(3));
+    assert!(error.message.contains("spin"), "{error}");
+}

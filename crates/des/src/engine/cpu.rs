@@ -237,6 +237,7 @@ impl Engine<'_> {
         state.mode = Mode::Between;
         state.end = NEVER;
         state.resched_at = NEVER;
+        state.must_resched = false;
         let since = state.slice_start;
         let task = &mut self.tasks[id as usize];
         task.since = now;
@@ -593,8 +594,19 @@ impl Engine<'_> {
             && self.s.cpus.iter().all(spins)
     }
 
+    /// Who runs on `cpu` may not lose it now; it is asked again when it has given its locks back.
+    pub(super) fn is_kept(&mut self, cpu: u32) -> bool {
+        let state = &mut self.s.cpus[cpu as usize];
+        let is_kept = self.tasks[state.task as usize].keeps_cpu > 0;
+        state.must_resched |= is_kept;
+        is_kept
+    }
+
     /// Somebody else was queued: is it due before who runs?
     fn reconsider(&mut self, cpu: u32) {
+        if self.is_kept(cpu) {
+            return self.plan_segment(cpu);
+        }
         let state = &self.s.cpus[cpu as usize];
         let task = &self.tasks[state.task as usize];
         let first = self.s.queues[state.queue as usize].first();

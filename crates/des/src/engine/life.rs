@@ -53,6 +53,7 @@ impl Engine<'_> {
         self.locks.push(Lock::new(LockSpec {
             kind: LockKind::Semaphore,
             spin: 0,
+            keeps_cpu: false,
         }));
         self.processes.push(Process {
             lock: self.locks.len() as u32 - 1,
@@ -69,6 +70,7 @@ impl Engine<'_> {
             step: 0,
             is_granted: false,
             is_spinning: false,
+            keeps_cpu: 0,
             wait: Wait::Nothing,
             cpu: NONE,
             queue: NONE,

@@ -54,10 +54,6 @@ impl Lock {
         }
     }
 
-    fn spins(&self) -> bool {
-        !matches!(self.spec.kind, LockKind::Mutex | LockKind::Semaphore)
-    }
-
     fn is_free_for(&self, is_shared: bool) -> bool {
         self.owner == NONE && (is_shared || self.readers == 0)
     }
@@ -110,6 +106,7 @@ impl Engine<'_> {
         let line = self.lock_line(lock, cpu);
         self.charge(cpu, line, Use::Stall);
         let state = &mut self.locks[lock as usize];
+        self.tasks[id as usize].keeps_cpu += u32::from(state.spec.keeps_cpu);
         if state.is_free_for(is_shared) && (state.waiters.is_empty() || state.may_barge()) {
             if self.tasks[id as usize].wait == Wait::Lock(lock) {
                 // It was woken for it.
@@ -127,7 +124,7 @@ impl Engine<'_> {
             state.contended += 1;
             state.waiters.push_back((id, is_shared));
         }
-        let (spins, owner, spin) = (state.spins(), state.owner, state.spec.spin);
+        let (spins, owner, spin) = (state.spec.kind.spins(), state.owner, state.spec.spin);
         let spin = match spins {
             true => NEVER,
             // There is no point in spinning for an owner that does not run.
@@ -156,6 +153,17 @@ impl Engine<'_> {
             // Unlocking what is not locked does nothing.
             return;
         }
+        if state.spec.keeps_cpu {
+            let task = &mut self.tasks[id as usize];
+            task.keeps_cpu = task.keeps_cpu.saturating_sub(1);
+            if task.keeps_cpu == 0 {
+                let cpu = &mut self.s.cpus[cpu as usize];
+                if std::mem::take(&mut cpu.must_resched) {
+                    cpu.resched_at = now;
+                }
+            }
+        }
+        let state = &mut self.locks[lock as usize];
         if state.readers > 0 {
             return;
         }

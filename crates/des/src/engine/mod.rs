@@ -590,6 +590,7 @@ fn new_cpu(machine: &Machine, cpu: CpuId, queue: u32, costs: &Costs) -> Cpu {
         plan: state::Plan::Sleep { spin: 0 },
         seen: 0,
         resched_at: NEVER,
+        must_resched: false,
         core: machine.core(cpu),
         llc: machine.llc(cpu),
         node: machine.node(cpu),

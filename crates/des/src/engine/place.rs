@@ -219,7 +219,7 @@ impl Engine<'_> {
     pub(super) fn act_on_tick(&mut self, cpu: u32, action: TickAction) {
         let own = self.s.cpus[cpu as usize].queue;
         match action {
-            TickAction::Preempt => {
+            TickAction::Preempt if !self.is_kept(cpu) => {
                 self.end_turn(cpu);
                 return;
             }

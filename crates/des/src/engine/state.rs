@@ -119,6 +119,8 @@ pub(crate) struct Cpu {
     pub seen: u64,
     /// Whoever runs should look whether somebody else is due.
     pub resched_at: Ns,
+    /// The same was due while who runs kept the CPU.
+    pub must_resched: bool,
     pub core: u32,
     pub llc: u32,
     pub node: u32,
@@ -176,6 +178,8 @@ pub(crate) struct Task {
     pub is_granted: bool,
     /// Waits on its CPU, not asleep.
     pub is_spinning: bool,
+    /// Locks that it has or waits for and that let nobody else onto its CPU.
+    pub keeps_cpu: u32,
     pub wait: Wait,
     /// CPU on which it runs or ran last.
     pub cpu: u32,

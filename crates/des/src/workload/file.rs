@@ -60,6 +60,8 @@ pub(super) struct LockEntry {
     pub count: Field,
     pub kind: Spanned<String>,
     pub spin: Field,
+    #[serde(default)]
+    pub keeps_cpu: bool,
 }
 
 #[derive(Debug, Deserialize)]

@@ -139,12 +139,20 @@ pub(super) fn declare(reader: &Reader, file: &File, w: &mut Workload) -> Result<
     for (name, entry) in &file.locks {
         let (at, spec) = (entry.span().start, entry.get_ref());
         let kind = lock_kind(reader, &spec.kind)?;
-        let spin = reader.time(&spec.spin, 0)?;
+        let lock = LockSpec {
+            kind,
+            spin: reader.time(&spec.spin, 0)?,
+            keeps_cpu: spec.keeps_cpu,
+        };
+        if lock.keeps_cpu && !kind.spins() {
+            return Err(reader.error(
+                spec.kind.span().start,
+                "only locks that spin keep the CPU: `test-and-set`, `ticket`, `queued`, `reader-writer`",
+            ));
+        }
         let base = all.w.locks.len();
         let len = all.add(reader, Kind::Lock, name, at, base, &spec.count)?;
-        all.w
-            .locks
-            .extend(std::iter::repeat_n(LockSpec { kind, spin }, len as usize));
+        all.w.locks.extend(std::iter::repeat_n(lock, len as usize));
     }
     for (name, entry) in &file.conditions {
         let base = all.w.conditions as usize;

@@ -151,6 +151,7 @@ impl RtApp {
                 w.locks.push(LockSpec {
                     kind: LockKind::Mutex,
                     spin: 0,
+                    keeps_cpu: false,
                 });
                 w.locks.len() as u32 - 1
             }

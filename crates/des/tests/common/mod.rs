@@ -74,6 +74,11 @@ impl Run<'_> {
 
 /// What must hold of every run, whatever it did.
 pub fn check(result: &RunResult) {
+    check_beside(result, &[]);
+}
+
+/// The same where the run does not wait for some kinds of tasks.
+pub fn check_beside(result: &RunResult, daemons: &[&str]) {
     for row in &result.cpu_rows {
         let used: u64 = row.used_ns.values().sum();
         assert_eq!(
@@ -85,11 +90,13 @@ pub fn check(result: &RunResult) {
     let sched = &result.sched;
     if result.end == "done" {
         for task in &result.tasks {
-            assert_eq!(task.count, task.ended, "{}", task.name);
+            let is_daemon = daemons.contains(&task.name.as_str());
+            assert!(is_daemon || task.count == task.ended, "{}", task.name);
         }
+    }
+    assert!(sched.wakeups_delivered <= sched.wakeups);
+    if result.end == "done" && daemons.is_empty() {
         assert_eq!(sched.wakeups, sched.wakeups_delivered);
-    } else {
-        assert!(sched.wakeups_delivered <= sched.wakeups);
     }
     assert_eq!(result.wakeup_ns.count, sched.wakeups_delivered);
     let on_cpus: u64 = result.tasks.iter().map(|task| task.ran_ns).sum();
