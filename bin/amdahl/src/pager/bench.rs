@@ -1,8 +1,10 @@
 //! `amdahl pager bench`: threads touch memory that arrives on demand, in all modes.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use amdahl_pager::measure::{Cell, Findings, Mode, Plan, measure, median};
@@ -11,6 +13,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
+use crate::pager::plot;
 use crate::screen;
 
 /// Below the options.
@@ -19,6 +22,7 @@ Examples:
   amdahl pager bench
   amdahl pager bench --faulters 1,16 --modes plain,sharded,inline
   amdahl pager bench --rounds 5 --memory 2048 --json > bench.json
+  amdahl pager bench --faulters 1,2,4,16,64,160 --plot bench.svg
 
 Modes: plain (one descriptor, one reader, 4 KiB: the usual handler), reader, sharded, inline, inline-copy,
 hugetlb (needs vm.nr_hugepages), and what cannot be beaten: floor (a bare SIGBUS handler, 4 KiB), first-touch
@@ -50,6 +54,9 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Draw the curves into this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// No progress
     #[arg(short, long)]
     quiet: bool,
@@ -73,6 +80,14 @@ pub fn main(args: &Args) -> Result<u8, Failure> {
         random_bytes: mib(args.random_memory),
         rounds: args.rounds as usize,
     };
+    // Before minutes are spent on what cannot be kept.
+    let picture = match &args.plot {
+        Some(path) => {
+            let file = File::create(path).map_err(|error| not_written(path, &error))?;
+            Some((path, file))
+        }
+        None => None,
+    };
     let interrupt = Interrupt::catch();
     let mut meter = Meter::new(args.quiet);
     let findings = measure(&plan, |done, of| {
@@ -89,7 +104,16 @@ pub fn main(args: &Args) -> Result<u8, Failure> {
         false => table(&plan, &findings, &support),
     };
     screen::print(&text)?;
+    if let Some((path, mut file)) = picture {
+        let drawn = plot::svg(&findings, &plan.faulters).map_err(Failure::machine)?;
+        file.write_all(drawn.as_bytes())
+            .map_err(|error| not_written(path, &error))?;
+    }
     Ok(if findings.is_complete { 0 } else { 5 })
+}
+
+fn not_written(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::result(format!("{} cannot be written: {error}", path.display()))
 }
 
 /// The result as others read it.

@@ -3,6 +3,7 @@
 pub mod bench;
 mod image;
 mod meter;
+mod plot;
 mod serve;
 mod stdio;
 

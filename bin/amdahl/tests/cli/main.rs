@@ -15,6 +15,7 @@ mod measuring;
 mod memory_images;
 mod ordinary_user;
 mod output_folder;
+mod pager_bench;
 mod processes;
 mod scheduling;
 mod serving;
