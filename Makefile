@@ -84,7 +84,7 @@ bench-image:
 	$(CARGO) run --release --locked -p amdahl-bench-image
 
 bench-remote:
-	@tools/install-build-needs.sh run
+	@tools/install-build-needs.sh bench-remote
 	$(CARGO) run --release --locked -p amdahl-bench-remote
 
 bpf:

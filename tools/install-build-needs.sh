@@ -2,13 +2,13 @@
 # Installs what a make target needs and this machine lacks, through the machine's package
 # manager and without questions.
 #
-#   install-build-needs.sh run|test|bpf|kernels|bench-pool|bench-image
+#   install-build-needs.sh run|test|bpf|kernels|bench-pool|bench-image|bench-remote
 #
 # What is required and cannot be had ends the script with exit code 1 and what to do. What only
 # some tests need is named and left out; those tests print SKIPPED.
 set -eu
 
-kind=${1:?run, test, bpf, kernels, bench-pool or bench-image}
+kind=${1:?run, test, bpf, kernels, bench-pool, bench-image or bench-remote}
 required= # packages without which nothing can be built
 optional= # packages without which something is skipped
 
@@ -45,6 +45,11 @@ bench-image)
     like qemu-img qemu-utils
     like python3 python3
     like java default-jdk-headless
+    ;;
+esac
+case $kind in
+bench-remote)
+    like qemu-system-x86_64 qemu-system-x86
     ;;
 esac
 case $kind in

@@ -1,5 +1,6 @@
 //! Measures memory of other hosts beside TLS alone and beside what the link allows.
 
+mod postcopy;
 mod relay;
 mod tls;
 
@@ -13,6 +14,7 @@ use amdahl_figures::{Figure, Random, Target, Unit, median};
 use amdahl_pager::{MemorySource, Source, SourceError};
 use amdahl_remote::{Connect, Credentials, Remote, Serve, Server};
 use clap::Parser;
+use postcopy::What;
 
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
@@ -42,6 +44,14 @@ struct Args {
 }
 
 fn main() -> ExitCode {
+    match postcopy::serve_if_asked() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("amdahl-bench-remote: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
     let args = Args::parse();
     let mut figures = Vec::new();
     let mut add = |name: &str, target: Target, measure: &dyn Fn() -> Measured| {
@@ -83,6 +93,21 @@ fn main() -> ExitCode {
         Target::AtLeast(0.9),
         &full_link,
     );
+    for (name, what) in [
+        ("post-copy side by side with QEMU: total time", What::Total),
+        (
+            "post-copy side by side with QEMU: random fault, p50",
+            What::Median,
+        ),
+        (
+            "post-copy side by side with QEMU: random fault, p99",
+            What::Slowest,
+        ),
+    ] {
+        add(name, Target::AtMost(1.0), &|| {
+            postcopy::by_qemu(what, args.rounds.min(5))
+        });
+    }
     let done = args.output.finish("remote", &figures);
     for figure in &figures {
         eprintln!("{}: {}", figure.name, figure.versus);
