@@ -50,6 +50,7 @@ esac
 case $kind in
 bench-remote)
     like qemu-system-x86_64 qemu-system-x86
+    has criu || [ -x /usr/sbin/criu ] || optional="$optional criu"
     ;;
 esac
 case $kind in

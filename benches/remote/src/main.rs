@@ -108,6 +108,24 @@ fn main() -> ExitCode {
             postcopy::by_qemu(what, args.rounds.min(5))
         });
     }
+    for (name, what) in [
+        (
+            "lazy restore side by side with CRIU: total time",
+            What::Total,
+        ),
+        (
+            "lazy restore side by side with CRIU: random fault, p50",
+            What::Median,
+        ),
+        (
+            "lazy restore side by side with CRIU: random fault, p99",
+            What::Slowest,
+        ),
+    ] {
+        add(name, Target::AtMost(1.0), &|| {
+            postcopy::by_criu(what, args.rounds.min(5))
+        });
+    }
     let done = args.output.finish("remote", &figures);
     for figure in &figures {
         eprintln!("{}: {}", figure.name, figure.versus);
