@@ -251,60 +251,84 @@ fn compile(folder: &Path, source: &str, options: &[&str]) -> Result<PathBuf> {
 /// Touches that take longer were faults, whoever brought the page.
 const FAULT_US: f64 = 10.0;
 
-impl Arrived {
-    /// Only faults; falling.
-    fn faults_us(touches_us: &[f64]) -> Vec<f64> {
-        let mut faults: Vec<f64> = touches_us
-            .iter()
-            .copied()
-            .filter(|&us| us > FAULT_US)
-            .collect();
-        faults.sort_by(|a, b| b.total_cmp(a));
-        faults
+/// A restore.
+struct Touched {
+    total_s: f64,
+    /// Falling.
+    faults_us: Vec<f64>,
+}
+
+impl Touched {
+    fn new(total_s: f64, mut touches_us: Vec<f64>) -> Touched {
+        touches_us.retain(|&us| us > FAULT_US);
+        touches_us.sort_by(|a, b| b.total_cmp(a));
+        Touched {
+            total_s,
+            faults_us: touches_us,
+        }
+    }
+
+    /// `part` is of the slowest.
+    fn slowest(&self, part: f64) -> f64 {
+        let at = (part * self.faults_us.len() as f64) as usize;
+        self.faults_us.get(at).copied().unwrap_or(FAULT_US)
+    }
+}
+
+/// The same memory twice.
+struct Pair {
+    ours: Touched,
+    criu: Touched,
+}
+
+/// Measured once, for all figures.
+fn pairs(count: usize) -> Result<&'static [Pair]> {
+    static PAIRS: OnceLock<std::result::Result<Vec<Pair>, String>> = OnceLock::new();
+    let measure = || -> Result<Vec<Pair>> {
+        let folder = tempfile::tempdir_in("/dev/shm")?;
+        let program = criu::compile(folder.path())?;
+        let file = folder.path().join("memory");
+        fs::write(&file, content())?;
+        let pair = |_| {
+            let restored = criu::restore(folder.path(), &program)?;
+            let source = Arc::new(FileSource::open(&file)?);
+            let arrived = arrive(source, Instant::now())?;
+            Ok(Pair {
+                ours: Touched::new(arrived.total_s, arrived.touches_us),
+                criu: Touched::new(restored.total_s, restored.touches_us),
+            })
+        };
+        (0..count).map(pair).collect()
+    };
+    match PAIRS.get_or_init(|| measure().map_err(|error| error.to_string())) {
+        Ok(pairs) => Ok(pairs),
+        Err(error) => Err(error.as_str().into()),
     }
 }
 
 /// Ours from a raw file by a process that CRIU restores lazily from its image files, all in memory.
 pub fn by_criu(what: What, count: usize) -> Measured {
-    static ROUNDS: OnceLock<std::result::Result<Vec<[(f64, Vec<f64>); 2]>, String>> =
-        OnceLock::new();
-    let measure = || -> Result<Vec<[(f64, Vec<f64>); 2]>> {
-        let folder = tempfile::tempdir_in("/dev/shm")?;
-        let program = criu::compile(folder.path())?;
-        let file = folder.path().join("memory");
-        let round = |_| {
-            let restored = criu::restore(folder.path(), &program)?;
-            let source = Arc::new(FileSource::open(&file)?);
-            let arrived = arrive(source, Instant::now())?;
-            let of = |total_s, touches: &[f64]| (total_s, Arrived::faults_us(touches));
-            Ok([
-                of(arrived.total_s, &arrived.touches_us),
-                of(restored.total_s, &restored.touches_us),
-            ])
-        };
-        fs::write(&file, content())?;
-        (0..count).map(round).collect()
+    let (value, unit): (fn(&Touched) -> f64, _) = match what {
+        What::Total => (
+            |touched| touched.total_s,
+            "s until all was there, CRIU's with the restoring of the process",
+        ),
+        What::Median => (
+            |touched| touched.slowest(0.5),
+            "us, median of touches above 10 us",
+        ),
+        What::Slowest => (
+            |touched| touched.slowest(0.01),
+            "us, slowest hundredth of touches above 10 us",
+        ),
     };
-    let rounds = ROUNDS.get_or_init(|| measure().map_err(|error| error.to_string()));
-    let rounds = rounds.as_ref().map_err(String::as_str)?;
-    let (part, unit) = match what {
-        What::Total => (None, "s until all was there"),
-        What::Median => (Some(0.5), "us, median of touches above 10 us"),
-        What::Slowest => (Some(0.01), "us, slowest hundredth of touches above 10 us"),
-    };
-    let value = |(total_s, faults): &(f64, Vec<f64>)| match part {
-        None => *total_s,
-        Some(part) => faults
-            .get((part * faults.len() as f64) as usize)
-            .copied()
-            .unwrap_or(FAULT_US),
-    };
-    let of =
-        |value: &dyn Fn(&[(f64, Vec<f64>); 2]) -> f64| median(rounds.iter().map(value).collect());
+    let pairs = pairs(count)?;
+    let of = |value: &dyn Fn(&Pair) -> f64| median(pairs.iter().map(value).collect());
     let versus = format!(
-        "{:.3} / {:.3} of criu lazy-pages {unit}, whose total has the restoring of the process in it; 512 MiB from files in memory, one thread touches all at random, medians of {count} rounds",
-        of(&|round| value(&round[0])),
-        of(&|round| value(&round[1])),
+        "{:.3} / {:.3} of criu lazy-pages {unit}; 512 MiB from files in memory, one thread touches all at random, medians of {count} rounds",
+        of(&|pair| value(&pair.ours)),
+        of(&|pair| value(&pair.criu)),
     );
-    Ok((of(&|[ours, criu]| value(ours) / value(criu)), versus))
+    let ratio = of(&|pair| value(&pair.ours) / value(&pair.criu));
+    Ok((ratio, versus))
 }
