@@ -1,5 +1,7 @@
 //! Measures the pager beside the usual handler, and beside what cannot be beaten.
 
+mod restore;
+
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
@@ -13,14 +15,29 @@ use clap::Parser;
     after_help = "\
 Examples:
   amdahl-bench-pager                 all figures
+  amdahl-bench-pager restore         only those of restores
   amdahl-bench-pager --rounds 9      with less noise"
 )]
 struct Args {
+    /// Which figures; all without
+    #[arg(value_enum)]
+    groups: Vec<Group>,
     /// How often each is measured
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
+    /// Be a process of the figure of many restores, at the socket that is the standard input
+    #[arg(long, hide = true)]
+    vm: bool,
     #[command(flatten)]
     output: amdahl_figures::Output,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Group {
+    /// Threads that touch memory, by each engine
+    Engines,
+    /// Images that are restored
+    Restore,
 }
 
 const FAULTERS: [usize; 6] = [1, 2, 4, 16, 64, 160];
@@ -28,7 +45,30 @@ const MOST: usize = 160;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let plan = Plan {
+    if args.vm {
+        return restore::vm();
+    }
+    let is_wanted = |group| args.groups.is_empty() || args.groups.contains(&group);
+    let mut figures = Vec::new();
+    if is_wanted(Group::Engines) {
+        let findings = match measure(&plan(args.rounds), |_, _| ControlFlow::Continue(())) {
+            Ok(findings) => findings,
+            Err(error) => {
+                eprintln!("amdahl-bench-pager: {error}");
+                return ExitCode::FAILURE;
+            }
+        };
+        figures.extend(self::figures(&findings));
+    }
+    if is_wanted(Group::Restore) {
+        figures.extend(restore::figures(args.rounds));
+    }
+    let all_ok = args.output.finish("pager", &figures);
+    args.output.exit_code("amdahl-bench-pager", all_ok)
+}
+
+fn plan(rounds: usize) -> Plan {
+    Plan {
         modes: vec![
             Mode::Plain,
             Mode::Reader,
@@ -40,18 +80,8 @@ fn main() -> ExitCode {
         faulters: FAULTERS.to_vec(),
         sequential_bytes: 640 << 20,
         random_bytes: 64 << 20,
-        rounds: args.rounds,
-    };
-    let findings = match measure(&plan, |_, _| ControlFlow::Continue(())) {
-        Ok(findings) => findings,
-        Err(error) => {
-            eprintln!("amdahl-bench-pager: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let figures = figures(&findings);
-    let all_ok = args.output.finish("pager", &figures);
-    args.output.exit_code("amdahl-bench-pager", all_ok)
+        rounds,
+    }
 }
 
 fn figures(findings: &Findings) -> Vec<Figure> {

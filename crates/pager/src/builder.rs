@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::Duration;
@@ -27,17 +27,17 @@ use crate::plan::rate::Rate;
 use crate::plan::record::Record;
 use crate::plan::space::{Region, Space};
 use crate::plan::stream::{Limits, Streams};
-use crate::plan::waits::Waits;
+use crate::plan::waits::{Left, Waits};
 use crate::source::Source;
 use crate::staging::Staging;
 use crate::stats::Tally;
 use crate::sync::Padded;
 use crate::sys::clock::now_ns;
-use crate::sys::mapping::keep_from_children;
+use crate::sys::mapping::{allow, keep_from_children};
 use crate::sys::signal;
 use crate::sys::support::Support;
 use crate::sys::uffd::{Features, Uffd};
-use crate::{BLOCK, Backing, Error, Mapping, PAGE, Pager};
+use crate::{BLOCK, Backing, CleanPages, Error, Mapping, PAGE, Pager};
 
 /// A piece of memory of another process, whose userfaultfd was handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,7 @@ pub struct Builder {
     kept: Vec<Arc<Mapping>>,
     handed_over: Option<OwnedFd>,
     source: Option<Arc<dyn Source>>,
+    clean: Option<Arc<CleanPages>>,
     engine: Engine,
     only_user_space: bool,
     window_bytes: usize,
@@ -90,6 +91,7 @@ impl Default for Builder {
             kept: Vec::new(),
             handed_over: None,
             source: None,
+            clean: None,
             engine: Engine::Auto,
             only_user_space: false,
             window_bytes: BLOCK,
@@ -117,6 +119,7 @@ impl Builder {
             },
             movable: mapping.backing() == Backing::Huge,
             own: true,
+            clean: mapping.backing() == Backing::Clean,
         });
         self.kept.push(Arc::clone(mapping));
         self
@@ -136,6 +139,7 @@ impl Builder {
             granule: (region.page_bytes / PAGE).max(1),
             movable: false,
             own: false,
+            clean: false,
         }));
         self.handed_over = Some(descriptor);
         self
@@ -144,6 +148,21 @@ impl Builder {
     /// Where the content comes from.
     pub fn source(mut self, source: Arc<dyn Source>) -> Builder {
         self.source = Some(source);
+        self.clean = None;
+        self
+    }
+
+    /// The content is that of clean pages, of which there is one copy. Memory that [maps](CleanPages::map) them gets that copy, other memory
+    /// of this process one of its own. Memory that is handed over must be a private mapping of their file, at the offset that is said to be
+    /// the source's, and registered for missing *and* minor faults ([`hand_over`](crate::handoff::hand_over) does that); for any other, the clean pages are an
+    /// ordinary [`source`](Self::source).
+    ///
+    /// What a mapping of them gives up reads as zero afterwards, as other memory does, if the pager is told (by [`Pager::discard`], or by a message).
+    /// If it is not, it reads as what the clean pages have: the kernel unmaps clean pages as well, without a word.
+    pub fn clean(mut self, clean: &Arc<CleanPages>) -> Builder {
+        let source: Arc<dyn Source> = Arc::<CleanPages>::clone(clean);
+        self.source = Some(source);
+        self.clean = Some(Arc::clone(clean));
         self
     }
 
@@ -227,6 +246,12 @@ impl Builder {
                 "memory of this process and memory that was handed over need a pager each",
             ));
         }
+        self.check_clean()?;
+        if !is_own && self.clean.is_some() {
+            for region in &mut self.regions {
+                region.clean = true;
+            }
+        }
         let support = Support::probe();
         let engine = choose(
             self.engine,
@@ -246,6 +271,7 @@ impl Builder {
         let space = Space::new(std::mem::take(&mut self.regions))?;
         let count = space.pages();
         let removable = !is_own;
+        let is_clean = space.regions().iter().any(|(_, region)| region.clean);
         let shards = match self.handed_over.take() {
             Some(fd) => vec![shard_handed_over(fd, count)?],
             None => self.own_shards(&space, &support, engine, cpus)?,
@@ -264,6 +290,7 @@ impl Builder {
         let inner = Arc::new(Inner {
             pages: Pages::new(count, removable),
             waits: Waits::new((cpus * 64).clamp(256, 1 << 16)),
+            left: Left::new(count),
             streams: Streams::new(
                 (cpus * 64).clamp(1024, 1 << 16),
                 Limits {
@@ -281,6 +308,9 @@ impl Builder {
             leash: Leash::default(),
             record: self.record.then(|| Record::new(count)),
             lost: Record::new(count),
+            given_up: is_clean.then(|| Record::new(count)),
+            remapping: AtomicUsize::new(0),
+            clean: self.clean.take(),
             unmarked: Mutex::default(),
             unmarkable: Mutex::default(),
             recent: (0..64).map(|_| AtomicU64::new(NO_BLOCK)).collect(),
@@ -326,6 +356,32 @@ impl Builder {
         Ok(pager)
     }
 
+    /// A mapping of clean pages gets those, and no others.
+    fn check_clean(&self) -> Result<(), Error> {
+        let is_fit = |(mapping, region): (&Arc<Mapping>, &Region)| {
+            let theirs = mapping.clean().map(Arc::as_ptr);
+            let ours = self.clean.as_ref().map(Arc::as_ptr);
+            mapping.backing() != Backing::Clean
+                || theirs.is_some()
+                    && theirs == ours
+                    && mapping.file_offset() == region.source_offset
+        };
+        let is_cut = |region: &Region| {
+            !region.source_offset.is_multiple_of(PAGE as u64) || !region.own && region.granule != 1
+        };
+        if !self.kept.iter().zip(&self.regions).all(is_fit) {
+            return Err(Error::Config(
+                "a mapping of clean pages is filled from those (`Builder::clean`), at the offset that it maps, by the process that has them",
+            ));
+        }
+        if self.clean.is_some() && self.regions.iter().any(is_cut) {
+            return Err(Error::Config(
+                "clean pages are mapped by whole pages, of 4 KiB",
+            ));
+        }
+        Ok(())
+    }
+
     /// Descriptors for memory of this process; nothing is registered yet but what wakes the readers.
     fn own_shards(
         &self,
@@ -344,6 +400,7 @@ impl Builder {
             .or(Features::MOVE)
             .or(Features::MISSING_SHMEM)
             .or(Features::MISSING_HUGETLBFS)
+            .or(Features::MINOR_SHMEM)
             .and(support.features)
             .or(match engine {
                 Engine::Inline => Features::SIGBUS,
@@ -409,7 +466,10 @@ fn register(inner: &Inner) -> Result<(), Error> {
             // SAFETY: the caller of `Builder::mapping` wants just that; the mapping is kept.
             let registered = unsafe {
                 keep_from_children(addresses.start, addresses.len());
-                shard.uffd.register(addresses)
+                match inner.space.region(pages.start).1.clean {
+                    true => shard.uffd.register_minor(addresses),
+                    false => shard.uffd.register(addresses),
+                }
             };
             registered.map_err(|errno| match errno {
                 Errno::BUSY => Error::Config("the memory is served by another userfaultfd already"),
@@ -419,6 +479,13 @@ fn register(inner: &Inner) -> Result<(), Error> {
                 },
             })?;
         }
+    }
+    // Clean pages were mapped without access. Not before all is registered: after an error nobody is to read them.
+    let is_clean = |region: &&(usize, Region)| region.1.clean;
+    for (_, region) in inner.space.regions().iter().filter(is_clean) {
+        let len = region.pages * PAGE;
+        // SAFETY: what is missing is brought from now on.
+        unsafe { allow(region.start, len) }.map_err(Error::system("mprotect"))?;
     }
     Ok(())
 }

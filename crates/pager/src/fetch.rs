@@ -20,7 +20,7 @@ use crate::staging::Block;
 use crate::sys::clock::now_ns;
 use crate::sys::mapping::forbid;
 use crate::sys::uffd::Placed;
-use crate::{BLOCK, PAGE};
+use crate::{BLOCK, CleanPages, PAGE};
 
 const BLOCK_PAGES: usize = BLOCK / PAGE;
 /// Tries of a fetch after errors that may pass.
@@ -241,6 +241,11 @@ impl Inner {
             self.tally.zero_pages.add(done.min(count) as i64);
             return Ok(done);
         }
+        if region.clean
+            && let Some(clean) = &self.clean
+        {
+            return self.map_clean(shard, flight, clean, pages, offset);
+        }
         let to = self.space.addresses(&pages);
         if region.movable {
             let into_block = to.start % BLOCK;
@@ -272,6 +277,23 @@ impl Inner {
             return Err(Trouble::GivenUp);
         }
         Ok(block)
+    }
+
+    /// Has the clean pages there, and maps them into place.
+    fn map_clean(
+        &self,
+        shard: &Shard,
+        flight: &mut Flight<'_>,
+        clean: &CleanPages,
+        mut pages: Range<usize>,
+        offset: u64,
+    ) -> Result<usize, Trouble> {
+        let there = clean.bring(offset, pages.len() * PAGE, flight.is_ahead);
+        pages.end = pages.start + there.map_err(Trouble::Source)?.min(pages.len());
+        let done = self.place(shard, flight, pages, 1, |to| shard.uffd.map(to))?;
+        self.tally.pages.add(done as i64);
+        self.tally.shared_pages.add(done as i64);
+        Ok(done)
     }
 
     /// Fills a huge page in staging and moves it into place; `None` if that is not possible now.
@@ -395,16 +417,16 @@ impl Inner {
         };
         let done = placed.bytes / PAGE;
         if done > 0 {
-            self.placed(pages.start..pages.start + done);
+            self.placed(shard, pages.start..pages.start + done);
             return Ok(done);
         }
         match placed.error {
             // The owner was there first, by another way.
             Some(Errno::EXIST) => {
                 let first = pages.start..pages.start + granule.min(pages.len());
-                let _ = shard.uffd.wake(self.space.addresses(&first));
+                self.let_go_on(shard, &first);
                 let count = first.len();
-                self.placed(first);
+                self.placed(shard, first);
                 Ok(count)
             }
             Some(Errno::AGAIN) => Err(Trouble::Changing),
@@ -413,17 +435,32 @@ impl Inner {
         }
     }
 
-    fn placed(&self, pages: Range<usize>) {
+    /// Pages that are there without us: who waits goes on. Of shared memory they may be in the file and not mapped, of which faults are told, too, if
+    /// the owner has asked for that (MINOR).
+    pub fn let_go_on(&self, shard: &Shard, pages: &Range<usize>) {
+        let addresses = self.space.addresses(pages);
+        // Clean pages are mapped by who knows that they are wanted: what is there may be given up just now.
+        let is_clean = self.space.region(pages.start).1.clean;
+        if is_clean || shard.uffd.map(addresses.clone()).error.is_some() {
+            let _ = shard.uffd.wake(addresses);
+        }
+    }
+
+    fn placed(&self, shard: &Shard, pages: Range<usize>) {
         while let Some(struck) = self.pages.first_struck(pages.clone()) {
             self.pages.forgive(struck);
         }
-        self.settle(pages);
+        self.settle(shard, pages);
     }
 
-    /// Claimed pages are there, or will never be.
-    fn settle(&self, pages: Range<usize>) {
+    /// Claimed pages are there, or will never be. The kernel has woken who waited for them; but who has lost a page again since, and was told to wait
+    /// because it was still claimed, it has not.
+    fn settle(&self, shard: &Shard, pages: Range<usize>) {
         self.pages.complete(pages.clone());
-        self.waits.wake(pages);
+        self.waits.wake(pages.clone());
+        if self.left.take(pages.clone()) {
+            let _ = shard.uffd.wake(self.space.addresses(&pages));
+        }
     }
 
     /// Zeros for missing pages, of whole granules.
@@ -473,7 +510,7 @@ impl Inner {
                 Barred::Changing(from) => self.note(&self.unmarked, from..run.end),
                 Barred::Refused(from) => self.refused(from..run.end),
             }
-            self.settle(run);
+            self.settle(shard, run);
         });
         if is_struck {
             self.waits.wake(pages.clone());
@@ -561,6 +598,73 @@ impl Inner {
             }
         }
         is_left
+    }
+
+    /// Puts zeros where content of clean pages was given up and nobody has touched it since: without us it would be the clean pages. Whether
+    /// something is left: the memory is about to change, or somebody else has a page that may be given back.
+    pub fn put_removed(&self, shard: &Shard) -> bool {
+        let mut is_left = false;
+        let is_clean = |part: &Range<usize>| self.space.region(part.start).1.clean;
+        for part in self.space.parts(&shard.pages).filter(is_clean) {
+            let mut at = part.start;
+            while let Some(page) = self.pages.next_absent(at, part.end) {
+                at = page + 1;
+                if self.pages.state(page) != State::Removed {
+                    is_left = true;
+                    continue;
+                }
+                match self.pages.claim(page, page..part.end) {
+                    Claim::Taken {
+                        pages,
+                        was: State::Removed,
+                    } => {
+                        at = pages.end;
+                        is_left |= !self.put_all_zeros(shard, pages);
+                    }
+                    Claim::Taken { pages, was } => {
+                        self.give_back(shard, pages, was);
+                        is_left = true;
+                    }
+                    Claim::Busy => is_left = true,
+                    Claim::Present => {}
+                }
+            }
+        }
+        is_left
+    }
+
+    /// Puts zeros for claimed pages that were removed; gives the rest back, and says false, if the memory is about to change.
+    fn put_all_zeros(&self, shard: &Shard, mut pages: Range<usize>) -> bool {
+        let open = shard.open();
+        let mut part = usize::MAX;
+        while !pages.is_empty() {
+            let some = pages.start..pages.start + pages.len().min(part);
+            let placed = shard.uffd.zero(self.space.addresses(&some));
+            let done = match (placed.bytes / PAGE, placed.error) {
+                (0, Some(Errno::AGAIN)) => break,
+                // Not all in one mapping: the kernel does a part of one at a time. Of a page alone it means that nothing is there.
+                (0, Some(Errno::NOENT)) if some.len() > 1 => {
+                    part = some.len() / 2;
+                    continue;
+                }
+                (0, Some(Errno::EXIST | Errno::NOENT)) => 1,
+                // The process is gone.
+                (0, Some(Errno::SRCH)) => pages.len(),
+                // It must not be read as the clean page.
+                (0, _) => match self.bar(shard, pages.start..pages.start + 1) {
+                    Barred::All => 1,
+                    _ => break,
+                },
+                (done, _) => done,
+            };
+            part = part.saturating_mul(2);
+            self.placed(shard, pages.start..pages.start + done);
+            pages.start += done;
+        }
+        drop(open);
+        let is_done = pages.is_empty();
+        self.give_back(shard, pages, State::Removed);
+        is_done
     }
 
     /// Tries once more to mark lost pages that the kernel would not mark.

@@ -14,7 +14,7 @@ use crate::plan::pages::State;
 use crate::sys::clock::now_ns;
 
 /// A source is slow rather than a CPU.
-const THREADS: usize = 4;
+pub(crate) const THREADS: usize = 4;
 /// With so many fetches given up one after the other, and nothing done meanwhile, the source is taken for dead.
 const SILENT: usize = 2 * THREADS;
 /// How often threads are looked after. Who is done tells it.

@@ -4,7 +4,7 @@
 //! absent where threads serve themselves.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::engine::queue::Queue;
 use crate::engine::reader::Doom;
 use crate::engine::watchdog::Leash;
-use crate::event::{Events, Loss};
+use crate::event::{Event, Events, Loss};
 use crate::fetch::Barred;
 use crate::plan::fill::Fill;
 use crate::plan::in_flight::InFlight;
@@ -23,14 +23,15 @@ use crate::plan::record::Record;
 use crate::plan::scatter;
 use crate::plan::space::Space;
 use crate::plan::stream::Streams;
-use crate::plan::waits::Waits;
+use crate::plan::waits::{Left, Waits};
 use crate::source::{Source, SourceError};
 use crate::staging::Staging;
 use crate::stats::Tally;
 use crate::sync::Padded;
+use crate::sys::clock::now_ns;
 use crate::sys::mapping::discard;
 use crate::sys::uffd::Uffd;
-use crate::{Error, Mapping, PAGE};
+use crate::{CleanPages, Error, Mapping, PAGE};
 
 /// Pages that one descriptor serves.
 pub(crate) struct Shard {
@@ -50,6 +51,11 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
+    /// Faults are told by messages, and the kernel keeps their threads asleep.
+    pub fn is_told(&self) -> bool {
+        self.control.is_some() || self.gate.is_some()
+    }
+
     /// Opens the gate for as long as the guard lives.
     pub fn open(&self) -> Option<RwLockReadGuard<'_, ()>> {
         let gate = self.gate.as_ref()?;
@@ -62,8 +68,11 @@ pub(crate) struct Inner {
     pub space: Space,
     pub pages: Pages,
     pub waits: Waits,
+    pub left: Left,
     pub streams: Streams,
     pub source: Arc<dyn Source>,
+    /// The source, if it is that.
+    pub clean: Option<Arc<CleanPages>>,
     pub shards: Box<[Shard]>,
     pub staging: Staging,
     pub tally: Tally,
@@ -73,6 +82,10 @@ pub(crate) struct Inner {
     pub record: Option<Record>,
     /// Pages that nobody will ever have.
     pub lost: Record,
+    /// Pages whose content was given up once: they never read as the clean ones again. Only where clean pages are mapped.
+    pub given_up: Option<Record>,
+    /// Threads that map clean pages again at this moment.
+    pub remapping: AtomicUsize,
     /// Lost pages that the kernel does not mark at the moment, because the memory is about to change. Only of descriptors that were
     /// handed over, as is the next.
     pub unmarked: Mutex<Vec<Range<usize>>>,
@@ -95,6 +108,9 @@ pub(crate) struct Background {
     pub failed: Vec<usize>,
     pub is_on: bool,
 }
+
+/// How long until a clean page is mapped again for which there was no memory.
+const PAUSE: Duration = Duration::from_millis(1);
 
 pub(crate) const NO_BLOCK: u64 = u64::MAX;
 /// Why pages did not get into their places.
@@ -171,20 +187,25 @@ impl Inner {
         let shard = self.shard(page);
         window.start = window.start.max(shard.pages.start);
         window.end = window.end.min(shard.pages.end);
-        // A huge page is claimed from its beginning, so that of two who want it one has all.
-        match self.pages.claim(self.first_of(page), window) {
-            Claim::Taken { pages, was } => {
-                self.tally.windows.add(1);
-                match self.fetch(shard, pages, was, Some(page), thread) {
-                    Err(Trouble::Changing) => Served::Later,
-                    _ => Served::Done,
+        loop {
+            // A huge page is claimed from its beginning, so that of two who want it one has all.
+            match self.pages.claim(self.first_of(page), window.clone()) {
+                Claim::Taken { pages, was } => {
+                    self.tally.windows.add(1);
+                    return match self.fetch(shard, pages, was, Some(page), thread) {
+                        Err(Trouble::Changing) => Served::Later,
+                        _ => Served::Done,
+                    };
                 }
+                // It is busy no longer, and who had it did not know that somebody waits.
+                Claim::Busy
+                    if shard.is_told() && !self.left.leave(&self.pages, self.first_of(page)) => {}
+                Claim::Busy => {
+                    self.tally.waits.add(1);
+                    return Served::Busy;
+                }
+                Claim::Present => return self.refault(shard, page),
             }
-            Claim::Busy => {
-                self.tally.waits.add(1);
-                Served::Busy
-            }
-            Claim::Present => self.refault(shard, page),
         }
     }
 
@@ -202,7 +223,7 @@ impl Inner {
         let pages = first..first + granule;
         let addresses = self.space.addresses(&pages);
         if self.lost.has(page) {
-            return match self.bar_lost(shard, pages) {
+            return match self.bar_lost(shard, pages.clone()) {
                 Barred::All => {
                     let _ = shard.uffd.wake(addresses);
                     Served::Lost
@@ -212,15 +233,90 @@ impl Inner {
                 Barred::Refused(_) => Served::Lost,
             };
         }
+        if let Some(error) = self.map_again_patiently(shard, page) {
+            match Remapped::from(error) {
+                Remapped::There => return Served::Done,
+                Remapped::Later => return Served::Later,
+                Remapped::Again => {
+                    let _ = shard.uffd.wake(addresses);
+                    return Served::Done;
+                }
+                Remapped::Scarce if self.stop.load(Ordering::Relaxed) => {
+                    let _ = shard.uffd.wake(addresses);
+                    return Served::Done;
+                }
+                Remapped::Lost(_) | Remapped::Scarce => {
+                    let errno = error.unwrap_or(Errno::NOMEM);
+                    if self.lost.has(page) {
+                        // Another, who has tried as long.
+                        return self.refault(shard, page);
+                    }
+                    self.lost.note(page);
+                    self.tally.lost_pages.add(1);
+                    self.events.tell(Event::Lost {
+                        page,
+                        pages: 1,
+                        why: Loss::Kernel(errno),
+                    });
+                    return self.refault(shard, page);
+                }
+                Remapped::Foreign => {}
+            }
+        }
         let placed = self.put_zeros(shard, addresses.clone(), granule);
         match placed.error {
             None => self.tally.removed_pages.add(granule as i64),
             Some(Errno::AGAIN) if placed.bytes == 0 => return Served::Later,
-            Some(_) => {
-                let _ = shard.uffd.wake(addresses);
-            }
+            Some(_) => self.let_go_on(shard, &pages),
         }
         Served::Done
+    }
+
+    /// The same, again and again while there is no memory for the tables of pages, up to the timeout: it is the machine's trouble, and mostly passes.
+    /// Who cannot wait for us is served by a stand-in.
+    fn map_again_patiently(&self, shard: &Shard, page: usize) -> Option<Option<Errno>> {
+        let timeout_ns = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let until_ns = now_ns().saturating_add(timeout_ns);
+        loop {
+            let error = self.map_again(shard, page)?;
+            if Remapped::from(error) != Remapped::Scarce
+                || self.stop.load(Ordering::Relaxed)
+                || now_ns() >= until_ns
+            {
+                return Some(error);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// A page that was there is mapped no longer: maps the clean one again, if it is that; what the kernel said. The kernel unmaps those when it wants
+    /// memory, and so does an owner who gives pages up without telling.
+    ///
+    /// Who gives a page up and tells waits for us: at the gate, or in `discard` for `remapping`.
+    fn map_again(&self, shard: &Shard, page: usize) -> Option<Option<Errno>> {
+        let (clean, given_up) = (self.clean.as_ref()?, self.given_up.as_ref()?);
+        if !self.space.region(page).1.clean || !clean.is_there(self.space.source_offset(page)) {
+            return None;
+        }
+        let _open = shard.open();
+        self.remapping.fetch_add(1, Ordering::SeqCst);
+        // Pairs with the fence in `discard`: either we see that it is given up, or we are waited for.
+        fence(Ordering::SeqCst);
+        let error = (!given_up.has(page)).then(|| {
+            let page = page..page + 1;
+            shard.uffd.map(self.space.addresses(&page)).error
+        });
+        self.remapping.fetch_sub(1, Ordering::SeqCst);
+        error
+    }
+
+    /// These pages never read as the clean ones again.
+    fn note_given_up(&self, pages: &Range<usize>) {
+        if let Some(given_up) = &self.given_up {
+            for page in pages.clone() {
+                given_up.note(page);
+            }
+        }
     }
 
     /// Fetches what is missing of a range, not for a fault. The last error of those that leave pages missing, if there were any; or
@@ -303,6 +399,7 @@ impl Inner {
     /// The content of pages is given up by the owner, under the closed gate: they are zero when they are touched again, lost or not.
     pub fn remove(&self, shard: &Shard, pages: Range<usize>) {
         self.tally.removed_pages.add(pages.len() as i64);
+        self.note_given_up(&pages);
         self.pages.remove(pages.clone());
         if self.lost.clear(pages.clone()) {
             // Who waits for a page that could not be marked faults again.
@@ -315,6 +412,12 @@ impl Inner {
     /// # Safety
     /// The content is the caller's to give up.
     pub unsafe fn discard(&self, pages: Range<usize>) -> Result<(), Error> {
+        self.note_given_up(&pages);
+        // Pairs with the fence in `map_again`: who did not see that maps a page now, which is given up below.
+        fence(Ordering::SeqCst);
+        while self.remapping.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
         let mut at = pages.start;
         while at < pages.end {
             let shard = self.shard(at);
@@ -353,10 +456,58 @@ impl Inner {
     }
 }
 
+/// What came of mapping a clean page again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Remapped {
+    There,
+    /// The memory is about to change.
+    Later,
+    /// Somebody else has mapped it, or unmapped all: another touch finds out.
+    Again,
+    /// There is no memory for it now.
+    Scarce,
+    /// It cannot be had any more: its memory is broken.
+    Lost(Errno),
+    /// The owner has mapped something else there, which nobody has content for.
+    Foreign,
+}
+
+impl From<Option<Errno>> for Remapped {
+    fn from(error: Option<Errno>) -> Remapped {
+        match error {
+            None => Remapped::There,
+            Some(Errno::AGAIN) => Remapped::Later,
+            Some(Errno::INVAL) => Remapped::Foreign,
+            Some(Errno::NOMEM) => Remapped::Scarce,
+            Some(errno @ (Errno::FAULT | Errno::IO | Errno::HWPOISON)) => Remapped::Lost(errno),
+            Some(_) => Remapped::Again,
+        }
+    }
+}
+
 /// What the background is to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Pages(Range<usize>),
     After(Duration),
     Nothing,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clean_page_that_is_broken_is_lost_and_neither_zero_nor_waited_for() {
+        let after = |error| Remapped::from(error);
+        assert_eq!(after(None), Remapped::There);
+        assert_eq!(after(Some(Errno::AGAIN)), Remapped::Later);
+        assert_eq!(after(Some(Errno::IO)), Remapped::Lost(Errno::IO));
+        assert_eq!(after(Some(Errno::FAULT)), Remapped::Lost(Errno::FAULT));
+        assert_eq!(after(Some(Errno::INVAL)), Remapped::Foreign);
+        assert_eq!(after(Some(Errno::NOMEM)), Remapped::Scarce);
+        for passing in [Errno::EXIST, Errno::NOENT, Errno::SRCH] {
+            assert_eq!(after(Some(passing)), Remapped::Again);
+        }
+    }
 }

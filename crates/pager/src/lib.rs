@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 
 mod builder;
+mod clean;
 mod engine;
 mod error;
 mod event;
@@ -19,6 +20,7 @@ mod sync;
 mod sys;
 
 pub use builder::{Background, Builder, HandedOver};
+pub use clean::CleanPages;
 pub use engine::Engine;
 pub use error::Error;
 pub use event::{Event, Loss};

@@ -8,6 +8,7 @@ pub(crate) struct Tally {
     pub windows: Counter,
     pub pages: Counter,
     pub zero_pages: Counter,
+    pub shared_pages: Counter,
     pub moved_blocks: Counter,
     pub background_pages: Counter,
     pub waits: Counter,
@@ -31,6 +32,7 @@ impl Tally {
             windows: Counter::new(),
             pages: Counter::new(),
             zero_pages: Counter::new(),
+            shared_pages: Counter::new(),
             moved_blocks: Counter::new(),
             background_pages: Counter::new(),
             waits: Counter::new(),
@@ -49,6 +51,7 @@ impl Tally {
             windows: read(&self.windows),
             pages: read(&self.pages),
             zero_pages: read(&self.zero_pages),
+            shared_pages: read(&self.shared_pages),
             moved_blocks: read(&self.moved_blocks),
             background_pages: read(&self.background_pages),
             waits: read(&self.waits),
@@ -73,6 +76,8 @@ pub struct Stats {
     pub pages: u64,
     /// Pages put into place as zeros, without asking the source for content.
     pub zero_pages: u64,
+    /// Of `pages`, those that are the one copy of [`CleanPages`](crate::CleanPages), mapped instead of copied.
+    pub shared_pages: u64,
     /// Huge pages that were moved into place.
     pub moved_blocks: u64,
     /// Of `pages` and `zero_pages`, those fetched in the background or for a working set.

@@ -1,6 +1,6 @@
 //! What a VMM sends when it hands its memory over.
 
-use amdahl_pager::handoff::{Layout, MESSAGE_BYTES_MAX, Message, REGIONS_MAX, parse};
+use amdahl_pager::handoff::{Layout, MESSAGE_BYTES_MAX, Message, REGIONS_MAX, describe, parse};
 use amdahl_pager::{HandedOver, PAGE};
 
 /// The first byte says how the message is cut and how long the source is.
@@ -29,6 +29,8 @@ pub(crate) fn message(bytes: &[u8]) {
     };
     assert!(matches!(at_once, Ok(true)), "a message ends where it ends");
     assert!((1..=REGIONS_MAX).contains(&regions.len()));
+    let again = parse(describe(&regions).as_bytes(), source_bytes);
+    assert_eq!(again.as_ref(), Ok(&regions));
     let source_bytes = source_bytes.next_multiple_of(PAGE as u64);
     for (nth, region) in regions.iter().enumerate() {
         let HandedOver {

@@ -246,7 +246,7 @@ impl Crew {
                 // The kernel may wait for us to read of a change before it lets us do anything.
                 reader::read_out(inner, shard);
             }
-            is_left |= inner.lose_missing(shard, None);
+            is_left |= inner.lose_missing(shard, None) | inner.put_removed(shard);
         }
         inner.mark_again();
         is_left || !lock(&inner.unmarked).is_empty()

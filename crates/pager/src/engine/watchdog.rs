@@ -162,8 +162,9 @@ fn give_up(inner: &Inner, fault: Fault) {
         } => lose(inner, pages),
         // Zeros need no source: its thread faults again, and is served.
         Claim::Taken { pages, was } => inner.give_back(shard, pages, was),
-        Claim::Busy => {}
-        Claim::Present => {
+        Claim::Busy if inner.left.leave(&inner.pages, page) => {}
+        // Its thread faults again, if it has to.
+        Claim::Busy | Claim::Present => {
             let _ = shard.uffd.wake(inner.space.addresses(&(page..page + 1)));
         }
     }

@@ -1,6 +1,6 @@
 //! The message: a JSON array of regions. Pure.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{BLOCK, HandedOver, PAGE};
 
@@ -86,14 +86,27 @@ pub enum Wrong {
 }
 
 /// A region as it is sent. Fields that are not known are passed over: newer versions add some.
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 struct Sent {
     base_host_virt_addr: u64,
     size: u64,
     offset: u64,
     page_size: Option<u64>,
     /// The older name. It says KiB, and what is sent are bytes.
+    #[serde(skip_serializing)]
     page_size_kib: Option<u64>,
+}
+
+/// The message that names regions: what [`parse`] reads.
+pub fn describe(regions: &[HandedOver]) -> String {
+    let sent = regions.iter().map(|region| Sent {
+        base_host_virt_addr: region.start as u64,
+        size: region.len as u64,
+        offset: region.source_offset,
+        page_size: Some(region.page_bytes as u64),
+        page_size_kib: None,
+    });
+    serde_json::to_string(&sent.collect::<Vec<_>>()).expect("numbers become text")
 }
 
 /// A message that comes in pieces: knows its end without being told how long it is, at a constant cost for each byte.
@@ -281,6 +294,13 @@ mod tests {
             page_bytes: BLOCK,
             ..region
         };
+        let other = HandedOver {
+            start: 1 << 40,
+            source_offset: 8 * MIB,
+            ..region
+        };
+        let said = describe(&[other, region]);
+        assert_eq!(parse(said.as_bytes(), 16 * MIB), Ok(vec![other, region]));
         let base = r#""base_host_virt_addr":139637976727552,"size":4194304,"offset":1048576"#;
         for (more, expected) in [
             ("", region),

@@ -4,15 +4,20 @@
 //! [`Message`] and [`parse`] are pure: they trust no byte, and what they allocate follows from the bytes that came. [`receive`] is the
 //! edge: it waits no longer than it is told, and takes one descriptor that is a userfaultfd or nothing. [`Owner`] is what can be done for
 //! the memory beside a [`Pager`](crate::Pager).
+//!
+//! Before that, a VMM that wants clean pages takes the file of them, which [`offer`] sends and [`take_offer`] receives, and hands over ([`hand_over`])
+//! what it [has mapped](Offer::map) of it.
 
+mod clean;
 mod layout;
 mod message;
 mod owner;
 mod peer;
 mod receive;
 
+pub use clean::{Offer, OfferError, hand_over, offer, offer_in_spite, take_offer};
 pub use layout::Layout;
-pub use message::{MESSAGE_BYTES_MAX, Malformed, Message, REGIONS_MAX, Wrong, parse};
+pub use message::{MESSAGE_BYTES_MAX, Malformed, Message, REGIONS_MAX, Wrong, describe, parse};
 pub use owner::Owner;
 pub use peer::Peer;
 pub use receive::{HandedOverMemory, ReceiveError, receive};

@@ -92,7 +92,7 @@ pub fn receive(
     loop {
         let left = within.saturating_sub(begun.elapsed());
         let bytes = message.bytes().len();
-        if !is_readable(stream, left)? {
+        if !is_readable(stream, left).map_err(|errno| system("poll", errno))? {
             return Err(ReceiveError::Silent { within, bytes });
         }
         let mut piece = [0; 4096];
@@ -147,7 +147,7 @@ fn system(operation: &'static str, errno: Errno) -> ReceiveError {
 }
 
 /// Waits for something to read, or the end of the stream.
-fn is_readable(stream: &UnixStream, within: Duration) -> Result<bool, ReceiveError> {
+pub(super) fn is_readable(stream: &UnixStream, within: Duration) -> Result<bool, Errno> {
     let within = Timespec {
         tv_sec: i64::try_from(within.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: within.subsec_nanos().into(),
@@ -156,7 +156,7 @@ fn is_readable(stream: &UnixStream, within: Duration) -> Result<bool, ReceiveErr
         Ok(ready) => Ok(ready > 0),
         // The caller looks at the clock.
         Err(Errno::INTR) => Ok(true),
-        Err(errno) => Err(system("poll", errno)),
+        Err(errno) => Err(errno),
     }
 }
 

@@ -2,7 +2,9 @@
 //! beaten. What `amdahl pager bench` and the benchmarks of the repository run.
 
 mod floor;
+mod many;
 mod plain;
+mod restore;
 mod rounds;
 
 use std::fmt;
@@ -14,6 +16,8 @@ use std::thread;
 use crate::sys::clock::{cpu_ns, now_ns};
 use crate::{BLOCK, Backing, Engine, Error, Mapping, MemorySource, PAGE, Pager};
 
+pub use many::{Copies, be_vm, share};
+pub use restore::{Image, Restore};
 pub use rounds::{Cell, Findings, Plan, measure, median};
 
 /// How memory gets its content.
@@ -184,7 +188,7 @@ impl Content {
         let words = memory.as_ptr().cast::<u64>();
         for at in 0..memory.len() / 8 {
             // SAFETY: within the mapping, which nobody else has.
-            unsafe { words.add(at).write(at as u64 | 1 << 63) };
+            unsafe { words.add(at).write(word_at(at * 8)) };
         }
         Ok(Content { memory })
     }
@@ -193,6 +197,16 @@ impl Content {
     pub fn bytes(&self) -> usize {
         self.memory.len()
     }
+
+    fn source(&self) -> MemorySource {
+        // SAFETY: nobody writes to the content any more.
+        unsafe { MemorySource::of_mapping(Arc::clone(&self.memory)) }
+    }
+}
+
+/// The eight bytes of the content at an offset.
+fn word_at(offset: usize) -> u64 {
+    (offset / 8) as u64 | 1 << 63
 }
 
 /// Has `threads` threads touch each page of their part of `bytes` bytes once. Each part is of whole huge pages, at least one; `bytes`
@@ -219,8 +233,6 @@ pub fn run(
     }
     warm_up(len)?;
     let memory = Arc::new(Mapping::new(len, mode.backing())?);
-    // SAFETY: nobody writes to the content any more.
-    let source = || Arc::new(unsafe { MemorySource::of_mapping(Arc::clone(&content.memory)) });
     let from = content.memory.as_ptr();
     let serving: Box<dyn std::any::Any> = match mode {
         Mode::Plain => Box::new(plain::Plain::start(&memory, from)?),
@@ -235,7 +247,7 @@ pub fn run(
         _ => {
             let builder = Pager::builder()
                 .mapping(&memory, 0)
-                .source(source())
+                .source(Arc::new(content.source()))
                 .engine(mode.engine().unwrap_or_default())
                 .moves(mode != Mode::InlineCopy);
             Box::new(builder.start()?)
@@ -333,9 +345,8 @@ fn touch(
         if let Some(begun_ns) = begun_ns {
             timed.push(now_ns() - begun_ns);
         }
-        let expected = (at / 8) as u64 | 1 << 63;
         assert!(
-            !has_content || found == expected,
+            !has_content || found == word_at(at),
             "page at {at}: {found:#x}"
         );
     }

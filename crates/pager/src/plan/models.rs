@@ -8,7 +8,7 @@ use loom::thread;
 
 use super::in_flight::{Flight, InFlight};
 use super::pages::{Claim, LANES, Pages, State};
-use super::waits::Waits;
+use super::waits::{Left, Waits};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -73,6 +73,26 @@ fn a_page_that_is_given_back_is_fetched_by_who_waited() {
         all.0.release(0..1, State::Missing);
         all.1.wake(0..1);
         assert_eq!(other.join().unwrap(), 1);
+    });
+}
+
+#[test]
+fn who_is_left_waiting_is_heard_of_whoever_else_comes_between() {
+    loom::model(|| {
+        let all = Arc::new((Pages::new(2, false), Left::new(2)));
+        assert!(matches!(all.0.claim(0, 0..1), Claim::Taken { .. }));
+        assert!(matches!(all.0.claim(1, 1..2), Claim::Taken { .. }));
+        let complete = |page: usize| {
+            let all = Arc::clone(&all);
+            move || {
+                all.0.complete(page..page + 1);
+                all.1.take(page..page + 1)
+            }
+        };
+        let (one, other) = (thread::spawn(complete(0)), thread::spawn(complete(1)));
+        let is_left = all.1.leave(&all.0, 0);
+        let (heard, _) = (one.join().unwrap(), other.join().unwrap());
+        assert!(heard || !is_left);
     });
 }
 

@@ -203,6 +203,11 @@ impl Pages {
         })
     }
 
+    /// The first page at or after `from`, before `end`, that is not present.
+    pub fn next_absent(&self, from: usize, end: usize) -> Option<usize> {
+        self.next(from..end, |word| LOW & !same(word, State::Present))
+    }
+
     fn next(&self, pages: Range<usize>, lanes: impl Fn(u64) -> u64) -> Option<usize> {
         words_of(&pages).find_map(|word| {
             let found = lanes(self.words[word].load(Ordering::Acquire)) & within(word, &pages);
@@ -453,6 +458,8 @@ mod tests {
                 }
                 let missing = model.states.iter().position(|state| *state == State::Missing);
                 prop_assert_eq!(pages.next_missing(0, COUNT), missing);
+                let absent = model.states.iter().position(|state| *state != State::Present);
+                prop_assert_eq!(pages.next_absent(0, COUNT), absent);
                 let busy = model.states.iter().filter(|state| **state == State::Busy).count();
                 prop_assert_eq!(pages.count_of(State::Busy), busy);
             }

@@ -19,6 +19,8 @@ pub(crate) struct Region {
     pub movable: bool,
     /// Whether it is memory of this process.
     pub own: bool,
+    /// Whether it maps the file of the pager's clean pages.
+    pub clean: bool,
 }
 
 /// Pages of a block.
@@ -204,6 +206,7 @@ mod tests {
             granule: 1,
             movable: false,
             own: true,
+            clean: false,
         }
     }
 

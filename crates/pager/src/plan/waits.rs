@@ -4,7 +4,35 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::pages::{LANES, Pages, State};
+use super::record::Record;
 use crate::sync::{Ordering, Padded, Word, fence};
+
+/// Busy pages for which threads were left waiting in the kernel: a bit each, since the kernel wakes by pages.
+pub(crate) struct Left(Record);
+
+impl Left {
+    /// For so many pages: nobody.
+    pub fn new(pages: usize) -> Left {
+        Left(Record::new(pages))
+    }
+
+    /// Leaves somebody waiting for `page`: whoever changes its state afterwards [hears](Left::take) of it. False: it is busy no longer.
+    #[must_use]
+    pub fn leave(&self, pages: &Pages, page: usize) -> bool {
+        self.0.note(page);
+        // Pairs with the fence in `take`: either we see the new state, or the other one sees the bit.
+        fence(Ordering::SeqCst);
+        pages.state(page) == State::Busy
+    }
+
+    /// The states of these pages have changed: whether somebody may have been left waiting.
+    #[must_use]
+    pub fn take(&self, pages: Range<usize>) -> bool {
+        // Pairs with the fence in `leave`.
+        fence(Ordering::SeqCst);
+        self.0.clear(pages)
+    }
+}
 
 /// The words. An odd one has somebody waiting, perhaps.
 pub(crate) struct Waits {

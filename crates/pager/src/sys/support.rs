@@ -33,6 +33,8 @@ pub struct Support {
     device: Option<Errno>,
     /// Why the system call cannot be used.
     call: Option<Errno>,
+    /// The kernel's release, if others may be able to change clean pages under it.
+    doubtful: Option<String>,
 }
 
 /// `USERFAULTFD_IOC_NEW`.
@@ -86,7 +88,13 @@ impl Support {
             features: Features::NONE,
             device: None,
             call: None,
+            doubtful: None,
         };
+        let release = rustix::system::uname();
+        let release = release.release().to_string_lossy();
+        if is_doubtful(&release) {
+            support.doubtful = Some(release.into_owned());
+        }
         for way in [Way::Device, Way::Call, Way::UserModeOnly] {
             match way
                 .open(flags)
@@ -102,6 +110,28 @@ impl Support {
             }
         }
         support
+    }
+
+    /// Whether clean pages can be one copy for all who map them ([`CleanPages`](crate::CleanPages)).
+    pub fn can_share(&self) -> bool {
+        let both = Features::MISSING_SHMEM.or(Features::MINOR_SHMEM);
+        self.way.is_some() && self.features.contain(both)
+    }
+
+    /// Whether the kernel keeps clean pages from being changed by other processes that map them. Linux 5.14 to 5.19 may not: unless a fix was
+    /// taken over, a process changes what all others read by Dirty Pipe (CVE-2022-0847, fixed in 5.16.11 and 5.15.25), or by writing with force to what it has
+    /// mapped (CVE-2022-2590, from 5.16 on, fixed in 6.0). Where distributions have taken
+    /// the fixes over, the release does not tell.
+    pub fn can_offer(&self) -> bool {
+        self.can_share() && self.doubtful.is_none()
+    }
+
+    /// Why clean pages are not offered to other processes, if this kernel is the reason.
+    pub(crate) fn doubt(&self) -> Option<String> {
+        let release = self.doubtful.as_ref()?;
+        Some(format!(
+            "Linux {release} may let other processes change clean pages (CVE-2022-0847, CVE-2022-2590): they are not offered to any. Use Linux 6.0 or later, or, if this kernel has both fixes or you trust those processes, `handoff::offer_in_spite`"
+        ))
     }
 
     /// A descriptor with these features.
@@ -136,6 +166,11 @@ impl Support {
                     "the engine `inline` cannot be used",
                 ),
                 (
+                    Features::MINOR_SHMEM,
+                    "MINOR of shared memory (Linux 5.14)",
+                    "clean pages are copied for each mapping instead of being one copy",
+                ),
+                (
                     Features::POISON,
                     "POISON (Linux 6.6)",
                     "lost pages are made inaccessible instead, which only works for memory of this process",
@@ -151,8 +186,19 @@ impl Support {
                 }
             }
         }
+        if self.can_share() {
+            missing.extend(self.doubt());
+        }
         missing
     }
+}
+
+/// Whether a kernel of this release has clean pages (5.14), and defects by which others change them (until 5.19). Of one that cannot be read
+/// nothing is said.
+fn is_doubtful(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next()?.parse::<u32>().ok();
+    matches!((next(), next()), (Some(5), Some(14..=19)))
 }
 
 impl fmt::Display for Support {
@@ -191,6 +237,7 @@ mod tests {
             features: Features::NONE,
             device: Some(Errno::ACCESS),
             call: Some(Errno::PERM),
+            doubtful: None,
         }
     }
 
@@ -214,10 +261,64 @@ mod tests {
             features: Features::SIGBUS,
             device: None,
             call: None,
+            doubtful: None,
         };
         let missing = old.missing();
-        assert_eq!(missing.len(), 3, "{missing:?}");
-        assert!(missing[0].contains("EFAULT"));
-        assert!(missing[1].contains("POISON") && missing[2].contains("MOVE"));
+        assert_eq!(missing.len(), 4, "{missing:?}");
+        assert!(missing[0].contains("EFAULT") && missing[1].contains("MINOR"));
+        assert!(missing[2].contains("POISON") && missing[3].contains("MOVE"));
+        assert!(!old.can_share());
+    }
+
+    #[test]
+    fn kernels_that_may_let_others_change_clean_pages_are_known_by_their_release() {
+        for release in [
+            "5.14.0-427.el9.x86_64",
+            "5.15.0-1064-aws",
+            "5.16",
+            "5.19.17",
+            "5.18-rc3",
+            "5.17+",
+        ] {
+            assert!(is_doubtful(release), "{release}");
+        }
+        for release in [
+            "5.13.19",
+            "5.4.0",
+            "5.20.1",
+            "5.140.1",
+            "6.0",
+            "6.15.3",
+            "4.18.0",
+            "15.14.0",
+            "5",
+            "5.",
+            "5..14",
+            "",
+            "-5.14",
+            "five.fourteen",
+            "5.99999999999999999999",
+        ] {
+            assert!(!is_doubtful(release), "{release}");
+        }
+    }
+
+    #[test]
+    fn clean_pages_are_shared_but_not_offered_where_others_may_change_them() {
+        let mut support = Support {
+            way: Some(Way::Call),
+            features: Features::MISSING_SHMEM.or(Features::MINOR_SHMEM),
+            ..refused()
+        };
+        assert!(support.can_share() && support.can_offer() && support.doubt().is_none());
+        support.doubtful = Some("5.15.7".to_owned());
+        assert!(support.can_share() && !support.can_offer());
+        let text = support.to_string();
+        for word in ["Linux 5.15.7", "CVE-2022-2590", "offer_in_spite"] {
+            assert!(text.contains(word), "{word} in: {text}");
+        }
+        // Who cannot share has no such trouble.
+        support.features = Features::NONE;
+        assert!(!support.can_offer() && !support.to_string().contains("CVE"));
     }
 }

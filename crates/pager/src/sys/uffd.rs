@@ -24,6 +24,8 @@ const WAKE: Opcode = opcode::read::<raw::uffdio_range>(GROUP, raw::_UFFDIO_WAKE 
 const COPY: Opcode = opcode::read_write::<raw::uffdio_copy>(GROUP, raw::_UFFDIO_COPY as u8);
 const ZEROPAGE: Opcode =
     opcode::read_write::<raw::uffdio_zeropage>(GROUP, raw::_UFFDIO_ZEROPAGE as u8);
+const CONTINUE: Opcode =
+    opcode::read_write::<raw::uffdio_continue>(GROUP, raw::_UFFDIO_CONTINUE as u8);
 const MOVE: Opcode = opcode::read_write::<raw::uffdio_move>(GROUP, raw::_UFFDIO_MOVE as u8);
 const POISON: Opcode = opcode::read_write::<raw::uffdio_poison>(GROUP, raw::_UFFDIO_POISON as u8);
 
@@ -135,6 +137,11 @@ impl Uffd {
         }
     }
 
+    /// The descriptor, for another process.
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
     /// Keeps the open file for as long as the process lives, whatever becomes of this.
     pub fn keep_open(&self) {
         if let Ok(other) = self.fd.try_clone() {
@@ -147,9 +154,28 @@ impl Uffd {
     /// # Safety
     /// The memory is the caller's, and whoever reads it expects that missing pages are filled by this descriptor's owner.
     pub unsafe fn register(&self, range: Range<usize>) -> rustix::io::Result<()> {
+        let missing = raw::UFFDIO_REGISTER_MODE_MISSING;
+        // SAFETY: by the caller.
+        unsafe { self.register_as(range, missing.into()) }
+    }
+
+    /// Registers memory of a file in shared memory: faults on pages that the file does not have are told, and on those that it has and
+    /// that are not mapped.
+    ///
+    /// # Safety
+    /// As [`register`](Uffd::register).
+    pub unsafe fn register_minor(&self, range: Range<usize>) -> rustix::io::Result<()> {
+        let both = raw::UFFDIO_REGISTER_MODE_MISSING | raw::UFFDIO_REGISTER_MODE_MINOR;
+        // SAFETY: by the caller.
+        unsafe { self.register_as(range, both.into()) }
+    }
+
+    /// # Safety
+    /// As [`register`](Uffd::register).
+    unsafe fn register_as(&self, range: Range<usize>, mode: u64) -> rustix::io::Result<()> {
         let mut register = raw::uffdio_register {
             range: raw_range(range),
-            mode: raw::UFFDIO_REGISTER_MODE_MISSING.into(),
+            mode,
             ioctls: 0,
         };
         // SAFETY: the opcode takes this structure; the memory is the caller's.
@@ -199,6 +225,20 @@ impl Uffd {
         // SAFETY: the opcode takes this structure.
         let done = unsafe { ioctl(&self.fd, Updater::<ZEROPAGE, _>::new(&mut zero)) };
         Placed::from(done, len, zero.zeropage)
+    }
+
+    /// Maps the pages that the memory's file has at `range`, wakes. Pages of a private mapping are mapped for reading: who writes gets a
+    /// copy. EFAULT for a page that the file does not have.
+    pub fn map(&self, range: Range<usize>) -> Placed {
+        let len = range.len();
+        let mut pages = raw::uffdio_continue {
+            range: raw_range(range),
+            mode: 0,
+            mapped: 0,
+        };
+        // SAFETY: the opcode takes this structure; pages of `range` that are there are not replaced.
+        let done = unsafe { ioctl(&self.fd, Updater::<CONTINUE, _>::new(&mut pages)) };
+        Placed::from(done, len, pages.mapped)
     }
 
     /// Moves pages of this process from `from` to `range`, wakes. Nothing is left at `from`.
@@ -386,6 +426,7 @@ mod tests {
         assert_eq!(COPY as u64, 0xc028_aa03);
         assert_eq!(ZEROPAGE as u64, 0xc020_aa04);
         assert_eq!(MOVE as u64, 0xc028_aa05);
+        assert_eq!(CONTINUE as u64, 0xc020_aa07);
         assert_eq!(POISON as u64, 0xc020_aa08);
     }
 }

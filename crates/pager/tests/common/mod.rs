@@ -301,6 +301,16 @@ pub fn is_child(
 
 /// A descriptor as a VMM makes it: with messages of changes, set up by hand. The VMM keeps one of the two.
 pub fn vmm(memory: &Mapping) -> Option<[std::os::fd::OwnedFd; 2]> {
+    vmm_as(memory, 1)
+}
+
+/// The same, registered in a mode.
+pub fn vmm_as(memory: &Mapping, mode: u64) -> Option<[std::os::fd::OwnedFd; 2]> {
+    registered(memory.as_ptr().addr(), memory.len(), mode)
+}
+
+/// The same of any memory.
+pub fn registered(start: usize, len: usize, mode: u64) -> Option<[std::os::fd::OwnedFd; 2]> {
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
     #[repr(C)]
@@ -332,9 +342,9 @@ pub fn vmm(memory: &Mapping) -> Option<[std::os::fd::OwnedFd; 2]> {
         };
         assert_eq!(libc::ioctl(fd.as_raw_fd(), 0xc018_aa3f, &mut api), 0);
         let mut register = Register {
-            start: memory.as_ptr().addr() as u64,
-            len: memory.len() as u64,
-            mode: 1,
+            start: start as u64,
+            len: len as u64,
+            mode,
             ioctls: 0,
         };
         assert_eq!(libc::ioctl(fd.as_raw_fd(), 0xc020_aa00, &mut register), 0);

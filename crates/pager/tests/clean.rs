@@ -1,0 +1,1069 @@
+//! One copy of clean pages for all who map them: right bytes for everybody, writes that are nobody else's, each page asked for once.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use amdahl_pager::handoff::{OfferError, hand_over, offer, offer_in_spite, receive, take_offer};
+use amdahl_pager::{
+    Background, Backing, CleanPages, Engine, Event, HandedOver, Loss, Mapping, MemorySource, PAGE,
+    Pager, Source, SourceError, Support, WorkingSet,
+};
+use common::{
+    Deaf, ENGINES, Generated, MIB, MINUTE, check, check_all, content, ends, expected, give_up,
+    is_possible, is_zero, mapping, peek,
+};
+
+/// Whether the kernel shares clean pages; says so if not.
+fn can_share() -> bool {
+    let support = Support::probe();
+    if !support.can_share() {
+        println!("SKIPPED: {support}");
+    }
+    support.can_share()
+}
+
+/// The same for other processes, who cannot change them.
+fn can_offer() -> bool {
+    let support = Support::probe();
+    if !support.can_offer() {
+        println!("SKIPPED: {support}");
+    }
+    support.can_offer()
+}
+
+fn clean(source: impl Source + 'static, len: usize) -> Arc<CleanPages> {
+    Arc::new(CleanPages::new(Arc::new(source), len as u64).unwrap())
+}
+
+/// All of the pages, served.
+fn vm(clean: &Arc<CleanPages>, engine: Engine) -> (Arc<Mapping>, Pager) {
+    let memory = Arc::new(clean.map(0, clean.pages() * PAGE).unwrap());
+    let pager = Pager::builder()
+        .mapping(&memory, 0)
+        .clean(clean)
+        .engine(engine)
+        .start()
+        .unwrap();
+    (memory, pager)
+}
+
+/// What the kernel says of a mapping, in KiB.
+fn smaps(memory: &Mapping, field: &str) -> u64 {
+    let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (start, end) = (
+        memory.as_ptr().addr(),
+        memory.as_ptr().addr() + memory.len(),
+    );
+    let (mut sum, mut is_within) = (0, false);
+    for line in all.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let first = words.next().unwrap();
+        if let Some((low, high)) = first.split_once('-')
+            && let (Ok(low), Ok(high)) = (
+                usize::from_str_radix(low, 16),
+                usize::from_str_radix(high, 16),
+            )
+        {
+            is_within = low >= start && high <= end;
+        } else if is_within && first == field {
+            sum += words.next().unwrap().parse::<u64>().unwrap();
+        }
+    }
+    sum
+}
+
+/// A page as the file has it.
+fn in_file(clean: &CleanPages, page: usize) -> [u8; PAGE] {
+    let file = std::fs::File::from(clean.file().try_clone_to_owned().unwrap());
+    let mut found = [0; PAGE];
+    file.read_exact_at(&mut found, (page * PAGE) as u64)
+        .unwrap();
+    found
+}
+
+fn writes(page: usize) -> [u8; 8] {
+    (page as u64 ^ u64::MAX).to_le_bytes()
+}
+
+#[test]
+fn every_engine_gives_right_bytes_of_one_copy() {
+    if !can_share() {
+        return;
+    }
+    let pages = 8 * MIB / PAGE;
+    let source = Arc::new(Generated {
+        zeros_told: true,
+        ..Generated::counted(pages)
+    });
+    let all: Arc<dyn Source> = Arc::<Generated>::clone(&source);
+    let clean = Arc::new(CleanPages::new(all, (pages * PAGE) as u64).unwrap());
+    let mut vms = Vec::new();
+    for engine in ENGINES {
+        for window in [PAGE, 64 << 10, 2 * MIB] {
+            let memory = Arc::new(clean.map(0, pages * PAGE).unwrap());
+            assert_eq!(memory.backing(), Backing::Clean);
+            let pager = Pager::builder()
+                .mapping(&memory, 0)
+                .clean(&clean)
+                .engine(engine)
+                .window(window)
+                .start()
+                .unwrap();
+            check_all(&memory);
+            let (stats, missing) = pager.finish();
+            assert_eq!(missing, 0);
+            assert_eq!(
+                stats.shared_pages, stats.pages,
+                "{engine} {window}: {stats:?}"
+            );
+            assert_eq!((stats.pages + stats.zero_pages) as usize, pages);
+            // It is as it was without the pager, too.
+            check_all(&memory);
+            vms.push(memory);
+        }
+    }
+    let zeros = (0..pages).filter(|page| is_zero(*page as u64)).count();
+    for page in 0..pages {
+        let read = source.per_page[page].load(Ordering::Relaxed);
+        assert_eq!(read, usize::from(!is_zero(page as u64)), "page {page}");
+    }
+    assert_eq!(clean.pages_there(), pages - zeros);
+    assert_eq!(clean.pages_fetched() as usize, pages - zeros);
+    for memory in &vms {
+        // Nothing is its own, and what it has is shared by as many, and by who fills it.
+        assert_eq!(smaps(memory, "Anonymous:"), 0);
+        let shared = smaps(memory, "Shared_Clean:") + smaps(memory, "Shared_Dirty:");
+        assert!(
+            shared >= ((pages - zeros) * PAGE / 1024) as u64,
+            "{shared} KiB"
+        );
+    }
+}
+
+#[test]
+fn what_one_writes_nobody_else_sees() {
+    if !can_share() {
+        return;
+    }
+    for engine in ENGINES {
+        let clean = clean(Generated::default(), 4 * MIB);
+        let (writer, pager) = vm(&clean, engine);
+        let (reader, beside) = vm(&clean, engine);
+        let pages = clean.pages();
+        for page in 0..pages {
+            if page % 2 == 0 {
+                // Some are there when they are written to, for others that is the first touch.
+                check(&writer, page, page as u64);
+            }
+            writer.write(page * PAGE, &writes(page));
+        }
+        check_all(&reader);
+        let (late, _later) = vm(&clean, engine);
+        check_all(&late);
+        for page in 0..pages {
+            let mut found = [0; PAGE];
+            writer.read(page * PAGE, &mut found);
+            let mut own = expected(page);
+            own[..8].copy_from_slice(&writes(page));
+            assert!(found == own, "{engine}: page {page}");
+            assert!(
+                in_file(&clean, page) == expected(page),
+                "{engine}: page {page}"
+            );
+        }
+        assert_eq!(smaps(&writer, "Anonymous:"), (pages * PAGE / 1024) as u64);
+        assert_eq!(smaps(&reader, "Anonymous:"), 0);
+        assert_eq!((pager.finish().1, beside.finish().1), (0, 0));
+    }
+}
+
+#[test]
+fn mappings_that_race_for_a_page_ask_for_it_once() {
+    if !can_share() {
+        return;
+    }
+    for engine in ENGINES {
+        let pages = 6 * MIB / PAGE;
+        let source = Arc::new(Generated::counted(pages));
+        let all: Arc<dyn Source> = Arc::<Generated>::clone(&source);
+        let clean = Arc::new(CleanPages::new(all, (pages * PAGE) as u64).unwrap());
+        let vms: Vec<_> = (0..4).map(|_| vm(&clean, engine)).collect();
+        thread::scope(|scope| {
+            for number in 0..12u64 {
+                let (memory, _) = &vms[number as usize % 4];
+                scope.spawn(move || {
+                    for nth in 0..pages as u64 {
+                        let page = match number / 4 {
+                            0 => nth,
+                            1 => pages as u64 - 1 - nth,
+                            _ => common::mix(nth << 8 | number) % pages as u64,
+                        };
+                        check(memory, page as usize, page);
+                    }
+                });
+            }
+        });
+        for (page, count) in source.per_page.iter().enumerate() {
+            assert_eq!(count.load(Ordering::Relaxed), 1, "{engine}: page {page}");
+        }
+    }
+}
+
+#[test]
+fn what_is_given_up_is_zero_if_it_is_told_and_clean_if_not() {
+    if !can_share() {
+        return;
+    }
+    for engine in ENGINES {
+        let clean = clean(Generated::default(), 4 * MIB);
+        let (memory, pager) = vm(&clean, engine);
+        let (beside, _other) = vm(&clean, engine);
+        let mut page = [1; PAGE];
+        // There, written to, missing.
+        check(&memory, 8, 8);
+        memory.write(9 * PAGE, &[7; 100]);
+        // SAFETY: nobody has references.
+        unsafe { pager.discard(8..700) }.unwrap();
+        for _ in 0..2 {
+            for at in [8, 9, 10, 600, 699] {
+                memory.read(at * PAGE, &mut page);
+                assert!(page == [0; PAGE], "{engine}: page {at}");
+            }
+            // The zeros are given up without telling: they do not become the clean pages again.
+            give_up(&memory, 8, 692);
+        }
+        memory.write(9 * PAGE, &[3; 100]);
+        memory.read(9 * PAGE, &mut page);
+        assert!(page[..100] == [3; 100] && page[100..] == [0; PAGE - 100]);
+        for at in [7, 700] {
+            check(&memory, at, at as u64);
+            memory.write(at * PAGE, &[9; 8]);
+            // As a private mapping of a file does, and as the kernel does with clean pages itself.
+            give_up(&memory, at, 1);
+            check(&memory, at, at as u64);
+        }
+        // SAFETY: nobody has references.
+        unsafe { pager.discard(750..800) }.unwrap();
+        drop(pager);
+        for at in 750..800 {
+            memory.read(at * PAGE, &mut page);
+            assert!(page == [0; PAGE], "{engine}: page {at}");
+        }
+        check_all(&beside);
+        let (late, _later) = vm(&clean, engine);
+        check_all(&late);
+    }
+}
+
+/// What a page of a VM should hold.
+#[derive(Clone, Copy, Default)]
+struct Model {
+    is_given_up: bool,
+    written: Option<u64>,
+}
+
+impl Model {
+    fn check(self, memory: &Mapping, page: usize, what: &str) {
+        let (mut found, mut wanted) = ([0; PAGE], [0; PAGE]);
+        memory.read(page * PAGE, &mut found);
+        if !self.is_given_up {
+            wanted = expected(page);
+        }
+        if let Some(word) = self.written {
+            wanted[..8].copy_from_slice(&word.to_le_bytes());
+        }
+        assert!(found == wanted, "{what}: page {page}");
+    }
+}
+
+/// Reads, writes, and gives up, told and untold, by a seed; then all pages are looked at.
+fn live(memory: &Mapping, pager: &Pager, seed: u64) {
+    let what = format!("seed {seed}, {}", pager.engine());
+    let count = memory.len() / PAGE;
+    let mut model = vec![Model::default(); count];
+    for step in 0..600 {
+        let dice = common::mix(seed << 32 | step);
+        let page = (dice >> 8) as usize % count;
+        let end = (page + (dice >> 40) as usize % 40).min(count);
+        match dice % 8 {
+            0..3 => model[page].check(memory, page, &what),
+            3..6 => {
+                memory.write(page * PAGE, &dice.to_le_bytes());
+                model[page].written = Some(dice);
+            }
+            6 => {
+                // SAFETY: nobody has references.
+                unsafe { pager.discard(page..end) }.unwrap();
+                model[page..end].fill(Model {
+                    is_given_up: true,
+                    written: None,
+                });
+            }
+            _ if page < end => {
+                give_up(memory, page, end - page);
+                for page in &mut model[page..end] {
+                    page.written = None;
+                }
+            }
+            _ => {}
+        }
+    }
+    for (page, model) in model.iter().enumerate() {
+        model.check(memory, page, &what);
+    }
+}
+
+/// A thread that gave a page up just when a window had brought it was told to wait for who had brought it already, and waited for ever.
+#[test]
+fn vms_that_live_side_by_side_have_what_is_theirs() {
+    if !can_share() {
+        return;
+    }
+    for seed in 0..24 {
+        ends(&format!("seed {seed}"), move || side_by_side(seed));
+    }
+}
+
+fn side_by_side(seed: u64) {
+    let source = Arc::new(Generated {
+        zeros_told: seed.is_multiple_of(2),
+        ..Generated::counted(MIB / PAGE)
+    });
+    let all: Arc<dyn Source> = Arc::<Generated>::clone(&source);
+    let clean = Arc::new(CleanPages::new(all, MIB as u64).unwrap());
+    thread::scope(|scope| {
+        for (number, engine) in ENGINES.into_iter().enumerate() {
+            let clean = &clean;
+            scope.spawn(move || {
+                let memory = Arc::new(clean.map(0, MIB).unwrap());
+                let background = match seed % 3 {
+                    0 => Background::Unlimited,
+                    _ => Background::Off,
+                };
+                let pager = Pager::builder()
+                    .mapping(&memory, 0)
+                    .clean(clean)
+                    .engine(engine)
+                    .window(PAGE << (seed % 10))
+                    .background(background)
+                    .start()
+                    .unwrap();
+                live(&memory, &pager, seed * 8 + number as u64);
+            });
+        }
+    });
+    for (page, count) in source.per_page.iter().enumerate() {
+        let count = count.load(Ordering::Relaxed);
+        assert!(
+            count <= 1,
+            "seed {seed}: page {page} was asked for {count} times"
+        );
+        if count == 1 {
+            let found = in_file(&clean, page);
+            assert!(found == expected(page), "seed {seed}: page {page}");
+        }
+    }
+}
+
+#[test]
+fn a_balloon_of_memory_that_was_handed_over_reads_as_zero() {
+    if !can_share() {
+        return;
+    }
+    let clean = clean(Generated::default(), 4 * MIB);
+    // Two parts, of one descriptor.
+    let memory = Mapping::of_clean(clean.file(), MIB as u64, 2 * MIB).unwrap();
+    let low = Mapping::of_clean(clean.file(), 0, MIB).unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let _kept = hand_over(&theirs, &[&memory, &low]).unwrap();
+    let received = receive(&ours, 4 * MIB as u64, MINUTE).unwrap();
+    let offsets: Vec<_> = received
+        .regions
+        .iter()
+        .map(|one| one.source_offset)
+        .collect();
+    assert_eq!(offsets, [MIB as u64, 0]);
+    let pager = Pager::builder()
+        .handed_over(received.descriptor, &received.regions)
+        .clean(&clean)
+        .start()
+        .unwrap();
+    check_all(&low);
+    let is_low_first = low.as_ptr() < memory.as_ptr();
+    let offset = if is_low_first { MIB / PAGE } else { 0 };
+    let first = (MIB / PAGE) as u64;
+    for page in [0, 3, 400] {
+        check(&memory, page, first + page as u64);
+    }
+    give_up(&memory, 2, 4);
+    assert_eq!(
+        pager.next_event(MINUTE),
+        Some(Event::Removed {
+            page: offset + 2,
+            pages: 4
+        })
+    );
+    let mut page = [1; PAGE];
+    for at in 2..6 {
+        memory.read(at * PAGE, &mut page);
+        assert!(page == [0; PAGE], "page {at}");
+    }
+    for at in [1, 6, 500] {
+        check(&memory, at, first + at as u64);
+    }
+    // Nobody touches these before the pager ends.
+    give_up(&memory, 100, 50);
+    assert_eq!(pager.finish().1, 0);
+    for at in 0..512 {
+        if (2..6).contains(&at) || (100..150).contains(&at) {
+            memory.read(at * PAGE, &mut page);
+            assert!(page == [0; PAGE], "page {at}");
+        } else {
+            check(&memory, at, first + at as u64);
+        }
+    }
+}
+
+/// The kernel refuses a range that lies in two mappings, with the error of memory that is no more.
+#[test]
+fn what_was_given_up_is_zero_in_the_end_however_it_is_cut() {
+    if !can_share() {
+        return;
+    }
+    let clean = clean(Generated::default(), 2 * MIB);
+    let memory = Mapping::of_clean(clean.file(), 0, 2 * MIB).unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let _kept = hand_over(&theirs, &[&memory]).unwrap();
+    let received = receive(&ours, 2 * MIB as u64, MINUTE).unwrap();
+    let pager = Pager::builder()
+        .handed_over(received.descriptor, &received.regions)
+        .clean(&clean)
+        .start()
+        .unwrap();
+    check_all(&memory);
+    give_up(&memory, 100, 60);
+    let at = memory.as_ptr().wrapping_add(133 * PAGE);
+    // SAFETY: the pages are this thread's, which only reads them from now on.
+    let done = unsafe { libc::mprotect(at.cast(), 200 * PAGE, libc::PROT_READ) };
+    assert_eq!(done, 0);
+    assert_eq!(pager.finish().1, 0);
+    for page in 0..512 {
+        match (100..160).contains(&page) {
+            true => {
+                let mut found = [1; PAGE];
+                memory.read(page * PAGE, &mut found);
+                assert!(found == [0; PAGE], "page {page}");
+            }
+            false => check(&memory, page, page as u64),
+        }
+    }
+}
+
+#[test]
+fn pages_that_cannot_be_had_stop_who_touches_them_and_nobody_else() {
+    if !can_share() {
+        return;
+    }
+    for engine in ENGINES {
+        let source = Generated {
+            bad: Some(5),
+            ..Generated::default()
+        };
+        let clean = clean(source, MIB);
+        let (memory, pager) = vm(&clean, engine);
+        let (beside, _other) = vm(&clean, engine);
+        // By the kernel's hand: inline serves none of its faults, so there it is the end of the pager that stops it.
+        if engine == Engine::Inline {
+            check(&memory, 4, 4);
+            assert_eq!(pager.finish().1, 1);
+        } else {
+            assert!(peek(&memory, 5).is_none());
+            let lost = |event| {
+                matches!(
+                    event,
+                    Event::Lost {
+                        page: 5,
+                        pages: 1,
+                        why: Loss::Source(_)
+                    }
+                )
+            };
+            let begun = Instant::now();
+            while !pager.next_event(MINUTE).is_some_and(lost) {
+                assert!(begun.elapsed() < MINUTE);
+            }
+        }
+        assert!(peek(&memory, 5).is_none(), "{engine}");
+        for page in (0..256).filter(|page| *page != 5) {
+            check(&memory, page, page as u64);
+            check(&beside, page, page as u64);
+        }
+        assert_eq!(clean.pages_there(), 255);
+    }
+}
+
+#[test]
+fn errors_that_pass_and_panics_leave_nothing_behind() {
+    if !can_share() {
+        return;
+    }
+    for seed in 0..20 {
+        let source = Generated {
+            seed,
+            failing_permille: 200,
+            panicking_permille: 5,
+            ..Generated::default()
+        };
+        let clean = clean(source, 2 * MIB);
+        let vms: Vec<_> = (0..3).map(|_| vm(&clean, Engine::Sharded)).collect();
+        thread::scope(|scope| {
+            for (memory, _) in &vms {
+                scope.spawn(|| {
+                    for page in 0..512 {
+                        // Lost by bad luck, or right.
+                        if let Some(found) = peek(memory, page) {
+                            assert!(*found == expected(page), "seed {seed}: page {page}");
+                        }
+                    }
+                });
+            }
+        });
+        let (memory, pager) = vm(&clean, Engine::Sharded);
+        let begun = Instant::now();
+        while pager.fill() > 0 {
+            assert!(begun.elapsed() < MINUTE, "seed {seed}");
+        }
+        check_all(&memory);
+    }
+}
+
+#[test]
+fn who_hangs_with_the_source_is_overtaken_and_writes_nothing_late() {
+    if !can_share() {
+        return;
+    }
+    let source = Deaf::new(512);
+    let all: Arc<dyn Source> = Arc::<Deaf>::clone(&source);
+    let clean = CleanPages::new(all, 2 * MIB as u64).unwrap();
+    // However short: on a busy machine fetches are given up now and then, which costs time and nothing else.
+    let clean = Arc::new(clean.timeout(Duration::from_millis(1)));
+    let vms: Vec<_> = (0..2).map(|_| vm(&clean, Engine::Sharded)).collect();
+    thread::scope(|scope| {
+        for (memory, _) in &vms {
+            scope.spawn(|| check(memory, 3, 3));
+        }
+        // The second one has waited for the first, and then asks by itself.
+        source.wait_for(2);
+        source.let_go();
+    });
+    for (memory, pager) in &vms {
+        check_all(memory);
+        assert_eq!(pager.stats().lost_pages, 0);
+    }
+    for page in 0..512 {
+        assert!(in_file(&clean, page) == expected(page), "page {page}");
+    }
+}
+
+#[test]
+fn the_end_of_a_pager_leaves_no_page_that_has_not_come() {
+    if !can_share() {
+        return;
+    }
+    for engine in ENGINES {
+        let clean = clean(Generated::default(), 4 * MIB);
+        let memory = Arc::new(clean.map(0, 4 * MIB).unwrap());
+        let pager = Pager::builder()
+            .mapping(&memory, 0)
+            .clean(&clean)
+            .engine(engine)
+            .window(PAGE)
+            .start()
+            .unwrap();
+        check(&memory, 7, 7);
+        // Another brings a page that this one never had.
+        let (beside, _other) = vm(&clean, engine);
+        check(&beside, 100, 100);
+        drop(pager);
+        check(&memory, 7, 7);
+        for page in [6, 8, 100, 1023] {
+            assert!(peek(&memory, page).is_none(), "{engine}: page {page}");
+        }
+        check_all(&beside);
+        // The copy outlives who made it.
+        let (late, later) = vm(&clean, engine);
+        assert_eq!(later.finish().1, 0);
+        drop((clean, _other));
+        check_all(&late);
+    }
+}
+
+#[test]
+fn parts_are_mapped_where_they_are() {
+    if !can_share() {
+        return;
+    }
+    let clean = clean(Generated::default(), 8 * MIB);
+    let high = Arc::new(clean.map(5 * MIB as u64, 3 * MIB).unwrap());
+    let low = Arc::new(clean.map(PAGE as u64, MIB).unwrap());
+    let own = mapping(2 * MIB, Backing::Huge).unwrap();
+    for engine in ENGINES {
+        let pager = Pager::builder()
+            .mapping(&high, 5 * MIB as u64)
+            .mapping(&low, PAGE as u64)
+            .mapping(&own, 2 * MIB as u64)
+            .clean(&clean)
+            .engine(engine)
+            .shards(3)
+            .start();
+        let pager = match (pager, engine) {
+            (Ok(pager), _) => pager,
+            (Err(error), _) => panic!("{error}"),
+        };
+        for (memory, first) in [(&high, 5 * MIB), (&low, PAGE), (&own, 2 * MIB)] {
+            for page in 0..memory.len() / PAGE {
+                check(memory, page, (first / PAGE + page) as u64);
+            }
+        }
+        assert_eq!(pager.finish().1, 0);
+    }
+}
+
+#[test]
+fn sets_are_brought_before_anybody_maps_them() {
+    if !can_share() {
+        return;
+    }
+    let source = Generated {
+        zeros_told: true,
+        ..Generated::default()
+    };
+    let clean = clean(source, MIB);
+    let set = WorkingSet::from_pages((3..40).chain([200, 255]));
+    assert_eq!(clean.prefetch(&set), 0);
+    let wanted = set.runs().iter().cloned().flatten();
+    let content = wanted.filter(|page| !is_zero(*page)).count();
+    assert_eq!(clean.pages_there(), content);
+    assert_eq!(clean.prefetch(&WorkingSet::from_pages([255, 256, 900])), 2);
+    assert_eq!(clean.pages_there(), content);
+}
+
+#[test]
+fn the_end_of_the_source_is_filled_with_zeros() {
+    if !can_share() {
+        return;
+    }
+    let mut bytes = vec![0; MIB];
+    for (page, bytes) in bytes.chunks_exact_mut(PAGE).enumerate() {
+        content(page as u64, bytes);
+    }
+    bytes.truncate(10 * PAGE + 100);
+    let source = MemorySource::of_bytes(bytes.clone().into());
+    let clean = clean(source, bytes.len());
+    assert_eq!(clean.pages(), 11);
+    let (memory, _pager) = vm(&clean, Engine::Sharded);
+    let mut found = vec![1; 11 * PAGE];
+    memory.read(0, &mut found);
+    bytes.resize(11 * PAGE, 0);
+    assert!(found == bytes);
+}
+
+#[test]
+fn memory_that_maps_no_file_gets_copies_and_asks_once_all_the_same() {
+    if !is_possible() {
+        return;
+    }
+    let pages = 4 * MIB / PAGE;
+    let source = Arc::new(Generated::counted(pages));
+    let all: Arc<dyn Source> = Arc::<Generated>::clone(&source);
+    let clean = Arc::new(CleanPages::new(all, (pages * PAGE) as u64).unwrap());
+    for engine in ENGINES {
+        for is_clean in [false, true] {
+            let memory = mapping(4 * MIB, Backing::Huge).unwrap();
+            let builder = Pager::builder().mapping(&memory, 0).engine(engine);
+            let builder = match is_clean {
+                true => builder.clean(&clean),
+                false => builder.source(Arc::<CleanPages>::clone(&clean)),
+            };
+            let pager = builder.start().unwrap();
+            check_all(&memory);
+            let (stats, missing) = pager.finish();
+            assert_eq!((stats.shared_pages, missing), (0, 0));
+        }
+    }
+    for (page, count) in source.per_page.iter().enumerate() {
+        assert_eq!(count.load(Ordering::Relaxed), 1, "page {page}");
+    }
+    // Not of whole pages.
+    let mut found = vec![0; 3 * PAGE];
+    clean.read(100, &mut found).unwrap();
+    let all: Vec<u8> = (0..4).flat_map(expected).collect();
+    assert!(found == all[100..100 + 3 * PAGE]);
+    let beyond = clean.read((pages * PAGE) as u64 - 10, &mut found);
+    assert!(matches!(beyond, Err(SourceError::Short { .. })));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    if !can_share() {
+        return;
+    }
+    let clean = clean(Generated::default(), 4 * MIB);
+    let other = self::clean(Generated::default(), 4 * MIB);
+    let memory = Arc::new(clean.map(MIB as u64, MIB).unwrap());
+    let start = |builder: amdahl_pager::Builder| builder.start().map(drop).unwrap_err().to_string();
+    let at = |offset| Pager::builder().mapping(&memory, offset);
+    for builder in [
+        at(0).clean(&clean),
+        at(MIB as u64).clean(&other),
+        at(MIB as u64).source(Arc::<CleanPages>::clone(&clean)),
+    ] {
+        let error = start(builder);
+        assert!(error.contains("Builder::clean"), "{error}");
+    }
+    let small = mapping(MIB, Backing::Small).unwrap();
+    assert!(start(Pager::builder().mapping(&small, 5).clean(&clean)).contains("whole pages"));
+    let huge = HandedOver {
+        start: 2 * MIB,
+        len: 2 * MIB,
+        source_offset: 0,
+        page_bytes: 2 * MIB,
+    };
+    let descriptor = clean.file().try_clone_to_owned().unwrap();
+    let huge = Pager::builder().handed_over(descriptor, &[huge]);
+    assert!(start(huge.clean(&clean)).contains("whole pages"));
+    assert!(Mapping::new(MIB, Backing::Clean).is_err());
+    assert!(CleanPages::new(Arc::new(Generated::default()), 0).is_err());
+    for (offset, len) in [
+        (5, PAGE),
+        (4 * MIB as u64, PAGE),
+        (0, 4 * MIB + 1),
+        (u64::MAX - 4095, 2 * PAGE),
+    ] {
+        assert!(clean.map(offset, len).is_err(), "{len} at {offset}");
+    }
+    let open = mapping(MIB, Backing::Shared).unwrap();
+    let error = Mapping::of_clean(open.file().unwrap().as_fd(), 0, MIB).unwrap_err();
+    assert!(error.to_string().contains("not sealed"), "{error}");
+    let (_ours, theirs) = UnixStream::pair().unwrap();
+    for not_theirs in [&*memory, &*small] {
+        let error = hand_over(&theirs, &[not_theirs]).unwrap_err().to_string();
+        assert!(error.contains("another process"), "{error}");
+    }
+    // Nor can what was to be handed over with it be read, which nobody serves.
+    let theirs_too = Mapping::of_clean(clean.file(), 0, MIB).unwrap();
+    assert!(hand_over(&theirs, &[&theirs_too, &small]).is_err());
+    assert!(peek(&theirs_too, 0).is_none());
+}
+
+#[test]
+fn offers_are_taken_whole_or_not_at_all() {
+    let clean = clean(Generated::default(), MIB);
+    let taken = |act: &dyn Fn(&UnixStream)| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        act(&theirs);
+        drop(theirs);
+        take_offer(&ours, MINUTE)
+    };
+    let good = taken(&|stream| offer_in_spite(stream, &clean).unwrap()).unwrap();
+    assert_eq!(good.bytes(), MIB as u64);
+    assert!(matches!(taken(&|_| {}), Err(OfferError::Closed)));
+    let write =
+        |bytes: &'static [u8]| move |mut stream: &UnixStream| stream.write_all(bytes).unwrap();
+    assert!(matches!(taken(&write(b"AMDL")), Err(OfferError::Closed)));
+    assert!(matches!(taken(&write(b"[{")), Err(OfferError::Foreign)));
+    assert!(matches!(
+        taken(&write(b"AMDLCP\0\x02")),
+        Err(OfferError::Foreign)
+    ));
+    assert!(matches!(
+        taken(&write(b"AMDLCP\0\x01")),
+        Err(OfferError::Descriptors)
+    ));
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let silent = take_offer(&ours, Duration::from_millis(1));
+    assert!(matches!(silent, Err(OfferError::Silent(_))));
+    // What follows is left.
+    offer_in_spite(&theirs, &clean).unwrap();
+    (&theirs).write_all(b"next").unwrap();
+    take_offer(&ours, MINUTE).unwrap();
+    let mut next = [0; 4];
+    (&ours).read_exact(&mut next).unwrap();
+    assert_eq!(&next, b"next");
+}
+
+/// Whoever has the descriptor may try what it likes.
+#[test]
+fn nobody_changes_the_copy_by_its_descriptor() {
+    if !can_offer() {
+        return;
+    }
+    let clean = clean(Generated::default(), MIB);
+    let before = clean.file();
+    let touched = Mapping::of_clean(before, 0, MIB).unwrap();
+    let is_readable = |memory: &Mapping| peek(memory, 0).is_some();
+    assert!(!is_readable(&touched), "before it is registered");
+    assert!(!is_readable(&clean.map(0, MIB).unwrap()));
+    // By force, and without a pager: allocates zeros in the file, and sees some.
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the memory is this test's.
+    let done = unsafe { libc::mprotect(touched.as_ptr().cast(), MIB, both) };
+    assert_eq!(done, 0);
+    for page in 0..256 {
+        let mut found = [1; PAGE];
+        touched.read(page * PAGE, &mut found);
+        assert!(found == [0; PAGE]);
+        touched.write(page * PAGE, &[1]);
+    }
+    let (memory, pager) = vm(&clean, Engine::Sharded);
+    check_all(&memory);
+    drop(pager);
+    attack(clean.file());
+    check_all(&memory);
+    let (late, _pager) = vm(&clean, Engine::Sharded);
+    check_all(&late);
+    for page in 0..256 {
+        assert!(in_file(&clean, page) == expected(page));
+    }
+}
+
+/// Tries to change a file of clean pages by its descriptor.
+fn attack(file: BorrowedFd<'_>) {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let again = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path);
+    let again = OwnedFd::from(again.expect("who may write to a file may open it so"));
+    for file in [file, again.as_fd()] {
+        let raw = file.as_raw_fd();
+        attack_by_pipe(raw);
+        attack_by_force(file);
+        // SAFETY: what should fail; a mapping that is made all the same stays, and the test ends.
+        unsafe {
+            assert!(libc::pwrite(raw, [1u8].as_ptr().cast(), 1, 0) < 0);
+            let both = libc::PROT_READ | libc::PROT_WRITE;
+            let shared =
+                |how| libc::mmap(std::ptr::null_mut(), PAGE, how, libc::MAP_SHARED, raw, 0);
+            assert_eq!(shared(both), libc::MAP_FAILED);
+            let read = shared(libc::PROT_READ);
+            assert_ne!(read, libc::MAP_FAILED);
+            assert!(libc::mprotect(read, PAGE, both) < 0);
+            assert!(libc::madvise(read, PAGE, libc::MADV_REMOVE) < 0);
+            libc::munmap(read, PAGE);
+            let private = libc::mmap(std::ptr::null_mut(), PAGE, both, libc::MAP_PRIVATE, raw, 0);
+            assert_ne!(private, libc::MAP_FAILED);
+            private.cast::<u8>().write_volatile(99);
+            assert!(libc::madvise(private, PAGE, libc::MADV_REMOVE) < 0);
+            libc::munmap(private, PAGE);
+            // May make huge pages of what is there; whether the kernel does is its business.
+            let len = 2 * MIB;
+            let private = libc::mmap(std::ptr::null_mut(), len, both, libc::MAP_PRIVATE, raw, 0);
+            assert_ne!(private, libc::MAP_FAILED);
+            let _ = libc::madvise(private, len, libc::MADV_COLLAPSE);
+            libc::munmap(private, len);
+            let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            assert!(libc::fallocate(raw, punch, 0, PAGE as i64) < 0);
+            let zero = libc::FALLOC_FL_ZERO_RANGE;
+            assert!(libc::fallocate(raw, zero, 0, PAGE as i64) < 0);
+            // May allocate what is missing, and nothing else.
+            let _ = libc::fallocate(raw, 0, 0, MIB as i64);
+            assert!(libc::ftruncate(raw, 0) < 0);
+            assert!(libc::ftruncate(raw, 64 * MIB as i64) < 0);
+            assert!(libc::fcntl(raw, libc::F_ADD_SEALS, libc::F_SEAL_WRITE) < 0);
+        }
+    }
+}
+
+/// Into the file by a pipe; and into a page of it that a pipe has.
+fn attack_by_pipe(raw: i32) {
+    let (mut ends, mut byte) = ([0; 2], [0u8; 1]);
+    let (from, null) = (&mut 0i64, std::ptr::null_mut());
+    // SAFETY: the pipe is made and closed here; the buffers are as long as is said.
+    unsafe {
+        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+        assert_eq!(libc::write(ends[1], [7u8].as_ptr().cast(), 1), 1);
+        assert!(libc::splice(ends[0], null, raw, from, 1, 0) < 0);
+        assert_eq!(libc::read(ends[0], byte.as_mut_ptr().cast(), 1), 1);
+        assert_eq!(libc::splice(raw, from, ends[1], null, 1, 0), 1);
+        assert_eq!(libc::write(ends[1], [7u8].as_ptr().cast(), 1), 1);
+        libc::close(ends[0]);
+        libc::close(ends[1]);
+    }
+}
+
+/// Maps a page by a userfaultfd of its own, and writes to it by force where it may only read.
+fn attack_by_force(file: BorrowedFd<'_>) {
+    const CONTINUE: libc::c_ulong = 0xc020_aa07;
+    const MINOR: u64 = 1 << 2;
+    let raw = file.as_raw_fd();
+    let (read, null) = (libc::PROT_READ, std::ptr::null_mut());
+    // SAFETY: a mapping of this function's.
+    let at = unsafe { libc::mmap(null, PAGE, read, libc::MAP_PRIVATE, raw, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    let at = at.addr();
+    if let Some([uffd, _other]) = common::registered(at, PAGE, 1 | MINOR) {
+        let mut mapped = [at as u64, PAGE as u64, 0, 0];
+        // SAFETY: the call takes as many words.
+        let done = unsafe { libc::ioctl(uffd.as_raw_fd(), CONTINUE, &mut mapped) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        let memory = std::fs::OpenOptions::new()
+            .write(true)
+            .open("/proc/self/mem");
+        // It gets a copy, or nothing.
+        let _ = memory.unwrap().write_at(&[7; 64], at as u64);
+    }
+    // SAFETY: nobody has it any more.
+    unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(at), PAGE) };
+}
+
+/// Where the file is mapped for who fills it.
+fn mapped_to_write(clean: &CleanPages) -> usize {
+    use std::os::unix::fs::MetadataExt;
+
+    let file = std::fs::File::from(clean.file().try_clone_to_owned().unwrap());
+    let inode = file.metadata().unwrap().ino().to_string();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut starts = maps.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let is_it = words[1] == "rw-s" && words[4] == inode;
+        is_it.then(|| usize::from_str_radix(words[0].split('-').next()?, 16).ok())?
+    });
+    starts.next().expect("the copy is mapped")
+}
+
+#[test]
+fn a_child_of_fork_has_neither_the_memory_nor_the_copy() {
+    if !can_share() {
+        return;
+    }
+    let clean = clean(Generated::default(), MIB);
+    let (memory, _pager) = vm(&clean, Engine::Sharded);
+    check(&memory, 3, 3);
+    let at = memory.as_ptr();
+    let copy = mapped_to_write(&clean);
+    // SAFETY: the child makes system calls alone.
+    let status = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            let mut is_there = 0u8;
+            let mut is_gone = |at: *mut libc::c_void| libc::mincore(at, PAGE, &mut is_there) < 0;
+            let memory = is_gone(at.cast());
+            let copy = is_gone(std::ptr::without_provenance_mut(copy));
+            libc::_exit(if memory && copy { 7 } else { 1 });
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        status
+    };
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7);
+    check_all(&memory);
+}
+
+// VMs as processes of their own: each gets the file, maps it, and hands the mapping over.
+
+const SOCKET: &str = "PAGER_TEST_CLEAN";
+const LEN: usize = 4 * MIB;
+
+/// What a VM does, and says with each step.
+#[test]
+fn a_vm() {
+    let Ok(path) = std::env::var(SOCKET) else {
+        return;
+    };
+    let mut stream = UnixStream::connect(path).unwrap();
+    let mut number = [0];
+    stream.read_exact(&mut number).unwrap();
+    let offer = take_offer(&stream, MINUTE).unwrap();
+    assert_eq!(offer.bytes(), LEN as u64);
+    let memory = offer.map(0, LEN).unwrap();
+    let _kept = hand_over(&stream, &[&memory]).unwrap();
+    for nth in 0..LEN / PAGE {
+        let page = common::mix(nth as u64 + u64::from(number[0])) as usize % (LEN / PAGE);
+        check(&memory, page, page as u64);
+    }
+    check_all(&memory);
+    attack(offer.file());
+    for page in (0..LEN / PAGE).step_by(3) {
+        memory.write(page * PAGE + 8, &[number[0]; 8]);
+    }
+    stream.write_all(&[1]).unwrap();
+    // When all have written.
+    stream.read_exact(&mut number).unwrap();
+    for page in 0..LEN / PAGE {
+        let (mut found, mut own) = ([0; PAGE], expected(page));
+        memory.read(page * PAGE, &mut found);
+        if page % 3 == 0 {
+            own[8..16].copy_from_slice(&[number[0]; 8]);
+        }
+        assert!(found == own, "page {page}");
+    }
+}
+
+#[test]
+fn processes_share_the_copy_and_nothing_else() {
+    if !can_offer() {
+        return;
+    }
+    ends("serving processes", || {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pager");
+        let listener = UnixListener::bind(&path).unwrap();
+        let source = Arc::new(Generated::counted(LEN / PAGE));
+        let all: Arc<dyn Source> = Arc::<Generated>::clone(&source);
+        let clean = Arc::new(CleanPages::new(all, LEN as u64).unwrap());
+        let children: Vec<Child> = (0..4)
+            .map(|_| {
+                Command::new(std::env::current_exe().unwrap())
+                    .args(["--exact", "a_vm", "--nocapture"])
+                    .env(SOCKET, &path)
+                    .stdout(Stdio::null())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        let mut vms: Vec<_> = (1..=4u8)
+            .map(|number| {
+                let (stream, _) = listener.accept().unwrap();
+                stream.set_read_timeout(Some(MINUTE)).unwrap();
+                (&stream).write_all(&[number]).unwrap();
+                offer(&stream, &clean).unwrap();
+                let memory = receive(&stream, LEN as u64, MINUTE).unwrap();
+                let pager = Pager::builder()
+                    .handed_over(memory.descriptor, &memory.regions)
+                    .clean(&clean)
+                    .start()
+                    .unwrap();
+                (stream, pager, number)
+            })
+            .collect();
+        for (stream, _, _) in &mut vms {
+            stream.read_exact(&mut [0]).unwrap();
+        }
+        for (stream, pager, number) in &mut vms {
+            stream.write_all(&[*number]).unwrap();
+            // Counted when the page is there, which the VM may notice earlier.
+            let begun = Instant::now();
+            while pager.stats().shared_pages as usize != LEN / PAGE {
+                assert!(begun.elapsed() < MINUTE, "{:?}", pager.stats());
+                thread::yield_now();
+            }
+        }
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        for (page, count) in source.per_page.iter().enumerate() {
+            assert_eq!(count.load(Ordering::Relaxed), 1, "page {page}");
+            assert!(in_file(&clean, page) == expected(page));
+        }
+    });
+}
