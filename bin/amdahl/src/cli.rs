@@ -1,5 +1,6 @@
 //! The command line as typed.
 
+pub mod migrate;
 pub mod pager;
 pub mod serve;
 

@@ -28,6 +28,7 @@ use crate::plan::record::Record;
 use crate::plan::space::{Region, Space};
 use crate::plan::stream::{Limits, Streams};
 use crate::plan::waits::{Left, Waits};
+use crate::plan::working_set::WorkingSet;
 use crate::source::Source;
 use crate::staging::Staging;
 use crate::stats::Tally;
@@ -82,6 +83,7 @@ pub struct Builder {
     record: bool,
     moves: bool,
     staging_bytes: usize,
+    present: WorkingSet,
 }
 
 impl Default for Builder {
@@ -102,6 +104,7 @@ impl Default for Builder {
             record: false,
             moves: true,
             staging_bytes: 64 * BLOCK,
+            present: WorkingSet::from_pages([]),
         }
     }
 }
@@ -231,6 +234,16 @@ impl Builder {
         self
     }
 
+    /// Pages whose content is in the memory already, such as those that came before a migration switched over: they are not
+    /// fetched. Pages count from the first page of the first region by address.
+    ///
+    /// Those of them that were never written, or given up, read as zeros. All others have to be empty (`MADV_DONTNEED`, for
+    /// shared memory `MADV_REMOVE`) and to stay so until the pager has started, or what is there is taken for their content.
+    pub fn present(mut self, pages: &WorkingSet) -> Builder {
+        self.present = pages.clone();
+        self
+    }
+
     /// Starts serving.
     ///
     /// # Errors
@@ -270,6 +283,11 @@ impl Builder {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let space = Space::new(std::mem::take(&mut self.regions))?;
         let count = space.pages();
+        if self.present.runs().iter().any(|run| run.end > count as u64) {
+            return Err(Error::Config(
+                "pages that are present are not in the memory",
+            ));
+        }
         let removable = !is_own;
         let is_clean = space.regions().iter().any(|(_, region)| region.clean);
         let shards = match self.handed_over.take() {
@@ -326,6 +344,9 @@ impl Builder {
             fillings: AtomicU64::new(0),
             space,
         });
+        for run in self.present.runs() {
+            inner.pages.forget(run.start as usize..run.end as usize);
+        }
         let workers = self.workers.unwrap_or(match engine {
             Engine::Inline => usize::from(is_on),
             _ => cpus.min(8),

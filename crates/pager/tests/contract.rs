@@ -526,3 +526,53 @@ fn what_cannot_be_is_refused_with_a_reason() {
     assert!(error(second).contains("another userfaultfd"));
     check_all(&memory);
 }
+
+#[test]
+fn pages_that_are_present_are_not_fetched() {
+    if !is_possible() {
+        return;
+    }
+    for engine in ENGINES {
+        for backing in [Backing::Small, Backing::Huge, Backing::Shared] {
+            let memory = mapping(4 * MIB, backing).unwrap();
+            let pages = memory.len() / PAGE;
+            // Of three pages one has its content, one was never written, and one is missing.
+            for page in (0..pages).step_by(3) {
+                memory.write(page * PAGE, &common::expected(page));
+            }
+            for page in (0..pages).filter(|page| page % 3 > 0 && backing == Backing::Huge) {
+                common::give_up(&memory, page, 1);
+            }
+            let present = WorkingSet::from_pages((0..pages as u64).filter(|page| page % 3 < 2));
+            let source = Arc::new(Generated::counted(pages));
+            let pager = with(engine, &memory, source.clone(), |builder| {
+                builder.present(&present)
+            });
+            assert_eq!(pager.missing_pages(), pages / 3);
+            for page in 0..pages {
+                if page % 3 == 1 {
+                    let mut found = [1; PAGE];
+                    memory.read(page * PAGE, &mut found);
+                    assert_eq!(found, [0; PAGE]);
+                } else {
+                    check(&memory, page, page as u64);
+                }
+                let read = source.per_page[page].load(Ordering::Relaxed);
+                assert_eq!(
+                    read,
+                    usize::from(page % 3 == 2),
+                    "{engine}, {backing:?}, {page}"
+                );
+            }
+            assert_eq!(pager.finish().1, 0);
+        }
+    }
+    let memory = mapping(MIB, Backing::Small).unwrap();
+    let pages = (memory.len() / PAGE) as u64;
+    let beyond = Pager::builder()
+        .mapping(&memory, 0)
+        .source(Arc::new(Generated::default()))
+        .present(&WorkingSet::from_pages([pages]))
+        .start();
+    assert!(beyond.is_err());
+}

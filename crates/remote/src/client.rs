@@ -19,7 +19,8 @@ use crate::bell::Bell;
 use crate::channel::{Channel, wait_for};
 use crate::queue::Queue;
 use crate::wire::{
-    self, ANSWER, AnswerHead, Ask, Identity, MAP_MAX, READ_MAX, Refusal, Request, Runs, Welcome,
+    self, ANSWER, AnswerHead, Ask, Identity, MAP_MAX, READ_MAX, Refusal, Request, Runs, Secret,
+    Welcome,
 };
 use crate::{BLOCK, Credentials, Error, OWED_MAX, PAGE, lock};
 
@@ -44,6 +45,8 @@ pub struct Connect {
     pub name: Option<String>,
     /// `None`: without TLS.
     pub credentials: Option<Credentials>,
+    /// What the server wants to be shown ([`Serve::secret`](crate::Serve::secret)), if it does. One that does not want it takes it for nonsense.
+    pub secret: Option<Secret>,
     /// Connections, at least 1. With more than one the first is kept for what somebody waits for.
     pub streams: usize,
     /// How long an answer may take, with all tries to connect again. A third of it without a word, and a connection is given up.
@@ -57,6 +60,7 @@ impl Connect {
             address: address.into(),
             name: None,
             credentials: None,
+            secret: None,
             streams: 4,
             timeout: Duration::from_secs(10),
         }
@@ -419,7 +423,11 @@ fn meet(
         .clone()
         .map(|(config, name)| ClientConnection::new(config, name));
     let mut channel = Channel::new(socket, tls.transpose()?.map(Into::into))?;
-    channel.write_all(&wire::hello(), until)?;
+    let mut hello = wire::hello().to_vec();
+    if let Some(secret) = &connect.secret {
+        hello.extend(wire::show(secret));
+    }
+    channel.write_all(&hello, until)?;
     let mut welcome = [0; wire::WELCOME];
     channel.read_all(&mut welcome, until)?;
     Ok((channel, Welcome::of(&welcome)?))

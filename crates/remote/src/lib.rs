@@ -17,7 +17,7 @@ pub use client::{Connect, Remote, RemoteStats};
 pub use error::Error;
 pub use server::{Serve, Server, ServerStats};
 pub use tls::Credentials;
-pub use wire::Identity;
+pub use wire::{Identity, Secret};
 
 /// Each change of what is locked here is one step, so it is right whoever panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -16,7 +16,7 @@ use rustls::{ServerConfig, ServerConnection};
 use crate::bell::Bell;
 use crate::channel::{Channel, wait_for};
 use crate::queue::Queue;
-use crate::wire::{self, Ask, Content, Identity, Refusal, Request, Welcome, WireError};
+use crate::wire::{self, Ask, Content, Identity, Refusal, Request, Secret, Welcome, WireError};
 use crate::{BLOCK, Credentials, Error, OWED_MAX, PAGE, lock};
 
 /// What is served, and to whom.
@@ -30,6 +30,9 @@ pub struct Serve {
     pub identity: Identity,
     /// `None` is allowed at addresses of this host alone.
     pub credentials: Option<Credentials>,
+    /// What a client has to show before it is told anything. Without TLS it keeps other users of this host out, with TLS others with a
+    /// certificate of the same authority.
+    pub secret: Option<Secret>,
     /// Threads that read the source; 0 is one for each CPU.
     pub workers: usize,
     /// More connections than these wait to be accepted.
@@ -46,6 +49,7 @@ impl Serve {
             len,
             identity,
             credentials: None,
+            secret: None,
             workers: 0,
             connections_max: 1024,
             timeout: Duration::from_secs(10),
@@ -107,11 +111,12 @@ struct Inner {
 }
 
 /// A memory that is being served. Dropped, it ends: nobody is accepted any more, and connections are closed, those that are still in
-/// their greeting within the timeout. Threads that are in the source are not waited for.
+/// their greeting within the timeout. Threads that are in the source are not waited for: see [`finish`](Server::finish).
 pub struct Server {
     inner: Arc<Inner>,
     address: SocketAddr,
     accepts: Option<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
 }
 
 impl Server {
@@ -159,12 +164,12 @@ impl Server {
             inner: inner.clone(),
             address,
             accepts: None,
+            workers: Vec::new(),
         };
         for _ in 0..workers {
             let inner = inner.clone();
-            thread::Builder::new()
-                .name("pages-worker".into())
-                .spawn(move || inner.work())?;
+            let worker = thread::Builder::new().name("pages-worker".into());
+            server.workers.push(worker.spawn(move || inner.work())?);
         }
         let accepts = thread::Builder::new().name("pages-accept".into());
         server.accepts = Some(accepts.spawn(move || inner.accept(&listener))?);
@@ -174,6 +179,16 @@ impl Server {
     /// Where it is served.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Ends it, and returns when nobody is in the source any more nor will be: what was read before may still be sent. Lasts as long as the
+    /// source takes for what was asked of it last.
+    pub fn finish(mut self) {
+        let workers = std::mem::take(&mut self.workers);
+        drop(self);
+        for worker in workers {
+            let _ = worker.join();
+        }
     }
 
     /// What was served until now.
@@ -305,6 +320,13 @@ impl Inner {
         // Also to who speaks another version, which tells them ours; to strangers nothing.
         if !matches!(greeted, Ok(()) | Err(WireError::Version(_))) {
             greeted?;
+        }
+        if let Some(secret) = &self.serve.secret {
+            let mut shown = [0; wire::SHOWN];
+            channel.read_all(&mut shown, until)?;
+            if !wire::is_shown(secret, &shown) {
+                return Err(io::Error::from(io::ErrorKind::PermissionDenied).into());
+            }
         }
         let welcome = Welcome {
             len: self.serve.len,

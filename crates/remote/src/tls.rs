@@ -69,11 +69,11 @@ impl Credentials {
         })
     }
 
-    /// For the side that is connected to. Clients without a certificate of the authorities are refused.
+    /// For the side that is connected to, also of connections of other protocols. Clients without a certificate of the authorities are refused.
     ///
     /// # Errors
     /// [`Error::Credentials`], [`Error::Tls`].
-    pub(crate) fn server(&self) -> Result<Arc<ServerConfig>, Error> {
+    pub fn server(&self) -> Result<Arc<ServerConfig>, Error> {
         let read = self.read()?;
         let provider = Arc::new(default_provider());
         let clients =
@@ -92,11 +92,11 @@ impl Credentials {
         Ok(Arc::new(config))
     }
 
-    /// For the side that connects.
+    /// For the side that connects, also of connections of other protocols.
     ///
     /// # Errors
     /// [`Error::Credentials`], [`Error::Tls`].
-    pub(crate) fn client(&self) -> Result<Arc<ClientConfig>, Error> {
+    pub fn client(&self) -> Result<Arc<ClientConfig>, Error> {
         let read = self.read()?;
         let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_protocol_versions(&[&TLS13])?

@@ -13,6 +13,8 @@ pub const MAGIC: [u8; 8] = *b"amdpages";
 pub const VERSION: u16 = 1;
 /// Bytes of a [hello](hello).
 pub const HELLO: usize = 16;
+/// Bytes of what follows a hello where a secret is shown: the secret and a checksum.
+pub const SHOWN: usize = 36;
 /// Bytes of a [`Welcome`].
 pub const WELCOME: usize = 48;
 /// Bytes of a [`Request`].
@@ -114,6 +116,31 @@ pub fn hello() -> [u8; HELLO] {
 pub fn check_hello(bytes: &[u8; HELLO]) -> Result<(), WireError> {
     magic(bytes)?;
     sealed(bytes, "the greeting")
+}
+
+/// What only those know who may ask. Is not printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub [u8; 32]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// What follows the hello of who has a secret to show.
+pub fn show(secret: &Secret) -> [u8; SHOWN] {
+    let mut bytes = [0; SHOWN];
+    bytes[..32].copy_from_slice(&secret.0);
+    seal(&mut bytes);
+    bytes
+}
+
+/// Whether that is the secret. Takes as long whatever is wrong with it, so that nobody finds it out byte by byte.
+pub fn is_shown(secret: &Secret, bytes: &[u8; SHOWN]) -> bool {
+    let ours = show(secret);
+    let differ = ours.iter().zip(bytes).map(|(ours, theirs)| ours ^ theirs);
+    std::hint::black_box(differ.fold(0, |all, one| all | one)) == 0
 }
 
 /// What a memory is known by: who has another one has other content.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use amdahl_pager::{Extent, Source, SourceError};
-use amdahl_remote::{Connect, Credentials, Error, Identity, Remote, Serve, Server};
+use amdahl_remote::{Connect, Credentials, Error, Identity, Remote, Secret, Serve, Server};
 use proptest::prelude::*;
 
 const BLOCK: usize = 2 << 20;
@@ -408,4 +408,97 @@ fn who_says_nothing_right_is_let_go_and_harms_nobody() {
     }
     assert_eq!(server.stats().failed, 2);
     assert_eq!(remote.read(0, &mut [0; 4096]), Ok(()));
+}
+
+#[test]
+fn who_does_not_know_the_secret_is_told_nothing() {
+    use std::io::{Read, Write};
+    let content = content(BLOCK);
+    let secret = Secret([7; 32]);
+    let served = Serve {
+        secret: Some(secret),
+        ..serve(&content)
+    };
+    let server = Server::start("127.0.0.1:0", served).unwrap();
+    let knows = Connect {
+        secret: Some(secret),
+        ..connect(&server)
+    };
+    let remote = Remote::connect(knows.clone()).unwrap();
+    let mut page = [0; 4096];
+    remote.read(0, &mut page).unwrap();
+    assert_eq!(page[..], content[..4096]);
+    for nth in [0, 17, 31] {
+        let mut wrong = secret;
+        wrong.0[nth] ^= 1;
+        let guesses = Connect {
+            secret: Some(wrong),
+            ..knows.clone()
+        };
+        assert!(Remote::connect(guesses).is_err(), "{nth}");
+        let mut socket = TcpStream::connect(server.address()).unwrap();
+        socket.write_all(&amdahl_remote::wire::hello()).unwrap();
+        socket
+            .write_all(&amdahl_remote::wire::show(&wrong))
+            .unwrap();
+        let mut told = Vec::new();
+        let _ = socket.read_to_end(&mut told);
+        assert!(told.is_empty(), "{told:?}");
+    }
+    // Nor does the server that wants none take one for something else.
+    let open = Server::start("127.0.0.1:0", serve(&content)).unwrap();
+    let shows = Connect {
+        secret: Some(secret),
+        ..connect(&open)
+    };
+    assert!(Remote::connect(shows).is_err());
+}
+
+#[test]
+fn a_server_that_has_finished_reads_nothing_any_more() {
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    struct Slow(
+        Mutex<(Sender<()>, Receiver<()>)>,
+        std::sync::atomic::AtomicBool,
+    );
+    impl Source for Slow {
+        fn read(&self, _: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            let ends = self.0.lock().unwrap();
+            let _ = ends.0.send(());
+            let _ = ends.1.recv();
+            self.1.store(true, std::sync::atomic::Ordering::SeqCst);
+            into.fill(1);
+            Ok(())
+        }
+
+        fn extent(&self, _: u64, len: u64) -> Extent {
+            Extent {
+                len,
+                is_zero: false,
+            }
+        }
+    }
+    let ((begins, has_begun), (go, goes)) = (channel(), channel());
+    let source = Arc::new(Slow(Mutex::new((begins, goes)), false.into()));
+    let serve = Serve::new(source.clone(), BLOCK as u64, IDENTITY);
+    let server = Server::start("127.0.0.1:0", serve).unwrap();
+    let hasty = Connect {
+        timeout: Duration::from_secs(1),
+        ..connect(&server)
+    };
+    let remote = Remote::connect(hasty).unwrap();
+    std::thread::scope(|scope| {
+        let reads = scope.spawn(|| remote.read(0, &mut [0; 4096]));
+        has_begun.recv().unwrap();
+        let ends = scope.spawn(|| {
+            server.finish();
+            assert!(source.1.load(std::sync::atomic::Ordering::SeqCst));
+        });
+        // Whoever asks again is let through.
+        go.send(()).unwrap();
+        drop(go);
+        ends.join().unwrap();
+        let _ = reads.join();
+    });
 }

@@ -7,6 +7,7 @@ mod handoff;
 mod image;
 mod machine;
 mod memory;
+mod migration;
 mod pages;
 mod range_lock;
 mod ranges;
@@ -156,6 +157,10 @@ pub const ALL: &[Target] = &[
     Target {
         name: "memory_image",
         run: image::memory_image,
+    },
+    Target {
+        name: "migration_frames",
+        run: migration::frames,
     },
     Target {
         name: "page_frames",

@@ -184,12 +184,20 @@ smoke! {
     preload_record cpu_set topology_text cgroup_files sysfs_files smaps
     memory_text mem_result
     cpu_mask histogram hashed_locks range_alloc range_layout range_lock range_map
-    handoff memory_image page_frames
+    handoff memory_image migration_frames page_frames
 }
 
 /// Seeds are what mutations begin with: they must get past the first check.
 #[test]
 fn seeds_are_taken_by_their_parsers() {
+    for seed in seeds(&target("migration_frames")) {
+        use amdahl_migrate::wire::{HEAD, Head, Message};
+        let (head, payload) = seed.split_first_chunk::<HEAD>().expect("a head");
+        let head = Head::of(head).expect("a head");
+        let payload = &payload[..head.len];
+        head.check(payload).expect("what was sent");
+        Message::of(head.kind, payload).expect("a message");
+    }
     for seed in seeds(&target("result")) {
         amdahl_report::load::parse(&seed, "seed".into()).expect("a result");
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use amdahl_image::{Compression, Region};
 use clap::{Args, Subcommand};
 
+use super::migrate::{MIGRATE_EXAMPLES, PagerMigrate};
 use super::serve::{PagerServe, SERVE_EXAMPLES};
 use crate::pager::bench;
 
@@ -15,6 +16,7 @@ Examples:
   amdahl pager verify vm.ami
   amdahl pager unpack vm.ami -o vm.mem
   amdahl pager serve --image vm.ami --listen unix:/run/pager.sock
+  amdahl pager migrate --listen unix:/tmp/way
   amdahl pager bench";
 
 const PACK_EXAMPLES: &str = "\
@@ -70,6 +72,9 @@ pub enum PagerCommand {
     /// Serve VMs whose memory is in an image: VMMs hand their userfaultfd over at a socket
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(Box<PagerServe>),
+    /// Try a migration out: memory that threads write moves to another amdahl while it is written
+    #[command(after_help = MIGRATE_EXAMPLES)]
+    Migrate(Box<PagerMigrate>),
     /// Measure how fast memory arrives on demand here, by each engine and number of threads
     #[command(after_help = bench::EXAMPLES)]
     Bench(bench::Args),

@@ -3,6 +3,7 @@
 pub mod bench;
 mod image;
 mod meter;
+mod migrate;
 mod plot;
 mod serve;
 mod stdio;
@@ -10,7 +11,7 @@ mod stdio;
 use crate::cli::pager::{Pager, PagerCommand};
 use crate::failure::Failure;
 
-/// Packs, unpacks, checks, tells, serves or measures.
+/// Packs, unpacks, checks, tells, serves, moves or measures.
 pub fn main(pager: &Pager) -> Result<u8, Failure> {
     match &pager.command {
         PagerCommand::Pack(args) => image::pack(args),
@@ -18,6 +19,7 @@ pub fn main(pager: &Pager) -> Result<u8, Failure> {
         PagerCommand::Verify(args) => image::verify(args),
         PagerCommand::Info(args) => image::info(args),
         PagerCommand::Serve(args) => serve::main(args),
+        PagerCommand::Migrate(args) => migrate::main(args),
         PagerCommand::Bench(args) => bench::main(args),
     }
 }

@@ -13,6 +13,7 @@ mod foreign_results;
 mod locks;
 mod measuring;
 mod memory_images;
+mod migrating;
 mod ordinary_user;
 mod output_folder;
 mod pager_bench;

@@ -41,6 +41,19 @@ impl WorkingSet {
         WorkingSet { runs }
     }
 
+    /// Of runs of pages, by rising starts. Runs that touch or overlap become one, empty ones are left out.
+    pub fn from_runs(runs: impl IntoIterator<Item = Range<u64>>) -> WorkingSet {
+        let mut all: Vec<Range<u64>> = Vec::new();
+        for run in runs {
+            match all.last_mut() {
+                Some(last) if run.start <= last.end => last.end = last.end.max(run.end),
+                _ if run.start >= run.end => {}
+                _ => all.push(run),
+            }
+        }
+        WorkingSet { runs: all }
+    }
+
     /// Runs of pages, in rising order.
     pub fn runs(&self) -> &[Range<u64>] {
         &self.runs
@@ -130,6 +143,14 @@ mod tests {
             let all: Vec<u64> = set.runs().iter().cloned().flatten().collect();
             prop_assert_eq!(all, pages.into_iter().collect::<Vec<_>>());
             prop_assert_eq!(WorkingSet::load(&saved(&set)[..]).unwrap(), set);
+        }
+
+        #[test]
+        fn runs_are_the_pages_in_them(mut runs in proptest::collection::vec((0u64..500, 0u64..20), 0..40)) {
+            runs.sort();
+            let runs = runs.into_iter().map(|(start, len)| start..start + len);
+            let pages: std::collections::BTreeSet<u64> = runs.clone().flatten().collect();
+            prop_assert_eq!(WorkingSet::from_runs(runs), WorkingSet::from_pages(pages));
         }
 
         #[test]

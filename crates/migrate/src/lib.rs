@@ -1,0 +1,23 @@
+#![doc = include_str!("../README.md")]
+#![cfg(target_os = "linux")]
+
+mod arrive;
+mod depart;
+mod error;
+mod link;
+mod plan;
+mod set;
+mod sys;
+#[doc(hidden)]
+pub mod wire;
+
+pub use arrive::{Arrival, Landed, Offer};
+pub use depart::{Departed, Departure, DepartureStats, Guest, TellRound};
+pub use error::Error;
+pub use link::{Stream, tls_accept, tls_connect};
+pub use plan::converge::{Limits, Round};
+
+/// Why writes cannot be followed here, and what to do; `None` if they can: see the README.
+pub fn missing() -> Option<String> {
+    sys::missing()
+}
