@@ -32,6 +32,7 @@ use crate::plan::working_set::WorkingSet;
 use crate::source::Source;
 use crate::staging::Staging;
 use crate::stats::Tally;
+use crate::succession::ledger::Ledger;
 use crate::sync::Padded;
 use crate::sys::clock::now_ns;
 use crate::sys::mapping::{allow, keep_from_children};
@@ -84,6 +85,7 @@ pub struct Builder {
     moves: bool,
     staging_bytes: usize,
     present: WorkingSet,
+    ledger: Option<Arc<Ledger>>,
 }
 
 impl Default for Builder {
@@ -105,6 +107,7 @@ impl Default for Builder {
             moves: true,
             staging_bytes: 64 * BLOCK,
             present: WorkingSet::from_pages([]),
+            ledger: None,
         }
     }
 }
@@ -244,6 +247,13 @@ impl Builder {
         self
     }
 
+    /// Keeps what is known of pages where another process finds it, and begins where the ledger says that the last pager with it was. For memory
+    /// that was handed over, by all the regions that the ledger was made for.
+    pub fn ledger(mut self, ledger: Arc<Ledger>) -> Builder {
+        self.ledger = Some(ledger);
+        self
+    }
+
     /// Starts serving.
     ///
     /// # Errors
@@ -290,6 +300,19 @@ impl Builder {
         }
         let removable = !is_own;
         let is_clean = space.regions().iter().any(|(_, region)| region.clean);
+        if let Some(ledger) = &self.ledger
+            && (is_own || ledger.pages() != count)
+        {
+            return Err(Error::Config("the ledger is not of this memory"));
+        }
+        if self.ledger.is_some() && !self.present.runs().is_empty() {
+            return Err(Error::Config(
+                "a ledger says itself which pages are present",
+            ));
+        }
+        if self.ledger.is_some() && is_clean {
+            return Err(Error::Config("a ledger does not keep clean pages"));
+        }
         let shards = match self.handed_over.take() {
             Some(fd) => vec![shard_handed_over(fd, count)?],
             None => self.own_shards(&space, &support, engine, cpus)?,
@@ -341,6 +364,8 @@ impl Builder {
             }),
             timeout: self.timeout,
             stop: AtomicBool::new(false),
+            is_left: AtomicBool::new(false),
+            ledger: self.ledger.take(),
             fillings: AtomicU64::new(0),
             space,
         });
@@ -359,7 +384,12 @@ impl Builder {
                     .map_err(Error::system("eventfd"))?,
             )],
         };
+        inner.resume();
         let crew = Crew::start(Arc::clone(&inner), bells, workers.max(usize::from(is_on)))?;
+        if inner.ledger.is_some() {
+            inner.wake_all();
+            inner.leash.stir();
+        }
         let mut pager = Pager::new(crew, engine, self.kept);
         if engine == Engine::Inline {
             let server = Arc::new(Inline(Arc::clone(&inner)));

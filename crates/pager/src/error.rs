@@ -12,6 +12,9 @@ pub enum Error {
     /// What was asked for cannot be.
     #[error("{0}")]
     Config(&'static str),
+    /// It may be possible in a moment.
+    #[error("memory that was moved, or copied by fork, is not dealt with yet")]
+    Busy,
     /// A system call failed.
     #[error("{operation}: {}", std::io::Error::from(*errno))]
     System {

@@ -103,7 +103,9 @@ impl Inner {
         if self.stop.load(Ordering::SeqCst) {
             if flight.settle() {
                 match was {
-                    State::Missing => self.lose(shard, pages, None),
+                    State::Missing if !self.is_left.load(Ordering::SeqCst) => {
+                        self.lose(shard, pages, None);
+                    }
                     _ => self.give_back(shard, pages, was),
                 }
             }
@@ -456,6 +458,10 @@ impl Inner {
     /// Claimed pages are there, or will never be. The kernel has woken who waited for them; but who has lost a page again since, and was told to wait
     /// because it was still claimed, it has not.
     fn settle(&self, shard: &Shard, pages: Range<usize>) {
+        if let Some(ledger) = &self.ledger {
+            // Before it counts here: who finds all of it there lets the memory go.
+            ledger.settled(pages.clone());
+        }
         self.pages.complete(pages.clone());
         self.waits.wake(pages.clone());
         if self.left.take(pages.clone()) {
@@ -489,6 +495,12 @@ impl Inner {
     /// is told; without a reason nothing is.
     pub fn lose(&self, shard: &Shard, pages: Range<usize>, why: Option<Loss>) {
         let _open = shard.open();
+        // Who leaves closes the gate after saying so: from then on the memory is another's, who finds out by itself what is lost.
+        if self.is_left.load(Ordering::SeqCst) {
+            self.by_struck(&pages, |run| self.pages.release(run, State::Missing));
+            self.waits.wake(pages);
+            return;
+        }
         let is_struck = self.pages.first_struck(pages.clone()).is_some();
         self.by_struck(&pages, |run| {
             if run.is_empty() {
@@ -496,6 +508,9 @@ impl Inner {
             }
             for page in run.clone() {
                 self.lost.note(page);
+            }
+            if let Some(ledger) = &self.ledger {
+                ledger.lost(run.clone());
             }
             if let Some(why) = why {
                 self.tally.lost_pages.add(run.len() as i64);
@@ -568,6 +583,10 @@ impl Inner {
     /// The same for those of some pages that are lost, and not given up since.
     pub fn bar_lost(&self, shard: &Shard, pages: Range<usize>) -> Barred {
         let _open = shard.open();
+        // As in `lose`.
+        if self.is_left.load(Ordering::SeqCst) {
+            return Barred::All;
+        }
         let mut at = pages.start;
         while let Some(start) = (at..pages.end).find(|page| self.lost.has(*page)) {
             let end = (start..pages.end).find(|page| !self.lost.has(*page));

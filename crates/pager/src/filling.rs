@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -103,7 +104,8 @@ impl Crew {
         };
         let mut running = (0..threads).filter(|_| start()).count();
         let mut work = filling.work();
-        while running > 0 && !(work.left.is_empty() && work.doing.is_empty()) {
+        let is_left = || inner.is_left.load(Ordering::SeqCst);
+        while running > 0 && !(work.left.is_empty() && work.doing.is_empty()) && !is_left() {
             (work, _) = filling
                 .change
                 .wait_timeout(work, LOOK.min(inner.timeout))

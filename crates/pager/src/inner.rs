@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::engine::queue::Queue;
-use crate::engine::reader::Doom;
+use crate::engine::reader::{Doom, change};
 use crate::engine::watchdog::Leash;
 use crate::event::{Event, Events, Loss};
 use crate::fetch::Barred;
@@ -27,10 +27,11 @@ use crate::plan::waits::{Left, Waits};
 use crate::source::{Source, SourceError};
 use crate::staging::Staging;
 use crate::stats::Tally;
+use crate::succession::ledger::{Ledger, Standing};
 use crate::sync::Padded;
 use crate::sys::clock::now_ns;
 use crate::sys::mapping::discard;
-use crate::sys::uffd::Uffd;
+use crate::sys::uffd::{Told, Uffd};
 use crate::{CleanPages, Error, Mapping, PAGE};
 
 /// Pages that one descriptor serves.
@@ -96,6 +97,10 @@ pub(crate) struct Inner {
     pub background: Mutex<Background>,
     pub timeout: Duration,
     pub stop: AtomicBool,
+    /// With `stop`, and set before: another serves the memory from now on. It is left as it is.
+    pub is_left: AtomicBool,
+    /// What another process is to know of it.
+    pub ledger: Option<Arc<Ledger>>,
     /// Threads of [`crate::filling`] until now.
     pub fillings: AtomicU64,
 }
@@ -400,10 +405,73 @@ impl Inner {
     pub fn remove(&self, shard: &Shard, pages: Range<usize>) {
         self.tally.removed_pages.add(pages.len() as i64);
         self.note_given_up(&pages);
+        if let Some(ledger) = &self.ledger {
+            ledger.removed(pages.clone());
+        }
         self.pages.remove(pages.clone());
         if self.lost.clear(pages.clone()) {
             // Who waits for a page that could not be marked faults again.
             let _ = shard.uffd.wake(self.space.addresses(&pages));
+        }
+    }
+
+    /// Pages are mapped no longer: nothing of them is to be fetched.
+    pub fn forget(&self, pages: Range<usize>) {
+        if let Some(ledger) = &self.ledger {
+            ledger.settled(pages.clone());
+        }
+        self.pages.forget(pages);
+    }
+
+    /// Goes on where another was, as the ledger has it. Before anybody serves.
+    pub fn resume(&self) {
+        let (Some(ledger), [shard]) = (&self.ledger, &*self.shards) else {
+            return;
+        };
+        ledger.left(|told| match told {
+            Told::Other(message) => change(self, shard, message),
+            // Its descriptor went with the process that read of it.
+            Told::Fork(_) => self.events.tell(Event::Forked),
+        });
+        let mut lost = Vec::new();
+        ledger.standings(|pages, standing| {
+            for part in self.space.parts(&pages) {
+                match standing {
+                    Standing::Removed => self.pages.remove(part),
+                    Standing::Settled => self.pages.forget(self.space.granules(&part)),
+                    Standing::Lost => {
+                        let part = self.space.granules(&part);
+                        part.clone().for_each(|page| self.lost.note(page));
+                        self.pages.forget(part.clone());
+                        self.tally.lost_pages.add(part.len() as i64);
+                        lost.push(part);
+                    }
+                }
+            }
+        });
+        // They may not have been marked yet.
+        self.unmarked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(lost);
+    }
+
+    /// Has all who wait fault again: what was read of them went with the one before.
+    pub fn wake_all(&self) {
+        for shard in &self.shards {
+            // Wherever they wait: on memory that was moved, or that nobody told us of. Where addresses begin and end is the machine's.
+            let starts = [1usize << 16, 1 << 20, 1 << 24];
+            let ends = [1usize << 56, 1 << 52, 1 << 48, 1 << 47, 1 << 39];
+            let is_done = starts.iter().any(|start| {
+                let all = |end: &usize| shard.uffd.wake(*start..*end - PAGE).is_ok();
+                ends.iter().any(all)
+            });
+            if is_done {
+                continue;
+            }
+            for part in self.space.parts(&shard.pages) {
+                let _ = shard.uffd.wake(self.space.addresses(&part));
+            }
         }
     }
 

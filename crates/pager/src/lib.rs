@@ -16,6 +16,7 @@ mod plan;
 mod source;
 mod staging;
 mod stats;
+pub mod succession;
 mod sync;
 mod sys;
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::engine::crew::Crew;
 use crate::event::Event;
+use crate::inner::Shard;
 use crate::plan::pages::State;
 use crate::plan::space::Region;
 use crate::sys::signal::Registered;
@@ -167,6 +168,30 @@ impl Pager {
         if !self.crew.inner.stop.load(Ordering::SeqCst) {
             self.end();
         }
+    }
+
+    /// Ends serving and leaves the memory that was handed over as it is, for another pager with the same [ledger](Builder::ledger): here or in
+    /// another process. Who touches what is missing waits until then. Does not wait for the source. Statistics and events do not change
+    /// afterwards, but for a thread that is kept by the source.
+    ///
+    /// # Errors
+    /// Serving goes on: there is no ledger, or [`Error::Busy`]: memory that was moved or copied by `fork` is not dealt with yet.
+    pub fn leave(&self) -> Result<(), Error> {
+        let inner = &self.crew.inner;
+        if inner.ledger.is_none() {
+            return Err(Error::Config("there is no ledger to go on with"));
+        }
+        let is_doomed = |shard: &Shard| {
+            let dooms = shard.dooms.lock().unwrap_or_else(PoisonError::into_inner);
+            !dooms.is_empty()
+        };
+        if inner.shards.iter().any(is_doomed) {
+            return Err(Error::Busy);
+        }
+        if !inner.stop.load(Ordering::SeqCst) {
+            self.crew.leave();
+        }
+        Ok(())
     }
 
     /// Fetches all that is missing, then ends serving. What was done; how many pages could not be had, which are deadly to touch.

@@ -1,6 +1,7 @@
 //! What a VMM sends when it hands its memory over.
 
 use amdahl_pager::handoff::{Layout, MESSAGE_BYTES_MAX, Message, REGIONS_MAX, describe, parse};
+use amdahl_pager::succession::message::{self as words, BYTES_MAX, common_version};
 use amdahl_pager::{HandedOver, PAGE};
 
 /// The first byte says how the message is cut and how long the source is.
@@ -52,5 +53,40 @@ pub(crate) fn message(bytes: &[u8]) {
         for pages in layout.pages(page..page + 1) {
             assert_eq!(layout.source_page(pages.start), Some(page));
         }
+    }
+}
+
+/// What one daemon says to another. The first byte says how many descriptors come with it.
+pub(crate) fn succession(bytes: &[u8]) {
+    let Some((how, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let descriptors = usize::from(how % 6);
+    let Ok(message) = words::Message::decode(bytes, descriptors) else {
+        return;
+    };
+    assert!(bytes.len() <= BYTES_MAX);
+    // What is said once more is the same, if numbers have not become longer by being written as usual.
+    if let Ok(again) = message.encode() {
+        let read = words::Message::decode(&again, descriptors);
+        assert_eq!(read.expect("what was just written"), message);
+    }
+    match message {
+        words::Message::Hello { oldest, newest, .. } => {
+            if let Some(version) = common_version(oldest, newest) {
+                assert!((oldest..=newest).contains(&version));
+                assert!((words::OLDEST..=words::VERSION).contains(&version));
+            }
+        }
+        words::Message::Vm(vm) => {
+            assert!((3..=4).contains(&descriptors));
+            let source_bytes = 1u64 << (how / 8 * 2);
+            if let Ok(regions) = vm.regions(source_bytes) {
+                assert!((1..=REGIONS_MAX).contains(&regions.len()));
+                let bytes: usize = regions.iter().map(|region| region.len).sum();
+                assert!(bytes as u64 <= source_bytes.next_multiple_of(PAGE as u64));
+            }
+        }
+        _ => {}
     }
 }

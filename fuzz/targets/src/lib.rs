@@ -155,6 +155,10 @@ pub const ALL: &[Target] = &[
         run: handoff::message,
     },
     Target {
+        name: "succession",
+        run: handoff::succession,
+    },
+    Target {
         name: "memory_image",
         run: image::memory_image,
     },

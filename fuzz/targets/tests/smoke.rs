@@ -184,7 +184,7 @@ smoke! {
     preload_record cpu_set topology_text cgroup_files sysfs_files smaps
     memory_text mem_result
     cpu_mask histogram hashed_locks range_alloc range_layout range_lock range_map
-    handoff memory_image migration_frames page_frames
+    handoff succession memory_image migration_frames page_frames
 }
 
 /// Seeds are what mutations begin with: they must get past the first check.

@@ -17,6 +17,11 @@ Examples:
   amdahl pager serve --image tcp:other-host:7000 --tls-certificate here.pem --tls-key here.key \\
     --tls-authorities ca.pem --listen unix:/run/pager.sock
 
+A new version takes over while VMs run, and another stands by in case it is killed:
+  amdahl pager serve --image vm.ami --listen unix:/run/pager.sock --control unix:/run/pager.control
+  amdahl pager serve --image vm.ami --replace unix:/run/pager.control
+  amdahl pager serve --image vm.ami --standby-for unix:/run/pager.control
+
 Firecracker is told of the socket when it loads the snapshot:
   PUT /snapshot/load  {\"snapshot_path\": \"vm.state\",
     \"mem_backend\": {\"backend_type\": \"Uffd\", \"backend_path\": \"/run/pager.sock\"}}
@@ -45,8 +50,18 @@ pub struct PagerServe {
     pub raw: bool,
     /// unix:PATH, or systemd for the socket that systemd has opened; or tcp:ADDRESS:PORT, to serve
     /// the memory to other hosts
-    #[arg(long, value_name = "WHERE", value_parser = listen)]
-    pub listen: Listen,
+    #[arg(long, value_name = "WHERE", value_parser = listen, required_unless_present_any = ["replace", "standby_for"])]
+    pub listen: Option<Listen>,
+    /// Where another `pager serve` may take over: unix:PATH. Only this user may connect
+    #[arg(long, value_name = "WHERE", value_parser = socket)]
+    pub control: Option<PathBuf>,
+    /// Take over from the one that is controlled at unix:PATH, with its VMs and its sockets, then
+    /// serve. If that fails it goes on as before
+    #[arg(long, value_name = "WHERE", value_parser = socket, conflicts_with_all = ["listen", "control", "standby_for"])]
+    pub replace: Option<PathBuf>,
+    /// Stand by for the one that is controlled at unix:PATH: take over if it is killed
+    #[arg(long, value_name = "WHERE", value_parser = socket, conflicts_with_all = ["listen", "control"])]
+    pub standby_for: Option<PathBuf>,
     /// Who may connect: permissions of the socket
     #[arg(long, value_name = "OCTAL", default_value = "600", value_parser = mode)]
     pub socket_mode: u32,
@@ -153,6 +168,13 @@ fn listen(text: &str) -> Result<Listen, String> {
     }
 }
 
+fn socket(text: &str) -> Result<PathBuf, String> {
+    match text.strip_prefix("unix:") {
+        Some(path) if !path.is_empty() => Ok(path.into()),
+        _ => Err("unix:PATH is needed, such as unix:/run/pager.control".to_owned()),
+    }
+}
+
 fn mode(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8)
         .ok()
@@ -192,6 +214,10 @@ mod tests {
             "tcp:a:99999",
         ] {
             assert!(listen(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(socket("unix:/run/c"), Ok("/run/c".into()));
+        for wrong in ["", "unix:", "/run/c", "systemd", "tcp:a:7"] {
+            assert!(socket(wrong).is_err(), "{wrong}");
         }
         assert_eq!((mode("600"), mode("0660")), (Ok(0o600), Ok(0o660)));
         for wrong in ["", "9", "1777", "-1"] {

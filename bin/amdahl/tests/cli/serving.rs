@@ -1,5 +1,6 @@
 //! `amdahl pager serve`, met by a VMM that does what Firecracker's documentation says, and by others.
 
+mod following;
 mod vmm;
 
 use std::fs;

@@ -16,6 +16,7 @@ use super::{watchdog, worker};
 use crate::Error;
 use crate::event::Event;
 use crate::inner::Inner;
+use crate::plan::pages::State;
 use crate::sys::clock::now_ns;
 
 /// Threads that may stand in for others at once. With so many held up, faults are only read, and given up in time.
@@ -34,6 +35,9 @@ pub(crate) struct Crew {
     held_up: Mutex<Vec<u64>>,
     watchdog: Mutex<Option<JoinHandle<()>>>,
 }
+
+/// How long threads are waited for that are with the source, when another serves next: they do no harm later.
+const LEAVE_WAIT: Duration = Duration::from_millis(20);
 
 /// Numbers of the threads that fill are from here on.
 pub(crate) const FILLING: u64 = 1 << 63;
@@ -63,6 +67,11 @@ impl Crew {
         });
         let started = crew.start_all(workers);
         if let Err(error) = started {
+            if crew.inner.shards.iter().any(|shard| shard.gate.is_some()) {
+                // Let go, what is missing of it would read as zeros.
+                crew.leave();
+                return Err(error);
+            }
             crew.inner.pages.forget(0..crew.inner.pages.count());
             crew.stop();
             return Err(error);
@@ -214,7 +223,46 @@ impl Crew {
             }
         }
         self.handed.call();
-        let until = Instant::now() + inner.timeout;
+        self.await_threads(inner.timeout);
+    }
+
+    /// Ends serving, and leaves the memory as it is, for another to go on: nothing is put into place any more, no message is read, nothing is
+    /// lost by it. Waits for the kernel, but not for the source: who is held up there finds its fetch given up.
+    pub fn leave(&self) {
+        let inner = &*self.inner;
+        // In this order: who sees the second sees the first.
+        inner.is_left.store(true, Ordering::SeqCst);
+        inner.stop.store(true, Ordering::SeqCst);
+        for shard in &inner.shards {
+            // Who has begun to read has marked what it read of. Nobody else begins.
+            if let Some(gate) = &shard.gate {
+                drop(gate.write().unwrap_or_else(PoisonError::into_inner));
+            }
+            reader::last_dooms(shard, now_ns() + LEAVE_WAIT.as_nanos() as u64);
+        }
+        loop {
+            // Those that ask the source. Zeros and what is being put into place are done in no time.
+            for fetch in inner.in_flight.give_up(u64::MAX) {
+                let shard = inner.shard(fetch.pages.start);
+                inner.give_back(shard, fetch.pages, State::Missing);
+                self.given_up(fetch.thread);
+            }
+            if inner.in_flight.is_quiet() {
+                break;
+            }
+            thread::sleep(Duration::from_micros(100));
+        }
+        for (shard, bell) in inner.shards.iter().zip(&self.bells) {
+            bell.ring(shard);
+        }
+        self.handed.call();
+        self.await_threads(LEAVE_WAIT);
+    }
+
+    /// Waits at most so long for those who may be with the source, then ends the watchdog.
+    fn await_threads(&self, at_most: Duration) {
+        let inner = &*self.inner;
+        let until = Instant::now() + at_most;
         let mut alive = lock(&self.alive);
         while *alive > 0 {
             let left = until.saturating_duration_since(Instant::now());

@@ -104,7 +104,7 @@ pub(crate) fn run(crew: &Crew, number: usize) -> End {
             thread::sleep(AGAIN);
         } else {
             let is_read = read(inner, shard, &mut messages, &mut faults);
-            doom(shard);
+            doom(inner, shard);
             match is_read {
                 Ok(is_rung) if is_rung && inner.stop.load(Ordering::SeqCst) => return End::Closed,
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
@@ -189,18 +189,24 @@ fn read(
             .gate
             .as_ref()
             .map(|gate| gate.write().unwrap_or_else(PoisonError::into_inner));
-        for message in shard.uffd.read(messages)? {
-            match message {
-                Message::Fault { address, thread } => match inner.space.page(address) {
-                    Some(page) => faults.push(Fault {
-                        page,
-                        thread: stream_of(thread, page),
-                        since_ns: 0,
-                    }),
-                    None => is_rung |= answer(inner, shard, address),
-                },
-                other => change(inner, shard, other),
-            }
+        // Under the gate: who ends our reading closes it once after saying so, and from then on no message is ours.
+        if inner.is_left.load(Ordering::SeqCst) {
+            return Err(Errno::AGAIN);
+        }
+        let mut each = |message| match message {
+            Message::Fault { address, thread } => match inner.space.page(address) {
+                Some(page) => faults.push(Fault {
+                    page,
+                    thread: stream_of(thread, page),
+                    since_ns: 0,
+                }),
+                None => is_rung |= answer(inner, shard, address),
+            },
+            other => change(inner, shard, other),
+        };
+        match &inner.ledger {
+            Some(ledger) => ledger.read(&shard.uffd, each)?,
+            None => shard.uffd.read(messages)?.for_each(&mut each),
         }
     }
     let since_ns = now_ns();
@@ -214,7 +220,7 @@ fn read(
 pub(crate) fn read_out(inner: &Inner, shard: &Shard) {
     let mut messages: Messages = Messages::new();
     while read(inner, shard, &mut messages, &mut Vec::new()).is_ok() {}
-    doom(shard);
+    doom(inner, shard);
 }
 
 /// Threads are told apart where the kernel names them, else places are.
@@ -257,7 +263,7 @@ fn answer(inner: &Inner, shard: &Shard, address: usize) -> bool {
 }
 
 /// The memory's owner has changed it. Called under the closed gate: nothing is put into place meanwhile.
-fn change(inner: &Inner, shard: &Shard, message: Message) {
+pub(crate) fn change(inner: &Inner, shard: &Shard, message: Message) {
     match message {
         Message::Remove(addresses) => {
             for pages in inner.space.covered(addresses) {
@@ -270,7 +276,7 @@ fn change(inner: &Inner, shard: &Shard, message: Message) {
         }
         Message::Unmap(addresses) => {
             for pages in inner.space.covered(addresses) {
-                inner.pages.forget(pages.clone());
+                inner.forget(pages.clone());
                 inner.events.tell(Event::Unmapped {
                     page: pages.start,
                     pages: pages.len(),
@@ -278,12 +284,14 @@ fn change(inner: &Inner, shard: &Shard, message: Message) {
             }
         }
         Message::Remap { from, to, len } => {
-            for pages in inner.space.covered(from..from + len) {
+            for pages in inner.space.covered(from..from.saturating_add(len)) {
                 // The registration has moved along: what is missing must not be read as something else there.
-                let moved = inner.space.addresses(&pages).start - from + to;
+                let into = inner.space.addresses(&pages).start.saturating_sub(from);
+                let moved = into.saturating_add(to);
                 let granule = inner.space.region(pages.start).1.granule;
-                shard.add_dooms([Doom::here(moved..moved + pages.len() * PAGE, granule)]);
-                inner.pages.forget(pages.clone());
+                let end = moved.saturating_add(pages.len() * PAGE);
+                shard.add_dooms([Doom::here(moved..end, granule)]);
+                inner.forget(pages.clone());
                 inner.tally.lost_pages.add(pages.len() as i64);
                 inner.events.tell(Event::Moved {
                     page: pages.start,
@@ -356,7 +364,7 @@ impl Doom {
                 Some(Errno::INVAL) if self.addresses.len() == PAGE => {
                     // A page of which nobody has told how large it is.
                     let block = self.addresses.start / BLOCK * BLOCK;
-                    (self.addresses, self.step) = (block..block + BLOCK, BLOCK);
+                    (self.addresses, self.step) = (block..block.saturating_add(BLOCK), BLOCK);
                 }
                 // Who touches them waits: the registration stays.
                 Some(_) if self.child.is_none() => break,
@@ -364,6 +372,15 @@ impl Doom {
             }
         }
         self.is_kept
+    }
+}
+
+/// The last chance for memory of children: nobody has its descriptors but us. What is left of our owner's faults where nobody has told of memory.
+pub(crate) fn last_dooms(shard: &Shard, until_ns: u64) {
+    let mut dooms = shard.dooms.lock().unwrap_or_else(PoisonError::into_inner);
+    while dooms.iter().any(|doom| !doom.is_kept) && now_ns() < until_ns {
+        dooms.retain_mut(|doom| doom.go_on(shard));
+        thread::yield_now();
     }
 }
 
@@ -375,9 +392,13 @@ impl Shard {
 }
 
 /// Goes on with all dooms.
-fn doom(shard: &Shard) {
+fn doom(inner: &Inner, shard: &Shard) {
     if shard.gate.is_some() {
         let mut dooms = shard.dooms.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another has the memory now, or will.
+        if inner.is_left.load(Ordering::SeqCst) {
+            return;
+        }
         dooms.retain_mut(|doom| doom.go_on(shard));
     }
 }

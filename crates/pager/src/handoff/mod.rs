@@ -20,4 +20,4 @@ pub use layout::Layout;
 pub use message::{MESSAGE_BYTES_MAX, Malformed, Message, REGIONS_MAX, Wrong, describe, parse};
 pub use owner::Owner;
 pub use peer::Peer;
-pub use receive::{HandedOverMemory, ReceiveError, receive};
+pub use receive::{HandedOverMemory, ReceiveError, examine, receive};

@@ -53,6 +53,11 @@ impl Peer {
         })
     }
 
+    /// As another process has found it out.
+    pub fn from_parts(pid: Option<u32>, uid: u32, pidfd: Option<OwnedFd>) -> Peer {
+        Peer { pid, uid, pidfd }
+    }
+
     /// Readable when the process has ended.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(AsFd::as_fd)

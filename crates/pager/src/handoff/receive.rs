@@ -160,8 +160,11 @@ pub(super) fn is_readable(stream: &UnixStream, within: Duration) -> Result<bool,
     }
 }
 
-/// Whether it is a userfaultfd that tells of faults, and what it can do.
-fn examine(descriptor: &OwnedFd) -> Result<Option<Features>, ReceiveError> {
+/// Whether it is a userfaultfd that tells of faults, and what its owner has asked the kernel for, if that can be known.
+///
+/// # Errors
+/// [`ReceiveError`]: it is not.
+pub fn examine(descriptor: &OwnedFd) -> Result<Option<Features>, ReceiveError> {
     let number = descriptor.as_raw_fd();
     let kind = std::fs::read_link(format!("/proc/self/fd/{number}"));
     let Ok(kind) = kind else {

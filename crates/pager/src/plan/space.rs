@@ -147,6 +147,14 @@ impl Space {
         })
     }
 
+    /// Pages of one region, and what comes and goes with them.
+    pub fn granules(&self, pages: &Range<usize>) -> Range<usize> {
+        let (first, region) = self.region(pages.start);
+        let start = first + (pages.start - first) / region.granule * region.granule;
+        let end = (pages.end - first).next_multiple_of(region.granule);
+        start..first + end.min(region.pages)
+    }
+
     /// The region of a page, and its first page. O(log regions).
     pub fn region(&self, page: usize) -> (usize, &Region) {
         let after = self.regions.partition_point(|(first, _)| *first <= page);
@@ -208,6 +216,23 @@ mod tests {
             own: true,
             clean: false,
         }
+    }
+
+    #[test]
+    fn granules_are_whole_and_of_their_region() {
+        let huge = Region {
+            granule: BLOCK_PAGES,
+            ..region(4 * BLOCK, 2 * BLOCK_PAGES)
+        };
+        let space = Space::new(vec![region(0x1000, 3), huge]).unwrap();
+        assert_eq!(space.granules(&(1..2)), 1..2);
+        let first = 3..3 + BLOCK_PAGES;
+        assert_eq!(space.granules(&(3..4)), first);
+        assert_eq!(space.granules(&(4..first.end)), first);
+        assert_eq!(
+            space.granules(&(first.end - 1..first.end + 1)),
+            3..3 + 2 * BLOCK_PAGES
+        );
     }
 
     #[test]

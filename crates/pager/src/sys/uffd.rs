@@ -294,19 +294,24 @@ impl Uffd {
         &self,
         buffer: &'a mut Messages<N>,
     ) -> rustix::io::Result<impl Iterator<Item = Message> + 'a> {
+        let count = self.read_raw(buffer.bytes())?;
+        // SAFETY: the kernel has written as many whole messages; all patterns of bits are valid.
+        let raw = buffer.0[..count]
+            .iter()
+            .map(|message| unsafe { message.assume_init_read() });
+        Ok(raw.filter_map(|message| Told::of(&message).and_then(Told::ours)))
+    }
+
+    /// Reads whole messages to memory that is aligned for them; how many.
+    pub fn read_raw(&self, buffer: &mut [MaybeUninit<u8>]) -> rustix::io::Result<usize> {
         if self.is_foreign {
             let flags = fcntl_getfl(&self.fd)?;
             if !flags.contains(OFlags::NONBLOCK) {
                 fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?;
             }
         }
-        let (filled, _) = rustix::io::read(&self.fd, buffer.bytes())?;
-        let count = filled.len() / size_of::<uffd_msg>();
-        // SAFETY: the kernel has written as many whole messages; all patterns of bits are valid.
-        let raw = buffer.0[..count]
-            .iter()
-            .map(|message| unsafe { message.assume_init_read() });
-        Ok(raw.filter_map(|message| decode(&message)))
+        let (filled, _) = rustix::io::read(&self.fd, buffer)?;
+        Ok(filled.len() / size_of::<uffd_msg>())
     }
 }
 
@@ -365,34 +370,82 @@ pub(crate) enum Message {
     Unmap(Range<usize>),
 }
 
-fn decode(message: &uffd_msg) -> Option<Message> {
-    use std::os::fd::FromRawFd;
+/// A message as the kernel wrote it, perhaps for a process that is no more.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// Of a descriptor by its number, which only the process that read it has.
+    Fork(i32),
+    Other(Message),
+}
 
-    let arg = message.arg;
-    // SAFETY: which part of the union is valid is told by `event`; all parts are plain numbers.
-    unsafe {
-        Some(match u32::from(message.event) {
-            raw::UFFD_EVENT_PAGEFAULT => Message::Fault {
-                address: arg.pagefault.address as usize & !(PAGE - 1),
-                thread: arg.pagefault.feat.ptid,
-            },
-            raw::UFFD_EVENT_FORK => {
-                // The kernel has just made it for us.
-                Message::Fork(OwnedFd::from_raw_fd(arg.fork.ufd as i32))
+impl Told {
+    /// `None`: a kind that is not known.
+    pub fn of(message: &uffd_msg) -> Option<Told> {
+        let arg = message.arg;
+        // SAFETY: which part of the union is valid is told by `event`; all parts are plain numbers.
+        let message = unsafe {
+            match u32::from(message.event) {
+                raw::UFFD_EVENT_PAGEFAULT => Message::Fault {
+                    address: arg.pagefault.address as usize & !(PAGE - 1),
+                    thread: arg.pagefault.feat.ptid,
+                },
+                raw::UFFD_EVENT_FORK => return Some(Told::Fork(arg.fork.ufd as i32)),
+                raw::UFFD_EVENT_REMAP => Message::Remap {
+                    from: arg.remap.from as usize,
+                    to: arg.remap.to as usize,
+                    len: arg.remap.len as usize,
+                },
+                raw::UFFD_EVENT_REMOVE => {
+                    Message::Remove(arg.remove.start as usize..arg.remove.end as usize)
+                }
+                raw::UFFD_EVENT_UNMAP => {
+                    Message::Unmap(arg.remove.start as usize..arg.remove.end as usize)
+                }
+                _ => return None,
             }
-            raw::UFFD_EVENT_REMAP => Message::Remap {
-                from: arg.remap.from as usize,
-                to: arg.remap.to as usize,
-                len: arg.remap.len as usize,
-            },
-            raw::UFFD_EVENT_REMOVE => {
-                Message::Remove(arg.remove.start as usize..arg.remove.end as usize)
+        };
+        Some(Told::Other(message))
+    }
+
+    /// Whether the kernel could have said it: addresses are of whole pages, in their order, and not beyond the last.
+    pub fn is_possible(&self) -> bool {
+        const END: usize = 1 << 57;
+        let is_range = |start: usize, end: usize| {
+            start <= end && end <= END && start.is_multiple_of(PAGE) && end.is_multiple_of(PAGE)
+        };
+        match self {
+            Told::Fork(_) | Told::Other(Message::Fork(_)) => true,
+            Told::Other(Message::Fault { address, .. }) => *address < END,
+            Told::Other(Message::Remove(range) | Message::Unmap(range)) => {
+                is_range(range.start, range.end)
             }
-            raw::UFFD_EVENT_UNMAP => {
-                Message::Unmap(arg.remove.start as usize..arg.remove.end as usize)
-            }
-            _ => return None,
+            Told::Other(Message::Remap { from, to, len }) => [from, to].into_iter().all(|start| {
+                start
+                    .checked_add(*len)
+                    .is_some_and(|end| is_range(*start, end))
+            }),
+        }
+    }
+
+    /// Of what this process has just read.
+    pub fn ours(self) -> Option<Message> {
+        use std::os::fd::FromRawFd;
+        Some(match self {
+            // SAFETY: the kernel has just made it for us.
+            Told::Fork(fd) => Message::Fork(unsafe { OwnedFd::from_raw_fd(fd) }),
+            Told::Other(message) => message,
         })
+    }
+
+    /// As the kernel would write it.
+    #[cfg(test)]
+    pub fn remove_for_tests(start: u64, end: u64) -> uffd_msg {
+        // SAFETY: plain numbers, for which zero bits are a value.
+        let mut message: uffd_msg = unsafe { std::mem::zeroed() };
+        message.event = raw::UFFD_EVENT_REMOVE as u8;
+        message.arg.remove.start = start;
+        message.arg.remove.end = end;
+        message
     }
 }
 

@@ -6,11 +6,14 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use amdahl_pager::succession::message::SocketFile;
 
 use crate::cli::serve::Listen;
 use crate::failure::Failure;
@@ -19,6 +22,9 @@ use crate::failure::Failure;
 pub struct Listener {
     socket: UnixListener,
     ours: Option<Ours>,
+    /// The file is another process's to remove.
+    is_lent: AtomicBool,
+    place: String,
 }
 
 /// A file of ours: by its numbers, since the name may be another's by now.
@@ -42,15 +48,110 @@ impl Listener {
                 let failed = |error: io::Error| {
                     Failure::result(format!("listening at {}: {error}", path.display()))
                 };
-                let (socket, file) = bind(path, mode).map_err(failed)?;
+                let (socket, file) = bind(path, mode, SocketType::STREAM).map_err(failed)?;
+                let place = format!("unix:{}", path.display());
                 let path = path.clone();
                 let ours = Some(Ours { path, file });
-                Listener { socket, ours }
+                Listener {
+                    socket,
+                    ours,
+                    is_lent: AtomicBool::new(false),
+                    place,
+                }
             }
         };
         let set = listener.socket.set_nonblocking(true);
         set.map_err(|error| Failure::result(format!("listening: {error}")))?;
         Ok(listener)
+    }
+
+    /// Listens for other daemons of this user, which say whole messages.
+    pub fn control(path: &Path) -> Result<Listener, Failure> {
+        let failed = |error: io::Error| {
+            Failure::result(format!("--control unix:{}: {error}", path.display()))
+        };
+        let kind = SocketType::SEQPACKET;
+        let (socket, file) = bind(path, 0o600, kind).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        Ok(Listener {
+            socket,
+            ours: Some(Ours {
+                // From now on it may be another process's, elsewhere.
+                path: std::path::absolute(path).map_err(failed)?,
+                file,
+            }),
+            is_lent: AtomicBool::new(false),
+            place: format!("unix:{}", path.display()),
+        })
+    }
+
+    /// One that another process has opened, and which is that process's until it is [adopted](Listener::adopt).
+    pub fn inherited(
+        socket: OwnedFd,
+        place: String,
+        file: Option<SocketFile>,
+    ) -> Result<Listener, Failure> {
+        let is_right = sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX)
+            && sockopt::socket_acceptconn(&socket) == Ok(true);
+        if !is_right {
+            return Err(Failure::result(
+                "a socket that came is none that is listened at".to_owned(),
+            ));
+        }
+        let ours = file.map(|file| Ours {
+            path: PathBuf::from(file.path),
+            file: (file.dev, file.ino),
+        });
+        Ok(Listener {
+            socket: UnixListener::from(socket),
+            ours,
+            is_lent: AtomicBool::new(true),
+            place,
+        })
+    }
+
+    /// Where, in words.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Its file, if that is to be removed at the end. A name that is no text cannot be told.
+    pub fn file(&self) -> Option<SocketFile> {
+        let Ours { path, file } = self.ours.as_ref()?;
+        Some(SocketFile {
+            path: std::path::absolute(path).ok()?.to_str()?.to_owned(),
+            dev: file.0,
+            ino: file.1,
+        })
+    }
+
+    /// Ours from now on: its file is removed at the end.
+    pub fn adopt(&self) {
+        self.is_lent.store(false, Ordering::Relaxed);
+    }
+
+    /// Whoever connects from now on learns that it is this process that listens.
+    pub fn relisten(&self) {
+        let _ = rustix::net::listen(&self.socket, BACKLOG);
+    }
+
+    /// Another process's from now on.
+    pub fn lend(&self) {
+        self.is_lent.store(true, Ordering::Relaxed);
+    }
+
+    /// The same socket once more, whose file is not removed with it.
+    pub fn duplicate(&self) -> io::Result<Listener> {
+        let ours = self.ours.as_ref().map(|Ours { path, file }| Ours {
+            path: path.clone(),
+            file: *file,
+        });
+        Ok(Listener {
+            socket: self.socket.try_clone()?,
+            ours,
+            is_lent: AtomicBool::new(true),
+            place: self.place.clone(),
+        })
     }
 
     /// To be polled.
@@ -62,6 +163,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(Ours { path, file }) = &self.ours
+            && !self.is_lent.load(Ordering::Relaxed)
             && number(path).is_ok_and(|there| there == *file)
         {
             let _ = fs::remove_file(path);
@@ -78,7 +180,7 @@ fn number(path: &Path) -> io::Result<(u64, u64)> {
 ///
 /// It is made under another name and renamed, so that at any time there is a socket that is listened at or the old one. Two programs that
 /// do this at once are kept apart by a lock on the folder: no file is left for it.
-fn bind(path: &Path, mode: u32) -> io::Result<(UnixListener, (u64, u64))> {
+fn bind(path: &Path, mode: u32, kind: SocketType) -> io::Result<(UnixListener, (u64, u64))> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -104,11 +206,12 @@ fn bind(path: &Path, mode: u32) -> io::Result<(UnixListener, (u64, u64))> {
         }
         // Not for long: a program may listen and take nobody.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let probe = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
         match rustix::net::connect(&probe, &SocketAddrUnix::new(path)?) {
             // Whoever listened there is gone.
             Err(Errno::CONNREFUSED | Errno::NOENT) => {}
-            Ok(()) | Err(Errno::AGAIN) => {
+            // The last: somebody listens who speaks otherwise.
+            Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => {
                 return Err(io::Error::other(
                     "another program listens there: end it first, or choose another name",
                 ));
@@ -119,14 +222,10 @@ fn bind(path: &Path, mode: u32) -> io::Result<(UnixListener, (u64, u64))> {
     // Whoever connects must be able to name it.
     SocketAddrUnix::new(path)?;
     // Beside it, so that it can be renamed.
+    // As short as it may be: names of sockets have few bytes.
     let new = folder.join(format!(".{}", std::process::id()));
     let _ = fs::remove_file(&new);
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
     // The file gets the mode that the socket has: there is no moment with another one.
     fchmod(&socket, Mode::from_raw_mode(mode & 0o600))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(&new)?)?;
@@ -170,6 +269,8 @@ fn systemd() -> Result<Listener, Failure> {
     Ok(Listener {
         socket: UnixListener::from(socket),
         ours: None,
+        is_lent: AtomicBool::new(false),
+        place: "systemd's socket".to_owned(),
     })
 }
 
@@ -234,6 +335,33 @@ mod tests {
         fs::write(path(&folder), "somebody's").unwrap();
         assert!(open(&path(&folder), 0o600).is_err());
         assert_eq!(fs::read(path(&folder)).unwrap(), b"somebody's");
+    }
+
+    #[test]
+    fn a_socket_that_was_inherited_is_the_others_until_it_is_adopted() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = folder.path().join("c");
+        let first = Listener::control(&control).unwrap();
+        let inherit = |from: &Listener| {
+            let socket = from.socket().try_clone().unwrap().into();
+            Listener::inherited(socket, from.place().to_owned(), from.file()).unwrap()
+        };
+        drop(inherit(&first));
+        assert!(control.exists());
+        let second = inherit(&first);
+        let again = inherit(&first);
+        first.lend();
+        drop(first);
+        assert!(control.exists());
+        // One that fails before it serves removes nothing.
+        second.relisten();
+        drop(second);
+        assert!(control.exists());
+        again.adopt();
+        drop(again);
+        assert!(!control.exists());
+        let file = File::open("/dev/null").unwrap();
+        assert!(Listener::inherited(file.into(), String::new(), None).is_err());
     }
 
     #[test]

@@ -212,6 +212,23 @@ impl Recorder {
         }
     }
 
+    /// Goes on with what another process has written there: those pages were touched before.
+    pub fn resume(&self) {
+        let Ok(text) = std::fs::read_to_string(&self.path) else {
+            return;
+        };
+        let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = touched.seen.len() as u64 * 64;
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (first, last) = line.split_once('-').unwrap_or((line, line));
+            if let (Ok(first), Ok(last)) = (first.parse::<u64>(), last.parse::<u64>()) {
+                for page in first..last.saturating_add(1).min(most) {
+                    touched.note(page);
+                }
+            }
+        }
+    }
+
     /// From now on pages are fetched that nobody touches.
     pub fn end(&self) {
         self.is_on.store(false, Ordering::Relaxed);

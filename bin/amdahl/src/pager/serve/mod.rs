@@ -3,14 +3,18 @@
 //! A thread takes connections; each VM has one that waits for its end, and the pager's own. VMs share the open image with its cache, the
 //! limits, and nothing else.
 
+mod keep;
 mod listen;
 mod memory;
 mod pages;
 mod plan;
+mod tally;
 mod tell;
 mod vm;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use std::thread::Scope;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,6 +26,7 @@ use crate::cli::serve::{Listen, PagerServe};
 use crate::failure::Failure;
 use crate::interrupt::{ABANDONED, Interrupt};
 use crate::pager::image::DAMAGED;
+use keep::{Inherited, Keep, Kept, Succession};
 use listen::{Listener, notify};
 use memory::Memory;
 use plan::Plan;
@@ -34,84 +39,222 @@ const ARRIVING: u32 = 16;
 const TICK: Duration = Duration::from_millis(100);
 /// Descriptors for everything else, VMs that arrive included.
 const SPARE_DESCRIPTORS: u64 = 64 + 5 * ARRIVING as u64;
-/// Descriptors that a VM needs: socket, process, userfaultfd and its duplicate, bell, and one to spare.
-const DESCRIPTORS: u64 = 6;
+/// Descriptors that a VM needs: socket, process, userfaultfd and its duplicates, bell, ledger, and some to spare.
+const DESCRIPTORS: u64 = 9;
 
 /// Serves until it is told to end.
 pub fn main(args: &PagerServe) -> Result<u8, Failure> {
-    if let Listen::Tcp(address) = &args.listen {
+    if let Some(Listen::Tcp(address)) = &args.listen {
         return pages::main(args, address);
     }
     let interrupt = Interrupt::catch();
     let plan = Plan::new(args)?;
     let memory = Memory::open(args, plan.cache_bytes)?;
     allow_descriptors(DESCRIPTORS * u64::from(plan.max_vms))?;
-    let listener = Listener::open(&args.listen, args.socket_mode)?;
+    let teller = Teller::new(args.json, args.quiet);
+    let Some(listen) = &args.listen else {
+        return match keep::inherit(args, &memory, &teller, &interrupt)? {
+            Succession::Over => Ok(0),
+            Succession::Ours(inherited) => go_on(*inherited, args, memory, plan, teller, interrupt),
+        };
+    };
+    let listener = Listener::open(listen, args.socket_mode)?;
+    let control = args.control.as_deref().map(Listener::control);
+    let control = control.transpose()?;
     // What was recorded before is replaced only by a daemon that serves.
     if let Some(recorder) = memory.recorder() {
         recorder.write()?;
     }
-    let shared = Shared {
-        memory,
-        plan,
-        teller: Teller::new(args.json, args.quiet),
-        interrupt,
-        arriving: AtomicU32::new(0),
-        serving: AtomicU32::new(0),
-        is_damaged: AtomicBool::new(false),
-        has_failed: AtomicBool::new(false),
-    };
-    listening(args, &shared);
+    let keep = Keep::new(control, Some(&listener), 0, None)?;
+    let shared = Shared::new(memory, plan, teller, interrupt, keep);
+    listening(args, &listener, &shared);
     notify("READY=1");
-    std::thread::scope(|scope| {
-        let mut number = 0;
-        while !shared.interrupt.asked() {
-            let Some(arriving) = Counted::new(&shared.arriving, ARRIVING) else {
-                wait(None);
-                continue;
-            };
-            if !wait(Some(&listener)) {
-                continue;
-            }
-            let stream = match listener.socket().accept() {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    let errno = Errno::from_io_error(&error);
-                    if !matches!(errno, Some(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED)) {
-                        trouble(&shared, &format!("accepting a connection: {error}"));
-                        wait(None);
-                    }
-                    continue;
-                }
-            };
-            number += 1;
-            let (shared, name) = (&shared, format!("vm-{number}"));
-            let started = std::thread::Builder::new()
-                .name(name)
-                .spawn_scoped(scope, move || {
-                    // One that fails harms no other.
-                    let serve = || vm::connection(shared, number, &stream, arriving);
-                    let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(serve));
-                    if served.is_err() {
-                        trouble(shared, &format!("VM {number}: its thread panicked"));
-                    }
-                });
-            if let Err(error) = started {
-                trouble(
-                    shared,
-                    &format!("VM {number} is refused: starting a thread: {error}"),
-                );
-            }
+    serve(&shared, Some(listener), Vec::new(), false, || {})
+}
+
+/// Goes on where another process was.
+fn go_on(
+    inherited: Inherited,
+    args: &PagerServe,
+    memory: Memory,
+    plan: Plan,
+    teller: Teller,
+    interrupt: Interrupt,
+) -> Result<u8, Failure> {
+    let Inherited {
+        listener,
+        control,
+        vms,
+        last,
+        arbiter,
+        testator,
+    } = inherited;
+    if let Some(recorder) = memory.recorder() {
+        recorder.resume();
+    }
+    let keep = Keep::new(Some(control), listener.as_ref(), last, Some(arbiter))?;
+    let shared = Shared::new(memory, plan, teller, interrupt, keep);
+    match &listener {
+        Some(listener) => listening(args, listener, &shared),
+        // The one before was ending: we end in its place.
+        None => shared.interrupt.say(),
+    }
+    let (count, is_awaited) = (vms.len(), testator.is_awaited());
+    if is_awaited {
+        // Unwinding would end serving, which makes missing memory deadly. The one before goes on instead.
+        std::panic::set_hook(Box::new(|panic| give_up(&panic.to_string())));
+    }
+    serve(&shared, listener, vms, is_awaited, || {
+        if !testator.learns(&shared.teller, &shared.keep, count) {
+            give_up("the one before has taken its word back");
         }
-        notify("STOPPING=1");
-        // Who connects now is told at once that nobody is here.
-        drop(listener);
-        ending(&shared);
+        if is_awaited {
+            drop(std::panic::take_hook());
+        }
+        notify("READY=1");
+    })
+}
+
+/// Serves VMs of before and those that come. `begun` is called when those of before are served.
+fn serve(
+    shared: &Shared,
+    mut listener: Option<Listener>,
+    vms: Vec<Kept>,
+    is_awaited: bool,
+    begun: impl FnOnce(),
+) -> Result<u8, Failure> {
+    std::thread::scope(|keeping| {
+        std::thread::scope(|scope| {
+            resume(scope, shared, vms, is_awaited);
+            begun();
+            // Until then another could have gone on with the sockets.
+            listener.iter().for_each(Listener::adopt);
+            shared.keep.adopts(shared);
+            // Not before: whoever follows is to find all VMs, and the turn is given with all of them.
+            keeping.spawn(|| shared.keep.run(shared));
+            if let Some(listener) = &listener {
+                accept(scope, shared, listener);
+            }
+            // Until then the sockets may be another's.
+            shared.keep.settles();
+            if shared.keep.is_given() {
+                return;
+            }
+            notify("STOPPING=1");
+            // Who connects now is told at once that nobody is here.
+            shared.keep.closes(shared);
+            drop(listener.take());
+            ending(shared);
+        });
+        shared.keep.is_done();
     });
+    if shared.keep.is_given() {
+        if let Some(listener) = &listener {
+            listener.lend();
+        }
+        return Ok(exit_code(shared));
+    }
     if let Some(recorder) = shared.memory.recorder() {
         recorder.write()?;
     }
-    Ok(exit_code(&shared))
+    Ok(exit_code(shared))
+}
+
+/// Serves VMs of before; returns when they are served. If the one before waits for that, nothing but all of them will do.
+fn resume<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    shared: &'scope Shared,
+    vms: Vec<Kept>,
+    is_awaited: bool,
+) {
+    let (to, results) = channel();
+    let count = vms.len();
+    for kept in vms {
+        let number = kept.vm.number;
+        let started = vm::Started {
+            to: to.clone(),
+            is_awaited,
+        };
+        let begun = std::thread::Builder::new()
+            .name(format!("vm-{number}"))
+            .spawn_scoped(scope, move || {
+                caught(shared, number, || vm::inherited(shared, kept, started));
+            });
+        if let Err(error) = begun {
+            // The one before goes on, if it is there; else one that stands by may.
+            give_up(&format!("VM {number}: starting a thread: {error}"));
+        }
+    }
+    drop(to);
+    let served = results.iter().map(|result: Result<(), String>| {
+        if let (Err(why), true) = (&result, is_awaited) {
+            give_up(&format!("a VM could not be served: {why}"));
+        }
+    });
+    if served.count() < count && is_awaited {
+        give_up("a VM could not be served");
+    }
+}
+
+/// Ends at once, without touching any VM's memory: another goes on.
+fn give_up(why: &str) -> ! {
+    eprintln!("amdahl: did not take over: {why}");
+    // SAFETY: it ends the process, and runs nothing of ours before.
+    unsafe { libc::_exit(1) }
+}
+
+/// Takes VMs until we are told to end, or another takes them.
+fn accept<'scope>(scope: &'scope Scope<'scope, '_>, shared: &'scope Shared, listener: &Listener) {
+    while !shared.interrupt.asked() && !shared.keep.is_given() {
+        let Some(arriving) = Counted::new(&shared.arriving, ARRIVING) else {
+            wait(None);
+            continue;
+        };
+        // In this order: who ends the taking of VMs waits until none is counted.
+        if shared.keep.is_closed() {
+            drop(arriving);
+            wait(None);
+            continue;
+        }
+        if !wait(Some(listener)) {
+            continue;
+        }
+        let stream = match listener.socket().accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                let errno = Errno::from_io_error(&error);
+                if !matches!(errno, Some(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED)) {
+                    trouble(shared, &format!("accepting a connection: {error}"));
+                    wait(None);
+                }
+                continue;
+            }
+        };
+        let number = shared.keep.next_number();
+        let started = std::thread::Builder::new()
+            .name(format!("vm-{number}"))
+            .spawn_scoped(scope, move || {
+                caught(shared, number, || {
+                    vm::connection(shared, number, stream, arriving);
+                });
+            });
+        if let Err(error) = started {
+            trouble(
+                shared,
+                &format!("VM {number} is refused: starting a thread: {error}"),
+            );
+        }
+    }
+}
+
+/// One that fails harms no other.
+fn caught(shared: &Shared, number: u64, serve: impl FnOnce()) {
+    let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(serve));
+    if served.is_err() {
+        trouble(shared, &format!("VM {number}: its thread panicked"));
+        // Nobody else is to wait for it.
+        shared.keep.end(shared, number);
+    }
 }
 
 fn exit_code(shared: &Shared) -> u8 {
@@ -153,12 +296,8 @@ fn allow_descriptors(these: u64) -> Result<(), Failure> {
     })
 }
 
-fn listening(args: &PagerServe, shared: &Shared) {
-    let place = match &args.listen {
-        Listen::Unix(path) => format!("unix:{}", path.display()),
-        Listen::Systemd => "systemd's socket".to_owned(),
-        Listen::Tcp(address) => format!("tcp:{address}"),
-    };
+fn listening(args: &PagerServe, listener: &Listener, shared: &Shared) {
+    let place = listener.place();
     let Shared { memory, plan, .. } = shared;
     let working_set: u64 = memory
         .working_set

@@ -2,20 +2,25 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use amdahl_pager::handoff::{
     HandedOverMemory, Layout, Malformed, Owner, Peer, ReceiveError, receive,
 };
+use amdahl_pager::succession::Ledger;
 use amdahl_pager::{Background, Event, Features, Loss, Pager, SourceError, WorkingSet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde_json::json;
 
+use super::keep::{Keep, Kept, Verdict};
 use super::memory::Memory;
 use super::plan::Plan;
+use super::tally::Tally;
 use super::tell::{End, Line, Outcome, Teller, Vm, pages};
 use crate::cli::serve::OnLoss;
 use crate::interrupt::Interrupt;
@@ -30,6 +35,8 @@ pub struct Shared {
     pub teller: Teller,
     /// Whether we are to end.
     pub interrupt: Interrupt,
+    /// What others need who may serve after us.
+    pub keep: Keep,
     /// Connections whose VM is not known yet.
     pub arriving: AtomicU32,
     /// VMs that are served.
@@ -38,6 +45,29 @@ pub struct Shared {
     pub is_damaged: AtomicBool,
     /// Some VM could not be served to its end for another reason.
     pub has_failed: AtomicBool,
+}
+
+impl Shared {
+    /// Nothing is served yet.
+    pub fn new(
+        memory: Memory,
+        plan: Plan,
+        teller: Teller,
+        interrupt: Interrupt,
+        keep: Keep,
+    ) -> Shared {
+        Shared {
+            memory,
+            plan,
+            teller,
+            interrupt,
+            keep,
+            arriving: AtomicU32::new(0),
+            serving: AtomicU32::new(0),
+            is_damaged: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
+        }
+    }
 }
 
 /// How often is looked whether something has changed that is not told.
@@ -58,20 +88,21 @@ impl<'a> Counted<'a> {
     /// One more, if there are fewer than `most`.
     pub fn new(count: &'a AtomicU32, most: u32) -> Option<Counted<'a>> {
         let more = |now: u32| (now < most).then(|| now + 1);
-        let added = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        // SeqCst: who counts and then asks whether VMs are taken, and who ends that and then looks at the count, do not miss each other.
+        let added = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
         added.is_ok().then(|| Counted(count))
     }
 }
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Takes a VM over from a connection, and serves it to its end.
-pub fn connection(shared: &Shared, number: u64, stream: &UnixStream, arriving: Counted<'_>) {
-    let peer = match Peer::of(stream) {
+pub fn connection(shared: &Shared, number: u64, stream: UnixStream, arriving: Counted<'_>) {
+    let peer = match Peer::of(&stream) {
         Ok(peer) => peer,
         Err(error) => {
             let vm = Vm { number, pid: None };
@@ -83,7 +114,7 @@ pub fn connection(shared: &Shared, number: u64, stream: &UnixStream, arriving: C
         number,
         pid: peer.pid,
     };
-    let taken = receive(stream, shared.memory.bytes, shared.plan.handoff_timeout);
+    let taken = receive(&stream, shared.memory.bytes, shared.plan.handoff_timeout);
     let taken = match taken {
         Ok(taken) => taken,
         // Somebody looked whether we are there.
@@ -111,12 +142,98 @@ pub fn connection(shared: &Shared, number: u64, stream: &UnixStream, arriving: C
         let why = format!("{} VMs are served already (--max-vms)", shared.plan.max_vms);
         return refused(shared, vm, &why, Some((&peer, Some(&owner))));
     };
+    let ledger = match shared.keep.is_on() {
+        true => Ledger::new(&taken.regions, shared.memory.identity).map(Some),
+        false => Ok(None),
+    };
+    let ledger = match ledger {
+        Ok(ledger) => ledger,
+        Err(error) => {
+            let why = format!("there is no memory for what another would need: {error}");
+            return refused(shared, vm, &why, Some((&peer, Some(&owner))));
+        }
+    };
+    let HandedOverMemory {
+        descriptor,
+        features,
+        regions,
+    } = taken;
+    let kept = Arc::new(Kept {
+        vm,
+        peer,
+        stream,
+        descriptor,
+        features,
+        regions,
+        ledger: ledger.map(Arc::new),
+    });
+    shared.keep.begin(shared, &kept);
     // Kept by those that are refused: there are no more of them at once than may arrive.
     drop(arriving);
-    match Served::start(shared, vm, &peer, &owner, taken) {
-        Ok(served) => served.until_its_end(stream),
-        Err(why) => refused(shared, vm, &why, Some((&peer, Some(&owner)))),
+    serve(shared, &kept, &owner, true, None);
+}
+
+/// Learns whether a VM of before is served.
+pub struct Started {
+    /// Told once.
+    pub to: Sender<Result<(), String>>,
+    /// The one before waits, and goes on with all VMs if we cannot serve one: nothing is to be done about such a VM.
+    pub is_awaited: bool,
+}
+
+/// Goes on with a VM that another process has served.
+pub fn inherited(shared: &Shared, kept: Kept, started: Started) {
+    let owner = match Owner::new(&kept.descriptor, &kept.regions) {
+        Ok(owner) => owner,
+        Err(error) => {
+            let why = format!("its descriptor cannot be duplicated: {error}");
+            if !started.is_awaited {
+                refused(shared, kept.vm, &why, Some((&kept.peer, None)));
+            }
+            let _ = started.to.send(Err(why));
+            return;
+        }
+    };
+    // There are no more than the other could serve, which is not more than we can.
+    let _place = Counted::new(&shared.serving, u32::MAX);
+    let kept = Arc::new(kept);
+    shared.keep.begin(shared, &kept);
+    serve(shared, &kept, &owner, false, Some(started));
+}
+
+/// Serves a VM until it ends, or another process serves it.
+fn serve(
+    shared: &Shared,
+    kept: &Arc<Kept>,
+    owner: &Owner,
+    mut is_new: bool,
+    mut started: Option<Started>,
+) {
+    let vm = kept.vm;
+    loop {
+        let served = match Served::start(shared, kept, owner, is_new) {
+            Ok(served) => served,
+            Err(why) => {
+                let is_awaited = started.as_ref().is_some_and(|started| started.is_awaited);
+                if !is_awaited {
+                    refused(shared, vm, &why, Some((&kept.peer, Some(owner))));
+                }
+                if let Some(started) = started {
+                    let _ = started.to.send(Err(why));
+                }
+                break;
+            }
+        };
+        if let Some(started) = started.take() {
+            let _ = started.to.send(Ok(()));
+        }
+        match served.until_its_end(&kept.stream) {
+            false => break,
+            true if shared.keep.verdict(vm.number) == Verdict::Given => return,
+            true => is_new = false,
+        }
     }
+    shared.keep.end(shared, vm.number);
 }
 
 /// A VM is not served. It does not notice by itself: it must not wait for ever, nor read zeros.
@@ -142,62 +259,95 @@ struct Served<'a> {
     pager: Pager,
     watch: Watch<'a>,
     since: Instant,
+    tally: Tally,
+    ledger: Option<Arc<Ledger>>,
 }
 
 impl<'a> Served<'a> {
     fn start(
         shared: &'a Shared,
-        vm: Vm,
-        peer: &'a Peer,
+        kept: &'a Kept,
         owner: &'a Owner,
-        taken: HandedOverMemory,
+        is_new: bool,
     ) -> Result<Served<'a>, String> {
-        let HandedOverMemory {
-            descriptor,
+        let Kept {
+            vm,
+            peer,
             features,
             regions,
-        } = taken;
+            ..
+        } = kept;
+        let (vm, ledger) = (*vm, kept.ledger.clone());
         let plan = &shared.plan;
         let since = Instant::now();
-        let pager = Pager::builder()
-            .handed_over(descriptor, &regions)
+        let descriptor = kept
+            .descriptor
+            .try_clone()
+            .map_err(|error| format!("its descriptor cannot be duplicated: {error}"))?;
+        let mut builder = Pager::builder()
+            .handed_over(descriptor, regions)
             .source(std::sync::Arc::clone(&shared.memory.source))
             .staging(plan.staging_bytes)
             .workers(plan.workers)
             .background(plan.background)
             .timeout(plan.read_timeout)
-            .record(shared.memory.recorder().is_some())
-            .start()
-            .map_err(|error| error.to_string())?;
+            .record(shared.memory.recorder().is_some());
+        if let Some(ledger) = &ledger {
+            builder = builder.ledger(Arc::clone(ledger));
+        }
+        let pager = builder.start().map_err(|error| error.to_string())?;
+        if pager.stats().lost_pages > 0 && plan.on_loss == OnLoss::Kill {
+            // Who served before may not have come to it.
+            peer.kill();
+        }
+        let tally = match &ledger {
+            Some(ledger) => Tally::from(ledger.counters()),
+            None => Tally::default(),
+        };
         let balloon = features.map(|features| features.contain(Features::EVENT_REMOVE));
         let huge = regions
             .iter()
             .any(|region| region.page_bytes > amdahl_pager::PAGE);
-        shared.teller.tell(&Line::new(
-            "begin",
-            format!(
-                "{} begins: {} in {} regions{}{}",
-                vm.name(),
-                pages(pager.pages()),
-                regions.len(),
-                if huge { ", pages of 2 MiB" } else { "" },
-                match balloon {
-                    Some(false) => ", a balloon is not told",
-                    _ => "",
-                },
-            ),
-            vm.fields(json!({
-                "uid": peer.uid,
-                "pages": pager.pages(),
-                "regions": regions.len(),
-                "huge_pages": huge,
-                "balloon_told": balloon,
-            })),
-        ));
+        match is_new {
+            true => shared.teller.tell(&Line::new(
+                "begin",
+                format!(
+                    "{} begins: {} in {} regions{}{}",
+                    vm.name(),
+                    pages(pager.pages()),
+                    regions.len(),
+                    if huge { ", pages of 2 MiB" } else { "" },
+                    match balloon {
+                        Some(false) => ", a balloon is not told",
+                        _ => "",
+                    },
+                ),
+                vm.fields(json!({
+                    "uid": peer.uid,
+                    "pages": pager.pages(),
+                    "regions": regions.len(),
+                    "huge_pages": huge,
+                    "balloon_told": balloon,
+                })),
+            )),
+            false => shared.teller.tell(&Line::new(
+                "resume",
+                format!(
+                    "{} goes on: {} of {} missing",
+                    vm.name(),
+                    pages(pager.missing_pages()),
+                    pages(pager.pages())
+                ),
+                vm.fields(json!({
+                    "pages": pager.pages(),
+                    "pages_missing": pager.missing_pages(),
+                })),
+            )),
+        }
         let watch = Watch {
             vm,
             shared,
-            layout: Layout::new(&regions),
+            layout: Layout::new(regions),
             owner,
             peer,
             losses: 0,
@@ -211,15 +361,23 @@ impl<'a> Served<'a> {
             pager,
             watch,
             since,
+            tally,
+            ledger,
         })
     }
 
-    fn until_its_end(mut self, stream: &UnixStream) {
+    /// Whether it was left to be served by another, or again.
+    fn until_its_end(mut self, stream: &UnixStream) -> bool {
         let (outcome, present) = self.serve(stream);
+        let Some(outcome) = outcome else {
+            return true;
+        };
         let Served {
             mut pager,
             mut watch,
             since,
+            tally,
+            ledger: _,
         } = self;
         let Watch {
             vm,
@@ -241,7 +399,7 @@ impl<'a> Served<'a> {
             shared.has_failed.store(true, Ordering::Relaxed);
             watch.odd(&failure.message);
         }
-        let stats = pager.stats();
+        let stats = tally.with(&pager.stats());
         let is_lost = matches!(outcome, Outcome::Incomplete | Outcome::Abandoned);
         if is_lost {
             shared.has_failed.store(true, Ordering::Relaxed);
@@ -250,18 +408,19 @@ impl<'a> Served<'a> {
         let end = End {
             vm,
             outcome,
-            served: since.elapsed(),
-            present,
+            served: tally.served(since.elapsed()),
+            present: present.map(|present| tally.served(present)),
             pages,
             missing,
             stats: &stats,
             fate,
         };
         shared.teller.tell(&end.line());
+        false
     }
 
-    /// Until all is present, the VM is gone, or we are to end.
-    fn serve(&mut self, stream: &UnixStream) -> (Outcome, Option<Duration>) {
+    /// Until all is present, the VM is gone, or we are to end; no outcome if it was left.
+    fn serve(&mut self, stream: &UnixStream) -> (Option<Outcome>, Option<Duration>) {
         let cancel = AtomicBool::new(false);
         let state = Filling::default();
         // What fetches beside us borrows the pager; events are ours.
@@ -269,21 +428,54 @@ impl<'a> Served<'a> {
             pager,
             watch,
             since,
+            tally,
+            ledger,
         } = self;
         let (pager, since, shared) = (&*pager, *since, watch.shared);
+        // What another would begin with.
+        let is_replayed = AtomicBool::new(tally.is_replayed());
+        let note = || {
+            if let Some(ledger) = &*ledger {
+                let now = tally.plus(&pager.stats(), since.elapsed());
+                let now = now.replayed(is_replayed.load(Ordering::Relaxed));
+                ledger.set_counters(&now.counters());
+            }
+        };
         let layout = watch.layout.clone();
         thread::scope(|scope| {
-            if !shared.memory.working_set.is_empty() {
+            if !shared.memory.working_set.is_empty() && !tally.is_replayed() {
                 let (cancel, layout, vm) = (&cancel, &layout, watch.vm);
-                scope.spawn(move || replay(shared, vm, pager, layout, cancel));
+                let is_replayed = &is_replayed;
+                scope.spawn(move || {
+                    let is_there = replay(shared, vm, pager, layout, cancel);
+                    is_replayed.store(is_there, Ordering::Relaxed);
+                });
             }
             // The end of a socket is told without being asked for; that of a process by what can be read.
+            let bell = shared.keep.bell();
             let mut ends = vec![(stream.as_fd(), PollFlags::RDHUP)];
             ends.extend(watch.peer.pidfd().map(|pidfd| (pidfd, PollFlags::IN)));
             let (mut looked, mut told) = (since, since);
             let (mut done, mut is_filling) = (u64::MAX, false);
             let outcome = loop {
-                let ended = wait(&mut ends);
+                let ended = wait(&mut ends, bell);
+                if shared.keep.is_pausing() {
+                    match pager.leave() {
+                        Ok(()) => {
+                            // The other knows of the pages, and not of what was to be told.
+                            while let Some(event) = pager.next_event(Duration::ZERO) {
+                                watch.event(event);
+                            }
+                            watch.untold(pager);
+                            note();
+                            shared.keep.has_paused(watch.vm.number);
+                            break None;
+                        }
+                        // The memory of a child is being dealt with: tried again, until whoever waits for it has had enough.
+                        Err(_) => thread::sleep(Duration::from_millis(1)),
+                    }
+                }
+                note();
                 while let Some(event) = pager.next_event(Duration::ZERO) {
                     watch.event(event);
                 }
@@ -292,7 +484,7 @@ impl<'a> Served<'a> {
                     watch.ask = false;
                     looked = Instant::now();
                     if watch.owner.is_gone() {
-                        break Outcome::Gone;
+                        break Some(Outcome::Gone);
                     }
                 }
                 let stats = pager.stats();
@@ -304,11 +496,11 @@ impl<'a> Served<'a> {
                         && pager.missing_pages() == 0
                         && is_let_go(pager, watch.owner)
                     {
-                        break Outcome::Complete;
+                        break Some(Outcome::Complete);
                     }
                 }
                 if shared.interrupt.insisted() {
-                    break Outcome::Abandoned;
+                    break Some(Outcome::Abandoned);
                 }
                 if shared.interrupt.asked() && !is_filling {
                     is_filling = true;
@@ -322,9 +514,9 @@ impl<'a> Served<'a> {
                 if state.is_done.load(Ordering::Acquire) {
                     match pager.missing_pages() == 0 && stats.lost_pages == 0 {
                         // All is there but for this moment.
-                        true if is_let_go(pager, watch.owner) => break Outcome::Complete,
+                        true if is_let_go(pager, watch.owner) => break Some(Outcome::Complete),
                         true => {}
-                        false => break Outcome::Incomplete,
+                        false => break Some(Outcome::Incomplete),
                     }
                 }
                 let every = shared.plan.progress;
@@ -334,7 +526,7 @@ impl<'a> Served<'a> {
                 }
             };
             cancel.store(true, Ordering::Relaxed);
-            let present = (outcome == Outcome::Complete).then(|| since.elapsed());
+            let present = (outcome == Some(Outcome::Complete)).then(|| since.elapsed());
             (outcome, present)
         })
     }
@@ -362,7 +554,9 @@ fn is_let_go(pager: &Pager, owner: &Owner) -> bool {
 }
 
 /// Waits for the end of one of these, which is waited for no more then, or for the next tick.
-fn wait(ends: &mut Vec<(BorrowedFd<'_>, PollFlags)>) -> bool {
+///
+/// The bell ends the wait as well, and is told by nothing but itself.
+fn wait(ends: &mut Vec<(BorrowedFd<'_>, PollFlags)>, bell: Option<BorrowedFd<'_>>) -> bool {
     let tick = Timespec {
         tv_sec: 0,
         tv_nsec: TICK.subsec_nanos().into(),
@@ -371,20 +565,23 @@ fn wait(ends: &mut Vec<(BorrowedFd<'_>, PollFlags)>) -> bool {
         .iter()
         .map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
         .collect();
+    fds.extend(bell.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN)));
     let ready = poll(&mut fds, Some(&tick)).unwrap_or(0);
     let mut has_ended = fds.iter().map(|fd| !fd.revents().is_empty());
+    let before = ends.len();
     if ready > 0 {
         ends.retain(|_| !has_ended.next().unwrap_or(false));
     }
-    ready > 0
+    ends.len() < before
 }
 
-/// What a VM needs first is fetched, in its order, while it runs. Faults overtake that.
-fn replay(shared: &Shared, vm: Vm, pager: &Pager, layout: &Layout, cancel: &AtomicBool) {
+/// What a VM needs first is fetched, in its order, while it runs. Faults overtake that. Whether it was done.
+fn replay(shared: &Shared, vm: Vm, pager: &Pager, layout: &Layout, cancel: &AtomicBool) -> bool {
     let begun = Instant::now();
     let steps = layout.steps(shared.memory.working_set.iter().cloned(), STEP_PAGES);
     let next = AtomicUsize::new(0);
-    let is_over = || cancel.load(Ordering::Relaxed) || shared.interrupt.asked();
+    let is_over =
+        || cancel.load(Ordering::Relaxed) || shared.interrupt.asked() || shared.keep.is_pausing();
     // Two: one unpacks while the other puts pages into place.
     thread::scope(|scope| {
         let work = || {
@@ -399,7 +596,7 @@ fn replay(shared: &Shared, vm: Vm, pager: &Pager, layout: &Layout, cancel: &Atom
         work();
     });
     if is_over() {
-        return;
+        return false;
     }
     let count: u64 = steps.iter().map(WorkingSet::pages).sum();
     let time = begun.elapsed();
@@ -413,6 +610,7 @@ fn replay(shared: &Shared, vm: Vm, pager: &Pager, layout: &Layout, cancel: &Atom
         ),
         vm.fields(json!({ "pages": count, "seconds": time.as_secs_f64() })),
     ));
+    true
 }
 
 /// How far the last fetching has come.

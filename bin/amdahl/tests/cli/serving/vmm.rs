@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use linux_raw_sys::general as raw;
@@ -201,10 +202,103 @@ fn process() {
                 done.expect("given up");
                 answer("given up".to_owned());
             }
+            // As the kernel reads for a system call: an error where a thread would get a signal.
+            "peek" => {
+                let (region, page) = page(argument(1));
+                let at = std::ptr::with_exposed_provenance_mut(region.start + page * PAGE);
+                let mut bytes = [0; PAGE];
+                let local = libc::iovec {
+                    iov_base: bytes.as_mut_ptr().cast(),
+                    iov_len: PAGE,
+                };
+                let remote = libc::iovec {
+                    iov_base: at,
+                    iov_len: PAGE,
+                };
+                // SAFETY: writes into the buffer alone; the kernel checks the other address.
+                let read =
+                    unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+                answer(match read == PAGE as isize {
+                    true => format!("page {:x}", sum(argument(1), &bytes)),
+                    false => "lost".to_owned(),
+                });
+            }
+            "storm" => {
+                let expected = std::fs::read(told["file"].as_str().expect("a path"));
+                let expected = std::sync::Arc::new(expected.expect("the memory"));
+                let places: Vec<usize> = (0..PAGES)
+                    .map(|number| {
+                        let (region, page) = page(number);
+                        region.start + page * PAGE
+                    })
+                    .collect();
+                let places = std::sync::Arc::new(places);
+                for nth in 0..3 {
+                    let (places, expected) = (places.clone(), expected.clone());
+                    let seed = argument(1) as u64;
+                    thread::spawn(move || storm(seed * 3 + nth, nth, &places, &expected));
+                }
+                answer("it storms".to_owned());
+            }
+            "how-much" => answer(format!("{}", STORMED.load(Ordering::SeqCst))),
             other => panic!("{other}"),
         }
     }
     std::process::exit(0);
+}
+
+/// What threads have checked.
+static STORMED: AtomicU64 = AtomicU64::new(0);
+
+/// Touches memory for ever, in the way that its number says, and ends the process where it is not what it must be. The lower half is read; the
+/// upper is given up, is zero then, and keeps what is written there.
+fn storm(seed: u64, nth: u64, places: &[usize], expected: &[u8]) {
+    let half = PAGES / 2;
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 20) as usize % below
+    };
+    let at = |page: usize| -> *mut u8 { std::ptr::with_exposed_provenance_mut(places[page]) };
+    let is = |page: usize, content: &[u8]| {
+        // SAFETY: a page of ours; nobody writes to it but this thread.
+        let found = unsafe { std::slice::from_raw_parts(at(page), PAGE) };
+        if found != content {
+            let is_zero = found.iter().all(|byte| *byte == 0);
+            let is_images = found == &expected[page * PAGE..][..PAGE];
+            eprintln!("page {page} is wrong: zero {is_zero}, the image's {is_images}");
+            std::process::abort();
+        }
+    };
+    let mut mine = std::collections::BTreeMap::new();
+    loop {
+        if nth < 2 {
+            let page = next(half);
+            is(page, &expected[page * PAGE..][..PAGE]);
+        } else {
+            let page = half + next(half - 4);
+            let pages = 1 + next(4);
+            // SAFETY: pages of ours, that only this thread uses; the first and last are in one region, or it is an error.
+            let done = unsafe { madvise(at(page).cast(), pages * PAGE, Advice::LinuxDontNeed) };
+            done.expect("given up");
+            for page in page..page + pages {
+                mine.remove(&page);
+                is(page, &[0; PAGE]);
+            }
+            // SAFETY: as above.
+            unsafe { at(page).write_bytes(page as u8, PAGE) };
+            mine.insert(page, page as u8);
+            let other = half + next(half);
+            if let Some(byte) = mine.get(&other) {
+                is(other, &[*byte; PAGE]);
+            }
+        }
+        STORMED.fetch_add(1, Ordering::SeqCst);
+        // So that there is something left to be faulted for when it matters.
+        thread::sleep(std::time::Duration::from_micros(300));
+    }
 }
 
 /// A VMM that runs.
@@ -264,6 +358,24 @@ impl Vmm {
     pub fn does(&mut self, what: &str, expected: &str) {
         self.0.say(what);
         self.answers(expected);
+    }
+
+    /// Of all memory, and told what that must be.
+    pub fn stormy(place: &Place, seed: u64) -> Vmm {
+        let told = json!({ "file": place.join("vm.mem") });
+        let mut vmm = Vmm::start(place, told);
+        vmm.does(&format!("storm {seed}"), "it storms");
+        vmm
+    }
+
+    /// Waits until its threads have gone on by so much: none of them waits for ever, and nothing was wrong.
+    pub fn goes_on(&mut self, by: u64) {
+        let mut now = || {
+            self.0.say("how-much");
+            self.answer().parse::<u64>().expect("a number")
+        };
+        let before = now();
+        until("the VM to go on", || (now() >= before + by).then_some(()));
     }
 
     /// Says something that it does not survive.
