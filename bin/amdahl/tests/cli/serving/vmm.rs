@@ -236,7 +236,14 @@ fn process() {
                 for nth in 0..3 {
                     let (places, expected) = (places.clone(), expected.clone());
                     let seed = argument(1) as u64;
-                    thread::spawn(move || storm(seed * 3 + nth, nth, &places, &expected));
+                    thread::spawn(move || {
+                        storm(
+                            seed.wrapping_mul(3).wrapping_add(nth),
+                            nth,
+                            &places,
+                            &expected,
+                        )
+                    });
                 }
                 answer("it storms".to_owned());
             }

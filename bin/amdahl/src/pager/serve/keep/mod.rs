@@ -1,7 +1,7 @@
 //! One daemon follows another: a new version that takes over, or one that stands by.
 //!
 //! Here is the side that serves. What each of its VMs needs is kept where followers can have it; a follower holds it before the VM is served.
-//! Who serves when is decided by [`Giver`], what is said is [`message`](amdahl_pager::succession::message). Whatever either side believes, it serves only while
+//! Who serves when is decided by [`Giver`], what is said is [`message`]. Whatever either side believes, it serves only while
 //! it has the turn of the [`Arbiter`].
 
 mod channel;
