@@ -171,6 +171,15 @@ impl Patience {
         }
     }
 
+    /// The same for a message of which something is left: somebody who takes or gives a byte now and then is not waited for either. Cancelling
+    /// does not end it in the middle unless the guest stands still.
+    fn check_between(&self, begun: Instant) -> Result<(), Error> {
+        match begun.elapsed() >= self.timeout || self.until.is_some() {
+            true => self.check(begun),
+            false => Ok(()),
+        }
+    }
+
     /// Whether there is any left, for a message that was begun then.
     pub fn check(&self, begun: Instant) -> Result<(), Error> {
         let is_cancelled = |cancel: &Arc<AtomicBool>| cancel.load(Ordering::Relaxed);
@@ -223,14 +232,7 @@ fn patiently(
             {
                 patience.check(begun)?;
             }
-            done => {
-                let done = done.map_err(cut)?;
-                // Somebody who takes or gives a byte now and then is not waited for either.
-                if begun.elapsed() >= patience.timeout || patience.until.is_some() {
-                    patience.check(begun)?;
-                }
-                return Ok(done);
-            }
+            done => return done.map_err(cut),
         }
     }
 }
@@ -242,6 +244,7 @@ fn read_all(
     mut into: &mut [u8],
 ) -> Result<(), Error> {
     while !into.is_empty() {
+        patience.check_between(begun)?;
         match patiently(patience, begun, || stream.read(into))? {
             0 => return Err(cut(ErrorKind::UnexpectedEof.into())),
             read => into = &mut into[read..],
@@ -266,20 +269,21 @@ impl<S: Stream> Link<S> {
     }
 
     pub fn send(&mut self, message: &Message) -> Result<(), Error> {
-        if std::mem::replace(&mut self.is_torn, true) {
+        if self.is_torn {
             return Err(Error::Cut("a message was sent in part".into()));
         }
         message.frame(&mut self.frame);
         let begun = Instant::now();
         let mut rest = &self.frame[..];
         while !rest.is_empty() {
+            self.patience.check_between(begun)?;
             match patiently(&self.patience, begun, || self.stream.write(rest))? {
                 0 => return Err(cut(ErrorKind::WriteZero.into())),
                 written => rest = &rest[written..],
             }
+            self.is_torn = !rest.is_empty();
         }
         patiently(&self.patience, begun, || self.stream.flush().map(|()| 0))?;
-        self.is_torn = false;
         self.sent += self.frame.len() as u64;
         self.spent += begun.elapsed();
         Ok(())
@@ -295,5 +299,67 @@ impl<S: Stream> Link<S> {
         head.check(&self.payload)?;
         self.spent += begun.elapsed();
         Ok(Message::of(head.kind, &self.payload)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes all that is written, at most so much at once, and is cancelled meanwhile.
+    struct Taker {
+        at_once: usize,
+        cancel: Arc<AtomicBool>,
+    }
+
+    impl Read for Taker {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(ErrorKind::WouldBlock.into())
+        }
+    }
+
+    impl Write for Taker {
+        fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+            self.cancel.store(true, Ordering::Relaxed);
+            Ok(from.len().min(self.at_once))
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Stream for Taker {
+        fn set_timeout(&mut self, _: Duration) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn link(at_once: usize) -> Link<Taker> {
+        let cancel = Arc::new(AtomicBool::new(false));
+        let patience = Patience {
+            until: Some((Instant::now() + Duration::from_secs(1000), Duration::ZERO)),
+            cancel: Some(Arc::clone(&cancel)),
+            ..Patience::new(Duration::from_secs(1000))
+        };
+        Link::new(Taker { at_once, cancel }, patience).unwrap()
+    }
+
+    #[test]
+    fn a_message_that_is_whole_was_sent_and_another_may_follow() {
+        let mut link = link(usize::MAX);
+        assert_eq!(link.send(&Message::Commit), Ok(()));
+        assert_eq!(link.send(&Message::Commit), Err(Error::Cancelled));
+        link.patience = Patience::new(Duration::from_secs(1000));
+        assert_eq!(link.send(&Message::Cancel("cancelled")), Ok(()));
+    }
+
+    #[test]
+    fn nothing_follows_a_part_of_a_message() {
+        let mut link = link(1);
+        assert_eq!(link.send(&Message::Commit), Err(Error::Cancelled));
+        link.patience = Patience::new(Duration::from_secs(1000));
+        let torn = link.send(&Message::Cancel("cancelled"));
+        assert!(matches!(torn, Err(Error::Cut(_))), "{torn:?}");
     }
 }

@@ -5,7 +5,6 @@ mod common;
 
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -257,16 +256,21 @@ impl Guest for Mortal {
 
 const ROLE: &str = "MIGRATE_TEST_ROLE";
 
-/// Another process, which has a part in the test of that name.
-fn child(test: &str, role: &str, path: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+/// Another process, which has a part in the test of that name, and the way to it.
+fn child(test: &str, role: &str) -> (Child, UnixStream) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("way");
+    let listener = UnixListener::bind(&path).unwrap();
+    let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(ROLE, format!("{role}:{}", path.display()))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .unwrap()
+        .unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    (child, stream)
 }
 
 /// The part of this process, if it is a child: who it is, and the way to the other.
@@ -324,11 +328,7 @@ fn a_machine_moves_to_another_process() {
         return;
     }
     for kind in kinds() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("way");
-        let listener = UnixListener::bind(&path).unwrap();
-        let mut source = child(TEST, &format!("source-{}", name_of(kind)), &path);
-        let (stream, _) = listener.accept().unwrap();
+        let (mut source, stream) = child(TEST, &format!("source-{}", name_of(kind)));
         let to = Arc::new(Mapping::new(PAGES * PAGE, Backing::Small).unwrap());
         // SAFETY: nobody else has that memory.
         let offer = unsafe { arrival().receive(&to, stream) }.unwrap();
@@ -354,11 +354,7 @@ fn a_source_that_dies_before_the_switch_over_leaves_nothing_that_runs() {
     if !is_possible(TEST) {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("way");
-    let listener = UnixListener::bind(&path).unwrap();
-    let mut source = child(TEST, "mortal-threads", &path);
-    let (stream, _) = listener.accept().unwrap();
+    let (mut source, stream) = child(TEST, "mortal-threads");
     let to = Arc::new(Mapping::new(PAGES * PAGE, Backing::Small).unwrap());
     // SAFETY: nobody else has that memory.
     let offer = unsafe { arrival().receive(&to, stream) };
@@ -377,11 +373,7 @@ fn a_source_that_dies_after_the_switch_over_stops_the_guest_with_an_error() {
         return;
     }
     for kind in kinds() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("way");
-        let listener = UnixListener::bind(&path).unwrap();
-        let mut source = child(TEST, &format!("source-{}", name_of(kind)), &path);
-        let (stream, _) = listener.accept().unwrap();
+        let (mut source, stream) = child(TEST, &format!("source-{}", name_of(kind)));
         let to = Arc::new(Mapping::new(PAGES * PAGE, Backing::Small).unwrap());
         let arrival = Arrival {
             // For the pages that are lost; what comes before may take as long as it likes.

@@ -198,11 +198,10 @@ fn who_cancels_while_the_guest_stands_still_stays() {
         let error = stays(&departure, |odd| {
             odd.until_switched();
             cancel.store(true, Ordering::Relaxed);
-            // The source says so, or ends the connection if it was in the middle of a message.
-            if let Some((kind, payload)) = odd.hear() {
-                let cancelled = Message::of(kind, &payload);
-                assert_eq!(cancelled, Ok(Message::Cancel("cancelled")));
-            }
+            // The source says so, in good order.
+            let (kind, payload) = odd.hear().unwrap();
+            let cancelled = Message::of(kind, &payload);
+            assert_eq!(cancelled, Ok(Message::Cancel("cancelled")));
         });
         assert_eq!(error, Error::Cancelled);
     }
