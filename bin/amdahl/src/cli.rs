@@ -3,6 +3,7 @@
 pub mod migrate;
 pub mod pager;
 pub mod serve;
+mod tls;
 
 use std::path::PathBuf;
 

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::tls::Tls;
+
 pub(super) const MIGRATE_EXAMPLES: &str = "\
 Examples:
   amdahl pager migrate --listen unix:/tmp/way            # first; in another terminal:
@@ -73,18 +75,8 @@ pub struct PagerMigrate {
     /// Seconds for which the other side may say nothing
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub timeout: u64,
-    /// Our certificate, and those between it and one that the other side trusts (PEM)
-    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_authorities"])]
-    pub tls_certificate: Option<PathBuf>,
-    /// Our key (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
-    pub tls_key: Option<PathBuf>,
-    /// Who vouches for the other side (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
-    pub tls_authorities: Option<PathBuf>,
-    /// The name in the other side's certificate, if it is not its address
-    #[arg(long, value_name = "NAME", requires = "tls_certificate")]
-    pub tls_name: Option<String>,
+    #[command(flatten)]
+    pub tls: Tls,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,

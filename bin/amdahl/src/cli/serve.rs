@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::tls::Tls;
+
 pub(super) const SERVE_EXAMPLES: &str = "\
 Examples:
   amdahl pager serve --image vm.ami --listen unix:/run/pager.sock
@@ -100,18 +102,8 @@ pub struct PagerServe {
     /// Seconds between lines about a VM of which pages are missing; 0 for none
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub progress: u64,
-    /// Our certificate, and those between it and one that the other side trusts (PEM)
-    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_authorities"])]
-    pub tls_certificate: Option<PathBuf>,
-    /// Our key (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
-    pub tls_key: Option<PathBuf>,
-    /// Who vouches for the other side (PEM): nobody else is served or asked
-    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
-    pub tls_authorities: Option<PathBuf>,
-    /// The name in the certificate of --image tcp:HOST:PORT, if it is not HOST
-    #[arg(long, value_name = "NAME", requires = "tls_certificate")]
-    pub tls_name: Option<String>,
+    #[command(flatten)]
+    pub tls: Tls,
     /// Print a JSON object a line
     #[arg(long)]
     pub json: bool,

@@ -15,7 +15,6 @@ use amdahl_migrate::{
     tls_connect,
 };
 use amdahl_pager::{Backing, Mapping, PAGE};
-use amdahl_remote::Credentials;
 use serde_json::json;
 
 use crate::cli::migrate::{PagerMigrate, Way};
@@ -35,15 +34,6 @@ pub fn main(args: &PagerMigrate) -> Result<u8, Failure> {
         (None, Some(way)) => arrive(args, way, memory),
         (None, None) => Err(Failure::usage("--to or --listen is needed".to_owned())),
     }
-}
-
-fn credentials(args: &PagerMigrate) -> Option<Credentials> {
-    // All three or none: the command line sees to that.
-    Some(Credentials {
-        certificates: args.tls_certificate.clone()?,
-        key: args.tls_key.clone()?,
-        authorities: args.tls_authorities.clone()?,
-    })
 }
 
 fn failure(error: Error) -> Failure {
@@ -78,8 +68,12 @@ fn tcp(args: &PagerMigrate, socket: TcpStream, is_client: bool) -> Result<Connec
         .local_addr()
         .and_then(|here| Ok((here.ip(), socket.peer_addr()?.ip())));
     let (here, there) = addresses.map_err(|error| at("the connection", error))?;
-    let name = args.tls_name.clone().unwrap_or_else(|| there.to_string());
-    let stream: Box<dyn Stream> = match credentials(args) {
+    let name = args
+        .tls
+        .tls_name
+        .clone()
+        .unwrap_or_else(|| there.to_string());
+    let stream: Box<dyn Stream> = match args.tls.credentials() {
         // The memory of a VM goes this way.
         None if !there.is_loopback() => {
             return Err(Failure::usage(format!(
@@ -145,7 +139,7 @@ fn depart(args: &PagerMigrate, way: &Way, memory: Arc<Mapping>) -> Result<u8, Fa
         },
         timeout: Duration::from_secs(args.timeout),
         listen: connection.here,
-        credentials: credentials(args),
+        credentials: args.tls.credentials(),
         progress: Some(Arc::new(move |now| tell(quiet, &round(now)))),
         ..Departure::default()
     };
@@ -277,7 +271,7 @@ fn accept(args: &PagerMigrate, way: &Way) -> Result<Connection, Failure> {
         Way::Tcp(address) => {
             let listener = TcpListener::bind(address).map_err(|error| at(address, error))?;
             let bound = listener.local_addr().map_err(|error| at(address, error))?;
-            if args.tls_certificate.is_none() && !bound.ip().is_loopback() {
+            if args.tls.tls_certificate.is_none() && !bound.ip().is_loopback() {
                 return Err(Failure::usage(format!(
                     "{bound} can be reached by other hosts: give --tls-certificate, --tls-key and --tls-authorities, or listen at 127.0.0.1"
                 )));
@@ -296,8 +290,8 @@ fn arrive(args: &PagerMigrate, way: &Way, memory: Arc<Mapping>) -> Result<u8, Fa
         // How often each page was written.
         state_bytes_max: (args.memory / PAGE * 4) as u64 + (1 << 20),
         host: connection.there,
-        name: args.tls_name.clone(),
-        credentials: credentials(args),
+        name: args.tls.tls_name.clone(),
+        credentials: args.tls.credentials(),
         ..Arrival::default()
     };
     // SAFETY: nobody else has the memory.

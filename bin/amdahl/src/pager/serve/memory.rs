@@ -42,8 +42,8 @@ impl Memory {
         let mut memory = match address {
             Some(address) => {
                 let remote = Remote::connect(Connect {
-                    name: args.tls_name.clone(),
-                    credentials: pages::credentials(args),
+                    name: args.tls.tls_name.clone(),
+                    credentials: args.tls.credentials(),
                     timeout: Duration::from_secs(args.read_timeout),
                     ..Connect::new(address)
                 });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use amdahl_remote::{Credentials, Error, Serve, Server, ServerStats};
+use amdahl_remote::{Error, Serve, Server, ServerStats};
 use serde_json::{Value, json};
 
 use super::listen::notify;
@@ -33,14 +33,14 @@ pub fn main(args: &PagerServe, address: &str) -> Result<u8, Failure> {
     let cache = usize::try_from(args.memory).unwrap_or(usize::MAX);
     let memory = Memory::open(args, cache)?;
     let serve = Serve {
-        credentials: credentials(args),
+        credentials: args.tls.credentials(),
         ..Serve::new(Arc::clone(&memory.source), memory.bytes, memory.identity)
     };
     // A socket and a bell each.
     allow_descriptors(2 * serve.connections_max as u64)?;
     let server = Server::start(address, serve).map_err(failure)?;
     let teller = Teller::new(args.json, args.quiet);
-    let checked = match args.tls_certificate {
+    let checked = match args.tls.tls_certificate {
         Some(_) => "to those whom --tls-authorities vouches for",
         None => "without TLS, to programs of this host",
     };
@@ -59,7 +59,7 @@ pub fn main(args: &PagerServe, address: &str) -> Result<u8, Failure> {
             "image": args.image.to_string_lossy(),
             "kind": memory.kind,
             "memory_bytes": memory.bytes,
-            "is_tls": args.tls_certificate.is_some(),
+            "is_tls": args.tls.tls_certificate.is_some(),
         }),
     ));
     notify("READY=1");
@@ -88,16 +88,6 @@ pub fn main(args: &PagerServe, address: &str) -> Result<u8, Failure> {
         (_, true) => DAMAGED,
         (0, _) => 0,
         _ => 1,
-    })
-}
-
-/// What the command line says of TLS.
-pub fn credentials(args: &PagerServe) -> Option<Credentials> {
-    // All three or none: the command line sees to that.
-    Some(Credentials {
-        certificates: args.tls_certificate.clone()?,
-        key: args.tls_key.clone()?,
-        authorities: args.tls_authorities.clone()?,
     })
 }
 
