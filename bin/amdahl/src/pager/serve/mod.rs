@@ -11,6 +11,7 @@ mod plan;
 mod tally;
 mod tell;
 mod vm;
+mod watch;
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;

@@ -5,6 +5,7 @@
 //! it has the turn of the [`Arbiter`].
 
 mod channel;
+mod follower;
 mod heir;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,6 +29,7 @@ use super::tell::{Line, Vm};
 use super::vm::Shared;
 use crate::failure::Failure;
 use channel::{Came, Channel};
+use follower::Follower;
 pub use heir::{Inherited, Succession, inherit};
 
 /// How long a follower may take to say what it must.
@@ -105,21 +107,6 @@ struct State {
     /// Somebody has asked for the turn, and neither has it nor was refused yet.
     is_asked: bool,
     last: u64,
-}
-
-/// Somebody that stands by, or takes over.
-struct Follower {
-    channel: Channel,
-    /// Its number at the arbiter.
-    member: u32,
-    /// How long it may take to hold a VM, which waits meanwhile.
-    hold: Duration,
-    replaces: bool,
-    inbox: VecDeque<Message>,
-    /// VMs that it holds.
-    held: BTreeSet<u64>,
-    /// It has gone, and why.
-    gone: Option<String>,
 }
 
 /// Who follows.
@@ -470,15 +457,7 @@ impl Keep {
             control.socket().as_fd(),
             arbiter.descriptor(),
         ];
-        let mut follower = Follower {
-            channel,
-            member,
-            hold: shared.plan.handoff_timeout,
-            replaces,
-            inbox: VecDeque::new(),
-            held: BTreeSet::new(),
-            gone: None,
-        };
+        let mut follower = Follower::new(channel, member, shared.plan.handoff_timeout, replaces);
         let pid = follower.channel.peer.pid;
         follower.say(&welcome, &sockets);
         follower.enters();
@@ -736,135 +715,6 @@ impl Queue {
     fn heirs(&self, first: u32) -> Heirs {
         let standby = self.followers.iter().find(|other| !other.replaces);
         Heirs::new(first, standby.map_or(0, |standby| standby.member))
-    }
-}
-
-impl Follower {
-    fn say(&mut self, message: &Message, descriptors: &[BorrowedFd<'_>]) {
-        if self.gone.is_none()
-            && let Err(why) = self.channel.send(message, descriptors)
-        {
-            self.gone = Some(why);
-        }
-    }
-
-    /// Waits until it is known to the arbiter.
-    fn enters(&mut self) {
-        let until = Instant::now() + ANSWER;
-        while self.gone.is_none() {
-            if self.inbox.pop_front() == Some(Message::Entered) {
-                return;
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                self.gone = Some("it does not answer as it should".to_owned());
-            }
-            self.hear(left);
-        }
-    }
-
-    /// Is told of a VM, and waited for until it holds it.
-    fn told(&mut self, kept: &Kept, ledger: &Ledger) {
-        self.say(&kept.message(), &kept.descriptors(ledger));
-        let until = Instant::now() + self.hold;
-        let held = Message::Held {
-            number: kept.vm.number,
-        };
-        while self.gone.is_none() {
-            let before = self.inbox.len();
-            self.hear(until.saturating_duration_since(Instant::now()));
-            if let Some(at) = self.inbox.iter().position(|message| *message == held) {
-                self.inbox.remove(at);
-                self.held.insert(kept.vm.number);
-                return;
-            }
-            if self.gone.is_none() && self.inbox.len() == before && Instant::now() >= until {
-                let within = self.hold.as_secs();
-                self.gone = Some(format!("it did not hold a VM within {within} s"));
-            }
-        }
-    }
-
-    /// Is told that a VM needs nobody.
-    fn forgets(&mut self, number: u64) {
-        if self.held.remove(&number) {
-            self.say(&Message::Ended { number }, &[]);
-        }
-    }
-
-    /// Is told of all that has changed: it holds these VMs, and no others; not beyond some time.
-    fn holds(&mut self, vms: &BTreeMap<u64, Arc<Kept>>, until: Instant) {
-        let ended: Vec<u64> = self.held.iter().copied().collect();
-        for number in ended {
-            if !vms.contains_key(&number) {
-                self.forgets(number);
-            }
-        }
-        for (number, kept) in vms {
-            if let Some(ledger) = &kept.ledger
-                && !self.held.contains(number)
-            {
-                if Instant::now() >= until && self.gone.is_none() {
-                    self.gone = Some("it is too slow to hold all VMs".to_owned());
-                }
-                self.told(kept, ledger);
-            }
-        }
-    }
-
-    /// One more message, if there is one in time.
-    fn hear(&mut self, within: Duration) {
-        if self.gone.is_some() {
-            return;
-        }
-        match self.channel.receive(within) {
-            // More than it may ever say is not kept.
-            Ok(Came::Message(message, _)) if self.inbox.len() < 16 => {
-                self.inbox.push_back(message);
-            }
-            Ok(Came::Message(..)) => self.gone = Some("it says too much".to_owned()),
-            Ok(Came::Nothing) => {}
-            Ok(Came::End) => self.gone = Some("it closed the connection".to_owned()),
-            Err(why) => self.gone = Some(why),
-        }
-    }
-
-    /// What happens next to one that has our word, which is taken back if it says nothing until then.
-    fn next_event(&mut self, until: Instant) -> GiverEvent {
-        loop {
-            while let Some(message) = self.inbox.pop_front() {
-                if message == Message::Mine {
-                    return GiverEvent::Mine;
-                }
-            }
-            if self.gone.is_some() {
-                // What it said before its end has been heard.
-                return GiverEvent::Left;
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return GiverEvent::Silent;
-            }
-            self.hear(left.min(TICK));
-        }
-    }
-
-    /// Whether it has gone, which is told.
-    fn is_gone(&self, shared: &Shared) -> bool {
-        let Some(why) = &self.gone else {
-            return false;
-        };
-        let pid = self.channel.peer.pid;
-        let role = match self.replaces {
-            true => "takes over no more",
-            false => "stands by no more",
-        };
-        let text = format!("{} {role}: {why}", process(pid));
-        let fields = json!({ "pid": pid, "replaces": self.replaces, "why": why });
-        shared
-            .teller
-            .tell(&Line::trouble("follower-lost", text, fields));
-        true
     }
 }
 
