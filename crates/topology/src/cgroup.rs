@@ -53,6 +53,28 @@ pub(crate) fn groups(root: &Path, process: &str) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
+/// The group of `folder` and those around it, the innermost first; empty if `folder` is none.
+pub(crate) fn groups_around(root: &Path, folder: &Path) -> Result<Vec<Group>> {
+    let mounts = root.join("proc/self/mountinfo");
+    let mounts = fs::read(&mounts).map_err(|error| Error::read(&mounts, error))?;
+    let mounts = lines(&mounts).filter_map(Mount::parse).filter_map(|mount| {
+        let point = root.join(mount.point.strip_prefix("/").ok()?);
+        folder.starts_with(&point).then_some((point, mount.version))
+    });
+    // Of mounts one in the other, that of the files is the innermost.
+    let Some((point, version)) = mounts.max_by_key(|(point, _)| point.components().count()) else {
+        return Ok(Vec::new());
+    };
+    let path_to_root = folder
+        .ancestors()
+        .take_while(|folder| folder.starts_with(&point));
+    let groups = path_to_root.map(|folder| Group {
+        version,
+        folder: folder.to_owned(),
+    });
+    Ok(groups.collect())
+}
+
 /// The mount point of the hierarchy and the folder of the group `path` below it.
 fn locate(
     root: &Path,

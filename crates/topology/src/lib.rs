@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod affinity;
+mod bandwidth;
 mod cgroup;
 mod cpu_set;
 mod describe;
@@ -14,6 +15,7 @@ mod sysfs;
 mod throttle;
 
 pub use affinity::{allowed, allowed_of, set_allowed};
+pub use bandwidth::{Bandwidth, BandwidthUse, bandwidth_around, bandwidth_from, bandwidth_of};
 pub use cpu_set::{CpuSet, ParseCpuSetError};
 pub use error::{Error, Result};
 pub use machine::{Cpu, Topology};

@@ -53,7 +53,19 @@ pub fn quota_from(root: &Path) -> Result<Option<Quota>> {
 }
 
 fn read_quota(group: &Group) -> Result<Option<Quota>> {
-    let (source, limit) = match group.version {
+    let Some((source, limit)) = read_limit(group)? else {
+        return Ok(None);
+    };
+    Ok(limit.map(|limit| Quota {
+        cpus: limit.cpus,
+        source,
+        version: group.version,
+    }))
+}
+
+/// The file that sets the limit of `group`, and the limit if it sets one; `None` without such a file.
+pub(crate) fn read_limit(group: &Group) -> Result<Option<(PathBuf, Option<Limit>)>> {
+    let (source, text) = match group.version {
         CgroupVersion::V1 => {
             let source = group.folder.join("cpu.cfs_quota_us");
             let period = group.folder.join("cpu.cfs_period_us");
@@ -70,38 +82,39 @@ fn read_quota(group: &Group) -> Result<Option<Quota>> {
             }
         }
     };
-    match parse_limit(&limit) {
-        Some(Limit::None) => Ok(None),
-        Some(Limit::Cpus(cpus)) => Ok(Some(Quota {
-            cpus,
-            source,
-            version: group.version,
-        })),
+    match parse_limit(&text) {
+        Some(limit) => Ok(Some((source, limit))),
         None => Err(Error::malformed(
             &source,
-            &limit,
+            &text,
             "a quota and a period in microseconds",
         )),
     }
 }
 
-#[derive(Debug, PartialEq)]
-enum Limit {
-    None,
-    Cpus(f64),
+/// CPU time that a group gets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Limit {
+    /// CPU-seconds per second.
+    pub cpus: f64,
+    /// After which time it gets that again.
+    pub period_us: u64,
 }
 
-/// Reads `QUOTA PERIOD`; no limit is `max` in version 2 and -1 in version 1.
-fn parse_limit(text: &str) -> Option<Limit> {
+/// Reads `QUOTA PERIOD`; no limit is `max` in version 2 and -1 in version 1. `None` is nonsense.
+fn parse_limit(text: &str) -> Option<Option<Limit>> {
     let (quota, period) = text.split_once(' ')?;
-    let period: u64 = period.trim().parse().ok().filter(|&period| period > 0)?;
+    let period_us: u64 = period.trim().parse().ok().filter(|&period| period > 0)?;
     if quota == "max" {
-        return Some(Limit::None);
+        return Some(None);
     }
     match quota.parse::<i64>().ok()? {
-        ..0 => Some(Limit::None),
+        ..0 => Some(None),
         0 => None,
-        quota => Some(Limit::Cpus(quota as f64 / period as f64)),
+        quota => Some(Some(Limit {
+            cpus: quota as f64 / period_us as f64,
+            period_us,
+        })),
     }
 }
 
@@ -125,10 +138,12 @@ mod tests {
 
     #[test]
     fn reads_limits() {
-        assert_eq!(parse_limit("max 100000"), Some(Limit::None));
-        assert_eq!(parse_limit("-1 100000"), Some(Limit::None));
-        assert_eq!(parse_limit("50000 100000"), Some(Limit::Cpus(0.5)));
-        assert_eq!(parse_limit("800000 100000"), Some(Limit::Cpus(8.0)));
+        let limit =
+            |text| parse_limit(text).map(|limit| limit.map(|limit| (limit.cpus, limit.period_us)));
+        assert_eq!(limit("max 100000"), Some(None));
+        assert_eq!(limit("-1 100000"), Some(None));
+        assert_eq!(limit("50000 100000"), Some(Some((0.5, 100_000))));
+        assert_eq!(limit("800000 100000"), Some(Some((8.0, 100_000))));
         for text in [
             "", "max", "0 100000", "1 0", "1 -1", "1 2 3", "a 1", "1e3 1",
         ] {

@@ -74,6 +74,11 @@ impl Throttle {
 }
 
 fn read(file: &File) -> Option<ThrottleStat> {
+    with_text(file, parse)
+}
+
+/// What `parse` makes of a short file of the kernel.
+pub(crate) fn with_text<T>(file: &File, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     // A dozen short lines; the kernel gives them in one piece.
     let mut buffer = [0; 4096];
     let len = file.read_at(&mut buffer, 0).ok()?;
@@ -82,20 +87,23 @@ fn read(file: &File) -> Option<ThrottleStat> {
 
 /// `None` unless throttling is counted. Version 1 has `throttled_time` in
 /// nanoseconds, version 2 `throttled_usec`.
-fn parse(text: &str) -> Option<ThrottleStat> {
-    let value = |key: &str| -> Option<u64> {
-        let mut words = text.lines().map(str::split_ascii_whitespace);
-        words
-            .find_map(|mut words| (words.next() == Some(key)).then(|| words.next())?)?
-            .parse()
-            .ok()
-    };
+pub(crate) fn parse(text: &str) -> Option<ThrottleStat> {
+    let value = |key: &str| value(text, key);
     Some(ThrottleStat {
         periods: value("nr_periods")?,
         throttled_periods: value("nr_throttled")?,
         throttled_ns: value("throttled_time")
             .or_else(|| Some(value("throttled_usec")?.saturating_mul(1000)))?,
     })
+}
+
+/// The number after `key`.
+pub(crate) fn value(text: &str, key: &str) -> Option<u64> {
+    let mut words = text.lines().map(str::split_ascii_whitespace);
+    words
+        .find_map(|mut words| (words.next() == Some(key)).then(|| words.next())?)?
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
