@@ -14,8 +14,10 @@ use amdahl_speedup::stack::function_id;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::drain::Part;
+use super::duty::WINDOW_NS;
 use super::joins::joins;
 use super::stacks::{learn_maps, locate};
+use super::windows::{Gap, found};
 use super::wire::{REGISTERS, Slot, Stack, flag, kind, stack_kind};
 use crate::perf::FAULTS_PER_SAMPLE;
 use crate::symbol::{CodePoint, Symbolizer};
@@ -63,6 +65,8 @@ pub struct Events {
     ids: Vec<StackId>,
     waits: FxHashMap<(Ns, Tid), StackId>,
     joins: FxHashSet<(Tid, Ns)>,
+    /// The beginning and the end of each gap, and what is known then.
+    marks: Vec<(Ns, Vec<Event>)>,
 }
 
 /// Different stacks of one run that are kept whole. Of later ones only the innermost frames are
@@ -136,6 +140,7 @@ impl Decoder {
             }
         }
         Events {
+            marks: marks(&part),
             part,
             ids,
             waits,
@@ -348,10 +353,18 @@ impl Events {
             heap.extend(ring.first().map(|slot| Reverse((slot.ts, cpu))));
         }
         let mut samples = self.part.stacks.iter().zip(&self.ids).peekable();
+        let mut marks = self.marks.iter().peekable();
+        let mut mark = |ts: Ns, each: &mut dyn FnMut(&Event)| {
+            while let Some((_, events)) = marks.next_if(|(at, _)| *at <= ts) {
+                events.iter().for_each(&mut *each);
+            }
+        };
         while let Some(Reverse((ts, cpu))) = heap.pop() {
             while let Some((stack, &id)) = samples.next_if(|(stack, _)| stack.ts <= ts) {
+                mark(stack.ts, &mut each);
                 self.sample(stack, id, &mut each);
             }
+            mark(ts, &mut each);
             if let Some(event) = self.event(&slots[cpu][at[cpu]], decoded) {
                 each(&event);
             }
@@ -364,8 +377,10 @@ impl Events {
             );
         }
         for (stack, &id) in samples {
+            mark(stack.ts, &mut each);
             self.sample(stack, id, &mut each);
         }
+        mark(Ns::MAX, &mut each);
     }
 
     fn sample(&self, stack: &Stack, id: StackId, each: &mut impl FnMut(&Event)) {
@@ -434,6 +449,7 @@ impl Events {
                 spun: slot.arg[1],
                 count: slot.syscall.max(0) as u64,
             },
+            kind::EXIT => Event::Exit { ts, tid: slot.tid },
             _ => return None,
         })
     }
@@ -471,7 +487,25 @@ impl Events {
     }
 }
 
-fn occupant(tid: Tid, workload: bool) -> Occupant {
+/// Where gaps begin and end, in the order of time.
+fn marks(part: &Part) -> Vec<(Ns, Vec<Event>)> {
+    let ends = part.gaps.iter().skip(1).map(|next| next.from);
+    let windows = part.gaps.iter().zip(ends.chain([Ns::MAX]));
+    let marks = windows.flat_map(|(&gap, end)| {
+        let Gap { from, to } = gap;
+        let begin = Event::Gap {
+            ts: from,
+            until: to,
+            window: WINDOW_NS,
+        };
+        let known = found(&part.slots, &part.stacks, gap, end);
+        // What bears the time of its begin is still of the window before.
+        [(from.saturating_add(1), vec![begin]), (to, known)]
+    });
+    marks.collect()
+}
+
+pub(super) fn occupant(tid: Tid, workload: bool) -> Occupant {
     match (tid, workload) {
         (0, _) => Occupant::Idle,
         (tid, true) => Occupant::Workload(tid),

@@ -9,6 +9,8 @@ use aya::maps::{MapData, RingBuf};
 
 use super::budget::Budget;
 use super::events::Events;
+use super::hooks::Windows;
+use super::windows::{Gap, each_window, forget_gaps};
 use super::wire::{Rings, Slot, Stack, flag, kind, stack_kind};
 use crate::clock;
 use crate::perf::SideBand;
@@ -26,6 +28,8 @@ pub struct Part {
     pub instruction_period: u64,
     /// Nanoseconds between two samples of time on one CPU.
     pub sample_ns: u64,
+    /// Stretches of it in which switches were not recorded, in the order of time.
+    pub gaps: Vec<Gap>,
     /// Its memory, of all that is held.
     held: Held,
 }
@@ -161,7 +165,11 @@ impl Shared {
     }
 
     /// Gives out parts until it is to stop. Returns when the recording was cut, if it was.
-    pub fn drain_until_stopped(&self, give: &Sender<Part>) -> Option<u64> {
+    pub fn drain_until_stopped(
+        &self,
+        give: &Sender<Part>,
+        mut windows: Option<Windows>,
+    ) -> Option<u64> {
         keep_up();
         let mut drained = Drained::new(self.empty_part());
         let begun = clock::monotonic();
@@ -177,6 +185,9 @@ impl Shared {
         while !self.stop.load(Ordering::Relaxed) {
             let settled = self.drain(&mut drained, waiting);
             self.keep_to_budgets(&mut drained.budgets, begun);
+            if let Some(windows) = &mut windows {
+                windows.look(&self.rings, &mut drained.part.gaps);
+            }
             if drained.bytes + drained.held.load(Ordering::Relaxed) > self.memory_bytes {
                 drained.cut.get_or_insert(settled);
                 self.is_cut.store(true, Ordering::Relaxed);
@@ -189,8 +200,14 @@ impl Shared {
                 // Nobody takes it where a run has failed.
                 let _ = give.send(part);
             }
-            std::thread::park_timeout(pause);
+            let next = windows.as_ref().and_then(Windows::next);
+            let next = next.map(|next| next.saturating_sub(clock::monotonic()));
+            std::thread::park_timeout(
+                next.map_or(pause, |next| pause.min(Duration::from_nanos(next))),
+            );
         }
+        // Detached, before the rest is taken.
+        drop(windows);
         self.drain_all(&mut drained);
         let (part, cut) = (drained.split(u64::MAX), drained.cut);
         let _ = give.send(part);
@@ -212,13 +229,21 @@ impl Drained {
     fn split(&mut self, until: u64) -> Part {
         let part = &mut self.part;
         let mut rest = Part::empty(part.slots.len(), part.sample_ns, part.instruction_period);
+        // No part ends in a gap: what is known of its end comes with the window after it.
+        let whole = part.gaps.partition_point(|gap| gap.to <= until);
+        let until = part
+            .gaps
+            .get(whole)
+            .map_or(until, |gap| until.min(gap.from));
         for (old, new) in part.slots.iter_mut().zip(&mut rest.slots) {
-            mend_chain(old);
+            forget_gaps(old, &part.gaps);
+            each_window(old, &part.gaps, mend_chain);
             let keep = old.partition_point(|slot| slot.ts <= until);
             *new = old.split_off(keep);
         }
         let stacks = std::mem::take(&mut part.stacks);
         (part.stacks, rest.stacks) = stacks.into_iter().partition(|stack| stack.ts <= until);
+        rest.gaps = part.gaps.split_off(whole);
         let left = rest.bytes();
         let mut part = std::mem::replace(&mut self.part, rest);
         let bytes = self.bytes.saturating_sub(left);
@@ -315,6 +340,35 @@ mod tests {
         assert_eq!((ring[0].other, ring[0].flags), (9, flag::NEXT_WORKLOAD));
         assert_eq!(ring[1].other, 0);
         assert_eq!((ring[2].other, ring[2].flags), (9, flag::NEXT_WORKLOAD));
+    }
+
+    #[test]
+    fn no_part_ends_in_a_gap() {
+        let slot = |ts, tid, other| Slot {
+            ts,
+            ..switch(tid, other, 0)
+        };
+        let gap = |from, to| Gap { from, to };
+        let mut drained = Drained::new(Part::empty(1, 0, 0));
+        drained.part.slots = vec![vec![
+            slot(10, 1, 2),
+            slot(15, 2, 3),
+            // After a gap another chain begins.
+            slot(30, 8, 9),
+            slot(45, 9, 8),
+            slot(70, 5, 6),
+        ]];
+        drained.part.gaps = vec![gap(12, 20), gap(40, 60), gap(80, u64::MAX)];
+        let times = |part: &Part| part.slots[0].iter().map(|slot| slot.ts).collect::<Vec<_>>();
+        let part = drained.split(50);
+        assert_eq!(
+            (times(&part), &part.gaps[..]),
+            (vec![10, 30], &[gap(12, 20)][..])
+        );
+        assert_eq!(part.slots[0][0].other, 2);
+        let part = drained.split(u64::MAX);
+        let gaps = [gap(40, 60), gap(80, u64::MAX)];
+        assert_eq!((times(&part), &part.gaps[..]), (vec![70], &gaps[..]));
     }
 
     #[test]

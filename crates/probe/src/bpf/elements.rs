@@ -85,3 +85,10 @@ pub fn update_element(map: BorrowedFd<'_>, key: u32, mut value: u32) -> io::Resu
 pub fn lookup_element(map: BorrowedFd<'_>, key: u32, value: &mut Totals) -> io::Result<()> {
     element(BPF_MAP_LOOKUP_ELEM, map, key, value)
 }
+
+/// Reads an element of an array of `u64`.
+pub fn lookup_u64(map: BorrowedFd<'_>, key: u32) -> io::Result<u64> {
+    let mut value = 0;
+    element(BPF_MAP_LOOKUP_ELEM, map, key, &raw mut value)?;
+    Ok(value)
+}

@@ -20,6 +20,7 @@ pub(super) fn joins(rings: &[Vec<Slot>]) -> FxHashSet<(Tid, Ns)> {
     let offs = || slots().filter(|slot| slot.kind == kind::SWITCH);
     let ends: FxHashMap<Tid, Ns> = offs()
         .filter(|slot| has(slot, flag::PREV_EXITED))
+        .chain(slots().filter(|slot| slot.kind == kind::EXIT))
         .map(|slot| (slot.tid, slot.ts))
         .collect();
     // The last time that one of them woke somebody.

@@ -6,20 +6,25 @@
 pub mod wire;
 
 mod budget;
+mod calibrate;
 mod decode;
 mod drain;
+mod duty;
 mod elements;
 mod error;
 mod events;
+mod hooks;
 mod joins;
 mod locks;
 mod mem;
+mod phantom;
 mod places;
 mod programs;
 mod recorder;
 mod sched;
 mod stacks;
 mod tasks;
+mod windows;
 
 pub use budget::GRANT;
 pub use decode::{Decoded, Decoder, Events, ThreadName};
@@ -27,6 +32,7 @@ pub use drain::{Part, keep_up};
 pub use error::RecorderError;
 pub use locks::{LOCKS, LOCKS_AND_HOLDS, LockFact, constants as lock_constants};
 pub use mem::{MEM, MEM_HOLDS};
+pub use phantom::{CpuSums, PhantomSettings, PhantomSums, Taker};
 pub use places::Places;
 pub use programs::{Programs, SCALE, Tracepoint};
 pub use recorder::{Counts, Mappings, Recorder, Settings};

@@ -28,6 +28,26 @@ pub struct Tracepoint {
     pub hook: &'static str,
     /// There is no recording without it.
     pub needed: bool,
+    /// When it is attached.
+    pub held: Held,
+}
+
+/// When a program is attached, in a recording that keeps to a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// All the time.
+    Throughout,
+    /// In windows.
+    InWindows,
+    /// As soon as there has been a gap between windows.
+    SinceGaps,
+}
+
+impl Tracepoint {
+    /// The same, attached at other times.
+    pub(super) const fn held(self, held: Held) -> Tracepoint {
+        Tracepoint { held, ..self }
+    }
 }
 
 /// The object `$name` for this machine, as a constant expression.
@@ -50,6 +70,7 @@ pub(super) const fn needed(program: &'static str, hook: &'static str) -> Tracepo
         program,
         hook,
         needed: true,
+        held: Held::Throughout,
     }
 }
 
@@ -59,6 +80,7 @@ pub(super) const fn wanted(program: &'static str, hook: &'static str) -> Tracepo
         program,
         hook,
         needed: false,
+        held: Held::Throughout,
     }
 }
 
@@ -66,11 +88,13 @@ pub(super) const fn wanted(program: &'static str, hook: &'static str) -> Tracepo
 pub static SCALE: Programs = Programs {
     object: object!("record"),
     tracepoints: &[
-        needed("on_switch", "sched_switch"),
-        needed("on_waking", "sched_waking"),
-        needed("on_migrate", "sched_migrate_task"),
+        needed("on_switch", "sched_switch").held(Held::InWindows),
+        needed("on_waking", "sched_waking").held(Held::InWindows),
+        needed("on_migrate", "sched_migrate_task").held(Held::InWindows),
         needed("on_fork", "sched_process_fork"),
+        needed("on_exit", "sched_process_exit").held(Held::SinceGaps),
         wanted("on_rename", "task_rename"),
+        // Inlined into every slow path of a lock: attaching them takes as long as ten others.
         wanted("on_contention_begin", "contention_begin"),
         wanted("on_contention_end", "contention_end"),
         wanted("on_hrtimer_expire_entry", "hrtimer_expire_entry"),
@@ -110,7 +134,8 @@ pub fn load_all(
     Ok(loaded)
 }
 
-fn tracepoint<'a>(bpf: &'a mut Ebpf, program: &str) -> Result<&'a mut BtfTracePoint, String> {
+/// The program of that name.
+pub fn tracepoint<'a>(bpf: &'a mut Ebpf, program: &str) -> Result<&'a mut BtfTracePoint, String> {
     bpf.program_mut(program)
         .ok_or("not in the object")?
         .try_into()
@@ -159,10 +184,15 @@ fn verdict(log: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// Attaches all of `loaded`, or none.
-pub fn attach(bpf: &mut Ebpf, loaded: &[&'static Tracepoint]) -> Result<Links, RecorderError> {
+/// Attaches all of `loaded` that are `wanted`, or none.
+pub fn attach(
+    bpf: &mut Ebpf,
+    loaded: &[&'static Tracepoint],
+    wanted: impl Fn(Held) -> bool,
+) -> Result<Links, RecorderError> {
     let mut links = Links::new();
-    for &&Tracepoint { program, hook, .. } in loaded {
+    let wanted = loaded.iter().filter(|tracepoint| wanted(tracepoint.held));
+    for &&Tracepoint { program, hook, .. } in wanted {
         let link = tracepoint(bpf, program)
             .and_then(|program| program.attach().map_err(|error| chain(&error)));
         match link {

@@ -51,7 +51,7 @@ static __always_inline amdahl_u64 read_counter(void *map)
 }
 
 /* The workload leaves (prev) or enters (next) this CPU. */
-static __always_inline void count(amdahl_u32 cpu, int prev, int next)
+static __always_inline void count(amdahl_u32 cpu, amdahl_u32 window, int prev, int next)
 {
 	struct amdahl_totals *t;
 	amdahl_u64 i, c;
@@ -67,7 +67,8 @@ static __always_inline void count(amdahl_u32 cpu, int prev, int next)
 		t->instructions_at = i;
 		t->cycles_at = c;
 		t->counting = 1;
-	} else if (t->counting) {
+		t->window = window;
+	} else if (t->counting && t->window == window) {
 		t->instructions += i - t->instructions_at;
 		t->cycles += c - t->cycles_at;
 		t->counting = 0;
@@ -128,7 +129,7 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 	next_tid = next->pid;
 	p = find_or_enter(prev);
 	n = find_or_enter(next);
-	count(cpu, !!p, !!n);
+	count(cpu, ring->window, !!p, !!n);
 	state = state_of(prev);
 	ts = bpf_ktime_get_ns();
 	slot = begin_with(ring, cpu, AMDAHL_SWITCH, prev_tid, ts, &seq, 1);
@@ -245,6 +246,26 @@ int BPF_PROG(on_rename, struct task_struct *t, const char *name)
 	return find_or_enter(t) ? tell_name(t, name) : 0;
 }
 
+/*
+ * The end of a thread where not every switch is seen (see "Windows" in DESIGN.md): attached only there. What the
+ * thread does from here to its last switch is a stranger's.
+ */
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_exit, struct task_struct *gone)
+{
+	amdahl_u32 tid = gone->pid;
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!find(tid))
+		return 0;
+	slot = begin_here(AMDAHL_EXIT, tid, &seq);
+	if (slot)
+		publish(slot, seq);
+	leave(tid);
+	return 0;
+}
+
 /* Spin locks: spun on by this CPU, interrupts nest. */
 struct spins {
 	amdahl_u64 lock[4], begin[4];
@@ -296,7 +317,6 @@ int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 
 		if (spins) {
 			amdahl_u32 at = spins->depth++ & 3;
-
 			spins->lock[at] = (amdahl_u64)lock;
 			spins->begin[at] = bpf_ktime_get_ns();
 			spins->flags = flags;

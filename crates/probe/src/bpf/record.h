@@ -19,6 +19,7 @@ enum amdahl_kind {
 	AMDAHL_FORK = 4,
 	AMDAHL_COMM = 5,
 	AMDAHL_SPIN = 6,
+	AMDAHL_EXIT = 7,
 	/* of locks.bpf.c, see struct amdahl_wait */
 	AMDAHL_FUTEX_WAIT = 16,
 	AMDAHL_KERNEL_WAIT = 17,
@@ -90,7 +91,7 @@ struct amdahl_slot {
 	amdahl_u8 lock_kind;
 	amdahl_u8 unused;
 	amdahl_u32 cpu;     /* where it happened; MIGRATE: where it goes */
-	amdahl_u32 tid;     /* SWITCH: prev; WAKE, MIGRATE: the woken; FORK: child; COMM: whose */
+	amdahl_u32 tid;     /* SWITCH: prev; WAKE, MIGRATE: the woken; FORK: child; COMM, EXIT: whose */
 	amdahl_u32 other;   /* SWITCH: next; WAKE: the waker; FORK: parent; COMM: tgid */
 	amdahl_s32 syscall; /* SWITCH: of prev, -1 outside; FORK: tgid of the child; SPIN: how often */
 	amdahl_u32 place;   /* SWITCH: hash of where prev waits; WAKE: of where the waker is, or 0 */
@@ -106,7 +107,7 @@ struct amdahl_ring {
 	amdahl_u32 watched;     /* its switches are recorded: written by user space */
 	amdahl_u32 in_timer;    /* a timer's handler runs now */
 	amdahl_u32 in_irq;      /* an interrupt's handler runs now */
-	amdahl_u32 unused;
+	amdahl_u32 window;      /* counts stretches in which switches are seen: written by user space */
 	amdahl_u64 stacks_lost; /* stacks that found their ring full */
 	amdahl_u64 unused2;
 };
@@ -152,8 +153,9 @@ struct amdahl_totals {
 	amdahl_u64 instructions;   /* user instructions of the workload */
 	amdahl_u64 cycles;         /* cycles of the workload, user and kernel */
 	amdahl_u64 instructions_at, cycles_at; /* counters when the workload last came on */
-	amdahl_u64 counting;       /* the *_at are valid */
-	amdahl_u64 unused[3];
+	amdahl_u64 counting;       /* the *_at are valid, in this window */
+	amdahl_u64 window;
+	amdahl_u64 unused[2];
 };
 _Static_assert(sizeof(struct amdahl_totals) == 64, "one line a CPU");
 

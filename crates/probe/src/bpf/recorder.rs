@@ -11,13 +11,17 @@ use aya::maps::{Map, MapData, RingBuf};
 use aya::programs::PerfEvent;
 use aya::{Btf, Ebpf, EbpfLoader};
 
+use super::calibrate::{self, Pair, Rounds};
 use super::drain::{Drained, Part, Shared};
+use super::duty::HookBudget;
 use super::elements::{convert, lookup_element, map, map_fd, update_element};
 use super::error::{RecorderError, chain, system};
 use super::events::Events;
-use super::programs::{self, Links, Programs, Tracepoint, attach, detach, refusal};
+use super::hooks::{Hooks, Windows};
+use super::programs::{self, Held, Links, Programs, Tracepoint, attach, detach, refusal};
 use super::tasks::{self, Task, Tasks};
 use super::wire::{Lost, Ring, Rings, Slot, Totals};
+use crate::clock;
 use crate::mapping::Mapping;
 use crate::perf;
 
@@ -54,6 +58,9 @@ pub struct Settings {
     pub part_after: Duration,
     /// Every thread of the machine is of the workload.
     pub everyone: bool,
+    /// Share of the CPU time of a run's CPUs that the hooks may take: where switches are too frequent for that, they are
+    /// recorded in windows. `None` records all. Of use for programs that know windows, those of `SCALE`.
+    pub budget_share: Option<f64>,
     /// Which mappings the side band tells of.
     pub mappings: Mappings,
     /// Clock of the fastest CPU in Hz, to turn `sample_hz` into a period of cycles.
@@ -73,6 +80,7 @@ impl Settings {
             memory_bytes: 1 << 30,
             part_after: Duration::MAX,
             everyone: false,
+            budget_share: None,
             mappings: Mappings::Code,
             clock_hz: 2_000_000_000,
         }
@@ -108,6 +116,7 @@ pub struct Recorder {
     /// What the kernel has taken.
     loaded: Vec<&'static Tracepoint>,
     links: Links,
+    budget: Option<HookBudget>,
 }
 
 impl Recorder {
@@ -197,7 +206,7 @@ impl Recorder {
             }
         }
         // Tried once, so that a refusal shows now and not in the middle of a sweep.
-        let links = attach(&mut bpf, &loaded)?;
+        let links = attach(&mut bpf, &loaded, |_| true)?;
         detach(&mut bpf, links);
         let shared = Arc::new(Shared {
             rings: Rings::new(slots, rings, per_cpu, cpu_slots as usize),
@@ -210,7 +219,7 @@ impl Recorder {
             part_after: settings.part_after,
             sample_one_in: settings.sample_one_in,
         });
-        Ok(Recorder {
+        let mut recorder = Recorder {
             bpf,
             tasks,
             shared,
@@ -221,7 +230,48 @@ impl Recorder {
             programs: settings.programs,
             loaded,
             links: Vec::new(),
-        })
+            budget: None,
+        };
+        if let Some(share) = settings.budget_share {
+            let event_ns = recorder.event_ns()?.unwrap_or(calibrate::USUAL_NS);
+            recorder.budget = Some(HookBudget { share, event_ns });
+        }
+        Ok(recorder)
+    }
+
+    /// What an event costs, if that can be measured.
+    fn event_ns(&mut self) -> Result<Option<f64>, RecorderError> {
+        let Some(&cpu) = self.cpus.first() else {
+            return Ok(None);
+        };
+        // Where its CPU is not ours, or there may be no more threads, the usual must do.
+        let Ok(pair) = Pair::new(cpu) else {
+            return Ok(None);
+        };
+        for tid in pair.tids {
+            self.add(tid, std::process::id())?;
+        }
+        let Recorder {
+            bpf,
+            loaded,
+            shared,
+            ..
+        } = self;
+        let rings = &shared.rings;
+        rings.watch(cpu as usize, true);
+        let mut hooks = None;
+        let rounds = Rounds::measure(&pair, |on| {
+            hooks = None;
+            if on {
+                hooks = Some(Hooks::attach(bpf, loaded)?);
+            }
+            Ok(rings.written(&[cpu]))
+        });
+        drop(hooks);
+        rings.watch(cpu as usize, false);
+        pair.end();
+        self.tasks.clear();
+        Ok(rounds?.and_then(Rounds::event_ns))
     }
 
     /// Samples are taken by cycles (else by a software clock, blind while interrupts are off).
@@ -255,7 +305,21 @@ impl Recorder {
             self.shared.rings.watch(cpu as usize, cpus.contains(&cpu));
         }
         detach(&mut self.bpf, std::mem::take(&mut self.links));
-        self.links = attach(&mut self.bpf, &self.loaded)?;
+        self.shared.rings.begin();
+        let keeps_to_budget = self.budget.is_some();
+        self.links = attach(&mut self.bpf, &self.loaded, |held| match held {
+            Held::Throughout => true,
+            Held::InWindows => !keeps_to_budget,
+            Held::SinceGaps => false,
+        })?;
+        let windows = match self.budget {
+            Some(budget) => {
+                let hooks = Hooks::attach(&mut self.bpf, &self.loaded)?;
+                let rings = &self.shared.rings;
+                Some(Windows::new(hooks, budget, cpus, rings, clock::monotonic()))
+            }
+            None => None,
+        };
         self.shared.full_rate();
         self.shared.events.enable(true)?;
         let shared = Arc::clone(&self.shared);
@@ -265,7 +329,7 @@ impl Recorder {
         self.drain = Some(
             std::thread::Builder::new()
                 .name("amdahl-drain".into())
-                .spawn(move || shared.drain_until_stopped(&give))
+                .spawn(move || shared.drain_until_stopped(&give, windows))
                 .map_err(system("start a thread"))?,
         );
         Ok(parts)
@@ -285,8 +349,9 @@ impl Recorder {
             self.shared.rings.watch(cpu as usize, false);
         }
         detach(&mut self.bpf, std::mem::take(&mut self.links));
-        self.tasks.clear();
+        // Detaches the rest.
         let cut = self.stop_draining();
+        self.tasks.clear();
         disabled?;
         let (mut instructions, mut cycles) = (0, 0);
         for ((_, before), (_, after)) in self.totals_before.iter().zip(self.totals()?) {
@@ -364,7 +429,8 @@ fn stack_ring_bytes(cpus: usize) -> u32 {
     (cpus.next_power_of_two() as u32 * (4 << 20)).clamp(8 << 20, 128 << 20)
 }
 
-fn cpus_possible() -> u32 {
+/// One more than the largest CPU number that can be.
+pub(super) fn cpus_possible() -> u32 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let last = text
         .trim()

@@ -11,6 +11,7 @@ pub mod kind {
     pub const FORK: u8 = 4;
     pub const COMM: u8 = 5;
     pub const SPIN: u8 = 6;
+    pub const EXIT: u8 = 7;
     pub const FUTEX_WAIT: u8 = 16;
     pub const KERNEL_WAIT: u8 = 17;
     pub const HOLD: u8 = 18;
@@ -165,8 +166,11 @@ pub struct Ring {
     repeated_at: AtomicU64,
     /// Switches of this CPU are recorded.
     pub watched: AtomicU32,
-    /// Internal to the BPF side.
-    internal: [u32; 3],
+    /// A timer's or an interrupt's handler runs now.
+    in_timer: AtomicU32,
+    in_irq: AtomicU32,
+    /// Which of the stretches it is in which switches are seen.
+    window: AtomicU32,
     /// Stacks that found their ring full.
     pub stacks_lost: AtomicU64,
     unused: u64,
@@ -353,6 +357,31 @@ impl Rings {
         self.ring(cpu)
             .watched
             .store(u32::from(on), Ordering::Relaxed);
+    }
+
+    /// Lets what the hooks at switches remember of the switch before be forgotten. For when they are detached.
+    pub fn begin_window(&self) {
+        for cpu in 0..self.cpus {
+            // Relaxed: attaching orders it before what the hooks read.
+            self.ring(cpu).window.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The same at the beginning of a recording, when no hook is attached.
+    pub fn begin(&self) {
+        for cpu in 0..self.cpus {
+            let ring = self.ring(cpu);
+            // Detached in the middle of a handler, the hooks have not seen its end.
+            ring.in_timer.store(0, Ordering::Relaxed);
+            ring.in_irq.store(0, Ordering::Relaxed);
+        }
+        self.begin_window();
+    }
+
+    /// Slots of `cpus` that were ever reserved.
+    pub fn written(&self, cpus: &[u32]) -> u64 {
+        let heads = cpus.iter().map(|&cpu| self.ring(cpu as usize));
+        heads.map(|ring| ring.head.load(Ordering::Relaxed)).sum()
     }
 
     /// What was lost on `cpu` since the map was made.

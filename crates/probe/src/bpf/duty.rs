@@ -1,0 +1,325 @@
+//! When the hooks at switches are attached: always, as long as what they take is within a budget, else in windows.
+//!
+//! An account: it is credited with the share of the CPUs that the hooks may take, and debited with what events and
+//! changes cost. A window that ends in debt is followed by a gap that is long enough to pay it. The lengths of gaps vary,
+//! so that no period of a program beats with them, always in the same way: the same events have the same gaps.
+
+use amdahl_speedup::event::Ns;
+
+/// A window is at least this long: many times as long as what a thread does between two sleeps where switches are
+/// frequent enough for gaps, and as what two changes take.
+pub const WINDOW_NS: Ns = 60_000_000;
+/// Share of the time that is recorded at least, on average.
+const SHARE_MIN: f64 = 0.15;
+/// A gap that would be shorter is not worth two changes.
+const GAP_MIN_NS: f64 = 10e6;
+/// What this time is credited with is there at the beginning: short runs are recorded in full.
+const GRANT_NS: f64 = 300e6;
+
+/// What may be spent, and on what.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HookBudget {
+    /// Share of the CPU time of the run's CPUs.
+    pub share: f64,
+    /// What an event takes, in nanoseconds.
+    pub event_ns: f64,
+}
+
+/// What to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Begin a window.
+    On,
+    /// End it.
+    Off,
+}
+
+/// The account of one recording.
+#[derive(Clone, Copy, Debug)]
+pub struct Duty {
+    /// Nanoseconds of the hooks per nanosecond of the run.
+    allowed: f64,
+    event_ns: f64,
+    /// Nanoseconds of the hooks that may be spent.
+    balance: f64,
+    looked: Ns,
+    events: u64,
+    state: State,
+    gaps: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// In a window since then.
+    On(Ns),
+    /// In a gap until then.
+    Off(Ns),
+}
+
+impl Duty {
+    /// Recording of `cpus` CPUs begins `now`; `events` were written before.
+    pub fn new(budget: HookBudget, cpus: usize, now: Ns, events: u64) -> Duty {
+        let allowed = budget.share.max(0.0) * cpus.max(1) as f64;
+        Duty {
+            allowed,
+            event_ns: budget.event_ns,
+            balance: allowed * GRANT_NS,
+            looked: now,
+            events,
+            state: State::On(now),
+            gaps: 0,
+        }
+    }
+
+    /// Whether to change over `now` that `events` were written in all. What it returns is taken to be done.
+    pub fn look(&mut self, now: Ns, events: u64) -> Option<Turn> {
+        self.balance += self.allowed * now.saturating_sub(self.looked) as f64;
+        self.balance -= self.event_ns * events.saturating_sub(self.events) as f64;
+        (self.looked, self.events) = (now, events);
+        match self.state {
+            State::On(since) if now.saturating_sub(since) >= WINDOW_NS => {
+                let longest = WINDOW_NS as f64 * (1.0 / SHARE_MIN - 1.0);
+                let gap = if self.allowed > 0.0 {
+                    (-self.balance / self.allowed).min(longest)
+                } else {
+                    longest
+                };
+                if gap < GAP_MIN_NS {
+                    return None;
+                }
+                let length = gap * self.variation();
+                // What even the longest gap does not pay is forgiven, or a quieter time would have to; and a gap that
+                // varies pays the same, or the next one would make up for it and windows be regular after all.
+                self.balance =
+                    self.balance.max(-self.allowed * gap) + self.allowed * (gap - length);
+                self.gaps = self.gaps.wrapping_add(1);
+                self.state = State::Off(now + length as Ns);
+                Some(Turn::Off)
+            }
+            State::Off(until) if now >= until => {
+                self.state = State::On(now);
+                Some(Turn::On)
+            }
+            State::On(_) | State::Off(_) => None,
+        }
+    }
+
+    /// A change took `ns` of CPU time, and was over `now`.
+    pub fn changed(&mut self, now: Ns, ns: f64) {
+        self.balance -= ns;
+        if let State::On(since) = &mut self.state {
+            *since = now;
+        }
+    }
+
+    /// What was to be done failed: the gap lasts on, or the window, until it is tried again.
+    pub fn put_off(&mut self) {
+        self.state = match self.state {
+            State::Off(_) => State::On(self.looked),
+            State::On(_) => State::Off(self.looked + GAP_MIN_NS as Ns),
+        };
+    }
+
+    /// When it is to look again at the latest; any time will do as long as there has been no gap.
+    pub fn next(&self) -> Option<Ns> {
+        match self.state {
+            State::Off(until) => Some(until),
+            State::On(since) => {
+                let end = since + WINDOW_NS;
+                (self.gaps > 0 && end > self.looked).then_some(end)
+            }
+        }
+    }
+
+    /// Between 0.5 and 1.5, 1 on average: the number of the gap, mixed by SplitMix64 (Steele, Lea, Flood: *Fast Splittable
+    /// Pseudorandom Number Generators*, OOPSLA 2014). A more even sequence would do worse: its sums are regular.
+    fn variation(&self) -> f64 {
+        let mut mixed = u64::from(self.gaps)
+            .wrapping_add(1)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        0.5 + (mixed >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: Ns = 1_000_000;
+    const BUDGET: HookBudget = HookBudget {
+        share: 0.015,
+        event_ns: 200.0,
+    };
+
+    /// What became of a run.
+    #[derive(Debug, Default)]
+    struct Outcome {
+        windows: Vec<(Ns, Ns)>,
+        spent_ns: f64,
+    }
+
+    impl Outcome {
+        fn on_ns(&self) -> Ns {
+            self.windows.iter().map(|(from, to)| to - from).sum()
+        }
+    }
+
+    /// A run of `ms` on two CPUs whose events in a millisecond are `rate` of it; who looks does so every `tick`, and
+    /// when asked to. A change takes `change_ns`.
+    fn run(
+        budget: HookBudget,
+        ms: Ns,
+        tick: Ns,
+        change_ns: f64,
+        rate: impl Fn(Ns) -> u64,
+    ) -> Outcome {
+        let mut duty = Duty::new(budget, 2, 0, 0);
+        let (mut outcome, mut events) = (Outcome::default(), 0);
+        let mut on = Some(0);
+        for at in 1..=ms {
+            let now = at * MS;
+            if on.is_some() {
+                events += rate(at);
+                outcome.spent_ns += rate(at) as f64 * budget.event_ns;
+            }
+            if !at.is_multiple_of(tick) && duty.next().is_none_or(|next| next > now) {
+                continue;
+            }
+            let Some(turn) = duty.look(now, events) else {
+                continue;
+            };
+            outcome.spent_ns += change_ns;
+            match turn {
+                Turn::On => on = Some(now),
+                Turn::Off => outcome.windows.extend(on.take().map(|since| (since, now))),
+            }
+            duty.changed(now, change_ns);
+        }
+        outcome.windows.extend(on.map(|since| (since, ms * MS)));
+        outcome
+    }
+
+    #[test]
+    fn what_is_within_the_budget_is_recorded_all_the_time() {
+        // 1.5 % of two CPUs is 30 µs in a millisecond: 150 events.
+        let outcome = run(BUDGET, 20_000, 20, 0.0, |_| 150);
+        assert_eq!(outcome.windows, [(0, 20_000 * MS)]);
+    }
+
+    #[test]
+    fn short_runs_are_recorded_all_the_time() {
+        // Three times too many: twice the budget is missing, which the grant pays for 150 ms.
+        let outcome = run(BUDGET, 150, 20, 0.0, |_| 450);
+        assert_eq!(outcome.windows.len(), 1);
+    }
+
+    #[test]
+    fn what_is_beyond_it_is_recorded_a_part_of_the_time() {
+        let outcome = run(BUDGET, 20_000, 20, 100_000.0, |_| 500);
+        let share = outcome.on_ns() as f64 / (20_000 * MS) as f64;
+        assert!((0.25..0.32).contains(&share), "{share}");
+        let all = 2.0 * 20_000.0 * MS as f64;
+        assert!(
+            outcome.spent_ns / all < 0.0165,
+            "{}",
+            outcome.spent_ns / all
+        );
+        // The end of the run may cut the last one short.
+        let whole = &outcome.windows[..outcome.windows.len() - 1];
+        let shortest = whole.iter().map(|(from, to)| to - from).min();
+        assert!(shortest >= Some(WINDOW_NS), "{shortest:?}");
+    }
+
+    #[test]
+    fn some_is_always_recorded() {
+        for budget in [
+            BUDGET,
+            HookBudget {
+                share: 1e-9,
+                ..BUDGET
+            },
+        ] {
+            let outcome = run(budget, 20_000, 20, 100_000.0, |_| 100_000);
+            let share = outcome.on_ns() as f64 / (20_000 * MS) as f64;
+            assert!((0.13..0.2).contains(&share), "{share}");
+        }
+    }
+
+    #[test]
+    fn a_quieter_time_is_recorded_again_and_pays_for_nothing() {
+        let busy = |at| if at < 10_000 { 100_000 } else { 10 };
+        let outcome = run(BUDGET, 20_000, 20, 0.0, busy);
+        let late: Vec<_> = outcome
+            .windows
+            .iter()
+            .filter(|(_, to)| *to > 10_500 * MS)
+            .collect();
+        assert_eq!(late.len(), 1, "{late:?}");
+        assert!(late[0].0 < 10_400 * MS);
+    }
+
+    #[test]
+    fn a_budget_of_nothing_has_gaps_whatever_happens() {
+        let outcome = run(
+            HookBudget {
+                share: 0.0,
+                ..BUDGET
+            },
+            20_000,
+            20,
+            0.0,
+            |_| 0,
+        );
+        let share = outcome.on_ns() as f64 / (20_000 * MS) as f64;
+        assert!((0.13..0.2).contains(&share), "{share}");
+        assert_eq!(outcome.windows[0], (0, WINDOW_NS));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Whatever period the program has, its phases are recorded in equal parts.
+        #[test]
+        fn no_period_beats_with_the_windows(period in 2..1000u64, rate in 300..1000u64) {
+            let outcome = run(BUDGET, 60_000, 20, 0.0, |_| rate);
+            let first = outcome.windows[0].1;
+            let mut halves = [0u64; 2];
+            for &(from, to) in &outcome.windows[1..] {
+                for at in from / MS..to / MS {
+                    halves[(at % period * 2 / period) as usize] += 1;
+                }
+            }
+            prop_assert!(first < 1000 * MS);
+            let all: u64 = halves.iter().sum();
+            let odd = period % 2;
+            // An odd period has halves that differ by one.
+            let expected = (period / 2 + odd) as f64 / period as f64;
+            let found = halves[0] as f64 / all as f64;
+            prop_assert!((found - expected).abs() < 0.15, "{found} for {expected}");
+        }
+
+        /// Whatever happens: the budget is kept to where it can be, no gap is long, and time only goes on.
+        #[test]
+        fn any_load_is_within_bounds(
+            rates in prop::collection::vec(0..3000u64, 1..40),
+            tick in 1..60u64,
+            change_ns in 0.0..500_000f64,
+        ) {
+            let ms = 400 * rates.len() as u64;
+            let outcome = run(BUDGET, ms, tick, change_ns, |at| {
+                rates[((at - 1) / 400) as usize % rates.len()]
+            });
+            let (mut before, longest) = (0, 1.5 * WINDOW_NS as f64 * (1.0 / SHARE_MIN - 1.0));
+            for &(from, to) in &outcome.windows {
+                prop_assert!(from >= before && to >= from);
+                prop_assert!(((from - before) as f64) <= longest + 2.0 * MS as f64);
+                before = to;
+            }
+        }
+    }
+}
