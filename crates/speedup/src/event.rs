@@ -175,6 +175,18 @@ pub enum Event {
     Throttled { ts: Ns, window: Ns, ns: Ns },
     /// The probe lost `count` events on `cpu` shortly before `ts`.
     Lost { ts: Ns, cpu: CpuId, count: u64 },
+    /// Nothing was recorded from `ts` to `until`, except samples, threads that joined and threads that ended, whose
+    /// events follow with their own times. What happens in the `window` after it stands for the gap as well. What is
+    /// known of its end follows: `Occupied`, `Runnable` and `Asleep`, all at `until`.
+    Gap { ts: Ns, until: Ns, window: Ns },
+    /// Who had `cpu` when a gap ended.
+    Occupied { ts: Ns, cpu: CpuId, by: Occupant },
+    /// The thread was in the run queue of `cpu` when a gap ended.
+    Runnable { ts: Ns, tid: Tid, cpu: CpuId },
+    /// The thread slept when a gap ended; what for is not known.
+    Asleep { ts: Ns, tid: Tid },
+    /// The thread ended.
+    Exit { ts: Ns, tid: Tid },
 }
 
 /// One on-CPU sample.
@@ -216,7 +228,12 @@ impl Event {
             | Event::Fork { ts, .. }
             | Event::KernelSpin { ts, .. }
             | Event::Throttled { ts, .. }
-            | Event::Lost { ts, .. } => ts,
+            | Event::Lost { ts, .. }
+            | Event::Gap { ts, .. }
+            | Event::Occupied { ts, .. }
+            | Event::Runnable { ts, .. }
+            | Event::Asleep { ts, .. }
+            | Event::Exit { ts, .. } => ts,
             Event::Sample(sample) => sample.ts,
         }
     }

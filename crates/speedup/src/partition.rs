@@ -9,6 +9,7 @@
 
 mod compact;
 mod crew;
+mod gap;
 mod outcome;
 mod queue;
 mod settle;
@@ -47,6 +48,8 @@ enum State {
         ripe: bool,
     },
     Waiting(Waiting),
+    /// It lives, but since a gap nothing is known of it.
+    Unseen,
     Gone,
 }
 
@@ -65,8 +68,8 @@ struct Thread {
     state: State,
     cpu: CpuId,
     born: Ns,
-    /// When the present stretch on a CPU began.
-    on_since: Ns,
+    /// Value of the partition's clock when the present stretch on a CPU began.
+    on_mark: f64,
     cpu_ns: Ns,
     wakes: u64,
     placement_mark: f64,
@@ -75,6 +78,8 @@ struct Thread {
     yielded: bool,
     /// One of its waits is to be looked at again.
     is_watched: bool,
+    /// The last wait that was seen to end, and who ended it: what is supposed of one that was not seen.
+    last: Option<(Waiting, Waker)>,
 }
 
 impl Thread {
@@ -116,6 +121,11 @@ pub struct Partition {
     threads: FxHashMap<Tid, Thread>,
     queues: FxHashMap<CpuId, Vec<Tid>>,
     now: Ns,
+    /// Nanoseconds of the run that are accounted for: time in windows, and in the gaps that they stand for.
+    clock: f64,
+    scale: gap::Scale,
+    /// The last gap ended here.
+    resumed: Ns,
     idle: u64,
     others: u64,
     tally: Tally,
@@ -156,6 +166,9 @@ impl Partition {
             threads: FxHashMap::default(),
             queues: FxHashMap::default(),
             now: from,
+            clock: 0.0,
+            scale: gap::Scale::default(),
+            resumed: 0,
             idle: 0,
             others: 0,
             tally: Tally::default(),
@@ -194,7 +207,7 @@ impl Partition {
             match occupant {
                 Occupant::Idle => partition.idle += 1,
                 Occupant::Other(_) => partition.others += 1,
-                Occupant::Workload(tid) => partition.start_running(tid, cpu, from),
+                Occupant::Workload(tid) => partition.start_running(tid, cpu),
             }
         }
         partition
@@ -213,7 +226,14 @@ impl Partition {
 
     /// Takes the next event. Cost: O(1), and O(queue length) when a CPU turns busy or idle.
     pub fn feed(&mut self, event: &Event) {
-        self.out.events += 1;
+        let is_found = matches!(
+            event,
+            Event::Gap { .. }
+                | Event::Occupied { .. }
+                | Event::Runnable { .. }
+                | Event::Asleep { .. }
+        );
+        self.out.events += u64::from(!is_found);
         self.look_until(event.ts());
         self.advance(event.ts());
         match *event {
@@ -241,14 +261,20 @@ impl Partition {
             Event::KernelSpin {
                 lock, spun, count, ..
             } => {
-                self.out.spun_ns += spun as f64;
+                let ns = spun as f64 * self.scale.factor();
+                self.out.spun_ns += ns;
                 let charge = self.out.spun.entry(lock.address).or_default();
-                charge.ns += spun as f64;
+                charge.ns += ns;
                 charge.count += count;
             }
             Event::Sample(sample) => self.sample(&sample),
             Event::Throttled { ns, .. } => self.throttled(ns as f64),
             Event::Lost { count, .. } => self.out.lost += count,
+            Event::Gap { until, window, .. } => self.gap(until, window),
+            Event::Occupied { cpu, by, .. } => self.found_on(cpu, by),
+            Event::Runnable { tid, cpu, .. } => self.found_runnable(tid, cpu),
+            Event::Asleep { tid, .. } => self.found_asleep(tid),
+            Event::Exit { tid, .. } => self.exit(tid),
         }
     }
 
@@ -270,11 +296,12 @@ impl Partition {
     /// Closes the interval since the last event.
     fn advance(&mut self, ts: Ns) {
         // Rings of different CPUs are merged by time; a straggler is counted at `now`.
-        let dt = ts.saturating_sub(self.now) as f64;
+        let dt = self.scale.stands_for(self.now, ts);
         if dt == 0.0 {
             return;
         }
         self.now = ts;
+        self.clock += dt;
         self.serial_rate = 0.0;
         self.placement_rate = 0.0;
         let (idle, others) = (self.idle as f64, self.others as f64);
@@ -366,7 +393,7 @@ impl Partition {
             self.stop_running(tid, cpu, ts, off);
         }
         if let Occupant::Workload(tid) = next {
-            self.start_running(tid, cpu, ts);
+            self.start_running(tid, cpu);
         }
         self.requeue(cpu, next == Occupant::Idle);
     }
@@ -388,40 +415,48 @@ impl Partition {
     }
 
     fn thread(&mut self, tid: Tid, cpu: CpuId) -> &mut Thread {
-        let now = self.now;
+        let (now, clock) = (self.now, self.clock);
         self.threads.entry(tid).or_insert_with(|| Thread {
             pid: tid,
             state: State::Gone,
             cpu,
             born: now,
-            on_since: now,
+            on_mark: clock,
             cpu_ns: 0,
             wakes: 0,
             placement_mark: 0.0,
             queued_at: now,
             yielded: false,
             is_watched: false,
+            last: None,
         })
     }
 
     fn fork(&mut self, ts: Ns, child: Tid, pid: Tid, cpu: CpuId) {
         self.leave(child);
+        let clock = self.clock;
         let thread = self.thread(child, cpu);
         *thread = Thread {
             pid,
             state: State::Gone,
             cpu,
             born: ts,
-            on_since: ts,
+            on_mark: clock,
             cpu_ns: 0,
             wakes: 0,
             placement_mark: 0.0,
             queued_at: ts,
             yielded: false,
             is_watched: thread.is_watched,
+            last: None,
         };
         self.out.processes.insert(child, pid);
-        self.enqueue(child, cpu, None, None, None);
+        if ts < self.resumed {
+            // What became of it in the gap is told at its end.
+            self.thread(child, cpu).state = State::Unseen;
+        } else {
+            self.enqueue(child, cpu, None, None, None);
+        }
     }
 
     /// Takes the thread out of whatever it is counted in, charging what it has gathered.
@@ -431,10 +466,10 @@ impl Partition {
         };
         match thread.state {
             State::Running => {
-                let ran = self.now.saturating_sub(thread.on_since);
+                let ran = self.clock - thread.on_mark;
                 self.tally.running -= 1;
-                self.out.on_cpu_ns += ran as f64;
-                *self.out.threads.entry(tid).or_default() += ran as f64;
+                self.out.on_cpu_ns += ran;
+                *self.out.threads.entry(tid).or_default() += ran;
             }
             State::Queued {
                 ending,
@@ -451,22 +486,23 @@ impl Partition {
                 self.count_wait(&waiting, -1);
                 self.charge_wait(tid, waiting, None, None);
             }
-            State::Gone => {}
+            State::Unseen | State::Gone => {}
         }
         if let Some(thread) = self.threads.get_mut(&tid) {
             if matches!(thread.state, State::Running) {
-                thread.cpu_ns += self.now.saturating_sub(thread.on_since);
+                thread.cpu_ns += (self.clock - thread.on_mark) as Ns;
             }
             thread.state = State::Gone;
         }
     }
 
-    fn start_running(&mut self, tid: Tid, cpu: CpuId, ts: Ns) {
+    fn start_running(&mut self, tid: Tid, cpu: CpuId) {
         self.leave(tid);
+        let clock = self.clock;
         let thread = self.thread(tid, cpu);
         thread.state = State::Running;
         thread.cpu = cpu;
-        thread.on_since = ts;
+        thread.on_mark = clock;
         self.tally.running += 1;
     }
 
@@ -515,7 +551,7 @@ impl Partition {
                 let charge = on.entry((activity, sample.tid, sample.stack)).or_default();
                 charge.ns += ns as f64;
                 charge.count += 1;
-                let share = ns as f64 / self.tally.running.max(1) as f64;
+                let share = ns as f64 * self.scale.factor() / self.tally.running.max(1) as f64;
                 let key = (sample.tid, sample.stack);
                 if self.serial_rate > 0.0 {
                     *self.serial_weights.entry(key).or_default() += self.serial_rate * share;

@@ -68,6 +68,10 @@ pub struct RunPartition {
     pub from: Ns,
     /// End.
     pub to: Ns,
+    /// Of that, what no event and no window stands for: a gap at the end.
+    pub missing_ns: f64,
+    /// Nanoseconds of it in which nothing was recorded but samples.
+    pub gaps_ns: Ns,
     /// CPUs it owned.
     pub cpus: u32,
     /// CPU time of the workload on the watched CPUs.
@@ -102,9 +106,23 @@ pub struct RunPartition {
 }
 
 impl RunPartition {
-    /// Capacity: CPUs x wall time.
+    /// Capacity: CPUs x wall time, as far as it is accounted for.
     pub fn capacity_ns(&self) -> f64 {
-        f64::from(self.cpus) * (self.to - self.from) as f64
+        f64::from(self.cpus) * (self.wall_ns() - self.missing_ns)
+    }
+
+    /// Share of its wall time that is accounted for.
+    pub fn accounted(&self) -> f64 {
+        1.0 - self.missing_ns / self.wall_ns().max(1.0)
+    }
+
+    /// Share of its wall time in which all was recorded.
+    pub fn recorded(&self) -> f64 {
+        (1.0 - self.gaps_ns as f64 / self.wall_ns().max(1.0)).max(0.0)
+    }
+
+    fn wall_ns(&self) -> f64 {
+        (self.to - self.from) as f64
     }
 }
 

@@ -25,6 +25,10 @@ impl Partition {
             self.out.processes.entry(tid).or_insert(thread.pid);
         }
         self.out.to = to.max(self.now);
+        if self.out.gaps_ns > 0 {
+            let wall = (self.out.to - self.out.from) as f64;
+            self.out.missing_ns = (wall - self.clock).clamp(0.0, wall);
+        }
         self.settle_waits();
         self.settle_throttling();
         self.settle_samples();

@@ -187,17 +187,7 @@ impl Partition {
             used.waits += 1;
             waiters.insert(tid);
         }
-        let thread = &self.threads[&tid];
-        let hardly_runs = thread.hardly_runs(ts);
-        let may_hardly_run = thread.cpu_ns < RECONSIDER_NS / 100;
-        let generic = is_generic(wait);
-        let tier = if wait.is_serial() {
-            Tier::Serial
-        } else if wait == Wait::Service || (generic && hardly_runs) {
-            Tier::Service
-        } else {
-            Tier::Active
-        };
+        let tier = self.tier(tid, wait, ts);
         let waiting = Waiting {
             wait,
             tier,
@@ -208,13 +198,34 @@ impl Partition {
             object,
             stack,
         };
+        self.begin_wait(tid, waiting);
+    }
+
+    /// In which tier a wait begins.
+    pub(super) fn tier(&self, tid: Tid, wait: Wait, ts: Ns) -> Tier {
+        if wait.is_serial() {
+            Tier::Serial
+        } else if wait == Wait::Service || (is_generic(wait) && self.threads[&tid].hardly_runs(ts))
+        {
+            Tier::Service
+        } else {
+            Tier::Active
+        }
+    }
+
+    /// Lets a thread that is counted nowhere wait.
+    pub(super) fn begin_wait(&mut self, tid: Tid, waiting: Waiting) {
+        let Waiting {
+            wait, tier, since, ..
+        } = waiting;
+        let may_hardly_run = self.threads[&tid].cpu_ns < RECONSIDER_NS / 100;
         self.count_wait(&waiting, 1);
         if wait == Wait::IdleWorker && tier == Tier::Active {
             let pid = self.threads[&tid].pid;
             self.crews.entry(pid).or_default().join(waiting.mark);
         }
-        if generic && tier == Tier::Active && (may_hardly_run || wait == Wait::Peer) {
-            self.look_later(tid, ts + PATIENCE_NS, ts);
+        if is_generic(wait) && tier == Tier::Active && (may_hardly_run || wait == Wait::Peer) {
+            self.look_later(tid, since + PATIENCE_NS, since);
         }
         self.thread(tid, 0).state = State::Waiting(waiting);
     }
@@ -227,7 +238,10 @@ impl Partition {
         let State::Waiting(waiting) = thread.state else {
             return;
         };
-        thread.wakes += u64::from(matches!(waker, Waker::Workload(_)));
+        // In a window that stands for a gap, those of the gap as well.
+        let wakes = self.scale.factor().round() as u64;
+        thread.wakes += u64::from(matches!(waker, Waker::Workload(_))) * wakes;
+        thread.last = Some((waiting, waker));
         thread.queued_at = ts;
         let cpu = thread.cpu;
         let futex = self.futexes.get_mut(&waiting.object);
@@ -270,7 +284,7 @@ impl Partition {
             Resolved::Cause(cause) => Some(cause),
             Resolved::Futex | Resolved::AsOthers => None,
         };
-        if self.out.stretches.len() < self.max_stretches {
+        if self.out.stretches.len() < self.max_stretches && self.now > waiting.since {
             let (from, to) = (waiting.since, self.now);
             self.out.stretches.push(Stretch {
                 cpu: None,
