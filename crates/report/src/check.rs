@@ -153,6 +153,7 @@ fn point(at: &str, p: &Point) -> Checked {
     ] {
         positive(&format!("{at}.{field}"), value)?;
     }
+    fraction(&format!("{at}.recorded"), p.recorded.unwrap_or(1.0))?;
     at_most(&format!("{at}.stack"), p.stack.len(), CAUSES_MAX)?;
     for (id, &part) in &p.stack {
         cause_id(&format!("{at}.stack"), id)?;

@@ -159,6 +159,10 @@ pub struct Point {
     pub events: u64,
     /// Seconds spent analysing the runs of this point.
     pub analysis_s: f64,
+    /// Share of the time in which scheduler events were recorded (mean), where it is not all: windows, which stand for
+    /// the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<f64>,
 }
 
 /// Median and extremes of repeated runs.

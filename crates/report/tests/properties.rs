@@ -69,6 +69,7 @@ prop_compose! {
         figures in (figure(), figure(), figure(), figure(), figure(), option::of(figure())),
         speedup_range in range(),
         stack in stack(),
+        recorded in option::of(fraction()),
     ) -> Point {
         let stack_range = stack.iter().map(|(id, part)| (id.clone(), [part * 0.5, *part])).collect();
         Point {
@@ -90,6 +91,7 @@ prop_compose! {
             events_lost: counts.2,
             events: counts.3,
             analysis_s: figures.4,
+            recorded,
         }
     }
 }
