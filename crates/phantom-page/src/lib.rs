@@ -1,0 +1,36 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(not(any(feature = "std", test, loom)), no_std)]
+
+mod clock;
+mod error;
+mod layout;
+mod reader;
+mod snapshot;
+mod sync;
+
+#[cfg(feature = "std")]
+mod place;
+#[cfg(feature = "std")]
+mod publish;
+
+#[cfg(all(test, loom))]
+mod models;
+
+pub use clock::coarse_now_ns;
+pub use error::{OpenError, ReadError};
+pub use layout::{MAGIC, PAGE_BYTES, READ_ATTEMPTS, VERSION};
+pub use reader::{ENVIRONMENT, Reader};
+pub use snapshot::{Cpus, STALE_TICKS, Snapshot, Source};
+
+#[cfg(feature = "std")]
+pub use place::{PlaceError, Subject, directory, path};
+#[cfg(feature = "std")]
+pub use publish::{PublishError, Publisher, remove_abandoned};
+
+/// The page as bytes that nobody vetted, for fuzzers: what a reader would make of it.
+#[doc(hidden)]
+pub fn read_bytes(bytes: &[u8; PAGE_BYTES]) -> Result<Snapshot, ReadError> {
+    let page = layout::Page::from_bytes(bytes);
+    page.check().map_err(|_| ReadError::Damaged)?;
+    page.read()
+}

@@ -1,0 +1,272 @@
+//! The writer's side: making a page, publishing on it, and taking it away.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::layout::{PAGE_BYTES, Page};
+use crate::place::PREFIX;
+use crate::snapshot::{Snapshot, Source};
+
+/// Why a page cannot be published.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// Somebody else is doing so.
+    Taken {
+        /// Its file.
+        path: PathBuf,
+        /// Process id of the other writer, 0 if it has not told yet.
+        writer: u32,
+    },
+    /// A system call failed.
+    System {
+        /// Which.
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl std::fmt::Display for PublishError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PublishError::Taken { path, writer } => write!(
+                f,
+                "{} is written by process {writer} already; use that page, or end that process",
+                path.display()
+            ),
+            PublishError::System {
+                operation,
+                path,
+                source,
+            } => write!(
+                f,
+                "cannot {operation} the page {}: {source}",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PublishError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            PublishError::Taken { .. } => None,
+            PublishError::System { source, .. } => Some(source),
+        }
+    }
+}
+
+/// The one writer of a page. Dropping it removes the page's file; readers that have it mapped find it stale.
+#[derive(Debug)]
+pub struct Publisher {
+    page: *mut Page,
+    /// Holds the lock on the file for as long as this lives: who is killed lets go of it.
+    file: File,
+    path: Option<PathBuf>,
+}
+
+// SAFETY: the mapping is process-wide memory of atomics; `publish` takes `&mut self`, so that there is one writer.
+unsafe impl Send for Publisher {}
+
+impl Publisher {
+    /// Publishes in the file at `path`, which everybody may read. A file that a killed writer has left is taken over: whoever
+    /// has it mapped finds it fresh again.
+    ///
+    /// # Errors
+    /// [`PublishError::Taken`] if its writer lives.
+    pub fn create(path: &Path, source: Source) -> Result<Publisher, PublishError> {
+        let failed = |operation| {
+            move |source| PublishError::System {
+                operation,
+                path: path.to_owned(),
+                source,
+            }
+        };
+        // Each turn means that another writer's end or beginning came in between.
+        for _ in 0..100 {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o644)
+                .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+                .open(path)
+                .map_err(failed("create"))?;
+            if !lock(&file).map_err(failed("lock"))? {
+                return Err(PublishError::Taken {
+                    path: path.to_owned(),
+                    writer: writer_of(&file),
+                });
+            }
+            // Its last writer may have removed it between our opening and locking it.
+            if !is_at(&file, path) {
+                continue;
+            }
+            // Readers refuse what others may write; the mask of this process may have been stricter than they need.
+            file.set_permissions(fs::Permissions::from_mode(0o644))
+                .map_err(failed("share"))?;
+            if file.metadata().map_err(failed("look at"))?.len() != PAGE_BYTES as u64 {
+                file.set_len(PAGE_BYTES as u64).map_err(failed("size"))?;
+            }
+            let mut publisher =
+                Publisher::over(file, Some(path.to_owned())).map_err(failed("map"))?;
+            publisher.begin(source);
+            return Ok(publisher);
+        }
+        Err(failed("keep")(io::ErrorKind::ResourceBusy.into()))
+    }
+
+    /// Publishes in memory without a name, for whoever inherits [`Publisher::descriptor`]: `AMDAHL_PHANTOM=/proc/self/fd/N`.
+    /// It is sealed: nobody else can write or shorten it.
+    ///
+    /// # Errors
+    /// When the kernel gives no such memory.
+    pub fn anonymous(source: Source) -> Result<Publisher, PublishError> {
+        let failed = |operation| {
+            move |source| PublishError::System {
+                operation,
+                path: PathBuf::from("(without a name)"),
+                source,
+            }
+        };
+        let flags = libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC;
+        // SAFETY: the name ends with a zero.
+        let descriptor = unsafe { libc::memfd_create(c"amdahl-phantom".as_ptr(), flags) };
+        if descriptor < 0 {
+            return Err(failed("create")(io::Error::last_os_error()));
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+        file.set_len(PAGE_BYTES as u64).map_err(failed("size"))?;
+        let mut publisher = Publisher::over(file, None).map_err(failed("map"))?;
+        let seals =
+            libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+        // SAFETY: a call on our own descriptor. Our mapping was made before and stays writable.
+        if unsafe { libc::fcntl(descriptor, libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(failed("seal")(io::Error::last_os_error()));
+        }
+        publisher.begin(source);
+        Ok(publisher)
+    }
+
+    fn over(file: File, path: Option<PathBuf>) -> io::Result<Publisher> {
+        // SAFETY: a fresh mapping at an address the kernel chooses.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                PAGE_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Publisher {
+            page: address.cast(),
+            file,
+            path,
+        })
+    }
+
+    fn page(&self) -> &Page {
+        // SAFETY: the mapping lives as long as `self`, is page-aligned and longer than a `Page`, and consists of atomics.
+        unsafe { &*self.page }
+    }
+
+    fn begin(&mut self, source: Source) {
+        self.page().begin(std::process::id(), source);
+    }
+
+    /// Publishes; values out of their ranges are bounded. Some nanoseconds.
+    pub fn publish(&mut self, snapshot: Snapshot) {
+        self.page().publish(snapshot);
+    }
+
+    /// Where the file is, if it has a name.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// The file's descriptor. It is closed on exec unless somebody clears that flag.
+    pub fn descriptor(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.take()
+            && is_at(&self.file, &path)
+        {
+            // While the lock is held, so that nobody has taken it over.
+            let _ = fs::remove_file(path);
+        }
+        // SAFETY: made by mmap with this length; nothing borrows from it beyond `self`.
+        unsafe { libc::munmap(self.page.cast(), PAGE_BYTES) };
+    }
+}
+
+/// Removes the pages of killed writers from `directory`. Returns how many.
+pub fn remove_abandoned(directory: &Path) -> usize {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| {
+        let name = entry.file_name();
+        name.to_str().is_some_and(|name| name.starts_with(PREFIX))
+    });
+    ours.filter(|entry| remove_if_abandoned(&entry.path()))
+        .count()
+}
+
+fn remove_if_abandoned(path: &Path) -> bool {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
+        .open(path);
+    let Ok(file) = file else { return false };
+    let is_file = file.metadata().is_ok_and(|about| about.is_file());
+    is_file
+        && matches!(lock(&file), Ok(true))
+        && is_at(&file, path)
+        && fs::remove_file(path).is_ok()
+}
+
+/// Takes the lock; `false` if another has it. A lock for writing, which nobody gets who may only read the file.
+fn lock(file: &File) -> io::Result<bool> {
+    // SAFETY: an all-zero `flock` is a value of the type: the whole file, from its beginning.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    // SAFETY: a call on a descriptor that `file` keeps open, with a lock that is only read.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        _ => Err(error),
+    }
+}
+
+/// `path` leads to `file` itself.
+fn is_at(file: &File, path: &Path) -> bool {
+    let (Ok(ours), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else {
+        return false;
+    };
+    (ours.dev(), ours.ino()) == (there.dev(), there.ino())
+}
+
+fn writer_of(file: &File) -> u32 {
+    let reader = crate::Reader::from_descriptor(file.as_raw_fd());
+    reader.map_or(0, |reader| reader.writer())
+}

@@ -1,0 +1,5 @@
+//! What `/proc` tells without privileges.
+
+pub(crate) mod cpus;
+pub mod text;
+pub(crate) mod threads;
