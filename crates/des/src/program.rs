@@ -84,6 +84,10 @@ pub enum Step {
     Const(i64),
     /// A variable of the task.
     Var(u8),
+    /// A number that all tasks share.
+    Number(u32),
+    /// Nanoseconds since the run began.
+    Now,
     /// A random number from 0 to below the top.
     Random,
     /// Sum.
@@ -175,7 +179,19 @@ pub enum Op {
         is_all: bool,
     },
     /// Waits until all are here.
-    Barrier(Object),
+    Barrier {
+        /// Which.
+        barrier: Object,
+        /// How many must come, the same for all who come; 0: as many as the barrier says.
+        parties: Val,
+    },
+    /// Sets a number that all tasks share.
+    Put {
+        /// Which.
+        number: u32,
+        /// To what.
+        value: Val,
+    },
     /// Takes bytes out of a pipe: what is there, up to this many; waits for the first.
     Read {
         /// Which.
@@ -319,6 +335,17 @@ pub struct LockSpec {
     pub keeps_cpu: bool,
 }
 
+/// How a thread waits before it sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// It spins for some time, and sleeps if it loses its CPU.
+    Spin,
+    /// It counts the turns of its spin loop, as GCC's libgomp does: it goes on when it has its CPU back.
+    Stubborn,
+    /// As `amdahl-openmp` decides: it spins as long as nobody takes CPUs from the team.
+    Openmp,
+}
+
 /// A barrier.
 #[derive(Clone, Copy, Debug)]
 pub struct BarrierSpec {
@@ -326,6 +353,8 @@ pub struct BarrierSpec {
     pub parties: u32,
     /// How long a waiter spins first.
     pub spin: Ns,
+    /// How it does.
+    pub waits: Waits,
 }
 
 /// A pipe.
@@ -449,6 +478,8 @@ pub struct Workload {
     pub lines: u32,
     /// Graphs of jobs.
     pub graphs: Vec<GraphSpec>,
+    /// Numbers that all tasks share, as they are at the beginning.
+    pub numbers: Vec<i64>,
     /// Counters, by name.
     pub counters: Vec<String>,
     /// Histograms, by name.

@@ -252,11 +252,8 @@ impl Engine<'_> {
         let id = self.s.cpus[cpu as usize].task;
         self.counts.preemptions += 1;
         self.leave(cpu);
-        if self.tasks[id as usize].is_spinning && self.tasks[id as usize].spin_until != NEVER {
-            // Who may sleep does so rather than spin again later.
-            let task = &mut self.tasks[id as usize];
-            task.is_spinning = false;
-            task.phase = Phase::Blocked;
+        if self.gives_up(id) {
+            self.tasks[id as usize].phase = Phase::Blocked;
         } else {
             let task = &mut self.tasks[id as usize];
             task.phase = Phase::Ready;
@@ -464,7 +461,10 @@ impl Engine<'_> {
         state.used[Use::Switch as usize] -= debt as i64;
         let entry = &mut self.tasks[task as usize];
         entry.phase = Phase::OnCpu;
-        entry.waited += now - entry.ready_since;
+        let waited = now - entry.ready_since;
+        entry.waited += waited;
+        // Whether it had slept or not, others had its CPU.
+        entry.lost += waited;
         self.cpu_events
             .set(cpu, now + self.costs.context_switch + debt);
     }
@@ -515,6 +515,10 @@ impl Engine<'_> {
         }
         let task = &mut self.tasks[id as usize];
         if task.is_spinning {
+            if task.is_stubborn {
+                let away = now - task.ready_since;
+                task.spin_until = task.spin_until.saturating_add(away);
+            }
             self.spin_on(cpu);
         } else if task.work > 0 {
             // It was interrupted in the middle of a segment.

@@ -48,6 +48,14 @@ impl Engine<'_> {
                     stack[top] = self.vars[vars + var as usize];
                     top += 1;
                 }
+                Step::Number(number) => {
+                    stack[top] = self.numbers[number as usize];
+                    top += 1;
+                }
+                Step::Now => {
+                    stack[top] = self.s.now as i64;
+                    top += 1;
+                }
                 Step::Random => {
                     let bound = stack[top - 1].max(0) as u64;
                     stack[top - 1] = self.tasks[id as usize].rng.below(bound) as i64;
@@ -246,12 +254,23 @@ impl Engine<'_> {
                 self.signal(cpu, condition, is_all);
                 After::Next
             }
-            Op::Barrier(barrier) => {
+            Op::Barrier { barrier, parties } => {
                 if self.is_paying(cpu) {
                     return After::Later;
                 }
                 let barrier = self.index(id, barrier);
-                self.arrive_at(cpu, id, barrier)
+                let parties = match self.value(id, parties) {
+                    0 => self.barriers[barrier as usize].spec.parties,
+                    parties => parties.clamp(1, i64::from(u32::MAX)) as u32,
+                };
+                self.arrive_at(cpu, id, barrier, parties)
+            }
+            Op::Put { number, value } => {
+                if self.is_paying(cpu) {
+                    return After::Later;
+                }
+                self.numbers[number as usize] = self.value(id, value);
+                After::Next
             }
             Op::Read { pipe, bytes } => {
                 let pipe = self.index(id, pipe);
@@ -407,6 +426,7 @@ impl Engine<'_> {
         let debt = std::mem::take(&mut state.debt);
         state.used[Use::Spin as usize] -= debt as i64;
         task.is_spinning = true;
+        task.is_stubborn = false;
         task.spin_until = if spin == NEVER {
             NEVER
         } else {
@@ -464,7 +484,7 @@ pub(crate) fn binary(step: Step, a: i64, b: i64) -> i64 {
         Step::Eq => i64::from(a == b),
         Step::And => i64::from(a != 0 && b != 0),
         Step::Or => i64::from(a != 0 || b != 0),
-        Step::Const(_) | Step::Var(_) | Step::Random | Step::Not => {
+        Step::Const(_) | Step::Var(_) | Step::Number(_) | Step::Now | Step::Random | Step::Not => {
             unreachable!("takes no two numbers")
         }
     }

@@ -70,6 +70,8 @@ impl Engine<'_> {
             step: 0,
             is_granted: false,
             is_spinning: false,
+            is_stubborn: false,
+            lost: 0,
             keeps_cpu: 0,
             wait: Wait::Nothing,
             cpu: NONE,

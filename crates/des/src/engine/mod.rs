@@ -246,6 +246,7 @@ pub(crate) struct Engine<'a> {
     pipes: Vec<Pipe>,
     devices: Vec<Device>,
     notices: Vec<(u64, Waiters)>,
+    numbers: Vec<i64>,
     lines: Vec<Line>,
     graphs: Vec<Graph>,
     counters: Vec<u64>,
@@ -389,6 +390,7 @@ impl<'a> Engine<'a> {
                     busy: 0,
                 })
                 .collect(),
+            numbers: w.numbers.clone(),
             notices: w
                 .notices
                 .iter()

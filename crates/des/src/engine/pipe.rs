@@ -2,11 +2,14 @@
 
 use std::collections::VecDeque;
 
+use amdahl_openmp::contention::Contention;
+use amdahl_openmp::policy::{self, Next, Patience, Situation};
+
 use super::Engine;
 use super::interpret::After;
-use super::state::{Use, Wait};
+use super::state::{Mode, Use, Wait};
 use crate::costs::Costs;
-use crate::program::{BarrierSpec, NONE, PipeSpec};
+use crate::program::{BarrierSpec, NONE, PipeSpec, Waits};
 use crate::time::{NEVER, Ns};
 
 fn copy_cost(costs: &Costs, bytes: u32) -> Ns {
@@ -16,9 +19,31 @@ fn copy_cost(costs: &Costs, bytes: u32) -> Ns {
 /// Those who wait, the first first.
 pub(crate) type Waiters = VecDeque<u32>;
 
+/// What a wait of `amdahl-openmp` spins before it decides: its first turns.
+const FIRST_LOOK: Ns = 1_000;
+
+/// How long `amdahl-openmp` spins before it sleeps.
+fn patience(is_crowded: bool, is_contended: bool) -> Ns {
+    let situation = |waited_ns| Situation {
+        waited_ns,
+        turns: policy::FIRST_TURNS,
+        is_crowded,
+        // Handing a CPU on within a team is not simulated.
+        may_yield: false,
+        is_contended,
+        // The queues know who waits for a CPU, but not for whom the others wait.
+        is_awaited_here: false,
+    };
+    let sleeps = |waited: &Ns| Patience::Adaptive.next(situation(*waited)) == Next::Sleep;
+    let looks = [FIRST_LOOK, policy::SHORT_NS, policy::LONG_NS];
+    looks.into_iter().find(sleeps).unwrap_or(policy::LONG_NS)
+}
+
 pub(crate) struct Barrier {
     pub spec: BarrierSpec,
     pub waiters: Waiters,
+    /// What those who meet here have noticed.
+    contention: Contention,
     pub passed: u64,
     pub waited: Ns,
 }
@@ -28,6 +53,7 @@ impl Barrier {
         Barrier {
             spec,
             waiters: Waiters::new(),
+            contention: Contention::new(),
             passed: 0,
             waited: 0,
         }
@@ -163,13 +189,26 @@ impl Engine<'_> {
         self.line_cost[self.s.distance(cpu, self.tasks[id as usize].cpu)]
     }
 
-    pub(super) fn arrive_at(&mut self, cpu: u32, id: u32, barrier: u32) -> After {
+    pub(super) fn arrive_at(&mut self, cpu: u32, id: u32, barrier: u32, parties: u32) -> After {
         let now = self.s.now;
+        let waits = self.barriers[barrier as usize].spec.waits;
+        if waits == Waits::Openmp {
+            let lost = std::mem::take(&mut self.tasks[id as usize].lost);
+            self.notice(barrier, lost);
+        }
         let state = &mut self.barriers[barrier as usize];
-        if (state.waiters.len() as u32) + 1 < state.spec.parties {
+        if (state.waiters.len() as u32) + 1 < parties {
             state.waiters.push_back(id);
-            let spin = state.spec.spin;
-            return self.wait_for(cpu, id, Wait::Barrier(barrier), spin);
+            let spin = match waits {
+                Waits::Spin | Waits::Stubborn => state.spec.spin,
+                Waits::Openmp => {
+                    let is_crowded = parties > self.s.online.count();
+                    patience(is_crowded, state.contention.is_expected(now))
+                }
+            };
+            let after = self.wait_for(cpu, id, Wait::Barrier(barrier), spin);
+            self.tasks[id as usize].is_stubborn = waits == Waits::Stubborn;
+            return after;
         }
         state.passed += 1;
         let mut waiters = std::mem::take(&mut state.waiters);
@@ -190,6 +229,47 @@ impl Engine<'_> {
         // The allocation is kept for the next round.
         self.barriers[barrier as usize].waiters = waiters;
         After::Next
+    }
+
+    /// A member of a team lost its CPU for so long: whoever spins looks at what others noticed, and sleeps.
+    fn notice(&mut self, barrier: u32, lost: Ns) {
+        let now = self.s.now;
+        let state = &mut self.barriers[barrier as usize];
+        let was_expected = state.contention.is_expected(now);
+        state.contention.lost(now, lost);
+        if was_expected || !state.contention.is_expected(now) {
+            return;
+        }
+        for at in 0..state.waiters.len() {
+            let id = self.barriers[barrier as usize].waiters[at];
+            let task = &mut self.tasks[id as usize];
+            let cpu = task.cpu;
+            let runs = {
+                let state = &self.s.cpus[cpu as usize];
+                state.task == id && state.mode == Mode::Running
+            };
+            if task.is_spinning && runs {
+                let until = task.wait_since + patience(false, true);
+                task.spin_until = task.spin_until.min(until.max(now + FIRST_LOOK));
+                self.plan_segment(cpu);
+            }
+        }
+    }
+
+    /// A task that has just lost its CPU: whether it sleeps rather than spin again later.
+    pub(super) fn gives_up(&mut self, id: u32) -> bool {
+        let task = &mut self.tasks[id as usize];
+        if !task.is_spinning || task.spin_until == NEVER || task.is_stubborn {
+            return false;
+        }
+        task.is_spinning = false;
+        if let Wait::Barrier(barrier) = task.wait
+            && self.barriers[barrier as usize].spec.waits == Waits::Openmp
+        {
+            // It finds a gap in its time when it runs again, of about a slice.
+            self.notice(barrier, self.costs.slice);
+        }
+        true
     }
 
     pub(super) fn await_condition(

@@ -129,12 +129,10 @@ impl Engine<'_> {
         let id = self.s.cpus[cpu as usize].task;
         self.counts.preemptions += 1;
         self.leave(cpu);
-        let task = &mut self.tasks[id as usize];
-        if task.is_spinning && task.spin_until != NEVER {
-            // Who may sleep does so rather than spin again later.
-            task.is_spinning = false;
-            task.phase = Phase::Blocked;
+        if self.gives_up(id) {
+            self.tasks[id as usize].phase = Phase::Blocked;
         } else {
+            let task = &mut self.tasks[id as usize];
             task.phase = Phase::Ready;
             task.ready_since = self.s.now;
             self.place_as(id, Some(cpu), false, false, true);
@@ -380,10 +378,8 @@ impl Engine<'_> {
                 self.settle(cpu);
                 let id = self.s.cpus[cpu as usize].task;
                 self.leave(cpu);
-                let task = &mut self.tasks[id as usize];
-                if task.is_spinning && task.spin_until != NEVER {
-                    task.is_spinning = false;
-                    task.phase = Phase::Blocked;
+                if self.gives_up(id) {
+                    self.tasks[id as usize].phase = Phase::Blocked;
                 } else {
                     homeless.push(id);
                 }

@@ -178,6 +178,10 @@ pub(crate) struct Task {
     pub is_granted: bool,
     /// Waits on its CPU, not asleep.
     pub is_spinning: bool,
+    /// It goes on spinning when it gets its CPU back, for what is left of its time.
+    pub is_stubborn: bool,
+    /// CPU time that was taken from it since it last looked.
+    pub lost: Ns,
     /// Locks that it has or waits for and that let nobody else onto its CPU.
     pub keeps_cpu: u32,
     pub wait: Wait,

@@ -28,7 +28,7 @@ pub(super) fn compile(text: &str, file: File, set: &BTreeMap<String, String>) ->
         text,
         scope: Scope {
             params: params.clone(),
-            vars: vec![],
+            ..Scope::default()
         },
     };
     let mut w = Workload {
@@ -56,6 +56,14 @@ pub(super) fn compile(text: &str, file: File, set: &BTreeMap<String, String>) ->
             "two kinds of tasks have the same name",
         ));
     }
+    for number in file.numbers.values() {
+        let value = match number.get_ref() {
+            Number::Plain(value) => *value,
+            Number::Text(inner) => value(inner, Origin::of(text, number.span()), &reader.scope)?,
+        };
+        w.numbers.push(value);
+    }
+    reader.scope.numbers = file.numbers.keys().cloned().collect();
     let built_in = [("index", VAR_INDEX), ("count", VAR_COUNT), ("job", VAR_JOB)];
     reader.scope.vars = built_in.map(|(name, var)| (name.to_owned(), var)).to_vec();
     let mut vars = usize::from(VARS_FREE);
@@ -388,7 +396,25 @@ impl Compiler<'_> {
                 condition: self.object(Kind::Condition, "a condition")?,
                 is_all: true,
             },
-            "barrier" => Op::Barrier(self.object(Kind::Barrier, "a barrier")?),
+            "barrier" => Op::Barrier {
+                barrier: self.object(Kind::Barrier, "a barrier")?,
+                parties: match self.words.eat_name("of") {
+                    true => self.val()?,
+                    false => Val::constant(0),
+                },
+            },
+            "put" => {
+                let name = self.words.name("a number")?;
+                let Some(number) = self.scope.number(&name) else {
+                    return Err(self.words.error(format!(
+                        "there is no number `{name}` that all tasks share: declare it in [numbers]"
+                    )));
+                };
+                Op::Put {
+                    number,
+                    value: self.val()?,
+                }
+            }
             "read" => Op::Read {
                 pipe: self.object(Kind::Pipe, "a pipe")?,
                 bytes: self.val()?,

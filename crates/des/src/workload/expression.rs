@@ -17,13 +17,22 @@ pub(super) struct Scope {
     pub params: BTreeMap<String, i64>,
     /// Variables of the task.
     pub vars: Vec<(String, u8)>,
+    /// Numbers that all tasks share.
+    pub numbers: Vec<String>,
 }
 
 impl Scope {
     fn look_up(&self, name: &str) -> Option<Step> {
         let var = self.vars.iter().rev().find(|(known, _)| known == name);
         let var = var.map(|&(_, var)| Step::Var(var));
-        var.or_else(|| self.params.get(name).map(|&value| Step::Const(value)))
+        var.or_else(|| self.number(name).map(Step::Number))
+            .or_else(|| self.params.get(name).map(|&value| Step::Const(value)))
+            .or_else(|| (name == "now").then_some(Step::Now))
+    }
+
+    pub fn number(&self, name: &str) -> Option<u32> {
+        let at = self.numbers.iter().position(|known| known == name)?;
+        Some(at as u32)
     }
 
     fn known(&self) -> String {
@@ -31,6 +40,7 @@ impl Scope {
             .vars
             .iter()
             .map(|(name, _)| name.as_str())
+            .chain(self.numbers.iter().map(String::as_str))
             .chain(self.params.keys().map(String::as_str))
             .collect();
         if names.is_empty() {
@@ -157,7 +167,7 @@ fn depth(steps: &[Step]) -> usize {
     let (mut now, mut most) = (0usize, 0);
     for step in steps {
         match step {
-            Step::Const(_) | Step::Var(_) => now += 1,
+            Step::Const(_) | Step::Var(_) | Step::Number(_) | Step::Now => now += 1,
             Step::Random | Step::Not => {}
             _ => now -= 1,
         }

@@ -34,6 +34,8 @@ pub(super) struct File {
     #[serde(default)]
     pub barriers: BTreeMap<String, Spanned<BarrierEntry>>,
     #[serde(default)]
+    pub numbers: BTreeMap<String, Spanned<Number>>,
+    #[serde(default)]
     pub pipes: BTreeMap<String, Spanned<PipeEntry>>,
     #[serde(default)]
     pub devices: BTreeMap<String, Spanned<DeviceEntry>>,
@@ -70,6 +72,7 @@ pub(super) struct BarrierEntry {
     pub count: Field,
     pub parties: Field,
     pub spin: Field,
+    pub waits: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]

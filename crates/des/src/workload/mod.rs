@@ -17,7 +17,7 @@ pub use replay::Replay;
 pub use rt_app::rt_app;
 
 /// Workloads that come with the crate: name and text.
-pub const BUILT_IN: [(&str, &str); 6] = [
+pub const BUILT_IN: [(&str, &str); 7] = [
     ("barrier", include_str!("../../workloads/barrier.toml")),
     ("build", include_str!("../../workloads/build.toml")),
     ("hackbench", include_str!("../../workloads/hackbench.toml")),
@@ -25,6 +25,7 @@ pub const BUILT_IN: [(&str, &str); 6] = [
         "lock-storm",
         include_str!("../../workloads/lock-storm.toml"),
     ),
+    ("openmp", include_str!("../../workloads/openmp.toml")),
     ("paging", include_str!("../../workloads/paging.toml")),
     ("ping-pong", include_str!("../../workloads/ping-pong.toml")),
 ];

@@ -9,7 +9,7 @@ use super::file::{Field, File, Number};
 use super::lex::Words;
 use super::{Origin, Result, WorkloadError, line_of};
 use crate::program::{
-    BarrierSpec, DeviceSpec, Kind, LockKind, LockSpec, Named, PipeSpec, Workload,
+    BarrierSpec, DeviceSpec, Kind, LockKind, LockSpec, Named, PipeSpec, Waits, Workload,
 };
 use crate::random::Dist;
 use crate::time::{Ns, TIME_MAX};
@@ -175,10 +175,25 @@ pub(super) fn declare(reader: &Reader, file: &File, w: &mut Workload) -> Result<
         }
         let parties = reader.number(&spec.parties, 1, 1, OBJECTS_MAX)? as u32;
         let spin = reader.time(&spec.spin, 0)?;
+        let waits = match spec.waits.as_ref().map(|waits| waits.get_ref().as_str()) {
+            None | Some("spin") => Waits::Spin,
+            Some("stubborn") => Waits::Stubborn,
+            Some("openmp") => Waits::Openmp,
+            Some(other) => {
+                return Err(reader.error(
+                    spec.waits.as_ref().map_or(at, |waits| waits.span().start),
+                    format!("`{other}` is no way to wait: there are spin, stubborn and openmp"),
+                ));
+            }
+        };
         let base = all.w.barriers.len();
         let len = all.add(reader, Kind::Barrier, name, at, base, &spec.count)?;
         all.w.barriers.extend(std::iter::repeat_n(
-            BarrierSpec { parties, spin },
+            BarrierSpec {
+                parties,
+                spin,
+                waits,
+            },
             len as usize,
         ));
     }

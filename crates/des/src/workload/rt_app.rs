@@ -9,7 +9,7 @@ use super::json::{self, Node, Value};
 use super::{Result, WorkloadError};
 use crate::program::{
     BarrierSpec, DeviceSpec, Kind, LockKind, LockSpec, Named, Object, Op, Step, Template, Time,
-    VARS_FREE, Val, Workload,
+    VARS_FREE, Val, Waits, Workload,
 };
 use crate::random::Dist;
 use crate::time::{self, Ns, TIME_MAX};
@@ -157,7 +157,11 @@ impl RtApp {
             }
             Kind::Barrier => {
                 let parties = self.parties.get(name).copied().unwrap_or(1).max(1);
-                w.barriers.push(BarrierSpec { parties, spin: 0 });
+                w.barriers.push(BarrierSpec {
+                    parties,
+                    spin: 0,
+                    waits: Waits::Spin,
+                });
                 w.barriers.len() as u32 - 1
             }
             Kind::Device => {
@@ -440,9 +444,10 @@ impl RtApp {
                 condition: self.notice(value, "resume")?,
                 is_all: true,
             },
-            "barrier" => Op::Barrier(Object::one(
-                self.object(Kind::Barrier, value.text("barrier")?),
-            )),
+            "barrier" => Op::Barrier {
+                barrier: Object::one(self.object(Kind::Barrier, value.text("barrier")?)),
+                parties: Val::constant(0),
+            },
             "yield" => Op::Yield,
             _ => {
                 let name = value.text("fork")?;

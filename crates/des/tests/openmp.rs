@@ -1,0 +1,151 @@
+//! Teams of threads that meet at barriers, and what tasks tell each other.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use amdahl_des::{RunResult, workload};
+use common::{Run, built_in, check_beside};
+
+const MS: i64 = 1_000_000;
+
+/// Nanoseconds of CPU time that a run spun.
+fn spun(result: &RunResult) -> i64 {
+    result.used_ns.get("spin").copied().unwrap_or(0) as i64
+}
+
+/// One CPU, on which a thread waits for another one that computes.
+fn waits(how: &str) -> RunResult {
+    Run {
+        machine: "1 core",
+        policy: "linux",
+        ..Run::default()
+    }
+    .text(&format!(
+        "name = 'waits'
+        [barriers.b]
+        parties = 2
+        spin = '10ms'
+        waits = '{how}'
+        [[tasks]]
+        name = 'early'
+        program = 'barrier b'
+        [[tasks]]
+        name = 'late'
+        program = 'compute 100ms; barrier b'"
+    ))
+}
+
+#[test]
+fn a_stubborn_waiter_spins_all_its_time_and_another_only_until_it_loses_its_cpu() {
+    let (stubborn, other) = (waits("stubborn"), waits("spin"));
+    for result in [&stubborn, &other] {
+        assert_eq!(result.end, "done", "{:?}", result.why);
+    }
+    assert!((10 * MS..11 * MS).contains(&spun(&stubborn)));
+    // A slice and a tick at most.
+    assert!((1..8 * MS).contains(&spun(&other)), "{}", spun(&other));
+    assert!(stubborn.makespan_ns > other.makespan_ns);
+}
+
+#[test]
+fn a_barrier_of_so_many_lets_them_through() {
+    let result = Run::default().text(
+        "name = 'some'
+        [numbers]
+        size = '1 + 1'
+        [barriers.b]
+        parties = 4
+        [[tasks]]
+        name = 'member'
+        count = 4
+        program = 'if index < size { barrier b of size; tally met }; barrier b; tally all'",
+    );
+    assert_eq!(result.end, "done", "{:?}", result.why);
+    assert_eq!((result.counters["met"], result.counters["all"]), (2, 4));
+}
+
+#[test]
+fn what_one_task_puts_another_reads() {
+    let result = Run::default().text(
+        "name = 'told'
+        [numbers]
+        at = 5
+        [barriers.b]
+        parties = 2
+        [[tasks]]
+        name = 'teller'
+        program = 'compute 1ms; put at now; barrier b'
+        [[tasks]]
+        name = 'listener'
+        program = 'tally before at; barrier b; tally after at'",
+    );
+    assert_eq!(result.end, "done", "{:?}", result.why);
+    assert_eq!(result.counters["before"], 5);
+    let after = result.counters["after"] as i64;
+    assert!((MS..2 * MS).contains(&after), "{after}");
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_line() {
+    for (text, said) in [
+        (
+            "name = 'x'\n[barriers.b]\nparties = 1\nwaits = 'never'\n[[tasks]]\nname = 't'\nprogram = 'barrier b'",
+            "line 4: `never` is no way to wait",
+        ),
+        (
+            "name = 'x'\n[[tasks]]\nname = 't'\nprogram = 'put n 1'",
+            "line 4: there is no number `n`",
+        ),
+        (
+            "name = 'x'\n[numbers]\nn = 'now'\n[[tasks]]\nname = 't'\nprogram = 'compute 1'",
+            "line 3: this must be the same for all tasks",
+        ),
+    ] {
+        let error = workload::parse(text, &BTreeMap::new()).unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+    }
+}
+
+/// The built-in program with 8 threads on 8 CPUs.
+fn team(set: &[(&str, &str)]) -> RunResult {
+    let mut all = vec![
+        ("vcpus", "8"),
+        ("regions", "20"),
+        ("work", "8ms"),
+        ("least", "2"),
+    ];
+    all.extend(set);
+    let result = Run {
+        machine: "8 core",
+        policy: "linux",
+        ..Run::default()
+    }
+    .of(&built_in("openmp", &all));
+    check_beside(&result, &["worker", "neighbour"]);
+    assert_eq!(result.end, "done", "{:?}", result.why);
+    assert_eq!(result.counters["barriers"], 200);
+    result
+}
+
+#[test]
+fn alone_an_adaptive_team_does_exactly_what_a_spinning_one_does() {
+    let spinning = team(&[("load", "0"), ("spin", "30s")]);
+    let adaptive = team(&[("load", "0"), ("adaptive", "1")]);
+    assert_eq!(adaptive.makespan_ns, spinning.makespan_ns);
+    assert_eq!(adaptive.used_ns, spinning.used_ns);
+}
+
+#[test]
+fn beside_a_neighbour_who_spins_less_is_done_earlier() {
+    let spinning = team(&[("spin", "30s")]);
+    let libgomp = team(&[]);
+    let adaptive = team(&[("adaptive", "1")]);
+    let shrinking = team(&[("adaptive", "1"), ("shrinks", "1")]);
+    assert!(spun(&adaptive) * 2 < spun(&libgomp));
+    assert!(spun(&libgomp) <= spun(&spinning));
+    for (less, more) in [(&adaptive, &libgomp), (&libgomp, &spinning)] {
+        assert!(less.makespan_ns <= more.makespan_ns);
+    }
+    assert!(shrinking.makespan_ns < libgomp.makespan_ns);
+}
