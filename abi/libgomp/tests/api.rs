@@ -1,0 +1,123 @@
+//! What programs call: the same program passes with GCC's own library.
+
+mod support;
+
+use support::{Program, Runtime, text};
+
+#[test]
+fn the_functions_do_what_they_promise() {
+    let Some(program) = Program::build("the_functions_do_what_they_promise", "api") else {
+        return;
+    };
+    for runtime in [Runtime::Gccs, Runtime::Ours] {
+        let output = program.run(runtime, &[]);
+        assert_eq!(
+            text(&output.stdout),
+            "ok\n",
+            "{runtime:?}: {}",
+            text(&output.stderr)
+        );
+        assert!(output.status.success());
+        assert_eq!(text(&output.stderr), "shown 0\n");
+    }
+}
+
+#[test]
+fn threads_know_their_places() {
+    let Some(program) = Program::build("threads_know_their_places", "places") else {
+        return;
+    };
+    for places in ["{0},{1}", "{1},{0}", "{0:2}", "threads", "cores"] {
+        let variables = [("OMP_PLACES", places)];
+        let [ours, gccs] =
+            [Runtime::Ours, Runtime::Gccs].map(|runtime| program.run(runtime, &variables));
+        assert_eq!(text(&ours.stdout), text(&gccs.stdout), "{places}");
+        assert_eq!(text(&ours.stderr), text(&gccs.stderr), "{places}");
+    }
+}
+
+/// More places than this machine has CPUs: places may share them.
+#[test]
+fn threads_go_where_gccs_runtime_puts_them() {
+    let Some(program) = Program::build("threads_go_where_gccs_runtime_puts_them", "binding") else {
+        return;
+    };
+    let places = "{0},{0,1},{1},{0},{1},{0,1},{0}";
+    for bind in [
+        "true",
+        "primary",
+        "close",
+        "spread",
+        "spread,close",
+        "close,spread",
+    ] {
+        let variables = [("OMP_PLACES", places), ("OMP_PROC_BIND", bind)];
+        for arguments in [
+            ["3", "2", "0"],
+            ["9", "1", "0"],
+            ["7", "3", "0"],
+            ["1", "4", "0"],
+            ["2", "9", "0"],
+            ["4", "2", "2"],
+            ["4", "3", "3"],
+            ["3", "5", "4"],
+        ] {
+            let run = |runtime| program.run_with(runtime, &variables, &arguments);
+            let [ours, gccs] = [Runtime::Ours, Runtime::Gccs].map(run);
+            assert_eq!(
+                text(&ours.stdout),
+                text(&gccs.stdout),
+                "{bind} {arguments:?}"
+            );
+            assert!(ours.status.success(), "{bind} {arguments:?}");
+        }
+    }
+}
+
+/// Which thread says what, in any order. One region: what GCC's runtime says of the next ones may be of those before.
+#[test]
+fn threads_say_where_they_are() {
+    let Some(program) = Program::build("threads_say_where_they_are", "shown") else {
+        return;
+    };
+    for (places, threads) in [
+        ("", "1"),
+        ("", "3"),
+        ("{0},{1},{0,1}", "1"),
+        ("{0},{1},{0,1}", "2"),
+        ("{0},{1},{0,1}", "7"),
+    ] {
+        let mut variables = vec![
+            ("OMP_DISPLAY_AFFINITY", "true"),
+            (
+                "OMP_AFFINITY_FORMAT",
+                "%L %0.3n of %N, %{ancestor_tnum}, %A",
+            ),
+        ];
+        if !places.is_empty() {
+            variables.push(("OMP_PLACES", places));
+        }
+        let said = |runtime| {
+            let output = program.run_with(runtime, &variables, &[threads]);
+            let mut lines: Vec<String> = text(&output.stderr).lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(
+            said(Runtime::Ours),
+            said(Runtime::Gccs),
+            "{places} {threads}"
+        );
+    }
+}
+
+#[test]
+fn functions_of_gcc_13_and_14() {
+    let Some(program) = Program::build("functions_of_gcc_13_and_14", "newer") else {
+        return;
+    };
+    let said = |runtime| text(&program.run(runtime, &[]).stdout);
+    assert_eq!(said(Runtime::Ours), "ok\n");
+    let gccs = said(Runtime::Gccs);
+    assert!(gccs == "ok\n" || gccs == "none\n", "{gccs}");
+}

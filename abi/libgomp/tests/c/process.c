@@ -1,0 +1,266 @@
+/* What becomes of teams when the process around them does something: the case is the first argument. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <omp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void fail(const char *what)
+{
+    printf("%s\n", what);
+    fflush(stdout);
+    _exit(1);
+}
+
+/* A region of `threads` threads, a barrier in it and a task by each. */
+static void region(int threads)
+{
+    int ran = 0, tasks = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : ran)
+    {
+#pragma omp barrier
+#pragma omp task
+        {
+#pragma omp atomic
+            tasks++;
+        }
+        ran++;
+    }
+    if (ran != threads || tasks != threads)
+        fail("a region without some of its threads");
+}
+
+/* The child of a process with a live team has regions of its own. GCC's library waits there for threads that are
+   not in the child. */
+static void forks(void)
+{
+    for (int round = 0; round < 20; round++) {
+        region(4);
+        pid_t child = fork();
+        if (child == 0) {
+            region(4);
+            region(7);
+            _exit(0);
+        }
+        region(3);
+        int status;
+        if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+            fail("a child that failed");
+    }
+}
+
+/* A child of a thread within a region may at least end. */
+static void forks_inside(void)
+{
+    int failed = 0;
+#pragma omp parallel num_threads(3) reduction(+ : failed)
+    {
+        pid_t child = fork();
+        if (child == 0)
+            _exit(omp_get_thread_num() >= 0 ? 0 : 1);
+        int status;
+        failed += child < 0 || waitpid(child, &status, 0) != child || status != 0;
+    }
+    if (failed)
+        fail("a child that failed");
+}
+
+static void sizes(void)
+{
+    const int threads[] = { 1, 2, 3, 8, 9, 64, 65, 1, 1024, 2, 500, 1024, 1 };
+    for (unsigned i = 0; i < sizeof threads / sizeof *threads; i++)
+        region(threads[i]);
+}
+
+static void *own_regions(void *argument)
+{
+    (void)argument;
+    for (int round = 0; round < 5; round++)
+        region(1 + round);
+    return NULL;
+}
+
+/* Threads of the program come and go, each with teams of its own. */
+static void owners(void)
+{
+    for (int round = 0; round < 20; round++) {
+        pthread_t threads[6];
+        for (int i = 0; i < 6; i++)
+            if (pthread_create(&threads[i], NULL, own_regions, NULL))
+                fail("no thread");
+        for (int i = 0; i < 6; i++)
+            pthread_join(threads[i], NULL);
+    }
+}
+
+static volatile sig_atomic_t handled;
+
+static void handle(int signal)
+{
+    (void)signal;
+    handled++;
+}
+
+/* Signals interrupt sleeps of waiting threads. */
+static void signals(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = handle;
+    sigaction(SIGALRM, &action, NULL);
+    struct sigevent event;
+    memset(&event, 0, sizeof event);
+    event.sigev_notify = SIGEV_SIGNAL;
+    event.sigev_signo = SIGALRM;
+    timer_t timer;
+    struct itimerspec every = { { 0, 100000 }, { 0, 100000 } };
+    if (timer_create(CLOCK_MONOTONIC, &event, &timer) || timer_settime(timer, 0, &every, NULL))
+        fail("no timer");
+    for (int round = 0; round < 2000 || handled < 20; round++)
+        region(4);
+    timer_delete(timer);
+}
+
+/* The process ends while all others are in a region, at a barrier or at work. */
+static void exits(void)
+{
+#pragma omp parallel num_threads(6)
+    {
+        if (omp_get_thread_num() == 3)
+            exit(7);
+        if (omp_get_thread_num() > 3) {
+#pragma omp barrier
+        }
+        for (;;)
+            pause();
+    }
+}
+
+/* A library with regions comes late and goes; the runtime comes with it. */
+static void plugins(const char *plugin)
+{
+    for (int round = 0; round < 10; round++) {
+        void *library = dlopen(plugin, RTLD_NOW | RTLD_LOCAL);
+        if (!library)
+            fail(dlerror());
+        int (*count)(int);
+        *(void **)&count = dlsym(library, "count_threads");
+        if (!count || count(5) != 5)
+            fail("a region of a plugin without some of its threads");
+        dlclose(library);
+    }
+}
+
+/* Regions deep in each other, with teams of one and of several. */
+static int depth(int level)
+{
+    int inside = 0;
+#pragma omp parallel num_threads(level % 2 + 1) reduction(+ : inside)
+    {
+        inside += level ? depth(level - 1) : 1;
+#pragma omp barrier
+    }
+    return inside;
+}
+
+static int mine;
+#pragma omp threadprivate(mine)
+
+/* What is threadprivate stays with the number of a thread between regions of one size, whatever serial or smaller
+   regions come between. */
+static void threadprivates(void)
+{
+    for (int round = 0; round < 50; round++) {
+        int wrong = 0;
+#pragma omp parallel num_threads(8)
+        mine = 100 * round + omp_get_thread_num();
+#pragma omp parallel if (0)
+        wrong += omp_get_num_threads() != 1;
+        if (round % 2)
+            region(1);
+#pragma omp parallel num_threads(8) reduction(+ : wrong)
+        wrong += mine != 100 * round + omp_get_thread_num();
+        if (wrong)
+            fail("threads that lost what is theirs");
+    }
+}
+
+/* Teams become smaller while tasks are made at once: nobody who is left out takes part. */
+static void shrinking(void)
+{
+    for (int round = 0; round < 300; round++) {
+        int threads = 24 - round % 23, wrong = 0;
+#pragma omp parallel num_threads(threads)
+        {
+            for (int i = 0; i < 4; i++) {
+#pragma omp task
+                if (omp_get_thread_num() >= threads || omp_get_num_threads() != threads) {
+#pragma omp atomic
+                    wrong++;
+                }
+            }
+        }
+        if (wrong)
+            fail("a task run by a thread of an earlier team");
+    }
+}
+
+static void *region_of_three(void *argument)
+{
+    (void)argument;
+    region(3);
+    return NULL;
+}
+
+/* The first thread ends before the process does: that ends with the last thread of the program. */
+static void last_one(void)
+{
+    pthread_t thread;
+    region(4);
+    if (pthread_create(&thread, NULL, region_of_three, NULL))
+        fail("no thread");
+    pthread_detach(thread);
+    printf("ok\n");
+    fflush(stdout);
+    pthread_exit(NULL);
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "";
+    if (!strcmp(what, "forks"))
+        forks();
+    else if (!strcmp(what, "forks-inside"))
+        forks_inside();
+    else if (!strcmp(what, "sizes"))
+        sizes();
+    else if (!strcmp(what, "owners"))
+        owners();
+    else if (!strcmp(what, "threadprivates"))
+        threadprivates();
+    else if (!strcmp(what, "shrinking"))
+        shrinking();
+    else if (!strcmp(what, "last-one"))
+        last_one();
+    else if (!strcmp(what, "signals"))
+        signals();
+    else if (!strcmp(what, "exits"))
+        exits();
+    else if (!strcmp(what, "plugins"))
+        plugins(argv[2]);
+    else if (!strcmp(what, "nested")) {
+        omp_set_max_active_levels(8);
+        for (int round = 0; round < 20; round++)
+            if (depth(8) != 16)
+                fail("regions in regions without some of their threads");
+    } else
+        fail("which case?");
+    printf("ok\n");
+    return 0;
+}

@@ -1,0 +1,137 @@
+//! Teams in processes that fork, end, load and unload, are interrupted.
+
+mod support;
+
+use std::process::Command;
+
+use support::{Program, Runtime, library, text};
+
+fn passes(test: &str, case: &str) {
+    let Some(program) = Program::build(test, "process") else {
+        return;
+    };
+    // Waits that spin and waits that sleep find different faults.
+    for variables in [&[][..], &[("OMP_WAIT_POLICY", "passive")]] {
+        let output = program.run_with(Runtime::Ours, variables, &[case]);
+        let said = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(said, ("ok\n".into(), String::new()), "{variables:?}");
+        assert!(output.status.success(), "{}", output.status);
+    }
+}
+
+#[test]
+fn a_child_of_fork_has_teams_of_its_own() {
+    passes("a_child_of_fork_has_teams_of_its_own", "forks");
+}
+
+#[test]
+fn a_child_of_fork_within_a_region_may_end() {
+    passes("a_child_of_fork_within_a_region_may_end", "forks-inside");
+}
+
+#[test]
+fn teams_of_1_to_1024_threads() {
+    passes("teams_of_1_to_1024_threads", "sizes");
+}
+
+#[test]
+fn threads_of_the_program_come_and_go() {
+    passes("threads_of_the_program_come_and_go", "owners");
+}
+
+/// A region of one thread gave the workers of the others away, and they came back under other numbers.
+#[test]
+fn threads_keep_their_numbers() {
+    passes("threads_keep_their_numbers", "threadprivates");
+}
+
+/// Docks are opened one after the other: who was let go but not told yet could take a task of the next region.
+#[test]
+fn teams_become_smaller_and_nobody_else_runs_their_tasks() {
+    passes(
+        "teams_become_smaller_and_nobody_else_runs_their_tasks",
+        "shrinking",
+    );
+}
+
+/// Workers that nobody needs any more kept the process.
+#[test]
+fn a_process_ends_with_the_last_thread_of_the_program() {
+    passes(
+        "a_process_ends_with_the_last_thread_of_the_program",
+        "last-one",
+    );
+}
+
+#[test]
+fn signals_do_no_harm() {
+    passes("signals_do_no_harm", "signals");
+}
+
+#[test]
+fn regions_in_regions() {
+    passes("regions_in_regions", "nested");
+}
+
+#[test]
+fn the_process_may_end_in_a_region() {
+    let test = "the_process_may_end_in_a_region";
+    let Some(program) = Program::build(test, "process") else {
+        return;
+    };
+    for _ in 0..20 {
+        let output = program.run_with(Runtime::Ours, &[], &["exits"]);
+        assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_plugin_may_bring_the_runtime_along() {
+    let test = "a_plugin_may_bring_the_runtime_along";
+    let Some(program) = Program::build(test, "process") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = folder.path().join("plugin.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/plugin.c");
+    let built = Command::new("gcc")
+        .args(["-fopenmp", "-shared", "-fPIC", "-O1", source, "-o"])
+        .arg(&plugin)
+        .status()
+        .unwrap();
+    assert!(built.success());
+    let plugin = plugin.to_str().unwrap();
+    let output = program.run_with(Runtime::Ours, &[], &["plugins", plugin]);
+    assert_eq!(text(&output.stdout), "ok\n", "{}", text(&output.stderr));
+
+    // The same in a program that knows nothing of OpenMP.
+    let host = folder.path().join("host");
+    let text_of_host = r#"
+        #include <dlfcn.h>
+        int main(int argc, char **argv) {
+            for (int round = 0; round < 10; round++) {
+                void *library = dlopen(argv[argc - 1], RTLD_NOW);
+                int (*count)(int);
+                if (!library) return 1;
+                *(void **)&count = dlsym(library, "count_threads");
+                if (!count || count(4) != 4) return 2;
+                dlclose(library);
+            }
+            return 0;
+        }"#;
+    let source = folder.path().join("host.c");
+    std::fs::write(&source, text_of_host).unwrap();
+    let built = Command::new("gcc")
+        .arg(&source)
+        .arg("-o")
+        .arg(&host)
+        .status()
+        .unwrap();
+    assert!(built.success());
+    let ran = Command::new(&host)
+        .arg(plugin)
+        .env("LD_LIBRARY_PATH", library())
+        .status()
+        .unwrap();
+    assert!(ran.success(), "{ran}");
+}

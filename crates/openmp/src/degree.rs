@@ -1,0 +1,283 @@
+//! The degree of parallelism: how many threads a region gets that may have fewer than it asks for.
+//!
+//! After the thesis behind "OpenMP in oversubscribed VMs" (H. Chhaya-Shailesh): threads that could run and do not
+//! (phantoms) shrink teams at once; CPUs that have been idle for a while let them grow; otherwise they stay. Where
+//! nobody publishes how many those are (`amdahl-phantom-page`), what the threads lost themselves stands for phantoms, and
+//! growing is tried, more and more rarely as long as it turns out wrong.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use amdahl_phantom_page::{Reader, Snapshot, coarse_now_ns};
+
+use crate::thread::Thread;
+use crate::{icv, sys, team};
+
+/// What a region that begins is to be decided by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    /// Threads of this program that could run and did not, on average.
+    pub phantoms: f64,
+    /// CPUs that are free for it; `None` if nobody knows.
+    pub idle: Option<f64>,
+}
+
+/// The number of CPUs that teams are made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Degree {
+    cpus: u32,
+    /// Quiet windows until one more is tried, where nobody knows of idle CPUs.
+    patience: u32,
+    quiet: u32,
+    /// The last change was such a try.
+    was_tried: bool,
+}
+
+/// Phantoms below this are the scheduler's housekeeping.
+const FEW: f64 = 0.5;
+const PATIENCE: std::ops::RangeInclusive<u32> = 2..=64;
+
+impl Degree {
+    /// Begins with all that may be used.
+    pub fn new(cpus: u32) -> Degree {
+        Degree {
+            cpus: cpus.max(1),
+            patience: *PATIENCE.start(),
+            quiet: 0,
+            was_tried: false,
+        }
+    }
+
+    /// The CPUs to use after a window with this load, of `usable` ones. O(1).
+    pub fn next(&mut self, load: Load, usable: u32) -> u32 {
+        let usable = usable.max(1);
+        if load.phantoms >= FEW {
+            if self.was_tried {
+                self.patience = (self.patience * 2).min(*PATIENCE.end());
+            }
+            let fewer = load.phantoms.round().min(f64::from(u32::MAX)) as u32;
+            self.cpus = self.cpus.min(usable).saturating_sub(fewer).max(1);
+            (self.quiet, self.was_tried) = (0, false);
+        } else if let Some(idle) = load.idle {
+            self.cpus = self
+                .cpus
+                .saturating_add(idle.clamp(0.0, f64::from(usable)) as u32);
+        } else {
+            self.quiet += 1;
+            if self.quiet >= self.patience && self.cpus < usable {
+                self.cpus += 1;
+                (self.quiet, self.was_tried) = (0, true);
+            } else if self.quiet >= 2 * self.patience {
+                // What was tried has turned out right.
+                self.patience = (self.patience / 2).max(*PATIENCE.start());
+                self.was_tried = false;
+            }
+        }
+        self.cpus = self.cpus.min(usable);
+        self.cpus
+    }
+}
+
+/// CPUs that can be had at once; 0 before the first use.
+static USABLE_CPUS: AtomicU32 = AtomicU32::new(0);
+
+/// Finds out how many CPUs this process may use.
+pub(crate) fn init() {
+    // A quota of one and a half lets two threads run at once, for a while.
+    let quota = match amdahl_topology::quota() {
+        Ok(Some(quota)) => quota.cpus.ceil() as u32,
+        _ => u32::MAX,
+    };
+    // Of the process when it began: the first thread that comes here may be confined.
+    let allowed = icv::globals().available_cpus();
+    USABLE_CPUS.store(allowed.min(quota), Ordering::Relaxed);
+}
+
+/// CPUs that this process may use at once, by affinity mask and quota; at least 1.
+pub fn usable_cpus() -> u32 {
+    USABLE_CPUS.load(Ordering::Relaxed).max(1)
+}
+
+/// The number of threads of a region. `specified`: by a clause, 0 if there is none; `useful`: more cannot be used
+/// (sections), 0 if that is not known.
+///
+/// # Safety
+/// `thread` is the calling thread's.
+pub unsafe fn resolve(thread: *mut Thread, specified: u32, useful: u32) -> u32 {
+    if specified == 1 {
+        return 1;
+    }
+    // SAFETY: the caller's promise.
+    let (icv, at) = unsafe { (Thread::icv(thread), (*thread).at) };
+    if at.active_level >= icv.max_active_levels {
+        return 1;
+    }
+    let mut threads = if specified == 0 {
+        icv.nthreads
+    } else {
+        specified
+    };
+    if icv.dynamic || icv::globals().own.dynamic == Some(true) {
+        threads = threads.min(self::threads());
+        if useful != 0 {
+            threads = threads.min(useful);
+        }
+    }
+    if icv.thread_limit != u32::MAX && threads > 1 {
+        let left = icv.thread_limit.saturating_sub(1);
+        let mut reserved = threads - 1;
+        // SAFETY: the group's counter lives as long as its initial thread, or as its target region.
+        if let Some(busy) = unsafe { at.group.as_ref() } {
+            // Relaxed: a count, and nothing else is known by it.
+            let reserve = |busy: u32| {
+                reserved = (threads - 1).min(left.saturating_sub(busy));
+                Some(busy + reserved)
+            };
+            let _ = busy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve);
+            // SAFETY: the caller's own.
+            unsafe { (*thread).reserved = reserved };
+        }
+        threads = reserved.min(left) + 1;
+    }
+    threads.max(1)
+}
+
+/// Looks are no closer together than this.
+const WINDOW_NS: u64 = 20_000_000;
+
+struct State {
+    degree: Degree,
+    page: Option<Reader>,
+    looked_ns: u64,
+    lost_ns: u64,
+    /// The tick of the page that was acted upon last.
+    tick: u64,
+}
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+
+/// Threads that a region may have whose size is the runtime's to choose. A lock and a clock; who finds the lock taken
+/// takes `usable`.
+pub fn threads() -> u32 {
+    let usable = usable_cpus();
+    let Ok(mut state) = STATE.try_lock() else {
+        return usable;
+    };
+    let now = sys::monotonic_ns();
+    let state = state.get_or_insert_with(|| State {
+        degree: Degree::new(usable),
+        page: Reader::find().ok(),
+        looked_ns: now,
+        lost_ns: team::CONTENTION.lost_ns(),
+        tick: 0,
+    });
+    let passed = now.saturating_sub(state.looked_ns);
+    if passed >= WINDOW_NS {
+        let lost = team::CONTENTION.lost_ns();
+        let lost_here = lost.saturating_sub(state.lost_ns) as f64 / passed as f64;
+        (state.looked_ns, state.lost_ns) = (now, lost);
+        let published = state
+            .page
+            .as_ref()
+            .and_then(|page| page.read_fresh(coarse_now_ns()).ok());
+        let load = match published {
+            // The same tick says nothing new.
+            Some(Snapshot { ticks, .. }) if ticks == state.tick => None,
+            Some(snapshot) => {
+                state.tick = snapshot.ticks;
+                Some(Load {
+                    phantoms: snapshot.phantom.to_f64(),
+                    idle: Some(snapshot.idle.to_f64()),
+                })
+            }
+            None => Some(Load {
+                phantoms: lost_here,
+                idle: None,
+            }),
+        };
+        if let Some(load) = load {
+            state.degree.next(load, usable);
+        }
+    }
+    state.degree.cpus.min(usable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const QUIET: Load = Load {
+        phantoms: 0.0,
+        idle: None,
+    };
+
+    #[test]
+    fn phantoms_shrink_at_once_and_idle_cpus_let_grow() {
+        let mut degree = Degree::new(16);
+        let load = |phantoms, idle| Load {
+            phantoms,
+            idle: Some(idle),
+        };
+        assert_eq!(degree.next(load(5.6, 0.0), 16), 10);
+        assert_eq!(degree.next(load(0.4, 0.9), 16), 10);
+        assert_eq!(degree.next(load(0.0, 3.7), 16), 13);
+        assert_eq!(degree.next(load(0.0, 1e9), 16), 16);
+        assert_eq!(degree.next(load(1e300, 0.0), 16), 1);
+    }
+
+    #[test]
+    fn growing_that_turns_out_wrong_becomes_rare() {
+        let mut degree = Degree::new(4);
+        degree.next(
+            Load {
+                phantoms: 2.0,
+                idle: None,
+            },
+            4,
+        );
+        // Only two CPUs can be had: each try is punished.
+        let mut tries = Vec::new();
+        for window in 0..400 {
+            let had = degree.cpus;
+            let load = Load {
+                phantoms: f64::from(had.saturating_sub(2)),
+                idle: None,
+            };
+            if degree.next(load, 4) > had {
+                tries.push(window);
+            }
+        }
+        let gaps: Vec<i32> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(gaps.windows(2).all(|pair| pair[0] <= pair[1]), "{gaps:?}");
+        assert!(tries.len() < 20, "{tries:?}");
+    }
+
+    #[test]
+    fn what_was_taken_comes_back_when_nobody_takes_it() {
+        let mut degree = Degree::new(8);
+        degree.next(
+            Load {
+                phantoms: 6.0,
+                idle: None,
+            },
+            8,
+        );
+        let windows = (0..1000).find(|_| degree.next(QUIET, 8) == 8);
+        assert!(windows.is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn there_is_always_one_and_never_more_than_usable(
+            loads in prop::collection::vec((0.0f64..1e6, prop::option::of(0.0f64..1e6)), 0..200),
+            usable in 0u32..600,
+        ) {
+            let mut degree = Degree::new(usable);
+            for (phantoms, idle) in loads {
+                let cpus = degree.next(Load { phantoms, idle }, usable);
+                prop_assert!((1..=usable.max(1)).contains(&cpus));
+            }
+        }
+    }
+}

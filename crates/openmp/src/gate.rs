@@ -1,0 +1,349 @@
+//! Gates: what threads wait at until somebody opens them.
+//!
+//! | word | who writes | meaning |
+//! |---|---|---|
+//! | `generation` | who opens, one at a time | a waiter goes on when it is not what it was |
+//! | `sleepers` | waiters | how many sleep or are about to |
+//! | `bell` | who wakes | the futex: whoever is about to sleep has read it before it looked for the last time |
+//! | `awake_ns` | who wakes | when all who are woken are on their CPUs, if those are free |
+//!
+//! Nobody is missed: a waiter adds itself to `sleepers` and then looks whether to sleep; who opens or rings changes
+//! what is looked at and then reads `sleepers`. Between the two steps each has a sequentially consistent fence, so one
+//! of the two sees the other. If the sleeper was seen, the bell moves before the wake-up: who has read it
+//! before does not fall asleep, who reads it afterwards sees what was changed.
+
+use std::sync::atomic::AtomicU64 as StdAtomicU64;
+
+use crate::contention::{Contention, GAP_NS, Own};
+use crate::policy::{Next, Patience, Situation};
+use crate::sync::{AtomicU32, Ordering, fence, spin_loop};
+use crate::sys;
+
+/// One opener at a time, any number of waiters. All words are on one line: who opens writes it anyway.
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct Gate {
+    generation: AtomicU32,
+    bell: Bell,
+    sleepers: AtomicU32,
+    /// No thread relies on it: the models do not follow it.
+    awake_ns: StdAtomicU64,
+}
+
+impl Default for Gate {
+    fn default() -> Gate {
+        Gate::new()
+    }
+}
+
+/// How a thread waits.
+pub(crate) struct Manner<'a> {
+    pub(crate) patience: Patience,
+    /// Threads are more than CPUs.
+    pub(crate) is_crowded: bool,
+    pub(crate) own: &'a mut Own,
+    pub(crate) contention: &'a Contention,
+    /// Whether who is awaited was last seen on the caller's CPU.
+    pub(crate) is_awaited_here: &'a dyn Fn() -> bool,
+}
+
+impl Manner<'_> {
+    /// Lets others run who are ready. `last` is the time now; returns when this thread runs again.
+    pub(crate) fn give_way(&mut self, last: u64) -> u64 {
+        sys::yield_now();
+        let now = sys::monotonic_ns();
+        let took = now.saturating_sub(last);
+        self.contention.yielded(now, took);
+        // Given, not taken.
+        self.own.slept(took);
+        now
+    }
+}
+
+/// Turns between two looks at the clock.
+const TURNS_PER_LOOK: u64 = 32;
+/// What waking one of several takes who wakes them.
+const WAKE_NS: u64 = 1_000;
+
+impl Gate {
+    /// A gate that was never opened.
+    pub fn new() -> Gate {
+        Gate {
+            generation: AtomicU32::new(0),
+            bell: Bell::default(),
+            sleepers: AtomicU32::new(0),
+            awake_ns: StdAtomicU64::new(0),
+        }
+    }
+
+    /// Changes with each opening. Who reads it sees what the last opener did before.
+    #[inline]
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Lets all go on who wait.
+    #[inline]
+    pub fn open(&self) {
+        // One opener at a time. Release: pairs with the Acquire in `generation`.
+        let next = self.generation.load(Ordering::Relaxed).wrapping_add(1);
+        self.generation.store(next, Ordering::Release);
+        self.ring(u32::MAX);
+    }
+
+    /// Wakes up to `count` sleepers, who look again and may sleep on, and says how many were asleep. What they are to
+    /// see was written before.
+    #[inline]
+    pub fn ring(&self, count: u32) -> u32 {
+        // Pairs with the fence in `sleep`.
+        fence(Ordering::SeqCst);
+        match self.sleepers.load(Ordering::Relaxed) {
+            0 => 0,
+            sleepers => self.wake(count, sleepers),
+        }
+    }
+
+    #[cold]
+    fn wake(&self, count: u32, sleepers: u32) -> u32 {
+        let takes_ns = u64::from(sleepers.min(count)) * WAKE_NS;
+        self.awake_ns
+            .store(sys::monotonic_ns() + takes_ns, Ordering::Relaxed);
+        self.bell.ring(count)
+    }
+
+    /// How many sleep here or are about to. A fence has to be between what they are to see and this.
+    pub fn sleepers(&self) -> u32 {
+        self.sleepers.load(Ordering::Relaxed)
+    }
+
+    /// Waits until `is_done`. In between `other` is asked whether it has something better to do, and does it; it
+    /// says whether it had.
+    #[inline]
+    pub(crate) fn wait(
+        &self,
+        manner: &mut Manner<'_>,
+        mut is_done: impl FnMut() -> bool,
+        mut other: impl FnMut() -> bool,
+    ) {
+        let first = manner.patience.first_turns(manner.is_crowded);
+        for _ in 0..first {
+            if is_done() {
+                return;
+            }
+            spin_loop();
+        }
+        if !is_done() {
+            self.wait_longer(manner, &mut is_done, &mut other);
+        }
+    }
+
+    #[cold]
+    fn wait_longer(
+        &self,
+        manner: &mut Manner<'_>,
+        is_done: &mut dyn FnMut() -> bool,
+        other: &mut dyn FnMut() -> bool,
+    ) {
+        let mut begun = sys::monotonic_ns();
+        let mut last = begun;
+        let mut turns = 0;
+        loop {
+            if is_done() {
+                return;
+            }
+            if other() {
+                begun = sys::monotonic_ns();
+                last = begun;
+                turns = 0;
+                continue;
+            }
+            let situation = Situation {
+                waited_ns: last.saturating_sub(begun),
+                turns,
+                is_crowded: manner.is_crowded,
+                may_yield: manner.contention.may_yield(last),
+                is_contended: manner.contention.is_expected(last),
+                is_awaited_here: (manner.is_awaited_here)(),
+            };
+            match manner.patience.next(situation) {
+                Next::Spin => {
+                    for _ in 0..TURNS_PER_LOOK {
+                        if is_done() {
+                            return;
+                        }
+                        spin_loop();
+                    }
+                    turns += TURNS_PER_LOOK;
+                    let now = sys::monotonic_ns();
+                    if now.saturating_sub(last) > GAP_NS {
+                        manner.contention.lost(now, now - last);
+                    }
+                    last = now;
+                }
+                Next::Yield => last = manner.give_way(last),
+                Next::Sleep => {
+                    manner.own.look_at(manner.contention);
+                    let slept = self.sleep(manner.contention, is_done, other);
+                    manner.own.slept(slept);
+                    // Who was woken for a task that somebody else took sleeps again.
+                    last = sys::monotonic_ns();
+                }
+            }
+        }
+    }
+
+    /// Sleeps until woken. Returns how long until it ran again.
+    fn sleep(
+        &self,
+        contention: &Contention,
+        is_done: &mut dyn FnMut() -> bool,
+        other: &mut dyn FnMut() -> bool,
+    ) -> u64 {
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        // Pairs with the fence in `ring`.
+        fence(Ordering::SeqCst);
+        let bell = self.bell.read();
+        let mut slept = 0;
+        if !is_done() && !other() {
+            let begun = sys::monotonic_ns();
+            self.bell.wait(bell);
+            let now = sys::monotonic_ns();
+            slept = now.saturating_sub(begun);
+            // A later ring may have moved it: then the loss is taken for too short.
+            let awake = self.awake_ns.load(Ordering::Relaxed);
+            if awake > begun {
+                contention.woken(now, awake);
+            }
+            #[cfg(not(loom))]
+            crate::stats::slept(slept);
+        }
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        slept
+    }
+}
+
+/// A futex.
+#[cfg(not(loom))]
+#[derive(Debug, Default)]
+struct Bell(AtomicU32);
+
+#[cfg(not(loom))]
+impl Bell {
+    fn read(&self) -> u32 {
+        // Acquire: pairs with the Release in `ring`.
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn ring(&self, count: u32) -> u32 {
+        // Release: who reads the new value sees what it was rung for.
+        self.0.fetch_add(1, Ordering::Release);
+        sys::futex_wake(&raw const self.0, count)
+    }
+
+    /// Sleeps until it is rung, unless it was rung since it was read.
+    fn wait(&self, read: u32) {
+        sys::futex_wait(&self.0, read);
+    }
+}
+
+/// What it is in the models.
+#[cfg(loom)]
+#[derive(Debug, Default)]
+struct Bell {
+    rung: loom::sync::Mutex<u32>,
+    sleepers: loom::sync::Condvar,
+}
+
+#[cfg(loom)]
+impl Bell {
+    fn read(&self) -> u32 {
+        *self.rung.lock().unwrap()
+    }
+
+    fn ring(&self, count: u32) -> u32 {
+        *self.rung.lock().unwrap() += 1;
+        self.sleepers.notify_all();
+        count
+    }
+
+    fn wait(&self, read: u32) {
+        let mut rung = self.rung.lock().unwrap();
+        while *rung == read {
+            rung = self.sleepers.wait(rung).unwrap();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32 as Count;
+
+    fn manner<'a>(own: &'a mut Own, contention: &'a Contention, turns: u64) -> Manner<'a> {
+        Manner {
+            patience: Patience::Turns {
+                alone: turns,
+                crowded: turns,
+            },
+            is_crowded: false,
+            own,
+            contention,
+            is_awaited_here: &|| false,
+        }
+    }
+
+    #[test]
+    fn each_opening_lets_all_go_on_whether_they_spin_or_sleep() {
+        const ROUNDS: u32 = 2_000;
+        let (gate, back) = (Gate::new(), Count::new(0));
+        std::thread::scope(|scope| {
+            for turns in [0, 50, 1_000_000] {
+                let (gate, back) = (&gate, &back);
+                scope.spawn(move || {
+                    let contention = Contention::new();
+                    let mut own = Own::default();
+                    for round in 0..ROUNDS {
+                        let mut manner = manner(&mut own, &contention, turns);
+                        gate.wait(&mut manner, || gate.generation() != round, || false);
+                        assert_eq!(gate.generation(), round + 1);
+                        back.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            for round in 0..ROUNDS {
+                gate.open();
+                while back.load(Ordering::SeqCst) != 3 * (round + 1) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn who_sleeps_is_woken_for_other_work() {
+        let (gate, work, done) = (Gate::new(), Count::new(0), Count::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let contention = Contention::new();
+                let mut own = Own::default();
+                gate.wait(
+                    &mut manner(&mut own, &contention, 0),
+                    || gate.generation() != 0,
+                    || {
+                        let taken = work.swap(0, Ordering::SeqCst);
+                        done.fetch_add(taken, Ordering::SeqCst);
+                        taken != 0
+                    },
+                );
+            });
+            for round in 1..=1_000 {
+                work.store(1, Ordering::SeqCst);
+                gate.ring(1);
+                while done.load(Ordering::SeqCst) != round {
+                    std::thread::yield_now();
+                }
+            }
+            gate.open();
+        });
+    }
+}

@@ -1,0 +1,66 @@
+//! When is a meeting over: all have arrived, and no task is left.
+//!
+//! The last one to arrive and whoever ends the last task may be two threads, and the second may belong to no team. One
+//! of them, and one only, lets the team go on. Both write their part and then read the other's, with a sequentially
+//! consistent fence between, so at least one finds both done; the number in the token keeps one who was late from ending a later
+//! meeting for the one he meant.
+
+use crate::sync::{AtomicU64, Line, Ordering, fence};
+
+/// What all do when a meeting is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meeting {
+    /// They go on in the region.
+    Barrier,
+    /// The master goes on behind it.
+    End,
+}
+
+/// The state of a team's meetings at which tasks are left when all have arrived.
+#[derive(Debug, Default)]
+pub(crate) struct Full {
+    /// The number of the meeting times 2, plus 1 for the end of a region; 0: none.
+    token: Line<AtomicU64>,
+    /// How many there were. Written by the last one to arrive only.
+    count: AtomicU64,
+}
+
+impl Full {
+    /// All have arrived. True: the caller lets them go on.
+    pub(crate) fn all_arrived(&self, meeting: Meeting, unfinished: impl Fn() -> u32) -> bool {
+        if unfinished() == 0 {
+            return true;
+        }
+        let number = self.count.load(Ordering::Relaxed) + 1;
+        self.count.store(number, Ordering::Relaxed);
+        let token = number << 1 | u64::from(meeting == Meeting::End);
+        // Release: who claims it sees what the others did before they arrived.
+        self.token.store(token, Ordering::Release);
+        // Pairs with the fence in `tasks_ended`.
+        fence(Ordering::SeqCst);
+        unfinished() == 0 && self.claim(token)
+    }
+
+    /// The number of unfinished tasks has become 0. What the caller has to let go on, if it is the one.
+    pub(crate) fn tasks_ended(&self, unfinished: impl Fn() -> u32) -> Option<Meeting> {
+        // Pairs with the fence in `all_arrived`.
+        fence(Ordering::SeqCst);
+        let token = self.token.load(Ordering::Relaxed);
+        (token != 0 && unfinished() == 0 && self.claim(token)).then_some(if token & 1 == 1 {
+            Meeting::End
+        } else {
+            Meeting::Barrier
+        })
+    }
+
+    fn claim(&self, token: u64) -> bool {
+        self.token
+            .compare_exchange(token, 0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Nobody waits for tasks any more (the region was cancelled). Nobody else may be in the team.
+    pub(crate) fn reset(&self) {
+        self.token.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,253 @@
+//! All interleavings of small cases (`RUSTFLAGS="--cfg loom" cargo test --release -p amdahl-openmp --lib`).
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::thread;
+
+use crate::chain::{Chain, Value};
+use crate::contention::{Contention, Own};
+use crate::count::Arrivals;
+use crate::gate::{Gate, Manner};
+use crate::lock::Lock;
+use crate::meeting::{Full, Meeting};
+use crate::policy::Patience;
+
+/// Interleavings with up to three preemptions, more take too long.
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// Waits as one does who sleeps at once.
+fn sleep_until(gate: &Gate, is_done: impl FnMut() -> bool, other: impl FnMut() -> bool) {
+    let contention = Contention::new();
+    let mut own = Own::default();
+    let mut manner = asleep(&mut own, &contention);
+    gate.wait(&mut manner, is_done, other);
+}
+
+#[test]
+fn no_opening_is_missed() {
+    check(|| {
+        let shared = Arc::new((Gate::new(), AtomicU32::new(0)));
+        let waiters: Vec<_> = (0..1)
+            .map(|_| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    let (gate, written) = &*shared;
+                    sleep_until(gate, || gate.generation() != 0, || false);
+                    assert_eq!(written.load(Ordering::Relaxed), 1);
+                })
+            })
+            .collect();
+        shared.1.store(1, Ordering::Relaxed);
+        shared.0.open();
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn who_sleeps_is_woken_for_work() {
+    check(|| {
+        let shared = Arc::new((Gate::new(), AtomicU32::new(0)));
+        let waiter = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (gate, work) = &*shared;
+                let done = std::cell::Cell::new(false);
+                sleep_until(
+                    gate,
+                    || done.get(),
+                    || {
+                        done.set(work.swap(0, Ordering::SeqCst) == 1);
+                        done.get()
+                    },
+                );
+            })
+        };
+        shared.1.fetch_add(1, Ordering::SeqCst);
+        shared.0.ring(1);
+        waiter.join().unwrap();
+    });
+}
+
+#[test]
+fn a_barrier_lets_nobody_through_early() {
+    struct Shared {
+        arrivals: Arrivals,
+        gate: Gate,
+        steps: [AtomicU32; 2],
+    }
+    check(|| {
+        let mut arrivals = Arrivals::default();
+        arrivals.grow(2);
+        let shared = Arc::new(Shared {
+            arrivals,
+            gate: Gate::new(),
+            steps: [AtomicU32::new(0), AtomicU32::new(0)],
+        });
+        let run = |id: usize, shared: &Shared| {
+            for step in 1..=2 {
+                shared.steps[id].store(step, Ordering::Relaxed);
+                let seen = shared.gate.generation();
+                if shared.arrivals.arrive(id, 2) {
+                    shared.gate.open();
+                } else {
+                    sleep_until(&shared.gate, || shared.gate.generation() != seen, || false);
+                }
+                assert!(shared.steps[1 - id].load(Ordering::Relaxed) >= step);
+            }
+        };
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || run(1, &shared))
+        };
+        run(0, &shared);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn one_and_only_one_ends_a_meeting() {
+    check(|| {
+        // One task is left; who ends it is not the one who arrives last.
+        let shared = Arc::new((Full::default(), AtomicU32::new(1), AtomicU32::new(0)));
+        let ender = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (full, unfinished, ended) = &*shared;
+                unfinished.fetch_sub(1, Ordering::SeqCst);
+                if full
+                    .tasks_ended(|| unfinished.load(Ordering::SeqCst))
+                    .is_some()
+                {
+                    ended.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        };
+        let (full, unfinished, ended) = &*shared;
+        if full.all_arrived(Meeting::Barrier, || unfinished.load(Ordering::SeqCst)) {
+            ended.fetch_add(1, Ordering::Relaxed);
+        }
+        ender.join().unwrap();
+        assert_eq!(ended.load(Ordering::Relaxed), 1);
+        assert!(full.tasks_ended(|| 0).is_none());
+    });
+}
+
+/// How one waits who sleeps at once.
+fn asleep<'a>(own: &'a mut Own, contention: &'a Contention) -> Manner<'a> {
+    Manner {
+        patience: Patience::Turns {
+            alone: 0,
+            crowded: 0,
+        },
+        is_crowded: true,
+        own,
+        contention,
+        is_awaited_here: &|| false,
+    }
+}
+
+/// What is in a link: who took it how often, and whether that is the model's own.
+#[derive(Default)]
+struct Seen {
+    entered: AtomicU32,
+    turn: loom::cell::UnsafeCell<u32>,
+}
+
+impl Value for Seen {
+    fn renew(&mut self) {
+        // Whoever still was in the link would be seen writing or reading at the same time.
+        self.turn.with_mut(|turn| {
+            // SAFETY: loom sees to it that nobody else does.
+            unsafe { *turn = 0 }
+        });
+        self.entered.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Two threads go through a chain, links of which are used again as soon as both have left them.
+#[test]
+fn each_link_is_made_once_and_used_again_when_all_have_left() {
+    struct Shared(Chain<Seen>);
+    // SAFETY: the chain's protocol, which is what the model is about.
+    unsafe impl Sync for Shared {}
+    // SAFETY: as above.
+    unsafe impl Send for Shared {}
+    check(|| {
+        let mut chain = Chain::default();
+        chain.begin(2);
+        let shared = Arc::new(Shared(chain));
+        let run = |id: u32, chain: &Chain<Seen>| {
+            let mut link = chain.first();
+            let mut made = 0;
+            for turn in 1..=3 {
+                let contention = Contention::new();
+                let mut own = Own::default();
+                // SAFETY: `link` is where this thread is.
+                let (next, is_first) = unsafe {
+                    chain.advance(
+                        link,
+                        id,
+                        || asleep(&mut own, &contention),
+                        |seen, threads| {
+                            assert_eq!(threads, 2);
+                            // SAFETY: loom sees to it that nobody else does.
+                            seen.turn.with_mut(|t| unsafe { *t = turn });
+                        },
+                    )
+                };
+                link = next;
+                made += u32::from(is_first);
+                // SAFETY: this thread is in the link.
+                let seen: &Seen = unsafe { &*link };
+                // SAFETY: loom sees to it that nobody writes it.
+                assert_eq!(seen.turn.with(|t| unsafe { *t }), turn);
+                assert!(seen.entered.fetch_add(1, Ordering::Relaxed) < 2);
+            }
+            made
+        };
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || run(1, &shared.0))
+        };
+        let made = run(0, &shared.0) + other.join().unwrap();
+        assert_eq!(made, 3);
+    });
+}
+
+#[test]
+fn a_lock_is_one_thread_s_at_a_time_and_nobody_sleeps_on() {
+    struct Shared(Lock, loom::cell::UnsafeCell<u32>);
+    // SAFETY: the number is used under the lock.
+    unsafe impl Sync for Shared {}
+    check(|| {
+        let shared = Arc::new(Shared(Lock::default(), loom::cell::UnsafeCell::new(0)));
+        let run = |shared: &Shared| {
+            let contention = Contention::new();
+            let mut own = Own::default();
+            if !shared.0.try_acquire() {
+                shared.0.wait(&mut asleep(&mut own, &contention));
+            }
+            // SAFETY: under the lock.
+            shared.1.with_mut(|number| unsafe { *number += 1 });
+            shared.0.release();
+        };
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || run(&shared))
+            })
+            .collect();
+        run(&shared);
+        for other in others {
+            other.join().unwrap();
+        }
+        // SAFETY: nobody else is there any more.
+        assert_eq!(shared.1.with(|number| unsafe { *number }), 3);
+    });
+}

@@ -1,0 +1,333 @@
+//! How the iterations of a loop are dealt out, as pure functions. Iterations are numbered from 0 here, whatever the
+//! program's variable does: then signed and unsigned loops, up and down, are the same, and nothing overflows.
+
+/// The iterations of a loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Iterations {
+    /// Value of the variable in the first one, and where the loop ends. Signed values stand as two's complement.
+    start: u64,
+    end: u64,
+    step: u64,
+    count: u64,
+}
+
+/// Whole steps from 0 to what is at least `distance`.
+fn steps(distance: u64, step: u64) -> u64 {
+    match step {
+        1 => distance,
+        // A step of 0 is not a loop.
+        0 => 0,
+        _ => distance.div_ceil(step),
+    }
+}
+
+impl Iterations {
+    /// `for (i = start; i < end; i += step)`, or `>` if the step is negative.
+    #[inline]
+    pub fn signed(start: i64, end: i64, step: i64) -> Iterations {
+        let distance = match step {
+            1.. if start < end => end.wrapping_sub(start),
+            ..=-1 if start > end => start.wrapping_sub(end),
+            _ => 0,
+        };
+        Iterations {
+            start: start as u64,
+            end: end as u64,
+            step: step as u64,
+            count: steps(distance as u64, step.unsigned_abs()),
+        }
+    }
+
+    /// The same for unsigned variables. Loops that go down have the two's complement of their step.
+    #[inline]
+    pub fn unsigned(is_up: bool, start: u64, end: u64, step: u64) -> Iterations {
+        let count = if is_up {
+            steps(end.saturating_sub(start), step)
+        } else {
+            steps(start.saturating_sub(end), step.wrapping_neg())
+        };
+        Iterations {
+            start,
+            end,
+            step,
+            count,
+        }
+    }
+
+    /// `0..count`.
+    pub fn upto(count: u64) -> Iterations {
+        Iterations::unsigned(true, 0, count, 1)
+    }
+
+    /// How many there are.
+    #[inline]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The values of the variable for the iterations `first..end`: the first one, and where to stop. The last
+    /// iterations stop at the loop's own end: the step beyond it may not be a number.
+    #[inline]
+    pub fn values(&self, first: u64, end: u64) -> (u64, u64) {
+        let value = |n: u64| self.start.wrapping_add(n.wrapping_mul(self.step));
+        let stop = if end == self.count {
+            self.end
+        } else {
+            value(end)
+        };
+        (value(first), stop)
+    }
+}
+
+/// Numbers of iterations: from the first to before the second.
+pub type Range = (u64, u64);
+
+/// The part of `count` that thread `id` of `threads` has where each gets one block: the first ones get one more if
+/// that does not come out even.
+#[inline]
+pub fn block(count: u64, threads: u64, id: u64) -> Range {
+    let (each, more) = (count / threads, count % threads);
+    let first = each * id + id.min(more);
+    (first, first + each + u64::from(id < more))
+}
+
+/// Who has iteration `number` by [`block`].
+pub fn block_owner(count: u64, threads: u64, number: u64) -> u64 {
+    let (each, more) = (count / threads, count % threads);
+    let longer = more * (each + 1);
+    if number < longer {
+        number / (each + 1)
+    } else {
+        (number - longer)
+            .checked_div(each)
+            .map_or(threads - 1, |n| n + more)
+    }
+}
+
+/// What thread `id` gets as its chunk number `trip` of a static loop; chunks of 0: one block each.
+#[inline]
+pub fn fixed(count: u64, chunk: u64, threads: u64, id: u64, trip: u64) -> Option<Range> {
+    if chunk == 0 {
+        let (first, end) = block(count, threads, id);
+        return (trip == 0 && first < end).then_some((first, end));
+    }
+    let first = trip
+        .checked_mul(threads)
+        .and_then(|n| n.checked_add(id))
+        .and_then(|n| n.checked_mul(chunk))
+        .filter(|&first| first < count)?;
+    Some((first, first + chunk.min(count - first)))
+}
+
+/// Who has iteration `number` of a static loop.
+pub fn fixed_owner(count: u64, chunk: u64, threads: u64, number: u64) -> u64 {
+    match number.checked_div(chunk) {
+        Some(index) => index % threads,
+        None => block_owner(count, threads, number),
+    }
+}
+
+/// Iterations of the next chunk of a guided loop of which `left` are left.
+#[inline]
+pub fn guided(left: u64, chunk: u64, threads: u64) -> u64 {
+    left.div_ceil(threads).max(chunk).min(left)
+}
+
+/// Whether a counter that each thread moves on by `chunk` until it is at `count` stays a number: each of them
+/// may pass the end once.
+#[inline]
+pub fn is_countable(count: u64, chunk: u64, threads: u64) -> bool {
+    chunk
+        .checked_mul(threads + 1)
+        .and_then(|beyond| count.checked_add(beyond))
+        .is_some()
+}
+
+/// Parts with a counter each that a dynamic loop is divided into: threads take what is in the part of their group,
+/// then help elsewhere. 1 where a group has fewer than a few chunks for each of its threads.
+#[inline]
+pub fn parts(count: u64, chunk: u64, threads: u64, group: u64) -> u64 {
+    const CHUNKS_EACH: u64 = 8;
+    if threads <= group || count / chunk / CHUNKS_EACH < threads {
+        1
+    } else {
+        threads.div_ceil(group)
+    }
+}
+
+/// The iterations of part `index` of `parts`, which begin and end with chunks.
+pub fn part(count: u64, chunk: u64, parts: u64, index: u64) -> Range {
+    let (first, end) = block(count.div_ceil(chunk), parts, index);
+    let at = |chunks: u64| chunks.saturating_mul(chunk).min(count);
+    (at(first), at(end))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Values of the variable, one after another, with numbers that cannot overflow.
+    fn naive(start: i128, end: i128, step: i128) -> Vec<i128> {
+        let mut values = Vec::new();
+        let mut i = start;
+        while (step > 0 && i < end) || (step < 0 && i > end) {
+            values.push(i);
+            i += step;
+        }
+        values
+    }
+
+    /// What the compiled loop does with what it is given.
+    fn run(values: &mut Vec<i128>, (from, to): (i128, i128), step: i128) {
+        values.extend(naive(from, to, step));
+    }
+
+    /// Near the ends and the middle of the numbers.
+    fn edge() -> impl Strategy<Value = i64> {
+        prop_oneof![
+            -50i64..50,
+            (0i64..60).prop_map(|n| i64::MAX - n),
+            (0i64..60).prop_map(|n| i64::MIN + n),
+        ]
+    }
+
+    fn step() -> impl Strategy<Value = i64> {
+        prop_oneof![
+            1i64..9,
+            -9i64..0,
+            Just(i64::MAX),
+            Just(i64::MIN),
+            Just(i64::MAX / 3)
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn signed_loops_are_the_program_s(start in edge(), span in -60i64..60, step in step(), cut: u64) {
+            let end = start.saturating_add(span);
+            let expected = naive(start.into(), end.into(), step.into());
+            let loop_ = Iterations::signed(start, end, step);
+            prop_assert_eq!(loop_.count(), expected.len() as u64);
+            if loop_.count() == 0 {
+                return Ok(());
+            }
+            let cut = cut % loop_.count();
+            let mut values = Vec::new();
+            for range in [(0, cut), (cut, loop_.count())] {
+                if range.0 == range.1 {
+                    continue;
+                }
+                let (from, to) = loop_.values(range.0, range.1);
+                run(&mut values, ((from as i64).into(), (to as i64).into()), step.into());
+            }
+            prop_assert_eq!(values, expected);
+        }
+
+        #[test]
+        fn unsigned_loops_are_the_program_s(start in edge(), span in 0u64..60, step in 1u64..9, is_up: bool, cut: u64) {
+            let start = start as u64;
+            let end = if is_up { start.saturating_add(span) } else { start.saturating_sub(span) };
+            let signed = if is_up { i128::from(step) } else { -i128::from(step) };
+            let expected = naive(start.into(), end.into(), signed);
+            let step = if is_up { step } else { step.wrapping_neg() };
+            let loop_ = Iterations::unsigned(is_up, start, end, step);
+            prop_assert_eq!(loop_.count(), expected.len() as u64);
+            if loop_.count() == 0 {
+                return Ok(());
+            }
+            let cut = cut % loop_.count();
+            let mut values = Vec::new();
+            for range in [(0, cut), (cut, loop_.count())] {
+                if range.0 == range.1 {
+                    continue;
+                }
+                let (from, to) = loop_.values(range.0, range.1);
+                run(&mut values, (from.into(), to.into()), signed);
+            }
+            prop_assert_eq!(values, expected);
+        }
+
+        #[test]
+        fn static_loops_are_dealt_out_once_and_the_owner_is_known(
+            count in 0u64..500, chunk in 0u64..40, threads in 1u64..20,
+        ) {
+            let mut owner = vec![None; count as usize];
+            for id in 0..threads {
+                for trip in 0.. {
+                    let Some((first, end)) = fixed(count, chunk, threads, id, trip) else { break };
+                    prop_assert!(first < end);
+                    for number in first..end {
+                        prop_assert_eq!(owner[number as usize].replace(id), None);
+                    }
+                }
+            }
+            for (number, id) in owner.iter().enumerate() {
+                prop_assert_eq!(*id, Some(fixed_owner(count, chunk, threads, number as u64)));
+            }
+        }
+
+        #[test]
+        fn static_chunks_of_any_size_stay_numbers(
+            count: u64, chunk: u64, threads in 1u64..100_000, id: u64, trip: u64,
+        ) {
+            let id = id % threads;
+            if let Some((first, end)) = fixed(count, chunk, threads, id, trip) {
+                prop_assert!(first < end && end <= count);
+                prop_assert_eq!(fixed_owner(count, chunk, threads, first), id);
+                prop_assert_eq!(fixed_owner(count, chunk, threads, end - 1), id);
+            }
+        }
+
+        #[test]
+        fn guided_chunks_shrink_to_the_smallest(count: u64, chunk in 0u64..1000, threads in 1u64..1000) {
+            let (mut left, mut before) = (count, u64::MAX);
+            let mut turns = 0;
+            while left > 0 {
+                let size = guided(left, chunk, threads);
+                prop_assert!(size >= 1 && size <= left && size <= before);
+                prop_assert!(size >= chunk || size == left);
+                (left, before, turns) = (left - size, size, turns + 1);
+                // A thousandth of what is left each time, 64 bits of it.
+                prop_assert!(turns < 1000 * 64);
+            }
+        }
+
+        #[test]
+        fn parts_are_the_whole(count: u64, chunk in 1u64.., threads in 1u64..2000) {
+            let parts = parts(count, chunk, threads, 8);
+            prop_assert!(parts <= threads);
+            let mut at = 0;
+            for index in 0..parts {
+                let (first, end) = part(count, chunk, parts, index);
+                prop_assert_eq!(first, at);
+                prop_assert!(end >= first);
+                prop_assert!(first % chunk == 0 || first == count);
+                at = end;
+            }
+            prop_assert_eq!(at, count);
+        }
+    }
+
+    #[test]
+    fn all_numbers_make_a_loop() {
+        let all = Iterations::signed(i64::MIN, i64::MAX, 1);
+        assert_eq!(all.count(), u64::MAX);
+        let (from, to) = all.values(u64::MAX - 1, u64::MAX);
+        assert_eq!((from as i64, to as i64), (i64::MAX - 1, i64::MAX));
+        let down = Iterations::signed(i64::MAX, i64::MIN, i64::MIN);
+        assert_eq!(down.count(), 2);
+        assert_eq!(Iterations::unsigned(true, 0, u64::MAX, 1).count(), u64::MAX);
+        assert_eq!(Iterations::signed(0, 10, 0).count(), 0);
+        assert_eq!(Iterations::unsigned(true, 0, 10, 0).count(), 0);
+    }
+
+    #[test]
+    fn counters_that_could_overflow_are_known() {
+        assert!(is_countable(1 << 40, 1 << 20, 1000));
+        assert!(!is_countable(u64::MAX - 1, 1, 1));
+        assert!(is_countable(u64::MAX - 2, 1, 1));
+        assert!(!is_countable(1 << 63, 1 << 63, 1));
+        assert!(!is_countable(1, u64::MAX, 3));
+    }
+}

@@ -1,0 +1,307 @@
+//! Work shares: what the threads of a team divide among themselves, one construct after another.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use crate::chain::{Chain, Link, Value};
+use crate::doacross::Doacross;
+use crate::ordered::Turns;
+use crate::schedule::{self, Iterations};
+use crate::sync::{AtomicPtr, AtomicU64, Line, Ordering};
+use crate::team;
+use crate::thread::Thread;
+
+/// How the threads get their iterations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// There are none.
+    #[default]
+    Nothing,
+    /// By their numbers.
+    Static,
+    /// From one counter, which cannot overflow.
+    Dynamic,
+    /// From one counter, which could.
+    DynamicCareful,
+    /// From one counter for each group of threads, then from others.
+    Parts,
+    /// From one counter, fewer and fewer.
+    Guided,
+}
+
+/// A schedule as a loop begins with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deal {
+    /// By numbers of threads; chunks of 0: one block each.
+    Static {
+        /// Iterations of a chunk.
+        chunk: u64,
+    },
+    /// First come, first served.
+    Dynamic {
+        /// Iterations of a chunk; 0 counts as 1.
+        chunk: u64,
+        /// Each thread gets increasing numbers.
+        is_monotonic: bool,
+    },
+    /// The same with chunks that shrink.
+    Guided {
+        /// Fewest iterations of a chunk; 0 counts as 1.
+        chunk: u64,
+    },
+}
+
+/// Threads that take from one counter.
+const PART_THREADS: u64 = 8;
+
+/// Bytes that a share keeps for the next construct. What is larger is given back when the share is used again.
+pub(crate) const KEPT_BYTES: usize = 1 << 16;
+
+/// Memory of a share, aligned for everything.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Block(#[expect(dead_code, reason = "the program's")] [u8; 64]);
+
+/// One counter of several, and where it ends.
+struct Part {
+    next: AtomicU64,
+    end: u64,
+}
+
+/// One work share. Its plain fields are written by its maker, before others see it.
+// In this order, so that what each turn of a loop reads is on one line, and not on that which all write.
+#[repr(C)]
+pub struct Share {
+    /// Number of the first iteration that nobody has.
+    taken: Line<AtomicU64>,
+    pub(crate) plan: Plan,
+    pub(crate) iterations: Iterations,
+    pub(crate) chunk: u64,
+    threads: u64,
+    parts: Vec<Line<Part>>,
+    pub(crate) turns: Turns,
+    pub(crate) doacross: Doacross,
+    /// The reductions over tasks, as its maker gave them.
+    pub(crate) reductions: *mut usize,
+    memory: Vec<Block>,
+    /// What `single copyprivate` hands to all.
+    pub(crate) copied: AtomicPtr<c_void>,
+}
+
+impl Default for Share {
+    fn default() -> Share {
+        Share {
+            taken: Line(AtomicU64::new(0)),
+            plan: Plan::Nothing,
+            iterations: Iterations::default(),
+            chunk: 0,
+            threads: 1,
+            parts: Vec::new(),
+            turns: Turns::default(),
+            doacross: Doacross::default(),
+            reductions: ptr::null_mut(),
+            memory: Vec::new(),
+            copied: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+}
+
+impl Share {
+    /// A loop begins.
+    #[inline]
+    pub fn deal(&mut self, iterations: Iterations, deal: Deal, threads: u32) {
+        let (count, threads) = (iterations.count(), u64::from(threads));
+        self.iterations = iterations;
+        self.threads = threads;
+        self.taken.store(0, Ordering::Relaxed);
+        match deal {
+            Deal::Static { chunk } => {
+                // One thread may as well have all at once.
+                self.chunk = if threads == 1 { 0 } else { chunk };
+                self.plan = Plan::Static;
+            }
+            Deal::Dynamic {
+                chunk,
+                is_monotonic,
+            } => {
+                self.chunk = chunk.clamp(1, count.max(1));
+                self.plan = if !schedule::is_countable(count, self.chunk, threads) {
+                    Plan::DynamicCareful
+                } else if !is_monotonic && threads > PART_THREADS {
+                    self.divide()
+                } else {
+                    Plan::Dynamic
+                };
+            }
+            Deal::Guided { chunk } => {
+                self.chunk = chunk.max(1);
+                self.plan = Plan::Guided;
+            }
+        }
+    }
+
+    #[cold]
+    fn divide(&mut self) -> Plan {
+        let count = self.iterations.count();
+        let parts = schedule::parts(count, self.chunk, self.threads, PART_THREADS);
+        if parts == 1 {
+            return Plan::Dynamic;
+        }
+        self.parts.clear();
+        self.parts.extend((0..parts).map(|index| {
+            let (first, end) = schedule::part(count, self.chunk, parts, index);
+            Line(Part {
+                next: AtomicU64::new(first),
+                end,
+            })
+        }));
+        Plan::Parts
+    }
+
+    /// The next iterations of a thread, where the plan is `Dynamic`.
+    #[inline(always)]
+    pub(crate) fn take_dynamic(&self) -> Option<schedule::Range> {
+        let first = self.taken.fetch_add(self.chunk, Ordering::Relaxed);
+        let count = self.iterations.count();
+        (first < count).then(|| (first, (first + self.chunk).min(count)))
+    }
+
+    /// The next iterations of thread `id`. `trip` is the thread's own, 0 when it begins.
+    pub(crate) fn take(&self, id: u32, trip: &mut u64) -> Option<schedule::Range> {
+        let count = self.iterations.count();
+        match self.plan {
+            Plan::Nothing => None,
+            Plan::Dynamic => self.take_dynamic(),
+            Plan::Static => {
+                let range = schedule::fixed(count, self.chunk, self.threads, id.into(), *trip);
+                *trip += u64::from(range.is_some());
+                range
+            }
+            Plan::DynamicCareful => self.take_sized(|left| self.chunk.min(left)),
+            Plan::Guided => {
+                self.take_sized(|left| schedule::guided(left, self.chunk, self.threads))
+            }
+            Plan::Parts => self.take_of_parts(id, trip),
+        }
+    }
+
+    fn take_sized(&self, size: impl Fn(u64) -> u64) -> Option<schedule::Range> {
+        let count = self.iterations.count();
+        let mut first = self.taken.load(Ordering::Relaxed);
+        loop {
+            let left = count - first;
+            if left == 0 {
+                return None;
+            }
+            let end = first + size(left);
+            match self
+                .taken
+                .compare_exchange_weak(first, end, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return Some((first, end)),
+                Err(now) => first = now,
+            }
+        }
+    }
+
+    /// `trip`: parts in which nothing is left.
+    fn take_of_parts(&self, id: u32, trip: &mut u64) -> Option<schedule::Range> {
+        let own = u64::from(id) / PART_THREADS;
+        let parts = self.parts.len() as u64;
+        while *trip < parts {
+            let part = &self.parts[((own + *trip) % parts) as usize];
+            let first = part.next.fetch_add(self.chunk, Ordering::Relaxed);
+            if first < part.end {
+                return Some((first, (first + self.chunk).min(part.end)));
+            }
+            *trip += 1;
+        }
+        None
+    }
+
+    /// Memory of zeros for all threads, as long as they are in this share. For its maker.
+    pub(crate) fn clear_memory(&mut self, bytes: usize) {
+        self.memory.clear();
+        self.memory
+            .resize(bytes.div_ceil(size_of::<Block>()), Block([0; 64]));
+    }
+
+    pub(crate) fn memory(&self) -> *mut c_void {
+        // Threads write to it by agreements of their own; nobody makes a reference.
+        self.memory.as_ptr().cast::<c_void>().cast_mut()
+    }
+}
+
+impl Value for Share {
+    #[inline]
+    fn renew(&mut self) {
+        self.plan = Plan::Nothing;
+        self.reductions = ptr::null_mut();
+        self.turns.clear();
+        self.doacross.clear();
+        if size_of_val(&self.memory[..]) > KEPT_BYTES {
+            self.memory = Vec::new();
+        }
+    }
+}
+
+/// Work shares of a team.
+pub type Shares = Chain<Share>;
+
+/// The calling thread comes to a work share, which `make` makes if it is the first one of `threads`. Returns the share
+/// and whether it was. Outside of all regions a thread is always the first one.
+///
+/// # Safety
+/// `thread` is the calling thread's. The share stays as it is until the thread comes to the next one.
+#[inline]
+pub unsafe fn enter<'a>(
+    thread: *mut Thread,
+    make: impl FnOnce(&mut Share, u32),
+) -> (&'a Share, bool) {
+    // SAFETY: the team is the thread's.
+    unsafe {
+        (*thread).at.trip = 0;
+        if (*thread).at.team.is_null() {
+            return (enter_alone(thread, make), true);
+        }
+        let (from, id) = ((*thread).at.share, (*thread).at.id);
+        let team = &*(*thread).at.team;
+        let (link, is_first) = team.shares.advance(from, id, || team::manner(thread), make);
+        (*thread).at.share = link;
+        (&*link, is_first)
+    }
+}
+
+#[cold]
+unsafe fn enter_alone<'a>(thread: *mut Thread, make: impl FnOnce(&mut Share, u32)) -> &'a Share {
+    // SAFETY: the share is the thread's own.
+    unsafe {
+        if (*thread).at.share.is_null() {
+            (*thread).at.share = Link::alone();
+        }
+        let link = (*thread).at.share;
+        make((*link).renewed(), 1);
+        &*link
+    }
+}
+
+/// The share that the calling thread is in.
+///
+/// # Safety
+/// `thread` is the calling thread's. The share stays as it is until the thread comes to the next one.
+#[inline(always)]
+pub(crate) unsafe fn current<'a>(thread: *mut Thread) -> Option<&'a Share> {
+    // SAFETY: the caller's promise.
+    Some(unsafe { (*thread).at.share.as_ref() }?)
+}
+
+/// Gives back the share of a thread that is in no team.
+///
+/// # Safety
+/// `share` is null or from [`enter`]; nobody is in it.
+pub(crate) unsafe fn give_back(share: *mut Link<Share>) {
+    if !share.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(share) });
+    }
+}

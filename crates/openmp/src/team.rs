@@ -1,0 +1,692 @@
+//! Teams: a region begins, its threads meet at barriers, it ends. The protocol is in DESIGN.md.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Once;
+use std::sync::atomic::AtomicU32 as StdAtomicU32;
+
+use crate::contention::{Contention, Own};
+use crate::count::{Arrivals, FAN_IN};
+use crate::gate::{Gate, Manner};
+use crate::icv::{self, Icv, ProcBind};
+use crate::meeting::{Full, Meeting};
+use crate::places::Placement;
+use crate::share::Shares;
+use crate::sync::{AtomicBool, AtomicU64, Line, Ordering, fence};
+use crate::task::{self, Board, Queue, Task};
+use crate::thread::{Position, Thread};
+use crate::worker::{self, Worker};
+use crate::{binding, degree, display, rseq, stats};
+
+/// The code of a region, as the compiler outlines it. It may be left by an exception of another language only as far
+/// as that ends the process.
+pub type Body = unsafe extern "C-unwind" fn(*mut c_void);
+
+/// Threads that wait at the same gates.
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    /// Opened at the end of a barrier.
+    pub(crate) barrier: Gate,
+    /// Opened when a region begins.
+    pub(crate) dock: Gate,
+}
+
+/// What a team has of each of its threads. Never freed: others may look at it late.
+pub struct Member {
+    /// Tasks it has made ready.
+    pub queue: Queue,
+    /// Its implicit task; the member's thread alone replaces it, where a region begins.
+    implicit: UnsafeCell<Option<Task>>,
+    pub(crate) team: *mut Team,
+    pub(crate) id: u32,
+    pub(crate) group: *const Group,
+    /// From this generation of the group's dock on its worker takes part.
+    pub(crate) join_at: StdAtomicU32,
+    /// How far it has come, for those who wait for it.
+    progress: Line<Progress>,
+    /// Null for the master, and where nobody is assigned.
+    worker: *mut Worker,
+    /// Where it is to run in this region: places, and its own plus 1.
+    pub(crate) places: (u32, u32),
+    pub(crate) place: u32,
+}
+
+/// Written by the member's thread. A hint: nothing depends on it but where others wait.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Meetings that it has come to, of all regions of the team.
+    meetings: AtomicU64,
+    /// The CPU on which it was seen last, plus 1; 0 if that is not known.
+    cpu: StdAtomicU32,
+}
+
+/// A team of threads. Kept from region to region; never freed.
+///
+/// The plain fields are written by the master while all others wait at the dock, and read by all during the region.
+pub struct Team {
+    /// Threads, the master among them.
+    pub nthreads: u32,
+    body: Body,
+    data: *mut c_void,
+    /// Where the master was before.
+    pub outer: Position,
+    /// What the master executed before.
+    pub parent: *mut Task,
+    /// Variables of the implicit tasks.
+    icv: Icv,
+    level: u32,
+    active_level: u32,
+    /// Threads that were taken from what the contention group has left.
+    reserved: u32,
+    /// The region's `proc_bind` clause; `False` if there is none.
+    clause: ProcBind,
+    /// Each thread says where it is when the region begins.
+    is_shown: bool,
+    is_crowded: bool,
+    /// Changes before the first worker can begin a region.
+    region: AtomicU64,
+    /// Meetings of all regions before.
+    meetings_before: u64,
+    /// One for each thread; more than `nthreads` after a larger region.
+    pub members: Vec<Box<Member>>,
+    #[expect(clippy::vec_box, reason = "members and their threads point to them")]
+    groups: Vec<Box<Group>>,
+    /// Work shares of the region.
+    pub shares: Shares,
+    /// Tasks of the region.
+    pub board: Board,
+    /// `single` constructs that somebody has taken.
+    pub singles: Line<AtomicU64>,
+    /// `cancel parallel` was met.
+    pub is_cancelled: AtomicBool,
+    /// `cancel for` or `cancel sections` was met in the current work share.
+    pub is_share_cancelled: AtomicBool,
+    /// Any pointer of the region's reductions over tasks (`GOMP_parallel_reductions`).
+    pub reductions: std::sync::atomic::AtomicPtr<usize>,
+    barrier_arrivals: Arrivals,
+    end_arrivals: Arrivals,
+    /// The master waits here for the end.
+    master_gate: Gate,
+    /// All threads have arrived and tasks are left.
+    full: Full,
+}
+
+/// Losses of CPU time that threads of this process noticed.
+pub static CONTENTION: Contention = Contention::new();
+
+/// To be called before the first region; later calls do nothing.
+pub fn init() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        rseq::init();
+        degree::init();
+        worker::init();
+        stats::init();
+    });
+}
+
+impl Team {
+    pub(crate) fn new() -> *mut Team {
+        unsafe extern "C-unwind" fn nothing(_: *mut c_void) {}
+        let team = Box::into_raw(Box::new(Team {
+            nthreads: 1,
+            body: nothing,
+            data: ptr::null_mut(),
+            outer: Position::OUTSIDE,
+            parent: ptr::null_mut(),
+            icv: icv::globals().initial,
+            level: 0,
+            active_level: 0,
+            reserved: 0,
+            clause: ProcBind::False,
+            is_shown: false,
+            is_crowded: false,
+            region: AtomicU64::new(0),
+            meetings_before: 0,
+            members: Vec::new(),
+            groups: Vec::new(),
+            shares: Shares::default(),
+            board: Board::default(),
+            singles: Line(AtomicU64::new(0)),
+            is_cancelled: AtomicBool::new(false),
+            is_share_cancelled: AtomicBool::new(false),
+            reductions: std::sync::atomic::AtomicPtr::new(ptr::null_mut()),
+            barrier_arrivals: Arrivals::default(),
+            end_arrivals: Arrivals::default(),
+            master_gate: Gate::new(),
+            full: Full::default(),
+        }));
+        // SAFETY: just made.
+        unsafe { (*team).add_members(1) };
+        team
+    }
+
+    fn add_members(&mut self, threads: usize) {
+        let team: *mut Team = self;
+        while self.groups.len() * FAN_IN < threads {
+            self.groups.push(Box::default());
+        }
+        for id in self.members.len()..threads {
+            self.members.push(Box::new(Member {
+                queue: Queue::default(),
+                implicit: UnsafeCell::new(None),
+                team,
+                id: id as u32,
+                group: &raw const *self.groups[id / FAN_IN],
+                join_at: StdAtomicU32::new(0),
+                progress: Line::default(),
+                worker: ptr::null_mut(),
+                places: (0, 0),
+                place: 0,
+            }));
+            self.board.enlist(id, &self.members[id].queue);
+        }
+        self.barrier_arrivals.grow(threads);
+        self.end_arrivals.grow(threads);
+    }
+
+    /// Between regions: from now on there are workers for `threads`.
+    pub(crate) fn resize(&mut self, threads: u32) {
+        let had = self.nthreads as usize;
+        let threads = threads as usize;
+        for id in had..threads {
+            if id >= self.members.len() {
+                // Little by little: nobody has that many threads who asks for a billion.
+                self.add_members(threads.min(2 * id.max(FAN_IN)));
+            }
+            let member: *mut Member = &mut *self.members[id];
+            // SAFETY: the member is this team's and has no worker.
+            unsafe {
+                let dock = &(*(*member).group).dock;
+                let next = dock.generation().wrapping_add(1);
+                (*member).join_at.store(next, Ordering::Relaxed);
+                (*member).worker = worker::assign(member);
+            }
+        }
+        if threads < had {
+            let mut workers = Vec::with_capacity(had - threads);
+            for member in &mut self.members[threads..had] {
+                workers.push(std::mem::replace(&mut member.worker, ptr::null_mut()));
+            }
+            worker::release(&workers);
+            // They see at the dock that they are not assigned any more. Where others of the group go on, it is
+            // opened when their region begins, and no sooner.
+            let rest = if threads == 1 {
+                0
+            } else {
+                threads.div_ceil(FAN_IN)
+            };
+            for group in &self.groups[rest..had.div_ceil(FAN_IN)] {
+                group.dock.open();
+            }
+        }
+        self.nthreads = threads as u32;
+    }
+
+    /// Whether somebody who is awaited by member `id` was last seen on the CPU that the caller is on: then it waits
+    /// for this CPU. O(1): only the own group is looked at.
+    pub(crate) fn is_awaited_here(&self, id: usize) -> bool {
+        let Some(here) = rseq::cpu() else {
+            return false;
+        };
+        let first = id / FAN_IN * FAN_IN;
+        let end = (self.nthreads as usize).min(first + FAN_IN);
+        let mine = self.members[id].progress.meetings.load(Ordering::Relaxed);
+        self.members[first..end].iter().any(|member| {
+            member.progress.cpu.load(Ordering::Relaxed) == here + 1
+                && member.progress.meetings.load(Ordering::Relaxed) < mine
+        })
+    }
+
+    /// The `proc_bind` clause of a region, as the compiler passes it: the lowest three bits. For `prepare` of [`begin`].
+    pub fn set_proc_bind(&mut self, flags: u32) {
+        self.clause = ProcBind::from_raw(flags & 7).unwrap_or(ProcBind::False);
+    }
+
+    /// Gives each thread its place, and decides whether they say where they are: when the team is another one than
+    /// before, or somebody moves. One thread alone says it in its first region, as in GCC's runtime.
+    #[cold]
+    unsafe fn place_members(&mut self, thread: *mut Thread, is_first: bool, is_resized: bool) {
+        let threads = self.nthreads;
+        let mut has_moved = false;
+        let policy = binding::policy(self.icv.bind, self.clause);
+        self.icv.bind = icv::globals().bind_at(self.level).unwrap_or(policy);
+        let assignment = if threads > 1 {
+            // SAFETY: the caller's own.
+            unsafe { binding::of_team(thread, policy, threads) }
+        } else {
+            None
+        };
+        if let Some(assignment) = assignment {
+            for (id, member) in self.members[..threads as usize].iter_mut().enumerate() {
+                let Placement { place, partition } = assignment.of(id as u32);
+                has_moved |= member.place != place + 1;
+                member.place = place + 1;
+                member.places = (partition.off, partition.len);
+            }
+            // SAFETY: as above.
+            unsafe { (*thread).at.places = self.members[0].places };
+        }
+        let is_another = match threads {
+            1 => is_first,
+            _ => is_resized || has_moved || self.level > 1,
+        };
+        self.is_shown = is_another && icv::globals().display_affinity;
+        if self.is_shown {
+            // SAFETY: as above; the thread is in the team already.
+            unsafe { display::show(thread) };
+        }
+    }
+
+    fn groups(&self) -> &[Box<Group>] {
+        &self.groups[..(self.nthreads as usize).div_ceil(FAN_IN)]
+    }
+
+    pub(crate) fn manner<'a>(
+        &self,
+        own: &'a mut Own,
+        is_awaited_here: &'a dyn Fn() -> bool,
+    ) -> Manner<'a> {
+        Manner {
+            is_crowded: self.is_crowded,
+            is_awaited_here,
+            ..Manner::outside(own)
+        }
+    }
+
+    /// All threads have arrived: goes on, or leaves that to who ends the last task.
+    fn all_arrived(&self, meeting: Meeting) {
+        if self.full.all_arrived(meeting, || self.board.unfinished()) {
+            self.go_on(meeting);
+        }
+    }
+
+    /// To be called by whoever took the number of unfinished tasks to 0 (with SeqCst), also by threads of no team.
+    pub fn tasks_ended(&self) {
+        if let Some(meeting) = self.full.tasks_ended(|| self.board.unfinished()) {
+            self.go_on(meeting);
+        }
+    }
+
+    /// All have arrived at the end of a work share, and nobody has gone on: the next one is not cancelled.
+    #[inline]
+    fn share_is_over(&self) {
+        if self.is_share_cancelled.load(Ordering::Relaxed) {
+            self.is_share_cancelled.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn go_on(&self, meeting: Meeting) {
+        match meeting {
+            Meeting::End => self.master_gate.open(),
+            Meeting::Barrier => {
+                self.share_is_over();
+                for group in self.groups() {
+                    group.barrier.open();
+                }
+            }
+        }
+    }
+
+    /// Wakes up to `count` threads that sleep at a barrier or behind the region's end, for `count` tasks that were
+    /// made ready before. One load for each group of threads if nobody sleeps. Returns whether anybody did.
+    pub fn wake_for_tasks(&self, count: u32) -> bool {
+        // Pairs with the fence in `Gate::sleep`.
+        fence(Ordering::SeqCst);
+        let mut left = count;
+        let gates = self.groups().iter().flat_map(|g| [&g.barrier, &g.dock]);
+        for gate in gates.chain([&self.master_gate]) {
+            if gate.sleepers() != 0 {
+                // Only who really slept counts: others are at work, or are leaving, after a larger region even the
+                // team.
+                left = left.saturating_sub(gate.ring(left));
+                if left == 0 {
+                    return true;
+                }
+            }
+        }
+        left != count
+    }
+
+    /// `cancel parallel`: whoever waits at a barrier that may be cancelled goes to the end of the region.
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::SeqCst);
+        for group in self.groups() {
+            group.barrier.ring(u32::MAX);
+        }
+    }
+}
+
+impl<'a> Manner<'a> {
+    /// As the environment says, for who waits in no region.
+    fn outside(own: &'a mut Own) -> Manner<'a> {
+        Manner {
+            patience: icv::globals().patience,
+            is_crowded: worker::are_crowded(),
+            own,
+            contention: &CONTENTION,
+            is_awaited_here: &|| false,
+        }
+    }
+}
+
+/// How the calling thread waits for others.
+///
+/// # Safety
+/// `thread` is the calling thread's, and nobody else uses what it remembers of waits meanwhile.
+pub(crate) unsafe fn manner<'a>(thread: *mut Thread) -> Manner<'a> {
+    // SAFETY: the caller's promise; the team is the thread's.
+    unsafe {
+        let own = &mut (*thread).own;
+        match (*thread).at.team.as_ref() {
+            Some(team) => team.manner(own, &|| false),
+            None => Manner::outside(own),
+        }
+    }
+}
+
+/// Begins a region of `nthreads` threads: the others run `body(data)` from now on, and the caller is to do so, then
+/// to call [`end`]. `prepare` is called before anybody else is in the team.
+///
+/// # Safety
+/// `thread` is the calling thread's; `body` may be called with `data` by all of them at once.
+#[inline]
+pub unsafe fn begin(
+    thread: *mut Thread,
+    body: Body,
+    data: *mut c_void,
+    nthreads: u32,
+    prepare: impl FnOnce(&mut Team),
+) {
+    // SAFETY: the team is nobody else's until the dock is opened.
+    unsafe {
+        stats::region(nthreads);
+        let is_outermost = (*thread).at.team.is_null();
+        let is_first = is_outermost && !std::mem::replace(&mut (*thread).has_begun, true);
+        // A region of one thread leaves the workers of the others alone: they keep their numbers, and what is threadprivate.
+        let team = take_team(thread, is_outermost && nthreads > 1);
+        let team = &mut *team;
+        let is_resized = team.nthreads != nthreads;
+        if is_resized {
+            team.resize(nthreads);
+        }
+        // Before the position is kept: it may give the thread its first place.
+        binding::enter(thread);
+        let outer = (*thread).at;
+        team.body = body;
+        team.data = data;
+        team.outer = outer;
+        team.parent = (*thread).task;
+        team.icv = (*team.parent).icv;
+        team.level = outer.level + 1;
+        team.active_level = outer.active_level + u32::from(nthreads > 1);
+        if let Some(next) = icv::globals().nthreads_at(team.level) {
+            team.icv.nthreads = next;
+        }
+        team.reserved = std::mem::take(&mut (*thread).reserved);
+        team.clause = ProcBind::False;
+        team.is_crowded = nthreads > 1 && worker::are_crowded();
+        team.singles.store(0, Ordering::Relaxed);
+        let share = team.shares.begin(nthreads);
+        (*thread).at = Position {
+            team,
+            id: 0,
+            level: team.level,
+            active_level: team.active_level,
+            share,
+            singles: 0,
+            trip: 0,
+            chunk: None,
+            meetings: team.meetings_before,
+            ..outer
+        };
+        prepare(team);
+        let globals = icv::globals();
+        if globals.places.is_some() || globals.display_affinity {
+            team.place_members(thread, is_first, is_resized);
+        }
+        let member: *mut Member = &mut *team.members[0];
+        (*member).begin_implicit(thread, team);
+        (*member).works();
+        if nthreads > 1 {
+            // Release: who sees a task of this region sees that it has begun, though its own dock may not be open yet.
+            team.region.fetch_add(1, Ordering::Release);
+            for group in team.groups() {
+                group.dock.open();
+            }
+        }
+    }
+}
+
+/// Ends the region that the calling thread has begun: all have arrived, all tasks have ended.
+///
+/// # Safety
+/// `thread` is the calling thread's, the master of its team.
+#[inline]
+pub unsafe fn end(thread: *mut Thread) {
+    // SAFETY: the team is this thread's; after the last arrival nobody else uses its plain fields.
+    unsafe {
+        task::end_implicit(thread);
+        let team = (*thread).at.team;
+        wait_for_end(thread, team);
+        let team = &mut *team;
+        if team.is_cancelled.load(Ordering::Relaxed) {
+            team.is_cancelled.store(false, Ordering::Relaxed);
+            team.full.reset();
+            team.barrier_arrivals.reset();
+        }
+        team.share_is_over();
+        team.shares.end();
+        team.meetings_before = (*thread).at.meetings;
+        (*thread).at = team.outer;
+        (*thread).task = team.parent;
+        if team.reserved > 0
+            && let Some(busy) = team.outer.group.as_ref()
+        {
+            busy.fetch_sub(team.reserved, Ordering::Relaxed);
+        }
+        if !ptr::eq((*thread).hot, team) {
+            team.resize(1);
+            (*thread).spares.push(team);
+        }
+    }
+}
+
+unsafe fn take_team(thread: *mut Thread, is_hot: bool) -> *mut Team {
+    // SAFETY: the thread's own.
+    unsafe {
+        if is_hot {
+            if (*thread).hot.is_null() {
+                (*thread).hot = worker::kept_team();
+            }
+            (*thread).hot
+        } else {
+            (*thread).spares.pop().unwrap_or_else(worker::kept_team)
+        }
+    }
+}
+
+impl Member {
+    /// The member's thread begins to work, or goes on after it has waited.
+    #[inline]
+    fn works(&self) {
+        let cpu = rseq::cpu().map_or(0, |cpu| cpu + 1);
+        if self.progress.cpu.load(Ordering::Relaxed) != cpu {
+            self.progress.cpu.store(cpu, Ordering::Relaxed);
+        }
+    }
+
+    /// The member's thread has come to the meeting of that number.
+    #[inline]
+    fn comes_to(&self, meeting: u64) {
+        self.progress.meetings.store(meeting, Ordering::Relaxed);
+    }
+
+    unsafe fn begin_implicit(&self, thread: *mut Thread, team: &Team) {
+        // SAFETY: the member's thread replaces its own implicit task, whose children have all ended.
+        unsafe {
+            let implicit = self.implicit.get();
+            *implicit = Some(Task::implicit(team.parent, team.icv));
+            (*thread).task = (*implicit)
+                .as_mut()
+                .map_or(ptr::null_mut(), |t| &raw mut *t);
+        }
+    }
+}
+
+/// The part of a region that is a worker's. Returns when it has arrived at the end, without waiting for others.
+///
+/// # Safety
+/// `thread` is the calling thread's, `member` is its own, and the dock was opened for it.
+pub(crate) unsafe fn work(thread: *mut Thread, member: *const Member) {
+    // SAFETY: the team's plain fields do not change before this has arrived at the end.
+    unsafe {
+        let team = (*member).team;
+        {
+            let team = &*team;
+            (*thread).at = Position {
+                team: (*member).team,
+                id: (*member).id,
+                level: team.level,
+                active_level: team.active_level,
+                places: (*member).places,
+                league: team.outer.league,
+                group: team.outer.group,
+                allocator: team.outer.allocator,
+                share: team.shares.first(),
+                singles: 0,
+                trip: 0,
+                chunk: None,
+                meetings: team.meetings_before,
+                region: team.region.load(Ordering::Relaxed),
+            };
+            (*member).begin_implicit(thread, team);
+            if let Some(place) = (*member).place.checked_sub(1) {
+                binding::move_to(thread, place);
+            }
+            if team.is_shown {
+                display::show(thread);
+            }
+            (*member).works();
+            (team.body)(team.data);
+        }
+        task::end_implicit(thread);
+        let team = &*(*thread).at.team;
+        (*member).comes_to((*thread).next_meeting());
+        (*thread).own.look(&CONTENTION);
+        if team
+            .end_arrivals
+            .arrive((*member).id as usize, team.nthreads as usize)
+        {
+            team.all_arrived(Meeting::End);
+        }
+    }
+}
+
+/// A worker waits behind the end of a region for the next one, and runs tasks that are left meanwhile.
+///
+/// # Safety
+/// `thread` is the calling thread's, `member` is or was its own.
+pub(crate) unsafe fn wait_at_dock(thread: *mut Thread, member: *const Member, seen: u32) {
+    // SAFETY: teams, members and groups are never freed; only what is atomic is looked at.
+    unsafe {
+        let (team, dock) = (&*(*member).team, &(*(*member).group).dock);
+        // Before its first region it has nothing to do with the tasks of the team.
+        let at = &(*thread).at;
+        let mine = (ptr::eq(at.team, team)).then_some(at.region);
+        let is_open = || dock.generation() != seen;
+        // Acquire: pairs with the Release in `begin`.
+        let is_over = || is_open() || Some(team.region.load(Ordering::Acquire)) != mine;
+        dock.wait(&mut Manner::outside(&mut (*thread).own), is_open, || {
+            team.board.has_ready() && !is_over() && task::run_one(thread, &mut { is_over })
+        });
+    }
+}
+
+/// The master arrives at the end, and waits until all have and no task is left.
+unsafe fn wait_for_end(thread: *mut Thread, team: *const Team) {
+    /// The master's number.
+    const ID: usize = 0;
+    // SAFETY: the team is the thread's.
+    unsafe {
+        let team = &*team;
+        let seen = team.master_gate.generation();
+        team.members[ID].comes_to((*thread).next_meeting());
+        (*thread).own.look(&CONTENTION);
+        if team.end_arrivals.arrive(ID, team.nthreads as usize) {
+            if team.board.unfinished() == 0 {
+                return;
+            }
+            team.all_arrived(Meeting::End);
+        }
+        let is_awaited_here = || team.is_awaited_here(ID);
+        let mut manner = team.manner(&mut (*thread).own, &is_awaited_here);
+        team.master_gate.wait(
+            &mut manner,
+            || team.master_gate.generation() != seen,
+            || team.board.has_ready() && task::run_one(thread, &mut || false),
+        );
+    }
+}
+
+/// All threads of the team meet; all its tasks have ended when they go on.
+///
+/// # Safety
+/// `thread` is the calling thread's.
+#[inline]
+pub unsafe fn barrier(thread: *mut Thread) {
+    // SAFETY: the caller's promise.
+    unsafe { meet(thread, false) };
+}
+
+/// The same, if nobody cancels the region. True: it was cancelled, and the caller is to go to its end.
+///
+/// # Safety
+/// `thread` is the calling thread's.
+#[inline]
+pub unsafe fn barrier_cancellable(thread: *mut Thread) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { meet(thread, true) }
+}
+
+#[inline]
+unsafe fn meet(thread: *mut Thread, is_cancellable: bool) -> bool {
+    // SAFETY: the team is the thread's.
+    unsafe {
+        if (*thread).at.team.is_null() {
+            return false;
+        }
+        let team = &*(*thread).at.team;
+        let id = (*thread).at.id;
+        let is_cancelled = || is_cancellable && team.is_cancelled.load(Ordering::SeqCst);
+        if is_cancelled() {
+            return true;
+        }
+        task::settle(thread);
+        let gate = &team.groups[id as usize / FAN_IN].barrier;
+        let member = &team.members[id as usize];
+        member.comes_to((*thread).next_meeting());
+        let seen = gate.generation();
+        (*thread).own.look(&CONTENTION);
+        if team
+            .barrier_arrivals
+            .arrive(id as usize, team.nthreads as usize)
+        {
+            if team.nthreads == 1 && team.board.unfinished() == 0 {
+                team.share_is_over();
+                return false;
+            }
+            team.all_arrived(Meeting::Barrier);
+        }
+        let is_awaited_here = || team.is_awaited_here(id as usize);
+        let mut manner = team.manner(&mut (*thread).own, &is_awaited_here);
+        gate.wait(
+            &mut manner,
+            || gate.generation() != seen || is_cancelled(),
+            || team.board.has_ready() && task::run_one(thread, &mut || false),
+        );
+        member.works();
+        is_cancelled()
+    }
+}

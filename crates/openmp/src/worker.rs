@@ -1,0 +1,234 @@
+//! Workers: threads that no region has made yet another time. They wait for the region of their team, or for a team.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::gate::{Gate, Manner};
+use crate::sync::{AtomicPtr, AtomicU32, Ordering};
+use crate::team::{self, CONTENTION, Member, Team};
+use crate::thread::{Position, Thread};
+use crate::{degree, icv, message, policy::Patience, sys, tls};
+
+/// A thread of this runtime. Never freed.
+pub(crate) struct Worker {
+    thread: Thread,
+    gate: Gate,
+    /// Whose part it plays; null: nobody's. Written by who owns it: the idle list, or the master of a team.
+    member: AtomicPtr<Member>,
+}
+
+/// What nobody uses at the moment.
+struct Idle {
+    workers: Vec<*mut Worker>,
+    teams: Vec<*mut Team>,
+}
+
+// SAFETY: what is in the list is used by nobody else.
+unsafe impl Send for Idle {}
+
+static IDLE: AtomicPtr<Mutex<Idle>> = AtomicPtr::new(ptr::null_mut());
+/// Workers that play a part, whether or not their region is on.
+static ASSIGNED: AtomicU32 = AtomicU32::new(0);
+
+/// Threads that no region made and that have used OpenMP.
+static ENTERED: AtomicU32 = AtomicU32::new(0);
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// How often this process and its ancestors have forked after the first use.
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// A thread uses OpenMP for the first time.
+pub(crate) fn entered() {
+    ENTERED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Such a thread ends. What is idle beyond the CPUs ends with it; everything with the last one: a process ends with
+/// its last thread.
+pub(crate) fn left() {
+    let keep = match ENTERED.fetch_sub(1, Ordering::Relaxed) {
+        1 => 0,
+        _ => degree::usable_cpus() as usize,
+    };
+    end_idle(keep);
+}
+
+/// Whether threads that belong to teams are more than CPUs.
+pub(crate) fn are_crowded() -> bool {
+    // With a master.
+    ASSIGNED.load(Ordering::Relaxed) + 1 > degree::usable_cpus()
+}
+
+fn new_idle() -> *mut Mutex<Idle> {
+    Box::into_raw(Box::new(Mutex::new(Idle {
+        workers: Vec::new(),
+        teams: Vec::new(),
+    })))
+}
+
+pub(crate) fn init() {
+    IDLE.store(new_idle(), Ordering::Release);
+    // SAFETY: the function is there as long as this library, which is never unloaded.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+}
+
+/// Of all threads only the one that called `fork` is there. What belonged to others is forgotten, not freed: it may
+/// have been changing.
+unsafe extern "C" fn in_child() {
+    IDLE.store(new_idle(), Ordering::Release);
+    ENTERED.store(u32::from(tls::get() != 0), Ordering::Relaxed);
+    ASSIGNED.store(0, Ordering::Relaxed);
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    let thread = tls::get() as *mut Thread;
+    if !thread.is_null() {
+        // SAFETY: the calling thread's own.
+        unsafe {
+            // In a region its team stays: the thread may look at it, and end the process.
+            (*thread).hot = ptr::null_mut();
+            std::mem::forget(std::mem::take(&mut (*thread).spares));
+            // Its CPU clock begins anew.
+            (*thread).own = crate::contention::Own::default();
+        }
+    }
+}
+
+fn idle() -> MutexGuard<'static, Idle> {
+    // SAFETY: made before the first use, never freed.
+    unsafe { &*IDLE.load(Ordering::Acquire) }
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A team without workers.
+pub(crate) fn kept_team() -> *mut Team {
+    let kept = idle().teams.pop();
+    match kept {
+        Some(team) => team,
+        None => Team::new(),
+    }
+}
+
+/// Keeps a team without workers for somebody else.
+pub(crate) fn keep_team(team: *mut Team) {
+    idle().teams.push(team);
+}
+
+/// Finds or starts a worker for a member, which may take part from `join_at` on. Ends the process if the system
+/// gives no more threads, as GCC's library does.
+pub(crate) unsafe fn assign(member: *mut Member) -> *mut Worker {
+    ASSIGNED.fetch_add(1, Ordering::Relaxed);
+    let kept = idle().workers.pop();
+    // SAFETY: whoever is in the list waits for a member.
+    unsafe {
+        if let Some(worker) = kept {
+            (*worker).member.store(member, Ordering::SeqCst);
+            (*worker).gate.open();
+            return worker;
+        }
+        let worker = Box::into_raw(Box::new(Worker {
+            thread: Thread::new(),
+            gate: Gate::new(),
+            member: AtomicPtr::new(member),
+        }));
+        if let Err(error) = sys::spawn(icv::globals().stack_bytes, run, worker.cast()) {
+            let why = std::io::Error::from_raw_os_error(error.0);
+            message::fatal(format_args!("Thread creation failed: {why}"));
+        }
+        worker
+    }
+}
+
+/// Takes workers from their team. They have to be told at the dock.
+pub(crate) fn release(workers: &[*mut Worker]) {
+    ASSIGNED.fetch_sub(workers.len() as u32, Ordering::Relaxed);
+    for &worker in workers {
+        // SAFETY: the caller's own workers.
+        unsafe { (*worker).member.store(ptr::null_mut(), Ordering::SeqCst) };
+    }
+    // The last one in is the first one out: a team that grows again has the same ones under the same numbers.
+    idle().workers.extend(workers.iter().rev());
+}
+
+/// Stands for a member: the worker is to end.
+const OVER: *mut Member = ptr::without_provenance_mut(usize::MAX);
+
+/// Ends the workers that nobody uses, but for `keep`.
+pub(crate) fn end_idle(keep: usize) {
+    let ended = {
+        let workers = &mut idle().workers;
+        workers.split_off(keep.min(workers.len()))
+    };
+    for worker in ended {
+        // SAFETY: whoever was in the list waits for a member, and nobody else gives it one.
+        unsafe {
+            (*worker).member.store(OVER, Ordering::SeqCst);
+            (*worker).gate.open();
+        }
+    }
+}
+
+extern "C" fn run(worker: *mut c_void) -> *mut c_void {
+    let worker = worker.cast::<Worker>();
+    // SAFETY: the worker is never freed; its thread is this one.
+    unsafe {
+        let thread: *mut Thread = &raw mut (*worker).thread;
+        tls::set(thread as usize);
+        loop {
+            let member = wait_for_member(worker, thread);
+            if member == OVER {
+                tls::set(0);
+                return ptr::null_mut();
+            }
+            serve(worker, thread, member);
+        }
+    }
+}
+
+unsafe fn wait_for_member(worker: *mut Worker, thread: *mut Thread) -> *mut Member {
+    // SAFETY: the worker's own gate and thread.
+    unsafe {
+        let member = || (*worker).member.load(Ordering::SeqCst);
+        let mut manner = Manner {
+            // Nobody knows when the next region comes that needs it.
+            patience: Patience::Turns {
+                alone: 0,
+                crowded: 0,
+            },
+            is_crowded: true,
+            own: &mut (*thread).own,
+            contention: &CONTENTION,
+            is_awaited_here: &|| false,
+        };
+        (*worker)
+            .gate
+            .wait(&mut manner, || !member().is_null(), || false);
+        member()
+    }
+}
+
+/// Takes part in the regions of a team as long as it is assigned to it.
+unsafe fn serve(worker: *mut Worker, thread: *mut Thread, member: *mut Member) {
+    // SAFETY: members and their groups are never freed.
+    unsafe {
+        let dock = &(*(*member).group).dock;
+        // What is before `join_at` is not its own.
+        let mut seen = (*member).join_at.load(Ordering::Relaxed).wrapping_sub(1);
+        loop {
+            let now = dock.generation();
+            if (*worker).member.load(Ordering::SeqCst) != member {
+                (*thread).at = Position::OUTSIDE;
+                return;
+            }
+            let join_at = (*member).join_at.load(Ordering::Relaxed);
+            if now != seen && now.wrapping_sub(join_at) as i32 >= 0 {
+                seen = now;
+                team::work(thread, member);
+            } else {
+                seen = now;
+                team::wait_at_dock(thread, member, seen);
+            }
+        }
+    }
+}
