@@ -2,12 +2,15 @@
 
 pub mod migrate;
 pub mod pager;
+mod run;
 pub mod serve;
 mod tls;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+
+pub use run::Run;
 
 /// Finds what keeps a program from scaling and says how much each cause costs.
 #[derive(Debug, Parser)]
@@ -27,7 +30,9 @@ Exit codes:
   4  the program failed in some runs; the rest was reported
   5  interrupted; what was measured was reported
   6  this machine does not let us measure
-  7  a memory image is damaged";
+  7  a memory image is damaged
+
+amdahl run ends as the program does; see amdahl run --help.";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -60,9 +65,15 @@ pub enum Command {
     /// Memory that arrives on demand: images of memory, VMs served from them, and how fast pages come here.
     #[command(after_help = pager::PAGER_EXAMPLES)]
     Pager(pager::Pager),
+    /// Who takes the CPUs of this machine, of a control group, a virtual machine or a process, now.
+    #[command(after_help = PHANTOM_EXAMPLES)]
+    Phantom(Box<Phantom>),
     /// A live screen over lock waits, scheduling and memory: sorted, filtered, paused by keys.
     #[command(after_help = TOP_EXAMPLES)]
     Top(Box<Top>),
+    /// Run a program with what helps it on few or shared CPUs: OpenMP runtime, numbers of threads.
+    #[command(after_help = run::RUN_EXAMPLES)]
+    Run(Box<Run>),
     /// What this machine lets us measure, what not, and how to allow it.
     #[command(after_help = "Examples:\n  amdahl doctor\n  amdahl doctor --json")]
     Doctor(Doctor),
@@ -163,6 +174,10 @@ pub struct Scale {
     /// On-CPU samples per CPU and second [default: 499, and where their interrupts are dear fewer after the first 500 of a CPU; less on more than 64 CPUs]
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(10..=10_000))]
     pub sample_hz: Option<u32>,
+    /// What recording scheduler events may cost, in percent of the CPU time of a run's CPUs: where it would be more, they
+    /// are recorded a part of the time, which stands for the rest; "none" records all
+    #[arg(long, value_name = "PERCENT", default_value = "1")]
+    pub budget: EventBudget,
     /// Memory for recorded events; a quarter of it full, they are added up while the program runs
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(16..))]
     pub memory: u32,
@@ -187,6 +202,30 @@ pub struct Scale {
     /// The program and its arguments
     #[arg(last = true, value_name = "COMMAND", required_unless_present = "pid")]
     pub command: Vec<String>,
+}
+
+/// What recording may cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum EventBudget {
+    /// Whatever it costs.
+    Unlimited,
+    /// Percent of the CPU time of a run's CPUs.
+    Percent(f64),
+}
+
+impl std::str::FromStr for EventBudget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<EventBudget, String> {
+        if text == "none" {
+            return Ok(EventBudget::Unlimited);
+        }
+        let percent = text.strip_suffix('%').unwrap_or(text).trim_end().parse();
+        match percent {
+            Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(EventBudget::Percent(percent)),
+            _ => Err("give a percentage from 0 to 100, such as 0.5, or none".to_owned()),
+        }
+    }
 }
 
 /// By what the workload is watched.
@@ -363,7 +402,8 @@ Examples:
   amdahl sim policies
 
 A workload is a file (docs/sim-workload.md), rt-app's JSON, a folder that `amdahl sched record`
-wrote, or one of those built in: barrier, build, hackbench, lock-storm, paging, ping-pong.";
+wrote, or one of those built in: barrier, build, hackbench, lock-storm, openmp, paging,
+ping-pong.";
 
 /// `amdahl sim`.
 #[derive(Debug, Args)]
@@ -498,6 +538,63 @@ pub struct SimPolicies {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+const PHANTOM_EXAMPLES: &str = "\
+Examples:
+  amdahl phantom --for 5s
+  amdahl phantom --pid 4711 --watch
+  amdahl phantom --cgroup system.slice --json
+  amdahl phantom --vm 815 --for 1min
+  amdahl phantom -- ./lu.C.x
+  amdahl phantom --serve -- ./lu.C.x
+  amdahl phantom --serve --pid 4711
+
+A phantom is a thread that could run and has no CPU. --serve publishes the figures in a page of
+shared memory, whose path it prints and hands to the command in AMDAHL_PHANTOM.";
+
+/// `amdahl phantom`.
+#[derive(Debug, Args)]
+pub struct Phantom {
+    /// Watch a running process with its descendants
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..), group = "whom")]
+    pub pid: Option<u32>,
+    /// Watch a control group: a path, or a name below where they are mounted
+    #[arg(long, value_name = "GROUP", value_parser = control_group, group = "whom")]
+    pub cgroup: Option<PathBuf>,
+    /// Watch the virtual CPUs of a virtual machine, by the process that runs it
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..), group = "whom")]
+    pub vm: Option<u32>,
+    /// Watch everything on this machine: so it is where nothing else is said
+    #[arg(long, group = "whom")]
+    pub system: bool,
+    /// Stop after this time [default: 10s, or when the command ends; with --watch and --serve when they are ended]
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub duration: Option<std::time::Duration>,
+    /// Time between looks; longer where looking takes more than half a percent of a CPU [default: 100ms, with --serve and BPF 20ms]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub interval: Option<std::time::Duration>,
+    /// How to look: all that is allowed, or only what works without privileges
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub probe: ProbeKind,
+    /// A line for each look
+    #[arg(long)]
+    pub watch: bool,
+    /// Publish each look in a page of shared memory, for runtimes to read
+    #[arg(long, conflicts_with_all = ["watch", "json"])]
+    pub serve: bool,
+    /// Print JSON; with --watch a line for each look
+    #[arg(long)]
+    pub json: bool,
+    /// Rows of the table of who else ran; JSON has more
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub rows: usize,
+    /// Nothing on standard error, and not the program's output
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// The program to run and watch, and its arguments
+    #[arg(last = true, value_name = "COMMAND", group = "whom")]
+    pub command: Vec<String>,
 }
 
 const TOP_EXAMPLES: &str = "\

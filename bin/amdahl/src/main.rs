@@ -5,10 +5,13 @@ mod cli;
 mod doctor;
 mod failure;
 mod interrupt;
+mod knobs;
 mod locks;
 mod mem;
 mod pager;
+mod phantom;
 mod results;
+mod run;
 mod scale;
 mod sched;
 mod screen;
@@ -31,6 +34,8 @@ fn main() -> ExitCode {
         cli::Command::Sched(args) => sched::main(&args),
         cli::Command::Sim(args) => sim::main(&args),
         cli::Command::Pager(args) => pager::main(&args),
+        cli::Command::Phantom(args) => phantom::main(&args),
+        cli::Command::Run(args) => run::main(&args),
         cli::Command::Top(args) => top::main(&args),
         cli::Command::Doctor(args) => doctor::main(&args),
     };

@@ -40,8 +40,10 @@ pub struct Analysed {
     pub decoded: Decoded,
     /// CPU seconds that it took.
     pub seconds: f64,
-    /// Share of the run that was recorded.
+    /// Share of the run that the partition accounts for.
     pub covered: f64,
+    /// Share of the run after which the memory for events was used up; 1 if it was not.
+    pub cut: f64,
 }
 
 impl<'a> Analysis<'a> {
@@ -100,7 +102,12 @@ impl<'a> Analysis<'a> {
         partition.learn(&decoded.stacks[self.learned..]);
         self.learned = decoded.stacks.len();
         events.for_each(decoded, |event| {
-            if event.ts() >= run.from && event.ts() <= to {
+            if let Event::Gap { ts, until, window } = *event {
+                let (ts, until) = (ts.max(run.from), until.min(to));
+                if ts < until {
+                    partition.feed(&Event::Gap { ts, until, window });
+                }
+            } else if event.ts() >= run.from && event.ts() <= to {
                 partition.feed(event);
             }
         });
@@ -128,11 +135,13 @@ impl<'a> Analysis<'a> {
         }
         let partition = partition.finish(to);
         self.decoded.close();
+        let cut = (to - from) as f64 / (end - from) as f64;
         Analysed {
-            partition,
             decoded: self.decoded,
             seconds: (self.spent + clock::thread_cpu() - begun) as f64 * 1e-9,
-            covered: (to - from) as f64 / (end - from) as f64,
+            covered: cut * partition.accounted(),
+            cut,
+            partition,
         }
     }
 }

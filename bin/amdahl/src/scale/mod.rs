@@ -18,7 +18,7 @@ use amdahl_probe::perf::{self, Rate, View};
 use amdahl_report::schema::{Notice, RunFailure, ScaleResult, Source};
 
 use crate::child::{self, Ended};
-use crate::cli::{ProbeKind, Scale};
+use crate::cli::{EventBudget, ProbeKind, Scale};
 use crate::failure::Failure;
 use crate::interrupt::{self, Interrupt};
 use crate::watch;
@@ -167,6 +167,10 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
         sample_one_in: one_in,
         memory_bytes: (scale.memory as usize) << 20,
         clock_hz: clock_hz(),
+        budget_share: match scale.budget {
+            EventBudget::Unlimited => None,
+            EventBudget::Percent(percent) => Some(percent / 100.0),
+        },
         ..Settings::new(&SCALE, cpus)
     };
     match Recorder::new(&settings) {

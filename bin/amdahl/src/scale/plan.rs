@@ -5,6 +5,7 @@ use amdahl_topology::{CpuSet, Order, Quota, Topology};
 use super::java;
 use crate::cli::Scale;
 use crate::failure::Failure;
+use crate::knobs::KNOBS;
 
 /// One point of the sweep.
 #[derive(Clone, Debug)]
@@ -33,46 +34,30 @@ pub struct Plan {
 /// The kernel has fewer thread ids than this (2^22), and other processes want some.
 const THREADS_MAX: u32 = 1 << 20;
 
-const KNOBS: &[(&str, &str)] = &[
-    ("OMP_NUM_THREADS", "{cpus}"),
-    ("OPENBLAS_NUM_THREADS", "{cpus}"),
-    ("MKL_NUM_THREADS", "{cpus}"),
-    ("BLIS_NUM_THREADS", "{cpus}"),
-    ("NUMEXPR_NUM_THREADS", "{cpus}"),
-    ("NUMBA_NUM_THREADS", "{cpus}"),
-    ("JULIA_NUM_THREADS", "{cpus}"),
-    ("POLARS_MAX_THREADS", "{cpus}"),
-    ("RAYON_NUM_THREADS", "{cpus}"),
-    ("TOKIO_WORKER_THREADS", "{cpus}"),
-    ("GOMAXPROCS", "{cpus}"),
-    ("CARGO_BUILD_JOBS", "{cpus}"),
-    ("CMAKE_BUILD_PARALLEL_LEVEL", "{cpus}"),
-    ("DOTNET_PROCESSOR_COUNT", "{cpus}"),
-    // Frame pointers lead through compiled Java code.
-    (
-        java::VARIABLE,
-        "-XX:ActiveProcessorCount={cpus} -XX:+PreserveFramePointer",
-    ),
-];
+/// Frame pointers lead through compiled Java code.
+const JAVA: (&str, &str) = (
+    java::VARIABLE,
+    "-XX:ActiveProcessorCount={cpus} -XX:+PreserveFramePointer",
+);
 
 /// The environment variables that tell programs their number of threads.
 pub fn knobs(keep: bool) -> Vec<(String, String)> {
     if keep {
         return Vec::new();
     }
-    let with_ours = |&(name, value): &(&str, &str)| {
+    let with_ours = |(name, value): (&str, &str)| {
         let value = match (name, std::env::var(name)) {
             (java::VARIABLE, Ok(before)) if !before.is_empty() => format!("{before} {value}"),
             _ => value.to_owned(),
         };
         (name.to_owned(), value)
     };
-    KNOBS.iter().map(with_ours).collect()
-}
-
-/// Replaces `{cpus}`.
-pub fn fill(text: &str, threads: u32) -> String {
-    text.replace("{cpus}", &threads.to_string())
+    KNOBS
+        .iter()
+        .map(|knob| (knob.name, knob.value))
+        .chain([JAVA])
+        .map(with_ours)
+        .collect()
 }
 
 impl Plan {

@@ -203,7 +203,8 @@ impl Workload<'_> {
             analysis_s: begun.elapsed().as_secs_f64(),
             group: version,
             left,
-            covered: 1.0,
+            cut: 1.0,
+            recorded: 1.0,
             unsampled,
         })
     }

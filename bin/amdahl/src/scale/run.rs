@@ -49,7 +49,9 @@ pub struct Probed {
     /// Processes that were still there at its end.
     pub left: usize,
     /// Share of the run whose events fitted into memory.
-    pub covered: f64,
+    pub cut: f64,
+    /// Share of that in which scheduler events were recorded.
+    pub recorded: f64,
     /// Why there are no samples, although they are allowed.
     pub unsampled: Option<String>,
 }
@@ -88,14 +90,14 @@ impl Workload<'_> {
         let args: Vec<String> = self
             .command
             .iter()
-            .map(|arg| super::plan::fill(arg, threads))
+            .map(|arg| crate::knobs::fill(arg, threads))
             .collect();
         let is_replaced = |name: &str| more_env.iter().any(|(other, _)| other == name);
         let env: Vec<(String, String)> = self
             .env
             .iter()
             .filter(|(name, _)| !is_replaced(name))
-            .map(|(name, value)| (name.clone(), super::plan::fill(value, threads)))
+            .map(|(name, value)| (name.clone(), crate::knobs::fill(value, threads)))
             .chain(more_env.iter().cloned())
             .collect();
         let procs = group.map(Group::procs);
@@ -153,7 +155,7 @@ impl Workload<'_> {
         let parts = recorder.begin(&watched)?;
         let began = SystemTime::now();
         let java = java::names_at_exit(self.env).map(|(name, value)| {
-            let value = super::plan::fill(&value, threads);
+            let value = crate::knobs::fill(&value, threads);
             (name, value)
         });
         let more_env = java.as_slice();
@@ -210,15 +212,22 @@ impl Probed {
             mut decoded,
             seconds,
             covered,
+            cut,
         } = analysed;
+        let recorded = partition.recorded();
+        let instructions = counts.instructions.map(|counted| match recorded < 1.0 {
+            // Counted at switches, they miss those of gaps; samples do not, and those of the whole run are scaled below.
+            true => partition.instructions.values().sum::<u64>() as f64 * covered,
+            false => counted as f64 * covered,
+        });
         let measured = Measured::new(
             &partition,
             &decoded.stacks,
             steal as f64,
-            counts.instructions.map(|count| count as f64 * covered),
+            instructions,
             std::mem::take(&mut decoded.progress),
         )
-        .scaled(1.0 / covered);
+        .scaled(1.0 / covered.max(f64::MIN_POSITIVE));
         Probed {
             ended,
             partition,
@@ -228,7 +237,8 @@ impl Probed {
             analysis_s: seconds,
             group: None,
             left: 0,
-            covered,
+            cut,
+            recorded,
             unsampled: None,
         }
     }

@@ -12,7 +12,7 @@ use amdahl_speedup::stack::{Measured, Stack, UserGrowth, speedup_stack};
 
 use super::run::Probed;
 use super::{PointRuns, Sweep, explain};
-use crate::cli::Scale;
+use crate::cli::{EventBudget, Scale};
 use crate::watch::machine;
 
 /// Everything that is shown and written.
@@ -77,6 +77,12 @@ fn counted(runs: &PointRuns) -> Option<f64> {
     counts
         .filter(|counts| !counts.is_empty())
         .map(|counts| mean(counts.into_iter()))
+}
+
+/// Share of the time in which scheduler events were recorded, where that is not all of it.
+fn recorded(runs: &PointRuns) -> Option<f64> {
+    let shares = runs.probed.iter().map(|run| run.recorded);
+    Some(mean(shares)).filter(|&share| !runs.probed.is_empty() && share < 1.0)
 }
 
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
@@ -175,6 +181,7 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
             events: runs.probed.iter().map(|run| run.partition.events).sum(),
             events_lost: runs.probed.iter().map(|run| run.partition.lost).sum(),
             analysis_s: runs.probed.iter().map(|run| run.analysis_s).sum(),
+            recorded: recorded(runs),
             ..Point::default()
         };
         if runs.probed.is_empty() {
@@ -200,7 +207,7 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
     }
     result.models = models(sweep, by_rate);
     result.probe_cost = probe_cost(sweep);
-    warn(&mut result, sweep, fixed_time);
+    warn(&mut result, sweep, fixed_time, scale.budget);
 
     let mut rows = Vec::new();
     let mut shown = None;
@@ -360,7 +367,7 @@ fn probe_cost(sweep: &Sweep) -> Option<ProbeCost> {
     })
 }
 
-fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool) {
+fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool, budget: EventBudget) {
     let mut found = Vec::new();
     let mut add = |code: &str, text: String| {
         found.push(Notice {
@@ -412,11 +419,18 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool) {
         );
     }
     for (planned, runs) in sweep.plan.points.iter().zip(&sweep.points) {
-        let covered = runs
-            .probed
-            .iter()
-            .map(|run| run.covered)
-            .fold(1.0, f64::min);
+        let covered = runs.probed.iter().map(|run| run.cut).fold(1.0, f64::min);
+        if let (Some(share), EventBudget::Percent(percent)) = (recorded(runs), budget) {
+            add(
+                "budget",
+                format!(
+                    "With {} CPUs scheduler events were recorded {:.0} % of the time, in windows that stand for the rest: \
+                     all of them would have cost more than {percent} % of the CPU time. --budget none records all.",
+                    planned.cpus.len(),
+                    share * 100.0
+                ),
+            );
+        }
         if covered < 1.0 {
             add(
                 "cut",

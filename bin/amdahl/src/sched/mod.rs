@@ -1,7 +1,7 @@
 //! `amdahl sched`: what the scheduler did.
 
 mod decode;
-mod facts;
+pub mod facts;
 mod follow;
 pub mod live;
 mod polled;

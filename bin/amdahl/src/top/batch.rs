@@ -22,7 +22,7 @@ pub fn print(shown: &Shown<'_>, count: u32, received: &Receiver<Message>) -> Res
     let mut ended = None;
     while printed < count && !shown.interrupt.asked() {
         match received.recv_timeout(LOOK) {
-            Ok(Message::Snapshot(snapshot)) => {
+            Ok(Message::Snapshot(_, snapshot)) => {
                 print_one(shown, &snapshot, shape, &filter, printed == 0)?;
                 printed += 1;
                 if ended.is_some() {

@@ -23,8 +23,8 @@ use terminal::Terminal;
 
 /// What the other threads tell the one that shows.
 pub enum Message {
-    /// The result so far.
-    Snapshot(Arc<Snapshot>),
+    /// The result so far, of this turn.
+    Snapshot(u64, Arc<Snapshot>),
     /// Why there is none, or what to know of it.
     Notice(Tab, String),
     /// The command has ended.
@@ -198,6 +198,7 @@ impl Shown<'_> {
         terminal.run(
             &mut screen,
             received,
+            |turn| self.control.now().turn == turn,
             |wish| self.grant(wish),
             || {
                 let is_late = until.is_some_and(|until| Instant::now() >= until);

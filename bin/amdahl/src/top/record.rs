@@ -57,6 +57,7 @@ struct Reporting<'a, L> {
 /// When the next snapshot is due, and what it says of ourselves.
 struct Pace<'a> {
     control: &'a Control,
+    turn: u64,
     messages: Sender<Message>,
     begun: Instant,
     last: Option<Instant>,
@@ -65,9 +66,10 @@ struct Pace<'a> {
 }
 
 impl Pace<'_> {
-    fn new<'a>(control: &'a Control, messages: &Sender<Message>) -> Pace<'a> {
+    fn new<'a>(control: &'a Control, turn: u64, messages: &Sender<Message>) -> Pace<'a> {
         Pace {
             control,
+            turn,
             messages: messages.clone(),
             begun: Instant::now(),
             last: None,
@@ -106,7 +108,9 @@ impl Pace<'_> {
             is_cut,
         };
         // Nobody listens any more where the screen has ended.
-        let _ = self.messages.send(Message::Snapshot(Arc::new(snapshot)));
+        let _ = self
+            .messages
+            .send(Message::Snapshot(self.turn, Arc::new(snapshot)));
     }
 }
 
@@ -222,7 +226,7 @@ impl Recording<'_> {
         let losses = Losses::default();
         let mut reporting = Reporting {
             live,
-            pace: Pace::new(self.control, &self.messages),
+            pace: Pace::new(self.control, asked.turn, &self.messages),
             losses: &losses,
         };
         let (control, ready) = (self.control, &mut self.ready);
@@ -265,7 +269,7 @@ impl Recording<'_> {
             (Tab::Sched, _) => Box::new(sched::live::Looked::new(selection, remedy)),
             (Tab::Mem, _) => Box::new(mem::live::Accounted::new(selection, &why, remedy)),
         };
-        let mut pace = Pace::new(self.control, &self.messages);
+        let mut pace = Pace::new(self.control, asked.turn, &self.messages);
         loop {
             let pause = look.look();
             (self.ready)();

@@ -63,11 +63,13 @@ impl Terminal {
         Ok(Terminal { inner })
     }
 
-    /// Shows and obeys until `grant` or `goes_on` says that it is over. Returns the exit code.
+    /// Shows and obeys until `grant` or `goes_on` says that it is over. Snapshots of turns that are not current are
+    /// left out. Returns the exit code.
     pub fn run(
         &mut self,
         screen: &mut Screen,
         received: &Receiver<Message>,
+        is_current: impl Fn(u64) -> bool,
         grant: impl Fn(Wish) -> bool,
         goes_on: impl Fn() -> bool,
     ) -> Result<u8, Failure> {
@@ -88,8 +90,11 @@ impl Terminal {
             is_new = true;
             for message in std::iter::once(first).chain(received.try_iter()) {
                 let wish = match message {
-                    Message::Snapshot(snapshot) => {
-                        screen.take(snapshot);
+                    Message::Snapshot(turn, snapshot) => {
+                        // A recorder that is told to begin again still gives what it had.
+                        if is_current(turn) {
+                            screen.take(snapshot);
+                        }
                         None
                     }
                     Message::Notice(tab, text) => {

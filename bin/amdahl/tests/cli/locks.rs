@@ -9,9 +9,10 @@ use amdahl_report::locks::{self, schema::SCHEMA};
 use amdahl_report::schema::Source;
 use serde_json::Value;
 
+use crate::processes::until_catches;
 use crate::tool::{Place, Ran, alone, bpf, has, skipped};
+use crate::workload::{in_some_try, planted};
 
-const PLANTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted");
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/locks");
 
 /// The planted program, built; `None` without a compiler.
@@ -103,20 +104,6 @@ fn rows(found: &LocksResult) -> String {
     found.rows.iter().map(row).collect::<Vec<_>>().join(", ")
 }
 
-/// Measures until the tool and the program agree, a few times: somebody else may take the CPU away
-/// between the clock of the one and that of the other.
-#[track_caller]
-fn in_some_try(mut measure: impl FnMut() -> Result<(), String>) {
-    let mut misses = Vec::new();
-    while misses.len() < 4 {
-        match measure() {
-            Ok(()) => return,
-            Err(miss) => misses.push(miss),
-        }
-    }
-    panic!("never: {misses:#?}");
-}
-
 /// Times agree within 5 % and what a preemption between two clocks takes.
 fn agree(truth: &Truth, seconds: f64) -> Result<(), String> {
     let error = (seconds - truth.seconds).abs();
@@ -159,26 +146,6 @@ fn waits_are_what_the_program_measured() {
             agree(&truth, seconds)
         });
     }
-}
-
-/// A planted program of those for `scale`, built; `None` without a compiler.
-fn planted(place: &Place, name: &str, compiler: &str) -> Option<PathBuf> {
-    for needed in ["make", compiler] {
-        if !has(needed) {
-            skipped(format!("{name}: no {needed} found"));
-            return None;
-        }
-    }
-    let program = place.join(name);
-    let mut make = Command::new("make");
-    make.args(["-s", "-C", PLANTED]).arg(&program);
-    make.arg(format!(
-        "OUT={}",
-        program.parent().expect("a folder").display()
-    ));
-    let ran = place.run(place.here(make));
-    assert!(ran.status.success(), "{}", ran.err);
-    Some(program)
 }
 
 /// A lock of the program's own, whose sleeper is woken for nothing at times; a barrier of a mutex and a
@@ -411,7 +378,7 @@ fn a_program_that_is_replaced_while_it_runs_keeps_its_names_or_has_none() {
     .arg(Path::new(SOURCES).join("families.c"));
     assert!(place.run(place.here(gcc)).status.success());
     let script = "./\"$0\" mutex \"$1\" & \
-        until [ \"$(readlink /proc/$!/exe)\" = \"$PWD/$0\" ]; do :; done; \
+        until it=$(readlink /proc/$!/exe); [ \"$it\" = \"$PWD/$0\" ] || [ -z \"$it\" ]; do :; done; \
         cp other new; mv new \"$0\"; wait";
     for (name, rounds, must_be_known) in [("short", "20", false), ("long", "600", true)] {
         std::fs::copy(&program, place.join(name)).expect("a copy");
@@ -454,7 +421,8 @@ fn two_instances_do_not_disturb_each_other() {
     let Some((place, program)) = ready() else {
         return;
     };
-    let other = place.start(place.tool(["locks", "--system", "--json", "--quiet", "--for", "20s"]));
+    let other = place.start(place.tool(["locks", "--system", "--json", "--quiet", "--for", "1h"]));
+    until_catches(other.pid(), rustix::process::Signal::INT);
     in_some_try(|| {
         let (truth, found) = watch(&place, &program, "mutex", &[]);
         let (times, seconds) = sum(&found, "pthread mutex", "want_mutex");

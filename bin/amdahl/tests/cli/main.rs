@@ -4,6 +4,7 @@
 //! is printed as SKIPPED with the reason.
 
 mod attaching;
+mod budget;
 mod command_line;
 mod doctor;
 mod ending;
@@ -14,10 +15,13 @@ mod locks;
 mod measuring;
 mod memory_images;
 mod migrating;
+mod openmp_programs;
 mod ordinary_user;
 mod output_folder;
 mod pager_bench;
+mod phantom;
 mod processes;
+mod running;
 mod scheduling;
 mod serving;
 mod simulating;

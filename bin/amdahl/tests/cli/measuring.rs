@@ -7,7 +7,7 @@ use amdahl_speedup::cause::Cause;
 
 use crate::processes::{is_alive, pid_in};
 use crate::tool::{Place, alone, bpf, cpus, has_notice, notice, skipped};
-use crate::workload::{BUSY, RELAY, compiled};
+use crate::workload::{BUSY, RELAY, compiled, in_some_try};
 
 /// Every field of the schema is there under its name, and none besides.
 fn assert_documented(ran: &crate::tool::Ran) -> ScaleResult {
@@ -149,27 +149,33 @@ fn more_events_than_fit_into_memory_are_added_up_on_the_way() {
     let program = program.to_str().expect("UTF-8");
     let run = |memory: &str| -> ScaleResult {
         let args = [
-            "scale", "--cpus", "1", "--runs", "1", "--memory", memory, "--json", "--", program,
+            "scale", "--cpus", "1", "--runs", "1", "--budget", "none", "--memory", memory,
+            "--json", "--", program,
         ];
         let result = assert_documented(&place.amdahl(args).ends_with(0));
         assert_adds_up(&result);
-        assert!(
-            has_notice(&result, "cut").is_none(),
-            "{:?}",
-            result.warnings
-        );
         result
     };
-    let (parts, whole) = (run("32"), run("4096"));
-    // An event takes 64 bytes, and a part is a quarter of the memory.
-    let (events, lost) = (parts.points[0].events, parts.points[0].events_lost);
-    assert!(events + lost > 3 * (8 << 20) / 64, "{events}");
-    let (parts, whole) = (&parts.points[0].stack, &whole.points[0].stack);
-    assert!(parts["unexplained"] < 0.02, "{parts:?}");
-    assert!(
-        (parts["work"] - whole["work"]).abs() < 0.2,
-        "{parts:?} {whole:?}"
-    );
+    // A busy machine may keep the recorder from its CPU for too long, or the two runs apart.
+    in_some_try(|| {
+        let (parts, whole) = (run("32"), run("4096"));
+        // An event takes 64 bytes, and a part is a quarter of the memory.
+        let (events, lost) = (parts.points[0].events, parts.points[0].events_lost);
+        assert!(events + lost > 3 * (8 << 20) / 64, "{events}");
+        if let Some(cut) = [&parts, &whole]
+            .iter()
+            .find_map(|one| has_notice(one, "cut"))
+        {
+            return Err(cut.to_owned());
+        }
+        let (parts, whole) = (&parts.points[0].stack, &whole.points[0].stack);
+        let is_explained = parts["unexplained"] < 0.02;
+        let is_alike = (parts["work"] - whole["work"]).abs() < 0.2;
+        match is_explained && is_alike {
+            true => Ok(()),
+            false => Err(format!("{parts:?} {whole:?}")),
+        }
+    });
 }
 
 #[test]
@@ -184,22 +190,23 @@ fn a_program_that_never_ends_is_measured_for_a_time() {
             "trap '' TERM; echo $$ > deaf.pid; while :; do sleep 1000; done",
         ),
     ] {
-        let args = [
-            "scale",
-            "--for",
-            "100ms",
-            "--cpus",
-            "1",
-            "--runs",
-            "1",
-            "--bare-runs",
-            "0",
-        ];
+        let args = ["scale", "--cpus", "1", "--runs", "1", "--bare-runs", "0"];
         let rest = ["--no-warmup", "--json", "--", "sh", "-c", script];
-        let result = place.amdahl(args.iter().chain(&rest)).ends_with(0).result();
+        let file = place.join(&format!("{name}.pid"));
+        // On a busy machine the time may be up before the program has begun.
+        let (seconds, result) = [0.1, 1.0, 10.0, 100.0]
+            .into_iter()
+            .find_map(|seconds: f64| {
+                let time = ["--for", &format!("{}ms", seconds * 1e3)];
+                let args = args.iter().chain(&time).chain(&rest);
+                let result = place.amdahl(args).ends_with(0).result();
+                let has_begun = std::fs::read(&file).is_ok_and(|pid| pid.ends_with(b"\n"));
+                has_begun.then_some((seconds, result))
+            })
+            .expect("begins in some time");
         assert!(!is_alive(pid_in(&place, &format!("{name}.pid"))), "{name}");
         assert!(
-            result.points[0].wall_s.median >= 0.1,
+            result.points[0].wall_s.median >= seconds,
             "{:?}",
             result.points[0]
         );
@@ -260,21 +267,17 @@ fn a_fixed_time_with_a_rate_has_a_speedup() {
     let _alone = alone();
     let place = Place::new();
     let script = "echo rate $((100 * {cpus})); exec sleep 1000";
-    let args = [
-        "scale",
-        "--for",
-        "50ms",
-        "--rate",
-        "rate ([0-9]+)",
-        "--runs",
-        "1",
-        "--json",
-        "--",
-    ];
-    let result = place
-        .amdahl(args.iter().chain(&["sh", "-c", script]))
-        .ends_with(0)
-        .result();
+    let rate = ["--rate", "rate ([0-9]+)", "--runs", "1", "--json"];
+    // On a busy machine the time may be up before the program says its rate.
+    let result = ["50ms", "500ms", "5s", "50s"]
+        .iter()
+        .map(|time| {
+            let args = ["scale", "--for", time].into_iter().chain(rate);
+            let args = args.chain(["--", "sh", "-c", script]);
+            place.amdahl(args).ends_with(0).result()
+        })
+        .find(|result| result.points.iter().all(|point| point.rate.is_some()))
+        .expect("a rate in some time");
     assert_eq!(has_notice(&result, "fixed-time"), None);
     for point in &result.points {
         assert!(

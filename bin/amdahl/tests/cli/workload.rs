@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::tool::{Place, skipped};
+use crate::tool::{Place, has, skipped};
+
+const PLANTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted");
 
 /// Two threads that hand a byte to each other through pipes, over and over.
 pub const RELAY: &str = r#"
@@ -129,4 +131,38 @@ pub fn compiled(place: &Place, name: &str, source: &str, flags: &[&str]) -> Opti
             Some(program)
         }
     }
+}
+
+/// A planted program of those for `scale`, built; `None` without a compiler.
+pub fn planted(place: &Place, name: &str, compiler: &str) -> Option<PathBuf> {
+    for needed in ["make", compiler] {
+        if !has(needed) {
+            skipped(format!("{name}: no {needed} found"));
+            return None;
+        }
+    }
+    let program = place.join(name);
+    let mut make = Command::new("make");
+    make.args(["-s", "-C", PLANTED]).arg(&program);
+    make.arg(format!(
+        "OUT={}",
+        program.parent().expect("a folder").display()
+    ));
+    let ran = place.run(place.here(make));
+    assert!(ran.status.success(), "{}", ran.err);
+    Some(program)
+}
+
+/// Measures until the tool and the program agree, a few times: somebody else may take the CPU away
+/// between the clock of the one and that of the other.
+#[track_caller]
+pub fn in_some_try(mut measure: impl FnMut() -> Result<(), String>) {
+    let mut misses = Vec::new();
+    while misses.len() < 4 {
+        match measure() {
+            Ok(()) => return,
+            Err(miss) => misses.push(miss),
+        }
+    }
+    panic!("never: {misses:#?}");
 }

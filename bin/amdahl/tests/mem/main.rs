@@ -1,10 +1,11 @@
 //! `amdahl mem` on programs that print how many page faults of which kind they have, and which of
 //! their mappings are not in huge pages for which reason.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -17,11 +18,23 @@ fn skipped(reason: &str) {
 }
 
 /// The planted program of this name, built once; `None` without a compiler.
-fn planted(name: &str) -> Option<PathBuf> {
+fn planted(name: &'static str) -> Option<PathBuf> {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a folder"));
+    static BUILT: Mutex<BTreeMap<&str, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
+    // Nobody runs one that another test is still writing.
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    built
+        .entry(name)
+        .or_insert_with(|| {
+            let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a folder"));
+            build(name, folder.path())
+        })
+        .clone()
+}
+
+fn build(name: &str, folder: &Path) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/mem/{name}.c"));
-    let program = folder.path().join(name);
+    let program = folder.join(name);
     let built = Command::new("cc")
         .args(["-O2", "-g", "-Wall", "-Werror", "-o"])
         .args([&program, &source])

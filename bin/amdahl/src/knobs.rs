@@ -1,0 +1,64 @@
+//! The environment variables that tell programs their number of threads.
+
+/// What a program takes that is not told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// The CPUs in its affinity mask; newer versions may know the quota of control groups as well.
+    Affinity,
+    /// The CPUs of the machine.
+    Host,
+    /// The CPUs in its affinity mask within the quota, in all versions that people use.
+    Quota,
+    /// One thread: telling it a number makes more of it.
+    One,
+}
+
+/// One variable.
+#[derive(Clone, Copy, Debug)]
+pub struct Knob {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is set to: `{cpus}` becomes the number.
+    pub value: &'static str,
+    /// What happens without it.
+    pub takes: Takes,
+    /// Threads that are never exceeded by default.
+    pub at_most: u32,
+}
+
+const fn knob(name: &'static str, takes: Takes) -> Knob {
+    Knob {
+        name,
+        value: "{cpus}",
+        takes,
+        at_most: u32::MAX,
+    }
+}
+
+/// All that `amdahl scale` sets, and `amdahl run` where a program would take too many.
+pub const KNOBS: &[Knob] = &[
+    knob("OMP_NUM_THREADS", Takes::Affinity),
+    knob("OPENBLAS_NUM_THREADS", Takes::Affinity),
+    knob("MKL_NUM_THREADS", Takes::Affinity),
+    knob("BLIS_NUM_THREADS", Takes::One),
+    Knob {
+        at_most: 8,
+        ..knob("NUMEXPR_NUM_THREADS", Takes::Host)
+    },
+    knob("NUMBA_NUM_THREADS", Takes::Affinity),
+    knob("JULIA_NUM_THREADS", Takes::One),
+    // Rust's own count knows the quota of both versions since 1.64.
+    knob("POLARS_MAX_THREADS", Takes::Quota),
+    knob("RAYON_NUM_THREADS", Takes::Affinity),
+    knob("TOKIO_WORKER_THREADS", Takes::Affinity),
+    // Knows the quota since Go 1.25.
+    knob("GOMAXPROCS", Takes::Affinity),
+    knob("CARGO_BUILD_JOBS", Takes::Quota),
+    knob("CMAKE_BUILD_PARALLEL_LEVEL", Takes::One),
+    knob("DOTNET_PROCESSOR_COUNT", Takes::Quota),
+];
+
+/// Replaces `{cpus}`.
+pub fn fill(text: &str, threads: u32) -> String {
+    text.replace("{cpus}", &threads.to_string())
+}

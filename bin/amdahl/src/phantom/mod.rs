@@ -1,0 +1,94 @@
+//! `amdahl phantom`: who takes the CPUs away, now.
+
+mod account;
+mod look;
+mod serve;
+mod show;
+mod whom;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::child::{Child, Ended};
+use crate::cli::{Phantom, Selection};
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::screen;
+use crate::watch::{self, machine};
+use look::{Found, Looking, Sink};
+use whom::Whom;
+
+/// Looks, and shows or publishes what is seen.
+pub fn main(args: &Phantom) -> Result<u8, Failure> {
+    let cpus = watch::cpus(None)?;
+    let interrupt = Interrupt::catch();
+    let selection = whom::selection(args);
+    if args.serve {
+        return serve::main(args, &selection, &cpus, &interrupt);
+    }
+    let child = watch::start(&selection, &cpus, &[])?;
+    let whom = Whom::new(args, child.as_ref().map(Child::pid))?;
+    let started = machine::now();
+    let looking = Looking::new(args, whom.clone())?;
+    let about = show::About {
+        command: selection.command.clone(),
+        target: whom.words(),
+        started,
+        sources: looking.sources.clone(),
+    };
+    let mut lines = show::Lines::new(args.json, looking.interval());
+    let mut show = |estimate: &_| show::line(&lines.next(estimate));
+    let sink = if args.watch {
+        Sink::Show(&mut show)
+    } else {
+        Sink::None
+    };
+    let (found, ended) = look_while(&selection, child, looking, sink, &interrupt)?;
+    let is_interrupted = interrupt.asked();
+    if let Some(failure) = found.failed {
+        return Err(failure);
+    }
+    if !args.watch {
+        let result = show::result(&about, &found, is_interrupted);
+        let text = if args.json {
+            show::json(&result)?
+        } else {
+            show::table(&result, &found, args.rows)
+        };
+        screen::print(&text)?;
+    }
+    let is_early = is_interrupted && !(args.watch && is_endless(args));
+    watch::finished(&selection, ended.as_ref(), is_early)
+}
+
+/// It goes on until somebody ends it, who then gets what was asked for.
+fn is_endless(args: &Phantom) -> bool {
+    args.duration.is_none() && args.command.is_empty()
+}
+
+/// Looks on a thread of its own while the command runs, or as long as `selection` says.
+fn look_while(
+    selection: &Selection,
+    child: Option<Child>,
+    looking: Looking,
+    sink: Sink<'_>,
+    interrupt: &Interrupt,
+) -> Result<(Found, Option<Ended>), Failure> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looker = std::thread::Builder::new()
+            .name("amdahl-look".into())
+            .spawn_scoped(scope, || {
+                let found = looking.run(sink, &stop);
+                if found.is_over {
+                    interrupt.say();
+                }
+                found
+            })
+            .map_err(|error| Failure::machine(format!("cannot start a thread: {error}")))?;
+        let ended = watch::run(selection, child, interrupt, || ());
+        stop.store(true, Ordering::Relaxed);
+        looker.thread().unpark();
+        let found = looker.join().expect("looking does not panic");
+        Ok((found, ended?))
+    })
+}

@@ -1,0 +1,400 @@
+//! Finds out what is known of a program, its environment and the machine. Decides nothing about it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use amdahl_loader::{Elf, Files, Machine as ElfMachine, Search, System, libraries};
+
+use super::facts::{Facts, Image, Kind, Machine, Program, Runtime};
+use super::plan::Choice;
+use super::{NOT_EXECUTABLE, NOT_FOUND, python, script};
+use crate::cli::Run;
+use crate::failure::Failure;
+
+/// Our runtime's file name, which programs ask for.
+const LIBRARY: &str = "libgomp.so.1";
+/// Says where it is.
+const LIBRARY_VARIABLE: &str = "AMDAHL_LIBGOMP";
+/// Scripts that are read by scripts, `env` and stubs between them included: the kernel gives up after four.
+const INTERPRETERS_MAX: usize = 8;
+/// Only GCC's code calls these.
+const GOMP_NAMES: [&str; 3] = ["GOMP_parallel", "GOMP_parallel_start", "GOMP_barrier"];
+
+/// Looks at everything.
+pub fn facts(args: &Run, choice: &Choice) -> Result<Facts, Failure> {
+    let environment: BTreeMap<String, String> = std::env::vars_os()
+        .map(|(name, value)| {
+            let text = |part: &OsStr| part.to_string_lossy().into_owned();
+            (text(&name), text(&value))
+        })
+        .collect();
+    let typed = &args.command[0];
+    let path = find(typed, &environment)?;
+    Ok(Facts {
+        program: program(typed, path, &environment),
+        machine: machine(),
+        libgomp: own_library(&environment),
+        asked: choice.with.clone(),
+        stats: args.stats,
+        phantom_page: phantom_page(),
+        environment,
+    })
+}
+
+/// The page of a daemon that watches the CPUs for the program. There is none yet.
+fn phantom_page() -> Option<PathBuf> {
+    None
+}
+
+/// The file that a name on the command line stands for.
+fn find(typed: &OsStr, environment: &BTreeMap<String, String>) -> Result<PathBuf, Failure> {
+    let failed = |code, why: &str| Failure {
+        message: format!("{}: {why}", typed.to_string_lossy()),
+        code,
+    };
+    if typed.to_string_lossy().contains('/') {
+        let path = PathBuf::from(typed);
+        return match fs::metadata(&path) {
+            Err(error) => Err(failed(NOT_FOUND, &error.to_string())),
+            Ok(metadata) if metadata.is_dir() => Err(failed(NOT_EXECUTABLE, "it is a folder")),
+            Ok(_) if !is_executable(&path) => Err(failed(
+                NOT_EXECUTABLE,
+                "it may not be executed; chmod +x, or name the program that reads it",
+            )),
+            Ok(_) => Ok(path),
+        };
+    }
+    in_path(typed, environment).ok_or_else(|| {
+        failed(
+            NOT_FOUND,
+            "there is no such program in the folders of PATH; give its path",
+        )
+    })
+}
+
+fn in_path(name: &OsStr, environment: &BTreeMap<String, String>) -> Option<PathBuf> {
+    let folders = environment
+        .get("PATH")
+        .map_or("/usr/bin:/bin", String::as_str);
+    folders
+        .split(':')
+        .map(|folder| Path::new(if folder.is_empty() { "." } else { folder }).join(name))
+        .find(|path| path.is_file() && is_executable(path))
+}
+
+fn is_executable(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+fn program(typed: &OsStr, path: PathBuf, environment: &BTreeMap<String, String>) -> Program {
+    let mut interpreters: Vec<PathBuf> = Vec::new();
+    let mut last = path.clone();
+    // Through scripts to what the kernel loads.
+    while let Some((interpreter, argument)) = head(&last).as_deref().and_then(script::interpreter) {
+        if interpreters.len() >= INTERPRETERS_MAX {
+            break;
+        }
+        let mut next = PathBuf::from(interpreter);
+        if next.file_name() == Some(OsStr::new("env")) {
+            let name = argument.as_deref().and_then(script::of_env);
+            if let Some(found) = name.and_then(|name| in_path(name.as_ref(), environment)) {
+                interpreters.push(next);
+                next = found;
+            }
+        }
+        let folder = std::env::current_dir().unwrap_or_default();
+        if let Some(chosen) = python::behind_pyenv(&last, environment, &folder) {
+            interpreters.push(next);
+            next = chosen;
+        }
+        interpreters.push(next.clone());
+        last = next;
+    }
+    let files = System::new(|name| GOMP_NAMES.contains(&name) || name == "__kmpc_fork_call");
+    let (image, elf) = match files.read(&last) {
+        Ok(elf) => (image(&elf), Some(elf)),
+        Err(_) if interpreters.is_empty() && head(&last).is_some() => (
+            Image::Unknown("it is neither a program nor a script".to_owned()),
+            None,
+        ),
+        Err(error) => (Image::Unknown(error.to_string()), None),
+    };
+    let search = Search::new(
+        environment.get("LD_LIBRARY_PATH").map(String::as_str),
+        environment.get("LD_PRELOAD").map(String::as_str),
+    );
+    let mut runtimes = Runtimes {
+        search,
+        files,
+        found: Vec::new(),
+    };
+    if let Some(elf) = &elf {
+        let is_same = elf.machine == ElfMachine::here();
+        runtimes.of_program(&last, elf, "it");
+        if is_same && python::is_python(&last) {
+            runtimes.of_python(&last, environment);
+        }
+    }
+    Program {
+        typed: typed.to_string_lossy().into_owned(),
+        privileged: privileged(&last),
+        path,
+        interpreters,
+        image,
+        runtimes: runtimes.found,
+    }
+}
+
+fn head(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let is_file = fs::metadata(path).ok()?.is_file();
+    let file = is_file.then(|| File::open(path))?.ok()?;
+    file.take(script::HEAD_BYTES as u64)
+        .read_to_end(&mut bytes)
+        .ok()?;
+    Some(bytes)
+}
+
+fn image(elf: &Elf) -> Image {
+    if elf.machine != ElfMachine::here() {
+        return Image::OtherMachine(elf.machine.name().to_owned());
+    }
+    match &elf.interpreter {
+        None => Image::Static,
+        Some(loader) => {
+            let name = loader.rsplit('/').next().unwrap_or("");
+            if name.starts_with("ld-linux") || name.starts_with("ld64.so") {
+                Image::Dynamic
+            } else {
+                Image::OtherLoader(loader.clone())
+            }
+        }
+    }
+}
+
+/// The kernel gives the program rights that we do not have.
+fn privileged(path: &Path) -> Option<String> {
+    // What is not there cannot be run, which will be told then.
+    let metadata = fs::metadata(path).ok()?;
+    let mode = metadata.permissions().mode();
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    if mode & 0o4000 != 0 && metadata.uid() != user.as_raw() {
+        return Some(format!("it runs as user {} (set-uid)", metadata.uid()));
+    }
+    if mode & 0o2010 == 0o2010 && metadata.gid() != group.as_raw() {
+        return Some(format!("it runs as group {} (set-gid)", metadata.gid()));
+    }
+    let mut value = [0_u8; 64];
+    let has_capabilities =
+        rustix::fs::getxattr(path, "security.capability", &mut value).is_ok_and(|len| len > 0);
+    // Root has them anyway.
+    if has_capabilities && !user.is_root() {
+        return Some("it has capabilities of its own (getcap)".to_owned());
+    }
+    None
+}
+
+/// Collects the parallel runtimes that a program comes with.
+struct Runtimes {
+    search: Search,
+    files: System,
+    found: Vec<Runtime>,
+}
+
+impl Runtimes {
+    /// Of a program, or of a library that it may open; `whose` begins the sentence that says so.
+    fn of_program(&mut self, path: &Path, elf: &Elf, whose: &str) {
+        self.inside(path, elf, whose, true);
+        for library in libraries(path, elf, &self.search, &self.files) {
+            let Some(place) = &library.path else { continue };
+            let name = library.name.rsplit('/').next().unwrap_or(&library.name);
+            let elf = self.files.elf(place);
+            if let Some(kind) = kind(name).or_else(|| kind(library.soname.as_deref()?)) {
+                let by = if library.needed_by.is_none() {
+                    "links"
+                } else {
+                    "loads"
+                };
+                self.add(kind, place, format!("{whose} {by} {name}"));
+            } else if let Some(elf) = elf {
+                self.inside(place, &elf, whose, false);
+            }
+        }
+    }
+
+    /// A libgomp that is linked into `path`.
+    fn inside(&mut self, path: &Path, elf: &Elf, whose: &str, is_program: bool) {
+        let has = |names: &std::collections::BTreeSet<String>| {
+            GOMP_NAMES.iter().any(|&name| names.contains(name))
+        };
+        let what = path.file_name().unwrap_or_default().to_string_lossy();
+        if has(&elf.private) || is_program && has(&elf.exported) {
+            self.add(
+                Kind::GompInside,
+                path,
+                format!("libgomp is linked into {what}"),
+            );
+        } else if !is_program && has(&elf.exported) {
+            // What a library offers to others, the preloaded one offers before it.
+            self.add(
+                Kind::GompCopy,
+                path,
+                format!("{whose} loads {what}, which has libgomp in it"),
+            );
+        }
+    }
+
+    /// What the packages of a Python interpreter bring along.
+    fn of_python(&mut self, python: &Path, environment: &BTreeMap<String, String>) {
+        let folders = python::package_folders(python, environment);
+        let (paths, _) = python::libraries(&folders);
+        for path in paths {
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            let folder = path.parent().unwrap_or(Path::new("")).display().to_string();
+            if let Some(kind) = kind(&name) {
+                self.add(
+                    kind,
+                    &path,
+                    format!("Python's packages have {name} ({folder})"),
+                );
+                continue;
+            }
+            let Some(elf) = self.files.elf(&path) else {
+                continue;
+            };
+            if elf.machine == ElfMachine::here() {
+                self.of_program(&path, &elf, &format!("Python's {name}"));
+            }
+        }
+    }
+
+    fn add(&mut self, kind: Kind, path: &Path, via: String) {
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let is_new = |runtime: &Runtime| runtime.kind != kind || runtime.path != path;
+        if self.found.iter().all(is_new) {
+            self.found.push(Runtime { kind, path, via });
+        }
+    }
+}
+
+/// Which runtime a library is, by its name.
+fn kind(name: &str) -> Option<Kind> {
+    let is = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    if is(&["libgomp.so"]) {
+        Some(Kind::Gomp)
+    } else if is(&["libgomp-"]) {
+        Some(Kind::GompCopy)
+    } else if is(&["libomp.so", "libomp-", "libomp5", "libiomp5"]) {
+        Some(Kind::Kmp)
+    } else if is(&["libmkl_rt.so", "libmkl_core.so"]) {
+        Some(Kind::Mkl)
+    } else if is(&["libtbb.so", "libtbb-"]) {
+        Some(Kind::Tbb)
+    } else {
+        None
+    }
+}
+
+/// Our runtime: where the variable says, beside the command, in cargo's folder, or where it is installed.
+fn own_library(environment: &BTreeMap<String, String>) -> Result<PathBuf, String> {
+    let mut places = Vec::new();
+    match environment.get(LIBRARY_VARIABLE) {
+        Some(path) if !path.is_empty() => places.push(PathBuf::from(path)),
+        _ => {
+            if let Ok(command) = std::env::current_exe()
+                && let Some(folder) = command.parent()
+            {
+                places.push(folder.join("../lib/amdahl").join(LIBRARY));
+                places.push(folder.join("openmp").join(LIBRARY));
+            }
+        }
+    }
+    let found = places.iter().find(|path| path.is_file());
+    let path = found.ok_or_else(|| {
+        let places: Vec<String> = places
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        format!(
+            "our {LIBRARY} is not in {}; make install puts it there, or {LIBRARY_VARIABLE} says \
+             where it is",
+            places.join(" nor ")
+        )
+    })?;
+    let path = path
+        .canonicalize()
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    let elf = System::new(|_| false)
+        .read(&path)
+        .map_err(|error| error.to_string())?;
+    if elf.machine != ElfMachine::here() || elf.soname.as_deref() != Some(LIBRARY) {
+        return Err(format!(
+            "{} is no {LIBRARY} for this machine",
+            path.display()
+        ));
+    }
+    Ok(path)
+}
+
+fn machine() -> Machine {
+    let count = |set: &amdahl_topology::CpuSet| u32::try_from(set.len()).unwrap_or(u32::MAX);
+    let allowed = amdahl_topology::allowed().map_or(1, |set| count(&set));
+    let quota = amdahl_topology::quota().ok().flatten();
+    Machine {
+        online: amdahl_topology::online().map_or(allowed, |set| count(&set)),
+        allowed,
+        quota: quota.map(|quota| (quota.cpus, quota.source.display().to_string())),
+        pressure: fs::read_to_string("/proc/pressure/cpu")
+            .ok()
+            .and_then(|text| pressure(&text)),
+    }
+}
+
+/// `some avg10=1.53 avg60=...`: as a fraction.
+fn pressure(text: &str) -> Option<f64> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let percent = some
+        .split(' ')
+        .find_map(|word| word.strip_prefix("avg10="))?;
+    let percent: f64 = percent.parse().ok()?;
+    (0.0..=100.0).contains(&percent).then_some(percent / 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_pressure() {
+        let text = "some avg10=12.50 avg60=1.00 avg300=0.00 total=5\nfull avg10=0.00 avg60=0.00\n";
+        assert_eq!(pressure(text), Some(0.125));
+        assert_eq!(pressure(""), None);
+        assert_eq!(pressure("some avg10=nan"), None);
+        assert_eq!(pressure("some avg10=1000"), None);
+    }
+
+    #[test]
+    fn runtimes_are_known_by_their_names() {
+        for (name, wanted) in [
+            ("libgomp.so.1", Some(Kind::Gomp)),
+            ("libgomp-a34b3233.so.1.0.0", Some(Kind::GompCopy)),
+            ("libomp.so.5", Some(Kind::Kmp)),
+            ("libomp-64e42f07.so", Some(Kind::Kmp)),
+            ("libiomp5.so", Some(Kind::Kmp)),
+            ("libmkl_rt.so.2", Some(Kind::Mkl)),
+            ("libtbb.so.12", Some(Kind::Tbb)),
+            ("libgompertz.so", None),
+            ("libtbbmalloc.so.2", None),
+        ] {
+            assert_eq!(kind(name), wanted, "{name}");
+        }
+    }
+}

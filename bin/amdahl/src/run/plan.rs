@@ -1,0 +1,498 @@
+//! What is done for a program: the remedies' verdicts, and the environment that follows. Pure.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use super::facts::Facts;
+use super::remedy::{self, Change, Outcome, Verdict};
+
+/// What will be done.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    /// `amdahl.run/1`.
+    pub format: &'static str,
+    /// What the command line says.
+    pub program: String,
+    /// The file that is run.
+    pub path: String,
+    /// The interpreters of a script, the last one an ELF file.
+    pub interpreters: Vec<String>,
+    /// CPUs' worth of threads.
+    pub cpus: u32,
+    /// What each remedy says.
+    pub remedies: Vec<Verdict>,
+}
+
+/// Which remedies are looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// Only these; empty for all.
+    pub with: BTreeSet<String>,
+    /// Not these.
+    pub without: BTreeSet<String>,
+}
+
+impl Plan {
+    /// Asks the remedies.
+    pub fn new(facts: &Facts, choice: &Choice) -> Plan {
+        let program = &facts.program;
+        let wanted = |name: &str| {
+            (choice.with.is_empty() || choice.with.contains(name)) && !choice.without.contains(name)
+        };
+        Plan {
+            format: "amdahl.run/1",
+            program: program.typed.clone(),
+            path: program.path.to_string_lossy().into_owned(),
+            interpreters: program
+                .interpreters
+                .iter()
+                .map(|path| path.to_string_lossy().into_owned())
+                .collect(),
+            cpus: facts.machine.cpus(),
+            remedies: remedy::ALL
+                .iter()
+                .filter(|remedy| wanted(remedy.name()))
+                .map(|remedy| remedy.judge(facts))
+                .collect(),
+        }
+    }
+
+    /// All variables that are set.
+    pub fn changes(&self) -> impl Iterator<Item = &Change> {
+        self.remedies.iter().flat_map(|verdict| &verdict.changes)
+    }
+
+    /// A remedy that was asked for by name and cannot be had.
+    pub fn refused(&self, choice: &Choice) -> Option<&Verdict> {
+        self.remedies.iter().find(|verdict| {
+            verdict.outcome == Outcome::Impossible && choice.with.contains(verdict.remedy)
+        })
+    }
+
+    /// What was done, in a line.
+    pub fn line(&self) -> String {
+        let mut parts = Vec::new();
+        for verdict in &self.remedies {
+            let variables: Vec<String> = verdict
+                .changes
+                .iter()
+                .map(|change| format!("{}={}", change.variable, change.value))
+                .collect();
+            match verdict.outcome {
+                Outcome::Applied => {
+                    let set = match variables.as_slice() {
+                        [first, _, rest @ ..] if !rest.is_empty() => {
+                            format!("{first} and {} more", rest.len() + 1)
+                        }
+                        all => all.join(" "),
+                    };
+                    parts.push(format!("{}: {}: {set}", verdict.remedy, verdict.why));
+                }
+                Outcome::Impossible => {
+                    parts.push(format!("{}: impossible: {}", verdict.remedy, verdict.why));
+                }
+                Outcome::NotNeeded | Outcome::LeftAlone => {}
+            }
+        }
+        if parts.is_empty() {
+            return "nothing to do; --explain says why".to_owned();
+        }
+        parts.join("; ")
+    }
+
+    /// All of it, for a person.
+    pub fn text(&self) -> String {
+        use std::fmt::Write;
+        let mut text = format!("program: {}\n", self.path);
+        for interpreter in &self.interpreters {
+            let _ = writeln!(text, "  run by {interpreter}");
+        }
+        let _ = writeln!(text, "threads that can run at once: {}", self.cpus);
+        for verdict in &self.remedies {
+            let _ = writeln!(
+                text,
+                "{}: {}: {}",
+                verdict.remedy,
+                verdict.outcome.name(),
+                verdict.why
+            );
+            for change in &verdict.changes {
+                let _ = writeln!(text, "  {}={}", change.variable, change.value);
+            }
+            for note in &verdict.notes {
+                let _ = writeln!(text, "  note: {note}");
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::run::facts::{Image, Kind, Machine, Program, Runtime};
+
+    const OURS: &str = "/opt/amdahl/libgomp.so.1";
+
+    fn machine(online: u32, allowed: u32, quota: Option<f64>) -> Machine {
+        Machine {
+            online,
+            allowed,
+            quota: quota.map(|quota| (quota, "/sys/fs/cgroup/cpu.max".to_owned())),
+            pressure: None,
+        }
+    }
+
+    /// A program of 48 CPUs' machine that has `kinds` in it.
+    fn facts(kinds: &[Kind]) -> Facts {
+        let runtime = |&kind| Runtime {
+            kind,
+            path: format!("/usr/lib/{kind:?}.so").into(),
+            via: format!("it links {kind:?}.so"),
+        };
+        Facts {
+            program: Program {
+                typed: "./solver".to_owned(),
+                path: "./solver".into(),
+                interpreters: Vec::new(),
+                image: Image::Dynamic,
+                runtimes: kinds.iter().map(runtime).collect(),
+                privileged: None,
+            },
+            environment: BTreeMap::new(),
+            machine: machine(48, 48, None),
+            libgomp: Ok(PathBuf::from(OURS)),
+            asked: BTreeSet::new(),
+            stats: false,
+            phantom_page: None,
+        }
+    }
+
+    fn set(facts: &mut Facts, name: &str, value: &str) {
+        facts.environment.insert(name.to_owned(), value.to_owned());
+    }
+
+    fn plan(facts: &Facts) -> Plan {
+        let choice = Choice {
+            with: facts.asked.clone(),
+            ..Choice::default()
+        };
+        Plan::new(facts, &choice)
+    }
+
+    fn verdict(facts: &Facts, remedy: &str) -> Verdict {
+        let plan = plan(facts);
+        let found = plan
+            .remedies
+            .into_iter()
+            .find(|verdict| verdict.remedy == remedy);
+        found.expect("a remedy of this name")
+    }
+
+    fn changes(facts: &Facts) -> BTreeMap<String, String> {
+        plan(facts)
+            .changes()
+            .map(|change| (change.variable.clone(), change.value.clone()))
+            .collect()
+    }
+
+    #[test]
+    fn a_program_without_needs_gets_nothing() {
+        let facts = facts(&[]);
+        assert!(changes(&facts).is_empty());
+        assert_eq!(plan(&facts).line(), "nothing to do; --explain says why");
+        for verdict in plan(&facts).remedies {
+            assert_eq!(verdict.outcome, Outcome::NotNeeded, "{}", verdict.remedy);
+            assert!(!verdict.why.is_empty());
+        }
+    }
+
+    #[test]
+    fn libgomp_is_preloaded_also_as_a_copy() {
+        for kind in [Kind::Gomp, Kind::GompCopy] {
+            let facts = facts(&[kind]);
+            assert_eq!(verdict(&facts, "openmp").outcome, Outcome::Applied);
+            assert_eq!(
+                changes(&facts),
+                BTreeMap::from([("LD_PRELOAD".into(), OURS.into())])
+            );
+            assert!(plan(&facts).line().contains(&format!("LD_PRELOAD={OURS}")));
+        }
+        let copy = verdict(&facts(&[Kind::GompCopy]), "openmp");
+        assert!(copy.notes.iter().any(|note| note.contains("RTLD_DEEPBIND")));
+    }
+
+    #[test]
+    fn what_is_preloaded_stays_before_ours() {
+        let mut facts = facts(&[Kind::Gomp]);
+        set(&mut facts, "LD_PRELOAD", "/usr/lib/libjemalloc.so.2");
+        let value = format!("/usr/lib/libjemalloc.so.2:{OURS}");
+        assert_eq!(changes(&facts)["LD_PRELOAD"], value);
+        // Twice is once.
+        set(&mut facts, "LD_PRELOAD", &value);
+        assert!(changes(&facts).is_empty());
+        assert_eq!(verdict(&facts, "openmp").outcome, Outcome::LeftAlone);
+        // Somebody's own one.
+        set(&mut facts, "LD_PRELOAD", "/home/me/libgomp.so.1");
+        assert!(changes(&facts).is_empty());
+        assert!(
+            verdict(&facts, "openmp")
+                .why
+                .contains("/home/me/libgomp.so.1")
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_is_told() {
+        let says = |facts: &Facts, text: &str| {
+            let verdict = verdict(facts, "openmp");
+            assert_eq!(verdict.outcome, Outcome::Impossible, "{text}");
+            assert!(verdict.why.contains(text), "{}", verdict.why);
+            assert!(!changes(facts).contains_key("LD_PRELOAD"));
+        };
+        says(&facts(&[Kind::GompInside]), "linked in cannot be replaced");
+        for (image, text) in [
+            (Image::Static, "linked statically"),
+            (
+                Image::OtherLoader("/lib/ld-musl-x86_64.so.1".into()),
+                "ld-musl",
+            ),
+            (Image::OtherMachine("arm64".into()), "for arm64"),
+        ] {
+            let mut facts = facts(&[Kind::Gomp]);
+            facts.program.image = image.clone();
+            says(&facts, text);
+            // Asked for, it is impossible as well where nothing is seen.
+            facts.program.runtimes.clear();
+            assert_eq!(verdict(&facts, "openmp").outcome, Outcome::NotNeeded);
+            facts.asked.insert("openmp".to_owned());
+            says(&facts, text);
+        }
+        let mut missing = facts(&[Kind::Gomp]);
+        missing.libgomp = Err("it is not built".to_owned());
+        says(&missing, "it is not built");
+        let mut spaces = facts(&[Kind::Gomp]);
+        spaces.libgomp = Ok("/my programs/libgomp.so.1".into());
+        says(&spaces, "a space or colon");
+    }
+
+    #[test]
+    fn asking_preloads_without_seeing() {
+        let mut facts = facts(&[]);
+        facts.asked.insert("openmp".to_owned());
+        facts.stats = true;
+        let wanted = [("LD_PRELOAD", OURS), ("AMDAHL_OMP_STATS", "true")];
+        assert_eq!(
+            changes(&facts),
+            wanted.map(|(n, v)| (n.into(), v.into())).into()
+        );
+    }
+
+    #[test]
+    fn the_page_of_a_daemon_is_passed_on() {
+        let mut facts = facts(&[Kind::Gomp]);
+        facts.phantom_page = Some("/run/page".into());
+        assert_eq!(changes(&facts)["AMDAHL_PHANTOM"], "/run/page");
+        set(&mut facts, "AMDAHL_PHANTOM", "off");
+        assert_eq!(changes(&facts).get("AMDAHL_PHANTOM"), None);
+    }
+
+    #[test]
+    fn threads_follow_quota_and_mask() {
+        let mut facts = facts(&[]);
+        facts.machine = machine(48, 48, Some(7.6));
+        set(&mut facts, "GOMAXPROCS", "48");
+        let changed = changes(&facts);
+        for name in ["OMP_NUM_THREADS", "RAYON_NUM_THREADS", "PYTHON_CPU_COUNT"] {
+            assert_eq!(changed.get(name).map(String::as_str), Some("8"), "{name}");
+        }
+        // Theirs; what would become more; what knows the quota; what takes 8 at most.
+        for name in [
+            "GOMAXPROCS",
+            "JULIA_NUM_THREADS",
+            "DOTNET_PROCESSOR_COUNT",
+            "NUMEXPR_NUM_THREADS",
+        ] {
+            assert_eq!(changed.get(name), None, "{name}");
+        }
+        let verdict = verdict(&facts, "threads");
+        assert!(
+            verdict.why.starts_with("8 of 48 CPUs (quota of 7.60"),
+            "{}",
+            verdict.why
+        );
+        assert!(
+            verdict.notes[0].starts_with("GOMAXPROCS=48 is yours"),
+            "{:?}",
+            verdict.notes
+        );
+
+        // A mask is known to all but those that count the machine's CPUs.
+        facts.machine = machine(48, 4, None);
+        let changed: Vec<String> = changes(&facts).into_keys().collect();
+        assert_eq!(changed, ["NUMEXPR_NUM_THREADS", "PYTHON_CPU_COUNT"]);
+        // A tiny quota is one thread, a large one no limit.
+        facts.machine = machine(4, 4, Some(0.05));
+        assert_eq!(changes(&facts)["OMP_NUM_THREADS"], "1");
+        facts.machine = machine(4, 4, Some(64.0));
+        assert!(changes(&facts).is_empty());
+    }
+
+    #[test]
+    fn java_is_told_once() {
+        let mut facts = facts(&[]);
+        facts.program.path = "/usr/bin/java".into();
+        facts.machine = machine(8, 8, Some(2.0));
+        set(&mut facts, "JDK_JAVA_OPTIONS", "-Xmx1g");
+        let wanted = "-Xmx1g -XX:ActiveProcessorCount=2";
+        assert_eq!(changes(&facts)["JDK_JAVA_OPTIONS"], wanted);
+        set(&mut facts, "JDK_JAVA_OPTIONS", wanted);
+        assert_eq!(changes(&facts).get("JDK_JAVA_OPTIONS"), None);
+        set(&mut facts, "JDK_JAVA_OPTIONS", "");
+        set(
+            &mut facts,
+            "JAVA_TOOL_OPTIONS",
+            "-XX:ActiveProcessorCount=3",
+        );
+        assert_eq!(changes(&facts).get("JDK_JAVA_OPTIONS"), None);
+    }
+
+    #[test]
+    fn other_runtimes_are_told_to_block_where_cpus_are_short() {
+        let mut facts = facts(&[Kind::Kmp, Kind::Mkl, Kind::Tbb]);
+        let quiet = verdict(&facts, "waiting");
+        assert_eq!(quiet.outcome, Outcome::NotNeeded);
+        let notes = quiet.notes.join("\n");
+        for text in ["KMP_BLOCKTIME=0", "MKL_NUM_THREADS", "taskset"] {
+            assert!(notes.contains(text), "{text}: {notes}");
+        }
+        facts.machine.pressure = Some(0.5);
+        assert_eq!(changes(&facts)["KMP_BLOCKTIME"], "0");
+        facts.machine = machine(8, 8, Some(4.0));
+        assert_eq!(changes(&facts)["KMP_BLOCKTIME"], "0");
+        set(&mut facts, "KMP_BLOCKTIME", "200");
+        assert_eq!(verdict(&facts, "waiting").outcome, Outcome::LeftAlone);
+        assert_eq!(changes(&facts).get("KMP_BLOCKTIME"), None);
+    }
+
+    #[test]
+    fn a_libgomp_that_stays_is_told_to_block() {
+        let mut facts = facts(&[Kind::GompInside]);
+        facts.machine.pressure = Some(0.5);
+        assert_eq!(changes(&facts)["OMP_WAIT_POLICY"], "passive");
+        set(&mut facts, "GOMP_SPINCOUNT", "1000");
+        assert_eq!(changes(&facts).get("OMP_WAIT_POLICY"), None);
+        // Not where ours comes in its place.
+        let mut facts = super::tests::facts(&[Kind::Gomp]);
+        facts.machine.pressure = Some(0.5);
+        assert_eq!(changes(&facts).get("OMP_WAIT_POLICY"), None);
+        facts.libgomp = Err("it is not built".to_owned());
+        assert_eq!(changes(&facts)["OMP_WAIT_POLICY"], "passive");
+    }
+
+    #[test]
+    fn remedies_are_chosen_by_name() {
+        let facts = facts(&[Kind::Gomp]);
+        let names = |with: &[&str], without: &[&str]| -> Vec<&str> {
+            let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+            let choice = Choice {
+                with: set(with),
+                without: set(without),
+            };
+            let plan = Plan::new(&facts, &choice);
+            plan.remedies.iter().map(|verdict| verdict.remedy).collect()
+        };
+        assert_eq!(names(&[], &[]), ["openmp", "waiting", "threads"]);
+        assert_eq!(names(&["threads", "openmp"], &[]), ["openmp", "threads"]);
+        assert_eq!(names(&[], &["openmp"]), ["waiting", "threads"]);
+    }
+
+    fn any_kind() -> impl Strategy<Value = Kind> {
+        prop::sample::select(vec![
+            Kind::Gomp,
+            Kind::GompCopy,
+            Kind::GompInside,
+            Kind::Kmp,
+            Kind::Mkl,
+            Kind::Tbb,
+        ])
+    }
+
+    fn any_image() -> impl Strategy<Value = Image> {
+        prop::sample::select(vec![
+            Image::Dynamic,
+            Image::Static,
+            Image::OtherLoader("/lib/ld-musl-x86_64.so.1".to_owned()),
+            Image::OtherMachine("arm64".to_owned()),
+            Image::Unknown("damaged".to_owned()),
+        ])
+    }
+
+    const VARIABLES: [&str; 9] = [
+        "OMP_NUM_THREADS",
+        "GOMAXPROCS",
+        "KMP_BLOCKTIME",
+        "OMP_WAIT_POLICY",
+        "GOMP_SPINCOUNT",
+        "LD_PRELOAD",
+        "JDK_JAVA_OPTIONS",
+        "PYTHON_CPU_COUNT",
+        "RAYON_NUM_THREADS",
+    ];
+
+    proptest! {
+        /// Whatever the user has set is still there, each variable is set once, a verdict that
+        /// changes nothing says so, and nothing is loaded where there is no loader for it.
+        #[test]
+        fn nothing_of_the_users_is_lost(
+            kinds in prop::collection::vec(any_kind(), 0..4),
+            image in any_image(),
+            online in 1_u32..200,
+            allowed in 1_u32..200,
+            quota in prop::option::of(0.01_f64..300.0),
+            pressure in prop::option::of(0.0_f64..1.0),
+            theirs in prop::collection::btree_map(prop::sample::select(VARIABLES.to_vec()), "[a-z0-9/:. ]{0,12}", 0..6),
+            asked in prop::sample::subsequence(vec!["openmp", "waiting", "threads"], 0..3),
+            is_java: bool,
+            has_library: bool,
+        ) {
+            let mut facts = facts(&kinds);
+            facts.program.image = image.clone();
+            facts.machine = Machine { pressure, ..machine(online, allowed, quota) };
+            facts.asked = asked.iter().map(|&name| name.to_owned()).collect();
+            for (name, value) in &theirs {
+                set(&mut facts, name, value);
+            }
+            if is_java {
+                facts.program.path = "/usr/bin/java".into();
+            }
+            if !has_library {
+                facts.libgomp = Err("it is not built".to_owned());
+            }
+            let plan = plan(&facts);
+            let mut seen = BTreeSet::new();
+            for change in plan.changes() {
+                prop_assert!(seen.insert(&change.variable), "{} twice", change.variable);
+                if let Some(before) = facts.variable(&change.variable) {
+                    let kept = change.value.starts_with(before.trim_start().trim_end());
+                    prop_assert!(kept, "{before:?} became {:?}", change.value);
+                    prop_assert!(["LD_PRELOAD", "JDK_JAVA_OPTIONS"].contains(&change.variable.as_str()));
+                }
+                let threads = change.value.parse::<u32>();
+                prop_assert!(change.variable != "OMP_NUM_THREADS" || threads.is_ok_and(|n| n >= 1 && n < allowed));
+            }
+            let has_loader = matches!(image, Image::Dynamic | Image::Unknown(_));
+            prop_assert!(!seen.contains(&"LD_PRELOAD".to_owned()) || has_loader && has_library);
+            for verdict in &plan.remedies {
+                prop_assert_eq!(!verdict.changes.is_empty(), verdict.outcome == Outcome::Applied, "{:?}", verdict);
+            }
+            prop_assert!(!plan.line().contains('\n'));
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! GCC's OpenMP runtime is replaced by ours, which does not spin while others could run.
+
+use crate::run::facts::{Facts, Image, Kind, Runtime};
+
+use super::{Outcome, Remedy, Verdict};
+
+/// Preloads our `libgomp.so.1`.
+///
+/// The loader takes a library that is there already for one that is asked for by the same name, so
+/// that GCC's is not even loaded. A copy under another name is loaded, but the names in it are
+/// looked for in all libraries in their order, and the preloaded ones come first.
+pub struct OpenMp;
+
+/// The variable that the loader reads.
+const PRELOAD: &str = "LD_PRELOAD";
+/// Has the runtime print at the end what it counted.
+const STATS: &str = "AMDAHL_OMP_STATS";
+/// The page of `amdahl phantom --serve`.
+const PHANTOM: &str = "AMDAHL_PHANTOM";
+
+impl Remedy for OpenMp {
+    fn name(&self) -> &'static str {
+        "openmp"
+    }
+
+    fn about(&self) -> &'static str {
+        "GCC's OpenMP runtime (libgomp) is replaced by one that hands CPUs over at barriers"
+    }
+
+    fn judge(&self, facts: &Facts) -> Verdict {
+        let of_kind = |kinds: &[Kind]| -> Option<&Runtime> {
+            let runtimes = &facts.program.runtimes;
+            runtimes
+                .iter()
+                .find(|runtime| kinds.contains(&runtime.kind))
+        };
+        let replaceable = of_kind(&[Kind::Gomp, Kind::GompCopy]);
+        let inside = of_kind(&[Kind::GompInside]);
+        let because = match (replaceable, inside) {
+            (Some(runtime), _) => runtime.via.clone(),
+            (None, Some(runtime)) => runtime.via.clone(),
+            (None, None) if facts.asks_for(self.name()) => "asked for by --with".to_owned(),
+            (None, None) => {
+                return Verdict::new(self, Outcome::NotNeeded, nothing_found(facts));
+            }
+        };
+        let impossible = |why: String| Verdict::new(self, Outcome::Impossible, why);
+        if let Some(why) = cannot_preload(facts) {
+            return impossible(why);
+        }
+        if replaceable.is_none()
+            && let Some(runtime) = inside
+            && !facts.asks_for(self.name())
+        {
+            return impossible(format!(
+                "{}: code that is linked in cannot be replaced; link it with -fopenmp and without \
+                 -static or libgomp.a",
+                runtime.via
+            ));
+        }
+        let own = match &facts.libgomp {
+            Ok(own) => own,
+            Err(why) => return impossible(why.clone()),
+        };
+        let before = facts.variable(PRELOAD).unwrap_or("").trim();
+        let own_text = own.to_string_lossy();
+        let names = || before.split([':', ' ']);
+        let is_gomp = |name: &str| {
+            name.rsplit('/')
+                .next()
+                .is_some_and(|file| file.starts_with("libgomp"))
+        };
+        let is_there = names().any(|name| name == own_text)
+            || facts
+                .program
+                .runtimes
+                .iter()
+                .any(|runtime| runtime.path == *own);
+        if !is_there && names().any(is_gomp) {
+            return Verdict::new(
+                self,
+                Outcome::LeftAlone,
+                format!("{PRELOAD} has a libgomp of your own: {before}"),
+            );
+        }
+        if !is_there && own_text.contains([':', ' ']) {
+            return impossible(format!(
+                "{own_text} has a space or colon in its path, at which the loader divides \
+                 {PRELOAD}; install amdahl elsewhere"
+            ));
+        }
+        let mut verdict = if is_there {
+            Verdict::new(
+                self,
+                Outcome::LeftAlone,
+                format!("{own_text} is loaded already"),
+            )
+        } else {
+            Verdict::new(self, Outcome::Applied, because)
+        };
+        if !is_there {
+            let value = if before.is_empty() {
+                own_text.into_owned()
+            } else {
+                format!("{before}:{own_text}")
+            };
+            verdict.set(PRELOAD, value);
+        }
+        if facts.stats {
+            verdict.set(STATS, "true");
+        }
+        if let Some(page) = &facts.phantom_page
+            && facts.variable(PHANTOM).is_none()
+        {
+            verdict.set(PHANTOM, page.to_string_lossy());
+        }
+        if !verdict.changes.is_empty() {
+            verdict.outcome = Outcome::Applied;
+        }
+        if let Some(copy) = of_kind(&[Kind::GompCopy]) {
+            verdict.note(format!(
+                "{} is loaded as well, but not called, unless a library is opened with \
+                 RTLD_DEEPBIND or linked with -Bsymbolic",
+                copy.path.display()
+            ));
+        }
+        if let Some(runtime) = inside {
+            verdict.note(format!("{}: that copy stays what it is", runtime.via));
+        }
+        verdict
+    }
+}
+
+fn nothing_found(facts: &Facts) -> String {
+    match &facts.program.image {
+        Image::Static => {
+            "it is linked statically and has no OpenMP in it that can be seen".to_owned()
+        }
+        Image::Unknown(why) => format!("{why}: what it loads is not known; --with openmp tries"),
+        _ => {
+            "it loads no OpenMP runtime of GCC that can be seen; if it opens one later, or starts \
+              programs that do: --with openmp"
+                .to_owned()
+        }
+    }
+}
+
+/// Why the loader would not take our library.
+fn cannot_preload(facts: &Facts) -> Option<String> {
+    let path = facts
+        .program
+        .interpreters
+        .last()
+        .unwrap_or(&facts.program.path);
+    let path = path.display();
+    match &facts.program.image {
+        Image::Dynamic | Image::Unknown(_) => None,
+        Image::Static => Some(format!(
+            "{path} is linked statically: there is no loader that could give it another library; \
+             link it without -static"
+        )),
+        Image::OtherLoader(loader) => Some(format!(
+            "{path} is loaded by {loader}, and our library is for glibc's loader"
+        )),
+        Image::OtherMachine(machine) => Some(format!(
+            "{path} is for {machine}, and our library is for {}",
+            std::env::consts::ARCH
+        )),
+    }
+}

@@ -1,0 +1,101 @@
+//! `--budget`: what is recorded a part of the time is divided like what is recorded all the time.
+
+use std::path::Path;
+
+use amdahl_report::schema::{Point, ScaleResult};
+
+use crate::tool::{Place, alone, bpf, cpus, skipped};
+use crate::workload::{RELAY, compiled, in_some_try, planted};
+
+/// The one point of a run of `program` on two CPUs.
+fn measure(place: &Place, program: &Path, args: &[&str], budget: &str) -> ScaleResult {
+    let flags = ["--cpus", "2", "--runs", "1", "--bare-runs", "0", "--json"];
+    let mut tool = place.tool(["scale", "--no-output", "--budget", budget]);
+    tool.args(flags).arg("--").arg(program).args(args);
+    place.run(tool).ends_with(0).result()
+}
+
+/// Causes that are a loss, the largest first.
+fn first_cause(point: &Point) -> (&str, f64) {
+    let losses = point.stack.iter().filter(|(id, _)| *id != "work");
+    let first = losses.max_by(|one, other| one.1.total_cmp(other.1));
+    first.map_or(("", 0.0), |(id, part)| (id, *part))
+}
+
+fn same_division(all: &ScaleResult, part: &ScaleResult) -> Result<(), String> {
+    let (all, part) = (&all.points[0], &part.points[0]);
+    if first_cause(all).0 != first_cause(part).0 {
+        return Err(format!("{:?}, {:?}", first_cause(all), first_cause(part)));
+    }
+    for (id, of_all) in &all.stack {
+        if (of_all - part.stack[id]).abs() > 0.10 {
+            return Err(format!("{id}: {of_all}, {}", part.stack[id]));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_recorded_a_part_of_the_time_is_divided_like_the_whole() {
+    let _alone = alone();
+    if let Err(why) = bpf() {
+        return skipped(why);
+    }
+    if cpus() < 2 {
+        return skipped("there is one CPU");
+    }
+    let place = Place::new();
+    let relay = compiled(&place, "relay", RELAY, &[]).map(|program| (program, &[][..]));
+    let planted = ["c-pipes", "c-semaphore", "rust-mpsc"].map(|name| {
+        let compiler = if name.starts_with('c') {
+            "gcc"
+        } else {
+            "rustc"
+        };
+        planted(&place, name, compiler).map(|program| (program, &["2"][..]))
+    });
+    for (program, args) in [relay].into_iter().chain(planted).flatten() {
+        in_some_try(|| {
+            let all = measure(&place, &program, args, "none");
+            assert_eq!(all.points[0].recorded, None);
+            let part = measure(&place, &program, args, "0");
+            let recorded = part.points[0].recorded;
+            let recorded = recorded.ok_or("all of it was recorded")?;
+            assert!((0.05..0.6).contains(&recorded), "{recorded}");
+            let sum: f64 = part.points[0].stack.values().sum();
+            assert!((sum - 1.0).abs() < 1e-6, "{sum}");
+            let told = part.warnings.iter().find(|told| told.code == "budget");
+            let told = told.map_or("", |told| told.text.as_str());
+            let share = format!("{:.0} % of the time", recorded * 100.0);
+            assert!(told.contains(&share), "{told}");
+            let same = same_division(&all, &part);
+            same.map_err(|miss| format!("{}: {miss}", program.display()))
+        });
+    }
+}
+
+#[test]
+fn few_events_are_all_recorded() {
+    let _alone = alone();
+    if let Err(why) = bpf() {
+        return skipped(why);
+    }
+    if cpus() < 2 {
+        return skipped("there is one CPU");
+    }
+    let place = Place::new();
+    // Enough for what others do meanwhile.
+    let result = measure(&place, Path::new("sleep"), &["0.3"], "100");
+    assert_eq!(result.points[0].recorded, None);
+    assert!(result.warnings.iter().all(|told| told.code != "budget"));
+}
+
+#[test]
+fn what_is_no_budget_is_refused() {
+    let place = Place::new();
+    for wrong in ["-1", "101", "much", "NaN", "inf", ""] {
+        let budget = format!("--budget={wrong}");
+        let ran = place.amdahl(["scale", &budget, "--", "true"]).ends_with(2);
+        assert!(ran.err.contains("give a percentage"), "{}", ran.err);
+    }
+}

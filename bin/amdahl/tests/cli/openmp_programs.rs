@@ -1,0 +1,158 @@
+//! Real programs under our OpenMP runtime and under GCC's: the same results.
+//!
+//! Debian's packages; what is not installed is SKIPPED.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::tool::{Place, skipped};
+
+/// Our runtime: where the variable says, or where `abi/libgomp/link.sh` puts it.
+fn ours() -> Option<PathBuf> {
+    let found = match std::env::var_os("AMDAHL_LIBGOMP") {
+        Some(path) => Some(PathBuf::from(path)),
+        None => {
+            // Of the same build, or the one that `make` has made.
+            let folder = Path::new(env!("CARGO_BIN_EXE_amdahl")).parent()?;
+            ["openmp", "../release/openmp"]
+                .iter()
+                .map(|place| folder.join(place).join("libgomp.so.1"))
+                .find(|path| path.is_file())
+        }
+    };
+    let found = found.and_then(|path| path.canonicalize().ok());
+    if found.is_none() {
+        skipped("our libgomp.so.1 is not built");
+    }
+    found
+}
+
+/// Runs it under both; each says first which libgomp it has, then its results.
+fn compare(place: &Place, ours: &Path, command: &[&str]) {
+    let run = |prefix: &[&str]| {
+        let args = [prefix, &["--"], command].concat();
+        let mut tool = place.tool(["run"].iter().chain(&args));
+        tool.env("AMDAHL_LIBGOMP", ours)
+            .env("OMP_NUM_THREADS", "4")
+            .env_remove("LD_PRELOAD")
+            .env_remove("LD_LIBRARY_PATH");
+        let ran = place.run(tool).ends_with(0);
+        let (library, results) = ran.out.split_once('\n').expect("lines");
+        (PathBuf::from(library), results.to_owned(), ran.err)
+    };
+    let (library, gcc, _) = run(&["-q", "--without", "openmp"]);
+    assert_ne!(library, ours, "GCC's");
+    let (library, own, said) = run(&["-q", "--stats"]);
+    assert_eq!(library, ours, "it is found without being asked for");
+    assert!(said.contains("openmp:"), "it says what it counted: {said}");
+    assert_eq!(gcc, own);
+    assert!(gcc.lines().count() >= 2, "{gcc}");
+}
+
+/// Products of whole numbers are exact; decompositions are right when what they give back is.
+const NUMPY: &str = "\
+import hashlib
+import numpy as np
+rng = np.random.default_rng(7)
+def maps():
+    with open('/proc/self/maps') as f:
+        return sorted({line.split()[-1] for line in f if '/libgomp' in line})
+a = rng.integers(-50, 50, (700, 600)).astype(np.float64)
+b = rng.integers(-50, 50, (600, 800)).astype(np.float64)
+product = a @ b
+print(*maps())
+print('product', hashlib.sha256(product.tobytes()).hexdigest())
+s = rng.standard_normal((400, 400)) + 400 * np.eye(400)
+x = np.linalg.solve(s, np.ones(400))
+print('solve', np.allclose(s @ x, 1, atol=1e-10))
+q, r = np.linalg.qr(s)
+print('qr', np.allclose(q @ r, s), np.allclose(q.T @ q, np.eye(400)))
+u, d, v = np.linalg.svd(s[:200])
+print('svd', np.allclose((u * d) @ v[:200], s[:200]))
+w = np.linalg.eigvalsh(s + s.T)
+print('eigvalsh', abs(w.sum() - np.trace(s + s.T)) < 1e-6)
+";
+
+#[test]
+fn numpy_with_openblas() {
+    let place = Place::new();
+    let Some(ours) = ours() else { return };
+    let python = "/usr/bin/python3";
+    let uses_openmp = Command::new(python)
+        .args(["-c", NUMPY])
+        .output()
+        .is_ok_and(|output| output.status.success() && output.stdout.starts_with(b"/"));
+    if !uses_openmp {
+        skipped("no numpy that computes with OpenMP (python3-numpy, libopenblas0-openmp)");
+        return;
+    }
+    compare(&place, &ours, &[python, "-c", NUMPY]);
+}
+
+/// Transforms forth and back, in one and three dimensions, by four threads.
+const FFTW: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fftw3.h>
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+static int transform (const char *name, int rank, const int *sizes)
+{
+  size_t count = 1;
+  for (int i = 0; i < rank; i++)
+    count *= sizes[i];
+  fftw_complex *x = fftw_alloc_complex (count), *y = fftw_alloc_complex (count);
+  fftw_plan_with_nthreads (4);
+  fftw_plan forth = fftw_plan_dft (rank, sizes, x, y, FFTW_FORWARD, FFTW_ESTIMATE);
+  fftw_plan back = fftw_plan_dft (rank, sizes, y, x, FFTW_BACKWARD, FFTW_ESTIMATE);
+  for (size_t i = 0; i < count; i++)
+    {
+      x[i][0] = (double) (i * 7919 % 1009) - 504;
+      x[i][1] = (double) (i * 104729 % 997) - 498;
+    }
+  fftw_execute (forth);
+  unsigned long long sum = 0;
+  for (size_t i = 0; i < count; i++)
+    sum = sum * 31 + (long long) llround (y[i][0]) + 3 * (long long) llround (y[i][1]);
+  fftw_execute (back);
+  double worst = 0;
+  for (size_t i = 0; i < count; i++)
+    {
+      double real = (double) (i * 7919 % 1009) - 504, imaginary = (double) (i * 104729 % 997) - 498;
+      worst = fmax (worst, fmax (fabs (x[i][0] / count - real), fabs (x[i][1] / count - imaginary)));
+    }
+  printf ("%s %llu %s\n", name, sum, worst < 1e-6 ? "right" : "wrong");
+  return worst >= 1e-6;
+}
+int main (void)
+{
+  Dl_info info;
+  char path[4096];
+  if (!fftw_init_threads () || !dladdr (dlsym (RTLD_DEFAULT, "omp_get_max_threads"), &info)
+      || !realpath (info.dli_fname, path))
+    return 1;
+  puts (path);
+  int line[] = {1 << 17}, cube[] = {48, 60, 64};
+  return transform ("line", 1, line) | transform ("cube", 3, cube);
+}
+"#;
+
+#[test]
+fn fftw_with_openmp() {
+    let place = Place::new();
+    let Some(ours) = ours() else { return };
+    fs::write(place.join("transform.c"), FFTW).expect("written");
+    let built = Command::new("cc")
+        .args(["-O2", "-fopenmp", "transform.c", "-o", "transform"])
+        .args(["-lfftw3_omp", "-lfftw3", "-lm", "-ldl"])
+        .current_dir(place.path())
+        .output();
+    if !built.is_ok_and(|output| output.status.success()) {
+        skipped("no FFTW with OpenMP to build against (libfftw3-dev)");
+        return;
+    }
+    compare(&place, &ours, &["./transform"]);
+}

@@ -1,0 +1,433 @@
+//! `amdahl run`: what becomes of a program, and which runtime it gets.
+//!
+//! The runtime is a stand-in with the names and versions of libgomp that says who it is: what is
+//! tested is who is called, not what it does.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::tool::{ORDINARY, Place, alone, cpus, has, is_root, skipped};
+
+/// A libgomp that says its name in `GOMP_parallel`.
+const RUNTIME: &str = r#"
+#include <stdio.h>
+void GOMP_parallel (void (*fn) (void *), void *data, unsigned threads, unsigned flags)
+{
+  printf ("%s\n", NAME);
+  fflush (stdout);
+  fn (data);
+}
+"#;
+
+const VERSIONS: &str = "GOMP_4.0 { global: GOMP_parallel; local: *; };\n";
+
+/// Calls the runtime, as a program that GCC has compiled does.
+const CALLER: &str = r#"
+extern void GOMP_parallel (void (*) (void *), void *, unsigned, unsigned);
+static void nothing (void *data) { (void) data; }
+void call (void) { GOMP_parallel (nothing, 0, 0, 0); }
+#ifdef PROGRAM
+int main (void) { call (); return 0; }
+#endif
+"#;
+
+/// Opens an extension as Python does: its names are not seen by others.
+const HOST: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main (int argc, char **argv)
+{
+  void *extension = dlopen (argv[1], RTLD_NOW | RTLD_LOCAL | (argc > 2 ? RTLD_DEEPBIND : 0));
+  if (!extension)
+    {
+      puts (dlerror ());
+      return 1;
+    }
+  ((void (*) (void)) dlsym (extension, "call")) ();
+  return 0;
+}
+"#;
+
+fn cc(place: &Place, source: &str, args: &[&str], output: &str) -> bool {
+    let file = place.join(&format!("{}.c", output.replace('/', "_")));
+    fs::write(&file, source).expect("written");
+    if let Some(folder) = place.join(output).parent() {
+        fs::create_dir_all(folder).expect("a folder");
+    }
+    let mut command = Command::new("cc");
+    command
+        .arg("-O1")
+        .arg("-o")
+        .arg(place.join(output))
+        .arg(file)
+        .args(args)
+        .current_dir(place.path());
+    let built = command.output().expect("cc is installed");
+    built.status.success()
+}
+
+/// Builds a runtime called `name` at `path`; `soname` is what it calls itself.
+fn runtime(place: &Place, name: &str, soname: &str, path: &str) -> PathBuf {
+    fs::write(place.join("versions"), VERSIONS).expect("written");
+    let args = [
+        &format!("-DNAME=\"{name}\""),
+        "-shared",
+        "-fPIC",
+        "-Wl,--version-script=versions",
+        &format!("-Wl,-soname,{soname}"),
+    ];
+    assert!(cc(place, RUNTIME, &args, path), "a library");
+    place.join(path)
+}
+
+/// Our stand-in, where `amdahl` is told that it is.
+fn ours(place: &Place) -> PathBuf {
+    runtime(place, "ours", "libgomp.so.1", "ours/libgomp.so.1")
+}
+
+fn tool(place: &Place, library: Option<&Path>, args: &[&str]) -> Command {
+    let mut command = place.tool(["run"].iter().chain(args));
+    for name in [
+        "LD_PRELOAD",
+        "LD_LIBRARY_PATH",
+        "PYTHONPATH",
+        "KMP_BLOCKTIME",
+    ] {
+        command.env_remove(name);
+    }
+    command.env("HOME", place.path());
+    command.env(
+        "AMDAHL_LIBGOMP",
+        library.unwrap_or(&place.join("there-is-none")),
+    );
+    command
+}
+
+fn plan(place: &Place, library: Option<&Path>, command: &[&str]) -> Value {
+    let args: Vec<&str> = ["--dry-run", "--json", "--"]
+        .iter()
+        .chain(command)
+        .copied()
+        .collect();
+    place.run(tool(place, library, &args)).ends_with(0).json()
+}
+
+fn remedy<'a>(plan: &'a Value, name: &str) -> &'a Value {
+    let all = plan["remedies"].as_array().expect("a list");
+    let found = all.iter().find(|remedy| remedy["remedy"] == name);
+    found.expect("each remedy is told")
+}
+
+#[test]
+fn the_program_takes_our_place() {
+    let place = Place::new();
+    for code in [0, 7, 125, 255] {
+        let script = format!("exit {code}");
+        place
+            .run(tool(&place, None, &["-q", "--", "sh", "-c", &script]))
+            .ends_with(code);
+    }
+    // The pipe signal too, which our own runtime ignores.
+    for (name, number) in [("TERM", 15), ("KILL", 9), ("PIPE", 13)] {
+        let script = format!("kill -{name} $$");
+        let ran = place.run(tool(&place, None, &["--", "sh", "-c", &script]));
+        assert_eq!(ran.status.signal(), Some(number));
+    }
+    let running = place.start(tool(
+        &place,
+        None,
+        &[
+            "--",
+            "sh",
+            "-c",
+            "echo $$; echo \"$0\" \"$@\"",
+            "a b",
+            "--with",
+        ],
+    ));
+    let pid = running.pid();
+    let ran = running.ended();
+    assert_eq!(ran.out, format!("{pid}\na b --with\n"));
+    let lines: Vec<&str> = ran.err.lines().collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("amdahl run: "), "{lines:?}");
+}
+
+#[test]
+fn what_cannot_be_run_is_told_with_the_usual_codes() {
+    let place = Place::new();
+    let says = |command: &str, code: i32, text: &str| {
+        let ran = place
+            .run(tool(&place, None, &["--", command]))
+            .ends_with(code);
+        assert!(ran.err.contains(text), "{}", ran.err);
+    };
+    says(
+        "of-nobody-at-all",
+        127,
+        "no such program in the folders of PATH",
+    );
+    says("./none", 127, "No such file");
+    fs::write(place.join("text"), "echo hello\n").expect("written");
+    says("./text", 126, "chmod +x");
+    fs::create_dir(place.join("folder")).expect("made");
+    says("./folder", 126, "it is a folder");
+    // Neither ELF nor a script: as the shell has it, it is one.
+    fs::set_permissions(place.join("text"), fs::Permissions::from_mode(0o755)).expect("changed");
+    let ran = place
+        .run(tool(&place, None, &["-q", "--", "./text"]))
+        .ends_with(0);
+    assert_eq!(ran.out, "hello\n");
+}
+
+#[test]
+fn a_program_with_libgomp_gets_ours() {
+    let place = Place::new();
+    let ours = ours(&place);
+    runtime(&place, "theirs", "libgomp.so.1", "theirs/libgomp.so.1");
+    let args = [
+        "-DPROGRAM",
+        "theirs/libgomp.so.1",
+        "-Wl,-rpath,$ORIGIN/theirs",
+    ];
+    assert!(cc(&place, CALLER, &args, "solver"), "a program");
+    let ran = place.run(tool(
+        &place,
+        None,
+        &["-q", "--without", "openmp", "--", "./solver"],
+    ));
+    assert_eq!(ran.ends_with(0).out, "theirs\n");
+    let ran = place
+        .run(tool(&place, Some(&ours), &["--", "./solver"]))
+        .ends_with(0);
+    assert_eq!(ran.out, "ours\n");
+    assert!(ran.err.contains("LD_PRELOAD="), "{}", ran.err);
+    // A script that runs it inherits it when asked to.
+    fs::write(place.join("script"), "#!/bin/sh\nexec ./solver\n").expect("written");
+    fs::set_permissions(place.join("script"), fs::Permissions::from_mode(0o755)).expect("changed");
+    let ran = place
+        .run(tool(&place, Some(&ours), &["-q", "--", "./script"]))
+        .ends_with(0);
+    assert_eq!(ran.out, "theirs\n", "it is not seen");
+    let ran = place.run(tool(
+        &place,
+        Some(&ours),
+        &["-q", "--with", "openmp", "--", "./script"],
+    ));
+    assert_eq!(ran.ends_with(0).out, "ours\n");
+
+    // A dry run runs nothing.
+    let plan = plan(&place, Some(&ours), &["./solver"]);
+    let openmp = remedy(&plan, "openmp");
+    assert_eq!(openmp["outcome"], "applied");
+    assert_eq!(openmp["changes"][0]["variable"], "LD_PRELOAD");
+    let ran = place
+        .run(tool(&place, Some(&ours), &["--dry-run", "--", "./solver"]))
+        .ends_with(0);
+    assert!(
+        ran.out.contains("openmp: applied: it links libgomp.so.1"),
+        "{}",
+        ran.out
+    );
+
+    // Without our library it is told where it was looked for, and the program runs.
+    let ran = place
+        .run(tool(&place, None, &["--", "./solver"]))
+        .ends_with(0);
+    assert_eq!(ran.out, "theirs\n");
+    assert!(ran.err.contains("there-is-none"), "{}", ran.err);
+    place
+        .run(tool(&place, None, &["--with", "openmp", "--", "./solver"]))
+        .ends_with(125);
+}
+
+/// A wheel brings libgomp along under another name, and Python opens the extension that needs it
+/// by `dlopen`, out of the sight of others.
+#[test]
+fn a_copy_in_a_wheel_is_found_and_not_called() {
+    let place = Place::new();
+    let ours = ours(&place);
+    let packages = "venv/lib/python3.11/site-packages";
+    let copy = format!("{packages}/thing.libs/libgomp-abc123.so.1.0.0");
+    runtime(&place, "copy", "libgomp-abc123.so.1.0.0", &copy);
+    let extension = format!("{packages}/thing/_thing.so");
+    let args = [
+        "-shared",
+        "-fPIC",
+        copy.as_str(),
+        "-Wl,-rpath,$ORIGIN/../thing.libs",
+    ];
+    assert!(cc(&place, CALLER, &args, &extension), "an extension");
+    assert!(cc(&place, HOST, &["-ldl"], "usr/bin/python3.11"), "a host");
+    fs::create_dir_all(place.join("venv/bin")).expect("made");
+    symlink(
+        place.join("usr/bin/python3.11"),
+        place.join("venv/bin/python"),
+    )
+    .expect("linked");
+    fs::write(
+        place.join("venv/pyvenv.cfg"),
+        "include-system-site-packages = false\n",
+    )
+    .expect("written");
+    // The command of a package: a script of that interpreter.
+    let script = format!("#!{}\n", place.join("venv/bin/python").display());
+    fs::write(place.join("venv/bin/train"), script).expect("written");
+    fs::set_permissions(
+        place.join("venv/bin/train"),
+        fs::Permissions::from_mode(0o755),
+    )
+    .expect("changed");
+
+    let python = ["--", "venv/bin/python", extension.as_str()];
+    let ran = place.run(tool(&place, Some(&ours), &python)).ends_with(0);
+    assert_eq!(ran.out, "ours\n", "{}", ran.err);
+    for command in ["venv/bin/python", "venv/bin/train"] {
+        let plan = plan(&place, Some(&ours), &[command]);
+        let openmp = remedy(&plan, "openmp");
+        assert_eq!(openmp["outcome"], "applied", "{plan:#}");
+        let why = openmp["why"].as_str().expect("text");
+        assert!(why.contains("libgomp-abc123.so.1.0.0"), "{why}");
+        let notes = openmp["notes"].to_string();
+        assert!(notes.contains("RTLD_DEEPBIND"), "{notes}");
+    }
+    // What the note says is so.
+    let python = ["-q", "--", "venv/bin/python", &extension, "deep"];
+    let ran = place.run(tool(&place, Some(&ours), &python)).ends_with(0);
+    assert_eq!(ran.out, "copy\n", "RTLD_DEEPBIND keeps its own");
+    let python = [
+        "-q",
+        "--without",
+        "openmp",
+        "--",
+        "venv/bin/python",
+        &extension,
+    ];
+    let ran = place.run(tool(&place, Some(&ours), &python)).ends_with(0);
+    assert_eq!(ran.out, "copy\n");
+}
+
+#[test]
+fn what_is_linked_in_gets_a_clear_word() {
+    let place = Place::new();
+    let ours = ours(&place);
+    let inside = format!("{}\n{CALLER}", RUNTIME.replace("NAME", "\"inside\""));
+    let source = inside.replace(
+        "extern void GOMP_parallel (void (*) (void *), void *, unsigned, unsigned);",
+        "",
+    );
+    assert!(cc(&place, &source, &["-DPROGRAM"], "inside"), "a program");
+    let ran = place
+        .run(tool(&place, Some(&ours), &["--", "./inside"]))
+        .ends_with(0);
+    assert_eq!(ran.out, "inside\n");
+    assert!(
+        ran.err.contains("linked in cannot be replaced"),
+        "{}",
+        ran.err
+    );
+
+    if !cc(&place, &source, &["-DPROGRAM", "-static"], "static") {
+        skipped("there is no libc.a to link statically");
+        return;
+    }
+    let ran = place
+        .run(tool(&place, Some(&ours), &["--", "./static"]))
+        .ends_with(0);
+    assert_eq!(ran.out, "inside\n");
+    assert!(ran.err.contains("linked statically"), "{}", ran.err);
+    let refused = place.run(tool(
+        &place,
+        Some(&ours),
+        &["--with", "openmp", "--", "./static"],
+    ));
+    let refused = refused.ends_with(125);
+    assert!(
+        refused.err.contains("link it without -static"),
+        "{}",
+        refused.err
+    );
+    assert_eq!(refused.out, "");
+}
+
+#[test]
+fn programs_with_rights_of_their_own_are_refused() {
+    if !is_root() {
+        skipped("giving a program rights of its own takes root");
+        return;
+    }
+    let place = Place::new();
+    assert!(cc(&place, "int main (void) { return 0; }", &[], "plain"));
+    let path = place.join("plain");
+    std::os::unix::fs::chown(&path, Some(ORDINARY), Some(ORDINARY)).expect("chown");
+    for (mode, text) in [(0o4755, "set-uid"), (0o2755, "set-gid")] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
+        for args in [&["--", "./plain"][..], &["--dry-run", "--", "./plain"]] {
+            let ran = place.run(tool(&place, None, args)).ends_with(125);
+            assert!(ran.err.contains(text), "{}", ran.err);
+        }
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
+    place
+        .run(tool(&place, None, &["--", "./plain"]))
+        .ends_with(0);
+}
+
+#[test]
+fn threads_follow_the_affinity_mask() {
+    let _alone = alone();
+    if cpus() < 2 || !has("taskset") {
+        skipped("takes two CPUs and taskset (util-linux)");
+        return;
+    }
+    let place = Place::new();
+    let first = amdahl_topology::allowed()
+        .expect("a mask")
+        .iter()
+        .next()
+        .expect("a CPU");
+    let of = |theirs: Option<&str>| {
+        let mut command = Command::new("taskset");
+        command.args([
+            "-c",
+            &first.to_string(),
+            env!("CARGO_BIN_EXE_amdahl"),
+            "run",
+            "-q",
+            "--",
+        ]);
+        command.args(["sh", "-c", "echo $PYTHON_CPU_COUNT $OMP_NUM_THREADS"]);
+        let mut command = place.here(command);
+        command.env_remove("PYTHON_CPU_COUNT");
+        command.envs(theirs.map(|value| ("PYTHON_CPU_COUNT", value)));
+        place.run(command).ends_with(0).out
+    };
+    // Who asks for the mask finds one CPU without being told.
+    assert_eq!(of(None), "1\n");
+    assert_eq!(of(Some("5")), "5\n");
+}
+
+#[test]
+fn the_command_line_is_checked() {
+    let place = Place::new();
+    let ran = place
+        .run(tool(&place, None, &["--with", "nothing", "--", "true"]))
+        .ends_with(2);
+    assert!(
+        ran.err.contains("openmp") && ran.err.contains("threads"),
+        "{}",
+        ran.err
+    );
+    place
+        .run(tool(&place, None, &["--json", "--", "true"]))
+        .ends_with(2);
+    place.run(tool(&place, None, &[])).ends_with(2);
+    let help = place.run(tool(&place, None, &["--help"])).ends_with(0);
+    assert!(help.out.contains("amdahl run --dry-run -- python train.py"));
+}
