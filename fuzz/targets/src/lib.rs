@@ -5,10 +5,13 @@
 
 mod handoff;
 mod image;
+mod loader;
 mod machine;
 mod memory;
 mod migration;
+mod openmp;
 mod pages;
+mod phantom;
 mod range_lock;
 mod ranges;
 mod recording;
@@ -65,6 +68,10 @@ pub const ALL: &[Target] = &[
     Target {
         name: "elf",
         run: amdahl_probe::symbol::fuzz::elf,
+    },
+    Target {
+        name: "loader",
+        run: loader::loader,
     },
     Target {
         name: "perf_map",
@@ -169,5 +176,17 @@ pub const ALL: &[Target] = &[
     Target {
         name: "page_frames",
         run: pages::frames,
+    },
+    Target {
+        name: "openmp_environment",
+        run: openmp::environment,
+    },
+    Target {
+        name: "phantom_page",
+        run: phantom::page,
+    },
+    Target {
+        name: "phantom_text",
+        run: phantom::text,
     },
 ];

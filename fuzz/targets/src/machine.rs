@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use amdahl_topology::{CpuSet, Order, Throttle, Topology, online_from, quota_from, sweep_counts};
+use amdahl_topology::{
+    CpuSet, Order, Throttle, Topology, bandwidth_from, online_from, quota_from, sweep_counts,
+};
 
 /// A list such as `0-3,8`.
 pub(crate) fn cpu_set(bytes: &[u8]) {
@@ -83,6 +85,11 @@ pub(crate) fn cgroup_files(bytes: &[u8]) {
     with_files(bytes, &names, |root| {
         if let Ok(Some(quota)) = quota_from(root) {
             assert!(quota.cpus > 0.0 && quota.cpus.is_finite(), "{quota:?}");
+        }
+        for bandwidth in bandwidth_from(root, 7).unwrap_or_default() {
+            assert!(bandwidth.cpus > 0.0 && bandwidth.cpus.is_finite());
+            assert!(bandwidth.period_us > 0);
+            let _ = bandwidth.read();
         }
         if let Ok(throttle) = Throttle::open_from(root, 7) {
             let paths = throttle.paths().count();

@@ -180,11 +180,12 @@ macro_rules! smoke {
 
 smoke! {
     sim_workload rt_app
-    result locks_result compare spin elf perf_map process_maps symbol_name stack_record sched_part sched_result
+    result locks_result compare spin elf loader perf_map process_maps symbol_name stack_record sched_part sched_result
     preload_record cpu_set topology_text cgroup_files sysfs_files smaps
     memory_text mem_result
     cpu_mask histogram hashed_locks range_alloc range_layout range_lock range_map
     handoff succession memory_image migration_frames page_frames
+    openmp_environment phantom_page phantom_text
 }
 
 /// Seeds are what mutations begin with: they must get past the first check.
@@ -207,6 +208,16 @@ fn seeds_are_taken_by_their_parsers() {
     for seed in seeds(&target("sched_result")) {
         amdahl_report::sched::load::parse(&seed, "seed".into()).expect("a result");
     }
+    for seed in seeds(&target("loader")) {
+        let (kind, bytes) = seed.split_first().expect("a kind");
+        if *kind == 0 {
+            let elf = amdahl_loader::Elf::parse(bytes, &|_| true).expect("an ELF file");
+            assert!(!elf.needed.is_empty() && !elf.exported.is_empty());
+        } else {
+            let cache = amdahl_loader::Cache::parse(bytes).expect("a cache");
+            assert!(!cache.is_empty());
+        }
+    }
     for seed in seeds(&target("preload_record")) {
         let record = amdahl_probe::unprivileged::preload::parse(&seed).expect("a record");
         assert!(!record.waits.is_empty() && !record.totals.is_empty());
@@ -218,6 +229,15 @@ fn seeds_are_taken_by_their_parsers() {
     for seed in seeds(&target("cpu_set")) {
         let text = String::from_utf8(seed).expect("text");
         text.parse::<amdahl_topology::CpuSet>().expect("a list");
+    }
+    for seed in seeds(&target("openmp_environment")) {
+        let lines = seed.split(|&byte| byte == b'\n');
+        let pairs = lines.filter_map(|line| {
+            let equals = line.iter().position(|&byte| byte == b'=')?;
+            Some((&line[..equals], &line[equals + 1..]))
+        });
+        let (_, said) = amdahl_openmp::env::Settings::read(pairs, false);
+        assert_eq!(said, [""; 0]);
     }
     for seed in seeds(&target("topology_text")) {
         let text = String::from_utf8(seed).expect("text");
