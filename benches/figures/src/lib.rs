@@ -221,16 +221,24 @@ impl Output {
     /// The folder or the file cannot be written; the figures have been shown then.
     pub fn finish(&self, area: &str, figures: &[Figure]) -> Result<bool, String> {
         print!("{}", table(figures));
-        let folder = match &self.out {
-            Some(folder) => folder.clone(),
-            None => default_folder()?,
-        };
+        let folder = self.folder()?;
         let failed = |path: &Path, error| format!("{}: {error}", path.display());
         fs::create_dir_all(&folder).map_err(|error| failed(&folder, error))?;
         let table = folder.join(format!("{area}.json"));
         write(figures, &table).map_err(|error| failed(&table, error))?;
         eprintln!("Written to {}", table.display());
         Ok(figures.iter().all(Figure::is_ok))
+    }
+
+    /// Where the figures are written to, for what else belongs there.
+    ///
+    /// # Errors
+    /// This program's own place is not known.
+    pub fn folder(&self) -> Result<PathBuf, String> {
+        match &self.out {
+            Some(folder) => Ok(folder.clone()),
+            None => default_folder(),
+        }
     }
 
     /// The end of a bench's `main`: fails where it could not measure, and with `--strict` where a figure is short.
