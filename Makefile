@@ -8,15 +8,16 @@ export CARGO_TERM_COLOR ?= auto
 BINDIR ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build install test lint planted bench bench-scale bench-views bench-memory bench-sim bench-pool bench-pager bench-live bench-image bench-remote bpf bpf-check kernels needs
+.PHONY: help run build install test lint conformance planted bench bench-scale bench-views bench-memory bench-sim bench-pool bench-pager bench-live bench-image bench-remote bench-openmp bpf bpf-check kernels needs
 
 help:
 	@echo 'make run        build amdahl and measure a real program with it, in about a minute'
 	@echo 'make install    put amdahl into $(BINDIR)'
 	@echo 'make test       everything that CI checks; at most 30 minutes on two cores'
 	@echo 'make lint       formatting, clippy, documentation, licences'
+	@echo 'make conformance  the tests of GCC for libgomp against our OpenMP runtime'
 	@echo 'make planted    the ground truth alone: programs with a known cause'
-	@echo 'make bench      all benchmarks (make bench-scale, bench-views, bench-memory, bench-sim, bench-pool, bench-pager, bench-live, bench-image, bench-remote: one area)'
+	@echo 'make bench      all benchmarks (make bench-scale, bench-views, bench-memory, bench-sim, bench-pool, bench-pager, bench-live, bench-image, bench-remote, bench-openmp: one area)'
 	@echo 'make bpf        rebuild the BPF objects in the tree after a change of their source'
 	@echo 'make bpf-check  prove that the BPF objects in the tree are the build of their source'
 	@echo 'make kernels    load and run them on the kernels of Debian, in QEMU'
@@ -24,14 +25,15 @@ help:
 run: build
 	@tools/demo/run.sh $(TARGET)/release/amdahl
 
-# The preload library is found beside the command.
+# The preload library is found beside the command, the OpenMP runtime in a folder beside it.
 build:
 	@tools/install-build-needs.sh run
-	$(CARGO) build --release --locked -p amdahl -p amdahl-preload
+	$(CARGO) build --release --locked -p amdahl -p amdahl-preload -p amdahl-libgomp
+	@abi/libgomp/link.sh $(TARGET)/release/libamdahl_libgomp.a $(TARGET)/release/openmp/libgomp.so.1
 
 install: build
 	install -D -t $(BINDIR) $(TARGET)/release/amdahl
-	install -D -m 644 -t $(BINDIR)/../lib/amdahl $(TARGET)/release/libamdahl_preload.so
+	install -D -m 644 -t $(BINDIR)/../lib/amdahl $(TARGET)/release/libamdahl_preload.so $(TARGET)/release/openmp/libgomp.so.1
 
 test:
 	@tools/install-build-needs.sh test
@@ -40,11 +42,15 @@ test:
 lint:
 	@tools/test/run.sh lint
 
+conformance:
+	@tools/install-build-needs.sh conformance
+	@tools/test/run.sh conformance
+
 planted:
 	@tools/install-build-needs.sh test
 	@tools/test/run.sh planted
 
-bench: bench-scale bench-views bench-memory bench-sim bench-pool bench-pager bench-live bench-image bench-remote
+bench: bench-scale bench-views bench-memory bench-sim bench-pool bench-pager bench-live bench-image bench-remote bench-openmp
 
 bench-scale:
 	@tools/install-build-needs.sh run
@@ -86,6 +92,12 @@ bench-image:
 bench-remote:
 	@tools/install-build-needs.sh bench-remote
 	$(CARGO) run --release --locked -p amdahl-bench-remote
+
+bench-openmp:
+	@tools/install-build-needs.sh bench-openmp
+	$(CARGO) build --release --locked -p amdahl-libgomp
+	abi/libgomp/link.sh $(TARGET)/release/libamdahl_libgomp.a $(TARGET)/release/openmp/libgomp.so.1
+	$(CARGO) run --release --locked -p amdahl-bench-openmp
 
 bpf:
 	@tools/install-build-needs.sh bpf

@@ -2,13 +2,13 @@
 # Installs what a make target needs and this machine lacks, through the machine's package
 # manager and without questions.
 #
-#   install-build-needs.sh run|test|bpf|kernels|bench-pool|bench-image|bench-remote
+#   install-build-needs.sh run|test|conformance|bpf|kernels|bench-pool|bench-image|bench-remote|bench-openmp
 #
 # What is required and cannot be had ends the script with exit code 1 and what to do. What only
 # some tests need is named and left out; those tests print SKIPPED.
 set -eu
 
-kind=${1:?run, test, bpf, kernels, bench-pool, bench-image or bench-remote}
+kind=${1:?run, test, conformance, bpf, kernels, bench-pool, bench-image, bench-remote or bench-openmp}
 required= # packages without which nothing can be built
 optional= # packages without which something is skipped
 
@@ -33,6 +33,20 @@ test)
     ;;
 esac
 case $kind in
+test | conformance)
+    # GCC's tests of libgomp, and the compilers that they are for.
+    [ -d /usr/src/gcc-12 ] || optional="$optional gcc-12-source"
+    like gcc-12 gcc-12
+    like g++-12 g++-12
+    like gfortran-12 gfortran-12
+    like xz xz-utils
+    # Programs that load OpenMP: see bin/amdahl/tests/cli/openmp_programs.rs.
+    [ -e /usr/lib/python3/dist-packages/numpy ] || optional="$optional python3-numpy"
+    ls -d /usr/lib/*/openblas-openmp >/dev/null 2>&1 || optional="$optional libopenblas0-openmp"
+    ls /usr/lib/*/libfftw3_omp.so >/dev/null 2>&1 || optional="$optional libfftw3-dev"
+    ;;
+esac
+case $kind in
 bench-pool)
     like g++ g++
     [ -e /usr/include/tbb/parallel_for.h ] || optional="$optional libtbb-dev"
@@ -51,6 +65,16 @@ case $kind in
 bench-remote)
     like qemu-system-x86_64 qemu-system-x86
     has criu || [ -x /usr/sbin/criu ] || optional="$optional criu"
+    ;;
+esac
+case $kind in
+bench-openmp)
+    want gcc gcc
+    libomp=
+    for file in /usr/lib/llvm-*/lib/libomp.so.5 /usr/lib/*/libomp.so.5 /usr/lib64/libomp.so; do
+        [ ! -e "$file" ] || libomp=$file
+    done
+    [ -n "$libomp" ] || optional="$optional libomp5"
     ;;
 esac
 case $kind in

@@ -2,11 +2,13 @@
 # Runs checks one after the other, goes on after a failure, and sums up at the end: which steps
 # failed, what was SKIPPED and why, and `N passed, N failed, N skipped` over everything.
 #
-#   run.sh all       lint, BPF objects, tests of all crates, loom, then the planted programs
+#   run.sh all       lint, BPF objects, tests of all crates, loom, GCC's tests of libgomp, then the
+#                    planted programs
 #   run.sh lint      formatting, clippy, documentation, licences
 #   run.sh bpf       the BPF objects are the build of their source
 #   run.sh tests     tests of all crates
 #   run.sh interleavings  lock-free code under loom
+#   run.sh conformance  GCC's tests of libgomp against our runtime
 #   run.sh planted   the planted programs
 #
 # The long tier, of the parts for shared memory, which `all` leaves out:
@@ -45,9 +47,13 @@ step() {
     log=$logs/$name.log
     echo
     echo "=== $name: $*"
+    : >"$log"
+    tools/test/watch.sh "$log" $$ &
+    watcher=$!
     # POSIX sh has no pipefail: the exit code takes the way around the pipe.
     { "$@" 2>&1; echo $? >"$logs/status"; } | tee "$log"
     status=$(cat "$logs/status")
+    kill "$watcher" 2>/dev/null
 }
 
 fail() {
@@ -116,6 +122,7 @@ bpf() {
 tests() {
     # Tests load it; cargo does not always build it for them.
     step preload-library $cargo build --locked -p amdahl-preload
+    openmp_runtime
     # Output of tests that pass is shown too: it tells what was skipped inside them.
     suite tools/test/count-cargo.awk tests \
         $cargo test --workspace --locked --no-fail-fast -- --show-output
@@ -131,6 +138,8 @@ interleavings() {
             "$@" -p amdahl-range-lock --lib --test loom || failed=1
             "$@" -p amdahl-pool --lib models || failed=1
             "$@" -p amdahl-pager --lib models || failed=1
+            "$@" -p amdahl-openmp --lib models || failed=1
+            "$@" -p amdahl-phantom-page --lib models || failed=1
             exit $failed' sh $cargo test --release --locked
 }
 
@@ -193,6 +202,24 @@ minutes() {
         $cargo test --release --locked --no-fail-fast $parts --tests -- --ignored
 }
 
+# Linked anew: programs of tests never load the library of an earlier build.
+openmp_runtime() {
+    # shellcheck disable=SC2016 # for the inner shell
+    check openmp-runtime sh -c '"$@" && abi/libgomp/link.sh "$0/libamdahl_libgomp.a" "$0/openmp/libgomp.so.1"' \
+        "$target/release" $cargo build --release --locked -p amdahl-libgomp -p amdahl-conformance
+}
+
+# GCC's own tests of libgomp against our runtime. They are compiled once and kept; where ours fails, GCC's is asked.
+conformance() {
+    openmp_runtime
+    [ "$status" = 0 ] || return
+    # It ends with 3 where the suite or a compiler is missing, and has said so.
+    # shellcheck disable=SC2016 # for the inner shell
+    suite tools/test/count-conformance.awk conformance \
+        sh -c '"$@" || [ $? = 3 ]' sh \
+        "$target/release/amdahl-conformance" --reference gcc gcc=- "amdahl=$target/release/openmp"
+}
+
 # Measures CPU time: nothing else may run beside.
 planted() {
     suite tools/test/count-planted.awk planted \
@@ -211,6 +238,7 @@ all)
     bpf
     tests
     interleavings
+    conformance
     planted
     ;;
 long)
@@ -219,9 +247,9 @@ long)
     arm64
     minutes
     ;;
-lint | bpf | tests | interleavings | planted | miri | sanitizers | arm64) "$what" ;;
+lint | bpf | tests | interleavings | conformance | planted | miri | sanitizers | arm64) "$what" ;;
 *)
-    echo "usage: $0 all|lint|bpf|tests|interleavings|planted|long|miri|sanitizers|arm64" >&2
+    echo "usage: $0 all|lint|bpf|tests|interleavings|conformance|planted|long|miri|sanitizers|arm64" >&2
     exit 2
     ;;
 esac
@@ -238,6 +266,7 @@ if [ -n "$failures" ]; then
         echo "--- $name:"
         case $name in
         tests | interleavings | miri | sanitizer-* | arm64 | minutes) awk '/^failures:$/ { on = 1 } on; /^test result:/ { on = 0 }' "$logs/$name.log" | tail -n 200 ;;
+        conformance) grep -E 'FAILED' "$logs/$name.log" ;;
         planted*) grep -E 'FAILED|try: ' "$logs/$name.log" ;;
         *) tail -n 60 "$logs/$name.log" ;;
         esac
