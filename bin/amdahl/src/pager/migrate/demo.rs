@@ -278,8 +278,10 @@ mod tests {
         demo.throttle(99);
         demo.end().unwrap();
 
+        let stopped = demo.stopped.as_ref().unwrap();
+        let state = stopped.state();
         memory.write(17 * PAGE + 4000, &[0xaa; 9]);
-        assert_eq!(demo.stopped.as_ref().unwrap().wrong(), Some(17));
+        assert_eq!(stopped.wrong(), Some(17));
         for wrong in [&state[1..], &state[..8]] {
             assert!(Stopped::of_state(memory.clone(), wrong).is_err());
         }
