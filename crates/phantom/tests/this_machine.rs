@@ -131,20 +131,38 @@ fn children_made_meanwhile_count() {
     let how = How::Bpf {
         keeps_takers: false,
     };
-    let me = Members::Processes(vec![std::process::id()]);
-    let Some(mut sampler) = sampler("children_made_meanwhile_count", me, how) else {
+    // It waits until its standard input ends, then for a child that works, and says how long that had a CPU.
+    let script = "read end; (i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done); times";
+    let mut parent = Command::new("sh")
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a shell");
+    let members = Members::Processes(vec![parent.id()]);
+    let sampler = sampler("children_made_meanwhile_count", members, how);
+    let first = sampler.map(|mut sampler| (sampler.read().unwrap(), sampler));
+    drop(parent.stdin.take());
+    let said = parent.wait_with_output().expect("it ends");
+    let Some((first, mut sampler)) = first else {
         return;
     };
-    let first = sampler.read().unwrap();
-    let _busy = Busy::start();
-    // We sleep; whatever runs is the child.
-    loop {
-        std::thread::yield_now();
-        let reading = sampler.read().unwrap();
-        if reading.run_ns - first.run_ns > 50_000_000 && reading.wait_ns >= first.wait_ns {
-            break;
-        }
-    }
+    let said = String::from_utf8(said.stdout).unwrap();
+    let children = said.lines().nth(1).expect("its children's times");
+    let worked_s: f64 = children.split_whitespace().map(seconds).sum();
+    assert!(worked_s > 0.1, "{said}");
+    let counted_s = (sampler.read().unwrap().run_ns - first.run_ns) as f64 / 1e9;
+    assert!(
+        (0.9 * worked_s..1.1 * worked_s + 0.1).contains(&counted_s),
+        "{counted_s} s of {worked_s} s"
+    );
+}
+
+/// Of `1m2.34s`.
+#[cfg(feature = "bpf")]
+fn seconds(text: &str) -> f64 {
+    let (minutes, seconds) = text.strip_suffix('s').unwrap().split_once('m').unwrap();
+    60.0 * minutes.parse::<f64>().unwrap() + seconds.parse::<f64>().unwrap()
 }
 
 /// Everybody together has all CPUs but what the hypervisor takes.
