@@ -39,6 +39,14 @@ fn threads_of_the_program_come_and_go() {
     passes("threads_of_the_program_come_and_go", "owners");
 }
 
+#[test]
+fn memory_of_workers_that_have_ended_serves_others() {
+    passes(
+        "memory_of_workers_that_have_ended_serves_others",
+        "requests",
+    );
+}
+
 /// A region of one thread gave the workers of the others away, and they came back under other numbers.
 #[test]
 fn threads_keep_their_numbers() {

@@ -113,15 +113,23 @@ pub(crate) struct Own {
     cpu_ns: u64,
     /// Slept of its own will since the last look.
     slept_ns: u64,
+    /// Something took the CPU since the last look, and is not to be seen any more.
+    was_disturbed: bool,
 }
 
 impl Own {
     /// Called where a thread begins to wait: were CPUs taken from it while it worked?
     #[inline]
     pub(crate) fn look(&mut self, shared: &Contention) {
-        if rseq::is_armed() == Some(false) {
+        if self.was_disturbed || rseq::is_armed() == Some(false) {
             self.look_closer(shared, LOOK_NS);
         }
+    }
+
+    /// From now on it is seen whether anything takes the CPU.
+    pub(crate) fn watch(&mut self) {
+        self.was_disturbed |= rseq::is_armed() == Some(false);
+        rseq::arm();
     }
 
     /// The same for a wait that reads the clock anyway: also where disturbances are not told.
@@ -151,6 +159,7 @@ impl Own {
             looked_ns: now,
             cpu_ns: cpu,
             slept_ns: 0,
+            was_disturbed: false,
         };
         rseq::arm();
     }

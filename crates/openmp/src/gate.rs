@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU64 as StdAtomicU64;
 use crate::contention::{Contention, GAP_NS, Own};
 use crate::policy::{Next, Patience, Situation};
 use crate::sync::{AtomicU32, Ordering, fence, spin_loop};
-use crate::sys;
+use crate::{rseq, sys};
 
 /// One opener at a time, any number of waiters. All words are on one line: who opens writes it anyway.
 #[derive(Debug)]
@@ -48,15 +48,18 @@ pub(crate) struct Manner<'a> {
 }
 
 impl Manner<'_> {
-    /// Lets others run who are ready. `last` is the time now; returns when this thread runs again.
-    pub(crate) fn give_way(&mut self, last: u64) -> u64 {
+    /// Lets others run who are ready. `last` is the time now; returns when this thread runs again, and whether others
+    /// may have run meanwhile.
+    pub(crate) fn give_way(&mut self, last: u64) -> (u64, bool) {
+        self.own.watch();
         sys::yield_now();
+        let was_given = rseq::is_armed() != Some(true);
         let now = sys::monotonic_ns();
         let took = now.saturating_sub(last);
         self.contention.yielded(now, took);
         // Given, not taken.
         self.own.slept(took);
-        now
+        (now, was_given)
     }
 }
 
@@ -145,7 +148,7 @@ impl Gate {
         other: &mut dyn FnMut() -> bool,
     ) {
         let mut begun = sys::monotonic_ns();
-        let mut last = begun;
+        let (mut last, mut given) = (begun, begun);
         let mut turns = 0;
         loop {
             if is_done() {
@@ -153,12 +156,13 @@ impl Gate {
             }
             if other() {
                 begun = sys::monotonic_ns();
-                last = begun;
+                (last, given) = (begun, begun);
                 turns = 0;
                 continue;
             }
             let situation = Situation {
                 waited_ns: last.saturating_sub(begun),
+                alone_ns: last.saturating_sub(given),
                 turns,
                 is_crowded: manner.is_crowded,
                 may_yield: manner.contention.may_yield(last),
@@ -180,7 +184,13 @@ impl Gate {
                     }
                     last = now;
                 }
-                Next::Yield => last = manner.give_way(last),
+                Next::Yield => {
+                    let was_given;
+                    (last, was_given) = manner.give_way(last);
+                    if was_given {
+                        given = last;
+                    }
+                }
                 Next::Sleep => {
                     manner.own.look_at(manner.contention);
                     let slept = self.sleep(manner.contention, is_done, other);

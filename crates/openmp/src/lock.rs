@@ -101,10 +101,11 @@ fn spin(manner: &mut Manner<'_>, mut take: impl FnMut() -> bool) -> bool {
         }
     }
     let begun = sys::monotonic_ns();
-    let mut last = begun;
+    let (mut last, mut given) = (begun, begun);
     loop {
         let situation = Situation {
             waited_ns: last.saturating_sub(begun),
+            alone_ns: last.saturating_sub(given),
             turns,
             is_crowded: manner.is_crowded,
             may_yield: manner.contention.may_yield(last),
@@ -117,7 +118,11 @@ fn spin(manner: &mut Manner<'_>, mut take: impl FnMut() -> bool) -> bool {
                 if look(&mut turns) {
                     return true;
                 }
-                last = manner.give_way(last);
+                let was_given;
+                (last, was_given) = manner.give_way(last);
+                if was_given {
+                    given = last;
+                }
                 continue;
             }
             Next::Sleep => return false,

@@ -45,7 +45,8 @@ impl Full {
     pub(crate) fn tasks_ended(&self, unfinished: impl Fn() -> u32) -> Option<Meeting> {
         // Pairs with the fence in `all_arrived`.
         fence(Ordering::SeqCst);
-        let token = self.token.load(Ordering::Relaxed);
+        // Acquire: the tasks are counted after it, or their number might be from before this meeting.
+        let token = self.token.load(Ordering::Acquire);
         (token != 0 && unfinished() == 0 && self.claim(token)).then_some(if token & 1 == 1 {
             Meeting::End
         } else {

@@ -19,6 +19,8 @@ pub enum Patience {
 pub struct Situation {
     /// Nanoseconds since the wait began, or since something else was done in between.
     pub waited_ns: u64,
+    /// Nanoseconds of it since somebody else last ran on this CPU, as far as that is known.
+    pub alone_ns: u64,
     /// Turns of the spin loop in that time.
     pub turns: u64,
     /// More threads are at work than can run at once.
@@ -73,6 +75,12 @@ impl Patience {
         let (awake, waits) = match self {
             Patience::Adaptive => {
                 let (awake, patience) = match situation {
+                    // Nobody waits for this CPU: while it idles, the kernel brings one here who waits for another.
+                    Situation {
+                        is_crowded: true,
+                        alone_ns: SHORT_NS..,
+                        ..
+                    } => (Next::Yield, 0),
                     Situation {
                         is_crowded: true,
                         may_yield: true,
@@ -107,6 +115,7 @@ mod tests {
 
     const FREE: Situation = Situation {
         waited_ns: 10_000,
+        alone_ns: 10_000,
         turns: 100,
         is_crowded: false,
         may_yield: true,
@@ -160,6 +169,11 @@ mod tests {
             ..crowded
         };
         assert_eq!(adaptive.next(long), Next::Sleep);
+        let in_vain = Situation {
+            alone_ns: SHORT_NS,
+            ..crowded
+        };
+        assert_eq!(adaptive.next(in_vain), Next::Sleep);
     }
 
     #[test]

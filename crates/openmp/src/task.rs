@@ -64,6 +64,8 @@ const READY_PER_THREAD: u32 = 64;
 const LEFT_OF_ONE: u64 = 4096;
 /// Tasks within each other that the only thread of a team runs at once: stacks have an end.
 const DEEP: u32 = 64;
+/// The same in bytes of the stack.
+const DEEP_BYTES: usize = 256 << 10;
 
 /// Events of tasks: what has happened.
 mod event {
@@ -257,9 +259,27 @@ unsafe fn is_alone(thread: *mut Thread, creation: &Creation) -> bool {
     // SAFETY: the caller's promise; the thread is in a team.
     unsafe {
         (*(*thread).at.team).nthreads == 1
-            && (*thread).depth < DEEP
-            && creation.flags & FLAG_PRIORITY == 0
+            && ((*thread).depth == 0
+                || (*thread).depth < DEEP && (*thread).stack.abs_diff(stack_address()) < DEEP_BYTES)
+            && (creation.flags & FLAG_PRIORITY == 0 || icv::globals().max_task_priority == 0)
             && (creation.flags & FLAG_DEPEND == 0 || (*(*thread).task).table.is_none())
+    }
+}
+
+/// Where the stack is, about.
+#[inline]
+fn stack_address() -> usize {
+    let here = 0_u8;
+    std::hint::black_box(&raw const here).addr()
+}
+
+/// The priority that counts.
+#[inline]
+fn priority(creation: &Creation) -> i32 {
+    if creation.flags & FLAG_PRIORITY != 0 {
+        creation.priority.min(icv::globals().max_task_priority)
+    } else {
+        0
     }
 }
 
@@ -316,11 +336,7 @@ unsafe fn new_task(
             home: queue,
             body: creation.body,
             data,
-            priority: if flags & FLAG_PRIORITY != 0 {
-                creation.priority.min(icv::globals().max_task_priority)
-            } else {
-                0
-            },
+            priority: priority(creation),
             event: StdAtomicU32::new(if flags & FLAG_DETACH != 0 {
                 event::OPEN
             } else {
@@ -399,6 +415,9 @@ unsafe fn run_now(
             copy_data(thread, task, creation, adjust);
         }
         begin_to_run(thread, queue, task);
+        if (*thread).depth == 0 {
+            (*thread).stack = stack_address();
+        }
         (*thread).depth += 1;
         ((*task).body)((*task).data);
         (*thread).depth -= 1;
@@ -614,8 +633,14 @@ unsafe fn make_ready(task: *mut Task, queue: *const Queue, is_elsewhere: bool) {
         }
         // Who waits for it, and may run nothing else, looks for it everywhere.
         for waiting in [parent_on, owner] {
-            if !waiting.is_null() && waiting != queue {
+            if waiting.is_null() {
+                continue;
+            }
+            if waiting != queue {
                 (*waiting).nudge();
+            } else if is_elsewhere || (*task).priority > 0 {
+                // This thread, in a wait below: the task is not its newest.
+                (*waiting).will_look();
             }
         }
         (*team).board.call(|| (*team).wake_for_tasks(1));

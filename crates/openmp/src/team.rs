@@ -426,7 +426,7 @@ pub unsafe fn begin(
         }
         team.reserved = std::mem::take(&mut (*thread).reserved);
         team.clause = ProcBind::False;
-        team.is_crowded = nthreads > 1 && worker::are_crowded();
+        team.is_crowded = worker::are_crowded();
         team.singles.store(0, Ordering::Relaxed);
         let share = team.shares.begin(nthreads);
         (*thread).at = Position {
@@ -499,6 +499,7 @@ unsafe fn take_team(thread: *mut Thread, is_hot: bool) -> *mut Team {
         if is_hot {
             if (*thread).hot.is_null() {
                 (*thread).hot = worker::kept_team();
+                worker::master_came();
             }
             (*thread).hot
         } else {

@@ -75,6 +75,8 @@ pub struct Thread {
     pub task: *mut Task,
     /// Tasks within each other that it runs where they were made.
     pub(crate) depth: u32,
+    /// Where its stack was when the outermost of them began.
+    pub(crate) stack: usize,
     /// Its place plus 1; 0: not bound.
     pub place: u32,
     pub(crate) own: Own,
@@ -98,6 +100,7 @@ impl Thread {
             at: Position::OUTSIDE,
             task: ptr::null_mut(),
             depth: 0,
+            stack: 0,
             place: 0,
             own: Own::default(),
             hot: ptr::null_mut(),
@@ -216,6 +219,7 @@ pub(crate) unsafe fn give_back_teams(thread: *mut Thread) {
         if !hot.is_null() {
             (*hot).resize(1);
             worker::keep_team(hot);
+            worker::master_left();
         }
         for team in spares {
             worker::keep_team(team);

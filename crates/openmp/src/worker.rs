@@ -21,6 +21,8 @@ pub(crate) struct Worker {
 /// What nobody uses at the moment.
 struct Idle {
     workers: Vec<*mut Worker>,
+    /// Their threads have ended: memory for others.
+    ended: Vec<*mut Worker>,
     teams: Vec<*mut Team>,
 }
 
@@ -30,6 +32,8 @@ unsafe impl Send for Idle {}
 static IDLE: AtomicPtr<Mutex<Idle>> = AtomicPtr::new(ptr::null_mut());
 /// Workers that play a part, whether or not their region is on.
 static ASSIGNED: AtomicU32 = AtomicU32::new(0);
+/// Threads that no region made and that have a team.
+static MASTERS: AtomicU32 = AtomicU32::new(0);
 
 /// Threads that no region made and that have used OpenMP.
 static ENTERED: AtomicU32 = AtomicU32::new(0);
@@ -57,13 +61,24 @@ pub(crate) fn left() {
 
 /// Whether threads that belong to teams are more than CPUs.
 pub(crate) fn are_crowded() -> bool {
-    // With a master.
-    ASSIGNED.load(Ordering::Relaxed) + 1 > degree::usable_cpus()
+    let masters = MASTERS.load(Ordering::Relaxed).max(1);
+    ASSIGNED.load(Ordering::Relaxed) + masters > degree::usable_cpus()
+}
+
+/// A thread that no region made has a team.
+pub(crate) fn master_came() {
+    MASTERS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// It has given it back.
+pub(crate) fn master_left() {
+    MASTERS.fetch_sub(1, Ordering::Relaxed);
 }
 
 fn new_idle() -> *mut Mutex<Idle> {
     Box::into_raw(Box::new(Mutex::new(Idle {
         workers: Vec::new(),
+        ended: Vec::new(),
         teams: Vec::new(),
     })))
 }
@@ -80,6 +95,7 @@ unsafe extern "C" fn in_child() {
     IDLE.store(new_idle(), Ordering::Release);
     ENTERED.store(u32::from(tls::get() != 0), Ordering::Relaxed);
     ASSIGNED.store(0, Ordering::Relaxed);
+    MASTERS.store(0, Ordering::Relaxed);
     FORKS.fetch_add(1, Ordering::Relaxed);
     let thread = tls::get() as *mut Thread;
     if !thread.is_null() {
@@ -119,19 +135,30 @@ pub(crate) fn keep_team(team: *mut Team) {
 /// gives no more threads, as GCC's library does.
 pub(crate) unsafe fn assign(member: *mut Member) -> *mut Worker {
     ASSIGNED.fetch_add(1, Ordering::Relaxed);
-    let kept = idle().workers.pop();
-    // SAFETY: whoever is in the list waits for a member.
+    let (kept, memory) = {
+        let mut idle = idle();
+        match idle.workers.pop() {
+            Some(worker) => (Some(worker), None),
+            None => (None, idle.ended.pop()),
+        }
+    };
+    // SAFETY: whoever is in the list of workers waits for a member; of those that have ended nobody touches more than
+    // the gate, late.
     unsafe {
         if let Some(worker) = kept {
             (*worker).member.store(member, Ordering::SeqCst);
             (*worker).gate.open();
             return worker;
         }
-        let worker = Box::into_raw(Box::new(Worker {
-            thread: Thread::new(),
-            gate: Gate::new(),
-            member: AtomicPtr::new(member),
-        }));
+        let worker = memory.unwrap_or_else(|| {
+            Box::into_raw(Box::new(Worker {
+                thread: Thread::new(),
+                gate: Gate::new(),
+                member: AtomicPtr::new(ptr::null_mut()),
+            }))
+        });
+        (*worker).thread = Thread::new();
+        (*worker).member.store(member, Ordering::SeqCst);
         if let Err(error) = sys::spawn(icv::globals().stack_bytes, run, worker.cast()) {
             let why = std::io::Error::from_raw_os_error(error.0);
             message::fatal(format_args!("Thread creation failed: {why}"));
@@ -179,6 +206,10 @@ extern "C" fn run(worker: *mut c_void) -> *mut c_void {
             let member = wait_for_member(worker, thread);
             if member == OVER {
                 tls::set(0);
+                let spares = std::mem::take(&mut (*thread).spares);
+                let mut idle = idle();
+                idle.teams.extend(spares);
+                idle.ended.push(worker);
                 return ptr::null_mut();
             }
             serve(worker, thread, member);

@@ -1,6 +1,7 @@
 /* What becomes of teams when the process around them does something: the case is the first argument. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <malloc.h>
 #include <omp.h>
 #include <pthread.h>
 #include <sched.h>
@@ -97,6 +98,34 @@ static void owners(void)
         for (int i = 0; i < 6; i++)
             pthread_join(threads[i], NULL);
     }
+}
+
+static void *own_and_inner_regions(void *argument)
+{
+    (void)argument;
+#pragma omp parallel num_threads(4)
+    region(1);
+    return NULL;
+}
+
+/* A thread for each request, as servers have: what belonged to the workers of one that is gone serves others. The first
+   thread has no regions, so that all workers end each time. */
+static void requests(void)
+{
+    size_t before = 0;
+    if (!mallopt(M_ARENA_MAX, 1))
+        fail("no single arena");
+    for (int round = 0; round < 2200; round++) {
+        pthread_t thread;
+        if (round == 200)
+            before = mallinfo2().uordblks;
+        if (pthread_create(&thread, NULL, own_and_inner_regions, NULL))
+            fail("no thread");
+        pthread_join(thread, NULL);
+    }
+    /* Some are still ending, and hold on to theirs. */
+    if (mallinfo2().uordblks > before + (1 << 20))
+        fail("memory of workers is lost");
 }
 
 static volatile sig_atomic_t handled;
@@ -240,6 +269,8 @@ int main(int argc, char **argv)
         forks_inside();
     else if (!strcmp(what, "sizes"))
         sizes();
+    else if (!strcmp(what, "requests"))
+        requests();
     else if (!strcmp(what, "owners"))
         owners();
     else if (!strcmp(what, "threadprivates"))

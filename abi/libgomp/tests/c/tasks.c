@@ -1,6 +1,7 @@
 /* Tasks in all forms that the compiler has calls for. Prints ok, or what is wrong. */
 #include <omp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -353,6 +354,71 @@ static void questions(void)
     }
 }
 
+static int stop, polls;
+
+static void poll_again(void)
+{
+    polls++;
+    if (!__atomic_load_n(&stop, __ATOMIC_ACQUIRE)) {
+#pragma omp task
+        poll_again();
+    }
+}
+
+/* Children that have ended elsewhere are not awaited until no descendant is left; and the oldest child has its turn
+   although there always is a newer task. */
+static void waits_for_children_only(int is_starved)
+{
+    omp_event_handle_t event;
+    int is_there = 0;
+    stop = polls = 0;
+#pragma omp parallel num_threads(2)
+    {
+        if (omp_get_thread_num() == 0) {
+            if (is_starved) {
+#pragma omp task shared(stop)
+                __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
+            }
+#pragma omp task
+            poll_again();
+            if (!is_starved) {
+#pragma omp task detach(event)
+                __atomic_store_n(&is_there, 1, __ATOMIC_RELEASE);
+            }
+#pragma omp taskwait
+            __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
+        } else {
+            /* Takes no task meanwhile. */
+            if (!is_starved) {
+                while (!__atomic_load_n(&is_there, __ATOMIC_ACQUIRE) || !__atomic_load_n(&polls, __ATOMIC_ACQUIRE))
+                    sched_yield();
+                omp_fulfill_event(event);
+            }
+            while (!__atomic_load_n(&stop, __ATOMIC_ACQUIRE))
+                sched_yield();
+        }
+    }
+    CHECK(polls > 0);
+}
+
+static void large(int level)
+{
+    volatile char frame[160 << 10];
+    frame[0] = frame[sizeof frame - 1] = (char)level;
+    if (level) {
+#pragma omp task firstprivate(level)
+        large(level - 1);
+    }
+    CHECK(frame[0] == (char)level && frame[sizeof frame - 1] == (char)level);
+}
+
+/* Tasks within tasks are not run within each other until the stack is full. */
+static void large_frames(void)
+{
+#pragma omp parallel num_threads(1)
+    large(200);
+}
+
 /* GCC 13 calls it for taskwait with depend and nowait. */
 extern void GOMP_taskwait_depend_nowait(void **) __attribute__((weak));
 
@@ -386,6 +452,9 @@ int main(void)
         priorities();
         questions();
         waits_as_tasks();
+        waits_for_children_only(0);
+        waits_for_children_only(1);
+        large_frames();
     }
     cancellation();
     if (!failures)

@@ -26,6 +26,7 @@ const FIRST_LOOK: Ns = 1_000;
 fn patience(is_crowded: bool, is_contended: bool) -> Ns {
     let situation = |waited_ns| Situation {
         waited_ns,
+        alone_ns: waited_ns,
         turns: policy::FIRST_TURNS,
         is_crowded,
         // Handing a CPU on within a team is not simulated.

@@ -255,10 +255,21 @@ impl Queue {
         Some(task)
     }
 
+    /// Takes the oldest task that `may` allows.
+    pub(super) fn take_oldest(&self, may: &dyn Fn(*mut Task) -> bool) -> *mut Task {
+        let task = self.take(&mut Search::Some(may, usize::MAX), true);
+        task.unwrap_or(ptr::null_mut())
+    }
+
     /// The owner is to look everywhere again: for what it waits for has come.
     pub(super) fn nudge(&self) {
-        self.is_nudged.store(true, Ordering::SeqCst);
+        self.will_look();
         self.gate.ring(1);
+    }
+
+    /// The same of the owner itself, which is awake.
+    pub(super) fn will_look(&self) {
+        self.is_nudged.store(true, Ordering::SeqCst);
     }
 
     /// Whether it was nudged since the last call.

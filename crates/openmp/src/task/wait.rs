@@ -13,6 +13,8 @@ use crate::thread::Thread;
 
 /// How many of the oldest tasks of each queue a waiting thread looks at in passing.
 const GLANCE: usize = 8;
+/// So many tasks that a waiting thread has run, and it looks for its oldest child, which newer tasks could keep away for ever.
+const IN_TURN: u32 = 1024;
 
 /// Runs one ready task of the team in whose barrier (or behind whose end) `thread` waits. False: there was none, or
 /// `is_over`, which is asked while nobody else can take the task, says that the thread is not in that region any
@@ -72,7 +74,12 @@ pub(super) unsafe fn wait_for(thread: *mut Thread, group: *mut Group, is_done: &
         let is_elsewhere =
             (*(*thread).task).table.is_some() || !group.is_null() || board.has_urgent();
         let (is_far, was_nudged) = (&Cell::new(is_elsewhere), &Cell::new(false));
+        let turns = Cell::new(0_u32);
         let mut other = move || {
+            turns.set(turns.get().wrapping_add(1));
+            if turns.get().is_multiple_of(IN_TURN) && run_oldest_child(thread, queue) {
+                return true;
+            }
             if (*queue).was_nudged() {
                 was_nudged.set(true);
                 is_far.set(true);
@@ -101,6 +108,19 @@ unsafe fn run_own(thread: *mut Thread, queue: *const Queue) -> bool {
     unsafe {
         let from = (*(*thread).task).first_number;
         let task = (*queue).take_newest(from, || true);
+        if !task.is_null() {
+            run(thread, queue, task);
+        }
+        !task.is_null()
+    }
+}
+
+/// Runs the oldest of the children of the calling thread's task that it has made ready itself.
+unsafe fn run_oldest_child(thread: *mut Thread, queue: *const Queue) -> bool {
+    // SAFETY: the thread is in a team; the queue is its own.
+    unsafe {
+        let waiting = (*thread).task;
+        let task = (*queue).take_oldest(&|task| (*task).parent == waiting);
         if !task.is_null() {
             run(thread, queue, task);
         }
@@ -157,7 +177,15 @@ pub unsafe fn wait(thread: *mut Thread) {
         // Children that this thread runs now need no word.
         let queue = own_queue(thread);
         let board = &(*(*thread).at.team).board;
-        while (*task).made != 0 && !board.has_urgent() && run_own(thread, queue) {}
+        let mut left = IN_TURN;
+        while (*task).made != 0 && left != 0 && !board.has_urgent() && run_own(thread, queue) {
+            // The children may have ended elsewhere while their descendants go on here.
+            if (*task).children.have_all_ended((*task).made) {
+                (*task).made = 0;
+                return;
+            }
+            left -= 1;
+        }
         let made = (*task).made;
         if !(*task).children.have_all_ended(made) {
             (*task).children.wait(made);
@@ -171,7 +199,7 @@ pub unsafe fn wait(thread: *mut Thread) {
 /// `taskwait depend`: the children that a task with these dependences would wait for have ended.
 ///
 /// # Safety
-/// `thread` is the calling thread's; see [`depend::parse`].
+/// `thread` is the calling thread's; see [`super::depend::parse`].
 pub unsafe fn wait_depend(thread: *mut Thread, depend: *const *mut c_void) {
     // SAFETY: the caller's promise.
     unsafe {
