@@ -24,6 +24,8 @@ pub struct Knob {
     pub takes: Takes,
     /// Threads that are never exceeded by default.
     pub at_most: u32,
+    /// Variables that its reader takes instead if this one is not set: whoever sets them has said what he wants.
+    pub falls_back_to: &'static [&'static str],
 }
 
 const fn knob(name: &'static str, takes: Takes) -> Knob {
@@ -32,17 +34,25 @@ const fn knob(name: &'static str, takes: Takes) -> Knob {
         value: "{cpus}",
         takes,
         at_most: u32::MAX,
+        falls_back_to: &[],
     }
 }
 
 /// All that `amdahl scale` sets, and `amdahl run` where a program would take too many.
 pub const KNOBS: &[Knob] = &[
     knob("OMP_NUM_THREADS", Takes::Affinity),
-    knob("OPENBLAS_NUM_THREADS", Takes::Affinity),
-    knob("MKL_NUM_THREADS", Takes::Affinity),
+    Knob {
+        falls_back_to: &["GOTO_NUM_THREADS", "OMP_NUM_THREADS"],
+        ..knob("OPENBLAS_NUM_THREADS", Takes::Affinity)
+    },
+    Knob {
+        falls_back_to: &["OMP_NUM_THREADS"],
+        ..knob("MKL_NUM_THREADS", Takes::Affinity)
+    },
     knob("BLIS_NUM_THREADS", Takes::One),
     Knob {
         at_most: 8,
+        falls_back_to: &["OMP_NUM_THREADS"],
         ..knob("NUMEXPR_NUM_THREADS", Takes::Host)
     },
     knob("NUMBA_NUM_THREADS", Takes::Affinity),

@@ -1,6 +1,6 @@
 //! What an ELF file tells the dynamic loader.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use object::elf;
 use object::read::StringTable;
@@ -13,6 +13,8 @@ const ENTRIES_MAX: usize = 4096;
 const FOLDERS_MAX: usize = 256;
 /// Names of a symbol table that are looked at.
 const SYMBOLS_MAX: usize = 1 << 22;
+/// Largest table that is read: of symbols, or of their names. Browsers with debug information have some hundred MiB.
+const TABLE_BYTES_MAX: u64 = 1 << 30;
 
 /// For which machine code is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,6 +82,11 @@ pub struct Elf {
     pub wanted: BTreeSet<String>,
     /// Names that it defines for itself alone, of those asked for; empty if it is stripped.
     pub private: BTreeSet<String>,
+    /// Versions of symbols that it offers.
+    pub versions: BTreeSet<String>,
+    /// Versions that it wants, by the name of the library that is to have them: without one of them the loader does not
+    /// start the program.
+    pub versions_wanted: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// Why a file is no program or library.
@@ -145,6 +152,8 @@ where
         exported: BTreeSet::new(),
         wanted: BTreeSet::new(),
         private: BTreeSet::new(),
+        versions: BTreeSet::new(),
+        versions_wanted: BTreeMap::new(),
     };
     let segments = header.program_headers(endian, data)?;
     for segment in segments {
@@ -160,6 +169,7 @@ where
     }
     // What a linker leaves out or a packer has damaged is not needed for running.
     let _ = read_symbols::<H, R>(header, endian, data, keep, &mut elf);
+    let _ = read_versions::<H, R>(header, endian, data, &mut elf);
     Ok(elf)
 }
 
@@ -234,18 +244,29 @@ where
 {
     let sections = header.sections(endian, data)?;
     for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
-        // A table that lies outside of the file is as good as none.
-        let is_there = sections
+        let Some(section) = sections
             .iter()
-            .any(|section| section.sh_type(endian) == kind);
+            .find(|section| section.sh_type(endian) == kind)
+        else {
+            continue;
+        };
+        // A table that lies outside of the file is as good as none; one that is too large is not read, of whatever it is.
+        let is_small =
+            |section: &H::SectionHeader| section.sh_size(endian).into() <= TABLE_BYTES_MAX;
+        let names = sections.section(section.link(endian));
+        if !is_small(section) || !names.as_ref().is_ok_and(|names| is_small(names)) {
+            continue;
+        }
         let Ok(symbols) = sections.symbols(endian, data, kind) else {
             continue;
         };
-        if !is_there {
+        let Ok(names) = names.and_then(|names| names.data(endian, data)) else {
             continue;
-        }
+        };
+        // All at once: `data` may be a file that is read piece by piece.
+        let names = StringTable::new(names, 0, names.len() as u64);
         for symbol in symbols.iter().take(SYMBOLS_MAX) {
-            let Ok(name) = symbol.name(endian, symbols.strings()) else {
+            let Ok(name) = symbol.name(endian, names) else {
                 continue;
             };
             let Ok(name) = std::str::from_utf8(name) else {
@@ -264,6 +285,49 @@ where
     }
     let exported = &elf.exported;
     elf.private.retain(|name| !exported.contains(name));
+    Ok(())
+}
+
+fn read_versions<'data, H, R>(
+    header: &H,
+    endian: Endianness,
+    data: R,
+    elf: &mut Elf,
+) -> object::Result<()>
+where
+    H: FileHeader<Endian = Endianness>,
+    R: ReadRef<'data>,
+{
+    let sections = header.sections(endian, data)?;
+    if let Some((mut all, names)) = sections.gnu_verdef(endian, data)? {
+        let names = sections.strings(endian, data, names)?;
+        while let Some((_, mut parts)) = all.next()? {
+            // The first is its name, what follows are those that it comes after.
+            if let Some(part) = parts.next()?
+                && elf.versions.len() < ENTRIES_MAX
+            {
+                elf.versions.insert(lossy(part.name(endian, names)?));
+            }
+        }
+    }
+    if let Some((mut all, names)) = sections.gnu_verneed(endian, data)? {
+        let names = sections.strings(endian, data, names)?;
+        let mut left = ENTRIES_MAX;
+        while let Some((library, mut versions)) = all.next()? {
+            let of = lossy(library.file(endian, names)?);
+            let wanted = elf.versions_wanted.entry(of).or_default();
+            while let Some(version) = versions.next()? {
+                let is_weak = version.vna_flags.get(endian) & elf::VER_FLG_WEAK != 0;
+                left -= 1;
+                if left == 0 {
+                    return Ok(());
+                }
+                if !is_weak {
+                    wanted.insert(lossy(version.name(endian, names)?));
+                }
+            }
+        }
+    }
     Ok(())
 }
 
@@ -292,6 +356,13 @@ mod tests {
             assert!(!elf.is_static());
             assert!(elf.needed.iter().any(|name| name == "libc.so.6"));
             assert!(elf.wanted.contains("malloc"));
+            let versions = &elf.versions_wanted["libc.so.6"];
+            assert!(
+                versions
+                    .iter()
+                    .any(|version| version.starts_with("GLIBC_2.")),
+                "{versions:?}"
+            );
         }
     }
 

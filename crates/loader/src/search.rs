@@ -230,6 +230,8 @@ mod tests {
             exported: BTreeSet::new(),
             wanted: BTreeSet::new(),
             private: BTreeSet::new(),
+            versions: Default::default(),
+            versions_wanted: Default::default(),
         }
     }
 

@@ -8,8 +8,12 @@ use std::path::PathBuf;
 pub struct Facts {
     /// The program.
     pub program: Program,
+    /// What follows it on the command line.
+    pub arguments: Vec<String>,
     /// Environment variables as they are now.
     pub environment: BTreeMap<String, String>,
+    /// Those of them that are not UTF-8: what stands in `environment` is not what is there.
+    pub unreadable: BTreeSet<String>,
     /// The machine, as far as this process may use it.
     pub machine: Machine,
     /// Our own OpenMP runtime, or where it was looked for.
@@ -18,8 +22,6 @@ pub struct Facts {
     pub asked: BTreeSet<String>,
     /// What the runtime counted is wanted at the end.
     pub stats: bool,
-    /// The page on which a daemon tells which CPUs are to be had.
-    pub phantom_page: Option<PathBuf>,
 }
 
 impl Facts {
@@ -27,6 +29,11 @@ impl Facts {
     pub fn variable(&self, name: &str) -> Option<&str> {
         let value = self.environment.get(name)?;
         (!value.trim().is_empty()).then_some(value)
+    }
+
+    /// It is set, to something that is not UTF-8.
+    pub fn is_unreadable(&self, name: &str) -> bool {
+        self.unreadable.contains(name)
     }
 
     /// `remedy` was named, not only taken along with all others.
@@ -48,6 +55,10 @@ pub struct Program {
     pub image: Image,
     /// The parallel runtimes that it loads or may load.
     pub runtimes: Vec<Runtime>,
+    /// What it wants of libgomp that ours has not, by the library or program that wants it.
+    pub beyond: Vec<Beyond>,
+    /// Files of its packages were too many to look at all of them.
+    pub is_looked_at_in_part: bool,
     /// The kernel gives it rights that we do not have; why that is known.
     pub privileged: Option<String>,
 }
@@ -76,6 +87,17 @@ pub struct Runtime {
     pub path: PathBuf,
     /// How it comes to the program: `it links libgomp.so.1`.
     pub via: String,
+}
+
+/// Something that ours cannot replace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beyond {
+    /// Who wants it.
+    pub who: String,
+    /// What: `GOACC_2.0`.
+    pub what: String,
+    /// The loader would not start the program without it.
+    pub is_needed: bool,
 }
 
 /// Kinds of parallel runtimes.

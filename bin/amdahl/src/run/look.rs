@@ -1,6 +1,6 @@
 //! Finds out what is known of a program, its environment and the machine. Decides nothing about it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use amdahl_loader::{Elf, Files, Machine as ElfMachine, Search, System, libraries};
 
-use super::facts::{Facts, Image, Kind, Machine, Program, Runtime};
+use super::facts::{Beyond, Facts, Image, Kind, Machine, Program, Runtime};
 use super::plan::Choice;
 use super::{NOT_EXECUTABLE, NOT_FOUND, python, script};
 use crate::cli::Run;
@@ -23,35 +23,43 @@ const LIBRARY_VARIABLE: &str = "AMDAHL_LIBGOMP";
 const INTERPRETERS_MAX: usize = 8;
 /// Only GCC's code calls these.
 const GOMP_NAMES: [&str; 3] = ["GOMP_parallel", "GOMP_parallel_start", "GOMP_barrier"];
+/// Only LLVM's and Intel's code calls it; their runtimes have GCC's names too.
+const KMP_NAME: &str = "__kmpc_fork_call";
+/// Code for accelerators registers itself.
+const OFFLOAD_NAMES: [&str; 2] = ["GOMP_offload_register", "GOMP_offload_register_ver"];
 
 /// Looks at everything.
 pub fn facts(args: &Run, choice: &Choice) -> Result<Facts, Failure> {
-    let environment: BTreeMap<String, String> = std::env::vars_os()
-        .map(|(name, value)| {
-            let text = |part: &OsStr| part.to_string_lossy().into_owned();
-            (text(&name), text(&value))
-        })
-        .collect();
+    let mut environment = BTreeMap::new();
+    let mut unreadable = BTreeSet::new();
+    for (name, value) in std::env::vars_os() {
+        let text = |part: &OsStr| part.to_string_lossy().into_owned();
+        if value.to_str().is_none() {
+            unreadable.insert(text(&name));
+        }
+        environment.insert(text(&name), text(&value));
+    }
     let typed = &args.command[0];
-    let path = find(typed, &environment)?;
+    let path = find(typed)?;
+    let libgomp = own_library();
+    let versions = libgomp.as_ref().map(|(_, versions)| versions);
+    let words = args.command.iter().skip(1);
     Ok(Facts {
-        program: program(typed, path, &environment),
+        program: program(typed, path, &environment, versions.ok()),
+        arguments: words
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
         machine: machine(),
-        libgomp: own_library(&environment),
+        libgomp: libgomp.map(|(path, _)| path),
         asked: choice.with.clone(),
         stats: args.stats,
-        phantom_page: phantom_page(),
         environment,
+        unreadable,
     })
 }
 
-/// The page of a daemon that watches the CPUs for the program. There is none yet.
-fn phantom_page() -> Option<PathBuf> {
-    None
-}
-
 /// The file that a name on the command line stands for.
-fn find(typed: &OsStr, environment: &BTreeMap<String, String>) -> Result<PathBuf, Failure> {
+fn find(typed: &OsStr) -> Result<PathBuf, Failure> {
     let failed = |code, why: &str| Failure {
         message: format!("{}: {why}", typed.to_string_lossy()),
         code,
@@ -68,29 +76,43 @@ fn find(typed: &OsStr, environment: &BTreeMap<String, String>) -> Result<PathBuf
             Ok(_) => Ok(path),
         };
     }
-    in_path(typed, environment).ok_or_else(|| {
-        failed(
+    in_path(typed).ok_or_else(|| match places(typed).find(|path| path.is_file()) {
+        Some(path) => failed(
+            NOT_EXECUTABLE,
+            &format!("{} may not be executed; chmod +x", path.display()),
+        ),
+        None => failed(
             NOT_FOUND,
             "there is no such program in the folders of PATH; give its path",
-        )
+        ),
     })
 }
 
-fn in_path(name: &OsStr, environment: &BTreeMap<String, String>) -> Option<PathBuf> {
-    let folders = environment
-        .get("PATH")
-        .map_or("/usr/bin:/bin", String::as_str);
-    folders
-        .split(':')
-        .map(|folder| Path::new(if folder.is_empty() { "." } else { folder }).join(name))
-        .find(|path| path.is_file() && is_executable(path))
+/// Where a program of this name could be, by `PATH`.
+fn places(name: &OsStr) -> impl Iterator<Item = PathBuf> {
+    let folders = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    let folders: Vec<PathBuf> = std::env::split_paths(&folders).collect();
+    let name = name.to_owned();
+    folders.into_iter().map(move |folder| {
+        let is_here = folder.as_os_str().is_empty();
+        if is_here { Path::new(".") } else { &folder }.join(&name)
+    })
+}
+
+fn in_path(name: &OsStr) -> Option<PathBuf> {
+    places(name).find(|path| path.is_file() && is_executable(path))
 }
 
 fn is_executable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-fn program(typed: &OsStr, path: PathBuf, environment: &BTreeMap<String, String>) -> Program {
+fn program(
+    typed: &OsStr,
+    path: PathBuf,
+    environment: &BTreeMap<String, String>,
+    versions: Option<&BTreeSet<String>>,
+) -> Program {
     let mut interpreters: Vec<PathBuf> = Vec::new();
     let mut last = path.clone();
     // Through scripts to what the kernel loads.
@@ -101,7 +123,7 @@ fn program(typed: &OsStr, path: PathBuf, environment: &BTreeMap<String, String>)
         let mut next = PathBuf::from(interpreter);
         if next.file_name() == Some(OsStr::new("env")) {
             let name = argument.as_deref().and_then(script::of_env);
-            if let Some(found) = name.and_then(|name| in_path(name.as_ref(), environment)) {
+            if let Some(found) = name.and_then(|name| in_path(name.as_ref())) {
                 interpreters.push(next);
                 next = found;
             }
@@ -114,7 +136,9 @@ fn program(typed: &OsStr, path: PathBuf, environment: &BTreeMap<String, String>)
         interpreters.push(next.clone());
         last = next;
     }
-    let files = System::new(|name| GOMP_NAMES.contains(&name) || name == "__kmpc_fork_call");
+    let files = System::new(|name| {
+        GOMP_NAMES.contains(&name) || OFFLOAD_NAMES.contains(&name) || name == KMP_NAME
+    });
     let (image, elf) = match files.read(&last) {
         Ok(elf) => (image(&elf), Some(elf)),
         Err(_) if interpreters.is_empty() && head(&last).is_some() => (
@@ -130,7 +154,10 @@ fn program(typed: &OsStr, path: PathBuf, environment: &BTreeMap<String, String>)
     let mut runtimes = Runtimes {
         search,
         files,
+        versions,
         found: Vec::new(),
+        beyond: Vec::new(),
+        is_looked_at_in_part: false,
     };
     if let Some(elf) = &elf {
         let is_same = elf.machine == ElfMachine::here();
@@ -146,6 +173,8 @@ fn program(typed: &OsStr, path: PathBuf, environment: &BTreeMap<String, String>)
         interpreters,
         image,
         runtimes: runtimes.found,
+        beyond: runtimes.beyond,
+        is_looked_at_in_part: runtimes.is_looked_at_in_part,
     }
 }
 
@@ -199,16 +228,21 @@ fn privileged(path: &Path) -> Option<String> {
 }
 
 /// Collects the parallel runtimes that a program comes with.
-struct Runtimes {
+struct Runtimes<'a> {
     search: Search,
     files: System,
+    /// Of our own libgomp.
+    versions: Option<&'a BTreeSet<String>>,
     found: Vec<Runtime>,
+    beyond: Vec<Beyond>,
+    is_looked_at_in_part: bool,
 }
 
-impl Runtimes {
+impl Runtimes<'_> {
     /// Of a program, or of a library that it may open; `whose` begins the sentence that says so.
     fn of_program(&mut self, path: &Path, elf: &Elf, whose: &str) {
         self.inside(path, elf, whose, true);
+        self.beyond(path, elf);
         for library in libraries(path, elf, &self.search, &self.files) {
             let Some(place) = &library.path else { continue };
             let name = library.name.rsplit('/').next().unwrap_or(&library.name);
@@ -222,7 +256,36 @@ impl Runtimes {
                 self.add(kind, place, format!("{whose} {by} {name}"));
             } else if let Some(elf) = elf {
                 self.inside(place, &elf, whose, false);
+                self.beyond(place, &elf);
             }
+        }
+    }
+
+    /// What `path` wants that ours does not have.
+    fn beyond(&mut self, path: &Path, elf: &Elf) {
+        let Some(versions) = self.versions else {
+            return;
+        };
+        // Other names are those of copies, which are loaded as well.
+        let missing = elf
+            .versions_wanted
+            .get(LIBRARY)
+            .and_then(|wanted| wanted.difference(versions).next());
+        let offload = OFFLOAD_NAMES
+            .iter()
+            .find(|&&name| elf.wanted.contains(name));
+        let (what, is_needed) = match (missing, offload) {
+            (Some(version), _) => (version.clone(), true),
+            (None, Some(&name)) => (name.to_owned(), false),
+            (None, None) => return,
+        };
+        let beyond = Beyond {
+            who: path.display().to_string(),
+            what,
+            is_needed,
+        };
+        if !self.beyond.contains(&beyond) {
+            self.beyond.push(beyond);
         }
     }
 
@@ -232,7 +295,13 @@ impl Runtimes {
             GOMP_NAMES.iter().any(|&name| names.contains(name))
         };
         let what = path.file_name().unwrap_or_default().to_string_lossy();
-        if has(&elf.private) || is_program && has(&elf.exported) {
+        if !is_program && elf.exported.contains(KMP_NAME) {
+            self.add(
+                Kind::Kmp,
+                path,
+                format!("{whose} loads {what}, which has LLVM's OpenMP runtime in it"),
+            );
+        } else if has(&elf.private) || is_program && has(&elf.exported) {
             self.add(
                 Kind::GompInside,
                 path,
@@ -251,7 +320,8 @@ impl Runtimes {
     /// What the packages of a Python interpreter bring along.
     fn of_python(&mut self, python: &Path, environment: &BTreeMap<String, String>) {
         let folders = python::package_folders(python, environment);
-        let (paths, _) = python::libraries(&folders);
+        let (paths, is_whole) = python::libraries(&folders);
+        self.is_looked_at_in_part |= !is_whole;
         for path in paths {
             let name = path
                 .file_name()
@@ -304,9 +374,11 @@ fn kind(name: &str) -> Option<Kind> {
 }
 
 /// Our runtime: where the variable says, beside the command, in cargo's folder, or where it is installed.
-fn own_library(environment: &BTreeMap<String, String>) -> Result<PathBuf, String> {
+fn own_library() -> Result<(PathBuf, BTreeSet<String>), String> {
     let mut places = Vec::new();
-    match environment.get(LIBRARY_VARIABLE) {
+    // Who may put a library beside the command that is loaded into programs of whoever runs it.
+    let mut owners = Vec::new();
+    match std::env::var_os(LIBRARY_VARIABLE) {
         Some(path) if !path.is_empty() => places.push(PathBuf::from(path)),
         _ => {
             if let Ok(command) = std::env::current_exe()
@@ -314,6 +386,8 @@ fn own_library(environment: &BTreeMap<String, String>) -> Result<PathBuf, String
             {
                 places.push(folder.join("../lib/amdahl").join(LIBRARY));
                 places.push(folder.join("openmp").join(LIBRARY));
+                owners.extend([0, rustix::process::geteuid().as_raw()]);
+                owners.extend(fs::metadata(&command).map(|metadata| metadata.uid()));
             }
         }
     }
@@ -341,7 +415,15 @@ fn own_library(environment: &BTreeMap<String, String>) -> Result<PathBuf, String
             path.display()
         ));
     }
-    Ok(path)
+    let owner = fs::metadata(&path).map(|metadata| metadata.uid());
+    if !owners.is_empty() && !owner.as_ref().is_ok_and(|owner| owners.contains(owner)) {
+        return Err(format!(
+            "{} belongs to somebody else than this command; {LIBRARY_VARIABLE} says which one is \
+             meant",
+            path.display()
+        ));
+    }
+    Ok((path, elf.versions))
 }
 
 fn machine() -> Machine {
@@ -352,10 +434,19 @@ fn machine() -> Machine {
         online: amdahl_topology::online().map_or(allowed, |set| count(&set)),
         allowed,
         quota: quota.map(|quota| (quota.cpus, quota.source.display().to_string())),
-        pressure: fs::read_to_string("/proc/pressure/cpu")
-            .ok()
-            .and_then(|text| pressure(&text)),
+        // Of our control group; all of the machine where it does not say.
+        pressure: [own_pressure(), Some("/proc/pressure/cpu".into())]
+            .into_iter()
+            .flatten()
+            .find_map(|path| pressure(&fs::read_to_string(path).ok()?)),
     }
+}
+
+/// The file of our control group of version 2.
+fn own_pressure() -> Option<PathBuf> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    Some(Path::new("/sys/fs/cgroup").join(own).join("cpu.pressure"))
 }
 
 /// `some avg10=1.53 avg60=...`: as a fraction.

@@ -5,6 +5,7 @@
 //! environment, and the program takes our place.
 
 mod facts;
+mod inherit;
 mod look;
 mod plan;
 mod python;
@@ -12,7 +13,7 @@ pub mod remedy;
 mod script;
 
 use std::io::Write;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::CommandExt as _;
 
 use crate::cli::Run;
 use crate::failure::Failure;
@@ -101,5 +102,5 @@ fn become_program(path: &std::path::Path, args: &Run, plan: &Plan) -> std::io::E
     for change in plan.changes() {
         command.env(&change.variable, &change.value);
     }
-    command.exec()
+    inherit::exec(&mut command)
 }

@@ -136,7 +136,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::run::facts::{Image, Kind, Machine, Program, Runtime};
+    use crate::run::facts::{Beyond, Image, Kind, Machine, Program, Runtime};
 
     const OURS: &str = "/opt/amdahl/libgomp.so.1";
 
@@ -163,14 +163,17 @@ mod tests {
                 interpreters: Vec::new(),
                 image: Image::Dynamic,
                 runtimes: kinds.iter().map(runtime).collect(),
+                beyond: Vec::new(),
+                is_looked_at_in_part: false,
                 privileged: None,
             },
+            arguments: Vec::new(),
             environment: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
             machine: machine(48, 48, None),
             libgomp: Ok(PathBuf::from(OURS)),
             asked: BTreeSet::new(),
             stats: false,
-            phantom_page: None,
         }
     }
 
@@ -295,15 +298,6 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_a_daemon_is_passed_on() {
-        let mut facts = facts(&[Kind::Gomp]);
-        facts.phantom_page = Some("/run/page".into());
-        assert_eq!(changes(&facts)["AMDAHL_PHANTOM"], "/run/page");
-        set(&mut facts, "AMDAHL_PHANTOM", "off");
-        assert_eq!(changes(&facts).get("AMDAHL_PHANTOM"), None);
-    }
-
-    #[test]
     fn threads_follow_quota_and_mask() {
         let mut facts = facts(&[]);
         facts.machine = machine(48, 48, Some(7.6));
@@ -345,6 +339,71 @@ mod tests {
     }
 
     #[test]
+    fn who_says_how_many_threads_openmp_has_says_it_of_those_that_ask_there() {
+        let mut facts = facts(&[]);
+        facts.machine = machine(48, 48, Some(8.0));
+        set(&mut facts, "OMP_NUM_THREADS", "1");
+        let changed = changes(&facts);
+        for name in ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"] {
+            assert_eq!(changed.get(name), None, "{name}");
+        }
+        assert_eq!(changed["NUMBA_NUM_THREADS"], "8");
+        assert!(verdict(&facts, "threads").notes.is_empty());
+        // What is too much is told once.
+        set(&mut facts, "OMP_NUM_THREADS", "48,2");
+        assert_eq!(verdict(&facts, "threads").notes.len(), 1);
+        facts.environment.clear();
+        set(&mut facts, "GOTO_NUM_THREADS", "2");
+        let changed = changes(&facts);
+        assert_eq!(changed.get("OPENBLAS_NUM_THREADS"), None);
+        assert_eq!(changed["MKL_NUM_THREADS"], "8");
+    }
+
+    #[test]
+    fn what_starts_programs_on_other_machines_is_left_alone() {
+        let mut facts = facts(&[]);
+        facts.machine = machine(48, 48, Some(2.0));
+        facts.program.path = "/usr/bin/srun".into();
+        assert_eq!(verdict(&facts, "threads").outcome, Outcome::LeftAlone);
+        assert!(changes(&facts).is_empty());
+        facts.asked.insert("threads".to_owned());
+        assert_eq!(changes(&facts)["OMP_NUM_THREADS"], "2");
+    }
+
+    #[test]
+    fn what_ours_does_not_have_is_not_replaced() {
+        let mut facts = facts(&[Kind::Gomp]);
+        let beyond = |what: &str, is_needed| Beyond {
+            who: "./solver".to_owned(),
+            what: what.to_owned(),
+            is_needed,
+        };
+        facts.program.beyond = vec![beyond("GOMP_offload_register_ver", false)];
+        let refused = verdict(&facts, "openmp");
+        assert_eq!(refused.outcome, Outcome::Impossible);
+        assert!(refused.why.contains("accelerators"), "{}", refused.why);
+        facts.asked.insert("openmp".to_owned());
+        assert!(changes(&facts).contains_key("LD_PRELOAD"));
+        facts.program.beyond.push(beyond("GOACC_2.0", true));
+        let refused = verdict(&facts, "openmp");
+        assert_eq!(refused.outcome, Outcome::Impossible);
+        assert!(refused.why.contains("GOACC_2.0"), "{}", refused.why);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_appended_to() {
+        let mut facts = facts(&[Kind::Gomp]);
+        facts.machine = machine(8, 8, Some(2.0));
+        facts.program.path = "/usr/bin/java".into();
+        for name in ["LD_PRELOAD", "JDK_JAVA_OPTIONS"] {
+            set(&mut facts, name, "\u{fffd}");
+            facts.unreadable.insert(name.to_owned());
+            assert!(!changes(&facts).contains_key(name), "{name}");
+        }
+        assert_eq!(verdict(&facts, "openmp").outcome, Outcome::Impossible);
+    }
+
+    #[test]
     fn java_is_told_once() {
         let mut facts = facts(&[]);
         facts.program.path = "/usr/bin/java".into();
@@ -360,6 +419,9 @@ mod tests {
             "JAVA_TOOL_OPTIONS",
             "-XX:ActiveProcessorCount=3",
         );
+        assert_eq!(changes(&facts).get("JDK_JAVA_OPTIONS"), None);
+        facts.environment.clear();
+        facts.arguments = vec!["-XX:ActiveProcessorCount=3".to_owned()];
         assert_eq!(changes(&facts).get("JDK_JAVA_OPTIONS"), None);
     }
 

@@ -32,6 +32,7 @@ pub fn behind_pyenv(
             .ancestors()
             .map(|folder| folder.join(".python-version"))
             .chain([root.join("version")])
+            .filter(|file| file.is_file())
             .find_map(|file| fs::read_to_string(file).ok())?,
     };
     let version = chosen
@@ -124,16 +125,19 @@ fn below(prefix: &Path, real: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// All libraries below the folders, in a fixed order, and whether all of it was looked at.
+/// All libraries below the folders, in a fixed order, and whether all of it was looked at. No folder takes what others
+/// may have: `PYTHONPATH` may name one that has everything in it.
 pub fn libraries(folders: &[PathBuf]) -> (Vec<PathBuf>, bool) {
     let mut found = Vec::new();
-    let mut left = ENTRIES_MAX;
+    let mut is_whole = true;
     for folder in folders {
+        let mut left = ENTRIES_MAX;
         walk(folder, 0, &mut left, &mut found);
+        is_whole &= left > 0;
     }
     found.sort();
     found.dedup();
-    (found, left > 0)
+    (found, is_whole)
 }
 
 fn walk(folder: &Path, depth: usize, left: &mut usize, found: &mut Vec<PathBuf>) {

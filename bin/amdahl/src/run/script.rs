@@ -19,13 +19,21 @@ pub fn interpreter(head: &[u8]) -> Option<(String, Option<String>)> {
 
 /// The program that `env` starts, given its argument in such a line.
 pub fn of_env(argument: &str) -> Option<&str> {
-    argument
+    let mut words = argument
         .split([' ', '\t'])
         .map(|word| {
             word.trim_start_matches("-S")
                 .trim_start_matches("--split-string=")
         })
-        .find(|word| !word.is_empty() && !word.starts_with('-') && !word.contains('='))
+        .filter(|word| !word.is_empty());
+    while let Some(word) = words.next() {
+        if ["-u", "--unset", "-C", "--chdir"].contains(&word) {
+            words.next();
+        } else if !word.starts_with('-') && !word.contains('=') {
+            return Some(word);
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -59,6 +67,7 @@ mod tests {
         assert_eq!(of_env("-S python3 -u"), Some("python3"));
         assert_eq!(of_env("-Spython3 -u"), Some("python3"));
         assert_eq!(of_env("-i A=b ruby -w"), Some("ruby"));
+        assert_eq!(of_env("-S -u NAME python3"), Some("python3"));
         assert_eq!(of_env("-i"), None);
     }
 }

@@ -139,6 +139,28 @@ fn the_program_takes_our_place() {
         let ran = place.run(tool(&place, None, &["--", "sh", "-c", &script]));
         assert_eq!(ran.status.signal(), Some(number));
     }
+    // And what was ignored or blocked before stays so, as for services.
+    let amdahl = env!("CARGO_BIN_EXE_amdahl");
+    let mut ignoring = Command::new("sh");
+    ignoring.args([
+        "-c",
+        "trap '' PIPE; exec \"$0\" run -q -- sh -c 'kill -PIPE $$; echo goes on'",
+        amdahl,
+    ]);
+    assert_eq!(place.run(ignoring).ends_with(0).out, "goes on\n");
+    let mut blocking = Command::new("env");
+    blocking.args([
+        "--block-signal=USR1",
+        amdahl,
+        "run",
+        "-q",
+        "--",
+        "grep",
+        "SigBlk",
+        "/proc/self/status",
+    ]);
+    let blocked = place.run(blocking).ends_with(0).out;
+    assert_eq!(blocked, format!("SigBlk:\t{:016x}\n", 1 << (10 - 1)));
     let running = place.start(tool(
         &place,
         None,
@@ -354,6 +376,39 @@ fn what_is_linked_in_gets_a_clear_word() {
         refused.err
     );
     assert_eq!(refused.out, "");
+}
+
+#[test]
+fn what_ours_does_not_have_is_left_to_gccs() {
+    let place = Place::new();
+    let ours = ours(&place);
+    // As GCC's: another function under a version of its own.
+    let source = format!("{RUNTIME}\nvoid GOACC_wait (void) {{}}\n");
+    let versions = format!("{VERSIONS}GOACC_2.0 {{ global: GOACC_wait; }};\n");
+    fs::write(place.join("all-versions"), versions).expect("written");
+    let args = [
+        "-DNAME=\"gcc\"",
+        "-shared",
+        "-fPIC",
+        "-Wl,--version-script=all-versions",
+        "-Wl,-soname,libgomp.so.1",
+    ];
+    assert!(cc(&place, &source, &args, "gcc/libgomp.so.1"), "a library");
+    let program = CALLER.replace(
+        "call ();",
+        "extern void GOACC_wait (void); GOACC_wait (); call ();",
+    );
+    let args = ["-DPROGRAM", "gcc/libgomp.so.1", "-Wl,-rpath,$ORIGIN/gcc"];
+    assert!(cc(&place, &program, &args, "accelerated"), "a program");
+    let ran = place
+        .run(tool(&place, Some(&ours), &["--", "./accelerated"]))
+        .ends_with(0);
+    assert_eq!(ran.out, "gcc\n");
+    assert!(
+        ran.err.contains("wants GOACC_2.0 of libgomp"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! GCC's OpenMP runtime is replaced by ours, which does not spin while others could run.
 
-use crate::run::facts::{Facts, Image, Kind, Runtime};
+use crate::run::facts::{Beyond, Facts, Image, Kind, Runtime};
 
 use super::{Outcome, Remedy, Verdict};
 
@@ -15,8 +15,6 @@ pub struct OpenMp;
 const PRELOAD: &str = "LD_PRELOAD";
 /// Has the runtime print at the end what it counted.
 const STATS: &str = "AMDAHL_OMP_STATS";
-/// The page of `amdahl phantom --serve`.
-const PHANTOM: &str = "AMDAHL_PHANTOM";
 
 impl Remedy for OpenMp {
     fn name(&self) -> &'static str {
@@ -41,7 +39,11 @@ impl Remedy for OpenMp {
             (None, Some(runtime)) => runtime.via.clone(),
             (None, None) if facts.asks_for(self.name()) => "asked for by --with".to_owned(),
             (None, None) => {
-                return Verdict::new(self, Outcome::NotNeeded, nothing_found(facts));
+                let mut verdict = Verdict::new(self, Outcome::NotNeeded, nothing_found(facts));
+                if facts.program.is_looked_at_in_part {
+                    verdict.note("its packages have too many files to look at all of them");
+                }
+                return verdict;
             }
         };
         let impossible = |why: String| Verdict::new(self, Outcome::Impossible, why);
@@ -58,12 +60,33 @@ impl Remedy for OpenMp {
                 runtime.via
             ));
         }
+        let beyond = &facts.program.beyond;
+        let needed = beyond.iter().find(|beyond| beyond.is_needed);
+        if let Some(beyond) = needed.or(beyond.first().filter(|_| !facts.asks_for(self.name()))) {
+            let Beyond { who, what, .. } = beyond;
+            return impossible(if beyond.is_needed {
+                format!("{who} wants {what} of libgomp, which ours does not have")
+            } else {
+                format!(
+                    "{who} has code for accelerators ({what}), which ours would run on the CPUs; \
+                     --with openmp has it so"
+                )
+            });
+        }
         let own = match &facts.libgomp {
             Ok(own) => own,
             Err(why) => return impossible(why.clone()),
         };
+        let Some(own_text) = own.to_str() else {
+            return impossible(format!(
+                "the path of {} is not UTF-8; install amdahl elsewhere",
+                own.display()
+            ));
+        };
+        if facts.is_unreadable(PRELOAD) {
+            return impossible(format!("{PRELOAD} is set to something that is not UTF-8"));
+        }
         let before = facts.variable(PRELOAD).unwrap_or("").trim();
-        let own_text = own.to_string_lossy();
         let names = || before.split([':', ' ']);
         let is_gomp = |name: &str| {
             name.rsplit('/')
@@ -100,7 +123,7 @@ impl Remedy for OpenMp {
         };
         if !is_there {
             let value = if before.is_empty() {
-                own_text.into_owned()
+                own_text.to_owned()
             } else {
                 format!("{before}:{own_text}")
             };
@@ -108,11 +131,6 @@ impl Remedy for OpenMp {
         }
         if facts.stats {
             verdict.set(STATS, "true");
-        }
-        if let Some(page) = &facts.phantom_page
-            && facts.variable(PHANTOM).is_none()
-        {
-            verdict.set(PHANTOM, page.to_string_lossy());
         }
         if !verdict.changes.is_empty() {
             verdict.outcome = Outcome::Applied;
@@ -126,6 +144,9 @@ impl Remedy for OpenMp {
         }
         if let Some(runtime) = inside {
             verdict.note(format!("{}: that copy stays what it is", runtime.via));
+        }
+        if facts.program.is_looked_at_in_part {
+            verdict.note("its packages have too many files to look at all of them");
         }
         verdict
     }

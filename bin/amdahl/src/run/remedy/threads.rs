@@ -14,7 +14,26 @@ const PYTHON: Knob = Knob {
     value: "{cpus}",
     takes: Takes::Host,
     at_most: u32::MAX,
+    falls_back_to: &[],
 };
+
+/// They start programs on other machines, to which the environment goes along.
+const LAUNCHERS: [&str; 14] = [
+    "aprun",
+    "bsub",
+    "condor_submit",
+    "jsrun",
+    "mpiexec",
+    "mpiexec.hydra",
+    "mpirun",
+    "orterun",
+    "prterun",
+    "qsub",
+    "salloc",
+    "sbatch",
+    "srun",
+    "ssh",
+];
 
 /// What the `java` launcher takes options from, since JDK 9.
 const JAVA: &str = "JDK_JAVA_OPTIONS";
@@ -32,6 +51,18 @@ impl Remedy for Threads {
     fn judge(&self, facts: &Facts) -> Verdict {
         let machine = &facts.machine;
         let cpus = machine.cpus();
+        if let Some(launcher) = launcher(facts)
+            && !facts.asks_for(self.name())
+        {
+            return Verdict::new(
+                self,
+                Outcome::LeftAlone,
+                format!(
+                    "{launcher} starts programs elsewhere, where other numbers hold; have it start \
+                     amdahl run, or --with threads"
+                ),
+            );
+        }
         let mut verdict = Verdict::new(self, Outcome::NotNeeded, size(facts));
         let mut yours = Vec::new();
         for knob in KNOBS.iter().chain([&PYTHON]) {
@@ -43,18 +74,29 @@ impl Remedy for Threads {
             if untold.min(knob.at_most) <= cpus {
                 continue;
             }
-            match facts.variable(knob.name) {
+            let names = [knob.name]
+                .into_iter()
+                .chain(knob.falls_back_to.iter().copied());
+            let theirs = names.filter_map(|name| Some((name, facts.variable(name)?)));
+            match theirs.clone().next() {
                 None => verdict.set(knob.name, fill(knob.value, cpus)),
-                Some(value) => yours.push((knob.name, value)),
+                Some(set) if !yours.contains(&set) => yours.push(set),
+                Some(_) => {}
             }
         }
-        if is_java(facts) && machine.is_limited_by_quota() {
+        let is_told = || {
+            facts
+                .arguments
+                .iter()
+                .any(|word| word.contains(JAVA_OPTION))
+        };
+        if is_java(facts) && machine.is_limited_by_quota() && !is_told() {
             let options = [JAVA, "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"];
             let set = |&&name: &&&str| {
-                facts
-                    .variable(name)
-                    .is_some_and(|value| value.contains(JAVA_OPTION))
-                    || facts.program.typed.contains(JAVA_OPTION)
+                facts.is_unreadable(name)
+                    || facts
+                        .variable(name)
+                        .is_some_and(|value| value.contains(JAVA_OPTION))
             };
             match options.iter().find(set) {
                 Some(name) => yours.push((*name, facts.variable(name).unwrap_or(""))),
@@ -105,10 +147,19 @@ fn size(facts: &Facts) -> String {
     }
 }
 
-fn is_java(facts: &Facts) -> bool {
+/// The names of the program: of the file, and of what reads it.
+fn names(facts: &Facts) -> impl Iterator<Item = &str> {
     let program = &facts.program;
     let last = program.interpreters.last().unwrap_or(&program.path);
     [&program.path, last]
-        .iter()
-        .any(|path| path.file_name().is_some_and(|name| name == "java"))
+        .into_iter()
+        .filter_map(|path| path.file_name()?.to_str())
+}
+
+fn is_java(facts: &Facts) -> bool {
+    names(facts).any(|name| name == "java")
+}
+
+fn launcher(facts: &Facts) -> Option<&str> {
+    names(facts).find(|name| LAUNCHERS.contains(name))
 }
