@@ -29,6 +29,8 @@ test)
     like make make
     like go golang-go
     like objcopy binutils
+    # Of what hangs, what it does is shown.
+    like ps procps
     has chromium || has chromium-browser || has google-chrome || optional="$optional chromium"
     ;;
 esac

@@ -51,6 +51,7 @@ step() {
     tools/test/watch.sh "$log" $$ &
     watcher=$!
     # POSIX sh has no pipefail: the exit code takes the way around the pipe.
+    echo 1 >"$logs/status"
     { "$@" 2>&1; echo $? >"$logs/status"; } | tee "$log"
     status=$(cat "$logs/status")
     kill "$watcher" 2>/dev/null
@@ -80,6 +81,9 @@ suite() {
     passed=$((passed + $1))
     failed=$((failed + $2))
     skipped=$((skipped + $3))
+    if [ "$status" = 0 ] && [ "$1$2$3" = 000 ]; then
+        status="none: there was no test"
+    fi
     if [ "$status" != 0 ]; then
         # Something other than a test: it did not even build.
         if [ "$2" = 0 ]; then failed=$((failed + 1)); fi
@@ -242,12 +246,18 @@ all)
     planted
     ;;
 long)
+    # Single tests take that long.
+    export QUIET_MAX=7200
     miri
     sanitizers
     arm64
     minutes
     ;;
-lint | bpf | tests | interleavings | conformance | planted | miri | sanitizers | arm64) "$what" ;;
+lint | bpf | tests | interleavings | conformance | planted) "$what" ;;
+miri | sanitizers | arm64)
+    export QUIET_MAX=7200
+    "$what"
+    ;;
 *)
     echo "usage: $0 all|lint|bpf|tests|interleavings|conformance|planted|long|miri|sanitizers|arm64" >&2
     exit 2

@@ -40,10 +40,14 @@ show() {
 size=
 quiet=0
 depth=3
+# grown: somebody wrote meanwhile.
+grown() {
+    now=$(wc -c <"$log" 2>/dev/null)
+    [ "$now" != "$size" ]
+}
 while sleep 5; do
     kill -0 "$root" 2>/dev/null || exit 0
-    now=$(wc -c <"$log" 2>/dev/null)
-    if [ "$now" != "$size" ]; then
+    if grown; then
         size=$now
         quiet=0
         depth=3
@@ -55,6 +59,8 @@ while sleep 5; do
     echo
     echo "=== HANGS: nothing was written for $limit s; what runs:"
     below "$root" | while read -r _ pid; do show "$pid"; done
+    # That may have taken a while.
+    grown && continue
     # Below the shell are the part of the pipe, the command, and what it runs.
     below "$root" | while read -r at pid; do
         if [ "$at" -ge "$depth" ] && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != tee ]; then

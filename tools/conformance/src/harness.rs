@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::case::Recipe;
 use crate::program::{self, Built, Outcome};
@@ -14,6 +14,9 @@ use crate::suite::Test;
 
 /// A runtime that fails more tests than this is broken: nothing is tried again.
 const AGAIN_MAX: usize = 25;
+
+/// How far it is is told this often.
+const TELL_S: u64 = 10;
 
 /// A test and how it is run.
 pub struct Job {
@@ -50,6 +53,7 @@ impl Harness<'_> {
     ) -> Result<BTreeMap<String, TestReport>, String> {
         let next = AtomicUsize::new(0);
         let results = Mutex::new(Vec::new());
+        let (begun, told_s) = (Instant::now(), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for _ in 0..workers {
                 scope.spawn(|| {
@@ -60,6 +64,11 @@ impl Harness<'_> {
                         let result = self.one(job);
                         let mut results = results.lock().expect("nobody panics with it");
                         results.push((job, result));
+                        let now_s = begun.elapsed().as_secs();
+                        if now_s >= told_s.load(Ordering::Relaxed) + TELL_S {
+                            told_s.store(now_s, Ordering::Relaxed);
+                            eprintln!("{} of {} tests, {now_s} s", results.len(), jobs.len());
+                        }
                     }
                 });
             }
