@@ -11,7 +11,7 @@ use crate::stage::Stage;
 const SCALE: u32 = 10;
 /// Many seconds: servers run long, and what a run begins with (sampling at its full rate, all events recorded) is not what it
 /// costs.
-const TRANSACTIONS: u32 = 96_000;
+const TRANSACTIONS: u32 = 48_000;
 /// Name of the server's folder below the scratch folder.
 const FOLDER: &str = "postgres";
 

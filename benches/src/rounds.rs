@@ -77,7 +77,7 @@ pub struct Round {
     pub bytes: BTreeMap<Watcher, u64>,
 }
 
-/// Makes `count` rounds.
+/// Makes `count` rounds. Who interrupts them has those that are complete.
 pub fn rounds(
     stage: &Stage,
     workload: &[String],
@@ -85,11 +85,17 @@ pub fn rounds(
     count: u32,
 ) -> Result<Vec<Round>, String> {
     let mut order = watchers.to_vec();
-    let mut all = Vec::new();
+    let mut all: Vec<Round> = Vec::new();
     for _ in 0..count {
+        if stage.is_asked_to_stop() && !all.is_empty() {
+            break;
+        }
         let (mut times, mut bytes) = (BTreeMap::new(), BTreeMap::new());
         for &watcher in &order {
-            let (timed, recorded) = watch(stage, workload, watcher)?;
+            let (timed, recorded) = match watch(stage, workload, watcher) {
+                Err(_) if stage.is_asked_to_stop() && !all.is_empty() => return Ok(all),
+                watched => watched?,
+            };
             times.insert(watcher, timed);
             if recorded > 0 {
                 bytes.insert(watcher, recorded);

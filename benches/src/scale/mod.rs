@@ -55,6 +55,8 @@ const PLANTED: &str = "planted";
 /// Beyond this share of the capacity, what others take spoils the figures.
 const STOLEN_MAX: f64 = 0.03;
 const LONG_S: f64 = 10.0;
+/// Other tools take part in one of so many rounds.
+const RIVALS_ONE_IN: u32 = 3;
 
 fn names() -> clap::builder::PossibleValuesParser {
     let names = programs::ALL.iter().map(|program| program.name);
@@ -202,8 +204,18 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
         }
     }
     let count = effort.pairs * program.rounds;
-    let rounds =
-        prepared().and_then(|(command, _)| rounds::rounds(stage, command, &watchers, count));
+    // What others cost is plain sooner.
+    let with_rivals = if watchers.len() > 2 {
+        count.div_ceil(RIVALS_ONE_IN)
+    } else {
+        0
+    };
+    let rounds = prepared().and_then(|(command, _)| {
+        let mut all = rounds::rounds(stage, command, &watchers, with_rivals)?;
+        let rest = count - with_rivals;
+        all.extend(rounds::rounds(stage, command, &watchers[..2], rest)?);
+        Ok(all)
+    });
     rows.cost(program, &rounds);
     for (rival, missing) in rivals {
         rows.rival(program, rival, missing, &rounds);
