@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use amdahl_topology::{CgroupVersion, Error, Quota, Throttle, quota, quota_from};
+use amdahl_topology::{
+    CgroupVersion, Error, Quota, Throttle, cpu_pressure_from, quota, quota_from,
+};
 use tempfile::TempDir;
 
 /// A folder that stands for `/`.
@@ -51,6 +53,18 @@ fn none_without_limits() {
     let root = Root::new("0::/user.slice/a\n", V2);
     root.write("sys/fs/cgroup/user.slice/a/cpu.max", "max 100000\n");
     assert_eq!(root.quota(), None);
+}
+
+#[test]
+fn pressure_is_that_of_the_own_group() {
+    let root = Root::new("0::/user.slice/a\n", V2);
+    let pressure = || cpu_pressure_from(root.0.path()).unwrap();
+    // Of a group around it there may be one; it tells of others too.
+    root.write("sys/fs/cgroup/user.slice/cpu.pressure", "some avg10=9.00\n");
+    assert_eq!(pressure(), None);
+    let own = "sys/fs/cgroup/user.slice/a/cpu.pressure";
+    root.write(own, "some avg10=0.00\n");
+    assert_eq!(pressure(), Some(root.path(own)));
 }
 
 #[test]

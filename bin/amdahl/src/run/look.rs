@@ -430,23 +430,17 @@ fn machine() -> Machine {
     let count = |set: &amdahl_topology::CpuSet| u32::try_from(set.len()).unwrap_or(u32::MAX);
     let allowed = amdahl_topology::allowed().map_or(1, |set| count(&set));
     let quota = amdahl_topology::quota().ok().flatten();
+    let own = amdahl_topology::cpu_pressure().ok().flatten();
     Machine {
         online: amdahl_topology::online().map_or(allowed, |set| count(&set)),
         allowed,
         quota: quota.map(|quota| (quota.cpus, quota.source.display().to_string())),
         // Of our control group; all of the machine where it does not say.
-        pressure: [own_pressure(), Some("/proc/pressure/cpu".into())]
+        pressure: [own, Some("/proc/pressure/cpu".into())]
             .into_iter()
             .flatten()
             .find_map(|path| pressure(&fs::read_to_string(path).ok()?)),
     }
-}
-
-/// The file of our control group of version 2.
-fn own_pressure() -> Option<PathBuf> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    Some(Path::new("/sys/fs/cgroup").join(own).join("cpu.pressure"))
 }
 
 /// `some avg10=1.53 avg60=...`: as a fraction.
