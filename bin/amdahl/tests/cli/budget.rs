@@ -7,6 +7,13 @@ use amdahl_report::schema::{Point, ScaleResult};
 use crate::tool::{Place, alone, bpf, cpus, skipped};
 use crate::workload::{RELAY, compiled, in_some_try, planted};
 
+fn two_cpus_and_bpf() -> Result<(), String> {
+    bpf()?;
+    (cpus() > 1)
+        .then_some(())
+        .ok_or("there is one CPU".to_owned())
+}
+
 /// The one point of a run of `program` on two CPUs.
 fn measure(place: &Place, program: &Path, args: &[&str], budget: &str) -> ScaleResult {
     let flags = ["--cpus", "2", "--runs", "1", "--bare-runs", "0", "--json"];
@@ -38,11 +45,8 @@ fn same_division(all: &ScaleResult, part: &ScaleResult) -> Result<(), String> {
 #[test]
 fn what_is_recorded_a_part_of_the_time_is_divided_like_the_whole() {
     let _alone = alone();
-    if let Err(why) = bpf() {
+    if let Err(why) = two_cpus_and_bpf() {
         return skipped(why);
-    }
-    if cpus() < 2 {
-        return skipped("there is one CPU");
     }
     let place = Place::new();
     let relay = compiled(&place, "relay", RELAY, &[]).map(|program| (program, &[][..]));
@@ -77,11 +81,8 @@ fn what_is_recorded_a_part_of_the_time_is_divided_like_the_whole() {
 #[test]
 fn few_events_are_all_recorded() {
     let _alone = alone();
-    if let Err(why) = bpf() {
+    if let Err(why) = two_cpus_and_bpf() {
         return skipped(why);
-    }
-    if cpus() < 2 {
-        return skipped("there is one CPU");
     }
     let place = Place::new();
     // Enough for what others do meanwhile.

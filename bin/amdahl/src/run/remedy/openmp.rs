@@ -40,9 +40,7 @@ impl Remedy for OpenMp {
             (None, None) if facts.asks_for(self.name()) => "asked for by --with".to_owned(),
             (None, None) => {
                 let mut verdict = Verdict::new(self, Outcome::NotNeeded, nothing_found(facts));
-                if facts.program.is_looked_at_in_part {
-                    verdict.note("its packages have too many files to look at all of them");
-                }
+                tell_of_packages(facts, &mut verdict);
                 return verdict;
             }
         };
@@ -145,10 +143,14 @@ impl Remedy for OpenMp {
         if let Some(runtime) = inside {
             verdict.note(format!("{}: that copy stays what it is", runtime.via));
         }
-        if facts.program.is_looked_at_in_part {
-            verdict.note("its packages have too many files to look at all of them");
-        }
+        tell_of_packages(facts, &mut verdict);
         verdict
+    }
+}
+
+fn tell_of_packages(facts: &Facts, verdict: &mut Verdict) {
+    if facts.program.is_looked_at_in_part {
+        verdict.note("its packages have too many files to look at all of them");
     }
 }
 
