@@ -47,19 +47,71 @@ pub(crate) struct Manner<'a> {
     pub(crate) is_awaited_here: &'a dyn Fn() -> bool,
 }
 
-impl Manner<'_> {
-    /// Lets others run who are ready. `last` is the time now; returns when this thread runs again, and whether others
-    /// may have run meanwhile.
-    pub(crate) fn give_way(&mut self, last: u64) -> (u64, bool) {
-        self.own.watch();
+/// How long a thread has waited, and what it did meanwhile.
+pub(crate) struct Wait {
+    begun: u64,
+    /// The last look at the clock.
+    last: u64,
+    /// When others may have had this CPU the last time.
+    given: u64,
+    /// Turns of the spin loop.
+    pub(crate) turns: u64,
+}
+
+impl Wait {
+    /// A wait that begins now, after so many turns of the spin loop.
+    pub(crate) fn begin(turns: u64) -> Wait {
+        let now = sys::monotonic_ns();
+        Wait {
+            begun: now,
+            last: now,
+            given: now,
+            turns,
+        }
+    }
+
+    /// What to do next.
+    pub(crate) fn next(&self, manner: &Manner<'_>) -> Next {
+        manner.patience.next(Situation {
+            waited_ns: self.last.saturating_sub(self.begun),
+            alone_ns: self.last.saturating_sub(self.given),
+            turns: self.turns,
+            is_crowded: manner.is_crowded,
+            may_yield: manner.contention.may_yield(self.last),
+            is_contended: manner.contention.is_expected(self.last),
+            is_awaited_here: (manner.is_awaited_here)(),
+        })
+    }
+
+    /// The thread has spun. A long time since the last look was taken from it.
+    pub(crate) fn spun(&mut self, manner: &Manner<'_>) {
+        let now = sys::monotonic_ns();
+        let gap = now.saturating_sub(self.last);
+        if gap > GAP_NS {
+            manner.contention.lost(now, gap);
+        }
+        self.last = now;
+    }
+
+    /// Lets others run who are ready.
+    pub(crate) fn give_way(&mut self, manner: &mut Manner<'_>) {
+        manner.own.watch();
         sys::yield_now();
         let was_given = rseq::is_armed() != Some(true);
         let now = sys::monotonic_ns();
-        let took = now.saturating_sub(last);
-        self.contention.yielded(now, took);
+        let took = now.saturating_sub(self.last);
+        manner.contention.yielded(now, took);
         // Given, not taken.
-        self.own.slept(took);
-        (now, was_given)
+        manner.own.slept(took);
+        self.last = now;
+        if was_given {
+            self.given = now;
+        }
+    }
+
+    /// The thread has slept.
+    fn slept(&mut self) {
+        self.last = sys::monotonic_ns();
     }
 }
 
@@ -147,29 +199,16 @@ impl Gate {
         is_done: &mut dyn FnMut() -> bool,
         other: &mut dyn FnMut() -> bool,
     ) {
-        let mut begun = sys::monotonic_ns();
-        let (mut last, mut given) = (begun, begun);
-        let mut turns = 0;
+        let mut wait = Wait::begin(0);
         loop {
             if is_done() {
                 return;
             }
             if other() {
-                begun = sys::monotonic_ns();
-                (last, given) = (begun, begun);
-                turns = 0;
+                wait = Wait::begin(0);
                 continue;
             }
-            let situation = Situation {
-                waited_ns: last.saturating_sub(begun),
-                alone_ns: last.saturating_sub(given),
-                turns,
-                is_crowded: manner.is_crowded,
-                may_yield: manner.contention.may_yield(last),
-                is_contended: manner.contention.is_expected(last),
-                is_awaited_here: (manner.is_awaited_here)(),
-            };
-            match manner.patience.next(situation) {
+            match wait.next(manner) {
                 Next::Spin => {
                     for _ in 0..TURNS_PER_LOOK {
                         if is_done() {
@@ -177,26 +216,16 @@ impl Gate {
                         }
                         spin_loop();
                     }
-                    turns += TURNS_PER_LOOK;
-                    let now = sys::monotonic_ns();
-                    if now.saturating_sub(last) > GAP_NS {
-                        manner.contention.lost(now, now - last);
-                    }
-                    last = now;
+                    wait.turns += TURNS_PER_LOOK;
+                    wait.spun(manner);
                 }
-                Next::Yield => {
-                    let was_given;
-                    (last, was_given) = manner.give_way(last);
-                    if was_given {
-                        given = last;
-                    }
-                }
+                Next::Yield => wait.give_way(manner),
                 Next::Sleep => {
                     manner.own.look_at(manner.contention);
                     let slept = self.sleep(manner.contention, is_done, other);
                     manner.own.slept(slept);
                     // Who was woken for a task that somebody else took sleeps again.
-                    last = sys::monotonic_ns();
+                    wait.slept();
                 }
             }
         }

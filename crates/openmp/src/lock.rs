@@ -6,10 +6,10 @@
 
 use std::ops::Deref;
 
-use crate::gate::Manner;
-use crate::policy::{Next, Situation};
+use crate::gate::{Manner, Wait};
+use crate::policy::Next;
 use crate::sync::{AtomicU32, Ordering, spin_loop};
-use crate::{contention, sys};
+use crate::sys;
 #[cfg(not(loom))]
 use crate::{
     sync::AtomicUsize,
@@ -100,44 +100,25 @@ fn spin(manner: &mut Manner<'_>, mut take: impl FnMut() -> bool) -> bool {
             return true;
         }
     }
-    let begun = sys::monotonic_ns();
-    let (mut last, mut given) = (begun, begun);
+    let mut wait = Wait::begin(turns);
     loop {
-        let situation = Situation {
-            waited_ns: last.saturating_sub(begun),
-            alone_ns: last.saturating_sub(given),
-            turns,
-            is_crowded: manner.is_crowded,
-            may_yield: manner.contention.may_yield(last),
-            is_contended: manner.contention.is_expected(last),
-            is_awaited_here: (manner.is_awaited_here)(),
-        };
-        match manner.patience.next(situation) {
-            Next::Spin => {}
+        match wait.next(manner) {
+            Next::Spin => {
+                for _ in 0..LOOKS_PER_CLOCK {
+                    if look(&mut wait.turns) {
+                        return true;
+                    }
+                }
+                wait.spun(manner);
+            }
             Next::Yield => {
-                if look(&mut turns) {
+                if look(&mut wait.turns) {
                     return true;
                 }
-                let was_given;
-                (last, was_given) = manner.give_way(last);
-                if was_given {
-                    given = last;
-                }
-                continue;
+                wait.give_way(manner);
             }
             Next::Sleep => return false,
         }
-        for _ in 0..LOOKS_PER_CLOCK {
-            if look(&mut turns) {
-                return true;
-            }
-        }
-        let now = sys::monotonic_ns();
-        let gap = now.saturating_sub(last);
-        if gap > contention::GAP_NS {
-            manner.contention.lost(now, gap);
-        }
-        last = now;
     }
 }
 

@@ -178,9 +178,17 @@ mod tests {
         values
     }
 
-    /// What the compiled loop does with what it is given.
-    fn run(values: &mut Vec<i128>, (from, to): (i128, i128), step: i128) {
-        values.extend(naive(from, to, step));
+    /// What the compiled loop does with its iterations, given in two parts. `word` is what it takes a word for.
+    fn in_parts(loop_: Iterations, cut: u64, step: i128, word: impl Fn(u64) -> i128) -> Vec<i128> {
+        let mut values = Vec::new();
+        for range in [(0, cut), (cut, loop_.count())] {
+            if range.0 == range.1 {
+                continue;
+            }
+            let (from, to) = loop_.values(range.0, range.1);
+            values.extend(naive(word(from), word(to), step));
+        }
+        values
     }
 
     /// Near the ends and the middle of the numbers.
@@ -212,15 +220,7 @@ mod tests {
             if loop_.count() == 0 {
                 return Ok(());
             }
-            let cut = cut % loop_.count();
-            let mut values = Vec::new();
-            for range in [(0, cut), (cut, loop_.count())] {
-                if range.0 == range.1 {
-                    continue;
-                }
-                let (from, to) = loop_.values(range.0, range.1);
-                run(&mut values, ((from as i64).into(), (to as i64).into()), step.into());
-            }
+            let values = in_parts(loop_, cut % loop_.count(), step.into(), |word| (word as i64).into());
             prop_assert_eq!(values, expected);
         }
 
@@ -236,15 +236,7 @@ mod tests {
             if loop_.count() == 0 {
                 return Ok(());
             }
-            let cut = cut % loop_.count();
-            let mut values = Vec::new();
-            for range in [(0, cut), (cut, loop_.count())] {
-                if range.0 == range.1 {
-                    continue;
-                }
-                let (from, to) = loop_.values(range.0, range.1);
-                run(&mut values, (from.into(), to.into()), signed);
-            }
+            let values = in_parts(loop_, cut % loop_.count(), signed, u64::into);
             prop_assert_eq!(values, expected);
         }
 
