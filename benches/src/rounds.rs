@@ -87,9 +87,6 @@ pub fn rounds(
     let mut order = watchers.to_vec();
     let mut all: Vec<Round> = Vec::new();
     for _ in 0..count {
-        if stage.is_asked_to_stop() && !all.is_empty() {
-            break;
-        }
         let (mut times, mut bytes) = (BTreeMap::new(), BTreeMap::new());
         for &watcher in &order {
             let (timed, recorded) = match watch(stage, workload, watcher) {
