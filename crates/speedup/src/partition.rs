@@ -78,6 +78,8 @@ struct Thread {
     yielded: bool,
     /// One of its waits is to be looked at again.
     is_watched: bool,
+    /// It has passed its exit: its last switch comes next.
+    is_ending: bool,
     /// The last wait that was seen to end, and who ended it: what is supposed of one that was not seen.
     last: Option<(Waiting, Waker)>,
 }
@@ -268,7 +270,11 @@ impl Partition {
                 charge.count += count;
             }
             Event::Sample(sample) => self.sample(&sample),
-            Event::Throttled { ns, .. } => self.throttled(ns as f64),
+            Event::Throttled { window, ns, .. } => {
+                // Of that only what is accounted for, as of everything else.
+                let accounted = self.clock / window.max(1) as f64;
+                self.throttled(ns as f64 * accounted.min(1.0));
+            }
             Event::Lost { count, .. } => self.out.lost += count,
             Event::Gap { until, window, .. } => self.gap(until, window),
             Event::Occupied { cpu, by, .. } => self.found_on(cpu, by),
@@ -428,6 +434,7 @@ impl Partition {
             queued_at: now,
             yielded: false,
             is_watched: false,
+            is_ending: false,
             last: None,
         })
     }
@@ -448,6 +455,7 @@ impl Partition {
             queued_at: ts,
             yielded: false,
             is_watched: thread.is_watched,
+            is_ending: false,
             last: None,
         };
         self.out.processes.insert(child, pid);

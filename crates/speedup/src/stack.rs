@@ -48,7 +48,7 @@ pub fn function_id(symbol: &str) -> Function {
 
 impl Measured {
     /// Condenses one run. `steal_ns` is what the hypervisor took from the watched CPUs, and
-    /// `instructions` counts those of the workload in user mode.
+    /// `instructions` counts those of the workload in user mode, both as far as the run is accounted for.
     pub fn new(
         run: &RunPartition,
         stacks: &StackTable,
@@ -78,6 +78,8 @@ impl Measured {
         } else {
             1.0
         };
+        // Samples go on where nothing else is known.
+        let accounted = run.accounted();
         let mut spin_instructions = 0.0;
         for (&(activity, _, stack), charge) in &run.on {
             *measured.on_ns.entry(activity).or_default() += charge.ns * keep;
@@ -89,16 +91,17 @@ impl Measured {
             }
         }
         for (&(_, stack), &count) in &run.instructions {
+            let count = count as f64 * accounted;
             if stacks
                 .get(stack.0 as usize)
                 .is_some_and(|stack| stack.in_spin_loop)
             {
-                spin_instructions += count as f64;
+                spin_instructions += count;
             } else {
                 *measured
                     .user_instructions
                     .entry(function_of(stacks, stack.0))
-                    .or_default() += count as f64;
+                    .or_default() += count;
             }
         }
         measured.instructions = instructions.map(|all| (all - spin_instructions).max(0.0));

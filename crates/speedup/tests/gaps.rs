@@ -291,6 +291,176 @@ fn threads_come_and_go_in_a_gap() {
     assert!(share(&run, Cause::Unexplained) > 0.4, "{run:?}");
 }
 
+/// A thread is on its way to its last switch when a gap begins, in which it makes that. Once, it was taken to sleep from then
+/// on, as it had slept before, and shared in the time of those who did wait.
+#[test]
+fn a_thread_that_ends_across_the_begin_of_a_gap_is_gone() {
+    for blocks_at_its_end in [false, true] {
+        let (ts, to) = (50 * MS, 50 * MS + WINDOW);
+        let cpus = [(0, ours(1)), (1, ours(2)), (2, Occupant::Idle)];
+        let mut partition = Partition::new(0, &cpus);
+        let mut events = vec![
+            // Both have waited before.
+            switch(MS, 0, ours(1), blocked(libc::SYS_read), Occupant::Idle),
+            switch(MS, 1, ours(2), blocked(libc::SYS_read), Occupant::Idle),
+            wake(2 * MS, 2, Waker::Workload(3)),
+            switch(2 * MS, 1, Occupant::Idle, Off::Exited, ours(2)),
+            Event::Exit { ts: 9 * MS, tid: 2 },
+        ];
+        if blocks_at_its_end {
+            // For the address space, say.
+            events.push(switch(
+                9 * MS,
+                1,
+                ours(2),
+                blocked(libc::SYS_exit),
+                Occupant::Idle,
+            ));
+        }
+        events.push(Event::Gap {
+            ts: 10 * MS,
+            until: ts,
+            window: WINDOW,
+        });
+        events.push(Event::Asleep { ts, tid: 1 });
+        events.push(wake(to, 1, Waker::Workload(3)));
+        for event in &events {
+            partition.feed(event);
+        }
+        let run = partition.finish(to);
+        assert_complete(&run);
+        let of_gone = run.off.iter().filter(|(key, _)| key.tid == 2);
+        let of_gone: f64 = of_gone.map(|(_, charge)| charge.ns).sum();
+        // Before the gap at most: a millisecond of waiting, and one on the way out.
+        assert!(of_gone <= (3 * MS) as f64, "{of_gone}: {run:?}");
+    }
+}
+
+/// Who waits for a peer stands back when it has waited for 20 ms, which is looked at then and again after 100 ms. In a gap nobody
+/// looks: once, a wait longer than both kept its place before shorter ones for good, if the gap hid both looks.
+#[test]
+fn a_long_wait_stands_back_after_a_gap_that_hid_it() {
+    let (wait, lock) = (libc::SYS_read, libc::SYS_futex);
+    let to = 700 * MS;
+    let cpus = [(0, ours(1)), (1, ours(2))];
+    let mut partition = Partition::new(0, &cpus);
+    let mut events = vec![
+        switch(9 * MS, 0, ours(1), blocked(wait), ours(3)),
+        Event::Gap {
+            ts: 10 * MS,
+            until: 300 * MS,
+            window: WINDOW,
+        },
+        Event::Occupied {
+            ts: 300 * MS,
+            cpu: 0,
+            by: ours(3),
+        },
+        Event::Occupied {
+            ts: 300 * MS,
+            cpu: 1,
+            by: ours(2),
+        },
+        // From here on there is one idle CPU for two who wait.
+        switch(300 * MS + WINDOW, 1, ours(2), blocked(lock), Occupant::Idle),
+        wake(to - MS, 2, Waker::Workload(3)),
+        wake(to - MS, 1, Waker::Workload(3)),
+    ];
+    events.push(switch(
+        to - MS,
+        0,
+        ours(3),
+        Off::Exited,
+        Occupant::Other(91),
+    ));
+    for event in &events {
+        partition.feed(event);
+    }
+    let run = partition.finish(to);
+    assert_complete(&run);
+    let of = |tid: Tid| {
+        let charges = run.off.iter().filter(|(key, _)| key.tid == tid);
+        charges.map(|(_, charge)| charge.ns).sum::<f64>()
+    };
+    let shared = (to - MS - 300 * MS - WINDOW) as f64;
+    assert!(of(2) > 0.99 * shared, "{} of {shared}: {run:?}", of(2));
+}
+
+/// The same seen from the other side: a gap alone does not make a wait long.
+#[test]
+fn a_short_wait_does_not_stand_back_because_of_a_gap() {
+    let (from, to) = (80 * MS, 90 * MS);
+    let cpus = [(0, ours(1)), (1, ours(2))];
+    let mut partition = Partition::new(0, &cpus);
+    let events = [
+        switch(9 * MS, 0, ours(1), blocked(libc::SYS_read), ours(3)),
+        Event::Gap {
+            ts: 10 * MS,
+            until: from,
+            window: WINDOW,
+        },
+        Event::Occupied {
+            ts: from,
+            cpu: 0,
+            by: ours(3),
+        },
+        Event::Occupied {
+            ts: from,
+            cpu: 1,
+            by: Occupant::Idle,
+        },
+        // It is woken in the window: it had slept for as long as threads do here, and not since the gap began.
+        Event::Asleep { ts: from, tid: 1 },
+        Event::Asleep { ts: from, tid: 2 },
+        wake(to - MS, 1, Waker::Workload(3)),
+        wake(to - MS, 2, Waker::Workload(3)),
+    ];
+    for event in &events {
+        partition.feed(event);
+    }
+    let run = partition.finish(to);
+    assert_complete(&run);
+    let of = |tid: Tid| {
+        // Not what they stood in a queue after that.
+        let waits = run.off.iter();
+        let waits = waits.filter(|(key, _)| key.cause != Cause::Placement);
+        let charges = waits.filter(|(key, _)| key.tid == tid);
+        charges.map(|(_, charge)| charge.ns).sum::<f64>()
+    };
+    // Of the one idle CPU each has a half.
+    assert!(of(1) > 0.0, "{run:?}");
+    assert_eq!(of(1), of(2), "{run:?}");
+}
+
+/// What is known of the whole run counts as far as the run is accounted for.
+#[test]
+fn of_a_quota_counts_what_is_accounted_for() {
+    let to = 200 * MS;
+    let cpus = [(0, ours(1)), (1, ours(2))];
+    let mut partition = Partition::new(0, &cpus);
+    let events = [
+        switch(20 * MS, 0, ours(1), Off::Preempted, Occupant::Idle),
+        Event::Gap {
+            ts: 100 * MS,
+            until: to,
+            window: WINDOW,
+        },
+        Event::Throttled {
+            ts: to,
+            window: to,
+            ns: 60 * MS,
+        },
+    ];
+    for event in &events {
+        partition.feed(event);
+    }
+    let run = partition.finish(to);
+    assert_complete(&run);
+    assert_eq!(run.accounted(), 0.5);
+    let stolen = share(&run, Cause::Stolen) * run.capacity_ns();
+    assert!((stolen - (30 * MS) as f64).abs() < 1.0, "{stolen}");
+}
+
 fn arbitrary_event() -> impl Strategy<Value = Event> {
     let occupant = prop_oneof![
         Just(Occupant::Idle),

@@ -1,7 +1,11 @@
 //! A run against the same work on one CPU.
 
+use std::sync::Arc;
+
 use amdahl_speedup::cause::Cause;
-use amdahl_speedup::partition::Activity;
+use amdahl_speedup::event::{CallStack, StackId};
+use amdahl_speedup::partition::{Activity, RunPartition};
+use amdahl_speedup::progress::Progress;
 use amdahl_speedup::stack::{Function, Measured, ToldBy, function_id, speedup_stack, user_growth};
 
 const S: f64 = 1e9;
@@ -110,4 +114,33 @@ fn with_nothing_to_compare_with_all_of_it_is_work() {
     let (stack, growth) = speedup_stack(&run, None);
     assert!(growth.functions.is_empty());
     assert!(near(stack.get(Cause::Work), 0.75) && near(stack.get(Cause::Serial), 0.25));
+}
+
+/// Samples of instructions go on in a gap at the end of a run, for which nothing else stands.
+#[test]
+fn instructions_count_as_far_as_the_run_is_accounted_for() {
+    let stack = |in_spin_loop| {
+        Arc::new(CallStack {
+            in_spin_loop,
+            ..CallStack::default()
+        })
+    };
+    let stacks = vec![stack(false), stack(true)];
+    let run = RunPartition {
+        to: 1_000,
+        missing_ns: 250.0,
+        cpus: 1,
+        instructions: [((1, StackId(0)), 800), ((1, StackId(1)), 400)]
+            .into_iter()
+            .collect(),
+        ..RunPartition::default()
+    };
+    let all = 1_200.0 * run.accounted();
+    let measured = Measured::new(&run, &stacks, 0.0, Some(all), Progress::default());
+    assert_eq!(measured.user_instructions[&function_id("")], 600.0);
+    assert_eq!(measured.instructions, Some(600.0));
+    // Standing for the whole run it is what was sampled.
+    let whole = measured.scaled(1.0 / run.accounted());
+    assert_eq!(whole.instructions, Some(800.0));
+    assert_eq!(whole.capacity_ns, 1_000.0);
 }

@@ -120,6 +120,7 @@ impl<'a> Analysis<'a> {
         // A clock may stand still during a very short run.
         let (from, end) = (self.run.from, to.max(self.run.from + 1));
         let to = counts.cut.map_or(end, |cut| cut.clamp(from + 1, end));
+        let cut = (to - from) as f64 / (end - from) as f64;
         self.take(last, to);
         let begun = clock::thread_cpu();
         let mut partition = self.partition.expect("a part was taken");
@@ -130,12 +131,11 @@ impl<'a> Analysis<'a> {
             partition.feed(&Event::Throttled {
                 ts: to,
                 window: to - from,
-                ns: throttled,
+                ns: (throttled as f64 * cut) as Ns,
             });
         }
         let partition = partition.finish(to);
         self.decoded.close();
-        let cut = (to - from) as f64 / (end - from) as f64;
         Analysed {
             decoded: self.decoded,
             seconds: (self.spent + clock::thread_cpu() - begun) as f64 * 1e-9,

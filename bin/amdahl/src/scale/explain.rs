@@ -6,7 +6,7 @@ use amdahl_probe::bpf::{Decoded, Decoder};
 use amdahl_report::schema::{CauseReport, ProfileEntry, SampleRow, Site};
 use amdahl_speedup::cause::Cause;
 use amdahl_speedup::event::{CallStack, Frame, StackId, Tid};
-use amdahl_speedup::partition::{Activity, ChargeKey, HYPERVISOR, INTERRUPTS, QUOTA, RunPartition};
+use amdahl_speedup::partition::{Activity, ChargeKey, HYPERVISOR, INTERRUPTS, QUOTA};
 use amdahl_speedup::stack::{FunctionGrowth, Stack, UserGrowth, function_id};
 use amdahl_speedup::wait::{INTERPRETER, is_libc, is_runtime};
 
@@ -25,13 +25,12 @@ struct Piece {
 
 const SITES_MAX: usize = 20;
 
-/// All charges of a run, on and off CPU, by cause. `growth` is that of the whole point.
-fn pieces(
-    partition: &RunPartition,
-    decoded: &Decoded,
-    growth: &UserGrowth,
-    stack: &Stack,
-) -> Vec<Piece> {
+/// All charges of a run, on and off CPU, by cause, as far as it is accounted for standing for all of it. `growth` is that of the
+/// whole point.
+fn pieces(run: &Probed, growth: &UserGrowth, stack: &Stack) -> Vec<Piece> {
+    let (partition, decoded) = (&run.partition, &run.decoded);
+    let capacity = run.measured.capacity_ns;
+    let stands_for = capacity / partition.capacity_ns().max(f64::MIN_POSITIVE);
     let mut pieces = Vec::new();
     let mut push = |cause, tid, stack, object, ns, count| {
         if ns > 0.0 {
@@ -55,7 +54,8 @@ fn pieces(
         charge,
     ) in &partition.off
     {
-        push(cause, tid, stack, object, charge.ns, charge.count);
+        let ns = charge.ns * stands_for;
+        push(cause, tid, stack, object, ns, charge.count);
     }
     let function = |id: StackId| {
         let stack = decoded.stacks.get(id.0 as usize);
@@ -65,24 +65,23 @@ fn pieces(
     let mut user: HashMap<u64, f64> = HashMap::new();
     for (&(activity, _, id), charge) in &partition.on {
         if activity == Activity::User {
-            *user.entry(function(id)).or_default() += charge.ns;
+            *user.entry(function(id)).or_default() += charge.ns * stands_for;
         }
     }
     let share = |cause| stack.get(cause);
-    let capacity = partition.capacity_ns();
     // Of kernel code that one CPU runs too, the part beyond it is the cause's, the rest is work.
     let beyond = |of: Activity, cause: Cause| {
         let of_activity = partition
             .on
             .iter()
             .filter(|((activity, ..), _)| *activity == of);
-        let total: f64 = of_activity.map(|(_, charge)| charge.ns).sum();
+        let total: f64 = of_activity.map(|(_, charge)| charge.ns * stands_for).sum();
         (share(cause) * capacity / total.max(1.0)).min(1.0)
     };
     let extra_kernel = beyond(Activity::Kernel, Cause::ExtraKernel);
     let extra_faults = beyond(Activity::PageFault, Cause::PageFault);
     for (&(activity, tid, id), charge) in &partition.on {
-        let (ns, count) = (charge.ns, charge.count);
+        let (ns, count) = (charge.ns * stands_for, charge.count);
         match activity {
             Activity::User => {
                 let function = function(id);
@@ -273,7 +272,7 @@ pub fn causes(
     growth: &UserGrowth,
     stack: &Stack,
 ) -> Vec<CauseReport> {
-    let pieces = pieces(&run.partition, &run.decoded, growth, stack);
+    let pieces = pieces(run, growth, stack);
     let mut reports: Vec<CauseReport> = Cause::ALL
         .into_iter()
         .filter(|&cause| cause != Cause::Work && stack.get(cause) > 0.0005)
@@ -326,7 +325,7 @@ fn sites(
         }
         let symbol = frame.map_or_else(|| object.clone(), |frame| frame.symbol.clone());
         let shown = fraction * ns / total;
-        let seconds = shown * run.partition.capacity_ns() * 1e-9;
+        let seconds = shown * run.measured.capacity_ns * 1e-9;
         let key = (
             symbol.clone(),
             process.clone(),
@@ -444,7 +443,7 @@ pub fn rows(
     number: u32,
     full: bool,
 ) -> Vec<SampleRow> {
-    let pieces = pieces(&run.partition, &run.decoded, growth, stack);
+    let pieces = pieces(run, growth, stack);
     let mut known: HashMap<StackId, (Frame, String)> = HashMap::new();
     let mut rows = Vec::with_capacity(pieces.len());
     for piece in pieces {

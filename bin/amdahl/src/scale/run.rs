@@ -215,15 +215,16 @@ impl Probed {
             cut,
         } = analysed;
         let recorded = partition.recorded();
+        // What is known of the whole run, as far as the partition accounts for it: all is scaled below.
         let instructions = counts.instructions.map(|counted| match recorded < 1.0 {
-            // Counted at switches, they miss those of gaps; samples do not, and those of the whole run are scaled below.
-            true => partition.instructions.values().sum::<u64>() as f64 * covered,
+            // Counted at switches, they miss those of gaps; samples do not, up to where the memory for them ended.
+            true => partition.instructions.values().sum::<u64>() as f64 * partition.accounted(),
             false => counted as f64 * covered,
         });
         let measured = Measured::new(
             &partition,
             &decoded.stacks,
-            steal as f64,
+            steal as f64 * covered,
             instructions,
             std::mem::take(&mut decoded.progress),
         )

@@ -3,7 +3,7 @@
 //! The window after a gap stands for it: time in the window counts as much more as makes up for the gap. The nearest
 //! window, not all of them: a phase of the program that was recorded in full must not stand for one that was not.
 
-use super::waits::Waiting;
+use super::waits::{Tier, Waiting};
 use super::{Partition, State};
 use crate::event::{CpuId, Ns, Occupant, Off, Tid, Waker};
 use crate::wait::Wait;
@@ -55,6 +55,12 @@ impl Partition {
         let from = self.now;
         if until <= from {
             return;
+        }
+        // Who has passed its exit makes its last switch in the gap, unless the window after it shows otherwise.
+        let ending = self.threads.iter().filter(|(_, thread)| thread.is_ending);
+        let ending: Vec<Tid> = ending.map(|(&tid, _)| tid).collect();
+        for tid in ending {
+            self.leave(tid);
         }
         let moving = self.threads.iter().filter(|(_, thread)| {
             matches!(
@@ -117,17 +123,28 @@ impl Partition {
         let now = self.now;
         let thread = self.thread(tid, 0);
         match &mut thread.state {
-            // The same wait as before the gap, or one like it.
-            State::Waiting(waiting) => waiting.since = now,
+            // The same wait as before the gap, or one like it. How long it was by then is not known: a gap alone does not make
+            // it one that stands back.
+            State::Waiting(waiting) => {
+                waiting.since = now;
+                let waiting = *waiting;
+                if waiting.tier == Tier::Patient {
+                    let tier = self.tier(tid, waiting.wait, now);
+                    self.change_tier(tid, waiting, tier);
+                }
+            }
             State::Unseen | State::Gone => self.suppose_asleep(tid),
             State::Running | State::Queued { .. } => {}
         }
     }
 
-    /// A thread that runs is on its way to its last switch, and is counted until then.
+    /// A thread that runs is on its way to its last switch, and is counted until then, or until a gap.
     pub(super) fn exit(&mut self, tid: Tid) {
-        let state = self.threads.get(&tid).map(|thread| thread.state);
-        if state.is_some_and(|state| !matches!(state, State::Running)) {
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return;
+        };
+        thread.is_ending = true;
+        if !matches!(thread.state, State::Running) {
             self.found_awake(tid);
             self.leave(tid);
         }

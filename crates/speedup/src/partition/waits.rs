@@ -111,17 +111,20 @@ impl Partition {
             self.look_later(tid, waiting.since + PATIENCE_NS, waiting.since);
             return;
         }
-        if now < since + RECONSIDER_NS {
-            if waiting.wait == Wait::Peer && waiting.tier == Tier::Active {
-                self.demote(tid, waiting, Tier::Patient);
-            }
+        // The first look may come that late: after a gap.
+        let is_last = now >= since + RECONSIDER_NS;
+        if is_last && hardly_runs && matches!(waiting.tier, Tier::Active | Tier::Patient) {
+            self.change_tier(tid, waiting, Tier::Service);
+        } else if waiting.wait == Wait::Peer && waiting.tier == Tier::Active {
+            self.change_tier(tid, waiting, Tier::Patient);
+        }
+        if !is_last {
             self.look_later(tid, since + RECONSIDER_NS, since);
-        } else if hardly_runs && matches!(waiting.tier, Tier::Active | Tier::Patient) {
-            self.demote(tid, waiting, Tier::Service);
         }
     }
 
-    fn demote(&mut self, tid: Tid, before: Waiting, tier: Tier) {
+    /// Out of `Active` or `Patient`; only a wait for a peer may come back to `Active`, a worker's would have to join its crew.
+    pub(super) fn change_tier(&mut self, tid: Tid, before: Waiting, tier: Tier) {
         let gathered = self.integral[before.tier as usize];
         let mut after = Waiting {
             tier,
