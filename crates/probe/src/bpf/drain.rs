@@ -8,6 +8,7 @@ use std::time::Duration;
 use aya::maps::{MapData, RingBuf};
 
 use super::budget::Budget;
+use super::duty::WINDOW_NS;
 use super::events::Events;
 use super::hooks::Windows;
 use super::windows::{Gap, each_window, forget_gaps};
@@ -229,8 +230,9 @@ impl Drained {
     fn split(&mut self, until: u64) -> Part {
         let part = &mut self.part;
         let mut rest = Part::empty(part.slots.len(), part.sample_ns, part.instruction_period);
-        // No part ends in a gap: what is known of its end comes with the window after it.
-        let whole = part.gaps.partition_point(|gap| gap.to <= until);
+        // No part ends in a gap, or in the window after it, which tells what is known of the end of the gap.
+        let is_known = |gap: &Gap| gap.to.saturating_add(WINDOW_NS) <= until;
+        let whole = part.gaps.partition_point(is_known);
         let until = part
             .gaps
             .get(whole)
@@ -344,11 +346,16 @@ mod tests {
 
     #[test]
     fn no_part_ends_in_a_gap() {
-        let slot = |ts, tid, other| Slot {
-            ts,
+        // A tenth of a window is the unit here.
+        let at = |tenths: u64| tenths * WINDOW_NS / 10;
+        let slot = |tenths, tid, other| Slot {
+            ts: at(tenths),
             ..switch(tid, other, 0)
         };
-        let gap = |from, to| Gap { from, to };
+        let gap = |from, to| Gap {
+            from: at(from),
+            to: at(to),
+        };
         let mut drained = Drained::new(Part::empty(1, 0, 0));
         drained.part.slots = vec![vec![
             slot(10, 1, 2),
@@ -358,16 +365,29 @@ mod tests {
             slot(45, 9, 8),
             slot(70, 5, 6),
         ]];
-        drained.part.gaps = vec![gap(12, 20), gap(40, 60), gap(80, u64::MAX)];
-        let times = |part: &Part| part.slots[0].iter().map(|slot| slot.ts).collect::<Vec<_>>();
-        let part = drained.split(50);
+        let last = Gap {
+            from: at(80),
+            to: u64::MAX,
+        };
+        drained.part.gaps = vec![gap(12, 20), gap(40, 60), last];
+        let times = |part: &Part| {
+            let slots = part.slots[0].iter();
+            slots
+                .map(|slot| slot.ts * 10 / WINDOW_NS)
+                .collect::<Vec<_>>()
+        };
+        // In a gap.
+        let part = drained.split(at(50));
         assert_eq!(
             (times(&part), &part.gaps[..]),
             (vec![10, 30], &[gap(12, 20)][..])
         );
         assert_eq!(part.slots[0][0].other, 2);
+        // In the first moments of a window.
+        let part = drained.split(at(65));
+        assert_eq!((times(&part), &part.gaps[..]), (vec![], &[][..]));
         let part = drained.split(u64::MAX);
-        let gaps = [gap(40, 60), gap(80, u64::MAX)];
+        let gaps = [gap(40, 60), last];
         assert_eq!((times(&part), &part.gaps[..]), (vec![70], &gaps[..]));
     }
 

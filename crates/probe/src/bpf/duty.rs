@@ -1,8 +1,10 @@
 //! When the hooks at switches are attached: always, as long as what they take is within a budget, else in windows.
 //!
 //! An account: it is credited with the share of the CPUs that the hooks may take, and debited with what events and
-//! changes cost. A window that ends in debt is followed by a gap that is long enough to pay it. The lengths of gaps vary,
-//! so that no period of a program beats with them, always in the same way: the same events have the same gaps.
+//! changes cost. A window ends when it has overspent enough to be worth the two changes of a gap, and the gap is long enough
+//! to pay all debt: windows become longer the closer the events are to the budget, and a window within it does not end. The
+//! lengths of gaps vary, so that no period of a program beats with them, always in the same way: the same events have the
+//! same gaps.
 
 use amdahl_speedup::event::Ns;
 
@@ -15,6 +17,10 @@ const SHARE_MIN: f64 = 0.15;
 const GAP_MIN_NS: f64 = 10e6;
 /// What this time is credited with is there at the beginning: short runs are recorded in full.
 const GRANT_NS: f64 = 300e6;
+/// A window has overspent at least this share of what the two changes of a gap cost when it ends. With less, most of the budget
+/// would go into changes where events are hardly beyond it; with more, few CPUs, whose budget is small beside a change, would
+/// need gaps longer than [`SHARE_MIN`] allows.
+const OVERSPENT: f64 = 0.5;
 
 /// What may be spent, and on what.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,6 +50,11 @@ pub struct Duty {
     balance: f64,
     looked: Ns,
     events: u64,
+    /// Nanoseconds of the hooks that the window has spent beyond what it was credited with.
+    overspent: f64,
+    /// What ending and beginning a window took when that was last done.
+    off_ns: f64,
+    on_ns: f64,
     state: State,
     gaps: u32,
 }
@@ -66,6 +77,9 @@ impl Duty {
             balance: allowed * GRANT_NS,
             looked: now,
             events,
+            overspent: 0.0,
+            off_ns: 0.0,
+            on_ns: 0.0,
             state: State::On(now),
             gaps: 0,
         }
@@ -73,8 +87,10 @@ impl Duty {
 
     /// Whether to change over `now` that `events` were written in all. What it returns is taken to be done.
     pub fn look(&mut self, now: Ns, events: u64) -> Option<Turn> {
-        self.balance += self.allowed * now.saturating_sub(self.looked) as f64;
-        self.balance -= self.event_ns * events.saturating_sub(self.events) as f64;
+        let credit = self.allowed * now.saturating_sub(self.looked) as f64;
+        let spent = self.event_ns * events.saturating_sub(self.events) as f64;
+        self.balance += credit - spent;
+        self.overspent += spent - credit;
         (self.looked, self.events) = (now, events);
         match self.state {
             State::On(since) if now.saturating_sub(since) >= WINDOW_NS => {
@@ -84,7 +100,7 @@ impl Duty {
                 } else {
                     longest
                 };
-                if gap < GAP_MIN_NS {
+                if gap < GAP_MIN_NS || self.overspent < OVERSPENT * (self.off_ns + self.on_ns) {
                     return None;
                 }
                 let length = gap * self.variation();
@@ -97,6 +113,7 @@ impl Duty {
                 Some(Turn::Off)
             }
             State::Off(until) if now >= until => {
+                self.overspent = 0.0;
                 self.state = State::On(now);
                 Some(Turn::On)
             }
@@ -107,8 +124,9 @@ impl Duty {
     /// A change took `ns` of CPU time, and was over `now`.
     pub fn changed(&mut self, now: Ns, ns: f64) {
         self.balance -= ns;
-        if let State::On(since) = &mut self.state {
-            *since = now;
+        match &mut self.state {
+            State::On(since) => (*since, self.on_ns) = (now, ns),
+            State::Off(_) => self.off_ns = ns,
         }
     }
 
@@ -169,8 +187,7 @@ mod tests {
         }
     }
 
-    /// A run of `ms` on two CPUs whose events in a millisecond are `rate` of it; who looks does so every `tick`, and
-    /// when asked to. A change takes `change_ns`.
+    /// [`run_on`] two CPUs.
     fn run(
         budget: HookBudget,
         ms: Ns,
@@ -178,7 +195,20 @@ mod tests {
         change_ns: f64,
         rate: impl Fn(Ns) -> u64,
     ) -> Outcome {
-        let mut duty = Duty::new(budget, 2, 0, 0);
+        run_on(2, budget, ms, tick, change_ns, rate)
+    }
+
+    /// A run of `ms` on `cpus` CPUs whose events in a millisecond are `rate` of it; who looks does so every `tick`, and
+    /// when asked to. A change takes `change_ns`.
+    fn run_on(
+        cpus: usize,
+        budget: HookBudget,
+        ms: Ns,
+        tick: Ns,
+        change_ns: f64,
+        rate: impl Fn(Ns) -> u64,
+    ) -> Outcome {
+        let mut duty = Duty::new(budget, cpus, 0, 0);
         let (mut outcome, mut events) = (Outcome::default(), 0);
         let mut on = Some(0);
         for at in 1..=ms {
@@ -261,6 +291,39 @@ mod tests {
             .collect();
         assert_eq!(late.len(), 1, "{late:?}");
         assert!(late[0].0 < 10_400 * MS);
+    }
+
+    /// Attaching and detaching cost as much as a hundred milliseconds of the budget of two CPUs. Once, a window ended in debt
+    /// because it had begun in debt, however little happened in it: after one gap most of the budget went into changes.
+    #[test]
+    fn changes_do_not_take_the_budget_of_events() {
+        const PERCENT: HookBudget = HookBudget {
+            share: 0.01,
+            event_ns: 200.0,
+        };
+        const CHANGE_NS: f64 = 1e6;
+        for cpus in [1, 2, 8, 64] {
+            // One percent of a CPU is 10 µs in a millisecond: 50 events.
+            let times = move |factor: f64| (50.0 * cpus as f64 * factor).round() as u64;
+            let share = |outcome: &Outcome| outcome.on_ns() as f64 / (60_000 * MS) as f64;
+            let of_budget = |outcome: &Outcome| {
+                outcome.spent_ns / (cpus as f64 * 0.01 * (60_000 + 300) as f64 * MS as f64)
+            };
+            let scarcely = run_on(cpus, PERCENT, 60_000, 20, CHANGE_NS, |_| times(1.06));
+            assert!(share(&scarcely) > 0.8, "{cpus} CPUs: {}", share(&scarcely));
+            for factor in [1.06, 1.5, 2.0, 3.0] {
+                let outcome = run_on(cpus, PERCENT, 60_000, 20, CHANGE_NS, |_| times(factor));
+                let spent = of_budget(&outcome);
+                assert!(spent < 1.05, "{cpus} CPUs, {factor}: {spent}");
+            }
+            let burst = |at| times(if at < 3000 { 3.0 } else { 0.9 });
+            let outcome = run_on(cpus, PERCENT, 60_000, 20, CHANGE_NS, burst);
+            let &(from, to) = outcome.windows.last().expect("one is open");
+            assert!(
+                from < 4000 * MS && to == 60_000 * MS,
+                "{cpus} CPUs: from {from}"
+            );
+        }
     }
 
     #[test]

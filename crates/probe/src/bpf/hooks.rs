@@ -78,27 +78,29 @@ impl Windows {
         };
         let done = match turn {
             Turn::Off => self.close(gaps),
-            Turn::On => self.open(rings, gaps),
+            Turn::On => self.open(rings, gaps).map(|()| true),
         };
         // What the kernel does to its code interrupts the other CPUs about as long as it keeps this one busy.
         let cost = (clock::thread_cpu() - before) as f64 * CHANGE_CPUS;
         self.duty.changed(clock::monotonic(), cost);
-        if done.is_err() {
+        if !matches!(done, Ok(true)) {
             self.duty.put_off();
         }
     }
 
-    fn close(&mut self, gaps: &mut Vec<Gap>) -> io::Result<()> {
-        if self.hooks.gaps.is_empty() {
-            // Without them there would be threads that are believed to live: then there are no gaps.
+    /// Whether the window has ended. The first one goes on a while: what is attached for gaps must have been there when a thread
+    /// passed it whose last switch comes in a gap, or that thread would be believed to live.
+    fn close(&mut self, gaps: &mut Vec<Gap>) -> io::Result<bool> {
+        if self.hooks.gaps.is_empty() && !self.hooks.at_gaps.is_empty() {
             self.hooks.gaps = attach_all(&self.hooks.at_gaps)?;
+            return Ok(false);
         }
         gaps.push(Gap {
             from: clock::monotonic(),
             to: u64::MAX,
         });
         self.hooks.window.clear();
-        Ok(())
+        Ok(true)
     }
 
     fn open(&mut self, rings: &Rings, gaps: &mut [Gap]) -> io::Result<()> {

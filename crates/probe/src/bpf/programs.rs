@@ -39,7 +39,7 @@ pub enum Held {
     Throughout,
     /// In windows.
     InWindows,
-    /// As soon as there has been a gap between windows.
+    /// From the window before the first gap on.
     SinceGaps,
 }
 
@@ -93,6 +93,7 @@ pub static SCALE: Programs = Programs {
         needed("on_migrate", "sched_migrate_task").held(Held::InWindows),
         needed("on_fork", "sched_process_fork"),
         needed("on_exit", "sched_process_exit").held(Held::SinceGaps),
+        needed("on_free", "sched_process_free").held(Held::SinceGaps),
         wanted("on_rename", "task_rename"),
         // Inlined into every slow path of a lock: attaching them takes as long as ten others.
         wanted("on_contention_begin", "contention_begin"),

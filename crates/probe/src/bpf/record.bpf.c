@@ -247,8 +247,9 @@ int BPF_PROG(on_rename, struct task_struct *t, const char *name)
 }
 
 /*
- * The end of a thread where not every switch is seen (see "Windows" in DESIGN.md): attached only there. What the
- * thread does from here to its last switch is a stranger's.
+ * The end of a thread where not every switch is seen (see "Windows" in DESIGN.md): these two are attached only there. From
+ * its exit to its last switch a thread still gives back memory and files, and wakes who waits for them: it is of the
+ * workload until it is freed.
  */
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(on_exit, struct task_struct *gone)
@@ -262,7 +263,13 @@ int BPF_PROG(on_exit, struct task_struct *gone)
 	slot = begin_here(AMDAHL_EXIT, tid, &seq);
 	if (slot)
 		publish(slot, seq);
-	leave(tid);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_free")
+int BPF_PROG(on_free, struct task_struct *gone)
+{
+	leave(gone->pid);
 	return 0;
 }
 

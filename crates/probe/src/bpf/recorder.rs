@@ -259,9 +259,12 @@ impl Recorder {
         } = self;
         let rings = &shared.rings;
         rings.watch(cpu as usize, true);
-        let mut hooks = None;
+        let (mut hooks, mut unwanted) = (None, Vec::new());
         let rounds = Rounds::measure(&pair, |on| {
             hooks = None;
+            // A full ring would make the rounds after it cheap.
+            rings.drain(cpu as usize, &mut unwanted);
+            unwanted.clear();
             if on {
                 hooks = Some(Hooks::attach(bpf, loaded)?);
             }
@@ -425,6 +428,14 @@ impl Recorder {
         self.shared.drain_all(&mut unwanted);
     }
 }
+
+impl Drop for Recorder {
+    /// The hooks of windows are the draining thread's.
+    fn drop(&mut self) {
+        self.stop_draining();
+    }
+}
+
 fn stack_ring_bytes(cpus: usize) -> u32 {
     (cpus.next_power_of_two() as u32 * (4 << 20)).clamp(8 << 20, 128 << 20)
 }
