@@ -46,6 +46,8 @@ pub struct Ended {
     pub outcome: Result<(), String>,
     /// From the start of the program to its end.
     pub wall: Duration,
+    /// It had not ended when its time was up, and was ended.
+    pub timed_out: bool,
     /// User CPU seconds of it and its waited-for descendants.
     pub user_s: f64,
     /// Kernel CPU seconds of the same.
@@ -297,6 +299,7 @@ impl Child {
         })?;
         drop(go);
         let mut stopped = None;
+        let mut timed_out = false;
         let pidfd = rustix::process::pidfd_open(
             rustix::process::Pid::from_raw(self.pid).expect("a child has a pid"),
             rustix::process::PidfdFlags::empty(),
@@ -342,6 +345,7 @@ impl Child {
             } else if stopped.is_none() && (over || interrupt.asked()) {
                 self.signal(libc::SIGTERM);
                 stopped = Some(Instant::now());
+                timed_out = over;
             }
         }
         let wall = begun.elapsed();
@@ -380,6 +384,7 @@ impl Child {
         Ok(Ended {
             outcome,
             wall,
+            timed_out,
             user_s: seconds(usage.ru_utime),
             system_s: seconds(usage.ru_stime),
             faults: u64::try_from(usage.ru_minflt).unwrap_or(0),

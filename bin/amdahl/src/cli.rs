@@ -31,6 +31,7 @@ Exit codes:
   5  interrupted; what was measured was reported
   6  this machine does not let us measure
   7  a memory image is damaged
+  130  interrupted twice: abandoned without a report
 
 amdahl run ends as the program does; see amdahl run --help.";
 
@@ -144,10 +145,11 @@ pub struct Scale {
     /// CPU counts, e.g. 1,2,4,8 [default: 1, 2, 4, ... up to what is allowed]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub cpus: Vec<u32>,
-    /// Counted runs for each CPU count
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub runs: u32,
-    /// Runs without the probe for each CPU count [default: as many as --runs]
+    /// Counted runs for each CPU count with the probe [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: Option<u32>,
+    /// Runs without the probe for each CPU count, whose times speedups and `amdahl compare` take [default: as many as
+    /// --runs, and 4 if that is not given: with fewer on either side compare cannot tell a change from noise]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub bare_runs: Option<u32>,
     /// Do not run once, uncounted, before the measured runs
@@ -202,6 +204,31 @@ pub struct Scale {
     /// The program and its arguments
     #[arg(last = true, value_name = "COMMAND", required_unless_present = "pid")]
     pub command: Vec<String>,
+}
+
+/// Runs for each CPU count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// With the probe.
+    pub probed: u32,
+    /// Without.
+    pub bare: u32,
+}
+
+impl Runs {
+    /// The cheapest that `amdahl compare` can judge: it takes four and four runs for the Mann-Whitney test to find
+    /// anything at 5 %. The stack needs fewer, and runs with the probe have to be analysed as well.
+    const DEFAULT: Runs = Runs { probed: 3, bare: 4 };
+}
+
+impl Scale {
+    /// How many runs are made.
+    pub fn planned_runs(&self) -> Runs {
+        Runs {
+            probed: self.runs.unwrap_or(Runs::DEFAULT.probed),
+            bare: self.bare_runs.or(self.runs).unwrap_or(Runs::DEFAULT.bare),
+        }
+    }
 }
 
 /// What recording may cost.

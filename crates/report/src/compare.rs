@@ -1,15 +1,22 @@
 //! Two results: what changed, and is it more than noise?
 
+mod code;
 mod rank;
 
 use serde::{Deserialize, Serialize};
 
 use crate::headline::cpus;
 use crate::number::{change, factor_digits, percent_coarse};
-use crate::schema::{Notice, Point, ScaleResult, Spread};
+use crate::plain::{elide, plain};
+use crate::schema::{NO_SPEEDUP, Notice, Point, ScaleResult, Spread};
+
+pub use code::{CodeChange, GrowthChange};
 
 /// Name and version of the format.
 pub const SCHEMA: &str = "amdahl.compare/1";
+
+/// Changes of causes below this are not in the summary.
+const WORTH_TELLING: f64 = 0.01;
 
 const METHOD: &str = "ratio of medians; 95 % interval of the factor between runs by the inverted Mann-Whitney test (Hodges-Lehmann), exact for up to 30 runs";
 
@@ -29,6 +36,11 @@ pub struct Comparison {
     pub summary: String,
     /// CPU counts that both results have, in rising order.
     pub points: Vec<PointChange>,
+    /// Code that costs more or less on the largest count, largest change first; empty unless that is the same in both.
+    pub code: Vec<CodeChange>,
+    /// User code whose growth from the smallest count to the largest has changed, largest change first; empty unless both
+    /// counts are the same in both results.
+    pub growth: Vec<GrowthChange>,
     /// CPU counts that only the first result has.
     pub only_before: Vec<u32>,
     /// CPU counts that only the second result has.
@@ -71,6 +83,8 @@ pub enum Measure {
     Wall,
     /// Work per second: more is better.
     Rate,
+    /// Nothing: wall times are there, but say nothing about speed in one of the results.
+    None,
 }
 
 /// What the change comes to.
@@ -87,6 +101,8 @@ pub enum Verdict {
     /// No number of runs this small can tell a difference from noise.
     #[default]
     TooFewRuns,
+    /// The results have no measure of speed in common.
+    NotComparable,
 }
 
 impl Verdict {
@@ -97,6 +113,7 @@ impl Verdict {
             Verdict::Slower => "slower",
             Verdict::NoDifference => "no-difference",
             Verdict::TooFewRuns => "too-few-runs",
+            Verdict::NotComparable => "not-comparable",
         }
     }
 }
@@ -117,13 +134,17 @@ pub struct CauseChange {
     pub before_s: f64,
     /// CPU-seconds after.
     pub after_s: f64,
-    /// The ranges over the runs overlap, so the change may be noise; unknown without ranges.
+    /// The ranges over the runs overlap, so the change may be noise; unknown where one run has to be the range.
     pub ranges_overlap: Option<bool>,
+}
+
+/// CPUs and threads: points that have both in common are compared.
+fn key(point: &Point) -> (u32, u32) {
+    (point.cpus, point.threads.max(point.cpus))
 }
 
 /// Compares two results.
 pub fn compare(before: &ScaleResult, after: &ScaleResult) -> Comparison {
-    let key = |p: &Point| (p.cpus, p.threads.max(p.cpus));
     let measure = measure(before, after);
     let find = |points: &[Point], wanted| points.iter().position(|p| key(p) == wanted);
     let points: Vec<PointChange> = before
@@ -141,26 +162,34 @@ pub fn compare(before: &ScaleResult, after: &ScaleResult) -> Comparison {
             .filter(|p| find(&theirs.points, key(p)).is_none());
         alone.map(|p| p.cpus).collect()
     };
+    let code = code::code_changes(before, after);
     Comparison {
         schema: SCHEMA.to_owned(),
         before: before.command.clone(),
         after: after.command.clone(),
         method: METHOD.to_owned(),
-        summary: summary(&points),
+        summary: summary(&points, &code),
         only_before: only(before, after),
         only_after: only(after, before),
         warnings: warnings(before, after),
+        growth: code::growth_changes(before, after),
+        code,
         points,
     }
 }
 
-/// Rates are compared where both results have them for the purpose of speedup.
+/// Rates are compared where both results have them, wall times where they tell how fast the program is: not where a run
+/// was ended after a fixed time, or may have had one of its own because its speed is a rate.
 fn measure(before: &ScaleResult, after: &ScaleResult) -> Measure {
+    let is_of = |r: &ScaleResult, what: &str| r.settings.speedup_of == what;
     let has_rate = |r: &ScaleResult| {
-        r.settings.speedup_of == "rate" && r.points.iter().all(|p| p.rate.is_some())
+        (is_of(r, "rate") || is_of(r, NO_SPEEDUP)) && r.points.iter().all(|p| p.rate.is_some())
     };
+    let has_none = is_of(before, NO_SPEEDUP) || is_of(after, NO_SPEEDUP);
     if has_rate(before) && has_rate(after) {
         Measure::Rate
+    } else if has_none || is_of(before, "rate") != is_of(after, "rate") {
+        Measure::None
     } else {
         Measure::Wall
     }
@@ -172,8 +201,10 @@ fn point_change(before: &Point, after: &Point, measure: Measure) -> PointChange 
         _ => p.wall_s.clone(),
     };
     let (b, a) = (spread(before), spread(after));
-    let interval = rank::factor_interval(&b.runs, &a.runs);
+    let has_measure = measure != Measure::None;
+    let interval = rank::factor_interval(&b.runs, &a.runs).filter(|_| has_measure);
     let verdict = match interval {
+        _ if !has_measure => Verdict::NotComparable,
         None => Verdict::TooFewRuns,
         Some([low, high]) => match (measure, high < 1.0, low > 1.0) {
             (Measure::Wall, true, _) | (Measure::Rate, _, true) => Verdict::Faster,
@@ -185,7 +216,7 @@ fn point_change(before: &Point, after: &Point, measure: Measure) -> PointChange 
         cpus: before.cpus,
         threads: before.threads.max(before.cpus),
         measure,
-        ratio: (b.median > 0.0)
+        ratio: (has_measure && b.median > 0.0)
             .then(|| a.median / b.median)
             .filter(|ratio| ratio.is_finite()),
         interval,
@@ -201,12 +232,14 @@ fn cause_changes(before: &Point, after: &Point) -> Vec<CauseChange> {
         return Vec::new();
     }
     let ids = crate::palette::in_order(before.stack.keys().chain(after.stack.keys()));
+    let have_ranges = [before, after].map(|p| p.probed_wall_s.runs.len() > 1) == [true; 2];
     let mut changes: Vec<CauseChange> = ids
         .into_iter()
         .map(|id| {
             let part = |p: &Point| p.stack.get(id).copied().unwrap_or(0.0);
             let (b, a) = (part(before), part(after));
             let ranges = before.stack_range.get(id).zip(after.stack_range.get(id));
+            let ranges = ranges.filter(|_| have_ranges);
             CauseChange {
                 id: id.to_owned(),
                 before: b,
@@ -223,11 +256,26 @@ fn cause_changes(before: &Point, after: &Point) -> Vec<CauseChange> {
 }
 
 /// The largest common CPU count speaks, because that is where scaling shows.
-fn summary(points: &[PointChange]) -> String {
+fn summary(points: &[PointChange], code: &[CodeChange]) -> String {
     let Some(point) = points.last() else {
         return "The results have no CPU count in common.".to_owned();
     };
+    let outcome = outcome(point);
+    match cause_in_words(point, code) {
+        Some(cause) => format!("{outcome} {cause}"),
+        None => outcome,
+    }
+}
+
+/// What became of the speed.
+fn outcome(point: &PointChange) -> String {
     let on = cpus(point.cpus);
+    if point.verdict == Verdict::NotComparable {
+        return format!(
+            "How fast it is on {on} cannot be compared: the results do not both have a rate, and how long a run takes that \
+             is ended after a fixed time, or a look at a process that runs, says nothing about speed."
+        );
+    }
     let Some(ratio) = point.ratio else {
         return format!("On {on} there is no time to compare.");
     };
@@ -236,14 +284,13 @@ fn summary(points: &[PointChange]) -> String {
     } else {
         ratio
     };
-    let outcome = match point.verdict {
+    match point.verdict {
         Verdict::Faster | Verdict::Slower if speed.is_finite() => {
             format!(
                 "On {on} it is {}× as fast as before, more than noise.",
                 factor_digits(speed)
             )
         }
-        Verdict::Faster | Verdict::Slower => format!("On {on} it differs by more than noise."),
         Verdict::NoDifference => {
             format!(
                 "On {on} there is no difference beyond noise ({}).",
@@ -256,20 +303,43 @@ fn summary(points: &[PointChange]) -> String {
             point.before.runs.len(),
             point.after.runs.len()
         ),
-    };
-    let sure = point
+        _ => format!("On {on} it differs by more than noise."),
+    }
+}
+
+/// The cause that has surely changed most. Where speed cannot be compared the stacks are all there is, so that a
+/// change which may be noise is told as such.
+fn cause_in_words(point: &PointChange, code: &[CodeChange]) -> Option<String> {
+    let mut changed = point
         .causes
         .iter()
-        .find(|c| c.ranges_overlap == Some(false) && c.id != "work");
-    match sure.filter(|c| c.change.abs() >= 0.01) {
-        Some(c) => format!(
-            "{outcome} The cause that changed most: {}, from {} to {} of the CPU time.",
-            c.id,
-            percent_coarse(c.before),
-            percent_coarse(c.after)
-        ),
-        None => outcome,
-    }
+        .filter(|c| c.id != "work" && c.change.abs() >= WORTH_TELLING);
+    let is_sure = |c: &&CauseChange| c.ranges_overlap == Some(false);
+    let (c, doubt) = match changed.clone().find(is_sure) {
+        Some(c) => (c, ""),
+        None if point.verdict == Verdict::NotComparable && !point.causes.is_empty() => {
+            match changed.next() {
+                Some(c) => (c, "; that may be noise"),
+                None => {
+                    let least = percent_coarse(WORTH_TELLING);
+                    return Some(format!("No cause changed by {least} of the CPU time."));
+                }
+            }
+        }
+        None => return None,
+    };
+    let most = code
+        .iter()
+        .find(|code| code.cause == c.id && code.change / c.change >= 0.5);
+    let place = most.map_or(String::new(), |code| {
+        format!(", most of it in `{}`", elide(&plain(&code.symbol), 60, "…"))
+    });
+    Some(format!(
+        "The cause that changed most: {}, from {} to {} of the CPU time{place}{doubt}.",
+        c.id,
+        percent_coarse(c.before),
+        percent_coarse(c.after)
+    ))
 }
 
 fn warnings(before: &ScaleResult, after: &ScaleResult) -> Vec<Notice> {

@@ -65,12 +65,13 @@ pub(crate) fn headline(result: &ScaleResult) -> Headline {
         };
     };
     Headline {
-        speedup: speedup(&result.points, last),
+        speedup: speedup(result, last),
         loss: loss(result, last),
     }
 }
 
-fn speedup(points: &[Point], last: &Point) -> Vec<Part> {
+fn speedup(result: &ScaleResult, last: &Point) -> Vec<Part> {
+    let points = &result.points;
     let at = points.len() - 1;
     let cpus = Part::Figure {
         path: format!("points.{at}.cpus"),
@@ -78,7 +79,7 @@ fn speedup(points: &[Point], last: &Point) -> Vec<Part> {
         text: cpus(last.cpus),
     };
     let first = &points[0];
-    if first.cpus == last.cpus {
+    if !result.has_speedup() {
         return match last.stack.get("work") {
             Some(&work) => vec![
                 words("On "),
@@ -197,7 +198,7 @@ fn coarse_factor(ratio: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{CauseReport, Site};
+    use crate::schema::{CauseReport, NO_SPEEDUP, Site};
 
     fn result(points: &[(u32, f64)]) -> ScaleResult {
         let point = |&(cpus, speedup): &(u32, f64)| Point {
@@ -264,6 +265,17 @@ mod tests {
         assert_eq!(
             sentence(&headline(&ScaleResult::default()).speedup),
             "Nothing was measured."
+        );
+    }
+
+    #[test]
+    fn unknown_work_has_no_speedup() {
+        let mut r = result(&[(1, 1.0), (4, 1.0)]);
+        r.settings.speedup_of = NO_SPEEDUP.to_owned();
+        r.points[1].stack = [("work".into(), 0.61)].into();
+        assert_eq!(
+            sentence(&headline(&r).speedup),
+            "On 4\u{a0}CPUs, 61\u{a0}% of the CPU time is useful work."
         );
     }
 }

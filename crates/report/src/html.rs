@@ -17,7 +17,7 @@ use crate::headline::{cpus, headline};
 use crate::number::{estimate, factor_digits, seconds};
 use crate::plain::command_line;
 use crate::schema::{Fit, SampleRow, ScaleResult};
-use crate::terminal::{machine_line, model_names, words};
+use crate::terminal::{cost_of, machine_line, model_names, words};
 use figure::{code, count, factor, figure, foreign, number, range, sentence, share, time};
 use page::{Page, Section};
 
@@ -325,7 +325,7 @@ fn method(result: &ScaleResult) -> Markup {
                 dt { "Cost of the probe" }
                 dd {
                     (figure("probe_cost.wall_ratio", cost.wall_ratio, &format!("{:.3}×", cost.wall_ratio)))
-                    " the wall time, " (range("probe_cost.range", cost.range, |r| format!("{r:.3}")))
+                    " the " (cost_of(settings)) ", " (range("probe_cost.range", cost.range, |r| format!("{r:.3}")))
                     " over " (count("probe_cost.pairs", u64::from(cost.pairs))) " pairs of runs"
                 }
             }

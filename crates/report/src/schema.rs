@@ -14,6 +14,9 @@ use crate::check::{CAUSES_MAX, CPUS_MAX, FRAMES_MAX, ITEMS_MAX, POINTS_MAX, RUNS
 /// Name and version of the format. The number changes when a reader must change.
 pub const SCHEMA: &str = "amdahl.scale/1";
 
+/// [`Settings::speedup_of`] of a result whose runs did an unknown amount of work.
+pub const NO_SPEEDUP: &str = "none";
+
 /// The result of `amdahl scale`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -59,10 +62,12 @@ pub struct ScaleResult {
 }
 
 impl ScaleResult {
-    /// There are two CPU counts at least, so that a speedup means something.
+    /// There are two CPU counts at least, and how much was done on each is known, so that a speedup means something.
     pub fn has_speedup(&self) -> bool {
         match (self.points.first(), self.points.last()) {
-            (Some(first), Some(last)) => first.cpus != last.cpus,
+            (Some(first), Some(last)) => {
+                first.cpus != last.cpus && self.settings.speedup_of != NO_SPEEDUP
+            }
             _ => false,
         }
     }
@@ -100,7 +105,8 @@ pub struct Settings {
     pub confinement: String,
     /// Environment variables that were set, with `{cpus}` not yet replaced.
     pub env: BTreeMap<String, String>,
-    /// What speedup means here: `wall` (same work, less time) or `rate` (work per second).
+    /// What speedup means here: `wall` (same work, less time), `rate` (work per second), or [`NO_SPEEDUP`]: runs were
+    /// ended after a fixed time and told no rate, or a process was attached to.
     pub speedup_of: String,
 }
 
@@ -133,7 +139,7 @@ pub struct Point {
     pub wall_s: Spread,
     /// Wall time of the runs with the probe, which the stack divides.
     pub probed_wall_s: Spread,
-    /// Relative to the smallest CPU count, scaled so that ideal is `cpus`.
+    /// Relative to the smallest CPU count, scaled so that ideal is `cpus`; 0, as what follows from it, where there is none.
     pub speedup: f64,
     /// Smallest and largest speedup the runs allow.
     pub speedup_range: [f64; 2],
@@ -276,7 +282,8 @@ pub struct Fit {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProbeCost {
-    /// Median over pairs of (wall with probe / wall without).
+    /// Median over pairs of how much longer the same work takes with the probe: wall with it / wall without; with `--rate`
+    /// rate without / rate with it.
     pub wall_ratio: f64,
     /// Smallest and largest ratio.
     pub range: [f64; 2],

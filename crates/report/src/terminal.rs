@@ -10,7 +10,7 @@ use crate::headline::{self, WORTH_BLAMING, cpus, headline};
 use crate::number::{estimate, factor_digits, percent, seconds, significant};
 use crate::palette::look_of;
 use crate::plain::{command_line, elide};
-use crate::schema::{CauseReport, Fit, Machine, ScaleResult, Site, Spread};
+use crate::schema::{CauseReport, Fit, Machine, ScaleResult, Settings, Site, Spread};
 
 pub use comparison::render_comparison;
 use page::{Page, bold, dim, text};
@@ -389,8 +389,10 @@ fn measuring(page: &mut Page, result: &ScaleResult) {
             0,
             2,
             &[text(format!(
-                "Cost of the probe: {:.3} times the wall time ({low} to {high} over {} pairs).",
-                cost.wall_ratio, cost.pairs
+                "Cost of the probe: {:.3} times the {} ({low} to {high} over {} pairs).",
+                cost.wall_ratio,
+                cost_of(&result.settings),
+                cost.pairs
             ))],
         );
     }
@@ -398,6 +400,14 @@ fn measuring(page: &mut Page, result: &ScaleResult) {
         page.paragraph(0, 2, &[bold(format!("The probe lost {lost} events."))]);
     }
     sources::missing(page, &result.sources);
+}
+
+/// What the cost of the probe is a ratio of.
+pub(crate) fn cost_of(settings: &Settings) -> &'static str {
+    match settings.speedup_of.as_str() {
+        "rate" => "time for the same work",
+        _ => "wall time",
+    }
 }
 
 fn notices(page: &mut Page, result: &ScaleResult) {

@@ -3,7 +3,7 @@
 mod fixture;
 
 use amdahl_report::compare::{Comparison, Measure, SCHEMA, Verdict, compare};
-use amdahl_report::schema::ScaleResult;
+use amdahl_report::schema::{ProfileEntry, ScaleResult, Site};
 use amdahl_report::terminal::{Style, render_comparison};
 
 /// The sweep with every time multiplied at `cpus`.
@@ -90,6 +90,79 @@ fn a_higher_rate_is_faster() {
     );
 }
 
+fn speedup_of(what: &str) -> ScaleResult {
+    let mut result = fixture::sweep();
+    result.settings.speedup_of = what.to_owned();
+    result
+}
+
+/// The deadlines of two results were found to be the same, `no difference beyond noise (+0.0 %)`.
+#[test]
+fn lengths_that_say_nothing_about_speed_are_not_compared() {
+    for (before, after) in [
+        ("none", "none"),
+        ("none", "wall"),
+        ("rate", "none"),
+        // A program whose speed is a rate may run for a time of its own.
+        ("rate", "wall"),
+        ("wall", "rate"),
+    ] {
+        let mut after = speedup_of(after);
+        after.points[3].stack_range.remove("lock-wait");
+        let comparison = compare(&speedup_of(before), &after);
+        for point in &comparison.points {
+            assert_eq!(
+                (point.measure, point.verdict),
+                (Measure::None, Verdict::NotComparable)
+            );
+            assert_eq!((point.ratio, point.interval), (None, None));
+            assert!(!point.causes.is_empty());
+        }
+        let shown = render_comparison(&comparison, 80, Style::default());
+        assert!(shown.contains("cannot be compared"), "{shown}");
+        assert!(!shown.contains("no difference") && !shown.contains("no-difference"));
+    }
+    // The stacks are what remains.
+    let mut after = speedup_of("none");
+    let summary = |after: &ScaleResult| compare(&speedup_of("none"), after).summary;
+    let same = summary(&after);
+    assert!(
+        same.ends_with("No cause changed by 1.0\u{a0}% of the CPU time."),
+        "{same}"
+    );
+    after.points[3].stack.insert("lock-wait".to_owned(), 0.041);
+    let unsure = summary(&after);
+    let told =
+        "The cause that changed most: lock-wait, from 34\u{a0}% to 4.1\u{a0}% of the CPU time";
+    assert!(
+        unsure.ends_with(&format!("{told}; that may be noise.")),
+        "{unsure}"
+    );
+    let range = after.points[3].stack_range.get_mut("lock-wait").unwrap();
+    *range = [0.03, 0.05];
+    let sure = summary(&after);
+    assert!(sure.ends_with(&format!("{told}.")), "{sure}");
+}
+
+#[test]
+fn rates_of_runs_with_a_fixed_length_are_compared() {
+    let with_rate = |what: &str, factor: f64| {
+        let mut result = speedup_of(what);
+        for point in &mut result.points {
+            let rates: Vec<f64> = point.wall_s.runs.iter().map(|t| factor / t).collect();
+            point.rate = Some(fixture::spread(&rates));
+        }
+        result
+    };
+    // Without the rate of a run with the probe there is no speedup, but a rate to compare.
+    let comparison = compare(&with_rate("none", 1.0), &with_rate("rate", 1.5));
+    let point = &comparison.points[0];
+    assert_eq!(
+        (point.measure, point.verdict),
+        (Measure::Rate, Verdict::Faster)
+    );
+}
+
 #[test]
 fn three_runs_prove_nothing() {
     let few = |factor: f64| {
@@ -135,6 +208,157 @@ fn causes_say_whether_their_ranges_overlap() {
     );
 }
 
+/// A single run is its own range: any change at all looked sure.
+#[test]
+fn one_run_has_no_range() {
+    let mut after = fixture::sweep();
+    for point in &mut after.points {
+        point.probed_wall_s = fixture::spread(&point.probed_wall_s.runs[..1]);
+        for (id, part) in &point.stack {
+            point.stack_range.insert(id.clone(), [*part; 2]);
+        }
+    }
+    after.points[3].stack.insert("lock-wait".to_owned(), 0.041);
+    after.points[3]
+        .stack_range
+        .insert("lock-wait".to_owned(), [0.041; 2]);
+    let comparison = compare(&fixture::sweep(), &after);
+    let mut causes = comparison.points[3].causes.iter();
+    assert!(causes.all(|cause| cause.ranges_overlap.is_none()));
+}
+
+/// The sweep after `index::Table::insert` has got a lock for each part of the table.
+fn mended() -> ScaleResult {
+    let mut result = scaled(8, 0.7);
+    let last = &mut result.points[3];
+    last.stack.insert("lock-wait".to_owned(), 0.091);
+    last.stack.insert("work".to_owned(), 0.636);
+    last.stack_range
+        .insert("lock-wait".to_owned(), [0.08, 0.10]);
+    let locks = &mut result.causes[0];
+    locks.fraction = 0.091;
+    // Two of its stacks are other code of the same function; the log costs what it did.
+    locks.sites[0].fraction = 0.021;
+    locks.sites[0].seconds = 1.2;
+    locks.sites[1] = Site {
+        fraction: 0.010,
+        seconds: 0.6,
+        ..locks.sites[0].clone()
+    };
+    locks.sites[2].fraction = 0.014;
+    locks.sites.push(Site {
+        symbol: "index::Part::lock".to_owned(),
+        fraction: 0.046,
+        seconds: 2.5,
+        ..Site::default()
+    });
+    // Who takes CPUs away has a name with a number, which is no code.
+    let stolen = result.causes.iter_mut().find(|c| c.id == "stolen").unwrap();
+    stolen.sites = vec![Site {
+        symbol: "cron [4711]".to_owned(),
+        object: "cron [4711]".to_owned(),
+        fraction: 0.009,
+        ..Site::default()
+    }];
+    result.profile[0].slow_work = 0.0131;
+    result.profile[0].user_s = 2.5;
+    result
+}
+
+#[test]
+fn the_code_that_changed_is_named() {
+    let comparison = compare(&fixture::sweep(), &mended());
+    let code: Vec<(&str, &str, [f64; 2])> = comparison
+        .code
+        .iter()
+        .map(|c| (&*c.cause, &*c.symbol, [c.before, c.after]))
+        .collect();
+    assert_eq!(code.len(), 3, "{code:?}");
+    let insert = "index::Table::insert(std::string_view, unsigned long)";
+    assert_eq!(code[0], ("lock-wait", insert, [0.287, 0.021 + 0.010]));
+    assert_eq!(code[1], ("lock-wait", "index::Part::lock", [0.0, 0.046]));
+    assert_eq!(code[2], ("lock-wait", "index::Table::evict", [0.041, 0.0]));
+    let insert = &comparison.code[0];
+    assert_eq!(
+        (insert.file.as_deref(), insert.line),
+        (Some("/src/wordindex/table.cc"), Some(212))
+    );
+    assert!((insert.change + 0.256).abs() < 1e-12);
+    assert!((insert.after_s - 1.8).abs() < 1e-12);
+    // What is gone has its place from before.
+    assert_eq!(comparison.code[2].line, Some(268));
+    assert!(
+        comparison.summary.ends_with(
+            "lock-wait, from 34\u{a0}% to 9.1\u{a0}% of the CPU time, most of it in \
+             `index::Table::insert(std::string_view, unsigned long)`."
+        ),
+        "{}",
+        comparison.summary
+    );
+    let growth = &comparison.growth[..];
+    let [hash] = growth else {
+        panic!("{growth:?}");
+    };
+    assert_eq!(hash.symbol, "index::Table::hash_of");
+    assert!((hash.change + 0.06).abs() < 1e-12, "{hash:?}");
+    assert_eq!(
+        (hash.before_user_s, hash.after_user_s),
+        (Some(3.921), Some(2.5))
+    );
+}
+
+#[test]
+fn code_of_other_cpu_counts_is_not_compared() {
+    let named = |before: &ScaleResult, after: &ScaleResult| {
+        let comparison = compare(before, after);
+        (comparison.code.len(), comparison.growth.len())
+    };
+    let (before, after) = (fixture::sweep(), mended());
+    assert_eq!(named(&before, &after), (3, 1));
+    let without = |at: usize| {
+        let mut after = mended();
+        after.points.remove(at);
+        after
+    };
+    assert_eq!(named(&before, &without(3)), (0, 0), "another largest count");
+    assert_eq!(
+        named(&before, &without(0)),
+        (3, 0),
+        "another smallest count"
+    );
+    let mut after = mended();
+    after.points[3].stack.clear();
+    after.causes.clear();
+    assert_eq!(named(&before, &after), (0, 0), "nobody has looked inside");
+    let mut after = mended();
+    after.settings.speedup_of = "none".to_owned();
+    assert_eq!(named(&before, &after).1, 0, "nothing to have grown from");
+}
+
+#[test]
+fn changes_of_code_are_bounded() {
+    let mut after = fixture::sweep();
+    let site = |n: usize| Site {
+        symbol: format!("f{n}"),
+        fraction: 0.5 - n as f64 / 2000.0,
+        ..Site::default()
+    };
+    after.causes[0].sites = (0..1000).map(site).collect();
+    let entry = |n: usize| ProfileEntry {
+        symbol: format!("f{n}"),
+        extra_work: -(n as f64) / 2000.0,
+        ..ProfileEntry::default()
+    };
+    after.profile = (0..1000).map(entry).collect();
+    let comparison = compare(&fixture::sweep(), &after);
+    assert_eq!((comparison.code.len(), comparison.growth.len()), (50, 50));
+    assert_eq!(comparison.code[0].symbol, "f0");
+    assert_eq!(comparison.growth[0].symbol, "f999");
+    // A screen of it, not all.
+    let shown = render_comparison(&comparison, 80, Style::default());
+    assert!(shown.lines().count() < 60, "{shown}");
+}
+
 #[test]
 fn differing_machines_and_commands_are_told() {
     let mut after = fixture::sweep();
@@ -169,13 +393,7 @@ fn the_data_round_trips() {
 
 #[test]
 fn as_text() {
-    let mut after = scaled(8, 0.7);
-    after.points[3].stack.insert("lock-wait".to_owned(), 0.041);
-    after.points[3].stack.insert("work".to_owned(), 0.686);
-    after.points[3]
-        .stack_range
-        .insert("lock-wait".to_owned(), [0.03, 0.05]);
-    let comparison = compare(&fixture::sweep(), &after);
+    let comparison = compare(&fixture::sweep(), &mended());
     let shown = render_comparison(
         &comparison,
         80,

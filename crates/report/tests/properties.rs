@@ -165,6 +165,7 @@ prop_compose! {
         cost in option::of((figure(), range(), any::<u32>())),
         quota_cpus in option::of(figure()),
         counts in any::<[u32; 4]>(),
+        speedup_of in prop_oneof![proptest::sample::select(vec!["wall", "rate", "none"]).prop_map(String::from), foreign()],
         flags in any::<[bool; 2]>(),
     ) -> ScaleResult {
         points.sort_by_key(|p| p.cpus);
@@ -183,7 +184,7 @@ prop_compose! {
                 topology: text(4),
                 is_virtual: flags[0],
             },
-            settings: Settings { runs: counts[2], bare_runs: counts[3], confinement: text(5), env, speedup_of: text(6) },
+            settings: Settings { runs: counts[2], bare_runs: counts[3], confinement: text(5), env, speedup_of },
             sources: vec![Source { what: text(7), how: text(8), missing: text(9), remedy: text(0) }],
             points,
             causes,

@@ -68,6 +68,7 @@ pub fn watch(
     let ended = Ended {
         outcome: Ok(()),
         wall: begun.elapsed(),
+        timed_out: false,
         user_s: 0.0,
         system_s: 0.0,
         faults: 0,

@@ -5,6 +5,7 @@ mod attach;
 mod cgroup;
 mod explain;
 mod java;
+mod noise;
 mod output;
 mod plan;
 mod polled;
@@ -12,6 +13,7 @@ mod polls;
 mod progress;
 mod run;
 mod summary;
+mod unnamed;
 
 use amdahl_probe::bpf::{Decoder, GRANT, Recorder, SCALE, Settings};
 use amdahl_probe::perf::{self, Rate, View};
@@ -424,9 +426,9 @@ impl Sweep {
             interrupt,
         };
         let points = self.plan.points.clone();
-        let bare_runs = scale.bare_runs.unwrap_or(scale.runs);
-        let rounds = scale.runs.max(bare_runs);
-        let total = points.len() as u32 * (scale.runs + bare_runs) + u32::from(!scale.no_warmup);
+        let runs = scale.planned_runs();
+        let rounds = runs.probed.max(runs.bare);
+        let total = points.len() as u32 * (runs.probed + runs.bare) + u32::from(!scale.no_warmup);
         let mut progress = Progress::new(total, scale.quiet);
         let mut serial = 0;
         if let (false, Some(last)) = (scale.no_warmup, points.last()) {
@@ -447,7 +449,7 @@ impl Sweep {
                         self.partial = true;
                         break 'rounds;
                     }
-                    let wanted = if with_probe { scale.runs } else { bare_runs };
+                    let wanted = if with_probe { runs.probed } else { runs.bare };
                     if round > wanted {
                         continue;
                     }

@@ -114,7 +114,9 @@ impl Workload<'_> {
     pub(super) fn rate_of(&self, ended: &Ended) -> Option<f64> {
         let text = format!("{}\n{}", ended.stdout, ended.stderr);
         let found = self.rate?.captures_iter(&text).last()?;
-        found.get(1)?.as_str().parse().ok()
+        let rate: Option<f64> = found.get(1)?.as_str().parse().ok();
+        // `inf` is a number to the parser, and no rate.
+        rate.filter(|rate| rate.is_finite() && *rate >= 0.0)
     }
 
     pub(super) fn wait(

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 
 use amdahl_report::schema::{
-    Fit, Machine, Models, Notice, Point, ProbeCost, SCHEMA, SampleRow, ScaleResult, Settings,
-    Spread,
+    Fit, Machine, Models, NO_SPEEDUP, Notice, Point, ProbeCost, SCHEMA, SampleRow, ScaleResult,
+    Settings, Spread,
 };
 use amdahl_speedup::cause::Cause;
 use amdahl_speedup::model::{self, Observation};
 use amdahl_speedup::stack::{Measured, Stack, UserGrowth, speedup_stack};
 
-use super::run::Probed;
-use super::{PointRuns, Sweep, explain};
+use super::run::{Bare, Probed};
+use super::{PointRuns, Sweep, explain, noise, unnamed};
+use crate::child::Ended;
 use crate::cli::{EventBudget, Scale};
 use crate::watch::machine;
 
@@ -25,7 +26,41 @@ pub struct Summary {
     pub shown: Option<(usize, usize)>,
 }
 
-const NOISE: f64 = 0.10;
+/// What is compared between CPU counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SpeedupOf {
+    /// The same work takes less time.
+    Wall,
+    /// Work per second, as the program tells it.
+    Rate,
+    /// Nothing: how much runs do that were ended, or a process that was attached to, is unknown.
+    Nothing,
+}
+
+impl SpeedupOf {
+    fn of(sweep: &Sweep, scale: &Scale) -> SpeedupOf {
+        let mut probed = sweep.points.iter().flat_map(|runs| &runs.probed);
+        let mut bare = sweep.points.iter().flat_map(|runs| &runs.bare);
+        let is_cut = probed.clone().any(|run| run.ended.timed_out)
+            || bare.clone().any(|run| run.ended.timed_out);
+        let has_rates = probed.all(|run| run.rate.is_some()) && bare.all(|run| run.rate.is_some());
+        if scale.pid.is_some() || is_cut && !has_rates {
+            SpeedupOf::Nothing
+        } else if scale.rate.is_some() {
+            SpeedupOf::Rate
+        } else {
+            SpeedupOf::Wall
+        }
+    }
+
+    fn id(self) -> &'static str {
+        match self {
+            SpeedupOf::Wall => "wall",
+            SpeedupOf::Rate => "rate",
+            SpeedupOf::Nothing => NO_SPEEDUP,
+        }
+    }
+}
 
 fn spread(mut values: Vec<f64>) -> Spread {
     let runs = values.clone();
@@ -61,10 +96,16 @@ fn walls(runs: &PointRuns) -> Vec<f64> {
         .collect()
 }
 
+fn probed_rates(runs: &PointRuns) -> Option<Vec<f64>> {
+    let rates: Option<Vec<f64>> = runs.probed.iter().map(|run| run.rate).collect();
+    rates.filter(|rates| !rates.is_empty())
+}
+
 fn rates(runs: &PointRuns) -> Option<Vec<f64>> {
-    let bare: Option<Vec<f64>> = runs.bare.iter().map(|run| run.rate).collect();
-    let probed: Option<Vec<f64>> = runs.probed.iter().map(|run| run.rate).collect();
-    if runs.bare.is_empty() { probed } else { bare }.filter(|rates| !rates.is_empty())
+    if runs.bare.is_empty() {
+        return probed_rates(runs);
+    }
+    runs.bare.iter().map(|run| run.rate).collect()
 }
 
 /// User instructions outside spin loops, where all runs counted them.
@@ -122,6 +163,7 @@ fn point_stack(runs: &PointRuns, base: Option<&Measured>) -> Option<PointStack> 
 
 /// Makes the result.
 pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
+    let speedup_of = SpeedupOf::of(sweep, scale);
     let mut result = ScaleResult {
         schema: SCHEMA.to_owned(),
         amdahl_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -131,15 +173,16 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
         },
         started: machine::now(),
         machine: machine(sweep),
-        settings: settings(sweep, scale),
+        settings: settings(sweep, scale, speedup_of),
         sources: sweep.sources.clone(),
         warnings: sweep.notices.clone(),
         failures: sweep.failures.clone(),
         partial: sweep.partial,
         ..ScaleResult::default()
     };
-    let by_rate = scale.rate.is_some();
-    set_work(sweep, by_rate);
+    if speedup_of == SpeedupOf::Rate {
+        set_work(sweep);
+    }
     let base_at = sweep.points.iter().position(|runs| !runs.probed.is_empty());
     let base: Option<Measured> = base_at.map(|at| {
         Measured::mean(
@@ -150,10 +193,9 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
                 .collect::<Vec<_>>(),
         )
     });
-    let fixed_time = scale.duration.is_some() && !by_rate && scale.pid.is_none();
     let base_for = |at: usize| {
-        // A run of fixed length without a rate does unknown work: nothing to compare with.
-        base.as_ref().filter(|_| Some(at) != base_at && !fixed_time)
+        let is_compared = Some(at) != base_at && speedup_of != SpeedupOf::Nothing;
+        base.as_ref().filter(|_| is_compared)
     };
     let first = sweep.points.iter().position(|runs| !walls(runs).is_empty());
     let mut stacks = Vec::new();
@@ -197,17 +239,17 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
             }
             point.stack_range = stack.range.clone();
         }
-        if let Some(first) = first {
+        if let (Some(first), false) = (first, speedup_of == SpeedupOf::Nothing) {
             let reference = &sweep.points[first];
             let scale_to = sweep.plan.points[first].cpus.len() as f64;
-            set_speedup(&mut point, reference, runs, scale_to, by_rate);
+            set_speedup(&mut point, reference, runs, scale_to, speedup_of);
         }
         stacks.push(stack);
         result.points.push(point);
     }
-    result.models = models(sweep, by_rate);
-    result.probe_cost = probe_cost(sweep);
-    warn(&mut result, sweep, fixed_time, scale.budget);
+    result.models = models(sweep, speedup_of);
+    result.probe_cost = probe_cost(sweep, speedup_of);
+    warn(&mut result, sweep, speedup_of, scale);
 
     let mut rows = Vec::new();
     let mut shown = None;
@@ -222,6 +264,7 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
             let run = &runs.probed[median_at];
             result.causes = explain::causes(run, &mut sweep.decoder, &stack.growth, &stack.mean);
             result.profile = explain::profile(run, &stack.growth);
+            result.warnings.extend(unnamed::notices(&result.causes));
             shown = Some((at, median_at));
         }
         for (number, run) in runs.probed.iter().enumerate() {
@@ -251,12 +294,15 @@ fn median_run(runs: &[Probed]) -> usize {
     order[(order.len() - 1) / 2]
 }
 
-/// With a rate, work differs between the counts: what was done is rate x time.
-fn set_work(sweep: &mut Sweep, by_rate: bool) {
+/// With a rate, work differs between the counts: what was done is rate x time. Where one is missing, no
+/// run's work can be compared with that of the others.
+fn set_work(sweep: &mut Sweep) {
+    let mut probed = sweep.points.iter().flat_map(|runs| &runs.probed);
+    if probed.any(|run| run.rate.is_none()) {
+        return;
+    }
     for run in sweep.points.iter_mut().flat_map(|runs| &mut runs.probed) {
-        if let (true, Some(rate)) = (by_rate, run.rate) {
-            run.measured.work = rate * run.ended.wall.as_secs_f64();
-        }
+        run.measured.work = run.rate.unwrap_or(0.0) * run.ended.wall.as_secs_f64();
     }
 }
 
@@ -265,7 +311,7 @@ fn set_speedup(
     reference: &PointRuns,
     runs: &PointRuns,
     base_cpus: f64,
-    by_rate: bool,
+    speedup_of: SpeedupOf,
 ) {
     let ratio = |faster: f64, slower: f64| {
         if slower > 0.0 {
@@ -274,8 +320,8 @@ fn set_speedup(
             0.0
         }
     };
-    match (by_rate, rates(reference), rates(runs)) {
-        (true, Some(before), Some(now)) => {
+    match (speedup_of, rates(reference), rates(runs)) {
+        (SpeedupOf::Rate, Some(before), Some(now)) => {
             let (before, now) = (spread(before), spread(now));
             point.speedup = ratio(now.median, before.median);
             point.speedup_range = [ratio(now.min, before.max), ratio(now.max, before.min)];
@@ -292,7 +338,13 @@ fn set_speedup(
     point.efficiency = point.speedup / f64::from(point.cpus.max(1));
 }
 
-fn models(sweep: &Sweep, by_rate: bool) -> Models {
+fn models(sweep: &Sweep, speedup_of: SpeedupOf) -> Models {
+    if speedup_of == SpeedupOf::Nothing {
+        return Models {
+            note: "Without a speedup there is nothing to fit a model to.".to_owned(),
+            ..Models::default()
+        };
+    }
     let observations: Vec<Observation> = sweep
         .plan
         .points
@@ -304,7 +356,9 @@ fn models(sweep: &Sweep, by_rate: bool) -> Models {
         .map(|(planned, runs)| Observation {
             cpus: planned.cpus.len() as u32,
             wall_s: match rates(runs) {
-                Some(rates) if by_rate => rates.iter().map(|rate| 1.0 / rate.max(1e-300)).collect(),
+                Some(rates) if speedup_of == SpeedupOf::Rate => {
+                    rates.iter().map(|rate| 1.0 / rate.max(1e-300)).collect()
+                }
                 _ => walls(runs),
             },
         })
@@ -349,14 +403,21 @@ fn models(sweep: &Sweep, by_rate: bool) -> Models {
     models
 }
 
-fn probe_cost(sweep: &Sweep) -> Option<ProbeCost> {
+/// How much longer the same work takes with the probe.
+fn probe_cost(sweep: &Sweep, speedup_of: SpeedupOf) -> Option<ProbeCost> {
+    let wall = |ended: &Ended| ended.wall.as_secs_f64().max(1e-9);
+    let ratio = |(probed, bare): (&Probed, &Bare)| match speedup_of {
+        SpeedupOf::Wall => Some(wall(&probed.ended) / wall(&bare.ended)),
+        SpeedupOf::Rate => Some(bare.rate? / probed.rate?),
+        SpeedupOf::Nothing => None,
+    };
     let ratios: Vec<f64> = sweep
         .points
         .iter()
         .flat_map(|runs| runs.probed.iter().zip(&runs.bare))
-        .map(|(probed, bare)| {
-            probed.ended.wall.as_secs_f64() / bare.ended.wall.as_secs_f64().max(1e-9)
-        })
+        .filter_map(ratio)
+        // A rate of zero tells nothing.
+        .filter(|ratio| ratio.is_finite())
         .collect();
     let pairs = ratios.len() as u32;
     let spread = spread(ratios);
@@ -367,7 +428,27 @@ fn probe_cost(sweep: &Sweep) -> Option<ProbeCost> {
     })
 }
 
-fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool, budget: EventBudget) {
+/// What the runs of a point are told apart by: all that speedups are made of, and those with the probe
+/// where they are others.
+fn told_apart(runs: &PointRuns, speedup_of: SpeedupOf) -> Option<noise::Runs> {
+    let has_bare = !runs.bare.is_empty();
+    let with = |what, counted, probed: Vec<f64>| noise::Runs {
+        what,
+        counted: spread(counted),
+        probed: has_bare.then(|| spread(probed)),
+    };
+    match (speedup_of, rates(runs)) {
+        (SpeedupOf::Nothing, _) => None,
+        (SpeedupOf::Rate, Some(rates)) => Some(with(
+            "rates of the runs",
+            rates,
+            probed_rates(runs).unwrap_or_default(),
+        )),
+        _ => Some(with("runs", walls(runs), probed_walls(runs))),
+    }
+}
+
+fn warn(result: &mut ScaleResult, sweep: &Sweep, speedup_of: SpeedupOf, scale: &Scale) {
     let mut found = Vec::new();
     let mut add = |code: &str, text: String| {
         found.push(Notice {
@@ -377,17 +458,6 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool, budget: Event
     };
     for point in &result.points {
         let spread = &point.wall_s;
-        if spread.runs.len() > 1 && spread.max - spread.min > NOISE * spread.median && !fixed_time {
-            add(
-                "noise",
-                format!(
-                    "With {} CPUs the runs differ by {:.0} %: the machine is noisy. Use more --runs, stop \
-                 other work, or make the runs longer.",
-                    point.cpus,
-                    (spread.max - spread.min) / spread.median * 100.0
-                ),
-            );
-        }
         if spread.median < 0.02 && !spread.runs.is_empty() {
             add(
                 "short",
@@ -410,17 +480,21 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool, budget: Event
             );
         }
     }
-    if fixed_time {
+    if speedup_of == SpeedupOf::Nothing && scale.pid.is_none() {
         add(
             "fixed-time",
-            "Runs of a fixed length do an unknown amount of work: there is no speedup, and \
+            "Runs that --for ended have done an unknown amount of work: there is no speedup, and \
              no comparison with one CPU. Give --rate if the program prints its work per second."
                 .to_owned(),
         );
     }
     for (planned, runs) in sweep.plan.points.iter().zip(&sweep.points) {
+        let noise = told_apart(runs, speedup_of).and_then(|runs| runs.noise());
+        if let Some(noise) = noise {
+            add("noise", format!("With {} CPUs {noise}", planned.cpus.len()));
+        }
         let covered = runs.probed.iter().map(|run| run.cut).fold(1.0, f64::min);
-        if let (Some(share), EventBudget::Percent(percent)) = (recorded(runs), budget) {
+        if let (Some(share), EventBudget::Percent(percent)) = (recorded(runs), scale.budget) {
             add(
                 "budget",
                 format!(
@@ -456,12 +530,15 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool, budget: Event
         let silent = runs.probed.iter().map(|run| run.rate);
         let silent = silent.chain(runs.bare.iter().map(|run| run.rate));
         let silent = silent.filter(Option::is_none).count();
-        if result.settings.speedup_of == "rate" && silent > 0 {
+        if scale.rate.is_some() && silent > 0 {
+            let then = match speedup_of {
+                SpeedupOf::Nothing => "--for ended runs, so there is no speedup without it",
+                _ => "the speedup is that of the wall time where a rate is missing",
+            };
             add(
                 "no-rate",
                 format!(
-                    "With {} CPUs {silent} runs printed no number that --rate matches: the speedup \
-                     is that of the wall time where a rate is missing.",
+                    "With {} CPUs {silent} runs printed no number that --rate matches: {then}.",
                     planned.cpus.len()
                 ),
             );
@@ -480,21 +557,22 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, fixed_time: bool, budget: Event
     result.warnings.extend(found);
 }
 
-fn settings(sweep: &Sweep, scale: &Scale) -> Settings {
+fn settings(sweep: &Sweep, scale: &Scale, speedup_of: SpeedupOf) -> Settings {
+    let runs = scale.planned_runs();
     let group = sweep
         .points
         .iter()
         .flat_map(|runs| &runs.probed)
         .find_map(|run| run.group);
     Settings {
-        runs: scale.runs,
-        bare_runs: scale.bare_runs.unwrap_or(scale.runs),
+        runs: runs.probed,
+        bare_runs: runs.bare,
         confinement: match group {
             Some(version) => format!("affinity and a cpuset control group ({version})"),
             None => "affinity".to_owned(),
         },
         env: sweep.env.iter().cloned().collect(),
-        speedup_of: if scale.rate.is_some() { "rate" } else { "wall" }.to_owned(),
+        speedup_of: speedup_of.id().to_owned(),
     }
 }
 

@@ -4,6 +4,8 @@ use std::process::{Command, Stdio};
 
 use crate::tool::{Place, alone, cpus, has, skipped};
 
+const SCHEMA: &str = include_str!("../../../../docs/result-schema.md");
+
 const SUBCOMMANDS: [&str; 4] = ["scale", "compare", "report", "doctor"];
 
 #[test]
@@ -27,14 +29,22 @@ fn help_of_every_command_has_examples() {
 }
 
 #[test]
-fn help_lists_every_exit_code_that_tests_here_demand() {
+fn help_lists_every_exit_code_that_is_documented() {
     let help = Place::new().amdahl(["--help"]).ends_with(0).out;
-    let (_, codes) = help.split_once("Exit codes:\n").expect("exit codes");
-    for code in 0..=6 {
-        assert!(
-            codes.contains(&format!("\n  {code}  ")) || codes.starts_with(&format!("  {code}  "))
-        );
-    }
+    let (_, listed) = help.split_once("Exit codes:\n").expect("exit codes");
+    let (listed, _) = listed.split_once("\n\n").expect("their end");
+    let listed = listed.lines().map(|line| line.split_whitespace().next());
+    let listed: Vec<u8> = listed
+        .map(|code| code.expect("a code").parse().expect("a number"))
+        .collect();
+    let (_, table) = SCHEMA.split_once("## Exit codes\n").expect("exit codes");
+    let first_cells = table.lines().filter_map(|line| line.split('|').nth(1));
+    let documented: Vec<u8> = first_cells
+        .filter_map(|cell| cell.trim().parse().ok())
+        .collect();
+    assert_eq!(listed, documented);
+    // The last one is what a second Ctrl-C ends with.
+    assert_eq!(listed, [0, 1, 2, 3, 4, 5, 6, 7, 130]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::tool::{Place, alone, cpus, has, has_notice, notice, skipped};
-use crate::workload::{BUSY, compiled};
+use crate::workload::{BUSY, SPINNING, compiled};
 
 #[test]
 fn a_program_that_cannot_be_started_is_named_with_the_reason() {
@@ -243,6 +243,37 @@ fn a_stripped_program_is_divided_like_any_other() {
             !site.symbol.contains("churn"),
             "a stripped program has no names: {site:?}"
         );
+    }
+}
+
+#[test]
+fn code_that_cannot_be_named_is_told_with_the_remedy() {
+    let _alone = alone();
+    let cases: [(&str, Option<&str>); 3] = [
+        ("-s", Some("stripped")),
+        ("-g0", Some("no-debug-info")),
+        ("-g", None),
+    ];
+    for (flag, code) in cases {
+        let place = Place::new();
+        let Some(program) = compiled(&place, "spinning", SPINNING, &[flag]) else {
+            return;
+        };
+        let program = program.to_str().expect("UTF-8");
+        let args = ["scale", "--runs", "1", "--json", "--", program];
+        let result = place.amdahl(args).ends_with(0).result();
+        let sites = result.causes.iter().flat_map(|cause| &cause.sites);
+        let ours = sites.filter(|site| site.module == program);
+        assert!(ours.count() > 0, "{flag}: {:?}", result.causes);
+        // Libraries may be told of as well.
+        let told = result.warnings.iter();
+        let told = told.filter(|notice| notice.text.contains(program));
+        let told: Vec<&str> = told.map(|notice| &*notice.code).collect();
+        assert_eq!(told, code.as_slice(), "{flag}");
+        if let Some(code) = code {
+            let text = notice(&result, code);
+            assert!(text.contains("-dbgsym"), "{text}");
+        }
     }
 }
 

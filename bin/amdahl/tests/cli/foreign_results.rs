@@ -151,6 +151,42 @@ fn good_results_are_shown_and_compared() {
         .ends_with(0)
         .json();
     assert_eq!(data["points"][1]["verdict"], "no-difference");
+    assert_eq!((&data["code"], &data["growth"]), (&json!([]), &json!([])));
+}
+
+#[test]
+fn the_code_that_changed_is_named_in_text_and_data() {
+    let place = Place::new();
+    let mut after = result(0.5);
+    after.causes[0].sites[0].symbol = "queue_pop".to_owned();
+    for (name, result) in [("before", result(1.0)), ("after", after)] {
+        let text = serde_json::to_string(&result).expect("plain data");
+        fs::write(place.join(name), text).expect("a file");
+    }
+    let data = place
+        .amdahl(["compare", "--json", "before", "after"])
+        .ends_with(0)
+        .json();
+    let changes: Vec<(&Value, f64)> = data["code"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|entry| {
+            (
+                &entry["symbol"],
+                entry["change"].as_f64().expect("a number"),
+            )
+        })
+        .collect();
+    assert_eq!(
+        changes,
+        [(&json!("queue_pop"), 0.25), (&json!("queue_push"), -0.25)]
+    );
+    place
+        .amdahl(["compare", "before", "after"])
+        .ends_with(0)
+        .says("queue_pop lock-wait: +25.0 points (0.0 % to 25.0 %)")
+        .says("queue_push lock-wait: -25.0 points (25.0 % to 0.0 %)");
 }
 
 #[test]

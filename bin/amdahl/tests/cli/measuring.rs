@@ -220,10 +220,170 @@ fn a_program_that_ends_before_the_time_is_up_is_not_held() {
     let _alone = alone();
     // The deadline is beyond that of the test.
     let args = [
-        "scale", "--for", "1h", "--cpus", "1", "--runs", "1", "--json", "--", "true",
+        "scale", "--for", "1h", "--runs", "1", "--json", "--", "true",
     ];
     let place = Place::new();
-    place.amdahl(args).ends_with(0).result();
+    let result = place.amdahl(args).ends_with(0).result();
+    // Each run has done all of its work.
+    assert_eq!(has_notice(&result, "fixed-time"), None);
+    assert_eq!(result.settings.speedup_of, "wall");
+    assert!(result.points.iter().all(|point| point.speedup > 0.0));
+    assert!(result.probe_cost.is_some());
+}
+
+/// Constant wall times became a speedup of 1.0, an efficiency, a flat chart and models.
+#[test]
+fn runs_of_a_fixed_length_have_no_speedup() {
+    let _alone = alone();
+    if cpus() < 2 {
+        return skipped("only one CPU may be used");
+    }
+    let place = Place::new();
+    let args = ["scale", "--for", "100ms", "--cpus", "1,2", "--runs", "2"];
+    let rest = ["-q", "-o", "r", "--", "sleep", "1000"];
+    let ran = place.amdahl(args.iter().chain(&rest)).ends_with(0);
+    let result = amdahl_report::load::load(&place.join("r")).expect("a result");
+    notice(&result, "fixed-time");
+    assert_eq!(result.settings.speedup_of, "none");
+    assert!(!result.has_speedup());
+    assert_eq!(result.points.len(), 2);
+    for point in &result.points {
+        let figures = (point.speedup, point.speedup_range, point.efficiency);
+        assert_eq!(figures, (0.0, [0.0; 2], 0.0));
+    }
+    assert_eq!((&result.models.amdahl, &result.models.usl), (&None, &None));
+    assert!(!result.models.note.is_empty());
+    assert_eq!(result.probe_cost, None);
+    let page = place.read("r/report.html");
+    let (_, page) = page.split_once("</style>").expect("a page");
+    for (shown, words) in [
+        (
+            &*ran.out,
+            ["as fast as", "(range)", "efficiency", "Cost of"],
+        ),
+        (page, ["as fast as", "Speedup", "Efficiency", "Cost of"]),
+    ] {
+        for word in words {
+            assert!(!shown.contains(word), "{word:?} in\n{shown}");
+        }
+    }
+    let ran = ran.says("On 2 CPUs, ").says("is useful work");
+    assert!(ran.out.contains("Where the CPU time goes"), "{}", ran.out);
+
+    // Nor do two of them have a difference of their lengths.
+    let compared = place.amdahl(["compare", "r", "r"]).ends_with(0);
+    assert!(!compared.out.contains("no difference"), "{}", compared.out);
+    compared.says("cannot be compared").says("not-comparable");
+}
+
+/// A command that prints `rate R` and then does `then`; R and `then` by the number of the run.
+fn by_run(cases: &str) -> String {
+    format!("echo x >> runs; case $(wc -l < runs) in {cases} esac")
+}
+
+#[test]
+fn noise_is_that_of_what_is_compared_and_of_what_is_divided() {
+    let _alone = alone();
+    // The order of runs: with the probe, without, without, with.
+    let cases: [(&[&str], &str, Option<&str>); 5] = [
+        // Times are not looked at where rates are.
+        (
+            &["--rate", "rate ([0-9]+)"],
+            "4) echo rate 100; sleep 1;; *) echo rate 100;;",
+            None,
+        ),
+        (
+            &["--rate", "rate ([0-9]+)"],
+            "2) echo rate 100;; 3) echo rate 200;; *) echo rate 150;;",
+            Some("With 1 CPUs the rates of the runs differ by 67 %:"),
+        ),
+        (
+            &["--rate", "rate ([0-9]+)"],
+            "1) echo rate 100;; 4) echo rate 200;; *) echo rate 150;;",
+            Some(
+                "With 1 CPUs the rates of the runs with the probe, which the stack divides, differ by 67 %:",
+            ),
+        ),
+        (
+            &["--rate", "rate ([0-9]+)"],
+            "1|2) echo rate 100;; *) echo rate 200;;",
+            Some("With 1 CPUs the rates of the runs differ by 67 %, those with the probe by 67 %:"),
+        ),
+        (&[], "4) sleep 1;; *) sleep 0.1;;", Some("with the probe")),
+    ];
+    for (options, script, wanted) in cases {
+        let place = Place::new();
+        let args = [
+            "scale",
+            "--cpus",
+            "1",
+            "--runs",
+            "2",
+            "--no-warmup",
+            "--json",
+        ];
+        let script = by_run(script);
+        let command = ["--", "sh", "-c", &script];
+        let ran = place.amdahl(args.iter().chain(options).chain(&command));
+        let result = ran.ends_with(0).result();
+        match (wanted, has_notice(&result, "noise")) {
+            (Some(wanted), Some(text)) => assert!(text.contains(wanted), "{text}"),
+            (wanted, found) => assert_eq!(found, wanted, "{script}"),
+        }
+    }
+}
+
+/// Wall times of a program that runs for a fixed time hide what the probe costs.
+#[test]
+fn the_cost_of_the_probe_is_that_of_the_rate() {
+    let _alone = alone();
+    let place = Place::new();
+    let script = by_run("1) echo rate 100;; *) echo rate 150;;");
+    let args = [
+        "scale",
+        "--rate",
+        "rate ([0-9]+)",
+        "--cpus",
+        "1",
+        "--runs",
+        "1",
+        "--no-warmup",
+        "-q",
+    ];
+    let rest = ["-o", "r", "--", "sh", "-c", &script];
+    let ran = place.amdahl(args.iter().chain(&rest)).ends_with(0);
+    let result = amdahl_report::load::load(&place.join("r")).expect("a result");
+    let cost = result.probe_cost.expect("a pair");
+    assert_eq!((cost.wall_ratio, cost.pairs), (1.5, 1));
+    ran.says("Cost of the probe: 1.500 times the time for the same work");
+    assert!(
+        place
+            .read("r/report.html")
+            .contains("the time for the same work")
+    );
+}
+
+#[test]
+fn two_results_made_by_default_can_be_told_apart() {
+    let _alone = alone();
+    let place = Place::new();
+    for folder in ["before", "after"] {
+        let args = ["scale", "--cpus", "1", "-q", "-o", folder, "--", "true"];
+        place.amdahl(args).ends_with(0);
+    }
+    let compared = place.amdahl(["compare", "--json", "before", "after"]);
+    let compared = compared.ends_with(0).json();
+    let point = &compared["points"][0];
+    assert_ne!(point["verdict"], "too-few-runs", "{point}");
+    assert!(point["interval"].is_array(), "{point}");
+    // Who asks for few runs gets few.
+    let args = [
+        "scale", "--cpus", "1", "--runs", "1", "--json", "--", "true",
+    ];
+    let result = place.amdahl(args).ends_with(0).result();
+    let settings = &result.settings;
+    assert_eq!((settings.runs, settings.bare_runs), (1, 1));
+    assert_eq!(result.points[0].wall_s.runs.len(), 1);
 }
 
 #[test]
@@ -276,7 +436,7 @@ fn a_fixed_time_with_a_rate_has_a_speedup() {
             let args = args.chain(["--", "sh", "-c", script]);
             place.amdahl(args).ends_with(0).result()
         })
-        .find(|result| result.points.iter().all(|point| point.rate.is_some()))
+        .find(|result| has_notice(result, "no-rate").is_none())
         .expect("a rate in some time");
     assert_eq!(has_notice(&result, "fixed-time"), None);
     for point in &result.points {
@@ -292,7 +452,7 @@ fn a_fixed_time_with_a_rate_has_a_speedup() {
 fn a_rate_that_the_output_does_not_have_is_told() {
     let _alone = alone();
     let place = Place::new();
-    for output in ["nothing of the kind", "tps = many"] {
+    for output in ["nothing of the kind", "tps = many", "tps = inf", "tps = -1"] {
         let args = [
             "scale",
             "--rate",

@@ -1,10 +1,10 @@
 //! A comparison as text for a terminal.
 
 use super::Style;
-use super::page::{Page, bold, dim, text};
+use super::page::{Page, Span, bold, dim, text};
 use super::stack::swatch;
 use super::table::{Column, draw};
-use crate::compare::{CauseChange, Comparison, Measure, PointChange};
+use crate::compare::{CauseChange, CodeChange, Comparison, GrowthChange, Measure, PointChange};
 use crate::headline::cpus;
 use crate::number::{change, percent, seconds, significant};
 use crate::palette::look_of;
@@ -13,6 +13,8 @@ use crate::schema::Spread;
 
 /// Changes of a cause below this are not listed.
 const VISIBLE: f64 = 0.005;
+/// Changes of code that are listed at most; JSON has more.
+const FUNCTIONS: usize = 8;
 
 /// The whole comparison, at most `width` columns wide (clamped to 40..=200).
 pub fn render_comparison(comparison: &Comparison, width: usize, style: Style) -> String {
@@ -51,6 +53,8 @@ pub fn render_comparison(comparison: &Comparison, width: usize, style: Style) ->
     }
     if let Some(last) = comparison.points.last() {
         causes(&mut page, last);
+        code(&mut page, &comparison.code, last);
+        growth(&mut page, &comparison.growth, last);
     }
     if !comparison.points.is_empty() {
         page.blank();
@@ -66,6 +70,7 @@ fn points(page: &mut Page, points: &[PointChange]) {
     page.heading(match points[0].measure {
         Measure::Wall => "Wall time",
         Measure::Rate => "Work per second",
+        Measure::None => "Wall time, not comparable",
     });
     let columns = [
         Column::new("CPUs", true, 0),
@@ -77,7 +82,7 @@ fn points(page: &mut Page, points: &[PointChange]) {
         Column::new("verdict", false, 0),
     ];
     let median = |p: &PointChange, spread: &Spread| match p.measure {
-        Measure::Wall => seconds(spread.median),
+        Measure::Wall | Measure::None => seconds(spread.median),
         Measure::Rate => significant(spread.median),
     };
     let rows: Vec<Vec<String>> = points
@@ -146,4 +151,55 @@ fn causes(page: &mut Page, point: &PointChange) {
             ],
         );
     }
+}
+
+fn code(page: &mut Page, code: &[CodeChange], point: &PointChange) {
+    let listed = code.iter().filter(|c| c.change.abs() >= VISIBLE);
+    for (i, c) in listed.take(FUNCTIONS).enumerate() {
+        if i == 0 {
+            let on = cpus(point.cpus);
+            page.heading(&format!("Code on {on}, as one run of each has it"));
+        }
+        let line = c.line.map_or(String::new(), |line| format!(":{line}"));
+        let file = c.file.as_deref().and_then(|file| file.rsplit('/').next());
+        let place = file.map_or(String::new(), |file| format!("; {file}{line}"));
+        let change = moved(c.change, c.before, c.after, &place);
+        let head = [swatch(look_of(&c.cause)), text(" ")];
+        let rest = [
+            function(page, &c.symbol),
+            text(format!(" {}: {change}", c.cause)),
+        ];
+        page.paragraph(0, 4, &[&head[..], &rest].concat());
+    }
+}
+
+fn growth(page: &mut Page, growth: &[GrowthChange], point: &PointChange) {
+    let listed = growth.iter().filter(|c| c.change.abs() >= VISIBLE);
+    for (i, c) in listed.take(FUNCTIONS).enumerate() {
+        if i == 0 {
+            page.heading(&format!("Growth of user code up to {}", cpus(point.cpus)));
+        }
+        let change = moved(c.change, c.before, c.after, "");
+        page.paragraph(
+            0,
+            4,
+            &[function(page, &c.symbol), text(format!(" {change}"))],
+        );
+    }
+}
+
+/// `-25.6 points (28.7 % to 3.1 %)`, with what else belongs into the parentheses.
+fn moved(change: f64, before: f64, after: f64, more: &str) -> String {
+    format!(
+        "{:+.1}\u{a0}points ({} to {}{more})",
+        change * 100.0,
+        percent(before),
+        percent(after)
+    )
+}
+
+/// A name in one piece, whose middle may give way.
+fn function(page: &Page, name: &str) -> Span {
+    let name = name.replace(' ', "\u{a0}");
+    bold(elide(&name, page.width - 8, page.ellipsis()))
 }
