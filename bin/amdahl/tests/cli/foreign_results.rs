@@ -158,7 +158,8 @@ fn good_results_are_shown_and_compared() {
 fn the_code_that_changed_is_named_in_text_and_data() {
     let place = Place::new();
     let mut after = result(0.5);
-    after.causes[0].sites[0].symbol = "queue_pop".to_owned();
+    let site = &mut after.causes[0].sites[0];
+    (site.symbol, site.fraction) = ("queue_pop".to_owned(), 0.2);
     for (name, result) in [("before", result(1.0)), ("after", after)] {
         let text = serde_json::to_string(&result).expect("plain data");
         fs::write(place.join(name), text).expect("a file");
@@ -180,12 +181,12 @@ fn the_code_that_changed_is_named_in_text_and_data() {
         .collect();
     assert_eq!(
         changes,
-        [(&json!("queue_pop"), 0.25), (&json!("queue_push"), -0.25)]
+        [(&json!("queue_push"), -0.25), (&json!("queue_pop"), 0.2)]
     );
     place
         .amdahl(["compare", "before", "after"])
         .ends_with(0)
-        .says("queue_pop lock-wait: +25.0 points (0.0 % to 25.0 %)")
+        .says("queue_pop lock-wait: +20.0 points (0.0 % to 20.0 %)")
         .says("queue_push lock-wait: -25.0 points (25.0 % to 0.0 %)");
 }
 

@@ -261,7 +261,7 @@ fn runs_of_a_fixed_length_have_no_speedup() {
             &*ran.out,
             ["as fast as", "(range)", "efficiency", "Cost of"],
         ),
-        (page, ["as fast as", "Speedup", "Efficiency", "Cost of"]),
+        (page, ["as fast as", ">Speedup<", ">Efficiency<", "Cost of"]),
     ] {
         for word in words {
             assert!(!shown.contains(word), "{word:?} in\n{shown}");
