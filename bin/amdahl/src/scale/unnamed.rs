@@ -35,7 +35,7 @@ pub fn notices(causes: &[CauseReport]) -> Vec<Notice> {
     add(
         "stripped",
         &stripped,
-        "offsets in place of names: they are stripped, or could not be read. Do not strip what you build (strip, -s)",
+        "offsets in place of names, as those of stripped files have, or of files that could not be read. Do not strip what you build (strip, -s)",
     );
     add(
         "no-debug-info",

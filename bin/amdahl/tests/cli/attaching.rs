@@ -36,6 +36,7 @@ fn a_running_process_is_watched_for_a_time_and_left_alone() {
     let sum: f64 = result.points[0].stack.values().sum();
     assert!((sum - 1.0).abs() < 1e-9, "{sum}");
     assert!(result.points[0].wall_s.median >= 0.1);
+    assert_eq!(result.settings.speedup_of, "none");
     assert!(!result.partial);
     assert!(is_alive(process.pid()));
 }
