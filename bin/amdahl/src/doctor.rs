@@ -1,12 +1,19 @@
 //! `amdahl doctor`: what this machine lets us measure, what not, and how to allow it.
 
-use amdahl_probe::bpf::{Recorder, SCALE, Settings};
+mod hidden;
+mod limits;
+
+use amdahl_probe::bpf::{Recorder, SCALE, Settings, has_tracepoint};
 use amdahl_probe::perf::{Counter, View, sampling};
+use amdahl_probe::unprivileged::preload;
+use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 use crate::cli::Doctor;
 use crate::failure::Failure;
 use crate::screen;
+use crate::watch::preload::Lack;
+use hidden::Rights;
 
 /// One thing looked at.
 #[derive(Debug, Serialize)]
@@ -18,7 +25,7 @@ pub struct Check {
     /// What was found.
     pub found: String,
     /// What is lost without it; empty if it works.
-    pub lost: &'static str,
+    pub lost: String,
     /// How to get it; empty if it works.
     pub remedy: String,
 }
@@ -30,19 +37,67 @@ fn read(path: &str) -> String {
         .to_owned()
 }
 
-fn check(name: &'static str, ok: bool, found: String, lost: &'static str, remedy: &str) -> Check {
-    let (lost, remedy) = if ok {
-        ("", String::new())
-    } else {
-        (lost, remedy.to_owned())
-    };
+fn check(name: &'static str, ok: bool, found: String, lost: &str, remedy: &str) -> Check {
+    let unless_ok = |text: &str| if ok { "" } else { text }.to_owned();
     Check {
         name,
         ok,
         found,
-        lost,
-        remedy,
+        lost: unless_ok(lost),
+        remedy: unless_ok(remedy),
     }
+}
+
+/// The pair of tracepoints around each wait for a contended lock.
+fn contention() -> Check {
+    let has = ["contention_begin", "contention_end"].map(has_tracepoint);
+    let (found, remedy) = match has {
+        [None, _] | [_, None] => (
+            "not known: the kernel does not tell its types",
+            "see kernel type information (BTF)",
+        ),
+        [Some(true), Some(true)] => ("contention_begin and contention_end", ""),
+        _ => ("this kernel has none", "use Linux 5.19 or newer"),
+    };
+    check(
+        "tracepoints of kernel locks",
+        has == [Some(true); 2],
+        found.to_owned(),
+        "who sleeps on a kernel lock in a read, a write, a page fault or a call on a file seems to wait for storage; amdahl \
+         locks has futexes only",
+        remedy,
+    )
+}
+
+fn library() -> Check {
+    let library = preload::library();
+    let found = library
+        .as_ref()
+        .map_or("not found".to_owned(), |path| path.display().to_string());
+    check(
+        "preload library",
+        library.is_some(),
+        found,
+        &format!("without BPF: {}", Lack::NotFound.missing()),
+        &Lack::NotFound.remedy(),
+    )
+}
+
+/// What bounds measuring without BPF.
+fn unprivileged(cpus: usize) -> Vec<Check> {
+    let rights = Rights::parse(&read("/proc/self/status"));
+    let files = getrlimit(Resource::Nofile).current;
+    let locked = getrlimit(Resource::Memlock).current;
+    let number = |path: &str| read(path).parse::<i64>().unwrap_or(0);
+    let per_cpu_kib = u64::try_from(number("/proc/sys/kernel/perf_event_mlock_kb")).unwrap_or(0);
+    let is_exempt = rights.may_lock || number("/proc/sys/kernel/perf_event_paranoid") < 0;
+    vec![
+        library(),
+        hidden::ptrace_scope(&read("/proc/sys/kernel/yama/ptrace_scope"), &rights),
+        hidden::hidepid(&read("/proc/self/mounts"), &rights),
+        limits::open_files(files, cpus),
+        limits::locked_memory(locked, per_cpu_kib, cpus, is_exempt),
+    ]
 }
 
 fn checks() -> Vec<Check> {
@@ -103,10 +158,12 @@ fn checks() -> Vec<Check> {
         recorder
             .as_ref()
             .map_or_else(ToString::to_string, |_| "loads and attaches".to_owned()),
-        "waits are polled from /proc, sizes are approximate",
+        "waits are polled from /proc, sizes are approximate; amdahl locks watches a command or --pid, but neither \
+         --system nor --cgroup",
         recorder.as_ref().err().map_or("", crate::watch::bpf_remedy),
     ));
     drop(recorder);
+    checks.push(contention());
     let paranoid = read("/proc/sys/kernel/perf_event_paranoid");
     let clock = sampling(Counter::Clock, 10_000_000, first);
     checks.push(check(
@@ -168,7 +225,8 @@ fn checks() -> Vec<Check> {
         confinement.is_some(),
         confinement.unwrap_or("not writable").to_owned(),
         "the program is confined by its affinity mask only, which it may change",
-        "run as root, or delegate a cpuset control group to this user",
+        "run as root, or inside a control group (v2) that is delegated to this user with the cpuset controller: \
+         Delegate=cpuset of user@.service, then systemd-run --user --scope -p Delegate=yes amdahl ...",
     ));
     let steal = read("/proc/stat")
         .lines()
@@ -186,6 +244,7 @@ fn checks() -> Vec<Check> {
         "time taken by the hypervisor looks like slow work",
         "use a guest kernel with paravirtual time accounting",
     ));
+    checks.extend(unprivileged(cpus.len()));
     checks
 }
 
@@ -213,7 +272,7 @@ pub fn main(args: &Doctor) -> Result<u8, Failure> {
         "\nEverything can be measured here.\n".to_owned()
     } else {
         format!(
-            "\n{missing} of {} are missing; every command works without them as said above.\n",
+            "\n{missing} of {} are missing: amdahl works without them, but for what is said to be lost.\n",
             checks.len()
         )
     };

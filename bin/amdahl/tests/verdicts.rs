@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use amdahl_report::schema::{CauseReport, Point, ScaleResult, Site, Source};
 use cases::{Case, Expect, Line, Unprivileged};
-use check::{Demand, Judgement, judge};
+use check::{Demand, Judgement, NamedBy, judge};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../planted")
@@ -161,15 +161,26 @@ fn unnamed_code_fails() {
     let mut result = result();
     result.causes[0].sites[0].stack.clear();
     fails_with(&full(&lock(), &lines(0.6), &result), "take_it is not named");
-    // Far down is not named either.
-    let named = report("lock-wait", 0.0, "take_it").sites.remove(0);
-    let other = result.causes[0].sites[0].clone();
-    result.causes[0].sites = vec![other.clone(), other.clone(), named.clone()];
-    assert_eq!(
-        full(&lock(), &lines(0.6), &result).comparisons[0].function_site,
-        Some(3)
-    );
+}
+
+/// Any of the first three sites was once good enough.
+#[test]
+fn only_the_top_site_names_the_code() {
+    let mut result = result();
+    let named = |result: &ScaleResult| {
+        let judgement = full(&lock(), &lines(0.6), result);
+        judgement.comparisons[0].function_by
+    };
+    assert_eq!(named(&result), Some(NamedBy::Stack));
+    let sites = &mut result.causes[0].sites;
+    sites[0].symbol = "c::take_it(int)".to_owned();
+    assert_eq!(named(&result), Some(NamedBy::Symbol));
+    let other = Site {
+        symbol: "burn".to_owned(),
+        ..Site::default()
+    };
     result.causes[0].sites.insert(0, other);
+    assert_eq!(named(&result), None);
     fails_with(&full(&lock(), &lines(0.6), &result), "take_it is not named");
 }
 

@@ -1,6 +1,6 @@
 //! A trace that Perfetto's UI and Chrome's tracing page open: JSON events, gzip.
 //!
-//! The process `CPUs` has one track per CPU that shows who ran; every thread of the workload has
+//! A process of its own has one track per CPU that shows who ran; every thread of the workload has
 //! a track under its process that shows where it ran and what it waited for. Slices of one track
 //! must not overlap; their order is free.
 
@@ -23,6 +23,8 @@ const CPU_TRACKS: u32 = 1 << 30;
 /// Names of the tracks.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
+    /// Of the process that has the tracks of the CPUs; `CPUs` if empty.
+    pub cpus: String,
     /// Process id to name.
     pub processes: BTreeMap<u32, String>,
     /// (Process id, thread id) to name.
@@ -83,12 +85,11 @@ pub fn write<W: Write>(
     events
         .out
         .write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-    events.meta(
-        "process_name",
-        CPU_TRACKS,
-        CPU_TRACKS,
-        Args::Name { name: "CPUs" },
-    )?;
+    let name = match names.cpus.as_str() {
+        "" => "CPUs",
+        name => name,
+    };
+    events.meta("process_name", CPU_TRACKS, CPU_TRACKS, Args::Name { name })?;
     events.meta(
         "process_sort_index",
         CPU_TRACKS,

@@ -357,7 +357,8 @@ impl Partition {
 
     fn switch(&mut self, ts: Ns, cpu: CpuId, prev: Occupant, off: Off, next: Occupant) {
         if let Some(state) = self.watched.get(&cpu).copied() {
-            let to = ts;
+            // As waits are: a straggler must not overlap them.
+            let to = self.now;
             match state.occupant {
                 Occupant::Idle => self.idle -= 1,
                 Occupant::Other(tid) => {
@@ -384,7 +385,7 @@ impl Partition {
                 cpu,
                 Cpu {
                     occupant: next,
-                    since: ts,
+                    since: to,
                     stolen_mark: self.stolen,
                 },
             );
@@ -405,19 +406,21 @@ impl Partition {
     }
 
     fn stretch(&mut self, cpu: Option<CpuId>, who: Occupant, from: Ns, to: Ns) {
-        if self.out.stretches.len() < self.max_stretches && to > from {
-            let tid = match who {
-                Occupant::Idle => 0,
-                Occupant::Workload(tid) | Occupant::Other(tid) => tid,
-            };
-            self.out.stretches.push(Stretch {
-                cpu,
-                tid,
-                from,
-                to,
-                cause: None,
-            });
+        if to <= from {
+            return;
         }
+        let tid = match who {
+            Occupant::Idle => 0,
+            Occupant::Workload(tid) | Occupant::Other(tid) => tid,
+        };
+        let stretch = Stretch {
+            cpu,
+            tid,
+            from,
+            to,
+            cause: None,
+        };
+        self.out.keep(stretch, self.max_stretches);
     }
 
     fn thread(&mut self, tid: Tid, cpu: CpuId) -> &mut Thread {

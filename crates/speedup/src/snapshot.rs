@@ -12,6 +12,7 @@ mod interval;
 mod polled;
 mod resolve;
 mod sampled;
+mod trace;
 mod user_wait;
 
 use std::sync::Arc;

@@ -446,6 +446,59 @@ fn folding_keeps_causes_and_code_and_forgets_who() {
     );
 }
 
+/// Stretches beyond the limit were left out without a word.
+#[test]
+fn a_trace_that_has_no_more_room_tells_until_when_it_is_complete() {
+    let kept = |max| {
+        let mut partition = Partition::new(0, &[(0, Occupant::Idle)]).keep_stretches(max);
+        partition.learn(&table());
+        for event in [
+            on(2 * MS, 0, 7),
+            off(5 * MS, 0, 7, futex(MUTEX)),
+            on(9 * MS, 0, 7),
+        ] {
+            partition.feed(&event);
+        }
+        partition.finish(10 * MS)
+    };
+    let all = kept(9);
+    // Idle, the run, idle, the wait, the run.
+    assert_eq!((all.stretches.len(), all.stretches_until), (5, None));
+    for (max, until) in [(4, 10 * MS), (2, 9 * MS), (1, 5 * MS)] {
+        let cut = kept(max);
+        assert_eq!(
+            (cut.stretches.len(), cut.stretches_until),
+            (max, Some(until))
+        );
+        assert_eq!(cut.stretches, all.stretches[..max]);
+    }
+    let not_asked = kept(0);
+    assert_eq!(
+        (not_asked.stretches.len(), not_asked.stretches_until),
+        (0, None)
+    );
+}
+
+/// One of another CPU's ring, behind its time: its thread was drawn running and waiting at once.
+#[test]
+fn a_straggler_does_not_make_stretches_overlap() {
+    let occupants = [(0, Occupant::Idle), (1, Occupant::Idle)];
+    let mut partition = Partition::new(0, &occupants).keep_stretches(9);
+    partition.learn(&table());
+    for event in [
+        on(MS, 0, 7),
+        on(5 * MS, 1, 8),
+        off(4 * MS, 0, 7, futex(MUTEX)),
+        on(6 * MS, 0, 7),
+    ] {
+        partition.feed(&event);
+    }
+    let run = partition.finish(10 * MS);
+    let of_seven = run.stretches.iter().filter(|stretch| stretch.tid == 7);
+    let times: Vec<[Ns; 2]> = of_seven.map(|stretch| [stretch.from, stretch.to]).collect();
+    assert_eq!(times, [[MS, 5 * MS], [5 * MS, 6 * MS], [6 * MS, 10 * MS]]);
+}
+
 fn arbitrary_event() -> impl Strategy<Value = Event> {
     let tid = 1..6u32;
     let occupant = prop_oneof![

@@ -37,6 +37,7 @@ pub struct Observed {
     events_lost: u64,
     stacks_lost: u64,
     sources: Vec<Source>,
+    warnings: Vec<Notice>,
     ended: Option<Ended>,
     interrupted: bool,
 }
@@ -151,6 +152,7 @@ fn recorded(
         tracker: follower.tracker,
         decoded: follower.decoded,
         sources,
+        warnings: Vec::new(),
         ended: watched.ended,
         interrupted: watched.interrupted,
     })
@@ -207,6 +209,7 @@ fn complete(found: &mut LocksResult, args: &Locks, observed: &Observed) {
     found.seconds = observed.to.saturating_sub(observed.from) as f64 * 1e-9;
     found.machine = machine::describe();
     found.sources = observed.sources.clone();
+    found.warnings.extend(observed.warnings.iter().cloned());
     result::note_goroutines(found, "bpf");
     found.events = observed.events;
     found.events_lost += observed.events_lost;

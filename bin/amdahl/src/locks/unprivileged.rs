@@ -21,8 +21,8 @@ use crate::child::Child;
 use crate::cli::{LocksBy, Selection};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::scale::preload_env;
-use crate::watch;
+use crate::watch::preload::{HIDDEN, Seen};
+use crate::watch::{self, preload as library};
 
 /// What the poller's thread brings back.
 struct Polled {
@@ -50,7 +50,7 @@ pub fn observe(
     let failed = |error: &dyn std::fmt::Display| Failure::machine(error.to_string());
     let folder = tempfile::tempdir().map_err(|error| failed(&error))?;
     let env = match selection.command.first() {
-        Some(program) => preload_env(program, folder.path()),
+        Some(program) => library::env(program, folder.path()),
         None => Vec::new(),
     };
     let child = watch::start(selection, cpus, &env)?;
@@ -80,12 +80,15 @@ pub fn observe(
         .map_err(|_| failed(&"the poller ended early"))?;
     let ended = ended?;
     let records = preload::read_dir(folder.path()).map_err(|error| failed(&error))?;
-    let recorded = take_records(&records, &mut polled, to);
-    let lacks_library = !selection.command.is_empty() && preload::library().is_none();
+    take_records(&records, &mut polled, to);
+    let threads = polled.decoded.threads.iter();
+    let threads = threads.map(|(&tid, name)| (tid, name.pid));
+    let seen = Seen::new(polled.hidden, threads, &records);
     Ok(Observed {
         from,
         to,
-        sources: sources(&polled, recorded, lacks_library, why, remedy),
+        sources: sources(&selection.command, seen, why, remedy),
+        warnings: seen.notices(),
         tracker: polled.tracker,
         decoded: polled.decoded,
         events: polled.polls,
@@ -199,8 +202,8 @@ fn poll(poller: Poller, over: &AtomicBool, is_preloaded: bool) -> Polled {
     }
 }
 
-/// Adds what the library recorded; whether it recorded anything.
-fn take_records(records: &Records, polled: &mut Polled, until: u64) -> bool {
+/// Adds what the library recorded.
+fn take_records(records: &Records, polled: &mut Polled, until: u64) {
     for process in &records.processes {
         let callers = process
             .totals
@@ -215,43 +218,15 @@ fn take_records(records: &Records, polled: &mut Polled, until: u64) -> bool {
         }
         polled.tracker.process(process, until);
     }
-    !records.processes.is_empty()
 }
 
-/// `lacks_library`: the preload library would have been used and is not there.
-fn sources(
-    polled: &Polled,
-    is_recorded: bool,
-    lacks_library: bool,
-    why: &str,
-    remedy: &str,
-) -> Vec<Source> {
-    let mut sources = Vec::new();
-    if is_recorded {
-        sources.push(source("pthread waits", "preload", "", ""));
-    } else if lacks_library {
-        sources.push(source(
-            "pthread waits",
-            "missing",
-            &format!(
-                "{}, which times them without privileges, was not found.",
-                preload::LIBRARY
-            ),
-            &format!(
-                "put it beside amdahl or into ../lib/amdahl, or name it in {}",
-                preload::LIBRARY_VARIABLE
-            ),
-        ));
-    }
+fn sources(command: &[String], seen: Seen, why: &str, remedy: &str) -> Vec<Source> {
+    let mut sources = vec![library::source(command)];
+    seen.correct(&mut sources);
     sources.extend(polled_sources(why, remedy));
-    if polled.hidden > 0 {
-        sources.push(source(
-            "system calls",
-            "missing",
-            "Some processes belong to another user or have other rights: what they wait for is \
-             hidden.",
-            "watch as the user who runs them",
-        ));
+    if seen.hidden > 0 {
+        let [missing, remedy] = HIDDEN;
+        sources.push(source("system calls", "missing", missing, remedy));
     }
     sources
 }

@@ -279,16 +279,38 @@ pub fn causes(
         .map(|cause| {
             let mine: Vec<&Piece> = pieces.iter().filter(|piece| piece.cause == cause).collect();
             let sites = sites(run, decoder, cause, &mine, stack.get(cause));
+            let mut text = text(cause, stack.get(cause), sites.first(), growth);
+            if lacks_call_site(cause, &mine, &run.decoded) {
+                text += LOCKS_TELLS;
+            }
             CauseReport {
                 id: cause.id().to_owned(),
                 fraction: stack.get(cause),
-                text: text(cause, stack.get(cause), sites.first(), growth),
+                text,
                 sites,
             }
         })
         .collect();
     reports.sort_by(|a, b| b.fraction.total_cmp(&a.fraction));
     reports
+}
+
+/// Kernel stacks of sleeping threads are dear, so nobody takes them here.
+const LOCKS_TELLS: &str =
+    " Where in the kernel: amdahl locks -- COMMAND tells the call site (with BPF).";
+
+/// Most of the time that a lock of the kernel cost is of threads whose kernel stack is not known.
+fn lacks_call_site(cause: Cause, pieces: &[&Piece], decoded: &Decoded) -> bool {
+    if !matches!(cause, Cause::KernelLock | Cause::MmapLock) {
+        return false;
+    }
+    let is_known = |piece: &&&Piece| {
+        let stack = piece.stack.and_then(|id| decoded.stacks.get(id.0 as usize));
+        stack.is_some_and(|stack| !stack.kernel.is_empty())
+    };
+    let all: f64 = pieces.iter().map(|piece| piece.ns).sum();
+    let known: f64 = pieces.iter().filter(is_known).map(|piece| piece.ns).sum();
+    known * 2.0 < all
 }
 
 fn sites(
@@ -483,4 +505,54 @@ pub fn rows(
         });
     }
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn decoded() -> Decoded {
+        let frame = Frame::default();
+        let user = CallStack {
+            user: vec![frame.clone()],
+            ..CallStack::default()
+        };
+        let kernel = CallStack {
+            kernel: vec![frame],
+            ..user.clone()
+        };
+        Decoded::after(vec![Arc::new(user), Arc::new(kernel)])
+    }
+
+    fn piece(cause: Cause, stack: Option<u32>, ns: f64) -> Piece {
+        Piece {
+            cause,
+            tid: 1,
+            stack: stack.map(StackId),
+            object: 0,
+            ns,
+            count: 1,
+        }
+    }
+
+    #[test]
+    fn locks_is_named_where_most_of_the_time_has_no_place_in_the_kernel() {
+        let decoded = decoded();
+        for (cause, stacks, lacks) in [
+            (Cause::KernelLock, [Some(0), Some(1)], true),
+            (Cause::MmapLock, [None, Some(1)], true),
+            (Cause::MmapLock, [Some(1), Some(0)], false),
+            (Cause::LockWait, [Some(0), Some(0)], false),
+        ] {
+            let [most, rest] = stacks;
+            let pieces = [piece(cause, most, 7.0), piece(cause, rest, 3.0)];
+            let pieces: Vec<&Piece> = pieces.iter().collect();
+            assert_eq!(
+                lacks_call_site(cause, &pieces, &decoded),
+                lacks,
+                "{cause:?} {stacks:?}"
+            );
+        }
+    }
 }

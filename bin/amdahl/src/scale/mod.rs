@@ -24,9 +24,9 @@ use crate::cli::{EventBudget, ProbeKind, Scale};
 use crate::failure::Failure;
 use crate::interrupt::{self, Interrupt};
 use crate::watch;
+use crate::watch::preload::{HIDDEN, Seen};
 use plan::{Plan, knobs};
 use polled::Means;
-pub(crate) use polled::preload_env;
 use progress::Progress;
 use run::{Bare, Probed, ProbedError, Workload};
 
@@ -124,7 +124,12 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
     if last.is_some_and(|run| java::is_unnamed(&run.decoded.stacks)) {
         sweep.notice("java-unnamed", java::NOTICE.to_owned());
     }
-    let summary = summary::summarise(&mut sweep, scale);
+    sweep.tell_what_polls_saw();
+    let mut summary = summary::summarise(&mut sweep, scale);
+    if target.writes() {
+        let told = output::told_of_the_trace(&summary, &sweep);
+        summary.result.warnings.extend(told);
+    }
     // A full disk must not take the report of an hour's runs with it.
     let written = target.write(&summary, &sweep);
     let folder = written.as_ref().ok().and_then(|folder| folder.as_deref());
@@ -291,6 +296,7 @@ fn find_means(scale: &Scale, plan: &Plan, sources: &mut Vec<Source>) -> Means {
             "As root: sysctl kernel.perf_event_paranoid=1, or 2 for user code only.",
         ),
     });
+    sources.push(watch::preload::source(&scale.command));
     Means {
         sampling: view.as_ref().ok().map(|&view| (view, rate)),
         fault_ns: (view.ok() != Some(View::Whole) || !names)
@@ -323,6 +329,18 @@ impl Sweep {
             code: code.to_owned(),
             text,
         });
+    }
+
+    /// What was hidden from polls, and which waits the preload library did not tell.
+    fn tell_what_polls_saw(&mut self) {
+        let runs = self.points.iter().flat_map(|runs| &runs.probed);
+        let seen = Seen::sum(runs.filter_map(|run| run.seen));
+        seen.correct(&mut self.sources);
+        self.notices.extend(seen.notices());
+        if seen.hidden > 0 {
+            let [missing, remedy] = HIDDEN;
+            self.notice("hidden", format!("{missing} To see it, {remedy}."));
+        }
     }
 
     fn fail(&mut self, cpus: u32, run: u32, what: String) {
@@ -401,6 +419,7 @@ impl Sweep {
                 serial,
                 self.means,
                 &mut self.decoder,
+                stretches,
             )?,
         };
         let ended = probed.ended.clone();

@@ -11,7 +11,7 @@ use amdahl_probe::bpf::{Decoded, Decoder, ThreadName};
 use amdahl_probe::clock;
 use amdahl_probe::perf::{Rate, Sampler, View};
 use amdahl_probe::symbol::Symbolizer;
-use amdahl_probe::unprivileged::preload::{self, Covers};
+use amdahl_probe::unprivileged::preload;
 use amdahl_probe::unprivileged::{Poller, Scope};
 use amdahl_speedup::event::{CallStack, Event, StackId, StackTable};
 use amdahl_speedup::snapshot::{Charger, CpuUsage};
@@ -21,6 +21,7 @@ use amdahl_topology::CpuSet;
 use super::cgroup::Group;
 use super::polls::Polls;
 use super::run::{Probed, ProbedError, Workload, steal_ns};
+use crate::watch::preload::{self as library, Seen};
 
 /// The first stack stands for CPU time that nobody sampled; those of waiting threads follow.
 const BLANK: StackId = StackId(0);
@@ -34,31 +35,6 @@ pub struct Means {
     pub fault_ns: Option<f64>,
 }
 
-/// The variables that load the preload library into `program`; none if it does not take one.
-pub fn preload_env(program: &str, records: &std::path::Path) -> Vec<(String, String)> {
-    let path = if program.contains('/') {
-        Some(std::path::PathBuf::from(program))
-    } else {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path)
-            .map(|folder| folder.join(program))
-            .find(|file| file.is_file())
-    };
-    let takes =
-        path.is_some_and(|path| matches!(preload::covers(&path), Covers::Yes | Covers::Unknown));
-    let value = preload::library()
-        .filter(|_| takes)
-        .and_then(|library| preload::ld_preload(&library, std::env::var_os("LD_PRELOAD")))
-        .and_then(|value| value.into_string().ok());
-    match (value, records.to_str()) {
-        (Some(value), Some(records)) => vec![
-            ("LD_PRELOAD".to_owned(), value),
-            (preload::DIR_VARIABLE.to_owned(), records.to_owned()),
-        ],
-        _ => Vec::new(),
-    }
-}
-
 impl Workload<'_> {
     /// Runs under the poller.
     pub fn polled(
@@ -68,12 +44,13 @@ impl Workload<'_> {
         serial: u32,
         means: Means,
         decoder: &mut Decoder,
+        stretches: usize,
     ) -> Result<Probed, ProbedError> {
         let failed = |what: &dyn std::fmt::Display| ProbedError::Poll(what.to_string());
         let mut group = Group::new(cpus, serial);
         let version = group.as_ref().map(|group| group.version);
         let records = tempfile::tempdir().map_err(|error| failed(&error))?;
-        let env = preload_env(&self.command[0], records.path());
+        let env = library::env(&self.command[0], records.path());
         let child = self.start(cpus, threads, group.as_ref(), &env)?;
         let scope = Scope {
             root: child.pid(),
@@ -138,9 +115,11 @@ impl Workload<'_> {
         let named = copies.iter().map(|copy| symbolizer.resolve_copy(copy));
         stacks.extend(named.map(Arc::new));
         let waits = preload::read_dir(records.path()).map_err(|error| failed(&error))?;
+        let threads = poller.names().iter().map(|(&tid, name)| (tid, name.pid));
+        let seen = Seen::new(poller.blindness().hidden, threads, &waits);
         let mut decoded = Decoded::after(stacks);
         let events = decoder.decode(part, &mut decoded);
-        let mut charger = Charger::new(&watched, from);
+        let mut charger = Charger::new(&watched, from).keep_stretches(stretches);
         let mut polls = polls.iter().peekable();
         events.for_each(&decoded, |event| {
             while let Some(poll) = polls.next_if(|poll| poll.ts < event.ts()) {
@@ -206,6 +185,7 @@ impl Workload<'_> {
             cut: 1.0,
             recorded: 1.0,
             unsampled,
+            seen: Some(seen),
         })
     }
 }

@@ -13,6 +13,7 @@ use super::cgroup::Group;
 use super::java;
 use crate::child::{Child, Command, Ended, StartError};
 use crate::interrupt::Interrupt;
+use crate::watch::preload::Seen;
 
 /// What every run of a sweep shares.
 pub struct Workload<'a> {
@@ -54,6 +55,8 @@ pub struct Probed {
     pub recorded: f64,
     /// Why there are no samples, although they are allowed.
     pub unsampled: Option<String>,
+    /// How much polls and the preload library saw; of runs without privileges.
+    pub seen: Option<Seen>,
 }
 
 /// A run without the probe.
@@ -243,6 +246,7 @@ impl Probed {
             cut,
             recorded,
             unsampled: None,
+            seen: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod live;
 pub mod machine;
+pub mod preload;
 pub mod processes;
 
 use std::sync::mpsc::Receiver;

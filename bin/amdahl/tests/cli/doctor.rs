@@ -1,19 +1,30 @@
 //! `amdahl doctor`: what is missing is named with how to get it.
 
-use crate::tool::{Place, Ran};
+use std::path::Path;
+use std::process::Command;
 
-const CHECKS: [&str; 11] = [
+use serde_json::Value;
+
+use crate::tool::{Place, Ran, is_root, skipped};
+
+const CHECKS: [&str; 17] = [
     "topology",
     "several CPUs",
     "no CPU quota",
     "kernel type information (BTF)",
     "BPF recorder",
+    "tracepoints of kernel locks",
     "perf events of all threads",
     "perf events of own programs",
     "hardware counters",
     "kernel symbol names",
     "cpuset control groups",
     "steal time",
+    "preload library",
+    "system calls and stacks of other processes",
+    "processes of other users",
+    "open files",
+    "locked memory",
 ];
 
 fn assert_complete(text: &Ran, json: &Ran) {
@@ -50,6 +61,8 @@ fn assert_complete(text: &Ran, json: &Ran) {
             end.starts_with(&format!("{missing} of {} are missing", checks.len())),
             "{end}"
         );
+        // Not so: amdahl locks cannot watch the whole machine without BPF.
+        assert!(!end.contains("every command works"), "{end}");
     }
 }
 
@@ -73,4 +86,58 @@ fn doctor_works_without_any_rights() {
         return;
     };
     assert_complete(&text, &json);
+}
+
+/// What is missing, by name.
+fn missing(ran: &Ran) -> Vec<(String, String)> {
+    let checks = ran.json();
+    let checks = checks.as_array().expect("a list").iter();
+    let field = |check: &Value, name: &str| check[name].as_str().expect("text").to_owned();
+    checks
+        .filter(|check| check["ok"] == false)
+        .map(|check| (field(check, "name"), field(check, "remedy")))
+        .collect()
+}
+
+#[test]
+fn a_library_that_is_not_there_and_a_low_limit_are_found() {
+    let place = Place::new();
+    let tool = env!("CARGO_BIN_EXE_amdahl");
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"ulimit -n 100 && exec "$0" doctor --json"#, tool]);
+    let mut command = place.here(command);
+    command.env("AMDAHL_PRELOAD", "/nowhere");
+    let found = missing(&place.run(command).ends_with(0));
+    for (name, remedy) in [
+        ("preload library", "AMDAHL_PRELOAD"),
+        ("open files", "ulimit -n"),
+    ] {
+        let check = found.iter().find(|(found, _)| found == name);
+        let (_, what_to_do) = check.unwrap_or_else(|| panic!("{name}: {found:?}"));
+        assert!(what_to_do.contains(remedy), "{what_to_do}");
+    }
+}
+
+/// The machine's own answers, read another way.
+#[test]
+fn what_the_kernel_says_of_itself_is_what_doctor_says() {
+    let place = Place::new();
+    let found = missing(&place.amdahl(["doctor", "--json"]).ends_with(0));
+    let is_missing = |name: &str| found.iter().any(|(found, _)| found == name);
+    let tracepoint = Path::new("/sys/kernel/tracing/events/lock/contention_begin");
+    if tracepoint
+        .parent()
+        .and_then(Path::parent)
+        .is_some_and(|events| events.is_dir())
+    {
+        assert_eq!(
+            is_missing("tracepoints of kernel locks"),
+            !tracepoint.exists()
+        );
+    } else {
+        skipped("tracefs is not mounted, or not for this user");
+    }
+    if is_root() && !Path::new("/proc/sys/kernel/yama").exists() {
+        assert!(!is_missing("system calls and stacks of other processes"));
+    }
 }

@@ -5,6 +5,8 @@
 
 mod attaching;
 mod budget;
+#[path = "../../../../crates/report/tests/chrome_trace/mod.rs"]
+mod chrome_trace;
 mod command_line;
 mod doctor;
 mod ending;
@@ -20,10 +22,12 @@ mod ordinary_user;
 mod output_folder;
 mod pager_bench;
 mod phantom;
+mod preload_library;
 mod processes;
 mod running;
 mod scheduling;
 mod serving;
 mod simulating;
 mod tool;
+mod traces;
 mod workload;

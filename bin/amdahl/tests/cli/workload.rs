@@ -56,6 +56,37 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// Threads, as many as the first argument says, take a mutex in turn and work while they have it.
+pub const CROWDED: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static volatile unsigned long result;
+static long left = 300;
+static void *queue_up(void *unused) {
+    for (int is_over = 0; !is_over;) {
+        pthread_mutex_lock(&lock);
+        unsigned long x = left;
+        for (int i = 0; i < 1000000; i++)
+            x = x * 6364136223846793005UL + 1442695040888963407UL;
+        result = x;
+        is_over = --left <= 0;
+        pthread_mutex_unlock(&lock);
+    }
+    return unused;
+}
+int main(int argc, char **argv) {
+    int threads = argc > 1 ? atoi(argv[1]) : 2;
+    pthread_t all[256];
+    if (threads < 1 || threads > 256) return 2;
+    for (int t = 0; t < threads; t++)
+        if (pthread_create(&all[t], 0, queue_up, 0)) return 3;
+    for (int t = 0; t < threads; t++)
+        pthread_join(all[t], 0);
+    return 0;
+}
+"#;
+
 /// One thread works, the other one spins until that is done.
 pub const SPINNING: &str = r#"
 #include <pthread.h>

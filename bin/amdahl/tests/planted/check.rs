@@ -1,6 +1,6 @@
 //! Compares a result with what was planted. Pure: a case, what the program said, a result.
 
-use amdahl_report::schema::{CauseReport, Point, ScaleResult, Site};
+use amdahl_report::schema::{CauseReport, Point, ScaleResult};
 use amdahl_speedup::cause::Cause;
 use serde::Serialize;
 
@@ -19,8 +19,6 @@ const UNEXPLAINED_BELOW: f64 = 0.05;
 const SUM_WITHIN: f64 = 1e-6;
 /// What others may take before a run counts as disturbed.
 const STOLEN_BELOW: f64 = 0.05;
-/// The function must be among so many sites of the cause.
-const TOP_SITES: usize = 3;
 
 /// What is demanded of a result.
 #[derive(Clone, Debug)]
@@ -91,8 +89,18 @@ pub struct Comparison {
     pub size_found: Option<f64>,
     pub functions_expected: Vec<String>,
     pub function_found: Option<String>,
-    /// Place of the site that names it, from 1.
-    pub function_site: Option<usize>,
+    /// How the cause's top site names it.
+    pub function_by: Option<NamedBy>,
+}
+
+/// How a site names a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NamedBy {
+    /// It is the site.
+    Symbol,
+    /// It called the site: what it does itself is inlined into it, or a runtime's.
+    Stack,
 }
 
 /// What came out for a case.
@@ -285,9 +293,9 @@ fn compare(
             ));
         }
     }
-    if let Some((function, site)) = report.and_then(|report| named(report, plant.functions)) {
+    if let Some((function, by)) = report.and_then(|report| named(report, plant.functions)) {
         comparison.function_found = Some(function);
-        comparison.function_site = Some(site);
+        comparison.function_by = Some(by);
     } else if demand.must_name && report.is_some() && !plant.functions.is_empty() {
         wrong.push(format!("{} is not named", plant.functions.join(" or ")));
     }
@@ -326,19 +334,17 @@ fn blameless(
     }
 }
 
-fn named(report: &CauseReport, functions: &[String]) -> Option<(String, usize)> {
-    let names = |site: &Site, function: &str| {
-        site.symbol.contains(function) || site.stack.iter().any(|frame| frame.contains(function))
+/// The function that the top site names, by its symbol rather than by its stack.
+fn named(report: &CauseReport, functions: &[String]) -> Option<(String, NamedBy)> {
+    let site = report.sites.first()?;
+    let is_symbol = |function: &&String| site.symbol.contains(*function);
+    let is_caller = |function: &&String| {
+        let mut frames = site.stack.iter();
+        frames.any(|frame| frame.contains(*function))
     };
-    report
-        .sites
-        .iter()
-        .take(TOP_SITES)
-        .enumerate()
-        .find_map(|(at, site)| {
-            let function = functions.iter().find(|function| names(site, function))?;
-            Some((function.clone(), at + 1))
-        })
+    let by = |named: Option<&String>, by| named.map(|function| (function.clone(), by));
+    by(functions.iter().find(is_symbol), NamedBy::Symbol)
+        .or_else(|| by(functions.iter().find(is_caller), NamedBy::Stack))
 }
 
 fn share(point: &Point, id: &str) -> f64 {

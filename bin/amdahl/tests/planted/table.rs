@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::check::{Comparison, Judgement, percent};
+use crate::check::{Comparison, Judgement, NamedBy, percent};
 
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -253,9 +253,9 @@ impl Entry {
 
 fn cells(comparison: &Comparison) -> [String; 6] {
     let size = |size: Option<f64>| size.map_or_else(|| "-".to_owned(), percent);
-    let function = match (&comparison.function_found, comparison.function_site) {
-        (Some(function), Some(1)) => function.clone(),
-        (Some(function), Some(site)) => format!("{function} (site {site})"),
+    let function = match (&comparison.function_found, comparison.function_by) {
+        (Some(function), Some(NamedBy::Stack)) => format!("{function} (in the stack)"),
+        (Some(function), _) => function.clone(),
         _ if comparison.functions_expected.is_empty() => "-".to_owned(),
         _ => "none".to_owned(),
     };

@@ -34,6 +34,6 @@ pub use locks::{LOCKS, LOCKS_AND_HOLDS, LockFact, constants as lock_constants};
 pub use mem::{MEM, MEM_HOLDS};
 pub use phantom::{CpuSums, PhantomSettings, PhantomSums, Taker};
 pub use places::Places;
-pub use programs::{Programs, SCALE, Tracepoint};
+pub use programs::{Programs, SCALE, Tracepoint, has_tracepoint};
 pub use recorder::{Counts, Mappings, Recorder, Settings};
 pub use sched::SCHED;

@@ -135,6 +135,14 @@ pub fn load_all(
     Ok(loaded)
 }
 
+/// Whether the kernel has a tracepoint to which programs can be attached; `None` where it does not tell its types.
+pub fn has_tracepoint(hook: &str) -> Option<bool> {
+    let types = std::fs::read("/sys/kernel/btf/vmlinux").ok()?;
+    let name = format!("btf_trace_{hook}");
+    let mut names = types.split(|&byte| byte == 0);
+    Some(names.any(|other| other == name.as_bytes()))
+}
+
 /// The program of that name.
 pub fn tracepoint<'a>(bpf: &'a mut Ebpf, program: &str) -> Result<&'a mut BtfTracePoint, String> {
     bpf.program_mut(program)

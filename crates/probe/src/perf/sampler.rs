@@ -26,6 +26,8 @@ pub const FAULTS_PER_SAMPLE: u64 = 997;
 /// Pages of a ring, as long as the kernel lets us lock so many, and at least.
 const PAGES_MAX: usize = 64;
 const PAGES_MIN: usize = 8;
+/// Memory that a [`Sampler`] locks for each CPU, as long as it may, where pages have 4 KiB.
+pub const RING_BYTES: u64 = (PAGES_MAX as u64 + 1) * 4096;
 /// Addresses of a call chain, kernel and user.
 const CHAIN_MAX: u16 = 64;
 

@@ -20,9 +20,32 @@ impl Room {
     /// As many as the process may open, with plenty left for others.
     pub(super) fn of_process() -> Room {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let limit = usize::try_from(limit.unwrap_or(1 << 16)).unwrap_or(1 << 16);
-        Room::new(limit.saturating_sub(256).min(limit / 2).min(8192))
+        Room::new(kept(limit))
     }
+}
+
+const FILES_MAX: usize = 8192;
+/// Of each thread.
+const FILES_OF_THREAD: usize = 4;
+const LEFT_TO_OTHERS: usize = 256;
+
+/// Files that are kept open where `limit` of them may be open.
+fn kept(limit: Option<u64>) -> usize {
+    let limit = usize::try_from(limit.unwrap_or(1 << 16)).unwrap_or(1 << 16);
+    let room = limit.saturating_sub(LEFT_TO_OTHERS).min(limit / 2);
+    room.min(FILES_MAX)
+}
+
+/// Threads whose files a [`Poller`](super::Poller) keeps open where `limit` files may be open (`None`: any number). Looking at
+/// more of them is dearer, and they are looked at more seldom.
+pub fn threads_kept_open(limit: Option<u64>) -> usize {
+    kept(limit) / FILES_OF_THREAD
+}
+
+/// Files that must be allowed to be open so that those of `threads` are kept open, as far as there are ever so many.
+pub fn open_files_for(threads: usize) -> usize {
+    let room = threads.saturating_mul(FILES_OF_THREAD).min(FILES_MAX);
+    (room + LEFT_TO_OTHERS).max(room * 2)
 }
 
 /// A file that is kept open if there is room, and opened for each reading if not.

@@ -65,6 +65,7 @@ mod thread;
 mod tree;
 
 pub use fault::fault_ns;
+pub use files::{open_files_for, threads_kept_open};
 pub use poller::{Blindness, PollError, Poller, ThreadName};
 pub use thread::StackCopy;
 pub use tree::Scope;

@@ -8,7 +8,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use amdahl_speedup::snapshot::{ProcessWaits, UserWait, WaitKind, WaitTotal};
@@ -346,6 +346,27 @@ pub enum Covers {
     /// It uses another dynamic linker (musl) or is of another machine, which may refuse to start
     /// with the library: do not preload.
     Foreign,
+    /// It gets rights that its user does not have: its dynamic linker takes no library from the environment.
+    Privileged,
+}
+
+/// A set-user-ID or set-group-ID program of somebody else, or one with capabilities of its own.
+fn gains_rights(program: &Path) -> bool {
+    let Ok(file) = fs::metadata(program) else {
+        return false;
+    };
+    let [owner, group] = [libc::S_ISUID, libc::S_ISGID | libc::S_IXGRP];
+    let has = |bits: u32| file.mode() & bits == bits;
+    let uid = rustix::process::geteuid();
+    // Root has all capabilities already.
+    let gains_capabilities = || {
+        let mut value = [0; 64];
+        let size = rustix::fs::getxattr(program, "security.capability", &mut value[..]);
+        !uid.is_root() && size.is_ok_and(|size| size > 0)
+    };
+    (has(owner) && file.uid() != uid.as_raw())
+        || (has(group) && file.gid() != rustix::process::getegid().as_raw())
+        || gains_capabilities()
 }
 
 /// Looks at the ELF header of `program`.
@@ -385,7 +406,11 @@ pub fn covers(program: &Path) -> Covers {
         Ok(Some(path)) => {
             let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
             if name.starts_with(b"ld-linux") {
-                Covers::Yes
+                if gains_rights(program) {
+                    Covers::Privileged
+                } else {
+                    Covers::Yes
+                }
             } else {
                 Covers::Foreign
             }
@@ -398,6 +423,7 @@ pub fn covers(program: &Path) -> Covers {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::os::unix::fs::PermissionsExt;
 
     /// A file as the library lays it out, with the given entries.
     fn file(live: &[[u64; 8]], table: &[[u64; 8]], ring: &[[u64; 8]], episodes: u64) -> Vec<u8> {
@@ -513,6 +539,27 @@ mod tests {
         if cfg!(target_env = "gnu") {
             assert_eq!(covers(&itself), Covers::Yes);
         }
+    }
+
+    /// It once was given the library, did not load it, and nobody said so.
+    #[test]
+    fn programs_that_gain_rights_take_no_library() {
+        if !cfg!(target_env = "gnu") {
+            return println!("SKIPPED: the test is linked against another libc than GNU's");
+        }
+        let dir = tempfile::tempdir().expect("a folder");
+        let copy = dir.path().join("program");
+        let itself = std::env::current_exe().expect("a path");
+        fs::copy(itself, &copy).expect("a copy");
+        let mode = |mode| fs::set_permissions(&copy, fs::Permissions::from_mode(mode));
+        mode(0o4755).expect("a mode");
+        assert_eq!(covers(&copy), Covers::Yes, "one's own rights are no gain");
+        if std::os::unix::fs::chown(&copy, Some(65_534), None).is_err() {
+            return println!("SKIPPED: only root may give a file away");
+        }
+        assert_eq!(covers(&copy), Covers::Yes, "giving it away takes the bit");
+        mode(0o4755).expect("a mode");
+        assert_eq!(covers(&copy), Covers::Privileged);
     }
 
     proptest! {

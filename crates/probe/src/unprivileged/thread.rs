@@ -169,10 +169,13 @@ impl Thread {
     fn waiting(&mut self, uninterruptible: bool, shared: &mut Shared) -> State {
         let call = match self.syscall.read(&mut shared.buffer) {
             Ok(text) => parse::syscall(text),
-            Err(_) => None,
+            Err(why) => {
+                // A thread that has just ended hides nothing.
+                shared.hidden += u64::from(matches!(why, Errno::ACCESS | Errno::PERM));
+                None
+            }
         };
         let is_readable = call.is_some();
-        shared.hidden += u64::from(!is_readable);
         let mut blocked = Blocked {
             uninterruptible,
             ..Blocked::default()

@@ -103,9 +103,20 @@ pub struct RunPartition {
     pub samples: u64,
     /// Stretches for a trace, if asked for.
     pub stretches: Vec<Stretch>,
+    /// When there was no room for more of them: those that ended at that time or later are not there. `None` if all are.
+    pub stretches_until: Option<Ns>,
 }
 
 impl RunPartition {
+    /// Keeps a stretch while there are fewer than `max`.
+    pub(crate) fn keep(&mut self, stretch: Stretch, max: usize) {
+        if self.stretches.len() < max {
+            self.stretches.push(stretch);
+        } else if max > 0 {
+            self.stretches_until = self.stretches_until.or(Some(stretch.to));
+        }
+    }
+
     /// Capacity: CPUs x wall time, as far as it is accounted for.
     pub fn capacity_ns(&self) -> f64 {
         f64::from(self.cpus) * (self.wall_ns() - self.missing_ns)

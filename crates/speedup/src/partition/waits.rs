@@ -196,7 +196,7 @@ impl Partition {
             tier,
             mark: self.integral[tier as usize],
             carried: 0.0,
-            since: ts,
+            since: self.now,
             place: blocked.place,
             object,
             stack,
@@ -287,15 +287,15 @@ impl Partition {
             Resolved::Cause(cause) => Some(cause),
             Resolved::Futex | Resolved::AsOthers => None,
         };
-        if self.out.stretches.len() < self.max_stretches && self.now > waiting.since {
-            let (from, to) = (waiting.since, self.now);
-            self.out.stretches.push(Stretch {
+        if self.now > waiting.since {
+            let stretch = Stretch {
                 cpu: None,
                 tid,
-                from,
-                to,
+                from: waiting.since,
+                to: self.now,
                 cause,
-            });
+            };
+            self.out.keep(stretch, self.max_stretches);
         }
         let is_worker = waiting.wait == Wait::IdleWorker;
         let mut ns = ns;

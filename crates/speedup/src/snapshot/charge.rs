@@ -19,6 +19,7 @@ use super::interval::{Interval, Queued, Ran, Share, Tier, Window};
 use super::polled::{Why, why};
 use super::resolve::Key;
 use super::sampled::Sampled;
+use super::trace::Trace;
 use super::{CpuTimes, Snapshot, State, ThreadState};
 
 /// CPU time of the whole workload, as the kernel accounts it at its end.
@@ -168,6 +169,7 @@ pub struct Charger {
     behind: f64,
     nobody: f64,
     cpu_times: Option<CpuClock>,
+    trace: Trace,
 }
 
 #[derive(Debug)]
@@ -198,7 +200,14 @@ impl Charger {
             behind: 0.0,
             nobody: 1.0,
             cpu_times: None,
+            trace: Trace::default(),
         }
+    }
+
+    /// Also keeps up to `max` stretches for a trace: what each thread did for most of the time between two polls.
+    pub fn keep_stretches(mut self, max: usize) -> Charger {
+        self.trace = Trace::keeping(max);
+        self
     }
 
     /// Adds a sample that was taken before the next snapshot. `stacks` holds its stack.
@@ -214,6 +223,7 @@ impl Charger {
             return;
         }
         self.polls += 1;
+        let span = [self.last, snapshot.ts];
         self.last = self.last.max(snapshot.ts);
         let alive: FxHashSet<Tid> = snapshot.threads.iter().map(|thread| thread.tid).collect();
         let mut poll = Poll::default();
@@ -229,6 +239,10 @@ impl Charger {
             }
         }
         poll.decide();
+        // Before the first poll nobody knows what passed.
+        if !is_first {
+            self.trace(span, snapshot, &poll.interval);
+        }
         self.threads.retain(|_, known| known.poll == self.polls);
         self.close(poll);
         self.clock(snapshot);
@@ -374,6 +388,20 @@ impl Charger {
             },
             (Seen::Stopped, _) | (_, Seen::Stopped) => {}
         }
+    }
+
+    fn trace(&mut self, span: [Ns; 2], snapshot: &Snapshot, interval: &Interval) {
+        if !self.trace.is_asked_for() {
+            return;
+        }
+        let threads = snapshot.threads.iter();
+        let at: FxHashMap<Tid, CpuId> = threads
+            .filter(|thread| self.cpus.contains(&thread.cpu))
+            .map(|thread| (thread.tid, thread.cpu))
+            .collect();
+        let cpu_of = |tid| at.get(&tid).copied();
+        let waiter = |key| self.by_index[key as usize].tid;
+        self.trace.take(span, interval, cpu_of, waiter);
     }
 
     /// Completes the interval by what the two polls at its ends saw, and passes it on.

@@ -89,6 +89,14 @@ impl Resolver<'_> {
         );
     }
 
+    /// The cause to which all of a wait goes.
+    pub(super) fn cause(&self, key: &Key) -> Cause {
+        let mut cause = Cause::Unexplained;
+        let mut put = |to: ChargeKey, _| cause = to.cause;
+        self.resolve(key, Charge::default(), &mut |_, _| None, &mut put);
+        cause
+    }
+
     fn by_use(&self, pid: Tid, address: u64) -> Cause {
         let beside = [address.wrapping_sub(4), address.wrapping_add(4)];
         let beside = beside

@@ -62,7 +62,16 @@ impl Charger {
         }
         self.stolen(&mut out);
         out.idle_ns = (capacity - out.on_cpu_ns - out.other_ns).max(0.0);
-        self.idle(&mut out, waits, &mut site);
+        let waiters: FxHashSet<Tid> = self.by_index.iter().map(|key| key.tid).collect();
+        let trace = std::mem::take(&mut self.trace);
+        let known = Resolver {
+            objects: Objects::new(waits),
+            futexes: &self.futexes,
+            is_alone: waiters.len() < 2,
+        };
+        self.idle(&mut out, &known, &mut site);
+        let cause = |key| known.cause(&self.by_index[key as usize]);
+        trace.finish([self.last, out.to], cause, &mut out);
         out
     }
 
@@ -168,7 +177,7 @@ impl Charger {
     fn idle(
         &self,
         out: &mut RunPartition,
-        records: &[ProcessWaits],
+        known: &Resolver<'_>,
         site: &mut impl FnMut(Tid, u64) -> Option<StackId>,
     ) {
         if out.idle_ns <= 0.0 {
@@ -229,12 +238,6 @@ impl Charger {
                 }
             }
         }
-        let waiters: FxHashSet<Tid> = self.by_index.iter().map(|key| key.tid).collect();
-        let known = Resolver {
-            objects: Objects::new(records),
-            futexes: &self.futexes,
-            is_alone: waiters.len() < 2,
-        };
         for (key, charge) in seen {
             if charge.ns > 0.0 {
                 known.resolve(key, *charge, site, &mut put);

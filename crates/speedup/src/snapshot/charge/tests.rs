@@ -69,7 +69,7 @@ struct Script {
 
 /// Plays the scripts for `length` on CPUs 0..`cpus` and charges the polls.
 fn play(cpus: u32, scripts: &[Script], length: Ns, busy: &[CpuTimes]) -> Charger {
-    let mut charger = Charger::new(&(0..cpus).collect::<Vec<_>>(), 0);
+    let mut charger = Charger::new(&(0..cpus).collect::<Vec<_>>(), 0).keep_stretches(10_000);
     let mut threads: Vec<ThreadState> = scripts
         .iter()
         .zip(100..)
@@ -248,6 +248,49 @@ fn waits_longer_than_polls_are_divided_as_events_would() {
         ],
         0.03,
     );
+}
+
+/// What the trace shows of a thread at a time: the CPU, the cause, or nothing.
+fn shown(run: &RunPartition, tid: Tid, at: Ns) -> Option<(Option<CpuId>, Option<Cause>)> {
+    let mut stretches = run.stretches.iter();
+    let found =
+        stretches.find(|stretch| stretch.tid == tid && (stretch.from..stretch.to).contains(&at));
+    found.map(|stretch| (stretch.cpu, stretch.cause))
+}
+
+#[test]
+fn a_trace_shows_what_lasts_longer_than_polls_at_its_time() {
+    const LENGTH: Ns = 2000 * MS;
+    let script = |cpu, steps| Script { cpu, steps };
+    let scripts = [
+        script(
+            0,
+            vec![(Does::Run, 61 * MS), (Does::Wait(mutex()), 47 * MS)],
+        ),
+        script(
+            1,
+            vec![(Does::Wait(sleep()), 59 * MS), (Does::Run, 53 * MS)],
+        ),
+        script(2, vec![(Does::Queue, 43 * MS), (Does::Run, 71 * MS)]),
+        script(3, vec![(Does::Wait(join(101)), 1000 * MS)]),
+    ];
+    let run = play(4, &scripts, LENGTH, &[]).finish(LENGTH, None, &[], |_, _| None, BLANK);
+    assert_eq!(run.stretches_until, None);
+    for (script, tid) in scripts.iter().zip(100..) {
+        let (mut times, mut right) = (0, 0);
+        for at in (20 * MS..LENGTH - 20 * MS).step_by(STEP as usize) {
+            let expected = match does(script, at) {
+                Does::Run => Some((Some(script.cpu), None)),
+                // On the CPU or in its queue, the kernel does not tell, and nobody else ran there.
+                Does::Queue => continue,
+                Does::Wait(waiting) => Some((None, Some(told(waiting)))),
+            };
+            times += 1;
+            right += u32::from(shown(&run, tid, at) == expected);
+        }
+        // Each change is found half a poll too early or too late.
+        assert!(right * 100 > times * 92, "{tid}: {right} of {times}");
+    }
 }
 
 #[test]
@@ -492,7 +535,7 @@ proptest! {
         usage in proptest::option::of(any::<[u32; 2]>()),
         to in 1_u64..2_000_000_000,
     ) {
-        let mut charger = Charger::new(&[0, 1, 2], 0);
+        let mut charger = Charger::new(&[0, 1, 2], 0).keep_stretches(50);
         let mut ts = 0;
         for (after, mut threads, cpus) in polls {
             ts += after;
@@ -514,5 +557,15 @@ proptest! {
         prop_assert!(close(off, run.idle_ns + run.other_ns), "{off} of {} + {}", run.idle_ns, run.other_ns);
         let on: f64 = run.on.values().map(|charge| charge.ns).sum();
         prop_assert!(close(on, run.on_cpu_ns), "{on} of {}", run.on_cpu_ns);
+        prop_assert!(run.stretches.len() <= 50);
+        prop_assert!(run.stretches.iter().all(|one| run.from <= one.from && one.from < one.to && one.to <= run.to));
+        // A CPU has one thread at a time, and a thread does one thing.
+        for (at, later) in run.stretches.iter().enumerate() {
+            for earlier in &run.stretches[..at] {
+                let same_cpu = later.cpu.is_some() && later.cpu == earlier.cpu;
+                let disjoint = earlier.to <= later.from;
+                prop_assert!(disjoint || !(same_cpu || later.tid == earlier.tid), "{earlier:?} {later:?}");
+            }
+        }
     }
 }
