@@ -7,6 +7,8 @@ function fail(what) { print "  " name ": " what; failed = 1 }
 /BPF recorder:/ { loads = /loads and attaches/; if (!loads) print "  " $0 }
 /kernel symbol names:/ && !/^ok/ { print "  " $0; failed = 1 }
 
+$1 == "LIMITED" { limited[$2] = $3; kind = $4 }
+
 $1 == "BEGIN" {
     name = $2; cause = $3; code = $4; source = $5
     share = 0; site = ""; how = ""; unexplained = 1; in_causes = is_cause = 0
@@ -40,5 +42,9 @@ $1 == "DONE" {
 END {
     if (!loads) { print "  the BPF recorder does not load"; failed = 1 }
     if (measured < 6) { print "  " measured " programs measured"; failed = 1 }
+    name = "quota of the caller"
+    if (limited["groups"] !~ "^0::/limited/amdahl-") fail("runs were in " limited["groups"])
+    if (limited["throttled"] < 1) fail("runs were not throttled")
+    if (limited["left"] != 0 || kind != "domain") fail("left: " limited["left"] " groups, now " kind)
     exit failed
 }

@@ -7,7 +7,7 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs tmp /tmp
 mount -t cgroup2 cgroup /sys/fs/cgroup
-echo +cpuset >/sys/fs/cgroup/cgroup.subtree_control
+echo '+cpuset +cpu' >/sys/fs/cgroup/cgroup.subtree_control
 cd /tmp || poweroff -f
 
 # A hole in the numbers of CPUs: 0 and 2 are left.
@@ -27,6 +27,19 @@ measure spin user-spin stare_at_the_flag bpf flag_spin
 measure fault page-fault touch_fresh_pages bpf page_fault
 measure perfect none - bpf perfect
 [ ! -e /bin/go-mutex ] || measure go lock-wait unlockTheCache bpf go-mutex
+
+# A caller with a quota: its runs must not leave it, and nothing may be left of them.
+mkdir /sys/fs/cgroup/limited
+echo '50000 100000' >/sys/fs/cgroup/limited/cpu.max
+(
+    echo 0 >/sys/fs/cgroup/limited/cgroup.procs
+    amdahl scale --json --no-output --runs 1 --no-warmup -- sh -c 'cat /proc/self/cgroup >>/tmp/groups; i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done' |
+        grep -e '"confinement"' -e '"code"'
+)
+echo "LIMITED groups $(sort -u /tmp/groups | tr '\n' ' ')"
+echo "LIMITED throttled $(sed -n 's/^nr_throttled //p' /sys/fs/cgroup/limited/cpu.stat)"
+echo "LIMITED left $(find /sys/fs/cgroup/limited -mindepth 1 -type d | wc -l) $(cat /sys/fs/cgroup/limited/cgroup.type)"
+rmdir /sys/fs/cgroup/limited
 mount -t tmpfs none /sys/kernel/btf
 measure mutex-without-btf lock-wait take_the_ledger_lock /proc mutex
 echo END

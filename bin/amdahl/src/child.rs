@@ -1,17 +1,23 @@
 //! Starts one run of the workload: confined, stopped before its program begins, reaped with its
-//! resource usage.
+//! resource usage, ended with all that it leaves when we are done with it or are no more (`guard`).
 
-use std::ffi::{CString, OsStr};
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::ptr;
+pub mod guard;
+mod input;
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Stdio;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use amdahl_topology::CpuSet;
 
 use crate::interrupt::Interrupt;
+use guard::{End, Orders};
+pub use input::Input;
 
 /// What to start.
 pub struct Command<'a> {
@@ -22,7 +28,11 @@ pub struct Command<'a> {
     /// CPUs it is confined to.
     pub cpus: &'a CpuSet,
     /// A file to write its process id to, for a control group.
-    pub cgroup_procs: Option<&'a std::path::Path>,
+    pub cgroup_procs: Option<&'a Path>,
+    /// Its standard input.
+    pub input: Input,
+    /// If we are killed, remove the maps of names that Java's virtual machines wrote.
+    pub removes_maps: bool,
     /// Keep the end of its standard output.
     pub keep_stdout: bool,
     /// Show its output on our standard error.
@@ -31,12 +41,14 @@ pub struct Command<'a> {
 
 /// A started process that waits to be let go.
 pub struct Child {
+    program: String,
     pid: libc::pid_t,
-    go: Option<OwnedFd>,
-    error: OwnedFd,
+    /// Of the program's process.
+    pidfd: OwnedFd,
+    report: OwnedFd,
     stdout: Option<JoinHandle<Vec<u8>>>,
     stderr: Option<JoinHandle<Vec<u8>>>,
-    reaped: bool,
+    guard: Guard,
 }
 
 /// How a run ended.
@@ -73,6 +85,12 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// The control group cannot be entered.
+    #[error("cannot enter the control group of the run: {0}")]
+    Group(io::Error),
+    /// The process between us and the program is gone, and how that ended with it.
+    #[error("the run is lost: its guard, the process amdahl-guard, was killed")]
+    Guard,
     /// The program does not exist or cannot be run.
     #[error("cannot run {program:?}: {source}")]
     Exec {
@@ -85,35 +103,8 @@ pub enum StartError {
 
 const TAIL_BYTES: usize = 64 << 10;
 
-/// What the child reports: that it is confined, or which step failed.
-const READY: i32 = 0;
-const ENTER_GROUP: i32 = 1;
-const SET_AFFINITY: i32 = 2;
-const EXEC: i32 = 3;
-
-fn failure(step: i32, errno: i32, program: &str) -> StartError {
-    let source = io::Error::from_raw_os_error(errno);
-    let what = match step {
-        ENTER_GROUP => "enter the control group",
-        SET_AFFINITY => "sched_setaffinity",
-        _ => {
-            return StartError::Exec {
-                program: program.to_owned(),
-                source,
-            };
-        }
-    };
-    StartError::System { what, source }
-}
-
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [0; 2];
-    // SAFETY: fds has room for two descriptors.
-    if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: fresh descriptors that nobody else owns.
-    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+fn failed(what: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |source| StartError::System { what, source }
 }
 
 fn tail(fd: OwnedFd) -> io::Result<JoinHandle<Vec<u8>>> {
@@ -132,150 +123,114 @@ fn tail(fd: OwnedFd) -> io::Result<JoinHandle<Vec<u8>>> {
         })
 }
 
-fn c_string(text: impl AsRef<OsStr>) -> io::Result<CString> {
-    CString::new(text.as_ref().as_bytes()).map_err(io::Error::other)
+/// The program's parent. Dropping it ends what is left of the program.
+struct Guard {
+    process: std::process::Child,
+    channel: UnixStream,
+    /// The program's process waits for a byte, or for the end of this.
+    go: Option<io::PipeWriter>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Until that is closed it waits for the program's process.
+        self.go = None;
+        // It may be gone already.
+        let _ = self.channel.write_all(&[guard::OVER]);
+        let _ = self.process.wait();
+    }
 }
 
 impl Child {
     /// Forks; the child confines itself and waits to be let go by [`Child::run`].
     pub fn start(command: &Command<'_>) -> Result<Child, StartError> {
-        let failed = |what| move |source| StartError::System { what, source };
-        let (go_read, go_write) = pipe().map_err(failed("pipe"))?;
-        let (error_read, error_write) = pipe().map_err(failed("pipe"))?;
-        let outputs = |keep: bool| -> io::Result<Option<(OwnedFd, OwnedFd)>> {
-            if keep && !command.show_output {
-                pipe().map(Some)
-            } else {
-                Ok(None)
-            }
+        let (go_read, go) = io::pipe().map_err(failed("pipe"))?;
+        let (report, report_write) = io::pipe().map_err(failed("pipe"))?;
+        let (channel, theirs) = UnixStream::pair().map_err(failed("socketpair"))?;
+        let orders = Orders {
+            go: go_read.as_raw_fd(),
+            report: report_write.as_raw_fd(),
+            channel: theirs.as_raw_fd(),
+            cpus: command.cpus.clone(),
+            procs: command.cgroup_procs.map(|path| path.as_os_str().to_owned()),
+            removes_maps: command.removes_maps,
+            env: command
+                .env
+                .iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+            command: command.args.iter().map(Into::into).collect(),
         };
-        let stdout = outputs(command.keep_stdout).map_err(failed("pipe"))?;
-        let stderr = outputs(true).map_err(failed("pipe"))?;
-        let null = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/null")
-            .map_err(failed("open /dev/null"))?;
-
-        // Everything that allocates happens before the fork: other threads may hold locks.
-        let args: Vec<CString> = command
-            .args
-            .iter()
-            .map(c_string)
-            .collect::<io::Result<_>>()
-            .map_err(failed("argument"))?;
-        let mut argv: Vec<*const libc::c_char> = args.iter().map(|arg| arg.as_ptr()).collect();
-        argv.push(ptr::null());
-        let mut env: Vec<CString> = Vec::new();
-        for (name, value) in std::env::vars_os() {
-            if !command.env.iter().any(|(set, _)| OsStr::new(set) == name) {
-                let mut pair = name.clone();
-                pair.push("=");
-                pair.push(&value);
-                env.push(c_string(pair).map_err(failed("environment"))?);
-            }
-        }
-        for (name, value) in command.env {
-            env.push(c_string(format!("{name}={value}")).map_err(failed("environment"))?);
-        }
-        let mut envp: Vec<*const libc::c_char> = env.iter().map(|pair| pair.as_ptr()).collect();
-        envp.push(ptr::null());
-        let words = command.cpus.last().map_or(1, |last| last as usize / 64 + 1);
-        let mut mask = vec![0u64; words];
-        for cpu in command.cpus.iter() {
-            mask[cpu as usize / 64] |= 1 << (cpu % 64);
-        }
-        let procs = command
-            .cgroup_procs
-            .map(|path| std::fs::OpenOptions::new().write(true).open(path))
-            .transpose()
-            .map_err(failed("open the control group"))?;
-        let out_fd = match &stdout {
-            Some((_, write)) => write.as_raw_fd(),
-            None if command.show_output => 2,
-            None => null.as_raw_fd(),
-        };
-        let err_fd = stderr.as_ref().map_or(2, |(_, write)| write.as_raw_fd());
-        let parent = std::process::id() as libc::pid_t;
-
-        // SAFETY: the child only makes async-signal-safe calls on memory prepared above, then
-        // execs or exits.
-        let pid = unsafe { libc::fork() };
-        if pid < 0 {
-            return Err(failed("fork")(io::Error::last_os_error()));
-        }
-        if pid == 0 {
-            // SAFETY: see above; all pointers are to live memory of this copy of the process.
-            unsafe {
-                let fail = |step: i32| -> ! {
-                    let report = [step, *libc::__errno_location()];
-                    libc::write(error_write.as_raw_fd(), report.as_ptr().cast(), 8);
-                    libc::_exit(127)
-                };
-                libc::setpgid(0, 0);
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                if libc::getppid() != parent {
-                    libc::_exit(127);
-                }
-                if let Some(procs) = &procs {
-                    // "0" is the writer itself.
-                    if libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) < 0 {
-                        fail(ENTER_GROUP);
+        // Whatever lies at our path by now, this is the version that is running.
+        let mut process = std::process::Command::new("/proc/self/exe");
+        process.arg0(guard::NAME).args(orders.to_args());
+        let input = command.input.open();
+        process.stdin(input.map_err(failed("open standard input again"))?);
+        process
+            .stdout(match (command.show_output, command.keep_stdout) {
+                (true, _) => Stdio::from(io::stderr()),
+                (false, true) => Stdio::piped(),
+                (false, false) => Stdio::null(),
+            })
+            .stderr(match command.show_output {
+                true => Stdio::inherit(),
+                false => Stdio::piped(),
+            })
+            // Not among those whom a terminal, or a `kill -9` of all of us, ends.
+            .process_group(0);
+        let handed = [orders.go, orders.report, orders.channel];
+        // SAFETY: only async-signal-safe calls.
+        unsafe {
+            process.pre_exec(move || {
+                for fd in handed {
+                    if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
+                        return Err(io::Error::last_os_error());
                     }
                 }
-                if libc::sched_setaffinity(0, words * 8, mask.as_ptr().cast()) < 0 {
-                    fail(SET_AFFINITY);
-                }
-                libc::dup2(null.as_raw_fd(), 0);
-                libc::dup2(out_fd, 1);
-                libc::dup2(err_fd, 2);
-                for signal in [libc::SIGPIPE, libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-                    libc::signal(signal, libc::SIG_DFL);
-                }
-                let mut empty: libc::sigset_t = std::mem::zeroed();
-                libc::sigemptyset(&raw mut empty);
-                libc::sigprocmask(libc::SIG_SETMASK, &raw const empty, ptr::null_mut());
-                // Only the parent holds the other end open from here on.
-                libc::close(go_write.as_raw_fd());
-                let ready = [READY, 0];
-                libc::write(error_write.as_raw_fd(), ready.as_ptr().cast(), 8);
-                let mut byte = 0u8;
-                if libc::read(go_read.as_raw_fd(), (&raw mut byte).cast(), 1) != 1 {
-                    libc::_exit(127);
-                }
-                libc::execvpe(argv[0], argv.as_ptr(), envp.as_ptr());
-                fail(EXEC)
-            }
+                Ok(())
+            });
         }
-        let reader =
-            |pair: Option<(OwnedFd, OwnedFd)>| pair.map(|(read, _)| tail(read)).transpose();
-        let child = Child {
-            pid,
-            go: Some(go_write),
-            error: error_read,
-            stdout: reader(stdout).map_err(failed("start a thread"))?,
-            stderr: reader(stderr).map_err(failed("start a thread"))?,
-            reaped: false,
+        let started = process.spawn().map_err(failed("start its guard"))?;
+        drop((process, go_read, report_write, theirs));
+        let mut guard = Guard {
+            process: started,
+            channel,
+            go: Some(go),
         };
-        drop(error_write);
+        let stdout = guard.process.stdout.take().map(OwnedFd::from).map(tail);
+        let stderr = guard.process.stderr.take().map(OwnedFd::from).map(tail);
+        let stdout = stdout.transpose().map_err(failed("start a thread"))?;
+        let stderr = stderr.transpose().map_err(failed("start a thread"))?;
+        let report = OwnedFd::from(report);
         // Entering a control group takes milliseconds, which are not the program's.
-        match child.report() {
-            Some([READY, _]) => Ok(child),
-            Some([step, errno]) => Err(failure(step, errno, &command.args[0])),
-            None => Err(failed("confine the process")(io::Error::other(
-                "it has been killed",
-            ))),
-        }
-    }
-
-    /// What the child says before its program begins.
-    fn report(&self) -> Option<[i32; 2]> {
-        let mut report = [0; 8];
-        let read = rustix::io::retry_on_intr(|| rustix::io::read(&self.error, &mut report[..]));
-        let [step, errno] = *report.as_chunks::<4>().0 else {
-            unreachable!("two words");
+        let pid = match guard::read_report(&report) {
+            Some([guard::READY, pid]) => pid,
+            Some([step, errno]) => {
+                let error = io::Error::from_raw_os_error(errno);
+                return Err(match step {
+                    guard::ENTER_GROUP => StartError::Group(error),
+                    guard::SET_AFFINITY => failed("sched_setaffinity")(error),
+                    _ => failed("fork")(error),
+                });
+            }
+            None => {
+                let killed = io::Error::other("it has been killed");
+                return Err(failed("confine the process")(killed));
+            }
         };
-        (read == Ok(8)).then(|| [i32::from_ne_bytes(step), i32::from_ne_bytes(errno)])
+        let pidfd = rustix::process::pidfd_open(
+            rustix::process::Pid::from_raw(pid).expect("a child has a pid"),
+            rustix::process::PidfdFlags::empty(),
+        );
+        Ok(Child {
+            program: command.args[0].clone(),
+            pid,
+            pidfd: pidfd.map_err(|error| failed("pidfd_open")(error.into()))?,
+            report,
+            stdout,
+            stderr,
+            guard,
+        })
     }
 
     /// Its process id.
@@ -286,28 +241,17 @@ impl Child {
     /// Lets the program begin, waits for its end, or ends it when time is up or the user says so.
     pub fn run(
         mut self,
-        program: &str,
         deadline: Option<Duration>,
         interrupt: &Interrupt,
         clean_up: impl FnOnce(),
     ) -> Result<Ended, StartError> {
         let begun = Instant::now();
-        let go = self.go.take().expect("not let go before");
-        rustix::io::write(&go, b"!").map_err(|error| StartError::System {
-            what: "release the child",
-            source: error.into(),
-        })?;
+        let mut go = self.guard.go.take().expect("not let go before");
+        let released = go.write_all(b"!");
+        released.map_err(failed("release the child"))?;
         drop(go);
         let mut stopped = None;
         let mut timed_out = false;
-        let pidfd = rustix::process::pidfd_open(
-            rustix::process::Pid::from_raw(self.pid).expect("a child has a pid"),
-            rustix::process::PidfdFlags::empty(),
-        )
-        .map_err(|error| StartError::System {
-            what: "pidfd_open",
-            source: error.into(),
-        })?;
         // Also the signals' way out: they interrupt the poll.
         loop {
             let left = match (deadline, stopped) {
@@ -316,7 +260,7 @@ impl Child {
                 (None, None) => Duration::from_secs(1),
             };
             let mut polled = [rustix::event::PollFd::new(
-                &pidfd,
+                &self.pidfd,
                 rustix::event::PollFlags::IN,
             )];
             let timeout = rustix::event::Timespec {
@@ -349,22 +293,21 @@ impl Child {
             }
         }
         let wall = begun.elapsed();
-        let mut status = 0;
-        // SAFETY: an all-zero rusage is valid, and both pointers are to locals.
-        let usage = unsafe {
-            let mut usage: libc::rusage = std::mem::zeroed();
-            libc::wait4(self.pid, &raw mut status, 0, &raw mut usage);
-            usage
-        };
-        self.reaped = true;
-        // What it left behind would keep the pipes open.
-        self.signal(libc::SIGTERM);
+        let end = End::read(&mut self.guard.channel);
         clean_up();
+        // What is left would keep the pipes open.
+        drop(self.guard);
         end_orphans();
-        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
-        if let Some([step, errno]) = self.report() {
-            return Err(failure(step, errno, program));
-        }
+        let end = match (end, guard::read_report(&self.report)) {
+            (_, Some([_, errno])) => {
+                return Err(StartError::Exec {
+                    program: self.program,
+                    source: io::Error::from_raw_os_error(errno),
+                });
+            }
+            (end, None) => end.map_err(|_| StartError::Guard)?,
+        };
+        let status = end.status;
         let text = |thread: Option<JoinHandle<Vec<u8>>>| {
             let bytes = thread
                 .and_then(|thread| thread.join().ok())
@@ -385,10 +328,10 @@ impl Child {
             outcome,
             wall,
             timed_out,
-            user_s: seconds(usage.ru_utime),
-            system_s: seconds(usage.ru_stime),
-            faults: u64::try_from(usage.ru_minflt).unwrap_or(0),
-            major_faults: u64::try_from(usage.ru_majflt).unwrap_or(0),
+            user_s: end.user_us as f64 * 1e-6,
+            system_s: end.system_us as f64 * 1e-6,
+            faults: end.faults,
+            major_faults: end.major_faults,
             stdout,
             stderr,
         })
@@ -400,48 +343,13 @@ impl Child {
     }
 }
 
-/// Makes orphans of the workload our children, so that they can be found without control groups.
+/// Makes orphans below us our children, so that they can be found without control groups.
 pub fn adopt_orphans() {
     // SAFETY: takes no pointers. Where it is not known, orphans go to init as ever.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// Ends what the workload has left: between runs, all our children are orphans of it.
+/// Ends what a guard that was killed has left to us: between runs, all our children are that.
 fn end_orphans() {
-    // Ending one makes its children ours: again, but not for ever.
-    for _ in 0..100 {
-        let tasks = std::fs::read_dir("/proc/self/task")
-            .into_iter()
-            .flatten()
-            .flatten();
-        let lists =
-            tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-        let orphans: Vec<libc::pid_t> = lists
-            .flat_map(|list| {
-                list.split_whitespace()
-                    .filter_map(|pid| pid.parse().ok())
-                    .collect::<Vec<_>>()
-            })
-            .collect();
-        if orphans.is_empty() {
-            return;
-        }
-        for pid in orphans {
-            // SAFETY: our own child, which nobody else reaps; a null status is allowed.
-            unsafe {
-                libc::kill(pid, libc::SIGKILL);
-                libc::waitpid(pid, ptr::null_mut(), 0);
-            }
-        }
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        if !self.reaped {
-            self.signal(libc::SIGKILL);
-            // SAFETY: our own child; a null status is allowed.
-            unsafe { libc::waitpid(self.pid, ptr::null_mut(), 0) };
-        }
-    }
+    guard::end_children();
 }

@@ -91,7 +91,11 @@ Examples:
 
 In the command, {cpus} is replaced by the number of CPUs. Programs that take their
 number of threads from the environment (OpenMP, Rayon, Go, Java, ...) are told by
-the usual variables unless --keep-env is given.";
+the usual variables unless --keep-env is given.
+
+A file as standard input (< FILE) is read by every run from the same place on. A pipe
+can be read only once: runs get an empty input then, as they do at a terminal.
+Have the command open a file instead: sh -c 'sort < words.txt'.";
 
 const LOCKS_EXAMPLES: &str = "\
 Examples:

@@ -1,6 +1,7 @@
 //! `amdahl`: finds what keeps a program from scaling and says how much each cause costs.
 
 mod child;
+mod claim;
 mod cli;
 mod doctor;
 mod failure;
@@ -14,6 +15,7 @@ mod results;
 mod run;
 mod scale;
 mod sched;
+mod scratch;
 mod screen;
 mod sim;
 mod top;
@@ -25,6 +27,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    if let Some(code) = child::guard::main() {
+        return code;
+    }
     let done = match cli::Cli::parse().command {
         cli::Command::Scale(scale) => scale::main(&scale),
         cli::Command::Mem(args) => mem::main(&args),

@@ -17,13 +17,40 @@ pub(crate) struct Group {
     pub folder: PathBuf,
 }
 
-/// The control groups that can limit the CPU time of `process` (a process id or
-/// `self`), in each hierarchy the innermost first. `root` is where the file
-/// system begins that holds `proc` and all mount points.
+/// Where a process is in one hierarchy of control groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// Which interface the hierarchy has.
+    pub version: CgroupVersion,
+    /// Where it is mounted: the outermost group that is visible from here.
+    pub mount: PathBuf,
+    /// The process's own group. After a control group namespace was entered it may be one around that.
+    pub folder: PathBuf,
+}
+
+impl Membership {
+    /// The groups from the process's own one to the outermost that is visible.
+    pub fn way_up(&self) -> impl Iterator<Item = &Path> {
+        self.folder
+            .ancestors()
+            .take_while(|folder| folder.starts_with(&self.mount))
+    }
+}
+
+/// Where this process is in the hierarchies that can hold `controller` (such as `cpuset`): that of version 1, if it is
+/// mounted there, and that of version 2. On a hybrid system these are two, only one of which has it.
 ///
-/// Both hierarchies of a hybrid system are returned: the CPU controller is in
-/// one of them only, and the other has no files to read.
-pub(crate) fn groups(root: &Path, process: &str) -> Result<Vec<Group>> {
+/// # Errors
+/// When `/proc` cannot be read. No control groups are no error.
+pub fn memberships(controller: &str) -> Result<Vec<Membership>> {
+    memberships_from(Path::new("/"), "self", controller)
+}
+
+/// As [`memberships`], of `process` (a process id or `self`), with `root` for `/` as in [`quota_from`](crate::quota_from).
+///
+/// # Errors
+/// As [`memberships`], and when there is no such process.
+pub fn memberships_from(root: &Path, process: &str, controller: &str) -> Result<Vec<Membership>> {
     let membership = root.join("proc").join(process).join("cgroup");
     let membership = match fs::read(&membership) {
         Ok(bytes) => bytes,
@@ -35,18 +62,33 @@ pub(crate) fn groups(root: &Path, process: &str) -> Result<Vec<Group>> {
     };
     let mounts = root.join("proc/self/mountinfo");
     let mounts = fs::read(&mounts).map_err(|error| Error::read(&mounts, error))?;
-    let mounts: Vec<Mount> = lines(&mounts).filter_map(Mount::parse).collect();
+    let mounts: Vec<Mount> = lines(&mounts)
+        .filter_map(|line| Mount::parse(line, controller))
+        .collect();
 
-    let mut groups = Vec::new();
-    for (version, path) in lines(&membership).filter_map(parse_membership) {
-        let Some((mount_point, folder)) = locate(root, &mounts, version, &path) else {
-            continue;
-        };
-        let path_to_root = folder
-            .ancestors()
-            .take_while(|folder| folder.starts_with(&mount_point));
-        groups.extend(path_to_root.map(|folder| Group {
+    let own = lines(&membership).filter_map(|line| parse_membership(line, controller));
+    let found = own.filter_map(|(version, path)| {
+        let (mount, folder) = locate(root, &mounts, version, &path)?;
+        Some(Membership {
             version,
+            mount,
+            folder,
+        })
+    });
+    Ok(found.collect())
+}
+
+/// The control groups that can limit the CPU time of `process` (a process id or
+/// `self`), in each hierarchy the innermost first. `root` is where the file
+/// system begins that holds `proc` and all mount points.
+///
+/// Both hierarchies of a hybrid system are returned: the CPU controller is in
+/// one of them only, and the other has no files to read.
+pub(crate) fn groups(root: &Path, process: &str) -> Result<Vec<Group>> {
+    let mut groups = Vec::new();
+    for membership in memberships_from(root, process, "cpu")? {
+        groups.extend(membership.way_up().map(|folder| Group {
+            version: membership.version,
             folder: folder.to_owned(),
         }));
     }
@@ -57,7 +99,8 @@ pub(crate) fn groups(root: &Path, process: &str) -> Result<Vec<Group>> {
 pub(crate) fn groups_around(root: &Path, folder: &Path) -> Result<Vec<Group>> {
     let mounts = root.join("proc/self/mountinfo");
     let mounts = fs::read(&mounts).map_err(|error| Error::read(&mounts, error))?;
-    let mounts = lines(&mounts).filter_map(Mount::parse).filter_map(|mount| {
+    let mounts = lines(&mounts).filter_map(|line| Mount::parse(line, "cpu"));
+    let mounts = mounts.filter_map(|mount| {
         let point = root.join(mount.point.strip_prefix("/").ok()?);
         folder.starts_with(&point).then_some((point, mount.version))
     });
@@ -107,19 +150,19 @@ fn locate(
     })
 }
 
-/// A line of `/proc/PID/cgroup`, if it names a hierarchy that can hold the CPU controller.
-fn parse_membership(line: &[u8]) -> Option<(CgroupVersion, PathBuf)> {
+/// A line of `/proc/PID/cgroup`, if it names a hierarchy that can hold `controller`.
+fn parse_membership(line: &[u8], controller: &str) -> Option<(CgroupVersion, PathBuf)> {
     let mut fields = line.splitn(3, |&b| b == b':');
     let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
     let version = match controllers {
         b"" if id == b"0" => CgroupVersion::V2,
-        _ if has_cpu(controllers) => CgroupVersion::V1,
+        _ if has(controllers, controller) => CgroupVersion::V1,
         _ => return None,
     };
     Some((version, OsString::from_vec(path.to_vec()).into()))
 }
 
-/// A mounted hierarchy that can hold the CPU controller.
+/// A mounted hierarchy that can hold a controller.
 struct Mount {
     version: CgroupVersion,
     /// The group that is mounted.
@@ -129,7 +172,7 @@ struct Mount {
 
 impl Mount {
     /// From a line of `/proc/PID/mountinfo`; `None` for all other mounts.
-    fn parse(line: &[u8]) -> Option<Mount> {
+    fn parse(line: &[u8], controller: &str) -> Option<Mount> {
         let mut fields = line.split(|&b| b == b' ');
         let root = fields.nth(3)?;
         let point = fields.next()?;
@@ -138,7 +181,7 @@ impl Mount {
         let (kind, _source, options) = (fields.next()?, fields.next()?, fields.next()?);
         let version = match kind {
             b"cgroup2" => CgroupVersion::V2,
-            b"cgroup" if has_cpu(options) => CgroupVersion::V1,
+            b"cgroup" if has(options, controller) => CgroupVersion::V1,
             _ => return None,
         };
         Some(Mount {
@@ -149,8 +192,9 @@ impl Mount {
     }
 }
 
-fn has_cpu(list: &[u8]) -> bool {
-    list.split(|&b| b == b',').any(|item| item == b"cpu")
+fn has(list: &[u8], controller: &str) -> bool {
+    list.split(|&b| b == b',')
+        .any(|item| item == controller.as_bytes())
 }
 
 /// Undoes the kernel's `\040` for bytes that would end a field.
@@ -191,12 +235,48 @@ mod tests {
         assert_eq!(unescape(br"\377").into_vec(), [0xff]);
     }
 
+    #[test]
+    fn each_controller_has_its_own_group() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = root.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write(
+            "proc/self/cgroup",
+            "4:cpuset:/set\n1:cpu,cpuacct:/a/b\n0::/u\n",
+        );
+        let mounts = "30 1 0:26 / /cg/cpu rw - cgroup none rw,cpu,cpuacct\n\
+                      31 1 0:27 / /cg/cpuset rw - cgroup none rw,cpuset\n\
+                      32 1 0:28 / /cg/unified rw - cgroup2 none rw\n";
+        write("proc/self/mountinfo", mounts);
+        for mount in ["cpu/a/b", "cpuset/set", "unified/u"] {
+            fs::create_dir_all(root.path().join("cg").join(mount)).unwrap();
+        }
+        let found = |controller| {
+            let found = memberships_from(root.path(), "self", controller).unwrap();
+            let folders = found.iter().map(|one| {
+                let folder = one.folder.strip_prefix(root.path()).unwrap();
+                (one.version, folder.to_str().unwrap().to_owned())
+            });
+            folders.collect::<Vec<_>>()
+        };
+        let unified = (CgroupVersion::V2, "cg/unified/u".to_owned());
+        let set = (CgroupVersion::V1, "cg/cpuset/set".to_owned());
+        assert_eq!(found("cpuset"), [set, unified.clone()]);
+        let cpu = (CgroupVersion::V1, "cg/cpu/a/b".to_owned());
+        assert_eq!(found("cpu"), [cpu, unified]);
+        let up = memberships_from(root.path(), "self", "cpu").unwrap();
+        assert_eq!(up[0].way_up().count(), 3);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             for line in lines(&bytes) {
-                let _ = parse_membership(line);
-                let _ = Mount::parse(line);
+                let _ = parse_membership(line, "cpu");
+                let _ = Mount::parse(line, "cpu");
             }
             prop_assert!(unescape(&bytes).len() <= bytes.len());
         }

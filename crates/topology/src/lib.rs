@@ -17,6 +17,7 @@ mod throttle;
 
 pub use affinity::{allowed, allowed_of, set_allowed};
 pub use bandwidth::{Bandwidth, BandwidthUse, bandwidth_around, bandwidth_from, bandwidth_of};
+pub use cgroup::{Membership, memberships, memberships_from};
 pub use cpu_set::{CpuSet, ParseCpuSetError};
 pub use error::{Error, Result};
 pub use machine::{Cpu, Topology};

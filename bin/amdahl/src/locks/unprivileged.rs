@@ -21,6 +21,7 @@ use crate::child::Child;
 use crate::cli::{LocksBy, Selection};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
+use crate::scratch::Scratch;
 use crate::watch::preload::{HIDDEN, Seen};
 use crate::watch::{self, preload as library};
 
@@ -48,7 +49,7 @@ pub fn observe(
         )));
     }
     let failed = |error: &dyn std::fmt::Display| Failure::machine(error.to_string());
-    let folder = tempfile::tempdir().map_err(|error| failed(&error))?;
+    let folder = Scratch::new().map_err(|error| failed(&error))?;
     let env = match selection.command.first() {
         Some(program) => library::env(program, folder.path()),
         None => Vec::new(),

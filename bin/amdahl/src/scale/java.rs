@@ -1,6 +1,7 @@
 //! What Java's virtual machine (HotSpot) must be told so that its code has names.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -11,6 +12,8 @@ pub const VARIABLE: &str = "JAVA_TOOL_OPTIONS";
 /// Writes `/tmp/perf-PID.map` at the end (JDK 17 and later; others do not know the option).
 const NAMES_AT_EXIT: &str = "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions \
                              -XX:+DumpPerfMapAtExit";
+/// Where they are.
+const MAPS: &str = "/tmp";
 /// What HotSpot calls the code that interprets: in every map of its, and in no other's.
 const MARK: &str = " Interpreter\n";
 const MAP_BYTES_MAX: u64 = 64 << 20;
@@ -29,16 +32,43 @@ pub fn names_at_exit(env: &[(String, String)]) -> Option<(String, String)> {
 
 /// Removes the maps that `processes` wrote because we asked for them.
 pub fn remove_maps(processes: &BTreeSet<Tid>, since: SystemTime) {
-    for pid in processes {
-        let path = format!("/tmp/perf-{pid}.map");
-        let path = Path::new(&path);
-        let is_ours = std::fs::symlink_metadata(path).is_ok_and(|metadata| {
-            let is_new = metadata.modified().is_ok_and(|changed| changed >= since);
-            metadata.is_file() && is_new && metadata.len() <= MAP_BYTES_MAX
-        });
-        if is_ours && std::fs::read_to_string(path).is_ok_and(|map| map.contains(MARK)) {
-            let _ = std::fs::remove_file(path);
+    for &pid in processes {
+        remove_map(Path::new(MAPS), pid, since);
+    }
+}
+
+/// The same after a `kill -9`, by the guard, which does not know which processes there were: the maps that this
+/// user's processes wrote that began after it and are gone.
+pub fn remove_maps_of_the_killed(since: SystemTime) {
+    remove_maps_of_the_gone(Path::new(MAPS), std::process::id(), since);
+}
+
+fn remove_maps_of_the_gone(folder: &Path, after: Tid, since: SystemTime) {
+    let me = rustix::process::geteuid().as_raw();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("perf-")?.strip_suffix(".map"))
+            .and_then(|pid| pid.parse::<Tid>().ok());
+        let Some(pid) = pid.filter(|&pid| pid > after) else {
+            continue;
+        };
+        let is_gone = !Path::new(&format!("/proc/{pid}")).exists();
+        if is_gone && entry.metadata().is_ok_and(|about| about.uid() == me) {
+            remove_map(folder, pid, since);
         }
+    }
+}
+
+fn remove_map(folder: &Path, pid: Tid, since: SystemTime) {
+    let path = folder.join(format!("perf-{pid}.map"));
+    let is_ours = std::fs::symlink_metadata(&path).is_ok_and(|metadata| {
+        let is_new = metadata.modified().is_ok_and(|changed| changed >= since);
+        metadata.is_file() && is_new && metadata.len() <= MAP_BYTES_MAX
+    });
+    if is_ours && std::fs::read_to_string(&path).is_ok_and(|map| map.contains(MARK)) {
+        let _ = std::fs::remove_file(path);
     }
 }
 
@@ -49,4 +79,49 @@ pub fn is_unnamed(stacks: &StackTable) -> bool {
     frames().any(|frame| frame.module.ends_with("/libjvm.so"))
         && generated().next().is_some()
         && generated().all(|frame| frame.symbol == "[jit]")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn only_maps_of_processes_that_began_later_and_are_gone_are_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let since = SystemTime::now() - Duration::from_secs(60);
+        // No process has a number beyond 2^22.
+        let (gone, earlier) = (5_000_000, 4_999_999);
+        let map = format!("7f00 10{MARK}7f10 20 Main.run\n");
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("written");
+            path
+        };
+        let ours = write(&format!("perf-{gone}.map"), &map);
+        let kept = [
+            write(&format!("perf-{earlier}.map"), &map),
+            write(
+                &format!("perf-{}.map", gone + 1),
+                "7f00 10 somebody else's\n",
+            ),
+            write(&format!("perf-{}.map.old", gone + 2), &map),
+            write("perf-x.map", &map),
+        ];
+        remove_maps_of_the_gone(folder.path(), earlier, since);
+        assert!(!ours.exists());
+        assert!(kept.iter().all(|path| path.exists()));
+
+        let old = write(&format!("perf-{gone}.map"), &map);
+        remove_maps_of_the_gone(
+            folder.path(),
+            earlier,
+            SystemTime::now() + Duration::from_secs(60),
+        );
+        assert!(old.exists(), "written before");
+        let alive = write(&format!("perf-{}.map", std::process::id()), &map);
+        remove_maps_of_the_gone(folder.path(), 0, since);
+        assert!(alive.exists(), "its process is alive");
+    }
 }

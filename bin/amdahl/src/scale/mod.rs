@@ -4,31 +4,33 @@ mod analysis;
 mod attach;
 mod cgroup;
 mod explain;
-mod java;
+pub(crate) mod java;
 mod noise;
 mod output;
 mod plan;
 mod polled;
 mod polls;
 mod progress;
+mod rounds;
 mod run;
 mod summary;
 mod unnamed;
+mod usable;
 
 use amdahl_probe::bpf::{Decoder, GRANT, Recorder, SCALE, Settings};
 use amdahl_probe::perf::{self, Rate, View};
 use amdahl_report::schema::{Notice, RunFailure, ScaleResult, Source};
 
-use crate::child::{self, Ended};
+use crate::child;
 use crate::cli::{EventBudget, ProbeKind, Scale};
 use crate::failure::Failure;
 use crate::interrupt::{self, Interrupt};
+use crate::scratch;
 use crate::watch;
 use crate::watch::preload::{HIDDEN, Seen};
 use plan::{Plan, knobs};
 use polled::Means;
-use progress::Progress;
-use run::{Bare, Probed, ProbedError, Workload};
+use run::{Bare, Probed};
 
 /// All runs of one point.
 #[derive(Default)]
@@ -38,6 +40,10 @@ pub struct PointRuns {
 }
 
 impl PointRuns {
+    fn is_empty(&self) -> bool {
+        self.probed.is_empty() && self.bare.is_empty()
+    }
+
     /// Forgets a run that is no measurement.
     fn drop_last(&mut self, with_probe: bool) {
         if with_probe {
@@ -80,6 +86,7 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
     let interrupt = Interrupt::catch();
     child::adopt_orphans();
     let removed = cgroup::clean_up_after_the_killed();
+    scratch::clean_up_after_the_killed();
     let plan = Plan::new(scale)?;
     let target = output::Target::new(scale)?;
     let env = knobs(scale.keep_env);
@@ -107,6 +114,16 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
     }
     for (code, text) in std::mem::take(&mut sweep.plan.notices) {
         sweep.notice(code, text);
+    }
+    if scale.pid.is_none()
+        && let Some(Err(why)) =
+            cgroup::Group::new(&sweep.plan.allowed).map(|group| group.cpus.clone())
+    {
+        let text = format!(
+            "Runs are kept on their CPUs by affinity alone, which programs may change: {why}. For a control group \
+             with a CPU set start amdahl by systemd-run --scope -p Delegate=yes, or enable cpuset for its group."
+        );
+        sweep.notice("affinity-only", text);
     }
     match scale.pid {
         Some(pid) => sweep.attach(pid, scale, &interrupt, recorder)?,
@@ -141,7 +158,7 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
 /// The version of the control groups that runs can be confined with.
 pub fn confinement() -> Option<&'static str> {
     let cpus = amdahl_topology::allowed().ok()?;
-    cgroup::Group::new(&cpus, 0).map(|group| group.version)
+    cgroup::Group::new(&cpus)?.cpus.clone().ok()
 }
 
 fn exit_code(result: &ScaleResult) -> u8 {
@@ -383,153 +400,6 @@ impl Sweep {
              time that is not lost by itself counts as work."
                 .to_owned(),
         );
-        Ok(())
-    }
-
-    /// Makes one run of a point and keeps it.
-    fn one_run(
-        &mut self,
-        workload: &Workload<'_>,
-        recorder: Option<&mut Recorder>,
-        at: usize,
-        with_probe: bool,
-        serial: u32,
-    ) -> Result<Ended, ProbedError> {
-        let point = self.plan.points[at].clone();
-        if !with_probe {
-            let bare = workload.bare(&point.cpus, point.threads, serial)?;
-            let ended = bare.ended.clone();
-            self.points[at].bare.push(bare);
-            return Ok(ended);
-        }
-        let is_largest = at + 1 == self.plan.points.len();
-        let stretches = if is_largest { STRETCHES_MAX } else { 0 };
-        let probed = match recorder {
-            Some(recorder) => workload.probed(
-                &point.cpus,
-                point.threads,
-                serial,
-                recorder,
-                &mut self.decoder,
-                stretches,
-            )?,
-            None => workload.polled(
-                &point.cpus,
-                point.threads,
-                serial,
-                self.means,
-                &mut self.decoder,
-                stretches,
-            )?,
-        };
-        let ended = probed.ended.clone();
-        self.points[at].probed.push(probed);
-        Ok(ended)
-    }
-
-    /// All runs, interleaved over the points so that drift hits all alike.
-    fn measure(
-        &mut self,
-        scale: &Scale,
-        rate: Option<&regex::Regex>,
-        interrupt: &Interrupt,
-        mut recorder: Option<Recorder>,
-    ) -> Result<(), Failure> {
-        let env = self.env.clone();
-        let workload = Workload {
-            command: &scale.command,
-            env: &env,
-            duration: scale.duration,
-            rate,
-            show_output: scale.show_output,
-            interrupt,
-        };
-        let points = self.plan.points.clone();
-        let runs = scale.planned_runs();
-        let rounds = runs.probed.max(runs.bare);
-        let total = points.len() as u32 * (runs.probed + runs.bare) + u32::from(!scale.no_warmup);
-        let mut progress = Progress::new(total, scale.quiet);
-        let mut serial = 0;
-        if let (false, Some(last)) = (scale.no_warmup, points.last()) {
-            progress.step("warm-up", last.threads);
-            if let Err(error) = workload.bare(&last.cpus, last.threads, serial) {
-                return Err(Failure::program(error.to_string()));
-            }
-        }
-        'rounds: for round in 1..=rounds {
-            for (at, point) in points.iter().enumerate() {
-                // In turn, so that neither kind always comes second.
-                let mut kinds = [true, false];
-                if round % 2 == 0 {
-                    kinds.reverse();
-                }
-                for with_probe in kinds {
-                    if interrupt.asked() {
-                        self.partial = true;
-                        break 'rounds;
-                    }
-                    let wanted = if with_probe { runs.probed } else { runs.bare };
-                    if round > wanted {
-                        continue;
-                    }
-                    serial += 1;
-                    let what = if with_probe { "with probe" } else { "bare" };
-                    progress.step(what, point.threads);
-                    let result = self.one_run(&workload, recorder.as_mut(), at, with_probe, serial);
-                    let cpus = point.cpus.len() as u32;
-                    match result {
-                        Ok(ended) => {
-                            progress.done(ended.wall.as_secs_f64());
-                            if interrupt.asked() {
-                                // Cut short: not a measurement.
-                                self.partial = true;
-                                self.points[at].drop_last(with_probe);
-                                break 'rounds;
-                            }
-                            if let Err(what) = &ended.outcome {
-                                let last = ended.stderr.trim_end().lines().last().unwrap_or("");
-                                let said = if last.is_empty() {
-                                    String::new()
-                                } else {
-                                    format!(": {last}")
-                                };
-                                self.fail(cpus, round, format!("{what}{said}"));
-                                self.points[at].drop_last(with_probe);
-                            }
-                        }
-                        Err(ProbedError::Start(error)) => {
-                            return Err(Failure::program(error.to_string()));
-                        }
-                        Err(error) => return Err(Failure::machine(error.to_string())),
-                    }
-                }
-            }
-        }
-        progress.finish();
-        if interrupt.insisted() {
-            return Ok(());
-        }
-        let nothing = self
-            .points
-            .iter()
-            .all(|point| point.probed.is_empty() && point.bare.is_empty());
-        if nothing {
-            let why = self.failures.first().map_or_else(
-                || "interrupted before the first run ended".to_owned(),
-                |failure| {
-                    format!(
-                        "it failed in every run; with {} CPUs: {}",
-                        failure.cpus, failure.what
-                    )
-                },
-            );
-            let message = format!("{}: {why}", scale.command[0]);
-            return Err(if self.partial {
-                Failure { message, code: 5 }
-            } else {
-                Failure::program(message)
-            });
-        }
         Ok(())
     }
 }

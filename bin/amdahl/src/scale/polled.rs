@@ -20,7 +20,8 @@ use amdahl_topology::CpuSet;
 
 use super::cgroup::Group;
 use super::polls::Polls;
-use super::run::{Probed, ProbedError, Workload, steal_ns};
+use super::run::{Probed, ProbedError, Workload, confined_by, steal_ns};
+use crate::scratch::Scratch;
 use crate::watch::preload::{self as library, Seen};
 
 /// The first stack stands for CPU time that nobody sampled; those of waiting threads follow.
@@ -41,17 +42,16 @@ impl Workload<'_> {
         &self,
         cpus: &CpuSet,
         threads: u32,
-        serial: u32,
         means: Means,
         decoder: &mut Decoder,
         stretches: usize,
     ) -> Result<Probed, ProbedError> {
         let failed = |what: &dyn std::fmt::Display| ProbedError::Poll(what.to_string());
-        let mut group = Group::new(cpus, serial);
-        let version = group.as_ref().map(|group| group.version);
-        let records = tempfile::tempdir().map_err(|error| failed(&error))?;
+        let mut group = Group::new(cpus);
+        let records = Scratch::new().map_err(|error| failed(&error))?;
         let env = library::env(&self.command[0], records.path());
-        let child = self.start(cpus, threads, group.as_ref(), &env)?;
+        let child = self.start(cpus, threads, &mut group, &env)?;
+        let version = confined_by(group.as_ref());
         let scope = Scope {
             root: child.pid(),
             adopter: None,

@@ -58,6 +58,11 @@ impl Progress {
         self.open = true;
     }
 
+    /// A run is left out.
+    pub fn skip(&mut self) {
+        self.total -= 1;
+    }
+
     /// It took `seconds`.
     pub fn done(&mut self, seconds: f64) {
         self.open &= self.live;

@@ -11,7 +11,7 @@ use amdahl_topology::{CpuSet, Throttle};
 use super::analysis::{self, Analysed, Analysis};
 use super::cgroup::Group;
 use super::java;
-use crate::child::{Child, Command, Ended, StartError};
+use crate::child::{Child, Command, Ended, Input, StartError};
 use crate::interrupt::Interrupt;
 use crate::watch::preload::Seen;
 
@@ -25,6 +25,8 @@ pub struct Workload<'a> {
     pub duration: Option<Duration>,
     /// Work per second in the program's output.
     pub rate: Option<&'a regex::Regex>,
+    /// Its standard input.
+    pub input: Input,
     /// Pass the program's output on.
     pub show_output: bool,
     /// Ctrl-C.
@@ -45,7 +47,7 @@ pub struct Probed {
     pub rate: Option<f64>,
     /// CPU seconds spent on the analysis.
     pub analysis_s: f64,
-    /// In a control group of this version.
+    /// In a control group of this version that has its CPU set.
     pub group: Option<&'static str>,
     /// Processes that were still there at its end.
     pub left: usize,
@@ -82,12 +84,17 @@ pub(super) fn steal_ns(cpus: &CpuSet) -> u64 {
     ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second())
 }
 
+/// Version of the hierarchy whose CPU set confines a run.
+pub(super) fn confined_by(group: Option<&Group>) -> Option<&'static str> {
+    group?.cpus.as_ref().ok().copied()
+}
+
 impl Workload<'_> {
     pub(super) fn start(
         &self,
         cpus: &CpuSet,
         threads: u32,
-        group: Option<&Group>,
+        group: &mut Option<Group>,
         more_env: &[(String, String)],
     ) -> Result<Child, StartError> {
         let args: Vec<String> = self
@@ -103,15 +110,26 @@ impl Workload<'_> {
             .map(|(name, value)| (name.clone(), crate::knobs::fill(value, threads)))
             .chain(more_env.iter().cloned())
             .collect();
-        let procs = group.map(Group::procs);
-        Child::start(&Command {
-            args: &args,
-            env: &env,
-            cpus,
-            cgroup_procs: procs.as_deref(),
-            keep_stdout: self.rate.is_some(),
-            show_output: self.show_output,
-        })
+        let start = |group: Option<&Group>| {
+            Child::start(&Command {
+                args: &args,
+                env: &env,
+                cpus,
+                cgroup_procs: group.map(Group::procs).as_deref(),
+                input: self.input,
+                removes_maps: more_env.iter().any(|(name, _)| name == java::VARIABLE),
+                keep_stdout: self.rate.is_some(),
+                show_output: self.show_output,
+            })
+        };
+        match start(group.as_ref()) {
+            // Who may make a group may still not be allowed to move processes: affinity remains.
+            Err(StartError::Group(_)) if group.is_some() => {
+                *group = None;
+                start(None)
+            }
+            other => other,
+        }
     }
 
     pub(super) fn rate_of(&self, ended: &Ended) -> Option<f64> {
@@ -128,7 +146,7 @@ impl Workload<'_> {
         group: &mut Option<Group>,
     ) -> Result<(Ended, usize), StartError> {
         let mut left = 0;
-        let ended = child.run(&self.command[0], self.duration, self.interrupt, || {
+        let ended = child.run(self.duration, self.interrupt, || {
             left = group.as_ref().map_or(0, |group| group.left().len());
             drop(group.take());
         })?;
@@ -136,9 +154,9 @@ impl Workload<'_> {
     }
 
     /// Runs without looking inside.
-    pub fn bare(&self, cpus: &CpuSet, threads: u32, serial: u32) -> Result<Bare, StartError> {
-        let mut group = Group::new(cpus, serial);
-        let child = self.start(cpus, threads, group.as_ref(), &[])?;
+    pub fn bare(&self, cpus: &CpuSet, threads: u32) -> Result<Bare, StartError> {
+        let mut group = Group::new(cpus);
+        let child = self.start(cpus, threads, &mut group, &[])?;
         let (ended, _) = self.wait(child, &mut group)?;
         let rate = self.rate_of(&ended);
         Ok(Bare { ended, rate })
@@ -149,13 +167,11 @@ impl Workload<'_> {
         &self,
         cpus: &CpuSet,
         threads: u32,
-        serial: u32,
         recorder: &mut Recorder,
         decoder: &mut Decoder,
         stretches: usize,
     ) -> Result<Probed, ProbedError> {
-        let mut group = Group::new(cpus, serial);
-        let version = group.as_ref().map(|group| group.version);
+        let mut group = Group::new(cpus);
         let watched: Vec<u32> = cpus.iter().collect();
         let parts = recorder.begin(&watched)?;
         let began = SystemTime::now();
@@ -164,7 +180,8 @@ impl Workload<'_> {
             (name, value)
         });
         let more_env = java.as_slice();
-        let child = self.start(cpus, threads, group.as_ref(), more_env)?;
+        let child = self.start(cpus, threads, &mut group, more_env)?;
+        let version = confined_by(group.as_ref());
         let pid = child.pid();
         recorder.add(pid, pid)?;
         let throttle = Throttle::open_for(pid).ok();

@@ -64,11 +64,10 @@ pub fn main(args: &Top) -> Result<u8, Failure> {
         let (let_go, go) = mpsc::sync_channel::<()>(1);
         if let Some(child) = child {
             let (messages, interrupt) = (messages.clone(), interrupt.clone());
-            let program = &args.command[0];
             std::thread::Builder::new()
                 .name("amdahl-child".into())
                 .spawn_scoped(scope, move || {
-                    wait_for(child, program, &go, &interrupt, &messages);
+                    wait_for(child, &go, &interrupt, &messages);
                 })
                 .map_err(thread_failed)?;
         }
@@ -156,17 +155,11 @@ fn selection(args: &Top) -> Selection {
 }
 
 /// Lets the command begin when it is watched, and tells how it ended.
-fn wait_for(
-    child: Child,
-    program: &str,
-    go: &Receiver<()>,
-    interrupt: &Interrupt,
-    messages: &Sender<Message>,
-) {
+fn wait_for(child: Child, go: &Receiver<()>, interrupt: &Interrupt, messages: &Sender<Message>) {
     if go.recv().is_err() {
         return;
     }
-    let how = match child.run(program, None, interrupt, || ()) {
+    let how = match child.run(None, interrupt, || ()) {
         Ok(ended) => ended.outcome,
         Err(error) => Err(error.to_string()),
     };

@@ -15,7 +15,7 @@ use amdahl_probe::clock;
 use amdahl_speedup::event::Ns;
 use amdahl_topology::CpuSet;
 
-use crate::child::{self, Child, Command, Ended};
+use crate::child::{self, Child, Command, Ended, Input};
 use crate::cli::Selection;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
@@ -208,6 +208,8 @@ pub fn start(
         env,
         cpus: &allowed,
         cgroup_procs: None,
+        input: Input::of_ours(),
+        removes_maps: false,
         keep_stdout: false,
         show_output: !selection.quiet,
     });
@@ -229,8 +231,7 @@ pub fn run(
         wait_for(selection.pid, duration, interrupt, each_second);
         return Ok(None);
     };
-    let program = &selection.command[0];
-    let ended = child.run(program, selection.duration, interrupt, || ());
+    let ended = child.run(selection.duration, interrupt, || ());
     ended
         .map(Some)
         .map_err(|error| Failure::program(error.to_string()))

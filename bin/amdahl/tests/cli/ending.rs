@@ -1,9 +1,11 @@
 //! Ctrl-C, kill -9, and programs that leave something behind: nothing survives the tool.
 
+use std::path::Path;
+
 use rustix::process::Signal;
 
-use crate::processes::{groups_of, has_groups, is_alive, kill, members, pid_in, until_gone};
-use crate::tool::{Place, alone, bpf, notice, skipped, until};
+use crate::processes::{groups_of, has_groups, is_alive, parent_of, pid_in, until_gone};
+use crate::tool::{Place, Running, alone, bpf, notice, skipped, until};
 
 /// Ends at once in its first runs; then says its process id and stays.
 const STAYS_IN_RUN: &str =
@@ -109,7 +111,9 @@ fn a_second_ctrl_c_reports_nothing_and_leaves_nothing() {
     let place = Place::new();
     // Asked to end, the program interrupts the tool for the second time. A shell that runs nothing else runs its traps
     // at once; one that starts a program just then waits for that first.
-    let script = "trap 'kill -INT $PPID' TERM; echo $$ > pid; while :; do :; done";
+    // Its parent is the guard of the run, whose parent is the tool.
+    let script = "read -r _ _ _ tool _ < /proc/$PPID/stat; trap 'kill -INT $tool' TERM; echo $$ > pid; \
+                  while :; do :; done";
     let command = ["scale", "--cpus", "1", "-o", "r", "--", "sh", "-c", script];
     let running = place.start(place.tool(command));
     let (tool, pid) = (running.pid(), pid_in(&place, "pid"));
@@ -121,27 +125,37 @@ fn a_second_ctrl_c_reports_nothing_and_leaves_nothing() {
     assert!(ran.err.contains("interrupted twice"), "{}", ran.err);
 }
 
+/// Says the process ids of itself, a child and a daemon, then waits.
+const FAMILY: &str = "sleep 1000 & echo $! > grandchild; setsid sleep 1000 & echo $! > daemon; \
+                      echo $$ > pid; wait";
+
+/// Kills a tool that has started [`FAMILY`] in `place` and waits until all of it is gone.
+fn kill_with_its_family(folder: &Path, running: Running) {
+    let family = ["grandchild", "daemon", "pid"].map(|name| {
+        until(name, || {
+            let text = std::fs::read_to_string(folder.join(name)).ok()?;
+            text.strip_suffix('\n')?.parse().ok()
+        })
+    });
+    let guard = parent_of(family[2]);
+    assert_eq!(parent_of(guard), running.pid());
+    running.signal(Signal::KILL);
+    drop(running.ended());
+    family.into_iter().chain([guard]).for_each(until_gone);
+}
+
 #[test]
 fn kill_9_ends_the_workload_and_the_next_start_removes_the_rest() {
     let _alone = alone();
     let place = Place::new();
-    // A child of the program is not ours to be told about when we die.
-    let script = "sleep 1000 & echo $! > grandchild; echo $$ > pid; wait";
     let running =
-        place.start(place.tool(["scale", "--cpus", "1", "-o", "r", "--", "sh", "-c", script]));
-    let (tool, pid) = (running.pid(), pid_in(&place, "pid"));
-    let grandchild = pid_in(&place, "grandchild");
+        place.start(place.tool(["scale", "--cpus", "1", "-o", "r", "--", "sh", "-c", FAMILY]));
+    let tool = running.pid();
+    pid_in(&place, "pid");
     let groups = groups_of(tool);
-    running.signal(Signal::KILL);
-    drop(running.ended());
-    until_gone(pid);
-
-    if !has_groups(&place) {
-        kill(grandchild);
-        skipped("no cpuset control groups: grandchildren cannot be found again");
-    } else {
+    kill_with_its_family(place.path(), running);
+    if has_groups(&place) {
         assert_eq!(groups.len(), 1, "the run was confined: {groups:?}");
-        assert_eq!(members(&groups[0]), [grandchild]);
     }
     // A run elsewhere may have cleaned up before us: then there is nothing to tell.
     let still_there = groups.iter().filter(|group| group.exists()).count();
@@ -153,14 +167,71 @@ fn kill_9_ends_the_workload_and_the_next_start_removes_the_rest() {
         let text = notice(&result, "cleaned-up");
         assert!(text.contains("control group"), "{text}");
     }
-    until_gone(grandchild);
     assert_eq!(groups_of(tool).len(), 0);
-    let left: Vec<String> = place.names();
     assert_eq!(
-        left,
-        ["grandchild", "pid", "r"],
+        place.names(),
+        ["daemon", "grandchild", "pid", "r"],
         "the unfinished folder is gone too"
     );
+}
+
+/// Without control groups children and daemons of the workload lived on, and its records lay in the folder for
+/// temporary files for ever.
+#[test]
+fn kill_9_leaves_nothing_of_an_ordinary_user_either() {
+    let _alone = alone();
+    for view in ["scale", "locks"] {
+        let place = Place::new();
+        let home = place.folder_of_ordinary_user("home");
+        let temporary = place.folder_of_ordinary_user("temporary");
+        let start = |script: &str| {
+            let script = format!("cd home; {script}");
+            let mut args = vec![view, "--probe", "proc"];
+            if view == "scale" {
+                args.extend(["--cpus", "1", "--runs", "1", "--no-output", "--no-warmup"]);
+            }
+            args.extend(["--", "sh", "-c", &script]);
+            let mut command = place.tool_of_ordinary_user(&args)?;
+            command.env("TMPDIR", &temporary);
+            Some(place.start(command))
+        };
+        let Some(running) = start(FAMILY) else {
+            return;
+        };
+        kill_with_its_family(&home, running);
+        let folders = crate::tool::names(&temporary);
+        assert!(
+            matches!(&folders[..], [name] if name.starts_with("amdahl-scratch-")),
+            "{view}: {folders:?}"
+        );
+        let next = start("true").expect("as before");
+        next.ended().ends_with(0);
+        assert_eq!(crate::tool::names(&temporary), [""; 0], "{view}");
+    }
+}
+
+#[test]
+fn a_guard_that_is_killed_costs_one_run() {
+    let _alone = alone();
+    let place = Place::new();
+    let script = "echo x >> runs; if test $(wc -l < runs) = 1; then setsid sleep 1000 & \
+                  echo $! > daemon; kill -9 $PPID; exec sleep 1000; fi";
+    let args = ["scale", "--probe", "proc", "--cpus", "1", "--runs", "2"];
+    let more = ["--no-warmup", "--json", "--", "sh", "-c", script];
+    let ran = place.amdahl(args.iter().chain(&more)).ends_with(4);
+    let result = ran.result();
+    until_gone(pid_in(&place, "daemon"));
+    let whats: Vec<&str> = result
+        .failures
+        .iter()
+        .map(|failure| failure.what.as_str())
+        .collect();
+    assert!(
+        matches!(whats[..], [what] if what.contains("its guard")),
+        "{whats:?}"
+    );
+    let point = &result.points[0];
+    assert_eq!(point.wall_s.runs.len() + point.probed_wall_s.runs.len(), 3);
 }
 
 /// The daemon leaves the process group and the session, and keeps standard error open.

@@ -130,6 +130,162 @@ fn a_failure_in_some_runs_costs_only_those() {
     assert_eq!(point.wall_s.runs.len() + point.probed_wall_s.runs.len(), 4);
 }
 
+/// Writes a program of a shell.
+fn script(place: &Place, name: &str, text: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    let path = place.join(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("a script");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(path, mode).expect("a mode");
+}
+
+/// The warm-up, which is made on the most CPUs, ended everything.
+#[test]
+fn a_program_that_is_missing_for_one_cpu_count_costs_only_that() {
+    let _alone = alone();
+    if cpus() < 2 {
+        return skipped("only one CPU may be used");
+    }
+    for probe in ["auto", "proc"] {
+        let place = Place::new();
+        script(&place, "prog-1", "exit 0");
+        let args = [
+            "scale",
+            "--probe",
+            probe,
+            "--cpus",
+            "1,2",
+            "--runs",
+            "2",
+            "--json",
+            "--no-output",
+            "--",
+            "./prog-{cpus}",
+        ];
+        let result = place.amdahl(args).ends_with(4).result();
+        let [point] = &result.points[..] else {
+            panic!("{:?}", result.points);
+        };
+        assert_eq!((point.cpus, point.wall_s.runs.len()), (1, 2));
+        let [failure] = &result.failures[..] else {
+            panic!("it is not tried again: {:?}", result.failures);
+        };
+        assert_eq!(failure.cpus, 2);
+        assert!(
+            failure
+                .what
+                .contains("cannot run \"./prog-2\": No such file"),
+            "{failure:?}"
+        );
+    }
+}
+
+#[test]
+fn a_program_that_is_missing_for_every_cpu_count_is_one_message() {
+    let _alone = alone();
+    let place = Place::new();
+    let args = ["scale", "--runs", "1000", "--", "./prog-{cpus}"];
+    let ran = place.amdahl(args).ends_with(3);
+    let message = ran.message();
+    assert!(
+        message.contains("cannot run \"./prog-1\": No such file"),
+        "{message}"
+    );
+    assert!(ran.out.is_empty());
+    assert_eq!(place.names(), [""; 0]);
+}
+
+/// Everything that was measured before was thrown away.
+#[test]
+fn a_program_that_disappears_keeps_its_runs() {
+    let _alone = alone();
+    let place = Place::new();
+    script(
+        &place,
+        "prog",
+        "echo x >> runs; test $(wc -l < runs) -lt 3 || rm prog",
+    );
+    let args = [
+        "scale",
+        "--cpus",
+        "1",
+        "--runs",
+        "3",
+        "--no-warmup",
+        "--json",
+        "--no-output",
+        "--",
+        "./prog",
+    ];
+    let result = place.amdahl(args).ends_with(4).result();
+    let point = &result.points[0];
+    assert_eq!(point.wall_s.runs.len() + point.probed_wall_s.runs.len(), 3);
+    assert_eq!(result.failures.len(), 3);
+    for failure in &result.failures {
+        assert!(
+            failure.what.contains("cannot run \"./prog\""),
+            "{failure:?}"
+        );
+    }
+}
+
+#[test]
+fn cpus_that_are_taken_away_cost_the_runs_on_them() {
+    let _alone = alone();
+    if cpus() < 2 {
+        return skipped("only one CPU may be used");
+    }
+    if !has("taskset") {
+        return skipped("taskset (util-linux) is not installed");
+    }
+    let place = Place::new();
+    // In the third run, which is on two CPUs, the tool is left with the one of the first run.
+    let script = "echo x >> runs; case $(wc -l < runs) in 1) taskset -cp $$ > first;; \
+                  3) read -r _ _ _ tool _ < /proc/$PPID/stat; \
+                  taskset -cp $(sed 's/.*: //' first) $tool > second;; esac";
+    let args = [
+        "scale",
+        "--cpus",
+        "1,2",
+        "--runs",
+        "2",
+        "--no-warmup",
+        "--json",
+        "--no-output",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let result = place.amdahl(args).ends_with(4).result();
+    let [point] = &result.points[..] else {
+        panic!("{:?}", result.points);
+    };
+    assert_eq!(point.cpus, 1);
+    assert_eq!(
+        (point.wall_s.runs.len(), point.probed_wall_s.runs.len()),
+        (2, 2)
+    );
+    let text = notice(&result, "cpus-changed");
+    assert!(text.contains("may no longer be used"), "{text}");
+    let whats: Vec<(u32, &str)> = result
+        .failures
+        .iter()
+        .map(|failure| {
+            (
+                failure.cpus,
+                failure.what.split(':').next().expect("a word"),
+            )
+        })
+        .collect();
+    assert_eq!(whats, [(2, "during the run"), (2, "not run")]);
+    assert_eq!(
+        place.read("runs").lines().count(),
+        5,
+        "two runs on one CPU came after that"
+    );
+}
+
 #[test]
 fn a_failure_in_every_run_is_one_message() {
     let _alone = alone();

@@ -13,6 +13,8 @@ mod ending;
 mod environment;
 mod failing;
 mod foreign_results;
+mod groups;
+mod input;
 mod locks;
 mod measuring;
 mod memory_images;

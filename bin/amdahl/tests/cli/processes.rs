@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::tool::{Place, until};
 
@@ -26,16 +26,17 @@ pub fn until_gone(pid: u32) {
     });
 }
 
+/// The process that has started another.
+pub fn parent_of(pid: u32) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let (_, rest) = stat.rsplit_once(") ").expect("a name in parentheses");
+    let parent = rest.split(' ').nth(1).and_then(|pid| pid.parse().ok());
+    parent.expect("a process id")
+}
+
 /// Waits for a file that holds a whole line with a process id.
 pub fn pid_in(place: &Place, name: &str) -> u32 {
     until(name, || place.read(name).strip_suffix('\n')?.parse().ok())
-}
-
-/// Ends a process that a test is responsible for.
-pub fn kill(pid: u32) {
-    if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    }
 }
 
 /// Where control groups with CPU sets are mounted.
@@ -52,22 +53,25 @@ fn mounts() -> Vec<PathBuf> {
     mounts.collect()
 }
 
-/// Control groups that the tool with this process id has made.
+/// Control groups that the tool with this process id has made, wherever they are.
 pub fn groups_of(pid: u32) -> Vec<PathBuf> {
-    let prefix = format!("amdahl-{pid}-");
-    let inside = |mount: &PathBuf| fs::read_dir(mount).into_iter().flatten().flatten();
+    let prefix = format!("amdahl-run-{pid}-");
+    let (mut folders, mut found) = (mounts(), Vec::new());
     // One hierarchy may be mounted twice.
     let mut seen = HashSet::new();
-    mounts()
-        .iter()
-        .flat_map(inside)
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
-        .filter(|entry| {
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let metadata = entry.metadata();
-            metadata.is_ok_and(|folder| seen.insert((folder.dev(), folder.ino())))
-        })
-        .map(|entry| entry.path())
-        .collect()
+            let is_new = metadata
+                .is_ok_and(|about| about.is_dir() && seen.insert((about.dev(), about.ino())));
+            if is_new && entry.file_name().to_string_lossy().starts_with(&prefix) {
+                found.push(entry.path());
+            } else if is_new {
+                folders.push(entry.path());
+            }
+        }
+    }
+    found
 }
 
 /// The tool can confine runs by control groups here.
@@ -78,12 +82,6 @@ pub fn has_groups(place: &Place) -> bool {
         .iter()
         .find(|check| check["name"] == "cpuset control groups");
     check.expect("the check")["ok"] == true
-}
-
-/// Processes in a control group.
-pub fn members(group: &Path) -> Vec<u32> {
-    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
 /// Waits until a process has a handler for a signal.
