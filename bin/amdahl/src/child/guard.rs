@@ -301,6 +301,12 @@ fn confined(
             // SAFETY: the default action is no function.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
+        // SAFETY: an all-zero set is valid, and the pointers are to it. What the guard has blocked the program must hear.
+        unsafe {
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+        }
         // SAFETY: cannot fail.
         let me = unsafe { libc::getpid() };
         (&report).write_all(&report_bytes([READY, me]))?;
