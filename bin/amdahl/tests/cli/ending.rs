@@ -210,6 +210,34 @@ fn kill_9_leaves_nothing_of_an_ordinary_user_either() {
     }
 }
 
+/// A virtual machine of Java that has ended before leaves the map that we have asked it for.
+#[test]
+fn kill_9_leaves_no_maps_of_names() {
+    let _alone = alone();
+    if let Err(reason) = bpf() {
+        return skipped(reason);
+    }
+    let place = Place::new();
+    let script = "sh -c 'echo 7f00 10 Interpreter > /tmp/perf-$$.map; echo $$ > java'; \
+                  sh -c 'echo 7f00 10 Somebody > /tmp/perf-$$.map; echo $$ > other'; \
+                  echo $$ > pid; exec sleep 1000";
+    let args = ["scale", "--no-warmup", "--cpus", "1", "--no-output"];
+    let command = ["--", "sh", "-c", script];
+    let running = place.start(place.tool(args.iter().chain(&command)));
+    let pid = pid_in(&place, "pid");
+    let map = |name| format!("/tmp/perf-{}.map", pid_in(&place, name));
+    let (java, other) = (map("java"), map("other"));
+    assert!(Path::new(&java).exists());
+    let guard = parent_of(pid);
+    running.signal(Signal::KILL);
+    drop(running.ended());
+    until_gone(guard);
+    let is_kept = Path::new(&other).exists();
+    let _ = std::fs::remove_file(other);
+    assert!(!Path::new(&java).exists());
+    assert!(is_kept, "Java has not written that");
+}
+
 #[test]
 fn a_guard_that_is_killed_costs_one_run() {
     let _alone = alone();

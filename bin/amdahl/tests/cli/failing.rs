@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::tool::{Place, alone, cpus, has, has_notice, notice, skipped};
+use crate::tool::{Place, alone, cpus, has, has_notice, is_root, notice, skipped};
 use crate::workload::{BUSY, SPINNING, compiled};
 
 #[test]
@@ -227,6 +227,52 @@ fn a_program_that_disappears_keeps_its_runs() {
             "{failure:?}"
         );
     }
+}
+
+/// It is our failure, not the program's, and ended everything as well.
+#[test]
+fn runs_for_which_there_is_no_process_are_failures_among_others() {
+    let _alone = alone();
+    if !has("prlimit") {
+        return skipped("prlimit (util-linux) is not installed");
+    }
+    let place = Place::new();
+    let home = place.folder_of_ordinary_user("home");
+    // In the third run the tool, whose user has other processes, is allowed a single one.
+    let script = "cd home; echo x >> runs; if test $(wc -l < runs) = 3; then \
+                  read -r _ _ _ tool _ < /proc/$PPID/stat; prlimit --nproc=1: --pid $tool; fi";
+    let args = [
+        "scale",
+        "--cpus",
+        "1",
+        "--runs",
+        "3",
+        "--no-warmup",
+        "--json",
+        "--no-output",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let Some(ran) = place.amdahl_as_ordinary_user(&args) else {
+        return;
+    };
+    if is_root() {
+        let result = ran.ends_with(4).result();
+        let point = &result.points[0];
+        assert_eq!(point.wall_s.runs.len() + point.probed_wall_s.runs.len(), 3);
+        assert_eq!(result.failures.len(), 3);
+        for failure in &result.failures {
+            assert!(
+                failure.what.contains("Resource temporarily unavailable"),
+                "{failure:?}"
+            );
+        }
+    } else {
+        skipped("who runs the tests may have the right to more processes");
+    }
+    assert!(home.join("runs").exists());
 }
 
 #[test]
