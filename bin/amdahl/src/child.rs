@@ -94,7 +94,7 @@ pub enum StartError {
     /// The program does not exist or cannot be run.
     #[error("cannot run {program:?}: {source}")]
     Exec {
-        /// As typed.
+        /// What was to be run.
         program: String,
         /// Why.
         source: io::Error,
@@ -142,7 +142,7 @@ impl Drop for Guard {
 }
 
 impl Child {
-    /// Forks; the child confines itself and waits to be let go by [`Child::run`].
+    /// Starts a guard, and below it a process that confines itself and waits to be let go by [`Child::run`].
     pub fn start(command: &Command<'_>) -> Result<Child, StartError> {
         let (go_read, go) = io::pipe().map_err(failed("pipe"))?;
         let (report, report_write) = io::pipe().map_err(failed("pipe"))?;

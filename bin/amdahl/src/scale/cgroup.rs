@@ -19,11 +19,8 @@ pub struct Group {
     claim: Claim,
     /// Version of the hierarchy whose CPU set confines it, `v1` or `v2`; or why none does.
     pub cpus: Result<&'static str, String>,
-    /// What was switched on for it in the group above.
-    switched_on: Option<PathBuf>,
 }
 
-// Versions of before looked for `amdahl-PID-...` and took what they did not know for abandoned.
 const PREFIX: &str = "amdahl-run-";
 
 /// Where a group says which controllers those below have.
@@ -56,22 +53,20 @@ impl Group {
     fn at(place: &Place, cpus: &CpuSet) -> io::Result<Group> {
         let parent = place.parent.as_path();
         let claim = Claim::new(parent, PREFIX, |path| fs::create_dir(path))?;
-        let mut group = Group {
+        let group = Group {
             claim,
             cpus: match (&place.kind, place.version) {
                 (Kind::WithoutCpus(why), _) => Err(why.clone()),
                 (_, CgroupVersion::V1) => Ok("v1"),
                 (_, CgroupVersion::V2) => Ok("v2"),
             },
-            switched_on: None,
         };
         if place.kind == Kind::Threaded {
             group.write("cgroup.type", "threaded")?;
             // Another one of us may be switching it off.
             let _lock = locked(parent)?;
-            if !has_cpusets(parent) {
+            if !handed_on(parent).iter().any(|name| name == "cpuset") {
                 fs::write(parent.join(HANDED_ON), "+cpuset")?;
-                group.switched_on = Some(parent.to_owned());
             }
         }
         if group.cpus.is_ok() {
@@ -102,10 +97,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        // What cannot be removed now is removed by the next start.
         let _ = remove(self.claim.path());
-        if let Some(parent) = &self.switched_on {
-            switch_off(parent);
-        }
     }
 }
 
@@ -116,18 +109,18 @@ fn locked(group: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn has_cpusets(group: &Path) -> bool {
-    let handed_on = fs::read_to_string(group.join(HANDED_ON)).unwrap_or_default();
-    handed_on.split_whitespace().any(|word| word == "cpuset")
+/// The controllers that a group hands on.
+fn handed_on(group: &Path) -> Vec<String> {
+    let list = fs::read_to_string(group.join(HANDED_ON)).unwrap_or_default();
+    list.split_whitespace().map(str::to_owned).collect()
 }
 
-/// A group with processes that handed CPU sets to threaded groups is as it was before, once none is left.
+/// After the last of its threaded groups a group hands on no CPU sets any more, as before the first.
 fn switch_off(group: &Path) {
-    let Ok(_lock) = locked(group) else {
-        return;
-    };
-    let kind = fs::read_to_string(group.join("cgroup.type")).unwrap_or_default();
-    if kind.trim() == "domain threaded" && below(group).next().is_none() {
+    if let Ok(_lock) = locked(group)
+        && below(group).next().is_none()
+        && handed_on(group) == ["cpuset"]
+    {
         let _ = fs::write(group.join(HANDED_ON), "-cpuset");
     }
 }
@@ -173,6 +166,15 @@ fn tree(folder: &Path) -> Vec<PathBuf> {
 
 /// Ends what is in a group of ours and removes it, with the groups that its processes have made.
 fn remove(folder: &Path) -> io::Result<()> {
+    let kind = fs::read_to_string(folder.join("cgroup.type")).unwrap_or_default();
+    empty_and_remove(folder)?;
+    if let (true, Some(parent)) = (kind.trim() == "threaded", folder.parent()) {
+        switch_off(parent);
+    }
+    Ok(())
+}
+
+fn empty_and_remove(folder: &Path) -> io::Result<()> {
     // Processes may fork while they are killed: again until none is left, but not for ever.
     for _ in 0..200 {
         let mut removed = Ok(());
@@ -220,7 +222,6 @@ fn remove_abandoned(mount: &Path) -> usize {
             };
             if remove(&group).is_ok() {
                 removed += 1;
-                switch_off(&parent);
             }
         }
     }
