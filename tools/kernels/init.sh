@@ -33,8 +33,8 @@ mkdir /sys/fs/cgroup/limited
 echo '50000 100000' >/sys/fs/cgroup/limited/cpu.max
 (
     echo 0 >/sys/fs/cgroup/limited/cgroup.procs
-    amdahl scale --json --no-output --runs 1 --no-warmup -- sh -c 'cat /proc/self/cgroup >>/tmp/groups; i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done' |
-        grep -e '"confinement"' -e '"code"'
+    amdahl scale --quiet --no-output --runs 1 --no-warmup -- sh -c \
+        'cat /proc/self/cgroup >>/tmp/groups; i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done' >/tmp/said
 )
 echo "LIMITED groups $(sort -u /tmp/groups | tr '\n' ' ')"
 echo "LIMITED throttled $(sed -n 's/^nr_throttled //p' /sys/fs/cgroup/limited/cpu.stat)"
