@@ -36,14 +36,16 @@ impl Input {
             return Input::Nothing;
         };
         // A terminal belongs to its foreground processes: whoever else reads from it is stopped.
-        if rustix::termios::isatty(fd) || kind.is_dir() {
+        if rustix::termios::isatty(fd) {
             Input::Nothing
         } else if kind.is_fifo() || kind.is_socket() {
             Input::Once
-        } else {
+        } else if kind.is_file() || kind.is_char_device() || kind.is_block_device() {
             // Devices that cannot be sought have no place.
             let from = file.stream_position().unwrap_or(0);
             Input::Again { from }
+        } else {
+            Input::Nothing
         }
     }
 
