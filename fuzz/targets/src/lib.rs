@@ -189,4 +189,8 @@ pub const ALL: &[Target] = &[
         name: "phantom_text",
         run: phantom::text,
     },
+    Target {
+        name: "samples",
+        run: result::samples,
+    },
 ];

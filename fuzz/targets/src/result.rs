@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use amdahl_report::load::{LoadError, parse};
-use amdahl_report::schema::ScaleResult;
+use amdahl_report::schema::{Point, ScaleResult};
 use amdahl_report::terminal::{self, Style};
-use amdahl_report::{compare, headline, html, save};
+use amdahl_report::{compare, headline, html, samples, save};
+use bytes::Bytes;
 
 /// A `result.json` of `amdahl locks`: what is read can be shown and written again.
 pub(crate) fn locks(bytes: &[u8]) {
@@ -49,23 +50,33 @@ pub(crate) fn result(bytes: &[u8]) {
     }
     assert_harmless(&headline::text(&result), false);
 
-    let page = html::render(&result, &[]);
-    let lower = page.to_ascii_lowercase();
-    for forbidden in [
-        "<script",
-        "<img",
-        "<iframe",
-        "<object",
-        "<base",
-        "javascript:\"",
-    ] {
-        assert!(!lower.contains(forbidden), "{forbidden}");
-    }
-    assert_harmless(&page, false);
+    assert_inactive(&html::render(&result, &[]));
 
     let text = save::to_json(&result).expect("what was read can be written");
     let again = parse(text.as_bytes(), PathBuf::new()).expect("and read again");
     assert_eq!(again, result);
+}
+
+/// A `samples.parquet`, drawn by pages of two results: one of the same point and one without any.
+pub(crate) fn samples(bytes: &[u8]) {
+    let rows = match samples::read_from(Bytes::copy_from_slice(bytes)) {
+        Ok(rows) => rows,
+        Err(why) => return assert!(!why.is_empty()),
+    };
+    let point = rows.iter().find(|row| row.cpus > 0).map(|row| Point {
+        cpus: row.cpus,
+        threads: row.threads,
+        ..Point::default()
+    });
+    let of_point = ScaleResult {
+        points: point.into_iter().collect(),
+        ..ScaleResult::default()
+    };
+    for result in [of_point, ScaleResult::default()] {
+        assert_inactive(&html::render(&result, &rows));
+    }
+    let file = samples::write(rows.iter().cloned(), Vec::new()).expect("memory");
+    assert_eq!(samples::read_from(Bytes::from(file)), Ok(rows));
 }
 
 /// Two results, a zero byte between them.
@@ -107,6 +118,22 @@ fn read(bytes: &[u8]) -> Option<ScaleResult> {
             None
         }
     }
+}
+
+/// A page that does nothing but show.
+fn assert_inactive(page: &str) {
+    let lower = page.to_ascii_lowercase();
+    for forbidden in [
+        "<script",
+        "<img",
+        "<iframe",
+        "<object",
+        "<base",
+        "javascript:\"",
+    ] {
+        assert!(!lower.contains(forbidden), "{forbidden}");
+    }
+    assert_harmless(page, false);
 }
 
 /// Nothing in it steers a terminal but our own colours.

@@ -185,7 +185,7 @@ smoke! {
     memory_text mem_result
     cpu_mask histogram hashed_locks range_alloc range_layout range_lock range_map
     handoff succession memory_image migration_frames page_frames
-    openmp_environment phantom_page phantom_text
+    openmp_environment phantom_page phantom_text samples
 }
 
 /// Seeds are what mutations begin with: they must get past the first check.
@@ -201,6 +201,10 @@ fn seeds_are_taken_by_their_parsers() {
     }
     for seed in seeds(&target("result")) {
         amdahl_report::load::parse(&seed, "seed".into()).expect("a result");
+    }
+    for seed in seeds(&target("samples")) {
+        let rows = amdahl_report::samples::read_from(bytes::Bytes::from(seed)).expect("rows");
+        assert!(!rows.is_empty());
     }
     for seed in seeds(&target("sched_part")) {
         amdahl_sched::recording::read_part(seed).expect("a part");
