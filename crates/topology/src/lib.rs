@@ -23,7 +23,7 @@ pub use error::{Error, Result};
 pub use machine::{Cpu, Topology};
 pub use online::{Change, OnlineWatch, online, online_from};
 pub use pressure::{cpu_pressure, cpu_pressure_from};
-pub use quota::{CgroupVersion, Quota, quota, quota_from};
+pub use quota::{CgroupVersion, Quota, quota, quota_from, quota_of};
 pub use sweep::{Order, sweep_counts};
 pub use synthetic::{Level, ParseTopologyError};
 pub use throttle::{Throttle, ThrottleStat};

@@ -35,15 +35,27 @@ pub fn quota() -> Result<Option<Quota>> {
     quota_from(Path::new("/"))
 }
 
+/// As [`quota`], of the process `pid`.
+///
+/// # Errors
+/// As [`quota`], and when there is no such process.
+pub fn quota_of(pid: u32) -> Result<Option<Quota>> {
+    tightest(&cgroup::groups(Path::new("/"), &pid.to_string())?)
+}
+
 /// As [`quota`], with `root` for `/`: `root/proc/self/cgroup` tells the group,
 /// `root/proc/self/mountinfo` the mount points, which are looked up below `root`.
 ///
 /// # Errors
 /// As [`quota`].
 pub fn quota_from(root: &Path) -> Result<Option<Quota>> {
+    tightest(&cgroup::groups(root, "self")?)
+}
+
+fn tightest(groups: &[Group]) -> Result<Option<Quota>> {
     let mut tightest: Option<Quota> = None;
-    for group in cgroup::groups(root, "self")? {
-        if let Some(quota) = read_quota(&group)?
+    for group in groups {
+        if let Some(quota) = read_quota(group)?
             && tightest.as_ref().is_none_or(|t| quota.cpus < t.cpus)
         {
             tightest = Some(quota);

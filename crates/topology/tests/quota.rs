@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use amdahl_topology::{
-    CgroupVersion, Error, Quota, Throttle, cpu_pressure_from, quota, quota_from,
+    CgroupVersion, Error, Quota, Throttle, cpu_pressure_from, quota, quota_from, quota_of,
 };
 use tempfile::TempDir;
 
@@ -331,4 +331,11 @@ fn this_process() {
         assert!(quota.source.is_file());
     }
     Throttle::open_for(std::process::id()).unwrap();
+}
+
+#[test]
+fn a_process_has_the_quota_that_it_finds_itself() {
+    assert_eq!(quota_of(std::process::id()).unwrap(), quota().unwrap());
+    // Numbers of processes end below 2^22.
+    assert!(quota_of(1 << 22).is_err());
 }

@@ -1,11 +1,11 @@
 //! Samples of one workload, by events on its own threads.
 //!
-//! The events are opened on the first process before its program starts, one on each CPU, and
-//! inherited by all threads and processes that come of it: a ring can be mapped only for events
-//! that are bound to a CPU. All of a CPU write into one ring.
+//! The events are opened on the first process before its program starts, or on all threads of one that
+//! runs, one on each CPU, and inherited by all threads and processes that come of them: a ring can be
+//! mapped only for events that are bound to a CPU. All of a CPU write into one ring.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -64,6 +64,15 @@ pub struct Rate {
     pub clock_hz: u64,
 }
 
+/// When sampling starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// With the program that the process will become.
+    AtExec,
+    /// When all events are open.
+    AtOnce,
+}
+
 /// Samples a process and all that come of it. Dropping it ends that.
 pub struct Sampler {
     shared: Arc<Shared>,
@@ -94,6 +103,26 @@ impl Sampler {
     /// # Errors
     /// Those of `perf_event_open` and `mmap`.
     pub fn new(pid: u32, cpus: &[u32], view: View, rate: Rate) -> io::Result<Sampler> {
+        Sampler::open(&[pid], Start::AtExec, cpus, view, rate)
+    }
+
+    /// Opens the events on threads that run already; those that have ended meanwhile are left out. It
+    /// takes up to three descriptors for each thread on each CPU.
+    ///
+    /// # Errors
+    /// Those of `perf_event_open` and `mmap`: `EACCES` for a process of another user, `EMFILE` where there
+    /// are too many threads, `ESRCH` where none is left.
+    pub fn of_running(tids: &[u32], cpus: &[u32], view: View, rate: Rate) -> io::Result<Sampler> {
+        Sampler::open(tids, Start::AtOnce, cpus, view, rate)
+    }
+
+    fn open(
+        tids: &[u32],
+        start: Start,
+        cpus: &[u32],
+        view: View,
+        rate: Rate,
+    ) -> io::Result<Sampler> {
         let mut shared = Shared {
             rings: Vec::new(),
             events: Vec::new(),
@@ -103,56 +132,84 @@ impl Sampler {
         };
         let hz = u64::from(rate.hz.max(1));
         let cycles = (rate.clock_hz / hz) | 1;
-        let on = |counter: Counter, period: u64, cpu: u32| {
+        let on = |tid: u32, counter: Counter, period: u64, cpu: u32| {
             let mut attr = of_workload(counter, period, view);
-            open(&mut attr, pid as i32, cpu as i32)
+            attr.set_enable_on_exec(u64::from(start == Start::AtExec));
+            open(&mut attr, tid as i32, cpu as i32)
         };
         // Cycles of user code only would not pass in the kernel. The clock does: an interrupt
         // that comes due there is put off until the call returns now and then, and tells who
         // called.
-        let has_cycles = view == View::Whole
-            && cpus
-                .first()
-                .is_some_and(|&cpu| on(Counter::Cycles, cycles, cpu).is_ok());
+        let any_on = |cpu: u32| {
+            tids.iter()
+                .any(|&tid| on(tid, Counter::Cycles, cycles, cpu).is_ok())
+        };
+        let has_cycles = view == View::Whole && cpus.first().is_some_and(|&cpu| any_on(cpu));
         // Samples of the kernel tell what is a fault, if it has names.
         let tells_faults = view == View::Whole && crate::symbol::kernel_names_are_readable();
         let mut has_instructions = true;
         for &cpu in cpus {
-            let time = if has_cycles {
-                on(Counter::Cycles, cycles, cpu)?
-            } else {
-                on(Counter::Clock, (1_000_000_000 / hz) | 1, cpu)?
-            };
-            shared.rings.push(ring(&time)?);
-            let more = [
-                (Counter::UserInstructions, cycles, stack_kind::INSTRUCTIONS),
-                (Counter::PageFaults, FAULTS_PER_SAMPLE, stack_kind::FAULT),
-            ];
-            for (counter, period, kind) in more {
-                if counter == Counter::PageFaults && tells_faults {
-                    continue;
-                }
-                // What is not there is done without.
-                let Ok(event) = on(counter, period, cpu) else {
-                    has_instructions &= kind != stack_kind::INSTRUCTIONS;
-                    continue;
-                };
-                // SAFETY: both descriptors are open perf events; the second is passed by value.
-                if unsafe { sys::ioctls::SET_OUTPUT(event.as_raw_fd(), time.as_raw_fd()) } < 0 {
-                    return Err(io::Error::last_os_error());
-                }
-                shared.kinds.insert(id(&event)?, kind);
-                if kind == stack_kind::INSTRUCTIONS {
-                    shared.instructions.push(event);
+            // The event whose ring all others of this CPU write into.
+            let mut first: Option<RawFd> = None;
+            for &tid in tids {
+                let time = if has_cycles {
+                    on(tid, Counter::Cycles, cycles, cpu)
                 } else {
-                    shared.events.push(event);
+                    on(tid, Counter::Clock, (1_000_000_000 / hz) | 1, cpu)
+                };
+                let time = match time {
+                    Err(error) if has_ended(&error) => continue,
+                    opened => opened?,
+                };
+                let into = match first {
+                    Some(first) => {
+                        redirect(&time, first)?;
+                        first
+                    }
+                    None => {
+                        shared.rings.push(ring(&time)?);
+                        *first.insert(time.as_raw_fd())
+                    }
+                };
+                let more = [
+                    (Counter::UserInstructions, cycles, stack_kind::INSTRUCTIONS),
+                    (Counter::PageFaults, FAULTS_PER_SAMPLE, stack_kind::FAULT),
+                ];
+                for (counter, period, kind) in more {
+                    if counter == Counter::PageFaults && tells_faults {
+                        continue;
+                    }
+                    let event = match on(tid, counter, period, cpu) {
+                        Ok(event) => event,
+                        Err(error) if has_ended(&error) => continue,
+                        // What is not there is done without.
+                        Err(_) => {
+                            has_instructions &= kind != stack_kind::INSTRUCTIONS;
+                            continue;
+                        }
+                    };
+                    redirect(&event, into)?;
+                    shared.kinds.insert(id(&event)?, kind);
+                    if kind == stack_kind::INSTRUCTIONS {
+                        shared.instructions.push(event);
+                    } else {
+                        shared.events.push(event);
+                    }
                 }
+                shared.kinds.insert(id(&time)?, stack_kind::TIME);
+                shared.events.push(time);
             }
-            shared.kinds.insert(id(&time)?, stack_kind::TIME);
-            shared.events.push(time);
+            if first.is_none() {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
         }
         if !has_instructions {
             shared.instructions.clear();
+        }
+        if start == Start::AtOnce {
+            for event in shared.events.iter().chain(&shared.instructions) {
+                enable(event, true)?;
+            }
         }
         let shared = Arc::new(shared);
         let drained = Arc::clone(&shared);
@@ -234,6 +291,20 @@ impl Shared {
         self.drain_once(&mut drained);
         drained
     }
+}
+
+/// The thread is gone.
+fn has_ended(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ESRCH)
+}
+
+/// Lets `event` write into the ring of the event `into`, of the same CPU.
+fn redirect(event: &OwnedFd, into: RawFd) -> io::Result<()> {
+    // SAFETY: the first is an open perf event, the second a descriptor of one by value; the call keeps neither.
+    if unsafe { sys::ioctls::SET_OUTPUT(event.as_raw_fd(), into) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// An event that all threads and processes inherit and that starts with the program.

@@ -54,6 +54,9 @@
 //! that polls: orphans are, if it is their subreaper ([`Scope::adopter`]). With 2 or 3 nothing
 //! of them is readable. A thread of which they are hidden counts in
 //! [`Blindness::hidden`]; its waits are `unexplained`. The kernel stack is never readable.
+//!
+//! A process that runs already, and is no descendant, is seen as far as that goes: without the
+//! preload library, with samples where it is of the same user.
 
 mod fault;
 mod files;
