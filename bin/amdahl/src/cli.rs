@@ -162,7 +162,7 @@ pub struct Scale {
     /// Use CPUs far from each other first (default: one cache after the other)
     #[arg(long)]
     pub spread: bool,
-    /// Thread counts beyond the CPUs: {cpus} becomes each factor times the largest count
+    /// Thread counts beyond the CPUs, as further points: {cpus} becomes each factor times the largest count
     #[arg(long, value_name = "FACTORS", value_delimiter = ',')]
     pub oversubscribe: Vec<u32>,
     /// Leave the environment as it is

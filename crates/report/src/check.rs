@@ -72,6 +72,14 @@ pub(crate) fn check(result: &ScaleResult) -> Checked {
             "is smaller than that of the point before",
         );
     }
+    if let Some(at) = result.causes_point
+        && at as usize >= result.points.len()
+    {
+        return bad(
+            "causes_point",
+            format!("is {at}, and there is no such point"),
+        );
+    }
     at_most("causes", result.causes.len(), CAUSES_MAX)?;
     for (i, c) in result.causes.iter().enumerate() {
         cause(&format!("causes.{i}"), c)?;

@@ -5,9 +5,9 @@ mod rank;
 
 use serde::{Deserialize, Serialize};
 
-use crate::headline::cpus;
 use crate::number::{change, factor_digits, percent_coarse};
 use crate::plain::{elide, plain};
+use crate::point::PointId;
 use crate::schema::{NO_SPEEDUP, Notice, Point, ScaleResult, Spread};
 
 pub use code::{CodeChange, GrowthChange};
@@ -47,6 +47,16 @@ pub struct Comparison {
     pub only_after: Vec<u32>,
     /// Why the results may not be comparable.
     pub warnings: Vec<Notice>,
+}
+
+impl Comparison {
+    /// Where scaling shows: the largest CPU count with a thread for each, or, where there is none, the
+    /// last point.
+    pub fn main_point(&self) -> Option<&PointChange> {
+        let mut ordinary = self.points.iter().rev();
+        let main = ordinary.find(|&point| !PointId::from(point).is_oversubscribed());
+        main.or(self.points.last())
+    }
 }
 
 /// The change at one CPU count.
@@ -138,13 +148,9 @@ pub struct CauseChange {
     pub ranges_overlap: Option<bool>,
 }
 
-/// CPUs and threads: points that have both in common are compared.
-fn key(point: &Point) -> (u32, u32) {
-    (point.cpus, point.threads.max(point.cpus))
-}
-
 /// Compares two results.
 pub fn compare(before: &ScaleResult, after: &ScaleResult) -> Comparison {
+    let key = |p: &Point| PointId::from(p);
     let measure = measure(before, after);
     let find = |points: &[Point], wanted| points.iter().position(|p| key(p) == wanted);
     let points: Vec<PointChange> = before
@@ -162,20 +168,21 @@ pub fn compare(before: &ScaleResult, after: &ScaleResult) -> Comparison {
             .filter(|p| find(&theirs.points, key(p)).is_none());
         alone.map(|p| p.cpus).collect()
     };
-    let code = code::code_changes(before, after);
-    Comparison {
+    let mut comparison = Comparison {
         schema: SCHEMA.to_owned(),
         before: before.command.clone(),
         after: after.command.clone(),
         method: METHOD.to_owned(),
-        summary: summary(&points, &code),
+        summary: String::new(),
         only_before: only(before, after),
         only_after: only(after, before),
         warnings: warnings(before, after),
         growth: code::growth_changes(before, after),
-        code,
+        code: code::code_changes(before, after),
         points,
-    }
+    };
+    comparison.summary = summary(comparison.main_point(), &comparison.code);
+    comparison
 }
 
 /// Rates are compared where both results have them, wall times where they tell how fast the program is: not where a run
@@ -256,8 +263,8 @@ fn cause_changes(before: &Point, after: &Point) -> Vec<CauseChange> {
 }
 
 /// The largest common CPU count speaks, because that is where scaling shows.
-fn summary(points: &[PointChange], code: &[CodeChange]) -> String {
-    let Some(point) = points.last() else {
+fn summary(point: Option<&PointChange>, code: &[CodeChange]) -> String {
+    let Some(point) = point else {
         return "The results have no CPU count in common.".to_owned();
     };
     let outcome = outcome(point);
@@ -269,7 +276,7 @@ fn summary(points: &[PointChange], code: &[CodeChange]) -> String {
 
 /// What became of the speed.
 fn outcome(point: &PointChange) -> String {
-    let on = cpus(point.cpus);
+    let on = PointId::from(point).joined();
     if point.verdict == Verdict::NotComparable {
         return format!(
             "How fast it is on {on} cannot be compared: the results do not both have a rate, and how long a run takes that \

@@ -3,6 +3,7 @@
 use crate::number::{factor_digits, percent_coarse};
 use crate::palette::look_of;
 use crate::plain::{elide, plain};
+use crate::point::{PointId, count};
 use crate::schema::{Point, ScaleResult};
 
 /// Below this fraction of the capacity nothing is blamed.
@@ -58,41 +59,58 @@ fn words(text: impl Into<String>) -> Part {
 
 /// Makes the headline of a result.
 pub(crate) fn headline(result: &ScaleResult) -> Headline {
-    let Some(last) = result.points.last() else {
+    let Some((at, main)) = result.main_point() else {
         return Headline {
             speedup: vec![words("Nothing was measured.")],
             loss: Vec::new(),
         };
     };
+    let mut speedup = speedup(result, at, main);
+    speedup.extend(oversubscribed(&result.points, main));
     Headline {
-        speedup: speedup(result, last),
-        loss: loss(result, last),
+        speedup,
+        loss: loss(result, at, main),
     }
 }
 
-fn speedup(result: &ScaleResult, last: &Point) -> Vec<Part> {
-    let points = &result.points;
-    let at = points.len() - 1;
-    let cpus = Part::Figure {
+/// `2 CPUs`, `2 CPUs with 8 threads`.
+fn place(at: usize, point: &Point) -> Vec<Part> {
+    let id = PointId::from(point);
+    let mut parts = vec![Part::Figure {
         path: format!("points.{at}.cpus"),
-        value: f64::from(last.cpus),
-        text: cpus(last.cpus),
-    };
-    let first = &points[0];
+        value: f64::from(point.cpus),
+        text: count(id.cpus(), "CPU"),
+    }];
+    if id.is_oversubscribed() {
+        parts.extend([words(" with "), threads(at, point)]);
+    }
+    parts
+}
+
+fn threads(at: usize, point: &Point) -> Part {
+    Part::Figure {
+        path: format!("points.{at}.threads"),
+        value: f64::from(point.threads),
+        text: count(point.threads, "thread"),
+    }
+}
+
+fn speedup(result: &ScaleResult, at: usize, main: &Point) -> Vec<Part> {
+    let first = &result.points[0];
+    let sentence =
+        |begin: &str, end: Vec<Part>| [vec![words(begin)], place(at, main), end].concat();
     if !result.has_speedup() {
-        return match last.stack.get("work") {
-            Some(&work) => vec![
-                words("On "),
-                cpus,
-                words(", "),
-                Part::Figure {
+        return match main.stack.get("work") {
+            Some(&work) => {
+                let share = Part::Figure {
                     path: format!("points.{at}.stack.work"),
                     value: work,
                     text: percent_coarse(work),
-                },
-                words(" of the CPU time is useful work."),
-            ],
-            None => vec![words("It ran on "), cpus, words(".")],
+                };
+                let end = words(" of the CPU time is useful work.");
+                sentence("On ", vec![words(", "), share, end])
+            }
+            None => sentence("It ran on ", vec![words(".")]),
         };
     }
     let base = if first.cpus == 1 {
@@ -107,36 +125,45 @@ fn speedup(result: &ScaleResult, last: &Point) -> Vec<Part> {
     let ratio = if first.speedup == 1.0 {
         Part::Figure {
             path: format!("points.{at}.speedup"),
-            value: last.speedup,
-            text: format!("{}×", coarse_factor(last.speedup)),
+            value: main.speedup,
+            text: format!("{}×", coarse_factor(main.speedup)),
         }
     } else if first.speedup > 0.0 {
-        words(format!("{}×", coarse_factor(last.speedup / first.speedup)))
+        words(format!("{}×", coarse_factor(main.speedup / first.speedup)))
     } else {
-        return vec![
-            words("On "),
-            cpus,
-            words(" it ran; there is no baseline to compare with."),
-        ];
+        let end = words(" it ran; there is no baseline to compare with.");
+        return sentence("On ", vec![end]);
     };
+    let end = words(format!(" as fast as on {base}."));
+    sentence("On ", vec![words(" it runs "), ratio, end])
+}
+
+/// What more threads than CPUs change, where the result is about one for each: the point with most of them.
+fn oversubscribed(points: &[Point], main: &Point) -> Vec<Part> {
+    let Some((at, most)) = points.iter().enumerate().next_back() else {
+        return Vec::new();
+    };
+    let is_more = most.cpus == main.cpus && PointId::from(most) > PointId::from(main);
+    if !is_more || main.speedup <= 0.0 {
+        return Vec::new();
+    }
+    let ratio = coarse_factor(most.speedup / main.speedup);
+    let fewer = PointId::from(main).threads();
     vec![
-        words("On "),
-        cpus,
-        words(" it runs "),
-        ratio,
-        words(format!(" as fast as on {base}.")),
+        words(" With "),
+        threads(at, most),
+        words(format!(" there it runs {ratio}× as fast as with {fewer}.")),
     ]
 }
 
-fn loss(result: &ScaleResult, last: &Point) -> Vec<Part> {
-    let at = result.points.len() - 1;
+fn loss(result: &ScaleResult, at: usize, main: &Point) -> Vec<Part> {
     let (id, fraction, site, path) = match result.causes.first() {
         Some(cause) => {
             let path = "causes.0.fraction".to_owned();
             (cause.id.as_str(), cause.fraction, cause.sites.first(), path)
         }
         None => {
-            let losses = last.stack.iter().filter(|(id, _)| *id != "work");
+            let losses = main.stack.iter().filter(|(id, _)| *id != "work");
             match losses.max_by(|a, b| a.1.total_cmp(b.1)) {
                 Some((id, &part)) => (id.as_str(), part, None, format!("points.{at}.stack.{id}")),
                 None => return Vec::new(),
@@ -176,15 +203,6 @@ fn loss(result: &ScaleResult, last: &Point) -> Vec<Part> {
     }
     parts.push(words("."));
     parts
-}
-
-/// `1 CPU`, `8 CPUs`.
-pub(crate) fn cpus(count: u32) -> String {
-    if count == 1 {
-        "1\u{a0}CPU".to_owned()
-    } else {
-        format!("{count}\u{a0}CPUs")
-    }
 }
 
 fn coarse_factor(ratio: f64) -> String {
@@ -251,6 +269,23 @@ mod tests {
             sentence(&h.loss).starts_with("Nothing to blame"),
             "{}",
             sentence(&h.loss)
+        );
+    }
+
+    #[test]
+    fn more_threads_than_cpus_are_told_apart() {
+        let mut r = result(&[(1, 1.0), (2, 1.9), (2, 1.8), (2, 1.33)]);
+        (r.points[2].threads, r.points[3].threads) = (4, 8);
+        r.causes_point = Some(1);
+        assert_eq!(
+            sentence(&headline(&r).speedup),
+            "On 2\u{a0}CPUs it runs 1.9× as fast as on one. With 8\u{a0}threads there it runs 0.70× as fast as with 2."
+        );
+        // Of the result of an older version the causes are those of the last point.
+        r.causes_point = None;
+        assert_eq!(
+            sentence(&headline(&r).speedup),
+            "On 2\u{a0}CPUs with 8\u{a0}threads it runs 1.3× as fast as on one."
         );
     }
 

@@ -13,18 +13,19 @@ mod stack;
 
 use maud::{Markup, html};
 
-use crate::headline::{cpus, headline};
+use crate::headline::headline;
 use crate::number::{estimate, factor_digits, seconds};
 use crate::plain::command_line;
+use crate::point::PointId;
 use crate::schema::{Fit, SampleRow, ScaleResult};
 use crate::terminal::{cost_of, machine_line, model_names, words};
-use figure::{code, count, factor, figure, foreign, number, range, sentence, share, time};
+use figure::{code, count, factor, figure, foreign, number, place, range, sentence, share, time};
 use page::{Page, Section};
 
 /// Name for the file.
 pub const REPORT_FILE: &str = "report.html";
 
-/// The report of `result`; `rows` give the flame graphs of the largest CPU count in them.
+/// The report of `result`; `rows` give the flame graphs of the point that the causes are about.
 pub fn render(result: &ScaleResult, rows: &[SampleRow]) -> String {
     let line = headline(result);
     let has_lede = !line.loss.is_empty();
@@ -45,12 +46,12 @@ pub fn render(result: &ScaleResult, rows: &[SampleRow]) -> String {
 }
 
 fn sections(result: &ScaleResult, rows: &[SampleRow]) -> Vec<Section> {
-    let last = result.points.last();
-    let on = last.map_or(String::new(), |p| format!(" on {}", cpus(p.cpus)));
+    let main = result.main_point().map(|(_, point)| PointId::from(point));
+    let on = main.map_or(String::new(), |id| format!(" on {}", id.joined()));
     let mut sections = Vec::new();
     let mut add =
         |id, short, title: String, body| sections.push(Section::new(id, short, title, body));
-    if last.is_some() {
+    if main.is_some() {
         let title = if result.has_speedup() {
             "Speedup"
         } else {
@@ -80,20 +81,21 @@ fn sections(result: &ScaleResult, rows: &[SampleRow]) -> Vec<Section> {
         );
     }
     if !result.profile.is_empty() {
-        let than = result.points.first().map_or(0, |p| p.cpus);
+        let than = result.points.first().map(PointId::from);
+        let than = than.map_or(String::new(), |id| format!(" against {}", id.joined()));
         add(
             "profile",
             "Profile",
-            format!("User code{on} against {}", cpus(than)),
+            format!("User code{on}{than}"),
             profile(result),
         );
     }
-    if !rows.is_empty() {
+    if let Some(id) = flame::shown(rows, main) {
         add(
             "flames",
             "Flame graphs",
-            format!("Code{on}"),
-            flame::draw(rows),
+            format!("Code on {}", id.joined()),
+            flame::draw(rows, id),
         );
     }
     if model_names(result).next().is_some() || !result.models.note.is_empty() {
@@ -110,22 +112,22 @@ fn sections(result: &ScaleResult, rows: &[SampleRow]) -> Vec<Section> {
 
 /// The numbers that a reader looks for first.
 fn facts(result: &ScaleResult) -> Markup {
-    let Some((i, last)) = result.points.iter().enumerate().next_back() else {
+    let Some((i, main)) = result.main_point() else {
         return html! {};
     };
     let at = format!("points.{i}");
     html! {
         dl.facts {
-            div { dt { "Wall time on " (cpus(last.cpus)) }
-                dd { (time(&format!("{at}.wall_s.median"), last.wall_s.median)) } }
+            div { dt { "Wall time on " (PointId::from(main).joined()) }
+                dd { (time(&format!("{at}.wall_s.median"), main.wall_s.median)) } }
             @if result.has_speedup() {
-                div { dt { "Speedup" } dd { (factor(&format!("{at}.speedup"), last.speedup)) } }
-                div { dt { "Efficiency" } dd { (share(&format!("{at}.efficiency"), last.efficiency)) } }
+                div { dt { "Speedup" } dd { (factor(&format!("{at}.speedup"), main.speedup)) } }
+                div { dt { "Efficiency" } dd { (share(&format!("{at}.efficiency"), main.efficiency)) } }
             }
-            @if let Some(&work) = last.stack.get("work") {
+            @if let Some(&work) = main.stack.get("work") {
                 div { dt { "Useful work" } dd { (share(&format!("{at}.stack.work"), work)) } }
             }
-            @if let Some(&part) = last.stack.get("unexplained") {
+            @if let Some(&part) = main.stack.get("unexplained") {
                 div { dt { "Unexplained" } dd { (share(&format!("{at}.stack.unexplained"), part)) } }
             }
         }
@@ -142,8 +144,7 @@ fn notices(result: &ScaleResult) -> Markup {
     items.extend(result.failures.iter().enumerate().map(|(i, failure)| {
         html! {
             b { "failed" } " run " (count(&format!("failures.{i}.run"), u64::from(failure.run)))
-            " on " (count(&format!("failures.{i}.cpus"), u64::from(failure.cpus)))
-            @if failure.cpus == 1 { " CPU: " } @else { " CPUs: " }
+            " on " (place(&format!("failures.{i}"), failure.into())) ": "
             (foreign(&failure.what))
         }
     }));
@@ -315,7 +316,9 @@ fn method(result: &ScaleResult) -> Markup {
                 (count("settings.runs", u64::from(settings.runs))) " with and "
                 (count("settings.bare_runs", u64::from(settings.bare_runs)))
                 " without the probe per CPU count"
-                @if !settings.confinement.is_empty() { ", confined by " (foreign(&settings.confinement)) }
+            }
+            @if !settings.confinement.is_empty() {
+                dt { "Confinement" } dd { (foreign(&settings.confinement)) }
             }
             @if !settings.env.is_empty() {
                 dt { "Environment" }
@@ -332,7 +335,7 @@ fn method(result: &ScaleResult) -> Markup {
             @for (i, point) in lost {
                 dt { "Lost events" }
                 dd { (count(&format!("points.{i}.events_lost"), point.events_lost)) " of "
-                    (count(&format!("points.{i}.events"), point.events)) " on " (cpus(point.cpus)) }
+                    (count(&format!("points.{i}.events"), point.events)) " on " (PointId::from(point).joined()) }
             }
         }
     }

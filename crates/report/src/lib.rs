@@ -11,6 +11,7 @@ pub mod mem;
 pub mod number;
 mod palette;
 pub mod plain;
+pub mod point;
 pub mod samples;
 pub mod save;
 pub mod sched;

@@ -39,6 +39,9 @@ pub struct SamplesError {
     pub source: ParquetError,
 }
 
+/// The column that older files lack: a thread for each CPU is taken for it.
+const THREADS: &str = "threads";
+
 /// How a column is stored and which field it is.
 enum Column {
     Unsigned(&'static str, fn(&mut SampleRow) -> &mut u32),
@@ -46,8 +49,9 @@ enum Column {
     Text(&'static str, fn(&mut SampleRow) -> &mut String),
 }
 
-const COLUMNS: [Column; 14] = [
+const COLUMNS: [Column; 15] = [
     Column::Unsigned("cpus", |row| &mut row.cpus),
+    Column::Unsigned(THREADS, |row| &mut row.threads),
     Column::Unsigned("run", |row| &mut row.run),
     Column::Unsigned("pid", |row| &mut row.pid),
     Column::Unsigned("tid", |row| &mut row.tid),
@@ -64,16 +68,19 @@ const COLUMNS: [Column; 14] = [
 ];
 
 impl Column {
+    fn name(&self) -> &'static str {
+        match self {
+            Column::Unsigned(name, _) | Column::Wide(name, _) | Column::Text(name, _) => name,
+        }
+    }
+
     fn schema(&self) -> Result<TypePtr, ParquetError> {
-        let (name, physical, logical) = match self {
-            Column::Unsigned(name, _) => {
-                let logical = LogicalType::integer(32, false);
-                (name, Physical::INT32, Some(logical))
-            }
-            Column::Wide(name, _) => (name, Physical::INT64, None),
-            Column::Text(name, _) => (name, Physical::BYTE_ARRAY, Some(LogicalType::String)),
+        let (physical, logical) = match self {
+            Column::Unsigned(..) => (Physical::INT32, Some(LogicalType::integer(32, false))),
+            Column::Wide(..) => (Physical::INT64, None),
+            Column::Text(..) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
         };
-        let column = Type::primitive_type_builder(name, physical)
+        let column = Type::primitive_type_builder(self.name(), physical)
             .with_repetition(Repetition::REQUIRED)
             .with_logical_type(logical)
             .build()?;
@@ -254,14 +261,17 @@ fn try_read(from: impl ChunkReader + 'static) -> Result<Vec<SampleRow>, String> 
     let failed = |error: ParquetError| error.to_string();
     let file = SerializedFileReader::new(from).map_err(failed)?;
     let metadata = file.metadata();
-    let columns = metadata.file_metadata().schema_descr().columns();
-    let expected = COLUMNS.iter().map(Column::schema);
+    let found = metadata.file_metadata().schema_descr().columns();
+    let has_threads = found.iter().any(|column| column.name() == THREADS);
+    let wanted = |column: &&Column| has_threads || column.name() != THREADS;
+    let columns: Vec<&Column> = COLUMNS.iter().filter(wanted).collect();
+    let expected = columns.iter().map(|column| column.schema());
     let expected = expected.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-    let are_ours = columns
+    let are_ours = found
         .iter()
         .zip(&expected)
         .all(|(found, ours)| found.self_type_ptr() == *ours);
-    if columns.len() != expected.len() || !are_ours {
+    if found.len() != expected.len() || !are_ours {
         return Err("its columns are not those of samples".to_owned());
     }
     let (mut rows, mut text_bytes) = (Vec::new(), 0);
@@ -272,34 +282,44 @@ fn try_read(from: impl ChunkReader + 'static) -> Result<Vec<SampleRow>, String> 
             return Err(format!("it has more than {ROWS_MAX} rows"));
         }
         let group = file.get_row_group(index).map_err(failed)?;
-        let begin = rows.len();
-        rows.resize(begin + count, SampleRow::default());
-        read_group(&*group, &mut rows[begin..], &mut text_bytes)?;
+        read_group(&*group, &columns, count, &mut rows, &mut text_bytes)?;
+    }
+    if !has_threads {
+        rows.iter_mut().for_each(|row| row.threads = row.cpus);
     }
     Ok(rows)
 }
 
+/// Appends the `count` rows that the group claims to have.
 fn read_group(
     group: &dyn RowGroupReader,
-    rows: &mut [SampleRow],
+    columns: &[&Column],
+    count: usize,
+    all: &mut Vec<SampleRow>,
     text_bytes: &mut usize,
 ) -> Result<(), String> {
-    for (index, column) in COLUMNS.iter().enumerate() {
+    let begin = all.len();
+    for (index, column) in columns.iter().enumerate() {
         match column {
             Column::Unsigned(_, field) => {
-                let values = read_column::<Int32Type>(group, index, rows.len())?;
+                let values = read_column::<Int32Type>(group, index, count)?;
+                // The first column shows that they are there before there is memory for them.
+                all.resize(begin + count, SampleRow::default());
+                let rows = &mut all[begin..];
                 for (row, value) in rows.iter_mut().zip(values) {
                     *field(row) = value.cast_unsigned();
                 }
             }
             Column::Wide(_, field) => {
-                let values = read_column::<Int64Type>(group, index, rows.len())?;
+                let values = read_column::<Int64Type>(group, index, count)?;
+                let rows = &mut all[begin..];
                 for (row, value) in rows.iter_mut().zip(values) {
                     *field(row) = u64::try_from(value).map_err(|_| "a time is negative")?;
                 }
             }
             Column::Text(_, field) => {
-                let values = read_column::<ByteArrayType>(group, index, rows.len())?;
+                let values = read_column::<ByteArrayType>(group, index, count)?;
+                let rows = &mut all[begin..];
                 for (row, value) in rows.iter_mut().zip(values) {
                     *text_bytes += value.len();
                     if *text_bytes > TEXT_BYTES_MAX {

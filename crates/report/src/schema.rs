@@ -40,10 +40,14 @@ pub struct ScaleResult {
     /// One per CPU count, in rising order.
     #[serde(deserialize_with = "bounded::<_, _, POINTS_MAX>")]
     pub points: Vec<Point>,
-    /// For the largest point: causes in falling order of cost, without `work`.
+    /// Index in `points` of the point that `causes` and `profile` are about: the largest number of CPUs with a
+    /// thread for each. Where it is absent, the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub causes_point: Option<u32>,
+    /// For that point: causes in falling order of cost, without `work`.
     #[serde(deserialize_with = "bounded::<_, _, CAUSES_MAX>")]
     pub causes: Vec<CauseReport>,
-    /// User code of the largest point against the same work on the smallest, by the size of the
+    /// User code of that point against the same work on the smallest, by the size of the
     /// change.
     #[serde(deserialize_with = "bounded::<_, _, SITES_MAX>")]
     pub profile: Vec<ProfileEntry>,
@@ -70,6 +74,13 @@ impl ScaleResult {
             }
             _ => false,
         }
+    }
+
+    /// The point that the causes are about, with its index.
+    pub fn main_point(&self) -> Option<(usize, &Point)> {
+        let named = self.causes_point.map(|at| at as usize);
+        let at = named.unwrap_or(self.points.len().checked_sub(1)?);
+        self.points.get(at).map(|point| (at, point))
     }
 }
 
@@ -130,7 +141,7 @@ pub struct Source {
 pub struct Point {
     /// Number of CPUs.
     pub cpus: u32,
-    /// Threads asked of the program when `--oversubscribe` asked for more than `cpus`.
+    /// Threads asked of the program: more than `cpus` with `--oversubscribe`.
     pub threads: u32,
     /// The CPUs used.
     #[serde(deserialize_with = "bounded::<_, _, { CPUS_MAX as usize }>")]
@@ -307,6 +318,8 @@ pub struct Notice {
 pub struct RunFailure {
     /// CPU count.
     pub cpus: u32,
+    /// Threads asked of the program; 0 in older files, where it is not known.
+    pub threads: u32,
     /// Which run, from 1.
     pub run: u32,
     /// What happened.
@@ -319,6 +332,8 @@ pub struct RunFailure {
 pub struct SampleRow {
     /// CPU count.
     pub cpus: u32,
+    /// Threads asked of the program: more than `cpus` with `--oversubscribe`.
+    pub threads: u32,
     /// Which run, from 1.
     pub run: u32,
     /// Process id.

@@ -6,10 +6,11 @@ pub(crate) mod sources;
 mod stack;
 pub(crate) mod table;
 
-use crate::headline::{self, WORTH_BLAMING, cpus, headline};
+use crate::headline::{self, WORTH_BLAMING, headline};
 use crate::number::{estimate, factor_digits, percent, seconds, significant};
 use crate::palette::look_of;
 use crate::plain::{command_line, elide};
+use crate::point::{PointId, count};
 use crate::schema::{CauseReport, Fit, Machine, ScaleResult, Settings, Site, Spread};
 
 pub use comparison::render_comparison;
@@ -77,7 +78,7 @@ pub(crate) fn machine_line(machine: &Machine) -> String {
         parts.push(format!(
             "{} of {} allowed",
             machine.cpus_allowed,
-            cpus(machine.cpus_online)
+            count(machine.cpus_online, "CPU")
         ));
     }
     if let Some(quota) = machine.quota_cpus {
@@ -120,7 +121,7 @@ fn runs(page: &mut Page, result: &ScaleResult) {
         .iter()
         .map(|p| {
             vec![
-                stack::label(p),
+                PointId::from(p).brief(),
                 seconds(p.wall_s.median),
                 span(&p.wall_s, seconds),
                 p.wall_s.runs.len().to_string(),
@@ -150,10 +151,10 @@ fn span(spread: &Spread, show: fn(f64) -> String) -> String {
 }
 
 fn causes(page: &mut Page, result: &ScaleResult) {
-    let (Some(last), false) = (result.points.last(), result.causes.is_empty()) else {
+    let (Some((_, main)), false) = (result.main_point(), result.causes.is_empty()) else {
         return;
     };
-    page.heading(&format!("What costs on {}", cpus(last.cpus)));
+    page.heading(&format!("What costs on {}", PointId::from(main).joined()));
     let (large, small): (Vec<_>, Vec<_>) = result
         .causes
         .iter()
@@ -166,7 +167,7 @@ fn causes(page: &mut Page, result: &ScaleResult) {
             bold(&cause.id),
             bold(format!("\u{a0}{}", percent(cause.fraction))),
         ];
-        if let Some([low, high]) = last.stack_range.get(&cause.id) {
+        if let Some([low, high]) = main.stack_range.get(&cause.id) {
             head.push(dim(format!(
                 " ({} to {} over the runs)",
                 percent(*low),
@@ -203,17 +204,17 @@ const FUNCTIONS: usize = 5;
 
 /// User code against one CPU, where its growth is worth a look.
 fn profile(page: &mut Page, result: &ScaleResult) {
-    let (Some(first), Some(last)) = (result.points.first(), result.points.last()) else {
+    let (Some(first), Some((_, main))) = (result.points.first(), result.main_point()) else {
         return;
     };
-    let grown = |id: &str| last.stack.get(id).copied().unwrap_or(0.0);
+    let grown = |id: &str| main.stack.get(id).copied().unwrap_or(0.0);
     if result.profile.is_empty() || grown("extra-work") + grown("slow-work") < WORTH_BLAMING {
         return;
     }
     page.heading(&format!(
         "User code on {} against {}",
-        cpus(last.cpus),
-        cpus(first.cpus)
+        PointId::from(main).joined(),
+        PointId::from(first).joined()
     ));
     let columns = [
         Column::new("user time", true, 2),
@@ -418,7 +419,11 @@ fn notices(page: &mut Page, result: &ScaleResult) {
     if !result.failures.is_empty() {
         page.heading("Failed runs");
         for failure in &result.failures {
-            let head = format!("run {} on {}: ", failure.run, cpus(failure.cpus));
+            let head = format!(
+                "run {} on {}: ",
+                failure.run,
+                PointId::from(failure).joined()
+            );
             page.paragraph(0, 2, &[text(head), text(&failure.what)]);
         }
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use amdahl_report::html;
+use amdahl_report::schema::ScaleResult;
 use chromium::Chromium;
 use serde_json::Value;
 
@@ -60,20 +61,9 @@ fn assert_shown(path: &str, text: &str, exact: f64) {
     );
 }
 
-#[test]
-fn the_page_shows_the_numbers_of_the_result() {
-    let Some(mut browser) = Chromium::start() else {
-        return;
-    };
-    let result = fixture::sweep();
-    let file = kept().join("report.html");
-    std::fs::write(&file, html::render(&result, &fixture::rows())).unwrap();
-    let json = serde_json::to_value(&result).unwrap();
-
-    browser.resize(1280, 900, false);
-    browser.prefer("light");
-    browser.open(&file);
-
+/// Paths of the figures on the open page, each of which is as in `result`.
+fn figures(browser: &mut Chromium, result: &ScaleResult) -> BTreeSet<String> {
+    let json = serde_json::to_value(result).unwrap();
     let mut paths = BTreeSet::new();
     for figure in browser.evaluate(FIGURES).as_array().unwrap() {
         let [path, value, text] = [0, 1, 2].map(|i| figure[i].as_str().unwrap());
@@ -87,6 +77,41 @@ fn the_page_shows_the_numbers_of_the_result() {
         }
         paths.insert(path.to_owned());
     }
+    paths
+}
+
+#[test]
+fn threads_beyond_the_cpus_are_numbers_of_the_result_too() {
+    let Some(mut browser) = Chromium::start() else {
+        return;
+    };
+    let result = fixture::oversubscribed();
+    let file = kept().join("oversubscribed.html");
+    std::fs::write(&file, html::render(&result, &fixture::rows())).unwrap();
+    browser.resize(1280, 900, false);
+    browser.open(&file);
+    let paths = figures(&mut browser, &result);
+    for path in ["points.4.threads", "points.5.threads", "failures.0.threads"] {
+        assert!(paths.contains(path), "{path} is not shown");
+    }
+    browser.screenshot(&kept().join("oversubscribed.png"));
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn the_page_shows_the_numbers_of_the_result() {
+    let Some(mut browser) = Chromium::start() else {
+        return;
+    };
+    let result = fixture::sweep();
+    let file = kept().join("report.html");
+    std::fs::write(&file, html::render(&result, &fixture::rows())).unwrap();
+
+    browser.resize(1280, 900, false);
+    browser.prefer("light");
+    browser.open(&file);
+
+    let paths = figures(&mut browser, &result);
     for (i, point) in result.points.iter().enumerate() {
         for field in [
             "cpus",

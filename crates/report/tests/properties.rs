@@ -169,6 +169,8 @@ prop_compose! {
         flags in any::<[bool; 2]>(),
     ) -> ScaleResult {
         points.sort_by_key(|p| p.cpus);
+        let causes_point = (counts[0] as usize).checked_rem(points.len()).map(|at| at as u32);
+        let causes_point = causes_point.filter(|_| flags[1]);
         let text = |i: usize| texts[i].clone();
         ScaleResult {
             schema: SCHEMA.to_owned(),
@@ -187,12 +189,13 @@ prop_compose! {
             settings: Settings { runs: counts[2], bare_runs: counts[3], confinement: text(5), env, speedup_of },
             sources: vec![Source { what: text(7), how: text(8), missing: text(9), remedy: text(0) }],
             points,
+            causes_point,
             causes,
             profile,
             models: Models { amdahl: models.0, usl: models.1, note: text(1) },
             probe_cost: cost.map(|(wall_ratio, range, pairs)| ProbeCost { wall_ratio, range, pairs }),
             warnings: vec![Notice { code: text(2), text: text(3) }],
-            failures: vec![RunFailure { cpus: counts[0], run: counts[1], what: text(4) }],
+            failures: vec![RunFailure { cpus: counts[0], threads: counts[2], run: counts[1], what: text(4) }],
             partial: flags[1],
         }
     }
@@ -200,15 +203,21 @@ prop_compose! {
 
 fn row() -> impl Strategy<Value = SampleRow> {
     let cause = prop_oneof![cause_id(), foreign()];
-    (vec(foreign(), 0..6), cause, any::<u64>(), 1..3_u32).prop_map(
-        |(frames, cause, charged_ns, cpus)| SampleRow {
+    (
+        vec(foreign(), 0..6),
+        cause,
+        any::<u64>(),
+        1..3_u32,
+        0..4_u32,
+    )
+        .prop_map(|(frames, cause, charged_ns, cpus, threads)| SampleRow {
             cpus,
+            threads,
             cause,
             charged_ns,
             stack: frames.join(";"),
             ..SampleRow::default()
-        },
-    )
+        })
 }
 
 /// Text of a terminal page without its colours.

@@ -39,19 +39,20 @@ fn read_back(bytes: Vec<u8>) -> Vec<SampleRow> {
             let fields: Vec<&Field> = row.get_column_iter().map(|(_, field)| field).collect();
             SampleRow {
                 cpus: small(fields[0]),
-                run: small(fields[1]),
-                pid: small(fields[2]),
-                tid: small(fields[3]),
-                process: text(fields[4]),
-                thread: text(fields[5]),
-                cause: text(fields[6]),
-                charged_ns: number(fields[7]),
-                count: number(fields[8]),
-                symbol: text(fields[9]),
-                file: text(fields[10]),
-                line: small(fields[11]),
-                stack: text(fields[12]),
-                object: text(fields[13]),
+                threads: small(fields[1]),
+                run: small(fields[2]),
+                pid: small(fields[3]),
+                tid: small(fields[4]),
+                process: text(fields[5]),
+                thread: text(fields[6]),
+                cause: text(fields[7]),
+                charged_ns: number(fields[8]),
+                count: number(fields[9]),
+                symbol: text(fields[10]),
+                file: text(fields[11]),
+                line: small(fields[12]),
+                stack: text(fields[13]),
+                object: text(fields[14]),
             }
         })
         .collect()
@@ -63,12 +64,25 @@ fn samples_are_read_back() {
     rows[0].pid = u32::MAX;
     rows[0].charged_ns = i64::MAX as u64;
     rows[1].stack = String::new();
+    rows[2].threads = 32;
     let bytes = samples::write(rows.clone(), Vec::new()).unwrap();
     assert_eq!(
         samples::read_from(bytes::Bytes::from(bytes.clone())).unwrap(),
         rows
     );
     assert_eq!(read_back(bytes), rows);
+}
+
+/// What versions without the column `threads` wrote.
+const WITHOUT_THREADS: &[u8] = include_bytes!("without-threads.parquet");
+
+#[test]
+fn rows_of_older_files_have_a_thread_for_each_cpu() {
+    let rows = samples::read_from(bytes::Bytes::from_static(WITHOUT_THREADS)).unwrap();
+    let mut expected = fixture::rows();
+    expected.truncate(3);
+    (expected[0].cpus, expected[0].threads) = (1, 1);
+    assert_eq!(rows, expected);
 }
 
 #[test]
@@ -128,7 +142,7 @@ fn columns_have_the_types_that_readers_expect() {
         );
         match descriptor.name() {
             "charged_ns" | "count" => assert_eq!(descriptor.physical_type(), Physical::INT64),
-            "cpus" | "run" | "pid" | "tid" | "line" => {
+            "cpus" | "threads" | "run" | "pid" | "tid" | "line" => {
                 assert_eq!(
                     descriptor.logical_type_ref(),
                     Some(&LogicalType::integer(32, false))

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use amdahl_probe::bpf::{Decoded, Decoder};
+use amdahl_report::point::PointId;
 use amdahl_report::schema::{CauseReport, ProfileEntry, SampleRow, Site};
 use amdahl_speedup::cause::Cause;
 use amdahl_speedup::event::{CallStack, Frame, StackId, Tid};
@@ -461,7 +462,7 @@ pub fn rows(
     decoder: &mut Decoder,
     growth: &UserGrowth,
     stack: &Stack,
-    cpus: u32,
+    on: PointId,
     number: u32,
     full: bool,
 ) -> Vec<SampleRow> {
@@ -488,7 +489,8 @@ pub fn rows(
             None => Default::default(),
         };
         rows.push(SampleRow {
-            cpus,
+            cpus: on.cpus(),
+            threads: on.threads(),
             run: number,
             pid,
             tid: piece.tid,

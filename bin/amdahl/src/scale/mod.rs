@@ -16,9 +16,13 @@ mod run;
 mod summary;
 mod unnamed;
 mod usable;
+mod usage;
+
+use std::time::Duration;
 
 use amdahl_probe::bpf::{Decoder, GRANT, Recorder, SCALE, Settings};
 use amdahl_probe::perf::{self, Rate, View};
+use amdahl_report::point::PointId;
 use amdahl_report::schema::{Notice, RunFailure, ScaleResult, Source};
 
 use crate::child;
@@ -28,6 +32,7 @@ use crate::interrupt::{self, Interrupt};
 use crate::scratch;
 use crate::watch;
 use crate::watch::preload::{HIDDEN, Seen};
+use attach::Attached;
 use plan::{Plan, knobs};
 use polled::Means;
 use run::{Bare, Probed};
@@ -89,7 +94,8 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
     scratch::clean_up_after_the_killed();
     let plan = Plan::new(scale)?;
     let target = output::Target::new(scale)?;
-    let env = knobs(scale.keep_env);
+    // Of a process that runs already nothing is set.
+    let env = knobs(scale.keep_env || scale.pid.is_some());
     let (recorder, mut sources) = open_recorder(scale, &plan)?;
     let mut means = Means::default();
     if recorder.is_none() {
@@ -126,7 +132,7 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
         sweep.notice("affinity-only", text);
     }
     match scale.pid {
-        Some(pid) => sweep.attach(pid, scale, &interrupt, recorder)?,
+        Some(pid) => sweep.attach(pid, scale.duration, &interrupt, recorder)?,
         None => sweep.measure(scale, rate.as_ref(), &interrupt, recorder)?,
     }
     if interrupt.insisted() {
@@ -360,35 +366,37 @@ impl Sweep {
         }
     }
 
-    fn fail(&mut self, cpus: u32, run: u32, what: String) {
-        self.failures.push(RunFailure { cpus, run, what });
+    fn fail(&mut self, on: PointId, run: u32, what: String) {
+        self.failures.push(RunFailure {
+            cpus: on.cpus(),
+            threads: on.threads(),
+            run,
+            what,
+        });
     }
 
     /// Watches a running process instead of making runs.
     fn attach(
         &mut self,
         pid: u32,
-        scale: &Scale,
+        duration: Option<Duration>,
         interrupt: &Interrupt,
         recorder: Option<Recorder>,
     ) -> Result<(), Failure> {
-        let Some(mut recorder) = recorder else {
-            return Err(Failure::machine(format!(
-                "--pid {pid}: watching a running process needs BPF; see amdahl doctor"
-            )));
-        };
-        let (cpus, probed) = attach::watch(
+        let attached = Attached {
             pid,
-            scale.duration,
-            &mut recorder,
-            &mut self.decoder,
+            cpus: &self.plan.allowed,
+            duration,
             interrupt,
-            STRETCHES_MAX,
-        )?;
-        self.plan.points = vec![plan::PlannedPoint {
-            threads: cpus.len() as u32,
-            cpus,
-        }];
+        };
+        let probed = match recorder {
+            Some(mut recorder) => attached.recorded(&mut recorder, &mut self.decoder)?,
+            None => {
+                let mut probed = attached.polled(self.means, &mut self.decoder)?;
+                attach::tell_unsampled(&mut probed, &mut self.sources);
+                probed
+            }
+        };
         self.partial = interrupt.asked();
         self.points = vec![PointRuns {
             probed: vec![probed],

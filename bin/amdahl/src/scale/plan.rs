@@ -1,11 +1,13 @@
 //! What the flags of `amdahl scale` mean on this machine.
 
+use amdahl_report::point::PointId;
 use amdahl_topology::{CpuSet, Order, Quota, Topology};
 
-use super::java;
+use super::{attach, java};
 use crate::cli::Scale;
 use crate::failure::Failure;
 use crate::knobs::KNOBS;
+use crate::watch;
 
 /// One point of the sweep.
 #[derive(Clone, Debug)]
@@ -14,6 +16,13 @@ pub struct PlannedPoint {
     pub cpus: CpuSet,
     /// What `{cpus}` becomes.
     pub threads: u32,
+}
+
+impl PlannedPoint {
+    /// Which point it is.
+    pub fn id(&self) -> PointId {
+        PointId::new(self.cpus.len() as u32, self.threads)
+    }
 }
 
 /// What will be done.
@@ -60,15 +69,54 @@ pub fn knobs(keep: bool) -> Vec<(String, String)> {
         .collect()
 }
 
+/// A quota below `cpus` CPUs is felt.
+fn quota_notice(quota: Option<&Quota>, cpus: u32) -> Option<(&'static str, String)> {
+    let quota = quota.filter(|quota| quota.cpus < f64::from(cpus))?;
+    let text = format!(
+        "A control group allows {:.2} CPUs' worth of time ({}): beyond that, runs are throttled, which is shown as \
+         stolen.",
+        quota.cpus,
+        quota.source.display()
+    );
+    Some(("quota", text))
+}
+
 impl Plan {
+    /// The point that the result is about: the largest number of CPUs with a thread for each.
+    pub fn main_point(&self) -> Option<usize> {
+        let is_ordinary = |point: &PlannedPoint| !point.id().is_oversubscribed();
+        self.points.iter().rposition(is_ordinary)
+    }
+
     /// Looks at the machine and decides.
     pub fn new(scale: &Scale) -> Result<Plan, Failure> {
+        match scale.pid {
+            Some(pid) => Plan::of_running(pid),
+            None => Plan::of_command(scale),
+        }
+    }
+
+    /// One point: the CPUs that a running process may use, as it is.
+    fn of_running(pid: u32) -> Result<Plan, Failure> {
+        let allowed = attach::cpus_of(pid)?;
+        let quota = amdahl_topology::quota_of(pid).ok().flatten();
+        let cpus = allowed.len() as u32;
+        Ok(Plan {
+            topology: watch::machine::topology(&allowed)?,
+            notices: quota_notice(quota.as_ref(), cpus).into_iter().collect(),
+            points: vec![PlannedPoint {
+                cpus: allowed.clone(),
+                threads: cpus,
+            }],
+            allowed,
+            quota,
+        })
+    }
+
+    fn of_command(scale: &Scale) -> Result<Plan, Failure> {
         let allowed =
             amdahl_topology::allowed().map_err(|error| Failure::machine(error.to_string()))?;
-        let topology = Topology::read()
-            .ok()
-            .or_else(|| Topology::flat(&allowed))
-            .ok_or_else(|| Failure::machine("no CPU is known".to_owned()))?;
+        let topology = watch::machine::topology(&allowed)?;
         let quota = amdahl_topology::quota().ok().flatten();
         let mut notices = Vec::new();
         let max = allowed.len() as u32;
@@ -98,7 +146,7 @@ impl Plan {
                  leave it out, or use --oversubscribe for more threads than CPUs"
             )));
         }
-        if counts.first() != Some(&1) && scale.pid.is_none() {
+        if counts.first() != Some(&1) {
             notices.push((
                 "no-one-cpu-run",
                 format!(
@@ -108,21 +156,10 @@ impl Plan {
                 ),
             ));
         }
-        if let Some(quota) = &quota
-            && quota.cpus < f64::from(*counts.last().unwrap_or(&1))
-        {
-            notices.push((
-                "quota",
-                format!(
-                    "A control group allows {:.2} CPUs' worth of time ({}): beyond that, runs \
-                         are throttled, which is shown as stolen.",
-                    quota.cpus,
-                    quota.source.display()
-                ),
-            ));
-        }
+        let most = *counts.last().unwrap_or(&1);
+        notices.extend(quota_notice(quota.as_ref(), most));
         let has_placeholder = scale.command.iter().any(|arg| arg.contains("{cpus}"));
-        if !has_placeholder && scale.pid.is_none() {
+        if !has_placeholder {
             notices.push((
                 "no-placeholder",
                 if scale.keep_env {

@@ -5,22 +5,24 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
-use amdahl_probe::bpf::{Decoded, Decoder, ThreadName};
+use amdahl_probe::bpf::{Counts, Decoded, Decoder, Part, ThreadName};
 use amdahl_probe::clock;
 use amdahl_probe::perf::{Rate, Sampler, View};
 use amdahl_probe::symbol::Symbolizer;
-use amdahl_probe::unprivileged::preload;
-use amdahl_probe::unprivileged::{Poller, Scope};
-use amdahl_speedup::event::{CallStack, Event, StackId, StackTable};
-use amdahl_speedup::snapshot::{Charger, CpuUsage};
+use amdahl_probe::unprivileged::preload::{self, Records};
+use amdahl_probe::unprivileged::{Poller, Scope, StackCopy};
+use amdahl_speedup::event::{CallStack, Event, Ns, StackId, StackTable};
+use amdahl_speedup::snapshot::{Charger, CpuUsage, Snapshot};
 use amdahl_speedup::stack::Measured;
 use amdahl_topology::CpuSet;
 
 use super::cgroup::Group;
 use super::polls::Polls;
 use super::run::{Probed, ProbedError, Workload, confined_by, steal_ns};
+use crate::child::Ended;
 use crate::scratch::Scratch;
 use crate::watch::preload::{self as library, Seen};
 
@@ -36,90 +38,131 @@ pub struct Means {
     pub fault_ns: Option<f64>,
 }
 
-impl Workload<'_> {
-    /// Runs under the poller.
-    pub fn polled(
-        &self,
-        cpus: &CpuSet,
-        threads: u32,
-        means: Means,
-        decoder: &mut Decoder,
-        stretches: usize,
-    ) -> Result<Probed, ProbedError> {
+/// What was allowed before may fail for want of memory or descriptors: then polls remain, and why.
+pub(super) fn sampler(
+    means: Means,
+    open: impl FnOnce(View, Rate) -> std::io::Result<Sampler>,
+) -> (Option<Sampler>, Option<String>) {
+    match means.sampling.map(|(view, rate)| open(view, rate)) {
+        Some(Ok(sampler)) => (Some(sampler), None),
+        Some(Err(error)) => (None, Some(error.to_string())),
+        None => (None, None),
+    }
+}
+
+/// A poller at work on a thread of its own, whose CPU time is what polling costs.
+pub(super) struct Polling {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<Polled>,
+}
+
+/// What was polled.
+pub(super) struct Polled {
+    pub(super) poller: Poller,
+    polls: Vec<Snapshot>,
+    copies: Vec<StackCopy>,
+    symbolizer: Symbolizer,
+}
+
+impl Polling {
+    /// Begins to poll a process and its descendants.
+    pub(super) fn start(root: u32) -> Result<Polling, ProbedError> {
         let failed = |what: &dyn std::fmt::Display| ProbedError::Poll(what.to_string());
-        let mut group = Group::new(cpus);
-        let records = Scratch::new().map_err(|error| failed(&error))?;
-        let env = library::env(&self.command[0], records.path());
-        let child = self.start(cpus, threads, &mut group, &env)?;
-        let version = confined_by(group.as_ref());
         let scope = Scope {
-            root: child.pid(),
+            root,
             adopter: None,
             cgroup: None,
         };
-        let mut poller = Poller::new(scope)
-            .map_err(|error| failed(&error))?
-            .copy_stacks(BLANK.0 + 1);
-        let watched: Vec<u32> = cpus.iter().collect();
-        // What was allowed before may fail for want of memory or descriptors: polls remain.
-        let (sampler, unsampled) = match means
-            .sampling
-            .map(|(view, rate)| Sampler::new(child.pid(), &watched, view, rate))
-        {
-            Some(Ok(sampler)) => (Some(sampler), None),
-            Some(Err(error)) => (None, Some(error.to_string())),
-            None => (None, None),
-        };
+        let poller = Poller::new(scope).map_err(|error| failed(&error))?;
+        let poller = poller.copy_stacks(BLANK.0 + 1);
         let over = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&over);
-        let watcher = std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("amdahl-poll".into())
-            .spawn(move || {
-                let (mut polls, mut copies) = (Polls::default(), Vec::new());
-                let mut symbolizer = Symbolizer::new();
-                let mut programs = HashMap::new();
-                while !is_over.load(Ordering::Relaxed) {
-                    polls.keep(poller.poll());
-                    for copy in poller.take_stacks() {
-                        // A process that has become another program has other mappings. One that
-                        // is gone again has no names: that is no failure.
-                        let program = std::fs::metadata(format!("/proc/{}/exe", copy.pid));
-                        let program = program.map(|file| (file.dev(), file.ino())).ok();
-                        if programs.insert(copy.pid, program) != Some(program) {
-                            let _ = symbolizer.maps_mut().snapshot(copy.pid);
-                            symbolizer.touch(copy.pid);
-                        }
-                        copies.push(copy);
-                    }
-                    std::thread::park_timeout(poller.pause());
-                }
-                let polls = polls.end(poller.poll_with_cpus());
-                (poller, polls, copies, symbolizer)
-            })
+            .spawn(move || poll(poller, &is_over))
             .map_err(|error| failed(&error))?;
-        let steal_before = steal_ns(cpus);
-        let from = clock::monotonic();
-        let waited = self.wait(child, &mut group);
-        let steal = steal_ns(cpus).saturating_sub(steal_before);
-        over.store(true, Ordering::Relaxed);
-        watcher.thread().unpark();
-        let (poller, polls, copies, mut symbolizer) = watcher
-            .join()
-            .map_err(|_| failed(&"the poller ended early"))?;
-        let (part, counts) = sampler.map(Sampler::end).unwrap_or_default();
-        let (ended, left) = waited?;
-        let to = from + ended.wall.as_nanos() as u64;
-        let begun = Instant::now();
+        Ok(Polling { over, thread })
+    }
 
+    /// Polls for the last time.
+    pub(super) fn end(self) -> Result<Polled, ProbedError> {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
+        let polled = self.thread.join();
+        polled.map_err(|_| ProbedError::Poll("the poller ended early".to_owned()))
+    }
+}
+
+fn poll(mut poller: Poller, is_over: &AtomicBool) -> Polled {
+    let (mut polls, mut copies) = (Polls::default(), Vec::new());
+    let mut symbolizer = Symbolizer::new();
+    let mut programs = HashMap::new();
+    while !is_over.load(Ordering::Relaxed) {
+        polls.keep(poller.poll());
+        for copy in poller.take_stacks() {
+            // A process that has become another program has other mappings. One that
+            // is gone again has no names: that is no failure.
+            let program = std::fs::metadata(format!("/proc/{}/exe", copy.pid));
+            let program = program.map(|file| (file.dev(), file.ino())).ok();
+            if programs.insert(copy.pid, program) != Some(program) {
+                let _ = symbolizer.maps_mut().snapshot(copy.pid);
+                symbolizer.touch(copy.pid);
+            }
+            copies.push(copy);
+        }
+        std::thread::park_timeout(poller.pause());
+    }
+    let polls = polls.end(poller.poll_with_cpus());
+    Polled {
+        poller,
+        polls,
+        copies,
+        symbolizer,
+    }
+}
+
+/// What was seen of a run.
+pub(super) struct Watched<'a> {
+    /// Its CPUs.
+    pub(super) cpus: &'a CpuSet,
+    /// Its begin and its end.
+    pub(super) span: [Ns; 2],
+    /// How it ended, and what it used.
+    pub(super) ended: Ended,
+    pub(super) polled: Polled,
+    /// Samples, where there are any.
+    pub(super) sampled: (Part, Counts),
+    /// What the preload library recorded.
+    pub(super) waits: Records,
+    /// Nanoseconds that the hypervisor took.
+    pub(super) steal: Ns,
+    /// What a page fault costs, where samples do not tell.
+    pub(super) fault_ns: Option<f64>,
+    /// Stretches to keep for a trace.
+    pub(super) stretches: usize,
+}
+
+impl Watched<'_> {
+    /// Where the capacity went.
+    pub(super) fn charge(self, decoder: &mut Decoder) -> Probed {
+        let begun = Instant::now();
+        let Polled {
+            poller,
+            polls,
+            copies,
+            mut symbolizer,
+        } = self.polled;
+        let ([from, to], ended) = (self.span, self.ended);
+        let (part, counts) = self.sampled;
         let mut stacks: StackTable = vec![Arc::new(CallStack::default())];
         let named = copies.iter().map(|copy| symbolizer.resolve_copy(copy));
         stacks.extend(named.map(Arc::new));
-        let waits = preload::read_dir(records.path()).map_err(|error| failed(&error))?;
         let threads = poller.names().iter().map(|(&tid, name)| (tid, name.pid));
-        let seen = Seen::new(poller.blindness().hidden, threads, &waits);
+        let seen = Seen::new(poller.blindness().hidden, threads, &self.waits);
         let mut decoded = Decoded::after(stacks);
         let events = decoder.decode(part, &mut decoded);
-        let mut charger = Charger::new(&watched, from).keep_stretches(stretches);
+        let watched: Vec<u32> = self.cpus.iter().collect();
+        let mut charger = Charger::new(&watched, from).keep_stretches(self.stretches);
         let mut polls = polls.iter().peekable();
         events.for_each(&decoded, |event| {
             while let Some(poll) = polls.next_if(|poll| poll.ts < event.ts()) {
@@ -132,7 +175,7 @@ impl Workload<'_> {
         for poll in polls {
             charger.feed(poll, &decoded.stacks);
         }
-        let faults_ns = means.fault_ns.map(|each| each * ended.faults as f64);
+        let faults_ns = self.fault_ns.map(|each| each * ended.faults as f64);
         let usage = CpuUsage {
             user_ns: (ended.user_s * 1e9) as u64,
             system_ns: (ended.system_s * 1e9) as u64,
@@ -143,7 +186,7 @@ impl Workload<'_> {
         let mut partition = charger.finish(
             to,
             Some(usage),
-            &waits.processes,
+            &self.waits.processes,
             |pid, caller| {
                 sites.push(Arc::new(symbolizer.resolve_full(pid, &[caller], &[])));
                 Some(StackId(next + sites.len() as u32 - 1))
@@ -168,24 +211,74 @@ impl Workload<'_> {
         let measured = Measured::new(
             &partition,
             &decoded.stacks,
-            steal as f64,
+            self.steal as f64,
             counts.instructions.map(|count| count as f64),
             progress,
         );
-        let rate = self.rate_of(&ended);
-        Ok(Probed {
+        Probed {
             ended,
             partition,
             measured,
             decoded,
-            rate,
+            rate: None,
             analysis_s: begun.elapsed().as_secs_f64(),
-            group: version,
-            left,
+            group: None,
+            left: 0,
             cut: 1.0,
             recorded: 1.0,
-            unsampled,
+            unsampled: None,
             seen: Some(seen),
+        }
+    }
+}
+
+impl Workload<'_> {
+    /// Runs under the poller.
+    pub fn polled(
+        &self,
+        cpus: &CpuSet,
+        threads: u32,
+        means: Means,
+        decoder: &mut Decoder,
+        stretches: usize,
+    ) -> Result<Probed, ProbedError> {
+        let failed = |what: &dyn std::fmt::Display| ProbedError::Poll(what.to_string());
+        let mut group = Group::new(cpus);
+        let records = Scratch::new().map_err(|error| failed(&error))?;
+        let env = library::env(&self.command[0], records.path());
+        let child = self.start(cpus, threads, &mut group, &env)?;
+        let version = confined_by(group.as_ref());
+        let watched: Vec<u32> = cpus.iter().collect();
+        let (sampler, unsampled) = sampler(means, |view, rate| {
+            Sampler::new(child.pid(), &watched, view, rate)
+        });
+        let polling = Polling::start(child.pid())?;
+        let steal_before = steal_ns(cpus);
+        let from = clock::monotonic();
+        let waited = self.wait(child, &mut group);
+        let steal = steal_ns(cpus).saturating_sub(steal_before);
+        let polled = polling.end()?;
+        let sampled = sampler.map(Sampler::end).unwrap_or_default();
+        let (ended, left) = waited?;
+        let waits = preload::read_dir(records.path()).map_err(|error| failed(&error))?;
+        let rate = self.rate_of(&ended);
+        let run = Watched {
+            cpus,
+            span: [from, from + ended.wall.as_nanos() as u64],
+            ended,
+            polled,
+            sampled,
+            waits,
+            steal,
+            fault_ns: means.fault_ns,
+            stretches,
+        };
+        Ok(Probed {
+            rate,
+            group: version,
+            left,
+            unsampled,
+            ..run.charge(decoder)
         })
     }
 }

@@ -2,6 +2,8 @@
 
 use std::io::{IsTerminal, Write};
 
+use amdahl_report::point::PointId;
+
 /// Counts the runs.
 pub struct Progress {
     total: u32,
@@ -28,7 +30,7 @@ impl Progress {
     }
 
     /// A run begins.
-    pub fn step(&mut self, what: &str, threads: u32) {
+    pub fn step(&mut self, what: &str, on: PointId) {
         self.at += 1;
         if !self.shown {
             return;
@@ -42,10 +44,7 @@ impl Progress {
         } else {
             String::new()
         };
-        let line = format!(
-            "run {}/{}: {threads} CPUs, {what}{left}",
-            self.at, self.total
-        );
+        let line = format!("run {}/{}: {on}, {what}{left}", self.at, self.total);
         let mut err = anstream::stderr().lock();
         let begin = match (self.live, self.open) {
             (true, _) => "\r\x1b[K",

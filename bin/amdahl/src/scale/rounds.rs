@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use amdahl_probe::bpf::Recorder;
+use amdahl_report::point::PointId;
 
 use super::progress::Progress;
 use super::run::{ProbedError, Workload};
@@ -73,7 +74,7 @@ impl Sweep {
         let total = turns.len() as u32 + u32::from(!scale.no_warmup);
         let mut progress = Progress::new(total, scale.quiet);
         if let (false, Some(last)) = (scale.no_warmup, self.plan.points.last()) {
-            progress.step("warm-up", last.threads);
+            progress.step("warm-up", last.id());
             match rounds.workload.bare(&last.cpus, last.threads) {
                 Err(error) if self.is_hopeless(&error, scale) => {
                     return Err(Failure::program(error.to_string()));
@@ -96,7 +97,7 @@ impl Sweep {
             } else {
                 "bare"
             };
-            progress.step(what, self.plan.points[turn.at].threads);
+            progress.step(what, self.plan.points[turn.at].id());
             match self.one_run(turn, &mut rounds) {
                 Ok(ended) => {
                     progress.done(ended.wall.as_secs_f64());
@@ -161,8 +162,8 @@ impl Sweep {
             return false;
         };
         if rounds.missed.insert(turn.at) {
-            let cpus = point.cpus.len() as u32;
-            self.fail(cpus, turn.round, format!("not run: {why}"));
+            let on = point.id();
+            self.fail(on, turn.round, format!("not run: {why}"));
         }
         true
     }
@@ -192,8 +193,8 @@ impl Sweep {
             self.points[at].bare.push(bare);
             return Ok(ended);
         }
-        let is_largest = at + 1 == self.plan.points.len();
-        let stretches = if is_largest { STRETCHES_MAX } else { 0 };
+        let is_main = Some(at) == self.plan.main_point();
+        let stretches = if is_main { STRETCHES_MAX } else { 0 };
         let probed = match &mut rounds.recorder {
             Some(recorder) => workload.probed(
                 &point.cpus,
@@ -232,8 +233,8 @@ impl Sweep {
             (Ok(()), Some(lacking)) => format!("during the run: {lacking}"),
             (Ok(()), None) => return,
         };
-        let cpus = cpus.len() as u32;
-        self.fail(cpus, turn.round, why);
+        let on = self.plan.points[turn.at].id();
+        self.fail(on, turn.round, why);
         self.points[turn.at].drop_last(turn.with_probe);
     }
 
@@ -246,8 +247,8 @@ impl Sweep {
         if is_exec && self.points[turn.at].is_empty() {
             rounds.given_up.insert(turn.at);
         }
-        let cpus = self.plan.points[turn.at].cpus.len() as u32;
-        self.fail(cpus, turn.round, error.to_string());
+        let on = self.plan.points[turn.at].id();
+        self.fail(on, turn.round, error.to_string());
     }
 
     /// Why there is no run at all.
@@ -256,8 +257,9 @@ impl Sweep {
             || "interrupted before the first run ended".to_owned(),
             |failure| {
                 format!(
-                    "it failed in every run; with {} CPUs: {}",
-                    failure.cpus, failure.what
+                    "it failed in every run; on {}: {}",
+                    PointId::from(failure),
+                    failure.what
                 )
             },
         );

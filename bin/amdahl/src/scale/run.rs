@@ -4,11 +4,12 @@ use std::time::{Duration, SystemTime};
 
 use amdahl_probe::bpf::{Counts, Decoded, Decoder, Recorder};
 use amdahl_probe::clock;
+use amdahl_speedup::event::StackTable;
 use amdahl_speedup::partition::RunPartition;
 use amdahl_speedup::stack::Measured;
 use amdahl_topology::{CpuSet, Throttle};
 
-use super::analysis::{self, Analysed, Analysis};
+use super::analysis::{self, Analysed, Analysis, Who};
 use super::cgroup::Group;
 use super::java;
 use crate::child::{Child, Command, Ended, Input, StartError};
@@ -87,6 +88,37 @@ pub(super) fn steal_ns(cpus: &CpuSet) -> u64 {
 /// Version of the hierarchy whose CPU set confines a run.
 pub(super) fn confined_by(group: Option<&Group>) -> Option<&'static str> {
     group?.cpus.as_ref().ok().copied()
+}
+
+/// CPU time that is taken away before a process gets it.
+pub(super) struct Taken<'a> {
+    cpus: &'a CpuSet,
+    throttle: Option<Throttle>,
+    before: [u64; 2],
+}
+
+impl Taken<'_> {
+    /// From process `pid` on `cpus`, from now on.
+    pub(super) fn from(pid: u32, cpus: &CpuSet) -> Taken<'_> {
+        let mut taken = Taken {
+            cpus,
+            throttle: Throttle::open_for(pid).ok(),
+            before: [0; 2],
+        };
+        taken.before = taken.since();
+        taken
+    }
+
+    /// Nanoseconds that the hypervisor took, and that quotas held it back.
+    pub(super) fn since(&self) -> [u64; 2] {
+        let throttled = self.throttle.as_ref().and_then(Throttle::read);
+        let throttled = throttled.map_or(0, |stat| stat.throttled_ns);
+        let [steal_before, throttled_before] = self.before;
+        [
+            steal_ns(self.cpus).saturating_sub(steal_before),
+            throttled.saturating_sub(throttled_before),
+        ]
+    }
 }
 
 impl Workload<'_> {
@@ -184,22 +216,15 @@ impl Workload<'_> {
         let version = confined_by(group.as_ref());
         let pid = child.pid();
         recorder.add(pid, pid)?;
-        let throttle = Throttle::open_for(pid).ok();
-        let throttled = |throttle: &Option<Throttle>| {
-            throttle
-                .as_ref()
-                .and_then(Throttle::read)
-                .map_or(0, |stat| stat.throttled_ns)
-        };
-        let (throttled_before, steal_before) = (throttled(&throttle), steal_ns(cpus));
+        let taken = Taken::from(pid, cpus);
         let from = clock::monotonic();
         let run = analysis::Run {
             cpus,
             from,
-            pid,
+            who: Who::Started(pid),
             stretches,
         };
-        let mut analysis = Analysis::new(run, decoder);
+        let mut analysis = Analysis::new(run, StackTable::new(), decoder);
         let ((waited, to), last, counts) = analysis.follow_during(recorder, parts, || {
             let waited = self.wait(child, &mut group);
             let to = match &waited {
@@ -208,8 +233,7 @@ impl Workload<'_> {
             };
             (waited, to)
         })?;
-        let steal = steal_ns(cpus).saturating_sub(steal_before);
-        let throttled = throttled(&throttle).saturating_sub(throttled_before);
+        let [steal, throttled] = taken.since();
         let (ended, left) = waited?;
         let rate = self.rate_of(&ended);
         let analysed = analysis.finish(last, to, throttled, &counts);

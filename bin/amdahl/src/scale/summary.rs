@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use amdahl_report::point::PointId;
 use amdahl_report::schema::{
     Fit, Machine, Models, NO_SPEEDUP, Notice, Point, ProbeCost, SCHEMA, SampleRow, ScaleResult,
     Settings, Spread,
@@ -10,6 +11,7 @@ use amdahl_speedup::cause::Cause;
 use amdahl_speedup::model::{self, Observation};
 use amdahl_speedup::stack::{Measured, Stack, UserGrowth, speedup_stack};
 
+use super::plan::PlannedPoint;
 use super::run::{Bare, Probed};
 use super::{PointRuns, Sweep, explain, noise, unnamed};
 use crate::child::Ended;
@@ -199,6 +201,8 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
     };
     let first = sweep.points.iter().position(|runs| !walls(runs).is_empty());
     let mut stacks = Vec::new();
+    // Of the points of the plan, those that are in the result.
+    let mut measured = Vec::new();
     for (at, (planned, runs)) in sweep.plan.points.iter().zip(&sweep.points).enumerate() {
         if walls(runs).is_empty() {
             stacks.push(None);
@@ -245,12 +249,16 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
             set_speedup(&mut point, reference, runs, scale_to, speedup_of);
         }
         stacks.push(stack);
+        measured.push(at);
         result.points.push(point);
     }
     result.models = models(sweep, speedup_of);
     result.probe_cost = probe_cost(sweep, speedup_of);
     warn(&mut result, sweep, speedup_of, scale);
 
+    let main = main_point(&sweep.plan.points, &measured, |at| stacks[at].is_some());
+    let index = measured.iter().position(|&at| Some(at) == main);
+    result.causes_point = index.map(|index| index as u32);
     let mut rows = Vec::new();
     let mut shown = None;
     let points = std::mem::take(&mut sweep.points);
@@ -259,8 +267,8 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
             continue;
         };
         let median_at = median_run(&runs.probed);
-        let cpus = sweep.plan.points[at].cpus.len() as u32;
-        if at + 1 == points.len() || points[at + 1..].iter().all(|later| later.probed.is_empty()) {
+        let on = sweep.plan.points[at].id();
+        if Some(at) == main {
             let run = &runs.probed[median_at];
             result.causes = explain::causes(run, &mut sweep.decoder, &stack.growth, &stack.mean);
             result.profile = explain::profile(run, &stack.growth);
@@ -274,7 +282,7 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
                 &mut sweep.decoder,
                 &stack.growth,
                 &stack.mean,
-                cpus,
+                on,
                 number as u32 + 1,
                 full,
             ));
@@ -286,6 +294,17 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
         rows,
         shown,
     }
+}
+
+/// The point that the causes are about, of those that were `measured`: the largest number of CPUs with a thread for
+/// each; what has a stack goes before what has none.
+fn main_point(
+    planned: &[PlannedPoint],
+    measured: &[usize],
+    has_stack: impl Fn(usize) -> bool,
+) -> Option<usize> {
+    let rank = |&at: &usize| (has_stack(at), !planned[at].id().is_oversubscribed(), at);
+    measured.iter().copied().max_by_key(rank)
 }
 
 fn median_run(runs: &[Probed]) -> usize {
@@ -462,8 +481,8 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, speedup_of: SpeedupOf, scale: &
             add(
                 "short",
                 format!(
-                    "With {} CPUs a run takes only {:.1} ms: starting the program dominates. Give it more work.",
-                    point.cpus,
+                    "On {} a run takes only {:.1} ms: starting the program dominates. Give it more work.",
+                    PointId::from(point),
                     spread.median * 1e3
                 ),
             );
@@ -472,8 +491,8 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, speedup_of: SpeedupOf, scale: &
             add(
                 "lost",
                 format!(
-                    "With {} CPUs {} of {} events were lost; what they would have told is unexplained.",
-                    point.cpus,
+                    "On {} {} of {} events were lost; what they would have told is unexplained.",
+                    PointId::from(point),
                     point.events_lost,
                     point.events + point.events_lost
                 ),
@@ -491,16 +510,16 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, speedup_of: SpeedupOf, scale: &
     for (planned, runs) in sweep.plan.points.iter().zip(&sweep.points) {
         let noise = told_apart(runs, speedup_of).and_then(|runs| runs.noise());
         if let Some(noise) = noise {
-            add("noise", format!("With {} CPUs {noise}", planned.cpus.len()));
+            add("noise", format!("On {} {noise}", planned.id()));
         }
         let covered = runs.probed.iter().map(|run| run.cut).fold(1.0, f64::min);
         if let (Some(share), EventBudget::Percent(percent)) = (recorded(runs), scale.budget) {
             add(
                 "budget",
                 format!(
-                    "With {} CPUs scheduler events were recorded {:.0} % of the time, in windows that stand for the rest: \
+                    "On {} scheduler events were recorded {:.0} % of the time, in windows that stand for the rest: \
                      all of them would have cost more than {percent} % of the CPU time. --budget none records all.",
-                    planned.cpus.len(),
+                    planned.id(),
                     share * 100.0
                 ),
             );
@@ -509,9 +528,9 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, speedup_of: SpeedupOf, scale: &
             add(
                 "cut",
                 format!(
-                    "With {} CPUs the events of a run did not fit into memory: its first {:.0} % \
+                    "On {} the events of a run did not fit into memory: its first {:.0} % \
                      stand for all of it. Give it more with --memory.",
-                    planned.cpus.len(),
+                    planned.id(),
                     covered * 100.0
                 ),
             );
@@ -520,10 +539,10 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, speedup_of: SpeedupOf, scale: &
             add(
                 "unsampled",
                 format!(
-                    "With {} CPUs there are runs without on-CPU samples ({why}): what their threads \
+                    "On {} there are runs without on-CPU samples ({why}): what their threads \
                      ran is only known from polls. Where there are too many open files, raise the \
                      limit (ulimit -n).",
-                    planned.cpus.len()
+                    planned.id()
                 ),
             );
         }
@@ -538,8 +557,8 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, speedup_of: SpeedupOf, scale: &
             add(
                 "no-rate",
                 format!(
-                    "With {} CPUs {silent} runs printed no number that --rate matches: {then}.",
-                    planned.cpus.len()
+                    "On {} {silent} runs printed no number that --rate matches: {then}.",
+                    planned.id()
                 ),
             );
         }
@@ -548,8 +567,8 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, speedup_of: SpeedupOf, scale: &
             add(
                 "left",
                 format!(
-                    "With {} CPUs {left} processes were still there when the program ended; they were ended.",
-                    planned.cpus.len()
+                    "On {} {left} processes were still there when the program ended; they were ended.",
+                    planned.id()
                 ),
             );
         }
@@ -558,6 +577,14 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, speedup_of: SpeedupOf, scale: &
 }
 
 fn settings(sweep: &Sweep, scale: &Scale, speedup_of: SpeedupOf) -> Settings {
+    if scale.pid.is_some() {
+        return Settings {
+            runs: 1,
+            confinement: "not confined (a running process)".to_owned(),
+            speedup_of: speedup_of.id().to_owned(),
+            ..Settings::default()
+        };
+    }
     let runs = scale.planned_runs();
     let group = sweep
         .points
@@ -582,5 +609,27 @@ fn machine(sweep: &Sweep) -> Machine {
         quota_cpus: sweep.plan.quota.as_ref().map(|quota| quota.cpus),
         topology: sweep.plan.topology.describe(),
         ..machine::describe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_main_point_has_a_thread_for_each_of_most_cpus() {
+        let planned = [(1, 1), (2, 2), (2, 4), (2, 8)].map(|(cpus, threads)| PlannedPoint {
+            cpus: (0..cpus).collect(),
+            threads,
+        });
+        let all = [0, 1, 2, 3];
+        assert_eq!(main_point(&planned, &all, |_| true), Some(1));
+        // Its runs with the probe failed; all of its runs did.
+        assert_eq!(main_point(&planned, &all, |at| at != 1), Some(0));
+        assert_eq!(main_point(&planned, &[0, 2, 3], |_| true), Some(0));
+        assert_eq!(main_point(&planned, &[2, 3], |_| true), Some(3));
+        assert_eq!(main_point(&planned, &all, |at| at == 2), Some(2));
+        assert_eq!(main_point(&planned, &all, |_| false), Some(1));
+        assert_eq!(main_point(&planned, &[], |_| true), None);
     }
 }

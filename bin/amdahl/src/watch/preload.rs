@@ -168,7 +168,7 @@ pub struct Seen {
 /// What is hidden, and what helps.
 pub const HIDDEN: [&str; 2] = [
     "Some processes belong to another user or have other rights: what they wait for is hidden.",
-    "watch as the user who runs them",
+    "watch as the user who runs them, with sysctl kernel.yama.ptrace_scope=0, or as root",
 ];
 
 impl Seen {

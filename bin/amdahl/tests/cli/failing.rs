@@ -351,7 +351,7 @@ fn a_failure_in_every_run_is_one_message() {
     let message = ran.message();
     assert!(message.contains("sh: it failed in every run"), "{message}");
     assert!(
-        message.contains("with 1 CPUs: exit code 9: broken"),
+        message.contains("on 1 CPU: exit code 9: broken"),
         "{message}"
     );
     assert!(!message.contains('\n'), "{message}");

@@ -23,6 +23,7 @@ mod openmp_programs;
 mod ordinary_user;
 mod output_folder;
 mod pager_bench;
+mod parquet;
 mod phantom;
 mod preload_library;
 mod processes;

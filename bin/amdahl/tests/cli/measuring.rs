@@ -34,12 +34,12 @@ fn assert_adds_up(result: &ScaleResult) {
             );
         }
     }
-    let last = result.points.last().expect("a point");
+    let (_, main) = result.main_point().expect("a point");
     let mut before = f64::INFINITY;
     for cause in &result.causes {
         assert_ne!(cause.id, "work");
         assert!(
-            (cause.fraction - last.stack[&cause.id]).abs() < 1e-9,
+            (cause.fraction - main.stack[&cause.id]).abs() < 1e-9,
             "{}",
             cause.id
         );
@@ -113,6 +113,59 @@ fn json_has_the_documented_shape_and_stacks_that_add_up() {
             2 * result.points.len()
         );
     }
+}
+
+/// More threads than CPUs make points of their own, which are never taken for the one with a thread for each CPU.
+#[test]
+fn oversubscribed_points_are_told_apart() {
+    let _alone = alone();
+    let place = Place::new();
+    // Fails once with more threads.
+    let script = "test {cpus} = 1 || test -e failed || { touch failed; exit 9; }";
+    let args = [
+        "scale",
+        "--cpus",
+        "1",
+        "--oversubscribe",
+        "3",
+        "--runs",
+        "2",
+        "--no-warmup",
+        "-o",
+        "r",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let ran = place.amdahl(args).ends_with(4);
+    assert!(
+        ran.err.contains(": 1 CPU, bare") && ran.err.contains(": 1 CPU with 3 threads, with probe"),
+        "{}",
+        ran.err
+    );
+    let result = amdahl_report::load::load(&place.join("r")).expect("a result");
+    let ids = |point: &amdahl_report::schema::Point| (point.cpus, point.threads);
+    let points: Vec<_> = result.points.iter().map(ids).collect();
+    assert_eq!(points, [(1, 1), (1, 3)]);
+    let failed = &result.failures[0];
+    assert_eq!((failed.cpus, failed.threads, failed.run), (1, 3, 1));
+    assert!(notice(&result, "short").starts_with("On 1 CPU a run takes"));
+    let texts = result.warnings.iter().map(|warning| &warning.text);
+    let of_three = |text: &&String| text.starts_with("On 1 CPU with 3 threads ");
+    assert!(texts.clone().any(|text| of_three(&text)), "{texts:?}");
+
+    assert_eq!(result.causes_point, Some(0));
+    assert_adds_up(&result);
+    let ran = ran.says("run 1 on 1 CPU with 3 threads: exit code 9");
+    if !result.causes.is_empty() {
+        let _ = ran.says("What costs on 1 CPU ");
+    }
+    let rows = amdahl_report::samples::read(&place.join("r/samples.parquet")).expect("rows");
+    let threads: BTreeSet<u32> = rows.iter().map(|row| row.threads).collect();
+    assert_eq!(threads, BTreeSet::from([1, 3]));
+    let page = place.read("r/report.html");
+    assert!(page.contains(">Code on 1\u{a0}CPU<"), "of one point");
 }
 
 #[test]

@@ -39,6 +39,13 @@ pub fn pid_in(place: &Place, name: &str) -> u32 {
     until(name, || place.read(name).strip_suffix('\n')?.parse().ok())
 }
 
+/// Ends a process that a test is responsible for.
+pub fn kill(pid: u32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
 /// Where control groups with CPU sets are mounted.
 fn mounts() -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();

@@ -6,7 +6,7 @@ use amdahl_report::sched::schema::SchedResult;
 use rustix::process::Signal;
 
 use crate::processes::until_catches;
-use crate::tool::{Place, Ran, alone, bpf, cpus, has, names, skipped, until};
+use crate::tool::{Place, Ran, alone, bpf, cpus, names, skipped, until};
 use crate::workload::compiled;
 
 /// Two threads that compute for as long; with an argument both on the first CPU that is allowed.
@@ -309,23 +309,16 @@ fn parts_are_parquet_to_others() {
     if !can_record() {
         return;
     }
-    if !has("python3") {
-        return skipped("python3 is not installed");
-    }
     let place = Place::new();
-    let mut python = std::process::Command::new("python3");
-    python.args(["-c", "import pyarrow"]);
-    if !place.run(place.here(python)).status.success() {
-        return skipped("pyarrow is not installed");
+    let libraries = crate::parquet::libraries(&place);
+    if libraries.is_empty() {
+        return;
     }
     place
         .amdahl(["sched", "record", "--quiet", "--", "true"])
         .ends_with(0);
-    let mut python = std::process::Command::new("python3");
-    python.args([
-        "-c",
-        "import pyarrow.parquet as p; print(p.read_table('amdahl-sched/events').num_rows)",
-    ]);
-    let rows = place.run(place.here(python)).ends_with(0).out;
-    assert!(rows.trim().parse::<u64>().is_ok_and(|rows| rows > 0));
+    for library in libraries {
+        let rows = crate::parquet::rows(&place, library, "amdahl-sched/events");
+        assert!(!rows.is_empty(), "{library}");
+    }
 }

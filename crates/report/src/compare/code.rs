@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::key;
+use crate::point::PointId;
 use crate::schema::{ScaleResult, Site};
 
 /// Changes that are kept of each kind, the largest.
@@ -102,7 +102,7 @@ fn growth(result: &ScaleResult) -> BTreeMap<&str, (f64, f64)> {
 
 /// The functions whose cost has changed, largest change first.
 pub(super) fn code_changes(before: &ScaleResult, after: &ScaleResult) -> Vec<CodeChange> {
-    if !have_one_largest(before, after) {
+    if !have_one_main(before, after) {
         return Vec::new();
     }
     let pairs = paired(costs(before), costs(after)).into_iter();
@@ -127,9 +127,9 @@ pub(super) fn code_changes(before: &ScaleResult, after: &ScaleResult) -> Vec<Cod
 /// The functions whose growth has changed, largest change first. It is over the smallest CPU count, which has to be the
 /// same in both.
 pub(super) fn growth_changes(before: &ScaleResult, after: &ScaleResult) -> Vec<GrowthChange> {
-    let smallest = |result: &ScaleResult| result.points.first().map(key);
+    let smallest = |result: &ScaleResult| result.points.first().map(PointId::from);
     let have_growth = before.has_speedup() && after.has_speedup();
-    if !have_one_largest(before, after) || smallest(before) != smallest(after) || !have_growth {
+    if !have_one_main(before, after) || smallest(before) != smallest(after) || !have_growth {
         return Vec::new();
     }
     let pairs = paired(growth(before), growth(after)).into_iter();
@@ -147,13 +147,13 @@ pub(super) fn growth_changes(before: &ScaleResult, after: &ScaleResult) -> Vec<G
     largest(changes, |change| change.change)
 }
 
-/// Both results have looked into runs on the same largest CPU count.
-fn have_one_largest(before: &ScaleResult, after: &ScaleResult) -> bool {
-    let largest = |result: &ScaleResult| {
-        let last = result.points.last();
-        last.filter(|point| !point.stack.is_empty()).map(key)
+/// Both results have looked into runs of the same main point.
+fn have_one_main(before: &ScaleResult, after: &ScaleResult) -> bool {
+    let main = |result: &ScaleResult| {
+        let (_, main) = result.main_point()?;
+        (!main.stack.is_empty()).then(|| PointId::from(main))
     };
-    largest(before).is_some_and(|before| largest(after) == Some(before))
+    main(before).is_some_and(|before| main(after) == Some(before))
 }
 
 /// What each side has under a name, in the order of names.

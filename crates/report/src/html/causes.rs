@@ -1,43 +1,44 @@
-//! The causes at the largest point, each with the code responsible.
+//! The causes at the point that the result is about, each with the code responsible.
 
 use maud::{Markup, html};
 
 use super::figure::{code, count, foreign, range, share, time};
 use super::stack::swatch;
-use crate::headline::{WORTH_BLAMING, cpus};
+use crate::headline::WORTH_BLAMING;
 use crate::number::percent;
+use crate::point::PointId;
 use crate::schema::{CauseReport, Point, ScaleResult, Site};
 use crate::terminal::sentence;
 
 /// The table of causes. Roles are explicit because the style sheet lays rows out as blocks on
 /// narrow screens, which takes the meaning of a table away in some browsers.
 pub(super) fn draw(result: &ScaleResult) -> Markup {
-    let Some((at, last)) = result.points.iter().enumerate().next_back() else {
+    let Some((at, main)) = result.main_point() else {
         return html! {};
     };
     html! {
         table.causes role="table" {
-            caption { "In order of cost, in percent of the capacity of " (cpus(last.cpus)) "; ranges are over the runs" }
+            caption { "In order of cost, in percent of the capacity of " (PointId::from(main).joined()) "; ranges are over the runs" }
             thead role="rowgroup" { tr role="row" {
                 th role="columnheader" scope="col" { "Cause" }
                 th.num role="columnheader" scope="col" { "Share" }
                 th role="columnheader" scope="col" { "What happens, and where" }
             } }
             tbody role="rowgroup" {
-                @for (i, cause) in result.causes.iter().enumerate() { (row(i, cause, at, last)) }
+                @for (i, cause) in result.causes.iter().enumerate() { (row(i, cause, at, main)) }
             }
         }
     }
 }
 
-fn row(i: usize, cause: &CauseReport, at: usize, last: &Point) -> Markup {
+fn row(i: usize, cause: &CauseReport, at: usize, main: &Point) -> Markup {
     let path = format!("causes.{i}");
     html! {
         tr.minor[cause.fraction < WORTH_BLAMING] role="row" {
             th role="rowheader" scope="row" { (swatch(&cause.id)) (cause.id) }
             td.num role="cell" {
                 span.share { (share(&format!("{path}.fraction"), cause.fraction)) }
-                @if let Some(&pair) = last.stack_range.get(&cause.id) {
+                @if let Some(&pair) = main.stack_range.get(&cause.id) {
                     span.noise {
                         (range(&format!("points.{at}.stack_range.{}", cause.id), pair, percent))
                     }

@@ -3,8 +3,8 @@
 
 use maud::{Markup, html};
 
-use crate::headline::cpus;
 use crate::number::factor_digits;
+use crate::point::PointId;
 use crate::schema::{Point, ScaleResult};
 
 const WIDTH: f64 = 640.0;
@@ -85,16 +85,18 @@ impl Axes {
 /// The chart with its caption, or nothing when there are fewer than two points to compare.
 pub(super) fn draw(result: &ScaleResult) -> Markup {
     let points = &result.points;
-    let (Some(first), Some(last)) = (points.first(), points.last()) else {
+    // More threads on the same CPUs are no step of the line.
+    let mut ordinary = points.iter().filter(|&p| !is_oversubscribed(p));
+    let (Some(first), Some(last)) = (ordinary.clone().next(), ordinary.next_back()) else {
         return html! {};
     };
-    if !result.has_speedup() {
+    if !result.has_speedup() || first.cpus == last.cpus {
         return html! {};
     }
     let axes = Axes::of(points);
     let at = |x: f64, y: f64| format!("{:.1},{:.1}", axes.x(x), axes.y(y));
-    let pairs = || points.iter().map(|p| (f64::from(p.cpus), p.speedup));
-    let line: Vec<String> = pairs().map(|(x, y)| at(x, y)).collect();
+    let steps = points.iter().filter(|&p| !is_oversubscribed(p));
+    let line: Vec<String> = steps.map(|p| at(f64::from(p.cpus), p.speedup)).collect();
     let (from, to) = (f64::from(first.cpus), f64::from(last.cpus));
     // On the diagonal, where neither grid nor points are near.
     let ideal_at = if axes.is_log {
@@ -136,6 +138,7 @@ pub(super) fn draw(result: &ScaleResult) -> Markup {
             }
             figcaption {
                 "Measured speedup against ideal. Bars show the least and the greatest speedup that the runs allow."
+                @if points.iter().any(is_oversubscribed) { " Hollow marks have more threads than CPUs." }
                 @if axes.is_log { " Both axes are logarithmic." }
             }
         }
@@ -146,13 +149,20 @@ pub(super) fn draw(result: &ScaleResult) -> Markup {
 /// is one by definition.
 fn labelled(points: &[Point], axes: &Axes) -> Vec<usize> {
     let mut labelled: Vec<usize> = Vec::new();
-    for i in (1..points.len()).rev() {
+    for i in (1..points.len())
+        .rev()
+        .filter(|&i| !is_oversubscribed(&points[i]))
+    {
         let x = |i: usize| axes.x(f64::from(points[i].cpus));
         if labelled.last().is_none_or(|&right| x(right) - x(i) >= 84.0) {
             labelled.push(i);
         }
     }
     labelled
+}
+
+fn is_oversubscribed(point: &Point) -> bool {
+    PointId::from(point).is_oversubscribed()
 }
 
 /// A point with its range and, where there is room, its number.
@@ -167,8 +177,8 @@ fn mark(i: usize, point: &Point, axes: &Axes, has_label: bool) -> Markup {
         (x + 2.0, "middle")
     };
     html! {
-        g.mark {
-            title { (cpus(point.cpus)) ": " (factor_digits(point.speedup)) "×, "
+        g.mark.over[is_oversubscribed(point)] {
+            title { (PointId::from(point).joined()) ": " (factor_digits(point.speedup)) "×, "
                 (factor_digits(low)) " to " (factor_digits(high)) }
             @if high > 0.0 {
                 g.range data-figure=(format!("points.{i}.speedup_range.0")) data-value=(low) {
@@ -220,7 +230,13 @@ fn px(value: f64) -> String {
 fn in_words(points: &[Point]) -> String {
     let list: Vec<String> = points
         .iter()
-        .map(|p| format!("{} on {}", factor_digits(p.speedup), cpus(p.cpus)))
+        .map(|p| {
+            format!(
+                "{} on {}",
+                factor_digits(p.speedup),
+                PointId::from(p).joined()
+            )
+        })
         .collect();
     format!(
         "Speedup {}. The table of runs has the same numbers.",

@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use crate::headline::Part;
 use crate::number::{factor_digits, percent, seconds, significant};
 use crate::plain::plain;
+use crate::point::PointId;
 
 /// `text` as the reader's form of the number `value` that stands at `path`.
 pub(crate) fn figure(path: &str, value: f64, text: &str) -> Markup {
@@ -35,6 +36,17 @@ pub(crate) fn number(path: &str, value: f64) -> Markup {
 /// A count.
 pub(crate) fn count(path: &str, value: u64) -> Markup {
     html! { span data-figure=(path) data-value=(value) { (value) } }
+}
+
+/// Which point of a sweep; `path` is that of what has its CPUs and threads.
+pub(crate) fn place(path: &str, id: PointId) -> Markup {
+    html! {
+        (count(&format!("{path}.cpus"), u64::from(id.cpus())))
+        span.unit { @if id.cpus() == 1 { " CPU" } @else { " CPUs" } }
+        @if id.is_oversubscribed() {
+            " with " (count(&format!("{path}.threads"), u64::from(id.threads()))) " threads"
+        }
+    }
 }
 
 /// A range from low to high; `path` is that of the pair.

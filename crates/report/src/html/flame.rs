@@ -11,6 +11,7 @@ use quick_xml::events::Event;
 use crate::number::percent;
 use crate::palette::look_of;
 use crate::plain::plain;
+use crate::point::PointId;
 use crate::schema::SampleRow;
 
 const WIDTH: usize = 1040;
@@ -70,12 +71,20 @@ struct Rectangle {
     width: f64,
 }
 
-/// On-CPU and off-CPU flame graphs of the largest CPU count in `rows`.
-pub(crate) fn draw(rows: &[SampleRow]) -> Markup {
-    let cpus = rows.iter().map(|row| row.cpus).max().unwrap_or(0);
+/// Which point of those in `rows` to draw: `wanted`, or what comes next to it where `rows` are of another result or
+/// do not tell threads. None without rows.
+pub(crate) fn shown(rows: &[SampleRow], wanted: Option<PointId>) -> Option<PointId> {
+    let ids = || rows.iter().map(PointId::from);
+    let wanted = wanted.filter(|&wanted| ids().any(|id| id == wanted));
+    wanted.or_else(|| ids().max_by_key(|id| (id.cpus(), std::cmp::Reverse(id.threads()))))
+}
+
+/// On-CPU and off-CPU flame graphs of one point of those in `rows`.
+pub(crate) fn draw(rows: &[SampleRow], shown: PointId) -> Markup {
     let of = |is_on_cpu: bool| {
-        let wanted =
-            |row: &&SampleRow| row.cpus == cpus && look_of(&row.cause).is_on_cpu() == is_on_cpu;
+        let wanted = |row: &&SampleRow| {
+            PointId::from(*row) == shown && look_of(&row.cause).is_on_cpu() == is_on_cpu
+        };
         Folded::of(rows.iter().filter(wanted), "CPU µs")
     };
     html! {
@@ -304,10 +313,38 @@ mod tests {
             row("work", "runs;main", 5_000),
             row("lock-wait", "waits;main", 5_000),
         ];
-        let page = draw(&rows).into_string();
+        let page = draw(&rows, PointId::new(2, 2)).into_string();
         let (on, off) = page.split_once("Off the CPU").unwrap();
         assert!(on.contains("runs") && !on.contains("waits"));
         assert!(off.contains("waits") && !off.contains("runs"));
+    }
+
+    #[test]
+    fn points_are_drawn_apart() {
+        let rows = [(1, 1), (2, 2), (2, 8)].map(|(cpus, threads)| SampleRow {
+            cpus,
+            threads,
+            ..row("work", &format!("on{cpus}with{threads};main"), 5_000)
+        });
+        for (wanted, expected) in [
+            (Some(PointId::new(2, 2)), PointId::new(2, 2)),
+            (Some(PointId::new(2, 8)), PointId::new(2, 8)),
+            (Some(PointId::new(4, 4)), PointId::new(2, 2)),
+            (None, PointId::new(2, 2)),
+        ] {
+            let shown = shown(&rows, wanted).expect("there are rows");
+            assert_eq!(shown, expected);
+            let page = draw(&rows, shown).into_string();
+            for row in &rows {
+                let function = row.stack.split(';').next().expect("a function");
+                assert_eq!(
+                    page.contains(function),
+                    PointId::from(row) == shown,
+                    "{function}"
+                );
+            }
+        }
+        assert_eq!(shown(&[], Some(PointId::new(2, 2))), None);
     }
 
     #[test]
@@ -315,7 +352,7 @@ mod tests {
         let rows: Vec<_> = (0..20_000)
             .map(|i| row("work", &format!("f{i};g{};main", i % 777), 1_000_000))
             .collect();
-        let page = draw(&rows).into_string();
+        let page = draw(&rows, PointId::new(2, 2)).into_string();
         assert!(page.len() < 400_000, "{} bytes", page.len());
     }
 }

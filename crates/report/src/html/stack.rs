@@ -2,10 +2,10 @@
 
 use maud::{Markup, html};
 
-use super::figure::{count, figure};
-use crate::headline::cpus;
+use super::figure::{figure, place};
 use crate::number::{percent, percent_digits};
 use crate::palette::{LOOKS, Look, in_order, look_of, rank};
+use crate::point::PointId;
 use crate::schema::{Point, ScaleResult};
 
 /// Style class of a cause.
@@ -100,13 +100,7 @@ fn cell(i: usize, point: &Point, id: &str) -> Markup {
 
 /// `8 CPUs`, with the threads where there are more than CPUs.
 pub(super) fn point_label(i: usize, point: &Point) -> Markup {
-    html! {
-        (count(&format!("points.{i}.cpus"), u64::from(point.cpus)))
-        span.unit { @if point.cpus == 1 { " CPU" } @else { " CPUs" } }
-        @if point.threads > point.cpus {
-            ", " (count(&format!("points.{i}.threads"), u64::from(point.threads))) " threads"
-        }
-    }
+    place(&format!("points.{i}"), point.into())
 }
 
 fn bar(i: usize, point: &Point) -> Markup {
@@ -123,7 +117,7 @@ fn bar(i: usize, point: &Point) -> Markup {
     html! {
         div.row role="listitem" {
             div.label { (point_label(i, point)) }
-            div.bar role="img" aria-label=(format!("{}: {}", cpus(point.cpus), words.join(", "))) {
+            div.bar role="img" aria-label=(format!("{}: {}", PointId::from(point).joined(), words.join(", "))) {
                 @for (id, part) in parts.into_iter().filter(|(_, part)| *part > 0.0) {
                     span class=(class(id)) style=(format!("width:{:.3}%", part / sum * 100.0))
                         title=(format!("{id} {}", percent(part)))

@@ -5,10 +5,10 @@ use super::page::{Page, Span, bold, dim, text};
 use super::stack::swatch;
 use super::table::{Column, draw};
 use crate::compare::{CauseChange, CodeChange, Comparison, GrowthChange, Measure, PointChange};
-use crate::headline::cpus;
 use crate::number::{change, percent, seconds, significant};
 use crate::palette::look_of;
 use crate::plain::{command_line, elide};
+use crate::point::PointId;
 use crate::schema::Spread;
 
 /// Changes of a cause below this are not listed.
@@ -51,10 +51,10 @@ pub fn render_comparison(comparison: &Comparison, width: usize, style: Style) ->
             );
         }
     }
-    if let Some(last) = comparison.points.last() {
-        causes(&mut page, last);
-        code(&mut page, &comparison.code, last);
-        growth(&mut page, &comparison.growth, last);
+    if let Some(main) = comparison.main_point() {
+        causes(&mut page, main);
+        code(&mut page, &comparison.code, main);
+        growth(&mut page, &comparison.growth, main);
     }
     if !comparison.points.is_empty() {
         page.blank();
@@ -90,11 +90,7 @@ fn points(page: &mut Page, points: &[PointChange]) {
         .map(|p| {
             let interval = p.interval.map(|ends| ends.map(change).join(" to "));
             vec![
-                if p.threads > p.cpus {
-                    format!("{} ({}t)", p.cpus, p.threads)
-                } else {
-                    p.cpus.to_string()
-                },
+                PointId::from(p).brief(),
                 median(p, &p.before),
                 median(p, &p.after),
                 p.ratio.map_or("-".to_owned(), change),
@@ -116,7 +112,7 @@ fn causes(page: &mut Page, point: &PointChange) {
     if point.causes.is_empty() {
         return;
     }
-    page.heading(&format!("Causes on {}", cpus(point.cpus)));
+    page.heading(&format!("Causes on {}", PointId::from(point).joined()));
     if listed.is_empty() {
         let most = percent(VISIBLE);
         page.paragraph(
@@ -157,7 +153,7 @@ fn code(page: &mut Page, code: &[CodeChange], point: &PointChange) {
     let listed = code.iter().filter(|c| c.change.abs() >= VISIBLE);
     for (i, c) in listed.take(FUNCTIONS).enumerate() {
         if i == 0 {
-            let on = cpus(point.cpus);
+            let on = PointId::from(point).joined();
             page.heading(&format!("Code on {on}, as one run of each has it"));
         }
         let line = c.line.map_or(String::new(), |line| format!(":{line}"));
@@ -177,7 +173,10 @@ fn growth(page: &mut Page, growth: &[GrowthChange], point: &PointChange) {
     let listed = growth.iter().filter(|c| c.change.abs() >= VISIBLE);
     for (i, c) in listed.take(FUNCTIONS).enumerate() {
         if i == 0 {
-            page.heading(&format!("Growth of user code up to {}", cpus(point.cpus)));
+            page.heading(&format!(
+                "Growth of user code up to {}",
+                PointId::from(point).joined()
+            ));
         }
         let change = moved(c.change, c.before, c.after, "");
         page.paragraph(

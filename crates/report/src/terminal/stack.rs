@@ -5,6 +5,7 @@ use anstyle::{Ansi256Color, Style as Ink};
 use super::page::{Page, Span, bold, dim, ink, text};
 use crate::number::percent_digits;
 use crate::palette::{Look, in_order, look_of};
+use crate::point::PointId;
 use crate::schema::{Point, ScaleResult};
 
 /// Causes below this in every point are left out of the table.
@@ -78,13 +79,8 @@ pub(super) fn draw(page: &mut Page, result: &ScaleResult) {
     }
 }
 
-/// CPU count of a point, with the threads where there are more.
-pub(super) fn label(point: &Point) -> String {
-    if point.threads > point.cpus {
-        format!("{} ({}t)", point.cpus, point.threads)
-    } else {
-        point.cpus.to_string()
-    }
+fn label(point: &Point) -> String {
+    PointId::from(point).brief()
 }
 
 /// The letter of a cause in its colour.
