@@ -348,19 +348,19 @@ fn noise_is_that_of_what_is_compared_and_of_what_is_divided() {
         (
             &["--rate", "rate ([0-9]+)"],
             "2) echo rate 100;; 3) echo rate 200;; *) echo rate 150;;",
-            Some("With 1 CPUs the rates of the runs differ by 67 %:"),
+            Some("On 1 CPU the rates of the runs differ by 67 %:"),
         ),
         (
             &["--rate", "rate ([0-9]+)"],
             "1) echo rate 100;; 4) echo rate 200;; *) echo rate 150;;",
             Some(
-                "With 1 CPUs the rates of the runs with the probe, which the stack divides, differ by 67 %:",
+                "On 1 CPU the rates of the runs with the probe, which the stack divides, differ by 67 %:",
             ),
         ),
         (
             &["--rate", "rate ([0-9]+)"],
             "1|2) echo rate 100;; *) echo rate 200;;",
-            Some("With 1 CPUs the rates of the runs differ by 67 %, those with the probe by 67 %:"),
+            Some("On 1 CPU the rates of the runs differ by 67 %, those with the probe by 67 %:"),
         ),
         (&[], "4) sleep 1;; *) sleep 0.1;;", Some("with the probe")),
     ];

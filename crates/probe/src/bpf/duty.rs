@@ -100,7 +100,10 @@ impl Duty {
                 } else {
                     longest
                 };
-                if gap < GAP_MIN_NS || self.overspent < OVERSPENT * (self.off_ns + self.on_ns) {
+                // Who allows nothing wants the least that there can be, and no change is worth more than an event.
+                let is_worth_it =
+                    self.allowed == 0.0 || self.overspent >= OVERSPENT * (self.off_ns + self.on_ns);
+                if gap < GAP_MIN_NS || !is_worth_it {
                     return None;
                 }
                 let length = gap * self.variation();
@@ -335,7 +338,7 @@ mod tests {
             },
             20_000,
             20,
-            0.0,
+            1e6,
             |_| 0,
         );
         let share = outcome.on_ns() as f64 / (20_000 * MS) as f64;
