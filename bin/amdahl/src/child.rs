@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -345,11 +346,15 @@ impl Child {
 
 /// Makes orphans below us our children, so that they can be found without control groups.
 pub fn adopt_orphans() {
+    INHERITED.get_or_init(guard::children);
     // SAFETY: takes no pointers. Where it is not known, orphans go to init as ever.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// Ends what a guard that was killed has left to us: between runs, all our children are that.
+/// Our children before we started any: those of a shell that became us by `exec`.
+static INHERITED: OnceLock<Vec<libc::pid_t>> = OnceLock::new();
+
+/// Ends what a guard that was killed has left to us: between runs, all our children but those that we had before are that.
 fn end_orphans() {
-    guard::end_children();
+    guard::end_children(INHERITED.get().map_or(&[], Vec::as_slice));
 }

@@ -239,7 +239,7 @@ fn guard(orders: Orders) -> io::Result<()> {
         }
     }
     let has_died = !matches!(channel.read(&mut [0]), Ok(1));
-    end_children();
+    end_children(&[]);
     if has_died && orders.removes_maps {
         crate::scale::java::remove_maps_of_the_killed(begun);
     }
@@ -375,7 +375,7 @@ fn reap(program: libc::pid_t, channel: &mut UnixStream) {
 }
 
 /// Our children, from `/proc`.
-fn children() -> Vec<libc::pid_t> {
+pub fn children() -> Vec<libc::pid_t> {
     let tasks = std::fs::read_dir("/proc/self/task")
         .into_iter()
         .flatten()
@@ -390,12 +390,15 @@ fn children() -> Vec<libc::pid_t> {
         .collect()
 }
 
-/// Ends all our children and, as they become ours by that, their descendants.
-pub fn end_children() {
+/// Ends our children but for `others`, and, as they become ours by that, their descendants.
+pub fn end_children(others: &[libc::pid_t]) {
     // Again, because ending one makes its children ours, but not for ever.
     for _ in 0..100 {
         let mut ended = 0;
         for pid in children() {
+            if others.contains(&pid) {
+                continue;
+            }
             // SAFETY: our own child, which nobody else reaps; a null status is allowed. One that runs with another user's
             // rights cannot be ended, and is not waited for.
             unsafe {

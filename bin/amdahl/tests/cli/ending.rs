@@ -1,10 +1,11 @@
 //! Ctrl-C, kill -9, and programs that leave something behind: nothing survives the tool.
 
 use std::path::Path;
+use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::processes::{groups_of, has_groups, is_alive, parent_of, pid_in, until_gone};
+use crate::processes::{groups_of, has_groups, is_alive, kill, parent_of, pid_in, until_gone};
 use crate::tool::{Place, Running, alone, bpf, notice, skipped, until};
 
 /// Ends at once in its first runs; then says its process id and stays.
@@ -354,4 +355,19 @@ fn a_program_that_replaces_itself_or_forks_is_followed() {
         "{:?}",
         result.warnings
     );
+}
+
+/// A shell that becomes the tool leaves it what it has started, which is nobody's to end: once, the end of each run ended it.
+#[test]
+fn what_a_shell_had_started_is_left_alone() {
+    let _alone = alone();
+    let place = Place::new();
+    let script = "sleep 1000 & echo $! > pid; exec \"$0\" scale --cpus 1 --runs 1 --no-warmup -q --no-output \
+         -- true";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_amdahl")]);
+    place.run(place.here(command)).ends_with(0);
+    let pid = pid_in(&place, "pid");
+    assert!(is_alive(pid));
+    kill(pid);
 }
