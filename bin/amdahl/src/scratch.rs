@@ -16,7 +16,6 @@ const PREFIX: &str = "amdahl-scratch-";
 impl Scratch {
     /// Makes one that is this user's alone.
     pub fn new() -> io::Result<Scratch> {
-        clean_up_after_the_killed();
         let make = |path: &Path| DirBuilder::new().mode(0o700).create(path);
         Claim::new(&std::env::temp_dir(), PREFIX, make).map(Scratch)
     }

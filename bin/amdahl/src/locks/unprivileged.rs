@@ -21,7 +21,7 @@ use crate::child::Child;
 use crate::cli::{LocksBy, Selection};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::scratch::Scratch;
+use crate::scratch::{self, Scratch};
 use crate::watch::preload::{HIDDEN, Seen};
 use crate::watch::{self, preload as library};
 
@@ -49,6 +49,7 @@ pub fn observe(
         )));
     }
     let failed = |error: &dyn std::fmt::Display| Failure::machine(error.to_string());
+    scratch::clean_up_after_the_killed();
     let folder = Scratch::new().map_err(|error| failed(&error))?;
     let env = match selection.command.first() {
         Some(program) => library::env(program, folder.path()),
