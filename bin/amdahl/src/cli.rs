@@ -210,31 +210,6 @@ pub struct Scale {
     pub command: Vec<String>,
 }
 
-/// Runs for each CPU count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Runs {
-    /// With the probe.
-    pub probed: u32,
-    /// Without.
-    pub bare: u32,
-}
-
-impl Runs {
-    /// The cheapest that `amdahl compare` can judge: it takes four and four runs for the Mann-Whitney test to find
-    /// anything at 5 %. The stack needs fewer, and runs with the probe have to be analysed as well.
-    const DEFAULT: Runs = Runs { probed: 3, bare: 4 };
-}
-
-impl Scale {
-    /// How many runs are made.
-    pub fn planned_runs(&self) -> Runs {
-        Runs {
-            probed: self.runs.unwrap_or(Runs::DEFAULT.probed),
-            bare: self.bare_runs.or(self.runs).unwrap_or(Runs::DEFAULT.bare),
-        }
-    }
-}
-
 /// What recording may cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EventBudget {
