@@ -177,7 +177,7 @@ pub struct Scale {
     /// Regular expression whose first group is the work per second in the program's output
     #[arg(long, value_name = "REGEX")]
     pub rate: Option<String>,
-    /// On-CPU samples per CPU and second [default: 499, and where their interrupts are dear fewer after the first 500 of a CPU; less on more than 64 CPUs]
+    /// On-CPU samples per CPU and second [default: 499; fewer where their interrupts are dear, and fewer still after the first 500 of a CPU; less on more than 64 CPUs]
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(10..=10_000))]
     pub sample_hz: Option<u32>,
     /// What recording scheduler events may cost, in percent of the CPU time of a run's CPUs: where it would be more, they

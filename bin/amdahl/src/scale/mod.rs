@@ -241,10 +241,14 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
     }
 }
 
-/// Of a CPU's time, what the interrupts that take samples may cost once a CPU has been sampled for a while. Before, fewer samples would
-/// make the shares of short runs less exact.
+/// Of a CPU's time, what samples may cost in the beginning, where fewer samples would make the shares of short
+/// runs less exact.
+const FIRST_SAMPLING: f64 = 0.007;
+/// The same once a CPU has been sampled for a while.
 const SAMPLING: f64 = 0.003;
-/// The same where the rate cannot change during a run.
+/// What a sample takes beside its interrupt, in nanoseconds: walking and copying stacks.
+const SAMPLE_NS: u64 = 8000;
+/// The same for the interrupts alone where the rate cannot change during a run.
 const STEADY_SAMPLING: f64 = 0.01;
 /// Samples per CPU and second.
 const USUAL_HZ: u32 = 499;
@@ -254,14 +258,17 @@ fn taken_in(hz: u32, plan: &Plan) -> u32 {
     hz.min(32_000 / plan.allowed.len().max(1) as u32).max(10)
 }
 
-/// Samples per CPU and second, and one in how many of them is taken later: on some virtual machines interrupts are dear.
+/// Samples per CPU and second in the beginning, and one in how many of them is taken later: on some virtual machines interrupts are dear.
 fn sampling(scale: &Scale, plan: &Plan) -> (u32, u32) {
     if let Some(hz) = scale.sample_hz {
         return (hz, 1);
     }
-    let hz = taken_in(USUAL_HZ, plan);
-    let cost = perf::interruption_ns(clock_hz());
-    (hz, cost.map_or(1, |cost| perf::one_in(hz, SAMPLING, cost)))
+    let Some(interruption) = perf::interruption_ns(clock_hz()) else {
+        return (taken_in(USUAL_HZ, plan), 1);
+    };
+    let cost = interruption + SAMPLE_NS;
+    let hz = taken_in(perf::rate_within(FIRST_SAMPLING, cost), plan);
+    (hz, perf::one_in(hz, SAMPLING, cost))
 }
 
 /// The same where the rate is that of the beginning for the whole run.

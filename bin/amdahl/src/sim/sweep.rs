@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use amdahl_des::program::Workload;
 use amdahl_des::time::{Ns, show};
@@ -115,6 +116,7 @@ pub fn main(args: &SimSweep) -> Result<u8, Failure> {
     };
     fs::create_dir_all(&folder)
         .map_err(|error| Failure::result(format!("cannot create {}: {error}", folder.display())))?;
+    clean_up(&folder);
     let shard = args.shard.as_deref().map(shard).transpose()?;
     // A worker looks at its own points only.
     let is_mine = |at: u64| shard.is_none_or(|(i, n)| at % n == i);
@@ -360,6 +362,25 @@ fn run(
     ));
     fs::write(&part, json).map_err(failed)?;
     fs::rename(&part, &path).map_err(failed)
+}
+
+/// Removes parts that the killed left in `folder`.
+fn clean_up(folder: &Path) {
+    /// To write one takes moments, and who writes it may be on another host.
+    const LEFT: Duration = Duration::from_secs(60);
+    let is_left = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        let is_part =
+            name.to_string_lossy().starts_with('.') && name.to_string_lossy().ends_with(".part");
+        let modified = entry.metadata().and_then(|file| file.modified());
+        let age = modified.ok().and_then(|modified| modified.elapsed().ok());
+        is_part && age.is_some_and(|age| age > LEFT)
+    };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries.filter(is_left) {
+        // It is in nobody's way.
+        let _ = fs::remove_file(entry.path());
+    }
 }
 
 /// A table of medians over the seeds.
