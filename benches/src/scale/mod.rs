@@ -55,8 +55,6 @@ const PLANTED: &str = "planted";
 /// Beyond this share of the capacity, what others take spoils the figures.
 const STOLEN_MAX: f64 = 0.03;
 const LONG_S: f64 = 10.0;
-/// Other tools take part in one of so many rounds.
-const RIVALS_ONE_IN: u32 = 3;
 
 fn names() -> clap::builder::PossibleValuesParser {
     let names = programs::ALL.iter().map(|program| program.name);
@@ -204,12 +202,8 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
         }
     }
     let count = effort.pairs * program.rounds;
-    // What others cost is plain sooner.
-    let with_rivals = if watchers.len() > 2 {
-        count.div_ceil(RIVALS_ONE_IN)
-    } else {
-        0
-    };
+    // Where runs differ much, what others cost is plain sooner than what the probe does.
+    let with_rivals = if watchers.len() > 2 { effort.pairs } else { 0 };
     let rounds = prepared().and_then(|(command, _)| {
         let mut all = rounds::rounds(stage, command, &watchers, with_rivals)?;
         let rest = count - with_rivals;
