@@ -180,6 +180,55 @@ fn holds_of_the_lock_are_counted_by_operation() {
     );
 }
 
+/// Fork takes the lock of the child while it holds the one of the parent, and unmapping goes on as a
+/// reader: only the child's was told once, and of unmapping only the reading.
+#[test]
+fn holds_that_nest_or_are_downgraded_are_all_counted() {
+    let Some(program) = planted("forks") else {
+        return;
+    };
+    let mut command = amdahl();
+    command
+        .args(["mem", "--quiet", "--json", "--holds", "--"])
+        .arg(&program);
+    let result = json(&mut command);
+    if !is_recorded(&result) || result["faults"]["lost"] != 0 {
+        return;
+    }
+    let sources = result["sources"].as_array().expect("a list");
+    let holds = sources.iter().find(|s| s["what"] == "holds of mmap_lock");
+    let holds = holds.expect("a source");
+    if holds["how"] == "missing" {
+        return skipped(holds["missing"].as_str().unwrap_or_default());
+    }
+    let holds = result["mmap_lock"]["holds"].as_array().expect("a list");
+    let of = |operation: &str, mode: &str| -> u64 {
+        let is_it = |row: &&Value| row["operation"] == operation && row["mode"] == mode;
+        let row = holds.iter().find(is_it);
+        row.map_or(0, |row| row["count"].as_u64().expect("a count"))
+    };
+    let said = Command::new(&program).output().expect("started");
+    let said = String::from_utf8_lossy(&said.stdout);
+    let numbers: Vec<u64> = said
+        .split_whitespace()
+        .map(|number| number.parse().expect("a number"))
+        .collect();
+    let [forks, unmaps] = numbers[..] else {
+        panic!("{said}");
+    };
+    let forked = of("fork", "write");
+    assert!(
+        (2 * forks..2 * forks + 50).contains(&forked),
+        "{forks} forks, {forked} holds: {holds:?}"
+    );
+    // Not every unmapping need go on as a reader.
+    let (wrote, read) = (of("munmap", "write"), of("munmap", "read"));
+    assert!(
+        wrote >= unmaps && wrote >= read,
+        "{unmaps} unmappings, {wrote} and {read} holds: {holds:?}"
+    );
+}
+
 /// The first setting in brackets of a file of the kernel's, empty without it.
 fn setting(name: &str) -> String {
     let path = Path::new("/sys/kernel/mm/transparent_hugepage").join(name);

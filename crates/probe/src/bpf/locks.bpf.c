@@ -511,19 +511,55 @@ int BPF_PROG(on_contention_end, void *lock)
 	return 0;
 }
 
-/* Address-space locks that are held, by the low bits of the thread id; a later one replaces. */
+/* Fork holds two locks at once: of the parent and of the child. */
+#define HELD 2
+
+/* An address-space lock that is held. */
 struct hold {
-	amdahl_u64 lock, begin;
-	amdahl_u32 tid, place;
-	amdahl_u32 flags, unused;
+	amdahl_u64 lock, begin; /* no lock: free */
+	amdahl_u32 place, flags;
+};
+
+/* By the low bits of the thread id; a later thread replaces. */
+struct holds {
+	struct hold at[HELD];
+	amdahl_u32 tid, unused;
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, AMDAHL_TASKS);
 	__type(key, amdahl_u32);
-	__type(value, struct hold);
+	__type(value, struct holds);
 } holding SEC(".maps");
+
+/* Where `lock` stands among those held; 0 is none, so that what is free is found too. */
+static __always_inline struct hold *find_hold(struct holds *holds, amdahl_u64 lock)
+{
+	if (holds->at[0].lock == lock)
+		return &holds->at[0];
+	return holds->at[1].lock == lock ? &holds->at[1] : 0;
+}
+
+static __always_inline void tell_hold(struct amdahl_ring *ring, amdahl_u32 cpu, struct task_struct *me,
+				      struct hold *hold, amdahl_u64 ts)
+{
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	slot = begin(ring, cpu, AMDAHL_HOLD, me->pid, ts, &seq);
+	if (!slot)
+		return;
+	slot->lock_kind = hold->flags;
+	slot->unused = 0;
+	slot->other = 0;
+	slot->syscall = me->tgid;
+	slot->place = hold->place;
+	slot->arg[0] = hold->lock;
+	slot->arg[1] = ts - hold->begin;
+	slot->arg[2] = 0;
+	publish(slot, seq);
+}
 
 /* Linux 6.11 and later: before, the second argument is a path, and there is no telling. */
 SEC("tp_btf/mmap_lock_acquire_returned")
@@ -531,19 +567,38 @@ int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsign
 {
 	struct task_struct *me = bpf_get_current_task_btf();
 	amdahl_u32 tid = me->pid, index = tid % AMDAHL_TASKS, cpu;
+	amdahl_u64 lock, hash, ts;
 	struct amdahl_ring *ring;
+	struct holds *holds;
 	struct hold *hold;
-	amdahl_u64 hash, ts;
 
 	if (write > 1 || !(success & 0xff) || !is_ours(me->pid))
 		return 0;
 	cpu = bpf_get_smp_processor_id();
 	ring = ring_of(cpu);
-	hold = bpf_map_lookup_elem(&holding, &index);
-	if (!ring || !hold)
+	holds = bpf_map_lookup_elem(&holding, &index);
+	if (!ring || !holds)
 		return 0;
-	hold->lock = (amdahl_u64)__builtin_preserve_access_index(&mm->mmap_lock);
-	hold->tid = tid;
+	if (holds->tid != tid) {
+		holds->at[0].lock = holds->at[1].lock = 0;
+		holds->tid = tid;
+	}
+	lock = (amdahl_u64)__builtin_preserve_access_index(&mm->mmap_lock);
+	hold = find_hold(holds, lock);
+	/* A writer that goes on as a reader acquires without having released. */
+	if (hold && !write && hold->flags & LCB_F_WRITE) {
+		ts = bpf_ktime_get_ns();
+		tell_hold(ring, cpu, me, hold, ts);
+		hold->flags = AMDAHL_LOCK_IS_MMAP | LCB_F_READ;
+		hold->begin = ts;
+		return 0;
+	}
+	if (!hold)
+		hold = find_hold(holds, 0);
+	/* The release of one of them was not seen. */
+	if (!hold)
+		hold = &holds->at[0];
+	hold->lock = lock;
 	hold->flags = AMDAHL_LOCK_IS_MMAP | (write ? LCB_F_WRITE : LCB_F_READ);
 	hash = ~place_in_kernel(ctx, hold->flags);
 	hold->place = hash >> 32;
@@ -557,32 +612,21 @@ int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsign
 SEC("tp_btf/mmap_lock_released")
 int BPF_PROG(on_mmap_released, struct mm_struct *mm, unsigned long write)
 {
-	amdahl_u64 ts = bpf_ktime_get_ns(), seq;
-	amdahl_u32 tid = bpf_get_current_task_btf()->pid, index = tid % AMDAHL_TASKS, cpu;
-	struct hold *hold = bpf_map_lookup_elem(&holding, &index);
-	struct amdahl_ring *ring;
-	struct amdahl_slot *slot;
+	amdahl_u64 ts = bpf_ktime_get_ns();
+	struct task_struct *me = bpf_get_current_task_btf();
+	amdahl_u32 tid = me->pid, index = tid % AMDAHL_TASKS, cpu = bpf_get_smp_processor_id();
+	struct holds *holds = bpf_map_lookup_elem(&holding, &index);
+	struct amdahl_ring *ring = ring_of(cpu);
+	struct hold *hold;
 
-	if (!hold || hold->tid != tid ||
-	    hold->lock != (amdahl_u64)__builtin_preserve_access_index(&mm->mmap_lock))
+	if (!holds || holds->tid != tid)
 		return 0;
-	hold->tid = 0;
-	cpu = bpf_get_smp_processor_id();
-	ring = ring_of(cpu);
-	if (!ring)
+	hold = find_hold(holds, (amdahl_u64)__builtin_preserve_access_index(&mm->mmap_lock));
+	if (!hold)
 		return 0;
-	slot = begin(ring, cpu, AMDAHL_HOLD, tid, ts, &seq);
-	if (!slot)
-		return 0;
-	slot->lock_kind = hold->flags;
-	slot->unused = 0;
-	slot->other = 0;
-	slot->syscall = bpf_get_current_task_btf()->tgid;
-	slot->place = hold->place;
-	slot->arg[0] = hold->lock;
-	slot->arg[1] = ts - hold->begin;
-	slot->arg[2] = 0;
-	publish(slot, seq);
+	if (ring)
+		tell_hold(ring, cpu, me, hold, ts);
+	hold->lock = 0;
 	return 0;
 }
 

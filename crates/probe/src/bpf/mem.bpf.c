@@ -24,6 +24,16 @@ struct bpf_perf_event_data {
 
 struct task_struct___mem { int pagefault_disabled; } CORE;
 
+/* Fork holds two locks at once: of the parent and of the child. */
+#define HELD 2
+
+/* The lock of an address space that a thread holds. */
+struct held {
+	amdahl_u64 lock;       /* 0: none */
+	amdahl_u64 at;
+	amdahl_u32 is_write, unused;
+};
+
 /* What a thread is in the middle of. By the low bits of its id: where two live threads meet, the
  * later one wins and the other's fault is not timed. */
 struct doing {
@@ -34,9 +44,8 @@ struct doing {
 	amdahl_u32 wait_flags; /* LCB_F_* of the lock it waits for */
 	amdahl_u64 wait_at;
 	amdahl_u64 lock;
-	amdahl_u64 held_at;
-	amdahl_u64 held;       /* lock, 0 if none */
 	amdahl_u64 mm;         /* whose lock is known to be one of an address space */
+	struct held held[HELD];
 };
 
 struct {
@@ -277,21 +286,67 @@ int BPF_PROG(on_contention_end, void *lock)
 	return 0;
 }
 
+/* Where `lock` stands among those held; 0 is none, so that what is free is found too. */
+static __always_inline struct held *find_held(struct doing *doing, amdahl_u64 lock)
+{
+	if (doing->held[0].lock == lock)
+		return &doing->held[0];
+	return doing->held[1].lock == lock ? &doing->held[1] : 0;
+}
+
+static __always_inline void tell_hold(struct task_struct *me, struct amdahl_task *task, struct doing *doing,
+				      struct held *held, amdahl_u64 ts)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id();
+	struct amdahl_ring *ring = ring_of(cpu);
+	amdahl_u8 flags = held->is_write ? AMDAHL_MMAP_WRITE : 0;
+	struct amdahl_slot *slot;
+	amdahl_u64 seq;
+
+	if (!ring)
+		return;
+	slot = begin(ring, cpu, AMDAHL_MMAP_HOLD, task->tid, ts, &seq);
+	if (!slot)
+		return;
+	slot->arg[0] = held->lock;
+	slot->arg[1] = ts - held->at;
+	slot->place = who(slot, me, task, doing, &flags) >> 32;
+	slot->flags = flags;
+	publish(slot, seq);
+}
+
 /* Dear: twice for every fault and call that changes the address space. Only when asked for. */
 SEC("tp_btf/mmap_lock_acquire_returned")
 int BPF_PROG(on_mmap_lock_acquired, struct mm_struct *mm, _Bool write, _Bool success)
 {
+	struct task_struct *me = bpf_get_current_task_btf();
 	struct amdahl_task *task;
+	amdahl_u64 lock, ts;
 	struct doing *doing;
+	struct held *held;
 
 	if (!success)
 		return 0;
-	task = find_or_enter(bpf_get_current_task_btf());
+	task = find_or_enter(me);
 	doing = task ? doing_of(task->tid) : 0;
 	if (!doing)
 		return 0;
-	doing->held = lock_of(mm);
-	doing->held_at = bpf_ktime_get_ns();
+	lock = lock_of(mm);
+	ts = bpf_ktime_get_ns();
+	held = find_held(doing, lock);
+	if (held) {
+		/* A writer that goes on as a reader acquires without having released. */
+		if (held->is_write && !write)
+			tell_hold(me, task, doing, held, ts);
+	} else {
+		held = find_held(doing, 0);
+		/* The release of one of them was not seen. */
+		if (!held)
+			held = &doing->held[0];
+	}
+	held->lock = lock;
+	held->is_write = write;
+	held->at = ts;
 	return 0;
 }
 
@@ -300,26 +355,13 @@ int BPF_PROG(on_mmap_lock_released, struct mm_struct *mm, _Bool write)
 {
 	struct task_struct *me = bpf_get_current_task_btf();
 	struct amdahl_task *task = find(me->pid);
-	amdahl_u32 cpu = bpf_get_smp_processor_id();
-	struct amdahl_ring *ring = ring_of(cpu);
-	struct amdahl_slot *slot;
-	struct doing *doing;
-	amdahl_u64 seq, ts;
-	amdahl_u8 flags = write ? AMDAHL_MMAP_WRITE : 0;
+	struct doing *doing = task ? doing_of(task->tid) : 0;
+	struct held *held = doing ? find_held(doing, lock_of(mm)) : 0;
 
-	doing = task ? doing_of(task->tid) : 0;
-	if (!doing || !ring || doing->held != lock_of(mm))
+	if (!held)
 		return 0;
-	doing->held = 0;
-	ts = bpf_ktime_get_ns();
-	slot = begin(ring, cpu, AMDAHL_MMAP_HOLD, task->tid, ts, &seq);
-	if (!slot)
-		return 0;
-	slot->arg[0] = lock_of(mm);
-	slot->arg[1] = ts - doing->held_at;
-	slot->place = who(slot, me, task, doing, &flags) >> 32;
-	slot->flags = flags;
-	publish(slot, seq);
+	tell_hold(me, task, doing, held, bpf_ktime_get_ns());
+	held->lock = 0;
 	return 0;
 }
 
@@ -377,7 +419,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 		return 0;
 	doing = doing_of(tid);
 	if (doing)
-		doing->in_fault = doing->lock = doing->held = doing->mm = 0;
+		doing->in_fault = doing->lock = doing->mm = doing->held[0].lock = doing->held[1].lock = 0;
 	return tell_fork(parent, child);
 }
 
