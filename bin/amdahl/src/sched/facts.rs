@@ -1,11 +1,13 @@
 //! Facts about threads, processes and the machine, from `/proc` and `/sys`.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 
 use amdahl_sched::event::Ns;
 use amdahl_sched::proc::{CpuLook, cpu_looks};
 use amdahl_sched::vmm::ProcessFacts;
 use amdahl_topology::CpuSet;
+use flate2::read::GzDecoder;
 
 /// `PF_KTHREAD`.
 const IS_KERNEL: u64 = 0x0020_0000;
@@ -48,19 +50,27 @@ pub fn process(pid: u32) -> ProcessFacts {
 
 /// Length of a scheduler tick: 4 ms where the kernel does not say.
 pub fn tick_ns() -> Ns {
-    let config = fs::read_to_string("/proc/config.gz").ok();
+    let config = File::open("/proc/config.gz").ok().and_then(unpacked);
     let release = rustix::system::uname()
         .release()
         .to_string_lossy()
         .into_owned();
     let config = config.or_else(|| fs::read_to_string(format!("/boot/config-{release}")).ok());
-    let hz = config.as_deref().and_then(|text| {
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("CONFIG_HZ="))?;
-        line.trim().parse::<u64>().ok()
-    });
+    let hz = config.as_deref().and_then(hz);
     1_000_000_000 / hz.unwrap_or(250).clamp(24, 10_000)
+}
+
+fn unpacked(packed: impl Read) -> Option<String> {
+    let mut text = String::new();
+    GzDecoder::new(packed).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// Ticks in a second, from the configuration of a kernel.
+fn hz(config: &str) -> Option<u64> {
+    let mut lines = config.lines();
+    let line = lines.find_map(|line| line.strip_prefix("CONFIG_HZ="))?;
+    line.trim().parse().ok()
 }
 
 /// The CPUs in `/proc/stat`.
@@ -71,4 +81,25 @@ pub fn cpus_now() -> Vec<CpuLook> {
 /// Nanoseconds of a clock tick as `/proc/stat` counts them.
 pub fn clock_tick_ns() -> Ns {
     1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// It was once read as text, which it never is, so that every kernel ticked 250 times a second.
+    #[test]
+    fn the_packed_configuration_of_the_kernel_is_read() {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed
+            .write_all(b"# CONFIG_HZ_250 is not set\nCONFIG_HZ_1000=y\nCONFIG_HZ=1000\n")
+            .expect("packed");
+        let packed = packed.finish().expect("packed");
+        let text = unpacked(&packed[..]).expect("text");
+        assert_eq!(hz(&text), Some(1000));
+        assert_eq!(unpacked(&packed[..packed.len() / 2]), None);
+        assert_eq!(hz("CONFIG_HZ_1000=y\n"), None);
+    }
 }
