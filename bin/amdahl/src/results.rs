@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use amdahl_report::compare::compare;
-use amdahl_report::load::{self, LoadError, load};
+use amdahl_report::load::{self, LoadError, RESULT_FILE, load};
 use amdahl_report::samples::{self, SAMPLES_FILE};
 use amdahl_report::schema::{SampleRow, ScaleResult};
 use amdahl_report::{html, locks, mem, sched, terminal};
@@ -33,6 +33,16 @@ pub fn compare_main(args: &Compare) -> Result<u8, Failure> {
 /// Shows a result again, of whatever view.
 pub fn report_main(args: &Report) -> Result<u8, Failure> {
     let failed = |error: LoadError| Failure::result(error.to_string());
+    if crate::sched::is_without_result(&args.result) {
+        return crate::sched::report(&args.result, args.html.as_deref());
+    }
+    if is_samples_alone(&args.result) {
+        return Err(Failure::result(format!(
+            "{} has stacks but no {RESULT_FILE}, which has the figures; give the folder that the command wrote, \
+             read {SAMPLES_FILE} with what reads Parquet, or measure again",
+            args.result.display()
+        )));
+    }
     let (bytes, path) = load::read(&args.result).map_err(failed)?;
     let (width, style) = (screen::width(), screen::style());
     match schema(&bytes).as_str() {
@@ -65,6 +75,15 @@ pub fn report_main(args: &Report) -> Result<u8, Failure> {
                 |rows| html::render(&result, rows),
             )
         }
+    }
+}
+
+/// The samples of a result without their result.
+fn is_samples_alone(path: &Path) -> bool {
+    if path.is_dir() {
+        path.join(SAMPLES_FILE).exists() && !path.join(RESULT_FILE).exists()
+    } else {
+        path.file_name().is_some_and(|name| name == SAMPLES_FILE) && path.exists()
     }
 }
 

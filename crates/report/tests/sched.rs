@@ -2,7 +2,7 @@
 
 mod fixture;
 
-use amdahl_report::sched::schema::{SchedResult, Wasted};
+use amdahl_report::sched::schema::{SchedResult, StealEntry, Wasted};
 use amdahl_report::sched::{html, load, terminal, to_json};
 use amdahl_report::terminal::Style;
 use fixture::sched::result;
@@ -67,6 +67,30 @@ fn the_first_sentences_count_what_lasted() {
         older.contains("CPUs idled for 400.0 ms while threads"),
         "{older}"
     );
+}
+
+#[test]
+fn steal_has_a_column_where_there_is_some() {
+    let said = |steal: Vec<StealEntry>| {
+        let mut result = result(2, "worker");
+        (result.steal, result.wall_s) = (steal, 2.0);
+        terminal::render(&result, 120, Style::default())
+    };
+    let entry = |steal_s: f64| vec![StealEntry { cpu: 1, steal_s }];
+    let text = said(entry(0.24));
+    let row = |cpu: &str| {
+        let mut lines = text.lines().skip_while(|line| *line != "CPUs").skip(1);
+        let row = lines.find(|line| line.split_whitespace().next() == Some(cpu));
+        row.expect("a row").split_whitespace().collect::<Vec<_>>()
+    };
+    assert!(
+        text.contains("p99 wait") && text.contains("steal"),
+        "{text}"
+    );
+    let (with, without) = (row("1"), row("0"));
+    assert_eq!(with[with.len() - 2..], ["12.0", "%"], "{text}");
+    assert_ne!(without.last(), Some(&"%"), "{text}");
+    assert!(!said(Vec::new()).contains("steal"));
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod trace;
 
 use crate::cli::{Sched, SchedCommand};
 use crate::failure::Failure;
+pub use show::is_without_result;
 
 /// Records, or shows what was recorded.
 pub fn main(sched: &Sched) -> Result<u8, Failure> {

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use amdahl_report::load::{LoadError, RESULT_FILE};
 use amdahl_report::sched::schema::SchedResult;
 use amdahl_report::sched::{EVENTS_FOLDER, html, load, picture, terminal, to_json};
+use amdahl_report::schema::Notice;
 use amdahl_report::trace as perfetto;
-use amdahl_sched::recording::{FolderReader, Part};
+use amdahl_sched::recording::{FolderError, FolderReader, Part};
 use amdahl_sched::vmm::ProcessFacts;
 use amdahl_sched::{Analysis, Settings};
 
@@ -55,6 +56,25 @@ fn events_of(path: &Path) -> PathBuf {
     }
 }
 
+/// Events without a result: of a recording that was killed, or passed on without the rest.
+pub fn is_without_result(path: &Path) -> bool {
+    if path.is_dir() {
+        let mut files = path.read_dir().into_iter().flatten().flatten();
+        let has_events =
+            path.join(EVENTS_FOLDER).is_dir() || files.any(|file| is_part(&file.path()));
+        return has_events && !path.join(RESULT_FILE).exists();
+    }
+    is_part(path)
+}
+
+/// By its name, which is a number: `samples.parquet` is none.
+fn is_part(path: &Path) -> bool {
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    path.extension()
+        .is_some_and(|extension| extension == "parquet")
+        && stem.is_some_and(|stem| stem.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 /// The result of a folder, or of events alone: those of a recording that was killed have no other.
 fn read(path: &Path) -> Result<SchedResult, Failure> {
     let is_part = path
@@ -69,13 +89,21 @@ fn read(path: &Path) -> Result<SchedResult, Failure> {
     analyse(&events_of(path), path)
 }
 
+fn refused(error: FolderError) -> Failure {
+    Failure::result(match error {
+        FolderError::Empty { .. } => {
+            format!("{error}: it is none, or was ended before any were on disk; record again")
+        }
+        _ => error.to_string(),
+    })
+}
+
 fn analyse(events: &Path, path: &Path) -> Result<SchedResult, Failure> {
-    let failed = |error: amdahl_sched::recording::FolderError| Failure::result(error.to_string());
     let mut analysis: Option<Analysis> = None;
     let mut end = 0;
     let (mut number, mut begin) = (0u64, 0);
-    for part in FolderReader::open(events).map_err(failed)? {
-        let Part { meta, events } = part.map_err(failed)?;
+    for part in FolderReader::open(events).map_err(refused)? {
+        let Part { meta, events } = part.map_err(refused)?;
         let analysis = analysis.get_or_insert_with(|| {
             // The oldest parts may have given way.
             begin = events
@@ -108,14 +136,19 @@ fn analyse(events: &Path, path: &Path) -> Result<SchedResult, Failure> {
         path.display().to_string(),
     ];
     result.guests = summary::guests(&outcome, |_| ProcessFacts::default());
+    result.warnings.push(Notice {
+        code: "events-alone".to_owned(),
+        text: "These figures are made of the events alone, as those of a recording that was killed: the last \
+               seconds of that one are missing, and so are the machine, steal, and how many events were lost."
+            .to_owned(),
+    });
     Ok(result)
 }
 
 fn write_trace(events: &Path, file: &Path) -> Result<u8, Failure> {
-    let failed = |error: amdahl_sched::recording::FolderError| Failure::result(error.to_string());
-    let parts = FolderReader::open(events).map_err(failed)?;
+    let parts = FolderReader::open(events).map_err(refused)?;
     let (slices, names) = trace::Slices::new(parts, SLICES_MAX)
-        .map_err(failed)?
+        .map_err(refused)?
         .into_slices();
     write(file, |out| perfetto::write(slices, &names, out).map(|_| ()))
 }

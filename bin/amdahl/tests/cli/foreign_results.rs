@@ -211,6 +211,27 @@ fn what_is_not_there_is_refused() {
     assert_refused(&place, "dangling", "No such file");
 }
 
+/// It was once told that `result.json` is missing, or that Parquet is damaged JSON.
+#[test]
+fn samples_and_folders_without_their_result_are_refused_by_name() {
+    let place = Place::new();
+    fs::create_dir(place.join("alone")).expect("a folder");
+    fs::write(place.join("alone/samples.parquet"), "PAR1").expect("a file");
+    for path in ["alone", "alone/samples.parquet"] {
+        let ran = place.amdahl(["report", path]).ends_with(1);
+        let message = ran.message();
+        assert!(
+            message.contains("stacks but no result.json") && message.contains("measure again"),
+            "{message}"
+        );
+    }
+    fs::create_dir_all(place.join("killed/events")).expect("folders");
+    let ran = place.amdahl(["report", "killed"]).ends_with(1);
+    assert!(ran.message().contains("record again"), "{}", ran.err);
+    fs::write(place.join("alone/result.json"), value().to_string()).expect("a file");
+    place.amdahl(["report", "alone"]).ends_with(0);
+}
+
 #[test]
 fn devices_and_pipes_are_refused_unread() {
     let place = Place::new();

@@ -210,6 +210,14 @@ fn what_was_on_disk_survives_a_kill() {
             .ends_with(0),
     );
     assert!(shown.totals.switches > 0 && shown.wall_s > 0.0);
+    // It was once refused here, for want of a `result.json`.
+    for path in ["amdahl-sched", "amdahl-sched/events"] {
+        place
+            .amdahl(["report", path])
+            .ends_with(0)
+            .says("Run queue latency")
+            .says("events-alone");
+    }
     // The next recording goes to the same place.
     place
         .amdahl(["sched", "record", "--quiet", "--", "true"])

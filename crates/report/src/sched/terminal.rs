@@ -1,5 +1,7 @@
 //! A result of `amdahl sched` as text for a terminal.
 
+use std::collections::BTreeMap;
+
 use super::schema::{ChainEntry, Latency, Migrations, SchedResult};
 use crate::number::{percent, seconds, significant};
 use crate::plain::{command_line, elide};
@@ -261,7 +263,18 @@ fn cpus(page: &mut Page, result: &SchedResult) {
         Column::new("switches/s", true, 4),
         Column::new("preempt/s", true, 6),
         Column::new("p99 wait", true, 1),
+        Column::new("steal", true, 1),
     ];
+    let steal: BTreeMap<u32, f64> = result
+        .steal
+        .iter()
+        .map(|entry| (entry.cpu, entry.steal_s))
+        .collect();
+    // Empty everywhere, and so no column, where there is no hypervisor that takes any.
+    let steal = |cpu: u32| match steal.get(&cpu) {
+        Some(&s) => percent(s / result.wall_s.max(1e-9)),
+        None => String::new(),
+    };
     let wall = result.wall_s.max(1e-9);
     let mut order: Vec<usize> = (0..result.cpus.len()).collect();
     if order.len() > CPUS {
@@ -286,6 +299,7 @@ fn cpus(page: &mut Page, result: &SchedResult) {
                 significant((cpu.switches as f64 / wall).round()),
                 significant((cpu.preemptions as f64 / wall).round()),
                 short(cpu.latency.p99_s),
+                steal(cpu.cpu),
             ]
         })
         .collect();
