@@ -78,7 +78,7 @@ impl Looker {
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// Looks until it is stopped, and once more then at those that still live.
+    /// Looks until it is stopped, and once more then at those that still live and have their memory still.
     pub fn look(&self) -> Looked {
         let mut looked = Looked::default();
         let mut pause = PAUSES[0];
@@ -125,7 +125,13 @@ impl Looked {
             resident > seen.resident + seen.resident / 10 || is_old && resident >= seen.resident
         });
         let is_allowed = self.next.is_none_or(|next| now >= next);
-        let is_wanted = is_last || is_due && is_allowed;
+        // Sizes of pages are dear, a call for each page: looked up once, and for what is told of the process.
+        let is_told = |seen: &Seen| resident >= seen.resident - seen.resident / 10;
+        let is_wanted = if is_last {
+            self.seen.get(&pid).is_none_or(is_told)
+        } else {
+            is_due && is_allowed
+        };
         if !is_wanted {
             return;
         }
@@ -174,5 +180,29 @@ impl Looked {
             };
             self.seen.insert(pid, seen);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last look once replaced what was seen: a process that had given its memory back by then was
+    /// told without it.
+    #[test]
+    fn the_last_look_keeps_what_a_process_had() {
+        let me = std::process::id();
+        let mut looked = Looked::default();
+        looked.at(me, false);
+        let first = looked.seen[&me].at;
+        let had = |looked: &mut Looked, resident| {
+            looked.seen.get_mut(&me).expect("seen").resident = resident;
+        };
+        had(&mut looked, 1 << 60);
+        looked.at(me, true);
+        assert_eq!(looked.seen[&me].at, first);
+        had(&mut looked, 1);
+        looked.at(me, true);
+        assert_ne!(looked.seen[&me].at, first);
     }
 }

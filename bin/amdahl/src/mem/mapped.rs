@@ -51,6 +51,8 @@ impl Mapped {
         (result.huge, result.processes, result.numa) = (pages.huge, pages.processes, pages.numa);
         result.sources.push(sources::mappings(&self.looked));
         result.sources.push(sources::no_sizes_live());
+        let refused = self.before.no_block_types();
+        result.sources.extend(sources::blocks(refused));
     }
 
     /// At those with most memory; those first that were looked at longest ago. Reading `smaps` holds the

@@ -82,7 +82,8 @@ fn measure(args: &Mem, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Outcome, 
         }
         Err(why) => unprivileged::watched(args, cpus, why, &looker, interrupt)?,
     };
-    let pages = pages::pages(&before, &Machine::now(), &looked, &touches);
+    let after = Machine::now();
+    let pages = pages::pages(&before, &after, &looked, &touches);
     let result = &mut outcome.result;
     (result.huge, result.processes, result.numa) = (pages.huge, pages.processes, pages.numa);
     result.schema = SCHEMA.to_owned();
@@ -91,6 +92,9 @@ fn measure(args: &Mem, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Outcome, 
     result.started = started;
     result.machine = machine::describe();
     result.sources.extend(sources::looked(&looked));
+    result
+        .sources
+        .extend(sources::blocks(after.no_block_types()));
     if interrupt.asked() {
         let text = "This is what was seen until then.".to_owned();
         let code = "interrupted".to_owned();

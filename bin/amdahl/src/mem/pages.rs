@@ -28,6 +28,8 @@ pub struct Machine {
     policy: Policy,
     zones: Vec<FreeZone>,
     movable: Option<f64>,
+    /// Why it is not known what blocks are used for.
+    no_block_types: Option<String>,
     vmstat: BTreeMap<String, u64>,
 }
 
@@ -35,13 +37,22 @@ impl Machine {
     /// As it is now.
     pub fn now() -> Machine {
         let (sys, proc) = (Path::new("/sys"), Path::new("/proc"));
-        let types = read::block_types(proc).ok().flatten();
+        let (types, no_block_types) = match read::block_types(proc) {
+            Ok(types) => (types, None),
+            Err(error) => (None, Some(error.to_string())),
+        };
         Machine {
             policy: read::policy(sys),
             zones: read::zones(proc).unwrap_or_default(),
             movable: types.map(|types| types.movable as f64 / types.all as f64),
+            no_block_types,
             vmstat: read::vmstat(proc),
         }
+    }
+
+    /// Why it is not known what blocks are used for, if that is so.
+    pub fn no_block_types(&self) -> Option<&str> {
+        self.no_block_types.as_deref()
     }
 
     /// How much a counter has grown.

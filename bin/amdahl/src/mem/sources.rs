@@ -114,6 +114,17 @@ pub fn tlb(refused: Option<&std::io::Error>) -> Source {
     source("TLB misses", "missing", text, remedy)
 }
 
+/// Of what blocks are used for, which the administrator alone may read; `refused` is why that is not known.
+pub fn blocks(refused: Option<&str>) -> Option<Source> {
+    let why = refused?;
+    Some(source(
+        "pages of the kernel in the way",
+        "missing",
+        format!("what free and used blocks hold may not be seen ({why})."),
+        "run as root",
+    ))
+}
+
 /// Of the mappings that were seen.
 pub fn mappings(looked: &Looked) -> Source {
     match &looked.refused {
@@ -155,10 +166,21 @@ pub fn looked(looked: &Looked) -> Vec<Source> {
         None if looked.seen.values().all(|seen| seen.sizes.is_empty()) => source(
             "sizes of pages",
             "missing",
-            "they are looked up at the end, when the program had ended.",
-            "watch it while it runs: --pid",
+            "they are looked up at the end, when the program had ended or given much of its memory back.",
+            "end watching while it has it: --pid, --for",
         ),
-        None => source("sizes of pages", "/proc", "", ""),
+        None => match looked.seen.values().filter(|s| s.sizes.is_empty()).count() {
+            0 => source("sizes of pages", "/proc", "", ""),
+            without => source(
+                "sizes of pages",
+                "/proc",
+                format!(
+                    "they are looked up at the end: not those of {without} processes that had ended, \
+                     or had given much of their memory back."
+                ),
+                "end watching (--for) while they have it",
+            ),
+        },
     };
     vec![mappings(looked), sizes]
 }

@@ -55,6 +55,23 @@ fn scale_works_and_says_what_is_missing() {
         .says("To get it: run as root");
 }
 
+/// `/proc/pagetypeinfo` is the administrator's: its figure was just not there, without a word.
+#[test]
+fn mem_says_what_only_the_administrator_sees() {
+    let _alone = alone();
+    let place = Place::new();
+    let args = ["mem", "--quiet", "--probe", "proc", "--", "true"];
+    let Some(ran) = place.amdahl_as_ordinary_user(&args) else {
+        return;
+    };
+    let ran = ran.ends_with(0);
+    if !is_root() {
+        return skipped("who runs the tests may have some rights");
+    }
+    ran.says("Missing: pages of the kernel in the way:")
+        .says("/proc/pagetypeinfo");
+}
+
 /// How the stacks of running code were taken.
 fn stacks(result: &ScaleResult) -> &Source {
     let mut stacks = result

@@ -200,9 +200,6 @@ fn tlb(tlb: &Tlb) -> Checked {
 
 fn numa(numa: &Numa) -> Checked {
     at_most("numa.nodes", numa.nodes.len(), ITEMS_MAX)?;
-    for (i, node) in numa.nodes.iter().enumerate() {
-        positive(&format!("numa.nodes.{i}.ran_s"), node.ran_s.unwrap_or(0.0))?;
-    }
     fraction("numa.remote", numa.remote.unwrap_or(0.0))?;
     fraction("numa.concentration", numa.concentration)
 }

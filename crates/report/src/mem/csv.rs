@@ -134,7 +134,6 @@ pub fn render(result: &MemResult) -> String {
             what: &node,
             count,
             bytes,
-            seconds: n.ran_s,
             ..Row::default()
         });
     }

@@ -194,21 +194,14 @@ fn numa(result: &MemResult) -> Markup {
                 html! { (node.node) },
                 size(&format!("{at}.bytes"), node.bytes),
                 count(&format!("{at}.touched"), node.touched),
-                node.ran_s
-                    .map_or(html! {}, |s| time(&format!("{at}.ran_s"), s)),
             ]
         })
         .collect();
-    let titles = [
-        ("Node", false),
-        ("Memory", true),
-        ("First uses", true),
-        ("CPU time", true),
-    ];
+    let titles = [("Node", false), ("Memory", true), ("First uses", true)];
     html! {
-        (table("Memory, first uses and CPU time by node", &titles, &rows))
+        (table("Memory and first uses by node", &titles, &rows))
         @if let Some(remote) = numa.remote {
-            p { "If all threads use all memory alike, " (share("numa.remote", remote))
+            p { "If threads run where they used memory first, and all use all memory alike, " (share("numa.remote", remote))
                 " of the accesses go to another node." }
         }
     }

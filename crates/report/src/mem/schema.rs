@@ -394,7 +394,8 @@ pub struct Numa {
     /// By node.
     #[serde(deserialize_with = "bounded::<_, _, ITEMS_MAX>")]
     pub nodes: Vec<Node>,
-    /// Share of the accesses that go to another node, if all threads use all memory alike.
+    /// Share of the accesses that go to another node, if threads run where they used memory first and all
+    /// use all memory alike.
     pub remote: Option<f64>,
     /// Share of the memory on the node that has most.
     pub concentration: f64,
@@ -410,8 +411,6 @@ pub struct Node {
     pub bytes: u64,
     /// Pages that its CPUs used first while it was watched.
     pub touched: u64,
-    /// CPU time of the processes on it, if known.
-    pub ran_s: Option<f64>,
 }
 
 /// The kernel's own address ranges.

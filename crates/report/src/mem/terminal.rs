@@ -371,26 +371,19 @@ fn numa(page: &mut Page, result: &MemResult) {
         page.paragraph(0, 0, &[text(line)]);
         return;
     }
-    let columns = [
-        right("node", 0),
-        right("memory", 0),
-        right("first uses", 0),
-        right("CPU time", 1),
-    ];
+    let columns = [right("node", 0), right("memory", 0), right("first uses", 0)];
     let nodes = numa.nodes.iter().map(|node| {
-        let ran = node.ran_s.map_or(String::new(), seconds);
         vec![
             node.node.to_string(),
             bytes(node.bytes),
             node.touched.to_string(),
-            ran,
         ]
     });
     let rows: Vec<_> = nodes.collect();
     table::draw(page, &columns, &rows);
     if let Some(remote) = numa.remote {
         let line = format!(
-            "If all threads use all memory alike, {} of the accesses go to another node.",
+            "If threads run where they used memory first, and all use all memory alike, {} of the accesses go to another node.",
             percent(remote)
         );
         page.paragraph(0, 0, &[text(line)]);
