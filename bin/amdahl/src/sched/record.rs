@@ -39,7 +39,8 @@ struct Target {
 }
 
 impl Target {
-    /// Tried before anything is recorded. Removes the events of an earlier recording.
+    /// Tried before anything is recorded. Removes the events of an earlier recording, and its result, which
+    /// would be shown for this one if this one is killed.
     fn new(path: &Path) -> Result<Target, Failure> {
         let refused = |what: &str, path: &Path, error: std::io::Error| {
             let path = path.display();
@@ -70,6 +71,13 @@ impl Target {
                 fs::remove_file(entry.path())
                     .map_err(|error| refused("remove from", &events, error))?;
             }
+        }
+        let result = path.join(RESULT_FILE);
+        match fs::remove_file(&result) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(refused("remove", &result, error));
+            }
+            _ => {}
         }
         let folder =
             save::Folder::create(path).map_err(|error| Failure::result(error.to_string()))?;
