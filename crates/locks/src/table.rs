@@ -25,7 +25,7 @@ pub enum GroupBy {
     Process,
     /// The lock, by its address.
     Lock,
-    /// The whole call stack.
+    /// The whole call stack, by the names of its functions, and the line that waits.
     Stack,
 }
 
@@ -183,6 +183,29 @@ fn gather<K: Copy + Eq + std::hash::Hash>(into: &mut FxHashMap<K, Share>, from: 
     }
 }
 
+/// Stacks that look alike, from several processes or from addresses that differ in nothing that has
+/// a name, are one.
+#[derive(Default)]
+struct Stacks {
+    places: FxHashMap<(Kind, Place), Place>,
+    first: FxHashMap<(Site, Vec<String>), Place>,
+}
+
+impl Stacks {
+    /// The place that stands for all whose stacks look like that of `place`.
+    fn one_for_all(&mut self, naming: Names<'_>, kind: Kind, place: Place) -> Place {
+        let first = &mut self.first;
+        *self.places.entry((kind, place)).or_insert_with(|| {
+            let stack = naming.stack(place);
+            let frames = stack.iter().flat_map(|of| of.kernel.iter().chain(&of.user));
+            let names = frames.map(|frame| frame.symbol.clone()).collect();
+            *first
+                .entry((naming.site(kind, place), names))
+                .or_insert(place)
+        })
+    }
+}
+
 /// Owners and chains of a row at most.
 const PARTS: usize = 16;
 
@@ -201,13 +224,14 @@ impl Table {
             Entry::Occupied(known) => known.get().clone(),
             Entry::Vacant(new) => new.insert(naming.site(kind, place)).clone(),
         };
+        let mut stacks = Stacks::default();
         let mut waits: FxHashMap<RowKey, Sum> = FxHashMap::default();
         for (key, cell) in &tally.cells {
             let row = RowKey {
                 what: naming.what(key.kind, key.place, key.lock),
                 site: (by == GroupBy::Site).then(|| site(key.kind, key.place)),
                 stack: if by == GroupBy::Stack {
-                    key.place
+                    stacks.one_for_all(naming, key.kind, key.place)
                 } else {
                     Place::default()
                 },

@@ -99,6 +99,42 @@ fn one_row_per_line_that_waits_the_costliest_first() {
     assert_eq!((put.threads, put.locks, put.site.line), (2, 1, 7));
 }
 
+/// Each process, and each address of a call, had a row of its own, which looked like the others.
+#[test]
+fn stacks_that_look_alike_are_one_row() {
+    let mut tracker = Tracker::default();
+    let mut called_elsewhere = CallStack::clone(&mutex_at("put", 7));
+    called_elsewhere.user[3].line = Some(2);
+    let mut by_another = CallStack::clone(&mutex_at("put", 7));
+    by_another.user[3].symbol = "helper".to_owned();
+    tracker.learn(Place(1), &mutex_at("put", 7));
+    tracker.learn(Place(2), &Arc::new(called_elsewhere));
+    tracker.learn(Place(3), &Arc::new(by_another));
+    tracker.learn(Place(4), &mutex_at("put", 8));
+    for (place, length) in [(1, 1_000), (2, 2_000), (3, 500), (4, 400)] {
+        tracker.feed(&Event::Wait(wait(10, 0xa0, place, 0, length)));
+    }
+    let rows = table(&tracker, GroupBy::Stack).rows;
+    let shown: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            let stack = row.stack.as_ref().expect("a stack");
+            (
+                stack.user[3].symbol.as_str(),
+                row.site.line,
+                row.times,
+                row.total_ns,
+            )
+        })
+        .collect();
+    let expected = [
+        ("main", 7, 2, 3_000),
+        ("helper", 7, 1, 500),
+        ("main", 8, 1, 400),
+    ];
+    assert_eq!(shown, expected);
+}
+
 #[test]
 fn equal_totals_stand_in_the_order_of_their_source_lines() {
     let mut tracker = Tracker::default();

@@ -5,11 +5,11 @@ mod fixture;
 use std::path::PathBuf;
 
 use amdahl_report::load::LoadError;
-use amdahl_report::locks::schema::LocksResult;
+use amdahl_report::locks::schema::{LockRow, LocksResult};
 use amdahl_report::locks::{self, Shown};
 use amdahl_report::schema::SampleRow;
 use amdahl_report::terminal::Style;
-use fixture::locks::{hostile, result};
+use fixture::locks::{hostile, result, row, site};
 use proptest::prelude::*;
 use unicode_width::UnicodeWidthStr;
 
@@ -26,6 +26,84 @@ fn the_table_on_80_columns() {
     };
     let text = locks::render(&result(), 80, PLAIN, shown);
     assert_eq!(text, include_str!("locks-80.txt"), "\n{text}");
+}
+
+/// Two rows that differ in who called.
+fn by_stack() -> LocksResult {
+    let called_by = |caller: &str, times, total_s| {
+        let at = site("queue_put", "/src/app/queue.c", 77);
+        let frames = ["pthread_mutex_lock", "queue_put", caller, "main"];
+        LockRow {
+            stack: frames.map(str::to_owned).to_vec(),
+            ..row("pthread mutex", "lock", at, times, total_s)
+        }
+    };
+    LocksResult {
+        by: "stack".to_owned(),
+        rows: vec![called_by("import", 20, 2.0), called_by("answer", 10, 1.0)],
+        ..result()
+    }
+}
+
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Rows of one line of code that differ in their callers were printed without them.
+#[test]
+fn rows_of_one_site_are_told_apart_by_their_stacks() {
+    for width in [40, 80, 200] {
+        let text = locks::render(&by_stack(), width, PLAIN, Shown::default());
+        let words = words(&text);
+        let (_, rest) = words
+            .split_once("pthread_mutex_lock < queue_put < import < main")
+            .expect(&text);
+        assert!(
+            rest.contains("pthread_mutex_lock < queue_put < answer < main"),
+            "{text}"
+        );
+    }
+    let mut of_site = by_stack();
+    of_site.by = "site".to_owned();
+    let text = locks::render(&of_site, 80, PLAIN, Shown::default());
+    assert!(!text.contains("import"), "{text}");
+    let csv = locks::csv(&by_stack());
+    let stacks: Vec<&str> = csv
+        .lines()
+        .map(|line| column(&csv, line, "stack"))
+        .collect();
+    let stack_of = |caller| format!("pthread_mutex_lock;queue_put;{caller};main");
+    assert_eq!(stacks[1..], [stack_of("import"), stack_of("answer")]);
+}
+
+/// Field of a line without quotes.
+fn column<'a>(csv: &str, line: &'a str, name: &str) -> &'a str {
+    let at = csv
+        .lines()
+        .next()
+        .and_then(|header| header.split(',').position(|of| of == name));
+    line.split(',').nth(at.expect("a column")).expect("a field")
+}
+
+/// Stacks of those who held a lock were in the JSON alone.
+#[test]
+fn holds_are_told_with_the_stack_that_acquired() {
+    let fault = site("do_user_addr_fault", "", 0);
+    let held = LockRow {
+        in_kernel: true,
+        stack: ["lock_mm_and_find_vma", "do_user_addr_fault", "touch"]
+            .map(str::to_owned)
+            .to_vec(),
+        ..row("mmap_lock (read)", "lock", fault, 9, 0.5)
+    };
+    let with_holds = LocksResult {
+        holds: vec![held],
+        ..result()
+    };
+    let text = locks::render(&with_holds, 80, PLAIN, Shown::default());
+    let (_, holds) = text.split_once("\nHolds\n").expect("holds");
+    let stack = "lock_mm_and_find_vma < do_user_addr_fault < touch";
+    assert_eq!(holds.lines().nth(2).map(str::trim), Some(stack), "{text}");
 }
 
 #[test]
@@ -66,6 +144,14 @@ fn fields_of_the_csv_stay_fields() {
     let lines: Vec<&str> = csv.lines().collect();
     assert_eq!(lines.len(), 1 + result.rows.len());
     assert!(lines[1].starts_with("pthread mutex,lock,\"f<a, b>(\"\"x\"\")\u{fffd}\",/src"));
+    for (name, field) in [
+        ("from", ""),
+        ("stack", ""),
+        ("owners", ""),
+        ("unowned", "0"),
+    ] {
+        assert_eq!(column(&csv, lines[2], name), field, "{name}");
+    }
     let columns = lines[0].split(',').count();
     assert!(
         lines[2..]
@@ -73,6 +159,35 @@ fn fields_of_the_csv_stay_fields() {
             .all(|line| line.split(',').count() == columns),
         "{csv}"
     );
+}
+
+#[test]
+fn owners_and_callers_are_columns_of_the_csv() {
+    let mut result = result();
+    result.rows.truncate(1);
+    let put = &mut result.rows[0];
+    put.from = site("store", "/src/app/store.c", 12);
+    put.stack.push("visit::<[u8; 4]>".to_owned());
+    let mut second = put.owners[0].clone();
+    (second.thread, second.process) = (String::new(), "other".to_owned());
+    (second.times, second.seconds) = (24, 0.1);
+    second.site = site("", "", 0);
+    put.owners.push(second);
+    let csv = locks::csv(&result);
+    let line = csv.lines().nth(1).expect("a row");
+    for (name, field) in [
+        ("from", "store"),
+        ("from_file", "/src/app/store.c"),
+        ("from_line", "12"),
+        ("stack", "pthread_mutex_lock;queue_put;visit::<[u8: 4]>"),
+        ("owners", "worker;other"),
+        ("owner_sites", "queue_get queue.c:91;"),
+        ("owner_times", "1000;24"),
+        ("owner_s", "2.400000000;0.100000000"),
+        ("unowned", "24"),
+    ] {
+        assert_eq!(column(&csv, line, name), field, "{name}");
+    }
 }
 
 #[test]
@@ -102,13 +217,16 @@ proptest! {
     #[test]
     fn no_name_steers_the_terminal_or_the_page(text in any::<String>(), width in 0_usize..300) {
         let text = format!("{text}\u{1b}[31m</style><script>\u{202e}");
-        let result = hostile(&text);
+        let mut result = hostile(&text);
         let shown = Shown { owners: true, ..Shown::default() };
-        let page = locks::render(&result, width, PLAIN, shown);
-        let width = width.clamp(40, 200);
-        for line in page.lines() {
-            prop_assert!(line.width() <= width, "{line:?}");
-            prop_assert!(!line.contains(STEERING));
+        for by in ["site", "stack", "thread"] {
+            result.by = by.to_owned();
+            let page = locks::render(&result, width, PLAIN, shown);
+            let width = width.clamp(40, 200);
+            for line in page.lines() {
+                prop_assert!(line.width() <= width, "{line:?}");
+                prop_assert!(!line.contains(STEERING));
+            }
         }
         let page = locks::render_html(&result, &[]);
         prop_assert!(!page.contains("<script") && !page.contains(STEERING));

@@ -66,6 +66,23 @@ pub(super) fn short(symbol: &str) -> String {
     }
 }
 
+/// Frames of a stack in one line, at most.
+const FRAMES: usize = 16;
+
+/// `lock < put < main`: a call stack, innermost first, that breaks before callers alone; what is left
+/// out stands for `mark`.
+pub(super) fn callers(stack: &[String], mark: &str) -> String {
+    if stack.is_empty() {
+        return "no stack was taken".to_owned();
+    }
+    let whole = |frame: &String| short(frame).replace(' ', "\u{a0}");
+    let mut names: Vec<String> = stack.iter().take(FRAMES).map(whole).collect();
+    if stack.len() > FRAMES {
+        names.push(format!("{mark}\u{a0}{}\u{a0}more", stack.len() - FRAMES));
+    }
+    names.join(" <\u{a0}")
+}
+
 /// `put queue.c:77`: function and position.
 pub fn place(site: &CodeSite) -> String {
     let position = position(site, false);
@@ -108,13 +125,18 @@ pub(super) fn target(result: &LocksResult) -> String {
     }
 }
 
-/// `worker (3 threads)`.
-pub fn releaser(owner: &Owner) -> String {
-    let name = match (owner.thread.as_str(), owner.process.as_str()) {
+/// Name of the thread, or of its process if it has none.
+pub(super) fn owner_name(owner: &Owner) -> &str {
+    match (owner.thread.as_str(), owner.process.as_str()) {
         ("", "") => "a thread",
         ("", process) => process,
         (thread, _) => thread,
-    };
+    }
+}
+
+/// `worker (3 threads)`.
+pub fn releaser(owner: &Owner) -> String {
+    let name = owner_name(owner);
     let many = if owner.threads > 1 {
         format!(" ({} threads)", owner.threads)
     } else {
@@ -174,6 +196,19 @@ pub(super) fn headline(result: &LocksResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stack_is_a_line_of_its_innermost_frames() {
+        let stack =
+            |frames: usize| -> Vec<String> { (0..frames).map(|i| format!("f{i}")).collect() };
+        let said = |frames| callers(&stack(frames), "…").replace('\u{a0}', " ");
+        assert_eq!(said(0), "no stack was taken");
+        assert_eq!(said(3), "f0 < f1 < f2");
+        assert!(said(16).ends_with(" < f15"));
+        assert!(said(18).ends_with(" < f15 < … 2 more"));
+        let generic = ["core::ops::call<fn(u8, u8)>".to_owned()];
+        assert_eq!(callers(&generic, "…"), "ops::call");
+    }
 
     #[test]
     fn long_names_keep_what_matters() {

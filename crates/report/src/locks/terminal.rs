@@ -1,8 +1,8 @@
 //! A result as text for a terminal.
 
 use super::lines::{
-    brief, chain, counted, function, headline, is_partner, owner, place, position, short, target,
-    title, whose,
+    brief, callers, chain, counted, function, headline, is_partner, owner, place, position, short,
+    target, title, whose,
 };
 use super::schema::{CodeSite, LockRow, LocksResult};
 use crate::number::percent;
@@ -52,30 +52,34 @@ pub fn render(result: &LocksResult, width: usize, style: Style, shown: Shown) ->
         page.paragraph(0, 0, &[bold(note)]);
     }
     let (partners, locks): (Vec<_>, Vec<_>) = result.rows.iter().partition(|row| is_partner(row));
-    section(&mut page, "Locks", &locks, shown.rows, &result.by);
+    let by = &result.by;
+    let has_stacks = by == "stack";
+    section(&mut page, "Locks", &locks, shown.rows, by, has_stacks);
     if shown.owners {
         owners(&mut page, &locks, shown.rows);
     }
     let holds: Vec<&LockRow> = result.holds.iter().collect();
-    section(&mut page, "Holds", &holds, shown.rows, "site");
+    section(&mut page, "Holds", &holds, shown.rows, "site", true);
     let title = "Waits for others' work, which are no loss as such";
-    section(
-        &mut page,
-        title,
-        &partners,
-        shown.rows.div_ceil(4),
-        &result.by,
-    );
+    let few = shown.rows.div_ceil(4);
+    section(&mut page, title, &partners, few, by, has_stacks);
     measuring(&mut page, result);
     page.finish()
 }
 
-fn section(page: &mut Page, title: &str, rows: &[&LockRow], most: usize, by: &str) {
+fn section(
+    page: &mut Page,
+    title: &str,
+    rows: &[&LockRow],
+    most: usize,
+    by: &str,
+    has_stacks: bool,
+) {
     if rows.is_empty() {
         return;
     }
     page.heading(title);
-    draw(page, &rows[..rows.len().min(most)], by);
+    draw(page, &rows[..rows.len().min(most)], by, has_stacks);
     if rows.len() > most {
         let rest: f64 = rows[most..].iter().map(|row| row.total_s).sum();
         let all: f64 = rows.iter().map(|row| row.total_s).sum();
@@ -89,7 +93,7 @@ fn section(page: &mut Page, title: &str, rows: &[&LockRow], most: usize, by: &st
     }
 }
 
-fn draw(page: &mut Page, rows: &[&LockRow], by: &str) {
+fn draw(page: &mut Page, rows: &[&LockRow], by: &str, has_stacks: bool) {
     let is_wide = page.width >= WIDE;
     let columns = [
         Column::new("what", false, 0),
@@ -133,7 +137,9 @@ fn draw(page: &mut Page, rows: &[&LockRow], by: &str) {
     for cell in cells.iter_mut().flat_map(|row| &mut row[6..]) {
         *cell = elide(cell, room.max(8), page.ellipsis());
     }
-    table::draw(page, &columns, &cells);
+    let note = |row: &&LockRow| has_stacks.then(|| callers(&row.stack, page.ellipsis()));
+    let notes: Vec<Option<String>> = rows.iter().map(note).collect();
+    table::draw_noted(page, &columns, &cells, &notes);
 }
 
 /// Seconds in a table, where each column counts.

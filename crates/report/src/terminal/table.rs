@@ -20,8 +20,22 @@ impl Column {
     }
 }
 
+/// How far notes are set in, and their further lines.
+const NOTE_INDENT: usize = 4;
+const NOTE_HANG: usize = 6;
+
 /// Draws `rows` of as many cells as there are columns.
 pub(crate) fn draw(page: &mut Page, columns: &[Column], rows: &[Vec<String>]) {
+    draw_noted(page, columns, rows, &[]);
+}
+
+/// The same with a note below each row that has one: what is too long for a column.
+pub(crate) fn draw_noted(
+    page: &mut Page,
+    columns: &[Column],
+    rows: &[Vec<String>],
+    notes: &[Option<String>],
+) {
     let widths: Vec<usize> = columns
         .iter()
         .enumerate()
@@ -65,8 +79,11 @@ pub(crate) fn draw(page: &mut Page, columns: &[Column], rows: &[Vec<String>]) {
     };
     let header = line(page, &|i| columns[i].title.to_owned(), dim);
     page.row(&header);
-    for row in rows {
+    for (n, row) in rows.iter().enumerate() {
         let spans = line(page, &|i| row[i].clone(), text);
         page.row(&spans);
+        if let Some(Some(note)) = notes.get(n) {
+            page.paragraph(NOTE_INDENT, NOTE_HANG, &[dim(note)]);
+        }
     }
 }
