@@ -408,6 +408,16 @@ const KERNEL_LOCKING: &[&str] = &[
     "[unknown]",
 ];
 
+/// Kernel frames of a stack without those of the program that took it.
+pub fn seen_frames(stack: &CallStack) -> &[Frame] {
+    let is_looking = |frame: &Frame| {
+        let names = ["bpf_", "__bpf_", "__traceiter_"];
+        names.iter().any(|name| frame.symbol.starts_with(name))
+    };
+    let begin = stack.kernel.iter().position(|frame| !is_looking(frame));
+    &stack.kernel[begin.unwrap_or(0)..]
+}
+
 /// The kernel function that wants the lock, not one of those that take it.
 pub fn kernel_frame(stack: &CallStack) -> Option<&Frame> {
     let is_locking = |frame: &Frame| {
@@ -718,5 +728,6 @@ mod tests {
             ..CallStack::default()
         };
         assert_eq!(kernel_frame(&stack).unwrap().symbol, "pipe_write");
+        assert_eq!(seen_frames(&stack)[0].symbol, "__mutex_lock.constprop.0");
     }
 }

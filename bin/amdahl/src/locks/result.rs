@@ -5,7 +5,7 @@ use amdahl_locks::{Class, GroupBy, Row, Site, Table, ThreadName, Tracker, What, 
 use amdahl_report::locks::schema::{CodeSite, LockRow, LocksResult, Nested, Owner, SCHEMA, Step};
 use amdahl_report::schema::SampleRow;
 use amdahl_speedup::event::{CallStack, Tid};
-use amdahl_speedup::primitive::{Library, kernel_frame, own_frame};
+use amdahl_speedup::primitive::{Library, kernel_frame, own_frame, seen_frames};
 
 use crate::cli::LocksBy;
 
@@ -152,7 +152,7 @@ fn nested(of: &amdahl_locks::NestedRow) -> Nested {
 }
 
 fn frames(stack: &CallStack) -> Vec<String> {
-    let frames = stack.kernel.iter().chain(&stack.user).take(FRAMES);
+    let frames = seen_frames(stack).iter().chain(&stack.user).take(FRAMES);
     frames.map(|frame| frame.symbol.clone()).collect()
 }
 
