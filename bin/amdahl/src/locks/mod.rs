@@ -106,8 +106,13 @@ fn observe(args: &Locks, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Observe
     }
 }
 
+/// What records; with `owners` also how long `mmap_lock` is held, where that is told.
 fn programs(owners: bool) -> &'static Programs {
-    if owners { &LOCKS_AND_HOLDS } else { &LOCKS }
+    if owners && machine::holds_are_told() {
+        &LOCKS_AND_HOLDS
+    } else {
+        &LOCKS
+    }
 }
 
 fn recorded(
@@ -159,27 +164,31 @@ fn recorded(
 }
 
 fn recorded_sources(recorder: &Recorder, owners: bool) -> Vec<Source> {
-    let mut sources = kernel_sources(recorder);
+    let missing: Vec<&str> = recorder.missing().collect();
+    let mut sources = kernel_sources(&missing);
     if owners {
-        sources.push(
-            if recorder.missing().any(|hook| hook == "mmap_lock_released") {
-                source(
-                    "mmap_lock holds",
-                    "missing",
-                    "This kernel does not tell how long mmap_lock is held.",
-                    "use a kernel with CONFIG_TRACEPOINTS, 6.11 or newer",
-                )
-            } else {
-                source("mmap_lock holds", "bpf", "", "")
-            },
-        );
+        sources.push(holds_source(&missing, machine::holds_are_told()));
     }
     sources
 }
 
+/// Of holds, where the tracepoints in `missing` were not to be had; `are_told`: with the arguments that
+/// are known.
+fn holds_source(missing: &[&str], are_told: bool) -> Source {
+    let lacks = |hook: &str| missing.contains(&hook);
+    if !are_told || lacks("mmap_lock_acquire_returned") || lacks("mmap_lock_released") {
+        return source(
+            "mmap_lock holds",
+            "missing",
+            "This kernel does not tell how long mmap_lock is held.",
+            "use Linux 6.14 or newer",
+        );
+    }
+    source("mmap_lock holds", "bpf", "", "")
+}
+
 /// Where waits come from, and what this kernel does not tell of them.
-fn kernel_sources(recorder: &Recorder) -> Vec<Source> {
-    let missing: Vec<&str> = recorder.missing().collect();
+fn kernel_sources(missing: &[&str]) -> Vec<Source> {
     let lacks = |hook: &str| missing.contains(&hook);
     let kernel = if lacks("contention_begin") || lacks("contention_end") {
         source(
@@ -257,4 +266,23 @@ fn show(args: &Locks, found: &LocksResult) -> Result<(), Failure> {
         text
     };
     screen::print(&text).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::holds_source;
+
+    /// On kernels before 6.14 the tracepoints are there and have other arguments: nothing was recorded,
+    /// and the source said `bpf`.
+    #[test]
+    fn holds_are_missing_where_the_kernel_does_not_tell_them() {
+        assert_eq!(holds_source(&[], true).how, "bpf");
+        let released = ["mmap_lock_released"];
+        let acquired = ["mmap_lock_acquire_returned"];
+        for (missing, are_told) in [(&released[..], true), (&acquired, true), (&[], false)] {
+            let source = holds_source(missing, are_told);
+            assert_eq!(source.how, "missing");
+            assert!(!source.missing.is_empty() && !source.remedy.is_empty());
+        }
+    }
 }

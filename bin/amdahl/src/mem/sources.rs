@@ -4,6 +4,7 @@ use amdahl_probe::bpf::{MEM, MEM_HOLDS, Programs};
 use amdahl_report::schema::Source;
 
 use super::look::Looked;
+use crate::watch::machine::holds_are_told;
 
 fn source(what: &str, how: &str, missing: impl Into<String>, remedy: &str) -> Source {
     Source {
@@ -79,16 +80,6 @@ pub fn not_asked(holds: bool) -> Vec<Source> {
         sources.push(source("holds of mmap_lock", "missing", text, "--holds"));
     }
     sources
-}
-
-/// The tracepoints of the lock have the arguments that they have since Linux 6.14: before, a path
-/// was among them.
-pub fn holds_are_told() -> bool {
-    let uname = rustix::system::uname();
-    let release = uname.release().to_string_lossy();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    let mut next = || numbers.next().and_then(|number| number.parse().ok());
-    (next(), next()) >= (Some(6_u32), Some(14_u32))
 }
 
 /// Of TLB misses; `refused` is why there are none.

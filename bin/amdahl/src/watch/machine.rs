@@ -37,6 +37,19 @@ pub fn describe() -> Machine {
     }
 }
 
+/// This kernel tells how long `mmap_lock` is held, see [`tells_holds`].
+pub fn holds_are_told() -> bool {
+    tells_holds(&rustix::system::uname().release().to_string_lossy())
+}
+
+/// The tracepoints of the lock have the arguments that they have since Linux 6.14: before, a path
+/// was among them.
+fn tells_holds(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse().ok());
+    (next(), next()) >= (Some(6_u32), Some(14_u32))
+}
+
 /// Now, RFC 3339, in seconds.
 pub fn now() -> String {
     let now = time::OffsetDateTime::now_utc();
@@ -44,4 +57,19 @@ pub fn now() -> String {
         .unwrap_or(now)
         .format(&time::format_description::well_known::Rfc3339)
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tells_holds;
+
+    #[test]
+    fn holds_are_told_since_6_14() {
+        for release in ["6.14.0", "6.18.44-fc-v657", "7.0-rc1", "10.2.1"] {
+            assert!(tells_holds(release), "{release}");
+        }
+        for release in ["6.13.12", "6.8.0-31-generic", "5.19.17", "6", "", "unknown"] {
+            assert!(!tells_holds(release), "{release}");
+        }
+    }
 }

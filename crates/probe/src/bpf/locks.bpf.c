@@ -561,7 +561,7 @@ static __always_inline void tell_hold(struct amdahl_ring *ring, amdahl_u32 cpu, 
 	publish(slot, seq);
 }
 
-/* Linux 6.11 and later: before, the second argument is a path, and there is no telling. */
+/* Linux 6.14 and later: before, the second argument is a path, and there is no telling. */
 SEC("tp_btf/mmap_lock_acquire_returned")
 int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsigned long success)
 {
