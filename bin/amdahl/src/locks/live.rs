@@ -7,7 +7,7 @@ use amdahl_top::{By, Data};
 use amdahl_topology::CpuSet;
 
 use super::follow::{Follower, name};
-pub use super::unprivileged::Polling;
+pub use super::unprivileged::{Polling, not_polled};
 use super::{programs, recorded_sources, result, target};
 use crate::cli::{LocksBy, Selection};
 use crate::failure::Failure;

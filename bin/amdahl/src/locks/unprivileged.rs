@@ -43,10 +43,7 @@ pub fn observe(
     remedy: &str,
 ) -> Result<Observed, Failure> {
     if selection.system || selection.cgroup.is_some() {
-        return Err(Failure::machine(format!(
-            "without BPF only a command or --pid can be watched{why}. To get more: {remedy}; see \
-             amdahl doctor"
-        )));
+        return Err(not_polled(selection, why, remedy));
     }
     let failed = |error: &dyn std::fmt::Display| Failure::machine(error.to_string());
     scratch::clean_up_after_the_killed();
@@ -99,6 +96,15 @@ pub fn observe(
         ended,
         interrupted: interrupt.asked(),
     })
+}
+
+/// Why a system or a control group is not watched without BPF, and what helps.
+pub fn not_polled(selection: &Selection, why: &str, remedy: &str) -> Failure {
+    Failure::machine(format!(
+        "{} cannot be watched for locks{why}: without BPF, waits are polled from /proc, which is done for one \
+         process and its descendants alone. Watch a command or --pid, or {remedy}; see amdahl doctor",
+        selection.target()
+    ))
 }
 
 /// Polls of a process and its descendants, added up.

@@ -261,10 +261,7 @@ impl Recording<'_> {
         let mut look: Box<dyn Look> = match (asked.tab, selection.pid) {
             (Tab::Locks, Some(root)) => Box::new(locks::live::Polling::of(root, &why, remedy)?),
             (Tab::Locks, None) => {
-                return Err(Failure::machine(format!(
-                    "without BPF only a command or --pid can be watched for locks{why}. To get \
-                     more: {remedy}"
-                )));
+                return Err(locks::live::not_polled(selection, &why, remedy));
             }
             (Tab::Sched, _) => Box::new(sched::live::Looked::new(selection, remedy)),
             (Tab::Mem, _) => Box::new(mem::live::Accounted::new(selection, &why, remedy)),
