@@ -17,7 +17,7 @@ pub struct Follower {
     pub tracker: Tracker,
     /// Slots and stacks that were seen.
     pub events: u64,
-    /// Processes that were there before and whose mappings are not known yet.
+    /// Processes of the whole system that were there before and whose mappings are not known yet.
     unknown: HashSet<u32>,
     /// A process whose waits are left out.
     without: u32,
@@ -100,7 +100,13 @@ pub fn name(decoded: &Decoded, tid: Tid) -> ThreadName {
 
 impl Follow for Follower {
     fn attach(&mut self, pid: u32, threads: &[(u32, String)]) {
-        self.unknown.insert(pid);
+        // On a large machine there are many processes, and most wait for nothing: those of the whole
+        // system are looked at when they do. Others may have ended by then.
+        if self.without != 0 {
+            self.unknown.insert(pid);
+        } else {
+            self.decoder.attach(pid);
+        }
         for (tid, name) in threads {
             let name = bpf::ThreadName {
                 pid,
@@ -111,7 +117,6 @@ impl Follow for Follower {
     }
 
     fn take(&mut self, mut part: Part) {
-        // On a large machine there are many processes, and most wait for nothing.
         let pids: HashSet<u32> = part.stacks.iter().map(|stack| stack.pid).collect();
         for pid in pids {
             if self.unknown.remove(&pid) {

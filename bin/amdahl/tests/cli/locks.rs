@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use amdahl_report::locks::schema::{LockRow, LocksResult};
 use amdahl_report::locks::{self, schema::SCHEMA};
@@ -10,22 +10,26 @@ use amdahl_report::schema::Source;
 use serde_json::Value;
 
 use crate::processes::until_catches;
-use crate::tool::{Place, Ran, alone, bpf, has, skipped};
+use crate::tool::{Place, Ran, Running, alone, bpf, has, skipped, until};
 use crate::workload::{in_some_try, planted};
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/locks");
 
 /// The planted program, built; `None` without a compiler.
 fn families(place: &Place) -> Option<PathBuf> {
+    built(place, "families")
+}
+
+fn built(place: &Place, name: &str) -> Option<PathBuf> {
     if !has("gcc") {
         skipped("no gcc found");
         return None;
     }
-    let program = place.join("families");
+    let program = place.join(name);
     let mut gcc = Command::new("gcc");
     gcc.args(["-std=gnu11", "-O2", "-g", "-pthread", "-o"])
         .arg(&program)
-        .arg(Path::new(SOURCES).join("families.c"));
+        .arg(Path::new(SOURCES).join(format!("{name}.c")));
     let ran = place.run(place.here(gcc));
     assert!(ran.status.success(), "{}", ran.err);
     Some(program)
@@ -38,6 +42,17 @@ fn ready() -> Option<(Place, PathBuf)> {
     }
     let place = Place::new();
     let program = families(&place)?;
+    Some((place, program))
+}
+
+/// As `ready`, with the program of threads that live for one wait.
+fn ready_for_churn() -> Option<(Place, PathBuf)> {
+    if let Err(why) = bpf() {
+        skipped(why);
+        return None;
+    }
+    let place = Place::new();
+    let program = built(&place, "churn")?;
     Some((place, program))
 }
 
@@ -68,11 +83,16 @@ fn watch_under(
     let mut command: Vec<&OsStr> = before.iter().map(OsStr::new).collect();
     command.extend([program.as_os_str(), OsStr::new(family)]);
     let (line, found) = watch_command(place, &command, options);
-    let truth = Truth {
+    (truth_in(&line.to_string()), found)
+}
+
+/// The line that a planted program wrote into `out`.
+fn truth_in(out: &str) -> Truth {
+    let line: Value = serde_json::from_str(out).expect("a line");
+    Truth {
         times: line["times"].as_u64().expect("a count"),
         seconds: line["seconds"].as_f64().expect("seconds"),
-    };
-    (truth, found)
+    }
 }
 
 /// Runs a planted program under the tool. What it says of itself, and what the tool does.
@@ -358,6 +378,202 @@ fn short_lived_processes_and_threads_are_followed() {
     assert!((1..=60).contains(&waits), "{:#?}", found.rows);
 }
 
+/// All waits of the planted threads, and no other. Of a program that `leaves` they last a little longer
+/// than it can say: until each of its threads has been ended.
+fn has_all(found: &LocksResult, truth: &Truth, leaves: bool) -> Result<(), String> {
+    assert_eq!(found.events_lost, 0);
+    let (times, seconds) = sum(found, "pthread mutex", "want_the_room");
+    if times != truth.times {
+        return Err(format!("{times} times of {}: {}", truth.times, rows(found)));
+    }
+    if leaves && seconds >= truth.seconds {
+        return Ok(());
+    }
+    agree(truth, seconds)
+}
+
+#[test]
+fn waits_of_threads_that_come_and_go_are_what_they_measured() {
+    let _alone = alone();
+    let Some((place, program)) = ready_for_churn() else {
+        return;
+    };
+    // The second one ends while its last hundred threads wait.
+    for how in [&["100", "4"][..], &["100", "2", "leave"]] {
+        in_some_try(|| {
+            let words = how.iter().map(OsStr::new);
+            let command: Vec<&OsStr> = [program.as_os_str()].into_iter().chain(words).collect();
+            let (line, found) = watch_command(&place, &command, &[]);
+            let truth = truth_in(&line.to_string());
+            has_all(&found, &truth, how.contains(&"leave"))?;
+            let is_it = |row: &&LockRow| row.site.symbol == "want_the_room";
+            let row = found.rows.iter().find(is_it).expect("a row");
+            // Each of them waited once.
+            assert_eq!((row.threads, row.open), (truth.times, 0), "{how:?}");
+            Ok(())
+        });
+    }
+}
+
+/// The planted program, which begins when it is told to, and where it will say what it measured.
+fn to_be_told(place: &Place, program: &Path, how: &[&str], out: &str) -> Running {
+    let mut command = Command::new(program);
+    command.args(how).env("PLANTED_OUT", place.join(out));
+    let mut command = place.here(command);
+    command.stdin(Stdio::piped());
+    place.start(command)
+}
+
+/// Waits until the tool has taken in whom it watches: then it starts to follow them.
+fn until_it_watches(tool: &Running) {
+    let threads = format!("/proc/{}/task", tool.pid());
+    until("a thread that follows", || {
+        let mut names = std::fs::read_dir(&threads).ok()?.flatten().map(|thread| {
+            let name = std::fs::read_to_string(thread.path().join("comm"));
+            name.unwrap_or_default()
+        });
+        names.any(|name| name == "amdahl-analyse\n").then_some(())
+    });
+}
+
+/// Its mappings were looked at when the first waits came to be added up, when it had ended.
+#[test]
+fn a_process_that_ends_while_it_is_watched_keeps_its_waits_and_names() {
+    let _alone = alone();
+    let Some((place, program)) = ready_for_churn() else {
+        return;
+    };
+    for how in [&["100", "2"][..], &["100", "1", "leave"]] {
+        in_some_try(|| {
+            let _ = std::fs::remove_file(place.join("said"));
+            let mut process = to_be_told(&place, &program, how, "said");
+            let pid = process.pid().to_string();
+            // The time is beyond that of the test.
+            let args = ["locks", "--json", "--quiet", "--for", "1h", "--pid", &pid];
+            let tool = place.start(place.tool(args));
+            until_it_watches(&tool);
+            process.say("begin");
+            process.ended().ends_with(0);
+            let found = result(&tool.ended().ends_with(0));
+            let truth = truth_in(&place.read("said"));
+            has_all(&found, &truth, how.contains(&"leave"))
+        });
+    }
+}
+
+/// A control group of the test's own.
+struct Group(PathBuf);
+
+impl Group {
+    fn new() -> Result<Group, String> {
+        let found = amdahl_topology::memberships("cpu").map_err(|error| error.to_string())?;
+        let own = found.first().ok_or("there are no control groups")?;
+        let group = own
+            .folder
+            .join(format!("test-locks-{}", std::process::id()));
+        let made = std::fs::create_dir(&group);
+        made.map_err(|error| format!("{}: {error}", group.display()))?;
+        Ok(Group(group))
+    }
+
+    fn take_in(&self, pid: u32) -> Result<(), String> {
+        let written = std::fs::write(self.0.join("cgroup.procs"), pid.to_string());
+        written.map_err(|error| format!("{}: {error}", self.0.display()))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Only if nothing is left in it.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn of_a_control_group_only_its_members_are_watched() {
+    let _alone = alone();
+    let Some((place, program)) = ready_for_churn() else {
+        return;
+    };
+    let group = match Group::new() {
+        Ok(group) => group,
+        Err(why) => return skipped(format!("no control group can be made: {why}")),
+    };
+    in_some_try(|| {
+        for name in ["inside", "outside"] {
+            let _ = std::fs::remove_file(place.join(name));
+        }
+        let mut inside = to_be_told(&place, &program, &["50", "2"], "inside");
+        let mut outside = to_be_told(&place, &program, &["50", "2"], "outside");
+        let pid = inside.pid();
+        if let Err(why) = group.take_in(pid) {
+            skipped(format!("the control group takes no process: {why}"));
+            return Ok(());
+        }
+        let mut tool = place.tool([
+            "locks", "--json", "--quiet", "--for", "1h", "--by", "process",
+        ]);
+        tool.arg("--cgroup").arg(&group.0);
+        let tool = place.start(tool);
+        until_it_watches(&tool);
+        for process in [&mut inside, &mut outside] {
+            process.say("begin");
+        }
+        for process in [inside, outside] {
+            process.ended().ends_with(0);
+        }
+        tool.signal(rustix::process::Signal::INT);
+        let found = result(&tool.ended().ends_with(5));
+        assert!(truth_in(&place.read("outside")).times > 0);
+        let waits = |row: &&LockRow| !row.in_kernel;
+        let whose: Vec<u32> = found.rows.iter().filter(waits).map(|row| row.pid).collect();
+        assert!(whose.iter().all(|&of| of == pid), "{pid} of {whose:?}");
+        has_all(&found, &truth_in(&place.read("inside")), false)
+    });
+    let left = std::fs::remove_dir(&group.0);
+    assert!(left.is_ok(), "{left:?}");
+}
+
+/// The text had rows that looked the same, and the CSV did not say which stack a row was of.
+#[test]
+fn rows_by_stack_show_their_stacks() {
+    let _alone = alone();
+    let Some((place, program)) = ready_for_churn() else {
+        return;
+    };
+    let program = program.to_str().expect("a path");
+    let of_both = |out: &str, before: &str, between: &str| {
+        let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
+        for guest in ["even_guest", "odd_guest"] {
+            let stack = format!("{before}want_the_room{between}{guest}{between}stay");
+            assert!(words.contains(&stack), "no {stack} in\n{out}");
+        }
+    };
+    let args = ["locks", "--quiet", "--by", "stack"];
+    let command = ["--", program, "20", "2"];
+    let text = place.amdahl([&args[..], &command].concat()).ends_with(0);
+    of_both(&text.out, "< ", " < ");
+    let csv = [&args[..], &["--csv"], &command].concat();
+    of_both(&place.amdahl(csv).ends_with(0).out, ";", ";");
+}
+
+/// Kernels before 6.14 tell nothing, and the result said that BPF did.
+#[test]
+fn holds_are_there_if_their_source_says_so() {
+    let _alone = alone();
+    let Some((place, program)) = ready_for_churn() else {
+        return;
+    };
+    let command = [program.as_os_str(), OsStr::new("20"), OsStr::new("2")];
+    let (_, found) = watch_command(&place, &command, &["--owner"]);
+    let is_it = |source: &&Source| source.what == "mmap_lock holds";
+    let source = found.sources.iter().find(is_it).expect("a source");
+    // Threads get their stacks by `mmap`.
+    assert_eq!(source.how == "bpf", !found.holds.is_empty(), "{source:?}");
+    let has_stack = |row: &LockRow| !row.stack.is_empty();
+    assert!(found.holds.is_empty() || found.holds.iter().any(has_stack));
+}
+
 #[test]
 fn a_program_that_is_replaced_while_it_runs_keeps_its_names_or_has_none() {
     let _alone = alone();
@@ -440,11 +656,19 @@ fn two_instances_do_not_disturb_each_other() {
     assert!(found.partial);
 }
 
+/// It once did not say why.
 #[test]
 fn the_system_is_not_watched_without_privileges() {
     let place = Place::new();
     let ran = place
         .amdahl(["locks", "--system", "--probe", "proc"])
         .ends_with(6);
-    assert!(ran.message().contains("--pid"), "{}", ran.err);
+    for said in [
+        "the system cannot be watched",
+        "polled from /proc",
+        "--pid",
+        "leave --probe proc away",
+    ] {
+        assert!(ran.message().contains(said), "{}", ran.err);
+    }
 }
