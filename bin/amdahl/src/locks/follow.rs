@@ -1,6 +1,6 @@
 //! Follows a recording of waits and adds it up.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 use amdahl_locks::{Event, Limits, ThreadName, Tracker};
 use amdahl_probe::bpf::{self, Decoded, Decoder, LockFact, Part};
@@ -17,8 +17,6 @@ pub struct Follower {
     pub tracker: Tracker,
     /// Slots and stacks that were seen.
     pub events: u64,
-    /// Processes of the whole system that were there before and whose mappings are not known yet.
-    unknown: HashSet<u32>,
     /// A process whose waits are left out.
     without: u32,
     /// Parts that are not added up yet, oldest first.
@@ -39,7 +37,6 @@ impl Follower {
             decoded: Decoded::default(),
             tracker: Tracker::new(Limits::default()),
             events: 0,
-            unknown: HashSet::new(),
             without,
             later: VecDeque::new(),
             later_bytes: 0,
@@ -102,9 +99,7 @@ impl Follow for Follower {
     fn attach(&mut self, pid: u32, threads: &[(u32, String)]) {
         // On a large machine there are many processes, and most wait for nothing: those of the whole
         // system are looked at when they do. Others may have ended by then.
-        if self.without != 0 {
-            self.unknown.insert(pid);
-        } else {
+        if self.without == 0 {
             self.decoder.attach(pid);
         }
         for (tid, name) in threads {
@@ -117,12 +112,6 @@ impl Follow for Follower {
     }
 
     fn take(&mut self, mut part: Part) {
-        let pids: HashSet<u32> = part.stacks.iter().map(|stack| stack.pid).collect();
-        for pid in pids {
-            if self.unknown.remove(&pid) {
-                self.decoder.attach(pid);
-            }
-        }
         let slots: usize = part.slots.iter().map(Vec::len).sum();
         self.events += slots as u64;
         self.decoder.look(&mut part);

@@ -534,6 +534,37 @@ fn of_a_control_group_only_its_members_are_watched() {
     assert!(left.is_ok(), "{left:?}");
 }
 
+/// Its waits were counted, and had no names once it had ended: nobody had told of its mappings.
+#[test]
+fn who_joins_a_control_group_while_it_is_watched_has_names() {
+    let _alone = alone();
+    let Some((place, program)) = ready_for_churn() else {
+        return;
+    };
+    let group = match Group::new() {
+        Ok(group) => group,
+        Err(why) => return skipped(format!("no control group can be made: {why}")),
+    };
+    // It works for some seconds: the group is looked at once in a second.
+    let mut process = to_be_told(&place, &program, &["2", "3000"], "said");
+    let mut tool = place.tool(["locks", "--json", "--quiet", "--for", "1h"]);
+    tool.arg("--cgroup").arg(&group.0);
+    let tool = place.start(tool);
+    until_it_watches(&tool);
+    if let Err(why) = group.take_in(process.pid()) {
+        return skipped(format!("the control group takes no process: {why}"));
+    }
+    process.say("begin");
+    process.ended().ends_with(0);
+    tool.signal(rustix::process::Signal::INT);
+    let found = result(&tool.ended().ends_with(5));
+    let named = sum(&found, "pthread mutex", "want_the_room").0;
+    // Of a spin lock no stack may have been taken.
+    let is_nameless = |row: &LockRow| !row.in_kernel && row.site.symbol.is_empty();
+    let nameless = found.rows.iter().any(is_nameless);
+    assert!(named > 0 && !nameless, "{}", rows(&found));
+}
+
 /// The text had rows that looked the same, and the CSV did not say which stack a row was of.
 #[test]
 fn rows_by_stack_show_their_stacks() {

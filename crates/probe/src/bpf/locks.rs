@@ -92,13 +92,17 @@ fn place(of: u8, hash: u32) -> Place {
 }
 
 impl Decoder {
-    /// Takes from a part what can be learned only while its processes live: mappings, and the files
-    /// that they map. [`Decoder::locks`] may then come at any later time.
+    /// Takes from a part what can be learned only while its processes live: mappings, also of those that
+    /// were there before, and the files that they map. [`Decoder::locks`] may then come at any later time.
     pub fn look(&mut self, part: &mut Part) {
         learn_maps(&mut self.symbols, &mut std::mem::take(&mut part.side_band));
         let pids: FxHashSet<u32> = part.stacks.iter().map(|stack| stack.pid).collect();
         for pid in pids {
-            self.symbols.touch(pid);
+            if self.symbols.maps_mut().is_complete(pid) {
+                self.symbols.touch(pid);
+            } else {
+                self.attach(pid);
+            }
         }
     }
 
