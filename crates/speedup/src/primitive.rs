@@ -408,10 +408,11 @@ const KERNEL_LOCKING: &[&str] = &[
     "[unknown]",
 ];
 
-/// Kernel frames of a stack without those of the program that took it.
+/// Kernel frames of a stack without those of the program that took it, and of the tracepoint where it
+/// did. All of them if there are no others.
 pub fn seen_frames(stack: &CallStack) -> &[Frame] {
     let is_looking = |frame: &Frame| {
-        let names = ["bpf_", "__bpf_", "__traceiter_"];
+        let names = ["bpf_", "__bpf_", "__traceiter_", "__mmap_lock_do_trace"];
         names.iter().any(|name| frame.symbol.starts_with(name))
     };
     let begin = stack.kernel.iter().position(|frame| !is_looking(frame));
@@ -729,5 +730,7 @@ mod tests {
         };
         assert_eq!(kernel_frame(&stack).unwrap().symbol, "pipe_write");
         assert_eq!(seen_frames(&stack)[0].symbol, "__mutex_lock.constprop.0");
+        let none = CallStack::default();
+        assert!(seen_frames(&none).is_empty());
     }
 }
