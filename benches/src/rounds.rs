@@ -25,6 +25,8 @@ pub enum Watcher {
     Sched,
     /// `perf sched record`.
     PerfSched,
+    /// `perf record` of switches, wake-ups and on-CPU samples, each with its stack: about what `amdahl scale` needs.
+    PerfStacks,
     /// `perf lock record`, which records what `perf lock contention` reports.
     PerfLock,
     /// `perf lock contention -ab`, which adds up in the kernel; not in every perf.
@@ -40,12 +42,26 @@ impl Watcher {
             Watcher::Locks => "amdahl locks --system",
             Watcher::Sched => "amdahl sched record --system",
             Watcher::PerfSched => "perf sched record",
+            Watcher::PerfStacks => "perf record of switches and samples with stacks",
             Watcher::PerfLock => "perf lock record",
             Watcher::PerfContention => "perf lock contention -ab",
         }
     }
 }
 
+const PERF_STACKS: [&str; 11] = [
+    "perf",
+    "record",
+    "-q",
+    "-a",
+    "-g",
+    "-e",
+    "sched:sched_switch",
+    "-e",
+    "sched:sched_waking",
+    "-e",
+    "cpu-clock/freq=499/",
+];
 const PERF_CONTENTION: [&str; 4] = ["lock", "contention", "-ab", "--"];
 
 /// The perf that `perf-with-bpf.sh` built, if it did, else the one that is found.
@@ -150,6 +166,7 @@ pub fn watch(stage: &Stage, workload: &[String], watcher: Watcher) -> Result<(Ti
             &tool, "sched", "record", "--probe", "bpf", "--system", "-q", "-o", &record_to, "--",
         ],
         Watcher::PerfSched => &["perf", "sched", "record", "-o", &record_to, "--"],
+        Watcher::PerfStacks => &[&PERF_STACKS[..], &["-o", &record_to, "--"]].concat(),
         Watcher::PerfLock => &["perf", "lock", "record", "-o", &record_to, "--"],
         Watcher::PerfContention => &[&[&*perf_with_bpf], &PERF_CONTENTION[..]].concat(),
     };

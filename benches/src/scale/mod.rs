@@ -55,6 +55,8 @@ const PLANTED: &str = "planted";
 /// Beyond this share of the capacity, what others take spoils the figures.
 const STOLEN_MAX: f64 = 0.03;
 const LONG_S: f64 = 10.0;
+/// Other tools that are measured beside ours: two that tell less, and one that records about the same.
+const RIVALS: [Watcher; 3] = [Watcher::PerfSched, Watcher::PerfLock, Watcher::PerfStacks];
 
 fn names() -> clap::builder::PossibleValuesParser {
     let names = programs::ALL.iter().map(|program| program.name);
@@ -193,7 +195,7 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
     let mut watchers = vec![Watcher::Nobody, Watcher::Amdahl];
     let mut rivals = Vec::new();
     if program.has_rivals {
-        for rival in [Watcher::PerfSched, Watcher::PerfLock] {
+        for rival in RIVALS {
             let missing = rounds::watch(stage, &["true".to_owned()], rival).err();
             if missing.is_none() {
                 watchers.push(rival);
