@@ -688,6 +688,44 @@ fn two_instances_do_not_disturb_each_other() {
 }
 
 /// It once did not say why.
+/// Who watches is a program with waits of its own, which are not those of what it watches.
+#[test]
+fn it_watches_itself() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    let script = "\"$0\" locks --quiet --output inner -- \"$1\" mutex >inner.txt";
+    let tool = env!("CARGO_BIN_EXE_amdahl");
+    let command: Vec<&OsStr> = ["sh", "-c", script, tool]
+        .into_iter()
+        .map(OsStr::new)
+        .chain([program.as_os_str()])
+        .collect();
+    in_some_try(|| {
+        let _ = std::fs::remove_dir_all(place.join("inner"));
+        let (line, outer) = watch_command(&place, &command, &[]);
+        let truth = Truth {
+            times: line["times"].as_u64().expect("a count"),
+            seconds: line["seconds"].as_f64().expect("seconds"),
+        };
+        let inner = std::fs::read(place.join("inner/result.json")).expect("the result");
+        let inner = locks::parse(&inner, "inner".into()).expect("a result");
+        for (who, found) in [("outer", &outer), ("inner", &inner)] {
+            let (times, seconds) = sum(found, "pthread mutex", "want_mutex");
+            if times != truth.times {
+                let rows = rows(found);
+                return Err(format!("{who}: {times} times of {}: {rows}", truth.times));
+            }
+            agree(&truth, seconds).map_err(|miss| format!("{who}: {miss}"))?;
+        }
+        let is_of_the_tool = |row: &LockRow| row.site.symbol.contains("drain_until_stopped");
+        assert!(outer.rows.iter().any(is_of_the_tool), "{}", rows(&outer));
+        assert!(!inner.rows.iter().any(is_of_the_tool), "{}", rows(&inner));
+        Ok(())
+    });
+}
+
 #[test]
 fn the_system_is_not_watched_without_privileges() {
     let place = Place::new();
