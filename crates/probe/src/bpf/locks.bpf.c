@@ -8,6 +8,7 @@
 // by whatever its waiter does in between.
 
 #include "stack.bpf.h"
+#include "holds.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -511,18 +512,9 @@ int BPF_PROG(on_contention_end, void *lock)
 	return 0;
 }
 
-/* Fork holds two locks at once: of the parent and of the child. */
-#define HELD 2
-
-/* An address-space lock that is held. */
-struct hold {
-	amdahl_u64 lock, begin; /* no lock: free */
-	amdahl_u32 place, flags;
-};
-
 /* By the low bits of the thread id; a later thread replaces. */
 struct holds {
-	struct hold at[HELD];
+	struct amdahl_held at[AMDAHL_HELD];
 	amdahl_u32 tid, unused;
 };
 
@@ -533,16 +525,8 @@ struct {
 	__type(value, struct holds);
 } holding SEC(".maps");
 
-/* Where `lock` stands among those held; 0 is none, so that what is free is found too. */
-static __always_inline struct hold *find_hold(struct holds *holds, amdahl_u64 lock)
-{
-	if (holds->at[0].lock == lock)
-		return &holds->at[0];
-	return holds->at[1].lock == lock ? &holds->at[1] : 0;
-}
-
 static __always_inline void tell_hold(struct amdahl_ring *ring, amdahl_u32 cpu, struct task_struct *me,
-				      struct hold *hold, amdahl_u64 ts)
+				      struct amdahl_held *hold, amdahl_u64 ts)
 {
 	struct amdahl_slot *slot;
 	amdahl_u64 seq;
@@ -570,7 +554,7 @@ int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsign
 	amdahl_u64 lock, hash, ts;
 	struct amdahl_ring *ring;
 	struct holds *holds;
-	struct hold *hold;
+	struct amdahl_held *hold;
 
 	if (write > 1 || !(success & 0xff) || !is_ours(me->pid))
 		return 0;
@@ -584,7 +568,7 @@ int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsign
 		holds->tid = tid;
 	}
 	lock = (amdahl_u64)__builtin_preserve_access_index(&mm->mmap_lock);
-	hold = find_hold(holds, lock);
+	hold = find_held(holds->at, lock);
 	/* A writer that goes on as a reader acquires without having released. */
 	if (hold && !write && hold->flags & LCB_F_WRITE) {
 		ts = bpf_ktime_get_ns();
@@ -594,10 +578,7 @@ int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsign
 		return 0;
 	}
 	if (!hold)
-		hold = find_hold(holds, 0);
-	/* The release of one of them was not seen. */
-	if (!hold)
-		hold = &holds->at[0];
+		hold = free_held(holds->at);
 	hold->lock = lock;
 	hold->flags = AMDAHL_LOCK_IS_MMAP | (write ? LCB_F_WRITE : LCB_F_READ);
 	hash = ~place_in_kernel(ctx, hold->flags);
@@ -617,11 +598,11 @@ int BPF_PROG(on_mmap_released, struct mm_struct *mm, unsigned long write)
 	amdahl_u32 tid = me->pid, index = tid % AMDAHL_TASKS, cpu = bpf_get_smp_processor_id();
 	struct holds *holds = bpf_map_lookup_elem(&holding, &index);
 	struct amdahl_ring *ring = ring_of(cpu);
-	struct hold *hold;
+	struct amdahl_held *hold;
 
 	if (!holds || holds->tid != tid)
 		return 0;
-	hold = find_hold(holds, (amdahl_u64)__builtin_preserve_access_index(&mm->mmap_lock));
+	hold = find_held(holds->at, (amdahl_u64)__builtin_preserve_access_index(&mm->mmap_lock));
 	if (!hold)
 		return 0;
 	if (ring)

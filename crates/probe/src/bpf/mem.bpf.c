@@ -8,6 +8,7 @@
 // records is the number that getrusage tells, but for what the kernel does on its own behalf.
 
 #include "stack.bpf.h"
+#include "holds.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -24,16 +25,6 @@ struct bpf_perf_event_data {
 
 struct task_struct___mem { int pagefault_disabled; } CORE;
 
-/* Fork holds two locks at once: of the parent and of the child. */
-#define HELD 2
-
-/* The lock of an address space that a thread holds. */
-struct held {
-	amdahl_u64 lock;       /* 0: none */
-	amdahl_u64 at;
-	amdahl_u32 is_write, unused;
-};
-
 /* What a thread is in the middle of. By the low bits of its id: where two live threads meet, the
  * later one wins and the other's fault is not timed. */
 struct doing {
@@ -45,7 +36,7 @@ struct doing {
 	amdahl_u64 wait_at;
 	amdahl_u64 lock;
 	amdahl_u64 mm;         /* whose lock is known to be one of an address space */
-	struct held held[HELD];
+	struct amdahl_held held[AMDAHL_HELD]; /* flags: AMDAHL_MMAP_WRITE or none */
 };
 
 struct {
@@ -286,20 +277,12 @@ int BPF_PROG(on_contention_end, void *lock)
 	return 0;
 }
 
-/* Where `lock` stands among those held; 0 is none, so that what is free is found too. */
-static __always_inline struct held *find_held(struct doing *doing, amdahl_u64 lock)
-{
-	if (doing->held[0].lock == lock)
-		return &doing->held[0];
-	return doing->held[1].lock == lock ? &doing->held[1] : 0;
-}
-
 static __always_inline void tell_hold(struct task_struct *me, struct amdahl_task *task, struct doing *doing,
-				      struct held *held, amdahl_u64 ts)
+				      struct amdahl_held *held, amdahl_u64 ts)
 {
 	amdahl_u32 cpu = bpf_get_smp_processor_id();
 	struct amdahl_ring *ring = ring_of(cpu);
-	amdahl_u8 flags = held->is_write ? AMDAHL_MMAP_WRITE : 0;
+	amdahl_u8 flags = held->flags;
 	struct amdahl_slot *slot;
 	amdahl_u64 seq;
 
@@ -309,7 +292,7 @@ static __always_inline void tell_hold(struct task_struct *me, struct amdahl_task
 	if (!slot)
 		return;
 	slot->arg[0] = held->lock;
-	slot->arg[1] = ts - held->at;
+	slot->arg[1] = ts - held->begin;
 	slot->place = who(slot, me, task, doing, &flags) >> 32;
 	slot->flags = flags;
 	publish(slot, seq);
@@ -323,7 +306,7 @@ int BPF_PROG(on_mmap_lock_acquired, struct mm_struct *mm, _Bool write, _Bool suc
 	struct amdahl_task *task;
 	amdahl_u64 lock, ts;
 	struct doing *doing;
-	struct held *held;
+	struct amdahl_held *held;
 
 	if (!success)
 		return 0;
@@ -333,20 +316,17 @@ int BPF_PROG(on_mmap_lock_acquired, struct mm_struct *mm, _Bool write, _Bool suc
 		return 0;
 	lock = lock_of(mm);
 	ts = bpf_ktime_get_ns();
-	held = find_held(doing, lock);
+	held = find_held(doing->held, lock);
 	if (held) {
 		/* A writer that goes on as a reader acquires without having released. */
-		if (held->is_write && !write)
+		if (held->flags && !write)
 			tell_hold(me, task, doing, held, ts);
 	} else {
-		held = find_held(doing, 0);
-		/* The release of one of them was not seen. */
-		if (!held)
-			held = &doing->held[0];
+		held = free_held(doing->held);
 	}
 	held->lock = lock;
-	held->is_write = write;
-	held->at = ts;
+	held->flags = write ? AMDAHL_MMAP_WRITE : 0;
+	held->begin = ts;
 	return 0;
 }
 
@@ -356,7 +336,7 @@ int BPF_PROG(on_mmap_lock_released, struct mm_struct *mm, _Bool write)
 	struct task_struct *me = bpf_get_current_task_btf();
 	struct amdahl_task *task = find(me->pid);
 	struct doing *doing = task ? doing_of(task->tid) : 0;
-	struct held *held = doing ? find_held(doing, lock_of(mm)) : 0;
+	struct amdahl_held *held = doing ? find_held(doing->held, lock_of(mm)) : 0;
 
 	if (!held)
 		return 0;
