@@ -8,7 +8,7 @@ use amdahl_report::sched::schema::SchedResult;
 use amdahl_report::sched::{EVENTS_FOLDER, html, load, picture, terminal, to_json};
 use amdahl_report::schema::Notice;
 use amdahl_report::trace as perfetto;
-use amdahl_sched::recording::{FolderError, FolderReader, Part};
+use amdahl_sched::recording::{FolderError, FolderReader, Part, is_part};
 use amdahl_sched::vmm::ProcessFacts;
 use amdahl_sched::{Analysis, Settings};
 
@@ -65,14 +65,6 @@ pub fn is_without_result(path: &Path) -> bool {
         return has_events && !path.join(RESULT_FILE).exists();
     }
     is_part(path)
-}
-
-/// By its name, which is a number: `samples.parquet` is none.
-fn is_part(path: &Path) -> bool {
-    let stem = path.file_stem().and_then(|stem| stem.to_str());
-    path.extension()
-        .is_some_and(|extension| extension == "parquet")
-        && stem.is_some_and(|stem| stem.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// The result of a folder, or of events alone: those of a recording that was killed have no other.

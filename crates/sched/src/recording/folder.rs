@@ -169,6 +169,15 @@ impl FolderWriter {
     }
 }
 
+/// Whether `path` is named as a part is: by a number. Parquet files of other names may lie beside.
+pub fn is_part(path: &Path) -> bool {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    path.extension()
+        .is_some_and(|extension| extension == "parquet")
+        && !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Reads the parts of a folder one after the other.
 #[derive(Debug)]
 pub struct FolderReader {
@@ -189,11 +198,7 @@ impl FolderReader {
         let mut parts = Vec::new();
         for entry in fs::read_dir(path).map_err(failed("read", path))? {
             let part = entry.map_err(failed("read", path))?.path();
-            let is_part = part
-                .extension()
-                .is_some_and(|extension| extension == "parquet");
-            let name = part.file_stem().unwrap_or_default().to_string_lossy();
-            if is_part && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
+            if is_part(&part) {
                 parts.push(part);
             }
         }
