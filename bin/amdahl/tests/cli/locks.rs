@@ -15,11 +15,7 @@ use crate::workload::{in_some_try, planted};
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/locks");
 
-/// The planted program, built; `None` without a compiler.
-fn families(place: &Place) -> Option<PathBuf> {
-    built(place, "families")
-}
-
+/// A planted program, built; `None` without a compiler.
 fn built(place: &Place, name: &str) -> Option<PathBuf> {
     if !has("gcc") {
         skipped("no gcc found");
@@ -36,24 +32,34 @@ fn built(place: &Place, name: &str) -> Option<PathBuf> {
 }
 
 fn ready() -> Option<(Place, PathBuf)> {
+    ready_with("families")
+}
+
+/// The same with the program of threads that live for one wait.
+fn ready_for_churn() -> Option<(Place, PathBuf)> {
+    ready_with("churn")
+}
+
+fn ready_with(name: &str) -> Option<(Place, PathBuf)> {
     if let Err(why) = bpf() {
         skipped(why);
         return None;
     }
     let place = Place::new();
-    let program = families(&place)?;
+    let program = built(&place, name)?;
     Some((place, program))
 }
 
-/// As `ready`, with the program of threads that live for one wait.
-fn ready_for_churn() -> Option<(Place, PathBuf)> {
-    if let Err(why) = bpf() {
-        skipped(why);
-        return None;
+/// `ready_for_churn`, and a control group.
+fn ready_for_a_group() -> Option<(Place, PathBuf, Group)> {
+    let (place, program) = ready_for_churn()?;
+    match Group::new() {
+        Ok(group) => Some((place, program, group)),
+        Err(why) => {
+            skipped(format!("no control group can be made: {why}"));
+            None
+        }
     }
-    let place = Place::new();
-    let program = built(&place, "churn")?;
-    Some((place, program))
 }
 
 fn result(ran: &Ran) -> LocksResult {
@@ -65,6 +71,20 @@ fn result(ran: &Ran) -> LocksResult {
 struct Truth {
     times: u64,
     seconds: f64,
+}
+
+impl Truth {
+    fn of(said: &Value) -> Truth {
+        Truth {
+            times: said["times"].as_u64().expect("a count"),
+            seconds: said["seconds"].as_f64().expect("seconds"),
+        }
+    }
+
+    /// From the line that a planted program wrote.
+    fn in_line(line: &str) -> Truth {
+        Truth::of(&serde_json::from_str(line).expect("a line"))
+    }
 }
 
 /// Runs a family under the tool. The program's own figures and the tool's.
@@ -83,16 +103,7 @@ fn watch_under(
     let mut command: Vec<&OsStr> = before.iter().map(OsStr::new).collect();
     command.extend([program.as_os_str(), OsStr::new(family)]);
     let (line, found) = watch_command(place, &command, options);
-    (truth_in(&line.to_string()), found)
-}
-
-/// The line that a planted program wrote into `out`.
-fn truth_in(out: &str) -> Truth {
-    let line: Value = serde_json::from_str(out).expect("a line");
-    Truth {
-        times: line["times"].as_u64().expect("a count"),
-        seconds: line["seconds"].as_f64().expect("seconds"),
-    }
+    (Truth::of(&line), found)
 }
 
 /// Runs a planted program under the tool. What it says of itself, and what the tool does.
@@ -134,6 +145,20 @@ fn agree(truth: &Truth, seconds: f64) -> Result<(), String> {
     Err(format!("{seconds} s of {}", truth.seconds))
 }
 
+/// Seconds of the waits of `what` in `function`, if they are as many as the program made.
+fn seconds_of_all(
+    found: &LocksResult,
+    what: &str,
+    function: &str,
+    truth: &Truth,
+) -> Result<f64, String> {
+    let (times, seconds) = sum(found, what, function);
+    if times == truth.times {
+        return Ok(seconds);
+    }
+    Err(format!("{times} times of {}: {}", truth.times, rows(found)))
+}
+
 #[test]
 fn waits_are_what_the_program_measured() {
     let _alone = alone();
@@ -155,15 +180,7 @@ fn waits_are_what_the_program_measured() {
         in_some_try(|| {
             let (truth, found) = watch(&place, &program, family, &[]);
             assert_eq!(found.events_lost, 0);
-            let (times, seconds) = sum(&found, what, function);
-            if times != truth.times {
-                return Err(format!(
-                    "{times} times of {}: {}",
-                    truth.times,
-                    rows(&found)
-                ));
-            }
-            agree(&truth, seconds)
+            agree(&truth, seconds_of_all(&found, what, function, &truth)?)
         });
     }
 }
@@ -232,10 +249,7 @@ fn waits_of_one_goroutine_are_told_apart() {
             ("mutex", "Go mutex", "main.wantTheVault"),
             ("channel", "Go message", "main.wantTheLetter"),
         ] {
-            let truth = Truth {
-                times: line[wait]["times"].as_u64().expect("a count"),
-                seconds: line[wait]["seconds"].as_f64().expect("seconds"),
-            };
+            let truth = Truth::of(&line[wait]);
             let (_, seconds) = sum(&found, what, function);
             agree(&truth, seconds).map_err(|miss| format!("{wait}: {miss}: {}", rows(&found)))?;
         }
@@ -316,7 +330,7 @@ fn without_privileges_a_library_that_is_not_there_is_named() {
 fn without_privileges_the_library_counts_as_exactly() {
     let _alone = alone();
     let place = Place::new();
-    let Some(program) = families(&place) else {
+    let Some(program) = built(&place, "families") else {
         return;
     };
     in_some_try(|| {
@@ -382,10 +396,7 @@ fn short_lived_processes_and_threads_are_followed() {
 /// than it can say: until each of its threads has been ended.
 fn has_all(found: &LocksResult, truth: &Truth, leaves: bool) -> Result<(), String> {
     assert_eq!(found.events_lost, 0);
-    let (times, seconds) = sum(found, "pthread mutex", "want_the_room");
-    if times != truth.times {
-        return Err(format!("{times} times of {}: {}", truth.times, rows(found)));
-    }
+    let seconds = seconds_of_all(found, "pthread mutex", "want_the_room", truth)?;
     if leaves && seconds >= truth.seconds {
         return Ok(());
     }
@@ -404,7 +415,7 @@ fn waits_of_threads_that_come_and_go_are_what_they_measured() {
             let words = how.iter().map(OsStr::new);
             let command: Vec<&OsStr> = [program.as_os_str()].into_iter().chain(words).collect();
             let (line, found) = watch_command(&place, &command, &[]);
-            let truth = truth_in(&line.to_string());
+            let truth = Truth::of(&line);
             has_all(&found, &truth, how.contains(&"leave"))?;
             let is_it = |row: &&LockRow| row.site.symbol == "want_the_room";
             let row = found.rows.iter().find(is_it).expect("a row");
@@ -455,7 +466,7 @@ fn a_process_that_ends_while_it_is_watched_keeps_its_waits_and_names() {
             process.say("begin");
             process.ended().ends_with(0);
             let found = result(&tool.ended().ends_with(0));
-            let truth = truth_in(&place.read("said"));
+            let truth = Truth::in_line(&place.read("said"));
             has_all(&found, &truth, how.contains(&"leave"))
         });
     }
@@ -492,12 +503,8 @@ impl Drop for Group {
 #[test]
 fn of_a_control_group_only_its_members_are_watched() {
     let _alone = alone();
-    let Some((place, program)) = ready_for_churn() else {
+    let Some((place, program, group)) = ready_for_a_group() else {
         return;
-    };
-    let group = match Group::new() {
-        Ok(group) => group,
-        Err(why) => return skipped(format!("no control group can be made: {why}")),
     };
     in_some_try(|| {
         for name in ["inside", "outside"] {
@@ -524,11 +531,11 @@ fn of_a_control_group_only_its_members_are_watched() {
         }
         tool.signal(rustix::process::Signal::INT);
         let found = result(&tool.ended().ends_with(5));
-        assert!(truth_in(&place.read("outside")).times > 0);
+        assert!(Truth::in_line(&place.read("outside")).times > 0);
         let waits = |row: &&LockRow| !row.in_kernel;
         let whose: Vec<u32> = found.rows.iter().filter(waits).map(|row| row.pid).collect();
         assert!(whose.iter().all(|&of| of == pid), "{pid} of {whose:?}");
-        has_all(&found, &truth_in(&place.read("inside")), false)
+        has_all(&found, &Truth::in_line(&place.read("inside")), false)
     });
     let left = std::fs::remove_dir(&group.0);
     assert!(left.is_ok(), "{left:?}");
@@ -538,12 +545,8 @@ fn of_a_control_group_only_its_members_are_watched() {
 #[test]
 fn who_joins_a_control_group_while_it_is_watched_has_names() {
     let _alone = alone();
-    let Some((place, program)) = ready_for_churn() else {
+    let Some((place, program, group)) = ready_for_a_group() else {
         return;
-    };
-    let group = match Group::new() {
-        Ok(group) => group,
-        Err(why) => return skipped(format!("no control group can be made: {why}")),
     };
     // It works for some seconds: the group is looked at once in a second.
     let mut process = to_be_told(&place, &program, &["2", "3000"], "said");
@@ -672,14 +675,7 @@ fn two_instances_do_not_disturb_each_other() {
     until_catches(other.pid(), rustix::process::Signal::INT);
     in_some_try(|| {
         let (truth, found) = watch(&place, &program, "mutex", &[]);
-        let (times, seconds) = sum(&found, "pthread mutex", "want_mutex");
-        if times != truth.times {
-            return Err(format!(
-                "{times} times of {}: {}",
-                truth.times,
-                rows(&found)
-            ));
-        }
+        let seconds = seconds_of_all(&found, "pthread mutex", "want_mutex", &truth)?;
         agree(&truth, seconds)
     });
     other.signal(rustix::process::Signal::INT);
@@ -687,7 +683,6 @@ fn two_instances_do_not_disturb_each_other() {
     assert!(found.partial);
 }
 
-/// It once did not say why.
 /// Who watches is a program with waits of its own, which are not those of what it watches.
 #[test]
 fn it_watches_itself() {
@@ -705,19 +700,13 @@ fn it_watches_itself() {
     in_some_try(|| {
         let _ = std::fs::remove_dir_all(place.join("inner"));
         let (line, outer) = watch_command(&place, &command, &[]);
-        let truth = Truth {
-            times: line["times"].as_u64().expect("a count"),
-            seconds: line["seconds"].as_f64().expect("seconds"),
-        };
+        let truth = Truth::of(&line);
         let inner = std::fs::read(place.join("inner/result.json")).expect("the result");
         let inner = locks::parse(&inner, "inner".into()).expect("a result");
         for (who, found) in [("outer", &outer), ("inner", &inner)] {
-            let (times, seconds) = sum(found, "pthread mutex", "want_mutex");
-            if times != truth.times {
-                let rows = rows(found);
-                return Err(format!("{who}: {times} times of {}: {rows}", truth.times));
-            }
-            agree(&truth, seconds).map_err(|miss| format!("{who}: {miss}"))?;
+            seconds_of_all(found, "pthread mutex", "want_mutex", &truth)
+                .and_then(|seconds| agree(&truth, seconds))
+                .map_err(|miss| format!("{who}: {miss}"))?;
         }
         let is_of_the_tool = |row: &LockRow| row.site.symbol.contains("drain_until_stopped");
         assert!(outer.rows.iter().any(is_of_the_tool), "{}", rows(&outer));
@@ -726,6 +715,7 @@ fn it_watches_itself() {
     });
 }
 
+/// It once did not say why.
 #[test]
 fn the_system_is_not_watched_without_privileges() {
     let place = Place::new();

@@ -148,32 +148,50 @@ fn faults_are_counted_by_kind_and_function() {
     );
 }
 
-#[test]
-fn holds_of_the_lock_are_counted_by_operation() {
-    let Some(program) = planted("mprotect") else {
-        return;
-    };
+/// Holds of the lock under a planted program, and the numbers that it prints; `None` where they are not told.
+fn holds_under(name: &'static str) -> Option<(Vec<Value>, Vec<u64>)> {
+    let program = planted(name)?;
     let mut command = amdahl();
     command
         .args(["mem", "--quiet", "--json", "--holds", "--"])
         .arg(&program);
     let result = json(&mut command);
     if !is_recorded(&result) || result["faults"]["lost"] != 0 {
-        return;
+        return None;
     }
-    let holds = result["mmap_lock"]["holds"].as_array().expect("a list");
-    let of = |operation: &str| -> u64 {
-        let rows = holds
-            .iter()
-            .filter(|row| row["operation"] == operation && row["mode"] == "write");
-        rows.map(|row| row["count"].as_u64().expect("a count"))
-            .sum()
-    };
+    let sources = result["sources"].as_array().expect("a list");
+    let source = sources.iter().find(|s| s["what"] == "holds of mmap_lock");
+    let source = source.expect("a source");
+    if source["how"] == "missing" {
+        skipped(source["missing"].as_str().unwrap_or_default());
+        return None;
+    }
     let said = Command::new(&program).output().expect("started");
     let said = String::from_utf8_lossy(&said.stdout);
-    let calls: u64 = said.trim().parse().expect("a number");
+    let numbers = said.split_whitespace();
+    let numbers = numbers.map(|number| number.parse().expect("a number"));
+    let holds = result["mmap_lock"]["holds"].as_array().expect("a list");
+    Some((holds.clone(), numbers.collect()))
+}
+
+/// How many there were in an operation, for reading or for writing.
+fn count_of(holds: &[Value], operation: &str, mode: &str) -> u64 {
+    let is_it = |row: &&Value| row["operation"] == operation && row["mode"] == mode;
+    let rows = holds.iter().filter(is_it);
+    rows.map(|row| row["count"].as_u64().expect("a count"))
+        .sum()
+}
+
+#[test]
+fn holds_of_the_lock_are_counted_by_operation() {
+    let Some((holds, said)) = holds_under("mprotect") else {
+        return;
+    };
+    let [calls] = said[..] else {
+        panic!("{said:?}");
+    };
     // The dynamic linker and threads' stacks are protected, too.
-    let found = of("mprotect");
+    let found = count_of(&holds, "mprotect", "write");
     assert!(
         (calls..calls + 50).contains(&found),
         "{calls} calls, {found} holds: {holds:?}"
@@ -184,38 +202,13 @@ fn holds_of_the_lock_are_counted_by_operation() {
 /// reader: only the child's was told once, and of unmapping only the reading.
 #[test]
 fn holds_that_nest_or_are_downgraded_are_all_counted() {
-    let Some(program) = planted("forks") else {
+    let Some((holds, said)) = holds_under("forks") else {
         return;
     };
-    let mut command = amdahl();
-    command
-        .args(["mem", "--quiet", "--json", "--holds", "--"])
-        .arg(&program);
-    let result = json(&mut command);
-    if !is_recorded(&result) || result["faults"]["lost"] != 0 {
-        return;
-    }
-    let sources = result["sources"].as_array().expect("a list");
-    let holds = sources.iter().find(|s| s["what"] == "holds of mmap_lock");
-    let holds = holds.expect("a source");
-    if holds["how"] == "missing" {
-        return skipped(holds["missing"].as_str().unwrap_or_default());
-    }
-    let holds = result["mmap_lock"]["holds"].as_array().expect("a list");
-    let of = |operation: &str, mode: &str| -> u64 {
-        let is_it = |row: &&Value| row["operation"] == operation && row["mode"] == mode;
-        let row = holds.iter().find(is_it);
-        row.map_or(0, |row| row["count"].as_u64().expect("a count"))
+    let [forks, unmaps] = said[..] else {
+        panic!("{said:?}");
     };
-    let said = Command::new(&program).output().expect("started");
-    let said = String::from_utf8_lossy(&said.stdout);
-    let numbers: Vec<u64> = said
-        .split_whitespace()
-        .map(|number| number.parse().expect("a number"))
-        .collect();
-    let [forks, unmaps] = numbers[..] else {
-        panic!("{said}");
-    };
+    let of = |operation, mode| count_of(&holds, operation, mode);
     let forked = of("fork", "write");
     assert!(
         (2 * forks..2 * forks + 50).contains(&forked),
