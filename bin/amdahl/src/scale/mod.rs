@@ -246,10 +246,10 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
 const FIRST_SAMPLING: f64 = 0.007;
 /// The same once a CPU has been sampled for a while.
 const SAMPLING: f64 = 0.003;
+/// The same, for the interrupts alone, where the rate cannot change during a run.
+const STEADY_SAMPLING: f64 = 0.01;
 /// What a sample takes beside its interrupt, in nanoseconds: walking and copying stacks.
 const SAMPLE_NS: u64 = 8000;
-/// The same for the interrupts alone where the rate cannot change during a run.
-const STEADY_SAMPLING: f64 = 0.01;
 /// Samples per CPU and second.
 const USUAL_HZ: u32 = 499;
 

@@ -368,16 +368,19 @@ fn run(
 fn clean_up(folder: &Path) {
     /// To write one takes moments, and who writes it may be on another host.
     const LEFT: Duration = Duration::from_secs(60);
-    let is_left = |entry: &fs::DirEntry| {
+    let is_part = |entry: &fs::DirEntry| {
         let name = entry.file_name();
-        let is_part =
-            name.to_string_lossy().starts_with('.') && name.to_string_lossy().ends_with(".part");
+        let name = name.to_string_lossy();
+        name.starts_with('.') && name.ends_with(".part")
+    };
+    let is_old = |entry: &fs::DirEntry| {
         let modified = entry.metadata().and_then(|file| file.modified());
         let age = modified.ok().and_then(|modified| modified.elapsed().ok());
-        is_part && age.is_some_and(|age| age > LEFT)
+        age.is_some_and(|age| age > LEFT)
     };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    for entry in entries.filter(is_left) {
+    // By the name first: results may be millions.
+    for entry in entries.filter(|entry| is_part(entry) && is_old(entry)) {
         // It is in nobody's way.
         let _ = fs::remove_file(entry.path());
     }
