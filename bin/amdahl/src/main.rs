@@ -1,7 +1,6 @@
 //! `amdahl`: finds what keeps a program from scaling and says how much each cause costs.
 
 mod child;
-mod claim;
 mod cli;
 mod doctor;
 mod failure;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-use crate::claim::{self, Claim};
+use amdahl_claim::{Claim, abandoned};
 
 /// Removed with its files when dropped; those of killed predecessors are removed by the next start.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub fn clean_up_after_the_killed() {
     let entries = fs::read_dir(std::env::temp_dir());
     for entry in entries.into_iter().flatten().flatten() {
         let path = entry.path();
-        if let Some(_lock) = claim::abandoned(&path, PREFIX) {
+        if let Some(_lock) = abandoned(&path, PREFIX) {
             let _ = fs::remove_dir_all(&path);
         }
     }

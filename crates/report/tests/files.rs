@@ -72,7 +72,7 @@ fn a_writer_that_gives_up_leaves_nothing() {
 #[test]
 fn the_next_writer_removes_what_a_killed_one_left() {
     let place = tempfile::tempdir().unwrap();
-    let left = place.path().join(".amdahl-unfinished-abc");
+    let left = place.path().join(".amdahl-unfinished-1-0");
     fs::create_dir(&left).unwrap();
     fs::write(left.join("samples.parquet"), "half").unwrap();
     let living = Folder::create(&place.path().join("first")).unwrap();

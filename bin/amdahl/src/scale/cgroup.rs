@@ -8,10 +8,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use amdahl_claim::{Claim, abandoned};
 use amdahl_topology::{CgroupVersion, CpuSet};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::claim::{self, Claim};
 use place::{Kind, Place};
 
 /// A control group. Dropping it ends what is left in it and removes it.
@@ -214,7 +214,7 @@ fn remove_abandoned(mount: &Path) -> usize {
         at += 1;
         for group in below(&parent) {
             // Below groups of ours there may be those of one that was measured itself.
-            let Some(_lock) = claim::abandoned(&group, PREFIX) else {
+            let Some(_lock) = abandoned(&group, PREFIX) else {
                 if groups.len() < GROUPS_MAX {
                     groups.push(group);
                 }

@@ -1,5 +1,4 @@
-//! Folders that belong to somebody as long as he lives: an advisory lock, which ends with its holder however that
-//! ends, tells whose are abandoned. Numbers of processes would not: other containers have the same.
+#![doc = include_str!("../README.md")]
 
 use std::fs::{self, File};
 use std::io;
@@ -16,7 +15,10 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Makes a folder in `place` by `make`, called `prefix`, our process id and a number.
+    /// Makes a folder in `place` by `make`, called `prefix`, our process id, `-` and a number.
+    ///
+    /// # Errors
+    /// Those of `make`, and of opening and locking what it made.
     pub fn new(
         place: &Path,
         prefix: &str,
@@ -51,6 +53,7 @@ impl Claim {
 
 /// A folder that one of this user's processes had made by [`Claim::new`] and that is nobody's now, locked while it is
 /// cleaned up; `None` for all others.
+#[must_use]
 pub fn abandoned(folder: &Path, prefix: &str) -> Option<File> {
     let name = folder.file_name()?.to_str()?;
     let (pid, attempt) = name.strip_prefix(prefix)?.split_once('-')?;
