@@ -13,7 +13,7 @@ use crate::schema::{NO_SPEEDUP, Notice, Point, ScaleResult, Spread};
 pub use code::{CodeChange, GrowthChange};
 
 /// Name and version of the format.
-pub const SCHEMA: &str = "amdahl.compare/1";
+pub const SCHEMA: &str = "amdahl.compare/2";
 
 /// Changes of causes below this are not in the summary.
 const WORTH_TELLING: f64 = 0.01;
@@ -41,10 +41,10 @@ pub struct Comparison {
     /// User code whose growth from the smallest count to the largest has changed, largest change first; empty unless both
     /// counts are the same in both results.
     pub growth: Vec<GrowthChange>,
-    /// CPU counts that only the first result has.
-    pub only_before: Vec<u32>,
-    /// CPU counts that only the second result has.
-    pub only_after: Vec<u32>,
+    /// CPU counts, with their threads, that only the first result has.
+    pub only_before: Vec<PointId>,
+    /// CPU counts, with their threads, that only the second result has.
+    pub only_after: Vec<PointId>,
     /// Why the results may not be comparable.
     pub warnings: Vec<Notice>,
 }
@@ -161,12 +161,12 @@ pub fn compare(before: &ScaleResult, after: &ScaleResult) -> Comparison {
             Some(point_change(b, &after.points[a], measure))
         })
         .collect();
-    let only = |ours: &ScaleResult, theirs: &ScaleResult| -> Vec<u32> {
+    let only = |ours: &ScaleResult, theirs: &ScaleResult| -> Vec<PointId> {
         let alone = ours
             .points
             .iter()
             .filter(|p| find(&theirs.points, key(p)).is_none());
-        alone.map(|p| p.cpus).collect()
+        alone.map(key).collect()
     };
     let mut comparison = Comparison {
         schema: SCHEMA.to_owned(),

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::compare::PointChange;
 use crate::schema::{Point, RunFailure, SampleRow};
 
 /// CPUs and threads, which tell the points of a sweep apart. Shown as `2 CPUs`, and as
 /// `2 CPUs with 8 threads` where there are more threads than CPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PointId {
     cpus: u32,
     threads: u32,

@@ -3,6 +3,7 @@
 mod fixture;
 
 use amdahl_report::compare::{Comparison, Measure, SCHEMA, Verdict, compare};
+use amdahl_report::point::PointId;
 use amdahl_report::schema::{ProfileEntry, ScaleResult, Site};
 use amdahl_report::terminal::{Style, render_comparison};
 
@@ -376,15 +377,36 @@ fn differing_machines_and_commands_are_told() {
     assert_eq!(codes, ["command", "machine"]);
     assert_eq!(
         (&comparison.only_before[..], comparison.only_after.len()),
-        (&[2][..], 0)
+        (&[PointId::new(2, 2)][..], 0)
     );
     let nothing = compare(&fixture::sweep(), &ScaleResult::default());
     assert!(nothing.points.is_empty() && nothing.summary.contains("no CPU count in common"));
 }
 
 #[test]
+fn points_of_one_result_are_told_with_their_threads() {
+    let mut after = fixture::sweep();
+    let mut more = after.points[1].clone();
+    more.threads = 4 * more.cpus;
+    let id = PointId::from(&more);
+    after.points.push(more);
+    let comparison = compare(&fixture::sweep(), &after);
+    assert_eq!(
+        (&comparison.only_after[..], comparison.only_before.len()),
+        (&[id][..], 0)
+    );
+    let text = render_comparison(&comparison, 80, Style::default());
+    assert!(
+        text.contains("Only after: 2 CPUs with 8 threads."),
+        "{text}"
+    );
+}
+
+#[test]
 fn the_data_round_trips() {
-    let comparison = compare(&fixture::sweep(), &scaled(4, 1.3));
+    let mut after = scaled(4, 1.3);
+    after.points.pop();
+    let comparison = compare(&fixture::sweep(), &after);
     let json = serde_json::to_string(&comparison).unwrap();
     assert_eq!(
         serde_json::from_str::<Comparison>(&json).unwrap(),

@@ -346,7 +346,7 @@ fn unknown_fields_are_no_reason_to_refuse() {
 fn other_schemas_are_refused() {
     for schema in [
         "amdahl.scale/2",
-        "amdahl.compare/1",
+        "amdahl.compare/2",
         "",
         "\u{1b}[2J",
         &"x".repeat(1 << 20),

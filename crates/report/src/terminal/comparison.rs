@@ -43,12 +43,8 @@ pub fn render_comparison(comparison: &Comparison, width: usize, style: Style) ->
         ("after", &comparison.only_after),
     ] {
         if !only.is_empty() {
-            let list: Vec<String> = only.iter().map(u32::to_string).collect();
-            page.paragraph(
-                0,
-                2,
-                &[dim(format!("Only {which}: {} CPUs.", list.join(", ")))],
-            );
+            let list: Vec<String> = only.iter().map(PointId::to_string).collect();
+            page.paragraph(0, 2, &[dim(format!("Only {which}: {}.", list.join(", ")))]);
         }
     }
     if let Some(main) = comparison.main_point() {
