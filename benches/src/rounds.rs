@@ -100,11 +100,11 @@ pub fn rounds(
     watchers: &[Watcher],
     count: u32,
 ) -> Result<Vec<Round>, String> {
-    let mut order = watchers.to_vec();
+    let orders = balanced(watchers);
     let mut all: Vec<Round> = Vec::new();
-    for _ in 0..count {
+    for order in orders.iter().cycle().take(count as usize) {
         let (mut times, mut bytes) = (BTreeMap::new(), BTreeMap::new());
-        for &watcher in &order {
+        for &watcher in order {
             let (timed, recorded) = match watch(stage, workload, watcher) {
                 Err(_) if stage.is_asked_to_stop() && !all.is_empty() => return Ok(all),
                 watched => watched?,
@@ -119,9 +119,33 @@ pub fn rounds(
             times,
             bytes,
         });
-        order.rotate_left(1);
     }
     Ok(all)
+}
+
+/// Orders in which each comes in each place, and after each other one, equally often: what a run leaves behind (caches,
+/// files in memory, the host's favour) falls on all alike. Williams' design: a Latin square for an even number, and
+/// the same with its mirror for an odd one.
+fn balanced<T: Copy>(all: &[T]) -> Vec<Vec<T>> {
+    let n = all.len();
+    // 0, 1, n - 1, 2, n - 2, ...: neighbours' differences are all different.
+    let zigzag = |at: usize| {
+        if at % 2 == 1 {
+            at.div_ceil(2)
+        } else {
+            (n - at / 2) % n
+        }
+    };
+    let square = (0..n).map(|row| (0..n).map(|at| all[(zigzag(at) + row) % n]).collect());
+    let mut orders: Vec<Vec<T>> = square.collect();
+    if n % 2 == 1 {
+        let mirrored: Vec<Vec<T>> = orders
+            .iter()
+            .map(|order| order.iter().rev().copied().collect())
+            .collect();
+        orders.extend(mirrored);
+    }
+    orders
 }
 
 /// One run: what it took, and the bytes of what was recorded.
@@ -224,4 +248,36 @@ pub fn wall_ratio(rounds: &[Round], watcher: Watcher, other: Watcher) -> Option<
     let ratio =
         |round: &Round| Some(round.times.get(&watcher)?.wall_s / round.times.get(&other)?.wall_s);
     median(rounds.iter().filter_map(ratio))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_favoured_by_who_came_before() {
+        for n in 1..=7_usize {
+            let all: Vec<usize> = (0..n).collect();
+            let orders = balanced(&all);
+            let mut follows = BTreeMap::new();
+            let mut places = BTreeMap::new();
+            for order in &orders {
+                for (place, &one) in order.iter().enumerate() {
+                    *places.entry((one, place)).or_insert(0) += 1;
+                }
+                for two in order.windows(2) {
+                    *follows.entry((two[0], two[1])).or_insert(0) += 1;
+                }
+            }
+            assert_eq!((places.len(), follows.len()), (n * n, n * (n - 1)), "{n}");
+            let times = orders.len() / n;
+            assert!(
+                places
+                    .values()
+                    .chain(follows.values())
+                    .all(|&count| count == times),
+                "{n}"
+            );
+        }
+    }
 }
