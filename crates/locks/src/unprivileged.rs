@@ -316,7 +316,7 @@ mod tests {
         Snapshot {
             ts,
             threads: threads.iter().map(thread).collect(),
-            cpus: Vec::new(),
+            ..Snapshot::default()
         }
     }
 

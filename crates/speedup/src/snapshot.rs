@@ -31,6 +31,8 @@ pub struct Snapshot {
     pub threads: Vec<ThreadState>,
     /// Accumulated times of all CPUs; empty when this poll did not read them, they are dear.
     pub cpus: Vec<CpuTimes>,
+    /// CPU time that quotas have held back so far, told when a CPU may go on; read with `cpus`, 0 where nobody counts it.
+    pub throttled_ns: Ns,
 }
 
 /// One thread at one moment.

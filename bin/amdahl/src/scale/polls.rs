@@ -71,8 +71,7 @@ mod tests {
     fn poll(ts: u64) -> Snapshot {
         Snapshot {
             ts,
-            threads: Vec::new(),
-            cpus: Vec::new(),
+            ..Snapshot::default()
         }
     }
 

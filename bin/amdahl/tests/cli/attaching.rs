@@ -333,11 +333,21 @@ fn what_a_quota_takes_is_stolen() {
     if let Err(reason) = bpf() {
         return skipped(reason);
     }
+    assert_what_a_quota_takes_is_stolen("bpf");
+}
+
+#[test]
+fn what_a_quota_takes_is_stolen_without_privileges_too() {
+    let _alone = alone();
+    assert_what_a_quota_takes_is_stolen("proc");
+}
+
+fn assert_what_a_quota_takes_is_stolen(probe: &str) {
     let place = Place::new();
     let Some(process) = Limited::start(&place) else {
         return;
     };
-    let result = watched(&place, "bpf", process.pid, "500ms")
+    let result = watched(&place, probe, process.pid, "500ms")
         .ends_with(0)
         .result();
     assert_is_one_look(&result);

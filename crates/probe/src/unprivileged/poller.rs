@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use amdahl_speedup::event::{Ns, Tid};
 use amdahl_speedup::snapshot::Snapshot;
+use amdahl_topology::Throttle;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::files::{Kept, Room};
@@ -75,6 +76,8 @@ pub struct Poller {
     room: Room,
     cpus: Kept,
     cpus_buffer: Vec<u8>,
+    /// None where quotas cannot be seen.
+    throttle: Option<Throttle>,
     shared: Shared,
     polls: u64,
     began_ns: Ns,
@@ -130,6 +133,7 @@ impl Poller {
             cpus: Kept::new("/proc/stat".to_owned(), &room),
             room,
             cpus_buffer: vec![0; 1 << 16],
+            throttle: Throttle::open_for(pid).ok(),
             shared: Shared {
                 buffer: vec![0; 2048],
                 tick_ns,
@@ -240,10 +244,13 @@ impl Poller {
             ts: start + (end - start) / 2,
             threads,
             cpus: Vec::new(),
+            throttled_ns: 0,
         };
         if start >= self.cpu_times.due {
             let before = thread_cpu();
             snapshot.cpus = self.read_cpus();
+            let throttled = self.throttle.as_ref().and_then(Throttle::read);
+            snapshot.throttled_ns = throttled.map_or(0, |stat| stat.throttled_ns);
             self.cpu_times.done(start, thread_cpu() - before);
         }
         snapshot

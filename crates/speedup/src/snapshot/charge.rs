@@ -126,6 +126,7 @@ impl Poll {
             let ran = rest.min((interval.dt - *taken).max(0.0));
             *taken += ran;
             interval.ran += ran;
+            interval.assumed += ran;
             interval.queued += rest - ran;
             interval.told += rest - ran;
             if ran > 0.0 {
@@ -166,6 +167,9 @@ pub struct Charger {
     /// CPU time of threads that were there at the last poll.
     ran: FxHashMap<Tid, [f64; 2]>,
     processes: FxHashMap<Tid, Tid>,
+    /// Held back by quotas.
+    throttled: f64,
+    occupied: f64,
     behind: f64,
     nobody: f64,
     cpu_times: Option<CpuClock>,
@@ -176,6 +180,7 @@ pub struct Charger {
 struct CpuClock {
     first: (Ns, CpuTimes),
     last: (Ns, CpuTimes),
+    throttled: Ns,
 }
 
 impl Charger {
@@ -197,6 +202,8 @@ impl Charger {
             sampled: Sampled::default(),
             ran: FxHashMap::default(),
             processes: FxHashMap::default(),
+            throttled: 0.0,
+            occupied: 0.0,
             behind: 0.0,
             nobody: 1.0,
             cpu_times: None,
@@ -418,9 +425,10 @@ impl Charger {
         let behind = (runnable - occupied).min(idle).max(0.0);
         let nobody = if runnable == 0.0 { 1.0 } else { 0.0 };
         interval.sampled = self.sampled.take_recent();
+        interval.occupied = (self.occupied + occupied) / 2.0;
         interval.behind = (self.behind + behind) / 2.0;
         let sampled = (self.nobody + nobody) / 2.0;
-        (self.behind, self.nobody) = (behind, nobody);
+        (self.occupied, self.behind, self.nobody) = (occupied, behind, nobody);
         if interval.dt <= 0.0 {
             return;
         }
@@ -432,12 +440,13 @@ impl Charger {
         self.window.push(interval);
         let is_full = self.window.intervals() >= WINDOW_INTERVALS_MAX;
         if is_full || self.window.shares() >= WINDOW_SHARES_MAX {
-            self.settle(None);
+            self.settle(None, 0.0);
         }
     }
 
-    fn settle(&mut self, idle_ns: Option<f64>) {
-        let out = self.window.settle(idle_ns);
+    fn settle(&mut self, idle_ns: Option<f64>, throttled_ns: f64) {
+        let out = self.window.settle(idle_ns, throttled_ns);
+        self.throttled += out.throttled;
         for (key, ns) in out.waits {
             if let Some(charge) = self.charged.get_mut(key as usize) {
                 charge.ns += ns;
@@ -485,6 +494,7 @@ impl Charger {
                 self.cpu_times = Some(CpuClock {
                     first: now,
                     last: now,
+                    throttled: snapshot.throttled_ns,
                 });
                 // What came before is settled with what comes after.
             }
@@ -492,6 +502,8 @@ impl Charger {
                 let idle = idle_of(&sum).saturating_sub(idle_of(&clock.last.1)) as f64;
                 let span = snapshot.ts.saturating_sub(clock.last.0) as f64;
                 clock.last = now;
+                let throttled = std::mem::replace(&mut clock.throttled, snapshot.throttled_ns);
+                let throttled = snapshot.throttled_ns.saturating_sub(throttled) as f64;
                 let covered = self.window.span();
                 // A window may also hold what came before the first look at the CPUs.
                 let idle = if span > 0.0 {
@@ -499,7 +511,7 @@ impl Charger {
                 } else {
                     idle
                 };
-                self.settle(Some(idle));
+                self.settle(Some(idle), throttled);
             }
         }
     }

@@ -45,11 +45,17 @@ pub(super) struct Interval {
     pub(super) dt: f64,
     pub(super) capacity: f64,
     pub(super) ran: f64,
+    /// Of that what no clock told yet: threads that stayed runnable on a CPU that nobody else had.
+    pub(super) assumed: f64,
     pub(super) queued: f64,
     /// Time in queues whose end fell into the interval, more than fits into it.
     pub(super) told: f64,
+    /// Held back by a quota.
+    pub(super) throttled: f64,
     /// Fraction of the interval in which no thread was runnable.
     pub(super) nobody: f64,
+    /// CPUs with runnable threads, mean of the two polls.
+    pub(super) occupied: f64,
     /// Runnable threads behind others beside idle CPUs, mean of the two polls.
     pub(super) behind: f64,
     pub(super) waits: Vec<Share>,
@@ -68,6 +74,8 @@ pub(super) struct Settled {
     pub(super) waits: FxHashMap<u32, f64>,
     pub(super) serial: FxHashMap<Ran, f64>,
     pub(super) placement: FxHashMap<Ran, f64>,
+    /// Held back by a quota.
+    pub(super) throttled: f64,
 }
 
 /// Intervals whose idle time is not yet known.
@@ -77,6 +85,8 @@ pub(super) struct Window {
     shares: usize,
     /// Idle part of the CPU time that the workload did not use, in the last window.
     idle_part: Option<f64>,
+    /// Held back by a quota before it was told, and not found in the window in which it was.
+    untold: f64,
 }
 
 impl Window {
@@ -98,8 +108,9 @@ impl Window {
         self.intervals.iter().map(|interval| interval.dt).sum()
     }
 
-    /// Divides `idle_ns`, or the same part of the unused time as last time.
-    pub(super) fn settle(&mut self, idle_ns: Option<f64>) -> Settled {
+    /// Divides `idle_ns`, or the same part of the unused time as last time. Quotas have held back `throttled_ns`.
+    pub(super) fn settle(&mut self, idle_ns: Option<f64>, throttled_ns: f64) -> Settled {
+        self.set_throttled(throttled_ns);
         let unused = |interval: &Interval| (interval.capacity - interval.ran).max(0.0);
         let all: f64 = self.intervals.iter().map(unused).sum();
         let part = match idle_ns {
@@ -120,9 +131,11 @@ impl Window {
         } else {
             0.0
         };
+        let throttled = |interval: &Interval| interval.throttled.min(unused(interval) * part);
+        out.throttled = self.intervals.iter().map(throttled).sum();
         // CPU times are told by ticks, so the idle time of one interval is rough: what placement
         // takes more than there was here is missing elsewhere in the window.
-        let idle = |interval: &Interval| unused(interval) * part;
+        let idle = |interval: &Interval| unused(interval) * part - throttled(interval);
         let placed = |interval: &Interval| interval.behind * interval.dt * displaced;
         let idle_sum: f64 = self.intervals.iter().map(idle).sum();
         let placed_sum: f64 = self.intervals.iter().map(placed).sum();
@@ -146,16 +159,37 @@ impl Window {
                 .map(|queue| (queue.tid, queue.ns))
                 .collect();
             spread(&mut out.placement, &queues, &interval.sampled, placement);
-            interval.divide(left(&interval) * keep, placement, part, &mut out);
+            let known = placement + throttled(&interval);
+            interval.divide(left(&interval) * keep, known, part, &mut out);
         }
         self.shares = 0;
         out
     }
+
+    /// Divides what a quota held back among the intervals: it is told for the whole window, and fell on CPUs whose
+    /// threads were runnable and did not run. The kernel tells it when they may go on: a part may have been due earlier,
+    /// and the next window, where as much is under way again, takes it.
+    fn set_throttled(&mut self, ns: f64) {
+        let stalled = |interval: &Interval| {
+            let runnable = interval.occupied * interval.dt;
+            (runnable - (interval.ran - interval.assumed)).max(0.0)
+        };
+        let all: f64 = self.intervals.iter().map(stalled).sum();
+        let ns = self.untold + ns;
+        self.untold = (ns - all).max(0.0);
+        if ns <= 0.0 || all <= 0.0 {
+            return;
+        }
+        for interval in &mut self.intervals {
+            interval.throttled = stalled(interval) * (ns / all).min(1.0);
+            interval.ran -= interval.throttled.min(interval.assumed);
+        }
+    }
 }
 
 impl Interval {
-    /// Divides `idle`, after `placement` was taken out of the time in queues.
-    fn divide(&self, idle: f64, placement: f64, part: f64, out: &mut Settled) {
+    /// Divides `idle`; of the time in queues it is `known` what for.
+    fn divide(&self, idle: f64, known: f64, part: f64, out: &mut Settled) {
         if idle <= 0.0 {
             return;
         }
@@ -190,7 +224,7 @@ impl Interval {
         // A wake-up under way to an idle CPU is still the cost of the wait that it ends.
         let woken = |queue: &&Queued| matches!(queue.from, Some((_, Tier::Active)));
         let waking: f64 = self.queues.iter().filter(woken).map(|queue| queue.ns).sum();
-        let under_way = (waking - placement).clamp(0.0, serial);
+        let under_way = (waking - known).clamp(0.0, serial);
         if under_way > 0.0 {
             for queue in self.queues.iter().filter(woken) {
                 let Some((key, _)) = queue.from else { continue };

@@ -4,7 +4,7 @@ use rustc_hash::FxHashSet;
 
 use crate::cause::Cause;
 use crate::event::{Ns, StackId, Tid};
-use crate::partition::{Activity, Charge, ChargeKey, HYPERVISOR, INTERRUPTS, RunPartition};
+use crate::partition::{Activity, Charge, ChargeKey, HYPERVISOR, INTERRUPTS, QUOTA, RunPartition};
 use crate::snapshot::polled::Why;
 use crate::snapshot::resolve::Resolver;
 use crate::snapshot::user_wait::Objects;
@@ -30,7 +30,7 @@ impl Charger {
         mut site: impl FnMut(Tid, u64) -> Option<StackId>,
         blank: StackId,
     ) -> RunPartition {
-        self.settle(None);
+        self.settle(None, 0.0);
         let mut out = RunPartition {
             from: self.from,
             to: to.max(self.from),
@@ -69,7 +69,7 @@ impl Charger {
             futexes: &self.futexes,
             is_alone: waiters.len() < 2,
         };
-        self.idle(&mut out, &known, &mut site);
+        self.idle(&mut out, &known, &mut site, blank);
         let cause = |key| known.cause(&self.by_index[key as usize]);
         trace.finish([self.last, out.to], cause, &mut out);
         out
@@ -179,6 +179,7 @@ impl Charger {
         out: &mut RunPartition,
         known: &Resolver<'_>,
         site: &mut impl FnMut(Tid, u64) -> Option<StackId>,
+        blank: StackId,
     ) {
         if out.idle_ns <= 0.0 {
             return;
@@ -187,7 +188,8 @@ impl Charger {
         let seen = waits.clone().filter(|(key, _)| key.why != Why::Unseen);
         let charged = seen.clone().map(|(_, charge)| charge.ns).sum::<f64>()
             + self.serial.values().sum::<f64>()
-            + self.placement.values().sum::<f64>();
+            + self.placement.values().sum::<f64>()
+            + self.throttled;
         if charged <= 0.0 {
             // Too short to be polled twice, or never idle at a poll.
             let key = ChargeKey {
@@ -211,6 +213,27 @@ impl Charger {
             sum.ns += charge.ns * scale;
             sum.count += charge.count;
         };
+        // A quota takes CPUs from the code that would have gone on running.
+        let ran: f64 = out.on.values().map(|charge| charge.ns).sum();
+        let mut throttled = |tid: Tid, stack: Option<StackId>, share: f64| {
+            let key = ChargeKey {
+                cause: Cause::Stolen,
+                tid,
+                stack,
+                object: QUOTA,
+            };
+            let ns = self.throttled * share;
+            if ns > 0.0 {
+                put(key, Charge { ns, count: 1 });
+            }
+        };
+        for (&(_, tid, stack), charge) in &out.on {
+            let stack = Some(stack).filter(|&stack| stack != blank);
+            throttled(tid, stack, charge.ns / ran);
+        }
+        if ran <= 0.0 {
+            throttled(0, None, 1.0);
+        }
         let by_thread = self.sampled.by_thread();
         for (cause, charges) in [
             (Cause::Serial, &self.serial),

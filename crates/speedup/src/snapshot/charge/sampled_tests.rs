@@ -129,7 +129,7 @@ fn serial_time_is_named_by_what_ran_meanwhile() {
             &Snapshot {
                 ts: poll * 5 * MS,
                 threads: vec![thread],
-                cpus: Vec::new(),
+                ..Snapshot::default()
             },
             &stacks(),
         );

@@ -23,6 +23,8 @@ enum Does {
     Run,
     /// Runnable, somebody else has the CPU.
     Queue,
+    /// Runnable, a quota holds the CPU back.
+    Throttled,
     Wait(Waiting),
 }
 
@@ -88,6 +90,7 @@ fn play(cpus: u32, scripts: &[Script], length: Ns, busy: &[CpuTimes]) -> Charger
     let mut idle = vec![0; cpus as usize];
     let mut queued = vec![0; scripts.len()];
     let mut ran = vec![0; scripts.len()];
+    let (mut held, mut throttled_ns) = (vec![0; scripts.len()], 0);
     let mut was_running = vec![false; scripts.len()];
     for now in (0..=length).step_by(STEP as usize) {
         let mut is_busy = vec![false; cpus as usize];
@@ -101,7 +104,14 @@ fn play(cpus: u32, scripts: &[Script], length: Ns, busy: &[CpuTimes]) -> Charger
                     is_busy[script.cpu as usize] = true;
                 }
                 Does::Queue => queued[this] += STEP,
+                Does::Throttled => {
+                    queued[this] += STEP;
+                    held[this] += STEP;
+                }
                 Does::Wait(_) => {}
+            }
+            if !matches!(does, Does::Throttled) {
+                throttled_ns += std::mem::take(&mut held[this]);
             }
             let runs = matches!(does, Does::Run);
             if now % TICK == 0 || !runs {
@@ -110,7 +120,7 @@ fn play(cpus: u32, scripts: &[Script], length: Ns, busy: &[CpuTimes]) -> Charger
             thread.turns += u64::from(runs && !was_running[this]);
             was_running[this] = runs;
             thread.state = match does {
-                Does::Run | Does::Queue => State::Runnable,
+                Does::Run | Does::Queue | Does::Throttled => State::Runnable,
                 Does::Wait(waiting) => State::Waiting(waiting.clone()),
             };
         }
@@ -136,6 +146,7 @@ fn play(cpus: u32, scripts: &[Script], length: Ns, busy: &[CpuTimes]) -> Charger
                 ts: now,
                 threads: threads.clone(),
                 cpus: times.collect(),
+                throttled_ns,
             };
             charger.feed(&snapshot, &StackTable::new());
         }
@@ -184,15 +195,18 @@ fn naive(
             .iter()
             .filter_map(|does| match does {
                 Does::Wait(waiting) => Some(cause(waiting)).filter(|&cause| cause != Cause::Serial),
-                Does::Run | Does::Queue => None,
+                Does::Run | Does::Queue | Does::Throttled => None,
             })
             .collect();
-        let idle = f64::from(cpus) - running;
+        let throttled = all.iter().filter(|does| matches!(does, Does::Throttled));
+        let throttled = throttled.count() as f64;
+        *sums.entry(Cause::Stolen).or_default() += throttled / steps;
+        let idle = f64::from(cpus) - running - throttled;
         let placement = queued.min(idle);
         *sums.entry(Cause::Placement).or_default() += placement / steps;
         let rest = idle - placement;
         let active = waits.len() as f64;
-        let claimed = if running + queued == 0.0 && active > 0.0 {
+        let claimed = if running + queued + throttled == 0.0 && active > 0.0 {
             rest
         } else {
             active.min(rest)
@@ -282,7 +296,7 @@ fn a_trace_shows_what_lasts_longer_than_polls_at_its_time() {
             let expected = match does(script, at) {
                 Does::Run => Some((Some(script.cpu), None)),
                 // On the CPU or in its queue, the kernel does not tell, and nobody else ran there.
-                Does::Queue => continue,
+                Does::Queue | Does::Throttled => continue,
                 Does::Wait(waiting) => Some((None, Some(told(waiting)))),
             };
             times += 1;
@@ -320,6 +334,21 @@ fn while_nobody_runs_the_waits_get_all_of_it() {
         steps: vec![(Does::Run, 13 * MS), (Does::Wait(sleep()), 13 * MS)],
     };
     assert_close(4, &[script], 0.03);
+}
+
+#[test]
+fn what_a_quota_holds_back_is_stolen() {
+    let script = |cpu, steps| Script { cpu, steps };
+    let limited = |cpu| script(cpu, vec![(Does::Run, 20 * MS), (Does::Throttled, 80 * MS)]);
+    assert_close(2, &[limited(0), limited(1)], 0.03);
+    // Neither the lock that others wait for meanwhile nor a wait just over is blamed for it.
+    let steps = vec![
+        (Does::Wait(sleep()), 30 * MS),
+        (Does::Throttled, 60 * MS),
+        (Does::Run, 20 * MS),
+    ];
+    let waiting = script(0, vec![(Does::Wait(mutex()), 1000 * MS)]);
+    assert_close(4, &[waiting, limited(1), script(2, steps)], 0.03);
 }
 
 #[test]
@@ -529,7 +558,7 @@ proptest! {
     fn the_parts_add_up(
         polls in proptest::collection::vec(
             (0_u64..40_000_000, proptest::collection::vec(any_thread(), 0..9),
-             proptest::collection::vec(any_cpu(), 0..6)),
+             proptest::collection::vec(any_cpu(), 0..6), any::<u32>()),
             0..40,
         ),
         usage in proptest::option::of(any::<[u32; 2]>()),
@@ -537,10 +566,11 @@ proptest! {
     ) {
         let mut charger = Charger::new(&[0, 1, 2], 0).keep_stretches(50);
         let mut ts = 0;
-        for (after, mut threads, cpus) in polls {
+        for (after, mut threads, cpus, throttled) in polls {
             ts += after;
             threads.dedup_by_key(|thread| thread.tid);
-            charger.feed(&Snapshot { ts, threads, cpus }, &StackTable::new());
+            let throttled_ns = u64::from(throttled);
+            charger.feed(&Snapshot { ts, threads, cpus, throttled_ns }, &StackTable::new());
         }
         let usage = usage.map(|[user_ns, system_ns]| CpuUsage {
             user_ns: u64::from(user_ns),
