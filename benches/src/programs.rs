@@ -13,8 +13,6 @@ pub struct Program {
     pub cost_max: f64,
     /// Other tools are measured beside ours.
     pub has_rivals: bool,
-    /// How many times as many rounds it gets as the others: its times are so much less alike.
-    pub rounds: u32,
     /// Makes what it needs; gives its command with `{cpus}` in it, or why it cannot run.
     pub prepare: fn(&Stage) -> Result<Vec<String>, String>,
 }
@@ -42,7 +40,6 @@ pub const ALL: [Program; 10] = [
     ordinary("java", java),
     Program {
         has_rivals: true,
-        rounds: 2,
         ..ordinary("postgres", postgres::prepare)
     },
 ];
@@ -55,7 +52,6 @@ const fn ordinary(
         name,
         cost_max: 1.02,
         has_rivals: false,
-        rounds: 1,
         prepare,
     }
 }

@@ -100,13 +100,26 @@ pub fn rounds(
     watchers: &[Watcher],
     count: u32,
 ) -> Result<Vec<Round>, String> {
+    let mut all = Vec::new();
+    further(stage, workload, watchers, count, &mut all)?;
+    Ok(all)
+}
+
+/// Adds `count` rounds to those that were made.
+pub fn further(
+    stage: &Stage,
+    workload: &[String],
+    watchers: &[Watcher],
+    count: u32,
+    all: &mut Vec<Round>,
+) -> Result<(), String> {
     let orders = balanced(watchers);
-    let mut all: Vec<Round> = Vec::new();
-    for order in orders.iter().cycle().take(count as usize) {
+    let made = all.len();
+    for order in orders.iter().cycle().skip(made).take(count as usize) {
         let (mut times, mut bytes) = (BTreeMap::new(), BTreeMap::new());
         for &watcher in order {
             let (timed, recorded) = match watch(stage, workload, watcher) {
-                Err(_) if stage.is_asked_to_stop() && !all.is_empty() => return Ok(all),
+                Err(_) if stage.is_asked_to_stop() && !all.is_empty() => return Ok(()),
                 watched => watched?,
             };
             times.insert(watcher, timed);
@@ -120,7 +133,7 @@ pub fn rounds(
             bytes,
         });
     }
-    Ok(all)
+    Ok(())
 }
 
 /// Orders in which each comes in each place, and after each other one, equally often: what a run leaves behind (caches,

@@ -31,7 +31,10 @@ pub struct Arguments {
     /// Only this program, or `planted`; may be given again
     #[arg(long, value_name = "NAME", value_parser = names())]
     only: Vec<String>,
-    /// Rounds of runs with and without the probe [default: 15, or 2 with --quick]
+    /// Seconds for further rounds of a program whose times differ much [default: 150, or 0 with --quick]
+    #[arg(long, value_name = "SECONDS")]
+    patience: Option<f64>,
+    /// Rounds of runs with and without the probe, at least [default: 15, or 2 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pairs: Option<u32>,
     /// Runs that the unexplained is the mean of [default: 3, or 1 with --quick]
@@ -63,11 +66,17 @@ fn names() -> clap::builder::PossibleValuesParser {
     names.chain([PLANTED]).collect::<Vec<_>>().into()
 }
 
+/// Width of the 95 % interval of a ratio of wall times that needs no further rounds. Nobody asks what the ratio is before.
+const SURE: f64 = 0.01;
+
 /// How often everything is done.
 #[derive(Serialize)]
 struct Effort {
     quick: bool,
+    /// Rounds at least.
     pairs: u32,
+    /// Seconds for further ones, while the intervals are wider than [`SURE`].
+    patience_s: f64,
     runs: u32,
     long_s: f64,
 }
@@ -110,6 +119,9 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         effort: Effort {
             quick,
             pairs: arguments.pairs.unwrap_or(if quick { 2 } else { 15 }),
+            patience_s: arguments
+                .patience
+                .unwrap_or(if quick { 0.0 } else { 150.0 }),
             runs: arguments.runs.unwrap_or(if quick { 1 } else { 3 }),
             long_s: if quick { LONG_S / 4.0 } else { LONG_S },
         },
@@ -178,6 +190,16 @@ fn options(stage: &Stage, effort: &Effort) -> Options {
     }
 }
 
+/// What the probe costs is known well enough, against each of the others.
+fn is_sure(rounds: &[Round], watchers: &[Watcher]) -> bool {
+    let mut others = watchers.iter().filter(|&&other| other != Watcher::Amdahl);
+    others.all(|&other| {
+        wall_ratio(rounds, Watcher::Amdahl, other)
+            .and_then(|ratio| ratio.interval)
+            .is_some_and(|[low, high]| high - low <= SURE)
+    })
+}
+
 /// All rows of one program.
 fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -> RawProgram {
     let name = program.name;
@@ -203,13 +225,18 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
             rivals.push((rival, missing));
         }
     }
-    let count = effort.pairs * program.rounds;
-    // Where runs differ much, what others cost is plain sooner than what the probe does.
-    let with_rivals = if watchers.len() > 2 { effort.pairs } else { 0 };
     let rounds = prepared().and_then(|(command, _)| {
-        let mut all = rounds::rounds(stage, command, &watchers, with_rivals)?;
-        let rest = count - with_rivals;
-        all.extend(rounds::rounds(stage, command, &watchers[..2], rest)?);
+        let mut all = rounds::rounds(stage, command, &watchers, effort.pairs)?;
+        // Beside the others first, then alone: what others cost is plain sooner than what the probe does.
+        for watchers in [&watchers[..], &watchers[..2]] {
+            let begun = Instant::now();
+            while begun.elapsed().as_secs_f64() < effort.patience_s
+                && !is_sure(&all, watchers)
+                && !stage.is_asked_to_stop()
+            {
+                rounds::further(stage, command, watchers, 2, &mut all)?;
+            }
+        }
         Ok(all)
     });
     rows.cost(program, &rounds);
