@@ -180,8 +180,8 @@ pub struct Scale {
     /// On-CPU samples per CPU and second [default: 499; fewer where their interrupts are dear, and fewer still after the first 500 of a CPU; less on more than 64 CPUs]
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(10..=10_000))]
     pub sample_hz: Option<u32>,
-    /// What recording scheduler events may cost, in percent of the CPU time of a run's CPUs: where it would be more, they
-    /// are recorded a part of the time, which stands for the rest; "none" records all
+    /// What recording may cost, in percent of the CPU time of a run's CPUs: where scheduler events and samples would be more,
+    /// events are recorded a part of the time, which stands for the rest; "none" records all
     #[arg(long, value_name = "PERCENT", default_value = "1")]
     pub budget: EventBudget,
     /// Memory for recorded events; a quarter of it full, they are added up while the program runs

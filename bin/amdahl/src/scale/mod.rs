@@ -199,7 +199,7 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
         clock_hz: clock_hz(),
         budget_share: match scale.budget {
             EventBudget::Unlimited => None,
-            EventBudget::Percent(percent) => Some(percent / 100.0),
+            EventBudget::Percent(percent) => Some(events_share(percent / 100.0)),
         },
         ..Settings::new(&SCALE, cpus)
     };
@@ -252,6 +252,11 @@ const STEADY_SAMPLING: f64 = 0.01;
 const SAMPLE_NS: u64 = 8000;
 /// Samples per CPU and second.
 const USUAL_HZ: u32 = 499;
+
+/// What is left of a budget for events beside the samples, which have at most half of it.
+fn events_share(budget: f64) -> f64 {
+    (budget - SAMPLING).max(budget / 2.0)
+}
 
 /// As many of `hz` samples per CPU and second as one thread can take in.
 fn taken_in(hz: u32, plan: &Plan) -> u32 {

@@ -518,7 +518,7 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, speedup_of: SpeedupOf, scale: &
                 "budget",
                 format!(
                     "On {} scheduler events were recorded {:.0} % of the time, in windows that stand for the rest: \
-                     all of them would have cost more than {percent} % of the CPU time. --budget none records all.",
+                     with samples, all of them would have cost more than {percent} % of the CPU time. --budget none records all.",
                     planned.id(),
                     share * 100.0
                 ),
