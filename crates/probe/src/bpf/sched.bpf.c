@@ -67,7 +67,8 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 		if (!everyone && ours)
 			leave(tid);
 	} else {
-		if (state & 2)
+		/* TASK_UNINTERRUPTIBLE without TASK_NOLOAD: idle threads of the kernel (state I) have both. */
+		if ((state & 0x402) == 2)
 			flags |= AMDAHL_SCHED_UNINT;
 		if (BPF_CORE_READ_BITFIELD(prev, in_iowait))
 			flags |= AMDAHL_SCHED_IOWAIT;
