@@ -13,7 +13,7 @@ use amdahl_report::schema::{Notice, Source};
 use amdahl_report::{load::RESULT_FILE, save, trace as perfetto};
 use amdahl_sched::Analysis;
 use amdahl_sched::proc::CpuLook;
-use amdahl_sched::recording::{FolderReader, FolderWriter, Kept, Meta};
+use amdahl_sched::recording::{FolderReader, FolderWriter, Kept, Meta, is_part};
 use amdahl_topology::CpuSet;
 
 use super::follow::Following;
@@ -63,11 +63,7 @@ impl Target {
             .map_err(|error| refused("read", &events, error))?
             .flatten()
         {
-            let is_part = entry
-                .path()
-                .extension()
-                .is_some_and(|extension| extension == "parquet");
-            if is_part {
+            if is_part(&entry.path()) {
                 fs::remove_file(entry.path())
                     .map_err(|error| refused("remove from", &events, error))?;
             }

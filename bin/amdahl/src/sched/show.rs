@@ -69,16 +69,10 @@ pub fn is_without_result(path: &Path) -> bool {
 
 /// The result of a folder, or of events alone: those of a recording that was killed have no other.
 fn read(path: &Path) -> Result<SchedResult, Failure> {
-    let is_part = path
-        .extension()
-        .is_some_and(|extension| extension == "parquet");
-    let has_result = !is_part && (path.is_file() || path.join(RESULT_FILE).exists());
-    let has_events = is_part || events_of(path).read_dir().is_ok();
-    if has_result || !has_events {
-        let failed = |error: LoadError| Failure::result(error.to_string());
-        return load::load(path).map_err(failed);
+    if is_without_result(path) {
+        return analyse(&events_of(path), path);
     }
-    analyse(&events_of(path), path)
+    load::load(path).map_err(|error: LoadError| Failure::result(error.to_string()))
 }
 
 fn refused(error: FolderError) -> Failure {
