@@ -17,6 +17,7 @@ use crate::names::{Name, Names};
 use crate::outcome::{CpuRow, Outcome, ThreadRow, Totals};
 use crate::picture::Picture;
 use crate::threads::{State, Threads};
+use crate::timelines::{Doing, Timelines};
 use crate::wakers::{Wakers, waker_name};
 use crate::wasted::{Class, Wasted};
 use queue::Cpu;
@@ -35,12 +36,12 @@ pub struct Settings {
     pub tick_ns: Ns,
     /// When recording began, if that is known.
     pub begin: Option<Ns>,
-    /// Cells of the picture over all CPUs, at most; 0 where nobody looks at it.
+    /// Cells of the picture over all CPUs and of the timelines over all threads, at most; 0 where nobody looks at them.
     pub picture_cells: usize,
 }
 
 impl Settings {
-    /// A tick of 4 ms and a picture of 200,000 cells.
+    /// A tick of 4 ms, pictures of 200,000 cells.
     pub fn new(topology: Topology) -> Settings {
         Settings {
             topology,
@@ -63,6 +64,7 @@ pub struct Analysis {
     wakers: Wakers,
     chains: Chains,
     picture: Picture,
+    timelines: Timelines,
     placing: VecDeque<(Ns, Tid)>,
     totals: Totals,
     wake_wait: Histogram,
@@ -87,6 +89,7 @@ impl Analysis {
             wakers: Wakers::default(),
             chains: Chains::default(),
             picture: Picture::new(settings.begin.unwrap_or(0), settings.picture_cells),
+            timelines: Timelines::new(settings.begin.unwrap_or(0), settings.picture_cells),
             placing: VecDeque::new(),
             totals: Totals::default(),
             wake_wait: Histogram::default(),
@@ -99,11 +102,12 @@ impl Analysis {
         }
     }
 
-    /// One event. O(log CPUs + log threads), and the columns of the picture that a stretch fills.
+    /// One event. O(log CPUs + log threads), and the columns of the pictures that a stretch fills.
     pub fn event(&mut self, event: &Event) {
         if self.begin.is_none() {
             self.begin = Some(event.ts());
             self.picture = Picture::new(event.ts(), self.settings.picture_cells);
+            self.timelines = Timelines::new(event.ts(), self.settings.picture_cells);
         }
         self.now = self.now.max(event.ts());
         self.totals.events += 1;
@@ -154,18 +158,32 @@ impl Analysis {
         &self.picture
     }
 
+    /// What threads did so far, with what lasts at `end` up to then. O(threads + cells).
+    pub fn timelines(&self, end: Ns) -> Timelines {
+        let end = end.max(self.now);
+        let mut timelines = self.timelines.clone();
+        for (tid, since) in self.running() {
+            if let Some(thread) = self.threads.get(tid) {
+                timelines.go_on(thread, Doing::Running, since, end);
+            }
+        }
+        for thread in self.threads.living() {
+            if let Some((doing, since)) = off_cpu(thread.state) {
+                timelines.go_on(thread, doing, since, end);
+            }
+        }
+        timelines
+    }
+
     /// The tables, with what lasts at `end` counted up to then. The analysis can go on afterwards.
     /// O(threads + CPUs + pairs).
     pub fn outcome(&self, end: Ns) -> Outcome {
         let end = end.max(self.now);
-        let mut running = FxHashMap::default();
+        let running = self.running();
         let mut cpus: Vec<CpuRow> = Vec::with_capacity(self.cpus.len());
         let wasted = self.wasted.table(end);
         for (&id, cpu) in &self.cpus {
             let mut row = cpu.row_until(id, end);
-            if let Some(tid) = cpu.current.filter(|&tid| tid != 0) {
-                running.insert(tid, end.saturating_sub(cpu.since));
-            }
             row.idle_wasted_ns = 0;
             cpus.push(row);
         }
@@ -178,7 +196,8 @@ impl Analysis {
             }
         }
         let threads = self.threads.rows(|thread, row| {
-            row.run_ns += running.get(&row.tid).copied().unwrap_or(0);
+            let since = running.get(&row.tid).copied();
+            row.run_ns += since.map_or(0, |since| end.saturating_sub(since));
             match thread.state {
                 State::Waiting {
                     since,
@@ -193,11 +212,11 @@ impl Analysis {
                 } => {
                     row.preempt_wait.add(end.saturating_sub(since));
                 }
-                State::Sleeping { since, in_iowait } => {
-                    let ns = end.saturating_sub(since);
-                    row.sleep_ns += ns;
-                    row.iowait_ns += if in_iowait { ns } else { 0 };
-                }
+                State::Sleeping {
+                    since,
+                    in_iowait,
+                    uninterruptible,
+                } => row.slept(end.saturating_sub(since), in_iowait, uninterruptible),
                 State::Unknown | State::Running => {}
             }
         });
@@ -218,6 +237,14 @@ impl Analysis {
             wakers: self.wakers.rows(),
             chains: self.chains.longest(),
         }
+    }
+
+    /// Who runs, and since when.
+    fn running(&self) -> FxHashMap<Tid, Ns> {
+        let cpus = self.cpus.values();
+        let running =
+            cpus.filter_map(|cpu| Some((cpu.current.filter(|&tid| tid != 0)?, cpu.since)));
+        running.collect()
     }
 
     fn switch(&mut self, cpu: CpuId, prev: Tid, off: Off, next: Tid) {
@@ -273,6 +300,7 @@ impl Analysis {
             if let Some(thread) = self.threads.entry(prev) {
                 thread.row.run_ns += ns;
                 thread.row.slices.add(ns);
+                self.timelines.add(thread, Doing::Running, since, self.now);
             }
             self.slices.add(ns);
             self.picture.add(cpu, prev, since, self.now);
@@ -297,11 +325,15 @@ impl Analysis {
                 };
                 self.enqueue(cpu, tid);
             }
-            Off::Blocked { in_iowait, .. } => {
+            Off::Blocked {
+                in_iowait,
+                uninterruptible,
+            } => {
                 thread.row.blocked += 1;
                 thread.state = State::Sleeping {
                     since: now,
                     in_iowait,
+                    uninterruptible,
                 };
                 self.chains.ended(now, tid, &thread.name, &thread.episode);
             }
@@ -323,6 +355,9 @@ impl Analysis {
             self.totals.refused += 1;
             return;
         };
+        if let Some((doing @ Doing::Waiting, since)) = off_cpu(thread.state) {
+            self.timelines.add(thread, doing, since, now);
+        }
         let waited = match thread.state {
             State::Waiting { since, is_woken } => Some((now.saturating_sub(since), is_woken)),
             State::Placing { since } => Some((now.saturating_sub(since), true)),
@@ -381,10 +416,17 @@ impl Analysis {
             return;
         };
         self.totals.wakeups += 1;
-        if let State::Sleeping { since, in_iowait } = thread.state {
+        if let State::Sleeping {
+            since,
+            in_iowait,
+            uninterruptible,
+        } = thread.state
+        {
             let ns = now.saturating_sub(since);
-            thread.row.sleep_ns += ns;
-            thread.row.iowait_ns += if in_iowait { ns } else { 0 };
+            thread.row.slept(ns, in_iowait, uninterruptible);
+        }
+        if let Some((doing, since)) = off_cpu(thread.state) {
+            self.timelines.add(thread, doing, since, now);
         }
         thread.state = State::Placing { since: now };
         thread.cpu = Some(last_cpu);
@@ -544,6 +586,20 @@ impl Analysis {
         self.cpus
             .insert(id, Cpu::new(&self.settings.topology, id, begin));
         true
+    }
+}
+
+/// What a thread does that is in this state, and since when; `None` if it runs or that is not known.
+fn off_cpu(state: State) -> Option<(Doing, Ns)> {
+    match state {
+        State::Placing { since } | State::Waiting { since, .. } => Some((Doing::Waiting, since)),
+        State::Sleeping {
+            since,
+            uninterruptible: true,
+            ..
+        } => Some((Doing::Blocked, since)),
+        State::Sleeping { since, .. } => Some((Doing::Asleep, since)),
+        State::Unknown | State::Running => None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod analysis;
 mod chain;
+mod columns;
 mod distance;
 pub mod event;
 mod histogram;
@@ -11,6 +12,7 @@ mod picture;
 pub mod proc;
 pub mod recording;
 mod threads;
+mod timelines;
 pub mod vmm;
 mod wakers;
 mod wasted;
@@ -21,5 +23,6 @@ pub use distance::{DISTANCES, Distance, distance};
 pub use histogram::Histogram;
 pub use outcome::{CpuRow, Outcome, ThreadRow, Totals};
 pub use picture::{Cell, Picture, PictureRow};
+pub use timelines::{Doing, Spent, Timeline, Timelines};
 pub use wakers::WakeRow;
 pub use wasted::{BRIEF_NS, PairRow, REASONS, Reason, WastedTable};

@@ -33,6 +33,8 @@ pub struct ThreadRow {
     pub sleep_ns: Ns,
     /// Of that, time that the kernel accounts as block I/O.
     pub iowait_ns: Ns,
+    /// Of `sleep_ns`, sleeps that signals do not end (state D).
+    pub uninterruptible: Histogram,
     /// How often it left a CPU while runnable because another came.
     pub preempted: u64,
     /// How often it yielded.
@@ -60,6 +62,15 @@ impl ThreadRow {
         self.preempted + self.yielded + self.blocked
     }
 
+    /// It has slept.
+    pub(crate) fn slept(&mut self, ns: Ns, in_iowait: bool, uninterruptible: bool) {
+        self.sleep_ns += ns;
+        self.iowait_ns += if in_iowait { ns } else { 0 };
+        if uninterruptible {
+            self.uninterruptible.add(ns);
+        }
+    }
+
     /// Adds another thread to the row.
     pub(crate) fn absorb(&mut self, other: &ThreadRow) {
         self.threads += other.threads;
@@ -70,6 +81,7 @@ impl ThreadRow {
         self.preempt_wait.merge(&other.preempt_wait);
         self.sleep_ns = self.sleep_ns.saturating_add(other.sleep_ns);
         self.iowait_ns = self.iowait_ns.saturating_add(other.iowait_ns);
+        self.uninterruptible.merge(&other.uninterruptible);
         self.preempted += other.preempted;
         self.yielded += other.yielded;
         self.blocked += other.blocked;

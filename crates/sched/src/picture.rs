@@ -1,7 +1,6 @@
 //! Threads on CPUs over time, in columns of equal length.
 
-use std::collections::BTreeMap;
-
+use crate::columns::{self, Columns};
 use crate::event::{CpuId, Ns, Tid};
 
 /// A stretch of one CPU.
@@ -26,12 +25,7 @@ pub struct PictureRow {
 /// length takes the same memory.
 #[derive(Clone, Debug)]
 pub struct Picture {
-    begin: Ns,
-    column_ns: Ns,
-    cells_max: usize,
-    rows: BTreeMap<CpuId, Vec<Counters>>,
-    /// Cells of the longest row.
-    columns: u64,
+    columns: Columns<CpuId, Counters>,
 }
 
 /// The two threads that ran longest, after Misra and Gries.
@@ -63,15 +57,6 @@ impl Counters {
         }
     }
 
-    fn merge(&mut self, other: &Counters) {
-        self.busy_ns += other.busy_ns;
-        for i in 0..2 {
-            if other.ns[i] > 0 {
-                self.count(other.tids[i], other.ns[i]);
-            }
-        }
-    }
-
     fn cell(&self) -> Cell {
         let first = usize::from(self.ns[1] > self.ns[0]);
         Cell {
@@ -81,81 +66,44 @@ impl Counters {
     }
 }
 
-/// Columns at most: no screen shows more.
-const COLUMNS_MAX: usize = 2_000;
-/// The shortest column.
-const COLUMN_NS: Ns = 1 << 10;
+impl columns::Cell for Counters {
+    fn merge(&mut self, other: &Counters) {
+        self.busy_ns += other.busy_ns;
+        for i in 0..2 {
+            if other.ns[i] > 0 {
+                self.count(other.tids[i], other.ns[i]);
+            }
+        }
+    }
+}
 
 impl Picture {
     /// An empty picture of at most `cells_max` cells over all CPUs; with 0 it stays empty.
     pub fn new(begin: Ns, cells_max: usize) -> Picture {
         Picture {
-            begin,
-            column_ns: COLUMN_NS,
-            cells_max,
-            rows: BTreeMap::new(),
-            columns: 0,
+            columns: Columns::new(begin, cells_max),
         }
     }
 
     /// When the first column begins.
     pub fn begin(&self) -> Ns {
-        self.begin
+        self.columns.begin()
     }
 
     /// Length of a column.
     pub fn column_ns(&self) -> Ns {
-        self.column_ns
+        self.columns.column_ns()
     }
 
     /// A thread ran. O(columns that it touches), of which there are at most as many as the picture has.
     pub fn add(&mut self, cpu: CpuId, tid: Tid, from: Ns, to: Ns) {
-        let (from, to) = (
-            from.saturating_sub(self.begin),
-            to.saturating_sub(self.begin),
-        );
-        if from >= to || self.cells_max == 0 {
-            return;
-        }
-        self.rows.entry(cpu).or_default();
-        // A row takes its share whether it is used or not, so that columns stay equally long.
-        let columns = (self.cells_max / self.rows.len().max(1)).min(COLUMNS_MAX);
-        while self.columns.max(to.div_ceil(self.column_ns)) > columns.max(2) as u64 {
-            self.halve();
-        }
-        self.columns = self.columns.max(to.div_ceil(self.column_ns));
-        let row = self.rows.entry(cpu).or_default();
-        let last = ((to - 1) / self.column_ns) as usize;
-        if row.len() <= last {
-            row.resize(last + 1, Counters::default());
-        }
-        let mut at = from;
-        while at < to {
-            let column = at / self.column_ns;
-            let end = to.min((column + 1) * self.column_ns);
-            row[column as usize].add(tid, end - at);
-            at = end;
-        }
-    }
-
-    fn halve(&mut self) {
-        self.column_ns *= 2;
-        self.columns = self.columns.div_ceil(2);
-        for row in self.rows.values_mut() {
-            let merged = row.chunks(2).map(|pair| {
-                let mut sum = pair[0];
-                if let Some(second) = pair.get(1) {
-                    sum.merge(second);
-                }
-                sum
-            });
-            *row = merged.collect();
-        }
+        let add = |cell: &mut Counters, ns| cell.add(tid, ns);
+        self.columns.add(cpu, from, to, add);
     }
 
     /// The rows by CPU number.
     pub fn rows(&self) -> Vec<PictureRow> {
-        let rows = self.rows.iter().map(|(&cpu, row)| PictureRow {
+        let rows = self.columns.rows().map(|(cpu, row)| PictureRow {
             cpu,
             cells: row.iter().map(Counters::cell).collect(),
         });

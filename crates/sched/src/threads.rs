@@ -32,7 +32,11 @@ pub(crate) enum State {
     /// In a run queue.
     Waiting { since: Ns, is_woken: bool },
     /// Asleep.
-    Sleeping { since: Ns, in_iowait: bool },
+    Sleeping {
+        since: Ns,
+        in_iowait: bool,
+        uninterruptible: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -46,6 +50,8 @@ pub(crate) struct Thread {
     pub waker: Option<Name>,
     pub woken_to_other_llc: bool,
     pub episode: Episode,
+    /// Where it is followed in the [timelines](crate::timelines::Timelines); 0 nowhere.
+    pub timeline: u64,
     /// Sums; its name is filled in at the end.
     pub row: ThreadRow,
 }
@@ -91,12 +97,18 @@ impl Threads {
             waker: None,
             woken_to_other_llc: false,
             episode: Episode::default(),
+            timeline: 0,
             row: ThreadRow {
                 tid,
                 threads: 1,
                 ..ThreadRow::default()
             },
         }))
+    }
+
+    /// Those that live, in no order.
+    pub fn living(&self) -> impl Iterator<Item = &Thread> {
+        self.living.values()
     }
 
     /// The thread is gone; its number may come again as another one's.

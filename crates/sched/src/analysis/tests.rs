@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::columns::Cell;
+use crate::timelines::{Spent, Timeline};
 use crate::wasted::Reason;
 
 const US: Ns = 1_000;
@@ -313,12 +315,173 @@ fn threads_that_are_gone_become_rows_by_name() {
     );
 }
 
+const UNINTERRUPTIBLY: Off = Off::Blocked {
+    in_iowait: false,
+    uninterruptible: true,
+};
+
+/// It runs, is blocked, waits, runs, sleeps, waits, runs, and is blocked at the end; half a millisecond or longer each.
+fn one_of_each() -> [Event; 7] {
+    [
+        named(5, "worker"),
+        switch(MS, 0, 5, UNINTERRUPTIBLY, 0),
+        waking(3 * MS, 5, Waker::Interrupt, 0),
+        switch(4 * MS, 0, 0, BLOCKED, 5),
+        switch(5 * MS, 0, 5, BLOCKED, 0),
+        waking(9 * MS, 5, Waker::Timer, 0),
+        switch(9 * MS + 500 * US, 0, 0, BLOCKED, 5),
+    ]
+}
+
+/// Guests' CPUs that waited for the host's disk were taken for halted ones.
+#[test]
+fn uninterruptible_sleeps_are_told_from_others() {
+    let mut events = one_of_each().to_vec();
+    events.push(switch(10 * MS, 0, 5, UNINTERRUPTIBLY, 0));
+    let outcome = run(&events, 13 * MS);
+    let five = row(&outcome, 5);
+    // The last one lasts still.
+    let blocked = &five.uninterruptible;
+    assert_eq!(
+        (blocked.count(), blocked.sum_ns(), blocked.max_ns()),
+        (2, 5 * MS, 3 * MS)
+    );
+    assert_eq!((five.sleep_ns, five.wait_ns()), (9 * MS, MS + 500 * US));
+}
+
+/// Time of all columns by what the thread did.
+fn spent(line: &Timeline) -> Spent {
+    let mut sum = Spent::default();
+    for cell in &line.cells {
+        sum.merge(cell);
+    }
+    sum
+}
+
+#[test]
+fn a_timeline_tells_what_a_thread_did_when() {
+    let mut analysis = analysis();
+    let mut events = one_of_each().to_vec();
+    // A stranger, of whom only the CPU time is known.
+    events.push(switch(9 * MS + 900 * US, 1, 8, BLOCKED, 0));
+    events.push(switch(10 * MS, 0, 5, UNINTERRUPTIBLY, 0));
+    events.iter().for_each(|event| analysis.event(event));
+    // Asked twice: what lasts is not added to what was.
+    for end in [12 * MS, 13 * MS] {
+        let lines = analysis.timelines(end);
+        let rows = lines.rows();
+        assert_eq!(rows.iter().map(|row| row.tid).collect::<Vec<_>>(), [5]);
+        let (outcome, line) = (analysis.outcome(end), &rows[0]);
+        let five = row(&outcome, 5);
+        let blocked = five.uninterruptible.sum_ns();
+        assert_eq!(
+            spent(line),
+            [
+                five.run_ns,
+                five.wait_ns(),
+                blocked,
+                five.sleep_ns - blocked
+            ]
+        );
+        assert_eq!((&*line.name, line.pid), ("worker", 1));
+        let at = |ns: Ns| line.cells[(ns / lines.column_ns()) as usize];
+        let column = lines.column_ns();
+        for (ns, doing) in [
+            (500 * US, Doing::Running),
+            (2 * MS, Doing::Blocked),
+            (3 * MS + 500 * US, Doing::Waiting),
+            (4 * MS + 500 * US, Doing::Running),
+            (7 * MS, Doing::Asleep),
+            (9 * MS + 250 * US, Doing::Waiting),
+            (11 * MS, Doing::Blocked),
+        ] {
+            assert_eq!(at(ns)[doing as usize], column, "{ns} {doing:?}");
+        }
+    }
+}
+
+#[test]
+fn timelines_keep_who_ran_most_in_bounded_memory() {
+    let mut analysis = analysis();
+    let mut ts = 0;
+    let mut turn = |analysis: &mut Analysis, tid, ns| {
+        analysis.event(&switch(ts, 0, 0, BLOCKED, tid));
+        ts += ns;
+        analysis.event(&switch(ts, 0, tid, BLOCKED, 0));
+    };
+    for tid in 1..=5_000 {
+        analysis.event(&named(tid, "many"));
+        turn(&mut analysis, tid, 10 * US + Ns::from(tid % 7));
+        if tid % 10 == 0 {
+            // One that was there from the beginning, and one that comes late.
+            turn(&mut analysis, 1, 100 * US);
+        }
+        if tid > 4_000 && tid % 10 == 5 {
+            turn(&mut analysis, 3_999, 50 * US);
+        }
+    }
+    let rows = analysis.timelines(ts).rows();
+    assert!(rows.len() <= 600, "{}", rows.len());
+    assert_eq!((rows[0].tid, rows[1].tid), (1, 3_999));
+    let cells: usize = rows.iter().map(|row| row.cells.len()).sum();
+    assert!(cells <= 200_000, "{cells}");
+    let outcome = analysis.outcome(ts);
+    assert_eq!(spent(&rows[0])[0], row(&outcome, 1).run_ns);
+    // What it ran before it was among those that are followed is missing, which is little.
+    let late = (spent(&rows[1])[0], row(&outcome, 3_999).run_ns);
+    assert!(
+        late.0 <= late.1 && late.1 - late.0 <= 10 * US + 7,
+        "{late:?}"
+    );
+}
+
+#[test]
+fn a_number_that_comes_again_has_a_timeline_of_its_own() {
+    let fork = |ts| Event::Fork {
+        ts,
+        parent: 4,
+        child: 5,
+        pid: 5,
+        cpu: 0,
+    };
+    let mut analysis = analysis();
+    for event in [
+        fork(0),
+        named(5, "first"),
+        switch(MS, 0, 0, BLOCKED, 5),
+        switch(3 * MS, 0, 5, Off::Exited, 0),
+        fork(4 * MS),
+        named(5, "second"),
+        switch(5 * MS, 0, 0, BLOCKED, 5),
+        switch(6 * MS, 0, 5, Off::Exited, 0),
+    ] {
+        analysis.event(&event);
+    }
+    let rows = analysis.timelines(9 * MS).rows();
+    let found: Vec<_> = rows.iter().map(|row| (&*row.name, spent(row))).collect();
+    assert_eq!(
+        found,
+        [("first", [2 * MS, MS, 0, 0]), ("second", [MS, MS, 0, 0])]
+    );
+}
+
+#[test]
+fn where_nobody_looks_there_are_no_timelines() {
+    let mut analysis = Analysis::new(Settings {
+        picture_cells: 0,
+        ..Settings::new(machine())
+    });
+    one_of_each().iter().for_each(|event| analysis.event(event));
+    assert_eq!(analysis.timelines(20 * MS).rows(), []);
+}
+
 /// Any events at all: from a hostile file, or with many lost.
 fn any_event() -> impl Strategy<Value = (Ns, Event)> {
     let off = prop_oneof![
         Just(Off::Preempted),
         Just(Off::Yielded),
         Just(BLOCKED),
+        Just(UNINTERRUPTIBLY),
         Just(Off::Exited)
     ];
     let waker = prop_oneof![
@@ -381,6 +544,11 @@ proptest! {
         let run: Ns = outcome.threads.iter().map(|row| row.run_ns).sum();
         let on_cpus: Ns = outcome.cpus.iter().map(|row| row.run_ns).sum();
         prop_assert!(run <= on_cpus, "{} {}", run, on_cpus);
+        let lines = analysis.timelines(now);
+        let running: Ns = lines.rows().iter().map(|line| spent(line)[0]).sum();
+        prop_assert!(running <= run, "{} {}", running, run);
+        let last = now.div_ceil(lines.column_ns()) as usize;
+        prop_assert!(lines.rows().iter().all(|line| line.cells.len() <= last));
         for pair in &outcome.wasted.pairs {
             prop_assert!(pair.idle != pair.busy && pair.longest_ns <= pair.ns);
         }
