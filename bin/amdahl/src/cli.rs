@@ -392,6 +392,9 @@ pub struct SchedShow {
     /// Write the picture of threads on CPUs to this file instead
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// Write the picture of what threads did over time to this file instead
+    #[arg(long, value_name = "FILE", conflicts_with = "svg")]
+    pub timelines: Option<PathBuf>,
     /// Write a trace for Perfetto to this file instead (.json.gz)
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! What the scheduler did, as `amdahl sched` tells it: schema, terminal, page, picture.
+//! What the scheduler did, as `amdahl sched` tells it: schema, terminal, page, pictures.
 
 mod check;
 pub mod html;
@@ -6,10 +6,13 @@ pub mod load;
 pub mod picture;
 pub mod schema;
 pub mod terminal;
+pub mod timelines;
 
 pub use check::to_json;
 
-/// Name of the picture in the folder of a result.
+/// Name of the picture of threads on CPUs in the folder of a result.
 pub const PICTURE_FILE: &str = "threads-on-cpus.svg";
+/// Name of the picture of what threads did over time.
+pub const TIMELINES_FILE: &str = "threads-over-time.svg";
 /// Name of the folder of events in the folder of a result.
 pub const EVENTS_FOLDER: &str = "events";

@@ -129,6 +129,67 @@ fn every_figure_of_the_page_is_in_the_result() {
     assert!(figures > 100);
 }
 
+/// Phantom time was once that in run queues alone, and each guest's CPU had a number.
+#[test]
+fn guests_of_older_and_newer_results_are_shown() {
+    let mut result = result(2, "worker");
+    let shown = |result: &SchedResult| {
+        let text = terminal::render(result, 120, Style::default());
+        let mut lines = text
+            .lines()
+            .skip_while(|line| *line != "CPUs of guests")
+            .skip(2);
+        let row = lines.next().expect("a row").to_owned();
+        row.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(
+        shown(&result).starts_with("worker 4 3 1.00 s 250 ms 125 ms 27.3 %"),
+        "{}",
+        shown(&result)
+    );
+    (result.guests[0].guest_cpu, result.guests[0].blocked_s) = (None, 0.0);
+    assert!(
+        shown(&result).starts_with("worker 4 ? 1.00 s 250 ms 0 20.0 %"),
+        "{}",
+        shown(&result)
+    );
+    assert!(html::render(&result).contains("not known"));
+    let json = to_json(&result).expect("a result");
+    assert!(!json.contains("guest_cpu"));
+    assert_eq!(
+        load::parse(json.as_bytes(), "x".into()).expect("the same"),
+        result
+    );
+    let old = r#"{"schema":"amdahl.sched/1","guests":[{"vmm":"QEMU","pid":9,"tid":10,"guest_cpu":0,"run_s":1,"phantom_s":1}]}"#;
+    let old = load::parse(old.as_bytes(), "x".into()).expect("an older result");
+    assert!(
+        shown(&old).starts_with("QEMU 9 0 1.00 s 1.00 s 0 50.0 %"),
+        "{}",
+        shown(&old)
+    );
+    assert!(old.timelines.is_none() && !html::render(&old).contains("timelines"));
+}
+
+#[test]
+fn pictures_tell_those_who_do_not_see_them_what_they_show() {
+    let page = html::render(&result(256, "worker"));
+    let (_, picture) = page.split_once("id=\"timelines-title\">").expect("a title");
+    assert!(picture.starts_with("What 300 threads did over time</title>"));
+    let (_, words) = picture
+        .split_once("id=\"timelines-desc\">")
+        .expect("a description");
+    let (words, _) = words.split_once("</desc>").expect("its end");
+    for word in [
+        "running",
+        "waiting for a CPU",
+        "blocked",
+        "sleep",
+        "12 more threads",
+    ] {
+        assert!(words.contains(word), "{words}");
+    }
+}
+
 #[test]
 fn what_is_saved_is_read_again() {
     let result = result(2, "worker");
@@ -138,13 +199,20 @@ fn what_is_saved_is_read_again() {
 
 #[test]
 fn figures_that_cannot_be_are_refused() {
-    let spoil: [fn(&mut SchedResult); 6] = [
+    let spoil: [fn(&mut SchedResult); 9] = [
         |r| r.wall_s = -1.0,
         |r| r.wall_s = f64::NAN,
         |r| r.threads[3].wake_latency.p99_s = 1e30,
         |r| r.picture.as_mut().unwrap().cpus[0].runs.push([1, 0, 0]),
         |r| r.picture.as_mut().unwrap().cpus[0].runs[0][1] = 2,
         |r| r.schema = "amdahl.sched/2".to_owned(),
+        |r| r.guests[0].blocked_s = f64::INFINITY,
+        |r| {
+            r.timelines.as_mut().unwrap().threads[0]
+                .runs
+                .push([1, 0, 0, 0, 0])
+        },
+        |r| r.timelines.as_mut().unwrap().threads[1].runs[0] = [1, 9, 4, 2, 2],
     ];
     for spoil in spoil {
         let mut result = result(2, "worker");

@@ -34,8 +34,8 @@ impl Whom {
             })?;
             if virtual_cpus(pid).is_empty() {
                 return Err(Failure::program(format!(
-                    "--vm {pid}: none of its threads is known to be a virtual CPU (QEMU, Firecracker, Cloud Hypervisor, \
-                     crosvm, kvmtool and VirtualBox are known by their threads' names); --pid {pid} watches all of its threads"
+                    "--vm {pid}: none of its threads is known to be a virtual CPU (of KVM, or by its name one of QEMU, \
+                     Firecracker, Cloud Hypervisor, crosvm, kvmtool or VirtualBox); --pid {pid} watches all of its threads"
                 )));
             }
             return Ok(Whom::Machine(pid));
@@ -109,11 +109,13 @@ impl Whom {
 
 /// Threads of a process that are CPUs of a guest.
 fn virtual_cpus(pid: u32) -> Vec<u32> {
-    let facts = facts::process(pid);
+    let process = facts::process(pid);
+    let is_virtual = |&tid: &u32| {
+        let thread = facts::thread(pid, tid, &process);
+        guest_cpu(&processes::comm(pid, tid), thread, &process).is_some()
+    };
     let threads = processes::threads(pid).into_iter();
-    threads
-        .filter(|&tid| guest_cpu(&processes::comm(pid, tid), facts).is_some())
-        .collect()
+    threads.filter(is_virtual).collect()
 }
 
 /// The command and its end, or what is waited for instead, in the words that all views share.

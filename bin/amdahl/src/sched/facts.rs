@@ -5,7 +5,7 @@ use std::io::Read;
 
 use amdahl_sched::event::Ns;
 use amdahl_sched::proc::{CpuLook, cpu_looks};
-use amdahl_sched::vmm::ProcessFacts;
+use amdahl_sched::vmm::{ProcessFacts, ThreadFacts, guest_ticks, kvm_run, kvm_vcpu};
 use amdahl_topology::CpuSet;
 use flate2::read::GzDecoder;
 
@@ -34,18 +34,40 @@ pub fn allowed(tid: u32, online: &CpuSet) -> Option<CpuSet> {
     online.difference(&set).first().map(|_| set)
 }
 
-/// Whether a process holds virtual CPUs of KVM.
+/// A process's name, and what it holds of virtual CPUs.
 pub fn process(pid: u32) -> ProcessFacts {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return ProcessFacts::default();
-    };
-    let mut links = entries
-        .flatten()
-        .filter_map(|entry| fs::read_link(entry.path()).ok());
-    let has = links.any(|link| link.to_string_lossy().contains("kvm-vcpu"));
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok();
+    let vcpus = entries.map(|entries| {
+        let vcpus = entries.flatten().filter_map(|entry| {
+            let link = fs::read_link(entry.path()).ok()?;
+            let index = kvm_vcpu(link.to_str()?)?;
+            Some((entry.file_name().to_str()?.parse().ok()?, index))
+        });
+        vcpus.collect()
+    });
     ProcessFacts {
-        has_kvm_vcpus: Some(has),
+        name: name_of(pid).unwrap_or_default(),
+        kvm_vcpus: vcpus,
     }
+}
+
+/// What a thread of `process` does for a guest, as far as that can be read.
+pub fn thread(pid: u32, tid: u32, process: &ProcessFacts) -> ThreadFacts {
+    let folder = format!("/proc/{pid}/task/{tid}");
+    let runs = process.kvm_vcpus.as_ref().and_then(|vcpus| {
+        let syscall = fs::read_to_string(format!("{folder}/syscall")).ok()?;
+        vcpus.get(&kvm_run(&syscall)?).copied()
+    });
+    ThreadFacts {
+        runs,
+        has_run_guest: has_run_guest(&format!("{folder}/stat")),
+    }
+}
+
+/// Whether a guest has used CPU time of a process or a thread, by its `stat`, which is hidden from nobody.
+pub fn has_run_guest(stat: &str) -> bool {
+    let stat = fs::read_to_string(stat).unwrap_or_default();
+    guest_ticks(&stat).is_some_and(|ticks| ticks > 0)
 }
 
 /// Length of a scheduler tick: 4 ms where the kernel does not say.

@@ -3,6 +3,7 @@
 mod decode;
 pub mod facts;
 mod follow;
+mod guests;
 pub mod live;
 mod polled;
 mod record;
@@ -30,6 +31,7 @@ pub fn report(path: &std::path::Path, html: Option<&std::path::Path>) -> Result<
         csv: false,
         html: html.map(std::path::Path::to_owned),
         svg: None,
+        timelines: None,
         trace: None,
     })
 }

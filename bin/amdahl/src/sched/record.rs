@@ -3,12 +3,15 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use amdahl_probe::bpf::{Mappings, Recorder, SCHED, Settings};
 use amdahl_probe::clock;
 use amdahl_report::sched::schema::{Recording, SchedResult};
-use amdahl_report::sched::{EVENTS_FOLDER, PICTURE_FILE, html, picture, terminal, to_json};
+use amdahl_report::sched::{
+    EVENTS_FOLDER, PICTURE_FILE, TIMELINES_FILE, html, picture, terminal, timelines, to_json,
+};
 use amdahl_report::schema::{Notice, Source};
 use amdahl_report::{load::RESULT_FILE, save, trace as perfetto};
 use amdahl_sched::Analysis;
@@ -17,6 +20,7 @@ use amdahl_sched::recording::{FolderReader, FolderWriter, Kept, Meta, is_part};
 use amdahl_topology::CpuSet;
 
 use super::follow::Following;
+use super::guests::Guests;
 use super::{facts, polled, summary, trace};
 use crate::child::Ended;
 use crate::cli::{ProbeKind, SchedRecord};
@@ -158,16 +162,30 @@ fn record(
     let writer = target.map(|target| FolderWriter::new(&target.events(), meta, bytes_max));
     let mut following = Following::new(Analysis::new(settings), writer, is_everyone, cpus);
     let (started, looks) = (machine::now(), facts::cpus_now());
-    let watched = watch::watch(&args.selection, cpus, recorder, interrupt, &mut following)?;
+    let selection = &args.selection;
+    // A command is a descendant of ours.
+    let root = selection.pid.unwrap_or_else(std::process::id);
+    let stop = AtomicBool::new(false);
+    let (watched, guests) = std::thread::scope(|scope| {
+        let looking = std::thread::Builder::new()
+            .name("amdahl-look".into())
+            .spawn_scoped(scope, || Guests::follow(selection, Some(root), &stop))
+            .map_err(|error| Failure::machine(format!("cannot start a thread: {error}")))?;
+        let watched = watch::watch(selection, cpus, recorder, interrupt, &mut following);
+        stop.store(true, Ordering::Relaxed);
+        looking.thread().unpark();
+        let guests = looking.join().expect("looking does not panic");
+        Ok((watched?, guests))
+    })?;
     let steal = steal(&looks, &facts::cpus_now());
 
     let outcome = following.analysis.outcome(watched.to);
-    let mut result = summary::result(&outcome, Some(following.analysis.picture()));
+    let mut result = summary::result(&outcome, Some(&following.analysis));
     result.command = args.selection.whom();
     result.started = started;
     result.machine = machine::describe();
     result.sources = sources(recorder, is_everyone);
-    result.guests = summary::guests(&outcome, facts::process);
+    result.guests = summary::guests(&outcome, |row| guests.guest_cpu(row));
     result.steal = steal;
     result.totals.events_lost = watched.counts.lost.iter().map(|&(_, lost)| lost).sum();
     let mut kept = None;
@@ -312,10 +330,13 @@ fn write(target: &Target, result: &mut SchedResult) -> Result<(), Failure> {
             html::render(result).as_bytes(),
         )
         .map_err(failed)?;
-    if let Some(drawing) = picture::file(result) {
-        folder
-            .write(PICTURE_FILE, drawing.as_bytes())
-            .map_err(failed)?;
+    for (file, drawing) in [
+        (PICTURE_FILE, picture::file(result)),
+        (TIMELINES_FILE, timelines::file(result)),
+    ] {
+        if let Some(drawing) = drawing {
+            folder.write(file, drawing.as_bytes()).map_err(failed)?;
+        }
     }
     Ok(())
 }

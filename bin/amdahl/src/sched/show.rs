@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use amdahl_report::load::{LoadError, RESULT_FILE};
 use amdahl_report::sched::schema::SchedResult;
-use amdahl_report::sched::{EVENTS_FOLDER, html, load, picture, terminal, to_json};
+use amdahl_report::sched::{EVENTS_FOLDER, html, load, picture, terminal, timelines, to_json};
 use amdahl_report::schema::Notice;
 use amdahl_report::trace as perfetto;
 use amdahl_sched::recording::{FolderError, FolderReader, Part, is_part};
-use amdahl_sched::vmm::ProcessFacts;
+use amdahl_sched::vmm::{ProcessFacts, ThreadFacts, guest_cpu};
 use amdahl_sched::{Analysis, Settings};
 
 use super::{summary, trace};
@@ -26,9 +26,19 @@ pub fn main(args: &SchedShow) -> Result<u8, Failure> {
         return write_trace(&events_of(&args.recording), file);
     }
     let result = read(&args.recording)?;
-    if let Some(file) = &args.svg {
-        let drawing = picture::file(&result).ok_or_else(|| {
-            Failure::result("there is no picture: it was recorded without events".to_owned())
+    for (file, drawing) in [
+        (&args.svg, picture::file as fn(&SchedResult) -> _),
+        (&args.timelines, timelines::file),
+    ] {
+        let Some(file) = file else {
+            continue;
+        };
+        let drawing = drawing(&result).ok_or_else(|| {
+            Failure::result(
+                "there is no such picture: it was recorded without events, or by an older version, of which \
+                 FOLDER/events has it"
+                    .to_owned(),
+            )
         })?;
         return write(file, |out| out.write_all(drawing.as_bytes()));
     }
@@ -112,7 +122,7 @@ fn analyse(events: &Path, path: &Path) -> Result<SchedResult, Failure> {
         )));
     };
     let outcome = analysis.outcome(end);
-    let mut result = summary::result(&outcome, Some(analysis.picture()));
+    let mut result = summary::result(&outcome, Some(&analysis));
     result.command = vec![
         number.to_string(),
         "parts".into(),
@@ -121,7 +131,10 @@ fn analyse(events: &Path, path: &Path) -> Result<SchedResult, Failure> {
         "in".into(),
         path.display().to_string(),
     ];
-    result.guests = summary::guests(&outcome, |_| ProcessFacts::default());
+    // Of the processes nothing is known but the names of their threads.
+    result.guests = summary::guests(&outcome, |row| {
+        guest_cpu(&row.name, ThreadFacts::default(), &ProcessFacts::default())
+    });
     result.warnings.push(Notice {
         code: "events-alone".to_owned(),
         text: "These figures are made of the events alone, as those of a recording that was killed: the last \

@@ -2,25 +2,27 @@
 
 use amdahl_report::sched::schema::{
     ChainEntry, ChainLink, CpuEntry, Elsewhere, GuestEntry, Latency, Migrations, Picture,
-    PictureCpu, PictureThread, SCHEMA, SchedResult, ThreadEntry, Totals, WakerEntry, Wasted,
-    WastedPair,
+    PictureCpu, PictureThread, SCHEMA, SchedResult, ThreadEntry, Timeline, Timelines, Totals,
+    WakerEntry, Wasted, WastedPair,
 };
 use amdahl_sched::event::{Tid, Waker};
-use amdahl_sched::vmm::{ProcessFacts, guest_cpu};
-use amdahl_sched::{Chain, Histogram, Outcome, ThreadRow};
+use amdahl_sched::vmm::GuestCpu;
+use amdahl_sched::{Analysis, Chain, Histogram, Outcome, Spent, ThreadRow};
 use rustc_hash::FxHashMap;
 
 /// Rows of tables that are kept.
 const ROWS: usize = 1_000;
 /// Threads that the picture can name.
 const NAMED: usize = 4_000;
+/// Threads that have a timeline: as many as one can see.
+const TIMELINES: usize = 300;
 
 fn s(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// All that the outcome tells.
-pub fn result(outcome: &Outcome, picture: Option<&amdahl_sched::Picture>) -> SchedResult {
+/// All that the outcome tells, with the pictures of `drawn`, whose outcome it is.
+pub fn result(outcome: &Outcome, drawn: Option<&Analysis>) -> SchedResult {
     let wall = outcome.wall_ns();
     let totals = outcome.totals;
     let rows: Vec<&ThreadRow> = outcome.threads.iter().filter(|row| row.pid != 0).collect();
@@ -58,7 +60,8 @@ pub fn result(outcome: &Outcome, picture: Option<&amdahl_sched::Picture>) -> Sch
         }),
         wakers: outcome.wakers.iter().take(ROWS).map(waker).collect(),
         chains: outcome.chains.iter().map(chain).collect(),
-        picture: picture.map(|picture| drawn(picture, outcome)),
+        picture: drawn.map(|analysis| picture(analysis.picture(), outcome)),
+        timelines: drawn.map(|analysis| timelines(&analysis.timelines(outcome.end), outcome)),
         ..SchedResult::default()
     }
 }
@@ -154,6 +157,7 @@ fn thread(row: &ThreadRow) -> ThreadEntry {
         wasted_s: s(row.wasted_ns),
         sleep_s: s(row.sleep_ns),
         iowait_s: s(row.iowait_ns),
+        uninterruptible_s: s(row.uninterruptible.sum_ns()),
         wake_latency: latency(&row.wake_wait, false),
         preempt_latency: latency(&row.preempt_wait, false),
         slices: latency(&row.slices, false),
@@ -201,23 +205,20 @@ fn chain(chain: &Chain) -> ChainEntry {
     }
 }
 
-/// Threads that are CPUs of guests.
-pub fn guests(outcome: &Outcome, facts: impl Fn(Tid) -> ProcessFacts) -> Vec<GuestEntry> {
-    let mut known: FxHashMap<Tid, ProcessFacts> = FxHashMap::default();
+/// Threads that are CPUs of guests, as `guest_cpu` says.
+pub fn guests(
+    outcome: &Outcome,
+    guest_cpu: impl Fn(&ThreadRow) -> Option<GuestCpu>,
+) -> Vec<GuestEntry> {
     let mut guests = Vec::new();
     for row in outcome.threads.iter().filter(|row| row.tid != 0) {
-        // Names are cheap to look at, descriptors are not.
-        if guest_cpu(&row.name, ProcessFacts::default()).is_none() {
-            continue;
-        }
-        let facts = *known.entry(row.pid).or_insert_with(|| facts(row.pid));
-        let Some(cpu) = guest_cpu(&row.name, facts) else {
+        let Some(cpu) = guest_cpu(row) else {
             continue;
         };
         let mut waits = row.wake_wait.clone();
         waits.merge(&row.preempt_wait);
         guests.push(GuestEntry {
-            vmm: cpu.vmm.to_owned(),
+            vmm: cpu.vmm,
             pid: row.pid,
             tid: row.tid,
             guest_cpu: cpu.index,
@@ -225,15 +226,17 @@ pub fn guests(outcome: &Outcome, facts: impl Fn(Tid) -> ProcessFacts) -> Vec<Gue
             phantom_s: s(row.wait_ns()),
             phantom_max_s: s(waits.max_ns()),
             phantom_p99_s: s(waits.quantile_ns(0.99)),
+            blocked_s: s(row.uninterruptible.sum_ns()),
+            blocked_max_s: s(row.uninterruptible.max_ns()),
             preempted: row.preempted,
         });
     }
-    guests.sort_by_key(|guest| (guest.pid, guest.guest_cpu));
+    guests.sort_by_key(|guest| (guest.pid, guest.guest_cpu, guest.tid));
     guests.truncate(ROWS);
     guests
 }
 
-fn drawn(picture: &amdahl_sched::Picture, outcome: &Outcome) -> Picture {
+fn picture(picture: &amdahl_sched::Picture, outcome: &Outcome) -> Picture {
     let column_ns = picture.column_ns();
     let rows = picture.rows();
     let columns = rows.iter().map(|row| row.cells.len()).max().unwrap_or(0);
@@ -279,6 +282,49 @@ fn drawn(picture: &amdahl_sched::Picture, outcome: &Outcome) -> Picture {
     }
 }
 
+fn timelines(found: &amdahl_sched::Timelines, outcome: &Outcome) -> Timelines {
+    let column_ns = found.column_ns();
+    let mut rows = found.rows();
+    rows.truncate(TIMELINES);
+    let columns = rows.iter().map(|row| row.cells.len()).max().unwrap_or(0);
+    let all: u64 = outcome.selected().map(|row| row.threads).sum();
+    let threads: Vec<Timeline> = rows
+        .into_iter()
+        .map(|row| {
+            let mut runs: Vec<[u32; 5]> = Vec::new();
+            for cell in &row.cells {
+                let parts = sixteenths(cell, column_ns);
+                match runs.last_mut() {
+                    Some(run) if run[1..] == parts => run[0] += 1,
+                    _ => runs.push([1, parts[0], parts[1], parts[2], parts[3]]),
+                }
+            }
+            Timeline {
+                tid: row.tid,
+                pid: row.pid,
+                name: row.name.into(),
+                runs,
+            }
+        })
+        .collect();
+    Timelines {
+        column_s: s(column_ns),
+        columns: columns as u32,
+        elsewhere: all.saturating_sub(threads.len() as u64),
+        threads,
+    }
+}
+
+/// Each part rounded up, so that a short run is seen too, as far as the sixteen are not used up.
+fn sixteenths(cell: &Spent, column_ns: u64) -> [u32; 4] {
+    let mut left = 16;
+    cell.map(|ns| {
+        let part = ns.saturating_mul(16).div_ceil(column_ns).min(left);
+        left -= part;
+        part as u32
+    })
+}
+
 /// Threads as CSV.
 pub fn csv(result: &SchedResult) -> String {
     let mut text = String::from(
@@ -306,4 +352,18 @@ pub fn csv(result: &SchedResult) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sixteenths;
+
+    #[test]
+    fn parts_of_a_column_are_never_more_than_the_column() {
+        assert_eq!(sixteenths(&[0, 0, 0, 1600], 1600), [0, 0, 0, 16]);
+        assert_eq!(sixteenths(&[1, 1, 1, 1597], 1600), [1, 1, 1, 13]);
+        assert_eq!(sixteenths(&[800, 400, 0, 0], 1600), [8, 4, 0, 0]);
+        // As a recording with lost events may tell.
+        assert_eq!(sixteenths(&[3000, 9, 9, u64::MAX], 1600), [16, 0, 0, 0]);
+    }
 }

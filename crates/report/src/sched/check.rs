@@ -11,10 +11,16 @@ use crate::save::{SaveError, json_of};
 const FIGURE_MAX: f64 = 1e18;
 const TEXT_BYTES_MAX: usize = 256 << 10;
 /// Fields that may be absent.
-const OPTIONAL: [&str; 4] = ["picture", "recording", "last_cpu", "quota_cpus"];
+const OPTIONAL: [&str; 5] = [
+    "picture",
+    "timelines",
+    "recording",
+    "last_cpu",
+    "quota_cpus",
+];
 /// Columns of a picture at most.
 const COLUMNS_MAX: u32 = 4_096;
-/// Runs of cells over all CPUs at most.
+/// Runs of cells over all CPUs, or over all threads, at most.
 const PICTURE_RUNS_MAX: usize = 1 << 18;
 
 fn bad<T>(at: &str, what: impl Into<String>) -> Result<T, Invalid> {
@@ -57,6 +63,7 @@ pub(super) fn check(result: &SchedResult) -> Result<(), Invalid> {
         }
     }
     picture(result)?;
+    timelines(result)?;
     let value = serde_json::to_value(result).map_err(|error| Invalid {
         at: String::new(),
         what: error.to_string(),
@@ -94,6 +101,35 @@ fn picture(result: &SchedResult) -> Result<(), Invalid> {
             .any(|run| run[1] as usize > picture.threads.len() || run[2] > 16)
         {
             return bad(&at(), "names a thread or a load that does not exist");
+        }
+    }
+    Ok(())
+}
+
+fn timelines(result: &SchedResult) -> Result<(), Invalid> {
+    let Some(timelines) = &result.timelines else {
+        return Ok(());
+    };
+    if timelines.columns > COLUMNS_MAX || timelines.threads.len() > SITES_MAX {
+        return bad("timelines", "is larger than any picture");
+    }
+    let mut all = 0usize;
+    for (i, thread) in timelines.threads.iter().enumerate() {
+        let at = || format!("timelines.threads.{i}.runs");
+        all += thread.runs.len();
+        if thread.runs.len() > RUNS_MAX || all > PICTURE_RUNS_MAX {
+            return bad(&at(), "has too many entries");
+        }
+        let columns: u64 = thread.runs.iter().map(|run| u64::from(run[0])).sum();
+        if columns > u64::from(timelines.columns) {
+            return bad(
+                &at(),
+                format!("has {columns} columns, the picture {}", timelines.columns),
+            );
+        }
+        let parts = |run: &[u32; 5]| run[1..].iter().map(|&part| u64::from(part)).sum::<u64>();
+        if thread.runs.iter().any(|run| parts(run) > 16) {
+            return bad(&at(), "divides a column into more than there is");
         }
     }
     Ok(())

@@ -2,9 +2,9 @@
 
 use maud::{Markup, PreEscaped, html};
 
-use super::picture;
 use super::schema::{Latency, SchedResult};
 use super::terminal::{REASONS, chain_words, headline, migration_words, short};
+use super::{picture, timelines};
 use crate::html::figure::{count, figure, foreign, number};
 use crate::html::page::{self, Page, Section};
 use crate::number::percent;
@@ -58,6 +58,13 @@ fn sections(result: &SchedResult) -> Vec<Section> {
         .filter(|picture| !picture.cpus.is_empty())
     {
         add("picture", "Threads on CPUs", picture_of(drawn));
+    }
+    if let Some(drawn) = result
+        .timelines
+        .as_ref()
+        .filter(|timelines| !timelines.threads.is_empty())
+    {
+        add("timelines", "Threads over time", timelines_of(drawn));
     }
     if result.wake_latency.count + result.slices.count > 0 {
         add("latency", "Run queue latency", latencies(result));
@@ -124,6 +131,31 @@ fn picture_of(drawn: &super::schema::Picture) -> Markup {
             figcaption {
                 "A row is a CPU, a column " (time("picture.column_s", drawn.column_s))
                 ". The colour is the thread that ran longest in it, the paler the more of it was idle."
+            }
+        }
+    }
+}
+
+fn timelines_of(drawn: &super::schema::Timelines) -> Markup {
+    html! {
+        figure.picture {
+            div.scroll role="region" aria-label="Threads over time" tabindex="0" {
+                // Built from numbers and escaped names.
+                (PreEscaped(timelines::element(drawn)))
+            }
+            ul.swatches { @for (label, square) in timelines::keys() {
+                li {
+                    svg viewBox="0 0 12 12" aria-hidden="true" { (PreEscaped(square)) }
+                    (label)
+                }
+            } }
+            figcaption {
+                "A lane is a thread, the one that ran most at the top, a column " (time("timelines.column_s", drawn.column_s))
+                ". What a lane is filled with from the bottom is the share of the column in which the thread did it; a thin line is \
+                 sleep. Where there is nothing the thread was not seen yet, or had ended."
+                @if drawn.elsewhere > 0 {
+                    " " (count("timelines.elsewhere", drawn.elsewhere)) " more threads, which ran less, have no lane."
+                }
             }
         }
     }
@@ -279,7 +311,7 @@ fn threads(result: &SchedResult) -> Markup {
                     th scope="col" { "Thread" } th.num scope="col" { "tid" } th.num scope="col" { "Ran" }
                     th.num scope="col" { "Waited" } th.num scope="col" { "Wake p99" } th.num scope="col" { "Wake max" }
                     th.num scope="col" { "Slice" } th.num scope="col" { "Preempted" } th.num scope="col" { "Slept" }
-                    th.num scope="col" { "Moved" }
+                    th.num scope="col" { "Asleep" } th.num scope="col" { "Uninterruptibly" } th.num scope="col" { "Moved" }
                 } }
                 tbody { @for (i, thread) in result.threads.iter().take(ROWS).enumerate() {
                     @let at = format!("threads.{i}");
@@ -296,6 +328,8 @@ fn threads(result: &SchedResult) -> Markup {
                         td.num { (time(&format!("{at}.slices.mean_s"), thread.slices.mean_s)) }
                         td.num { (count(&format!("{at}.preempted"), thread.preempted)) }
                         td.num { (count(&format!("{at}.blocked"), thread.blocked)) }
+                        td.num { (time(&format!("{at}.sleep_s"), thread.sleep_s)) }
+                        td.num { (time(&format!("{at}.uninterruptible_s"), thread.uninterruptible_s)) }
                         td.num { (thread.migrations.total()) }
                     }
                 } }
@@ -309,23 +343,32 @@ fn guests(result: &SchedResult) -> Markup {
     html! {
         div.scroll role="region" aria-label="Table of guest CPUs" tabindex="0" {
             table {
-                caption { "Phantom time: the guest believes its CPU to run, but the thread waits in a run queue here" }
+                caption {
+                    "Phantom time: the guest believes its CPU to run, but the thread waits in a run queue here, or is blocked in the \
+                     host (it sleeps uninterruptibly; a CPU that the guest has halted does not)"
+                }
                 thead { tr {
                     th scope="col" { "Guest" } th.num scope="col" { "Process" } th.num scope="col" { "CPU" }
-                    th.num scope="col" { "Ran" } th.num scope="col" { "Phantom" } th.num scope="col" { "p99" }
+                    th.num scope="col" { "Ran" } th.num scope="col" { "In run queues" } th.num scope="col" { "p99" }
                     th.num scope="col" { "Longest" } th.num scope="col" { "Preempted" }
+                    th.num scope="col" { "Blocked in the host" } th.num scope="col" { "Longest" }
                 } }
                 tbody { @for (i, guest) in result.guests.iter().take(ROWS).enumerate() {
                     @let at = format!("guests.{i}");
                     tr {
                         th scope="row" { (foreign(&guest.vmm)) }
                         td.num { (count(&format!("{at}.pid"), guest.pid.into())) }
-                        td.num { (count(&format!("{at}.guest_cpu"), guest.guest_cpu.into())) }
+                        td.num {
+                            @if let Some(cpu) = guest.guest_cpu { (count(&format!("{at}.guest_cpu"), cpu.into())) }
+                            @else { "not known" }
+                        }
                         td.num { (time(&format!("{at}.run_s"), guest.run_s)) }
                         td.num { (time(&format!("{at}.phantom_s"), guest.phantom_s)) }
                         td.num { (time(&format!("{at}.phantom_p99_s"), guest.phantom_p99_s)) }
                         td.num { (time(&format!("{at}.phantom_max_s"), guest.phantom_max_s)) }
                         td.num { (count(&format!("{at}.preempted"), guest.preempted)) }
+                        td.num { (time(&format!("{at}.blocked_s"), guest.blocked_s)) }
+                        td.num { (time(&format!("{at}.blocked_max_s"), guest.blocked_max_s)) }
                     }
                 } }
             }

@@ -20,10 +20,13 @@ const OTHERS: &str = "#9aa3ad";
 /// Steps of the load: the kernel of a cell's opacity.
 const SHADES: usize = 4;
 
-const WIDTH: u32 = 1200;
+pub(super) const WIDTH: u32 = 1200;
 const LEFT: u32 = 64;
-const TOP: u32 = 8;
-const AXIS: u32 = 34;
+pub(super) const TOP: u32 = 8;
+pub(super) const AXIS: u32 = 34;
+/// Of a file of its own, which has no page around it.
+pub(super) const FILE_STYLE: &str =
+    "<style>text{font:12px sans-serif;fill:#3d444d}.paper{fill:#fff}</style>";
 
 /// What a colour stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,8 +118,7 @@ pub fn file(result: &SchedResult) -> Option<String> {
     let picture = result.picture.as_ref()?;
     let keys = keys(picture);
     let top = TOP + row_height(picture.cpus.len()) * picture.cpus.len() as u32 + AXIS;
-    let mut legend =
-        String::from("<style>text{font:12px sans-serif;fill:#3d444d}.paper{fill:#fff}</style>");
+    let mut legend = FILE_STYLE.to_owned();
     for (i, key) in keys.iter().enumerate() {
         let (column, row) = (i as u32 % 4, i as u32 / 4);
         let (x, y) = (LEFT + column * 280, top + 14 + row * 20);
@@ -195,11 +197,9 @@ fn cells(out: &mut String, picture: &Picture) {
 }
 
 fn labels(out: &mut String, picture: &Picture, inner: u32, height: u32) {
-    let rows = picture.cpus.len();
-    // A label needs 13 pixels.
-    let each = 13u32.div_ceil(row_height(rows)).next_power_of_two() as usize;
-    for (i, row) in picture.cpus.iter().enumerate().step_by(each) {
-        let y = TOP + row_height(rows) * i as u32 + row_height(rows).min(16) / 2 + 4;
+    let each = row_height(picture.cpus.len());
+    for (i, row) in picture.cpus.iter().enumerate().step_by(label_step(each)) {
+        let y = label_y(each, i);
         let _ = write!(
             out,
             "<text class=\"cpu\" x=\"{}\" y=\"{y}\" text-anchor=\"end\">CPU {}</text>",
@@ -208,8 +208,23 @@ fn labels(out: &mut String, picture: &Picture, inner: u32, height: u32) {
         );
     }
     let total_s = picture.column_s * f64::from(picture.columns);
+    axis(out, (LEFT, inner), height, total_s);
+}
+
+/// Of how many rows of that height one can have a label, which needs 13 pixels.
+pub(super) fn label_step(each: u32) -> usize {
+    13u32.div_ceil(each).next_power_of_two() as usize
+}
+
+/// Where the label of a row is.
+pub(super) fn label_y(each: u32, row: usize) -> u32 {
+    TOP + each * row as u32 + each.min(16) / 2 + 4
+}
+
+/// The axis of time below rows of `height` pixels, from `left` on `inner` pixels long.
+pub(super) fn axis(out: &mut String, (left, inner): (u32, u32), height: u32, total_s: f64) {
     for i in 0..=5u32 {
-        let x = LEFT + inner * i / 5;
+        let x = left + inner * i / 5;
         let anchor = ["start", "middle", "middle", "middle", "middle", "end"][i as usize];
         let _ = write!(
             out,
@@ -221,7 +236,7 @@ fn labels(out: &mut String, picture: &Picture, inner: u32, height: u32) {
     }
 }
 
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     plain(text)
         .replace('&', "&amp;")
         .replace('<', "&lt;")

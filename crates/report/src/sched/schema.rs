@@ -72,6 +72,8 @@ pub struct SchedResult {
     pub steal: Vec<StealEntry>,
     /// Threads on CPUs over time.
     pub picture: Option<Picture>,
+    /// What threads did over time.
+    pub timelines: Option<Timelines>,
     /// The events, where they were kept.
     pub recording: Option<Recording>,
     /// What the reader must know.
@@ -248,6 +250,8 @@ pub struct ThreadEntry {
     pub sleep_s: f64,
     /// Of that, for block I/O.
     pub iowait_s: f64,
+    /// Of `sleep_s`, in sleeps that signals do not end (state D).
+    pub uninterruptible_s: f64,
     /// Run queue latency after wake-ups.
     pub wake_latency: Latency,
     /// Run queue latency after preemptions and yields.
@@ -337,16 +341,23 @@ pub struct GuestEntry {
     pub pid: u32,
     /// The thread.
     pub tid: u32,
-    /// The guest's number of the CPU.
-    pub guest_cpu: u32,
+    /// The guest's number of the CPU; absent if it is not known which one the thread runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest_cpu: Option<u32>,
     /// Time that it ran.
     pub run_s: f64,
-    /// Phantom time: the guest believes the CPU to run, but the thread waits in a run queue.
+    /// Phantom time in run queues: the guest believes the CPU to run, but the thread waits for one here.
     pub phantom_s: f64,
     /// The longest stretch of it.
     pub phantom_max_s: f64,
     /// Of 100 stretches, 99 are not longer.
     pub phantom_p99_s: f64,
+    /// Phantom time of the other kind, blocked in the host: the guest believes the CPU to run, but the thread sleeps
+    /// uninterruptibly (a page of its memory is brought in, a lock of the host is taken). A CPU that the guest has
+    /// halted sleeps interruptibly.
+    pub blocked_s: f64,
+    /// The longest stretch of it.
+    pub blocked_max_s: f64,
     /// How often it was preempted.
     pub preempted: u64,
 }
@@ -409,4 +420,36 @@ pub struct PictureCpu {
     /// longest plus one (0: nobody, or a thread that is not named), and for how much of the time in sixteenths.
     #[serde(deserialize_with = "bounded::<_, _, RUNS_MAX>")]
     pub runs: Vec<[u32; 3]>,
+}
+
+/// What threads did, in columns of equal length.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Timelines {
+    /// Length of a column.
+    pub column_s: f64,
+    /// Columns.
+    pub columns: u32,
+    /// Most CPU time first.
+    #[serde(deserialize_with = "bounded::<_, _, SITES_MAX>")]
+    pub threads: Vec<Timeline>,
+    /// Threads that are not in it.
+    pub elsewhere: u64,
+}
+
+/// What a thread did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Timeline {
+    /// Thread id.
+    pub tid: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// Runs of equal cells from the left: how many columns, and for how many sixteenths of them the thread ran, waited for a
+    /// CPU, slept uninterruptibly, and slept otherwise. Each is rounded up as far as the sixteen are not used up; what is
+    /// missing is not known.
+    #[serde(deserialize_with = "bounded::<_, _, RUNS_MAX>")]
+    pub runs: Vec<[u32; 5]>,
 }

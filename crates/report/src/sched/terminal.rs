@@ -360,8 +360,9 @@ fn guests(page: &mut Page, result: &SchedResult) {
             Column::new("pid", true, 2),
             Column::new("CPU", true, 0),
             Column::new("ran", true, 0),
-            Column::new("phantom", true, 0),
-            Column::new("share", true, 1),
+            Column::new("in queues", true, 0),
+            Column::new("blocked", true, 0),
+            Column::new("phantom", true, 1),
             Column::new("p99", true, 4),
             Column::new("longest", true, 3),
             Column::new("preempted", true, 5),
@@ -371,18 +372,18 @@ fn guests(page: &mut Page, result: &SchedResult) {
             .iter()
             .take(GUESTS)
             .map(|guest| {
-                let wanted = guest.run_s + guest.phantom_s;
+                let phantom = guest.phantom_s + guest.blocked_s;
+                let wanted = guest.run_s + phantom;
                 vec![
                     elide(&guest.vmm, 16, page.ellipsis()),
                     guest.pid.to_string(),
-                    guest.guest_cpu.to_string(),
+                    guest
+                        .guest_cpu
+                        .map_or("?".to_owned(), |cpu| cpu.to_string()),
                     short(guest.run_s),
                     short(guest.phantom_s),
-                    percent(if wanted > 0.0 {
-                        guest.phantom_s / wanted
-                    } else {
-                        0.0
-                    }),
+                    short(guest.blocked_s),
+                    percent(if wanted > 0.0 { phantom / wanted } else { 0.0 }),
                     short(guest.phantom_p99_s),
                     short(guest.phantom_max_s),
                     guest.preempted.to_string(),
@@ -391,6 +392,9 @@ fn guests(page: &mut Page, result: &SchedResult) {
             .collect();
         table::draw(page, &columns, &rows);
         more(page, result.guests.len(), GUESTS, "of them");
+        let words = "Phantom time is what the guest believes its CPU to run while the thread waits in a run queue, or is \
+                     blocked in the host: sleeps uninterruptibly, as one that the guest has halted does not.";
+        page.paragraph(0, 2, &[dim(words)]);
     }
     let steal: f64 = result.steal.iter().map(|cpu| cpu.steal_s).sum();
     if steal > 0.0 {

@@ -41,6 +41,7 @@ fn add(sum: &mut ThreadEntry, row: &ThreadEntry) {
     sum.wasted_s += row.wasted_s;
     sum.sleep_s += row.sleep_s;
     sum.iowait_s += row.iowait_s;
+    sum.uninterruptible_s += row.uninterruptible_s;
     for (sum, row) in [
         (&mut sum.wake_latency, &row.wake_latency),
         (&mut sum.preempt_latency, &row.preempt_latency),
@@ -162,12 +163,13 @@ pub fn detail(result: &SchedResult, by: By, index: usize) -> Vec<(usize, String)
             0,
             format!(
                 "on CPUs {}; waited {} for one, {} of it while a CPU idled; asleep {}, {} of it for \
-                 block I/O",
+                 block I/O, {} uninterruptibly",
                 seconds_text(row.run_s),
                 seconds_text(row.wait_s),
                 seconds_text(row.wasted_s),
                 seconds_text(row.sleep_s),
-                seconds_text(row.iowait_s)
+                seconds_text(row.iowait_s),
+                seconds_text(row.uninterruptible_s)
             ),
         ),
         (

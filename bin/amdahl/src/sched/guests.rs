@@ -1,0 +1,184 @@
+//! Which threads are CPUs of guests, found out while a recording is made: afterwards they may be gone.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use amdahl_sched::ThreadRow;
+use amdahl_sched::vmm::{GuestCpu, ProcessFacts, ThreadFacts, guest_cpu};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::facts;
+use crate::cli::Selection;
+use crate::watch;
+
+/// The first pause between two looks. Each is twice as long as the one before: a thread on a CPU does not show what
+/// it runs, so that some looks are needed, and guests come seldom.
+const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// A pause is so many times as long as the look before it kept a CPU busy.
+const REST: u32 = 100;
+
+/// What was seen of processes with virtual CPUs of KVM.
+#[derive(Debug, Default)]
+pub struct Guests {
+    machines: BTreeMap<u32, Machine>,
+}
+
+#[derive(Debug)]
+struct Machine {
+    process: ProcessFacts,
+    threads: BTreeMap<u32, ThreadFacts>,
+}
+
+impl Guests {
+    /// Looks again and again until `stop`, and then once more. `root` is the process whose descendants are recorded.
+    pub fn follow(selection: &Selection, root: Option<u32>, stop: &AtomicBool) -> Guests {
+        let mut guests = Guests::default();
+        let mut pause = PAUSE;
+        loop {
+            let is_last = stop.load(Ordering::Relaxed);
+            let before = cpu_time();
+            guests.look(&watch::present(selection, root));
+            if is_last {
+                return guests;
+            }
+            let spent = cpu_time().saturating_sub(before);
+            std::thread::park_timeout(pause.max(spent * REST));
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    fn look(&mut self, present: &[(u32, Vec<u32>)]) {
+        for (pid, tids) in present {
+            let process = facts::process(*pid);
+            let is_machine = match &process.kvm_vcpus {
+                // Who is about to end has closed them already.
+                Some(vcpus) => !vcpus.is_empty(),
+                None => facts::has_run_guest(&format!("/proc/{pid}/stat")),
+            };
+            if !is_machine {
+                continue;
+            }
+            let threads = tids.iter().map(|&tid| {
+                let thread = facts::thread(*pid, tid, &process);
+                (tid, thread)
+            });
+            let threads: Vec<(u32, ThreadFacts)> = threads.collect();
+            self.add(*pid, process, &threads);
+        }
+    }
+
+    fn add(&mut self, pid: u32, process: ProcessFacts, threads: &[(u32, ThreadFacts)]) {
+        let machine = self.machines.entry(pid).or_insert_with(|| Machine {
+            process: ProcessFacts::default(),
+            threads: BTreeMap::new(),
+        });
+        machine.process = process;
+        for &(tid, seen) in threads {
+            let known = machine.threads.entry(tid).or_default();
+            known.runs = seen.runs.or(known.runs);
+            known.has_run_guest |= seen.has_run_guest;
+        }
+        machine.conclude();
+    }
+
+    /// The guest CPU that a thread is.
+    pub fn guest_cpu(&self, row: &ThreadRow) -> Option<GuestCpu> {
+        if let Some(machine) = self.machines.get(&row.pid) {
+            let thread = machine.threads.get(&row.tid).copied();
+            return guest_cpu(&row.name, thread.unwrap_or_default(), &machine.process);
+        }
+        // Names are cheap to look at, descriptors are not.
+        guest_cpu(&row.name, ThreadFacts::default(), &ProcessFacts::default())?;
+        let process = facts::process(row.pid);
+        guest_cpu(&row.name, ThreadFacts::default(), &process)
+    }
+}
+
+impl Machine {
+    /// A thread that never leaves its CPU does not show which of the guest's it runs; where one such thread and one
+    /// CPU are left they belong together.
+    fn conclude(&mut self) {
+        let is_run = |index: &u32| {
+            let mut threads = self.threads.values();
+            threads.any(|thread| thread.runs == Some(*index))
+        };
+        let vcpus = self.process.kvm_vcpus.iter().flat_map(BTreeMap::values);
+        let left: Vec<u32> = vcpus.copied().filter(|index| !is_run(index)).collect();
+        let busy = self.threads.values_mut();
+        let mut busy = busy.filter(|thread| thread.has_run_guest && thread.runs.is_none());
+        if let (&[index], Some(thread), None) = (&left[..], busy.next(), busy.next()) {
+            thread.runs = Some(index);
+        }
+    }
+}
+
+/// That the calling thread has used.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(vcpus: &[(i32, u32)]) -> ProcessFacts {
+        ProcessFacts {
+            name: "my-vmm".to_owned(),
+            kvm_vcpus: Some(vcpus.iter().copied().collect()),
+        }
+    }
+
+    fn found(guests: &Guests, tid: u32) -> Option<Option<u32>> {
+        let row = ThreadRow {
+            tid,
+            pid: 7,
+            name: "x".into(),
+            ..ThreadRow::default()
+        };
+        guests.guest_cpu(&row).map(|cpu| cpu.index)
+    }
+
+    const BUSY: ThreadFacts = ThreadFacts {
+        runs: None,
+        has_run_guest: true,
+    };
+
+    fn runs(index: u32) -> ThreadFacts {
+        ThreadFacts {
+            runs: Some(index),
+            has_run_guest: true,
+        }
+    }
+
+    #[test]
+    fn what_was_seen_once_is_known_for_good() {
+        let mut guests = Guests::default();
+        let vcpus = [(20, 0), (21, 1), (22, 2)];
+        let other = ThreadFacts::default();
+        guests.add(
+            7,
+            process(&vcpus),
+            &[(8, runs(1)), (9, BUSY), (10, BUSY), (11, other)],
+        );
+        assert_eq!(
+            [8, 9, 10, 11].map(|tid| found(&guests, tid)),
+            [Some(Some(1)), Some(None), Some(None), None]
+        );
+        // All of them are on a CPU but one; and so it is clear which the last one is.
+        guests.add(7, process(&vcpus), &[(8, BUSY), (9, runs(2)), (10, BUSY)]);
+        assert_eq!(
+            [8, 9, 10, 11].map(|tid| found(&guests, tid)),
+            [Some(Some(1)), Some(Some(2)), Some(Some(0)), None]
+        );
+    }
+
+    #[test]
+    fn two_threads_for_one_cpu_are_not_told_apart() {
+        let mut guests = Guests::default();
+        guests.add(7, process(&[(20, 0)]), &[(8, BUSY), (9, BUSY)]);
+        assert_eq!([8, 9].map(|tid| found(&guests, tid)), [Some(None); 2]);
+    }
+}
