@@ -350,7 +350,7 @@ fn a_hostile_result_stays_text() {
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
-/// The pages of the deep views, each as it is and with steering text.
+/// The pages of the deep views, each as it is and with steering text; those with stacks have a flame graph.
 fn view_pages() -> Vec<(&'static str, String)> {
     use amdahl_report::{locks, mem, sched};
     let steering = "\u{1b}[31m<script>alert(1)</script>\u{202e}";
@@ -366,11 +366,15 @@ fn view_pages() -> Vec<(&'static str, String)> {
         site.process = steering.to_owned();
         site.object = steering.repeat(20);
     }
+    let (rows, bad_rows) = (fixture::rows(), fixture::hostile_rows());
     vec![
-        ("locks", locks::render_html(&fixture::locks::result(), &[])),
+        (
+            "locks",
+            locks::render_html(&fixture::locks::result(), &rows),
+        ),
         (
             "locks-bad",
-            locks::render_html(&fixture::locks::hostile(steering), &[]),
+            locks::render_html(&fixture::locks::hostile(steering), &bad_rows),
         ),
         (
             "sched",
@@ -384,9 +388,121 @@ fn view_pages() -> Vec<(&'static str, String)> {
             "sched-bad",
             sched::html::render(&fixture::sched::result(2, steering)),
         ),
-        ("mem", mem::html::render(&memory, &[])),
-        ("mem-bad", mem::html::render(&bad_memory, &[])),
+        ("mem", mem::html::render(&memory, &rows)),
+        ("mem-bad", mem::html::render(&bad_memory, &bad_rows)),
     ]
+}
+
+/// The frames of all flame graphs as they are drawn: title; left and width as shares of the drawing; top and height in
+/// pixels; whether it can be seen, and its label lies in it.
+const FRAMES: &str = "[...document.querySelectorAll('.flame svg')].map(svg => { \
+    const all = svg.getBoundingClientRect(); \
+    return [...svg.querySelectorAll('g')].map(g => { \
+        const rect = g.querySelector('rect'), text = g.querySelector('text'), r = rect.getBoundingClientRect(); \
+        const is_seen = svg.checkVisibility() && !['none', 'rgba(0, 0, 0, 0)'].includes(getComputedStyle(rect).fill); \
+        const fits = !text || text.getBoundingClientRect().right <= r.right + 1; \
+        return [g.querySelector('title').textContent, (r.left - all.left) / all.width, r.width / all.width, \
+            r.top - all.top, r.height, is_seen, fits]; }); })";
+
+/// A frame of a flame graph.
+struct Frame {
+    name: String,
+    /// Of the time, as its title says.
+    share: f64,
+    left: f64,
+    width: f64,
+    top: f64,
+}
+
+impl Frame {
+    fn of(drawn: &Value) -> Frame {
+        let title = drawn[0].as_str().unwrap();
+        let number = |at: usize| drawn[at].as_f64().unwrap();
+        assert!(number(4) > 10.0, "{title} is {} high", number(4));
+        assert!(drawn[5] == true && drawn[6] == true, "{drawn}");
+        let (name, figures) = title.rsplit_once(" (").unwrap();
+        let percent = figures.rsplit_once(", ").unwrap().1.trim_end_matches("%)");
+        Frame {
+            name: name.to_owned(),
+            share: percent.parse::<f64>().unwrap() / 100.0,
+            left: number(1),
+            width: number(2),
+            top: number(3),
+        }
+    }
+
+    fn right(&self) -> f64 {
+        self.left + self.width
+    }
+}
+
+/// The open page has a flame graph whose frames are as wide as their times say, and lie on their callers.
+fn flame_adds_up(browser: &mut Chromium, page: &str) {
+    let graphs = browser.evaluate(FRAMES);
+    let graphs = graphs.as_array().unwrap();
+    assert_eq!(graphs.len(), 1, "{page}");
+    let frames: Vec<Frame> = graphs[0]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(Frame::of)
+        .collect();
+    // Two digits of a percentage.
+    let is_same = |a: f64, b: f64| (a - b).abs() < 2e-4;
+    let rows: BTreeSet<i64> = frames.iter().map(|frame| frame.top as i64).collect();
+    let rows: Vec<Vec<&Frame>> = rows
+        .iter()
+        .rev()
+        .map(|&top| frames.iter().filter(|f| f.top as i64 == top).collect())
+        .collect();
+    assert!(rows.len() > 2 && rows[0].len() == 1, "{page}");
+    for frame in &frames {
+        assert!(is_same(frame.width, frame.share), "{page}: {}", frame.name);
+    }
+    // Each stack has a cause.
+    let causes: f64 = rows[1].iter().map(|frame| frame.width).sum();
+    assert!(
+        is_same(rows[0][0].width, 1.0) && (causes - 1.0).abs() < 1e-3,
+        "{page}"
+    );
+    for (below, row) in rows.iter().zip(&rows[1..]) {
+        for frame in row {
+            let lies_on = |caller: &&&Frame| {
+                caller.left < frame.left + 2e-4 && frame.right() < caller.right() + 2e-4
+            };
+            assert!(
+                below.iter().any(|caller| lies_on(&caller)),
+                "{page}: {}",
+                frame.name
+            );
+        }
+    }
+}
+
+/// What is drawn is what the samples say.
+#[test]
+fn the_flame_graph_of_a_view_is_as_wide_as_its_samples() {
+    let Some(mut browser) = Chromium::start() else {
+        return;
+    };
+    let rows = fixture::rows();
+    let file = kept().join("view-flame.html");
+    let page = amdahl_report::locks::render_html(&fixture::locks::result(), &rows);
+    std::fs::write(&file, page).unwrap();
+    browser.resize(1280, 900, false);
+    browser.open(&file);
+    let drawn = browser.evaluate(FRAMES);
+    let frames = drawn[0].as_array().unwrap().iter().map(Frame::of);
+    let frames: Vec<Frame> = frames.collect();
+    let all: u64 = rows.iter().map(|row| row.charged_ns).sum();
+    let causes: BTreeSet<&str> = rows.iter().map(|row| &*row.cause).collect();
+    for cause in causes {
+        let of_cause = rows.iter().filter(|row| row.cause == cause);
+        let share = of_cause.map(|row| row.charged_ns).sum::<u64>() as f64 / all as f64;
+        let frame = frames.iter().find(|frame| frame.name == cause);
+        let width = frame.map_or(0.0, |frame| frame.width);
+        assert!((width - share).abs() < 1e-3, "{cause}: {width} of {share}");
+    }
 }
 
 #[test]
@@ -420,6 +536,9 @@ fn pages_of_views_fit_are_readable_and_load_nothing() {
         browser.resize(1280, 900, false);
         browser.prefer("light");
         browser.open(&file);
+        if !name.starts_with("sched") {
+            flame_adds_up(&mut browser, name);
+        }
         browser.screenshot(&kept().join(format!("view-{name}.png")));
         let url = format!("file://{}", file.display());
         assert!(

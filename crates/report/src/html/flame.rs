@@ -7,6 +7,7 @@ use inferno::flamegraph::{self, Options, TextTruncateDirection};
 use maud::{Markup, html};
 use quick_xml::Reader;
 use quick_xml::events::Event;
+use unicode_width::UnicodeWidthStr;
 
 use crate::number::percent;
 use crate::palette::look_of;
@@ -17,6 +18,10 @@ use crate::schema::SampleRow;
 const WIDTH: usize = 1040;
 const FONT_SIZE: usize = 12;
 const FRAME_HEIGHT: usize = 18;
+/// Of a character, in parts of the font's size: the widest of the fonts in the style sheet.
+const FONT_WIDTH: f64 = 0.62;
+/// From a frame's edge to its label, in percent of the width.
+const MARGIN: f64 = 0.35;
 /// Deeper stacks lose their outermost frames: recursion, mostly.
 const FRAMES_MAX: usize = 96;
 /// A drawing with more rectangles (some 300 bytes each) is drawn again without the narrow ones.
@@ -69,6 +74,26 @@ struct Rectangle {
     x: f64,
     y: f64,
     width: f64,
+}
+
+impl Rectangle {
+    /// The label as far as it lies in the frame; inferno knows nothing of the margin and of wide characters.
+    fn label_that_fits(&self) -> String {
+        let pixels = (self.width - MARGIN) / 100.0 * WIDTH as f64;
+        let room = (pixels / (FONT_SIZE as f64 * FONT_WIDTH)) as usize;
+        if self.label.width() <= room {
+            return self.label.clone();
+        }
+        let mut label = self.label.trim_end_matches("..").to_owned();
+        while !label.is_empty() && label.width() + 2 > room {
+            label.pop();
+        }
+        if label.is_empty() {
+            label
+        } else {
+            label + ".."
+        }
+    }
 }
 
 /// Which point of those in `rows` to draw: `wanted`, or what comes next to it where `rows` are of another result or
@@ -128,9 +153,9 @@ fn graph(class: &str, name: &str, caption: &str, folded: &Folded) -> Markup {
                             rect class=(format!("k{}", tone(&r.title))) x=(format!("{:.3}%", r.x)) y=(r.y - top)
                                 width=(format!("{:.3}%", r.width)) height=(FRAME_HEIGHT - 1) rx="1.5" {}
                             // inferno leaves the root without a name.
-                            @let label = if r.y == bottom { "all" } else { &r.label };
+                            @let label = if r.y == bottom { "all".to_owned() } else { r.label_that_fits() };
                             @if !label.is_empty() {
-                                text x=(format!("{:.3}%", r.x + 0.35)) y=(r.y - top + 12.5) { (label) }
+                                text x=(format!("{:.3}%", r.x + MARGIN)) y=(r.y - top + 12.5) { (label) }
                             }
                         }
                     }
@@ -181,7 +206,7 @@ fn layout(folded: &Folded) -> Vec<Rectangle> {
         options.image_width = Some(WIDTH + 20); // inferno's own margins
         options.frame_height = FRAME_HEIGHT;
         options.font_size = FONT_SIZE;
-        options.font_width = 0.62; // the widest of the fonts in the style sheet
+        options.font_width = FONT_WIDTH;
         options.min_width = min_width;
         options.count_name = folded.1.to_owned();
         options.text_truncate_direction = TextTruncateDirection::Right;
