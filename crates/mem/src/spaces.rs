@@ -55,9 +55,11 @@ impl Spaces {
 
     /// `child` begins with the address space of `parent`. Constant time.
     pub fn fork(&mut self, parent: u32, child: u32) {
-        if let Some(space) = self.spaces.get(&parent).cloned() {
-            self.spaces.insert(child, space);
-        }
+        match self.spaces.get(&parent).cloned() {
+            Some(space) => self.spaces.insert(child, space),
+            // Its id may have been another's.
+            None => self.spaces.remove(&child),
+        };
         self.forget();
     }
 
@@ -148,6 +150,29 @@ mod tests {
         assert_eq!(name(&spaces, 2, 25).as_deref(), Some("old"));
         spaces.exec(2);
         assert_eq!((name(&spaces, 2, 15), name(&spaces, 3, 15)), (None, None));
+    }
+
+    /// Nobody told of ends: the first process was forgotten with the oldest half of its children.
+    #[test]
+    fn who_lives_is_not_forgotten_for_those_that_ended() {
+        let mut spaces = Spaces::default();
+        spaces.map(1, region(0, 1, "x"));
+        for pid in 2..3 * SPACES_MAX as u32 {
+            spaces.fork(1, pid);
+            assert!(spaces.find(pid, 0).is_some(), "{pid}");
+            spaces.exit(pid);
+        }
+        assert!(spaces.find(1, 0).is_some());
+        assert!(spaces.spaces.len() <= SPACES_MAX + 1);
+    }
+
+    /// An id that is used again once kept the mappings of who had it before.
+    #[test]
+    fn the_child_of_somebody_unknown_begins_without_mappings() {
+        let mut spaces = Spaces::default();
+        spaces.map(2, region(0, 100, "old"));
+        spaces.fork(1, 2);
+        assert_eq!(spaces.find(2, 15), None);
     }
 
     #[test]

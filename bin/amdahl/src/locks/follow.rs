@@ -1,12 +1,11 @@
 //! Follows a recording of waits and adds it up.
 
-use std::collections::VecDeque;
-
 use amdahl_locks::{Event, Limits, ThreadName, Tracker};
 use amdahl_probe::bpf::{self, Decoded, Decoder, LockFact, Part};
 use amdahl_speedup::event::Tid;
 
 use crate::watch::Follow;
+use crate::watch::later::Later;
 
 /// Parts become a tally; names are kept for the table.
 pub struct Follower {
@@ -19,18 +18,14 @@ pub struct Follower {
     pub events: u64,
     /// A process whose waits are left out.
     without: u32,
-    /// Parts that are not added up yet, oldest first.
-    later: VecDeque<Part>,
-    later_bytes: usize,
-    later_bytes_max: usize,
+    later: Later,
 }
 
 impl Follower {
     /// Knows nothing yet. Waits of process `without` (0: none) are left out: a view of the whole
     /// system is not about its own threads.
     ///
-    /// Naming code takes CPU time that the watched program may want: up to `later_bytes_max` of
-    /// parts are left for [`Follower::finish`].
+    /// Up to `later_bytes_max` of parts are left for [`Follower::finish`].
     pub fn new(without: u32, later_bytes_max: usize) -> Follower {
         Follower {
             decoder: Decoder::new(),
@@ -38,24 +33,18 @@ impl Follower {
             tracker: Tracker::new(Limits::default()),
             events: 0,
             without,
-            later: VecDeque::new(),
-            later_bytes: 0,
-            later_bytes_max,
+            later: Later::new(later_bytes_max),
         }
     }
 
     /// Adds up what was left for later.
     pub fn finish(&mut self) {
-        self.later_bytes_max = 0;
+        self.later.no_longer();
         self.add_up();
     }
 
     fn add_up(&mut self) {
-        while self.later_bytes > self.later_bytes_max || self.later_bytes_max == 0 {
-            let Some(part) = self.later.pop_front() else {
-                return;
-            };
-            self.later_bytes -= part.bytes();
+        while let Some(part) = self.later.due() {
             let (decoder, decoded) = (&mut self.decoder, &mut self.decoded);
             decoder.locks(part, decoded, |fact| match fact {
                 LockFact::Stack(place, stack) => self.tracker.learn(place, stack),
@@ -115,8 +104,7 @@ impl Follow for Follower {
         let slots: usize = part.slots.iter().map(Vec::len).sum();
         self.events += slots as u64;
         self.decoder.look(&mut part);
-        self.later_bytes += part.bytes();
-        self.later.push_back(part);
+        self.later.push(part);
         self.add_up();
     }
 }

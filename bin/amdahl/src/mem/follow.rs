@@ -17,7 +17,8 @@ use amdahl_probe::perf::{Counters, SideBand, Whose};
 use amdahl_topology::{CpuSet, Topology};
 
 use super::look::Looker;
-use crate::watch::Follow;
+use crate::watch::later::Later;
+use crate::watch::{Follow, processes};
 
 /// Tables that grow with the recording.
 pub struct Followed<'a> {
@@ -27,6 +28,9 @@ pub struct Followed<'a> {
     spaces: Spaces,
     /// What was mapped, not yet due.
     pending: Vec<SideBand>,
+    later: Later,
+    /// Mappings, forks and ends of which nobody has told.
+    pub maps_lost: u64,
     /// Code of places.
     pub places: Places,
     /// Names of processes.
@@ -72,8 +76,9 @@ impl Tlb {
 }
 
 impl<'a> Followed<'a> {
-    /// Nothing has happened yet.
-    pub fn new(looker: &'a Looker) -> Followed<'a> {
+    /// Nothing has happened yet. Up to `later_bytes_max` of parts are left for
+    /// [`Followed::finish`].
+    pub fn new(looker: &'a Looker, later_bytes_max: usize) -> Followed<'a> {
         let topology = Topology::read().ok();
         let node = |topology: &Topology, node: u32| topology.kernel_node(node).unwrap_or(node);
         let nodes = topology.iter().flat_map(|topology| {
@@ -85,6 +90,8 @@ impl<'a> Followed<'a> {
             nodes: nodes.collect(),
             spaces: Spaces::default(),
             pending: Vec::new(),
+            later: Later::new(later_bytes_max),
+            maps_lost: 0,
             places: Places::default(),
             names: HashMap::new(),
             faults: Faults::new(rustix::param::page_size() as u64),
@@ -92,6 +99,18 @@ impl<'a> Followed<'a> {
             lock: MmapLock::default(),
             vmalloc: Vmalloc::default(),
             tlb: Tlb::default(),
+        }
+    }
+
+    /// Adds up what was left for later.
+    pub fn finish(&mut self) {
+        self.later.no_longer();
+        self.add_up();
+    }
+
+    fn add_up(&mut self) {
+        while let Some(part) = self.later.due() {
+            self.add(part);
         }
     }
 
@@ -117,7 +136,8 @@ impl<'a> Followed<'a> {
             }
             SideBand::Exec { pid, .. } => self.spaces.exec(*pid),
             SideBand::Fork { parent, pid, .. } => self.spaces.fork(*parent, *pid),
-            SideBand::Lost(_) => {}
+            SideBand::Exit { pid, .. } => self.spaces.exit(*pid),
+            SideBand::Lost(count) => self.maps_lost = self.maps_lost.saturating_add(*count),
         }
     }
 
@@ -178,17 +198,36 @@ impl<'a> Followed<'a> {
         } else {
             Mode::Read
         };
-        let ns = slot.arg[1];
-        if slot.kind == kind::MMAP_HOLD {
-            return self.lock.hold(operation, mode, ns);
+        let (pid, place) = (slot.other, slot.place);
+        match slot.kind {
+            kind::MMAP_HOLD => self.lock.hold(operation, mode, slot.arg[1]),
+            _ => {
+                let site = Site {
+                    operation,
+                    mode,
+                    pid,
+                    place,
+                };
+                self.lock.wait(site, slot.arg[1]);
+            }
         }
-        let site = Site {
-            operation,
-            mode,
-            pid: slot.other,
-            place: slot.place,
-        };
-        self.lock.wait(site, ns);
+    }
+
+    fn add(&mut self, mut part: Part) {
+        self.places.learn(&mut part);
+        self.pending.append(&mut part.side_band);
+        self.pending.sort_by_key(SideBand::ts);
+        let mut slots: Vec<&Slot> = part.slots.iter().flatten().collect();
+        slots.sort_by_key(|slot| slot.ts);
+        let pending = std::mem::take(&mut self.pending);
+        let mut maps = pending.into_iter().peekable();
+        for slot in slots {
+            while let Some(event) = maps.next_if(|event| event.ts() <= slot.ts) {
+                self.map(&event);
+            }
+            self.slot(slot);
+        }
+        self.pending = maps.collect();
     }
 }
 
@@ -206,13 +245,6 @@ fn vmalloc_event(slot: &Slot) -> vmalloc::Event {
             bytes: first,
             failed: second != 0,
         },
-    }
-}
-
-fn time(event: &SideBand) -> u64 {
-    match event {
-        SideBand::Map { ts, .. } | SideBand::Exec { ts, .. } | SideBand::Fork { ts, .. } => *ts,
-        SideBand::Lost(_) => 0,
     }
 }
 
@@ -241,19 +273,13 @@ impl Follow for Followed<'_> {
     }
 
     fn take(&mut self, mut part: Part) {
-        self.places.learn(&mut part);
-        self.pending.append(&mut part.side_band);
-        self.pending.sort_by_key(time);
-        let mut slots: Vec<&Slot> = part.slots.iter().flatten().collect();
-        slots.sort_by_key(|slot| slot.ts);
-        let pending = std::mem::take(&mut self.pending);
-        let mut maps = pending.into_iter().peekable();
-        for slot in slots {
-            while let Some(event) = maps.next_if(|event| time(event) <= slot.ts) {
-                self.map(&event);
-            }
-            self.slot(slot);
+        for pid in self.places.look(&mut part) {
+            // It has joined the control group.
+            let threads = processes::threads(pid).into_iter();
+            let named = threads.map(|tid| (tid, processes::comm(pid, tid)));
+            self.attach(pid, &named.collect::<Vec<_>>());
         }
-        self.pending = maps.collect();
+        self.later.push(part);
+        self.add_up();
     }
 }

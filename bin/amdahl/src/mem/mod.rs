@@ -9,6 +9,8 @@ mod result;
 mod sources;
 mod unprivileged;
 
+use std::time::Duration;
+
 use amdahl_mem::tlb;
 use amdahl_probe::bpf::{Mappings, Recorder, Settings};
 use amdahl_probe::perf::{Count, Counted};
@@ -28,6 +30,9 @@ use crate::watch::{self, machine};
 use follow::Followed;
 use look::{Looked, Looker};
 use pages::Machine;
+
+/// Parts are taken this often, so that processes are looked at while they live.
+const PART_AFTER: Duration = Duration::from_secs(1);
 
 /// A result and the stacks that go with it.
 struct Outcome {
@@ -108,6 +113,7 @@ fn settings(args: &Mem, cpus: &CpuSet) -> Settings {
         memory_bytes: (args.selection.memory as usize) << 20,
         everyone: args.selection.system,
         mappings: Mappings::All,
+        part_after: PART_AFTER,
         ..Settings::new(sources::programs(args.holds), cpus.iter().collect())
     }
 }
@@ -140,7 +146,8 @@ fn recorded(
     looker: &Looker,
     interrupt: &Interrupt,
 ) -> Result<Parts, Failure> {
-    let mut followed = Followed::new(looker);
+    let memory = (args.selection.memory as usize) << 20;
+    let mut followed = Followed::new(looker, memory / 4);
     if args.selection.system {
         followed.tlb.count_all(cpus);
     }
@@ -155,6 +162,7 @@ fn recorded(
         )
     });
     let watched = watched?;
+    followed.finish();
     let counts = &watched.counts;
     let lost: u64 = counts.lost.iter().map(|(_, count)| count).sum();
     let mut faults = followed.fault_tables(true);
@@ -174,6 +182,16 @@ fn recorded(
             code: "memory".to_owned(),
             text: format!(
                 "The memory for events was used up after {after:.1} s: later ones are missing. Give more with --memory."
+            ),
+        });
+    }
+    if followed.maps_lost > 0 {
+        warnings.push(Notice {
+            code: "mappings-lost".to_owned(),
+            text: format!(
+                "{} changes of address spaces were not told, so many came at once: faults there may be of kind unknown, \
+                 or of what was mapped before.",
+                followed.maps_lost
             ),
         });
     }

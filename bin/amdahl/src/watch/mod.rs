@@ -1,6 +1,7 @@
 //! What the deep views share: whom they watch, for how long, and the following of a recording
 //! while it is made.
 
+pub mod later;
 pub mod live;
 pub mod machine;
 pub mod preload;

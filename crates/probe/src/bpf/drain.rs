@@ -120,9 +120,18 @@ impl Shared {
                 into.part.stacks.push(stack);
             }
         }
+        let told = &mut into.part.side_band;
+        let before = told.len();
         for ring in &self.events.side_band {
-            ring.drain(&mut into.part.side_band);
+            ring.drain(told);
         }
+        if into.cut.is_some() {
+            told.truncate(before);
+        }
+        into.bytes += told[before..]
+            .iter()
+            .map(SideBand::bytes_held)
+            .sum::<usize>();
         settled
     }
 
@@ -268,11 +277,12 @@ impl Part {
         }
     }
 
-    /// Memory of its slots and stacks.
+    /// Memory of what it tells.
     pub fn bytes(&self) -> usize {
         let slots = self.slots.iter().map(|ring| ring.len() * size_of::<Slot>());
         let stacks = self.stacks.iter().map(Stack::bytes_held);
-        slots.sum::<usize>() + stacks.sum::<usize>()
+        let side_band = self.side_band.iter().map(SideBand::bytes_held);
+        slots.sum::<usize>() + stacks.sum::<usize>() + side_band.sum::<usize>()
     }
 }
 /// Makes the switches of one CPU a chain: who comes on at one switch leaves at the next.

@@ -41,9 +41,11 @@ impl Events {
         } else {
             &[]
         };
+        let is_all = settings.mappings == Mappings::All;
+        let pages = if is_all { 256 } else { 64 };
         let side_band = cpus
             .iter()
-            .map(|&cpu| SideBandRing::open(cpu, 64, settings.mappings == Mappings::All))
+            .map(|&cpu| SideBandRing::open(cpu, pages, is_all))
             .collect::<io::Result<Vec<_>>>()
             .map_err(system("open the side band of mappings"))?;
         if !settings.programs.samples {

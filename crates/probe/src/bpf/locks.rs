@@ -6,14 +6,13 @@ use std::sync::Arc;
 use amdahl_locks::{Event, Hold, Kind, LockId, Place, Wait, Waker};
 use amdahl_speedup::event::{CallStack, Ns};
 use amdahl_speedup::primitive::KernelPrimitive;
-use rustc_hash::FxHashSet;
 
 use super::decode::{Decoded, Decoder};
 use super::drain::Part;
 use super::error::RecorderError;
 use super::programs::{Programs, Tracepoint, needed, object, wanted};
 use super::recorder::Recorder;
-use super::stacks::learn_maps;
+use super::stacks::look;
 use super::tasks::ENTRIES;
 use super::wire::{OpenWait, Slot, Stack, flag, kind, sleep, stack_kind};
 
@@ -95,15 +94,10 @@ impl Decoder {
     /// Takes from a part what can be learned only while its processes live: mappings, also of those that
     /// were there before, and the files that they map. [`Decoder::locks`] may then come at any later time.
     pub fn look(&mut self, part: &mut Part) {
-        learn_maps(&mut self.symbols, &mut std::mem::take(&mut part.side_band));
-        let pids: FxHashSet<u32> = part.stacks.iter().map(|stack| stack.pid).collect();
-        for pid in pids {
-            if self.symbols.maps_mut().is_complete(pid) {
-                self.symbols.touch(pid);
-            } else {
-                self.attach(pid);
-            }
+        for pid in look(&mut self.symbols, part) {
+            self.attach(pid);
         }
+        part.side_band = Vec::new();
     }
 
     /// Takes a part of a recording of [`LOCKS`]: names its stacks for `learn`, then gives its events

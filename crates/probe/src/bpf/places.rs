@@ -1,21 +1,26 @@
 //! Code by the hash of its place, for views that need no more than one stack of each place.
 
+use std::sync::Arc;
+
 use amdahl_speedup::event::CallStack;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::drain::Part;
-use super::stacks::{learn_maps, locate};
+use super::stacks::{learn_maps, locate, look};
 use super::wire::flag;
 use crate::symbol::{CodePoint, Symbolizer};
 
-/// Places whose stacks are kept; of later ones the code is not known.
-const PLACES_MAX: usize = 1 << 17;
+/// Places whose stacks are kept, each process having its own; of later ones the code is not known.
+const PLACES_MAX: usize = 1 << 20;
+/// Different stacks that are kept, mostly those of many places.
+const STACKS_MAX: usize = 1 << 17;
 
 /// The stacks of places. Where several were taken, the one that leads farthest out.
 #[derive(Default)]
 pub struct Places {
     symbols: Symbolizer,
-    stacks: FxHashMap<(u8, u32), Box<[CodePoint]>>,
+    stacks: FxHashMap<(u8, u32), Arc<[CodePoint]>>,
+    known: FxHashSet<Arc<[CodePoint]>>,
 }
 
 impl Places {
@@ -25,9 +30,14 @@ impl Places {
         self.symbols.touch(pid);
     }
 
-    /// Takes the stacks of a part: each belongs to the slot with the same time and thread.
+    /// Takes from a part what can be learned only while its processes live. [`learn`](Self::learn) may then come at any
+    /// later time. Returns the processes that were there before and are to be [attached](Self::attach).
+    pub fn look(&mut self, part: &mut Part) -> Vec<u32> {
+        look(&mut self.symbols, part)
+    }
+
+    /// Takes the stacks of a part that was looked at: each belongs to the slot with the same time and thread.
     pub fn learn(&mut self, part: &mut Part) {
-        learn_maps(&mut self.symbols, &mut part.side_band);
         let places: FxHashMap<_, _> = part
             .slots
             .iter()
@@ -43,11 +53,22 @@ impl Places {
                 continue;
             }
             let points = locate(&mut self.symbols, &raw);
-            let known = self.stacks.entry(place).or_default();
-            if known.len() < points.len() {
-                *known = points;
+            let longest = self.stacks.get(&place).map_or(0, |stack| stack.len());
+            if longest < points.len()
+                && let Some(stack) = self.kept(&points)
+            {
+                self.stacks.insert(place, stack);
             }
         }
+    }
+
+    /// A stack as it is kept, once for all places that have it.
+    fn kept(&mut self, points: &[CodePoint]) -> Option<Arc<[CodePoint]>> {
+        if let Some(known) = self.known.get(points) {
+            return Some(Arc::clone(known));
+        }
+        let stack: Arc<[CodePoint]> = points.into();
+        (self.known.len() < STACKS_MAX && self.known.insert(Arc::clone(&stack))).then_some(stack)
     }
 
     /// Names all stacks of a part that has no slots: whose each is, and its code.

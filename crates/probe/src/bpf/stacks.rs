@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
+use rustc_hash::FxHashSet;
+
+use super::drain::Part;
 use super::wire::Stack;
 use crate::perf::SideBand;
 use crate::symbol::{CodePoint, MapEvent, RawStack, StackEnd, Symbolizer};
 
 /// Tells `symbols` what was mapped, in the order of time.
 pub(super) fn learn_maps(symbols: &mut Symbolizer, side_band: &mut [SideBand]) {
-    side_band.sort_by_key(|event| match event {
-        SideBand::Map { ts, .. } | SideBand::Exec { ts, .. } | SideBand::Fork { ts, .. } => *ts,
-        SideBand::Lost(_) => 0,
-    });
+    side_band.sort_by_key(SideBand::ts);
     let maps = symbols.maps_mut();
     for event in side_band {
         match event {
@@ -37,9 +37,25 @@ pub(super) fn learn_maps(symbols: &mut Symbolizer, side_band: &mut [SideBand]) {
             }),
             SideBand::Exec { ts, pid } => maps.exec(*ts, *pid),
             SideBand::Fork { ts, parent, pid } => maps.fork(*ts, *parent, *pid),
-            SideBand::Lost(_) => {}
+            SideBand::Exit { .. } | SideBand::Lost(_) => {}
         }
     }
+}
+
+/// Takes from a part what can be learned only while its processes live: what is mapped, and the files that are. Returns
+/// those of its processes that were there before and were not told of, whose mappings are still unknown.
+pub(super) fn look(symbols: &mut Symbolizer, part: &mut Part) -> Vec<u32> {
+    learn_maps(symbols, &mut part.side_band);
+    let pids: FxHashSet<u32> = part.stacks.iter().map(|stack| stack.pid).collect();
+    let mut pids: Vec<u32> = pids.into_iter().collect();
+    pids.retain(|&pid| {
+        let is_known = symbols.maps_mut().is_complete(pid);
+        if is_known {
+            symbols.touch(pid);
+        }
+        !is_known
+    });
+    pids
 }
 
 /// Where the frames of a recorded stack are: unwound from its copy, and beyond that by the frame

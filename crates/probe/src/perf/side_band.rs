@@ -48,8 +48,37 @@ pub enum SideBand {
         /// Child process.
         pid: u32,
     },
+    /// The first thread of a process ended; others of it may live on.
+    Exit {
+        /// Monotonic nanoseconds.
+        ts: u64,
+        /// Process.
+        pid: u32,
+    },
     /// Records were lost.
     Lost(u64),
+}
+
+impl SideBand {
+    /// When; 0 of what was lost.
+    pub fn ts(&self) -> u64 {
+        match self {
+            SideBand::Map { ts, .. }
+            | SideBand::Exec { ts, .. }
+            | SideBand::Fork { ts, .. }
+            | SideBand::Exit { ts, .. } => *ts,
+            SideBand::Lost(_) => 0,
+        }
+    }
+
+    /// Its memory.
+    pub(crate) fn bytes_held(&self) -> usize {
+        let path = match self {
+            SideBand::Map { path, .. } => path.len(),
+            _ => 0,
+        };
+        size_of::<SideBand>() + path
+    }
 }
 
 /// The ring of one CPU's side band.
@@ -141,6 +170,10 @@ pub(super) fn parse(record: &[u8]) -> Option<SideBand> {
             let (pid, parent) = (fields.u32()?, fields.u32()?);
             (pid != parent).then_some(SideBand::Fork { ts, parent, pid })
         }
+        b::PERF_RECORD_EXIT => {
+            let (pid, _parent, tid) = (fields.u32()?, fields.u32()?, fields.u32()?);
+            (pid == tid).then_some(SideBand::Exit { ts, pid })
+        }
         b::PERF_RECORD_LOST => {
             let _id = fields.u64()?;
             Some(SideBand::Lost(fields.u64()?))
@@ -193,6 +226,12 @@ mod tests {
             &map,
         );
         assert_eq!(parse(&exec), Some(SideBand::Exec { ts: 77, pid: 5 }));
+        let of_thread = |tid: u32| {
+            let words = [5u32, 1, tid, 1, 0, 0].map(u32::to_ne_bytes);
+            parse(&record(b::PERF_RECORD_EXIT, 0, &words.concat()))
+        };
+        assert_eq!(of_thread(5), Some(SideBand::Exit { ts: 77, pid: 5 }));
+        assert_eq!(of_thread(6), None);
         let lost = record(b::PERF_RECORD_LOST, 0, &map[..16]);
         assert_eq!(parse(&lost), Some(SideBand::Lost(0x1000)));
     }
