@@ -171,6 +171,19 @@ pub struct Site {
     pub place: u32,
 }
 
+/// Who held the lock of a process that is watched, and is not watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Stranger {
+    /// Operation.
+    pub operation: Operation,
+    /// Mode.
+    pub mode: Mode,
+    /// Process of the holder.
+    pub pid: u32,
+    /// Process whose lock it is.
+    pub of: u32,
+}
+
 /// Waits or holds of one operation.
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -188,7 +201,7 @@ impl Row {
     }
 }
 
-/// Places that are told apart.
+/// Places, and strangers, that are told apart.
 const SITES_MAX: usize = 1 << 12;
 /// Longer waits count as this long in percentiles: a day.
 const SPREAD_MAX_NS: u64 = 86_400_000_000_000;
@@ -199,6 +212,7 @@ pub struct MmapLock {
     waits: BTreeMap<(Operation, Mode), Row>,
     holds: BTreeMap<(Operation, Mode), Row>,
     sites: Tallies<Site>,
+    strangers: Tallies<Stranger>,
 }
 
 impl Default for MmapLock {
@@ -207,6 +221,7 @@ impl Default for MmapLock {
             waits: BTreeMap::new(),
             holds: BTreeMap::new(),
             sites: Tallies::new(SITES_MAX),
+            strangers: Tallies::new(SITES_MAX),
         }
     }
 }
@@ -233,6 +248,16 @@ impl MmapLock {
         add(&mut self.holds, (operation, mode), ns);
     }
 
+    /// Adds one hold of `ns` nanoseconds by somebody who is not watched. Amortised constant time.
+    pub fn hold_by_stranger(&mut self, stranger: Stranger, ns: u64) {
+        self.hold(stranger.operation, stranger.mode, ns);
+        self.strangers.add(stranger, ns, |stranger| Stranger {
+            pid: 0,
+            of: 0,
+            ..stranger
+        });
+    }
+
     /// Waits by operation, most time first.
     pub fn waits_by_operation(&self) -> Vec<(Operation, Mode, &Row)> {
         sorted(&self.waits)
@@ -246,6 +271,11 @@ impl MmapLock {
     /// Waits by place, most time first.
     pub fn sites(&self) -> Vec<(Site, Tally)> {
         self.sites.sorted()
+    }
+
+    /// Holds by those who are not watched, which are among those by operation; most time first.
+    pub fn strangers(&self) -> Vec<(Stranger, Tally)> {
+        self.strangers.sorted()
     }
 }
 
@@ -337,5 +367,28 @@ mod tests {
             }
         );
         assert!(holds[0].2.p99_ns().is_some());
+    }
+
+    #[test]
+    fn holds_by_strangers_are_holds_and_none_is_lost() {
+        let mut lock = MmapLock::default();
+        lock.hold(Operation::Fault, Mode::Read, 5);
+        let count = 2 * SITES_MAX as u32;
+        for pid in 1..=count {
+            let stranger = Stranger {
+                operation: Operation::ProcReader,
+                mode: Mode::Read,
+                pid,
+                of: 1,
+            };
+            lock.hold_by_stranger(stranger, 7);
+        }
+        let holds = lock.holds_by_operation();
+        assert_eq!(holds[0].0, Operation::ProcReader);
+        assert_eq!(holds[0].2.tally.count, u64::from(count));
+        let strangers = lock.strangers();
+        assert!(strangers.len() <= SITES_MAX + 1);
+        let told: u64 = strangers.iter().map(|(_, tally)| tally.count).sum();
+        assert_eq!(told, u64::from(count));
     }
 }

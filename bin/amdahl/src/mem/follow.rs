@@ -7,7 +7,7 @@ use std::sync::Arc;
 use amdahl_mem::fault::{Fault, Faults, Kind, Reason};
 use amdahl_mem::first_touch::Touches;
 use amdahl_mem::mapping::Backing;
-use amdahl_mem::mmap_lock::{MmapLock, Mode, Operation, Site};
+use amdahl_mem::mmap_lock::{MmapLock, Mode, Operation, Site, Stranger};
 use amdahl_mem::read;
 use amdahl_mem::spaces::{Region, Spaces};
 use amdahl_mem::vmalloc::{self, Vmalloc};
@@ -200,7 +200,17 @@ impl<'a> Followed<'a> {
         };
         let (pid, place) = (slot.other, slot.place);
         match slot.kind {
-            kind::MMAP_HOLD => self.lock.hold(operation, mode, slot.arg[1]),
+            kind::MMAP_HOLD if has(flag::MMAP_STRANGER) => {
+                let stranger = Stranger {
+                    operation,
+                    mode,
+                    pid,
+                    of: place,
+                };
+                self.names.entry(pid).or_insert_with(|| slot.comm());
+                self.lock.hold_by_stranger(stranger, slot.arg[2]);
+            }
+            kind::MMAP_HOLD => self.lock.hold(operation, mode, slot.arg[2]),
             _ => {
                 let site = Site {
                     operation,

@@ -7,7 +7,8 @@ use amdahl_mem::mmap_lock::{Mode, Operation, Row};
 use amdahl_mem::tally::Tally;
 use amdahl_probe::bpf::wire::kind;
 use amdahl_report::mem::schema::{
-    Code, FaultKind, FaultSite, Faults, LockRow, LockSite, MmapLock, Vmalloc, VmallocSite,
+    Code, FaultKind, FaultSite, Faults, LockRow, LockSite, LockStranger, MmapLock, Vmalloc,
+    VmallocSite,
 };
 use amdahl_report::schema::SampleRow;
 use amdahl_speedup::event::{CallStack, Frame};
@@ -149,8 +150,44 @@ impl Followed<'_> {
             waits: rows(self.lock.waits_by_operation()),
             has_holds,
             holds: rows(self.lock.holds_by_operation()),
+            strangers: self.strangers(),
             sites,
         }
+    }
+
+    /// Holds by those who are not watched, together for all that have one name: a tool may run again and again.
+    fn strangers(&self) -> Vec<LockStranger> {
+        let named = |pid: u32| self.names.get(&pid).cloned().unwrap_or_default();
+        let mut rows: Vec<LockStranger> = Vec::new();
+        let mut known = HashMap::new();
+        for (stranger, tally) in self.lock.strangers() {
+            let process = named(stranger.pid);
+            let key = (
+                stranger.operation,
+                stranger.mode,
+                process.clone(),
+                stranger.of,
+            );
+            let at = *known.entry(key).or_insert(rows.len());
+            if at == rows.len() {
+                rows.push(LockStranger {
+                    operation: stranger.operation.id().to_owned(),
+                    mode: mode(stranger.mode),
+                    process,
+                    of_pid: stranger.of,
+                    of_process: named(stranger.of),
+                    ..LockStranger::default()
+                });
+            }
+            let row = &mut rows[at];
+            row.count = row.count.saturating_add(tally.count);
+            row.seconds += seconds(tally.ns);
+            row.max_s = row.max_s.max(seconds(tally.max_ns));
+            row.processes += 1;
+        }
+        rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        rows.truncate(SITES_MAX);
+        rows
     }
 
     /// The kernel's own address ranges.

@@ -23,7 +23,12 @@ struct bpf_perf_event_data {
 	amdahl_u64 addr;
 };
 
-struct task_struct___mem { int pagefault_disabled; } CORE;
+struct task_struct___mem {
+	int pagefault_disabled;
+	struct task_struct *group_leader;
+} CORE;
+/* with CONFIG_MEMCG */
+struct mm_struct___owned { struct task_struct *owner; } CORE;
 
 /* What a thread is in the middle of. By the low bits of its id: where two live threads meet, the
  * later one wins and the other's fault is not timed. */
@@ -36,7 +41,7 @@ struct doing {
 	amdahl_u64 wait_at;
 	amdahl_u64 lock;
 	amdahl_u64 mm;         /* whose lock is known to be one of an address space */
-	struct amdahl_held held[AMDAHL_HELD]; /* flags: AMDAHL_MMAP_WRITE or none */
+	struct amdahl_held held[AMDAHL_HELD]; /* flags: AMDAHL_MMAP_WRITE, _STRANGER; place: whose, of a stranger */
 };
 
 struct {
@@ -219,24 +224,17 @@ int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 }
 
 /* Of a slot about the lock: who, and in the middle of what. */
-static __always_inline amdahl_u64 who(struct amdahl_slot *slot, struct task_struct *me, struct amdahl_task *task,
-				      struct doing *doing, amdahl_u8 *flags)
+static __always_inline amdahl_u8 who(struct amdahl_slot *slot, struct task_struct *me, struct doing *doing)
 {
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(me);
+	int syscall = me->mm ? REG_SYSCALL((struct pt_regs *)bpf_task_pt_regs(me)) : -1;
 
 	slot->lock_kind = 0;
-	slot->other = task->tgid;
-	slot->syscall = -1;
-	slot->place = 0;
-	if (!me->mm) {
-		*flags |= AMDAHL_MMAP_KTHREAD;
-		return 0;
-	}
-	slot->syscall = REG_SYSCALL(regs);
+	slot->other = me->tgid;
+	slot->syscall = syscall;
+	if (!me->mm)
+		return AMDAHL_MMAP_KTHREAD;
 	/* A fault of the program that failed leaves a trace, which a later system call gives away. */
-	if (doing->in_fault == 2 || (doing->in_fault && slot->syscall < 0))
-		*flags |= AMDAHL_MMAP_IN_FAULT;
-	return place_of(regs, task->tgid) * 31;
+	return doing->in_fault == 2 || (doing->in_fault && syscall < 0) ? AMDAHL_MMAP_IN_FAULT : 0;
 }
 
 SEC("tp_btf/contention_end")
@@ -248,6 +246,7 @@ int BPF_PROG(on_contention_end, void *lock)
 	struct amdahl_task *task;
 	struct amdahl_ring *ring;
 	struct amdahl_slot *slot;
+	struct pt_regs *regs;
 	amdahl_u64 seq, ts, hash;
 	amdahl_u8 flags;
 
@@ -266,36 +265,51 @@ int BPF_PROG(on_contention_end, void *lock)
 	flags = doing->wait_flags == LCB_F_WRITE ? AMDAHL_MMAP_WRITE : 0;
 	slot->arg[0] = (amdahl_u64)lock;
 	slot->arg[1] = ts - doing->wait_at;
-	hash = who(slot, me, task, doing, &flags);
+	flags |= who(slot, me, doing);
+	regs = (struct pt_regs *)bpf_task_pt_regs(me);
+	hash = me->mm ? place_of(regs, task->tgid) * 31 : 0;
 	slot->place = hash >> 32;
 	if (hash && takes_stack(ring, hash, ts) &&
-	    take_stack(ctx, ring, cpu, (struct pt_regs *)bpf_task_pt_regs(me), AMDAHL_STACK_WAIT, ts, tid,
-		       task->tgid))
+	    take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAIT, ts, tid, task->tgid))
 		flags |= AMDAHL_STACK_TAKEN;
 	slot->flags = flags;
 	publish(slot, seq);
 	return 0;
 }
 
-static __always_inline void tell_hold(struct task_struct *me, struct amdahl_task *task, struct doing *doing,
-				      struct amdahl_held *held, amdahl_u64 ts)
+static __always_inline void tell_hold(struct task_struct *me, struct doing *doing, struct amdahl_held *held,
+				      amdahl_u64 ts)
 {
 	amdahl_u32 cpu = bpf_get_smp_processor_id();
 	struct amdahl_ring *ring = ring_of(cpu);
-	amdahl_u8 flags = held->flags;
 	struct amdahl_slot *slot;
 	amdahl_u64 seq;
 
 	if (!ring)
 		return;
-	slot = begin(ring, cpu, AMDAHL_MMAP_HOLD, task->tid, ts, &seq);
+	slot = begin(ring, cpu, AMDAHL_MMAP_HOLD, doing->tid, ts, &seq);
 	if (!slot)
 		return;
-	slot->arg[0] = held->lock;
-	slot->arg[1] = ts - held->begin;
-	slot->place = who(slot, me, task, doing, &flags) >> 32;
-	slot->flags = flags;
+	slot->place = held->place;
+	slot->arg[2] = ts - held->begin;
+	if (held->flags & AMDAHL_MMAP_STRANGER)
+		BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, (struct task_struct___mem *)me, group_leader, comm);
+	slot->flags = held->flags | who(slot, me, doing);
 	publish(slot, seq);
+}
+
+/* The process of the workload that an address space belongs to, 0 if there is none. */
+static __always_inline amdahl_u32 whose(struct mm_struct *mm)
+{
+	struct mm_struct___owned *owned = (void *)mm;
+	struct amdahl_task *task;
+	struct task_struct *owner;
+
+	if (!bpf_core_field_exists(owned->owner))
+		return 0;
+	owner = owned->owner;
+	task = owner ? find(owner->pid) : 0;
+	return task ? task->tgid : 0;
 }
 
 /* Dear: twice for every fault and call that changes the address space. Only when asked for. */
@@ -303,29 +317,40 @@ SEC("tp_btf/mmap_lock_acquire_returned")
 int BPF_PROG(on_mmap_lock_acquired, struct mm_struct *mm, _Bool write, _Bool success)
 {
 	struct task_struct *me = bpf_get_current_task_btf();
-	struct amdahl_task *task;
+	amdahl_u32 of = 0;
 	amdahl_u64 lock, ts;
 	struct doing *doing;
 	struct amdahl_held *held;
 
 	if (!success)
 		return 0;
-	task = find_or_enter(me);
-	doing = task ? doing_of(task->tid) : 0;
+	if (!find_or_enter(me)) {
+		/* A stranger in its own address space is none of ours: nearly all there are. */
+		if (me->mm == mm)
+			return 0;
+		of = whose(mm);
+		if (!of)
+			return 0;
+	}
+	doing = doing_of(me->pid);
 	if (!doing)
 		return 0;
+	/* An id that was one of the workload's before. */
+	if (of)
+		doing->in_fault = 0;
 	lock = lock_of(mm);
 	ts = bpf_ktime_get_ns();
 	held = find_held(doing->held, lock);
 	if (held) {
 		/* A writer that goes on as a reader acquires without having released. */
-		if (held->flags && !write)
-			tell_hold(me, task, doing, held, ts);
+		if (held->flags & AMDAHL_MMAP_WRITE && !write)
+			tell_hold(me, doing, held, ts);
 	} else {
 		held = free_held(doing->held);
 	}
 	held->lock = lock;
-	held->flags = write ? AMDAHL_MMAP_WRITE : 0;
+	held->flags = (write ? AMDAHL_MMAP_WRITE : 0) | (of ? AMDAHL_MMAP_STRANGER : 0);
+	held->place = of;
 	held->begin = ts;
 	return 0;
 }
@@ -334,13 +359,16 @@ SEC("tp_btf/mmap_lock_released")
 int BPF_PROG(on_mmap_lock_released, struct mm_struct *mm, _Bool write)
 {
 	struct task_struct *me = bpf_get_current_task_btf();
-	struct amdahl_task *task = find(me->pid);
-	struct doing *doing = task ? doing_of(task->tid) : 0;
-	struct amdahl_held *held = doing ? find_held(doing->held, lock_of(mm)) : 0;
+	amdahl_u32 tid = me->pid, index = tid % AMDAHL_TASKS;
+	struct doing *doing = bpf_map_lookup_elem(&doings, &index);
+	struct amdahl_held *held;
 
+	if (!doing || doing->tid != tid)
+		return 0;
+	held = find_held(doing->held, lock_of(mm));
 	if (!held)
 		return 0;
-	tell_hold(me, task, doing, held, bpf_ktime_get_ns());
+	tell_hold(me, doing, held, bpf_ktime_get_ns());
 	held->lock = 0;
 	return 0;
 }

@@ -67,6 +67,7 @@ pub mod flag {
     pub const MMAP_WRITE: u8 = 0x01;
     pub const MMAP_IN_FAULT: u8 = 0x02;
     pub const MMAP_KTHREAD: u8 = 0x04;
+    pub const MMAP_STRANGER: u8 = 0x08;
 
     pub const VMALLOC_FREE: u8 = 0x01;
     pub const VMALLOC_PURGE: u8 = 0x02;
@@ -116,7 +117,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The name that FORK, COMM and a SWITCH away from others carry.
+    /// The name that FORK, COMM, a SWITCH away from others and the hold of a stranger carry.
     pub fn comm(&self) -> String {
         let bytes: Vec<u8> = self.arg[..2]
             .iter()

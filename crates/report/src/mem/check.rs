@@ -141,6 +141,15 @@ fn lock(result: &MemResult) -> Checked {
     let lock = &result.mmap_lock;
     rows("mmap_lock.waits", &lock.waits)?;
     rows("mmap_lock.holds", &lock.holds)?;
+    at_most("mmap_lock.strangers", lock.strangers.len(), SITES_MAX)?;
+    for (i, row) in lock.strangers.iter().enumerate() {
+        let at = format!("mmap_lock.strangers.{i}");
+        texts(
+            &at,
+            [&row.operation, &row.mode, &row.process, &row.of_process],
+        )?;
+        times(&at, row.seconds, row.max_s)?;
+    }
     at_most("mmap_lock.sites", lock.sites.len(), SITES_MAX)?;
     for (i, site) in lock.sites.iter().enumerate() {
         let at = format!("mmap_lock.sites.{i}");

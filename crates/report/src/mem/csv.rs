@@ -1,11 +1,11 @@
 //! The tables of a result as one table of comma-separated values (RFC 4180).
 //!
 //! Columns: `table` (`obstacle`, `mapping`, `fault`, `fault-site`, `mmap-lock-wait`,
-//! `mmap-lock-hold`, `mmap-lock-site`, `node`, `vmalloc`), `what`, `detail`, `pid`, `process`,
+//! `mmap-lock-hold`, `mmap-lock-stranger`, `mmap-lock-site`, `node`, `vmalloc`), `what`, `detail`, `pid`, `process`,
 //! `count`, `bytes`, `seconds`, `max_s`, `where`. What a table does not have is empty.
 
 use super::schema::{LockRow, MemResult};
-use super::terminal::place;
+use super::terminal::{place, whose};
 
 /// One row.
 #[derive(Default)]
@@ -111,6 +111,19 @@ pub fn render(result: &MemResult) -> String {
     }
     for row in &result.mmap_lock.holds {
         lock("mmap-lock-hold", row, &mut push);
+    }
+    for s in &result.mmap_lock.strangers {
+        push(Row {
+            table: "mmap-lock-stranger",
+            what: &s.operation,
+            detail: &s.mode,
+            process: &s.process,
+            count: Some(s.count),
+            seconds: Some(s.seconds),
+            max_s: Some(s.max_s),
+            place: whose(s),
+            ..Row::default()
+        });
     }
     for s in &result.mmap_lock.sites {
         push(Row {

@@ -324,6 +324,9 @@ pub struct MmapLock {
     /// How long it was held, by operation of the holder.
     #[serde(deserialize_with = "bounded::<_, _, SITES_MAX>")]
     pub holds: Vec<LockRow>,
+    /// Those of `holds` by processes that are not watched.
+    #[serde(deserialize_with = "bounded::<_, _, SITES_MAX>")]
+    pub strangers: Vec<LockStranger>,
     /// Waits by code.
     #[serde(deserialize_with = "bounded::<_, _, SITES_MAX>")]
     pub sites: Vec<LockSite>,
@@ -345,6 +348,30 @@ pub struct LockRow {
     pub max_s: f64,
     /// 99 of 100 were shorter, to a hundredth; `None` if only sums are known.
     pub p99_s: Option<f64>,
+}
+
+/// Holds by processes of one name that are not watched.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LockStranger {
+    /// Operation of the holder.
+    pub operation: String,
+    /// `read` or `write`.
+    pub mode: String,
+    /// How many.
+    pub count: u64,
+    /// All together.
+    pub seconds: f64,
+    /// The longest.
+    pub max_s: f64,
+    /// Name of the holder's process.
+    pub process: String,
+    /// How many processes have it.
+    pub processes: u64,
+    /// Process whose lock was held.
+    pub of_pid: u32,
+    /// Its name.
+    pub of_process: String,
 }
 
 /// Waits of one operation at one place.

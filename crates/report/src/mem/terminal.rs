@@ -1,7 +1,7 @@
 //! The result as text for a terminal.
 
 use super::headline::sentences;
-use super::schema::{Code, LockRow, MappingReport, MemResult, Zone};
+use super::schema::{Code, LockRow, LockStranger, MappingReport, MemResult, Zone};
 use crate::number::{bytes, percent, seconds, significant};
 use crate::plain::{command_line, elide};
 use crate::terminal::page::{Page, bold, dim, text};
@@ -324,6 +324,31 @@ fn lock(page: &mut Page, result: &MemResult) {
             table::draw(page, &columns, &rows);
         }
     }
+    if !lock.strangers.is_empty() {
+        page.heading("Held by others than who is watched");
+        let columns = [
+            left("by", 0),
+            left("operation", 0),
+            left("mode", 1),
+            right("times", 0),
+            right("total", 0),
+            right("max", 2),
+            left("whose lock", 0),
+        ];
+        let row = |s: &LockStranger| {
+            vec![
+                name(page, &s.process, 60),
+                name(page, &s.operation, 60),
+                name(page, &s.mode, 70),
+                s.count.to_string(),
+                seconds(s.seconds),
+                seconds(s.max_s),
+                name(page, &whose(s), 60),
+            ]
+        };
+        let rows: Vec<_> = lock.strangers.iter().take(ROWS).map(row).collect();
+        table::draw(page, &columns, &rows);
+    }
     for site in lock.sites.iter().take(ROWS / 2) {
         let head = format!("{} in {} waits of ", seconds(site.seconds), site.count);
         let tail = format!(" of {} [{}]", site.process, site.pid);
@@ -338,6 +363,14 @@ fn lock(page: &mut Page, result: &MemResult) {
                 dim(format!(" {place}")),
             ],
         );
+    }
+}
+
+/// Process whose lock a stranger held; what was folded is of several.
+pub(super) fn whose(stranger: &LockStranger) -> String {
+    match stranger.of_pid {
+        0 => String::new(),
+        pid => format!("{} [{pid}]", stranger.of_process),
     }
 }
 

@@ -128,7 +128,18 @@ fn sample(text: &str) -> MemResult {
         mmap_lock: MmapLock {
             waits: vec![row("mmap")],
             has_holds: true,
-            holds: vec![row("munmap")],
+            holds: vec![row("munmap"), row("proc-reader")],
+            strangers: vec![LockStranger {
+                operation: "proc-reader".into(),
+                mode: "write".into(),
+                count: 4,
+                seconds: 0.002,
+                max_s: 0.001,
+                process: text.into(),
+                processes: 2,
+                of_pid: 7,
+                of_process: text.into(),
+            }],
             sites: vec![LockSite {
                 operation: "mmap".into(),
                 mode: "write".into(),
@@ -185,7 +196,7 @@ fn what_is_written_is_read_again() {
         parse(json.as_bytes(), "x".into()).expect("readable"),
         result
     );
-    assert_eq!(csv::render(&result).lines().count(), 11);
+    assert_eq!(csv::render(&result).lines().count(), 13);
 }
 
 #[test]
@@ -249,7 +260,7 @@ fn hostile_text_stays_text() {
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
     let csv = csv::render(&sample(evil));
     assert!(
-        !csv.contains('\u{1b}') && csv.lines().count() == 11,
+        !csv.contains('\u{1b}') && csv.lines().count() == 13,
         "{csv}"
     );
 }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::{place, process, table};
 use crate::html::figure::{count, foreign, time};
-use crate::mem::schema::{LockRow, MemResult};
+use crate::mem::schema::{LockRow, LockStranger, MemResult};
 
 pub(super) fn draw(result: &MemResult) -> Markup {
     let lock = &result.mmap_lock;
@@ -36,8 +36,38 @@ pub(super) fn draw(result: &MemResult) -> Markup {
         p { "Every change of the address space takes this lock alone; faults and readers of /proc share it." }
         (rows("Waits by operation of the waiter", "mmap_lock.waits", &lock.waits))
         @if lock.has_holds { (rows("How long it was held, by operation", "mmap_lock.holds", &lock.holds)) }
+        @if !lock.strangers.is_empty() { (strangers(&lock.strangers)) }
         @if !sites.is_empty() { (table("Waits by code", &titles, &sites)) }
     }
+}
+
+fn strangers(strangers: &[LockStranger]) -> Markup {
+    let rows: Vec<Vec<Markup>> = strangers
+        .iter()
+        .enumerate()
+        .map(|(i, s)| {
+            let at = |field: &str| format!("mmap_lock.strangers.{i}.{field}");
+            vec![
+                foreign(&s.process),
+                html! { (foreign(&s.operation)) " " (foreign(&s.mode)) },
+                count(&at("processes"), s.processes),
+                count(&at("count"), s.count),
+                time(&at("seconds"), s.seconds),
+                time(&at("max_s"), s.max_s),
+                process(&s.of_process, s.of_pid),
+            ]
+        })
+        .collect();
+    let titles = [
+        ("By", false),
+        ("Operation", false),
+        ("Processes", true),
+        ("Times", true),
+        ("Time", true),
+        ("Longest", true),
+        ("Whose lock", false),
+    ];
+    table("Held by others than who is watched", &titles, &rows)
 }
 
 fn rows(label: &str, path: &str, rows: &[LockRow]) -> Markup {
