@@ -2,16 +2,16 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use amdahl_report::locks::schema::{LockRow, LocksResult};
 use amdahl_report::locks::{self, schema::SCHEMA};
 use amdahl_report::schema::Source;
 use serde_json::Value;
 
-use crate::processes::until_catches;
-use crate::tool::{Place, Ran, Running, alone, bpf, has, skipped, until};
-use crate::workload::{in_some_try, planted};
+use crate::processes::{Group, until_catches};
+use crate::tool::{Place, Ran, alone, bpf, has, skipped, until_it_watches};
+use crate::workload::{in_some_try, planted, to_be_told};
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/locks");
 
@@ -53,13 +53,7 @@ fn ready_with(name: &str) -> Option<(Place, PathBuf)> {
 /// `ready_for_churn`, and a control group.
 fn ready_for_a_group() -> Option<(Place, PathBuf, Group)> {
     let (place, program) = ready_for_churn()?;
-    match Group::new() {
-        Ok(group) => Some((place, program, group)),
-        Err(why) => {
-            skipped(format!("no control group can be made: {why}"));
-            None
-        }
-    }
+    Some((place, program, Group::new("locks")?))
 }
 
 fn result(ran: &Ran) -> LocksResult {
@@ -426,27 +420,6 @@ fn waits_of_threads_that_come_and_go_are_what_they_measured() {
     }
 }
 
-/// The planted program, which begins when it is told to, and where it will say what it measured.
-fn to_be_told(place: &Place, program: &Path, how: &[&str], out: &str) -> Running {
-    let mut command = Command::new(program);
-    command.args(how).env("PLANTED_OUT", place.join(out));
-    let mut command = place.here(command);
-    command.stdin(Stdio::piped());
-    place.start(command)
-}
-
-/// Waits until the tool has taken in whom it watches: then it starts to follow them.
-fn until_it_watches(tool: &Running) {
-    let threads = format!("/proc/{}/task", tool.pid());
-    until("a thread that follows", || {
-        let mut names = std::fs::read_dir(&threads).ok()?.flatten().map(|thread| {
-            let name = std::fs::read_to_string(thread.path().join("comm"));
-            name.unwrap_or_default()
-        });
-        names.any(|name| name == "amdahl-analyse\n").then_some(())
-    });
-}
-
 /// Its mappings were looked at when the first waits came to be added up, when it had ended.
 #[test]
 fn a_process_that_ends_while_it_is_watched_keeps_its_waits_and_names() {
@@ -472,34 +445,6 @@ fn a_process_that_ends_while_it_is_watched_keeps_its_waits_and_names() {
     }
 }
 
-/// A control group of the test's own.
-struct Group(PathBuf);
-
-impl Group {
-    fn new() -> Result<Group, String> {
-        let found = amdahl_topology::memberships("cpu").map_err(|error| error.to_string())?;
-        let own = found.first().ok_or("there are no control groups")?;
-        let group = own
-            .folder
-            .join(format!("test-locks-{}", std::process::id()));
-        let made = std::fs::create_dir(&group);
-        made.map_err(|error| format!("{}: {error}", group.display()))?;
-        Ok(Group(group))
-    }
-
-    fn take_in(&self, pid: u32) -> Result<(), String> {
-        let written = std::fs::write(self.0.join("cgroup.procs"), pid.to_string());
-        written.map_err(|error| format!("{}: {error}", self.0.display()))
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // Only if nothing is left in it.
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
 #[test]
 fn of_a_control_group_only_its_members_are_watched() {
     let _alone = alone();
@@ -513,14 +458,13 @@ fn of_a_control_group_only_its_members_are_watched() {
         let mut inside = to_be_told(&place, &program, &["50", "2"], "inside");
         let mut outside = to_be_told(&place, &program, &["50", "2"], "outside");
         let pid = inside.pid();
-        if let Err(why) = group.take_in(pid) {
-            skipped(format!("the control group takes no process: {why}"));
+        if !group.takes_in(pid) {
             return Ok(());
         }
         let mut tool = place.tool([
             "locks", "--json", "--quiet", "--for", "1h", "--by", "process",
         ]);
-        tool.arg("--cgroup").arg(&group.0);
+        tool.arg("--cgroup").arg(group.folder());
         let tool = place.start(tool);
         until_it_watches(&tool);
         for process in [&mut inside, &mut outside] {
@@ -537,8 +481,7 @@ fn of_a_control_group_only_its_members_are_watched() {
         assert!(whose.iter().all(|&of| of == pid), "{pid} of {whose:?}");
         has_all(&found, &Truth::in_line(&place.read("inside")), false)
     });
-    let left = std::fs::remove_dir(&group.0);
-    assert!(left.is_ok(), "{left:?}");
+    group.is_left_empty();
 }
 
 /// Its waits were counted, and had no names once it had ended: nobody had told of its mappings.
@@ -551,11 +494,11 @@ fn who_joins_a_control_group_while_it_is_watched_has_names() {
     // It works for some seconds: the group is looked at once in a second.
     let mut process = to_be_told(&place, &program, &["2", "3000"], "said");
     let mut tool = place.tool(["locks", "--json", "--quiet", "--for", "1h"]);
-    tool.arg("--cgroup").arg(&group.0);
+    tool.arg("--cgroup").arg(group.folder());
     let tool = place.start(tool);
     until_it_watches(&tool);
-    if let Err(why) = group.take_in(process.pid()) {
-        return skipped(format!("the control group takes no process: {why}"));
+    if !group.takes_in(process.pid()) {
+        return;
     }
     process.say("begin");
     process.ended().ends_with(0);

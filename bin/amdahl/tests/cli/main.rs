@@ -17,6 +17,7 @@ mod groups;
 mod input;
 mod locks;
 mod measuring;
+mod memory;
 mod memory_images;
 mod migrating;
 mod openmp_programs;

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::tool::{Place, until};
+use crate::tool::{Place, skipped, until};
 
 /// The process exists and has not ended (a zombie nobody has waited for has).
 pub fn is_alive(pid: u32) -> bool {
@@ -101,4 +101,59 @@ pub fn until_catches(pid: u32, signal: rustix::process::Signal) {
         let caught = u64::from_str_radix(line.trim(), 16).ok()?;
         (caught & (1 << (signal.as_raw() - 1)) != 0).then_some(())
     });
+}
+
+/// A control group of the test's own.
+pub struct Group(PathBuf);
+
+impl Group {
+    /// A new one below ours; `None` with SKIPPED where none can be made.
+    pub fn new(name: &str) -> Option<Group> {
+        let made = || -> Result<PathBuf, String> {
+            let found = amdahl_topology::memberships("cpu").map_err(|error| error.to_string())?;
+            let own = found.first().ok_or("there are no control groups")?;
+            let name = format!("test-{name}-{}", std::process::id());
+            let group = own.folder.join(name);
+            let made = fs::create_dir(&group);
+            made.map_err(|error| format!("{}: {error}", group.display()))?;
+            Ok(group)
+        };
+        match made() {
+            Ok(group) => Some(Group(group)),
+            Err(why) => {
+                skipped(format!("no control group can be made: {why}"));
+                None
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    /// Moves a process into it; false with SKIPPED where that is not allowed.
+    pub fn takes_in(&self, pid: u32) -> bool {
+        let written = fs::write(self.0.join("cgroup.procs"), pid.to_string());
+        if let Err(why) = &written {
+            let group = self.0.display();
+            skipped(format!(
+                "the control group takes no process: {group}: {why}"
+            ));
+        }
+        written.is_ok()
+    }
+
+    /// Demands that nobody is in it any more.
+    pub fn is_left_empty(&self) {
+        let left = fs::remove_dir(&self.0);
+        assert!(left.is_ok(), "{left:?}");
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Only if nothing is left in it.
+        let _ = fs::remove_dir(&self.0);
+    }
 }

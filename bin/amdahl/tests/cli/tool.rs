@@ -242,6 +242,18 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Waits until the tool has taken in whom it watches: then it starts to follow them.
+pub fn until_it_watches(tool: &Running) {
+    let threads = format!("/proc/{}/task", tool.pid());
+    until("a thread that follows", || {
+        let mut names = fs::read_dir(&threads).ok()?.flatten().map(|thread| {
+            let name = fs::read_to_string(thread.path().join("comm"));
+            name.unwrap_or_default()
+        });
+        names.any(|name| name == "amdahl-analyse\n").then_some(())
+    });
+}
+
 struct Output(tempfile::NamedTempFile);
 
 impl Output {

@@ -1,9 +1,9 @@
 //! Programs for the tool to look at.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use crate::tool::{Place, has, skipped};
+use crate::tool::{Place, Running, has, skipped};
 
 const PLANTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted");
 
@@ -182,6 +182,15 @@ pub fn planted(place: &Place, name: &str, compiler: &str) -> Option<PathBuf> {
     let ran = place.run(place.here(make));
     assert!(ran.status.success(), "{}", ran.err);
     Some(program)
+}
+
+/// A planted program, which begins when it is told to, and where it will say what it measured.
+pub fn to_be_told(place: &Place, program: &Path, how: &[&str], out: &str) -> Running {
+    let mut command = Command::new(program);
+    command.args(how).env("PLANTED_OUT", place.join(out));
+    let mut command = place.here(command);
+    command.stdin(Stdio::piped());
+    place.start(command)
 }
 
 /// Measures until the tool and the program agree, a few times: somebody else may take the CPU away

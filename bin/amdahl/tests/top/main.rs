@@ -1,9 +1,11 @@
-//! `amdahl top` in a real pseudo-terminal, on a program whose threads want one lock.
+//! `amdahl top` in a real pseudo-terminal, on a program whose threads want one lock, and on others whose threads and
+//! processes come and go.
 
 mod pty;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use pty::Pty;
@@ -11,29 +13,85 @@ use tempfile::TempDir;
 
 /// Not captured by the test harness.
 fn skipped(reason: &str) {
-    use std::io::Write;
     let test = std::thread::current().name().unwrap_or("?").to_owned();
     let _ = std::io::stderr().write_all(format!("SKIPPED {test}: {reason}\n").as_bytes());
 }
 
-/// The planted program, built once; `None` without a compiler.
-fn planted() -> Option<&'static str> {
-    static BUILT: OnceLock<Option<(TempDir, PathBuf)>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
+type Built = OnceLock<Option<(TempDir, PathBuf)>>;
+
+/// A program, built once from its source; `None` without a compiler.
+fn built(once: &'static Built, source: &str) -> Option<&'static str> {
+    let built = once.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a folder");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/top/lock.c");
-        let program = folder.path().join("lock");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+        let program = folder.path().join(source.file_stem().expect("a name"));
         let built = Command::new("cc")
             .args(["-O2", "-g", "-Wall", "-Werror", "-pthread", "-o"])
             .args([&program, &source])
             .status();
-        assert!(built.ok()?.success(), "lock.c does not compile");
+        assert!(
+            built.ok()?.success(),
+            "{} does not compile",
+            source.display()
+        );
         Some((folder, program))
     });
     if built.is_none() {
         skipped("no C compiler");
     }
     built.as_ref().and_then(|(_, program)| program.to_str())
+}
+
+/// The program whose threads want one lock.
+fn planted() -> Option<&'static str> {
+    static BUILT: Built = OnceLock::new();
+    built(&BUILT, "tests/top/lock.c")
+}
+
+/// A process that a test started.
+struct Process(Child);
+
+impl Process {
+    /// A program that begins when it is told to, and will write to `said`.
+    fn to_be_told(program: &str, args: &[&str], said: &Path) -> Process {
+        let child = Command::new(program)
+            .args(args)
+            .env("PLANTED_OUT", said)
+            .stdin(Stdio::piped())
+            .spawn();
+        Process(child.expect("started"))
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    /// Tells it to begin, and waits for its end.
+    fn runs(&mut self) {
+        let mut input = self.0.stdin.take().expect("a pipe");
+        writeln!(input, "begin").expect("it reads");
+        assert!(self.0.wait().expect("waited").success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a planted program says it had of `what`.
+fn count(said: &Path, what: &str) -> String {
+    let text = std::fs::read_to_string(said).expect("what it says");
+    let said: serde_json::Value = serde_json::from_str(&text).expect("a line");
+    said[what].to_string()
+}
+
+/// The row with `text` has `figure` in it.
+fn has_in_row(screen: &str, text: &str, figure: &str) -> bool {
+    let mut rows = screen.lines().filter(|line| line.contains(text));
+    rows.any(|row| row.split_whitespace().any(|word| word == figure))
 }
 
 /// Whether BPF can be used; says why not.
@@ -284,4 +342,112 @@ fn without_a_terminal_there_are_tables() {
         let result: serde_json::Value = serde_json::from_str(line).expect("JSON");
         assert_eq!(result["schema"], "amdahl.sched/1");
     }
+}
+
+/// Threads live for one wait each; when all of them have ended, and their process, the screen has each wait, and
+/// goes on.
+#[test]
+fn a_process_that_ends_while_it_is_shown_keeps_its_waits_and_names() {
+    static BUILT: Built = OnceLock::new();
+    let Some(program) = built(&BUILT, "../../planted/locks/churn.c").filter(|_| has_bpf()) else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let said = folder.path().join("said");
+    // Whether each thread that was woken had waited is for the kernel to say: the two may differ by one.
+    let is_exact = (0..4).any(|_| {
+        let _ = std::fs::remove_file(&said);
+        let mut process = Process::to_be_told(program, &["100", "10"], &said);
+        let pid = process.pid();
+        let mut pty = Pty::run(&["top", "--interval", "500ms", "--pid", &pid]);
+        pty.resize(24, 160);
+        pty.shows("Nothing yet.");
+        process.runs();
+        pty.shows("want_the_room");
+        // What happened last comes with the next part.
+        let mut screen = String::new();
+        for _ in 0..3 {
+            screen = pty.counts_on();
+        }
+        let is_exact = has_in_row(&screen, "want_the_room", &count(&said, "times"));
+        pty.press("gg");
+        pty.until("its process", |screen| {
+            let mut rows = screen.lines().filter(|line| line.contains("mutex"));
+            rows.any(|row| row.starts_with("churn"))
+        });
+        // Those who have waited are a thousand rows.
+        pty.press("ggg");
+        pty.shows("want_the_room");
+        pty.press("g");
+        pty.shows("churn [");
+        pty.press("q");
+        assert_eq!(pty.ends().code(), Some(0));
+        is_exact
+    });
+    assert!(is_exact);
+}
+
+#[test]
+fn processes_that_come_and_go_keep_their_faults_and_names() {
+    static BUILT: Built = OnceLock::new();
+    let Some(program) = built(&BUILT, "tests/mem/guests.c").filter(|_| has_bpf()) else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let said = folder.path().join("said");
+    let mut process = Process::to_be_told(program, &["threads", "100", "5"], &said);
+    let pid = process.pid();
+    let mut args = vec!["top", "--interval", "500ms", "--tab", "mem", "--pid", &*pid];
+    let mut pty = Pty::run(&args);
+    pty.resize(24, 160);
+    pty.shows("Nothing yet.");
+    process.runs();
+    pty.until("all faults", |screen| {
+        has_in_row(screen, "fill_the_room", &count(&said, "filled"))
+    });
+    pty.press("g");
+    pty.shows(&format!("guests [{pid}]"));
+    // What it had mapped is no more.
+    pty.press("gg");
+    pty.shows("Nothing yet.");
+    pty.press("q");
+    assert_eq!(pty.ends().code(), Some(0));
+    // Two hundred that live for some faults.
+    args.truncate(5);
+    args.extend(["--filter", "guest ", "--", program, "processes", "100", "2"]);
+    let mut pty = Pty::run(&args);
+    pty.resize(24, 160);
+    pty.until("a process that has ended", |screen| {
+        screen.contains("guest [") && screen.contains("fill_")
+    });
+    pty.shows("ended");
+    pty.counts_on();
+    pty.press("q");
+    assert_eq!(pty.ends().code(), Some(0));
+}
+
+/// One watches a program, another one everything, a third one the first.
+#[test]
+fn instances_do_not_disturb_each_other() {
+    let Some(mut first) = on_lock() else { return };
+    let mut second = Pty::run(&["top", "--interval", "500ms", "--system", "--filter", "want"]);
+    second.shows("pthread mutex");
+    let pid = first.pid().to_string();
+    let mut third = Pty::run(&["top", "--tab", "sched", "--by", "process", "--pid", &pid]);
+    // Its workload is among its descendants.
+    third.until("the first one", |screen| {
+        screen.contains("amdahl (") && screen.contains("lock (")
+    });
+    first.counts_on();
+    third.press("q");
+    assert_eq!(third.ends().code(), Some(0));
+    for _ in 0..2 {
+        first.counts_on();
+        second.counts_on();
+    }
+    first.press("q");
+    assert_eq!(first.ends().code(), Some(0));
+    second.counts_on();
+    second.press("q");
+    assert_eq!(second.ends().code(), Some(0));
 }

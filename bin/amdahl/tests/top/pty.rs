@@ -150,6 +150,24 @@ impl Pty {
         self.until(text, |screen| screen.contains(text))
     }
 
+    /// Waits for figures that are newer than those on the screen.
+    pub fn counts_on(&mut self) -> String {
+        let counted = |screen: &str| {
+            let line = screen.lines().find(|line| line.contains(" counted"));
+            line.map(str::to_owned)
+        };
+        let before = counted(&self.screen.screen().contents());
+        self.until("newer figures", |screen| {
+            let now = counted(screen);
+            now.is_some() && now != before
+        })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its process.
     pub fn signal(&self, signal: libc::c_int) {
         let pid = i32::try_from(self.child.id()).expect("a process id");

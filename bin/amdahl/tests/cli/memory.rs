@@ -1,0 +1,411 @@
+//! `amdahl mem` on processes and threads that come and go and count their page faults themselves, and beside others that look.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use amdahl_report::mem;
+use amdahl_report::mem::schema::{FaultSite, MemResult};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::processes::{Group, until_catches};
+use crate::tool::{Place, Ran, Running, alone, bpf, skipped, until, until_it_watches};
+use crate::workload::{compiled, in_some_try, to_be_told};
+
+const SOURCE: &str = include_str!("../mem/guests.c");
+const FILL: &str = "fill_the_room";
+
+/// The planted program; `None` without BPF or a compiler.
+fn ready() -> Option<(Place, PathBuf)> {
+    if let Err(why) = bpf() {
+        skipped(why);
+        return None;
+    }
+    let place = Place::new();
+    let program = compiled(&place, "guests", SOURCE, &["-g"])?;
+    Some((place, program))
+}
+
+fn result(ran: &Ran) -> MemResult {
+    mem::parse(ran.out.as_bytes(), "standard output".into())
+        .unwrap_or_else(|error| panic!("{}\n{error}\n{}", ran.what, ran.out))
+}
+
+/// What the program says of itself.
+struct Truth {
+    /// Faults in [`FILL`].
+    filled: u64,
+    /// Faults of its child processes.
+    lived: u64,
+}
+
+impl Truth {
+    fn of(place: &Place, said: &str) -> Truth {
+        let said: Value = serde_json::from_str(&place.read(said)).expect("a line");
+        let count = |what: &str| said[what].as_u64().expect("a count");
+        Truth {
+            filled: count("filled"),
+            lived: count("lived"),
+        }
+    }
+}
+
+/// Runs `command` under the tool. What the program says, and what the tool does.
+fn watch(place: &Place, command: &[&OsStr], options: &[&str]) -> (Truth, MemResult) {
+    let _ = std::fs::remove_file(place.join("said"));
+    let mut tool = place.tool(["mem", "--json", "--quiet"]);
+    tool.args(options).arg("--").args(command);
+    tool.env("PLANTED_OUT", place.join("said"));
+    let found = result(&place.run(tool).ends_with(0));
+    (Truth::of(place, "said"), found)
+}
+
+fn is_in(site: &FaultSite, function: &str) -> bool {
+    site.code.stack.iter().any(|frame| frame == function)
+}
+
+fn sum<'a>(sites: impl Iterator<Item = &'a FaultSite>) -> u64 {
+    sites.map(|site| site.count).sum()
+}
+
+/// Faults of the program's first uses of memory.
+fn filled(found: &MemResult) -> u64 {
+    sum(found.faults.sites.iter().filter(|site| is_in(site, FILL)))
+}
+
+/// Those that the program counted, and all of them are first uses.
+fn has_all(found: &MemResult, truth: &Truth) -> Result<(), String> {
+    let faults = &found.faults;
+    if faults.lost > 0 {
+        return Err(format!("{} events were lost", faults.lost));
+    }
+    let (seen, planted) = (filled(found), truth.filled);
+    if seen != planted {
+        let counts: Vec<String> = faults.sites.iter().map(told).collect();
+        let left_out = faults.left_out;
+        return Err(format!(
+            "{seen} of {planted}, {left_out} not listed: {counts:?}"
+        ));
+    }
+    // Code of the program itself is mapped there, too.
+    let sites = faults.sites.iter().filter(|site| is_in(site, FILL));
+    let others = sum(sites.filter(|site| site.kind != "first-touch"));
+    if others * 10 <= planted {
+        return Ok(());
+    }
+    Err(format!("{others} of {planted} are no first uses"))
+}
+
+fn told(site: &FaultSite) -> String {
+    format!("{} {} in {}", site.count, site.kind, site.code.symbol)
+}
+
+#[test]
+fn faults_of_short_lived_processes_and_of_threads_are_what_they_counted() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    for how in [["processes", "100", "3"], ["threads", "100", "5"]] {
+        in_some_try(|| {
+            let words = how.iter().map(OsStr::new);
+            let command: Vec<&OsStr> = [program.as_os_str()].into_iter().chain(words).collect();
+            let (truth, found) = watch(&place, &command, &[]);
+            has_all(&found, &truth)
+        });
+    }
+}
+
+/// From the fork on to the end, under the names that they had last.
+#[test]
+fn all_faults_of_processes_are_what_the_kernel_counted() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    in_some_try(|| {
+        let words = ["processes", "5", "2"].map(OsStr::new);
+        let command = [&[program.as_os_str()][..], &words].concat();
+        let (truth, found) = watch(&place, &command, &[]);
+        if found.faults.lost + found.faults.left_out > 0 {
+            let faults = &found.faults;
+            return Err(format!(
+                "{} lost, {} left out",
+                faults.lost, faults.left_out
+            ));
+        }
+        let of_guests = |site: &&FaultSite| site.process == "guest";
+        let seen = sum(found.faults.sites.iter().filter(of_guests));
+        if seen == truth.lived {
+            return Ok(());
+        }
+        let sites = found.faults.sites.iter().filter(of_guests).map(told);
+        let sites: Vec<String> = sites.collect();
+        Err(format!("{seen} of {}: {sites:?}", truth.lived))
+    });
+}
+
+#[test]
+fn a_process_that_ends_while_it_is_watched_keeps_its_faults_and_names() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    for how in [["threads", "100", "2"], ["processes", "50", "2"]] {
+        in_some_try(|| {
+            let _ = std::fs::remove_file(place.join("said"));
+            let mut process = to_be_told(&place, &program, &how, "said");
+            let pid = process.pid();
+            // The time is beyond that of the test.
+            let mut tool = place.tool(["mem", "--json", "--quiet", "--for", "1h"]);
+            tool.args(["--pid", &pid.to_string()]);
+            let tool = place.start(tool);
+            until_it_watches(&tool);
+            process.say("begin");
+            process.ended().ends_with(0);
+            let found = result(&tool.ended().ends_with(0));
+            let of_it = |site: &&FaultSite| site.pid == pid;
+            let mut own = found.faults.sites.iter().filter(of_it);
+            assert!(own.all(|site| site.process == "guests"));
+            let memory = found.processes.iter().find(|memory| memory.pid == pid);
+            let memory = memory.expect("its memory");
+            assert!(memory.name == "guests" && memory.resident_bytes > 0);
+            has_all(&found, &Truth::of(&place, "said"))
+        });
+    }
+}
+
+/// Waits until the tool has opened a file, which it does when it learns who has it mapped.
+fn until_it_knows(tool: &Running, file: &Path) {
+    let open = format!("/proc/{}/fd", tool.pid());
+    until("the program's file opened", || {
+        let mut open = std::fs::read_dir(&open).ok()?.flatten();
+        let is_it = |fd: std::fs::DirEntry| {
+            std::fs::read_link(fd.path()).is_ok_and(|target| target == file)
+        };
+        open.any(is_it).then_some(())
+    });
+}
+
+/// Mappings were learned at the end: of a file that was replaced there was no name.
+#[test]
+fn a_program_that_is_replaced_while_it_runs_keeps_its_names_or_has_none() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    // The same functions at other addresses.
+    let flags = ["-g", "-O0", "-falign-functions=4096"];
+    let Some(other) = compiled(&place, "other", SOURCE, &flags) else {
+        return;
+    };
+    for is_known in [true, false] {
+        let (it, enough) = (place.join("it"), place.join("enough"));
+        let _ = std::fs::remove_file(&enough);
+        std::fs::copy(&program, &it).expect("a copy");
+        let words = [OsStr::new("threads"), OsStr::new("10"), enough.as_os_str()];
+        let mut tool = place.tool(["mem", "--json", "--quiet", "--"]);
+        tool.arg(&it).args(words);
+        tool.env("PLANTED_OUT", place.join("said"));
+        let tool = place.start(tool);
+        if is_known {
+            until_it_knows(&tool, &it);
+        } else {
+            let is_it = || has_child_that_runs(tool.pid(), &it).then_some(());
+            until("the program", is_it);
+        }
+        std::fs::copy(&other, place.join("new")).expect("a copy");
+        std::fs::rename(place.join("new"), &it).expect("replaced");
+        std::fs::write(&enough, "").expect("a file");
+        let found = result(&tool.ended().ends_with(0));
+        let of_it = |site: &&FaultSite| site.code.module == it.to_str().expect("a path");
+        let sites: Vec<&FaultSite> = found.faults.sites.iter().filter(of_it).collect();
+        // Most faults are where it fills its rooms.
+        let most = sites.iter().max_by_key(|site| site.count).expect("a site");
+        let is_nameless = most.code.symbol.starts_with("it+0x");
+        assert!(
+            most.code.symbol == FILL || is_nameless && !is_known,
+            "{}",
+            told(most)
+        );
+    }
+}
+
+/// One of the processes that `pid` has started, at whatever remove, runs a program.
+fn has_child_that_runs(pid: u32, program: &Path) -> bool {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let mut pids = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    pids.any(|pid: u32| {
+        let runs = std::fs::read_link(format!("/proc/{pid}/exe"));
+        runs.is_ok_and(|runs| runs == program) || has_child_that_runs(pid, program)
+    })
+}
+
+#[test]
+fn of_a_control_group_only_its_members_are_watched() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    let Some(group) = Group::new("mem") else {
+        return;
+    };
+    in_some_try(|| {
+        for name in ["inside", "outside"] {
+            let _ = std::fs::remove_file(place.join(name));
+        }
+        let how = ["processes", "20", "2"];
+        let mut inside = to_be_told(&place, &program, &how, "inside");
+        let mut outside = to_be_told(&place, &program, &how, "outside");
+        if !group.takes_in(inside.pid()) {
+            return Ok(());
+        }
+        let mut tool = place.tool(["mem", "--json", "--quiet", "--for", "1h"]);
+        tool.arg("--cgroup").arg(group.folder());
+        let tool = place.start(tool);
+        until_it_watches(&tool);
+        for process in [&mut inside, &mut outside] {
+            process.say("begin");
+        }
+        for process in [inside, outside] {
+            process.ended().ends_with(0);
+        }
+        tool.signal(Signal::INT);
+        let found = result(&tool.ended().ends_with(5));
+        assert!(Truth::of(&place, "outside").filled > 0);
+        has_all(&found, &Truth::of(&place, "inside"))
+    });
+    group.is_left_empty();
+}
+
+/// Its mappings were read when the watching began, or never: its faults had neither kind nor code.
+#[test]
+fn who_joins_a_control_group_while_it_is_watched_has_kinds_and_names() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    let Some(group) = Group::new("mem-joined") else {
+        return;
+    };
+    let enough = place.join("enough");
+    let how = ["threads", "10", enough.to_str().expect("a path")];
+    let mut process = to_be_told(&place, &program, &how, "said");
+    let pid = process.pid();
+    let mut tool = place.tool(["mem", "--json", "--quiet", "--for", "1h"]);
+    tool.arg("--cgroup").arg(group.folder());
+    let tool = place.start(tool);
+    until_it_watches(&tool);
+    if !group.takes_in(pid) {
+        return;
+    }
+    process.say("begin");
+    until_it_knows(&tool, &program);
+    std::fs::write(&enough, "").expect("a file");
+    process.ended().ends_with(0);
+    tool.signal(Signal::INT);
+    let found = result(&tool.ended().ends_with(5));
+    let sites = &found.faults.sites;
+    assert!(filled(&found) > 0, "{sites:?}");
+    let is_known = |site: &&FaultSite| site.kind != "unknown" && site.process == "guests";
+    let (all, known) = (sum(sites.iter()), sum(sites.iter().filter(is_known)));
+    assert_eq!(known, all, "{sites:?}");
+}
+
+#[test]
+fn two_instances_do_not_disturb_each_other() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    let args = ["mem", "--system", "--json", "--quiet", "--for", "1h"];
+    let other = place.start(place.tool(args));
+    until_it_watches(&other);
+    until_catches(other.pid(), Signal::INT);
+    let mut all = Truth {
+        filled: 0,
+        lived: 0,
+    };
+    in_some_try(|| {
+        let words = ["threads", "50", "3"].map(OsStr::new);
+        let command = [&[program.as_os_str()][..], &words].concat();
+        let (truth, found) = watch(&place, &command, &[]);
+        all.filled += truth.filled;
+        has_all(&found, &truth)
+    });
+    other.signal(Signal::INT);
+    let found = result(&other.ended().ends_with(5));
+    has_all(&found, &all).unwrap_or_else(|miss| panic!("the system: {miss}"));
+}
+
+/// Who watches has faults of its own, which are not those of what it watches.
+#[test]
+fn it_watches_itself() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    let script = "\"$0\" mem --quiet --output inner -- \"$1\" threads 50 3 >inner.txt";
+    let tool = env!("CARGO_BIN_EXE_amdahl");
+    let words = ["sh", "-c", script, tool].map(OsStr::new);
+    let command = [&words[..], &[program.as_os_str()]].concat();
+    in_some_try(|| {
+        let _ = std::fs::remove_dir_all(place.join("inner"));
+        let (truth, outer) = watch(&place, &command, &[]);
+        let inner = std::fs::read(place.join("inner/result.json")).expect("the result");
+        let inner = mem::parse(&inner, "inner".into()).expect("a result");
+        for (who, found) in [("outer", &outer), ("inner", &inner)] {
+            has_all(found, &truth).map_err(|miss| format!("{who}: {miss}"))?;
+        }
+        let is_of_the_tool = |site: &FaultSite| site.process == "amdahl";
+        assert!(outer.faults.sites.iter().any(is_of_the_tool));
+        assert!(!inner.faults.sites.iter().any(is_of_the_tool));
+        Ok(())
+    });
+}
+
+/// A reader of `/proc` holds the lock of whom it reads about. Only those who are watched were recorded.
+#[test]
+fn who_reads_of_a_watched_process_is_told() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    let mut process = to_be_told(&place, &program, &["threads", "2", "1"], "said");
+    let pid = process.pid();
+    let mut tool = place.tool(["mem", "--json", "--quiet", "--holds", "--for", "1h"]);
+    tool.args(["--pid", &pid.to_string()]);
+    let tool = place.start(tool);
+    until_it_watches(&tool);
+    // It waits to be told: nobody is in the way of the reader, who takes the lock once each time.
+    let mut reader = Command::new("sh");
+    let script = "i=0; while [ $i -lt 25 ]; do cat /proc/$0/smaps_rollup; i=$((i+1)); done";
+    reader.args(["-c", script, &pid.to_string()]);
+    place.run(place.here(reader)).ends_with(0);
+    process.say("begin");
+    process.ended().ends_with(0);
+    let found = result(&tool.ended().ends_with(0));
+    let is_holds = |source: &&amdahl_report::schema::Source| source.what == "holds of mmap_lock";
+    let source = found.sources.iter().find(is_holds).expect("a source");
+    if source.how == "missing" {
+        return skipped(&source.missing);
+    }
+    let strangers = &found.mmap_lock.strangers;
+    let reader = strangers.iter().find(|row| row.process == "cat");
+    let Some(reader) = reader else {
+        panic!("{strangers:?}");
+    };
+    assert_eq!((&*reader.operation, &*reader.mode), ("proc-reader", "read"));
+    assert_eq!((reader.count, reader.processes), (25, 25));
+    assert_eq!((reader.of_pid, &*reader.of_process), (pid, "guests"));
+    // What looks at the memory for the result is no part of it.
+    assert!(strangers.iter().all(|row| row.process != "amdahl"));
+    let holds = found.mmap_lock.holds.iter();
+    let of_readers = holds.filter(|row| row.operation == "proc-reader");
+    let of_readers: u64 = of_readers.map(|row| row.count).sum();
+    assert!(of_readers >= 25, "{of_readers}");
+}
