@@ -185,6 +185,15 @@ fn recorded(
             ),
         });
     }
+    if counts.stacks_lost > 0 {
+        warnings.push(Notice {
+            code: "stacks-lost".to_owned(),
+            text: format!(
+                "{} call stacks were lost: some faults and waits have no code.",
+                counts.stacks_lost
+            ),
+        });
+    }
     if followed.maps_lost > 0 {
         warnings.push(Notice {
             code: "mappings-lost".to_owned(),

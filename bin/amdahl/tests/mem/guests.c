@@ -108,7 +108,7 @@ int main(int argc, char **argv)
 		return 2;
 	while (getchar() != '\n' && !feof(stdin))
 		;
-	for (int i = 0; batches ? i < batches : access(argv[3], F_OK) != 0; i++) {
+	for (int i = 0; batches ? i < batches : !i || access(argv[3], F_OK) != 0; i++) {
 		if (argv[1][0] == 'p')
 			processes(count);
 		else
