@@ -125,8 +125,9 @@ impl Decoder {
                 _ => {}
             }
         }
+        decoded.learn_names(&part);
         for slot in part.slots.iter().flatten() {
-            decoded.learn_names(slot);
+            decoded.learn_other(slot);
             if slot.kind == kind::WAKE
                 && slot.flags & flag::STACK_TAKEN != 0
                 && let Some(&id) = by_wake.get(&(slot.ts, slot.other))
@@ -180,9 +181,7 @@ impl Decoder {
     pub(super) fn name_stacks(&mut self, part: &mut Part, decoded: &mut Decoded) -> Vec<StackId> {
         learn_maps(&mut self.symbols, &mut part.side_band);
         part.stacks.sort_by_key(|stack| stack.ts);
-        for slot in part.slots.iter().flatten() {
-            decoded.learn_names(slot);
-        }
+        decoded.learn_names(part);
         let stacks = part.stacks.iter();
         stacks.map(|raw| self.identify(raw, decoded)).collect()
     }
@@ -292,32 +291,30 @@ impl Decoded {
         }
     }
 
-    fn learn_names(&mut self, slot: &Slot) {
-        match slot.kind {
-            kind::FORK => {
-                let name = ThreadName {
-                    pid: slot.syscall as Tid,
-                    name: slot.comm(),
-                };
-                self.threads.insert(slot.tid, name);
-            }
-            kind::COMM => {
-                self.threads.insert(
-                    slot.tid,
-                    ThreadName {
-                        pid: slot.other,
-                        name: slot.comm(),
-                    },
-                );
-            }
-            kind::SWITCH
-                if slot.tid != 0
-                    && slot.flags & flag::PREV_WORKLOAD == 0
-                    && !self.others.contains_key(&slot.tid) =>
-            {
-                self.others.insert(slot.tid, slot.comm());
-            }
-            _ => {}
+    /// As of the end of the part: a thread may have got its names on several CPUs.
+    fn learn_names(&mut self, part: &Part) {
+        let tells = |slot: &&Slot| matches!(slot.kind, kind::FORK | kind::COMM);
+        let mut told: Vec<&Slot> = part.slots.iter().flatten().filter(tells).collect();
+        told.sort_by_key(|slot| slot.ts);
+        for slot in told {
+            let name = ThreadName {
+                pid: match slot.kind {
+                    kind::FORK => slot.syscall as Tid,
+                    _ => slot.other,
+                },
+                name: slot.comm(),
+            };
+            self.threads.insert(slot.tid, name);
+        }
+    }
+
+    fn learn_other(&mut self, slot: &Slot) {
+        if slot.kind == kind::SWITCH
+            && slot.tid != 0
+            && slot.flags & flag::PREV_WORKLOAD == 0
+            && !self.others.contains_key(&slot.tid)
+        {
+            self.others.insert(slot.tid, slot.comm());
         }
     }
 
@@ -537,5 +534,31 @@ fn kernel_lock(address: u64, flags: u8) -> KernelLock {
         address,
         kind,
         is_mmap_lock: flags & flag::LOCK_IS_MMAP != 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread that got its names on two CPUs kept the one that the CPU of the higher number told.
+    #[test]
+    fn the_last_name_counts_whichever_cpu_told_it() {
+        let named = |ts, name: &[u8; 8]| Slot {
+            ts,
+            kind: kind::COMM,
+            tid: 7,
+            other: 7,
+            arg: [u64::from_ne_bytes(*name), 0, 0],
+            ..Slot::default()
+        };
+        let mut part = Part::default();
+        part.slots = vec![
+            vec![named(20, b"holder\0\0")],
+            vec![named(10, b"taskset\0")],
+        ];
+        let mut decoded = Decoded::default();
+        decoded.learn_names(&part);
+        assert_eq!(decoded.threads[&7].name, "holder");
     }
 }
