@@ -196,6 +196,38 @@ fn is_stub(frame: &Frame) -> bool {
 /// The only name of all interpreted Java methods.
 pub const INTERPRETER: &str = "Interpreter";
 
+/// Crates that programs wait in.
+const CRATES: &[&str] = &[
+    "crossbeam",
+    "crossbeam-channel",
+    "crossbeam-deque",
+    "crossbeam-utils",
+    "lock_api",
+    "mio",
+    "parking_lot",
+    "parking_lot_core",
+    "rayon-core",
+    "tokio",
+];
+
+/// A source file of Rust's standard library or of one of [`CRATES`]: with line tables alone, inlined functions
+/// have names without paths.
+fn is_library_source(file: &str) -> bool {
+    let is_standard = file.starts_with("/rustc/") || file.contains("/rustlib/src/rust/library/");
+    let mut folders = file
+        .split("/src/")
+        .filter_map(|part| part.rsplit('/').next());
+    is_standard || folders.any(|folder| CRATES.contains(&unversioned(folder)))
+}
+
+/// `tokio` of `tokio-1.47.1`.
+fn unversioned(folder: &str) -> &str {
+    match folder.rsplit_once('-') {
+        Some((name, version)) if version.starts_with(|c: char| c.is_ascii_digit()) => name,
+        _ => folder,
+    }
+}
+
 /// Frames that belong to a runtime or library rather than to the program: scanning for names
 /// stops at the first other frame, since farther out lies the reason for the call, not for the wait.
 pub fn is_runtime(frame: &Frame) -> bool {
@@ -205,6 +237,9 @@ pub fn is_runtime(frame: &Frame) -> bool {
     // Java interprets what does not run often; whose method it is does not show.
     let is_generated = frame.module == "[jit]";
     if is_generated && (frame.symbol == INTERPRETER || is_stub(frame)) {
+        return true;
+    }
+    if frame.file.as_deref().is_some_and(is_library_source) {
         return true;
     }
     let symbol = callee_name(&frame.symbol).trim_start_matches('<');

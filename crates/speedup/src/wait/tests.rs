@@ -174,6 +174,38 @@ fn locks_may_be_built_on_conditions_and_anything_on_locks() {
     }
 }
 
+/// `Mutex::lock` that was compiled into its caller is `lock` where there are line tables alone. It once was taken for the
+/// program's own.
+#[test]
+fn source_files_tell_libraries_where_names_have_no_paths() {
+    let is_runtime = |file: &str| {
+        super::is_runtime(&Frame {
+            symbol: "lock<u32>".to_owned(),
+            file: Some(file.to_owned()),
+            module: "/a".to_owned(),
+            ..Frame::default()
+        })
+    };
+    let registry = "/home/me/.cargo/registry/src/mirror.example-1949cf8c6b5b557f";
+    for file in [
+        "/rustc/59807616/library/std/src/sync/poison/mutex.rs",
+        "/usr/lib/rustlib/src/rust/library/core/src/ops/function.rs",
+        &format!("{registry}/parking_lot_core-0.9.12/src/thread_parker/linux.rs"),
+        &format!("{registry}/lock_api-0.4.14/src/mutex.rs"),
+        "vendor/rayon-core/src/registry.rs",
+    ] {
+        assert!(is_runtime(file), "{file}");
+    }
+    for file in [
+        "src/main.rs",
+        "/home/me/tokio-1.0-notes/src/lock.rs",
+        "/home/me/library/src/lock.rs",
+        &format!("{registry}/dashmap-6.1.0/src/lock.rs"),
+    ] {
+        assert!(!is_runtime(file), "{file}");
+    }
+}
+
 #[test]
 fn a_return_type_hides_no_runtime() {
     let is_runtime = |symbol: &str| {
