@@ -247,6 +247,7 @@ const NAMES: &[(&str, Library, Primitive)] = {
         ("ReadLock.lock", L::Java, P::RwLockRead),
         ("WriteLock.lock", L::Java, P::RwLockWrite),
         ("StampedLock.readLock", L::Java, P::RwLockRead),
+        ("StampedLock.acquireRead", L::Java, P::RwLockRead),
         ("StampedLock", L::Java, P::RwLockWrite),
         ("ConditionObject", L::Java, P::Condvar),
         ("concurrent.Semaphore", L::Java, P::Semaphore),
@@ -390,6 +391,7 @@ const KERNEL_LOCKING: &[&str] = &[
     "__synchronize_srcu",
     "__wait_rcu_gp",
     "rcu_barrier",
+    "rcu_sync_enter",
     "wait_for_completion",
     "__wait_for_common",
     "schedule",
@@ -494,6 +496,7 @@ impl KernelPrimitive {
             ("__wait_rcu_gp", K::Rcu),
             ("wait_rcu_", K::Rcu),
             ("rcu_barrier", K::Rcu),
+            ("rcu_sync_enter", K::Rcu),
             ("do_semtimedop", K::SysvSemaphore),
             ("__do_semtimedop", K::SysvSemaphore),
             ("locks_lock_inode_wait", K::FileLock),
@@ -669,6 +672,19 @@ mod tests {
                 ],
                 "Java monitor",
             ),
+            // Whose `readLock` was compiled into its caller.
+            (
+                vec![
+                    ("pthread_cond_wait", libc),
+                    ("Unsafe_Park", jvm),
+                    ("jdk.internal.misc.Unsafe.park", "[jit]"),
+                    (
+                        "java.util.concurrent.locks.StampedLock.acquireRead",
+                        "[jit]",
+                    ),
+                ],
+                "Java rwlock (read)",
+            ),
             (vec![("take_gil", "/usr/bin/python3")], "Python mutex"),
             (vec![("syscall", libc)], "futex"),
         ] {
@@ -709,6 +725,27 @@ mod tests {
         ] {
             assert_eq!(KernelPrimitive::from_flags(flags, is_mmap).name(), name);
         }
+    }
+
+    /// A writer of a per-CPU rwsem that finds another one waiting for readers to see it waits on, without a call of
+    /// RCU's own.
+    #[test]
+    fn grace_periods_are_told_by_the_calls_that_wait_for_them() {
+        let of = |names: &[&str]| {
+            let frame = |symbol: &&str| Frame {
+                symbol: (*symbol).to_owned(),
+                ..Frame::default()
+            };
+            KernelPrimitive::from_sleep(&CallStack {
+                kernel: names.iter().map(frame).collect(),
+                ..CallStack::default()
+            })
+        };
+        let writer = ["schedule", "rcu_sync_enter", "percpu_down_write"];
+        for names in [&writer[..], &["__wait_rcu_gp", "synchronize_rcu_normal"]] {
+            assert_eq!(of(names), Some(KernelPrimitive::Rcu), "{names:?}");
+        }
+        assert_eq!(of(&["schedule", "percpu_down_write"]), None);
     }
 
     #[test]
