@@ -85,7 +85,7 @@ fn column<'a>(csv: &str, line: &'a str, name: &str) -> &'a str {
     line.split(',').nth(at.expect("a column")).expect("a field")
 }
 
-/// Stacks of those who held a lock were in the JSON alone.
+/// Stacks of those who held a lock were in the JSON alone, and the CSV had no holds.
 #[test]
 fn holds_are_told_with_the_stack_that_acquired() {
     let fault = site("do_user_addr_fault", "", 0);
@@ -100,6 +100,19 @@ fn holds_are_told_with_the_stack_that_acquired() {
         holds: vec![held],
         ..result()
     };
+    let csv = locks::csv(&with_holds);
+    let kinds: Vec<&str> = csv.lines().map(|line| column(&csv, line, "kind")).collect();
+    assert_eq!(kinds[..2], ["kind", "wait"]);
+    assert_eq!(kinds[kinds.len() - 2..], ["wait", "hold"]);
+    let hold = csv.lines().last().expect("a hold");
+    for (name, field) in [
+        ("what", "mmap_lock (read)"),
+        ("times", "9"),
+        ("total_s", "0.500000000"),
+        ("stack", "lock_mm_and_find_vma;do_user_addr_fault;touch"),
+    ] {
+        assert_eq!(column(&csv, hold, name), field, "{name}");
+    }
     let text = locks::render(&with_holds, 80, PLAIN, Shown::default());
     let (_, holds) = text.split_once("\nHolds\n").expect("holds");
     let stack = "lock_mm_and_find_vma < do_user_addr_fault < touch";

@@ -8,13 +8,15 @@ use crate::plain::plain;
 
 const HEADER: &str = "what,class,site,file,line,module,process,pid,thread,tid,address,times,sleeps,open,\
 max_s,total_s,mean_s,p99_s,locks,threads,from,from_file,from_line,stack,owners,owner_sites,owner_times,\
-owner_s,unowned";
+owner_s,unowned,kind";
 
-/// A header and one line per row, in the order of the rows; seconds with nanosecond digits. A field of
-/// several parts (frames, owners) has `;` between them.
+/// A header and one line per wait and then per hold, in the order of the rows; seconds with nanosecond
+/// digits. A field of several parts (frames, owners) has `;` between them.
 pub fn csv(result: &LocksResult) -> String {
     let mut out = format!("{HEADER}\r\n");
-    for row in &result.rows {
+    let waits = result.rows.iter().map(|row| ("wait", row));
+    let holds = result.holds.iter().map(|row| ("hold", row));
+    for (kind, row) in waits.chain(holds) {
         let [site, file, line] = code(&row.site);
         let texts = [
             field(&row.what),
@@ -29,7 +31,7 @@ pub fn csv(result: &LocksResult) -> String {
         // Writing to a string cannot fail.
         let _ = write!(
             out,
-            "{},{},{},{},{},{},{},{},{:.9},{:.9},{:.9},{p99},{},{},{},{},{}\r\n",
+            "{},{},{},{},{},{},{},{},{:.9},{:.9},{:.9},{p99},{},{},{},{},{},{kind}\r\n",
             texts.join(","),
             row.pid,
             field(&row.thread),
@@ -58,7 +60,7 @@ fn code(site: &CodeSite) -> [String; 3] {
     [field(&site.symbol), field(file), line]
 }
 
-/// Who released, from where, how often, for how long, in the same order; and the sleeps of nobody.
+/// Who released or held, where, how often, for how long, in the same order; and the sleeps of nobody.
 fn owners(row: &LockRow) -> String {
     let site = |owner: &Owner| match owner.site.symbol.as_str() {
         "" => String::new(),
