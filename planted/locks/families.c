@@ -1,29 +1,12 @@
-/* One known wait a round, in each family of locks: a holder takes the lock and keeps it while a
- * waiter, who starts when it is held, wants it too. The waiter times its calls itself and
- * tells how many of them waited, for how long together, and the longest.
- *
- *   families FAMILY [ROUNDS]
- *   {"family": "mutex", "times": 40, "seconds": 0.1234, "longest": 0.004}
- */
-#include "../c/planted.h"
-#include <fcntl.h>
+/* Rounds with a known wait in each family of locks that C programs meet; see rounds.h. */
+#include "rounds.h"
 #include <linux/membarrier.h>
-#include <sched.h>
 #include <semaphore.h>
-#include <stdatomic.h>
 #include <sys/file.h>
 #include <sys/ipc.h>
 #include <sys/sem.h>
 #include <sys/syscall.h>
-
-enum { HOLD_UNITS = 4000 };         /* some 3 ms */
-/* A call that waited slept; for a lock of the kernel it may also have spun. */
-static const double SPUN = 0.0005;
-
-static int rounds = 40;
-static atomic_int round_held, round_done;
-static long times;
-static double seconds, longest;
+#include <sys/uio.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t inner = PTHREAD_MUTEX_INITIALIZER;
@@ -31,30 +14,10 @@ static pthread_rwlock_t rwlock = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
 static pthread_barrier_t barrier;
 static sem_t semaphore;
-static int is_ready, file = -1, other_file = -1, set = -1;
-static char *region, *page, *block;
+static int is_ready, file = -1, other_file = -1, set = -1, list = -1, other_list = -1;
+static char *region, *page, *hole, *block;
+static pid_t child;
 static const size_t REGION = 512u << 20, BLOCK = 48u << 20;
-
-static void check(int failed, const char *what)
-{
-    if (failed) {
-        perror(what);
-        exit(2);
-    }
-}
-
-/* A family: prepare once, hold for a while, want it. */
-struct family {
-    const char *name;
-    void (*prepare)(void);
-    void (*hold)(int round);
-    void (*want)(int round);
-    int in_kernel;
-};
-
-static void announce(int round) { atomic_store(&round_held, round); }
-
-static void none(void) {}
 
 static void hold_mutex(int round)
 {
@@ -69,6 +32,14 @@ NOINLINE static void want_mutex(int round)
     (void)round;
     pthread_mutex_lock(&mutex);
     pthread_mutex_unlock(&mutex);
+}
+
+static void prepare_inheriting(void)
+{
+    pthread_mutexattr_t attr;
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_INHERIT);
+    check(pthread_mutex_init(&mutex, &attr), "pthread_mutex_init");
 }
 
 static void hold_writing(int round)
@@ -153,13 +124,13 @@ NOINLINE static void want_condition(int round)
 }
 
 /* The holder of the outer mutex waits for the inner one, which a third thread holds. */
-static atomic_int inner_held;
+static int inner_held;
 
 static void *hold_inner(void *arg)
 {
     int round = (int)(intptr_t)arg;
     pthread_mutex_lock(&inner);
-    atomic_store(&inner_held, round);
+    reach(&inner_held, round);
     burn(HOLD_UNITS);
     pthread_mutex_unlock(&inner);
     return 0;
@@ -175,8 +146,7 @@ static void hold_nested(int round)
 {
     pthread_t third;
     check(pthread_create(&third, 0, hold_inner, (void *)(intptr_t)round), "pthread_create");
-    while (atomic_load(&inner_held) != round)
-        sched_yield();
+    await(&inner_held, round);
     pthread_mutex_lock(&mutex);
     announce(round);
     wait_for_the_inner_lock();
@@ -206,6 +176,57 @@ NOINLINE static void want_inode(int round)
     check(pwrite(file, &byte, 1, 0) != 1, "pwrite");
 }
 
+/* The same, opened by its name: without one nobody guards the position. */
+static void prepare_position(void)
+{
+    int nameless;
+    char path[64];
+    prepare_file();
+    nameless = file;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", nameless);
+    file = open(path, O_RDWR);
+    check(file < 0 || close(nameless), path);
+}
+
+static void hold_position(int round)
+{
+    check(lseek(file, 0, SEEK_SET), "lseek");
+    announce(round);
+    check(write(file, block, BLOCK) != (ssize_t)BLOCK, "write");
+}
+
+/* Where the next call reads or writes: a mutex of the open file. */
+NOINLINE static void want_position(int round)
+{
+    (void)round;
+    check(lseek(file, 0, SEEK_CUR) < 0, "lseek");
+}
+
+static void *hold_the_inode(void *arg)
+{
+    reach(&inner_held, (int)(intptr_t)arg);
+    check(pwrite(file, block, BLOCK, 0) != (ssize_t)BLOCK, "pwrite");
+    return 0;
+}
+
+NOINLINE static void write_at_the_position(int round)
+{
+    char byte = (char)round;
+    check(write(file, &byte, 1) != 1, "write");
+}
+
+/* The holder of the position waits for the inode, which a third thread holds. */
+static void hold_position_nested(int round)
+{
+    pthread_t third;
+    check(pthread_create(&third, 0, hold_the_inode, (void *)(intptr_t)round), "pthread_create");
+    await(&inner_held, round);
+    burn(100);
+    announce(round);
+    write_at_the_position(round);
+    pthread_join(third, 0);
+}
+
 static void prepare_region(void)
 {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -214,6 +235,7 @@ static void prepare_region(void)
     check(region == MAP_FAILED || page == MAP_FAILED, "mmap");
     madvise(region, REGION, MADV_NOHUGEPAGE);
     memset(region, 1, REGION);
+    hole = region + REGION / 2;
 }
 
 static void hold_mmap(int round)
@@ -225,6 +247,103 @@ static void hold_mmap(int round)
 NOINLINE static void want_mmap(int round)
 {
     check(mprotect(page, 4096, round & 1 ? PROT_READ : PROT_READ | PROT_WRITE), "mprotect");
+}
+
+static void hold_mmap_of_hole(int round)
+{
+    check(madvise(hole, 4096, MADV_DONTNEED), "madvise");
+    hold_mmap(round);
+}
+
+/* A page fault where the mapping is being changed. */
+NOINLINE static void want_hole(int round)
+{
+    (void)round;
+    *(volatile char *)hole;
+}
+
+/* A process that becomes another program is held until its old memory has been given back. */
+static void hold_process(int round)
+{
+    child = fork();
+    check(child < 0, "fork");
+    if (!child) {
+        execl("/bin/true", "true", (char *)0);
+        _exit(3);
+    }
+    announce(round);
+    check(waitpid(child, 0, 0) != child, "waitpid");
+}
+
+/* Its memory is looked at, which may be gone. */
+NOINLINE static void want_process(int round)
+{
+    char byte;
+    struct iovec here = { &byte, 1 }, there = { &rounds, 1 };
+    (void)round;
+    (void)process_vm_readv(child, &here, 1, &there, 1, 0);
+    __asm__ volatile("");
+}
+
+/* Locks on files, by the thousand: who reads the list of them keeps the locks out. */
+enum { FILES = 4, LISTED = 8000 };
+
+static void lock_by_the_thousand(void)
+{
+    file = memfd_create("planted", 0);
+    check(file < 0, "memfd");
+    for (int i = 0; i < LISTED; i++) {
+        struct flock range = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 2 * i, .l_len = 1 };
+        check(fcntl(file, F_OFD_SETLK, &range), "fcntl");
+    }
+}
+
+/* Of all files. */
+static void prepare_list(void)
+{
+    for (int i = 0; i < FILES; i++)
+        lock_by_the_thousand();
+    list = open("/proc/locks", O_RDONLY);
+    other_list = open("/proc/locks", O_RDONLY);
+    check(list < 0 || other_list < 0, "/proc/locks");
+}
+
+/* Far in it, and not where the last read ended: it is gone through from its beginning. */
+static void hold_list(int round)
+{
+    char byte;
+    announce(round);
+    check(pread(list, &byte, 1, (1 << 20) + 2 * round) != 1, "pread");
+}
+
+NOINLINE static void want_to_be_listed(int round)
+{
+    (void)round;
+    check(flock(file, LOCK_SH | LOCK_NB), "flock");
+}
+
+NOINLINE static void want_list(int round)
+{
+    char byte;
+    (void)round;
+    check(pread(other_list, &byte, 1, 0) != 1, "pread");
+}
+
+/* Of one file, under a spin lock. */
+static void prepare_list_of_file(void)
+{
+    char path[64];
+    lock_by_the_thousand();
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", file);
+    list = open(path, O_RDONLY);
+    check(list < 0, path);
+}
+
+static void hold_list_of_file(int round)
+{
+    char byte;
+    announce(round);
+    check(pread(list, &byte, 1, 0) != 1, "pread");
 }
 
 /* Sleeps in system calls that are locks themselves. */
@@ -318,77 +437,27 @@ NOINLINE static void want_grace(int round)
 }
 
 static const struct family families[] = {
-    { "mutex", none, hold_mutex, want_mutex, 0 },
-    { "rwlock-read", none, hold_writing, want_reading, 0 },
-    { "rwlock-write", none, hold_reading, want_writing, 0 },
-    { "semaphore", prepare_semaphore, hold_semaphore, want_semaphore, 0 },
-    { "barrier", prepare_barrier, hold_barrier, want_barrier, 0 },
-    { "condvar", none, hold_condition, want_condition, 0 },
-    { "nested", none, hold_nested, want_mutex, 0 },
-    { "inode", prepare_file, hold_inode, want_inode, 1 },
-    { "mmap", prepare_region, hold_mmap, want_mmap, 1 },
-    { "sysv-semaphore", prepare_set, hold_set, want_set, 0 },
-    { "flock", prepare_locked, hold_flock, want_flock, 0 },
-    { "fcntl", prepare_locked, hold_range, want_range, 0 },
-    { "rcu", prepare_grace, hold_grace, want_grace, 0 },
+    { "mutex", none, hold_mutex, want_mutex, SLEEPS },
+    { "mutex-inheriting", prepare_inheriting, hold_mutex, want_mutex, SLEEPS },
+    { "rwlock-read", none, hold_writing, want_reading, SLEEPS },
+    { "rwlock-write", none, hold_reading, want_writing, SLEEPS },
+    { "semaphore", prepare_semaphore, hold_semaphore, want_semaphore, SLEEPS },
+    { "barrier", prepare_barrier, hold_barrier, want_barrier, SLEEPS },
+    { "condvar", none, hold_condition, want_condition, SLEEPS },
+    { "nested", none, hold_nested, want_mutex, SLEEPS },
+    { "inode", prepare_file, hold_inode, want_inode, MAY_SPIN },
+    { "position", prepare_position, hold_position, want_position, MAY_SPIN },
+    { "position-nested", prepare_position, hold_position_nested, want_position, MAY_SPIN },
+    { "mmap", prepare_region, hold_mmap, want_mmap, MAY_SPIN },
+    { "fault", prepare_region, hold_mmap_of_hole, want_hole, MAY_SPIN },
+    { "exec", prepare_region, hold_process, want_process, AGAIN },
+    { "listed", prepare_list, hold_list, want_to_be_listed, AGAIN },
+    { "list", prepare_list, hold_list, want_list, AGAIN },
+    { "spin", prepare_list_of_file, hold_list_of_file, want_to_be_listed, SPINS | AGAIN },
+    { "sysv-semaphore", prepare_set, hold_set, want_set, SLEEPS },
+    { "flock", prepare_locked, hold_flock, want_flock, SLEEPS },
+    { "fcntl", prepare_locked, hold_range, want_range, SLEEPS },
+    { "rcu", prepare_grace, hold_grace, want_grace, SLEEPS },
 };
 
-static const struct family *chosen;
-
-static long sleeps(void)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_THREAD, &usage);
-    return usage.ru_nvcsw;
-}
-
-static void *waiter(void *arg)
-{
-    prctl(PR_SET_NAME, "waiter");
-    for (int round = 1; round <= rounds; round++) {
-        while (atomic_load(&round_held) != round)
-            sched_yield();
-        burn(100);
-        long slept = sleeps();
-        double since = wall_now();
-        chosen->want(round);
-        double took = wall_now() - since;
-        if (sleeps() > slept || (chosen->in_kernel && took > SPUN)) {
-            times++;
-            seconds += took;
-            if (took > longest)
-                longest = took;
-        }
-        atomic_store(&round_done, round);
-    }
-    return arg;
-}
-
-int main(int argc, char **argv)
-{
-    pthread_t thread;
-    for (size_t i = 0; argc > 1 && i < sizeof(families) / sizeof(*families); i++)
-        if (!strcmp(argv[1], families[i].name))
-            chosen = &families[i];
-    if (!chosen) {
-        fprintf(stderr, "usage: families FAMILY [ROUNDS]\n");
-        return 2;
-    }
-    if (argc > 2)
-        rounds = atoi(argv[2]);
-    chosen->prepare();
-    prctl(PR_SET_NAME, "holder");
-    check(pthread_create(&thread, 0, waiter, 0), "pthread_create");
-    for (int round = 1; round <= rounds; round++) {
-        chosen->hold(round);
-        while (atomic_load(&round_done) != round)
-            sched_yield();
-    }
-    pthread_join(thread, 0);
-    const char *out = getenv("PLANTED_OUT");
-    FILE *to = out ? fopen(out, "a") : stderr;
-    check(!to, "PLANTED_OUT");
-    fprintf(to, "{\"family\": \"%s\", \"times\": %ld, \"seconds\": %.6f, \"longest\": %.6f}\n",
-            chosen->name, times, seconds, longest);
-    return 0;
-}
+int main(int argc, char **argv) { return RUN_ROUNDS(families, argc, argv); }

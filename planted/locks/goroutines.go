@@ -1,11 +1,12 @@
-// Two waits of one goroutine in turn: for a mutex that another one holds, and for its message. The thread that has
-// parked the goroutine sleeps at the same place for both. Each wait is timed by the goroutine itself.
+// Waits of one goroutine in turn: for a mutex and a reader-writer lock that another one holds, and for its message.
+// The thread that has parked the goroutine sleeps at the same place for all. Each wait is timed by the goroutine itself.
 //
 //	goroutines [ROUNDS]
-//	{"mutex": {"times": 40, "seconds": 0.1234}, "channel": {"times": 40, "seconds": 0.2468}}
+//	{"mutex": {"times": 40, "seconds": 0.1234}, "read": ..., "write": ..., "channel": {"times": 40, "seconds": 0.2468}}
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"runtime"
@@ -15,25 +16,26 @@ import (
 )
 
 const (
-	heldUnits    = 4000 // some 3 ms
-	messageUnits = 2 * heldUnits
+	heldUnits    = 4000          // some 3 ms
+	pauseUnits   = 2 * heldUnits // the other one goes on, on its own thread
 	stepsPerUnit = 500
 )
 
 var (
-	vault  sync.Mutex
-	letter = make(chan int)
-	isHeld = make(chan int)
+	vault   sync.Mutex
+	archive sync.RWMutex
+	letter  = make(chan int)
+	isHeld  = make(chan int)
 )
 
 type wait struct {
-	times   int
-	seconds float64
+	Times   int     `json:"times"`
+	Seconds float64 `json:"seconds"`
 }
 
 func (w *wait) add(since time.Time) {
-	w.times++
-	w.seconds += time.Since(since).Seconds()
+	w.Times++
+	w.Seconds += time.Since(since).Seconds()
 }
 
 // burn is pure ALU work.
@@ -58,6 +60,22 @@ func wantTheVault(w *wait) {
 }
 
 //go:noinline
+func wantToRead(w *wait) {
+	since := time.Now()
+	archive.RLock()
+	w.add(since)
+	archive.RUnlock()
+}
+
+//go:noinline
+func wantToWrite(w *wait) {
+	since := time.Now()
+	archive.Lock()
+	w.add(since)
+	archive.Unlock()
+}
+
+//go:noinline
 func wantTheLetter(w *wait) {
 	since := time.Now()
 	<-letter
@@ -72,18 +90,33 @@ func main() {
 	runtime.GOMAXPROCS(2)
 	go func() {
 		for range rounds {
+			burn(pauseUnits)
 			vault.Lock()
 			isHeld <- 0
 			burn(heldUnits)
 			vault.Unlock()
-			burn(messageUnits)
+			burn(pauseUnits)
+			archive.Lock()
+			isHeld <- 0
+			burn(heldUnits)
+			archive.Unlock()
+			burn(pauseUnits)
+			archive.RLock()
+			isHeld <- 0
+			burn(heldUnits)
+			archive.RUnlock()
+			burn(pauseUnits)
 			letter <- 0
 		}
 	}()
-	var mutex, channel wait
+	var mutex, read, write, channel wait
 	for range rounds {
 		<-isHeld
 		wantTheVault(&mutex)
+		<-isHeld
+		wantToRead(&read)
+		<-isHeld
+		wantToWrite(&write)
 		wantTheLetter(&channel)
 	}
 	out := os.Stderr
@@ -96,6 +129,9 @@ func main() {
 		defer file.Close()
 		out = file
 	}
-	fmt.Fprintf(out, "{\"mutex\": {\"times\": %d, \"seconds\": %.6f}, \"channel\": {\"times\": %d, \"seconds\": %.6f}}\n",
-		mutex.times, mutex.seconds, channel.times, channel.seconds)
+	said, err := json.Marshal(map[string]wait{"mutex": mutex, "read": read, "write": write, "channel": channel})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Fprintf(out, "%s\n", said)
 }

@@ -1,32 +1,45 @@
 //! `amdahl locks` on programs that know their waits.
 
+mod languages;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use amdahl_report::locks::schema::{LockRow, LocksResult};
+use amdahl_report::locks::schema::{LockRow, LocksResult, Step};
 use amdahl_report::locks::{self, schema::SCHEMA};
 use amdahl_report::schema::Source;
 use serde_json::Value;
 
 use crate::processes::{Group, until_catches};
-use crate::tool::{Place, Ran, alone, bpf, has, skipped, until_it_watches};
+use crate::tool::{Place, Ran, alone, bpf, cpus, has, skipped, until_it_watches};
 use crate::workload::{in_some_try, planted, to_be_told};
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/locks");
 
-/// A planted program, built; `None` without a compiler.
+/// A planted program in C, built; `None` without a compiler.
 fn built(place: &Place, name: &str) -> Option<PathBuf> {
-    if !has("gcc") {
-        skipped("no gcc found");
+    let flags = ["-std=gnu11", "-O2", "-g", "-pthread", "-o"];
+    made(place, "gcc", &flags, name, &format!("{name}.c"))
+}
+
+/// What a compiler makes of a planted program; `None` without it.
+fn made(
+    place: &Place,
+    compiler: &str,
+    flags: &[&str],
+    name: &str,
+    source: &str,
+) -> Option<PathBuf> {
+    if !has(compiler) {
+        skipped(format!("no {compiler} found"));
         return None;
     }
     let program = place.join(name);
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-std=gnu11", "-O2", "-g", "-pthread", "-o"])
-        .arg(&program)
-        .arg(Path::new(SOURCES).join(format!("{name}.c")));
-    let ran = place.run(place.here(gcc));
+    let mut command = Command::new(compiler);
+    command.args(flags).arg(&program);
+    command.arg(Path::new(SOURCES).join(source));
+    let ran = place.run(place.here(command));
     assert!(ran.status.success(), "{}", ran.err);
     Some(program)
 }
@@ -112,13 +125,15 @@ fn watch_command(place: &Place, command: &[&OsStr], options: &[&str]) -> (Value,
     (serde_json::from_str(&line).expect("a line"), result(&ran))
 }
 
+/// It has waits of `what` in `function`.
+fn is_of(row: &LockRow, what: &str, function: &str) -> bool {
+    let names = || row.stack.iter().any(|frame| frame == function);
+    row.what == what && (row.site.symbol.contains(function) || names())
+}
+
 /// Waits of `what` in `function`, of one row or several.
 fn sum(found: &LocksResult, what: &str, function: &str) -> (u64, f64) {
-    let is_it = |row: &&LockRow| {
-        row.what == what
-            && (row.site.symbol.contains(function) || row.stack.iter().any(|f| f == function))
-    };
-    let rows = found.rows.iter().filter(is_it);
+    let rows = found.rows.iter().filter(|row| is_of(row, what, function));
     rows.fold((0, 0.0), |(times, seconds), row| {
         (times + row.times, seconds + row.total_s)
     })
@@ -153,30 +168,89 @@ fn seconds_of_all(
     Err(format!("{times} times of {}: {}", truth.times, rows(found)))
 }
 
+/// A family of a planted program: its name, what the table calls its waits, who waits, and who lets
+/// them go on, which may be nobody.
+type Family = (&'static str, &'static str, &'static str, &'static str);
+
+/// Who ended most of the waits of `what` in `function` is the planted holder.
+fn holds(found: &LocksResult, what: &str, function: &str, by: (&str, &str)) -> Result<(), String> {
+    let of = |row: &&LockRow| is_of(row, what, function) && !row.owners.is_empty();
+    let row = found.rows.iter().find(of);
+    let row = row.ok_or_else(|| format!("{function}: nobody let it go on: {}", rows(found)))?;
+    let owner = &row.owners[0];
+    if owner.thread == by.0 && owner.site.symbol.contains(by.1) {
+        return Ok(());
+    }
+    Err(format!("{function}: {owner:?}"))
+}
+
+/// Where others have the CPUs, waiter and holder may never meet.
+fn is_made(truth: &Truth) -> Result<(), String> {
+    let waits = truth.times > 0;
+    waits.then_some(()).ok_or("it never waited".to_owned())
+}
+
+/// Waits of each family are in the table as often and as long as the program says, with their holder.
+fn are_told(place: &Place, program: &Path, families: &[Family], thread: &str) {
+    for &(family, what, function, holder) in families {
+        in_some_try(|| {
+            let (truth, found) = watch(place, program, family, &["--owner"]);
+            assert_eq!(found.events_lost, 0);
+            is_made(&truth)?;
+            agree(&truth, seconds_of_all(&found, what, function, &truth)?)?;
+            if holder.is_empty() {
+                return Ok(());
+            }
+            holds(&found, what, function, (thread, holder))
+        });
+    }
+}
+
 #[test]
 fn waits_are_what_the_program_measured() {
     let _alone = alone();
     let Some((place, program)) = ready() else {
         return;
     };
-    for (family, what, function) in [
-        ("mutex", "pthread mutex", "want_mutex"),
-        ("rwlock-read", "pthread rwlock (read)", "want_reading"),
-        ("rwlock-write", "pthread rwlock (write)", "want_writing"),
-        ("semaphore", "pthread semaphore", "want_semaphore"),
-        ("condvar", "pthread condvar", "want_condition"),
-        ("barrier", "pthread barrier", "want_barrier"),
-        ("sysv-semaphore", "SysV semaphore", "want_set"),
-        ("flock", "file lock", "want_flock"),
-        ("fcntl", "file lock", "want_range"),
-        ("rcu", "RCU", "want_grace"),
-    ] {
-        in_some_try(|| {
-            let (truth, found) = watch(&place, &program, family, &[]);
-            assert_eq!(found.events_lost, 0);
-            agree(&truth, seconds_of_all(&found, what, function, &truth)?)
-        });
-    }
+    let families = [
+        ("mutex", "pthread mutex", "want_mutex", "hold_mutex"),
+        (
+            "mutex-inheriting",
+            "pthread mutex",
+            "want_mutex",
+            "hold_mutex",
+        ),
+        (
+            "rwlock-read",
+            "pthread rwlock (read)",
+            "want_reading",
+            "hold_writing",
+        ),
+        (
+            "rwlock-write",
+            "pthread rwlock (write)",
+            "want_writing",
+            "hold_reading",
+        ),
+        (
+            "semaphore",
+            "pthread semaphore",
+            "want_semaphore",
+            "hold_semaphore",
+        ),
+        (
+            "condvar",
+            "pthread condvar",
+            "want_condition",
+            "hold_condition",
+        ),
+        ("barrier", "pthread barrier", "want_barrier", "hold_barrier"),
+        ("sysv-semaphore", "SysV semaphore", "want_set", "operate"),
+        ("flock", "file lock", "want_flock", "hold_flock"),
+        ("fcntl", "file lock", "want_range", "lock_range"),
+        ("rcu", "RCU", "want_grace", ""),
+    ];
+    are_told(&place, &program, &families, "holder");
 }
 
 /// A lock of the program's own, whose sleeper is woken for nothing at times; a barrier of a mutex and a
@@ -215,45 +289,53 @@ fn waits_of_runtimes_are_what_the_program_measured() {
     }
 }
 
-/// The thread that parks a goroutine sleeps at one place, whatever the goroutine waits for: once
-/// all waits of a thread were taken for those of its deepest stack.
-#[test]
-fn waits_of_one_goroutine_are_told_apart() {
-    let _alone = alone();
-    if let Err(why) = bpf() {
-        return skipped(why);
-    }
-    if !has("go") {
-        return skipped("no go found");
-    }
-    let place = Place::new();
-    let program = place.join("goroutines");
-    let mut go = Command::new("go");
-    go.args(["build", "-o"]).arg(&program);
-    go.arg(Path::new(SOURCES).join("goroutines.go"));
-    let ran = place.run(place.here(go));
-    assert!(ran.status.success(), "{}", ran.err);
-    in_some_try(|| {
-        let (line, found) = watch_command(&place, &[program.as_os_str()], &[]);
-        // Beside other busy programs it is not all of their waits.
-        let is_of_go = |source: &&Source| source.what == "waits of goroutines";
-        let note = found.sources.iter().find(is_of_go).expect("a note");
-        assert!(note.missing.contains("waits longer than is told"));
-        for (wait, what, function) in [
-            ("mutex", "Go mutex", "main.wantTheVault"),
-            ("channel", "Go message", "main.wantTheLetter"),
-        ] {
-            let truth = Truth::of(&line[wait]);
-            let (_, seconds) = sum(&found, what, function);
-            agree(&truth, seconds).map_err(|miss| format!("{wait}: {miss}: {}", rows(&found)))?;
-        }
-        Ok(())
-    });
-}
-
 fn first_cpu() -> String {
     let cpus = amdahl_topology::allowed().expect("an affinity");
     cpus.first().expect("a CPU").to_string()
+}
+
+/// This kernel tells of contention.
+fn tells_of_its_locks(found: &LocksResult) -> bool {
+    let lacks = |source: &Source| source.what == "kernel locks" && source.how == "missing";
+    let tells = !found.sources.iter().any(lacks);
+    if !tells {
+        skipped("this kernel does not tell of its locks");
+    }
+    tells
+}
+
+/// Waits of a family of kernel locks are in the table for as long as the program says. The command is
+/// started by the words of `before`.
+fn is_told_in_kernel(
+    before: &[&str],
+    place: &Place,
+    program: &Path,
+    (family, what, function, holder): Family,
+    thread: &str,
+) {
+    in_some_try(|| {
+        let options = ["--owner", "--by", "stack"];
+        let (truth, found) = watch_under(before, place, program, family, &options);
+        if !tells_of_its_locks(&found) {
+            return Ok(());
+        }
+        assert_eq!(found.events_lost, 0);
+        is_made(&truth)?;
+        // The holder may have waited for the waiter at times: of both only the sum is known. Who writes under a
+        // per-CPU rwsem may have waited for a grace period before.
+        let is_told = |row: &&LockRow| row.what == what || is_of(row, "RCU", function);
+        let told = || found.rows.iter().filter(is_told);
+        let seconds = told().map(|row| row.total_s).sum();
+        agree(&truth, seconds).map_err(|miss| format!("{family}: {miss}: {}", rows(&found)))?;
+        // Stacks are dear, and not taken of each place at once.
+        let (_, named) = sum(&found, what, function);
+        let times: u64 = told().map(|row| row.times).sum();
+        if times < truth.times || named < 0.5 * truth.seconds {
+            let what = format!("{times} times of {}, {named} s named", truth.times);
+            return Err(format!("{family}: {what}: {}", rows(&found)));
+        }
+        holds(&found, what, function, (thread, holder))
+    });
 }
 
 #[test]
@@ -262,49 +344,109 @@ fn waits_for_kernel_locks_are_what_the_program_measured() {
     let Some((place, program)) = ready() else {
         return;
     };
-    for (family, what, function) in [
-        ("inode", "rwsem (write)", "want_inode"),
-        ("mmap", "mmap_lock (write)", "want_mmap"),
+    // On one CPU nobody spins while the owner runs: of rwsems the kernel tells of waiters only once they
+    // have given that up, and who woke whom is known.
+    let on_one = ["taskset", "-c", &*first_cpu()];
+    for family in [
+        ("inode", "rwsem (write)", "want_inode", "hold_inode"),
+        ("position", "mutex", "want_position", "hold_position"),
+        ("mmap", "mmap_lock (write)", "want_mmap", "hold_mmap"),
+        ("fault", "mmap_lock (read)", "want_hole", "hold_mmap"),
     ] {
-        // On one CPU nobody spins while the owner runs: the kernel tells of waiters only once they
-        // have given that up.
-        let on_one = ["taskset", "-c", &*first_cpu()];
-        in_some_try(|| {
-            let (truth, found) = watch_under(&on_one, &place, &program, family, &[]);
-            let lacks = |source: &Source| source.what == "kernel locks" && source.how == "missing";
-            if found.sources.iter().any(lacks) {
-                skipped("this kernel does not tell of its locks");
-                return Ok(());
-            }
-            // The holder may have waited for the waiter at times: of both only the sum is known.
-            let rows = found.rows.iter().filter(|row| row.what == what);
-            let seconds: f64 = rows.map(|row| row.total_s).sum();
-            assert!(truth.times > 0, "{function} never waited");
-            agree(&truth, seconds)
-        });
+        is_told_in_kernel(&on_one, &place, &program, family, "holder");
+    }
+    // Their waiters do not spin.
+    for (family, thread) in [
+        (("exec", "rwsem (read)", "want_process", ""), "true"),
+        (
+            (
+                "listed",
+                "percpu-rwsem (read)",
+                "want_to_be_listed",
+                "hold_list",
+            ),
+            "holder",
+        ),
+        (
+            ("list", "percpu-rwsem (write)", "want_list", "hold_list"),
+            "holder",
+        ),
+    ] {
+        is_told_in_kernel(&[], &place, &program, family, thread);
     }
 }
 
+/// Who waits for a spin lock alone is told only where the hypervisor takes part in its waiting.
 #[test]
-fn who_released_is_named_and_what_the_holder_waited_for() {
+fn waits_for_a_spin_lock_are_what_the_program_measured() {
     let _alone = alone();
     let Some((place, program)) = ready() else {
         return;
     };
+    if cpus() < 2 {
+        return skipped("who spins and who holds need a CPU each");
+    }
     in_some_try(|| {
-        let (truth, found) = watch(&place, &program, "nested", &["--owner"]);
-        let is_outer = |row: &&LockRow| row.site.symbol == "want_mutex";
-        let outer = found.rows.iter().find(is_outer).expect("the outer lock");
-        assert_eq!(outer.owners[0].thread, "holder");
-        assert_eq!(outer.owners[0].site.symbol, "hold_nested");
-        let nested = &outer.nested[0];
-        assert_eq!(nested.chain[0].site.symbol, "wait_for_the_inner_lock");
-        // All the time that somebody waited for the outer lock its holder waited for the inner one.
-        if nested.seconds > 0.9 * truth.seconds {
+        let (truth, found) = watch(&place, &program, "spin", &[]);
+        if !tells_of_its_locks(&found) {
             return Ok(());
         }
-        Err(format!("{nested:?} of {}", truth.seconds))
+        assert_eq!(found.events_lost, 0);
+        is_made(&truth)?;
+        let (times, seconds) = sum(&found, "spinlock", "want_to_be_listed");
+        if times == 0 {
+            skipped("this kernel does not tell of who spins alone");
+            return Ok(());
+        }
+        agree(&truth, seconds)
     });
+}
+
+#[test]
+fn what_the_holder_waited_for_is_named() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    let on_one = ["taskset", "-c", &*first_cpu()];
+    for (before, family, inner) in [
+        (
+            &[][..],
+            ("nested", "pthread mutex", "want_mutex", "hold_nested"),
+            ("pthread mutex", "wait_for_the_inner_lock"),
+        ),
+        (
+            &on_one,
+            (
+                "position-nested",
+                "mutex",
+                "want_position",
+                "write_at_the_position",
+            ),
+            ("rwsem (write)", ""),
+        ),
+    ] {
+        let (name, what, function, holder) = family;
+        in_some_try(|| {
+            let (truth, found) = watch_under(before, &place, &program, name, &["--owner"]);
+            let in_kernel = !before.is_empty();
+            if in_kernel && !tells_of_its_locks(&found) {
+                return Ok(());
+            }
+            holds(&found, what, function, ("holder", holder))?;
+            let outer = found.rows.iter().find(|row| is_of(row, what, function));
+            let outer = outer.expect("the outer lock");
+            let is_inner = |step: &Step| step.what == inner.0 && step.site.symbol.contains(inner.1);
+            // Who held the inner one may have met locks of the kernel on its way.
+            let of_inner = outer.nested.iter().filter(|of| is_inner(&of.chain[0]));
+            let seconds: f64 = of_inner.map(|of| of.seconds).sum();
+            // All the time that somebody waited for the outer lock its holder waited for the inner one.
+            if seconds > 0.9 * truth.seconds {
+                return Ok(());
+            }
+            Err(format!("{:?} of {}", outer.nested, truth.seconds))
+        });
+    }
 }
 
 /// It once said nothing of the library that it lacked, but that all "other" waits were polled.

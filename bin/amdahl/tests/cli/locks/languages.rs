@@ -1,0 +1,242 @@
+//! Locks that C++, Rust, Go and Java bring along.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use amdahl_report::locks::schema::{LockRow, LocksResult};
+use amdahl_report::schema::Source;
+use serde_json::Value;
+
+use super::{SOURCES, Truth, agree, are_told, holds, is_of, made, rows, sum, watch_command};
+use crate::tool::{Place, alone, bpf, has, skipped};
+use crate::workload::in_some_try;
+
+/// A place, where waits can be recorded and all of `compilers` are there.
+fn ready(compilers: &[&str]) -> Option<Place> {
+    if let Err(why) = bpf() {
+        skipped(why);
+        return None;
+    }
+    for compiler in compilers {
+        if !has(compiler) {
+            skipped(format!("no {compiler} found"));
+            return None;
+        }
+    }
+    Some(Place::new())
+}
+
+#[test]
+fn waits_of_cpp_are_what_the_program_measured() {
+    let _alone = alone();
+    let Some(place) = ready(&["g++"]) else {
+        return;
+    };
+    let flags = ["-std=c++20", "-O2", "-g", "-pthread", "-o"];
+    let Some(program) = made(&place, "g++", &flags, "library", "library.cpp") else {
+        return;
+    };
+    let families = [
+        ("semaphore", "C++ semaphore", "want_ticket", "hold_tickets"),
+        ("barrier", "C++ barrier", "want_gate", "hold_gate"),
+    ];
+    are_told(&place, &program, &families, "holder");
+}
+
+/// The planted program of this workspace.
+fn planted_locks(place: &Place) -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--release", "--locked", "--quiet"]);
+    cargo.args(["-p", "amdahl-planted-locks", "--manifest-path"]);
+    cargo.arg(Path::new(SOURCES).join("rust/Cargo.toml"));
+    cargo.arg("--target-dir").arg(place.join("target"));
+    let ran = place.run(place.here(cargo));
+    assert!(ran.status.success(), "{}", ran.err);
+    place.join("target/release/planted-locks")
+}
+
+#[test]
+fn waits_of_rust_are_what_the_program_measured() {
+    let _alone = alone();
+    let Some(place) = ready(&[]) else {
+        return;
+    };
+    let program = planted_locks(&place);
+    let families = [
+        (
+            "std-mutex",
+            "Rust mutex",
+            "standard::want_mutex",
+            "standard::hold_mutex",
+        ),
+        (
+            "std-read",
+            "Rust rwlock (read)",
+            "standard::want_to_read",
+            "standard::hold_for_writing",
+        ),
+        (
+            "std-write",
+            "Rust rwlock (write)",
+            "standard::want_to_write",
+            "standard::hold_for_reading",
+        ),
+        (
+            "std-condvar",
+            "Rust condvar",
+            "standard::wait_for_the_bell",
+            "standard::ring",
+        ),
+        (
+            "std-once",
+            "Rust once",
+            "standard::want_it_open",
+            "standard::open",
+        ),
+        (
+            "parking_lot-mutex",
+            "parking_lot mutex",
+            "parked::want_mutex",
+            "parked::hold_mutex",
+        ),
+        (
+            "parking_lot-read",
+            "parking_lot rwlock (read)",
+            "parked::want_to_read",
+            "parked::hold_for_writing",
+        ),
+        (
+            "parking_lot-write",
+            "parking_lot rwlock (write)",
+            "parked::want_to_write",
+            "parked::hold_for_reading",
+        ),
+        (
+            "parking_lot-condvar",
+            "parking_lot condvar",
+            "parked::wait_for_the_bell",
+            "parked::ring",
+        ),
+    ];
+    are_told(&place, &program, &families, "planted-locks");
+}
+
+/// The thread that parks a goroutine sleeps at one place, whatever the goroutine waits for: once
+/// all waits of a thread were taken for those of its deepest stack.
+#[test]
+fn waits_of_one_goroutine_are_told_apart() {
+    let _alone = alone();
+    let Some(place) = ready(&["go"]) else {
+        return;
+    };
+    let flags = ["build", "-o"];
+    let Some(program) = made(&place, "go", &flags, "goroutines", "goroutines.go") else {
+        return;
+    };
+    in_some_try(|| {
+        let (line, found) = watch_command(&place, &[program.as_os_str()], &[]);
+        // Beside other busy programs it is not all of their waits.
+        let is_of_go = |source: &&Source| source.what == "waits of goroutines";
+        let note = found.sources.iter().find(is_of_go).expect("a note");
+        assert!(note.missing.contains("waits longer than is told"));
+        let waits = [
+            ("mutex", "Go mutex", "main.wantTheVault"),
+            ("read", "Go rwlock (read)", "main.wantToRead"),
+            ("write", "Go rwlock (write)", "main.wantToWrite"),
+            ("channel", "Go message", "main.wantTheLetter"),
+        ];
+        for (wait, what, function) in waits {
+            let (_, seconds) = sum(&found, what, function);
+            agree(&Truth::of(&line[wait]), seconds)
+                .map_err(|miss| format!("{wait}: {miss}: {}", rows(&found)))?;
+        }
+        Ok(())
+    });
+}
+
+/// What HotSpot is told so that its code has names: all of it is compiled, nothing into its caller.
+const WITH_NAMES: [&str; 7] = [
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:+PreserveFramePointer",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:+DumpPerfMapAtExit",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-Inline",
+    "-Xcomp",
+];
+
+/// Runs the planted program with these options of the virtual machine. Whether that wrote a map of names.
+fn watch_java(place: &Place, options: &[&str]) -> (Value, LocksResult, bool) {
+    let classes = place.join("classes");
+    let mut command: Vec<&OsStr> = vec![OsStr::new("java")];
+    command.extend(options.iter().map(OsStr::new));
+    command.extend([
+        OsStr::new("-cp"),
+        classes.as_os_str(),
+        OsStr::new("Monitors"),
+    ]);
+    let options = ["--owner", "--by", "thread"];
+    let (line, found) = watch_command(place, &command, &options);
+    assert_eq!(found.events_lost, 0);
+    let map = format!("/tmp/perf-{}.map", line["pid"]);
+    let had_map = std::fs::remove_file(map).is_ok();
+    (line, found, had_map)
+}
+
+/// Of those of its waits that `is_it` says.
+fn waited_by(found: &LocksResult, thread: &str, is_it: impl Fn(&LockRow) -> bool) -> f64 {
+    let rows = found.rows.iter();
+    let of_thread = rows.filter(|row| row.thread == thread && is_it(row));
+    of_thread.map(|row| row.total_s).sum()
+}
+
+#[test]
+fn waits_of_java_are_what_the_program_measured() {
+    let _alone = alone();
+    let Some(place) = ready(&["javac", "java"]) else {
+        return;
+    };
+    if made(&place, "javac", &["-d"], "classes", "Monitors.java").is_none() {
+        return;
+    }
+    let is_unnamed = |found: &LocksResult| {
+        let mut warnings = found.warnings.iter();
+        warnings.any(|warning| warning.code == "java-unnamed" && warning.text.contains("jcmd"))
+    };
+    in_some_try(|| {
+        let (line, found, had_map) = watch_java(&place, &WITH_NAMES);
+        if !had_map {
+            skipped("this Java tells no names of its code: 17 or newer does");
+            return Ok(());
+        }
+        assert!(!is_unnamed(&found), "{:?}", found.warnings);
+        let waits = [
+            ("monitor", "Java monitor", "Monitors.wantTheVault"),
+            ("mutex", "Java mutex", "Monitors.wantTheLedger"),
+            ("read", "Java rwlock (read)", "Monitors.wantToRead"),
+            ("write", "Java rwlock (write)", "Monitors.wantToWrite"),
+            ("semaphore", "Java semaphore", "Monitors.wantATicket"),
+            ("barrier", "Java barrier", "Monitors.waitAtTheGate"),
+            ("condition", "Java condvar", "Monitors.waitForTheBell"),
+        ];
+        for (wait, what, function) in waits {
+            let seconds = waited_by(&found, wait, |row| is_of(row, what, function));
+            agree(&Truth::of(&line[wait]), seconds)
+                .map_err(|miss| format!("{wait}: {miss}: {}", rows(&found)))?;
+        }
+        for (wait, holder) in [(0, "Monitors.holdTheVault"), (1, "Monitors.holdTheLedger")] {
+            let (_, what, function) = waits[wait];
+            holds(&found, what, function, ("holder", holder))?;
+        }
+        Ok(())
+    });
+    // Without names the virtual machine's own functions tell of monitors.
+    in_some_try(|| {
+        let (line, found, _) = watch_java(&place, &[]);
+        assert!(is_unnamed(&found), "{:?}", found.warnings);
+        let seconds = waited_by(&found, "monitor", |row| row.what == "Java monitor");
+        agree(&Truth::of(&line["monitor"]), seconds)
+            .map_err(|miss| format!("{miss}: {}", rows(&found)))
+    });
+}

@@ -1,0 +1,135 @@
+/* One known wait a round, in a family of locks: a holder takes the lock and keeps it while a
+ * waiter, who starts when it is held, wants it too. The waiter times its calls itself and
+ * tells how many of them waited, for how long together, and the longest.
+ *
+ *   PROGRAM FAMILY [ROUNDS]
+ *   {"family": "mutex", "times": 40, "seconds": 0.1234, "longest": 0.004}
+ */
+#ifndef ROUNDS_H
+#define ROUNDS_H
+
+/* Who lets go last of all stays on the stack. */
+#pragma GCC optimize("no-optimize-sibling-calls")
+
+#include "../c/planted.h"
+#include <sched.h>
+
+enum { HOLD_UNITS = 4000 };         /* some 3 ms */
+
+/* How a family is wanted. */
+enum call {
+    SLEEPS = 0,     /* who waits sleeps */
+    MAY_SPIN = 1,   /* or spins, in the kernel */
+    SPINS = 2,      /* who waits spins in the kernel, and never sleeps */
+    AGAIN = 4,      /* again and again until it is over, since only the kernel knows when it is held */
+};
+/* A call that took longer spun. */
+static const double SPUN = 0.0005;
+
+/* A family: prepare once, hold for a while, want it. */
+struct family {
+    const char *name;
+    void (*prepare)(void);
+    void (*hold)(int round);
+    void (*want)(int round);
+    int call;
+};
+
+static const struct family *chosen;
+static int rounds = 40;
+static int round_held, round_over, round_done;
+static long times;
+static double seconds, longest;
+
+static MAYBE_UNUSED void check(int failed, const char *what)
+{
+    if (failed) {
+        perror(what);
+        exit(2);
+    }
+}
+
+static void reach(int *at, int round) { __atomic_store_n(at, round, __ATOMIC_SEQ_CST); }
+
+static int has_reached(int *at, int round) { return __atomic_load_n(at, __ATOMIC_SEQ_CST) == round; }
+
+static void await(int *at, int round)
+{
+    while (!has_reached(at, round))
+        sched_yield();
+}
+
+static void announce(int round) { reach(&round_held, round); }
+
+static MAYBE_UNUSED void none(void) {}
+
+static long sleeps(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+}
+
+static void want_and_time(int round)
+{
+    /* Who spins may be preempted before and after, which is no wait. */
+    clockid_t clock = chosen->call & SPINS ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+    long slept = sleeps();
+    double since = clock_seconds(clock);
+    chosen->want(round);
+    double took = clock_seconds(clock) - since;
+    if (sleeps() > slept || (chosen->call & (MAY_SPIN | SPINS) && took > SPUN)) {
+        times++;
+        seconds += took;
+        if (took > longest)
+            longest = took;
+    }
+}
+
+static void *waiter(void *arg)
+{
+    prctl(PR_SET_NAME, "waiter");
+    for (int round = 1; round <= rounds; round++) {
+        await(&round_held, round);
+        burn(100);
+        do
+            want_and_time(round);
+        while (chosen->call & AGAIN && !has_reached(&round_over, round));
+        reach(&round_done, round);
+    }
+    return arg;
+}
+
+/* What `main` does. */
+static int run_rounds(const struct family *families, size_t n, int argc, char **argv)
+{
+    pthread_t thread;
+    for (size_t i = 0; argc > 1 && i < n; i++)
+        if (!strcmp(argv[1], families[i].name))
+            chosen = &families[i];
+    if (!chosen) {
+        fprintf(stderr, "usage: %s FAMILY [ROUNDS]\n", argv[0]);
+        return 2;
+    }
+    if (argc > 2)
+        rounds = atoi(argv[2]);
+    chosen->prepare();
+    prctl(PR_SET_NAME, "holder");
+    check(pthread_create(&thread, 0, waiter, 0), "pthread_create");
+    for (int round = 1; round <= rounds; round++) {
+        chosen->hold(round);
+        reach(&round_over, round);
+        await(&round_done, round);
+    }
+    pthread_join(thread, 0);
+    const char *out = getenv("PLANTED_OUT");
+    FILE *to = out ? fopen(out, "a") : stderr;
+    check(!to, "PLANTED_OUT");
+    fprintf(to, "{\"family\": \"%s\", \"times\": %ld, \"seconds\": %.6f, \"longest\": %.6f}\n",
+            chosen->name, times, seconds, longest);
+    return 0;
+}
+#define RUN_ROUNDS(families, argc, argv) \
+    run_rounds(families, sizeof(families) / sizeof(*(families)), argc, argv)
+
+#endif
