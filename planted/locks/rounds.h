@@ -23,8 +23,8 @@ enum call {
     SPINS = 2,      /* who waits spins in the kernel, and never sleeps */
     AGAIN = 4,      /* again and again until it is over, since only the kernel knows when it is held */
 };
-/* A call that took longer spun. */
-static const double SPUN = 0.0005;
+/* A call that took longer than these seconds, or this CPU time, spun. */
+static const double SPUN = 0.0005, SPUN_CPU = 0.00005;
 
 /* A family: prepare once, hold for a while, want it. */
 struct family {
@@ -73,12 +73,14 @@ static long sleeps(void)
 static void want_and_time(int round)
 {
     /* Who spins may be preempted before and after, which is no wait. */
-    clockid_t clock = chosen->call & SPINS ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+    int is_cpu = chosen->call & SPINS;
+    clockid_t clock = is_cpu ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
     long slept = sleeps();
     double since = clock_seconds(clock);
     chosen->want(round);
     double took = clock_seconds(clock) - since;
-    if (sleeps() > slept || (chosen->call & (MAY_SPIN | SPINS) && took > SPUN)) {
+    int spun = is_cpu ? took > SPUN_CPU : chosen->call & MAY_SPIN && took > SPUN;
+    if (spun || sleeps() > slept) {
         times++;
         seconds += took;
         if (took > longest)

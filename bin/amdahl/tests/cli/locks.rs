@@ -321,10 +321,8 @@ fn is_told_in_kernel(
         }
         assert_eq!(found.events_lost, 0);
         is_made(&truth)?;
-        // The holder may have waited for the waiter at times: of both only the sum is known. Who writes under a
-        // per-CPU rwsem may have waited for a grace period before.
-        let is_told = |row: &&LockRow| row.what == what || is_of(row, "RCU", function);
-        let told = || found.rows.iter().filter(is_told);
+        // The holder may have waited for the waiter at times: of both only the sum is known.
+        let told = || found.rows.iter().filter(|row| row.what == what);
         let seconds = told().map(|row| row.total_s).sum();
         agree(&truth, seconds).map_err(|miss| format!("{family}: {miss}: {}", rows(&found)))?;
         // Stacks are dear, and not taken of each place at once.
@@ -365,10 +363,6 @@ fn waits_for_kernel_locks_are_what_the_program_measured() {
                 "want_to_be_listed",
                 "hold_list",
             ),
-            "holder",
-        ),
-        (
-            ("list", "percpu-rwsem (write)", "want_list", "hold_list"),
             "holder",
         ),
     ] {
