@@ -61,6 +61,10 @@ pub fn main(args: &Top) -> Result<u8, Failure> {
         ..wanted
     };
     std::thread::scope(|scope| {
+        let over = Over {
+            control: &control,
+            interrupt: &interrupt,
+        };
         let (let_go, go) = mpsc::sync_channel::<()>(1);
         if let Some(child) = child {
             let (messages, interrupt) = (messages.clone(), interrupt.clone());
@@ -98,12 +102,24 @@ pub fn main(args: &Top) -> Result<u8, Failure> {
                 None => shown.on_terminal((tab, by), &received, messages),
             }
         });
-        control.ask(|asked| asked.is_over = true);
         let was_asked = interrupt.asked();
-        // The command ends with us.
-        interrupt.say();
+        drop(over);
         done.map(|code| if was_asked { 5 } else { code })
     })
+}
+
+/// Ends what goes on beside the screen when it is dropped, also by a panic: the threads are waited for then, too.
+struct Over<'a> {
+    control: &'a Control,
+    interrupt: &'a Interrupt,
+}
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.control.ask(|asked| asked.is_over = true);
+        // The command ends with us.
+        self.interrupt.say();
+    }
 }
 
 fn thread_failed(error: std::io::Error) -> Failure {

@@ -2,6 +2,7 @@
 //! whatever ends it.
 
 use std::io::{BufWriter, IsTerminal, Stdout, Write};
+use std::mem::ManuallyDrop;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -11,6 +12,7 @@ use amdahl_top::{Key, Screen, Wish, draw};
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use crossterm::{cursor, execute, terminal as tty};
 use ratatui_crossterm::CrosstermBackend;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Message;
 use crate::failure::Failure;
@@ -38,7 +40,9 @@ pub fn check() -> Result<(), Failure> {
 
 /// The terminal while it is ours.
 pub struct Terminal {
-    inner: ratatui::Terminal<CrosstermBackend<BufWriter<Stdout>>>,
+    /// Not dropped: it would write to a terminal that has gone and, where standard error is the same one, panic. What it
+    /// would do, `restore` does.
+    inner: ManuallyDrop<ratatui::Terminal<CrosstermBackend<BufWriter<Stdout>>>>,
 }
 
 impl Terminal {
@@ -60,7 +64,9 @@ impl Terminal {
             .name("amdahl-keys".into())
             .spawn(move || read_keys(&messages))
             .map_err(failed)?;
-        Ok(Terminal { inner })
+        Ok(Terminal {
+            inner: ManuallyDrop::new(inner),
+        })
     }
 
     /// Shows and obeys until `grant` or `goes_on` says that it is over. Snapshots of turns that are not current are
@@ -81,6 +87,8 @@ impl Terminal {
             }
             let first = match received.recv_timeout(LOOK) {
                 Ok(message) => message,
+                // Who reads the keys is not told.
+                Err(RecvTimeoutError::Timeout) if has_gone() => return Ok(5),
                 Err(RecvTimeoutError::Timeout) => {
                     is_new = false;
                     continue;
@@ -122,6 +130,14 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         restore();
     }
+}
+
+/// Whether the terminal was closed: its window, or the connection to it.
+fn has_gone() -> bool {
+    let stdin = std::io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::empty())];
+    let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().intersects(gone)
 }
 
 /// Gives the terminal back as it was; the first time only.

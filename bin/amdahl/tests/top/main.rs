@@ -220,6 +220,13 @@ fn signals_leave_the_terminal_as_it_was() {
 }
 
 #[test]
+fn it_ends_with_its_terminal() {
+    let Some(mut pty) = on_lock() else { return };
+    pty.counts_on();
+    assert_eq!(pty.hang_up().code(), Some(5));
+}
+
+#[test]
 fn a_view_of_locks_may_be_live() {
     let Some(program) = planted().filter(|_| has_bpf()) else {
         return;

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZero;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -15,6 +15,8 @@ const HANGS_AFTER: Duration = Duration::from_secs(120);
 /// The terminal and who is in it.
 pub struct Pty {
     master: File,
+    /// The master once more, of the thread that reads.
+    reader: RawFd,
     /// Kept open, so that its modes can be read when the tool has ended.
     slave: OwnedFd,
     modes: libc::termios,
@@ -91,6 +93,7 @@ impl Pty {
         let child = command.spawn().expect("started");
         let (send, output) = channel();
         let mut reader = master.try_clone().expect("a descriptor");
+        let reader_fd = reader.as_raw_fd();
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(len @ 1..) = reader.read(&mut buffer) {
@@ -101,6 +104,7 @@ impl Pty {
         });
         Pty {
             master,
+            reader: reader_fd,
             slave,
             modes,
             output,
@@ -173,6 +177,17 @@ impl Pty {
         let pid = i32::try_from(self.child.id()).expect("a process id");
         // SAFETY: our own child, which has not been waited for.
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+
+    /// Closes the terminal, as who closes its window or loses its connection does, and waits for the end.
+    pub fn hang_up(mut self) -> ExitStatus {
+        let nothing = File::open("/dev/null").expect("opened");
+        for fd in [self.master.as_raw_fd(), self.reader] {
+            // SAFETY: open descriptors. The thread that reads ends with the next read, which what the tool writes
+            // last brings about.
+            assert_eq!(unsafe { libc::dup2(nothing.as_raw_fd(), fd) }, fd);
+        }
+        self.child.wait().expect("waited")
     }
 
     /// Waits for the end. The terminal must be as it was.
