@@ -1,5 +1,6 @@
 //! `amdahl locks` on programs that know their waits.
 
+mod kernel;
 mod languages;
 
 use std::ffi::OsStr;
@@ -12,8 +13,11 @@ use amdahl_report::schema::Source;
 use serde_json::Value;
 
 use crate::processes::{Group, until_catches};
-use crate::tool::{Place, Ran, alone, bpf, cpus, has, skipped, until_it_watches};
-use crate::workload::{in_some_try, planted, to_be_told};
+use crate::tool::{Place, Ran, alone, bpf, has, skipped, until_it_watches};
+use crate::workload::{
+    in_some_try, planted, to_be_told, watched, watched_in_a_group, watched_to_its_end,
+};
+use kernel::{first_cpu, tells_of_its_locks};
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/locks");
 
@@ -54,10 +58,7 @@ fn ready_for_churn() -> Option<(Place, PathBuf)> {
 }
 
 fn ready_with(name: &str) -> Option<(Place, PathBuf)> {
-    if let Err(why) = bpf() {
-        skipped(why);
-        return None;
-    }
+    bpf().map_err(skipped).ok()?;
     let place = Place::new();
     let program = built(&place, name)?;
     Some((place, program))
@@ -90,11 +91,6 @@ impl Truth {
             queued: said["queued"].as_f64().unwrap_or(0.0),
         }
     }
-
-    /// From the line that a planted program wrote.
-    fn in_line(line: &str) -> Truth {
-        Truth::of(&serde_json::from_str(line).expect("a line"))
-    }
 }
 
 /// Runs a family under the tool. The program's own figures and the tool's.
@@ -121,15 +117,9 @@ const BEFORE_OTHERS: [&str; 3] = ["nice", "-n", "-20"];
 
 /// Runs a planted program under the tool. What it says of itself, and what the tool does.
 fn watch_command(place: &Place, command: &[&OsStr], options: &[&str]) -> (Value, LocksResult) {
-    let out = place.join("planted.json");
-    let _ = std::fs::remove_file(&out);
-    let mut tool = place.tool(["locks", "--json", "--quiet"]);
-    tool.args(options).arg("--");
-    tool.args(BEFORE_OTHERS).args(command);
-    tool.env("PLANTED_OUT", &out);
-    let ran = place.run(tool).ends_with(0);
-    let line = std::fs::read_to_string(&out).expect("what was planted");
-    (serde_json::from_str(&line).expect("a line"), result(&ran))
+    let command = [&BEFORE_OTHERS.map(OsStr::new)[..], command].concat();
+    let (line, ran) = watched(place, "locks", options, &command);
+    (line, result(&ran))
 }
 
 /// It has waits of `what` in `function`.
@@ -296,121 +286,6 @@ fn waits_of_runtimes_are_what_the_program_measured() {
             agree(&truth, seconds).map_err(|miss| format!("{name}: {miss}: {}", rows(&found)))
         });
     }
-}
-
-fn first_cpu() -> String {
-    let cpus = amdahl_topology::allowed().expect("an affinity");
-    cpus.first().expect("a CPU").to_string()
-}
-
-/// This kernel tells of contention.
-fn tells_of_its_locks(found: &LocksResult) -> bool {
-    let lacks = |source: &Source| source.what == "kernel locks" && source.how == "missing";
-    let tells = !found.sources.iter().any(lacks);
-    if !tells {
-        skipped("this kernel does not tell of its locks");
-    }
-    tells
-}
-
-/// Waits of a family of kernel locks are in the table for as long as the program says. The command is
-/// started by the words of `before`.
-fn is_told_in_kernel(
-    before: &[&str],
-    place: &Place,
-    program: &Path,
-    (family, what, function, holder): Family,
-    thread: &str,
-) {
-    in_some_try(|| {
-        let options = ["--owner", "--by", "stack"];
-        let (truth, found) = watch_under(before, place, program, family, &options);
-        if !tells_of_its_locks(&found) {
-            return Ok(());
-        }
-        assert_eq!(found.events_lost, 0);
-        is_made(&truth)?;
-        // The holder may have waited for the waiter at times: of both only the sum is known.
-        let told = || found.rows.iter().filter(|row| row.what == what);
-        let seconds = told().map(|row| row.total_s).sum();
-        agree(&truth, seconds).map_err(|miss| format!("{family}: {miss}: {}", rows(&found)))?;
-        // Stacks are dear, and not taken of each place at once.
-        let (_, named) = sum(&found, what, function);
-        let times: u64 = told().map(|row| row.times).sum();
-        if times < truth.times || named < 0.5 * truth.seconds {
-            let what = format!("{times} times of {}, {named} s named", truth.times);
-            return Err(format!("{family}: {what}: {}", rows(&found)));
-        }
-        holds(&found, what, function, (thread, holder))
-    });
-}
-
-#[test]
-fn waits_for_kernel_locks_are_what_the_program_measured() {
-    let _alone = alone();
-    let Some((place, program)) = ready() else {
-        return;
-    };
-    // On one CPU nobody spins while the owner runs: of rwsems the kernel tells of waiters only once they
-    // have given that up, and who woke whom is known.
-    let on_one = ["taskset", "-c", &*first_cpu()];
-    for family in [
-        ("inode", "rwsem (write)", "want_inode", "hold_inode"),
-        ("position", "mutex", "want_position", "hold_position"),
-        ("mmap", "mmap_lock (write)", "want_mmap", "hold_mmap"),
-        ("fault", "mmap_lock (read)", "want_hole", "hold_mmap"),
-    ] {
-        is_told_in_kernel(&on_one, &place, &program, family, "holder");
-    }
-    // Their waiters do not spin.
-    for (family, thread) in [
-        (("exec", "rwsem (read)", "want_process", ""), "true"),
-        (
-            (
-                "listed",
-                "percpu-rwsem (read)",
-                "want_to_be_listed",
-                "hold_list",
-            ),
-            "holder",
-        ),
-    ] {
-        is_told_in_kernel(&[], &place, &program, family, thread);
-    }
-}
-
-/// Who waits for a spin lock alone is told only where the hypervisor takes part in its waiting.
-#[test]
-fn waits_for_a_spin_lock_are_what_the_program_measured() {
-    let _alone = alone();
-    let Some((place, program)) = ready() else {
-        return;
-    };
-    if cpus() < 2 {
-        return skipped("who spins and who holds need a CPU each");
-    }
-    in_some_try(|| {
-        let (truth, found) = watch(&place, &program, "spin", &[]);
-        if !tells_of_its_locks(&found) {
-            return Ok(());
-        }
-        assert_eq!(found.events_lost, 0);
-        if truth.seconds < 0.01 {
-            return Err(format!("it hardly waited: {} s", truth.seconds));
-        }
-        // Stacks are dear, and not taken of each place at once.
-        let is_it = |row: &&LockRow| {
-            let is_nameless = row.what == "spinlock" && row.stack.is_empty();
-            is_nameless || is_of(row, "spinlock", "want_to_be_listed")
-        };
-        let told = found.rows.iter().filter(is_it);
-        let seconds: f64 = told.map(|row| row.total_s).sum();
-        if seconds < 0.001 {
-            skipped("this kernel does not tell of who spins alone");
-            return Ok(());
-        }
-        agree(&truth, seconds)
-    });
 }
 
 #[test]
@@ -582,18 +457,8 @@ fn a_process_that_ends_while_it_is_watched_keeps_its_waits_and_names() {
     };
     for how in [&["100", "2"][..], &["100", "1", "leave"]] {
         in_some_try(|| {
-            let _ = std::fs::remove_file(place.join("said"));
-            let mut process = to_be_told(&place, &program, how, "said");
-            let pid = process.pid().to_string();
-            // The time is beyond that of the test.
-            let args = ["locks", "--json", "--quiet", "--for", "1h", "--pid", &pid];
-            let tool = place.start(place.tool(args));
-            until_it_watches(&tool);
-            process.say("begin");
-            process.ended().ends_with(0);
-            let found = result(&tool.ended().ends_with(0));
-            let truth = Truth::in_line(&place.read("said"));
-            has_all(&found, &truth, how.contains(&"leave"))
+            let (_, line, ran) = watched_to_its_end(&place, "locks", &program, how);
+            has_all(&result(&ran), &Truth::of(&line), how.contains(&"leave"))
         });
     }
 }
@@ -605,34 +470,17 @@ fn of_a_control_group_only_its_members_are_watched() {
         return;
     };
     in_some_try(|| {
-        for name in ["inside", "outside"] {
-            let _ = std::fs::remove_file(place.join(name));
-        }
-        let mut inside = to_be_told(&place, &program, &["50", "2"], "inside");
-        let mut outside = to_be_told(&place, &program, &["50", "2"], "outside");
-        let pid = inside.pid();
-        if !group.takes_in(pid) {
+        let planted = (&*program, &["50", "2"][..]);
+        let by = ["--by", "process"];
+        let Some(watched) = watched_in_a_group(&place, "locks", &by, planted, &group) else {
             return Ok(());
-        }
-        let mut tool = place.tool([
-            "locks", "--json", "--quiet", "--for", "1h", "--by", "process",
-        ]);
-        tool.arg("--cgroup").arg(group.folder());
-        let tool = place.start(tool);
-        until_it_watches(&tool);
-        for process in [&mut inside, &mut outside] {
-            process.say("begin");
-        }
-        for process in [inside, outside] {
-            process.ended().ends_with(0);
-        }
-        tool.signal(rustix::process::Signal::INT);
-        let found = result(&tool.ended().ends_with(5));
-        assert!(Truth::in_line(&place.read("outside")).times > 0);
+        };
+        let (pid, found) = (watched.pid, result(&watched.ran));
+        assert!(Truth::of(&watched.outside).times > 0);
         let waits = |row: &&LockRow| !row.in_kernel;
         let whose: Vec<u32> = found.rows.iter().filter(waits).map(|row| row.pid).collect();
         assert!(whose.iter().all(|&of| of == pid), "{pid} of {whose:?}");
-        has_all(&found, &Truth::in_line(&place.read("inside")), false)
+        has_all(&found, &Truth::of(&watched.inside), false)
     });
     group.is_left_empty();
 }

@@ -12,17 +12,16 @@ use serde_json::Value;
 
 use crate::processes::{Group, until_catches};
 use crate::tool::{Place, Ran, Running, alone, bpf, skipped, until, until_it_watches};
-use crate::workload::{compiled, in_some_try, to_be_told};
+use crate::workload::{
+    compiled, in_some_try, to_be_told, watched, watched_in_a_group, watched_to_its_end,
+};
 
 const SOURCE: &str = include_str!("../mem/guests.c");
 const FILL: &str = "fill_the_room";
 
 /// The planted program; `None` without BPF or a compiler.
 fn ready() -> Option<(Place, PathBuf)> {
-    if let Err(why) = bpf() {
-        skipped(why);
-        return None;
-    }
+    bpf().map_err(skipped).ok()?;
     let place = Place::new();
     let program = compiled(&place, "guests", SOURCE, &["-g"])?;
     Some((place, program))
@@ -42,8 +41,7 @@ struct Truth {
 }
 
 impl Truth {
-    fn of(place: &Place, said: &str) -> Truth {
-        let said: Value = serde_json::from_str(&place.read(said)).expect("a line");
+    fn of(said: &Value) -> Truth {
         let count = |what: &str| said[what].as_u64().expect("a count");
         Truth {
             filled: count("filled"),
@@ -54,12 +52,8 @@ impl Truth {
 
 /// Runs `command` under the tool. What the program says, and what the tool does.
 fn watch(place: &Place, command: &[&OsStr], options: &[&str]) -> (Truth, MemResult) {
-    let _ = std::fs::remove_file(place.join("said"));
-    let mut tool = place.tool(["mem", "--json", "--quiet"]);
-    tool.args(options).arg("--").args(command);
-    tool.env("PLANTED_OUT", place.join("said"));
-    let found = result(&place.run(tool).ends_with(0));
-    (Truth::of(place, "said"), found)
+    let (line, ran) = watched(place, "mem", options, command);
+    (Truth::of(&line), result(&ran))
 }
 
 fn is_in(site: &FaultSite, function: &str) -> bool {
@@ -158,24 +152,15 @@ fn a_process_that_ends_while_it_is_watched_keeps_its_faults_and_names() {
     };
     for how in [["threads", "100", "2"], ["processes", "20", "2"]] {
         in_some_try(|| {
-            let _ = std::fs::remove_file(place.join("said"));
-            let mut process = to_be_told(&place, &program, &how, "said");
-            let pid = process.pid();
-            // The time is beyond that of the test.
-            let mut tool = place.tool(["mem", "--json", "--quiet", "--for", "1h"]);
-            tool.args(["--pid", &pid.to_string()]);
-            let tool = place.start(tool);
-            until_it_watches(&tool);
-            process.say("begin");
-            process.ended().ends_with(0);
-            let found = result(&tool.ended().ends_with(0));
+            let (pid, line, ran) = watched_to_its_end(&place, "mem", &program, &how);
+            let found = result(&ran);
             let of_it = |site: &&FaultSite| site.pid == pid;
             let mut own = found.faults.sites.iter().filter(of_it);
             assert!(own.all(|site| site.process == "guests"));
             let memory = found.processes.iter().find(|memory| memory.pid == pid);
             let memory = memory.expect("its memory");
             assert!(memory.name == "guests" && memory.resident_bytes > 0);
-            has_all(&found, &Truth::of(&place, "said"))
+            has_all(&found, &Truth::of(&line))
         });
     }
 }
@@ -259,29 +244,12 @@ fn of_a_control_group_only_its_members_are_watched() {
         return;
     };
     in_some_try(|| {
-        for name in ["inside", "outside"] {
-            let _ = std::fs::remove_file(place.join(name));
-        }
-        let how = ["processes", "20", "2"];
-        let mut inside = to_be_told(&place, &program, &how, "inside");
-        let mut outside = to_be_told(&place, &program, &how, "outside");
-        if !group.takes_in(inside.pid()) {
+        let planted = (&*program, &["processes", "20", "2"][..]);
+        let Some(watched) = watched_in_a_group(&place, "mem", &[], planted, &group) else {
             return Ok(());
-        }
-        let mut tool = place.tool(["mem", "--json", "--quiet", "--for", "1h"]);
-        tool.arg("--cgroup").arg(group.folder());
-        let tool = place.start(tool);
-        until_it_watches(&tool);
-        for process in [&mut inside, &mut outside] {
-            process.say("begin");
-        }
-        for process in [inside, outside] {
-            process.ended().ends_with(0);
-        }
-        tool.signal(Signal::INT);
-        let found = result(&tool.ended().ends_with(5));
-        assert!(Truth::of(&place, "outside").filled > 0);
-        has_all(&found, &Truth::of(&place, "inside"))
+        };
+        assert!(Truth::of(&watched.outside).filled > 0);
+        has_all(&result(&watched.ran), &Truth::of(&watched.inside))
     });
     group.is_left_empty();
 }

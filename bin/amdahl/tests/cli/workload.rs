@@ -1,9 +1,13 @@
 //! Programs for the tool to look at.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::tool::{Place, Running, has, skipped};
+use serde_json::Value;
+
+use crate::processes::Group;
+use crate::tool::{Place, Ran, Running, has, skipped, until_it_watches};
 
 const PLANTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted");
 
@@ -191,6 +195,94 @@ pub fn to_be_told(place: &Place, program: &Path, how: &[&str], out: &str) -> Run
     let mut command = place.here(command);
     command.stdin(Stdio::piped());
     place.start(command)
+}
+
+/// The line that a planted program wrote there.
+pub fn said(place: &Place, out: &str) -> Value {
+    serde_json::from_str(&place.read(out)).expect("a line")
+}
+
+/// Runs a planted program under a view of the tool. What the program says, and what the tool does.
+pub fn watched(place: &Place, view: &str, options: &[&str], command: &[&OsStr]) -> (Value, Ran) {
+    let _ = std::fs::remove_file(place.join("said"));
+    let mut tool = place.tool([view, "--json", "--quiet"]);
+    tool.args(options).arg("--").args(command);
+    tool.env("PLANTED_OUT", place.join("said"));
+    let ran = place.run(tool).ends_with(0);
+    (said(place, "said"), ran)
+}
+
+/// A view of the tool at work on processes that are there, for longer than the test lasts.
+fn watching(place: &Place, view: &str, options: &[&OsStr]) -> Running {
+    let mut tool = place.tool([view, "--json", "--quiet", "--for", "1h"]);
+    tool.args(options);
+    let tool = place.start(tool);
+    until_it_watches(&tool);
+    tool
+}
+
+/// Watches a planted program that begins then, until it ends. Its process, what it says, and what the tool does.
+pub fn watched_to_its_end(
+    place: &Place,
+    view: &str,
+    program: &Path,
+    how: &[&str],
+) -> (u32, Value, Ran) {
+    let _ = std::fs::remove_file(place.join("said"));
+    let mut process = to_be_told(place, program, how, "said");
+    let pid = process.pid();
+    let tool = watching(place, view, &["--pid", &pid.to_string()].map(OsStr::new));
+    process.say("begin");
+    process.ended().ends_with(0);
+    let ran = tool.ended().ends_with(0);
+    (pid, said(place, "said"), ran)
+}
+
+/// Of a planted program that runs in a control group and beside it.
+pub struct InAGroup {
+    /// The process in it.
+    pub pid: u32,
+    /// What that one says, and the other one.
+    pub inside: Value,
+    pub outside: Value,
+    /// What the tool does.
+    pub ran: Ran,
+}
+
+/// Watches the control group until both have ended; `None` with SKIPPED where it takes no process.
+pub fn watched_in_a_group(
+    place: &Place,
+    view: &str,
+    options: &[&str],
+    (program, how): (&Path, &[&str]),
+    group: &Group,
+) -> Option<InAGroup> {
+    for name in ["inside", "outside"] {
+        let _ = std::fs::remove_file(place.join(name));
+    }
+    let mut inside = to_be_told(place, program, how, "inside");
+    let mut outside = to_be_told(place, program, how, "outside");
+    let pid = inside.pid();
+    if !group.takes_in(pid) {
+        return None;
+    }
+    let mut options: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
+    options.extend([OsStr::new("--cgroup"), group.folder().as_os_str()]);
+    let tool = watching(place, view, &options);
+    for process in [&mut inside, &mut outside] {
+        process.say("begin");
+    }
+    for process in [inside, outside] {
+        process.ended().ends_with(0);
+    }
+    tool.signal(rustix::process::Signal::INT);
+    let ran = tool.ended().ends_with(5);
+    Some(InAGroup {
+        pid,
+        inside: said(place, "inside"),
+        outside: said(place, "outside"),
+        ran,
+    })
 }
 
 /// Measures until the tool and the program agree, a few times: somebody else may take the CPU away

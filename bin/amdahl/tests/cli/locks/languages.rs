@@ -14,10 +14,7 @@ use crate::workload::in_some_try;
 
 /// A place, where waits can be recorded and all of `compilers` are there.
 fn ready(compilers: &[&str]) -> Option<Place> {
-    if let Err(why) = bpf() {
-        skipped(why);
-        return None;
-    }
+    bpf().map_err(skipped).ok()?;
     for compiler in compilers {
         if !has(compiler) {
             skipped(format!("no {compiler} found"));

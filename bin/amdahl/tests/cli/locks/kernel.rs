@@ -1,0 +1,125 @@
+//! Locks of the kernel.
+
+use std::path::Path;
+
+use amdahl_report::locks::schema::{LockRow, LocksResult};
+use amdahl_report::schema::Source;
+
+use super::{Family, agree, holds, is_made, is_of, ready, rows, sum, watch, watch_under};
+use crate::tool::{Place, alone, cpus, skipped};
+use crate::workload::in_some_try;
+
+pub(super) fn first_cpu() -> String {
+    let cpus = amdahl_topology::allowed().expect("an affinity");
+    cpus.first().expect("a CPU").to_string()
+}
+
+/// This kernel tells of contention.
+pub(super) fn tells_of_its_locks(found: &LocksResult) -> bool {
+    let lacks = |source: &Source| source.what == "kernel locks" && source.how == "missing";
+    let tells = !found.sources.iter().any(lacks);
+    if !tells {
+        skipped("this kernel does not tell of its locks");
+    }
+    tells
+}
+
+/// Waits of a family of kernel locks are in the table for as long as the program says. The command is
+/// started by the words of `before`.
+fn is_told_in_kernel(
+    before: &[&str],
+    place: &Place,
+    program: &Path,
+    (family, what, function, holder): Family,
+    thread: &str,
+) {
+    in_some_try(|| {
+        let options = ["--owner", "--by", "stack"];
+        let (truth, found) = watch_under(before, place, program, family, &options);
+        if !tells_of_its_locks(&found) {
+            return Ok(());
+        }
+        assert_eq!(found.events_lost, 0);
+        is_made(&truth)?;
+        // The holder may have waited for the waiter at times: of both only the sum is known.
+        let told = || found.rows.iter().filter(|row| row.what == what);
+        let seconds = told().map(|row| row.total_s).sum();
+        agree(&truth, seconds).map_err(|miss| format!("{family}: {miss}: {}", rows(&found)))?;
+        // Stacks are dear, and not taken of each place at once.
+        let (_, named) = sum(&found, what, function);
+        let times: u64 = told().map(|row| row.times).sum();
+        if times < truth.times || named < 0.5 * truth.seconds {
+            let what = format!("{times} times of {}, {named} s named", truth.times);
+            return Err(format!("{family}: {what}: {}", rows(&found)));
+        }
+        holds(&found, what, function, (thread, holder))
+    });
+}
+
+#[test]
+fn waits_for_kernel_locks_are_what_the_program_measured() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    // On one CPU nobody spins while the owner runs: of rwsems the kernel tells of waiters only once they
+    // have given that up, and who woke whom is known.
+    let on_one = ["taskset", "-c", &*first_cpu()];
+    for family in [
+        ("inode", "rwsem (write)", "want_inode", "hold_inode"),
+        ("position", "mutex", "want_position", "hold_position"),
+        ("mmap", "mmap_lock (write)", "want_mmap", "hold_mmap"),
+        ("fault", "mmap_lock (read)", "want_hole", "hold_mmap"),
+    ] {
+        is_told_in_kernel(&on_one, &place, &program, family, "holder");
+    }
+    // Their waiters do not spin.
+    for (family, thread) in [
+        (("exec", "rwsem (read)", "want_process", ""), "true"),
+        (
+            (
+                "listed",
+                "percpu-rwsem (read)",
+                "want_to_be_listed",
+                "hold_list",
+            ),
+            "holder",
+        ),
+    ] {
+        is_told_in_kernel(&[], &place, &program, family, thread);
+    }
+}
+
+/// Who waits for a spin lock alone is told only where the hypervisor takes part in its waiting.
+#[test]
+fn waits_for_a_spin_lock_are_what_the_program_measured() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    if cpus() < 2 {
+        return skipped("who spins and who holds need a CPU each");
+    }
+    in_some_try(|| {
+        let (truth, found) = watch(&place, &program, "spin", &[]);
+        if !tells_of_its_locks(&found) {
+            return Ok(());
+        }
+        assert_eq!(found.events_lost, 0);
+        if truth.seconds < 0.01 {
+            return Err(format!("it hardly waited: {} s", truth.seconds));
+        }
+        // Stacks are dear, and not taken of each place at once.
+        let is_it = |row: &&LockRow| {
+            let is_nameless = row.what == "spinlock" && row.stack.is_empty();
+            is_nameless || is_of(row, "spinlock", "want_to_be_listed")
+        };
+        let told = found.rows.iter().filter(is_it);
+        let seconds: f64 = told.map(|row| row.total_s).sum();
+        if seconds < 0.001 {
+            skipped("this kernel does not tell of who spins alone");
+            return Ok(());
+        }
+        agree(&truth, seconds)
+    });
+}
