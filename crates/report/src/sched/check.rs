@@ -83,25 +83,36 @@ fn picture(result: &SchedResult) -> Result<(), Invalid> {
     }
     let mut all = 0usize;
     for (i, row) in picture.cpus.iter().enumerate() {
-        let at = || format!("picture.cpus.{i}.runs");
-        all += row.runs.len();
-        if row.runs.len() > RUNS_MAX || all > PICTURE_RUNS_MAX {
-            return bad(&at(), "has too many entries");
-        }
-        let columns: u64 = row.runs.iter().map(|run| u64::from(run[0])).sum();
-        if columns > u64::from(picture.columns) {
-            return bad(
-                &at(),
-                format!("has {columns} columns, the picture {}", picture.columns),
-            );
-        }
+        let at = format!("picture.cpus.{i}.runs");
+        lane(&at, &row.runs, picture.columns, &mut all)?;
         if row
             .runs
             .iter()
             .any(|run| run[1] as usize > picture.threads.len() || run[2] > 16)
         {
-            return bad(&at(), "names a thread or a load that does not exist");
+            return bad(&at, "names a thread or a load that does not exist");
         }
+    }
+    Ok(())
+}
+
+/// Runs of a lane of a picture, each of as many columns as its first number says. `all` counts those of all lanes.
+fn lane<const N: usize>(
+    at: &str,
+    runs: &[[u32; N]],
+    columns_max: u32,
+    all: &mut usize,
+) -> Result<(), Invalid> {
+    *all += runs.len();
+    if runs.len() > RUNS_MAX || *all > PICTURE_RUNS_MAX {
+        return bad(at, "has too many entries");
+    }
+    let columns: u64 = runs.iter().map(|run| u64::from(run[0])).sum();
+    if columns > u64::from(columns_max) {
+        return bad(
+            at,
+            format!("has {columns} columns, the picture {columns_max}"),
+        );
     }
     Ok(())
 }
@@ -115,21 +126,11 @@ fn timelines(result: &SchedResult) -> Result<(), Invalid> {
     }
     let mut all = 0usize;
     for (i, thread) in timelines.threads.iter().enumerate() {
-        let at = || format!("timelines.threads.{i}.runs");
-        all += thread.runs.len();
-        if thread.runs.len() > RUNS_MAX || all > PICTURE_RUNS_MAX {
-            return bad(&at(), "has too many entries");
-        }
-        let columns: u64 = thread.runs.iter().map(|run| u64::from(run[0])).sum();
-        if columns > u64::from(timelines.columns) {
-            return bad(
-                &at(),
-                format!("has {columns} columns, the picture {}", timelines.columns),
-            );
-        }
+        let at = format!("timelines.threads.{i}.runs");
+        lane(&at, &thread.runs, timelines.columns, &mut all)?;
         let parts = |run: &[u32; 5]| run[1..].iter().map(|&part| u64::from(part)).sum::<u64>();
         if thread.runs.iter().any(|run| parts(run) > 16) {
-            return bad(&at(), "divides a column into more than there is");
+            return bad(&at, "divides a column into more than there is");
         }
     }
     Ok(())
