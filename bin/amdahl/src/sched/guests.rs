@@ -1,7 +1,7 @@
 //! Which threads are CPUs of guests, found out while a recording is made: afterwards they may be gone.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use amdahl_sched::ThreadRow;
@@ -32,19 +32,21 @@ struct Machine {
 }
 
 impl Guests {
-    /// Looks again and again until `stop`, and then once more. `root` is the process whose descendants are recorded.
-    pub fn follow(selection: &Selection, root: Option<u32>, stop: &AtomicBool) -> Guests {
+    /// Looks again and again until the other end of `recording` is gone, and then once more. `root` is the process whose
+    /// descendants are recorded.
+    pub fn follow(selection: &Selection, root: Option<u32>, recording: &Receiver<()>) -> Guests {
         let mut guests = Guests::default();
         let mut pause = PAUSE;
+        let mut is_last = false;
         loop {
-            let is_last = stop.load(Ordering::Relaxed);
             let before = cpu_time();
             guests.look(&watch::present(selection, root));
             if is_last {
                 return guests;
             }
             let spent = cpu_time().saturating_sub(before);
-            std::thread::park_timeout(pause.max(spent * REST));
+            let goes_on = recording.recv_timeout(pause.max(spent * REST));
+            is_last = goes_on != Err(RecvTimeoutError::Timeout);
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }

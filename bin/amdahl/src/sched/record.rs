@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use amdahl_probe::bpf::{Mappings, Recorder, SCHED, Settings};
@@ -165,15 +165,14 @@ fn record(
     let selection = &args.selection;
     // A command is a descendant of ours.
     let root = selection.pid.unwrap_or_else(std::process::id);
-    let stop = AtomicBool::new(false);
+    let (recording, until) = mpsc::channel();
     let (watched, guests) = std::thread::scope(|scope| {
         let looking = std::thread::Builder::new()
             .name("amdahl-look".into())
-            .spawn_scoped(scope, || Guests::follow(selection, Some(root), &stop))
+            .spawn_scoped(scope, move || Guests::follow(selection, Some(root), &until))
             .map_err(|error| Failure::machine(format!("cannot start a thread: {error}")))?;
         let watched = watch::watch(selection, cpus, recorder, interrupt, &mut following);
-        stop.store(true, Ordering::Relaxed);
-        looking.thread().unpark();
+        drop(recording);
         let guests = looking.join().expect("looking does not panic");
         Ok((watched?, guests))
     })?;
