@@ -5,6 +5,7 @@ mod cli;
 mod doctor;
 mod failure;
 mod interrupt;
+mod java;
 mod knobs;
 mod locks;
 mod mem;

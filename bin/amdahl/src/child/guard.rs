@@ -241,7 +241,7 @@ fn guard(orders: Orders) -> io::Result<()> {
     let has_died = !matches!(channel.read(&mut [0]), Ok(1));
     end_children(&[]);
     if has_died && orders.removes_maps {
-        crate::scale::java::remove_maps_of_the_killed(begun);
+        crate::java::remove_maps_of_the_killed(begun);
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ use crate::child::Ended;
 use crate::cli::{Locks, ProbeKind, Selection, Top};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::scale::java;
+use crate::java;
 use crate::screen;
 use crate::watch::{self, machine};
 use follow::{Follower, name};
@@ -221,12 +221,9 @@ fn complete(found: &mut LocksResult, args: &Locks, observed: &Observed) {
     found.sources = observed.sources.clone();
     found.warnings.extend(observed.warnings.iter().cloned());
     result::note_goroutines(found, "bpf");
-    if java::is_unnamed(&observed.decoded.stacks) {
-        found.warnings.push(Notice {
-            code: "java-unnamed".to_owned(),
-            text: java::NOTICE.to_owned(),
-        });
-    }
+    found
+        .warnings
+        .extend(java::notice(&observed.decoded.stacks));
     found.events = observed.events;
     found.events_lost += observed.events_lost;
     found.stacks_lost = observed.stacks_lost;

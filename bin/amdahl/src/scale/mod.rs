@@ -4,7 +4,6 @@ mod analysis;
 mod attach;
 mod cgroup;
 mod explain;
-pub(crate) mod java;
 mod noise;
 mod output;
 mod plan;
@@ -29,6 +28,7 @@ use crate::child;
 use crate::cli::{EventBudget, ProbeKind, Scale};
 use crate::failure::Failure;
 use crate::interrupt::{self, Interrupt};
+use crate::java;
 use crate::scratch;
 use crate::watch;
 use crate::watch::preload::{HIDDEN, Seen};
@@ -144,9 +144,8 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
         .iter()
         .flat_map(|runs| &runs.probed)
         .next_back();
-    if last.is_some_and(|run| java::is_unnamed(&run.decoded.stacks)) {
-        sweep.notice("java-unnamed", java::NOTICE.to_owned());
-    }
+    let unnamed = last.and_then(|run| java::notice(&run.decoded.stacks));
+    sweep.notices.extend(unnamed);
     sweep.tell_what_polls_saw();
     let mut summary = summary::summarise(&mut sweep, scale);
     if target.writes() {

@@ -3,9 +3,10 @@
 use amdahl_report::point::PointId;
 use amdahl_topology::{CpuSet, Order, Quota, Topology};
 
-use super::{attach, java};
+use super::attach;
 use crate::cli::Scale;
 use crate::failure::Failure;
+use crate::java;
 use crate::knobs::KNOBS;
 use crate::watch;
 

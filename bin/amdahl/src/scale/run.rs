@@ -11,9 +11,9 @@ use amdahl_topology::{CpuSet, Throttle};
 
 use super::analysis::{self, Analysed, Analysis, Who};
 use super::cgroup::Group;
-use super::java;
 use crate::child::{Child, Command, Ended, Input, StartError};
 use crate::interrupt::Interrupt;
+use crate::java;
 use crate::watch::preload::Seen;
 
 /// What every run of a sweep shares.

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
+use amdahl_report::schema::Notice;
 use amdahl_speedup::event::{StackTable, Tid};
 
 /// The variable from which every HotSpot takes options.
@@ -18,7 +19,7 @@ const MAPS: &str = "/tmp";
 const MARK: &str = " Interpreter\n";
 const MAP_BYTES_MAX: u64 = 64 << 20;
 
-pub const NOTICE: &str = "Java code has no names. For them: java -XX:+PreserveFramePointer \
+const NOTICE: &str = "Java code has no names. For them: java -XX:+PreserveFramePointer \
      -XX:+UnlockDiagnosticVMOptions -XX:+DumpPerfMapAtExit (JDK 17 and later; amdahl scale passes \
      these unless --keep-env is given), or jcmd PID Compiler.perfmap before a running one is watched.";
 
@@ -72,8 +73,15 @@ fn remove_map(folder: &Path, pid: Tid, since: SystemTime) {
     }
 }
 
-/// A Java program ran, and none of its own code could be named.
-pub fn is_unnamed(stacks: &StackTable) -> bool {
+/// What to do where a Java program ran and none of its own code could be named.
+pub fn notice(stacks: &StackTable) -> Option<Notice> {
+    is_unnamed(stacks).then(|| Notice {
+        code: "java-unnamed".to_owned(),
+        text: NOTICE.to_owned(),
+    })
+}
+
+fn is_unnamed(stacks: &StackTable) -> bool {
     let frames = || stacks.iter().flat_map(|stack| &stack.user);
     let generated = || frames().filter(|frame| frame.module == "[jit]");
     frames().any(|frame| frame.module.ends_with("/libjvm.so"))
