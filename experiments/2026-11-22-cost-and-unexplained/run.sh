@@ -1,6 +1,6 @@
 #!/bin/sh
-# What `amdahl scale` leaves unexplained on real programs, and what it costs them. About a quarter
-# of an hour; nothing else may run on the machine meanwhile.
+# What `amdahl scale` leaves unexplained on real programs, and what it costs them. About an
+# hour; nothing else may run on the machine meanwhile.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."
