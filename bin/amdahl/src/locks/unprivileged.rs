@@ -10,7 +10,7 @@ use amdahl_probe::bpf::{Decoded, ThreadName};
 use amdahl_probe::clock;
 use amdahl_probe::symbol::Symbolizer;
 use amdahl_probe::unprivileged::preload::{self, Records};
-use amdahl_probe::unprivileged::{Poller, Scope};
+use amdahl_probe::unprivileged::{Blindness, Poller, Scope};
 use amdahl_report::locks::schema::LocksResult;
 use amdahl_report::schema::Source;
 use amdahl_topology::CpuSet;
@@ -30,8 +30,7 @@ struct Polled {
     tracker: Tracker,
     symbols: Symbolizer,
     decoded: Decoded,
-    polls: u64,
-    hidden: u64,
+    blindness: Blindness,
 }
 
 /// Watches a command or a process. `why` says why BPF is not used, and `remedy` what helps.
@@ -82,7 +81,7 @@ pub fn observe(
     take_records(&records, &mut polled, to);
     let threads = polled.decoded.threads.iter();
     let threads = threads.map(|(&tid, name)| (tid, name.pid));
-    let seen = Seen::new(polled.hidden, threads, &records);
+    let seen = Seen::new(polled.blindness, threads, &records);
     Ok(Observed {
         from,
         to,
@@ -90,7 +89,7 @@ pub fn observe(
         warnings: seen.notices(),
         tracker: polled.tracker,
         decoded: polled.decoded,
-        events: polled.polls,
+        events: polled.blindness.polls,
         events_lost: 0,
         stacks_lost: 0,
         ended,
@@ -177,8 +176,12 @@ impl Polling {
         let names = |tid| name(&decoded, tid);
         let table = Table::new(&self.tracker, self.tracker.tally(), by.into(), &names);
         let mut found = result::result(&table, by);
-        found.events = self.poller.blindness().polls;
+        let blindness = self.poller.blindness();
+        found.events = blindness.polls;
         found.sources = self.sources.clone();
+        found
+            .warnings
+            .extend(library::unread_notice(blindness.unread));
         result::note_goroutines(&mut found, "/proc");
         found
     }
@@ -186,13 +189,11 @@ impl Polling {
     fn finish(mut self) -> Polled {
         let decoded = self.decoded();
         self.polls.finish(&mut self.tracker);
-        let blindness = self.poller.blindness();
         Polled {
             tracker: self.tracker,
             symbols: self.symbols,
             decoded,
-            polls: blindness.polls,
-            hidden: blindness.hidden,
+            blindness: self.poller.blindness(),
         }
     }
 }

@@ -158,7 +158,7 @@ impl Watched<'_> {
         let named = copies.iter().map(|copy| symbolizer.resolve_copy(copy));
         stacks.extend(named.map(Arc::new));
         let threads = poller.names().iter().map(|(&tid, name)| (tid, name.pid));
-        let seen = Seen::new(poller.blindness().hidden, threads, &self.waits);
+        let seen = Seen::new(poller.blindness(), threads, &self.waits);
         let mut decoded = Decoded::after(stacks);
         let events = decoder.decode(part, &mut decoded);
         let watched: Vec<u32> = self.cpus.iter().collect();
@@ -228,6 +228,7 @@ impl Watched<'_> {
             recorded: 1.0,
             unsampled: None,
             seen: Some(seen),
+            round: 0,
         }
     }
 }

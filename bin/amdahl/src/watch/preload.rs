@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use amdahl_probe::unprivileged::preload::{
     self, Covers, DIR_VARIABLE, LIBRARY, LIBRARY_VARIABLE, Records,
 };
+use amdahl_probe::unprivileged::{Blindness, Unread};
 use amdahl_report::schema::{Notice, Source};
 use amdahl_speedup::event::Tid;
+use rustix::io::Errno;
 
 /// What the library tells of.
 const WHAT: &str = "pthread waits";
@@ -155,6 +157,8 @@ pub fn source(command: &[String]) -> Source {
 pub struct Seen {
     /// Looks at waiting threads whose system call the kernel hides.
     pub hidden: u64,
+    /// What polls could not read although it was there.
+    unread: Unread,
     /// Some process has more than one thread.
     has_threads: bool,
     /// Some process recorded its waits.
@@ -171,12 +175,36 @@ pub const HIDDEN: [&str; 2] = [
     "watch as the user who runs them, with sysctl kernel.yama.ptrace_scope=0, or as root",
 ];
 
+/// What a reader must know of polls that could not read everything.
+pub fn unread_notice(unread: Unread) -> Option<Notice> {
+    let why = unread.why?;
+    let remedy = match why {
+        Errno::MFILE => "Allow more open files: ulimit -n 65536.",
+        Errno::NFILE => "Allow more open files on this machine: sysctl fs.file-max.",
+        Errno::NOMEM => "Give the machine, or the control group of amdahl, more memory.",
+        _ => "amdahl doctor tells what may be read here.",
+    };
+    Some(Notice {
+        code: "unread".to_owned(),
+        text: format!(
+            "{} times something in /proc could not be read ({why}): threads counted as what they were before, and what began \
+             meanwhile was seen late. {remedy}",
+            unread.times
+        ),
+    })
+}
+
 impl Seen {
     /// Of a run whose `threads` were polled, ids and those of their processes.
-    pub fn new(hidden: u64, threads: impl Iterator<Item = (Tid, Tid)>, records: &Records) -> Seen {
+    pub fn new(
+        blindness: Blindness,
+        threads: impl Iterator<Item = (Tid, Tid)>,
+        records: &Records,
+    ) -> Seen {
         let mut threads = threads;
         Seen {
-            hidden,
+            hidden: blindness.hidden,
+            unread: blindness.unread,
             has_threads: threads.any(|(tid, pid)| tid != pid),
             is_recorded: !records.processes.is_empty(),
             damaged: records.damaged,
@@ -188,6 +216,10 @@ impl Seen {
     pub fn sum(all: impl Iterator<Item = Seen>) -> Seen {
         all.fold(Seen::default(), |sum, one| Seen {
             hidden: sum.hidden + one.hidden,
+            unread: Unread {
+                times: sum.unread.times + one.unread.times,
+                why: sum.unread.why.or(one.unread.why),
+            },
             has_threads: sum.has_threads | one.has_threads,
             is_recorded: sum.is_recorded | one.is_recorded,
             damaged: sum.damaged + one.damaged,
@@ -207,9 +239,9 @@ impl Seen {
         }
     }
 
-    /// What a reader must know of the records.
+    /// What a reader must know of the polls and of the records.
     pub fn notices(self) -> Vec<Notice> {
-        let mut notices = Vec::new();
+        let mut notices = unread_notice(self.unread).into_iter().collect::<Vec<_>>();
         if self.damaged > 0 {
             notices.push(Notice {
                 code: "records-damaged".to_owned(),
@@ -284,7 +316,11 @@ mod tests {
 
     fn seen(has_threads: bool, records: &Records) -> Seen {
         let tid = 7 + Tid::from(has_threads);
-        Seen::new(0, [(7, 7), (tid, 7)].into_iter(), records)
+        Seen::new(
+            Blindness::default(),
+            [(7, 7), (tid, 7)].into_iter(),
+            records,
+        )
     }
 
     #[test]

@@ -48,6 +48,40 @@ pub fn open_files_for(threads: usize) -> usize {
     (room + LEFT_TO_OTHERS).max(room * 2)
 }
 
+/// Readings that failed although there is what was to be read: for want of descriptors or memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unread {
+    /// How many.
+    pub times: u64,
+    /// Why, the first time.
+    pub why: Option<Errno>,
+}
+
+impl Unread {
+    /// Counts a reading that failed, unless that only says that there is nothing any more, or that it is
+    /// not for us. Returns whether it was counted.
+    pub(super) fn note(&mut self, why: Errno) -> bool {
+        let is_answer = matches!(
+            why,
+            Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM
+        );
+        if !is_answer {
+            self.times += 1;
+            self.why.get_or_insert(why);
+        }
+        !is_answer
+    }
+
+    /// What `result` gave; [`Unread::note`] takes its error, of the system if it has no number.
+    pub(super) fn seen<T>(&mut self, result: std::io::Result<T>) -> Result<T, Errno> {
+        result.map_err(|error| {
+            let why = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            self.note(why);
+            why
+        })
+    }
+}
+
 /// A file that is kept open if there is room, and opened for each reading if not.
 #[derive(Debug)]
 pub(super) struct Kept {

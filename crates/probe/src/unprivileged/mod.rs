@@ -37,7 +37,7 @@
 //! | `io` | found for uninterruptible waits and outside descriptors; a peer that is part of the workload but hidden counts as outside |
 //! | `sleep` | found; a time limit that ends a wait for something else is not seen |
 //! | `placement` | approximated: runnable threads behind others at polls, limited by the measured time in run queues |
-//! | `stolen` | approximated by `/proc/stat`: the smaller of busy time beyond the workload's own and of time that was not idle; a quota looks like `placement` or `serial` |
+//! | `stolen` | approximated by `/proc/stat`: the smaller of busy time beyond the workload's own and of time that was not idle; a quota by the control group's own account |
 //! | `unexplained` | waits in system calls of unknown meaning, and runs too short to be polled twice |
 //!
 //! *Kernel* needs readable kernel names as well (`kernel.kptr_restrict` 0, or `CAP_SYSLOG`): with
@@ -55,6 +55,9 @@
 //! of them is readable. A thread of which they are hidden counts in
 //! [`Blindness::hidden`]; its waits are `unexplained`. The kernel stack is never readable.
 //!
+//! For want of descriptors or memory a file may not be readable that was before. That is not the end
+//! of a thread: it counts as what it was, and [`Blindness::unread`] says how often that was so.
+//!
 //! A process that runs already, and is no descendant, is seen as far as that goes: without the
 //! preload library, with samples where it is of the same user.
 
@@ -68,7 +71,7 @@ mod thread;
 mod tree;
 
 pub use fault::fault_ns;
-pub use files::{open_files_for, threads_kept_open};
+pub use files::{Unread, open_files_for, threads_kept_open};
 pub use poller::{Blindness, PollError, Poller, ThreadName};
 pub use thread::StackCopy;
 pub use tree::Scope;

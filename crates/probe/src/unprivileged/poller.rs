@@ -7,7 +7,7 @@ use amdahl_speedup::snapshot::Snapshot;
 use amdahl_topology::Throttle;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::files::{Kept, Room};
+use super::files::{Kept, Room, Unread};
 use super::parse;
 use super::reach::Reaches;
 use super::thread::{Shared, StackCopy, Thread};
@@ -60,6 +60,8 @@ pub struct Blindness {
     /// Looks at waiting threads whose system call the kernel hides: another user's process, one
     /// that is not dumpable, or `kernel.yama.ptrace_scope` above 1 (above 0 for adopted orphans).
     pub hidden: u64,
+    /// Files and folders that could not be read: of such a thread the last state was taken once more.
+    pub unread: Unread,
     /// CPU time that polling has used.
     pub spent_ns: Ns,
 }
@@ -146,6 +148,7 @@ impl Poller {
                 places: FxHashMap::default(),
                 stacks: Vec::new(),
                 hidden: 0,
+                unread: Unread::default(),
             },
             polls: 0,
             began_ns: monotonic(),
@@ -183,6 +186,10 @@ impl Poller {
         Blindness {
             polls: self.polls,
             hidden: self.shared.hidden,
+            unread: Unread {
+                times: self.shared.unread.times + self.tree.unread.times,
+                why: self.tree.unread.why.or(self.shared.unread.why),
+            },
             spent_ns: self.spent_ns(),
         }
     }
@@ -263,8 +270,12 @@ impl Poller {
     }
 
     fn discover(&mut self) {
-        let found: FxHashSet<(Tid, Tid)> = self.tree.threads().into_iter().collect();
-        self.threads.retain(|id, _| found.contains(id));
+        let (found, are_all) = self.tree.threads();
+        let found: FxHashSet<(Tid, Tid)> = found.into_iter().collect();
+        // Otherwise a thread itself tells that it has ended.
+        if are_all {
+            self.threads.retain(|id, _| found.contains(id));
+        }
         for (pid, tid) in found {
             self.threads
                 .entry((pid, tid))

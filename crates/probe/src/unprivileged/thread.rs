@@ -7,7 +7,7 @@ use amdahl_speedup::snapshot::{State, ThreadState, Waiting};
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
 
-use super::files::{Kept, Room};
+use super::files::{Kept, Room, Unread};
 use super::parse::{self, Stat, Syscall};
 use super::reach::{Reaches, memory};
 
@@ -53,6 +53,8 @@ pub(super) struct Shared {
     pub(super) stacks: Vec<StackCopy>,
     /// Threads of which the kernel hides the system call.
     pub(super) hidden: u64,
+    /// Files of threads that could not be read.
+    pub(super) unread: Unread,
 }
 
 /// Where a thread waits: what it calls from where, and for what.
@@ -97,8 +99,17 @@ impl Thread {
         }
     }
 
-    /// Its state now; `None` when it is gone.
+    /// Its state now, or the last one that could be read; `None` when it is gone.
     pub(super) fn poll(&mut self, shared: &mut Shared) -> Option<ThreadState> {
+        match self.look(shared) {
+            Ok(state) => state,
+            Err(why) if shared.unread.note(why) => self.last.clone(),
+            Err(_) => None,
+        }
+    }
+
+    /// `None` of one that has ended.
+    fn look(&mut self, shared: &mut Shared) -> Result<Option<ThreadState>, Errno> {
         let counters = self.counters(shared)?;
         if let (Some(last), Some([cpu_ns, queued_ns, turns])) = (&self.last, counters) {
             let stands_still =
@@ -106,14 +117,14 @@ impl Thread {
             let waits = matches!(last.state, State::Waiting(_));
             if stands_still && waits && self.trusted < TRUSTED_POLLS {
                 self.trusted += 1;
-                return self.last.clone();
+                return Ok(self.last.clone());
             }
         }
         self.trusted = 0;
-        let stat = parse::stat(self.stat.read(&mut shared.buffer).ok()?)?;
-        if matches!(stat.state, b'Z' | b'X' | b'x') {
-            return None;
-        }
+        let stat = parse::stat(self.stat.read(&mut shared.buffer)?);
+        let Some(stat) = stat.filter(|stat| !matches!(stat.state, b'Z' | b'X' | b'x')) else {
+            return Ok(None);
+        };
         if stat.name != self.name.as_bytes() {
             self.name = String::from_utf8_lossy(stat.name).into_owned();
         }
@@ -146,23 +157,22 @@ impl Thread {
             system_ns,
         };
         self.last = Some(now.clone());
-        Some(now)
+        Ok(Some(now))
     }
 
-    /// `Some(None)` where the kernel keeps no such counters, `None` when the thread is gone.
-    #[expect(clippy::option_option, reason = "gone and not counted are two things")]
-    fn counters(&mut self, shared: &mut Shared) -> Option<Option<[u64; 3]>> {
+    /// `None` where the kernel keeps no such counters.
+    fn counters(&mut self, shared: &mut Shared) -> Result<Option<[u64; 3]>, Errno> {
         if !self.has_schedstat {
-            return Some(None);
+            return Ok(None);
         }
         match self.schedstat.read(&mut shared.buffer) {
-            Ok(text) => Some(parse::schedstat(text)),
+            Ok(text) => Ok(parse::schedstat(text)),
             // No such file, but is there such a thread? `stat` will tell.
             Err(Errno::NOENT) => {
                 self.has_schedstat = false;
-                Some(None)
+                Ok(None)
             }
-            Err(_) => None,
+            Err(why) => Err(why),
         }
     }
 
@@ -172,6 +182,7 @@ impl Thread {
             Err(why) => {
                 // A thread that has just ended hides nothing.
                 shared.hidden += u64::from(matches!(why, Errno::ACCESS | Errno::PERM));
+                shared.unread.note(why);
                 None
             }
         };

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::io::Errno;
 
+use super::files::Unread;
 use super::parse;
 
 /// Processes followed at most.
@@ -36,6 +38,8 @@ pub(super) struct Tree {
     processes: FxHashMap<u32, Process>,
     /// Kernels without `CONFIG_PROC_CHILDREN` tell parents only.
     has_children_files: bool,
+    /// Files and folders of processes that could not be read.
+    pub(super) unread: Unread,
 }
 
 impl Tree {
@@ -44,6 +48,7 @@ impl Tree {
         let mut tree = Tree {
             has_children_files: Path::new(&own).exists(),
             processes: FxHashMap::default(),
+            unread: Unread::default(),
             scope,
         };
         tree.add(tree.scope.root).then_some(tree)
@@ -58,7 +63,7 @@ impl Tree {
         if self.processes.len() >= PROCESSES_MAX || self.processes.contains_key(&pid) {
             return false;
         }
-        let Some((process, _)) = look(pid) else {
+        let Some((process, _)) = self.look(pid) else {
             return false;
         };
         self.processes.insert(pid, process);
@@ -66,11 +71,14 @@ impl Tree {
     }
 
     /// Threads of all processes, after adding the children that are new and removing what is gone.
-    pub(super) fn threads(&mut self) -> Vec<(u32, u32)> {
+    /// And whether these are all: not where something could not be read.
+    pub(super) fn threads(&mut self) -> (Vec<(u32, u32)>, bool) {
+        let unread = self.unread.times;
         let mut threads = Vec::new();
         let mut queue: Vec<u32> = self.processes.keys().copied().collect();
         if let Some(cgroup) = &self.scope.cgroup {
-            let text = fs::read(cgroup.join("cgroup.procs")).unwrap_or_default();
+            let text = self.unread.seen(fs::read(cgroup.join("cgroup.procs")));
+            let text = text.unwrap_or_default();
             let members: Vec<u32> = parse::pids(&text).collect();
             queue.extend(members.into_iter().filter(|&pid| self.add(pid)));
         }
@@ -84,39 +92,69 @@ impl Tree {
             );
         }
         while let Some(pid) = queue.pop() {
-            let Some(tids) = tasks(pid) else {
-                self.processes.remove(&pid);
-                continue;
+            let tids = match self.tasks(pid) {
+                Ok(tids) => tids,
+                Err(why) if Unread::default().note(why) => continue,
+                Err(_) => {
+                    self.processes.remove(&pid);
+                    continue;
+                }
             };
             threads.extend(tids.iter().map(|&tid| (pid, tid)));
             if !self.has_children_files {
                 continue;
             }
             for tid in tids {
-                let text = fs::read(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
-                let children: Vec<u32> = parse::pids(&text).collect();
+                let children = self.children_of(pid, tid);
                 queue.extend(children.into_iter().filter(|&child| self.add(child)));
             }
         }
-        threads
+        (threads, self.unread.times == unread)
     }
 
-    fn children(&self, pid: u32) -> Vec<u32> {
-        let tids = tasks(pid).unwrap_or_default();
-        let texts = tids
-            .iter()
-            .map(|tid| fs::read(format!("/proc/{pid}/task/{tid}/children")));
-        texts
-            .flatten()
-            .flat_map(|text| parse::pids(&text).collect::<Vec<u32>>())
+    fn children(&mut self, pid: u32) -> Vec<u32> {
+        let tids = self.tasks(pid).unwrap_or_default();
+        tids.into_iter()
+            .flat_map(|tid| self.children_of(pid, tid))
             .collect()
+    }
+
+    fn children_of(&mut self, pid: u32, tid: u32) -> Vec<u32> {
+        let text = fs::read(format!("/proc/{pid}/task/{tid}/children"));
+        let text = self.unread.seen(text).unwrap_or_default();
+        parse::pids(&text).collect()
+    }
+
+    fn tasks(&mut self, pid: u32) -> Result<Vec<u32>, Errno> {
+        let entries = self
+            .unread
+            .seen(fs::read_dir(format!("/proc/{pid}/task")))?;
+        let tids = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        Ok(tids.collect())
+    }
+
+    /// A live process, with its parent.
+    fn look(&mut self, pid: u32) -> Option<(Process, u32)> {
+        let text = self
+            .unread
+            .seen(fs::read(format!("/proc/{pid}/stat")))
+            .ok()?;
+        let stat = parse::stat(&text)?;
+        let process = Process {
+            started: stat.started,
+            group: stat.group,
+            session: stat.session,
+        };
+        (stat.state != b'X').then_some((process, stat.parent))
     }
 
     /// Looks through all processes of the machine: for children where the kernel does not list
     /// them, and for orphans, which keep the session and group that a process of the workload
     /// leads or led. Those whose id was given to another process since are forgotten.
     pub(super) fn sweep(&mut self) {
-        let Ok(entries) = fs::read_dir("/proc") else {
+        let Ok(entries) = self.unread.seen(fs::read_dir("/proc")) else {
             return;
         };
         let mut others: Vec<(u32, Process, u32)> = Vec::new();
@@ -125,7 +163,7 @@ impl Tree {
             let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
                 continue;
             };
-            let Some((process, parent)) = look(pid) else {
+            let Some((process, parent)) = self.look(pid) else {
                 continue;
             };
             match self.processes.get(&pid) {
@@ -169,24 +207,4 @@ impl Tree {
             }
         }
     }
-}
-
-/// A live process, with its parent.
-fn look(pid: u32) -> Option<(Process, u32)> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let stat = parse::stat(&text)?;
-    let process = Process {
-        started: stat.started,
-        group: stat.group,
-        session: stat.session,
-    };
-    (stat.state != b'X').then_some((process, stat.parent))
-}
-
-fn tasks(pid: u32) -> Option<Vec<u32>> {
-    let entries = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let tids = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    Some(tids.collect())
 }
