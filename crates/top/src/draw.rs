@@ -128,16 +128,16 @@ fn heading(screen: &Screen) -> [String; 2] {
             String::new(),
         ];
     };
-    let gaps = shown
+    let is_all_known = shown
         .sources()
         .iter()
-        .filter(|source| !source.missing.is_empty())
-        .count();
+        .all(|source| source.missing.is_empty())
+        && shown.notices().is_empty();
     let mut status = status(shown);
     if let Some(notice) = screen.end.as_ref().or(screen.notice.as_ref()) {
         status = format!("{notice} {status}");
     }
-    if gaps > 0 {
+    if !is_all_known {
         status += "; not all is known, see ?";
     }
     [views::headline(shown), status]

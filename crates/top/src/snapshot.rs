@@ -110,6 +110,17 @@ impl Snapshot {
         }
     }
 
+    /// What the reader must know of these figures: what was lost, and what to do about it.
+    pub fn notices(&self) -> Vec<String> {
+        let (mut notices, warnings) = match &self.data {
+            Data::Locks(result) => (amdahl_report::locks::losses(result), &result.warnings),
+            Data::Sched(result) => (Vec::new(), &result.warnings),
+            Data::Mem(result) => (Vec::new(), &result.warnings),
+        };
+        notices.extend(warnings.iter().map(|warning| warning.text.clone()));
+        notices
+    }
+
     /// Where the figures come from, and what is missing.
     pub fn sources(&self) -> &[Source] {
         match &self.data {

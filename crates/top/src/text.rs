@@ -34,6 +34,12 @@ pub fn text(
         let what = format!("{}: {}", source.what, source.missing);
         lines.push(amdahl_report::plain::plain(&what));
     }
+    let notices = snapshot.notices();
+    lines.extend(
+        notices
+            .iter()
+            .map(|notice| amdahl_report::plain::plain(notice)),
+    );
     let layout = Layout::new(grid.columns, width, column);
     lines.push(layout.titles(grid.columns, column, true).join(" "));
     for row in grid.rows.iter().take(rows) {

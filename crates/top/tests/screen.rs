@@ -6,7 +6,7 @@ use std::time::Duration;
 use amdahl_report::locks::schema::{CodeSite, LockRow, LocksResult, Owner};
 use amdahl_report::mem::schema::{self as mem, FaultKind, FaultSite, MemResult};
 use amdahl_report::sched::schema::{SchedResult, ThreadEntry};
-use amdahl_report::schema::Source;
+use amdahl_report::schema::{Notice, Source};
 use amdahl_report::terminal::Style;
 use amdahl_top::{By, Data, Filter, Key, Screen, Shape, Snapshot, Tab, Wish, draw, text};
 use proptest::prelude::*;
@@ -234,6 +234,50 @@ fn what_is_missing_is_named_with_its_remedy() {
             .iter()
             .any(|line| line.contains("Not told. To get it: be root"))
     );
+}
+
+#[test]
+fn what_was_lost_is_told_on_each_tab_with_its_remedy() {
+    let warnings = vec![Notice {
+        code: "memory".to_owned(),
+        text: "Give more with --memory.".to_owned(),
+    }];
+    for (tab, data, expected) in [
+        (
+            Tab::Locks,
+            Data::Locks(LocksResult {
+                stacks_lost: 3,
+                ..LocksResult::default()
+            }),
+            "It lost 3 stacks",
+        ),
+        (
+            Tab::Sched,
+            Data::Sched(SchedResult {
+                warnings: warnings.clone(),
+                ..SchedResult::default()
+            }),
+            "Give more with --memory.",
+        ),
+        (
+            Tab::Mem,
+            Data::Mem(MemResult {
+                warnings,
+                ..MemResult::default()
+            }),
+            "Give more with --memory.",
+        ),
+    ] {
+        let mut screen = Screen::new(PLAIN, "the system", tab, Duration::from_secs(1));
+        let snapshot = snapshot(data);
+        screen.take(snapshot.clone());
+        assert!(lines(&mut screen, 80, 24)[2].contains("see ?"));
+        press(&mut screen, "?");
+        let help = lines(&mut screen, 80, 60);
+        assert!(help.iter().any(|line| line.contains(expected)), "{help:#?}");
+        let script = text(&snapshot, Shape::default(), &Filter::new(""), 20, 80, PLAIN);
+        assert!(script.contains(expected), "{script}");
+    }
 }
 
 #[test]

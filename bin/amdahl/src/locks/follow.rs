@@ -16,17 +16,16 @@ pub struct Follower {
     pub tracker: Tracker,
     /// Slots and stacks that were seen.
     pub events: u64,
-    /// A process whose waits are left out.
-    without: u32,
+    /// The whole system is followed, without this process, which follows it.
+    without: Option<u32>,
     later: Later,
 }
 
 impl Follower {
-    /// Knows nothing yet. Waits of process `without` (0: none) are left out: a view of the whole
-    /// system is not about its own threads.
+    /// Knows nothing yet. With `without` it is of the whole system, but for the waits of that process.
     ///
     /// Up to `later_bytes_max` of parts are left for [`Follower::finish`].
-    pub fn new(without: u32, later_bytes_max: usize) -> Follower {
+    pub fn new(without: Option<u32>, later_bytes_max: usize) -> Follower {
         Follower {
             decoder: Decoder::new(),
             decoded: Decoded::default(),
@@ -62,8 +61,8 @@ impl Follower {
     }
 }
 
-fn is_of(event: &Event, pid: u32) -> bool {
-    matches!(event, Event::Wait(wait) if pid != 0 && wait.pid == pid)
+fn is_of(event: &Event, pid: Option<u32>) -> bool {
+    matches!(event, Event::Wait(wait) if pid == Some(wait.pid))
 }
 
 /// Who a thread is, as far as was seen.
@@ -88,7 +87,7 @@ impl Follow for Follower {
     fn attach(&mut self, pid: u32, threads: &[(u32, String)]) {
         // On a large machine there are many processes, and most wait for nothing: those of the whole
         // system are looked at when they do. Others may have ended by then.
-        if self.without == 0 {
+        if self.without.is_none() {
             self.decoder.attach(pid);
         }
         for (tid, name) in threads {

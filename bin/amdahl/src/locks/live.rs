@@ -1,16 +1,17 @@
 //! Waits for locks so far, again and again.
 
 use amdahl_locks::{GroupBy, Table};
-use amdahl_probe::bpf::{Part, Recorder, Settings, lock_constants};
+use amdahl_probe::bpf::{Losses, Part, Recorder, Settings, lock_constants};
 use amdahl_report::schema::Source;
 use amdahl_top::{By, Data};
 use amdahl_topology::CpuSet;
 
 use super::follow::{Follower, name};
 pub use super::unprivileged::{Polling, not_polled};
-use super::{programs, recorded_sources, result, target};
+use super::{cut_source, programs, recorded_sources, result, target, without};
 use crate::cli::{LocksBy, Selection};
 use crate::failure::Failure;
+use crate::java;
 use crate::top::live::{Live, Look};
 use crate::watch::Follow;
 
@@ -48,13 +49,8 @@ impl Recorded {
     ) -> Result<Recorded, Failure> {
         let cleared = recorder.clear_waits();
         cleared.map_err(|error| Failure::machine(error.to_string()))?;
-        let without = if selection.system {
-            std::process::id()
-        } else {
-            0
-        };
         Ok(Recorded {
-            follower: Follower::new(without, 0),
+            follower: Follower::new(without(selection), 0),
             sources: recorded_sources(recorder, owners),
             target: target(selection),
         })
@@ -72,14 +68,18 @@ impl Follow for Recorded {
 }
 
 impl Live for Recorded {
-    fn data(&mut self, of: By, seconds: f64) -> Data {
+    fn data(&mut self, of: By, seconds: f64, losses: Losses) -> Data {
         let (tracker, decoded) = (&self.follower.tracker, &self.follower.decoded);
         let names = |tid| name(decoded, tid);
         let grouped = GroupBy::from(by(of));
         let table = Table::new(tracker, tracker.tally(), grouped, &names);
         let mut found = result::result(&table, by(of));
         (found.seconds, found.events) = (seconds, self.follower.events);
+        found.events_lost += losses.events;
+        found.stacks_lost = losses.stacks;
         found.sources = self.sources.clone();
+        found.sources.extend(losses.is_cut.then(cut_source));
+        found.warnings.extend(java::notice(&decoded.stacks));
         result::note_goroutines(&mut found, "bpf");
         found.target = self.target.clone();
         Data::Locks(found)

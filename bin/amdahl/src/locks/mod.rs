@@ -124,13 +124,8 @@ fn recorded(
 ) -> Result<Observed, Failure> {
     let failed = |error: RecorderError| Failure::machine(error.to_string());
     recorder.clear_waits().map_err(failed)?;
-    let without = if args.selection.system {
-        std::process::id()
-    } else {
-        0
-    };
     let memory = (args.selection.memory as usize) << 20;
-    let mut follower = Follower::new(without, memory / 4);
+    let mut follower = Follower::new(without(&args.selection), memory / 4);
     let watched = watch::watch(
         &args.selection,
         cpus,
@@ -141,14 +136,7 @@ fn recorded(
     follower.finish();
     follower.feed(&recorder.open_waits(watched.to).map_err(failed)?);
     let mut sources = recorded_sources(&recorder, args.owner);
-    if watched.counts.cut.is_some() {
-        sources.push(source(
-            "the end",
-            "missing",
-            "There was not enough memory for events: the last part was not looked at.",
-            "raise --memory, or watch less",
-        ));
-    }
+    sources.extend(watched.counts.cut.map(|_| cut_source()));
     Ok(Observed {
         from: watched.from,
         to: watched.counts.cut.unwrap_or(watched.to),
@@ -162,6 +150,21 @@ fn recorded(
         ended: watched.ended,
         interrupted: watched.interrupted,
     })
+}
+
+/// A view of the whole system is not about our own threads.
+fn without(selection: &Selection) -> Option<u32> {
+    selection.system.then(std::process::id)
+}
+
+/// Of a recording that had no more memory for events.
+fn cut_source() -> Source {
+    source(
+        "the end",
+        "missing",
+        "There was not enough memory for events: the last part was not looked at.",
+        "raise --memory, or watch less",
+    )
 }
 
 fn recorded_sources(recorder: &Recorder, owners: bool) -> Vec<Source> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use amdahl_mem::first_touch::Touches;
-use amdahl_probe::bpf::{Mappings, Part, Recorder, Settings};
+use amdahl_probe::bpf::{Losses, Mappings, Part, Recorder, Settings};
 use amdahl_report::mem::schema::{FaultKind, FaultSite, Faults, MemResult, SCHEMA};
 use amdahl_report::schema::Source;
 use amdahl_top::{By, Data};
@@ -13,7 +13,7 @@ use amdahl_topology::CpuSet;
 use super::follow::Followed;
 use super::look::Looker;
 use super::mapped::Mapped;
-use super::{sources, tlb_misses};
+use super::{cut, sources, tlb_misses, warnings_of};
 use crate::cli::Selection;
 use crate::top::live::{Live, Look};
 use crate::watch::{Follow, present, processes};
@@ -79,15 +79,20 @@ impl Follow for Recorded<'_> {
 }
 
 impl Live for Recorded<'_> {
-    fn data(&mut self, by: By, seconds: f64) -> Data {
+    fn data(&mut self, by: By, seconds: f64, losses: Losses) -> Data {
         let (tlb, tlb_source) = tlb_misses(&self.followed.tlb);
         let sources = self.sources.iter().cloned().chain([tlb_source]);
+        let mut faults = self.followed.fault_tables(true);
+        faults.lost = losses.events;
+        let mut warnings = warnings_of(losses.stacks, &self.followed);
+        warnings.extend(losses.is_cut.then(|| cut("")));
         let mut found = MemResult {
             schema: SCHEMA.to_owned(),
             amdahl_version: env!("CARGO_PKG_VERSION").to_owned(),
             command: self.command.clone(),
             duration_s: seconds,
-            faults: self.followed.fault_tables(true),
+            faults,
+            warnings,
             mmap_lock: self.followed.lock_tables(self.has_holds),
             vmalloc: self.has_vmalloc.then(|| self.followed.vmalloc_table()),
             tlb,

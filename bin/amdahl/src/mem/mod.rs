@@ -175,34 +175,10 @@ fn recorded(
     let (tlb, tlb_source) = tlb_misses(&followed.tlb);
     let mut sources = sources::recorded(&missing, args.holds);
     sources.push(tlb_source);
-    let mut warnings = Vec::new();
-    if let Some(cut) = counts.cut {
-        let after = cut.saturating_sub(watched.from) as f64 * 1e-9;
-        warnings.push(Notice {
-            code: "memory".to_owned(),
-            text: format!(
-                "The memory for events was used up after {after:.1} s: later ones are missing. Give more with --memory."
-            ),
-        });
-    }
-    if counts.stacks_lost > 0 {
-        warnings.push(Notice {
-            code: "stacks-lost".to_owned(),
-            text: format!(
-                "{} call stacks were lost: some faults and waits have no code.",
-                counts.stacks_lost
-            ),
-        });
-    }
-    if followed.maps_lost > 0 {
-        warnings.push(Notice {
-            code: "mappings-lost".to_owned(),
-            text: format!(
-                "{} changes of address spaces were not told, so many came at once: faults there may be of kind unknown, \
-                 or of what was mapped before.",
-                followed.maps_lost
-            ),
-        });
+    let mut warnings = warnings_of(counts.stacks_lost, &followed);
+    if let Some(when) = counts.cut {
+        let after = when.saturating_sub(watched.from) as f64 * 1e-9;
+        warnings.push(cut(&format!(" after {after:.1} s")));
     }
     let rows = result::sample_rows(&faults, &lock);
     let result = MemResult {
@@ -221,6 +197,40 @@ fn recorded(
         ended: watched.ended,
     };
     Ok((outcome, looked, followed.touches))
+}
+
+/// Of a recording that had no more memory for events, `when`.
+fn cut(when: &str) -> Notice {
+    Notice {
+        code: "memory".to_owned(),
+        text: format!(
+            "The memory for events was used up{when}: later ones are missing. Give more with --memory."
+        ),
+    }
+}
+
+/// What the reader of figures must know where call stacks, or changes of address spaces, were lost.
+fn warnings_of(stacks_lost: u64, followed: &Followed<'_>) -> Vec<Notice> {
+    let mut warnings = Vec::new();
+    if stacks_lost > 0 {
+        warnings.push(Notice {
+            code: "stacks-lost".to_owned(),
+            text: format!(
+                "{stacks_lost} call stacks were lost: some faults and waits have no code."
+            ),
+        });
+    }
+    if followed.maps_lost > 0 {
+        warnings.push(Notice {
+            code: "mappings-lost".to_owned(),
+            text: format!(
+                "{} changes of address spaces were not told, so many came at once: faults there may be of kind unknown, \
+                 or of what was mapped before.",
+                followed.maps_lost
+            ),
+        });
+    }
+    warnings
 }
 
 /// What the counters say, and where it comes from.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use amdahl_probe::bpf::{Mappings, Part, Recorder, SCHED, Settings};
+use amdahl_probe::bpf::{Losses, Mappings, Part, Recorder, SCHED, Settings};
 use amdahl_probe::clock;
 use amdahl_report::schema::Source;
 use amdahl_sched::Analysis;
@@ -11,7 +11,7 @@ use amdahl_top::{By, Data};
 use amdahl_topology::CpuSet;
 
 use super::follow::Following;
-use super::record::sources;
+use super::record::{cut, sources};
 use super::{facts, polled, summary};
 use crate::cli::Selection;
 use crate::failure::Failure;
@@ -65,11 +65,13 @@ impl Follow for Recorded {
 }
 
 impl Live for Recorded {
-    fn data(&mut self, _: By, _: f64) -> Data {
+    fn data(&mut self, _: By, _: f64, losses: Losses) -> Data {
         let outcome = self.following.analysis.outcome(clock::monotonic());
         let mut found = summary::result(&outcome, None);
         found.command = self.command.clone();
         found.sources = self.sources.clone();
+        found.totals.events_lost = losses.events;
+        found.warnings.extend(losses.is_cut.then(cut));
         Data::Sched(found)
     }
 }

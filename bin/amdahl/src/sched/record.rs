@@ -208,13 +208,18 @@ fn record(
             events_dropped,
         },
     );
-    if watched.counts.cut.is_some() {
-        result.warnings.push(Notice {
-            code: "cut".to_owned(),
-            text: "The analysis did not keep up and the memory for events was used up: recording ended early. Give more with --memory.".to_owned(),
-        });
-    }
+    result.warnings.extend(watched.counts.cut.map(|_| cut()));
     Ok((result, watched.ended))
+}
+
+/// Of a recording that had no more memory for events.
+pub fn cut() -> Notice {
+    Notice {
+        code: "cut".to_owned(),
+        text: "The analysis did not keep up and the memory for events was used up: recording ended early. Give more \
+               with --memory."
+            .to_owned(),
+    }
 }
 
 fn unsaved(why: &str) -> Notice {

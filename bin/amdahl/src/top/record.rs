@@ -1,11 +1,10 @@
 //! The thread that records: one view at a time, the one that is shown.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use amdahl_probe::bpf::{Part, Recorder, RecorderError, Settings};
+use amdahl_probe::bpf::{Losses, Part, Recorder, RecorderError, Settings};
 use amdahl_top::{Data, Snapshot, Tab};
 use amdahl_topology::CpuSet;
 
@@ -40,18 +39,12 @@ pub struct Recording<'a> {
     pub ready: Box<dyn FnMut() + Send + 'a>,
 }
 
-/// What was lost so far, from one thread to the other.
-#[derive(Default)]
-struct Losses {
-    events: AtomicU64,
-    is_cut: AtomicBool,
-}
-
 /// Makes snapshots of what it follows, when they are due.
 struct Reporting<'a, L> {
     live: L,
     pace: Pace<'a>,
-    losses: &'a Losses,
+    /// So far, from the thread that looks after the recorder.
+    losses: &'a Mutex<Losses>,
 }
 
 /// When the next snapshot is due, and what it says of ourselves.
@@ -94,7 +87,7 @@ impl Pace<'_> {
         now.duration_since(self.begun).as_secs_f64()
     }
 
-    fn give(&mut self, data: Data, lost: u64, is_cut: bool) {
+    fn give(&mut self, data: Data, losses: Losses) {
         let (spent, now) = (cpu_time(), Instant::now());
         let since = now.duration_since(self.spent.1).as_secs_f64();
         let own = spent.saturating_sub(self.spent.0).as_secs_f64();
@@ -104,8 +97,8 @@ impl Pace<'_> {
             data,
             seconds: self.seconds(now),
             own_cpu,
-            lost,
-            is_cut,
+            lost: losses.events,
+            is_cut: losses.is_cut,
         };
         // Nobody listens any more where the screen has ended.
         let _ = self
@@ -129,11 +122,10 @@ impl<L: Live> Follow for Reporting<'_, L> {
         self.live.take(part);
         let now = Instant::now();
         if let Some(asked) = self.pace.due(now) {
-            let data = self.live.data(asked.by, self.pace.seconds(now));
-            let losses = self.losses;
-            let lost = losses.events.load(Ordering::Relaxed);
-            self.pace
-                .give(data, lost, losses.is_cut.load(Ordering::Relaxed));
+            let losses = *self.losses.lock().unwrap_or_else(PoisonError::into_inner);
+            let seconds = self.pace.seconds(now);
+            let data = self.live.data(asked.by, seconds, losses);
+            self.pace.give(data, losses);
         }
     }
 }
@@ -223,7 +215,7 @@ impl Recording<'_> {
         recorder: &mut Recorder,
         live: impl Live,
     ) -> Result<(), Failure> {
-        let losses = Losses::default();
+        let losses = Mutex::new(Losses::default());
         let mut reporting = Reporting {
             live,
             pace: Pace::new(self.control, asked.turn, &self.messages),
@@ -237,9 +229,7 @@ impl Recording<'_> {
             &mut reporting,
             |recorder| {
                 ready();
-                let (events, _, is_cut) = recorder.losses();
-                losses.events.store(events, Ordering::Relaxed);
-                losses.is_cut.store(is_cut, Ordering::Relaxed);
+                *losses.lock().unwrap_or_else(PoisonError::into_inner) = recorder.losses();
                 control.wait(asked.turn, CARE)
             },
         )
@@ -273,7 +263,7 @@ impl Recording<'_> {
             let now = Instant::now();
             if let Some(asked) = pace.due(now) {
                 let data = look.data(asked.by, pace.seconds(now));
-                pace.give(data, 0, false);
+                pace.give(data, Losses::default());
             }
             if !self.control.wait(asked.turn, pause) {
                 return Ok(());

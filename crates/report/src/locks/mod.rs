@@ -15,7 +15,7 @@ use schema::{LocksResult, SCHEMA};
 
 pub use csv::csv;
 pub use html::render as render_html;
-pub use terminal::{Shown, render};
+pub use terminal::{Shown, losses, render};
 
 /// Reads and checks a result from its file or from the folder that holds it.
 ///

@@ -236,8 +236,8 @@ fn measuring(page: &mut Page, result: &LocksResult) {
     sources::warnings(page, &result.warnings);
 }
 
-/// What the figures lack, in sentences; also for the page.
-pub(super) fn losses(result: &LocksResult) -> Vec<String> {
+/// What the figures lack, in sentences.
+pub fn losses(result: &LocksResult) -> Vec<String> {
     let mut lines = Vec::new();
     if result.events_lost > 0 {
         let (lost, seen) = (result.events_lost, result.events);
