@@ -8,6 +8,7 @@ use amdahl_report::schema::{CauseReport, ProfileEntry, SampleRow, Site};
 use amdahl_speedup::cause::Cause;
 use amdahl_speedup::event::{CallStack, Frame, StackId, Tid};
 use amdahl_speedup::partition::{Activity, ChargeKey, HYPERVISOR, INTERRUPTS, QUOTA};
+use amdahl_speedup::primitive::kernel_frame;
 use amdahl_speedup::stack::{FunctionGrowth, Stack, UserGrowth, function_id};
 use amdahl_speedup::wait::{INTERPRETER, is_libc, is_runtime};
 
@@ -296,7 +297,16 @@ pub fn causes(
     reports
 }
 
-/// Kernel stacks of sleeping threads are dear, so nobody takes them here.
+/// The function of the kernel that wants the lock.
+fn lock_site(cause: Cause, stack: &CallStack) -> Option<&str> {
+    let is_of_kernel = matches!(cause, Cause::KernelLock | Cause::MmapLock);
+    let wants = kernel_frame(stack).filter(|_| is_of_kernel)?;
+    Some(&wants.symbol)
+        .filter(|symbol| *symbol != "[unknown]")
+        .map(String::as_str)
+}
+
+/// Without BPF there are kernel stacks of samples at most.
 const LOCKS_TELLS: &str =
     " Where in the kernel: amdahl locks -- COMMAND tells the call site (with BPF).";
 
@@ -345,6 +355,8 @@ fn sites(
         let mut object = object_text(&run.decoded, cause, piece.object);
         if let (true, Some(kernel)) = (object.is_empty(), stack.as_ref().and_then(kernel_entry)) {
             object = format!("in the kernel's {kernel}");
+        } else if let Some(kernel) = stack.as_ref().and_then(|stack| lock_site(cause, stack)) {
+            object += &format!(" in the kernel's {kernel}");
         }
         let symbol = frame.map_or_else(|| object.clone(), |frame| frame.symbol.clone());
         let shown = fraction * ns / total;

@@ -75,6 +75,22 @@ static __always_inline void count(amdahl_u32 cpu, amdahl_u32 window, int prev, i
 	}
 }
 
+/* The stack of who sleeps for a lock of the kernel, with the kernel's part: few are taken, one for each place now and then. */
+static __always_inline int take_lock_stack(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct pt_regs *regs,
+					   amdahl_u64 ts, amdahl_u32 tid, amdahl_u32 tgid)
+{
+	struct amdahl_stack *s = begin_stack(ring, cpu, AMDAHL_STACK_WAIT, ts, tid, tgid);
+
+	if (!s)
+		return 0;
+	user_registers(s, regs);
+	copy_user_stack(s);
+	walk_frame_pointers(ctx, s);
+	walk_kernel(ctx, s);
+	bpf_ringbuf_submit(s, BPF_RB_NO_WAKEUP);
+	return 1;
+}
+
 /*
  * The arguments of the system call that sleeps, where it is, and a stack if it is to have one.
  *
@@ -83,9 +99,9 @@ static __always_inline void count(amdahl_u32 cpu, amdahl_u32 window, int prev, i
  */
 static __always_inline amdahl_u8 where(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct amdahl_slot *slot,
 				       struct amdahl_task *task, struct pt_regs *regs, int syscall, amdahl_u32 tid,
-				       amdahl_u64 ts)
+				       amdahl_u64 ts, amdahl_u64 lock)
 {
-	amdahl_u64 first = REG_ARG0(regs), call = IS_PLAIN_WAIT(syscall) ? call_of(regs) : 0, goroutine = 0, hash;
+	amdahl_u64 first = REG_ARG0(regs), call = IS_PLAIN_WAIT(syscall) && !lock ? call_of(regs) : 0, goroutine = 0, hash;
 	amdahl_u32 tgid = task->tgid;
 	int in_futex = syscall == NR_FUTEX, walked;
 
@@ -102,6 +118,15 @@ static __always_inline amdahl_u8 where(void *ctx, struct amdahl_ring *ring, amda
 	if (in_futex) {
 		goroutine = place_of_goroutine(regs);
 		hash ^= kind_of_futex(first) * 0xff51afd7ed558ccdull ^ goroutine;
+	}
+	if (lock) {
+		/* A place of its own: what the same call sleeps for otherwise has another kernel stack. */
+		hash ^= 0xc2b2ae3d27d4eb4full;
+		slot->place = hash >> 32;
+		task->call = 0;
+		if (sleeper_takes_stack(task, ring, hash, ts) && take_lock_stack(ctx, ring, cpu, regs, ts, tid, tgid))
+			return AMDAHL_STACK_TAKEN;
+		return 0;
 	}
 	slot->place = hash >> 32;
 	task->call = walked || goroutine ? 0 : call;
@@ -157,11 +182,9 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 			if (lock) {
 				flags |= AMDAHL_PREV_IN_LOCK;
 				slot->lock_kind = p->lock_flags;
-			} else {
-				lock = REG_ARG2(regs);
 			}
-			slot->arg[2] = lock;
-			flags |= where(ctx, ring, cpu, slot, p, regs, syscall, prev_tid, ts);
+			slot->arg[2] = lock ? lock : REG_ARG2(regs);
+			flags |= where(ctx, ring, cpu, slot, p, regs, syscall, prev_tid, ts, lock);
 		}
 	} else if (prev_tid) {
 		BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, prev, comm);

@@ -102,6 +102,17 @@ pub struct Counts {
     pub cycles: Option<u64>,
 }
 
+/// What a recording that goes on has lost so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Losses {
+    /// Events, on all CPUs.
+    pub events: u64,
+    /// Stacks.
+    pub stacks: u64,
+    /// The memory for events was used up; later events are not there.
+    pub is_cut: bool,
+}
+
 /// Loaded and attached programs. Dropping it detaches everything.
 pub struct Recorder {
     bpf: Ebpf,
@@ -299,9 +310,19 @@ impl Recorder {
     }
 
     /// Starts recording on `cpus`. Threads are added with [`Recorder::add`]. What happens comes
-    /// in one or more parts; the last one comes at [`Recorder::end`].
+    /// in one or more parts; the last one comes at [`Recorder::end`]. Who gives up meanwhile ends it too, or the
+    /// programs stay attached. After an error nothing is.
     pub fn begin(&mut self, cpus: &[u32]) -> Result<Receiver<Part>, RecorderError> {
         self.discard();
+        let begun = self.attach(cpus);
+        if begun.is_err() {
+            // What it counted is of no use.
+            let _ = self.end();
+        }
+        begun
+    }
+
+    fn attach(&mut self, cpus: &[u32]) -> Result<Receiver<Part>, RecorderError> {
         self.totals_before = self.totals()?;
         self.lost_before = self.lost();
         for &cpu in &self.cpus {
@@ -386,15 +407,18 @@ impl Recorder {
         thread.join().ok().flatten()
     }
 
-    /// Events and stacks that were lost since [`Recorder::begin`], and whether the memory for events
-    /// was used up meanwhile.
-    pub fn losses(&self) -> (u64, u64, bool) {
-        let now = self.lost().into_iter().zip(&self.lost_before);
-        let (slots, stacks) = now.fold((0, 0), |(slots, stacks), (now, &before)| {
+    /// What was lost since [`Recorder::begin`].
+    pub fn losses(&self) -> Losses {
+        let mut losses = Losses {
+            is_cut: self.shared.is_cut.load(Ordering::Relaxed),
+            ..Losses::default()
+        };
+        for (now, &before) in self.lost().into_iter().zip(&self.lost_before) {
             let lost = now - before;
-            (slots + lost.slots, stacks + lost.stacks)
-        });
-        (slots, stacks, self.shared.is_cut.load(Ordering::Relaxed))
+            losses.events += lost.slots;
+            losses.stacks += lost.stacks;
+        }
+        losses
     }
 
     /// What was lost so far, in the order of `cpus`.
