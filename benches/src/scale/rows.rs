@@ -18,6 +18,7 @@ const RESIDENT_MIB: Target = Target::AtMost(1024.0);
 #[derive(Default)]
 pub struct Rows {
     unexplained: Vec<Figure>,
+    unaccounted: Vec<Figure>,
     costs: Vec<Figure>,
     rivals: Vec<Figure>,
     besides: Vec<Figure>,
@@ -29,6 +30,7 @@ impl Rows {
     pub fn into_figures(self) -> Vec<Figure> {
         [
             self.unexplained,
+            self.unaccounted,
             self.costs,
             self.rivals,
             self.besides,
@@ -40,16 +42,19 @@ impl Rows {
     /// What stays unexplained, and how long the explanation takes.
     pub fn explained(&mut self, name: &str, cpus: u32, swept: &Result<Sweep, String>) {
         let most = said(swept, Sweep::unexplained_most);
-        let account = said(swept, |sweep| {
-            let difference = sweep.unaccounted().unwrap_or(f64::NAN) * 100.0;
-            format!("; the kernel's account of CPU time differs by {difference:.2} %")
-        });
         self.unexplained.push(Figure {
             name: format!("unexplained: {name}"),
             value: figure_of(swept, Sweep::unexplained),
             unit: Unit::Capacity,
             target: UNEXPLAINED,
-            versus: format!("{cpus} CPUs x wall time of the runs with the probe{most}{account}"),
+            versus: format!("{cpus} CPUs x wall time of the runs with the probe{most}"),
+        });
+        self.unaccounted.push(Figure {
+            name: format!("unaccounted: {name}"),
+            value: figure_of(swept, |sweep| sweep.unaccounted().map(f64::abs)),
+            unit: Unit::Capacity,
+            target: UNEXPLAINED,
+            versus: "the kernel's account of the workload's CPU time".to_owned(),
         });
         self.besides(name, swept);
     }

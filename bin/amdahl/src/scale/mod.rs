@@ -37,6 +37,9 @@ use plan::{Plan, knobs};
 use polled::Means;
 use run::{Bare, Probed};
 
+/// Runs of a point whose stretches are kept.
+const STRETCHED_RUNS_MAX: usize = 8;
+
 /// All runs of one point.
 #[derive(Default)]
 pub struct PointRuns {
@@ -47,6 +50,21 @@ pub struct PointRuns {
 impl PointRuns {
     fn is_empty(&self) -> bool {
         self.probed.is_empty() && self.bare.is_empty()
+    }
+
+    /// Stretches are dear, and drawn of one run, a typical one: of many runs those far from the median lose theirs.
+    fn keep_stretches_of_typical(&mut self) {
+        let mut drawn: Vec<&mut Probed> = self.probed.iter_mut().collect();
+        drawn.retain(|run| !run.partition.stretches.is_empty());
+        if drawn.len() > STRETCHED_RUNS_MAX {
+            drawn.sort_by_key(|run| run.ended.wall);
+            let middle = drawn[drawn.len() / 2].ended.wall;
+            let farthest = drawn
+                .into_iter()
+                .max_by_key(|run| run.ended.wall.abs_diff(middle))
+                .expect("there are more than some");
+            farthest.partition.stretches = Vec::new();
+        }
     }
 
     /// Forgets a run that is no measurement.

@@ -188,21 +188,29 @@ impl Sweep {
         let point = self.plan.points[at].clone();
         let workload = &rounds.workload;
         if !with_probe {
-            let bare = workload.bare(&point.cpus, point.threads)?;
+            let mut bare = workload.bare(&point.cpus, point.threads)?;
+            bare.round = turn.round;
             let ended = bare.ended.clone();
             self.points[at].bare.push(bare);
             return Ok(ended);
         }
         let is_main = Some(at) == self.plan.main_point();
         let stretches = if is_main { STRETCHES_MAX } else { 0 };
-        let probed = match &mut rounds.recorder {
-            Some(recorder) => workload.probed(
-                &point.cpus,
-                point.threads,
-                recorder,
-                &mut self.decoder,
-                stretches,
-            )?,
+        let mut probed = match &mut rounds.recorder {
+            Some(recorder) => {
+                let probed = workload.probed(
+                    &point.cpus,
+                    point.threads,
+                    recorder,
+                    &mut self.decoder,
+                    stretches,
+                );
+                if probed.is_err() {
+                    // The next run may be one without the probe.
+                    let _ = recorder.end();
+                }
+                probed?
+            }
             None => workload.polled(
                 &point.cpus,
                 point.threads,
@@ -211,8 +219,10 @@ impl Sweep {
                 stretches,
             )?,
         };
+        probed.round = turn.round;
         let ended = probed.ended.clone();
         self.points[at].probed.push(probed);
+        self.points[at].keep_stretches_of_typical();
         Ok(ended)
     }
 

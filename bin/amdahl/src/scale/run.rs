@@ -60,6 +60,8 @@ pub struct Probed {
     pub unsampled: Option<String>,
     /// How much polls and the preload library saw; of runs without privileges.
     pub seen: Option<Seen>,
+    /// In which round of the sweep; 0 if in none.
+    pub round: u32,
 }
 
 /// A run without the probe.
@@ -68,6 +70,8 @@ pub struct Bare {
     pub ended: Ended,
     /// Work per second.
     pub rate: Option<f64>,
+    /// In which round of the sweep; 0 if in none.
+    pub round: u32,
 }
 
 /// Steal time of the CPUs in nanoseconds, as the hypervisor reports it.
@@ -191,7 +195,11 @@ impl Workload<'_> {
         let child = self.start(cpus, threads, &mut group, &[])?;
         let (ended, _) = self.wait(child, &mut group)?;
         let rate = self.rate_of(&ended);
-        Ok(Bare { ended, rate })
+        Ok(Bare {
+            ended,
+            rate,
+            round: 0,
+        })
     }
 
     /// Runs under the recorder.
@@ -288,6 +296,7 @@ impl Probed {
             recorded,
             unsampled: None,
             seen: None,
+            round: 0,
         }
     }
 }

@@ -266,7 +266,7 @@ pub fn summarise(sweep: &mut Sweep, scale: &Scale) -> Summary {
         let Some(stack) = stacks.get(at).and_then(Option::as_ref) else {
             continue;
         };
-        let median_at = median_run(&runs.probed);
+        let median_at = typical_run(&runs.probed);
         let on = sweep.plan.points[at].id();
         if Some(at) == main {
             let run = &runs.probed[median_at];
@@ -307,10 +307,21 @@ fn main_point(
     measured.iter().copied().max_by_key(rank)
 }
 
-fn median_run(runs: &[Probed]) -> usize {
+/// The run nearest to the median of those that can be drawn, if any can.
+fn typical_run(runs: &[Probed]) -> usize {
     let mut order: Vec<usize> = (0..runs.len()).collect();
-    order.sort_by(|&a, &b| runs[a].ended.wall.cmp(&runs[b].ended.wall));
-    order[(order.len() - 1) / 2]
+    order.sort_by_key(|&at| runs[at].ended.wall);
+    let middle = runs[order[(order.len() - 1) / 2]].ended.wall;
+    order
+        .into_iter()
+        .min_by_key(|&at| {
+            let run = &runs[at];
+            (
+                run.partition.stretches.is_empty(),
+                run.ended.wall.abs_diff(middle),
+            )
+        })
+        .expect("there are runs")
 }
 
 /// With a rate, work differs between the counts: what was done is rate x time. Where one is missing, no
@@ -422,6 +433,14 @@ fn models(sweep: &Sweep, speedup_of: SpeedupOf) -> Models {
     models
 }
 
+/// Runs of the same rounds, which were made one after the other.
+fn same_rounds(runs: &PointRuns) -> impl Iterator<Item = (&Probed, &Bare)> {
+    runs.probed.iter().filter_map(|probed| {
+        let bare = runs.bare.iter().find(|bare| bare.round == probed.round)?;
+        Some((probed, bare))
+    })
+}
+
 /// How much longer the same work takes with the probe.
 fn probe_cost(sweep: &Sweep, speedup_of: SpeedupOf) -> Option<ProbeCost> {
     let wall = |ended: &Ended| ended.wall.as_secs_f64().max(1e-9);
@@ -433,7 +452,7 @@ fn probe_cost(sweep: &Sweep, speedup_of: SpeedupOf) -> Option<ProbeCost> {
     let ratios: Vec<f64> = sweep
         .points
         .iter()
-        .flat_map(|runs| runs.probed.iter().zip(&runs.bare))
+        .flat_map(same_rounds)
         .filter_map(ratio)
         // A rate of zero tells nothing.
         .filter(|ratio| ratio.is_finite())

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::tool::{Place, Ran, is_root, skipped};
+use crate::tool::{Place, Ran, alone, has, is_root, skipped};
 
 const CHECKS: [&str; 17] = [
     "topology",
@@ -140,4 +140,45 @@ fn what_the_kernel_says_of_itself_is_what_doctor_says() {
     if is_root() && !Path::new("/proc/sys/kernel/yama").exists() {
         assert!(!is_missing("system calls and stacks of other processes"));
     }
+}
+
+/// Kernels without BTF, as those of some small systems, are told what to do; and there is a result.
+#[test]
+fn a_kernel_without_btf_is_measured_without_bpf() {
+    let _alone = alone();
+    if !is_root() || !has("unshare") {
+        return skipped("BTF is hidden by a mount: needs root and unshare (util-linux)");
+    }
+    let place = Place::new();
+    let without_btf = |args: &[&str]| {
+        let mut command = Command::new("unshare");
+        let script = "mount -t tmpfs none /sys/kernel/btf && exec \"$@\"";
+        command.args(["--mount", "sh", "-c", script, "sh"]);
+        command.arg(env!("CARGO_BIN_EXE_amdahl")).args(args);
+        place.run(place.here(command))
+    };
+    let measure = ["--cpus", "1", "--runs", "1", "--no-output", "--json", "--"];
+    let counting = "i=0; while test $i -lt 100000; do i=$((i + 1)); done";
+    let program = ["sh", "-c", counting];
+
+    let scale = [&["scale"], &measure[..], &program[..]].concat();
+    let result = without_btf(&scale).ends_with(0).result();
+    let told = |source: &&amdahl_report::schema::Source| source.missing.contains("BTF");
+    let source = result
+        .sources
+        .iter()
+        .find(told)
+        .expect("a source that says why");
+    assert!(source.remedy.contains("newer kernel"), "{source:?}");
+
+    let asked = [&["scale", "--probe", "bpf"], &measure[..], &program[..]].concat();
+    let refused = without_btf(&asked).ends_with(6);
+    assert!(refused.err.contains("BTF"), "{}", refused.err);
+    assert!(refused.err.contains("newer kernel"), "{}", refused.err);
+
+    let checks = without_btf(&["doctor", "--json"]).ends_with(0).json();
+    let checks = checks.as_array().expect("a list").iter();
+    let mut recorder = checks.filter(|check| check["name"] == "BPF recorder");
+    let recorder = recorder.next().expect("the check");
+    assert_eq!(recorder["ok"], false, "{recorder}");
 }

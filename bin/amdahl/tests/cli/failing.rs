@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::tool::{Place, alone, cpus, has, has_notice, is_root, notice, skipped};
+use crate::tool::{Place, alone, bpf, cpus, has, has_notice, is_root, notice, skipped};
 use crate::workload::{BUSY, SPINNING, compiled};
 
 #[test]
@@ -273,6 +273,90 @@ fn runs_for_which_there_is_no_process_are_failures_among_others() {
         skipped("who runs the tests may have the right to more processes");
     }
     assert!(home.join("runs").exists());
+}
+
+/// The recorder takes descriptors in each run, for what it attaches: without them it cannot begin, and what it
+/// had attached by then is given back.
+#[test]
+fn runs_for_which_the_recorder_cannot_begin_cost_only_themselves() {
+    let _alone = alone();
+    if !has("prlimit") {
+        return skipped("prlimit (util-linux) is not installed");
+    }
+    if let Err(why) = bpf() {
+        return skipped(why);
+    }
+    let place = Place::new();
+    // In the first run, which is recorded, all descriptors that the tool has are needed; a few less are allowed
+    // until the fourth run that is made.
+    let script = "echo x >> runs; read -r _ _ _ tool _ < /proc/$PPID/stat; \
+                  case $(wc -l < runs) in \
+                  1) prlimit --nofile=$(($(ls /proc/$tool/fd | wc -l) - 2)): --pid $tool;; \
+                  4) prlimit --nofile=1024: --pid $tool;; esac";
+    let args = [
+        "scale",
+        "--cpus",
+        "1",
+        "--runs",
+        "5",
+        "--bare-runs",
+        "5",
+        "--probe",
+        "bpf",
+        "--no-warmup",
+        "--json",
+        "--no-output",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let result = place.amdahl(args).ends_with(4).result();
+    let failed: Vec<u32> = result.failures.iter().map(|failure| failure.run).collect();
+    assert_eq!(failed, [2, 3], "{:?}", result.failures);
+    for failure in &result.failures {
+        assert!(failure.what.contains("Too many open files"), "{failure:?}");
+    }
+    let point = &result.points[0];
+    assert_eq!(
+        (point.probed_wall_s.runs.len(), point.wall_s.runs.len()),
+        (3, 5)
+    );
+    assert_eq!(point.events_lost, 0);
+}
+
+/// Polls need descriptors while the program runs: what cannot be read meanwhile has not ended.
+#[test]
+fn polls_without_descriptors_are_told() {
+    let _alone = alone();
+    if !has("prlimit") {
+        return skipped("prlimit (util-linux) is not installed");
+    }
+    let place = Place::new();
+    let script = "read -r _ _ _ tool _ < /proc/$PPID/stat; prlimit --nofile=4: --pid $tool; \
+                  i=0; while test $i -lt 300000; do i=$((i + 1)); done; \
+                  prlimit --nofile=1024: --pid $tool";
+    let args = [
+        "scale",
+        "--cpus",
+        "1",
+        "--runs",
+        "1",
+        "--probe",
+        "proc",
+        "--no-warmup",
+        "--json",
+        "--no-output",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let result = place.amdahl(args).ends_with(0).result();
+    let text = notice(&result, "unread");
+    assert!(text.contains("Too many open files"), "{text}");
+    assert!(text.contains("ulimit -n"), "{text}");
+    assert!(result.points[0].stack["unexplained"] < 0.05, "{result:?}");
 }
 
 #[test]

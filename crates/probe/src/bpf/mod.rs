@@ -35,5 +35,5 @@ pub use mem::{MEM, MEM_HOLDS};
 pub use phantom::{CpuSums, PhantomSettings, PhantomSums, Taker};
 pub use places::Places;
 pub use programs::{Programs, SCALE, Tracepoint, has_tracepoint};
-pub use recorder::{Counts, Mappings, Recorder, Settings};
+pub use recorder::{Counts, Losses, Mappings, Recorder, Settings};
 pub use sched::SCHED;
