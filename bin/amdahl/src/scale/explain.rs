@@ -8,7 +8,7 @@ use amdahl_report::schema::{CauseReport, ProfileEntry, SampleRow, Site};
 use amdahl_speedup::cause::Cause;
 use amdahl_speedup::event::{CallStack, Frame, StackId, Tid};
 use amdahl_speedup::partition::{Activity, ChargeKey, HYPERVISOR, INTERRUPTS, QUOTA};
-use amdahl_speedup::primitive::kernel_frame;
+use amdahl_speedup::primitive::{kernel_frame, seen_frames};
 use amdahl_speedup::stack::{FunctionGrowth, Stack, UserGrowth, function_id};
 use amdahl_speedup::wait::{INTERPRETER, is_libc, is_runtime};
 
@@ -222,8 +222,7 @@ fn kernel_entry(stack: &CallStack) -> Option<&str> {
 }
 
 fn frames(stack: &CallStack) -> Vec<String> {
-    stack
-        .kernel
+    seen_frames(stack)
         .iter()
         .chain(&stack.user)
         .map(|frame| frame.symbol.clone())

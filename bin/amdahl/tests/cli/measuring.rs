@@ -189,6 +189,83 @@ fn the_folder_holds_the_same_as_standard_output() {
     assert_eq!(crate::tool::names(&place.join("r")), files);
 }
 
+/// Two threads that map and unmap wait for each other's hold of the address space.
+const MAPPING: &str = r#"
+#include <pthread.h>
+#include <sys/mman.h>
+static void *map(void *arg) {
+    for (int i = 0; i < 30000; i++) {
+        char *memory = mmap(0, 16 << 12, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        for (int page = 0; page < 16; page++)
+            memory[page << 12] = 1;
+        munmap(memory, 16 << 12);
+    }
+    return 0;
+}
+int main(void) {
+    pthread_t other;
+    pthread_create(&other, 0, map, 0);
+    map(0);
+    pthread_join(other, 0);
+    return 0;
+}
+"#;
+
+#[test]
+fn a_lock_of_the_kernel_has_the_kernels_call_site() {
+    let _alone = alone();
+    if let Err(why) = bpf() {
+        return skipped(why);
+    }
+    if cpus() < 2 {
+        return skipped("only one CPU may be used");
+    }
+    let place = Place::new();
+    let Some(program) = compiled(&place, "mapping", MAPPING, &[]) else {
+        return;
+    };
+    let program = program.to_str().expect("a plain path");
+    let args = [
+        "scale",
+        "--cpus",
+        "2",
+        "--runs",
+        "1",
+        "--no-warmup",
+        "--no-output",
+        "--json",
+        "--",
+        program,
+    ];
+    // Beside others' work the two may hardly meet.
+    in_some_try(|| {
+        let result = place.amdahl(args).ends_with(0).result();
+        let of_lock = result
+            .causes
+            .iter()
+            .filter(|cause| cause.id == Cause::MmapLock.id());
+        let sites: Vec<_> = of_lock.flat_map(|cause| &cause.sites).collect();
+        let is_named = |object: &str| {
+            let at = object.split_once(" in the kernel's ");
+            at.is_some_and(|(lock, at)| lock.starts_with("lock 0x") && at.contains("map"))
+        };
+        let slept = sites.iter().find(|site| is_named(&site.object));
+        let slept = slept.ok_or_else(|| format!("{sites:#?}"))?;
+        assert_eq!(slept.symbol, "map");
+        let stack = &slept.stack;
+        assert!(
+            !stack.iter().any(|frame| frame.starts_with("bpf_")),
+            "{stack:?}"
+        );
+        let at = |what: &str| stack.iter().position(|frame| frame.contains(what));
+        assert!(
+            at("schedule") < at("munmap") || at("schedule") < at("mmap"),
+            "{stack:?}"
+        );
+        Ok(())
+    });
+}
+
 #[test]
 fn more_events_than_fit_into_memory_are_added_up_on_the_way() {
     let _alone = alone();
