@@ -122,9 +122,9 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         raw.truth.extend(measured.ok());
     }
     let seconds = if arguments.quick { 5.0 } else { 20.0 };
-    for tab in live::TABS.into_iter().filter(|_| is_wanted("live")) {
-        let measured = live::top(&stage, tab, seconds);
-        all.push(live::top_figure(tab, &measured));
+    for (view, flags) in live::VIEWS.into_iter().filter(|_| is_wanted("live")) {
+        let measured = live::top(&stage, view, flags, seconds);
+        all.push(live::top_figure(view, &measured));
         raw.live.extend(measured.ok());
     }
     if is_wanted("long") {
