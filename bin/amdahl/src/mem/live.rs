@@ -139,8 +139,8 @@ impl Accounted {
                 what: "page faults".to_owned(),
                 how: "/proc".to_owned(),
                 missing: format!(
-                    "Only how many each process had{why}: no code, no kinds, no times, and no \
-                     waits for mmap_lock."
+                    "Only how many each process had{why}: no code, no kinds, no times, no waits for mmap_lock and \
+                     no holds of it, no first uses by node, no TLB misses, nothing of vmalloc."
                 ),
                 remedy: remedy.to_owned(),
             },

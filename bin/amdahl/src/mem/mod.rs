@@ -283,5 +283,6 @@ fn tlb_misses(counted: &follow::Tlb) -> (Option<Tlb>, amdahl_report::schema::Sou
         instruction_per_thousand: counts.fetches_per_thousand(),
         counted: counts.counted,
     });
-    (table, sources::tlb(counted.refused.as_ref()))
+    let source = sources::tlb(counted.refused.as_ref(), table.is_some());
+    (table, source)
 }

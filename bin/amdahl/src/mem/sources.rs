@@ -6,6 +6,9 @@ use amdahl_report::schema::Source;
 use super::look::Looked;
 use crate::watch::machine::holds_are_told;
 
+/// Pages by the node of the CPU that used them first.
+const FIRST_USES: &str = "first uses by node";
+
 fn source(what: &str, how: &str, missing: impl Into<String>, remedy: &str) -> Source {
     Source {
         what: what.to_owned(),
@@ -49,6 +52,7 @@ pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
             source("holds of mmap_lock", "bpf", "", "")
         });
     }
+    sources.push(source(FIRST_USES, "bpf", "", ""));
     sources.push(if lacks("alloc_vmap_area") {
         let text = "the kernel does not tell of its own address ranges.";
         source("vmalloc", "missing", text, "use Linux 6.2 or newer")
@@ -56,6 +60,17 @@ pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
         source("vmalloc", "bpf", "", "")
     });
     sources
+}
+
+/// Without BPF, for the reason `why`; of holds only if they were asked for.
+pub fn not_recorded(why: &str, remedy: &str, has_holds: bool) -> Vec<Source> {
+    let mut all = vec!["waits for mmap_lock"];
+    all.extend(has_holds.then_some("holds of mmap_lock"));
+    all.extend([FIRST_USES, "vmalloc"]);
+    let missing = all.into_iter();
+    missing
+        .map(|what| source(what, "missing", why, remedy))
+        .collect()
 }
 
 /// What records; with `holds` how long the lock is held, where that is told.
@@ -82,10 +97,19 @@ pub fn not_asked(holds: bool) -> Vec<Source> {
     sources
 }
 
-/// Of TLB misses; `refused` is why there are none.
-pub fn tlb(refused: Option<&std::io::Error>) -> Source {
+/// Of TLB misses; `refused` is why they cannot be counted. Where they can be there may be none all the same.
+pub fn tlb(refused: Option<&std::io::Error>, is_counted: bool) -> Source {
     let Some(error) = refused else {
-        return source("TLB misses", "perf events", "", "");
+        return if is_counted {
+            source("TLB misses", "perf events", "", "")
+        } else {
+            source(
+                "TLB misses",
+                "missing",
+                "nothing ran while it was counted, or it was not known what to count.",
+                "watch a process (--pid) that runs, a command, or, as root, --system",
+            )
+        };
     };
     let (text, remedy) = match error.raw_os_error() {
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => (
@@ -135,6 +159,26 @@ pub fn mappings(looked: &Looked) -> Source {
     }
 }
 
+/// Of where memory is.
+fn nodes(looked: &Looked) -> Source {
+    let mut seen = looked.seen.values();
+    if seen.any(|seen| !seen.process.placements.is_empty()) {
+        return source("memory by node", "/proc", "", "");
+    }
+    let (text, remedy) = if looked.seen.is_empty() {
+        (
+            "no process was seen with its memory.",
+            "see what is missing of mappings",
+        )
+    } else {
+        (
+            "the kernel tells no node of any memory (/proc/PID/numa_maps).",
+            "use a kernel with CONFIG_NUMA",
+        )
+    };
+    source("memory by node", "missing", text, remedy)
+}
+
 /// Of what is looked up at the end alone.
 pub fn no_sizes_live() -> Source {
     source(
@@ -173,5 +217,5 @@ pub fn looked(looked: &Looked) -> Vec<Source> {
             ),
         },
     };
-    vec![mappings(looked), sizes]
+    vec![mappings(looked), sizes, nodes(looked)]
 }

@@ -10,7 +10,7 @@ use amdahl_topology::CpuSet;
 
 use super::follow::Tlb;
 use super::look::Looker;
-use super::{Outcome, Parts, result, tlb_misses, while_looking};
+use super::{Outcome, Parts, result, sources, tlb_misses, while_looking};
 use crate::child::{Child, Ended};
 use crate::cli::Mem;
 use crate::failure::Failure;
@@ -51,7 +51,7 @@ pub fn watched(
     let (ended, part) = (ended?, sampler.map(|sampler| sampler.end().0));
     let faults = faults(ended.as_ref(), part);
     let (tlb, tlb_source) = tlb_misses(&tlb);
-    let mut all = without(why.as_ref(), &faults);
+    let mut all = without(why.as_ref(), &faults, args.holds);
     all.push(tlb_source);
     let result = MemResult {
         duration_s: begun.elapsed().as_secs_f64(),
@@ -117,7 +117,7 @@ fn sites(mut part: Part) -> Vec<FaultSite> {
     sites
 }
 
-fn without(why: Option<&RecorderError>, faults: &Faults) -> Vec<Source> {
+fn without(why: Option<&RecorderError>, faults: &Faults, has_holds: bool) -> Vec<Source> {
     let text = match why {
         Some(error) => format!("BPF cannot be used ({error})."),
         None => "not asked for (--probe proc).".to_owned(),
@@ -126,22 +126,18 @@ fn without(why: Option<&RecorderError>, faults: &Faults) -> Vec<Source> {
         Some(error) => watch::bpf_remedy(error),
         None => "leave out --probe proc, as root",
     };
-    let missing = |what: &str, missing: String, how: &str| Source {
-        what: what.to_owned(),
-        how: how.to_owned(),
-        missing,
-        remedy: remedy.to_owned(),
-    };
-    let kinds = format!("kinds and times of faults: {text}");
     let how = if faults.sites.is_empty() {
         "rusage"
     } else {
         "rusage and perf events"
     };
     let how = if faults.count == 0 { "missing" } else { how };
-    vec![
-        missing("page faults", kinds, how),
-        missing("waits for mmap_lock", text.clone(), "missing"),
-        missing("vmalloc", text, "missing"),
-    ]
+    let mut sources = vec![Source {
+        what: "page faults".to_owned(),
+        how: how.to_owned(),
+        missing: format!("kinds and times of faults: {text}"),
+        remedy: remedy.to_owned(),
+    }];
+    sources.extend(sources::not_recorded(&text, remedy, has_holds));
+    sources
 }
