@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use amdahl_speedup::event::{CallStack, Ns, Tid};
 use amdahl_speedup::primitive::{KernelPrimitive, Library, Primitive, UserLock, user_lock};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::event::{Event, Hold, Kind, LockId, Place, Wait, Waker};
 use crate::tally::{Cell, CellKey, Limits, Share, Tally};
@@ -127,6 +127,16 @@ impl Tracker {
     /// What was added up so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// Threads and processes that the sums tell of. Cost: O(cells).
+    pub fn told(&self) -> FxHashSet<Tid> {
+        let Tally { cells, holds, .. } = &self.tally;
+        let mut told: FxHashSet<Tid> = cells.keys().flat_map(|key| [key.pid, key.tid]).collect();
+        for cell in cells.values().chain(holds.values()) {
+            told.extend(cell.owners.of.iter().map(|((tid, _), _)| *tid));
+        }
+        told
     }
 
     /// Takes what was added up since the last call; what was learned stays. For a live view, which

@@ -294,6 +294,24 @@ fn what_a_holder_waited_for_before_it_had_the_lock_is_not_nested() {
     assert!(table.rows.iter().all(|row| row.nested.is_empty()));
 }
 
+/// Whose names must be known in the end.
+#[test]
+fn who_waited_and_who_ended_it_are_told_of() {
+    let mut tracker = Tracker::new(Limits::default());
+    tracker.feed(&Event::Wait(woken(8, 19, wait(7, 0x10, 5, 10, 20))));
+    tracker.feed(&Event::Hold(Hold {
+        tid: 9,
+        lock: LockId::default(),
+        kind: Kind::Kernel(KernelPrimitive::MmapWrite),
+        begin: 10,
+        end: 60,
+        place: Place(0),
+    }));
+    let mut told: Vec<Tid> = tracker.told().into_iter().collect();
+    told.sort_unstable();
+    assert_eq!(told, [1, 7, 8, 9]);
+}
+
 #[test]
 fn nameless_futexes_are_told_by_their_use() {
     let mut tracker = Tracker::default();

@@ -105,7 +105,13 @@ fn run_compacted(cpus: u32, to: Ns, events: &[Event]) -> RunPartition {
         partition.feed(event);
         partition.compact_to(0);
     }
-    partition.finish(to)
+    let told = partition.told();
+    let run = partition.finish(to);
+    let off = run.off.keys().map(|key| key.tid);
+    let on = run.on.keys().map(|&(_, tid, _)| tid);
+    let mut all = off.chain(on).filter(|&tid| tid != 0);
+    assert!(all.all(|tid| told.contains(&tid)), "{told:?} {run:?}");
+    run
 }
 
 fn charged(run: &RunPartition, cause: Cause) -> f64 {

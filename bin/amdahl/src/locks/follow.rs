@@ -1,5 +1,7 @@
 //! Follows a recording of waits and adds it up.
 
+use std::path::Path;
+
 use amdahl_locks::{Event, Limits, ThreadName, Tracker};
 use amdahl_probe::bpf::{self, Decoded, Decoder, LockFact, Part};
 use amdahl_speedup::event::Tid;
@@ -50,6 +52,9 @@ impl Follower {
                 LockFact::Event(event) if is_of(&event, self.without) => {}
                 LockFact::Event(event) => self.tracker.feed(&event),
             });
+            // Nobody tells of their ends.
+            let lives = |tid: Tid| Path::new("/proc").join(tid.to_string()).exists();
+            self.decoded.forget_names(|| self.tracker.told(), lives);
         }
     }
 

@@ -246,7 +246,9 @@ impl Workload<'_> {
         let rate = self.rate_of(&ended);
         let analysed = analysis.finish(last, to, throttled, &counts);
         if java.is_some() {
-            let processes = analysed.decoded.threads.values().map(|thread| thread.pid);
+            let named = analysed.decoded.threads.values().map(|thread| thread.pid);
+            // Of many, names are forgotten.
+            let processes = named.chain(analysed.partition.processes.values().copied());
             java::remove_maps(&processes.chain([pid]).collect(), began);
         }
         Ok(Probed {

@@ -56,6 +56,8 @@ pub struct Decoded {
     pub others: FxHashMap<Tid, String>,
     /// Rates of progress of the workload's loops.
     pub progress: Progress,
+    /// Names that are kept before the next look at which are asked for.
+    names_max: usize,
 }
 
 /// The events of one part.
@@ -75,6 +77,8 @@ const STACKS_MAX: usize = 1 << 16;
 /// Frames that are kept then.
 const FRAMES_KEPT: usize = 4;
 const ALL_STACKS_MAX: usize = 2 * STACKS_MAX;
+/// Names of threads that are kept before those are looked for that nobody asks for any more.
+const NAMES_MAX: usize = 1 << 16;
 
 impl Default for Decoder {
     fn default() -> Decoder {
@@ -316,6 +320,31 @@ impl Decoded {
         {
             self.others.insert(slot.tid, slot.comm());
         }
+    }
+
+    /// Forgets names of threads if there are too many: of those that are not in `told`, which is what tables tell of, and of
+    /// which `lives` does not say that more may be heard. The first threads of processes that are told of keep theirs. To
+    /// be called when the events of a part have been fed. Amortised constant time for each name.
+    pub fn forget_names(
+        &mut self,
+        told: impl FnOnce() -> FxHashSet<Tid>,
+        lives: impl Fn(Tid) -> bool,
+    ) {
+        if self.names() <= self.names_max.max(NAMES_MAX) {
+            return;
+        }
+        let mut kept = told();
+        kept.extend(self.threads.keys().copied().filter(|&tid| lives(tid)));
+        let named = kept.iter().filter_map(|tid| self.threads.get(tid));
+        let processes: Vec<Tid> = named.map(|thread| thread.pid).collect();
+        kept.extend(processes);
+        self.threads.retain(|tid, _| kept.contains(tid));
+        self.others.retain(|tid, _| kept.contains(tid));
+        self.names_max = 2 * self.names();
+    }
+
+    fn names(&self) -> usize {
+        self.threads.len() + self.others.len()
     }
 
     /// Forgets what only further parts would need.
@@ -560,5 +589,30 @@ mod tests {
         let mut decoded = Decoded::default();
         decoded.learn_names(&part);
         assert_eq!(decoded.threads[&7].name, "holder");
+    }
+
+    /// Every thread that ever was kept its name.
+    #[test]
+    fn names_of_threads_that_come_and_go_are_forgotten_and_no_others() {
+        const MANY: Tid = 3 * NAMES_MAX as Tid;
+        let mut decoded = Decoded::default();
+        let thread = |pid, name: &str| ThreadName {
+            pid,
+            name: name.to_owned(),
+        };
+        for tid in 1..MANY {
+            // The process of a thread that is told of is not told of itself.
+            let pid = if tid == 9 { 5 } else { tid };
+            decoded.threads.insert(tid, thread(pid, "thread"));
+            decoded.others.insert(MANY + tid, "other".to_owned());
+            let told = || FxHashSet::from_iter([2, 9, MANY + 3]);
+            decoded.forget_names(told, |tid| tid == 1);
+            assert!(decoded.names() <= NAMES_MAX + 1, "{tid}");
+        }
+        for tid in [1, 2, 5, 9] {
+            assert!(decoded.threads.contains_key(&tid), "{tid}");
+        }
+        assert!(decoded.others.contains_key(&(MANY + 3)));
+        assert!(!decoded.threads.contains_key(&3) && !decoded.others.contains_key(&(MANY + 2)));
     }
 }

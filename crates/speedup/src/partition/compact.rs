@@ -57,6 +57,24 @@ impl Partition {
         });
     }
 
+    /// Threads that live or that a table tells of, of the workload and of others. Cost: O(entries).
+    pub fn told(&self) -> FxHashSet<Tid> {
+        let out = &self.out;
+        let mut told: FxHashSet<Tid> = self.threads.keys().copied().collect();
+        for key in out.off.keys() {
+            told.insert(key.tid);
+            // A lock's address is no thread, and does no harm.
+            told.extend(Tid::try_from(key.object));
+        }
+        told.extend(out.on.keys().map(|&(_, tid, _)| tid));
+        told.extend(out.instructions.keys().map(|&(tid, _)| tid));
+        for weights in [&self.serial_weights, &self.placement_weights] {
+            told.extend(weights.keys().map(|&(tid, _)| tid));
+        }
+        told.extend(out.stretches.iter().map(|stretch| stretch.tid));
+        told
+    }
+
     /// Charges finished waits to the stacks of their places, and forgets places and futexes that
     /// nobody waits at.
     fn settle_places(&mut self, entries: usize) {
