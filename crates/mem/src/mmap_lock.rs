@@ -34,8 +34,10 @@ pub enum Operation {
     Exec,
     /// The end of a thread or process.
     Exit,
-    /// Reading files: of `/proc` about an address space (`maps`, `smaps`, `cmdline`).
+    /// Reading a file of `/proc` about an address space (`maps`, `smaps`, `cmdline`).
     ProcReader,
+    /// Reading another file into memory that is held in its place meanwhile (`O_DIRECT`).
+    Read,
     /// Access to memory of another process: ptrace, process_vm_readv.
     Remote,
     /// Threads of the kernel: khugepaged, KSM, the reaper.
@@ -76,19 +78,35 @@ const CALLS: &[(libc::c_long, Operation)] = &[
     (libc::SYS_execveat, Operation::Exec),
     (libc::SYS_exit, Operation::Exit),
     (libc::SYS_exit_group, Operation::Exit),
-    (libc::SYS_read, Operation::ProcReader),
-    (libc::SYS_pread64, Operation::ProcReader),
-    (libc::SYS_readv, Operation::ProcReader),
+    (libc::SYS_read, Operation::Read),
+    (libc::SYS_pread64, Operation::Read),
+    (libc::SYS_readv, Operation::Read),
+    (libc::SYS_preadv, Operation::Read),
+    (libc::SYS_preadv2, Operation::Read),
+    (libc::SYS_getdents64, Operation::Read),
+    // The way to a file leads past the lock in `/proc/PID/map_files` alone.
     (libc::SYS_openat, Operation::ProcReader),
-    (libc::SYS_getdents64, Operation::ProcReader),
     (libc::SYS_ptrace, Operation::Remote),
     (libc::SYS_process_vm_readv, Operation::Remote),
     (libc::SYS_process_vm_writev, Operation::Remote),
 ];
 
+/// What a thread is in the middle of when it wants the lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Doing {
+    /// A page fault, also one inside a system call.
+    pub is_fault: bool,
+    /// The system call, if in one.
+    pub syscall: Option<u32>,
+    /// That reads from a file of `/proc`.
+    pub reads_proc: bool,
+    /// The kernel's own business: it is one of its threads.
+    pub is_kernel: bool,
+}
+
 impl Operation {
     /// All there are.
-    pub const ALL: [Operation; 16] = [
+    pub const ALL: [Operation; 17] = [
         Operation::Fault,
         Operation::Mmap,
         Operation::Munmap,
@@ -102,21 +120,24 @@ impl Operation {
         Operation::Exec,
         Operation::Exit,
         Operation::ProcReader,
+        Operation::Read,
         Operation::Remote,
         Operation::Kernel,
         Operation::Other,
     ];
 
-    /// Of a thread in system call `syscall`, or in none; `in_fault` during a page fault (also one
-    /// inside a system call).
-    pub fn of(in_fault: bool, syscall: Option<u32>, is_kernel_thread: bool) -> Operation {
-        if is_kernel_thread {
+    /// Of a thread that is doing this.
+    pub fn of(doing: Doing) -> Operation {
+        if doing.is_kernel {
             return Operation::Kernel;
         }
-        if in_fault {
+        if doing.is_fault {
             return Operation::Fault;
         }
-        let Some(number) = syscall else {
+        if doing.reads_proc {
+            return Operation::ProcReader;
+        }
+        let Some(number) = doing.syscall else {
             // Outside of calls and faults: a signal that ends the process, or task work.
             return Operation::Exit;
         };
@@ -142,6 +163,7 @@ impl Operation {
             Operation::Exec => "exec",
             Operation::Exit => "exit",
             Operation::ProcReader => "proc-reader",
+            Operation::Read => "read",
             Operation::Remote => "remote",
             Operation::Kernel => "kernel",
             Operation::Other => "other",
@@ -171,14 +193,14 @@ pub struct Site {
     pub place: u32,
 }
 
-/// Who held the lock of a process that is watched, and is not watched.
+/// Who held the lock of a process that is watched, or waited for it, and is not watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Stranger {
     /// Operation.
     pub operation: Operation,
     /// Mode.
     pub mode: Mode,
-    /// Process of the holder.
+    /// Process of the holder or waiter.
     pub pid: u32,
     /// Process whose lock it is.
     pub of: u32,
@@ -212,7 +234,17 @@ pub struct MmapLock {
     waits: BTreeMap<(Operation, Mode), Row>,
     holds: BTreeMap<(Operation, Mode), Row>,
     sites: Tallies<Site>,
-    strangers: Tallies<Stranger>,
+    strangers_holds: Tallies<Stranger>,
+    strangers_waits: Tallies<Stranger>,
+}
+
+/// The rest of those who are told apart no longer.
+fn anybody(stranger: Stranger) -> Stranger {
+    Stranger {
+        pid: 0,
+        of: 0,
+        ..stranger
+    }
 }
 
 impl Default for MmapLock {
@@ -221,7 +253,8 @@ impl Default for MmapLock {
             waits: BTreeMap::new(),
             holds: BTreeMap::new(),
             sites: Tallies::new(SITES_MAX),
-            strangers: Tallies::new(SITES_MAX),
+            strangers_holds: Tallies::new(SITES_MAX),
+            strangers_waits: Tallies::new(SITES_MAX),
         }
     }
 }
@@ -251,11 +284,12 @@ impl MmapLock {
     /// Adds one hold of `ns` nanoseconds by somebody who is not watched. Amortised constant time.
     pub fn hold_by_stranger(&mut self, stranger: Stranger, ns: u64) {
         self.hold(stranger.operation, stranger.mode, ns);
-        self.strangers.add(stranger, ns, |stranger| Stranger {
-            pid: 0,
-            of: 0,
-            ..stranger
-        });
+        self.strangers_holds.add(stranger, ns, anybody);
+    }
+
+    /// Adds a wait of `ns` nanoseconds of somebody who is not watched: it delays nobody who is. Amortised constant time.
+    pub fn wait_of_stranger(&mut self, stranger: Stranger, ns: u64) {
+        self.strangers_waits.add(stranger, ns, anybody);
     }
 
     /// Waits by operation, most time first.
@@ -274,8 +308,13 @@ impl MmapLock {
     }
 
     /// Holds by those who are not watched, which are among those by operation; most time first.
-    pub fn strangers(&self) -> Vec<(Stranger, Tally)> {
-        self.strangers.sorted()
+    pub fn strangers_holds(&self) -> Vec<(Stranger, Tally)> {
+        self.strangers_holds.sorted()
+    }
+
+    /// Waits of those who are not watched, which are not among those by operation; most time first.
+    pub fn strangers_waits(&self) -> Vec<(Stranger, Tally)> {
+        self.strangers_waits.sorted()
     }
 }
 
@@ -312,17 +351,54 @@ mod tests {
 
     #[test]
     fn operations_are_told_by_system_call() {
-        let of = |number: libc::c_long| Operation::of(false, Some(number as u32), false);
+        let of = |number: libc::c_long| Operation::of(calls(number));
         assert_eq!(of(libc::SYS_mmap), Operation::Mmap);
         assert_eq!(of(libc::SYS_clone3), Operation::Fork);
-        assert_eq!(of(libc::SYS_read), Operation::ProcReader);
         assert_eq!(of(libc::SYS_futex), Operation::Other);
-        // A read into fresh memory faults.
-        let read = Some(libc::SYS_read as u32);
-        assert_eq!(Operation::of(true, read, false), Operation::Fault);
-        assert_eq!(Operation::of(false, None, true), Operation::Kernel);
+        let is_kernel = Doing {
+            is_kernel: true,
+            ..Doing::default()
+        };
+        assert_eq!(Operation::of(is_kernel), Operation::Kernel);
+        assert_eq!(Operation::of(Doing::default()), Operation::Exit);
         let names: std::collections::BTreeSet<_> = Operation::ALL.iter().map(|o| o.id()).collect();
         assert_eq!(names.len(), Operation::ALL.len());
+    }
+
+    fn calls(number: libc::c_long) -> Doing {
+        Doing {
+            syscall: Some(number as u32),
+            ..Doing::default()
+        }
+    }
+
+    /// Every call that reads was taken for a reader of `/proc`, also one that reads a file into memory that it pins.
+    #[test]
+    fn readers_of_proc_are_told_by_the_file() {
+        for number in [
+            libc::SYS_read,
+            libc::SYS_pread64,
+            libc::SYS_readv,
+            libc::SYS_preadv,
+            libc::SYS_preadv2,
+            libc::SYS_getdents64,
+        ] {
+            let direct = calls(number);
+            assert_eq!(Operation::of(direct), Operation::Read);
+            let of_proc = Doing {
+                reads_proc: true,
+                ..direct
+            };
+            assert_eq!(Operation::of(of_proc), Operation::ProcReader);
+            // A read into fresh memory faults, of whatever file.
+            for doing in [direct, of_proc] {
+                let faults = Doing {
+                    is_fault: true,
+                    ..doing
+                };
+                assert_eq!(Operation::of(faults), Operation::Fault);
+            }
+        }
     }
 
     #[test]
@@ -370,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_by_strangers_are_holds_and_none_is_lost() {
+    fn holds_and_waits_of_strangers_are_told_apart_and_none_is_lost() {
         let mut lock = MmapLock::default();
         lock.hold(Operation::Fault, Mode::Read, 5);
         let count = 2 * SITES_MAX as u32;
@@ -382,13 +458,18 @@ mod tests {
                 of: 1,
             };
             lock.hold_by_stranger(stranger, 7);
+            lock.wait_of_stranger(stranger, 9);
         }
         let holds = lock.holds_by_operation();
         assert_eq!(holds[0].0, Operation::ProcReader);
         assert_eq!(holds[0].2.tally.count, u64::from(count));
-        let strangers = lock.strangers();
-        assert!(strangers.len() <= SITES_MAX + 1);
-        let told: u64 = strangers.iter().map(|(_, tally)| tally.count).sum();
-        assert_eq!(told, u64::from(count));
+        assert!(lock.waits_by_operation().is_empty());
+        for (strangers, ns) in [(lock.strangers_holds(), 7), (lock.strangers_waits(), 9)] {
+            assert!(strangers.len() <= SITES_MAX + 1);
+            let told = strangers.iter().fold((0, 0), |told, (_, tally)| {
+                (told.0 + tally.count, told.1 + tally.ns)
+            });
+            assert_eq!(told, (u64::from(count), ns * u64::from(count)));
+        }
     }
 }

@@ -1,13 +1,13 @@
 //! From the parts of a recording to tables, while it goes on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use amdahl_mem::fault::{Fault, Faults, Kind, Reason};
 use amdahl_mem::first_touch::Touches;
 use amdahl_mem::mapping::Backing;
-use amdahl_mem::mmap_lock::{MmapLock, Mode, Operation, Site, Stranger};
+use amdahl_mem::mmap_lock::{Doing, MmapLock, Mode, Operation, Site, Stranger};
 use amdahl_mem::read;
 use amdahl_mem::spaces::{Region, Spaces};
 use amdahl_mem::vmalloc::{self, Vmalloc};
@@ -17,6 +17,7 @@ use amdahl_probe::perf::{Counters, SideBand, Whose};
 use amdahl_topology::{CpuSet, Topology};
 
 use super::look::Looker;
+use super::names::Names;
 use crate::watch::later::Later;
 use crate::watch::{Follow, processes};
 
@@ -34,7 +35,7 @@ pub struct Followed<'a> {
     /// Code of places.
     pub places: Places,
     /// Names of processes.
-    pub names: HashMap<u32, String>,
+    pub names: Names,
     /// Page faults.
     pub faults: Faults,
     /// First uses of memory.
@@ -93,7 +94,7 @@ impl<'a> Followed<'a> {
             later: Later::new(later_bytes_max),
             maps_lost: 0,
             places: Places::default(),
-            names: HashMap::new(),
+            names: Names::default(),
             faults: Faults::new(rustix::param::page_size() as u64),
             touches: Touches::default(),
             lock: MmapLock::default(),
@@ -136,7 +137,10 @@ impl<'a> Followed<'a> {
             }
             SideBand::Exec { pid, .. } => self.spaces.exec(*pid),
             SideBand::Fork { parent, pid, .. } => self.spaces.fork(*parent, *pid),
-            SideBand::Exit { pid, .. } => self.spaces.exit(*pid),
+            SideBand::Exit { pid, .. } => {
+                self.spaces.exit(*pid);
+                self.names.ended(*pid);
+            }
             SideBand::Lost(count) => self.maps_lost = self.maps_lost.saturating_add(*count),
         }
     }
@@ -149,14 +153,28 @@ impl<'a> Followed<'a> {
             kind::FAULT => self.fault(slot),
             kind::MMAP_WAIT | kind::MMAP_HOLD => self.mmap_lock(slot),
             kind::VMALLOC => self.vmalloc.add(vmalloc_event(slot)),
-            kind::FORK if slot.tid == slot.syscall as u32 => {
-                self.names.insert(slot.tid, slot.comm());
-            }
-            kind::COMM if slot.tid == slot.other => {
-                self.names.insert(slot.tid, slot.comm());
-            }
+            kind::FORK if slot.tid == slot.syscall as u32 => self.name(slot),
+            kind::COMM if slot.tid == slot.other => self.name(slot),
             _ => {}
         }
+    }
+
+    fn name(&mut self, slot: &Slot) {
+        self.names.set(slot.tid, slot.comm());
+        self.forget_names();
+    }
+
+    fn forget_names(&mut self) {
+        let (faults, lock, vmalloc) = (&self.faults, &self.lock, &self.vmalloc);
+        self.names.forget(|| {
+            let strangers = [lock.strangers_holds(), lock.strangers_waits()];
+            let strangers = strangers.into_iter().flatten();
+            let mut told: HashSet<u32> = strangers.flat_map(|(s, _)| [s.pid, s.of]).collect();
+            told.extend(faults.sites().into_iter().map(|(site, ..)| site.pid));
+            told.extend(lock.sites().into_iter().map(|(site, _)| site.pid));
+            told.extend(vmalloc.sites().map(|(site, ..)| site.pid));
+            told
+        });
     }
 
     fn fault(&mut self, slot: &Slot) {
@@ -190,36 +208,43 @@ impl<'a> Followed<'a> {
 
     fn mmap_lock(&mut self, slot: &Slot) {
         let has = |flag: u8| slot.flags & flag != 0;
-        let syscall = u32::try_from(slot.syscall).ok();
-        let is_kernel = has(flag::MMAP_KTHREAD);
-        let operation = Operation::of(has(flag::MMAP_IN_FAULT), syscall, is_kernel);
+        let operation = Operation::of(Doing {
+            is_fault: has(flag::MMAP_IN_FAULT),
+            syscall: u32::try_from(slot.syscall).ok(),
+            reads_proc: has(flag::MMAP_READS_PROC),
+            is_kernel: has(flag::MMAP_KTHREAD),
+        });
         let mode = if has(flag::MMAP_WRITE) {
             Mode::Write
         } else {
             Mode::Read
         };
-        let (pid, place) = (slot.other, slot.place);
-        match slot.kind {
-            kind::MMAP_HOLD if has(flag::MMAP_STRANGER) => {
-                let stranger = Stranger {
-                    operation,
-                    mode,
-                    pid,
-                    of: place,
-                };
-                self.names.entry(pid).or_insert_with(|| slot.comm());
-                self.lock.hold_by_stranger(stranger, slot.arg[2]);
+        let (pid, place, ns) = (slot.other, slot.place, slot.arg[2]);
+        let is_hold = slot.kind == kind::MMAP_HOLD;
+        if has(flag::MMAP_STRANGER) {
+            let stranger = Stranger {
+                operation,
+                mode,
+                pid,
+                of: place,
+            };
+            self.names.set_of_stranger(pid, || slot.comm());
+            if is_hold {
+                self.lock.hold_by_stranger(stranger, ns);
+            } else {
+                self.lock.wait_of_stranger(stranger, ns);
             }
-            kind::MMAP_HOLD => self.lock.hold(operation, mode, slot.arg[2]),
-            _ => {
-                let site = Site {
-                    operation,
-                    mode,
-                    pid,
-                    place,
-                };
-                self.lock.wait(site, slot.arg[1]);
-            }
+            self.forget_names();
+        } else if is_hold {
+            self.lock.hold(operation, mode, ns);
+        } else {
+            let site = Site {
+                operation,
+                mode,
+                pid,
+                place,
+            };
+            self.lock.wait(site, ns);
         }
     }
 
@@ -267,7 +292,7 @@ impl Follow for Followed<'_> {
             self.tlb.count(Whose::Threads(&tids));
         }
         if let Some((_, name)) = threads.iter().find(|(tid, _)| *tid == pid) {
-            self.names.insert(pid, name.clone());
+            self.names.set(pid, name.clone());
         }
         // One that has ended meanwhile has no faults either.
         for mapping in read::regions(Path::new("/proc"), pid).unwrap_or_default() {

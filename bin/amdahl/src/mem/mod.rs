@@ -4,6 +4,7 @@ mod follow;
 pub mod live;
 mod look;
 mod mapped;
+mod names;
 mod pages;
 mod result;
 mod sources;

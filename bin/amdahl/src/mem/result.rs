@@ -1,9 +1,9 @@
 //! The tables as a result.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use amdahl_mem::fault;
-use amdahl_mem::mmap_lock::{Mode, Operation, Row};
+use amdahl_mem::mmap_lock::{Mode, Operation, Row, Stranger};
 use amdahl_mem::tally::Tally;
 use amdahl_probe::bpf::wire::kind;
 use amdahl_report::mem::schema::{
@@ -15,6 +15,7 @@ use amdahl_speedup::event::{CallStack, Frame};
 use amdahl_speedup::wait::{is_libc, is_runtime};
 
 use super::follow::Followed;
+use super::names::Names;
 use crate::watch::processes;
 
 /// Places in the code that are listed.
@@ -67,7 +68,7 @@ pub(super) fn code(stack: Option<&CallStack>) -> Code {
 impl Followed<'_> {
     /// The name of a process; of one that was not watched only if it still lives.
     fn process(&self, pid: u32) -> String {
-        let known = self.names.get(&pid).cloned();
+        let known = self.names.get(pid).map(str::to_owned);
         known.unwrap_or_else(|| processes::comm(pid, pid))
     }
 
@@ -142,7 +143,7 @@ impl Followed<'_> {
             seconds: seconds(tally.ns),
             max_s: seconds(tally.max_ns),
             pid: site.pid,
-            process: self.names.get(&site.pid).cloned().unwrap_or_default(),
+            process: self.names.get(site.pid).unwrap_or_default().to_owned(),
             code: code(self.places.code(kind::MMAP_WAIT, site.place).as_ref()),
         });
         let sites = sites.collect();
@@ -155,37 +156,28 @@ impl Followed<'_> {
         }
     }
 
-    /// Holds by those who are not watched, together for all that have one name: a tool may run again and again.
+    /// Holds and waits of those who are not watched, together for all that have one name: a tool may run again and again.
     fn strangers(&self) -> Vec<LockStranger> {
-        let named = |pid: u32| self.names.get(&pid).cloned().unwrap_or_default();
-        let mut rows: Vec<LockStranger> = Vec::new();
-        let mut known = HashMap::new();
-        for (stranger, tally) in self.lock.strangers() {
-            let process = named(stranger.pid);
-            let key = (
-                stranger.operation,
-                stranger.mode,
-                process.clone(),
-                stranger.of,
-            );
-            let at = *known.entry(key).or_insert(rows.len());
-            if at == rows.len() {
-                rows.push(LockStranger {
-                    operation: stranger.operation.id().to_owned(),
-                    mode: mode(stranger.mode),
-                    process,
-                    of_pid: stranger.of,
-                    of_process: named(stranger.of),
-                    ..LockStranger::default()
-                });
-            }
-            let row = &mut rows[at];
+        let mut rows = Strangers {
+            names: &self.names,
+            rows: Vec::new(),
+            known: HashMap::new(),
+        };
+        for (stranger, tally) in self.lock.strangers_holds() {
+            let row = rows.of(stranger);
             row.count = row.count.saturating_add(tally.count);
             row.seconds += seconds(tally.ns);
             row.max_s = row.max_s.max(seconds(tally.max_ns));
-            row.processes += 1;
         }
-        rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        for (stranger, tally) in self.lock.strangers_waits() {
+            let row = rows.of(stranger);
+            row.waits = row.waits.saturating_add(tally.count);
+            row.waited_s += seconds(tally.ns);
+            row.waited_max_s = row.waited_max_s.max(seconds(tally.max_ns));
+        }
+        let mut rows = rows.rows;
+        let most = |row: &LockStranger| row.seconds + row.waited_s;
+        rows.sort_by(|a, b| most(b).total_cmp(&most(a)));
         rows.truncate(SITES_MAX);
         rows
     }
@@ -214,6 +206,46 @@ impl Followed<'_> {
                 })
                 .collect(),
         }
+    }
+}
+
+/// What of a stranger makes a row of its own.
+type StrangerKey = (Operation, Mode, String, u32);
+
+/// Rows of strangers while they are added up.
+struct Strangers<'a> {
+    names: &'a Names,
+    rows: Vec<LockStranger>,
+    known: HashMap<StrangerKey, (usize, BTreeSet<u32>)>,
+}
+
+impl Strangers<'_> {
+    /// Where holds and waits of this one are added up.
+    fn of(&mut self, stranger: Stranger) -> &mut LockStranger {
+        let named = |pid: u32| self.names.get(pid).unwrap_or_default().to_owned();
+        let Stranger {
+            operation,
+            mode: as_what,
+            pid,
+            of,
+        } = stranger;
+        let process = named(pid);
+        let key = (operation, as_what, process.clone(), of);
+        let (at, pids) = self.known.entry(key).or_insert_with(|| {
+            self.rows.push(LockStranger {
+                operation: operation.id().to_owned(),
+                mode: mode(as_what),
+                process,
+                of_pid: of,
+                of_process: named(of),
+                ..LockStranger::default()
+            });
+            (self.rows.len() - 1, BTreeSet::new())
+        });
+        pids.insert(pid);
+        let row = &mut self.rows[*at];
+        row.processes = pids.len() as u64;
+        row
     }
 }
 

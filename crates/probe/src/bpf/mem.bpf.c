@@ -29,6 +29,10 @@ struct task_struct___mem {
 } CORE;
 /* with CONFIG_MEMCG */
 struct mm_struct___owned { struct task_struct *owner; } CORE;
+struct super_block { unsigned long s_magic; } CORE;
+struct inode___mem { struct super_block *i_sb; } CORE;
+/* linux/magic.h */
+#define PROC_SUPER_MAGIC 0x9fa0
 
 /* What a thread is in the middle of. By the low bits of its id: where two live threads meet, the
  * later one wins and the other's fault is not timed. */
@@ -38,6 +42,8 @@ struct doing {
 	amdahl_u64 fault_at;
 	amdahl_u32 error;
 	amdahl_u32 wait_flags; /* LCB_F_* of the lock it waits for */
+	amdahl_u32 wait_of;    /* of a stranger: whose lock it waits for; 0 of the workload */
+	amdahl_u32 unused;
 	amdahl_u64 wait_at;
 	amdahl_u64 lock;
 	amdahl_u64 mm;         /* whose lock is known to be one of an address space */
@@ -200,27 +206,92 @@ static __always_inline int is_mmap_lock(struct task_struct *me, amdahl_u64 lock)
 	return (mm && lock == lock_of(mm)) || bpf_map_lookup_elem(&mmap_locks, &lock);
 }
 
+/* The process of the workload that an address space belongs to, 0 if there is none. */
+static __always_inline amdahl_u32 whose(struct mm_struct *mm)
+{
+	struct mm_struct___owned *owned = (void *)mm;
+	struct amdahl_task *task;
+	struct task_struct *owner;
+
+	if (!bpf_core_field_exists(owned->owner))
+		return 0;
+	owner = owned->owner;
+	task = owner ? find(owner->pid) : 0;
+	return task ? task->tgid : 0;
+}
+
+/*
+ * The same of a semaphore that may be anything: were it in an address space, that would have an owner who is in it. What
+ * is read there of another thing proves nothing unless it leads back.
+ */
+static __always_inline amdahl_u32 whose_lock(amdahl_u64 lock)
+{
+	struct mm_struct___owned *owned = (void *)(lock - lock_of(0));
+	struct amdahl_task *task;
+	struct task_struct *owner;
+
+	if (!bpf_core_field_exists(owned->owner))
+		return 0;
+	owner = BPF_CORE_READ(owned, owner);
+	if (!owner || (void *)BPF_CORE_READ(owner, mm) != owned)
+		return 0;
+	task = find(BPF_CORE_READ(owner, pid));
+	return task ? task->tgid : 0;
+}
+
 SEC("tp_btf/contention_begin")
 int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 {
 	struct task_struct *me;
-	struct amdahl_task *task;
 	struct doing *doing;
+	amdahl_u32 of = 0;
 
 	/* Semaphores of readers and writers have one of these two and nothing else. */
 	if (flags != LCB_F_READ && flags != LCB_F_WRITE)
 		return 0;
 	me = bpf_get_current_task_btf();
-	task = find_or_enter(me);
-	if (!task || !is_mmap_lock(me, (amdahl_u64)lock))
-		return 0;
-	doing = doing_of(task->tid);
+	if (find_or_enter(me)) {
+		if (!is_mmap_lock(me, (amdahl_u64)lock))
+			return 0;
+	} else {
+		/* A stranger who waits for its own address space is none of ours. */
+		if (me->mm && (amdahl_u64)lock == lock_of(me->mm))
+			return 0;
+		of = whose_lock((amdahl_u64)lock);
+		if (!of)
+			return 0;
+	}
+	doing = doing_of(me->pid);
 	if (!doing)
 		return 0;
+	/* An id that was one of the workload's before. */
+	if (of)
+		doing->in_fault = 0;
+	doing->wait_of = of;
 	doing->lock = (amdahl_u64)lock;
 	doing->wait_flags = flags;
 	doing->wait_at = bpf_ktime_get_ns();
 	return 0;
+}
+
+/* In a call that reads from a file of /proc. */
+static __always_inline int reads_proc(struct task_struct *me)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(me);
+	int syscall = REG_SYSCALL(regs);
+	amdahl_u64 fd = REG_ARG0(regs);
+	struct fdtable *table;
+	struct file *file = 0;
+	struct inode___mem *inode;
+
+	if (!IS_READ(syscall))
+		return 0;
+	table = BPF_CORE_READ(me, files, fdt);
+	if (!table || fd >= BPF_CORE_READ(table, max_fds))
+		return 0;
+	bpf_probe_read_kernel(&file, sizeof(file), BPF_CORE_READ(table, fd) + fd);
+	inode = file ? (void *)BPF_CORE_READ(file, f_inode) : 0;
+	return inode && BPF_CORE_READ(inode, i_sb, s_magic) == PROC_SUPER_MAGIC;
 }
 
 /* Of a slot about the lock: who, and in the middle of what. */
@@ -234,7 +305,15 @@ static __always_inline amdahl_u8 who(struct amdahl_slot *slot, struct task_struc
 	if (!me->mm)
 		return AMDAHL_MMAP_KTHREAD;
 	/* A fault of the program that failed leaves a trace, which a later system call gives away. */
-	return doing->in_fault == 2 || (doing->in_fault && syscall < 0) ? AMDAHL_MMAP_IN_FAULT : 0;
+	if (doing->in_fault == 2 || (doing->in_fault && syscall < 0))
+		return AMDAHL_MMAP_IN_FAULT;
+	return reads_proc(me) ? AMDAHL_MMAP_READS_PROC : 0;
+}
+
+static __always_inline void name_stranger(struct amdahl_slot *slot, struct task_struct *me, amdahl_u32 of)
+{
+	slot->place = of;
+	BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, (struct task_struct___mem *)me, group_leader, comm);
 }
 
 SEC("tp_btf/contention_end")
@@ -248,24 +327,31 @@ int BPF_PROG(on_contention_end, void *lock)
 	struct amdahl_slot *slot;
 	struct pt_regs *regs;
 	amdahl_u64 seq, ts, hash;
+	amdahl_u32 of;
 	amdahl_u8 flags;
 
 	if (!doing || doing->tid != tid || !doing->lock || doing->lock != (amdahl_u64)lock)
 		return 0;
 	ts = bpf_ktime_get_ns();
 	doing->lock = 0;
+	of = doing->wait_of;
 	task = find(tid);
 	cpu = bpf_get_smp_processor_id();
 	ring = ring_of(cpu);
-	if (!task || !ring)
+	if (!ring || (!task && !of))
 		return 0;
 	slot = begin(ring, cpu, AMDAHL_MMAP_WAIT, tid, ts, &seq);
 	if (!slot)
 		return 0;
 	flags = doing->wait_flags == LCB_F_WRITE ? AMDAHL_MMAP_WRITE : 0;
-	slot->arg[0] = (amdahl_u64)lock;
-	slot->arg[1] = ts - doing->wait_at;
+	slot->arg[2] = ts - doing->wait_at;
 	flags |= who(slot, me, doing);
+	if (!task || of) {
+		name_stranger(slot, me, of);
+		slot->flags = flags | AMDAHL_MMAP_STRANGER;
+		publish(slot, seq);
+		return 0;
+	}
 	regs = (struct pt_regs *)bpf_task_pt_regs(me);
 	hash = me->mm ? place_of(regs, task->tgid) * 31 : 0;
 	slot->place = hash >> 32;
@@ -290,26 +376,12 @@ static __always_inline void tell_hold(struct task_struct *me, struct doing *doin
 	slot = begin(ring, cpu, AMDAHL_MMAP_HOLD, doing->tid, ts, &seq);
 	if (!slot)
 		return;
-	slot->place = held->place;
+	slot->place = 0;
 	slot->arg[2] = ts - held->begin;
 	if (held->flags & AMDAHL_MMAP_STRANGER)
-		BPF_CORE_READ_STR_INTO((char(*)[16])slot->arg, (struct task_struct___mem *)me, group_leader, comm);
+		name_stranger(slot, me, held->place);
 	slot->flags = held->flags | who(slot, me, doing);
 	publish(slot, seq);
-}
-
-/* The process of the workload that an address space belongs to, 0 if there is none. */
-static __always_inline amdahl_u32 whose(struct mm_struct *mm)
-{
-	struct mm_struct___owned *owned = (void *)mm;
-	struct amdahl_task *task;
-	struct task_struct *owner;
-
-	if (!bpf_core_field_exists(owned->owner))
-		return 0;
-	owner = owned->owner;
-	task = owner ? find(owner->pid) : 0;
-	return task ? task->tgid : 0;
 }
 
 /* Dear: twice for every fault and call that changes the address space. Only when asked for. */

@@ -59,11 +59,12 @@ enum amdahl_kind {
 #define AMDAHL_FAULT_HAS_ERROR 0x02u /* lock_kind is valid */
 #define AMDAHL_FAULT_IS_TIMED 0x04u  /* arg[1] is valid */
 
-/* flags of AMDAHL_MMAP_WAIT and _HOLD: other is the process; WAIT: arg[0] the lock, arg[1] ns; HOLD: arg[2] ns */
+/* flags of AMDAHL_MMAP_WAIT and _HOLD: other is the process, arg[2] ns */
 #define AMDAHL_MMAP_WRITE 0x01u
 #define AMDAHL_MMAP_IN_FAULT 0x02u
 #define AMDAHL_MMAP_KTHREAD 0x04u
-#define AMDAHL_MMAP_STRANGER 0x08u /* not of the workload: place is whose lock it is, arg[0..1] the holder's name */
+#define AMDAHL_MMAP_STRANGER 0x08u /* not of the workload: place is whose lock it is, arg[0..1] the stranger's name */
+#define AMDAHL_MMAP_READS_PROC 0x10u /* in a call that reads from a file of /proc */
 
 /* flags of AMDAHL_VMALLOC: other is the process. Alloc: arg[0] bytes, arg[1] whether it failed;
  * free: arg[0] pages that wait for a purge; purge: arg[0] ranges, arg[1] bytes from first to last */

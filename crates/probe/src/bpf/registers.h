@@ -32,6 +32,11 @@ struct pt_regs {
 	((nr) == NR_FUTEX || (nr) == 7 /* poll */ || (nr) == 23 /* select */ || \
 	 (nr) == 232 /* epoll_wait */ || (nr) == 270 /* pselect6 */ ||          \
 	 (nr) == 271 /* ppoll */ || (nr) == 281 /* epoll_pwait */)
+/* Calls that read from the file that is their first argument. */
+#define IS_READ(nr)                                                             \
+	((nr) == NR_READ || (nr) == 17 /* pread64 */ || (nr) == 19 /* readv */ || \
+	 (nr) == 217 /* getdents64 */ || (nr) == 295 /* preadv */ ||            \
+	 (nr) == 327 /* preadv2 */)
 #define NR_READ 0
 #define NR_WRITE 1
 #define NR_SCHED_YIELD 24
@@ -75,6 +80,10 @@ struct pt_regs {
 #define IS_PLAIN_WAIT(nr)                                                       \
 	((nr) == NR_FUTEX || (nr) == 22 /* epoll_pwait */ ||                    \
 	 (nr) == 72 /* pselect6 */ || (nr) == 73 /* ppoll */)
+#define IS_READ(nr)                                                             \
+	((nr) == NR_READ || (nr) == 67 /* pread64 */ || (nr) == 65 /* readv */ || \
+	 (nr) == 61 /* getdents64 */ || (nr) == 69 /* preadv */ ||              \
+	 (nr) == 286 /* preadv2 */)
 #define NR_READ 63
 #define NR_WRITE 64
 #define NR_SCHED_YIELD 124

@@ -68,6 +68,7 @@ pub mod flag {
     pub const MMAP_IN_FAULT: u8 = 0x02;
     pub const MMAP_KTHREAD: u8 = 0x04;
     pub const MMAP_STRANGER: u8 = 0x08;
+    pub const MMAP_READS_PROC: u8 = 0x10;
 
     pub const VMALLOC_FREE: u8 = 0x01;
     pub const VMALLOC_PURGE: u8 = 0x02;

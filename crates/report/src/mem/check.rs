@@ -149,6 +149,7 @@ fn lock(result: &MemResult) -> Checked {
             [&row.operation, &row.mode, &row.process, &row.of_process],
         )?;
         times(&at, row.seconds, row.max_s)?;
+        times(&format!("{at}.waits"), row.waited_s, row.waited_max_s)?;
     }
     at_most("mmap_lock.sites", lock.sites.len(), SITES_MAX)?;
     for (i, site) in lock.sites.iter().enumerate() {

@@ -113,17 +113,30 @@ pub fn render(result: &MemResult) -> String {
         lock("mmap-lock-hold", row, &mut push);
     }
     for s in &result.mmap_lock.strangers {
-        push(Row {
-            table: "mmap-lock-stranger",
-            what: &s.operation,
-            detail: &s.mode,
-            process: &s.process,
-            count: Some(s.count),
-            seconds: Some(s.seconds),
-            max_s: Some(s.max_s),
-            place: whose(s),
-            ..Row::default()
-        });
+        for (table, count, seconds, max_s) in [
+            ("mmap-lock-stranger", s.count, s.seconds, s.max_s),
+            (
+                "mmap-lock-stranger-wait",
+                s.waits,
+                s.waited_s,
+                s.waited_max_s,
+            ),
+        ] {
+            if count == 0 {
+                continue;
+            }
+            push(Row {
+                table,
+                what: &s.operation,
+                detail: &s.mode,
+                process: &s.process,
+                count: Some(count),
+                seconds: Some(seconds),
+                max_s: Some(max_s),
+                place: whose(s),
+                ..Row::default()
+            });
+        }
     }
     for s in &result.mmap_lock.sites {
         push(Row {

@@ -324,7 +324,7 @@ pub struct MmapLock {
     /// How long it was held, by operation of the holder.
     #[serde(deserialize_with = "bounded::<_, _, SITES_MAX>")]
     pub holds: Vec<LockRow>,
-    /// Those of `holds` by processes that are not watched.
+    /// Those of `holds` by processes that are not watched, and their waits, which are not in `waits`.
     #[serde(deserialize_with = "bounded::<_, _, SITES_MAX>")]
     pub strangers: Vec<LockStranger>,
     /// Waits by code.
@@ -350,25 +350,31 @@ pub struct LockRow {
     pub p99_s: Option<f64>,
 }
 
-/// Holds by processes of one name that are not watched.
+/// Holds and waits of processes of one name that are not watched.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LockStranger {
-    /// Operation of the holder.
+    /// What they did.
     pub operation: String,
     /// `read` or `write`.
     pub mode: String,
-    /// How many.
+    /// Holds.
     pub count: u64,
     /// All together.
     pub seconds: f64,
     /// The longest.
     pub max_s: f64,
-    /// Name of the holder's process.
+    /// Waits.
+    pub waits: u64,
+    /// All together.
+    pub waited_s: f64,
+    /// The longest.
+    pub waited_max_s: f64,
+    /// Name of their process.
     pub process: String,
     /// How many processes have it.
     pub processes: u64,
-    /// Process whose lock was held.
+    /// Process whose lock it was.
     pub of_pid: u32,
     /// Its name.
     pub of_process: String,

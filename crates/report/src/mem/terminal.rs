@@ -325,26 +325,34 @@ fn lock(page: &mut Page, result: &MemResult) {
         }
     }
     if !lock.strangers.is_empty() {
-        page.heading("Held by others than who is watched");
+        page.heading("Holds and waits of others than who is watched");
         let columns = [
             left("by", 0),
             left("operation", 0),
             left("mode", 1),
-            right("times", 0),
-            right("total", 0),
-            right("max", 2),
+            right("holds", 2),
+            right("held", 0),
+            right("max", 3),
+            right("waits", 2),
+            right("waited", 0),
+            right("max", 3),
             left("whose lock", 0),
         ];
+        let figures = |count: u64, total: f64, max: f64| {
+            let of = |figure: String| if count > 0 { figure } else { String::new() };
+            [of(count.to_string()), of(seconds(total)), of(seconds(max))]
+        };
         let row = |s: &LockStranger| {
-            vec![
+            let who = [
                 name(page, &s.process, 60),
                 name(page, &s.operation, 60),
                 name(page, &s.mode, 70),
-                s.count.to_string(),
-                seconds(s.seconds),
-                seconds(s.max_s),
-                name(page, &whose(s), 60),
-            ]
+            ];
+            let holds = figures(s.count, s.seconds, s.max_s);
+            let waits = figures(s.waits, s.waited_s, s.waited_max_s);
+            let whose = [name(page, &whose(s), 60)];
+            let cells = who.into_iter().chain(holds).chain(waits).chain(whose);
+            cells.collect::<Vec<String>>()
         };
         let rows: Vec<_> = lock.strangers.iter().take(ROWS).map(row).collect();
         table::draw(page, &columns, &rows);
@@ -366,7 +374,7 @@ fn lock(page: &mut Page, result: &MemResult) {
     }
 }
 
-/// Process whose lock a stranger held; what was folded is of several.
+/// Process whose lock a stranger held or waited for; what was folded is of several.
 pub(super) fn whose(stranger: &LockStranger) -> String {
     match stranger.of_pid {
         0 => String::new(),

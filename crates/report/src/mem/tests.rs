@@ -135,6 +135,9 @@ fn sample(text: &str) -> MemResult {
                 count: 4,
                 seconds: 0.002,
                 max_s: 0.001,
+                waits: 3,
+                waited_s: 0.003,
+                waited_max_s: 0.002,
                 process: text.into(),
                 processes: 2,
                 of_pid: 7,
@@ -196,7 +199,7 @@ fn what_is_written_is_read_again() {
         parse(json.as_bytes(), "x".into()).expect("readable"),
         result
     );
-    assert_eq!(csv::render(&result).lines().count(), 13);
+    assert_eq!(csv::render(&result).lines().count(), 14);
 }
 
 #[test]
@@ -260,7 +263,7 @@ fn hostile_text_stays_text() {
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
     let csv = csv::render(&sample(evil));
     assert!(
-        !csv.contains('\u{1b}') && csv.lines().count() == 13,
+        !csv.contains('\u{1b}') && csv.lines().count() == 14,
         "{csv}"
     );
 }

@@ -54,6 +54,9 @@ fn strangers(strangers: &[LockStranger]) -> Markup {
                 count(&at("count"), s.count),
                 time(&at("seconds"), s.seconds),
                 time(&at("max_s"), s.max_s),
+                count(&at("waits"), s.waits),
+                time(&at("waited_s"), s.waited_s),
+                time(&at("waited_max_s"), s.waited_max_s),
                 process(&s.of_process, s.of_pid),
             ]
         })
@@ -62,12 +65,19 @@ fn strangers(strangers: &[LockStranger]) -> Markup {
         ("By", false),
         ("Operation", false),
         ("Processes", true),
-        ("Times", true),
-        ("Time", true),
+        ("Holds", true),
+        ("Held", true),
+        ("Longest", true),
+        ("Waits", true),
+        ("Waited", true),
         ("Longest", true),
         ("Whose lock", false),
     ];
-    table("Held by others than who is watched", &titles, &rows)
+    table(
+        "Holds and waits of others than who is watched",
+        &titles,
+        &rows,
+    )
 }
 
 fn rows(label: &str, path: &str, rows: &[LockRow]) -> Markup {
