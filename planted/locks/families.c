@@ -262,6 +262,26 @@ NOINLINE static void want_hole(int round)
     *(volatile char *)hole;
 }
 
+static void prepare_direct(void)
+{
+    prepare_region();
+    file = open("planted-direct", O_RDWR | O_CREAT | O_DIRECT, 0600);
+    check(file < 0 || pwrite(file, page, 4096, 0) != 4096, "planted-direct");
+}
+
+static void hold_mmap_of_page(int round)
+{
+    check(madvise(page, 4096, MADV_DONTNEED), "madvise");
+    hold_mmap(round);
+}
+
+/* Reads past the page cache into a page that is not there yet, and is wanted by the device. */
+NOINLINE static void want_direct(int round)
+{
+    (void)round;
+    check(pread(file, page, 4096, 0) != 4096, "pread");
+}
+
 /* A process that becomes another program is held until its old memory has been given back. */
 static void hold_process(int round)
 {
@@ -442,6 +462,7 @@ static const struct family families[] = {
     { "position-nested", prepare_position, hold_position_nested, want_position, MAY_SPIN },
     { "mmap", prepare_region, hold_mmap, want_mmap, MAY_SPIN },
     { "fault", prepare_region, hold_mmap_of_hole, want_hole, MAY_SPIN },
+    { "direct", prepare_direct, hold_mmap_of_page, want_direct, SLEEPS },
     { "exec", prepare_region, hold_process, want_process, AGAIN },
     { "listed", prepare_list, hold_list, want_to_be_listed, AGAIN },
     { "spin", prepare_list_of_file, hold_list_of_file, want_to_be_listed, SPINS | AGAIN },

@@ -1,6 +1,6 @@
 //! `amdahl locks` on programs that know their waits.
 
-mod kernel;
+pub mod kernel;
 mod languages;
 
 use std::ffi::OsStr;
@@ -48,7 +48,8 @@ fn made(
     Some(program)
 }
 
-fn ready() -> Option<(Place, PathBuf)> {
+/// The program with one lock of each family; `None` without BPF or a compiler.
+pub fn ready() -> Option<(Place, PathBuf)> {
     ready_with("families")
 }
 
@@ -76,15 +77,17 @@ fn result(ran: &Ran) -> LocksResult {
 }
 
 /// What the program says of itself.
-struct Truth {
-    times: u64,
-    seconds: f64,
+pub struct Truth {
+    /// How often it waited.
+    pub times: u64,
+    /// For how long all together.
+    pub seconds: f64,
     /// Of these, in run queues, of which nobody knows whether that was before a sleep.
     queued: f64,
 }
 
 impl Truth {
-    fn of(said: &Value) -> Truth {
+    pub fn of(said: &Value) -> Truth {
         Truth {
             times: said["times"].as_u64().expect("a count"),
             seconds: said["seconds"].as_f64().expect("seconds"),
@@ -113,7 +116,7 @@ fn watch_under(
 }
 
 /// Other programs hardly run meanwhile: what a wait takes longer by their turns before it begins is in no table.
-const BEFORE_OTHERS: [&str; 3] = ["nice", "-n", "-20"];
+pub const BEFORE_OTHERS: [&str; 3] = ["nice", "-n", "-20"];
 
 /// Runs a planted program under the tool. What it says of itself, and what the tool does.
 fn watch_command(place: &Place, command: &[&OsStr], options: &[&str]) -> (Value, LocksResult) {
@@ -142,7 +145,7 @@ fn rows(found: &LocksResult) -> String {
 }
 
 /// Times agree within 5 % and what a preemption between two clocks takes.
-fn agree(truth: &Truth, seconds: f64) -> Result<(), String> {
+pub fn agree(truth: &Truth, seconds: f64) -> Result<(), String> {
     let least = truth.seconds - truth.queued;
     let error = (seconds - seconds.clamp(least.min(truth.seconds), truth.seconds)).abs();
     let allowed = 0.05 * truth.seconds + 0.004;
@@ -183,7 +186,7 @@ fn holds(found: &LocksResult, what: &str, function: &str, by: (&str, &str)) -> R
 }
 
 /// Where others have the CPUs, waiter and holder may never meet.
-fn is_made(truth: &Truth) -> Result<(), String> {
+pub fn is_made(truth: &Truth) -> Result<(), String> {
     let waits = truth.times > 0;
     waits.then_some(()).ok_or("it never waited".to_owned())
 }

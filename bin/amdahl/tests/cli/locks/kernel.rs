@@ -9,7 +9,8 @@ use super::{Family, agree, holds, is_made, is_of, ready, rows, sum, watch, watch
 use crate::tool::{Place, alone, cpus, skipped};
 use crate::workload::in_some_try;
 
-pub(super) fn first_cpu() -> String {
+/// One that the tests may use.
+pub fn first_cpu() -> String {
     let cpus = amdahl_topology::allowed().expect("an affinity");
     cpus.first().expect("a CPU").to_string()
 }
