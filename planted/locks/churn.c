@@ -1,8 +1,9 @@
 /* Threads that live for one wait: batches of them come, wait for a lock that is held, and end. Each
- * times its call itself; the program tells how many waited and for how long together.
+ * times its call itself; the program tells how many waited and for how long together, how many threads
+ * there were besides the first, and what CPU time all of them used.
  *
  *   churn THREADS BATCHES [leave]
- *   {"times": 400, "seconds": 1.2345}
+ *   {"times": 400, "seconds": 1.2345, "threads": 400, "cpu_s": 0.123456}
  *
  * It begins when a line comes in on standard input, or its end. With `leave` the program ends while
  * the last batch waits. */
@@ -22,7 +23,7 @@ struct guest {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int arrived;
-static long times;
+static long times, threads;
 static double seconds;
 
 static long sleeps(void)
@@ -87,7 +88,8 @@ static void say(void)
     FILE *to = out ? fopen(out, "a") : stderr;
     if (!to)
         die("PLANTED_OUT");
-    fprintf(to, "{\"times\": %ld, \"seconds\": %.6f}\n", times, seconds);
+    fprintf(to, "{\"times\": %ld, \"seconds\": %.6f, \"threads\": %ld, \"cpu_s\": %.6f}\n", times, seconds,
+            threads, clock_seconds(CLOCK_PROCESS_CPUTIME_ID));
     fflush(to);
 }
 
@@ -113,6 +115,7 @@ static void batch(struct guest *guests, int n, int is_last)
         if (pthread_create(&guests[i].thread, 0, stay, &guests[i]))
             die("pthread_create");
     }
+    threads += n;
     while (atomic_load(&arrived) != n)
         sched_yield();
     burn(HOLD_UNITS);

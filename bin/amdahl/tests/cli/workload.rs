@@ -205,8 +205,9 @@ pub fn said(place: &Place, out: &str) -> Value {
 /// Runs a planted program under a view of the tool. What the program says, and what the tool does.
 pub fn watched(place: &Place, view: &str, options: &[&str], command: &[&OsStr]) -> (Value, Ran) {
     let _ = std::fs::remove_file(place.join("said"));
-    let mut tool = place.tool([view, "--json", "--quiet"]);
-    tool.args(options).arg("--").args(command);
+    let mut tool = place.tool(view.split(' '));
+    tool.args(["--json", "--quiet"]).args(options);
+    tool.arg("--").args(command);
     tool.env("PLANTED_OUT", place.join("said"));
     let ran = place.run(tool).ends_with(0);
     (said(place, "said"), ran)
@@ -214,8 +215,9 @@ pub fn watched(place: &Place, view: &str, options: &[&str], command: &[&OsStr]) 
 
 /// A view of the tool at work on processes that are there, for longer than the test lasts.
 fn watching(place: &Place, view: &str, options: &[&OsStr]) -> Running {
-    let mut tool = place.tool([view, "--json", "--quiet", "--for", "1h"]);
-    tool.args(options);
+    let mut tool = place.tool(view.split(' '));
+    tool.args(["--json", "--quiet", "--for", "1h"])
+        .args(options);
     let tool = place.start(tool);
     until_it_watches(&tool);
     tool
