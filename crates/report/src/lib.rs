@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod bounded;
+mod cell;
 mod check;
 pub mod compare;
 pub mod headline;

@@ -1,6 +1,7 @@
 //! What the scheduler did, as `amdahl sched` tells it: schema, terminal, page, pictures.
 
 mod check;
+pub mod csv;
 pub mod html;
 pub mod load;
 pub mod picture;

@@ -2,8 +2,10 @@
 
 mod fixture;
 
-use amdahl_report::sched::schema::{SchedResult, StealEntry, Wasted};
-use amdahl_report::sched::{html, load, terminal, to_json};
+use std::collections::BTreeMap;
+
+use amdahl_report::sched::schema::{CpuEntry, SchedResult, StealEntry, ThreadEntry, Wasted};
+use amdahl_report::sched::{csv, html, load, terminal, to_json};
 use amdahl_report::terminal::Style;
 use fixture::sched::result;
 
@@ -100,6 +102,8 @@ fn foreign_text_steers_nothing() {
     assert!(!text.chars().any(|c| c.is_control() && c != '\n') && !text.contains('\u{202e}'));
     let page = html::render(&result);
     assert!(!page.contains("<script") && !page.contains('\u{1b}') && !page.contains('\u{202e}'));
+    let csv = csv::render(&result);
+    assert!(!csv.contains('\u{1b}') && !csv.contains('\u{202e}'));
 }
 
 #[test]
@@ -187,6 +191,122 @@ fn pictures_tell_those_who_do_not_see_them_what_they_show() {
         "12 more threads",
     ] {
         assert!(words.contains(word), "{words}");
+    }
+}
+
+/// The cells of a row of CSV by the names of their columns; no name of the results here needs quotes.
+fn cells<'a>(header: &'a str, row: &'a str) -> BTreeMap<&'a str, &'a str> {
+    let (names, cells): (Vec<&str>, Vec<&str>) =
+        (header.split(',').collect(), row.split(',').collect());
+    assert_eq!(names.len(), cells.len(), "{row}");
+    names.into_iter().zip(cells).collect()
+}
+
+/// Only threads were printed.
+#[test]
+fn all_tables_are_printed_as_comma_separated_values() {
+    let mut result = result(2, "worker");
+    result.migrations.llc = 4;
+    result.steal = vec![StealEntry {
+        cpu: 1,
+        steal_s: 0.5,
+    }];
+    let text = csv::render(&result);
+    let (header, rows) = text.split_once("\r\n").unwrap();
+    let rows: Vec<_> = rows.lines().map(|row| cells(header, row)).collect();
+    let of = |table: &str| {
+        let rows = rows.iter().filter(|row| row["table"] == table);
+        rows.collect::<Vec<_>>()
+    };
+    for (table, count) in [
+        ("thread", 30),
+        ("cpu", 2),
+        ("latency", 3),
+        ("wasted", 4),
+        ("wasted-pair", 1),
+        ("waker", 1),
+        ("migration", 5),
+        ("guest", 1),
+        ("steal", 1),
+    ] {
+        assert_eq!(of(table).len(), count, "{table}");
+    }
+    assert_eq!(rows.len(), 48);
+    for (table, cells) in [
+        (
+            "thread",
+            &[("name", "worker"), ("pid", "1"), ("p99_s", "0.004000000")][..],
+        ),
+        ("cpu", &[("cpu", "0"), ("run_s", "3.000000000")]),
+        (
+            "latency",
+            &[
+                ("name", "wake-up"),
+                ("count", "12345"),
+                ("max_s", "0.250000000"),
+            ],
+        ),
+        (
+            "wasted",
+            &[("name", "affinity"), ("wasted_s", "0.500000000")],
+        ),
+        (
+            "wasted-pair",
+            &[
+                ("name", "worker"),
+                ("cpu", "511"),
+                ("other_cpu", "3"),
+                ("count", "4"),
+            ],
+        ),
+        (
+            "waker",
+            &[("name", "worker"), ("other_name", "worker"), ("count", "7")],
+        ),
+        (
+            "guest",
+            &[
+                ("cpu", "3"),
+                ("wait_s", "0.250000000"),
+                ("sleep_s", "0.125000000"),
+            ],
+        ),
+        ("steal", &[("cpu", "1"), ("total_s", "0.500000000")]),
+    ] {
+        let row = of(table)[0];
+        for (name, cell) in cells {
+            assert_eq!(row[name], *cell, "{table} {name}");
+        }
+    }
+    assert!(
+        of("migration")
+            .iter()
+            .any(|row| (row["name"], row["count"]) == ("llc", "4"))
+    );
+}
+
+#[test]
+fn what_is_not_known_is_an_empty_cell() {
+    let result = SchedResult {
+        cpus: vec![CpuEntry {
+            run_s: 1.0,
+            ..CpuEntry::default()
+        }],
+        threads: vec![ThreadEntry {
+            name: "worker".to_owned(),
+            ..ThreadEntry::default()
+        }],
+        ..SchedResult::default()
+    };
+    let text = csv::render(&result);
+    let (header, rows) = text.split_once("\r\n").unwrap();
+    let rows: Vec<_> = rows.lines().map(|row| cells(header, row)).collect();
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        for name in ["wasted_s", "p99_s", "preempted", "migrations"] {
+            assert_eq!(row[name], "", "{row:?}");
+        }
+        assert!(!row["run_s"].is_empty());
     }
 }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use amdahl_probe::bpf::{Mappings, Recorder, SCHED, Settings};
 use amdahl_probe::clock;
-use amdahl_report::sched::schema::{Recording, SchedResult};
+use amdahl_report::sched::schema::{Recording, SchedResult, StealEntry};
 use amdahl_report::sched::{
-    EVENTS_FOLDER, PICTURE_FILE, TIMELINES_FILE, html, picture, terminal, timelines, to_json,
+    EVENTS_FOLDER, PICTURE_FILE, TIMELINES_FILE, csv, html, picture, terminal, timelines, to_json,
 };
 use amdahl_report::schema::{Notice, Source};
 use amdahl_report::{load::RESULT_FILE, save, trace as perfetto};
@@ -264,13 +264,14 @@ pub fn sources(recorder: &Recorder, is_everyone: bool) -> Vec<Source> {
     vec![scheduling, others]
 }
 
-fn steal(before: &[CpuLook], after: &[CpuLook]) -> Vec<amdahl_report::sched::schema::StealEntry> {
+/// What the hypervisor took between two looks, of CPUs of which it took something.
+pub fn steal(before: &[CpuLook], after: &[CpuLook]) -> Vec<StealEntry> {
     let tick_s = facts::clock_tick_ns() as f64 / 1e9;
     let rows = after.iter().filter_map(|now| {
         let then = before.iter().find(|then| then.cpu == now.cpu)?;
         let ticks = now.steal_ticks.saturating_sub(then.steal_ticks);
         let steal_s = ticks as f64 * tick_s;
-        (ticks > 0).then_some(amdahl_report::sched::schema::StealEntry {
+        (ticks > 0).then_some(StealEntry {
             cpu: now.cpu,
             steal_s,
         })
@@ -297,7 +298,7 @@ fn finish(
     let text = if args.json {
         to_json(&result).map_err(|error| Failure::result(error.to_string()))?
     } else if args.csv {
-        summary::csv(&result)
+        csv::render(&result)
     } else {
         terminal::render(&result, screen::width(), screen::style())
     };
@@ -343,4 +344,41 @@ fn write(target: &Target, result: &mut SchedResult) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steal_is_what_came_between_two_looks() {
+        let look = |cpu, steal_ticks| CpuLook {
+            cpu,
+            busy_ticks: 5 * steal_ticks,
+            idle_ticks: 7,
+            steal_ticks,
+        };
+        // CPU 2 lost nothing, 5 came later, 6 is gone, 9 counts anew.
+        let before = [
+            look(0, 40),
+            look(2, 7),
+            look(6, 1),
+            look(9, 90),
+            look(17, 0),
+        ];
+        let after = [
+            look(0, 140),
+            look(2, 7),
+            look(5, 80),
+            look(9, 3),
+            look(17, 1),
+        ];
+        let tick_s = facts::clock_tick_ns() as f64 / 1e9;
+        let expected = [(0, 100.0), (17, 1.0)].map(|(cpu, ticks)| StealEntry {
+            cpu,
+            steal_s: ticks * tick_s,
+        });
+        assert_eq!(steal(&before, &after), expected);
+        assert!(steal(&[], &after).is_empty());
+    }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use amdahl_report::load::{LoadError, RESULT_FILE};
 use amdahl_report::sched::schema::SchedResult;
-use amdahl_report::sched::{EVENTS_FOLDER, html, load, picture, terminal, timelines, to_json};
+use amdahl_report::sched::{EVENTS_FOLDER, csv, html, load, picture, terminal, timelines, to_json};
 use amdahl_report::schema::Notice;
 use amdahl_report::trace as perfetto;
 use amdahl_sched::recording::{FolderError, FolderReader, Part, is_part};
@@ -49,7 +49,7 @@ pub fn main(args: &SchedShow) -> Result<u8, Failure> {
     let text = if args.json {
         to_json(&result).map_err(|error| Failure::result(error.to_string()))?
     } else if args.csv {
-        summary::csv(&result)
+        csv::render(&result)
     } else {
         terminal::render(&result, screen::width(), screen::style())
     };

@@ -325,35 +325,6 @@ fn sixteenths(cell: &Spent, column_ns: u64) -> [u32; 4] {
     })
 }
 
-/// Threads as CSV.
-pub fn csv(result: &SchedResult) -> String {
-    let mut text = String::from(
-        "tid,pid,name,threads,run_s,wait_s,wasted_s,sleep_s,wake_p50_s,wake_p99_s,wake_max_s,preempted,yielded,blocked,migrations\n",
-    );
-    for row in &result.threads {
-        let name = row.name.replace('"', "\"\"");
-        let wake = &row.wake_latency;
-        text += &format!(
-            "{},{},\"{name}\",{},{},{},{},{},{},{},{},{},{},{},{}\n",
-            row.tid,
-            row.pid,
-            row.threads,
-            row.run_s,
-            row.wait_s,
-            row.wasted_s,
-            row.sleep_s,
-            wake.p50_s,
-            wake.p99_s,
-            wake.max_s,
-            row.preempted,
-            row.yielded,
-            row.blocked,
-            row.migrations.total(),
-        );
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::sixteenths;

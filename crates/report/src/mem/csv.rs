@@ -6,6 +6,7 @@
 
 use super::schema::{LockRow, MemResult};
 use super::terminal::{place, whose};
+use crate::cell::field;
 
 /// One row.
 #[derive(Default)]
@@ -175,26 +176,4 @@ pub fn render(result: &MemResult) -> String {
         });
     }
     out
-}
-
-/// A cell. One that a spreadsheet would take for a formula is made text by an apostrophe.
-fn field(text: &str) -> String {
-    let mut text = crate::plain::plain(text);
-    if text.starts_with(['=', '+', '-', '@']) {
-        text.insert(0, '\'');
-    }
-    if text.contains([',', '"', '\r', '\n', '\'']) {
-        text = format!("\"{}\"", text.replace('"', "\"\""));
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn cells_are_quoted() {
-        assert_eq!(super::field("a,b\"c"), "\"a,b\"\"c\"");
-        assert_eq!(super::field("=cmd()"), "\"'=cmd()\"");
-        assert_eq!(super::field("plain"), "plain");
-    }
 }
