@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use amdahl_report::sched::schema::{
-    CpuEntry, Latency, SCHEMA, SchedResult, StealEntry, ThreadEntry,
+    CpuEntry, Elsewhere, Latency, SCHEMA, SchedResult, StealEntry, ThreadEntry,
 };
 use amdahl_report::schema::Source;
 use amdahl_sched::proc::{Looks, ThreadLook, thread_look};
@@ -21,6 +21,13 @@ use crate::watch::{self, machine};
 /// How often to look: a thread that lives shorter may be missed.
 const PAUSE: Duration = Duration::from_millis(100);
 const ROWS: usize = 1_000;
+
+/// What a result has none of.
+const MISSING: &str = "Sums of run time, run queue latency and time slices per thread, and use per CPU, only. No distributions of \
+run queue latency and of time slices; no switches, preemptions, yields and sleeps; no wake-ups, wakers and wake-up chains; no \
+migrations; no wasted time and overloaded CPUs, no lengths of queues; no forks and exits; no CPUs of guests and their phantom \
+time; no pictures of threads on CPUs and of threads over time (timelines), and no events on disk. Threads that lived less than \
+0.1 s may be missing.";
 
 /// Records sums per thread and CPU. `remedy` is what would give more.
 pub fn record(
@@ -83,9 +90,9 @@ fn thread(pid: u32, tid: u32) -> Option<ThreadLook> {
 /// Sums so far.
 pub fn result(looks: &Looks, wall: Duration, remedy: String) -> SchedResult {
     let tick_s = facts::clock_tick_ns() as f64 / 1e9;
-    let threads = looks.threads();
+    let threads = looks.threads().into_iter();
+    let rows: Vec<ThreadLook> = threads.filter(|row| row.run_ns + row.wait_ns > 0).collect();
     let cpus = looks.cpus();
-    let s = |ns: u64| ns as f64 / 1e9;
     SchedResult {
         schema: SCHEMA.to_owned(),
         amdahl_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -93,7 +100,7 @@ pub fn result(looks: &Looks, wall: Duration, remedy: String) -> SchedResult {
         sources: vec![Source {
             what: "scheduling".to_owned(),
             how: "/proc".to_owned(),
-            missing: "Sums of run time and run queue latency per thread only: no distributions, no wake-ups, no migrations, no wasted time, no picture; threads that lived less than 0.1 s may be missing.".to_owned(),
+            missing: MISSING.to_owned(),
             remedy,
         }],
         cpus: cpus
@@ -108,29 +115,146 @@ pub fn result(looks: &Looks, wall: Duration, remedy: String) -> SchedResult {
         steal: cpus
             .iter()
             .filter(|cpu| cpu.steal_ticks > 0)
-            .map(|cpu| StealEntry { cpu: cpu.cpu, steal_s: cpu.steal_ticks as f64 * tick_s })
-            .collect(),
-        threads: threads
-            .iter()
-            .filter(|row| row.run_ns + row.wait_ns > 0)
-            .take(ROWS)
-            .map(|row| ThreadEntry {
-                tid: row.tid,
-                pid: row.pid,
-                name: row.name.clone(),
-                threads: 1,
-                last_cpu: Some(row.cpu),
-                run_s: s(row.run_ns),
-                wait_s: s(row.wait_ns),
-                slices: Latency {
-                    count: row.slices,
-                    total_s: s(row.run_ns),
-                    mean_s: s(row.run_ns) / row.slices.max(1) as f64,
-                    ..Latency::default()
-                },
-                ..ThreadEntry::default()
+            .map(|cpu| StealEntry {
+                cpu: cpu.cpu,
+                steal_s: cpu.steal_ticks as f64 * tick_s,
             })
             .collect(),
+        threads: rows.iter().take(ROWS).map(entry).collect(),
+        threads_elsewhere: rows
+            .iter()
+            .skip(ROWS)
+            .fold(Elsewhere::default(), |sum, row| Elsewhere {
+                threads: sum.threads + 1,
+                run_s: sum.run_s + s(row.run_ns),
+                wait_s: sum.wait_s + s(row.wait_ns),
+            }),
         ..SchedResult::default()
+    }
+}
+
+fn s(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn entry(row: &ThreadLook) -> ThreadEntry {
+    ThreadEntry {
+        tid: row.tid,
+        pid: row.pid,
+        name: row.name.clone(),
+        threads: 1,
+        last_cpu: Some(row.cpu),
+        run_s: s(row.run_ns),
+        wait_s: s(row.wait_ns),
+        slices: Latency {
+            count: row.slices,
+            total_s: s(row.run_ns),
+            mean_s: s(row.run_ns) / row.slices.max(1) as f64,
+            ..Latency::default()
+        },
+        ..ThreadEntry::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amdahl_sched::proc::CpuLook;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn looks(threads: u32) -> Looks {
+        let at = |time: u64| {
+            let thread = |tid| ThreadLook {
+                tid,
+                pid: 7,
+                name: "x".to_owned(),
+                run_ns: time,
+                wait_ns: time,
+                slices: time,
+                cpu: 1,
+                ..ThreadLook::default()
+            };
+            let cpu = CpuLook {
+                cpu: 1,
+                busy_ticks: time,
+                idle_ticks: time,
+                steal_ticks: time,
+            };
+            ((1..=threads).map(thread).collect(), vec![cpu])
+        };
+        let mut looks = Looks::default();
+        for time in [0, 1_000_000_000] {
+            let (threads, cpus) = at(time);
+            looks.add(threads, cpus);
+        }
+        looks
+    }
+
+    fn json(value: &impl serde::Serialize) -> Value {
+        serde_json::to_value(value).expect("a value")
+    }
+
+    /// Fields of `found` that say no more than those of `nothing`, by their names.
+    fn empty(found: &Value, nothing: &Value) -> Vec<String> {
+        let fields = found.as_object().expect("fields").iter();
+        let empty = fields.filter(|(name, value)| nothing[*name] == **value);
+        empty.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Guests, chains and timelines were empty, and nobody said so.
+    #[test]
+    fn all_that_is_empty_is_named() {
+        let found = result(&looks(1), Duration::from_secs(1), "be root".to_owned());
+        let missing = &found.sources[0].missing;
+        let whole = empty(&json(&found), &json(&SchedResult::default()));
+        let of_cpus = empty(&json(&found.cpus[0]), &json(&CpuEntry::default()));
+        let of_threads = empty(&json(&found.threads[0]), &json(&ThreadEntry::default()));
+        assert!(whole.len() > 10 && of_cpus.len() > 5 && of_threads.len() > 10);
+        for field in [whole, of_cpus, of_threads].concat() {
+            let name = match &*field {
+                // Of the recording, and told by who made it; and what is no lack.
+                "command" | "started" | "machine" | "warnings" | "threads_elsewhere"
+                | "is_kernel" => continue,
+                "totals" => "switches",
+                "wake_latency" | "preempt_latency" | "latency" => {
+                    "distributions of run queue latency"
+                }
+                "slices" => "and of time slices",
+                "migrations" | "migrations_at_wake" => "migrations",
+                "wasted" | "wasted_s" | "idle_wasted_s" => "wasted time",
+                "overloaded_s" => "overloaded CPUs",
+                "queue_mean" | "queue_max" => "lengths of queues",
+                "sleep_s" | "iowait_s" | "uninterruptible_s" | "blocked" => "sleeps",
+                "preempted" | "preemptions" => "preemptions",
+                "yielded" => "yields",
+                "wakers" => "wakers",
+                "chains" => "wake-up chains",
+                "guests" => "phantom time",
+                "picture" => "pictures of threads on CPUs",
+                "timelines" => "timelines",
+                "recording" | "events_lost" => "events",
+                "switches" => "switches",
+                other => panic!("{other} is empty, and nothing is known of that"),
+            };
+            assert!(missing.contains(name), "{field}: no {name:?} in {missing}");
+        }
+    }
+
+    /// Those beyond the rows were left out without a word.
+    #[test]
+    fn threads_without_a_row_are_added_up() {
+        let found = result(
+            &looks(ROWS as u32 + 5),
+            Duration::from_secs(1),
+            String::new(),
+        );
+        assert_eq!(found.threads.len(), ROWS);
+        let expected = Elsewhere {
+            threads: 5,
+            run_s: 5.0,
+            wait_s: 5.0,
+        };
+        assert_eq!(found.threads_elsewhere, expected);
     }
 }
