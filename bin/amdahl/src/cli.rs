@@ -370,7 +370,7 @@ pub struct SchedRecord {
     /// Print result.json to standard output instead of the report
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
-    /// Print the threads as CSV instead
+    /// Print all tables as CSV instead
     #[arg(long)]
     pub csv: bool,
 }
@@ -383,7 +383,7 @@ pub struct SchedShow {
     /// Print result.json to standard output instead of the report
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
-    /// Print the threads as CSV instead
+    /// Print all tables as CSV instead
     #[arg(long)]
     pub csv: bool,
     /// Write an HTML page to this file instead
@@ -734,6 +734,10 @@ pub enum TopBy {
     Kind,
     /// A mapping, with what of it is in huge pages (mem).
     Mapping,
+    /// A CPU (sched).
+    Cpu,
+    /// A CPU of a guest that runs here (sched).
+    Guest,
 }
 
 /// `amdahl compare`.

@@ -11,7 +11,7 @@ const KEYS: [(&str, &str); 14] = [
     ("i", "invert the order"),
     ("/", "show rows with this text (regular expression)"),
     ("Esc", "show all rows again"),
-    ("g", "what makes a row: line, thread, process, ..."),
+    ("g", "what makes a row: line, thread, process, CPU, ..."),
     ("o", "who released locks, beside each row (locks)"),
     ("Space", "hold the screen; recording goes on"),
     ("r", "forget what was counted"),

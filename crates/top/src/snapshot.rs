@@ -30,7 +30,7 @@ impl Tab {
     pub fn groupings(self) -> &'static [By] {
         match self {
             Tab::Locks => &[By::Site, By::Thread, By::Process, By::Lock, By::Stack],
-            Tab::Sched => &[By::Thread, By::Process],
+            Tab::Sched => &[By::Thread, By::Process, By::Cpu, By::Guest],
             Tab::Mem => &[By::Site, By::Process, By::Kind, By::Mapping],
         }
     }
@@ -54,13 +54,17 @@ pub enum By {
     Kind,
     /// A mapping, by its process and address.
     Mapping,
+    /// A CPU.
+    Cpu,
+    /// A CPU of a guest that runs here.
+    Guest,
 }
 
 impl By {
     /// As it is called.
     pub fn name(self) -> &'static str {
         [
-            "site", "thread", "process", "lock", "stack", "kind", "mapping",
+            "site", "thread", "process", "lock", "stack", "kind", "mapping", "cpu", "guest",
         ][self as usize]
     }
 }

@@ -21,7 +21,7 @@ fn by(by: By) -> LocksBy {
         By::Process => LocksBy::Process,
         By::Lock => LocksBy::Lock,
         By::Stack => LocksBy::Stack,
-        By::Site | By::Kind | By::Mapping => LocksBy::Site,
+        By::Site | By::Kind | By::Mapping | By::Cpu | By::Guest => LocksBy::Site,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amdahl_sched::ThreadRow;
 use amdahl_sched::vmm::{GuestCpu, ProcessFacts, ThreadFacts, guest_cpu};
@@ -36,19 +36,23 @@ impl Guests {
     /// descendants are recorded.
     pub fn follow(selection: &Selection, root: Option<u32>, recording: &Receiver<()>) -> Guests {
         let mut guests = Guests::default();
-        let mut pause = PAUSE;
+        let mut pace = Pace(PAUSE);
         let mut is_last = false;
         loop {
-            let before = cpu_time();
-            guests.look(&watch::present(selection, root));
+            let spent = guests.visit(selection, root);
             if is_last {
                 return guests;
             }
-            let spent = cpu_time().saturating_sub(before);
-            let goes_on = recording.recv_timeout(pause.max(spent * REST));
+            let goes_on = recording.recv_timeout(pace.pause(spent));
             is_last = goes_on != Err(RecvTimeoutError::Timeout);
-            pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    /// Looks at whom `selection` says. The CPU time that it took.
+    fn visit(&mut self, selection: &Selection, root: Option<u32>) -> Duration {
+        let before = cpu_time();
+        self.look(&watch::present(selection, root));
+        cpu_time().saturating_sub(before)
     }
 
     fn look(&mut self, present: &[(u32, Vec<u32>)]) {
@@ -113,6 +117,45 @@ impl Machine {
         if let (&[index], Some(thread), None) = (&left[..], busy.next(), busy.next()) {
             thread.runs = Some(index);
         }
+    }
+}
+
+/// How long the next pause is.
+struct Pace(Duration);
+
+impl Pace {
+    /// After a look that took `spent`.
+    fn pause(&mut self, spent: Duration) -> Duration {
+        let pause = self.0.max(spent * REST);
+        self.0 = (self.0 * 2).min(PAUSE_MAX);
+        pause
+    }
+}
+
+/// The same for who asks again and again: looks only when a pause is over.
+pub struct Visits {
+    guests: Guests,
+    pace: Pace,
+    due: Instant,
+}
+
+impl Visits {
+    /// There was none.
+    pub fn new() -> Visits {
+        Visits {
+            guests: Guests::default(),
+            pace: Pace(PAUSE),
+            due: Instant::now(),
+        }
+    }
+
+    /// What is known now of whom `selection` says.
+    pub fn look(&mut self, selection: &Selection) -> &Guests {
+        if Instant::now() >= self.due {
+            let spent = self.guests.visit(selection, selection.pid);
+            self.due = Instant::now() + self.pace.pause(spent);
+        }
+        &self.guests
     }
 }
 

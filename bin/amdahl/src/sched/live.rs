@@ -6,12 +6,13 @@ use amdahl_probe::bpf::{Losses, Mappings, Part, Recorder, SCHED, Settings};
 use amdahl_probe::clock;
 use amdahl_report::schema::Source;
 use amdahl_sched::Analysis;
-use amdahl_sched::proc::Looks;
+use amdahl_sched::proc::{CpuLook, Looks};
 use amdahl_top::{By, Data};
 use amdahl_topology::CpuSet;
 
 use super::follow::Following;
-use super::record::{cut, sources};
+use super::guests::Visits;
+use super::record::{cut, sources, steal};
 use super::{facts, polled, summary};
 use crate::cli::Selection;
 use crate::failure::Failure;
@@ -30,7 +31,10 @@ pub fn settings(cpus: &CpuSet) -> Settings {
 pub struct Recorded {
     following: Following,
     sources: Vec<Source>,
-    command: Vec<String>,
+    selection: Selection,
+    visits: Visits,
+    /// The CPUs when it began.
+    looks: Vec<CpuLook>,
 }
 
 impl Recorded {
@@ -49,7 +53,9 @@ impl Recorded {
         Ok(Recorded {
             following: Following::new(analysis, None, selection.system, cpus),
             sources: sources(recorder, selection.system),
-            command: selection.whom(),
+            selection: selection.clone(),
+            visits: Visits::new(),
+            looks: facts::cpus_now(),
         })
     }
 }
@@ -65,13 +71,19 @@ impl Follow for Recorded {
 }
 
 impl Live for Recorded {
-    fn data(&mut self, _: By, _: f64, losses: Losses) -> Data {
+    fn data(&mut self, by: By, _: f64, losses: Losses) -> Data {
         let outcome = self.following.analysis.outcome(clock::monotonic());
         let mut found = summary::result(&outcome, None);
-        found.command = self.command.clone();
+        found.command = self.selection.whom();
         found.sources = self.sources.clone();
         found.totals.events_lost = losses.events;
         found.warnings.extend(losses.is_cut.then(cut));
+        found.steal = steal(&self.looks, &facts::cpus_now());
+        // To look for guests costs something.
+        if by == By::Guest {
+            let guests = self.visits.look(&self.selection);
+            found.guests = summary::guests(&outcome, |row| guests.guest_cpu(row));
+        }
         Data::Sched(found)
     }
 }

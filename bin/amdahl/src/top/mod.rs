@@ -142,6 +142,8 @@ fn first(args: &Top) -> Result<(Tab, By), Failure> {
         Some(TopBy::Stack) => By::Stack,
         Some(TopBy::Kind) => By::Kind,
         Some(TopBy::Mapping) => By::Mapping,
+        Some(TopBy::Cpu) => By::Cpu,
+        Some(TopBy::Guest) => By::Guest,
     };
     if !tab.groupings().contains(&by) {
         let known: Vec<&str> = tab.groupings().iter().map(|by| by.name()).collect();

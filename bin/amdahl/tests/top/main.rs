@@ -307,6 +307,33 @@ fn huge_pages_are_shown_by_mapping() {
 }
 
 #[test]
+fn cpus_and_those_of_guests_are_shown() {
+    let Some(program) = planted().filter(|_| has_bpf()) else {
+        return;
+    };
+    let mut pty = Pty::run(&["top", "--tab", "sched", "--by", "cpu", "--", program]);
+    pty.shows("wastedv");
+    pty.until("a CPU with switches", |screen| {
+        let mut rows = screen.lines().skip(4).map(|line| line.split_whitespace());
+        rows.any(|row| row.clone().count() > 6 && row.flat_map(str::parse::<u64>).count() > 1)
+    });
+    pty.press("g");
+    pty.shows("phantomv");
+    pty.shows("Nothing yet.");
+    pty.press("q");
+    assert_eq!(pty.ends().code(), Some(0));
+    // A view that has no such rows says which it has.
+    let refused = Command::new(env!("CARGO_BIN_EXE_amdahl"))
+        .args(["top", "--tab", "mem", "--by", "guest", "--batch", "1"])
+        .stdin(Stdio::null())
+        .output()
+        .expect("started");
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("site, process, kind, mapping"), "{said}");
+}
+
+#[test]
 fn without_bpf_the_screen_says_what_is_missing() {
     let Some(program) = planted() else { return };
     let mut pty = Pty::run(&["top", "--probe", "proc", "--", program]);

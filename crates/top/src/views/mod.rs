@@ -3,7 +3,9 @@
 mod locks;
 mod mapping;
 mod mem;
+mod processor;
 mod sched;
+mod virtual_cpu;
 
 use crate::grid::{Column, Grid};
 use crate::snapshot::{By, Data, Shape, Snapshot, Tab};
@@ -12,7 +14,11 @@ use crate::snapshot::{By, Data, Shape, Snapshot, Tab};
 pub fn columns(tab: Tab, shape: Shape) -> &'static [Column] {
     match tab {
         Tab::Locks => locks::columns(shape),
-        Tab::Sched => sched::COLUMNS,
+        Tab::Sched => match shape.by {
+            By::Cpu => processor::COLUMNS,
+            By::Guest => virtual_cpu::COLUMNS,
+            _ => sched::COLUMNS,
+        },
         Tab::Mem if shape.by == By::Mapping => mapping::COLUMNS,
         Tab::Mem => mem::COLUMNS,
     }
@@ -21,7 +27,8 @@ pub fn columns(tab: Tab, shape: Shape) -> &'static [Column] {
 /// By which column rows are sorted at first, falling.
 pub fn sorted(tab: Tab, shape: Shape) -> usize {
     let columns = columns(tab, shape).iter();
-    let is_other = |column: &&Column| !matches!(column.title, "total" | "wait" | "small");
+    let is_first = |title| matches!(title, "total" | "wait" | "small" | "wasted" | "phantom");
+    let is_other = |column: &&Column| !is_first(column.title);
     columns.take_while(is_other).count()
 }
 
@@ -29,7 +36,11 @@ pub fn sorted(tab: Tab, shape: Shape) -> usize {
 pub fn grid(snapshot: &Snapshot, shape: Shape) -> Grid {
     match &snapshot.data {
         Data::Locks(result) => locks::grid(result, shape.owners),
-        Data::Sched(result) => sched::grid(result, shape.by),
+        Data::Sched(result) => match shape.by {
+            By::Cpu => processor::grid(result),
+            By::Guest => virtual_cpu::grid(result),
+            by => sched::grid(result, by),
+        },
         Data::Mem(result) if shape.by == By::Mapping => mapping::grid(result),
         Data::Mem(result) => mem::grid(result, shape.by),
     }
@@ -59,7 +70,11 @@ pub fn headline(snapshot: &Snapshot) -> String {
 pub fn detail(snapshot: &Snapshot, by: By, index: usize) -> Vec<(usize, String)> {
     match &snapshot.data {
         Data::Locks(result) => locks::detail(result, index),
-        Data::Sched(result) => sched::detail(result, by, index),
+        Data::Sched(result) => match by {
+            By::Cpu => processor::detail(result, index),
+            By::Guest => virtual_cpu::detail(result, index),
+            by => sched::detail(result, by, index),
+        },
         Data::Mem(result) if by == By::Mapping => mapping::detail(result, index),
         Data::Mem(result) => mem::detail(result, by, index),
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use amdahl_report::plain::plain;
-use amdahl_report::sched::schema::{Latency, SchedResult, ThreadEntry};
+use amdahl_report::sched::schema::{Latency, SchedResult, ThreadEntry, Wasted};
 
 use crate::grid::{Cell, Column, Grid, Row};
 use crate::layout::seconds_text;
@@ -137,15 +137,48 @@ pub fn headline(result: &SchedResult) -> String {
     let idle: f64 = result.cpus.iter().map(|cpu| cpu.idle_s).sum();
     let mut text = format!("CPUs busy {:.0}%", 100.0 * busy / (busy + idle).max(1e-9));
     if result.totals.switches > 0 {
+        text += &wasted(&result.wasted);
         text += &format!(
-            "; wake-up to run p99 {}, longest {}; {} idle while threads waited; {} migrations",
+            "; wake-up to run p99 {}, longest {}; {} migrations",
             seconds_text(result.wake_latency.p99_s),
             seconds_text(result.wake_latency.max_s),
-            seconds_text(result.wasted.total_s()),
             result.totals.migrations
         );
     }
     text
+}
+
+/// Idle time while threads waited, and the parts that its reasons have in it, the largest first.
+fn wasted(wasted: &Wasted) -> String {
+    let total = wasted.total_s();
+    let mut text = format!(", wasted {}", seconds_text(total));
+    let mut parts = [
+        ("affinity", wasted.affinity_s),
+        ("placement", wasted.placement_s),
+        ("balancing", wasted.balancing_s),
+        ("transient", wasted.transient_s),
+    ]
+    .map(|(id, seconds)| (reason(id), (100.0 * seconds / total).round()));
+    parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let mut parts = parts
+        .iter()
+        .filter(|(_, percent)| *percent >= 1.0)
+        .peekable();
+    if parts.peek().is_some() {
+        text.push(':');
+    }
+    for (reason, percent) in parts {
+        text += &format!(" {reason} {percent:.0}%");
+    }
+    text
+}
+
+/// Why a CPU idled while a thread waited, in a word that is short.
+pub fn reason(id: &str) -> &str {
+    match id {
+        "placement" => "wake-up",
+        _ => id,
+    }
 }
 
 pub fn detail(result: &SchedResult, by: By, index: usize) -> Vec<(usize, String)> {
