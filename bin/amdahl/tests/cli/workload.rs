@@ -287,12 +287,15 @@ pub fn watched_in_a_group(
     })
 }
 
+/// How often [`in_some_try`] measures.
+pub const TRIES: usize = 4;
+
 /// Measures until the tool and the program agree, a few times: somebody else may take the CPU away
 /// between the clock of the one and that of the other.
 #[track_caller]
 pub fn in_some_try(mut measure: impl FnMut() -> Result<(), String>) {
     let mut misses = Vec::new();
-    while misses.len() < 4 {
+    while misses.len() < TRIES {
         match measure() {
             Ok(()) => return,
             Err(miss) => misses.push(miss),
