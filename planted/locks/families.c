@@ -34,6 +34,15 @@ NOINLINE static void want_mutex(int round)
     pthread_mutex_unlock(&mutex);
 }
 
+/* One round is held four times as long as the others. */
+static void hold_unevenly(int round)
+{
+    pthread_mutex_lock(&mutex);
+    announce(round);
+    burn(round == 5 ? 4 * HOLD_UNITS : HOLD_UNITS);
+    pthread_mutex_unlock(&mutex);
+}
+
 static void prepare_inheriting(void)
 {
     pthread_mutexattr_t attr;
@@ -449,14 +458,15 @@ NOINLINE static void want_grace(int round)
 }
 
 static const struct family families[] = {
-    { "mutex", none, hold_mutex, want_mutex, SLEEPS },
-    { "mutex-inheriting", prepare_inheriting, hold_mutex, want_mutex, SLEEPS },
+    { "mutex", none, hold_mutex, want_mutex, SLEEPS, &mutex },
+    { "mutex-inheriting", prepare_inheriting, hold_mutex, want_mutex, SLEEPS, &mutex },
+    { "uneven", none, hold_unevenly, want_mutex, SLEEPS, &mutex },
     { "rwlock-read", none, hold_writing, want_reading, SLEEPS },
     { "rwlock-write", none, hold_reading, want_writing, SLEEPS },
-    { "semaphore", prepare_semaphore, hold_semaphore, want_semaphore, SLEEPS },
+    { "semaphore", prepare_semaphore, hold_semaphore, want_semaphore, SLEEPS, &semaphore },
     { "barrier", prepare_barrier, hold_barrier, want_barrier, SLEEPS },
     { "condvar", none, hold_condition, want_condition, SLEEPS },
-    { "nested", none, hold_nested, want_mutex, SLEEPS },
+    { "nested", none, hold_nested, want_mutex, SLEEPS, &mutex },
     { "inode", prepare_file, hold_inode, want_inode, MAY_SPIN },
     { "position", prepare_position, hold_position, want_position, MAY_SPIN },
     { "position-nested", prepare_position, hold_position_nested, want_position, MAY_SPIN },

@@ -3,7 +3,9 @@
  * tells how many of them waited, for how long together, and the longest.
  *
  *   PROGRAM FAMILY [ROUNDS]
- *   {"family": "mutex", "times": 40, "seconds": 0.1234, "queued": 0, "longest": 0.004}
+ *   {"family": "mutex", "times": 40, "seconds": 0.1234, "queued": 0, "longest": 0.004, "lock": "0x55d0c0de"}
+ *
+ * `lock` is where the lock is, of families that know it.
  *
  * Of calls that may yield the CPU before they sleep it tells how long they stood in a run queue, before
  * the sleep or after it.
@@ -37,6 +39,7 @@ struct family {
     void (*hold)(int round);
     void (*want)(int round);
     int call;
+    const void *lock;
 };
 
 static const struct family *chosen;
@@ -134,8 +137,11 @@ static int run_rounds(const struct family *families, size_t n, int argc, char **
     const char *out = getenv("PLANTED_OUT");
     FILE *to = out ? fopen(out, "a") : stderr;
     check(!to, "PLANTED_OUT");
-    fprintf(to, "{\"family\": \"%s\", \"times\": %ld, \"seconds\": %.6f, \"queued\": %.6f, \"longest\": %.6f}\n",
-            chosen->name, times, seconds, queued, longest);
+    char lock[64] = "";
+    if (chosen->lock)
+        snprintf(lock, sizeof lock, ", \"lock\": \"%p\"", chosen->lock);
+    fprintf(to, "{\"family\": \"%s\", \"times\": %ld, \"seconds\": %.6f, \"queued\": %.6f, \"longest\": %.6f%s}\n",
+            chosen->name, times, seconds, queued, longest, lock);
     return 0;
 }
 #define RUN_ROUNDS(families, argc, argv) \

@@ -101,7 +101,7 @@ const LOCKS_EXAMPLES: &str = "\
 Examples:
   amdahl locks --system --for 10s
   amdahl locks --owner -- make -j8
-  amdahl locks --pid 4711 --by thread
+  amdahl locks --pid 4711 --by thread --sort max
   amdahl locks --system --live --owner
   amdahl locks --output locks/ -- ./server-bench; xdg-open locks/report.html";
 
@@ -117,13 +117,21 @@ pub struct Locks {
     /// What makes a row
     #[arg(long, value_name = "WHAT", default_value = "site")]
     pub by: LocksBy,
+    /// Sort rows by this figure, the largest first; equals by their line of code
+    #[arg(
+        long,
+        value_name = "FIGURE",
+        default_value = "total",
+        conflicts_with = "live"
+    )]
+    pub sort: LocksSort,
     /// Also who released the locks, what holders waited for, and how long mmap_lock is held
     #[arg(long)]
     pub owner: bool,
     /// Rows that are shown; a folder, JSON and CSV have all
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub rows: usize,
-    /// Show it on a live screen, until --for is over, q or Ctrl-C: amdahl top on its first tab
+    /// Show it on a live screen, until --for is over, q or Ctrl-C: amdahl top on its first tab, whose keys < and > sort
     #[arg(long, conflicts_with_all = ["json", "csv", "output"])]
     pub live: bool,
 }
@@ -141,6 +149,21 @@ pub enum LocksBy {
     Lock,
     /// The whole call stack.
     Stack,
+}
+
+/// By what rows of `amdahl locks` are sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LocksSort {
+    /// Waiting time of all together.
+    Total,
+    /// How often it was waited.
+    Times,
+    /// The longest wait.
+    Max,
+    /// The mean wait.
+    Mean,
+    /// What 99 of 100 waits do not exceed.
+    P99,
 }
 
 /// `amdahl scale`.

@@ -19,7 +19,7 @@ pub use amdahl_speedup::primitive::Class;
 pub use event::{Event, Hold, Kind, LockId, Place, Wait, Waker};
 pub use site::{Site, What};
 pub use table::{
-    FoldedStack, GroupBy, NestedRow, Of, OwnerRow, Row, Table, ThreadName, folded_stacks,
+    FoldedStack, GroupBy, NestedRow, Of, OwnerRow, Row, SortBy, Table, ThreadName, folded_stacks,
 };
 pub use tally::{Cell, CellKey, Folded, Limits, Share, Tally};
 pub use tracker::{Link, LinkId, RETRY_NS, SEARCH_NS, Tracker};

@@ -1,5 +1,6 @@
 //! The table: one row per site, thread, process, lock or stack.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -27,6 +28,37 @@ pub enum GroupBy {
     Lock,
     /// The whole call stack, by the names of its functions, and the line that waits.
     Stack,
+}
+
+/// By which figure rows are sorted, the largest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SortBy {
+    /// Waiting time of all together.
+    #[default]
+    Total,
+    /// Calls that waited.
+    Times,
+    /// The longest wait.
+    Max,
+    /// The mean wait.
+    Mean,
+    /// The 99th percentile; rows without one are the last.
+    P99,
+}
+
+impl SortBy {
+    fn falling(self, a: &Row, b: &Row) -> Ordering {
+        // Of two means rounded to nanoseconds nobody knows which is larger.
+        let across =
+            |of: &Row, other: &Row| u128::from(of.total_ns) * u128::from(other.times.max(1));
+        match self {
+            SortBy::Total => b.total_ns.cmp(&a.total_ns),
+            SortBy::Times => b.times.cmp(&a.times),
+            SortBy::Max => b.max_ns.cmp(&a.max_ns),
+            SortBy::Mean => across(b, a).cmp(&across(a, b)),
+            SortBy::P99 => b.p99_ns.cmp(&a.p99_ns),
+        }
+    }
 }
 
 /// Who a thread is.
@@ -124,10 +156,12 @@ impl Row {
 /// All rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    /// Waits, those of most time first; equals in the order of their source lines.
+    /// Waits, in the order of `sort`; equals in the order of their source lines.
     pub rows: Vec<Row>,
-    /// Holds by the site that acquired, where they were recorded.
+    /// Holds by the site that acquired, where they were recorded; in the same order.
     pub holds: Vec<Row>,
+    /// By what they are sorted.
+    pub sort: SortBy,
     /// Events that were lost: figures are too small by what they would have told.
     pub lost: u64,
     /// What had to be folded; rows of unknown place or thread have it.
@@ -210,7 +244,7 @@ impl Stacks {
 const PARTS: usize = 16;
 
 impl Table {
-    /// The table of `tally`, which `tracker` added up. `names` tells who a thread is.
+    /// The table of `tally`, which `tracker` added up, by total time. `names` tells who a thread is.
     /// Cost: linear in the cells.
     pub fn new(
         tracker: &Tracker,
@@ -256,9 +290,18 @@ impl Table {
         Table {
             rows: rows(waits, naming, names),
             holds: rows(holds, naming, names),
+            sort: SortBy::default(),
             lost: tally.lost,
             folded: tally.folded,
         }
+    }
+
+    /// The same by another figure.
+    pub fn sorted_by(mut self, sort: SortBy) -> Table {
+        order(&mut self.rows, sort);
+        order(&mut self.holds, sort);
+        self.sort = sort;
+        self
     }
 
     /// Rows of one class.
@@ -296,14 +339,17 @@ fn rows(
         .into_iter()
         .map(|(key, sum)| row(key, sum, naming, names))
         .collect();
+    order(&mut rows, SortBy::default());
+    rows
+}
+
+fn order(rows: &mut [Row], sort: SortBy) {
     rows.sort_by(|a, b| {
-        b.total_ns
-            .cmp(&a.total_ns)
+        sort.falling(a, b)
             .then_with(|| a.site.cmp(&b.site))
             .then_with(|| (&a.what, &a.of).cmp(&(&b.what, &b.of)))
             .then_with(|| b.times.cmp(&a.times))
     });
-    rows
 }
 
 fn row(key: RowKey, sum: Sum, naming: Names<'_>, names: &dyn Fn(Tid) -> ThreadName) -> Row {

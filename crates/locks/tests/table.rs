@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use amdahl_locks::{
-    Class, Event, GroupBy, Hold, Kind, Limits, LockId, Place, RETRY_NS, SEARCH_NS, Table,
+    Class, Event, GroupBy, Hold, Kind, Limits, LockId, Place, RETRY_NS, SEARCH_NS, SortBy, Table,
     ThreadName, Tracker, Wait, Waker, folded_stacks,
 };
 use amdahl_speedup::event::{CallStack, Frame, Ns, Tid};
@@ -142,9 +142,58 @@ fn equal_totals_stand_in_the_order_of_their_source_lines() {
     tracker.learn(Place(2), &mutex_at("early", 4));
     tracker.feed(&Event::Wait(wait(1, 0xa0, 1, 0, 500)));
     tracker.feed(&Event::Wait(wait(2, 0xb0, 2, 0, 500)));
-    let table = table(&tracker, GroupBy::Site);
-    let lines: Vec<u32> = table.rows.iter().map(|row| row.site.line).collect();
-    assert_eq!(lines, [4, 30]);
+    for sort in [
+        SortBy::Total,
+        SortBy::Times,
+        SortBy::Max,
+        SortBy::Mean,
+        SortBy::P99,
+    ] {
+        let table = table(&tracker, GroupBy::Site).sorted_by(sort);
+        assert_eq!(lines(&table), [4, 30], "{sort:?}");
+    }
+}
+
+fn lines(table: &Table) -> Vec<u32> {
+    table.rows.iter().map(|row| row.site.line).collect()
+}
+
+#[test]
+fn rows_are_sorted_by_each_of_their_figures() {
+    let mut tracker = Tracker::default();
+    let often = [&[10; 199][..], &[1_200]].concat();
+    for (line, lengths) in [(1, &[900][..]), (2, &often), (3, &[600, 600, 1_000, 1_000])] {
+        tracker.learn(Place(line), &mutex_at("put", line as u32));
+        for (i, ns) in lengths.iter().enumerate() {
+            let begin = i as Ns * 2 * RETRY_NS;
+            tracker.feed(&Event::Wait(wait(1, line * 8, line, begin, begin + ns)));
+        }
+    }
+    for (sort, expected) in [
+        (SortBy::Total, [3, 2, 1]),
+        (SortBy::Times, [2, 3, 1]),
+        (SortBy::Max, [2, 3, 1]),
+        (SortBy::Mean, [1, 3, 2]),
+        (SortBy::P99, [3, 1, 2]),
+    ] {
+        let table = table(&tracker, GroupBy::Site).sorted_by(sort);
+        assert_eq!((lines(&table), table.sort), (expected.to_vec(), sort));
+    }
+}
+
+/// Means of 2.5 and 2.75 ns: in whole nanoseconds they are equals, of which the earlier line is first.
+#[test]
+fn means_are_compared_exactly() {
+    let mut tracker = Tracker::default();
+    for (line, lengths) in [(1, &[2, 3][..]), (2, &[2, 3, 3, 3])] {
+        tracker.learn(Place(line), &mutex_at("put", line as u32));
+        for (i, ns) in lengths.iter().enumerate() {
+            let begin = i as Ns * 2 * RETRY_NS;
+            tracker.feed(&Event::Wait(wait(1, line * 8, line, begin, begin + ns)));
+        }
+    }
+    let table = table(&tracker, GroupBy::Site).sorted_by(SortBy::Mean);
+    assert_eq!(lines(&table), [2, 1]);
 }
 
 #[test]

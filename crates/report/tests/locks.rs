@@ -133,6 +133,8 @@ fn untrue_results_are_refused_by_name() {
         ((|r| r.rows[0].max_s = 9.0) as Damage, "rows.0.max_s"),
         (|r| r.rows[0].mean_s = 1.0, "rows.0.mean_s"),
         (|r| r.rows.swap(0, 3), "rows.1.total_s"),
+        (|r| r.sort = "times".to_owned(), "rows.2.times"),
+        (|r| r.sort = "site".to_owned(), "sort"),
         (|r| r.seconds = -1.0, "seconds"),
         (|r| r.rows[0].what = "x".repeat(1 << 20), "rows.0.what"),
     ] {
@@ -147,6 +149,59 @@ fn untrue_results_are_refused_by_name() {
     let scale = br#"{"schema":"amdahl.scale/1"}"#;
     let refused = locks::parse(scale, PathBuf::from("r")).unwrap_err();
     assert!(matches!(refused, LoadError::Schema { .. }), "{refused}");
+}
+
+/// The headline tells where most of the time went, whatever the first row is.
+#[test]
+fn rows_may_be_sorted_by_another_figure() {
+    let mut by_times = result();
+    by_times.sort = "times".to_owned();
+    by_times
+        .rows
+        .sort_by_key(|row| std::cmp::Reverse(row.times));
+    let json = locks::to_json(&by_times).expect("a true result");
+    let read = locks::parse(json.as_bytes(), PathBuf::from("result.json"));
+    assert_eq!(read.expect("the same"), by_times);
+    let text = locks::render(&by_times, 80, PLAIN, Shown::default());
+    let headline = text.lines().take_while(|line| !line.is_empty());
+    let headline = words(&headline.collect::<Vec<_>>().join(" "));
+    assert!(
+        headline.contains("for pthread mutex in queue_put"),
+        "{text}"
+    );
+    let (_, locks) = text.split_once("\nLocks\n").expect("locks");
+    assert!(
+        locks.lines().nth(1).expect("a row").starts_with("spinlock"),
+        "{text}"
+    );
+    let csv = locks::csv(&by_times);
+    let times: Vec<&str> = csv
+        .lines()
+        .skip(1)
+        .map(|line| column(&csv, line, "times"))
+        .collect();
+    assert_eq!(times, ["88123", "1024", "77", "10"]);
+    let page = locks::render_html(&by_times, &[]);
+    assert!(page.contains("Most waits first") && !page.contains("Longest waiting time first"));
+    assert!(locks::render_html(&result(), &[]).contains("Longest waiting time first"));
+}
+
+/// Rows without a 99th percentile are the last; equal means were rounded differently.
+#[test]
+fn rows_that_hardly_rise_are_no_untrue_result() {
+    let mut result = result();
+    for row in &mut result.rows {
+        (row.times, row.total_s, row.max_s) = (3, 0.3, 0.3);
+        row.mean_s = row.total_s / 3.0;
+    }
+    result.rows[3].mean_s = f64::from_bits(result.rows[3].mean_s.to_bits() + 1);
+    result.rows[3].p99_s = None;
+    result.sort = "mean".to_owned();
+    assert!(locks::to_json(&result).is_ok());
+    result.sort = "p99".to_owned();
+    assert!(locks::to_json(&result).is_ok());
+    result.rows.swap(0, 3);
+    assert!(locks::to_json(&result).is_err());
 }
 
 #[test]

@@ -56,9 +56,9 @@ fn sleeps() -> u64 {
         .expect("a count")
 }
 
-/// How many of its calls waited, and for how long together.
-fn wait(rounds: u32, want: fn(u32)) -> (u32, f64) {
-    let (mut times, mut seconds) = (0, 0.0);
+/// How many of its calls waited, for how long together, and the longest.
+fn wait(rounds: u32, want: fn(u32)) -> (u32, f64, f64) {
+    let (mut times, mut seconds, mut longest) = (0, 0.0, 0.0_f64);
     for round in 1..=rounds {
         reaches(&HELD, round);
         planted::burn(100);
@@ -69,10 +69,11 @@ fn wait(rounds: u32, want: fn(u32)) -> (u32, f64) {
         if sleeps() > slept {
             times += 1;
             seconds += took;
+            longest = longest.max(took);
         }
         DONE.store(round, Ordering::SeqCst);
     }
-    (times, seconds)
+    (times, seconds, longest)
 }
 
 fn main() {
@@ -89,9 +90,10 @@ fn main() {
         (family.hold)(round);
         reaches(&DONE, round);
     }
-    let (times, seconds) = waiter.join().expect("it does not panic");
-    let line =
-        format!("{{\"family\": \"{name}\", \"times\": {times}, \"seconds\": {seconds:.6}}}\n");
+    let (times, seconds, longest) = waiter.join().expect("it does not panic");
+    let line = format!(
+        "{{\"family\": \"{name}\", \"times\": {times}, \"seconds\": {seconds:.6}, \"longest\": {longest:.6}}}\n"
+    );
     match std::env::var_os("PLANTED_OUT") {
         Some(path) => {
             let file = File::options().append(true).create(true).open(path);

@@ -70,6 +70,7 @@ pub fn main(args: &Locks) -> Result<u8, Failure> {
     let names = |tid| name(&observed.decoded, tid);
     let tracker = &observed.tracker;
     let table = Table::new(tracker, tracker.tally(), args.by.into(), &names);
+    let table = table.sorted_by(args.sort.into());
     let mut found = result::result(&table, args.by);
     complete(&mut found, args, &observed);
     found.started = started;

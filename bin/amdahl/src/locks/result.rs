@@ -1,13 +1,15 @@
 //! The table as the documented result.
 
 use amdahl_locks::histogram::QUANTILE_ERROR;
-use amdahl_locks::{Class, GroupBy, Row, Site, Table, ThreadName, Tracker, What, folded_stacks};
+use amdahl_locks::{
+    Class, GroupBy, Row, Site, SortBy, Table, ThreadName, Tracker, What, folded_stacks,
+};
 use amdahl_report::locks::schema::{CodeSite, LockRow, LocksResult, Nested, Owner, SCHEMA, Step};
 use amdahl_report::schema::SampleRow;
 use amdahl_speedup::event::{CallStack, Tid};
 use amdahl_speedup::primitive::{Library, kernel_frame, own_frame, seen_frames};
 
-use crate::cli::LocksBy;
+use crate::cli::{LocksBy, LocksSort};
 
 /// Rows of a result, at most.
 const ROWS: usize = 4096;
@@ -36,6 +38,28 @@ fn by_name(by: LocksBy) -> &'static str {
     }
 }
 
+impl From<LocksSort> for SortBy {
+    fn from(sort: LocksSort) -> SortBy {
+        match sort {
+            LocksSort::Total => SortBy::Total,
+            LocksSort::Times => SortBy::Times,
+            LocksSort::Max => SortBy::Max,
+            LocksSort::Mean => SortBy::Mean,
+            LocksSort::P99 => SortBy::P99,
+        }
+    }
+}
+
+fn sort_name(sort: SortBy) -> &'static str {
+    match sort {
+        SortBy::Total => "total",
+        SortBy::Times => "times",
+        SortBy::Max => "max",
+        SortBy::Mean => "mean",
+        SortBy::P99 => "p99",
+    }
+}
+
 fn class(what: &What) -> &'static str {
     match what.class {
         Class::Lock => "lock",
@@ -56,6 +80,7 @@ pub fn result(table: &Table, by: LocksBy) -> LocksResult {
         schema: SCHEMA.to_owned(),
         amdahl_version: env!("CARGO_PKG_VERSION").to_owned(),
         by: by_name(by).to_owned(),
+        sort: sort_name(table.sort).to_owned(),
         p99_error: QUANTILE_ERROR,
         rows: table.rows[..kept].iter().map(row).collect(),
         holds: table.holds.iter().take(ROWS).map(row).collect(),

@@ -12,10 +12,11 @@ use amdahl_report::locks::{self, schema::SCHEMA};
 use amdahl_report::schema::Source;
 use serde_json::Value;
 
-use crate::processes::{Group, until_catches};
-use crate::tool::{Place, Ran, alone, bpf, has, skipped, until_it_watches};
+use crate::processes::Group;
+use crate::tool::{Place, Ran, Running, alone, bpf, has, skipped, until_it_watches};
 use crate::workload::{
-    in_some_try, planted, to_be_told, watched, watched_in_a_group, watched_to_its_end,
+    in_some_try, planted, said, to_be_told, watched, watched_in_a_group, watched_to_its_end,
+    watching,
 };
 use kernel::{first_cpu, tells_of_its_locks};
 
@@ -84,6 +85,8 @@ pub struct Truth {
     pub seconds: f64,
     /// Of these, in run queues, of which nobody knows whether that was before a sleep.
     queued: f64,
+    /// The longest, of programs that tell it.
+    longest: Option<f64>,
 }
 
 impl Truth {
@@ -92,6 +95,7 @@ impl Truth {
             times: said["times"].as_u64().expect("a count"),
             seconds: said["seconds"].as_f64().expect("seconds"),
             queued: said["queued"].as_f64().unwrap_or(0.0),
+            longest: said["longest"].as_f64(),
         }
     }
 }
@@ -146,13 +150,37 @@ fn rows(found: &LocksResult) -> String {
 
 /// Times agree within 5 % and what a preemption between two clocks takes.
 pub fn agree(truth: &Truth, seconds: f64) -> Result<(), String> {
-    let least = truth.seconds - truth.queued;
-    let error = (seconds - seconds.clamp(least.min(truth.seconds), truth.seconds)).abs();
-    let allowed = 0.05 * truth.seconds + 0.004;
-    if error <= allowed {
+    is_near(seconds, truth.seconds, truth.queued)
+}
+
+/// The same of one time, of which the program was `queued` for some.
+fn is_near(seconds: f64, measured: f64, queued: f64) -> Result<(), String> {
+    let least = (measured - queued).min(measured);
+    let error = (seconds - seconds.clamp(least, measured)).abs();
+    if error <= 0.05 * measured + 0.004 {
         return Ok(());
     }
-    Err(format!("{seconds} s of {}", truth.seconds))
+    Err(format!("{seconds} s of {measured}"))
+}
+
+/// The longest wait in these rows is that of the program. A percentile is none that is longer, and of less than
+/// a hundred waits it is the longest of its row.
+fn is_longest<'a>(
+    rows: impl Iterator<Item = &'a LockRow>,
+    p99_error: f64,
+    truth: &Truth,
+) -> Result<(), String> {
+    let mut longest = 0.0_f64;
+    for row in rows {
+        let (max, p99) = (row.max_s, row.p99_s.expect("single waits"));
+        assert!(row.mean_s <= max * (1.0 + 1e-9) && p99 <= max, "{row:?}");
+        // A nanosecond is lost to the middle of a bucket.
+        let is_max = p99 >= max * (1.0 - p99_error) - 1e-9;
+        assert!(is_max || row.times >= 100, "{row:?}");
+        longest = longest.max(max);
+    }
+    let measured = truth.longest.expect("the longest");
+    is_near(longest, measured, truth.queued).map_err(|miss| format!("the longest: {miss}"))
 }
 
 /// Seconds of the waits of `what` in `function`, if they are as many as the program made.
@@ -199,6 +227,8 @@ fn are_told(place: &Place, program: &Path, families: &[Family], thread: &str) {
             assert_eq!(found.events_lost, 0);
             is_made(&truth)?;
             agree(&truth, seconds_of_all(&found, what, function, &truth)?)?;
+            let rows = found.rows.iter().filter(|row| is_of(row, what, function));
+            is_longest(rows, found.p99_error, &truth)?;
             if holder.is_empty() {
                 return Ok(());
             }
@@ -254,6 +284,129 @@ fn waits_are_what_the_program_measured() {
     are_told(&place, &program, &families, "holder");
 }
 
+/// One of two hundred waits is four times as long as the others.
+#[test]
+fn one_long_wait_is_the_longest_and_not_the_99th_percentile() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    let command = [program.as_os_str(), OsStr::new("uneven"), OsStr::new("200")];
+    in_some_try(|| {
+        let (line, found) = watch_command(&place, &command, &[]);
+        let truth = Truth::of(&line);
+        assert_eq!(found.events_lost, 0);
+        let (what, function) = ("pthread mutex", "want_mutex");
+        agree(&truth, seconds_of_all(&found, what, function, &truth)?)?;
+        let row = found.rows.iter().find(|row| is_of(row, what, function));
+        let row = row.expect("a row");
+        is_longest([row].into_iter(), found.p99_error, &truth)?;
+        let others = (row.total_s - row.max_s) / (row.times - 1) as f64;
+        let p99 = row.p99_s.expect("single waits");
+        if row.max_s > 2.0 * others && p99 < row.max_s / 2.0 && p99 > others * (1.0 - 0.05) {
+            return Ok(());
+        }
+        Err(format!("{p99} s, others {others} s: {row:?}"))
+    });
+}
+
+/// Two locks of one kind, taken by the same code or not, are rows of their own, at the addresses that the program
+/// tells.
+#[test]
+fn rows_by_lock_have_the_address_of_the_lock() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    for (family, what, function) in [
+        ("mutex", "pthread mutex", "want_mutex"),
+        ("mutex-inheriting", "pthread mutex", "want_mutex"),
+        ("semaphore", "pthread semaphore", "want_semaphore"),
+        ("nested", "pthread mutex", "want_mutex"),
+    ] {
+        let command = [program.as_os_str(), OsStr::new(family)];
+        in_some_try(|| {
+            let (line, found) = watch_command(&place, &command, &["--by", "lock"]);
+            let truth = Truth::of(&line);
+            assert_eq!((found.by.as_str(), found.events_lost), ("lock", 0));
+            is_made(&truth)?;
+            let address = line["lock"].as_str().expect("an address");
+            let mut at = found.rows.iter().filter(|row| row.address == address);
+            let told = || {
+                let row = |row: &LockRow| format!("{} at {}", row.what, row.address);
+                found.rows.iter().map(row).collect::<Vec<_>>()
+            };
+            let row = at
+                .next()
+                .ok_or_else(|| format!("{address}: {:?}", told()))?;
+            assert!(at.next().is_none(), "{address}: {:?}", told());
+            assert!(row.pid != 0 && is_of(row, what, function), "{row:?}");
+            assert_eq!(row.locks, 1, "{row:?}");
+            if family == "nested" {
+                let inner = found
+                    .rows
+                    .iter()
+                    .find(|row| is_of(row, what, "wait_for_the_inner_lock"));
+                assert_ne!(inner.expect("the inner lock").address, address);
+            }
+            // The holder may have waited for the waiter.
+            if row.times != truth.times {
+                return Err(format!("{} times of {}", row.times, truth.times));
+            }
+            agree(&truth, row.total_s)
+        });
+    }
+}
+
+#[test]
+fn rows_are_sorted_by_the_figure_that_is_asked_for() {
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    let program = program.to_str().expect("a path");
+    type Figure = fn(&LockRow) -> f64;
+    let figures: [(&str, Figure); 5] = [
+        ("total", |row| row.total_s),
+        ("times", |row| row.times as f64),
+        ("max", |row| row.max_s),
+        ("mean", |row| row.mean_s),
+        ("p99", |row| row.p99_s.unwrap_or(0.0)),
+    ];
+    for (name, figure) in figures {
+        let ran = place
+            .amdahl([
+                "locks", "--json", "--quiet", "--owner", "--sort", name, "--", program, "nested",
+                "8",
+            ])
+            .ends_with(0);
+        let found = result(&ran);
+        assert_eq!(found.sort, name);
+        for rows in [&found.rows, &found.holds] {
+            let falls = |a: &LockRow, b: &LockRow| figure(a) * (1.0 + 1e-9) >= figure(b);
+            assert!(rows.is_sorted_by(falls), "{name}: {rows:#?}");
+        }
+        assert!(found.rows.len() > 1, "{}", rows(&found));
+    }
+    let usual = place.amdahl(["locks", "--json", "--quiet", "--", program, "mutex", "8"]);
+    assert_eq!(result(&usual.ends_with(0)).sort, "total");
+}
+
+#[test]
+fn what_rows_cannot_be_sorted_by_is_refused() {
+    let place = Place::new();
+    let ran = place
+        .amdahl(["locks", "--sort", "site", "--", "true"])
+        .ends_with(2);
+    for said in ["--sort", "total, times, max, mean, p99"] {
+        assert!(ran.message().contains(said), "{}", ran.err);
+    }
+    // There are keys for it.
+    let ran = place
+        .amdahl(["locks", "--live", "--sort", "max", "--", "true"])
+        .ends_with(2);
+    assert!(ran.message().contains("--live"), "{}", ran.err);
+}
+
 /// A lock of the program's own, whose sleeper is woken for nothing at times; a barrier of a mutex and a
 /// condition; and goroutines, which sleep without a thread and are looked for after the wake-up.
 #[test]
@@ -283,6 +436,7 @@ fn waits_of_runtimes_are_what_the_program_measured() {
                 times: 0,
                 seconds: line["seconds"].as_f64().expect("seconds"),
                 queued: 0.0,
+                longest: None,
             };
             assert_eq!(found.events_lost, 0);
             let (_, seconds) = sum(&found, what, function);
@@ -407,14 +561,38 @@ fn short_lived_processes_and_threads_are_followed() {
     let Some((place, program)) = ready() else {
         return;
     };
-    let script = "i=0; while [ $i -lt 60 ]; do \"$0\" mutex 1 2>/dev/null & i=$((i+1)); done; wait";
-    let mut tool = place.tool(["locks", "--json", "--quiet", "--", "sh", "-c", script]);
-    tool.arg(&program);
-    let found = result(&place.run(tool).ends_with(0));
-    assert_eq!(found.events_lost, 0);
-    // One round each; not all of them meet at the lock.
-    let waits = sum(&found, "pthread mutex", "want_mutex").0;
-    assert!((1..=60).contains(&waits), "{:#?}", found.rows);
+    let script = "i=0; while [ $i -lt 60 ]; do \"$0\" mutex 1 & i=$((i+1)); done; wait";
+    in_some_try(|| {
+        let _ = std::fs::remove_file(place.join("said"));
+        let mut tool = place.tool(["locks", "--json", "--quiet", "--", "sh", "-c", script]);
+        tool.arg(&program).env("PLANTED_OUT", place.join("said"));
+        let found = result(&place.run(tool).ends_with(0));
+        if found.events_lost > 0 {
+            return Err(format!("{} events lost", found.events_lost));
+        }
+        // One round each; not all of them meet at the lock.
+        let truths = truths(&place.read("said"));
+        assert_eq!(truths.len(), 60);
+        let truth = Truth {
+            times: truths.iter().map(|of| of.times).sum(),
+            seconds: truths.iter().map(|of| of.seconds).sum(),
+            queued: 0.0,
+            longest: None,
+        };
+        is_made(&truth)?;
+        let seconds = seconds_of_all(&found, "pthread mutex", "want_mutex", &truth)?;
+        // Who waits among so many stands in a run queue before the sleep, too, which is no wait.
+        if seconds > 0.0 && seconds <= 1.05 * truth.seconds {
+            return Ok(());
+        }
+        Err(format!("{seconds} s of {}", truth.seconds))
+    });
+}
+
+/// Of each of several programs that wrote to one file.
+fn truths(said: &str) -> Vec<Truth> {
+    let of = |line| Truth::of(&serde_json::from_str(line).expect("a line"));
+    said.lines().map(of).collect()
 }
 
 /// All waits of the planted threads, and no other. Of a program that `leaves` they last a little longer
@@ -600,16 +778,56 @@ fn a_program_that_is_replaced_while_it_runs_keeps_its_names_or_has_none() {
     }
 }
 
+/// Rounds that last long enough for a process of the whole system to be looked at while it lives.
+const LONG: &str = "600";
+
+/// A view of the whole system, at work.
+fn watching_the_system(place: &Place) -> Running {
+    let options = ["--system", "--by", "thread"].map(OsStr::new);
+    watching(place, "locks", &options)
+}
+
+/// What it has of the process, once it is told to end.
+fn seen_of(system: Running, pid: u32) -> LocksResult {
+    system.signal(rustix::process::Signal::INT);
+    let mut found = result(&system.ended().ends_with(5));
+    assert!(found.partial);
+    found.rows.retain(|row| row.pid == pid);
+    found
+}
+
+/// The process's waits for its mutex are in the table, all of them.
+fn has_all_of_the_mutex(found: &LocksResult, truth: &Truth) -> Result<(), String> {
+    if found.events_lost > 0 {
+        return Err(format!("{} events lost", found.events_lost));
+    }
+    is_made(truth)?;
+    agree(
+        truth,
+        seconds_of_all(found, "pthread mutex", "want_mutex", truth)?,
+    )
+}
+
+/// Of a program that comes and goes, of which nobody told the tool.
 #[test]
 fn the_whole_system_is_watched() {
-    let Some((place, _)) = ready() else {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
         return;
     };
-    let ran = place
-        .amdahl(["locks", "--json", "--quiet", "--for", "1s", "--system"])
-        .ends_with(0);
-    let found = result(&ran);
-    assert!(found.rows.iter().all(|row| row.open <= row.times));
+    in_some_try(|| {
+        let _ = std::fs::remove_file(place.join("said"));
+        let system = watching_the_system(&place);
+        let [nice, how @ ..] = BEFORE_OTHERS;
+        let mut command = Command::new(nice);
+        command.args(how).arg(&program).args(["mutex", LONG]);
+        command.env("PLANTED_OUT", place.join("said"));
+        let planted = place.start(place.here(command));
+        let pid = planted.pid();
+        planted.ended().ends_with(0);
+        let found = seen_of(system, pid);
+        has_all_of_the_mutex(&found, &Truth::of(&said(&place, "said")))
+    });
 }
 
 #[test]
@@ -618,16 +836,20 @@ fn two_instances_do_not_disturb_each_other() {
     let Some((place, program)) = ready() else {
         return;
     };
-    let other = place.start(place.tool(["locks", "--system", "--json", "--quiet", "--for", "1h"]));
-    until_catches(other.pid(), rustix::process::Signal::INT);
+    let command = [program.as_os_str(), OsStr::new("mutex"), OsStr::new(LONG)];
     in_some_try(|| {
-        let (truth, found) = watch(&place, &program, "mutex", &[]);
-        let seconds = seconds_of_all(&found, "pthread mutex", "want_mutex", &truth)?;
-        agree(&truth, seconds)
+        let other = watching_the_system(&place);
+        let (line, found) = watch_command(&place, &command, &["--by", "thread"]);
+        let truth = Truth::of(&line);
+        let waiter = found
+            .rows
+            .iter()
+            .find(|row| is_of(row, "pthread mutex", "want_mutex"));
+        let pid = waiter.expect("a row").pid;
+        let of_system = seen_of(other, pid);
+        has_all_of_the_mutex(&found, &truth)?;
+        has_all_of_the_mutex(&of_system, &truth).map_err(|miss| format!("the system: {miss}"))
     });
-    other.signal(rustix::process::Signal::INT);
-    let found = result(&other.ended().ends_with(5));
-    assert!(found.partial);
 }
 
 /// Who watches is a program with waits of its own, which are not those of what it watches.

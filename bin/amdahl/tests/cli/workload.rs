@@ -214,7 +214,7 @@ pub fn watched(place: &Place, view: &str, options: &[&str], command: &[&OsStr]) 
 }
 
 /// A view of the tool at work on processes that are there, for longer than the test lasts.
-fn watching(place: &Place, view: &str, options: &[&OsStr]) -> Running {
+pub fn watching(place: &Place, view: &str, options: &[&OsStr]) -> Running {
     let mut tool = place.tool(view.split(' '));
     tool.args(["--json", "--quiet", "--for", "1h"])
         .args(options);

@@ -49,18 +49,42 @@ pub(super) fn check(result: &LocksResult) -> Checked {
         short(&format!("warnings.{i}.code"), &warning.code)?;
         short(&format!("warnings.{i}.text"), &warning.text)?;
     }
-    rows("rows", &result.rows)?;
-    rows("holds", &result.holds)
+    let Some(order) = order(&result.sort) else {
+        let found = quote(&result.sort);
+        return bad(
+            "sort",
+            format!("is {found}, not total, times, max, mean or p99"),
+        );
+    };
+    rows("rows", &result.rows, order)?;
+    rows("holds", &result.holds, order)
 }
 
-fn rows(at: &str, rows: &[LockRow]) -> Checked {
+/// The field that rows are sorted by, and its figure.
+type Order = (&'static str, fn(&LockRow) -> f64);
+
+/// Results without the field are sorted by totals.
+fn order(sort: &str) -> Option<Order> {
+    Some(match sort {
+        "" | "total" => ("total_s", |row| row.total_s),
+        "times" => ("times", |row| row.times as f64),
+        "max" => ("max_s", |row| row.max_s),
+        "mean" => ("mean_s", |row| row.mean_s),
+        "p99" => ("p99_s", |row| row.p99_s.unwrap_or(0.0)),
+        _ => return None,
+    })
+}
+
+fn rows(at: &str, rows: &[LockRow], (field, figure): Order) -> Checked {
     at_most(at, rows.len(), ITEMS_MAX)?;
     for (i, row) in rows.iter().enumerate() {
         check_row(&format!("{at}.{i}"), row)?;
     }
-    match rows.windows(2).position(|p| p[0].total_s < p[1].total_s) {
+    // Means that are equal were rounded differently.
+    let rises = |p: &[LockRow]| figure(&p[0]) * (1.0 + MEAN_TOLERANCE) < figure(&p[1]);
+    match rows.windows(2).position(rises) {
         Some(i) => bad(
-            format!("{at}.{}.total_s", i + 1),
+            format!("{at}.{}.{field}", i + 1),
             "is larger than that of the row before",
         ),
         None => Ok(()),

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::lines::{
-    brief, chain, headline, is_partner, owner, place, position, target, title, total, whose,
+    brief, chain, headline, is_partner, order, owner, place, position, target, title, total, whose,
 };
 use super::schema::{LockRow, LocksResult};
 use super::terminal::losses;
@@ -44,7 +44,7 @@ fn sections(result: &LocksResult, samples: &[SampleRow]) -> Vec<Section> {
     let holds: Vec<_> = result.holds.iter().enumerate().collect();
     let mut sections = Vec::new();
     let mut add = |id, short, title, body| sections.push(Section::new(id, short, title, body));
-    let body = table("rows", &locks, "Longest waiting time first");
+    let body = table("rows", &locks, order(result));
     add("locks", "Locks", "Locks that were waited for", body);
     if locks.iter().any(|(_, row)| has_details(row)) {
         let body = details("rows", &locks);

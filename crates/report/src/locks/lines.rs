@@ -177,10 +177,23 @@ pub fn is_partner(row: &LockRow) -> bool {
     row.class == "partner"
 }
 
+/// By what the rows are sorted.
+pub(super) fn order(result: &LocksResult) -> &'static str {
+    match &*result.sort {
+        "times" => "Most waits first",
+        "max" => "Longest single wait first",
+        "mean" => "Longest mean wait first",
+        "p99" => "Longest 99th percentile first",
+        _ => "Longest waiting time first",
+    }
+}
+
 /// What a reader should take away when he reads nothing else.
 pub(super) fn headline(result: &LocksResult) -> String {
     let waited = total(&result.rows, |row| !is_partner(row));
-    let Some(first) = result.rows.iter().find(|row| !is_partner(row)) else {
+    let locks = result.rows.iter().filter(|row| !is_partner(row));
+    // Rows may be sorted by another figure; of equals it is the first.
+    let Some(first) = locks.min_by(|a, b| b.total_s.total_cmp(&a.total_s)) else {
         return format!("No wait for a lock in {}.", brief(result.seconds));
     };
     format!(

@@ -37,15 +37,17 @@ pub struct LocksResult {
     pub sources: Vec<Source>,
     /// What makes a row: `site`, `thread`, `process`, `lock` or `stack`.
     pub by: String,
+    /// By what rows are sorted, the largest first: `total`, `times`, `max`, `mean` or `p99`; empty is `total`.
+    pub sort: String,
     /// Relative error of `p99_s`, at most.
     pub p99_error: f64,
-    /// Waits, those of most time first.
+    /// Waits, in the order of `sort`.
     #[serde(deserialize_with = "bounded::<_, _, ITEMS_MAX>")]
     pub rows: Vec<LockRow>,
-    /// How long locks were held, by the site that acquired, where that was recorded.
+    /// How long locks were held, by the site that acquired, where that was recorded; in the same order.
     #[serde(deserialize_with = "bounded::<_, _, ITEMS_MAX>")]
     pub holds: Vec<LockRow>,
-    /// Rows that are not here, since there were too many; the smallest.
+    /// Rows that are not here, since there were too many; the last.
     pub rows_left_out: u64,
     /// Waiting time of the rows that are not here.
     pub left_out_s: f64,
