@@ -34,12 +34,12 @@ NOINLINE static void want_mutex(int round)
     pthread_mutex_unlock(&mutex);
 }
 
-/* One round is held four times as long as the others. */
+/* One round is held eight times as long as the others. */
 static void hold_unevenly(int round)
 {
     pthread_mutex_lock(&mutex);
     announce(round);
-    burn(round == 5 ? 4 * HOLD_UNITS : HOLD_UNITS);
+    burn(round == 5 ? 8 * HOLD_UNITS : HOLD_UNITS);
     pthread_mutex_unlock(&mutex);
 }
 

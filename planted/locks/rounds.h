@@ -3,9 +3,10 @@
  * tells how many of them waited, for how long together, and the longest.
  *
  *   PROGRAM FAMILY [ROUNDS]
- *   {"family": "mutex", "times": 40, "seconds": 0.1234, "queued": 0, "longest": 0.004, "lock": "0x55d0c0de"}
+ *   {"family": "mutex", "times": 40, "seconds": 0.1234, "queued": 0, "longest": 0.004,
+ *    "p99": 0.003, "lock": "0x55d0c0de"}
  *
- * `lock` is where the lock is, of families that know it.
+ * `p99` is by nearest rank, of the first thousands; `lock` is where the lock is, of families that know it.
  *
  * Of calls that may yield the CPU before they sleep it tells how long they stood in a run queue, before
  * the sleep or after it.
@@ -47,6 +48,8 @@ static int rounds = 40;
 static int round_held, round_over, round_done;
 static long times;
 static double seconds, queued, longest;
+enum { LENGTHS = 1 << 14 };
+static double lengths[LENGTHS];
 
 static MAYBE_UNUSED void check(int failed, const char *what)
 {
@@ -89,6 +92,8 @@ static void want_and_time(int round)
     double took = clock_seconds(clock) - since;
     int spun = is_cpu ? took > SPUN_CPU : chosen->call & MAY_SPIN && took > SPUN;
     if (spun || sleeps() > slept) {
+        if (times < LENGTHS)
+            lengths[times] = took;
         times++;
         seconds += took;
         if (chosen->call & YIELDS)
@@ -112,6 +117,19 @@ static void *waiter(void *arg)
     return arg;
 }
 
+static int by_length(const void *a, const void *b)
+{
+    double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+static double p99_of_lengths(void)
+{
+    size_t n = times < LENGTHS ? (size_t)times : LENGTHS;
+    qsort(lengths, n, sizeof *lengths, by_length);
+    return n ? lengths[(99 * n + 99) / 100 - 1] : 0;
+}
+
 /* What `main` does. */
 static int run_rounds(const struct family *families, size_t n, int argc, char **argv)
 {
@@ -125,6 +143,8 @@ static int run_rounds(const struct family *families, size_t n, int argc, char **
     }
     if (argc > 2)
         rounds = atoi(argv[2]);
+    /* Who faults while the mappings are held waits for them. */
+    memset(lengths, 1, sizeof lengths);
     chosen->prepare();
     prctl(PR_SET_NAME, "holder");
     check(pthread_create(&thread, 0, waiter, 0), "pthread_create");
@@ -140,8 +160,8 @@ static int run_rounds(const struct family *families, size_t n, int argc, char **
     char lock[64] = "";
     if (chosen->lock)
         snprintf(lock, sizeof lock, ", \"lock\": \"%p\"", chosen->lock);
-    fprintf(to, "{\"family\": \"%s\", \"times\": %ld, \"seconds\": %.6f, \"queued\": %.6f, \"longest\": %.6f%s}\n",
-            chosen->name, times, seconds, queued, longest, lock);
+    fprintf(to, "{\"family\": \"%s\", \"times\": %ld, \"seconds\": %.6f, \"queued\": %.6f, \"longest\": %.6f, \"p99\": %.6f%s}\n",
+            chosen->name, times, seconds, queued, longest, p99_of_lengths(), lock);
     return 0;
 }
 #define RUN_ROUNDS(families, argc, argv) \

@@ -29,6 +29,8 @@ pub enum Unit {
     Ns,
     /// How many in a second.
     PerSecond,
+    /// How many.
+    Count,
 }
 
 impl Unit {
@@ -41,6 +43,7 @@ impl Unit {
             Unit::OneCpu => "fraction of one CPU",
             Unit::Ns => "ns",
             Unit::PerSecond => "1/s",
+            Unit::Count => "count",
         }
     }
 
@@ -55,6 +58,7 @@ impl Unit {
             Unit::Ns if value >= 1e3 => format!("{:.2} us", value / 1e3),
             Unit::Ns => format!("{value:.2} ns"),
             Unit::PerSecond => format!("{:.2} million/s", value / 1e6),
+            Unit::Count => format!("{value:.0}"),
         }
     }
 }

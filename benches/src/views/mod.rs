@@ -121,6 +121,9 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         all.push(truth::figure(&family, &measured));
         raw.truth.extend(measured.ok());
     }
+    if is_wanted("truth") {
+        all.push(truth::counts(raw.truth.iter()));
+    }
     let seconds = if arguments.quick { 5.0 } else { 20.0 };
     for (view, flags) in live::VIEWS.into_iter().filter(|_| is_wanted("live")) {
         let measured = live::top(&stage, view, flags, seconds);

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use amdahl_report::locks::{self, schema::LockRow};
+use amdahl_report::schema::Source;
 use serde::{Deserialize, Serialize};
 
 use crate::stage::Stage;
@@ -17,9 +18,15 @@ pub struct Family {
 }
 
 /// What makes them.
+#[derive(PartialEq)]
 enum Program {
-    /// A family of `planted/locks/families.c`.
-    Families,
+    /// A family of `planted/locks/families.c` whose waiter sleeps: it knows how often.
+    Sleeps,
+    /// One of the kernel's locks. The holder may have waited for the waiter, of which the program does not know: their
+    /// times together are little longer than the waiter's.
+    InKernel,
+    /// The same on one CPU, where nobody spins while the owner runs, of which the kernel does not tell.
+    OnOne,
     /// A planted program of its own, of two threads.
     Own,
 }
@@ -29,7 +36,15 @@ const fn family(name: &'static str, what: &'static str, function: &'static str) 
         name,
         what,
         function,
-        program: Program::Families,
+        program: Program::Sleeps,
+    }
+}
+
+/// Stacks are dear, and not taken of each wait for a lock of the kernel: all waits of the kind count.
+const fn in_kernel(name: &'static str, what: &'static str, program: Program) -> Family {
+    Family {
+        program,
+        ..family(name, what, "")
     }
 }
 
@@ -40,12 +55,28 @@ const fn program(name: &'static str, what: &'static str, function: &'static str)
     }
 }
 
-/// In user space with and without barging writers, in the kernel; and where a runtime stands between the
-/// program and its sleeps, or nothing does.
-pub const FAMILIES: [Family; 6] = [
+/// All families of C programs, and where a runtime stands between the program and its sleeps, or nothing does.
+pub const FAMILIES: [Family; 23] = [
     family("mutex", "pthread mutex", "want_mutex"),
+    family("mutex-inheriting", "pthread mutex", "want_mutex"),
+    family("uneven", "pthread mutex", "want_mutex"),
+    family("nested", "pthread mutex", "want_mutex"),
+    family("rwlock-read", "pthread rwlock (read)", "want_reading"),
     family("rwlock-write", "pthread rwlock (write)", "want_writing"),
-    family("inode", "rwsem (write)", "want_inode"),
+    family("semaphore", "pthread semaphore", "want_semaphore"),
+    family("barrier", "pthread barrier", "want_barrier"),
+    family("condvar", "pthread condvar", "want_condition"),
+    family("sysv-semaphore", "SysV semaphore", "want_set"),
+    family("flock", "file lock", "want_flock"),
+    family("fcntl", "file lock", "want_range"),
+    family("rcu", "RCU", "want_grace"),
+    in_kernel("inode", "rwsem (write)", Program::OnOne),
+    in_kernel("position", "mutex", Program::OnOne),
+    in_kernel("mmap", "mmap_lock (write)", Program::OnOne),
+    in_kernel("fault", "mmap_lock (read)", Program::OnOne),
+    in_kernel("exec", "rwsem (read)", Program::InKernel),
+    in_kernel("listed", "percpu-rwsem (read)", Program::InKernel),
+    in_kernel("spin", "spinlock", Program::InKernel),
     program("c-raw_futex", "futex", "open_the_vault"),
     program("rust-barrier", "Rust barrier", "meet_at_the_summit"),
     program("go-mutex", "Go mutex", "main.lockTheCache"),
@@ -58,6 +89,7 @@ pub struct Agreement {
     family: &'static str,
     program: Truth,
     table: Truth,
+    events_lost: u64,
 }
 
 /// Waits.
@@ -80,7 +112,7 @@ fn command(stage: &Stage, family: &Family) -> Result<Vec<String>, String> {
     let folder = stage.scratch();
     let built = |program: &Path| program.to_string_lossy().into_owned();
     let mut compiler = match family.program {
-        Program::Families => {
+        Program::Sleeps | Program::InKernel | Program::OnOne => {
             let mut gcc = stage.command("gcc");
             gcc.args(["-std=gnu11", "-O2", "-g", "-pthread", "-o"])
                 .arg(folder.join("families"))
@@ -96,21 +128,20 @@ fn command(stage: &Stage, family: &Family) -> Result<Vec<String>, String> {
         }
     };
     let words = match family.program {
-        Program::Families => [
+        Program::Own => [built(&folder.join(family.name)), "2".into()].to_vec(),
+        _ => [
             built(&folder.join("families")),
             family.name.into(),
             "200".into(),
         ]
         .to_vec(),
-        Program::Own => [built(&folder.join(family.name)), "2".into()].to_vec(),
     };
     if !Path::new(&words[0]).exists() {
         stage
             .run(&mut compiler)
             .map_err(|error| error.to_string())?;
     }
-    if family.name == "inode" {
-        // On one CPU nobody spins while the owner runs, of which the kernel does not tell.
+    if family.program == Program::OnOne {
         let on_one = ["taskset".to_owned(), "-c".to_owned(), first_cpu()?];
         return Ok(on_one.into_iter().chain(words).collect());
     }
@@ -142,6 +173,15 @@ pub fn measure(stage: &Stage, family: &Family) -> Result<Agreement, String> {
         row.what == family.what && names.any(|name| name.contains(family.function))
     };
     let rows: Vec<&LockRow> = found.rows.iter().filter(is_it).collect();
+    let is_silent = |source: &Source| source.what == "kernel locks" && source.how == "missing";
+    if matches!(family.program, Program::InKernel | Program::OnOne)
+        && found.sources.iter().any(is_silent)
+    {
+        return Err(failed(&"this kernel does not tell of its locks"));
+    }
+    if family.name == "spin" && rows.is_empty() {
+        return Err(failed(&"this kernel does not tell of who spins alone"));
+    }
     Ok(Agreement {
         family: family.name,
         program: serde_json::from_slice(&told).map_err(|error| failed(&error))?,
@@ -149,6 +189,7 @@ pub fn measure(stage: &Stage, family: &Family) -> Result<Agreement, String> {
             times: rows.iter().map(|row| row.times).sum(),
             seconds: rows.iter().map(|row| row.total_s).sum(),
         },
+        events_lost: found.events_lost,
     })
 }
 
@@ -176,5 +217,45 @@ pub fn figure(family: &Family, measured: &Result<Agreement, String>) -> Figure {
         unit: Unit::Difference,
         target: DIFFERENCE,
         versus: format!("total wait in the table against the program's own clock{said}"),
+    }
+}
+
+/// By how many waits table and programs differ, of those that know how often they waited and lost no event.
+pub fn counts<'a>(measured: impl Iterator<Item = &'a Agreement>) -> Figure {
+    let counting = |found: &&Agreement| {
+        let mut families = FAMILIES.iter();
+        families.any(|of| of.name == found.family && of.program == Program::Sleeps)
+    };
+    let (lost, whole): (Vec<&Agreement>, Vec<&Agreement>) = measured
+        .filter(counting)
+        .partition(|found| found.events_lost > 0);
+    let apart = |found: &&Agreement| found.table.times.abs_diff(found.program.times);
+    let differ = |found: &&&Agreement| apart(found) > 0;
+    let told = |found: &&Agreement| {
+        let Agreement {
+            family,
+            program,
+            table,
+            ..
+        } = found;
+        format!("; {family}: {} of {}", table.times, program.times)
+    };
+    let differing: String = whole.iter().filter(differ).map(told).collect();
+    let left_out = match lost.len() {
+        0 => String::new(),
+        n => format!("; {n} lost events and are left out"),
+    };
+    Figure {
+        name: "waits told - waits made: all families that count".to_owned(),
+        value: match whole.len() {
+            0 => Err("no family was measured without a lost event".to_owned()),
+            _ => Ok(whole.iter().map(apart).sum::<u64>() as f64),
+        },
+        unit: Unit::Count,
+        target: Target::AtMost(0.0),
+        versus: format!(
+            "waits in the table against the program's own count, of {} families{differing}{left_out}",
+            whole.len()
+        ),
     }
 }

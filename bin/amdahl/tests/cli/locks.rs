@@ -284,7 +284,7 @@ fn waits_are_what_the_program_measured() {
     are_told(&place, &program, &families, "holder");
 }
 
-/// One of two hundred waits is four times as long as the others.
+/// One of two hundred waits is eight times as long as the others.
 #[test]
 fn one_long_wait_is_the_longest_and_not_the_99th_percentile() {
     let _alone = alone();
@@ -303,7 +303,9 @@ fn one_long_wait_is_the_longest_and_not_the_99th_percentile() {
         is_longest([row].into_iter(), found.p99_error, &truth)?;
         let others = (row.total_s - row.max_s) / (row.times - 1) as f64;
         let p99 = row.p99_s.expect("single waits");
-        if row.max_s > 2.0 * others && p99 < row.max_s / 2.0 && p99 > others * (1.0 - 0.05) {
+        let measured = line["p99"].as_f64().expect("a percentile");
+        is_near(p99, measured, 0.0).map_err(|miss| format!("p99: {miss}"))?;
+        if row.max_s > 2.0 * others && p99 > 0.95 * others {
             return Ok(());
         }
         Err(format!("{p99} s, others {others} s: {row:?}"))
@@ -398,13 +400,13 @@ fn what_rows_cannot_be_sorted_by_is_refused() {
         .amdahl(["locks", "--sort", "site", "--", "true"])
         .ends_with(2);
     for said in ["--sort", "total, times, max, mean, p99"] {
-        assert!(ran.message().contains(said), "{}", ran.err);
+        assert!(ran.err.contains(said), "{}", ran.err);
     }
     // There are keys for it.
     let ran = place
         .amdahl(["locks", "--live", "--sort", "max", "--", "true"])
         .ends_with(2);
-    assert!(ran.message().contains("--live"), "{}", ran.err);
+    assert!(ran.err.contains("--live"), "{}", ran.err);
 }
 
 /// A lock of the program's own, whose sleeper is woken for nothing at times; a barrier of a mutex and a
