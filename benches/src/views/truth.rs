@@ -55,7 +55,7 @@ const fn program(name: &'static str, what: &'static str, function: &'static str)
     }
 }
 
-/// All families of C programs, and where a runtime stands between the program and its sleeps, or nothing does.
+/// Families of C programs, one of each kind of lock; and where a runtime stands between the program and its sleeps, or nothing does.
 pub const FAMILIES: [Family; 23] = [
     family("mutex", "pthread mutex", "want_mutex"),
     family("mutex-inheriting", "pthread mutex", "want_mutex"),
