@@ -191,7 +191,8 @@ fn reads(place: &Place, program: &Path, reader: &Path) -> Result<(), String> {
     // Holds were not asked for, and a wait of others is none of the program's.
     assert_eq!((row.count, row.seconds), (0, 0.0));
     assert!(lock.waits.iter().all(|row| row.operation != "proc-reader"));
-    if row.waits != truth.times {
+    // Beside them are those that were over before the reader slept, which are short.
+    if row.waits < truth.times {
         return Err(format!("{} waits of {}", row.waits, truth.times));
     }
     agree(&truth, row.waited_s)
