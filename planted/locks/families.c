@@ -459,7 +459,7 @@ NOINLINE static void want_grace(int round)
 
 static const struct family families[] = {
     { "mutex", none, hold_mutex, want_mutex, SLEEPS, &mutex },
-    { "mutex-inheriting", prepare_inheriting, hold_mutex, want_mutex, SLEEPS, &mutex },
+    { "mutex-inheriting", prepare_inheriting, hold_mutex, want_mutex, SPINS_FIRST, &mutex },
     { "uneven", none, hold_unevenly, want_mutex, SLEEPS, &mutex },
     { "rwlock-read", none, hold_writing, want_reading, SLEEPS },
     { "rwlock-write", none, hold_reading, want_writing, SLEEPS },

@@ -28,6 +28,7 @@ enum call {
     MAY_SPIN = 1,   /* or spins, in the kernel */
     SPINS = 2,      /* who waits spins in the kernel, and never sleeps */
     YIELDS = 4,     /* who waits yields the CPU before it sleeps, which others may want for long: that is no sleep */
+    SPINS_FIRST = 16, /* who waits spins in the kernel as long as the holder runs, and sleeps then: the sleep is told */
     AGAIN = 8,      /* again and again until it is over, since only the kernel knows when it is held */
 };
 /* A call that took longer than these seconds, or this CPU time, spun. */
@@ -87,9 +88,12 @@ static void want_and_time(int round)
     clockid_t clock = is_cpu ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
     double in_queue = chosen->call & YIELDS ? queued_now() : 0;
     long slept = sleeps();
+    double spent = clock_seconds(CLOCK_THREAD_CPUTIME_ID);
     double since = clock_seconds(clock);
     chosen->want(round);
     double took = clock_seconds(clock) - since;
+    if (chosen->call & SPINS_FIRST)
+        took -= clock_seconds(CLOCK_THREAD_CPUTIME_ID) - spent;
     int spun = is_cpu ? took > SPUN_CPU : chosen->call & MAY_SPIN && took > SPUN;
     if (spun || sleeps() > slept) {
         if (times < LENGTHS)

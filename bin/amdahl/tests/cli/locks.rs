@@ -226,9 +226,12 @@ fn are_told(place: &Place, program: &Path, families: &[Family], thread: &str) {
             let (truth, found) = watch(place, program, family, &["--owner"]);
             assert_eq!(found.events_lost, 0);
             is_made(&truth)?;
-            agree(&truth, seconds_of_all(&found, what, function, &truth)?)?;
+            let of_family = |miss| format!("{family}: {miss}");
+            let told = seconds_of_all(&found, what, function, &truth);
+            told.and_then(|seconds| agree(&truth, seconds))
+                .map_err(of_family)?;
             let rows = found.rows.iter().filter(|row| is_of(row, what, function));
-            is_longest(rows, found.p99_error, &truth)?;
+            is_longest(rows, found.p99_error, &truth).map_err(of_family)?;
             if holder.is_empty() {
                 return Ok(());
             }
