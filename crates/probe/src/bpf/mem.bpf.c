@@ -180,7 +180,7 @@ static __always_inline int end_fault(struct bpf_perf_event_data *ctx, amdahl_u8 
 	hash = ~place_of(regs, tgid);
 	slot->place = hash >> 32;
 	if (takes_stack(ring, hash, ts) &&
-	    take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_FAULT, ts, slot->tid, tgid))
+	    take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_FAULT, ts, slot->tid, tgid, 0))
 		flags |= AMDAHL_STACK_TAKEN;
 	slot->flags = flags;
 	publish(slot, seq);
@@ -356,7 +356,7 @@ int BPF_PROG(on_contention_end, void *lock)
 	hash = me->mm ? place_of(regs, task->tgid) * 31 : 0;
 	slot->place = hash >> 32;
 	if (hash && takes_stack(ring, hash, ts) &&
-	    take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAIT, ts, tid, task->tgid))
+	    take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAIT, ts, tid, task->tgid, 0))
 		flags |= AMDAHL_STACK_TAKEN;
 	slot->flags = flags;
 	publish(slot, seq);

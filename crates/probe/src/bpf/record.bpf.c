@@ -75,22 +75,6 @@ static __always_inline void count(amdahl_u32 cpu, amdahl_u32 window, int prev, i
 	}
 }
 
-/* The stack of who sleeps for a lock of the kernel, with the kernel's part: few are taken, one for each place now and then. */
-static __always_inline int take_lock_stack(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct pt_regs *regs,
-					   amdahl_u64 ts, amdahl_u32 tid, amdahl_u32 tgid)
-{
-	struct amdahl_stack *s = begin_stack(ring, cpu, AMDAHL_STACK_WAIT, ts, tid, tgid);
-
-	if (!s)
-		return 0;
-	user_registers(s, regs);
-	copy_user_stack(s);
-	walk_frame_pointers(ctx, s);
-	walk_kernel(ctx, s);
-	bpf_ringbuf_submit(s, BPF_RB_NO_WAKEUP);
-	return 1;
-}
-
 /*
  * The arguments of the system call that sleeps, where it is, and a stack if it is to have one.
  *
@@ -119,18 +103,14 @@ static __always_inline amdahl_u8 where(void *ctx, struct amdahl_ring *ring, amda
 		goroutine = place_of_goroutine(regs);
 		hash ^= kind_of_futex(first) * 0xff51afd7ed558ccdull ^ goroutine;
 	}
-	if (lock) {
-		/* A place of its own: what the same call sleeps for otherwise has another kernel stack. */
+	/* A place of its own: what the same call sleeps for otherwise has another kernel stack. */
+	if (lock)
 		hash ^= 0xc2b2ae3d27d4eb4full;
-		slot->place = hash >> 32;
-		task->call = 0;
-		if (sleeper_takes_stack(task, ring, hash, ts) && take_lock_stack(ctx, ring, cpu, regs, ts, tid, tgid))
-			return AMDAHL_STACK_TAKEN;
-		return 0;
-	}
 	slot->place = hash >> 32;
 	task->call = walked || goroutine ? 0 : call;
-	if (sleeper_takes_stack(task, ring, hash, ts) && take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAIT, ts, tid, tgid))
+	/* The kernel's part of a lock's: few are taken, one for each place now and then. */
+	if (sleeper_takes_stack(task, ring, hash, ts) &&
+	    take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAIT, ts, tid, tgid, lock != 0))
 		return AMDAHL_STACK_TAKEN;
 	return 0;
 }
@@ -229,7 +209,7 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 
 			slot->place = hash >> 32;
 			if (takes_stack(ring, hash, ts) &&
-			    take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAKE, ts, waker, by->tgid))
+			    take_stack(ctx, ring, cpu, regs, AMDAHL_STACK_WAKE, ts, waker, by->tgid, 0))
 				flags |= AMDAHL_STACK_TAKEN;
 		}
 	}

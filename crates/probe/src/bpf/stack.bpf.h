@@ -326,8 +326,9 @@ static __always_inline void walk_kernel(void *ctx, struct amdahl_stack *s)
 		s->kernel_frames = (amdahl_u64)bytes >> 3;
 }
 
+/* Of user space, and of the kernel if `with_kernel`. */
 static __always_inline int take_stack(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct pt_regs *regs, int kind, amdahl_u64 ts,
-				      amdahl_u32 tid, amdahl_u32 tgid)
+				      amdahl_u32 tid, amdahl_u32 tgid, int with_kernel)
 {
 	struct amdahl_stack *s = begin_stack(ring, cpu, kind, ts, tid, tgid);
 
@@ -338,6 +339,8 @@ static __always_inline int take_stack(void *ctx, struct amdahl_ring *ring, amdah
 	walk_frame_pointers(ctx, s);
 	if (kind == AMDAHL_STACK_WAIT)
 		walk_goroutine(s);
+	if (with_kernel)
+		walk_kernel(ctx, s);
 	bpf_ringbuf_submit(s, BPF_RB_NO_WAKEUP);
 	return 1;
 }
