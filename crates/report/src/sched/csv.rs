@@ -93,13 +93,8 @@ pub fn render(result: &SchedResult) -> String {
     format!("{HEADER}\r\n{lines}")
 }
 
-/// Without events there are sums of time alone.
-fn has_events(result: &SchedResult) -> bool {
-    result.totals.switches > 0
-}
-
 fn threads(result: &SchedResult) -> Vec<Row<'_>> {
-    let has_events = has_events(result);
+    let has_events = result.has_events();
     let rows = result.threads.iter().map(|row| Row {
         table: "thread",
         name: &row.name,
@@ -122,7 +117,7 @@ fn threads(result: &SchedResult) -> Vec<Row<'_>> {
 }
 
 fn cpus(result: &SchedResult) -> Vec<Row<'_>> {
-    let has_events = has_events(result);
+    let has_events = result.has_events();
     let cpus = result.cpus.iter().map(|cpu| Row {
         table: "cpu",
         cpu: Some(cpu.cpu),
@@ -145,7 +140,7 @@ fn cpus(result: &SchedResult) -> Vec<Row<'_>> {
 
 /// What only events tell.
 fn distributions(result: &SchedResult) -> Vec<Row<'_>> {
-    if !has_events(result) {
+    if !result.has_events() {
         return Vec::new();
     }
     let latencies = [
@@ -162,13 +157,7 @@ fn distributions(result: &SchedResult) -> Vec<Row<'_>> {
         ..Row::default()
     });
     let wasted = &result.wasted;
-    let reasons = [
-        ("affinity", wasted.affinity_s),
-        ("placement", wasted.placement_s),
-        ("balancing", wasted.balancing_s),
-        ("transient", wasted.transient_s),
-    ];
-    let reasons = reasons.into_iter().map(|(name, seconds)| Row {
+    let reasons = wasted.by_reason().into_iter().map(|(name, seconds)| Row {
         table: "wasted",
         name,
         wasted_s: Some(seconds),

@@ -97,7 +97,7 @@ fn facts(result: &SchedResult) -> Markup {
     html! {
         dl.facts {
             div { dt { "Recorded" } dd { (time("wall_s", result.wall_s)) } }
-            @if totals.switches > 0 {
+            @if result.has_events() {
                 div { dt { "Switches" } dd { (count("totals.switches", totals.switches)) } }
                 div { dt { "Switches per s" } dd { (format!("{per_s:.0}")) } }
                 div { dt { "Wake-up latency, p99" } dd { (time("wake_latency.p99_s", result.wake_latency.p99_s)) } }
@@ -222,19 +222,13 @@ fn histogram(path: &str, latency: &Latency) -> Markup {
 
 fn wasted(result: &SchedResult) -> Markup {
     let wasted = &result.wasted;
-    let sums = [
-        ("affinity_s", wasted.affinity_s),
-        ("placement_s", wasted.placement_s),
-        ("balancing_s", wasted.balancing_s),
-        ("transient_s", wasted.transient_s),
-    ];
     html! {
         table {
             caption { "A CPU idled while a thread waited in the queue of another" }
-            tbody { @for ((name, why), (field, sum)) in REASONS.into_iter().zip(sums) {
+            tbody { @for ((name, why), (id, sum)) in REASONS.into_iter().zip(wasted.by_reason()) {
                 tr {
                     th scope="row" { (name) }
-                    td.num { (time(&format!("wasted.{field}"), sum)) }
+                    td.num { (time(&format!("wasted.{id}_s"), sum)) }
                     td { (why) }
                 }
             }

@@ -81,6 +81,13 @@ pub struct SchedResult {
     pub warnings: Vec<Notice>,
 }
 
+impl SchedResult {
+    /// Made of events: without them there are sums of time alone.
+    pub fn has_events(&self) -> bool {
+        self.totals.switches > 0
+    }
+}
+
 /// Counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -167,9 +174,19 @@ pub struct Wasted {
 }
 
 impl Wasted {
+    /// By reason, as `wasted.pairs[].reason` calls them.
+    pub fn by_reason(&self) -> [(&'static str, f64); 4] {
+        [
+            ("affinity", self.affinity_s),
+            ("placement", self.placement_s),
+            ("balancing", self.balancing_s),
+            ("transient", self.transient_s),
+        ]
+    }
+
     /// Over all reasons.
     pub fn total_s(&self) -> f64 {
-        self.affinity_s + self.placement_s + self.balancing_s + self.transient_s
+        self.by_reason().iter().map(|(_, seconds)| seconds).sum()
     }
 
     /// What came in longer turns.

@@ -25,7 +25,7 @@ pub(crate) fn headline(result: &SchedResult) -> (String, String) {
     let limit = short(result.wasted.brief_limit_s);
     let capacity = result.wall_s * cpus as f64;
     // Without events only the sums per thread are known.
-    if result.totals.switches == 0 {
+    if !result.has_events() {
         let waited: f64 = result.threads.iter().map(|row| row.wait_s).sum();
         return (
             format!("Threads waited {} for a CPU.", seconds(waited)),
@@ -193,13 +193,8 @@ fn wasted(page: &mut Page, result: &SchedResult) {
         return;
     }
     page.heading("Wasted: a CPU idled while a thread waited elsewhere");
-    let sums = [
-        wasted.affinity_s,
-        wasted.placement_s,
-        wasted.balancing_s,
-        wasted.transient_s,
-    ];
-    for ((name, why), sum) in REASONS.into_iter().zip(sums).filter(|(_, sum)| *sum > 0.0) {
+    let sums = REASONS.into_iter().zip(wasted.by_reason());
+    for ((name, why), (_, sum)) in sums.filter(|(_, (_, sum))| *sum > 0.0) {
         let line = [bold(format!("{name:<10}{:>10}  ", short(sum))), text(why)];
         page.paragraph(0, 22, &line);
     }
@@ -329,7 +324,7 @@ fn threads(page: &mut Page, result: &SchedResult) {
         .take(THREADS)
         .map(|thread| {
             let (wake, preempt) = (&thread.wake_latency, &thread.preempt_latency);
-            let has_events = result.totals.switches > 0;
+            let has_events = result.has_events();
             let figure = |text: String| if has_events { text } else { String::new() };
             vec![
                 elide(&thread.name, 18, page.ellipsis()),

@@ -66,8 +66,7 @@ fn steal(result: &SchedResult, cpu: u32) -> f64 {
 }
 
 pub fn grid(result: &SchedResult) -> Grid {
-    // Without events there are sums alone.
-    let has_events = result.totals.switches > 0;
+    let has_events = result.has_events();
     let told = |cell: Cell| if has_events { cell } else { Cell::Unknown };
     let rows = result.cpus.iter().enumerate();
     let rows = rows.map(|(index, cpu)| {
@@ -108,7 +107,7 @@ pub fn detail(result: &SchedResult, index: usize) -> Vec<(usize, String)> {
         (0, String::new()),
         (0, times(result, cpu)),
     ];
-    if result.totals.switches == 0 {
+    if !result.has_events() {
         return lines;
     }
     let latency = &cpu.latency;
@@ -166,7 +165,7 @@ fn times(result: &SchedResult, cpu: &CpuEntry) -> String {
         seconds_text(cpu.run_s),
         seconds_text(cpu.idle_s)
     );
-    if result.totals.switches > 0 {
+    if result.has_events() {
         text += &format!(
             ", {} of it while threads waited elsewhere; overloaded {}",
             seconds_text(cpu.idle_wasted_s),

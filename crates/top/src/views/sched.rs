@@ -136,7 +136,7 @@ pub fn headline(result: &SchedResult) -> String {
     let busy: f64 = result.cpus.iter().map(|cpu| cpu.run_s).sum();
     let idle: f64 = result.cpus.iter().map(|cpu| cpu.idle_s).sum();
     let mut text = format!("CPUs busy {:.0}%", 100.0 * busy / (busy + idle).max(1e-9));
-    if result.totals.switches > 0 {
+    if result.has_events() {
         text += &wasted(&result.wasted);
         text += &format!(
             "; wake-up to run p99 {}, longest {}; {} migrations",
@@ -152,13 +152,9 @@ pub fn headline(result: &SchedResult) -> String {
 fn wasted(wasted: &Wasted) -> String {
     let total = wasted.total_s();
     let mut text = format!(", wasted {}", seconds_text(total));
-    let mut parts = [
-        ("affinity", wasted.affinity_s),
-        ("placement", wasted.placement_s),
-        ("balancing", wasted.balancing_s),
-        ("transient", wasted.transient_s),
-    ]
-    .map(|(id, seconds)| (reason(id), (100.0 * seconds / total).round()));
+    let mut parts = wasted
+        .by_reason()
+        .map(|(id, seconds)| (reason(id), (100.0 * seconds / total).round()));
     parts.sort_by(|a, b| b.1.total_cmp(&a.1));
     let mut parts = parts
         .iter()
