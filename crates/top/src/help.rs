@@ -52,6 +52,6 @@ pub fn lines(screen: &Screen) -> Vec<(usize, String)> {
         lines.push((0, amdahl_report::plain::plain(&what)));
     }
     let notices = screen.shown.iter().flat_map(|shown| shown.notices());
-    lines.extend(notices.map(|notice| (0, amdahl_report::plain::plain(&notice))));
+    lines.extend(notices.map(|notice| (0, notice)));
     lines
 }

@@ -2,6 +2,7 @@
 
 use amdahl_report::locks::schema::LocksResult;
 use amdahl_report::mem::schema::MemResult;
+use amdahl_report::plain::plain;
 use amdahl_report::sched::schema::SchedResult;
 use amdahl_report::schema::Source;
 
@@ -121,7 +122,7 @@ impl Snapshot {
             Data::Sched(result) => (Vec::new(), &result.warnings),
             Data::Mem(result) => (Vec::new(), &result.warnings),
         };
-        notices.extend(warnings.iter().map(|warning| warning.text.clone()));
+        notices.extend(warnings.iter().map(|warning| plain(&warning.text)));
         notices
     }
 

@@ -34,12 +34,7 @@ pub fn text(
         let what = format!("{}: {}", source.what, source.missing);
         lines.push(amdahl_report::plain::plain(&what));
     }
-    let notices = snapshot.notices();
-    lines.extend(
-        notices
-            .iter()
-            .map(|notice| amdahl_report::plain::plain(notice)),
-    );
+    lines.extend(snapshot.notices());
     let layout = Layout::new(grid.columns, width, column);
     lines.push(layout.titles(grid.columns, column, true).join(" "));
     for row in grid.rows.iter().take(rows) {
