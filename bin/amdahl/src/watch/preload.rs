@@ -216,10 +216,7 @@ impl Seen {
     pub fn sum(all: impl Iterator<Item = Seen>) -> Seen {
         all.fold(Seen::default(), |sum, one| Seen {
             hidden: sum.hidden + one.hidden,
-            unread: Unread {
-                times: sum.unread.times + one.unread.times,
-                why: sum.unread.why.or(one.unread.why),
-            },
+            unread: sum.unread.and(one.unread),
             has_threads: sum.has_threads | one.has_threads,
             is_recorded: sum.is_recorded | one.is_recorded,
             damaged: sum.damaged + one.damaged,

@@ -48,6 +48,14 @@ pub fn open_files_for(threads: usize) -> usize {
     (room + LEFT_TO_OTHERS).max(room * 2)
 }
 
+/// A reading that failed although there may be something to read.
+pub(super) fn is_unread(why: Errno) -> bool {
+    !matches!(
+        why,
+        Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM
+    )
+}
+
 /// Readings that failed although there is what was to be read: for want of descriptors or memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unread {
@@ -61,15 +69,20 @@ impl Unread {
     /// Counts a reading that failed, unless that only says that there is nothing any more, or that it is
     /// not for us. Returns whether it was counted.
     pub(super) fn note(&mut self, why: Errno) -> bool {
-        let is_answer = matches!(
-            why,
-            Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM
-        );
-        if !is_answer {
+        let is_unread = is_unread(why);
+        if is_unread {
             self.times += 1;
             self.why.get_or_insert(why);
         }
-        !is_answer
+        is_unread
+    }
+
+    /// These and `others`.
+    pub fn and(self, others: Unread) -> Unread {
+        Unread {
+            times: self.times + others.times,
+            why: self.why.or(others.why),
+        }
     }
 
     /// What `result` gave; [`Unread::note`] takes its error, of the system if it has no number.

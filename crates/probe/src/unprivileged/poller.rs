@@ -186,10 +186,7 @@ impl Poller {
         Blindness {
             polls: self.polls,
             hidden: self.shared.hidden,
-            unread: Unread {
-                times: self.shared.unread.times + self.tree.unread.times,
-                why: self.tree.unread.why.or(self.shared.unread.why),
-            },
+            unread: self.tree.unread.and(self.shared.unread),
             spent_ns: self.spent_ns(),
         }
     }

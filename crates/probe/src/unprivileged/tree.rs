@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::io::Errno;
 
-use super::files::Unread;
+use super::files::{Unread, is_unread};
 use super::parse;
 
 /// Processes followed at most.
@@ -94,7 +94,7 @@ impl Tree {
         while let Some(pid) = queue.pop() {
             let tids = match self.tasks(pid) {
                 Ok(tids) => tids,
-                Err(why) if Unread::default().note(why) => continue,
+                Err(why) if is_unread(why) => continue,
                 Err(_) => {
                     self.processes.remove(&pid);
                     continue;
