@@ -130,6 +130,13 @@ fn a_failure_in_some_runs_costs_only_those() {
     assert_eq!(point.wall_s.runs.len() + point.probed_wall_s.runs.len(), 4);
 }
 
+/// Arguments for runs of a shell's `script` without a warm-up and a folder, told as data.
+fn runs_of<'a>(cpus: &'a str, runs: &'a str, more: &[&'a str], script: &'a str) -> Vec<&'a str> {
+    let usual = ["scale", "--cpus", cpus, "--runs", runs, "--no-warmup"];
+    let told = ["--json", "--no-output", "--", "sh", "-c", script];
+    [&usual[..], more, &told[..]].concat()
+}
+
 /// Writes a program of a shell.
 fn script(place: &Place, name: &str, text: &str) {
     use std::os::unix::fs::PermissionsExt;
@@ -241,20 +248,7 @@ fn runs_for_which_there_is_no_process_are_failures_among_others() {
     // In the third run the tool, whose user has other processes, is allowed a single one.
     let script = "cd home; echo x >> runs; if test $(wc -l < runs) = 3; then \
                   read -r _ _ _ tool _ < /proc/$PPID/stat; prlimit --nproc=1: --pid $tool; fi";
-    let args = [
-        "scale",
-        "--cpus",
-        "1",
-        "--runs",
-        "3",
-        "--no-warmup",
-        "--json",
-        "--no-output",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ];
+    let args = runs_of("1", "3", &[], script);
     let Some(ran) = place.amdahl_as_ordinary_user(&args) else {
         return;
     };
@@ -293,24 +287,7 @@ fn runs_for_which_the_recorder_cannot_begin_cost_only_themselves() {
                   case $(wc -l < runs) in \
                   1) prlimit --nofile=$(($(ls /proc/$tool/fd | wc -l) - 2)): --pid $tool;; \
                   4) prlimit --nofile=1024: --pid $tool;; esac";
-    let args = [
-        "scale",
-        "--cpus",
-        "1",
-        "--runs",
-        "5",
-        "--bare-runs",
-        "5",
-        "--probe",
-        "bpf",
-        "--no-warmup",
-        "--json",
-        "--no-output",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ];
+    let args = runs_of("1", "5", &["--bare-runs", "5", "--probe", "bpf"], script);
     let result = place.amdahl(args).ends_with(4).result();
     let failed: Vec<u32> = result.failures.iter().map(|failure| failure.run).collect();
     assert_eq!(failed, [2, 3], "{:?}", result.failures);
@@ -336,22 +313,7 @@ fn polls_without_descriptors_are_told() {
     let script = "read -r _ _ _ tool _ < /proc/$PPID/stat; prlimit --nofile=4: --pid $tool; \
                   i=0; while test $i -lt 300000; do i=$((i + 1)); done; \
                   prlimit --nofile=1024: --pid $tool";
-    let args = [
-        "scale",
-        "--cpus",
-        "1",
-        "--runs",
-        "1",
-        "--probe",
-        "proc",
-        "--no-warmup",
-        "--json",
-        "--no-output",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ];
+    let args = runs_of("1", "1", &["--probe", "proc"], script);
     let result = place.amdahl(args).ends_with(0).result();
     let text = notice(&result, "unread");
     assert!(text.contains("Too many open files"), "{text}");
@@ -373,20 +335,7 @@ fn cpus_that_are_taken_away_cost_the_runs_on_them() {
     let script = "echo x >> runs; case $(wc -l < runs) in 1) taskset -cp $$ > first;; \
                   3) read -r _ _ _ tool _ < /proc/$PPID/stat; \
                   taskset -cp $(sed 's/.*: //' first) $tool > second;; esac";
-    let args = [
-        "scale",
-        "--cpus",
-        "1,2",
-        "--runs",
-        "2",
-        "--no-warmup",
-        "--json",
-        "--no-output",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ];
+    let args = runs_of("1,2", "2", &[], script);
     let result = place.amdahl(args).ends_with(4).result();
     let [point] = &result.points[..] else {
         panic!("{:?}", result.points);
