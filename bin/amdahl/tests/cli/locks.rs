@@ -2,6 +2,7 @@
 
 pub mod kernel;
 mod languages;
+mod truth;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,11 @@ use crate::workload::{
     watching,
 };
 use kernel::{first_cpu, tells_of_its_locks};
+pub use truth::{Truth, agree, is_made};
+use truth::{
+    has_all, has_all_of_the_mutex, holds, is_longest, is_near, is_of, rows, seconds_of_all, sum,
+    truths,
+};
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/locks");
 
@@ -77,29 +83,6 @@ fn result(ran: &Ran) -> LocksResult {
         .unwrap_or_else(|error| panic!("{}\n{error}\n{}", ran.what, ran.out))
 }
 
-/// What the program says of itself.
-pub struct Truth {
-    /// How often it waited.
-    pub times: u64,
-    /// For how long all together.
-    pub seconds: f64,
-    /// Of these, in run queues, of which nobody knows whether that was before a sleep.
-    queued: f64,
-    /// The longest, of programs that tell it.
-    longest: Option<f64>,
-}
-
-impl Truth {
-    pub fn of(said: &Value) -> Truth {
-        Truth {
-            times: said["times"].as_u64().expect("a count"),
-            seconds: said["seconds"].as_f64().expect("seconds"),
-            queued: said["queued"].as_f64().unwrap_or(0.0),
-            longest: said["longest"].as_f64(),
-        }
-    }
-}
-
 /// Runs a family under the tool. The program's own figures and the tool's.
 fn watch(place: &Place, program: &Path, family: &str, options: &[&str]) -> (Truth, LocksResult) {
     watch_under(&[], place, program, family, options)
@@ -129,95 +112,9 @@ fn watch_command(place: &Place, command: &[&OsStr], options: &[&str]) -> (Value,
     (line, result(&ran))
 }
 
-/// It has waits of `what` in `function`.
-fn is_of(row: &LockRow, what: &str, function: &str) -> bool {
-    let names = || row.stack.iter().any(|frame| frame == function);
-    row.what == what && (row.site.symbol.contains(function) || names())
-}
-
-/// Waits of `what` in `function`, of one row or several.
-fn sum(found: &LocksResult, what: &str, function: &str) -> (u64, f64) {
-    let rows = found.rows.iter().filter(|row| is_of(row, what, function));
-    rows.fold((0, 0.0), |(times, seconds), row| {
-        (times + row.times, seconds + row.total_s)
-    })
-}
-
-fn rows(found: &LocksResult) -> String {
-    let row = |row: &LockRow| format!("{} in {}: {}", row.what, row.site.symbol, row.times);
-    found.rows.iter().map(row).collect::<Vec<_>>().join(", ")
-}
-
-/// Times agree within 5 % and what a preemption between two clocks takes.
-pub fn agree(truth: &Truth, seconds: f64) -> Result<(), String> {
-    is_near(seconds, truth.seconds, truth.queued)
-}
-
-/// The same of one time, of which the program was `queued` for some.
-fn is_near(seconds: f64, measured: f64, queued: f64) -> Result<(), String> {
-    let least = (measured - queued).min(measured);
-    let error = (seconds - seconds.clamp(least, measured)).abs();
-    if error <= 0.05 * measured + 0.004 {
-        return Ok(());
-    }
-    Err(format!("{seconds} s of {measured}"))
-}
-
-/// The longest wait in these rows is that of the program. A percentile is none that is longer, and of less than
-/// a hundred waits it is the longest of its row.
-fn is_longest<'a>(
-    rows: impl Iterator<Item = &'a LockRow>,
-    p99_error: f64,
-    truth: &Truth,
-) -> Result<(), String> {
-    let mut longest = 0.0_f64;
-    for row in rows {
-        let (max, p99) = (row.max_s, row.p99_s.expect("single waits"));
-        assert!(row.mean_s <= max * (1.0 + 1e-9) && p99 <= max, "{row:?}");
-        // A nanosecond is lost to the middle of a bucket.
-        let is_max = p99 >= max * (1.0 - p99_error) - 1e-9;
-        assert!(is_max || row.times >= 100, "{row:?}");
-        longest = longest.max(max);
-    }
-    let measured = truth.longest.expect("the longest");
-    is_near(longest, measured, truth.queued).map_err(|miss| format!("the longest: {miss}"))
-}
-
-/// Seconds of the waits of `what` in `function`, if they are as many as the program made.
-fn seconds_of_all(
-    found: &LocksResult,
-    what: &str,
-    function: &str,
-    truth: &Truth,
-) -> Result<f64, String> {
-    let (times, seconds) = sum(found, what, function);
-    if times == truth.times {
-        return Ok(seconds);
-    }
-    Err(format!("{times} times of {}: {}", truth.times, rows(found)))
-}
-
 /// A family of a planted program: its name, what the table calls its waits, who waits, and who lets
 /// them go on, which may be nobody.
 type Family = (&'static str, &'static str, &'static str, &'static str);
-
-/// Who ended most of the waits of `what` in `function` is the planted holder.
-fn holds(found: &LocksResult, what: &str, function: &str, by: (&str, &str)) -> Result<(), String> {
-    let of = |row: &&LockRow| is_of(row, what, function) && !row.owners.is_empty();
-    let row = found.rows.iter().find(of);
-    let row = row.ok_or_else(|| format!("{function}: nobody let it go on: {}", rows(found)))?;
-    let owner = &row.owners[0];
-    if owner.thread == by.0 && owner.site.symbol.contains(by.1) {
-        return Ok(());
-    }
-    Err(format!("{function}: {owner:?}"))
-}
-
-/// Where others have the CPUs, waiter and holder may never meet.
-pub fn is_made(truth: &Truth) -> Result<(), String> {
-    let waits = truth.times > 0;
-    waits.then_some(()).ok_or("it never waited".to_owned())
-}
 
 /// Waits of each family are in the table as often and as long as the program says, with their holder.
 fn are_told(place: &Place, program: &Path, families: &[Family], thread: &str) {
@@ -594,23 +491,6 @@ fn short_lived_processes_and_threads_are_followed() {
     });
 }
 
-/// Of each of several programs that wrote to one file.
-fn truths(said: &str) -> Vec<Truth> {
-    let of = |line| Truth::of(&serde_json::from_str(line).expect("a line"));
-    said.lines().map(of).collect()
-}
-
-/// All waits of the planted threads, and no other. Of a program that `leaves` they last a little longer
-/// than it can say: until each of its threads has been ended.
-fn has_all(found: &LocksResult, truth: &Truth, leaves: bool) -> Result<(), String> {
-    assert_eq!(found.events_lost, 0);
-    let seconds = seconds_of_all(found, "pthread mutex", "want_the_room", truth)?;
-    if leaves && seconds >= truth.seconds {
-        return Ok(());
-    }
-    agree(truth, seconds)
-}
-
 #[test]
 fn waits_of_threads_that_come_and_go_are_what_they_measured() {
     let _alone = alone();
@@ -799,20 +679,6 @@ fn seen_of(system: Running, pid: u32) -> LocksResult {
     assert!(found.partial);
     found.rows.retain(|row| row.pid == pid);
     found
-}
-
-/// The process's waits for its mutex are in the table, all their time. Of so many a sleep may follow another one at once,
-/// and both be told as one wait.
-fn has_all_of_the_mutex(found: &LocksResult, truth: &Truth) -> Result<(), String> {
-    if found.events_lost > 0 {
-        return Err(format!("{} events lost", found.events_lost));
-    }
-    is_made(truth)?;
-    let (times, seconds) = sum(found, "pthread mutex", "want_mutex");
-    if times > truth.times || times * 50 < truth.times * 49 {
-        return Err(format!("{times} times of {}: {}", truth.times, rows(found)));
-    }
-    agree(truth, seconds)
 }
 
 /// Of a program that comes and goes, of which nobody told the tool.
