@@ -191,7 +191,7 @@ fn one_long_wait_is_the_longest_and_not_the_99th_percentile() {
     let Some((place, program)) = ready() else {
         return;
     };
-    let command = [program.as_os_str(), OsStr::new("uneven"), OsStr::new("200")];
+    let command = [program.as_os_str(), OsStr::new("uneven"), OsStr::new("120")];
     in_some_try(|| {
         let (line, found) = watch_command(&place, &command, &[]);
         let truth = Truth::of(&line);

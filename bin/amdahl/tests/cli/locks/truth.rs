@@ -134,8 +134,8 @@ pub fn has_all(found: &LocksResult, truth: &Truth, leaves: bool) -> Result<(), S
     agree(truth, seconds)
 }
 
-/// The process's waits for its mutex are in the table, all their time. Of so many a sleep may follow another one at once,
-/// and both be told as one wait.
+/// The process's waits for its mutex are in the table, all their time. Of hundreds one or two are told too few; why is not
+/// known.
 pub fn has_all_of_the_mutex(found: &LocksResult, truth: &Truth) -> Result<(), String> {
     if found.events_lost > 0 {
         return Err(format!("{} events lost", found.events_lost));
