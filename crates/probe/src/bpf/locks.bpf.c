@@ -108,7 +108,7 @@ static __always_inline int take(void *ctx, struct amdahl_ring *ring, amdahl_u32 
 	return 1;
 }
 
-/* The slot of a wait that has ended now. */
+/* The slot of a wait that ended at `ts`. */
 static __always_inline void tell(struct amdahl_ring *ring, amdahl_u32 cpu, struct amdahl_wait *wait,
 				 amdahl_u64 ts)
 {
@@ -132,6 +132,43 @@ static __always_inline void tell(struct amdahl_ring *ring, amdahl_u32 cpu, struc
 	publish(slot, seq);
 }
 
+/* AMDAHL_SLEEPs in progress, those whose ends were lost included: where there are none, nobody who
+ * comes on a CPU is looked up. */
+amdahl_u32 sleepers = 0;
+
+/*
+ * A thread that waits once more has come on a CPU since its last sleep, though that switch was not told: some kernels tell
+ * nothing of what happens while certain threads run, and it took a CPU from one of those. The sleep is taken to have lasted
+ * until the thread was woken.
+ */
+static __always_inline void end_unseen(struct amdahl_wait *wait)
+{
+	amdahl_u32 cpu = bpf_get_smp_processor_id();
+	struct amdahl_ring *ring = ring_of(cpu);
+
+	if (wait->kind == AMDAHL_SLEEP)
+		__sync_fetch_and_add(&sleepers, -1);
+	if (!ring)
+		return;
+	if (wait->woken_at)
+		tell(ring, cpu, wait, wait->woken_at);
+	else
+		__sync_fetch_and_add(&ring->lost, 1);
+}
+
+/* An entry for a sleep that begins now, none within a wait for a lock of the kernel: a page fault may wait for one. */
+static __always_inline struct amdahl_wait *begin_sleep(amdahl_u32 tid)
+{
+	struct amdahl_wait *wait = find_wait(tid);
+
+	if (!wait || !wait->kind)
+		return enter_wait(tid);
+	if (wait->kind == AMDAHL_KERNEL_WAIT)
+		return 0;
+	end_unseen(wait);
+	return wait;
+}
+
 static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu,
 					 struct task_struct *t, struct pt_regs *regs)
 {
@@ -139,11 +176,7 @@ static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, am
 	amdahl_u64 hash, ts;
 	amdahl_u32 tid = t->pid;
 
-	wait = find_wait(tid);
-	/* A page fault on the way may wait for a lock of the kernel. */
-	if (wait && wait->kind)
-		return;
-	wait = enter_wait(tid);
+	wait = begin_sleep(tid);
 	if (!wait)
 		return;
 	ts = bpf_ktime_get_ns();
@@ -155,6 +188,7 @@ static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, am
 	hash = place_of(regs, t->tgid) ^ kind_of_futex(wait->lock) * 0xff51afd7ed558ccdull ^
 	       place_of_goroutine(regs);
 	wait->place = hash >> 32;
+	wait->woken_at = 0;
 	wait->waker = 0;
 	wait->waker_flags = 0;
 	wait->waker_place = 0;
@@ -162,10 +196,6 @@ static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, am
 	if (takes_stack(ring, hash, ts))
 		take(ctx, ring, cpu, t, AMDAHL_STACK_WAIT, ts, wait->place);
 }
-
-/* AMDAHL_SLEEPs in progress, those whose ends were lost included: where there are none, nobody who
- * comes on a CPU is looked up. */
-amdahl_u32 sleepers = 0;
 
 /* Longer than the naps of Go's threads that look for work, shorter than those of its monitor. */
 #define NAP_NS 10000
@@ -261,10 +291,9 @@ static __always_inline void sleep_begins(void *ctx, struct task_struct *t, struc
 	struct amdahl_wait *wait;
 	int is_deep = what == AMDAHL_SLEEP_DEEP, takes;
 
-	wait = find_wait(tid);
-	if (!ring || !tid || (wait && wait->kind))
+	if (!ring || !tid)
 		return;
-	wait = enter_wait(tid);
+	wait = begin_sleep(tid);
 	if (!wait)
 		return;
 	wait->tgid = t->tgid;
@@ -281,6 +310,7 @@ static __always_inline void sleep_begins(void *ctx, struct task_struct *t, struc
 		hash = place_of(regs, t->tgid);
 	}
 	wait->place = hash >> 32;
+	wait->woken_at = 0;
 	wait->waker = 0;
 	wait->waker_flags = 0;
 	wait->waker_place = 0;
@@ -418,8 +448,8 @@ int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 	/* A mutex tells again when it changes from spinning to sleeping. */
 	if (wait && wait->kind == AMDAHL_KERNEL_WAIT && wait->lock == (amdahl_u64)lock)
 		return 0;
-	if (!wait || !wait->tid)
-		wait = enter_wait(me->pid);
+	if (!wait || wait->kind != AMDAHL_KERNEL_WAIT)
+		wait = begin_sleep(me->pid);
 	if (!wait)
 		return 0;
 	mm = me->mm;
@@ -430,6 +460,7 @@ int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 		wait->lock_flags |= AMDAHL_LOCK_IS_MMAP;
 	wait->expected = 0;
 	wait->place = 0;
+	wait->woken_at = 0;
 	wait->waker = 0;
 	wait->waker_flags = 0;
 	wait->waker_place = 0;

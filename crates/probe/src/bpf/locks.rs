@@ -233,7 +233,8 @@ impl Recorder {
     }
 
     /// Waits that had not ended when a recording of [`LOCKS`] did, at `until`. At most 65,536; of
-    /// threads that share an entry only one.
+    /// threads that share an entry only one. Who was woken before has waited until then: it stands in a run queue, or has gone on
+    /// unseen (see `end_unseen` in `locks.bpf.c`).
     pub fn open_waits(&self, until: Ns) -> Result<Vec<Event>, RecorderError> {
         let table = self.table("waits", ENTRIES * size_of::<OpenWait>())?;
         let entries = (0..ENTRIES).map(|index| {
@@ -251,16 +252,20 @@ impl Recorder {
                     lock: lock_id(kind, wait.lock, wait.pid),
                     kind,
                     begin: wait.begin,
-                    end: until,
+                    end: woken_at(&wait).unwrap_or(until),
                     place: place(of, wait.place),
                     waker: None,
                     expected: expected(wait.expected),
-                    is_open: true,
+                    is_open: woken_at(&wait).is_none(),
                     is_polled: false,
                 })
             })
             .collect())
     }
+}
+
+fn woken_at(wait: &OpenWait) -> Option<Ns> {
+    (wait.woken_at >= wait.begin).then_some(wait.woken_at)
 }
 
 #[cfg(test)]

@@ -198,7 +198,7 @@ struct amdahl_wait {
 	amdahl_u32 tgid;
 	amdahl_u64 lock;       /* address in the kernel, or of the futex */
 	amdahl_u64 begin;
-	amdahl_u64 woken_at;
+	amdahl_u64 woken_at;   /* 0: not yet */
 	amdahl_u32 waker;
 	amdahl_u32 waker_place;
 	amdahl_u32 place;

@@ -141,7 +141,9 @@ pub struct OpenWait {
     pub lock: u64,
     /// Monotonic nanoseconds.
     pub begin: u64,
-    woken: [u32; 4],
+    /// The same; 0 if it was not woken.
+    pub woken_at: u64,
+    waker: [u32; 2],
     /// Hash of the place.
     pub place: u32,
     /// [`kind::FUTEX_WAIT`], [`kind::KERNEL_WAIT`], 0 if none.
