@@ -70,6 +70,15 @@ pub enum Target {
     Below(f64),
     /// This or less.
     AtMost(f64),
+    /// This or less, or what cannot be told from it: a median whose interval holds the limit, and that is hardly above it.
+    NotAbove {
+        /// Upper limit.
+        limit: f64,
+        /// Lower end of the interval of the median.
+        low: f64,
+        /// How far above the limit the median may still be.
+        resolution: f64,
+    },
     /// This or more.
     AtLeast(f64),
     /// Nothing is demanded; the number is stated.
@@ -79,7 +88,10 @@ pub enum Target {
 impl Target {
     fn limit(self) -> Option<f64> {
         match self {
-            Target::Below(limit) | Target::AtMost(limit) | Target::AtLeast(limit) => Some(limit),
+            Target::Below(limit)
+            | Target::AtMost(limit)
+            | Target::NotAbove { limit, .. }
+            | Target::AtLeast(limit) => Some(limit),
             Target::Stated => None,
         }
     }
@@ -88,6 +100,11 @@ impl Target {
         match self {
             Target::Below(limit) => value < limit,
             Target::AtMost(limit) => value <= limit,
+            Target::NotAbove {
+                limit,
+                low,
+                resolution,
+            } => value <= limit || (low <= limit && value <= limit + resolution),
             Target::AtLeast(limit) => value >= limit,
             Target::Stated => true,
         }
@@ -96,7 +113,9 @@ impl Target {
     fn show(self, unit: Unit) -> String {
         match self {
             Target::Below(limit) => format!("< {}", unit.show(limit)),
-            Target::AtMost(limit) => format!("<= {}", unit.show(limit)),
+            Target::AtMost(limit) | Target::NotAbove { limit, .. } => {
+                format!("<= {}", unit.show(limit))
+            }
             Target::AtLeast(limit) => format!(">= {}", unit.show(limit)),
             Target::Stated => "stated".to_owned(),
         }
@@ -308,6 +327,23 @@ mod tests {
         assert!(rows[1].ends_with("short"), "below is not at most: {text}");
         assert!(rows[2].ends_with("-  < 5.00 %  SKIPPED: no sort"), "{text}");
         assert_eq!(rows[3], "1 ok, 1 short, 1 SKIPPED");
+    }
+
+    #[test]
+    fn what_cannot_be_told_from_the_limit_is_hardly_above_it() {
+        let reached = |value, low| {
+            let limit = 1.0;
+            let resolution = 0.01;
+            Target::NotAbove {
+                limit,
+                low,
+                resolution,
+            }
+            .is_reached(value)
+        };
+        assert!(reached(0.99, 0.98) && reached(1.005, 0.99));
+        assert!(!reached(1.005, 1.001), "that is told apart");
+        assert!(!reached(1.02, 0.9), "that was not measured well enough");
     }
 
     #[test]

@@ -66,16 +66,13 @@ fn names() -> clap::builder::PossibleValuesParser {
     names.chain([PLANTED]).collect::<Vec<_>>().into()
 }
 
-/// Width of the 95 % interval of a ratio of wall times that needs no further rounds. Nobody asks what the ratio is before.
-const SURE: f64 = 0.01;
-
 /// How often everything is done.
 #[derive(Serialize)]
 struct Effort {
     quick: bool,
     /// Rounds at least.
     pairs: u32,
-    /// Seconds for further ones, while the intervals are wider than [`SURE`].
+    /// Seconds for further ones, while the intervals are wider than [`rows::RESOLUTION`].
     patience_s: f64,
     runs: u32,
     long_s: f64,
@@ -196,7 +193,7 @@ fn is_sure(rounds: &[Round], watchers: &[Watcher]) -> bool {
     others.all(|&other| {
         wall_ratio(rounds, Watcher::Amdahl, other)
             .and_then(|ratio| ratio.interval)
-            .is_some_and(|[low, high]| high - low <= SURE)
+            .is_some_and(|[low, high]| high - low <= rows::RESOLUTION)
     })
 }
 

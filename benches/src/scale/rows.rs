@@ -13,6 +13,9 @@ const UNEXPLAINED: Target = Target::Below(0.05);
 const BESIDES: Target = Target::Below(1.0);
 /// Bound of the tool's resident set on a long run.
 const RESIDENT_MIB: Target = Target::AtMost(1024.0);
+/// Width of the 95 % interval of a ratio of wall times that needs no further rounds; nobody asks what the ratio is before. What is
+/// nearer than this is not told apart.
+pub const RESOLUTION: f64 = 0.01;
 
 /// The kinds of rows, in the order of the table.
 #[derive(Default)]
@@ -143,7 +146,8 @@ impl Rows {
             Some(why) => Err(why),
             None => ratio(rounds, Watcher::Amdahl, rival),
         };
-        self.rivals.push(cost(
+        let low = ratio.as_ref().ok().and_then(|ratio| ratio.interval);
+        let mut figure = cost(
             format!("probe cost / {command} cost: {}", program.name),
             ratio,
             1.0,
@@ -151,7 +155,19 @@ impl Rows {
                 "wall time with the probe / under {command} in the same round{own}{}",
                 fastest(rounds, rival)
             ),
-        ));
+        );
+        if let Some([low, _]) = low {
+            let (limit, resolution) = (1.0, RESOLUTION);
+            figure.target = Target::NotAbove {
+                limit,
+                low,
+                resolution,
+            };
+            if figure.is_ok() && figure.value.as_ref().is_ok_and(|&value| value > limit) {
+                figure.versus.push_str("; not told apart");
+            }
+        }
+        self.rivals.push(figure);
     }
 }
 

@@ -138,48 +138,46 @@ amdahl_u32 sleepers = 0;
 
 /*
  * A thread that waits once more has come on a CPU since its last sleep, though that switch was not told: some kernels tell
- * nothing of what happens while certain threads run, and it took a CPU from one of those. The sleep is taken to have lasted
- * until the thread was woken.
+ * nothing of what happens while certain threads run, and it took a CPU from one of those. It is taken to have run at one go since.
  */
-static __always_inline void end_unseen(struct amdahl_wait *wait)
+static __always_inline void end_unseen(struct amdahl_wait *wait, struct task_struct *t, amdahl_u64 now)
 {
 	amdahl_u32 cpu = bpf_get_smp_processor_id();
 	struct amdahl_ring *ring = ring_of(cpu);
+	amdahl_u64 since = now - (t->se.sum_exec_runtime - wait->had_run);
 
 	if (wait->kind == AMDAHL_SLEEP)
 		__sync_fetch_and_add(&sleepers, -1);
-	if (!ring)
-		return;
-	if (wait->woken_at)
-		tell(ring, cpu, wait, wait->woken_at);
-	else
-		__sync_fetch_and_add(&ring->lost, 1);
+	/* Both clocks are read at other times. */
+	if ((amdahl_s64)(since - wait->begin) < 0)
+		since = wait->begin;
+	if (since < wait->woken_at)
+		since = wait->woken_at;
+	if (ring)
+		tell(ring, cpu, wait, since);
 }
 
-/* An entry for a sleep that begins now, none within a wait for a lock of the kernel: a page fault may wait for one. */
-static __always_inline struct amdahl_wait *begin_sleep(amdahl_u32 tid)
+/* An entry for a wait of this thread that begins now; none within one for a lock of the kernel, as of a page fault. */
+static __always_inline struct amdahl_wait *begin_wait(struct task_struct *t, amdahl_u64 now)
 {
-	struct amdahl_wait *wait = find_wait(tid);
+	struct amdahl_wait *wait = find_wait(t->pid);
 
 	if (!wait || !wait->kind)
-		return enter_wait(tid);
+		return enter_wait(t->pid);
 	if (wait->kind == AMDAHL_KERNEL_WAIT)
 		return 0;
-	end_unseen(wait);
+	end_unseen(wait, t, now);
 	return wait;
 }
 
 static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu,
 					 struct task_struct *t, struct pt_regs *regs)
 {
-	struct amdahl_wait *wait;
-	amdahl_u64 hash, ts;
-	amdahl_u32 tid = t->pid;
+	amdahl_u64 hash, ts = bpf_ktime_get_ns();
+	struct amdahl_wait *wait = begin_wait(t, ts);
 
-	wait = begin_sleep(tid);
 	if (!wait)
 		return;
-	ts = bpf_ktime_get_ns();
 	wait->tgid = t->tgid;
 	wait->lock = REG_ARG0(regs);
 	wait->begin = ts;
@@ -188,6 +186,7 @@ static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, am
 	hash = place_of(regs, t->tgid) ^ kind_of_futex(wait->lock) * 0xff51afd7ed558ccdull ^
 	       place_of_goroutine(regs);
 	wait->place = hash >> 32;
+	wait->had_run = t->se.sum_exec_runtime;
 	wait->woken_at = 0;
 	wait->waker = 0;
 	wait->waker_flags = 0;
@@ -293,7 +292,7 @@ static __always_inline void sleep_begins(void *ctx, struct task_struct *t, struc
 
 	if (!ring || !tid)
 		return;
-	wait = begin_sleep(tid);
+	wait = begin_wait(t, ts);
 	if (!wait)
 		return;
 	wait->tgid = t->tgid;
@@ -310,6 +309,7 @@ static __always_inline void sleep_begins(void *ctx, struct task_struct *t, struc
 		hash = place_of(regs, t->tgid);
 	}
 	wait->place = hash >> 32;
+	wait->had_run = t->se.sum_exec_runtime;
 	wait->woken_at = 0;
 	wait->waker = 0;
 	wait->waker_flags = 0;
@@ -449,7 +449,7 @@ int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 	if (wait && wait->kind == AMDAHL_KERNEL_WAIT && wait->lock == (amdahl_u64)lock)
 		return 0;
 	if (!wait || wait->kind != AMDAHL_KERNEL_WAIT)
-		wait = begin_sleep(me->pid);
+		wait = begin_wait(me, bpf_ktime_get_ns());
 	if (!wait)
 		return 0;
 	mm = me->mm;

@@ -23,10 +23,12 @@ struct fdtable {
 	struct file **fd;
 } CORE;
 struct files_struct { struct fdtable *fdt; } CORE;
+struct sched_entity { unsigned long long sum_exec_runtime; } CORE;
 struct task_struct {
 	unsigned int __state;
 	int pid;
 	int tgid;
+	struct sched_entity se;
 	struct mm_struct *mm;
 	char comm[16];
 	unsigned in_iowait : 1;
