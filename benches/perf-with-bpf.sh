@@ -25,6 +25,8 @@ apt-get install -y -qq --no-install-recommends gcc make flex bison clang-14 llvm
     libelf-dev libdw-dev zlib1g-dev >/dev/null || skip 'apt-get could not install what builds it'
 
 mkdir -p "$to"
+# Absolute: the end removes it from within.
+to=$(cd "$to" && pwd)
 work=$(mktemp -d "$to/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
@@ -40,4 +42,4 @@ PATH=/usr/lib/llvm-14/bin:$PATH make -s -j"$(nproc)" -C "$source/tools/perf" BUI
     NO_LIBPYTHON=1 NO_LIBPERL=1 NO_LIBBABELTRACE=1 NO_SLANG=1 NO_GTK2=1 NO_LIBCRYPTO=1 NO_LIBAUDIT=1 NO_LIBCAP=1 \
     NO_LIBNUMA=1 NO_LIBLZMA=1 NO_LIBZSTD=1 NO_LIBUNWIND=1 NO_JVMTI=1 NO_DEMANGLE=1 perf >build.log 2>&1 ||
     { tail -n 5 build.log >&2; skip 'perf could not be built'; }
-mv "$source/tools/perf/perf" ../perf
+mv "$source/tools/perf/perf" "$to/perf"
