@@ -1,6 +1,11 @@
 //! Median of repeated measurements, and how sure it is.
 
+use amdahl_figures::Target;
 use serde::Serialize;
+
+/// Width of the 95 % interval of a ratio of wall times that needs no further rounds; nobody asks what the ratio is before. What is
+/// nearer than this is not told apart.
+pub const RESOLUTION: f64 = 0.01;
 
 /// Median with an interval that holds it with at least 95 % confidence, whatever the
 /// distribution: order statistics chosen by the binomial distribution.
@@ -12,6 +17,33 @@ pub struct Median {
     pub interval: Option<[f64; 2]>,
     /// How many values.
     pub count: usize,
+}
+
+impl Median {
+    /// Of what is in `what`, how sure it is, and whether it is told from the limit of the target that it reaches.
+    pub fn versus(&self, what: &str, target: Target) -> String {
+        let mut text = format!("{what}; median of {} rounds", self.count);
+        if let Some([low, high]) = self.interval {
+            text.push_str(&format!(", 95 % between {low:.3} and {high:.3}"));
+        }
+        if let Target::NotAbove { limit, .. } = target
+            && self.value > limit
+            && target.is_reached(self.value)
+        {
+            text.push_str(", not told apart");
+        }
+        text
+    }
+
+    /// What a ratio of our cost to that of another tool should be.
+    pub fn beside_another(&self) -> Target {
+        self.interval
+            .map_or(Target::AtMost(1.0), |[low, _]| Target::NotAbove {
+                limit: 1.0,
+                low,
+                resolution: RESOLUTION,
+            })
+    }
 }
 
 /// `None` without values.

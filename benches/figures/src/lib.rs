@@ -96,7 +96,8 @@ impl Target {
         }
     }
 
-    fn is_reached(self, value: f64) -> bool {
+    /// Whether a number is as it should be.
+    pub fn is_reached(self, value: f64) -> bool {
         match self {
             Target::Below(limit) => value < limit,
             Target::AtMost(limit) => value <= limit,

@@ -15,7 +15,7 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::programs::{self, HACKBENCH_LOOPS, Program, hackbench_of};
 use crate::rounds::{self, Round, Watcher, wall_ratio};
-use crate::spread::Median;
+use crate::spread::{Median, RESOLUTION};
 use crate::stage::Stage;
 use amdahl_figures::{self as figures, Figure};
 use planted::Case;
@@ -72,7 +72,7 @@ struct Effort {
     quick: bool,
     /// Rounds at least.
     pairs: u32,
-    /// Seconds for further ones, while the intervals are wider than [`rows::RESOLUTION`].
+    /// Seconds for further ones, while the intervals are wider than [`RESOLUTION`].
     patience_s: f64,
     runs: u32,
     long_s: f64,
@@ -193,7 +193,7 @@ fn is_sure(rounds: &[Round], watchers: &[Watcher]) -> bool {
     others.all(|&other| {
         wall_ratio(rounds, Watcher::Amdahl, other)
             .and_then(|ratio| ratio.interval)
-            .is_some_and(|[low, high]| high - low <= rows::RESOLUTION)
+            .is_some_and(|[low, high]| high - low <= RESOLUTION)
     })
 }
 

@@ -13,9 +13,6 @@ const UNEXPLAINED: Target = Target::Below(0.05);
 const BESIDES: Target = Target::Below(1.0);
 /// Bound of the tool's resident set on a long run.
 const RESIDENT_MIB: Target = Target::AtMost(1024.0);
-/// Width of the 95 % interval of a ratio of wall times that needs no further rounds; nobody asks what the ratio is before. What is
-/// nearer than this is not told apart.
-pub const RESOLUTION: f64 = 0.01;
 
 /// The kinds of rows, in the order of the table.
 #[derive(Default)]
@@ -120,7 +117,7 @@ impl Rows {
         self.costs.push(cost(
             format!("probe cost: {}", program.name),
             ratio(rounds, Watcher::Amdahl, Watcher::Nobody),
-            program.cost_max,
+            Target::AtMost(program.cost_max),
             format!(
                 "wall time with the probe / with no tool there, all CPUs{}",
                 fastest(rounds, Watcher::Nobody)
@@ -146,28 +143,19 @@ impl Rows {
             Some(why) => Err(why),
             None => ratio(rounds, Watcher::Amdahl, rival),
         };
-        let low = ratio.as_ref().ok().and_then(|ratio| ratio.interval);
-        let mut figure = cost(
+        let target = match &ratio {
+            Ok(median) => median.beside_another(),
+            Err(_) => Target::AtMost(1.0),
+        };
+        self.rivals.push(cost(
             format!("probe cost / {command} cost: {}", program.name),
             ratio,
-            1.0,
+            target,
             format!(
                 "wall time with the probe / under {command} in the same round{own}{}",
                 fastest(rounds, rival)
             ),
-        );
-        if let Some([low, _]) = low {
-            let (limit, resolution) = (1.0, RESOLUTION);
-            figure.target = Target::NotAbove {
-                limit,
-                low,
-                resolution,
-            };
-            if figure.is_ok() && figure.value.as_ref().is_ok_and(|&value| value > limit) {
-                figure.versus.push_str("; not told apart");
-            }
-        }
-        self.rivals.push(figure);
+        ));
     }
 }
 
@@ -202,18 +190,13 @@ fn fastest(rounds: &Result<Vec<Round>, String>, other: Watcher) -> String {
     })
 }
 
-fn cost(name: String, ratio: Result<Median, String>, limit: f64, what: String) -> Figure {
+fn cost(name: String, ratio: Result<Median, String>, target: Target, what: String) -> Figure {
     Figure {
         name,
         unit: Unit::Ratio,
-        target: Target::AtMost(limit),
+        target,
         versus: match &ratio {
-            Ok(median) => {
-                let sure = median.interval.map_or_else(String::new, |[low, high]| {
-                    format!(", 95 % between {low:.3} and {high:.3}")
-                });
-                format!("{what}; median of {} rounds{sure}", median.count)
-            }
+            Ok(median) => median.versus(&what, target),
             Err(_) => what,
         },
         value: ratio.map(|median| median.value),

@@ -124,9 +124,14 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
     if is_wanted("truth") {
         all.push(truth::counts(raw.truth.iter()));
     }
-    let seconds = if arguments.quick { 5.0 } else { 20.0 };
+    // A view is looked at for a minute at least; its start is in it.
+    let (looked, seconds) = if arguments.quick {
+        (5.0, 5.0)
+    } else {
+        (60.0, 20.0)
+    };
     for (view, flags) in live::VIEWS.into_iter().filter(|_| is_wanted("live")) {
-        let measured = live::top(&stage, view, flags, seconds);
+        let measured = live::top(&stage, view, flags, looked);
         all.push(live::top_figure(view, &measured));
         raw.live.extend(measured.ok());
     }
@@ -169,10 +174,13 @@ fn measure(stage: &Stage, program: &Program, pairs: u32) -> Result<Vec<Round>, S
 }
 
 fn costs(name: &str, cost_max: f64, measured: &Result<Vec<Round>, String>) -> Vec<Figure> {
-    let figure = |what: &str, watcher: Watcher, other: Watcher, limit: f64| {
+    let figure = |what: &str, watcher: Watcher, other: Watcher| {
         ratio(
             format!("{what}: {name}"),
-            Target::AtMost(limit),
+            |median| match other {
+                Watcher::Nobody => Target::AtMost(cost_max),
+                _ => median.map_or(Target::AtMost(1.0), Median::beside_another),
+            },
             format!(
                 "wall time under {} / under {}",
                 watcher.name(),
@@ -186,25 +194,23 @@ fn costs(name: &str, cost_max: f64, measured: &Result<Vec<Round>, String>) -> Ve
     let is_there = |round: &Round| round.times.contains_key(&Watcher::PerfContention);
     let contention = rounds.iter().any(is_there).then(|| {
         let what = "locks cost / perf lock contention -ab cost";
-        figure(what, Watcher::Locks, Watcher::PerfContention, 1.0)
+        figure(what, Watcher::Locks, Watcher::PerfContention)
     });
     let figures = vec![
-        figure("locks cost", Watcher::Locks, Watcher::Nobody, cost_max),
+        figure("locks cost", Watcher::Locks, Watcher::Nobody),
         figure(
             "locks cost / perf lock record cost",
             Watcher::Locks,
             Watcher::PerfLock,
-            1.0,
         ),
         figure(
             "sched record cost / perf sched record cost",
             Watcher::Sched,
             Watcher::PerfSched,
-            1.0,
         ),
         ratio(
             format!("recording / perf.data: {name}"),
-            SIZE,
+            |_| SIZE,
             "bytes of the events of amdahl sched record / of the file of perf sched record"
                 .to_owned(),
             measured,
@@ -216,7 +222,7 @@ fn costs(name: &str, cost_max: f64, measured: &Result<Vec<Round>, String>) -> Ve
 
 fn ratio(
     name: String,
-    target: Target,
+    target: impl Fn(Option<&Median>) -> Target,
     what: String,
     measured: &Result<Vec<Round>, String>,
     of: impl Fn(&[Round]) -> Option<Median>,
@@ -225,19 +231,15 @@ fn ratio(
         .as_ref()
         .map_err(Clone::clone)
         .and_then(|rounds| of(rounds).ok_or_else(|| "there was no round".to_owned()));
+    let target = target(found.as_ref().ok());
     Figure {
         name,
         unit: Unit::Ratio,
         target,
-        versus: found.as_ref().map_or_else(
-            |_| what.clone(),
-            |median| {
-                let sure = median.interval.map_or_else(String::new, |[low, high]| {
-                    format!(", 95 % between {low:.3} and {high:.3}")
-                });
-                format!("{what}; median of {} rounds{sure}", median.count)
-            },
-        ),
+        versus: match &found {
+            Ok(median) => median.versus(&what, target),
+            Err(_) => what,
+        },
         value: found.map(|median| median.value),
     }
 }

@@ -111,7 +111,25 @@ fn run_compacted(cpus: u32, to: Ns, events: &[Event]) -> RunPartition {
     let on = run.on.keys().map(|&(_, tid, _)| tid);
     let mut all = off.chain(on).filter(|&tid| tid != 0);
     assert!(all.all(|tid| told.contains(&tid)), "{told:?} {run:?}");
+    let of_threads: f64 = run.threads.values().sum();
+    assert!((of_threads - run.on_cpu_ns).abs() < 1.0, "{run:?}");
     run
+}
+
+#[test]
+fn threads_that_have_ended_and_lost_nothing_are_forgotten() {
+    let mut partition = Partition::new(0, &[(0, Occupant::Idle)]);
+    for tid in 10..1000_u32 {
+        let ts = Ns::from(tid) * MS;
+        partition.feed(&on(ts, 0, tid));
+        partition.feed(&off(ts + MS / 2, 0, tid, Off::Exited));
+        partition.compact_to(100);
+    }
+    let run = partition.finish(1000 * MS);
+    assert!(run.threads.len() <= 300, "{}", run.threads.len());
+    assert!(run.processes.len() <= 300, "{}", run.processes.len());
+    let of_threads: f64 = run.threads.values().sum();
+    assert!((of_threads - run.on_cpu_ns).abs() < 1.0, "{run:?}");
 }
 
 fn charged(run: &RunPartition, cause: Cause) -> f64 {

@@ -97,7 +97,7 @@ static __always_inline int take(void *ctx, struct amdahl_ring *ring, amdahl_u32 
 	if (kind == AMDAHL_STACK_LOCK)
 		walk_kernel(ctx, s);
 	user_registers(s, regs);
-	if (t->mm) {
+	if (!is_kernel_thread(t)) {
 		copy_user_stack(s);
 		walk_frame_pointers(ctx, s);
 		if (kind == AMDAHL_STACK_WAIT)
@@ -357,7 +357,7 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 			ring = ring_of(cpu);
 			if (ring && is_ours(prev->pid))
 				futex_begins(ctx, ring, cpu, prev, regs);
-		} else if (prev->mm) {
+		} else if (!is_kernel_thread(prev)) {
 			what = sleep_in(regs);
 			if (what && is_ours(prev->pid))
 				sleep_begins(ctx, prev, regs, what);
@@ -366,7 +366,7 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 		if (!BPF_CORE_READ_BITFIELD(prev, in_iowait) && is_ours(prev->pid))
 			sleep_begins(ctx, prev, 0, AMDAHL_SLEEP_DEEP);
 	}
-	if (next->mm && in_futex((struct pt_regs *)bpf_task_pt_regs(next)))
+	if (!is_kernel_thread(next) && in_futex((struct pt_regs *)bpf_task_pt_regs(next)))
 		sleep_ends(next->pid, AMDAHL_FUTEX_WAIT);
 	if (sleepers && next->pid)
 		sleep_ends(next->pid, AMDAHL_SLEEP);
@@ -397,7 +397,7 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 		struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(current);
 
 		wait->waker_flags = AMDAHL_WAKER_WORKLOAD;
-		if (!current->mm)
+		if (is_kernel_thread(current))
 			return 0;
 		hash = ~place_of(regs, current->tgid);
 		wait->waker_place = hash >> 32;

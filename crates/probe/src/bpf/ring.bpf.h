@@ -26,6 +26,7 @@ struct files_struct { struct fdtable *fdt; } CORE;
 struct sched_entity { unsigned long long sum_exec_runtime; } CORE;
 struct task_struct {
 	unsigned int __state;
+	unsigned int flags;
 	int pid;
 	int tgid;
 	struct sched_entity se;
@@ -143,6 +144,17 @@ static __always_inline long state_of(struct task_struct *t)
 	if (bpf_core_field_exists(t->__state))
 		return t->__state;
 	return ((struct task_struct___old *)t)->state;
+}
+
+#define PF_KTHREAD 0x00200000
+
+/*
+ * It has no code of its own in user space. A look at its mm would tell the same, but the verifier searches all names of types three
+ * times, milliseconds each, wherever a pointer is loaded from a task.
+ */
+static __always_inline int is_kernel_thread(struct task_struct *t)
+{
+	return !!(t->flags & PF_KTHREAD);
 }
 
 /* A program that notes what this CPU is in the middle of. */

@@ -11,11 +11,8 @@ struct thread_info___sched { unsigned int cpu; } CORE;
 struct task_struct___sched {
 	struct thread_info___sched thread_info;
 	unsigned int cpu; /* before 5.16 on x86 */
-	unsigned int flags;
 	int nr_cpus_allowed;
 } CORE;
-
-#define PF_KTHREAD 0x00200000u
 
 /* Run queue that the task is in, or was in last. */
 static __always_inline amdahl_u32 cpu_of(struct task_struct *t)
@@ -36,7 +33,7 @@ static __always_inline struct amdahl_slot *about(struct task_struct *t, struct a
 
 	if (!slot)
 		return 0;
-	slot->lock_kind = !!(s->flags & PF_KTHREAD);
+	slot->lock_kind = is_kernel_thread(t);
 	slot->syscall = s->nr_cpus_allowed;
 	return slot;
 }
