@@ -94,30 +94,45 @@ impl Polling {
 }
 
 fn poll(mut poller: Poller, is_over: &AtomicBool) -> Polled {
-    let (mut polls, mut copies) = (Polls::default(), Vec::new());
-    let mut symbolizer = Symbolizer::new();
-    let mut programs = HashMap::new();
+    let mut polls = Polls::default();
+    let mut copied = Copied::default();
     while !is_over.load(Ordering::Relaxed) {
         polls.keep(poller.poll());
+        copied.take(&mut poller);
+        std::thread::park_timeout(poller.pause());
+    }
+    let last = poller.poll_with_cpus();
+    // The last look may be the first one.
+    copied.take(&mut poller);
+    Polled {
+        poller,
+        polls: polls.end(last),
+        copies: copied.copies,
+        symbolizer: copied.symbolizer,
+    }
+}
+
+/// Stacks as they were copied, and what names them.
+#[derive(Default)]
+struct Copied {
+    copies: Vec<StackCopy>,
+    symbolizer: Symbolizer,
+    programs: HashMap<u32, Option<(u64, u64)>>,
+}
+
+impl Copied {
+    fn take(&mut self, poller: &mut Poller) {
         for copy in poller.take_stacks() {
             // A process that has become another program has other mappings. One that
             // is gone again has no names: that is no failure.
             let program = std::fs::metadata(format!("/proc/{}/exe", copy.pid));
             let program = program.map(|file| (file.dev(), file.ino())).ok();
-            if programs.insert(copy.pid, program) != Some(program) {
-                let _ = symbolizer.maps_mut().snapshot(copy.pid);
-                symbolizer.touch(copy.pid);
+            if self.programs.insert(copy.pid, program) != Some(program) {
+                let _ = self.symbolizer.maps_mut().snapshot(copy.pid);
+                self.symbolizer.touch(copy.pid);
             }
-            copies.push(copy);
+            self.copies.push(copy);
         }
-        std::thread::park_timeout(poller.pause());
-    }
-    let polls = polls.end(poller.poll_with_cpus());
-    Polled {
-        poller,
-        polls,
-        copies,
-        symbolizer,
     }
 }
 
@@ -281,5 +296,45 @@ impl Workload<'_> {
             unsampled,
             ..run.charge(decoder)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amdahl_speedup::snapshot::State;
+
+    use super::*;
+
+    /// Who is ended at once looks once all the same.
+    #[test]
+    fn stacks_that_are_first_seen_at_the_end_are_copied() {
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let waiter = std::thread::spawn(move || stopped.recv());
+        let waits = |polled: &Polled| {
+            let threads = polled.polls.iter().flat_map(|poll| &poll.threads);
+            let stacks = threads.filter_map(|thread| match &thread.state {
+                State::Waiting(waiting) => waiting.blocked.stack,
+                _ => None,
+            });
+            stacks.map(|stack| stack.0 - BLANK.0).max()
+        };
+        let begun = Instant::now();
+        let (seen, polled) = loop {
+            let scope = Scope {
+                root: std::process::id(),
+                adopter: None,
+                cgroup: None,
+            };
+            let poller = Poller::new(scope).expect("it lives");
+            let polled = poll(poller.copy_stacks(BLANK.0 + 1), &AtomicBool::new(true));
+            if let Some(seen) = waits(&polled) {
+                break (seen, polled);
+            }
+            // It may not be there yet.
+            assert!(begun.elapsed().as_secs() < 10, "nobody waits");
+        };
+        assert_eq!(polled.copies.len(), seen as usize);
+        drop(stop);
+        let _ = waiter.join();
     }
 }
