@@ -34,15 +34,18 @@ impl Median {
         }
         text
     }
+}
 
-    /// What a ratio of our cost to that of another tool should be.
-    pub fn beside_another(&self) -> Target {
-        self.interval
-            .map_or(Target::AtMost(1.0), |[low, _]| Target::NotAbove {
-                limit: 1.0,
-                low,
-                resolution: RESOLUTION,
-            })
+/// What a ratio of our cost to that of another tool should be.
+pub fn beside_another(ratio: Option<&Median>) -> Target {
+    let limit = 1.0;
+    match ratio.and_then(|ratio| ratio.interval) {
+        Some([low, _]) => Target::NotAbove {
+            limit,
+            low,
+            resolution: RESOLUTION,
+        },
+        None => Target::AtMost(limit),
     }
 }
 

@@ -4,7 +4,7 @@ use super::planted::Case;
 use super::sweep::Sweep;
 use crate::programs::Program;
 use crate::rounds::{Round, Watcher, fastest_ratio, wall_ratio};
-use crate::spread::Median;
+use crate::spread::{Median, beside_another};
 use amdahl_figures::{Figure, Target, Unit};
 
 /// Share of the capacity that may stay unexplained.
@@ -143,10 +143,7 @@ impl Rows {
             Some(why) => Err(why),
             None => ratio(rounds, Watcher::Amdahl, rival),
         };
-        let target = match &ratio {
-            Ok(median) => median.beside_another(),
-            Err(_) => Target::AtMost(1.0),
-        };
+        let target = beside_another(ratio.as_ref().ok());
         self.rivals.push(cost(
             format!("probe cost / {command} cost: {}", program.name),
             ratio,

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::programs::{self, Program};
 use crate::rounds::{self, Round, Watcher, size_ratio, wall_ratio};
-use crate::spread::Median;
+use crate::spread::{Median, beside_another};
 use crate::stage::Stage;
 use amdahl_figures::{self as figures, Figure, Target, Unit};
 
@@ -179,7 +179,7 @@ fn costs(name: &str, cost_max: f64, measured: &Result<Vec<Round>, String>) -> Ve
             format!("{what}: {name}"),
             |median| match other {
                 Watcher::Nobody => Target::AtMost(cost_max),
-                _ => median.map_or(Target::AtMost(1.0), Median::beside_another),
+                _ => beside_another(median),
             },
             format!(
                 "wall time under {} / under {}",

@@ -246,26 +246,23 @@ impl Recorder {
         Ok(open
             .map(|wait| {
                 let (kind, of) = lock_kind(wait.kind, wait.lock_kind);
+                let woken_at = (wait.woken_at >= wait.begin).then_some(wait.woken_at);
                 Event::Wait(Wait {
                     tid: wait.tid,
                     pid: wait.pid,
                     lock: lock_id(kind, wait.lock, wait.pid),
                     kind,
                     begin: wait.begin,
-                    end: woken_at(&wait).unwrap_or(until),
+                    end: woken_at.unwrap_or(until),
                     place: place(of, wait.place),
                     waker: None,
                     expected: expected(wait.expected),
-                    is_open: woken_at(&wait).is_none(),
+                    is_open: woken_at.is_none(),
                     is_polled: false,
                 })
             })
             .collect())
     }
-}
-
-fn woken_at(wait: &OpenWait) -> Option<Ns> {
-    (wait.woken_at >= wait.begin).then_some(wait.woken_at)
 }
 
 #[cfg(test)]

@@ -55,26 +55,10 @@ impl Partition {
         fold(&mut out.instructions, entries, |(tid, stack), how| {
             (how.thread(tid, alive), stack)
         });
-        self.forget_threads(entries);
-    }
-
-    /// Adds up the CPU time of threads that have ended and that no table tells of.
-    fn forget_threads(&mut self, entries: usize) {
-        if self.out.threads.len().max(self.out.processes.len()) <= entries {
-            return;
-        }
-        let told = self.told();
-        self.out.processes.retain(|tid, _| told.contains(tid));
-        let mut forgotten = 0.0;
-        self.out.threads.retain(|&tid, ns| {
-            let is_told = tid != 0 && told.contains(&tid);
-            if !is_told {
-                forgotten += *ns;
-            }
-            is_told
-        });
-        if forgotten > 0.0 {
-            self.out.threads.insert(0, forgotten);
+        fold(&mut out.threads, entries, |tid, how| how.thread(tid, alive));
+        if self.out.processes.len() > entries {
+            let told = self.told();
+            self.out.processes.retain(|tid, _| told.contains(tid));
         }
     }
 

@@ -91,7 +91,7 @@ pub struct RunPartition {
     pub spun_ns: f64,
     /// Spin-lock waits by lock address.
     pub spun: FxHashMap<u64, Charge>,
-    /// CPU time by thread; 0 has that of threads that ended and that nothing else tells of, in a long run.
+    /// CPU time by thread; 0 has that of threads that a long run no longer tells apart.
     pub threads: FxHashMap<Tid, f64>,
     /// Process of each thread that something tells of.
     pub processes: FxHashMap<Tid, Tid>,
