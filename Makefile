@@ -55,7 +55,8 @@ bench: bench-scale bench-views bench-memory bench-sim bench-pool bench-pager ben
 bench-scale:
 	@tools/install-build-needs.sh run
 	@benches/install.sh
-	$(CARGO) run --release --locked -p amdahl-bench -- scale
+	@benches/perf-with-bpf.sh $(TARGET)/perf-with-bpf
+	PERF_WITH_BPF=$(TARGET)/perf-with-bpf/perf $(CARGO) run --release --locked -p amdahl-bench -- scale
 
 bench-views:
 	@tools/install-build-needs.sh run

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::rounds::Watcher;
 use crate::stage::Stage;
 use crate::{inputs, postgres};
 
@@ -11,8 +12,8 @@ pub struct Program {
     pub name: &'static str,
     /// What the probe may cost it: wall time with it / without it.
     pub cost_max: f64,
-    /// Other tools are measured beside ours.
-    pub has_rivals: bool,
+    /// Other tools that are measured beside ours.
+    pub rivals: &'static [Watcher],
     /// Makes what it needs; gives its command with `{cpus}` in it, or why it cannot run.
     pub prepare: fn(&Stage) -> Result<Vec<String>, String>,
 }
@@ -20,10 +21,20 @@ pub struct Program {
 /// Messages of each sender of hackbench.
 pub const HACKBENCH_LOOPS: u64 = 1000;
 
+/// Two that tell less.
+const FEW: [Watcher; 2] = [Watcher::PerfSched, Watcher::PerfContention];
+/// And, where there is much to record, what the second costs in Debian's form, and one that records about as much as ours.
+const MANY: [Watcher; 4] = [
+    Watcher::PerfSched,
+    Watcher::PerfContention,
+    Watcher::PerfLock,
+    Watcher::PerfStacks,
+];
+
 /// All of them, in the order of the table.
 pub const ALL: [Program; 10] = [
     Program {
-        has_rivals: true,
+        rivals: &MANY,
         ..ordinary("sort", sort)
     },
     ordinary("xz", xz),
@@ -32,14 +43,14 @@ pub const ALL: [Program; 10] = [
     ordinary("pbzip2", pbzip2),
     ordinary("make", make),
     Program {
-        has_rivals: true,
+        rivals: &MANY,
         cost_max: 1.10,
         ..ordinary("hackbench", hackbench)
     },
     ordinary("go", go),
     ordinary("java", java),
     Program {
-        has_rivals: true,
+        rivals: &MANY,
         ..ordinary("postgres", postgres::prepare)
     },
 ];
@@ -51,7 +62,7 @@ const fn ordinary(
     Program {
         name,
         cost_max: 1.02,
-        has_rivals: false,
+        rivals: &FEW,
         prepare,
     }
 }

@@ -58,8 +58,6 @@ const PLANTED: &str = "planted";
 /// Beyond this share of the capacity, what others take spoils the figures.
 const STOLEN_MAX: f64 = 0.03;
 const LONG_S: f64 = 10.0;
-/// Other tools that are measured beside ours: two that tell less, and one that records about the same.
-const RIVALS: [Watcher; 3] = [Watcher::PerfSched, Watcher::PerfLock, Watcher::PerfStacks];
 
 fn names() -> clap::builder::PossibleValuesParser {
     let names = programs::ALL.iter().map(|program| program.name);
@@ -213,21 +211,22 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
 
     let mut watchers = vec![Watcher::Nobody, Watcher::Amdahl];
     let mut rivals = Vec::new();
-    if program.has_rivals {
-        for rival in RIVALS {
-            let missing = rounds::watch(stage, &["true".to_owned()], rival).err();
-            if missing.is_none() {
-                watchers.push(rival);
-            }
-            rivals.push((rival, missing));
+    for &rival in program.rivals {
+        if rival == Watcher::PerfContention && !rounds::has_perf_contention(stage) {
+            continue;
         }
+        let missing = rounds::watch(stage, &["true".to_owned()], rival).err();
+        if missing.is_none() {
+            watchers.push(rival);
+        }
+        rivals.push((rival, missing));
     }
     let rounds = prepared().and_then(|(command, _)| {
         let mut all = rounds::rounds(stage, command, &watchers, effort.pairs)?;
         // Beside the others first, then alone: what others cost is plain sooner than what the probe does.
-        for watchers in [&watchers[..], &watchers[..2]] {
-            let begun = Instant::now();
-            while begun.elapsed().as_secs_f64() < effort.patience_s
+        let begun = Instant::now();
+        for (watchers, share) in [(&watchers[..], 0.5), (&watchers[..2], 1.0)] {
+            while begun.elapsed().as_secs_f64() < effort.patience_s * share
                 && !is_sure(&all, watchers)
                 && !stage.is_asked_to_stop()
             {
