@@ -30,7 +30,7 @@ enum Command {
     Scale(scale::Arguments),
     /// What the deep views cost, and whether they are true
     Views(views::Arguments),
-    /// Hours of scheduling, made up, through what amdahl sched record does with them
+    /// Hours of a large machine, made up, through what a view does with them
     #[command(hide = true)]
     Replay(replay::Arguments),
     /// Run a command and append its times to a file

@@ -70,13 +70,17 @@ fn perf_with_bpf() -> String {
     built.map_or("perf".into(), |path| path.to_string_lossy().into_owned())
 }
 
+/// A program for trying out a watcher. It does not end at once: `perf lock contention` begins to wait for its end after it has
+/// let it go, and then sleeps for ever.
+pub const SHORT: [&str; 2] = ["sleep", "0.2"];
+
 /// There is a perf that was built with `perf lock contention -b`.
 pub fn has_perf_contention(stage: &Stage) -> bool {
     let mut words = vec![perf_with_bpf()];
     words.extend(
         PERF_CONTENTION
             .iter()
-            .chain(&["true"])
+            .chain(&SHORT)
             .map(|&word| word.to_owned()),
     );
     stage.run(&mut stage.unfilled(&words)).is_ok()

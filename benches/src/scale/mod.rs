@@ -215,7 +215,7 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
         if rival == Watcher::PerfContention && !rounds::has_perf_contention(stage) {
             continue;
         }
-        let missing = rounds::watch(stage, &["true".to_owned()], rival).err();
+        let missing = rounds::watch(stage, &rounds::SHORT.map(str::to_owned), rival).err();
         if missing.is_none() {
             watchers.push(rival);
         }

@@ -126,17 +126,21 @@ pub fn long(stage: &Stage, seconds: f64) -> Result<Long, String> {
     })
 }
 
-/// An hour at 100,000 events a second on 64 CPUs, made up: `quick` is a minute of it. It takes some
-/// five minutes.
-pub fn hour(stage: &Stage, quick: bool) -> Result<Long, String> {
+/// The views that are given an hour; the first writes its events.
+pub const HOURS: [&str; 3] = ["sched", "locks", "mem"];
+
+/// An hour at 100,000 events a second on 64 CPUs, made up, through what `view` does with it: `quick` is a minute of it. It takes
+/// some five minutes.
+pub fn hour(stage: &Stage, view: &str, quick: bool) -> Result<Long, String> {
     let seconds: u64 = if quick { 60 } else { 3600 };
-    let folder = stage.scratch().join("hour");
+    let folder = stage.scratch().join(format!("hour-{view}"));
+    std::fs::create_dir_all(&folder).map_err(|error| format!("the hour: {error}"))?;
     let count = stage.scratch().join("hour-events");
     let failed = |error: std::io::Error| format!("the hour: {error}");
     let own = std::env::current_exe().map_err(failed)?;
     let mut replay = stage.command(&own.to_string_lossy());
     replay
-        .args(["replay", "--seconds", &seconds.to_string()])
+        .args(["replay", view, "--seconds", &seconds.to_string()])
         .args(["--max-disk", &HOUR_DISK_MIB.to_string(), "--folder"])
         .arg(&folder)
         .arg("--to")
@@ -172,7 +176,7 @@ fn long_figures(
             let rate = long.events as f64 / long.wall_s;
             let spent = long.cpu_s.map_or_else(String::new, |cpu_s| {
                 let share = 100.0 * cpu_s / long.wall_s;
-                format!(", made up, analysed and written in {cpu_s:.0} s of CPU time, {share:.1} % of it")
+                format!(", made up and analysed in {cpu_s:.0} s of CPU time, {share:.1} % of it")
             });
             format!("; {} events, {rate:.0} a second{spent}", long.events)
         },
@@ -206,13 +210,19 @@ fn long_figures(
 /// All rows of recordings that last.
 pub fn all_long_figures(
     recorded: &Result<Long, String>,
-    hour: &Result<Long, String>,
+    hours: &[(&str, Result<Long, String>)],
 ) -> Vec<Figure> {
     let memory = f64::from(MEMORY_MIB) + BESIDES_MIB;
     let why = "a bound: --memory 64 and half a GiB for the rest of the tool";
     let recorded = long_figures("sched record, long", recorded, (memory, why), DISK_MIB);
-    let why = "a bound for the analysis";
-    let name = "an hour of 100,000 events/s";
-    let hour = long_figures(name, hour, (ANALYSIS_MIB, why), HOUR_DISK_MIB);
-    recorded.into_iter().chain(hour).collect()
+    let mut all = recorded.to_vec();
+    for (view, hour) in hours {
+        let why = "a bound for the analysis";
+        let name = format!("an hour of 100,000 events/s, {view}");
+        let [memory, disk] = long_figures(&name, hour, (ANALYSIS_MIB, why), HOUR_DISK_MIB);
+        all.push(memory);
+        // The others keep no events.
+        all.extend((*view == HOURS[0]).then_some(disk));
+    }
+    all
 }

@@ -75,7 +75,7 @@ struct Raw {
     truth: Vec<truth::Agreement>,
     live: Vec<live::Live>,
     long: Option<live::Long>,
-    hour: Option<live::Long>,
+    hours: Vec<(&'static str, live::Long)>,
 }
 
 /// Measures, prints the table, writes the files. Returns the exit code.
@@ -94,7 +94,7 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         truth: Vec::new(),
         live: Vec::new(),
         long: None,
-        hour: None,
+        hours: Vec::new(),
     };
     let mut all = Vec::new();
     let is_wanted =
@@ -137,9 +137,13 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
     }
     if is_wanted("long") {
         let measured = live::long(&stage, seconds);
-        let hour = live::hour(&stage, arguments.quick);
-        all.extend(live::all_long_figures(&measured, &hour));
-        (raw.long, raw.hour) = (measured.ok(), hour.ok());
+        let hours = live::HOURS.map(|view| (view, live::hour(&stage, view, arguments.quick)));
+        all.extend(live::all_long_figures(&measured, &hours));
+        raw.long = measured.ok();
+        let measured = hours.into_iter();
+        raw.hours = measured
+            .filter_map(|(view, hour)| Some((view, hour.ok()?)))
+            .collect();
     }
 
     print!("{}", figures::table(&all));

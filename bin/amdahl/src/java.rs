@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use amdahl_report::schema::Notice;
-use amdahl_speedup::event::{StackTable, Tid};
+use amdahl_speedup::event::{CallStack, StackTable, Tid};
 
 /// The variable from which every HotSpot takes options.
 pub const VARIABLE: &str = "JAVA_TOOL_OPTIONS";
@@ -75,25 +75,73 @@ fn remove_map(folder: &Path, pid: Tid, since: SystemTime) {
 
 /// What to do where a Java program ran and none of its own code could be named.
 pub fn notice(stacks: &StackTable) -> Option<Notice> {
-    is_unnamed(stacks).then(|| Notice {
-        code: "java-unnamed".to_owned(),
-        text: NOTICE.to_owned(),
-    })
+    let mut seen = Seen::default();
+    stacks.iter().for_each(|stack| seen.see(stack));
+    seen.notice()
 }
 
-fn is_unnamed(stacks: &StackTable) -> bool {
-    let frames = || stacks.iter().flat_map(|stack| &stack.user);
-    let generated = || frames().filter(|frame| frame.module == "[jit]");
-    frames().any(|frame| frame.module.ends_with("/libjvm.so"))
-        && generated().next().is_some()
-        && generated().all(|frame| frame.symbol == "[jit]")
+/// What was seen of a Java program in call stacks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    machine: bool,
+    named: bool,
+    unnamed: bool,
+}
+
+impl Seen {
+    /// Looks at one more.
+    pub fn see(&mut self, stack: &CallStack) {
+        for frame in &stack.user {
+            self.machine |= frame.module.ends_with("/libjvm.so");
+            let is_generated = frame.module == "[jit]";
+            self.unnamed |= is_generated && frame.symbol == "[jit]";
+            self.named |= is_generated && frame.symbol != "[jit]";
+        }
+    }
+
+    /// What to do where none of its own code could be named.
+    pub fn notice(self) -> Option<Notice> {
+        (self.machine && self.unnamed && !self.named).then(|| Notice {
+            code: "java-unnamed".to_owned(),
+            text: NOTICE.to_owned(),
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use amdahl_speedup::event::Frame;
+
     use super::*;
+
+    #[test]
+    fn code_without_names_is_told_of_where_a_virtual_machine_made_it() {
+        let stack = |frames: &[(&str, &str)]| CallStack {
+            user: frames
+                .iter()
+                .map(|&(symbol, module)| Frame {
+                    symbol: symbol.to_owned(),
+                    module: module.to_owned(),
+                    ..Frame::default()
+                })
+                .collect(),
+            ..CallStack::default()
+        };
+        let machine = stack(&[("JavaThread::run()", "/usr/lib/jvm/lib/server/libjvm.so")]);
+        let unnamed = stack(&[("[jit]", "[jit]"), ("main", "/usr/bin/something")]);
+        let named = stack(&[("Main.run", "[jit]")]);
+        let is_told = |stacks: &[&CallStack]| {
+            let mut seen = Seen::default();
+            stacks.iter().for_each(|stack| seen.see(stack));
+            seen.notice().is_some()
+        };
+        assert!(is_told(&[&unnamed, &machine]));
+        assert!(!is_told(&[&unnamed, &machine, &named]), "some have names");
+        assert!(!is_told(&[&unnamed]), "no Java");
+        assert!(!is_told(&[&machine]), "none of its code");
+    }
 
     #[test]
     fn only_maps_of_processes_that_began_later_and_are_gone_are_removed() {

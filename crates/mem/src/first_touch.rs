@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use crate::numa_maps::Placement;
 
-/// Mappings whose first uses are told apart.
+/// Mappings whose first uses are told apart. Beyond, the half with the fewest is forgotten: most of them are of processes that ended.
 const REGIONS_MAX: usize = 1 << 15;
 
 /// First uses of pages, by mapping and node.
@@ -25,13 +25,24 @@ impl Touches {
     pub fn add(&mut self, pid: u32, start: u64, node: u32) {
         *self.by_node.entry(node).or_default() += 1;
         let key = (pid, start);
-        if self.by_region.len() < REGIONS_MAX || self.by_region.contains_key(&key) {
-            *self
-                .by_region
-                .entry(key)
-                .or_default()
-                .entry(node)
-                .or_default() += 1;
+        if self.by_region.len() >= REGIONS_MAX && !self.by_region.contains_key(&key) {
+            self.forget();
+        }
+        let of_region = self.by_region.entry(key).or_default();
+        *of_region.entry(node).or_default() += 1;
+    }
+
+    fn forget(&mut self) {
+        let pages = |of_region: &BTreeMap<u32, u64>| of_region.values().sum::<u64>();
+        let mut all: Vec<_> = self
+            .by_region
+            .iter()
+            .map(|(&key, of)| (pages(of), key))
+            .collect();
+        let half = all.len() / 2;
+        all.select_nth_unstable(half);
+        for (_, key) in &all[..half] {
+            self.by_region.remove(key);
         }
     }
 
@@ -118,6 +129,25 @@ mod tests {
         );
         assert_eq!(locality(&placements, &BTreeMap::new()).remote, None);
         assert_eq!(locality([], &both).remote, None);
+    }
+
+    #[test]
+    fn processes_that_begin_late_are_told_of_too() {
+        let mut touches = Touches::default();
+        for pid in 0..2 * REGIONS_MAX as u32 {
+            touches.add(pid, 0, 0);
+            touches.add(pid, 0, 0);
+        }
+        let late = u32::MAX;
+        for _ in 0..3 {
+            touches.add(late, 0, 0);
+        }
+        for pid in 0..2 * REGIONS_MAX as u32 {
+            touches.add(pid, 1, 0);
+        }
+        assert_eq!(touches.within(late, 0..1), BTreeMap::from([(0, 3)]));
+        assert!(touches.by_region.len() <= REGIONS_MAX);
+        assert_eq!(touches.by_node()[&0], 6 * REGIONS_MAX as u64 + 3);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The kernel reports what is mapped and never what is unmapped, so a range keeps its last mapping;
 //! that is right for the addresses of page faults, which are mapped by definition.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -12,8 +12,10 @@ use crate::mapping::Backing;
 
 /// Mappings kept of one address space.
 const REGIONS_MAX: usize = 1 << 16;
-/// Address spaces kept; beyond, those of processes that ended are forgotten.
+/// Address spaces kept.
 const SPACES_MAX: usize = 1 << 14;
+/// Of these, those of processes whose first thread ended: others of its threads may live on.
+const ENDED_MAX: usize = 1 << 11;
 
 /// A range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,13 +32,21 @@ pub struct Region {
     pub name: Arc<str>,
 }
 
-type Space = BTreeMap<u64, Region>;
+type Regions = BTreeMap<u64, Region>;
+
+#[derive(Clone, Debug, Default)]
+struct Space {
+    /// Shared with children until either changes it.
+    regions: Arc<Regions>,
+    has_ended: bool,
+}
 
 /// The address spaces of all processes.
 #[derive(Clone, Debug, Default)]
 pub struct Spaces {
-    spaces: FxHashMap<u32, Arc<Space>>,
-    ended: Vec<u32>,
+    spaces: FxHashMap<u32, Space>,
+    /// In the order in which their first threads ended.
+    ended: VecDeque<u32>,
 }
 
 impl Spaces {
@@ -45,7 +55,9 @@ impl Spaces {
         if region.end <= region.start {
             return;
         }
-        let space = Arc::make_mut(self.spaces.entry(pid).or_default());
+        let space = self.spaces.entry(pid).or_default();
+        space.has_ended = false;
+        let space = Arc::make_mut(&mut space.regions);
         clear(space, region.start, region.end);
         if space.len() < REGIONS_MAX {
             space.insert(region.start, region);
@@ -55,39 +67,53 @@ impl Spaces {
 
     /// `child` begins with the address space of `parent`. Constant time.
     pub fn fork(&mut self, parent: u32, child: u32) {
-        match self.spaces.get(&parent).cloned() {
-            Some(space) => self.spaces.insert(child, space),
+        match self.spaces.get(&parent) {
+            Some(space) => {
+                let regions = Arc::clone(&space.regions);
+                let has_ended = false;
+                self.spaces.insert(child, Space { regions, has_ended });
+            }
             // Its id may have been another's.
-            None => self.spaces.remove(&child),
-        };
+            None => {
+                self.spaces.remove(&child);
+            }
+        }
         self.forget();
     }
 
     /// `pid` begins with an empty one.
     pub fn exec(&mut self, pid: u32) {
-        self.spaces.insert(pid, Arc::default());
+        self.spaces.insert(pid, Space::default());
+        self.forget();
     }
 
-    /// `pid` ended: its address space may be forgotten when there are too many.
+    /// The first thread of `pid` ended: its address space is forgotten when that of many more have, unless something is mapped
+    /// there meanwhile.
     pub fn exit(&mut self, pid: u32) {
-        self.ended.push(pid);
+        let Some(space) = self.spaces.get_mut(&pid) else {
+            return;
+        };
+        space.has_ended = true;
+        self.ended.push_back(pid);
+        if self.ended.len() > ENDED_MAX
+            && let Some(oldest) = self.ended.pop_front()
+            // Its id may be another's meanwhile.
+            && self.spaces.get(&oldest).is_some_and(|space| space.has_ended)
+        {
+            self.spaces.remove(&oldest);
+        }
     }
 
     /// The region of `address` in the address space of `pid`.
     pub fn find(&self, pid: u32, address: u64) -> Option<&Region> {
-        let (_, region) = self.spaces.get(&pid)?.range(..=address).next_back()?;
+        let regions = &self.spaces.get(&pid)?.regions;
+        let (_, region) = regions.range(..=address).next_back()?;
         (address < region.end).then_some(region)
     }
 
+    /// Nobody told of any end: the lowest numbers are the oldest, mostly.
     fn forget(&mut self) {
-        if self.spaces.len() <= SPACES_MAX {
-            return;
-        }
-        for pid in self.ended.drain(..) {
-            self.spaces.remove(&pid);
-        }
-        // Nobody told of any end: the lowest numbers are the oldest, mostly.
-        while self.spaces.len() > SPACES_MAX {
+        if self.spaces.len() > SPACES_MAX {
             let mut pids: Vec<u32> = self.spaces.keys().copied().collect();
             pids.sort_unstable();
             for pid in &pids[..pids.len() / 2] {
@@ -97,7 +123,7 @@ impl Spaces {
     }
 }
 
-fn clear(space: &mut Space, start: u64, end: u64) {
+fn clear(space: &mut Regions, start: u64, end: u64) {
     let before = space.range(..start).next_back();
     if let Some(region) = before.map(|(_, region)| region).filter(|r| r.end > start) {
         let mut head = region.clone();
@@ -163,7 +189,29 @@ mod tests {
             spaces.exit(pid);
         }
         assert!(spaces.find(1, 0).is_some());
-        assert!(spaces.spaces.len() <= SPACES_MAX + 1);
+        assert!(spaces.spaces.len() <= ENDED_MAX + 2);
+    }
+
+    #[test]
+    fn an_id_that_is_used_again_is_not_forgotten_for_who_had_it_before() {
+        let mut spaces = Spaces::default();
+        spaces.map(1, region(0, 1, "parent"));
+        for (pid, lives_on) in [(2, false), (3, true), (4, false)] {
+            spaces.map(pid, region(0, 1, "old"));
+            spaces.exit(pid);
+            if lives_on {
+                spaces.map(pid, region(10, 20, "of another thread"));
+            }
+        }
+        spaces.fork(1, 2);
+        for pid in 10..20 + ENDED_MAX as u32 {
+            spaces.fork(1, pid);
+            spaces.exit(pid);
+        }
+        assert!(spaces.find(2, 0).is_some(), "used again");
+        assert!(spaces.find(3, 15).is_some(), "its first thread ended");
+        assert_eq!(spaces.find(4, 0), None);
+        assert!(spaces.ended.len() <= ENDED_MAX);
     }
 
     /// An id that is used again once kept the mappings of who had it before.

@@ -18,6 +18,7 @@ use amdahl_topology::{CpuSet, Topology};
 
 use super::look::Looker;
 use super::names::Names;
+use crate::java;
 use crate::watch::later::Later;
 use crate::watch::{Follow, processes};
 
@@ -36,6 +37,8 @@ pub struct Followed<'a> {
     pub places: Places,
     /// Names of processes.
     pub names: Names,
+    /// Java code in the last tables.
+    pub java: java::Seen,
     /// Page faults.
     pub faults: Faults,
     /// First uses of memory.
@@ -95,6 +98,7 @@ impl<'a> Followed<'a> {
             maps_lost: 0,
             places: Places::default(),
             names: Names::default(),
+            java: java::Seen::default(),
             faults: Faults::new(rustix::param::page_size() as u64),
             touches: Touches::default(),
             lock: MmapLock::default(),

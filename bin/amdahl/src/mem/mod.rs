@@ -210,7 +210,7 @@ fn cut(when: &str) -> Notice {
     }
 }
 
-/// What the reader of figures must know where call stacks, or changes of address spaces, were lost.
+/// What the reader of the tables that were made last must know: lost call stacks and changes of address spaces, code without names.
 fn warnings_of(stacks_lost: u64, followed: &Followed<'_>) -> Vec<Notice> {
     let mut warnings = Vec::new();
     if stacks_lost > 0 {
@@ -231,6 +231,7 @@ fn warnings_of(stacks_lost: u64, followed: &Followed<'_>) -> Vec<Notice> {
             ),
         });
     }
+    warnings.extend(followed.java.notice());
     warnings
 }
 

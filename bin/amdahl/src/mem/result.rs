@@ -16,6 +16,7 @@ use amdahl_speedup::wait::{is_libc, is_runtime};
 
 use super::follow::Followed;
 use super::names::Names;
+use crate::java;
 use crate::watch::processes;
 
 /// Places in the code that are listed.
@@ -91,10 +92,13 @@ impl Followed<'_> {
             .map(|(site, tally, name)| (site, tally, name.map(|name| name.to_string())))
             .map(|(site, tally, name)| (site, tally, name.unwrap_or_default()))
             .collect();
+        self.java = java::Seen::default();
         let mut merged: Vec<FaultSite> = Vec::new();
         let mut known: HashMap<(fault::Site, String, CodeKey), usize> = HashMap::new();
         for (site, tally, object) in sites.into_iter().take(NAMED_MAX) {
-            let code = code(self.places.code(kind::FAULT, site.place).as_ref());
+            let stack = self.places.code(kind::FAULT, site.place);
+            stack.iter().for_each(|stack| self.java.see(stack));
+            let code = code(stack.as_ref());
             let key = fault::Site { place: 0, ..site };
             let key = (key, object.clone(), CodeKey::of(&code));
             if let Some(&at) = known.get(&key) {

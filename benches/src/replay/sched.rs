@@ -1,43 +1,17 @@
-//! `amdahl-bench replay`: hours of scheduling on a large machine, made up, through the analysis and
-//! onto the disk as `amdahl sched record` takes them, in less time than they would last.
+//! Scheduling, through the analysis and onto the disk as `amdahl sched record` takes it.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use amdahl_sched::event::{Event, Ns, Off, Tid, Waker};
 use amdahl_sched::recording::{FolderWriter, Meta};
 use amdahl_sched::{Analysis, Settings};
 use amdahl_topology::Topology;
 
-/// Flags of `amdahl-bench replay`.
-#[derive(clap::Args)]
-pub struct Arguments {
-    /// How long the made-up recording is
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
-    seconds: u64,
-    /// Events in each second
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
-    rate: u64,
-    /// Bound of the events on disk
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
-    max_disk: u64,
-    /// Folder for the events
-    #[arg(long, value_name = "FOLDER")]
-    folder: PathBuf,
-    /// File that gets the number of events
-    #[arg(long, value_name = "FILE")]
-    to: PathBuf,
-}
-
-/// CPUs of the machine.
-const CPUS: u32 = 64;
-/// Threads that live at any time, and how many of them end and begin in a second.
-const THREADS: u32 = 4_000;
-const CHURN: u64 = 200;
-const SECOND: Ns = 1_000_000_000;
+use super::{CHURN, CPUS, Length, Random, SECOND, THREADS};
 
 /// Threads that come and go, and switches among them.
 struct Machine {
-    random: u64,
+    random: Random,
     on: Vec<Tid>,
     live: Vec<Tid>,
     next: Tid,
@@ -46,26 +20,18 @@ struct Machine {
 impl Machine {
     fn new() -> Machine {
         Machine {
-            random: 0x9e37_79b9_7f4a_7c15,
+            random: Random::default(),
             on: vec![0; CPUS as usize],
             live: Vec::new(),
             next: 1,
         }
     }
 
-    fn below(&mut self, limit: u64) -> u64 {
-        // Xorshift: the same machine each time.
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % limit
-    }
-
     fn begin_one(&mut self, ts: Ns, give: &mut impl FnMut(Event)) {
         let (child, pid) = (self.next, self.next / 50 * 50 + 1);
         self.next += 1;
         self.live.push(child);
-        let cpu = self.below(u64::from(CPUS)) as u32;
+        let cpu = self.random.below(u64::from(CPUS)) as u32;
         give(Event::Fork {
             ts,
             parent: 1,
@@ -84,8 +50,8 @@ impl Machine {
 
     /// Somebody is woken and comes on a CPU, in place of who ends or sleeps there.
     fn step(&mut self, ts: Ns, ends: bool, give: &mut impl FnMut(Event)) {
-        let cpu = self.below(u64::from(CPUS)) as u32;
-        let at = self.below(self.live.len() as u64) as usize;
+        let cpu = self.random.below(u64::from(CPUS)) as u32;
+        let at = self.random.below(self.live.len() as u64) as usize;
         let tid = self.live[at];
         let prev = self.on[cpu as usize];
         if self.on.contains(&tid) {
@@ -120,8 +86,8 @@ impl Machine {
     }
 }
 
-/// Makes up, analyses and writes; tells how many events there were.
-pub fn main(arguments: &Arguments) -> Result<u8, String> {
+/// Makes up, analyses and writes to `folder`, of which `max_disk` bytes are kept; how many events there were.
+pub fn replay(length: Length, folder: &Path, max_disk: u64) -> Result<u64, String> {
     let failed = |error: &dyn std::fmt::Display| error.to_string();
     let cpus = (0..CPUS).collect();
     let topology = Topology::flat(&cpus).ok_or("no CPUs")?;
@@ -131,11 +97,11 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         begin: 0,
         is_everyone: true,
     };
-    std::fs::create_dir_all(&arguments.folder).map_err(|error| failed(&error))?;
+    std::fs::create_dir_all(folder).map_err(|error| failed(&error))?;
     let mut settings = Settings::new(topology);
     settings.begin = Some(0);
     let mut analysis = Analysis::new(settings);
-    let mut writer = FolderWriter::new(&arguments.folder, meta, arguments.max_disk << 20);
+    let mut writer = FolderWriter::new(folder, meta, max_disk);
     let mut count = 0_u64;
     let mut unwritten = None;
     let mut give = |event: Event| {
@@ -149,23 +115,18 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
     for _ in 0..THREADS {
         machine.begin_one(0, &mut give);
     }
-    let steps = arguments.rate / 2;
-    for second in 0..arguments.seconds {
-        for step in 0..steps {
-            let ts = second * SECOND + step * (SECOND / steps);
-            let churns = step % (steps / CHURN).max(1) == 0;
-            machine.step(ts, churns, &mut give);
-            if churns && machine.live.len() < THREADS as usize {
-                machine.begin_one(ts, &mut give);
-            }
+    // A wake-up and a switch.
+    for (ts, churns) in length.steps(2, CHURN) {
+        machine.step(ts, churns, &mut give);
+        if churns && machine.live.len() < THREADS as usize {
+            machine.begin_one(ts, &mut give);
         }
     }
     if let Some(error) = unwritten {
         return Err(failed(&error));
     }
     writer.finish().map_err(|error| failed(&error))?;
-    let outcome = analysis.outcome(arguments.seconds * SECOND);
+    let outcome = analysis.outcome(length.seconds * SECOND);
     println!("{count} events, {} switches", outcome.totals.switches);
-    std::fs::write(&arguments.to, count.to_string()).map_err(|error| failed(&error))?;
-    Ok(0)
+    Ok(count)
 }
