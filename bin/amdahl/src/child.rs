@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use amdahl_topology::CpuSet;
 
 use crate::interrupt::Interrupt;
-use guard::{End, Orders};
+use guard::{End, Orders, Usage};
 pub use input::Input;
 
 /// What to start.
@@ -61,7 +61,7 @@ pub struct Ended {
     pub wall: Duration,
     /// It had not ended when its time was up, and was ended.
     pub timed_out: bool,
-    /// User CPU seconds of it and its waited-for descendants.
+    /// User CPU seconds of it and its descendants, also of those that nobody waited for.
     pub user_s: f64,
     /// Kernel CPU seconds of the same.
     pub system_s: f64,
@@ -132,12 +132,24 @@ struct Guard {
     go: Option<io::PipeWriter>,
 }
 
-impl Drop for Guard {
-    fn drop(&mut self) {
+impl Guard {
+    /// Ends what is left of the program; what its orphans used.
+    fn end(mut self) -> Usage {
+        self.say_over();
+        End::read(&mut self.channel).map_or(Usage::default(), |orphans| orphans.usage)
+    }
+
+    fn say_over(&mut self) {
         // Until that is closed it waits for the program's process.
         self.go = None;
         // It may be gone already.
         let _ = self.channel.write_all(&[guard::OVER]);
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.say_over();
         let _ = self.process.wait();
     }
 }
@@ -239,6 +251,11 @@ impl Child {
         self.pid as u32
     }
 
+    /// The process that orphans of the program go to.
+    pub fn adopter(&self) -> u32 {
+        self.guard.process.id()
+    }
+
     /// Lets the program begin, waits for its end, or ends it when time is up or the user says so.
     pub fn run(
         mut self,
@@ -297,8 +314,8 @@ impl Child {
         let end = End::read(&mut self.guard.channel);
         clean_up();
         // What is left would keep the pipes open.
-        drop(self.guard);
-        end_orphans();
+        let mut usage = self.guard.end();
+        usage.add(end_orphans());
         let end = match (end, guard::read_report(&self.report)) {
             (_, Some([_, errno])) => {
                 return Err(StartError::Exec {
@@ -309,6 +326,7 @@ impl Child {
             (end, None) => end.map_err(|_| StartError::Guard)?,
         };
         let status = end.status;
+        usage.add(end.usage);
         let text = |thread: Option<JoinHandle<Vec<u8>>>| {
             let bytes = thread
                 .and_then(|thread| thread.join().ok())
@@ -329,10 +347,10 @@ impl Child {
             outcome,
             wall,
             timed_out,
-            user_s: end.user_us as f64 * 1e-6,
-            system_s: end.system_us as f64 * 1e-6,
-            faults: end.faults,
-            major_faults: end.major_faults,
+            user_s: usage.user_us as f64 * 1e-6,
+            system_s: usage.system_us as f64 * 1e-6,
+            faults: usage.faults,
+            major_faults: usage.major_faults,
             stdout,
             stderr,
         })
@@ -355,6 +373,6 @@ pub fn adopt_orphans() {
 static INHERITED: OnceLock<Vec<libc::pid_t>> = OnceLock::new();
 
 /// Ends what a guard that was killed has left to us: between runs, all our children but those that we had before are that.
-fn end_orphans() {
-    guard::end_children(INHERITED.get().map_or(&[], Vec::as_slice));
+fn end_orphans() -> Usage {
+    guard::end_children(INHERITED.get().map_or(&[], Vec::as_slice))
 }

@@ -22,6 +22,8 @@ pub(crate) const SITES_MAX: usize = 1_000;
 pub(crate) const FRAMES_MAX: usize = 1_024;
 pub(crate) const ITEMS_MAX: usize = 10_000;
 pub(crate) const CPUS_MAX: u32 = 1 << 16;
+/// More than the kernel lets any command have: two bytes each of a quarter of the largest stack.
+pub(crate) const WORDS_MAX: usize = 1 << 20;
 /// A command may carry a whole script as one argument.
 const TEXT_BYTES_MAX: usize = 256 << 10;
 const NAME_BYTES_MAX: usize = 64;
@@ -42,7 +44,7 @@ pub(crate) fn check(result: &ScaleResult) -> Checked {
     }
     short("amdahl_version", &result.amdahl_version)?;
     short("started", &result.started)?;
-    at_most("command", result.command.len(), ITEMS_MAX)?;
+    at_most("command", result.command.len(), WORDS_MAX)?;
     for (i, word) in result.command.iter().enumerate() {
         short(&format!("command.{i}"), word)?;
     }

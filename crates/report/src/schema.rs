@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::bounded;
-use crate::check::{CAUSES_MAX, CPUS_MAX, FRAMES_MAX, ITEMS_MAX, POINTS_MAX, RUNS_MAX, SITES_MAX};
+use crate::check::{
+    CAUSES_MAX, CPUS_MAX, FRAMES_MAX, ITEMS_MAX, POINTS_MAX, RUNS_MAX, SITES_MAX, WORDS_MAX,
+};
 
 /// Name and version of the format. The number changes when a reader must change.
 pub const SCHEMA: &str = "amdahl.scale/1";
@@ -26,7 +28,7 @@ pub struct ScaleResult {
     /// Version of the tool that wrote it.
     pub amdahl_version: String,
     /// The command as typed, `{cpus}` not yet replaced; or the process attached to.
-    #[serde(deserialize_with = "bounded::<_, _, ITEMS_MAX>")]
+    #[serde(deserialize_with = "bounded::<_, _, WORDS_MAX>")]
     pub command: Vec<String>,
     /// When it began, RFC 3339.
     pub started: String,

@@ -250,7 +250,7 @@ fn damage_is_named() {
         "causes.0.text"
     );
     assert_eq!(
-        at(damaged(|v| v["command"] = json!(vec!["x"; 20_000]))),
+        at(damaged(|v| v["command"] = json!(vec!["x"; (1 << 20) + 1]))),
         "command"
     );
     assert_eq!(

@@ -119,7 +119,8 @@ impl Measured {
         measured
     }
 
-    fn on(&self, activity: Activity) -> f64 {
+    /// Time on CPUs of one kind.
+    pub fn on(&self, activity: Activity) -> f64 {
         self.on_ns.get(&activity).copied().unwrap_or(0.0)
     }
 

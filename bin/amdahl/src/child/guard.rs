@@ -105,17 +105,44 @@ impl Orders {
     }
 }
 
-/// How a program ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    /// As `wait` gives it.
-    pub status: i32,
-    /// User and kernel CPU time of it and its waited-for descendants.
+/// What processes used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// User and kernel CPU time.
     pub user_us: u64,
     pub system_us: u64,
-    /// Page faults of the same: without and with a disk.
+    /// Page faults, without and with a disk.
     pub faults: u64,
     pub major_faults: u64,
+}
+
+impl Usage {
+    fn of(usage: &libc::rusage) -> Usage {
+        let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+        Usage {
+            user_us: us(usage.ru_utime),
+            system_us: us(usage.ru_stime),
+            faults: u64::try_from(usage.ru_minflt).unwrap_or(0),
+            major_faults: u64::try_from(usage.ru_majflt).unwrap_or(0),
+        }
+    }
+
+    /// Adds that of others.
+    pub fn add(&mut self, other: Usage) {
+        self.user_us += other.user_us;
+        self.system_us += other.system_us;
+        self.faults += other.faults;
+        self.major_faults += other.major_faults;
+    }
+}
+
+/// How the program ended, with what it and its waited-for descendants used; then, of those that became orphans, how all that have
+/// ended did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// As `wait` gives it; 0 of orphans.
+    pub status: i32,
+    pub usage: Usage,
 }
 
 const END_BYTES: usize = 5 * 8;
@@ -124,10 +151,10 @@ impl End {
     fn to_bytes(self) -> [u8; END_BYTES] {
         let words = [
             u64::from(self.status as u32),
-            self.user_us,
-            self.system_us,
-            self.faults,
-            self.major_faults,
+            self.usage.user_us,
+            self.usage.system_us,
+            self.usage.faults,
+            self.usage.major_faults,
         ];
         let mut bytes = [0; END_BYTES];
         for (into, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
@@ -148,10 +175,12 @@ impl End {
             .collect();
         Ok(End {
             status: words[0] as i32,
-            user_us: words[1],
-            system_us: words[2],
-            faults: words[3],
-            major_faults: words[4],
+            usage: Usage {
+                user_us: words[1],
+                system_us: words[2],
+                faults: words[3],
+                major_faults: words[4],
+            },
         })
     }
 }
@@ -219,6 +248,7 @@ fn guard(orders: Orders) -> io::Result<()> {
     };
     drop(report);
 
+    let mut orphans = Usage::default();
     loop {
         let mut polled = [
             PollFd::new(&channel, PollFlags::IN),
@@ -232,14 +262,20 @@ fn guard(orders: Orders) -> io::Result<()> {
         if has_deaths {
             let mut one = [0; size_of::<libc::signalfd_siginfo>()];
             rustix::io::read(&deaths, &mut one)?;
-            reap(program, &mut channel);
+            orphans.add(reap(program, &mut channel));
         }
         if is_over {
             break;
         }
     }
     let has_died = !matches!(channel.read(&mut [0]), Ok(1));
-    end_children(&[]);
+    orphans.add(end_children(&[]));
+    let all = End {
+        status: 0,
+        usage: orphans,
+    };
+    // Who reads it may be gone.
+    let _ = channel.write_all(&all.to_bytes());
     if has_died && orders.removes_maps {
         crate::java::remove_maps_of_the_killed(begun);
     }
@@ -332,8 +368,9 @@ fn blocked(signal: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Takes note of children that have ended: the program, and orphans.
-fn reap(program: libc::pid_t, channel: &mut UnixStream) {
+/// Takes note of children that have ended: the program, and orphans, of which it returns what they used.
+fn reap(program: libc::pid_t, channel: &mut UnixStream) -> Usage {
+    let mut orphans = Usage::default();
     loop {
         // SAFETY: an all-zero siginfo is valid, and the pointer is to it.
         let ended = unsafe {
@@ -345,33 +382,34 @@ fn reap(program: libc::pid_t, channel: &mut UnixStream) {
             }
         };
         if ended == 0 {
-            return;
+            return orphans;
         }
         if ended == program {
             // What it leaves in its process group. Before it is reaped its number cannot be another's.
             // SAFETY: takes no pointer.
             unsafe { libc::kill(-program, libc::SIGTERM) };
         }
-        let mut status = 0;
-        // SAFETY: an all-zero rusage is valid, and both pointers are to locals.
-        let usage = unsafe {
-            let mut usage: libc::rusage = std::mem::zeroed();
-            libc::wait4(ended, &raw mut status, 0, &raw mut usage);
-            usage
-        };
+        let end = wait_for(ended);
         if ended == program {
-            let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
-            let end = End {
-                status,
-                user_us: us(usage.ru_utime),
-                system_us: us(usage.ru_stime),
-                faults: u64::try_from(usage.ru_minflt).unwrap_or(0),
-                major_faults: u64::try_from(usage.ru_majflt).unwrap_or(0),
-            };
             // Who reads it may be gone.
             let _ = channel.write_all(&end.to_bytes());
+        } else {
+            orphans.add(end.usage);
         }
     }
+}
+
+/// Waits for a child, and what it used with those that it had waited for.
+fn wait_for(pid: libc::pid_t) -> End {
+    let mut status = 0;
+    // SAFETY: an all-zero rusage is valid, and both pointers are to locals.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::wait4(pid, &raw mut status, 0, &raw mut usage);
+        usage
+    };
+    let usage = Usage::of(&usage);
+    End { status, usage }
 }
 
 /// Our children, from `/proc`.
@@ -390,8 +428,9 @@ pub fn children() -> Vec<libc::pid_t> {
         .collect()
 }
 
-/// Ends our children but for `others`, and, as they become ours by that, their descendants.
-pub fn end_children(others: &[libc::pid_t]) {
+/// Ends our children but for `others`, and, as they become ours by that, their descendants; what they used.
+pub fn end_children(others: &[libc::pid_t]) -> Usage {
+    let mut usage = Usage::default();
     // Again, because ending one makes its children ours, but not for ever.
     for _ in 0..100 {
         let mut ended = 0;
@@ -399,19 +438,18 @@ pub fn end_children(others: &[libc::pid_t]) {
             if others.contains(&pid) {
                 continue;
             }
-            // SAFETY: our own child, which nobody else reaps; a null status is allowed. One that runs with another user's
-            // rights cannot be ended, and is not waited for.
-            unsafe {
-                if libc::kill(pid, libc::SIGKILL) == 0 {
-                    libc::waitpid(pid, ptr::null_mut(), 0);
-                    ended += 1;
-                }
+            // One that runs with another user's rights cannot be ended, and is not waited for.
+            // SAFETY: takes no pointer; our own child, which nobody else reaps.
+            if unsafe { libc::kill(pid, libc::SIGKILL) } == 0 {
+                usage.add(wait_for(pid).usage);
+                ended += 1;
             }
         }
         if ended == 0 {
-            return;
+            break;
         }
     }
+    usage
 }
 
 #[cfg(test)]
@@ -462,10 +500,12 @@ mod tests {
         let (mut ours, mut theirs) = UnixStream::pair().expect("a pair");
         let end = End {
             status: 7 << 8,
-            user_us: 1 << 40,
-            system_us: 3,
-            faults: 4,
-            major_faults: 5,
+            usage: Usage {
+                user_us: 1 << 40,
+                system_us: 3,
+                faults: 4,
+                major_faults: 5,
+            },
         };
         theirs.write_all(&end.to_bytes()).expect("written");
         assert_eq!(End::read(&mut ours).expect("read"), end);

@@ -133,7 +133,7 @@ impl Attached<'_> {
             None => means.fault_ns,
         };
         let polling =
-            Polling::start(self.pid).map_err(|error| match watch::existing(self.pid) {
+            Polling::start(self.pid, None).map_err(|error| match watch::existing(self.pid) {
                 Err(gone) => gone,
                 Ok(_) => failed(error),
             })?;

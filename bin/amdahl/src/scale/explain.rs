@@ -59,6 +59,24 @@ fn pieces(run: &Probed, growth: &UserGrowth, stack: &Stack) -> Vec<Piece> {
         let ns = charge.ns * stands_for;
         push(cause, tid, stack, object, ns, charge.count);
     }
+    // What the hypervisor took was taken from whatever ran.
+    let stolen = run.measured.steal_ns;
+    push(Cause::Stolen, 0, None, HYPERVISOR, stolen, 0);
+    let on = |of: &dyn Fn(Activity) -> bool| {
+        let charges = partition.on.iter();
+        let charges = charges.filter(|((activity, ..), _)| of(*activity));
+        charges.map(|(_, charge)| charge.ns).sum::<f64>() * stands_for
+    };
+    let stands_for = stands_for * (1.0 - stolen / on(&|_| true).max(1.0)).max(0.0);
+    let on = |of| on(&|activity| activity == of) * stands_for;
+    // Tracepoints time what spins with interrupts off, where samples are blind and see other kernel code instead.
+    let spun_unseen = (run.measured.on(Activity::KernelLock) - on(Activity::KernelLock)).max(0.0);
+    let spun: f64 = partition.spun.values().map(|charge| charge.ns).sum();
+    for (&lock, charge) in &partition.spun {
+        let ns = spun_unseen * charge.ns / spun.max(f64::MIN_POSITIVE);
+        push(Cause::KernelLock, 0, None, lock, ns, charge.count);
+    }
+    let not_spun = (1.0 - spun_unseen / on(Activity::Kernel).max(1.0)).max(0.0);
     let function = |id: StackId| {
         let stack = decoded.stacks.get(id.0 as usize);
         let frame = stack.and_then(|stack| stack.user.first());
@@ -72,16 +90,9 @@ fn pieces(run: &Probed, growth: &UserGrowth, stack: &Stack) -> Vec<Piece> {
     }
     let share = |cause| stack.get(cause);
     // Of kernel code that one CPU runs too, the part beyond it is the cause's, the rest is work.
-    let beyond = |of: Activity, cause: Cause| {
-        let of_activity = partition
-            .on
-            .iter()
-            .filter(|((activity, ..), _)| *activity == of);
-        let total: f64 = of_activity.map(|(_, charge)| charge.ns * stands_for).sum();
-        (share(cause) * capacity / total.max(1.0)).min(1.0)
-    };
-    let extra_kernel = beyond(Activity::Kernel, Cause::ExtraKernel);
-    let extra_faults = beyond(Activity::PageFault, Cause::PageFault);
+    let beyond = |total: f64, cause: Cause| (share(cause) * capacity / total.max(1.0)).min(1.0);
+    let extra_kernel = beyond(on(Activity::Kernel) * not_spun, Cause::ExtraKernel);
+    let extra_faults = beyond(on(Activity::PageFault), Cause::PageFault);
     for (&(activity, tid, id), charge) in &partition.on {
         let (ns, count) = (charge.ns * stands_for, charge.count);
         match activity {
@@ -120,24 +131,28 @@ fn pieces(run: &Probed, growth: &UserGrowth, stack: &Stack) -> Vec<Piece> {
             Activity::MmapLock => push(Cause::MmapLock, tid, Some(id), 0, ns, count),
             Activity::Interrupt => push(Cause::Stolen, tid, Some(id), INTERRUPTS, ns, count),
             Activity::Kernel => {
-                push(
-                    Cause::ExtraKernel,
-                    tid,
-                    Some(id),
-                    0,
-                    ns * extra_kernel,
-                    count,
-                );
-                push(
-                    Cause::Work,
-                    tid,
-                    Some(id),
-                    0,
-                    ns * (1.0 - extra_kernel),
-                    count,
-                );
+                let ns = ns * not_spun;
+                let extra = ns * extra_kernel;
+                push(Cause::ExtraKernel, tid, Some(id), 0, extra, count);
+                push(Cause::Work, tid, Some(id), 0, ns - extra, count);
             }
         }
+    }
+    // What no event tells has no place.
+    let told = pieces
+        .iter()
+        .filter(|piece| piece.cause == Cause::Unexplained);
+    let told: f64 = told.map(|piece| piece.ns).sum();
+    let untold = share(Cause::Unexplained) * capacity - told;
+    if untold > 0.0 {
+        pieces.push(Piece {
+            cause: Cause::Unexplained,
+            tid: 0,
+            stack: None,
+            object: 0,
+            ns: untold,
+            count: 0,
+        });
     }
     pieces
 }
@@ -161,6 +176,7 @@ fn object_text(decoded: &Decoded, cause: Cause, object: u64) -> String {
         (Cause::Stolen, QUOTA) => "CPU quota".to_owned(),
         (Cause::Stolen, HYPERVISOR) => "hypervisor".to_owned(),
         (Cause::Stolen, INTERRUPTS) => "interrupts".to_owned(),
+        (Cause::Stolen, 0) => "other processes".to_owned(),
         (_, 0) => String::new(),
         (Cause::Stolen, tid) => match decoded.others.get(&(tid as Tid)) {
             Some(name) => format!("{name} [{tid}]"),
@@ -522,11 +538,21 @@ pub fn rows(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::Arc;
 
+    use amdahl_probe::bpf::Counts;
+    use amdahl_speedup::partition::{Charge, RunPartition};
+    use amdahl_speedup::stack::speedup_stack;
+
+    use super::*;
+    use crate::child::Ended;
+    use crate::scale::analysis::Analysed;
+
     fn decoded() -> Decoded {
-        let frame = Frame::default();
+        let frame = Frame {
+            symbol: "function".to_owned(),
+            ..Frame::default()
+        };
         let user = CallStack {
             user: vec![frame.clone()],
             ..CallStack::default()
@@ -547,6 +573,109 @@ mod tests {
             ns,
             count: 1,
         }
+    }
+
+    /// One CPU for a second, of which the hypervisor took a quarter from who ran: what was seen of others, and of a lock, is next
+    /// to nothing.
+    fn with_steal_and_spinning() -> Probed {
+        let charge = |ns| Charge { ns, count: 1 };
+        let key = |cause, object| ChargeKey {
+            cause,
+            tid: 7,
+            stack: None,
+            object,
+        };
+        let mut partition = RunPartition {
+            to: 1_000_000_000,
+            cpus: 1,
+            on_cpu_ns: 0.9e9,
+            other_ns: 0.01e9,
+            idle_ns: 0.09e9,
+            spun_ns: 0.3e9,
+            ..RunPartition::default()
+        };
+        partition.off.extend([
+            (key(Cause::Stolen, 77), charge(0.01e9)),
+            (key(Cause::KernelLock, 0xabc), charge(0.09e9)),
+        ]);
+        partition.on.extend([
+            ((Activity::User, 1, StackId(0)), charge(0.5e9)),
+            ((Activity::Kernel, 1, StackId(1)), charge(0.4e9)),
+        ]);
+        partition.spun.insert(0xdef, charge(0.3e9));
+        let analysed = Analysed {
+            partition,
+            decoded: decoded(),
+            seconds: 0.0,
+            covered: 1.0,
+            cut: 1.0,
+        };
+        let ended = Ended {
+            outcome: Ok(()),
+            wall: std::time::Duration::from_secs(1),
+            timed_out: false,
+            user_s: 0.5,
+            system_s: 0.4,
+            faults: 0,
+            major_faults: 0,
+            stdout: String::new(),
+            stderr: String::new(),
+        };
+        Probed::new(ended, analysed, 250_000_000, &Counts::default())
+    }
+
+    #[test]
+    fn pieces_add_up_to_the_stack_and_name_what_took_most() {
+        let run = with_steal_and_spinning();
+        let (stack, growth) = speedup_stack(&run.measured, None);
+        let pieces = pieces(&run, &growth, &stack);
+        for cause in Cause::ALL {
+            let mine = pieces.iter().filter(|piece| piece.cause == cause);
+            let sum: f64 = mine.map(|piece| piece.ns).sum();
+            let (found, told) = (sum / run.measured.capacity_ns, stack.get(cause));
+            assert!((found - told).abs() < 1e-9, "{cause:?}: {found} for {told}");
+        }
+        let reports = causes(&run, &mut Decoder::new(), &growth, &stack);
+        let first = |cause: Cause| {
+            let report = reports.iter().find(|report| report.id == cause.id());
+            report.map_or(String::new(), |report| report.sites[0].object.clone())
+        };
+        assert_eq!(first(Cause::Stolen), "hypervisor");
+        assert_eq!(first(Cause::KernelLock), "lock 0xdef");
+    }
+
+    #[test]
+    fn what_no_event_tells_has_no_place() {
+        let mut run = with_steal_and_spinning();
+        let unknown = ChargeKey {
+            cause: Cause::Unexplained,
+            tid: 7,
+            stack: Some(StackId(0)),
+            object: 0,
+        };
+        let little = Charge {
+            ns: 0.01e9,
+            count: 1,
+        };
+        run.partition.off.insert(unknown, little);
+        run.partition
+            .off
+            .retain(|key, _| key.cause != Cause::KernelLock);
+        run.measured.off_ns.remove(&Cause::KernelLock);
+        let (stack, growth) = speedup_stack(&run.measured, None);
+        let reports = causes(&run, &mut Decoder::new(), &growth, &stack);
+        let report = reports.iter().find(|report| report.id == "unexplained");
+        let report = report.expect("a tenth is");
+        assert!((report.fraction - 0.09).abs() < 1e-9, "{}", report.fraction);
+        let places: Vec<_> = report
+            .sites
+            .iter()
+            .map(|site| (site.stack.is_empty(), site.fraction))
+            .collect();
+        assert!(
+            matches!(places[..], [(true, most), (false, least)] if most > 0.079 && least < 0.011),
+            "{places:?}"
+        );
     }
 
     #[test]

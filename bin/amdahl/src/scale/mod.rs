@@ -67,6 +67,21 @@ impl PointRuns {
         }
     }
 
+    fn has_rate(&self) -> bool {
+        let bare = self.bare.iter().map(|run| run.rate);
+        let mut all = self.probed.iter().map(|run| run.rate).chain(bare);
+        all.any(|rate| rate.is_some())
+    }
+
+    /// Forgets the runs that printed no rate; the rounds that they were of.
+    fn drop_silent(&mut self) -> Vec<u32> {
+        let probed = self.probed.extract_if(.., |run| run.rate.is_none());
+        let mut rounds: Vec<u32> = probed.map(|run| run.round).collect();
+        let bare = self.bare.extract_if(.., |run| run.rate.is_none());
+        rounds.extend(bare.map(|run| run.round));
+        rounds
+    }
+
     /// Forgets a run that is no measurement.
     fn drop_last(&mut self, with_probe: bool) {
         if with_probe {
@@ -76,6 +91,9 @@ impl PointRuns {
         }
     }
 }
+
+/// Of a run that is left out.
+const NO_RATE: &str = "it printed no number above 0 that --rate matches";
 
 /// What a sweep has measured.
 pub struct Sweep {
@@ -165,6 +183,9 @@ pub fn main(scale: &Scale) -> Result<u8, Failure> {
     let unnamed = last.and_then(|run| java::notice(&run.decoded.stacks));
     sweep.notices.extend(unnamed);
     sweep.tell_what_polls_saw();
+    if scale.rate.is_some() {
+        sweep.leave_out_the_silent();
+    }
     let mut summary = summary::summarise(&mut sweep, scale);
     if target.writes() {
         let told = output::told_of_the_trace(&summary, &sweep);
@@ -392,6 +413,19 @@ impl Sweep {
         if seen.hidden > 0 {
             let [missing, remedy] = HIDDEN;
             self.notice("hidden", format!("{missing} To see it, {remedy}."));
+        }
+    }
+
+    /// Where other runs printed a rate, one that did not is no measurement.
+    fn leave_out_the_silent(&mut self) {
+        if !self.points.iter().any(PointRuns::has_rate) {
+            return;
+        }
+        for at in 0..self.points.len() {
+            let on = self.plan.points[at].id();
+            for round in self.points[at].drop_silent() {
+                self.fail(on, round, NO_RATE.to_owned());
+            }
         }
     }
 

@@ -14,7 +14,9 @@ use amdahl_probe::perf::{Rate, Sampler, View};
 use amdahl_probe::symbol::Symbolizer;
 use amdahl_probe::unprivileged::preload::{self, Records};
 use amdahl_probe::unprivileged::{Poller, Scope, StackCopy};
+use amdahl_speedup::cause::Cause;
 use amdahl_speedup::event::{CallStack, Event, Ns, StackId, StackTable};
+use amdahl_speedup::partition::{ChargeKey, HYPERVISOR, RunPartition};
 use amdahl_speedup::snapshot::{Charger, CpuUsage, Snapshot};
 use amdahl_speedup::stack::Measured;
 use amdahl_topology::CpuSet;
@@ -65,12 +67,12 @@ pub(super) struct Polled {
 }
 
 impl Polling {
-    /// Begins to poll a process and its descendants.
-    pub(super) fn start(root: u32) -> Result<Polling, ProbedError> {
+    /// Begins to poll a process and its descendants, whose orphans go to `adopter`.
+    pub(super) fn start(root: u32, adopter: Option<u32>) -> Result<Polling, ProbedError> {
         let failed = |what: &dyn std::fmt::Display| ProbedError::Poll(what.to_string());
         let scope = Scope {
             root,
-            adopter: None,
+            adopter,
             cgroup: None,
         };
         let poller = Poller::new(scope).map_err(|error| failed(&error))?;
@@ -226,7 +228,7 @@ impl Watched<'_> {
         let measured = Measured::new(
             &partition,
             &decoded.stacks,
-            self.steal as f64,
+            not_charged(self.steal, &partition),
             counts.instructions.map(|count| count as f64),
             progress,
         );
@@ -246,6 +248,14 @@ impl Watched<'_> {
             round: 0,
         }
     }
+}
+
+/// What the hypervisor took from the program's own time: kernels that account for steal apart from it have that charged already.
+fn not_charged(steal: Ns, partition: &RunPartition) -> f64 {
+    let is_steal = |key: &ChargeKey| (key.cause, key.object) == (Cause::Stolen, HYPERVISOR);
+    let charged = partition.off.iter().filter(|(key, _)| is_steal(key));
+    let charged: f64 = charged.map(|(_, charge)| charge.ns).sum();
+    (steal as f64 - charged).max(0.0)
 }
 
 impl Workload<'_> {
@@ -268,7 +278,7 @@ impl Workload<'_> {
         let (sampler, unsampled) = sampler(means, |view, rate| {
             Sampler::new(child.pid(), &watched, view, rate)
         });
-        let polling = Polling::start(child.pid())?;
+        let polling = Polling::start(child.pid(), Some(child.adopter()))?;
         let steal_before = steal_ns(cpus);
         let from = clock::monotonic();
         let waited = self.wait(child, &mut group);
@@ -301,9 +311,29 @@ impl Workload<'_> {
 
 #[cfg(test)]
 mod tests {
+    use amdahl_speedup::partition::{Charge, QUOTA};
     use amdahl_speedup::snapshot::State;
 
     use super::*;
+
+    #[test]
+    fn steal_is_charged_once() {
+        let mut partition = RunPartition::default();
+        let taken = |object, ns| {
+            let key = ChargeKey {
+                cause: Cause::Stolen,
+                tid: 0,
+                stack: None,
+                object,
+            };
+            (key, Charge { ns, count: 1 })
+        };
+        partition.off.extend([taken(QUOTA, 7.0), taken(0, 5.0)]);
+        assert_eq!(not_charged(30, &partition), 30.0);
+        partition.off.extend([taken(HYPERVISOR, 20.0)]);
+        assert_eq!(not_charged(30, &partition), 10.0);
+        assert_eq!(not_charged(10, &partition), 0.0);
+    }
 
     /// Who is ended at once looks once all the same.
     #[test]

@@ -17,6 +17,9 @@ use crate::interrupt::Interrupt;
 const NO_INPUT: &str = "Standard input is a pipe, which can be read only once: every run got an empty one. Give a \
      file (amdahl scale -- sort < words.txt), or have the command open it (sh -c 'sort < words.txt').";
 
+/// Characters of a failed program's last line that are kept.
+const SAID_MAX: usize = 4_000;
+
 /// One run to make.
 #[derive(Clone, Copy)]
 struct Turn {
@@ -233,12 +236,13 @@ impl Sweep {
         let why = match (&ended.outcome, rounds.usable.lacks(cpus)) {
             (Err(what), _) => {
                 let last = ended.stderr.trim_end().lines().last().unwrap_or("");
-                let said = if last.is_empty() {
-                    String::new()
+                // What is shown of it anywhere is shorter.
+                let last: String = last.chars().take(SAID_MAX).collect();
+                if last.is_empty() {
+                    what.clone()
                 } else {
-                    format!(": {last}")
-                };
-                format!("{what}{said}")
+                    format!("{what}: {last}")
+                }
             }
             (Ok(()), Some(lacking)) => format!("during the run: {lacking}"),
             (Ok(()), None) => return,

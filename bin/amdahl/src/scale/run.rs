@@ -172,8 +172,8 @@ impl Workload<'_> {
         let text = format!("{}\n{}", ended.stdout, ended.stderr);
         let found = self.rate?.captures_iter(&text).last()?;
         let rate: Option<f64> = found.get(1)?.as_str().parse().ok();
-        // `inf` is a number to the parser, and no rate.
-        rate.filter(|rate| rate.is_finite() && *rate >= 0.0)
+        // `inf` is a number to the parser, and no rate; nothing is a multiple of none.
+        rate.filter(|rate| rate.is_finite() && *rate > 0.0)
     }
 
     pub(super) fn wait(
@@ -264,13 +264,14 @@ impl Probed {
     /// A run of which the hypervisor took `steal` nanoseconds.
     pub(super) fn new(ended: Ended, analysed: Analysed, steal: u64, counts: &Counts) -> Probed {
         let Analysed {
-            partition,
+            mut partition,
             mut decoded,
             seconds,
             covered,
             cut,
         } = analysed;
         let recorded = partition.recorded();
+        partition.lost += counts.stacks_lost;
         // What is known of the whole run, as far as the partition accounts for it: all is scaled below.
         let instructions = counts.instructions.map(|counted| match recorded < 1.0 {
             // Counted at switches, they miss those of gaps; samples do not, up to where the memory for them ended.

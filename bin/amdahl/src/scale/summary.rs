@@ -48,7 +48,7 @@ impl SpeedupOf {
         let has_rates = probed.all(|run| run.rate.is_some()) && bare.all(|run| run.rate.is_some());
         if scale.pid.is_some() || is_cut && !has_rates {
             SpeedupOf::Nothing
-        } else if scale.rate.is_some() {
+        } else if scale.rate.is_some() && has_rates {
             SpeedupOf::Rate
         } else {
             SpeedupOf::Wall
@@ -324,8 +324,8 @@ fn typical_run(runs: &[Probed]) -> usize {
         .expect("there are runs")
 }
 
-/// With a rate, work differs between the counts: what was done is rate x time. Where one is missing, no
-/// run's work can be compared with that of the others.
+/// With a rate, work differs between the counts: what was done is rate x time. Where all are missing, the work is taken to be
+/// the same.
 fn set_work(sweep: &mut Sweep) {
     let mut probed = sweep.points.iter().flat_map(|runs| &runs.probed);
     if probed.any(|run| run.rate.is_none()) {
@@ -565,18 +565,15 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, speedup_of: SpeedupOf, scale: &
                 ),
             );
         }
-        let silent = runs.probed.iter().map(|run| run.rate);
-        let silent = silent.chain(runs.bare.iter().map(|run| run.rate));
-        let silent = silent.filter(Option::is_none).count();
-        if scale.rate.is_some() && silent > 0 {
+        if scale.rate.is_some() && !runs.is_empty() && !runs.has_rate() {
             let then = match speedup_of {
                 SpeedupOf::Nothing => "--for ended runs, so there is no speedup without it",
-                _ => "the speedup is that of the wall time where a rate is missing",
+                _ => "the speedup is that of the wall time",
             };
             add(
                 "no-rate",
                 format!(
-                    "On {} {silent} runs printed no number that --rate matches: {then}.",
+                    "On {} no run printed a number above 0 that --rate matches: {then}.",
                     planned.id()
                 ),
             );

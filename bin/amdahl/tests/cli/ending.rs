@@ -302,6 +302,43 @@ fn a_daemon_that_is_left_behind_is_ended_and_told() {
     }
 }
 
+/// What it ran was once told as taken away by others.
+#[test]
+fn the_work_of_a_daemon_that_nobody_waits_for_is_the_programs() {
+    const WORKER: &str = "(setsid sh -c 'while :; do :; done' &); sleep 1.5";
+    let _alone = alone();
+    let place = Place::new();
+    for probe in ["bpf", "proc"] {
+        if let (Err(reason), "bpf") = (bpf(), probe) {
+            skipped(reason);
+            continue;
+        }
+        let args = [
+            "scale",
+            "--probe",
+            probe,
+            "--cpus",
+            "1",
+            "--runs",
+            "1",
+            "--bare-runs",
+            "0",
+            "--no-warmup",
+            "--json",
+        ];
+        let result = place
+            .amdahl(args.iter().chain(&["--", "sh", "-c", WORKER]))
+            .ends_with(0)
+            .result();
+        let point = &result.points[0];
+        // Beside others it had less, but no more was taken from it than it did not have.
+        let (ran, stolen) = (point.user_s + point.system_s, point.stack["stolen"]);
+        assert!(ran > 0.1, "{probe}: {ran}");
+        let sum = ran / point.capacity_s + stolen;
+        assert!((0.8..1.2).contains(&sum), "{probe}: {ran} s, {stolen}");
+    }
+}
+
 /// Without control groups the daemon is nobody's child and held the pipe that the tool reads: it
 /// waited for as long as the daemon lived.
 #[test]

@@ -609,6 +609,61 @@ fn a_rate_that_the_output_does_not_have_is_told() {
     }
 }
 
+/// One run of many: it once made rates and times one sum.
+#[test]
+fn a_run_without_the_rate_that_others_have_is_left_out() {
+    let _alone = alone();
+    let place = Place::new();
+    // The fourth is with the probe or without, whichever comes then.
+    let script = "echo >> runs; test $(wc -l < runs) = 4 || echo rate $((100 * {cpus}))";
+    let args = [
+        "scale",
+        "--rate",
+        "rate ([0-9]+)",
+        "--cpus",
+        "1",
+        "--runs",
+        "3",
+        "--no-warmup",
+        "--json",
+        "--",
+    ];
+    let ran = place.amdahl(args.iter().chain(&["sh", "-c", script]));
+    let result = ran.result();
+    let [failure] = &result.failures[..] else {
+        panic!("{:?}", result.failures);
+    };
+    assert!(failure.what.contains("--rate"), "{failure:?}");
+    assert_eq!(has_notice(&result, "no-rate"), None);
+    let point = &result.points[0];
+    let rate = point.rate.as_ref().expect("of the others");
+    assert!(rate.runs.iter().all(|&rate| rate == 100.0), "{rate:?}");
+    assert_eq!(point.wall_s.runs.len() + point.probed_wall_s.runs.len(), 5);
+}
+
+/// Such a command, of ten thousand files, was refused when all had been measured.
+#[test]
+fn a_command_may_have_many_words() {
+    let _alone = alone();
+    let place = Place::new();
+    let args = [
+        "scale",
+        "--cpus",
+        "1",
+        "--runs",
+        "1",
+        "--no-warmup",
+        "-o",
+        "r",
+        "--",
+        "true",
+    ];
+    let files: Vec<String> = (0..20_000).map(|number| number.to_string()).collect();
+    let args = args.into_iter().chain(files.iter().map(String::as_str));
+    place.amdahl(args).ends_with(0);
+    place.amdahl(["report", "r"]).ends_with(0);
+}
+
 #[test]
 fn output_is_shown_on_request_and_not_mixed_with_the_report() {
     let _alone = alone();

@@ -1,7 +1,7 @@
 //! What every result of `amdahl locks` must satisfy, whoever wrote it.
 
 use super::schema::{CodeSite, LockRow, LocksResult, PARTS_MAX, SCHEMA};
-use crate::check::{Checked, FRAMES_MAX, ITEMS_MAX, at_most, bad, positive, short};
+use crate::check::{Checked, FRAMES_MAX, ITEMS_MAX, WORDS_MAX, at_most, bad, positive, short};
 use crate::plain::quote;
 
 /// How far `mean_s` may be from `total_s / times`, relatively.
@@ -34,7 +34,7 @@ pub(super) fn check(result: &LocksResult) -> Checked {
     ] {
         positive(field, value)?;
     }
-    at_most("command", result.command.len(), ITEMS_MAX)?;
+    at_most("command", result.command.len(), WORDS_MAX)?;
     for (i, word) in result.command.iter().enumerate() {
         short(&format!("command.{i}"), word)?;
     }

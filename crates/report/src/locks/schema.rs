@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::bounded;
-use crate::check::{FRAMES_MAX, ITEMS_MAX};
+use crate::check::{FRAMES_MAX, ITEMS_MAX, WORDS_MAX};
 use crate::schema::{Machine, Notice, Source};
 
 /// Name and version of the format.
@@ -24,7 +24,7 @@ pub struct LocksResult {
     /// What was watched, in words: `the system`, `process 4711`, `cgroup /x`; empty for a command.
     pub target: String,
     /// The command, if one was started.
-    #[serde(deserialize_with = "bounded::<_, _, ITEMS_MAX>")]
+    #[serde(deserialize_with = "bounded::<_, _, WORDS_MAX>")]
     pub command: Vec<String>,
     /// When it began, RFC 3339.
     pub started: String,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::bounded;
-use crate::check::{FRAMES_MAX, ITEMS_MAX, SITES_MAX};
+use crate::check::{FRAMES_MAX, ITEMS_MAX, SITES_MAX, WORDS_MAX};
 use crate::schema::{Machine, Notice, Source};
 
 /// Name and version of the format. The number changes when a reader must change.
@@ -23,7 +23,7 @@ pub struct MemResult {
     /// Version of the tool that wrote it.
     pub amdahl_version: String,
     /// The command, or what was watched instead (`process 12`, `control group /x`, `the system`), by words.
-    #[serde(deserialize_with = "bounded::<_, _, ITEMS_MAX>")]
+    #[serde(deserialize_with = "bounded::<_, _, WORDS_MAX>")]
     pub command: Vec<String>,
     /// When it began, RFC 3339.
     pub started: String,

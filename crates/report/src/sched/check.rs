@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::schema::{LINKS_MAX, RUNS_MAX, SCHEMA, SchedResult};
-use crate::check::{CPUS_MAX, ITEMS_MAX, Invalid, SITES_MAX};
+use crate::check::{CPUS_MAX, ITEMS_MAX, Invalid, SITES_MAX, WORDS_MAX};
 use crate::plain::quote;
 use crate::save::{SaveError, json_of};
 
@@ -39,7 +39,7 @@ pub(super) fn check(result: &SchedResult) -> Result<(), Invalid> {
         );
     }
     for (at, len, most) in [
-        ("command", result.command.len(), ITEMS_MAX),
+        ("command", result.command.len(), WORDS_MAX),
         ("sources", result.sources.len(), ITEMS_MAX),
         ("warnings", result.warnings.len(), ITEMS_MAX),
         ("cpus", result.cpus.len(), CPUS_MAX as usize),

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::bounded;
-use crate::check::{CPUS_MAX, ITEMS_MAX, SITES_MAX};
+use crate::check::{CPUS_MAX, ITEMS_MAX, SITES_MAX, WORDS_MAX};
 use crate::schema::{Machine, Notice, Source};
 
 /// Name and version of the format.
@@ -27,7 +27,7 @@ pub struct SchedResult {
     /// Version of the tool that wrote it.
     pub amdahl_version: String,
     /// What was recorded, in words or as the command typed.
-    #[serde(deserialize_with = "bounded::<_, _, ITEMS_MAX>")]
+    #[serde(deserialize_with = "bounded::<_, _, WORDS_MAX>")]
     pub command: Vec<String>,
     /// When it began, RFC 3339.
     pub started: String,

@@ -41,9 +41,13 @@ impl Charger {
         };
         let capacity = out.capacity_ns();
         let ran: f64 = self.ran.values().flatten().sum();
+        let polled = [0, 1].map(|mode| self.ran.values().map(|ran| ran[mode]).sum::<f64>());
+        // Of a process that nobody has waited for only polls tell.
         let [user, system] = match usage {
-            Some(usage) => [usage.user_ns as f64, usage.system_ns as f64],
-            None => [0, 1].map(|mode| self.ran.values().map(|ran| ran[mode]).sum()),
+            Some(usage) if (usage.user_ns + usage.system_ns) as f64 >= ran => {
+                [usage.user_ns as f64, usage.system_ns as f64]
+            }
+            _ => polled,
         };
         out.on_cpu_ns = (user + system).min(capacity);
         let fit = if user + system > 0.0 {

@@ -465,6 +465,28 @@ fn records_of_the_process_name_its_futexes() {
     assert!((spun / run.on_cpu_ns - 0.1).abs() < 1e-6, "{spun}");
 }
 
+/// Its CPU time is in no account that `wait` gives.
+#[test]
+fn what_a_process_that_nobody_waits_for_ran_is_the_programs() {
+    const LENGTH: Ns = 500 * MS;
+    let script = Script {
+        cpu: 0,
+        steps: vec![(Does::Run, LENGTH)],
+    };
+    let usage = CpuUsage {
+        user_ns: MS,
+        system_ns: MS,
+        faults_ns: None,
+    };
+    let run = play(1, &[script], LENGTH, &[]).finish(LENGTH, Some(usage), &[], |_, _| None, BLANK);
+    assert!(run.on_cpu_ns > 0.9 * LENGTH as f64, "{}", run.on_cpu_ns);
+    assert!(
+        fractions(&run)
+            .get(&Cause::Stolen)
+            .is_none_or(|&stolen| stolen < 0.1)
+    );
+}
+
 #[test]
 fn a_wait_cut_off_by_the_end_names_its_futex_too() {
     let wait = UserWait {
