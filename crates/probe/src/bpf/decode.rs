@@ -26,6 +26,8 @@ use crate::symbol::{CodePoint, Symbolizer};
 pub struct Decoder {
     pub(super) symbols: Symbolizer,
     spins: Option<SpinDetector>,
+    /// Stacks that were named so far, if not too many.
+    named: FxHashSet<Arc<CallStack>>,
 }
 
 /// User and kernel code of a stack: equal for equal stacks.
@@ -77,6 +79,8 @@ const STACKS_MAX: usize = 1 << 16;
 /// Frames that are kept then.
 const FRAMES_KEPT: usize = 4;
 const ALL_STACKS_MAX: usize = 2 * STACKS_MAX;
+/// Stacks, of all runs, among which equal ones are looked for.
+const NAMED_MAX: usize = 2 * ALL_STACKS_MAX;
 /// Names of threads that are kept before those are looked for that nobody asks for any more.
 const NAMES_MAX: usize = 1 << 16;
 
@@ -92,7 +96,24 @@ impl Decoder {
         Decoder {
             symbols: Symbolizer::new(),
             spins: Arch::native().map(SpinDetector::new),
+            named: FxHashSet::default(),
         }
+    }
+
+    /// Runs of one program have mostly the same stacks: all of a sweep's hold each once.
+    fn share(&mut self, stack: CallStack) -> Arc<CallStack> {
+        if let Some(named) = self.named.get(&stack) {
+            return Arc::clone(named);
+        }
+        if self.named.len() >= NAMED_MAX {
+            self.named.retain(|named| Arc::strong_count(named) > 1);
+            if self.named.len() > NAMED_MAX / 2 {
+                self.named.clear();
+            }
+        }
+        let named = Arc::new(stack);
+        self.named.insert(Arc::clone(&named));
+        named
     }
 
     /// Mappings of a process that was there before the recording.
@@ -172,7 +193,7 @@ impl Decoder {
             Some(&id) => id,
             None => {
                 let stack = self.resolve(&key.0, &key.1, raw);
-                decoded.stacks.push(Arc::new(stack));
+                decoded.stacks.push(self.share(stack));
                 decoded.points.push(key.0.clone());
                 decoded.known.insert(key, next);
                 next
@@ -568,7 +589,33 @@ fn kernel_lock(address: u64, flags: u8) -> KernelLock {
 
 #[cfg(test)]
 mod tests {
+    use amdahl_speedup::event::Frame;
+
     use super::*;
+
+    #[test]
+    fn equal_stacks_of_all_runs_are_one() {
+        let mut decoder = Decoder::new();
+        let stack = |number: usize| CallStack {
+            user: vec![Frame {
+                symbol: number.to_string(),
+                ..Frame::default()
+            }],
+            ..CallStack::default()
+        };
+        let first = decoder.share(stack(7));
+        assert!(Arc::ptr_eq(&first, &decoder.share(stack(7))));
+        // Nobody holds these.
+        for number in 0..2 * NAMED_MAX {
+            decoder.share(stack(100 + number));
+        }
+        assert!(decoder.named.len() <= NAMED_MAX);
+        assert!(Arc::ptr_eq(&first, &decoder.share(stack(7))));
+        let held: Vec<_> = (0..2 * NAMED_MAX)
+            .map(|number| decoder.share(stack(number)))
+            .collect();
+        assert!(decoder.named.len() <= NAMED_MAX && held.len() == 2 * NAMED_MAX);
+    }
 
     /// A thread that got its names on two CPUs kept the one that the CPU of the higher number told.
     #[test]
