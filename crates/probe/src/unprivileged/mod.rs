@@ -37,7 +37,7 @@
 //! | `io` | found for uninterruptible waits and outside descriptors; a peer that is part of the workload but hidden counts as outside |
 //! | `sleep` | found; a time limit that ends a wait for something else is not seen |
 //! | `placement` | approximated: runnable threads behind others at polls, limited by the measured time in run queues |
-//! | `stolen` | approximated by `/proc/stat`: the smaller of busy time beyond the workload's own and of time that was not idle; a quota by the control group's own account |
+//! | `stolen` | approximated by `/proc/stat`: the smaller of busy time beyond the workload's own and of time that was not idle, whether or not a thread was runnable meanwhile; a quota by the control group's own account |
 //! | `unexplained` | waits in system calls of unknown meaning, and runs too short to be polled twice |
 //!
 //! *Kernel* needs readable kernel names as well (`kernel.kptr_restrict` 0, or `CAP_SYSLOG`): with

@@ -80,8 +80,8 @@ pub struct RunPartition {
     pub other_ns: f64,
     /// Idle CPU time there.
     pub idle_ns: f64,
-    /// Idle and foreign time by cause; adds up to `idle_ns + other_ns`. Foreign time is `stolen`
-    /// only while a thread of the workload was runnable.
+    /// Idle and foreign time by cause; adds up to `idle_ns + other_ns`. Of foreign time events make `stolen` only what passed
+    /// while a thread of the workload was runnable; polls, which do not tell of instants, all of it.
     pub off: FxHashMap<ChargeKey, Charge>,
     /// On-CPU samples by activity, thread and stack; `ns` adds up to `on_cpu_ns`.
     pub on: FxHashMap<(Activity, Tid, StackId), Charge>,
