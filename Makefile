@@ -37,6 +37,7 @@ install: build
 
 test:
 	@tools/install-build-needs.sh test
+	@tools/perfetto/fetch.sh $(TARGET)/perfetto-ui
 	@tools/test/run.sh all
 
 lint:

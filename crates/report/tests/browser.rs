@@ -2,6 +2,7 @@
 
 mod chromium;
 mod fixture;
+mod perfetto;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -146,8 +146,12 @@ impl Chromium {
 
     /// Opens a file and waits until it has loaded.
     pub fn open(&mut self, file: &Path) {
+        self.open_url(&format!("file://{}", file.display()));
+    }
+
+    /// The same of a page that somebody serves.
+    pub fn open_url(&mut self, url: &str) {
         self.events.clear();
-        let url = format!("file://{}", file.display());
         self.call("Page.navigate", json!({"url": url}));
         while !self
             .events
@@ -159,9 +163,9 @@ impl Chromium {
         }
     }
 
-    /// The value of a JavaScript expression on the page.
+    /// The value of a JavaScript expression on the page, or what it promises.
     pub fn evaluate(&mut self, expression: &str) -> Value {
-        let params = json!({"expression": expression, "returnByValue": true});
+        let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let answer = self.call("Runtime.evaluate", params);
         assert!(
             answer["exceptionDetails"].is_null(),
