@@ -37,7 +37,8 @@ pub(super) fn learn_maps(symbols: &mut Symbolizer, side_band: &mut [SideBand]) {
             }),
             SideBand::Exec { ts, pid } => maps.exec(*ts, *pid),
             SideBand::Fork { ts, parent, pid } => maps.fork(*ts, *parent, *pid),
-            SideBand::Exit { .. } | SideBand::Lost(_) => {}
+            SideBand::Exit { ts, pid } => maps.first_thread_ended(*ts, *pid),
+            SideBand::Lost(_) => {}
         }
     }
 }
@@ -100,6 +101,38 @@ fn led_on(unwound: &[u64], by_pointers: &[u64], lost: bool) -> Option<Vec<u64>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::symbol::ModuleId;
+
+    /// Ends were ignored: what every process had mapped stayed for ever.
+    #[test]
+    fn what_the_ended_had_mapped_is_forgotten() {
+        // Ids that no process has.
+        let pids = (1 << 30)..(1 << 30) + (1 << 15);
+        let mut side_band: Vec<SideBand> = pids
+            .clone()
+            .flat_map(|pid| {
+                let ts = u64::from(pid);
+                let map = SideBand::Map {
+                    ts,
+                    pid,
+                    start: 0x1000,
+                    len: 0x1000,
+                    file_offset: 0,
+                    inode: 1,
+                    path: "/bin/x".to_owned(),
+                    executable: true,
+                    shared: false,
+                };
+                [map, SideBand::Exit { ts, pid }]
+            })
+            .collect();
+        let mut symbols = Symbolizer::new();
+        learn_maps(&mut symbols, &mut side_band);
+        let [first, last] = [pids.start, pids.end - 1]
+            .map(|pid| symbols.locate(pid, u64::MAX, &[0x1800])[0].module);
+        assert_eq!(first, ModuleId::UNKNOWN);
+        assert_ne!(last, ModuleId::UNKNOWN, "its stacks may come late");
+    }
 
     #[test]
     fn frame_pointers_lead_on_across_stacks() {

@@ -23,6 +23,8 @@ pub const LATEST: u64 = u64::MAX;
 const MAPPINGS_MAX: usize = 1 << 16;
 /// Eras of dead processes and of replaced images that are kept.
 const DEAD_ERAS_MAX: usize = 1 << 14;
+/// Processes whose first thread ended and that are not taken for dead yet: others of their threads may live on.
+const ENDED_MAX: usize = 1 << 13;
 
 /// A mapping as `PERF_RECORD_MMAP2` tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +158,8 @@ struct Era {
     since: u64,
     space: Arc<Space>,
     exited: Option<u64>,
+    /// When the first thread of the process ended, if nothing was mapped since.
+    first_thread_ended: Option<u64>,
     /// It began with an exec, a fork or a snapshot, so nothing older is missing.
     complete: bool,
 }
@@ -166,6 +170,7 @@ impl Era {
             since,
             space,
             exited: None,
+            first_thread_ended: None,
             complete,
         }
     }
@@ -198,6 +203,8 @@ pub(super) struct Found {
 #[derive(Debug, Default)]
 pub struct Maps {
     eras: FxHashMap<u32, Vec<Era>>,
+    /// In the order in which their first threads ended, and when.
+    ended: VecDeque<(u32, u64)>,
     dead: VecDeque<u32>,
     paths: FxHashSet<Arc<Path>>,
     next_space: u64,
@@ -225,6 +232,7 @@ impl Maps {
         };
         let fresh_id = self.next_space + 1;
         let era = self.live_era(event.pid, event.ts);
+        era.first_thread_ended = None;
         if event.executable {
             let known = era.space.find(mapping.start);
             if known.is_none_or(|known| !known.same_as(&mapping)) {
@@ -243,6 +251,8 @@ impl Maps {
             return;
         }
         let Some(era) = self.last_era(parent) else {
+            // The child's id may have been another's.
+            self.exit(ts, child);
             return;
         };
         let (space, complete) = (era.space.clone(), era.complete);
@@ -253,6 +263,23 @@ impl Maps {
     pub fn exec(&mut self, ts: u64, pid: u32) {
         let space = self.new_space();
         self.begin(pid, Era::new(ts, space, true));
+    }
+
+    /// The first thread of a process has ended; others may live on. It is taken for dead when that of many more has, unless
+    /// something is mapped there meanwhile. Constant time.
+    pub fn first_thread_ended(&mut self, ts: u64, pid: u32) {
+        let Some(era) = self.eras.get_mut(&pid).and_then(|eras| eras.last_mut()) else {
+            return;
+        };
+        era.first_thread_ended = Some(ts);
+        self.ended.push_back((pid, ts));
+        if self.ended.len() > ENDED_MAX
+            && let Some((oldest, ts)) = self.ended.pop_front()
+            // Its id may be another's meanwhile.
+            && self.last_era(oldest).and_then(|era| era.first_thread_ended) == Some(ts)
+        {
+            self.exit(ts, oldest);
+        }
     }
 
     /// A process has ended. Its addresses can still be looked up.
@@ -503,6 +530,56 @@ mod tests {
         assert_eq!(path_at(&maps, 1, LATEST, 0x1fff).as_deref(), Some("/bin/a"));
     }
 
+    /// What the kernel tells is that the first thread ended, which was ignored: an era stayed until its id was used again.
+    #[test]
+    fn processes_whose_first_thread_ended_do_not_pile_up() {
+        let mut maps = Maps::new();
+        maps.map(&event(0, 1, 0x1000, 0x1000, "/bin/sh"));
+        let last = 2 + 2 * (DEAD_ERAS_MAX + ENDED_MAX) as u32;
+        for pid in 2..=last {
+            let ts = u64::from(pid);
+            maps.fork(ts, 1, pid);
+            maps.exec(ts, pid);
+            maps.map(&event(ts, pid, 0x1000, 0x1000, "/bin/a"));
+            maps.first_thread_ended(ts, pid);
+        }
+        assert!(maps.eras.len() <= DEAD_ERAS_MAX + ENDED_MAX + 1);
+        assert!(maps.ended.len() <= ENDED_MAX);
+        let late = path_at(&maps, last, LATEST, 0x1800);
+        assert_eq!(late.as_deref(), Some("/bin/a"), "its stacks may come late");
+        assert!(maps.space(1, LATEST).is_some(), "who lives is kept");
+    }
+
+    #[test]
+    fn who_lives_on_after_its_first_thread_is_not_taken_for_dead() {
+        let mut maps = Maps::new();
+        for pid in [1, 2, 3] {
+            maps.map(&event(10, pid, 0x1000, 0x1000, "/bin/a"));
+            maps.first_thread_ended(20, pid);
+        }
+        maps.map(&event(30, 2, 0x2000, 0x1000, "/lib/late.so"));
+        maps.exec(30, 3);
+        for pid in 10..10 + ENDED_MAX as u32 {
+            maps.map(&event(40, pid, 0x1000, 0x1000, "/bin/b"));
+            maps.first_thread_ended(50, pid);
+        }
+        let lives = |pid| maps.space(pid, LATEST).unwrap().maybe_alive;
+        assert_eq!([1, 2, 3].map(lives), [false, true, true]);
+        assert_eq!(path_at(&maps, 1, 15, 0x1800).as_deref(), Some("/bin/a"));
+    }
+
+    #[test]
+    fn the_child_of_somebody_unknown_does_not_get_the_mappings_of_who_had_its_id() {
+        let mut maps = Maps::new();
+        maps.map(&event(10, 2, 0x1000, 0x1000, "/bin/old"));
+        maps.first_thread_ended(20, 2);
+        maps.fork(30, 1, 2);
+        maps.map(&event(40, 2, 0x5000, 0x1000, "/bin/new"));
+        assert_eq!(path_at(&maps, 2, 15, 0x1800).as_deref(), Some("/bin/old"));
+        assert_eq!(path_at(&maps, 2, LATEST, 0x1800), None);
+        assert!(!maps.is_complete(2));
+    }
+
     #[test]
     fn dead_processes_do_not_pile_up() {
         let mut maps = Maps::new();
@@ -539,7 +616,7 @@ mod tests {
 
         #[test]
         fn hostile_events_do_not_panic(
-            events in prop::collection::vec((any::<u64>(), 0_u32..3, any::<u64>(), any::<u64>(), 0_u8..5), 0..60)
+            events in prop::collection::vec((any::<u64>(), 0_u32..3, any::<u64>(), any::<u64>(), 0_u8..6), 0..60)
         ) {
             let mut maps = Maps::new();
             for (ts, pid, start, len, kind) in events {
@@ -547,6 +624,7 @@ mod tests {
                     0 => maps.exec(ts, pid),
                     1 => maps.fork(ts, pid, (start % 3) as u32),
                     2 => maps.exit(ts, pid),
+                    3 => maps.first_thread_ended(ts, pid),
                     _ => maps.map(&event(ts, pid, start, len, "/x")),
                 }
                 if let Some(found) = maps.space(pid, ts) {
