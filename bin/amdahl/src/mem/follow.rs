@@ -266,6 +266,10 @@ impl<'a> Followed<'a> {
             }
             self.slot(slot);
         }
+        // Whatever the next part tells of is later than this one.
+        while let Some(event) = maps.next_if(|event| event.ts() <= part.until) {
+            self.map(&event);
+        }
         self.pending = maps.collect();
     }
 }
@@ -320,5 +324,57 @@ impl Follow for Followed<'_> {
         }
         self.later.push(part);
         self.add_up();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{ProbeKind, Selection};
+
+    fn looker() -> Looker {
+        Looker::new(&Selection {
+            pid: Some(1),
+            cgroup: None,
+            system: false,
+            duration: None,
+            memory: 16,
+            probe: ProbeKind::Bpf,
+            quiet: true,
+            command: Vec::new(),
+        })
+    }
+
+    fn map(ts: u64, pid: u32) -> SideBand {
+        SideBand::Map {
+            ts,
+            pid,
+            start: 0x1000,
+            len: 0x1000,
+            file_offset: 0,
+            inode: 0,
+            path: "//anon".to_owned(),
+            executable: false,
+            shared: false,
+        }
+    }
+
+    /// The kernel tells of all processes. What it told waited for a slot of those that are watched: while they slept it
+    /// piled up, and all of it was sorted again at every part.
+    #[test]
+    fn what_is_mapped_elsewhere_does_not_pile_up_while_the_watched_sleep() {
+        let looker = looker();
+        let mut followed = Followed::new(&looker, 0);
+        for round in 0..10u32 {
+            let from = u64::from(round) * 100;
+            let mut part = Part::default();
+            // Told ahead of the slots: it belongs between those of the next part.
+            part.side_band = vec![map(from + 110, 20 + round), map(from + 50, 40 + round)];
+            part.until = from + 100;
+            followed.add(part);
+            assert_eq!(followed.pending, [map(from + 110, 20 + round)]);
+            let is_mapped = |pid| followed.spaces.find(pid, 0x1800).is_some();
+            assert!(is_mapped(40 + round) && !is_mapped(20 + round));
+        }
     }
 }

@@ -31,6 +31,8 @@ pub struct Part {
     pub sample_ns: u64,
     /// Stretches of it in which switches were not recorded, in the order of time.
     pub gaps: Vec<Gap>,
+    /// What happened up to this time is in this part or in one before. Address-space changes may also be later.
+    pub until: u64,
     /// Its memory, of all that is held.
     held: Held,
 }
@@ -257,6 +259,7 @@ impl Drained {
         rest.gaps = part.gaps.split_off(whole);
         let left = rest.bytes();
         let mut part = std::mem::replace(&mut self.part, rest);
+        part.until = until;
         let bytes = self.bytes.saturating_sub(left);
         self.bytes = left;
         self.held.fetch_add(bytes, Ordering::Relaxed);
@@ -389,8 +392,8 @@ mod tests {
         // In a gap.
         let part = drained.split(at(50));
         assert_eq!(
-            (times(&part), &part.gaps[..]),
-            (vec![10, 30], &[gap(12, 20)][..])
+            (times(&part), &part.gaps[..], part.until),
+            (vec![10, 30], &[gap(12, 20)][..], at(40))
         );
         assert_eq!(part.slots[0][0].other, 2);
         // In the first moments of a window.
@@ -418,6 +421,7 @@ mod tests {
         drained.bytes = drained.part.bytes();
         let (all, held) = (drained.bytes, Arc::clone(&drained.held));
         let part = drained.split(5);
+        assert_eq!(part.until, 5);
         let times = |part: &Part| -> Vec<Vec<u64>> {
             let slots = part.slots.iter();
             slots
