@@ -45,7 +45,13 @@ impl Histogram {
     fn add_count(&mut self, bucket: u16, count: u64) {
         match self.buckets.binary_search_by_key(&bucket, |&(at, _)| at) {
             Ok(at) => self.buckets[at].1 = self.buckets[at].1.saturating_add(count),
-            Err(at) => self.buckets.insert(at, (bucket, count)),
+            Err(at) => {
+                // Many have one value for ever.
+                if self.buckets.is_empty() {
+                    self.buckets.reserve_exact(1);
+                }
+                self.buckets.insert(at, (bucket, count));
+            }
         }
     }
 

@@ -117,6 +117,10 @@ impl<K: Copy + Eq> Shares<K> {
         if let Some((_, mine)) = self.of.iter_mut().find(|(other, _)| *other == key) {
             return mine.add(share);
         }
+        // Most cells have one; room for four would be most of their memory.
+        if self.of.is_empty() {
+            self.of.reserve_exact(1);
+        }
         if self.of.len() >= SHARES {
             let least = (0..self.of.len()).min_by_key(|&at| self.of[at].1.ns);
             let (_, gone) = self.of.swap_remove(least.unwrap_or(0));
@@ -277,6 +281,10 @@ pub struct Folded {
     pub threads: u64,
     /// Cells whose place is forgotten as well.
     pub places: u64,
+    /// Stacks of places that are told of, which there was no room for.
+    pub stacks: u64,
+    /// Waits of holders that lengthened others' waits and were not kept: too many different chains.
+    pub chains: u64,
 }
 
 /// Waits and holds added up. Sums and counts stay exact whatever is folded.
@@ -309,6 +317,8 @@ impl Tally {
         self.lost = self.lost.saturating_add(other.lost);
         self.folded.threads += other.folded.threads;
         self.folded.places += other.folded.places;
+        self.folded.stacks += other.folded.stacks;
+        self.folded.chains += other.folded.chains;
         self.fold(limits);
     }
 
@@ -372,11 +382,15 @@ fn fold<K: Copy + Eq + Hash + Ord>(
     keep: usize,
     coarser: impl Fn(K) -> K,
 ) -> u64 {
+    if cells.len() <= keep {
+        return 0;
+    }
     let mut by_time: Vec<(Ns, K)> = cells.iter().map(|(&k, c)| (c.total_ns, k)).collect();
-    // By key among equals: the same events give the same table.
-    by_time.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+    // By key among equals: the same events give the same table. The map has no seed either.
+    let falling = |a: &(Ns, K), b: &(Ns, K)| b.0.cmp(&a.0).then(a.1.cmp(&b.1));
+    by_time.select_nth_unstable_by(keep, falling);
     let mut folded = 0;
-    for (_, key) in by_time.into_iter().skip(keep) {
+    for (_, key) in by_time.drain(keep..) {
         let to = coarser(key);
         if to != key
             && let Some(cell) = cells.remove(&key)

@@ -28,6 +28,8 @@ pub struct Known {
     pub stack: Arc<CallStack>,
     /// What a futex there is part of.
     pub lock: UserLock,
+    /// Places that were learned before.
+    number: u64,
 }
 
 /// One step of a chain of waits: what a holder waited for, and what the holder of that, and so on.
@@ -72,6 +74,10 @@ const LINKS: usize = 1 << 14;
 const DEPTH: usize = 6;
 /// Places whose stacks are kept.
 const PLACES: usize = 1 << 17;
+/// The newest of them stay although nothing tells of them yet: stacks come before waits.
+const NEW_PLACES: u64 = PLACES as u64 / 4;
+/// So many are forgotten at once, or it is not tried again before as many had no room.
+const FORGOTTEN: usize = PLACES / 8;
 
 /// Follows the waits of a system, a process or a run.
 ///
@@ -84,6 +90,10 @@ pub struct Tracker {
     limits: Limits,
     tally: Tally,
     places: FxHashMap<Place, Known>,
+    /// Places that were ever learned.
+    learned: u64,
+    /// Places that have no room before it is worth looking which may be forgotten.
+    without_room: usize,
     threads: FxHashMap<Tid, Thread>,
     /// The last two releases of a lock.
     releases: FxHashMap<LockId, [Option<(Tid, Ns)>; 2]>,
@@ -100,18 +110,77 @@ impl Tracker {
         }
     }
 
-    /// A stack that was taken at `place`.
+    /// A stack that was taken at `place`. Of many places those are forgotten that nothing tells of; amortised constant time.
     pub fn learn(&mut self, place: Place, stack: &Arc<CallStack>) {
         let depth = |stack: &CallStack| stack.user.len() + stack.kernel.len();
-        match self.places.get(&place) {
-            // Of several stacks of a place the one that goes farthest out tells most.
-            Some(known) if depth(&known.stack) >= depth(stack) => return,
-            None if self.places.len() >= PLACES => return,
-            _ => {}
+        let known = self.places.get(&place);
+        // Of several stacks of a place the one that goes farthest out tells most.
+        if known.is_some_and(|known| depth(&known.stack) >= depth(stack)) {
+            return;
         }
-        let lock = user_lock(stack);
-        let stack = Arc::clone(stack);
-        self.places.insert(place, Known { stack, lock });
+        let number = known.map(|known| known.number);
+        if number.is_none() && self.places.len() >= PLACES && !self.forget_places() {
+            self.tally.folded.stacks += 1;
+            return;
+        }
+        let number = number.unwrap_or_else(|| {
+            self.learned += 1;
+            self.learned
+        });
+        let known = Known {
+            stack: Arc::clone(stack),
+            lock: user_lock(stack),
+            number,
+        };
+        self.places.insert(place, known);
+    }
+
+    /// Makes room for stacks of other places. False if there is none.
+    fn forget_places(&mut self) -> bool {
+        if self.without_room > 0 {
+            self.without_room -= 1;
+            return false;
+        }
+        let before = self.places.len();
+        let enough = before - FORGOTTEN;
+        let old = self.learned.saturating_sub(NEW_PLACES);
+        let (told, owners) = (self.places_told(), self.places_of_owners());
+        let is_kept = |place: &Place, known: &Known| known.number > old || told.contains(place);
+        self.places
+            .retain(|place, known| is_kept(place, known) || owners.contains(place));
+        if self.places.len() > enough {
+            // The line that waited tells more than the one that made it wait.
+            let with_owners = self.places.len();
+            self.places.retain(|place, known| is_kept(place, known));
+            self.tally.folded.stacks += (with_owners - self.places.len()) as u64;
+        }
+        if self.places.len() > enough {
+            self.without_room = FORGOTTEN;
+        }
+        self.places.len() < before
+    }
+
+    /// Places that waits, holds and chains tell of.
+    fn places_told(&self) -> FxHashSet<Place> {
+        let Tally { cells, holds, .. } = &self.tally;
+        let waits = cells.keys().map(|key| key.place);
+        let holds = holds.keys().map(|&(_, place, _)| place);
+        let links = self.links.iter().map(|link| link.place);
+        // Whose next wait may be one with the last.
+        let last = self
+            .threads
+            .values()
+            .filter_map(|thread| thread.past.back());
+        let last = last.map(|past| past.key.place);
+        waits.chain(holds).chain(links).chain(last).collect()
+    }
+
+    /// Places of those who ended waits.
+    fn places_of_owners(&self) -> FxHashSet<Place> {
+        let Tally { cells, holds, .. } = &self.tally;
+        let owners = cells.values().chain(holds.values());
+        let owners = owners.flat_map(|cell| &cell.owners.of);
+        owners.map(|((_, place), _)| *place).collect()
     }
 
     /// What is known of a place.
@@ -331,7 +400,11 @@ impl Tracker {
             lock: past.key.lock,
             next,
         };
-        Some((self.intern(link)?, ns))
+        let id = self.intern(link);
+        if id.is_none() {
+            self.tally.folded.chains += 1;
+        }
+        Some((id?, ns))
     }
 
     /// The chain without what is beyond `depth` steps.
@@ -369,5 +442,104 @@ impl Tracker {
         let by = (hold.tid, hold.place);
         cell.owners.add(by, Share { count: 1, ns });
         self.tally.fold(self.limits);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(tid: Tid, place: u64, begin: Ns) -> Wait {
+        Wait {
+            tid,
+            pid: 1,
+            lock: LockId {
+                pid: 1,
+                address: 64,
+            },
+            kind: Kind::Futex,
+            begin,
+            end: begin + 10,
+            place: Place(place),
+            waker: None,
+            expected: 0,
+            is_open: false,
+            is_polled: false,
+        }
+    }
+
+    /// The table was first come, first served: whatever was new after a while never got a stack.
+    #[test]
+    fn places_that_nothing_tells_of_make_room() {
+        let mut tracker = Tracker::new(Limits::default());
+        let stack = Arc::new(CallStack::default());
+        let last = 3 * PLACES as u64;
+        for place in 1..=last {
+            tracker.learn(Place(place), &stack);
+            if place == 7 {
+                tracker.feed(&Event::Wait(wait(1, place, 0)));
+                let ts = 5;
+                let (tid, place) = (2, Place(8));
+                let waker = Some(Waker { tid, ts, place });
+                let wait = Wait {
+                    waker,
+                    ..wait(3, 7, 0)
+                };
+                tracker.feed(&Event::Wait(wait));
+            }
+        }
+        assert!(tracker.places.len() <= PLACES);
+        assert!(tracker.known(Place(last)).is_some(), "what is new");
+        assert!(tracker.known(Place(7)).is_some(), "where somebody waited");
+        assert!(tracker.known(Place(8)).is_some(), "who ended that");
+        assert!(tracker.known(Place(9)).is_none());
+        assert_eq!(
+            tracker.tally.folded,
+            Default::default(),
+            "nothing is missing"
+        );
+    }
+
+    #[test]
+    fn stacks_without_room_are_counted() {
+        let cells = 2 * PLACES;
+        let threads = 16;
+        let mut tracker = Tracker::new(Limits { cells, threads });
+        let stack = Arc::new(CallStack::default());
+        let more = 2 * FORGOTTEN as u64;
+        for place in 1..=PLACES as u64 + more {
+            tracker.learn(Place(place), &stack);
+            tracker.feed(&Event::Wait(wait(1, place, 20 * place)));
+        }
+        assert_eq!(tracker.places.len(), PLACES);
+        assert_eq!(tracker.tally.folded.stacks, more);
+    }
+
+    /// Of chains beyond the limit nothing was said.
+    #[test]
+    fn chains_that_are_not_kept_are_counted() {
+        let mut tracker = Tracker::new(Limits::default());
+        let more = 5;
+        for n in 1..=(LINKS + more) as u64 {
+            // 2 waits for another lock at a place of its own, while 1 waits for 2.
+            let from = 1000 * n;
+            let holder = Wait {
+                lock: LockId {
+                    pid: 1,
+                    address: 128,
+                },
+                ..wait(2, n, from + 10)
+            };
+            tracker.feed(&Event::Wait(holder));
+            let (tid, ts, place) = (2, from + 30, Place(1));
+            let waiter = Wait {
+                end: from + 30,
+                waker: Some(Waker { tid, ts, place }),
+                ..wait(1, 1, from)
+            };
+            tracker.feed(&Event::Wait(waiter));
+        }
+        assert_eq!(tracker.links.len(), LINKS);
+        assert_eq!(tracker.tally.folded.chains, more as u64);
     }
 }

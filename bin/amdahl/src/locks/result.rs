@@ -2,10 +2,10 @@
 
 use amdahl_locks::histogram::QUANTILE_ERROR;
 use amdahl_locks::{
-    Class, GroupBy, Row, Site, SortBy, Table, ThreadName, Tracker, What, folded_stacks,
+    Class, Folded, GroupBy, Row, Site, SortBy, Table, ThreadName, Tracker, What, folded_stacks,
 };
 use amdahl_report::locks::schema::{CodeSite, LockRow, LocksResult, Nested, Owner, SCHEMA, Step};
-use amdahl_report::schema::SampleRow;
+use amdahl_report::schema::{Notice, SampleRow};
 use amdahl_speedup::event::{CallStack, Tid};
 use amdahl_speedup::primitive::{Library, kernel_frame, own_frame, seen_frames};
 
@@ -89,8 +89,36 @@ pub fn result(table: &Table, by: LocksBy) -> LocksResult {
         events_lost: table.lost,
         folded_threads: table.folded.threads,
         folded_places: table.folded.places,
+        warnings: no_room(table.folded),
         ..LocksResult::default()
     }
+}
+
+/// What the reader must know of what there was no room for.
+fn no_room(folded: Folded) -> Vec<Notice> {
+    let notice = |count: u64, code: &str, text: String| {
+        let code = code.to_owned();
+        (count > 0).then_some(Notice { code, text })
+    };
+    let Folded { stacks, chains, .. } = folded;
+    let all = [
+        notice(
+            stacks,
+            "stacks-left-out",
+            format!(
+                "There was no room for {stacks} call stacks, of so many different places: those places have no name, and \
+                 sleeps there may be told as several waits."
+            ),
+        ),
+        notice(
+            chains,
+            "chains-left-out",
+            format!(
+                "What holders waited for themselves is not told of {chains} waits: there were too many different chains."
+            ),
+        ),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 /// Adds to the sources what the table cannot tell of the programs in it: of goroutines, which the kernel
@@ -224,6 +252,19 @@ mod tests {
             what: what.to_owned(),
             ..LockRow::default()
         }
+    }
+
+    #[test]
+    fn what_there_was_no_room_for_is_told() {
+        assert!(no_room(Folded::default()).is_empty());
+        let notices = no_room(Folded {
+            stacks: 3,
+            chains: 5,
+            ..Folded::default()
+        });
+        let codes: Vec<&str> = notices.iter().map(|notice| &*notice.code).collect();
+        assert_eq!(codes, ["stacks-left-out", "chains-left-out"]);
+        assert!(notices[0].text.contains(" 3 ") && notices[1].text.contains(" 5 "));
     }
 
     #[test]
