@@ -271,6 +271,14 @@ impl<'a> Followed<'a> {
             self.map(&event);
         }
         self.pending = maps.collect();
+        let (faults, lock) = (&self.faults, &self.lock);
+        self.places.forget(|| {
+            let faults = faults.sites().into_iter();
+            let faults = faults.map(|(site, ..)| (kind::FAULT, site.place));
+            let waits = lock.sites().into_iter();
+            let waits = waits.map(|(site, _)| (kind::MMAP_WAIT, site.place));
+            faults.chain(waits).collect()
+        });
     }
 }
 

@@ -213,6 +213,16 @@ fn cut(when: &str) -> Notice {
 /// What the reader of the tables that were made last must know: lost call stacks and changes of address spaces, code without names.
 fn warnings_of(stacks_lost: u64, followed: &Followed<'_>) -> Vec<Notice> {
     let mut warnings = Vec::new();
+    let left_out = followed.places.left_out();
+    if left_out > 0 {
+        warnings.push(Notice {
+            code: "stacks-left-out".to_owned(),
+            text: format!(
+                "There was no room for {left_out} call stacks, of so many different places: some faults and waits have no \
+                 code, or only its innermost part."
+            ),
+        });
+    }
     if stacks_lost > 0 {
         warnings.push(Notice {
             code: "stacks-lost".to_owned(),
