@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use amdahl_topology::CpuSet;
 
+use crate::descriptors;
 use crate::interrupt::Interrupt;
 use guard::{End, Orders, Usage};
 pub use input::Input;
@@ -192,6 +193,7 @@ impl Child {
             // Not among those whom a terminal, or a `kill -9` of all of us, ends.
             .process_group(0);
         let handed = [orders.go, orders.report, orders.channel];
+        let give_back = descriptors::give_back();
         // SAFETY: only async-signal-safe calls.
         unsafe {
             process.pre_exec(move || {
@@ -200,7 +202,7 @@ impl Child {
                         return Err(io::Error::last_os_error());
                     }
                 }
-                Ok(())
+                give_back()
             });
         }
         let started = process.spawn().map_err(failed("start its guard"))?;

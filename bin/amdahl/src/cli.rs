@@ -82,6 +82,20 @@ pub enum Command {
     Doctor(Doctor),
 }
 
+impl Command {
+    /// It watches programs, by descriptors for each CPU or thread.
+    pub fn records(&self) -> bool {
+        use Command::{
+            Compare, Doctor, Locks, Mem, Pager, Phantom, Report, Run, Scale, Sched, Sim, Top,
+        };
+        match self {
+            Scale(_) | Mem(_) | Locks(_) | Sched(_) | Phantom(_) | Top(_) | Doctor(_) => true,
+            // We become the program that `run` runs.
+            Compare(_) | Report(_) | Sim(_) | Pager(_) | Run(_) => false,
+        }
+    }
+}
+
 const SCALE_EXAMPLES: &str = "\
 Examples:
   amdahl scale -- sort --parallel={cpus} -S 2G words.txt -o /dev/null

@@ -86,7 +86,8 @@ fn library() -> Check {
 /// What bounds measuring without BPF.
 fn unprivileged(cpus: usize) -> Vec<Check> {
     let rights = Rights::parse(&read("/proc/self/status"));
-    let files = getrlimit(Resource::Nofile).current;
+    // A recording raises the soft limit.
+    let files = getrlimit(Resource::Nofile).maximum;
     let locked = getrlimit(Resource::Memlock).current;
     let number = |path: &str| read(path).parse::<i64>().unwrap_or(0);
     let per_cpu_kib = u64::try_from(number("/proc/sys/kernel/perf_event_mlock_kb")).unwrap_or(0);

@@ -2,6 +2,7 @@
 
 mod child;
 mod cli;
+mod descriptors;
 mod doctor;
 mod failure;
 mod interrupt;
@@ -30,7 +31,11 @@ fn main() -> ExitCode {
     if let Some(code) = child::guard::main() {
         return code;
     }
-    let done = match cli::Cli::parse().command {
+    let command = cli::Cli::parse().command;
+    if command.records() {
+        descriptors::allow_many();
+    }
+    let done = match command {
         cli::Command::Scale(scale) => scale::main(&scale),
         cli::Command::Mem(args) => mem::main(&args),
         cli::Command::Compare(args) => results::compare_main(&args),

@@ -9,7 +9,7 @@ fn threads_wanted(cpus: usize) -> usize {
     (8 * cpus).clamp(128, unprivileged::threads_kept_open(None))
 }
 
-/// `limit`: open files of this process; `None` without a limit.
+/// `limit`: open files that this process may allow itself; `None` without a limit.
 pub fn open_files(limit: Option<u64>, cpus: usize) -> Check {
     let threads = unprivileged::threads_kept_open(limit);
     let wanted = threads_wanted(cpus);
@@ -18,10 +18,10 @@ pub fn open_files(limit: Option<u64>, cpus: usize) -> Check {
     check(
         "open files",
         threads >= wanted,
-        format!("{shown} (ulimit -n): the files of {threads} threads stay open"),
+        format!("{shown} (ulimit -Hn): the files of {threads} threads stay open"),
         "without BPF, more threads than that are looked at more seldom, because their files are opened for each look",
         &format!(
-            "ulimit -n {enough}, as far as the hard limit allows (ulimit -Hn; LimitNOFILE of a service)"
+            "as root: ulimit -n {enough}; LimitNOFILE of a service, nofile in /etc/security/limits.conf for a user"
         ),
     )
 }

@@ -78,6 +78,10 @@ pub fn bpf_remedy(error: &RecorderError) -> &'static str {
         RecorderError::NoBtf(_) | RecorderError::TooOld { .. } => {
             "use a newer kernel that has BTF (all large distributions since 2022)"
         }
+        error if error.lacks_descriptors() => {
+            "allow more open files, several for each CPU: ulimit -n 65536, as root where the hard limit (ulimit -Hn) is \
+             lower; LimitNOFILE of a service"
+        }
         _ => {
             "run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE: setcap \
              cap_bpf,cap_perfmon,cap_sys_resource+ep amdahl; in a container: --cap-add BPF \
@@ -271,5 +275,23 @@ pub fn wait_for(
             break;
         }
         each_second();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who had too few descriptors was told to run as root, which he did.
+    #[test]
+    fn what_helps_against_a_lack_of_descriptors_is_more_of_them() {
+        let remedy = |errno: i32| {
+            bpf_remedy(&RecorderError::System {
+                what: "open the side band of mappings",
+                source: std::io::Error::from_raw_os_error(errno),
+            })
+        };
+        assert!(remedy(libc::EMFILE).contains("ulimit -n"));
+        assert!(remedy(libc::EPERM).contains("run as root"));
     }
 }

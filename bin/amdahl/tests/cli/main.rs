@@ -15,6 +15,7 @@ mod failing;
 mod foreign_results;
 mod groups;
 mod input;
+mod limits;
 mod locks;
 mod measuring;
 mod memory;

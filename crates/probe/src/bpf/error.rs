@@ -39,6 +39,20 @@ pub enum RecorderError {
         source: io::Error,
     },
 }
+
+impl RecorderError {
+    /// This process may open no more files.
+    pub fn lacks_descriptors(&self) -> bool {
+        let said =
+            |why: &str| why.contains(&io::Error::from_raw_os_error(libc::EMFILE).to_string());
+        match self {
+            RecorderError::System { source, .. } => source.raw_os_error() == Some(libc::EMFILE),
+            RecorderError::Load(why) | RecorderError::Attach { why, .. } => said(why),
+            RecorderError::NoBtf(_) | RecorderError::TooOld { .. } => false,
+        }
+    }
+}
+
 pub fn system(what: &'static str) -> impl Fn(io::Error) -> RecorderError {
     move |source| RecorderError::System { what, source }
 }
@@ -55,4 +69,23 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("a map")]
+    struct Deep(#[source] io::Error);
+
+    #[test]
+    fn a_lack_of_descriptors_is_known_wherever_it_shows() {
+        let load = |errno| RecorderError::Load(chain(&Deep(io::Error::from_raw_os_error(errno))));
+        assert!(load(libc::EMFILE).lacks_descriptors());
+        assert!(!load(libc::EPERM).lacks_descriptors());
+        let system = |errno| system("open")(io::Error::from_raw_os_error(errno));
+        assert!(system(libc::EMFILE).lacks_descriptors());
+        assert!(!system(libc::ENFILE).lacks_descriptors());
+    }
 }

@@ -33,6 +33,11 @@ pub struct Events {
     pub side_band: Vec<SideBandRing>,
 }
 
+/// Otherwise an event that cannot be opened is one that this machine does not have.
+fn lacks_descriptors(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EMFILE)
+}
+
 impl Events {
     /// Opens them on the CPUs of `settings`. Where no programs take samples only the side band.
     pub fn open(settings: &Settings) -> Result<Events, RecorderError> {
@@ -64,16 +69,21 @@ impl Events {
                 .map(|&cpu| perf::sampling(counter, period | 1, cpu))
                 .collect()
         };
+        let failed = system("open a sampling event");
         let (time, by_cycles) = match each(Counter::Cycles, cycles) {
             Ok(events) => (events, true),
+            Err(error) if lacks_descriptors(&error) => return Err(failed(error)),
             Err(_) => match each(Counter::Clock, 1_000_000_000 / hz) {
                 Ok(events) => (events, false),
-                Err(error) => return Err(system("open a sampling event")(error)),
+                Err(error) => return Err(failed(error)),
             },
         };
         // About as many at one instruction per cycle, at most four times as many.
         let instruction_period = cycles | 1;
-        let instructions = each(Counter::UserInstructions, instruction_period).unwrap_or_default();
+        let instructions = match each(Counter::UserInstructions, instruction_period) {
+            Err(error) if lacks_descriptors(&error) => return Err(failed(error)),
+            opened => opened.unwrap_or_default(),
+        };
         Ok(Events {
             time,
             instructions,

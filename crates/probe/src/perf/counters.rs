@@ -83,7 +83,7 @@ impl Counters {
     ///
     /// # Errors
     /// Where there is none for instructions: `ENOENT` or `EOPNOTSUPP` without hardware counters
-    /// (many virtual machines), `EACCES` where they are for privileged users.
+    /// (many virtual machines), `EACCES` where they are for privileged users. `EMFILE` where there are too many threads.
     pub fn open(whose: Whose<'_>) -> io::Result<Counters> {
         let mut events = Vec::new();
         for counted in Counted::ALL {
@@ -104,8 +104,8 @@ impl Counters {
             match opened {
                 Ok(opened) => events.push((counted, opened)),
                 Err(error) if counted == Counted::Instructions => return Err(error),
-                // Some processors do not have all.
-                Err(_) => {}
+                Err(error) if is_not_had(&error) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(Counters { events })
@@ -125,6 +125,14 @@ impl Counters {
         all.map(|(counted, events)| (*counted, sum(events)))
             .collect()
     }
+}
+
+/// Some processors do not have all. Whatever else is the matter is told.
+fn is_not_had(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::EINVAL | libc::ENODEV)
+    )
 }
 
 fn one(counted: Counted, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
@@ -161,6 +169,14 @@ fn count(event: &OwnedFd) -> io::Result<Count> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A lack of descriptors was taken for one of the processor: misses of the TLB were missing without a word.
+    #[test]
+    fn only_what_the_processor_does_not_have_is_done_without() {
+        let is_not_had = |errno| is_not_had(&io::Error::from_raw_os_error(errno));
+        assert!(is_not_had(libc::ENOENT) && is_not_had(libc::EOPNOTSUPP));
+        assert!(!is_not_had(libc::EMFILE) && !is_not_had(libc::EACCES));
+    }
 
     #[test]
     fn our_own_instructions_are_counted_where_there_are_counters() {
