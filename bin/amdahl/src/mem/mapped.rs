@@ -1,14 +1,12 @@
 //! Mappings for a live view: looked at again and again, for a bounded share of the time.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use amdahl_mem::first_touch::Touches;
-use amdahl_mem::read;
 use amdahl_report::mem::schema::MemResult;
 
-use super::look::{BUDGET, Looked, Looker, PROCESSES_MAX};
+use super::look::{BUDGET, Looked, Looker};
 use super::pages::{self, Machine};
 use super::sources;
 use crate::cli::Selection;
@@ -60,17 +58,10 @@ impl Mapped {
     fn look(&mut self) {
         let earned = ns(self.at.elapsed() / BUDGET);
         self.credit = (self.credit + earned).min(ns(CREDIT_MAX));
-        let proc = Path::new("/proc");
-        let resident = |pid| Some((read::resident(proc, pid).filter(|&bytes| bytes > 0)?, pid));
-        let pids = self.looker.pids().into_iter();
-        let mut largest: Vec<(u64, u32)> = pids.filter_map(resident).collect();
-        largest.sort_unstable_by(|a, b| b.cmp(a));
-        largest.truncate(PROCESSES_MAX);
+        let largest = self.looker.largest();
         let present: BTreeSet<u32> = largest.iter().map(|&(_, pid)| pid).collect();
-        let seen = &mut self.looked.seen;
-        seen.retain(|pid, _| present.contains(pid));
-        largest.sort_by_key(|(_, pid)| seen.get(pid).map(|seen| seen.at));
-        for (bytes, pid) in largest {
+        self.looked.seen.retain(|pid, _| present.contains(pid));
+        for (bytes, pid) in self.looked.longest_ago_first(largest) {
             if self.credit <= 0 {
                 break;
             }

@@ -122,9 +122,13 @@ fn settings(args: &Mem, cpus: &CpuSet) -> Settings {
 type Parts = (Outcome, Looked, amdahl_mem::first_touch::Touches);
 
 /// Runs `watch` while the processes are looked at.
-fn while_looking<T: Send>(looker: &Looker, watch: impl FnOnce() -> T) -> (T, Looked) {
+fn while_looking<T: Send>(
+    looker: &Looker,
+    interrupt: &Interrupt,
+    watch: impl FnOnce() -> T,
+) -> (T, Looked) {
     std::thread::scope(|scope| {
-        let looking = scope.spawn(|| looker.look());
+        let looking = scope.spawn(|| looker.look(interrupt));
         // It must also end where the watching panics.
         struct Stop<'a>(&'a Looker);
         impl Drop for Stop<'_> {
@@ -153,7 +157,7 @@ fn recorded(
         followed.tlb.count_all(cpus);
     }
     let missing: Vec<&str> = recorder.missing().collect();
-    let (watched, looked) = while_looking(looker, || {
+    let (watched, looked) = while_looking(looker, interrupt, || {
         watch::watch(
             &args.selection,
             cpus,

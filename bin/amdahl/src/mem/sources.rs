@@ -191,7 +191,7 @@ pub fn no_sizes_live() -> Source {
 
 /// Of what was seen by looking.
 pub fn looked(looked: &Looked) -> Vec<Source> {
-    let sizes = match &looked.no_sizes {
+    let mut sizes = match &looked.no_sizes {
         Some(why) => source(
             "sizes of pages",
             "missing",
@@ -217,5 +217,15 @@ pub fn looked(looked: &Looked) -> Vec<Source> {
             ),
         },
     };
+    if looked.left_out > 0 {
+        sizes.missing += &format!(
+            " There was no time at the end for {} processes: they are told as they were before, or not at all.",
+            looked.left_out
+        );
+        sizes.missing = sizes.missing.trim_start().to_owned();
+        if sizes.remedy.is_empty() {
+            sizes.remedy = "watch fewer: --pid, --cgroup".to_owned();
+        }
+    }
     vec![mappings(looked), sizes, nodes(looked)]
 }

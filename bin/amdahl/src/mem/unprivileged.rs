@@ -47,7 +47,9 @@ pub fn watched(
         let sampler = sampler.and_then(|_| Sampler::new(child.pid(), &all, View::User, RATE));
         sampler.ok()
     });
-    let (ended, looked) = while_looking(looker, || watch::run(selection, child, interrupt, || ()));
+    let (ended, looked) = while_looking(looker, interrupt, || {
+        watch::run(selection, child, interrupt, || ())
+    });
     let (ended, part) = (ended?, sampler.map(|sampler| sampler.end().0));
     let faults = faults(ended.as_ref(), part);
     let (tlb, tlb_source) = tlb_misses(&tlb);
