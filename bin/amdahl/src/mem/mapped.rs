@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use amdahl_mem::first_touch::Touches;
 use amdahl_report::mem::schema::MemResult;
+use amdahl_report::schema::Notice;
 
 use super::look::{BUDGET, Looked, Looker};
 use super::pages::{self, Machine};
@@ -35,6 +36,11 @@ impl Mapped {
             credit: ns(CREDIT_MAX),
             at: Instant::now(),
         }
+    }
+
+    /// What a reader of faults since it began must know.
+    pub fn hints(&self) -> Option<Notice> {
+        Machine::now().hints_since(&self.before)
     }
 
     /// Huge pages as far as no process has to be looked at.

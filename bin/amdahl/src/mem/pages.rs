@@ -16,10 +16,13 @@ use amdahl_report::mem::schema::{
 };
 
 use super::look::{Looked, Seen};
+use amdahl_report::schema::Notice;
 
 /// Counters of `/proc/vmstat`: huge pages given at faults, and refused.
 const GIVEN: &str = "thp_fault_alloc";
 const REFUSED: &str = "thp_fault_fallback";
+/// The same: faults by which the kernel learns which node uses a page.
+const HINTS: &str = "numa_hint_faults";
 /// Mappings that are listed.
 const MAPPINGS_MAX: usize = 200;
 
@@ -59,6 +62,20 @@ impl Machine {
     fn since(&self, before: &Machine, counter: &str) -> Option<u64> {
         let count = |machine: &Machine| machine.vmstat.get(counter).copied();
         Some(count(self)?.saturating_sub(count(before)?))
+    }
+
+    /// What a reader of faults must know since `before`: to tell hints apart takes page tables, which a fault does not show.
+    pub fn hints_since(&self, before: &Machine) -> Option<Notice> {
+        let hints = self.since(before, HINTS).filter(|&hints| hints > 0)?;
+        Some(Notice {
+            code: "numa-hint-faults".to_owned(),
+            text: format!(
+                "{hints} page faults on this machine were made by the kernel to learn which node uses a page (NUMA \
+                 balancing). Those of the watched processes count as the first use of a page, so that \
+                 first-touch, shmem, file-minor and first uses by node may be too high by up to so many. Measure without: \
+                 sysctl kernel.numa_balancing=0."
+            ),
+        })
     }
 
     /// Blocks that are free are of no use below 16 MiB: the kernel keeps those for devices.
@@ -328,4 +345,28 @@ fn numa(looked: &Looked, touches: &Touches) -> Option<Numa> {
         remote: locality.remote,
         concentration: locality.concentration,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hints to NUMA balancing were told as first uses, and nothing was said of it.
+    #[test]
+    fn hint_faults_are_told_where_there_were_any() {
+        let machine = |hints: Option<u64>| {
+            let mut machine = Machine::now();
+            machine.vmstat.remove(HINTS);
+            machine.vmstat.extend(hints.map(|n| (HINTS.to_owned(), n)));
+            machine
+        };
+        let told = |before, after| machine(after).hints_since(&machine(before));
+        assert_eq!(told(Some(7), Some(7)), None);
+        // Of a kernel without NUMA.
+        assert_eq!(told(None, None), None);
+        let notice = told(Some(7), Some(12)).expect("five more");
+        assert_eq!(notice.code, "numa-hint-faults");
+        assert!(notice.text.starts_with("5 page faults"), "{notice:?}");
+        assert!(notice.text.contains("kernel.numa_balancing=0"));
+    }
 }
