@@ -48,6 +48,8 @@ pub struct Child {
     /// Of the program's process.
     pidfd: OwnedFd,
     report: OwnedFd,
+    /// When it was let go.
+    begun: Option<Instant>,
     stdout: Option<JoinHandle<Vec<u8>>>,
     stderr: Option<JoinHandle<Vec<u8>>>,
     guard: Guard,
@@ -242,6 +244,7 @@ impl Child {
             pid,
             pidfd: pidfd.map_err(|error| failed("pidfd_open")(error.into()))?,
             report,
+            begun: None,
             stdout,
             stderr,
             guard,
@@ -258,18 +261,39 @@ impl Child {
         self.guard.process.id()
     }
 
-    /// Lets the program begin, waits for its end, or ends it when time is up or the user says so.
+    /// Lets the program begin. Returns when it has, or is known not to exist; [`Child::run`] does it where nobody else did.
+    pub fn begin(&mut self) -> Result<(), StartError> {
+        let Some(mut go) = self.guard.go.take() else {
+            return Ok(());
+        };
+        self.begun = Some(Instant::now());
+        let released = go.write_all(b"!");
+        released.map_err(failed("release the child"))?;
+        drop(go);
+        // All copies of the other end are closed when its process becomes the program.
+        match guard::read_report(&self.report) {
+            Some([_, errno]) => Err(StartError::Exec {
+                program: self.program.clone(),
+                source: io::Error::from_raw_os_error(errno),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for the end of the program, or ends it when time is up or the user says so.
     pub fn run(
         mut self,
         deadline: Option<Duration>,
         interrupt: &Interrupt,
         clean_up: impl FnOnce(),
     ) -> Result<Ended, StartError> {
-        let begun = Instant::now();
-        let mut go = self.guard.go.take().expect("not let go before");
-        let released = go.write_all(b"!");
-        released.map_err(failed("release the child"))?;
-        drop(go);
+        if let Err(error) = self.begin() {
+            clean_up();
+            drop(self.guard);
+            end_orphans();
+            return Err(error);
+        }
+        let begun = self.begun.expect("it has begun");
         let mut stopped = None;
         let mut timed_out = false;
         // Also the signals' way out: they interrupt the poll.
@@ -318,15 +342,7 @@ impl Child {
         // What is left would keep the pipes open.
         let mut usage = self.guard.end();
         usage.add(end_orphans());
-        let end = match (end, guard::read_report(&self.report)) {
-            (_, Some([_, errno])) => {
-                return Err(StartError::Exec {
-                    program: self.program,
-                    source: io::Error::from_raw_os_error(errno),
-                });
-            }
-            (end, None) => end.map_err(|_| StartError::Guard)?,
-        };
+        let end = end.map_err(|_| StartError::Guard)?;
         let status = end.status;
         usage.add(end.usage);
         let text = |thread: Option<JoinHandle<Vec<u8>>>| {

@@ -29,17 +29,18 @@ migrations; no wasted time and overloaded CPUs, no lengths of queues; no forks a
 time; no pictures of threads on CPUs and of threads over time (timelines), and no events on disk. Threads that lived less than \
 0.1 s may be missing.";
 
-/// Records sums per thread and CPU. `remedy` is what would give more.
+/// Records sums per thread and CPU. `remedy` is what would give more; `begun` is called when the command has started.
 pub fn record(
     args: &SchedRecord,
     cpus: &CpuSet,
     interrupt: &Interrupt,
     remedy: String,
+    begun: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(SchedResult, Option<Ended>), Failure> {
     let selection = &args.selection;
-    let child = watch::start(selection, cpus, &[])?;
+    let mut child = watch::start(selection, cpus, &[])?;
     let root = selection.pid.or(child.as_ref().map(Child::pid));
-    let begun = Instant::now();
+    let from = Instant::now();
     let started = machine::now();
     let stop = AtomicBool::new(false);
     let (looks, ended) = std::thread::scope(|scope| {
@@ -47,13 +48,15 @@ pub fn record(
             .name("amdahl-look".into())
             .spawn_scoped(scope, || look(selection, root, &stop))
             .map_err(|error| Failure::machine(format!("cannot start a thread: {error}")))?;
-        let ended = watch::run(selection, child, interrupt, || ());
+        let ended = watch::begin(&mut child)
+            .and_then(|()| begun())
+            .and_then(|()| watch::run(selection, child, interrupt, || ()));
         stop.store(true, Ordering::Relaxed);
         looking.thread().unpark();
         let looks = looking.join().expect("looking does not panic");
         Ok((looks, ended?))
     })?;
-    let mut result = result(&looks, begun.elapsed(), remedy);
+    let mut result = result(&looks, from.elapsed(), remedy);
     result.command = selection.whom();
     result.started = started;
     result.machine = machine::describe();

@@ -18,6 +18,7 @@ use amdahl_sched::Analysis;
 use amdahl_sched::proc::CpuLook;
 use amdahl_sched::recording::{FolderReader, FolderWriter, Kept, Meta, is_part};
 use amdahl_topology::CpuSet;
+use rustix::fs::{Access, AtFlags};
 
 use super::follow::Following;
 use super::guests::Guests;
@@ -43,15 +44,8 @@ struct Target {
 }
 
 impl Target {
-    /// Tried before anything is recorded. Removes the events of an earlier recording, and its result, which
-    /// would be shown for this one if this one is killed.
+    /// Tried before anything is recorded. What an earlier recording left stays until [`clear`](Self::clear).
     fn new(path: &Path) -> Result<Target, Failure> {
-        let refused = |what: &str, path: &Path, error: std::io::Error| {
-            let path = path.display();
-            Failure::result(format!(
-                "cannot {what} {path}: {error}; another folder: --output FOLDER"
-            ))
-        };
         let events = path.join(EVENTS_FOLDER);
         fs::create_dir_all(&events).map_err(|error| refused("create", &events, error))?;
         let lock = File::open(&events).map_err(|error| refused("open", &events, error))?;
@@ -63,22 +57,13 @@ impl Target {
                 ))
             },
         )?;
-        for entry in fs::read_dir(&events)
-            .map_err(|error| refused("read", &events, error))?
-            .flatten()
-        {
-            if is_part(&entry.path()) {
-                fs::remove_file(entry.path())
-                    .map_err(|error| refused("remove from", &events, error))?;
-            }
-        }
-        let result = path.join(RESULT_FILE);
-        match fs::remove_file(&result) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(refused("remove", &result, error));
-            }
-            _ => {}
-        }
+        rustix::fs::accessat(
+            rustix::fs::CWD,
+            &events,
+            Access::WRITE_OK | Access::EXEC_OK,
+            AtFlags::EACCESS,
+        )
+        .map_err(|error| refused("write to", &events, error.into()))?;
         let folder =
             save::Folder::create(path).map_err(|error| Failure::result(error.to_string()))?;
         Ok(Target {
@@ -88,9 +73,38 @@ impl Target {
         })
     }
 
+    /// Removes the events of an earlier recording, and its result, which would be shown for this one if this one is
+    /// killed.
+    fn clear(&self) -> Result<(), Failure> {
+        let events = self.events();
+        for entry in fs::read_dir(&events)
+            .map_err(|error| refused("read", &events, error))?
+            .flatten()
+        {
+            if is_part(&entry.path()) {
+                fs::remove_file(entry.path())
+                    .map_err(|error| refused("remove from", &events, error))?;
+            }
+        }
+        let result = self.path.join(RESULT_FILE);
+        match fs::remove_file(&result) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(refused("remove", &result, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn events(&self) -> PathBuf {
         self.path.join(EVENTS_FOLDER)
     }
+}
+
+fn refused(what: &str, path: &Path, error: std::io::Error) -> Failure {
+    let path = path.display();
+    Failure::result(format!(
+        "cannot {what} {path}: {error}; another folder: --output FOLDER"
+    ))
 }
 
 /// Records and shows.
@@ -100,6 +114,8 @@ pub fn main(args: &SchedRecord) -> Result<u8, Failure> {
         (None, true) => None,
         (output, _) => Some(Target::new(output.as_deref().unwrap_or(Path::new(FOLDER)))?),
     };
+    // A recording that cannot begin costs no earlier one.
+    let clear = || target.as_ref().map_or(Ok(()), Target::clear);
     let cpus = watch::cpus(args.selection.pid)?;
     let interrupt = Interrupt::catch();
     let mut settings = Settings::new(&SCHED, cpus.iter().collect());
@@ -119,14 +135,14 @@ pub fn main(args: &SchedRecord) -> Result<u8, Failure> {
                     &format!("without BPF ({error}): sums from /proc alone"),
                 );
                 let remedy = watch::bpf_remedy(&error).to_owned();
-                let found = polled::record(args, &cpus, &interrupt, remedy)?;
+                let found = polled::record(args, &cpus, &interrupt, remedy, clear)?;
                 return finish(args, target, found, &interrupt);
             }
         },
     };
     let Some(mut recorder) = recorder else {
         let remedy = "record with --probe auto".to_owned();
-        let found = polled::record(args, &cpus, &interrupt, remedy)?;
+        let found = polled::record(args, &cpus, &interrupt, remedy, clear)?;
         return finish(args, target, found, &interrupt);
     };
     let found = record(args, &cpus, &mut recorder, &interrupt, target.as_ref())?;
@@ -171,7 +187,9 @@ fn record(
             .name("amdahl-look".into())
             .spawn_scoped(scope, move || Guests::follow(selection, Some(root), &until))
             .map_err(|error| Failure::machine(format!("cannot start a thread: {error}")))?;
-        let watched = watch::watch(selection, cpus, recorder, interrupt, &mut following);
+        let clear = || target.map_or(Ok(()), Target::clear);
+        let watched =
+            watch::watch_and_say(selection, cpus, recorder, interrupt, &mut following, clear);
         drop(recording);
         let guests = looking.join().expect("looking does not panic");
         Ok((watched?, guests))

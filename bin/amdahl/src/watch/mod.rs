@@ -115,13 +115,28 @@ pub fn watch(
     interrupt: &Interrupt,
     follow: &mut impl Follow,
 ) -> Result<Watched, Failure> {
+    watch_and_say(selection, cpus, recorder, interrupt, follow, || Ok(()))
+}
+
+/// As [`watch`]; calls `begun` when nothing more can keep the recording from its begin: the recorder records, and the
+/// command has started. No part is taken before, and an error ends it all.
+pub fn watch_and_say(
+    selection: &Selection,
+    cpus: &CpuSet,
+    recorder: &mut Recorder,
+    interrupt: &Interrupt,
+    follow: &mut impl Follow,
+    begun: impl FnOnce() -> Result<(), Failure>,
+) -> Result<Watched, Failure> {
     let failed = |error: RecorderError| Failure::machine(error.to_string());
     let watched: Vec<u32> = cpus.iter().collect();
     let parts = recorder.begin(&watched).map_err(failed)?;
-    let child = start(selection, cpus, &[])?;
+    let mut child = start(selection, cpus, &[])?;
     let root = selection.pid.or(child.as_ref().map(Child::pid));
     enter(selection, root, recorder, follow)?;
     let from = clock::monotonic();
+    begin(&mut child)?;
+    begun()?;
     std::thread::scope(|scope| {
         let following = take_all(scope, parts, follow)?;
         let ended = run(selection, child, interrupt, || join(selection, recorder));
@@ -221,6 +236,12 @@ pub fn start(
     child
         .map(Some)
         .map_err(|error| Failure::program(error.to_string()))
+}
+
+/// Lets the command begin, if there is one; returns when it has.
+pub fn begin(child: &mut Option<Child>) -> Result<(), Failure> {
+    let begun = child.as_mut().map_or(Ok(()), Child::begin);
+    begun.map_err(|error| Failure::program(error.to_string()))
 }
 
 /// Runs the command to its end, or waits as long as `selection` says; `each_second` is called about

@@ -283,6 +283,44 @@ fn files_beside_the_parts_are_nobodys_parts() {
     assert_eq!(names(&place.join("amdahl-sched/events")), ["mine.parquet"]);
 }
 
+/// The earlier recording was removed before it was known that another one could begin.
+#[test]
+fn a_recording_that_cannot_begin_costs_no_earlier_one() {
+    let place = Place::new();
+    let old = [
+        "events/000001.parquet",
+        "events/000002.parquet",
+        "result.json",
+    ];
+    std::fs::create_dir_all(place.join("amdahl-sched/events")).expect("a folder");
+    for file in old {
+        std::fs::write(place.join("amdahl-sched").join(file), file).expect("a file");
+    }
+    std::fs::write(place.join("script"), "#!/no/such/shell\n").expect("a file");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(place.join("script"), mode).expect("a mode");
+    // No process has this id: it is above the largest that the kernel gives.
+    let nobody = ["--pid", "4194305"];
+    for probe in ["auto", "proc", "bpf"] {
+        for whom in [&nobody[..], &["--", "./typo"], &["--", "./script"]] {
+            let args = [&["sched", "record", "--quiet", "--probe", probe], whom].concat();
+            let ran = place.amdahl(args);
+            assert!(matches!(ran.status.code(), Some(1..=9)), "{ran:?}");
+            for file in old {
+                let kept = place.read(&format!("amdahl-sched/{file}"));
+                assert_eq!(kept, file, "{ran:?}");
+            }
+            let all = names(&place.join("amdahl-sched"));
+            assert_eq!(all, ["events", "result.json"], "{ran:?}");
+        }
+    }
+    let args = [
+        "sched", "record", "--quiet", "--probe", "proc", "--", "true",
+    ];
+    place.amdahl(args).ends_with(0);
+    assert!(names(&place.join("amdahl-sched/events")).is_empty());
+}
+
 /// They sleep as those do whom no signal ends, so that the kernel does not count them as load only by another bit of their state.
 #[test]
 fn idle_threads_of_the_kernel_are_not_blocked() {
