@@ -31,11 +31,17 @@ pub fn style() -> Style {
 
 /// Prints `text` on standard output. A reader that has gone (`| head`) is no error.
 pub fn print(text: &str) -> Result<u8, Failure> {
+    print_on(text).map(|_| 0)
+}
+
+/// The same for who has more to print: whether anybody reads on.
+pub fn print_on(text: &str) -> Result<bool, Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::result(format!(
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::result(format!(
             "cannot write to standard output: {error}"
         ))),
-        _ => Ok(0),
     }
 }

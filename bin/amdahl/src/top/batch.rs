@@ -12,7 +12,7 @@ use crate::screen;
 /// How late Ctrl-C is seen, at most.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Prints `count` snapshots, or fewer where the command or the user ends it.
+/// Prints `count` snapshots, or fewer where the command or the user ends it, or nobody reads on.
 pub fn print(shown: &Shown<'_>, count: u32, received: &Receiver<Message>) -> Result<u8, Failure> {
     let (_, by) = super::first(shown.args)?;
     let owners = shown.args.owner;
@@ -23,7 +23,9 @@ pub fn print(shown: &Shown<'_>, count: u32, received: &Receiver<Message>) -> Res
     while printed < count && !shown.interrupt.asked() {
         match received.recv_timeout(LOOK) {
             Ok(Message::Snapshot(_, snapshot)) => {
-                print_one(shown, &snapshot, shape, &filter, printed == 0)?;
+                if !print_one(shown, &snapshot, shape, &filter, printed == 0)? {
+                    return Ok(0);
+                }
                 printed += 1;
                 if ended.is_some() {
                     break;
@@ -46,13 +48,14 @@ pub fn print(shown: &Shown<'_>, count: u32, received: &Receiver<Message>) -> Res
     }
 }
 
+/// Whether anybody reads on.
 fn print_one(
     shown: &Shown<'_>,
     snapshot: &Snapshot,
     shape: Shape,
     filter: &Filter,
     is_first: bool,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     let args = shown.args;
     let text = if args.json {
         let line = json(snapshot).map_err(|error| Failure::result(error.to_string()))?;
@@ -62,5 +65,5 @@ fn print_one(
         let (width, style) = (screen::width(), screen::style());
         gap.to_owned() + &text(snapshot, shape, filter, args.rows, width, style)
     };
-    screen::print(&text).map(drop)
+    screen::print_on(&text)
 }

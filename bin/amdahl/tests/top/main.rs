@@ -3,12 +3,13 @@
 
 mod pty;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
 use pty::Pty;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 
 /// Not captured by the test harness.
@@ -64,6 +65,21 @@ impl Process {
 
     fn pid(&self) -> String {
         self.0.id().to_string()
+    }
+
+    /// Waits for its end, not for ever.
+    fn ends(&mut self) -> ExitStatus {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+        let pidfd = pidfd.expect("a descriptor");
+        let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
+        let hangs_after = Timespec {
+            tv_sec: 120,
+            tv_nsec: 0,
+        };
+        let ended = poll(&mut polled, Some(&hangs_after)).expect("polled");
+        assert_eq!(ended, 1, "it goes on");
+        self.0.wait().expect("waited")
     }
 
     /// Tells it to begin, and waits for its end.
@@ -376,6 +392,23 @@ fn without_a_terminal_there_are_tables() {
         let result: serde_json::Value = serde_json::from_str(line).expect("JSON");
         assert_eq!(result["schema"], "amdahl.sched/1");
     }
+}
+
+/// `amdahl top --batch 1000 | head` went on until all was recorded, for nobody.
+#[test]
+fn it_ends_with_its_reader() {
+    let tool = Command::new(env!("CARGO_BIN_EXE_amdahl"))
+        .args(["top", "--batch", "1000000", "--interval", "200ms"])
+        .args(["--json", "--tab", "sched", "--probe", "proc"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut tool = Process(tool.expect("started"));
+    let mut out = BufReader::new(tool.0.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    assert!(out.read_line(&mut line).expect("a line") > 0);
+    drop(out);
+    assert_eq!(tool.ends().code(), Some(0));
 }
 
 /// Threads live for one wait each; when all of them have ended, and their process, the screen has each wait, and
