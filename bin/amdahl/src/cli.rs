@@ -434,7 +434,8 @@ pub struct SchedShow {
     /// Write the picture of what threads did over time to this file instead
     #[arg(long, value_name = "FILE", conflicts_with = "svg")]
     pub timelines: Option<PathBuf>,
-    /// Write a trace for Perfetto to this file instead (.json.gz)
+    /// Write a trace of all events for Perfetto to this file instead (.json.gz); a part of a long recording is
+    /// FOLDER/events/N.parquet
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 }

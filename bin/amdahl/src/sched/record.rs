@@ -341,7 +341,7 @@ fn write(target: &Target, result: &mut SchedResult) -> Result<(), Failure> {
         if is_cut {
             result.warnings.push(Notice {
                 code: "trace".to_owned(),
-                text: format!("trace.json.gz holds the first {} stretches; `amdahl sched show --trace` writes more.", trace::SLICES_MAX),
+                text: format!("trace.json.gz holds the first {} stretches; `amdahl sched show --trace` writes all.", trace::SLICES_MAX),
             });
         }
     }

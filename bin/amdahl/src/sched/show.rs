@@ -17,9 +17,6 @@ use crate::cli::SchedShow;
 use crate::failure::Failure;
 use crate::screen;
 
-/// Stretches of a trace that was asked for.
-const SLICES_MAX: usize = 5_000_000;
-
 /// Shows, or writes one file.
 pub fn main(args: &SchedShow) -> Result<u8, Failure> {
     if let Some(file) = &args.trace {
@@ -145,11 +142,15 @@ fn analyse(events: &Path, path: &Path) -> Result<SchedResult, Failure> {
 }
 
 fn write_trace(events: &Path, file: &Path) -> Result<u8, Failure> {
-    let parts = FolderReader::open(events).map_err(refused)?;
-    let (slices, names) = trace::Slices::new(parts, SLICES_MAX)
-        .map_err(refused)?
-        .into_slices();
-    write(file, |out| perfetto::write(slices, &names, out).map(|_| ()))
+    // Read twice, because a trace begins with the names and would not fit into memory.
+    let parts = || FolderReader::open(events).map_err(refused);
+    let names = trace::names(parts()?).map_err(refused)?;
+    let mut stretches = trace::Stretches::new(parts()?);
+    let code = write(file, |out| {
+        perfetto::write(&mut stretches, &names, out).map(|_| ())
+    })?;
+    stretches.finish().map_err(refused)?;
+    Ok(code)
 }
 
 fn write(

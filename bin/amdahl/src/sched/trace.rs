@@ -1,12 +1,14 @@
 //! Events to stretches for Perfetto: who ran where, and who waited to run.
 
+use std::collections::VecDeque;
+
 use amdahl_report::schema::Slice;
 use amdahl_report::trace::Names;
 use amdahl_sched::event::{CpuId, Event, Ns, Off, Tid};
 use amdahl_sched::recording::{FolderError, FolderReader};
 use rustc_hash::FxHashMap;
 
-/// Stretches that a trace is written with: some 60 MB of text before compression.
+/// Stretches that a trace is written with that nobody asked for: some 60 MB of text before compression.
 pub const SLICES_MAX: usize = 300_000;
 
 /// Stretches of the first events of a recording.
@@ -14,6 +16,15 @@ pub struct Slices {
     slices: Vec<Slice>,
     names: Names,
     is_cut: bool,
+}
+
+/// All stretches of a recording, one part in memory at a time.
+pub struct Stretches {
+    parts: FolderReader,
+    events: std::vec::IntoIter<Event>,
+    builder: Builder,
+    is_first: bool,
+    failure: Option<FolderError>,
 }
 
 #[derive(Default)]
@@ -24,32 +35,18 @@ struct Builder {
     /// Who waits since when, and why.
     waiting: FxHashMap<Tid, (Ns, &'static str)>,
     who: FxHashMap<Tid, (Tid, String)>,
-    slices: Vec<Slice>,
+    slices: VecDeque<Slice>,
     names: Names,
 }
 
 impl Slices {
     /// Reads parts until there are `max` stretches.
     pub fn new(parts: FolderReader, max: usize) -> Result<Slices, FolderError> {
-        let (mut builder, mut is_cut, mut is_first) = (Builder::default(), false, true);
-        for part in parts {
-            let part = part?;
-            if std::mem::take(&mut is_first) {
-                // Parts that gave way leave a gap in front.
-                builder.begin = part.events.first().map_or(part.meta.begin, Event::ts);
-            }
-            for event in &part.events {
-                if builder.slices.len() >= max {
-                    is_cut = true;
-                    break;
-                }
-                builder.event(event);
-            }
-            if is_cut {
-                break;
-            }
-        }
-        let Builder { slices, names, .. } = builder;
+        let mut all = Stretches::new(parts);
+        let slices: Vec<Slice> = all.by_ref().take(max).collect();
+        let is_cut = all.next().is_some();
+        let names = std::mem::take(&mut all.builder.names);
+        all.finish()?;
         Ok(Slices {
             slices,
             names,
@@ -66,6 +63,66 @@ impl Slices {
     pub fn into_slices(self) -> (Vec<Slice>, Names) {
         (self.slices, self.names)
     }
+}
+
+impl Stretches {
+    /// Of these parts.
+    pub fn new(parts: FolderReader) -> Stretches {
+        Stretches {
+            parts,
+            events: Vec::new().into_iter(),
+            builder: Builder::default(),
+            is_first: true,
+            failure: None,
+        }
+    }
+
+    /// The error that has ended them, if it was one.
+    pub fn finish(self) -> Result<(), FolderError> {
+        self.failure.map_or(Ok(()), Err)
+    }
+}
+
+impl Iterator for Stretches {
+    type Item = Slice;
+
+    fn next(&mut self) -> Option<Slice> {
+        loop {
+            if let Some(slice) = self.builder.slices.pop_front() {
+                return Some(slice);
+            }
+            if let Some(event) = self.events.next() {
+                self.builder.event(&event);
+                continue;
+            }
+            if self.failure.is_some() {
+                return None;
+            }
+            match self.parts.next()? {
+                Ok(part) => {
+                    if std::mem::take(&mut self.is_first) {
+                        // Parts that gave way leave a gap in front.
+                        self.builder.begin = part.events.first().map_or(part.meta.begin, Event::ts);
+                    }
+                    self.events = part.events.into_iter();
+                }
+                Err(error) => self.failure = Some(error),
+            }
+        }
+    }
+}
+
+/// Names of all threads of a recording.
+pub fn names(parts: FolderReader) -> Result<Names, FolderError> {
+    let mut builder = Builder::default();
+    for part in parts {
+        for event in &part?.events {
+            if let Event::Thread { tid, pid, name, .. } = event {
+                builder.name(*tid, *pid, name);
+            }
+        }
+    }
+    Ok(builder.names)
 }
 
 impl Builder {
@@ -133,7 +190,7 @@ impl Builder {
     }
 
     fn push(&mut self, cpu: Option<CpuId>, pid: Tid, tid: Tid, from: Ns, to: Ns, label: String) {
-        self.slices.push(Slice {
+        self.slices.push_back(Slice {
             cpu,
             pid,
             tid,
@@ -146,7 +203,58 @@ impl Builder {
 
 #[cfg(test)]
 mod tests {
+    use amdahl_sched::recording::{Meta, PART_EVENTS_MAX, PartWriter};
+    use amdahl_topology::Topology;
+
     use super::*;
+
+    /// Those beyond five millions were left out without a word.
+    #[test]
+    fn a_trace_that_was_asked_for_has_all_stretches() {
+        let mut writer = PartWriter::new(Meta {
+            topology: Topology::synthetic("2 core").expect("a machine"),
+            tick_ns: 4_000_000,
+            begin: 0,
+            is_everyone: true,
+        });
+        let (name, is_kernel) = ("five".into(), false);
+        writer.add(Event::Thread {
+            ts: 0,
+            tid: 5,
+            pid: 5,
+            is_kernel,
+            name,
+        });
+        // One event less than would fill it, and each but the first ends a stretch.
+        for ts in 1..PART_EVENTS_MAX as Ns {
+            writer.add(Event::Switch {
+                ts,
+                cpu: 0,
+                prev: 5,
+                off: Off::Exited,
+                next: 5,
+            });
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let part = |number| folder.path().join(format!("{number:06}.parquet"));
+        let bytes = writer.write(Vec::new()).expect("a part");
+        std::fs::write(part(1), bytes).expect("a file");
+        for number in 2..=20 {
+            std::fs::hard_link(part(1), part(number)).expect("a link");
+        }
+        let parts = || FolderReader::open(folder.path()).expect("parts");
+        let mut all = Stretches::new(parts());
+        let count = all.by_ref().count();
+        assert_eq!(count, 20 * (PART_EVENTS_MAX - 1) - 1);
+        assert!(all.finish().is_ok() && count > 5_000_000);
+        assert_eq!(names(parts()).expect("names").processes[&5], "five");
+        let some = Slices::new(parts(), 300_000).expect("stretches");
+        assert!(some.is_cut() && some.into_slices().0.len() == 300_000);
+        // A part that cannot be read is no end.
+        std::fs::write(part(21), b"PAR1 nonsense PAR1").expect("a file");
+        let mut all = Stretches::new(parts());
+        assert_eq!((all.by_ref().count(), all.finish().is_err()), (count, true));
+    }
 
     #[test]
     fn threads_run_and_wait_in_turn() {
