@@ -153,9 +153,16 @@ impl Analysis {
         }
     }
 
-    /// The picture so far; stretches that last still are not in it.
-    pub fn picture(&self) -> &Picture {
-        &self.picture
+    /// The picture so far, with what lasts at `end` up to then. O(CPUs + cells).
+    pub fn picture(&self, end: Ns) -> Picture {
+        let end = end.max(self.now);
+        let mut picture = self.picture.clone();
+        for (&id, cpu) in &self.cpus {
+            if let Some(tid) = cpu.current.filter(|&tid| tid != 0) {
+                picture.add(id, tid, cpu.since, end);
+            }
+        }
+        picture
     }
 
     /// What threads did so far, with what lasts at `end` up to then. O(threads + cells).

@@ -60,7 +60,7 @@ pub fn result(outcome: &Outcome, drawn: Option<&Analysis>) -> SchedResult {
         }),
         wakers: outcome.wakers.iter().take(ROWS).map(waker).collect(),
         chains: outcome.chains.iter().map(chain).collect(),
-        picture: drawn.map(|analysis| picture(analysis.picture(), outcome)),
+        picture: drawn.map(|analysis| picture(&analysis.picture(outcome.end), outcome)),
         timelines: drawn.map(|analysis| timelines(&analysis.timelines(outcome.end), outcome)),
         ..SchedResult::default()
     }

@@ -400,6 +400,34 @@ fn a_timeline_tells_what_a_thread_did_when() {
     }
 }
 
+/// A thread that had a CPU for itself did not leave it, and the CPU looked idle all the time.
+#[test]
+fn a_picture_shows_who_runs_still() {
+    let mut analysis = analysis();
+    for event in [
+        switch(MS, 0, 0, BLOCKED, 5),
+        switch(2 * MS, 1, 0, BLOCKED, 6),
+        switch(4 * MS, 1, 6, BLOCKED, 0),
+    ] {
+        analysis.event(&event);
+    }
+    // Asked twice: what lasts is not added to what was.
+    for end in [10 * MS, 12 * MS] {
+        let picture = analysis.picture(end);
+        let outcome = analysis.outcome(end);
+        let drawn = |cpu| {
+            let rows = picture.rows();
+            let row = rows.iter().find(|row| row.cpu == cpu).expect("a row");
+            let cells = row.cells.iter();
+            cells.fold((0, 0), |(ns, _), cell| (ns + cell.busy_ns, cell.tid))
+        };
+        assert_eq!(drawn(0), (end - MS, 5));
+        assert_eq!(drawn(1), (2 * MS, 6));
+        let told: Vec<Ns> = outcome.cpus.iter().map(|row| row.run_ns).collect();
+        assert_eq!(told, [end - MS, 2 * MS]);
+    }
+}
+
 #[test]
 fn timelines_keep_who_ran_most_in_bounded_memory() {
     let mut analysis = analysis();
