@@ -3,9 +3,12 @@
 //! Not told there: who woke whom, single latencies (sums only), which queue a thread waited in, migrations
 //! (but the last CPU), who took a CPU away.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use crate::event::{CpuId, Ns, Tid};
+use crate::threads::{GONE_MAX, NAMES_MAX, OTHERS};
 
 /// A thread at one look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,50 +97,160 @@ pub fn cpu_looks(stat: &str) -> Vec<CpuLook> {
     looks.collect()
 }
 
-/// What threads and CPUs did between the first look and the last.
+/// What a thread did between the first look and the last, or several of one name that are gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadRan<'a> {
+    /// Thread; 0 for several.
+    pub tid: Tid,
+    /// Process; of several that of one of them.
+    pub pid: Tid,
+    /// Its name.
+    pub name: &'a str,
+    /// CPU on which it ran last; `None` for several.
+    pub cpu: Option<CpuId>,
+    /// How many threads this is.
+    pub threads: u64,
+    /// Time on CPUs.
+    pub run_ns: Ns,
+    /// Time in run queues.
+    pub wait_ns: Ns,
+    /// Stretches on a CPU.
+    pub slices: u64,
+}
+
+/// Run time, time in run queues, stretches.
+type Sums = [u64; 3];
+
+fn sums(look: &ThreadLook) -> Sums {
+    [look.run_ns, look.wait_ns, look.slices]
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    before: Sums,
+    last: ThreadLook,
+    /// The number of the look at which it was seen last.
+    at: u64,
+}
+
+impl Seen {
+    fn sums(&self) -> Sums {
+        let mut sums = sums(&self.last);
+        for (now, before) in sums.iter_mut().zip(self.before) {
+            *now = now.saturating_sub(before);
+        }
+        sums
+    }
+}
+
+/// Threads of one name that are gone.
+#[derive(Clone, Debug)]
+struct Gone {
+    pid: Tid,
+    threads: u64,
+    sums: Sums,
+}
+
+/// What threads and CPUs did between the first look and the last. Of threads that are gone those that ran least are
+/// kept as sums by name, where there are many: memory grows with the threads that live.
 #[derive(Clone, Debug, Default)]
 pub struct Looks {
-    threads: BTreeMap<(Tid, u64), (ThreadLook, ThreadLook)>,
+    threads: BTreeMap<(Tid, u64), Seen>,
+    gone: BTreeMap<Box<str>, Gone>,
     cpus: BTreeMap<CpuId, (CpuLook, CpuLook)>,
-    looked: bool,
+    looks: u64,
 }
 
 impl Looks {
     /// Adds a look. A thread that was not there at the first one counts from its beginning.
     pub fn add(&mut self, threads: Vec<ThreadLook>, cpus: Vec<CpuLook>) {
+        self.looks += 1;
+        let at = self.looks;
+        let mut present = 0;
         for look in threads {
-            let first = if self.looked {
-                ThreadLook {
-                    run_ns: 0,
-                    wait_ns: 0,
-                    slices: 0,
-                    ..look.clone()
+            match self.threads.entry((look.tid, look.began_ticks)) {
+                Entry::Occupied(mut seen) => {
+                    let seen = seen.get_mut();
+                    present += usize::from(seen.at != at);
+                    (seen.last, seen.at) = (look, at);
                 }
-            } else {
-                look.clone()
-            };
-            let key = (look.tid, look.began_ticks);
-            self.threads
-                .entry(key)
-                .or_insert((first, ThreadLook::default()))
-                .1 = look;
+                Entry::Vacant(entry) => {
+                    present += 1;
+                    let before = if at == 1 { sums(&look) } else { [0; 3] };
+                    let last = look;
+                    entry.insert(Seen { before, last, at });
+                }
+            }
         }
         for look in cpus {
             self.cpus.entry(look.cpu).or_insert((look, look)).1 = look;
         }
-        self.looked = true;
+        if self.threads.len() - present > GONE_MAX {
+            self.fold();
+        }
     }
 
-    /// Differences per thread, most CPU time first.
-    pub fn threads(&self) -> Vec<ThreadLook> {
-        let rows = self.threads.values().map(|(first, last)| ThreadLook {
-            run_ns: last.run_ns.saturating_sub(first.run_ns),
-            wait_ns: last.wait_ns.saturating_sub(first.wait_ns),
-            slices: last.slices.saturating_sub(first.slices),
-            ..last.clone()
+    /// Keeps of the gone that ran least sums by name.
+    fn fold(&mut self) {
+        // Who was missed once may only have been unreadable, and would count from its beginning when it is back.
+        let gone = self.threads.iter();
+        let gone = gone.filter(|(_, seen)| seen.at + 1 < self.looks);
+        let mut gone: Vec<_> = gone
+            .map(|(&key, seen)| (Reverse(seen.sums()[0]), key))
+            .collect();
+        gone.sort_unstable();
+        for (_, key) in gone.split_off(gone.len().min(GONE_MAX / 2)) {
+            let seen = self.threads.remove(&key).expect("it was found there");
+            let sums = seen.sums();
+            // One that has done nothing is no row either.
+            if sums == [0; 3] {
+                continue;
+            }
+            let name = seen.last.name.as_str();
+            let has_room = self.gone.len() < NAMES_MAX || self.gone.contains_key(name);
+            let name = if has_room { name } else { OTHERS };
+            let sum = self.gone.entry(name.into()).or_insert_with(|| Gone {
+                pid: seen.last.pid,
+                threads: 0,
+                sums: [0; 3],
+            });
+            sum.threads += 1;
+            for (sum, more) in sum.sums.iter_mut().zip(sums) {
+                *sum = sum.saturating_add(more);
+            }
+        }
+    }
+
+    /// Differences per thread, most CPU time first. O(n log n) for the threads that are kept.
+    pub fn threads(&self) -> Vec<ThreadRan<'_>> {
+        let single = self.threads.values().map(|seen| {
+            let [run_ns, wait_ns, slices] = seen.sums();
+            ThreadRan {
+                tid: seen.last.tid,
+                pid: seen.last.pid,
+                name: &seen.last.name,
+                cpu: Some(seen.last.cpu),
+                threads: 1,
+                run_ns,
+                wait_ns,
+                slices,
+            }
         });
-        let mut rows: Vec<ThreadLook> = rows.collect();
-        rows.sort_by(|a, b| (b.run_ns, a.tid).cmp(&(a.run_ns, b.tid)));
+        let several = self.gone.iter().map(|(name, gone)| {
+            let [run_ns, wait_ns, slices] = gone.sums;
+            ThreadRan {
+                tid: 0,
+                pid: gone.pid,
+                name,
+                cpu: None,
+                threads: gone.threads,
+                run_ns,
+                wait_ns,
+                slices,
+            }
+        });
+        let mut rows: Vec<ThreadRan<'_>> = single.chain(several).collect();
+        rows.sort_by_key(|row| (Reverse(row.run_ns), row.tid));
         rows
     }
 
@@ -211,6 +324,63 @@ mod tests {
             .map(|row| (row.tid, row.run_ns))
             .collect();
         assert_eq!(runs, [(2, 70), (1, 50), (1, 0)]);
+    }
+
+    /// Each thread that ever was had an entry, and all of them were copied and sorted for each table.
+    #[test]
+    fn threads_that_are_gone_become_rows_by_name() {
+        let look = |tid: Tid, name: &str, run_ns| ThreadLook {
+            tid,
+            pid: 1,
+            name: name.to_owned(),
+            began_ticks: u64::from(tid),
+            run_ns,
+            wait_ns: 2 * run_ns,
+            slices: 1,
+            ..ThreadLook::default()
+        };
+        let mut looks = Looks::default();
+        let (mut ran, mut threads, mut most) = (0, 0, 0);
+        looks.add(vec![look(1, "main", 7)], vec![]);
+        for at in 1..=600u32 {
+            let mut found = vec![look(1, "main", 7 + u64::from(at))];
+            ran += 1;
+            for tid in 100 * at..100 * at + 100 {
+                // One in a thousand runs for long; some names come once.
+                let run_ns = if tid % 1_000 == 0 {
+                    1_000_000
+                } else {
+                    u64::from(tid % 9)
+                };
+                let name = if tid % 5 == 0 {
+                    format!("worker-{tid}")
+                } else {
+                    "worker".to_owned()
+                };
+                (ran, threads) = (ran + run_ns, threads + 1);
+                found.push(look(tid, &name, run_ns));
+            }
+            looks.add(found, vec![]);
+            most = most.max(looks.threads.len());
+        }
+        assert!(most <= GONE_MAX + 300, "{most}");
+        assert!(looks.gone.len() <= NAMES_MAX + 1);
+        let rows = looks.threads();
+        assert_eq!(rows.iter().map(|row| row.run_ns).sum::<Ns>(), ran);
+        assert_eq!(rows.iter().map(|row| row.wait_ns).sum::<Ns>(), 2 * ran);
+        assert_eq!(rows.iter().map(|row| row.threads).sum::<u64>(), threads + 1);
+        let long = rows
+            .iter()
+            .filter(|row| row.run_ns == 1_000_000 && row.tid > 0);
+        assert_eq!(long.count(), 60);
+        let main = rows.iter().find(|row| row.tid == 1).expect("it lives");
+        assert_eq!((main.run_ns, main.name), (600, "main"));
+        for several in ["worker", OTHERS] {
+            let row = rows.iter().find(|row| row.tid == 0 && row.name == several);
+            let row = row.expect("a row of several");
+            assert!(row.threads > 1 && row.cpu.is_none(), "{row:?}");
+        }
+        assert!(rows.is_sorted_by_key(|row| Reverse(row.run_ns)));
     }
 
     proptest! {

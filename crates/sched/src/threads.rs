@@ -13,11 +13,11 @@ use crate::wasted::Class;
 /// Living threads at most; what comes beyond is refused.
 const LIVING_MAX: usize = 1 << 18;
 /// Threads that are gone and are kept by number; the smaller half becomes rows by name beyond.
-const GONE_MAX: usize = 1 << 14;
+pub(crate) const GONE_MAX: usize = 1 << 14;
 /// Such rows.
-const NAMES_MAX: usize = 1 << 12;
+pub(crate) const NAMES_MAX: usize = 1 << 12;
 /// The row of threads of further names.
-const OTHERS: &str = "[others]";
+pub(crate) const OTHERS: &str = "[others]";
 
 /// What a thread is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use amdahl_report::sched::schema::{
     CpuEntry, Elsewhere, Latency, SCHEMA, SchedResult, StealEntry, ThreadEntry,
 };
 use amdahl_report::schema::Source;
-use amdahl_sched::proc::{Looks, ThreadLook, thread_look};
+use amdahl_sched::proc::{Looks, ThreadLook, ThreadRan, thread_look};
 use amdahl_topology::CpuSet;
 
 use super::facts;
@@ -94,7 +94,7 @@ fn thread(pid: u32, tid: u32) -> Option<ThreadLook> {
 pub fn result(looks: &Looks, wall: Duration, remedy: String) -> SchedResult {
     let tick_s = facts::clock_tick_ns() as f64 / 1e9;
     let threads = looks.threads().into_iter();
-    let rows: Vec<ThreadLook> = threads.filter(|row| row.run_ns + row.wait_ns > 0).collect();
+    let rows: Vec<ThreadRan<'_>> = threads.filter(|row| row.run_ns + row.wait_ns > 0).collect();
     let cpus = looks.cpus();
     SchedResult {
         schema: SCHEMA.to_owned(),
@@ -128,7 +128,7 @@ pub fn result(looks: &Looks, wall: Duration, remedy: String) -> SchedResult {
             .iter()
             .skip(ROWS)
             .fold(Elsewhere::default(), |sum, row| Elsewhere {
-                threads: sum.threads + 1,
+                threads: sum.threads + row.threads,
                 run_s: sum.run_s + s(row.run_ns),
                 wait_s: sum.wait_s + s(row.wait_ns),
             }),
@@ -140,13 +140,13 @@ fn s(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-fn entry(row: &ThreadLook) -> ThreadEntry {
+fn entry(row: &ThreadRan<'_>) -> ThreadEntry {
     ThreadEntry {
         tid: row.tid,
         pid: row.pid,
-        name: row.name.clone(),
-        threads: 1,
-        last_cpu: Some(row.cpu),
+        name: row.name.to_owned(),
+        threads: row.threads,
+        last_cpu: row.cpu,
         run_s: s(row.run_ns),
         wait_s: s(row.wait_ns),
         slices: Latency {
