@@ -31,6 +31,7 @@ use crew::Crew;
 pub use outcome::{
     Activity, Charge, ChargeKey, HYPERVISOR, INTERRUPTS, QUOTA, RunPartition, Stretch,
 };
+use queue::Queue;
 pub(crate) use queue::START_NS;
 use waits::{PendingKey, Place, TIERS, Tier, Waiting};
 
@@ -74,6 +75,8 @@ struct Thread {
     wakes: u64,
     placement_mark: f64,
     queued_at: Ns,
+    /// Its slot of the queue in which it is.
+    slot: usize,
     /// It gave way when it last left a CPU: nobody yields who has work.
     yielded: bool,
     /// One of its waits is to be looked at again.
@@ -121,7 +124,7 @@ pub struct Partition {
     stacks: StackTable,
     watched: FxHashMap<CpuId, Cpu>,
     threads: FxHashMap<Tid, Thread>,
-    queues: FxHashMap<CpuId, Vec<Tid>>,
+    queues: FxHashMap<CpuId, Queue>,
     now: Ns,
     /// Nanoseconds of the run that are accounted for: time in windows, and in the gaps that they stand for.
     clock: f64,
@@ -226,7 +229,8 @@ impl Partition {
         self.stacks.extend_from_slice(stacks);
     }
 
-    /// Takes the next event. Cost: O(1), and O(queue length) when a CPU turns busy or idle.
+    /// Takes the next event. Cost: O(1), amortised, and O(queue length) when a CPU turns busy or idle; O(log threads) for a
+    /// thread that is looked at again; O(threads) for a gap.
     pub fn feed(&mut self, event: &Event) {
         let is_found = matches!(
             event,
@@ -356,6 +360,7 @@ impl Partition {
     }
 
     fn switch(&mut self, ts: Ns, cpu: CpuId, prev: Occupant, off: Off, next: Occupant) {
+        let was_idle = self.is_idle(cpu);
         if let Some(state) = self.watched.get(&cpu).copied() {
             // As waits are: a straggler must not overlap them.
             let to = self.now;
@@ -402,7 +407,17 @@ impl Partition {
         if let Occupant::Workload(tid) = next {
             self.start_running(tid, cpu);
         }
-        self.requeue(cpu, next == Occupant::Idle);
+        // Else all who are queued wait behind somebody as before, or for the CPU itself.
+        let is_idle = next == Occupant::Idle;
+        if was_idle != is_idle {
+            self.requeue(cpu, is_idle);
+        }
+    }
+
+    /// A CPU outside the run is always somebody's.
+    fn is_idle(&self, cpu: CpuId) -> bool {
+        let state = self.watched.get(&cpu);
+        state.is_some_and(|state| state.occupant == Occupant::Idle)
     }
 
     fn stretch(&mut self, cpu: Option<CpuId>, who: Occupant, from: Ns, to: Ns) {
@@ -435,6 +450,7 @@ impl Partition {
             wakes: 0,
             placement_mark: 0.0,
             queued_at: now,
+            slot: 0,
             yielded: false,
             is_watched: false,
             is_ending: false,
@@ -456,6 +472,7 @@ impl Partition {
             wakes: 0,
             placement_mark: 0.0,
             queued_at: ts,
+            slot: 0,
             yielded: false,
             is_watched: thread.is_watched,
             is_ending: false,
