@@ -107,15 +107,15 @@ impl<'a> Analysis<'a> {
         let begun = clock::thread_cpu();
         let events = self.decoder.decode(part, &mut self.decoded);
         let (run, decoded) = (&self.run, &self.decoded);
-        let is_first = self.partition.is_none();
-        let occupants = || occupants(run, &events);
+        let first = self.partition.is_none().then(|| occupants(run, &events));
         let partition = self.partition.get_or_insert_with(|| {
-            Partition::new(run.from, &occupants()).keep_stretches(run.stretches)
+            let occupants = first.as_deref().unwrap_or_default();
+            Partition::new(run.from, occupants).keep_stretches(run.stretches)
         });
         partition.learn(&decoded.stacks[self.learned..]);
         self.learned = decoded.stacks.len();
-        if is_first {
-            beginning(run, &occupants(), |event| partition.feed(&event));
+        if let Some(occupants) = first {
+            beginning(run, &occupants, |event| partition.feed(&event));
         }
         events.for_each(decoded, |event| {
             if let Event::Gap { ts, until, window } = *event {
@@ -164,9 +164,9 @@ impl<'a> Analysis<'a> {
 }
 
 fn occupants(run: &Run<'_>, events: &Events) -> Vec<(CpuId, Occupant)> {
-    let cpus = run.cpus.iter();
-    cpus.map(|cpu| (cpu, events.occupant_at(cpu, run.from)))
-        .collect()
+    let found = events.occupants_at(run.from);
+    let occupant = |cpu| found.get(&cpu).copied().unwrap_or(Occupant::Idle);
+    run.cpus.iter().map(|cpu| (cpu, occupant(cpu))).collect()
 }
 
 /// A CPU that no machine has: where threads were before anybody looked.

@@ -376,19 +376,10 @@ impl Decoded {
 }
 
 impl Events {
-    /// Who occupied `cpu` at `ts`, as the switches around it tell.
-    pub fn occupant_at(&self, cpu: CpuId, ts: Ns) -> Occupant {
-        let mut before = None;
-        for slot in self.part.slots.iter().flatten() {
-            if slot.kind != kind::SWITCH || slot.cpu != cpu {
-                continue;
-            }
-            if slot.ts >= ts {
-                return occupant(slot.tid, slot.flags & flag::PREV_WORKLOAD != 0);
-            }
-            before = Some(occupant(slot.other, slot.flags & flag::NEXT_WORKLOAD != 0));
-        }
-        before.unwrap_or(Occupant::Idle)
+    /// Who occupied the CPUs at `ts`, as the switches around it tell; of one without any nothing is known. O(events), for
+    /// all CPUs together.
+    pub fn occupants_at(&self, ts: Ns) -> FxHashMap<CpuId, Occupant> {
+        occupants_at(&self.part, ts)
     }
 
     /// All events in order of time. `decoded` is what the part was decoded into.
@@ -587,6 +578,25 @@ fn kernel_lock(address: u64, flags: u8) -> KernelLock {
     }
 }
 
+fn occupants_at(part: &Part, ts: Ns) -> FxHashMap<CpuId, Occupant> {
+    let mut occupants = FxHashMap::default();
+    // Of those the first switch from then on has told already.
+    let mut left: FxHashSet<CpuId> = FxHashSet::default();
+    for slot in part.slots.iter().flatten() {
+        if slot.kind != kind::SWITCH || left.contains(&slot.cpu) {
+            continue;
+        }
+        let by = if slot.ts >= ts {
+            left.insert(slot.cpu);
+            occupant(slot.tid, slot.flags & flag::PREV_WORKLOAD != 0)
+        } else {
+            occupant(slot.other, slot.flags & flag::NEXT_WORKLOAD != 0)
+        };
+        occupants.insert(slot.cpu, by);
+    }
+    occupants
+}
+
 #[cfg(test)]
 mod tests {
     use amdahl_speedup::event::Frame;
@@ -615,6 +625,63 @@ mod tests {
             .map(|number| decoder.share(stack(number)))
             .collect();
         assert!(decoder.named.len() <= NAMED_MAX && held.len() == 2 * NAMED_MAX);
+    }
+
+    /// All events were gone through for each CPU.
+    #[test]
+    fn who_is_on_the_cpus_is_told_by_one_look_at_the_switches() {
+        let ours = flag::PREV_WORKLOAD | flag::NEXT_WORKLOAD;
+        let switch = |ts, cpu, tid, other| Slot {
+            ts,
+            kind: kind::SWITCH,
+            cpu,
+            tid,
+            other,
+            flags: ours,
+            ..Slot::default()
+        };
+        let named = Slot {
+            ts: 5,
+            kind: kind::COMM,
+            cpu: 9,
+            ..Slot::default()
+        };
+        let mut part = Part::default();
+        part.slots = vec![
+            // It has switched before and after.
+            vec![
+                switch(10, 0, 1, 2),
+                switch(20, 0, 2, 3),
+                switch(30, 0, 3, 4),
+            ],
+            // Before alone, after alone, at that time; two CPUs in one ring.
+            vec![
+                switch(10, 1, 5, 6),
+                switch(20, 7, 8, 9),
+                switch(40, 7, 9, 1),
+            ],
+            vec![switch(15, 2, 7, 0), named],
+        ];
+        let one_by_one = |cpu, ts| {
+            let mut before = None;
+            for slot in part.slots.iter().flatten() {
+                if slot.kind == kind::SWITCH && slot.cpu == cpu {
+                    if slot.ts >= ts {
+                        return Some(occupant(slot.tid, true));
+                    }
+                    before = Some(occupant(slot.other, true));
+                }
+            }
+            before
+        };
+        for ts in [0, 10, 15, 20, 25, 40, 50] {
+            let found = occupants_at(&part, ts);
+            for cpu in 0..10 {
+                assert_eq!(found.get(&cpu).copied(), one_by_one(cpu, ts), "{cpu} {ts}");
+            }
+        }
+        assert_eq!(occupants_at(&part, 15)[&2], Occupant::Workload(7));
+        assert_eq!(occupants_at(&part, 16)[&2], Occupant::Idle);
     }
 
     /// A thread that got its names on two CPUs kept the one that the CPU of the higher number told.
