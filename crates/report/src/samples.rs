@@ -3,8 +3,13 @@
 //! One row per [`SampleRow`], columns named as its fields: counts and ids as unsigned integers of
 //! their width, times as signed 64-bit nanoseconds (values beyond 2^63 - 1 saturate), texts as
 //! dictionary-encoded UTF-8. No column has nulls. Snappy compression.
+//!
+//! What is written can be read: both sides have the same bounds. Of more rows the smallest become one for each run and
+//! cause.
 
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -88,7 +93,7 @@ impl Column {
     }
 }
 
-/// Writes rows in the order they come, one row group in memory at a time.
+/// Writes rows in the order they come, one row group in memory at a time. It has no bounds of its own: [`write`] has.
 pub struct Writer<W: Write + Send> {
     file: SerializedFileWriter<W>,
     pending: Vec<SampleRow>,
@@ -199,7 +204,8 @@ impl<W: Write + Send> Writer<W> {
     }
 }
 
-/// Writes all rows of an iterator.
+/// Writes all rows of an iterator. Where they are more than is read again, the smallest become rows without thread and
+/// stack, one for each run and cause: sums by cause stay what they are.
 ///
 /// # Errors
 /// As [`Writer::write`] and [`Writer::finish`].
@@ -208,16 +214,134 @@ pub fn write<W: Write + Send>(
     out: W,
 ) -> Result<W, SamplesError> {
     let mut writer = Writer::new(out)?;
-    for row in rows {
+    for row in bounded(rows.into_iter().collect(), &BOUNDS) {
         writer.write(row)?;
     }
     writer.finish()
 }
 
-/// Rows of a file at most; those that are written have thousands.
-const ROWS_MAX: usize = 4 << 20;
-/// Bytes of all texts of a file at most.
-const TEXT_BYTES_MAX: usize = 512 << 20;
+/// What a file may have at most.
+struct Bounds {
+    rows: usize,
+    /// Bytes of its texts, each distinct one once: what the file holds.
+    distinct: usize,
+    /// Bytes of the texts of all rows: what they take in memory.
+    all: usize,
+}
+
+/// Most files have thousands of rows, and some megabytes of texts.
+const BOUNDS: Bounds = Bounds {
+    rows: 4 << 20,
+    distinct: 512 << 20,
+    all: 2 << 30,
+};
+
+/// What there is so far.
+struct Taken {
+    rows: usize,
+    distinct: usize,
+    all: usize,
+    /// Hashes of the texts that were counted; with a random key, so that nobody can make them collide.
+    seen: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl Taken {
+    fn nothing() -> Taken {
+        Taken {
+            rows: 0,
+            distinct: 0,
+            all: 0,
+            seen: HashSet::new(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        self.all = self.all.saturating_add(text.len());
+        if !text.is_empty() && self.seen.insert(self.hasher.hash_one(text)) {
+            self.distinct = self.distinct.saturating_add(text.len());
+        }
+    }
+
+    fn row(&mut self, row: &SampleRow) {
+        self.rows += 1;
+        for text in texts(row) {
+            self.text(text.as_bytes());
+        }
+    }
+
+    fn fits(&self, bounds: &Bounds) -> bool {
+        self.rows <= bounds.rows && self.distinct <= bounds.distinct && self.all <= bounds.all
+    }
+}
+
+fn texts(row: &SampleRow) -> [&str; 7] {
+    let SampleRow {
+        process,
+        thread,
+        cause,
+        symbol,
+        file,
+        stack,
+        object,
+        ..
+    } = row;
+    [process, thread, cause, symbol, file, stack, object].map(String::as_str)
+}
+
+/// The stack of a row that stands for many.
+const OTHERS: &str = "[others]";
+
+/// The rows, or the largest of them and the sums of the others. O(n log n).
+fn bounded(rows: Vec<SampleRow>, bounds: &Bounds) -> Vec<SampleRow> {
+    let mut all = Taken::nothing();
+    rows.iter().for_each(|row| all.row(row));
+    if all.fits(bounds) {
+        return rows;
+    }
+    let key = |row: &SampleRow| (row.cpus, row.threads, row.run, row.cause.clone());
+    let rest = |row: &SampleRow| SampleRow {
+        cpus: row.cpus,
+        threads: row.threads,
+        run: row.run,
+        cause: row.cause.clone(),
+        stack: OTHERS.to_owned(),
+        ..SampleRow::default()
+    };
+    // There is room for all of these before there is any for others.
+    let mut others: BTreeMap<_, SampleRow> = BTreeMap::new();
+    let mut taken = Taken::nothing();
+    for row in &rows {
+        others.entry(key(row)).or_insert_with(|| {
+            let rest = rest(row);
+            taken.row(&rest);
+            rest
+        });
+    }
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|&at| std::cmp::Reverse((rows[at].charged_ns, rows[at].count)));
+    let mut is_kept = vec![false; rows.len()];
+    for at in order {
+        taken.row(&rows[at]);
+        if !taken.fits(bounds) {
+            break;
+        }
+        is_kept[at] = true;
+    }
+    let mut kept = Vec::new();
+    for (row, is_kept) in rows.into_iter().zip(is_kept) {
+        if is_kept {
+            kept.push(row);
+        } else if let Some(sum) = others.get_mut(&key(&row)) {
+            sum.charged_ns = sum.charged_ns.saturating_add(row.charged_ns);
+            sum.count = sum.count.saturating_add(row.count);
+        }
+    }
+    let others = others.into_values();
+    kept.extend(others.filter(|row| row.charged_ns > 0 || row.count > 0));
+    kept
+}
 
 /// Samples could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -254,10 +378,10 @@ pub fn read(path: &Path) -> Result<Vec<SampleRow>, UnreadableSamples> {
 /// As [`read`]: what is wrong.
 pub fn read_from(from: impl ChunkReader + 'static) -> Result<Vec<SampleRow>, String> {
     // The library is not hardened against files that lie; what it asserts is an error here.
-    contained(|| try_read(from)).unwrap_or_else(|| Err("it is damaged".to_owned()))
+    contained(|| try_read(from, &BOUNDS)).unwrap_or_else(|| Err("it is damaged".to_owned()))
 }
 
-fn try_read(from: impl ChunkReader + 'static) -> Result<Vec<SampleRow>, String> {
+fn try_read(from: impl ChunkReader + 'static, bounds: &Bounds) -> Result<Vec<SampleRow>, String> {
     let failed = |error: ParquetError| error.to_string();
     let file = SerializedFileReader::new(from).map_err(failed)?;
     let metadata = file.metadata();
@@ -274,15 +398,15 @@ fn try_read(from: impl ChunkReader + 'static) -> Result<Vec<SampleRow>, String> 
     if found.len() != expected.len() || !are_ours {
         return Err("its columns are not those of samples".to_owned());
     }
-    let (mut rows, mut text_bytes) = (Vec::new(), 0);
+    let (mut rows, mut taken) = (Vec::new(), Taken::nothing());
     for index in 0..metadata.num_row_groups() {
         let count = usize::try_from(metadata.row_group(index).num_rows());
         let count = count.map_err(|_| "a number of rows is negative".to_owned())?;
-        if rows.len() + count > ROWS_MAX {
-            return Err(format!("it has more than {ROWS_MAX} rows"));
+        if rows.len().saturating_add(count) > bounds.rows {
+            return Err(format!("it has more than {} rows", bounds.rows));
         }
         let group = file.get_row_group(index).map_err(failed)?;
-        read_group(&*group, &columns, count, &mut rows, &mut text_bytes)?;
+        read_group(&*group, &columns, count, &mut rows, (&mut taken, bounds))?;
     }
     if !has_threads {
         rows.iter_mut().for_each(|row| row.threads = row.cpus);
@@ -296,7 +420,7 @@ fn read_group(
     columns: &[&Column],
     count: usize,
     all: &mut Vec<SampleRow>,
-    text_bytes: &mut usize,
+    (taken, bounds): (&mut Taken, &Bounds),
 ) -> Result<(), String> {
     let begin = all.len();
     for (index, column) in columns.iter().enumerate() {
@@ -321,8 +445,8 @@ fn read_group(
                 let values = read_column::<ByteArrayType>(group, index, count)?;
                 let rows = &mut all[begin..];
                 for (row, value) in rows.iter_mut().zip(values) {
-                    *text_bytes += value.len();
-                    if *text_bytes > TEXT_BYTES_MAX {
+                    taken.text(value.data());
+                    if !taken.fits(bounds) {
                         return Err("its texts are larger than those of any run".to_owned());
                     }
                     let text = value.as_utf8().map_err(|error| error.to_string())?;
@@ -350,4 +474,96 @@ fn read_column<T: DataType>(
         return Err("a column is shorter than its rows".to_owned());
     }
     Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn row(run: u32, tid: u32, cause: &str, charged_ns: u64, stack: &str) -> SampleRow {
+        SampleRow {
+            cpus: 2,
+            threads: 2,
+            run,
+            pid: 1,
+            tid,
+            process: "p".to_owned(),
+            thread: "t".to_owned(),
+            cause: cause.to_owned(),
+            charged_ns,
+            count: 1,
+            symbol: "f".to_owned(),
+            stack: stack.to_owned(),
+            ..SampleRow::default()
+        }
+    }
+
+    fn back(rows: Vec<SampleRow>, bounds: &Bounds) -> Result<Vec<SampleRow>, String> {
+        let mut writer = Writer::new(Vec::new()).expect("a beginning");
+        for row in rows {
+            writer.write(row).expect("in memory");
+        }
+        let bytes = writer.finish().expect("in memory");
+        try_read(bytes::Bytes::from(bytes), bounds)
+    }
+
+    /// A large sweep has the same stacks in each run; they were counted for each row, and its own file was refused.
+    #[test]
+    fn a_text_counts_once() {
+        let bounds = Bounds {
+            rows: 1_000,
+            distinct: 1_000,
+            all: 1 << 20,
+        };
+        let deep = "frame;".repeat(100);
+        let rows: Vec<_> = (1..=100).map(|tid| row(1, tid, "work", 5, &deep)).collect();
+        assert_eq!(bounded(rows.clone(), &bounds), rows);
+        assert_eq!(back(rows.clone(), &bounds), Ok(rows));
+        let other = (0..100).map(|tid| row(1, tid, "work", 5, &format!("{tid};{deep}")));
+        assert!(back(other.collect(), &bounds).is_err());
+    }
+
+    fn sums(rows: &[SampleRow]) -> BTreeMap<(u32, String), (u64, u64)> {
+        let mut sums = BTreeMap::new();
+        for row in rows {
+            let sum: &mut (u64, u64) = sums.entry((row.run, row.cause.clone())).or_default();
+            *sum = (sum.0 + row.charged_ns, sum.1 + row.count);
+        }
+        sums
+    }
+
+    proptest! {
+        /// The writer had no bounds, and the reader refused what was beyond its own.
+        #[test]
+        fn what_is_written_is_read_and_sums_stay(
+            rows in prop::collection::vec((0..3u32, 1..20u32, 0..3usize, 0..9u64, 0..40usize), 0..200),
+            limits in (10..150usize, 150..900usize, 400..4_000usize),
+        ) {
+            let causes = ["work", "lock-wait", "serial"];
+            let rows: Vec<_> = rows
+                .into_iter()
+                .map(|(run, tid, cause, ns, depth)| row(run, tid, causes[cause], ns, &"f;".repeat(depth)))
+                .collect();
+            let bounds = Bounds {
+                rows: limits.0,
+                distinct: limits.1,
+                all: limits.2,
+            };
+            let kept = bounded(rows.clone(), &bounds);
+            prop_assert_eq!(sums(&kept), sums(&rows));
+            prop_assert_eq!(back(kept.clone(), &bounds), Ok(kept.clone()));
+            let (others, kept): (Vec<_>, Vec<_>) =
+                kept.into_iter().partition(|row| row.stack == OTHERS);
+            prop_assert!(others.len() <= 9 && others.iter().all(|row| row.tid == 0));
+            if others.is_empty() {
+                prop_assert_eq!(kept, rows);
+            } else if let Some(least) = kept.iter().map(|row| row.charged_ns).min() {
+                // None of those that are left out is larger.
+                let larger = |rows: &[SampleRow]| rows.iter().filter(|row| row.charged_ns > least).count();
+                prop_assert_eq!(larger(&kept), larger(&rows));
+            }
+        }
+    }
 }
