@@ -50,12 +50,13 @@ impl<'a, A: Access> Future for Acquire<'a, A> {
             return Poll::Ready(Guard::new(lock, None));
         };
         let wake = || Wake::Task(context.waker().clone());
+        if let State::Waiting(pending) = &self.state {
+            // A waker that panics leaves the request where it is.
+            pending.waiter().wake_by(wake());
+        }
         let turn = match std::mem::replace(&mut self.state, State::Done) {
             State::New => lock.start(span, A::KIND, wake),
-            State::Waiting(pending) => {
-                pending.waiter().wake_by(wake());
-                lock.go_on(span, A::KIND, pending, wake)
-            }
+            State::Waiting(pending) => lock.go_on(span, A::KIND, pending, wake),
             State::Done => panic!("polled after it was ready"),
         };
         match turn {

@@ -28,7 +28,8 @@
 //!   small ones, and short sections do not each cost a switch of threads.
 //! - A request whose time is over before that (`_for` and `_until` with less) never queues up, so it may be overtaken each time
 //!   that it is made again.
-//! - `try_` and who tries never overtake somebody who queues for a part of the range.
+//! - `try_` and who tries never overtake somebody who queues for a part of the range. In a segmented lock that holds for each
+//!   segment: who queues at one of its segments is overtaken at those that it comes to later.
 //!
 //! # Which implementation
 //!
@@ -36,7 +37,7 @@
 //! |---|---|---|
 //! | excluded are | ranges that overlap | ranges with a common segment |
 //! | a thread may hold several ranges | yes, in an order that all keep | no: ranges that do not overlap may meet |
-//! | cost of a range | O(log n) of n requests near it, whatever its size | O(segments that it needs) |
+//! | cost of a range | O(log n + k) of n requests near it, whatever its size: k of them overlap it, of which a reader need not look at readers while nobody wants to write there | O(segments that it needs) |
 //! | readers | write to nothing that others use, while nobody writes | share a counter |
 //! | the first writer after them | has all CPUs pass a fence: 5 to 15 us with two threads | waits for them, no more |
 //! | a large range | waits once, for all before it | waits at one segment after the other, and holds those before |

@@ -398,7 +398,7 @@ impl RangeLock {
         let place = match &self.form {
             Form::Ordered(ordered) => ordered.split(hold.span, kind, hold.place, left, right),
             Form::Segmented(segmented) => {
-                segmented.split(left, right);
+                segmented.split(kind, left, right);
                 hold.place
             }
         };

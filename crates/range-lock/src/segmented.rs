@@ -16,16 +16,19 @@ pub(crate) struct Segmented {
 
 /// A reader-writer lock, first come first served.
 struct Segment {
-    /// `WRITER`, `QUEUED`, and the number of holders.
+    /// `WRITER`, `QUEUED`, and the number of holders: where there is a writer those who write and those who do not any more.
     word: AtomicU32,
     queue: Mutex<VecDeque<(Kind, Arc<Waiter>)>>,
 }
 
-/// The holders have it for themselves. There are several only if a guard was split.
+/// It is one guard's alone. If that was split there are several holders, some of which may read by now: `WRITERS` write, and
+/// as many as `1 / DOWNGRADED` says read. When the last of the former leaves, the latter become readers as any.
 const WRITER: u32 = 1 << 31;
 /// Somebody waits: who comes now must queue up as well.
 const QUEUED: u32 = 1 << 30;
 const HOLDERS: u32 = QUEUED - 1;
+const DOWNGRADED: u32 = 1 << 15;
+const WRITERS: u32 = DOWNGRADED - 1;
 
 /// How far a request has come.
 pub(crate) struct Progress {
@@ -141,10 +144,10 @@ impl Segmented {
     }
 
     /// A segment that both parts need has one holder more.
-    pub(crate) fn split(&self, left: Span, right: Span) {
+    pub(crate) fn split(&self, kind: Kind, left: Span, right: Span) {
         for number in self.numbers(left) {
             if self.numbers(right).any(|other| other == number) {
-                self.segment(number).share();
+                self.segment(number).share(kind);
             }
         }
     }
@@ -277,19 +280,46 @@ impl Segment {
             let alone =
                 self.word
                     .compare_exchange(WRITER | 1, 0, Ordering::Release, Ordering::Relaxed);
-            if alone.is_ok() {
-                return;
+            if alone.is_err() {
+                self.part_leaves(1, 0);
             }
-        }
-        // AcqRel: who gives it last hands on what all the others did.
-        let mut before = self.word.fetch_sub(1, Ordering::AcqRel);
-        if before & HOLDERS > 1 {
             return;
         }
-        if before & WRITER != 0 {
-            before = self.word.fetch_and(!WRITER, Ordering::AcqRel);
+        // Relaxed: as long as we read, nobody becomes a writer.
+        if self.word.load(Ordering::Relaxed) & WRITER != 0 {
+            return self.part_leaves(DOWNGRADED, 0);
         }
-        if before & QUEUED != 0 {
+        // AcqRel: who gives it last hands on what all the others did.
+        let before = self.word.fetch_sub(1, Ordering::AcqRel);
+        if before & HOLDERS == 1 && before & QUEUED != 0 {
+            self.hand_on();
+        }
+    }
+
+    /// One of the holders of a guard that was split leaves, or becomes another kind.
+    #[inline(never)]
+    fn part_leaves(&self, less: u32, more: u32) {
+        // AcqRel: as above.
+        let change = |word: u32| Some(without_writers(word - less + more));
+        let before = self
+            .word
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
+                match word & WRITER {
+                    // The last writer has left since we looked.
+                    0 => Some(word - 1),
+                    _ => change(word),
+                }
+            })
+            .expect("there is always another word");
+        let after = match before & WRITER {
+            0 => before - 1,
+            _ => without_writers(before - less + more),
+        };
+        // Whoever is next may come in as soon as nobody writes; a writer when nobody is left.
+        if after & WRITER == 0
+            && after & QUEUED != 0
+            && (before & WRITER != 0 || after & HOLDERS == 0)
+        {
             self.hand_on();
         }
     }
@@ -335,25 +365,34 @@ impl Segment {
 
     /// Lets readers in, unless another part of a split guard still writes here.
     fn downgrade(&self) {
-        let mut word = self.word.load(Ordering::Relaxed);
-        while word & HOLDERS == 1 {
-            let changed = self.word.compare_exchange_weak(
-                word,
-                word & !WRITER,
-                Ordering::Release,
-                Ordering::Relaxed,
-            );
-            match changed {
-                Ok(_) if word & QUEUED != 0 => return self.hand_on(),
-                Ok(_) => return,
-                Err(now) => word = now,
-            }
-        }
+        self.part_leaves(1, DOWNGRADED);
     }
 
-    fn share(&self) {
-        // Relaxed: the caller holds it.
-        let before = self.word.fetch_add(1, Ordering::Relaxed);
-        assert!(before & HOLDERS < HOLDERS, "fewer than 2^30 holders");
+    /// One part of a guard becomes two.
+    fn share(&self, kind: Kind) {
+        // Relaxed: the caller holds it. An update, since others of a guard that was split may leave meanwhile.
+        let shared = self
+            .word
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+                let (more, room) = match (word & WRITER != 0, kind) {
+                    (false, _) => (1, HOLDERS - (word & HOLDERS)),
+                    (true, Kind::Write) => (1, WRITERS - (word & WRITERS)),
+                    (true, Kind::Read) => (DOWNGRADED, WRITERS - (word & HOLDERS) / DOWNGRADED),
+                };
+                (room > 0).then_some(word + more)
+            });
+        assert!(
+            shared.is_ok(),
+            "fewer than 2^15 parts of a guard for writing"
+        );
+    }
+}
+
+/// Where nobody writes any more, those who were writers before are readers.
+fn without_writers(word: u32) -> u32 {
+    if word & WRITER != 0 && word & WRITERS == 0 {
+        (word & QUEUED) | ((word & HOLDERS) / DOWNGRADED)
+    } else {
+        word
     }
 }

@@ -22,8 +22,24 @@ impl Wake {
 pub(crate) struct Woken(Vec<Wake>);
 
 impl Woken {
+    /// All of them, though one panics.
     pub(crate) fn wake(self) {
-        self.0.into_iter().for_each(Wake::wake);
+        let mut rest = Rest(self.0.into_iter());
+        for one in rest.0.by_ref() {
+            one.wake();
+        }
+    }
+}
+
+/// Those who are still to be woken.
+struct Rest(std::vec::IntoIter<Wake>);
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        for one in &mut self.0 {
+            // A second panic would end the process.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| one.wake()));
+        }
     }
 }
 

@@ -122,6 +122,55 @@ fn a_segment_that_two_halves_share_is_free_after_both() {
     assert!(lock.try_write(..).is_ok());
 }
 
+/// They stayed exclusive: readers were kept out by nobody who wrote.
+#[test]
+fn readers_come_in_when_no_part_of_a_split_guard_writes() {
+    let lock = RangeLock::segmented(16, 4).expect("valid");
+    let thirds = || {
+        let (left, rest) = lock.write(0..16).split_at(4);
+        let (middle, right) = rest.split_at(8);
+        (left, middle, right)
+    };
+    let is_read = || lock.try_read(0..1).is_ok();
+    let is_free = || lock.try_write(0..1).is_ok();
+
+    let (_, waker) = waker();
+    let (left, middle, right) = thirds();
+    let mut reader = lock.read_async(15..16);
+    assert!(poll(&mut reader, &waker).is_pending());
+    let (left, middle) = (left.downgrade(), middle.downgrade());
+    assert!(!is_read() && poll(&mut reader, &waker).is_pending());
+    let right = right.downgrade();
+    assert!(poll(&mut reader, &waker).is_ready());
+    assert!(is_read());
+    // Parts of parts that read.
+    let (one, other) = middle.split_at(6);
+    drop((left, right, one));
+    assert!(!is_free() && is_read());
+    drop(other);
+    assert!(is_free());
+
+    let (left, middle, right) = thirds();
+    let (left, middle) = (left.downgrade(), middle.downgrade());
+    let (one, other) = middle.split_at(6);
+    drop((left, one));
+    assert!(!is_read());
+    drop(right);
+    assert!(is_read() && !is_free());
+    drop(other);
+    assert!(is_free());
+
+    let (left, middle, right) = thirds();
+    let left = left.downgrade();
+    drop(left);
+    drop(middle);
+    assert!(!is_read());
+    let mut writer = lock.write_async(0..16);
+    assert!(poll(&mut writer, &waker).is_pending());
+    drop(right);
+    assert!(poll(&mut writer, &waker).is_ready());
+}
+
 #[test]
 fn who_comes_first_is_served_first() {
     for lock in locks() {

@@ -44,6 +44,25 @@ pub use iter::{Gaps, Iter};
 /// let gaps: Vec<_> = reader.snapshot().gaps(0..0x6000).collect();
 /// assert_eq!(gaps, [0..=0xfff, 0x5000..=0x5fff]);
 /// ```
+///
+/// What a change replaces is dropped when no reader can see it any more, by a thread that reads or changes the map then, and
+/// some changes later: see [`flush`](SeqRangeMap::flush). No lock is held meanwhile; it is while clones are made.
+///
+/// Values must live as long as the map says:
+///
+/// ```compile_fail
+/// use amdahl_range_lock::SeqRangeMap;
+///
+/// fn put<'a>(map: &SeqRangeMap<&'a str>, text: &'a str) {
+///     map.insert(0..1, text);
+/// }
+///
+/// let map: SeqRangeMap<&'static str> = SeqRangeMap::new();
+/// let text = String::from("gone");
+/// put(&map, &text);
+/// drop(text);
+/// println!("{:?}", map.get(0));
+/// ```
 pub struct SeqRangeMap<V> {
     /// Null: the map is empty.
     root: AtomicPtr<Node>,
@@ -51,8 +70,13 @@ pub struct SeqRangeMap<V> {
     /// Held by who changes the map.
     change: Mutex<()>,
     reclaim: Reclaim,
-    values: PhantomData<V>,
+    /// It owns values, and takes others through a shared reference: a map of values that live long is none of values that live
+    /// shortly.
+    values: PhantomData<Invariant<V>>,
 }
+
+/// What neither lives longer nor shorter than `V`.
+type Invariant<V> = (V, fn(V) -> V);
 
 // SAFETY: it owns its values, which threads share and drop.
 unsafe impl<V: Send + Sync> Send for SeqRangeMap<V> {}
@@ -132,13 +156,29 @@ impl<V: Clone + PartialEq> SeqRangeMap<V> {
         self.remove(..);
     }
 
+    /// Lets what this thread has replaced be freed as soon as no reader can see it. Changes do that for many nodes at once.
+    pub fn flush(&self) {
+        Reclaim::flush(&self.reclaim.pin());
+    }
+
     fn change(&self, span: Span, value: Option<V>) {
+        let replaced = self.replace(span, value);
+        // What is freed drops values, which is foreign code: nobody is locked out meanwhile.
+        let pin = self.reclaim.pin();
+        for node in replaced {
+            // SAFETY: it is not in the new tree, so who pins from now on does not find it; and it is replaced once.
+            unsafe { Self::retire(&pin, node) };
+        }
+    }
+
+    /// Makes the new version; the nodes that it does not have any more.
+    fn replace(&self, span: Span, mut value: Option<V>) -> Vec<*mut Node> {
         let _change = whole(self.change.lock());
         // Relaxed: only who holds the mutex writes it.
         let root = self.root.load(Ordering::Relaxed);
         // SAFETY: nodes of the tree in use are not freed, and only we could replace them.
-        let Some(change) = (unsafe { Change::of(root, span, value) }) else {
-            return;
+        let Some(change) = (unsafe { Change::of(root, span, &mut value) }) else {
+            return Vec::new();
         };
         let mut splice = Splice::<V>::new();
         // SAFETY: as above.
@@ -147,11 +187,7 @@ impl<V: Clone + PartialEq> SeqRangeMap<V> {
         self.len.store(len, Ordering::Relaxed);
         // Release: pairs with the Acquire in `Reader::root`, so that readers see the nodes complete.
         self.root.store(new, Ordering::Release);
-        let pin = self.reclaim.pin();
-        for node in splice.done() {
-            // SAFETY: it is not in the new tree, so who pins from now on does not find it; and it is replaced once.
-            unsafe { Self::retire(&pin, node) };
-        }
+        splice.done()
     }
 
     /// # Safety
@@ -178,13 +214,14 @@ struct Change<V> {
 }
 
 impl<V: Clone + PartialEq> Change<V> {
-    /// All that is touched by a value for `span`: what it overlaps, and neighbours that are equal. `None`: nothing changes.
+    /// All that is touched by a value for `span`: what it overlaps, and neighbours that are equal. `None`: nothing changes, and
+    /// the value is left to the caller.
     ///
     /// # Safety
     /// `root` is null or a tree of `V` whose nodes live.
-    unsafe fn of(root: *const Node, span: Span, value: Option<V>) -> Option<Self> {
+    unsafe fn of(root: *const Node, span: Span, value: &mut Option<V>) -> Option<Self> {
         // One address more on each side: there equal neighbours would be.
-        let around = match value {
+        let around = match *value {
             Some(_) => Span {
                 start: span.start.saturating_sub(1),
                 last: span.last.saturating_add(1),
@@ -224,13 +261,13 @@ impl<V: Clone + PartialEq> Change<V> {
                 span,
                 value: other.clone(),
             };
-            left = left.or(before.map(part));
-            right = right.or(after.map(part));
+            left = left.or_else(|| before.map(part));
+            right = right.or_else(|| after.map(part));
         }
         if value.is_none() && removed == 0 {
             return None;
         }
-        let new = value.map(|value| Entry { span: whole, value });
+        let new = value.take().map(|value| Entry { span: whole, value });
         let entries: Vec<_> = [left, new, right].into_iter().flatten().collect();
         Some(Change {
             span: touched,
@@ -280,8 +317,8 @@ impl<'a, V> Reader<'a, V> {
 
     #[inline]
     fn root(&self) -> *const Node {
-        // Acquire: pairs with the Release in `change`. The pin keeps what is found.
-        self.map.root.load(Ordering::Acquire)
+        // It pairs with the Release in `replace`. The pin keeps what is found.
+        Reclaim::load(&self.pin, &self.map.root)
     }
 }
 

@@ -10,6 +10,8 @@ pub(super) use with_seize::{Pin, Reclaim};
 
 #[cfg(not(loom))]
 mod with_seize {
+    use crate::sync::{AtomicPtr, Ordering};
+
     pub(in crate::map) type Pin<'a> = seize::LocalGuard<'a>;
 
     pub(in crate::map) struct Reclaim(seize::Collector);
@@ -40,12 +42,25 @@ mod with_seize {
         pub(in crate::map) fn refresh(pin: &mut Pin<'_>) {
             seize::Guard::refresh(pin);
         }
+
+        /// What was found is kept by the pin. At least Acquire, and where pins have no fence of their own sequentially
+        /// consistent: it must not come before the pin.
+        #[inline]
+        pub(in crate::map) fn load<T>(pin: &Pin<'_>, from: &AtomicPtr<T>) -> *mut T {
+            seize::Guard::protect(pin, from, Ordering::Acquire)
+        }
+
+        pub(in crate::map) fn flush(pin: &Pin<'_>) {
+            seize::Guard::flush(pin);
+        }
     }
 }
 
 #[cfg(loom)]
 mod at_the_end {
     use std::sync::Mutex;
+
+    use crate::sync::{AtomicPtr, Ordering};
 
     pub(in crate::map) struct Pin<'a>(&'a Reclaim);
 
@@ -74,6 +89,12 @@ mod at_the_end {
         }
 
         pub(in crate::map) fn refresh(_: &mut Pin<'_>) {}
+
+        pub(in crate::map) fn load<T>(_: &Pin<'_>, from: &AtomicPtr<T>) -> *mut T {
+            from.load(Ordering::Acquire)
+        }
+
+        pub(in crate::map) fn flush(_: &Pin<'_>) {}
     }
 
     impl Drop for Reclaim {

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 
 use proptest::prelude::*;
@@ -378,4 +378,32 @@ fn readers_see_whole_changes_while_a_writer_works() {
     });
     drop(map);
     assert_eq!(Arc::strong_count(&shared), 1, "all values are dropped");
+}
+
+/// Its end is foreign code, which may want to change the map. That locked itself out.
+struct Nosy;
+
+static NOSY: LazyLock<SeqRangeMap<Arc<Nosy>>> = LazyLock::new(SeqRangeMap::new);
+
+impl PartialEq for Nosy {
+    fn eq(&self, _: &Self) -> bool {
+        false
+    }
+}
+
+impl Drop for Nosy {
+    fn drop(&mut self) {
+        NOSY.remove(u64::MAX..);
+    }
+}
+
+#[test]
+fn values_may_change_the_map_when_they_are_dropped() {
+    let count = if cfg!(miri) { 100 } else { 10_000 };
+    for at in 0..count {
+        NOSY.insert(at % 64..at % 64 + 1, Arc::new(Nosy));
+    }
+    NOSY.flush();
+    assert_eq!(NOSY.len(), 64);
+    NOSY.clear();
 }

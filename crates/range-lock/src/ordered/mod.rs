@@ -444,6 +444,10 @@ impl Ordered {
 
     #[cold]
     fn spread_readers(&self) {
+        // They may be so already, and this be one that has no more room of its own.
+        if !self.readers.are_in_leaves() {
+            return;
+        }
         self.readers.spread(|now| {
             let mut cover = self.cover(Span::ALL);
             let mut has_writes = false;

@@ -263,7 +263,9 @@ impl IntervalSet {
         bits(candidates)
             .filter(|&at| self.flat[at].span.overlaps(span))
             .for_each(|at| each(self.view(at)));
-        if let Some(tree) = &self.tree {
+        // A tree of readers alone is no reader's business.
+        let tree = self.tree.as_ref();
+        if let Some(tree) = tree.filter(|tree| kind == Kind::Write || tree.writes > 0) {
             tree.entries.overlapping(span, &mut |entry| {
                 let view = entry.view();
                 if view.conflicts(span, kind) {
