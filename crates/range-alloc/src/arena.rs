@@ -365,8 +365,13 @@ impl RangeAlloc {
     }
 
     /// The lowest range that is freed lazily.
-    pub(crate) fn first_lazy(&self) -> Option<Range<u64>> {
+    fn first_lazy(&self) -> Option<Range<u64>> {
         self.tree.first_lazy()
+    }
+
+    /// The same of those that begin at an address, which is where the arena begins or another range ends, or above.
+    pub(crate) fn first_lazy_from(&self, from: u64) -> Option<Range<u64>> {
+        self.tree.first_lazy_from(from.max(self.range.start))
     }
 
     /// Lets what is freed lazily at `start` be used again.

@@ -234,6 +234,34 @@ fn wrong_frees_are_told_apart_wherever_the_address_lies() {
     );
 }
 
+/// What was freed below meanwhile ended the purge, with the rest undone.
+#[test]
+fn retiring_may_free() {
+    for block in [1, 1 << 14] {
+        let arena = SharedConfig::new(0..1 << 20)
+            .slots(1)
+            .span(1 << 12)
+            .build()
+            .unwrap();
+        let blocks: Vec<u64> = (0..40)
+            .map(|_| arena.alloc_in(0, &Request::new(block)).unwrap())
+            .collect();
+        for &start in &blocks[10..] {
+            arena.free_lazy(start).unwrap();
+        }
+        let (mut told, mut below) = (Vec::new(), blocks[..10].iter().rev());
+        arena.purge(|range| {
+            told.push(range.start);
+            if let Some(&start) = below.next() {
+                arena.free_lazy(start).unwrap();
+            }
+        });
+        assert_eq!(told, blocks[10..]);
+        assert_eq!(arena.stats().lazy_units, 10 * block);
+        assert_eq!(arena.purge(|_| ()), 10 * block);
+    }
+}
+
 #[test]
 fn retiring_may_allocate() {
     let arena = SharedRangeAlloc::new(0..1 << 20).unwrap();

@@ -392,13 +392,10 @@ impl SharedRangeAlloc {
             .unwrap_or_else(|poison| poison.into_inner());
         let mut units = 0;
         for number in 0..=self.slots.len() {
-            let mut last = None;
-            while let Some(range) = self.first_lazy(number) {
-                // Whatever is freed below meanwhile is left to the next purge.
-                if last >= Some(range.start) {
-                    break;
-                }
-                last = Some(range.start);
+            // Whatever is freed below meanwhile is left to the next purge.
+            let mut from = self.range.start;
+            while let Some(range) = self.first_lazy_from(number, from) {
+                from = range.end;
                 units += range.end - range.start;
                 retire(range.clone());
                 let reclaim = |slot: &mut Slot| {
@@ -413,10 +410,10 @@ impl SharedRangeAlloc {
         units
     }
 
-    fn first_lazy(&self, number: usize) -> Option<Range<u64>> {
+    fn first_lazy_from(&self, number: usize, from: u64) -> Option<Range<u64>> {
         match self.slots.get(number) {
-            Some(slot) => lock(&slot.0).first_lazy(),
-            None => lock(&self.global.0).first_lazy(),
+            Some(slot) => lock(&slot.0).first_lazy_from(from),
+            None => lock(&self.global.0).first_lazy_from(from),
         }
     }
 

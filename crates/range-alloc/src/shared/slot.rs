@@ -82,8 +82,8 @@ impl Slot {
         self.arena.free_lazy(start)
     }
 
-    pub(super) fn first_lazy(&self) -> Option<Range<u64>> {
-        self.arena.first_lazy()
+    pub(super) fn first_lazy_from(&self, from: u64) -> Option<Range<u64>> {
+        self.arena.first_lazy_from(from)
     }
 
     /// Lets a lazily freed range be used again; answers with a span that it has no use for.

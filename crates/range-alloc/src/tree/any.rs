@@ -92,6 +92,11 @@ impl AnyTree {
         either!(self, tree => tree.first_lazy())
     }
 
+    /// The same of those that begin at an address, where a block may begin, or above.
+    pub(crate) fn first_lazy_from(&self, from: u64) -> Option<Range<u64>> {
+        either!(self, tree => tree.first_lazy_from(from))
+    }
+
     pub(crate) fn first_leaf(&self) -> u32 {
         either!(self, tree => tree.first_leaf())
     }

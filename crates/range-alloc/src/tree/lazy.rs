@@ -3,6 +3,7 @@
 use core::ops::Range;
 
 use super::{Path, Tree};
+use crate::isa::Portable;
 use crate::word::Word;
 
 impl<W: Word> Tree<W> {
@@ -27,8 +28,12 @@ impl<W: Word> Tree<W> {
 
     /// The marked block with the lowest address.
     pub(crate) fn first_lazy(&self) -> Option<Range<u64>> {
-        let mut node = self.root;
-        for _ in 0..self.depth {
+        self.first_lazy_below(self.root, self.depth)
+    }
+
+    /// The same below a node that has so many levels of inner nodes, itself included.
+    fn first_lazy_below(&self, mut node: u32, levels: usize) -> Option<Range<u64>> {
+        for _ in 0..levels {
             let inner = self.inners.get(node);
             if inner.lazy == 0 {
                 return None;
@@ -37,6 +42,33 @@ impl<W: Word> Tree<W> {
         }
         let lazy = self.leaves.get(node).lazy;
         (lazy != 0).then(|| self.block(node, lazy.trailing_zeros() as usize))
+    }
+
+    /// The marked block with the lowest address that begins at `from`, where a block may begin, or above. O(log n).
+    pub(crate) fn first_lazy_from(&self, from: u64) -> Option<Range<u64>> {
+        if from >= self.reach() {
+            return None;
+        }
+        let mut path = Path::new();
+        self.locate::<Portable>(self.scale.word(from), &mut path);
+        let mut lazy = self.leaves.get(path.leaf).lazy;
+        while lazy != 0 {
+            let block = self.block(path.leaf, lazy.trailing_zeros() as usize);
+            if block.start >= from {
+                return Some(block);
+            }
+            lazy &= lazy - 1;
+        }
+        for (level, step) in path.steps[..self.depth].iter().enumerate().rev() {
+            let inner = self.inners.get(step.node);
+            // Two shifts: the child may be the last one that a word has a bit for.
+            let above = inner.lazy >> step.pos >> 1;
+            if above != 0 {
+                let at = step.pos + 1 + above.trailing_zeros();
+                return self.first_lazy_below(inner.children[at as usize], self.depth - level - 1);
+            }
+        }
+        None
     }
 
     /// After the last marked block of the path's leaf has been taken out.
