@@ -141,14 +141,15 @@ impl<T: Send> Sender<T> {
     /// [`SendError`] with the value, if all receivers are gone.
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
         let mut value = Some(value);
-        self.0.freed.block(|| match self.0.try_send(value.take()?) {
+        let attempt = || match self.0.try_send(value.take()?) {
             Ok(()) => Some(Ok(())),
             Err(TrySendError::Closed(back)) => Some(Err(SendError(back))),
             Err(TrySendError::Full(back)) => {
                 value = Some(back);
                 None
             }
-        })
+        };
+        self.0.freed.block(attempt, || self.0.ring.has_room())
     }
 
     /// Sends if there is room now.
@@ -180,11 +181,12 @@ impl<T: Send> Receiver<T> {
     /// # Errors
     /// [`RecvError`] when all has been received and all senders are gone.
     pub fn recv(&self) -> Result<T, RecvError> {
-        self.0.filled.block(|| match self.0.try_recv() {
+        let attempt = || match self.0.try_recv() {
             Ok(value) => Some(Ok(value)),
             Err(TryRecvError::Closed) => Some(Err(RecvError)),
             Err(TryRecvError::Empty) => None,
-        })
+        };
+        self.0.filled.block(attempt, || self.0.ring.has_value())
     }
 
     /// Receives if a value is there.

@@ -1,6 +1,6 @@
 //! Follows CPUs, quota and load while the pool works.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering as StdOrdering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -263,6 +263,9 @@ impl Registry {
                 None => drop(stats.remove(&thread)),
             }
         }
+        // Each has a file open; guests come and go.
+        let here: HashSet<u32> = threads.iter().map(|&(thread, ..)| thread).collect();
+        stats.retain(|thread, _| here.contains(thread));
         threads
     }
 }

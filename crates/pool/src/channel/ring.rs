@@ -85,6 +85,18 @@ impl<T> Ring<T> {
         }
     }
 
+    /// Whether a value could be put in now.
+    pub(super) fn has_room(&self) -> bool {
+        let (slot, free) = self.slot(self.tail.load(Ordering::Relaxed));
+        slot.stamp.load(Ordering::Acquire) == free
+    }
+
+    /// Whether one could be taken out now.
+    pub(super) fn has_value(&self) -> bool {
+        let (slot, free) = self.slot(self.head.load(Ordering::Relaxed));
+        slot.stamp.load(Ordering::Acquire) == free.wrapping_add(1)
+    }
+
     pub(super) fn pop(&self) -> Option<T> {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {

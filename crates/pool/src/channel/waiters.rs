@@ -133,17 +133,25 @@ impl Waiters {
         at.is_some()
     }
 
-    /// Tries, spins, sleeps until `attempt` has an answer.
+    /// Tries, spins, sleeps until `attempt` has an answer. `is_more` tells whether another's attempt would have one now.
     #[inline]
-    pub(super) fn block<R>(&self, mut attempt: impl FnMut() -> Option<R>) -> R {
+    pub(super) fn block<R>(
+        &self,
+        mut attempt: impl FnMut() -> Option<R>,
+        is_more: impl Fn() -> bool,
+    ) -> R {
         if let Some(result) = attempt() {
             return result;
         }
-        self.block_slowly(&mut attempt)
+        self.block_slowly(&mut attempt, &is_more)
     }
 
     #[cold]
-    fn block_slowly<R>(&self, attempt: &mut dyn FnMut() -> Option<R>) -> R {
+    fn block_slowly<R>(
+        &self,
+        attempt: &mut dyn FnMut() -> Option<R>,
+        is_more: &dyn Fn() -> bool,
+    ) -> R {
         let begun = Instant::now();
         let mut result = None;
         // Whoever holds it spins already: two of one side gain nothing.
@@ -158,7 +166,7 @@ impl Waiters {
                 return result;
             }
         }
-        let mut sleep = || self.sleep(begun, attempt);
+        let mut sleep = || self.sleep(begun, attempt, is_more);
         let (result, event, latency) = match Worker::current() {
             Some(worker) => worker.away(&mut sleep),
             None => sleep(),
@@ -175,6 +183,7 @@ impl Waiters {
         &self,
         begun: Instant,
         attempt: &mut dyn FnMut() -> Option<R>,
+        is_more: &dyn Fn() -> bool,
     ) -> (R, Duration, Option<Duration>) {
         let parker = this_parker();
         let mut latency = None;
@@ -192,6 +201,11 @@ impl Waiters {
             latency = Some(Duration::from_nanos(after.min(10_000_000)));
             self.remove(&ticket);
             if let Some(result) = attempt() {
+                // Whom the next one woke may have been here before us, and found that it was not its turn: what came first
+                // was not complete yet. Nobody else wakes it.
+                if is_more() {
+                    self.notify();
+                }
                 let event = begun.elapsed().saturating_sub(latency.unwrap_or_default());
                 return (result, event, latency);
             }
@@ -220,6 +234,38 @@ impl Waiters {
                 Poll::Ready(result)
             }
             None => Poll::Pending,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// As when the second of two values is complete first: who was woken for it found nothing, and waits again.
+    #[test]
+    fn one_wake_up_is_enough_for_all_that_is_there() {
+        for _ in 0..20 {
+            let (waiters, there) = (Waiters::new("test"), AtomicUsize::new(0));
+            let take = || {
+                let one = |left: usize| left.checked_sub(1);
+                there
+                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one)
+                    .ok()
+            };
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| waiters.block(take, || there.load(Ordering::SeqCst) > 0));
+                }
+                while waiters.count.load(Ordering::SeqCst) < 3 {
+                    std::thread::yield_now();
+                }
+                there.store(3, Ordering::SeqCst);
+                waiters.notify();
+            });
+            assert_eq!(there.load(Ordering::SeqCst), 0);
         }
     }
 }
