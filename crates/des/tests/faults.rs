@@ -71,6 +71,28 @@ fn whoever_waits_for_nobody_is_told() {
     }
 }
 
+/// It was told as a deadlock after a second.
+#[test]
+fn spinning_for_who_waits_for_a_cpu_is_none() {
+    for kind in ["ticket", "queued"] {
+        let run = Run {
+            machine: "1 core",
+            ..Run::default()
+        };
+        let result = run.text(&format!(
+            "name = 'long'
+            [locks.l]
+            kind = '{kind}'
+            [[tasks]]
+            name = 'one'
+            count = 3
+            program = 'lock l; compute 3s; unlock l'"
+        ));
+        assert_eq!(result.end, "done", "{kind}: {:?}", result.why);
+        check(&result);
+    }
+}
+
 #[test]
 fn runaways_are_stopped() {
     let forever = "name = 'x'\n[[tasks]]\nname = 'one'\nprogram = 'forever { set x 1 }'";

@@ -568,12 +568,13 @@ impl Engine<'_> {
         let state = &mut self.s.cpus[cpu as usize];
         state.next_tick = now + self.costs.tick_period;
         let (ran, id) = (now - state.slice_start, state.task);
-        if self.tasks[id as usize].is_spinning
-            && now - self.progress > STUCK_AFTER
-            && self.is_stuck()
-        {
-            self.end = Some(End::Deadlock);
-            return;
+        if self.tasks[id as usize].is_spinning && now - self.progress > STUCK_AFTER {
+            if self.is_stuck() {
+                self.end = Some(End::Deadlock);
+                return;
+            }
+            // All tasks were looked at: not at each tick.
+            self.progress = now;
         }
         let tick = self
             .policy
@@ -586,7 +587,7 @@ impl Engine<'_> {
         self.act_on_tick(cpu, tick.action);
     }
 
-    /// Nothing but spinning goes on, and nothing else is planned.
+    /// Nothing but spinning goes on, and nothing else is planned or waits for a CPU. O(tasks).
     fn is_stuck(&self) -> bool {
         let spins = |cpu: &Cpu| match cpu.mode {
             Mode::Running => self.tasks[cpu.task as usize].is_spinning,
@@ -596,6 +597,7 @@ impl Engine<'_> {
         self.task_events.is_empty()
             && self.changes >= self.w.changes.len()
             && self.s.cpus.iter().all(spins)
+            && (self.tasks.iter()).all(|task| task.phase != Phase::Ready || task.is_spinning)
     }
 
     /// Who runs on `cpu` may not lose it now; it is asked again when it has given its locks back.

@@ -540,6 +540,7 @@ impl<'a> Engine<'a> {
                 }
                 break;
             }
+            debug_assert!(next >= self.s.now, "time goes on");
             self.s.now = next;
             self.counts.events += 1;
             if next == change {

@@ -448,9 +448,19 @@ impl Engine<'_> {
         }
         self.s.note_overload(queue);
         for id in homeless {
+            let now = self.s.now;
             let task = &mut self.tasks[id as usize];
+            if task.phase == Phase::Ready {
+                // It goes on waiting in another queue.
+                let waited = now - task.ready_since;
+                task.waited += waited;
+                task.lost += waited;
+                if task.is_spinning && task.is_stubborn {
+                    task.spin_until = task.spin_until.saturating_add(waited);
+                }
+            }
             task.phase = Phase::Ready;
-            task.ready_since = self.s.now;
+            task.ready_since = now;
             self.place(id, None, false, false);
         }
     }
