@@ -205,6 +205,7 @@ fn check_runs(runs: &[PageRun], pages: u64) -> Result<()> {
             "a working set may have {WORKING_SET_RUNS_MAX} runs of pages"
         )));
     }
+    let mut room = pages;
     for run in runs {
         let end = run.first.checked_add(run.count);
         if run.count == 0 || end.is_none_or(|end| end > pages) {
@@ -213,6 +214,12 @@ fn check_runs(runs: &[PageRun], pages: u64) -> Result<()> {
                 run.count, run.first
             )));
         }
+        // A reader makes a list of all.
+        room = room.checked_sub(run.count).ok_or_else(|| {
+            Error::input(format!(
+                "working set: more pages than the {pages} of the memory: some are named twice"
+            ))
+        })?;
     }
     Ok(())
 }

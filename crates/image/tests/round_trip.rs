@@ -236,18 +236,16 @@ fn what_is_said_beside_the_memory_is_kept() {
     }
     assert_eq!(clusters, (0..311).collect::<Vec<u64>>());
 
+    let run = |first, count| PageRun { first, count };
     for wrong in [
-        PageRun {
-            first: 599,
-            count: 2,
-        },
-        PageRun { first: 0, count: 0 },
-        PageRun {
-            first: u64::MAX,
-            count: 2,
-        },
+        vec![run(599, 2)],
+        vec![run(0, 0)],
+        vec![run(u64::MAX, 2)],
+        // A reader would have to make a list of more pages than there are.
+        vec![run(0, 600), run(7, 1)],
+        vec![run(0, 600); 1000],
     ] {
-        let how = Pack::new().working_set(vec![wrong]);
+        let how = Pack::new().working_set(wrong);
         assert!(
             how.sink(stored(&now), &common::Ram::default(), &mut on)
                 .is_err()
