@@ -3,7 +3,8 @@
 //!
 //! Where the library is preloaded it is loaded into every program, and most of them never use it: shells, `env`,
 //! compilers. They must not be bound to a place, since what they start inherits that. So then all this is done when
-//! the program first uses OpenMP.
+//! the program first uses OpenMP. Only on which CPUs the process may run is looked at at once: a copy of GCC's runtime that is
+//! loaded later binds the thread that loads it, and programs bind threads of their own.
 
 use amdahl_openmp::{binding, icv, thread};
 
@@ -18,6 +19,7 @@ fn is_preloaded() -> bool {
 }
 
 extern "C" fn init() {
+    icv::look_at_cpus();
     if !is_preloaded() && icv::globals().places.is_some() {
         // SAFETY: the thread is the calling one.
         unsafe { binding::enter(thread::current()) };

@@ -397,6 +397,21 @@ fn variables_together() {
     assert!(found.is_empty(), "{found}");
 }
 
+/// It was asked where the thread may run that used OpenMP first: the process then had one thread for good.
+#[test]
+fn a_thread_that_is_confined_does_not_confine_the_process() {
+    let Some(program) = Program::build("a_thread_that_is_confined", "confined") else {
+        return;
+    };
+    let library = support::library().join("libgomp.so.1");
+    let preloaded = [("LD_PRELOAD", library.to_str().expect("text"))];
+    for (runtime, variables) in [(Runtime::Ours, &[][..]), (Runtime::Gccs, &preloaded)] {
+        let (seen, _) = observed(&program, runtime, variables);
+        let (threads, cpus) = seen[0].split_once(" of ").expect("two numbers");
+        assert_eq!(threads, cpus, "{variables:?}");
+    }
+}
+
 /// A preloaded library is in shells too, and what they start inherits where they may run: a program in a script once
 /// found itself confined to the first place, before it had begun.
 #[test]

@@ -410,6 +410,17 @@ fn default_allocator(given: Option<&DefaultAllocator>, said: &mut Vec<String>) -
     }
 }
 
+/// CPUs that the calling thread might run on at the first call.
+pub fn look_at_cpus() -> &'static CpuSet {
+    static ALLOWED: OnceLock<CpuSet> = OnceLock::new();
+    ALLOWED.get_or_init(|| {
+        amdahl_topology::allowed()
+            .ok()
+            .filter(|allowed| !allowed.is_empty())
+            .unwrap_or_else(|| (0..sys::allowed_cpus()).collect())
+    })
+}
+
 /// The process's variables, read at the first call. What there is to say about the environment is said then.
 pub fn globals() -> &'static Globals {
     static GLOBALS: OnceLock<Globals> = OnceLock::new();
@@ -419,12 +430,9 @@ pub fn globals() -> &'static Globals {
             .iter()
             .map(|(name, value)| (&name[..], &value[..]));
         let (settings, mut said) = Settings::read(pairs, sys::is_secure());
-        let allowed = amdahl_topology::allowed()
-            .ok()
-            .filter(|allowed| !allowed.is_empty())
-            .unwrap_or_else(|| (0..sys::allowed_cpus()).collect());
-        let topology = || Topology::read(Path::new("/sys"), &allowed);
-        let (globals, more) = Globals::new(settings, &allowed, topology);
+        let allowed = look_at_cpus();
+        let topology = || Topology::read(Path::new("/sys"), allowed);
+        let (globals, more) = Globals::new(settings, allowed, topology);
         said.extend(more);
         for text in said {
             message::error(format_args!("{text}"));

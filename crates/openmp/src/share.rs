@@ -212,7 +212,13 @@ impl Share {
             let part = &self.parts[((own + *trip) % parts) as usize];
             let first = part.next.fetch_add(self.chunk, Ordering::Relaxed);
             if first < part.end {
-                return Some((first, (first + self.chunk).min(part.end)));
+                let end = (first + self.chunk).min(part.end);
+                // Programs tell the sequentially last iteration, whose values `lastprivate` keeps, by the last one that a thread
+                // has had: who has it gets nothing more.
+                if end == self.iterations.count() {
+                    *trip = parts;
+                }
+                return Some((first, end));
             }
             *trip += 1;
         }

@@ -99,6 +99,17 @@ static void combined(void)
     }
     CHECK(last == 499 && sum == 499 * 250);
 
+    /* So many threads that they are given parts of their own; the last of them is done first. */
+    for (int round = 0; round < 10; round++) {
+        last = -1;
+        #pragma omp parallel for num_threads(20) schedule(dynamic) lastprivate(last)
+        for (int i = 0; i < 1000; i++) {
+            last = i;
+            for (volatile int work = i < 500 ? 2000 : 0; work > 0; work--) {}
+        }
+        CHECK(last == 999);
+    }
+
     int greatest = 0;
     #pragma omp parallel num_threads(4)
     {
