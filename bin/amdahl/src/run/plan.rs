@@ -370,6 +370,18 @@ mod tests {
         assert_eq!(changes(&facts)["OMP_NUM_THREADS"], "2");
     }
 
+    /// Its functions were found in ours, and those of Intel's runtime in that.
+    #[test]
+    fn where_mkl_is_nothing_is_replaced_unasked() {
+        let mut facts = facts(&[Kind::GompCopy, Kind::Mkl]);
+        let left = verdict(&facts, "openmp");
+        assert_eq!(left.outcome, Outcome::LeftAlone);
+        assert!(left.why.contains("MKL"), "{}", left.why);
+        assert!(!changes(&facts).contains_key("LD_PRELOAD"));
+        facts.asked.insert("openmp".to_owned());
+        assert!(changes(&facts).contains_key("LD_PRELOAD"));
+    }
+
     #[test]
     fn what_ours_does_not_have_is_not_replaced() {
         let mut facts = facts(&[Kind::Gomp]);

@@ -58,6 +58,19 @@ impl Remedy for OpenMp {
                 runtime.via
             ));
         }
+        if let Some(mkl) = of_kind(&[Kind::Mkl])
+            && !facts.asks_for(self.name())
+        {
+            return Verdict::new(
+                self,
+                Outcome::LeftAlone,
+                format!(
+                    "{}: MKL asks for omp_* by names without a version, which it would find in ours in the middle of \
+                     Intel's runtime; --with openmp has it so (with MKL_THREADING_LAYER=GNU)",
+                    mkl.via
+                ),
+            );
+        }
         let beyond = &facts.program.beyond;
         let needed = beyond.iter().find(|beyond| beyond.is_needed);
         if let Some(beyond) = needed.or(beyond.first().filter(|_| !facts.asks_for(self.name()))) {
