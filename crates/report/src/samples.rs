@@ -93,7 +93,7 @@ impl Column {
     }
 }
 
-/// Writes rows in the order they come, one row group in memory at a time. It has no bounds of its own: [`write`] has.
+/// Writes rows in the order they come, one row group in memory at a time. It has no bounds of its own: `write` has.
 pub struct Writer<W: Write + Send> {
     file: SerializedFileWriter<W>,
     pending: Vec<SampleRow>,
