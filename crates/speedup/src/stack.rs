@@ -124,7 +124,8 @@ impl Measured {
         self.on_ns.get(&activity).copied().unwrap_or(0.0)
     }
 
-    fn off(&self, cause: Cause) -> f64 {
+    /// Idle and foreign time of one cause.
+    pub fn off(&self, cause: Cause) -> f64 {
         self.off_ns.get(&cause).copied().unwrap_or(0.0)
     }
 

@@ -59,16 +59,20 @@ fn pieces(run: &Probed, growth: &UserGrowth, stack: &Stack) -> Vec<Piece> {
         let ns = charge.ns * stands_for;
         push(cause, tid, stack, object, ns, charge.count);
     }
+    let share = |cause| stack.get(cause);
+    // What no event tells has no place.
+    let untold = share(Cause::Unexplained) * capacity - run.measured.off(Cause::Unexplained);
+    push(Cause::Unexplained, 0, None, 0, untold, 0);
     // What the hypervisor took was taken from whatever ran.
     let stolen = run.measured.steal_ns;
     push(Cause::Stolen, 0, None, HYPERVISOR, stolen, 0);
-    let on = |of: &dyn Fn(Activity) -> bool| {
+    let ran = (partition.on_cpu_ns * stands_for).max(1.0);
+    let stands_for = stands_for * (1.0 - stolen / ran).max(0.0);
+    let on = |of: Activity| {
         let charges = partition.on.iter();
-        let charges = charges.filter(|((activity, ..), _)| of(*activity));
+        let charges = charges.filter(|((activity, ..), _)| *activity == of);
         charges.map(|(_, charge)| charge.ns).sum::<f64>() * stands_for
     };
-    let stands_for = stands_for * (1.0 - stolen / on(&|_| true).max(1.0)).max(0.0);
-    let on = |of| on(&|activity| activity == of) * stands_for;
     // Tracepoints time what spins with interrupts off, where samples are blind and see other kernel code instead.
     let spun_unseen = (run.measured.on(Activity::KernelLock) - on(Activity::KernelLock)).max(0.0);
     let spun: f64 = partition.spun.values().map(|charge| charge.ns).sum();
@@ -88,7 +92,6 @@ fn pieces(run: &Probed, growth: &UserGrowth, stack: &Stack) -> Vec<Piece> {
             *user.entry(function(id)).or_default() += charge.ns * stands_for;
         }
     }
-    let share = |cause| stack.get(cause);
     // Of kernel code that one CPU runs too, the part beyond it is the cause's, the rest is work.
     let beyond = |total: f64, cause: Cause| (share(cause) * capacity / total.max(1.0)).min(1.0);
     let extra_kernel = beyond(on(Activity::Kernel) * not_spun, Cause::ExtraKernel);
@@ -137,22 +140,6 @@ fn pieces(run: &Probed, growth: &UserGrowth, stack: &Stack) -> Vec<Piece> {
                 push(Cause::Work, tid, Some(id), 0, ns - extra, count);
             }
         }
-    }
-    // What no event tells has no place.
-    let told = pieces
-        .iter()
-        .filter(|piece| piece.cause == Cause::Unexplained);
-    let told: f64 = told.map(|piece| piece.ns).sum();
-    let untold = share(Cause::Unexplained) * capacity - told;
-    if untold > 0.0 {
-        pieces.push(Piece {
-            cause: Cause::Unexplained,
-            tid: 0,
-            stack: None,
-            object: 0,
-            ns: untold,
-            count: 0,
-        });
     }
     pieces
 }
@@ -658,6 +645,7 @@ mod tests {
             count: 1,
         };
         run.partition.off.insert(unknown, little);
+        run.measured.off_ns.insert(Cause::Unexplained, little.ns);
         run.partition
             .off
             .retain(|key, _| key.cause != Cause::KernelLock);

@@ -43,12 +43,12 @@ impl SpeedupOf {
     fn of(sweep: &Sweep, scale: &Scale) -> SpeedupOf {
         let mut probed = sweep.points.iter().flat_map(|runs| &runs.probed);
         let mut bare = sweep.points.iter().flat_map(|runs| &runs.bare);
-        let is_cut = probed.clone().any(|run| run.ended.timed_out)
-            || bare.clone().any(|run| run.ended.timed_out);
-        let has_rates = probed.all(|run| run.rate.is_some()) && bare.all(|run| run.rate.is_some());
+        let is_cut = probed.any(|run| run.ended.timed_out) || bare.any(|run| run.ended.timed_out);
+        // All have one then: those that have none were left out.
+        let has_rates = sweep.points.iter().any(PointRuns::has_rate);
         if scale.pid.is_some() || is_cut && !has_rates {
             SpeedupOf::Nothing
-        } else if scale.rate.is_some() && has_rates {
+        } else if has_rates {
             SpeedupOf::Rate
         } else {
             SpeedupOf::Wall
@@ -324,13 +324,8 @@ fn typical_run(runs: &[Probed]) -> usize {
         .expect("there are runs")
 }
 
-/// With a rate, work differs between the counts: what was done is rate x time. Where all are missing, the work is taken to be
-/// the same.
+/// With a rate, work differs between the counts: what was done is rate x time.
 fn set_work(sweep: &mut Sweep) {
-    let mut probed = sweep.points.iter().flat_map(|runs| &runs.probed);
-    if probed.any(|run| run.rate.is_none()) {
-        return;
-    }
     for run in sweep.points.iter_mut().flat_map(|runs| &mut runs.probed) {
         run.measured.work = run.rate.unwrap_or(0.0) * run.ended.wall.as_secs_f64();
     }
