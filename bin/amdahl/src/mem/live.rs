@@ -87,7 +87,6 @@ impl Live for Recorded<'_> {
         faults.lost = losses.events;
         let mut warnings = warnings_of(losses.stacks, &self.followed);
         warnings.extend(losses.is_cut.then(|| cut("")));
-        warnings.extend(self.mapped.hints());
         let mut found = MemResult {
             schema: SCHEMA.to_owned(),
             amdahl_version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use amdahl_mem::first_touch::Touches;
 use amdahl_report::mem::schema::MemResult;
-use amdahl_report::schema::Notice;
 
 use super::look::{BUDGET, Looked, Looker};
 use super::pages::{self, Machine};
@@ -38,21 +37,20 @@ impl Mapped {
         }
     }
 
-    /// What a reader of faults since it began must know.
-    pub fn hints(&self) -> Option<Notice> {
-        Machine::now().hints_since(&self.before)
-    }
-
     /// Huge pages as far as no process has to be looked at.
     pub fn of_the_machine(&self, result: &mut MemResult) {
-        result.huge = pages::of_the_machine(&self.before);
+        let now = Machine::now();
+        result.huge = pages::of_the_machine(&self.before, &now);
+        now.warn_of_hints(&self.before, result);
     }
 
     /// Looks, and tells mappings and processes.
     pub fn tell(&mut self, touches: &Touches, result: &mut MemResult) {
         self.look();
-        let pages = pages::pages(&self.before, &Machine::now(), &self.looked, touches);
+        let now = Machine::now();
+        let pages = pages::pages(&self.before, &now, &self.looked, touches);
         (result.huge, result.processes, result.numa) = (pages.huge, pages.processes, pages.numa);
+        now.warn_of_hints(&self.before, result);
         result.sources.push(sources::mappings(&self.looked));
         result.sources.push(sources::no_sizes_live());
         let refused = self.before.no_block_types();

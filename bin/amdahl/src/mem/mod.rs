@@ -101,10 +101,7 @@ fn measure(args: &Mem, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Outcome, 
     result
         .sources
         .extend(sources::blocks(after.no_block_types()));
-    // Without times nobody tells what a fault did.
-    if result.faults.is_timed {
-        result.warnings.extend(after.hints_since(&before));
-    }
+    after.warn_of_hints(&before, result);
     if interrupt.asked() {
         let text = "This is what was seen until then.".to_owned();
         let code = "interrupted".to_owned();

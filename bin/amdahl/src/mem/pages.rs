@@ -11,12 +11,12 @@ use amdahl_mem::policy::{Policy, When};
 use amdahl_mem::read;
 use amdahl_mem::smaps::{Flags, Mapping};
 use amdahl_report::mem::schema::{
-    Coverage, HugePages, MappingReport, Node, Numa, ObstacleReport, PageSize, Pool, ProcessMemory,
-    Zone,
+    Coverage, HugePages, MappingReport, MemResult, Node, Numa, ObstacleReport, PageSize, Pool,
+    ProcessMemory, Zone,
 };
+use amdahl_report::schema::Notice;
 
 use super::look::{Looked, Seen};
-use amdahl_report::schema::Notice;
 
 /// Counters of `/proc/vmstat`: huge pages given at faults, and refused.
 const GIVEN: &str = "thp_fault_alloc";
@@ -64,8 +64,15 @@ impl Machine {
         Some(count(self)?.saturating_sub(count(before)?))
     }
 
-    /// What a reader of faults must know since `before`: to tell hints apart takes page tables, which a fault does not show.
-    pub fn hints_since(&self, before: &Machine) -> Option<Notice> {
+    /// Adds what a reader of faults since `before` must know. Without times nobody tells what a fault did.
+    pub fn warn_of_hints(&self, before: &Machine, result: &mut MemResult) {
+        if result.faults.is_timed {
+            result.warnings.extend(self.hints_since(before));
+        }
+    }
+
+    /// To tell hints apart takes page tables, which a fault does not show.
+    fn hints_since(&self, before: &Machine) -> Option<Notice> {
         let hints = self.since(before, HINTS).filter(|&hints| hints > 0)?;
         Some(Notice {
             code: "numa-hint-faults".to_owned(),
@@ -197,12 +204,11 @@ fn coverage() -> Option<Coverage> {
 
 /// Huge pages as far as no process has to be looked at: of the whole machine, which had given and refused as
 /// many as `before` tells.
-pub fn of_the_machine(before: &Machine) -> HugePages {
-    let after = Machine::now();
+pub fn of_the_machine(before: &Machine, after: &Machine) -> HugePages {
     HugePages {
         given: after.since(before, GIVEN),
         refused: after.since(before, REFUSED),
-        ..settings(&after)
+        ..settings(after)
     }
 }
 
