@@ -7,6 +7,7 @@ use rustix::process::Signal;
 
 use crate::processes::{groups_of, has_groups, is_alive, kill, parent_of, pid_in, until_gone};
 use crate::tool::{Place, Running, alone, bpf, notice, skipped, until};
+use crate::workload::runs_of;
 
 /// Ends at once in its first runs; then says its process id and stays.
 const STAYS_IN_RUN: &str =
@@ -313,23 +314,9 @@ fn the_work_of_a_daemon_that_nobody_waits_for_is_the_programs() {
             skipped(reason);
             continue;
         }
-        let args = [
-            "scale",
-            "--probe",
-            probe,
-            "--cpus",
-            "1",
-            "--runs",
-            "1",
-            "--bare-runs",
-            "0",
-            "--no-warmup",
-            "--json",
-        ];
-        let result = place
-            .amdahl(args.iter().chain(&["--", "sh", "-c", WORKER]))
-            .ends_with(0)
-            .result();
+        let how = ["--probe", probe, "--bare-runs", "0"];
+        let ran = place.amdahl(runs_of("1", "1", &how, WORKER)).ends_with(0);
+        let result = ran.result();
         let point = &result.points[0];
         // Beside others it had less, but no more was taken from it than it did not have.
         let (ran, stolen) = (point.user_s + point.system_s, point.stack["stolen"]);

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::tool::{Place, alone, bpf, cpus, has, has_notice, is_root, notice, skipped};
-use crate::workload::{BUSY, SPINNING, compiled};
+use crate::workload::{BUSY, SPINNING, compiled, runs_of};
 
 #[test]
 fn a_program_that_cannot_be_started_is_named_with_the_reason() {
@@ -105,19 +105,7 @@ fn a_failure_in_some_runs_costs_only_those() {
     let place = Place::new();
     // Every third run fails, by a signal.
     let script = "echo x >> runs; test $(($(wc -l < runs) % 3)) != 0 || kill -SEGV $$";
-    let args = [
-        "scale",
-        "--cpus",
-        "1",
-        "--runs",
-        "3",
-        "--no-warmup",
-        "--json",
-        "--",
-        "sh",
-        "-c",
-    ];
-    let ran = place.amdahl(args.into_iter().chain([script])).ends_with(4);
+    let ran = place.amdahl(runs_of("1", "3", &[], script)).ends_with(4);
     let result = ran.result();
     assert_eq!(result.failures.len(), 2);
     assert!(
@@ -128,13 +116,6 @@ fn a_failure_in_some_runs_costs_only_those() {
     );
     let point = &result.points[0];
     assert_eq!(point.wall_s.runs.len() + point.probed_wall_s.runs.len(), 4);
-}
-
-/// Arguments for runs of a shell's `script` without a warm-up and a folder, told as data.
-fn runs_of<'a>(cpus: &'a str, runs: &'a str, more: &[&'a str], script: &'a str) -> Vec<&'a str> {
-    let usual = ["scale", "--cpus", cpus, "--runs", runs, "--no-warmup"];
-    let told = ["--json", "--no-output", "--", "sh", "-c", script];
-    [&usual[..], more, &told[..]].concat()
 }
 
 /// Writes a program of a shell.

@@ -7,7 +7,7 @@ use amdahl_speedup::cause::Cause;
 
 use crate::processes::{is_alive, pid_in};
 use crate::tool::{Place, alone, bpf, cpus, has_notice, notice, skipped};
-use crate::workload::{BUSY, RELAY, compiled, in_some_try};
+use crate::workload::{BUSY, RELAY, compiled, in_some_try, runs_of};
 
 /// Every field of the schema is there under its name, and none besides.
 fn assert_documented(ran: &crate::tool::Ran) -> ScaleResult {
@@ -616,19 +616,8 @@ fn a_run_without_the_rate_that_others_have_is_left_out() {
     let place = Place::new();
     // The fourth is with the probe or without, whichever comes then.
     let script = "echo >> runs; test $(wc -l < runs) = 4 || echo rate $((100 * {cpus}))";
-    let args = [
-        "scale",
-        "--rate",
-        "rate ([0-9]+)",
-        "--cpus",
-        "1",
-        "--runs",
-        "3",
-        "--no-warmup",
-        "--json",
-        "--",
-    ];
-    let ran = place.amdahl(args.iter().chain(&["sh", "-c", script]));
+    let rate = ["--rate", "rate ([0-9]+)"];
+    let ran = place.amdahl(runs_of("1", "3", &rate, script));
     let result = ran.result();
     let [failure] = &result.failures[..] else {
         panic!("{:?}", result.failures);

@@ -188,6 +188,18 @@ pub fn planted(place: &Place, name: &str, compiler: &str) -> Option<PathBuf> {
     Some(program)
 }
 
+/// Arguments for runs of a shell's `script` without a warm-up and a folder, told as data.
+pub fn runs_of<'a>(
+    cpus: &'a str,
+    runs: &'a str,
+    more: &[&'a str],
+    script: &'a str,
+) -> Vec<&'a str> {
+    let usual = ["scale", "--cpus", cpus, "--runs", runs, "--no-warmup"];
+    let told = ["--json", "--no-output", "--", "sh", "-c", script];
+    [&usual[..], more, &told[..]].concat()
+}
+
 /// A planted program, which begins when it is told to, and where it will say what it measured.
 pub fn to_be_told(place: &Place, program: &Path, how: &[&str], out: &str) -> Running {
     let mut command = Command::new(program);
