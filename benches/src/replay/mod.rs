@@ -21,9 +21,9 @@ pub struct Arguments {
     /// Bound of the events on disk
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     max_disk: u64,
-    /// Folder for the events of sched
-    #[arg(long, value_name = "FOLDER", required_if_eq("view", "sched"))]
-    folder: Option<PathBuf>,
+    /// Folder for the events of sched; the others write none
+    #[arg(long, value_name = "FOLDER")]
+    folder: PathBuf,
     /// File that gets the number of events
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
@@ -99,11 +99,10 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         seconds: arguments.seconds,
         rate: arguments.rate,
     };
-    let count = match (arguments.view, &arguments.folder) {
-        (View::Sched, Some(folder)) => sched::replay(length, folder, arguments.max_disk << 20)?,
-        (View::Sched, None) => return Err("--folder is missing".to_owned()),
-        (View::Locks, _) => locks::replay(length),
-        (View::Mem, _) => mem::replay(length),
+    let count = match arguments.view {
+        View::Sched => sched::replay(length, &arguments.folder, arguments.max_disk << 20)?,
+        View::Locks => locks::replay(length),
+        View::Mem => mem::replay(length),
     };
     std::fs::write(&arguments.to, count.to_string()).map_err(|error| error.to_string())?;
     Ok(0)

@@ -212,12 +212,12 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
     let mut watchers = vec![Watcher::Nobody, Watcher::Amdahl];
     let mut rivals = Vec::new();
     for &rival in program.rivals {
-        if rival == Watcher::PerfContention && !rounds::has_perf_contention(stage) {
-            continue;
-        }
         let missing = rounds::watch(stage, &rounds::SHORT.map(str::to_owned), rival).err();
-        if missing.is_none() {
-            watchers.push(rival);
+        match missing {
+            None => watchers.push(rival),
+            // Few have a perf that can: there are no rows then.
+            Some(_) if rival == Watcher::PerfContention => continue,
+            Some(_) => {}
         }
         rivals.push((rival, missing));
     }

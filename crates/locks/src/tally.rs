@@ -13,8 +13,9 @@ use crate::tracker::LinkId;
 /// How much a [`Tally`] keeps apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Combinations of place, lock and thread: some 400 bytes each with one wait, up to 1,000 with many. Beyond them the
-    /// smallest half is folded: first threads and locks are forgotten, then places.
+    /// Combinations of place, lock and thread, as many for waits and for holds. With many owners, chains and lengths each takes
+    /// some 2,500 bytes (`amdahl-bench replay locks`), with one wait much less. Beyond them the smallest half is folded: first
+    /// threads and locks are forgotten, then places.
     pub cells: usize,
     /// Threads whose last waits are remembered (for chains of waits), some 600 bytes each.
     pub threads: usize,
