@@ -499,10 +499,10 @@ impl Assembly<'_> {
     }
 
     fn number(&mut self, page: &[u8], hash: u64) -> Result<u64> {
-        if let Some(number) = self.duplicates.find(hash)
-            && self.clusters.is(number, page)?
-        {
-            return Ok(number);
+        for number in self.duplicates.find(hash) {
+            if self.clusters.is(number, page)? {
+                return Ok(number);
+            }
         }
         let number = self.clusters.store(page)?;
         self.duplicates.insert(hash, number);
