@@ -216,7 +216,7 @@ pub struct Scale {
     /// Regular expression whose first group is the work per second in the program's output
     #[arg(long, value_name = "REGEX")]
     pub rate: Option<String>,
-    /// On-CPU samples per CPU and second [default: 499; fewer where their interrupts are dear, and fewer still after the first 500 of a CPU; less on more than 64 CPUs]
+    /// On-CPU samples per CPU and second [default: 499; fewer where their interrupts are dear, and fewer still after the first 200 of a CPU; less on more than 64 CPUs]
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(10..=10_000))]
     pub sample_hz: Option<u32>,
     /// What recording may cost, in percent of the CPU time of a run's CPUs: where scheduler events and samples would be more,
@@ -301,7 +301,7 @@ pub struct Selection {
     /// Stop after this time [default: 10s, or when the command ends]
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub duration: Option<std::time::Duration>,
-    /// Memory for recorded events; a quarter of it full, they are added up meanwhile
+    /// Memory for recorded events; a quarter of it full, they are added up meanwhile, for `locks` in half as much again
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..))]
     pub memory: u32,
     /// How to look: all that is allowed, or only what works without privileges
@@ -323,6 +323,11 @@ impl Selection {
         } else {
             self.command.clone()
         }
+    }
+
+    /// Memory for recorded events.
+    pub fn memory_bytes(&self) -> usize {
+        (self.memory as usize) << 20
     }
 
     /// What is watched other than a command, in words.

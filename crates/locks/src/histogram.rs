@@ -2,10 +2,13 @@
 //!
 //! Log-linear after HdrHistogram: sixteen buckets for each power of two. Values below 32 are
 //! exact; a quantile of larger ones is off by at most 1/32 of its value, since the middle of
-//! a bucket stands for it. Only buckets in use take memory: 16 bytes each, 976 at most.
+//! a bucket stands for it. Only buckets in use take memory: 4 bytes each, 976 at most.
 
 /// Each power of two is divided into `1 << BITS` buckets.
 const BITS: u32 = 4;
+/// Bits of a count that lie beside its bucket.
+const LOW_BITS: u32 = 22;
+const LOW_MASK: u32 = (1 << LOW_BITS) - 1;
 
 /// The relative error of [`Histogram::quantile`], at most.
 pub const QUANTILE_ERROR: f64 = 1.0 / 32.0;
@@ -13,8 +16,10 @@ pub const QUANTILE_ERROR: f64 = 1.0 / 32.0;
 /// Counts of values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// Bucket and count, by bucket.
-    buckets: Vec<(u16, u64)>,
+    /// Buckets in use, in their order, with the low bits of their counts.
+    buckets: Vec<u32>,
+    /// What few counts have beyond those bits, by bucket.
+    high: Vec<(u16, u64)>,
 }
 
 fn bucket_of(value: u64) -> u16 {
@@ -24,6 +29,10 @@ fn bucket_of(value: u64) -> u16 {
     let power = value.ilog2();
     let inside = (value >> (power - BITS)) as u16 & ((1 << BITS) - 1);
     (((power - BITS + 1) as u16) << BITS) + inside
+}
+
+fn bucket_in(packed: u32) -> u16 {
+    (packed >> LOW_BITS) as u16
 }
 
 /// Smallest value of a bucket and how many there are.
@@ -42,44 +51,92 @@ impl Histogram {
         self.add_count(bucket_of(value), 1);
     }
 
+    fn find(&self, bucket: u16) -> Result<usize, usize> {
+        let of = |&packed: &u32| bucket_in(packed);
+        self.buckets.binary_search_by_key(&bucket, of)
+    }
+
     fn add_count(&mut self, bucket: u16, count: u64) {
-        match self.buckets.binary_search_by_key(&bucket, |&(at, _)| at) {
-            Ok(at) => self.buckets[at].1 = self.buckets[at].1.saturating_add(count),
-            Err(at) => {
-                // Many have one value for ever.
-                if self.buckets.is_empty() {
-                    self.buckets.reserve_exact(1);
-                }
-                self.buckets.insert(at, (bucket, count));
+        let at = self.find(bucket).unwrap_or_else(|at| {
+            // Many have one value for ever, and none needs room for as many again.
+            if self.buckets.len() == self.buckets.capacity() {
+                self.buckets.reserve_exact(self.buckets.len() / 2 + 1);
             }
+            self.buckets.insert(at, u32::from(bucket) << LOW_BITS);
+            at
+        });
+        let low = u64::from(self.buckets[at] & LOW_MASK).saturating_add(count);
+        self.set_low(at, low as u32 & LOW_MASK);
+        if low > u64::from(LOW_MASK) {
+            let high = self.high_of(bucket);
+            self.set_high(bucket, high.saturating_add(low >> LOW_BITS << LOW_BITS));
         }
+    }
+
+    fn set_low(&mut self, at: usize, low: u32) {
+        self.buckets[at] = self.buckets[at] & !LOW_MASK | low;
+    }
+
+    /// What a count has beyond its low bits.
+    fn high_of(&self, bucket: u16) -> u64 {
+        let at = self.high.binary_search_by_key(&bucket, |&(of, _)| of);
+        at.map_or(0, |at| self.high[at].1)
+    }
+
+    fn set_high(&mut self, bucket: u16, count: u64) {
+        match self.high.binary_search_by_key(&bucket, |&(of, _)| of) {
+            Ok(at) if count == 0 => {
+                self.high.remove(at);
+            }
+            Ok(at) => self.high[at].1 = count,
+            Err(at) => self.high.insert(at, (bucket, count)),
+        }
+    }
+
+    /// Buckets in use, in their order, and their counts.
+    fn counts(&self) -> impl Iterator<Item = (u16, u64)> {
+        self.buckets.iter().map(|&packed| {
+            let (bucket, low) = (bucket_in(packed), u64::from(packed & LOW_MASK));
+            (bucket, self.high_of(bucket).saturating_add(low))
+        })
     }
 
     /// Takes a value back that was counted; false if there is none like it.
     pub fn remove(&mut self, value: u64) -> bool {
         let bucket = bucket_of(value);
-        let Ok(at) = self.buckets.binary_search_by_key(&bucket, |&(at, _)| at) else {
+        let Ok(at) = self.find(bucket) else {
             return false;
         };
-        self.buckets[at].1 -= 1;
-        if self.buckets[at].1 == 0 {
-            self.buckets.remove(at);
+        let high = self.high_of(bucket);
+        match self.buckets[at] & LOW_MASK {
+            0 => {
+                self.set_high(bucket, high - (1 << LOW_BITS));
+                self.set_low(at, LOW_MASK);
+            }
+            1 if high == 0 => {
+                self.buckets.remove(at);
+            }
+            low => self.set_low(at, low - 1),
         }
         true
     }
 
+    /// Bytes beside its own.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.buckets.capacity() * size_of::<u32>() + self.high.capacity() * size_of::<(u16, u64)>()
+    }
+
     /// Counts all values of another one.
     pub fn merge(&mut self, other: &Histogram) {
-        for &(bucket, count) in &other.buckets {
+        for (bucket, count) in other.counts() {
             self.add_count(bucket, count);
         }
     }
 
     /// Values counted.
     pub fn count(&self) -> u64 {
-        self.buckets
-            .iter()
-            .fold(0, |sum, &(_, count)| sum.saturating_add(count))
+        self.counts()
+            .fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
 
     /// The value that `fraction` of all do not exceed, within [`QUANTILE_ERROR`]; `None` without
@@ -89,14 +146,15 @@ impl Histogram {
             .ceil()
             .max(1.0) as u64;
         let mut seen = 0_u64;
-        for &(bucket, count) in &self.buckets {
+        for (bucket, count) in self.counts() {
             seen = seen.saturating_add(count);
             if seen >= rank {
                 let (low, width) = range_of(bucket);
                 return Some(low + (width - 1) / 2);
             }
         }
-        self.buckets.last().map(|&(bucket, _)| range_of(bucket).0)
+        let last = self.buckets.last();
+        last.map(|&packed| range_of(bucket_in(packed)).0)
     }
 }
 
@@ -116,6 +174,28 @@ mod tests {
             next = low + width;
         }
         assert_eq!(bucket_of(u64::MAX), 975);
+    }
+
+    #[test]
+    fn counts_of_any_size() {
+        let mut histogram = Histogram::default();
+        histogram.add_count(bucket_of(7), (1 << LOW_BITS) - 1);
+        histogram.add(3);
+        histogram.add(7);
+        assert_eq!(histogram.count(), (1 << LOW_BITS) + 1);
+        let mut sum = histogram.clone();
+        (0..1 << 10).for_each(|_| sum.merge(&histogram));
+        assert_eq!(sum.count(), histogram.count() * 1025);
+        assert_eq!(sum.quantile(0.5), Some(7));
+        assert!(histogram.remove(7) && histogram.remove(7) && histogram.remove(3));
+        assert_eq!(histogram.count(), (1 << LOW_BITS) - 2);
+        assert!(!histogram.remove(3));
+        let mut same = Histogram::default();
+        same.add_count(bucket_of(7), (1 << LOW_BITS) - 2);
+        assert_eq!(histogram, same);
+        same.add_count(bucket_of(9), u64::MAX);
+        same.add_count(bucket_of(9), u64::MAX);
+        assert_eq!(same.count(), u64::MAX);
     }
 
     proptest! {

@@ -10,23 +10,34 @@ use crate::event::{Kind, LockId, Place, Wait, Waker};
 use crate::histogram::Histogram;
 use crate::tracker::LinkId;
 
-/// How much a [`Tally`] keeps apart.
+/// How much is kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Combinations of place, lock and thread, as many for waits and for holds. With many owners, chains and lengths each takes
-    /// some 2,500 bytes (`amdahl-bench replay locks`), with one wait much less. Beyond them the smallest half is folded: first
+    /// Combinations of place, lock and thread, as many for waits and for holds. Beyond them the smallest half is folded: first
     /// threads and locks are forgotten, then places.
     pub cells: usize,
+    /// What these may take together, in bytes: one with many owners, chains and lengths takes a thousand, one with a single wait a
+    /// third of it. Beyond it they are folded as well.
+    pub bytes: usize,
     /// Threads whose last waits are remembered (for chains of waits), some 600 bytes each.
     pub threads: usize,
 }
 
+impl Limits {
+    /// What fits into `bytes`, half of which is for waits and holds. Threads and what else is kept of each wait take a quarter, and
+    /// so may a table that is made of it.
+    pub fn within(bytes: usize) -> Limits {
+        Limits {
+            cells: (bytes / 2048).max(16),
+            bytes: bytes / 2,
+            threads: (bytes / 8 / 1024).max(16),
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
-        Limits {
-            cells: 1 << 16,
-            threads: 1 << 15,
-        }
+        Limits::within(128 << 20)
     }
 }
 
@@ -130,6 +141,10 @@ impl<K: Copy + Eq> Shares<K> {
         self.of.push((key, share));
     }
 
+    fn heap_bytes(&self) -> usize {
+        self.of.capacity() * size_of::<(K, Share)>()
+    }
+
     fn merge(&mut self, other: Shares<K>) {
         for (key, share) in other.of {
             self.add(key, share);
@@ -199,6 +214,11 @@ impl Cell {
         true
     }
 
+    /// Bytes beside its own.
+    fn heap_bytes(&self) -> usize {
+        self.lengths.heap_bytes() + self.owners.heap_bytes() + self.nested.heap_bytes()
+    }
+
     fn ended_by(&mut self, waker: Option<Waker>, ns: Ns) {
         if let Some(waker) = waker {
             self.owners
@@ -256,20 +276,6 @@ impl Use {
             self.woken = Some((waker.tid, waker.ts));
         }
     }
-
-    fn merge(&mut self, other: &Use) {
-        let (of, more) = (&mut self.of_futex, &other.of_futex);
-        if of.waits == 0 {
-            *self = *other;
-            return;
-        }
-        of.values_differ |= more.values_differ || of.first_value != more.first_value;
-        of.waits += more.waits;
-        of.woken_together += more.woken_together;
-        of.woken_by_waiters += more.woken_by_waiters;
-        self.waiters |= other.waiters;
-        self.woken = other.woken;
-    }
 }
 
 /// Holds of one lock acquired at one place.
@@ -301,36 +307,56 @@ pub struct Tally {
     pub lost: u64,
     /// What was folded.
     pub folded: Folded,
+    /// Bytes of all cells beside their own.
+    heap_bytes: usize,
 }
 
 impl Tally {
-    /// Adds what another one has. Cost: linear in the smaller part's cells.
-    pub fn merge(&mut self, other: Tally, limits: Limits) {
-        for (key, cell) in other.cells {
-            self.cells.entry(key).or_default().merge(cell);
-        }
-        for (key, cell) in other.holds {
-            self.holds.entry(key).or_default().merge(cell);
-        }
-        for (lock, more) in other.uses {
-            self.uses.entry(lock).or_default().merge(&more);
-        }
-        self.lost = self.lost.saturating_add(other.lost);
-        self.folded.threads += other.folded.threads;
-        self.folded.places += other.folded.places;
-        self.folded.stacks += other.folded.stacks;
-        self.folded.chains += other.folded.chains;
-        self.fold(limits);
+    /// Changes the cell of waits under `key`, which begins empty.
+    pub(crate) fn wait<R>(&mut self, key: CellKey, change: impl FnOnce(&mut Cell) -> R) -> R {
+        let cell = self.cells.entry(key).or_default();
+        changed(&mut self.heap_bytes, cell, change)
+    }
+
+    /// Changes the cell of waits under `key`, if there is one.
+    pub(crate) fn known_wait<R>(
+        &mut self,
+        key: &CellKey,
+        change: impl FnOnce(&mut Cell) -> R,
+    ) -> Option<R> {
+        let cell = self.cells.get_mut(key)?;
+        Some(changed(&mut self.heap_bytes, cell, change))
+    }
+
+    /// Changes the cell of holds under `key`, which begins empty.
+    pub(crate) fn hold(&mut self, key: HoldKey, change: impl FnOnce(&mut Cell)) {
+        let cell = self.holds.entry(key).or_default();
+        changed(&mut self.heap_bytes, cell, change);
+    }
+
+    /// About the memory that it takes.
+    pub fn bytes(&self) -> usize {
+        table_bytes(&self.cells)
+            + table_bytes(&self.holds)
+            + table_bytes(&self.uses)
+            + self.heap_bytes
+    }
+
+    /// The same as `heap_bytes`, counted again. Cost: O(cells).
+    fn heap_of_all(&self) -> usize {
+        let all = self.cells.values().chain(self.holds.values());
+        all.map(Cell::heap_bytes).sum()
     }
 
     /// Adds waits of which only sums are known, and of some of them the lengths.
-    pub fn add_sum(&mut self, key: CellKey, share: Share, max_ns: Ns, lengths: &Histogram) {
-        let cell = self.cells.entry(key).or_default();
-        cell.lengths.merge(lengths);
-        cell.times = cell.times.saturating_add(share.count);
-        cell.sleeps = cell.sleeps.saturating_add(share.count);
-        cell.total_ns = cell.total_ns.saturating_add(share.ns);
-        cell.max_ns = cell.max_ns.max(max_ns);
+    pub(crate) fn add_sum(&mut self, key: CellKey, share: Share, max_ns: Ns, lengths: &Histogram) {
+        self.wait(key, |cell| {
+            cell.lengths.merge(lengths);
+            cell.times = cell.times.saturating_add(share.count);
+            cell.sleeps = cell.sleeps.saturating_add(share.count);
+            cell.total_ns = cell.total_ns.saturating_add(share.ns);
+            cell.max_ns = cell.max_ns.max(max_ns);
+        });
     }
 
     pub(crate) fn learn_use(&mut self, wait: &Wait) {
@@ -351,30 +377,55 @@ impl Tally {
 
     /// Keeps within `limits`. Amortised constant per event: it frees half whenever it acts.
     pub(crate) fn fold(&mut self, limits: Limits) {
-        let keep = limits.cells / 2;
-        let is_large = |cells: usize| cells > limits.cells / 4 * 3;
-        if self.cells.len() > limits.cells {
-            self.folded.threads += fold(&mut self.cells, keep, CellKey::without_thread);
-            if is_large(self.cells.len()) {
-                self.folded.places += fold(&mut self.cells, keep, CellKey::without_place);
-            }
-        }
-        if self.holds.len() > limits.cells {
-            let (no_place, no_lock) = (Place::default(), LockId::default());
-            self.folded.threads += fold(&mut self.holds, keep, |(kind, at, _)| (kind, at, no_lock));
-            if is_large(self.holds.len()) {
-                self.folded.places += fold(&mut self.holds, keep, |(kind, ..)| {
-                    (kind, no_place, no_lock)
-                });
-            }
-        }
         if self.uses.len() > limits.cells {
             let mut waits: Vec<u64> = self.uses.values().map(|u| u.of_futex.waits).collect();
             let middle = waits.len() / 2;
             let median = *waits.select_nth_unstable(middle).1;
             self.uses.retain(|_, u| u.of_futex.waits > median);
         }
+        let (waits, holds) = (self.cells.len(), self.holds.len());
+        let is_over = self.bytes() > limits.bytes;
+        if is_over {
+            debug_assert_eq!(self.heap_bytes, self.heap_of_all());
+        }
+        if waits > limits.cells || is_over {
+            let keep = waits.min(limits.cells) / 2;
+            self.folded.threads += fold(&mut self.cells, keep, CellKey::without_thread);
+            if self.cells.len() > waits.min(limits.cells) / 4 * 3 {
+                self.folded.places += fold(&mut self.cells, keep, CellKey::without_place);
+            }
+        }
+        if holds > limits.cells || is_over {
+            let keep = holds.min(limits.cells) / 2;
+            let (no_place, no_lock) = (Place::default(), LockId::default());
+            self.folded.threads += fold(&mut self.holds, keep, |(kind, at, _)| (kind, at, no_lock));
+            if self.holds.len() > holds.min(limits.cells) / 4 * 3 {
+                self.folded.places += fold(&mut self.holds, keep, |(kind, ..)| {
+                    (kind, no_place, no_lock)
+                });
+            }
+        }
+        if is_over {
+            self.cells.shrink_to_fit();
+            self.holds.shrink_to_fit();
+            self.uses.shrink_to_fit();
+        }
+        if is_over || waits.max(holds) > limits.cells {
+            self.heap_bytes = self.heap_of_all();
+        }
     }
+}
+
+/// About the memory of a hash table beside what its values point to: an eighth of it stays empty, and each place has a byte of hash.
+fn table_bytes<K, V>(table: &FxHashMap<K, V>) -> usize {
+    table.capacity() / 7 * 8 * (size_of::<(K, V)>() + 1)
+}
+
+fn changed<R>(heap_bytes: &mut usize, cell: &mut Cell, change: impl FnOnce(&mut Cell) -> R) -> R {
+    *heap_bytes -= cell.heap_bytes();
+    let made = change(cell);
+    *heap_bytes += cell.heap_bytes();
+    made
 }
 
 /// Gives all but the `keep` cells with the longest waits a coarser key; how many changed theirs.

@@ -8,6 +8,7 @@ use amdahl_speedup::primitive::{KernelPrimitive, Library, Primitive, UserLock, u
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::event::{Event, Hold, Kind, LockId, Place, Wait, Waker};
+use crate::histogram::Histogram;
 use crate::tally::{Cell, CellKey, Limits, Share, Tally};
 
 /// A thread that sleeps again for the same lock within this time has lost a race.
@@ -99,6 +100,10 @@ pub struct Tracker {
     releases: FxHashMap<LockId, [Option<(Tid, Ns)>; 2]>,
     links: Vec<Link>,
     link_ids: FxHashMap<Link, LinkId>,
+    /// Of `links`, those that nothing tells of.
+    unused_links: Vec<LinkId>,
+    /// Links that have no room before it is worth looking which may be forgotten.
+    links_without_room: usize,
 }
 
 impl Tracker {
@@ -208,15 +213,10 @@ impl Tracker {
         told
     }
 
-    /// Takes what was added up since the last call; what was learned stays. For a live view, which
-    /// shows the last interval and merges it into a sum of its own.
-    pub fn take(&mut self) -> Tally {
-        std::mem::take(&mut self.tally)
-    }
-
-    /// Adds what somebody else has added up.
-    pub fn add(&mut self, tally: Tally) {
-        self.tally.merge(tally, self.limits);
+    /// Adds waits of which only sums are known ([`Tally::add_sum`]).
+    pub(crate) fn add_sum(&mut self, key: CellKey, share: Share, max_ns: Ns, lengths: &Histogram) {
+        self.tally.add_sum(key, share, max_ns, lengths);
+        self.tally.fold(self.limits);
     }
 
     /// The next event.
@@ -267,16 +267,19 @@ impl Tracker {
             .waker
             .and_then(|waker| self.chain(wait, waker, DEPTH - 1));
         let begun = self.retried(&key, wait);
-        let cell = self.tally.cells.entry(key).or_default();
-        let is_longer = begun
-            .is_some_and(|(begin, before)| cell.prolong(before - begin, wait.end - begin, wait));
-        if !is_longer {
-            cell.add(wait);
-        }
         let (next, ns) = chain.unzip();
-        if let (Some(link), Some(ns)) = (next, ns) {
-            cell.nested.add(link, Share { count: 1, ns });
-        }
+        let is_longer = self.tally.wait(key, |cell| {
+            let is_longer = begun.is_some_and(|(begin, before)| {
+                cell.prolong(before - begin, wait.end - begin, wait)
+            });
+            if !is_longer {
+                cell.add(wait);
+            }
+            if let (Some(link), Some(ns)) = (next, ns) {
+                cell.nested.add(link, Share { count: 1, ns });
+            }
+            is_longer
+        });
         if let Some(waker) = wait.waker {
             self.released(wait.lock, waker);
         }
@@ -302,9 +305,8 @@ impl Tracker {
             return;
         }
         let (before, now) = (last.end - last.begin, nap.end - last.begin);
-        if let Some(cell) = self.tally.cells.get_mut(&last.key)
-            && cell.prolong(before, now, nap)
-        {
+        let prolong = |cell: &mut Cell| cell.prolong(before, now, nap);
+        if self.tally.known_wait(&last.key, prolong) == Some(true) {
             last.end = nap.end;
         }
     }
@@ -421,26 +423,62 @@ impl Tracker {
         if let Some(&id) = self.link_ids.get(&link) {
             return Some(id);
         }
-        if self.links.len() >= LINKS {
-            return None;
-        }
-        let id = LinkId(self.links.len() as u32);
-        self.links.push(link);
+        let id = match self.unused_links.pop() {
+            Some(id) => id,
+            None if self.links.len() < LINKS => {
+                self.links.push(link);
+                LinkId(self.links.len() as u32 - 1)
+            }
+            None => {
+                self.forget_links(link.next);
+                self.unused_links.pop()?
+            }
+        };
+        self.links[id.0 as usize] = link;
         self.link_ids.insert(link, id);
         Some(id)
+    }
+
+    /// Makes room for steps of other chains: those that neither a sum nor a thread's last waits tell of. `new` is the chain
+    /// that is being made, of which nothing tells yet.
+    fn forget_links(&mut self, new: Option<LinkId>) {
+        if self.links_without_room > 0 {
+            self.links_without_room -= 1;
+            return;
+        }
+        let mut is_told = vec![false; self.links.len()];
+        let sums = self.tally.cells.values();
+        let sums = sums.flat_map(|cell| cell.nested.of.iter().map(|&(id, _)| id));
+        let past = self.threads.values().flat_map(|thread| &thread.past);
+        let past = past.filter_map(|past| past.next);
+        for id in sums.chain(past).chain(new) {
+            let mut at = Some(id);
+            while let Some(id) = at
+                && !std::mem::replace(&mut is_told[id.0 as usize], true)
+            {
+                at = self.links[id.0 as usize].next;
+            }
+        }
+        self.link_ids.retain(|_, id| is_told[id.0 as usize]);
+        let ids = (0..self.links.len() as u32).map(LinkId);
+        self.unused_links = ids.filter(|id| !is_told[id.0 as usize]).collect();
+        if self.unused_links.len() < LINKS / 8 {
+            self.links_without_room = LINKS / 8;
+        }
     }
 
     fn hold(&mut self, hold: &Hold) {
         let key = (hold.kind, hold.place, hold.lock);
         let ns = hold.end.saturating_sub(hold.begin);
-        let cell: &mut Cell = self.tally.holds.entry(key).or_default();
-        cell.times += 1;
-        cell.sleeps += 1;
-        cell.total_ns = cell.total_ns.saturating_add(ns);
-        cell.max_ns = cell.max_ns.max(ns);
-        cell.lengths.add(ns);
-        let by = (hold.tid, hold.place);
-        cell.owners.add(by, Share { count: 1, ns });
+        self.tally.hold(key, |cell| {
+            cell.times += 1;
+            cell.sleeps += 1;
+            cell.total_ns = cell.total_ns.saturating_add(ns);
+            cell.max_ns = cell.max_ns.max(ns);
+            cell.lengths.add(ns);
+            let by = (hold.tid, hold.place);
+            cell.owners.add(by, Share { count: 1, ns });
+        });
         self.tally.fold(self.limits);
     }
 }
@@ -504,7 +542,11 @@ mod tests {
     fn stacks_without_room_are_counted() {
         let cells = 2 * PLACES;
         let threads = 16;
-        let mut tracker = Tracker::new(Limits { cells, threads });
+        let mut tracker = Tracker::new(Limits {
+            cells,
+            threads,
+            ..Limits::within(1 << 30)
+        });
         let stack = Arc::new(CallStack::default());
         let more = 2 * FORGOTTEN as u64;
         for place in 1..=PLACES as u64 + more {
@@ -515,13 +557,47 @@ mod tests {
         assert_eq!(tracker.tally.folded.stacks, more);
     }
 
-    /// Of chains beyond the limit nothing was said.
+    /// Who waits for whom, where and for how long differs each time: cells become as large as they can.
     #[test]
-    fn chains_that_are_not_kept_are_counted() {
+    fn sums_take_no_more_than_they_may() {
+        let limits = Limits::within(1 << 20);
+        let mut tracker = Tracker::new(limits);
+        let mut random = 1_u64;
+        let mut below = |n: u64| {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (random >> 33) % n
+        };
+        let (mut most, mut total) = (0, 0);
+        for n in 1..=200_000_u64 {
+            let ts = 1000 * n;
+            let (tid, place) = (1 + below(50) as Tid, Place(1 + below(20)));
+            let ns = below(1 << (1 + below(30)));
+            let waker = Some(Waker { tid, ts, place });
+            // First many cells, then fewer that grow.
+            let places = if n < 100_000 { 10_000 } else { 60 };
+            let waiter = wait(1 + below(4) as Tid, 1 + below(places), ts);
+            let end = ts + ns;
+            tracker.feed(&Event::Wait(Wait {
+                end,
+                waker,
+                ..waiter
+            }));
+            total += ns;
+            let tally = tracker.tally();
+            most = most.max(tally.bytes());
+            assert!(tally.bytes() <= limits.bytes, "{n}: {}", tally.bytes());
+        }
+        let tally = tracker.tally();
+        assert!(most > limits.bytes / 2, "{most}");
+        assert!(tally.folded.threads > 0);
+        assert_eq!(tally.total().ns, total);
+    }
+
+    /// `chains` waits of thread 1, the first `told` of which at places of their own, for thread 2, which waits for another lock at
+    /// a place of its own each time.
+    fn nested_waits(chains: usize, told: usize) -> Tracker {
         let mut tracker = Tracker::new(Limits::default());
-        let more = 5;
-        for n in 1..=(LINKS + more) as u64 {
-            // 2 waits for another lock at a place of its own, while 1 waits for 2.
+        for n in 1..=chains as u64 {
             let from = 1000 * n;
             let holder = Wait {
                 lock: LockId {
@@ -535,11 +611,36 @@ mod tests {
             let waiter = Wait {
                 end: from + 30,
                 waker: Some(Waker { tid, ts, place }),
-                ..wait(1, 1, from)
+                ..wait(1, n.min(told as u64), from)
             };
             tracker.feed(&Event::Wait(waiter));
         }
+        tracker
+    }
+
+    /// Of chains beyond the limit nothing was said.
+    #[test]
+    fn chains_that_are_not_kept_are_counted() {
+        let more = 5;
+        let tracker = nested_waits(LINKS + more, LINKS + more);
         assert_eq!(tracker.links.len(), LINKS);
         assert_eq!(tracker.tally.folded.chains, more as u64);
+    }
+
+    /// The table was first come, first served: chains that were new after a while were never told.
+    #[test]
+    fn chains_that_nothing_tells_of_make_room() {
+        let tracker = nested_waits(3 * LINKS, 1);
+        assert_eq!(tracker.links.len(), LINKS);
+        assert_eq!(tracker.tally.folded.chains, 0);
+        let cells = tracker.tally.cells.iter();
+        let mut of_one = cells.filter(|(key, _)| key.tid == 1);
+        let (_, cell) = of_one.next().unwrap();
+        for (id, _) in &cell.nested.of {
+            let link = tracker.link(*id).unwrap();
+            assert_eq!(link.lock.address, 128);
+            assert_eq!(tracker.link_ids[link], *id);
+        }
+        assert_eq!(cell.nested.total().count, 3 * LINKS as u64);
     }
 }

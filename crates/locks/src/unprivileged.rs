@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::event::{Event, Kind, LockId, Place, Wait};
 use crate::histogram::Histogram;
-use crate::tally::{CellKey, Share, Tally};
+use crate::tally::{CellKey, Share};
 use crate::tracker::Tracker;
 
 /// The place of a call that the preload library recorded. Its stack is the one frame at `caller`.
@@ -35,7 +35,6 @@ impl Tracker {
             }
             return;
         }
-        let mut sums = Tally::default();
         let mut lengths: FxHashMap<(WaitKind, u64, u64), Histogram> = FxHashMap::default();
         for wait in &process.waits {
             match wait.end {
@@ -52,7 +51,7 @@ impl Tracker {
             let (count, ns) = (total.count, total.ns);
             let known = lengths.remove(&of).unwrap_or_default();
             let key = key(process.pid, total.kind, total.object, total.caller);
-            sums.add_sum(key, Share { count, ns }, total.max_ns, &known);
+            self.add_sum(key, Share { count, ns }, total.max_ns, &known);
             let sum = told.entry(total.kind).or_default();
             sum.count = sum.count.saturating_add(count);
             sum.ns = sum.ns.saturating_add(ns);
@@ -69,10 +68,9 @@ impl Tracker {
                 };
                 // The longest of them is not known: at least their mean.
                 let longest = ns / count;
-                sums.add_sum(key, Share { count, ns }, longest, &Histogram::default());
+                self.add_sum(key, Share { count, ns }, longest, &Histogram::default());
             }
         }
-        self.add(sums);
     }
 }
 

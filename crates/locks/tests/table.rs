@@ -469,30 +469,6 @@ fn kernel_locks_are_named_by_who_wants_them() {
     assert_eq!(table.holds[0].total_ns, 50);
 }
 
-#[test]
-fn taken_intervals_merge_into_the_whole() {
-    let mut whole = Tracker::default();
-    let mut parts = Tracker::default();
-    let mut sum = amdahl_locks::Tally::default();
-    for i in 0..100_u64 {
-        let w = Event::Wait(wait(
-            (i % 7) as Tid,
-            0xa0,
-            i % 3,
-            i * 100_000,
-            i * 100_000 + i,
-        ));
-        whole.feed(&w);
-        parts.feed(&w);
-        if i % 10 == 0 {
-            sum.merge(parts.take(), Limits::default());
-        }
-    }
-    sum.merge(parts.take(), Limits::default());
-    let merged = Table::new(&parts, &sum, GroupBy::Site, &nobody);
-    assert_eq!(merged, table(&whole, GroupBy::Site));
-}
-
 fn waits() -> impl Strategy<Value = Vec<Wait>> {
     let one = (
         0..40_u32,
@@ -521,8 +497,9 @@ proptest! {
         waits in waits(),
         cells in 4_usize..100,
         threads in 1_usize..50,
+        bytes in 0_usize..100_000,
     ) {
-        let mut tracker = Tracker::new(Limits { cells, threads });
+        let mut tracker = Tracker::new(Limits { cells, bytes, threads });
         for w in &waits {
             tracker.feed(&Event::Wait(*w));
         }
@@ -561,7 +538,7 @@ proptest! {
         mut waits in waits(),
         swaps in proptest::collection::vec((any::<prop::sample::Index>(), any::<u64>()), 0..30),
     ) {
-        let mut tracker = Tracker::new(Limits { cells: 16, threads: 4 });
+        let mut tracker = Tracker::new(Limits { cells: 16, threads: 4, ..Limits::default() });
         tracker.learn(Place(1), &mutex_at("f", 1));
         for (at, value) in swaps {
             let at = at.index(waits.len());

@@ -262,6 +262,49 @@ fn a_runnable_thread_behind_a_busy_cpu_beside_an_idle_one_is_placement() {
 }
 
 #[test]
+fn who_goes_to_a_cpu_that_is_not_of_the_run_leaves_the_queues() {
+    let fork = Event::Fork {
+        ts: 0,
+        parent: 1,
+        child: 2,
+        pid: 2,
+        cpu: 0,
+    };
+    let elsewhere = |ts| Event::Migrate { ts, tid: 2, cpu: 7 };
+    let gone = run(2, 10 * MS, &[on(0, 0, 1), fork.clone(), elsewhere(MS)]);
+    assert_complete(&gone);
+    assert_eq!(charged(&gone, Cause::Placement), 0.95);
+
+    // Woken there it is not in a queue either, and the wait has ended.
+    let events = [
+        on(0, 0, 1),
+        on(0, 1, 2),
+        off(0, 1, 2, futex(CONDITION)),
+        elsewhere(2 * MS),
+        wake(2 * MS, 2, Waker::Workload(1)),
+    ];
+    let woken = run(2, 10 * MS, &events);
+    assert_complete(&woken);
+    assert_eq!(charged(&woken, Cause::Partner), 2.0);
+    assert_eq!(charged(&woken, Cause::Placement), 0.0);
+
+    // Until it is back.
+    let events = [
+        on(0, 0, 1),
+        fork,
+        elsewhere(0),
+        on(4 * MS, 1, 2),
+        off(6 * MS, 1, 2, futex(CONDITION)),
+        wake(9 * MS, 2, Waker::Workload(1)),
+        on(9 * MS, 1, 2),
+    ];
+    let back = run(2, 10 * MS, &events);
+    assert_complete(&back);
+    assert_eq!(charged(&back, Cause::Placement), 0.0);
+    assert_eq!(charged(&back, Cause::Partner), 3.0);
+}
+
+#[test]
 fn a_wake_up_under_way_to_an_idle_cpu_belongs_to_the_wait() {
     let run = run(
         2,

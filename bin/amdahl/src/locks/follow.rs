@@ -26,12 +26,12 @@ pub struct Follower {
 impl Follower {
     /// Knows nothing yet. With `without` it is of the whole system, but for the waits of that process.
     ///
-    /// Up to `later_bytes_max` of parts are left for [`Follower::finish`].
-    pub fn new(without: Option<u32>, later_bytes_max: usize) -> Follower {
+    /// Up to `later_bytes_max` of parts are left for [`Follower::finish`]; what they add up to keeps within `limits`.
+    pub fn new(without: Option<u32>, later_bytes_max: usize, limits: Limits) -> Follower {
         Follower {
             decoder: Decoder::new(),
             decoded: Decoded::default(),
-            tracker: Tracker::new(Limits::default()),
+            tracker: Tracker::new(limits),
             events: 0,
             without,
             later: Later::new(later_bytes_max),

@@ -8,7 +8,7 @@ use amdahl_topology::CpuSet;
 
 use super::follow::{Follower, name};
 pub use super::unprivileged::{Polling, not_polled};
-use super::{cut_source, programs, recorded_sources, result, target, without};
+use super::{cut_source, programs, recorded_sources, result, sums_within, target, without};
 use crate::cli::{LocksBy, Selection};
 use crate::failure::Failure;
 use crate::java;
@@ -50,7 +50,7 @@ impl Recorded {
         let cleared = recorder.clear_waits();
         cleared.map_err(|error| Failure::machine(error.to_string()))?;
         Ok(Recorded {
-            follower: Follower::new(without(selection), 0),
+            follower: Follower::new(without(selection), 0, sums_within(selection.memory_bytes())),
             sources: recorded_sources(recorder, owners),
             target: target(selection),
         })

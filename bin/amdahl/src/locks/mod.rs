@@ -5,7 +5,7 @@ pub mod live;
 mod result;
 mod unprivileged;
 
-use amdahl_locks::{Table, Tracker};
+use amdahl_locks::{Limits, Table, Tracker};
 use amdahl_probe::bpf::{
     Decoded, LOCKS, LOCKS_AND_HOLDS, Programs, Recorder, RecorderError, Settings, lock_constants,
 };
@@ -93,7 +93,7 @@ fn observe(args: &Locks, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Observe
     }
     let settings = Settings {
         constants: lock_constants(),
-        memory_bytes: (selection.memory as usize) << 20,
+        memory_bytes: selection.memory_bytes(),
         everyone: selection.system,
         part_after: PART_AFTER,
         ..Settings::new(programs(args.owner), cpus.iter().collect())
@@ -106,6 +106,11 @@ fn observe(args: &Locks, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Observe
             unprivileged::observe(selection, cpus, interrupt, &why, watch::bpf_remedy(&error))
         }
     }
+}
+
+/// Sums take half as much as the events that they are made of.
+fn sums_within(memory_bytes: usize) -> Limits {
+    Limits::within(memory_bytes / 2)
 }
 
 /// What records; with `owners` also how long `mmap_lock` is held, where that is told.
@@ -125,8 +130,9 @@ fn recorded(
 ) -> Result<Observed, Failure> {
     let failed = |error: RecorderError| Failure::machine(error.to_string());
     recorder.clear_waits().map_err(failed)?;
-    let memory = (args.selection.memory as usize) << 20;
-    let mut follower = Follower::new(without(&args.selection), memory / 4);
+    let memory = args.selection.memory_bytes();
+    let without = without(&args.selection);
+    let mut follower = Follower::new(without, memory / 4, sums_within(memory));
     let watched = watch::watch(
         &args.selection,
         cpus,

@@ -64,9 +64,10 @@ pub fn observe(
     let over = Arc::new(AtomicBool::new(false));
     let is_over = Arc::clone(&over);
     let is_preloaded = !env.is_empty();
+    let limits = super::sums_within(selection.memory_bytes());
     let polling = std::thread::Builder::new()
         .name("amdahl-poll".into())
-        .spawn(move || poll(poller, &is_over, is_preloaded))
+        .spawn(move || poll(poller, &is_over, is_preloaded, limits))
         .map_err(|error| failed(&error))?;
     let from = clock::monotonic();
     let ended = watch::run(selection, child, interrupt, || ());
@@ -119,10 +120,10 @@ pub struct Polling {
 }
 
 impl Polling {
-    fn new(poller: Poller, is_preloaded: bool) -> Polling {
+    fn new(poller: Poller, is_preloaded: bool, limits: Limits) -> Polling {
         Polling {
             poller,
-            tracker: Tracker::new(Limits::default()),
+            tracker: Tracker::new(limits),
             polls: Polls::default(),
             symbols: Symbolizer::new(),
             known: std::collections::HashSet::new(),
@@ -139,7 +140,7 @@ impl Polling {
             cgroup: None,
         };
         let poller = Poller::new(scope).map_err(|error| Failure::machine(error.to_string()))?;
-        let mut polling = Polling::new(poller.copy_stacks(0), false);
+        let mut polling = Polling::new(poller.copy_stacks(0), false, Limits::default());
         polling.sources = polled_sources(why, remedy);
         Ok(polling)
     }
@@ -199,8 +200,8 @@ impl Polling {
 }
 
 /// Polls until it is over.
-fn poll(poller: Poller, over: &AtomicBool, is_preloaded: bool) -> Polled {
-    let mut polling = Polling::new(poller, is_preloaded);
+fn poll(poller: Poller, over: &AtomicBool, is_preloaded: bool, limits: Limits) -> Polled {
+    let mut polling = Polling::new(poller, is_preloaded, limits);
     loop {
         let is_last = over.load(Ordering::Relaxed);
         let pause = polling.step();

@@ -112,7 +112,7 @@ fn measure(args: &Mem, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Outcome, 
 
 fn settings(args: &Mem, cpus: &CpuSet) -> Settings {
     Settings {
-        memory_bytes: (args.selection.memory as usize) << 20,
+        memory_bytes: args.selection.memory_bytes(),
         everyone: args.selection.system,
         mappings: Mappings::All,
         part_after: PART_AFTER,
@@ -152,8 +152,7 @@ fn recorded(
     looker: &Looker,
     interrupt: &Interrupt,
 ) -> Result<Parts, Failure> {
-    let memory = (args.selection.memory as usize) << 20;
-    let mut followed = Followed::new(looker, memory / 4);
+    let mut followed = Followed::new(looker, args.selection.memory_bytes() / 4);
     if args.selection.system {
         followed.tlb.count_all(cpus);
     }

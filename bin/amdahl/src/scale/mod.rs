@@ -283,7 +283,7 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
 /// runs less exact.
 const FIRST_SAMPLING: f64 = 0.007;
 /// The same once a CPU has been sampled for a while.
-const SAMPLING: f64 = 0.003;
+const SAMPLING: f64 = 0.002;
 /// The same, for the interrupts alone, where the rate cannot change during a run.
 const STEADY_SAMPLING: f64 = 0.01;
 /// What a sample takes beside its interrupt, in nanoseconds: walking and copying stacks.

@@ -119,7 +119,7 @@ pub fn main(args: &SchedRecord) -> Result<u8, Failure> {
     let cpus = watch::cpus(args.selection.pid)?;
     let interrupt = Interrupt::catch();
     let mut settings = Settings::new(&SCHED, cpus.iter().collect());
-    settings.memory_bytes = (args.selection.memory as usize) << 20;
+    settings.memory_bytes = args.selection.memory_bytes();
     settings.ring_bytes = settings.memory_bytes / 4;
     settings.part_after = PART_AFTER;
     settings.everyone = args.selection.system;

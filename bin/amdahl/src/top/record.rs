@@ -170,7 +170,7 @@ impl Recording<'_> {
         if loaded.as_ref().is_none_or(|(of, _)| *of != tab) {
             // The one before gives its memory back first.
             *loaded = None;
-            let memory = (self.selection.memory as usize) << 20;
+            let memory = self.selection.memory_bytes();
             let settings = match tab {
                 Tab::Locks => locks::live::settings(self.cpus, self.owners),
                 Tab::Sched => sched::live::settings(self.cpus),

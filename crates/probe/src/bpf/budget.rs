@@ -1,7 +1,7 @@
 //! How often a CPU is sampled: often in the beginning and after quiet times, seldom where much has been sampled already.
 
 /// Samples that are taken at the full rate before anything is saved: what a short run needs for shares that are exact to some percent.
-pub const GRANT: u64 = 500;
+pub const GRANT: u64 = 200;
 
 /// The samples of one CPU. What they may be in all is `GRANT` and one in so many periods of the full rate.
 #[derive(Clone, Copy, Debug)]
@@ -96,15 +96,15 @@ mod tests {
     #[test]
     fn short_runs_are_sampled_in_full() {
         let mut budget = Budget::new(2 * MS, 5);
-        let (samples, time) = run(&mut budget, 0..1000, 10);
-        assert_eq!((samples, time), (500, 1000 * MS));
+        let (samples, time) = run(&mut budget, 0..2 * GRANT, 10);
+        assert_eq!((samples, time), (GRANT, 2 * GRANT * MS));
     }
 
     #[test]
     fn long_runs_keep_to_the_budget_and_stand_for_all_their_time() {
         let mut budget = Budget::new(2 * MS, 5);
         let (samples, time) = run(&mut budget, 0..20_000, 10);
-        assert!(samples <= 500 + 2000 + 50, "{samples}");
+        assert!(samples <= GRANT + 2000 + 50, "{samples}");
         assert!(samples >= 2000, "{samples}");
         let all = 20_000 * MS;
         assert!(time.abs_diff(all) < all / 100, "{time}");
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(budget.weight, 5);
         run(&mut budget, 3000..8000, 0);
         let (samples, _) = run(&mut budget, 8000..8500, 10);
-        assert!(samples > 200, "{samples}");
+        assert!(samples > GRANT - 25, "{samples}");
     }
 
     #[test]

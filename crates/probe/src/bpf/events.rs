@@ -14,6 +14,10 @@ const EACH: [(&str, Counter); 3] = [
     ("on_major_fault", Counter::MajorFaults),
 ];
 
+/// An instruction sample stands for as many instructions as a sample of time for cycles, times this. Samples only share among
+/// functions what counters count, so that fewer do; there are about as many of both where three instructions take a cycle.
+const INSTRUCTIONS_PER_CYCLE: u64 = 3;
+
 /// Open events, one of each kind on each CPU.
 #[derive(Default)]
 pub struct Events {
@@ -25,7 +29,9 @@ pub struct Events {
     pub by_cycles: bool,
     /// User instructions per sample.
     pub instruction_period: u64,
-    /// Nanoseconds per sample.
+    /// Cycles, or nanoseconds, per sample of time.
+    time_period: u64,
+    /// Nanoseconds per sample of time.
     pub sample_ns: u64,
     /// Those that run one program each time that something happens.
     pub each: Vec<(&'static str, Vec<OwnedFd>)>,
@@ -78,8 +84,7 @@ impl Events {
                 Err(error) => return Err(failed(error)),
             },
         };
-        // About as many at one instruction per cycle, at most four times as many.
-        let instruction_period = cycles | 1;
+        let instruction_period = INSTRUCTIONS_PER_CYCLE * cycles | 1;
         let instructions = match each(Counter::UserInstructions, instruction_period) {
             Err(error) if lacks_descriptors(&error) => return Err(failed(error)),
             opened => opened.unwrap_or_default(),
@@ -89,6 +94,11 @@ impl Events {
             instructions,
             by_cycles,
             instruction_period,
+            time_period: if by_cycles {
+                cycles
+            } else {
+                1_000_000_000 / hz
+            },
             sample_ns: 1_000_000_000 / hz,
             side_band,
             each: Vec::new(),
@@ -113,17 +123,12 @@ impl Events {
 
     /// Lets a sample of the CPU at `at` stand for `weight` periods of the full rate from now on.
     pub fn set_weight(&self, at: usize, weight: u32) -> io::Result<()> {
-        let time = if self.by_cycles {
-            self.instruction_period
-        } else {
-            self.sample_ns
-        };
         let set = |events: &[OwnedFd], period: u64| match events.get(at) {
             Some(event) => perf::set_period(event, (period * u64::from(weight)) | 1),
             None => Ok(()),
         };
         set(&self.instructions, self.instruction_period)?;
-        set(&self.time, time)
+        set(&self.time, self.time_period)
     }
 
     /// Switches all of them on or off.

@@ -24,7 +24,7 @@ const LINE: usize = 64;
 pub fn interruption_ns(clock_hz: u64) -> Option<u64> {
     let each = TIME.as_nanos() as u64 / OVERFLOWS;
     let cycles = clock_hz / 1_000_000 * each / 1000;
-    // With cycles come samples of instructions, about as many.
+    // With cycles come samples of instructions, at most about as many.
     let cost = overflow_ns(Counter::Cycles, cycles | 1).map(|cost| 2 * cost);
     cost.or_else(|| overflow_ns(Counter::Clock, each))
 }

@@ -64,6 +64,9 @@ impl Partition {
         waker: Option<Waker>,
         from: Option<StackId>,
     ) {
+        if !self.watched.contains_key(&cpu) {
+            return self.leave_cpus(tid, cpu, ending, waker, from);
+        }
         let cpu_idle = self.is_idle(cpu);
         let slot = self.queues.entry(cpu).or_default().push(tid);
         let now = self.now;
@@ -97,6 +100,23 @@ impl Partition {
             behind,
             ripe,
         };
+    }
+
+    /// A thread that is counted nowhere goes on where nothing is seen of it, and has no place here until it is back.
+    fn leave_cpus(
+        &mut self,
+        tid: Tid,
+        cpu: CpuId,
+        ending: Option<Waiting>,
+        waker: Option<Waker>,
+        from: Option<StackId>,
+    ) {
+        if let Some(waiting) = ending {
+            self.charge_wait(tid, waiting, waker, from);
+        }
+        let thread = self.thread(tid, cpu);
+        thread.cpu = cpu;
+        thread.state = State::Unseen;
     }
 
     /// It waits in the queue for longer than an idle CPU would have taken.
