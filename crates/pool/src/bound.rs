@@ -373,8 +373,9 @@ impl Registry {
         returning.iter().for_each(|work| self.settle(work));
     }
 
-    /// The CPU has gone: its queue closes, others take over what is in it.
+    /// The CPU has gone: its queue closes, others take over what is in it, and what it had without being bound to it.
     pub(crate) fn orphan(&self, cpu: CpuId) {
+        self.leave_queue(cpu);
         for work in self.slots[cpu as usize].bound.close() {
             self.homeless
                 .taken_over

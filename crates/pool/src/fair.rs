@@ -97,7 +97,8 @@ impl Worker {
                 return Some(Work::Bound(work));
             }
             let queue = registry.layout.of(at);
-            if !registry.is_conserving() && queue != registry.layout.of(self.cpu) {
+            let is_own = queue == registry.layout.of(self.cpu);
+            if !registry.is_conserving() && !is_own && !registry.is_left(queue) {
                 return None;
             }
             if let Some(job) = registry.queues[queue.index()].pop() {

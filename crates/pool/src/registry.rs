@@ -330,7 +330,8 @@ impl Registry {
                 if let Some(lead) = self.layout.lead(woken.0) {
                     self.mark_overloaded(lead);
                 }
-                // Pairs with the fence in `fall_asleep`: either it sees the job or we see it asleep.
+                // Pairs with the fences in `fall_asleep` and `leave_queue`: either who sleeps or leaves sees the job, or
+                // we see that it does.
                 fence(Ordering::SeqCst);
                 if let Some(cpu) = woken.1 {
                     let counts = self.counts.load();
@@ -569,12 +570,38 @@ impl Registry {
     /// Whether a worker of the queue is awake, other than that of `but`.
     pub(crate) fn is_served(&self, queue: QueueId, but: CpuId) -> bool {
         let mut cpus = self.layout.cpus(queue).filter(|&cpu| cpu != but);
-        cpus.any(|cpu| {
-            let slot = &self.slots[cpu as usize];
-            slot.is_online.load(Ordering::SeqCst)
-                && !slot.is_away.load(Ordering::SeqCst)
-                && !self.is_asleep(cpu)
-        })
+        cpus.any(|cpu| self.is_there(cpu) && !self.is_asleep(cpu))
+    }
+
+    /// Whether the worker of `cpu` takes what is there for it, now or when it is woken: it has its CPU, and does not
+    /// block outside of the pool.
+    pub(crate) fn is_there(&self, cpu: CpuId) -> bool {
+        let slot = &self.slots[cpu as usize];
+        slot.is_online.load(Ordering::SeqCst) && !slot.is_away.load(Ordering::SeqCst)
+    }
+
+    /// Whether all of the queue's workers are gone or blocked. Then anybody takes from it, whatever the policy.
+    pub(crate) fn is_left(&self, queue: QueueId) -> bool {
+        !self.layout.cpus(queue).any(|cpu| self.is_there(cpu))
+    }
+
+    /// The worker of `cpu` is [there](Self::is_there) no more: what none but the workers of its queue may take was left to it
+    /// by the others, and so was what anybody may take from now on.
+    pub(crate) fn leave_queue(&self, cpu: CpuId) {
+        let queue = self.layout.of(cpu);
+        // Pairs with the fences in `inject` and `fall_asleep`: either we see the job and the sleeper, or they see that
+        // this worker has left.
+        fence(Ordering::SeqCst);
+        let waits = self.queues[queue.index()].len() > 0;
+        if self.is_conserving || !waits && self.slots[cpu as usize].deque.len() == 0 {
+            return;
+        }
+        let mut others = self.layout.cpus(queue).filter(|&other| other != cpu);
+        let is_told =
+            waits && (self.is_served(queue, cpu) || others.any(|other| self.notify(other)));
+        if !is_told {
+            self.wake_any(cpu);
+        }
     }
 
     /// Whether anything waits that the worker `cpu` could run, private parts of deques included. O(slots).
@@ -591,11 +618,15 @@ impl Registry {
                 .reachable(cpu)
                 .any(|queue| self.queues[queue.index()].len() > 0)
             || self.guest_slots().any(|(_, slot)| slot.deque.len() > 0)
-            || (self.is_conserving || self.layout.len() == 1)
-                && self.slots[..self.cpus() as usize]
-                    .iter()
-                    .any(|slot| slot.deque.len() > 0)
+            || self.open_slots().any(|slot| slot.deque.len() > 0)
             || self.may_take_over(cpu)
+    }
+
+    /// The slots of the workers from whose deques anybody may take.
+    pub(crate) fn open_slots(&self) -> impl Iterator<Item = &Slot> {
+        let all = self.is_conserving || self.layout.len() == 1;
+        let cpus = (0..self.cpus()).filter(move |&cpu| all || !self.is_there(cpu));
+        cpus.map(|cpu| &self.slots[cpu as usize])
     }
 
     /// The queues that a worker on `cpu` takes from when nothing else is left.
@@ -605,7 +636,9 @@ impl Registry {
         let inbox = self.layout.inbox();
         (0..self.queues.len() as u32)
             .map(QueueId)
-            .filter(move |&queue| all || queue == own || Some(queue) == inbox)
+            .filter(move |&queue| {
+                all || queue == own || Some(queue) == inbox || self.is_left(queue)
+            })
     }
 
     /// Work bound to another CPU that may run on this one too.

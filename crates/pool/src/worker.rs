@@ -303,9 +303,8 @@ impl Worker {
                 return Some(Work::Job(job));
             }
         }
-        let workers = (0..registry.cpus()).map(|cpu| (cpu, &registry.slots[cpu as usize]));
-        let reach = registry.is_conserving() || registry.layout.len() == 1;
-        for (_, slot) in registry.guest_slots().chain(workers.filter(|_| reach)) {
+        let guests = registry.guest_slots().map(|(_, slot)| slot);
+        for slot in guests.chain(registry.open_slots()) {
             if ptr::eq(slot, self.slot()) {
                 continue;
             }
@@ -548,19 +547,6 @@ impl Worker {
         registry.pass_on(now, self.cpu);
     }
 
-    /// What nobody but the workers of this queue may take was left to this one by the others.
-    fn leave_queue(&self) {
-        let registry = self.registry();
-        let queue = registry.layout.of(self.cpu);
-        if !registry.is_conserving()
-            && registry.queues[queue.index()].len() > 0
-            && !registry.is_served(queue, self.cpu)
-        {
-            let mut others = registry.layout.cpus(queue).filter(|&cpu| cpu != self.cpu);
-            others.any(|cpu| registry.notify(cpu));
-        }
-    }
-
     /// Somebody else may run while this thread blocks in `block`.
     pub(crate) fn away<R>(&self, block: impl FnOnce() -> R) -> R {
         let registry = self.registry();
@@ -571,7 +557,7 @@ impl Worker {
         };
         if !self.is_guest() {
             self.slot().is_away.store(true, Ordering::SeqCst);
-            self.leave_queue();
+            registry.leave_queue(self.cpu);
         }
         self.leave_place(out);
         let result = block();

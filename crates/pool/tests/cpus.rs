@@ -224,6 +224,64 @@ fn a_panic_on_a_cpu_reaches_the_handle_and_nobody_else() {
     assert_eq!(nested.join().unwrap(), (1, 2));
 }
 
+/// Jobs in a queue from which nobody else takes, and in the deque of a worker of it, waited for ever when its CPUs went and
+/// what ran there went on.
+#[test]
+fn jobs_in_the_queue_of_cpus_that_go_are_run_by_others() {
+    for (description, policy, gone) in [
+        ("3 core", "groups-apart=1", 1),
+        ("3 llc x 1 core", "steal", 1),
+        ("3 llc x 2 core", "steal", 2),
+        ("3 llc x 2 core", "groups-apart=2", 2),
+    ] {
+        let cpus = machine(description);
+        let builder = Pool::builder().cpus(cpus.clone()).follows_load(false);
+        let pool = builder.policy(policy).build().unwrap();
+        let all = pool.cpus();
+        let gate = Arc::new(AtomicBool::new(false));
+        let (tell, told) = std::sync::mpsc::channel();
+        let long: Vec<_> = (0..gone)
+            .map(|cpu| {
+                let (gate, tell) = (gate.clone(), tell.clone());
+                pool.queue_on(&set([cpu]), move || {
+                    tell.send(amdahl_pool::spawn(|| 1)).unwrap();
+                    while !gate.load(Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
+                })
+            })
+            .collect();
+        let children: Vec<_> = (0..gone).map(|_| told.recv().unwrap()).collect();
+        let waiting: Vec<_> = (0..10).map(|_| pool.spawn(|| 1)).collect();
+        assert!(
+            waiting.iter().all(|job| !job.is_done()),
+            "{policy} on {description}: no other CPU takes them"
+        );
+        cpus.set_allowed(all.difference(&set(0..gone)));
+        pool.refresh();
+        let ran = waiting.into_iter().chain(children);
+        assert_eq!(ran.map(|job| job.join().unwrap()).sum::<u32>(), 10 + gone);
+        gate.store(true, Ordering::Release);
+        long.into_iter().for_each(|job| job.join().unwrap());
+    }
+}
+
+/// The same with the only worker of a queue that waits in a channel for what lies in the queue.
+#[test]
+fn jobs_in_the_queue_of_a_worker_that_waits_are_run_by_others() {
+    for policy in ["groups-apart=1", "steal"] {
+        let builder = Pool::builder().cpus(machine("2 llc x 1 core"));
+        let pool = builder.policy(policy).follows_load(false).build().unwrap();
+        for _ in 0..100 {
+            let (to, from) = amdahl_pool::channel(1);
+            let waits = pool.spawn(move || from.recv());
+            let sends = pool.spawn(move || to.send(7));
+            sends.join().unwrap().unwrap();
+            assert_eq!(waits.join().unwrap(), Ok(7));
+        }
+    }
+}
+
 /// On the real machine: work is where it was told to be.
 #[test]
 fn work_runs_on_its_cpu() {
