@@ -291,7 +291,8 @@ impl Registry {
     /// Somebody has an entry to give away; the policy says who is told. `from` is the worker or guest.
     #[cold]
     pub(crate) fn tell(&self, from: CpuId, state: &mut CpuState) {
-        if self.counts.load().searching() > 0 && self.is_conserving {
+        let counts = self.counts.load();
+        if !counts.has_room() || self.is_conserving && counts.searching() > 0 {
             return;
         }
         let task = Waking {
@@ -333,17 +334,26 @@ impl Registry {
                 // Pairs with the fences in `fall_asleep` and `leave_queue`: either who sleeps or leaves sees the job, or
                 // we see that it does.
                 fence(Ordering::SeqCst);
-                if let Some(cpu) = woken.1 {
-                    let counts = self.counts.load();
-                    if !self.is_conserving || counts.searching() == 0 {
-                        self.notify(cpu);
-                    }
+                if let Some(cpu) = woken.1
+                    && self.is_needed(cpu, woken.0)
+                {
+                    self.notify(cpu);
                 }
                 return self.wake_any(near);
             }
         }
         fence(Ordering::SeqCst);
         self.wake_any(near);
+    }
+
+    /// Whether something that was put into `queue` needs the worker of `cpu`. Who has no place would sleep again at once.
+    fn is_needed(&self, cpu: CpuId, queue: QueueId) -> bool {
+        let counts = self.counts.load();
+        if self.is_conserving {
+            counts.searching() == 0 && counts.has_room()
+        } else {
+            counts.has_room() || !self.is_served(queue, cpu)
+        }
     }
 
     fn place(&self, waker: Option<CpuId>, state: &mut CpuState) -> (QueueId, Option<CpuId>) {

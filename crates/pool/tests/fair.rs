@@ -115,6 +115,43 @@ fn a_limit_holds_where_workers_share_a_queue_of_their_own() {
     }
 }
 
+/// Each job that was given from outside woke a worker that had no place, and slept again at once.
+#[test]
+fn jobs_wake_nobody_who_has_no_place() {
+    for policy in [
+        "steal=machine",
+        "single",
+        "groups-apart=1",
+        "groups-apart=2",
+    ] {
+        let pool = builder(2, 1).policy(policy).build().unwrap();
+        let (has_begun, is_over) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let long = {
+            let (told, ends) = (has_begun.clone(), is_over.clone());
+            pool.spawn(move || {
+                told.store(true, Ordering::Release);
+                wait_for(&ends);
+            })
+        };
+        wait_for(&has_begun);
+        let sleeps_over = || {
+            while pool.state().sleeping == 0 {
+                std::thread::yield_now();
+            }
+            let waits = pool.waits();
+            let idle = waits.iter().find(|waits| waits.what == "idle worker");
+            idle.map_or(0, |idle| idle.count.times)
+        };
+        let before = sleeps_over();
+        let jobs: Vec<_> = (0..100).map(|_| pool.spawn(|| ())).collect();
+        let after = sleeps_over();
+        is_over.store(true, Ordering::Release);
+        assert_eq!(after, before, "{policy}");
+        long.join().unwrap();
+        jobs.into_iter().for_each(|job| job.join().unwrap());
+    }
+}
+
 /// Both workers run: one of them something that never yields, behind which the job waits that would end it all.
 #[test]
 fn jobs_behind_one_that_never_yields() {
