@@ -134,8 +134,8 @@ impl<T: Send> Shared<T> {
 }
 
 impl<T: Send> Sender<T> {
-    /// Sends, after waiting for room if there is none. A worker of a pool that waits here lets another one run. What
-    /// nobody has received when the last receiver goes is dropped at once.
+    /// Sends, after waiting for room if there is none. A worker of a pool that waits here lets another one run, if there
+    /// is one that does not wait itself. What nobody has received when the last receiver goes is dropped at once.
     ///
     /// # Errors
     /// [`SendError`] with the value, if all receivers are gone.
@@ -176,7 +176,8 @@ impl<T: Send> Sender<T> {
 }
 
 impl<T: Send> Receiver<T> {
-    /// Receives, after waiting for a value if there is none. A worker of a pool that waits here lets another one run.
+    /// Receives, after waiting for a value if there is none. A worker of a pool that waits here lets another one run, if
+    /// there is one that does not wait itself.
     ///
     /// # Errors
     /// [`RecvError`] when all has been received and all senders are gone.
