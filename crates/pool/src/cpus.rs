@@ -61,7 +61,8 @@ impl Default for ThisMachine {
 impl CpuSource for ThisMachine {
     fn topology(&mut self) -> Topology {
         let allowed = amdahl_topology::allowed().unwrap_or_default();
-        Topology::read()
+        // One that is offline now may come.
+        Topology::read_present()
             .ok()
             .or_else(|| Topology::flat(&allowed))
             .unwrap_or_else(|| {

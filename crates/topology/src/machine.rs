@@ -26,7 +26,7 @@ pub struct Cpu {
     pub capacity: u32,
 }
 
-/// The online CPUs of a machine, real or synthetic; never empty.
+/// The CPUs of a machine, real or synthetic, if not said otherwise those that are online; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     cpus: Vec<Cpu>,
@@ -80,6 +80,41 @@ impl Topology {
     /// As [`Topology::read`].
     pub fn read_from(sysfs_root: &Path) -> Result<Self> {
         Self::from_places(sysfs::places(sysfs_root)?).ok_or_else(|| Error::NoCpus {
+            path: sysfs_root.to_owned(),
+        })
+    }
+
+    /// As [`Topology::read`], with the CPUs that are there but offline: of those the kernel tells no place, so each is a
+    /// core of its own, beside the CPU whose number is nearest.
+    ///
+    /// # Errors
+    /// As [`Topology::read`].
+    pub fn read_present() -> Result<Self> {
+        Self::read_present_from(Path::new(sysfs::ROOT))
+    }
+
+    /// The same of the sysfs tree mounted at `sysfs_root`.
+    ///
+    /// # Errors
+    /// As [`Topology::read`].
+    pub fn read_present_from(sysfs_root: &Path) -> Result<Self> {
+        let mut places = sysfs::places(sysfs_root)?;
+        let online: CpuSet = places.iter().map(|place| place.id).collect();
+        places.sort_unstable_by_key(|place| place.id);
+        let offline = sysfs::present(sysfs_root)?.difference(&online);
+        let known = places.len();
+        for id in offline.iter() {
+            let behind = places[..known].partition_point(|place| place.id < id);
+            let neighbours = &places[behind.saturating_sub(1)..known.min(behind + 1)];
+            let nearest = neighbours.iter().min_by_key(|place| place.id.abs_diff(id));
+            // Online CPUs are named first of their core: none has the name of one that is offline.
+            places.extend(nearest.map(|&place| Place {
+                id,
+                core: id,
+                ..place
+            }));
+        }
+        Self::from_places(places).ok_or_else(|| Error::NoCpus {
             path: sysfs_root.to_owned(),
         })
     }

@@ -53,6 +53,12 @@ pub(crate) fn online(root: &Path) -> Result<CpuSet> {
     }
 }
 
+/// The CPUs that are there, online or not; none where the kernel does not tell.
+pub(crate) fn present(root: &Path) -> Result<CpuSet> {
+    let file = root.join(CPUS).join("present");
+    Ok(read_cpu_list(&file)?.unwrap_or_default())
+}
+
 fn places_of(root: &Path, online: &CpuSet) -> Result<Vec<Place>> {
     let folder = |cpu: u32| root.join(CPUS).join(format!("cpu{cpu}"));
 

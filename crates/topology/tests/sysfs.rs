@@ -418,3 +418,36 @@ fn thousands_of_cpus() {
         "1 package x 4 node x 1 llc x 1024 core x 1 thread"
     );
 }
+
+/// A pool whose machine was read while a CPU was offline never used it: its places are asked for once.
+#[test]
+fn cpus_that_are_offline_have_the_place_of_their_neighbours() {
+    let sysfs = Sysfs::new("0-1,4,7");
+    sysfs.write("devices/system/cpu/present", "0-7");
+    for (cpu, core, l3) in [
+        (0, "0", "0-1"),
+        (1, "1", "0-1"),
+        (4, "4", "4"),
+        (7, "7", "7"),
+    ] {
+        sysfs.core(cpu, 0, core);
+        sysfs.caches(cpu, core, l3);
+    }
+    sysfs.node(0, "0-1");
+    sysfs.node(2, "4,7");
+    assert_eq!(sysfs.read().cpus().len(), 4);
+    let machine = Topology::read_present_from(sysfs.root()).unwrap();
+    assert_eq!(machine.cpu_set().to_string(), "0-7");
+    let llc = |cpu: u32| machine.cpu(cpu).unwrap().llc;
+    assert_eq!(
+        (0..8).map(llc).collect::<Vec<_>>(),
+        [0, 0, 0, 1, 1, 1, 2, 2]
+    );
+    let node = |cpu: u32| machine.kernel_node(machine.cpu(cpu).unwrap().node);
+    assert_eq!((node(2), node(3)), (Some(0), Some(2)));
+    assert_eq!(machine.cores(), 8, "nothing is known of their cores");
+    // Without the file, and without a CPU that is offline.
+    let sysfs = Sysfs::new("0-1");
+    let machine = Topology::read_present_from(sysfs.root()).unwrap();
+    assert_eq!(machine, sysfs.read());
+}
