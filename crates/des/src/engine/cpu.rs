@@ -210,14 +210,13 @@ impl Engine<'_> {
 
     fn segment_ended(&mut self, cpu: u32) {
         let id = self.s.cpus[cpu as usize].task;
-        let task = &mut self.tasks[id as usize];
-        if task.is_spinning {
+        if self.tasks[id as usize].is_spinning {
             // It has spun for long enough.
-            task.is_spinning = false;
+            self.stop_spinning(id);
             self.block(cpu);
             return;
         }
-        task.work = 0;
+        self.tasks[id as usize].work = 0;
         self.proceed(cpu);
     }
 

@@ -5,11 +5,10 @@
 //! release, one after the other, so the next holder sees it after half of them on average; a queued
 //! lock (Mellor-Crummey and Scott, TOCS 1991) moves one line to one waiter.
 
-use std::collections::VecDeque;
-
 use super::Engine;
 use super::interpret::After;
 use super::state::{Mode, Phase, Use, Wait};
+use super::waiting::{Waiter, Waiting};
 use crate::program::{LockKind, LockSpec, NONE};
 use crate::time::{NEVER, Ns};
 
@@ -24,8 +23,7 @@ pub(crate) struct Lock {
     pub readers: u32,
     /// CPU that wrote to it last.
     line: u32,
-    /// In order of arrival; with whether they want to share.
-    pub waiters: VecDeque<(u32, bool)>,
+    waiting: Waiting,
     pub acquired: u64,
     pub contended: u64,
     pub waited: Ns,
@@ -43,7 +41,7 @@ impl Lock {
             owner: NONE,
             readers: 0,
             line: NONE,
-            waiters: VecDeque::new(),
+            waiting: Waiting::default(),
             acquired: 0,
             contended: 0,
             waited: 0,
@@ -107,7 +105,7 @@ impl Engine<'_> {
         self.charge(cpu, line, Use::Stall);
         let state = &mut self.locks[lock as usize];
         self.tasks[id as usize].keeps_cpu += u32::from(state.spec.keeps_cpu);
-        if state.is_free_for(is_shared) && (state.waiters.is_empty() || state.may_barge()) {
+        if state.is_free_for(is_shared) && (state.may_barge() || state.waiting.line().is_empty()) {
             if self.tasks[id as usize].wait == Wait::Lock(lock) {
                 // It was woken for it.
                 state.note_wait(now - self.tasks[id as usize].wait_since);
@@ -117,20 +115,18 @@ impl Engine<'_> {
             return After::Next;
         }
         let was_woken = self.tasks[id as usize].wait == Wait::Lock(lock);
-        if was_woken {
-            // Somebody was faster: first in line again.
-            state.waiters.push_front((id, is_shared));
-        } else {
-            state.contended += 1;
-            state.waiters.push_back((id, is_shared));
-        }
-        let (spins, owner, spin) = (state.spec.kind.spins(), state.owner, state.spec.spin);
-        let spin = match spins {
+        state.contended += u64::from(!was_woken);
+        let (kind, owner, spin) = (state.spec.kind, state.owner, state.spec.spin);
+        let spin = match kind.spins() {
             true => NEVER,
             // There is no point in spinning for an owner that does not run.
             false if owner != NONE && !self.is_on_cpu(owner) => 0,
             false => spin,
         };
+        // Who was woken and found somebody faster is first in line again.
+        let is_spinner = kind == LockKind::Mutex && spin > 0;
+        let waiting = &mut self.locks[lock as usize].waiting;
+        waiting.push(id, is_shared, was_woken, is_spinner);
         let since = self.tasks[id as usize].wait_since;
         self.tasks[id as usize].step = 1;
         let after = self.wait_for(cpu, id, Wait::Lock(lock), spin);
@@ -175,36 +171,41 @@ impl Engine<'_> {
     fn hand_over(&mut self, lock: u32, cpu: u32) {
         match self.locks[lock as usize].spec.kind {
             LockKind::TestAndSet => {
-                let candidates: Vec<usize> = self.spinners(lock).collect();
+                let waiters = self.locks[lock as usize].waiting.line().iter().enumerate();
+                let spinners = waiters.filter(|(_, waiter)| self.spins(waiter.id));
+                let candidates: Vec<usize> = spinners.map(|(at, _)| at).collect();
                 if candidates.is_empty() {
                     return;
                 }
                 let winner = candidates[self.rng.below(candidates.len() as u64) as usize];
                 // The release waits behind the attempts of all who spin, half of them on average.
                 let storm = self.far(lock, cpu) * candidates.len() as u64 / 2;
-                self.give(lock, winner, cpu, storm);
+                self.give_at(lock, winner, cpu, storm);
             }
             LockKind::Ticket => {
-                if self.locks[lock as usize].waiters.is_empty() {
+                let waiters = self.locks[lock as usize].waiting.line().len() as u64;
+                if waiters == 0 {
                     return;
                 }
-                let others = self.locks[lock as usize].waiters.len() as u64 - 1;
-                let storm = self.far(lock, cpu) * others / 2;
-                self.give(lock, 0, cpu, storm);
+                let storm = self.far(lock, cpu) * (waiters - 1) / 2;
+                self.give_at(lock, 0, cpu, storm);
             }
             LockKind::Queued => {
-                if !self.locks[lock as usize].waiters.is_empty() {
-                    self.give(lock, 0, cpu, 0);
+                if !self.locks[lock as usize].waiting.line().is_empty() {
+                    self.give_at(lock, 0, cpu, 0);
                 }
             }
             LockKind::ReaderWriter | LockKind::Semaphore => self.give_in_order(lock, cpu),
             LockKind::Mutex => {
                 // A spinner takes it at once; else the first sleeper is woken and tries again.
-                let spinner = self.spinners(lock).next();
-                if let Some(spinner) = spinner {
-                    self.give(lock, spinner, cpu, 0);
-                } else if let Some((id, _)) = self.locks[lock as usize].waiters.pop_front() {
-                    self.grant(id, cpu, 0, false, false);
+                let mut spinners = self.locks[lock as usize].waiting.spinners().iter();
+                let spinner = spinners.position(|waiter| self.spins(waiter.id));
+                let waiting = &mut self.locks[lock as usize].waiting;
+                if let Some(at) = spinner {
+                    let waiter = waiting.take_spinner(at);
+                    self.give(lock, waiter, cpu, 0);
+                } else if let Some(first) = waiting.take_first() {
+                    self.grant(first.id, cpu, 0, false, false);
                 }
             }
         }
@@ -213,42 +214,51 @@ impl Engine<'_> {
     /// One writer, or all readers up to the next writer.
     fn give_in_order(&mut self, lock: u32, cpu: u32) {
         let mut storm = 0;
-        while let Some(&(_, is_shared)) = self.locks[lock as usize].waiters.front() {
-            if !self.locks[lock as usize].is_free_for(is_shared) {
+        while let Some(first) = self.locks[lock as usize].waiting.line().front() {
+            if !self.locks[lock as usize].is_free_for(first.is_shared) {
                 return;
             }
             // Each reader has to write to the counter that they share.
-            storm = self.give(lock, 0, cpu, storm);
+            storm = self.give_at(lock, 0, cpu, storm);
         }
     }
 
-    /// Positions of those who spin on a CPU.
-    fn spinners(&self, lock: u32) -> impl Iterator<Item = usize> {
-        let waiters = self.locks[lock as usize].waiters.iter().enumerate();
-        waiters
-            .filter(|&(_, &(id, _))| self.tasks[id as usize].is_spinning && self.is_on_cpu(id))
-            .map(|(at, _)| at)
+    /// Whether it spins on a CPU.
+    fn spins(&self, id: u32) -> bool {
+        self.tasks[id as usize].is_spinning && self.is_on_cpu(id)
+    }
+
+    /// A task that spun sleeps now.
+    pub(super) fn stop_spinning(&mut self, id: u32) {
+        self.tasks[id as usize].is_spinning = false;
+        if let Wait::Lock(lock) = self.tasks[id as usize].wait {
+            self.locks[lock as usize].waiting.give_up(id);
+        }
     }
 
     /// What a line costs on average to go from `cpu` to a waiter.
     fn far(&self, lock: u32, cpu: u32) -> Ns {
-        let waiters = &self.locks[lock as usize].waiters;
+        let waiters = self.locks[lock as usize].waiting.line();
         let looked = waiters.len().min(SAMPLE);
         let sum: Ns = waiters
             .iter()
             .take(SAMPLE)
-            .map(|&(id, _)| self.line_cost[self.s.distance(cpu, self.tasks[id as usize].cpu)])
+            .map(|waiter| self.tasks[waiter.id as usize].cpu)
+            .map(|to| self.line_cost[self.s.distance(cpu, to)])
             .sum();
         sum / looked.max(1) as u64
     }
 
-    /// Gives the lock to the waiter at `at`, who has it after the hand-over, whose cost is returned.
-    fn give(&mut self, lock: u32, at: usize, cpu: u32, storm: Ns) -> Ns {
+    /// Gives the lock to the waiter at `at` in line.
+    fn give_at(&mut self, lock: u32, at: usize, cpu: u32, storm: Ns) -> Ns {
+        let waiter = self.locks[lock as usize].waiting.take(at);
+        self.give(lock, waiter, cpu, storm)
+    }
+
+    /// Gives the lock to a waiter that was taken out, who has it after the hand-over, whose cost is returned.
+    fn give(&mut self, lock: u32, waiter: Waiter, cpu: u32, storm: Ns) -> Ns {
         let now = self.s.now;
-        let (id, is_shared) = self.locks[lock as usize]
-            .waiters
-            .remove(at)
-            .expect("it waits");
+        let Waiter { id, is_shared, .. } = waiter;
         let to = self.tasks[id as usize].cpu;
         let distance = self.s.distance(cpu, to);
         let cost = self.line_cost[distance] + storm;
@@ -266,14 +276,15 @@ impl Engine<'_> {
     pub(super) fn try_again(&mut self, lock: u32, id: u32, cpu: u32) -> bool {
         let now = self.s.now;
         let state = &mut self.locks[lock as usize];
-        let Some(at) = state.waiters.iter().position(|&(waiter, _)| waiter == id) else {
+        let mut line = state.waiting.line().iter();
+        let Some(at) = line.position(|waiter| waiter.id == id) else {
             return false;
         };
-        let is_shared = state.waiters[at].1;
+        let is_shared = state.waiting.line()[at].is_shared;
         if !state.is_free_for(is_shared) || (at > 0 && !state.may_barge()) {
             return false;
         }
-        state.waiters.remove(at);
+        state.waiting.take(at);
         state.note_wait(now - self.tasks[id as usize].wait_since);
         state.hold(id, is_shared, now);
         let line = self.lock_line(lock, cpu);

@@ -10,9 +10,11 @@ mod pipe;
 mod place;
 mod queue;
 mod state;
+mod waiting;
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 use amdahl_placement::{CpuId, CpuState, Machine, Policy};
 use amdahl_spread::{CpuMask, SparseMask};
@@ -163,8 +165,8 @@ pub(crate) struct Process {
 
 pub(crate) struct Device {
     pub spec: crate::program::DeviceSpec,
-    /// When each of its servers is free.
-    pub free: Vec<Ns>,
+    /// When each of its servers is free, the next first. Which of them it is makes no difference.
+    pub free: BinaryHeap<Reverse<Ns>>,
     pub requests: u64,
     pub waited: Ns,
     pub busy: Ns,
@@ -384,7 +386,7 @@ impl<'a> Engine<'a> {
                 .iter()
                 .map(|&spec| Device {
                     spec,
-                    free: vec![0; spec.parallelism.max(1) as usize],
+                    free: vec![Reverse(0); spec.parallelism.max(1) as usize].into(),
                     requests: 0,
                     waited: 0,
                     busy: 0,

@@ -259,12 +259,12 @@ impl Engine<'_> {
 
     /// A task that has just lost its CPU: whether it sleeps rather than spin again later.
     pub(super) fn gives_up(&mut self, id: u32) -> bool {
-        let task = &mut self.tasks[id as usize];
+        let task = &self.tasks[id as usize];
         if !task.is_spinning || task.spin_until == NEVER || task.is_stubborn {
             return false;
         }
-        task.is_spinning = false;
-        if let Wait::Barrier(barrier) = task.wait
+        self.stop_spinning(id);
+        if let Wait::Barrier(barrier) = self.tasks[id as usize].wait
             && self.barriers[barrier as usize].spec.waits == Waits::Openmp
         {
             // It finds a gap in its time when it runs again, of about a slice.
@@ -346,12 +346,11 @@ impl Engine<'_> {
         };
         let now = self.s.now;
         let state = &mut self.devices[device as usize];
-        let first = (0..state.free.len())
-            .min_by_key(|&server| state.free[server])
-            .expect("it has a server");
-        let start = state.free[first].max(now);
+        let mut first = state.free.peek_mut().expect("it has a server");
+        let start = first.0.max(now);
         let end = start.saturating_add(service).min(NEVER - 1);
-        state.free[first] = end;
+        first.0 = end;
+        drop(first);
         state.requests += 1;
         state.waited = state.waited.saturating_add(start - now);
         state.busy = state.busy.saturating_add(end - start);
