@@ -54,6 +54,66 @@ fn a_wake_up_survives_the_cpu_that_it_went_to() {
     }
 }
 
+/// Who asks the dispatcher while that searches was not heard, and a task waited for ever.
+#[test]
+fn a_message_is_not_lost_while_the_dispatcher_searches() {
+    for at in 1000..1200 {
+        let result = Run {
+            machine: "2 core",
+            policy: "dispatcher",
+            costs: Costs {
+                examine: 60_000,
+                ..Costs::default()
+            },
+            ..Run::default()
+        }
+        .text(&format!(
+            "name = 'asked'
+            [[tasks]]
+            name = 'first'
+            program = 'sleep 1ms; compute 15us'
+            [[tasks]]
+            name = 'second'
+            program = 'sleep {at}us; compute 1us'"
+        ));
+        assert_eq!(result.end, "done", "{at} us: {:?}", result.why);
+        check(&result);
+    }
+}
+
+/// CPU 1 assigned while CPU 0 was away, and what was said to CPU 0 after that was not heard.
+#[test]
+fn a_dispatcher_that_comes_back_assigns_what_waits() {
+    let result = Run {
+        machine: "3 core",
+        policy: "dispatcher",
+        costs: Costs {
+            tick_period: 900_000_000,
+            ..Costs::default()
+        },
+        ..Run::default()
+    }
+    .text(
+        "name = 'back'
+        [[tasks]]
+        name = 'short'
+        program = 'compute 10ms'
+        [[tasks]]
+        name = 'long'
+        count = 2
+        program = 'compute 300ms'
+        [[changes]]
+        at = '1ms'
+        offline = '0'
+        [[changes]]
+        at = '5ms'
+        online = '0'",
+    );
+    assert_eq!(result.end, "done", "{:?}", result.why);
+    check(&result);
+    assert!(result.makespan_ns < 320_000_000, "{}", result.makespan_ns);
+}
+
 #[test]
 fn a_job_is_done_once() {
     let result = Run::default().text(

@@ -341,6 +341,10 @@ impl Engine<'_> {
 
     /// Does what the search has found, as far as it still can be done.
     pub(super) fn carry_out(&mut self, cpu: u32) {
+        // What it was told while it searched is in none of its searches.
+        if cpu == self.dispatcher && !self.s.idle.test(cpu) && self.dispatch_next(cpu) {
+            return;
+        }
         let own = self.s.cpus[cpu as usize].queue;
         if let Some(task) = self.take(own, cpu) {
             self.switch_to(cpu, task);
@@ -351,6 +355,9 @@ impl Engine<'_> {
             Plan::Steal { from, count, home } => self.steal(cpu, from, count, home),
             Plan::Ask { dispatcher, spin } => {
                 self.fall_idle(cpu, spin);
+                // Another one may have become it during the search.
+                let known = self.dispatcher != NONE;
+                let dispatcher = if known { self.dispatcher } else { dispatcher };
                 self.kick(dispatcher, cpu, 0);
                 return;
             }

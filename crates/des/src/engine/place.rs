@@ -349,6 +349,13 @@ impl Engine<'_> {
                         self.need_work(cpu);
                     }
                 }
+                // One of them may be the dispatcher from now on: the policy says it of a task that is placed.
+                if let Some(inbox) = self.inbox
+                    && let Some(first) = self.s.queues[inbox as usize].pop(|_| true)
+                {
+                    self.taken(first, inbox);
+                    self.place_again(first);
+                }
             }
             Change::Offline(mask) => {
                 for cpu in self.members(mask) {
@@ -448,21 +455,26 @@ impl Engine<'_> {
         }
         self.s.note_overload(queue);
         for id in homeless {
-            let now = self.s.now;
-            let task = &mut self.tasks[id as usize];
-            if task.phase == Phase::Ready {
-                // It goes on waiting in another queue.
-                let waited = now - task.ready_since;
-                task.waited += waited;
-                task.lost += waited;
-                if task.is_spinning && task.is_stubborn {
-                    task.spin_until = task.spin_until.saturating_add(waited);
-                }
-            }
-            task.phase = Phase::Ready;
-            task.ready_since = now;
-            self.place(id, None, false, false);
+            self.place_again(id);
         }
+    }
+
+    /// A task that has lost its CPU or its queue.
+    fn place_again(&mut self, id: u32) {
+        let now = self.s.now;
+        let task = &mut self.tasks[id as usize];
+        if task.phase == Phase::Ready {
+            // It goes on waiting in another queue.
+            let waited = now - task.ready_since;
+            task.waited += waited;
+            task.lost += waited;
+            if task.is_spinning && task.is_stubborn {
+                task.spin_until = task.spin_until.saturating_add(waited);
+            }
+        }
+        task.phase = Phase::Ready;
+        task.ready_since = now;
+        self.place(id, None, false, false);
     }
 }
 
