@@ -4,8 +4,9 @@ use crate::time::{Ns, TIME_MAX};
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a counter in steps of the golden ratio, mixed.
 ///
-/// Each task has one of its own, seeded by the run's seed and the task's number. So what a task
-/// draws does not depend on when it runs, and two policies are compared on the same draws.
+/// Each task has one of its own. Those that are there from the beginning are seeded by the run's seed and the task's
+/// number, a child by its parent's seed and how many the parent had made before. So what a task draws depends neither on
+/// when it runs nor on what others make, and two policies are compared on the same draws.
 #[derive(Clone, Copy, Debug)]
 pub struct Rng(u64);
 
@@ -21,6 +22,11 @@ impl Rng {
     /// The generator of one stream of a run.
     pub fn new(seed: u64, stream: u64) -> Rng {
         Rng(mix(seed ^ mix(stream.wrapping_add(GOLDEN))))
+    }
+
+    /// The generator of the `n`-th child of a task whose own, before anything was drawn, is this.
+    pub fn child(self, n: u64) -> Rng {
+        Rng::new(self.0, n)
     }
 
     /// 64 random bits.

@@ -114,6 +114,39 @@ fn a_dispatcher_that_comes_back_assigns_what_waits() {
     assert!(result.makespan_ns < 320_000_000, "{}", result.makespan_ns);
 }
 
+/// Children drew by the order in which all tasks were made, so that two policies or a change elsewhere were not compared on
+/// the same draws.
+#[test]
+fn what_children_draw_does_not_depend_on_what_others_make() {
+    let drawn = |others: &str| {
+        let result = Run::default().text(&format!(
+            "name = 'draws'
+            [[tasks]]
+            name = 'parent'
+            program = 'loop 10 {{ compute 1ms; spawn child }}; join'
+            [[tasks]]
+            name = 'other'
+            program = 'loop 10 {{ compute {others}; spawn none }}; join'
+            [[tasks]]
+            name = 'child'
+            count = 0
+            program = 'set x random(1000000); tally drawn x; spawn grandchild 2; join'
+            [[tasks]]
+            name = 'grandchild'
+            count = 0
+            program = 'set x random(1000000); tally drawn x'
+            [[tasks]]
+            name = 'none'
+            count = 0
+            program = 'compute 1us'"
+        ));
+        check(&result);
+        result.counters["drawn"]
+    };
+    assert_eq!(drawn("100us"), drawn("10ms"));
+    assert!(drawn("100us") > 0);
+}
+
 #[test]
 fn a_job_is_done_once() {
     let result = Run::default().text(

@@ -64,6 +64,14 @@ impl Engine<'_> {
 
     pub(super) fn new_task(&mut self, template: u32, index: u32, process: u32, parent: u32) -> u32 {
         let spec = &self.w.templates[template as usize];
+        // Not by the serial of a child: that depends on when others make theirs.
+        let seed = match self.tasks.get_mut(parent as usize) {
+            Some(parent) => {
+                parent.made += 1;
+                parent.seed.child(parent.made)
+            }
+            None => Rng::new(self.seed, u64::from(self.serial)),
+        };
         let task = Task {
             pc: spec.entry,
             phase: Phase::Blocked,
@@ -107,7 +115,9 @@ impl Engine<'_> {
             spin_until: 0,
             bytes_left: 0,
             graph: NONE,
-            rng: Rng::new(self.seed, u64::from(self.serial)),
+            rng: seed,
+            seed,
+            made: 0,
             flips: Default::default(),
             ran: 0,
             waited: 0,

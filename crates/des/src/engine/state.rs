@@ -217,6 +217,10 @@ pub(crate) struct Task {
     /// Of which graph its job is.
     pub graph: u32,
     pub rng: Rng,
+    /// As it was at first.
+    pub seed: Rng,
+    /// Children that it has made until now.
+    pub made: u64,
     pub flips: Flips,
     pub ran: Ns,
     pub waited: Ns,
