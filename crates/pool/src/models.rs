@@ -242,3 +242,68 @@ fn no_work_is_left_while_a_worker_sleeps() {
         );
     });
 }
+
+/// The same where only the worker that is about to leave may take the work until it has left: whoever of the three comes
+/// last sees the others.
+#[test]
+fn no_work_is_left_in_the_queue_of_who_leaves() {
+    #[derive(Default)]
+    struct Shared {
+        has_left: AtomicBool,
+        work: AtomicBool,
+        is_asleep: AtomicBool,
+        parker: Parker,
+    }
+    model(|| {
+        let counts = Counts::new(3).start().start().search();
+        let counts = Arc::new(SharedCounts::new(counts));
+        let shared = Arc::new(Shared::default());
+        // `Registry::wake_any`.
+        let wake_any = |counts: &SharedCounts, shared: &Shared| {
+            if counts.load().wants_waking() && shared.is_asleep.swap(false, Ordering::AcqRel) {
+                counts.change(Counts::wake);
+                shared.parker.unpark();
+            }
+        };
+        let giver = {
+            let (counts, shared) = (counts.clone(), shared.clone());
+            thread::spawn(move || {
+                shared.work.store(true, Ordering::Release);
+                fence(Ordering::SeqCst);
+                wake_any(&counts, &shared);
+            })
+        };
+        let leaver = {
+            let (counts, shared) = (counts.clone(), shared.clone());
+            thread::spawn(move || {
+                // `Registry::leave_queue`.
+                shared.has_left.store(true, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
+                if shared.work.load(Ordering::Acquire) {
+                    wake_any(&counts, &shared);
+                }
+            })
+        };
+        let may_take =
+            || shared.has_left.load(Ordering::SeqCst) && shared.work.load(Ordering::Acquire);
+        loop {
+            // `Registry::fall_asleep`.
+            counts.change(Counts::sleep);
+            shared.is_asleep.swap(true, Ordering::AcqRel);
+            fence(Ordering::SeqCst);
+            let is_there = may_take();
+            if !is_there {
+                shared.parker.park(None);
+            }
+            // `Registry::rise`.
+            if shared.is_asleep.swap(false, Ordering::AcqRel) {
+                counts.change(Counts::wake);
+            }
+            if is_there || may_take() {
+                break;
+            }
+        }
+        giver.join().unwrap();
+        leaver.join().unwrap();
+    });
+}
