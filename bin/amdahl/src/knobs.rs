@@ -26,6 +26,8 @@ pub struct Knob {
     pub at_most: u32,
     /// Variables that its reader takes instead if this one is not set: whoever sets them has said what he wants.
     pub falls_back_to: &'static [&'static str],
+    /// Who starts several workers on this machine gives each its share of the CPUs by it, unless it is set.
+    pub is_divided: bool,
 }
 
 const fn knob(name: &'static str, takes: Takes) -> Knob {
@@ -35,27 +37,36 @@ const fn knob(name: &'static str, takes: Takes) -> Knob {
         takes,
         at_most: u32::MAX,
         falls_back_to: &[],
+        is_divided: false,
+    }
+}
+
+/// One of those that joblib, Dask, Ray or `torchrun` divide.
+const fn divided(name: &'static str, takes: Takes) -> Knob {
+    Knob {
+        is_divided: true,
+        ..knob(name, takes)
     }
 }
 
 /// All that `amdahl scale` sets, and `amdahl run` where a program would take too many.
 pub const KNOBS: &[Knob] = &[
-    knob("OMP_NUM_THREADS", Takes::Affinity),
+    divided("OMP_NUM_THREADS", Takes::Affinity),
     Knob {
         falls_back_to: &["GOTO_NUM_THREADS", "OMP_NUM_THREADS"],
-        ..knob("OPENBLAS_NUM_THREADS", Takes::Affinity)
+        ..divided("OPENBLAS_NUM_THREADS", Takes::Affinity)
     },
     Knob {
         falls_back_to: &["OMP_NUM_THREADS"],
-        ..knob("MKL_NUM_THREADS", Takes::Affinity)
+        ..divided("MKL_NUM_THREADS", Takes::Affinity)
     },
-    knob("BLIS_NUM_THREADS", Takes::One),
+    divided("BLIS_NUM_THREADS", Takes::One),
     Knob {
         at_most: 8,
         falls_back_to: &["OMP_NUM_THREADS"],
-        ..knob("NUMEXPR_NUM_THREADS", Takes::Host)
+        ..divided("NUMEXPR_NUM_THREADS", Takes::Host)
     },
-    knob("NUMBA_NUM_THREADS", Takes::Affinity),
+    divided("NUMBA_NUM_THREADS", Takes::Affinity),
     knob("JULIA_NUM_THREADS", Takes::One),
     // Rust's own count knows the quota of both versions since 1.64.
     knob("POLARS_MAX_THREADS", Takes::Quota),

@@ -57,6 +57,8 @@ pub struct Program {
     pub runtimes: Vec<Runtime>,
     /// What it wants of libgomp that ours has not, by the library or program that wants it.
     pub beyond: Vec<Beyond>,
+    /// What of it starts workers on this machine and divides the CPUs among them, by variables that are not set yet.
+    pub dividers: Vec<String>,
     /// Files of its packages were too many to look at all of them.
     pub is_looked_at_in_part: bool,
     /// The kernel gives it rights that we do not have; why that is known.

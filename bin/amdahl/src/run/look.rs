@@ -43,12 +43,15 @@ pub fn facts(args: &Run, choice: &Choice) -> Result<Facts, Failure> {
     let path = find(typed)?;
     let libgomp = own_library();
     let versions = libgomp.as_ref().map(|(_, versions)| versions);
-    let words = args.command.iter().skip(1);
+    let arguments: Vec<String> = args
+        .command
+        .iter()
+        .skip(1)
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
     Ok(Facts {
-        program: program(typed, path, &environment, versions.ok()),
-        arguments: words
-            .map(|word| word.to_string_lossy().into_owned())
-            .collect(),
+        program: program(typed, path, &arguments, &environment, versions.ok()),
+        arguments,
         machine: machine(),
         libgomp: libgomp.map(|(path, _)| path),
         asked: choice.with.clone(),
@@ -110,6 +113,7 @@ fn is_executable(path: &Path) -> bool {
 fn program(
     typed: &OsStr,
     path: PathBuf,
+    arguments: &[String],
     environment: &BTreeMap<String, String>,
     versions: Option<&BTreeSet<String>>,
 ) -> Program {
@@ -159,11 +163,17 @@ fn program(
         beyond: Vec::new(),
         is_looked_at_in_part: false,
     };
+    let mut dividers = Vec::new();
     if let Some(elf) = &elf {
         let is_same = elf.machine == ElfMachine::here();
         runtimes.of_program(&last, elf, "it");
         if is_same && python::is_python(&last) {
-            runtimes.of_python(&last, environment);
+            let folders = python::package_folders(&last, environment);
+            runtimes.of_python(&folders);
+            let file = path.to_string_lossy();
+            let arguments = arguments.iter().map(String::as_str);
+            let words: Vec<&str> = [&*file].into_iter().chain(arguments).collect();
+            dividers = python::dividers(&words, &folders);
         }
     }
     Program {
@@ -174,6 +184,7 @@ fn program(
         image,
         runtimes: runtimes.found,
         beyond: runtimes.beyond,
+        dividers,
         is_looked_at_in_part: runtimes.is_looked_at_in_part,
     }
 }
@@ -318,9 +329,8 @@ impl Runtimes<'_> {
     }
 
     /// What the packages of a Python interpreter bring along.
-    fn of_python(&mut self, python: &Path, environment: &BTreeMap<String, String>) {
-        let folders = python::package_folders(python, environment);
-        let (paths, is_whole) = python::libraries(&folders);
+    fn of_python(&mut self, folders: &[PathBuf]) {
+        let (paths, is_whole) = python::libraries(folders);
         self.is_looked_at_in_part |= !is_whole;
         for path in paths {
             let name = path

@@ -164,6 +164,7 @@ mod tests {
                 image: Image::Dynamic,
                 runtimes: kinds.iter().map(runtime).collect(),
                 beyond: Vec::new(),
+                dividers: Vec::new(),
                 is_looked_at_in_part: false,
                 privileged: None,
             },
@@ -356,7 +357,47 @@ mod tests {
         set(&mut facts, "GOTO_NUM_THREADS", "2");
         let changed = changes(&facts);
         assert_eq!(changed.get("OPENBLAS_NUM_THREADS"), None);
-        assert_eq!(changed["MKL_NUM_THREADS"], "8");
+        assert_eq!(changed["OMP_NUM_THREADS"], "8");
+    }
+
+    /// A script that set `OMP_NUM_THREADS` before it imported numpy got our number: OpenBLAS looks at its own variable first.
+    #[test]
+    fn what_the_program_itself_says_later_holds_for_all_that_ask_there() {
+        let mut facts = facts(&[]);
+        facts.machine = machine(48, 48, Some(2.0));
+        let changed = changes(&facts);
+        assert_eq!(changed["OMP_NUM_THREADS"], "2");
+        for name in ["OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"] {
+            assert_eq!(changed.get(name), None, "{name}");
+        }
+        assert_eq!(changed["NUMBA_NUM_THREADS"], "2");
+        // One of their own says nothing of the others.
+        set(&mut facts, "OPENBLAS_NUM_THREADS", "1");
+        assert_eq!(changes(&facts), changed);
+    }
+
+    /// joblib's workers and torchrun's children inherited the number, each of them all CPUs: those who start them set
+    /// their own only where nobody has.
+    #[test]
+    fn workers_get_their_share_from_who_starts_them() {
+        let mut facts = facts(&[]);
+        facts.machine = machine(48, 48, Some(8.0));
+        facts.program.dividers = vec!["joblib".to_owned()];
+        let divided = |changed: &BTreeMap<String, String>| {
+            let is_divided = |name: &&String| name.contains("_NUM_THREADS") && !name.starts_with("RAYON");
+            changed.keys().filter(is_divided).cloned().collect::<Vec<_>>()
+        };
+        let changed = changes(&facts);
+        assert!(divided(&changed).is_empty(), "{changed:?}");
+        assert_eq!(changed["PYTHON_CPU_COUNT"], "8");
+        let told = verdict(&facts, "threads");
+        assert!(told.notes[0].starts_with("joblib gives each"), "{:?}", told.notes);
+        // NumExpr alone would take too many of the mask.
+        facts.machine = machine(48, 4, None);
+        assert!(divided(&changes(&facts)).is_empty());
+        facts.asked.insert("threads".to_owned());
+        facts.machine = machine(48, 48, Some(8.0));
+        assert_eq!(divided(&changes(&facts)), ["NUMBA_NUM_THREADS", "OMP_NUM_THREADS"]);
     }
 
     #[test]

@@ -125,6 +125,41 @@ fn below(prefix: &Path, real: &Path) -> Vec<PathBuf> {
     folders
 }
 
+/// Packages that start workers on this machine and tell each how many threads it may have, where nobody has: joblib the
+/// CPUs by the number of workers (`_prepare_worker_env`), Dask one (`pre-spawn-environ`), Ray the CPUs of the task
+/// (`set_omp_num_threads_if_unset`).
+const DIVIDERS: [(&str, &str); 3] = [
+    ("joblib", "joblib"),
+    ("distributed", "Dask"),
+    ("ray", "Ray"),
+];
+
+/// Commands and modules that do the same for the workers they start.
+const LAUNCHERS: [(&str, &str); 5] = [
+    ("torchrun", "torchrun"),
+    ("torch.distributed.run", "torchrun"),
+    ("torch.distributed.launch", "torchrun"),
+    ("accelerate", "accelerate"),
+    ("accelerate.commands.launch", "accelerate"),
+];
+
+/// What divides the CPUs among workers: the program that `words` start (the file that is run, then its arguments), or
+/// a package in the folders. That a package is there does not say that the program uses it.
+pub fn dividers(words: &[&str], folders: &[PathBuf]) -> Vec<String> {
+    let started = words.first().map(|path| path.rsplit('/').next().unwrap_or(path));
+    let module = words.iter().skip_while(|&&word| word != "-m").nth(1);
+    let launchers = LAUNCHERS
+        .iter()
+        .filter(|(name, _)| started == Some(*name) || module == Some(name));
+    let packages = DIVIDERS
+        .iter()
+        .filter(|(name, _)| folders.iter().any(|folder| folder.join(name).is_dir()));
+    launchers
+        .chain(packages)
+        .map(|&(_, name)| name.to_owned())
+        .collect()
+}
+
 /// All libraries below the folders, in a fixed order, and whether all of it was looked at. No folder takes what others
 /// may have: `PYTHONPATH` may name one that has everything in it.
 pub fn libraries(folders: &[PathBuf]) -> (Vec<PathBuf>, bool) {
@@ -213,6 +248,22 @@ mod tests {
         let mut wanted: Vec<PathBuf> = system.into_iter().chain(alone).collect();
         wanted.sort();
         assert_eq!(both, wanted);
+    }
+
+    #[test]
+    fn finds_what_divides_the_cpus_among_workers() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folders = [place.path().join("none"), place.path().to_owned()];
+        let none: [String; 0] = [];
+        assert_eq!(dividers(&["/usr/bin/python3", "train.py"], &folders), none);
+        fs::write(place.path().join("ray"), "no package").expect("written");
+        fs::create_dir(place.path().join("joblib")).expect("made");
+        fs::create_dir(place.path().join("joblib-1.4.2.dist-info")).expect("made");
+        assert_eq!(dividers(&["python3", "train.py"], &folders), ["joblib"]);
+        let module = ["python3", "-m", "torch.distributed.run", "train.py"];
+        assert_eq!(dividers(&module, &folders), ["torchrun", "joblib"]);
+        assert_eq!(dividers(&["/venv/bin/torchrun"], &[]), ["torchrun"]);
+        assert_eq!(dividers(&["python3", "torchrun", "-m"], &[]), none);
     }
 
     #[test]

@@ -92,6 +92,12 @@ impl Verdict {
         });
     }
 
+    /// The variable is set by us.
+    fn sets(&self, variable: &str) -> bool {
+        let mut changes = self.changes.iter();
+        changes.any(|change| change.variable == variable)
+    }
+
     fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }

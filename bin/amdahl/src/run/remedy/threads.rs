@@ -6,6 +6,11 @@ use crate::run::facts::Facts;
 use super::{Outcome, Remedy, Verdict};
 
 /// Sets `OMP_NUM_THREADS` and its like, each only where its reader would take more.
+///
+/// The program may say otherwise later (`os.environ` before numpy is imported), and so may what starts workers for it.
+/// So a variable is not set whose reader takes another one that is: OpenBLAS would look at its own first, whatever the
+/// program says in `OMP_NUM_THREADS`. And those by which workers get their share of the CPUs stay unset where there is
+/// somebody who divides, since a variable that is set is inherited by all workers: each would take all CPUs.
 pub struct Threads;
 
 /// What Python 3.13 and later take for the number of CPUs.
@@ -15,6 +20,7 @@ const PYTHON: Knob = Knob {
     takes: Takes::Host,
     at_most: u32::MAX,
     falls_back_to: &[],
+    is_divided: false,
 };
 
 /// They start programs on other machines, to which the environment goes along.
@@ -65,6 +71,9 @@ impl Remedy for Threads {
         }
         let mut verdict = Verdict::new(self, Outcome::NotNeeded, size(facts));
         let mut yours = Vec::new();
+        let dividers = &facts.program.dividers;
+        let is_left_to_dividers = !dividers.is_empty() && !facts.asks_for(self.name());
+        let mut divided = Vec::new();
         for knob in KNOBS.iter().chain([&PYTHON]) {
             let untold = match knob.takes {
                 Takes::Affinity => machine.allowed,
@@ -79,9 +88,11 @@ impl Remedy for Threads {
                 .chain(knob.falls_back_to.iter().copied());
             let theirs = names.filter_map(|name| Some((name, facts.variable(name)?)));
             match theirs.clone().next() {
-                None => verdict.set(knob.name, fill(knob.value, cpus)),
                 Some(set) if !yours.contains(&set) => yours.push(set),
                 Some(_) => {}
+                None if knob.falls_back_to.iter().any(|name| verdict.sets(name)) => {}
+                None if knob.is_divided && is_left_to_dividers => divided.push(knob.name),
+                None => verdict.set(knob.name, fill(knob.value, cpus)),
             }
         }
         let is_told = || {
@@ -117,8 +128,18 @@ impl Remedy for Threads {
                 ));
             }
         }
+        if !divided.is_empty() {
+            verdict.note(format!(
+                "{} gives each of its workers a share of the CPUs by variables that are not set: {} stay \
+                 so; --with threads sets them",
+                dividers.join(", "),
+                divided.join(", ")
+            ));
+        }
         if !verdict.changes.is_empty() {
             verdict.outcome = Outcome::Applied;
+        } else if !divided.is_empty() {
+            verdict.outcome = Outcome::LeftAlone;
         } else if !yours.is_empty() {
             verdict.outcome = Outcome::LeftAlone;
             verdict.why.push_str("; the variables are set by you");
