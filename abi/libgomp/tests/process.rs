@@ -47,6 +47,35 @@ fn memory_of_workers_that_have_ended_serves_others() {
     );
 }
 
+fn has_two_cpus() -> bool {
+    let has = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
+    if !has {
+        println!("SKIPPED: threads on CPUs of their own: this machine has one CPU for us");
+    }
+    has
+}
+
+/// Idle workers kept the CPUs of who had started them: a thread that was kept on one CPU had its regions on another one's.
+#[test]
+fn workers_run_where_the_thread_may_that_begins_the_region() {
+    if has_two_cpus() {
+        passes(
+            "workers_run_where_the_thread_may_that_begins_the_region",
+            "cpus-of-others",
+        );
+    }
+}
+
+#[test]
+fn threads_stay_where_the_program_has_put_them() {
+    if has_two_cpus() {
+        passes(
+            "threads_stay_where_the_program_has_put_them",
+            "cpus-of-the-program",
+        );
+    }
+}
+
 /// A region of one thread gave the workers of the others away, and they came back under other numbers.
 #[test]
 fn threads_keep_their_numbers() {

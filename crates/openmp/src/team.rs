@@ -16,7 +16,7 @@ use crate::share::Shares;
 use crate::sync::{AtomicBool, AtomicU64, Line, Ordering, fence};
 use crate::task::{self, Board, Queue, Task};
 use crate::thread::{Position, Thread};
-use crate::worker::{self, Worker};
+use crate::worker::{self, Taker, Worker};
 use crate::{binding, degree, display, rseq, stats};
 
 /// The code of a region, as the compiler outlines it. It may be left by an exception of another language only as far
@@ -186,10 +186,11 @@ impl Team {
         self.end_arrivals.grow(threads);
     }
 
-    /// Between regions: from now on there are workers for `threads`.
-    pub(crate) fn resize(&mut self, threads: u32) {
+    /// Between regions: from now on there are workers for `threads`. `root` is that of the calling thread.
+    pub(crate) fn resize(&mut self, threads: u32, root: u64) {
         let had = self.nthreads as usize;
         let threads = threads as usize;
+        let mut taker = Taker::new(root);
         for id in had..threads {
             if id >= self.members.len() {
                 // Little by little: nobody has that many threads who asks for a billion.
@@ -201,7 +202,7 @@ impl Team {
                 let dock = &(*(*member).group).dock;
                 let next = dock.generation().wrapping_add(1);
                 (*member).join_at.store(next, Ordering::Relaxed);
-                (*member).worker = worker::assign(member);
+                (*member).worker = worker::assign(member, &mut taker);
             }
         }
         if threads < had {
@@ -409,7 +410,7 @@ pub unsafe fn begin(
         let team = &mut *team;
         let is_resized = team.nthreads != nthreads;
         if is_resized {
-            team.resize(nthreads);
+            team.resize(nthreads, (*thread).root);
         }
         // Before the position is kept: it may give the thread its first place.
         binding::enter(thread);
@@ -487,7 +488,7 @@ pub unsafe fn end(thread: *mut Thread) {
             busy.fetch_sub(team.reserved, Ordering::Relaxed);
         }
         if !ptr::eq((*thread).hot, team) {
-            team.resize(1);
+            team.resize(1, (*thread).root);
             (*thread).spares.push(team);
         }
     }

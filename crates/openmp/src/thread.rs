@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::chain::Link;
 use crate::contention::Own;
@@ -92,6 +92,8 @@ pub struct Thread {
     pub(crate) has_begun: bool,
     /// What a thread executes that no region made.
     initial: *mut Task,
+    /// The number of the thread that no region made and in whose regions this one is; 0: of a worker before its first.
+    pub(crate) root: u64,
 }
 
 impl Thread {
@@ -109,6 +111,7 @@ impl Thread {
             busy: AtomicU32::new(0),
             has_begun: false,
             initial: ptr::null_mut(),
+            root: 0,
         }
     }
 
@@ -146,7 +149,10 @@ pub fn known() -> Option<*mut Thread> {
 #[cold]
 fn enter() -> *mut Thread {
     crate::team::init();
+    /// The next one's number.
+    static ROOTS: AtomicU64 = AtomicU64::new(1);
     let mut thread = Box::new(Thread::new());
+    thread.root = ROOTS.fetch_add(1, Ordering::Relaxed);
     let initial = Box::into_raw(Box::new(Task::implicit(
         ptr::null_mut(),
         icv::globals().initial,
@@ -217,7 +223,7 @@ pub(crate) unsafe fn give_back_teams(thread: *mut Thread) {
     unsafe {
         let Teams { hot, spares, .. } = set_teams_aside(thread);
         if !hot.is_null() {
-            (*hot).resize(1);
+            (*hot).resize(1, (*thread).root);
             worker::keep_team(hot);
             worker::master_left();
         }

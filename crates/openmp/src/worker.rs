@@ -1,8 +1,11 @@
 //! Workers: threads that no region has made yet another time. They wait for the region of their team, or for a team.
 
+use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use amdahl_topology::CpuSet;
 
 use crate::gate::{Gate, Manner};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
@@ -16,6 +19,42 @@ pub(crate) struct Worker {
     gate: Gate,
     /// Whose part it plays; null: nobody's. Written by who owns it: the idle list, or the master of a team.
     member: AtomicPtr<Member>,
+    /// Whose regions it serves. Written by who assigns it, read by the worker when a region has begun.
+    service: UnsafeCell<Service>,
+}
+
+struct Service {
+    /// [`Thread::root`] of the thread that has it or had it last.
+    root: u64,
+    /// Where it may run from its next region on, if another thread had it before.
+    cpus: Option<CpuSet>,
+}
+
+/// Who takes workers for its team.
+pub(crate) struct Taker {
+    root: u64,
+    /// Where the calling thread may run, once that was asked.
+    cpus: Option<CpuSet>,
+}
+
+impl Taker {
+    /// The calling thread, whose root this is.
+    pub(crate) fn new(root: u64) -> Taker {
+        Taker { root, cpus: None }
+    }
+
+    /// Where a worker is to run that served another initial thread. A program may give its threads CPUs of their own
+    /// (one for each rank, a socket for each server thread), and a thread that is started inherits them. Who served
+    /// this one before stays where it is: the program may have put it there.
+    fn cpus(&mut self) -> Option<CpuSet> {
+        if icv::globals().places.is_some() {
+            return None;
+        }
+        if self.cpus.is_none() {
+            self.cpus = amdahl_topology::allowed().ok();
+        }
+        self.cpus.clone()
+    }
 }
 
 /// What nobody uses at the moment.
@@ -133,7 +172,7 @@ pub(crate) fn keep_team(team: *mut Team) {
 
 /// Finds or starts a worker for a member, which may take part from `join_at` on. Ends the process if the system
 /// gives no more threads, as GCC's library does.
-pub(crate) unsafe fn assign(member: *mut Member) -> *mut Worker {
+pub(crate) unsafe fn assign(member: *mut Member, taker: &mut Taker) -> *mut Worker {
     ASSIGNED.fetch_add(1, Ordering::Relaxed);
     let (kept, memory) = {
         let mut idle = idle();
@@ -146,6 +185,14 @@ pub(crate) unsafe fn assign(member: *mut Member) -> *mut Worker {
     // the gate, late.
     unsafe {
         if let Some(worker) = kept {
+            // It has arrived at the end of its last region, and looks again when one of the new member has begun.
+            let service = &mut *(*worker).service.get();
+            if service.root != taker.root {
+                *service = Service {
+                    root: taker.root,
+                    cpus: taker.cpus(),
+                };
+            }
             (*worker).member.store(member, Ordering::SeqCst);
             (*worker).gate.open();
             return worker;
@@ -155,9 +202,18 @@ pub(crate) unsafe fn assign(member: *mut Member) -> *mut Worker {
                 thread: Thread::new(),
                 gate: Gate::new(),
                 member: AtomicPtr::new(ptr::null_mut()),
+                service: UnsafeCell::new(Service {
+                    root: 0,
+                    cpus: None,
+                }),
             }))
         });
         (*worker).thread = Thread::new();
+        // It inherits where it may run.
+        *(*worker).service.get() = Service {
+            root: taker.root,
+            cpus: None,
+        };
         (*worker).member.store(member, Ordering::SeqCst);
         if let Err(error) = sys::spawn(icv::globals().stack_bytes, run, worker.cast()) {
             let why = std::io::Error::from_raw_os_error(error.0);
@@ -255,11 +311,28 @@ unsafe fn serve(worker: *mut Worker, thread: *mut Thread, member: *mut Member) {
             let join_at = (*member).join_at.load(Ordering::Relaxed);
             if now != seen && now.wrapping_sub(join_at) as i32 >= 0 {
                 seen = now;
+                begin_service(thread, (*worker).service.get());
                 team::work(thread, member);
             } else {
                 seen = now;
                 team::wait_at_dock(thread, member, seen);
             }
+        }
+    }
+}
+
+/// A region has begun: perhaps another thread's than the last one.
+unsafe fn begin_service(thread: *mut Thread, service: *mut Service) {
+    // SAFETY: the calling worker's own. It was written before the dock was opened, and will be after this worker has
+    // arrived at the end.
+    unsafe {
+        (*thread).root = (*service).root;
+        // One that may run where it did is not told: the kernel would take that for a wish that outlives a change of
+        // the control group's CPUs.
+        if let Some(cpus) = (*service).cpus.take()
+            && amdahl_topology::allowed().is_ok_and(|now| now != cpus)
+        {
+            let _ = amdahl_topology::set_allowed(0, &cpus);
         }
     }
 }

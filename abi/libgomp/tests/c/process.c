@@ -128,6 +128,70 @@ static void requests(void)
         fail("memory of workers is lost");
 }
 
+/* The first two CPUs that this process may use, each in a set of its own. */
+static cpu_set_t cpus[2];
+
+static void find_cpus(void)
+{
+    cpu_set_t all;
+    sched_getaffinity(0, sizeof all, &all);
+    for (int cpu = 0, found = 0; found < 2 && cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all))
+            CPU_SET(cpu, &cpus[found++]);
+}
+
+static int may_run_on(const cpu_set_t *wanted)
+{
+    cpu_set_t now;
+    return sched_getaffinity(0, sizeof now, &now) == 0 && CPU_EQUAL(&now, wanted);
+}
+
+/* Regions in a thread that is kept on one CPU. */
+static void *on_a_cpu_of_its_own(void *argument)
+{
+    const cpu_set_t *mine = argument;
+    int elsewhere = 0;
+    sched_setaffinity(0, sizeof *mine, mine);
+    omp_set_max_active_levels(2);
+    for (int threads = 2; threads <= 3; threads++) {
+#pragma omp parallel num_threads(threads) reduction(+ : elsewhere)
+#pragma omp parallel num_threads(2) reduction(+ : elsewhere)
+        elsewhere += !may_run_on(mine);
+    }
+    if (elsewhere)
+        fail("a thread runs where another one's region was");
+    return NULL;
+}
+
+/* One after the other, so that the workers of one serve the next. The first thread keeps them from ending. */
+static void cpus_of_others(void)
+{
+    find_cpus();
+    region(1);
+    for (int round = 0; round < 10; round++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, on_a_cpu_of_its_own, &cpus[round % 2]))
+            fail("no thread");
+        pthread_join(thread, NULL);
+    }
+}
+
+/* A program puts its threads on CPUs itself, by their numbers. */
+static void cpus_of_the_program(void)
+{
+    find_cpus();
+    int elsewhere = 0;
+#pragma omp parallel num_threads(4)
+    sched_setaffinity(0, sizeof cpus[0], &cpus[omp_get_thread_num() % 2]);
+    for (int round = 0; round < 10; round++) {
+        region(2);
+#pragma omp parallel num_threads(4) reduction(+ : elsewhere)
+        elsewhere += !may_run_on(&cpus[omp_get_thread_num() % 2]);
+    }
+    if (elsewhere)
+        fail("a thread is not where the program has put it");
+}
+
 static volatile sig_atomic_t handled;
 
 static void handle(int signal)
@@ -273,6 +337,10 @@ int main(int argc, char **argv)
         requests();
     else if (!strcmp(what, "owners"))
         owners();
+    else if (!strcmp(what, "cpus-of-others"))
+        cpus_of_others();
+    else if (!strcmp(what, "cpus-of-the-program"))
+        cpus_of_the_program();
     else if (!strcmp(what, "threadprivates"))
         threadprivates();
     else if (!strcmp(what, "shrinking"))
