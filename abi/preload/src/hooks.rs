@@ -7,7 +7,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use crate::real::Real;
+use crate::real;
 use crate::region::{self, Kind, begin, end};
 use crate::sys::{EBUSY, EINTR, ENOSYS, EOWNERDEAD, ETIMEDOUT, errno, set_errno};
 
@@ -46,15 +46,8 @@ macro_rules! export {
 
 /// The function behind, or an early return with `$missing`.
 macro_rules! real {
-    ($name:literal as $type:ty, $missing:expr) => {
-        real!(Real::new($name), $type, $missing)
-    };
-    ($name:literal at $version:literal as $type:ty, $missing:expr) => {
-        real!(Real::versioned($name, $version), $type, $missing)
-    };
-    ($real:expr, $type:ty, $missing:expr) => {{
-        static REAL: Real = $real;
-        let at = REAL.get();
+    ($name:ident as $type:ty, $missing:expr) => {{
+        let at = real::$name.get();
         if at.is_null() {
             return $missing;
         }
@@ -72,7 +65,7 @@ fn waited(result: c_int) -> bool {
 
 /// `export` of a lock that has a `try` form.
 macro_rules! lock {
-    ($name:ident => $to:ident, $kind:expr, try $try:literal, $real:literal) => {
+    ($name:ident => $to:ident, $kind:expr, try $try:ident, $real:ident) => {
         unsafe extern "C-unwind" fn $to(lock: Ptr, caller: u64) -> c_int {
             let tried = real!($try as F1, AS_IF_LOCKED);
             // SAFETY: the caller's lock, passed on.
@@ -93,7 +86,7 @@ macro_rules! lock {
         }
         export!($name => $to(lock: Ptr), "rsi", "x1");
     };
-    ($name:ident => $to:ident, $kind:expr, try $try:literal, until $real:literal) => {
+    ($name:ident => $to:ident, $kind:expr, try $try:ident, until $real:ident) => {
         unsafe extern "C-unwind" fn $to(lock: Ptr, until: Ptr, caller: u64) -> c_int {
             let tried = real!($try as F1, AS_IF_LOCKED);
             // SAFETY: the caller's lock, passed on.
@@ -110,7 +103,7 @@ macro_rules! lock {
         }
         export!($name => $to(lock: Ptr, until: Ptr), "rdx", "x2");
     };
-    ($name:ident => $to:ident, $kind:expr, try $try:literal, clock $real:literal) => {
+    ($name:ident => $to:ident, $kind:expr, try $try:ident, clock $real:ident) => {
         unsafe extern "C-unwind" fn $to(lock: Ptr, clock: c_int, until: Ptr, caller: u64) -> c_int {
             let tried = real!($try as F1, AS_IF_LOCKED);
             // SAFETY: the caller's lock, passed on.
@@ -130,31 +123,31 @@ macro_rules! lock {
 }
 
 lock!(pthread_mutex_lock => mutex_lock, Kind::Mutex,
-    try c"pthread_mutex_trylock", c"pthread_mutex_lock");
+    try PTHREAD_MUTEX_TRYLOCK, PTHREAD_MUTEX_LOCK);
 lock!(pthread_mutex_timedlock => mutex_timedlock, Kind::Mutex,
-    try c"pthread_mutex_trylock", until c"pthread_mutex_timedlock");
+    try PTHREAD_MUTEX_TRYLOCK, until PTHREAD_MUTEX_TIMEDLOCK);
 lock!(pthread_mutex_clocklock => mutex_clocklock, Kind::Mutex,
-    try c"pthread_mutex_trylock", clock c"pthread_mutex_clocklock");
+    try PTHREAD_MUTEX_TRYLOCK, clock PTHREAD_MUTEX_CLOCKLOCK);
 lock!(pthread_rwlock_rdlock => rwlock_rdlock, Kind::RwlockRead,
-    try c"pthread_rwlock_tryrdlock", c"pthread_rwlock_rdlock");
+    try PTHREAD_RWLOCK_TRYRDLOCK, PTHREAD_RWLOCK_RDLOCK);
 lock!(pthread_rwlock_timedrdlock => rwlock_timedrdlock, Kind::RwlockRead,
-    try c"pthread_rwlock_tryrdlock", until c"pthread_rwlock_timedrdlock");
+    try PTHREAD_RWLOCK_TRYRDLOCK, until PTHREAD_RWLOCK_TIMEDRDLOCK);
 lock!(pthread_rwlock_clockrdlock => rwlock_clockrdlock, Kind::RwlockRead,
-    try c"pthread_rwlock_tryrdlock", clock c"pthread_rwlock_clockrdlock");
+    try PTHREAD_RWLOCK_TRYRDLOCK, clock PTHREAD_RWLOCK_CLOCKRDLOCK);
 lock!(pthread_rwlock_wrlock => rwlock_wrlock, Kind::RwlockWrite,
-    try c"pthread_rwlock_trywrlock", c"pthread_rwlock_wrlock");
+    try PTHREAD_RWLOCK_TRYWRLOCK, PTHREAD_RWLOCK_WRLOCK);
 lock!(pthread_rwlock_timedwrlock => rwlock_timedwrlock, Kind::RwlockWrite,
-    try c"pthread_rwlock_trywrlock", until c"pthread_rwlock_timedwrlock");
+    try PTHREAD_RWLOCK_TRYWRLOCK, until PTHREAD_RWLOCK_TIMEDWRLOCK);
 lock!(pthread_rwlock_clockwrlock => rwlock_clockwrlock, Kind::RwlockWrite,
-    try c"pthread_rwlock_trywrlock", clock c"pthread_rwlock_clockwrlock");
+    try PTHREAD_RWLOCK_TRYWRLOCK, clock PTHREAD_RWLOCK_CLOCKWRLOCK);
 lock!(pthread_spin_lock => spin_lock, Kind::Spin,
-    try c"pthread_spin_trylock", c"pthread_spin_lock");
+    try PTHREAD_SPIN_TRYLOCK, PTHREAD_SPIN_LOCK);
 
 // Condition variables have older versions of another layout on x86-64: "GLIBC_2.3.2" is the one
 // that programs use. Where it does not exist there is only one, which plain lookup finds.
 
 unsafe extern "C-unwind" fn cond_wait(cond: Ptr, mutex: Ptr, caller: u64) -> c_int {
-    let real = real!(c"pthread_cond_wait" at c"GLIBC_2.3.2" as F2, ENOSYS);
+    let real = real!(PTHREAD_COND_WAIT as F2, ENOSYS);
     let episode = begin(Kind::Condition, cond as u64, caller);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(cond, mutex) };
@@ -169,7 +162,7 @@ unsafe extern "C-unwind" fn cond_timedwait(
     until: Ptr,
     caller: u64,
 ) -> c_int {
-    let real = real!(c"pthread_cond_timedwait" at c"GLIBC_2.3.2" as F3, ENOSYS);
+    let real = real!(PTHREAD_COND_TIMEDWAIT as F3, ENOSYS);
     let episode = begin(Kind::Condition, cond as u64, caller);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(cond, mutex, until) };
@@ -185,7 +178,7 @@ unsafe extern "C-unwind" fn cond_clockwait(
     until: Ptr,
     caller: u64,
 ) -> c_int {
-    let real = real!(c"pthread_cond_clockwait" as F4Clock, ENOSYS);
+    let real = real!(PTHREAD_COND_CLOCKWAIT as F4Clock, ENOSYS);
     let episode = begin(Kind::Condition, cond as u64, caller);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(cond, mutex, clock, until) };
@@ -196,7 +189,7 @@ export!(pthread_cond_clockwait =>
     cond_clockwait(cond: Ptr, mutex: Ptr, clock: c_int, until: Ptr), "r8", "x4");
 
 unsafe extern "C-unwind" fn barrier_wait(barrier: Ptr, caller: u64) -> c_int {
-    let real = real!(c"pthread_barrier_wait" as F1, ENOSYS);
+    let real = real!(PTHREAD_BARRIER_WAIT as F1, ENOSYS);
     let episode = begin(Kind::Barrier, barrier as u64, caller);
     // SAFETY: the caller's barrier, passed on.
     let result = unsafe { real(barrier) };
@@ -208,14 +201,14 @@ export!(pthread_barrier_wait => barrier_wait(barrier: Ptr), "rsi", "x1");
 
 /// What waits for a semaphore or a thread must also act on a cancellation when it need not wait.
 extern "C-unwind" fn test_cancel() -> c_int {
-    let real = real!(c"pthread_testcancel" as F0, 0);
+    let real = real!(PTHREAD_TESTCANCEL as F0, 0);
     // SAFETY: takes nothing; may unwind this thread, which holds nothing.
     unsafe { real() };
     0
 }
 
 fn sem_try(sem: Ptr) -> bool {
-    let tried = real!(c"sem_trywait" as F1, false);
+    let tried = real!(SEM_TRYWAIT as F1, false);
     let before = errno();
     // SAFETY: the caller's semaphore, passed on.
     let taken = unsafe { tried(sem) } == 0;
@@ -232,7 +225,7 @@ unsafe extern "C-unwind" fn semaphore_wait(sem: Ptr, caller: u64) -> c_int {
     if sem_try(sem) {
         return 0;
     }
-    let real = real!(c"sem_wait" as F1, -1);
+    let real = real!(SEM_WAIT as F1, -1);
     let episode = begin(Kind::Semaphore, sem as u64, caller);
     // SAFETY: the caller's semaphore, passed on.
     let result = unsafe { real(sem) };
@@ -246,7 +239,7 @@ unsafe extern "C-unwind" fn semaphore_timedwait(sem: Ptr, until: Ptr, caller: u6
     if sem_try(sem) {
         return 0;
     }
-    let real = real!(c"sem_timedwait" as F2, -1);
+    let real = real!(SEM_TIMEDWAIT as F2, -1);
     let episode = begin(Kind::Semaphore, sem as u64, caller);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(sem, until) };
@@ -265,7 +258,7 @@ unsafe extern "C-unwind" fn semaphore_clockwait(
     if sem_try(sem) {
         return 0;
     }
-    let real = real!(c"sem_clockwait" as F3Clock, -1);
+    let real = real!(SEM_CLOCKWAIT as F3Clock, -1);
     let episode = begin(Kind::Semaphore, sem as u64, caller);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(sem, clock, until) };
@@ -275,7 +268,7 @@ unsafe extern "C-unwind" fn semaphore_clockwait(
 export!(sem_clockwait => semaphore_clockwait(sem: Ptr, clock: c_int, until: Ptr), "rcx", "x3");
 
 fn try_join(thread: Ptr, value: Ptr) -> bool {
-    let tried = real!(c"pthread_tryjoin_np" as F2, false);
+    let tried = real!(PTHREAD_TRYJOIN_NP as F2, false);
     // SAFETY: the caller's arguments, passed on. Any failure is told by the real call after it.
     unsafe { tried(thread, value) == 0 }
 }
@@ -285,7 +278,7 @@ unsafe extern "C-unwind" fn join(thread: Ptr, value: Ptr, caller: u64) -> c_int 
     if try_join(thread, value) {
         return 0;
     }
-    let real = real!(c"pthread_join" as F2, ENOSYS);
+    let real = real!(PTHREAD_JOIN as F2, ENOSYS);
     let episode = begin(Kind::Join, thread as u64, caller);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(thread, value) };
@@ -299,7 +292,7 @@ unsafe extern "C-unwind" fn timedjoin(thread: Ptr, value: Ptr, until: Ptr, calle
     if try_join(thread, value) {
         return 0;
     }
-    let real = real!(c"pthread_timedjoin_np" as F3, ENOSYS);
+    let real = real!(PTHREAD_TIMEDJOIN_NP as F3, ENOSYS);
     let episode = begin(Kind::Join, thread as u64, caller);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(thread, value, until) };
@@ -319,7 +312,7 @@ unsafe extern "C-unwind" fn clockjoin(
     if try_join(thread, value) {
         return 0;
     }
-    let real = real!(c"pthread_clockjoin_np" as F4Clock, ENOSYS);
+    let real = real!(PTHREAD_CLOCKJOIN_NP as F4Clock, ENOSYS);
     let episode = begin(Kind::Join, thread as u64, caller);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(thread, value, clock, until) };
@@ -338,7 +331,9 @@ unsafe extern "C-unwind" fn pthread_create(
     start: Ptr,
     argument: Ptr,
 ) -> c_int {
-    let real = real!(c"pthread_create" as F4, ENOSYS);
+    let real = real!(PTHREAD_CREATE as F4, ENOSYS);
+    // A library's constructor that comes before ours may start threads.
+    real::look_up_all();
     region::prepare();
     // SAFETY: the caller's arguments, passed on.
     unsafe { real(thread, attributes, start, argument) }

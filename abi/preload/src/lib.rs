@@ -35,6 +35,7 @@ mod sys;
 
 #[cfg(not(test))]
 extern "C" fn init() {
+    real::look_up_all();
     region::configure();
     real::at_fork_in_child(region::forked);
 }

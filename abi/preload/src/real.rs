@@ -1,14 +1,14 @@
 //! The functions behind the interposed ones.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
 
 use crate::sys;
 
 /// A function of libc, found once.
 pub struct Real {
     name: &'static CStr,
-    /// The version that programs of today are linked with, where an older one has another layout.
+    /// If there is such a version, else the default one: the version that programs of today are linked with, where an older one has another layout.
     version: Option<&'static CStr>,
     at: AtomicPtr<c_void>,
 }
@@ -19,20 +19,10 @@ static LOOKING: AtomicU32 = AtomicU32::new(0);
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
 impl Real {
-    /// The default version of `name`.
-    pub const fn new(name: &'static CStr) -> Real {
+    const fn new(name: &'static CStr, version: Option<&'static CStr>) -> Real {
         Real {
             name,
-            version: None,
-            at: AtomicPtr::new(core::ptr::null_mut()),
-        }
-    }
-
-    /// `version` of `name` if there is such a version, else the default one.
-    pub const fn versioned(name: &'static CStr, version: &'static CStr) -> Real {
-        Real {
-            name,
-            version: Some(version),
+            version,
             at: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
@@ -74,6 +64,66 @@ impl Real {
         sys::set_errno(errno);
         self.at.store(at, Relaxed);
         at
+    }
+}
+
+/// Defines a [`Real`] for each function, and [`ALL`] of them.
+macro_rules! reals {
+    ($($constant:ident = $name:literal $(at $version:literal)?;)+) => {
+        $(pub static $constant: Real = Real::new($name, reals!(@ $($version)?));)+
+        static ALL: &[&Real] = &[$(&$constant),+];
+    };
+    (@ $version:literal) => {
+        Some($version)
+    };
+    (@) => {
+        None
+    };
+}
+
+reals! {
+    // First: an allocator may take a mutex when the look-up of a function fails that this libc does not have.
+    PTHREAD_MUTEX_TRYLOCK = c"pthread_mutex_trylock";
+    PTHREAD_MUTEX_LOCK = c"pthread_mutex_lock";
+    PTHREAD_BARRIER_WAIT = c"pthread_barrier_wait";
+    PTHREAD_CLOCKJOIN_NP = c"pthread_clockjoin_np";
+    PTHREAD_COND_CLOCKWAIT = c"pthread_cond_clockwait";
+    PTHREAD_COND_TIMEDWAIT = c"pthread_cond_timedwait" at c"GLIBC_2.3.2";
+    PTHREAD_COND_WAIT = c"pthread_cond_wait" at c"GLIBC_2.3.2";
+    PTHREAD_CREATE = c"pthread_create";
+    PTHREAD_JOIN = c"pthread_join";
+    PTHREAD_MUTEX_CLOCKLOCK = c"pthread_mutex_clocklock";
+    PTHREAD_MUTEX_TIMEDLOCK = c"pthread_mutex_timedlock";
+    PTHREAD_RWLOCK_CLOCKRDLOCK = c"pthread_rwlock_clockrdlock";
+    PTHREAD_RWLOCK_CLOCKWRLOCK = c"pthread_rwlock_clockwrlock";
+    PTHREAD_RWLOCK_RDLOCK = c"pthread_rwlock_rdlock";
+    PTHREAD_RWLOCK_TIMEDRDLOCK = c"pthread_rwlock_timedrdlock";
+    PTHREAD_RWLOCK_TIMEDWRLOCK = c"pthread_rwlock_timedwrlock";
+    PTHREAD_RWLOCK_TRYRDLOCK = c"pthread_rwlock_tryrdlock";
+    PTHREAD_RWLOCK_TRYWRLOCK = c"pthread_rwlock_trywrlock";
+    PTHREAD_RWLOCK_WRLOCK = c"pthread_rwlock_wrlock";
+    PTHREAD_SPIN_LOCK = c"pthread_spin_lock";
+    PTHREAD_SPIN_TRYLOCK = c"pthread_spin_trylock";
+    PTHREAD_TESTCANCEL = c"pthread_testcancel";
+    PTHREAD_TIMEDJOIN_NP = c"pthread_timedjoin_np";
+    PTHREAD_TRYJOIN_NP = c"pthread_tryjoin_np";
+    SEM_CLOCKWAIT = c"sem_clockwait";
+    SEM_TIMEDWAIT = c"sem_timedwait";
+    SEM_TRYWAIT = c"sem_trywait";
+    SEM_WAIT = c"sem_wait";
+}
+
+/// Has all of them found while the process has one thread. `dlsym` waits for the dynamic linker's lock, which a thread
+/// keeps that opens a library while its constructors run; one of them may wait for the thread that looks a function up.
+///
+/// Not done when the first of them is called, which may be by an allocator in the middle of its own start: only what is
+/// called is looked up then. It is a matter of one thread, for which the lock is no obstacle.
+pub fn look_up_all() {
+    static IS_DONE: AtomicBool = AtomicBool::new(false);
+    if !IS_DONE.swap(true, Relaxed) {
+        for real in ALL {
+            real.get();
+        }
     }
 }
 

@@ -318,6 +318,37 @@ fn what_was_recorded_survives_a_kill() {
     );
 }
 
+/// A function was looked up when it was called first, which waits for the dynamic linker's lock: for ever, where the
+/// thread that has it waits in a constructor for the one that looks up.
+#[test]
+fn a_constructor_may_wait_for_a_thread_that_calls_something_for_the_first_time() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/opens.c");
+    let [program, plugin] = ["opens", "plugin.so"].map(|name| dir.path().join(name));
+    for (options, to) in [
+        (&["-rdynamic"][..], &program),
+        (&["-DPLUGIN", "-shared", "-fPIC"], &plugin),
+    ] {
+        let built = Command::new("cc")
+            .args(["-O1", "-pthread", "-Wall"])
+            .args(options)
+            .arg(&source)
+            .arg("-o")
+            .arg(to)
+            .arg("-ldl")
+            .status()
+            .expect("cc is installed");
+        assert!(built.success());
+    }
+    let mut command = Command::new(program);
+    command.arg(plugin);
+    command.env("LD_PRELOAD", library());
+    command.env(preload::DIR_VARIABLE, dir.path());
+    let output = command.output().expect("starts");
+    ok(&output);
+    assert_eq!(output.stdout, b"ok\n");
+}
+
 #[test]
 fn programs_that_close_everything_still_record() {
     let case = Case::new();
