@@ -367,7 +367,11 @@ mod tests {
         facts.machine = machine(48, 48, Some(2.0));
         let changed = changes(&facts);
         assert_eq!(changed["OMP_NUM_THREADS"], "2");
-        for name in ["OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"] {
+        for name in [
+            "OPENBLAS_NUM_THREADS",
+            "MKL_NUM_THREADS",
+            "NUMEXPR_NUM_THREADS",
+        ] {
             assert_eq!(changed.get(name), None, "{name}");
         }
         assert_eq!(changed["NUMBA_NUM_THREADS"], "2");
@@ -384,20 +388,32 @@ mod tests {
         facts.machine = machine(48, 48, Some(8.0));
         facts.program.dividers = vec!["joblib".to_owned()];
         let divided = |changed: &BTreeMap<String, String>| {
-            let is_divided = |name: &&String| name.contains("_NUM_THREADS") && !name.starts_with("RAYON");
-            changed.keys().filter(is_divided).cloned().collect::<Vec<_>>()
+            let is_divided =
+                |name: &&String| name.contains("_NUM_THREADS") && !name.starts_with("RAYON");
+            changed
+                .keys()
+                .filter(is_divided)
+                .cloned()
+                .collect::<Vec<_>>()
         };
         let changed = changes(&facts);
         assert!(divided(&changed).is_empty(), "{changed:?}");
         assert_eq!(changed["PYTHON_CPU_COUNT"], "8");
         let told = verdict(&facts, "threads");
-        assert!(told.notes[0].starts_with("joblib gives each"), "{:?}", told.notes);
+        assert!(
+            told.notes[0].starts_with("joblib gives each"),
+            "{:?}",
+            told.notes
+        );
         // NumExpr alone would take too many of the mask.
         facts.machine = machine(48, 4, None);
         assert!(divided(&changes(&facts)).is_empty());
         facts.asked.insert("threads".to_owned());
         facts.machine = machine(48, 48, Some(8.0));
-        assert_eq!(divided(&changes(&facts)), ["NUMBA_NUM_THREADS", "OMP_NUM_THREADS"]);
+        assert_eq!(
+            divided(&changes(&facts)),
+            ["NUMBA_NUM_THREADS", "OMP_NUM_THREADS"]
+        );
     }
 
     #[test]

@@ -146,7 +146,9 @@ const LAUNCHERS: [(&str, &str); 5] = [
 /// What divides the CPUs among workers: the program that `words` start (the file that is run, then its arguments), or
 /// a package in the folders. That a package is there does not say that the program uses it.
 pub fn dividers(words: &[&str], folders: &[PathBuf]) -> Vec<String> {
-    let started = words.first().map(|path| path.rsplit('/').next().unwrap_or(path));
+    let started = words
+        .first()
+        .map(|path| path.rsplit('/').next().unwrap_or(path));
     let module = words.iter().skip_while(|&&word| word != "-m").nth(1);
     let launchers = LAUNCHERS
         .iter()
