@@ -21,6 +21,7 @@ mod screen;
 mod sim;
 mod top;
 mod watch;
+mod whole_file;
 
 use std::io::Write;
 use std::process::ExitCode;

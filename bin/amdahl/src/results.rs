@@ -12,6 +12,7 @@ use amdahl_report::{html, locks, mem, sched, terminal};
 use crate::cli::{Compare, Report};
 use crate::failure::Failure;
 use crate::screen;
+use crate::whole_file::WholeFile;
 
 fn read(path: &Path) -> Result<ScaleResult, Failure> {
     load(path).map_err(|error| Failure::result(error.to_string()))
@@ -107,14 +108,11 @@ fn show(
     };
     let rows = rows_beside(&args.result)?;
     let text = html(rows.as_deref().unwrap_or_default());
-    let mut file = std::fs::File::create(page).map_err(|error| {
-        Failure::result(format!(
-            "cannot create {}: {error}; choose another file",
-            page.display()
-        ))
-    })?;
-    file.write_all(text.as_bytes())
-        .map_err(|error| Failure::result(format!("cannot write {}: {error}", page.display())))?;
+    let mut file = WholeFile::create(page)?;
+    file.out
+        .write_all(text.as_bytes())
+        .map_err(|error| file.failed(&error))?;
+    file.finish()?;
     if rows.is_none() {
         let _ = writeln!(
             anstream::stderr(),

@@ -1,6 +1,6 @@
 //! `amdahl sched show`: what was recorded, maybe by others.
 
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use amdahl_report::load::{LoadError, RESULT_FILE};
@@ -16,6 +16,7 @@ use super::{summary, trace};
 use crate::cli::SchedShow;
 use crate::failure::Failure;
 use crate::screen;
+use crate::whole_file::WholeFile;
 
 /// Shows, or writes one file.
 pub fn main(args: &SchedShow) -> Result<u8, Failure> {
@@ -37,11 +38,11 @@ pub fn main(args: &SchedShow) -> Result<u8, Failure> {
                     .to_owned(),
             )
         })?;
-        return write(file, |out| out.write_all(drawing.as_bytes()));
+        return write(file, &drawing);
     }
     if let Some(file) = &args.html {
         let page = html::render(&result);
-        return write(file, |out| out.write_all(page.as_bytes()));
+        return write(file, &page);
     }
     let text = if args.json {
         to_json(&result).map_err(|error| Failure::result(error.to_string()))?
@@ -141,32 +142,25 @@ fn analyse(events: &Path, path: &Path) -> Result<SchedResult, Failure> {
     Ok(result)
 }
 
-fn write_trace(events: &Path, file: &Path) -> Result<u8, Failure> {
+fn write_trace(events: &Path, path: &Path) -> Result<u8, Failure> {
     // Read twice, because a trace begins with the names and would not fit into memory.
     let parts = || FolderReader::open(events).map_err(refused);
     let names = trace::names(parts()?).map_err(refused)?;
     let mut stretches = trace::Stretches::new(parts()?);
-    let code = write(file, |out| {
-        perfetto::write(&mut stretches, &names, out).map(|_| ())
-    })?;
+    let mut file = WholeFile::create(path)?;
+    perfetto::write(&mut stretches, &names, &mut file.out)
+        .map(|_| ())
+        .map_err(|error| file.failed(&error))?;
     stretches.finish().map_err(refused)?;
-    Ok(code)
+    file.finish()?;
+    Ok(0)
 }
 
-fn write(
-    path: &Path,
-    content: impl FnOnce(&mut BufWriter<std::fs::File>) -> std::io::Result<()>,
-) -> Result<u8, Failure> {
-    let failed = |what: &str, error: std::io::Error| {
-        Failure::result(format!(
-            "cannot {what} {}: {error}; choose another file",
-            path.display()
-        ))
-    };
-    let file = std::fs::File::create(path).map_err(|error| failed("create", error))?;
-    let mut out = BufWriter::new(file);
-    content(&mut out)
-        .and_then(|()| out.flush())
-        .map_err(|error| failed("write", error))?;
+fn write(path: &Path, content: &str) -> Result<u8, Failure> {
+    let mut file = WholeFile::create(path)?;
+    file.out
+        .write_all(content.as_bytes())
+        .map_err(|error| file.failed(&error))?;
+    file.finish()?;
     Ok(0)
 }

@@ -283,6 +283,52 @@ fn files_beside_the_parts_are_nobodys_parts() {
     assert_eq!(names(&place.join("amdahl-sched/events")), ["mine.parquet"]);
 }
 
+/// What could not be written to its end stayed, under the name of what it was to replace.
+#[test]
+fn a_file_that_cannot_be_written_to_its_end_is_not_there() {
+    let place = Place::new();
+    let mut writer = PartWriter::new(Meta {
+        topology: Topology::synthetic("2 core").expect("a machine"),
+        tick_ns: 4_000_000,
+        begin: 0,
+        is_everyone: true,
+    });
+    let mut random: u64 = 1;
+    for tid in 1..5_000 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        writer.add(Event::Switch {
+            ts: u64::from(tid) * 1_000_000 + (random >> 44),
+            cpu: 0,
+            prev: tid,
+            off: Off::Preempted,
+            next: tid + 1,
+        });
+    }
+    std::fs::create_dir(place.join("events")).expect("a folder");
+    let part = writer.write(Vec::new()).expect("a part");
+    std::fs::write(place.join("events/000001.parquet"), &part).expect("a file");
+    let show = ["sched", "show", "--trace", "a.json.gz", "events"];
+    let limited = || {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$@\"", "sh"]);
+        shell.arg(env!("CARGO_BIN_EXE_amdahl")).args(show);
+        place.run(place.here(shell))
+    };
+    limited().ends_with(1).says("cannot write a.json.gz");
+    assert_eq!(names(place.path()), ["events"]);
+    place.amdahl(show).ends_with(0);
+    let whole = std::fs::read(place.join("a.json.gz")).expect("a trace");
+    assert!(whole.len() > 4096);
+    limited().ends_with(1);
+    assert_eq!(
+        std::fs::read(place.join("a.json.gz")).expect("a trace"),
+        whole
+    );
+    assert_eq!(names(place.path()), ["a.json.gz", "events"]);
+}
+
 /// The earlier recording was removed before it was known that another one could begin.
 #[test]
 fn a_recording_that_cannot_begin_costs_no_earlier_one() {
