@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, IsTerminal, Write};
 
 use amdahl_report::terminal::Style;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::Failure;
 
@@ -44,4 +45,17 @@ pub fn print_on(text: &str) -> Result<bool, Failure> {
             "cannot write to standard output: {error}"
         ))),
     }
+}
+
+/// Whether who read standard output has gone, without writing to it.
+pub fn is_unread() -> bool {
+    let out = std::io::stdout();
+    // These two are told without being asked for.
+    let mut polled = [PollFd::new(&out, PollFlags::empty())];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut polled, Some(&now)).is_ok()
+        && (polled[0].revents()).intersects(PollFlags::ERR | PollFlags::HUP)
 }

@@ -9,7 +9,7 @@ use super::{Message, Shown};
 use crate::failure::Failure;
 use crate::screen;
 
-/// How late Ctrl-C is seen, at most.
+/// How late Ctrl-C is seen, and that nobody reads on, at most.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Prints `count` snapshots, or fewer where the command or the user ends it, or nobody reads on.
@@ -35,6 +35,7 @@ pub fn print(shown: &Shown<'_>, count: u32, received: &Receiver<Message>) -> Res
             // What it did last is in one more.
             Ok(Message::Ended(how)) => ended = Some(how),
             Ok(Message::Key(_) | Message::Resized | Message::Gone) => {}
+            Err(RecvTimeoutError::Timeout) if screen::is_unread() => return Ok(0),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }

@@ -411,6 +411,20 @@ fn it_ends_with_its_reader() {
     assert_eq!(tool.ends().code(), Some(0));
 }
 
+/// It was noticed when the next snapshot was written, after its interval.
+#[test]
+fn it_ends_with_its_reader_without_waiting_for_the_next_snapshot() {
+    let tool = Command::new(env!("CARGO_BIN_EXE_amdahl"))
+        .args(["top", "--batch", "1000000", "--interval", "1h"])
+        .args(["--json", "--tab", "sched", "--probe", "proc"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut tool = Process(tool.expect("started"));
+    drop(tool.0.stdout.take());
+    assert_eq!(tool.ends().code(), Some(0));
+}
+
 /// Threads live for one wait each; when all of them have ended, and their process, the screen has each wait, and
 /// goes on.
 #[test]
