@@ -3,9 +3,9 @@
 use amdahl_mem::first_touch::Touches;
 use amdahl_probe::bpf::wire::stack_kind;
 use amdahl_probe::bpf::{Part, Places, RecorderError};
-use amdahl_probe::perf::{FAULTS_PER_SAMPLE, Rate, Sampler, View, Whose};
+use amdahl_probe::perf::{Counter, FAULTS_PER_SAMPLE, LeftOut, Rate, Sampler, View, Whose};
 use amdahl_report::mem::schema::{FaultKind, FaultSite, Faults, MemResult};
-use amdahl_report::schema::Source;
+use amdahl_report::schema::{Notice, Source};
 use amdahl_topology::CpuSet;
 
 use super::follow::Tlb;
@@ -40,12 +40,24 @@ pub fn watched(
     if !tids.is_empty() {
         tlb.count(Whose::Threads(&tids));
     }
+    let mut warnings = Vec::new();
     let sampler = child.as_ref().and_then(|child| {
         looker.begin_at(child.pid());
         let all: Vec<u32> = cpus.iter().collect();
-        let sampler = View::allowed();
-        let sampler = sampler.and_then(|_| Sampler::new(child.pid(), &all, View::User, RATE));
-        sampler.ok()
+        // Where it is not allowed the sources say so.
+        View::allowed().ok()?;
+        match Sampler::new(child.pid(), &all, View::User, RATE) {
+            Ok(sampler) => {
+                let faults = |left: &&LeftOut| left.counter == Counter::PageFaults;
+                let left_out = sampler.left_out().iter().find(faults);
+                warnings.extend(left_out.map(|left| unsampled(&left.error)));
+                Some(sampler)
+            }
+            Err(error) => {
+                warnings.push(unsampled(&error));
+                None
+            }
+        }
     });
     let (ended, looked) = while_looking(looker, interrupt, || {
         watch::run(selection, child, interrupt, || ())
@@ -60,6 +72,7 @@ pub fn watched(
         tlb,
         sources: all,
         faults,
+        warnings,
         ..MemResult::default()
     };
     let rows = result::sample_rows(&result.faults, &result.mmap_lock);
@@ -69,6 +82,17 @@ pub fn watched(
         ended,
     };
     Ok((outcome, looked, Touches::default()))
+}
+
+/// What was allowed before may fail for want of memory or descriptors.
+fn unsampled(error: &std::io::Error) -> Notice {
+    Notice {
+        code: "unsampled".to_owned(),
+        text: format!(
+            "Page faults were not sampled ({error}): they are counted, and their code is not known. Where too many \
+             files are open: ulimit -n 65536."
+        ),
+    }
 }
 
 /// Counts by the kernel's accounting, code by samples.

@@ -16,7 +16,7 @@ use amdahl_speedup::snapshot::ThreadState;
 use amdahl_topology::CpuSet;
 
 use super::analysis::{Analysis, Run, Who};
-use super::polled::{Means, Polling, Watched, sampler};
+use super::polled::{Means, Polling, Sampling, Watched, sampler};
 use super::run::{Probed, ProbedError, Taken};
 use super::usage::Usage;
 use super::{STRETCHES_MAX, source};
@@ -125,7 +125,11 @@ impl Attached<'_> {
         let tids: Vec<u32> = tree.into_iter().flat_map(|(_, tids)| tids).collect();
         let taken = Taken::from(self.pid, self.cpus);
         let mut usage = Usage::of(self.pid);
-        let (sampler, unsampled) = sampler(means, |view, rate| {
+        let Sampling {
+            sampler,
+            unsampled,
+            left_out,
+        } = sampler(means, |view, rate| {
             Sampler::of_running(&tids, &watched, view, rate)
         });
         let fault_ns = match unsampled {
@@ -155,6 +159,7 @@ impl Attached<'_> {
         };
         Ok(Probed {
             unsampled,
+            left_out,
             ..run.charge(decoder)
         })
     }

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use amdahl_probe::bpf::{Counts, Decoded, Decoder, Part, ThreadName};
 use amdahl_probe::clock;
-use amdahl_probe::perf::{Rate, Sampler, View};
+use amdahl_probe::perf::{Counter, LeftOut, Rate, Sampler, View};
 use amdahl_probe::symbol::Symbolizer;
 use amdahl_probe::unprivileged::preload::{self, Records};
 use amdahl_probe::unprivileged::{Poller, Scope, StackCopy};
@@ -40,16 +40,43 @@ pub struct Means {
     pub fault_ns: Option<f64>,
 }
 
-/// What was allowed before may fail for want of memory or descriptors: then polls remain, and why.
+/// A sampler, and what cannot be sampled although it is allowed.
+#[derive(Default)]
+pub(super) struct Sampling {
+    /// None: polls remain.
+    pub(super) sampler: Option<Sampler>,
+    /// Why there is none, if it is allowed: for want of memory or descriptors.
+    pub(super) unsampled: Option<String>,
+    /// What the sampler has no descriptors for.
+    pub(super) left_out: Vec<String>,
+}
+
+/// Begins to sample where that is allowed.
 pub(super) fn sampler(
     means: Means,
     open: impl FnOnce(View, Rate) -> std::io::Result<Sampler>,
-) -> (Option<Sampler>, Option<String>) {
+) -> Sampling {
     match means.sampling.map(|(view, rate)| open(view, rate)) {
-        Some(Ok(sampler)) => (Some(sampler), None),
-        Some(Err(error)) => (None, Some(error.to_string())),
-        None => (None, None),
+        Some(Ok(sampler)) => Sampling {
+            left_out: sampler.left_out().iter().map(told).collect(),
+            sampler: Some(sampler),
+            ..Sampling::default()
+        },
+        Some(Err(error)) => Sampling {
+            unsampled: Some(error.to_string()),
+            ..Sampling::default()
+        },
+        None => Sampling::default(),
     }
+}
+
+/// `page faults (Too many open files)`.
+fn told(left: &LeftOut) -> String {
+    let what = match left.counter {
+        Counter::UserInstructions => "instructions",
+        _ => "page faults",
+    };
+    format!("{what} ({})", left.error)
 }
 
 /// A poller at work on a thread of its own, whose CPU time is what polling costs.
@@ -244,6 +271,7 @@ impl Watched<'_> {
             cut: 1.0,
             recorded: 1.0,
             unsampled: None,
+            left_out: Vec::new(),
             seen: Some(seen),
             round: 0,
         }
@@ -275,7 +303,11 @@ impl Workload<'_> {
         let child = self.start(cpus, threads, &mut group, &env)?;
         let version = confined_by(group.as_ref());
         let watched: Vec<u32> = cpus.iter().collect();
-        let (sampler, unsampled) = sampler(means, |view, rate| {
+        let Sampling {
+            sampler,
+            unsampled,
+            left_out,
+        } = sampler(means, |view, rate| {
             Sampler::new(child.pid(), &watched, view, rate)
         });
         let polling = Polling::start(child.pid(), Some(child.adopter()))?;
@@ -304,6 +336,7 @@ impl Workload<'_> {
             group: version,
             left,
             unsampled,
+            left_out,
             ..run.charge(decoder)
         })
     }

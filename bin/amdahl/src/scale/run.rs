@@ -58,6 +58,8 @@ pub struct Probed {
     pub recorded: f64,
     /// Why there are no samples, although they are allowed.
     pub unsampled: Option<String>,
+    /// What was not sampled for want of descriptors, and why.
+    pub left_out: Vec<String>,
     /// How much polls and the preload library saw; of runs without privileges.
     pub seen: Option<Seen>,
     /// In which round of the sweep; 0 if in none.
@@ -298,6 +300,7 @@ impl Probed {
             cut,
             recorded,
             unsampled: None,
+            left_out: Vec::new(),
             seen: None,
             round: 0,
         }

@@ -560,6 +560,18 @@ fn warn(result: &mut ScaleResult, sweep: &Sweep, speedup_of: SpeedupOf, scale: &
                 ),
             );
         }
+        let left_out = runs.probed.iter().map(|run| &run.left_out);
+        if let Some(left_out) = left_out.into_iter().find(|left_out| !left_out.is_empty()) {
+            add(
+                "partly-unsampled",
+                format!(
+                    "On {} there are runs in which no samples were taken of {}. Allow more open files: ulimit -n \
+                     65536, or as root sysctl fs.file-max where all of the machine are used up.",
+                    planned.id(),
+                    left_out.join(", ")
+                ),
+            );
+        }
         if scale.rate.is_some() && !runs.is_empty() && !runs.has_rate() {
             let then = match speedup_of {
                 SpeedupOf::Nothing => "--for ended runs, so there is no speedup without it",

@@ -21,7 +21,7 @@ use sys::bindings as b;
 
 pub use cost::{interruption_ns, one_in, rate_within};
 pub use counters::{Count, Counted, Counters, Whose};
-pub use sampler::{FAULTS_PER_SAMPLE, RING_BYTES, Rate, Sampler, View};
+pub use sampler::{FAULTS_PER_SAMPLE, LeftOut, RING_BYTES, Rate, Sampler, View};
 pub use side_band::{SideBand, SideBandRing};
 
 /// What makes a sampling event overflow.

@@ -78,6 +78,16 @@ pub struct Sampler {
     shared: Arc<Shared>,
     drain: Option<JoinHandle<Drained>>,
     rate: Rate,
+    left_out: Vec<LeftOut>,
+}
+
+/// Events of a kind that there were too few descriptors for.
+#[derive(Debug)]
+pub struct LeftOut {
+    /// Their kind: [`Counter::UserInstructions`] or [`Counter::PageFaults`].
+    pub counter: Counter,
+    /// `EMFILE` or `ENFILE`.
+    pub error: io::Error,
 }
 
 struct Shared {
@@ -111,7 +121,7 @@ impl Sampler {
     ///
     /// # Errors
     /// Those of `perf_event_open` and `mmap`: `EACCES` for a process of another user, `EMFILE` where there
-    /// are too many threads, `ESRCH` where none is left.
+    /// are too many threads even for the events of the time, `ESRCH` where none is left.
     pub fn of_running(tids: &[u32], cpus: &[u32], view: View, rate: Rate) -> io::Result<Sampler> {
         Sampler::open(tids, Start::AtOnce, cpus, view, rate)
     }
@@ -147,7 +157,8 @@ impl Sampler {
         let has_cycles = view == View::Whole && cpus.first().is_some_and(|&cpu| any_on(cpu));
         // Samples of the kernel tell what is a fault, if it has names.
         let tells_faults = view == View::Whole && crate::symbol::kernel_names_are_readable();
-        let mut has_instructions = true;
+        // All of the time first: the others may be done without, and it may not for want of the descriptors they have.
+        let mut places = Vec::new();
         for &cpu in cpus {
             // The event whose ring all others of this CPU write into.
             let mut first: Option<RawFd> = None;
@@ -171,31 +182,7 @@ impl Sampler {
                         *first.insert(time.as_raw_fd())
                     }
                 };
-                let more = [
-                    (Counter::UserInstructions, cycles, stack_kind::INSTRUCTIONS),
-                    (Counter::PageFaults, FAULTS_PER_SAMPLE, stack_kind::FAULT),
-                ];
-                for (counter, period, kind) in more {
-                    if counter == Counter::PageFaults && tells_faults {
-                        continue;
-                    }
-                    let event = match on(tid, counter, period, cpu) {
-                        Ok(event) => event,
-                        Err(error) if has_ended(&error) => continue,
-                        // What is not there is done without.
-                        Err(_) => {
-                            has_instructions &= kind != stack_kind::INSTRUCTIONS;
-                            continue;
-                        }
-                    };
-                    redirect(&event, into)?;
-                    shared.kinds.insert(id(&event)?, kind);
-                    if kind == stack_kind::INSTRUCTIONS {
-                        shared.instructions.push(event);
-                    } else {
-                        shared.events.push(event);
-                    }
-                }
+                places.push((tid, cpu, into));
                 shared.kinds.insert(id(&time)?, stack_kind::TIME);
                 shared.events.push(time);
             }
@@ -203,8 +190,41 @@ impl Sampler {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
         }
-        if !has_instructions {
-            shared.instructions.clear();
+        let mut left_out = Vec::new();
+        for (counter, period, kind) in [
+            (Counter::UserInstructions, cycles, stack_kind::INSTRUCTIONS),
+            (Counter::PageFaults, FAULTS_PER_SAMPLE, stack_kind::FAULT),
+        ] {
+            if counter == Counter::PageFaults && tells_faults {
+                continue;
+            }
+            let mut events = Vec::new();
+            let mut has_all = true;
+            for &(tid, cpu, into) in &places {
+                let event = match on(tid, counter, period, cpu) {
+                    Ok(event) => event,
+                    Err(error) if has_ended(&error) => continue,
+                    // Those of some threads would be taken for those of all.
+                    Err(error) if lacks_descriptors(&error) => {
+                        left_out.push(LeftOut { counter, error });
+                        events.clear();
+                        break;
+                    }
+                    // What is not there is done without.
+                    Err(_) => {
+                        has_all = false;
+                        continue;
+                    }
+                };
+                redirect(&event, into)?;
+                shared.kinds.insert(id(&event)?, kind);
+                events.push(event);
+            }
+            if kind != stack_kind::INSTRUCTIONS {
+                shared.events.extend(events);
+            } else if has_all {
+                shared.instructions = events;
+            }
         }
         if start == Start::AtOnce {
             for event in shared.events.iter().chain(&shared.instructions) {
@@ -220,7 +240,13 @@ impl Sampler {
             shared,
             drain: Some(drain),
             rate,
+            left_out,
         })
+    }
+
+    /// What it does without because too many files are open, besides what this machine does not have.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
     }
 
     /// Stops sampling and returns what was seen. There are no slots in it.
@@ -296,6 +322,11 @@ impl Shared {
 /// The thread is gone.
 fn has_ended(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ESRCH)
+}
+
+/// The kernel, or the limit of this process, has no descriptor left.
+fn lacks_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// Lets `event` write into the ring of the event `into`, of the same CPU.
