@@ -1,5 +1,7 @@
 //! Without BPF: what `/proc`, the accounting of processes and samples of page faults tell.
 
+use std::io;
+
 use amdahl_mem::first_touch::Touches;
 use amdahl_probe::bpf::wire::stack_kind;
 use amdahl_probe::bpf::{Part, Places, RecorderError};
@@ -44,15 +46,16 @@ pub fn watched(
     let sampler = child.as_ref().and_then(|child| {
         looker.begin_at(child.pid());
         let all: Vec<u32> = cpus.iter().collect();
-        // Where it is not allowed the sources say so.
-        View::allowed().ok()?;
-        match Sampler::new(child.pid(), &all, View::User, RATE) {
+        let sampler = View::allowed();
+        match sampler.and_then(|_| Sampler::new(child.pid(), &all, View::User, RATE)) {
             Ok(sampler) => {
                 let faults = |left: &&LeftOut| left.counter == Counter::PageFaults;
                 let left_out = sampler.left_out().iter().find(faults);
                 warnings.extend(left_out.map(|left| unsampled(&left.error)));
                 Some(sampler)
             }
+            // The sources say by what means faults are seen.
+            Err(error) if is_refused(&error) => None,
             Err(error) => {
                 warnings.push(unsampled(&error));
                 None
@@ -84,8 +87,16 @@ pub fn watched(
     Ok((outcome, looked, Touches::default()))
 }
 
-/// What was allowed before may fail for want of memory or descriptors.
-fn unsampled(error: &std::io::Error) -> Notice {
+/// Perf events are not for this user, or are not there.
+fn is_refused(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported
+    )
+}
+
+/// What is allowed may fail for want of memory or descriptors.
+fn unsampled(error: &io::Error) -> Notice {
     Notice {
         code: "unsampled".to_owned(),
         text: format!(
