@@ -239,7 +239,8 @@ impl CleanPages {
             return Ok(());
         };
         let (number, late) = (first as u64, self.late.load(Ordering::Relaxed));
-        let Some(mut flight) = self.in_flight.enter(&pages, number, now_ns(), true) else {
+        let flight = self.in_flight.enter(&pages, None, number, now_ns(), true);
+        let Some(mut flight) = flight else {
             self.give_back(pages);
             std::thread::yield_now();
             return Ok(());

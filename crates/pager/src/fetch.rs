@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::event::{Event, Loss};
 use crate::inner::{Inner, Shard, Trouble};
-use crate::plan::in_flight::Flight;
+use crate::plan::in_flight::{Flight, GivenUp};
 use crate::plan::pages::{Claim, State};
 use crate::source::{Source, SourceError};
 use crate::staging::Block;
@@ -94,7 +94,10 @@ impl Inner {
             return Err(Trouble::Changing);
         }
         let asks = was == State::Missing;
-        let Some(mut flight) = self.in_flight.enter(&pages, thread, now_ns(), asks) else {
+        let flight = self
+            .in_flight
+            .enter(&pages, demanded, thread, now_ns(), asks);
+        let Some(mut flight) = flight else {
             self.give_back(shard, pages, was);
             return Err(Trouble::Changing);
         };
@@ -111,7 +114,6 @@ impl Inner {
             }
             return Err(Trouble::Stopped);
         }
-        flight.is_ahead = demanded.is_none();
         let region = self.space.region(pages.start);
         let (first, granule) = (region.0, region.1.granule);
         let (mut at, mut end) = (pages.start, pages.end);
@@ -487,8 +489,44 @@ impl Inner {
         }
         let _open = shard.open();
         self.by_struck(&pages, |run| self.pages.release(run, was));
+        // Whoever was left waiting is woken, and asks for itself.
+        let _ = self.left.take(pages.clone());
         self.waits.wake(pages.clone());
         let _ = shard.uffd.wake(self.space.addresses(&pages));
+    }
+
+    /// A fetch was given up, and its pages are nobody's: those that somebody waits for are lost, the others were an idea of ours, and can be fetched
+    /// again.
+    pub fn give_up(&self, fetch: &GivenUp) {
+        let shard = self.shard(fetch.pages.start);
+        let granule = self.space.region(fetch.pages.start).1.granule;
+        let is_awaited = |page: usize| {
+            let is_demanded = |demanded: usize| (page..page + granule).contains(&demanded);
+            fetch.demanded.is_some_and(is_demanded) || self.left.has(page)
+        };
+        let mut failed = Failed {
+            inner: self,
+            pages: 0..0,
+            why: Loss::Timeout,
+        };
+        let mut at = fetch.pages.start;
+        while at < fetch.pages.end {
+            let awaited = is_awaited(at);
+            let mut run = at..at + granule;
+            while run.end < fetch.pages.end && is_awaited(run.end) == awaited {
+                run.end += granule;
+            }
+            at = run.end;
+            match awaited {
+                true => self.lose(shard, run, Some(Loss::Timeout)),
+                false => {
+                    if fetch.demanded.is_none() {
+                        failed.add(run.clone(), Loss::Timeout);
+                    }
+                    self.give_back(shard, run, State::Missing);
+                }
+            }
+        }
     }
 
     /// Claimed pages will never be there: who touches them is stopped by a signal. Those whose content was given up are zero. `why`

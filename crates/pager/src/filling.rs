@@ -29,10 +29,34 @@ struct Filling {
 
 #[derive(Default)]
 struct Work {
-    left: VecDeque<Range<usize>>,
+    left: VecDeque<Piece>,
     /// What each thread has before it.
-    doing: Vec<(u64, Range<usize>)>,
+    doing: Vec<(u64, Piece)>,
     silent: usize,
+}
+
+/// Pages to be fetched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Piece {
+    pages: Range<usize>,
+    /// What stands first was given up once.
+    is_again: bool,
+}
+
+impl Piece {
+    /// What is to be done of it after `given_up`, of its pages, was given up: that is tried once more, then left. With nothing known, all of it.
+    fn after(&self, given_up: Option<Range<usize>>) -> Option<Piece> {
+        let is_of_it = |given_up: &Range<usize>| {
+            given_up.start < self.pages.end && self.pages.start < given_up.end
+        };
+        let given_up = given_up.filter(is_of_it).unwrap_or(self.pages.clone());
+        let (from, is_again) = match self.is_again {
+            false => (given_up.start.max(self.pages.start), true),
+            true => (given_up.end, false),
+        };
+        let pages = from..self.pages.end;
+        (!pages.is_empty()).then_some(Piece { pages, is_again })
+    }
 }
 
 impl Filling {
@@ -41,12 +65,12 @@ impl Filling {
     }
 
     /// What a thread does.
-    fn run(&self, inner: &Inner, me: u64) {
+    fn run(&self, crew: &Crew, me: u64) {
         let mut work = self.work();
         while let Some(piece) = work.left.pop_front() {
             work.doing.push((me, piece.clone()));
             drop(work);
-            let done = prefetch(inner, piece.clone(), me);
+            let done = prefetch(&crew.inner, piece.pages.clone(), me);
             work = self.work();
             let before = work.doing.len();
             work.doing.retain(|(thread, _)| *thread != me);
@@ -59,8 +83,8 @@ impl Filling {
                 _ => 0,
             };
             if matches!(done, Err(Trouble::GivenUp)) {
-                // What it was fetching is lost; the rest of the piece may be had.
-                work.left.push_back(piece);
+                let given_up = crew.held_up(me);
+                work.left.extend(piece.after(given_up));
             }
             if work.silent >= SILENT {
                 work.left.clear();
@@ -93,13 +117,18 @@ impl Crew {
             page.is_some()
         };
         let filling = Arc::new(Filling::default());
-        filling.work().left = pieces.iter().filter(is_wanted).cloned().collect();
+        let wanted = pieces.iter().filter(is_wanted).cloned();
+        let wanted = wanted.map(|pages| Piece {
+            pages,
+            is_again: false,
+        });
+        filling.work().left = wanted.collect();
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let threads = cpus.min(THREADS).min(filling.work().left.len());
         let start = || {
             let me = FILLING + inner.next_filling();
             let theirs = Arc::clone(&filling);
-            let run = move |crew: &Arc<Crew>| theirs.run(&crew.inner, me);
+            let run = move |crew: &Arc<Crew>| theirs.run(crew, me);
             self.spawn("pager-fill".to_owned(), run).is_ok()
         };
         let mut running = (0..threads).filter(|_| start()).count();
@@ -110,19 +139,25 @@ impl Crew {
                 .change
                 .wait_timeout(work, LOOK.min(inner.timeout))
                 .unwrap_or_else(PoisonError::into_inner);
-            let held_up = work
-                .doing
-                .extract_if(.., |(thread, _)| self.is_held_up(*thread));
-            let pieces: Vec<_> = held_up.map(|(_, piece)| piece).collect();
-            // Its pages that were being fetched are lost; others of the piece may be missing.
-            work.silent += pieces.len();
-            running -= pieces.len();
-            work.left.extend(pieces.iter().cloned());
+            let mut again = Vec::new();
+            let before = work.doing.len();
+            work.doing
+                .retain(|(thread, piece)| match self.held_up(*thread) {
+                    Some(given_up) => {
+                        again.extend(piece.after(Some(given_up)));
+                        false
+                    }
+                    None => true,
+                });
+            let held_up = before - work.doing.len();
+            work.silent += held_up;
+            running -= held_up;
+            work.left.extend(again);
             if work.silent >= SILENT {
                 break;
             }
             drop(work);
-            running += pieces.iter().filter(|_| start()).count();
+            running += (0..held_up).filter(|_| start()).count();
             work = filling.work();
             if work.doing.is_empty() && !work.left.is_empty() {
                 // Those that had nothing to do have ended, and what another was held up with came back after that.
@@ -156,5 +191,26 @@ impl Crew {
             at = page + 1;
         }
         missing
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_up_is_tried_once_more_and_the_rest_in_any_case() {
+        let piece = Piece {
+            pages: 0..9,
+            is_again: false,
+        };
+        let again = piece.after(Some(2..5)).unwrap();
+        assert_eq!((again.pages.clone(), again.is_again), (2..9, true));
+        let rest = again.after(Some(2..5)).unwrap();
+        assert_eq!((rest.pages.clone(), rest.is_again), (5..9, false));
+        assert_eq!(again.after(None), None);
+        assert_eq!(again.after(Some(2..9)), None);
+        assert_eq!(piece.after(None).unwrap().pages, 0..9);
+        assert_eq!(piece.after(Some(9..12)).unwrap().pages, 0..9);
     }
 }

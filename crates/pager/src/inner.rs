@@ -52,11 +52,6 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// Faults are told by messages, and the kernel keeps their threads asleep.
-    pub fn is_told(&self) -> bool {
-        self.control.is_some() || self.gate.is_some()
-    }
-
     /// Opens the gate for as long as the guard lives.
     pub fn open(&self) -> Option<RwLockReadGuard<'_, ()>> {
         let gate = self.gate.as_ref()?;
@@ -203,8 +198,7 @@ impl Inner {
                     };
                 }
                 // It is busy no longer, and who had it did not know that somebody waits.
-                Claim::Busy
-                    if shard.is_told() && !self.left.leave(&self.pages, self.first_of(page)) => {}
+                Claim::Busy if !self.left.leave(&self.pages, self.first_of(page)) => {}
                 Claim::Busy => {
                     self.tally.waits.add(1);
                     return Served::Busy;

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use amdahl_pager::{
-    BLOCK, Backing, Builder, Engine, Event, HandedOver, Loss, Mapping, PAGE, Pager, Source,
-    SourceError,
+    BLOCK, Background, Backing, Builder, Engine, Event, HandedOver, Loss, Mapping, PAGE, Pager,
+    Source, SourceError,
 };
 use common::{
     Deaf, MINUTE, begin, content, ends, expected, give_up, is_possible, mapping, mix, peek,
@@ -161,7 +161,7 @@ fn a_silent_source_is_left_behind() {
 }
 
 #[test]
-fn a_page_that_is_silent_in_between_loses_only_its_block() {
+fn a_page_that_is_silent_in_between_keeps_only_its_block_back() {
     if !is_possible() {
         return;
     }
@@ -174,18 +174,110 @@ fn a_page_that_is_silent_in_between_loses_only_its_block() {
         .start()
         .unwrap();
     let (stats, missing) = ends("finish", || pager.finish());
-    assert_eq!(missing, 0);
-    // A block that a busy machine brought too late is lost as well, but never all.
-    let mut lost = 0;
+    // A block that a busy machine brought too late is missing as well, but never all.
+    let mut deadly = 0;
     for page in 0..memory.len() / PAGE {
         match peek(&memory, page) {
             Some(found) => assert!(page >= 512 && *found == expected(page), "page {page}"),
-            None => lost += 1,
+            None => deadly += 1,
         }
     }
-    assert_eq!(stats.lost_pages, lost);
-    assert!(lost < (memory.len() / PAGE) as u64, "nothing was served");
+    // Nobody waited for any of them.
+    assert_eq!((stats.lost_pages, missing), (0, deadly));
+    assert!(deadly < (memory.len() / PAGE) as u64, "nothing was served");
     source.let_go();
+}
+
+/// All pages of a fetch that was given up were lost: a source that said nothing for one timeout cost a VM that did nothing its life.
+#[test]
+fn what_nobody_waits_for_can_be_had_after_a_silence() {
+    if !is_possible() {
+        return;
+    }
+    for engine in READERS {
+        let memory = mapping(BLOCK, Backing::Small).unwrap();
+        let source = Deaf::new(u64::MAX);
+        let pager = Pager::builder()
+            .mapping(&memory, 0)
+            .source(source.clone())
+            .engine(engine)
+            .background(Background::Unlimited)
+            .workers(1)
+            .timeout(SHORT)
+            .start()
+            .unwrap();
+        let given_up = Event::NotFetched {
+            page: 0,
+            pages: 512,
+            why: Loss::Timeout,
+        };
+        assert_eq!(pager.next_event(MINUTE), Some(given_up), "{engine}");
+        source.let_go();
+        for page in [511, 3, 0] {
+            // A busy machine may be late with one.
+            let touch = || peek(&memory, page).is_some_and(|found| *found == expected(page));
+            assert!(touch() || pager.stats().lost_pages > 0, "{engine}: {page}");
+        }
+        let is_lost = |event| matches!(event, Event::Lost { pages: 512, .. });
+        while let Some(event) = pager.next_event(Duration::ZERO) {
+            assert!(!is_lost(event), "{engine}: {event:?}");
+        }
+    }
+}
+
+/// Of a window one page is waited for.
+#[test]
+fn a_silence_costs_of_a_window_what_is_waited_for() {
+    if !is_possible() {
+        return;
+    }
+    for engine in READERS {
+        let memory = mapping(BLOCK, Backing::Small).unwrap();
+        let source = Deaf::new(u64::MAX);
+        let pager = Pager::builder()
+            .mapping(&memory, 0)
+            .source(source.clone())
+            .engine(engine)
+            .shards(1)
+            .workers(0)
+            .timeout(SHORT)
+            .start()
+            .unwrap();
+        let touch = |page: usize| {
+            let theirs = Arc::clone(&memory);
+            begin(move || peek(&theirs, page))
+        };
+        // All of the block is fetched for it, and another waits for a page of that.
+        let first = touch(0);
+        source.wait_for(1);
+        let other = touch(100);
+        for waits in [first, other] {
+            let found = waits.recv_timeout(MINUTE).expect("it is stopped");
+            assert!(found.is_none(), "{engine}");
+        }
+        let mut lost = Vec::new();
+        while let Some(event) = pager.next_event(Duration::ZERO) {
+            let Event::Lost { page, pages, why } = event else {
+                panic!("{event:?}");
+            };
+            assert_eq!(why, Loss::Timeout);
+            lost.extend(page..page + pages);
+        }
+        // The other may have come so late that its own window was given up.
+        assert_eq!(lost, [0, 100], "{engine}");
+        source.let_go();
+        let (stats, missing) = ends("finish", || pager.finish());
+        assert_eq!(stats.lost_pages, 2, "{engine}");
+        // A busy machine may be late with some.
+        let mut deadly = 0;
+        for page in 0..512 {
+            match peek(&memory, page) {
+                Some(found) => assert!(*found == expected(page), "{engine}: page {page}"),
+                None => deadly += 1,
+            }
+        }
+        assert_eq!(deadly, 2 + missing, "{engine}");
+    }
 }
 
 /// Memory of which a thread that serves itself never gets the first page.

@@ -2,6 +2,7 @@
 //!
 //! All that they touch is kept by those that use it, so that who is held up in a foreign read can be left behind.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,7 @@ use super::{watchdog, worker};
 use crate::Error;
 use crate::event::Event;
 use crate::inner::Inner;
+use crate::plan::in_flight::GivenUp;
 use crate::plan::pages::State;
 use crate::sys::clock::now_ns;
 
@@ -31,8 +33,8 @@ pub(crate) struct Crew {
     /// Threads that may ask the source.
     alive: Mutex<usize>,
     change: Condvar,
-    /// Threads of [`crate::filling`] whose fetch was given up.
-    held_up: Mutex<Vec<u64>>,
+    /// Threads of [`crate::filling`] whose fetch was given up, and of what.
+    held_up: Mutex<Vec<(u64, Range<usize>)>>,
     watchdog: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -184,18 +186,17 @@ impl Crew {
     }
 
     /// The fetch of a thread was given up.
-    pub fn given_up(&self, thread: u64) {
-        if (FILLING..WORKING).contains(&thread) {
-            lock(&self.held_up).push(thread);
+    pub fn given_up(&self, fetch: GivenUp) {
+        if (FILLING..WORKING).contains(&fetch.thread) {
+            lock(&self.held_up).push((fetch.thread, fetch.pages));
         }
     }
 
-    /// Whether the fetch of this thread was given up.
-    pub fn is_held_up(&self, thread: u64) -> bool {
+    /// What this thread was fetching, if that was given up.
+    pub fn held_up(&self, thread: u64) -> Option<Range<usize>> {
         let mut held_up = lock(&self.held_up);
-        let before = held_up.len();
-        held_up.retain(|other| *other != thread);
-        held_up.len() < before
+        let of_it = held_up.extract_if(.., |(other, _)| *other == thread);
+        of_it.map(|(_, pages)| pages).last()
     }
 
     /// Ends serving: what is missing becomes deadly to touch. Does not wait longer than twice the timeout for who is held up.
@@ -244,8 +245,8 @@ impl Crew {
             // Those that ask the source. Zeros and what is being put into place are done in no time.
             for fetch in inner.in_flight.give_up(u64::MAX) {
                 let shard = inner.shard(fetch.pages.start);
-                inner.give_back(shard, fetch.pages, State::Missing);
-                self.given_up(fetch.thread);
+                inner.give_back(shard, fetch.pages.clone(), State::Missing);
+                self.given_up(fetch);
             }
             if inner.in_flight.is_quiet() {
                 break;

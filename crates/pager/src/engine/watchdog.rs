@@ -120,8 +120,8 @@ fn is_watched(crew: &Crew) -> bool {
 fn look(crew: &Arc<Crew>, now_ns: u64, late_ns: u64, bound_ns: u64) -> bool {
     let inner = &*crew.inner;
     for fetch in inner.in_flight.give_up(late_ns) {
-        lose(inner, fetch.pages);
-        crew.given_up(fetch.thread);
+        inner.give_up(&fetch);
+        crew.given_up(fetch);
     }
     inner.mark_again();
     let is_held_up = |since_ns: u64| now_ns.saturating_sub(since_ns) > bound_ns;

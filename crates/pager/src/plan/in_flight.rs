@@ -15,7 +15,12 @@ struct Slot {
     start: AtomicU64,
     end: AtomicU64,
     thread: AtomicU64,
+    /// The page that somebody waits for, or [`NOBODY`].
+    demanded: AtomicU64,
 }
+
+/// Nobody waits for any page of a fetch.
+const NOBODY: u64 = u64::MAX;
 
 const FREE: u64 = 0;
 /// Its fields are being written.
@@ -41,6 +46,8 @@ pub(crate) struct InFlight(Box<[Padded<Slot>]>);
 pub(crate) struct GivenUp {
     pub pages: Range<usize>,
     pub thread: u64,
+    /// The page that it was begun for, if somebody waits for one; it may have come already.
+    pub demanded: Option<usize>,
 }
 
 impl InFlight {
@@ -51,15 +58,18 @@ impl InFlight {
             start: AtomicU64::new(0),
             end: AtomicU64::new(0),
             thread: AtomicU64::new(0),
+            demanded: AtomicU64::new(NOBODY),
         };
         let slots = slots.next_power_of_two();
         InFlight((0..slots).map(|_| Padded(slot())).collect())
     }
 
-    /// A fetch of claimed pages begins, which asks the source or not. `None`: there are too many, which passes. Async-signal-safe.
+    /// A fetch of claimed pages begins, which asks the source or not, for somebody who waits for the page `demanded` or ahead. `None`: there are
+    /// too many, which passes. Async-signal-safe.
     pub fn enter(
         &self,
         pages: &Range<usize>,
+        demanded: Option<usize>,
         thread: u64,
         now_ns: u64,
         asks: bool,
@@ -76,6 +86,8 @@ impl InFlight {
                 .compare_exchange(word, entering, Ordering::Acquire, Ordering::Relaxed)
                 .ok()?;
             slot.thread.store(thread, Ordering::Release);
+            let page = demanded.map_or(NOBODY, |page| page as u64);
+            slot.demanded.store(page, Ordering::Release);
             slot.set(pages, now_ns);
             let word = next(entering, if asks { READING } else { SETTLING });
             // SeqCst: whoever says "all end" before it looks at the slots sees this one, or we see what it said. Release: pairs
@@ -85,7 +97,7 @@ impl InFlight {
                 slot,
                 word,
                 asks,
-                is_ahead: false,
+                is_ahead: demanded.is_none(),
             })
         })
     }
@@ -103,6 +115,7 @@ impl InFlight {
                 slot.end.load(Ordering::Acquire),
             );
             let thread = slot.thread.load(Ordering::Acquire);
+            let demanded = slot.demanded.load(Ordering::Acquire);
             // Fails if the fetch has gone on, or another has come: what was read of it means nothing then. Fields are written
             // after the word was changed (Release there, Acquire here), so that new fields never go with an old word.
             slot.word
@@ -111,6 +124,7 @@ impl InFlight {
             Some(GivenUp {
                 pages: start as usize..end as usize,
                 thread,
+                demanded: (demanded != NOBODY).then_some(demanded as usize),
             })
         })
     }
@@ -217,8 +231,8 @@ mod tests {
     #[test]
     fn only_what_is_late_is_given_up_and_only_once() {
         let flights = InFlight::new(32);
-        let mut slow = flights.enter(&(3..9), 1, 100, true).unwrap();
-        let mut quick = flights.enter(&(20..21), 2, 200, true).unwrap();
+        let mut slow = flights.enter(&(3..9), None, 1, 100, true).unwrap();
+        let mut quick = flights.enter(&(20..21), None, 2, 200, true).unwrap();
         assert_eq!(given_up(&flights, 100), []);
         assert!(slow.settle());
         slow.go_on(&(5..9), 300);
@@ -235,10 +249,10 @@ mod tests {
     #[test]
     fn a_slot_that_is_used_again_is_another_fetch() {
         let flights = InFlight::new(1);
-        let mut late = flights.enter(&(0..1), 7, 1, true).unwrap();
-        assert!(flights.enter(&(1..2), 7, 1, true).is_none());
+        let mut late = flights.enter(&(0..1), None, 7, 1, true).unwrap();
+        assert!(flights.enter(&(1..2), None, 7, 1, true).is_none());
         assert_eq!(given_up(&flights, 2), [(0, 1)]);
-        let mut other = flights.enter(&(5..6), 7, 10, true).unwrap();
+        let mut other = flights.enter(&(5..6), None, 7, 10, true).unwrap();
         // The late one comes back, and does the new one no harm.
         late.resume();
         late.go_on(&(0..1), 50);
@@ -251,7 +265,7 @@ mod tests {
     #[test]
     fn what_is_being_put_into_place_is_nobody_elses() {
         let flights = InFlight::new(1);
-        let mut fetch = flights.enter(&(0..1), 7, 1, true).unwrap();
+        let mut fetch = flights.enter(&(0..1), None, 7, 1, true).unwrap();
         assert!(fetch.settle() && fetch.settle());
         assert_eq!(given_up(&flights, 2), []);
         fetch.resume();
@@ -264,7 +278,7 @@ mod tests {
     #[test]
     fn a_fetch_that_panicked_is_given_up() {
         let flights = InFlight::new(1);
-        drop(flights.enter(&(4..6), 7, 1, true));
+        drop(flights.enter(&(4..6), None, 7, 1, true));
         assert_eq!(given_up(&flights, 2), [(4, 6)]);
     }
 }

@@ -182,7 +182,7 @@ fn a_late_fetch_never_puts_content_where_zeros_must_be() {
             let page = Arc::clone(&page);
             thread::spawn(move || other(&page))
         });
-        let flight = page.flights.enter(&(0..1), 7, 1, true).unwrap();
+        let flight = page.flights.enter(&(0..1), None, 7, 1, true).unwrap();
         page.place(flight);
         for other in others {
             other.join().unwrap();
@@ -212,10 +212,10 @@ fn only_the_late_one_of_two_fetches_in_a_slot_is_given_up() {
                 !late.is_empty()
             })
         };
-        let mut late = flights.enter(&(3..4), 7, 1, true).unwrap();
+        let mut late = flights.enter(&(3..4), None, 7, 1, true).unwrap();
         let is_mine = late.settle();
         drop(late);
-        let mut other = flights.enter(&(8..9), 7, 100, true).unwrap();
+        let mut other = flights.enter(&(8..9), None, 7, 100, true).unwrap();
         assert!(other.settle());
         assert_eq!(watchdog.join().unwrap(), !is_mine);
     });

@@ -7,7 +7,7 @@ use super::pages::{LANES, Pages, State};
 use super::record::Record;
 use crate::sync::{Ordering, Padded, Word, fence};
 
-/// Busy pages for which threads were left waiting in the kernel: a bit each, since the kernel wakes by pages.
+/// Busy pages for which threads were left waiting: a bit each, since the kernel wakes by pages.
 pub(crate) struct Left(Record);
 
 impl Left {
@@ -23,6 +23,11 @@ impl Left {
         // Pairs with the fence in `take`: either we see the new state, or the other one sees the bit.
         fence(Ordering::SeqCst);
         pages.state(page) == State::Busy
+    }
+
+    /// Whether somebody may have been left waiting for a page. Who is left afterwards hears of the page as well.
+    pub fn has(&self, page: usize) -> bool {
+        self.0.has(page)
     }
 
     /// The states of these pages have changed: whether somebody may have been left waiting.
