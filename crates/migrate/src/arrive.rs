@@ -480,6 +480,7 @@ fn bring<S: Stream>(
                 }
                 pager.start_background();
             }
+            Some(PagerEvent::Unfilled { .. }) => pager.start_background(),
             Some(_) => {}
             // Those that are on their way are waited for by the caller.
             None if missing == 0 => return Ok(()),

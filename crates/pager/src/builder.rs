@@ -20,7 +20,6 @@ use crate::engine::watchdog::Leash;
 use crate::engine::{Circumstances, Engine, choose};
 use crate::event::Events;
 use crate::inner::{Background as BackgroundState, Inner, NO_BLOCK, Shard};
-use crate::plan::fill::Fill;
 use crate::plan::in_flight::InFlight;
 use crate::plan::pages::Pages;
 use crate::plan::rate::Rate;
@@ -355,13 +354,8 @@ impl Builder {
             unmarked: Mutex::default(),
             unmarkable: Mutex::default(),
             recent: (0..64).map(|_| AtomicU64::new(NO_BLOCK)).collect(),
-            background: Mutex::new(BackgroundState {
-                fill: Fill::new(space.blocks()),
-                rate,
-                failed: Vec::new(),
-                // Not before the memory is registered.
-                is_on: false,
-            }),
+            // Off until the memory is registered.
+            background: Mutex::new(BackgroundState::new(space.blocks(), rate)),
             timeout: self.timeout,
             stop: AtomicBool::new(false),
             is_left: AtomicBool::new(false),

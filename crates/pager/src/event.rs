@@ -49,6 +49,12 @@ pub enum Event {
         /// Why.
         why: Loss,
     },
+    /// The background has ended, after some tries, though pages are missing, or no hope is left for them. Nobody waits for them; a fault tries again,
+    /// and so does [`start_background`](crate::Pager::start_background).
+    Unfilled {
+        /// How many.
+        pages: usize,
+    },
     /// The owner of memory gave content up (a balloon). It reads as zero from now on.
     Removed {
         /// The first.

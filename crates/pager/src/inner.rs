@@ -3,6 +3,7 @@
 //! Everything that `serve` reaches is async-signal-safe if the source is: no allocation, and no lock but the gate, which is
 //! absent where threads serve themselves.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -15,7 +16,7 @@ use crate::engine::reader::{Doom, change};
 use crate::engine::watchdog::Leash;
 use crate::event::{Event, Events, Loss};
 use crate::fetch::Barred;
-use crate::plan::fill::Fill;
+use crate::plan::fill::{After, Fill, Passes};
 use crate::plan::in_flight::InFlight;
 use crate::plan::pages::{Claim, Pages, State};
 use crate::plan::rate::Rate;
@@ -104,9 +105,44 @@ pub(crate) struct Inner {
 pub(crate) struct Background {
     pub fill: Fill,
     pub rate: Option<Rate>,
-    /// Blocks that could not be had: not tried again until somebody asks.
-    pub failed: Vec<usize>,
+    pub passes: Passes,
+    /// Blocks that could not be had: not tried again in this pass.
+    pub failed: BTreeSet<usize>,
+    /// Some of them may be had later.
+    pub may_pass: bool,
+    /// When the next pass begins, if that is later.
+    pub again_ns: Option<u64>,
     pub is_on: bool,
+}
+
+impl Background {
+    /// For so many blocks, off.
+    pub fn new(blocks: usize, rate: Option<Rate>) -> Background {
+        Background {
+            fill: Fill::new(blocks),
+            rate,
+            passes: Passes::default(),
+            failed: BTreeSet::new(),
+            may_pass: false,
+            again_ns: None,
+            is_on: false,
+        }
+    }
+
+    /// Begins another pass.
+    fn pass(&mut self) {
+        self.again_ns = None;
+        self.failed.clear();
+        self.may_pass = false;
+        self.fill.restart();
+    }
+
+    /// On, from the beginning.
+    pub fn start(&mut self) {
+        self.passes = Passes::default();
+        self.is_on = true;
+        self.pass();
+    }
 }
 
 /// How long until a clean page is mapped again for which there was no memory.
@@ -354,15 +390,19 @@ impl Inner {
             .background
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let Background {
-            fill,
-            rate,
-            failed,
-            is_on,
-        } = &mut *background;
-        if !*is_on {
+        if !background.is_on {
             return Next::Nothing;
         }
+        match background.again_ns {
+            Some(again_ns) if now_ns < again_ns => {
+                return Next::After(Duration::from_nanos(again_ns - now_ns));
+            }
+            Some(_) => background.pass(),
+            None => {}
+        }
+        let Background {
+            fill, rate, failed, ..
+        } = &mut *background;
         for slot in &self.recent {
             let block = slot.swap(NO_BLOCK, Ordering::Relaxed);
             if block != NO_BLOCK {
@@ -374,8 +414,22 @@ impl Inner {
             !failed.contains(&block) && self.pages.next_missing(pages.start, pages.end).is_some()
         };
         let Some(block) = fill.next(wanted) else {
-            *is_on = false;
-            return Next::Nothing;
+            let (missing, busy) = self.pages.count_unsettled();
+            let has_hope = background.failed.is_empty() || background.may_pass;
+            return match background.passes.end(missing, busy, has_hope) {
+                After::Pass(pause) => {
+                    let pause_ns = pause.as_nanos() as u64;
+                    background.again_ns = Some(now_ns.saturating_add(pause_ns));
+                    Next::After(pause)
+                }
+                end => {
+                    background.is_on = false;
+                    if end == After::Unfilled {
+                        self.events.tell(Event::Unfilled { pages: missing });
+                    }
+                    Next::Nothing
+                }
+            };
         };
         let pages = self.space.block(block);
         if let Some(rate) = rate
@@ -386,13 +440,18 @@ impl Inner {
         Next::Pages(pages)
     }
 
-    /// A block could not be had: the background leaves it.
-    pub fn block_failed(&self, pages: &Range<usize>) {
+    /// A block could not be had: the background leaves it for this pass.
+    pub fn block_failed(&self, pages: &Range<usize>, why: Trouble) {
         let mut background = self
             .background
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        background.failed.push(self.space.block_of(pages.start));
+        background.failed.insert(self.space.block_of(pages.start));
+        let nobody_is_left = matches!(
+            why,
+            Trouble::Source(SourceError::Gone(_)) | Trouble::Kernel(Errno::SRCH)
+        );
+        background.may_pass |= !nobody_is_left;
     }
 
     /// The content of pages is given up by the owner, under the closed gate: they are zero when they are touched again, lost or not.

@@ -108,7 +108,7 @@ impl Pager {
         self.crew.fetch_all(all.collect())
     }
 
-    /// Turns the background on, or has it try again what failed. It is off when all is there.
+    /// Turns the background on, or has it try again what failed. It is off when all is there, and when it has tried for long [in vain](Event::Unfilled).
     pub fn start_background(&self) {
         let mut background = self
             .crew
@@ -116,9 +116,7 @@ impl Pager {
             .background
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        background.is_on = true;
-        background.failed.clear();
-        background.fill.restart();
+        background.start();
         drop(background);
         self.crew.handed.call();
     }

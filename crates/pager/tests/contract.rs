@@ -421,6 +421,82 @@ fn a_source_that_fails_in_the_background_harms_nobody() {
     }
 }
 
+/// A block that could not be had once was left out for good, and nobody was told.
+#[test]
+fn the_background_tries_again_and_tells_when_it_ends_with_pages_missing() {
+    if !is_possible() {
+        return;
+    }
+    for engine in ENGINES {
+        let start = |source: &Arc<Mends>| {
+            let memory = mapping(4 * MIB, Backing::Small).unwrap();
+            let pager = Pager::builder()
+                .mapping(&memory, 0)
+                .source(Arc::clone(source) as Arc<dyn Source>)
+                .engine(engine)
+                .background(Background::Unlimited)
+                .start()
+                .unwrap();
+            (memory, pager)
+        };
+        let failing = |error| {
+            Arc::new(Mends {
+                bad: 5,
+                error,
+                is_mended: false.into(),
+            })
+        };
+        let source = failing(SourceError::Corrupt("as the test wants it"));
+        let (memory, pager) = start(&source);
+        let is_failure = |event| matches!(event, Some(Event::NotFetched { page: 5, .. }));
+        assert!(is_failure(pager.next_event(MINUTE)), "{engine}");
+        source.is_mended.store(true, Ordering::SeqCst);
+        let begun = std::time::Instant::now();
+        while pager.stats().pages < pager.pages() as u64 {
+            assert!(begun.elapsed() < MINUTE, "{engine}: it does not go on");
+            std::thread::yield_now();
+        }
+        check_all(&memory);
+
+        let (_memory, pager) = start(&failing(SourceError::Gone("as the test wants it")));
+        let end = loop {
+            match pager.next_event(MINUTE).expect("it tells its end") {
+                Event::NotFetched { .. } => {}
+                event => break event,
+            }
+        };
+        let Event::Unfilled { pages } = end else {
+            panic!("{engine}: {end:?}");
+        };
+        assert_eq!(pages, pager.missing_pages(), "{engine}");
+        assert!(pages > 0, "{engine}");
+    }
+}
+
+/// A page that cannot be had for a while.
+struct Mends {
+    bad: u64,
+    error: SourceError,
+    is_mended: std::sync::atomic::AtomicBool,
+}
+
+impl Source for Mends {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
+            let page = offset / PAGE as u64 + nth as u64;
+            if page == self.bad && !self.is_mended.load(Ordering::SeqCst) {
+                return Err(self.error);
+            }
+            content(page, bytes);
+        }
+        Ok(())
+    }
+
+    fn is_signal_safe(&self) -> bool {
+        true
+    }
+}
+
 #[test]
 fn a_panic_of_the_source_is_an_error() {
     if !is_possible() {

@@ -21,8 +21,8 @@ pub(crate) fn run(inner: &Inner, handed: &Queue, number: usize) {
             Next::Pages(pages) => match inner.prefetch(pages.clone(), me) {
                 // The reader has to read a message first.
                 Err(Trouble::Changing) => handed.wait(turn, Duration::from_millis(1)),
-                Err(_) => {
-                    inner.block_failed(&pages);
+                Err(why) => {
+                    inner.block_failed(&pages, why);
                     None
                 }
                 Ok(()) => None,

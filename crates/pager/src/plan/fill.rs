@@ -1,7 +1,8 @@
 //! What to fetch in the background: blocks near the latest faults first, forwards before backwards, then the rest from the
-//! beginning.
+//! beginning. And when to begin anew for what could not be had.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Faults that are remembered.
 const RECENT: usize = 16;
@@ -71,6 +72,55 @@ impl Fill {
     }
 }
 
+/// Passes over all blocks in a row that bring nothing before the background ends with pages missing.
+const VAIN: u32 = 8;
+/// Before the next pass; twice as long after each that has brought nothing.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The background comes by each block once in a pass. Some of them may not be there afterwards: the source has failed, the memory was about to
+/// change, who had claimed pages gave them back.
+#[derive(Debug, Default)]
+pub(crate) struct Passes {
+    /// Pages that were not there after the last.
+    left: Option<usize>,
+    /// Without success until now.
+    vain: u32,
+}
+
+/// What follows a pass.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// Nothing: all is there.
+    Done,
+    /// Another, after a pause.
+    Pass(Duration),
+    /// Nothing, though pages are missing.
+    Unfilled,
+}
+
+impl Passes {
+    /// A pass has ended with pages missing, and others on their way to somebody. Another has no hope if nobody is left to ask.
+    pub fn end(&mut self, missing: usize, busy: usize, has_hope: bool) -> After {
+        let left = missing + busy;
+        if left == 0 {
+            return After::Done;
+        }
+        if missing > 0 {
+            if !has_hope {
+                return After::Unfilled;
+            }
+            match self.left.replace(left) {
+                Some(before) if left >= before => self.vain += 1,
+                _ => self.vain = 0,
+            }
+        }
+        match self.vain < VAIN {
+            true => After::Pass(PAUSE * (1 << self.vain)),
+            false => After::Unfilled,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -90,6 +140,31 @@ mod tests {
             order.push(next);
         }
         assert_eq!(order, [500, 100, 501, 101, 502, 102]);
+    }
+
+    #[test]
+    fn what_is_left_is_tried_until_it_is_in_vain() {
+        let mut passes = Passes::default();
+        let pauses = |passes: &mut Passes| {
+            let pass = || match passes.end(5, 0, true) {
+                After::Pass(pause) => Some(pause.as_millis()),
+                end => {
+                    assert_eq!(end, After::Unfilled);
+                    None
+                }
+            };
+            std::iter::from_fn(pass).collect::<Vec<_>>()
+        };
+        assert_eq!(passes.end(7, 3, true), After::Pass(PAUSE));
+        let all = [100, 200, 400, 800, 1600, 3200, 6400, 12800];
+        assert_eq!(pauses(&mut passes), all);
+        // What comes gives hope, and who waits for others waits.
+        assert_eq!(passes.end(4, 0, true), After::Pass(PAUSE));
+        for _ in 0..100 {
+            assert_eq!(passes.end(0, 4, true), After::Pass(PAUSE));
+        }
+        assert_eq!(passes.end(3, 0, false), After::Unfilled);
+        assert_eq!(passes.end(0, 0, true), After::Done);
     }
 
     proptest! {

@@ -226,6 +226,18 @@ impl Pages {
             .sum()
     }
 
+    /// How many pages are missing, and how many on their way: no page is left out that is one, then the other meanwhile. O(pages / 32).
+    pub fn count_unsettled(&self) -> (usize, usize) {
+        let (mut missing, mut busy) = (0, 0);
+        for (at, word) in self.words.iter().enumerate() {
+            let word = word.load(Ordering::Acquire);
+            let lanes = within(at, &(0..self.count));
+            missing += (same(word, State::Missing) & lanes).count_ones() as usize;
+            busy += (same(word, State::Busy) & lanes).count_ones() as usize;
+        }
+        (missing, busy)
+    }
+
     /// Changes a word as `to` says, until nobody has come between; false if `to` wants no change.
     fn change(&self, word: usize, mut to: impl FnMut(u64) -> Option<u64>) -> bool {
         let word = &self.words[word];

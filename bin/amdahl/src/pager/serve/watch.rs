@@ -72,6 +72,9 @@ impl<'a> Watch<'a> {
                 self.trouble("not-fetched", page, pages, &what, why);
             }
             Event::Unstopped { pages, .. } => self.unstopped(pages),
+            Event::Unfilled { pages } => self.odd(&format!(
+                "the background has ended with {pages} pages missing; a fault on one tries again"
+            )),
             Event::Outside { address } => self.odd(&format!(
                 "it touched memory at {address:#x} that it registered and did not hand over: it gets SIGBUS"
             )),
