@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,
-    fcntl_get_seals, fstat, memfd_create, open,
+    fcntl_get_seals, fstat, fstatfs, memfd_create, open,
 };
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -29,6 +29,9 @@ const TURN: u64 = 0;
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
+
+/// `HUGETLBFS_MAGIC` of <linux/magic.h>.
+const HUGETLBFS: u32 = 0x9584_58f6;
 
 /// What came of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,8 +274,9 @@ pub(super) fn is_memory(fd: &OwnedFd, len: usize) -> Result<(), LedgerError> {
     if stat.st_size != len as i64 {
         return Err(LedgerError::Wrong("is of another size than it must be"));
     }
-    // Of hugetlb, pages could be missing though they are allocated elsewhere.
-    if stat.st_blksize as usize != PAGE {
+    // Of hugetlb, pages could be missing though they are allocated elsewhere. The size of a block does not tell: other shared memory has large ones
+    // as well, where the machine uses huge pages for it (shmem_enabled).
+    if fstatfs(fd).map_err(system("fstatfs"))?.f_type as u32 == HUGETLBFS {
         return Err(LedgerError::Wrong("has pages of another size than 4096"));
     }
     fallocate(fd, FallocateFlags::empty(), 0, len as u64).map_err(system("fallocate"))
@@ -293,6 +297,26 @@ mod tests {
         arbiter.enter(number).unwrap();
         assert!(of.is_present(number));
         (arbiter, number)
+    }
+
+    #[test]
+    fn memory_in_huge_pages_is_known_by_its_kind() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let huge = flags | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        let sealed = |flags| -> Result<OwnedFd, Errno> {
+            let fd = memfd_create("memory", flags)?;
+            rustix::fs::ftruncate(&fd, crate::BLOCK as u64)?;
+            fcntl_add_seals(&fd, SEALS)?;
+            Ok(fd)
+        };
+        is_memory(&sealed(flags).unwrap(), crate::BLOCK).unwrap();
+        match sealed(huge) {
+            Ok(huge) => {
+                let refused = is_memory(&huge, crate::BLOCK).unwrap_err().to_string();
+                assert!(refused.contains("pages of another size"), "{refused}");
+            }
+            Err(errno) => println!("SKIPPED: memory in huge pages: {errno}"),
+        }
     }
 
     #[test]
