@@ -22,7 +22,8 @@ pub enum Event {
         /// Why.
         why: Loss,
     },
-    /// Lost pages of memory that was handed over cannot be marked, by a kernel before 6.6: who touches them waits, instead of
+    /// Lost pages of memory that was handed over cannot be marked, by a kernel before 6.6, or were not until the pager ended, because the memory was
+    /// about to change: who touches them waits, instead of
     /// being stopped, until their owner gives them up or is ended, which is the thing to do.
     Unstopped {
         /// The first.

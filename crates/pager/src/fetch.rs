@@ -738,6 +738,29 @@ impl Inner {
         }
     }
 
+    /// Lost pages that the kernel has not marked until the end stay registered, or they would be zero: it is told as if it could not.
+    pub fn keep_unmarked(&self) {
+        let left =
+            std::mem::take(&mut *self.unmarked.lock().unwrap_or_else(PoisonError::into_inner));
+        for pages in left {
+            if pages.clone().any(|page| self.lost.has(page)) {
+                self.refused(pages);
+            }
+        }
+    }
+
+    /// Whether there are lost pages that are not deadly.
+    pub fn has_unstopped(&self) -> bool {
+        let unmarkable = self
+            .unmarkable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        unmarkable
+            .iter()
+            .flat_map(Range::clone)
+            .any(|page| self.lost.has(page))
+    }
+
     fn note(&self, list: &Mutex<Vec<Range<usize>>>, pages: Range<usize>) {
         let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
         list.push(pages);

@@ -58,9 +58,21 @@ impl Pager {
         self.crew.inner.pages.count_of(State::Missing)
     }
 
+    /// Whether nothing is missing or on its way. Waits for nobody. O(pages / 32).
+    pub fn is_filled(&self) -> bool {
+        let pages = &self.crew.inner.pages;
+        pages.next_unsettled(0, pages.count()).is_none()
+    }
+
     /// What was done since the start.
     pub fn stats(&self) -> Stats {
         self.crew.inner.tally.stats()
+    }
+
+    /// Whether there are lost pages that are not deadly to touch: see [`Event::Unstopped`]. After [`stop`](Self::stop) their memory is registered still,
+    /// and must stay so: unregistered, it would be zero.
+    pub fn has_unstopped(&self) -> bool {
+        self.crew.inner.has_unstopped()
     }
 
     /// The next event, waiting for it at most so long. Events that nobody takes are kept, up to 1024 of them.

@@ -322,6 +322,63 @@ fn lost_pages_that_cannot_be_marked_are_told_and_can_be_given_up() {
     }
 }
 
+/// The memory of a VM was unregistered at its end, and read as zeros, because nobody was told that its pages could not be marked until then.
+#[test]
+fn lost_pages_that_were_not_marked_until_the_end_are_told() {
+    if !is_possible() {
+        return;
+    }
+    const POISON: u32 = 0xc020_aa08;
+    let test = "lost_pages_that_were_not_marked_until_the_end_are_told";
+    if is_child(test, "unmarked", ends_well) {
+        let memory = mapping(BLOCK, Backing::Small).unwrap();
+        // As above.
+        std::mem::forget(Arc::clone(&memory));
+        let Some([descriptor, _kept]) = vmm(&memory) else {
+            return;
+        };
+        // As while the memory is about to change.
+        refuse(libc::SYS_ioctl, 1, POISON, libc::EAGAIN);
+        let source = Arc::new(Generated {
+            end: Some(8),
+            ..Generated::default()
+        });
+        let mut pager = handed_over(descriptor, &memory, 512)
+            .source(source)
+            .window(PAGE)
+            .timeout(Duration::from_millis(100))
+            .start()
+            .unwrap();
+        let waiting = {
+            let memory = Arc::clone(&memory);
+            begin(move || peek(&memory, 8))
+        };
+        let lost = pager.next_event(MINUTE);
+        assert!(
+            matches!(lost, Some(Event::Lost { page: 8, .. })),
+            "{lost:?}"
+        );
+        assert!(!pager.has_unstopped());
+        let pager = ends("stop", move || {
+            pager.stop();
+            pager
+        });
+        assert!(pager.has_unstopped());
+        let mut unstopped = Vec::new();
+        while let Some(event) = pager.next_event(Duration::ZERO) {
+            let Event::Unstopped { page, pages } = event else {
+                panic!("{event:?}");
+            };
+            unstopped.extend(page..page + pages);
+        }
+        unstopped.sort_unstable();
+        // All that had not come.
+        assert!((0..512).eq(unstopped));
+        assert!(waiting.recv_timeout(Duration::from_millis(100)).is_err());
+        std::process::exit(0);
+    }
+}
+
 /// Its thread faulted again and again, without an end.
 #[test]
 fn a_clean_page_for_which_there_is_no_memory_any_more_is_lost() {

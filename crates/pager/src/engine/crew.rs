@@ -208,9 +208,7 @@ impl Crew {
         while self.seal() && now_ns() < until_ns {
             thread::sleep(Duration::from_micros(100));
         }
-        // What could not be marked stays registered: it would be zero.
-        let left = std::mem::take(&mut *lock(&inner.unmarked));
-        lock(&inner.unmarkable).extend(left);
+        inner.keep_unmarked();
         for shard in &inner.shards {
             inner.release(shard);
             if shard.gate.is_some() {

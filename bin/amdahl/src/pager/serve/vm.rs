@@ -379,6 +379,8 @@ impl<'a> Served<'a> {
             watch.event(event);
         }
         watch.untold(&pager);
+        // The line about it may have had no room.
+        watch.is_unstopped |= pager.has_unstopped();
         if let Some(recorder) = shared.memory.recorder()
             && let Err(failure) = recorder.write()
         {
