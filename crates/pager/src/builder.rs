@@ -348,6 +348,7 @@ impl Builder {
             leash: Leash::default(),
             record: self.record.then(|| Record::new(count)),
             lost: Record::new(count),
+            unmapped: removable.then(|| Record::new(count)),
             given_up: is_clean.then(|| Record::new(count)),
             remapping: AtomicUsize::new(0),
             clean: self.clean.take(),

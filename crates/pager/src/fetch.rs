@@ -407,6 +407,17 @@ impl Inner {
         if !flight.settle() {
             return Err(Trouble::GivenUp);
         }
+        match self.first_unmapped(pages.clone()) {
+            Some(gone) if gone == pages.start => {
+                // Nobody's any more: as good as there.
+                let gone = |page: &usize| self.first_unmapped(*page..page + 1).is_some();
+                let count = pages.clone().take_while(gone).count();
+                self.placed(shard, pages.start..pages.start + count);
+                return Ok(count);
+            }
+            Some(gone) => pages.end = gone,
+            None => {}
+        }
         let placed = match self.pages.first_struck(pages.clone()) {
             Some(struck) if struck == pages.start => {
                 // Given up while it was on its way.
@@ -539,7 +550,7 @@ impl Inner {
             self.waits.wake(pages);
             return;
         }
-        let is_struck = self.pages.first_struck(pages.clone()).is_some();
+        let is_struck = self.first_changed(pages.clone()).is_some();
         self.by_struck(&pages, |run| {
             if run.is_empty() {
                 return;
@@ -571,14 +582,31 @@ impl Inner {
         }
     }
 
-    /// Claimed pages without those that were struck, which are removed. With the gate open.
+    /// The first of some pages that is mapped no longer. With the gate open.
+    fn first_unmapped(&self, pages: Range<usize>) -> Option<usize> {
+        self.unmapped.as_ref()?.first(pages)
+    }
+
+    /// The first of some claimed pages that was struck or is mapped no longer. With the gate open.
+    fn first_changed(&self, pages: Range<usize>) -> Option<usize> {
+        let unmapped = self.first_unmapped(pages.clone());
+        let struck = self.pages.first_struck(pages);
+        unmapped.into_iter().chain(struck).min()
+    }
+
+    /// Claimed pages without those that were struck, which are removed, and those that are mapped no longer, of which nothing is wanted. With the gate
+    /// open.
     fn by_struck(&self, pages: &Range<usize>, mut each: impl FnMut(Range<usize>)) {
         let mut at = pages.start;
-        while let Some(struck) = self.pages.first_struck(at..pages.end) {
-            self.pages.forgive(struck);
-            each(at..struck);
-            self.pages.release(struck..struck + 1, State::Removed);
-            at = struck + 1;
+        while let Some(changed) = self.first_changed(at..pages.end) {
+            self.pages.forgive(changed);
+            each(at..changed);
+            let to = match self.first_unmapped(changed..changed + 1) {
+                Some(_) => State::Present,
+                None => State::Removed,
+            };
+            self.pages.release(changed..changed + 1, to);
+            at = changed + 1;
         }
         each(at..pages.end);
     }

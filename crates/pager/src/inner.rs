@@ -79,6 +79,8 @@ pub(crate) struct Inner {
     pub record: Option<Record>,
     /// Pages that nobody will ever have.
     pub lost: Record,
+    /// Pages that are mapped no longer: a fetch that has one finds out by this. Only of descriptors that were handed over.
+    pub unmapped: Option<Record>,
     /// Pages whose content was given up once: they never read as the clean ones again. Only where clean pages are mapped.
     pub given_up: Option<Record>,
     /// Threads that map clean pages again at this moment.
@@ -468,10 +470,13 @@ impl Inner {
         }
     }
 
-    /// Pages are mapped no longer: nothing of them is to be fetched.
+    /// Pages are mapped no longer: nothing of them is to be fetched, under the closed gate.
     pub fn forget(&self, pages: Range<usize>) {
         if let Some(ledger) = &self.ledger {
             ledger.settled(pages.clone());
+        }
+        if let Some(unmapped) = &self.unmapped {
+            unmapped.note_all(pages.clone());
         }
         self.pages.forget(pages);
     }

@@ -379,6 +379,65 @@ fn lost_pages_that_were_not_marked_until_the_end_are_told() {
     }
 }
 
+/// Pages of a fetch that was on its way were missing for ever, or lost.
+#[test]
+fn what_is_unmapped_while_it_is_fetched_is_nobodys() {
+    if !is_possible() {
+        return;
+    }
+    for (unmapped, is_touched) in [(0..512, false), (7..300, false), (7..300, true)] {
+        let memory = mapping(BLOCK, Backing::Small).unwrap();
+        let Some([descriptor, _kept]) = vmm(&memory) else {
+            return;
+        };
+        let source = Deaf::new(u64::MAX);
+        let pager = handed_over(descriptor, &memory, 512)
+            .source(source.clone())
+            .timeout(Duration::from_secs(24 * 3600))
+            .start()
+            .unwrap();
+        let pager = Arc::new(pager);
+        let theirs = Arc::clone(&pager);
+        let (touched, filled) = match is_touched {
+            true => {
+                let memory = Arc::clone(&memory);
+                (Some(begin(move || peek(&memory, 0))), None)
+            }
+            false => (None, Some(begin(move || theirs.fill()))),
+        };
+        source.wait_for(1);
+        let at = memory.as_ptr().wrapping_add(unmapped.start * PAGE);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // Other memory in its place, so that nobody else's comes there.
+        // SAFETY: the test's own memory, to which nobody has references.
+        let done = unsafe {
+            let len = unmapped.len() * PAGE;
+            libc::mmap(at.cast(), len, libc::PROT_NONE, flags, -1, 0)
+        };
+        assert_eq!(done, at.cast());
+        let told = Event::Unmapped {
+            page: unmapped.start,
+            pages: unmapped.len(),
+        };
+        assert_eq!(pager.next_event(MINUTE), Some(told));
+        source.let_go();
+        if let Some(filled) = filled {
+            assert_eq!(filled.recv_timeout(MINUTE), Ok(0));
+        }
+        if let Some(touched) = touched {
+            let found = touched.recv_timeout(MINUTE).unwrap();
+            assert_eq!(found.as_deref(), Some(&expected(0)));
+            assert_eq!(pager.fill(), 0);
+        }
+        assert!(pager.is_filled());
+        assert_eq!(pager.stats().lost_pages, 0);
+        assert_eq!(pager.next_event(Duration::ZERO), None);
+        for page in (0..512).filter(|page| !unmapped.contains(page)) {
+            check(&memory, page, page as u64);
+        }
+    }
+}
+
 /// Its thread faulted again and again, without an end.
 #[test]
 fn a_clean_page_for_which_there_is_no_memory_any_more_is_lost() {

@@ -165,7 +165,7 @@ impl Pages {
         }
     }
 
-    /// The range is no more: nothing of it is to be fetched. Busy pages stay, and whoever fetches them finds out by itself.
+    /// The range is no more: nothing of it is to be fetched. Busy pages stay for whoever fetches them to find out.
     pub fn forget(&self, pages: Range<usize>) {
         for word in words_of(&pages) {
             self.change(word, |old| {

@@ -20,6 +20,30 @@ impl Record {
         self.0[page / 64].fetch_or(1 << (page % 64), Ordering::Relaxed);
     }
 
+    /// Notes a range.
+    pub fn note_all(&self, pages: Range<usize>) {
+        let mut at = pages.start;
+        while at < pages.end {
+            let (word, bits, count) = part(at, pages.end);
+            self.0[word].fetch_or(bits, Ordering::Relaxed);
+            at += count;
+        }
+    }
+
+    /// The first page of a range that was noted.
+    pub fn first(&self, pages: Range<usize>) -> Option<usize> {
+        let mut at = pages.start;
+        while at < pages.end {
+            let (word, bits, count) = part(at, pages.end);
+            let noted = self.0[word].load(Ordering::Relaxed) & bits;
+            if noted != 0 {
+                return Some(word * 64 + noted.trailing_zeros() as usize);
+            }
+            at += count;
+        }
+        None
+    }
+
     /// Whether a page was noted. Async-signal-safe.
     pub fn has(&self, page: usize) -> bool {
         self.0[page / 64].load(Ordering::Relaxed) >> (page % 64) & 1 == 1
@@ -30,9 +54,7 @@ impl Record {
         let mut found = false;
         let mut at = pages.start;
         while at < pages.end {
-            let (word, bit) = (at / 64, at % 64);
-            let count = (64 - bit).min(pages.end - at);
-            let bits = u64::MAX >> (64 - count) << bit;
+            let (word, bits, count) = part(at, pages.end);
             // Mostly there is nothing: a look does not take the line away from others.
             if self.0[word].load(Ordering::Relaxed) & bits != 0 {
                 found |= self.0[word].fetch_and(!bits, Ordering::Relaxed) & bits != 0;
@@ -54,6 +76,13 @@ impl Record {
     }
 }
 
+/// From a page on to the end of its word, or to `end` before that: the word, its bits, how many.
+fn part(at: usize, end: usize) -> (usize, u64, usize) {
+    let (word, bit) = (at / 64, at % 64);
+    let count = (64 - bit).min(end - at);
+    (word, u64::MAX >> (64 - count) << bit, count)
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -68,6 +97,10 @@ mod tests {
             let left = (0..300).filter(|page| record.has(*page)).count();
             assert_eq!(left, 300 - range.len(), "{range:?}");
             assert!(!range.clone().any(|page| record.has(page)));
+            assert_eq!(record.first(range.clone()), None);
+            record.note_all(range.clone());
+            assert!((0..300).all(|page| record.has(page)));
+            assert_eq!(record.first(range.clone()), range.clone().next());
         }
     }
 }
