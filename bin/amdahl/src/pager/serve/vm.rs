@@ -478,14 +478,13 @@ impl<'a> Served<'a> {
                 let stats = pager.stats();
                 let now = stats.pages + stats.zero_pages + stats.lost_pages + stats.removed_pages;
                 // Looking costs some microseconds for each GiB.
-                if now != done {
-                    done = now;
-                    if stats.lost_pages == 0
-                        && pager.missing_pages() == 0
-                        && is_let_go(pager, watch.owner)
-                    {
+                if now != done && stats.lost_pages == 0 && pager.missing_pages() == 0 {
+                    if is_let_go(pager, watch.owner) {
                         break Some(Outcome::Complete);
                     }
+                    // Something is on its way: looked at again, whatever is counted.
+                } else {
+                    done = now;
                 }
                 if shared.interrupt.insisted() {
                     break Some(Outcome::Abandoned);
@@ -535,10 +534,10 @@ fn fate(shared: &Shared, peer: &Peer, owner: &Owner, is_unstopped: bool) -> &'st
     }
 }
 
-/// All is present: lets the memory go.
+/// Lets the memory go if all is present now. Never waits: who watches a VM has more to do.
 fn is_let_go(pager: &Pager, owner: &Owner) -> bool {
     // Pages that are just being put into place are not missing, nor there.
-    pager.fill() == 0 && pager.stats().lost_pages == 0 && owner.release().is_ok()
+    pager.is_filled() && pager.stats().lost_pages == 0 && owner.release().is_ok()
 }
 
 /// Waits for the end of one of these, which is waited for no more then, or for the next tick.
