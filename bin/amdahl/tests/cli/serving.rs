@@ -4,12 +4,13 @@ mod following;
 mod vmm;
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -748,4 +749,55 @@ fn lines_are_for_people_too() {
         .says("of 4096 pages")
         // It may not have been taken off the list yet.
         .says("ending: ");
+}
+
+/// The control plane told a line to a full pipe, and waited until somebody read it: nobody was served meanwhile, nor told to end.
+#[test]
+fn a_reader_that_does_not_read_holds_nobody_up() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let memory = with_image(&place);
+    let fifo = place.join("lines");
+    let (kind, mode) = (FileType::Fifo, Mode::from_raw_mode(0o600));
+    mknodat(CWD, &fifo, kind, mode, 0).expect("a pipe of this name");
+    let mut pipe = fs::File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&fifo)
+        .expect("a pipe");
+    for part in [4096, 1] {
+        while pipe.write(&vec![b'\n'; part]).is_ok() {}
+    }
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" \"$@\" > lines"]);
+    command.arg(env!("CARGO_BIN_EXE_amdahl"));
+    command.args(["pager", "serve", "--image", "vm.ami", "--json", "--fill"]);
+    command.args(["--listen", "unix:pager.sock"]);
+    let daemon = place.start(place.here(command));
+    until("the socket", || {
+        place.join("pager.sock").exists().then_some(())
+    });
+    let mut vmm = Vmm::whole(&place);
+    vmm.does("touch 1", &whole_sum(&memory));
+    let mut text = String::new();
+    let mut says = |event: &str| {
+        until(event, || {
+            let mut bytes = vec![0; 1 << 16];
+            while let Ok(count) = pipe.read(&mut bytes) {
+                text += std::str::from_utf8(&bytes[..count]).expect("text");
+            }
+            let is_said = lines(text.trim_start())
+                .iter()
+                .any(|line| line["event"] == event);
+            is_said.then_some(())
+        });
+    };
+    says("listening");
+    says("end");
+    daemon.signal(Signal::TERM);
+    says("ending");
+    daemon.ended().ends_with(0);
 }

@@ -6,6 +6,7 @@
 mod keep;
 mod listen;
 mod memory;
+mod outlet;
 mod pages;
 mod plan;
 mod tally;

@@ -7,17 +7,23 @@ use std::time::{Duration, Instant};
 use amdahl_pager::Stats;
 use serde_json::{Value, json};
 
+use super::outlet::Outlet;
 use crate::pager::meter::size;
 
 /// The version of the lines.
 pub const FORMAT: &str = "amdahl.pager-serve/1";
 
-/// Prints lines.
+/// Prints lines. The last are written when it is dropped, unless nobody reads them.
 pub struct Teller {
     begun: Instant,
     is_json: bool,
     is_quiet: bool,
+    out: Outlet,
+    err: Outlet,
 }
+
+/// How long the last lines wait for somebody who reads none.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A line in both forms.
 pub struct Line {
@@ -45,47 +51,80 @@ impl Line {
             ..Line::new(event, text, fields)
         }
     }
+
+    /// With its end.
+    fn print(&self, is_json: bool, begun: Instant) -> String {
+        let mut text = match is_json {
+            true => self.json(begun),
+            false => amdahl_report::plain::plain(&self.text).to_string(),
+        };
+        text.push('\n');
+        text
+    }
+
+    fn json(&self, begun: Instant) -> String {
+        let mut object = json!({
+            "event": self.event,
+            "at_s": seconds(begun.elapsed()),
+        });
+        if let (Value::Object(object), Value::Object(fields)) = (&mut object, &self.fields) {
+            object.extend(fields.clone());
+        }
+        object.to_string()
+    }
 }
 
 impl Teller {
     /// From now on.
     pub fn new(is_json: bool, is_quiet: bool) -> Teller {
+        let begun = Instant::now();
+        let left_out = move |count: u64| {
+            let why = format!("{count} lines were left out, since nobody read them");
+            let line = Line::trouble("trouble", why.clone(), json!({ "why": why }));
+            line.print(is_json, begun)
+        };
         Teller {
-            begun: Instant::now(),
+            begun,
             is_json,
             is_quiet,
+            out: Outlet::new(
+                |line| {
+                    let mut out = std::io::stdout().lock();
+                    let _ = out.write_all(line.as_bytes());
+                    let _ = out.flush();
+                },
+                left_out,
+            ),
+            err: Outlet::new(
+                |line| drop(anstream::stderr().lock().write_all(line.as_bytes())),
+                left_out,
+            ),
         }
     }
 
-    /// Prints a line, whole. A pipe that is closed harms no VM; one that is full and not read holds up what is told, and who tells it.
+    /// Prints a line, whole, and waits for nobody. A pipe that is closed harms no VM; of one that is full and not read lines are left out.
     pub fn tell(&self, line: &Line) {
         if self.is_quiet && !line.is_trouble {
             return;
         }
-        let mut text = match self.is_json {
-            true => self.json(line),
-            false => amdahl_report::plain::plain(&line.text).to_string(),
-        };
-        text.push('\n');
+        let text = line.print(self.is_json, self.begun);
         // Trouble is an error for people, and a line as any other for programs.
-        if line.is_trouble && !self.is_json {
-            let _ = anstream::stderr().lock().write_all(text.as_bytes());
-            return;
+        match line.is_trouble && !self.is_json {
+            true => self.err.say(text),
+            false => self.out.say(text),
         }
-        let mut out = std::io::stdout().lock();
-        let _ = out.write_all(text.as_bytes());
-        let _ = out.flush();
     }
 
-    fn json(&self, line: &Line) -> String {
-        let mut object = json!({
-            "event": line.event,
-            "at_s": seconds(self.begun.elapsed()),
-        });
-        if let (Value::Object(object), Value::Object(fields)) = (&mut object, &line.fields) {
-            object.extend(fields.clone());
-        }
-        object.to_string()
+    /// Waits until all is written, or nothing was for so long.
+    pub fn flush(&self, patience: Duration) {
+        self.out.flush(patience);
+        self.err.flush(patience);
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.flush(PATIENCE);
     }
 }
 
