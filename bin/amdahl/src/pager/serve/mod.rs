@@ -14,10 +14,11 @@ mod tell;
 mod vm;
 mod watch;
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::thread::Scope;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -104,11 +105,11 @@ fn go_on(
     let (count, is_awaited) = (vms.len(), testator.is_awaited());
     if is_awaited {
         // Unwinding would end serving, which makes missing memory deadly. The one before goes on instead.
-        std::panic::set_hook(Box::new(|panic| give_up(&panic.to_string())));
+        std::panic::set_hook(Box::new(|panic| give_up(None, &panic.to_string())));
     }
     serve(&shared, listener, vms, is_awaited, || {
         if !testator.learns(&shared.teller, &shared.keep, count) {
-            give_up("the one before has taken its word back");
+            give_up(Some(&shared), "the one before has taken its word back");
         }
         if is_awaited {
             drop(std::panic::take_hook());
@@ -133,9 +134,10 @@ fn serve(
             listener.iter().for_each(Listener::adopt);
             shared.keep.adopts(shared);
             // Not before: whoever follows is to find all VMs, and the turn is given with all of them.
-            keeping.spawn(|| shared.keep.run(shared));
+            let mut follow = following(keeping, shared);
+            follow();
             if let Some(listener) = &listener {
-                accept(scope, shared, listener);
+                accept(scope, shared, listener, follow);
             }
             // Until then the sockets may be another's.
             shared.keep.settles();
@@ -162,6 +164,31 @@ fn serve(
     Ok(exit_code(shared))
 }
 
+/// Has a thread take followers, unless one does; to be called again while there can be none.
+fn following<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    shared: &'scope Shared,
+) -> impl FnMut() + 'scope {
+    let (mut is_begun, mut is_told) = (false, false);
+    move || {
+        if is_begun || !shared.keep.is_on() {
+            return;
+        }
+        let begun = std::thread::Builder::new()
+            .name("followers".to_owned())
+            .spawn_scoped(scope, || shared.keep.run(shared));
+        is_begun = begun.is_ok();
+        if let Err(error) = begun
+            && !std::mem::replace(&mut is_told, true)
+        {
+            trouble(
+                shared,
+                &format!("nobody can follow yet: starting a thread: {error}"),
+            );
+        }
+    }
+}
+
 /// Serves VMs of before; returns when they are served. If the one before waits for that, nothing but all of them will do.
 fn resume<'scope>(
     scope: &'scope Scope<'scope, '_>,
@@ -171,43 +198,73 @@ fn resume<'scope>(
 ) {
     let (to, results) = channel();
     let count = vms.len();
-    for kept in vms {
+    let mut left = VecDeque::from(vms);
+    let until = Instant::now() + shared.plan.handoff_timeout;
+    while let Some(kept) = left.pop_front() {
         let number = kept.vm.number;
-        let started = vm::Started {
-            to: to.clone(),
-            is_awaited,
-        };
+        // A VM that gets no thread is not to go with it.
+        let (hand, taken) = channel();
         let begun = std::thread::Builder::new()
             .name(format!("vm-{number}"))
             .spawn_scoped(scope, move || {
-                caught(shared, number, || vm::inherited(shared, kept, started));
+                if let Ok((kept, started)) = taken.recv() {
+                    caught(shared, number, || vm::inherited(shared, kept, started));
+                }
             });
-        if let Err(error) = begun {
-            // The one before goes on, if it is there; else one that stands by may.
-            give_up(&format!("VM {number}: starting a thread: {error}"));
+        let error = match begun {
+            Ok(_) => {
+                let started = vm::Started {
+                    to: to.clone(),
+                    is_awaited,
+                };
+                let _ = hand.send((kept, started));
+                continue;
+            }
+            Err(error) => format!("starting a thread: {error}"),
+        };
+        if is_awaited {
+            // The one before goes on.
+            give_up(Some(shared), &format!("VM {number}: {error}"));
+        }
+        // Those of the one that was killed may not all have ended.
+        if Instant::now() < until {
+            left.push_back(kept);
+            std::thread::sleep(Duration::from_millis(1));
+        } else {
+            vm::unserved(shared, &kept, &error);
         }
     }
     drop(to);
     let served = results.iter().map(|result: Result<(), String>| {
         if let (Err(why), true) = (&result, is_awaited) {
-            give_up(&format!("a VM could not be served: {why}"));
+            give_up(Some(shared), &format!("a VM could not be served: {why}"));
         }
     });
     if served.count() < count && is_awaited {
-        give_up("a VM could not be served");
+        give_up(Some(shared), "a VM could not be served");
     }
 }
 
 /// Ends at once, without touching any VM's memory: another goes on.
-fn give_up(why: &str) -> ! {
+fn give_up(shared: Option<&Shared>, why: &str) -> ! {
+    if let Some(shared) = shared {
+        // What was told is written at once, unless nobody reads it.
+        shared.teller.flush(TICK);
+    }
     eprintln!("amdahl: did not take over: {why}");
     // SAFETY: it ends the process, and runs nothing of ours before.
     unsafe { libc::_exit(1) }
 }
 
 /// Takes VMs until we are told to end, or another takes them.
-fn accept<'scope>(scope: &'scope Scope<'scope, '_>, shared: &'scope Shared, listener: &Listener) {
+fn accept<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    shared: &'scope Shared,
+    listener: &Listener,
+    mut follow: impl FnMut(),
+) {
     while !shared.interrupt.asked() && !shared.keep.is_given() {
+        follow();
         let Some(arriving) = Counted::new(&shared.arriving, ARRIVING) else {
             wait(None);
             continue;

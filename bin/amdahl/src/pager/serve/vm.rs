@@ -199,6 +199,12 @@ pub fn inherited(shared: &Shared, kept: Kept, started: Started) {
     serve(shared, &kept, &owner, false, Some(started));
 }
 
+/// A VM that another process has served is not served by us.
+pub fn unserved(shared: &Shared, kept: &Kept, why: &str) {
+    let owner = Owner::new(&kept.descriptor, &kept.regions).ok();
+    refused(shared, kept.vm, why, Some((&kept.peer, owner.as_ref())));
+}
+
 /// Serves a VM until it ends, or another process serves it.
 fn serve(
     shared: &Shared,
@@ -434,17 +440,24 @@ impl<'a> Served<'a> {
             if !shared.memory.working_set.is_empty() && !tally.is_replayed() {
                 let (cancel, layout, vm) = (&cancel, &layout, watch.vm);
                 let is_replayed = &is_replayed;
-                scope.spawn(move || {
-                    let is_there = replay(shared, vm, pager, layout, cancel);
-                    is_replayed.store(is_there, Ordering::Relaxed);
-                });
+                let begun = thread::Builder::new()
+                    .name("working-set".to_owned())
+                    .spawn_scoped(scope, move || {
+                        let is_there = replay(shared, vm, pager, layout, cancel);
+                        is_replayed.store(is_there, Ordering::Relaxed);
+                    });
+                if let Err(error) = begun {
+                    watch.odd(&format!(
+                        "its working set is not fetched ahead: starting a thread: {error}"
+                    ));
+                }
             }
             // The end of a socket is told without being asked for; that of a process by what can be read.
             let bell = shared.keep.bell();
             let mut ends = vec![(stream.as_fd(), PollFlags::RDHUP)];
             ends.extend(watch.peer.pidfd().map(|pidfd| (pidfd, PollFlags::IN)));
             let (mut looked, mut told) = (since, since);
-            let (mut done, mut is_filling) = (u64::MAX, false);
+            let (mut done, mut is_filling, mut has_no_thread) = (u64::MAX, false, false);
             let outcome = loop {
                 let ended = wait(&mut ends, bell);
                 if shared.keep.is_pausing() {
@@ -490,13 +503,23 @@ impl<'a> Served<'a> {
                     break Some(Outcome::Abandoned);
                 }
                 if shared.interrupt.asked() && !is_filling {
-                    is_filling = true;
                     if let Some(recorder) = shared.memory.recorder() {
                         recorder.end();
                     }
                     let (cancel, state) = (&cancel, &state);
                     let read_timeout = shared.plan.read_timeout;
-                    scope.spawn(move || fill(pager, cancel, state, read_timeout));
+                    let begun = thread::Builder::new()
+                        .name("fill".to_owned())
+                        .spawn_scoped(scope, move || fill(pager, cancel, state, read_timeout));
+                    is_filling = begun.is_ok();
+                    // Tried again at each look: it is the machine's trouble, and may pass. A second signal ends it.
+                    if let Err(error) = begun
+                        && !std::mem::replace(&mut has_no_thread, true)
+                    {
+                        watch.odd(&format!(
+                            "what is missing is not fetched yet: starting a thread: {error}"
+                        ));
+                    }
                 }
                 if state.is_done.load(Ordering::Acquire) {
                     match pager.missing_pages() == 0 && stats.lost_pages == 0 {
@@ -579,7 +602,8 @@ fn replay(shared: &Shared, vm: Vm, pager: &Pager, layout: &Layout, cancel: &Atom
                 pager.prefetch(step);
             }
         };
-        scope.spawn(work);
+        // Without it the other takes longer.
+        let _ = thread::Builder::new().spawn_scoped(scope, work);
         work();
     });
     if is_over() {
