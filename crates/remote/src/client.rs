@@ -18,11 +18,15 @@ use rustls::{ClientConfig, ClientConnection};
 use crate::bell::Bell;
 use crate::channel::{Channel, wait_for};
 use crate::queue::Queue;
+use crate::tls::Fresh;
 use crate::wire::{
     self, ANSWER, AnswerHead, Ask, Identity, MAP_MAX, READ_MAX, Refusal, Request, Runs, Secret,
     Welcome,
 };
 use crate::{BLOCK, Credentials, Error, OWED_MAX, PAGE, lock};
+
+/// How the other side is talked to, and what it is to be called.
+type Tls = (Fresh<ClientConfig>, ServerName<'static>);
 
 /// Bytes of the largest memory: its map is kept here, a bit for each huge page.
 const LEN_MAX: u64 = 64 << 40;
@@ -90,7 +94,7 @@ pub struct Remote {
 
 struct Shared {
     connect: Connect,
-    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    tls: Option<Tls>,
     welcome: Welcome,
     /// A bit for each huge page that holds anything.
     map: Vec<u8>,
@@ -158,7 +162,7 @@ impl Remote {
                         address: name.to_owned(),
                         error: io::Error::new(io::ErrorKind::InvalidInput, error),
                     })?;
-                Some((credentials.client()?, name))
+                Some((Fresh::new(credentials, Credentials::client)?, name))
             }
         };
         let until = Instant::now() + connect.timeout;
@@ -392,11 +396,7 @@ fn notice_the_end(socket: &TcpStream, within: Duration) -> io::Result<()> {
 }
 
 /// Connects and greets.
-fn meet(
-    connect: &Connect,
-    tls: &Option<(Arc<ClientConfig>, ServerName<'static>)>,
-    until: Instant,
-) -> Result<(Channel, Welcome), Error> {
+fn meet(connect: &Connect, tls: &Option<Tls>, until: Instant) -> Result<(Channel, Welcome), Error> {
     let failed = |error| Error::Address {
         address: connect.address.clone(),
         error,
@@ -420,8 +420,8 @@ fn meet(
     }
     notice_the_end(&socket, connect.timeout / 3)?;
     let tls = tls
-        .clone()
-        .map(|(config, name)| ClientConnection::new(config, name));
+        .as_ref()
+        .map(|(config, name)| ClientConnection::new(config.get(), name.clone()));
     let mut channel = Channel::new(socket, tls.transpose()?.map(Into::into))?;
     let mut hello = wire::hello().to_vec();
     if let Some(secret) = &connect.secret {

@@ -16,6 +16,7 @@ use rustls::{ServerConfig, ServerConnection};
 use crate::bell::Bell;
 use crate::channel::{Channel, wait_for};
 use crate::queue::Queue;
+use crate::tls::Fresh;
 use crate::wire::{self, Ask, Content, Identity, Refusal, Request, Secret, Welcome, WireError};
 use crate::{BLOCK, Credentials, Error, OWED_MAX, PAGE, lock};
 
@@ -95,7 +96,7 @@ struct Peer {
 
 struct Inner {
     serve: Serve,
-    tls: Option<Arc<ServerConfig>>,
+    tls: Option<Fresh<ServerConfig>>,
     jobs: Mutex<Queue<Job>>,
     has_jobs: Condvar,
     is_ended: AtomicBool,
@@ -134,8 +135,8 @@ impl Server {
         if let (None, Some(&open)) = (&serve.credentials, all.iter().find(is_open)) {
             return Err(Error::Open(open));
         }
-        let tls = serve.credentials.as_ref().map(Credentials::server);
-        let tls = tls.transpose()?;
+        let fresh = |credentials| Fresh::new(credentials, Credentials::server);
+        let tls = serve.credentials.as_ref().map(fresh).transpose()?;
         let listener = TcpListener::bind(&all[..]).map_err(failed)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -310,7 +311,8 @@ impl Inner {
         // A host that is gone without a word is noticed.
         sockopt::set_socket_keepalive(&socket, true).map_err(io::Error::from)?;
         sockopt::set_tcp_keepidle(&socket, Duration::from_secs(30)).map_err(io::Error::from)?;
-        let tls = self.tls.clone().map(ServerConnection::new).transpose()?;
+        let tls = self.tls.as_ref().map(Fresh::get);
+        let tls = tls.map(ServerConnection::new).transpose()?;
         let mut channel = Channel::new(socket, tls.map(Into::into))?;
 
         let until = Instant::now() + self.serve.timeout;

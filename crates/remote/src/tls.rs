@@ -1,7 +1,8 @@
 //! TLS 1.3 in which both sides prove who they are: keys and certificates from PEM files.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rustls::client::Resumption;
 use rustls::crypto::ring::default_provider;
@@ -11,9 +12,9 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-use crate::Error;
+use crate::{Error, lock};
 
-/// Files in PEM.
+/// Files in PEM. Each connection is made with what they hold then; one that is open goes on with what it began with.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// Our certificate, and those between it and one that the other side trusts.
@@ -22,6 +23,59 @@ pub struct Credentials {
     pub key: PathBuf,
     /// Whom we trust: who shows no certificate of one of these is not talked to.
     pub authorities: PathBuf,
+}
+
+/// What tells that a file is another than before: its place, its length, its times of change.
+type Stamp = Option<(u64, u64, u64, i64, i64, i64, i64)>;
+
+fn stamp(path: &Path) -> Stamp {
+    let file = std::fs::metadata(path).ok()?;
+    Some((
+        file.dev(),
+        file.ino(),
+        file.size(),
+        file.mtime(),
+        file.mtime_nsec(),
+        file.ctime(),
+        file.ctime_nsec(),
+    ))
+}
+
+/// What was made of credentials, and is made anew for the next connection when their files have changed.
+pub(crate) struct Fresh<C> {
+    credentials: Credentials,
+    make: fn(&Credentials) -> Result<Arc<C>, Error>,
+    last: Mutex<([Stamp; 3], Arc<C>)>,
+}
+
+impl<C> Fresh<C> {
+    /// # Errors
+    /// Those of `make`.
+    pub fn new(
+        credentials: &Credentials,
+        make: fn(&Credentials) -> Result<Arc<C>, Error>,
+    ) -> Result<Fresh<C>, Error> {
+        // Before they are read: what changes meanwhile is noticed later.
+        let stamps = credentials.stamps();
+        let made = make(credentials)?;
+        Ok(Fresh {
+            credentials: credentials.clone(),
+            make,
+            last: Mutex::new((stamps, made)),
+        })
+    }
+
+    /// As the files are now. While they are not right, because one of them has been replaced and the other not yet, as they were when they were.
+    pub fn get(&self) -> Arc<C> {
+        let mut last = lock(&self.last);
+        let stamps = self.credentials.stamps();
+        if stamps != last.0
+            && let Ok(made) = (self.make)(&self.credentials)
+        {
+            *last = (stamps, made);
+        }
+        last.1.clone()
+    }
 }
 
 /// Read credentials.
@@ -52,6 +106,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
 }
 
 impl Credentials {
+    fn stamps(&self) -> [Stamp; 3] {
+        [&self.certificates, &self.key, &self.authorities].map(|path| stamp(path))
+    }
+
     fn read(&self) -> Result<Read, Error> {
         let mut authorities = RootCertStore::empty();
         for certificate in certificates(&self.authorities)? {

@@ -348,6 +348,50 @@ fn with_tls_both_sides_are_checked() {
     assert!(Remote::connect(with(Some(ours), None)).is_ok());
 }
 
+/// A certificate that was renewed was used after a restart only, so the first one ended with all connections that were made later.
+#[test]
+fn files_that_are_replaced_are_used_for_the_next_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let (old, new) = (
+        credentials(folder.path(), "old"),
+        credentials(folder.path(), "new"),
+    );
+    let used = Credentials {
+        certificates: folder.path().join("used.pem"),
+        key: folder.path().join("used.key"),
+        authorities: folder.path().join("used-ca.pem"),
+    };
+    let replace = |from: &Path, to: &Path| {
+        let beside = folder.path().join("beside");
+        fs::copy(from, &beside).unwrap();
+        fs::rename(&beside, to).unwrap();
+    };
+    replace(&old.certificates, &used.certificates);
+    replace(&old.key, &used.key);
+    replace(&old.authorities, &used.authorities);
+    let serve = Serve {
+        credentials: Some(used.clone()),
+        timeout: Duration::from_secs(5),
+        ..serve(&content(BLOCK))
+    };
+    let server = Server::start("127.0.0.1:0", serve).unwrap();
+    let may_connect = |credentials: &Credentials| {
+        let with = Connect {
+            credentials: Some(credentials.clone()),
+            timeout: Duration::from_secs(5),
+            ..connect(&server)
+        };
+        Remote::connect(with).is_ok()
+    };
+    assert!(may_connect(&old) && !may_connect(&new));
+    // Its key is not there yet.
+    replace(&new.certificates, &used.certificates);
+    assert!(may_connect(&old) && !may_connect(&new));
+    replace(&new.key, &used.key);
+    replace(&new.authorities, &used.authorities);
+    assert!(!may_connect(&old) && may_connect(&new));
+}
+
 #[test]
 fn without_tls_only_this_host_is_served() {
     let content = content(BLOCK);
