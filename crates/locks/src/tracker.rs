@@ -571,7 +571,8 @@ mod tests {
         for n in 1..=200_000_u64 {
             let ts = 1000 * n;
             let (tid, place) = (1 + below(50) as Tid, Place(1 + below(20)));
-            let ns = below(1 << (1 + below(30)));
+            let bits = 1 + below(30);
+            let ns = below(1 << bits);
             let waker = Some(Waker { tid, ts, place });
             // First many cells, then fewer that grow.
             let places = if n < 100_000 { 10_000 } else { 60 };
