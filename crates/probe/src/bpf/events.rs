@@ -84,7 +84,7 @@ impl Events {
                 Err(error) => return Err(failed(error)),
             },
         };
-        let instruction_period = INSTRUCTIONS_PER_CYCLE * cycles | 1;
+        let instruction_period = (INSTRUCTIONS_PER_CYCLE * cycles) | 1;
         let instructions = match each(Counter::UserInstructions, instruction_period) {
             Err(error) if lacks_descriptors(&error) => return Err(failed(error)),
             opened => opened.unwrap_or_default(),
