@@ -271,7 +271,7 @@ fn who_goes_to_a_cpu_that_is_not_of_the_run_leaves_the_queues() {
         cpu: 0,
     };
     let elsewhere = |ts| Event::Migrate { ts, tid: 2, cpu: 7 };
-    let gone = run(2, 10 * MS, &[on(0, 0, 1), fork.clone(), elsewhere(MS)]);
+    let gone = run(2, 10 * MS, &[on(0, 0, 1), fork, elsewhere(MS)]);
     assert_complete(&gone);
     assert_eq!(charged(&gone, Cause::Placement), 0.95);
 
