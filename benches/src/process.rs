@@ -17,7 +17,7 @@ use rustix::process::{
 };
 
 /// A run that takes longer has failed.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(3600);
 /// What a program gets to put things in order after it was asked to end.
 const GRACE: Duration = Duration::from_secs(15);
 /// How often a wait looks whether the user wants to stop.

@@ -130,7 +130,7 @@ pub fn long(stage: &Stage, seconds: f64) -> Result<Long, String> {
 pub const HOURS: [&str; 3] = ["sched", "locks", "mem"];
 
 /// An hour at 100,000 events a second on 64 CPUs, made up, through what `view` does with it: `quick` is a minute of it. It takes
-/// some five minutes.
+/// five to twenty minutes.
 pub fn hour(stage: &Stage, view: &str, quick: bool) -> Result<Long, String> {
     let seconds: u64 = if quick { 60 } else { 3600 };
     let folder = stage.scratch().join(format!("hour-{view}"));
