@@ -12,7 +12,7 @@ use amdahl_report::{html, locks, mem, sched, terminal};
 use crate::cli::{Compare, Report};
 use crate::failure::Failure;
 use crate::screen;
-use crate::whole_file::WholeFile;
+use crate::whole_file;
 
 fn read(path: &Path) -> Result<ScaleResult, Failure> {
     load(path).map_err(|error| Failure::result(error.to_string()))
@@ -108,11 +108,7 @@ fn show(
     };
     let rows = rows_beside(&args.result)?;
     let text = html(rows.as_deref().unwrap_or_default());
-    let mut file = WholeFile::create(page)?;
-    file.out
-        .write_all(text.as_bytes())
-        .map_err(|error| file.failed(&error))?;
-    file.finish()?;
+    whole_file::write(page, &text)?;
     if rows.is_none() {
         let _ = writeln!(
             anstream::stderr(),

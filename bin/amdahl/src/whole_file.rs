@@ -71,6 +71,15 @@ impl WholeFile {
     }
 }
 
+/// Writes `text` to the file that is to be called `path`.
+pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let mut file = WholeFile::create(path)?;
+    file.out
+        .write_all(text.as_bytes())
+        .map_err(|error| file.failed(&error))?;
+    file.finish()
+}
+
 fn failed(path: &Path, what: &str, error: &io::Error) -> Failure {
     Failure::result(format!(
         "cannot {what} {}: {error}; choose another file",

@@ -1,6 +1,5 @@
 //! `amdahl sched show`: what was recorded, maybe by others.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use amdahl_report::load::{LoadError, RESULT_FILE};
@@ -16,7 +15,7 @@ use super::{summary, trace};
 use crate::cli::SchedShow;
 use crate::failure::Failure;
 use crate::screen;
-use crate::whole_file::WholeFile;
+use crate::whole_file::{self, WholeFile};
 
 /// Shows, or writes one file.
 pub fn main(args: &SchedShow) -> Result<u8, Failure> {
@@ -38,11 +37,11 @@ pub fn main(args: &SchedShow) -> Result<u8, Failure> {
                     .to_owned(),
             )
         })?;
-        return write(file, &drawing);
+        return whole_file::write(file, &drawing).map(|()| 0);
     }
     if let Some(file) = &args.html {
         let page = html::render(&result);
-        return write(file, &page);
+        return whole_file::write(file, &page).map(|()| 0);
     }
     let text = if args.json {
         to_json(&result).map_err(|error| Failure::result(error.to_string()))?
@@ -152,15 +151,6 @@ fn write_trace(events: &Path, path: &Path) -> Result<u8, Failure> {
         .map(|_| ())
         .map_err(|error| file.failed(&error))?;
     stretches.finish().map_err(refused)?;
-    file.finish()?;
-    Ok(0)
-}
-
-fn write(path: &Path, content: &str) -> Result<u8, Failure> {
-    let mut file = WholeFile::create(path)?;
-    file.out
-        .write_all(content.as_bytes())
-        .map_err(|error| file.failed(&error))?;
     file.finish()?;
     Ok(0)
 }

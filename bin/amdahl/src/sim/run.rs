@@ -11,6 +11,7 @@ use crate::cli::SimRun;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::screen;
+use crate::whole_file::WholeFile;
 
 /// Runs and shows.
 pub fn main(args: &SimRun) -> Result<u8, Failure> {
@@ -29,7 +30,7 @@ pub fn main(args: &SimRun) -> Result<u8, Failure> {
         limits.time = limit.as_nanos() as u64;
     }
     // So is a place where the trace cannot be.
-    let trace_file = args.trace.as_deref().map(trace::create).transpose()?;
+    let trace_file = args.trace.as_deref().map(WholeFile::create).transpose()?;
     let interrupt = Interrupt::catch();
     let count = args.policy.len() * args.runs as usize;
     let made = runs::all(count, args.quiet, &interrupt, |at| {
@@ -55,7 +56,7 @@ pub fn main(args: &SimRun) -> Result<u8, Failure> {
     });
     let made: Vec<(Outcome, f64)> = made.into_iter().flatten().collect::<Result<_, Failure>>()?;
     if let (Some(path), Some(file), Some((outcome, _))) = (&args.trace, trace_file, made.first()) {
-        trace::write(path, file, outcome, &workload, &Machine::new(&topology))?;
+        trace::write(file, outcome, &workload, &Machine::new(&topology))?;
         if outcome.is_cut {
             note(
                 args,

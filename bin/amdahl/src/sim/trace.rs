@@ -1,51 +1,24 @@
 //! A simulated run for Perfetto.
 
-use std::fs::Permissions;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-
 use amdahl_des::Outcome;
 use amdahl_des::program::Workload;
 use amdahl_placement::Machine;
 use amdahl_report::schema::Slice;
 use amdahl_report::trace::{self, Names};
-use tempfile::NamedTempFile;
 
 use crate::failure::Failure;
+use crate::whole_file::WholeFile;
 
 /// Stretches that a trace is written with.
 pub const SLICES_MAX: usize = 1_000_000;
 
-fn failed(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::result(format!(
-        "cannot write the trace {}: {error}",
-        path.display()
-    ))
-}
-
-/// A file beside the place of the trace, which it will become when it is whole.
-pub fn create(path: &Path) -> Result<NamedTempFile, Failure> {
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    tempfile::Builder::new()
-        // As any other file: the umask decides.
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)
-        .map_err(|error| failed(path, &error))
-}
-
 /// Writes the stretches of a run. A kind of tasks is a process of the trace, a task a thread.
 pub fn write(
-    path: &Path,
-    file: NamedTempFile,
+    mut file: WholeFile,
     outcome: &Outcome,
     workload: &Workload,
     machine: &Machine,
 ) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| failed(path, &error);
     let mut names = Names::default();
     for (template, pid) in workload.templates.iter().zip(1..) {
         names.processes.insert(pid, template.name.clone());
@@ -71,8 +44,8 @@ pub fn write(
             }
         })
         .collect();
-    let mut file = trace::write(slices, &names, file).map_err(failed)?;
-    file.flush().map_err(failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
-    Ok(())
+    trace::write(slices, &names, &mut file.out)
+        .map(|_| ())
+        .map_err(|error| file.failed(&error))?;
+    file.finish()
 }

@@ -232,16 +232,21 @@ fn a_recording_is_read_again_alike() {
     assert!(written.starts_with("<svg") && written == place.read("b.svg"));
 }
 
-/// `sched show` took every Parquet file for a part, `report` those that are named as one, and `record` removed all of them.
-#[test]
-fn files_beside_the_parts_are_nobodys_parts() {
-    let place = Place::new();
-    let mut writer = PartWriter::new(Meta {
+/// A part of a recording of all of a machine with two CPUs, in which nothing has happened yet.
+fn part_of_two_cores() -> PartWriter {
+    PartWriter::new(Meta {
         topology: Topology::synthetic("2 core").expect("a machine"),
         tick_ns: 4_000_000,
         begin: 0,
         is_everyone: true,
-    });
+    })
+}
+
+/// `sched show` took every Parquet file for a part, `report` those that are named as one, and `record` removed all of them.
+#[test]
+fn files_beside_the_parts_are_nobodys_parts() {
+    let place = Place::new();
+    let mut writer = part_of_two_cores();
     writer.add(Event::Switch {
         ts: 1_000_000,
         cpu: 0,
@@ -287,12 +292,7 @@ fn files_beside_the_parts_are_nobodys_parts() {
 #[test]
 fn a_file_that_cannot_be_written_to_its_end_is_not_there() {
     let place = Place::new();
-    let mut writer = PartWriter::new(Meta {
-        topology: Topology::synthetic("2 core").expect("a machine"),
-        tick_ns: 4_000_000,
-        begin: 0,
-        is_everyone: true,
-    });
+    let mut writer = part_of_two_cores();
     let mut random: u64 = 1;
     for tid in 1..5_000 {
         random = random
