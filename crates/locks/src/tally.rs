@@ -383,36 +383,34 @@ impl Tally {
             let median = *waits.select_nth_unstable(middle).1;
             self.uses.retain(|_, u| u.of_futex.waits > median);
         }
-        let (waits, holds) = (self.cells.len(), self.holds.len());
         let is_over = self.bytes() > limits.bytes;
+        if !is_over && self.cells.len().max(self.holds.len()) <= limits.cells {
+            return;
+        }
+        debug_assert_eq!(self.heap_bytes, self.heap_of_all());
+        let of_waits = fold_table(
+            &mut self.cells,
+            limits.cells,
+            is_over,
+            CellKey::without_thread,
+            CellKey::without_place,
+        );
+        let (no_place, no_lock) = (Place::default(), LockId::default());
+        let of_holds = fold_table(
+            &mut self.holds,
+            limits.cells,
+            is_over,
+            |(kind, at, _)| (kind, at, no_lock),
+            |(kind, ..)| (kind, no_place, no_lock),
+        );
+        for (threads, places) in [of_waits, of_holds] {
+            self.folded.threads += threads;
+            self.folded.places += places;
+        }
         if is_over {
-            debug_assert_eq!(self.heap_bytes, self.heap_of_all());
-        }
-        if waits > limits.cells || is_over {
-            let keep = waits.min(limits.cells) / 2;
-            self.folded.threads += fold(&mut self.cells, keep, CellKey::without_thread);
-            if self.cells.len() > waits.min(limits.cells) / 4 * 3 {
-                self.folded.places += fold(&mut self.cells, keep, CellKey::without_place);
-            }
-        }
-        if holds > limits.cells || is_over {
-            let keep = holds.min(limits.cells) / 2;
-            let (no_place, no_lock) = (Place::default(), LockId::default());
-            self.folded.threads += fold(&mut self.holds, keep, |(kind, at, _)| (kind, at, no_lock));
-            if self.holds.len() > holds.min(limits.cells) / 4 * 3 {
-                self.folded.places += fold(&mut self.holds, keep, |(kind, ..)| {
-                    (kind, no_place, no_lock)
-                });
-            }
-        }
-        if is_over {
-            self.cells.shrink_to_fit();
-            self.holds.shrink_to_fit();
             self.uses.shrink_to_fit();
         }
-        if is_over || waits.max(holds) > limits.cells {
-            self.heap_bytes = self.heap_of_all();
-        }
+        self.heap_bytes = self.heap_of_all();
     }
 }
 
@@ -426,6 +424,31 @@ fn changed<R>(heap_bytes: &mut usize, cell: &mut Cell, change: impl FnOnce(&mut 
     let made = change(cell);
     *heap_bytes += cell.heap_bytes();
     made
+}
+
+/// Halves a table of more than `cells` cells, or any if memory `is_over`: by keys without threads, and if that is not enough without
+/// places. How many changed theirs by the one and by the other.
+fn fold_table<K: Copy + Eq + Hash + Ord>(
+    table: &mut FxHashMap<K, Cell>,
+    cells: usize,
+    is_over: bool,
+    without_thread: impl Fn(K) -> K,
+    without_place: impl Fn(K) -> K,
+) -> (u64, u64) {
+    if table.len() <= cells && !is_over {
+        return (0, 0);
+    }
+    let before = table.len().min(cells);
+    let threads = fold(table, before / 2, without_thread);
+    let places = if table.len() > before / 4 * 3 {
+        fold(table, before / 2, without_place)
+    } else {
+        0
+    };
+    if is_over {
+        table.shrink_to_fit();
+    }
+    (threads, places)
 }
 
 /// Gives all but the `keep` cells with the longest waits a coarser key; how many changed theirs.
