@@ -1,28 +1,14 @@
 //! A poller that may open no more files. Alone in its process: the limit is everybody's.
 
-use std::process::{Child, Command, Stdio};
+mod common;
+
+use std::process::{Command, Stdio};
 
 use amdahl_probe::unprivileged::{Poller, Scope};
 use amdahl_speedup::snapshot::{Snapshot, State};
+use common::{Killed, limit};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn limit(open_files: Option<u64>) {
-    let limit = Rlimit {
-        current: open_files,
-        ..getrlimit(Resource::Nofile)
-    };
-    setrlimit(Resource::Nofile, limit).expect("a soft limit");
-}
+use rustix::process::{Resource, getrlimit};
 
 fn threads(snapshot: &Snapshot) -> Vec<(u32, State)> {
     let states = snapshot.threads.iter();

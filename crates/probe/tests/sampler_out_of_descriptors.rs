@@ -1,26 +1,12 @@
 //! A sampler that may open too few files. Alone in its process: the limit is everybody's.
 
-use std::process::{Child, Command};
+mod common;
+
+use std::process::Command;
 
 use amdahl_probe::perf::{Counter, Rate, Sampler, View};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn limit(open_files: Option<u64>) {
-    let limit = Rlimit {
-        current: open_files,
-        ..getrlimit(Resource::Nofile)
-    };
-    setrlimit(Resource::Nofile, limit).expect("a soft limit");
-}
+use common::{Killed, limit};
+use rustix::process::{Resource, getrlimit};
 
 /// Events of page faults that could not be opened were taken for ones that the machine does not have.
 #[test]

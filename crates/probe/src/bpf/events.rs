@@ -76,11 +76,12 @@ impl Events {
                 .collect()
         };
         let failed = system("open a sampling event");
-        let (time, by_cycles) = match each(Counter::Cycles, cycles) {
-            Ok(events) => (events, true),
+        let sample_ns = 1_000_000_000 / hz;
+        let (time, by_cycles, time_period) = match each(Counter::Cycles, cycles) {
+            Ok(events) => (events, true, cycles),
             Err(error) if lacks_descriptors(&error) => return Err(failed(error)),
-            Err(_) => match each(Counter::Clock, 1_000_000_000 / hz) {
-                Ok(events) => (events, false),
+            Err(_) => match each(Counter::Clock, sample_ns) {
+                Ok(events) => (events, false, sample_ns),
                 Err(error) => return Err(failed(error)),
             },
         };
@@ -94,12 +95,8 @@ impl Events {
             instructions,
             by_cycles,
             instruction_period,
-            time_period: if by_cycles {
-                cycles
-            } else {
-                1_000_000_000 / hz
-            },
-            sample_ns: 1_000_000_000 / hz,
+            time_period,
+            sample_ns,
             side_band,
             each: Vec::new(),
         })
