@@ -366,7 +366,11 @@ fn find_means(scale: &Scale, plan: &Plan, sources: &mut Vec<Source>) -> Means {
                 "perf events cannot be used ({error}): running code is not named, spinning and \
                  extra work are not told from slow work, page faults only by their number."
             ),
-            "As root: sysctl kernel.perf_event_paranoid=1, or 2 for user code only.",
+            if amdahl_probe::perf::lacks_descriptors(error) {
+                "Allow more open files, some for each CPU: ulimit -n 65536."
+            } else {
+                "As root: sysctl kernel.perf_event_paranoid=1, or 2 for user code only."
+            },
         ),
     });
     sources.push(watch::preload::source(&scale.command));

@@ -24,6 +24,9 @@ use crate::interrupt::Interrupt;
 /// How long to look at what does not end by itself when `--for` does not say.
 pub const DEFAULT: Duration = Duration::from_secs(10);
 
+/// How long threads that have ended may wait for a CPU once more before they count as not ended.
+const LAST_SWITCHES: Duration = Duration::from_millis(200);
+
 /// Takes what a recording tells, in the order of time.
 pub trait Follow: Send {
     /// A process that was there before the recording, with its threads' ids and names. It may come
@@ -78,7 +81,7 @@ pub fn bpf_remedy(error: &RecorderError) -> &'static str {
         RecorderError::NoBtf(_) | RecorderError::TooOld { .. } => {
             "use a newer kernel that has BTF (all large distributions since 2022)"
         }
-        error if error.lacks_descriptors() => {
+        error if error.is_at_limit_of_files() => {
             "allow more open files, several for each CPU: ulimit -n 65536, as root where the hard limit (ulimit -Hn) is \
              lower; LimitNOFILE of a service"
         }
@@ -140,6 +143,9 @@ pub fn watch_and_say(
     std::thread::scope(|scope| {
         let following = take_all(scope, parts, follow)?;
         let ended = run(selection, child, interrupt, || join(selection, recorder));
+        if root.is_some_and(processes::has_ended) {
+            wait_for_last_switches(recorder);
+        }
         let to = clock::monotonic();
         let counts = recorder.end();
         following.join().expect("the analysis does not panic");
@@ -151,6 +157,16 @@ pub fn watch_and_say(
             interrupted: interrupt.asked(),
         })
     })
+}
+
+/// Who waits for a thread or a process hears of its end before it has left its CPU for the last time. Waits until all
+/// that have ended have left it, for at most [`LAST_SWITCHES`].
+fn wait_for_last_switches(recorder: &Recorder) {
+    let begun = Instant::now();
+    let is_leaving = |tid: &u32| processes::has_ended(*tid);
+    while recorder.without_last_switch().iter().any(is_leaving) && begun.elapsed() < LAST_SWITCHES {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Hands the parts of a recording to `follow`, on a thread of its own.

@@ -48,6 +48,15 @@ pub fn comm(pid: u32, tid: u32) -> String {
     text.unwrap_or_default().trim_end().to_owned()
 }
 
+/// Whether a thread has ended, be it that its parent has not heard of it yet.
+pub fn has_ended(tid: u32) -> bool {
+    let text = std::fs::read(format!("/proc/{tid}/stat")).unwrap_or_default();
+    // The name before the state is in parentheses and may hold any.
+    let after_name = text.iter().rposition(|&byte| byte == b')');
+    let state = after_name.and_then(|at| text.get(at + 2));
+    matches!(state, None | Some(b'Z' | b'X'))
+}
+
 /// A control group by its path, absolute or below where control groups are mounted.
 pub fn cgroup(name: &str) -> Option<PathBuf> {
     let name = Path::new(name);
@@ -94,6 +103,24 @@ mod tests {
         let is_me = |(pid, tids): &(u32, Vec<u32>)| *pid == me && tids.contains(&me);
         assert!(super::all().iter().any(is_me));
         assert!(super::tree(me).iter().any(is_me));
+    }
+
+    #[test]
+    fn who_has_ended_is_known_before_and_after_the_parent_hears_of_it() {
+        assert!(!super::has_ended(std::process::id()));
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("cat starts");
+        let pid = child.id();
+        assert!(!super::has_ended(pid));
+        drop(child.stdin.take());
+        let id = rustix::process::Pid::from_child(&child);
+        let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        rustix::process::waitid(rustix::process::WaitId::Pid(id), ended).expect("it ends");
+        assert!(super::has_ended(pid));
+        child.wait().expect("it has ended");
+        assert!(super::has_ended(pid));
     }
 
     #[test]

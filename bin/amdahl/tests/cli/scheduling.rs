@@ -465,24 +465,19 @@ fn recording_ends_with_the_process() {
         return;
     }
     let place = Place::new();
-    in_some_try(|| {
-        let mut sleep = std::process::Command::new("sleep");
-        sleep.arg("1000");
-        let process = place.start(place.here(sleep));
-        let pid = process.pid().to_string();
-        let args = ["sched", "record", "--json", "--pid", &pid, "--for", "1h"];
-        let tool = place.start(place.tool(args));
-        until_it_watches(&tool);
-        drop(process);
-        let ended = result(&tool.ended().ends_with(0));
-        let names: Vec<&str> = ended.threads.iter().map(|row| &*row.name).collect();
-        assert_eq!((&names[..], ended.totals.forks), (&["sleep"][..], 0));
-        // Who waits for the end of a process hears of it before its last switch.
-        match ended.totals.exits {
-            1 => Ok(()),
-            exits => Err(format!("{exits} exits")),
-        }
-    });
+    let mut sleep = std::process::Command::new("sleep");
+    sleep.arg("1000");
+    let process = place.start(place.here(sleep));
+    let pid = process.pid().to_string();
+    let args = ["sched", "record", "--json", "--pid", &pid, "--for", "1h"];
+    let tool = place.start(place.tool(args));
+    until_it_watches(&tool);
+    drop(process);
+    let ended = result(&tool.ended().ends_with(0));
+    let names: Vec<&str> = ended.threads.iter().map(|row| &*row.name).collect();
+    assert_eq!(names, ["sleep"]);
+    // Who waits for the end of a process hears of it before its last switch.
+    assert_eq!((ended.totals.forks, ended.totals.exits), (0, 1));
 }
 
 #[test]

@@ -41,8 +41,9 @@ pub enum RecorderError {
 }
 
 impl RecorderError {
-    /// This process may open no more files.
-    pub fn lacks_descriptors(&self) -> bool {
+    /// This process may open no more files. Not where the whole system may not (`ENFILE`), which a privileged process
+    /// does not see.
+    pub fn is_at_limit_of_files(&self) -> bool {
         let said =
             |why: &str| why.contains(&io::Error::from_raw_os_error(libc::EMFILE).to_string());
         match self {
@@ -80,12 +81,12 @@ mod tests {
     struct Deep(#[source] io::Error);
 
     #[test]
-    fn a_lack_of_descriptors_is_known_wherever_it_shows() {
+    fn the_limit_of_files_is_known_wherever_it_shows() {
         let load = |errno| RecorderError::Load(chain(&Deep(io::Error::from_raw_os_error(errno))));
-        assert!(load(libc::EMFILE).lacks_descriptors());
-        assert!(!load(libc::EPERM).lacks_descriptors());
+        assert!(load(libc::EMFILE).is_at_limit_of_files());
+        assert!(!load(libc::EPERM).is_at_limit_of_files());
         let system = |errno| system("open")(io::Error::from_raw_os_error(errno));
-        assert!(system(libc::EMFILE).lacks_descriptors());
-        assert!(!system(libc::ENFILE).lacks_descriptors());
+        assert!(system(libc::EMFILE).is_at_limit_of_files());
+        assert!(!system(libc::ENFILE).is_at_limit_of_files());
     }
 }

@@ -39,11 +39,6 @@ pub struct Events {
     pub side_band: Vec<SideBandRing>,
 }
 
-/// Otherwise an event that cannot be opened is one that this machine does not have.
-fn lacks_descriptors(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EMFILE)
-}
-
 impl Events {
     /// Opens them on the CPUs of `settings`. Where no programs take samples only the side band.
     pub fn open(settings: &Settings) -> Result<Events, RecorderError> {
@@ -79,7 +74,7 @@ impl Events {
         let sample_ns = 1_000_000_000 / hz;
         let (time, by_cycles, time_period) = match each(Counter::Cycles, cycles) {
             Ok(events) => (events, true, cycles),
-            Err(error) if lacks_descriptors(&error) => return Err(failed(error)),
+            Err(error) if perf::lacks_descriptors(&error) => return Err(failed(error)),
             Err(_) => match each(Counter::Clock, sample_ns) {
                 Ok(events) => (events, false, sample_ns),
                 Err(error) => return Err(failed(error)),
@@ -87,7 +82,7 @@ impl Events {
         };
         let instruction_period = (INSTRUCTIONS_PER_CYCLE * cycles) | 1;
         let instructions = match each(Counter::UserInstructions, instruction_period) {
-            Err(error) if lacks_descriptors(&error) => return Err(failed(error)),
+            Err(error) if perf::lacks_descriptors(&error) => return Err(failed(error)),
             opened => opened.unwrap_or_default(),
         };
         Ok(Events {

@@ -21,6 +21,7 @@ pub static LOCKS: Programs = Programs {
     object: object!("locks"),
     tracepoints: &WAITS,
     samples: false,
+    tell_last_switch: false,
 };
 
 /// The same, and each time that an address-space lock is held. That costs every page fault.
@@ -28,6 +29,7 @@ pub static LOCKS_AND_HOLDS: Programs = Programs {
     object: object!("locks"),
     tracepoints: &WAITS_AND_HOLDS,
     samples: false,
+    tell_last_switch: false,
 };
 
 const WAITS: [Tracepoint; 9] = [

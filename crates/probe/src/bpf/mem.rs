@@ -21,6 +21,7 @@ pub static MEM: Programs = Programs {
         wanted("on_purge_vmap_area", "purge_vmap_area_lazy"),
     ],
     samples: false,
+    tell_last_switch: false,
 };
 
 /// The same and how long the address-space lock is held, which costs a tenth of a program that does
@@ -42,4 +43,5 @@ pub static MEM_HOLDS: Programs = Programs {
         wanted("on_mmap_lock_released", "mmap_lock_released"),
     ],
     samples: false,
+    tell_last_switch: false,
 };

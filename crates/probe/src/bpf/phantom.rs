@@ -19,6 +19,7 @@ static PHANTOM: Programs = Programs {
         needed("on_new", "sched_wakeup_new"),
     ],
     samples: false,
+    tell_last_switch: false,
 };
 
 /// What is summed up.

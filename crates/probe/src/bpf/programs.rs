@@ -17,6 +17,8 @@ pub struct Programs {
     pub tracepoints: &'static [Tracepoint],
     /// It has `on_time` and `on_instructions`, which take on-CPU samples, and counts both.
     pub samples: bool,
+    /// Threads are of the workload until they leave their CPU for the last time, which is told.
+    pub tell_last_switch: bool,
 }
 
 /// A program and its tracepoint.
@@ -106,6 +108,7 @@ pub static SCALE: Programs = Programs {
         wanted("on_irq_handler_exit", "irq_handler_exit"),
     ],
     samples: true,
+    tell_last_switch: true,
 };
 
 /// While recording: runs without the probe must not pay for it.

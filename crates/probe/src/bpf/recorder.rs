@@ -366,6 +366,16 @@ impl Recorder {
             .map_err(|error| RecorderError::Load(chain(&error)))
     }
 
+    /// Threads of the workload whose last switch is still to be told; none where the programs do not tell it, and
+    /// with [`Settings::everyone`]. Looks through a table of 4 MiB.
+    pub fn without_last_switch(&self) -> Vec<u32> {
+        if self.programs.tell_last_switch {
+            self.tasks.present()
+        } else {
+            Vec::new()
+        }
+    }
+
     /// Stops recording. The last part is given out by now.
     pub fn end(&mut self) -> Result<Counts, RecorderError> {
         let disabled = self.shared.events.enable(false);

@@ -19,4 +19,5 @@ pub static SCHED: Programs = Programs {
         wanted("on_softirq_exit", "softirq_exit"),
     ],
     samples: false,
+    tell_last_switch: true,
 };

@@ -10,6 +10,9 @@ use crate::mapping::Mapping;
 /// Entries: `AMDAHL_TASKS` in record.h.
 pub const ENTRIES: usize = 65536;
 
+/// No thread's id: an entry that is being written.
+const RESERVED: u32 = u32::MAX;
+
 /// `struct amdahl_task` as far as user space writes it.
 #[repr(C)]
 pub struct Task {
@@ -44,7 +47,6 @@ impl Tasks {
     pub fn enter(&mut self, tid: u32, pid: u32) -> Result<(), MapError> {
         let entry = self.entry(tid);
         // The id is written last: whoever finds it finds the rest.
-        const RESERVED: u32 = u32::MAX;
         let free = entry
             .tid
             .compare_exchange(0, RESERVED, Ordering::AcqRel, Ordering::Acquire);
@@ -69,6 +71,18 @@ impl Tasks {
                 }
             }
         }
+    }
+
+    /// Threads of the workload that have not left it. O(entries).
+    pub fn present(&self) -> Vec<u32> {
+        let mut tids: Vec<u32> = self.crowd.keys().flatten().collect();
+        for index in 0..ENTRIES as u32 {
+            match self.entry(index).tid.load(Ordering::Acquire) {
+                0 | RESERVED => {}
+                tid => tids.push(tid),
+            }
+        }
+        tids
     }
 
     /// Forgets all. For when no program is attached.

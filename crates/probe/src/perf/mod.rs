@@ -105,6 +105,12 @@ pub fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
     }
 }
 
+/// Whether an event could not be opened because this process (`EMFILE`), or the whole system (`ENFILE`), may open no more
+/// files; otherwise it is one that this machine does not have or allow.
+pub fn lacks_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 /// Starts or stops an event.
 pub fn enable(event: &OwnedFd, on: bool) -> io::Result<()> {
     // SAFETY: the descriptor is an open perf event; no pointers are passed.

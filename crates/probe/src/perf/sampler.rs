@@ -17,7 +17,9 @@ use sys::bindings as b;
 
 use super::ring::Ring;
 use super::samples::Samples;
-use super::{Counter, SideBand, count_of, enable, open, overflowing, sample, side_band};
+use super::{
+    Counter, SideBand, count_of, enable, lacks_descriptors, open, overflowing, sample, side_band,
+};
 use crate::bpf::wire::{STACK_BYTES, stack_kind};
 use crate::bpf::{Counts, Part, keep_up};
 
@@ -322,11 +324,6 @@ impl Shared {
 /// The thread is gone.
 fn has_ended(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ESRCH)
-}
-
-/// The kernel, or the limit of this process, has no descriptor left.
-fn lacks_descriptors(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// Lets `event` write into the ring of the event `into`, of the same CPU.
