@@ -224,6 +224,13 @@ impl Remote {
         self.shared.welcome.identity
     }
 
+    /// Why the files of the credentials, which have changed, cannot be used for connections; once for each change, when a
+    /// connection has been made anew after it.
+    pub fn take_trouble(&self) -> Option<String> {
+        let (fresh, _) = self.shared.tls.as_ref()?;
+        fresh.take_trouble()
+    }
+
     /// What was asked for until now.
     pub fn stats(&self) -> RemoteStats {
         let shared = &self.shared;

@@ -192,6 +192,12 @@ impl Server {
         }
     }
 
+    /// Why the files of the credentials, which have changed, cannot be used for connections; once for each change, when the
+    /// first connection has been made after it.
+    pub fn take_trouble(&self) -> Option<String> {
+        self.inner.tls.as_ref()?.take_trouble()
+    }
+
     /// What was served until now.
     pub fn stats(&self) -> ServerStats {
         let inner = &self.inner;

@@ -45,7 +45,15 @@ fn stamp(path: &Path) -> Stamp {
 pub(crate) struct Fresh<C> {
     credentials: Credentials,
     make: fn(&Credentials) -> Result<Arc<C>, Error>,
-    last: Mutex<([Stamp; 3], Arc<C>)>,
+    last: Mutex<Last<C>>,
+}
+
+struct Last<C> {
+    stamps: [Stamp; 3],
+    made: Arc<C>,
+    /// Of which files `trouble` was told.
+    wrong: Option<[Stamp; 3]>,
+    trouble: Option<String>,
 }
 
 impl<C> Fresh<C> {
@@ -61,7 +69,12 @@ impl<C> Fresh<C> {
         Ok(Fresh {
             credentials: credentials.clone(),
             make,
-            last: Mutex::new((stamps, made)),
+            last: Mutex::new(Last {
+                stamps,
+                made,
+                wrong: None,
+                trouble: None,
+            }),
         })
     }
 
@@ -69,12 +82,34 @@ impl<C> Fresh<C> {
     pub fn get(&self) -> Arc<C> {
         let mut last = lock(&self.last);
         let stamps = self.credentials.stamps();
-        if stamps != last.0
-            && let Ok(made) = (self.make)(&self.credentials)
-        {
-            *last = (stamps, made);
+        if stamps == last.stamps {
+            last.trouble = None;
+            return last.made.clone();
         }
-        last.1.clone()
+        match (self.make)(&self.credentials) {
+            Ok(made) => {
+                *last = Last {
+                    stamps,
+                    made,
+                    wrong: None,
+                    trouble: None,
+                };
+            }
+            Err(error) if last.wrong != Some(stamps) => {
+                last.wrong = Some(stamps);
+                last.trouble = Some(format!(
+                    "the files of the certificates have changed and cannot be used: {error}; connections are made with \
+                     what they held before"
+                ));
+            }
+            Err(_) => {}
+        }
+        last.made.clone()
+    }
+
+    /// Why the files as they were at the last connection cannot be used; once for each change of them.
+    pub fn take_trouble(&self) -> Option<String> {
+        lock(&self.last).trouble.take()
     }
 }
 

@@ -384,12 +384,23 @@ fn files_that_are_replaced_are_used_for_the_next_connection() {
         Remote::connect(with).is_ok()
     };
     assert!(may_connect(&old) && !may_connect(&new));
+    assert_eq!(server.take_trouble(), None);
     // Its key is not there yet.
     replace(&new.certificates, &used.certificates);
     assert!(may_connect(&old) && !may_connect(&new));
+    let trouble = server.take_trouble().unwrap();
+    assert!(trouble.contains("cannot be used"), "{trouble}");
+    // Once, not for each connection.
+    assert!(may_connect(&old));
+    assert_eq!(server.take_trouble(), None);
+    fs::remove_file(&used.key).unwrap();
+    assert!(may_connect(&old));
+    let trouble = server.take_trouble().unwrap();
+    assert!(trouble.contains("used.key"), "{trouble}");
     replace(&new.key, &used.key);
     replace(&new.authorities, &used.authorities);
     assert!(!may_connect(&old) && may_connect(&new));
+    assert_eq!(server.take_trouble(), None);
 }
 
 #[test]

@@ -31,6 +31,7 @@ pub struct Memory {
     /// Another memory has another one.
     pub identity: Identity,
     image: Option<Arc<ImageSource>>,
+    remote: Option<Arc<Remote>>,
     recorder: Option<Arc<Recorder>>,
 }
 
@@ -47,14 +48,15 @@ impl Memory {
                     timeout: Duration::from_secs(args.read_timeout),
                     ..Connect::new(address)
                 });
-                let remote = remote.map_err(pages::failure)?;
+                let remote = Arc::new(remote.map_err(pages::failure)?);
                 Memory {
                     bytes: remote.len(),
                     identity: remote.identity(),
-                    source: Arc::new(remote),
+                    source: Arc::clone(&remote) as Arc<dyn Source>,
                     working_set: Vec::new(),
                     kind: "memory of another host",
                     image: None,
+                    remote: Some(remote),
                     recorder: None,
                 }
             }
@@ -83,6 +85,7 @@ impl Memory {
                     kind: "image",
                     identity,
                     image: Some(source),
+                    remote: None,
                     recorder: None,
                 }
             }
@@ -98,6 +101,7 @@ impl Memory {
                     kind: "raw memory",
                     identity: identity_of(path).map_err(|error| unreadable(path, &error))?,
                     image: None,
+                    remote: None,
                     recorder: None,
                 }
             }
@@ -119,6 +123,11 @@ impl Memory {
     /// More words about the last error, once.
     pub fn take_error(&self) -> Option<String> {
         self.image.as_ref()?.take_error()
+    }
+
+    /// Why the host whose memory it is may not be reached later, once.
+    pub fn take_trouble(&self) -> Option<String> {
+        self.remote.as_ref()?.take_trouble()
     }
 
     /// What is touched is written down.

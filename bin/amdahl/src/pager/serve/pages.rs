@@ -74,10 +74,14 @@ pub fn main(args: &PagerServe, address: &str) -> Result<u8, Failure> {
             before = now;
             teller.tell(&Line::new("progress", text(&now), fields(&now)));
         }
+        let mut trouble =
+            |text, why| teller.tell(&Line::trouble("trouble", text, json!({ "why": why })));
         if let Some(why) = memory.take_error() {
             is_damaged = true;
-            let text = format!("a page could not be read: {why}");
-            teller.tell(&Line::trouble("trouble", text, json!({ "why": why })));
+            trouble(format!("a page could not be read: {why}"), why);
+        }
+        for why in [server.take_trouble(), memory.take_trouble()].into_iter().flatten() {
+            trouble(why.clone(), why);
         }
     }
     notify("STOPPING=1");
