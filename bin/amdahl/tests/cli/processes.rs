@@ -109,8 +109,14 @@ pub struct Group(PathBuf);
 impl Group {
     /// A new one below ours; `None` with SKIPPED where none can be made.
     pub fn new(name: &str) -> Option<Group> {
+        Group::with("cpu", name)
+    }
+
+    /// The same, with this controller.
+    pub fn with(controller: &str, name: &str) -> Option<Group> {
         let made = || -> Result<PathBuf, String> {
-            let found = amdahl_topology::memberships("cpu").map_err(|error| error.to_string())?;
+            let found = amdahl_topology::memberships(controller);
+            let found = found.map_err(|error| error.to_string())?;
             let own = found.first().ok_or("there are no control groups")?;
             let name = format!("test-{name}-{}", std::process::id());
             let group = own.folder.join(name);

@@ -15,8 +15,9 @@ mod vm;
 mod watch;
 
 use std::collections::VecDeque;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
@@ -263,8 +264,26 @@ fn accept<'scope>(
     listener: &Listener,
     mut follow: impl FnMut(),
 ) {
+    let (mut late, mut is_told) = (None, false);
     while !shared.interrupt.asked() && !shared.keep.is_given() {
         follow();
+        if let Some(why) = shared.memory.take_trouble() {
+            trouble(shared, &why);
+        }
+        // Nobody is let in who could not be refused.
+        let to_late = match late.take().map_or_else(|| begin_late(scope, shared), Ok) {
+            Ok(begun) => late.insert(begun),
+            Err(error) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    trouble(
+                        shared,
+                        &format!("nobody is let in yet: starting a thread: {error}"),
+                    );
+                }
+                wait(None);
+                continue;
+            }
+        };
         let Some(arriving) = Counted::new(&shared.arriving, ARRIVING) else {
             wait(None);
             continue;
@@ -289,21 +308,82 @@ fn accept<'scope>(
                 continue;
             }
         };
-        let number = shared.keep.next_number();
-        let started = std::thread::Builder::new()
-            .name(format!("vm-{number}"))
-            .spawn_scoped(scope, move || {
-                caught(shared, number, || {
-                    vm::connection(shared, number, stream, arriving);
-                });
-            });
-        if let Err(error) = started {
+        let arrived = Arrived {
+            number: shared.keep.next_number(),
+            stream,
+            arriving,
+            since: Instant::now(),
+        };
+        if let Err((arrived, error)) = begin(scope, shared, arrived) {
             trouble(
                 shared,
-                &format!("VM {number} is refused: starting a thread: {error}"),
+                &format!("VM {} waits: starting a thread: {error}", arrived.number),
             );
+            let _ = to_late.send(arrived);
         }
     }
+}
+
+/// Somebody who has connected.
+struct Arrived<'scope> {
+    number: u64,
+    stream: UnixStream,
+    arriving: Counted<'scope>,
+    since: Instant,
+}
+
+/// Serves one on a thread of its own; gives it back where none can be started.
+fn begin<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    shared: &'scope Shared,
+    arrived: Arrived<'scope>,
+) -> Result<(), (Arrived<'scope>, std::io::Error)> {
+    let number = arrived.number;
+    // What a thread that does not start was given goes with it.
+    let (hand, taken) = channel::<Arrived<'scope>>();
+    let begun = std::thread::Builder::new()
+        .name(format!("vm-{number}"))
+        .spawn_scoped(scope, move || {
+            if let Ok(arrived) = taken.recv() {
+                caught(shared, number, || {
+                    vm::connection(shared, number, arrived.stream, arrived.arriving);
+                });
+            }
+        });
+    match begun {
+        Ok(_) => {
+            let _ = hand.send(arrived);
+            Ok(())
+        }
+        Err(error) => Err((arrived, error)),
+    }
+}
+
+/// Has a thread serve those for which none could be started when they came: each gets one when there can be one again, or
+/// is refused when the time for its hand-off is over. Were it only disconnected, it would read zeros or wait for ever.
+fn begin_late<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    shared: &'scope Shared,
+) -> std::io::Result<Sender<Arrived<'scope>>> {
+    let (to, late) = channel();
+    std::thread::Builder::new()
+        .name("late".to_owned())
+        .spawn_scoped(scope, move || {
+            for mut arrived in late {
+                let until = arrived.since + shared.plan.handoff_timeout;
+                while let Err((back, error)) = begin(scope, shared, arrived) {
+                    arrived = back;
+                    if Instant::now() < until && !shared.interrupt.asked() {
+                        std::thread::sleep(Duration::from_millis(1));
+                        continue;
+                    }
+                    let why = format!("starting a thread: {error}");
+                    vm::turn_away(shared, arrived.number, &arrived.stream, &why);
+                    break;
+                }
+            }
+        })?;
+    Ok(to)
 }
 
 /// One that fails harms no other.

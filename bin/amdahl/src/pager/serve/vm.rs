@@ -98,25 +98,30 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Takes a VM over from a connection, and serves it to its end.
-pub fn connection(shared: &Shared, number: u64, stream: UnixStream, arriving: Counted<'_>) {
-    let peer = match Peer::of(&stream) {
+/// Takes over what a VMM hands over; who hands over nothing that can be served is refused.
+fn receive_vm(
+    shared: &Shared,
+    number: u64,
+    stream: &UnixStream,
+) -> Option<(Vm, Peer, HandedOverMemory, Owner)> {
+    let peer = match Peer::of(stream) {
         Ok(peer) => peer,
         Err(error) => {
             let vm = Vm { number, pid: None };
             let why = format!("who connected is not known: {error}");
-            return refused(shared, vm, &why, None);
+            refused(shared, vm, &why, None);
+            return None;
         }
     };
     let vm = Vm {
         number,
         pid: peer.pid,
     };
-    let taken = receive(&stream, shared.memory.bytes, shared.plan.handoff_timeout);
+    let taken = receive(stream, shared.memory.bytes, shared.plan.handoff_timeout);
     let taken = match taken {
         Ok(taken) => taken,
         // Somebody looked whether we are there.
-        Err(ReceiveError::Closed { bytes: 0 }) => return,
+        Err(ReceiveError::Closed { bytes: 0 }) => return None,
         Err(error) => {
             // Who speaks something else is no VMM, and not killed for it.
             let is_vmm = !matches!(
@@ -126,15 +131,31 @@ pub fn connection(shared: &Shared, number: u64, stream: UnixStream, arriving: Co
                     | ReceiveError::Closed { .. }
             );
             let whom = is_vmm.then_some((&peer, None));
-            return refused(shared, vm, &error.to_string(), whom);
+            refused(shared, vm, &error.to_string(), whom);
+            return None;
         }
     };
-    let owner = match Owner::new(&taken.descriptor, &taken.regions) {
-        Ok(owner) => owner,
+    match Owner::new(&taken.descriptor, &taken.regions) {
+        Ok(owner) => Some((vm, peer, taken, owner)),
         Err(error) => {
             let why = format!("its descriptor cannot be duplicated: {error}");
-            return refused(shared, vm, &why, Some((&peer, None)));
+            refused(shared, vm, &why, Some((&peer, None)));
+            None
         }
+    }
+}
+
+/// Takes a VM over that cannot be served.
+pub fn turn_away(shared: &Shared, number: u64, stream: &UnixStream, why: &str) {
+    if let Some((vm, peer, _taken, owner)) = receive_vm(shared, number, stream) {
+        refused(shared, vm, why, Some((&peer, Some(&owner))));
+    }
+}
+
+/// Takes a VM over from a connection, and serves it to its end.
+pub fn connection(shared: &Shared, number: u64, stream: UnixStream, arriving: Counted<'_>) {
+    let Some((vm, peer, taken, owner)) = receive_vm(shared, number, &stream) else {
+        return;
     };
     let Some(_place) = Counted::new(&shared.serving, shared.plan.max_vms) else {
         let why = format!("{} VMs are served already (--max-vms)", shared.plan.max_vms);
