@@ -15,7 +15,7 @@ use crate::engine::queue::Queue;
 use crate::engine::reader::{Doom, change};
 use crate::engine::watchdog::Leash;
 use crate::event::{Event, Events, Loss};
-use crate::fetch::Barred;
+use crate::lost::Barred;
 use crate::plan::fill::{After, Fill, Passes};
 use crate::plan::in_flight::InFlight;
 use crate::plan::pages::{Claim, Pages, State};

@@ -10,6 +10,7 @@ mod fetch;
 mod filling;
 pub mod handoff;
 mod inner;
+mod lost;
 pub mod measure;
 mod pager;
 mod plan;
