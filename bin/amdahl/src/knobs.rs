@@ -62,7 +62,8 @@ pub const KNOBS: &[Knob] = &[
     },
     divided("BLIS_NUM_THREADS", Takes::One),
     Knob {
-        at_most: 8,
+        // 8 in old versions.
+        at_most: 16,
         falls_back_to: &["OMP_NUM_THREADS"],
         ..divided("NUMEXPR_NUM_THREADS", Takes::Host)
     },

@@ -307,7 +307,7 @@ mod tests {
         for name in ["OMP_NUM_THREADS", "RAYON_NUM_THREADS", "PYTHON_CPU_COUNT"] {
             assert_eq!(changed.get(name).map(String::as_str), Some("8"), "{name}");
         }
-        // Theirs; what would become more; what knows the quota; what takes 8 at most.
+        // Theirs; what would become more; what knows the quota; what asks for OMP_NUM_THREADS.
         for name in [
             "GOMAXPROCS",
             "JULIA_NUM_THREADS",

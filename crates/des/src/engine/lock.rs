@@ -276,6 +276,10 @@ impl Engine<'_> {
     pub(super) fn try_again(&mut self, lock: u32, id: u32, cpu: u32) -> bool {
         let now = self.s.now;
         let state = &mut self.locks[lock as usize];
+        // The line may be long.
+        if !state.is_free_for(true) {
+            return false;
+        }
         let mut line = state.waiting.line().iter();
         let Some(at) = line.position(|waiter| waiter.id == id) else {
             return false;
