@@ -12,9 +12,9 @@ use rustix::io::Errno;
 
 use crate::event::{Event, Loss};
 use crate::inner::{Inner, Shard, Trouble};
+use crate::lost::Barred;
 use crate::plan::in_flight::{Flight, GivenUp};
 use crate::plan::pages::{Claim, State};
-use crate::lost::Barred;
 use crate::source::{Source, SourceError};
 use crate::staging::Block;
 use crate::sys::clock::now_ns;

@@ -6,9 +6,9 @@ mod vmm;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::process::{Command, Stdio};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::tool::{Place, Ran, Running, skipped, until};
-use vmm::{Vmm, is_possible, send, sum, uffd};
+use vmm::{Vmm, is_possible, sum};
 
 const PAGE: usize = 4096;
 /// Of the memory that VMs begin with: 16 MiB.

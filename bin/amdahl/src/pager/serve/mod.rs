@@ -365,7 +365,7 @@ fn begin_late<'scope>(
     scope: &'scope Scope<'scope, '_>,
     shared: &'scope Shared,
 ) -> std::io::Result<Sender<Arrived<'scope>>> {
-    let (to, late) = channel();
+    let (to, late) = channel::<Arrived<'scope>>();
     std::thread::Builder::new()
         .name("late".to_owned())
         .spawn_scoped(scope, move || {

@@ -74,13 +74,16 @@ pub fn main(args: &PagerServe, address: &str) -> Result<u8, Failure> {
             before = now;
             teller.tell(&Line::new("progress", text(&now), fields(&now)));
         }
-        let mut trouble =
+        let trouble =
             |text, why| teller.tell(&Line::trouble("trouble", text, json!({ "why": why })));
         if let Some(why) = memory.take_error() {
             is_damaged = true;
             trouble(format!("a page could not be read: {why}"), why);
         }
-        for why in [server.take_trouble(), memory.take_trouble()].into_iter().flatten() {
+        for why in [server.take_trouble(), memory.take_trouble()]
+            .into_iter()
+            .flatten()
+        {
             trouble(why.clone(), why);
         }
     }

@@ -138,7 +138,9 @@ fn a_vm_for_which_there_is_no_thread_waits_for_one_or_is_stopped() {
     };
     let most = group.folder().join("pids.max");
     if !most.exists() {
-        skipped("no limit of threads can be set: the control groups do not have the controller pids");
+        skipped(
+            "no limit of threads can be set: the control groups do not have the controller pids",
+        );
         return;
     }
     let allow = |text: &str| fs::write(&most, text).expect("a limit");
