@@ -22,7 +22,8 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::java;
 use crate::screen;
-use crate::watch::{self, machine};
+use crate::watch;
+use crate::watch::machine::{self, SpinLocks};
 use follow::{Follower, name};
 
 /// Parts are taken this often, so that processes are looked at while they live.
@@ -176,7 +177,7 @@ fn cut_source() -> Source {
 
 fn recorded_sources(recorder: &Recorder, owners: bool) -> Vec<Source> {
     let missing: Vec<&str> = recorder.missing().collect();
-    let mut sources = kernel_sources(&missing);
+    let mut sources = kernel_sources(&missing, machine::spin_locks());
     if owners {
         sources.push(holds_source(&missing, machine::holds_are_told()));
     }
@@ -199,7 +200,7 @@ fn holds_source(missing: &[&str], are_told: bool) -> Source {
 }
 
 /// Where waits come from, and what this kernel does not tell of them.
-fn kernel_sources(missing: &[&str]) -> Vec<Source> {
+fn kernel_sources(missing: &[&str], spin_locks: SpinLocks) -> Vec<Source> {
     let lacks = |hook: &str| missing.contains(&hook);
     let kernel = if lacks("contention_begin") || lacks("contention_end") {
         source(
@@ -209,9 +210,33 @@ fn kernel_sources(missing: &[&str]) -> Vec<Source> {
             "use Linux 5.19 or newer",
         )
     } else {
-        source("kernel locks", "bpf", "", "")
+        let missing = format!("{SPINNING_FOR_RWSEM} {}", unseen(spin_locks));
+        let remedy = "amdahl scale samples who spins in the kernel (kernel-lock, mmap-lock)";
+        source("kernel locks", "bpf", missing.trim_end(), remedy)
     };
     vec![source("futex waits", "bpf", "", ""), kernel]
+}
+
+/// `contention_begin` comes after the spinning (that of mutexes comes before it).
+const SPINNING_FOR_RWSEM: &str = "Who wants a rwsem (mmap_lock is one) to write spins before it sleeps: that is not \
+    told, nor who got the lock by it.";
+
+/// Waiters for spin locks of whom the kernel does not tell.
+fn unseen(spin_locks: SpinLocks) -> &'static str {
+    match spin_locks {
+        SpinLocks::All => "",
+        SpinLocks::Queued => {
+            "Of a spin lock those who queue up behind another waiter are told, who waits alone is not."
+        }
+        SpinLocks::None => {
+            "Nobody who waits for a spin lock is told: the hypervisor of this virtual machine does not help with \
+             them (no \"PV spinlocks enabled\" in the kernel's log)."
+        }
+        SpinLocks::Unknown => {
+            "If the hypervisor of this virtual machine does not help with spin locks nobody who waits for one is told. \
+             The kernel's log begins with \"PV spinlocks enabled\" if it does; that cannot be read any more."
+        }
+    }
 }
 
 /// Empty for a command that is watched alone.
@@ -284,7 +309,7 @@ fn show(args: &Locks, found: &LocksResult) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::holds_source;
+    use super::*;
 
     /// On kernels before 6.14 the tracepoints are there and have other arguments: nothing was recorded,
     /// and the source said `bpf`.
@@ -298,5 +323,31 @@ mod tests {
             assert_eq!(source.how, "missing");
             assert!(!source.missing.is_empty() && !source.remedy.is_empty());
         }
+    }
+
+    /// The kernel locks were told by `bpf` with nothing missing, whoever spun unseen.
+    #[test]
+    fn who_spins_unseen_is_named() {
+        let kernel = |missing: &[&str], spin_locks| {
+            let mut sources = kernel_sources(missing, spin_locks);
+            sources.pop().expect("kernel locks come last")
+        };
+        let of = |spin_locks| kernel(&[], spin_locks);
+        for (spin_locks, said) in [
+            (SpinLocks::Queued, "who waits alone is not"),
+            (SpinLocks::None, "Nobody who waits for a spin lock"),
+            (SpinLocks::Unknown, "cannot be read"),
+        ] {
+            let source = of(spin_locks);
+            assert_eq!(source.how, "bpf");
+            assert!(source.missing.contains(said), "{}", source.missing);
+            assert!(source.missing.contains("rwsem") && !source.remedy.is_empty());
+        }
+        let told = of(SpinLocks::All).missing;
+        assert!(
+            told.contains("rwsem") && !told.contains("spin lock"),
+            "{told}"
+        );
+        assert_eq!(kernel(&["contention_begin"], SpinLocks::All).how, "missing");
     }
 }
