@@ -9,6 +9,7 @@
 
 mod event;
 pub mod histogram;
+mod rounds;
 mod site;
 mod table;
 mod tally;

@@ -9,7 +9,7 @@ use amdahl_speedup::primitive::{
 };
 
 use crate::event::{Kind, LockId, Place};
-use crate::tally::Tally;
+use crate::tally::{Tally, Use};
 use crate::tracker::Tracker;
 
 /// A line of code.
@@ -96,16 +96,13 @@ impl Names<'_> {
     /// A futex without a name, told by how it is used.
     fn by_use(&self, name: Option<String>, lock: LockId) -> What {
         let name = name.unwrap_or_else(|| "futex".to_owned());
-        let used = self.tally.uses.get(&lock).map(|used| used.of_futex);
-        let class = match used.map(|used| used.cause()) {
-            Some(Cause::Barrier) => Class::Barrier,
-            Some(Cause::Partner) => Class::Partner,
-            _ => Class::Lock,
-        };
-        let suffix = match class {
-            Class::Lock => "",
-            Class::Barrier => " (barrier)",
-            Class::Partner => " (condition)",
+        let used = self.tally.uses.get(&lock);
+        let (suffix, class) = match used.map(|used| used.of_futex.cause()) {
+            _ if used.is_some_and(Use::is_of_a_barrier) => (" (barrier)", Class::Barrier),
+            // Most of these are conditions, which are no loss as such.
+            Some(Cause::Barrier) => (" (condition or barrier)", Class::Partner),
+            Some(Cause::Partner) => (" (condition)", Class::Partner),
+            _ => ("", Class::Lock),
         };
         What {
             name: name + suffix,

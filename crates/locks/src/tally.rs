@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::event::{Kind, LockId, Place, Wait, Waker};
 use crate::histogram::Histogram;
+use crate::rounds::Rounds;
 use crate::tracker::LinkId;
 
 /// How much is kept apart.
@@ -248,6 +249,7 @@ pub struct Use {
     waiters: u64,
     /// The last wake-up.
     woken: Option<(Tid, Ns)>,
+    rounds: Rounds,
 }
 
 /// Two waits that one thread ended within this time ended together.
@@ -265,6 +267,7 @@ impl Use {
         }
         of.values_differ |= wait.expected != of.first_value;
         of.waits += 1;
+        self.rounds.add(wait);
         self.waiters |= bit(wait.tid);
         if let Some(waker) = wait.waker {
             of.woken_by_waiters += u64::from(self.waiters & bit(waker.tid) != 0);
@@ -275,6 +278,11 @@ impl Use {
             of.woken_together += if together { 1 } else { 0 };
             self.woken = Some((waker.tid, waker.ts));
         }
+    }
+
+    /// It does what a barrier does. [`FutexUse::cause`] says so of conditions too.
+    pub(crate) fn is_of_a_barrier(&self) -> bool {
+        self.rounds.are_of_a_barrier()
     }
 }
 

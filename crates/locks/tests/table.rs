@@ -379,15 +379,36 @@ fn nameless_futexes_are_told_by_their_use() {
             wait(3 - (i as Tid & 1), 0xb0, 2, begin, begin + 510),
         );
         tracker.feed(&Event::Wait(w));
+        // A sequence number on which two threads wake each other: a barrier of two, or a condition.
+        let (one, other) = (4 + (i as Tid & 1), 5 - (i as Tid & 1));
+        let w = Wait {
+            expected: i as u32,
+            ..woken(other, begin + 500, wait(one, 0xc0, 3, begin, begin + 510))
+        };
+        tracker.feed(&Event::Wait(w));
+        // Three, of whom each in turn is the last one to come.
+        let last = 6 + i as Tid % 3;
+        for tid in (6..9).filter(|&tid| tid != last) {
+            let w = Wait {
+                expected: i as u32,
+                ..woken(last, begin + 500, wait(tid, 0xd0, 4, begin, begin + 510))
+            };
+            tracker.feed(&Event::Wait(w));
+        }
     }
     let table = table(&tracker, GroupBy::Lock);
-    let names: BTreeMap<u64, &str> = table
+    let names: BTreeMap<u64, (&str, Class)> = table
         .rows
         .iter()
-        .map(|row| (row.of.lock.address, &*row.what.name))
+        .map(|row| (row.of.lock.address, (&*row.what.name, row.what.class)))
         .collect();
-    assert_eq!(names[&0xa0], "futex (condition)");
-    assert_eq!(names[&0xb0], "futex");
+    assert_eq!(names[&0xa0], ("futex (condition)", Class::Partner));
+    assert_eq!(names[&0xb0], ("futex", Class::Lock));
+    assert_eq!(
+        names[&0xc0],
+        ("futex (condition or barrier)", Class::Partner)
+    );
+    assert_eq!(names[&0xd0], ("futex (barrier)", Class::Barrier));
 }
 
 #[test]
