@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     let from = now();
     let mut child = command.spawn().expect("the command starts");
     let scope = Scope {
-        root: child.id(),
+        root: Some(child.id()),
         adopter: Some(std::process::id()),
         cgroup: None,
     };

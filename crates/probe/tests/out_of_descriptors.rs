@@ -26,7 +26,7 @@ fn what_cannot_be_read_has_not_ended() {
     sleeper.arg("1000").stdin(Stdio::null());
     let mut sleeper = Killed(sleeper.spawn().expect("sleep"));
     let mut poller = Poller::new(Scope {
-        root: sleeper.0.id(),
+        root: Some(sleeper.0.id()),
         ..Scope::default()
     })
     .expect("it is alive");

@@ -22,7 +22,7 @@ impl Script {
 
     fn poller(&self) -> Poller {
         Poller::new(Scope {
-            root: self.0.id(),
+            root: Some(self.0.id()),
             ..Scope::default()
         })
         .expect("the shell is alive")
@@ -166,11 +166,37 @@ fn what_has_ended_is_gone() {
     assert!(poller.poll().threads.is_empty());
     let pid = script.0.id();
     let error = Poller::new(Scope {
-        root: pid,
+        root: Some(pid),
         ..Scope::default()
     })
     .expect_err("it is waited for");
     assert!(matches!(error, PollError::NoProcess { pid: named } if named == pid));
+}
+
+#[test]
+fn without_a_first_process_everybody_is_polled_but_the_poller_and_the_kernel() {
+    let script = Script::new("exec cat");
+    let mut poller = Poller::new(Scope::default()).expect("no process is asked for");
+    let own = std::process::id();
+    until(&mut poller, |_, snapshot| {
+        let has = |pid| snapshot.threads.iter().any(|thread| thread.pid == pid);
+        assert!(!has(own));
+        has(script.0.id()).then_some(())
+    });
+    let kernel = std::fs::read_to_string("/proc/2/comm").unwrap_or_default();
+    let threads = poller.poll().threads;
+    assert!(kernel.trim() != "kthreadd" || threads.iter().all(|thread| thread.pid != 2));
+    assert_eq!(poller.blindness().left_out, 0);
+}
+
+#[test]
+fn no_more_threads_are_polled_than_is_asked_for() {
+    let _scripts = [(); 3].map(|()| Script::new("exec cat"));
+    let poller = Poller::new(Scope::default()).expect("no process is asked for");
+    let mut poller = poller.at_most(2);
+    assert!(poller.poll().threads.len() <= 2);
+    // The test, which is not polled, is none of those three.
+    assert!(poller.blindness().left_out > 0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use amdahl_top::{By, Data};
 use amdahl_topology::CpuSet;
 
 use super::follow::{Follower, name};
-pub use super::unprivileged::{Polling, not_polled};
+pub use super::unprivileged::Polling;
 use super::{cut_source, programs, recorded_sources, result, sums_within, target, without};
 use crate::cli::{LocksBy, Selection};
 use crate::failure::Failure;

@@ -1,18 +1,21 @@
 //! Locks without privileges: pthread waits from the preload library where the program takes it, the
 //! other waits from polls of `/proc`.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use amdahl_locks::unprivileged::{Polls, place_of_call, place_of_copy};
+use amdahl_locks::unprivileged::{Polls, is_told, place_of_call, place_of_copy};
 use amdahl_locks::{Limits, Table, Tracker};
 use amdahl_probe::bpf::{Decoded, ThreadName};
 use amdahl_probe::clock;
 use amdahl_probe::symbol::Symbolizer;
 use amdahl_probe::unprivileged::preload::{self, Records};
-use amdahl_probe::unprivileged::{Blindness, Poller, Scope};
+use amdahl_probe::unprivileged::{Blindness, Poller, Scope, StackCopy};
 use amdahl_report::locks::schema::LocksResult;
-use amdahl_report::schema::Source;
+use amdahl_report::schema::{Notice, Source};
+use amdahl_speedup::event::StackId;
+use amdahl_speedup::snapshot::{Snapshot, State};
 use amdahl_topology::CpuSet;
 
 use super::follow::name;
@@ -33,7 +36,30 @@ struct Polled {
     blindness: Blindness,
 }
 
-/// Watches a command or a process. `why` says why BPF is not used, and `remedy` what helps.
+/// Threads of a system or a control group that are polled, at most.
+const THREADS_MAX: usize = 4096;
+
+/// Whether all of a system or a control group is polled: nobody of them takes the preload library.
+fn is_wide(selection: &Selection) -> bool {
+    selection.system || selection.cgroup.is_some()
+}
+
+/// Polls whom `selection` says; `root` is its process.
+fn poller(selection: &Selection, root: Option<u32>) -> Result<Poller, Failure> {
+    let scope = Scope {
+        root: root.filter(|_| !is_wide(selection)),
+        adopter: None,
+        cgroup: selection.cgroup.clone(),
+    };
+    let poller = Poller::new(scope).map_err(|error| Failure::machine(error.to_string()))?;
+    let poller = poller.copy_stacks(0);
+    Ok(match is_wide(selection) {
+        true => poller.at_most(THREADS_MAX),
+        false => poller,
+    })
+}
+
+/// Watches whom `selection` says. `why` says why BPF is not used, and `remedy` what helps.
 pub fn observe(
     selection: &Selection,
     cpus: &CpuSet,
@@ -41,33 +67,27 @@ pub fn observe(
     why: &str,
     remedy: &str,
 ) -> Result<Observed, Failure> {
-    if selection.system || selection.cgroup.is_some() {
-        return Err(not_polled(selection, why, remedy));
-    }
     let failed = |error: &dyn std::fmt::Display| Failure::machine(error.to_string());
     scratch::clean_up_after_the_killed();
     let folder = Scratch::new().map_err(|error| failed(&error))?;
     let env = match selection.command.first() {
-        Some(program) => library::env(program, folder.path()),
-        None => Vec::new(),
+        Some(program) if !is_wide(selection) => library::env(program, folder.path()),
+        _ => Vec::new(),
     };
     let child = watch::start(selection, cpus, &env)?;
     let root = selection.pid.or(child.as_ref().map(Child::pid));
-    let scope = Scope {
-        root: root.expect("a command or a process"),
-        adopter: None,
-        cgroup: None,
-    };
-    let poller = Poller::new(scope)
-        .map_err(|error| failed(&error))?
-        .copy_stacks(0);
+    let poller = poller(selection, root)?;
     let over = Arc::new(AtomicBool::new(false));
     let is_over = Arc::clone(&over);
-    let is_preloaded = !env.is_empty();
     let limits = super::sums_within(selection.memory_bytes());
+    let begun = Polling {
+        is_preloaded: !env.is_empty(),
+        is_wide: is_wide(selection),
+        ..Polling::new(poller, limits)
+    };
     let polling = std::thread::Builder::new()
         .name("amdahl-poll".into())
-        .spawn(move || poll(poller, &is_over, is_preloaded, limits))
+        .spawn(move || poll(begun, &is_over))
         .map_err(|error| failed(&error))?;
     let from = clock::monotonic();
     let ended = watch::run(selection, child, interrupt, || ());
@@ -83,11 +103,12 @@ pub fn observe(
     let threads = polled.decoded.threads.iter();
     let threads = threads.map(|(&tid, name)| (tid, name.pid));
     let seen = Seen::new(polled.blindness, threads, &records);
+    let left_out = left_out_notice(polled.blindness);
     Ok(Observed {
         from,
         to,
-        sources: sources(&selection.command, seen, why, remedy),
-        warnings: seen.notices(),
+        sources: sources(selection, seen, why, remedy),
+        warnings: seen.notices().into_iter().chain(left_out).collect(),
         tracker: polled.tracker,
         decoded: polled.decoded,
         events: polled.blindness.polls,
@@ -98,67 +119,100 @@ pub fn observe(
     })
 }
 
-/// Why a system or a control group is not watched without BPF, and what helps.
-pub fn not_polled(selection: &Selection, why: &str, remedy: &str) -> Failure {
-    Failure::machine(format!(
-        "{} cannot be watched for locks{why}: without BPF, waits are polled from /proc, which is done for one \
-         process and its descendants alone. Watch a command or --pid, or {remedy}; see amdahl doctor",
-        selection.target()
-    ))
+/// Of threads that there was no time for.
+fn left_out_notice(blindness: Blindness) -> Option<Notice> {
+    let left_out = blindness.left_out;
+    (left_out > 0).then(|| Notice {
+        code: "threads-left-out".to_owned(),
+        text: format!(
+            "{left_out} threads were not polled, since there are more than {THREADS_MAX}: their waits are not in the table."
+        ),
+    })
 }
 
-/// Polls of a process and its descendants, added up.
+/// Polls, added up.
 pub struct Polling {
     poller: Poller,
     tracker: Tracker,
     polls: Polls,
     symbols: Symbolizer,
-    known: std::collections::HashSet<u32>,
+    known: HashSet<u32>,
     /// What the preload library times is not polled as well.
     is_preloaded: bool,
+    /// Stacks are looked at only where a lock is waited for: a whole system has many others.
+    is_wide: bool,
+    /// Those that were not looked at yet. The poller bounds their number.
+    copies: HashMap<StackId, StackCopy>,
     sources: Vec<Source>,
 }
 
 impl Polling {
-    fn new(poller: Poller, is_preloaded: bool, limits: Limits) -> Polling {
+    fn new(poller: Poller, limits: Limits) -> Polling {
         Polling {
             poller,
             tracker: Tracker::new(limits),
             polls: Polls::default(),
             symbols: Symbolizer::new(),
-            known: std::collections::HashSet::new(),
-            is_preloaded,
+            known: HashSet::new(),
+            is_preloaded: false,
+            is_wide: false,
+            copies: HashMap::new(),
             sources: Vec::new(),
         }
     }
 
-    /// Of process `root`, for a live view. `why` says why BPF is not used, and `remedy` what helps.
-    pub fn of(root: u32, why: &str, remedy: &str) -> Result<Polling, Failure> {
-        let scope = Scope {
-            root,
-            adopter: None,
-            cgroup: None,
-        };
-        let poller = Poller::new(scope).map_err(|error| Failure::machine(error.to_string()))?;
-        let mut polling = Polling::new(poller.copy_stacks(0), false, Limits::default());
-        polling.sources = polled_sources(why, remedy);
-        Ok(polling)
+    /// For a live view of `selection`. `why` says why BPF is not used, and `remedy` what helps.
+    pub fn of(selection: &Selection, why: &str, remedy: &str) -> Result<Polling, Failure> {
+        let poller = poller(selection, selection.pid)?;
+        Ok(Polling {
+            is_wide: is_wide(selection),
+            sources: polled_sources(is_wide(selection), why, remedy),
+            ..Polling::new(poller, super::sums_within(selection.memory_bytes()))
+        })
     }
 
     /// Polls once. Returns after which time to do it again.
     pub fn step(&mut self) -> std::time::Duration {
         let snapshot = self.poller.poll();
         for copy in self.poller.take_stacks() {
-            if self.known.insert(copy.pid) {
-                let _ = self.symbols.maps_mut().snapshot(copy.pid);
-                self.symbols.touch(copy.pid);
+            if self.is_wide {
+                self.copies.insert(copy.stack, copy);
+            } else {
+                self.learn(&copy);
             }
-            let stack = Arc::new(self.symbols.resolve_copy(&copy));
-            self.tracker.learn(place_of_copy(copy.stack), &stack);
+        }
+        for copy in self.wanted(&snapshot) {
+            self.learn(&copy);
         }
         self.polls
             .take(&snapshot, self.is_preloaded, &mut self.tracker);
         self.poller.pause()
+    }
+
+    fn learn(&mut self, copy: &StackCopy) {
+        if self.known.insert(copy.pid) {
+            let _ = self.symbols.maps_mut().snapshot(copy.pid);
+            self.symbols.touch(copy.pid);
+        }
+        let stack = Arc::new(self.symbols.resolve_copy(copy));
+        self.tracker.learn(place_of_copy(copy.stack), &stack);
+    }
+
+    /// Copies that were not looked at, where somebody waits for a lock now.
+    fn wanted(&mut self, snapshot: &Snapshot) -> Vec<StackCopy> {
+        if self.copies.is_empty() {
+            return Vec::new();
+        }
+        let waits = snapshot
+            .threads
+            .iter()
+            .filter_map(|thread| match &thread.state {
+                State::Waiting(waiting) if is_told(waiting) => waiting.blocked.stack,
+                _ => None,
+            });
+        waits
+            .filter_map(|stack| self.copies.remove(&stack))
+            .collect()
     }
 
     fn decoded(&self) -> Decoded {
@@ -183,6 +237,8 @@ impl Polling {
         found
             .warnings
             .extend(library::unread_notice(blindness.unread));
+        found.warnings.extend(left_out_notice(blindness));
+        found.sources.extend(hidden_source(blindness.hidden));
         result::note_goroutines(&mut found, "/proc");
         found
     }
@@ -200,8 +256,7 @@ impl Polling {
 }
 
 /// Polls until it is over.
-fn poll(poller: Poller, over: &AtomicBool, is_preloaded: bool, limits: Limits) -> Polled {
-    let mut polling = Polling::new(poller, is_preloaded, limits);
+fn poll(mut polling: Polling, over: &AtomicBool) -> Polled {
     loop {
         let is_last = over.load(Ordering::Relaxed);
         let pause = polling.step();
@@ -230,23 +285,37 @@ fn take_records(records: &Records, polled: &mut Polled, until: u64) {
     }
 }
 
-fn sources(command: &[String], seen: Seen, why: &str, remedy: &str) -> Vec<Source> {
-    let mut sources = vec![library::source(command)];
-    seen.correct(&mut sources);
-    sources.extend(polled_sources(why, remedy));
-    if seen.hidden > 0 {
-        let [missing, remedy] = HIDDEN;
-        sources.push(source("system calls", "missing", missing, remedy));
+fn sources(selection: &Selection, seen: Seen, why: &str, remedy: &str) -> Vec<Source> {
+    let is_wide = is_wide(selection);
+    let mut sources = Vec::new();
+    if !is_wide {
+        sources.push(library::source(&selection.command));
+        seen.correct(&mut sources);
     }
+    sources.extend(polled_sources(is_wide, why, remedy));
+    sources.extend(hidden_source(seen.hidden));
     sources
 }
 
+fn hidden_source(hidden: u64) -> Option<Source> {
+    let [missing, remedy] = HIDDEN;
+    (hidden > 0).then(|| source("system calls", "missing", missing, remedy))
+}
+
 /// Of waits that are only polled.
-fn polled_sources(why: &str, remedy: &str) -> Vec<Source> {
-    let missing = format!(
-        "Other waits are polled{why}: counts are lower bounds, short waits are seen by chance, locks \
+fn polled_sources(is_wide: bool, why: &str, remedy: &str) -> Vec<Source> {
+    let which = if is_wide { "Waits" } else { "Other waits" };
+    let mut missing = format!(
+        "{which} are polled{why}: counts are lower bounds, short waits are seen by chance, locks \
          of the kernel have no address, and nobody knows who released them."
     );
+    if is_wide {
+        missing += &format!(
+            " At most {THREADS_MAX} threads are polled, none of the kernel, and the more they are the more seldom: the \
+             time between two polls grows from 5 ms to a second, so that polling takes a hundredth of a CPU. Waits for \
+             pthread locks are polled as well: only a command that is watched alone loads the library that times them."
+        );
+    }
     let spinning = "Nobody tells who spins in the kernel.";
     vec![
         source("waits", "/proc", &missing, remedy),

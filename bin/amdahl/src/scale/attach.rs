@@ -174,7 +174,7 @@ impl Attached<'_> {
 /// The threads of a process and its descendants as they are now, and the stacks in which they wait.
 fn found(pid: u32) -> Result<(Vec<ThreadState>, StackTable), Failure> {
     let scope = Scope {
-        root: pid,
+        root: Some(pid),
         adopter: None,
         cgroup: None,
     };

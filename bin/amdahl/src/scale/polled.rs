@@ -98,7 +98,7 @@ impl Polling {
     pub(super) fn start(root: u32, adopter: Option<u32>) -> Result<Polling, ProbedError> {
         let failed = |what: &dyn std::fmt::Display| ProbedError::Poll(what.to_string());
         let scope = Scope {
-            root,
+            root: Some(root),
             adopter,
             cgroup: None,
         };
@@ -384,7 +384,7 @@ mod tests {
         let begun = Instant::now();
         let (seen, polled) = loop {
             let scope = Scope {
-                root: std::process::id(),
+                root: Some(std::process::id()),
                 adopter: None,
                 cgroup: None,
             };

@@ -248,13 +248,10 @@ impl Recording<'_> {
             ),
         };
         let selection = self.selection;
-        let mut look: Box<dyn Look> = match (asked.tab, selection.pid) {
-            (Tab::Locks, Some(root)) => Box::new(locks::live::Polling::of(root, &why, remedy)?),
-            (Tab::Locks, None) => {
-                return Err(locks::live::not_polled(selection, &why, remedy));
-            }
-            (Tab::Sched, _) => Box::new(sched::live::Looked::new(selection, remedy)),
-            (Tab::Mem, _) => Box::new(mem::live::Accounted::new(selection, &why, remedy)),
+        let mut look: Box<dyn Look> = match asked.tab {
+            Tab::Locks => Box::new(locks::live::Polling::of(selection, &why, remedy)?),
+            Tab::Sched => Box::new(sched::live::Looked::new(selection, remedy)),
+            Tab::Mem => Box::new(mem::live::Accounted::new(selection, &why, remedy)),
         };
         let mut pace = Pace::new(self.control, asked.turn, &self.messages);
         loop {

@@ -757,19 +757,63 @@ fn it_watches_itself() {
     });
 }
 
-/// It once did not say why.
-#[test]
-fn the_system_is_not_watched_without_privileges() {
-    let place = Place::new();
-    let ran = place
-        .amdahl(["locks", "--system", "--probe", "proc"])
-        .ends_with(6);
-    for said in [
-        "the system cannot be watched",
-        "polled from /proc",
-        "--pid",
-        "leave --probe proc away",
-    ] {
-        assert!(ran.message().contains(said), "{}", ran.err);
+/// The process's waits for its mutex, polled, and what polls lack.
+fn has_some_of_the_mutex(found: &LocksResult, pid: u32) -> Result<(), String> {
+    let polled = found.sources.iter().find(|source| source.what == "waits");
+    let polled = polled.expect("a source");
+    assert_eq!(polled.how, "/proc");
+    for said in ["4096 threads", "none of the kernel", "hundredth of a CPU"] {
+        assert!(polled.missing.contains(said), "{}", polled.missing);
     }
+    let is_it = |row: &&LockRow| row.pid == pid && is_of(row, "pthread mutex", "want_mutex");
+    let row = found.rows.iter().find(is_it).ok_or_else(|| rows(found))?;
+    assert!(row.at_least && row.total_s > 0.0, "{row:?}");
+    Ok(())
+}
+
+/// A control group was refused, though polls know how to follow one.
+#[test]
+fn a_control_group_is_polled_without_privileges() {
+    let _alone = alone();
+    let place = Place::new();
+    let Some(program) = built(&place, "families") else {
+        return;
+    };
+    let Some(group) = Group::new("polled") else {
+        return;
+    };
+    let options = ["--probe", "proc", "--by", "process"];
+    in_some_try(|| {
+        let planted = (&*program, &["mutex", LONG][..]);
+        let Some(watched) = watched_in_a_group(&place, "locks", &options, planted, &group) else {
+            return Ok(());
+        };
+        let found = result(&watched.ran);
+        let whose = || found.rows.iter().map(|row| row.pid);
+        assert!(whose().all(|pid| pid == watched.pid), "{:?}", found.rows);
+        has_some_of_the_mutex(&found, watched.pid)
+    });
+    group.is_left_empty();
+}
+
+/// Of a process that nobody told the tool of. The system was refused.
+#[test]
+fn the_system_is_polled_without_privileges() {
+    let _alone = alone();
+    let place = Place::new();
+    let Some(program) = built(&place, "families") else {
+        return;
+    };
+    in_some_try(|| {
+        let _ = std::fs::remove_file(place.join("said"));
+        let options = ["--system", "--probe", "proc", "--by", "thread"].map(OsStr::new);
+        let system = watching(&place, "locks", &options);
+        let mut command = Command::new(&program);
+        command.args(["mutex", LONG]);
+        command.env("PLANTED_OUT", place.join("said"));
+        let planted = place.start(place.here(command));
+        let pid = planted.pid();
+        planted.ended().ends_with(0);
+        has_some_of_the_mutex(&seen_of(system, pid), pid)
+    });
 }

@@ -250,7 +250,8 @@ pub fn until_it_watches(tool: &Running) {
             let name = fs::read_to_string(thread.path().join("comm"));
             name.unwrap_or_default()
         });
-        names.any(|name| name == "amdahl-analyse\n").then_some(())
+        let follows = |name: String| ["amdahl-analyse\n", "amdahl-poll\n"].contains(&&*name);
+        names.any(follows).then_some(())
     });
 }
 

@@ -11,12 +11,17 @@ pub(super) struct Stat<'a> {
     pub(super) parent: u32,
     pub(super) group: u32,
     pub(super) session: u32,
+    /// A thread of the kernel.
+    pub(super) is_kernel: bool,
     pub(super) user_ticks: u64,
     pub(super) system_ticks: u64,
     /// Clock ticks from boot to its start.
     pub(super) started: u64,
     pub(super) cpu: u32,
 }
+
+/// Of the flags in `stat`.
+const PF_KTHREAD: u64 = 0x0020_0000;
 
 pub(super) fn stat(text: &[u8]) -> Option<Stat<'_>> {
     // The name may hold anything, parentheses and spaces too; what follows holds none.
@@ -40,6 +45,7 @@ pub(super) fn stat(text: &[u8]) -> Option<Stat<'_>> {
         parent: fields[4] as u32,
         group: fields[5] as u32,
         session: fields[6] as u32,
+        is_kernel: fields[9] & PF_KTHREAD != 0,
         user_ticks: fields[14],
         system_ticks: fields[15],
         started: fields[22],

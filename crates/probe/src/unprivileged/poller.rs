@@ -1,5 +1,6 @@
 //! Polls a process tree.
 
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use amdahl_speedup::event::{Ns, Tid};
@@ -62,6 +63,8 @@ pub struct Blindness {
     pub hidden: u64,
     /// Files and folders that could not be read: of such a thread the last state was taken once more.
     pub unread: Unread,
+    /// Threads beyond [`Poller::at_most`], at the look that left out most.
+    pub left_out: u64,
     /// CPU time that polling has used.
     pub spent_ns: Ns,
 }
@@ -75,6 +78,8 @@ pub struct Poller {
     tree: Tree,
     threads: FxHashMap<(Tid, Tid), Thread>,
     names: FxHashMap<Tid, ThreadName>,
+    threads_max: usize,
+    left_out: u64,
     room: Room,
     cpus: Kept,
     cpus_buffer: Vec<u8>,
@@ -119,12 +124,13 @@ impl Chore {
 }
 
 impl Poller {
-    /// A poller of the tree whose first process is `scope.root`.
+    /// A poller of `scope`.
     ///
     /// # Errors
-    /// [`PollError::NoProcess`] if that process is not alive.
+    /// [`PollError::NoProcess`] if the first process is not alive.
     pub fn new(scope: Scope) -> Result<Poller, PollError> {
-        let pid = scope.root;
+        let root = scope.root;
+        let pid = root.unwrap_or(0);
         let tree = Tree::new(scope).ok_or(PollError::NoProcess { pid })?;
         let room = Room::of_process();
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
@@ -132,10 +138,12 @@ impl Poller {
             tree,
             threads: FxHashMap::default(),
             names: FxHashMap::default(),
+            threads_max: usize::MAX,
+            left_out: 0,
             cpus: Kept::new("/proc/stat".to_owned(), &room),
             room,
             cpus_buffer: vec![0; 1 << 16],
-            throttle: Throttle::open_for(pid).ok(),
+            throttle: root.and_then(|pid| Throttle::open_for(pid).ok()),
             shared: Shared {
                 buffer: vec![0; 2048],
                 tick_ns,
@@ -157,6 +165,12 @@ impl Poller {
             sweep: Chore::every(SWEEP_NS_MIN),
             cpu_times: Chore::every(CPUS_NS_MIN),
         })
+    }
+
+    /// Polls no more than `threads`, those that were found first.
+    pub fn at_most(mut self, threads: usize) -> Poller {
+        self.threads_max = threads;
+        self
     }
 
     /// Also copies stack memory where a thread is first seen waiting; ids count from `first`.
@@ -187,6 +201,7 @@ impl Poller {
             polls: self.polls,
             hidden: self.shared.hidden,
             unread: self.tree.unread.and(self.shared.unread),
+            left_out: self.left_out,
             spent_ns: self.spent_ns(),
         }
     }
@@ -273,11 +288,18 @@ impl Poller {
         if are_all {
             self.threads.retain(|id, _| found.contains(id));
         }
+        let mut left_out = 0;
         for (pid, tid) in found {
-            self.threads
-                .entry((pid, tid))
-                .or_insert_with(|| Thread::new(pid, tid, &self.room));
+            let has_room = self.threads.len() < self.threads_max;
+            match self.threads.entry((pid, tid)) {
+                Entry::Occupied(_) => {}
+                Entry::Vacant(entry) if has_room => {
+                    entry.insert(Thread::new(pid, tid, &self.room));
+                }
+                Entry::Vacant(_) => left_out += 1,
+            }
         }
+        self.left_out = self.left_out.max(left_out);
         self.shared.pids.clear();
         self.shared.pids.extend(self.tree.pids());
     }

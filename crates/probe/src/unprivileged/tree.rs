@@ -12,11 +12,12 @@ use super::parse;
 /// Processes followed at most.
 const PROCESSES_MAX: usize = 32_768;
 
-/// Where the workload's processes are looked for, apart from the children of those known.
+/// Whose processes are looked for. With a first process its descendants belong to the workload as well.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
-    /// The first process.
-    pub root: u32,
+    /// The first process. Without one the workload is what is in `cgroup` and in the groups below it; without that too it
+    /// is everybody but the process that polls. Threads of the kernel belong to neither.
+    pub root: Option<u32>,
     /// A process (usually the one that polls, as subreaper) to which orphans of the workload go:
     /// all its children belong to it.
     pub adopter: Option<u32>,
@@ -29,6 +30,7 @@ struct Process {
     started: u64,
     group: u32,
     session: u32,
+    is_kernel: bool,
 }
 
 /// The processes of a workload as last seen.
@@ -36,6 +38,8 @@ struct Process {
 pub(super) struct Tree {
     scope: Scope,
     processes: FxHashMap<u32, Process>,
+    /// Those of the kernel, without a first process: until the next sweep they are not looked at again.
+    of_kernel: FxHashSet<u32>,
     /// Kernels without `CONFIG_PROC_CHILDREN` tell parents only.
     has_children_files: bool,
     /// Files and folders of processes that could not be read.
@@ -48,10 +52,14 @@ impl Tree {
         let mut tree = Tree {
             has_children_files: Path::new(&own).exists(),
             processes: FxHashMap::default(),
+            of_kernel: FxHashSet::default(),
             unread: Unread::default(),
             scope,
         };
-        tree.add(tree.scope.root).then_some(tree)
+        match tree.scope.root {
+            Some(root) => tree.add(root).then_some(tree),
+            None => Some(tree),
+        }
     }
 
     pub(super) fn pids(&self) -> impl Iterator<Item = u32> {
@@ -75,8 +83,12 @@ impl Tree {
     pub(super) fn threads(&mut self) -> (Vec<(u32, u32)>, bool) {
         let unread = self.unread.times;
         let mut threads = Vec::new();
+        let has_root = self.scope.root.is_some();
+        if !has_root {
+            self.look_around();
+        }
         let mut queue: Vec<u32> = self.processes.keys().copied().collect();
-        if let Some(cgroup) = &self.scope.cgroup {
+        if let (true, Some(cgroup)) = (has_root, &self.scope.cgroup) {
             let text = self.unread.seen(fs::read(cgroup.join("cgroup.procs")));
             let text = text.unwrap_or_default();
             let members: Vec<u32> = parse::pids(&text).collect();
@@ -101,7 +113,7 @@ impl Tree {
                 }
             };
             threads.extend(tids.iter().map(|&tid| (pid, tid)));
-            if !self.has_children_files {
+            if !has_root || !self.has_children_files {
                 continue;
             }
             for tid in tids {
@@ -110,6 +122,52 @@ impl Tree {
             }
         }
         (threads, self.unread.times == unread)
+    }
+
+    /// Adds who is there now, where there is no first process.
+    fn look_around(&mut self) {
+        let own = std::process::id();
+        let found = match self.scope.cgroup.clone() {
+            Some(group) => self.members(group),
+            None => self.numbers("/proc"),
+        };
+        let is_everyone = self.scope.cgroup.is_none();
+        for pid in found {
+            let is_known = self.processes.contains_key(&pid) || self.of_kernel.contains(&pid);
+            if is_known || is_everyone && pid == own || self.processes.len() >= PROCESSES_MAX {
+                continue;
+            }
+            match self.look(pid) {
+                Some((process, _)) if process.is_kernel => {
+                    self.of_kernel.insert(pid);
+                }
+                Some((process, _)) => {
+                    self.processes.insert(pid, process);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Processes in a group and in those below it.
+    fn members(&mut self, group: PathBuf) -> Vec<u32> {
+        let (mut found, mut left) = (Vec::new(), vec![group]);
+        while let Some(group) = left.pop() {
+            let text = self.unread.seen(fs::read(group.join("cgroup.procs")));
+            found.extend(parse::pids(&text.unwrap_or_default()));
+            let entries = self.unread.seen(fs::read_dir(&group));
+            let folders = entries.into_iter().flatten().flatten();
+            let folders = folders.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            left.extend(folders.map(|entry| entry.path()));
+        }
+        found
+    }
+
+    fn numbers(&mut self, folder: &str) -> Vec<u32> {
+        let entries = self.unread.seen(fs::read_dir(folder));
+        let entries = entries.into_iter().flatten().flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers.collect()
     }
 
     fn children(&mut self, pid: u32) -> Vec<u32> {
@@ -146,14 +204,21 @@ impl Tree {
             started: stat.started,
             group: stat.group,
             session: stat.session,
+            is_kernel: stat.is_kernel,
         };
         (stat.state != b'X').then_some((process, stat.parent))
     }
 
     /// Looks through all processes of the machine: for children where the kernel does not list
     /// them, and for orphans, which keep the session and group that a process of the workload
-    /// leads or led. Those whose id was given to another process since are forgotten.
+    /// leads or led. Those whose id was given to another process since are forgotten. Without a first process nobody is
+    /// looked for here.
     pub(super) fn sweep(&mut self) {
+        if self.scope.root.is_none() {
+            // Their ids may be others' by now.
+            self.of_kernel.clear();
+            return;
+        }
         let Ok(entries) = self.unread.seen(fs::read_dir("/proc")) else {
             return;
         };
