@@ -44,8 +44,14 @@ pub struct CpuLook {
     pub steal_ticks: u64,
 }
 
-/// `/proc/PID/task/TID/stat` and `schedstat`; `None` if they are not what the kernel writes.
-pub fn thread_look(pid: Tid, stat: &str, schedstat: &str) -> Option<ThreadLook> {
+/// `/proc/PID/task/TID/stat` and `schedstat`; `None` if they are not what the kernel writes. Where it keeps no `schedstat`
+/// the run time is that of `stat`, in clock ticks of `tick_ns`, and nothing else is known.
+pub fn thread_look(
+    pid: Tid,
+    stat: &str,
+    schedstat: Option<&str>,
+    tick_ns: Ns,
+) -> Option<ThreadLook> {
     // The name may contain anything, parentheses and line ends too.
     let (open, close) = (stat.find('(')?, stat.rfind(')')?);
     let tid = stat.get(..open)?.trim().parse().ok()?;
@@ -54,11 +60,18 @@ pub fn thread_look(pid: Tid, stat: &str, schedstat: &str) -> Option<ThreadLook> 
     // Counted from the state, which is field 3.
     let began_ticks = fields.get(19)?.parse().ok()?;
     let cpu = fields.get(36)?.parse().ok()?;
-    let mut sums = schedstat
-        .split_ascii_whitespace()
-        .map(|text| text.parse::<u64>().ok());
-    let mut next = || sums.next().flatten();
-    let (run_ns, wait_ns, slices) = (next()?, next()?, next()?);
+    let (run_ns, wait_ns, slices) = if let Some(schedstat) = schedstat {
+        let mut sums = schedstat
+            .split_ascii_whitespace()
+            .map(|text| text.parse::<u64>().ok());
+        let mut next = || sums.next().flatten();
+        (next()?, next()?, next()?)
+    } else {
+        // In user code and in the kernel.
+        let ticks = |field: usize| fields.get(field)?.parse::<u64>().ok();
+        let ticks = ticks(11)?.saturating_add(ticks(12)?);
+        (ticks.saturating_mul(tick_ns), 0, 0)
+    };
     Some(ThreadLook {
         tid,
         pid,
@@ -277,14 +290,23 @@ mod tests {
 
     #[test]
     fn names_may_hold_anything() {
-        let look = thread_look(40, STAT, "1000 200 3\n").unwrap();
+        let look = thread_look(40, STAT, Some("1000 200 3\n"), 1).unwrap();
         assert_eq!(
             (look.tid, look.pid, look.name.as_str()),
             (42, 40, "a) b) (c")
         );
         assert_eq!((look.began_ticks, look.cpu), (7788, 3));
         assert_eq!((look.run_ns, look.wait_ns, look.slices), (1000, 200, 3));
-        assert_eq!(thread_look(40, STAT, "1000"), None);
+        assert_eq!(thread_look(40, STAT, Some("1000"), 1), None);
+    }
+
+    /// Such threads were left out, on such a kernel all of them.
+    #[test]
+    fn without_schedstat_run_time_is_told_in_ticks() {
+        let stat = STAT.replace(" 95 0 0 0 0 0 ", " 95 0 0 0 30 12 ");
+        let look = thread_look(40, &stat, None, 10).unwrap();
+        assert_eq!((look.tid, look.cpu), (42, 3));
+        assert_eq!((look.run_ns, look.wait_ns, look.slices), (420, 0, 0));
     }
 
     #[test]
@@ -386,7 +408,9 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_panics(text in "\\PC*", other in "[0-9 ()cpu\n]*") {
-            let _ = (thread_look(1, &text, &other), thread_look(1, &other, &text), cpu_looks(&text), cpu_looks(&other));
+            for (one, two) in [(&text, &other), (&other, &text)] {
+                let _ = (thread_look(1, one, Some(two), 1), thread_look(1, one, None, u64::MAX), cpu_looks(one));
+            }
         }
     }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use amdahl_sched::ThreadRow;
 use amdahl_sched::vmm::{GuestCpu, ProcessFacts, ThreadFacts, guest_cpu};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -89,16 +88,16 @@ impl Guests {
         machine.conclude();
     }
 
-    /// The guest CPU that a thread is.
-    pub fn guest_cpu(&self, row: &ThreadRow) -> Option<GuestCpu> {
-        if let Some(machine) = self.machines.get(&row.pid) {
-            let thread = machine.threads.get(&row.tid).copied();
-            return guest_cpu(&row.name, thread.unwrap_or_default(), &machine.process);
+    /// The guest CPU that the thread `tid` of process `pid` is, which is called `name`.
+    pub fn guest_cpu(&self, pid: u32, tid: u32, name: &str) -> Option<GuestCpu> {
+        if let Some(machine) = self.machines.get(&pid) {
+            let thread = machine.threads.get(&tid).copied();
+            return guest_cpu(name, thread.unwrap_or_default(), &machine.process);
         }
         // Names are cheap to look at, descriptors are not.
-        guest_cpu(&row.name, ThreadFacts::default(), &ProcessFacts::default())?;
-        let process = facts::process(row.pid);
-        guest_cpu(&row.name, ThreadFacts::default(), &process)
+        guest_cpu(name, ThreadFacts::default(), &ProcessFacts::default())?;
+        let process = facts::process(pid);
+        guest_cpu(name, ThreadFacts::default(), &process)
     }
 }
 
@@ -149,12 +148,17 @@ impl Visits {
         }
     }
 
-    /// What is known now of whom `selection` says.
-    pub fn look(&mut self, selection: &Selection) -> &Guests {
+    /// What is known now of whom `selection` says; `root` is its process.
+    pub fn look(&mut self, selection: &Selection, root: Option<u32>) -> &Guests {
         if Instant::now() >= self.due {
-            let spent = self.guests.visit(selection, selection.pid);
+            let spent = self.guests.visit(selection, root);
             self.due = Instant::now() + self.pace.pause(spent);
         }
+        &self.guests
+    }
+
+    /// What was known at the last look.
+    pub fn known(&self) -> &Guests {
         &self.guests
     }
 }
@@ -177,13 +181,7 @@ mod tests {
     }
 
     fn found(guests: &Guests, tid: u32) -> Option<Option<u32>> {
-        let row = ThreadRow {
-            tid,
-            pid: 7,
-            name: "x".into(),
-            ..ThreadRow::default()
-        };
-        guests.guest_cpu(&row).map(|cpu| cpu.index)
+        guests.guest_cpu(7, tid, "x").map(|cpu| cpu.index)
     }
 
     const BUSY: ThreadFacts = ThreadFacts {

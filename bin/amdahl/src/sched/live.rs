@@ -6,7 +6,7 @@ use amdahl_probe::bpf::{Losses, Mappings, Part, Recorder, SCHED, Settings};
 use amdahl_probe::clock;
 use amdahl_report::schema::Source;
 use amdahl_sched::Analysis;
-use amdahl_sched::proc::{CpuLook, Looks};
+use amdahl_sched::proc::CpuLook;
 use amdahl_top::{By, Data};
 use amdahl_topology::CpuSet;
 
@@ -81,8 +81,10 @@ impl Live for Recorded {
         found.steal = steal(&self.looks, &facts::cpus_now());
         // To look for guests costs something.
         if by == By::Guest {
-            let guests = self.visits.look(&self.selection);
-            found.guests = summary::guests(&outcome, |row| guests.guest_cpu(row));
+            let guests = self.visits.look(&self.selection, self.selection.pid);
+            found.guests = summary::guests(&outcome, |row| {
+                guests.guest_cpu(row.pid, row.tid, &row.name)
+            });
         }
         Data::Sched(found)
     }
@@ -90,9 +92,10 @@ impl Live for Recorded {
 
 /// Sums from `/proc`.
 pub struct Looked {
-    looks: Looks,
+    sums: polled::Sums,
     selection: Selection,
     remedy: String,
+    visits: Visits,
 }
 
 /// How often: a thread that lives shorter may be missed.
@@ -102,22 +105,28 @@ impl Looked {
     /// Of whom `selection` says; `remedy` is what gives more.
     pub fn new(selection: &Selection, remedy: &str) -> Looked {
         Looked {
-            looks: Looks::default(),
+            sums: polled::Sums::new(),
             selection: selection.clone(),
             remedy: remedy.to_owned(),
+            visits: Visits::new(),
         }
     }
 }
 
 impl Look for Looked {
     fn look(&mut self) -> Duration {
-        polled::look_once(&mut self.looks, &self.selection, self.selection.pid);
+        self.sums.look(&self.selection, self.selection.pid);
         PAUSE
     }
 
-    fn data(&mut self, _: By, seconds: f64) -> Data {
+    fn data(&mut self, by: By, seconds: f64) -> Data {
         let wall = Duration::from_secs_f64(seconds);
-        let mut found = polled::result(&self.looks, wall, self.remedy.clone());
+        // To look for guests costs something.
+        let guests = match by {
+            By::Guest => self.visits.look(&self.selection, self.selection.pid),
+            _ => self.visits.known(),
+        };
+        let mut found = polled::result(&self.sums, guests, wall, self.remedy.clone());
         found.command = self.selection.whom();
         Data::Sched(found)
     }

@@ -202,7 +202,9 @@ fn record(
     result.started = started;
     result.machine = machine::describe();
     result.sources = sources(recorder, is_everyone);
-    result.guests = summary::guests(&outcome, |row| guests.guest_cpu(row));
+    result.guests = summary::guests(&outcome, |row| {
+        guests.guest_cpu(row.pid, row.tid, &row.name)
+    });
     result.steal = steal;
     result.totals.events_lost = watched.counts.lost.iter().map(|&(_, lost)| lost).sum();
     let mut kept = None;
