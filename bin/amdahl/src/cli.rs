@@ -145,7 +145,7 @@ pub struct Locks {
     #[arg(long)]
     pub owner: bool,
     /// Rows that are shown; a folder, JSON and CSV have all
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "live")]
     pub rows: usize,
     /// Show it on a live screen, until --for is over, q or Ctrl-C: amdahl top on its first tab, whose keys < and > sort
     #[arg(long, conflicts_with_all = ["json", "csv", "output"])]

@@ -45,6 +45,13 @@ pub fn report_main(args: &Report) -> Result<u8, Failure> {
         )));
     }
     let (bytes, path) = load::read(&args.result).map_err(failed)?;
+    if are_several(&bytes) {
+        return Err(Failure::result(format!(
+            "{} holds several results, one a line, as amdahl top --batch --json prints them; give a file with one of \
+             them: tail -n 1 {0} > last.json",
+            path.display()
+        )));
+    }
     let (width, style) = (screen::width(), screen::style());
     match schema(&bytes).as_str() {
         locks::schema::SCHEMA => {
@@ -86,6 +93,12 @@ fn is_samples_alone(path: &Path) -> bool {
     } else {
         path.file_name().is_some_and(|name| name == SAMPLES_FILE) && path.exists()
     }
+}
+
+/// Results one after the other: of each moment one.
+fn are_several(bytes: &[u8]) -> bool {
+    let values = serde_json::Deserializer::from_slice(bytes).into_iter::<serde::de::IgnoredAny>();
+    values.take(2).filter(Result::is_ok).count() == 2
 }
 
 /// What a result says it is; empty if it does not.

@@ -55,3 +55,28 @@ pub fn lines(screen: &Screen) -> Vec<(usize, String)> {
     lines.extend(notices.map(|notice| (0, notice)));
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::{Shape, Tab};
+
+    const PAGE: &str = include_str!("../../../docs/top.md");
+
+    #[test]
+    fn the_page_has_every_key_and_every_column() {
+        for (key, _) in KEYS {
+            assert!(PAGE.contains(&format!("| `{key}` |")), "{key}");
+        }
+        for tab in Tab::ALL {
+            for &by in tab.groupings() {
+                assert!(PAGE.contains(&format!("`{}`", by.name())), "{by:?}");
+                let owners = tab == Tab::Locks;
+                for column in views::columns(tab, Shape { by, owners }) {
+                    let title = column.title;
+                    assert!(PAGE.contains(&format!("`{title}`")), "{tab:?} {title}");
+                }
+            }
+        }
+    }
+}

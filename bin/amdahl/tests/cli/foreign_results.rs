@@ -212,6 +212,25 @@ fn what_is_not_there_is_refused() {
 }
 
 /// It was once told that `result.json` is missing, or that Parquet is damaged JSON.
+/// They were said to be damaged.
+#[test]
+fn of_several_results_one_must_be_taken() {
+    let place = Place::new();
+    let line = value().to_string() + "\n";
+    fs::write(place.join("one.json"), &line).expect("a file");
+    place.amdahl(["report", "one.json"]).ends_with(0);
+    fs::write(place.join("all.json"), line.repeat(3)).expect("a file");
+    let ran = place.amdahl(["report", "all.json"]);
+    assert_ne!(ran.status.code(), Some(0));
+    for said in [
+        "several results",
+        "top --batch --json",
+        "tail -n 1 all.json",
+    ] {
+        assert!(ran.message().contains(said), "{}", ran.err);
+    }
+}
+
 #[test]
 fn samples_and_folders_without_their_result_are_refused_by_name() {
     let place = Place::new();

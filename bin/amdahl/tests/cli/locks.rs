@@ -302,11 +302,13 @@ fn what_rows_cannot_be_sorted_by_is_refused() {
     for said in ["--sort", "total, times, max, mean, p99"] {
         assert!(ran.err.contains(said), "{}", ran.err);
     }
-    // There are keys for it.
-    let ran = place
-        .amdahl(["locks", "--live", "--sort", "max", "--", "true"])
-        .ends_with(2);
-    assert!(ran.err.contains("--live"), "{}", ran.err);
+    // There are keys for it. As many rows are shown as there is room for: the number was accepted and ignored.
+    for option in [["--sort", "max"], ["--rows", "5"]] {
+        let args = [&["locks", "--live"][..], &option, &["--", "true"]].concat();
+        let ran = place.amdahl(args).ends_with(2);
+        let is_named = ran.err.contains("--live") && ran.err.contains(option[0]);
+        assert!(is_named, "{}", ran.err);
+    }
 }
 
 /// A lock of the program's own, whose sleeper is woken for nothing at times; a barrier of a mutex and a
