@@ -5,7 +5,7 @@ use amdahl_locks::{
     Class, Folded, GroupBy, Row, Site, SortBy, Table, ThreadName, Tracker, What, folded_stacks,
 };
 use amdahl_report::locks::schema::{CodeSite, LockRow, LocksResult, Nested, Owner, SCHEMA, Step};
-use amdahl_report::schema::{Notice, SampleRow};
+use amdahl_report::schema::{Notice, SampleRow, Source};
 use amdahl_speedup::event::{CallStack, Tid};
 use amdahl_speedup::primitive::{Library, kernel_frame, own_frame, seen_frames};
 
@@ -128,14 +128,30 @@ pub fn note_goroutines(found: &mut LocksResult, how: &str) {
     if !found.rows.iter().any(|row| row.what.starts_with(of_go)) {
         return;
     }
-    found.sources.push(super::source(
-        "waits of goroutines",
-        how,
-        "They are told for as long as a thread slept for them. A goroutine whose thread goes on with another \
-         one, or that could go on and finds no thread (more threads than CPUs, other busy programs), waits \
-         longer than is told.",
-        "ask Go itself, which times every goroutine: runtime.SetBlockProfileRate(1), go tool pprof",
-    ));
+    found
+        .sources
+        .push(of_goroutines(how, cfg!(target_arch = "x86_64")));
+}
+
+/// What is missing of goroutines; `are_found`: the probe finds the goroutine that a thread has parked.
+fn of_goroutines(how: &str, are_found: bool) -> Source {
+    let (how, missing) = if are_found && how == "bpf" {
+        (
+            how,
+            "They are told for as long as a thread slept for them. A goroutine whose thread goes on with another \
+             one, or that could go on and finds no thread (more threads than CPUs, other busy programs), waits \
+             longer than is told.",
+        )
+    } else {
+        (
+            "missing",
+            "What a thread of Go slept for is not found here: threads that have nothing else to do are idle workers \
+             (Go idle worker), whichever lock or message their last goroutine waits for.",
+        )
+    };
+    let remedy =
+        "ask Go itself, which times every goroutine: runtime.SetBlockProfileRate(1), go tool pprof";
+    super::source("waits of goroutines", how, missing, remedy)
 }
 
 fn row(row: &Row) -> LockRow {
@@ -281,9 +297,15 @@ mod tests {
         assert_eq!(noted(&["pthread mutex", "Google lock"]), []);
         for what in ["Go mutex", "Go idle worker"] {
             let said = noted(&["futex", what]);
-            assert_eq!((said.len(), said[0].how.as_str()), (1, "bpf"));
-            assert!(said[0].missing.contains("waits longer than is told"));
-            assert!(!said[0].remedy.is_empty());
+            assert_eq!((said.len(), &*said[0].what), (1, "waits of goroutines"));
+        }
+        let source = of_goroutines("bpf", true);
+        assert!(source.how == "bpf" && source.missing.contains("waits longer than is told"));
+        // On arm64, and in polls: it was said there, too, that they are told for as long as a thread slept.
+        for (how, are_found) in [("bpf", false), ("/proc", true)] {
+            let source = of_goroutines(how, are_found);
+            assert!(source.how == "missing" && source.missing.contains("Go idle worker"));
+            assert!(source.remedy.contains("pprof"));
         }
     }
 }
