@@ -207,11 +207,6 @@ fn end(seen: &Seen, at: Ns, is_open: bool, tracker: &mut Tracker) {
     tracker.feed(&Event::Wait(wait));
 }
 
-/// Whether [`Polls::take`] counts such a wait.
-pub fn is_told(waiting: &Waiting) -> bool {
-    lock(waiting).is_some()
-}
-
 /// What a polled thread waits for, if that is a lock or a futex.
 fn lock(waiting: &Waiting) -> Option<(Kind, u64)> {
     let blocked = &waiting.blocked;

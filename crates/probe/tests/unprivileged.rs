@@ -190,6 +190,16 @@ fn without_a_first_process_everybody_is_polled_but_the_poller_and_the_kernel() {
 }
 
 #[test]
+fn stacks_of_other_waits_than_for_locks_are_left_alone() {
+    let script = Script::new("exec cat");
+    let mut poller = script.poller().copy_stacks_of_locks(0);
+    until(&mut poller, |poller, snapshot| {
+        waiting(poller, snapshot, "cat", libc::SYS_read).map(|_| ())
+    });
+    assert!(poller.take_stacks().is_empty());
+}
+
+#[test]
 fn no_more_threads_are_polled_than_is_asked_for() {
     let _scripts = [(); 3].map(|()| Script::new("exec cat"));
     let poller = Poller::new(Scope::default()).expect("no process is asked for");

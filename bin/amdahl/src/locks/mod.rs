@@ -255,7 +255,8 @@ fn complete(found: &mut LocksResult, args: &Locks, observed: &Observed) {
     found.machine = machine::describe();
     found.sources = observed.sources.clone();
     found.warnings.extend(observed.warnings.iter().cloned());
-    result::note_goroutines(found, "bpf");
+    let is_polled = found.sources.iter().any(|source| source.how == "/proc");
+    result::note_goroutines(found, if is_polled { "/proc" } else { "bpf" });
     found
         .warnings
         .extend(java::notice(&observed.decoded.stacks));

@@ -1,21 +1,18 @@
 //! Locks without privileges: pthread waits from the preload library where the program takes it, the
 //! other waits from polls of `/proc`.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use amdahl_locks::unprivileged::{Polls, is_told, place_of_call, place_of_copy};
+use amdahl_locks::unprivileged::{Polls, place_of_call, place_of_copy};
 use amdahl_locks::{Limits, Table, Tracker};
 use amdahl_probe::bpf::{Decoded, ThreadName};
 use amdahl_probe::clock;
 use amdahl_probe::symbol::Symbolizer;
 use amdahl_probe::unprivileged::preload::{self, Records};
-use amdahl_probe::unprivileged::{Blindness, Poller, Scope, StackCopy};
+use amdahl_probe::unprivileged::{Blindness, Poller, Scope};
 use amdahl_report::locks::schema::LocksResult;
 use amdahl_report::schema::{Notice, Source};
-use amdahl_speedup::event::StackId;
-use amdahl_speedup::snapshot::{Snapshot, State};
 use amdahl_topology::CpuSet;
 
 use super::follow::name;
@@ -52,10 +49,9 @@ fn poller(selection: &Selection, root: Option<u32>) -> Result<Poller, Failure> {
         cgroup: selection.cgroup.clone(),
     };
     let poller = Poller::new(scope).map_err(|error| Failure::machine(error.to_string()))?;
-    let poller = poller.copy_stacks(0);
     Ok(match is_wide(selection) {
-        true => poller.at_most(THREADS_MAX),
-        false => poller,
+        true => poller.copy_stacks_of_locks(0).at_most(THREADS_MAX),
+        false => poller.copy_stacks(0),
     })
 }
 
@@ -82,7 +78,6 @@ pub fn observe(
     let limits = super::sums_within(selection.memory_bytes());
     let begun = Polling {
         is_preloaded: !env.is_empty(),
-        is_wide: is_wide(selection),
         ..Polling::new(poller, limits)
     };
     let polling = std::thread::Builder::new()
@@ -136,13 +131,9 @@ pub struct Polling {
     tracker: Tracker,
     polls: Polls,
     symbols: Symbolizer,
-    known: HashSet<u32>,
+    known: std::collections::HashSet<u32>,
     /// What the preload library times is not polled as well.
     is_preloaded: bool,
-    /// Stacks are looked at only where a lock is waited for: a whole system has many others.
-    is_wide: bool,
-    /// Those that were not looked at yet. The poller bounds their number.
-    copies: HashMap<StackId, StackCopy>,
     sources: Vec<Source>,
 }
 
@@ -153,10 +144,8 @@ impl Polling {
             tracker: Tracker::new(limits),
             polls: Polls::default(),
             symbols: Symbolizer::new(),
-            known: HashSet::new(),
+            known: std::collections::HashSet::new(),
             is_preloaded: false,
-            is_wide: false,
-            copies: HashMap::new(),
             sources: Vec::new(),
         }
     }
@@ -165,7 +154,6 @@ impl Polling {
     pub fn of(selection: &Selection, why: &str, remedy: &str) -> Result<Polling, Failure> {
         let poller = poller(selection, selection.pid)?;
         Ok(Polling {
-            is_wide: is_wide(selection),
             sources: polled_sources(is_wide(selection), why, remedy),
             ..Polling::new(poller, super::sums_within(selection.memory_bytes()))
         })
@@ -175,44 +163,16 @@ impl Polling {
     pub fn step(&mut self) -> std::time::Duration {
         let snapshot = self.poller.poll();
         for copy in self.poller.take_stacks() {
-            if self.is_wide {
-                self.copies.insert(copy.stack, copy);
-            } else {
-                self.learn(&copy);
+            if self.known.insert(copy.pid) {
+                let _ = self.symbols.maps_mut().snapshot(copy.pid);
+                self.symbols.touch(copy.pid);
             }
-        }
-        for copy in self.wanted(&snapshot) {
-            self.learn(&copy);
+            let stack = Arc::new(self.symbols.resolve_copy(&copy));
+            self.tracker.learn(place_of_copy(copy.stack), &stack);
         }
         self.polls
             .take(&snapshot, self.is_preloaded, &mut self.tracker);
         self.poller.pause()
-    }
-
-    fn learn(&mut self, copy: &StackCopy) {
-        if self.known.insert(copy.pid) {
-            let _ = self.symbols.maps_mut().snapshot(copy.pid);
-            self.symbols.touch(copy.pid);
-        }
-        let stack = Arc::new(self.symbols.resolve_copy(copy));
-        self.tracker.learn(place_of_copy(copy.stack), &stack);
-    }
-
-    /// Copies that were not looked at, where somebody waits for a lock now.
-    fn wanted(&mut self, snapshot: &Snapshot) -> Vec<StackCopy> {
-        if self.copies.is_empty() {
-            return Vec::new();
-        }
-        let waits = snapshot
-            .threads
-            .iter()
-            .filter_map(|thread| match &thread.state {
-                State::Waiting(waiting) if is_told(waiting) => waiting.blocked.stack,
-                _ => None,
-            });
-        waits
-            .filter_map(|stack| self.copies.remove(&stack))
-            .collect()
     }
 
     fn decoded(&self) -> Decoded {

@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::files::{Kept, Room, Unread};
 use super::parse;
 use super::reach::Reaches;
-use super::thread::{Shared, StackCopy, Thread};
+use super::thread::{Copies, Shared, StackCopy, Thread};
 use super::tree::{Scope, Tree};
 use crate::clock::{monotonic, thread_cpu};
 
@@ -151,7 +151,7 @@ impl Poller {
                 pids: Vec::new(),
                 reaches: Reaches::default(),
                 functions: FxHashMap::default(),
-                copies_stacks: false,
+                copies: Copies::Nothing,
                 first_stack: 0,
                 places: FxHashMap::default(),
                 stacks: Vec::new(),
@@ -175,7 +175,14 @@ impl Poller {
 
     /// Also copies stack memory where a thread is first seen waiting; ids count from `first`.
     pub fn copy_stacks(mut self, first: u32) -> Poller {
-        self.shared.copies_stacks = true;
+        self.shared.copies = Copies::All;
+        self.shared.first_stack = first;
+        self
+    }
+
+    /// The same where a thread waits for a futex or for a lock of the kernel: in a whole system most wait for other things.
+    pub fn copy_stacks_of_locks(mut self, first: u32) -> Poller {
+        self.shared.copies = Copies::OfLocks;
         self.shared.first_stack = first;
         self
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use amdahl_speedup::event::{Blocked, Ns, StackId, Tid};
+use amdahl_speedup::primitive::KernelPrimitive;
 use amdahl_speedup::snapshot::{State, ThreadState, Waiting};
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
@@ -38,6 +39,14 @@ pub struct StackCopy {
     pub memory: Box<[u8]>,
 }
 
+/// Of which waits stack memory is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copies {
+    Nothing,
+    OfLocks,
+    All,
+}
+
 /// What all threads of a poll share.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -47,7 +56,7 @@ pub(super) struct Shared {
     pub(super) pids: Vec<Tid>,
     pub(super) reaches: Reaches,
     pub(super) functions: FxHashMap<Box<[u8]>, Arc<str>>,
-    pub(super) copies_stacks: bool,
+    pub(super) copies: Copies,
     pub(super) first_stack: u32,
     pub(super) places: FxHashMap<Place, StackId>,
     pub(super) stacks: Vec<StackCopy>,
@@ -191,6 +200,12 @@ impl Thread {
             uninterruptible,
             ..Blocked::default()
         };
+        // The kernel function matters where the system call says too little.
+        let wchan = if uninterruptible || !is_readable {
+            self.function(shared)
+        } else {
+            Arc::default()
+        };
         let mut reach = Default::default();
         match call {
             // It got a CPU since its state was read.
@@ -214,17 +229,15 @@ impl Thread {
                         sp,
                         pc,
                     };
-                    blocked.stack = self.stack(place, shared);
+                    let is_lock = libc::c_long::from(number) == libc::SYS_futex
+                        || KernelPrimitive::from_wchan(&wchan).is_some();
+                    if shared.copies == Copies::All || is_lock {
+                        blocked.stack = self.stack(place, shared);
+                    }
                 }
             }
             None => {}
         }
-        // The kernel function matters where the system call says too little.
-        let wchan = if uninterruptible || !is_readable {
-            self.function(shared)
-        } else {
-            Arc::default()
-        };
         State::Waiting(Waiting {
             blocked,
             is_readable,
@@ -254,7 +267,7 @@ impl Thread {
 
     /// The stack of this place, copied when the thread is first seen there.
     fn stack(&self, place: Place, shared: &mut Shared) -> Option<StackId> {
-        if !shared.copies_stacks {
+        if shared.copies == Copies::Nothing {
             return None;
         }
         if let Some(&stack) = shared.places.get(&place) {
