@@ -132,7 +132,7 @@ fn waits_of_one_goroutine_are_told_apart() {
         return;
     };
     in_some_try(|| {
-        let (line, found) = watch_command(&place, &[program.as_os_str()], &[]);
+        let (line, found) = watch_command(&place, &[program.as_os_str()], &["--owner"]);
         // Beside other busy programs it is not all of their waits.
         let is_of_go = |source: &&Source| source.what == "waits of goroutines";
         let note = found.sources.iter().find(is_of_go).expect("a note");
@@ -147,6 +147,18 @@ fn waits_of_one_goroutine_are_told_apart() {
             let (_, seconds) = sum(&found, what, function);
             agree(&Truth::of(&line[wait]), seconds)
                 .map_err(|miss| format!("{wait}: {miss}: {}", rows(&found)))?;
+            // At other times the runtime wakes the thread.
+            let mut told = found.rows.iter().filter(|row| is_of(row, what, function));
+            let by_holder = |row: &LockRow| {
+                let mut owners = row.owners.iter();
+                owners.any(|owner| owner.site.symbol.contains("main.main.func1"))
+            };
+            if !told.any(by_holder) {
+                return Err(format!(
+                    "{wait}: the holder let nobody go on: {:?}",
+                    found.rows
+                ));
+            }
         }
         Ok(())
     });
@@ -222,7 +234,15 @@ fn waits_of_java_are_what_the_program_measured() {
             agree(&Truth::of(&line[wait]), seconds)
                 .map_err(|miss| format!("{wait}: {miss}: {}", rows(&found)))?;
         }
-        for (wait, holder) in [(0, "Monitors.holdTheVault"), (1, "Monitors.holdTheLedger")] {
+        for (wait, holder) in [
+            (0, "Monitors.holdTheVault"),
+            (1, "Monitors.holdTheLedger"),
+            (2, "Monitors.holdForWriting"),
+            (3, "Monitors.holdForReading"),
+            (4, "Monitors.holdTheTicket"),
+            (5, "Monitors.comeToTheGateLate"),
+            (6, "Monitors.ringTheBell"),
+        ] {
             let (_, what, function) = waits[wait];
             holds(&found, what, function, ("holder", holder))?;
         }

@@ -121,6 +121,30 @@ pub fn holds(
     Err(format!("{function}: {owner:?}"))
 }
 
+/// Most of the waits of `what` in `function` ended in `releaser`, whichever thread that was.
+pub fn are_released_in(
+    found: &LocksResult,
+    what: &str,
+    function: &str,
+    releaser: &str,
+) -> Result<(), String> {
+    let of = |row: &&LockRow| is_of(row, what, function);
+    let owners = found.rows.iter().filter(of).flat_map(|row| &row.owners);
+    let (mut there, mut all) = (0, 0);
+    for owner in owners {
+        all += owner.times;
+        there += if owner.site.symbol.contains(releaser) {
+            owner.times
+        } else {
+            0
+        };
+    }
+    if 2 * there > all {
+        return Ok(());
+    }
+    Err(format!("{there} of {all} ended in {releaser}"))
+}
+
 /// Where others have the CPUs, waiter and holder may never meet.
 pub fn is_made(truth: &Truth) -> Result<(), String> {
     let waits = truth.times > 0;
