@@ -159,8 +159,8 @@ fn checks() -> Vec<Check> {
         recorder
             .as_ref()
             .map_or_else(ToString::to_string, |_| "loads and attaches".to_owned()),
-        "waits are polled from /proc, sizes are approximate; amdahl locks watches a command or --pid, but neither \
-         --system nor --cgroup",
+        "waits are polled from /proc, sizes are approximate; amdahl locks polls a system or a control group the more \
+         seldom the larger it is, and 4,096 threads at most",
         recorder.as_ref().err().map_or("", crate::watch::bpf_remedy),
     ));
     drop(recorder);

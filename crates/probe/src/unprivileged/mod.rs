@@ -1,7 +1,7 @@
 //! Measuring without privileges: what `/proc` and the measured programs themselves tell.
 //!
-//! * [`Poller`] looks at all threads of a process tree every 5 ms, or more seldom so that it
-//!   costs at most one hundredth of a CPU.
+//! * [`Poller`] looks at all threads of a process tree, a control group or the machine every 5 ms, or more
+//!   seldom so that it costs at most one hundredth of a CPU; never more seldom than once a second.
 //! * [`preload`] reads what the preload library recorded inside the programs.
 //! * [`fault_ns`] measures what a page fault costs.
 //!
