@@ -246,14 +246,14 @@ impl RangeAlloc {
     /// The range is not in the arena, something is allocated there, or there is no memory.
     /// Nothing has changed then.
     pub fn alloc_at(&mut self, start: u64, size: u64) -> Result<(), AllocError> {
-        let outside = AllocError::Outside { start, size };
-        let size = request::whole(size, self.granule)?;
-        let is_inside = start >= self.range.start && start < self.range.end;
-        if !is_inside || !start.is_multiple_of(self.granule) || size > self.range.end - start {
-            return Err(outside);
-        }
-        self.place_at(start..start + size)?;
+        self.fill_at(start, size)?;
         Ok(())
+    }
+
+    /// The same, and which gap it was.
+    pub(crate) fn fill_at(&mut self, start: u64, size: u64) -> Result<Filled, AllocError> {
+        let block = request::block_at(start, size, &self.range, self.granule)?;
+        self.place_at(block)
     }
 
     fn place_at(&mut self, block: Range<u64>) -> Result<Filled, AllocError> {
@@ -313,6 +313,12 @@ impl RangeAlloc {
     /// The part is not within one allocation. Cutting one into two may lack memory. Nothing
     /// has changed then.
     pub fn free_part(&mut self, start: u64, size: u64) -> Result<(), FreeError> {
+        self.empty_part(start, size)?;
+        Ok(())
+    }
+
+    /// The same; answers with the part, and the gap that there is now.
+    pub(crate) fn empty_part(&mut self, start: u64, size: u64) -> Result<Emptied, FreeError> {
         if !self.range.contains(&start) {
             return Err(FreeError::Outside { start });
         }
@@ -323,14 +329,14 @@ impl RangeAlloc {
         self.check_inside(start)?;
         self.reserve_gap()?;
         let part = start..start + size;
-        let emptied = self.tree.run(self.simd, Cut { part })?;
+        let emptied = self.tree.run(self.simd, Cut { part: part.clone() })?;
         self.has_emptied(&emptied);
-        let block = emptied.block;
+        let Emptied { block, gap } = emptied;
         let is_all = size == block.end - block.start;
         let is_middle = start > block.start && start + size < block.end;
         self.blocks = self.blocks + usize::from(is_middle) - usize::from(is_all);
         self.busy -= size;
-        Ok(())
+        Ok(Emptied { block: part, gap })
     }
 
     /// Frees the allocation that begins at `start`, but does not let its addresses be used again

@@ -113,6 +113,21 @@ pub(crate) fn whole(size: u64, granule: u64) -> Result<u64, AllocError> {
     Ok(rounded & !(granule - 1))
 }
 
+/// What `alloc_at` is to allocate, in whole granules.
+pub(crate) fn block_at(
+    start: u64,
+    size: u64,
+    arena: &Range<u64>,
+    granule: u64,
+) -> Result<Range<u64>, AllocError> {
+    let outside = AllocError::Outside { start, size };
+    let size = whole(size, granule)?;
+    if !arena.contains(&start) || !start.is_multiple_of(granule) || size > arena.end - start {
+        return Err(outside);
+    }
+    Ok(start..start + size)
+}
+
 impl Wanted {
     #[inline]
     pub(crate) fn new(
@@ -138,9 +153,14 @@ impl Wanted {
 
     /// Whether a gap has room for it.
     pub(crate) fn fits_in(&self, gap: &Range<u64>) -> bool {
+        self.block_in(gap).is_some()
+    }
+
+    /// The lowest place for it in a gap.
+    pub(crate) fn block_in(&self, gap: &Range<u64>) -> Option<Range<u64>> {
         let lo = gap.start.max(self.from);
-        let start = lo.checked_add(self.grid.pad(lo));
-        let end = start.and_then(|start| start.checked_add(self.size));
-        end.is_some_and(|end| end <= gap.end.min(self.to))
+        let start = lo.checked_add(self.grid.pad(lo))?;
+        let end = start.checked_add(self.size)?;
+        (end <= gap.end.min(self.to)).then_some(start..end)
     }
 }

@@ -1,5 +1,5 @@
 use crate::arena::RangeAlloc;
-use crate::iter::State;
+use crate::iter::{Segment, State};
 
 /// How an arena stands. Units are those of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,16 @@ pub struct Fragmentation {
 }
 
 impl Fragmentation {
+    pub(crate) fn of(segments: impl Iterator<Item = Segment>) -> Self {
+        let (mut gaps, mut units) = ([0; 64], [0; 64]);
+        for segment in segments.filter(|segment| segment.state == State::Free) {
+            let size = segment.range.end - segment.range.start;
+            gaps[size.ilog2() as usize] += 1;
+            units[size.ilog2() as usize] += size;
+        }
+        Fragmentation { gaps, units }
+    }
+
     /// Share of the free units that lies in gaps of less than `size` units, from 0 to 1; sizes
     /// count by their power of two. What a request of that size cannot use.
     pub fn unusable(&self, size: u64) -> f64 {
@@ -74,12 +84,6 @@ impl RangeAlloc {
 
     /// Counts the gaps by size. O(n).
     pub fn fragmentation(&self) -> Fragmentation {
-        let (mut gaps, mut units) = ([0; 64], [0; 64]);
-        for segment in self.iter().filter(|segment| segment.state == State::Free) {
-            let size = segment.range.end - segment.range.start;
-            gaps[size.ilog2() as usize] += 1;
-            units[size.ilog2() as usize] += size;
-        }
-        Fragmentation { gaps, units }
+        Fragmentation::of(self.iter())
     }
 }

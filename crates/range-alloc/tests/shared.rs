@@ -154,8 +154,8 @@ fn nothing_is_refused_while_a_gap_fits() {
         .collect();
     assert_eq!(held, [0, 1024, 2048]);
     assert_eq!(arena.alloc_at(3072, 1024), Ok(()));
-    // Nobody alone has so much, and it crosses the border of two spans.
-    let large = arena.alloc(&Request::new(1023)).unwrap();
+    // One slot has so much, though another asks.
+    let large = arena.alloc_in(1, &Request::new(1023)).unwrap();
     assert_eq!(large, 1);
     assert_eq!(
         arena.alloc(&Request::new(1024)),
@@ -192,7 +192,11 @@ fn wrong_frees_are_told_apart_wherever_the_address_lies() {
         .span(1 << 12)
         .build()
         .unwrap();
+    // What lies before the first whole span would be used first.
+    arena.alloc_at(16, 4096 - 16).unwrap();
+    let first = arena.alloc_in(1, &Request::new(8)).unwrap();
     let small = arena.alloc_in(1, &Request::new(8)).unwrap();
+    arena.free(first).unwrap();
     let large = arena.alloc_in(1, &Request::new(1 << 13)).unwrap();
     for start in [small, large] {
         let of = arena.lookup(start).unwrap().range;
@@ -221,12 +225,11 @@ fn wrong_frees_are_told_apart_wherever_the_address_lies() {
     );
     // The beginning of a span is nothing that anybody has allocated.
     let span = small & !4095;
-    if span != small {
-        assert_eq!(
-            arena.free(span),
-            Err(FreeError::NotAllocated { start: span })
-        );
-    }
+    assert_ne!(span, small);
+    assert_eq!(
+        arena.free(span),
+        Err(FreeError::NotAllocated { start: span })
+    );
     arena.purge(|_| ());
     assert_eq!(
         arena.free(small),

@@ -7,8 +7,11 @@
 //! Locks, in their order: the slots by number, then the global one. An entry of the directory
 //! changes under the locks of its slot and of the global one, so that either holds it still.
 
+mod across;
 mod slot;
 mod sync;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use core::ops::Range;
 use std::boxed::Box;
@@ -16,10 +19,9 @@ use std::vec::Vec;
 
 use crate::arena::{Allocation, RangeAlloc};
 use crate::error::{AllocError, ArenaError, FreeError, OutOfMemory};
-use crate::iter::{Segment, State};
-use crate::request::{MAX_ALIGN, Policy, Request};
-use slot::Slot;
-use sync::{AtomicU32, Mutex, MutexGuard, Ordering};
+use crate::request::{self, MAX_ALIGN, Policy, Request};
+use slot::{Slot, is_in};
+use sync::{AtomicU32, Mutex, MutexGuard, Ordering, TryLockError};
 
 /// Entries of the directory at most.
 const SPANS: u64 = 1 << 18;
@@ -35,13 +37,19 @@ struct Padded<T>(T);
 /// What differs from [`RangeAlloc`], which says everything else:
 ///
 /// - **Order.** A request is served at the lowest address within the spans of the caller's CPU; if
-///   nothing fits there, the CPU takes the lowest free span. So addresses drift from the lowest ones
-///   by what other CPUs hold free: a CPU holds no more spans than an exact allocator that serves
-///   that CPU alone would touch, and one spare. Zone and alignment are always kept.
+///   nothing fits there, at the lowest address of all that no CPU holds, and the CPU takes the span
+///   around it if all of that is free. So addresses drift from the lowest ones
+///   by what other CPUs hold free: the highest address rises beyond all that were ever in use only if a request fits nowhere
+///   below but there. For requests of one unit it is then no more than the sum of the units that are allocated, freed
+///   lazily, and [held](SharedStats::held_units). A CPU holds spans in which it has something, and one spare. (A CPU that finds
+///   others in the global allocator takes the lowest free span, though something may fit below; so it does not meet them
+///   again.) Zone and alignment are always kept.
 /// - **Other policies, and sizes or alignments above an eighth of a span,** are served by the global allocator,
-///   as are all requests when there is no free span left.
-/// - **No request fails while any gap fits**: before one does, all CPUs give their spans back. That
-///   takes all locks, and O(n).
+///   as are requests that fit where no span is free as a whole. They do not look at what CPUs hold, the caller's own included, as
+///   long as they fit elsewhere.
+/// - **No request fails while any gap fits**: before one does, it is looked for in what other CPUs hold, the lowest
+///   address then not being sought; the last look takes all locks, and O(log n) for each border between spans of
+///   different CPUs. Each CPU keeps its spans, but for those that a range must cross.
 /// - Slots belong to CPUs, not to threads: threads may die and move at any time. Anybody may free what
 ///   anybody has allocated.
 pub struct SharedRangeAlloc {
@@ -213,35 +221,12 @@ impl SharedRangeAlloc {
             Err(AllocError::NoSpace { .. }) => {}
             answer => return answer,
         }
-        let mut global = lock(&self.global.0);
-        let span = 1 << self.span_bits;
-        let whole = Request::new(span)
-            .align(span.min(MAX_ALIGN))
-            .zone(request.zone.clone());
-        match global.alloc(&whole) {
-            Ok(start) if start & (span - 1) == 0 => {
-                if let Err(error) = slot.import(start >> self.span_bits) {
-                    global.free(start).expect("just allocated");
-                    return Err(error);
-                }
-                // Release: whoever reads it finds the slot as it is now, under the slot's lock.
-                self.entry(start)
-                    .store(number as u32 + 1, Ordering::Release);
-                drop(global);
-                return slot.alloc(request);
-            }
-            Ok(start) => {
-                global.free(start).expect("just allocated");
-            }
-            Err(AllocError::OutOfMemory) => return Err(AllocError::OutOfMemory),
-            Err(_) => {}
+        match self.alloc_more(number, &mut slot, request) {
+            Err(AllocError::NoSpace { .. }) => {}
+            answer => return answer,
         }
-        let found = global.alloc(request);
-        drop((global, slot));
-        match found {
-            Err(AllocError::NoSpace { .. }) => self.gather(|global| global.alloc(request)),
-            answer => answer,
-        }
+        drop(slot);
+        self.alloc_elsewhere(number, request)
     }
 
     fn suits_slots(&self, request: &Request) -> bool {
@@ -252,70 +237,154 @@ impl SharedRangeAlloc {
     fn alloc_anywhere(&self, request: &Request) -> Result<u64, AllocError> {
         let found = lock(&self.global.0).alloc(request);
         match found {
-            Err(AllocError::NoSpace { .. }) => self.gather(|global| global.alloc(request)),
+            Err(AllocError::NoSpace { .. }) => self.alloc_elsewhere(0, request),
             answer => answer,
         }
     }
 
-    /// Allocates `size` units at `start`. Takes all locks, and O(n) when CPUs hold spans.
+    /// Allocates from what no slot holds: the slot, which has no gap that fits, takes the span if all of it is free.
+    #[cold]
+    fn alloc_more(
+        &self,
+        number: usize,
+        slot: &mut Slot,
+        request: &Request,
+    ) -> Result<u64, AllocError> {
+        let (mut global, met) = self.enter_global();
+        if met && let Some(start) = self.lowest_span(&mut global, &request.zone) {
+            self.hand_over(number, slot, &mut global, start)?;
+            drop(global);
+            return slot.alloc(request);
+        }
+        let filled = global.fill(request)?;
+        let start = filled.block.start;
+        let span = self.whole_span(start);
+        let Some(span) = span.filter(|it| is_in(it, &filled.gap) && is_in(it, &request.zone))
+        else {
+            return Ok(start);
+        };
+        global.free(start).expect("just allocated");
+        global.alloc_at(span.start, span.end - span.start)?;
+        self.hand_over(number, slot, &mut global, span.start)?;
+        drop(global);
+        slot.alloc(request)
+    }
+
+    /// Locks the global allocator; tells whether others were there.
+    fn enter_global(&self) -> (MutexGuard<'_, RangeAlloc>, bool) {
+        match self.global.0.try_lock() {
+            Ok(global) => (global, false),
+            Err(TryLockError::WouldBlock) => (lock(&self.global.0), true),
+            Err(TryLockError::Poisoned(_)) => panic!("no panic within the allocator"),
+        }
+    }
+
+    /// The span that holds an address, unless it reaches beyond the numbers.
+    fn whole_span(&self, address: u64) -> Option<Range<u64>> {
+        let start = address >> self.span_bits << self.span_bits;
+        Some(start..start.checked_add(1 << self.span_bits)?)
+    }
+
+    /// Allocates the lowest span that is free as a whole and in a zone.
+    fn lowest_span(&self, global: &mut RangeAlloc, zone: &Range<u64>) -> Option<u64> {
+        let span = 1 << self.span_bits;
+        let whole = Request::new(span)
+            .align(span.min(MAX_ALIGN))
+            .zone(zone.clone());
+        let start = global.alloc(&whole).ok()?;
+        if start & (span - 1) != 0 {
+            global.free(start).expect("just allocated");
+            return None;
+        }
+        Some(start)
+    }
+
+    /// Gives a slot a span that has just been allocated for it.
+    fn hand_over(
+        &self,
+        number: usize,
+        slot: &mut Slot,
+        global: &mut RangeAlloc,
+        start: u64,
+    ) -> Result<(), AllocError> {
+        if let Err(error) = slot.import(start >> self.span_bits) {
+            global.free(start).expect("just allocated");
+            return Err(error);
+        }
+        // Release: whoever reads it finds the slot as it is now, under the slot's lock.
+        self.entry(start)
+            .store(number as u32 + 1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Allocates from what other slots hold, for a slot that has nothing that fits: where neither it nor the global allocator has.
+    #[cold]
+    fn alloc_elsewhere(&self, home: usize, request: &Request) -> Result<u64, AllocError> {
+        let is_small = self.suits_slots(request);
+        let lowest = request.clone().policy(Policy::LowestAddress);
+        let count = self.slots.len();
+        for number in (home..home + count).map(|number| number % count) {
+            let mut slot = lock(&self.slots[number].0);
+            if is_small
+                && number != home
+                && let Some(span) = slot.export_any(&request.zone)
+            {
+                self.take_back(&mut lock(&self.global.0), span);
+                drop(slot);
+                let mut own = lock(&self.slots[home].0);
+                match self.alloc_more(home, &mut own, request) {
+                    Err(AllocError::NoSpace { .. }) => continue,
+                    answer => return answer,
+                }
+            }
+            match slot.alloc(&lowest) {
+                Err(AllocError::NoSpace { .. }) => {}
+                answer => return answer,
+            }
+        }
+        self.alloc_across(request)
+    }
+
+    /// Allocates `size` units at `start`. O(log n) if one CPU holds the range or none does, else it takes all locks, and
+    /// O(log n) for each span in the range and each allocation in those of them that CPUs hold.
     ///
     /// # Errors
     /// As for [`RangeAlloc::alloc_at`].
     pub fn alloc_at(&self, start: u64, size: u64) -> Result<(), AllocError> {
-        self.gather(|global| global.alloc_at(start, size))
+        let block = request::block_at(start, size, &self.range, self.granule)?;
+        let owner = self.entry(start).load(Ordering::Acquire);
+        if self.is_all_of(&block, owner) {
+            // Whoever has the lock of the owner keeps entries that name it from changing.
+            if owner == 0 {
+                let mut global = lock(&self.global.0);
+                if self.is_all_of(&block, owner) {
+                    return global.alloc_at(start, size);
+                }
+            } else {
+                let mut slot = lock(&self.slots[owner as usize - 1].0);
+                if self.is_all_of(&block, owner) {
+                    return slot.alloc_at(start, size);
+                }
+            }
+        }
+        self.alloc_at_across(&block)
     }
 
-    /// Lets the global allocator have everything, and asks it.
-    fn gather<T>(
-        &self,
-        ask: impl FnOnce(&mut RangeAlloc) -> Result<T, AllocError>,
-    ) -> Result<T, AllocError> {
-        let mut slots = with_room(self.slots.len())?;
-        slots.extend(self.slots.iter().map(|slot| lock(&slot.0)));
-        let mut global = lock(&self.global.0);
-        // All memory is taken before anything changes.
-        let held: usize = slots.iter().map(|slot| slot.spans().len()).sum();
-        let mut spans: Vec<u64> = with_room(held)?;
-        let mut fresh = with_room(slots.len())?;
-        for slot in &slots {
-            spans.extend(slot.spans());
-            let emptied = (!slot.spans().is_empty()).then(|| slot.emptied());
-            let emptied = emptied.transpose().map_err(|_| AllocError::OutOfMemory)?;
-            fresh.push(emptied);
-        }
-        let of_slots = || {
-            let of_slot = |slot| Slot::spans(slot).iter().map(move |span| (slot, *span));
-            let spans = slots.iter().flat_map(move |slot| of_slot(&**slot));
-            spans.flat_map(|(slot, span)| slot.blocks(span))
-        };
-        let mut blocks: Vec<Segment> = with_room(of_slots().count())?;
-        blocks.extend(of_slots());
-        global.reserve(blocks.len())?;
-        for span in &spans {
-            global
-                .free(span << self.span_bits)
-                .expect("spans are allocations");
-            self.entry(span << self.span_bits)
-                .store(0, Ordering::Release);
-        }
-        for Segment { range, state } in blocks {
-            let placed = global.alloc_at(range.start, range.end - range.start);
-            placed.expect("it was in a span, and nodes were reserved");
-            if state == State::Lazy {
-                global.free_lazy(range.start).expect("it is there");
-            }
-        }
-        for (slot, fresh) in slots.iter_mut().zip(fresh) {
-            if let Some(fresh) = fresh {
-                **slot = fresh;
-            }
-        }
-        ask(&mut global)
+    /// Whether one owner has all spans that a range touches.
+    fn is_all_of(&self, block: &Range<u64>, owner: u32) -> bool {
+        let mut entries =
+            self.directory[self.index(block.start)..=self.index(block.end - 1)].iter();
+        // Acquire: as in `with_owner`.
+        entries.all(|entry| entry.load(Ordering::Acquire) == owner)
+    }
+
+    /// Where the directory has the span of an address.
+    fn index(&self, address: u64) -> usize {
+        ((address >> self.span_bits) - (self.range.start >> self.span_bits)) as usize
     }
 
     fn entry(&self, address: u64) -> &AtomicU32 {
-        let first = self.range.start >> self.span_bits;
-        &self.directory[((address >> self.span_bits) - first) as usize]
+        &self.directory[self.index(address)]
     }
 
     /// Does something with whoever answers for an address.
@@ -358,15 +427,51 @@ impl SharedRangeAlloc {
         self.with_owner(start, free, |global| global.free(start))
     }
 
-    /// Gives a span of a slot back to the global allocator.
-    fn give_back(&self, slot: &mut Slot, span: Option<u64>) {
-        let Some(span) = span else { return };
-        let start = span << self.span_bits;
+    /// The same for callers who know the size (rounded up to granules), so that it is checked.
+    ///
+    /// # Errors
+    /// No allocation of this size begins there; the error says what there is instead.
+    pub fn free_sized(&self, start: u64, size: u64) -> Result<(), FreeError> {
+        self.check_inside(start)?;
+        let whole = size.checked_next_multiple_of(self.granule).unwrap_or(0);
+        let free = |slot: &mut Slot| {
+            let (_, spare) = slot.free(start, Some(whole))?;
+            self.give_back(slot, spare);
+            Ok(())
+        };
+        self.with_owner(start, free, |global| global.free_sized(start, size))
+    }
+
+    /// Frees a part of an allocation; what is left stays allocated, as one allocation or as two. O(log n).
+    ///
+    /// # Errors
+    /// As for [`RangeAlloc::free_part`].
+    pub fn free_part(&self, start: u64, size: u64) -> Result<(), FreeError> {
+        self.check_inside(start)?;
+        let free = |slot: &mut Slot| {
+            let spare = slot.free_part(start, size)?;
+            self.give_back(slot, spare);
+            Ok(())
+        };
+        self.with_owner(start, free, |global| global.free_part(start, size))
+    }
+
+    /// Gives spans of a slot with nothing in them back to the global allocator, but for one.
+    fn give_back(&self, slot: &mut Slot, spans: Option<Range<u64>>) {
+        let Some(spans) = spans else { return };
         let mut global = lock(&self.global.0);
-        if slot.export(span) {
-            global.free(start).expect("spans are allocations");
-            self.entry(start).store(0, Ordering::Release);
+        for span in spans.rev() {
+            if slot.has_too_many() && slot.export(span) {
+                self.take_back(&mut global, span);
+            }
         }
+    }
+
+    /// Lets the global allocator have a span that a slot has given away; the slot is still locked.
+    fn take_back(&self, global: &mut RangeAlloc, span: u64) {
+        let start = span << self.span_bits;
+        global.free(start).expect("spans are allocations");
+        self.entry(start).store(0, Ordering::Release);
     }
 
     /// Frees, but lets the addresses not be used again before [`purge`](SharedRangeAlloc::purge).
@@ -450,41 +555,21 @@ impl SharedRangeAlloc {
             all.busy_units = all.busy_units.saturating_sub(free + lazy);
             all.lazy_units += lazy;
             all.held_units += free;
-            all.spans += slot.spans().len();
+            all.spans += slot.held();
             all.footprint_bytes += bytes;
         }
         all
     }
 
-    /// Allocations and gaps in the order of addresses, at one time. Takes all locks, and O(n); ends the
-    /// process, as vectors do, if there is no memory for the answer.
-    pub fn snapshot(&self) -> Vec<Segment> {
-        let slots: Vec<_> = self.slots.iter().map(|slot| lock(&slot.0)).collect();
-        let global = lock(&self.global.0);
-        let is_ours = |segment: &Segment| {
-            let is_span = self.entry(segment.range.start).load(Ordering::Relaxed) != 0;
-            segment.state != State::Free && !is_span
-        };
-        let mut blocks: Vec<Segment> = global.iter().filter(is_ours).collect();
-        for slot in &slots {
-            blocks.extend(slot.spans().iter().flat_map(|span| slot.blocks(*span)));
+    /// Prepares all CPUs for requests of an alignment and phase, one after the other; see [`RangeAlloc::prepare`].
+    ///
+    /// # Errors
+    /// The same as for a request.
+    pub fn prepare(&self, align: u64, phase: u64) -> Result<(), AllocError> {
+        for slot in &self.slots {
+            lock(&slot.0).prepare(align, phase)?;
         }
-        blocks.sort_unstable_by_key(|block| block.range.start);
-        let mut all = Vec::with_capacity(2 * blocks.len() + 1);
-        let mut from = self.range.start;
-        for block in blocks {
-            if from < block.range.start {
-                let (range, state) = (from..block.range.start, State::Free);
-                all.push(Segment { range, state });
-            }
-            from = block.range.end;
-            all.push(block);
-        }
-        if from < self.range.end {
-            let (range, state) = (from..self.range.end, State::Free);
-            all.push(Segment { range, state });
-        }
-        all
+        lock(&self.global.0).prepare(align, phase)
     }
 
     /// What sizes and starts are multiples of.

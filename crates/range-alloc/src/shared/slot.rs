@@ -3,16 +3,17 @@
 use core::ops::Range;
 
 use crate::arena::RangeAlloc;
-use crate::error::{AllocError, ArenaError, FreeError};
+use crate::error::{AllocError, ArenaError, FreeError, OutOfMemory};
+use crate::iter::{Segment, State};
 use crate::request::Request;
-use crate::tree::edit::Emptied;
+use crate::tree::edit::{Emptied, Filled};
 
 /// Busy and free ranges of some spans. Addresses of others are allocated to nobody.
 pub(super) struct Slot {
     arena: RangeAlloc,
-    /// Spans that it holds, in no order.
-    spans: Vec<u64>,
-    /// Spans among them with nothing allocated.
+    /// How many spans it holds.
+    held: usize,
+    /// How many of them have nothing allocated in them.
     spare: usize,
     span_bits: u32,
 }
@@ -25,7 +26,7 @@ impl Slot {
             .map_err(ArenaError::Request)?;
         Ok(Slot {
             arena,
-            spans: Vec::new(),
+            held: 0,
             spare: 0,
             span_bits,
         })
@@ -37,9 +38,6 @@ impl Slot {
 
     /// Takes a span over, all of it free.
     pub(super) fn import(&mut self, number: u64) -> Result<(), AllocError> {
-        self.spans
-            .try_reserve(1)
-            .map_err(|_| AllocError::OutOfMemory)?;
         // For this, and for giving it back.
         self.arena.reserve(2)?;
         let span = self.span(number);
@@ -48,34 +46,53 @@ impl Slot {
             Err(FreeError::OutOfMemory) => return Err(AllocError::OutOfMemory),
             Err(error) => unreachable!("the span was nobody's: {error}"),
         }
-        self.spans.push(number);
+        self.held += 1;
         self.spare += 1;
         Ok(())
     }
 
     pub(super) fn alloc(&mut self, request: &Request) -> Result<u64, AllocError> {
         let filled = self.arena.fill(request)?;
-        if (filled.gap.end - filled.gap.start) >> self.span_bits != 0 {
-            let used =
-                filled.block.start >> self.span_bits..=(filled.block.end - 1) >> self.span_bits;
-            self.spare -= used
-                .filter(|number| is_in(&self.span(*number), &filled.gap))
-                .count();
-        }
+        self.has_filled(&filled);
         Ok(filled.block.start)
     }
 
-    /// Frees; answers with the size, and with a span that it has no use for.
+    /// Allocates at an address of a span that it holds; what is allocated lies in such spans as a whole.
+    pub(super) fn alloc_at(&mut self, start: u64, size: u64) -> Result<(), AllocError> {
+        let filled = self.arena.fill_at(start, size)?;
+        self.has_filled(&filled);
+        Ok(())
+    }
+
+    #[inline]
+    fn has_filled(&mut self, filled: &Filled) {
+        if (filled.gap.end - filled.gap.start) >> self.span_bits != 0 {
+            let spans = self.spans_in(&filled.block, &filled.gap);
+            self.spare -= (spans.end - spans.start) as usize;
+        }
+    }
+
+    /// Frees; answers with the size, and with spans that it may have no use for.
     pub(super) fn free(
         &mut self,
         start: u64,
         size: Option<u64>,
-    ) -> Result<(u64, Option<u64>), FreeError> {
+    ) -> Result<(u64, Option<Range<u64>>), FreeError> {
         let emptied = self.arena.empty(start, size)?;
         Ok((
             emptied.block.end - emptied.block.start,
             self.spare_of(&emptied),
         ))
+    }
+
+    /// Frees a part of an allocation; answers with spans that it may have no use for.
+    pub(super) fn free_part(
+        &mut self,
+        start: u64,
+        size: u64,
+    ) -> Result<Option<Range<u64>>, FreeError> {
+        let emptied = self.arena.empty_part(start, size)?;
+        Ok(self.spare_of(&emptied))
     }
 
     pub(super) fn free_lazy(&mut self, start: u64) -> Result<u64, FreeError> {
@@ -86,26 +103,41 @@ impl Slot {
         self.arena.first_lazy_from(from)
     }
 
-    /// Lets a lazily freed range be used again; answers with a span that it has no use for.
-    pub(super) fn reclaim(&mut self, start: u64) -> Option<u64> {
+    /// Lets a lazily freed range be used again; answers with spans that it may have no use for.
+    pub(super) fn reclaim(&mut self, start: u64) -> Option<Range<u64>> {
         let emptied = self.arena.reclaim(start);
         self.spare_of(&emptied)
     }
 
-    fn spare_of(&mut self, emptied: &Emptied) -> Option<u64> {
+    /// Notes the spans with nothing in them any more; answers with them if they are more than the one that is kept for
+    /// the next allocation.
+    #[inline]
+    fn spare_of(&mut self, emptied: &Emptied) -> Option<Range<u64>> {
         let Emptied { block, gap } = emptied;
         if (gap.end - gap.start) >> self.span_bits == 0 {
             return None;
         }
-        let touched = block.start >> self.span_bits..=(block.end - 1) >> self.span_bits;
-        let mut last = None;
+        let spans = self.spans_in(block, gap);
+        self.spare += (spans.end - spans.start) as usize;
+        (self.spare > 1 && !spans.is_empty()).then_some(spans)
+    }
+
+    /// The spans that a block touches and that lie in the gap around it as a whole.
+    fn spans_in(&self, block: &Range<u64>, gap: &Range<u64>) -> Range<u64> {
         let bits = self.span_bits;
-        for number in touched.filter(|number| is_in(&span(*number, bits), gap)) {
-            self.spare += 1;
-            last = Some(number);
+        let (mut first, mut end) = (block.start >> bits, ((block.end - 1) >> bits) + 1);
+        if !is_in(&self.span(first), gap) {
+            first += 1;
         }
-        // One is kept for the next allocation.
-        last.filter(|_| self.spare > 1)
+        if first < end && !is_in(&self.span(end - 1), gap) {
+            end -= 1;
+        }
+        first..end.max(first)
+    }
+
+    /// Whether it has spans to give back.
+    pub(super) fn has_too_many(&self) -> bool {
+        self.spare > 1
     }
 
     /// Gives a span away in which nothing is allocated, unless that takes memory; tells whether it
@@ -117,31 +149,97 @@ impl Slot {
         }
         let taken = self.arena.alloc_at(span.start, span.end - span.start);
         taken.expect("the span is free, and there are nodes");
-        let at = self.spans.iter().position(|held| *held == number);
-        self.spans.swap_remove(at.expect("it holds the span"));
+        self.held -= 1;
         self.spare -= 1;
         true
     }
 
-    pub(super) fn spans(&self) -> &[u64] {
-        &self.spans
+    /// Gives away a span in which nothing is allocated, within a zone. O(n) if it has one, O(1) if not.
+    pub(super) fn export_any(&mut self, zone: &Range<u64>) -> Option<u64> {
+        if self.spare == 0 {
+            return None;
+        }
+        let bits = self.span_bits;
+        let number = self.arena.gaps().find_map(|gap| {
+            let (from, to) = (gap.start.max(zone.start), gap.end.min(zone.end));
+            let first = from.checked_add((1 << bits) - 1)? >> bits;
+            (first < to >> bits).then_some(first)
+        })?;
+        self.export(number).then_some(number)
+    }
+
+    /// Takes the memory for giving away so many spans with what is in them.
+    pub(super) fn reserve(&mut self, spans: usize) -> Result<(), OutOfMemory> {
+        self.arena.reserve(spans)
+    }
+
+    /// Gives away spans whose blocks, which all lie in them as a whole, have been noted by the caller, and for which there is
+    /// memory. `blocks` may be of others, too.
+    pub(super) fn withdraw(
+        &mut self,
+        spans: impl Iterator<Item = u64> + Clone,
+        blocks: &[Segment],
+        is_mine: impl Fn(u64) -> bool,
+    ) {
+        for number in spans.clone() {
+            self.spare -= usize::from(self.is_spare(number));
+            self.held -= 1;
+        }
+        for block in blocks.iter().filter(|block| is_mine(block.range.start)) {
+            if block.state == State::Lazy {
+                self.arena.reclaim(block.range.start);
+            } else {
+                self.arena.free(block.range.start).expect("it is there");
+            }
+        }
+        for number in spans {
+            let span = self.span(number);
+            let taken = self.arena.alloc_at(span.start, span.end - span.start);
+            taken.expect("the span is free, and nodes were reserved");
+        }
+    }
+
+    fn is_spare(&self, number: u64) -> bool {
+        let span = self.span(number);
+        let at = self.segment_at(span.start);
+        at.state == State::Free && is_in(&span, &at.range)
+    }
+
+    /// The allocation or gap that holds an address.
+    pub(super) fn segment_at(&self, address: u64) -> Segment {
+        segment_at(&self.arena, address)
+    }
+
+    /// The allocations and gaps from that one on which holds an address; of spans that it does not hold they mean nothing.
+    pub(super) fn segments_from(&self, address: u64) -> impl Iterator<Item = Segment> + '_ {
+        self.arena.iter_from(address)
+    }
+
+    /// How many spans it holds.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// How many of them have nothing allocated in them.
+    #[cfg(test)]
+    pub(super) fn spare(&self) -> usize {
+        self.spare
     }
 
     /// Ranges allocated or freed lazily in a span, those that begin in it.
-    pub(super) fn blocks(&self, number: u64) -> impl Iterator<Item = crate::Segment> + '_ {
+    pub(super) fn blocks(&self, number: u64) -> impl Iterator<Item = Segment> + '_ {
         let span = self.span(number);
         let segments = self.arena.iter_from(span.start);
         let from = span.clone();
         segments
             .take_while(move |segment| segment.range.start < span.end)
             .filter(move |segment| {
-                segment.range.start >= from.start && segment.state != crate::State::Free
+                segment.range.start >= from.start && segment.state != State::Free
             })
     }
 
-    /// A slot like this one that holds nothing.
-    pub(super) fn emptied(&self) -> Result<Self, ArenaError> {
-        Slot::new(self.arena.range(), self.arena.granule(), self.span_bits)
+    pub(super) fn prepare(&mut self, align: u64, phase: u64) -> Result<(), AllocError> {
+        self.arena.prepare(align, phase)
     }
 
     pub(super) fn lookup(&self, address: u64) -> Option<crate::Allocation> {
@@ -155,11 +253,17 @@ impl Slot {
     }
 }
 
+/// The allocation or gap of an arena that holds one of its addresses.
+pub(super) fn segment_at(arena: &RangeAlloc, address: u64) -> Segment {
+    let segment = arena.iter_from(address).next();
+    segment.expect("segments have all addresses of the arena")
+}
+
 fn span(number: u64, bits: u32) -> Range<u64> {
     let start = number << bits;
     start..start + (1 << bits)
 }
 
-fn is_in(inner: &Range<u64>, outer: &Range<u64>) -> bool {
+pub(super) fn is_in(inner: &Range<u64>, outer: &Range<u64>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }

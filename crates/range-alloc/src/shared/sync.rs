@@ -2,14 +2,17 @@
 
 #[cfg(not(loom))]
 pub(super) use std::sync::{
-    Mutex, MutexGuard,
+    Mutex, MutexGuard, TryLockError,
     atomic::{AtomicU32, Ordering},
 };
 
 #[cfg(loom)]
-pub(super) use loom::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicU32, Ordering},
+pub(super) use {
+    loom::sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU32, Ordering},
+    },
+    std::sync::TryLockError,
 };
 
 /// The place of the calling thread, which may change at any time: only locality depends on it.
