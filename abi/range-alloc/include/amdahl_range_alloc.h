@@ -112,6 +112,8 @@ void ara_shared_destroy(struct ara_shared *arena);
 int ara_shared_alloc(const struct ara_shared *arena, const struct ara_request *request, uint64_t *start);
 int ara_shared_alloc_at(const struct ara_shared *arena, uint64_t start, uint64_t size);
 int ara_shared_free(const struct ara_shared *arena, uint64_t start, uint64_t *size);
+int ara_shared_free_sized(const struct ara_shared *arena, uint64_t start, uint64_t size);
+int ara_shared_free_part(const struct ara_shared *arena, uint64_t start, uint64_t size);
 int ara_shared_free_lazy(const struct ara_shared *arena, uint64_t start);
 /* retire may allocate and free, but not purge. */
 int ara_shared_purge(const struct ara_shared *arena, ara_retire retire, void *context, uint64_t *units);

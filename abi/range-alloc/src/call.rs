@@ -18,6 +18,8 @@ pub trait Arena {
     fn alloc(self, request: &Request) -> Result<u64, AllocError>;
     fn alloc_at(self, start: u64, size: u64) -> Result<(), AllocError>;
     fn free(self, start: u64) -> Result<u64, FreeError>;
+    fn free_sized(self, start: u64, size: u64) -> Result<(), FreeError>;
+    fn free_part(self, start: u64, size: u64) -> Result<(), FreeError>;
     fn free_lazy(self, start: u64) -> Result<u64, FreeError>;
     fn purge(self, retire: impl FnMut(Range<u64>)) -> u64;
 }
@@ -33,6 +35,12 @@ macro_rules! arena {
             }
             fn free(self, start: u64) -> Result<u64, FreeError> {
                 $arena::free(self, start)
+            }
+            fn free_sized(self, start: u64, size: u64) -> Result<(), FreeError> {
+                $arena::free_sized(self, start, size)
+            }
+            fn free_part(self, start: u64, size: u64) -> Result<(), FreeError> {
+                $arena::free_part(self, start, size)
             }
             fn free_lazy(self, start: u64) -> Result<u64, FreeError> {
                 $arena::free_lazy(self, start)
@@ -133,6 +141,20 @@ pub unsafe fn free(arena: Option<impl Arena>, start: u64, size: *mut u64) -> c_i
         // SAFETY: the caller says that it is null or valid.
         unsafe { put(size, freed) };
         Ok(())
+    })
+}
+
+pub fn free_sized(arena: Option<impl Arena>, start: u64, size: u64) -> c_int {
+    with(arena, |arena| {
+        let freed = arena.free_sized(start, size);
+        freed.map_err(|error| codes::of_free(&error))
+    })
+}
+
+pub fn free_part(arena: Option<impl Arena>, start: u64, size: u64) -> c_int {
+    with(arena, |arena| {
+        let freed = arena.free_part(start, size);
+        freed.map_err(|error| codes::of_free(&error))
     })
 }
 

@@ -104,20 +104,14 @@ pub unsafe extern "C" fn ara_reserve(of: *mut RangeAlloc, allocations: usize) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ara_free_sized(of: *mut RangeAlloc, start: u64, size: u64) -> c_int {
     // SAFETY: as the caller says.
-    with(unsafe { of.as_mut() }, |arena| {
-        let freed = arena.free_sized(start, size);
-        freed.map_err(|error| codes::of_free(&error))
-    })
+    call::free_sized(unsafe { of.as_mut() }, start, size)
 }
 
 /// Frees a part.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ara_free_part(of: *mut RangeAlloc, start: u64, size: u64) -> c_int {
     // SAFETY: as the caller says.
-    with(unsafe { of.as_mut() }, |arena| {
-        let freed = arena.free_part(start, size);
-        freed.map_err(|error| codes::of_free(&error))
-    })
+    call::free_part(unsafe { of.as_mut() }, start, size)
 }
 
 /// Finds the segment that holds an address.

@@ -73,6 +73,28 @@ pub unsafe extern "C" fn ara_shared_free(
     unsafe { call::free(of.as_ref(), start, size) }
 }
 
+/// Frees what must have a size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_shared_free_sized(
+    of: *const SharedRangeAlloc,
+    start: u64,
+    size: u64,
+) -> c_int {
+    // SAFETY: as the caller says.
+    call::free_sized(unsafe { of.as_ref() }, start, size)
+}
+
+/// Frees a part.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_shared_free_part(
+    of: *const SharedRangeAlloc,
+    start: u64,
+    size: u64,
+) -> c_int {
+    // SAFETY: as the caller says.
+    call::free_part(unsafe { of.as_ref() }, start, size)
+}
+
 /// Frees, to be used again after a purge.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ara_shared_free_lazy(of: *const SharedRangeAlloc, start: u64) -> c_int {

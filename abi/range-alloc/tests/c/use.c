@@ -106,6 +106,10 @@ static void shared(void) {
     CHECK(ara_shared_alloc_at(arena, 0, 1 << 24) == ARA_OK);
     struct ara_block block;
     CHECK(ara_shared_lookup(arena, 5, &block) == ARA_OK && block.size == 1 << 24);
+    CHECK(ara_shared_free_part(arena, 0, 1 << 23) == ARA_OK);
+    CHECK(ara_shared_free_part(arena, 0, 1) == ARA_NOT_ALLOCATED);
+    CHECK(ara_shared_free_sized(arena, 1 << 23, 1) == ARA_WRONG_SIZE);
+    CHECK(ara_shared_free_sized(arena, 1 << 23, 1 << 23) == ARA_OK);
     ara_shared_destroy(arena);
 }
 
