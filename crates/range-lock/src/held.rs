@@ -1,7 +1,7 @@
 //! What each thread holds, in debug builds: so that one which would wait for itself panics instead.
 
 #[cfg(all(debug_assertions, not(loom)))]
-pub(crate) use noted::{Held, all_of, give, take};
+pub(crate) use noted::{Held, all_of, give, take, waits_for_held};
 
 #[cfg(all(debug_assertions, not(loom)))]
 mod noted {
@@ -48,5 +48,37 @@ mod noted {
 
     pub(crate) fn all_of(lock: usize) -> Vec<Held> {
         with_held(|held| held.iter().filter(|h| h.lock == lock).copied().collect())
+    }
+
+    /// Of a request, the last of those that `waiting` has, the held one for which it waits at the end of a chain of requests that
+    /// wait for each other.
+    ///
+    /// O(n^2) of n requests that wait, once for each link of the chain.
+    pub(crate) fn waits_for_held<'h, T>(
+        waiting: &[T],
+        held: &'h [Held],
+        for_held: impl Fn(&T, &Held) -> bool,
+        for_other: impl Fn(&T, &T) -> bool,
+        is_it: impl Fn(&T) -> bool,
+    ) -> Option<&'h Held> {
+        let mut known: Vec<Option<&Held>> = waiting
+            .iter()
+            .map(|one| held.iter().find(|held| for_held(one, held)))
+            .collect();
+        loop {
+            let mut is_over = true;
+            for at in 0..waiting.len() {
+                if known[at].is_none() {
+                    let others = waiting.iter().zip(&known);
+                    let mut others = others.filter(|(other, _)| for_other(&waiting[at], other));
+                    known[at] = others.find_map(|(_, held)| *held);
+                    is_over &= known[at].is_none();
+                }
+            }
+            if is_over {
+                let mut all = waiting.iter().zip(known).rev();
+                return all.find(|(one, _)| is_it(one)).and_then(|(_, held)| held);
+            }
+        }
     }
 }

@@ -52,8 +52,9 @@
 //! - The lock guards no data, so there is no poisoning: a panic that drops a guard gives the range back. What the range
 //!   stands for may be half-changed; whoever knows that must say so in the data.
 //! - It finds no deadlock between threads. A thread that would wait for itself panics in debug builds, with both ranges named:
-//!   if it holds a range in conflict, or if it queues behind somebody who waits for a range that it holds.
-//!   Only guards of the blocking functions take part, and only waits without a deadline.
+//!   if it holds a range in conflict, or if it queues behind somebody who waits for a range that it holds, or for another who does
+//!   so (whom a deadline may free, but this is not known). It looks before it tries, and again when it has queued up.
+//!   Only guards of the blocking functions take part, and only its own waits without a deadline.
 //! - A read guard cannot become a write guard: two who try would wait for each other.
 
 // Under loom a mutex stands in for the gate, which only its own test uses.

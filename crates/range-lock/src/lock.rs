@@ -284,6 +284,7 @@ impl RangeLock {
     /// Tries for a bounded time, then queues up. `None`: the time is over.
     #[cold]
     #[inline(never)]
+    #[track_caller]
     fn wait(&self, span: Span, kind: Kind, deadline: Option<Instant>) -> Option<Place> {
         let deadline = Deadline(deadline);
         let served = || match &self.form {
@@ -300,6 +301,10 @@ impl RangeLock {
             match turn {
                 Turn::Granted(place) => return Some(place),
                 Turn::Waits(pending) => {
+                    if deadline.0.is_none() {
+                        // While it tried, others may have queued up before it.
+                        self.forbid_wait_behind(span, kind, &pending);
+                    }
                     if !wait::park(self.cpus, pending.waiter(), deadline) {
                         self.cancel(span, kind, &pending);
                         return None;
@@ -473,18 +478,41 @@ impl RangeLock {
                 held.kind, held.span, held.at
             );
         }
-        let Form::Ordered(ordered) = &self.form else {
-            return;
-        };
-        for held in held {
-            if ordered.waits_for_any(span, kind, &[(held.span, held.kind)]) {
-                panic!(
-                    "a thread waits for itself: it wants to {kind:?} {span:?} after somebody who waits for the {:?} \
-                     {:?} that it holds, taken at {}",
-                    held.kind, held.span, held.at
-                );
-            }
+        if let Some(message) = self.wait_behind(span, kind, None, &held) {
+            panic!("{message}");
         }
+    }
+
+    /// The same for a request that is in the queue, which it leaves before it panics.
+    #[track_caller]
+    fn forbid_wait_behind(&self, span: Span, kind: Kind, pending: &Pending) {
+        let held = crate::held::all_of(self.address());
+        if let Some(message) = self.wait_behind(span, kind, Some(pending.waiter()), &held) {
+            self.cancel(span, kind, pending);
+            panic!("{message}");
+        }
+    }
+
+    /// Says that a request waits for one that waits for its own thread, at the end.
+    fn wait_behind(
+        &self,
+        span: Span,
+        kind: Kind,
+        own: Option<&Arc<Waiter>>,
+        held: &[crate::held::Held],
+    ) -> Option<String> {
+        if held.is_empty() {
+            return None;
+        }
+        let held = match &self.form {
+            Form::Ordered(ordered) => ordered.waits_for_held(span, kind, own, held),
+            Form::Segmented(segmented) => segmented.waits_for_held(span, kind, own, held),
+        }?;
+        Some(format!(
+            "a thread waits for itself: it wants to {kind:?} {span:?} after somebody who waits for the {:?} {:?} that it holds, \
+             taken at {}",
+            held.kind, held.span, held.at
+        ))
     }
 }
 
@@ -499,6 +527,8 @@ impl RangeLock {
     fn renote(&self, _: Span, _: Kind, _: &[(Span, Kind)]) {}
 
     fn forbid_self_wait(&self, _: Span, _: Kind) {}
+
+    fn forbid_wait_behind(&self, _: Span, _: Kind, _: &Pending) {}
 }
 
 impl Default for RangeLock {

@@ -18,7 +18,15 @@ pub(crate) struct Segmented {
 struct Segment {
     /// `WRITER`, `QUEUED`, and the number of holders: where there is a writer those who write and those who do not any more.
     word: AtomicU32,
-    queue: Mutex<VecDeque<(Kind, Arc<Waiter>)>>,
+    queue: Mutex<VecDeque<Queued>>,
+}
+
+/// A request that waits for a segment, and holds those of its range that come before.
+struct Queued {
+    kind: Kind,
+    waiter: Arc<Waiter>,
+    #[cfg(all(debug_assertions, not(loom)))]
+    span: Span,
 }
 
 /// It is one guard's alone. If that was split there are several holders, some of which may read by now: `WRITERS` write, and
@@ -110,7 +118,7 @@ impl Segmented {
             let segment = self.segment(number);
             if !segment.try_take(kind) {
                 let waiter = waiter();
-                if !segment.take_or_queue(kind, &waiter) {
+                if !segment.take_or_queue(span, kind, &waiter) {
                     return Some(Progress { held, waiter });
                 }
             }
@@ -157,6 +165,82 @@ impl Segmented {
     pub(crate) fn meet(&self, one: Span, other: Span) -> bool {
         let mut both = self.numbers(one);
         both.any(|number| self.numbers(other).any(|other| other == number))
+    }
+
+    /// Of those that a thread holds the one for which its request would wait in vain: somebody before it waits for that, or will,
+    /// or for another who does. With a waiter, it is in a queue.
+    #[cfg(all(debug_assertions, not(loom)))]
+    pub(crate) fn waits_for_held<'h>(
+        &self,
+        span: Span,
+        kind: Kind,
+        own: Option<&Arc<Waiter>>,
+        held: &'h [crate::held::Held],
+    ) -> Option<&'h crate::held::Held> {
+        struct Waiting {
+            segment: usize,
+            at: usize,
+            span: Span,
+            kind: Kind,
+            waiter: *const Waiter,
+        }
+        let own = own.map_or(std::ptr::null(), Arc::as_ptr);
+        let mut waiting = Vec::new();
+        // All queues at once, in their order: who waits does so at one time.
+        let queues: Vec<_> = self
+            .segments
+            .iter()
+            .map(|segment| whole(segment.0.queue.lock()))
+            .collect();
+        for (segment, queue) in queues.iter().enumerate() {
+            waiting.extend(queue.iter().enumerate().map(|(at, queued)| Waiting {
+                segment,
+                at,
+                span: queued.span,
+                kind: queued.kind,
+                waiter: Arc::as_ptr(&queued.waiter),
+            }));
+        }
+        drop(queues);
+        if own.is_null() {
+            waiting.push(Waiting {
+                segment: 0,
+                at: usize::MAX,
+                span,
+                kind,
+                waiter: own,
+            });
+        }
+        let exclusive = |one: Kind, other: Kind| one == Kind::Write || other == Kind::Write;
+        crate::held::waits_for_held(
+            &waiting,
+            held,
+            |one, held| {
+                let mut wanted = self.numbers(held.span).filter(|&at| at >= one.segment);
+                exclusive(one.kind, held.kind) && wanted.any(|at| self.needs(one.span, at))
+            },
+            |one, other| {
+                // The other is before it in the queue, or will be, or holds what it wants.
+                let is_before = other.segment > one.segment || other.at < one.at;
+                let queues = other.segment >= one.segment && self.needs(one.span, other.segment);
+                let mut held = self.numbers(other.span).filter(|&at| {
+                    at >= one.segment && at < other.segment && self.needs(one.span, at)
+                });
+                queues && is_before || exclusive(one.kind, other.kind) && held.next().is_some()
+            },
+            |one| one.waiter == own,
+        )
+    }
+
+    /// Whether a range locks a segment.
+    #[cfg(all(debug_assertions, not(loom)))]
+    fn needs(&self, span: Span, number: usize) -> bool {
+        let (first, last) = (
+            span.start >> self.granule_shift,
+            span.last >> self.granule_shift,
+        );
+        let above = number.wrapping_sub(first as usize) & (self.segments.len() - 1);
+        above as u64 <= last - first
     }
 
     #[inline(never)]
@@ -249,7 +333,8 @@ impl Segment {
     }
 
     /// Takes it if nobody is before us; else queues up.
-    fn take_or_queue(&self, kind: Kind, waiter: &Arc<Waiter>) -> bool {
+    #[cfg_attr(any(not(debug_assertions), loom), allow(unused_variables))]
+    fn take_or_queue(&self, span: Span, kind: Kind, waiter: &Arc<Waiter>) -> bool {
         let mut queue = whole(self.queue.lock());
         self.word.fetch_or(QUEUED, Ordering::Relaxed);
         if queue.is_empty() && self.take_queued(kind) {
@@ -257,7 +342,12 @@ impl Segment {
             return true;
         }
         waiter.wait_for(1);
-        queue.push_back((kind, Arc::clone(waiter)));
+        queue.push_back(Queued {
+            kind,
+            waiter: Arc::clone(waiter),
+            #[cfg(all(debug_assertions, not(loom)))]
+            span,
+        });
         false
     }
 
@@ -334,13 +424,13 @@ impl Segment {
         woken.wake();
     }
 
-    fn serve(&self, queue: &mut VecDeque<(Kind, Arc<Waiter>)>, woken: &mut Woken) {
-        while let Some(&(kind, _)) = queue.front() {
-            if !self.take_queued(kind) {
+    fn serve(&self, queue: &mut VecDeque<Queued>, woken: &mut Woken) {
+        while let Some(first) = queue.front() {
+            if !self.take_queued(first.kind) {
                 return;
             }
-            if let Some((_, waiter)) = queue.pop_front() {
-                waiter.one_less(woken);
+            if let Some(first) = queue.pop_front() {
+                first.waiter.one_less(woken);
             }
         }
         self.word.fetch_and(!QUEUED, Ordering::Relaxed);
@@ -351,7 +441,7 @@ impl Segment {
         let mut queue = whole(self.queue.lock());
         let Some(at) = queue
             .iter()
-            .position(|(_, other)| Arc::ptr_eq(other, waiter))
+            .position(|other| Arc::ptr_eq(&other.waiter, waiter))
         else {
             return false;
         };

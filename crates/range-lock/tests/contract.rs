@@ -374,20 +374,140 @@ fn a_thread_that_waits_for_itself_panics() {
     }
 }
 
+/// Longer than anything takes that does not hang.
+#[cfg(debug_assertions)]
+const HANGS: Duration = Duration::from_secs(60);
+
+/// What a thread says that panics, or nothing if it does not; a thread that hangs ends the test.
+#[cfg(debug_assertions)]
+fn said_by(work: impl FnOnce() + Send + 'static) -> Option<String> {
+    let (end, is_over) = mpsc::channel();
+    thread::spawn(move || {
+        let panic = catch_unwind(AssertUnwindSafe(work)).err();
+        let said = panic.map(|panic| panic.downcast_ref::<String>().expect("a text").clone());
+        let _ = end.send(said);
+    });
+    is_over
+        .recv_timeout(HANGS)
+        .expect("a thread waits for itself for ever")
+}
+
+/// Segmented locks did not look behind whom a thread would queue.
 #[test]
 #[cfg(debug_assertions)]
 fn a_reader_behind_a_writer_that_waits_for_it_panics() {
-    let lock = RangeLock::new();
-    let (_, waker) = waker();
-    let held = lock.read(0..8);
-    let mut writer = lock.write_async(4..20);
-    assert!(poll(&mut writer, &waker).is_pending());
-    let said = message(|| drop(lock.read(10..11)));
-    assert!(
-        said.contains("Read 10..=10") && said.contains("Read 0..=7"),
-        "{said}"
-    );
-    drop(held);
+    for lock in locks().map(Arc::new) {
+        let said = said_by(move || {
+            let (_, waker) = waker();
+            let _held = lock.read(0..8);
+            let mut writer = lock.write_async(4..20);
+            assert!(poll(&mut writer, &waker).is_pending());
+            drop(lock.read(4..5));
+        });
+        let said = said.expect("it panics");
+        assert!(
+            said.contains("Read 4..=4") && said.contains("Read 0..=7"),
+            "{said}"
+        );
+    }
+}
+
+/// A segmented lock has what its range needs before the segment for which it waits.
+#[test]
+#[cfg(debug_assertions)]
+fn who_waits_for_a_part_keeps_the_others_waiting() {
+    for lock in locks().map(Arc::new) {
+        let said = said_by(move || {
+            let (_, waker) = waker();
+            let _held = lock.read(8..12);
+            let mut all = lock.write_async(0..12);
+            assert!(poll(&mut all, &waker).is_pending());
+            drop(lock.read(0..4));
+        });
+        let said = said.expect("it panics");
+        assert!(
+            said.contains("Read 0..=3") && said.contains("Read 8..=11"),
+            "{said}"
+        );
+    }
+}
+
+/// A waits behind C, C behind B, and B for A. Only the first of them was looked at.
+#[test]
+#[cfg(debug_assertions)]
+fn a_chain_that_ends_at_its_beginning_panics() {
+    for lock in locks().map(Arc::new) {
+        let said = said_by(move || {
+            let (_, waker) = waker();
+            let _held = lock.read(12..16);
+            let mut chain = [8..16, 4..12, 0..8].map(|range| lock.write_async(range));
+            for one in &mut chain {
+                assert!(poll(one, &waker).is_pending());
+            }
+            drop(lock.read(0..4));
+        });
+        let said = said.expect("it panics");
+        assert!(
+            said.contains("Read 12..=15") && said.contains("Read 0..=3"),
+            "{said}"
+        );
+    }
+}
+
+/// Neither who is before nobody that waits for it, nor who only shares.
+#[test]
+fn who_can_go_on_does_not_panic() {
+    for lock in locks().map(Arc::new) {
+        let (wants, is_ready) = mpsc::channel();
+        let (_, waker) = waker();
+        let other = lock.write(20..24).into_task();
+        let thread = thread::spawn({
+            let lock = Arc::clone(&lock);
+            move || {
+                let _held = lock.read(0..4);
+                wants.send(()).expect("the test listens");
+                drop(lock.write(20..24));
+            }
+        });
+        is_ready.recv().expect("it runs");
+        let mut behind = lock.write_async(0..4);
+        assert!(poll(&mut behind, &waker).is_pending());
+        drop(other);
+        thread.join().expect("no panic");
+    }
+}
+
+/// The writer comes while the thread tries: neither before it looks, nor after it has queued up.
+#[test]
+#[cfg(debug_assertions)]
+fn a_writer_that_comes_while_a_thread_tries_is_seen() {
+    let rounds = if cfg!(miri) { 2 } else { 300 };
+    let lock = Arc::new(RangeLock::new());
+    for round in 0..rounds {
+        let (_, waker) = waker();
+        let other = lock.write(12..13).into_task();
+        let ((begin, has_begun), (end, is_over)) = (mpsc::channel(), mpsc::channel());
+        thread::spawn({
+            let lock = Arc::clone(&lock);
+            move || {
+                let held = lock.read(0..4);
+                begin.send(()).expect("the test listens");
+                // It panics unless it came first.
+                let tries = AssertUnwindSafe(|| drop(lock.read(12..13)));
+                let _ = catch_unwind(tries);
+                drop(held);
+                let _ = end.send(());
+            }
+        });
+        has_begun.recv().expect("it runs");
+        (0..round * 20).for_each(|_| std::hint::spin_loop());
+        let mut writer = lock.write_async(0..16);
+        let waits = poll(&mut writer, &waker);
+        drop(other);
+        let over = is_over.recv_timeout(HANGS);
+        over.expect("a thread waits for itself for ever");
+        drop((writer, waits));
+    }
 }
 
 #[test]

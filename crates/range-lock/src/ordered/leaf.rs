@@ -265,15 +265,14 @@ impl LeafState {
         self.set.has_writes()
     }
 
-    /// Whether a request that waits here is in conflict with one of `held`, and this request would wait for it.
+    /// Calls for each request that waits here.
     #[cfg(all(debug_assertions, not(loom)))]
-    pub(super) fn waits_for_any(&self, span: Span, kind: Kind, held: &[(Span, Kind)]) -> bool {
-        let mut found = false;
-        self.set.conflicting(span, kind, |entry| {
-            let conflicts = |&(span, kind): &(Span, Kind)| entry.conflicts(span, kind);
-            found |= entry.is_waiting() && held.iter().any(conflicts);
+    pub(super) fn each_waiting(&self, mut each: impl FnMut(&View<'_>)) {
+        self.each_waiter(Span::ALL, Kind::Write, |entry, _| {
+            if entry.is_waiting() {
+                each(entry);
+            }
         });
-        found
     }
 
     /// Whether nobody waits here: then the requests' order is of no interest, and leaves can be split and joined.

@@ -265,13 +265,64 @@ impl Ordered {
         leaf.requests()
     }
 
-    /// Whether a request would wait for one that itself waits for one of `held`.
+    /// Of those that a thread holds the one for which its request would wait in vain: somebody before it waits for that, or for
+    /// another who does. With a waiter, it is in the queue.
     #[cfg(all(debug_assertions, not(loom)))]
-    pub(crate) fn waits_for_any(&self, span: Span, kind: Kind, held: &[(Span, Kind)]) -> bool {
-        let mut found = false;
-        self.cover(span)
-            .each(|leaf| found |= leaf.waits_for_any(span, kind, held));
-        found
+    pub(crate) fn waits_for_held<'h>(
+        &self,
+        span: Span,
+        kind: Kind,
+        own: Option<&Arc<Waiter>>,
+        held: &'h [crate::held::Held],
+    ) -> Option<&'h crate::held::Held> {
+        struct Waiting {
+            /// `None`: it is to come, in whatever leaf.
+            leaf: Option<u64>,
+            order: u64,
+            span: Span,
+            kind: Kind,
+            waiter: *const Waiter,
+        }
+        let conflict = |a: (Span, Kind), b: (Span, Kind)| {
+            a.0.overlaps(b.0) && (a.1 == Kind::Write || b.1 == Kind::Write)
+        };
+        let mut waiting = Vec::new();
+        // All leaves at once: what waits is what waits at one time.
+        self.cover(Span::ALL).each(|leaf| {
+            let lo = Some(leaf.lo);
+            leaf.each_waiting(|entry| {
+                waiting.push(Waiting {
+                    leaf: lo,
+                    order: entry.order,
+                    span: entry.span,
+                    kind: entry.kind,
+                    waiter: entry.waiter.map_or(std::ptr::null(), Arc::as_ptr),
+                });
+            });
+        });
+        let own = own.map_or(std::ptr::null(), Arc::as_ptr);
+        if own.is_null() {
+            waiting.push(Waiting {
+                leaf: None,
+                order: u64::MAX,
+                span,
+                kind,
+                waiter: own,
+            });
+        }
+        crate::held::waits_for_held(
+            &waiting,
+            held,
+            |one, held| conflict((one.span, one.kind), (held.span, held.kind)),
+            |one, other| {
+                // Within a leaf orders tell who came first; a request of several leaves is one.
+                let is_before = (one.leaf.is_none() || one.leaf == other.leaf)
+                    && other.order < one.order
+                    && conflict((one.span, one.kind), (other.span, other.kind));
+                is_before || one.waiter == other.waiter
+            },
+            |one| one.waiter == own,
+        )
     }
 
     /// Enters all leaves that the range overlaps, in the order of their addresses: so nobody waits in a circle.
