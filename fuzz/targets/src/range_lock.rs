@@ -1,5 +1,8 @@
 //! Bytes as a sequence of operations on a lock, or on a map, beside a naive model.
 
+#[path = "../../../crates/range-lock/tests/model/mod.rs"]
+mod model;
+
 use std::future::Future;
 use std::ops::RangeInclusive;
 use std::pin::Pin;
@@ -82,8 +85,20 @@ impl Request<'_> {
     }
 }
 
+/// Begins what is done with a segmented lock.
+const SEGMENTED: u8 = 255;
+
 /// Requests are granted in order, as soon as nothing before them is in conflict; the last one out leaves nothing.
 pub fn lock(bytes: &[u8]) {
+    if let [SEGMENTED, form, rest @ ..] = bytes {
+        let (granule, segments) = (1 << (form % 4), 1 << (form / 4 % 6));
+        let mut input = Input(&rest[..rest.len().min(600)]);
+        return model::run(
+            granule,
+            segments,
+            std::iter::from_fn(|| segmented_step(&mut input)),
+        );
+    }
     let lock = RangeLock::new();
     let mut requests: Vec<Request<'_>> = Vec::new();
     let mut input = Input(&bytes[..bytes.len().min(600)]);
@@ -104,6 +119,18 @@ pub fn lock(bytes: &[u8]) {
     }
     drop(requests);
     assert!(lock.try_write(..).is_ok(), "something is left behind");
+}
+
+fn segmented_step(input: &mut Input<'_>) -> Option<model::Step> {
+    use model::Step;
+    let what = input.next()?;
+    Some(match what {
+        0..112 => Step::Request(input.range()?, what % 2 == 1),
+        112..128 => Step::Try(input.range()?, what % 2 == 1),
+        128..200 => Step::Drop(input.next()?.into()),
+        200..220 => Step::Downgrade(input.next()?.into()),
+        _ => Step::Split(input.next()?.into(), input.address()?),
+    })
 }
 
 fn lock_step<'a>(

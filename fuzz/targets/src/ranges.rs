@@ -3,6 +3,8 @@
 
 #[path = "../../../crates/range-alloc/tests/model/mod.rs"]
 mod model;
+#[path = "../../../crates/range-alloc/tests/model/shared.rs"]
+mod shared;
 
 use amdahl_range_alloc::{Policy, RangeAlloc, Request};
 use model::{Ask, Model};
@@ -60,10 +62,16 @@ fn ask(numbers: &mut Numbers, start: u64) -> Ask {
     }
 }
 
+/// Stands before what is done with the form for many threads.
+const SHARED: u64 = 255;
+
 /// The first byte says where the arena lies and its granule, the others what is done.
 pub fn operations(bytes: &[u8]) {
     let mut numbers = Numbers(bytes);
     let head = numbers.byte();
+    if head == SHARED {
+        return shared_operations(&mut numbers);
+    }
     let granule = [1, 1, 4, 16][head as usize % 4];
     // The second is too long for words of 32 bits.
     let span = [SPAN, 1 << 37][usize::from(head & 8 != 0)];
@@ -143,6 +151,41 @@ pub fn operations(bytes: &[u8]) {
             .iter()
             .all(|gap| gap.end - gap.start <= arena.stats().largest_free)
     );
+}
+
+/// The same in the form for many threads, by one of them.
+fn shared_operations(numbers: &mut Numbers) {
+    use shared::Step;
+    let head = numbers.byte();
+    let granule = [1, 1, 4, 16][head as usize % 4];
+    let start = match head & 4 {
+        0 => head * 16,
+        _ => (u64::MAX - 2 * SPAN) & !15,
+    };
+    let (span, slots) = (granule << (4 + (head >> 3) % 4), 1 + (head >> 5) as usize);
+    let steps = std::iter::from_fn(|| {
+        if numbers.0.is_empty() {
+            return None;
+        }
+        let kind = numbers.byte();
+        Some(match kind % 8 {
+            0..=3 => Step::Alloc(kind as usize >> 3, ask(numbers, start)),
+            4 => {
+                let at = start.saturating_add(numbers.byte() * 12);
+                Step::AllocAt(at, numbers.size())
+            }
+            5 if kind & 8 == 0 => Step::Free(numbers.byte() as usize),
+            5 => Step::FreeSized(numbers.byte() as usize, kind >> 4 & 1),
+            6 => {
+                let (n, at) = (numbers.byte() as usize, numbers.byte() % 64);
+                Step::FreePart(n, at, numbers.size())
+            }
+            _ if kind & 8 == 0 => Step::FreeLazy(numbers.byte() as usize),
+            _ => Step::Purge,
+        })
+    });
+    let range = start..start + SPAN / 16 * 16;
+    shared::run(range, granule, span, slots, steps);
 }
 
 /// A layout as text: what was read can be written and read again.
