@@ -44,18 +44,17 @@ fn keys(thread: usize, round: usize) -> [usize; 5] {
     std::array::from_fn(|n| (thread * 7 + round * (n + 1) * 13 + n * n) % KEYS)
 }
 
-#[test]
-#[cfg_attr(miri, ignore = "Miri refuses how parking_lot calls futex")]
-fn many_at_once_exclude_each_other() {
+/// Threads take one lock and several, so many times.
+fn exclude_each_other(threads: usize, rounds: usize) {
     let locks = HashedMutexes::with_locks(few(8));
     let numbers = Guarded::new(KEYS);
     let added: usize = thread::scope(|scope| {
-        let all: Vec<_> = (0..4)
+        let all: Vec<_> = (0..threads)
             .map(|thread| {
                 let (locks, numbers) = (&locks, &numbers);
                 scope.spawn(move || {
                     let mut added = 0;
-                    for round in 0..ROUNDS {
+                    for round in 0..rounds {
                         let keys = keys(thread, round);
                         let guard = match round % 3 {
                             0 => {
@@ -85,14 +84,19 @@ fn many_at_once_exclude_each_other() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri refuses how parking_lot calls futex")]
-fn readers_share_and_writers_do_not() {
+fn many_at_once_exclude_each_other() {
+    exclude_each_other(4, ROUNDS);
+}
+
+/// Threads read and write, one lock, several and all, so many times.
+fn share(threads: usize, rounds: usize) {
     let locks = HashedRwLocks::with_locks(few(8));
     let numbers = Guarded::new(KEYS);
     thread::scope(|scope| {
-        for thread in 0..4 {
+        for thread in 0..threads {
             let (locks, numbers) = (&locks, &numbers);
             scope.spawn(move || {
-                for round in 0..ROUNDS {
+                for round in 0..rounds {
                     let [a, b, c, d, _] = keys(thread, round);
                     if round % 5 == 0 {
                         let _all = locks.write_all();
@@ -107,12 +111,29 @@ fn readers_share_and_writers_do_not() {
             });
         }
     });
-    assert_eq!(numbers.total(), 4 * 2 * ROUNDS as u64);
+    assert_eq!(numbers.total(), (threads * 2 * rounds) as u64);
     let (one, other) = (locks.try_read(&1).unwrap(), locks.try_read(&1).unwrap());
     assert!(locks.try_write(&1).is_none());
     drop((one, other));
     assert!(locks.try_write(&1).is_some());
     assert_eq!(locks.read_all().locks(), 8);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri refuses how parking_lot calls futex")]
+fn readers_share_and_writers_do_not() {
+    share(4, ROUNDS);
+}
+
+/// The long tier.
+#[test]
+#[ignore = "takes two minutes"]
+fn sixty_four_threads_exclude_each_other_for_minutes() {
+    let begun = std::time::Instant::now();
+    while begun.elapsed().as_secs() < 120 {
+        exclude_each_other(64, 10 * ROUNDS);
+        share(64, 10 * ROUNDS);
+    }
 }
 
 proptest! {

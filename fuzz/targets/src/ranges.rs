@@ -176,6 +176,7 @@ fn shared_operations(numbers: &mut Numbers) {
             }
             5 if kind & 8 == 0 => Step::Free(numbers.byte() as usize),
             5 => Step::FreeSized(numbers.byte() as usize, kind >> 4 & 1),
+            6 if kind & 8 != 0 => Step::FreeAny(start.saturating_add(numbers.byte() * 12)),
             6 => {
                 let (n, at) = (numbers.byte() as usize, numbers.byte() % 64);
                 Step::FreePart(n, at, numbers.size())

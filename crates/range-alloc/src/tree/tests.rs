@@ -299,6 +299,102 @@ fn nodes_stay_in_order_while_blocks_are_put_anywhere() {
     }
 }
 
+/// Blocks that live at once in the long tier.
+const MILLION: u64 = 1_000_000;
+
+/// Frees all in no order, and looks at the nodes now and then.
+fn empty(arena: &mut RangeAlloc, mut live: Vec<u64>, random: &mut Random) {
+    while !live.is_empty() {
+        let at = random.below(live.len() as u64) as usize;
+        arena.free(live.swap_remove(at)).unwrap();
+        if (live.len() as u64).is_multiple_of(MILLION / 8) {
+            check(&arena.tree);
+        }
+    }
+    let stats = arena.stats();
+    assert_eq!((stats.leaves, stats.inner_nodes, stats.levels), (1, 0, 1));
+    assert_eq!(stats.free_units, stats.units);
+}
+
+/// The long tier: no unit is left, and every second one is freed and allocated again.
+#[test]
+#[ignore = "takes a minute"]
+fn nodes_stay_in_order_with_a_million_blocks_that_fill_all() {
+    let range = 5..5 + MILLION;
+    for end in [range.end, 1 << 33] {
+        let mut random = Random(99);
+        let mut arena = RangeAlloc::new(5..end).unwrap();
+        let mut live: Vec<u64> = range.clone().collect();
+        if end > range.end {
+            arena.alloc_at(range.end, end - range.end).unwrap();
+            live.push(range.end);
+            assert!(is_wide(&arena));
+        }
+        let one = Request::new(1);
+        for start in range.clone() {
+            assert_eq!(arena.alloc(&one), Ok(start));
+        }
+        check(&arena.tree);
+        assert_eq!(arena.alloc(&one), Err(AllocError::NoSpace { lazy: 0 }));
+        for start in range.clone().step_by(2) {
+            arena.free(start).unwrap();
+        }
+        check(&arena.tree);
+        let two = Request::new(2);
+        assert_eq!(arena.alloc(&two), Err(AllocError::NoSpace { lazy: 0 }));
+        let of_four = Request::new(1).align(4);
+        let first = range.start.next_multiple_of(4);
+        let is_free = |start: &u64| (start - range.start).is_multiple_of(2);
+        let mut fours = (first..range.end).step_by(4).filter(is_free);
+        for start in fours.by_ref().take(1000) {
+            assert_eq!(arena.alloc(&of_four), Ok(start));
+        }
+        check(&arena.tree);
+        let taken: Vec<u64> = arena.gaps().map(|gap| gap.start).collect();
+        for start in taken {
+            assert_eq!(arena.alloc(&one), Ok(start));
+        }
+        check(&arena.tree);
+        empty(&mut arena, live, &mut random);
+    }
+}
+
+/// The long tier: of all sizes and alignments, far below the end of the arena.
+#[test]
+#[ignore = "takes a minute"]
+fn nodes_stay_in_order_with_a_million_blocks_that_come_and_go() {
+    for range in [0..u64::from(u32::MAX), 0..1 << 34] {
+        let mut random = Random(101);
+        let mut arena = RangeAlloc::new(range).unwrap();
+        let mut live = Vec::new();
+        let alloc = |arena: &mut RangeAlloc, random: &mut Random| {
+            let request = Request::new(1 + random.below(64)).align(1 << random.below(9));
+            arena.alloc(&request).unwrap()
+        };
+        for _ in 0..MILLION {
+            live.push(alloc(&mut arena, &mut random));
+        }
+        check(&arena.tree);
+        for turn in 1..=MILLION {
+            let at = random.below(MILLION) as usize;
+            let freed = std::mem::replace(&mut live[at], 0);
+            if turn % 16 == 0 {
+                arena.free_lazy(freed).unwrap();
+            } else {
+                arena.free(freed).unwrap();
+            }
+            live[at] = alloc(&mut arena, &mut random);
+            if turn % (MILLION / 16) == 0 {
+                check(&arena.tree);
+                arena.purge(|_| ());
+                check(&arena.tree);
+            }
+        }
+        assert_eq!(arena.stats().allocations as u64, MILLION);
+        empty(&mut arena, live, &mut random);
+    }
+}
+
 /// What cannot be had beyond the reach of narrow words made them wide for nothing.
 #[test]
 fn what_fails_beyond_the_reach_leaves_words_narrow() {

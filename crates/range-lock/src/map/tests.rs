@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, LazyLock};
 use std::thread;
 
@@ -339,45 +339,83 @@ fn what_a_reader_kept_is_freed_after_it() {
     assert!(left < ALIVE_MOST, "{left} values are left");
 }
 
-#[test]
-fn readers_see_whole_changes_while_a_writer_works() {
+/// Each writer changes a thousand addresses of its own, so often at least; readers look at all of them, so often at least.
+fn work_together(readers: u64, writers: u64, versions: u64, enough: usize) {
     let map = SeqRangeMap::new();
     let shared = Arc::new(());
     let value = |version: u64| (version, Arc::clone(&shared));
-    map.insert(0..1000, value(0));
-    let (is_over, looks) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let part = |writer: u64| writer * 1000..(writer + 1) * 1000;
+    for writer in 0..writers {
+        map.insert(part(writer), value(0));
+    }
+    let (over, looks) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let is_over = || over.load(Ordering::Relaxed) == writers as usize;
     thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                let mut latest = 0;
-                while !is_over.load(Ordering::Relaxed) {
+        for first in 0..readers {
+            let (map, looks) = (&map, &looks);
+            scope.spawn(move || {
+                let mut latest = vec![0; writers as usize];
+                for look in first.. {
+                    let latest = &mut latest[(look % writers) as usize];
+                    let part = part(look % writers);
                     let reader = map.reader();
                     let snapshot = reader.snapshot();
-                    let (one, other) = (snapshot.get(0), snapshot.get(999));
+                    let (one, other) = (snapshot.get(part.start), snapshot.get(part.end - 1));
                     let version = one.map(|value| value.0);
                     assert_eq!(version, other.map(|value| value.0), "half a change");
-                    assert!(version >= Some(latest), "back in time");
-                    latest = version.unwrap_or(latest);
-                    assert!(snapshot.gaps(0..1000).eq([]));
+                    assert!(version >= Some(*latest), "back in time");
+                    *latest = version.unwrap_or(*latest);
+                    assert!(snapshot.gaps(0..writers * 1000).eq([]));
                     let ends = snapshot.iter().map(|(range, _)| *range.end());
                     assert!(ends.is_sorted());
                     looks.fetch_add(1, Ordering::Relaxed);
+                    if is_over() {
+                        return;
+                    }
                 }
             });
         }
-        let mut version = 1;
-        let (versions, enough) = if cfg!(miri) { (10, 3) } else { (2000, 300) };
-        while version < versions || looks.load(Ordering::Relaxed) < enough {
-            map.insert(0..1000, value(version));
-            for at in 1..20 {
-                map.insert(at * 40..at * 40 + 20, value(u64::MAX - at));
-            }
-            version += 1;
+        for writer in 0..writers {
+            let (map, value, over, looks) = (&map, &value, &over, &looks);
+            scope.spawn(move || {
+                let mut version = 1;
+                while version < versions || looks.load(Ordering::Relaxed) < enough {
+                    map.insert(part(writer), value(version));
+                    for at in 1..20 {
+                        let from = part(writer).start + at * 40;
+                        map.insert(from..from + 20, value(u64::MAX - at));
+                    }
+                    version += 1;
+                }
+                over.fetch_add(1, Ordering::Relaxed);
+            });
         }
-        is_over.store(true, Ordering::Relaxed);
     });
     drop(map);
     assert_eq!(Arc::strong_count(&shared), 1, "all values are dropped");
+}
+
+#[test]
+fn readers_see_whole_changes_while_a_writer_works() {
+    let (versions, enough) = if cfg!(miri) { (10, 3) } else { (2000, 300) };
+    work_together(3, 1, versions, enough);
+}
+
+#[test]
+fn readers_see_whole_changes_while_several_writers_work() {
+    let (versions, enough) = if cfg!(miri) { (5, 3) } else { (300, 300) };
+    work_together(3, 3, versions, enough);
+}
+
+/// The long tier.
+#[test]
+#[ignore = "takes two minutes"]
+fn sixty_four_threads_read_and_write_for_minutes() {
+    let begun = std::time::Instant::now();
+    while begun.elapsed().as_secs() < 120 {
+        work_together(56, 8, 300, 10_000);
+        work_together(63, 1, 2000, 10_000);
+    }
 }
 
 /// Its end is foreign code, which may want to change the map. That locked itself out.
