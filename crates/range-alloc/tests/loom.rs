@@ -3,7 +3,7 @@
 //!
 //! Without `--cfg loom` the same runs once with threads as they come.
 
-use amdahl_range_alloc::{Request, SharedConfig, SharedRangeAlloc};
+use amdahl_range_alloc::{AllocError, Request, SharedConfig, SharedRangeAlloc};
 
 #[cfg(loom)]
 use loom::{sync::Arc, thread};
@@ -84,6 +84,37 @@ fn a_purge_and_a_gathering_meet() {
         assert_eq!(arena.purge(|_| ()), 2);
         other.join().unwrap();
         arena.free(30).unwrap();
+        is_free(&arena);
+    });
+}
+
+#[test]
+fn one_takes_what_lies_across_both_slots_while_another_frees_and_allocates_there() {
+    model(|| {
+        let arena = arena();
+        let two = Request::new(2);
+        let a = arena.alloc_in(0, &two).unwrap();
+        let (b, c) = (
+            arena.alloc_in(1, &two).unwrap(),
+            arena.alloc_in(1, &two).unwrap(),
+        );
+        arena.free(b).unwrap();
+        let other = {
+            let arena = arena.clone();
+            thread::spawn(move || {
+                assert_eq!(arena.free(c), Ok(2));
+                let d = arena.alloc_in(1, &Request::new(2)).unwrap();
+                assert_eq!(arena.lookup(d).unwrap().range, d..d + 2);
+                assert_eq!(arena.free(d), Ok(2));
+            })
+        };
+        let across = b - 2..b + 2;
+        match arena.alloc_at(across.start, 4) {
+            Ok(()) => assert_eq!(arena.free(across.start), Ok(4)),
+            Err(error) => assert_eq!(error, AllocError::Occupied { by: b..b + 2 }),
+        }
+        other.join().unwrap();
+        arena.free(a).unwrap();
         is_free(&arena);
     });
 }
