@@ -1,5 +1,6 @@
 //! `amdahl mem`: page faults, huge pages, the address-space lock, TLB misses, placement.
 
+mod accounted;
 mod follow;
 pub mod live;
 mod look;
@@ -23,7 +24,7 @@ use amdahl_report::{html::REPORT_FILE, save};
 use amdahl_topology::CpuSet;
 
 use crate::child::Ended;
-use crate::cli::{Mem, ProbeKind};
+use crate::cli::{Mem, ProbeKind, Selection};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::screen;
@@ -177,7 +178,7 @@ fn recorded(
         .as_ref()
         .map(|ended| ended.faults + ended.major_faults);
     let lock = followed.lock_tables(args.holds);
-    let (tlb, tlb_source) = tlb_misses(&followed.tlb);
+    let (tlb, tlb_source) = tlb_misses(&followed.tlb, &args.selection);
     let mut sources = sources::recorded(&missing, args.holds);
     sources.push(tlb_source);
     let mut warnings = warnings_of(counts.stacks_lost, &followed);
@@ -249,8 +250,11 @@ fn warnings_of(stacks_lost: u64, followed: &Followed<'_>) -> Vec<Notice> {
     warnings
 }
 
-/// What the counters say, and where it comes from.
-fn tlb_misses(counted: &follow::Tlb) -> (Option<Tlb>, amdahl_report::schema::Source) {
+/// What the counters of whom `selection` says tell, and where it comes from.
+fn tlb_misses(
+    counted: &follow::Tlb,
+    selection: &Selection,
+) -> (Option<Tlb>, amdahl_report::schema::Source) {
     let mut sums = [Count::default(); 4];
     let mut is_there = [false; 4];
     for (what, count) in counted.counters.iter().flat_map(|counters| counters.read()) {
@@ -299,6 +303,6 @@ fn tlb_misses(counted: &follow::Tlb) -> (Option<Tlb>, amdahl_report::schema::Sou
         instruction_per_thousand: counts.fetches_per_thousand(),
         counted: counts.counted,
     });
-    let source = sources::tlb(counted.refused.as_ref(), table.is_some());
+    let source = sources::tlb(counted.refused.as_ref(), table.is_some(), selection);
     (table, source)
 }

@@ -4,6 +4,7 @@ use amdahl_probe::bpf::{MEM, MEM_HOLDS, Programs};
 use amdahl_report::schema::Source;
 
 use super::look::Looked;
+use crate::cli::Selection;
 use crate::watch::machine::holds_are_told;
 
 /// Pages by the node of the CPU that used them first.
@@ -97,17 +98,22 @@ pub fn not_asked(holds: bool) -> Vec<Source> {
     sources
 }
 
-/// Of TLB misses; `refused` is why they cannot be counted. Where they can be there may be none all the same.
-pub fn tlb(refused: Option<&std::io::Error>, is_counted: bool) -> Source {
+/// Of TLB misses of whom `selection` says; `refused` is why they cannot be counted. Where they can be there may be none
+/// all the same.
+pub fn tlb(refused: Option<&std::io::Error>, is_counted: bool, selection: &Selection) -> Source {
+    let of_all = selection.system;
     let Some(error) = refused else {
         return if is_counted {
             source("TLB misses", "perf events", "", "")
+        } else if of_all {
+            let text = "no program ran while it was counted.";
+            source("TLB misses", "missing", text, "watch for longer (--for)")
         } else {
             source(
                 "TLB misses",
                 "missing",
-                "nothing ran while it was counted, or it was not known what to count.",
-                "watch a process (--pid) that runs, a command, or, as root, --system",
+                "nobody of those who are watched ran while it was counted.",
+                "watch while they run, or a command, or, as root, --system",
             )
         };
     };
@@ -118,11 +124,19 @@ pub fn tlb(refused: Option<&std::io::Error>, is_counted: bool) -> Source {
         ),
         Some(libc::EACCES | libc::EPERM) => (
             format!("counters may not be used ({error})."),
-            "run as root, with CAP_PERFMON, or lower kernel.perf_event_paranoid to 2",
+            if of_all {
+                "run as root, with CAP_PERFMON, or lower kernel.perf_event_paranoid to 0"
+            } else {
+                "run as root, with CAP_PERFMON, or lower kernel.perf_event_paranoid to 2"
+            },
         ),
         Some(libc::EMFILE) => (
-            "too many threads for the files that may be open.".to_owned(),
-            "raise the limit (ulimit -n), or use --system",
+            "too many threads or CPUs for the files that may be open.".to_owned(),
+            if of_all {
+                "raise the limit (ulimit -n)"
+            } else {
+                "raise the limit (ulimit -n), or use --system"
+            },
         ),
         _ => (format!("counters cannot be used ({error})."), ""),
     };

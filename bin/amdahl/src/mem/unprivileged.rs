@@ -10,14 +10,18 @@ use amdahl_report::mem::schema::{FaultKind, FaultSite, Faults, MemResult};
 use amdahl_report::schema::{Notice, Source};
 use amdahl_topology::CpuSet;
 
+use super::accounted::Accounted;
 use super::follow::Tlb;
 use super::look::Looker;
 use super::{Outcome, Parts, result, sources, tlb_misses, while_looking};
 use crate::child::{Child, Ended};
-use crate::cli::Mem;
+use crate::cli::{Mem, Selection};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::watch::{self, processes};
+use crate::watch;
+
+/// Events are opened on those who are there, and inherited by what they start.
+const JOINED: &str = "processes that joined the control group later";
 
 /// Samples of time are not wanted: as few as there can be.
 const RATE: Rate = Rate {
@@ -34,41 +38,51 @@ pub fn watched(
     interrupt: &Interrupt,
 ) -> Result<Parts, Failure> {
     let begun = std::time::Instant::now();
-    let mut tlb = Tlb::default();
     let selection = &args.selection;
     let child = watch::start(selection, cpus, &[])?;
-    let root = selection.pid.or(child.as_ref().map(Child::pid));
-    let tids = root.map(processes::threads).unwrap_or_default();
-    if !tids.is_empty() {
-        tlb.count(Whose::Threads(&tids));
-    }
-    let mut warnings = Vec::new();
-    let sampler = child.as_ref().and_then(|child| {
+    if let Some(child) = &child {
         looker.begin_at(child.pid());
-        let all: Vec<u32> = cpus.iter().collect();
-        let sampler = View::allowed();
-        match sampler.and_then(|_| Sampler::new(child.pid(), &all, View::User, RATE)) {
-            Ok(sampler) => {
-                let faults = |left: &&LeftOut| left.counter == Counter::PageFaults;
-                let left_out = sampler.left_out().iter().find(faults);
-                warnings.extend(left_out.map(|left| unsampled(&left.error)));
-                Some(sampler)
-            }
-            // The sources say by what means faults are seen.
-            Err(error) if is_refused(&error) => None,
-            Err(error) => {
-                warnings.push(unsampled(&error));
-                None
-            }
+    }
+    let tlb = count_misses(selection, child.as_ref(), cpus);
+    let mut places = Places::default();
+    let mut warnings = Vec::new();
+    let sampler = match sampler(selection, child.as_ref(), cpus, &mut places) {
+        Ok(sampler) => {
+            let faults = |left: &&LeftOut| left.counter == Counter::PageFaults;
+            let left_out = sampler.iter().flat_map(Sampler::left_out).find(faults);
+            warnings.extend(left_out.map(|left| unsampled(&left.error)));
+            sampler
+        }
+        // The sources say by what means faults are seen.
+        Err(error) if is_refused(&error) => None,
+        Err(error) => {
+            warnings.push(unsampled(&error));
+            None
+        }
+    };
+    // The kernel tells of a command that has ended what all its processes had.
+    let mut accounted = (child.is_none() || selection.system).then(|| Accounted::new(selection));
+    let (ended, looked) = while_looking(looker, interrupt, || {
+        let watch = || watch::run(selection, child, interrupt, || ());
+        match &mut accounted {
+            Some(accounted) => accounted.while_looking(watch),
+            None => watch(),
         }
     });
-    let (ended, looked) = while_looking(looker, interrupt, || {
-        watch::run(selection, child, interrupt, || ())
-    });
     let (ended, part) = (ended?, sampler.map(|sampler| sampler.end().0));
-    let faults = faults(ended.as_ref(), part);
-    let (tlb, tlb_source) = tlb_misses(&tlb);
-    let mut all = without(why.as_ref(), &faults, args.holds);
+    let sites = part.map(|part| sites(part, places)).unwrap_or_default();
+    let is_sampled = !sites.is_empty();
+    let faults = match (&accounted, &ended) {
+        (Some(accounted), _) => with_code(accounted.faults(), sites),
+        (None, Some(ended)) => faults(ended, sites),
+        (None, None) => Faults::default(),
+    };
+    let (tlb, mut tlb_source) = tlb_misses(&tlb, selection);
+    let mut all = without(why.as_ref(), selection, is_sampled, args.holds);
+    if selection.cgroup.is_some() && tlb.is_some() {
+        tlb_source.missing = format!("those of {JOINED}.");
+        tlb_source.remedy = all[0].remedy.clone();
+    }
     all.push(tlb_source);
     let result = MemResult {
         duration_s: begun.elapsed().as_secs_f64(),
@@ -106,37 +120,92 @@ fn unsampled(error: &io::Error) -> Notice {
     }
 }
 
+/// Counts misses of TLBs from now on; of processes, in all that come of them.
+fn count_misses(selection: &Selection, child: Option<&Child>, cpus: &CpuSet) -> Tlb {
+    let mut tlb = Tlb::default();
+    if selection.system {
+        tlb.count_all(cpus);
+        return tlb;
+    }
+    let root = selection.pid.or(child.map(Child::pid));
+    for (_, tids) in watch::present(selection, root) {
+        tlb.count(Whose::Threads(&tids));
+    }
+    tlb
+}
+
+/// Samples page faults, but for those of the whole system, where each sample would be of everybody. `places` gets to
+/// know who runs already.
+fn sampler(
+    selection: &Selection,
+    child: Option<&Child>,
+    cpus: &CpuSet,
+    places: &mut Places,
+) -> io::Result<Option<Sampler>> {
+    if selection.system {
+        return Ok(None);
+    }
+    View::allowed()?;
+    let cpus: Vec<u32> = cpus.iter().collect();
+    if let Some(child) = child {
+        return Sampler::new(child.pid(), &cpus, View::User, RATE).map(Some);
+    }
+    let mut all = Vec::new();
+    for (pid, tids) in watch::present(selection, selection.pid) {
+        places.attach(pid);
+        all.extend(tids);
+    }
+    if all.is_empty() {
+        return Ok(None);
+    }
+    match Sampler::of_running(&all, &cpus, View::User, RATE) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        sampler => sampler.map(Some),
+    }
+}
+
 /// Counts by the kernel's accounting, code by samples.
-fn faults(ended: Option<&Ended>, part: Option<Part>) -> Faults {
-    let Some(ended) = ended else {
-        return Faults::default();
-    };
+fn faults(ended: &Ended, sites: Vec<FaultSite>) -> Faults {
     let kind = |kind: &str, count: u64| FaultKind {
         kind: kind.to_owned(),
         count,
         ..FaultKind::default()
     };
     let count = ended.faults + ended.major_faults;
-    let sites = part.map(sites).unwrap_or_default();
-    let listed: u64 = sites.iter().map(|site| site.count).sum();
-    Faults {
+    let counted = Faults {
         count,
-        accounted: Some(count),
         kinds: vec![
             kind("minor", ended.faults),
             kind("major", ended.major_faults),
         ],
-        left_out: count.saturating_sub(listed),
-        sites,
+        left_out: count,
         ..Faults::default()
+    };
+    with_code(counted, sites)
+}
+
+/// Places in the code instead of processes, where they are known.
+fn with_code(counted: Faults, sites: Vec<FaultSite>) -> Faults {
+    let accounted = Some(counted.count);
+    if sites.is_empty() {
+        return Faults {
+            accounted,
+            ..counted
+        };
+    }
+    let listed: u64 = sites.iter().map(|site| site.count).sum();
+    Faults {
+        accounted,
+        left_out: counted.count.saturating_sub(listed),
+        sites,
+        ..counted
     }
 }
 
 /// One sample stands for many faults.
-fn sites(mut part: Part) -> Vec<FaultSite> {
+fn sites(mut part: Part, mut places: Places) -> Vec<FaultSite> {
     part.stacks.retain(|stack| stack.kind == stack_kind::FAULT);
     let mut by_code: std::collections::HashMap<_, FaultSite> = Default::default();
-    let mut places = Places::default();
     for (pid, stack) in places.name(&mut part) {
         let code = result::code(Some(&stack));
         let key = (pid, code.stack.clone(), code.line);
@@ -154,7 +223,13 @@ fn sites(mut part: Part) -> Vec<FaultSite> {
     sites
 }
 
-fn without(why: Option<&RecorderError>, faults: &Faults, has_holds: bool) -> Vec<Source> {
+/// What is missing without BPF, which cannot be used for the reason `why`.
+fn without(
+    why: Option<&RecorderError>,
+    selection: &Selection,
+    is_sampled: bool,
+    has_holds: bool,
+) -> Vec<Source> {
     let text = match why {
         Some(error) => format!("BPF cannot be used ({error})."),
         None => "not asked for (--probe proc).".to_owned(),
@@ -163,16 +238,24 @@ fn without(why: Option<&RecorderError>, faults: &Faults, has_holds: bool) -> Vec
         Some(error) => watch::bpf_remedy(error),
         None => "leave out --probe proc, as root",
     };
-    let how = if faults.sites.is_empty() {
-        "rusage"
-    } else {
-        "rusage and perf events"
+    let is_command = !selection.command.is_empty() && !selection.system;
+    let counts = if is_command { "rusage" } else { "/proc" };
+    let (how, code) = match is_sampled {
+        true => (format!("{counts} and perf events"), ""),
+        false => (counts.to_owned(), ", and their code"),
     };
-    let how = if faults.count == 0 { "missing" } else { how };
+    let mut missing = format!("kinds and times of faults{code}: {text}");
+    if !is_command {
+        missing += " Processes are looked at twice a second, more seldom if there are thousands: what they had between the \
+                    last look and their end counts only where who started them waits for them and is watched, too.";
+    }
+    if is_sampled && selection.cgroup.is_some() {
+        missing += &format!(" The code of {JOINED}.");
+    }
     let mut sources = vec![Source {
         what: "page faults".to_owned(),
-        how: how.to_owned(),
-        missing: format!("kinds and times of faults: {text}"),
+        how,
+        missing,
         remedy: remedy.to_owned(),
     }];
     sources.extend(sources::not_recorded(&text, remedy, has_holds));

@@ -251,7 +251,7 @@ impl Recording<'_> {
         let mut look: Box<dyn Look> = match asked.tab {
             Tab::Locks => Box::new(locks::live::Polling::of(selection, &why, remedy)?),
             Tab::Sched => Box::new(sched::live::Looked::new(selection, remedy)),
-            Tab::Mem => Box::new(mem::live::Accounted::new(selection, &why, remedy)),
+            Tab::Mem => Box::new(mem::live::Looked::new(selection, &why, remedy)),
         };
         let mut pace = Pace::new(self.control, asked.turn, &self.messages);
         loop {

@@ -15,9 +15,14 @@ pub fn threads(pid: u32) -> Vec<u32> {
     numbers(format!("/proc/{pid}/task"))
 }
 
+/// All processes.
+pub fn pids() -> Vec<u32> {
+    numbers("/proc")
+}
+
 /// All processes, each with its threads.
 pub fn all() -> Vec<(u32, Vec<u32>)> {
-    let pids = numbers("/proc").into_iter();
+    let pids = pids().into_iter();
     pids.map(|pid| (pid, threads(pid))).collect()
 }
 

@@ -244,14 +244,24 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 /// Waits until the tool has taken in whom it watches: then it starts to follow them.
 pub fn until_it_watches(tool: &Running) {
-    let threads = format!("/proc/{}/task", tool.pid());
-    until("a thread that follows", || {
-        let mut names = fs::read_dir(&threads).ok()?.flatten().map(|thread| {
+    until_it_has_one_of(tool, &["amdahl-analyse", "amdahl-poll"]);
+}
+
+/// Waits until the tool has a thread of this name.
+pub fn until_it_has(tool: &Running, thread: &str) {
+    until_it_has_one_of(tool, &[thread]);
+}
+
+fn until_it_has_one_of(tool: &Running, threads: &[&str]) {
+    let folder = format!("/proc/{}/task", tool.pid());
+    until(&format!("a thread {}", threads.join(" or ")), || {
+        let mut names = fs::read_dir(&folder).ok()?.flatten().map(|thread| {
             let name = fs::read_to_string(thread.path().join("comm"));
             name.unwrap_or_default()
         });
-        let follows = |name: String| ["amdahl-analyse\n", "amdahl-poll\n"].contains(&&*name);
-        names.any(follows).then_some(())
+        names
+            .any(|name| threads.contains(&name.trim_end()))
+            .then_some(())
     });
 }
 
