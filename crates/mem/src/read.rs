@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::buddy::{self, BlockTypes, Zone};
 use crate::numa_maps::{self, Placement};
-use crate::pagemap::{Census, Entry};
+use crate::pagemap::{self, Blocks, Census, Entry, Sizes};
 use crate::policy::{Policy, Size, When, size_of_folder};
 use crate::smaps::{self, Mapping};
 use crate::text::{chosen, decimal, lines, words};
@@ -198,8 +198,14 @@ fn tmpfs(mountinfo: &[u8]) -> BTreeMap<(u32, u32), Option<When>> {
     lines(mountinfo).filter_map(mount).collect()
 }
 
-/// Sizes of the pages behind `mappings` of `pid`: bytes by size for each mapping. Looks at no more
-/// than `pages_max` pages, from the first mapping on; mappings beyond have `None`.
+/// To see that a page is in memory is so much cheaper than to look at it.
+const ENTRIES_PER_PAGE: u64 = 16;
+/// Blocks that are looked at in a mapping at least, where it has so many, or it is left out.
+const BLOCKS_MIN: u64 = 4;
+
+/// Sizes of the pages behind `mappings` of `pid`; `None` of those that were left out. Looks at no more than `pages_max` pages
+/// in memory, and some times as many of the address space; of mappings for which that is not enough, at blocks that lie evenly
+/// in them. Those with most memory come first.
 ///
 /// # Errors
 /// Where page frame numbers are not to be had: they are the administrator's (`CAP_SYS_ADMIN`).
@@ -208,7 +214,7 @@ pub fn page_sizes(
     pid: u32,
     mappings: &[Mapping],
     pages_max: u64,
-) -> Result<Vec<Option<BTreeMap<u64, u64>>>, ReadError> {
+) -> Result<Vec<Option<Sizes>>, ReadError> {
     let open = |path: PathBuf| match File::open(&path) {
         Ok(file) => Ok((file, path)),
         Err(source) => Err(ReadError { path, source }),
@@ -216,36 +222,141 @@ pub fn page_sizes(
     let (pagemap, pagemap_path) = open(proc.join(pid.to_string()).join("pagemap"))?;
     let (flags, _) = open(proc.join("kpageflags"))?;
     let page = rustix::param::page_size() as u64;
-    let mut left = pages_max;
-    let mut is_blind = true;
-    let mut all = Vec::with_capacity(mappings.len());
-    for mapping in mappings {
-        let (first, last) = (mapping.start / page, mapping.end / page);
-        if last - first > left || mapping.resident == 0 {
-            all.push((mapping.resident == 0).then(BTreeMap::new));
-            continue;
+    let frames = Frames {
+        pagemap,
+        flags,
+        page,
+    };
+    let mut order: Vec<usize> = (0..mappings.len())
+        .filter(|&at| mappings[at].resident > 0)
+        .collect();
+    order.sort_by_key(|&at| std::cmp::Reverse(mappings[at].resident));
+    let of = |pages: fn(&Mapping) -> u64| -> Vec<u64> {
+        let bytes = order.iter().map(|&at| pages(&mappings[at]));
+        bytes.map(|bytes| bytes.div_ceil(page)).collect()
+    };
+    let least = BLOCKS_MIN * frames.block();
+    let entries_max = pages_max.saturating_mul(ENTRIES_PER_PAGE);
+    let entries = pagemap::shares(&of(Mapping::bytes), entries_max, least);
+    let wanted = of(|mapping| mapping.resident);
+    let pages = pagemap::shares(&wanted, pages_max, least);
+    let mut all = vec![Some(Sizes::default()); mappings.len()];
+    let mut is_blind = false;
+    for (nth, &at) in order.iter().enumerate() {
+        all[at] = None;
+        if pages[nth] >= wanted[nth].min(least) {
+            let looked = frames.sizes(&mappings[at], pages[nth], entries[nth]);
+            is_blind |= looked.is_blind;
+            all[at] = looked.sizes;
         }
-        left -= last - first;
-        let mut census = Census::new(page);
-        for (at, entry) in entries(&pagemap, first, last - first).enumerate() {
-            let Some(frame) = entry.frame() else {
-                continue;
-            };
-            is_blind = false;
-            let mut word = [0; 8];
-            let known = flags.read_exact_at(&mut word, frame.saturating_mul(8));
-            let flags = known.map_or(0, |()| u64::from_ne_bytes(word));
-            census.add(first + at as u64, frame, flags);
-        }
-        all.push(Some(census.finish()));
     }
-    if is_blind && mappings.iter().any(|mapping| mapping.resident > 0) {
+    if is_blind && all.iter().flatten().all(|sizes| sizes.seen == 0) {
         return Err(ReadError {
             path: pagemap_path,
             source: io::ErrorKind::PermissionDenied.into(),
         });
     }
     Ok(all)
+}
+
+/// The page frames of a process, and what they are of.
+struct Frames {
+    pagemap: File,
+    flags: File,
+    page: u64,
+}
+
+/// What was found in a mapping.
+struct Looked {
+    sizes: Option<Sizes>,
+    /// Pages were in memory whose frames may not be seen.
+    is_blind: bool,
+}
+
+impl Frames {
+    /// Pages of a block: those of a page table, or of a huge page.
+    fn block(&self) -> u64 {
+        self.page / size_of::<u64>() as u64
+    }
+
+    fn sizes(&self, mapping: &Mapping, pages_max: u64, entries_max: u64) -> Looked {
+        let (first, last) = (mapping.start / self.page, mapping.end / self.page);
+        let has_room = pages_max >= mapping.resident.div_ceil(self.page);
+        if has_room && last - first <= entries_max {
+            // As one: no large page is cut.
+            let (bytes, is_blind) = self.census(first, last - first);
+            let sizes = Some(Sizes::of_all(bytes));
+            return Looked { sizes, is_blind };
+        }
+        let (mut seen, mut is_blind) = (BTreeMap::<u64, u64>::new(), false);
+        let (mut pages, mut entries) = (0, 0);
+        for (at, count) in Blocks::new(first, last, self.block()) {
+            if pages >= pages_max || entries >= entries_max {
+                break;
+            }
+            let (bytes, hidden) = self.census(at, count);
+            pages += bytes.values().sum::<u64>() / self.page;
+            entries += count;
+            is_blind |= hidden;
+            for (size, more) in bytes {
+                *seen.entry(size).or_default() += more;
+            }
+        }
+        let sizes = Sizes::of_some(&seen, mapping.resident);
+        Looked { sizes, is_blind }
+    }
+
+    /// Bytes by size of page of `count` pages from page `first` on, and whether frames of them may not be seen.
+    fn census(&self, first: u64, count: u64) -> (BTreeMap<u64, u64>, bool) {
+        let mut census = Census::new(self.page);
+        let mut is_blind = false;
+        let mut flags = FrameFlags::of(&self.flags);
+        for (at, entry) in entries(&self.pagemap, first, count).enumerate() {
+            is_blind |= entry.is_hidden();
+            if let Some(frame) = entry.frame() {
+                census.add(first + at as u64, frame, flags.of_frame(frame));
+            }
+        }
+        (census.finish(), is_blind)
+    }
+}
+
+/// Flags of page frames. Those of neighbours come with one call once two have been asked for in a row, as they are in large
+/// pages.
+struct FrameFlags<'a> {
+    file: &'a File,
+    from: u64,
+    words: Vec<u64>,
+}
+
+impl FrameFlags<'_> {
+    const AHEAD: usize = 64;
+
+    fn of(file: &File) -> FrameFlags<'_> {
+        FrameFlags {
+            file,
+            from: 0,
+            words: Vec::new(),
+        }
+    }
+
+    /// 0 if they cannot be read.
+    fn of_frame(&mut self, frame: u64) -> u64 {
+        let known = frame.checked_sub(self.from);
+        let known = known.and_then(|at| usize::try_from(at).ok());
+        if let Some(&word) = known.and_then(|at| self.words.get(at)) {
+            return word;
+        }
+        let is_next = known == Some(self.words.len());
+        let count = if is_next { Self::AHEAD } else { 1 };
+        let mut bytes = vec![0; count * size_of::<u64>()];
+        let offset = frame.saturating_mul(size_of::<u64>() as u64);
+        let read = self.file.read_at(&mut bytes, offset).unwrap_or(0);
+        let words = bytes[..read].as_chunks::<8>().0.iter();
+        self.words = words.map(|word| u64::from_ne_bytes(*word)).collect();
+        self.from = frame;
+        self.words.first().copied().unwrap_or(0)
+    }
 }
 
 /// Entries of `count` pages from page `first` on, as many as can be read.
@@ -257,10 +368,11 @@ fn entries(pagemap: &File, first: u64, count: u64) -> impl Iterator<Item = Entry
         // What cannot be read (the top of the address space) is not present.
         let offset = first.saturating_add(from).saturating_mul(8);
         let read = pagemap.read_at(&mut bytes, offset).unwrap_or(0);
-        bytes.truncate(read / 8 * 8);
-        let words: Vec<Entry> = bytes
-            .chunks_exact(8)
-            .map(|word| Entry(u64::from_ne_bytes(word.try_into().expect("eight bytes"))))
+        let words: Vec<Entry> = bytes[..read]
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|word| Entry(u64::from_ne_bytes(*word)))
             .collect();
         words
     })

@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use amdahl_mem::read::{self, Process};
+use amdahl_mem::pagemap::Sizes;
+use amdahl_mem::read::{self, Process, ReadError};
 
 use crate::cli::Selection;
 use crate::interrupt::Interrupt;
@@ -17,8 +18,9 @@ use crate::watch::present;
 pub const PROCESSES_MAX: usize = 64;
 /// Share of the time that looking may take: reading `smaps` holds the address-space lock.
 pub const BUDGET: u32 = 50;
-/// Pages whose sizes are looked up at the end: 1 GiB in small ones.
+/// Pages of a process whose sizes are looked up at the end, 1 GiB in small ones, and meanwhile: each is a call.
 const PAGES_MAX: u64 = 1 << 18;
+const PAGES_MEANWHILE: u64 = 1 << 14;
 /// How long the last look at all of them may take.
 const LAST_LOOK_MAX: Duration = Duration::from_secs(5);
 /// Between two looks at which processes there are, first and later.
@@ -28,8 +30,8 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(
 pub struct Seen {
     /// Its memory.
     pub process: Process,
-    /// Bytes by size of page for each mapping, where known.
-    pub sizes: Vec<Option<BTreeMap<u64, u64>>>,
+    /// Sizes of the pages of each mapping, where known; empty if nothing is.
+    pub sizes: Vec<Option<Sizes>>,
     resident: u64,
     /// When it was looked at.
     pub at: Instant,
@@ -150,13 +152,13 @@ impl Looked {
             None => self.has_room_for(resident),
         };
         if is_due && self.next.is_none_or(|next| now >= next) {
-            self.keep(pid, resident, false);
+            self.keep(pid, resident, Some(PAGES_MEANWHILE));
             self.next = Some(now + now.elapsed() * BUDGET);
         }
     }
 
-    /// The last look at `these`, as long as `goes_on`, for those that have what is told of them. Sizes of pages are dear, a
-    /// call for each page: they are looked up now only.
+    /// The last look at `these`, as long as `goes_on`, for those that have what is told of them. Of no more pages are sizes
+    /// looked up than now.
     fn once_more(&mut self, these: Vec<(u64, u32)>, goes_on: impl Fn() -> bool) {
         for (resident, pid) in these {
             let is_told = match self.seen.get(&pid) {
@@ -167,7 +169,7 @@ impl Looked {
                 continue;
             }
             if goes_on() {
-                self.keep(pid, resident, true);
+                self.keep(pid, resident, Some(PAGES_MAX));
             } else {
                 self.left_out += 1;
             }
@@ -179,25 +181,28 @@ impl Looked {
         self.seen.len() < PROCESSES_MAX || self.seen.values().any(|seen| seen.resident < resident)
     }
 
-    /// Looks at a process, and at the sizes of its pages, and keeps what is seen.
-    pub fn keep(&mut self, pid: u32, resident: u64, with_sizes: bool) {
+    /// Looks at a process, and at the sizes of so many of its pages, and keeps what is seen.
+    pub fn keep(&mut self, pid: u32, resident: u64, sizes_of: Option<u64>) {
         let (proc, at) = (Path::new("/proc"), Instant::now());
         let process = match read::process(proc, pid) {
             Ok(process) => process,
             Err(error) => {
-                if error.source.kind() == std::io::ErrorKind::PermissionDenied {
+                if is_refused(&error) {
                     self.refused.get_or_insert_with(|| error.to_string());
                 }
                 return;
             }
         };
         let mut sizes = Vec::new();
-        if with_sizes {
-            match read::page_sizes(proc, pid, &process.mappings, PAGES_MAX) {
-                Ok(known) => sizes = known,
-                Err(error) => {
+        if let Some(pages) = sizes_of {
+            let is_seen = |known: &[Option<Sizes>]| known.iter().flatten().any(|of| of.seen > 0);
+            match read::page_sizes(proc, pid, &process.mappings, pages) {
+                Ok(known) if is_seen(&known) => sizes = known,
+                Err(error) if is_refused(&error) => {
                     self.no_sizes.get_or_insert_with(|| error.to_string());
                 }
+                // It is about to end.
+                _ => {}
             }
         }
         // A process that is about to end has given its memory back already.
@@ -221,6 +226,10 @@ impl Looked {
             }
         }
     }
+}
+
+fn is_refused(error: &ReadError) -> bool {
+    error.source.kind() == std::io::ErrorKind::PermissionDenied
 }
 
 #[cfg(test)]
@@ -250,6 +259,21 @@ mod tests {
         looked.seen.get_mut(&me).expect("seen").resident = 1;
         looked.once_more(vec![(1 << 20, me)], || true);
         assert_ne!(looked.seen[&me].at, first);
+    }
+
+    /// They were looked up at the end alone, when most commands have given their memory back.
+    #[test]
+    fn sizes_are_looked_up_while_a_process_lives() {
+        let me = std::process::id();
+        let mut looked = Looked::default();
+        looked.now_and_then(me, 1 << 20);
+        if let Some(why) = &looked.no_sizes {
+            println!("SKIPPED: {why}");
+            return;
+        }
+        let seen = &looked.seen[&me];
+        assert_eq!(seen.sizes.len(), seen.process.mappings.len());
+        assert!(seen.sizes.iter().flatten().any(|sizes| sizes.seen > 0));
     }
 
     /// They were tried in the order of `/proc`, and a look forbids the next for a while: where there were many, the first

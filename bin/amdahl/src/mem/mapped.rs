@@ -70,7 +70,7 @@ impl Mapped {
                 break;
             }
             let begun = Instant::now();
-            self.looked.keep(pid, bytes, false);
+            self.looked.keep(pid, bytes, None);
             self.credit -= ns(begun.elapsed());
         }
         self.at = Instant::now();

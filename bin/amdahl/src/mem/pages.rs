@@ -290,6 +290,7 @@ fn mapping(judged: &Judged<'_>, touches: &Touches) -> MappingReport {
     let placements = seen.process.placements.iter();
     let nodes = placements.filter(|placement| placement.start == mapping.start);
     let obstacles = verdict.obstacles.iter();
+    let sizes = seen.sizes.get(*at).cloned().flatten().unwrap_or_default();
     MappingReport {
         pid: *pid,
         process: seen.process.name.clone(),
@@ -300,7 +301,8 @@ fn mapping(judged: &Judged<'_>, touches: &Touches) -> MappingReport {
         is_advised: mapping.flags.any(&[Flags::ADVISED]),
         resident_bytes: mapping.in_memory(),
         huge_bytes: mapping.huge().min(mapping.in_memory()),
-        sizes: seen.sizes.get(*at).cloned().flatten().unwrap_or_default(),
+        sizes_seen_bytes: sizes.seen,
+        sizes: sizes.bytes,
         nodes: nodes
             .flat_map(|placement| placement.bytes.clone())
             .collect(),

@@ -203,34 +203,60 @@ pub fn no_sizes_live() -> Source {
     )
 }
 
+/// Of sizes of pages, as far as they were looked up.
+fn sizes(looked: &Looked) -> Source {
+    let seen = || looked.seen.values();
+    if seen().all(|seen| seen.sizes.is_empty()) {
+        if let Some(why) = &looked.no_sizes {
+            return source(
+                "sizes of pages",
+                "missing",
+                format!("page frames may not be seen ({why})."),
+                "run as root (CAP_SYS_ADMIN)",
+            );
+        }
+        return source(
+            "sizes of pages",
+            "missing",
+            "no process lived long enough, or kept its memory long enough, for its pages to be looked at.",
+            "watch one that runs for some 20 ms or longer",
+        );
+    }
+    let mut missing = Vec::new();
+    match seen().filter(|seen| seen.sizes.is_empty()).count() {
+        0 => {}
+        count => missing.push(format!(
+            "those of {count} processes, which ended or gave their memory back while they were looked at."
+        )),
+    }
+    let (mut left_out, mut in_part) = (0, 0);
+    for seen in seen() {
+        left_out += seen.sizes.iter().filter(|sizes| sizes.is_none()).count();
+        let known = seen.sizes.iter().flatten();
+        in_part += known.filter(|sizes| sizes.is_part()).count();
+    }
+    if left_out > 0 {
+        missing.push(format!(
+            "those of {left_out} mappings, for which there was no time beside larger ones, or whose memory is too scattered."
+        ));
+    }
+    if in_part > 0 {
+        missing.push(format!(
+            "of {in_part} mappings parts were looked at (sizes_seen_bytes), and the rest is taken to be alike."
+        ));
+    }
+    let remedy = match missing.is_empty() {
+        true => "",
+        false => {
+            "watch one process (--pid, with --for) while it has its memory; huge_bytes is complete in any case"
+        }
+    };
+    source("sizes of pages", "/proc", missing.join(" "), remedy)
+}
+
 /// Of what was seen by looking.
 pub fn looked(looked: &Looked) -> Vec<Source> {
-    let mut sizes = match &looked.no_sizes {
-        Some(why) => source(
-            "sizes of pages",
-            "missing",
-            format!("page frames may not be seen ({why})."),
-            "run as root (CAP_SYS_ADMIN)",
-        ),
-        None if looked.seen.values().all(|seen| seen.sizes.is_empty()) => source(
-            "sizes of pages",
-            "missing",
-            "they are looked up at the end, when the program had ended or given much of its memory back.",
-            "end watching while it has it: --pid, --for",
-        ),
-        None => match looked.seen.values().filter(|s| s.sizes.is_empty()).count() {
-            0 => source("sizes of pages", "/proc", "", ""),
-            without => source(
-                "sizes of pages",
-                "/proc",
-                format!(
-                    "they are looked up at the end: not those of {without} processes that had ended, \
-                     or had given much of their memory back."
-                ),
-                "end watching (--for) while they have it",
-            ),
-        },
-    };
+    let mut sizes = sizes(looked);
     if looked.left_out > 0 {
         sizes.missing += &format!(
             " There was no time at the end for {} processes: they are told as they were before, or not at all.",

@@ -232,8 +232,10 @@ fn setting(name: &str) -> String {
     chosen.map_or(String::new(), |(chosen, _)| chosen.to_owned())
 }
 
-fn reasons(more: &[&str]) -> Option<Vec<(String, Value)>> {
-    let program = planted("pages")?;
+/// The result of a planted program that waits with its memory, and for each line that it says the word behind the address
+/// and the mapping there; `None` where it cannot have it.
+fn mappings_under(name: &'static str, more: &[&str]) -> Option<(Value, Vec<(String, Value)>)> {
+    let program = planted(name)?;
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let mut child = Command::new(program)
         .arg(place.path())
@@ -248,6 +250,12 @@ fn reasons(more: &[&str]) -> Option<Vec<(String, Value)>> {
         .take_while(|line| line != "ready")
         .collect();
     let pid = child.id().to_string();
+    if lines.is_empty() {
+        drop(child.stdin.take());
+        let _ = child.wait();
+        skipped(&format!("{name} does not get its memory"));
+        return None;
+    }
     let result = json(amdahl().args(["mem", "--json", "--for", "50ms", "--pid", &pid]));
     drop(child.stdin.take());
     assert!(child.wait().expect("waited for").success());
@@ -258,7 +266,46 @@ fn reasons(more: &[&str]) -> Option<Vec<(String, Value)>> {
         let mapping = mapping.unwrap_or_else(|| panic!("no mapping at {line}: {mappings:?}"));
         (reason.to_owned(), mapping.clone())
     });
-    Some(found.collect())
+    let found = found.collect();
+    Some((result, found))
+}
+
+fn reasons(more: &[&str]) -> Option<Vec<(String, Value)>> {
+    Some(mappings_under("pages", more)?.1)
+}
+
+/// Mappings of more than 1 GiB of addresses had no sizes of pages, and nobody said so.
+#[test]
+fn sizes_of_pages_are_told_of_large_mappings() {
+    let Some((result, found)) = mappings_under("sparse", &[]) else {
+        return;
+    };
+    let sources = result["sources"].as_array().expect("a list");
+    let source = sources.iter().find(|s| s["what"] == "sizes of pages");
+    let source = source.expect("a source");
+    if source["how"] == "missing" {
+        return skipped(source["missing"].as_str().unwrap_or_default());
+    }
+    let page = rustix::param::page_size().to_string();
+    let [small, large] = &found[..] else {
+        panic!("{found:?}");
+    };
+    for (said, mapping) in [small, large] {
+        let resident: u64 = said.parse().expect("a number");
+        assert_eq!(mapping["resident_bytes"], resident, "{mapping}");
+        assert_eq!(mapping["sizes"][&page], resident, "{mapping}");
+    }
+    // Of the larger one there are too many addresses.
+    let seen = |mapping: &Value| mapping["sizes_seen_bytes"].as_u64().expect("told");
+    assert_eq!(small.1["sizes_seen_bytes"], small.1["resident_bytes"]);
+    let (seen, resident) = (seen(&large.1), large.1["resident_bytes"].as_u64());
+    let resident = resident.expect("told");
+    assert!(seen > resident / 20 && seen < resident, "{seen} {resident}");
+    let missing = source["missing"].as_str().expect("text");
+    assert!(
+        missing.contains("of 1 mappings parts were looked at"),
+        "{missing}"
+    );
 }
 
 fn first_obstacle(mapping: &Value) -> &str {

@@ -109,12 +109,45 @@ fn page_sizes_add_up_to_what_is_resident() {
         .collect();
     match page_sizes(proc, id, &ours, 1 << 20) {
         Ok(sizes) => {
-            let sum: u64 = sizes[0].as_ref().expect("looked at").values().sum();
-            assert!(sum >= bytes as u64, "{sum}");
-            let none = page_sizes(proc, id, &ours, 1);
-            assert!(none.is_err() || none.is_ok_and(|sizes| sizes[0].is_none()));
+            let sizes = sizes[0].as_ref().expect("looked at");
+            let sum: u64 = sizes.bytes.values().sum();
+            assert!(sum >= bytes as u64 && sum == sizes.seen, "{sum}");
+            let none = page_sizes(proc, id, &ours, 1).expect("as before");
+            assert_eq!(none[0], None);
+            // Too little to tell from.
+            let page = rustix::param::page_size() as u64;
+            let some = page_sizes(proc, id, &ours, BLOCKS_MIN * (page / 8) - 1).expect("as before");
+            assert_eq!(some[0], None);
         }
         Err(error) => println!("SKIPPED: page frames: {error}"),
     }
     assert_eq!(memory[bytes - 1], 1);
+}
+
+/// Mappings larger than what was left of a budget had none: those of most memory.
+#[test]
+fn of_large_mappings_parts_are_looked_at() {
+    let page = rustix::param::page_size() as u64;
+    let pages = 64 * (page / 8);
+    let memory = vec![1_u8; (pages * page) as usize];
+    let at = memory.as_ptr() as u64;
+    let (proc, id) = (Path::new("/proc"), std::process::id());
+    let all = process(proc, id).expect("our own").mappings;
+    let ours = all.iter().position(|m| (m.start..m.end).contains(&at));
+    let ours = ours.expect("our own");
+    // More than is there, and much that is not.
+    let budget = 8 * (page / 8);
+    match page_sizes(proc, id, &all, budget) {
+        Ok(sizes) => {
+            let sizes = sizes[ours].as_ref().expect("looked at");
+            let resident = all[ours].resident;
+            let sum: u64 = sizes.bytes.values().sum();
+            assert!(resident - sum < 16 * page, "{sizes:?} {resident}");
+            assert!(sizes.seen >= BLOCKS_MIN * page / 8 * page, "{sizes:?}");
+            // Blocks are looked at as a whole.
+            assert!(sizes.seen <= (budget + page / 8) * page, "{sizes:?}");
+        }
+        Err(error) => println!("SKIPPED: page frames: {error}"),
+    }
+    assert_eq!(memory[memory.len() - 1], 1);
 }

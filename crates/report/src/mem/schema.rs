@@ -219,6 +219,8 @@ pub struct MappingReport {
     pub huge_bytes: u64,
     /// Bytes by size of page where the administrator asks; empty if not known.
     pub sizes: BTreeMap<u64, u64>,
+    /// Bytes whose pages were looked at for `sizes`; the others are taken to be alike.
+    pub sizes_seen_bytes: u64,
     /// Bytes by node; empty if not known.
     pub nodes: BTreeMap<u32, u64>,
     /// First uses seen, by the node of the CPU.
