@@ -301,7 +301,7 @@ pub struct Selection {
     /// Stop after this time [default: 10s, or when the command ends]
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub duration: Option<std::time::Duration>,
-    /// Memory for recorded events; a quarter of it full, they are added up meanwhile, for `locks` in half as much again
+    /// Memory for recorded events; a quarter of it full, they are added up meanwhile. Rings of the kernel and sums are bounded by it, too
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..))]
     pub memory: u32,
     /// How to look: all that is allowed, or only what works without privileges

@@ -26,11 +26,17 @@ pub struct Follower {
 impl Follower {
     /// Knows nothing yet. With `without` it is of the whole system, but for the waits of that process.
     ///
-    /// Up to `later_bytes_max` of parts are left for [`Follower::finish`]; what they add up to keeps within `limits`.
-    pub fn new(without: Option<u32>, later_bytes_max: usize, limits: Limits) -> Follower {
+    /// Up to `later_bytes_max` of parts are left for [`Follower::finish`]; what they add up to keeps within `limits`, and its
+    /// stacks within `stack_bytes_max`.
+    pub fn new(
+        without: Option<u32>,
+        later_bytes_max: usize,
+        limits: Limits,
+        stack_bytes_max: usize,
+    ) -> Follower {
         Follower {
             decoder: Decoder::new(),
-            decoded: Decoded::default(),
+            decoded: Decoded::within(stack_bytes_max),
             tracker: Tracker::new(limits),
             events: 0,
             without,

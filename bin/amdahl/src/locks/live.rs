@@ -49,8 +49,9 @@ impl Recorded {
     ) -> Result<Recorded, Failure> {
         let cleared = recorder.clear_waits();
         cleared.map_err(|error| Failure::machine(error.to_string()))?;
+        let memory = selection.memory_bytes();
         Ok(Recorded {
-            follower: Follower::new(without(selection), 0, sums_within(selection.memory_bytes())),
+            follower: Follower::new(without(selection), 0, sums_within(memory), memory),
             sources: recorded_sources(recorder, owners),
             target: target(selection),
         })

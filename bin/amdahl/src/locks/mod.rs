@@ -94,10 +94,10 @@ fn observe(args: &Locks, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Observe
     }
     let settings = Settings {
         constants: lock_constants(),
-        memory_bytes: selection.memory_bytes(),
         everyone: selection.system,
         part_after: PART_AFTER,
         ..Settings::new(programs(args.owner), cpus.iter().collect())
+            .within(selection.memory_bytes())
     };
     match Recorder::new(&settings) {
         Ok(recorder) => recorded(args, cpus, interrupt, recorder),
@@ -133,7 +133,7 @@ fn recorded(
     recorder.clear_waits().map_err(failed)?;
     let memory = args.selection.memory_bytes();
     let without = without(&args.selection);
-    let mut follower = Follower::new(without, memory / 4, sums_within(memory));
+    let mut follower = Follower::new(without, memory / 4, sums_within(memory), memory);
     let watched = watch::watch(
         &args.selection,
         cpus,

@@ -113,11 +113,11 @@ fn measure(args: &Mem, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Outcome, 
 
 fn settings(args: &Mem, cpus: &CpuSet) -> Settings {
     Settings {
-        memory_bytes: args.selection.memory_bytes(),
         everyone: args.selection.system,
         mappings: Mappings::All,
         part_after: PART_AFTER,
         ..Settings::new(sources::programs(args.holds), cpus.iter().collect())
+            .within(args.selection.memory_bytes())
     }
 }
 

@@ -118,9 +118,8 @@ pub fn main(args: &SchedRecord) -> Result<u8, Failure> {
     let clear = || target.as_ref().map_or(Ok(()), Target::clear);
     let cpus = watch::cpus(args.selection.pid)?;
     let interrupt = Interrupt::catch();
-    let mut settings = Settings::new(&SCHED, cpus.iter().collect());
-    settings.memory_bytes = args.selection.memory_bytes();
-    settings.ring_bytes = settings.memory_bytes / 4;
+    let mut settings =
+        Settings::new(&SCHED, cpus.iter().collect()).within(args.selection.memory_bytes());
     settings.part_after = PART_AFTER;
     settings.everyone = args.selection.system;
     settings.mappings = Mappings::Nothing;

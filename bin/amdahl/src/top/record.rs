@@ -177,11 +177,9 @@ impl Recording<'_> {
                 Tab::Mem => mem::live::settings(self.cpus, self.holds),
             };
             let settings = Settings {
-                memory_bytes: memory,
-                ring_bytes: memory / 4,
                 part_after: PART_AFTER,
                 everyone: self.selection.system,
-                ..settings
+                ..settings.within(memory)
             };
             *loaded = Some((tab, Recorder::new(&settings).map_err(Some)?));
         }

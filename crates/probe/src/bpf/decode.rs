@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use amdahl_speedup::event::{
-    Blocked, CallStack, CpuId, Event, KernelLock, KernelLockKind, Ns, Occupant, Off, Sample,
+    Blocked, CallStack, CpuId, Event, Frame, KernelLock, KernelLockKind, Ns, Occupant, Off, Sample,
     SampledBy, StackId, StackTable, Tid, Waker,
 };
 use amdahl_speedup::progress::{Progress, SLOTS, STACK_WORDS, Snapshot};
@@ -60,6 +60,9 @@ pub struct Decoded {
     pub progress: Progress,
     /// Names that are kept before the next look at which are asked for.
     names_max: usize,
+    /// Memory that stacks take, and what they may.
+    stack_bytes: usize,
+    stack_bytes_max: Option<usize>,
 }
 
 /// The events of one part.
@@ -178,11 +181,7 @@ impl Decoder {
     fn identify(&mut self, raw: &Stack, decoded: &mut Decoded) -> StackId {
         let mut points = locate(&mut self.symbols, raw);
         let mut kernel = raw.kernel.clone();
-        let keep = match decoded.stacks.len() {
-            0..STACKS_MAX => usize::MAX,
-            STACKS_MAX..ALL_STACKS_MAX => FRAMES_KEPT,
-            _ => 0,
-        };
+        let keep = decoded.frames_kept();
         if points.len().max(kernel.len()) > keep {
             points = points.iter().copied().take(keep).collect();
             kernel = kernel.iter().copied().take(keep).collect();
@@ -193,6 +192,7 @@ impl Decoder {
             Some(&id) => id,
             None => {
                 let stack = self.resolve(&key.0, &key.1, raw);
+                decoded.stack_bytes += bytes_of(&key, &stack);
                 decoded.stacks.push(self.share(stack));
                 decoded.points.push(key.0.clone());
                 decoded.known.insert(key, next);
@@ -263,6 +263,17 @@ impl Decoder {
     }
 }
 
+/// Memory of a stack: of its names, and of where they are from, which is kept twice.
+fn bytes_of((points, addresses): &Chain, stack: &CallStack) -> usize {
+    let frames = stack.user.iter().chain(&stack.kernel);
+    let names = frames.map(|frame| {
+        let file = frame.file.as_ref().map_or(0, String::len);
+        size_of::<Frame>() + frame.symbol.len() + frame.module.len() + file
+    });
+    let from = 2 * size_of_val::<[CodePoint]>(points) + size_of_val::<[u64]>(addresses);
+    names.sum::<usize>() + from + size_of::<CallStack>() + size_of::<Chain>()
+}
+
 /// Whether the instruction at `offset` follows one that enters the kernel.
 fn follows_system_call(code: &[u8], offset: u64) -> bool {
     let before = usize::try_from(offset)
@@ -313,6 +324,28 @@ impl Decoded {
             points: vec![Box::default(); named.len()],
             stacks: named,
             ..Decoded::default()
+        }
+    }
+
+    /// Nothing is decoded yet. Stacks are kept whole until they take half of `stack_bytes_max`, and by their innermost frames
+    /// until they take all of it.
+    pub fn within(stack_bytes_max: usize) -> Decoded {
+        Decoded {
+            stack_bytes_max: Some(stack_bytes_max),
+            ..Decoded::default()
+        }
+    }
+
+    /// Frames that are kept of a stack that is new.
+    fn frames_kept(&self) -> usize {
+        let (count, bytes) = (self.stacks.len(), self.stack_bytes);
+        let is_within = |part: usize| self.stack_bytes_max.is_none_or(|max| bytes < max / part);
+        if count < STACKS_MAX && is_within(2) {
+            usize::MAX
+        } else if count < ALL_STACKS_MAX && is_within(1) {
+            FRAMES_KEPT
+        } else {
+            0
         }
     }
 
@@ -599,8 +632,6 @@ fn occupants_at(part: &Part, ts: Ns) -> FxHashMap<CpuId, Occupant> {
 
 #[cfg(test)]
 mod tests {
-    use amdahl_speedup::event::Frame;
-
     use super::*;
 
     #[test]
@@ -625,6 +656,40 @@ mod tests {
             .map(|number| decoder.share(stack(number)))
             .collect();
         assert!(decoder.named.len() <= NAMED_MAX && held.len() == 2 * NAMED_MAX);
+    }
+
+    /// Stacks were bounded by their number alone, which is hundreds of megabytes.
+    #[test]
+    fn stacks_keep_within_the_memory_that_they_may_take() {
+        const MAX: usize = 64 << 10;
+        let stack = |number: u64| Stack {
+            ts: number,
+            kind: stack_kind::WAIT,
+            // No process has this id.
+            pid: 1 << 30,
+            ip: 0x1000 + number,
+            user_mode: true,
+            kernel: (0..20)
+                .map(|frame| u64::MAX - frame - 32 * number)
+                .collect(),
+            ..Stack::default()
+        };
+        let named = |mut decoded: Decoded| {
+            let mut part = Part::default();
+            part.stacks = (0..1000).map(stack).collect();
+            let ids = Decoder::new().name_stacks(&mut part, &mut decoded);
+            let frames = ids
+                .iter()
+                .map(|id| decoded.stacks[id.0 as usize].kernel.len());
+            (frames.collect::<Vec<usize>>(), decoded.stack_bytes)
+        };
+        let (frames, bytes) = named(Decoded::within(MAX));
+        assert_eq!((frames[0], frames[999]), (20, 0));
+        assert!(frames.is_sorted_by(|a, b| a >= b) && frames.contains(&FRAMES_KEPT));
+        // The last one may be larger than what was left.
+        assert!(bytes >= MAX && bytes < MAX + 4096, "{bytes}");
+        let (frames, _) = named(Decoded::default());
+        assert!(frames.iter().all(|&frames| frames == 20));
     }
 
     /// All events were gone through for each CPU.

@@ -85,7 +85,21 @@ impl Settings {
             clock_hz: 2_000_000_000,
         }
     }
+
+    /// Events and stacks within so many bytes, and the rings of events within a quarter of that; where there are many CPUs up
+    /// to all of it, so that each has room for what comes between two looks.
+    pub fn within(self, memory_bytes: usize) -> Settings {
+        let enough = cpu_slots(&self.cpus) as usize * SLOTS_ENOUGH * size_of::<Slot>();
+        Settings {
+            memory_bytes,
+            ring_bytes: (memory_bytes / 4).max(enough.min(memory_bytes)),
+            ..self
+        }
+    }
 }
+
+/// Events of a CPU between two looks at its ring: of page faults there are less than a million in a second.
+const SLOTS_ENOUGH: usize = 1 << 14;
 
 /// What is known when a recording has ended.
 #[derive(Debug, Default)]
@@ -134,8 +148,7 @@ impl Recorder {
     /// Loads and attaches the programs.
     pub fn new(settings: &Settings) -> Result<Recorder, RecorderError> {
         let btf = Btf::from_sys_fs().map_err(|error| RecorderError::NoBtf(error.to_string()))?;
-        // CPU numbers can have holes: maps are sized by the largest number possible.
-        let cpu_slots = cpus_possible().max(settings.cpus.iter().max().map_or(1, |max| max + 1));
+        let cpu_slots = cpu_slots(&settings.cpus);
         let per_cpu = settings.ring_bytes / size_of::<Slot>() / cpu_slots as usize;
         let per_cpu = (per_cpu.max(2048) + 1).next_power_of_two() / 2;
         let per_cpu = per_cpu.min(1 << 19);
@@ -154,7 +167,10 @@ impl Recorder {
             .map_max_entries("totals", cpu_slots)
             .map_max_entries("instructions", cpu_slots)
             .map_max_entries("cycles", cpu_slots)
-            .map_max_entries("stacks", stack_ring_bytes(settings.cpus.len()));
+            .map_max_entries(
+                "stacks",
+                stack_ring_bytes(settings.cpus.len(), settings.memory_bytes),
+            );
         for (name, value) in &settings.constants {
             loader.override_global(name, value, true);
         }
@@ -470,8 +486,16 @@ impl Drop for Recorder {
     }
 }
 
-fn stack_ring_bytes(cpus: usize) -> u32 {
-    (cpus.next_power_of_two() as u32 * (4 << 20)).clamp(8 << 20, 128 << 20)
+/// Of the ring of stacks: by the number of CPUs, and half of what may be held at most.
+fn stack_ring_bytes(cpus: usize, memory_bytes: usize) -> u32 {
+    let wanted = cpus.next_power_of_two().saturating_mul(4 << 20);
+    let most = (memory_bytes / 2 + 1).next_power_of_two() / 2;
+    wanted.min(most).clamp(8 << 20, 128 << 20) as u32
+}
+
+/// Elements of what there is of each CPU: CPU numbers can have holes, so by the largest number possible.
+fn cpu_slots(cpus: &[u32]) -> u32 {
+    cpus_possible().max(cpus.iter().max().map_or(1, |max| max + 1))
 }
 
 /// One more than the largest CPU number that can be.
@@ -483,4 +507,42 @@ pub(super) fn cpus_possible() -> u32 {
         .next()
         .and_then(|last| last.parse::<u32>().ok());
     last.map_or(1, |last| last + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::LOCKS;
+
+    /// Rings kept 256 MiB, whatever was allowed.
+    #[test]
+    fn rings_are_within_what_is_allowed() {
+        let cpus = |count: u32| (0..count).collect::<Vec<u32>>();
+        let ring = |count, mib: usize| {
+            let settings = Settings::new(&LOCKS, cpus(count)).within(mib << 20);
+            assert_eq!(settings.memory_bytes, mib << 20);
+            settings.ring_bytes >> 20
+        };
+        let possible = cpus_possible();
+        if possible > 64 {
+            println!("SKIPPED: there may be {possible} CPUs");
+            return;
+        }
+        assert_eq!((ring(64, 16), ring(64, 256), ring(64, 1024)), (16, 64, 256));
+        // Each CPU has room for 16,384 events as before, as long as all is not used up.
+        assert_eq!((ring(256, 256), ring(1024, 256)), (256, 256));
+        if possible <= 4 {
+            assert_eq!(ring(4, 16), 4);
+        }
+    }
+
+    #[test]
+    fn the_ring_of_stacks_is_a_power_of_two_within_half() {
+        let mib = |cpus, memory: usize| stack_ring_bytes(cpus, memory << 20) >> 20;
+        assert_eq!((mib(1, 256), mib(3, 256), mib(8, 256)), (8, 16, 32));
+        assert_eq!((mib(512, 256), mib(512, 100), mib(64, 16)), (128, 32, 8));
+        for memory in [0, 1, usize::MAX / 2] {
+            assert!(stack_ring_bytes(usize::MAX / 8, memory).is_power_of_two());
+        }
+    }
 }
