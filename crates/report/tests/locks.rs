@@ -85,6 +85,19 @@ fn column<'a>(csv: &str, line: &'a str, name: &str) -> &'a str {
     line.split(',').nth(at.expect("a column")).expect("a field")
 }
 
+/// Polled lower bounds looked exact.
+#[test]
+fn what_only_samples_tell_is_marked_in_comma_separated_values() {
+    let mut polled = by_stack();
+    polled.rows[1].at_least = true;
+    let csv = locks::csv(&polled);
+    let column = |line| column(&csv, line, "at_least");
+    assert_eq!(
+        csv.lines().map(column).collect::<Vec<_>>(),
+        ["at_least", "false", "true"]
+    );
+}
+
 /// Stacks of those who held a lock were in the JSON alone, and the CSV had no holds.
 #[test]
 fn holds_are_told_with_the_stack_that_acquired() {

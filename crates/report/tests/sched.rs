@@ -4,7 +4,9 @@ mod fixture;
 
 use std::collections::BTreeMap;
 
-use amdahl_report::sched::schema::{CpuEntry, SchedResult, StealEntry, ThreadEntry, Wasted};
+use amdahl_report::sched::schema::{
+    ChainEntry, ChainLink, CpuEntry, SchedResult, StealEntry, ThreadEntry, Wasted,
+};
 use amdahl_report::sched::{csv, html, load, terminal, to_json};
 use amdahl_report::terminal::Style;
 use fixture::sched::result;
@@ -211,6 +213,19 @@ fn all_tables_are_printed_as_comma_separated_values() {
         cpu: 1,
         steal_s: 0.5,
     }];
+    let link = |name: &str, woken_s| ChainLink {
+        tid: 7,
+        name: name.to_owned(),
+        woken_s,
+        waited_s: 0.25,
+        active_s: 0.5,
+    };
+    result.chains = vec![ChainEntry {
+        total_s: 2.0,
+        began_by: "timer".to_owned(),
+        is_cut: true,
+        links: vec![link("first", 0.0), link("second", 1.0)],
+    }];
     let text = csv::render(&result);
     let (header, rows) = text.split_once("\r\n").unwrap();
     let rows: Vec<_> = rows.lines().map(|row| cells(header, row)).collect();
@@ -228,10 +243,23 @@ fn all_tables_are_printed_as_comma_separated_values() {
         ("migration", 5),
         ("guest", 1),
         ("steal", 1),
+        ("chain", 1),
+        ("chain-link", 2),
     ] {
         assert_eq!(of(table).len(), count, "{table}");
     }
-    assert_eq!(rows.len(), 48);
+    assert_eq!(rows.len(), 51);
+    let last = of("chain-link")[1];
+    for (name, cell) in [
+        ("chain", "1"),
+        ("name", "second"),
+        ("tid", "7"),
+        ("woken_s", "1.000000000"),
+        ("wait_s", "0.250000000"),
+        ("run_s", "0.500000000"),
+    ] {
+        assert_eq!(last[name], cell, "{name}");
+    }
     for (table, cells) in [
         (
             "thread",
@@ -272,6 +300,15 @@ fn all_tables_are_printed_as_comma_separated_values() {
             ],
         ),
         ("steal", &[("cpu", "1"), ("total_s", "0.500000000")]),
+        (
+            "chain",
+            &[
+                ("name", "timer"),
+                ("other_name", "cut"),
+                ("count", "2"),
+                ("chain", "1"),
+            ],
+        ),
     ] {
         let row = of(table)[0];
         for (name, cell) in cells {

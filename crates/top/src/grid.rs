@@ -64,6 +64,8 @@ pub enum Cell {
     Bytes(u64),
     /// Which part, 0 to 1.
     Share(f64),
+    /// A figure that only samples tell.
+    AtLeast(Box<Cell>),
     /// Not known.
     Unknown,
 }
@@ -77,6 +79,15 @@ impl Cell {
         seconds.map_or(Cell::Unknown, Cell::Seconds)
     }
 
+    /// The figure, which `is_least` says to be a lower bound.
+    pub(crate) fn known(self, is_least: bool) -> Cell {
+        if is_least {
+            Cell::AtLeast(Box::new(self))
+        } else {
+            self
+        }
+    }
+
     /// Texts by their letters, figures by their size; what is not known comes first.
     pub(crate) fn order(&self, other: &Cell) -> Ordering {
         match (self.size(), other.size()) {
@@ -88,9 +99,10 @@ impl Cell {
     }
 
     fn size(&self) -> Option<f64> {
-        match *self {
-            Cell::Count(count) | Cell::Number(count) | Cell::Bytes(count) => Some(count as f64),
-            Cell::Seconds(size) | Cell::Share(size) => Some(size),
+        match self {
+            Cell::Count(count) | Cell::Number(count) | Cell::Bytes(count) => Some(*count as f64),
+            Cell::Seconds(size) | Cell::Share(size) => Some(*size),
+            Cell::AtLeast(cell) => cell.size(),
             Cell::Text(_) | Cell::Unknown => None,
         }
     }

@@ -104,6 +104,7 @@ pub fn written(cell: &Cell, style: Style) -> String {
         Cell::Bytes(bytes) => bytes_text(*bytes),
         Cell::Share(share) => format!("{:.0}%", share * 100.0),
         Cell::Number(number) => number.to_string(),
+        Cell::AtLeast(cell) => format!("≥{}", written(cell, style)),
         Cell::Unknown => "-".to_owned(),
     };
     ascii(&text, style)
@@ -116,6 +117,7 @@ pub fn ascii(text: &str, style: Style) -> String {
     }
     let c = |c: char| match c {
         'µ' => 'u',
+        '≥' => '>',
         '\u{a0}' => ' ',
         c if c.is_ascii() => c,
         _ => '?',

@@ -766,3 +766,43 @@ fn cpus_of_guests_are_told_with_their_phantom_time() {
     let mut none = scheduling(SchedResult::default(), "ggg");
     assert!(lines(&mut none, 80, 24)[4].starts_with("Nothing yet."));
 }
+
+/// Lower bounds looked as exact as what was recorded.
+#[test]
+fn figures_that_only_samples_tell_have_a_mark() {
+    let polled = LockRow {
+        at_least: true,
+        ..row("futex", "open_the_vault", 40, 2.0)
+    };
+    let rows = vec![row("pthread mutex", "lock", 30, 1.0), polled];
+    let shown = |style| {
+        let shape = Shape::default();
+        text(
+            &locks(rows.clone()),
+            shape,
+            &Filter::default(),
+            9,
+            100,
+            style,
+        )
+    };
+    let plain = shown(PLAIN);
+    let line = |what: &str, of: &str| {
+        let line = of.lines().find(|line| line.contains(what));
+        line.unwrap_or_else(|| panic!("{of}")).to_owned()
+    };
+    let polled = line("open_the_vault", &plain);
+    assert!(
+        polled.contains(" >40 ") && polled.contains(">2.00s"),
+        "{polled}"
+    );
+    assert!(!line("mutex", &plain).contains('>'), "{plain}");
+    let unicode = shown(Style {
+        color: false,
+        unicode: true,
+    });
+    assert!(
+        line("open_the_vault", &unicode).contains(" ≥40 "),
+        "{unicode}"
+    );
+}

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::processes::{Group, until_catches};
 use crate::tool::{Place, Ran, Running, alone, bpf, skipped, until, until_it_watches};
 use crate::workload::{
-    compiled, in_some_try, to_be_told, watched, watched_in_a_group, watched_to_its_end,
+    compiled, in_some_try, said, to_be_told, watched, watched_in_a_group, watched_to_its_end,
 };
 
 const SOURCE: &str = include_str!("../mem/guests.c");
@@ -116,6 +116,59 @@ fn faults_of_short_lived_processes_and_of_threads_are_what_they_counted() {
             has_all(&found, &truth)
         });
     }
+}
+
+/// Nobody looked at what it prints.
+#[test]
+fn comma_separated_values_are_what_the_program_counted() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    in_some_try(|| {
+        let _ = std::fs::remove_file(place.join("said"));
+        let mut tool = place.tool(["mem", "--csv", "--quiet", "--"]);
+        tool.arg(&program).args(["threads", "50", "3"]);
+        tool.env("PLANTED_OUT", place.join("said"));
+        let text = place.run(tool).ends_with(0).out;
+        let truth = Truth::of(&said(&place, "said"));
+        let (header, rows) = text.split_once("\r\n").expect("a header");
+        let column = |name| {
+            header
+                .split(',')
+                .position(|of| of == name)
+                .expect("a column")
+        };
+        let rows: Vec<Vec<&str>> = rows.lines().map(|row| row.split(',').collect()).collect();
+        let of = |table: &str, what: &str, name| {
+            let is_it = |row: &&Vec<&str>| row[0] == table && row[1] == what;
+            let row = rows
+                .iter()
+                .find(is_it)
+                .unwrap_or_else(|| panic!("{table}: {text}"));
+            row[column(name)].to_owned()
+        };
+        let count = |cell: String| cell.parse::<u64>().expect("a number");
+        let (touched, all) = (
+            of("fault", "first-touch", "count"),
+            of("fault", "", "count"),
+        );
+        let (touched, all) = (count(touched), count(all));
+        assert!(all >= touched, "{text}");
+        assert!(count(of("process", "", "bytes")) > 0);
+        let (bytes, huge) = (of("process", "", "bytes"), of("process", "", "huge_bytes"));
+        assert!(count(bytes) >= count(huge));
+        assert!(rows.iter().any(|row| row[0] == "free"), "{text}");
+        let mappings = rows
+            .iter()
+            .filter(|row| row[0] == "mapping" && row.len() == rows[0].len());
+        let mut huge = mappings.map(|row| row[column("huge_bytes")].parse::<u64>());
+        assert!(huge.all(|huge| huge.is_ok()), "{text}");
+        if touched < truth.filled {
+            return Err(format!("{touched} of {}", truth.filled));
+        }
+        Ok(())
+    });
 }
 
 /// From the fork on to the end, under the names that they had last.

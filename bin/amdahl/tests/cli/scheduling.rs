@@ -200,7 +200,18 @@ fn a_recording_is_read_again_alike() {
         .ends_with(0)
         .out;
     assert!(csv.starts_with("table,name,"), "{csv}");
-    for table in ["thread", "cpu", "latency", "wasted", "waker", "migration"] {
+    // One row for each chain.
+    let chains = csv.lines().filter(|row| row.starts_with("chain,"));
+    assert_eq!(chains.count(), saved.chains.len(), "{csv}");
+    for table in [
+        "thread",
+        "cpu",
+        "latency",
+        "wasted",
+        "waker",
+        "migration",
+        "chain-link",
+    ] {
         let mut rows = csv.lines();
         assert!(
             rows.any(|row| row.starts_with(&format!("{table},"))),

@@ -38,6 +38,7 @@ fn sample(text: &str) -> MemResult {
         resident_bytes: 48 << 20,
         huge_bytes: 16 << 20,
         sizes: [(4096, 32 << 20), (2 << 20, 16 << 20)].into(),
+        sizes_seen_bytes: 12 << 20,
         nodes: [(0, 48 << 20)].into(),
         obstacles: vec![("not-advised".into(), 32 << 20)],
         gain_pages: 8192,
@@ -199,7 +200,153 @@ fn what_is_written_is_read_again() {
         parse(json.as_bytes(), "x".into()).expect("readable"),
         result
     );
-    assert_eq!(csv::render(&result).lines().count(), 14);
+}
+
+/// Cells by the names of their columns.
+type Cells = std::collections::BTreeMap<String, String>;
+
+/// The rows of [`sample`], in which no cell has quotes.
+fn csv_of(result: &MemResult) -> Vec<Cells> {
+    let text = csv::render(result);
+    let (header, rows) = text.split_once("\r\n").expect("a header");
+    let names: Vec<&str> = header.split(',').collect();
+    let row = |row: &str| -> Cells {
+        let cells: Vec<&str> = row.split(',').collect();
+        assert_eq!(cells.len(), names.len(), "{row}");
+        let named = names.iter().zip(cells);
+        named
+            .map(|(name, cell)| (name.to_string(), cell.to_owned()))
+            .collect()
+    };
+    rows.lines().map(row).collect()
+}
+
+/// There were no huge pages of mappings, no sizes, free memory, misses, percentiles and sums of the kernel's ranges.
+#[test]
+fn all_tables_are_printed_as_comma_separated_values() {
+    let mut result = sample("fill");
+    result.huge.pools = vec![Pool {
+        bytes: 2 << 20,
+        pages: 5,
+        free: 2,
+    }];
+    result.huge.machine = Some(Coverage {
+        anonymous_bytes: 9,
+        anonymous_huge_bytes: 4,
+        ..Coverage::default()
+    });
+    result.vmalloc.as_mut().expect("told").frees = 8;
+    let rows = csv_of(&result);
+    for (table, what, cells) in [
+        (
+            "process",
+            "",
+            &[("bytes", "50331648"), ("huge_bytes", "16777216")][..],
+        ),
+        (
+            "obstacle",
+            "not-advised",
+            &[("gain", "16"), ("detail_count", "8192")],
+        ),
+        (
+            "mapping",
+            "not-advised",
+            &[("huge_bytes", "16777216"), ("gain", "8192")],
+        ),
+        (
+            "mapping-size",
+            "2097152",
+            &[("bytes", "16777216"), ("detail_bytes", "12582912")],
+        ),
+        (
+            "mapping-node",
+            "0",
+            &[("bytes", "50331648"), ("where", "7f0000000000")],
+        ),
+        (
+            "page-size",
+            "65536",
+            &[("detail", "never"), ("refused", "")],
+        ),
+        ("pool", "2097152", &[("count", "5"), ("free", "2")]),
+        (
+            "free",
+            "0",
+            &[
+                ("detail", "Normal"),
+                ("share", "0.900000"),
+                ("fragmentation", "0.500000"),
+            ],
+        ),
+        (
+            "machine",
+            "anonymous",
+            &[("bytes", "9"), ("huge_bytes", "4")],
+        ),
+        ("machine", "huge pages", &[("count", "4"), ("refused", "1")]),
+        ("machine", "movable", &[("share", "0.950000")]),
+        ("fault", "", &[("count", "10"), ("detail_count", "12")]),
+        (
+            "fault",
+            "first-touch",
+            &[("count", "10"), ("seconds", "0.010000000")],
+        ),
+        (
+            "fault-site",
+            "first-touch",
+            &[("where", "fill in read fill.c:12")],
+        ),
+        ("mmap-lock-wait", "mmap", &[("p99_s", "0.001000000")]),
+        ("mmap-lock-stranger", "proc-reader", &[("count", "4")]),
+        (
+            "tlb",
+            "data",
+            &[
+                ("per_thousand", "1.500000"),
+                ("share", "0.500000"),
+                ("count", ""),
+            ],
+        ),
+        ("tlb", "instructions", &[("count", "1000000000")]),
+        ("node", "1", &[("count", "5")]),
+        ("numa", "remote", &[("share", "0.250000")]),
+        ("vmalloc-sum", "allocated", &[("count", "3")]),
+        ("vmalloc-sum", "given back", &[("count", "8")]),
+        ("vmalloc", "clone", &[("bytes", "9")]),
+    ] {
+        let row = rows
+            .iter()
+            .find(|row| row["table"] == table && row["what"] == what);
+        let row = row.unwrap_or_else(|| panic!("{table} {what}: {rows:?}"));
+        for (name, cell) in cells {
+            assert_eq!(row[*name], *cell, "{table} {what} {name}");
+        }
+    }
+}
+
+/// They were in the JSON and on the page alone.
+#[test]
+fn callers_and_sizes_between_are_shown() {
+    let mut result = sample("fill");
+    let mapping = &mut result.huge.mappings[0];
+    mapping.sizes = [(4096, 24 << 20), (64 << 10, 8 << 20), (2 << 20, 16 << 20)].into();
+    let text = terminal::render(&result, 120, Style::default());
+    let plain = text.replace('\u{a0}', " ");
+    assert!(plain.contains("fill < main"), "{text}");
+    let row = plain
+        .lines()
+        .find(|line| line.contains("not-advised") && line.contains("fill"));
+    let row = row.unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        row.contains("64 KiB 17%") || row.contains("64 KiB 17 %"),
+        "{row}"
+    );
+    assert!(!row.contains("4 KiB"), "{row}");
+    // A fault of first use may be of any size.
+    assert!(
+        plain.contains("of a small page or of a large one"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -263,7 +410,7 @@ fn hostile_text_stays_text() {
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
     let csv = csv::render(&sample(evil));
     assert!(
-        !csv.contains('\u{1b}') && csv.lines().count() == 14,
+        !csv.contains('\u{1b}') && csv.lines().count() == csv_of(&sample("fill")).len() + 1,
         "{csv}"
     );
 }

@@ -13,6 +13,8 @@
 //! | `migration` | how many there were of this distance |
 //! | `guest` | a guest's CPU `cpu`: in `wait_s` its phantom time in run queues, in `sleep_s` that blocked in the host |
 //! | `steal` | what the hypervisor took of a CPU |
+//! | `chain` | the chain of wake-ups number `chain`, begun by `name`, with `count` threads; `other_name` is `cut` if it goes further back |
+//! | `chain-link` | a thread of it: woken `woken_s` after its beginning, waited `wait_s`, then active for `run_s` |
 //!
 //! What a table does not have, or is not known, is empty.
 
@@ -20,7 +22,7 @@ use super::schema::{Latency, SchedResult};
 use crate::cell::field;
 
 const HEADER: &str = "table,name,other_name,pid,tid,cpu,other_cpu,count,total_s,run_s,wait_s,idle_s,wasted_s,\
-sleep_s,mean_s,p50_s,p90_s,p99_s,max_s,preempted,yielded,blocked,migrations";
+sleep_s,mean_s,p50_s,p90_s,p99_s,max_s,preempted,yielded,blocked,migrations,chain,woken_s";
 
 /// One row.
 #[derive(Default)]
@@ -47,6 +49,8 @@ struct Row<'a> {
     yielded: Option<u64>,
     blocked: Option<u64>,
     migrations: Option<u64>,
+    chain: Option<u64>,
+    woken_s: Option<f64>,
 }
 
 impl Row<'_> {
@@ -78,6 +82,8 @@ impl Row<'_> {
             number(self.yielded),
             number(self.blocked),
             number(self.migrations),
+            number(self.chain),
+            time(self.woken_s),
         ];
         cells.join(",") + "\r\n"
     }
@@ -89,6 +95,7 @@ pub fn render(result: &SchedResult) -> String {
     rows.extend(cpus(result));
     rows.extend(distributions(result));
     rows.extend(guests(result));
+    rows.extend(chains(result));
     let lines: String = rows.iter().map(Row::line).collect();
     format!("{HEADER}\r\n{lines}")
 }
@@ -219,6 +226,33 @@ fn guests(result: &SchedResult) -> Vec<Row<'_>> {
         max_s: Some(guest.phantom_max_s),
         preempted: Some(guest.preempted),
         ..Row::default()
+    });
+    rows.collect()
+}
+
+fn chains(result: &SchedResult) -> Vec<Row<'_>> {
+    let chains = result.chains.iter().zip(1..);
+    let rows = chains.flat_map(|(chain, number)| {
+        let head = Row {
+            table: "chain",
+            name: &chain.began_by,
+            other_name: if chain.is_cut { "cut" } else { "" },
+            count: Some(chain.links.len() as u64),
+            total_s: Some(chain.total_s),
+            chain: Some(number),
+            ..Row::default()
+        };
+        let links = chain.links.iter().map(move |link| Row {
+            table: "chain-link",
+            name: &link.name,
+            tid: Some(link.tid),
+            run_s: Some(link.active_s),
+            wait_s: Some(link.waited_s),
+            chain: Some(number),
+            woken_s: Some(link.woken_s),
+            ..Row::default()
+        });
+        std::iter::once(head).chain(links)
     });
     rows.collect()
 }

@@ -96,8 +96,8 @@ fn line(row: &LockRow, shape: Shape, index: usize, is_hold: bool) -> Row {
         cells.push(Cell::text(&first_owner(row)));
     }
     cells.extend([
-        Cell::Count(row.times),
-        Cell::Seconds(row.total_s),
+        Cell::Count(row.times).known(row.at_least),
+        Cell::Seconds(row.total_s).known(row.at_least),
         Cell::Seconds(row.max_s),
         Cell::Seconds(row.mean_s),
         Cell::seconds(row.p99_s),
