@@ -13,7 +13,7 @@ use crate::numa_maps::Placement;
 /// Mappings whose first uses are told apart. Beyond, the half with the fewest is forgotten: most of them are of processes that ended.
 const REGIONS_MAX: usize = 1 << 15;
 
-/// First uses of pages, by mapping and node.
+/// First uses of pages, by mapping and node. A fault does not tell how large the page is that it got: each counts as one.
 #[derive(Clone, Debug, Default)]
 pub struct Touches {
     by_region: FxHashMap<(u32, u64), BTreeMap<u32, u64>>,

@@ -9,6 +9,7 @@ use crate::watch::machine::holds_are_told;
 
 /// Pages by the node of the CPU that used them first.
 const FIRST_USES: &str = "first uses by node";
+const HOLDS: &str = "holds of mmap_lock";
 
 fn source(what: &str, how: &str, missing: impl Into<String>, remedy: &str) -> Source {
     Source {
@@ -40,17 +41,15 @@ pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
     } else {
         source("waits for mmap_lock", "bpf", "", "")
     });
-    if has_holds {
+    if !has_holds {
+        let text = "telling how long the lock is held costs every fault.";
+        sources.push(source(HOLDS, "missing", text, "--holds"));
+    } else {
         sources.push(if !holds_are_told() || lacks("mmap_lock_released") {
             let text = "the kernel does not tell who holds the lock.";
-            source(
-                "holds of mmap_lock",
-                "missing",
-                text,
-                "use Linux 6.14 or newer",
-            )
+            source(HOLDS, "missing", text, "use Linux 6.14 or newer")
         } else {
-            source("holds of mmap_lock", "bpf", "", "")
+            source(HOLDS, "bpf", "", "")
         });
     }
     sources.push(source(FIRST_USES, "bpf", "", ""));
@@ -66,7 +65,7 @@ pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
 /// Without BPF, for the reason `why`; of holds only if they were asked for.
 pub fn not_recorded(why: &str, remedy: &str, has_holds: bool) -> Vec<Source> {
     let mut all = vec!["waits for mmap_lock"];
-    all.extend(has_holds.then_some("holds of mmap_lock"));
+    all.extend(has_holds.then_some(HOLDS));
     all.extend([FIRST_USES, "vmalloc"]);
     let missing = all.into_iter();
     missing
@@ -84,18 +83,13 @@ pub fn programs(holds: bool) -> &'static Programs {
 }
 
 /// What a live view leaves out.
-pub fn not_asked(holds: bool) -> Vec<Source> {
-    let mut sources = vec![source(
+pub fn not_live() -> Source {
+    source(
         "huge pages of each mapping",
         "missing",
         "looking takes the lock that is watched: of the whole machine only is told what is in huge pages.",
         "amdahl mem --pid PID",
-    )];
-    if !holds {
-        let text = "telling how long the lock is held costs every fault.";
-        sources.push(source("holds of mmap_lock", "missing", text, "--holds"));
-    }
-    sources
+    )
 }
 
 /// Of TLB misses of whom `selection` says; `refused` is why they cannot be counted. Where they can be there may be none
@@ -268,4 +262,25 @@ pub fn looked(looked: &Looked) -> Vec<Source> {
         }
     }
     vec![mappings(looked), sizes, nodes(looked)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without `--holds` there were none, and nobody said why.
+    #[test]
+    fn holds_that_were_not_asked_for_are_missing() {
+        let of = |has_holds| {
+            let mut sources = recorded(&[], has_holds).into_iter();
+            sources
+                .find(|source| source.what == HOLDS)
+                .expect("a source")
+        };
+        assert_eq!(
+            (&*of(false).how, &*of(false).remedy),
+            ("missing", "--holds")
+        );
+        assert_ne!(of(true).remedy, "--holds");
+    }
 }

@@ -71,7 +71,7 @@ const FRAMES: usize = 16;
 
 /// `lock < put < main`: a call stack, innermost first, that breaks before callers alone; what is left
 /// out stands for `mark`.
-pub(super) fn callers(stack: &[String], mark: &str) -> String {
+pub(crate) fn callers(stack: &[String], mark: &str) -> String {
     if stack.is_empty() {
         return "no stack was taken".to_owned();
     }

@@ -1,7 +1,8 @@
 //! The result as text for a terminal.
 
 use super::headline::sentences;
-use super::schema::{Code, LockRow, LockStranger, MappingReport, MemResult, Zone};
+use super::schema::{Code, FaultSite, LockRow, LockStranger, MappingReport, MemResult, Zone};
+use crate::locks::lines::callers;
 use crate::number::{bytes, percent, seconds, significant};
 use crate::plain::{command_line, elide};
 use crate::terminal::page::{Page, bold, dim, text};
@@ -89,13 +90,18 @@ fn mappings(page: &mut Page, result: &MemResult) {
     let columns = [
         right("resident", 0),
         right("huge", 0),
+        left("other pages", 5),
         right("size", 3),
         right("pid", 2),
         left("process", 4),
         left("in the way", 0),
         left("mapping", 0),
     ];
-    let rows: Vec<Vec<String>> = all.iter().take(ROWS).map(|m| mapping(page, m)).collect();
+    let small = result.huge.page_bytes;
+    let huge = result.huge.size_bytes;
+    let large = |m: &MappingReport| large(m, |size| size > small && size != huge);
+    let rows = all.iter().take(ROWS);
+    let rows: Vec<Vec<String>> = rows.map(|m| mapping(page, m, large(m))).collect();
     table::draw(page, &columns, &rows);
     let more =
         (all.len().saturating_sub(ROWS) as u64).saturating_add(result.huge.mappings_left_out);
@@ -104,7 +110,26 @@ fn mappings(page: &mut Page, result: &MemResult) {
     }
 }
 
-fn mapping(page: &Page, m: &MappingReport) -> Vec<String> {
+/// Sizes of pages that `is_told`, those with most memory first, with the share of the memory that is in them.
+fn large(m: &MappingReport, is_told: impl Fn(u64) -> bool) -> String {
+    let all = m
+        .sizes
+        .values()
+        .fold(0, |sum: u64, &more| sum.saturating_add(more));
+    let sizes = m
+        .sizes
+        .iter()
+        .filter(|(size, bytes)| is_told(**size) && **bytes > 0);
+    let mut sizes: Vec<(u64, u64)> = sizes.map(|(&size, &bytes)| (bytes, size)).collect();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    let told = sizes.iter().take(2).map(|&(amount, size)| {
+        let share = percent(amount as f64 / all as f64);
+        format!("{} {share}", bytes(size)).replace(' ', "\u{a0}")
+    });
+    told.collect::<Vec<_>>().join(", ")
+}
+
+fn mapping(page: &Page, m: &MappingReport, large: String) -> Vec<String> {
     let label = if m.name.is_empty() {
         format!("{} {}", m.backing, m.start)
     } else {
@@ -118,6 +143,7 @@ fn mapping(page: &Page, m: &MappingReport) -> Vec<String> {
     vec![
         bytes(m.resident_bytes),
         share,
+        large,
         bytes(m.bytes),
         m.pid.to_string(),
         name(page, &m.process, 64),
@@ -268,7 +294,12 @@ fn faults(page: &mut Page, result: &MemResult) {
         ]
     });
     let rows: Vec<_> = sites.collect();
-    table::draw(page, &columns, &rows);
+    let note = |s: &FaultSite| {
+        let has_callers = s.code.stack.len() > 1;
+        has_callers.then(|| callers(&s.code.stack, page.ellipsis()))
+    };
+    let notes: Vec<Option<String>> = faults.sites.iter().take(ROWS).map(note).collect();
+    table::draw_noted(page, &columns, &rows, &notes);
 }
 
 /// Function and line of a place, with the system call in which it was.
@@ -428,6 +459,14 @@ fn numa(page: &mut Page, result: &MemResult) {
             percent(remote)
         );
         page.paragraph(0, 0, &[text(line)]);
+    }
+    let has_large = result
+        .processes
+        .iter()
+        .any(|process| process.huge_bytes > 0);
+    if has_large && numa.nodes.iter().any(|node| node.touched > 0) {
+        let line = "A first use is a fault, of a small page or of a large one: with huge pages, shares by node may be off.";
+        page.paragraph(0, 0, &[dim(line)]);
     }
 }
 
