@@ -187,7 +187,7 @@ fn nodes(looked: &Looked) -> Source {
     source("memory by node", "missing", text, remedy)
 }
 
-/// Of what is looked up at the end alone.
+/// Of what a live view does not look up.
 pub fn no_sizes_live() -> Source {
     source(
         "sizes of pages",

@@ -98,8 +98,9 @@ impl Settings {
     }
 }
 
-/// Events of a CPU between two looks at its ring: of page faults there are less than a million in a second.
-const SLOTS_ENOUGH: usize = 1 << 14;
+/// Events of a CPU for which there is room between two looks at its ring, 20 ms, if one of them is late: of page faults there
+/// are less than a million in a second.
+const SLOTS_ENOUGH: usize = 1 << 15;
 
 /// What is known when a recording has ended.
 #[derive(Debug, Default)]
@@ -528,11 +529,14 @@ mod tests {
             println!("SKIPPED: there may be {possible} CPUs");
             return;
         }
-        assert_eq!((ring(64, 16), ring(64, 256), ring(64, 1024)), (16, 64, 256));
-        // Each CPU has room for 16,384 events as before, as long as all is not used up.
+        assert_eq!(
+            (ring(64, 16), ring(64, 256), ring(64, 1024)),
+            (16, 128, 256)
+        );
+        // Each CPU has room for 32,768 events, or as before for its part of 256 MiB.
         assert_eq!((ring(256, 256), ring(1024, 256)), (256, 256));
         if possible <= 4 {
-            assert_eq!(ring(4, 16), 4);
+            assert_eq!(ring(4, 16), 8);
         }
     }
 
