@@ -662,32 +662,28 @@ mod tests {
     #[test]
     fn stacks_keep_within_the_memory_that_they_may_take() {
         const MAX: usize = 64 << 10;
+        // By frame pointers, from where it is outwards; no process has this id.
         let stack = |number: u64| Stack {
             ts: number,
             kind: stack_kind::WAIT,
-            // No process has this id.
             pid: 1 << 30,
-            ip: 0x1000 + number,
+            ip: 32 * number + 0x1000,
             user_mode: true,
-            kernel: (0..20)
-                .map(|frame| u64::MAX - frame - 32 * number)
-                .collect(),
+            user: (0..20).map(|frame| 32 * number + 0x1000 + frame).collect(),
             ..Stack::default()
         };
         let named = |mut decoded: Decoded| {
             let mut part = Part::default();
             part.stacks = (0..1000).map(stack).collect();
             let ids = Decoder::new().name_stacks(&mut part, &mut decoded);
-            let frames = ids
-                .iter()
-                .map(|id| decoded.stacks[id.0 as usize].kernel.len());
+            let frames = ids.iter().map(|id| decoded.points[id.0 as usize].len());
             (frames.collect::<Vec<usize>>(), decoded.stack_bytes)
         };
         let (frames, bytes) = named(Decoded::within(MAX));
         assert_eq!((frames[0], frames[999]), (20, 0));
         assert!(frames.is_sorted_by(|a, b| a >= b) && frames.contains(&FRAMES_KEPT));
         // The last one may be larger than what was left.
-        assert!(bytes >= MAX && bytes < MAX + 4096, "{bytes}");
+        assert!((MAX..MAX + 4096).contains(&bytes), "{bytes}");
         let (frames, _) = named(Decoded::default());
         assert!(frames.iter().all(|&frames| frames == 20));
     }
