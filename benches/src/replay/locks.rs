@@ -88,6 +88,7 @@ impl Machine {
             waker: (!self.random.one_in(10)).then_some(waker),
             expected: 2,
             is_open: false,
+            began_before: false,
             is_polled: false,
         })
     }

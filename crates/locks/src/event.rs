@@ -70,6 +70,8 @@ pub struct Wait {
     pub expected: u32,
     /// It had not ended when the recording did.
     pub is_open: bool,
+    /// It had begun before the recording did, at whose begin `begin` is: it is longer than that.
+    pub began_before: bool,
     /// It was polled: begin and end are known to within half the time between polls, and it may
     /// have been several.
     pub is_polled: bool,

@@ -9,7 +9,7 @@ use amdahl_speedup::event::{CallStack, Ns, Tid};
 use amdahl_speedup::primitive::Class;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::event::{Kind, LockId, Place};
+use crate::event::{Kind, LockId, Place, Wait};
 use crate::site::{Names, Site, What};
 use crate::tally::{Cell, CellKey, Folded, Owner, Share, Shares, Tally};
 use crate::tracker::{LinkId, Tracker};
@@ -122,6 +122,8 @@ pub struct Row {
     pub sleeps: u64,
     /// Waits that had not ended.
     pub open: u64,
+    /// Waits that had begun before the recording did: times are lower bounds.
+    pub before: u64,
     /// Waits that were only polled: `times` is a lower bound.
     pub polled: u64,
     /// Waiting time of all together.
@@ -252,7 +254,19 @@ impl Table {
         by: GroupBy,
         names: &dyn Fn(Tid) -> ThreadName,
     ) -> Table {
+        Table::with_open(tracker, tally, &[], by, names)
+    }
+
+    /// The same with waits that have not ended yet, of which `tally` does not know.
+    pub fn with_open(
+        tracker: &Tracker,
+        tally: &Tally,
+        open: &[Wait],
+        by: GroupBy,
+        names: &dyn Fn(Tid) -> ThreadName,
+    ) -> Table {
         let naming = Names { tracker, tally };
+        let open = tracker.cells_of(open);
         let mut named: FxHashMap<(Kind, Place), Site> = FxHashMap::default();
         let mut site = |kind, place| match named.entry((kind, place)) {
             Entry::Occupied(known) => known.get().clone(),
@@ -260,7 +274,7 @@ impl Table {
         };
         let mut stacks = Stacks::default();
         let mut waits: FxHashMap<RowKey, Sum> = FxHashMap::default();
-        for (key, cell) in &tally.cells {
+        for (key, cell) in tally.cells.iter().chain(&open) {
             let row = RowKey {
                 what: naming.what(key.kind, key.place, key.lock),
                 site: (by == GroupBy::Site).then(|| site(key.kind, key.place)),
@@ -390,6 +404,7 @@ fn row(key: RowKey, sum: Sum, naming: Names<'_>, names: &dyn Fn(Tid) -> ThreadNa
         times: sum.cell.times,
         sleeps: sum.cell.sleeps,
         open: sum.cell.open,
+        before: sum.cell.before,
         polled: sum.cell.polled,
         total_ns: sum.cell.total_ns,
         max_ns: sum.cell.max_ns,

@@ -173,6 +173,8 @@ pub struct Cell {
     pub sleeps: u64,
     /// Of `times`, those that had not ended.
     pub open: u64,
+    /// Of `times`, those that had begun before the recording did: they were longer.
+    pub before: u64,
     /// Of `times`, those that were only polled: there may have been more, and shorter ones.
     pub polled: u64,
     /// Their length together.
@@ -194,6 +196,7 @@ impl Cell {
         self.times += 1;
         self.sleeps += 1;
         self.open += u64::from(wait.is_open);
+        self.before += u64::from(wait.began_before);
         self.polled += u64::from(wait.is_polled);
         self.total_ns = self.total_ns.saturating_add(ns);
         self.max_ns = self.max_ns.max(ns);
@@ -231,6 +234,7 @@ impl Cell {
         self.times = self.times.saturating_add(other.times);
         self.sleeps = self.sleeps.saturating_add(other.sleeps);
         self.open = self.open.saturating_add(other.open);
+        self.before = self.before.saturating_add(other.before);
         self.polled = self.polled.saturating_add(other.polled);
         self.total_ns = self.total_ns.saturating_add(other.total_ns);
         self.max_ns = self.max_ns.max(other.max_ns);

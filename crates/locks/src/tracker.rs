@@ -54,6 +54,8 @@ pub struct LinkId(u32);
 #[derive(Clone, Copy, Debug)]
 struct Past {
     key: CellKey,
+    /// Its place is another one than that of the sleeps that go on with it.
+    began_before: bool,
     begin: Ns,
     end: Ns,
     next: Option<LinkId>,
@@ -261,7 +263,7 @@ impl Tracker {
         if wait.end < wait.begin {
             return;
         }
-        let key = CellKey::of(wait);
+        let key = self.key(wait);
         self.tally.learn_use(wait);
         let chain = wait
             .waker
@@ -285,6 +287,52 @@ impl Tracker {
         }
         self.remember(wait, key, begun.filter(|_| is_longer), next);
         self.tally.fold(self.limits);
+    }
+
+    /// What `wait` is counted under. Where the thread waited before the recording was seen by other means, and has
+    /// a place of its own; what goes on there is of one wait.
+    fn key(&self, wait: &Wait) -> CellKey {
+        let key = CellKey::of(wait);
+        let thread = self.threads.get(&wait.tid);
+        let last = thread.and_then(|thread| thread.past.back());
+        match last.filter(|last| last.began_before) {
+            Some(last)
+                if (CellKey {
+                    place: last.key.place,
+                    ..key
+                }) == last.key
+                    && self.goes_on(wait) =>
+            {
+                last.key
+            }
+            _ => key,
+        }
+    }
+
+    /// Whether it is one call with the thread's last wait, if both are for one lock from one place.
+    fn goes_on(&self, wait: &Wait) -> bool {
+        let Some(thread) = self.threads.get(&wait.tid) else {
+            return false;
+        };
+        let Some(last) = thread.past.back() else {
+            return false;
+        };
+        let known = self.places.get(&wait.place);
+        let is_lock = known.is_some_and(|known| known.lock.primitive.may_barge());
+        let at_once = wait.begin >= last.end && wait.begin - last.end < RETRY_NS;
+        wait.kind == Kind::Futex && is_lock && at_once && !thread.has_released
+    }
+
+    /// Waits that have not ended yet, added up by themselves.
+    pub(crate) fn cells_of(&self, open: &[Wait]) -> FxHashMap<CellKey, Cell> {
+        let mut cells: FxHashMap<CellKey, Cell> = FxHashMap::default();
+        for wait in open.iter().filter(|wait| wait.kind != Kind::Nap) {
+            if let Some(kind) = self.told_by_stack(wait.kind, wait.place) {
+                let wait = Wait { kind, ..*wait };
+                cells.entry(CellKey::of(&wait)).or_default().add(&wait);
+            }
+        }
+        cells
     }
 
     /// Makes the thread's last wait longer by a nap, if both belong to one search for work.
@@ -315,10 +363,7 @@ impl Tracker {
     fn retried(&self, key: &CellKey, wait: &Wait) -> Option<(Ns, Ns)> {
         let thread = self.threads.get(&wait.tid)?;
         let last = thread.past.back()?;
-        let is_lock = self.places.get(&wait.place)?.lock.primitive.may_barge();
-        let at_once = wait.begin >= last.end && wait.begin - last.end < RETRY_NS;
-        (wait.kind == Kind::Futex && last.key == *key && is_lock && at_once && !thread.has_released)
-            .then_some((last.begin, last.end))
+        (last.key == *key && self.goes_on(wait)).then_some((last.begin, last.end))
     }
 
     fn released(&mut self, lock: LockId, waker: Waker) {
@@ -349,13 +394,16 @@ impl Tracker {
             self.forget_threads();
         }
         let thread = self.threads.entry(wait.tid).or_default();
+        let mut began_before = wait.began_before;
         if begun.is_some() {
-            thread.past.pop_back();
+            let last = thread.past.pop_back();
+            began_before |= last.is_some_and(|last| last.began_before);
         } else if thread.past.len() == PAST {
             thread.past.pop_front();
         }
         thread.past.push_back(Past {
             key,
+            began_before,
             begin: begun.map_or(wait.begin, |(begin, _)| begin),
             end: wait.end,
             next,
@@ -502,6 +550,7 @@ mod tests {
             waker: None,
             expected: 0,
             is_open: false,
+            began_before: false,
             is_polled: false,
         }
     }

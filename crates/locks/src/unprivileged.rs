@@ -100,6 +100,7 @@ fn whole(pid: Tid, wait: &UserWait, until: Ns) -> Wait {
         waker: None,
         expected: 0,
         is_open: wait.end.is_none(),
+        began_before: false,
         is_polled: false,
     }
 }
@@ -173,6 +174,7 @@ impl Polls {
                     waker: None,
                     expected: waiting.blocked.args[2] as u32,
                     is_open: false,
+                    began_before: false,
                     is_polled: true,
                 },
                 turns: thread.turns,
@@ -182,29 +184,35 @@ impl Polls {
             still.insert(thread.tid, Seen { seen_at, ..seen });
         }
         // What is left there did not go on.
-        let ended = std::mem::replace(&mut self.waiting, still);
-        for seen in ended.into_values() {
-            end(&seen, seen.seen_at + interval / 2, false, tracker);
+        let left = std::mem::replace(&mut self.waiting, still);
+        for seen in left.into_values() {
+            let wait = ended(&seen, seen.seen_at + interval / 2, false);
+            tracker.feed(&Event::Wait(wait));
         }
         self.last = Some(now);
     }
 
     /// The last poll was made: what waits still does so when the recording ends.
     pub fn finish(self, tracker: &mut Tracker) {
-        let until = self.last.unwrap_or(0);
-        for seen in self.waiting.values() {
-            end(seen, until, true, tracker);
+        for wait in self.open() {
+            tracker.feed(&Event::Wait(wait));
         }
+    }
+
+    /// Waits that had not ended at the last poll.
+    pub fn open(&self) -> impl Iterator<Item = Wait> {
+        let until = self.last.unwrap_or(0);
+        let waiting = self.waiting.values();
+        waiting.map(move |seen| ended(seen, until, true))
     }
 }
 
-fn end(seen: &Seen, at: Ns, is_open: bool, tracker: &mut Tracker) {
-    let wait = Wait {
+fn ended(seen: &Seen, at: Ns, is_open: bool) -> Wait {
+    Wait {
         end: at,
         is_open,
         ..seen.wait
-    };
-    tracker.feed(&Event::Wait(wait));
+    }
 }
 
 /// What a polled thread waits for, if that is a lock or a futex.

@@ -44,6 +44,7 @@ fn wait(tid: Tid, address: u64, place: u64, begin: Ns, end: Ns) -> Wait {
         waker: None,
         expected: 2,
         is_open: false,
+        began_before: false,
         is_polled: false,
     }
 }
@@ -572,4 +573,62 @@ proptest! {
         }
         table(&tracker, GroupBy::Site);
     }
+}
+
+/// The first sleep was looked at from outside, which names its place otherwise; who wakes and finds the lock taken again still
+/// waits in the same call.
+#[test]
+fn a_wait_from_before_goes_on_with_the_sleeps_after_it() {
+    let mut tracker = Tracker::default();
+    tracker.learn(Place(1), &mutex_at("put", 7));
+    tracker.learn(Place(2), &mutex_at("put", 7));
+    let first = Wait {
+        began_before: true,
+        ..wait(10, 0xa0, 1, 0, 1_000)
+    };
+    let second = wait(10, 0xa0, 2, 1_000 + RETRY_NS / 2, 50_000);
+    let third = wait(10, 0xa0, 2, 50_000 + RETRY_NS / 2, 90_000);
+    let later = wait(10, 0xa0, 2, 90_000 + 2 * RETRY_NS, 140_000);
+    let other = wait(10, 0xb0, 2, 140_000 + RETRY_NS / 2, 200_000);
+    for w in [first, second, third] {
+        tracker.feed(&Event::Wait(w));
+    }
+    let row = &table(&tracker, GroupBy::Site).rows[0];
+    assert_eq!((row.times, row.sleeps, row.before), (1, 3, 1));
+    assert_eq!((row.total_ns, row.max_ns), (90_000, 90_000));
+    for w in [later, other] {
+        tracker.feed(&Event::Wait(w));
+    }
+    let row = &table(&tracker, GroupBy::Site).rows[0];
+    assert_eq!((row.times, row.sleeps, row.before), (3, 5, 1));
+}
+
+#[test]
+fn waits_that_go_on_are_told_beside_those_that_have_ended() {
+    let mut tracker = Tracker::default();
+    tracker.learn(Place(1), &mutex_at("put", 7));
+    tracker.feed(&Event::Wait(wait(10, 0xa0, 1, 0, 1_000)));
+    let open = Wait {
+        is_open: true,
+        ..wait(11, 0xa0, 1, 500, 3_500)
+    };
+    // No stack tells that it is a wait for a lock.
+    let other = Wait {
+        kind: Kind::KernelSleep,
+        ..open
+    };
+    let with_open = Table::with_open(
+        &tracker,
+        tracker.tally(),
+        &[open, other],
+        GroupBy::Site,
+        &nobody,
+    );
+    let rows: Vec<_> = with_open.rows.iter().collect();
+    assert_eq!(rows.len(), 1);
+    assert_eq!(
+        (rows[0].times, rows[0].open, rows[0].total_ns),
+        (2, 1, 4_000)
+    );
+    assert_eq!(table(&tracker, GroupBy::Site).rows[0].times, 1);
 }

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use amdahl_locks::{Event, Limits, ThreadName, Tracker};
-use amdahl_probe::bpf::{self, Decoded, Decoder, LockFact, Part};
-use amdahl_speedup::event::Tid;
+use amdahl_locks::{Event, Limits, ThreadName, Tracker, Wait};
+use amdahl_probe::bpf::{self, Before, Decoded, Decoder, LockFact, Looked, Part, WaitTable};
+use amdahl_report::schema::Notice;
+use amdahl_speedup::event::{Ns, Tid};
 
-use crate::watch::Follow;
 use crate::watch::later::Later;
+use crate::watch::{Follow, Present};
 
 /// Parts become a tally; names are kept for the table.
 pub struct Follower {
@@ -21,14 +22,19 @@ pub struct Follower {
     /// The whole system is followed, without this process, which follows it.
     without: Option<u32>,
     later: Later,
+    waits: WaitTable,
+    /// Waits that began before.
+    looked: Looked,
 }
 
 impl Follower {
-    /// Knows nothing yet. With `without` it is of the whole system, but for the waits of that process.
+    /// Knows nothing yet of the waits in the table `waits`. With `without` it is of the whole system, but for the waits of that
+    /// process.
     ///
     /// Up to `later_bytes_max` of parts are left for [`Follower::finish`]; what they add up to keeps within `limits`, and its
     /// stacks within `stack_bytes_max`.
     pub fn new(
+        waits: WaitTable,
         without: Option<u32>,
         later_bytes_max: usize,
         limits: Limits,
@@ -41,6 +47,8 @@ impl Follower {
             events: 0,
             without,
             later: Later::new(later_bytes_max),
+            waits,
+            looked: Looked::default(),
         }
     }
 
@@ -53,10 +61,14 @@ impl Follower {
     fn add_up(&mut self) {
         while let Some(part) = self.later.due() {
             let (decoder, decoded) = (&mut self.decoder, &mut self.decoded);
+            let before = &self.looked.before;
             decoder.locks(part, decoded, |fact| match fact {
                 LockFact::Stack(place, stack) => self.tracker.learn(place, stack),
-                LockFact::Event(event) if is_of(&event, self.without) => {}
-                LockFact::Event(event) => self.tracker.feed(&event),
+                LockFact::Event(event) => {
+                    if let Some(event) = told(event, self.without, before) {
+                        self.tracker.feed(&event);
+                    }
+                }
             });
             // Nobody tells of their ends.
             let lives = |tid: Tid| Path::new("/proc").join(tid.to_string()).exists();
@@ -64,16 +76,56 @@ impl Follower {
         }
     }
 
-    /// What is known only when recording has ended.
-    pub fn feed(&mut self, events: &[Event]) {
-        for event in events.iter().filter(|event| !is_of(event, self.without)) {
-            self.tracker.feed(event);
+    /// Adds what had not ended when recording did, at `until`.
+    pub fn feed_open(&mut self, until: Ns) {
+        for wait in self.open(until) {
+            self.tracker.feed(&Event::Wait(wait));
         }
+    }
+
+    /// What has not ended by now, `until`.
+    pub fn open(&self, until: Ns) -> Vec<Wait> {
+        let open = self.waits.open(until).into_iter();
+        let told = open.filter_map(|event| told(event, self.without, &self.looked.before));
+        told.filter_map(|event| match event {
+            Event::Wait(wait) => Some(wait),
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// What the look at those who waited before has left out.
+    pub fn warnings(&self) -> Vec<Notice> {
+        let notice = |count: u64, code: &str, why: &str| {
+            let code = code.to_owned();
+            let text = format!(
+                "{count} threads may have waited since before the recording without being in the table: {why}."
+            );
+            (count > 0).then_some(Notice { code, text })
+        };
+        let Looked {
+            hidden, left_out, ..
+        } = self.looked;
+        let hides = "the kernel does not let them be looked at (run as root)";
+        let too_many = "there are too many to look at";
+        [
+            notice(hidden, "waits-before-hidden", hides),
+            notice(left_out, "waits-before-left-out", too_many),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 }
 
-fn is_of(event: &Event, pid: Option<u32>) -> bool {
-    matches!(event, Event::Wait(wait) if pid == Some(wait.pid))
+/// What an event says to those who look: nothing if it is of process `without`, or of a wait that was over before it could
+/// be told.
+fn told(event: Event, without: Option<u32>, before: &Before) -> Option<Event> {
+    match event {
+        Event::Wait(wait) if without == Some(wait.pid) => None,
+        Event::Wait(wait) => before.told(wait).map(Event::Wait),
+        other => Some(other),
+    }
 }
 
 /// Who a thread is, as far as was seen.
@@ -108,6 +160,18 @@ impl Follow for Follower {
             };
             self.decoded.threads.entry(*tid).or_insert(name);
         }
+    }
+
+    fn look_back(&mut self, present: &Present) {
+        let of_others = |pid: &u32| self.without != Some(*pid);
+        let threads = present
+            .threads
+            .iter()
+            .filter(|(pid, _)| of_others(pid))
+            .flat_map(|(pid, tids)| tids.iter().map(|&tid| (*pid, tid)));
+        self.looked = self.waits.look(threads, present.since, &present.is_over);
+        let part = std::mem::take(&mut self.looked.part);
+        self.take(part);
     }
 
     fn take(&mut self, mut part: Part) {

@@ -2,6 +2,7 @@
 
 use amdahl_locks::{GroupBy, Table};
 use amdahl_probe::bpf::{Losses, Part, Recorder, Settings, lock_constants};
+use amdahl_probe::clock;
 use amdahl_report::schema::Source;
 use amdahl_top::{By, Data};
 use amdahl_topology::CpuSet;
@@ -13,7 +14,7 @@ use crate::cli::{LocksBy, Selection};
 use crate::failure::Failure;
 use crate::java;
 use crate::top::live::{Live, Look};
-use crate::watch::Follow;
+use crate::watch::{Follow, Present};
 
 fn by(by: By) -> LocksBy {
     match by {
@@ -48,10 +49,12 @@ impl Recorded {
         owners: bool,
     ) -> Result<Recorded, Failure> {
         let cleared = recorder.clear_waits();
-        cleared.map_err(|error| Failure::machine(error.to_string()))?;
+        let waits = cleared.and_then(|()| recorder.wait_table());
+        let waits = waits.map_err(|error| Failure::machine(error.to_string()))?;
         let memory = selection.memory_bytes();
+        let limits = sums_within(memory);
         Ok(Recorded {
-            follower: Follower::new(without(selection), 0, sums_within(memory), memory),
+            follower: Follower::new(waits, without(selection), 0, limits, memory),
             sources: recorded_sources(recorder, owners),
             target: target(selection),
         })
@@ -61,6 +64,10 @@ impl Recorded {
 impl Follow for Recorded {
     fn attach(&mut self, pid: u32, threads: &[(u32, String)]) {
         self.follower.attach(pid, threads);
+    }
+
+    fn look_back(&mut self, present: &Present) {
+        self.follower.look_back(present);
     }
 
     fn take(&mut self, part: Part) {
@@ -73,13 +80,15 @@ impl Live for Recorded {
         let (tracker, decoded) = (&self.follower.tracker, &self.follower.decoded);
         let names = |tid| name(decoded, tid);
         let grouped = GroupBy::from(by(of));
-        let table = Table::new(tracker, tracker.tally(), grouped, &names);
+        let open = self.follower.open(clock::monotonic());
+        let table = Table::with_open(tracker, tracker.tally(), &open, grouped, &names);
         let mut found = result::result(&table, by(of));
         (found.seconds, found.events) = (seconds, self.follower.events);
         found.events_lost += losses.events;
         found.stacks_lost = losses.stacks;
         found.sources = self.sources.clone();
         found.sources.extend(losses.is_cut.then(cut_source));
+        found.warnings.extend(self.follower.warnings());
         found.warnings.extend(java::notice(&decoded.stacks));
         result::note_goroutines(&mut found, "bpf");
         found.target = self.target.clone();

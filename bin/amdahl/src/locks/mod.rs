@@ -131,9 +131,10 @@ fn recorded(
 ) -> Result<Observed, Failure> {
     let failed = |error: RecorderError| Failure::machine(error.to_string());
     recorder.clear_waits().map_err(failed)?;
+    let waits = recorder.wait_table().map_err(failed)?;
     let memory = args.selection.memory_bytes();
     let without = without(&args.selection);
-    let mut follower = Follower::new(without, memory / 4, sums_within(memory), memory);
+    let mut follower = Follower::new(waits, without, memory / 4, sums_within(memory), memory);
     let watched = watch::watch(
         &args.selection,
         cpus,
@@ -142,7 +143,7 @@ fn recorded(
         &mut follower,
     )?;
     follower.finish();
-    follower.feed(&recorder.open_waits(watched.to).map_err(failed)?);
+    follower.feed_open(watched.to);
     let mut sources = recorded_sources(&recorder, args.owner);
     sources.extend(watched.counts.cut.map(|_| cut_source()));
     Ok(Observed {
@@ -151,10 +152,10 @@ fn recorded(
         events: follower.events,
         events_lost: watched.counts.lost.iter().map(|(_, lost)| lost).sum(),
         stacks_lost: watched.counts.stacks_lost,
+        warnings: follower.warnings(),
         tracker: follower.tracker,
         decoded: follower.decoded,
         sources,
-        warnings: Vec::new(),
         ended: watched.ended,
         interrupted: watched.interrupted,
     })

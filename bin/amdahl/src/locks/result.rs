@@ -174,6 +174,7 @@ fn row(row: &Row) -> LockRow {
         times: row.times,
         sleeps: row.sleeps,
         open: row.open,
+        before: row.before,
         at_least: row.polled > 0,
         total_s,
         max_s: seconds(row.max_ns),

@@ -189,7 +189,9 @@ impl Polling {
     pub fn result(&self, by: LocksBy) -> LocksResult {
         let decoded = self.decoded();
         let names = |tid| name(&decoded, tid);
-        let table = Table::new(&self.tracker, self.tracker.tally(), by.into(), &names);
+        let open: Vec<_> = self.polls.open().collect();
+        let tally = self.tracker.tally();
+        let table = Table::with_open(&self.tracker, tally, &open, by.into(), &names);
         let mut found = result::result(&table, by);
         let blindness = self.poller.blindness();
         found.events = blindness.polls;

@@ -13,7 +13,7 @@ use super::control::{Asked, Control};
 use super::live::{Live, Look};
 use crate::cli::{ProbeKind, Selection};
 use crate::failure::Failure;
-use crate::watch::{self, Follow, live};
+use crate::watch::{self, Follow, Present, live};
 use crate::{locks, mem, sched};
 
 /// Parts are taken this often, so that processes are looked at while they live.
@@ -116,6 +116,10 @@ fn cpu_time() -> Duration {
 impl<L: Live> Follow for Reporting<'_, L> {
     fn attach(&mut self, pid: u32, threads: &[(u32, String)]) {
         self.live.attach(pid, threads);
+    }
+
+    fn look_back(&mut self, present: &Present) {
+        self.live.look_back(present);
     }
 
     fn take(&mut self, part: Part) {

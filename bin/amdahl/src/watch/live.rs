@@ -3,7 +3,7 @@
 use amdahl_probe::bpf::{Recorder, RecorderError};
 use amdahl_topology::CpuSet;
 
-use super::{Follow, enter, join, take_all};
+use super::{Follow, Present, enter, join, take_all};
 use crate::cli::Selection;
 use crate::failure::Failure;
 
@@ -19,12 +19,14 @@ pub fn follow(
     let failed = |error: RecorderError| Failure::machine(error.to_string());
     let watched: Vec<u32> = cpus.iter().collect();
     let parts = recorder.begin(&watched).map_err(failed)?;
-    enter(selection, selection.pid, recorder, follow)?;
+    let threads = enter(selection, selection.pid, recorder, follow)?;
+    let present = Present::since_now(threads);
     std::thread::scope(|scope| {
-        let following = take_all(scope, parts, follow)?;
+        let following = take_all(scope, parts, follow, &present)?;
         while goes_on(recorder) {
             join(selection, recorder);
         }
+        present.is_over();
         let counts = recorder.end();
         following.join().expect("the analysis does not panic");
         counts.map(drop).map_err(failed)

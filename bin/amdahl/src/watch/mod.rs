@@ -7,6 +7,7 @@ pub mod machine;
 pub mod preload;
 pub mod processes;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -33,8 +34,36 @@ pub trait Follow: Send {
     /// more than once.
     fn attach(&mut self, pid: u32, threads: &[(u32, String)]);
 
+    /// A look at those who were there before the recording, which records already; once, before any part.
+    fn look_back(&mut self, _present: &Present) {}
+
     /// What happened since the last part.
     fn take(&mut self, part: Part);
+}
+
+/// Whom a recording finds.
+pub struct Present {
+    /// They are watched since then, or longer.
+    pub since: Ns,
+    /// Processes with their threads.
+    pub threads: Vec<(u32, Vec<u32>)>,
+    /// Set before the recording ends: what is seen from then on may not be true of it.
+    pub is_over: AtomicBool,
+}
+
+impl Present {
+    fn since_now(threads: Vec<(u32, Vec<u32>)>) -> Present {
+        Present {
+            since: clock::monotonic(),
+            threads,
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    fn is_over(&self) {
+        // Release: pairs with the Acquire of those who look back, who have seen nothing of what comes next.
+        self.is_over.store(true, Ordering::Release);
+    }
 }
 
 /// What is known when the recording has ended.
@@ -136,21 +165,22 @@ pub fn watch_and_say(
     let parts = recorder.begin(&watched).map_err(failed)?;
     let mut child = start(selection, cpus, &[])?;
     let root = selection.pid.or(child.as_ref().map(Child::pid));
-    enter(selection, root, recorder, follow)?;
-    let from = clock::monotonic();
+    let threads = enter(selection, root, recorder, follow)?;
+    let present = Present::since_now(threads);
     begin(&mut child)?;
     begun()?;
     std::thread::scope(|scope| {
-        let following = take_all(scope, parts, follow)?;
+        let following = take_all(scope, parts, follow, &present)?;
         let ended = run(selection, child, interrupt, || join(selection, recorder));
         if root.is_some_and(processes::has_ended) {
             wait_for_last_switches(recorder);
         }
         let to = clock::monotonic();
+        present.is_over();
         let counts = recorder.end();
         following.join().expect("the analysis does not panic");
         Ok(Watched {
-            from,
+            from: present.since,
             to,
             counts: counts.map_err(failed)?,
             ended: ended?,
@@ -169,15 +199,19 @@ fn wait_for_last_switches(recorder: &Recorder) {
     }
 }
 
-/// Hands the parts of a recording to `follow`, on a thread of its own.
+/// Lets `follow` look at those who are there, then hands it the parts of a recording, on a thread of its own.
 fn take_all<'scope>(
     scope: &'scope Scope<'scope, '_>,
     parts: Receiver<Part>,
     follow: &'scope mut impl Follow,
+    present: &'scope Present,
 ) -> Result<ScopedJoinHandle<'scope, ()>, Failure> {
     std::thread::Builder::new()
-        .name("amdahl-analyse".into())
+        .name("amdahl-look".into())
         .spawn_scoped(scope, move || {
+            follow.look_back(present);
+            // Who wants to know when all are watched can see it.
+            let _ = rustix::thread::set_name(c"amdahl-analyse");
             keep_up();
             for part in parts {
                 follow.take(part);
@@ -195,16 +229,18 @@ pub fn present(selection: &Selection, root: Option<u32>) -> Vec<(u32, Vec<u32>)>
     }
 }
 
-/// Makes those who are there part of the workload, and tells `follow` of them.
+/// Makes those who are there part of the workload, and tells `follow` of them. Returns them.
 fn enter(
     selection: &Selection,
     root: Option<u32>,
     recorder: &mut Recorder,
     follow: &mut impl Follow,
-) -> Result<(), Failure> {
-    for (pid, tids) in present(selection, root) {
+) -> Result<Vec<(u32, Vec<u32>)>, Failure> {
+    let present = present(selection, root);
+    for (pid, tids) in &present {
+        let pid = *pid;
         if !selection.system {
-            for &tid in &tids {
+            for &tid in tids {
                 let added = recorder.add(tid, pid);
                 added.map_err(|error| Failure::machine(error.to_string()))?;
             }
@@ -212,7 +248,7 @@ fn enter(
         let named = tids.iter().map(|&tid| (tid, processes::comm(pid, tid)));
         follow.attach(pid, &named.collect::<Vec<_>>());
     }
-    Ok(())
+    Ok(present)
 }
 
 /// Adds those who have joined the group: they were not forked by one of its members.

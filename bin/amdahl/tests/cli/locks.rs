@@ -1,5 +1,6 @@
 //! `amdahl locks` on programs that know their waits.
 
+mod before;
 pub mod kernel;
 mod languages;
 mod truth;

@@ -86,6 +86,13 @@ pub fn lookup_element(map: BorrowedFd<'_>, key: u32, value: &mut Totals) -> io::
     element(BPF_MAP_LOOKUP_ELEM, map, key, value)
 }
 
+/// Reads an element of an array of `u32`.
+pub fn lookup_u32(map: BorrowedFd<'_>, key: u32) -> io::Result<u32> {
+    let mut value = 0;
+    element(BPF_MAP_LOOKUP_ELEM, map, key, &raw mut value)?;
+    Ok(value)
+}
+
 /// Reads an element of an array of `u64`.
 pub fn lookup_u64(map: BorrowedFd<'_>, key: u32) -> io::Result<u64> {
     let mut value = 0;

@@ -7,6 +7,7 @@ use amdahl_locks::{Event, Hold, Kind, LockId, Place, Wait, Waker};
 use amdahl_speedup::event::{CallStack, Ns};
 use amdahl_speedup::primitive::KernelPrimitive;
 
+use super::before::{WaitTable, primitive};
 use super::decode::{Decoded, Decoder};
 use super::drain::Part;
 use super::error::RecorderError;
@@ -151,7 +152,12 @@ fn lock_kind(kind_of: u8, flags: u8) -> (Kind, u8) {
             return (Kind::Kernel(KernelPrimitive::FileLock), stack_kind::WAIT);
         }
         (kind::SLEEP, sleep::NAP) => return (Kind::Nap, stack_kind::WAIT),
-        (kind::SLEEP, _) => return (Kind::KernelSleep, stack_kind::LOCK),
+        (kind::SLEEP, other) => {
+            return match primitive(other) {
+                Some(primitive) => (Kind::Kernel(primitive), stack_kind::WAIT),
+                None => (Kind::KernelSleep, stack_kind::LOCK),
+            };
+        }
         _ => {}
     }
     let is_mmap_lock = flags & flag::LOCK_IS_MMAP != 0;
@@ -214,56 +220,41 @@ fn event(slot: &Slot) -> Option<Event> {
         waker,
         expected: expected(slot.unused),
         is_open: false,
+        began_before: false,
         is_polled: false,
     }))
 }
 
+/// A wait that has not ended, `until` now.
+pub(super) fn open_wait(wait: &OpenWait, until: Ns) -> Event {
+    let (kind, of) = lock_kind(wait.kind, wait.lock_kind);
+    let woken_at = (wait.woken_at >= wait.begin).then_some(wait.woken_at);
+    Event::Wait(Wait {
+        tid: wait.tid,
+        pid: wait.pid,
+        lock: lock_id(kind, wait.lock, wait.pid),
+        kind,
+        begin: wait.begin,
+        end: woken_at.unwrap_or(until),
+        place: place(of, wait.place),
+        waker: None,
+        expected: expected(wait.expected),
+        is_open: woken_at.is_none(),
+        began_before: false,
+        is_polled: false,
+    })
+}
+
 impl Recorder {
-    /// Forgets waits of an earlier recording of [`LOCKS`]. Call it before each one.
-    pub fn clear_waits(&self) -> Result<(), RecorderError> {
+    /// The waits in progress of [`LOCKS`].
+    pub fn wait_table(&self) -> Result<WaitTable, RecorderError> {
         let table = self.table("waits", ENTRIES * size_of::<OpenWait>())?;
-        for index in 0..ENTRIES {
-            // SAFETY: in bounds of the table, which is page-aligned; no program is attached.
-            unsafe {
-                let entry = table.address().cast::<OpenWait>().add(index);
-                if (*entry).tid != 0 || (*entry).crowded != 0 {
-                    entry.write_bytes(0, 1);
-                }
-            }
-        }
-        Ok(())
+        Ok(WaitTable::new(table, self.variable("sleepers")?))
     }
 
-    /// Waits that had not ended when a recording of [`LOCKS`] did, at `until`. At most 65,536; of
-    /// threads that share an entry only one. Who was woken before has waited until then: it stands in a run queue, or has gone on
-    /// unseen (see `end_unseen` in `locks.bpf.c`).
-    pub fn open_waits(&self, until: Ns) -> Result<Vec<Event>, RecorderError> {
-        let table = self.table("waits", ENTRIES * size_of::<OpenWait>())?;
-        let entries = (0..ENTRIES).map(|index| {
-            // SAFETY: in bounds of the table, which is page-aligned; any bits are an OpenWait, and
-            // no program writes any more.
-            unsafe { table.address().cast::<OpenWait>().add(index).read() }
-        });
-        let open = entries.filter(|wait| wait.tid != 0 && wait.kind != 0 && wait.begin < until);
-        Ok(open
-            .map(|wait| {
-                let (kind, of) = lock_kind(wait.kind, wait.lock_kind);
-                let woken_at = (wait.woken_at >= wait.begin).then_some(wait.woken_at);
-                Event::Wait(Wait {
-                    tid: wait.tid,
-                    pid: wait.pid,
-                    lock: lock_id(kind, wait.lock, wait.pid),
-                    kind,
-                    begin: wait.begin,
-                    end: woken_at.unwrap_or(until),
-                    place: place(of, wait.place),
-                    waker: None,
-                    expected: expected(wait.expected),
-                    is_open: woken_at.is_none(),
-                    is_polled: false,
-                })
-            })
-            .collect())
+    /// Forgets waits of an earlier recording of [`LOCKS`]. Call it before each one.
+    pub fn clear_waits(&self) -> Result<(), RecorderError> {
+        self.wait_table()?.clear()
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod wire;
 
+mod before;
 mod budget;
 mod calibrate;
 mod decode;
@@ -26,6 +27,7 @@ mod stacks;
 mod tasks;
 mod windows;
 
+pub use before::{Before, Looked, WaitTable};
 pub use budget::GRANT;
 pub use decode::{Decoded, Decoder, Events, ThreadName};
 pub use drain::{Part, keep_up};

@@ -1,13 +1,13 @@
 //! Loads the programs, attaches them, and drains what they write.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use aya::maps::{Map, MapData, RingBuf};
+use aya::maps::{Array, Map, MapData, RingBuf};
 use aya::programs::PerfEvent;
 use aya::{Btf, Ebpf, EbpfLoader};
 
@@ -324,6 +324,18 @@ impl Recorder {
     /// A table of the programs, `bytes` long, as it is now: they may write while it is read.
     pub(super) fn table(&self, name: &'static str, bytes: usize) -> Result<Mapping, RecorderError> {
         map(&self.bpf, name, bytes)
+    }
+
+    /// The only variable of the programs that begins with 0, which is `name`: an array of one `u32`.
+    pub(super) fn variable(&self, name: &'static str) -> Result<OwnedFd, RecorderError> {
+        let map = self.bpf.map(".bss");
+        let map = map.unwrap_or_else(|| panic!("the object has the variable {name}"));
+        // Refuses one of another size.
+        Array::<&MapData, u32>::try_from(map)
+            .map_err(|error| RecorderError::Load(chain(&error)))?;
+        let fd = map_fd(&self.bpf, ".bss")?;
+        fd.try_clone_to_owned()
+            .map_err(system("keep a variable of BPF"))
     }
 
     /// Starts recording on `cpus`. Threads are added with [`Recorder::add`]. What happens comes

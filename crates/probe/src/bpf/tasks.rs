@@ -11,7 +11,7 @@ use crate::mapping::Mapping;
 pub const ENTRIES: usize = 65536;
 
 /// No thread's id: an entry that is being written.
-const RESERVED: u32 = u32::MAX;
+pub(super) const RESERVED: u32 = u32::MAX;
 
 /// `struct amdahl_task` as far as user space writes it.
 #[repr(C)]

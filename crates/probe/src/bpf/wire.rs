@@ -33,6 +33,8 @@ pub mod sleep {
     pub const SEMAPHORE: u8 = 2;
     pub const FILE: u8 = 3;
     pub const NAP: u8 = 4;
+    /// The first of those that only user space enters, see `before.rs`.
+    pub const BEFORE: u8 = 0x40;
 }
 
 /// Flags of a `SWITCH` and of a `WAKE`.
@@ -154,7 +156,9 @@ pub struct OpenWait {
     pub expected: u8,
     waker_flags: u8,
     pub(super) crowded: u32,
-    unused: [u32; 3],
+    unused: u32,
+    /// Nanoseconds that the thread had run when it began.
+    pub(super) had_run: u64,
 }
 
 /// `struct amdahl_ring`.
@@ -465,6 +469,7 @@ mod tests {
         assert_eq!(size_of::<Ring>(), 64);
         assert_eq!(size_of::<OpenWait>(), 64);
         assert_eq!(std::mem::offset_of!(OpenWait, place), 40);
+        assert_eq!(std::mem::offset_of!(OpenWait, had_run), 56);
         assert_eq!(size_of::<Totals>(), 64);
         assert_eq!(
             size_of::<StackRecord>(),

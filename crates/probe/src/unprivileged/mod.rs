@@ -63,11 +63,11 @@
 
 mod fault;
 mod files;
-mod parse;
+pub(crate) mod parse;
 mod poller;
 pub mod preload;
-mod reach;
-mod thread;
+pub(crate) mod reach;
+pub(crate) mod thread;
 mod tree;
 
 pub use fault::fault_ns;

@@ -5,9 +5,9 @@ use amdahl_speedup::snapshot::CpuTimes;
 
 /// `/proc/PID/task/TID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stat<'a> {
+pub(crate) struct Stat<'a> {
     pub(super) name: &'a [u8],
-    pub(super) state: u8,
+    pub(crate) state: u8,
     pub(super) parent: u32,
     pub(super) group: u32,
     pub(super) session: u32,
@@ -23,7 +23,7 @@ pub(super) struct Stat<'a> {
 /// Of the flags in `stat`.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-pub(super) fn stat(text: &[u8]) -> Option<Stat<'_>> {
+pub(crate) fn stat(text: &[u8]) -> Option<Stat<'_>> {
     // The name may hold anything, parentheses and spaces too; what follows holds none.
     let open = text.iter().position(|&byte| byte == b'(')?;
     let close = text.iter().rposition(|&byte| byte == b')')?;
@@ -78,7 +78,7 @@ fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// `/proc/PID/task/TID/schedstat`: time on a CPU, time in a run queue, times put on a CPU.
-pub(super) fn schedstat(text: &[u8]) -> Option<[u64; 3]> {
+pub(crate) fn schedstat(text: &[u8]) -> Option<[u64; 3]> {
     let mut words = words(text);
     Some([
         decimal(words.next()?)?,
@@ -89,7 +89,7 @@ pub(super) fn schedstat(text: &[u8]) -> Option<[u64; 3]> {
 
 /// `/proc/PID/task/TID/syscall`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Syscall {
+pub(crate) enum Syscall {
     /// On a CPU or runnable.
     Running,
     /// Blocked in a system call, or in none (a page fault, an exit).
@@ -101,7 +101,7 @@ pub(super) enum Syscall {
     },
 }
 
-pub(super) fn syscall(text: &[u8]) -> Option<Syscall> {
+pub(crate) fn syscall(text: &[u8]) -> Option<Syscall> {
     let mut words = words(text);
     let first = words.next()?;
     if first == b"running" {

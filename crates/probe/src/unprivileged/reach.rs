@@ -296,7 +296,7 @@ fn watched(pid: Tid, fd: u64) -> Vec<u64> {
 }
 
 /// Memory of another process, if it may be read.
-pub(super) fn memory(pid: Tid, at: u64, buffer: &mut [u8]) -> usize {
+pub(crate) fn memory(pid: Tid, at: u64, buffer: &mut [u8]) -> usize {
     let local = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
         iov_len: buffer.len(),

@@ -276,13 +276,6 @@ impl Thread {
         if shared.places.len() >= STACKS_MAX {
             return None;
         }
-        let mut bytes = [0; STACK_BYTES];
-        let mut len = memory(self.pid, place.sp, &mut bytes);
-        if len == 0 {
-            // The stack may end before so many bytes: what is left of the page is there.
-            let rest = (4096 - place.sp % 4096) as usize;
-            len = memory(self.pid, place.sp, &mut bytes[..rest.min(STACK_BYTES)]);
-        }
         let stack = StackId(shared.first_stack + shared.places.len() as u32);
         shared.places.insert(place, stack);
         shared.stacks.push(StackCopy {
@@ -292,8 +285,20 @@ impl Thread {
             ts: shared.ts,
             ip: place.pc,
             sp: place.sp,
-            memory: bytes[..len].into(),
+            memory: copy_stack(self.pid, place.sp),
         });
         Some(stack)
     }
+}
+
+/// Stack memory of a process from `sp` upwards; nothing if it may not be read.
+pub(crate) fn copy_stack(pid: Tid, sp: u64) -> Box<[u8]> {
+    let mut bytes = [0; STACK_BYTES];
+    let mut len = memory(pid, sp, &mut bytes);
+    if len == 0 {
+        // The stack may end before so many bytes: what is left of the page is there.
+        let rest = (4096 - sp % 4096) as usize;
+        len = memory(pid, sp, &mut bytes[..rest.min(STACK_BYTES)]);
+    }
+    bytes[..len].into()
 }

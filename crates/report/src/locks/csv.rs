@@ -8,7 +8,7 @@ use crate::plain::plain;
 
 const HEADER: &str = "what,class,site,file,line,module,process,pid,thread,tid,address,times,sleeps,open,\
 max_s,total_s,mean_s,p99_s,locks,threads,from,from_file,from_line,stack,owners,owner_sites,owner_times,\
-owner_s,unowned,kind,at_least";
+owner_s,unowned,kind,at_least,before";
 
 /// A header and one line per wait and then per hold, in the order of the rows; seconds with nanosecond
 /// digits. A field of several parts (frames, owners) has `;` between them.
@@ -31,7 +31,7 @@ pub fn csv(result: &LocksResult) -> String {
         // Writing to a string cannot fail.
         let _ = write!(
             out,
-            "{},{},{},{},{},{},{},{},{:.9},{:.9},{:.9},{p99},{},{},{},{},{},{kind},{}\r\n",
+            "{},{},{},{},{},{},{},{},{:.9},{:.9},{:.9},{p99},{},{},{},{},{},{kind},{},{}\r\n",
             texts.join(","),
             row.pid,
             field(&row.thread),
@@ -49,6 +49,7 @@ pub fn csv(result: &LocksResult) -> String {
             parts(&row.stack, String::clone),
             owners(row),
             row.at_least,
+            row.before,
         );
     }
     out

@@ -6,7 +6,7 @@ use super::lines::{
     brief, chain, headline, is_partner, order, owner, place, position, target, title, total, whose,
 };
 use super::schema::{LockRow, LocksResult};
-use super::terminal::losses;
+use super::terminal::{begun_before, losses};
 use crate::html::figure::{code, count, figure, foreign};
 use crate::html::flame;
 use crate::html::page::{self, Page, Section};
@@ -96,6 +96,7 @@ fn notices(result: &LocksResult) -> Markup {
     if result.partial {
         items.push(page::interrupted());
     }
+    items.extend(begun_before(result).map(|line| html! { (line) }));
     items.extend(losses(result).iter().map(|line| html! { (line) }));
     items.extend(result.warnings.iter().map(page::warning));
     page::notices(&items)
@@ -130,8 +131,14 @@ fn table(list: &str, rows: &[(usize, &LockRow)], caption: &str) -> Markup {
                                 @if row.at_least { "≥ " }
                                 (count(&format!("{at}.times"), row.times))
                             }
-                            td.num { (time(&format!("{at}.total_s"), row.total_s)) }
-                            td.num { (time(&format!("{at}.max_s"), row.max_s)) }
+                            td.num {
+                                @if row.before > 0 { "≥ " }
+                                (time(&format!("{at}.total_s"), row.total_s))
+                            }
+                            td.num {
+                                @if row.before > 0 { "≥ " }
+                                (time(&format!("{at}.max_s"), row.max_s))
+                            }
                             td.num { (time(&format!("{at}.mean_s"), row.mean_s)) }
                             td.num { @match row.p99_s {
                                 Some(p99) => (time(&format!("{at}.p99_s"), p99)),

@@ -100,6 +100,8 @@ pub struct LockRow {
     pub sleeps: u64,
     /// Waits that had not ended.
     pub open: u64,
+    /// Waits that had begun before the recording did, from whose begin they count: times are lower bounds.
+    pub before: u64,
     /// Counts and times are lower bounds: only samples were seen.
     pub at_least: bool,
     /// All together.

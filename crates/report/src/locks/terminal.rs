@@ -149,6 +149,10 @@ fn tight(seconds: f64) -> String {
 
 fn cells(row: &LockRow, by: &str, is_wide: bool) -> Vec<String> {
     let least = if row.at_least { "≥" } else { "" };
+    // Waits that had begun before were longer.
+    let bound =
+        |is_bound, seconds| format!("{}{}", if is_bound { "≥" } else { "" }, tight(seconds));
+    let was_longer = row.before > 0;
     let sites = if row.sites > 1 {
         format!(" +{}", row.sites - 1)
     } else {
@@ -166,9 +170,9 @@ fn cells(row: &LockRow, by: &str, is_wide: bool) -> Vec<String> {
     vec![
         row.what.clone(),
         format!("{least}{}", row.times),
-        format!("{least}{}", tight(row.total_s)),
-        tight(row.max_s),
-        tight(row.mean_s),
+        bound(row.at_least || was_longer, row.total_s),
+        bound(was_longer, row.max_s),
+        bound(was_longer, row.mean_s),
         row.p99_s.map_or(String::new(), tight),
         if by == "site" || by == "stack" {
             String::new()
@@ -229,11 +233,22 @@ fn measuring(page: &mut Page, result: &LocksResult) {
         let error = percent(result.p99_error);
         page.paragraph(0, 2, &[dim(format!("p99 within {error}."))]);
     }
+    if let Some(line) = begun_before(result) {
+        page.paragraph(0, 2, &[text(line)]);
+    }
     for line in losses(result) {
         page.paragraph(0, 2, &[bold(line)]);
     }
     sources::missing(page, &result.sources);
     sources::warnings(page, &result.warnings);
+}
+
+/// What waits that had begun before the recording are told as, if there are any.
+pub(super) fn begun_before(result: &LocksResult) -> Option<String> {
+    let before: u64 = result.rows.iter().map(|row| row.before).sum();
+    let waits = counted(before, "wait", "waits");
+    (before > 0)
+        .then(|| format!("{waits} had begun before the recording and count from its begin on (≥)."))
 }
 
 /// What the figures lack, in sentences.

@@ -226,8 +226,12 @@ fn figures(row: &LockRow) -> String {
 }
 
 fn extent(row: &LockRow) -> String {
+    let before = match row.before {
+        0 => String::new(),
+        before => format!(", {before} begun before, and so longer"),
+    };
     format!(
-        "{} sleeps in them; {} not ended yet; {} threads, {} locks, {} sites",
+        "{} sleeps in them; {} not ended yet{before}; {} threads, {} locks, {} sites",
         row.sleeps, row.open, row.threads, row.locks, row.sites
     )
 }
