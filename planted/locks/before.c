@@ -5,6 +5,9 @@
  * HOW is what is waited for: `deadlock`, two threads wait for each other's mutex for ever; `mutex`, `semaphore`, `flock`: a
  * thread waits until there is a line to read, then it is let go on and all end; `busy`: some threads take a mutex in turn until then.
  * Who is about to wait, and meets no other lock before, is named "stuck". */
+/* Who waits and who lets go stay on the stack. */
+#pragma GCC optimize("no-optimize-sibling-calls")
+
 #include "../c/planted.h"
 #include <sys/file.h>
 #include <sys/ipc.h>

@@ -107,7 +107,7 @@ impl Follower {
             hidden, left_out, ..
         } = self.looked;
         let hides = "the kernel does not let them be looked at (run as root)";
-        let too_many = "there are too many to look at";
+        let too_many = "there are too many to look at meanwhile";
         [
             notice(hidden, "waits-before-hidden", hides),
             notice(left_out, "waits-before-left-out", too_many),

@@ -263,12 +263,10 @@ impl WaitTable {
         };
         look.looked.before.since = since;
         for (at, (pid, tid)) in threads.enumerate() {
-            if at >= THREADS_MAX || look.looked.part.stacks.len() >= WAITS_MAX {
+            let is_full = at >= THREADS_MAX || look.looked.before.entered.len() >= WAITS_MAX;
+            if is_full || is_over.load(Ordering::Acquire) {
                 look.looked.left_out += 1;
                 continue;
-            }
-            if is_over.load(Ordering::Acquire) {
-                break;
             }
             match look.at(pid, tid) {
                 Ok(()) | Err(Errno::NOENT | Errno::SRCH) => {}
@@ -288,7 +286,7 @@ pub struct Looked {
     pub part: Part,
     /// Threads that could not be looked at: the kernel hides them, or there were too few descriptors.
     pub hidden: u64,
-    /// Threads that there were too many of to look at, and waits that had no room in the table.
+    /// Threads that there were too many of to look at before the recording ended, and waits that had no room in the table.
     pub left_out: u64,
 }
 
@@ -430,7 +428,10 @@ impl Look<'_> {
         let is_counted = turns.1 != 0;
         let has_slept =
             self.turns(pid, tid)? == turns && (is_counted || self.waits(pid, tid)? == waits);
-        if has_slept && !self.is_over.load(Ordering::Acquire) {
+        // Acquire: pairs with the Release of who ends the recording, so all of this was before.
+        if self.is_over.load(Ordering::Acquire) {
+            self.looked.left_out += 1;
+        } else if has_slept {
             self.looked.before.entered.insert(tid, true);
             self.looked.part.stacks.push(stack);
         }

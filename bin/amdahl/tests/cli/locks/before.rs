@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use super::truth::{is_of, rows};
 use super::{ready_with, result};
-use crate::tool::{Place, Running, alone, until};
+use crate::tool::{Place, Running, alone, until, until_it_watches};
 use crate::workload::{in_some_try, watching};
 
 fn ready() -> Option<(Place, PathBuf)> {
@@ -19,8 +19,10 @@ fn ready() -> Option<(Place, PathBuf)> {
 /// The planted program, once `stuck` of its threads wait for what they are to wait for.
 fn waiting(place: &Place, program: &Path, how: &str, stuck: usize) -> Running {
     let mut command = Command::new(program);
-    command.arg(how).stdin(Stdio::piped());
-    let process = place.start(place.here(command));
+    command.arg(how);
+    let mut command = place.here(command);
+    command.stdin(Stdio::piped());
+    let process = place.start(command);
     let threads = format!("/proc/{}/task", process.pid());
     until("threads that wait", || {
         let all = std::fs::read_dir(&threads).ok()?.flatten();
@@ -78,8 +80,10 @@ fn a_process_in_a_deadlock_shows_it() {
     let process = waiting(&place, &program, "deadlock", 2);
     let pid = pid_of(&process);
     is_deadlocked(&seen(&place, &["--pid", &pid]));
-    let text = place.amdahl(["locks", "--quiet", "--for", "10ms", "--pid", &pid]);
-    let text = text.ends_with(0);
+    let tool = place.start(place.tool(["locks", "--quiet", "--for", "1h", "--pid", &pid]));
+    until_it_watches(&tool);
+    tool.signal(Signal::INT);
+    let text = tool.ended().ends_with(5);
     for said in ["want_left", "want_right", "before the recording"] {
         assert!(text.out.contains(said), "{}", text.out);
     }
@@ -156,6 +160,10 @@ fn of_a_busy_process_nothing_is_told_twice() {
     for _ in 0..5 {
         let mut process = waiting(&place, &program, "busy", 0);
         let pid = pid_of(&process);
+        until("threads", || {
+            let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+            (threads.count() == 7).then_some(())
+        });
         let options = ["--by", "thread", "--pid", &pid].map(OsStr::new);
         let tool = watching(&place, "locks", &options);
         process.say("end");
