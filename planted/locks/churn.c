@@ -17,7 +17,7 @@ enum { HOLD_UNITS = 1000 };         /* some 0.7 ms */
 struct guest {
     pthread_t thread;
     long tid;
-    int is_odd, slept;
+    int way, slept;
     double since, took;
 };
 
@@ -39,11 +39,18 @@ NOINLINE static void want_the_room(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* Two ways to the same line, by stacks of different depth. */
+/* Ways to the same line, by stacks of equal and of different depth. */
 NOINLINE static void even_guest(void)
 {
     want_the_room();
     __asm__ volatile("");
+}
+
+NOINLINE static void third_guest(void)
+{
+    want_the_room();
+    /* Not word for word the same, or the two were one function. */
+    __asm__ volatile("/* third */");
 }
 
 NOINLINE static void odd_guest(void)
@@ -61,10 +68,12 @@ static void *stay(void *arg)
     long slept = sleeps();
     atomic_fetch_add(&arrived, 1);
     guest->since = wall_now();
-    if (guest->is_odd)
+    if (guest->way == 0)
+        even_guest();
+    else if (guest->way == 1)
         odd_guest();
     else
-        even_guest();
+        third_guest();
     guest->took = wall_now() - guest->since;
     guest->slept = sleeps() > slept;
     return 0;
@@ -111,7 +120,7 @@ static void batch(struct guest *guests, int n, int is_last)
     atomic_store(&arrived, 0);
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n; i++) {
-        guests[i].is_odd = i & 1;
+        guests[i].way = i % 3;
         if (pthread_create(&guests[i].thread, 0, stay, &guests[i]))
             die("pthread_create");
     }

@@ -132,6 +132,63 @@ NOINLINE static void want_condition(int round)
     pthread_mutex_unlock(&mutex);
 }
 
+/* What is done in odd rounds by one line and in even rounds by another, in functions with equal frames. */
+#define BY_TURNS(does, ...)                                            \
+    static volatile int does##_odds, does##_evens;                     \
+    NOINLINE static void does##_odd(int round)                         \
+    {                                                                  \
+        (void)round;                                                   \
+        __VA_ARGS__                                                    \
+        does##_odds++;                                                 \
+    }                                                                  \
+    NOINLINE static void does##_even(int round)                        \
+    {                                                                  \
+        (void)round;                                                   \
+        __VA_ARGS__                                                    \
+        does##_evens++;                                                \
+    }                                                                  \
+    static void does##_by_turns(int round)                             \
+    {                                                                  \
+        if (round & 1)                                                 \
+            does##_odd(round);                                         \
+        else                                                           \
+            does##_even(round);                                        \
+    }
+
+BY_TURNS(take_mutex, pthread_mutex_lock(&mutex); pthread_mutex_unlock(&mutex);)
+BY_TURNS(free_mutex, pthread_mutex_unlock(&mutex);)
+BY_TURNS(take_to_read, pthread_rwlock_rdlock(&rwlock); pthread_rwlock_unlock(&rwlock);)
+BY_TURNS(free_to_read, pthread_rwlock_unlock(&rwlock);)
+BY_TURNS(await_word, pthread_mutex_lock(&mutex); while (is_ready != round) pthread_cond_wait(&cond, &mutex);
+         pthread_mutex_unlock(&mutex);)
+BY_TURNS(give_word, pthread_cond_signal(&cond);)
+
+static void hold_mutex_by_turns(int round)
+{
+    pthread_mutex_lock(&mutex);
+    announce(round);
+    burn(HOLD_UNITS);
+    free_mutex_by_turns(round);
+}
+
+static void hold_rwlock_by_turns(int round)
+{
+    pthread_rwlock_wrlock(&rwlock);
+    announce(round);
+    burn(HOLD_UNITS);
+    free_to_read_by_turns(round);
+}
+
+static void hold_word_by_turns(int round)
+{
+    announce(round);
+    burn(HOLD_UNITS);
+    pthread_mutex_lock(&mutex);
+    is_ready = round;
+    pthread_mutex_unlock(&mutex);
+    give_word_by_turns(round);
+}
+
 /* The holder of the outer mutex waits for the inner one, which a third thread holds. */
 static int inner_held;
 
@@ -466,6 +523,9 @@ static const struct family families[] = {
     { "semaphore", prepare_semaphore, hold_semaphore, want_semaphore, SLEEPS, &semaphore },
     { "barrier", prepare_barrier, hold_barrier, want_barrier, SLEEPS },
     { "condvar", none, hold_condition, want_condition, SLEEPS },
+    { "mutex-by-turns", none, hold_mutex_by_turns, take_mutex_by_turns, SLEEPS, &mutex },
+    { "rwlock-by-turns", none, hold_rwlock_by_turns, take_to_read_by_turns, SLEEPS },
+    { "condvar-by-turns", none, hold_word_by_turns, await_word_by_turns, SLEEPS },
     { "nested", none, hold_nested, want_mutex, SLEEPS, &mutex },
     { "inode", prepare_file, hold_inode, want_inode, MAY_SPIN },
     { "position", prepare_position, hold_position, want_position, MAY_SPIN },

@@ -4,9 +4,10 @@
  *
  *   PROGRAM FAMILY [ROUNDS]
  *   {"family": "mutex", "times": 40, "seconds": 0.1234, "queued": 0, "longest": 0.004,
- *    "p99": 0.003, "lock": "0x55d0c0de"}
+ *    "p99": 0.003, "odd": {"times": 20, "seconds": 0.0617}, "lock": "0x55d0c0de"}
  *
- * `p99` is by nearest rank, of the first thousands; `lock` is where the lock is, of families that know it.
+ * `p99` is by nearest rank, of the first thousands; `odd` is what the odd rounds have of all; `lock` is where the
+ * lock is, of families that know it.
  *
  * Of calls that may yield the CPU before they sleep it tells how long they stood in a run queue, before
  * the sleep or after it.
@@ -47,8 +48,8 @@ struct family {
 static const struct family *chosen;
 static int rounds = 40;
 static int round_held, round_over, round_done;
-static long times;
-static double seconds, queued, longest;
+static long times, odd_times;
+static double seconds, odd_seconds, queued, longest;
 enum { LENGTHS = 1 << 14 };
 static double lengths[LENGTHS];
 
@@ -100,6 +101,10 @@ static void want_and_time(int round)
             lengths[times] = took;
         times++;
         seconds += took;
+        if (round & 1) {
+            odd_times++;
+            odd_seconds += took;
+        }
         if (chosen->call & YIELDS)
             queued += queued_now() - in_queue;
         if (took > longest)
@@ -164,8 +169,8 @@ static int run_rounds(const struct family *families, size_t n, int argc, char **
     char lock[64] = "";
     if (chosen->lock)
         snprintf(lock, sizeof lock, ", \"lock\": \"%p\"", chosen->lock);
-    fprintf(to, "{\"family\": \"%s\", \"times\": %ld, \"seconds\": %.6f, \"queued\": %.6f, \"longest\": %.6f, \"p99\": %.6f%s}\n",
-            chosen->name, times, seconds, queued, longest, p99_of_lengths(), lock);
+    fprintf(to, "{\"family\": \"%s\", \"times\": %ld, \"seconds\": %.6f, \"queued\": %.6f, \"longest\": %.6f, \"p99\": %.6f, \"odd\": {\"times\": %ld, \"seconds\": %.6f}%s}\n",
+            chosen->name, times, seconds, queued, longest, p99_of_lengths(), odd_times, odd_seconds, lock);
     return 0;
 }
 #define RUN_ROUNDS(families, argc, argv) \

@@ -82,14 +82,15 @@ fn main() {
     };
     let mut recorder = Recorder::new(&settings).unwrap_or_else(|error| panic!("{error}"));
     let _account = enable_stats(Stats::RunTime).expect("the account of the kernel");
-    let _parts = recorder.begin(&cpus).expect("a recording");
+    let parts = recorder.begin(&cpus).expect("a recording");
     let me = std::process::id();
     recorder.add(me, me).expect("room for a thread");
     let status = Command::new(&args[1]).args(&args[2..]).status();
     let accounts = accounts();
     let counts = recorder.end().expect("the end of the recording");
     let cpu = cpu_time();
-    eprintln!("{status:?}, lost {:?}", counts.lost);
+    let stacks: usize = parts.try_iter().map(|part| part.stacks.len()).sum();
+    eprintln!("{status:?}, {stacks} stacks, lost {:?}", counts.lost);
     println!(
         "{:<24}{:>10}{:>10}  of {cpu:.2?} CPU time",
         "", "calls", "mean"

@@ -24,7 +24,7 @@ use kernel::{first_cpu, tells_of_its_locks};
 pub use truth::{Truth, agree, is_made};
 use truth::{
     are_released_in, has_all, has_all_of_the_mutex, holds, is_longest, is_near, is_of, rows,
-    seconds_of_all, sum, truths,
+    seconds_of_all, sum, truths, truths_by_turns,
 };
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/locks");
@@ -183,6 +183,68 @@ fn waits_are_what_the_program_measured() {
         ("rcu", "RCU", "want_grace", ""),
     ];
     are_told(&place, &program, &families, "holder");
+}
+
+/// Rows of one line had the waits and the owners of another, where both called from stacks of equal depth.
+#[test]
+fn lines_at_stacks_of_equal_depth_are_told_apart() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    // Through the dynamic linker all code is that of a library to the kernel.
+    let linker = match std::env::consts::ARCH {
+        "x86_64" => "/lib64/ld-linux-x86-64.so.2",
+        _ => "/lib/ld-linux-aarch64.so.1",
+    };
+    let ways: &[&[&str]] = match Path::new(linker).exists() {
+        true => &[&[], &[linker]],
+        false => &[&[]],
+    };
+    for (family, what, wants, lets) in [
+        (
+            "mutex-by-turns",
+            "pthread mutex",
+            "take_mutex",
+            "free_mutex",
+        ),
+        (
+            "rwlock-by-turns",
+            "pthread rwlock (read)",
+            "take_to_read",
+            "free_to_read",
+        ),
+        (
+            "condvar-by-turns",
+            "pthread condvar",
+            "await_word",
+            "give_word",
+        ),
+    ] {
+        for way in ways {
+            let mut command: Vec<&OsStr> = way.iter().map(OsStr::new).collect();
+            command.extend([program.as_os_str(), OsStr::new(family)]);
+            in_some_try(|| {
+                let (line, found) = watch_command(&place, &command, &["--owner"]);
+                assert_eq!(found.events_lost, 0);
+                let (odd, even) = truths_by_turns(&line);
+                for (turn, truth) in [("odd", odd), ("even", even)] {
+                    is_made(&truth)?;
+                    let function = format!("{wants}_{turn}");
+                    seconds_of_all(&found, what, &function, &truth)
+                        .and_then(|seconds| agree(&truth, seconds))
+                        .map_err(|miss| format!("{way:?} {family}: {function}: {miss}"))?;
+                    holds(
+                        &found,
+                        what,
+                        &function,
+                        ("holder", &format!("{lets}_{turn}")),
+                    )?;
+                }
+                Ok(())
+            });
+        }
+    }
 }
 
 /// One of two hundred waits is eight times as long as the others.
@@ -527,6 +589,33 @@ fn waits_of_threads_that_come_and_go_are_what_they_measured() {
     }
 }
 
+/// Of threads whose ids meet in the table of waits only one was told.
+#[test]
+fn waits_that_have_not_ended_are_told_of_threads_with_similar_ids() {
+    let _alone = alone();
+    let Some((place, program)) = ready_with("meeting") else {
+        return;
+    };
+    let mut process = to_be_told(&place, &program, &[], "said");
+    let pid = process.pid().to_string();
+    let tool = watching(&place, "locks", &["--pid", &pid].map(OsStr::new));
+    process.say("begin");
+    while !process.out_so_far().contains('\n') {
+        std::thread::yield_now();
+    }
+    if process.out_so_far().contains("apart") {
+        return skipped("there are no thread ids that are 65536 apart (kernel.pid_max)");
+    }
+    tool.signal(rustix::process::Signal::INT);
+    let found = result(&tool.ended().ends_with(5));
+    let in_vain = found
+        .rows
+        .iter()
+        .filter(|row| row.site.symbol == "wait_in_vain");
+    let open: u64 = in_vain.map(|row| row.open).sum();
+    assert_eq!((open, found.events_lost), (2, 0), "{}", rows(&found));
+}
+
 /// Its mappings were looked at when the first waits came to be added up, when it had ended.
 #[test]
 fn a_process_that_ends_while_it_is_watched_keeps_its_waits_and_names() {
@@ -601,7 +690,7 @@ fn rows_by_stack_show_their_stacks() {
     let program = program.to_str().expect("a path");
     let of_both = |out: &str, before: &str, between: &str| {
         let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
-        for guest in ["even_guest", "odd_guest"] {
+        for guest in ["even_guest", "odd_guest", "third_guest"] {
             let stack = format!("{before}want_the_room{between}{guest}{between}stay");
             assert!(words.contains(&stack), "no {stack} in\n{out}");
         }

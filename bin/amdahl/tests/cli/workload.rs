@@ -116,6 +116,9 @@ int main(void) {
 }
 "#;
 
+/// Reads of the memory of another process, and times the reads that sleep.
+pub const READER: &str = include_str!("../mem/reader.c");
+
 /// Runs the command that follows without the right to `perf_event_open`.
 pub const WITHOUT_PERF: &str = r#"
 #include <errno.h>

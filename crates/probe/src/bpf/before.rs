@@ -14,16 +14,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use amdahl_locks::{Event, Wait};
 use amdahl_speedup::event::{Ns, Tid};
 use amdahl_speedup::primitive::KernelPrimitive;
+use aya::maps::{HashMap, MapData};
 use rustc_hash::FxHashMap;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::drain::Part;
 use super::elements::{lookup_u32, update_element};
-use super::error::{RecorderError, system};
+use super::error::{RecorderError, chain, system};
 use super::locks::open_wait;
 use super::tasks::{ENTRIES, RESERVED};
-use super::wire::{OpenWait, Stack, kind, sleep, stack_kind};
+use super::wire::{OpenWait, OpenWaitWords, Stack, kind, sleep, stack_kind};
 use crate::clock;
 use crate::mapping::Mapping;
 use crate::unprivileged::parse::{self, Syscall};
@@ -133,6 +134,8 @@ fn is_idle(number: u32) -> bool {
 /// The programs' table of waits in progress.
 pub struct WaitTable {
     table: Mapping,
+    /// Of threads whose entry another one has.
+    crowd: HashMap<MapData, u32, OpenWaitWords>,
     /// How many `SLEEP`s there are: without any the programs look none up.
     sleepers: OwnedFd,
 }
@@ -148,9 +151,17 @@ enum Entered {
 }
 
 impl WaitTable {
-    pub(super) fn new(table: Mapping, sleepers: OwnedFd) -> WaitTable {
+    pub(super) fn new(
+        table: Mapping,
+        crowd: HashMap<MapData, u32, OpenWaitWords>,
+        sleepers: OwnedFd,
+    ) -> WaitTable {
         assert!(table.bytes() >= ENTRIES * size_of::<OpenWait>());
-        WaitTable { table, sleepers }
+        WaitTable {
+            table,
+            crowd,
+            sleepers,
+        }
     }
 
     fn entry(&self, index: usize) -> *mut OpenWait {
@@ -174,11 +185,13 @@ impl WaitTable {
         (read() == wait).then(|| unsafe { std::mem::transmute::<[u64; WORDS], OpenWait>(wait) })
     }
 
-    /// Waits that have not ended by now, `until`. At most 65,536; of threads that share an entry only one. Who was woken
+    /// Waits that have not ended by now, `until`. At most 65,536, and those of threads that share an entry. Who was woken
     /// before has waited until then: it stands in a run queue, or has gone on unseen (see `end_unseen` in `locks.bpf.c`).
     /// The programs may write meanwhile.
     pub fn open(&self, until: Ns) -> Vec<Event> {
         let entries = (0..ENTRIES).filter_map(|index| self.read(index));
+        let crowd = self.crowd.iter().flatten();
+        let entries = entries.chain(crowd.map(|(_, words)| words.into()));
         let open = entries.filter(|wait| {
             wait.tid != 0 && wait.tid != RESERVED && wait.kind != 0 && wait.begin < until
         });
@@ -186,7 +199,13 @@ impl WaitTable {
     }
 
     /// Forgets all waits. No program may be attached.
-    pub(super) fn clear(&self) -> Result<(), RecorderError> {
+    pub(super) fn clear(&mut self) -> Result<(), RecorderError> {
+        let left: Vec<u32> = self.crowd.keys().flatten().collect();
+        for tid in left {
+            self.crowd
+                .remove(&tid)
+                .map_err(|error| RecorderError::Load(chain(&error)))?;
+        }
         for index in 0..ENTRIES {
             let entry = self.entry(index);
             // SAFETY: in bounds, page-aligned in sum, and no program is attached.

@@ -23,8 +23,8 @@ pub fn map_fd<'a>(bpf: &'a Ebpf, name: &str) -> Result<BorrowedFd<'a>, RecorderE
     let map = bpf
         .map(name)
         .unwrap_or_else(|| panic!("the object has the map {name}"));
-    let (Map::Array(data) | Map::PerfEventArray(data)) = map else {
-        panic!("{name} is an array");
+    let (Map::Array(data) | Map::PerfEventArray(data) | Map::HashMap(data)) = map else {
+        panic!("{name} is an array or a hash");
     };
     Ok(data.fd().as_fd())
 }

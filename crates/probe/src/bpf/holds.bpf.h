@@ -1,7 +1,30 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Locks of address spaces that a thread holds. */
+/* Locks of address spaces, and those that a thread holds. */
 #ifndef AMDAHL_HOLDS_BPF_H
 #define AMDAHL_HOLDS_BPF_H
+
+/* with CONFIG_MEMCG */
+struct mm_struct___owned { struct task_struct *owner; } CORE;
+
+static __always_inline amdahl_u64 lock_of(struct mm_struct *mm)
+{
+	return (amdahl_u64)__builtin_preserve_access_index(&mm->mmap_lock);
+}
+
+/*
+ * Who owns the address space that a semaphore is in, which may be anything: were it in an address space, that would have an
+ * owner who is in it. What is read there of another thing proves nothing unless it leads back.
+ */
+static __always_inline struct task_struct *owner_by_lock(amdahl_u64 lock)
+{
+	struct mm_struct___owned *owned = (void *)(lock - lock_of(0));
+	struct task_struct *owner;
+
+	if (!bpf_core_field_exists(owned->owner))
+		return 0;
+	owner = BPF_CORE_READ(owned, owner);
+	return owner && (void *)BPF_CORE_READ(owner, mm) == owned ? owner : 0;
+}
 
 /* Fork holds two at once: of the parent and of the child. */
 #define AMDAHL_HELD 2

@@ -7,7 +7,7 @@
 // The wait is timed before anything else is looked at: whoever spins on a lock hands it on later
 // by whatever its waiter does in between.
 
-#include "stack.bpf.h"
+#include "callers.bpf.h"
 #include "holds.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -52,8 +52,10 @@ static __always_inline struct amdahl_wait *enter_wait(amdahl_u32 tid)
 	if (!wait || !__sync_val_compare_and_swap(&wait->tid, 0, tid))
 		return wait;
 	new.tid = tid;
-	if (bpf_map_update_elem(&waits_crowd, &tid, &new, BPF_NOEXIST))
+	if (bpf_map_update_elem(&waits_crowd, &tid, &new, BPF_NOEXIST)) {
+		count_lost();
 		return 0;
+	}
 	__sync_fetch_and_add(&wait->crowded, 1);
 	return bpf_map_lookup_elem(&waits_crowd, &tid);
 }
@@ -173,7 +175,7 @@ static __always_inline struct amdahl_wait *begin_wait(struct task_struct *t, amd
 static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu,
 					 struct task_struct *t, struct pt_regs *regs)
 {
-	amdahl_u64 hash, ts = bpf_ktime_get_ns();
+	amdahl_u64 goroutine, hash, ts = bpf_ktime_get_ns();
 	struct amdahl_wait *wait = begin_wait(t, ts);
 
 	if (!wait)
@@ -183,8 +185,11 @@ static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, am
 	wait->begin = ts;
 	wait->lock_flags = REG_ARG1(regs);
 	wait->expected = REG_ARG2(regs);
-	hash = place_of(regs, t->tgid) ^ kind_of_futex(wait->lock) * 0xff51afd7ed558ccdull ^
-	       place_of_goroutine(regs);
+	goroutine = place_of_goroutine(regs);
+	hash = place_of(regs, t->tgid) ^ kind_of_futex(wait->lock) * 0xff51afd7ed558ccdull ^ goroutine;
+	/* Those of a goroutine are on another stack, and have been looked at. */
+	if (!goroutine)
+		hash = place_by_callers(hash, t, regs, ts);
 	wait->place = hash >> 32;
 	wait->had_run = t->se.sum_exec_runtime;
 	wait->woken_at = 0;
@@ -307,6 +312,8 @@ static __always_inline void sleep_begins(void *ctx, struct task_struct *t, struc
 			     what == AMDAHL_SLEEP_NAP  ? 0 :
 							 REG_ARG0(regs);
 		hash = place_of(regs, t->tgid);
+		if (what != AMDAHL_SLEEP_NAP)
+			hash = place_by_callers(hash, t, regs, ts);
 	}
 	wait->place = hash >> 32;
 	wait->had_run = t->se.sum_exec_runtime;
@@ -399,7 +406,7 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 		wait->waker_flags = AMDAHL_WAKER_WORKLOAD;
 		if (is_kernel_thread(current))
 			return 0;
-		hash = ~place_of(regs, current->tgid);
+		hash = place_by_callers(~place_of(regs, current->tgid), current, regs, ts);
 		wait->waker_place = hash >> 32;
 		if (takes_stack(ring, hash, ts))
 			take(ctx, ring, cpu, current, AMDAHL_STACK_WAKE, ts, wait->waker_place);
@@ -422,12 +429,22 @@ struct {
 	__type(value, struct spins);
 } spins_map SEC(".maps");
 
+/* Of one's own address space, or of another's: of a process whose memory is looked at, or of a child's. */
+static __always_inline int is_mmap_lock(struct task_struct *me, amdahl_u64 lock, amdahl_u32 flags)
+{
+	struct mm_struct *mm = me->mm;
+
+	if (mm && lock == lock_of(mm))
+		return 1;
+	/* Semaphores of readers and writers have one of these two and nothing else. */
+	return (flags == LCB_F_READ || flags == LCB_F_WRITE) && owner_by_lock(lock);
+}
+
 SEC("tp_btf/contention_begin")
 int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 {
 	struct task_struct *me = bpf_get_current_task_btf();
 	struct amdahl_wait *wait;
-	struct mm_struct *mm;
 	amdahl_u32 zero = 0;
 
 	if (!is_ours(me->pid))
@@ -452,11 +469,10 @@ int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 		wait = begin_wait(me, bpf_ktime_get_ns());
 	if (!wait)
 		return 0;
-	mm = me->mm;
 	wait->tgid = me->tgid;
 	wait->lock = (amdahl_u64)lock;
 	wait->lock_flags = flags & 0x7f;
-	if (mm && lock == (void *)__builtin_preserve_access_index(&mm->mmap_lock))
+	if (is_mmap_lock(me, (amdahl_u64)lock, flags))
 		wait->lock_flags |= AMDAHL_LOCK_IS_MMAP;
 	wait->expected = 0;
 	wait->place = 0;
@@ -473,6 +489,13 @@ int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 /* Through the functions that take a lock to who wants it; beyond, what is left over varies. */
 #define RETURNS 4
 
+#if defined(__TARGET_ARCH_arm64)
+/* A return address may be signed, in all bits above the 48th but the one that tells the kernel's addresses from others: as it is without. */
+#define KERNEL_ADDRESS(word) ((word) | -((word) >> 55 & 1) << 48)
+#else
+#define KERNEL_ADDRESS(word) (word)
+#endif
+
 /*
  * Who wants the lock, without walking the stack: the return addresses above the probe's own frame,
  * as far as they are found among the words there. Words that are left over from earlier calls
@@ -488,7 +511,7 @@ static __always_inline amdahl_u64 place_in_kernel(void *ctx, amdahl_u32 flags)
 	/* Without branches, each of which would double what the verifier has to look at. */
 	for (i = 2; i < SCANNED; i++) {
 		low = words[i] & 0xffffffff;
-		is_text = ((words[i] >> 32 ^ text_high) - 1) >> 63;
+		is_text = ((KERNEL_ADDRESS(words[i]) >> 32 ^ text_high) - 1) >> 63;
 		is_text &= ~((low - text_begin) >> 63) & ((low - text_end) >> 63);
 		is_text &= (found - RETURNS) >> 63;
 		found += is_text;
@@ -543,7 +566,7 @@ int BPF_PROG(on_contention_end, void *lock)
 	return 0;
 }
 
-/* By the low bits of the thread id; a later thread replaces. */
+/* By the low bits of the thread id; a later thread replaces, and what it replaces is counted as lost. */
 struct holds {
 	struct amdahl_held at[AMDAHL_HELD];
 	amdahl_u32 tid, unused;
@@ -595,10 +618,12 @@ int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsign
 	if (!ring || !holds)
 		return 0;
 	if (holds->tid != tid) {
+		if (holds->at[0].lock || holds->at[1].lock)
+			count_lost();
 		holds->at[0].lock = holds->at[1].lock = 0;
 		holds->tid = tid;
 	}
-	lock = (amdahl_u64)__builtin_preserve_access_index(&mm->mmap_lock);
+	lock = lock_of(mm);
 	hold = find_held(holds->at, lock);
 	/* A writer that goes on as a reader acquires without having released. */
 	if (hold && !write && hold->flags & LCB_F_WRITE) {
@@ -633,7 +658,7 @@ int BPF_PROG(on_mmap_released, struct mm_struct *mm, unsigned long write)
 
 	if (!holds || holds->tid != tid)
 		return 0;
-	hold = find_held(holds->at, (amdahl_u64)__builtin_preserve_access_index(&mm->mmap_lock));
+	hold = find_held(holds->at, lock_of(mm));
 	if (!hold)
 		return 0;
 	if (ring)
@@ -645,7 +670,7 @@ int BPF_PROG(on_mmap_released, struct mm_struct *mm, unsigned long write)
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
-	if (!is_ours(parent->pid) || (!everyone && !enter(child->pid, child->tgid)))
+	if (!is_ours(parent->pid) || (!everyone && !enter_child(child)))
 		return 0;
 	return tell_fork(parent, child);
 }

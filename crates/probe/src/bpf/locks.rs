@@ -6,11 +6,13 @@ use std::sync::Arc;
 use amdahl_locks::{Event, Hold, Kind, LockId, Place, Wait, Waker};
 use amdahl_speedup::event::{CallStack, Ns};
 use amdahl_speedup::primitive::KernelPrimitive;
+use aya::maps::{HashMap, Map, MapData};
 
 use super::before::{WaitTable, primitive};
 use super::decode::{Decoded, Decoder};
 use super::drain::Part;
-use super::error::RecorderError;
+use super::elements::map_fd;
+use super::error::{RecorderError, chain, system};
 use super::programs::{Programs, Tracepoint, needed, object, wanted};
 use super::recorder::Recorder;
 use super::stacks::look;
@@ -32,6 +34,9 @@ pub static LOCKS_AND_HOLDS: Programs = Programs {
     samples: false,
     tell_last_switch: false,
 };
+
+/// Waits of threads that share an entry of the table with another.
+const CROWD: &str = "waits_crowd";
 
 const WAITS: [Tracepoint; 9] = [
     needed("on_switch", "sched_switch"),
@@ -249,7 +254,11 @@ impl Recorder {
     /// The waits in progress of [`LOCKS`].
     pub fn wait_table(&self) -> Result<WaitTable, RecorderError> {
         let table = self.table("waits", ENTRIES * size_of::<OpenWait>())?;
-        Ok(WaitTable::new(table, self.variable("sleepers")?))
+        let crowd = map_fd(&self.bpf, CROWD)?.try_clone_to_owned();
+        let crowd = MapData::from_fd(crowd.map_err(system("keep a map of BPF"))?);
+        let crowd = crowd.and_then(|data| HashMap::try_from(Map::HashMap(data)));
+        let crowd = crowd.map_err(|error| RecorderError::Load(chain(&error)))?;
+        Ok(WaitTable::new(table, crowd, self.variable("sleepers")?))
     }
 
     /// Forgets waits of an earlier recording of [`LOCKS`]. Call it before each one.

@@ -27,15 +27,13 @@ struct task_struct___mem {
 	int pagefault_disabled;
 	struct task_struct *group_leader;
 } CORE;
-/* with CONFIG_MEMCG */
-struct mm_struct___owned { struct task_struct *owner; } CORE;
 struct super_block { unsigned long s_magic; } CORE;
 struct inode___mem { struct super_block *i_sb; } CORE;
 /* linux/magic.h */
 #define PROC_SUPER_MAGIC 0x9fa0
 
 /* What a thread is in the middle of. By the low bits of its id: where two live threads meet, the
- * later one wins and the other's fault is not timed. */
+ * later one wins, and a wait or hold of the other that is gone with it is counted as lost. */
 struct doing {
 	amdahl_u32 tid;
 	amdahl_u32 in_fault;   /* 1: of the program, 2: of the kernel on its behalf */
@@ -65,21 +63,38 @@ struct {
 	__type(value, amdahl_u32);
 } mmap_locks SEC(".maps");
 
-static __always_inline struct doing *doing_of(amdahl_u32 tid)
+/* Of this thread or another that it meets. */
+static __always_inline struct doing *doing_at(amdahl_u32 tid)
 {
 	amdahl_u32 index = tid % AMDAHL_TASKS;
-	struct doing *doing = bpf_map_lookup_elem(&doings, &index);
+
+	return bpf_map_lookup_elem(&doings, &index);
+}
+
+static __always_inline struct doing *find_doing(amdahl_u32 tid)
+{
+	struct doing *doing = doing_at(tid);
+
+	return doing && doing->tid == tid ? doing : 0;
+}
+
+/* It waits for a lock, or holds one. */
+static __always_inline int has_lock(struct doing *doing)
+{
+	return doing->lock || doing->held[0].lock || doing->held[1].lock;
+}
+
+static __always_inline struct doing *doing_of(amdahl_u32 tid)
+{
+	struct doing *doing = doing_at(tid);
 
 	if (doing && doing->tid != tid) {
+		if (has_lock(doing))
+			count_lost();
 		__builtin_memset(doing, 0, sizeof(*doing));
 		doing->tid = tid;
 	}
 	return doing;
-}
-
-static __always_inline amdahl_u64 lock_of(struct mm_struct *mm)
-{
-	return (amdahl_u64)__builtin_preserve_access_index(&mm->mmap_lock);
 }
 
 /* Once for each thread and address space. */
@@ -102,6 +117,10 @@ static __always_inline int begin_fault(amdahl_u32 error, amdahl_u32 whose)
 	struct doing *doing;
 
 	if (!task)
+		return 0;
+	doing = doing_at(task->tid);
+	/* A fault that is not timed is counted all the same, unlike a wait. */
+	if (!doing || (doing->tid != task->tid && has_lock(doing)))
 		return 0;
 	doing = doing_of(task->tid);
 	if (!doing)
@@ -156,7 +175,7 @@ static __always_inline int end_fault(struct bpf_perf_event_data *ctx, amdahl_u8 
 	if (!task || !ring)
 		return 0;
 	ts = bpf_ktime_get_ns();
-	doing = doing_of(task->tid);
+	doing = find_doing(task->tid);
 	if (doing && doing->in_fault) {
 		doing->in_fault = 0;
 		began = doing->fault_at;
@@ -220,22 +239,12 @@ static __always_inline amdahl_u32 whose(struct mm_struct *mm)
 	return task ? task->tgid : 0;
 }
 
-/*
- * The same of a semaphore that may be anything: were it in an address space, that would have an owner who is in it. What
- * is read there of another thing proves nothing unless it leads back.
- */
+/* The same of a semaphore that may be anything. */
 static __always_inline amdahl_u32 whose_lock(amdahl_u64 lock)
 {
-	struct mm_struct___owned *owned = (void *)(lock - lock_of(0));
-	struct amdahl_task *task;
-	struct task_struct *owner;
+	struct task_struct *owner = owner_by_lock(lock);
+	struct amdahl_task *task = owner ? find(BPF_CORE_READ(owner, pid)) : 0;
 
-	if (!bpf_core_field_exists(owned->owner))
-		return 0;
-	owner = BPF_CORE_READ(owned, owner);
-	if (!owner || (void *)BPF_CORE_READ(owner, mm) != owned)
-		return 0;
-	task = find(BPF_CORE_READ(owner, pid));
 	return task ? task->tgid : 0;
 }
 
@@ -320,8 +329,8 @@ SEC("tp_btf/contention_end")
 int BPF_PROG(on_contention_end, void *lock)
 {
 	struct task_struct *me = bpf_get_current_task_btf();
-	amdahl_u32 tid = me->pid, index = tid % AMDAHL_TASKS, cpu;
-	struct doing *doing = bpf_map_lookup_elem(&doings, &index);
+	amdahl_u32 tid = me->pid, cpu;
+	struct doing *doing = find_doing(tid);
 	struct amdahl_task *task;
 	struct amdahl_ring *ring;
 	struct amdahl_slot *slot;
@@ -330,7 +339,7 @@ int BPF_PROG(on_contention_end, void *lock)
 	amdahl_u32 of;
 	amdahl_u8 flags;
 
-	if (!doing || doing->tid != tid || !doing->lock || doing->lock != (amdahl_u64)lock)
+	if (!doing || !doing->lock || doing->lock != (amdahl_u64)lock)
 		return 0;
 	ts = bpf_ktime_get_ns();
 	doing->lock = 0;
@@ -431,11 +440,10 @@ SEC("tp_btf/mmap_lock_released")
 int BPF_PROG(on_mmap_lock_released, struct mm_struct *mm, _Bool write)
 {
 	struct task_struct *me = bpf_get_current_task_btf();
-	amdahl_u32 tid = me->pid, index = tid % AMDAHL_TASKS;
-	struct doing *doing = bpf_map_lookup_elem(&doings, &index);
+	struct doing *doing = find_doing(me->pid);
 	struct amdahl_held *held;
 
-	if (!doing || doing->tid != tid)
+	if (!doing)
 		return 0;
 	held = find_held(doing->held, lock_of(mm));
 	if (!held)
@@ -492,12 +500,11 @@ int BPF_PROG(on_purge_vmap_area, unsigned long start, unsigned long end, unsigne
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
-	amdahl_u32 tid = child->pid;
 	struct doing *doing;
 
-	if (!find_or_enter(parent) || !enter(tid, child->tgid))
+	if (!find_or_enter(parent) || !enter_child(child))
 		return 0;
-	doing = doing_of(tid);
+	doing = find_doing(child->pid);
 	if (doing)
 		doing->in_fault = doing->lock = doing->mm = doing->held[0].lock = doing->held[1].lock = 0;
 	return tell_fork(parent, child);

@@ -130,7 +130,7 @@ pub struct Losses {
 
 /// Loaded and attached programs. Dropping it detaches everything.
 pub struct Recorder {
-    bpf: Ebpf,
+    pub(super) bpf: Ebpf,
     tasks: Tasks,
     shared: Arc<Shared>,
     cpus: Vec<u32>,

@@ -175,3 +175,12 @@ static __always_inline amdahl_u8 wakes_from(struct amdahl_ring *ring, amdahl_u32
 		return AMDAHL_WAKER_TIMER;
 	return !current_tid || ring->in_irq ? AMDAHL_WAKER_IRQ : 0;
 }
+
+/* What there was no room to remember counts like what there was no room to tell. */
+static __always_inline void count_lost(void)
+{
+	struct amdahl_ring *ring = ring_of(bpf_get_smp_processor_id());
+
+	if (ring)
+		__sync_fetch_and_add(&ring->lost, 1);
+}

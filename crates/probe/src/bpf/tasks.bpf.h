@@ -119,3 +119,12 @@ static __always_inline int tell_name(struct task_struct *t, const char *name)
 	publish(slot, seq);
 	return 0;
 }
+
+/* A new thread of the workload. What one does that there is no room for is not told. */
+static __always_inline int enter_child(struct task_struct *child)
+{
+	if (enter(child->pid, child->tgid))
+		return 1;
+	count_lost();
+	return 0;
+}

@@ -161,6 +161,16 @@ pub struct OpenWait {
     pub(super) had_run: u64,
 }
 
+/// The same as words.
+pub(super) type OpenWaitWords = [u32; size_of::<OpenWait>() / size_of::<u32>()];
+
+impl From<OpenWaitWords> for OpenWait {
+    fn from(words: OpenWaitWords) -> OpenWait {
+        // SAFETY: as large, without holes (see the test of layouts), and any bits are an OpenWait.
+        unsafe { std::mem::transmute(words) }
+    }
+}
+
 /// `struct amdahl_ring`.
 #[repr(C)]
 pub struct Ring {

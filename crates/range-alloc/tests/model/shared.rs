@@ -102,7 +102,7 @@ pub fn run(
                 let units = arena.purge(|range| told.push(range));
                 told.sort_by_key(|range| range.start);
                 let sizes = told.iter().map(|range| range.end - range.start);
-                assert_eq!(units, sizes.sum());
+                assert_eq!(units, sizes.sum::<u64>());
                 assert_eq!(told, model.purge());
             }
         }

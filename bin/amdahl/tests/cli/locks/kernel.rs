@@ -1,5 +1,6 @@
 //! Locks of the kernel.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
@@ -7,10 +8,11 @@ use amdahl_report::locks::schema::{LockRow, LocksResult};
 use amdahl_report::schema::Source;
 
 use super::{
-    Family, agree, holds, is_longest, is_made, is_of, ready, rows, sum, watch, watch_under,
+    Family, Truth, agree, holds, is_longest, is_made, is_of, ready, rows, sum, watch,
+    watch_command, watch_under,
 };
 use crate::tool::{Place, alone, cpus, skipped};
-use crate::workload::{in_some_try, stolen_s};
+use crate::workload::{READER, compiled, in_some_try, stolen_s};
 
 /// One that the tests may use.
 pub fn first_cpu() -> String {
@@ -94,6 +96,50 @@ fn waits_for_kernel_locks_are_what_the_program_measured() {
     ] {
         is_told_in_kernel(&[], &place, &program, family, thread);
     }
+}
+
+/// Who reads of another process was told to wait for some rwsem.
+#[test]
+fn the_lock_of_another_address_space_has_its_name() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    let Some(reader) = compiled(&place, "reader", READER, &[]) else {
+        return;
+    };
+    in_some_try(|| {
+        let mut command = Command::new(&program);
+        // It is killed long before.
+        command.args(["mmap", "100000"]);
+        let process = place.start(place.here(command));
+        let file = format!("/proc/{}/cmdline", process.pid());
+        let command = [reader.as_os_str(), OsStr::new(&file), OsStr::new("20")];
+        let (line, found) = watch_command(&place, &command, &[]);
+        drop(process);
+        if !tells_of_its_locks(&found) {
+            return Ok(());
+        }
+        let truth = Truth::of(&line);
+        is_made(&truth)?;
+        assert!(
+            found.rows.iter().all(|row| row.what != "rwsem (read)"),
+            "{}",
+            rows(&found)
+        );
+        let of_it = found
+            .rows
+            .iter()
+            .filter(|row| row.what == "mmap_lock (read)");
+        let (times, seconds) = of_it.fold((0, 0.0), |(times, seconds), row| {
+            (times + row.times, seconds + row.total_s)
+        });
+        // Beside them are those that were over before the reader slept, which are short.
+        if times < truth.times {
+            return Err(format!("{times} times of {}", truth.times));
+        }
+        agree(&truth, seconds)
+    });
 }
 
 /// Who waits for a spin lock alone is told only where the hypervisor takes part in its waiting, which the kernel's log

@@ -157,6 +157,22 @@ pub fn truths(said: &str) -> Vec<Truth> {
     said.lines().map(of).collect()
 }
 
+/// Of the odd rounds and of the even ones.
+pub fn truths_by_turns(said: &Value) -> (Truth, Truth) {
+    let part = |part: &Value| Truth {
+        longest: None,
+        ..Truth::of(part)
+    };
+    let (all, odd) = (part(said), part(&said["odd"]));
+    let even = Truth {
+        times: all.times - odd.times,
+        seconds: all.seconds - odd.seconds,
+        queued: 0.0,
+        longest: None,
+    };
+    (odd, even)
+}
+
 /// All waits of the planted threads, and no other. Of a program that `leaves` they last a little longer
 /// than it can say: until each of its threads has been ended.
 pub fn has_all(found: &LocksResult, truth: &Truth, leaves: bool) -> Result<(), String> {

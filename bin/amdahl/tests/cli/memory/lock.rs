@@ -13,9 +13,7 @@ use super::result;
 use crate::locks::kernel::first_cpu;
 use crate::locks::{self, BEFORE_OTHERS, Truth, agree, is_made};
 use crate::tool::{Place, alone, bpf, cpus, skipped, until_it_watches};
-use crate::workload::{CROWDED, compiled, in_some_try, said, watched};
-
-const READER: &str = include_str!("../../mem/reader.c");
+use crate::workload::{CROWDED, READER, compiled, in_some_try, said, watched};
 
 /// The source of a part of the result.
 fn source<'a>(found: &'a MemResult, what: &str) -> &'a Source {
