@@ -17,8 +17,8 @@ pub struct Limits {
     /// Combinations of place, lock and thread, as many for waits and for holds. Beyond them the smallest half is folded: first
     /// threads and locks are forgotten, then places.
     pub cells: usize,
-    /// What these may take together, in bytes: one with many owners, chains and lengths takes a thousand, one with a single wait a
-    /// third of it. Beyond it they are folded as well.
+    /// What these may take together, in bytes: one with many owners, chains and lengths takes fifteen hundred, one with a single wait
+    /// a fourth of it. Beyond it they are folded as well.
     pub bytes: usize,
     /// Threads whose last waits are remembered (for chains of waits), some 600 bytes each.
     pub threads: usize,
@@ -112,8 +112,8 @@ pub struct Shares<K> {
     pub others: Share,
 }
 
-/// Different ones that are kept apart for each cell.
-const SHARES: usize = 8;
+/// Different ones that are kept apart for each cell: of owners some threads at some lines each.
+const SHARES: usize = 16;
 
 impl<K> Default for Shares<K> {
     fn default() -> Self {
@@ -487,4 +487,21 @@ fn fold<K: Copy + Eq + Hash + Ord>(
         }
     }
     folded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of six threads with two lines each those that came drove out each other, and half of the waits had no owner.
+    #[test]
+    fn threads_that_take_turns_at_two_lines_are_all_kept() {
+        let mut owners = Shares::<Owner>::default();
+        for _ in 0..10 {
+            for (tid, place) in (1..=6).flat_map(|tid| [(tid, Place(1)), (tid, Place(2))]) {
+                owners.add((tid, place), Share { count: 1, ns: 1 });
+            }
+        }
+        assert_eq!((owners.of.len(), owners.others.count), (12, 0));
+    }
 }
