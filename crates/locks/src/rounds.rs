@@ -118,6 +118,7 @@ mod tests {
             waker: woken.map(|(tid, ts)| Waker { tid, ts, place }),
             expected: 0,
             is_open: false,
+            began_before: false,
             is_polled: false,
         }
     }

@@ -11,12 +11,12 @@
 struct mm_struct___code { unsigned long start_code, end_code; } CORE;
 
 /* The calls of libc with the largest frames, those that wait for a condition, take thirty; locks of other libraries more. */
-#define CALLER_WORDS 64
+#define CALLER_WORDS 48
 #define NEAR_TOP_WORDS 12
 /* Return addresses that tell places apart; farther out there are more ways than anyone asks for. */
-#define CALLERS 6
+#define CALLERS 4
 /* Words that may be addresses of code of a library, which only a look at that code tells. */
-#define CALLER_LOOKS 12
+#define CALLER_LOOKS 6
 /* In 2^27 ns (134 ms) on a CPU. */
 #define NEW_PLACES 128
 
