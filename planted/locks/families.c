@@ -393,12 +393,12 @@ static void prepare_list(void)
     check(list < 0, "/proc/locks");
 }
 
-/* Beyond its end, and not where the last read ended: it is gone through from its beginning. */
+/* Beyond its end, and not where the last read ended: it is gone through from its beginning. A lock that comes just then is read. */
 static void hold_list(int round)
 {
     char byte;
     announce(round);
-    check(pread(list, &byte, 1, (1 << 30) + round), "pread");
+    check(pread(list, &byte, 1, (1 << 30) + round) < 0, "pread");
 }
 
 NOINLINE static void want_to_be_listed(int round)
