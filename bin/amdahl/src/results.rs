@@ -95,10 +95,15 @@ fn is_samples_alone(path: &Path) -> bool {
     }
 }
 
-/// Results one after the other: of each moment one.
+/// Results one after the other, each on a line: of each moment one.
 fn are_several(bytes: &[u8]) -> bool {
-    let values = serde_json::Deserializer::from_slice(bytes).into_iter::<serde::de::IgnoredAny>();
-    values.take(2).filter(Result::is_ok).count() == 2
+    let mut values =
+        serde_json::Deserializer::from_slice(bytes).into_iter::<serde::de::IgnoredAny>();
+    if !matches!(values.next(), Some(Ok(_))) {
+        return false;
+    }
+    let ends_a_line = bytes[values.byte_offset()..].first() == Some(&b'\n');
+    ends_a_line && matches!(values.next(), Some(Ok(_)))
 }
 
 /// What a result says it is; empty if it does not.

@@ -1,5 +1,6 @@
 //! `--budget`: what is recorded a part of the time is divided like what is recorded all the time.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use amdahl_report::schema::{Point, ScaleResult};
@@ -23,21 +24,28 @@ fn measure(place: &Place, program: &Path, args: &[&str], budget: &str, runs: u32
     place.run(tool).ends_with(0).result()
 }
 
-/// Causes that are a loss, the largest first.
-fn first_cause(point: &Point) -> (&str, f64) {
-    let losses = point.stack.iter().filter(|(id, _)| *id != "work");
+/// How the time is divided that nobody else took: how much others take differs between two runs.
+fn division(point: &Point) -> BTreeMap<&str, f64> {
+    let ours = 1.0 - point.stack["stolen"];
+    let parts = point.stack.iter().filter(|(id, _)| *id != "stolen");
+    parts.map(|(id, part)| (id.as_str(), part / ours)).collect()
+}
+
+/// The largest cause that is a loss.
+fn first_cause<'a>(division: &BTreeMap<&'a str, f64>) -> (&'a str, f64) {
+    let losses = division.iter().filter(|(id, _)| **id != "work");
     let first = losses.max_by(|one, other| one.1.total_cmp(other.1));
-    first.map_or(("", 0.0), |(id, part)| (id, *part))
+    first.map_or(("", 0.0), |(id, part)| (*id, *part))
 }
 
 fn same_division(all: &ScaleResult, part: &ScaleResult) -> Result<(), String> {
-    let (all, part) = (&all.points[0], &part.points[0]);
-    if first_cause(all).0 != first_cause(part).0 {
-        return Err(format!("{:?}, {:?}", first_cause(all), first_cause(part)));
+    let (all, part) = (division(&all.points[0]), division(&part.points[0]));
+    if first_cause(&all).0 != first_cause(&part).0 {
+        return Err(format!("{:?}, {:?}", first_cause(&all), first_cause(&part)));
     }
-    for (id, of_all) in &all.stack {
-        if (of_all - part.stack[id]).abs() > 0.10 {
-            return Err(format!("{id}: {of_all}, {}", part.stack[id]));
+    for (id, of_all) in &all {
+        if (of_all - part[id]).abs() > 0.10 {
+            return Err(format!("{id}: {of_all}, {}", part[id]));
         }
     }
     Ok(())

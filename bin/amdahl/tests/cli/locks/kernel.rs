@@ -8,8 +8,8 @@ use amdahl_report::locks::schema::{LockRow, LocksResult};
 use amdahl_report::schema::Source;
 
 use super::{
-    Family, Truth, agree, holds, is_longest, is_made, is_of, ready, rows, sum, watch,
-    watch_command, watch_under,
+    Family, Truth, agree, holds, is_longest, is_made, is_of, ready, rows, watch, watch_command,
+    watch_under,
 };
 use crate::tool::{Place, alone, cpus, skipped};
 use crate::workload::{READER, compiled, in_some_try, stolen_s};
@@ -30,6 +30,12 @@ pub(super) fn tells_of_its_locks(found: &LocksResult) -> bool {
     tells
 }
 
+/// Who looks at the memory of another process waits for two of its locks.
+fn is_of_the_other(family: &str, row: &LockRow) -> bool {
+    let is_looked_at = row.what == "mmap_lock (read)" && row.site.symbol == "process_vm_rw_core";
+    family == "exec" && is_looked_at
+}
+
 /// Waits of a family of kernel locks are in the table for as long as the program says. The command is
 /// started by the words of `before`.
 fn is_told_in_kernel(
@@ -48,13 +54,19 @@ fn is_told_in_kernel(
         assert_eq!(found.events_lost, 0);
         is_made(&truth)?;
         // The holder may have waited for the waiter at times: of both only the sum is known.
-        let told = || found.rows.iter().filter(|row| row.what == what);
+        let told = || {
+            let rows = found.rows.iter();
+            rows.filter(|row| row.what == what || is_of_the_other(family, row))
+        };
         let seconds = told().map(|row| row.total_s).sum();
         agree(&truth, seconds)
             .and_then(|()| is_longest(told(), found.p99_error, &truth))
             .map_err(|miss| format!("{family}: {miss}: {}", rows(&found)))?;
         // Stacks are dear, and not taken of each place at once.
-        let (_, named) = sum(&found, what, function);
+        let named: f64 = told()
+            .filter(|row| is_of(row, &row.what, function))
+            .map(|row| row.total_s)
+            .sum();
         let times: u64 = told().map(|row| row.times).sum();
         if times < truth.times || named < 0.5 * truth.seconds {
             let what = format!("{times} times of {}, {named} s named", truth.times);
