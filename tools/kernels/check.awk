@@ -7,6 +7,12 @@ function fail(what) { print "  " name ": " what; failed = 1 }
 /BPF recorder:/ { loads = /loads and attaches/; if (!loads) print "  " $0 }
 /kernel symbol names:/ && !/^ok/ { print "  " $0; failed = 1 }
 
+$1 == "VIEW" {
+    views++
+    name = $2
+    if ($3 < 1) fail(substr($0, length("VIEW " name " ")))
+}
+
 $1 == "LIMITED" { limited[$2] = $3; kind = $4 }
 
 $1 == "BEGIN" {
@@ -42,6 +48,7 @@ $1 == "DONE" {
 END {
     if (!loads) { print "  the BPF recorder does not load"; failed = 1 }
     if (measured < 6) { print "  " measured " programs measured"; failed = 1 }
+    if (views < 5) { print "  " views + 0 " views recorded"; failed = 1 }
     name = "quota of the caller"
     if (limited["groups"] !~ "^0::/limited/amdahl-") fail("runs were in " limited["groups"])
     if (limited["throttled"] < 1) fail("runs were not throttled")

@@ -28,6 +28,22 @@ measure fault page-fault touch_fresh_pages bpf page_fault
 measure perfect none - bpf perfect
 [ ! -e /bin/go-mutex ] || measure go lock-wait unlockTheCache bpf go-mutex
 
+# The programs of the other views load and attach: NAME, then the view and its options.
+view() {
+    name=$1
+    shift
+    if amdahl "$@" --probe bpf --json -- mutex 2 >/tmp/said 2>/tmp/error; then
+        echo "VIEW $name $(grep -c '"schema"' /tmp/said)"
+    else
+        echo "VIEW $name 0 $(head -c 600 /tmp/error | tr '\n' ' ')"
+    fi
+}
+view locks locks
+view locks-owner locks --owner
+view sched sched record
+view mem mem
+view mem-holds mem --holds
+
 # A caller with a quota: its runs must not leave it, and nothing may be left of them.
 mkdir /sys/fs/cgroup/limited
 echo '50000 100000' >/sys/fs/cgroup/limited/cpu.max
