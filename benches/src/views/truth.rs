@@ -4,6 +4,7 @@ use std::path::Path;
 
 use amdahl_report::locks::{self, schema::LockRow};
 use amdahl_report::schema::Source;
+use amdahl_sched::proc::cpu_looks;
 use serde::{Deserialize, Serialize};
 
 use crate::stage::Stage;
@@ -107,12 +108,9 @@ struct Truth {
 /// What the hypervisor has taken of all CPUs.
 fn stolen_s() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    // The first line adds all CPUs up; steal is its eighth number.
-    let ticks = stat
-        .split_whitespace()
-        .nth(8)
-        .and_then(|ticks| ticks.parse::<f64>().ok());
-    ticks.unwrap_or(0.0) / rustix::param::clock_ticks_per_second() as f64
+    let cpus = cpu_looks(&stat);
+    let ticks: u64 = cpus.iter().map(|cpu| cpu.steal_ticks).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
 fn first_cpu() -> Result<String, String> {

@@ -305,9 +305,10 @@ pub fn watched_in_a_group(
 /// What the hypervisor has taken of all CPUs until now, in seconds.
 pub fn stolen_s() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").expect("readable");
-    // The first line adds all CPUs up; steal is its eighth number.
-    let ticks = stat.split_whitespace().nth(8).expect("steal");
-    ticks.parse::<f64>().expect("a number") / rustix::param::clock_ticks_per_second() as f64
+    let cpus = amdahl_sched::proc::cpu_looks(&stat);
+    assert!(!cpus.is_empty(), "{stat}");
+    let ticks: u64 = cpus.iter().map(|cpu| cpu.steal_ticks).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
 /// How often [`in_some_try`] measures.
