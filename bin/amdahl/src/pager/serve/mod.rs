@@ -203,25 +203,16 @@ fn resume<'scope>(
     let until = Instant::now() + shared.plan.handoff_timeout;
     while let Some(kept) = left.pop_front() {
         let number = kept.vm.number;
-        // A VM that gets no thread is not to go with it.
-        let (hand, taken) = channel();
-        let begun = std::thread::Builder::new()
-            .name(format!("vm-{number}"))
-            .spawn_scoped(scope, move || {
-                if let Ok((kept, started)) = taken.recv() {
-                    caught(shared, number, || vm::inherited(shared, kept, started));
-                }
-            });
-        let error = match begun {
-            Ok(_) => {
-                let started = vm::Started {
-                    to: to.clone(),
-                    is_awaited,
-                };
-                let _ = hand.send((kept, started));
-                continue;
-            }
-            Err(error) => format!("starting a thread: {error}"),
+        let started = vm::Started {
+            to: to.clone(),
+            is_awaited,
+        };
+        let begun = on_a_thread(scope, shared, number, (kept, started), |(kept, started)| {
+            vm::inherited(shared, kept, started);
+        });
+        let (kept, error) = match begun {
+            Ok(()) => continue,
+            Err(((kept, _), error)) => (kept, format!("starting a thread: {error}")),
         };
         if is_awaited {
             // The one before goes on.
@@ -338,24 +329,34 @@ fn begin<'scope>(
     shared: &'scope Shared,
     arrived: Arrived<'scope>,
 ) -> Result<(), (Arrived<'scope>, std::io::Error)> {
-    let number = arrived.number;
+    on_a_thread(scope, shared, arrived.number, arrived, |arrived| {
+        vm::connection(shared, arrived.number, arrived.stream, arrived.arriving);
+    })
+}
+
+/// Serves VM `number` on a thread of its own, which is given `what`; gives it back where none can be started.
+fn on_a_thread<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    shared: &'scope Shared,
+    number: u64,
+    what: T,
+    serve: impl FnOnce(T) + Send + 'scope,
+) -> Result<(), (T, std::io::Error)> {
     // What a thread that does not start was given goes with it.
-    let (hand, taken) = channel::<Arrived<'scope>>();
+    let (hand, taken) = channel::<T>();
     let begun = std::thread::Builder::new()
         .name(format!("vm-{number}"))
         .spawn_scoped(scope, move || {
-            if let Ok(arrived) = taken.recv() {
-                caught(shared, number, || {
-                    vm::connection(shared, number, arrived.stream, arrived.arriving);
-                });
+            if let Ok(what) = taken.recv() {
+                caught(shared, number, || serve(what));
             }
         });
     match begun {
         Ok(_) => {
-            let _ = hand.send(arrived);
+            let _ = hand.send(what);
             Ok(())
         }
-        Err(error) => Err((arrived, error)),
+        Err(error) => Err((what, error)),
     }
 }
 
