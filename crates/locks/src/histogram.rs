@@ -4,6 +4,8 @@
 //! exact; a quantile of larger ones is off by at most 1/32 of its value, since the middle of
 //! a bucket stands for it. Only buckets in use take memory: 4 bytes each, 976 at most.
 
+use std::ops::Range;
+
 /// Each power of two is divided into `1 << BITS` buckets.
 const BITS: u32 = 4;
 /// Bits of a count that lie beside its bucket.
@@ -142,19 +144,79 @@ impl Histogram {
     /// The value that `fraction` of all do not exceed, within [`QUANTILE_ERROR`]; `None` without
     /// values. Nearest rank: the 0.99-quantile of ten values is the largest.
     pub fn quantile(&self, fraction: f64) -> Option<u64> {
-        let rank = (fraction.clamp(0.0, 1.0) * self.count() as f64)
-            .ceil()
-            .max(1.0) as u64;
-        let mut seen = 0_u64;
-        for (bucket, count) in self.counts() {
-            seen = seen.saturating_add(count);
-            if seen >= rank {
-                let (low, width) = range_of(bucket);
-                return Some(low + (width - 1) / 2);
-            }
+        quantile(fraction, self.count(), self.counts())
+    }
+}
+
+fn quantile(fraction: f64, all: u64, counts: impl Iterator<Item = (u16, u64)>) -> Option<u64> {
+    let rank = (fraction.clamp(0.0, 1.0) * all as f64).ceil().max(1.0) as u64;
+    let (mut seen, mut last) = (0_u64, None);
+    for (bucket, count) in counts {
+        let (low, width) = range_of(bucket);
+        seen = seen.saturating_add(count);
+        if seen >= rank {
+            return Some(low + (width - 1) / 2);
         }
-        let last = self.buckets.last();
-        last.map(|&packed| range_of(bucket_in(packed)).0)
+        last = Some(low);
+    }
+    last
+}
+
+/// Buckets there are.
+const BUCKETS: usize = 976;
+
+/// Counts of many histograms together: a place for each bucket, so that adding one takes as many steps as it has buckets
+/// in use.
+pub(crate) struct Total {
+    counts: Box<[u64; BUCKETS]>,
+    /// Where there are any.
+    used: Range<usize>,
+}
+
+impl Default for Total {
+    fn default() -> Total {
+        Total {
+            counts: Box::new([0; BUCKETS]),
+            used: 0..0,
+        }
+    }
+}
+
+impl Total {
+    pub fn add(&mut self, other: &Histogram) {
+        let ends = (other.buckets.first(), other.buckets.last());
+        let (Some(&first), Some(&last)) = ends else {
+            return;
+        };
+        let (first, end) = (
+            usize::from(bucket_in(first)),
+            usize::from(bucket_in(last)) + 1,
+        );
+        self.used = if self.used.is_empty() {
+            first..end
+        } else {
+            self.used.start.min(first)..self.used.end.max(end)
+        };
+        for (bucket, count) in other.counts() {
+            let sum = &mut self.counts[usize::from(bucket)];
+            *sum = sum.saturating_add(count);
+        }
+    }
+
+    /// As [`Histogram::quantile`].
+    pub fn quantile(&self, fraction: f64) -> Option<u64> {
+        let counts = &self.counts[self.used.clone()];
+        let all = counts
+            .iter()
+            .fold(0_u64, |sum, &count| sum.saturating_add(count));
+        let buckets = self.used.clone().map(|bucket| bucket as u16);
+        let counts = buckets.zip(counts.iter().copied());
+        quantile(fraction, all, counts.filter(|&(_, count)| count > 0))
+    }
+
+    pub fn clear(&mut self) {
+        self.counts[self.used.clone()].fill(0);
+        self.used = 0..0;
     }
 }
 
@@ -173,7 +235,7 @@ mod tests {
             assert_eq!(bucket_of(low + (width - 1)), bucket);
             next = low + width;
         }
-        assert_eq!(bucket_of(u64::MAX), 975);
+        assert_eq!(usize::from(bucket_of(u64::MAX)), BUCKETS - 1);
     }
 
     #[test]
@@ -209,7 +271,12 @@ mod tests {
             let mut other = Histogram::default();
             values.iter().for_each(|&value| histogram.add(value));
             more.iter().for_each(|&value| other.add(value));
+            let mut total = Total::default();
+            total.add(&other);
+            total.clear();
+            [&histogram, &other].into_iter().for_each(|of| total.add(of));
             histogram.merge(&other);
+            prop_assert_eq!(histogram.quantile(fraction), total.quantile(fraction));
             prop_assert!(more.iter().all(|&value| histogram.remove(value)));
             values.sort_unstable();
             let rank = (fraction * values.len() as f64).ceil().max(1.0) as usize;

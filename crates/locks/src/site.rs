@@ -82,20 +82,27 @@ impl Names<'_> {
     }
 
     pub fn what(&self, kind: Kind, place: Place, lock: LockId) -> What {
+        self.what_of_all(kind, place)
+            .unwrap_or_else(|| self.by_use(place, lock))
+    }
+
+    /// What is waited for at `place`, if that is the same for all locks there.
+    pub fn what_of_all(&self, kind: Kind, place: Place) -> Option<What> {
         match kind {
-            Kind::Kernel(primitive) => kernel(primitive),
-            Kind::KernelSleep => kernel(KernelPrimitive::Other),
-            Kind::User(lock) => user(lock),
-            Kind::Futex | Kind::Nap => match self.tracker.known(place) {
-                Some(known) if known.lock.primitive != Primitive::Futex => user(known.lock),
-                known => self.by_use(known.map(|known| known.lock.to_string()), lock),
-            },
+            Kind::Kernel(primitive) => Some(kernel(primitive)),
+            Kind::KernelSleep => Some(kernel(KernelPrimitive::Other)),
+            Kind::User(lock) => Some(user(lock)),
+            Kind::Futex | Kind::Nap => {
+                let lock = self.tracker.known(place)?.lock;
+                (lock.primitive != Primitive::Futex).then(|| user(lock))
+            }
         }
     }
 
     /// A futex without a name, told by how it is used.
-    fn by_use(&self, name: Option<String>, lock: LockId) -> What {
-        let name = name.unwrap_or_else(|| "futex".to_owned());
+    fn by_use(&self, place: Place, lock: LockId) -> What {
+        let known = self.tracker.known(place);
+        let name = known.map_or_else(|| "futex".to_owned(), |known| known.lock.to_string());
         let used = self.tally.uses.get(&lock);
         let (suffix, class) = match used.map(|used| used.of_futex.cause()) {
             _ if used.is_some_and(Use::is_of_a_barrier) => (" (barrier)", Class::Barrier),

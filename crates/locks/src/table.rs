@@ -1,8 +1,7 @@
 //! The table: one row per site, thread, process, lock or stack.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
-use std::collections::hash_map::Entry;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use amdahl_speedup::event::{CallStack, Ns, Tid};
@@ -10,6 +9,7 @@ use amdahl_speedup::primitive::Class;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::event::{Kind, LockId, Place, Wait};
+use crate::histogram::Total;
 use crate::site::{Names, Site, What};
 use crate::tally::{Cell, CellKey, Folded, Owner, Share, Shares, Tally};
 use crate::tracker::{LinkId, Tracker};
@@ -172,16 +172,110 @@ pub struct Table {
 
 #[derive(PartialEq, Eq, Hash)]
 struct RowKey {
-    what: What,
-    site: Option<Site>,
+    what: Id,
+    site: Option<Id>,
     stack: Place,
     of: Of,
 }
 
-/// A row in the making.
+/// Of a name in [`Named`].
+type Id = u32;
+
+/// Names that are equal, once each.
+struct Distinct<T> {
+    ids: FxHashMap<T, Id>,
+    all: Vec<T>,
+}
+
+impl<T> Default for Distinct<T> {
+    fn default() -> Self {
+        Distinct {
+            ids: FxHashMap::default(),
+            all: Vec::new(),
+        }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Distinct<T> {
+    fn id(&mut self, name: T) -> Id {
+        let all = &mut self.all;
+        *self.ids.entry(name).or_insert_with_key(|name| {
+            all.push(name.clone());
+            (all.len() - 1) as Id
+        })
+    }
+
+    fn name(&self, id: Id) -> &T {
+        &self.all[id as usize]
+    }
+}
+
+/// What a table is made with: names are made once for all cells of a place and compared by number.
+struct Named<'a> {
+    naming: Names<'a>,
+    names: &'a dyn Fn(Tid) -> ThreadName,
+    sites: Distinct<Site>,
+    whats: Distinct<What>,
+    by_place: FxHashMap<(Kind, Place), AtPlace>,
+    own_by_place: FxHashMap<Place, Id>,
+    by_lock: FxHashMap<(Kind, Place, LockId), Id>,
+}
+
+/// Names of a place, for waits of one kind.
+#[derive(Clone, Copy)]
+struct AtPlace {
+    site: Id,
+    /// If it is the same for all locks.
+    what: Option<Id>,
+}
+
+impl<'a> Named<'a> {
+    fn new(naming: Names<'a>, names: &'a dyn Fn(Tid) -> ThreadName) -> Named<'a> {
+        Named {
+            naming,
+            names,
+            sites: Distinct::default(),
+            whats: Distinct::default(),
+            by_place: FxHashMap::default(),
+            own_by_place: FxHashMap::default(),
+            by_lock: FxHashMap::default(),
+        }
+    }
+
+    fn at(&mut self, kind: Kind, place: Place) -> AtPlace {
+        let (naming, sites, whats) = (self.naming, &mut self.sites, &mut self.whats);
+        let at = self.by_place.entry((kind, place));
+        *at.or_insert_with(|| AtPlace {
+            site: sites.id(naming.site(kind, place)),
+            what: naming.what_of_all(kind, place).map(|what| whats.id(what)),
+        })
+    }
+
+    fn what(&mut self, kind: Kind, place: Place, lock: LockId) -> Id {
+        if let Some(what) = self.at(kind, place).what {
+            return what;
+        }
+        let (naming, whats) = (self.naming, &mut self.whats);
+        let at = self.by_lock.entry((kind, place, lock));
+        *at.or_insert_with(|| whats.id(naming.what(kind, place, lock)))
+    }
+
+    fn site(&mut self, kind: Kind, place: Place) -> Id {
+        self.at(kind, place).site
+    }
+
+    fn own_site(&mut self, place: Place) -> Id {
+        let (naming, sites) = (self.naming, &mut self.sites);
+        let at = self.own_by_place.entry(place);
+        *at.or_insert_with(|| sites.id(naming.own_site(place)))
+    }
+}
+
+/// A row in the making: of a table that can have as many as there are cells there is one at a time.
 #[derive(Default)]
 struct Sum {
     cell: Cell,
+    lengths: Total,
     locks: FxHashSet<LockId>,
     threads: FxHashSet<Tid>,
     sites: FxHashMap<(Kind, Place), Ns>,
@@ -190,32 +284,36 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, kind: Kind, place: Place, lock: LockId, tid: Tid, cell: &Cell) {
+    fn add(&mut self, key: CellKey, cell: &Cell) {
         // Their small tables would forget what these do not.
-        let Cell { owners, nested, .. } = cell;
-        gather(&mut self.owners, owners);
-        gather(&mut self.nested, nested);
-        self.cell.merge(Cell {
-            owners: Shares::default(),
-            nested: Shares::default(),
-            ..cell.clone()
-        });
-        if lock.address != 0 {
-            self.locks.insert(lock);
+        gather(&mut self.owners, &cell.owners);
+        gather(&mut self.nested, &cell.nested);
+        self.cell.add_waits(cell);
+        self.lengths.add(&cell.lengths);
+        if key.lock.address != 0 {
+            self.locks.insert(key.lock);
         }
-        if tid != 0 {
-            self.threads.insert(tid);
+        if key.tid != 0 {
+            self.threads.insert(key.tid);
         }
-        let ns = self.sites.entry((kind, place)).or_default();
+        let ns = self.sites.entry((key.kind, key.place)).or_default();
         *ns = ns.saturating_add(cell.total_ns);
+    }
+
+    fn clear(&mut self) {
+        self.cell = Cell::default();
+        self.lengths.clear();
+        self.locks.clear();
+        self.threads.clear();
+        self.sites.clear();
+        self.owners.clear();
+        self.nested.clear();
     }
 }
 
 fn gather<K: Copy + Eq + std::hash::Hash>(into: &mut FxHashMap<K, Share>, from: &Shares<K>) {
     for (key, share) in &from.of {
-        let sum = into.entry(*key).or_default();
-        sum.count = sum.count.saturating_add(share.count);
-        sum.ns = sum.ns.saturating_add(share.ns);
+        into.entry(*key).or_default().add(*share);
     }
 }
 
@@ -224,19 +322,19 @@ fn gather<K: Copy + Eq + std::hash::Hash>(into: &mut FxHashMap<K, Share>, from: 
 #[derive(Default)]
 struct Stacks {
     places: FxHashMap<(Kind, Place), Place>,
-    first: FxHashMap<(Site, Vec<String>), Place>,
+    first: FxHashMap<(Id, Vec<String>), Place>,
 }
 
 impl Stacks {
     /// The place that stands for all whose stacks look like that of `place`.
-    fn one_for_all(&mut self, naming: Names<'_>, kind: Kind, place: Place) -> Place {
+    fn one_for_all(&mut self, named: &mut Named<'_>, kind: Kind, place: Place) -> Place {
         let first = &mut self.first;
         *self.places.entry((kind, place)).or_insert_with(|| {
-            let stack = naming.stack(place);
+            let stack = named.naming.stack(place);
             let frames = stack.iter().flat_map(|of| of.kernel.iter().chain(&of.user));
             let names = frames.map(|frame| frame.symbol.clone()).collect();
             *first
-                .entry((naming.site(kind, place), names))
+                .entry((named.site(kind, place), names))
                 .or_insert(place)
         })
     }
@@ -265,45 +363,43 @@ impl Table {
         by: GroupBy,
         names: &dyn Fn(Tid) -> ThreadName,
     ) -> Table {
-        let naming = Names { tracker, tally };
+        let mut named = Named::new(Names { tracker, tally }, names);
         let open = tracker.cells_of(open);
-        let mut named: FxHashMap<(Kind, Place), Site> = FxHashMap::default();
-        let mut site = |kind, place| match named.entry((kind, place)) {
-            Entry::Occupied(known) => known.get().clone(),
-            Entry::Vacant(new) => new.insert(naming.site(kind, place)).clone(),
-        };
         let mut stacks = Stacks::default();
-        let mut waits: FxHashMap<RowKey, Sum> = FxHashMap::default();
+        let mut waits: FxHashMap<RowKey, Cells<'_>> = FxHashMap::default();
         for (key, cell) in tally.cells.iter().chain(&open) {
             let row = RowKey {
-                what: naming.what(key.kind, key.place, key.lock),
-                site: (by == GroupBy::Site).then(|| site(key.kind, key.place)),
+                what: named.what(key.kind, key.place, key.lock),
+                site: (by == GroupBy::Site).then(|| named.site(key.kind, key.place)),
                 stack: if by == GroupBy::Stack {
-                    stacks.one_for_all(naming, key.kind, key.place)
+                    stacks.one_for_all(&mut named, key.kind, key.place)
                 } else {
                     Place::default()
                 },
                 of: of(key, by),
             };
-            let sum = waits.entry(row).or_default();
-            sum.add(key.kind, key.place, key.lock, key.tid, cell);
+            waits.entry(row).or_default().push((*key, cell));
         }
-        let mut holds: FxHashMap<RowKey, Sum> = FxHashMap::default();
+        let mut holds: FxHashMap<RowKey, Cells<'_>> = FxHashMap::default();
         for (&(kind, place, lock), cell) in &tally.holds {
             let row = RowKey {
-                what: naming.what(kind, place, lock),
-                site: Some(site(kind, place)),
+                what: named.what(kind, place, lock),
+                site: Some(named.site(kind, place)),
                 stack: Place(0),
                 of: Of::default(),
             };
-            holds
-                .entry(row)
-                .or_default()
-                .add(kind, place, lock, 0, cell);
+            let key = CellKey {
+                kind,
+                place,
+                lock,
+                pid: 0,
+                tid: 0,
+            };
+            holds.entry(row).or_default().push((key, cell));
         }
         Table {
-            rows: rows(waits, naming, names),
-            holds: rows(holds, naming, names),
+            rows: rows(waits, &mut named),
+            holds: rows(holds, &mut named),
             sort: SortBy::default(),
             lost: tally.lost,
             folded: tally.folded,
@@ -344,15 +440,17 @@ fn of(key: &CellKey, by: GroupBy) -> Of {
     }
 }
 
-fn rows(
-    sums: FxHashMap<RowKey, Sum>,
-    naming: Names<'_>,
-    names: &dyn Fn(Tid) -> ThreadName,
-) -> Vec<Row> {
-    let mut rows: Vec<Row> = sums
-        .into_iter()
-        .map(|(key, sum)| row(key, sum, naming, names))
-        .collect();
+/// What a row is made of.
+type Cells<'a> = Vec<(CellKey, &'a Cell)>;
+
+fn rows(cells: FxHashMap<RowKey, Cells<'_>>, named: &mut Named<'_>) -> Vec<Row> {
+    let mut sum = Sum::default();
+    let of = |(key, cells): (RowKey, Cells<'_>)| {
+        sum.clear();
+        cells.into_iter().for_each(|(key, cell)| sum.add(key, cell));
+        row(&key, &sum, named)
+    };
+    let mut rows: Vec<Row> = cells.into_iter().map(of).collect();
     order(&mut rows, SortBy::default());
     rows
 }
@@ -366,7 +464,7 @@ fn order(rows: &mut [Row], sort: SortBy) {
     });
 }
 
-fn row(key: RowKey, sum: Sum, naming: Names<'_>, names: &dyn Fn(Tid) -> ThreadName) -> Row {
+fn row(key: &RowKey, sum: &Sum, named: &mut Named<'_>) -> Row {
     let costliest = sum
         .sites
         .iter()
@@ -379,27 +477,25 @@ fn row(key: RowKey, sum: Sum, naming: Names<'_>, names: &dyn Fn(Tid) -> ThreadNa
         key.of.pid.max(key.of.lock.pid)
     };
     let who = if id != 0 {
-        names(id)
+        (named.names)(id)
     } else {
         ThreadName::default()
     };
-    let mut different: FxHashSet<Site> = FxHashSet::default();
+    let mut different: FxHashSet<Id> = FxHashSet::default();
     if key.site.is_none() {
         let sites = sum.sites.keys().take(4096);
-        different.extend(sites.map(|&(kind, place)| naming.site(kind, place)));
+        different.extend(sites.map(|&(kind, place)| named.site(kind, place)));
     }
-    let owners = owners(&sum.owners, naming, names);
+    let owners = owners(&sum.owners, named);
     let owned: u64 = owners.iter().map(|owner| owner.share.count).sum();
-    let is_kernel = key.what.is_kernel;
+    let what = named.whats.name(key.what).clone();
+    let site = key.site.unwrap_or_else(|| named.site(kind, place));
+    let from = what.is_kernel.then(|| named.own_site(place));
     Row {
-        site: key.site.unwrap_or_else(|| naming.site(kind, place)),
-        from: if is_kernel {
-            naming.own_site(place)
-        } else {
-            Site::default()
-        },
-        what: key.what,
-        of: key.of,
+        site: named.sites.name(site).clone(),
+        from: from.map_or(Site::default(), |id| named.sites.name(id).clone()),
+        what,
+        of: key.of.clone(),
         who,
         times: sum.cell.times,
         sleeps: sum.cell.sleeps,
@@ -408,44 +504,40 @@ fn row(key: RowKey, sum: Sum, naming: Names<'_>, names: &dyn Fn(Tid) -> ThreadNa
         polled: sum.cell.polled,
         total_ns: sum.cell.total_ns,
         max_ns: sum.cell.max_ns,
-        p99_ns: sum
-            .cell
-            .lengths
-            .quantile(0.99)
-            .map(|ns| ns.min(sum.cell.max_ns)),
+        p99_ns: sum.lengths.quantile(0.99).map(|ns| ns.min(sum.cell.max_ns)),
         locks: sum.locks.len() as u64,
         threads: sum.threads.len() as u64,
         sites: different.len().max(1) as u64,
-        stack: naming.stack(place),
+        stack: named.naming.stack(place),
         unowned: sum.cell.sleeps.saturating_sub(owned),
         owners,
-        nested: nested(&sum.nested, sum.cell.total_ns, naming),
+        nested: nested(&sum.nested, sum.cell.total_ns, named),
     }
 }
 
-fn owners(
-    of: &FxHashMap<Owner, Share>,
-    naming: Names<'_>,
-    names: &dyn Fn(Tid) -> ThreadName,
-) -> Vec<OwnerRow> {
-    let mut grouped: BTreeMap<(ThreadName, Site), (Share, FxHashSet<Tid>)> = BTreeMap::new();
+fn owners(of: &FxHashMap<Owner, Share>, named: &mut Named<'_>) -> Vec<OwnerRow> {
+    let mut who: Distinct<ThreadName> = Distinct::default();
+    let mut ids: FxHashMap<Tid, Id> = FxHashMap::default();
+    let mut grouped: FxHashMap<(Id, Id), (Share, FxHashSet<Tid>)> = FxHashMap::default();
     for (&(tid, place), share) in of {
-        let key = (names(tid), naming.own_site(place));
-        let (sum, threads) = grouped.entry(key).or_default();
-        sum.count += share.count;
-        sum.ns = sum.ns.saturating_add(share.ns);
+        let id = *ids.entry(tid).or_insert_with(|| who.id((named.names)(tid)));
+        let (sum, threads) = grouped.entry((id, named.own_site(place))).or_default();
+        sum.add(*share);
         threads.insert(tid);
     }
     let mut rows: Vec<OwnerRow> = grouped
         .into_iter()
-        .map(|((who, site), (share, threads))| OwnerRow {
-            who,
+        .map(|((id, site), (share, threads))| OwnerRow {
+            who: who.name(id).clone(),
             threads: threads.len() as u64,
-            site,
+            site: named.sites.name(site).clone(),
             share,
         })
         .collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.share.ns));
+    rows.sort_by(|a, b| {
+        let falling = b.share.ns.cmp(&a.share.ns);
+        falling.then_with(|| (&a.who, &a.site).cmp(&(&b.who, &b.site)))
+    });
     rows.truncate(PARTS);
     rows
 }
@@ -453,28 +545,36 @@ fn owners(
 /// Below this part of the row's waiting time a chain says nothing: holders always meet a spin lock.
 const WORTH_TELLING: u64 = 1000;
 
-fn nested(of: &FxHashMap<LinkId, Share>, total: Ns, naming: Names<'_>) -> Vec<NestedRow> {
-    let mut grouped: BTreeMap<Vec<(What, Site)>, Share> = BTreeMap::new();
+fn nested(of: &FxHashMap<LinkId, Share>, total: Ns, named: &mut Named<'_>) -> Vec<NestedRow> {
+    let mut grouped: FxHashMap<Vec<(Id, Id)>, Share> = FxHashMap::default();
     for (&id, share) in of {
         let mut chain = Vec::new();
         let mut at = Some(id);
-        while let Some(link) = at.and_then(|id| naming.tracker.link(id)) {
+        while let Some(link) = at.and_then(|id| named.naming.tracker.link(id)) {
             chain.push((
-                naming.what(link.kind, link.place, link.lock),
-                naming.site(link.kind, link.place),
+                named.what(link.kind, link.place, link.lock),
+                named.site(link.kind, link.place),
             ));
             at = link.next;
         }
-        let sum = grouped.entry(chain).or_default();
-        sum.count += share.count;
-        sum.ns = sum.ns.saturating_add(share.ns);
+        grouped.entry(chain).or_default().add(*share);
     }
+    let name = |(what, site): (Id, Id)| {
+        let (what, site) = (named.whats.name(what), named.sites.name(site));
+        (what.clone(), site.clone())
+    };
     let mut rows: Vec<NestedRow> = grouped
         .into_iter()
-        .map(|(chain, share)| NestedRow { chain, share })
-        .filter(|row| row.share.ns >= total / WORTH_TELLING)
+        .filter(|(_, share)| share.ns >= total / WORTH_TELLING)
+        .map(|(chain, share)| NestedRow {
+            chain: chain.into_iter().map(name).collect(),
+            share,
+        })
         .collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.share.ns));
+    rows.sort_by(|a, b| {
+        let falling = b.share.ns.cmp(&a.share.ns);
+        falling.then_with(|| a.chain.cmp(&b.chain))
+    });
     rows.truncate(PARTS);
     rows
 }

@@ -97,7 +97,7 @@ pub struct Share {
 }
 
 impl Share {
-    fn add(&mut self, other: Share) {
+    pub(crate) fn add(&mut self, other: Share) {
         self.count = self.count.saturating_add(other.count);
         self.ns = self.ns.saturating_add(other.ns);
     }
@@ -231,6 +231,14 @@ impl Cell {
     }
 
     pub(crate) fn merge(&mut self, other: Cell) {
+        self.add_waits(&other);
+        self.lengths.merge(&other.lengths);
+        self.owners.merge(other.owners);
+        self.nested.merge(other.nested);
+    }
+
+    /// Adds counts and times of `other`, but neither lengths, nor who ended them, nor what holders waited for.
+    pub(crate) fn add_waits(&mut self, other: &Cell) {
         self.times = self.times.saturating_add(other.times);
         self.sleeps = self.sleeps.saturating_add(other.sleeps);
         self.open = self.open.saturating_add(other.open);
@@ -238,9 +246,6 @@ impl Cell {
         self.polled = self.polled.saturating_add(other.polled);
         self.total_ns = self.total_ns.saturating_add(other.total_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
-        self.lengths.merge(&other.lengths);
-        self.owners.merge(other.owners);
-        self.nested.merge(other.nested);
     }
 }
 

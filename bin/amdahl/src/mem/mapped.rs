@@ -7,12 +7,15 @@ use amdahl_mem::first_touch::Touches;
 use amdahl_report::mem::schema::MemResult;
 
 use super::look::{BUDGET, Looked, Looker};
-use super::pages::{self, Machine};
+use super::pages::{self, BlockUse, Machine};
 use super::sources;
 use crate::cli::Selection;
 
 /// What is saved for looking while nobody asks, at most; there is so much at first.
 const CREDIT_MAX: Duration = Duration::from_millis(100);
+
+/// Reading what blocks are used for takes one of so many parts of the time, at most.
+const BLOCKS_BUDGET: u32 = 1000;
 
 /// The mappings of those who are watched, as they are now.
 pub struct Mapped {
@@ -20,6 +23,9 @@ pub struct Mapped {
     looked: Looked,
     /// The machine when it began.
     before: Machine,
+    blocks: BlockUse,
+    /// When they are read again.
+    next_blocks: Instant,
     /// Nanoseconds that it may look. Below zero after a look that took longer than what was saved.
     credit: i64,
     at: Instant,
@@ -28,18 +34,21 @@ pub struct Mapped {
 impl Mapped {
     /// Of whom `selection` says. Nothing is looked at yet.
     pub fn new(selection: &Selection) -> Mapped {
+        let (blocks, next_blocks) = timed_blocks();
         Mapped {
             looker: Looker::new(selection),
             looked: Looked::default(),
-            before: Machine::now(),
+            before: Machine::with(blocks.clone()),
+            blocks,
+            next_blocks,
             credit: ns(CREDIT_MAX),
             at: Instant::now(),
         }
     }
 
     /// Huge pages as far as no process has to be looked at.
-    pub fn of_the_machine(&self, result: &mut MemResult) {
-        let now = Machine::now();
+    pub fn of_the_machine(&mut self, result: &mut MemResult) {
+        let now = self.machine();
         result.huge = pages::of_the_machine(&self.before, &now);
         now.warn_of_hints(&self.before, result);
     }
@@ -47,7 +56,7 @@ impl Mapped {
     /// Looks, and tells mappings and processes.
     pub fn tell(&mut self, touches: &Touches, result: &mut MemResult) {
         self.look();
-        let now = Machine::now();
+        let now = self.machine();
         let pages = pages::pages(&self.before, &now, &self.looked, touches);
         (result.huge, result.processes, result.numa) = (pages.huge, pages.processes, pages.numa);
         now.warn_of_hints(&self.before, result);
@@ -55,6 +64,13 @@ impl Mapped {
         result.sources.push(sources::no_sizes_live());
         let refused = self.before.no_block_types();
         result.sources.extend(sources::blocks(refused));
+    }
+
+    fn machine(&mut self) -> Machine {
+        if Instant::now() >= self.next_blocks {
+            (self.blocks, self.next_blocks) = timed_blocks();
+        }
+        Machine::with(self.blocks.clone())
     }
 
     /// At those with most memory; those first that were looked at longest ago. Reading `smaps` holds the
@@ -75,6 +91,14 @@ impl Mapped {
         }
         self.at = Instant::now();
     }
+}
+
+/// What blocks are used for, and when it may be read again.
+fn timed_blocks() -> (BlockUse, Instant) {
+    let begun = Instant::now();
+    let blocks = BlockUse::now();
+    let now = Instant::now();
+    (blocks, now + (now - begun) * BLOCKS_BUDGET)
 }
 
 fn ns(time: Duration) -> i64 {

@@ -30,32 +30,53 @@ const MAPPINGS_MAX: usize = 200;
 pub struct Machine {
     policy: Policy,
     zones: Vec<FreeZone>,
-    movable: Option<f64>,
-    /// Why it is not known what blocks are used for.
-    no_block_types: Option<String>,
+    blocks: BlockUse,
     vmstat: BTreeMap<String, u64>,
+}
+
+/// What blocks of memory are used for. The kernel counts free pieces one by one to tell it, while nobody of a zone gets
+/// memory: it is read rarely.
+#[derive(Clone)]
+pub struct BlockUse {
+    movable: Option<f64>,
+    /// Why it is not known.
+    refused: Option<String>,
+}
+
+impl BlockUse {
+    /// As it is now.
+    pub fn now() -> BlockUse {
+        let (types, refused) = match read::block_types(Path::new("/proc")) {
+            Ok(types) => (types, None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        BlockUse {
+            movable: types.map(|types| types.movable as f64 / types.all as f64),
+            refused,
+        }
+    }
 }
 
 impl Machine {
     /// As it is now.
     pub fn now() -> Machine {
+        Machine::with(BlockUse::now())
+    }
+
+    /// As it is now, but for the use of blocks.
+    pub fn with(blocks: BlockUse) -> Machine {
         let (sys, proc) = (Path::new("/sys"), Path::new("/proc"));
-        let (types, no_block_types) = match read::block_types(proc) {
-            Ok(types) => (types, None),
-            Err(error) => (None, Some(error.to_string())),
-        };
         Machine {
             policy: read::policy(sys),
             zones: read::zones(proc).unwrap_or_default(),
-            movable: types.map(|types| types.movable as f64 / types.all as f64),
-            no_block_types,
+            blocks,
             vmstat: read::vmstat(proc),
         }
     }
 
     /// Why it is not known what blocks are used for, if that is so.
     pub fn no_block_types(&self) -> Option<&str> {
-        self.no_block_types.as_deref()
+        self.blocks.refused.as_deref()
     }
 
     /// How much a counter has grown.
@@ -186,7 +207,7 @@ fn settings(machine: &Machine) -> HugePages {
             .map(|(bytes, pages, free)| Pool { bytes, pages, free })
             .collect(),
         free: free.collect(),
-        movable: machine.movable,
+        movable: machine.blocks.movable,
         machine: coverage(),
         ..HugePages::default()
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use amdahl_probe::bpf::{Losses, Part, Recorder, RecorderError, Settings};
-use amdahl_top::{Data, Snapshot, Tab};
+use amdahl_top::{By, Data, Snapshot, Tab};
 use amdahl_topology::CpuSet;
 
 use super::Message;
@@ -20,6 +20,10 @@ use crate::{locks, mem, sched};
 const PART_AFTER: Duration = Duration::from_millis(500);
 /// Between two looks at losses and at who joined a group.
 const CARE: Duration = Duration::from_millis(500);
+
+/// Making snapshots takes one of so many parts of the time, at most: those of many threads and locks take long, and come less often
+/// than is asked for.
+const BUDGET: u32 = 50;
 
 /// Whom to record, and for whom.
 pub struct Recording<'a> {
@@ -53,7 +57,9 @@ struct Pace<'a> {
     turn: u64,
     messages: Sender<Message>,
     begun: Instant,
-    last: Option<Instant>,
+    last: Option<(Instant, By)>,
+    /// To make the last one.
+    took: Duration,
     /// Our CPU time, and when.
     spent: (Duration, Instant),
 }
@@ -66,6 +72,7 @@ impl Pace<'_> {
             messages: messages.clone(),
             begun: Instant::now(),
             last: None,
+            took: Duration::ZERO,
             spent: (cpu_time(), Instant::now()),
         }
     }
@@ -73,12 +80,18 @@ impl Pace<'_> {
     /// What is asked for, if a snapshot is due.
     fn due(&mut self, now: Instant) -> Option<Asked> {
         let asked = self.control.now();
-        // Parts come a little late: that must not double the interval.
-        let interval = asked.interval.saturating_sub(PART_AFTER / 4);
-        let is_due = now.duration_since(self.last.unwrap_or(self.begun)) >= interval
-            || self.last.is_none() && now.duration_since(self.begun) >= PART_AFTER;
+        let is_due = match self.last {
+            None => now.duration_since(self.begun) >= PART_AFTER.min(asked.interval),
+            Some((last, by)) => {
+                // Who asks for other rows does not wait for having looked at these for long.
+                let rest = (by == asked.by).then(|| self.took * BUDGET);
+                let interval = asked.interval.max(rest.unwrap_or_default());
+                // Parts come a little late: that must not double the interval.
+                now.duration_since(last) >= interval.saturating_sub(PART_AFTER / 4)
+            }
+        };
         is_due.then(|| {
-            self.last = Some(now);
+            self.last = Some((now, asked.by));
             asked
         })
     }
@@ -129,6 +142,7 @@ impl<L: Live> Follow for Reporting<'_, L> {
             let losses = *self.losses.lock().unwrap_or_else(PoisonError::into_inner);
             let seconds = self.pace.seconds(now);
             let data = self.live.data(asked.by, seconds, losses);
+            self.pace.took = now.elapsed();
             self.pace.give(data, losses);
         }
     }
@@ -262,11 +276,37 @@ impl Recording<'_> {
             let now = Instant::now();
             if let Some(asked) = pace.due(now) {
                 let data = look.data(asked.by, pace.seconds(now));
+                pace.took = now.elapsed();
                 pace.give(data, Losses::default());
             }
             if !self.control.wait(asked.turn, pause) {
                 return Ok(());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn large_tables_come_less_often_until_others_are_asked_for() {
+        let control = Control::new(Tab::Locks, By::Site, Duration::from_secs(1));
+        let (sender, _messages) = channel();
+        let mut pace = Pace::new(&control, 0, &sender);
+        let begun = pace.begun;
+        let is_due =
+            |pace: &mut Pace<'_>, ms| pace.due(begun + Duration::from_millis(ms)).is_some();
+        assert!(!is_due(&mut pace, 400) && is_due(&mut pace, 600));
+        pace.took = Duration::from_millis(10);
+        assert!(!is_due(&mut pace, 1400) && is_due(&mut pace, 1600));
+        pace.took = Duration::from_millis(100);
+        assert!(!is_due(&mut pace, 6400) && is_due(&mut pace, 6600));
+        control.ask(|asked| asked.by = By::Thread);
+        assert!(!is_due(&mut pace, 7400) && is_due(&mut pace, 7600));
+        assert!(!is_due(&mut pace, 12_400) && is_due(&mut pace, 12_600));
     }
 }

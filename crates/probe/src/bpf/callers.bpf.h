@@ -65,33 +65,33 @@ static __always_inline int follows_call(amdahl_u64 address)
 #endif
 
 /*
- * A hash of the return addresses among the words at the stack pointer; 0 if there are none.
+ * A hash of the return addresses among the words at the stack pointer; 0 if there are none. `begin` and `size` are of the
+ * program's own code, `lr` is what the call left in the register for that.
  *
  * Words that are left over from earlier calls may be among them. Those within the program's own code are taken as they
  * are, others only where a call comes before: what is hashed is code and not data, so that a line of the program has a few places
  * and not one for each wait.
+ *
+ * Not static: the verifier looks once at a global function, and not again for each place where it is called from.
  */
-static __always_inline amdahl_u64 callers_of(struct task_struct *t, struct pt_regs *regs)
+__attribute__((noinline)) amdahl_u64 callers_among(amdahl_u64 ip, amdahl_u64 sp, amdahl_u64 lr, amdahl_u64 begin,
+						   amdahl_u64 size)
 {
-	struct mm_struct___code *mm = (void *)t->mm;
-	amdahl_u64 ip = REG_IP(regs), sp = REG_SP(regs), begin, size, word, hash = 0;
+	amdahl_u64 word, hash = 0;
 	struct callers *callers;
 	amdahl_u32 zero = 0;
-	int i, is_static;
+	int i, is_static = ip - begin < size;
 
 	callers = bpf_map_lookup_elem(&callers_map, &zero);
-	if (!mm || !callers)
+	if (!callers)
 		return 0;
-	begin = mm->start_code;
-	size = mm->end_code - begin;
-	is_static = ip - begin < size;
 	if (bpf_probe_read_user(callers->words, sizeof(callers->words), (void *)sp)) {
 		__builtin_memset(callers->words, 0, sizeof(callers->words));
 		bpf_probe_read_user(callers->words, NEAR_TOP_WORDS * sizeof(word), (void *)sp);
 	}
 	callers->found = callers->looked = 0;
 	for (i = -1; i < CALLER_WORDS; i++) {
-		word = CODE_ADDRESS(i < 0 ? REG_LR(regs) : callers->words[i]);
+		word = CODE_ADDRESS(i < 0 ? lr : callers->words[i]);
 		if (word - begin >= size) {
 			/* Libraries are where the call is, in the same 16 TiB, and no stack is code. */
 			if (is_static || (word ^ ip) >> 44 || word - sp < 65536)
@@ -106,6 +106,17 @@ static __always_inline amdahl_u64 callers_of(struct task_struct *t, struct pt_re
 			break;
 	}
 	return hash;
+}
+
+static __always_inline amdahl_u64 callers_of(struct task_struct *t, struct pt_regs *regs)
+{
+	struct mm_struct___code *mm = (void *)t->mm;
+	amdahl_u64 begin;
+
+	if (!mm)
+		return 0;
+	begin = mm->start_code;
+	return callers_among(REG_IP(regs), REG_SP(regs), REG_LR(regs), begin, mm->end_code - begin);
 }
 
 /*

@@ -238,17 +238,21 @@ static __always_inline int find_parked(amdahl_u64 fp, struct parked *parked)
 /* Frames of a goroutine that tell its places apart: from the scheduler out to who called a lock. */
 #define PARKED_FRAMES 8
 
-/* All threads of Go sleep at one place; goroutines do not. 0 if it is no thread that has parked one. */
-static __always_inline amdahl_u64 place_of_goroutine(struct pt_regs *regs)
+/*
+ * All threads of Go sleep at one place; goroutines do not. 0 if it is no thread that has parked one.
+ *
+ * Not static: the verifier looks once at a global function, and goes on with one result.
+ */
+__attribute__((noinline)) amdahl_u64 parked_place(amdahl_u64 ip, amdahl_u64 sp, amdahl_u64 fp)
 {
-	amdahl_u64 ip = REG_IP(regs), fp = REG_FP(regs), frame[2], hash;
+	amdahl_u64 frame[2], hash;
 	struct parked parked;
 	int i;
 
 	/* All of it is one static program: others do not get beyond this line, and where the register is no frame
 	 * pointer nothing is read, since a fault in between is dear. */
-	if (fp - REG_SP(regs) >= 65536 || bpf_probe_read_user(frame, sizeof(frame), (void *)fp) ||
-	    (frame[1] ^ ip) >> 28 || !find_parked(fp, &parked))
+	if (fp - sp >= 65536 || bpf_probe_read_user(frame, sizeof(frame), (void *)fp) || (frame[1] ^ ip) >> 28 ||
+	    !find_parked(fp, &parked))
 		return 0;
 	hash = parked.pc;
 	frame[0] = parked.bp;
@@ -261,14 +265,23 @@ static __always_inline amdahl_u64 place_of_goroutine(struct pt_regs *regs)
 	return hash * 0xff51afd7ed558ccdull;
 }
 
-static __always_inline void walk_goroutine(struct amdahl_stack *s)
+static __always_inline amdahl_u64 place_of_goroutine(struct pt_regs *regs)
+{
+	return parked_place(REG_IP(regs), REG_SP(regs), REG_FP(regs));
+}
+
+/* Not static, as above. */
+__attribute__((noinline)) int walk_goroutine(struct amdahl_stack *s)
 {
 	struct parked parked;
 	amdahl_u64 frame[2];
-	amdahl_u32 n = s->user_frames, i;
+	amdahl_u32 n, i;
 
+	if (!s)
+		return 0;
+	n = s->user_frames;
 	if (n < 4 || n >= AMDAHL_USER_FRAMES || (s->user[n - 1] ^ s->ip) >> 28 || !find_parked(s->bp, &parked))
-		return;
+		return 0;
 	frame[0] = parked.bp;
 	frame[1] = parked.pc;
 	for (i = 0; i < AMDAHL_USER_FRAMES; i++) {
@@ -282,6 +295,7 @@ static __always_inline void walk_goroutine(struct amdahl_stack *s)
 		    bpf_probe_read_user(frame, 16, (void *)frame[0]))
 			break;
 	}
+	return 0;
 }
 #else
 /* Elsewhere mcall leaves the goroutine in a register that its callees may use for others. */
