@@ -273,14 +273,7 @@ fn descendants() -> io::Result<Vec<Pid>> {
         let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
-        // It may have ended meanwhile.
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
-            continue;
-        };
-        // The name in parentheses may hold anything; state and parent come after it.
-        let after_name = stat.rsplit(')').next();
-        let parent = after_name.and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
-        if let Some(parent) = parent {
+        if let Some(parent) = parent_of(pid) {
             children.entry(parent).or_default().push(pid);
         }
     }
@@ -293,6 +286,14 @@ fn descendants() -> io::Result<Vec<Pid>> {
         }
     }
     Ok(found)
+}
+
+/// The parent of a process; `None` if it has ended.
+pub fn parent_of(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything; state and parent come after it.
+    let after_name = stat.rsplit(')').next()?;
+    after_name.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn last_line(said: &mut File) -> io::Result<String> {

@@ -97,6 +97,9 @@ pub struct Round {
     pub bytes: BTreeMap<Watcher, u64>,
 }
 
+/// Runs with an account, one of each.
+pub type Accounts = BTreeMap<Watcher, Timed>;
+
 /// Makes `count` rounds. Who interrupts them has those that are complete.
 pub fn rounds(
     stage: &Stage,
@@ -167,6 +170,21 @@ fn balanced<T: Copy>(all: &[T]) -> Vec<Vec<T>> {
 
 /// One run: what it took, and the bytes of what was recorded.
 pub fn watch(stage: &Stage, workload: &[String], watcher: Watcher) -> Result<(Timed, u64), String> {
+    watch_with(stage, workload, watcher, &[])
+}
+
+/// One run with an account of what watching it took, which makes it longer.
+pub fn account(stage: &Stage, workload: &[String], watcher: Watcher) -> Result<Timed, String> {
+    let me = std::process::id().to_string();
+    Ok(watch_with(stage, workload, watcher, &["--account", &me])?.0)
+}
+
+fn watch_with(
+    stage: &Stage,
+    workload: &[String],
+    watcher: Watcher,
+    flags: &[&str],
+) -> Result<(Timed, u64), String> {
     let times = stage.scratch().join("times.json");
     let record = stage.scratch().join(match watcher {
         Watcher::Sched => "recording",
@@ -211,7 +229,7 @@ pub fn watch(stage: &Stage, workload: &[String], watcher: Watcher) -> Result<(Ti
         Watcher::PerfLock => &["perf", "lock", "record", "-o", &record_to, "--"],
         Watcher::PerfContention => &[&[&*perf_with_bpf], &PERF_CONTENTION[..]].concat(),
     };
-    let clock = [&*me, "time", "--to", &times_to, "--"];
+    let clock = [&[&*me, "time", "--to", &times_to], flags, &["--"]].concat();
     let mut words: Vec<String> = around
         .iter()
         .copied()
@@ -264,6 +282,16 @@ pub fn fastest_ratio(rounds: &[Round], watcher: Watcher, other: Watcher) -> Opti
 pub fn wall_ratio(rounds: &[Round], watcher: Watcher, other: Watcher) -> Option<Median> {
     let ratio =
         |round: &Round| Some(round.times.get(&watcher)?.wall_s / round.times.get(&other)?.wall_s);
+    median(rounds.iter().filter_map(ratio))
+}
+
+/// CPU time that `watcher` took from the program / that `other` took, in the same round.
+pub fn taken_ratio(rounds: &[Accounts], watcher: Watcher, other: Watcher) -> Option<Median> {
+    let share = |timed: &Timed| {
+        let taken = timed.taken?;
+        Some((taken.hooks_s + taken.itself_s) / timed.wall_s)
+    };
+    let ratio = |round: &Accounts| Some(share(round.get(&watcher)?)? / share(round.get(&other)?)?);
     median(rounds.iter().filter_map(ratio))
 }
 

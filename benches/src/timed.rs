@@ -1,16 +1,21 @@
 //! `amdahl-bench time`: the clock that every measured run carries inside, whatever measures it
 //! from outside, so that no tool's own start and end count.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use aya::programs::{ProgramError, ProgramInfo, loaded_programs};
+use aya::sys::{Stats, enable_stats};
+use rustix::process::getppid;
 use serde::{Deserialize, Serialize};
 
-use crate::process::{Usage, end_with_parent, reap};
+use crate::process::{Usage, end_with_parent, parent_of, reap};
 
 /// Flags of `amdahl-bench time`.
 #[derive(clap::Args)]
@@ -18,6 +23,9 @@ pub struct Arguments {
     /// File that gets a line of JSON
     #[arg(long)]
     to: PathBuf,
+    /// Account for what watching takes as well, in BPF programs and in all processes between us and this one; as root
+    #[arg(long, value_name = "PID")]
+    account: Option<i32>,
     /// Command to run
     #[arg(last = true, required = true)]
     command: Vec<String>,
@@ -32,6 +40,18 @@ pub struct Timed {
     pub user_s: f64,
     /// Kernel CPU seconds of the same.
     pub system_s: f64,
+    /// What watching it took, if that was accounted for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken: Option<Taken>,
+}
+
+/// CPU time that a watcher takes from what it watches, while that runs.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Taken {
+    /// In BPF programs, by the kernel's account, which costs them two looks at a clock each.
+    pub hooks_s: f64,
+    /// In the watcher itself: who started us, and who started that.
+    pub itself_s: f64,
 }
 
 /// Runs the command; exits as it does.
@@ -40,6 +60,7 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
     let mut command = Command::new(program);
     command.args(rest);
     end_with_parent(&mut command);
+    let account = arguments.account.map(Account::open).transpose()?;
     let begun = Instant::now();
     let child = command
         .spawn()
@@ -55,6 +76,7 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         wall_s: begun.elapsed().as_secs_f64(),
         user_s,
         system_s,
+        taken: account.map(Account::close).transpose()?,
     };
     let line = serde_json::to_string(&timed).map_err(|error| error.to_string())?;
     File::options()
@@ -65,6 +87,76 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         .map_err(|error| format!("cannot write {}: {error}", arguments.to.display()))?;
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+/// From here on.
+struct Account {
+    /// The kernel accounts as long as it is open.
+    _stats: OwnedFd,
+    hooks: BTreeMap<u32, Duration>,
+    watcher: Vec<i32>,
+    itself: Duration,
+}
+
+impl Account {
+    fn open(above: i32) -> Result<Account, String> {
+        let stats = enable_stats(Stats::RunTime);
+        let mut watcher = Vec::new();
+        let mut next = getppid().map(|pid| pid.as_raw_nonzero().get());
+        while let Some(pid) = next.filter(|&pid| pid != above && pid > 1) {
+            watcher.push(pid);
+            next = parent_of(pid);
+        }
+        Ok(Account {
+            _stats: stats.map_err(|error| format!("no account of BPF programs: {error}"))?,
+            hooks: hooks()?,
+            itself: cpu_time(&watcher)?,
+            watcher,
+        })
+    }
+
+    fn close(self) -> Result<Taken, String> {
+        // First, since it goes on.
+        let itself = cpu_time(&self.watcher)?.saturating_sub(self.itself);
+        let of = |(id, time): (u32, Duration)| {
+            time.saturating_sub(self.hooks.get(&id).copied().unwrap_or_default())
+        };
+        let hooks: Duration = hooks()?.into_iter().map(of).sum();
+        Ok(Taken {
+            hooks_s: hooks.as_secs_f64(),
+            itself_s: itself.as_secs_f64(),
+        })
+    }
+}
+
+/// Run times of all BPF programs.
+fn hooks() -> Result<BTreeMap<u32, Duration>, String> {
+    let of = |program: Result<ProgramInfo, ProgramError>| {
+        let program = program.map_err(|error| format!("BPF programs: {error}"))?;
+        Ok((program.id(), program.run_time()))
+    };
+    loaded_programs().map(of).collect()
+}
+
+/// Of processes with all of their threads, so far.
+fn cpu_time(pids: &[i32]) -> Result<Duration, String> {
+    let failed = |error| format!("CPU time of the watcher: {error}");
+    let of = |&pid: &i32| {
+        let mut clock = 0;
+        // SAFETY: `clock` is a local.
+        let error = unsafe { libc::clock_getcpuclockid(pid, &mut clock) };
+        if error != 0 {
+            return Err(failed(std::io::Error::from_raw_os_error(error)));
+        }
+        // SAFETY: all zero is a valid time.
+        let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+        // SAFETY: `time` is a local.
+        if unsafe { libc::clock_gettime(clock, &mut time) } != 0 {
+            return Err(failed(std::io::Error::last_os_error()));
+        }
+        Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+    };
+    pids.iter().map(of).sum()
 }
 
 /// Reads the only line of `file` and removes it.

@@ -11,7 +11,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::programs::{self, Program};
-use crate::rounds::{self, Round, Watcher, size_ratio, wall_ratio};
+use crate::rounds::{self, Accounts, Round, Watcher, size_ratio, taken_ratio, wall_ratio};
 use crate::spread::{Median, beside_another};
 use crate::stage::Stage;
 use amdahl_figures::{self as figures, Figure, Target, Unit};
@@ -72,6 +72,7 @@ struct Raw {
     cpus: u32,
     pairs: u32,
     programs: Vec<(&'static str, Vec<Round>)>,
+    accounts: Vec<(&'static str, Vec<Accounts>)>,
     truth: Vec<truth::Agreement>,
     live: Vec<live::Live>,
     long: Option<live::Long>,
@@ -91,6 +92,7 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         cpus: stage.cpus,
         pairs,
         programs: Vec::new(),
+        accounts: Vec::new(),
         truth: Vec::new(),
         live: Vec::new(),
         long: None,
@@ -114,6 +116,11 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         let measured = measure(&stage, program, pairs * rounds);
         all.extend(costs(name, cost_max, &measured));
         raw.programs.push((name, measured.unwrap_or_default()));
+        if rounds::has_perf_contention(&stage) {
+            let measured = accounts(&stage, program, pairs.div_ceil(3));
+            all.push(taken(name, &measured));
+            raw.accounts.push((name, measured.unwrap_or_default()));
+        }
         eprintln!("{name}: {:.0} s", begun.elapsed().as_secs_f64());
     }
     for family in truth::FAMILIES.into_iter().filter(|_| is_wanted("truth")) {
@@ -177,6 +184,33 @@ fn measure(stage: &Stage, program: &Program, pairs: u32) -> Result<Vec<Round>, S
     rounds::rounds(stage, &command, &watchers, pairs)
 }
 
+/// What watching takes, by accounts, which are more exact than wall times: those differ from run to run by more than what is looked for.
+fn accounts(stage: &Stage, program: &Program, count: u32) -> Result<Vec<Accounts>, String> {
+    let command = (program.prepare)(stage)?;
+    let mut all = Vec::new();
+    for at in 0..count {
+        let mut order = [Watcher::Locks, Watcher::PerfContention];
+        if at % 2 == 1 {
+            order.reverse();
+        }
+        let one = |watcher| Ok((watcher, rounds::account(stage, &command, watcher)?));
+        all.push(order.into_iter().map(one).collect::<Result<_, String>>()?);
+    }
+    Ok(all)
+}
+
+fn taken(name: &str, measured: &Result<Vec<Accounts>, String>) -> Figure {
+    ratio(
+        format!("locks takes / perf lock contention -ab takes: {name}"),
+        |_| Target::AtMost(1.0),
+        "CPU time of its BPF programs and its own while the program runs: amdahl locks --system / \
+         perf lock contention -ab"
+            .to_owned(),
+        measured,
+        |rounds| taken_ratio(rounds, Watcher::Locks, Watcher::PerfContention),
+    )
+}
+
 fn costs(name: &str, cost_max: f64, measured: &Result<Vec<Round>, String>) -> Vec<Figure> {
     let figure = |what: &str, watcher: Watcher, other: Watcher| {
         ratio(
@@ -224,12 +258,12 @@ fn costs(name: &str, cost_max: f64, measured: &Result<Vec<Round>, String>) -> Ve
     contention.into_iter().chain(figures).collect()
 }
 
-fn ratio(
+fn ratio<T>(
     name: String,
     target: impl Fn(Option<&Median>) -> Target,
     what: String,
-    measured: &Result<Vec<Round>, String>,
-    of: impl Fn(&[Round]) -> Option<Median>,
+    measured: &Result<Vec<T>, String>,
+    of: impl Fn(&[T]) -> Option<Median>,
 ) -> Figure {
     let found = measured
         .as_ref()
