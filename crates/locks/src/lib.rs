@@ -9,6 +9,7 @@
 
 mod event;
 pub mod histogram;
+mod named;
 mod rounds;
 mod site;
 mod table;
