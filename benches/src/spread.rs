@@ -7,6 +7,9 @@ use serde::Serialize;
 /// nearer than this is not told apart.
 pub const RESOLUTION: f64 = 0.01;
 
+/// An interval of so wide tells nothing of differences as small as those between two tools.
+const TOO_WIDE: f64 = 0.04;
+
 /// Median with an interval that holds it with at least 95 % confidence, whatever the
 /// distribution: order statistics chosen by the binomial distribution.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -46,6 +49,24 @@ pub fn beside_another(ratio: Option<&Median>) -> Target {
             resolution: RESOLUTION,
         },
         None => Target::AtMost(limit),
+    }
+}
+
+/// The same of wall times, where an account says what both take. Where the interval is wider than [`TOO_WIDE`] and holds 1, runs
+/// differ by more than is looked for: then the account decides.
+pub fn beside_another_with_account(ratio: Option<&Median>, taken: Option<f64>) -> Target {
+    let limit = 1.0;
+    match (ratio.and_then(|ratio| ratio.interval), taken) {
+        (Some([low, high]), Some(taken))
+            if high - low > TOO_WIDE && low <= limit && taken <= limit =>
+        {
+            Target::NotAbove {
+                limit,
+                low,
+                resolution: high - limit,
+            }
+        }
+        _ => beside_another(ratio),
     }
 }
 
@@ -105,6 +126,25 @@ mod tests {
         for (count, rank) in known {
             assert_eq!(outside_rank(count), rank, "{count} values");
         }
+    }
+
+    #[test]
+    fn an_account_decides_where_wall_times_cannot() {
+        let of = |value, interval| Median {
+            value,
+            interval: Some(interval),
+            count: 15,
+        };
+        let is_ok = |median: &Median, taken| {
+            beside_another_with_account(Some(median), taken).is_reached(median.value)
+        };
+        let wide = of(1.05, [0.93, 1.12]);
+        assert!(is_ok(&wide, Some(0.8)));
+        assert!(!is_ok(&wide, Some(1.1)) && !is_ok(&wide, None));
+        // These tell.
+        assert!(!is_ok(&of(1.05, [1.01, 1.12]), Some(0.8)));
+        assert!(!is_ok(&of(1.015, [0.99, 1.02]), Some(0.8)));
+        assert!(is_ok(&of(0.98, [0.9, 1.02]), Some(1.1)));
     }
 
     proptest! {

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::programs::{self, Program};
 use crate::rounds::{self, Accounts, Round, Watcher, size_ratio, taken_ratio, wall_ratio};
-use crate::spread::{Median, beside_another};
+use crate::spread::{Median, beside_another, beside_another_with_account};
 use crate::stage::Stage;
 use amdahl_figures::{self as figures, Figure, Target, Unit};
 
@@ -114,13 +114,15 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         let program = programs::ALL.iter().find(|program| program.name == name);
         let program = program.ok_or("a program has another name now")?;
         let measured = measure(&stage, program, pairs * rounds);
-        all.extend(costs(name, cost_max, &measured));
+        let account = rounds::has_perf_contention(&stage)
+            .then(|| accounts(&stage, program, pairs.div_ceil(3)));
+        let taken = account.as_ref().map(|measured| taken(name, measured));
+        let ratio = taken.as_ref().and_then(|row| row.value.clone().ok());
+        all.extend(costs(name, cost_max, ratio, &measured));
+        all.extend(taken);
         raw.programs.push((name, measured.unwrap_or_default()));
-        if rounds::has_perf_contention(&stage) {
-            let measured = accounts(&stage, program, pairs.div_ceil(3));
-            all.push(taken(name, &measured));
-            raw.accounts.push((name, measured.unwrap_or_default()));
-        }
+        let account = account.and_then(Result::ok).unwrap_or_default();
+        raw.accounts.push((name, account));
         eprintln!("{name}: {:.0} s", begun.elapsed().as_secs_f64());
     }
     for family in truth::FAMILIES.into_iter().filter(|_| is_wanted("truth")) {
@@ -211,12 +213,19 @@ fn taken(name: &str, measured: &Result<Vec<Accounts>, String>) -> Figure {
     )
 }
 
-fn costs(name: &str, cost_max: f64, measured: &Result<Vec<Round>, String>) -> Vec<Figure> {
+/// Rows of wall times; `taken` is what `locks` takes by account / what `perf lock contention -ab` takes.
+fn costs(
+    name: &str,
+    cost_max: f64,
+    taken: Option<f64>,
+    measured: &Result<Vec<Round>, String>,
+) -> Vec<Figure> {
     let figure = |what: &str, watcher: Watcher, other: Watcher| {
         ratio(
             format!("{what}: {name}"),
             |median| match other {
                 Watcher::Nobody => Target::AtMost(cost_max),
+                Watcher::PerfContention => beside_another_with_account(median, taken),
                 _ => beside_another(median),
             },
             format!(
