@@ -355,7 +355,7 @@ fn rows(cells: FxHashMap<RowKey, Cells<'_>>, named: &mut Named<'_>) -> Vec<Row> 
     let of = |(key, cells): (RowKey, Cells<'_>)| {
         sum.clear();
         cells.into_iter().for_each(|(key, cell)| sum.add(key, cell));
-        row(&key, &sum, named)
+        row(key, &sum, named)
     };
     let mut rows: Vec<Row> = cells.into_iter().map(of).collect();
     order(&mut rows, SortBy::default());
@@ -371,7 +371,7 @@ fn order(rows: &mut [Row], sort: SortBy) {
     });
 }
 
-fn row(key: &RowKey, sum: &Sum, named: &mut Named<'_>) -> Row {
+fn row(key: RowKey, sum: &Sum, named: &mut Named<'_>) -> Row {
     let costliest = sum
         .sites
         .iter()
@@ -402,7 +402,7 @@ fn row(key: &RowKey, sum: &Sum, named: &mut Named<'_>) -> Row {
         site: named.sites.name(site).clone(),
         from: from.map_or(Site::default(), |id| named.sites.name(id).clone()),
         what,
-        of: key.of.clone(),
+        of: key.of,
         who,
         times: sum.cell.times,
         sleeps: sum.cell.sleeps,
@@ -508,8 +508,10 @@ pub fn folded_stacks(tracker: &Tracker, tally: &Tally) -> Vec<FoldedStack> {
     for (key, cell) in &tally.cells {
         let what = naming.what(key.kind, key.place, key.lock);
         let (sum, who) = sums.entry((what, key.place)).or_default();
-        sum.count = sum.count.saturating_add(cell.times);
-        sum.ns = sum.ns.saturating_add(cell.total_ns);
+        sum.add(Share {
+            count: cell.times,
+            ns: cell.total_ns,
+        });
         *who = (*who).max((key.tid, key.pid));
     }
     let mut folded: Vec<_> = sums.into_iter().collect();

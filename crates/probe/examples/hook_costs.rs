@@ -1,5 +1,6 @@
 //! What each BPF program takes by the kernel's own account while a command runs, as root:
-//! `hook_costs scale|sched|locks|mem COMMAND...`, and how many instructions the verifier looked at. `sched` records the whole system, the others the command.
+//! `hook_costs scale|sched|locks|mem COMMAND...`, and how many instructions the verifier looked at.
+//! `sched` records the whole system, the others the command.
 //!
 //! The account itself costs two readings of the clock a call, which are not in the figures.
 
@@ -18,7 +19,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 struct Account {
     calls: u64,
     time: Duration,
-    /// Instructions that the verifier looked at: what loading takes, about 0.3 µs each.
+    /// Instructions that the verifier looked at: most of what loading takes.
     verified: u64,
 }
 
