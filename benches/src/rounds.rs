@@ -97,9 +97,6 @@ pub struct Round {
     pub bytes: BTreeMap<Watcher, u64>,
 }
 
-/// Runs with an account, one of each.
-pub type Accounts = BTreeMap<Watcher, Timed>;
-
 /// Makes `count` rounds. Who interrupts them has those that are complete.
 pub fn rounds(
     stage: &Stage,
@@ -112,6 +109,26 @@ pub fn rounds(
     Ok(all)
 }
 
+/// The same with accounts of what watching takes, which make runs longer.
+pub fn accounts(
+    stage: &Stage,
+    workload: &[String],
+    watchers: &[Watcher],
+    count: u32,
+) -> Result<Vec<Round>, String> {
+    let me = std::process::id().to_string();
+    let mut all = Vec::new();
+    further_with(
+        stage,
+        workload,
+        watchers,
+        count,
+        &["--account", &me],
+        &mut all,
+    )?;
+    Ok(all)
+}
+
 /// Adds `count` rounds to those that were made.
 pub fn further(
     stage: &Stage,
@@ -120,12 +137,24 @@ pub fn further(
     count: u32,
     all: &mut Vec<Round>,
 ) -> Result<(), String> {
+    further_with(stage, workload, watchers, count, &[], all)
+}
+
+/// `flags` are for the clock.
+fn further_with(
+    stage: &Stage,
+    workload: &[String],
+    watchers: &[Watcher],
+    count: u32,
+    flags: &[&str],
+    all: &mut Vec<Round>,
+) -> Result<(), String> {
     let orders = balanced(watchers);
     let made = all.len();
     for order in orders.iter().cycle().skip(made).take(count as usize) {
         let (mut times, mut bytes) = (BTreeMap::new(), BTreeMap::new());
         for &watcher in order {
-            let (timed, recorded) = match watch(stage, workload, watcher) {
+            let (timed, recorded) = match watch_with(stage, workload, watcher, flags) {
                 Err(_) if stage.is_asked_to_stop() && !all.is_empty() => return Ok(()),
                 watched => watched?,
             };
@@ -171,12 +200,6 @@ fn balanced<T: Copy>(all: &[T]) -> Vec<Vec<T>> {
 /// One run: what it took, and the bytes of what was recorded.
 pub fn watch(stage: &Stage, workload: &[String], watcher: Watcher) -> Result<(Timed, u64), String> {
     watch_with(stage, workload, watcher, &[])
-}
-
-/// One run with an account of what watching it took, which makes it longer.
-pub fn account(stage: &Stage, workload: &[String], watcher: Watcher) -> Result<Timed, String> {
-    let me = std::process::id().to_string();
-    Ok(watch_with(stage, workload, watcher, &["--account", &me])?.0)
 }
 
 fn watch_with(
@@ -286,12 +309,13 @@ pub fn wall_ratio(rounds: &[Round], watcher: Watcher, other: Watcher) -> Option<
 }
 
 /// CPU time that `watcher` took from the program / that `other` took, in the same round.
-pub fn taken_ratio(rounds: &[Accounts], watcher: Watcher, other: Watcher) -> Option<Median> {
-    let share = |timed: &Timed| {
+pub fn taken_ratio(rounds: &[Round], watcher: Watcher, other: Watcher) -> Option<Median> {
+    let share = |round: &Round, of: Watcher| {
+        let timed = round.times.get(&of)?;
         let taken = timed.taken?;
         Some((taken.hooks_s + taken.itself_s) / timed.wall_s)
     };
-    let ratio = |round: &Accounts| Some(share(round.get(&watcher)?)? / share(round.get(&other)?)?);
+    let ratio = |round: &Round| Some(share(round, watcher)? / share(round, other)?);
     median(rounds.iter().filter_map(ratio))
 }
 

@@ -39,34 +39,18 @@ impl Median {
     }
 }
 
-/// What a ratio of our cost to that of another tool should be.
-pub fn beside_another(ratio: Option<&Median>) -> Target {
+/// What a ratio of our cost to that of another tool should be. Where its interval is wider than [`TOO_WIDE`] and holds 1, runs differ
+/// by more than is looked for: then `taken` decides, an account of what ours takes / of what the other takes, if there is one.
+pub fn beside_another(ratio: Option<&Median>, taken: Option<f64>) -> Target {
     let limit = 1.0;
-    match ratio.and_then(|ratio| ratio.interval) {
-        Some([low, _]) => Target::NotAbove {
-            limit,
-            low,
-            resolution: RESOLUTION,
-        },
-        None => Target::AtMost(limit),
-    }
-}
-
-/// The same of wall times, where an account says what both take. Where the interval is wider than [`TOO_WIDE`] and holds 1, runs
-/// differ by more than is looked for: then the account decides.
-pub fn beside_another_with_account(ratio: Option<&Median>, taken: Option<f64>) -> Target {
-    let limit = 1.0;
-    match (ratio.and_then(|ratio| ratio.interval), taken) {
-        (Some([low, high]), Some(taken))
-            if high - low > TOO_WIDE && low <= limit && taken <= limit =>
-        {
-            Target::NotAbove {
-                limit,
-                low,
-                resolution: high - limit,
-            }
-        }
-        _ => beside_another(ratio),
+    let Some([low, high]) = ratio.and_then(|ratio| ratio.interval) else {
+        return Target::AtMost(limit);
+    };
+    let is_decided = high - low > TOO_WIDE && taken.is_some_and(|taken| taken <= limit);
+    Target::NotAbove {
+        limit,
+        low,
+        resolution: if is_decided { high - limit } else { RESOLUTION },
     }
 }
 
@@ -135,9 +119,8 @@ mod tests {
             interval: Some(interval),
             count: 15,
         };
-        let is_ok = |median: &Median, taken| {
-            beside_another_with_account(Some(median), taken).is_reached(median.value)
-        };
+        let is_ok =
+            |median: &Median, taken| beside_another(Some(median), taken).is_reached(median.value);
         let wide = of(1.05, [0.93, 1.12]);
         assert!(is_ok(&wide, Some(0.8)));
         assert!(!is_ok(&wide, Some(1.1)) && !is_ok(&wide, None));

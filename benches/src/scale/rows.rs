@@ -143,7 +143,7 @@ impl Rows {
             Some(why) => Err(why),
             None => ratio(rounds, Watcher::Amdahl, rival),
         };
-        let target = beside_another(ratio.as_ref().ok());
+        let target = beside_another(ratio.as_ref().ok(), None);
         self.rivals.push(cost(
             format!("probe cost / {command} cost: {}", program.name),
             ratio,

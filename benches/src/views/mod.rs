@@ -11,8 +11,8 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::programs::{self, Program};
-use crate::rounds::{self, Accounts, Round, Watcher, size_ratio, taken_ratio, wall_ratio};
-use crate::spread::{Median, beside_another, beside_another_with_account};
+use crate::rounds::{self, Round, Watcher, size_ratio, taken_ratio, wall_ratio};
+use crate::spread::{Median, beside_another};
 use crate::stage::Stage;
 use amdahl_figures::{self as figures, Figure, Target, Unit};
 
@@ -72,7 +72,7 @@ struct Raw {
     cpus: u32,
     pairs: u32,
     programs: Vec<(&'static str, Vec<Round>)>,
-    accounts: Vec<(&'static str, Vec<Accounts>)>,
+    accounts: Vec<(&'static str, Vec<Round>)>,
     truth: Vec<truth::Agreement>,
     live: Vec<live::Live>,
     long: Option<live::Long>,
@@ -113,16 +113,14 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         let begun = Instant::now();
         let program = programs::ALL.iter().find(|program| program.name == name);
         let program = program.ok_or("a program has another name now")?;
-        let measured = measure(&stage, program, pairs * rounds);
-        let account = rounds::has_perf_contention(&stage)
-            .then(|| accounts(&stage, program, pairs.div_ceil(3)));
-        let taken = account.as_ref().map(|measured| taken(name, measured));
+        let Runs { rounds, accounts } = measure(&stage, program, pairs * rounds, pairs.div_ceil(3));
+        let taken = accounts.as_ref().map(|accounts| taken(name, accounts));
         let ratio = taken.as_ref().and_then(|row| row.value.clone().ok());
-        all.extend(costs(name, cost_max, ratio, &measured));
+        all.extend(costs(name, cost_max, ratio, &rounds));
         all.extend(taken);
-        raw.programs.push((name, measured.unwrap_or_default()));
-        let account = account.and_then(Result::ok).unwrap_or_default();
-        raw.accounts.push((name, account));
+        raw.programs.push((name, rounds.unwrap_or_default()));
+        let accounts = accounts.and_then(Result::ok);
+        raw.accounts.push((name, accounts.unwrap_or_default()));
         eprintln!("{name}: {:.0} s", begun.elapsed().as_secs_f64());
     }
     for family in truth::FAMILIES.into_iter().filter(|_| is_wanted("truth")) {
@@ -170,9 +168,29 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
     Ok(u8::from(arguments.strict && !all.iter().all(Figure::is_ok)))
 }
 
-fn measure(stage: &Stage, program: &Program, pairs: u32) -> Result<Vec<Round>, String> {
-    let command = (program.prepare)(stage)?;
-    rounds::watch(stage, &command, Watcher::Nobody)?;
+/// Runs of a program.
+struct Runs {
+    /// By wall time.
+    rounds: Result<Vec<Round>, String>,
+    /// By what watching takes, where there is a `perf lock contention -ab` to be beside of: more exact than wall times, which differ
+    /// from run to run by more than what is looked for.
+    accounts: Option<Result<Vec<Round>, String>>,
+}
+
+fn measure(stage: &Stage, program: &Program, pairs: u32, accounts: u32) -> Runs {
+    let prepared = (program.prepare)(stage).and_then(|command| {
+        rounds::watch(stage, &command, Watcher::Nobody)?;
+        Ok(command)
+    });
+    let command = match prepared {
+        Ok(command) => command,
+        Err(why) => {
+            return Runs {
+                rounds: Err(why),
+                accounts: None,
+            };
+        }
+    };
     let mut watchers = vec![
         Watcher::Nobody,
         Watcher::Locks,
@@ -180,28 +198,16 @@ fn measure(stage: &Stage, program: &Program, pairs: u32) -> Result<Vec<Round>, S
         Watcher::Sched,
         Watcher::PerfSched,
     ];
-    if rounds::has_perf_contention(stage) {
-        watchers.push(Watcher::PerfContention);
+    let has_contention = rounds::has_perf_contention(stage);
+    watchers.extend(has_contention.then_some(Watcher::PerfContention));
+    let both = [Watcher::Locks, Watcher::PerfContention];
+    Runs {
+        rounds: rounds::rounds(stage, &command, &watchers, pairs),
+        accounts: has_contention.then(|| rounds::accounts(stage, &command, &both, accounts)),
     }
-    rounds::rounds(stage, &command, &watchers, pairs)
 }
 
-/// What watching takes, by accounts, which are more exact than wall times: those differ from run to run by more than what is looked for.
-fn accounts(stage: &Stage, program: &Program, count: u32) -> Result<Vec<Accounts>, String> {
-    let command = (program.prepare)(stage)?;
-    let mut all = Vec::new();
-    for at in 0..count {
-        let mut order = [Watcher::Locks, Watcher::PerfContention];
-        if at % 2 == 1 {
-            order.reverse();
-        }
-        let one = |watcher| Ok((watcher, rounds::account(stage, &command, watcher)?));
-        all.push(order.into_iter().map(one).collect::<Result<_, String>>()?);
-    }
-    Ok(all)
-}
-
-fn taken(name: &str, measured: &Result<Vec<Accounts>, String>) -> Figure {
+fn taken(name: &str, measured: &Result<Vec<Round>, String>) -> Figure {
     ratio(
         format!("locks takes / perf lock contention -ab takes: {name}"),
         |_| Target::AtMost(1.0),
@@ -225,8 +231,8 @@ fn costs(
             format!("{what}: {name}"),
             |median| match other {
                 Watcher::Nobody => Target::AtMost(cost_max),
-                Watcher::PerfContention => beside_another_with_account(median, taken),
-                _ => beside_another(median),
+                Watcher::PerfContention => beside_another(median, taken),
+                _ => beside_another(median, None),
             },
             format!(
                 "wall time under {} / under {}",
