@@ -86,6 +86,16 @@ fn seen_of(system: Running, pid: u32) -> LocksResult {
     found
 }
 
+/// What it has of a program that comes and goes meanwhile, and the program's id.
+fn seen_of_a_mutex(place: &Place, system: Running, mut command: Command) -> (u32, LocksResult) {
+    command.args(["mutex", LONG]);
+    command.env("PLANTED_OUT", place.join("said"));
+    let planted = place.start(place.here(command));
+    let pid = planted.pid();
+    planted.ended().ends_with(0);
+    (pid, seen_of(system, pid))
+}
+
 /// Of a program that comes and goes, of which nobody told the tool.
 #[test]
 fn the_whole_system_is_watched() {
@@ -98,12 +108,8 @@ fn the_whole_system_is_watched() {
         let system = watching_the_system(&place);
         let [nice, how @ ..] = BEFORE_OTHERS;
         let mut command = Command::new(nice);
-        command.args(how).arg(&program).args(["mutex", LONG]);
-        command.env("PLANTED_OUT", place.join("said"));
-        let planted = place.start(place.here(command));
-        let pid = planted.pid();
-        planted.ended().ends_with(0);
-        let found = seen_of(system, pid);
+        command.args(how).arg(&program);
+        let (_, found) = seen_of_a_mutex(&place, system, command);
         has_all_of_the_mutex(&found, &Truth::of(&said(&place, "said")))
     });
 }
@@ -213,12 +219,7 @@ fn the_system_is_polled_without_privileges() {
         let _ = std::fs::remove_file(place.join("said"));
         let options = ["--system", "--probe", "proc", "--by", "thread"].map(OsStr::new);
         let system = watching(&place, "locks", &options);
-        let mut command = Command::new(&program);
-        command.args(["mutex", LONG]);
-        command.env("PLANTED_OUT", place.join("said"));
-        let planted = place.start(place.here(command));
-        let pid = planted.pid();
-        planted.ended().ends_with(0);
-        has_some_of_the_mutex(&seen_of(system, pid), pid)
+        let (pid, found) = seen_of_a_mutex(&place, system, Command::new(&program));
+        has_some_of_the_mutex(&found, pid)
     });
 }
