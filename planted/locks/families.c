@@ -328,6 +328,22 @@ NOINLINE static void want_hole(int round)
     *(volatile char *)hole;
 }
 
+NOINLINE static void want_the_same_hole(int round)
+{
+    (void)round;
+    ((volatile char *)hole)[1];
+}
+
+/* One time of four by the other function. */
+NOINLINE static void want_hole_by_turns(int round)
+{
+    if (round % 4)
+        want_hole(round);
+    else
+        want_the_same_hole(round);
+    __asm__ volatile("");
+}
+
 static void prepare_direct(void)
 {
     prepare_region();
@@ -532,6 +548,7 @@ static const struct family families[] = {
     { "position-nested", prepare_position, hold_position_nested, want_position, MAY_SPIN },
     { "mmap", prepare_region, hold_mmap, want_mmap, MAY_SPIN },
     { "fault", prepare_region, hold_mmap_of_hole, want_hole, MAY_SPIN },
+    { "fault-by-turns", prepare_region, hold_mmap_of_hole, want_hole_by_turns, MAY_SPIN },
     { "direct", prepare_direct, hold_mmap_of_page, want_direct, SLEEPS },
     { "exec", prepare_region, hold_process, want_process, AGAIN },
     { "listed", prepare_list, hold_list, want_to_be_listed, AGAIN },

@@ -96,6 +96,7 @@ fn first_touch(path: &Path) {
         start: 1 << 40,
         len: bytes,
         file_offset: 0,
+        device: 0,
         inode: 0,
         path,
         executable: true,

@@ -18,12 +18,21 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `len` bytes of `fd`, readable and writable.
     pub fn new(fd: impl AsFd, len: usize) -> io::Result<Mapping> {
+        Mapping::with(fd, len, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// The same, only readable.
+    pub fn read_only(fd: impl AsFd, len: usize) -> io::Result<Mapping> {
+        Mapping::with(fd, len, libc::PROT_READ)
+    }
+
+    fn with(fd: impl AsFd, len: usize, protection: libc::c_int) -> io::Result<Mapping> {
         // SAFETY: a fresh mapping at an address the kernel chooses.
         let address = unsafe {
             libc::mmap(
                 ptr::null_mut(),
                 len,
-                libc::PROT_READ | libc::PROT_WRITE,
+                protection,
                 libc::MAP_SHARED,
                 fd.as_fd().as_raw_fd(),
                 0,

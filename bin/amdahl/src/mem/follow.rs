@@ -360,6 +360,7 @@ mod tests {
             start: 0x1000,
             len: 0x1000,
             file_offset: 0,
+            device: 0,
             inode: 0,
             path: "//anon".to_owned(),
             executable: false,

@@ -20,11 +20,16 @@ struct mm_struct___code { unsigned long start_code, end_code; } CORE;
 /* In 2^27 ns (134 ms) on a CPU. */
 #define NEW_PLACES 128
 
+/* New places of late. */
+struct newcomers {
+	amdahl_u32 count, since;
+};
+
 struct callers {
 	amdahl_u64 words[CALLER_WORDS];
 	/* Here, since what the verifier knows of counters multiplies what it looks at. */
 	amdahl_u32 found, looked;
-	amdahl_u32 new_places, new_since;
+	struct newcomers new;
 };
 
 struct {
@@ -119,6 +124,18 @@ static __always_inline amdahl_u64 callers_of(struct task_struct *t, struct pt_re
 	return callers_among(REG_IP(regs), REG_SP(regs), REG_LR(regs), begin, mm->end_code - begin);
 }
 
+/* One more, and there were `most` already in this stretch of 2^27 ns. */
+static __always_inline int are_too_many(struct newcomers *new, amdahl_u64 ts, amdahl_u32 most)
+{
+	amdahl_u32 now = ts >> 27;
+
+	if (new->since != now) {
+		new->since = now;
+		new->count = 0;
+	}
+	return ++new->count > most;
+}
+
 /*
  * A place, by its callers too. Should ever so many new ones come, because what is left over on stacks varies, they are told
  * apart by the place alone for a while: a stack for each wait is dearer than two lines in one row.
@@ -127,15 +144,11 @@ static __always_inline amdahl_u64 place_by_callers(amdahl_u64 place_hash, struct
 						   amdahl_u64 ts)
 {
 	amdahl_u64 hash = place_hash ^ callers_of(t, regs);
-	amdahl_u32 index = (hash >> 40) & 4095, now = ts >> 27, zero = 0;
+	amdahl_u32 index = (hash >> 40) & 4095, zero = 0;
 	struct callers *callers = bpf_map_lookup_elem(&callers_map, &zero);
 	struct place *place = bpf_map_lookup_elem(&places, &index);
 
 	if (!callers || !place || place->hash == hash)
 		return hash;
-	if (callers->new_since != now) {
-		callers->new_since = now;
-		callers->new_places = 0;
-	}
-	return ++callers->new_places > NEW_PLACES ? place_hash : hash;
+	return are_too_many(&callers->new, ts, NEW_PLACES) ? place_hash : hash;
 }

@@ -5,16 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use aya::maps::{MapData, RingBuf};
-
 use super::budget::Budget;
 use super::duty::WINDOW_NS;
 use super::events::Events;
 use super::hooks::Windows;
+use super::stack_ring::StackRing;
 use super::windows::{Gap, each_window, forget_gaps};
 use super::wire::{Rings, Slot, Stack, flag, kind, stack_kind};
 use crate::clock;
-use crate::perf::SideBand;
+use crate::perf::{SideBand, SideBandRing};
 
 /// What happened during a stretch of a recording: since the part before it, or since `begin`.
 #[derive(Debug, Default)]
@@ -52,7 +51,7 @@ impl Drop for Held {
 pub struct Shared {
     pub rings: Rings,
     pub events: Events,
-    pub stacks: std::sync::Mutex<Option<RingBuf<MapData>>>,
+    pub stacks: std::sync::Mutex<Option<StackRing>>,
     pub stop: AtomicBool,
     /// The memory for events is used up.
     pub is_cut: AtomicBool,
@@ -71,6 +70,17 @@ pub struct Drained {
     cut: Option<u64>,
     /// How each CPU is sampled.
     budgets: Vec<Budget>,
+}
+/// Between two looks at rings in which little waits, at most: waking up is dearer than the look, on a virtual machine some 50 us.
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// The pause after a look that found the fullest ring to be so full: twice as long as before where it would take several times as
+/// much as came since the last look to fill it, else the shortest.
+fn next_pause(pause: Duration, shortest: Duration, fill: f64) -> Duration {
+    if fill < 0.125 {
+        (pause * 2).min(PAUSE_MAX.max(shortest))
+    } else {
+        shortest
+    }
 }
 /// What happened this long ago has been written to the rings, on all CPUs.
 const SETTLED_NS: u64 = 20_000_000;
@@ -99,9 +109,11 @@ impl Shared {
         self.drain(into, 0)
     }
 
-    /// Takes what there is, except the slots of rings where fewer than `waiting` wait.
+    /// Takes what there is, except the slots of rings where fewer than `waiting` wait, and then, unless samples tell how often to
+    /// take more, other rings that are less than half full: taken all at once it costs the run less.
     fn drain(&self, into: &mut Drained, waiting: usize) -> u64 {
         let settled = clock::monotonic().saturating_sub(SETTLED_NS);
+        let is_patient = self.is_patient(waiting);
         for (&cpu, slots) in self.cpus.iter().zip(&mut into.part.slots) {
             if self.rings.waiting(cpu as usize) < waiting {
                 continue;
@@ -115,7 +127,10 @@ impl Shared {
             into.bytes += (slots.len() - before) * size_of::<Slot>();
         }
         let mut stacks = self.stacks.lock().expect("no panic while draining");
-        while let Some(item) = stacks.as_mut().and_then(RingBuf::next) {
+        let mut ring = stacks
+            .as_mut()
+            .filter(|ring| !is_patient || ring.fill() >= 0.5);
+        while let Some(item) = ring.as_mut().and_then(|ring| ring.next()) {
             let stack = Stack::parse(&item).map(|stack| self.weighed(stack, &mut into.budgets));
             if let Some(stack) = stack.filter(|stack| into.cut.is_none_or(|cut| stack.ts <= cut)) {
                 into.bytes += stack.bytes_held();
@@ -125,7 +140,9 @@ impl Shared {
         let told = &mut into.part.side_band;
         let before = told.len();
         for ring in &self.events.side_band {
-            ring.drain(told);
+            if !is_patient || ring.fill() >= 0.5 {
+                ring.drain(told);
+            }
         }
         if into.cut.is_some() {
             told.truncate(before);
@@ -135,6 +152,22 @@ impl Shared {
             .map(SideBand::bytes_held)
             .sum::<usize>();
         settled
+    }
+
+    /// Rings are left alone until they are half full. Where samples are taken, what comes tells how often to take more.
+    fn is_patient(&self, waiting: usize) -> bool {
+        waiting > 0 && self.sample_one_in <= 1
+    }
+
+    /// Of the fullest ring the share that waits.
+    fn fill(&self) -> f64 {
+        let room = self.rings.room() as f64;
+        let slots = self.cpus.iter();
+        let slots = slots.map(|&cpu| self.rings.waiting(cpu as usize) as f64 / room);
+        let side_band = self.events.side_band.iter().map(SideBandRing::fill);
+        let stacks = self.stacks.lock().expect("no panic while draining");
+        let stacks = stacks.iter().map(StackRing::fill);
+        slots.chain(side_band).chain(stacks).fold(0.0, f64::max)
     }
 
     /// A stack that knows what it stands for, if it is a sample.
@@ -191,10 +224,14 @@ impl Shared {
         let room = self.rings.room();
         let waiting = waiting(room, self.cpus.len(), self.memory_bytes);
         // Five million slots a second fill the other half meanwhile.
-        let pause = Duration::from_nanos(room as u64 * 100);
-        let pause = pause.clamp(Duration::from_millis(20), Duration::from_millis(50));
+        let shortest = Duration::from_nanos(room as u64 * 100);
+        let shortest = shortest.clamp(Duration::from_millis(20), Duration::from_millis(50));
+        let mut pause = shortest;
         let part_after = u64::try_from(self.part_after.as_nanos()).unwrap_or(u64::MAX);
         while !self.stop.load(Ordering::Relaxed) {
+            if self.is_patient(waiting) {
+                pause = next_pause(pause, shortest, self.fill());
+            }
             let settled = self.drain(&mut drained, waiting);
             self.keep_to_budgets(&mut drained.budgets, begun);
             if let Some(windows) = &mut windows {
@@ -204,7 +241,7 @@ impl Shared {
                 drained.cut.get_or_insert(settled);
                 self.is_cut.store(true, Ordering::Relaxed);
             } else if drained.bytes > self.memory_bytes / 4
-                || settled.saturating_sub(given) > part_after
+                || settled.saturating_sub(given) >= part_after
             {
                 let settled = self.drain_all(&mut drained);
                 given = settled;
@@ -212,11 +249,12 @@ impl Shared {
                 // Nobody takes it where a run has failed.
                 let _ = give.send(part);
             }
+            let part_at = given.saturating_add(part_after).saturating_add(SETTLED_NS);
+            let part_at = drained.cut.is_none().then_some(part_at);
             let next = windows.as_ref().and_then(Windows::next);
-            let next = next.map(|next| next.saturating_sub(clock::monotonic()));
-            std::thread::park_timeout(
-                next.map_or(pause, |next| pause.min(Duration::from_nanos(next))),
-            );
+            let next = next.into_iter().chain(part_at).min().unwrap_or(u64::MAX);
+            let until_next = Duration::from_nanos(next.saturating_sub(clock::monotonic()));
+            std::thread::park_timeout(pause.min(until_next));
         }
         // Detached, before the rest is taken.
         drop(windows);
@@ -341,6 +379,21 @@ mod tests {
             let bytes = waiting(room, cpus, memory) * cpus * size_of::<Slot>();
             assert!(bytes <= memory / 8, "{bytes}");
         }
+    }
+
+    #[test]
+    fn looks_become_rare_where_little_comes_and_frequent_at_once_where_more_does() {
+        let shortest = Duration::from_millis(50);
+        let pauses = |fill: f64| {
+            let next = move |pause: &Duration| Some(next_pause(*pause, shortest, fill));
+            std::iter::successors(Some(shortest), next).map(|pause| pause.as_millis())
+        };
+        assert!(pauses(0.01).take(5).eq([50, 100, 200, 200, 200]));
+        assert!(pauses(0.2).take(3).eq([50, 50, 50]));
+        assert_eq!(next_pause(PAUSE_MAX, shortest, 0.2), shortest);
+        // None is shorter than the shortest.
+        let long = PAUSE_MAX * 2;
+        assert_eq!(next_pause(long, long, 0.0), long);
     }
 
     #[test]

@@ -87,17 +87,19 @@ static __always_inline int in_futex(struct pt_regs *regs)
 	return number == NR_FUTEX || number == NR_FUTEX_WAIT;
 }
 
-/* A stack with its place, of the kernel too where it waits. */
+/* A stack with its place, of the kernel too where it waits. Returns how many frames of the kernel it has. */
 static __always_inline int take(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct task_struct *t,
 				int kind, amdahl_u64 ts, amdahl_u32 place)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(t);
 	struct amdahl_stack *s = begin_stack(ring, cpu, kind, ts, t->pid, t->tgid);
+	int kernel_frames;
 
 	if (!s)
 		return 0;
 	if (kind == AMDAHL_STACK_LOCK)
 		walk_kernel(ctx, s);
+	kernel_frames = s->kernel_frames;
 	user_registers(s, regs);
 	if (!is_kernel_thread(t)) {
 		copy_user_stack(s);
@@ -107,7 +109,7 @@ static __always_inline int take(void *ctx, struct amdahl_ring *ring, amdahl_u32 
 	}
 	s->place = place;
 	bpf_ringbuf_submit(s, BPF_RB_NO_WAKEUP);
-	return 1;
+	return kernel_frames;
 }
 
 /* The slot of a wait that ended at `ts`. */
@@ -172,6 +174,27 @@ static __always_inline struct amdahl_wait *begin_wait(struct task_struct *t, amd
 	return wait;
 }
 
+/*
+ * The deepest stack of a place names it, and after the first ones another hardly tells more: they become rarer, twice each time,
+ * but do not end, for what has forgotten the place meanwhile.
+ */
+static __always_inline int is_too_soon(struct place *place, amdahl_u64 ts, amdahl_u32 first, amdahl_u64 gap, amdahl_u32 doublings)
+{
+	amdahl_u64 more = place->count - first;
+
+	return place->count >= first && ts - place->last < gap << (more < doublings ? more : doublings);
+}
+
+/* As takes_stack, and after the first four after 20 ms to 10 s. */
+static __always_inline int takes_user_stack(struct amdahl_ring *ring, amdahl_u64 hash, amdahl_u64 ts)
+{
+	amdahl_u32 index = (hash >> 40) & 4095;
+	struct place *place = bpf_map_lookup_elem(&places, &index);
+
+	return place && !(place->hash == hash && is_too_soon(place, ts, 4, 20000000, 9)) &&
+	       takes_stack(ring, hash, ts);
+}
+
 static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu,
 					 struct task_struct *t, struct pt_regs *regs)
 {
@@ -197,7 +220,7 @@ static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, am
 	wait->waker_flags = 0;
 	wait->waker_place = 0;
 	wait->kind = AMDAHL_FUTEX_WAIT;
-	if (takes_stack(ring, hash, ts))
+	if (takes_user_stack(ring, hash, ts))
 		take(ctx, ring, cpu, t, AMDAHL_STACK_WAIT, ts, wait->place);
 }
 
@@ -260,31 +283,79 @@ static __always_inline amdahl_u64 place_by_kernel_stack(void *ctx)
 	return hash;
 }
 
+/* Places in the kernel, of all CPUs together: there are few, every CPU comes by, and only who takes a stack writes there. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, amdahl_u32);
+	__type(value, struct place);
+} kernel_places SEC(".maps");
+
+/* In 2^27 ns (134 ms) on a CPU: their stacks, which are dear, are at most some thousandths of its time. */
+#define NEW_KERNEL_PLACES 16
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, amdahl_u32);
+	__type(value, struct newcomers);
+} new_kernel_places SEC(".maps");
+
 /*
- * Stacks of the kernel are dear, and one tells all there is to know of a place: the second is for
- * one that was cut short. Later ones keep apart what met in one hash.
+ * A place in the kernel, by the code of the program too, which is what wants the lock: all that fault, write or open come by the
+ * same functions of the kernel. Where too many new ones come they are told apart by the kernel's code alone for a while.
  */
-static __always_inline int takes_kernel_stack(struct amdahl_ring *ring, amdahl_u64 hash, amdahl_u64 ts)
+static __always_inline amdahl_u64 place_by_program(amdahl_u64 kernel_hash, struct task_struct *t, amdahl_u64 ts)
+{
+	amdahl_u32 index, zero = 0;
+	struct newcomers *new;
+	struct pt_regs *regs;
+	struct place *place;
+	amdahl_u64 hash;
+
+	if (!kernel_hash || is_kernel_thread(t))
+		return kernel_hash;
+	regs = (struct pt_regs *)bpf_task_pt_regs(t);
+	hash = kernel_hash ^ callers_of(t, regs) ^ REG_IP(regs) * 0x9e3779b97f4a7c15ull;
+	index = (hash >> 40) & 4095;
+	place = bpf_map_lookup_elem(&kernel_places, &index);
+	new = bpf_map_lookup_elem(&new_kernel_places, &zero);
+	if (!place || !new || place->hash == hash || !are_too_many(new, ts, NEW_KERNEL_PLACES))
+		return hash;
+	return kernel_hash;
+}
+
+/* A walk that breaks off at once has fewer frames, with those of the hook itself. */
+#define WHOLE_FRAMES 6
+
+/*
+ * Takes a stack with that of the kernel, if this place gets one now. They are dear, some tens of us where the tables for unwinding
+ * are not in the cache, and one tells all there is to know of a place: the second is for one that was cut short, those after 1 to
+ * 16 s for what met in one hash.
+ */
+static __always_inline void take_at_kernel_place(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct task_struct *t,
+						 amdahl_u64 ts, amdahl_u64 hash)
 {
 	amdahl_u32 index = (hash >> 40) & 4095;
-	struct place *place = bpf_map_lookup_elem(&places, &index);
+	struct place *place = bpf_map_lookup_elem(&kernel_places, &index);
 
 	if (!place)
-		return 0;
+		return;
 	if (place->hash != hash) {
 		/* A new one, unless two take turns in this entry. */
 		if (ts - place->last < 1000000)
-			return 0;
+			return;
 		place->hash = hash;
 		place->count = 0;
 	} else if (place->count >= 2) {
-		if (ts - place->last < 500000000 || ts - ring->repeated_at < 10000000)
-			return 0;
+		if (is_too_soon(place, ts, 2, 1000000000, 4) || ts - ring->repeated_at < 10000000)
+			return;
 		ring->repeated_at = ts;
 	}
 	place->count++;
 	place->last = ts;
-	return 1;
+	if (take(ctx, ring, cpu, t, AMDAHL_STACK_LOCK, ts, hash >> 32) >= WHOLE_FRAMES && place->count == 1)
+		place->count = 2;
 }
 
 static __always_inline void sleep_begins(void *ctx, struct task_struct *t, struct pt_regs *regs, int what)
@@ -293,7 +364,7 @@ static __always_inline void sleep_begins(void *ctx, struct task_struct *t, struc
 	struct amdahl_ring *ring = ring_of(cpu);
 	amdahl_u64 hash, ts = bpf_ktime_get_ns();
 	struct amdahl_wait *wait;
-	int is_deep = what == AMDAHL_SLEEP_DEEP, takes;
+	int is_deep = what == AMDAHL_SLEEP_DEEP;
 
 	if (!ring || !tid)
 		return;
@@ -306,7 +377,7 @@ static __always_inline void sleep_begins(void *ctx, struct task_struct *t, struc
 	wait->expected = 0;
 	if (is_deep) {
 		wait->lock = 0;
-		hash = place_by_kernel_stack(ctx);
+		hash = place_by_program(place_by_kernel_stack(ctx), t, ts);
 	} else {
 		wait->lock = what == AMDAHL_SLEEP_FILE ? inode_of(t, REG_ARG0(regs)) :
 			     what == AMDAHL_SLEEP_NAP  ? 0 :
@@ -323,9 +394,10 @@ static __always_inline void sleep_begins(void *ctx, struct task_struct *t, struc
 	wait->waker_place = 0;
 	wait->kind = AMDAHL_SLEEP;
 	__sync_fetch_and_add(&sleepers, 1);
-	takes = is_deep ? takes_kernel_stack(ring, hash, ts) : takes_stack(ring, hash, ts);
-	if (takes)
-		take(ctx, ring, cpu, t, is_deep ? AMDAHL_STACK_LOCK : AMDAHL_STACK_WAIT, ts, wait->place);
+	if (is_deep)
+		take_at_kernel_place(ctx, ring, cpu, t, ts, hash);
+	else if (takes_user_stack(ring, hash, ts))
+		take(ctx, ring, cpu, t, AMDAHL_STACK_WAIT, ts, wait->place);
 }
 
 /* The wait of a thread that comes on the CPU, if it is of this kind. */
@@ -346,7 +418,10 @@ static __always_inline void sleep_ends(amdahl_u32 tid, int kind)
 
 #define TASK_INTERRUPTIBLE 1
 #define TASK_UNINTERRUPTIBLE 2
+#define TASK_WAKEKILL 0x100
 #define TASK_NOLOAD 0x400 /* since Linux 4.2: a thread of the kernel without work */
+/* Sleeps that a signal may end, if only one that kills: whoever waits for a child of vfork, but nobody for a grace period. */
+#define NO_DEEP_SLEEP (TASK_WAKEKILL | TASK_NOLOAD)
 
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_struct *next)
@@ -369,7 +444,7 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 			if (what && is_ours(prev->pid))
 				sleep_begins(ctx, prev, regs, what);
 		}
-	} else if ((state & (TASK_UNINTERRUPTIBLE | TASK_NOLOAD)) == TASK_UNINTERRUPTIBLE) {
+	} else if ((state & (TASK_UNINTERRUPTIBLE | NO_DEEP_SLEEP)) == TASK_UNINTERRUPTIBLE) {
 		if (!BPF_CORE_READ_BITFIELD(prev, in_iowait) && is_ours(prev->pid))
 			sleep_begins(ctx, prev, 0, AMDAHL_SLEEP_DEEP);
 	}
@@ -384,11 +459,15 @@ SEC("tp_btf/sched_waking")
 int BPF_PROG(on_waking, struct task_struct *woken)
 {
 	amdahl_u32 cpu, tid = woken->pid;
-	struct amdahl_wait *wait = find_wait(tid);
 	struct task_struct *current;
+	struct amdahl_wait *wait;
 	struct amdahl_ring *ring;
 	amdahl_u64 hash, ts;
 
+	/* Most of those who are woken: without work they wait for no lock, and looking one up is a line from memory. */
+	if (state_of(woken) & TASK_NOLOAD)
+		return 0;
+	wait = find_wait(tid);
 	if (!wait || !wait->kind)
 		return 0;
 	cpu = bpf_get_smp_processor_id();
@@ -408,7 +487,7 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 			return 0;
 		hash = place_by_callers(~place_of(regs, current->tgid), current, regs, ts);
 		wait->waker_place = hash >> 32;
-		if (takes_stack(ring, hash, ts))
+		if (takes_user_stack(ring, hash, ts))
 			take(ctx, ring, cpu, current, AMDAHL_STACK_WAKE, ts, wait->waker_place);
 	}
 	return 0;
@@ -538,7 +617,7 @@ int BPF_PROG(on_contention_end, void *lock)
 		return 0;
 	wait = find_wait(tid);
 	if (wait && wait->kind == AMDAHL_KERNEL_WAIT && wait->lock == (amdahl_u64)lock) {
-		hash = place_in_kernel(ctx, wait->lock_flags);
+		hash = place_by_program(place_in_kernel(ctx, wait->lock_flags), me, ts);
 		wait->place = hash >> 32;
 		tell(ring, cpu, wait, ts);
 		leave_wait(tid);
@@ -561,8 +640,8 @@ int BPF_PROG(on_contention_end, void *lock)
 		spun.place = hash >> 32;
 		tell(ring, cpu, &spun, ts);
 	}
-	if (hash && takes_kernel_stack(ring, hash, ts))
-		take(ctx, ring, cpu, me, AMDAHL_STACK_LOCK, ts, hash >> 32);
+	if (hash)
+		take_at_kernel_place(ctx, ring, cpu, me, ts, hash);
 	return 0;
 }
 
@@ -641,8 +720,7 @@ int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsign
 	hold->place = hash >> 32;
 	ts = bpf_ktime_get_ns();
 	hold->begin = ts;
-	if (takes_kernel_stack(ring, hash, ts))
-		take(ctx, ring, cpu, me, AMDAHL_STACK_LOCK, ts, hold->place);
+	take_at_kernel_place(ctx, ring, cpu, me, ts, hash);
 	return 0;
 }
 

@@ -23,6 +23,7 @@ mod places;
 mod programs;
 mod recorder;
 mod sched;
+mod stack_ring;
 mod stacks;
 mod tasks;
 mod windows;

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use aya::maps::{Array, Map, MapData, RingBuf};
+use aya::maps::{Array, Map, MapData};
 use aya::programs::PerfEvent;
 use aya::{Btf, Ebpf, EbpfLoader};
 
@@ -19,6 +19,7 @@ use super::error::{RecorderError, chain, system};
 use super::events::Events;
 use super::hooks::{Hooks, Windows};
 use super::programs::{self, Held, Links, Programs, Tracepoint, attach, detach, refusal};
+use super::stack_ring::StackRing;
 use super::tasks::{self, Task, Tasks};
 use super::wire::{Lost, Ring, Rings, Slot, Totals};
 use crate::clock;
@@ -154,6 +155,7 @@ impl Recorder {
         let per_cpu = (per_cpu.max(2048) + 1).next_power_of_two() / 2;
         let per_cpu = per_cpu.min(1 << 19);
         let slots_per_cpu = per_cpu as u32;
+        let stack_bytes = stack_ring_bytes(settings.cpus.len(), settings.memory_bytes);
         let mut events = Events::open(settings)?;
         let has_counters = u32::from(!events.instructions.is_empty() && events.by_cycles);
         let everyone = u32::from(settings.everyone);
@@ -168,10 +170,7 @@ impl Recorder {
             .map_max_entries("totals", cpu_slots)
             .map_max_entries("instructions", cpu_slots)
             .map_max_entries("cycles", cpu_slots)
-            .map_max_entries(
-                "stacks",
-                stack_ring_bytes(settings.cpus.len(), settings.memory_bytes),
-            );
+            .map_max_entries("stacks", stack_bytes);
         for (name, value) in &settings.constants {
             loader.override_global(name, value, true);
         }
@@ -185,10 +184,13 @@ impl Recorder {
         };
         let table = map(&bpf, "tasks", tasks::ENTRIES * size_of::<Task>())?;
         let tasks = Tasks::new(table, convert(take(&mut bpf, "crowd"))?);
-        let stacks: Option<RingBuf<MapData>> = match bpf.take_map("stacks") {
-            Some(map) => Some(convert(map)?),
-            None => None,
-        };
+        let stacks = bpf
+            .take_map("stacks")
+            .map(|map| {
+                StackRing::new(convert(map)?, stack_bytes as usize)
+                    .map_err(system("map the ring of stacks"))
+            })
+            .transpose()?;
         let slots = map(
             &bpf,
             "slots",

@@ -28,17 +28,29 @@ impl Ring {
         })
     }
 
-    /// Passes on each record that has arrived, with its header.
-    pub(super) fn drain(&self, mut each: impl FnMut(&[u8])) {
+    /// Up to where it was written, and up to where it was read.
+    fn positions(&self) -> (&AtomicU64, &AtomicU64) {
         let header = self.mapping.address().cast::<b::perf_event_mmap_page>();
         // SAFETY: the first page of the mapping is a perf_event_mmap_page; both words are u64s
         // that the kernel and we access atomically.
-        let (head, tail_word) = unsafe {
+        unsafe {
             (
                 AtomicU64::from_ptr(&raw mut (*header).data_head),
                 AtomicU64::from_ptr(&raw mut (*header).data_tail),
             )
-        };
+        }
+    }
+
+    /// The share of it that waits to be taken out.
+    pub(super) fn fill(&self) -> f64 {
+        let (head, tail) = self.positions();
+        let tail = tail.load(Ordering::Relaxed);
+        head.load(Ordering::Relaxed).wrapping_sub(tail) as f64 / self.data_bytes as f64
+    }
+
+    /// Passes on each record that has arrived, with its header.
+    pub(super) fn drain(&self, mut each: impl FnMut(&[u8])) {
+        let (head, tail_word) = self.positions();
         // Acquire: pairs with the kernel's barrier before it stores data_head.
         let head = head.load(Ordering::Acquire);
         let mut tail = tail_word.load(Ordering::Relaxed);

@@ -23,6 +23,8 @@ pub enum SideBand {
         len: u64,
         /// Offset in the file.
         file_offset: u64,
+        /// Of the file's system, major number in the upper half; 0 if unknown.
+        device: u64,
         /// Of the file; 0 if unknown.
         inode: u64,
         /// File, or a name in brackets or slashes.
@@ -110,6 +112,11 @@ impl SideBandRing {
         enable(&self.event, on)
     }
 
+    /// The share of it that waits to be taken out.
+    pub fn fill(&self) -> f64 {
+        self.ring.fill()
+    }
+
     /// Appends what has arrived.
     pub fn drain(&self, out: &mut Vec<SideBand>) {
         self.ring.drain(|record| out.extend(parse(record)));
@@ -143,10 +150,11 @@ pub(super) fn parse(record: &[u8]) -> Option<SideBand> {
             let (pid, _tid) = (fields.u32()?, fields.u32()?);
             let (start, len, file_offset) = (fields.u64()?, fields.u64()?, fields.u64()?);
             // Device, inode and its generation, or a build id; protection, flags, the name.
-            fields.bytes(8)?;
+            let (major, minor) = (fields.u32()?, fields.u32()?);
             let inode = fields.u64()?;
             fields.bytes(8)?;
             let has_inode = misc & b::PERF_RECORD_MISC_MMAP_BUILD_ID == 0;
+            let device = u64::from(major) << 32 | u64::from(minor);
             let (protection, flags) = (fields.u32()?, fields.u32()?);
             let name = fields.bytes(body.checked_sub(64)?)?;
             let name = name.split(|&byte| byte == 0).next().unwrap_or(name);
@@ -156,6 +164,7 @@ pub(super) fn parse(record: &[u8]) -> Option<SideBand> {
                 start,
                 len,
                 file_offset,
+                device: if has_inode { device } else { 0 },
                 inode: if has_inode { inode } else { 0 },
                 path: String::from_utf8_lossy(name).into_owned(),
                 executable: protection & libc::PROT_EXEC as u32 != 0,
@@ -204,7 +213,7 @@ mod tests {
             map.extend(word.to_ne_bytes());
         }
         let access = 5 | 1 << 32; // readable and executable, shared
-        for word in [0x1000u64, 0x2000, 0x3000, 0, 9, 0, access] {
+        for word in [0x1000u64, 0x2000, 0x3000, 2 << 32 | 1, 9, 0, access] {
             map.extend(word.to_ne_bytes());
         }
         map.extend(b"/bin/x\0\0");
@@ -214,6 +223,7 @@ mod tests {
             start: 0x1000,
             len: 0x2000,
             file_offset: 0x3000,
+            device: 1 << 32 | 2,
             inode: 9,
             path: "/bin/x".to_owned(),
             executable: true,

@@ -48,7 +48,7 @@ fn belongs(candidate: &Path, layout: &Layout) -> bool {
         return false;
     };
     if !layout.build_id.is_empty() {
-        return with_elf(Bytes::File(file), |elf| elf.build_id()) == Some(layout.build_id.clone());
+        return with_elf(Bytes::file(file), |elf| elf.build_id()) == Some(layout.build_id.clone());
     }
     let Some((_, expected)) = layout.debug_link else {
         return false;

@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use lzma_rust2::XzReader;
@@ -32,11 +33,22 @@ pub(super) const SPAN_MAX: u64 = 1 << 32;
 /// Where the bytes of a module come from.
 #[derive(Debug)]
 pub(super) enum Bytes {
-    File(File),
+    File(FileBytes),
     Memory(Cursor<Arc<[u8]>>),
 }
 
+/// A file that is read here and there, each time by one system call.
+#[derive(Debug)]
+pub(super) struct FileBytes {
+    pub(super) file: File,
+    at: u64,
+}
+
 impl Bytes {
+    pub(super) fn file(file: File) -> Bytes {
+        Bytes::File(FileBytes { file, at: 0 })
+    }
+
     pub(super) fn memory(bytes: Arc<[u8]>) -> Bytes {
         Bytes::Memory(Cursor::new(bytes))
     }
@@ -45,7 +57,11 @@ impl Bytes {
 impl Read for Bytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Bytes::File(file) => file.read(buffer),
+            Bytes::File(FileBytes { file, at }) => {
+                let read = file.read_at(buffer, *at)?;
+                *at += read as u64;
+                Ok(read)
+            }
             Bytes::Memory(memory) => memory.read(buffer),
         }
     }
@@ -54,7 +70,15 @@ impl Read for Bytes {
 impl Seek for Bytes {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         match self {
-            Bytes::File(file) => file.seek(to),
+            Bytes::File(FileBytes { file, at }) => {
+                let to = match to {
+                    SeekFrom::Start(to) => Some(to),
+                    SeekFrom::Current(by) => at.checked_add_signed(by),
+                    SeekFrom::End(by) => file.metadata()?.len().checked_add_signed(by),
+                };
+                *at = to.ok_or(io::ErrorKind::InvalidInput)?;
+                Ok(*at)
+            }
             Bytes::Memory(memory) => memory.seek(to),
         }
     }
@@ -508,7 +532,7 @@ mod tests {
 
     #[test]
     fn own_executable_has_code_and_tables() {
-        let cache = ReadCache::new(Bytes::File(File::open("/proc/self/exe").unwrap()));
+        let cache = ReadCache::new(Bytes::file(File::open("/proc/self/exe").unwrap()));
         let elf = Elf::parse(&cache).unwrap();
         let layout = elf.layout();
         assert!(layout.segments.iter().any(|segment| segment.executable));

@@ -4,7 +4,9 @@
 //! a new one when the id is used again. Within an era the latest mapping of an
 //! address wins, since the kernel reports what is mapped and never what is unmapped.
 
+use std::borrow::Borrow;
 use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -39,12 +41,44 @@ pub struct MapEvent<'a> {
     pub len: u64,
     /// Offset in the file that `start` maps.
     pub file_offset: u64,
+    /// Of the file's system, major number in the upper half; 0 if unknown.
+    pub device: u64,
     /// Inode of the file; 0 if unknown.
     pub inode: u64,
     /// The path as the kernel tells it: a file, `[vdso]`, `//anon`, ...
     pub path: &'a Path,
     /// It may be executed. Others only hide what was there before.
     pub executable: bool,
+}
+
+/// A path as the kernel tells it, to look up by its bytes: taking it apart for that, as paths do, is dear.
+#[derive(Clone, Debug)]
+pub(super) struct MappedPath(pub(super) Arc<Path>);
+
+impl MappedPath {
+    fn bytes(&self) -> &[u8] {
+        self.0.as_os_str().as_encoded_bytes()
+    }
+}
+
+impl PartialEq for MappedPath {
+    fn eq(&self, other: &MappedPath) -> bool {
+        self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for MappedPath {}
+
+impl Hash for MappedPath {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.bytes().hash(state);
+    }
+}
+
+impl Borrow<[u8]> for MappedPath {
+    fn borrow(&self) -> &[u8] {
+        self.bytes()
+    }
 }
 
 /// Where a mapping lies in its module.
@@ -61,7 +95,8 @@ pub(super) struct Mapping {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) file_offset: u64,
-    /// 0 if unknown.
+    /// 0 if unknown, both.
+    pub(super) device: u64,
     pub(super) inode: u64,
     pub(super) path: Arc<Path>,
     /// Filled in at the first lookup, shared with forked children.
@@ -71,7 +106,7 @@ pub(super) struct Mapping {
 impl Mapping {
     fn same_as(&self, other: &Mapping) -> bool {
         (self.start, self.end, self.file_offset) == (other.start, other.end, other.file_offset)
-            && (self.inode, &self.path) == (other.inode, &other.path)
+            && (self.device, self.inode, &self.path) == (other.device, other.inode, &other.path)
     }
 
     /// The part of this mapping inside `range`. Slide and module do not change.
@@ -80,6 +115,7 @@ impl Mapping {
             start: range.start,
             end: range.end,
             file_offset: self.file_offset.wrapping_add(range.start - self.start),
+            device: self.device,
             inode: self.inode,
             path: self.path.clone(),
             place: self.place.clone(),
@@ -206,7 +242,7 @@ pub struct Maps {
     /// In the order in which their first threads ended, and when.
     ended: VecDeque<(u32, u64)>,
     dead: VecDeque<u32>,
-    paths: FxHashSet<Arc<Path>>,
+    paths: FxHashSet<MappedPath>,
     next_space: u64,
 }
 
@@ -226,6 +262,7 @@ impl Maps {
             start: event.start,
             end,
             file_offset: event.file_offset,
+            device: event.device,
             inode: event.inode,
             path,
             place: OnceLock::new(),
@@ -309,6 +346,7 @@ impl Maps {
                 start: line.start,
                 end: line.end,
                 file_offset: line.file_offset,
+                device: line.device,
                 inode: line.inode,
                 path: self.intern(&line.path),
                 place: OnceLock::new(),
@@ -359,15 +397,15 @@ impl Maps {
     }
 
     fn intern(&mut self, path: &Path) -> Arc<Path> {
-        if let Some(known) = self.paths.get(path) {
-            return known.clone();
+        if let Some(known) = self.paths.get(path.as_os_str().as_encoded_bytes()) {
+            return known.0.clone();
         }
         let path: Arc<Path> = path.into();
         // Mappings keep their own reference; the set only saves memory.
         if self.paths.len() >= MAPPINGS_MAX {
             self.paths.clear();
         }
-        self.paths.insert(path.clone());
+        self.paths.insert(MappedPath(path.clone()));
         path
     }
 
@@ -436,6 +474,7 @@ mod tests {
             start,
             len,
             file_offset: 0,
+            device: 0,
             inode: 0,
             path: Path::new(path),
             executable: true,

@@ -11,7 +11,7 @@ use object::read::ReadCache;
 use rustc_hash::FxHashMap;
 
 use super::elf::{Bytes, Elf, Layout, UnwindTables};
-use super::maps::{Found, Mapping, Place};
+use super::maps::{Found, MappedPath, Mapping, Place};
 use super::symtab::SymbolTable;
 use super::{debug_file, fde, vdso};
 
@@ -49,6 +49,24 @@ impl Identity {
             changed: (metadata.mtime(), metadata.mtime_nsec()),
         }
     }
+
+    /// `device` is where the kernel tells that a file is that is mapped.
+    fn device_is(&self, device: u64) -> bool {
+        let (major, minor) = (libc::major(self.device), libc::minor(self.device));
+        device == u64::from(major) << 32 | u64::from(minor)
+    }
+}
+
+/// A file as the kernel names it where it is mapped: path, device and inode, whose numbers some file systems do not tell those
+/// who ask for the file by its path.
+type Mapped = (MappedPath, u64, u64);
+
+/// What was found for it.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    module: ModuleId,
+    /// Not only a file that has its path now.
+    is_certain: bool,
 }
 
 /// Where the bytes of a module are.
@@ -106,12 +124,11 @@ pub(super) struct Module {
 pub(super) struct Modules {
     modules: Vec<Module>,
     by_identity: FxHashMap<Identity, ModuleId>,
-    /// By path and inode of the mapping.
-    by_path: FxHashMap<(Arc<Path>, u64), ModuleId>,
+    by_mapped: FxHashMap<Mapped, Seen>,
     /// Now and later files may take the places of those that are mapped: seconds and nanoseconds.
     begun: (i64, i64),
     /// Files that were never seen, by path.
-    unseen: FxHashMap<Arc<Path>, ModuleId>,
+    unseen: FxHashMap<MappedPath, ModuleId>,
     jit: FxHashMap<u64, ModuleId>,
     vdso: Option<ModuleId>,
     files_held: usize,
@@ -125,7 +142,7 @@ impl Modules {
         Modules {
             modules: vec![unknown],
             by_identity: FxHashMap::default(),
-            by_path: FxHashMap::default(),
+            by_mapped: FxHashMap::default(),
             begun: now(),
             unseen: FxHashMap::default(),
             jit: FxHashMap::default(),
@@ -177,6 +194,16 @@ impl Modules {
     }
 
     fn file(&mut self, pid: u32, maybe_alive: bool, mapping: &Mapping) -> Option<ModuleId> {
+        let path = MappedPath(mapping.path.clone());
+        let mapped = (path, mapping.device, mapping.inode);
+        if let Some(seen) = self.by_mapped.get(&mapped) {
+            // The process is gone, and its mount namespace may be: the file that was last seen under this path is the best
+            // guess. Otherwise: while a file is open no other gets its number, so only its bytes can have changed, and a look
+            // at the open file tells. Paths below processes that end meanwhile are dear to look up.
+            if !maybe_alive || (seen.is_certain && self.get(seen.module).is_unchanged()) {
+                return Some(seen.module);
+            }
+        }
         let (shown, deleted) = match mapping
             .path
             .to_str()
@@ -198,16 +225,15 @@ impl Modules {
             if !deleted && let Ok(below_root) = shown.strip_prefix("/") {
                 candidates.push(Path::new(&format!("/proc/{pid}/root")).join(below_root));
             }
-        } else if let Some(&id) = self.by_path.get(&(mapping.path.clone(), mapping.inode)) {
-            // The process is gone, and its mount namespace may be: the file that was
-            // last seen under this path is the best guess.
-            return Some(id);
         }
         if !deleted {
             candidates.push(shown.to_owned());
         }
-        candidates.iter().find_map(|candidate| {
+        let (module, is_certain) = candidates.iter().enumerate().find_map(|(nth, candidate)| {
             let (identity, named_at) = regular(candidate)?;
+            let is_mapped = maybe_alive && nth == 0;
+            let is_certain = identity.inode == mapping.inode
+                && (is_mapped || identity.device_is(mapping.device));
             // Inodes alone do not tell: some file systems show a mapping by another one than the file.
             let is_other = mapping.inode != 0 && identity.inode != mapping.inode;
             if is_other && named_at >= self.begun {
@@ -215,13 +241,11 @@ impl Modules {
                 return None;
             }
             if let Some(&id) = self.by_identity.get(&identity) {
-                self.by_path
-                    .insert((mapping.path.clone(), mapping.inode), id);
-                return Some(id);
+                return Some((id, is_certain));
             }
             let file = open(candidate)?;
             let identity = Identity::of(&file.metadata().ok()?);
-            let layout = with_elf(Bytes::File(file.try_clone().ok()?), |elf| elf.layout())?;
+            let layout = with_elf(Bytes::file(file.try_clone().ok()?), |elf| elf.layout())?;
             let held = (self.files_held < FILES_HELD_MAX).then_some(file);
             self.files_held += usize::from(held.is_some());
             let origin = Origin::File {
@@ -236,10 +260,10 @@ impl Modules {
                 origin,
             ))?;
             self.by_identity.insert(identity, id);
-            self.by_path
-                .insert((mapping.path.clone(), mapping.inode), id);
-            Some(id)
-        })
+            Some((id, is_certain))
+        })?;
+        self.by_mapped.insert(mapped, Seen { module, is_certain });
+        Some(module)
     }
 
     fn vdso(&mut self) -> ModuleId {
@@ -280,11 +304,12 @@ impl Modules {
     }
 
     fn named_only(&mut self, path: &Arc<Path>) -> ModuleId {
-        if let Some(&id) = self.unseen.get(path) {
+        let path = MappedPath(path.clone());
+        if let Some(&id) = self.unseen.get(&path) {
             return id;
         }
         let module = Module::new(
-            path.to_string_lossy().into(),
+            path.0.to_string_lossy().into(),
             Kind::Elf,
             Layout::default(),
             Origin::Nowhere,
@@ -292,7 +317,7 @@ impl Modules {
         let Some(id) = self.push(module) else {
             return ModuleId::UNKNOWN;
         };
-        self.unseen.insert(path.clone(), id);
+        self.unseen.insert(path, id);
         id
     }
 
@@ -365,7 +390,7 @@ impl Modules {
         let (offset, left) = module.layout.offset_of_address(range.start)?;
         let mut code = vec![0; usize::try_from((range.end - range.start).min(left)).ok()?];
         match module.bytes()? {
-            Bytes::File(file) => file.read_exact_at(&mut code, offset).ok()?,
+            Bytes::File(bytes) => bytes.file.read_exact_at(&mut code, offset).ok()?,
             Bytes::Memory(memory) => {
                 let from = usize::try_from(offset).ok()?;
                 let to = from.checked_add(code.len())?;
@@ -461,13 +486,19 @@ impl Module {
             Origin::Memory(bytes) => Some(Bytes::memory(bytes.clone())),
             Origin::File {
                 held: Some(file), ..
-            } => Some(Bytes::File(file.try_clone().ok()?)),
+            } => Some(Bytes::file(file.try_clone().ok()?)),
             Origin::File { identity, path, .. } => {
                 let file = open(path)?;
-                (Identity::of(&file.metadata().ok()?) == *identity).then_some(Bytes::File(file))
+                (Identity::of(&file.metadata().ok()?) == *identity).then_some(Bytes::file(file))
             }
             Origin::Nowhere => None,
         }
+    }
+
+    /// The file is held open and its bytes are those that were read.
+    fn is_unchanged(&self) -> bool {
+        matches!(&self.origin, Origin::File { identity, held: Some(file), .. }
+            if file.metadata().is_ok_and(|now| Identity::of(&now) == *identity))
     }
 
     /// A path that leads to the same bytes.
@@ -507,7 +538,7 @@ impl Module {
             self.debug_file()
         };
         let separate = separate.and_then(|path| {
-            let table = with_elf(Bytes::File(open(&path)?), |elf| {
+            let table = with_elf(Bytes::file(open(&path)?), |elf| {
                 SymbolTable::new(elf.symbols())
             })?;
             (table.bytes() > 0).then_some(table)
@@ -563,4 +594,62 @@ pub(super) fn with_elf<T>(bytes: Bytes, read: impl Fn(&Elf<'_>) -> T) -> Option<
         Some(read(&elf))
     })
     .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::maps::Space;
+    use super::*;
+    use std::sync::OnceLock;
+
+    /// A mapping of the file, of a process that is gone but not known to be.
+    fn place(modules: &mut Modules, path: &Path, metadata: &Metadata) -> Place {
+        let device = metadata.dev();
+        let mapping = Mapping {
+            start: 0x1000,
+            end: 0x2000,
+            file_offset: 0,
+            device: u64::from(libc::major(device)) << 32 | u64::from(libc::minor(device)),
+            inode: metadata.ino(),
+            path: path.into(),
+            place: OnceLock::new(),
+        };
+        let found = Found {
+            space: Arc::new(Space::default()),
+            maybe_alive: true,
+        };
+        modules.place(u32::MAX, &found, &mapping)
+    }
+
+    #[test]
+    fn a_file_is_known_by_its_numbers_until_its_bytes_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        std::fs::copy("/bin/true", &path).unwrap();
+        let metadata = std::fs::metadata(&path).unwrap();
+        let mut modules = Modules::new();
+        let first = place(&mut modules, &path, &metadata);
+        assert!(modules.symbols(first.module).is_some());
+        assert_eq!(place(&mut modules, &path, &metadata), first);
+        // Nothing leads there any more, as for the processes of a build that deletes its programs.
+        let aside = folder.path().join("aside");
+        std::fs::rename(&path, &aside).unwrap();
+        assert_eq!(place(&mut modules, &path, &metadata), first);
+        // The same file with other bytes.
+        std::fs::rename(&aside, &path).unwrap();
+        let mut bytes = std::fs::read("/bin/false").unwrap();
+        bytes.push(0);
+        std::fs::write(&path, bytes).unwrap();
+        let now = std::fs::metadata(&path).unwrap();
+        assert_eq!(now.ino(), metadata.ino());
+        let second = place(&mut modules, &path, &metadata);
+        assert_ne!(second.module, first.module);
+        // Another file of that name has another number.
+        std::fs::rename(&path, &aside).unwrap();
+        std::fs::copy("/bin/true", &path).unwrap();
+        let other = std::fs::metadata(&path).unwrap();
+        let third = place(&mut modules, &path, &other);
+        assert_ne!(third.module, second.module);
+        assert_eq!(place(&mut modules, &path, &now), second);
+    }
 }

@@ -14,6 +14,7 @@ pub(super) struct Line {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) file_offset: u64,
+    pub(super) device: u64,
     pub(super) inode: u64,
     /// Empty for anonymous memory.
     pub(super) path: PathBuf,
@@ -54,7 +55,9 @@ fn parse(line: &[u8]) -> Option<Line> {
     let end = u64::from_str_radix(end, 16).ok()?;
     let permissions = field()?;
     let file_offset = u64::from_str_radix(field()?, 16).ok()?;
-    let _device = field()?;
+    let (major, minor) = field()?.split_once(':')?;
+    let major = u64::from_str_radix(major, 16).ok()?;
+    let minor = u32::from_str_radix(minor, 16).ok()?;
     let inode = field()?.parse().ok()?;
     if start >= end || permissions.as_bytes().get(2) != Some(&b'x') {
         return None;
@@ -64,6 +67,7 @@ fn parse(line: &[u8]) -> Option<Line> {
         start,
         end,
         file_offset,
+        device: major << 32 | u64::from(minor),
         inode,
         path: PathBuf::from(OsString::from_vec(path)),
     })
@@ -101,8 +105,13 @@ mod tests {
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0].path, Path::new("/tmp/a b\nc (deleted)"));
         assert_eq!(
-            (lines[0].start, lines[0].end, lines[0].inode),
-            (0x400000, 0x401000, 12)
+            (
+                lines[0].start,
+                lines[0].end,
+                lines[0].device,
+                lines[0].inode
+            ),
+            (0x400000, 0x401000, 0xfe << 32, 12)
         );
         assert_eq!(lines[1].path, Path::new(""));
     }

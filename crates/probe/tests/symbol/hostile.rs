@@ -53,7 +53,7 @@ proptest! {
         symbolizer.maps_mut().exec(0, pid);
         for (start, len, file_offset, path) in mappings {
             let path = Path::new(path);
-            symbolizer.maps_mut().map(&MapEvent { ts: 1, pid, start, len, file_offset, inode: 0, path, executable: true });
+            symbolizer.maps_mut().map(&MapEvent { ts: 1, pid, start, len, file_offset, device: 0, inode: 0, path, executable: true });
         }
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.truncate(bytes.len().saturating_sub(cut));
@@ -114,6 +114,7 @@ fn damaged_files_are_named_and_unwound() {
             start,
             len,
             file_offset: 0,
+            device: 0,
             inode: 0,
             path: &path,
             executable: true,

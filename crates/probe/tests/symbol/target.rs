@@ -191,6 +191,7 @@ impl Halted {
                 start,
                 len: u64::from_str_radix(end, 16).unwrap() - start,
                 file_offset: u64::from_str_radix(fields[2], 16).unwrap(),
+                device: 0,
                 inode: 0,
                 path: Path::new(fields.get(5).unwrap_or(&"//anon")),
                 executable: fields[1].contains('x'),

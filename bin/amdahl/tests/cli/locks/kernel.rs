@@ -8,8 +8,8 @@ use amdahl_report::locks::schema::{LockRow, LocksResult};
 use amdahl_report::schema::Source;
 
 use super::{
-    Family, Truth, agree, holds, is_longest, is_made, is_of, ready, rows, watch, watch_command,
-    watch_under,
+    Family, Truth, agree, holds, is_longest, is_made, is_of, ready, rows, sum, watch,
+    watch_command, watch_under,
 };
 use crate::tool::{Place, alone, cpus, skipped};
 use crate::workload::{READER, compiled, in_some_try, stolen_s};
@@ -108,6 +108,36 @@ fn waits_for_kernel_locks_are_what_the_program_measured() {
     ] {
         is_told_in_kernel(&[], &place, &program, family, thread);
     }
+}
+
+/// They come to the lock by the same functions of the kernel.
+#[test]
+fn lines_that_fault_alike_are_told_apart() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    in_some_try(|| {
+        let on_one = ["taskset", "-c", &*first_cpu()];
+        let (truth, found) = watch_under(
+            &on_one,
+            &place,
+            &program,
+            "fault-by-turns",
+            &["--by", "stack"],
+        );
+        if !tells_of_its_locks(&found) {
+            return Ok(());
+        }
+        is_made(&truth)?;
+        let times = |function| sum(&found, "mmap_lock (read)", function).0;
+        let (often, seldom) = (times("want_hole"), times("want_the_same_hole"));
+        // A quarter and three quarters, but for rounds without a wait.
+        if often < truth.times / 2 || seldom < truth.times / 8 || seldom > truth.times * 3 / 8 {
+            return Err(format!("{often} and {seldom} times: {}", rows(&found)));
+        }
+        Ok(())
+    });
 }
 
 /// Who reads of another process was told to wait for some rwsem.
