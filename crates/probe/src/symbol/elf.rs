@@ -37,16 +37,51 @@ pub(super) enum Bytes {
     Memory(Cursor<Arc<[u8]>>),
 }
 
-/// A file that is read here and there, each time by one system call.
+/// A file that is read here and there, a few bytes at a time: names of sections and their headers, which lie together.
 #[derive(Debug)]
 pub(super) struct FileBytes {
     pub(super) file: File,
     at: u64,
+    /// The last block that was read, and where it begins.
+    block: Vec<u8>,
+    block_at: u64,
+}
+
+impl FileBytes {
+    const BLOCK: usize = 4096;
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.len() >= FileBytes::BLOCK {
+            let read = self.file.read_at(buffer, self.at)?;
+            self.at += read as u64;
+            return Ok(read);
+        }
+        let offset = (self.at % FileBytes::BLOCK as u64) as usize;
+        let block_at = self.at - offset as u64;
+        // The last block of a file is short, and one that was not whole for another reason is read again.
+        if block_at != self.block_at || offset >= self.block.len() {
+            self.block.resize(FileBytes::BLOCK, 0);
+            let read = self.file.read_at(&mut self.block, block_at);
+            self.block.truncate(*read.as_ref().unwrap_or(&0));
+            self.block_at = block_at;
+            read?;
+        }
+        let there = self.block.get(offset..).unwrap_or_default();
+        let read = there.len().min(buffer.len());
+        buffer[..read].copy_from_slice(&there[..read]);
+        self.at += read as u64;
+        Ok(read)
+    }
 }
 
 impl Bytes {
     pub(super) fn file(file: File) -> Bytes {
-        Bytes::File(FileBytes { file, at: 0 })
+        Bytes::File(FileBytes {
+            file,
+            at: 0,
+            block: Vec::new(),
+            block_at: 0,
+        })
     }
 
     pub(super) fn memory(bytes: Arc<[u8]>) -> Bytes {
@@ -57,11 +92,7 @@ impl Bytes {
 impl Read for Bytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Bytes::File(FileBytes { file, at }) => {
-                let read = file.read_at(buffer, *at)?;
-                *at += read as u64;
-                Ok(read)
-            }
+            Bytes::File(file) => file.read(buffer),
             Bytes::Memory(memory) => memory.read(buffer),
         }
     }
@@ -70,7 +101,7 @@ impl Read for Bytes {
 impl Seek for Bytes {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         match self {
-            Bytes::File(FileBytes { file, at }) => {
+            Bytes::File(FileBytes { file, at, .. }) => {
                 let to = match to {
                     SeekFrom::Start(to) => Some(to),
                     SeekFrom::Current(by) => at.checked_add_signed(by),
@@ -563,6 +594,26 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_file_reads_like_its_bytes(
+            len in 0_usize..20_000,
+            reads in prop::collection::vec((0_u64..21_000, 0_usize..9_000), 1..40),
+        ) {
+            let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + at / 251) as u8).collect();
+            let mut file = tempfile::tempfile().unwrap();
+            std::io::Write::write_all(&mut file, &bytes).unwrap();
+            let mut file = Bytes::file(file);
+            let mut memory = Bytes::memory(bytes.into());
+            for (at, len) in reads {
+                let mut all = [Vec::new(), Vec::new()];
+                for (bytes, read) in [&mut file, &mut memory].into_iter().zip(&mut all) {
+                    bytes.seek(SeekFrom::Start(at)).unwrap();
+                    bytes.take(len as u64).read_to_end(read).unwrap();
+                }
+                prop_assert_eq!(&all[0], &all[1]);
+            }
+        }
 
         #[test]
         fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
