@@ -301,23 +301,30 @@ struct {
 	__type(value, struct newcomers);
 } new_kernel_places SEC(".maps");
 
+/* Which code of the program came into the kernel; 0 is none. */
+static __always_inline amdahl_u64 program_hash(struct task_struct *t)
+{
+	struct pt_regs *regs;
+
+	if (is_kernel_thread(t))
+		return 0;
+	regs = (struct pt_regs *)bpf_task_pt_regs(t);
+	return callers_of(t, regs) ^ REG_IP(regs) * 0x9e3779b97f4a7c15ull;
+}
+
 /*
  * A place in the kernel, by the code of the program too, which is what wants the lock: all that fault, write or open come by the
  * same functions of the kernel. Where too many new ones come they are told apart by the kernel's code alone for a while.
  */
-static __always_inline amdahl_u64 place_by_program(amdahl_u64 kernel_hash, struct task_struct *t, amdahl_u64 ts)
+static __always_inline amdahl_u64 place_by_program(amdahl_u64 kernel_hash, amdahl_u64 program, amdahl_u64 ts)
 {
-	amdahl_u32 index, zero = 0;
+	amdahl_u64 hash = kernel_hash ^ program;
+	amdahl_u32 index = (hash >> 40) & 4095, zero = 0;
 	struct newcomers *new;
-	struct pt_regs *regs;
 	struct place *place;
-	amdahl_u64 hash;
 
-	if (!kernel_hash || is_kernel_thread(t))
+	if (!kernel_hash || !program)
 		return kernel_hash;
-	regs = (struct pt_regs *)bpf_task_pt_regs(t);
-	hash = kernel_hash ^ callers_of(t, regs) ^ REG_IP(regs) * 0x9e3779b97f4a7c15ull;
-	index = (hash >> 40) & 4095;
 	place = bpf_map_lookup_elem(&kernel_places, &index);
 	new = bpf_map_lookup_elem(&new_kernel_places, &zero);
 	if (!place || !new || place->hash == hash || !are_too_many(new, ts, NEW_KERNEL_PLACES))
@@ -377,7 +384,7 @@ static __always_inline void sleep_begins(void *ctx, struct task_struct *t, struc
 	wait->expected = 0;
 	if (is_deep) {
 		wait->lock = 0;
-		hash = place_by_program(place_by_kernel_stack(ctx), t, ts);
+		hash = place_by_program(place_by_kernel_stack(ctx), program_hash(t), ts);
 	} else {
 		wait->lock = what == AMDAHL_SLEEP_FILE ? inode_of(t, REG_ARG0(regs)) :
 			     what == AMDAHL_SLEEP_NAP  ? 0 :
@@ -464,7 +471,7 @@ int BPF_PROG(on_waking, struct task_struct *woken)
 	struct amdahl_ring *ring;
 	amdahl_u64 hash, ts;
 
-	/* Most of those who are woken: without work they wait for no lock, and looking one up is a line from memory. */
+	/* A thread of the kernel without work waits for no lock. Many are woken, and looking one up is a line from memory. */
 	if (state_of(woken) & TASK_NOLOAD)
 		return 0;
 	wait = find_wait(tid);
@@ -559,6 +566,8 @@ int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 	wait->waker = 0;
 	wait->waker_flags = 0;
 	wait->waker_place = 0;
+	/* Now, since at the end the lock is held. Nobody asks of a wait of this kind what its thread had run. */
+	wait->had_run = program_hash(me);
 	wait->begin = bpf_ktime_get_ns();
 	wait->kind = AMDAHL_KERNEL_WAIT;
 	return 0;
@@ -617,7 +626,7 @@ int BPF_PROG(on_contention_end, void *lock)
 		return 0;
 	wait = find_wait(tid);
 	if (wait && wait->kind == AMDAHL_KERNEL_WAIT && wait->lock == (amdahl_u64)lock) {
-		hash = place_by_program(place_in_kernel(ctx, wait->lock_flags), me, ts);
+		hash = place_by_program(place_in_kernel(ctx, wait->lock_flags), wait->had_run, ts);
 		wait->place = hash >> 32;
 		tell(ring, cpu, wait, ts);
 		leave_wait(tid);

@@ -209,6 +209,6 @@ struct amdahl_wait {
 	amdahl_u8 waker_flags;
 	amdahl_u32 crowded;    /* threads that share this entry and are in the hash instead */
 	amdahl_u32 unused;
-	amdahl_u64 had_run;    /* nanoseconds on a CPU, of a sleep */
+	amdahl_u64 had_run;    /* nanoseconds on a CPU, of a sleep; of a lock of the kernel the code that wants it */
 };
 _Static_assert(sizeof(struct amdahl_wait) == 64, "one line");

@@ -157,7 +157,7 @@ pub struct OpenWait {
     waker_flags: u8,
     pub(super) crowded: u32,
     unused: u32,
-    /// Nanoseconds that the thread had run when it began.
+    /// Nanoseconds that the thread had run when it began; of a lock of the kernel what tells the code that wants it.
     pub(super) had_run: u64,
 }
 
