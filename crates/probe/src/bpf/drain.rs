@@ -71,7 +71,7 @@ pub struct Drained {
     /// How each CPU is sampled.
     budgets: Vec<Budget>,
 }
-/// Between two looks at rings in which little waits, at most: waking up is dearer than the look, on a virtual machine some 50 us.
+/// Between two looks at rings in which little waits, at most: waking up is dearer than the look, on a virtual machine most of all.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// The pause after a look that found the fullest ring to be so full: twice as long as before where it would take several times as
 /// much as came since the last look to fill it, else the shortest.

@@ -336,8 +336,8 @@ static __always_inline amdahl_u64 place_by_program(amdahl_u64 kernel_hash, amdah
 #define WHOLE_FRAMES 6
 
 /*
- * Takes a stack with that of the kernel, if this place gets one now. They are dear, some tens of us where the tables for unwinding
- * are not in the cache, and one tells all there is to know of a place: the second is for one that was cut short, those after 1 to
+ * Takes a stack with that of the kernel, if this place gets one now. They are dear where the tables for unwinding are not in the
+ * cache, and one tells all there is to know of a place: the second is for one that was cut short, those after 1 to
  * 16 s for what met in one hash.
  */
 static __always_inline void take_at_kernel_place(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct task_struct *t,

@@ -23,7 +23,7 @@ pub enum SideBand {
         len: u64,
         /// Offset in the file.
         file_offset: u64,
-        /// Of the file's system, major number in the upper half; 0 if unknown.
+        /// Of the file, as `stat` tells it; 0 if unknown.
         device: u64,
         /// Of the file; 0 if unknown.
         inode: u64,
@@ -154,7 +154,7 @@ pub(super) fn parse(record: &[u8]) -> Option<SideBand> {
             let inode = fields.u64()?;
             fields.bytes(8)?;
             let has_inode = misc & b::PERF_RECORD_MISC_MMAP_BUILD_ID == 0;
-            let device = u64::from(major) << 32 | u64::from(minor);
+            let device = libc::makedev(major, minor);
             let (protection, flags) = (fields.u32()?, fields.u32()?);
             let name = fields.bytes(body.checked_sub(64)?)?;
             let name = name.split(|&byte| byte == 0).next().unwrap_or(name);
@@ -223,7 +223,7 @@ mod tests {
             start: 0x1000,
             len: 0x2000,
             file_offset: 0x3000,
-            device: 1 << 32 | 2,
+            device: libc::makedev(1, 2),
             inode: 9,
             path: "/bin/x".to_owned(),
             executable: true,

@@ -41,7 +41,7 @@ pub struct MapEvent<'a> {
     pub len: u64,
     /// Offset in the file that `start` maps.
     pub file_offset: u64,
-    /// Of the file's system, major number in the upper half; 0 if unknown.
+    /// Device of the file, as `stat` tells it; 0 if unknown.
     pub device: u64,
     /// Inode of the file; 0 if unknown.
     pub inode: u64,

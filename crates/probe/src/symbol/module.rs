@@ -49,12 +49,6 @@ impl Identity {
             changed: (metadata.mtime(), metadata.mtime_nsec()),
         }
     }
-
-    /// `device` is where the kernel tells that a file is that is mapped.
-    fn device_is(&self, device: u64) -> bool {
-        let (major, minor) = (libc::major(self.device), libc::minor(self.device));
-        device == u64::from(major) << 32 | u64::from(minor)
-    }
 }
 
 /// A file as the kernel names it where it is mapped: path, device and inode, whose numbers some file systems do not tell those
@@ -232,8 +226,8 @@ impl Modules {
         let (module, is_certain) = candidates.iter().enumerate().find_map(|(nth, candidate)| {
             let (identity, named_at) = regular(candidate)?;
             let is_mapped = maybe_alive && nth == 0;
-            let is_certain = identity.inode == mapping.inode
-                && (is_mapped || identity.device_is(mapping.device));
+            let is_certain =
+                identity.inode == mapping.inode && (is_mapped || identity.device == mapping.device);
             // Inodes alone do not tell: some file systems show a mapping by another one than the file.
             let is_other = mapping.inode != 0 && identity.inode != mapping.inode;
             if is_other && named_at >= self.begun {
@@ -604,12 +598,11 @@ mod tests {
 
     /// A mapping of the file, of a process that is gone but not known to be.
     fn place(modules: &mut Modules, path: &Path, metadata: &Metadata) -> Place {
-        let device = metadata.dev();
         let mapping = Mapping {
             start: 0x1000,
             end: 0x2000,
             file_offset: 0,
-            device: u64::from(libc::major(device)) << 32 | u64::from(libc::minor(device)),
+            device: metadata.dev(),
             inode: metadata.ino(),
             path: path.into(),
             place: OnceLock::new(),

@@ -56,7 +56,7 @@ fn parse(line: &[u8]) -> Option<Line> {
     let permissions = field()?;
     let file_offset = u64::from_str_radix(field()?, 16).ok()?;
     let (major, minor) = field()?.split_once(':')?;
-    let major = u64::from_str_radix(major, 16).ok()?;
+    let major = u32::from_str_radix(major, 16).ok()?;
     let minor = u32::from_str_radix(minor, 16).ok()?;
     let inode = field()?.parse().ok()?;
     if start >= end || permissions.as_bytes().get(2) != Some(&b'x') {
@@ -67,7 +67,7 @@ fn parse(line: &[u8]) -> Option<Line> {
         start,
         end,
         file_offset,
-        device: major << 32 | u64::from(minor),
+        device: libc::makedev(major, minor),
         inode,
         path: PathBuf::from(OsString::from_vec(path)),
     })
@@ -111,7 +111,7 @@ mod tests {
                 lines[0].device,
                 lines[0].inode
             ),
-            (0x400000, 0x401000, 0xfe << 32, 12)
+            (0x400000, 0x401000, libc::makedev(0xfe, 0), 12)
         );
         assert_eq!(lines[1].path, Path::new(""));
     }
