@@ -4,7 +4,7 @@ use std::path::Path;
 
 use amdahl_report::locks::{self, schema::LockRow};
 use amdahl_report::schema::Source;
-use amdahl_sched::proc::cpu_looks;
+use amdahl_sched::proc;
 use serde::{Deserialize, Serialize};
 
 use crate::stage::Stage;
@@ -108,9 +108,7 @@ struct Truth {
 /// What the hypervisor has taken of all CPUs.
 fn stolen_s() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let cpus = cpu_looks(&stat);
-    let ticks: u64 = cpus.iter().map(|cpu| cpu.steal_ticks).sum();
-    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+    proc::stolen_s(&stat, rustix::param::clock_ticks_per_second())
 }
 
 fn first_cpu() -> Result<String, String> {

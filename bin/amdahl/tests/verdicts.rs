@@ -95,7 +95,7 @@ fn lines(seconds: f64) -> Vec<Line> {
 }
 
 fn full(case: &Case, lines: &[Line], result: &ScaleResult) -> Judgement {
-    judge(case, |_| Demand::full(case, result), lines, 1, result)
+    judge(case, |_| Demand::full(case, result), lines, 1, 0.0, result)
 }
 
 /// The only failure, which holds `words`.
@@ -236,6 +236,65 @@ fn only_what_others_took_counts_as_noise() {
     assert_eq!(full(&stolen, &lines(0.6), &result).noise, None);
 }
 
+/// A disk behind a busy hypervisor: 60 % of two CPUs were taken, mostly while the program waited for it.
+#[test]
+fn what_the_hypervisor_took_is_forgiven_but_not_what_the_tool_alone_calls_so() {
+    let stack = [("stolen", 0.6), ("lock-wait", 0.3), ("work", 0.1)];
+    let mut result = result();
+    result.points[1] = point(2, &stack);
+    result.points[1].probed_wall_s.median = 1.0;
+    let mut taken = report("stolen", 0.6, "");
+    taken.sites[0].symbol = "hypervisor".to_owned();
+    result.causes = vec![taken, report("lock-wait", 0.3, "c::take_it(int)")];
+    let waits = case("cause = 'lock-wait'");
+    let judged = |seconds, taken_s| {
+        let demand = |_: &str| Demand::full(&waits, &result);
+        judge(&waits, demand, &lines(seconds), 1, taken_s, &result)
+    };
+    // 70 %, by its own account, of which up to 60 % may have been taken.
+    let judgement = judged(1.4, 1.2);
+    assert_eq!(judgement.failures, [""; 0]);
+    assert!(judgement.noise.is_some());
+    assert_eq!(
+        judgement.comparisons[0].cause_found.as_deref(),
+        Some("lock-wait")
+    );
+    fails_with(&judged(0.3, 1.2), "30.0 %, expected 15.0 %");
+    // The kernel counted nothing, or less than half: the tool is wrong.
+    for taken_s in [0.0, 0.5] {
+        let failures = judged(1.4, taken_s).failures;
+        assert!(
+            failures[0].contains("first cause is stolen"),
+            "{failures:?}"
+        );
+        assert!(failures[1].contains("expected 70.0 %"), "{failures:?}");
+    }
+}
+
+/// A third of a CPU that was taken is no work, and nothing to blame the program for.
+#[test]
+fn nothing_is_blamed_for_what_the_hypervisor_took() {
+    let perfect = case("cause = 'none'");
+    let mut result = result();
+    result.points[1] = point(2, &[("work", 0.65), ("stolen", 0.35)]);
+    result.points[1].probed_wall_s.median = 1.0;
+    result.causes = vec![report("stolen", 0.35, "")];
+    let lines = lines(0.0).into_iter().map(|line| Line {
+        cause: "none".to_owned(),
+        ..line
+    });
+    let lines: Vec<Line> = lines.collect();
+    let judged = |taken_s| {
+        let demand = |_: &str| Demand::full(&perfect, &result);
+        judge(&perfect, demand, &lines, 1, taken_s, &result).failures
+    };
+    assert_eq!(judged(0.7), [""; 0]);
+    assert_eq!(
+        judged(0.1),
+        ["blames stolen for 35.0 %", "only 65.0 % is work"]
+    );
+}
+
 #[test]
 fn blame_where_nothing_is_planted_fails() {
     let perfect = case("cause = 'none'");
@@ -318,6 +377,7 @@ fn without_privileges_less_is_expected() {
             |cause| Demand::of(all.of(case, cause, &result())),
             &lines,
             1,
+            0.0,
             &result(),
         )
         .failures

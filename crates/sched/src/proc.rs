@@ -110,6 +110,12 @@ pub fn cpu_looks(stat: &str) -> Vec<CpuLook> {
     looks.collect()
 }
 
+/// What the hypervisor has taken of all CPUs in `/proc/stat`, in seconds.
+pub fn stolen_s(stat: &str, ticks_per_second: u64) -> f64 {
+    let ticks: u64 = cpu_looks(stat).iter().map(|cpu| cpu.steal_ticks).sum();
+    ticks as f64 / ticks_per_second as f64
+}
+
 /// What a thread did between the first look and the last, or several of one name that are gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadRan<'a> {
@@ -314,6 +320,8 @@ mod tests {
         let text =
             "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7 8 0 0\ncpu17 1 0 0 0\nintr 5\ncpux 1\n";
         let looks = cpu_looks(text);
+        let steal_ticks: u64 = looks.iter().map(|look| look.steal_ticks).sum();
+        assert_eq!(stolen_s(text, 100), steal_ticks as f64 / 100.0);
         assert_eq!(looks.len(), 2);
         assert_eq!(
             looks[0],

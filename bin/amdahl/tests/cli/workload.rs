@@ -305,10 +305,7 @@ pub fn watched_in_a_group(
 /// What the hypervisor has taken of all CPUs until now, in seconds.
 pub fn stolen_s() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").expect("readable");
-    let cpus = amdahl_sched::proc::cpu_looks(&stat);
-    assert!(!cpus.is_empty(), "{stat}");
-    let ticks: u64 = cpus.iter().map(|cpu| cpu.steal_ticks).sum();
-    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+    amdahl_sched::proc::stolen_s(&stat, rustix::param::clock_ticks_per_second())
 }
 
 /// How often [`in_some_try`] measures.

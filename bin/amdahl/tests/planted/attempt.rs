@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use amdahl_report::load::load;
 use amdahl_report::schema::ScaleResult;
+use amdahl_sched::proc;
 use tempfile::TempDir;
 
 use crate::cases::{Case, Line};
@@ -37,8 +38,8 @@ pub struct Settings {
 /// What came of it.
 #[derive(Debug)]
 pub enum Attempt {
-    /// The tool's result and the program's own account.
-    Measured(Box<ScaleResult>, Vec<Line>),
+    /// The tool's result, the program's own account, and the seconds that the hypervisor took from all CPUs meanwhile.
+    Measured(Box<ScaleResult>, Vec<Line>, f64),
     /// It cannot be done here, and why.
     Skipped(String),
     /// There is no result, and why.
@@ -114,6 +115,7 @@ fn run_tool(
     let create = |path: &Path| {
         File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()))
     };
+    let taken_before = taken_s();
     let mut tool = Command::new(&words[0])
         .args(&words[1..])
         .envs(&case.env)
@@ -132,6 +134,7 @@ fn run_tool(
             LIMIT.as_secs()
         )));
     };
+    let taken = taken_s() - taken_before;
     let errors = std::fs::read_to_string(&errors_path).unwrap_or_default();
     let last = errors
         .trim_end()
@@ -162,7 +165,13 @@ fn run_tool(
         .collect::<Result<Vec<_>, _>>();
     let lines =
         lines.map_err(|error| format!("what the program said of itself: {error}: {said}"))?;
-    Ok(Attempt::Measured(Box::new(result), lines))
+    Ok(Attempt::Measured(Box::new(result), lines, taken))
+}
+
+/// CPU time that the hypervisor has taken from all CPUs so far, in seconds; 0 where the kernel does not count it.
+fn taken_s() -> f64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    proc::stolen_s(&stat, rustix::param::clock_ticks_per_second())
 }
 
 /// The tool and its arguments up to the command to measure, as another user where asked for.

@@ -114,12 +114,59 @@ pub struct Judgement {
     pub noise: Option<String>,
 }
 
-/// Judges a result of `runs` runs per CPU count. `demand_of` says what is asked of a cause.
+/// What the hypervisor took at the largest point, as far as that can be told: that is nobody's fault.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    /// Share of capacity.
+    share: f64,
+    /// It is most of what the result calls stolen, and so much that it may come before what was planted.
+    is_most: bool,
+}
+
+impl Taken {
+    /// The result's own word, but no more than `taken_s`, what the kernel counted on all CPUs while the tool ran: a tool that
+    /// takes its own mistakes for stolen time is not believed.
+    fn of(case: &Case, largest: &Point, runs: u32, taken_s: f64) -> Taken {
+        let stolen = share(largest, Cause::Stolen.id());
+        let capacity_s = f64::from(largest.cpus) * f64::from(runs) * largest.probed_wall_s.median;
+        let counted = if capacity_s > 0.0 {
+            taken_s / capacity_s
+        } else {
+            0.0
+        };
+        let share = if case.plants(Cause::Stolen) {
+            0.0
+        } else {
+            stolen.min(counted)
+        };
+        Taken {
+            share,
+            is_most: stolen > STOLEN_BELOW && share > stolen / 2.0,
+        }
+    }
+
+    /// The causes in their order, without what was taken.
+    fn others(self, result: &ScaleResult) -> Vec<&CauseReport> {
+        let is_taken = |report: &CauseReport| self.is_most && report.id == Cause::Stolen.id();
+        let reports = result.causes.iter();
+        reports.filter(|report| !is_taken(report)).collect()
+    }
+
+    /// A cause is as large as expected. While a CPU is taken away from who waits for it or works on it, by its own account it
+    /// waits or works, and by arithmetic it gets as much of the whole as without.
+    fn explains(self, size: f64, expected: f64, within: f64) -> bool {
+        size >= expected - within - self.share && size <= expected + within
+    }
+}
+
+/// Judges a result of `runs` runs per CPU count. `demand_of` says what is asked of a cause; `taken_s` is the CPU time that the
+/// hypervisor took while the tool ran, in seconds.
 pub fn judge(
     case: &Case,
     demand_of: impl Fn(&str) -> Demand,
     lines: &[Line],
     runs: u32,
+    taken_s: f64,
     result: &ScaleResult,
 ) -> Judgement {
     let mut judgement = Judgement {
@@ -152,16 +199,23 @@ pub fn judge(
         wrong.push(format!("{} unexplained", percent(judgement.unexplained)));
     }
     said_as_often_as_run(&case.cause, lines, runs, wrong);
+    let taken = Taken::of(case, largest, runs, taken_s);
+    let found = Found {
+        lines,
+        largest,
+        reports: taken.others(result),
+        taken,
+    };
     judgement.comparisons.push(match case.first() {
-        Some(plant) => compare(plant, &demand, 0, lines, result, largest, wrong),
-        None => blameless(&demand, result, largest, wrong),
+        Some(plant) => found.compare(plant, &demand, 0, wrong),
+        None => found.blameless(&demand, wrong),
     });
     if let Some(plant) = case.second() {
         said_as_often_as_run(plant.cause, lines, runs, wrong);
         let demand = demand_of(plant.cause);
         judgement
             .comparisons
-            .push(compare(plant, &demand, 1, lines, result, largest, wrong));
+            .push(found.compare(plant, &demand, 1, wrong));
     }
     judgement
 }
@@ -229,108 +283,113 @@ fn measured(plant: Plant<'_>, lines: &[Line]) -> Option<f64> {
     )
 }
 
-fn compare(
-    plant: Plant<'_>,
-    demand: &Demand,
-    place: usize,
-    lines: &[Line],
-    result: &ScaleResult,
-    largest: &Point,
-    wrong: &mut Vec<String>,
-) -> Comparison {
-    let report = result.causes.get(place);
-    let mut comparison = Comparison {
-        cause_expected: plant.cause.to_owned(),
-        cause_found: report.map(|report| report.id.clone()),
-        size_computed: plant.fraction_at_2,
-        size_measured: measured(plant, lines),
-        functions_expected: plant.functions.to_vec(),
-        ..Comparison::default()
-    };
-    let ordinal = ["first", "second"][place];
-    let report = match report.filter(|report| demand.accepts(plant.cause, &report.id)) {
-        // What a second cause is merged into may be as large as anything.
-        None if demand.is_merged && place > 0 => result
-            .causes
-            .iter()
-            .find(|report| demand.accepts(plant.cause, &report.id)),
-        report => report,
-    };
-    match (&comparison.cause_found, report) {
-        (_, Some(_)) => {}
-        (Some(found), None) => wrong.push(format!(
-            "the {ordinal} cause is {found}, not {}",
-            plant.cause
-        )),
-        (None, None) => wrong.push(format!(
-            "there is no {ordinal} cause, {} is missing",
-            plant.cause
-        )),
-    }
-    // The size says something of its own even where another cause came first.
-    let size = if demand.is_merged {
-        let all = std::iter::once(plant.cause).chain(demand.instead.iter().map(String::as_str));
-        all.map(|id| share(largest, id)).sum()
-    } else {
-        share(largest, report.map_or(plant.cause, |report| &report.id))
-    };
-    comparison.size_found = Some(size);
-    let expected = [
-        ("by arithmetic", comparison.size_computed),
-        ("by its own account", comparison.size_measured),
-    ];
-    if expected.iter().all(|(_, size)| size.is_none()) {
-        wrong.push(format!("nothing says how large {} is", plant.cause));
-    }
-    for (how, expected) in expected {
-        let Some(expected) = expected else { continue };
-        if !is_near(size, expected, demand.within) {
-            wrong.push(format!(
-                "{} {}, expected {} {how}",
-                plant.cause,
-                percent(size),
-                percent(expected)
-            ));
-        }
-    }
-    if let Some((function, by)) = report.and_then(|report| named(report, plant.functions)) {
-        comparison.function_found = Some(function);
-        comparison.function_by = Some(by);
-    } else if demand.must_name && report.is_some() && !plant.functions.is_empty() {
-        wrong.push(format!("{} is not named", plant.functions.join(" or ")));
-    }
-    comparison
+/// What a result says, and what the program said itself.
+struct Found<'a> {
+    lines: &'a [Line],
+    largest: &'a Point,
+    /// In falling order, without what was taken.
+    reports: Vec<&'a CauseReport>,
+    taken: Taken,
 }
 
-/// Nothing is planted: nothing of size may be blamed.
-fn blameless(
-    demand: &Demand,
-    result: &ScaleResult,
-    largest: &Point,
-    wrong: &mut Vec<String>,
-) -> Comparison {
-    let worst = result
-        .causes
-        .iter()
-        .find(|report| report.fraction > demand.within);
-    if let Some(worst) = worst {
-        wrong.push(format!(
-            "blames {} for {}",
-            worst.id,
-            percent(worst.fraction)
-        ));
+impl Found<'_> {
+    fn compare(
+        &self,
+        plant: Plant<'_>,
+        demand: &Demand,
+        place: usize,
+        wrong: &mut Vec<String>,
+    ) -> Comparison {
+        let report = self.reports.get(place).copied();
+        let mut comparison = Comparison {
+            cause_expected: plant.cause.to_owned(),
+            cause_found: report.map(|report| report.id.clone()),
+            size_computed: plant.fraction_at_2,
+            size_measured: measured(plant, self.lines),
+            functions_expected: plant.functions.to_vec(),
+            ..Comparison::default()
+        };
+        let ordinal = ["first", "second"][place];
+        let report = match report.filter(|report| demand.accepts(plant.cause, &report.id)) {
+            // What a second cause is merged into may be as large as anything.
+            None if demand.is_merged && place > 0 => {
+                let mut reports = self.reports.iter().copied();
+                reports.find(|report| demand.accepts(plant.cause, &report.id))
+            }
+            report => report,
+        };
+        match (&comparison.cause_found, report) {
+            (_, Some(_)) => {}
+            (Some(found), None) => wrong.push(format!(
+                "the {ordinal} cause is {found}, not {}",
+                plant.cause
+            )),
+            (None, None) => wrong.push(format!(
+                "there is no {ordinal} cause, {} is missing",
+                plant.cause
+            )),
+        }
+        // The size says something of its own even where another cause came first.
+        let size = if demand.is_merged {
+            let all = std::iter::once(plant.cause).chain(demand.instead.iter().map(String::as_str));
+            all.map(|id| share(self.largest, id)).sum()
+        } else {
+            share(
+                self.largest,
+                report.map_or(plant.cause, |report| &report.id),
+            )
+        };
+        comparison.size_found = Some(size);
+        let expected = [
+            ("by arithmetic", comparison.size_computed),
+            ("by its own account", comparison.size_measured),
+        ];
+        if expected.iter().all(|(_, size)| size.is_none()) {
+            wrong.push(format!("nothing says how large {} is", plant.cause));
+        }
+        for (how, expected) in expected {
+            let Some(expected) = expected else { continue };
+            if !self.taken.explains(size, expected, demand.within) {
+                wrong.push(format!(
+                    "{} {}, expected {} {how}",
+                    plant.cause,
+                    percent(size),
+                    percent(expected)
+                ));
+            }
+        }
+        if let Some((function, by)) = report.and_then(|report| named(report, plant.functions)) {
+            comparison.function_found = Some(function);
+            comparison.function_by = Some(by);
+        } else if demand.must_name && report.is_some() && !plant.functions.is_empty() {
+            wrong.push(format!("{} is not named", plant.functions.join(" or ")));
+        }
+        comparison
     }
-    let work = share(largest, Cause::Work.id());
-    // 85 % where 10 % are the limit for a single cause.
-    if work <= 1.0 - 1.5 * demand.within {
-        wrong.push(format!("only {} is work", percent(work)));
-    }
-    Comparison {
-        cause_expected: NONE.to_owned(),
-        cause_found: Some(worst.map_or(NONE, |worst| &worst.id).to_owned()),
-        size_computed: Some(0.0),
-        size_found: Some(result.causes.first().map_or(0.0, |report| report.fraction)),
-        ..Comparison::default()
+
+    /// Nothing is planted: nothing of size may be blamed.
+    fn blameless(&self, demand: &Demand, wrong: &mut Vec<String>) -> Comparison {
+        let mut reports = self.reports.iter();
+        let worst = reports.find(|report| report.fraction > demand.within);
+        if let Some(worst) = worst {
+            wrong.push(format!(
+                "blames {} for {}",
+                worst.id,
+                percent(worst.fraction)
+            ));
+        }
+        let work = share(self.largest, Cause::Work.id());
+        // 85 % where 10 % are the limit for a single cause.
+        if work <= 1.0 - 1.5 * demand.within - self.taken.share {
+            wrong.push(format!("only {} is work", percent(work)));
+        }
+        Comparison {
+            cause_expected: NONE.to_owned(),
+            cause_found: Some(worst.map_or(NONE, |worst| &worst.id).to_owned()),
+            size_computed: Some(0.0),
+            size_found: Some(self.reports.first().map_or(0.0, |report| report.fraction)),
+            ..Comparison::default()
+        }
     }
 }
 

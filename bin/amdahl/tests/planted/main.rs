@@ -235,8 +235,8 @@ fn try_case(
     }
     let mut tries: Vec<Judgement> = Vec::new();
     let (verdict, reason) = loop {
-        let (result, lines) = match attempt::run(case, settings, stage) {
-            Attempt::Measured(result, lines) => (result, lines),
+        let (result, lines, taken_s) = match attempt::run(case, settings, stage) {
+            Attempt::Measured(result, lines, taken_s) => (result, lines, taken_s),
             Attempt::Skipped(why) => break (Verdict::Skipped, Some(why)),
             Attempt::Failed(why) => break (Verdict::Failed, Some(why)),
         };
@@ -251,7 +251,7 @@ fn try_case(
             Some(expectations) => Demand::of(expectations.of(case, cause, &result)),
             None => Demand::full(case, &result),
         };
-        let mut judgement = check::judge(case, demand_of, &lines, settings.runs, &result);
+        let mut judgement = check::judge(case, demand_of, &lines, settings.runs, taken_s, &result);
         let has_passed = judgement.failures.is_empty();
         let is_disturbed = judgement.noise.is_some();
         // One run per CPU count on a shared machine: a miss is measured once more, and once again

@@ -21,6 +21,8 @@ const MODULES_MAX: usize = 1 << 15;
 const FILES_HELD_MAX: usize = 192;
 /// Symbol and unwind tables kept; the least recently used ones go first.
 const TABLE_BYTES_MAX: usize = 512 << 20;
+/// What the kernel adds to the path of a file that no longer has it.
+const DELETED: &str = " (deleted)";
 
 /// Names a module for the life of a [`Symbolizer`](super::Symbolizer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -201,7 +203,7 @@ impl Modules {
         let (shown, deleted) = match mapping
             .path
             .to_str()
-            .and_then(|path| path.strip_suffix(" (deleted)"))
+            .and_then(|path| path.strip_suffix(DELETED))
         {
             Some(path) => (Path::new(path), true),
             None => (&*mapping.path, false),
@@ -466,9 +468,10 @@ impl Module {
         }
     }
 
-    /// The last component of the path.
+    /// The last component of the path, whether or not the file is still there.
     pub(super) fn file_name(&self) -> &str {
-        self.path.rsplit('/').next().unwrap_or(&self.path)
+        let name = self.path.rsplit('/').next().unwrap_or(&self.path);
+        name.strip_suffix(DELETED).unwrap_or(name)
     }
 
     fn last_use(&self) -> Option<u64> {
@@ -612,6 +615,16 @@ mod tests {
             maybe_alive: true,
         };
         modules.place(u32::MAX, &found, &mapping)
+    }
+
+    #[test]
+    fn the_name_of_a_deleted_file_is_that_which_it_had() {
+        let mut modules = Modules::new();
+        for path in ["/nowhere/it", "/nowhere/it (deleted)"] {
+            let module = modules.named_only(&Path::new(path).into());
+            assert_eq!(modules.get(module).file_name(), "it");
+            assert_eq!(&*modules.get(module).path, path);
+        }
     }
 
     #[test]
