@@ -28,6 +28,7 @@ test)
     like g++ g++
     like make make
     like go golang-go
+    like javac default-jdk-headless
     like objcopy binutils
     # Of what hangs, what it does is shown.
     like ps procps

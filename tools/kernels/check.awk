@@ -13,6 +13,12 @@ $1 == "VIEW" {
     if ($3 < 1) fail(substr($0, length("VIEW " name " ")))
 }
 
+$1 == "HOLDS" {
+    holds++
+    name = $2
+    if ($3 != 1) fail("no hold of mmap_lock was told")
+}
+
 $1 == "LIMITED" { limited[$2] = $3; kind = $4 }
 
 $1 == "BEGIN" {
@@ -49,6 +55,7 @@ END {
     if (!loads) { print "  the BPF recorder does not load"; failed = 1 }
     if (measured < 6) { print "  " measured " programs measured"; failed = 1 }
     if (views < 5) { print "  " views + 0 " views recorded"; failed = 1 }
+    if (holds < 2) { print "  holds of " holds + 0 " views looked at"; failed = 1 }
     name = "quota of the caller"
     if (limited["groups"] !~ "^0::/limited/amdahl-") fail("runs were in " limited["groups"])
     if (limited["throttled"] < 1) fail("runs were not throttled")

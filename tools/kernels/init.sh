@@ -38,11 +38,17 @@ view() {
         echo "VIEW $name 0 $(head -c 600 /tmp/error | tr '\n' ' ')"
     fi
 }
+# How long mmap_lock was held, of which there are rows in what was told last.
+holds() {
+    echo "HOLDS $1 $(grep -c '"holds": \[$' /tmp/said)"
+}
 view locks locks
 view locks-owner locks --owner
+holds locks-owner
 view sched sched record
 view mem mem
 view mem-holds mem --holds
+holds mem-holds
 
 # A caller with a quota: its runs must not leave it, and nothing may be left of them.
 mkdir /sys/fs/cgroup/limited

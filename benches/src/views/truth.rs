@@ -91,9 +91,10 @@ pub struct Agreement {
     program: Truth,
     table: Truth,
     events_lost: u64,
-    /// What the hypervisor took of all CPUs meanwhile, where the program times its waits by CPU time: that is in the time that
-    /// it spins and may not be in its own.
+    /// What the hypervisor took of all CPUs meanwhile.
     stolen_s: f64,
+    /// How often it was measured for the sake of that.
+    runs: usize,
 }
 
 /// Waits.
@@ -158,8 +159,29 @@ fn command(stage: &Stage, family: &Family) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// Runs a family under `amdahl locks`.
+/// Measures at most so often.
+const RUNS: usize = 5;
+
+/// Runs a family under `amdahl locks`; again, where the hypervisor took more than a hundredth of what was waited: if that was
+/// between the clock of the one and that of the other, they differ by it. The least disturbed run counts.
 pub fn measure(stage: &Stage, family: &Family) -> Result<Agreement, String> {
+    let mut least: Option<Agreement> = None;
+    for runs in 1..=RUNS {
+        let found = once(stage, family)?;
+        let stolen = least.as_ref().map_or(f64::INFINITY, |least| least.stolen_s);
+        if found.stolen_s < stolen {
+            least = Some(found);
+        }
+        let least = least.as_mut().expect("a run");
+        least.runs = runs;
+        if least.stolen_s <= 0.01 * least.program.seconds {
+            break;
+        }
+    }
+    Ok(least.expect("a run"))
+}
+
+fn once(stage: &Stage, family: &Family) -> Result<Agreement, String> {
     let out = stage.scratch().join("truth.json");
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", family.name);
     let words = command(stage, family).map_err(|error| failed(&error))?;
@@ -206,7 +228,8 @@ pub fn measure(stage: &Stage, family: &Family) -> Result<Agreement, String> {
             seconds: rows.iter().map(|row| row.total_s).sum(),
         },
         events_lost: found.events_lost,
-        stolen_s: if family.name == "spin" { stolen_s } else { 0.0 },
+        stolen_s: stolen_s.max(0.0),
+        runs: 1,
     })
 }
 
@@ -214,10 +237,12 @@ impl Agreement {
     /// How far table and program are apart, as a share of what the program says.
     fn difference(&self) -> f64 {
         let made = self.program.seconds;
-        let nearest = self
-            .table
-            .seconds
-            .clamp(made, made + self.stolen_s.max(0.0));
+        // Who spins times his waits by CPU time, of which what was taken is no part, but of the time that he spins it is.
+        let most = match self.family {
+            "spin" => made + self.stolen_s,
+            _ => made,
+        };
+        let nearest = self.table.seconds.clamp(made, most);
         (self.table.seconds - nearest).abs() / made
     }
 }
@@ -230,18 +255,15 @@ pub fn figure(family: &Family, measured: &Result<Agreement, String>) -> Figure {
              program,
              table,
              stolen_s,
+             runs,
              ..
          }| {
             let counted = match program.times {
                 0 => String::new(),
                 times => format!(" of {times} that the program counted"),
             };
-            let stolen = match *stolen_s > 0.0 {
-                true => format!(" and up to {stolen_s:.2} s that the hypervisor took"),
-                false => String::new(),
-            };
             format!(
-                "; {} waits{counted}, {:.4} s of {:.4} s{stolen}",
+                "; {} waits{counted}, {:.4} s of {:.4} s; the hypervisor took {stolen_s:.2} s meanwhile, the least of {runs} runs",
                 table.times, table.seconds, program.seconds
             )
         },

@@ -8,6 +8,8 @@ use crate::schema::{Point, ScaleResult};
 
 /// Below this fraction of the capacity nothing is blamed.
 pub(crate) const WORTH_BLAMING: f64 = 0.02;
+/// Nor is anything where so much is work: what is left is what starting, ending and measuring take, on a shared machine also others.
+const ALL_WORK: f64 = 0.95;
 
 /// A piece of a sentence.
 #[derive(Clone, Debug, PartialEq)]
@@ -170,10 +172,12 @@ fn loss(result: &ScaleResult, at: usize, main: &Point) -> Vec<Part> {
             }
         }
     };
-    if fraction < WORTH_BLAMING {
+    let work = main.stack.get("work").copied().unwrap_or(0.0);
+    if fraction < WORTH_BLAMING || work >= ALL_WORK {
+        let bound = (fraction.max(WORTH_BLAMING) * 100.0).ceil() / 100.0;
         return vec![words(format!(
             "Nothing to blame: no loss takes more than {} of the CPU time.",
-            percent_coarse(WORTH_BLAMING)
+            percent_coarse(bound)
         ))];
     }
     let share = Part::Figure {
@@ -270,6 +274,25 @@ mod tests {
             "{}",
             sentence(&h.loss)
         );
+    }
+
+    #[test]
+    fn who_works_all_the_time_is_not_blamed_for_what_little_is_left() {
+        let loss = |work: f64, fraction: f64| {
+            let mut r = result(&[(1, 1.0), (2, 1.95)]);
+            r.points[1].stack = [("work".into(), work), ("placement".into(), fraction)].into();
+            r.causes = vec![CauseReport {
+                id: "placement".into(),
+                fraction,
+                ..CauseReport::default()
+            }];
+            sentence(&headline(&r).loss)
+        };
+        assert_eq!(
+            loss(0.965, 0.031),
+            "Nothing to blame: no loss takes more than 4.0\u{a0}% of the CPU time."
+        );
+        assert!(loss(0.94, 0.031).contains("placement"));
     }
 
     #[test]

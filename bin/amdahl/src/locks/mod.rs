@@ -114,13 +114,9 @@ fn sums_within(memory_bytes: usize) -> Limits {
     Limits::within(memory_bytes / 2)
 }
 
-/// What records; with `owners` also how long `mmap_lock` is held, where that is told.
+/// What records; with `owners` also how long `mmap_lock` is held.
 fn programs(owners: bool) -> &'static Programs {
-    if owners && machine::holds_are_told() {
-        &LOCKS_AND_HOLDS
-    } else {
-        &LOCKS
-    }
+    if owners { &LOCKS_AND_HOLDS } else { &LOCKS }
 }
 
 fn recorded(
@@ -180,21 +176,20 @@ fn recorded_sources(recorder: &Recorder, owners: bool) -> Vec<Source> {
     let missing: Vec<&str> = recorder.missing().collect();
     let mut sources = kernel_sources(&missing, machine::spin_locks());
     if owners {
-        sources.push(holds_source(&missing, machine::holds_are_told()));
+        sources.push(holds_source(&missing));
     }
     sources
 }
 
-/// Of holds, where the tracepoints in `missing` were not to be had; `are_told`: with the arguments that
-/// are known.
-fn holds_source(missing: &[&str], are_told: bool) -> Source {
+/// Of holds, where the tracepoints in `missing` were not to be had.
+fn holds_source(missing: &[&str]) -> Source {
     let lacks = |hook: &str| missing.contains(&hook);
-    if !are_told || lacks("mmap_lock_acquire_returned") || lacks("mmap_lock_released") {
+    if lacks("mmap_lock_acquire_returned") || lacks("mmap_lock_released") {
         return source(
             "mmap_lock holds",
             "missing",
             "This kernel does not tell how long mmap_lock is held.",
-            "use Linux 6.14 or newer",
+            "use Linux 5.11 or newer",
         );
     }
     source("mmap_lock holds", "bpf", "", "")
@@ -313,15 +308,11 @@ fn show(args: &Locks, found: &LocksResult) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    /// On kernels before 6.14 the tracepoints are there and have other arguments: nothing was recorded,
-    /// and the source said `bpf`.
     #[test]
     fn holds_are_missing_where_the_kernel_does_not_tell_them() {
-        assert_eq!(holds_source(&[], true).how, "bpf");
-        let released = ["mmap_lock_released"];
-        let acquired = ["mmap_lock_acquire_returned"];
-        for (missing, are_told) in [(&released[..], true), (&acquired, true), (&[], false)] {
-            let source = holds_source(missing, are_told);
+        assert_eq!(holds_source(&[]).how, "bpf");
+        for missing in ["mmap_lock_released", "mmap_lock_acquire_returned"] {
+            let source = holds_source(&[missing]);
             assert_eq!(source.how, "missing");
             assert!(!source.missing.is_empty() && !source.remedy.is_empty());
         }

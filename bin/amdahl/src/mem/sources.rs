@@ -5,7 +5,6 @@ use amdahl_report::schema::Source;
 
 use super::look::Looked;
 use crate::cli::Selection;
-use crate::watch::machine::holds_are_told;
 
 /// Pages by the node of the CPU that used them first.
 const FIRST_USES: &str = "first uses by node";
@@ -45,12 +44,14 @@ pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
         let text = "telling how long the lock is held costs every fault.";
         sources.push(source(HOLDS, "missing", text, "--holds"));
     } else {
-        sources.push(if !holds_are_told() || lacks("mmap_lock_released") {
-            let text = "the kernel does not tell who holds the lock.";
-            source(HOLDS, "missing", text, "use Linux 6.14 or newer")
-        } else {
-            source(HOLDS, "bpf", "", "")
-        });
+        sources.push(
+            if lacks("mmap_lock_acquire_returned") || lacks("mmap_lock_released") {
+                let text = "the kernel does not tell who holds the lock.";
+                source(HOLDS, "missing", text, "use Linux 5.11 or newer")
+            } else {
+                source(HOLDS, "bpf", "", "")
+            },
+        );
     }
     sources.push(source(FIRST_USES, "bpf", "", ""));
     sources.push(if lacks("alloc_vmap_area") {
@@ -73,13 +74,9 @@ pub fn not_recorded(why: &str, remedy: &str, has_holds: bool) -> Vec<Source> {
         .collect()
 }
 
-/// What records; with `holds` how long the lock is held, where that is told.
+/// What records; with `holds` how long the lock is held.
 pub fn programs(holds: bool) -> &'static Programs {
-    if holds && holds_are_told() {
-        &MEM_HOLDS
-    } else {
-        &MEM
-    }
+    if holds { &MEM_HOLDS } else { &MEM }
 }
 
 /// What a live view leaves out.

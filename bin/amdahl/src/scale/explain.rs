@@ -8,24 +8,23 @@ use amdahl_report::schema::{CauseReport, ProfileEntry, SampleRow, Site};
 use amdahl_speedup::cause::Cause;
 use amdahl_speedup::event::{CallStack, Frame, StackId, Tid};
 use amdahl_speedup::partition::{Activity, ChargeKey, HYPERVISOR, INTERRUPTS, QUOTA};
-use amdahl_speedup::primitive::{kernel_frame, seen_frames};
+use amdahl_speedup::primitive::seen_frames;
 use amdahl_speedup::stack::{FunctionGrowth, Stack, UserGrowth, function_id};
 use amdahl_speedup::wait::{INTERPRETER, is_libc, is_runtime};
 
 use super::run::Probed;
+use super::sites;
 
 /// A charge with its place.
 #[derive(Clone, Debug)]
-struct Piece {
-    cause: Cause,
-    tid: Tid,
-    stack: Option<StackId>,
-    object: u64,
-    ns: f64,
+pub(super) struct Piece {
+    pub(super) cause: Cause,
+    pub(super) tid: Tid,
+    pub(super) stack: Option<StackId>,
+    pub(super) object: u64,
+    pub(super) ns: f64,
     count: u64,
 }
-
-const SITES_MAX: usize = 20;
 
 /// All charges of a run, on and off CPU, by cause, as far as it is accounted for standing for all of it. `growth` is that of the
 /// whole point.
@@ -144,7 +143,7 @@ fn pieces(run: &Probed, growth: &UserGrowth, stack: &Stack) -> Vec<Piece> {
     pieces
 }
 
-fn thread_names(decoded: &Decoded, tid: Tid) -> (String, String, Tid) {
+pub(super) fn thread_names(decoded: &Decoded, tid: Tid) -> (String, String, Tid) {
     match decoded.threads.get(&tid) {
         Some(thread) => {
             let process = decoded
@@ -158,7 +157,7 @@ fn thread_names(decoded: &Decoded, tid: Tid) -> (String, String, Tid) {
     }
 }
 
-fn object_text(decoded: &Decoded, cause: Cause, object: u64) -> String {
+pub(super) fn object_text(decoded: &Decoded, cause: Cause, object: u64) -> String {
     match (cause, object) {
         (Cause::Stolen, QUOTA) => "CPU quota".to_owned(),
         (Cause::Stolen, HYPERVISOR) => "hypervisor".to_owned(),
@@ -187,7 +186,7 @@ fn object_text(decoded: &Decoded, cause: Cause, object: u64) -> String {
 }
 
 /// The frame that a reader should look at: the innermost of the program's own code.
-fn own_frame(stack: &CallStack) -> Option<&Frame> {
+pub(super) fn own_frame(stack: &CallStack) -> Option<&Frame> {
     let named = |frame: &&Frame| !frame.symbol.is_empty() && frame.symbol != "[unknown]";
     stack
         .user
@@ -206,25 +205,7 @@ fn own_frame(stack: &CallStack) -> Option<&Frame> {
         .or(stack.kernel.first())
 }
 
-/// What the kernel was asked to do: the system call or the fault.
-fn kernel_entry(stack: &CallStack) -> Option<&str> {
-    const GLUE: &[&str] = &[
-        "entry_SYSCALL",
-        "do_syscall",
-        "x64_sys_call",
-        "el0",
-        "__el0",
-        "do_el0",
-        "invoke_syscall",
-        "[unknown]",
-        "asm_exc",
-        "exc_",
-    ];
-    let mut outward = stack.kernel.iter().rev().map(|frame| frame.symbol.as_str());
-    outward.find(|symbol| !GLUE.iter().any(|glue| symbol.starts_with(glue)))
-}
-
-fn frames(stack: &CallStack) -> Vec<String> {
+pub(super) fn frames(stack: &CallStack) -> Vec<String> {
     seen_frames(stack)
         .iter()
         .chain(&stack.user)
@@ -282,7 +263,7 @@ pub fn causes(
         .filter(|&cause| cause != Cause::Work && stack.get(cause) > 0.0005)
         .map(|cause| {
             let mine: Vec<&Piece> = pieces.iter().filter(|piece| piece.cause == cause).collect();
-            let sites = sites(run, decoder, cause, &mine, stack.get(cause));
+            let sites = sites::sites(run, decoder, cause, &mine, stack.get(cause));
             let mut text = text(cause, stack.get(cause), sites.first(), growth);
             if lacks_call_site(cause, &mine, &run.decoded) {
                 text += LOCKS_TELLS;
@@ -297,15 +278,6 @@ pub fn causes(
         .collect();
     reports.sort_by(|a, b| b.fraction.total_cmp(&a.fraction));
     reports
-}
-
-/// The function of the kernel that wants the lock.
-fn lock_site(cause: Cause, stack: &CallStack) -> Option<&str> {
-    let is_of_kernel = matches!(cause, Cause::KernelLock | Cause::MmapLock);
-    let wants = kernel_frame(stack).filter(|_| is_of_kernel)?;
-    Some(&wants.symbol)
-        .filter(|symbol| *symbol != "[unknown]")
-        .map(String::as_str)
 }
 
 /// Without BPF there are kernel stacks of samples at most.
@@ -324,75 +296,6 @@ fn lacks_call_site(cause: Cause, pieces: &[&Piece], decoded: &Decoded) -> bool {
     let all: f64 = pieces.iter().map(|piece| piece.ns).sum();
     let known: f64 = pieces.iter().filter(is_known).map(|piece| piece.ns).sum();
     known * 2.0 < all
-}
-
-fn sites(
-    run: &Probed,
-    decoder: &mut Decoder,
-    cause: Cause,
-    pieces: &[&Piece],
-    fraction: f64,
-) -> Vec<Site> {
-    let total: f64 = pieces.iter().map(|piece| piece.ns).sum();
-    if total <= 0.0 {
-        return Vec::new();
-    }
-    // Grouped by stack first: few of many thousand stacks are ever named in full.
-    let mut by_stack: HashMap<Option<StackId>, (f64, &Piece)> = HashMap::new();
-    for piece in pieces {
-        let group = by_stack.entry(piece.stack).or_insert((0.0, piece));
-        group.0 += piece.ns;
-        if piece.ns > group.1.ns {
-            group.1 = piece;
-        }
-    }
-    let mut ranked: Vec<_> = by_stack.into_iter().collect();
-    ranked.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
-    ranked.truncate(400);
-    let mut sites: HashMap<(String, String, String), (Site, f64)> = HashMap::new();
-    for (id, (ns, piece)) in ranked {
-        let stack = id.map(|id| decoder.full(&run.decoded, id));
-        let (process, thread, _) = thread_names(&run.decoded, piece.tid);
-        let frame = stack.as_ref().and_then(own_frame);
-        let mut object = object_text(&run.decoded, cause, piece.object);
-        if let (true, Some(kernel)) = (object.is_empty(), stack.as_ref().and_then(kernel_entry)) {
-            object = format!("in the kernel's {kernel}");
-        } else if let Some(kernel) = stack.as_ref().and_then(|stack| lock_site(cause, stack)) {
-            object += &format!(" in the kernel's {kernel}");
-        }
-        let symbol = frame.map_or_else(|| object.clone(), |frame| frame.symbol.clone());
-        let shown = fraction * ns / total;
-        let seconds = shown * run.measured.capacity_ns * 1e-9;
-        let key = (
-            symbol.clone(),
-            process.clone(),
-            if frame.is_none() {
-                object.clone()
-            } else {
-                String::new()
-            },
-        );
-        let entry = sites.entry(key).or_insert_with(|| {
-            let site = Site {
-                symbol,
-                file: frame.and_then(|frame| frame.file.clone()),
-                line: frame.and_then(|frame| frame.line),
-                module: frame.map(|frame| frame.module.clone()).unwrap_or_default(),
-                stack: stack.as_ref().map(frames).unwrap_or_default(),
-                process,
-                thread,
-                object,
-                ..Site::default()
-            };
-            (site, ns)
-        });
-        entry.0.fraction += shown;
-        entry.0.seconds += seconds;
-    }
-    let mut sites: Vec<Site> = sites.into_values().map(|(site, _)| site).collect();
-    sites.sort_by(|a, b| b.fraction.total_cmp(&a.fraction));
-    sites.truncate(SITES_MAX);
-    sites
 }
 
 fn text(cause: Cause, fraction: f64, top: Option<&Site>, growth: &UserGrowth) -> String {
@@ -629,6 +532,47 @@ mod tests {
         };
         assert_eq!(first(Cause::Stolen), "hypervisor");
         assert_eq!(first(Cause::KernelLock), "lock 0xdef");
+    }
+
+    /// Two lines of one function that want two locks were one site, which had the address of the one and the time of both.
+    #[test]
+    fn waits_on_different_lines_are_different_sites() {
+        let wait = |line| {
+            let frame = Frame {
+                symbol: "take_both".to_owned(),
+                file: Some("both.c".to_owned()),
+                line: Some(line),
+                ..Frame::default()
+            };
+            Arc::new(CallStack {
+                user: vec![frame],
+                ..CallStack::default()
+            })
+        };
+        let mut run = with_steal_and_spinning();
+        run.decoded = Decoded::after(vec![wait(7), wait(9), wait(9)]);
+        let waits = [(0, 0xa, 3.0), (1, 0xb, 1.0), (2, 0xb, 0.5), (1, 0xc, 0.5)];
+        let pieces = waits.map(|(stack, object, ns)| Piece {
+            object,
+            ..piece(Cause::LockWait, Some(stack), ns)
+        });
+        let pieces: Vec<&Piece> = pieces.iter().collect();
+        let told = |cause| {
+            let sites = sites::sites(&run, &mut Decoder::new(), cause, &pieces, 0.5);
+            let told = sites.into_iter();
+            told.map(|site| (site.line, (site.fraction * 1e3).round() as u32, site.object))
+                .collect::<Vec<_>>()
+        };
+        let of_b = "lock 0xb (75 %) and another".to_owned();
+        assert_eq!(
+            told(Cause::LockWait),
+            [
+                (Some(7), 300, "lock 0xa".to_owned()),
+                (Some(9), 200, of_b.clone())
+            ]
+        );
+        // What runs on several lines is one piece of code.
+        assert_eq!(told(Cause::Serial).len(), 1);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod polls;
 mod progress;
 mod rounds;
 mod run;
+mod sites;
 mod summary;
 mod unnamed;
 mod usable;

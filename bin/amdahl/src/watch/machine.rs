@@ -41,19 +41,6 @@ pub fn describe() -> Machine {
     }
 }
 
-/// This kernel tells how long `mmap_lock` is held, see [`tells_holds`].
-pub fn holds_are_told() -> bool {
-    tells_holds(&rustix::system::uname().release().to_string_lossy())
-}
-
-/// The tracepoints of the lock have the arguments that they have since Linux 6.14: before, a path
-/// was among them.
-fn tells_holds(release: &str) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    let mut next = || numbers.next().and_then(|number| number.parse().ok());
-    (next(), next()) >= (Some(6_u32), Some(14_u32))
-}
-
 /// Of which waiters for a spin lock the kernel tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpinLocks {
@@ -126,16 +113,6 @@ pub fn now() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn holds_are_told_since_6_14() {
-        for release in ["6.14.0", "6.18.44-fc-v657", "7.0-rc1", "10.2.1"] {
-            assert!(tells_holds(release), "{release}");
-        }
-        for release in ["6.13.12", "6.8.0-31-generic", "5.19.17", "6", "", "unknown"] {
-            assert!(!tells_holds(release), "{release}");
-        }
-    }
 
     #[test]
     fn the_log_tells_whether_the_hypervisor_helps_with_spin_locks() {

@@ -645,7 +645,7 @@ fn rows_by_stack_show_their_stacks() {
     of_both(&place.amdahl(csv).ends_with(0).out, ";", ";");
 }
 
-/// Kernels before 6.14 tell nothing, and the result said that BPF did.
+/// Where the kernel told nothing the result said that BPF did.
 #[test]
 fn holds_are_there_if_their_source_says_so() {
     let _alone = alone();

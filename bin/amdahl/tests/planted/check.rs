@@ -206,6 +206,10 @@ pub fn judge(
         reports: taken.others(result),
         taken,
     };
+    let is_disturbed = judgement.noise.is_some();
+    if case.first().is_none() && demand.must_name && !is_disturbed {
+        says_nothing_is_to_blame(result, wrong);
+    }
     judgement.comparisons.push(match case.first() {
         Some(plant) => found.compare(plant, &demand, 0, wrong),
         None => found.blameless(&demand, wrong),
@@ -390,6 +394,14 @@ impl Found<'_> {
             size_found: Some(self.reports.first().map_or(0.0, |report| report.fraction)),
             ..Comparison::default()
         }
+    }
+}
+
+/// In its first sentence, which is all that many read.
+fn says_nothing_is_to_blame(result: &ScaleResult, wrong: &mut Vec<String>) {
+    let headline = amdahl_report::headline::text(result);
+    if !headline.contains("Nothing to blame") {
+        wrong.push(format!("it says: {headline}"));
     }
 }
 

@@ -3,6 +3,28 @@
 #ifndef AMDAHL_HOLDS_BPF_H
 #define AMDAHL_HOLDS_BPF_H
 
+/* before Linux 6.14 */
+struct trace_event_raw_mmap_lock_acquire_returned { amdahl_u32 __data_loc_memcg_path; } CORE;
+
+/*
+ * Argument `n` of a tracepoint of the lock, from 1 on: before Linux 6.14 the path of a control group is between the address space, which
+ * is 0, and the others. The two ways must not be joined into one with a variable offset, which the verifier refuses.
+ */
+static __always_inline amdahl_u64 argument_of_lock(unsigned long long *ctx, int n)
+{
+	struct trace_event_raw_mmap_lock_acquire_returned *event = 0;
+	amdahl_u64 value;
+
+	if (bpf_core_field_exists(event->__data_loc_memcg_path)) {
+		value = ctx[n + 1];
+		asm volatile("/* behind the path */" : "+r"(value));
+	} else {
+		value = ctx[n];
+		asm volatile("" : "+r"(value));
+	}
+	return value & 0xff;
+}
+
 /* with CONFIG_MEMCG */
 struct mm_struct___owned { struct task_struct *owner; } CORE;
 

@@ -687,10 +687,11 @@ static __always_inline void tell_hold(struct amdahl_ring *ring, amdahl_u32 cpu, 
 	publish(slot, seq);
 }
 
-/* Linux 6.14 and later: before, the second argument is a path, and there is no telling. */
 SEC("tp_btf/mmap_lock_acquire_returned")
-int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsigned long success)
+int on_mmap_acquired(unsigned long long *ctx)
 {
+	struct mm_struct *mm = (void *)ctx[0];
+	int write = argument_of_lock(ctx, 1), success = argument_of_lock(ctx, 2);
 	struct task_struct *me = bpf_get_current_task_btf();
 	amdahl_u32 tid = me->pid, index = tid % AMDAHL_TASKS, cpu;
 	amdahl_u64 lock, hash, ts;
@@ -698,7 +699,7 @@ int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsign
 	struct holds *holds;
 	struct amdahl_held *hold;
 
-	if (write > 1 || !(success & 0xff) || !is_ours(me->pid))
+	if (!success || !is_ours(me->pid))
 		return 0;
 	cpu = bpf_get_smp_processor_id();
 	ring = ring_of(cpu);
@@ -734,7 +735,7 @@ int BPF_PROG(on_mmap_acquired, struct mm_struct *mm, unsigned long write, unsign
 }
 
 SEC("tp_btf/mmap_lock_released")
-int BPF_PROG(on_mmap_released, struct mm_struct *mm, unsigned long write)
+int BPF_PROG(on_mmap_released, struct mm_struct *mm)
 {
 	amdahl_u64 ts = bpf_ktime_get_ns();
 	struct task_struct *me = bpf_get_current_task_btf();

@@ -395,8 +395,10 @@ static __always_inline void tell_hold(struct task_struct *me, struct doing *doin
 
 /* Dear: twice for every fault and call that changes the address space. Only when asked for. */
 SEC("tp_btf/mmap_lock_acquire_returned")
-int BPF_PROG(on_mmap_lock_acquired, struct mm_struct *mm, _Bool write, _Bool success)
+int on_mmap_lock_acquired(unsigned long long *ctx)
 {
+	struct mm_struct *mm = (void *)ctx[0];
+	int write = argument_of_lock(ctx, 1), success = argument_of_lock(ctx, 2);
 	struct task_struct *me = bpf_get_current_task_btf();
 	amdahl_u32 of = 0;
 	amdahl_u64 lock, ts;
@@ -437,7 +439,7 @@ int BPF_PROG(on_mmap_lock_acquired, struct mm_struct *mm, _Bool write, _Bool suc
 }
 
 SEC("tp_btf/mmap_lock_released")
-int BPF_PROG(on_mmap_lock_released, struct mm_struct *mm, _Bool write)
+int BPF_PROG(on_mmap_lock_released, struct mm_struct *mm)
 {
 	struct task_struct *me = bpf_get_current_task_btf();
 	struct doing *doing = find_doing(me->pid);

@@ -180,12 +180,21 @@ fn cells(row: &LockRow, by: &str, is_wide: bool) -> Vec<String> {
             whose(row)
         },
         format!("{site}{sites}").replace(' ', "\u{a0}"),
-        if is_wide {
-            position(&row.site, false)
-        } else {
-            String::new()
-        },
+        if is_wide { line_of(row) } else { String::new() },
     ]
+}
+
+/// Of a lock of the kernel, which has no lines, the program's line that came to want it.
+fn line_of(row: &LockRow) -> String {
+    let own = position(&row.site, false);
+    if !own.is_empty() || row.from.symbol.is_empty() {
+        return own;
+    }
+    let from = CodeSite {
+        symbol: short(&row.from.symbol),
+        ..row.from.clone()
+    };
+    format!("from {}", place(&from)).replace(' ', "\u{a0}")
 }
 
 fn owners(page: &mut Page, rows: &[&LockRow], most: usize) {
