@@ -381,7 +381,8 @@ Examples:
   amdahl sched record -- ./server-bench
   amdahl sched record --system --for 10s -o amdahl-sched
   amdahl sched show amdahl-sched
-  amdahl sched show --svg threads.svg amdahl-sched";
+  amdahl sched show --svg threads.svg amdahl-sched
+  amdahl sched show --from 2s --to 2.5s amdahl-sched";
 
 /// `amdahl sched`.
 #[derive(Debug, Args)]
@@ -443,6 +444,12 @@ pub struct SchedShow {
     /// FOLDER/events/N.parquet
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Leave out what happened before this time, counted from the first event: figures, pictures and trace are made of the rest
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub from: Option<std::time::Duration>,
+    /// Leave out what happened after this time
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub to: Option<std::time::Duration>,
 }
 
 const PHANTOM_EXAMPLES: &str = "\
@@ -673,6 +680,19 @@ fn control_group(text: &str) -> Result<PathBuf, String> {
 }
 
 fn duration(text: &str) -> Result<std::time::Duration, String> {
+    time_of_at_least(0.01, "10ms", text)
+}
+
+/// Since something has begun.
+fn moment(text: &str) -> Result<std::time::Duration, String> {
+    time_of_at_least(0.0, "0", text)
+}
+
+fn time_of_at_least(
+    least: f64,
+    least_text: &str,
+    text: &str,
+) -> Result<std::time::Duration, String> {
     let number = text.trim_end_matches(char::is_alphabetic);
     let factor = match &text[number.len()..] {
         "ms" => 1e-3,
@@ -689,8 +709,8 @@ fn duration(text: &str) -> Result<std::time::Duration, String> {
         .parse::<f64>()
         .map_err(|_| "expected a time such as 10s".to_owned())?
         * factor;
-    if !(0.01..=31_536_000.0).contains(&seconds) {
-        return Err("the time must be between 10ms and a year".to_owned());
+    if !(least..=31_536_000.0).contains(&seconds) {
+        return Err(format!("the time must be between {least_text} and a year"));
     }
     Ok(std::time::Duration::from_secs_f64(seconds))
 }

@@ -23,7 +23,7 @@ mod read;
 mod row;
 mod write;
 
-pub use folder::{FolderError, FolderReader, FolderWriter, Kept, is_part};
+pub use folder::{FolderError, FolderReader, FolderWriter, Kept, Window, is_part};
 pub use read::{Part, ReadError, read_part};
 pub use write::{Meta, PartWriter, WriteError};
 

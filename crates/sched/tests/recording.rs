@@ -1,7 +1,7 @@
 //! What is recorded is read again, and what is damaged is refused.
 
 use amdahl_sched::event::{Event, Off, Waker};
-use amdahl_sched::recording::{FolderReader, FolderWriter, Meta, PartWriter, read_part};
+use amdahl_sched::recording::{FolderReader, FolderWriter, Meta, PartWriter, Window, read_part};
 use amdahl_topology::Topology;
 use proptest::prelude::*;
 
@@ -154,6 +154,51 @@ fn the_oldest_parts_give_way() {
     assert_eq!(events.len() as u64, kept.events);
     assert_eq!(events.first().map(Event::ts), kept.since);
     assert!(events.windows(2).all(|pair| pair[0].ts() < pair[1].ts()));
+}
+
+#[test]
+fn a_window_has_what_happened_in_it_and_who_was_there_before() {
+    const SECOND: u64 = 1_000_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = FolderWriter::new(folder.path(), meta(), u64::MAX);
+    let thread = |ts| Event::Thread {
+        ts,
+        tid: 7,
+        pid: 7,
+        is_kernel: false,
+        name: "early".into(),
+    };
+    let lost = |second: u64| Event::Lost {
+        ts: 100 * SECOND + second * SECOND,
+        cpu: 0,
+        count: second,
+    };
+    writer.add(thread(100 * SECOND)).unwrap();
+    for second in 1..30 {
+        writer.add(lost(second)).unwrap();
+    }
+    writer.finish().unwrap();
+    let within = |from, to| {
+        let parts = FolderReader::open(folder.path()).unwrap();
+        let parts = parts.within(Window::new(from, to)).map(Result::unwrap);
+        parts.flat_map(|part| part.events).collect::<Vec<Event>>()
+    };
+    assert_eq!(within(0, u64::MAX).len(), 30);
+    // Across parts, which are of five seconds.
+    let found = within(4 * SECOND, 13 * SECOND);
+    assert_eq!(found[0], thread(104 * SECOND));
+    let rest: Vec<Event> = (4..=13).map(lost).collect();
+    assert_eq!(found[1..], rest);
+    // Nothing happened any more: only who was there is known.
+    assert!(
+        within(40 * SECOND, 41 * SECOND)
+            .iter()
+            .all(|event| *event == thread(140 * SECOND))
+    );
+    // The parts after it are not read.
+    let last = folder.path().join("000005.parquet");
+    std::fs::write(last, "damaged").unwrap();
+    assert_eq!(within(SECOND, 2 * SECOND).len(), 3);
 }
 
 #[test]

@@ -241,17 +241,22 @@ fn readers(threads: usize, time: Duration, work: &(dyn Fn() -> u64 + Sync)) -> f
     })
 }
 
-/// Changes values at a rate; returns the rate that was reached.
+/// Changes the map at a rate: takes a piece out of the middle of a range, which makes three of it, and puts back the whole, so that
+/// nodes are divided and joined. Returns the rate that was reached.
 fn write(map: &SeqRangeMap<u64>, per_second: f64, over: &AtomicBool) -> f64 {
     stay_on(1);
     let begin = Instant::now();
     let mut random = Random(9);
-    let mut changes = 0_u64;
+    let (mut changes, mut at) = (0_u64, 0);
     while !over.load(Ordering::Relaxed) {
         let due = (begin.elapsed().as_secs_f64() * per_second) as u64;
         while changes < due {
-            let at = random.below(10_000) * STEP;
-            map.insert(at..at + LENGTH, random.number());
+            if changes.is_multiple_of(2) {
+                at = random.below(10_000) * STEP;
+                map.insert(at + 5..at + 7, random.number());
+            } else {
+                map.insert(at..at + LENGTH, random.number());
+            }
             changes += 1;
         }
         thread::sleep(Duration::from_micros(50));

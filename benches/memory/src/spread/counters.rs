@@ -115,6 +115,8 @@ const PER_LLC: &str = "Counter per LLC";
 const THREAD_LOCAL: &str = "thread-local Cell";
 const SHARED: &str = "shared AtomicU64";
 const WORK: &str = "work alone";
+const WORK_PER_LLC: &str = "work and a Counter per LLC";
+const WORK_SHARD: &str = "work and a padded shard of the LLC";
 const SHARD: &str = "padded shard of the LLC";
 
 fn adding(effort: &Effort, threads: usize) -> Vec<Figure> {
@@ -166,6 +168,7 @@ fn adding(effort: &Effort, threads: usize) -> Vec<Figure> {
 fn adding_amid_work(effort: &Effort, threads: usize) -> Vec<Figure> {
     let (per_cpu, per_llc) = (Counter::with(Placement::PerCpu), Counter::per_llc());
     let shared = CachePadded::new(AtomicU64::new(0));
+    let of_llc = padded(1);
     let contenders = [
         Contender::new(WORK, |_, n| amid_work(n, || ())),
         Contender::new("work and a thread-local Cell", |_, n| {
@@ -174,8 +177,12 @@ fn adding_amid_work(effort: &Effort, threads: usize) -> Vec<Figure> {
         Contender::new("work and a Counter per CPU", |_, n| {
             amid_work(n, || per_cpu.add(1))
         }),
-        Contender::new("work and a Counter per LLC", |_, n| {
-            amid_work(n, || per_llc.add(1))
+        Contender::new(WORK_PER_LLC, |_, n| amid_work(n, || per_llc.add(1))),
+        Contender::new(WORK_SHARD, |_, n| {
+            let index = black_box(0);
+            amid_work(n, || {
+                of_llc[index].fetch_add(1, Ordering::Relaxed);
+            })
         }),
         Contender::new("work and a shared AtomicU64", |_, n| {
             amid_work(n, || {
@@ -186,7 +193,15 @@ fn adding_amid_work(effort: &Effort, threads: usize) -> Vec<Figure> {
     let times = race(effort, threads, &contenders);
     let label = label(threads);
     let row = |contender: &Contender| time(&times, contender.name, &label);
-    contenders.iter().map(row).collect()
+    let beside_shard = ratio(
+        &times,
+        WORK_PER_LLC,
+        WORK_SHARD,
+        &label,
+        Target::AtMost(1.5),
+    );
+    let rows = contenders.iter().map(row);
+    std::iter::once(beside_shard).chain(rows).collect()
 }
 
 /// What this machine gives to threads that share nothing: CPUs may be two threads of one core, or taken away.

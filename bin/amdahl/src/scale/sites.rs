@@ -167,12 +167,13 @@ impl Found {
     }
 }
 
-/// The object that most of the time is of, and how much that is where there are others.
+/// The object that most of the time is of, one that is known if there is any, and how much that is where there are others.
 fn objects_text(objects: &HashMap<u64, f64>, text: impl Fn(u64) -> String) -> String {
     let all: f64 = objects.values().sum();
-    let most = objects
-        .iter()
-        .max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(a.0)));
+    let most = objects.iter().max_by(|(a, a_ns), (b, b_ns)| {
+        let is_known = (**a != 0).cmp(&(**b != 0));
+        is_known.then(a_ns.total_cmp(b_ns)).then(b.cmp(a))
+    });
     let Some((&object, ns)) = most else {
         return String::new();
     };
@@ -239,6 +240,7 @@ mod tests {
         assert_eq!(told(&[]), "");
         assert_eq!(told(&[(0, 1.0)]), "");
         assert_eq!(told(&[(0xa, 1.0)]), "lock 0xa");
+        assert_eq!(told(&[(0, 3.0), (0xa, 1.0)]), "lock 0xa (25 %) and another");
         assert_eq!(
             told(&[(0xa, 1.0), (0xb, 3.0)]),
             "lock 0xb (75 %) and another"

@@ -33,5 +33,7 @@ pub fn report(path: &std::path::Path, html: Option<&std::path::Path>) -> Result<
         svg: None,
         timelines: None,
         trace: None,
+        from: None,
+        to: None,
     })
 }

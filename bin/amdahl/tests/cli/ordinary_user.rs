@@ -55,6 +55,30 @@ fn scale_works_and_says_what_is_missing() {
         .says("To get it: run as root");
 }
 
+#[test]
+fn views_work_and_say_what_is_missing() {
+    let _alone = alone();
+    let place = Place::new();
+    for view in [&["locks"][..], &["sched", "record"], &["mem"]] {
+        let args = [view, &["--quiet", "--json", "--", "true"]].concat();
+        let Some(ran) = place.amdahl_as_ordinary_user(&args) else {
+            return;
+        };
+        let said = ran.ends_with(0).json();
+        if !is_root() {
+            return skipped("who runs the tests may have some rights");
+        }
+        let sources: Vec<Source> =
+            serde_json::from_value(said["sources"].clone()).expect("sources");
+        let lacking = sources.iter().filter(|source| !source.missing.is_empty());
+        let lacking: Vec<&Source> = lacking.collect();
+        assert!(!lacking.is_empty(), "{view:?}: {sources:?}");
+        for source in lacking {
+            assert!(!source.remedy.is_empty(), "{view:?}: {source:?}");
+        }
+    }
+}
+
 /// `/proc/pagetypeinfo` is the administrator's: its figure was just not there, without a word.
 #[test]
 fn mem_says_what_only_the_administrator_sees() {

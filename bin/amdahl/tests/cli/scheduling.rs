@@ -191,6 +191,7 @@ fn a_recording_is_read_again_alike() {
         saved.recording.as_ref().map(|kept| kept.events),
         Some(saved.totals.events)
     );
+    parts_of_the_time_are_shown(&place, &saved);
     place
         .amdahl(["report", "amdahl-sched"])
         .ends_with(0)
@@ -241,6 +242,45 @@ fn a_recording_is_read_again_alike() {
         .ends_with(0);
     let written = place.read("amdahl-sched/threads-over-time.svg");
     assert!(written.starts_with("<svg") && written == place.read("b.svg"));
+}
+
+/// Of a recording that is in `place`.
+fn parts_of_the_time_are_shown(place: &Place, saved: &SchedResult) {
+    let show = |window: &[&str]| {
+        let words = ["sched", "show", "--json", "amdahl-sched"];
+        place.amdahl([&words[..], window].concat())
+    };
+    let switches = |window: &[&str]| {
+        let found = result(&show(window).ends_with(0));
+        assert!(found.warnings.iter().any(|notice| notice.code == "window"));
+        found.totals.switches
+    };
+    assert_eq!(switches(&["--to", "1h"]), saved.totals.switches);
+    let until = format!("{:.6}s", saved.wall_s / 2.0);
+    let halves = switches(&["--to", &until]) + switches(&["--from", &until]);
+    assert_eq!(halves, saved.totals.switches);
+    for (window, code, message) in [
+        (&["--from", "1h"][..], 1, "holds no events from 3600 s on"),
+        (
+            &["--from", "2s", "--to", "1s"],
+            2,
+            "--from must be before --to",
+        ),
+    ] {
+        let ran = show(window).ends_with(code);
+        assert!(ran.message().contains(message), "{}", ran.err);
+    }
+    place
+        .amdahl([
+            "sched",
+            "show",
+            "--trace",
+            "half.json.gz",
+            "--to",
+            &until,
+            "amdahl-sched",
+        ])
+        .ends_with(0);
 }
 
 /// A part of a recording of all of a machine with two CPUs, in which nothing has happened yet.

@@ -182,6 +182,56 @@ pub fn is_part(path: &Path) -> bool {
 #[derive(Debug)]
 pub struct FolderReader {
     parts: std::vec::IntoIter<PathBuf>,
+    window: Window,
+}
+
+/// A part of the time of a recording, in nanoseconds since its first event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Events before it are left out.
+    pub from: Ns,
+    /// Events after it are left out.
+    pub to: Ns,
+    /// The first event of the recording; known once a part was read.
+    origin: Option<Ns>,
+}
+
+impl Default for Window {
+    /// All of it.
+    fn default() -> Window {
+        Window::new(0, Ns::MAX)
+    }
+}
+
+impl Window {
+    /// From one time to another.
+    pub fn new(from: Ns, to: Ns) -> Window {
+        Window {
+            from,
+            to,
+            origin: None,
+        }
+    }
+
+    /// Leaves the events of this window and what is known of threads until then; false where it comes after the window.
+    fn cut(&mut self, part: &mut Part) -> bool {
+        let first = part.events.first().map_or(part.meta.begin, Event::ts);
+        let origin = *self.origin.get_or_insert(first);
+        let (from, to) = (
+            origin.saturating_add(self.from),
+            origin.saturating_add(self.to),
+        );
+        part.events.retain_mut(|event| {
+            if let Event::Thread { ts, .. } | Event::Allowed { ts, .. } = event {
+                *ts = from.max(*ts);
+            }
+            (from..=to).contains(&event.ts())
+        });
+        if self.from > 0 {
+            part.meta.begin = part.meta.begin.max(from);
+        }
+        first <= to
+    }
 }
 
 impl FolderReader {
@@ -193,7 +243,10 @@ impl FolderReader {
         let metadata = fs::metadata(path).map_err(failed("open", path))?;
         if !metadata.is_dir() {
             let parts = vec![path.to_owned()].into_iter();
-            return Ok(FolderReader { parts });
+            return Ok(FolderReader {
+                parts,
+                window: Window::default(),
+            });
         }
         let mut parts = Vec::new();
         for entry in fs::read_dir(path).map_err(failed("read", path))? {
@@ -211,7 +264,13 @@ impl FolderReader {
         parts.sort_by_key(|part| (part.as_os_str().len(), part.clone()));
         Ok(FolderReader {
             parts: parts.into_iter(),
+            window: Window::default(),
         })
+    }
+
+    /// Only what happened in a window.
+    pub fn within(self, window: Window) -> FolderReader {
+        FolderReader { window, ..self }
     }
 }
 
@@ -220,7 +279,11 @@ impl Iterator for FolderReader {
 
     fn next(&mut self) -> Option<Self::Item> {
         let path = self.parts.next()?;
-        Some(read_file(&path))
+        let mut part = match read_file(&path) {
+            Ok(part) => part,
+            Err(error) => return Some(Err(error)),
+        };
+        self.window.cut(&mut part).then_some(Ok(part))
     }
 }
 
