@@ -1,6 +1,6 @@
 //! Which code each cause is charged to, and one line in plain words about it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use amdahl_probe::bpf::{Decoded, Decoder};
 use amdahl_report::point::PointId;
@@ -264,7 +264,10 @@ pub fn causes(
         .map(|cause| {
             let mine: Vec<&Piece> = pieces.iter().filter(|piece| piece.cause == cause).collect();
             let sites = sites::sites(run, decoder, cause, &mine, stack.get(cause));
-            let mut text = text(cause, stack.get(cause), sites.first(), growth);
+            let mut text = match cause {
+                Cause::Stolen => taken_text(stack.get(cause), &mine, &run.decoded),
+                _ => text(cause, stack.get(cause), sites.first(), growth),
+            };
             if lacks_call_site(cause, &mine, &run.decoded) {
                 text += LOCKS_TELLS;
             }
@@ -278,6 +281,26 @@ pub fn causes(
         .collect();
     reports.sort_by(|a, b| b.fraction.total_cmp(&a.fraction));
     reports
+}
+
+/// Who took most of what was taken, whatever code that came between.
+fn taken_text(fraction: f64, pieces: &[&Piece], decoded: &Decoded) -> String {
+    let mut takers: BTreeMap<String, f64> = BTreeMap::new();
+    for piece in pieces {
+        let taker = object_text(decoded, Cause::Stolen, piece.object);
+        *takers.entry(taker).or_default() += piece.ns;
+    }
+    let all: f64 = takers.values().sum();
+    let percent = |part: f64| format!("{:.1} %", fraction * part * 100.0);
+    match takers.iter().max_by(|a, b| a.1.total_cmp(b.1)) {
+        Some((taker, ns)) if takers.len() > 1 => format!(
+            "{} was taken away, most by {taker}: {}.",
+            percent(1.0),
+            percent(ns / all)
+        ),
+        Some((taker, _)) => format!("{} was taken away by {taker}.", percent(1.0)),
+        None => format!("{} was taken away.", percent(1.0)),
+    }
 }
 
 /// Without BPF there are kernel stacks of samples at most.
@@ -367,7 +390,7 @@ fn text(cause: Cause, fraction: f64, top: Option<&Site>, growth: &UserGrowth) ->
         Cause::Placement => {
             format!("{percent} idle although a thread was ready to run on a busy CPU{at}.")
         }
-        Cause::Stolen => format!("{percent} was taken away{by}."),
+        Cause::Stolen => format!("{percent} was taken away."),
         Cause::Unexplained => format!("{percent} could not be explained{at}."),
         _ => format!("{percent}{at}."),
     }
@@ -531,6 +554,9 @@ mod tests {
             report.map_or(String::new(), |report| report.sites[0].object.clone())
         };
         assert_eq!(first(Cause::Stolen), "hypervisor");
+        let stolen = reports.iter().find(|report| report.id == "stolen");
+        let text = &stolen.expect("a quarter is").text;
+        assert!(text.contains("taken away, most by hypervisor: "), "{text}");
         assert_eq!(first(Cause::KernelLock), "lock 0xdef");
     }
 
