@@ -397,10 +397,17 @@ impl Found<'_> {
     }
 }
 
-/// In its first sentence, which is all that many read.
+/// What the machine does by itself to who runs on it: others take the CPU away, or use the core, its caches and memory.
+const OF_THE_MACHINE: [Cause; 2] = [Cause::Stolen, Cause::SlowWork];
+
+/// In its first sentence, which is all that many read, unless it is of something small, or of the machine.
 fn says_nothing_is_to_blame(result: &ScaleResult, wrong: &mut Vec<String>) {
     let headline = amdahl_report::headline::text(result);
-    if !headline.contains("Nothing to blame") {
+    let is_of_the_machine =
+        |report: &CauseReport| OF_THE_MACHINE.iter().any(|cause| report.id == cause.id());
+    let first = result.causes.first();
+    let is_large = first.is_some_and(|first| first.fraction > 0.05 && !is_of_the_machine(first));
+    if is_large && !headline.contains("Nothing to blame") {
         wrong.push(format!("it says: {headline}"));
     }
 }
