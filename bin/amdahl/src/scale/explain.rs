@@ -264,16 +264,18 @@ pub fn causes(
         .map(|cause| {
             let mine: Vec<&Piece> = pieces.iter().filter(|piece| piece.cause == cause).collect();
             let sites = sites::sites(run, decoder, cause, &mine, stack.get(cause));
-            let mut text = match cause {
-                Cause::Stolen => taken_text(stack.get(cause), &mine, &run.decoded),
-                _ => text(cause, stack.get(cause), sites.first(), growth),
+            let fraction = stack.get(cause);
+            let by = match cause {
+                Cause::Stolen => taken_by(fraction, &mine, &run.decoded),
+                _ => about(sites.first()),
             };
+            let mut text = text(cause, fraction, sites.first(), &by, growth);
             if lacks_call_site(cause, &mine, &run.decoded) {
                 text += LOCKS_TELLS;
             }
             CauseReport {
                 id: cause.id().to_owned(),
-                fraction: stack.get(cause),
+                fraction,
                 text,
                 sites,
             }
@@ -283,23 +285,28 @@ pub fn causes(
     reports
 }
 
+/// What a site is about, to be said after where it is.
+fn about(site: Option<&Site>) -> String {
+    match site.map(|site| site.object.as_str()) {
+        None | Some("") => String::new(),
+        Some(object) => format!(", {object}"),
+    }
+}
+
 /// Who took most of what was taken, whatever code that came between.
-fn taken_text(fraction: f64, pieces: &[&Piece], decoded: &Decoded) -> String {
+fn taken_by(fraction: f64, pieces: &[&Piece], decoded: &Decoded) -> String {
     let mut takers: BTreeMap<String, f64> = BTreeMap::new();
     for piece in pieces {
         let taker = object_text(decoded, Cause::Stolen, piece.object);
         *takers.entry(taker).or_default() += piece.ns;
     }
     let all: f64 = takers.values().sum();
-    let percent = |part: f64| format!("{:.1} %", fraction * part * 100.0);
     match takers.iter().max_by(|a, b| a.1.total_cmp(b.1)) {
-        Some((taker, ns)) if takers.len() > 1 => format!(
-            "{} was taken away, most by {taker}: {}.",
-            percent(1.0),
-            percent(ns / all)
-        ),
-        Some((taker, _)) => format!("{} was taken away by {taker}.", percent(1.0)),
-        None => format!("{} was taken away.", percent(1.0)),
+        Some((taker, ns)) if takers.len() > 1 => {
+            format!(", most by {taker}: {:.1} %", fraction * ns / all * 100.0)
+        }
+        Some((taker, _)) => format!(" by {taker}"),
+        None => String::new(),
     }
 }
 
@@ -321,7 +328,7 @@ fn lacks_call_site(cause: Cause, pieces: &[&Piece], decoded: &Decoded) -> bool {
     known * 2.0 < all
 }
 
-fn text(cause: Cause, fraction: f64, top: Option<&Site>, growth: &UserGrowth) -> String {
+fn text(cause: Cause, fraction: f64, top: Option<&Site>, by: &str, growth: &UserGrowth) -> String {
     use amdahl_speedup::stack::ToldBy;
     let percent = format!("{:.1} %", fraction * 100.0);
     let at = match top {
@@ -335,12 +342,6 @@ fn text(cause: Cause, fraction: f64, top: Option<&Site>, growth: &UserGrowth) ->
             format!(", most in {}{place}", site.symbol)
         }
         _ => String::new(),
-    };
-    let by = top.map_or("", |site| site.object.as_str());
-    let by = if by.is_empty() {
-        String::new()
-    } else {
-        format!(", {by}")
     };
     match cause {
         Cause::ExtraWork => {
@@ -390,7 +391,7 @@ fn text(cause: Cause, fraction: f64, top: Option<&Site>, growth: &UserGrowth) ->
         Cause::Placement => {
             format!("{percent} idle although a thread was ready to run on a busy CPU{at}.")
         }
-        Cause::Stolen => format!("{percent} was taken away."),
+        Cause::Stolen => format!("{percent} was taken away{by}."),
         Cause::Unexplained => format!("{percent} could not be explained{at}."),
         _ => format!("{percent}{at}."),
     }

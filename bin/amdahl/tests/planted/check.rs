@@ -402,13 +402,16 @@ const OF_THE_MACHINE: [Cause; 2] = [Cause::Stolen, Cause::SlowWork];
 
 /// In its first sentence, which is all that many read, unless it is of something small, or of the machine.
 fn says_nothing_is_to_blame(result: &ScaleResult, wrong: &mut Vec<String>) {
-    let headline = amdahl_report::headline::text(result);
     let is_of_the_machine =
         |report: &CauseReport| OF_THE_MACHINE.iter().any(|cause| report.id == cause.id());
     let first = result.causes.first();
     let is_large = first.is_some_and(|first| first.fraction > 0.05 && !is_of_the_machine(first));
-    if is_large && !headline.contains("Nothing to blame") {
-        wrong.push(format!("it says: {headline}"));
+    // The sentence names the first cause of this size.
+    if is_large {
+        wrong.push(format!(
+            "it says: {}",
+            amdahl_report::headline::text(result)
+        ));
     }
 }
 
