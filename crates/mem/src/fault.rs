@@ -42,6 +42,22 @@ pub struct Fault {
     pub syscall: Option<u32>,
     /// Hash of the code.
     pub place: u32,
+    /// Small pages of the memory that was allocated for it, 0 if none was: it mapped what was there. Unknown where the
+    /// kernel does not tell.
+    pub allocated: Option<u64>,
+}
+
+impl Fault {
+    /// Small pages that were placed by a fault of this kind, on the node of its CPU if no policy says otherwise: the first use
+    /// of memory, or of a copy of one's own. Where the kernel does not tell what it allocated, first uses count as
+    /// one page each, of whatever size.
+    pub fn placed(&self, kind: Kind) -> u64 {
+        match (kind, self.allocated) {
+            (Kind::FirstTouch | Kind::Shmem | Kind::CopyOnWrite, Some(pages)) => pages,
+            (Kind::FirstTouch | Kind::Shmem, None) => 1,
+            _ => 0,
+        }
+    }
 }
 
 /// What a fault did.
@@ -317,6 +333,26 @@ mod tests {
         assert_eq!(of(&major, Backing::File, true), Kind::FileMajor);
         assert_eq!(of(&major, anonymous, false), Kind::SwapIn);
         assert_eq!(kind(&major, None), Kind::Unknown);
+    }
+
+    #[test]
+    fn memory_is_placed_by_who_uses_it_first_not_by_who_maps_it() {
+        let fault = |allocated| Fault {
+            allocated,
+            ..Fault::default()
+        };
+        let huge = fault(Some(512));
+        for kind in [Kind::FirstTouch, Kind::Shmem, Kind::CopyOnWrite] {
+            assert_eq!(huge.placed(kind), 512);
+            // The page of zeros, a page of another process, a hint to NUMA balancing.
+            assert_eq!(fault(Some(0)).placed(kind), 0);
+        }
+        // Read ahead; allocated and thrown away.
+        assert_eq!(huge.placed(Kind::FileMajor), 0);
+        assert_eq!(huge.placed(Kind::Raced), 0);
+        let unknown = fault(None);
+        let placed = Kind::ALL.map(|kind| unknown.placed(kind));
+        assert_eq!(placed, [1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::numa_maps::Placement;
 /// Mappings whose first uses are told apart. Beyond, the half with the fewest is forgotten: most of them are of processes that ended.
 const REGIONS_MAX: usize = 1 << 15;
 
-/// First uses of pages, by mapping and node. A fault does not tell how large the page is that it got: each counts as one.
+/// First uses of memory in small pages, by mapping and node.
 #[derive(Clone, Debug, Default)]
 pub struct Touches {
     by_region: FxHashMap<(u32, u64), BTreeMap<u32, u64>>,
@@ -21,15 +21,15 @@ pub struct Touches {
 }
 
 impl Touches {
-    /// A page of the mapping of `pid` that begins at `start` was used first on `node`.
-    pub fn add(&mut self, pid: u32, start: u64, node: u32) {
-        *self.by_node.entry(node).or_default() += 1;
+    /// `pages` of the mapping of `pid` that begins at `start` were used first on `node`.
+    pub fn add(&mut self, pid: u32, start: u64, node: u32, pages: u64) {
+        *self.by_node.entry(node).or_default() += pages;
         let key = (pid, start);
         if self.by_region.len() >= REGIONS_MAX && !self.by_region.contains_key(&key) {
             self.forget();
         }
         let of_region = self.by_region.entry(key).or_default();
-        *of_region.entry(node).or_default() += 1;
+        *of_region.entry(node).or_default() += pages;
     }
 
     fn forget(&mut self) {
@@ -135,15 +135,14 @@ mod tests {
     fn processes_that_begin_late_are_told_of_too() {
         let mut touches = Touches::default();
         for pid in 0..2 * REGIONS_MAX as u32 {
-            touches.add(pid, 0, 0);
-            touches.add(pid, 0, 0);
+            touches.add(pid, 0, 0, 2);
         }
         let late = u32::MAX;
         for _ in 0..3 {
-            touches.add(late, 0, 0);
+            touches.add(late, 0, 0, 1);
         }
         for pid in 0..2 * REGIONS_MAX as u32 {
-            touches.add(pid, 1, 0);
+            touches.add(pid, 1, 0, 1);
         }
         assert_eq!(touches.within(late, 0..1), BTreeMap::from([(0, 3)]));
         assert!(touches.by_region.len() <= REGIONS_MAX);
@@ -153,18 +152,18 @@ mod tests {
     #[test]
     fn first_uses_are_counted_by_mapping() {
         let mut touches = Touches::default();
-        for (pid, start, node) in [
-            (1, 0x1000, 0),
-            (1, 0x1000, 1),
-            (1, 0x9000, 1),
-            (2, 0x1000, 0),
+        for (pid, start, node, pages) in [
+            (1, 0x1000, 0, 1),
+            (1, 0x1000, 1, 512),
+            (1, 0x9000, 1, 1),
+            (2, 0x1000, 0, 1),
         ] {
-            touches.add(pid, start, node);
+            touches.add(pid, start, node, pages);
         }
         assert_eq!(
             touches.within(1, 0..0x2000),
-            BTreeMap::from([(0, 1), (1, 1)])
+            BTreeMap::from([(0, 1), (1, 512)])
         );
-        assert_eq!(touches.by_node(), &BTreeMap::from([(0, 2), (1, 2)]));
+        assert_eq!(touches.by_node(), &BTreeMap::from([(0, 2), (1, 513)]));
     }
 }

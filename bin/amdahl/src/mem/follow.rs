@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use amdahl_mem::fault::{Fault, Faults, Kind, Reason};
+use amdahl_mem::fault::{Fault, Faults, Reason};
 use amdahl_mem::first_touch::Touches;
 use amdahl_mem::mapping::Backing;
 use amdahl_mem::mmap_lock::{Doing, MmapLock, Mode, Operation, Site, Stranger};
@@ -18,6 +18,7 @@ use amdahl_topology::{CpuSet, Topology};
 
 use super::look::Looker;
 use super::names::Names;
+use super::sources;
 use crate::java;
 use crate::watch::later::Later;
 use crate::watch::{Follow, processes};
@@ -43,6 +44,8 @@ pub struct Followed<'a> {
     pub faults: Faults,
     /// First uses of memory.
     pub touches: Touches,
+    /// The kernel tells what it allocates for a fault.
+    tells_pages: bool,
     /// The address-space lock.
     pub lock: MmapLock,
     /// The kernel's own ranges.
@@ -80,9 +83,9 @@ impl Tlb {
 }
 
 impl<'a> Followed<'a> {
-    /// Nothing has happened yet. Up to `later_bytes_max` of parts are left for
-    /// [`Followed::finish`].
-    pub fn new(looker: &'a Looker, later_bytes_max: usize) -> Followed<'a> {
+    /// Nothing has happened yet, and the tracepoints in `missing` are not to be had. Up to `later_bytes_max` of parts are
+    /// left for [`Followed::finish`].
+    pub fn new(looker: &'a Looker, missing: &[&str], later_bytes_max: usize) -> Followed<'a> {
         let topology = Topology::read().ok();
         let node = |topology: &Topology, node: u32| topology.kernel_node(node).unwrap_or(node);
         let nodes = topology.iter().flat_map(|topology| {
@@ -101,6 +104,7 @@ impl<'a> Followed<'a> {
             java: java::Seen::default(),
             faults: Faults::new(rustix::param::page_size() as u64),
             touches: Touches::default(),
+            tells_pages: !missing.contains(&sources::ALLOCATED),
             lock: MmapLock::default(),
             vmalloc: Vmalloc::default(),
             tlb: Tlb::default(),
@@ -199,14 +203,16 @@ impl<'a> Followed<'a> {
             is_major: has(flag::FAULT_MAJOR),
             syscall: u32::try_from(slot.syscall).ok(),
             place: slot.place,
+            allocated: self.tells_pages.then(|| pages(slot.unused)),
         };
         let region = self.spaces.find(fault.pid, fault.address);
         let kind = self.faults.add(&fault, region);
-        if matches!(kind, Kind::FirstTouch | Kind::Shmem)
+        let placed = fault.placed(kind);
+        if placed > 0
             && let Some(&node) = self.nodes.get(&fault.cpu)
         {
             let start = region.map_or(0, |region| region.start);
-            self.touches.add(fault.pid, start, node);
+            self.touches.add(fault.pid, start, node, placed);
         }
     }
 
@@ -279,6 +285,14 @@ impl<'a> Followed<'a> {
             let waits = waits.map(|(site, _)| (kind::MMAP_WAIT, site.place));
             faults.chain(waits).collect()
         });
+    }
+}
+
+/// Small pages of an allocation of this order, plus one.
+fn pages(order_and_one: u8) -> u64 {
+    match order_and_one {
+        0 => 0,
+        order => 1u64.checked_shl(u32::from(order) - 1).unwrap_or(0),
     }
 }
 
@@ -373,7 +387,7 @@ mod tests {
     #[test]
     fn what_is_mapped_elsewhere_does_not_pile_up_while_the_watched_sleep() {
         let looker = looker();
-        let mut followed = Followed::new(&looker, 0);
+        let mut followed = Followed::new(&looker, &[], 0);
         for round in 0..10u32 {
             let from = u64::from(round) * 100;
             let mut part = Part::default();

@@ -51,7 +51,7 @@ impl<'a> Recorded<'a> {
         holds: bool,
     ) -> Recorded<'a> {
         let missing: Vec<&str> = recorder.missing().collect();
-        let mut followed = Followed::new(looker, 0);
+        let mut followed = Followed::new(looker, &missing, 0);
         if selection.system {
             followed.tlb.count_all(cpus);
         }

@@ -153,11 +153,11 @@ fn recorded(
     looker: &Looker,
     interrupt: &Interrupt,
 ) -> Result<Parts, Failure> {
-    let mut followed = Followed::new(looker, args.selection.memory_bytes() / 4);
+    let missing: Vec<&str> = recorder.missing().collect();
+    let mut followed = Followed::new(looker, &missing, args.selection.memory_bytes() / 4);
     if args.selection.system {
         followed.tlb.count_all(cpus);
     }
-    let missing: Vec<&str> = recorder.missing().collect();
     let (watched, looked) = while_looking(looker, interrupt, || {
         watch::watch(
             &args.selection,

@@ -99,9 +99,9 @@ impl Machine {
             code: "numa-hint-faults".to_owned(),
             text: format!(
                 "{hints} page faults on this machine were made by the kernel to learn which node uses a page (NUMA \
-                 balancing). Those of the watched processes count as the first use of a page, so that \
-                 first-touch, shmem, file-minor and first uses by node may be too high by up to so many. Measure without: \
-                 sysctl kernel.numa_balancing=0."
+                 balancing). Those of the watched processes are among first-touch, shmem, file-minor and copy-on-write, \
+                 which may be too high by up to so many; where one moved its page, first uses by node have it again. Measure \
+                 without: sysctl kernel.numa_balancing=0."
             ),
         })
     }

@@ -8,6 +8,8 @@ use crate::cli::Selection;
 
 /// Pages by the node of the CPU that used them first.
 const FIRST_USES: &str = "first uses by node";
+/// The tracepoint that tells what is allocated for a fault.
+pub const ALLOCATED: &str = "mm_page_alloc";
 const HOLDS: &str = "holds of mmap_lock";
 
 fn source(what: &str, how: &str, missing: impl Into<String>, remedy: &str) -> Source {
@@ -53,7 +55,12 @@ pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
             },
         );
     }
-    sources.push(source(FIRST_USES, "bpf", "", ""));
+    sources.push(if lacks(ALLOCATED) {
+        let text = "the kernel does not tell what it allocates: each first use counts as one page, of whatever size.";
+        source(FIRST_USES, "bpf", text, "use a kernel with the tracepoint kmem:mm_page_alloc")
+    } else {
+        source(FIRST_USES, "bpf", "", "")
+    });
     sources.push(if lacks("alloc_vmap_area") {
         let text = "the kernel does not tell of its own address ranges.";
         source("vmalloc", "missing", text, "use Linux 6.2 or newer")

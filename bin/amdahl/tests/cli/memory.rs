@@ -1,6 +1,7 @@
 //! `amdahl mem` on processes and threads that come and go and count their page faults themselves, and beside others that look.
 
 mod lock;
+mod touches;
 mod unprivileged;
 
 use std::collections::BTreeMap;

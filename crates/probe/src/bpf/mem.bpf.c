@@ -27,8 +27,11 @@ struct task_struct___mem {
 	int pagefault_disabled;
 	struct task_struct *group_leader;
 } CORE;
+struct page;
 struct super_block { unsigned long s_magic; } CORE;
 struct inode___mem { struct super_block *i_sb; } CORE;
+/* linux/gfp_types.h: a page that may be moved, as those of programs; page tables may not. */
+#define GFP_MOVABLE 0x08u
 /* linux/magic.h */
 #define PROC_SUPER_MAGIC 0x9fa0
 
@@ -41,7 +44,7 @@ struct doing {
 	amdahl_u32 error;
 	amdahl_u32 wait_flags; /* LCB_F_* of the lock it waits for */
 	amdahl_u32 wait_of;    /* of a stranger: whose lock it waits for; 0 of the workload */
-	amdahl_u32 unused;
+	amdahl_u32 allocated;  /* order of the last page that the fault took, plus one */
 	amdahl_u64 wait_at;
 	amdahl_u64 lock;
 	amdahl_u64 mm;         /* whose lock is known to be one of an address space */
@@ -128,6 +131,7 @@ static __always_inline int begin_fault(amdahl_u32 error, amdahl_u32 whose)
 	learn_lock(doing, me, task->tgid);
 	doing->error = error;
 	doing->fault_at = bpf_ktime_get_ns();
+	doing->allocated = 0;
 	doing->in_fault = whose;
 	return 0;
 }
@@ -159,6 +163,20 @@ int on_fault(struct bpf_perf_event_data *ctx)
 }
 #endif
 
+/* What a fault brings is the last that it takes: larger ones were refused by the control group, or not needed. */
+SEC("tp_btf/mm_page_alloc")
+int BPF_PROG(on_page_alloc, struct page *page, unsigned int order, unsigned int gfp_flags)
+{
+	struct doing *doing;
+
+	if (!(gfp_flags & GFP_MOVABLE) || !page)
+		return 0;
+	doing = find_doing(bpf_get_current_task_btf()->pid);
+	if (doing && doing->in_fault)
+		doing->allocated = order + 1;
+	return 0;
+}
+
 static __always_inline int end_fault(struct bpf_perf_event_data *ctx, amdahl_u8 flags)
 {
 	struct task_struct *me = bpf_get_current_task_btf();
@@ -169,7 +187,7 @@ static __always_inline int end_fault(struct bpf_perf_event_data *ctx, amdahl_u8 
 	struct pt_regs *regs;
 	struct doing *doing;
 	amdahl_u64 seq, ts, hash, began = 0;
-	amdahl_u32 error = 0;
+	amdahl_u32 error = 0, allocated = 0;
 	int syscall;
 
 	if (!task || !ring)
@@ -180,6 +198,7 @@ static __always_inline int end_fault(struct bpf_perf_event_data *ctx, amdahl_u8 
 		doing->in_fault = 0;
 		began = doing->fault_at;
 		error = doing->error;
+		allocated = doing->allocated;
 		flags |= AMDAHL_FAULT_IS_TIMED;
 #if defined(__TARGET_ARCH_x86)
 		flags |= AMDAHL_FAULT_HAS_ERROR;
@@ -192,6 +211,7 @@ static __always_inline int end_fault(struct bpf_perf_event_data *ctx, amdahl_u8 
 	regs = (struct pt_regs *)bpf_task_pt_regs(me);
 	syscall = REG_SYSCALL(regs);
 	slot->lock_kind = error;
+	slot->unused = allocated;
 	slot->other = tgid;
 	slot->syscall = syscall;
 	slot->arg[0] = ctx->addr;

@@ -53,8 +53,8 @@ enum amdahl_kind {
 #define AMDAHL_WAKER_TIMER 0x02u
 #define AMDAHL_WAKER_IRQ 0x04u
 
-/* flags of AMDAHL_FAULT: other is the process, lock_kind the processor's error code, arg[0] the
- * address, arg[1] ns, syscall only if the kernel used the memory of the program */
+/* flags of AMDAHL_FAULT: other is the process, lock_kind the processor's error code, unused the order of the page that was
+ * allocated plus one (0: none), arg[0] the address, arg[1] ns, syscall only if the kernel used the memory of the program */
 #define AMDAHL_FAULT_MAJOR 0x01u
 #define AMDAHL_FAULT_HAS_ERROR 0x02u /* lock_kind is valid */
 #define AMDAHL_FAULT_IS_TIMED 0x04u  /* arg[1] is valid */

@@ -103,7 +103,7 @@ pub struct Slot {
     pub flags: u8,
     /// `LCB_F_*` and [`flag::LOCK_IS_MMAP`].
     pub lock_kind: u8,
-    /// Low bits of the value that a futex was expected to have.
+    /// Low bits of the value that a futex was expected to have; FAULT: order of the page that was allocated for it plus one, 0 if none.
     pub unused: u8,
     /// Where it happened, or goes.
     pub cpu: u32,

@@ -8,7 +8,7 @@
 //! | `obstacle` | `what` keeps `bytes` of `count` mappings in small pages; `gain` huge pages could replace `detail_count` small ones |
 //! | `mapping` | a mapping at `where` (hexadecimal); `what` its first obstacle, `bytes` in memory, of them `huge_bytes`; `gain` small pages that huge ones could replace |
 //! | `mapping-size` | of the mapping at `where`: `bytes` in pages of `what` bytes; `detail_bytes` of the mapping were looked at |
-//! | `mapping-node` | of the mapping at `where`: `bytes` on node `what`, `count` first uses there |
+//! | `mapping-node` | of the mapping at `where`: `bytes` on node `what`, `count` small pages used first there |
 //! | `page-size` | pages of `what` bytes on the machine: `count` given, `refused`, `in_use`; `detail` the switch |
 //! | `pool` | hugetlb pages of `what` bytes: `count`, of them `free` |
 //! | `free` | free memory of zone `detail` of node `what`: `bytes`, `count` huge pages; `share` in smaller pieces, `fragmentation` |
@@ -19,7 +19,7 @@
 //! | `mmap-lock-stranger`, `mmap-lock-stranger-wait` | holds and waits of who is not watched |
 //! | `mmap-lock-site` | waits at one place |
 //! | `tlb` | misses of the side `what`: `count`, `per_thousand` instructions; `share` of the time that was counted |
-//! | `node` | memory and first uses of a node |
+//! | `node` | memory of a node, `count` small pages used first there |
 //! | `numa` | `remote` accesses, `concentration` of memory: `share` |
 //! | `vmalloc-sum` | ranges `allocated`, `given back`, `refused`, `purges`, `purged`: `count`, `bytes` |
 //! | `vmalloc` | who allocated |

@@ -197,7 +197,11 @@ fn numa(result: &MemResult) -> Markup {
             ]
         })
         .collect();
-    let titles = [("Node", false), ("Memory", true), ("First uses", true)];
+    let titles = [
+        ("Node", false),
+        ("Memory", true),
+        ("Small pages used first", true),
+    ];
     html! {
         (table("Memory and first uses by node", &titles, &rows))
         @if let Some(remote) = numa.remote {

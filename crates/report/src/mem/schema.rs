@@ -223,7 +223,7 @@ pub struct MappingReport {
     pub sizes_seen_bytes: u64,
     /// Bytes by node; empty if not known.
     pub nodes: BTreeMap<u32, u64>,
-    /// First uses seen, by the node of the CPU: faults, each of one page, of whatever size.
+    /// Small pages whose first use was seen, by the node of the CPU.
     pub touched: BTreeMap<u32, u64>,
     /// What keeps how much of it in small pages: id and bytes.
     #[serde(deserialize_with = "bounded::<_, _, SITES_MAX>")]
@@ -444,7 +444,7 @@ pub struct Node {
     pub node: u32,
     /// Memory of the processes that is on it.
     pub bytes: u64,
-    /// First uses by its CPUs while it was watched: faults, each of one page, of whatever size.
+    /// Small pages that its CPUs used first while it was watched.
     pub touched: u64,
 }
 

@@ -443,12 +443,12 @@ fn numa(page: &mut Page, result: &MemResult) {
         page.paragraph(0, 0, &[text(line)]);
         return;
     }
-    let columns = [right("node", 0), right("memory", 0), right("first uses", 0)];
+    let columns = [right("node", 0), right("memory", 0), right("first used", 0)];
     let nodes = numa.nodes.iter().map(|node| {
         vec![
             node.node.to_string(),
             bytes(node.bytes),
-            node.touched.to_string(),
+            bytes(node.touched.saturating_mul(result.huge.page_bytes)),
         ]
     });
     let rows: Vec<_> = nodes.collect();
@@ -459,14 +459,6 @@ fn numa(page: &mut Page, result: &MemResult) {
             percent(remote)
         );
         page.paragraph(0, 0, &[text(line)]);
-    }
-    let has_large = result
-        .processes
-        .iter()
-        .any(|process| process.huge_bytes > 0);
-    if has_large && numa.nodes.iter().any(|node| node.touched > 0) {
-        let line = "A first use is a fault, of a small page or of a large one: with huge pages, shares by node may be off.";
-        page.paragraph(0, 0, &[dim(line)]);
     }
 }
 

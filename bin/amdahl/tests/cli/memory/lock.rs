@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use amdahl_report::mem::schema::{LockSite, MemResult};
+use amdahl_report::mem::schema::{LockRow, LockSite, MemResult};
 use amdahl_report::schema::Source;
 
 use super::result;
@@ -14,6 +14,8 @@ use crate::locks::kernel::first_cpu;
 use crate::locks::{self, BEFORE_OTHERS, Truth, agree, is_made};
 use crate::tool::{Place, alone, bpf, cpus, skipped, until_it_watches};
 use crate::workload::{CROWDED, READER, compiled, in_some_try, said, watched};
+
+const HELD: &str = include_str!("../../mem/held.c");
 
 /// The source of a part of the result.
 fn source<'a>(found: &'a MemResult, what: &str) -> &'a Source {
@@ -112,6 +114,43 @@ fn waits_are_what_the_program_measured() {
             Ok(())
         });
     }
+}
+
+/// Only how many holds there were was tested. How long: the calls do little else, and unmapping goes on as a reader.
+#[test]
+fn holds_last_as_long_as_the_calls_that_hold() {
+    let _alone = alone();
+    let Some(place) = bpf().map_err(skipped).ok().map(|()| Place::new()) else {
+        return;
+    };
+    let Some(program) = compiled(&place, "held", HELD, &["-g"]) else {
+        return;
+    };
+    in_some_try(|| {
+        let (said, ran) = watched(&place, "mem", &["--holds"], &[program.as_os_str()]);
+        let found = result(&ran);
+        if !is_told(&found, "holds of mmap_lock") {
+            return Ok(());
+        }
+        assert_eq!(found.faults.lost, 0);
+        let holds = &found.mmap_lock.holds;
+        let of = |what: &str| said[what].as_f64().expect("seconds");
+        for (operation, took) in ["mprotect", "munmap"].map(|what| (what, of(what))) {
+            let rows = holds.iter().filter(|row| row.operation == operation);
+            let held: f64 = rows.map(|row| row.seconds).sum();
+            // What the loader does is in it, and the hooks take their time on both sides.
+            if !(0.9 * took..1.05 * took).contains(&held) {
+                return Err(format!("{operation}: {held} s of {took}: {holds:?}"));
+            }
+        }
+        let is_it = |row: &&LockRow| (&*row.operation, &*row.mode) == ("mprotect", "write");
+        let row = holds.iter().find(is_it).expect("a row");
+        let (longest, max_s) = (of("longest"), row.max_s);
+        if !(0.9 * longest..1.01 * longest).contains(&max_s) {
+            return Err(format!("at most {max_s} s, and the call took {longest}"));
+        }
+        Ok(())
+    });
 }
 
 /// Whoever read from a file was taken for a reader of `/proc`.
