@@ -1,6 +1,6 @@
 //! What a running thread is doing, from a sampled stack.
 
-use crate::event::CallStack;
+use crate::event::{CallStack, Frame};
 use crate::partition::Activity;
 
 const SPIN_LOCK: &[&str] = &[
@@ -14,6 +14,9 @@ const SPIN_LOCK: &[&str] = &[
     "rwsem_spin_on_owner",
     "rwsem_optimistic_spin",
     "rtmutex_spin_on_owner",
+    // Spins itself where the kernel inlines it: of priority inheritance, and all locks of PREEMPT_RT.
+    "rt_mutex_slowlock_block",
+    "rtlock_slowlock_locked",
     "__mutex_lock",
     "resilient_queued_spin_lock_slowpath",
     "mutex_optimistic_spin",
@@ -78,6 +81,14 @@ const YIELD_WRAPPERS: &[&str] = &[
     "__GI___sched_yield",
     "runtime.osyield",
 ];
+/// Wherever they are on the stack: the scheduler of Go, on behalf of a goroutine that gives up its turn.
+const YIELD_IN_RUNTIME: &[&str] = &[
+    "runtime.Gosched",
+    "runtime.gosched_m",
+    "runtime.goschedImpl",
+];
+/// Frames from the innermost one on in which those are looked for.
+const RUNTIME_DEPTH: usize = 12;
 const YIELD: &[&str] = &["sys_sched_yield", "do_sched_yield"];
 
 /// What the thread was doing.
@@ -94,10 +105,13 @@ pub fn classify(stack: &CallStack, user_mode: bool) -> Activity {
         })
     };
     // On the way into and out of the call too.
+    let is_in = |names: &[&str], frame: &Frame| names.contains(&frame.symbol.as_str());
+    let mut runtime = stack.user.iter().take(RUNTIME_DEPTH);
     let yields = stack
         .user
         .first()
-        .is_some_and(|frame| YIELD_WRAPPERS.contains(&frame.symbol.as_str()));
+        .is_some_and(|frame| is_in(YIELD_WRAPPERS, frame))
+        || runtime.any(|frame| is_in(YIELD_IN_RUNTIME, frame));
     if user_mode || stack.kernel.is_empty() {
         return if stack.in_spin_loop || yields {
             Activity::UserSpin
@@ -132,7 +146,6 @@ pub fn classify(stack: &CallStack, user_mode: bool) -> Activity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Frame;
 
     fn kernel(names: &[&str]) -> CallStack {
         let frame = |name: &&str| Frame {
@@ -161,6 +174,13 @@ mod tests {
             "asm_exc_page_fault",
         ];
         assert_eq!(classify(&kernel(&lock), false), Activity::KernelLock);
+        // A mutex with priority inheritance, whose holder runs.
+        let inherits = [
+            "rt_mutex_slowlock_block",
+            "rt_mutex_wait_proxy_lock",
+            "futex_lock_pi",
+        ];
+        assert_eq!(classify(&kernel(&inherits), false), Activity::KernelLock);
         let mmap = [
             "rwsem_spin_on_owner",
             "rwsem_down_write_slowpath",
@@ -205,5 +225,11 @@ mod tests {
             ..kernel(&["syscall_exit_to_user_mode"])
         };
         assert_eq!(classify(&yielding, false), Activity::UserSpin);
+        let symbols = ["runtime.lock2", "runtime.goschedImpl", "runtime.gosched_m"];
+        let gosched = CallStack {
+            user: kernel(&symbols).kernel,
+            ..CallStack::default()
+        };
+        assert_eq!(classify(&gosched, true), Activity::UserSpin);
     }
 }

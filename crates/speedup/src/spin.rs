@@ -40,12 +40,13 @@
 //!
 //! Loops that call are examined with [`in_spin_loop_with`], which asks for the code of callees:
 //! unoptimised code reads its flag through small functions. Without the code, a
-//! loop that calls does not poll.
+//! loop that calls does not poll, unless it calls one of the functions of libraries that are [`Known`] by
+//! name: loops that wait for a flag or until a time, and those that try to take a lock until they have it.
 //!
 //! Not seen, so that their time counts as work: locks taken by a compare-exchange that
 //! stores the loaded value with a bit set; the unoptimised compare-exchange of C++'s
 //! `std::atomic`, which writes back through a pointer that it was given; unoptimised Rust atomics that take an ordering (the panics of
-//! `atomic_load` are called through the GOT); loops that only call `sched_yield`.
+//! `atomic_load` are called through the GOT); loops that only call `sched_yield`; loops that call through a register.
 //!
 //! The load-compare criterion goes back to hardware that watches loads:
 //! Tian, Nagarajan, Gupta and Tallam, *Dynamic recognition of synchronization operations
@@ -66,9 +67,11 @@ mod callee;
 mod detector;
 mod graph;
 mod insn;
+mod known;
 mod x86_64;
 
 pub use detector::{Place, SpinDetector};
+pub use known::Known;
 
 use body::Body;
 use callee::{CALLS_MAX, Callee};
@@ -108,6 +111,8 @@ pub struct Code {
     pub start: u64,
     /// The instructions.
     pub bytes: Vec<u8>,
+    /// What the function does, where its name tells. The code is not looked at then.
+    pub known: Option<Known>,
 }
 
 /// Whether the instruction at `ip` is inside a spin loop.
@@ -128,7 +133,8 @@ pub fn in_spin_loop(arch: Arch, code: &[u8], code_start: u64, ip: u64) -> bool {
 }
 
 /// The same with a closure that gives the function at an address, for calls
-/// and for jumps out of `code`.
+/// and for jumps out of `code`. A call through a pointer at a fixed address, as the entries of a GOT are, asks for the
+/// address of the pointer.
 pub fn in_spin_loop_with(
     arch: Arch,
     code: &[u8],
@@ -180,7 +186,8 @@ fn body(
         .iter()
         .filter(|member| calls(**member).is_some())
         .count();
-    let works = called > CALLS_MAX || effects.iter().any(Effect::works);
+    let itself = |(effect, &member): (&Effect, &u32)| calls(member).is_none() && effect.works();
+    let works = called > CALLS_MAX || effects.iter().zip(members).any(itself);
     for (effect, &member) in effects.iter_mut().zip(members) {
         if let Some(target) = calls(member) {
             *effect = target

@@ -85,6 +85,7 @@ fn survey() {
             (address < start + bytes.len() as u64).then(|| Code {
                 start: *start,
                 bytes: bytes.clone(),
+                known: None,
             })
         };
         let mut detector = SpinDetector::new(arch);

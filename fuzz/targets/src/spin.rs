@@ -24,6 +24,7 @@ pub(crate) fn spin(bytes: &[u8]) {
             (!bytes.is_empty()).then(|| Code {
                 start: address,
                 bytes: bytes.to_vec(),
+                known: None,
             })
         });
         // At the very ends of the address space.

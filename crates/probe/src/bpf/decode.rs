@@ -22,6 +22,9 @@ use super::wire::{REGISTERS, Slot, Stack, flag, kind, stack_kind};
 use crate::perf::FAULTS_PER_SAMPLE;
 use crate::symbol::{CodePoint, Symbolizer};
 
+/// Frames from the innermost one on in which a spin loop is looked for.
+const PLACES_MAX: usize = 8;
+
 /// Stacks to names and spin verdicts. Kept over all runs of a sweep: names do not change.
 pub struct Decoder {
     pub(super) symbols: Symbolizer,
@@ -234,7 +237,7 @@ impl Decoder {
             self.symbols.full(points, kernel)
         };
         if let (true, true, Some(spins)) = (on_cpu, raw.user_mode, &mut self.spins) {
-            let places: Vec<Place> = points.iter().take(6).map(|point| place(*point)).collect();
+            let places = places(points);
             let symbols = &mut self.symbols;
             let modules: FxHashMap<u64, CodePoint> = points
                 .iter()
@@ -246,10 +249,19 @@ impl Decoder {
                         address,
                         ..*modules.get(&module)?
                     };
-                    let code = symbols.code_at(point)?;
+                    let known = symbols.known_at(point);
+                    let Some(code) = symbols.code_at(point) else {
+                        // The pointer to a function, not code.
+                        return known.map(|_| Code {
+                            start: address,
+                            bytes: Vec::new(),
+                            known,
+                        });
+                    };
                     Some(Code {
                         start: code.start,
                         bytes: code.bytes.to_vec(),
+                        known,
                     })
                 });
             stack.after_system_call = points
@@ -288,6 +300,16 @@ fn follows_system_call(code: &[u8], offset: u64) -> bool {
         }
         _ => false,
     }
+}
+
+/// The innermost places of a stack: where it stood, and return addresses, of which the points are inside the calls.
+fn places(points: &[CodePoint]) -> Vec<Place> {
+    let points = points.iter().take(PLACES_MAX).enumerate();
+    let places = points.map(|(depth, &point)| Place {
+        ip: point.address.wrapping_add(u64::from(depth > 0)),
+        ..place(point)
+    });
+    places.collect()
 }
 
 fn place(point: CodePoint) -> Place {

@@ -21,6 +21,8 @@ use super::pclntab;
 const LE: LittleEndian = LittleEndian;
 /// No section larger than this is read.
 const SECTION_BYTES_MAX: u64 = 1 << 30;
+/// Nor are relocations.
+const RELOCATIONS_BYTES_MAX: u64 = 1 << 26;
 /// No more is unpacked of a `.gnu_debugdata`.
 const PACKED_BYTES_MAX: u64 = 1 << 27;
 /// Memory for it, its dictionary above all. `xz -9` takes 64 MiB.
@@ -446,6 +448,39 @@ impl<'a> Elf<'a> {
             .flat_map(|entries: &[Rela64<LittleEndian>]| entries)
             .find(|entry| entry.r_offset.get(LE) == address)
             .map(|entry| entry.r_addend.get(LE) as u64)
+    }
+
+    /// Where the dynamic linker puts the addresses of the functions that `wanted` says are, by name: the entries of the
+    /// GOT.
+    pub(super) fn imports<T>(&self, wanted: impl Fn(&[u8]) -> Option<T>) -> Vec<(u64, T)> {
+        let relocations = self.sections.iter().filter(|section| {
+            section.sh_type(LE) == elf::SHT_RELA && section.sh_size(LE) <= RELOCATIONS_BYTES_MAX
+        });
+        let mut found = Vec::new();
+        for section in relocations {
+            let linked = |link: u32| self.sections.section(SectionIndex(link as usize)).ok();
+            let Some(table) = linked(section.sh_link(LE)) else {
+                continue;
+            };
+            if table.sh_type(LE) != elf::SHT_DYNSYM || table.sh_size(LE) > SECTION_BYTES_MAX {
+                continue;
+            }
+            let entries = section.data_as_array(LE, self.data);
+            let symbols = table.data_as_array(LE, self.data);
+            let strings = linked(table.sh_link(LE)).and_then(|strings| self.bytes(strings));
+            let (Ok(entries), Ok(symbols), Some(strings)) = (entries, symbols, strings) else {
+                continue;
+            };
+            let entries: &[Rela64<LittleEndian>] = entries;
+            let symbols: &[Sym64<LittleEndian>] = symbols;
+            found.extend(entries.iter().filter_map(|entry| {
+                let symbol = symbols.get(entry.r_sym(LE, false) as usize)?;
+                let name = strings.get(symbol.st_name.get(LE) as usize..)?;
+                let end = name.iter().position(|&byte| byte == 0)?;
+                Some((entry.r_offset.get(LE), wanted(&name[..end])?))
+            }));
+        }
+        found
     }
 
     fn symbol_table(&self, section: &'a SectionHeader64<LittleEndian>) -> Option<RawSymbols> {

@@ -65,6 +65,7 @@ use std::io;
 use std::sync::Arc;
 
 use amdahl_speedup::event::{CallStack, Frame};
+use amdahl_speedup::spin::Known;
 use rustc_hash::FxHashMap;
 
 pub use code::Code;
@@ -270,6 +271,11 @@ impl Symbolizer {
     /// The function around a place in a file, as machine code.
     pub fn code_at(&mut self, point: CodePoint) -> Option<Code> {
         self.code.of_file(&mut self.modules, point)
+    }
+
+    /// What the name of the function there tells of what it does in a loop that waits; also of an entry of a PLT or GOT.
+    pub fn known_at(&mut self, point: CodePoint) -> Option<Known> {
+        self.code.known(&mut self.modules, point)
     }
 
     /// Path of a module, `[vdso]`, `[jit]`, or empty.

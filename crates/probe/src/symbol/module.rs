@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use amdahl_contain::contained;
+use amdahl_speedup::spin::Known;
 use object::read::ReadCache;
 use rustc_hash::FxHashMap;
 
+use super::demangle::demangle;
 use super::elf::{Bytes, Elf, Layout, UnwindTables};
 use super::maps::{Found, MappedPath, Mapping, Place};
 use super::symtab::SymbolTable;
@@ -102,6 +104,9 @@ enum Lazy<T> {
     },
 }
 
+/// Functions of other modules by the address where the dynamic linker puts theirs; only those that mean something in a loop that waits.
+pub(super) type Imports = FxHashMap<u64, Known>;
+
 /// A file, the vDSO, or the generated code of one process.
 #[derive(Debug)]
 pub(super) struct Module {
@@ -113,6 +118,7 @@ pub(super) struct Module {
     symbols: Lazy<SymbolTable>,
     tables: Lazy<UnwindTables>,
     debug_file: Option<Option<PathBuf>>,
+    imports: Option<Arc<Imports>>,
 }
 
 /// All modules of a run.
@@ -370,6 +376,20 @@ impl Modules {
         named.or_else(|| fde::function_range(&*self.tables(id)?, address))
     }
 
+    /// What a module has of functions of others.
+    pub(super) fn imports(&mut self, id: ModuleId) -> Arc<Imports> {
+        let module = &mut self.modules[id.0 as usize];
+        if module.imports.is_none() {
+            let known = |name: &[u8]| Known::of(&demangle(name));
+            let found = module
+                .bytes()
+                .and_then(|bytes| with_elf(bytes, |elf| elf.imports(&known)));
+            let found: Imports = found.into_iter().flatten().collect();
+            module.imports = Some(Arc::new(found));
+        }
+        module.imports.clone().unwrap_or_default()
+    }
+
     /// A path under which another reader finds the file with debug information.
     pub(super) fn debug_info_path(&mut self, id: ModuleId) -> Option<PathBuf> {
         let module = &mut self.modules[id.0 as usize];
@@ -465,6 +485,7 @@ impl Module {
             symbols: Lazy::NotRead,
             tables: Lazy::NotRead,
             debug_file: None,
+            imports: None,
         }
     }
 

@@ -532,8 +532,10 @@ impl Body {
     fn has_watching_exit(&self, d: &Dependences) -> bool {
         let mut watched = self.loads(d.within);
         // Unoptimised and spilled variables are reloaded from the stack in every
-        // pass. That others write them is believed only if nothing else can end the loop.
-        if watched == 0 && d.recurrences == 0 && !self.carries(d.within) {
+        // pass. That others write them is believed only if nothing else can end the loop: no time is read either,
+        // which may be told on the stack.
+        let stays = d.recurrences == 0 && self.ticks(d.within) == 0 && !self.carries(d.within);
+        if watched == 0 && stays {
             watched = self.stack_loads(d.within);
         }
         let leaves = |index: usize| {

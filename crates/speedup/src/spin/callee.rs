@@ -2,8 +2,8 @@
 //! small functions.
 
 use super::graph::Graph;
-use super::insn::{Access, Effect, Flow, Kind, Outline, Regs, Relax, numbers};
-use super::{Arch, Code, aarch64, x86_64};
+use super::insn::{Access, Effect, Flow, Kind, Outline, Regs, Relax, bit, numbers};
+use super::{Arch, Code, Known, aarch64, x86_64};
 
 /// Functions with more instructions than this are no accessors.
 const INSNS_MAX: usize = 160;
@@ -14,12 +14,14 @@ const DIVERGING_BYTES_MAX: usize = 512;
 /// `atomic<bool>::load` calls `__atomic_base<bool>::load` calls `operator&`.
 const DEPTH_MAX: usize = 4;
 
-/// A function that does nothing but load, or set a flag, or relax.
+/// A function that does nothing but load, or set a flag, or relax, or read a clock.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Callee {
     loads: bool,
     sets: bool,
     waits: bool,
+    /// What it returns may be the time.
+    tick: bool,
     /// Argument registers that it reads.
     arguments: Regs,
     /// Registers that have another value when it returns. Compilers rely on
@@ -44,6 +46,9 @@ impl Callee {
         depth: usize,
     ) -> Option<Callee> {
         let code = fetch(entry)?;
+        if let Some(known) = code.known {
+            return Some(Callee::known(arch, known));
+        }
         // Every instruction has at most 15 bytes.
         if depth >= DEPTH_MAX || code.bytes.len() > 15 * INSNS_MAX {
             return None;
@@ -53,10 +58,7 @@ impl Callee {
             return None;
         }
         let mut callee = Callee::default();
-        let clobbers = match arch {
-            Arch::X86_64 => x86_64::CALL_CLOBBERS,
-            Arch::Aarch64 => aarch64::CALL_CLOBBERS,
-        };
+        let clobbers = clobbers(arch);
         let calls = |insn: &&Outline| matches!(insn.flow, Flow::Call(_));
         if graph.insns.iter().filter(calls).count() > CALLS_MAX {
             return None;
@@ -93,7 +95,7 @@ impl Callee {
                 Flow::Indirect if !is_jump_table(&graph, index) => return None,
                 _ => {}
             }
-            if effect.opaque || effect.tick {
+            if effect.opaque {
                 return None;
             }
             if let Some(Access { kind, slot, .. }) = effect.access
@@ -109,11 +111,36 @@ impl Callee {
                     Kind::Store | Kind::Update | Kind::Accumulate => return None,
                 }
             }
+            callee.tick |= effect.tick;
             callee.waits |= effect.waits || insn.relax == Relax::Wait;
             callee.arguments |= effect.reads & arguments(arch) & !callee.writes;
             callee.writes |= effect.writes & clobbers;
         }
         Some(callee)
+    }
+
+    fn known(arch: Arch, known: Known) -> Callee {
+        let lock = match arch {
+            Arch::X86_64 => bit(7),
+            Arch::Aarch64 => bit(0),
+        };
+        let plain = Callee {
+            writes: clobbers(arch),
+            ..Callee::default()
+        };
+        match known {
+            Known::Clock => Callee {
+                tick: true,
+                ..plain
+            },
+            Known::TryLock => Callee {
+                loads: true,
+                sets: true,
+                arguments: lock,
+                ..plain
+            },
+            Known::Yield => plain,
+        }
     }
 
     /// What a call of this function does.
@@ -135,6 +162,7 @@ impl Callee {
                 operands: self.arguments,
             }),
             waits: self.waits,
+            tick: self.tick,
             ..Effect::default()
         }
     }
@@ -204,6 +232,13 @@ fn is_jump_table(graph: &Graph, index: usize) -> bool {
             access.kind == Kind::Load && access.indexed && numbers(access.address).next().is_some()
         })
     })
+}
+
+fn clobbers(arch: Arch) -> Regs {
+    match arch {
+        Arch::X86_64 => x86_64::CALL_CLOBBERS,
+        Arch::Aarch64 => aarch64::CALL_CLOBBERS,
+    }
 }
 
 fn arguments(arch: Arch) -> Regs {

@@ -6,7 +6,7 @@ use super::callee::Callee;
 use super::{Arch, Code, in_spin_loop_with};
 
 /// Calls between a sampled instruction and the loop that are looked through.
-const CALLERS_MAX: usize = 4;
+const CALLERS_MAX: usize = 6;
 
 /// Where a thread was: an address in a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +27,7 @@ pub struct Place {
 /// ```
 /// use amdahl_speedup::spin::{Arch, Code, Place, SpinDetector};
 /// // pause; jmp .-2
-/// let code = Code { start: 0x1000, bytes: vec![0xf3, 0x90, 0xeb, 0xfc] };
+/// let code = Code { start: 0x1000, bytes: vec![0xf3, 0x90, 0xeb, 0xfc], known: None };
 /// let mut detector = SpinDetector::new(Arch::X86_64);
 /// let place = Place { module: 0, ip: 0x1002 };
 /// assert!(detector.in_spin_loop(place, |_, _| Some(code.clone())));
@@ -75,7 +75,7 @@ impl SpinDetector {
     /// The outer places are return addresses. Besides loops in the innermost
     /// function this finds loops whose flag is read in a small function that
     /// the loop calls, as unoptimised code does: the innermost functions are then
-    /// accessors (no loop, no store, no other call) and their caller spins.
+    /// accessors (no loop, no store, no other call) or [`Known`](super::Known) by name, and their caller spins.
     pub fn is_spinning(
         &mut self,
         stack: &[Place],
@@ -101,7 +101,9 @@ impl SpinDetector {
         let arch = self.arch;
         *self.accessors.entry(place).or_insert_with(|| {
             fetch(module, ip).is_some_and(|code| {
-                Callee::examine(arch, code.start, &mut |target| fetch(module, target)).is_some()
+                code.known.is_some()
+                    || Callee::examine(arch, code.start, &mut |target| fetch(module, target))
+                        .is_some()
             })
         })
     }

@@ -33,7 +33,7 @@ pub(super) enum Flow {
     Jump(u64),
     /// To an address that the instruction does not tell.
     Indirect,
-    /// Into a function and then to the next instruction.
+    /// Into a function and then to the next instruction. By the address of the function, or of the pointer to it.
     Call(Option<u64>),
     /// Back to the caller.
     Return,

@@ -59,6 +59,9 @@ fn outline(insn: &Instruction) -> Outline {
             FlowControl::Return => Flow::Return,
             FlowControl::Call if insn.mnemonic() != Mnemonic::Call => Flow::Next,
             FlowControl::Call => Flow::Call(near()),
+            FlowControl::IndirectCall if insn.is_ip_rel_memory_operand() => {
+                Flow::Call(Some(insn.ip_rel_memory_address()))
+            }
             FlowControl::IndirectCall => Flow::Call(None),
             FlowControl::Interrupt | FlowControl::Exception => Flow::Trap,
         }

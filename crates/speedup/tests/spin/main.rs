@@ -4,7 +4,9 @@
 mod aarch64;
 mod x86_64;
 
-use amdahl_speedup::spin::{Arch, Code, Place, SpinDetector, in_spin_loop, in_spin_loop_with};
+use amdahl_speedup::spin::{
+    Arch, Code, Known, Place, SpinDetector, in_spin_loop, in_spin_loop_with,
+};
 use iced_x86::{Decoder, DecoderOptions};
 use proptest::prelude::*;
 
@@ -35,6 +37,7 @@ impl Case {
             .map(|&(start, hex)| Code {
                 start,
                 bytes: bytes(hex),
+                known: None,
             })
             .collect()
     }
@@ -215,10 +218,12 @@ fn a_loop_over_a_cold_part_elsewhere_is_one_loop() {
     let hot = Code {
         start: 0x1000,
         bytes: bytes("8b0785c00f84f60f0000c3"),
+        known: None,
     };
     let cold = Code {
         start: 0x2000,
         bytes: bytes("f390e9f9efffff"),
+        known: None,
     };
     let functions = [hot, cold];
     for (own, ip) in [(0, 0x1000), (0, 0x1004), (1, 0x2000), (1, 0x2002)] {
@@ -240,6 +245,112 @@ fn a_loop_over_a_cold_part_elsewhere_is_one_loop() {
         0x100a,
         &mut fetch
     ));
+}
+
+/// Functions of libraries are behind a PLT, whose code says nothing: that their loops wait was not seen.
+#[test]
+fn loops_that_call_a_known_function_of_a_library_are_judged() {
+    const CLOCK: u64 = 0x9000;
+    const TRY_LOCK: u64 = 0xa000;
+    const YIELD: u64 = 0xb000;
+    let known = |address| {
+        let known = match address {
+            CLOCK => Known::Clock,
+            TRY_LOCK => Known::TryLock,
+            YIELD => Known::Yield,
+            _ => return None,
+        };
+        Some(Code {
+            start: address,
+            bytes: Vec::new(),
+            known: Some(known),
+        })
+    };
+    // gcc 12.2 -O2: name, code, where it calls (the distance is filled in), offsets of an instruction of the loop and of the call.
+    for (source, code, (call, target), at, spins) in [
+        (
+            "while (pthread_mutex_trylock(m)) ;",
+            "534889fb0f1f40004889dfe80000000085c075f45bc3",
+            (0xb, TRY_LOCK),
+            0x10,
+            true,
+        ),
+        // -fno-plt: through the GOT.
+        (
+            "while (pthread_mutex_trylock(m)) ;",
+            "534889fb0f1f40004889dfff150000000085c075f35bc3",
+            (0xb, TRY_LOCK),
+            0x11,
+            true,
+        ),
+        (
+            "do { if (*f) return 1; clock_gettime(CLOCK_MONOTONIC, &t); } while (t.tv_sec < end);",
+            "4154554889f5534889fb4883ec104989e4eb180f1f4400004c89e6bf01000000e80000000048392c247d158b0385c074e74883c410b8010000005b5d415cc3",
+            (0x20, CLOCK),
+            0x2b,
+            true,
+        ),
+        (
+            "while (!*f) sched_yield();",
+            "534889fbeb0f662e0f1f840000000000e8000000008b0385c074f55bc3",
+            (0x10, YIELD),
+            0x15,
+            true,
+        ),
+        // Nobody else can end it.
+        (
+            "do clock_gettime(CLOCK_MONOTONIC, &t); while (t.tv_sec < end);",
+            "55534889fb4883ec184889e50f1f40004889eebf01000000e80000000048391c247ced4883c4185b5dc3",
+            (0x18, CLOCK),
+            0x1d,
+            false,
+        ),
+        (
+            "while (pthread_mutex_trylock(m)) work_done++;",
+            "534889fbeb12662e0f1f8400000000004883050000000000014889dfe80000000085c075ec5bc3",
+            (0x1b, TRY_LOCK),
+            0x20,
+            false,
+        ),
+        (
+            "do { *out = *out * 3 + 1; clock_gettime(CLOCK_MONOTONIC, &t); } while (t.tv_sec < end);",
+            "4154554889fd534889f34883ec104989e40f1f8000000000488b034c89e6bf01000000488d4440014889 03e80000000048392c247ce24883c4105b5d415cc3",
+            (0x2b, CLOCK),
+            0x30,
+            false,
+        ),
+    ] {
+        let start = 0x1000;
+        let mut code = bytes(&code.replace(' ', ""));
+        let opcode = if code[call] == 0xe8 { 1 } else { 2 };
+        let next = start + (call + opcode + 4) as u64;
+        let distance = target.wrapping_sub(next) as u32;
+        code[call + opcode..][..4].copy_from_slice(&distance.to_le_bytes());
+        for ip in [start + at, start + call as u64] {
+            let mut fetch = |address| known(address);
+            let found = in_spin_loop_with(Arch::X86_64, &code, start, ip, &mut fetch);
+            assert_eq!(found, spins, "{source} at {ip:x}");
+            // What is called may be anything where nobody knows it.
+            assert!(!in_spin_loop(Arch::X86_64, &code, start, ip), "{source}");
+        }
+        // Most samples are in the library.
+        let place = |module, ip| Place { module, ip };
+        let stack = [
+            place(1, target),
+            place(0, start + (call + opcode + 4) as u64),
+        ];
+        let own = Code {
+            start,
+            bytes: code,
+            known: None,
+        };
+        let mut detector = SpinDetector::new(Arch::X86_64);
+        let found = detector.is_spinning(&stack, |module, address| match module {
+            0 if (start..start + 0x100).contains(&address) => Some(own.clone()),
+            _ => known(address),
+        });
+        assert_eq!(found, spins, "{source}");
+    }
 }
 
 #[test]
@@ -277,7 +388,7 @@ proptest! {
         offset in 0u64..200,
     ) {
         let code: Vec<u8> = pieces.iter().flat_map(|piece| bytes(piece)).collect();
-        let functions = [Code { start: 0x1000, bytes: code.clone() }];
+        let functions = [Code { start: 0x1000, bytes: code.clone(), known: None }];
         let mut fetch = |address| fetch(&functions, address);
         let spins = in_spin_loop_with(Arch::X86_64, &code, 0x1000, 0x1000 + offset, &mut fetch);
         prop_assert!(!spins || offset < code.len() as u64);
