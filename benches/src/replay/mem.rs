@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use amdahl_mem::fault::{Fault, Faults, Kind, Reason};
+use amdahl_mem::fault::{Fault, Faults, Reason};
 use amdahl_mem::first_touch::Touches;
 use amdahl_mem::mapping::Backing;
 use amdahl_mem::mmap_lock::{MmapLock, Mode, Operation, Site, Stranger};
@@ -134,12 +134,14 @@ impl Machine {
                     is_major: self.random.one_in(100),
                     syscall: None,
                     place,
+                    allocated: Some(1),
                 };
                 let found = self.spaces.find(pid, fault.address);
                 let kind = faults.add(&fault, found);
-                if matches!(kind, Kind::FirstTouch | Kind::Shmem) {
+                let placed = fault.placed(kind);
+                if placed > 0 {
                     let start = found.map_or(0, |region| region.start);
-                    self.touches.add(pid, start, cpu % NODES);
+                    self.touches.add(pid, start, cpu % NODES, placed);
                 }
             }
         }

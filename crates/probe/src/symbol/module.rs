@@ -383,7 +383,7 @@ impl Modules {
             let known = |name: &[u8]| Known::of(&demangle(name));
             let found = module
                 .bytes()
-                .and_then(|bytes| with_elf(bytes, |elf| elf.imports(&known)));
+                .and_then(|bytes| with_elf(bytes, |elf| elf.imports(known)));
             let found: Imports = found.into_iter().flatten().collect();
             module.imports = Some(Arc::new(found));
         }
