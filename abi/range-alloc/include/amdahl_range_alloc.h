@@ -63,7 +63,7 @@ struct ara_block {
     uint64_t start;
     uint64_t size;
     uint32_t is_lazy;    /* freed lazily, not purged */
-    uint32_t is_free;    /* a gap; only from ara_next */
+    uint32_t is_free;    /* a gap; only from ara_next and ara_shared_each */
 };
 
 struct ara_stats {
@@ -73,11 +73,21 @@ struct ara_stats {
     uint64_t footprint_bytes;
 };
 
+struct ara_shared_stats {
+    uint64_t units, busy_units, lazy_units;
+    uint64_t held_units; /* free, and held by slots */
+    uint64_t spans;      /* held by slots, of span_units each */
+    uint64_t span_units;
+    uint64_t footprint_bytes;
+};
+
 struct ara_arena;
 struct ara_shared;
 
 /* Told each range that a purge lets be used again. */
 typedef void (*ara_retire)(void *context, uint64_t start, uint64_t size);
+/* Told an allocation or gap. */
+typedef void (*ara_visit)(void *context, const struct ara_block *block);
 
 uint32_t ara_abi_version(void);
 /* Text for a code; never null. */
@@ -90,6 +100,8 @@ int ara_alloc(struct ara_arena *arena, const struct ara_request *request, uint64
 int ara_alloc_at(struct ara_arena *arena, uint64_t start, uint64_t size);
 /* Takes the memory that so many more allocations need. */
 int ara_reserve(struct ara_arena *arena, size_t allocations);
+/* The first request of an alignment and phase takes longer, unless this was called for it. */
+int ara_prepare(struct ara_arena *arena, uint64_t align, uint64_t phase);
 /* size may be null; else the size of what was freed. */
 int ara_free(struct ara_arena *arena, uint64_t start, uint64_t *size);
 int ara_free_sized(struct ara_arena *arena, uint64_t start, uint64_t size);
@@ -118,6 +130,12 @@ int ara_shared_free_lazy(const struct ara_shared *arena, uint64_t start);
 /* retire may allocate and free, but not purge. */
 int ara_shared_purge(const struct ara_shared *arena, ara_retire retire, void *context, uint64_t *units);
 int ara_shared_lookup(const struct ara_shared *arena, uint64_t address, struct ara_block *block);
+int ara_shared_prepare(const struct ara_shared *arena, uint64_t align, uint64_t phase);
+/* All allocations and gaps by address, as they are at one time: a copy is made, which takes all locks, before the first is
+ * told. visit may use the arena. */
+int ara_shared_each(const struct ara_shared *arena, ara_visit visit, void *context);
+/* Sums, each slot at its own time. */
+int ara_shared_stats(const struct ara_shared *arena, struct ara_shared_stats *stats);
 
 #ifdef __cplusplus
 }

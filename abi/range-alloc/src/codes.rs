@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_int};
 
-use amdahl_range_alloc::{AllocError, ArenaError, FreeError, Policy, Request};
+use amdahl_range_alloc::{AllocError, ArenaError, FreeError, Policy, Request, Segment, State};
 
 pub const OK: c_int = 0;
 pub const NULL: c_int = 1;
@@ -113,6 +113,17 @@ pub struct AraBlock {
     pub is_free: u32,
 }
 
+impl From<Segment> for AraBlock {
+    fn from(segment: Segment) -> AraBlock {
+        AraBlock {
+            start: segment.range.start,
+            size: segment.range.end - segment.range.start,
+            is_lazy: u32::from(segment.state == State::Lazy),
+            is_free: u32::from(segment.state == State::Free),
+        }
+    }
+}
+
 /// `struct ara_stats`.
 #[repr(C)]
 pub struct AraStats {
@@ -125,6 +136,21 @@ pub struct AraStats {
     pub largest_free: u64,
     pub footprint_bytes: u64,
 }
+
+/// `struct ara_shared_stats`.
+#[repr(C)]
+pub struct AraSharedStats {
+    pub units: u64,
+    pub busy_units: u64,
+    pub lazy_units: u64,
+    pub held_units: u64,
+    pub spans: u64,
+    pub span_units: u64,
+    pub footprint_bytes: u64,
+}
+
+/// `ara_visit`.
+pub type AraVisit = Option<unsafe extern "C" fn(*mut std::ffi::c_void, *const AraBlock)>;
 
 /// `ara_retire`.
 pub type AraRetire = Option<unsafe extern "C" fn(*mut std::ffi::c_void, u64, u64)>;

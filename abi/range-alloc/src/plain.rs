@@ -7,7 +7,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use amdahl_range_alloc::{RangeAlloc, State};
+use amdahl_range_alloc::RangeAlloc;
 
 use crate::call::{self, put, with};
 use crate::codes::{self, AraBlock, AraRequest, AraRetire, AraStats};
@@ -100,6 +100,16 @@ pub unsafe extern "C" fn ara_reserve(of: *mut RangeAlloc, allocations: usize) ->
     })
 }
 
+/// Gets ready for an alignment and phase.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_prepare(of: *mut RangeAlloc, align: u64, phase: u64) -> c_int {
+    // SAFETY: as the caller says.
+    with(unsafe { of.as_mut() }, |arena| {
+        let prepared = arena.prepare(align, phase);
+        prepared.map_err(|error| codes::of_alloc(&error))
+    })
+}
+
 /// Frees what must have a size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ara_free_sized(of: *mut RangeAlloc, start: u64, size: u64) -> c_int {
@@ -127,14 +137,8 @@ pub unsafe extern "C" fn ara_next(
             return Err(codes::OUTSIDE);
         }
         let found = arena.iter_from(address).next().ok_or(codes::OUTSIDE)?;
-        let found = AraBlock {
-            start: found.range.start,
-            size: found.range.end - found.range.start,
-            is_lazy: u32::from(found.state == State::Lazy),
-            is_free: u32::from(found.state == State::Free),
-        };
         // SAFETY: the caller says that it is null or valid.
-        unsafe { put(block, found) };
+        unsafe { put(block, found.into()) };
         Ok(())
     })
 }

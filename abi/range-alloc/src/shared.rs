@@ -9,8 +9,8 @@ use std::ffi::{c_int, c_void};
 
 use amdahl_range_alloc::{SharedConfig, SharedRangeAlloc};
 
-use crate::call::{self, with};
-use crate::codes::{AraBlock, AraRequest, AraRetire};
+use crate::call::{self, put, with};
+use crate::codes::{self, AraBlock, AraRequest, AraRetire, AraSharedStats, AraVisit};
 
 /// Makes an arena.
 #[unsafe(no_mangle)]
@@ -127,4 +127,61 @@ pub unsafe extern "C" fn ara_shared_lookup(
             call::tell(arena.lookup(address), block)
         })
     }
+}
+
+/// Gets ready for an alignment and phase.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_shared_prepare(
+    of: *const SharedRangeAlloc,
+    align: u64,
+    phase: u64,
+) -> c_int {
+    // SAFETY: as the caller says.
+    with(unsafe { of.as_ref() }, |arena| {
+        let prepared = arena.prepare(align, phase);
+        prepared.map_err(|error| codes::of_alloc(&error))
+    })
+}
+
+/// Tells all segments.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_shared_each(
+    of: *const SharedRangeAlloc,
+    visit: AraVisit,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: as the caller says.
+    with(unsafe { of.as_ref() }, |arena| {
+        let visit = visit.ok_or(codes::NULL)?;
+        for segment in arena.snapshot() {
+            let block = AraBlock::from(segment);
+            // SAFETY: the caller gave the function for this context.
+            unsafe { visit(context, &raw const block) };
+        }
+        Ok(())
+    })
+}
+
+/// Sums.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_shared_stats(
+    of: *const SharedRangeAlloc,
+    stats: *mut AraSharedStats,
+) -> c_int {
+    // SAFETY: as the caller says.
+    with(unsafe { of.as_ref() }, |arena| {
+        let now = arena.stats();
+        let now = AraSharedStats {
+            units: now.units,
+            busy_units: now.busy_units,
+            lazy_units: now.lazy_units,
+            held_units: now.held_units,
+            spans: now.spans as u64,
+            span_units: now.span_units,
+            footprint_bytes: now.footprint_bytes as u64,
+        };
+        // SAFETY: the caller says that it is null or valid.
+        unsafe { put(stats, now) };
+        Ok(())
+    })
 }

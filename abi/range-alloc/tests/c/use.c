@@ -66,6 +66,7 @@ static void plain(void) {
     }
     CHECK(all == 0x100000 - 0x1000 && blocks == 4);
 
+    CHECK(ara_prepare(arena, 1 << 12, 16) == ARA_OK && ara_prepare(arena, 0, 0) == ARA_BAD_ALIGN);
     CHECK(ara_free(arena, b + 1, &size) == ARA_INSIDE);
     CHECK(ara_free_lazy(arena, b) == ARA_OK);
     CHECK(ara_free(arena, b, &size) == ARA_FREED_LAZILY);
@@ -96,6 +97,24 @@ static void *churn(void *arena) {
     return NULL;
 }
 
+struct seen {
+    struct ara_shared *arena;
+    uint64_t at;
+    int free, lazy, busy;
+};
+
+/* Uses the arena meanwhile. */
+static void see(void *context, const struct ara_block *block) {
+    struct seen *seen = context;
+    struct ara_block found;
+    CHECK(block->start == seen->at);
+    seen->at += block->size;
+    seen->free += block->is_free;
+    seen->lazy += block->is_lazy;
+    seen->busy += !block->is_free && !block->is_lazy;
+    CHECK(ara_shared_lookup(seen->arena, block->start, &found) == (block->is_free ? ARA_NOT_ALLOCATED : ARA_OK));
+}
+
 static void shared(void) {
     struct ara_shared *arena = NULL;
     CHECK(ara_shared_create(0, 1 << 24, 1, 0, 0, &arena) == ARA_OK);
@@ -103,6 +122,17 @@ static void shared(void) {
     for (int at = 0; at < 4; at++) CHECK(pthread_create(&threads[at], NULL, churn, arena) == 0);
     for (int at = 0; at < 4; at++) CHECK(pthread_join(threads[at], NULL) == 0);
     CHECK(ara_shared_purge(arena, NULL, NULL, NULL) == ARA_OK);
+    CHECK(ara_shared_prepare(arena, 512, 3) == ARA_OK && ara_shared_prepare(arena, 3, 0) == ARA_BAD_ALIGN);
+    struct ara_shared_stats stats;
+    CHECK(ara_shared_stats(arena, &stats) == ARA_OK && stats.units == 1 << 24 && stats.busy_units == 0 && stats.lazy_units == 0);
+    CHECK(ara_shared_alloc_at(arena, 100, 50) == ARA_OK && ara_shared_free_lazy(arena, 100) == ARA_OK);
+    CHECK(ara_shared_alloc_at(arena, 150, 10) == ARA_OK);
+    struct seen seen = {arena, 0, 0, 0, 0};
+    CHECK(ara_shared_each(arena, see, &seen) == ARA_OK);
+    CHECK(seen.at == 1 << 24 && seen.free == 2 && seen.lazy == 1 && seen.busy == 1);
+    CHECK(ara_shared_each(arena, NULL, NULL) == ARA_NULL && ara_shared_each(NULL, see, &seen) == ARA_NULL);
+    CHECK(ara_shared_stats(arena, &stats) == ARA_OK && stats.busy_units == 10 && stats.lazy_units == 50);
+    CHECK(ara_shared_free(arena, 150, NULL) == ARA_OK && ara_shared_purge(arena, NULL, NULL, NULL) == ARA_OK);
     CHECK(ara_shared_alloc_at(arena, 0, 1 << 24) == ARA_OK);
     struct ara_block block;
     CHECK(ara_shared_lookup(arena, 5, &block) == ARA_OK && block.size == 1 << 24);

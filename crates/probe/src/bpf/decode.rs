@@ -18,7 +18,7 @@ use super::duty::WINDOW_NS;
 use super::joins::joins;
 use super::stacks::{learn_maps, locate};
 use super::windows::{Gap, found};
-use super::wire::{REGISTERS, Slot, Stack, flag, kind, stack_kind};
+use super::wire::{CODE_BYTES, REGISTERS, Slot, Stack, flag, kind, stack_kind};
 use crate::perf::FAULTS_PER_SAMPLE;
 use crate::symbol::{CodePoint, Symbolizer};
 
@@ -239,6 +239,19 @@ impl Decoder {
         if let (true, true, Some(spins)) = (on_cpu, raw.user_mode, &mut self.spins) {
             let places = places(points);
             let symbols = &mut self.symbols;
+            let innermost = points.first().copied();
+            let innermost = innermost.filter(|&point| symbols.is_generated(point));
+            // As it was when the sample was taken.
+            let generated = |point: CodePoint| {
+                let own = innermost.filter(|own| own.module == point.module)?;
+                let start = own.address.wrapping_sub(CODE_BYTES as u64 / 2);
+                let is_in = point.address.wrapping_sub(start) < raw.code.len() as u64;
+                is_in.then(|| Code {
+                    start,
+                    bytes: raw.code.to_vec(),
+                    known: None,
+                })
+            };
             let modules: FxHashMap<u64, CodePoint> = points
                 .iter()
                 .map(|point| (place(*point).module, *point))
@@ -252,11 +265,12 @@ impl Decoder {
                     let known = symbols.known_at(point);
                     let Some(code) = symbols.code_at(point) else {
                         // The pointer to a function, not code.
-                        return known.map(|_| Code {
+                        let pointer = known.map(|_| Code {
                             start: address,
                             bytes: Vec::new(),
                             known,
                         });
+                        return pointer.or_else(|| generated(point));
                     };
                     Some(Code {
                         start: code.start,
@@ -655,6 +669,8 @@ fn occupants_at(part: &Part, ts: Ns) -> FxHashMap<CpuId, Occupant> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "x86_64")]
+    use crate::perf::SideBand;
 
     #[test]
     fn equal_stacks_of_all_runs_are_one() {
@@ -678,6 +694,51 @@ mod tests {
             .map(|number| decoder.share(stack(number)))
             .collect();
         assert!(decoder.named.len() <= NAMED_MAX && held.len() == 2 * NAMED_MAX);
+    }
+
+    /// It is in no file, and the process may be gone: no loop of Java's was seen to spin.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn generated_code_spins_as_other_code_does() {
+        const PID: u32 = 1 << 30;
+        const IP: u64 = 0x1_0480;
+        // mov eax, [rdi]; test eax, eax; je back
+        const POLLS: &[u8] = &[0x8b, 0x07, 0x85, 0xc0, 0x74, 0xfa];
+        let spins = |code: &[u8], executable| {
+            let mut part = Part::default();
+            part.side_band = vec![SideBand::Map {
+                ts: 1,
+                pid: PID,
+                start: 0x1_0000,
+                len: 0x1000,
+                file_offset: 0,
+                device: 0,
+                inode: 0,
+                path: "//anon".to_owned(),
+                executable,
+                shared: false,
+            }];
+            part.stacks = vec![Stack {
+                ts: 2,
+                kind: stack_kind::TIME,
+                pid: PID,
+                ip: IP,
+                user_mode: true,
+                user: [IP].into(),
+                code: code.into(),
+                ..Stack::default()
+            }];
+            let mut decoded = Decoded::default();
+            let ids = Decoder::new().name_stacks(&mut part, &mut decoded);
+            decoded.stacks[ids[0].0 as usize].in_spin_loop
+        };
+        let mut code = vec![0x90; CODE_BYTES];
+        code[CODE_BYTES / 2..][..POLLS.len()].copy_from_slice(POLLS);
+        assert!(spins(&code, true));
+        assert!(!spins(&[], true));
+        assert!(!spins(&vec![0x90; CODE_BYTES], true));
+        // A file's code is read from the file.
+        assert!(!spins(&code, false));
     }
 
     /// Stacks were bounded by their number alone, which is hundreds of megabytes.

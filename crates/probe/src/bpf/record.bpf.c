@@ -378,6 +378,12 @@ IN_CONTEXT(timer_expire_exit, ring->in_timer = 0)
 IN_CONTEXT(irq_handler_entry, ring->in_irq = 1)
 IN_CONTEXT(irq_handler_exit, ring->in_irq = 0)
 
+/* Generated code (JIT) may be gone when somebody asks whether it spins. */
+static __always_inline void copy_code(struct amdahl_stack *s)
+{
+	s->has_code = !bpf_probe_read_user(s->kernel, AMDAHL_CODE_BYTES, (void *)(s->ip - AMDAHL_CODE_BYTES / 2));
+}
+
 static __always_inline int sample(struct bpf_perf_event_data *ctx, int kind)
 {
 	amdahl_u64 id = bpf_get_current_pid_tgid();
@@ -397,6 +403,8 @@ static __always_inline int sample(struct bpf_perf_event_data *ctx, int kind)
 	user_registers(s, regs);
 	copy_user_stack(s);
 	walk_frame_pointers(ctx, s);
+	if (s->user_mode)
+		copy_code(s);
 	bpf_ringbuf_submit(s, BPF_RB_NO_WAKEUP);
 	return 0;
 }

@@ -128,6 +128,8 @@ enum amdahl_stack_kind {
 #define AMDAHL_USER_FRAMES 24
 #define AMDAHL_STACK_BYTES 2048
 #define AMDAHL_REGISTERS 16
+/* Code around the instruction, which begins after the first half of it. */
+#define AMDAHL_CODE_BYTES 256
 
 struct amdahl_stack {
 	amdahl_u64 ts;
@@ -136,7 +138,8 @@ struct amdahl_stack {
 	amdahl_u32 cpu;
 	amdahl_u8 kind;
 	amdahl_u8 user_mode;
-	amdahl_u8 unused[2];
+	amdahl_u8 has_code; /* kernel[] holds AMDAHL_CODE_BYTES of code: there are no frames of the kernel in user mode */
+	amdahl_u8 unused;
 	amdahl_u64 ip, sp, bp, lr;
 	amdahl_u64 regs[AMDAHL_REGISTERS]; /* general registers in the kernel's order, 0 beyond */
 	amdahl_u32 kernel_frames;
@@ -147,6 +150,7 @@ struct amdahl_stack {
 	amdahl_u64 user[AMDAHL_USER_FRAMES]; /* by frame pointers, across switches of stack */
 	amdahl_u8 bytes[AMDAHL_STACK_BYTES];
 };
+_Static_assert(AMDAHL_CODE_BYTES <= 8 * AMDAHL_KERNEL_FRAMES, "it fits");
 _Static_assert(sizeof(struct amdahl_stack) ==
 	       72 + 8 * (AMDAHL_REGISTERS + AMDAHL_KERNEL_FRAMES + AMDAHL_USER_FRAMES) + AMDAHL_STACK_BYTES, "no holes");
 

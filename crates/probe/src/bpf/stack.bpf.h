@@ -325,7 +325,7 @@ static __always_inline struct amdahl_stack *begin_stack(struct amdahl_ring *ring
 	s->cpu = cpu;
 	s->kind = kind;
 	s->user_mode = 0;
-	s->unused[0] = s->unused[1] = 0;
+	s->has_code = s->unused = 0;
 	s->kernel_frames = 0;
 	s->user_bytes = 0;
 	s->user_frames = 0;

@@ -230,6 +230,8 @@ pub struct Totals {
 pub const KERNEL_FRAMES: usize = 32;
 /// General registers in a [`Stack`].
 pub const REGISTERS: usize = 16;
+/// Code around the instruction in a [`Stack`]; half of it lies before.
+pub const CODE_BYTES: usize = 8 * KERNEL_FRAMES;
 /// User frames found by frame pointers at most in a [`Stack`].
 pub const USER_FRAMES: usize = 24;
 /// Bytes of user stack at most in a [`Stack`].
@@ -245,7 +247,8 @@ pub struct StackRecord {
     cpu: u32,
     kind: u8,
     user_mode: u8,
-    unused: [u8; 2],
+    has_code: u8,
+    unused: u8,
     ip: u64,
     sp: u64,
     bp: u64,
@@ -295,6 +298,8 @@ pub struct Stack {
     pub user: Box<[u64]>,
     /// Memory from `sp` upwards.
     pub bytes: Box<[u8]>,
+    /// Code from [`CODE_BYTES`] / 2 before `ip` on, of samples in user mode; empty if not known.
+    pub code: Box<[u8]>,
 }
 
 impl Stack {
@@ -304,6 +309,7 @@ impl Stack {
             + size_of_val(&*self.kernel)
             + size_of_val(&*self.user)
             + self.bytes.len()
+            + self.code.len()
     }
 
     /// Reads one record; `None` if it is not one.
@@ -314,7 +320,12 @@ impl Stack {
         // SAFETY: the length was checked, every bit pattern is a valid StackRecord, and
         // read_unaligned has no alignment condition.
         let record = unsafe { std::ptr::read_unaligned(raw.as_ptr().cast::<StackRecord>()) };
-        let frames = (record.kernel_frames as usize).min(KERNEL_FRAMES);
+        let has_code = record.has_code != 0;
+        let frames = match has_code {
+            true => 0,
+            false => (record.kernel_frames as usize).min(KERNEL_FRAMES),
+        };
+        let code = record.kernel.iter().filter(|_| has_code);
         let bytes = (record.user_bytes as usize).min(STACK_BYTES);
         Some(Stack {
             ts: record.ts,
@@ -333,6 +344,7 @@ impl Stack {
             kernel: record.kernel[..frames].into(),
             user: record.user[..(record.user_frames as usize).min(USER_FRAMES)].into(),
             bytes: record.bytes[..bytes].into(),
+            code: code.flat_map(|word| word.to_le_bytes()).collect(),
         })
     }
 }
@@ -496,8 +508,12 @@ mod tests {
     #[test]
     fn short_or_hostile_stack_records_are_refused_or_clamped() {
         assert!(Stack::parse(&[0; 10]).is_none());
-        let stack = Stack::parse(&[0xff; size_of::<StackRecord>()]).unwrap();
-        assert_eq!(stack.kernel.len(), KERNEL_FRAMES);
+        let mut record = [0xff; size_of::<StackRecord>()];
+        let stack = Stack::parse(&record).unwrap();
+        assert_eq!((stack.kernel.len(), stack.code.len()), (0, CODE_BYTES));
         assert_eq!(stack.bytes.len(), STACK_BYTES);
+        record[std::mem::offset_of!(StackRecord, has_code)] = 0;
+        let stack = Stack::parse(&record).unwrap();
+        assert_eq!((stack.kernel.len(), stack.code.len()), (KERNEL_FRAMES, 0));
     }
 }

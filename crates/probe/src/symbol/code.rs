@@ -188,9 +188,10 @@ mod tests {
 
     #[test]
     fn entries_of_a_plt_tell_where_the_address_lies() {
-        // objdump of Debian's /bin/true and of a program of GCC with -fcf-protection.
+        // jmp *0x1234(%rip); push 0
         let plain = [0xff, 0x25, 0x34, 0x12, 0, 0, 0x68, 0, 0, 0, 0];
         assert_eq!(slot_of_x86_64(&plain, 0x1000), Some(0x1006 + 0x1234));
+        // endbr64; bnd jmp *-5(%rip)
         let marked = [
             0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0xfb, 0xff, 0xff, 0xff, 0x0f,
         ];

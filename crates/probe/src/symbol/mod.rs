@@ -278,6 +278,11 @@ impl Symbolizer {
         self.code.known(&mut self.modules, point)
     }
 
+    /// Whether the code there is in no file.
+    pub fn is_generated(&self, point: CodePoint) -> bool {
+        matches!(self.modules.get(point.module).kind, Kind::Jit { .. })
+    }
+
     /// Path of a module, `[vdso]`, `[jit]`, or empty.
     pub fn module_path(&self, module: ModuleId) -> &str {
         &self.modules.get(module).path

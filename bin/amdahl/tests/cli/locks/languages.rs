@@ -37,6 +37,20 @@ fn waits_of_cpp_are_what_the_program_measured() {
     let families = [
         ("semaphore", "C++ semaphore", "want_ticket", "hold_tickets"),
         ("barrier", "C++ barrier", "want_gate", "hold_gate"),
+        ("latch", "C++ barrier", "want_latch", "hold_latch"),
+        (
+            "shared-read",
+            "pthread rwlock (read)",
+            "want_to_read",
+            "hold_register_for_writing",
+        ),
+        (
+            "shared-write",
+            "pthread rwlock (write)",
+            "want_to_write",
+            "hold_register_for_reading",
+        ),
+        ("timed-mutex", "pthread mutex", "want_kiosk", "hold_kiosk"),
     ];
     are_told(&place, &program, &families, "holder");
 }
