@@ -312,11 +312,19 @@ pub fn wall_ratio(rounds: &[Round], watcher: Watcher, other: Watcher) -> Option<
 pub fn taken_ratio(rounds: &[Round], watcher: Watcher, other: Watcher) -> Option<Median> {
     let share = |round: &Round, of: Watcher| {
         let timed = round.times.get(&of)?;
-        let taken = timed.taken?;
-        Some((taken.hooks_s + taken.itself_s) / timed.wall_s)
+        Some(timed.taken?.all_s() / timed.wall_s)
     };
     let ratio = |round: &Round| Some(share(round, watcher)? / share(round, other)?);
     median(rounds.iter().filter_map(ratio))
+}
+
+/// CPU time that `watcher` took / all CPU time there was.
+pub fn taken_share(rounds: &[Round], watcher: Watcher, cpus: u32) -> Option<Median> {
+    let share = |round: &Round| {
+        let timed = round.times.get(&watcher)?;
+        Some(timed.taken?.all_s() / (timed.wall_s * f64::from(cpus)))
+    };
+    median(rounds.iter().filter_map(share))
 }
 
 #[cfg(test)]

@@ -43,15 +43,34 @@ impl Median {
 /// by more than is looked for: then `taken` decides, an account of what ours takes / of what the other takes, if there is one.
 pub fn beside_another(ratio: Option<&Median>, taken: Option<f64>) -> Target {
     let limit = 1.0;
-    let Some([low, high]) = ratio.and_then(|ratio| ratio.interval) else {
-        return Target::AtMost(limit);
-    };
-    let is_decided = high - low > TOO_WIDE && taken.is_some_and(|taken| taken <= limit);
-    Target::NotAbove {
+    let is_little = taken.is_some_and(|taken| taken <= limit);
+    let interval = ratio.and_then(|ratio| ratio.interval);
+    match (decided_by_account(limit, ratio, is_little), interval) {
+        (Some(target), _) => target,
+        (None, Some([low, _])) => Target::NotAbove {
+            limit,
+            low,
+            resolution: RESOLUTION,
+        },
+        (None, None) => Target::AtMost(limit),
+    }
+}
+
+/// What a ratio of our cost to none should be, at most `limit`, by the same rule: `taken` is the share of all CPU time that ours
+/// takes by account.
+pub fn beside_nobody(limit: f64, ratio: Option<&Median>, taken: Option<f64>) -> Target {
+    let is_little = taken.is_some_and(|taken| taken <= limit - 1.0);
+    decided_by_account(limit, ratio, is_little).unwrap_or(Target::AtMost(limit))
+}
+
+/// The target of a ratio whose interval is too wide, and holds 1, where little is taken by account.
+fn decided_by_account(limit: f64, ratio: Option<&Median>, is_little: bool) -> Option<Target> {
+    let [low, high] = ratio?.interval?;
+    (is_little && high - low > TOO_WIDE && low <= 1.0).then_some(Target::NotAbove {
         limit,
         low,
-        resolution: if is_decided { high - limit } else { RESOLUTION },
-    }
+        resolution: high - limit,
+    })
 }
 
 /// `None` without values.
@@ -128,6 +147,14 @@ mod tests {
         assert!(!is_ok(&of(1.05, [1.01, 1.12]), Some(0.8)));
         assert!(!is_ok(&of(1.015, [0.99, 1.02]), Some(0.8)));
         assert!(is_ok(&of(0.98, [0.9, 1.02]), Some(1.1)));
+        let is_cheap = |median: &Median, taken| {
+            beside_nobody(1.02, Some(median), taken).is_reached(median.value)
+        };
+        assert!(is_cheap(&wide, Some(0.01)));
+        assert!(!is_cheap(&wide, Some(0.03)) && !is_cheap(&wide, None));
+        assert!(!is_cheap(&of(1.05, [1.01, 1.12]), Some(0.01)));
+        assert!(!is_cheap(&of(1.025, [1.0, 1.03]), Some(0.01)));
+        assert!(is_cheap(&of(1.015, [1.01, 1.12]), Some(0.5)));
     }
 
     proptest! {

@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use amdahl_probe::perf::interruption_ns;
 use aya::programs::{ProgramError, ProgramInfo, loaded_programs};
 use aya::sys::{Stats, enable_stats};
 use rustix::process::getppid;
@@ -52,6 +53,16 @@ pub struct Taken {
     pub hooks_s: f64,
     /// In the watcher itself: who started us, and who started that.
     pub itself_s: f64,
+    /// In the interrupts that run BPF programs as samples are taken, each as long as one was measured to take before the run.
+    #[serde(default)]
+    pub interrupts_s: f64,
+}
+
+impl Taken {
+    /// All of it.
+    pub fn all_s(&self) -> f64 {
+        self.hooks_s + self.itself_s + self.interrupts_s
+    }
 }
 
 /// Runs the command; exits as it does.
@@ -93,13 +104,33 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
 struct Account {
     /// The kernel accounts as long as it is open.
     _stats: OwnedFd,
-    hooks: BTreeMap<u32, Duration>,
+    hooks: BTreeMap<u32, Hook>,
+    /// What an interrupt for a sample takes.
+    interruption: Duration,
     watcher: Vec<i32>,
     itself: Duration,
 }
 
+/// What a BPF program has done so far.
+#[derive(Clone, Copy, Default)]
+struct Hook {
+    ran: Duration,
+    /// How often it ran on a sample, which interrupted somebody.
+    samples: u64,
+}
+
+impl Hook {
+    fn since(self, before: Hook) -> Hook {
+        Hook {
+            ran: self.ran.saturating_sub(before.ran),
+            samples: self.samples.saturating_sub(before.samples),
+        }
+    }
+}
+
 impl Account {
     fn open(above: i32) -> Result<Account, String> {
+        let interruption = interruption_ns(CLOCK_HZ).unwrap_or_default();
         let stats = enable_stats(Stats::RunTime);
         let mut watcher = Vec::new();
         let mut next = getppid().map(|pid| pid.as_raw_nonzero().get());
@@ -110,6 +141,7 @@ impl Account {
         Ok(Account {
             _stats: stats.map_err(|error| format!("no account of BPF programs: {error}"))?,
             hooks: hooks()?,
+            interruption: Duration::from_nanos(interruption),
             itself: cpu_time(&watcher)?,
             watcher,
         })
@@ -118,24 +150,47 @@ impl Account {
     fn close(self) -> Result<Taken, String> {
         // First, since it goes on.
         let itself = cpu_time(&self.watcher)?.saturating_sub(self.itself);
-        let of = |(id, time): (u32, Duration)| {
-            time.saturating_sub(self.hooks.get(&id).copied().unwrap_or_default())
-        };
-        let hooks: Duration = hooks()?.into_iter().map(of).sum();
+        let of =
+            |(id, hook): (u32, Hook)| hook.since(self.hooks.get(&id).copied().unwrap_or_default());
+        let hooks: Vec<Hook> = hooks()?.into_iter().map(of).collect();
+        let ran: Duration = hooks.iter().map(|hook| hook.ran).sum();
+        let samples: u64 = hooks.iter().map(|hook| hook.samples).sum();
         Ok(Taken {
-            hooks_s: hooks.as_secs_f64(),
+            hooks_s: ran.as_secs_f64(),
             itself_s: itself.as_secs_f64(),
+            interrupts_s: samples as f64 * self.interruption.as_secs_f64(),
         })
     }
 }
 
-/// Run times of all BPF programs.
-fn hooks() -> Result<BTreeMap<u32, Duration>, String> {
+/// What all BPF programs have done.
+fn hooks() -> Result<BTreeMap<u32, Hook>, String> {
     let of = |program: Result<ProgramInfo, ProgramError>| {
         let program = program.map_err(|error| format!("BPF programs: {error}"))?;
-        Ok((program.id(), program.run_time()))
+        let samples = SAMPLERS.contains(&program.name_as_str().unwrap_or_default());
+        let hook = Hook {
+            ran: program.run_time(),
+            samples: samples.then(|| times_run(&program)).unwrap_or_default(),
+        };
+        Ok((program.id(), hook))
     };
     loaded_programs().map(of).collect()
+}
+
+/// Programs that samples run: those of `amdahl scale`. No other tool here has any.
+const SAMPLERS: [&str; 2] = ["on_time", "on_instructions"];
+
+/// About the clock of a CPU, for the period of an event.
+const CLOCK_HZ: u64 = 2_000_000_000;
+
+/// How often a program has run since somebody has asked for an account; 0 if it is gone.
+fn times_run(program: &ProgramInfo) -> u64 {
+    let Ok(fd) = program.fd() else { return 0 };
+    let fd = fd.as_fd().as_raw_fd();
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+    let mut lines = text.lines();
+    let count = lines.find_map(|line| line.strip_prefix("run_cnt:"));
+    count.map_or(0, |count| count.trim().parse().unwrap_or(0))
 }
 
 /// Of processes with all of their threads, so far.

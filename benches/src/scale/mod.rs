@@ -94,6 +94,8 @@ struct RawProgram {
     sweep: Option<Sweep>,
     /// What rows B and C are made of.
     rounds: Vec<Round>,
+    /// What the probe takes.
+    accounts: Vec<Round>,
     /// Ratios of wall times under each watcher to those under nobody.
     costs: Vec<(Watcher, Median)>,
     /// hackbench of ten seconds.
@@ -235,6 +237,11 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
         }
         Ok(all)
     });
+    let accounts = prepared().and_then(|(command, _)| {
+        let count = effort.pairs.div_ceil(3);
+        rounds::accounts(stage, command, &[Watcher::Amdahl], count)
+    });
+    rows.takes(program, stage.cpus, &accounts);
     rows.cost(program, &rounds);
     for (rival, missing) in rivals {
         rows.rival(program, rival, missing, &rounds);
@@ -263,6 +270,7 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
         command,
         sweep: swept.ok(),
         rounds,
+        accounts: accounts.unwrap_or_default(),
         costs,
         long,
     }

@@ -3,8 +3,8 @@
 use super::planted::Case;
 use super::sweep::Sweep;
 use crate::programs::Program;
-use crate::rounds::{Round, Watcher, fastest_ratio, wall_ratio};
-use crate::spread::{Median, beside_another};
+use crate::rounds::{Round, Watcher, fastest_ratio, taken_share, wall_ratio};
+use crate::spread::{Median, beside_another, beside_nobody};
 use amdahl_figures::{Figure, Target, Unit};
 
 /// Share of the capacity that may stay unexplained.
@@ -20,6 +20,7 @@ pub struct Rows {
     unexplained: Vec<Figure>,
     unaccounted: Vec<Figure>,
     costs: Vec<Figure>,
+    takes: Vec<Figure>,
     rivals: Vec<Figure>,
     besides: Vec<Figure>,
     memory: Vec<Figure>,
@@ -32,6 +33,7 @@ impl Rows {
             self.unexplained,
             self.unaccounted,
             self.costs,
+            self.takes,
             self.rivals,
             self.besides,
             self.memory,
@@ -112,12 +114,35 @@ impl Rows {
         });
     }
 
-    /// What the probe costs a program.
+    /// What the probe takes of the CPUs while a program runs, by account.
+    pub fn takes(&mut self, program: &Program, cpus: u32, accounts: &Result<Vec<Round>, String>) {
+        let rounds = accounts.as_ref().map_err(Clone::clone);
+        let share = rounds.and_then(|rounds| {
+            taken_share(rounds, Watcher::Amdahl, cpus)
+                .ok_or_else(|| "there was no round".to_owned())
+        });
+        let what = "CPU time of its BPF programs, of the interrupts of its samples and its own / all CPU time while the program runs";
+        self.takes.push(Figure {
+            name: format!("probe takes: {}", program.name),
+            unit: Unit::Capacity,
+            target: Target::AtMost(program.cost_max - 1.0),
+            versus: what.to_owned(),
+            value: share.map(|median| median.value),
+        });
+    }
+
+    /// What the probe costs a program. Told after what it takes.
     pub fn cost(&mut self, program: &Program, rounds: &Result<Vec<Round>, String>) {
+        let ratio = ratio(rounds, Watcher::Amdahl, Watcher::Nobody);
+        let taken = self
+            .takes
+            .last()
+            .and_then(|takes| takes.value.as_ref().ok());
+        let target = beside_nobody(program.cost_max, ratio.as_ref().ok(), taken.copied());
         self.costs.push(cost(
             format!("probe cost: {}", program.name),
-            ratio(rounds, Watcher::Amdahl, Watcher::Nobody),
-            Target::AtMost(program.cost_max),
+            ratio,
+            target,
             format!(
                 "wall time with the probe / with no tool there, all CPUs{}",
                 fastest(rounds, Watcher::Nobody)

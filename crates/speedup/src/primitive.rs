@@ -207,6 +207,14 @@ const NAMES: &[(&str, Library, Primitive)] = {
         ("arena_get", L::Malloc, P::Mutex),
         ("__cxa_guard_acquire", L::Cpp, P::Once),
         ("std::shared_mutex::lock_shared", L::Pthread, P::RwLockRead),
+        (
+            "std::shared_timed_mutex::lock_shared",
+            L::Pthread,
+            P::RwLockRead,
+        ),
+        // std::shared_lock<std::shared_mutex>::shared_lock
+        ("std::shared_lock", L::Pthread, P::RwLockRead),
+        ("std::shared_timed_mutex", L::Pthread, P::RwLockWrite),
         ("std::shared_mutex", L::Pthread, P::RwLockWrite),
         ("std::counting_semaphore", L::Cpp, P::Semaphore),
         ("std::__semaphore_base", L::Cpp, P::Semaphore),
