@@ -167,10 +167,10 @@ impl Account {
 fn hooks() -> Result<BTreeMap<u32, Hook>, String> {
     let of = |program: Result<ProgramInfo, ProgramError>| {
         let program = program.map_err(|error| format!("BPF programs: {error}"))?;
-        let samples = SAMPLERS.contains(&program.name_as_str().unwrap_or_default());
+        let is_sampler = SAMPLERS.contains(&program.name_as_str().unwrap_or_default());
         let hook = Hook {
             ran: program.run_time(),
-            samples: samples.then(|| times_run(&program)).unwrap_or_default(),
+            samples: if is_sampler { times_run(&program) } else { 0 },
         };
         Ok((program.id(), hook))
     };
