@@ -310,20 +310,19 @@ pub fn wall_ratio(rounds: &[Round], watcher: Watcher, other: Watcher) -> Option<
 
 /// CPU time that `watcher` took from the program / that `other` took, in the same round.
 pub fn taken_ratio(rounds: &[Round], watcher: Watcher, other: Watcher) -> Option<Median> {
-    let share = |round: &Round, of: Watcher| {
-        let timed = round.times.get(&of)?;
-        Some(timed.taken?.all_s() / timed.wall_s)
-    };
-    let ratio = |round: &Round| Some(share(round, watcher)? / share(round, other)?);
+    let ratio = |round: &Round| Some(taken_of(round, watcher)? / taken_of(round, other)?);
     median(rounds.iter().filter_map(ratio))
+}
+
+/// CPUs that `watcher` took.
+fn taken_of(round: &Round, watcher: Watcher) -> Option<f64> {
+    let timed = round.times.get(&watcher)?;
+    Some(timed.taken?.all_s() / timed.wall_s)
 }
 
 /// CPU time that `watcher` took / all CPU time there was.
 pub fn taken_share(rounds: &[Round], watcher: Watcher, cpus: u32) -> Option<Median> {
-    let share = |round: &Round| {
-        let timed = round.times.get(&watcher)?;
-        Some(timed.taken?.all_s() / (timed.wall_s * f64::from(cpus)))
-    };
+    let share = |round: &Round| Some(taken_of(round, watcher)? / f64::from(cpus));
     median(rounds.iter().filter_map(share))
 }
 

@@ -22,6 +22,7 @@ pub trait Arena {
     fn free_part(self, start: u64, size: u64) -> Result<(), FreeError>;
     fn free_lazy(self, start: u64) -> Result<u64, FreeError>;
     fn purge(self, retire: impl FnMut(Range<u64>)) -> u64;
+    fn prepare(self, align: u64, phase: u64) -> Result<(), AllocError>;
 }
 
 macro_rules! arena {
@@ -47,6 +48,9 @@ macro_rules! arena {
             }
             fn purge(self, retire: impl FnMut(Range<u64>)) -> u64 {
                 $arena::purge(self, retire)
+            }
+            fn prepare(self, align: u64, phase: u64) -> Result<(), AllocError> {
+                $arena::prepare(self, align, phase)
             }
         }
     };
@@ -130,6 +134,13 @@ pub fn alloc_at(arena: Option<impl Arena>, start: u64, size: u64) -> c_int {
     with(arena, |arena| {
         let placed = arena.alloc_at(start, size);
         placed.map_err(|error| codes::of_alloc(&error))
+    })
+}
+
+pub fn prepare(arena: Option<impl Arena>, align: u64, phase: u64) -> c_int {
+    with(arena, |arena| {
+        let prepared = arena.prepare(align, phase);
+        prepared.map_err(|error| codes::of_alloc(&error))
     })
 }
 

@@ -104,10 +104,7 @@ pub unsafe extern "C" fn ara_reserve(of: *mut RangeAlloc, allocations: usize) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ara_prepare(of: *mut RangeAlloc, align: u64, phase: u64) -> c_int {
     // SAFETY: as the caller says.
-    with(unsafe { of.as_mut() }, |arena| {
-        let prepared = arena.prepare(align, phase);
-        prepared.map_err(|error| codes::of_alloc(&error))
-    })
+    call::prepare(unsafe { of.as_mut() }, align, phase)
 }
 
 /// Frees what must have a size.

@@ -137,10 +137,7 @@ pub unsafe extern "C" fn ara_shared_prepare(
     phase: u64,
 ) -> c_int {
     // SAFETY: as the caller says.
-    with(unsafe { of.as_ref() }, |arena| {
-        let prepared = arena.prepare(align, phase);
-        prepared.map_err(|error| codes::of_alloc(&error))
-    })
+    call::prepare(unsafe { of.as_ref() }, align, phase)
 }
 
 /// Tells all segments.

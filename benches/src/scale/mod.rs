@@ -241,8 +241,8 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
         let count = effort.pairs.div_ceil(3);
         rounds::accounts(stage, command, &[Watcher::Amdahl], count)
     });
-    rows.takes(program, stage.cpus, &accounts);
-    rows.cost(program, &rounds);
+    let taken = rows.takes(program, stage.cpus, &accounts);
+    rows.cost(program, taken, &rounds);
     for (rival, missing) in rivals {
         rows.rival(program, rival, missing, &rounds);
     }

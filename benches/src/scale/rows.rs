@@ -114,31 +114,40 @@ impl Rows {
         });
     }
 
-    /// What the probe takes of the CPUs while a program runs, by account.
-    pub fn takes(&mut self, program: &Program, cpus: u32, accounts: &Result<Vec<Round>, String>) {
+    /// What the probe takes of the CPUs while a program runs, by account; tells it.
+    pub fn takes(
+        &mut self,
+        program: &Program,
+        cpus: u32,
+        accounts: &Result<Vec<Round>, String>,
+    ) -> Option<f64> {
         let rounds = accounts.as_ref().map_err(Clone::clone);
         let share = rounds.and_then(|rounds| {
             taken_share(rounds, Watcher::Amdahl, cpus)
                 .ok_or_else(|| "there was no round".to_owned())
         });
+        let share = share.map(|median| median.value);
+        let taken = share.as_ref().ok().copied();
         let what = "CPU time of its BPF programs, of the interrupts of its samples and its own / all CPU time while the program runs";
         self.takes.push(Figure {
             name: format!("probe takes: {}", program.name),
             unit: Unit::Capacity,
             target: Target::AtMost(program.cost_max - 1.0),
             versus: what.to_owned(),
-            value: share.map(|median| median.value),
+            value: share,
         });
+        taken
     }
 
-    /// What the probe costs a program. Told after what it takes.
-    pub fn cost(&mut self, program: &Program, rounds: &Result<Vec<Round>, String>) {
+    /// What the probe costs a program; `taken` is what it takes by account.
+    pub fn cost(
+        &mut self,
+        program: &Program,
+        taken: Option<f64>,
+        rounds: &Result<Vec<Round>, String>,
+    ) {
         let ratio = ratio(rounds, Watcher::Amdahl, Watcher::Nobody);
-        let taken = self
-            .takes
-            .last()
-            .and_then(|takes| takes.value.as_ref().ok());
-        let target = beside_nobody(program.cost_max, ratio.as_ref().ok(), taken.copied());
+        let target = beside_nobody(program.cost_max, ratio.as_ref().ok(), taken);
         self.costs.push(cost(
             format!("probe cost: {}", program.name),
             ratio,

@@ -11,6 +11,7 @@ use std::process::Command;
 
 use amdahl_report::mem;
 use amdahl_report::mem::schema::{FaultSite, MemResult};
+use amdahl_report::schema::Source;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -25,10 +26,24 @@ const FILL: &str = "fill_the_room";
 
 /// The planted program; `None` without BPF or a compiler.
 fn ready() -> Option<(Place, PathBuf)> {
+    ready_with("guests", SOURCE)
+}
+
+/// The same of another program.
+fn ready_with(name: &str, source: &str) -> Option<(Place, PathBuf)> {
     bpf().map_err(skipped).ok()?;
     let place = Place::new();
-    let program = compiled(&place, "guests", SOURCE, &["-g"])?;
+    let program = compiled(&place, name, source, &["-g"])?;
     Some((place, program))
+}
+
+/// The source of a part of the result.
+fn source<'a>(found: &'a MemResult, what: &str) -> &'a Source {
+    let mut sources = found.sources.iter().filter(|source| source.what == what);
+    match (sources.next(), sources.next()) {
+        (Some(source), None) => source,
+        _ => panic!("{what}: {:?}", found.sources),
+    }
 }
 
 fn result(ran: &Ran) -> MemResult {
@@ -422,8 +437,7 @@ fn who_reads_of_a_watched_process_is_told() {
     process.say("begin");
     process.ended().ends_with(0);
     let found = result(&tool.ended().ends_with(0));
-    let is_holds = |source: &&amdahl_report::schema::Source| source.what == "holds of mmap_lock";
-    let source = found.sources.iter().find(is_holds).expect("a source");
+    let source = source(&found, "holds of mmap_lock");
     if source.how == "missing" {
         return skipped(&source.missing);
     }

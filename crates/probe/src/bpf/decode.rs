@@ -9,21 +9,19 @@ use amdahl_speedup::event::{
     SampledBy, StackId, StackTable, Tid, Waker,
 };
 use amdahl_speedup::progress::{Progress, SLOTS, STACK_WORDS, Snapshot};
-use amdahl_speedup::spin::{Arch, Code, Place, SpinDetector};
+use amdahl_speedup::spin::{Arch, SpinDetector};
 use amdahl_speedup::stack::function_id;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::drain::Part;
 use super::duty::WINDOW_NS;
 use super::joins::joins;
+use super::machine_code;
 use super::stacks::{learn_maps, locate};
 use super::windows::{Gap, found};
-use super::wire::{CODE_BYTES, REGISTERS, Slot, Stack, flag, kind, stack_kind};
+use super::wire::{REGISTERS, Slot, Stack, flag, kind, stack_kind};
 use crate::perf::FAULTS_PER_SAMPLE;
 use crate::symbol::{CodePoint, Symbolizer};
-
-/// Frames from the innermost one on in which a spin loop is looked for.
-const PLACES_MAX: usize = 8;
 
 /// Stacks to names and spin verdicts. Kept over all runs of a sweep: names do not change.
 pub struct Decoder {
@@ -237,53 +235,8 @@ impl Decoder {
             self.symbols.full(points, kernel)
         };
         if let (true, true, Some(spins)) = (on_cpu, raw.user_mode, &mut self.spins) {
-            let places = places(points);
-            let symbols = &mut self.symbols;
-            let innermost = points.first().copied();
-            let innermost = innermost.filter(|&point| symbols.is_generated(point));
-            // As it was when the sample was taken.
-            let generated = |point: CodePoint| {
-                let own = innermost.filter(|own| own.module == point.module)?;
-                let start = own.address.wrapping_sub(CODE_BYTES as u64 / 2);
-                let is_in = point.address.wrapping_sub(start) < raw.code.len() as u64;
-                is_in.then(|| Code {
-                    start,
-                    bytes: raw.code.to_vec(),
-                    known: None,
-                })
-            };
-            let modules: FxHashMap<u64, CodePoint> = points
-                .iter()
-                .map(|point| (place(*point).module, *point))
-                .collect();
-            stack.in_spin_loop = !places.is_empty()
-                && spins.is_spinning(&places, |module, address| {
-                    let point = CodePoint {
-                        address,
-                        ..*modules.get(&module)?
-                    };
-                    let known = symbols.known_at(point);
-                    let Some(code) = symbols.code_at(point) else {
-                        // The pointer to a function, not code.
-                        let pointer = known.map(|_| Code {
-                            start: address,
-                            bytes: Vec::new(),
-                            known,
-                        });
-                        return pointer.or_else(|| generated(point));
-                    };
-                    Some(Code {
-                        start: code.start,
-                        bytes: code.bytes.to_vec(),
-                        known,
-                    })
-                });
-            stack.after_system_call = points
-                .first()
-                .and_then(|&point| symbols.code_at(point))
-                .is_some_and(|code| {
-                    follows_system_call(&code.bytes, code.ip.wrapping_sub(code.start))
-                });
+            stack.in_spin_loop = machine_code::is_spinning(spins, &mut self.symbols, points, raw);
+            stack.after_system_call = machine_code::is_after_system_call(&mut self.symbols, points);
         }
         stack
     }
@@ -298,41 +251,6 @@ fn bytes_of((points, addresses): &Chain, stack: &CallStack) -> usize {
     });
     let from = 2 * size_of_val::<[CodePoint]>(points) + size_of_val::<[u64]>(addresses);
     names.sum::<usize>() + from + size_of::<CallStack>() + size_of::<Chain>()
-}
-
-/// Whether the instruction at `offset` follows one that enters the kernel.
-fn follows_system_call(code: &[u8], offset: u64) -> bool {
-    let before = usize::try_from(offset)
-        .ok()
-        .and_then(|offset| code.get(..offset));
-    match Arch::native() {
-        // syscall
-        Some(Arch::X86_64) => before.is_some_and(|before| before.ends_with(&[0x0f, 0x05])),
-        // svc #0
-        Some(Arch::Aarch64) => {
-            before.is_some_and(|before| before.ends_with(&0xd400_0001_u32.to_le_bytes()))
-        }
-        _ => false,
-    }
-}
-
-/// The innermost places of a stack: where it stood, and return addresses, of which the points are inside the calls.
-fn places(points: &[CodePoint]) -> Vec<Place> {
-    let points = points.iter().take(PLACES_MAX).enumerate();
-    let places = points.map(|(depth, &point)| Place {
-        ip: point.address.wrapping_add(u64::from(depth > 0)),
-        ..place(point)
-    });
-    places.collect()
-}
-
-fn place(point: CodePoint) -> Place {
-    let mut hasher = rustc_hash::FxHasher::default();
-    std::hash::Hash::hash(&point.module, &mut hasher);
-    Place {
-        module: std::hash::Hasher::finish(&hasher),
-        ip: point.address,
-    }
 }
 
 fn snapshot(raw: &Stack, function: u64) -> Snapshot {
@@ -669,8 +587,6 @@ fn occupants_at(part: &Part, ts: Ns) -> FxHashMap<CpuId, Occupant> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_arch = "x86_64")]
-    use crate::perf::SideBand;
 
     #[test]
     fn equal_stacks_of_all_runs_are_one() {
@@ -694,51 +610,6 @@ mod tests {
             .map(|number| decoder.share(stack(number)))
             .collect();
         assert!(decoder.named.len() <= NAMED_MAX && held.len() == 2 * NAMED_MAX);
-    }
-
-    /// It is in no file, and the process may be gone: no loop of Java's was seen to spin.
-    #[test]
-    #[cfg(target_arch = "x86_64")]
-    fn generated_code_spins_as_other_code_does() {
-        const PID: u32 = 1 << 30;
-        const IP: u64 = 0x1_0480;
-        // mov eax, [rdi]; test eax, eax; je back
-        const POLLS: &[u8] = &[0x8b, 0x07, 0x85, 0xc0, 0x74, 0xfa];
-        let spins = |code: &[u8], executable| {
-            let mut part = Part::default();
-            part.side_band = vec![SideBand::Map {
-                ts: 1,
-                pid: PID,
-                start: 0x1_0000,
-                len: 0x1000,
-                file_offset: 0,
-                device: 0,
-                inode: 0,
-                path: "//anon".to_owned(),
-                executable,
-                shared: false,
-            }];
-            part.stacks = vec![Stack {
-                ts: 2,
-                kind: stack_kind::TIME,
-                pid: PID,
-                ip: IP,
-                user_mode: true,
-                user: [IP].into(),
-                code: code.into(),
-                ..Stack::default()
-            }];
-            let mut decoded = Decoded::default();
-            let ids = Decoder::new().name_stacks(&mut part, &mut decoded);
-            decoded.stacks[ids[0].0 as usize].in_spin_loop
-        };
-        let mut code = vec![0x90; CODE_BYTES];
-        code[CODE_BYTES / 2..][..POLLS.len()].copy_from_slice(POLLS);
-        assert!(spins(&code, true));
-        assert!(!spins(&[], true));
-        assert!(!spins(&vec![0x90; CODE_BYTES], true));
-        // A file's code is read from the file.
-        assert!(!spins(&code, false));
     }
 
     /// Stacks were bounded by their number alone, which is hundreds of megabytes.

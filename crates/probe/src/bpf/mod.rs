@@ -17,6 +17,7 @@ mod events;
 mod hooks;
 mod joins;
 mod locks;
+mod machine_code;
 mod mem;
 mod phantom;
 mod places;

@@ -321,11 +321,12 @@ impl Stack {
         // read_unaligned has no alignment condition.
         let record = unsafe { std::ptr::read_unaligned(raw.as_ptr().cast::<StackRecord>()) };
         let has_code = record.has_code != 0;
-        let frames = match has_code {
-            true => 0,
-            false => (record.kernel_frames as usize).min(KERNEL_FRAMES),
+        let frames = (record.kernel_frames as usize).min(KERNEL_FRAMES);
+        let (frames, code) = if has_code {
+            (&[][..], &record.kernel[..])
+        } else {
+            (&record.kernel[..frames], &[][..])
         };
-        let code = record.kernel.iter().filter(|_| has_code);
         let bytes = (record.user_bytes as usize).min(STACK_BYTES);
         Some(Stack {
             ts: record.ts,
@@ -341,10 +342,10 @@ impl Stack {
             bp: record.bp,
             lr: record.lr,
             regs: record.regs,
-            kernel: record.kernel[..frames].into(),
+            kernel: frames.into(),
             user: record.user[..(record.user_frames as usize).min(USER_FRAMES)].into(),
             bytes: record.bytes[..bytes].into(),
-            code: code.flat_map(|word| word.to_le_bytes()).collect(),
+            code: code.iter().flat_map(|word| word.to_le_bytes()).collect(),
         })
     }
 }

@@ -78,30 +78,30 @@ impl CodeCache {
     pub(super) fn known(&mut self, modules: &mut Modules, point: CodePoint) -> Option<Known> {
         let CodePoint { module, address } = point;
         let symbols = modules.symbols(module);
-        let named = symbols.and_then(|symbols| {
-            let name = demangle(symbols.name(symbols.find(address)?));
-            Some(Known::of(&name))
-        });
-        if let Some(Some(known)) = named {
+        let name = symbols.and_then(|symbols| Some(demangle(symbols.name(symbols.find(address)?))));
+        if let Some(known) = name.as_deref().and_then(Known::of) {
             return Some(known);
         }
         // What the vDSO does not export are parts of its clocks.
         if &*modules.get(module).path == "[vdso]" {
-            return named.is_none().then_some(Known::Clock);
+            return name.is_none().then_some(Known::Clock);
         }
-        // Where there is a name it may be that of `_init`, whose end is not told.
         let imports = modules.imports(module);
-        let through = || {
-            let slot = [address & !15, address].into_iter().find_map(|start| {
-                let code = modules.read_code(module, start..start + STUB_BYTES)?;
-                slot_of_stub(&code, start)
-            });
-            imports.get(&slot?)
-        };
-        match imports.is_empty() {
-            true => None,
-            false => imports.get(&address).or_else(through).copied(),
+        if imports.is_empty() {
+            return None;
         }
+        if let Some(&known) = imports.get(&address) {
+            return Some(known);
+        }
+        // Where there is a name it may be that of `_init`, whose end is not told. Entries begin at multiples of 16, or of 8 in
+        // a PLT of its own for functions whose address is taken.
+        let aligned = address & !15;
+        let other = (address != aligned).then_some(address);
+        let slot = [aligned].into_iter().chain(other).find_map(|start| {
+            let code = modules.read_code(module, start..start.checked_add(STUB_BYTES)?)?;
+            slot_of_stub(&code, start)
+        });
+        imports.get(&slot?).copied()
     }
 
     /// Code that exists only in the memory of a live process.

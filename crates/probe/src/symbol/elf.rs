@@ -21,7 +21,7 @@ use super::pclntab;
 const LE: LittleEndian = LittleEndian;
 /// No section larger than this is read.
 const SECTION_BYTES_MAX: u64 = 1 << 30;
-/// Nor are relocations.
+/// Nor are relocations, where functions of others are looked for.
 const RELOCATIONS_BYTES_MAX: u64 = 1 << 26;
 /// No more is unpacked of a `.gnu_debugdata`.
 const PACKED_BYTES_MAX: u64 = 1 << 27;
@@ -440,24 +440,33 @@ impl<'a> Elf<'a> {
             return Some(stated);
         }
         let address = section.sh_addr(LE).checked_add(at as u64)?;
-        self.sections
-            .iter()
-            .filter(|section| section.sh_type(LE) == elf::SHT_RELA)
-            .filter(|section| section.sh_size(LE) <= SECTION_BYTES_MAX)
-            .filter_map(|section| section.data_as_array(LE, self.data).ok())
-            .flat_map(|entries: &[Rela64<LittleEndian>]| entries)
+        self.relocations(SECTION_BYTES_MAX)
+            .flat_map(|(_, entries)| entries)
             .find(|entry| entry.r_offset.get(LE) == address)
             .map(|entry| entry.r_addend.get(LE) as u64)
+    }
+
+    /// Sections of at most `bytes_max` with what the dynamic linker is to fill in.
+    fn relocations(
+        &self,
+        bytes_max: u64,
+    ) -> impl Iterator<
+        Item = (
+            &'a SectionHeader64<LittleEndian>,
+            &'a [Rela64<LittleEndian>],
+        ),
+    > {
+        let sections = self.sections.iter().filter(move |section| {
+            section.sh_type(LE) == elf::SHT_RELA && section.sh_size(LE) <= bytes_max
+        });
+        sections.filter_map(|section| Some((section, section.data_as_array(LE, self.data).ok()?)))
     }
 
     /// Where the dynamic linker puts the addresses of the functions that `wanted` says are, by name: the entries of the
     /// GOT.
     pub(super) fn imports<T>(&self, wanted: impl Fn(&[u8]) -> Option<T>) -> Vec<(u64, T)> {
-        let relocations = self.sections.iter().filter(|section| {
-            section.sh_type(LE) == elf::SHT_RELA && section.sh_size(LE) <= RELOCATIONS_BYTES_MAX
-        });
         let mut found = Vec::new();
-        for section in relocations {
+        for (section, entries) in self.relocations(RELOCATIONS_BYTES_MAX) {
             let linked = |link: u32| self.sections.section(SectionIndex(link as usize)).ok();
             let Some(table) = linked(section.sh_link(LE)) else {
                 continue;
@@ -465,13 +474,11 @@ impl<'a> Elf<'a> {
             if table.sh_type(LE) != elf::SHT_DYNSYM || table.sh_size(LE) > SECTION_BYTES_MAX {
                 continue;
             }
-            let entries = section.data_as_array(LE, self.data);
             let symbols = table.data_as_array(LE, self.data);
             let strings = linked(table.sh_link(LE)).and_then(|strings| self.bytes(strings));
-            let (Ok(entries), Ok(symbols), Some(strings)) = (entries, symbols, strings) else {
+            let (Ok(symbols), Some(strings)) = (symbols, strings) else {
                 continue;
             };
-            let entries: &[Rela64<LittleEndian>] = entries;
             let symbols: &[Sym64<LittleEndian>] = symbols;
             found.extend(entries.iter().filter_map(|entry| {
                 let symbol = symbols.get(entry.r_sym(LE, false) as usize)?;

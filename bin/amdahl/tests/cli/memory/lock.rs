@@ -7,24 +7,14 @@ use std::path::Path;
 use std::process::Command;
 
 use amdahl_report::mem::schema::{LockRow, LockSite, MemResult};
-use amdahl_report::schema::Source;
 
-use super::result;
+use super::{ready_with, result, source};
 use crate::locks::kernel::first_cpu;
 use crate::locks::{self, BEFORE_OTHERS, Truth, agree, is_made};
 use crate::tool::{Place, alone, bpf, cpus, skipped, until_it_watches};
 use crate::workload::{CROWDED, READER, compiled, in_some_try, said, watched};
 
 const HELD: &str = include_str!("../../mem/held.c");
-
-/// The source of a part of the result.
-fn source<'a>(found: &'a MemResult, what: &str) -> &'a Source {
-    let mut sources = found.sources.iter().filter(|source| source.what == what);
-    match (sources.next(), sources.next()) {
-        (Some(source), None) => source,
-        _ => panic!("{what}: {:?}", found.sources),
-    }
-}
 
 /// What was recorded of it, or a word that this kernel does not tell.
 fn is_told(found: &MemResult, what: &str) -> bool {
@@ -120,10 +110,7 @@ fn waits_are_what_the_program_measured() {
 #[test]
 fn holds_last_as_long_as_the_calls_that_hold() {
     let _alone = alone();
-    let Some(place) = bpf().map_err(skipped).ok().map(|()| Place::new()) else {
-        return;
-    };
-    let Some(program) = compiled(&place, "held", HELD, &["-g"]) else {
+    let Some((place, program)) = ready_with("held", HELD) else {
         return;
     };
     in_some_try(|| {

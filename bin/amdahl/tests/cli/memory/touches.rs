@@ -4,9 +4,9 @@ use std::fs;
 
 use rustix::process::Signal;
 
-use super::{MemResult, result};
-use crate::tool::{Place, alone, bpf, skipped, until, until_it_watches};
-use crate::workload::{compiled, to_be_told};
+use super::{MemResult, ready_with, result, source};
+use crate::tool::{alone, skipped, until, until_it_watches};
+use crate::workload::to_be_told;
 
 const SOURCE: &str = include_str!("../../mem/touches.c");
 
@@ -14,11 +14,7 @@ const SOURCE: &str = include_str!("../../mem/touches.c");
 #[test]
 fn first_uses_are_counted_in_pages_that_were_taken() {
     let _alone = alone();
-    if let Err(why) = bpf() {
-        return skipped(why);
-    }
-    let place = Place::new();
-    let Some(program) = compiled(&place, "touches", SOURCE, &["-g"]) else {
+    let Some((place, program)) = ready_with("touches", SOURCE) else {
         return;
     };
     let mut process = to_be_told(&place, &program, &[], "said");
@@ -37,9 +33,7 @@ fn first_uses_are_counted_in_pages_that_were_taken() {
     if found.faults.lost > 0 {
         return skipped("events were lost on this busy machine");
     }
-    let source = found.sources.iter();
-    let mut source = source.filter(|source| source.what == "first uses by node");
-    let source = source.next().expect("a source");
+    let source = source(&found, "first uses by node");
     if !source.missing.is_empty() {
         return skipped(&source.missing);
     }
