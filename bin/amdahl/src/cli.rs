@@ -444,11 +444,11 @@ pub struct SchedShow {
     /// FOLDER/events/N.parquet
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Leave out what happened before this time, counted from the first event: figures, pictures and trace are made of the rest
+    /// Leave out what happened before this time, counted from the beginning of the recording: figures, pictures and trace are made of the rest
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub from: Option<std::time::Duration>,
     /// Leave out what happened after this time
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = moment)]
     pub to: Option<std::time::Duration>,
 }
 

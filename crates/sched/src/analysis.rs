@@ -102,12 +102,18 @@ impl Analysis {
         }
     }
 
+    /// The recording begins now, whatever the settings say. To be told before any event.
+    pub fn begin_at(&mut self, begin: Ns) {
+        debug_assert_eq!(self.totals.events, 0, "it has begun");
+        (self.begin, self.now) = (Some(begin), begin);
+        self.picture = Picture::new(begin, self.settings.picture_cells);
+        self.timelines = Timelines::new(begin, self.settings.picture_cells);
+    }
+
     /// One event. O(log CPUs + log threads), and the columns of the pictures that a stretch fills.
     pub fn event(&mut self, event: &Event) {
         if self.begin.is_none() {
-            self.begin = Some(event.ts());
-            self.picture = Picture::new(event.ts(), self.settings.picture_cells);
-            self.timelines = Timelines::new(event.ts(), self.settings.picture_cells);
+            self.begin_at(event.ts());
         }
         self.now = self.now.max(event.ts());
         self.totals.events += 1;

@@ -173,6 +173,7 @@ fn a_window_has_what_happened_in_it_and_who_was_there_before() {
         cpu: 0,
         count: second,
     };
+    writer.begin_at(100 * SECOND);
     writer.add(thread(100 * SECOND)).unwrap();
     for second in 1..30 {
         writer.add(lost(second)).unwrap();
@@ -199,6 +200,9 @@ fn a_window_has_what_happened_in_it_and_who_was_there_before() {
     let last = folder.path().join("000005.parquet");
     std::fs::write(last, "damaged").unwrap();
     assert_eq!(within(SECOND, 2 * SECOND).len(), 3);
+    // Times count from the beginning, kept or not.
+    std::fs::remove_file(folder.path().join("000001.parquet")).unwrap();
+    assert_eq!(within(8 * SECOND, 9 * SECOND), [lost(8), lost(9)]);
 }
 
 #[test]

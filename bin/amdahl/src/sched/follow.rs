@@ -4,7 +4,7 @@ use amdahl_probe::bpf::Part;
 use amdahl_probe::bpf::wire::Slot;
 use amdahl_probe::clock;
 use amdahl_sched::Analysis;
-use amdahl_sched::event::Event;
+use amdahl_sched::event::{Event, Ns};
 use amdahl_sched::recording::{FolderError, FolderWriter};
 use amdahl_topology::CpuSet;
 
@@ -20,7 +20,8 @@ pub struct Following {
     pub failure: Option<FolderError>,
     decoder: Decoder,
     cpus: CpuSet,
-    is_first: bool,
+    /// Known once somebody is watched; what came before is left out.
+    begin: Option<Ns>,
 }
 
 impl Following {
@@ -36,7 +37,7 @@ impl Following {
             failure: None,
             decoder: Decoder::new(is_everyone, cpus.clone()),
             cpus: cpus.clone(),
-            is_first: true,
+            begin: None,
         }
     }
 
@@ -56,14 +57,20 @@ impl Following {
 
 impl Follow for Following {
     fn attach(&mut self, pid: u32, threads: &[(u32, String)]) {
-        if std::mem::take(&mut self.is_first) {
+        let begin = self.begin.unwrap_or_else(clock::monotonic);
+        if self.begin.replace(begin).is_none() {
+            // To get ready took some time, which is nobody's.
+            self.analysis.begin_at(begin);
+            if let Some(writer) = &mut self.writer {
+                writer.begin_at(begin);
+            }
             visit(&self.cpus);
         }
-        let (ts, is_kernel) = (clock::monotonic(), facts::is_kernel(pid));
+        let is_kernel = facts::is_kernel(pid);
         let mut events = Vec::new();
         for (tid, name) in threads {
             self.decoder
-                .attach(ts, pid, *tid, name, is_kernel, &mut events);
+                .attach(begin, pid, *tid, name, is_kernel, &mut events);
         }
         // Facts have no time of their own: they hold from the beginning on.
         self.give(&mut events);
@@ -71,7 +78,9 @@ impl Follow for Following {
 
     fn take(&mut self, part: Part) {
         // In order of time over all CPUs: who is new on one is seen on another at once.
-        let mut slots: Vec<&Slot> = part.slots.iter().flatten().collect();
+        let begin = self.begin.unwrap_or(0);
+        let slots = part.slots.iter().flatten();
+        let mut slots: Vec<&Slot> = slots.filter(|slot| slot.ts >= begin).collect();
         slots.sort_by_key(|slot| slot.ts);
         let mut events = Vec::with_capacity(64);
         for slot in slots {

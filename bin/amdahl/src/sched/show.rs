@@ -74,7 +74,7 @@ fn window(args: &SchedShow) -> Result<Option<Window>, Failure> {
 
 /// `from 2 s to 3 s`.
 fn window_text(window: Window) -> String {
-    let seconds = |ns: u64| ns as f64 * 1e-9;
+    let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
     match window.to {
         u64::MAX => format!("from {} s on", seconds(window.from)),
         to => format!("from {} s to {} s", seconds(window.from), seconds(to)),
@@ -151,7 +151,7 @@ fn analyse(events: &Path, window: Option<Window>, path: &Path) -> Result<SchedRe
     let Some(analysis) = analysis else {
         let when = window.map_or_else(String::new, |window| {
             format!(
-                " {}: --from and --to count from its first one",
+                " {}: --from and --to count from its beginning",
                 window_text(window)
             )
         });

@@ -191,7 +191,7 @@ fn a_recording_is_read_again_alike() {
         saved.recording.as_ref().map(|kept| kept.events),
         Some(saved.totals.events)
     );
-    parts_of_the_time_are_shown(&place, &saved);
+    parts_of_the_time_are_shown(&place, &saved, again.wall_s);
     place
         .amdahl(["report", "amdahl-sched"])
         .ends_with(0)
@@ -244,8 +244,8 @@ fn a_recording_is_read_again_alike() {
     assert!(written.starts_with("<svg") && written == place.read("b.svg"));
 }
 
-/// Of a recording that is in `place`.
-fn parts_of_the_time_are_shown(place: &Place, saved: &SchedResult) {
+/// Of a recording that is in `place`, whose last event came `last_s` after its first.
+fn parts_of_the_time_are_shown(place: &Place, saved: &SchedResult, last_s: f64) {
     let show = |window: &[&str]| {
         let words = ["sched", "show", "--json", "amdahl-sched"];
         place.amdahl([&words[..], window].concat())
@@ -256,7 +256,10 @@ fn parts_of_the_time_are_shown(place: &Place, saved: &SchedResult) {
         found.totals.switches
     };
     assert_eq!(switches(&["--to", "1h"]), saved.totals.switches);
-    let until = format!("{:.6}s", saved.wall_s / 2.0);
+    // It begins with its first event, not when the tool began to get ready.
+    let last = format!("{:.6}s", last_s + 1e-6);
+    assert_eq!(switches(&["--to", &last]), saved.totals.switches);
+    let until = format!("{:.6}s", last_s / 2.0);
     let halves = switches(&["--to", &until]) + switches(&["--from", &until]);
     assert_eq!(halves, saved.totals.switches);
     for (window, code, message) in [

@@ -103,6 +103,11 @@ impl FolderWriter {
         }
     }
 
+    /// The recording begins now, whatever its description says. To be told before any event.
+    pub fn begin_at(&mut self, begin: Ns) {
+        self.part.begin_at(begin);
+    }
+
     /// Adds an event; in order of time.
     ///
     /// # Errors
@@ -185,15 +190,13 @@ pub struct FolderReader {
     window: Window,
 }
 
-/// A part of the time of a recording, in nanoseconds since its first event.
+/// A part of the time of a recording, in nanoseconds since it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Events before it are left out.
     pub from: Ns,
     /// Events after it are left out.
     pub to: Ns,
-    /// The first event of the recording; known once a part was read.
-    origin: Option<Ns>,
 }
 
 impl Default for Window {
@@ -206,20 +209,16 @@ impl Default for Window {
 impl Window {
     /// From one time to another.
     pub fn new(from: Ns, to: Ns) -> Window {
-        Window {
-            from,
-            to,
-            origin: None,
-        }
+        Window { from, to }
     }
 
     /// Leaves the events of this window and what is known of threads until then; false where it comes after the window.
-    fn cut(&mut self, part: &mut Part) -> bool {
-        let first = part.events.first().map_or(part.meta.begin, Event::ts);
-        let origin = *self.origin.get_or_insert(first);
+    fn cut(&self, part: &mut Part) -> bool {
+        let begin = part.meta.begin;
+        let first = part.events.first().map_or(begin, Event::ts);
         let (from, to) = (
-            origin.saturating_add(self.from),
-            origin.saturating_add(self.to),
+            begin.saturating_add(self.from),
+            begin.saturating_add(self.to),
         );
         part.events.retain_mut(|event| {
             if let Event::Thread { ts, .. } | Event::Allowed { ts, .. } = event {

@@ -75,6 +75,11 @@ impl PartWriter {
         }
     }
 
+    /// The recording begins now, whatever its description says. To be told before any event.
+    pub fn begin_at(&mut self, begin: Ns) {
+        self.meta.begin = begin;
+    }
+
     /// Adds an event; events are expected in order of time. True if the part is full.
     pub fn add(&mut self, event: Event) -> bool {
         self.events.push(event);
