@@ -144,6 +144,10 @@ pub struct Locks {
     /// Also who released the locks, what holders waited for, and how long mmap_lock is held
     #[arg(long)]
     pub owner: bool,
+    /// Time the waits of each goroutine of programs in Go, not those of the threads below them: mutexes, wait groups, conditions. A goroutine
+    /// that waits while its thread runs others is only found this way. Each wait of every process that runs the program costs some µs
+    #[arg(long, conflicts_with = "live")]
+    pub goroutines: bool,
     /// Rows that are shown; a folder, JSON and CSV have all
     #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "live")]
     pub rows: usize,

@@ -32,6 +32,9 @@ pub enum Kind {
     Nap,
     /// A futex: the stack at its place tells which primitive it is part of.
     Futex,
+    /// A semaphore of Go's runtime, for which a goroutine waited, whatever its threads did meanwhile: the stack at its place tells which
+    /// primitive it is part of.
+    Goroutine,
     /// A primitive in user space that the probe knows by itself.
     User(UserLock),
 }
@@ -77,6 +80,15 @@ pub struct Wait {
     pub is_polled: bool,
 }
 
+/// One stretch in which a goroutine was parked for a lock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parked {
+    /// It, of [`Kind::Goroutine`], with all before it that it goes on with. The thread is that which goes on with the goroutine.
+    pub wait: Wait,
+    /// Of its length, what was told before: whoever was woken lost a race and waits again. 0 if it is a wait of its own.
+    pub before: Ns,
+}
+
 /// One time that somebody had a lock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hold {
@@ -99,6 +111,8 @@ pub struct Hold {
 pub enum Event {
     /// Somebody waited.
     Wait(Wait),
+    /// A goroutine waited.
+    Parked(Parked),
     /// Somebody held.
     Hold(Hold),
     /// The probe lost this many events.

@@ -18,7 +18,7 @@ mod tracker;
 pub mod unprivileged;
 
 pub use amdahl_speedup::primitive::Class;
-pub use event::{Event, Hold, Kind, LockId, Place, Wait, Waker};
+pub use event::{Event, Hold, Kind, LockId, Parked, Place, Wait, Waker};
 pub use site::{Site, What};
 pub use table::{
     FoldedStack, GroupBy, NestedRow, Of, OwnerRow, Row, SortBy, Table, ThreadName, folded_stacks,

@@ -69,7 +69,7 @@ impl Names<'_> {
             Kind::Kernel(_) | Kind::KernelSleep => {
                 kernel_frame(&known.stack).or_else(|| own_frame(&known.stack))
             }
-            Kind::Futex | Kind::User(_) | Kind::Nap => own_frame(&known.stack),
+            Kind::Futex | Kind::Goroutine | Kind::User(_) | Kind::Nap => own_frame(&known.stack),
         };
         frame.map(Site::of).unwrap_or_default()
     }
@@ -92,7 +92,7 @@ impl Names<'_> {
             Kind::Kernel(primitive) => Some(kernel(primitive)),
             Kind::KernelSleep => Some(kernel(KernelPrimitive::Other)),
             Kind::User(lock) => Some(user(lock)),
-            Kind::Futex | Kind::Nap => {
+            Kind::Futex | Kind::Goroutine | Kind::Nap => {
                 let lock = self.tracker.known(place)?.lock;
                 (lock.primitive != Primitive::Futex).then(|| user(lock))
             }

@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use amdahl_speedup::event::{CallStack, Ns, Tid};
-use amdahl_speedup::primitive::{KernelPrimitive, Library, Primitive, UserLock, user_lock};
+use amdahl_speedup::primitive::{
+    GO_WAITS, KernelPrimitive, Library, Primitive, UserLock, user_lock,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::event::{Event, Hold, Kind, LockId, Place, Wait, Waker};
+use crate::event::{Event, Hold, Kind, LockId, Parked, Place, Wait, Waker};
 use crate::histogram::Histogram;
 use crate::tally::{Cell, CellKey, Limits, Share, Tally};
 
@@ -29,6 +31,8 @@ pub struct Known {
     pub stack: Arc<CallStack>,
     /// What a futex there is part of.
     pub lock: UserLock,
+    /// A goroutine is parked there for what [`Kind::Goroutine`] tells of.
+    is_of_goroutine: bool,
     /// Places that were learned before.
     number: u64,
 }
@@ -98,6 +102,8 @@ pub struct Tracker {
     /// Places that have no room before it is worth looking which may be forgotten.
     without_room: usize,
     threads: FxHashMap<Tid, Thread>,
+    /// Processes whose goroutines are timed, each with since when.
+    timed: FxHashMap<Tid, Ns>,
     /// The last two releases of a lock.
     releases: FxHashMap<LockId, [Option<(Tid, Ns)>; 2]>,
     links: Vec<Link>,
@@ -137,6 +143,10 @@ impl Tracker {
         let known = Known {
             stack: Arc::clone(stack),
             lock: user_lock(stack),
+            is_of_goroutine: stack
+                .user
+                .iter()
+                .any(|frame| GO_WAITS.contains(&&*frame.symbol)),
             number,
         };
         self.places.insert(place, known);
@@ -190,6 +200,31 @@ impl Tracker {
         owners.map(|((_, place), _)| *place).collect()
     }
 
+    /// Waits of the goroutines of `pid` are told as [`Event::Parked`] from `since` on: what its threads sleep for them is no other wait.
+    pub fn goroutines_are_told(&mut self, pid: Tid, since: Ns) {
+        if self.timed.len() < self.limits.threads {
+            self.timed.entry(pid).or_insert(since);
+        }
+    }
+
+    /// Whether those of `pid` are.
+    pub fn are_goroutines_told(&self, pid: Tid) -> bool {
+        self.timed.contains_key(&pid)
+    }
+
+    /// A thread's sleep for what a goroutine waits for, which is told by itself.
+    fn is_told_by_goroutine(&self, wait: &Wait) -> bool {
+        let is_timed = || {
+            let since = self.timed.get(&wait.pid);
+            since.is_some_and(|&since| since <= wait.begin)
+        };
+        let is_parked = || {
+            let known = self.places.get(&wait.place);
+            known.is_some_and(|known| known.is_of_goroutine)
+        };
+        wait.kind == Kind::Futex && is_timed() && is_parked()
+    }
+
     /// What is known of a place.
     pub fn known(&self, place: Place) -> Option<&Known> {
         self.places.get(&place)
@@ -238,6 +273,7 @@ impl Tracker {
     pub fn feed(&mut self, event: &Event) {
         match event {
             Event::Wait(wait) => self.wait(wait),
+            Event::Parked(parked) => self.parked(parked),
             Event::Hold(hold) => self.hold(hold),
             Event::Lost(count) => self.tally.lost = self.tally.lost.saturating_add(*count),
         }
@@ -260,7 +296,7 @@ impl Tracker {
             return;
         };
         let wait = &Wait { kind, ..*wait };
-        if wait.end < wait.begin {
+        if wait.end < wait.begin || self.is_told_by_goroutine(wait) {
             return;
         }
         let key = self.key(wait);
@@ -357,6 +393,31 @@ impl Tracker {
         if self.tally.known_wait(&last.key, prolong) == Some(true) {
             last.end = nap.end;
         }
+    }
+
+    /// Threads come and go under a goroutine: its waits are the process's. What its waker waited for itself, as another goroutine,
+    /// is not known.
+    fn parked(&mut self, parked: &Parked) {
+        let Parked { wait, before } = parked;
+        let wait = Wait {
+            tid: wait.pid,
+            ..*wait
+        };
+        let ns = wait.end.saturating_sub(wait.begin);
+        if wait.end < wait.begin || *before > ns {
+            return;
+        }
+        // What is new of it.
+        let piece = Wait {
+            begin: wait.begin + before,
+            ..wait
+        };
+        self.tally.wait(CellKey::of(&wait), |cell| {
+            if *before == 0 || !cell.prolong(*before, ns, &piece) {
+                cell.add(&piece);
+            }
+        });
+        self.tally.fold(self.limits);
     }
 
     /// Begin and end of the wait that this one goes on with.
@@ -553,6 +614,65 @@ mod tests {
             began_before: false,
             is_polled: false,
         }
+    }
+
+    fn stack_of(symbol: &str) -> Arc<CallStack> {
+        let frame = amdahl_speedup::event::Frame {
+            symbol: symbol.into(),
+            ..Default::default()
+        };
+        Arc::new(CallStack {
+            user: vec![frame],
+            ..CallStack::default()
+        })
+    }
+
+    #[test]
+    fn waits_of_goroutines_are_not_told_by_their_threads_as_well() {
+        let mut tracker = Tracker::new(Limits::default());
+        tracker.learn(Place(1), &stack_of("runtime.semacquire1"));
+        tracker.learn(Place(2), &stack_of("runtime.chanrecv"));
+        tracker.goroutines_are_told(1, 100);
+        // Before; meanwhile; for something else; in another process.
+        for (place, begin, pid) in [(1, 90, 1), (1, 100, 1), (2, 100, 1), (1, 100, 2)] {
+            tracker.feed(&Event::Wait(Wait {
+                pid,
+                ..wait(7, place, begin)
+            }));
+        }
+        assert_eq!(tracker.tally.total(), Share { count: 3, ns: 30 });
+    }
+
+    #[test]
+    fn a_goroutine_that_lost_a_race_waits_once_on_whatever_threads() {
+        let mut tracker = Tracker::new(Limits::default());
+        let mut parked = |tid, end, before| {
+            let wait = Wait {
+                kind: Kind::Goroutine,
+                end,
+                ..wait(tid, 1, 1_000)
+            };
+            tracker.feed(&Event::Parked(Parked { wait, before }));
+        };
+        parked(7, 1_400, 0);
+        parked(8, 1_900, 400);
+        // None that can be.
+        parked(8, 1_900, 901);
+        let mut cells = tracker.tally.cells.values();
+        let cell = cells.next().expect("a cell");
+        assert_eq!((cell.times, cell.sleeps, cell.total_ns), (1, 2, 900));
+        assert_eq!((cell.max_ns, cells.len()), (900, 0));
+        // What it goes on with is not known any more.
+        let wait = Wait {
+            kind: Kind::Goroutine,
+            end: 6_000,
+            ..wait(7, 2, 1_000)
+        };
+        tracker.feed(&Event::Parked(Parked {
+            wait,
+            before: 4_000,
+        }));
+        assert_eq!(tracker.tally.total().ns, 900 + 1_000);
     }
 
     /// The table was first come, first served: whatever was new after a while never got a stack.

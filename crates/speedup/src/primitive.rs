@@ -280,14 +280,23 @@ const NAMES: &[(&str, Library, Primitive)] = {
 /// Frames looked at, from the innermost.
 const DEPTH: usize = 32;
 
-/// What a thread that sleeps in a futex waits on.
+/// Functions of Go's runtime in which a goroutine is parked for a semaphore, and for a condition.
+pub const GO_WAITS: [&str; 2] = ["runtime.semacquire1", GO_CONDITION];
+const GO_CONDITION: &str = "sync.runtime_notifyListWait";
+
+/// What a thread that sleeps in a futex waits on, or a goroutine that is parked in one of [`GO_WAITS`].
 pub fn user_lock(stack: &CallStack) -> UserLock {
     let futex = Blocked {
         syscall: u32::try_from(libc::SYS_futex).ok(),
         ..Blocked::default()
     };
     let verdict = classify(&futex, Some(stack));
+    let parked = parked_in(stack);
     let is_possible = |primitive: Primitive| match verdict {
+        // A mutex that `Cond.Wait` takes again is none.
+        _ if parked.is_some() => {
+            (primitive == Primitive::Condvar) == (parked == Some(GO_CONDITION))
+        }
         Wait::For(Cause::LockWait) => primitive.class() == Class::Lock,
         Wait::For(Cause::Barrier) => primitive == Primitive::Barrier,
         Wait::For(Cause::Serial) => primitive == Primitive::Join,
@@ -318,6 +327,13 @@ pub fn user_lock(stack: &CallStack) -> UserLock {
         },
         library: library_of(stack),
     })
+}
+
+/// Which of [`GO_WAITS`] a goroutine's stack ends in, apart from what parks it, if that was inlined there.
+fn parked_in(stack: &CallStack) -> Option<&'static str> {
+    let parks = |frame: &&Frame| frame.symbol.starts_with("runtime.gopark");
+    let innermost = stack.user.iter().find(|frame| !parks(frame))?;
+    GO_WAITS.into_iter().find(|name| innermost.symbol == *name)
 }
 
 fn named(frame: &Frame) -> Option<UserLock> {
@@ -671,6 +687,39 @@ mod tests {
                     ("runtime.findRunnable", "/a"),
                 ],
                 "Go idle worker",
+            ),
+            // Goroutines that are parked, whatever their threads do.
+            (
+                vec![
+                    ("runtime.goparkunlock", "/a"),
+                    ("runtime.semacquire1", "/a"),
+                    ("sync.runtime_SemacquireWaitGroup", "/a"),
+                    ("sync.(*WaitGroup).Wait", "/a"),
+                ],
+                "Go join",
+            ),
+            (
+                vec![
+                    ("runtime.semacquire1", "/a"),
+                    ("sync.(*Mutex).lockSlow", "/a"),
+                    ("sync.(*RWMutex).Lock", "/a"),
+                ],
+                "Go rwlock (write)",
+            ),
+            (
+                vec![
+                    ("sync.runtime_notifyListWait", "/a"),
+                    ("sync.(*Cond).Wait", "/a"),
+                ],
+                "Go condvar",
+            ),
+            (
+                vec![
+                    ("runtime.semacquire1", "/a"),
+                    ("sync.(*Mutex).lockSlow", "/a"),
+                    ("sync.(*Cond).Wait", "/a"),
+                ],
+                "Go mutex",
             ),
             (
                 vec![

@@ -101,6 +101,40 @@ impl Arch {
     }
 }
 
+/// A call of a function by its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Address of the instruction.
+    pub at: u64,
+    /// The function.
+    pub target: u64,
+    /// Where the code goes on after the call.
+    pub next: u64,
+}
+
+/// The functions that code calls by their addresses. `bytes` begin with an instruction, which lies at `address`; any bytes are
+/// valid input.
+///
+/// ```
+/// use amdahl_speedup::spin::{Arch, Call, calls};
+/// // call .+0x10; ret
+/// let code = [0xe8, 0x0b, 0, 0, 0, 0xc3];
+/// let call = Call { at: 0x1000, target: 0x1010, next: 0x1005 };
+/// assert_eq!(calls(Arch::X86_64, &code, 0x1000), [call]);
+/// ```
+pub fn calls(arch: Arch, bytes: &[u8], address: u64) -> Vec<Call> {
+    let outlines = graph::outlines(arch, bytes, address).into_iter();
+    let calls = outlines.filter_map(|insn| match insn.flow {
+        Flow::Call(Some(target)) => Some(Call {
+            at: insn.address,
+            target,
+            next: insn.address.wrapping_add(insn.len.into()),
+        }),
+        _ => None,
+    });
+    calls.collect()
+}
+
 /// Functions whose code is asked for in one verdict.
 const FETCHES_MAX: usize = 24;
 

@@ -2,8 +2,12 @@
 
 use std::path::Path;
 
-use amdahl_locks::{Event, Limits, ThreadName, Tracker, Wait};
-use amdahl_probe::bpf::{self, Before, Decoded, Decoder, LockFact, Looked, Part, WaitTable};
+use amdahl_locks::{Event, Limits, Parked, ThreadName, Tracker, Wait};
+use amdahl_probe::bpf::{
+    self, Before, Decoded, Decoder, GoroutineProbes, LockFact, Looked, Part, RecorderError,
+    WaitTable,
+};
+use amdahl_probe::perf::SideBand;
 use amdahl_report::schema::Notice;
 use amdahl_speedup::event::{Ns, Tid};
 
@@ -25,6 +29,14 @@ pub struct Follower {
     waits: WaitTable,
     /// Waits that began before.
     looked: Looked,
+    goroutines: Option<Goroutines>,
+}
+
+/// Programs whose goroutines are timed.
+struct Goroutines {
+    probes: GoroutineProbes,
+    /// Why some are not.
+    failure: Option<RecorderError>,
 }
 
 impl Follower {
@@ -49,6 +61,56 @@ impl Follower {
             later: Later::new(later_bytes_max),
             waits,
             looked: Looked::default(),
+            goroutines: None,
+        }
+    }
+
+    /// Times goroutines by `probes` of all programs that are seen from now on.
+    pub fn time_goroutines(&mut self, probes: GoroutineProbes) {
+        self.goroutines = Some(Goroutines {
+            probes,
+            failure: None,
+        });
+    }
+
+    /// What came of timing goroutines, if that was asked for: whether any are, and why some are not.
+    pub fn goroutines(&self) -> Option<(bool, Option<&RecorderError>)> {
+        let of = self.goroutines.as_ref()?;
+        Some((of.probes.are_any(), of.failure.as_ref()))
+    }
+
+    /// Programs of Go begin and end.
+    fn take_changes(&mut self, changes: &[SideBand]) {
+        if self.goroutines.is_none() {
+            return;
+        }
+        for change in changes {
+            let (SideBand::Exec { ts, pid } | SideBand::Exit { ts, pid }) = change else {
+                continue;
+            };
+            if let Some(of) = &mut self.goroutines
+                && self.tracker.are_goroutines_told(*pid)
+            {
+                for wait in of.probes.ended(*pid, *ts) {
+                    self.tracker
+                        .feed(&Event::Parked(Parked { wait, before: 0 }));
+                }
+            }
+            if matches!(change, SideBand::Exec { .. }) {
+                self.look_for_goroutines(*pid);
+            }
+        }
+    }
+
+    /// Times the goroutines of a process that was not seen before, or runs another program now.
+    fn look_for_goroutines(&mut self, pid: u32) {
+        let Some(of) = &mut self.goroutines else {
+            return;
+        };
+        match of.probes.look_at(pid) {
+            Ok(Some(since)) => self.tracker.goroutines_are_told(pid, since),
+            Ok(None) => {}
+            Err(error) => of.failure = Some(error),
         }
     }
 
@@ -80,6 +142,11 @@ impl Follower {
     pub fn feed_open(&mut self, until: Ns) {
         for wait in self.open(until) {
             self.tracker.feed(&Event::Wait(wait));
+        }
+        let open = self.goroutines.as_ref().map(|of| of.probes.open(until));
+        for wait in open.into_iter().flatten() {
+            self.tracker
+                .feed(&Event::Parked(Parked { wait, before: 0 }));
         }
     }
 
@@ -153,6 +220,7 @@ impl Follow for Follower {
         if self.without.is_none() {
             self.decoder.attach(pid);
         }
+        self.look_for_goroutines(pid);
         for (tid, name) in threads {
             let name = bpf::ThreadName {
                 pid,
@@ -177,6 +245,7 @@ impl Follow for Follower {
     fn take(&mut self, mut part: Part) {
         let slots: usize = part.slots.iter().map(Vec::len).sum();
         self.events += slots as u64;
+        self.take_changes(&part.side_band);
         self.decoder.look(&mut part);
         self.later.push(part);
         self.add_up();

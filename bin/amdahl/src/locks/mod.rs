@@ -21,6 +21,7 @@ use crate::cli::{Locks, ProbeKind, Selection, Top};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::java;
+use crate::run::look;
 use crate::screen;
 use crate::watch;
 use crate::watch::machine::{self, SpinLocks};
@@ -39,6 +40,8 @@ pub struct Observed {
     events_lost: u64,
     stacks_lost: u64,
     sources: Vec<Source>,
+    /// Where goroutines are timed.
+    goroutines: Option<Source>,
     warnings: Vec<Notice>,
     ended: Option<Ended>,
     interrupted: bool,
@@ -95,7 +98,13 @@ fn observe(args: &Locks, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Observe
     let settings = Settings {
         constants: lock_constants(),
         everyone: selection.system,
-        part_after: PART_AFTER,
+        // Programs are looked at when they have begun: the waits until then are those of threads.
+        part_after: if args.goroutines {
+            PART_AFTER / 10
+        } else {
+            PART_AFTER
+        },
+        goroutines: args.goroutines,
         ..Settings::new(programs(args.owner), cpus.iter().collect())
             .within(selection.memory_bytes())
     };
@@ -131,6 +140,15 @@ fn recorded(
     let memory = args.selection.memory_bytes();
     let without = without(&args.selection);
     let mut follower = Follower::new(waits, without, memory / 4, sums_within(memory), memory);
+    if args.goroutines {
+        let mut probes = recorder.goroutine_probes().map_err(failed)?;
+        // Before it begins.
+        let program = args.selection.command.first();
+        if let Some(Ok(program)) = program.map(|typed| look::find(typed.as_ref())) {
+            probes.look_at_program(&program).map_err(failed)?;
+        }
+        follower.time_goroutines(probes);
+    }
     let watched = watch::watch(
         &args.selection,
         cpus,
@@ -149,6 +167,9 @@ fn recorded(
         events_lost: watched.counts.lost.iter().map(|(_, lost)| lost).sum(),
         stacks_lost: watched.counts.stacks_lost,
         warnings: follower.warnings(),
+        goroutines: follower
+            .goroutines()
+            .map(|(are_any, failure)| result::of_timed_goroutines(are_any, failure)),
         tracker: follower.tracker,
         decoded: follower.decoded,
         sources,
@@ -252,7 +273,10 @@ fn complete(found: &mut LocksResult, args: &Locks, observed: &Observed) {
     found.sources = observed.sources.clone();
     found.warnings.extend(observed.warnings.iter().cloned());
     let is_polled = found.sources.iter().any(|source| source.how == "/proc");
-    result::note_goroutines(found, if is_polled { "/proc" } else { "bpf" });
+    match &observed.goroutines {
+        Some(source) => found.sources.push(source.clone()),
+        None => result::note_goroutines(found, if is_polled { "/proc" } else { "bpf" }),
+    }
     found
         .warnings
         .extend(java::notice(&observed.decoded.stacks));

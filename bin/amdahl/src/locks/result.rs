@@ -4,6 +4,7 @@ use amdahl_locks::histogram::QUANTILE_ERROR;
 use amdahl_locks::{
     Class, Folded, GroupBy, Row, Site, SortBy, Table, ThreadName, Tracker, What, folded_stacks,
 };
+use amdahl_probe::bpf::RecorderError;
 use amdahl_report::locks::schema::{CodeSite, LockRow, LocksResult, Nested, Owner, SCHEMA, Step};
 use amdahl_report::schema::{Notice, SampleRow, Source};
 use amdahl_speedup::event::{CallStack, Tid};
@@ -149,9 +150,30 @@ fn of_goroutines(how: &str, are_found: bool) -> Source {
              (Go idle worker), whichever lock or message their last goroutine waits for.",
         )
     };
-    let remedy =
-        "ask Go itself, which times every goroutine: runtime.SetBlockProfileRate(1), go tool pprof";
+    let remedy = "--goroutines, as root, times them by probes in their program, but not their messages; or ask Go itself: \
+                  runtime.SetBlockProfileRate(1), go tool pprof";
     super::source("waits of goroutines", how, missing, remedy)
+}
+
+/// What is told of goroutines where they are timed by probes in their programs, if there `are_any`.
+pub fn of_timed_goroutines(are_any: bool, failure: Option<&RecorderError>) -> Source {
+    let missing = if are_any {
+        "Mutexes, wait groups and conditions are told for as long as a goroutine waited, from when its program was found on. What it waits \
+         for else, as messages, is told for as long as a thread slept for it."
+    } else {
+        "No program in Go 1.18 or newer was found."
+    };
+    let failure = failure.map_or_else(String::new, |failure| format!(" {failure}."));
+    super::source(
+        "waits of goroutines",
+        if are_any {
+            "bpf, probes in programs"
+        } else {
+            "missing"
+        },
+        &format!("{missing}{failure}"),
+        "",
+    )
 }
 
 fn row(row: &Row) -> LockRow {

@@ -103,6 +103,7 @@ pub fn observe(
         from,
         to,
         sources: sources(selection, seen, why, remedy),
+        goroutines: None,
         warnings: seen.notices().into_iter().chain(left_out).collect(),
         tracker: polled.tracker,
         decoded: polled.decoded,

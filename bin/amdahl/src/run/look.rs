@@ -62,7 +62,7 @@ pub fn facts(args: &Run, choice: &Choice) -> Result<Facts, Failure> {
 }
 
 /// The file that a name on the command line stands for.
-fn find(typed: &OsStr) -> Result<PathBuf, Failure> {
+pub fn find(typed: &OsStr) -> Result<PathBuf, Failure> {
     let failed = |code, why: &str| Failure {
         message: format!("{}: {why}", typed.to_string_lossy()),
         code,

@@ -6,7 +6,7 @@
 
 mod facts;
 mod inherit;
-mod look;
+pub mod look;
 mod plan;
 mod python;
 pub mod remedy;

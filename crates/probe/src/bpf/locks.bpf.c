@@ -777,5 +777,7 @@ int BPF_PROG(on_rename, struct task_struct *t, const char *name)
 	return is_ours(t->pid) ? tell_name(t, name) : 0;
 }
 
+#include "goroutines.bpf.h"
+
 IN_CONTEXT(hrtimer_expire_entry, ring->in_timer = 1)
 IN_CONTEXT(hrtimer_expire_exit, ring->in_timer = 0)

@@ -13,6 +13,7 @@ use super::decode::{Decoded, Decoder};
 use super::drain::Part;
 use super::elements::map_fd;
 use super::error::{RecorderError, chain, system};
+use super::goroutines::parked;
 use super::programs::{Programs, Tracepoint, needed, object, wanted};
 use super::recorder::Recorder;
 use super::stacks::look;
@@ -90,7 +91,7 @@ fn text() -> Option<[u64; 2]> {
 }
 
 /// Places of waiting, of waking and of getting a kernel lock are hashes of their own.
-fn place(of: u8, hash: u32) -> Place {
+pub(super) fn place(of: u8, hash: u32) -> Place {
     Place(if hash == 0 {
         0
     } else {
@@ -175,7 +176,7 @@ fn lock_kind(kind_of: u8, flags: u8) -> (Kind, u8) {
 fn lock_id(kind: Kind, address: u64, pid: u32) -> LockId {
     let pid = match kind {
         Kind::Kernel(_) | Kind::KernelSleep => 0,
-        Kind::Futex | Kind::User(_) | Kind::Nap => pid,
+        Kind::Futex | Kind::Goroutine | Kind::User(_) | Kind::Nap => pid,
     };
     LockId { pid, address }
 }
@@ -194,6 +195,7 @@ fn event(slot: &Slot) -> Option<Event> {
     let (kind, of) = match slot.kind {
         kind::FUTEX_WAIT | kind::KERNEL_WAIT | kind::SLEEP => lock_kind(slot.kind, slot.lock_kind),
         kind::HOLD => lock_kind(kind::KERNEL_WAIT, slot.lock_kind),
+        kind::GO_WAIT => return parked(slot).map(Event::Parked),
         _ => return None,
     };
     let lock = lock_id(kind, slot.arg[0], pid);

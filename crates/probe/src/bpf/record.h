@@ -25,6 +25,7 @@ enum amdahl_kind {
 	AMDAHL_KERNEL_WAIT = 17,
 	AMDAHL_HOLD = 18,
 	AMDAHL_SLEEP = 19,
+	AMDAHL_GO_WAIT = 20, /* of goroutines.bpf.h */
 	AMDAHL_FAULT = 32,
 	AMDAHL_MMAP_WAIT = 33,
 	AMDAHL_MMAP_HOLD = 34,
@@ -216,3 +217,26 @@ struct amdahl_wait {
 	amdahl_u64 had_run;    /* nanoseconds on a CPU, of a sleep; of a lock of the kernel the code that wants it */
 };
 _Static_assert(sizeof(struct amdahl_wait) == 64, "one line");
+
+struct amdahl_goroutine {
+	amdahl_u64 g; /* address of its descriptor */
+	amdahl_u32 tgid;
+	amdahl_u32 unused;
+};
+
+/*
+ * The last wait of a goroutine. The slot of one that is over: ts its end, tid the thread that goes on with it, syscall the process,
+ * other the thread that let it go on or 0, cpu the place of that, place where it waited; arg: the lock, nanoseconds waited, and
+ * those before it if it goes on with an earlier one (0: it does not).
+ */
+struct amdahl_go_wait {
+	amdahl_u64 lock;
+	amdahl_u64 begin; /* or when the one before ended */
+	amdahl_u64 first; /* when the wait began with which this one goes on */
+	amdahl_u64 end;   /* of the one before; 0: there is none */
+	amdahl_u32 waker;
+	amdahl_u32 waker_place;
+	amdahl_u32 place;
+	amdahl_u32 is_parked; /* it has not ended */
+};
+_Static_assert(sizeof(struct amdahl_go_wait) == 48, "no holes");

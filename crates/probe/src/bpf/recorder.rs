@@ -17,6 +17,7 @@ use super::duty::HookBudget;
 use super::elements::{convert, lookup_element, map, map_fd, update_element};
 use super::error::{RecorderError, chain, system};
 use super::events::Events;
+use super::goroutines::GOROUTINES_MAX;
 use super::hooks::{Hooks, Windows};
 use super::programs::{self, Held, Links, Programs, Tracepoint, attach, detach, refusal};
 use super::stack_ring::StackRing;
@@ -62,6 +63,8 @@ pub struct Settings {
     /// Share of the CPU time of a run's CPUs that the hooks may take: where switches are too frequent for that, they are
     /// recorded in windows. `None` records all. Of use for programs that know windows, those of `SCALE`.
     pub budget_share: Option<f64>,
+    /// The waits of goroutines are to be timed ([`Recorder::goroutine_probes`]), which needs memory. Of use for those of `LOCKS`.
+    pub goroutines: bool,
     /// Which mappings the side band tells of.
     pub mappings: Mappings,
     /// Clock of the fastest CPU in Hz, to turn `sample_hz` into a period of cycles.
@@ -82,6 +85,7 @@ impl Settings {
             part_after: Duration::MAX,
             everyone: false,
             budget_share: None,
+            goroutines: false,
             mappings: Mappings::Code,
             clock_hz: 2_000_000_000,
         }
@@ -171,6 +175,9 @@ impl Recorder {
             .map_max_entries("instructions", cpu_slots)
             .map_max_entries("cycles", cpu_slots)
             .map_max_entries("stacks", stack_bytes);
+        if settings.goroutines {
+            loader.map_max_entries("goroutines", GOROUTINES_MAX);
+        }
         for (name, value) in &settings.constants {
             loader.override_global(name, value, true);
         }
@@ -321,6 +328,11 @@ impl Recorder {
     pub fn missing(&self) -> impl Iterator<Item = &'static str> {
         let all = self.programs.tracepoints.iter().map(|wanted| wanted.hook);
         all.filter(|hook| !self.loaded.iter().any(|loaded| loaded.hook == *hook))
+    }
+
+    /// All CPUs that any run may use.
+    pub(super) fn cpus(&self) -> &[u32] {
+        &self.cpus
     }
 
     /// A table of the programs, `bytes` long, as it is now: they may write while it is read.

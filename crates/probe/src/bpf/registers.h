@@ -21,6 +21,10 @@ struct pt_regs {
 #define REG_ARG1(r) ((r)->si)
 #define REG_ARG2(r) ((r)->dx)
 
+/* Of a function of Go, by its own convention: the goroutine, and the first argument. */
+#define REG_GOROUTINE(r) ((r)->r14)
+#define REG_GO_ARG0(r) ((r)->ax)
+
 /* Those that a function must leave as they were. */
 #define REG_KEPT(r, i)                                                          \
 	((i) == 0 ? (r)->bx : (i) == 1 ? (r)->bp : (i) == 2 ? (r)->r12 :        \
@@ -73,6 +77,10 @@ struct pt_regs {
 #define REG_ARG0(r) ((r)->orig_x0)
 #define REG_ARG1(r) ((r)->regs[1])
 #define REG_ARG2(r) ((r)->regs[2])
+
+/* Of a function of Go, by its own convention: the goroutine, and the first argument. */
+#define REG_GOROUTINE(r) ((r)->regs[28])
+#define REG_GO_ARG0(r) ((r)->regs[0])
 
 #define REG_KEPT(r, i) ((r)->regs[19 + (i)])
 #define REGS_KEPT 12 /* to the frame pointer and the link register */

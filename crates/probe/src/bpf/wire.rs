@@ -16,6 +16,7 @@ pub mod kind {
     pub const KERNEL_WAIT: u8 = 17;
     pub const HOLD: u8 = 18;
     pub const SLEEP: u8 = 19;
+    pub const GO_WAIT: u8 = 20;
     pub const FAULT: u8 = 32;
     pub const MMAP_WAIT: u8 = 33;
     pub const MMAP_HOLD: u8 = 34;

@@ -13,6 +13,7 @@ mod sampler;
 mod samples;
 mod side_band;
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -81,6 +82,19 @@ fn overflowing(counter: Counter, period: u64) -> b::perf_event_attr {
 /// Opens a disabled sampling event on `cpu` for all threads, one overflow per `period`.
 pub fn sampling(counter: Counter, period: u64, cpu: u32) -> io::Result<OwnedFd> {
     open(&mut overflowing(counter, period), -1, cpu as i32)
+}
+
+/// Opens a disabled event that happens whenever any process comes to `offset` of a file of code, by a probe that the kernel puts there.
+/// `cpu` is any that is online.
+pub fn in_file(path: &CStr, offset: u64, cpu: u32) -> io::Result<OwnedFd> {
+    let mut attr = b::perf_event_attr::default();
+    let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
+    let kind = kind.trim().parse();
+    attr.type_ = kind.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    attr.__bindgen_anon_3.uprobe_path = path.as_ptr().expose_provenance() as u64;
+    attr.__bindgen_anon_4.probe_offset = offset;
+    attr.set_disabled(1);
+    open(&mut attr, -1, cpu as i32)
 }
 
 /// Lets `program` run at each overflow of `event`.

@@ -409,7 +409,8 @@ impl<'a> Elf<'a> {
         inner.symbol_table(sections.find(|section| section.sh_type(LE) == elf::SHT_SYMTAB)?)
     }
 
-    fn go_functions(&self) -> Option<RawSymbols> {
+    /// The functions of a program of Go 1.18 or newer, by its own table.
+    pub(super) fn go_functions(&self) -> Option<RawSymbols> {
         let names: [&[u8]; 2] = [b".gopclntab", b".data.rel.ro.gopclntab"];
         let table = names.into_iter().find_map(|name| self.section(name))?;
         let is_code = |address: &u64| {

@@ -51,6 +51,7 @@ mod elf;
 mod fde;
 #[doc(hidden)]
 pub mod fuzz;
+mod goroutines;
 mod jit;
 mod lines;
 mod maps;
@@ -69,6 +70,7 @@ use amdahl_speedup::spin::Known;
 use rustc_hash::FxHashMap;
 
 pub use code::Code;
+pub use goroutines::GoroutineCode;
 pub use lines::kernel_names_are_readable;
 pub use maps::{LATEST, MapEvent, Maps};
 pub use module::ModuleId;

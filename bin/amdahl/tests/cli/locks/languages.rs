@@ -8,9 +8,12 @@ use amdahl_report::locks::schema::{LockRow, LocksResult};
 use amdahl_report::schema::Source;
 use serde_json::Value;
 
-use super::{SOURCES, Truth, agree, are_told, holds, is_of, made, rows, sum, watch_command};
+use super::{
+    SOURCES, Truth, agree, are_released_in, are_told, holds, is_of, made, result, rows, sum,
+    watch_command,
+};
 use crate::tool::{Place, alone, bpf, has, skipped};
-use crate::workload::in_some_try;
+use crate::workload::{in_some_try, watched};
 
 /// A place, where waits can be recorded and all of `compilers` are there.
 fn ready(compilers: &[&str]) -> Option<Place> {
@@ -176,6 +179,59 @@ fn waits_of_one_goroutine_are_told_apart() {
         }
         Ok(())
     });
+}
+
+/// Where threads always have another goroutine to run nobody sleeps for one that waits: the table had nothing of it.
+#[test]
+fn waits_of_goroutines_are_told_whatever_their_threads_do() {
+    let _alone = alone();
+    let Some(place) = ready(&["go"]) else {
+        return;
+    };
+    let stripped = ["build", "-ldflags=-s -w", "-buildmode=pie", "-o"];
+    for (name, flags) in [("crowd", &["build", "-o"][..]), ("stripped", &stripped)] {
+        let Some(program) = made(&place, "go", flags, name, "crowd.go") else {
+            return;
+        };
+        in_some_try(|| goroutines_are_told(&place, &program));
+    }
+}
+
+fn goroutines_are_told(place: &Place, program: &Path) -> Result<(), String> {
+    let options = ["--goroutines", "--owner"];
+    let (line, ran) = watched(place, "locks", &options, &[program.as_os_str()]);
+    let found = result(&ran);
+    assert_eq!(found.events_lost, 0);
+    let is_of_go = |source: &&Source| source.what == "waits of goroutines";
+    let source = found.sources.iter().find(is_of_go).expect("a note");
+    assert_eq!(source.how, "bpf, probes in programs");
+    let waits = [
+        ("mutex", "Go mutex", "main.wantTheVault", "main.main.func1"),
+        (
+            "condition",
+            "Go condvar",
+            "main.waitToBegin",
+            "main.letBegin",
+        ),
+        ("group", "Go join", "main.waitForAll", "main.main.func1"),
+    ];
+    for (wait, what, function, releaser) in waits {
+        let truth = Truth::of(&line[wait]);
+        let of_wait = |miss: String| format!("{wait}: {miss}: {}", rows(&found));
+        let (times, seconds) = sum(&found, what, function);
+        let again_s = match wait {
+            // Whose mutex it takes before it goes on.
+            "condition" => sum(&found, "Go mutex", function).1,
+            _ => 0.0,
+        };
+        agree(&truth, seconds + again_s).map_err(of_wait)?;
+        // A mutex may be had after a moment of spinning, and a lost race may take long.
+        if times.abs_diff(truth.times) > truth.times / 4 {
+            return Err(of_wait(format!("{times} times of {}", truth.times)));
+        }
+        are_released_in(&found, what, function, releaser).map_err(of_wait)?;
+    }
+    Ok(())
 }
 
 /// What HotSpot is told so that its code has names: all of it is compiled, nothing into its caller.
