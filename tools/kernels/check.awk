@@ -13,6 +13,11 @@ $1 == "VIEW" {
     if ($3 < 1) fail(substr($0, length("VIEW " name " ")))
 }
 
+$1 == "GOROUTINES" {
+    name = "goroutines"
+    if ($2 < 1) fail("no wait was told: " substr($0, 14))
+}
+
 $1 == "HOLDS" {
     holds++
     name = $2

@@ -45,6 +45,11 @@ holds() {
 view locks locks
 view locks-owner locks --owner
 holds locks-owner
+# Probes in a program of Go: its waits.
+if [ -e /bin/crowd ]; then
+    amdahl locks --goroutines --probe bpf --json -- crowd 5 >/tmp/said 2>/tmp/error
+    echo "GOROUTINES $(grep -c 'main.wantTheVault' /tmp/said) $(head -c 600 /tmp/error | tr '\n' ' ')"
+fi
 view sched sched record
 view mem mem
 view mem-holds mem --holds

@@ -92,6 +92,7 @@ done
 if command -v go >/dev/null; then
     (cd "$root/planted/go" &&
         CGO_ENABLED=0 GOARCH=$debian go build -o "$image/bin/go-mutex" mutex.go planted.go)
+    CGO_ENABLED=0 GOARCH=$debian go build -o "$image/bin/crowd" "$root/planted/locks/crowd.go"
 fi
 if [ -n "$libraries" ]; then
     mkdir -p "$image/lib"

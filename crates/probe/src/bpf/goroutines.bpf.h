@@ -8,10 +8,9 @@
 
 #include "callers.bpf.h"
 
-/* Each goroutine that has waited. Grows with them; user space makes it larger where goroutines are timed. */
+/* Each goroutine that has waited. User space makes it larger where goroutines are timed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 1);
 	__type(key, struct amdahl_goroutine);
 	__type(value, struct amdahl_go_wait);

@@ -23,8 +23,8 @@ use crate::clock;
 use crate::perf;
 use crate::symbol::GoroutineCode;
 
-/// Goroutines whose waits are timed at a time: 48 MiB of the kernel's memory where there are so many.
-pub(super) const GOROUTINES_MAX: u32 = 1 << 18;
+/// Goroutines whose last wait is known: 15 MiB of the kernel's memory. More count as lost events.
+pub(super) const GOROUTINES_MAX: u32 = 1 << 17;
 
 const MAP: &str = "goroutines";
 /// In the order of [`GoroutineCode`].

@@ -530,10 +530,14 @@ SEC("tp_btf/contention_begin")
 int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 {
 	struct task_struct *me = bpf_get_current_task_btf();
+	struct amdahl_ring *ring;
 	struct amdahl_wait *wait;
 	amdahl_u32 zero = 0;
 
 	if (!is_ours(me->pid))
+		return 0;
+	ring = ring_of(bpf_get_smp_processor_id());
+	if (!ring || ring->takes_stack)
 		return 0;
 	if ((flags & (LCB_F_SPIN | LCB_F_MUTEX)) == LCB_F_SPIN) {
 		struct spins *spins = bpf_map_lookup_elem(&spins_map, &zero);
@@ -622,7 +626,7 @@ int BPF_PROG(on_contention_end, void *lock)
 		return 0;
 	cpu = bpf_get_smp_processor_id();
 	ring = ring_of(cpu);
-	if (!ring)
+	if (!ring || ring->takes_stack)
 		return 0;
 	wait = find_wait(tid);
 	if (wait && wait->kind == AMDAHL_KERNEL_WAIT && wait->lock == (amdahl_u64)lock) {

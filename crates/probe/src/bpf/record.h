@@ -112,7 +112,8 @@ struct amdahl_ring {
 	amdahl_u32 in_irq;      /* an interrupt's handler runs now */
 	amdahl_u32 window;      /* counts stretches in which switches are seen: written by user space */
 	amdahl_u64 stacks_lost; /* stacks that found their ring full */
-	amdahl_u64 unused2;
+	amdahl_u32 takes_stack; /* within the kernel's code for the ring of stacks, see begin_stack */
+	amdahl_u32 unused2;
 };
 _Static_assert(sizeof(struct amdahl_ring) == 64, "rings do not share lines");
 

@@ -309,12 +309,21 @@ static __always_inline void walk_goroutine(struct amdahl_stack *s)
 }
 #endif
 
-/* A stack without any frames yet. */
+/*
+ * A stack without any frames yet.
+ *
+ * The kernel takes a lock for that, which is contended where CPUs take stacks at a time. It tells of that contention while it holds the lock,
+ * and whoever took a stack then would wait for himself, for ever (until Linux 6.15, whose lock notices). So programs that are
+ * told of contention do nothing while this CPU is in here.
+ */
 static __always_inline struct amdahl_stack *begin_stack(struct amdahl_ring *ring, amdahl_u32 cpu, int kind,
 							 amdahl_u64 ts, amdahl_u32 tid, amdahl_u32 tgid)
 {
-	struct amdahl_stack *s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
+	struct amdahl_stack *s;
 
+	__sync_fetch_and_add(&ring->takes_stack, 1);
+	s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
+	__sync_fetch_and_add(&ring->takes_stack, -1);
 	if (!s) {
 		__sync_fetch_and_add(&ring->stacks_lost, 1);
 		return 0;
