@@ -119,6 +119,7 @@ Examples:
   amdahl locks --owner -- make -j8
   amdahl locks --pid 4711 --by thread --sort max
   amdahl locks --system --live --owner
+  amdahl locks --goroutines --pid 4711
   amdahl locks --output locks/ -- ./server-bench; xdg-open locks/report.html";
 
 /// `amdahl locks`.

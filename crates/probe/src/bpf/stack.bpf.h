@@ -312,17 +312,18 @@ static __always_inline void walk_goroutine(struct amdahl_stack *s)
 /*
  * A stack without any frames yet.
  *
- * The kernel takes a lock for that, which is contended where CPUs take stacks at a time. It tells of that contention while it holds the lock,
- * and whoever took a stack then would wait for himself, for ever (until Linux 6.15, whose lock notices). So programs that are
- * told of contention do nothing while this CPU is in here.
+ * The kernel takes a lock for that. Who comes in between on the same CPU must not want it as well: an NMI that takes a sample, or a program
+ * that is told of contention for this very lock, which the kernel tells while it holds it. Until Linux 6.15 the latter would wait for itself for
+ * ever; since then the lock notices, in the first kernels after a quarter of a second (Varma, "A tale about fixing eBPF spinlock issues in the
+ * Linux kernel", 2026). So there is no second one on a CPU, and programs that are told of contention do nothing meanwhile.
  */
 static __always_inline struct amdahl_stack *begin_stack(struct amdahl_ring *ring, amdahl_u32 cpu, int kind,
 							 amdahl_u64 ts, amdahl_u32 tid, amdahl_u32 tgid)
 {
-	struct amdahl_stack *s;
+	struct amdahl_stack *s = 0;
 
-	__sync_fetch_and_add(&ring->takes_stack, 1);
-	s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
+	if (!__sync_fetch_and_add(&ring->takes_stack, 1))
+		s = bpf_ringbuf_reserve(&stacks, sizeof(*s), 0);
 	__sync_fetch_and_add(&ring->takes_stack, -1);
 	if (!s) {
 		__sync_fetch_and_add(&ring->stacks_lost, 1);
