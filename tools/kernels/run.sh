@@ -113,14 +113,59 @@ chmod +x "$image/init"
 
 # --- there ------------------------------------------------------------------------------
 
-# CPUs take turns: side by side the emulator may go on for ever with an old translation of the kernel's code, into which the kernel has
-# written (attached to a tracepoint) meanwhile. Then all CPUs take a breakpoint that is not in memory any more.
 log=$work/console.log
-# shellcheck disable=SC2086 # lists of words
-timeout 1800 "qemu-system-$arch" $machine -accel tcg,thread=single -smp 3 -m 2G -nographic \
-    -no-reboot -kernel "$work/$kernel"/boot/vmlinuz-* -initrd "$work/image.gz" \
-    -append "console=$console panic=-1 quiet loglevel=3 $quirks" </dev/null 2>&1 |
-    tr -d '\r' >"$log" || true
+console_file=$work/console.raw
+
+# Boots, for 15 minutes at most. Fails where the emulator went astray.
+boot() {
+    rm -f "$work"/monitor.* "$work/exceptions" "$console_file"
+    mkfifo "$work/monitor.in" "$work/monitor.out"
+    : >"$console_file"
+    # Open in both directions, or opening would wait for the other side.
+    exec 3<>"$work/monitor.in" 4<>"$work/monitor.out"
+    # shellcheck disable=SC2086 # lists of words
+    timeout 900 "qemu-system-$arch" $machine -accel tcg,thread=multi -smp 3 -m 2G -display none \
+        -serial "file:$console_file" -monitor "pipe:$work/monitor" -D "$work/exceptions" \
+        -no-reboot -kernel "$work/$kernel"/boot/vmlinuz-* -initrd "$work/image.gz" \
+        -append "console=$console panic=-1 quiet loglevel=3 $quirks" </dev/null 3<&- 4<&- &
+    emulator=$!
+    trap 'kill "$emulator" 2>/dev/null' EXIT INT TERM
+    while kill -0 "$emulator" 2>/dev/null; do
+        sleep 2
+        if grep -q 'soft lockup' "$console_file" && is_astray; then
+            kill "$emulator"
+            wait "$emulator" || true
+            return 1
+        fi
+    done
+    wait "$emulator" || true
+}
+
+# The emulator may go on for ever with an old translation of code of the kernel that the kernel has changed meanwhile, as it does
+# when a program is attached to a tracepoint: CPUs then take a breakpoint again and again that is not in memory any more.
+is_astray() {
+    echo 'log int' >&3
+    sleep 1
+    echo 'log none' >&3
+    at=$(sed -n 's/.* v=03 .* pc=\([0-9a-f]*\).*/\1/p' "$work/exceptions" | sort | uniq -c | sort -rn |
+        awk 'NR == 1 && $1 > 1000 { print $2 }')
+    [ -n "$at" ] || return 1
+    echo "x /1bx 0x$at" >&3
+    timeout 2 cat <&4 >"$work/memory" || true
+    grep -q "^$at: 0x" "$work/memory" && ! grep -q "^$at: 0xcc" "$work/memory"
+}
+
+tries=4
+while ! boot; do
+    tries=$((tries - 1))
+    [ "$tries" -gt 0 ] || {
+        echo "kernels ($kernel): FAILED: the emulator went astray each time"
+        exit 1
+    }
+    echo "kernels ($kernel): the emulator went astray (a breakpoint at $at that is not in memory); again"
+done
+trap - EXIT INT TERM
+tr -d '\r' <"$console_file" >"$log"
 grep -q '^END$' "$log" || {
     tail -n 20 "$log"
     echo "kernels ($kernel): FAILED: it did not come to its end (see $log)"
