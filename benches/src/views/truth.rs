@@ -30,6 +30,8 @@ enum Program {
     OnOne,
     /// A planted program of its own, of two threads.
     Own,
+    /// Goroutines for which no thread sleeps, `planted/locks/crowd.go`.
+    Goroutines,
 }
 
 const fn family(name: &'static str, what: &'static str, function: &'static str) -> Family {
@@ -57,7 +59,7 @@ const fn program(name: &'static str, what: &'static str, function: &'static str)
 }
 
 /// Families of C programs, one of each kind of lock; and where a runtime stands between the program and its sleeps, or nothing does.
-pub const FAMILIES: [Family; 23] = [
+pub const FAMILIES: [Family; 24] = [
     family("mutex", "pthread mutex", "want_mutex"),
     family("mutex-inheriting", "pthread mutex", "want_mutex"),
     family("uneven", "pthread mutex", "want_mutex"),
@@ -81,6 +83,10 @@ pub const FAMILIES: [Family; 23] = [
     program("c-raw_futex", "futex", "open_the_vault"),
     program("rust-barrier", "Rust barrier", "meet_at_the_summit"),
     program("go-mutex", "Go mutex", "main.lockTheCache"),
+    Family {
+        program: Program::Goroutines,
+        ..family("goroutines", "Go mutex", "main.wantTheVault")
+    },
 ];
 const DIFFERENCE: Target = Target::AtMost(0.05);
 
@@ -137,9 +143,17 @@ fn command(stage: &Stage, family: &Family) -> Result<Vec<String>, String> {
             make.arg(folder.join(family.name));
             make
         }
+        Program::Goroutines => {
+            let mut go = stage.command("go");
+            go.args(["build", "-o"])
+                .arg(folder.join(family.name))
+                .arg(stage.root.join("planted/locks/crowd.go"));
+            go
+        }
     };
     let words = match family.program {
         Program::Own => [built(&folder.join(family.name)), "2".into()].to_vec(),
+        Program::Goroutines => [built(&folder.join(family.name)), "200".into()].to_vec(),
         _ => [
             built(&folder.join("families")),
             family.name.into(),
@@ -181,6 +195,18 @@ pub fn measure(stage: &Stage, family: &Family) -> Result<Agreement, String> {
     Ok(least.expect("a run"))
 }
 
+/// What the program says of the family, of several kinds of waits if it makes such.
+fn made(family: &Family, told: &[u8]) -> serde_json::Result<Truth> {
+    if family.program != Program::Goroutines {
+        return serde_json::from_slice(told);
+    }
+    #[derive(Deserialize)]
+    struct Waits {
+        mutex: Truth,
+    }
+    serde_json::from_slice::<Waits>(told).map(|waits| waits.mutex)
+}
+
 fn once(stage: &Stage, family: &Family) -> Result<Agreement, String> {
     let out = stage.scratch().join("truth.json");
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", family.name);
@@ -191,9 +217,11 @@ fn once(stage: &Stage, family: &Family) -> Result<Agreement, String> {
     let mut tool = stage.command(&stage.tool.to_string_lossy());
     tool.args(["locks", "--probe", "bpf", "--quiet", "--output"])
         .arg(&result)
-        .arg("--")
-        .args(words)
         .env("PLANTED_OUT", &out);
+    if family.program == Program::Goroutines {
+        tool.arg("--goroutines");
+    }
+    tool.arg("--").args(words);
     let stolen_before = stolen_s();
     stage.run(&mut tool).map_err(|error| failed(&error))?;
     let stolen_s = stolen_s() - stolen_before;
@@ -222,7 +250,7 @@ fn once(stage: &Stage, family: &Family) -> Result<Agreement, String> {
     }
     Ok(Agreement {
         family: family.name,
-        program: serde_json::from_slice(&told).map_err(|error| failed(&error))?,
+        program: made(family, &told).map_err(|error| failed(&error))?,
         table: Truth {
             times: rows.iter().map(|row| row.times).sum(),
             seconds: rows.iter().map(|row| row.total_s).sum(),
