@@ -2,7 +2,9 @@
 // thread to another goroutine, so that no thread sleeps for it. Each wait is timed by the goroutine itself; a mutex that is free is
 // no wait.
 //
-//	crowd [ROUNDS]
+// With `stuck` all wait for a mutex that nobody lets go until the program ends, half a second later.
+//
+//	crowd [ROUNDS|stuck]
 //	{"mutex": {"times": 1234, "seconds": 12.34}, "condition": {"times": 16, "seconds": 0.2}, "group": {"times": 1, "seconds": 0.4}}
 package main
 
@@ -79,6 +81,32 @@ func waitForAll(all *sync.WaitGroup, w *wait) {
 	w.add(since)
 }
 
+// beStuck waits for what is never let go, since the time that it tells.
+//
+//go:noinline
+func beStuck(since *time.Time) {
+	told.L.Lock()
+	begun++
+	*since = time.Now()
+	told.L.Unlock()
+	vault.Lock()
+}
+
+// stick is the time that all others have waited when the program ends.
+func stick() (sum wait) {
+	var since [goroutines]time.Time
+	vault.Lock()
+	for n := range goroutines {
+		go beStuck(&since[n])
+	}
+	letBegin()
+	time.Sleep(time.Second / 2)
+	for _, begun := range since {
+		sum.add(begun)
+	}
+	return
+}
+
 // letBegin waits until all others do, without leaving its thread to the end: they come to their wait in turn.
 //
 //go:noinline
@@ -97,11 +125,15 @@ func letBegin() {
 }
 
 func main() {
+	runtime.GOMAXPROCS(2)
 	rounds := 40
+	if len(os.Args) > 1 && os.Args[1] == "stuck" {
+		say(map[string]wait{"stuck": stick()})
+		return
+	}
 	if len(os.Args) > 1 {
 		rounds, _ = strconv.Atoi(os.Args[1])
 	}
-	runtime.GOMAXPROCS(2)
 	var all sync.WaitGroup
 	var mutex, condition [goroutines]wait
 	var group wait
@@ -127,6 +159,10 @@ func main() {
 		}
 		return
 	}
+	say(map[string]wait{"mutex": sum(mutex), "condition": sum(condition), "group": group})
+}
+
+func say(waits map[string]wait) {
 	out := os.Stderr
 	if path := os.Getenv("PLANTED_OUT"); path != "" {
 		file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
@@ -137,7 +173,7 @@ func main() {
 		defer file.Close()
 		out = file
 	}
-	said, err := json.Marshal(map[string]wait{"mutex": sum(mutex), "condition": sum(condition), "group": group})
+	said, err := json.Marshal(waits)
 	if err != nil {
 		panic(err)
 	}

@@ -197,6 +197,35 @@ fn waits_of_goroutines_are_told_whatever_their_threads_do() {
     }
 }
 
+/// A goroutine that never goes on is known by its beginning alone.
+#[test]
+fn goroutines_that_wait_to_the_end_are_told() {
+    let _alone = alone();
+    let Some(place) = ready(&["go"]) else {
+        return;
+    };
+    let Some(program) = made(&place, "go", &["build", "-o"], "crowd", "crowd.go") else {
+        return;
+    };
+    let waits = |found: &LocksResult| {
+        let rows = found.rows.iter();
+        let rows: Vec<LockRow> = rows
+            .filter(|row| is_of(row, "Go mutex", "main.beStuck"))
+            .cloned()
+            .collect();
+        let open: u64 = rows.iter().map(|row| row.open).sum();
+        let times: u64 = rows.iter().map(|row| row.times).sum();
+        (times, open, rows.iter().map(|row| row.total_s).sum::<f64>())
+    };
+    in_some_try(|| {
+        let command = [program.as_os_str(), OsStr::new("stuck")];
+        let (line, ran) = watched(&place, "locks", &["--goroutines"], &command);
+        let (times, open, seconds) = waits(&result(&ran));
+        assert_eq!((times, open), (16, 0), "they end with the program");
+        agree(&Truth::of(&line["stuck"]), seconds)
+    });
+}
+
 fn goroutines_are_told(place: &Place, program: &Path) -> Result<(), String> {
     let options = ["--goroutines", "--owner"];
     let (line, ran) = watched(place, "locks", &options, &[program.as_os_str()]);
