@@ -134,7 +134,10 @@ impl Hook {
 impl Account {
     fn open(above: i32) -> Result<Account, String> {
         // One may be disturbed for all of its 40 ms.
-        let mut interruptions = [(); LOOKS].map(|()| interruption_ns(CLOCK_HZ).unwrap_or_default());
+        let looks = (0..LOOKS).map(|_| interruption_ns(CLOCK_HZ));
+        let mut interruptions = looks
+            .collect::<Option<Vec<u64>>>()
+            .ok_or("no account: what an interrupt takes cannot be measured")?;
         interruptions.sort_unstable();
         let stats = enable_stats(Stats::RunTime);
         let mut watcher = Vec::new();

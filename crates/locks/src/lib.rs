@@ -7,6 +7,7 @@
 //!
 //! Which lock a stack means is decided by `amdahl_speedup::primitive`, not here.
 
+mod chains;
 mod event;
 pub mod histogram;
 mod named;
@@ -18,10 +19,11 @@ mod tracker;
 pub mod unprivileged;
 
 pub use amdahl_speedup::primitive::Class;
+pub use chains::{Link, LinkId};
 pub use event::{Event, Hold, Kind, LockId, Parked, Place, Wait, Waker};
 pub use site::{Site, What};
 pub use table::{
     FoldedStack, GroupBy, NestedRow, Of, OwnerRow, Row, SortBy, Table, ThreadName, folded_stacks,
 };
 pub use tally::{Cell, CellKey, Folded, Limits, Share, Tally};
-pub use tracker::{Link, LinkId, RETRY_NS, SEARCH_NS, Tracker};
+pub use tracker::{RETRY_NS, SEARCH_NS, Tracker};

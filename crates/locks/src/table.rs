@@ -7,12 +7,13 @@ use amdahl_speedup::event::{CallStack, Ns, Tid};
 use amdahl_speedup::primitive::Class;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::chains::LinkId;
 use crate::event::{Kind, LockId, Place, Wait};
 use crate::histogram::Total;
 use crate::named::{Distinct, Id, Named};
 use crate::site::{Names, Site, What};
 use crate::tally::{Cell, CellKey, Folded, Owner, Share, Shares, Tally};
-use crate::tracker::{LinkId, Tracker};
+use crate::tracker::Tracker;
 
 /// What makes a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

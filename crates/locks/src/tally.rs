@@ -6,10 +6,10 @@ use amdahl_speedup::event::{Ns, Tid};
 use amdahl_speedup::wait::FutexUse;
 use rustc_hash::FxHashMap;
 
+use crate::chains::LinkId;
 use crate::event::{Kind, LockId, Place, Wait, Waker};
 use crate::histogram::Histogram;
 use crate::rounds::Rounds;
-use crate::tracker::LinkId;
 
 /// How much is kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

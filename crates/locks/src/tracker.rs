@@ -9,6 +9,7 @@ use amdahl_speedup::primitive::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::chains::{Chains, Link, LinkId};
 use crate::event::{Event, Hold, Kind, LockId, Parked, Place, Wait, Waker};
 use crate::histogram::Histogram;
 use crate::tally::{Cell, CellKey, Limits, Share, Tally};
@@ -37,23 +38,6 @@ pub struct Known {
     number: u64,
 }
 
-/// One step of a chain of waits: what a holder waited for, and what the holder of that, and so on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Link {
-    /// Kind of lock.
-    pub kind: Kind,
-    /// Where its waiter waited.
-    pub place: Place,
-    /// The lock.
-    pub lock: LockId,
-    /// What its holder waited for.
-    pub next: Option<LinkId>,
-}
-
-/// Number of a [`Link`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LinkId(u32);
-
 /// A finished wait, remembered for those who wait for this thread.
 #[derive(Clone, Copy, Debug)]
 struct Past {
@@ -75,8 +59,6 @@ struct Thread {
 
 /// Waits per thread that are remembered.
 const PAST: usize = 8;
-/// Different chains and steps of them.
-const LINKS: usize = 1 << 14;
 /// Steps of a chain.
 const DEPTH: usize = 6;
 /// Places whose stacks are kept.
@@ -106,12 +88,7 @@ pub struct Tracker {
     timed: FxHashMap<Tid, Ns>,
     /// The last two releases of a lock.
     releases: FxHashMap<LockId, [Option<(Tid, Ns)>; 2]>,
-    links: Vec<Link>,
-    link_ids: FxHashMap<Link, LinkId>,
-    /// Of `links`, those that nothing tells of.
-    unused_links: Vec<LinkId>,
-    /// Links that have no room before it is worth looking which may be forgotten.
-    links_without_room: usize,
+    chains: Chains,
 }
 
 impl Tracker {
@@ -182,7 +159,7 @@ impl Tracker {
         let Tally { cells, holds, .. } = &self.tally;
         let waits = cells.keys().map(|key| key.place);
         let holds = holds.keys().map(|&(_, place, _)| place);
-        let links = self.links.iter().map(|link| link.place);
+        let links = self.chains.links().map(|link| link.place);
         // Whose next wait may be one with the last.
         let last = self
             .threads
@@ -232,7 +209,7 @@ impl Tracker {
 
     /// What is known of a step of a chain.
     pub fn link(&self, id: LinkId) -> Option<&Link> {
-        self.links.get(id.0 as usize)
+        self.chains.get(id)
     }
 
     /// What was added up so far.
@@ -529,51 +506,18 @@ impl Tracker {
     }
 
     fn intern(&mut self, link: Link) -> Option<LinkId> {
-        if let Some(&id) = self.link_ids.get(&link) {
-            return Some(id);
-        }
-        let id = match self.unused_links.pop() {
-            Some(id) => id,
-            None if self.links.len() < LINKS => {
-                self.links.push(link);
-                LinkId(self.links.len() as u32 - 1)
-            }
-            None => {
-                self.forget_links(link.next);
-                self.unused_links.pop()?
-            }
-        };
-        self.links[id.0 as usize] = link;
-        self.link_ids.insert(link, id);
-        Some(id)
-    }
-
-    /// Makes room for steps of other chains: those that neither a sum nor a thread's last waits tell of. `new` is the chain
-    /// that is being made, of which nothing tells yet.
-    fn forget_links(&mut self, new: Option<LinkId>) {
-        if self.links_without_room > 0 {
-            self.links_without_room -= 1;
-            return;
-        }
-        let mut is_told = vec![false; self.links.len()];
-        let sums = self.tally.cells.values();
-        let sums = sums.flat_map(|cell| cell.nested.of.iter().map(|&(id, _)| id));
-        let past = self.threads.values().flat_map(|thread| &thread.past);
-        let past = past.filter_map(|past| past.next);
-        for id in sums.chain(past).chain(new) {
-            let mut at = Some(id);
-            while let Some(id) = at
-                && !std::mem::replace(&mut is_told[id.0 as usize], true)
-            {
-                at = self.links[id.0 as usize].next;
-            }
-        }
-        self.link_ids.retain(|_, id| is_told[id.0 as usize]);
-        let ids = (0..self.links.len() as u32).map(LinkId);
-        self.unused_links = ids.filter(|id| !is_told[id.0 as usize]).collect();
-        if self.unused_links.len() < LINKS / 8 {
-            self.links_without_room = LINKS / 8;
-        }
+        let Tracker {
+            chains,
+            tally,
+            threads,
+            ..
+        } = self;
+        chains.intern(link, || {
+            let sums = tally.cells.values();
+            let sums = sums.flat_map(|cell| cell.nested.of.iter().map(|&(id, _)| id));
+            let past = threads.values().flat_map(|thread| &thread.past);
+            sums.chain(past.filter_map(|past| past.next))
+        })
     }
 
     fn hold(&mut self, hold: &Hold) {
@@ -595,6 +539,7 @@ impl Tracker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chains::LINKS;
 
     fn wait(tid: Tid, place: u64, begin: Ns) -> Wait {
         Wait {
@@ -793,7 +738,7 @@ mod tests {
     fn chains_that_are_not_kept_are_counted() {
         let more = 5;
         let tracker = nested_waits(LINKS + more, LINKS + more);
-        assert_eq!(tracker.links.len(), LINKS);
+        assert_eq!(tracker.chains.links().len(), LINKS);
         assert_eq!(tracker.tally.folded.chains, more as u64);
     }
 
@@ -801,7 +746,7 @@ mod tests {
     #[test]
     fn chains_that_nothing_tells_of_make_room() {
         let tracker = nested_waits(3 * LINKS, 1);
-        assert_eq!(tracker.links.len(), LINKS);
+        assert_eq!(tracker.chains.links().len(), LINKS);
         assert_eq!(tracker.tally.folded.chains, 0);
         let cells = tracker.tally.cells.iter();
         let mut of_one = cells.filter(|(key, _)| key.tid == 1);
@@ -809,7 +754,7 @@ mod tests {
         for (id, _) in &cell.nested.of {
             let link = tracker.link(*id).unwrap();
             assert_eq!(link.lock.address, 128);
-            assert_eq!(tracker.link_ids[link], *id);
+            assert_eq!(tracker.chains.id_of(link), *id);
         }
         assert_eq!(cell.nested.total().count, 3 * LINKS as u64);
     }

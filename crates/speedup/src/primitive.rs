@@ -3,6 +3,8 @@
 //! `wait` decides what a wait is for, and its verdict stands; names only refine it here. The
 //! kinds of kernel locks come from the flags of the `contention_begin` tracepoint.
 
+mod names;
+
 use crate::cause::Cause;
 use crate::event::{Blocked, CallStack, Frame};
 use crate::snapshot::WaitKind;
@@ -181,102 +183,6 @@ impl std::fmt::Display for UserLock {
     }
 }
 
-/// Names of functions and what is waited for inside them. The more special name comes first.
-const NAMES: &[(&str, Library, Primitive)] = {
-    use Library as L;
-    use Primitive as P;
-    &[
-        ("pthread_rwlock_rdlock", L::Pthread, P::RwLockRead),
-        ("pthread_rwlock_timedrdlock", L::Pthread, P::RwLockRead),
-        ("pthread_rwlock_clockrdlock", L::Pthread, P::RwLockRead),
-        ("pthread_rwlock_", L::Pthread, P::RwLockWrite),
-        ("pthread_mutex_", L::Pthread, P::Mutex),
-        ("pthread_cond_", L::Pthread, P::Condvar),
-        ("pthread_barrier_", L::Pthread, P::Barrier),
-        ("pthread_once", L::Pthread, P::Once),
-        ("pthread_join", L::Pthread, P::Join),
-        ("__lll_lock_wait", L::Pthread, P::Mutex),
-        ("lll_mutex_lock", L::Pthread, P::Mutex),
-        ("sem_wait", L::Pthread, P::Semaphore),
-        ("sem_timedwait", L::Pthread, P::Semaphore),
-        ("sem_clockwait", L::Pthread, P::Semaphore),
-        ("__new_sem_wait", L::Pthread, P::Semaphore),
-        ("mtx_lock", L::Pthread, P::Mutex),
-        ("_int_malloc", L::Malloc, P::Mutex),
-        ("_int_free", L::Malloc, P::Mutex),
-        ("arena_get", L::Malloc, P::Mutex),
-        ("__cxa_guard_acquire", L::Cpp, P::Once),
-        ("std::shared_mutex::lock_shared", L::Pthread, P::RwLockRead),
-        (
-            "std::shared_timed_mutex::lock_shared",
-            L::Pthread,
-            P::RwLockRead,
-        ),
-        // std::shared_lock<std::shared_mutex>::shared_lock
-        ("std::shared_lock", L::Pthread, P::RwLockRead),
-        ("std::shared_timed_mutex", L::Pthread, P::RwLockWrite),
-        ("std::shared_mutex", L::Pthread, P::RwLockWrite),
-        ("std::counting_semaphore", L::Cpp, P::Semaphore),
-        ("std::__semaphore_base", L::Cpp, P::Semaphore),
-        ("std::__atomic_semaphore", L::Cpp, P::Semaphore),
-        ("std::barrier", L::Cpp, P::Barrier),
-        ("std::__tree_barrier", L::Cpp, P::Barrier),
-        ("std::latch", L::Cpp, P::Barrier),
-        ("condvar::futex::Condvar", L::Rust, P::Condvar),
-        ("std::sync::poison::condvar", L::Rust, P::Condvar),
-        ("std::sync::barrier", L::Rust, P::Barrier),
-        ("RwLock::read", L::Rust, P::RwLockRead),
-        ("rwlock::futex::RwLock::write", L::Rust, P::RwLockWrite),
-        ("mutex::futex::Mutex", L::Rust, P::Mutex),
-        ("futex::Mutex::lock_contended", L::Rust, P::Mutex),
-        ("std::sys::sync::once", L::Rust, P::Once),
-        ("std::sync::mpmc", L::Rust, P::Message),
-        ("std::sync::mpsc", L::Rust, P::Message),
-        ("std::thread::park", L::Rust, P::Message),
-        ("crossbeam_channel", L::Rust, P::Message),
-        ("RawMutex::lock_slow", L::ParkingLot, P::Mutex),
-        ("RawRwLock::lock_shared", L::ParkingLot, P::RwLockRead),
-        ("RawRwLock::lock", L::ParkingLot, P::RwLockWrite),
-        ("RawRwLock::wait_for_readers", L::ParkingLot, P::RwLockWrite),
-        ("parking_lot::condvar", L::ParkingLot, P::Condvar),
-        ("sync.(*RWMutex).RLock", L::Go, P::RwLockRead),
-        ("sync.(*RWMutex)", L::Go, P::RwLockWrite),
-        ("sync.(*Mutex)", L::Go, P::Mutex),
-        ("sync.(*WaitGroup)", L::Go, P::Join),
-        ("sync.(*Cond)", L::Go, P::Condvar),
-        ("sync.(*Once)", L::Go, P::Once),
-        ("runtime.chan", L::Go, P::Message),
-        ("runtime.selectgo", L::Go, P::Message),
-        ("runtime.semacquire", L::Go, P::Semaphore),
-        ("sync.runtime_Semacquire", L::Go, P::Semaphore),
-        ("runtime.lock2", L::Go, P::Mutex),
-        ("ObjectMonitor::wait", L::Java, P::Condvar),
-        ("ObjectMonitor::", L::Java, P::Monitor),
-        ("ReadLock.lock", L::Java, P::RwLockRead),
-        ("WriteLock.lock", L::Java, P::RwLockWrite),
-        ("StampedLock.readLock", L::Java, P::RwLockRead),
-        ("StampedLock.acquireRead", L::Java, P::RwLockRead),
-        ("StampedLock", L::Java, P::RwLockWrite),
-        ("ConditionObject", L::Java, P::Condvar),
-        ("concurrent.Semaphore", L::Java, P::Semaphore),
-        ("ReentrantLock", L::Java, P::Mutex),
-        ("AbstractQueuedSynchronizer.acquire", L::Java, P::Mutex),
-        ("Queue.take", L::Java, P::Message),
-        ("Queue.poll", L::Java, P::Message),
-        ("CyclicBarrier", L::Java, P::Barrier),
-        ("GOMP_critical", L::OpenMp, P::Mutex),
-        ("gomp_mutex_lock", L::OpenMp, P::Mutex),
-        ("omp_set_lock", L::OpenMp, P::Mutex),
-        ("__kmp_acquire", L::OpenMp, P::Mutex),
-        ("GOMP_", L::OpenMp, P::Barrier),
-        ("gomp_", L::OpenMp, P::Barrier),
-        ("__kmp", L::OpenMp, P::Barrier),
-        ("take_gil", L::Python, P::Mutex),
-        ("_PyMutex", L::Python, P::Mutex),
-        ("PyThread_acquire_lock", L::Python, P::Message),
-    ]
-};
-
 /// Frames looked at, from the innermost.
 const DEPTH: usize = 32;
 
@@ -339,7 +245,9 @@ fn parked_in(stack: &CallStack) -> Option<&'static str> {
 fn named(frame: &Frame) -> Option<UserLock> {
     // Rust writes `<T>::f` for methods.
     let plain = frame.symbol.replace(['<', '>'], "");
-    let (_, library, primitive) = NAMES.iter().find(|(name, ..)| plain.contains(name))?;
+    let (_, library, primitive) = names::NAMES
+        .iter()
+        .find(|(name, ..)| plain.contains(name))?;
     Some(UserLock {
         primitive: *primitive,
         library: *library,

@@ -1,13 +1,13 @@
 //! Where the goroutines of a program wait: in code of Go's runtime, which is part of the program.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use amdahl_speedup::primitive::GO_WAITS;
 use amdahl_speedup::spin::{Arch, Call, calls};
 
-use super::elf::{Bytes, Layout, RawSymbol, RawSymbols};
-use super::module::with_elf;
+use super::elf::{Bytes, RawSymbol, RawSymbols};
+use super::module::{read_code, with_elf};
+use super::symtab::name_at;
 
 /// What parks a goroutine; the one may be inlined into its callers.
 const PARKING: [&[u8]; 2] = [b"runtime.goparkunlock", b"runtime.gopark"];
@@ -34,21 +34,18 @@ impl GoroutineCode {
     /// the goroutine otherwise.
     pub fn of(file: &File) -> Option<GoroutineCode> {
         let arch = Arch::native()?;
-        let (layout, functions) = with_elf(Bytes::file(file.try_clone().ok()?), |elf| {
-            Some((elf.layout(), elf.go_functions()?))
-        })??;
-        let read = |symbol: &RawSymbol| read_code(file, &layout, symbol);
+        let bytes = || Some(Bytes::file(file.try_clone().ok()?));
+        let (layout, functions) =
+            with_elf(bytes()?, |elf| Some((elf.layout(), elf.go_functions()?)))??;
+        let bytes = bytes()?;
+        let read = |symbol: &RawSymbol| {
+            let len = symbol.size.min(FUNCTION_BYTES_MAX);
+            let end = symbol.address.checked_add(len)?;
+            read_code(&bytes, &layout, symbol.address..end)
+        };
         let offset = |address| layout.offset_of_address(address).map(|(offset, _)| offset);
         find(arch, &functions, read, offset)
     }
-}
-
-fn read_code(file: &File, layout: &Layout, symbol: &RawSymbol) -> Option<Vec<u8>> {
-    let (offset, left) = layout.offset_of_address(symbol.address)?;
-    let len = symbol.size.min(left).min(FUNCTION_BYTES_MAX);
-    let mut code = vec![0; usize::try_from(len).ok()?];
-    file.read_exact_at(&mut code, offset).ok()?;
-    Some(code)
 }
 
 /// `None` where nothing waits, or where it goes on is not found.
@@ -87,11 +84,6 @@ fn find(
     code.ready
         .extend(named(READY).and_then(|symbol| offset(symbol.address)));
     (!code.waits.is_empty()).then_some(code)
-}
-
-fn name_at(strings: &[u8], at: u32) -> &[u8] {
-    let name = strings.get(at as usize..).unwrap_or_default();
-    name.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -403,17 +403,7 @@ impl Modules {
     /// Reads code from the file.
     pub(super) fn read_code(&self, id: ModuleId, range: std::ops::Range<u64>) -> Option<Vec<u8>> {
         let module = self.get(id);
-        let (offset, left) = module.layout.offset_of_address(range.start)?;
-        let mut code = vec![0; usize::try_from((range.end - range.start).min(left)).ok()?];
-        match module.bytes()? {
-            Bytes::File(bytes) => bytes.file.read_exact_at(&mut code, offset).ok()?,
-            Bytes::Memory(memory) => {
-                let from = usize::try_from(offset).ok()?;
-                let to = from.checked_add(code.len())?;
-                code.copy_from_slice(memory.get_ref().get(from..to)?);
-            }
-        }
-        Some(code)
+        read_code(&module.bytes()?, &module.layout, range)
     }
 
     /// Forgets tables until they fit, but not those of `keep`.
@@ -601,6 +591,25 @@ pub(super) fn open(path: &Path) -> Option<File> {
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
         .ok()
+}
+
+/// Code by its address in a file, as far as its segment goes.
+pub(super) fn read_code(
+    bytes: &Bytes,
+    layout: &Layout,
+    range: std::ops::Range<u64>,
+) -> Option<Vec<u8>> {
+    let (offset, left) = layout.offset_of_address(range.start)?;
+    let mut code = vec![0; usize::try_from((range.end - range.start).min(left)).ok()?];
+    match bytes {
+        Bytes::File(bytes) => bytes.file.read_exact_at(&mut code, offset).ok()?,
+        Bytes::Memory(memory) => {
+            let from = usize::try_from(offset).ok()?;
+            let to = from.checked_add(code.len())?;
+            code.copy_from_slice(memory.get_ref().get(from..to)?);
+        }
+    }
+    Some(code)
 }
 
 /// Reads something of an ELF file. A library that panics on damage must not take the

@@ -93,7 +93,8 @@ impl SymbolTable {
     }
 }
 
-fn name_at(strings: &[u8], at: u32) -> &[u8] {
+/// The name at an index of a string table.
+pub(super) fn name_at(strings: &[u8], at: u32) -> &[u8] {
     let tail = strings.get(at as usize..).unwrap_or_default();
     let end = tail.iter().position(|&byte| byte == 0).unwrap_or(0);
     &tail[..end]

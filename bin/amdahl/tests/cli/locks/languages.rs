@@ -207,20 +207,14 @@ fn goroutines_that_wait_to_the_end_are_told() {
     let Some(program) = made(&place, "go", &["build", "-o"], "crowd", "crowd.go") else {
         return;
     };
-    let waits = |found: &LocksResult| {
-        let rows = found.rows.iter();
-        let rows: Vec<LockRow> = rows
-            .filter(|row| is_of(row, "Go mutex", "main.beStuck"))
-            .cloned()
-            .collect();
-        let open: u64 = rows.iter().map(|row| row.open).sum();
-        let times: u64 = rows.iter().map(|row| row.times).sum();
-        (times, open, rows.iter().map(|row| row.total_s).sum::<f64>())
-    };
     in_some_try(|| {
         let command = [program.as_os_str(), OsStr::new("stuck")];
         let (line, ran) = watched(&place, "locks", &["--goroutines"], &command);
-        let (times, open, seconds) = waits(&result(&ran));
+        let found = result(&ran);
+        let (what, function) = ("Go mutex", "main.beStuck");
+        let (times, seconds) = sum(&found, what, function);
+        let of_stuck = found.rows.iter().filter(|row| is_of(row, what, function));
+        let open: u64 = of_stuck.map(|row| row.open).sum();
         assert_eq!((times, open), (16, 0), "they end with the program");
         agree(&Truth::of(&line["stuck"]), seconds)
     });
