@@ -100,9 +100,6 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
-/// Measurements of which the median counts.
-const LOOKS: usize = 5;
-
 /// From here on.
 struct Account {
     /// The kernel accounts as long as it is open.
@@ -133,12 +130,8 @@ impl Hook {
 
 impl Account {
     fn open(above: i32) -> Result<Account, String> {
-        // One may be disturbed for all of its 40 ms.
-        let looks = (0..LOOKS).map(|_| interruption_ns(CLOCK_HZ));
-        let mut interruptions = looks
-            .collect::<Option<Vec<u64>>>()
+        let interruption = interruption_ns(CLOCK_HZ)
             .ok_or("no account: what an interrupt takes cannot be measured")?;
-        interruptions.sort_unstable();
         let stats = enable_stats(Stats::RunTime);
         let mut watcher = Vec::new();
         let mut next = getppid().map(|pid| pid.as_raw_nonzero().get());
@@ -149,7 +142,7 @@ impl Account {
         Ok(Account {
             _stats: stats.map_err(|error| format!("no account of BPF programs: {error}"))?,
             hooks: hooks()?,
-            interruption: Duration::from_nanos(interruptions[LOOKS / 2]),
+            interruption: Duration::from_nanos(interruption),
             itself: cpu_time(&watcher)?,
             watcher,
         })

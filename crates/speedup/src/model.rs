@@ -45,8 +45,8 @@ use regression::{Regression, Sample};
 
 /// Counts needed for Amdahl's law: its two parameters and one to see how well it fits.
 const AMDAHL_POINTS_MIN: usize = 3;
-/// Counts needed for the Universal Scalability Law: three parameters and two to see how well it fits.
-const USL_POINTS_MIN: usize = 5;
+/// The same for the Universal Scalability Law, which has three.
+const USL_POINTS_MIN: usize = 4;
 /// A wider interval of a fraction of the time tells nothing.
 const FRACTION_CI_WIDTH_MAX: f64 = 0.5;
 /// A law whose times are farther off than this (root mean square) does not describe the program.
@@ -170,7 +170,7 @@ pub enum NoModel {
     /// The program becomes slower with more CPUs, which Amdahl's law does not know.
     #[error(
         "the program becomes slower with more CPUs, which no serial part explains; \
-         measure five CPU counts or more for the Universal Scalability Law"
+         measure four CPU counts or more for the Universal Scalability Law"
     )]
     Retrograde,
     /// The law does not describe the program.

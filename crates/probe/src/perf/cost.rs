@@ -11,17 +11,26 @@ use super::{Counter, count_of, enable, open, overflowing};
 const RATES: [u32; 6] = [499, 397, 293, 197, 149, 97];
 /// The least that samples are thinned to, per CPU and second.
 const LEAST: u32 = 49;
-/// How long is measured, and how often an event overflows meanwhile: about as often as when it samples, since what comes often finds
-/// its code in the caches.
-const TIME: Duration = Duration::from_millis(40);
-const OVERFLOWS: u64 = 20;
+/// Looks of which the median counts: others may disturb one for all of its time.
+const LOOKS: usize = 5;
+/// How long is measured in each, and how often an event overflows meanwhile: about as often as when it samples, since what comes often
+/// finds its code in the caches.
+const TIME: Duration = Duration::from_millis(20);
+const OVERFLOWS: u64 = 10;
 /// Memory that is walked over meanwhile, as programs do: more than fits the caches of one core.
 const WALKED: usize = 2 << 20;
 const LINE: usize = 64;
 
-/// What the interrupts of one sample take on the CPU of the calling thread, in nanoseconds, as measured for 40 ms. `clock_hz` is
+/// What the interrupts of one sample take on the CPU of the calling thread, in nanoseconds, as measured for 100 ms. `clock_hz` is
 /// about the clock of that CPU. `None` where nothing can be measured.
 pub fn interruption_ns(clock_hz: u64) -> Option<u64> {
+    let mut looks: Vec<u64> = (0..LOOKS).map_while(|_| look_ns(clock_hz)).collect();
+    looks.sort_unstable();
+    looks.get(looks.len() / 2).copied()
+}
+
+/// The same, measured once.
+fn look_ns(clock_hz: u64) -> Option<u64> {
     let each = TIME.as_nanos() as u64 / OVERFLOWS;
     let cycles = clock_hz / 1_000_000 * each / 1000;
     // With cycles come samples of instructions, at most about as many.
