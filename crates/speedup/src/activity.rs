@@ -2,6 +2,7 @@
 
 use crate::event::{CallStack, Frame};
 use crate::partition::Activity;
+use crate::wait::names::callee_name;
 
 const SPIN_LOCK: &[&str] = &[
     "native_queued_spin_lock_slowpath",
@@ -90,6 +91,95 @@ const YIELD_IN_RUNTIME: &[&str] = &[
 /// Frames from the innermost one on in which those are looked for.
 const RUNTIME_DEPTH: usize = 12;
 const YIELD: &[&str] = &["sys_sched_yield", "do_sched_yield"];
+/// Functions of runtimes and libraries that poll for a task, a lock or others' arrival, over and over through so many functions that
+/// no loop shows it. What they run once they have found it lies farther in, behind a call.
+const POLLS: &[&str] = &[
+    // Go: a thread without a goroutine looks into the queues of all others.
+    "runtime.stealWork",
+    "runtime.runqsteal",
+    "runtime.runqgrab",
+    "runtime.checkRunqsNoP",
+    "runtime.checkTimersNoP",
+    "runtime.checkIdleGCNoP",
+    // Rayon and Tokio.
+    "rayon_core::registry::WorkerThread::find_work",
+    "rayon_core::registry::WorkerThread::steal",
+    "rayon_core::registry::WorkerThread::wait_until_cold",
+    "rayon_core::registry::Registry::pop_injected_job",
+    "rayon_core::sleep::Sleep::no_work_found",
+    "tokio::runtime::scheduler::multi_thread::worker::Core::steal_work",
+    // oneTBB.
+    "tbb::detail::r1::task_dispatcher::receive_or_steal_task",
+    "tbb::detail::r1::arena::steal_task",
+    "tbb::detail::r1::arena::get_stream_task",
+    "tbb::detail::r1::waiter_base::pause",
+    // LLVM's OpenMP.
+    "__kmp_wait_template",
+    "__kmp_steal_task",
+    // OpenBLAS.
+    "blas_thread_server",
+    "exec_blas_async_wait",
+    // HotSpot.
+    "TaskTerminator::offer_termination",
+    "ObjectMonitor::TrySpin",
+    "ObjectMonitor::try_spin",
+    "SpinPause",
+    // PostgreSQL.
+    "s_lock",
+    "perform_spin_delay",
+    // Abseil.
+    "absl::base_internal::SpinLock::SpinLoop",
+];
+/// Packages whose functions those call to look, which end at once: so a poll is found behind them.
+const LOOKS: &[&str] = &[
+    "core::",
+    "crossbeam_deque::",
+    "crossbeam_epoch::",
+    "crossbeam_utils::",
+    "internal/runtime/",
+    "runtime.(*randomEnum)",
+    "runtime/internal/",
+];
+/// Frames behind which it is not looked for any more.
+const LOOKS_DEPTH: usize = 6;
+
+/// The name of a function without the types that it is for: `<rayon_core::registry::WorkerThread>::find_work`,
+/// `crossbeam_deque::deque::Stealer<T>::steal`, `s_lock.isra.0` and `tbb::detail::r1::arena::steal_task(unsigned)`.
+fn plain_name(symbol: &str) -> String {
+    let symbol = callee_name(symbol);
+    let symbol = symbol.strip_prefix('<').unwrap_or(symbol);
+    let (mut plain, mut depth) = (String::with_capacity(symbol.len()), 0_usize);
+    for character in symbol.chars() {
+        match character {
+            '(' if depth == 0 && !plain.ends_with('.') => break,
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            _ if depth == 0 => plain.push(character),
+            _ => {}
+        }
+    }
+    plain
+}
+
+/// Polls for something to do, by the names of the innermost frames.
+fn polls(user: &[Frame]) -> bool {
+    for frame in user.iter().take(LOOKS_DEPTH) {
+        let name = plain_name(&frame.symbol);
+        let name = name.split("::{").next().unwrap_or(&name);
+        let is_it = |poll: &&str| match name.strip_prefix(*poll) {
+            // A clone of the compiler's.
+            Some(rest) => rest.is_empty() || rest.starts_with(['.', '@']),
+            None => false,
+        };
+        if POLLS.iter().any(is_it) {
+            return true;
+        }
+        if !LOOKS.iter().any(|package| name.starts_with(package)) {
+            return false;
+        }
+    }
+    false
+}
 
 /// What the thread was doing.
 pub fn classify(stack: &CallStack, user_mode: bool) -> Activity {
@@ -113,7 +203,7 @@ pub fn classify(stack: &CallStack, user_mode: bool) -> Activity {
         .is_some_and(|frame| is_in(YIELD_WRAPPERS, frame))
         || runtime.any(|frame| is_in(YIELD_IN_RUNTIME, frame));
     if user_mode || stack.kernel.is_empty() {
-        return if stack.in_spin_loop || yields {
+        return if stack.in_spin_loop || yields || polls(&stack.user) {
             Activity::UserSpin
         } else {
             Activity::User
@@ -207,6 +297,57 @@ mod tests {
             assert_eq!(classify(&kernel(&interrupt), false), Activity::Interrupt);
             let way_out = ["dequeue_task", "do_notify_resume", "el0_interrupt", entry];
             assert_eq!(classify(&kernel(&way_out), false), Activity::Kernel);
+        }
+    }
+
+    #[test]
+    fn runtimes_that_poll_for_a_task_are_known() {
+        let of = |names: &[&str]| {
+            let user = kernel(names).kernel;
+            classify(
+                &CallStack {
+                    user,
+                    ..CallStack::default()
+                },
+                true,
+            )
+        };
+        for polling in [
+            &["runtime.runqgrab", "runtime.runqsteal", "runtime.stealWork"][..],
+            &[
+                "internal/runtime/atomic.(*Uint32).Load",
+                "runtime.stealWork",
+            ],
+            &["runtime.(*randomEnum).next", "runtime.stealWork"],
+            &[
+                "crossbeam_deque::deque::Stealer<T>::steal",
+                "<rayon_core::registry::WorkerThread>::find_work",
+            ],
+            &["rayon_core::registry::WorkerThread::find_work::{{closure}}"],
+            &[
+                "bool __kmp_wait_template<kmp_flag_64<false, true>, true, false, true>(kmp_info*, kmp_flag_64<false, true>*)",
+            ],
+            &["tbb::detail::r1::arena::steal_task(unsigned int, tbb::detail::r1::FastRandom&)"],
+            &["s_lock"],
+            &["s_lock.isra.0"],
+        ] {
+            assert_eq!(of(polling), Activity::UserSpin, "{polling:?}");
+        }
+        for working in [
+            // What it found, and what looks like it.
+            &[
+                "work",
+                "rayon_core::registry::WorkerThread::wait_until_cold",
+            ][..],
+            &["core::slice::sort", "work", "runtime.stealWork"],
+            &["runtime.findRunnable", "runtime.schedule"],
+            &["runtime.stealWorkOfMine"],
+            &["s_locked"],
+            &["(anonymous namespace)::work(int)"],
+            &[""],
+            &[],
+        ] {
+            assert_eq!(of(working), Activity::User, "{working:?}");
         }
     }
 

@@ -4,7 +4,7 @@
 //! thread goes to sleep, [`Wait::resolve`] when it is woken.
 
 mod call;
-mod names;
+pub(crate) mod names;
 
 use crate::cause::Cause;
 use crate::event::{Blocked, CallStack, Waker};

@@ -296,7 +296,7 @@ pub fn is_runtime(frame: &Frame) -> bool {
 
 /// Demangled C++ templates begin with the type that they return: `bool std::f<int>(int)`. The rest
 /// is the name.
-fn callee_name(symbol: &str) -> &str {
+pub(crate) fn callee_name(symbol: &str) -> &str {
     let mut depth = 0_usize;
     let mut start = 0;
     for (at, character) in symbol.char_indices() {
