@@ -161,13 +161,15 @@ pub enum Event {
         pid: Tid,
         cpu: CpuId,
     },
-    /// A running thread spun on a kernel lock, `count` times and for `spun` in total, shortly before `ts`.
+    /// A running thread spun on a kernel lock, `count` times and for `spun` in total, shortly before `ts`. The last time it did so
+    /// in `stack`, where that is known: of events that have one, each stands for as much time of spinning.
     KernelSpin {
         ts: Ns,
         tid: Tid,
         lock: KernelLock,
         spun: Ns,
         count: u64,
+        stack: Option<StackId>,
     },
     /// A thread of the workload was seen running.
     Sample(Sample),

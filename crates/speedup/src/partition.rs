@@ -265,13 +265,25 @@ impl Partition {
                 ..
             } => self.fork(ts, child, pid, cpu),
             Event::KernelSpin {
-                lock, spun, count, ..
+                tid,
+                lock,
+                spun,
+                count,
+                stack,
+                ..
             } => {
                 let ns = spun as f64 * self.scale.factor();
                 self.out.spun_ns += ns;
                 let charge = self.out.spun.entry(lock.address).or_default();
                 charge.ns += ns;
                 charge.count += count;
+                if let Some(stack) = stack {
+                    *self
+                        .out
+                        .spun_at
+                        .entry((lock.address, tid, stack))
+                        .or_default() += 1;
+                }
             }
             Event::Sample(sample) => self.sample(&sample),
             Event::Throttled { window, ns, .. } => {

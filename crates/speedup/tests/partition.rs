@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use amdahl_speedup::cause::Cause;
 use amdahl_speedup::event::{
-    Blocked, CallStack, Event, Frame, Ns, Occupant, Off, Sample, SampledBy, StackId, StackTable,
-    Tid, Waker,
+    Blocked, CallStack, Event, Frame, KernelLock, KernelLockKind, Ns, Occupant, Off, Sample,
+    SampledBy, StackId, StackTable, Tid, Waker,
 };
 use amdahl_speedup::partition::{Partition, RunPartition};
 use proptest::prelude::*;
@@ -162,6 +162,37 @@ fn waiting_for_a_lock_beside_a_running_holder_is_lock_wait() {
     assert_complete(&run);
     assert_eq!(charged(&run, Cause::LockWait), 4.0);
     assert_eq!(run.on_cpu_ns, 16.0 * MS as f64);
+}
+
+#[test]
+fn spins_on_kernel_locks_are_counted_where_they_were_seen() {
+    let spin = |ts, tid, lock, stack: Option<u32>| Event::KernelSpin {
+        ts,
+        tid,
+        lock: KernelLock {
+            address: lock,
+            kind: KernelLockKind::Spin,
+            is_mmap_lock: false,
+        },
+        spun: 1000,
+        count: 10,
+        stack: stack.map(StackId),
+    };
+    let run = run(
+        1,
+        10 * MS,
+        &[
+            on(0, 0, 1),
+            spin(MS, 1, 0xa, Some(MUTEX)),
+            spin(2 * MS, 1, 0xa, None),
+            spin(3 * MS, 1, 0xa, Some(MUTEX)),
+            spin(4 * MS, 1, 0xb, None),
+        ],
+    );
+    assert_eq!(run.spun_ns, 4000.0);
+    assert_eq!((run.spun[&0xa].ns, run.spun[&0xa].count), (3000.0, 30));
+    let seen: Vec<_> = run.spun_at.into_iter().collect();
+    assert_eq!(seen, [((0xa, 1, StackId(MUTEX)), 2)]);
 }
 
 #[test]

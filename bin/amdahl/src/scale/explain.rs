@@ -75,9 +75,26 @@ fn pieces(run: &Probed, growth: &UserGrowth, stack: &Stack) -> Vec<Piece> {
     // Tracepoints time what spins with interrupts off, where samples are blind and see other kernel code instead.
     let spun_unseen = (run.measured.on(Activity::KernelLock) - on(Activity::KernelLock)).max(0.0);
     let spun: f64 = partition.spun.values().map(|charge| charge.ns).sum();
-    for (&lock, charge) in &partition.spun {
+    let mut samples: HashMap<u64, u64> = HashMap::new();
+    for (&(lock, ..), &count) in &partition.spun_at {
+        *samples.entry(lock).or_default() += count;
+    }
+    let spun_of = |lock: u64| {
+        let charge = partition.spun.get(&lock).copied().unwrap_or_default();
         let ns = spun_unseen * charge.ns / spun.max(f64::MIN_POSITIVE);
-        push(Cause::KernelLock, 0, None, lock, ns, charge.count);
+        (ns, charge.count)
+    };
+    for &lock in partition.spun.keys() {
+        if !samples.contains_key(&lock) {
+            let (ns, count) = spun_of(lock);
+            push(Cause::KernelLock, 0, None, lock, ns, count);
+        }
+    }
+    for (&(lock, tid, stack), &count) in &partition.spun_at {
+        let (ns, times) = spun_of(lock);
+        let part = count as f64 / samples[&lock] as f64;
+        let times = (times as f64 * part) as u64;
+        push(Cause::KernelLock, tid, Some(stack), lock, ns * part, times);
     }
     let not_spun = (1.0 - spun_unseen / on(Activity::Kernel).max(1.0)).max(0.0);
     let function = |id: StackId| {
@@ -285,11 +302,13 @@ pub fn causes(
     reports
 }
 
-/// What a site is about, to be said after where it is.
+/// What a site is about, to be said after where it is, unless it stands there.
 fn about(site: Option<&Site>) -> String {
-    match site.map(|site| site.object.as_str()) {
-        None | Some("") => String::new(),
-        Some(object) => format!(", {object}"),
+    match site {
+        Some(site) if !site.object.is_empty() && site.object != site.symbol => {
+            format!(", {}", site.object)
+        }
+        _ => String::new(),
     }
 }
 
@@ -559,6 +578,43 @@ mod tests {
         let text = &stolen.expect("a quarter is").text;
         assert!(text.contains("taken away, most by hypervisor: "), "{text}");
         assert_eq!(first(Cause::KernelLock), "lock 0xdef");
+    }
+
+    #[test]
+    fn spinning_that_samples_do_not_see_is_named_by_the_stacks_of_the_lock() {
+        let mut run = with_steal_and_spinning();
+        run.partition
+            .spun_at
+            .extend([((0xdef, 3, StackId(1)), 2), ((0xdef, 4, StackId(0)), 1)]);
+        run.partition.spun.insert(
+            0xfed,
+            Charge {
+                ns: 0.1e9,
+                count: 1,
+            },
+        );
+        let (stack, growth) = speedup_stack(&run.measured, None);
+        let pieces = pieces(&run, &growth, &stack);
+        let spun: BTreeMap<(u64, Tid), f64> = pieces
+            .iter()
+            .filter(|piece| piece.cause == Cause::KernelLock && piece.object != 0xabc)
+            .map(|piece| ((piece.object, piece.tid), piece.ns))
+            .collect();
+        let all: f64 = spun.values().sum();
+        let is = |lock, tid, part: f64| (spun[&(lock, tid)] / all - part).abs() < 1e-9;
+        assert!(
+            is(0xdef, 3, 0.5) && is(0xdef, 4, 0.25) && is(0xfed, 0, 0.25) && spun.len() == 3,
+            "{spun:?}"
+        );
+        let reports = causes(&run, &mut Decoder::new(), &growth, &stack);
+        let locks = reports.iter().find(|report| report.id == "kernel-lock");
+        let locks = locks.expect("a third is");
+        assert_eq!(locks.sites[0].symbol, "function");
+        assert!(
+            locks.text.ends_with("most in function, lock 0xdef."),
+            "{}",
+            locks.text
+        );
     }
 
     /// Two lines of one function that want two locks were one site, which had the address of the one and the time of both.

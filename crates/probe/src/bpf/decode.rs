@@ -71,7 +71,10 @@ pub struct Events {
     part: Part,
     /// Stack of each record in `part.stacks`.
     ids: Vec<StackId>,
+    /// Stacks of sleeps, by when and who.
     waits: FxHashMap<(Ns, Tid), StackId>,
+    /// The same of spins.
+    spins: FxHashMap<(Ns, Tid), StackId>,
     joins: FxHashSet<(Tid, Ns)>,
     /// The beginning and the end of each gap, and what is known then.
     marks: Vec<(Ns, Vec<Event>)>,
@@ -131,7 +134,7 @@ impl Decoder {
         learn_maps(&mut self.symbols, &mut part.side_band);
         part.stacks.sort_by_key(|stack| stack.ts);
         let mut ids = Vec::with_capacity(part.stacks.len());
-        let mut waits = FxHashMap::default();
+        let (mut waits, mut spins) = (FxHashMap::default(), FxHashMap::default());
         let joins = joins(&part.slots);
         let mut by_wake: FxHashMap<(Ns, Tid), StackId> = FxHashMap::default();
         for raw in &part.stacks {
@@ -143,6 +146,9 @@ impl Decoder {
                 }
                 stack_kind::WAKE => {
                     by_wake.insert((raw.ts, raw.tid), id);
+                }
+                stack_kind::LOCK => {
+                    spins.insert((raw.ts, raw.tid), id);
                 }
                 stack_kind::TIME if raw.user_mode => {
                     let function = decoded.stacks[id.0 as usize].user.first();
@@ -174,6 +180,7 @@ impl Decoder {
             part,
             ids,
             waits,
+            spins,
             joins,
         }
     }
@@ -473,6 +480,9 @@ impl Events {
                 lock: kernel_lock(slot.arg[0], slot.lock_kind),
                 spun: slot.arg[1],
                 count: slot.syscall.max(0) as u64,
+                stack: has(flag::STACK_TAKEN)
+                    .then(|| self.spins.get(&(ts, slot.tid)).copied())
+                    .flatten(),
             },
             kind::EXIT => Event::Exit { ts, tid: slot.tid },
             _ => return None,

@@ -283,6 +283,7 @@ struct spins {
 	amdahl_u32 tid;       /* of what is added up and not yet told */
 	amdahl_u64 told_lock, ns;
 	amdahl_u32 count, flags;
+	amdahl_u64 owed;      /* spun since a stack was last taken */
 };
 
 struct {
@@ -292,15 +293,20 @@ struct {
 	__type(value, struct spins);
 } spins_map SEC(".maps");
 
-static __always_inline void tell_spins(struct spins *spins)
+/* A stack is taken each time so much has been spun: walked while the lock is held, for whom the others wait the longer. */
+#define SPUN_NS 500000
+
+static __always_inline void tell_spins(struct amdahl_ring *ring, amdahl_u32 cpu, struct spins *spins, amdahl_u64 ts,
+				       amdahl_u8 flags)
 {
 	struct amdahl_slot *slot;
 	amdahl_u64 seq;
 
 	if (!spins->ns)
 		return;
-	slot = begin_here(AMDAHL_SPIN, spins->tid, &seq);
+	slot = begin(ring, cpu, AMDAHL_SPIN, spins->tid, ts, &seq);
 	if (slot) {
+		slot->flags = flags;
 		slot->lock_kind = spins->flags;
 		slot->syscall = spins->count;
 		slot->arg[0] = spins->told_lock;
@@ -311,16 +317,20 @@ static __always_inline void tell_spins(struct spins *spins)
 	spins->count = 0;
 }
 
-/* No stack is walked here: that would lengthen the wait it looks at. */
+/* Neither here nor at the end anything is done that would wait for the lock of the ring of stacks, see begin_stack. */
 SEC("tp_btf/contention_begin")
 int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 {
 	struct task_struct *me = bpf_get_current_task_btf();
 	struct amdahl_task *task = find_or_enter(me);
+	struct amdahl_ring *ring;
 	struct mm_struct *mm;
 	amdahl_u32 zero = 0;
 
 	if (!task)
+		return 0;
+	ring = ring_of(bpf_get_smp_processor_id());
+	if (!ring || ring->takes_stack)
 		return 0;
 	if ((flags & (LCB_F_SPIN | LCB_F_MUTEX)) == LCB_F_SPIN) {
 		struct spins *spins = bpf_map_lookup_elem(&spins_map, &zero);
@@ -344,11 +354,17 @@ int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 SEC("tp_btf/contention_end")
 int BPF_PROG(on_contention_end, void *lock)
 {
-	amdahl_u32 tid = bpf_get_current_task_btf()->pid, zero = 0, at;
+	struct task_struct *me = bpf_get_current_task_btf();
+	amdahl_u32 cpu = bpf_get_smp_processor_id(), tid = me->pid, zero = 0, at;
 	struct amdahl_task *task = find(tid);
+	struct amdahl_ring *ring;
 	struct spins *spins;
+	amdahl_u64 ts, spun;
 
 	if (!task)
+		return 0;
+	ring = ring_of(cpu);
+	if (!ring || ring->takes_stack)
 		return 0;
 	if (task->lock == (amdahl_u64)lock) {
 		task->lock = 0;
@@ -362,12 +378,20 @@ int BPF_PROG(on_contention_end, void *lock)
 		spins->depth = 0;
 		return 0;
 	}
-	if (spins->tid != tid || spins->told_lock != (amdahl_u64)lock || spins->ns > 500000)
-		tell_spins(spins);
+	ts = bpf_ktime_get_ns();
+	spun = ts - spins->begin[at];
+	if (spins->tid != tid || spins->told_lock != (amdahl_u64)lock)
+		tell_spins(ring, cpu, spins, ts, 0);
 	spins->tid = tid;
 	spins->told_lock = (amdahl_u64)lock;
-	spins->ns += bpf_ktime_get_ns() - spins->begin[at];
+	spins->ns += spun;
 	spins->count++;
+	spins->owed += spun;
+	if (spins->owed < SPUN_NS)
+		return 0;
+	spins->owed = 0;
+	if (take_stack(ctx, ring, cpu, (struct pt_regs *)bpf_task_pt_regs(me), AMDAHL_STACK_LOCK, ts, tid, task->tgid, 1))
+		tell_spins(ring, cpu, spins, ts, AMDAHL_STACK_TAKEN);
 	return 0;
 }
 

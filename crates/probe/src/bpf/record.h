@@ -45,7 +45,7 @@ enum amdahl_kind {
 #define AMDAHL_PREV_IOWAIT 0x10u    /* the kernel accounts the sleep as block I/O */
 #define AMDAHL_PREV_UNINT 0x20u     /* state D */
 #define AMDAHL_PREV_IN_LOCK 0x40u   /* inside a contended kernel lock; arg[2] is its address */
-#define AMDAHL_STACK_TAKEN 0x80u    /* a struct amdahl_stack with the same ts and tid follows */
+#define AMDAHL_STACK_TAKEN 0x80u    /* a struct amdahl_stack with the same ts and tid follows; in SPIN too */
 /* lock_kind while AMDAHL_PREV_IN_LOCK: LCB_F_* of the kernel, and */
 #define AMDAHL_LOCK_IS_MMAP 0x80u
 

@@ -138,12 +138,16 @@ fn serve(requests: &Receiver<Request>) {
         let answer = match query {
             Query::Elf { path, addresses } => {
                 let source = Source::Elf(Elf::new(path));
+                // One of a function in several parts has no address here.
                 all(
                     symbolizer.symbolize(&source, Input::VirtOffset(&addresses)),
                     addresses.len(),
+                    |_| false,
                 )
             }
             Query::Kernel { addresses } => {
+                // Addresses that the kernel hides are all zero, and then the last symbol matches.
+                let is_hidden = |symbol: &Sym<'_>| symbol.addr == 0;
                 // The DWARF of a vmlinux takes seconds and gigabytes; a name is enough.
                 let kernel = Kernel {
                     vmlinux: MaybeDefault::None,
@@ -153,6 +157,7 @@ fn serve(requests: &Receiver<Request>) {
                 all(
                     symbolizer.symbolize(&Source::Kernel(kernel), Input::AbsAddr(&addresses)),
                     addresses.len(),
+                    is_hidden,
                 )
             }
         };
@@ -161,21 +166,25 @@ fn serve(requests: &Receiver<Request>) {
     }
 }
 
-fn all(symbols: Result<Vec<Symbolized<'_>>, Error>, count: usize) -> Vec<Locations> {
-    match symbols {
-        Ok(symbols) => symbols
-            .iter()
-            .map(|symbol| symbol.as_sym().map_or_else(Vec::new, locations))
-            .collect(),
-        Err(_) => vec![Vec::new(); count],
-    }
+/// Those that are not `unknown`.
+fn all(
+    symbols: Result<Vec<Symbolized<'_>>, Error>,
+    count: usize,
+    unknown: impl Fn(&Sym<'_>) -> bool,
+) -> Vec<Locations> {
+    let Ok(symbols) = symbols else {
+        return vec![Vec::new(); count];
+    };
+    let known = |symbol: &Symbolized<'_>| {
+        let symbol = symbol.as_sym().filter(|&symbol| !unknown(symbol))?;
+        Some(locations(symbol))
+    };
+    let each = symbols.iter();
+    each.map(|symbol| known(symbol).unwrap_or_default())
+        .collect()
 }
 
 fn locations(symbol: &Sym<'_>) -> Locations {
-    // Addresses that the kernel hides are all zero, and then the last symbol matches.
-    if symbol.addr == 0 {
-        return Vec::new();
-    }
     let outer = location(&symbol.name, symbol.code_info.as_deref());
     let inlined = symbol
         .inlined

@@ -134,6 +134,29 @@ fn full_tells_inlined_functions_and_lines() {
     );
 }
 
+/// Its debug information gives it several ranges and no address.
+#[test]
+fn a_function_in_two_parts_has_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let command = [C, &["-g"]].concat();
+    let Some(program) = compile(folder.path(), &command, "parted.c", "parted") else {
+        return;
+    };
+    let symbols = Command::new("nm").arg(&program).output();
+    let symbols = symbols.expect("compilers come with it").stdout;
+    assert!(
+        String::from_utf8_lossy(&symbols).contains("take.cold"),
+        "the compiler did not part it"
+    );
+    let halted = Halted::in_syscall(&program, &[], libc::SYS_read);
+    let mut symbolizer = Symbolizer::new();
+    let stack = full(&mut symbolizer, &halted.capture(STACK_BYTES));
+    let take = frame(&stack, "take");
+    let file = take.file.as_deref().unwrap_or_default();
+    assert!(file.ends_with("parted.c"), "{take:?}");
+    assert_eq!(take.line, Some(line_of("parted.c", "= read(fd")));
+}
+
 #[test]
 fn the_chain_is_right_at_every_instruction() {
     // Prologues, epilogues, PLT stubs, the vDSO: wherever a sample may fall. Without

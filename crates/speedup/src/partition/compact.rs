@@ -47,6 +47,10 @@ impl Partition {
             How::Objects => 0,
             _ => lock,
         });
+        fold(&mut out.spun_at, entries, |(lock, tid, stack), how| {
+            let lock = if how == How::Objects { 0 } else { lock };
+            (lock, how.thread(tid, alive), stack)
+        });
         for weights in [&mut self.serial_weights, &mut self.placement_weights] {
             fold(weights, entries, |(tid, stack), how| {
                 (how.thread(tid, alive), stack)
@@ -72,6 +76,7 @@ impl Partition {
             told.extend(Tid::try_from(key.object));
         }
         told.extend(out.on.keys().map(|&(_, tid, _)| tid));
+        told.extend(out.spun_at.keys().map(|&(_, tid, _)| tid));
         told.extend(out.instructions.keys().map(|&(tid, _)| tid));
         for weights in [&self.serial_weights, &self.placement_weights] {
             told.extend(weights.keys().map(|&(tid, _)| tid));

@@ -91,6 +91,8 @@ pub struct RunPartition {
     pub spun_ns: f64,
     /// Spin-lock waits by lock address.
     pub spun: FxHashMap<u64, Charge>,
+    /// Where a lock was spun on, and by whom: samples, each of as much time of spinning.
+    pub spun_at: FxHashMap<(u64, Tid, StackId), u64>,
     /// CPU time by thread; 0 has that of threads that a long run no longer tells apart.
     pub threads: FxHashMap<Tid, f64>,
     /// Process of each thread that something tells of.
