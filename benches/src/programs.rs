@@ -21,14 +21,18 @@ pub struct Program {
 /// Messages of each sender of hackbench.
 pub const HACKBENCH_LOOPS: u64 = 1000;
 
-/// Two that tell less.
-const FEW: [Watcher; 2] = [Watcher::PerfSched, Watcher::PerfContention];
-/// And, where there is much to record, what the second costs in Debian's form, and one that records about as much as ours.
+/// One that records about as much as ours, and two that tell less.
+const FEW: [Watcher; 3] = [
+    Watcher::PerfStacks,
+    Watcher::PerfSched,
+    Watcher::PerfContention,
+];
+/// And, where there is much to record, what the last costs in Debian's form.
 const MANY: [Watcher; 4] = [
+    Watcher::PerfStacks,
     Watcher::PerfSched,
     Watcher::PerfContention,
     Watcher::PerfLock,
-    Watcher::PerfStacks,
 ];
 
 /// All of them, in the order of the table.

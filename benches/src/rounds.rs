@@ -19,13 +19,16 @@ pub enum Watcher {
     Nobody,
     /// `amdahl scale`.
     Amdahl,
+    /// The same with hardly any samples of what runs: events of the scheduler and of locks, with stacks of the waits.
+    AmdahlEvents,
     /// `amdahl locks --system`.
     Locks,
     /// `amdahl sched record --system`.
     Sched,
     /// `perf sched record`.
     PerfSched,
-    /// `perf record` of switches, wake-ups and on-CPU samples, each with its stack: about what `amdahl scale` needs.
+    /// `perf record` of switches, wake-ups, contended locks of the kernel and on-CPU samples, each with its stack: about what `amdahl scale`
+    /// records.
     PerfStacks,
     /// `perf lock record`, which records what `perf lock contention` reports.
     PerfLock,
@@ -39,17 +42,20 @@ impl Watcher {
         match self {
             Watcher::Nobody => "nothing",
             Watcher::Amdahl => "amdahl scale",
+            Watcher::AmdahlEvents => "amdahl scale --sample-hz 10",
             Watcher::Locks => "amdahl locks --system",
             Watcher::Sched => "amdahl sched record --system",
             Watcher::PerfSched => "perf sched record",
-            Watcher::PerfStacks => "perf record of switches and samples with stacks",
+            Watcher::PerfStacks => "perf record of as much",
             Watcher::PerfLock => "perf lock record",
             Watcher::PerfContention => "perf lock contention -ab",
         }
     }
 }
 
-const PERF_STACKS: [&str; 11] = [
+/// 99 samples a second are the usual number for perf, and no more than `amdahl scale` takes in runs of some seconds. The lock tracepoints
+/// are there since Linux 5.19.
+const PERF_STACKS: [&str; 15] = [
     "perf",
     "record",
     "-q",
@@ -60,8 +66,28 @@ const PERF_STACKS: [&str; 11] = [
     "-e",
     "sched:sched_waking",
     "-e",
-    "cpu-clock/freq=499/",
+    "lock:contention_begin",
+    "-e",
+    "lock:contention_end",
+    "-e",
+    "cpu-clock/freq=99/",
 ];
+/// The environment stays what it is without the tool.
+const SCALE: [&str; 12] = [
+    "scale",
+    "--probe",
+    "bpf",
+    "--keep-env",
+    "--no-warmup",
+    "--no-output",
+    "--json",
+    "-q",
+    "--runs",
+    "1",
+    "--bare-runs",
+    "0",
+];
+const FEW_SAMPLES: [&str; 2] = ["--sample-hz", "10"];
 const PERF_CONTENTION: [&str; 4] = ["lock", "contention", "-ab", "--"];
 
 /// The perf that `perf-with-bpf.sh` built, if it did, else the one that is found.
@@ -220,27 +246,11 @@ fn watch_with(
         stage.cpus.to_string(),
     );
     let perf_with_bpf = perf_with_bpf();
+    let on_cpus = ["--cpus", &*cpus, "--"];
     let around: &[&str] = match watcher {
         Watcher::Nobody => &[],
-        Watcher::Amdahl => &[
-            // The environment is what it is without the tool.
-            &tool,
-            "scale",
-            "--probe",
-            "bpf",
-            "--keep-env",
-            "--no-warmup",
-            "--no-output",
-            "--json",
-            "-q",
-            "--runs",
-            "1",
-            "--bare-runs",
-            "0",
-            "--cpus",
-            &cpus,
-            "--",
-        ],
+        Watcher::Amdahl => &[&[&*tool], &SCALE[..], &on_cpus].concat(),
+        Watcher::AmdahlEvents => &[&[&*tool], &SCALE[..], &FEW_SAMPLES, &on_cpus].concat(),
         Watcher::Locks => &[
             &tool, "locks", "--probe", "bpf", "--system", "--json", "-q", "--",
         ],

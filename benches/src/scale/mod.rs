@@ -14,7 +14,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::programs::{self, HACKBENCH_LOOPS, Program, hackbench_of};
-use crate::rounds::{self, Round, Watcher, wall_ratio};
+use crate::rounds::{self, Round, Watcher, taken_ratio, wall_ratio};
 use crate::spread::{Median, RESOLUTION};
 use crate::stage::Stage;
 use amdahl_figures::{self as figures, Figure};
@@ -187,11 +187,20 @@ fn options(stage: &Stage, effort: &Effort) -> Options {
     }
 }
 
-/// What the probe costs is known well enough, against each of the others.
+/// Which of ours is compared with `other`: with what records events alone, events alone.
+fn beside(other: Watcher) -> Watcher {
+    match other {
+        Watcher::Nobody | Watcher::PerfStacks => Watcher::Amdahl,
+        _ => Watcher::AmdahlEvents,
+    }
+}
+
+/// What ours costs is known well enough, against each of the others.
 fn is_sure(rounds: &[Round], watchers: &[Watcher]) -> bool {
-    let mut others = watchers.iter().filter(|&&other| other != Watcher::Amdahl);
+    let is_ours = |watcher: Watcher| matches!(watcher, Watcher::Amdahl | Watcher::AmdahlEvents);
+    let mut others = watchers.iter().filter(|&&other| !is_ours(other));
     others.all(|&other| {
-        wall_ratio(rounds, Watcher::Amdahl, other)
+        wall_ratio(rounds, beside(other), other)
             .and_then(|ratio| ratio.interval)
             .is_some_and(|[low, high]| high - low <= RESOLUTION)
     })
@@ -211,7 +220,7 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
         prepared().and_then(|(command, _)| Sweep::run(stage, &options(stage, effort), command));
     rows.explained(name, stage.cpus, &swept);
 
-    let mut watchers = vec![Watcher::Nobody, Watcher::Amdahl];
+    let mut watchers = vec![Watcher::Nobody, Watcher::Amdahl, Watcher::AmdahlEvents];
     let mut rivals = Vec::new();
     for &rival in program.rivals {
         let missing = rounds::watch(stage, &rounds::SHORT.map(str::to_owned), rival).err();
@@ -239,12 +248,24 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
     });
     let accounts = prepared().and_then(|(command, _)| {
         let count = effort.pairs.div_ceil(3);
-        rounds::accounts(stage, command, &[Watcher::Amdahl], count)
+        let accounted = [
+            Watcher::Amdahl,
+            Watcher::AmdahlEvents,
+            Watcher::PerfContention,
+        ];
+        let there = watchers.iter().copied();
+        let accounted: Vec<Watcher> = there.filter(|there| accounted.contains(there)).collect();
+        rounds::accounts(stage, command, &accounted, count)
     });
     let taken = rows.takes(program, stage.cpus, &accounts);
     rows.cost(program, taken, &rounds);
     for (rival, missing) in rivals {
-        rows.rival(program, rival, missing, &rounds);
+        let taken = accounts
+            .as_ref()
+            .ok()
+            .and_then(|accounts| taken_ratio(accounts, beside(rival), rival))
+            .map(|taken| taken.value);
+        rows.rival(program, rival, missing, taken, &rounds);
     }
     let rounds = rounds.unwrap_or_default();
     let cost = |watcher| Some((watcher, wall_ratio(&rounds, watcher, Watcher::Nobody)?));

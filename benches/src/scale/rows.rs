@@ -154,17 +154,22 @@ impl Rows {
             target,
             format!(
                 "wall time with the probe / with no tool there, all CPUs{}",
-                fastest(rounds, Watcher::Nobody)
+                fastest(rounds, Watcher::Amdahl, Watcher::Nobody)
             ),
         ));
     }
 
-    /// The same in relation to what another tool costs. `missing`: why that one is not there.
+    /// The same in relation to what another tool costs. `missing`: why that one is not there; `taken`: what ours takes / what the other takes,
+    /// by account, where there are such.
+    ///
+    /// Cost is compared at equal or more information. The other tools record events alone; so ours does beside them, and what
+    /// samples of running code cost besides is stated. Beside one that takes samples too it does as ever.
     pub fn rival(
         &mut self,
         program: &Program,
         rival: Watcher,
         missing: Option<String>,
+        taken: Option<f64>,
         rounds: &Result<Vec<Round>, String>,
     ) {
         let command = rival.name();
@@ -173,20 +178,31 @@ impl Rows {
             |_| String::new(),
             |own| format!("; {command} itself costs {:.3}", own.value),
         );
-        let ratio = match missing {
-            Some(why) => Err(why),
-            None => ratio(rounds, Watcher::Amdahl, rival),
+        let mut row = |ours: Watcher, what: &str, is_equal: bool| {
+            let ratio = match &missing {
+                Some(why) => Err(why.clone()),
+                None => ratio(rounds, ours, rival),
+            };
+            let target = match is_equal {
+                true => beside_another(ratio.as_ref().ok(), taken),
+                false => Target::Stated,
+            };
+            self.rivals.push(cost(
+                format!("{what} / {command} cost: {}", program.name),
+                ratio,
+                target,
+                format!(
+                    "wall time under {} / under {command} in the same round{own}{}",
+                    ours.name(),
+                    fastest(rounds, ours, rival)
+                ),
+            ));
         };
-        let target = beside_another(ratio.as_ref().ok(), None);
-        self.rivals.push(cost(
-            format!("probe cost / {command} cost: {}", program.name),
-            ratio,
-            target,
-            format!(
-                "wall time with the probe / under {command} in the same round{own}{}",
-                fastest(rounds, rival)
-            ),
-        ));
+        let takes_samples = rival == Watcher::PerfStacks;
+        if !takes_samples {
+            row(Watcher::AmdahlEvents, "events cost", true);
+        }
+        row(Watcher::Amdahl, "probe cost", takes_samples);
     }
 }
 
@@ -211,11 +227,11 @@ fn ratio(
     wall_ratio(rounds, watcher, other).ok_or_else(|| "there was no round".to_owned())
 }
 
-fn fastest(rounds: &Result<Vec<Round>, String>, other: Watcher) -> String {
+fn fastest(rounds: &Result<Vec<Round>, String>, ours: Watcher, other: Watcher) -> String {
     let ratio = rounds
         .as_ref()
         .ok()
-        .and_then(|rounds| fastest_ratio(rounds, Watcher::Amdahl, other));
+        .and_then(|rounds| fastest_ratio(rounds, ours, other));
     ratio.map_or_else(String::new, |ratio| {
         format!("; fastest against fastest {ratio:.3}")
     })
