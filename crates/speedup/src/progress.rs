@@ -6,17 +6,19 @@
 //! frame of the same function show registers (or stack words, in unoptimised code)
 //! that moved on by the same amount in the same time. Such a register is a progress
 //! counter; the ratio of its rates on one and on n CPUs is how much slower the same
-//! code runs. Nothing has to be known about the code: a register counts only if its
-//! rate is steady over many pairs of samples.
+//! code runs. A register counts only if its rate is steady over many pairs of samples, and if it holds nothing that
+//! the thread drew from where others draw as well ([`Shared`](crate::spin::Shared)): that tells how fast all of them are together.
 
 use rustc_hash::FxHashMap;
 
 use crate::event::{CpuId, Ns, Tid};
 
 /// Registers and stack words looked at: registers first, then halves of stack words.
-pub const SLOTS: usize = 16 + 2 * STACK_WORDS;
+pub const SLOTS: usize = 16 + 2 * (STACK_WORDS + WORDS_BELOW);
 /// Stack words looked at, from the stack pointer upwards.
 pub const STACK_WORDS: usize = 16;
+/// Stack words below the stack pointer looked at.
+pub const WORDS_BELOW: usize = 8;
 
 /// The state of a thread in user mode.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +31,8 @@ pub struct Snapshot {
     pub sp: u64,
     /// Which function: any stable id.
     pub function: u64,
-    /// Low halves of the registers, then both halves of stack words.
+    /// Low halves of the registers, then both halves of stack words, first those from the stack pointer on, then those below it. What
+    /// is not the thread's own progress is 0.
     pub values: [u32; SLOTS],
 }
 

@@ -68,10 +68,12 @@ mod detector;
 mod graph;
 mod insn;
 mod known;
+mod shared;
 mod x86_64;
 
 pub use detector::{Place, SpinDetector};
 pub use known::Known;
+pub use shared::{Shared, shared_in_code, shared_in_loops};
 
 use body::Body;
 use callee::{CALLS_MAX, Callee};

@@ -9,7 +9,7 @@ use amdahl_speedup::event::{
     SampledBy, StackId, StackTable, Tid, Waker,
 };
 use amdahl_speedup::progress::{Progress, SLOTS, STACK_WORDS, Snapshot};
-use amdahl_speedup::spin::{Arch, SpinDetector};
+use amdahl_speedup::spin::{Arch, Shared, SpinDetector};
 use amdahl_speedup::stack::function_id;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -19,7 +19,7 @@ use super::joins::joins;
 use super::machine_code;
 use super::stacks::{learn_maps, locate};
 use super::windows::{Gap, found};
-use super::wire::{REGISTERS, Slot, Stack, flag, kind, stack_kind};
+use super::wire::{REGISTER_NUMBERS, REGISTERS, Slot, Stack, flag, kind, stack_kind};
 use crate::perf::FAULTS_PER_SAMPLE;
 use crate::symbol::{CodePoint, Symbolizer};
 
@@ -51,6 +51,8 @@ pub struct Decoded {
     /// Where the frames of each stack are, to name them in full.
     points: Vec<Box<[CodePoint]>>,
     known: FxHashMap<Chain, StackId>,
+    /// Which values others have a part in where a thread has this stack.
+    shared: FxHashMap<StackId, Shared>,
     /// Stack of a waker by its place.
     wakes: FxHashMap<u32, StackId>,
     /// Names of the workload's threads.
@@ -153,7 +155,8 @@ impl Decoder {
                 stack_kind::TIME if raw.user_mode => {
                     let function = decoded.stacks[id.0 as usize].user.first();
                     let function = function_id(function.map_or("", |frame| &frame.symbol));
-                    let snapshot = snapshot(raw, function);
+                    let shared = self.shared(id, decoded);
+                    let snapshot = snapshot(raw, function, shared);
                     let period = part.sample_ns * u64::from(raw.weight);
                     decoded.progress.sample(raw.tid, snapshot, period);
                 }
@@ -232,6 +235,19 @@ impl Decoder {
         stack
     }
 
+    /// Which values of a thread with this stack others have a part in.
+    fn shared(&mut self, id: StackId, decoded: &mut Decoded) -> Shared {
+        if let Some(&known) = decoded.shared.get(&id) {
+            return known;
+        }
+        let points = &decoded.points[id.0 as usize];
+        let shared = self.spins.as_mut().map_or_else(Shared::default, |spins| {
+            machine_code::shared(spins, &mut self.symbols, points)
+        });
+        decoded.shared.insert(id, shared);
+        shared
+    }
+
     fn resolve(&mut self, points: &[CodePoint], kernel: &[u64], raw: &Stack) -> CallStack {
         let waits = [stack_kind::WAIT, stack_kind::WAKE, stack_kind::LOCK];
         let on_cpu = !waits.contains(&raw.kind);
@@ -260,14 +276,26 @@ fn bytes_of((points, addresses): &Chain, stack: &CallStack) -> usize {
     names.sum::<usize>() + from + size_of::<CallStack>() + size_of::<Chain>()
 }
 
-fn snapshot(raw: &Stack, function: u64) -> Snapshot {
+/// What others have a part in stays 0, and so tells no progress.
+fn snapshot(raw: &Stack, function: u64, shared: Shared) -> Snapshot {
     let mut values = [0; SLOTS];
-    for (value, register) in values.iter_mut().zip(raw.regs) {
-        *value = register as u32;
+    let registers = raw.regs.into_iter().zip(REGISTER_NUMBERS);
+    for (value, (register, number)) in values.iter_mut().zip(registers) {
+        if shared.registers & 1 << number == 0 {
+            *value = register as u32;
+        }
     }
-    let words = raw.bytes.as_chunks::<4>().0.iter().take(2 * STACK_WORDS);
-    for (value, half) in values[REGISTERS..].iter_mut().zip(words) {
-        *value = u32::from_ne_bytes(*half);
+    let copy = |to: &mut [u32], bytes: &[u8]| {
+        for (value, half) in to.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *value = u32::from_ne_bytes(*half);
+        }
+    };
+    let (above, below) = values[REGISTERS..].split_at_mut(2 * STACK_WORDS);
+    if !shared.stack {
+        copy(above, &raw.bytes);
+    }
+    if !shared.below {
+        copy(below, &raw.below);
     }
     Snapshot {
         ts: raw.ts,
@@ -365,6 +393,7 @@ impl Decoded {
     /// Forgets what only further parts would need.
     pub fn close(&mut self) {
         self.known = FxHashMap::default();
+        self.shared = FxHashMap::default();
         self.wakes = FxHashMap::default();
     }
 }

@@ -1,6 +1,6 @@
 //! What the machine code around a sample tells: whether it is in a spin loop, and whether a system call has just returned.
 
-use amdahl_speedup::spin::{Arch, Code, Place, SpinDetector};
+use amdahl_speedup::spin::{Arch, Code, Place, Shared, SpinDetector};
 use rustc_hash::FxHashMap;
 
 use super::wire::{CODE_BYTES, Stack};
@@ -46,6 +46,31 @@ pub(super) fn is_spinning(
             });
         }
         generated_code(generated?, point, raw)
+    })
+}
+
+/// Which values of the thread at `points` others have a part in.
+pub(super) fn shared(
+    spins: &mut SpinDetector,
+    symbols: &mut Symbolizer,
+    points: &[CodePoint],
+) -> Shared {
+    let modules: FxHashMap<u64, CodePoint> = points
+        .iter()
+        .take(PLACES_MAX)
+        .map(|point| (place(*point).module, *point))
+        .collect();
+    spins.shared(&places(points), |module, address| {
+        let point = CodePoint {
+            address,
+            ..*modules.get(&module)?
+        };
+        let code = symbols.code_at(point)?;
+        Some(Code {
+            start: code.start,
+            bytes: code.bytes.to_vec(),
+            known: None,
+        })
     })
 }
 

@@ -408,6 +408,14 @@ static __always_inline void copy_code(struct amdahl_stack *s)
 	s->has_code = !bpf_probe_read_user(s->kernel, AMDAHL_CODE_BYTES, (void *)(s->ip - AMDAHL_CODE_BYTES / 2));
 }
 
+/* Loop counters of unoptimised code; on arm64 nothing is there. */
+static __always_inline void copy_below(struct amdahl_stack *s)
+{
+#if defined(__TARGET_ARCH_x86)
+	s->has_below = !bpf_probe_read_user(s->below, AMDAHL_BELOW_BYTES, (void *)(s->sp - AMDAHL_BELOW_BYTES));
+#endif
+}
+
 static __always_inline int sample(struct bpf_perf_event_data *ctx, int kind)
 {
 	amdahl_u64 id = bpf_get_current_pid_tgid();
@@ -427,8 +435,10 @@ static __always_inline int sample(struct bpf_perf_event_data *ctx, int kind)
 	user_registers(s, regs);
 	copy_user_stack(s);
 	walk_frame_pointers(ctx, s);
-	if (s->user_mode)
+	if (s->user_mode) {
 		copy_code(s);
+		copy_below(s);
+	}
 	bpf_ringbuf_submit(s, BPF_RB_NO_WAKEUP);
 	return 0;
 }

@@ -132,6 +132,8 @@ enum amdahl_stack_kind {
 #define AMDAHL_REGISTERS 16
 /* Code around the instruction, which begins after the first half of it. */
 #define AMDAHL_CODE_BYTES 256
+/* Below the stack pointer, where functions that call none may have their variables (x86-64: the red zone, of which this is the upper half). */
+#define AMDAHL_BELOW_BYTES 64
 
 struct amdahl_stack {
 	amdahl_u64 ts;
@@ -141,7 +143,7 @@ struct amdahl_stack {
 	amdahl_u8 kind;
 	amdahl_u8 user_mode;
 	amdahl_u8 has_code; /* kernel[] holds AMDAHL_CODE_BYTES of code: there are no frames of the kernel in user mode */
-	amdahl_u8 unused;
+	amdahl_u8 has_below; /* below[] is valid */
 	amdahl_u64 ip, sp, bp, lr;
 	amdahl_u64 regs[AMDAHL_REGISTERS]; /* general registers in the kernel's order, 0 beyond */
 	amdahl_u32 kernel_frames;
@@ -151,10 +153,13 @@ struct amdahl_stack {
 	amdahl_u64 kernel[AMDAHL_KERNEL_FRAMES];
 	amdahl_u64 user[AMDAHL_USER_FRAMES]; /* by frame pointers, across switches of stack */
 	amdahl_u8 bytes[AMDAHL_STACK_BYTES];
+	amdahl_u8 below[AMDAHL_BELOW_BYTES]; /* from sp - AMDAHL_BELOW_BYTES on */
 };
 _Static_assert(AMDAHL_CODE_BYTES <= 8 * AMDAHL_KERNEL_FRAMES, "it fits");
 _Static_assert(sizeof(struct amdahl_stack) ==
-	       72 + 8 * (AMDAHL_REGISTERS + AMDAHL_KERNEL_FRAMES + AMDAHL_USER_FRAMES) + AMDAHL_STACK_BYTES, "no holes");
+	       72 + 8 * (AMDAHL_REGISTERS + AMDAHL_KERNEL_FRAMES + AMDAHL_USER_FRAMES) + AMDAHL_STACK_BYTES +
+		       AMDAHL_BELOW_BYTES,
+	       "no holes");
 
 /* per CPU: what the workload did there */
 struct amdahl_totals {

@@ -335,7 +335,7 @@ static __always_inline struct amdahl_stack *begin_stack(struct amdahl_ring *ring
 	s->cpu = cpu;
 	s->kind = kind;
 	s->user_mode = 0;
-	s->has_code = s->unused = 0;
+	s->has_code = s->has_below = 0;
 	s->kernel_frames = 0;
 	s->user_bytes = 0;
 	s->user_frames = 0;

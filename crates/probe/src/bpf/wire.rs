@@ -231,12 +231,22 @@ pub struct Totals {
 pub const KERNEL_FRAMES: usize = 32;
 /// General registers in a [`Stack`].
 pub const REGISTERS: usize = 16;
+/// Their numbers in machine code. On x86-64 the last is none of those, and always 0.
+#[cfg(target_arch = "x86_64")]
+pub const REGISTER_NUMBERS: [u32; REGISTERS] =
+    [0, 3, 1, 2, 6, 7, 5, 8, 9, 10, 11, 12, 13, 14, 15, 4];
+/// Their numbers in machine code: x0 to x3, x8 to x13, x19 to x24.
+#[cfg(not(target_arch = "x86_64"))]
+pub const REGISTER_NUMBERS: [u32; REGISTERS] =
+    [0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 19, 20, 21, 22, 23, 24];
 /// Code around the instruction in a [`Stack`]; half of it lies before.
 pub const CODE_BYTES: usize = 8 * KERNEL_FRAMES;
 /// User frames found by frame pointers at most in a [`Stack`].
 pub const USER_FRAMES: usize = 24;
 /// Bytes of user stack at most in a [`Stack`].
 pub const STACK_BYTES: usize = 2048;
+/// Bytes below the stack pointer in a [`Stack`].
+pub const BELOW_BYTES: usize = 64;
 
 /// `struct amdahl_stack`.
 #[repr(C)]
@@ -249,7 +259,7 @@ pub struct StackRecord {
     kind: u8,
     user_mode: u8,
     has_code: u8,
-    unused: u8,
+    has_below: u8,
     ip: u64,
     sp: u64,
     bp: u64,
@@ -262,6 +272,7 @@ pub struct StackRecord {
     kernel: [u64; KERNEL_FRAMES],
     user: [u64; USER_FRAMES],
     bytes: [u8; STACK_BYTES],
+    below: [u8; BELOW_BYTES],
 }
 
 /// A stack as it was taken: registers, kernel frames and a copy of stack memory.
@@ -299,6 +310,8 @@ pub struct Stack {
     pub user: Box<[u64]>,
     /// Memory from `sp` upwards.
     pub bytes: Box<[u8]>,
+    /// Memory from `sp` - [`BELOW_BYTES`] on, of samples in user mode where functions may use it; else empty.
+    pub below: Box<[u8]>,
     /// Code from [`CODE_BYTES`] / 2 before `ip` on, of samples in user mode; empty if not known.
     pub code: Box<[u8]>,
 }
@@ -310,6 +323,7 @@ impl Stack {
             + size_of_val(&*self.kernel)
             + size_of_val(&*self.user)
             + self.bytes.len()
+            + self.below.len()
             + self.code.len()
     }
 
@@ -346,6 +360,10 @@ impl Stack {
             kernel: frames.into(),
             user: record.user[..(record.user_frames as usize).min(USER_FRAMES)].into(),
             bytes: record.bytes[..bytes].into(),
+            below: match record.has_below {
+                0 => Box::default(),
+                _ => record.below.into(),
+            },
             code: code.iter().flat_map(|word| word.to_le_bytes()).collect(),
         })
     }
@@ -497,7 +515,7 @@ mod tests {
         assert_eq!(size_of::<Totals>(), 64);
         assert_eq!(
             size_of::<StackRecord>(),
-            72 + 8 * (REGISTERS + KERNEL_FRAMES + USER_FRAMES) + STACK_BYTES
+            72 + 8 * (REGISTERS + KERNEL_FRAMES + USER_FRAMES) + STACK_BYTES + BELOW_BYTES
         );
         assert_eq!(std::mem::offset_of!(Slot, cpu), 20);
         assert_eq!(std::mem::offset_of!(Slot, arg), 40);
@@ -513,9 +531,14 @@ mod tests {
         let mut record = [0xff; size_of::<StackRecord>()];
         let stack = Stack::parse(&record).unwrap();
         assert_eq!((stack.kernel.len(), stack.code.len()), (0, CODE_BYTES));
-        assert_eq!(stack.bytes.len(), STACK_BYTES);
+        assert_eq!(
+            (stack.bytes.len(), stack.below.len()),
+            (STACK_BYTES, BELOW_BYTES)
+        );
+        record[std::mem::offset_of!(StackRecord, has_below)] = 0;
         record[std::mem::offset_of!(StackRecord, has_code)] = 0;
         let stack = Stack::parse(&record).unwrap();
         assert_eq!((stack.kernel.len(), stack.code.len()), (KERNEL_FRAMES, 0));
+        assert_eq!(stack.below.len(), 0);
     }
 }

@@ -234,7 +234,8 @@ fn is_jump_table(graph: &Graph, index: usize) -> bool {
     })
 }
 
-fn clobbers(arch: Arch) -> Regs {
+/// Registers that a call leaves undefined.
+pub(super) fn clobbers(arch: Arch) -> Regs {
     match arch {
         Arch::X86_64 => x86_64::CALL_CLOBBERS,
         Arch::Aarch64 => aarch64::CALL_CLOBBERS,

@@ -3,10 +3,12 @@
 use rustc_hash::FxHashMap;
 
 use super::callee::Callee;
-use super::{Arch, Code, in_spin_loop_with};
+use super::{Arch, Code, Shared, in_spin_loop_with, shared_in_code, shared_in_loops};
 
 /// Calls between a sampled instruction and the loop that are looked through.
 const CALLERS_MAX: usize = 6;
+/// The same for loops that keep values in registers.
+const KEEPERS_MAX: usize = 3;
 
 /// Where a thread was: an address in a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +41,8 @@ pub struct SpinDetector {
     arch: Arch,
     spins: FxHashMap<Place, bool>,
     accessors: FxHashMap<Place, bool>,
+    /// Of loops and, where there are none, of the function if it is the innermost.
+    shared: FxHashMap<(Place, bool), Shared>,
 }
 
 impl SpinDetector {
@@ -48,6 +52,7 @@ impl SpinDetector {
             arch,
             spins: FxHashMap::default(),
             accessors: FxHashMap::default(),
+            shared: FxHashMap::default(),
         }
     }
 
@@ -90,6 +95,38 @@ impl SpinDetector {
             }
         }
         false
+    }
+
+    /// Which values of a thread with this call stack, innermost place first, others have a part in: see [`Shared`]. Those of callers are
+    /// in registers that functions keep. `fetch` is that of [`is_spinning`](SpinDetector::is_spinning).
+    pub fn shared(
+        &mut self,
+        stack: &[Place],
+        mut fetch: impl FnMut(u64, u64) -> Option<Code>,
+    ) -> Shared {
+        let arch = self.arch;
+        let mut all = Shared::default();
+        for (depth, &place) in stack.iter().take(KEEPERS_MAX + 1).enumerate() {
+            let Place { module, ip } = place;
+            let is_innermost = depth == 0;
+            let shared = self.shared.entry((place, is_innermost));
+            let shared = *shared.or_insert_with(|| {
+                let Some(Code { start, bytes, .. }) = fetch(module, ip) else {
+                    return Shared::default();
+                };
+                let mut callee = |target| fetch(module, target);
+                let in_loops = shared_in_loops(arch, &bytes, start, ip, &mut callee);
+                match in_loops {
+                    None if is_innermost => shared_in_code(arch, &bytes, start, ip, &mut callee),
+                    known => known.unwrap_or_default(),
+                }
+            });
+            all = all.or(match depth {
+                0 => shared,
+                _ => shared.beyond_call(arch),
+            });
+        }
+        all
     }
 
     fn is_accessor(
