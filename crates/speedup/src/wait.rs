@@ -27,6 +27,8 @@ pub enum Wait {
     PoolFutex,
     /// A worker of a runtime without a task. What the waker was doing tells.
     IdleWorker,
+    /// The same, for some microseconds between two looks for one: its timer tells nothing, what gives the workers a task does.
+    Nap,
     /// A thread that only looks after others from time to time, by the nature of its runtime.
     Service,
     /// Nothing is known.
@@ -65,6 +67,7 @@ pub fn classify(blocked: &Blocked, stack: Option<&CallStack>) -> Wait {
     match call(number) {
         Call::Futex => by_name.unwrap_or(Wait::Futex),
         Call::Timer if by_name == Some(Wait::Service) => Wait::Service,
+        Call::Timer if by_name == Some(Wait::IdleWorker) => Wait::Nap,
         Call::Timer => Wait::For(Cause::Sleep),
         Call::Child => Wait::For(Cause::Serial),
         Call::Peer if blocked.uninterruptible => Wait::For(Cause::Io),
@@ -98,7 +101,7 @@ impl Wait {
             (Wait::IdleWorker, Some(Waker::Interrupt | Waker::Other(_))) => {
                 Resolved::Cause(Cause::Io)
             }
-            (Wait::IdleWorker, None) => Resolved::AsOthers,
+            (Wait::IdleWorker, None) | (Wait::Nap, _) => Resolved::AsOthers,
             (Wait::Service, _) => Resolved::Cause(Cause::Sleep),
             (Wait::Peer, Some(Waker::Workload(_))) => Resolved::Cause(Cause::Partner),
             (Wait::Peer, Some(Waker::Timer)) => Resolved::Cause(Cause::Sleep),
@@ -106,6 +109,11 @@ impl Wait {
             // Never woken: it waited for what never came.
             (Wait::Peer, None) => Resolved::Cause(Cause::Serial),
         }
+    }
+
+    /// The thread is a worker of a runtime without a task.
+    pub fn is_worker(self) -> bool {
+        matches!(self, Wait::IdleWorker | Wait::Nap)
     }
 
     /// The thread has no work of its own: it waits for the work of others to end.

@@ -66,7 +66,11 @@ const RECONSIDER_NS: Ns = 100_000_000;
 fn is_generic(wait: Wait) -> bool {
     matches!(
         wait,
-        Wait::Peer | Wait::IdleWorker | Wait::Unknown | Wait::For(Cause::Sleep | Cause::Io)
+        Wait::Peer
+            | Wait::IdleWorker
+            | Wait::Nap
+            | Wait::Unknown
+            | Wait::For(Cause::Sleep | Cause::Io)
     )
 }
 
@@ -75,7 +79,7 @@ impl Partition {
     pub(super) fn count_wait(&mut self, waiting: &Waiting, by: i64) {
         let add = |count: &mut u64| *count = count.wrapping_add_signed(by);
         add(&mut self.tally.waiting[waiting.tier as usize]);
-        if waiting.wait == Wait::IdleWorker && waiting.tier == Tier::Active {
+        if waiting.wait.is_worker() && waiting.tier == Tier::Active {
             add(&mut self.tally.idle_workers);
         }
     }
@@ -134,7 +138,7 @@ impl Partition {
         let Some(thread) = self.threads.get_mut(&tid) else {
             return;
         };
-        if before.wait == Wait::IdleWorker {
+        if before.wait.is_worker() {
             let crew = self.crews.entry(thread.pid).or_default();
             crew.leave(before.mark, gathered);
         } else {
@@ -223,7 +227,7 @@ impl Partition {
         } = waiting;
         let may_hardly_run = self.threads[&tid].cpu_ns < RECONSIDER_NS / 100;
         self.count_wait(&waiting, 1);
-        if wait == Wait::IdleWorker && tier == Tier::Active {
+        if wait.is_worker() && tier == Tier::Active {
             let pid = self.threads[&tid].pid;
             self.crews.entry(pid).or_default().join(waiting.mark);
         }
@@ -297,7 +301,7 @@ impl Partition {
             };
             self.out.keep(stretch, self.max_stretches);
         }
-        let is_worker = waiting.wait == Wait::IdleWorker;
+        let is_worker = waiting.wait.is_worker();
         let mut ns = ns;
         if is_worker && waiting.tier == Tier::Active {
             let pid = self.threads.get(&tid).map_or(tid, |thread| thread.pid);

@@ -162,7 +162,7 @@ pub(super) fn why(
         .map(|stack| &**stack);
     match classify(blocked, stack) {
         Wait::For(cause) => Why::Cause(cause),
-        Wait::IdleWorker => Why::Cause(Cause::Serial),
+        Wait::IdleWorker | Wait::Nap => Why::Cause(Cause::Serial),
         Wait::Service => Why::Service,
         Wait::Futex | Wait::PoolFutex => match joins(&blocked.args) {
             Some(thread) if is_thread(thread) => Why::Cause(Cause::Serial),

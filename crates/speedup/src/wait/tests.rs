@@ -319,6 +319,28 @@ fn an_idle_go_thread_waits_for_what_its_waker_released() {
 }
 
 #[test]
+fn a_go_thread_that_naps_between_two_looks_for_a_goroutine_is_idle() {
+    let nap = Blocked {
+        syscall: u32::try_from(libc::SYS_nanosleep).ok(),
+        ..Blocked::default()
+    };
+    let steals = stack(&[
+        ("runtime.usleep.abi0", "/a"),
+        ("runtime.runqgrab", "/a"),
+        ("runtime.stealWork", "/a"),
+        ("runtime.findRunnable", "/a"),
+    ]);
+    let wait = classify(&nap, Some(&steals));
+    assert_eq!(wait, Wait::Nap);
+    assert!(wait.is_worker());
+    assert_eq!(wait.resolve(Some(Waker::Timer), None), Resolved::AsOthers);
+    let monitor = stack(&[("runtime.usleep.abi0", "/a"), ("runtime.sysmon", "/a")]);
+    assert_eq!(classify(&nap, Some(&monitor)), Wait::Service);
+    let own = stack(&[("runtime.usleep.abi0", "/a"), ("main.rest", "/a")]);
+    assert_eq!(classify(&nap, Some(&own)), Wait::For(Cause::Sleep));
+}
+
+#[test]
 fn unnamed_futexes_are_told_by_their_use() {
     let lock = FutexUse {
         first_value: 2,
