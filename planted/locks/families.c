@@ -530,6 +530,39 @@ NOINLINE static void want_grace(int round)
     check((int)syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0), "membarrier");
 }
 
+/* A wait for any of two futexes, of which the first is set. */
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449
+#endif
+struct awaited {
+    uint64_t value, address;
+    uint32_t flags, reserved;
+};
+static uint32_t several[2];
+
+static void hold_several(int round)
+{
+    announce(round);
+    burn(HOLD_UNITS);
+    __atomic_store_n(&several[0], round, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &several[0], 1 | 128, 1, NULL, NULL, 0);
+}
+
+NOINLINE static void want_any(int round)
+{
+    enum { SIZE_32 = 2, PRIVATE = 128 };
+    uint32_t seen;
+    while ((seen = __atomic_load_n(&several[0], __ATOMIC_ACQUIRE)) != (uint32_t)round) {
+        struct awaited both[2] = {
+            { seen, (uintptr_t)&several[0], SIZE_32 | PRIVATE, 0 },
+            { 0, (uintptr_t)&several[1], SIZE_32 | PRIVATE, 0 },
+        };
+        /* Before Linux 5.16 it can wait for the first alone. */
+        if (syscall(SYS_futex_waitv, both, 2, 0, NULL, 0) < 0 && errno == ENOSYS)
+            syscall(SYS_futex, &several[0], PRIVATE, seen, NULL, NULL, 0);
+    }
+}
+
 static const struct family families[] = {
     { "mutex", none, hold_mutex, want_mutex, SLEEPS, &mutex },
     { "mutex-inheriting", prepare_inheriting, hold_mutex, want_mutex, SPINS_FIRST, &mutex },
@@ -539,6 +572,7 @@ static const struct family families[] = {
     { "semaphore", prepare_semaphore, hold_semaphore, want_semaphore, SLEEPS, &semaphore },
     { "barrier", prepare_barrier, hold_barrier, want_barrier, SLEEPS },
     { "condvar", none, hold_condition, want_condition, SLEEPS },
+    { "several", none, hold_several, want_any, SLEEPS },
     { "mutex-by-turns", none, hold_mutex_by_turns, take_mutex_by_turns, SLEEPS, &mutex },
     { "rwlock-by-turns", none, hold_rwlock_by_turns, take_to_read_by_turns, SLEEPS },
     { "condvar-by-turns", none, hold_word_by_turns, await_word_by_turns, SLEEPS },

@@ -59,7 +59,7 @@ const fn program(name: &'static str, what: &'static str, function: &'static str)
 }
 
 /// Families of C programs, one of each kind of lock; and where a runtime stands between the program and its sleeps, or nothing does.
-pub const FAMILIES: [Family; 24] = [
+pub const FAMILIES: [Family; 25] = [
     family("mutex", "pthread mutex", "want_mutex"),
     family("mutex-inheriting", "pthread mutex", "want_mutex"),
     family("uneven", "pthread mutex", "want_mutex"),
@@ -69,6 +69,7 @@ pub const FAMILIES: [Family; 24] = [
     family("semaphore", "pthread semaphore", "want_semaphore"),
     family("barrier", "pthread barrier", "want_barrier"),
     family("condvar", "pthread condvar", "want_condition"),
+    family("several", "futex (condition)", "want_any"),
     family("sysv-semaphore", "SysV semaphore", "want_set"),
     family("flock", "file lock", "want_flock"),
     family("fcntl", "file lock", "want_range"),

@@ -124,12 +124,11 @@ const POLLS: &[&str] = &[
     "ObjectMonitor::TrySpin",
     "ObjectMonitor::try_spin",
     "SpinPause",
-    // PostgreSQL.
-    "s_lock",
-    "perform_spin_delay",
     // Abseil.
     "absl::base_internal::SpinLock::SpinLoop",
 ];
+/// The same of PostgreSQL's server, whose names might be anybody's.
+const POSTGRES_POLLS: &[&str] = &["s_lock", "perform_spin_delay"];
 /// Packages whose functions those call to look, which end at once: so a poll is found behind them.
 const LOOKS: &[&str] = &[
     "core::",
@@ -171,7 +170,8 @@ fn polls(user: &[Frame]) -> bool {
             Some(rest) => rest.is_empty() || rest.starts_with(['.', '@']),
             None => false,
         };
-        if POLLS.iter().any(is_it) {
+        let is_of_postgres = frame.module.ends_with("/postgres");
+        if POLLS.iter().any(is_it) || is_of_postgres && POSTGRES_POLLS.iter().any(is_it) {
             return true;
         }
         if !LOOKS.iter().any(|package| name.starts_with(package)) {
@@ -328,11 +328,25 @@ mod tests {
                 "bool __kmp_wait_template<kmp_flag_64<false, true>, true, false, true>(kmp_info*, kmp_flag_64<false, true>*)",
             ],
             &["tbb::detail::r1::arena::steal_task(unsigned int, tbb::detail::r1::FastRandom&)"],
-            &["s_lock"],
-            &["s_lock.isra.0"],
         ] {
             assert_eq!(of(polling), Activity::UserSpin, "{polling:?}");
         }
+        let in_module = |name: &str, module: &str| {
+            let mut user = kernel(&[name]).kernel;
+            user[0].module = module.to_owned();
+            classify(
+                &CallStack {
+                    user,
+                    ..CallStack::default()
+                },
+                true,
+            )
+        };
+        let server = "/usr/lib/postgresql/15/bin/postgres";
+        assert_eq!(in_module("s_lock", server), Activity::UserSpin);
+        assert_eq!(in_module("s_lock.isra.0", server), Activity::UserSpin);
+        assert_eq!(in_module("s_locked", server), Activity::User);
+        assert_eq!(in_module("s_lock", "/usr/bin/own"), Activity::User);
         for working in [
             // What it found, and what looks like it.
             &[
@@ -342,7 +356,6 @@ mod tests {
             &["core::slice::sort", "work", "runtime.stealWork"],
             &["runtime.findRunnable", "runtime.schedule"],
             &["runtime.stealWorkOfMine"],
-            &["s_locked"],
             &["(anonymous namespace)::work(int)"],
             &[""],
             &[],

@@ -46,7 +46,8 @@
 //! Not seen, so that their time counts as work: locks taken by a compare-exchange that
 //! stores the loaded value with a bit set; the unoptimised compare-exchange of C++'s
 //! `std::atomic`, which writes back through a pointer that it was given; unoptimised Rust atomics that take an ordering (the panics of
-//! `atomic_load` are called through the GOT); loops that only call `sched_yield`; loops that call through a register.
+//! `atomic_load` are called through the GOT); loops that only call `sched_yield`; loops that call
+//! through a register, unless it was loaded from a fixed address (x86-64), as compilers do before a loop.
 //!
 //! The load-compare criterion goes back to hardware that watches loads:
 //! Tian, Nagarajan, Gupta and Tallam, *Dynamic recognition of synchronization operations

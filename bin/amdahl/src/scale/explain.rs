@@ -174,6 +174,9 @@ pub(super) fn thread_names(decoded: &Decoded, tid: Tid) -> (String, String, Tid)
     }
 }
 
+/// Below it programs have no memory.
+const LOWEST_ADDRESS: u64 = 0x1000;
+
 pub(super) fn object_text(decoded: &Decoded, cause: Cause, object: u64) -> String {
     match (cause, object) {
         (Cause::Stolen, QUOTA) => "CPU quota".to_owned(),
@@ -194,6 +197,10 @@ pub(super) fn object_text(decoded: &Decoded, cause: Cause, object: u64) -> Strin
                 Some(name) => format!("woken by {name} [{tid}]"),
                 None => format!("woken by thread {tid}"),
             }
+        }
+        // flock and fcntl are told which descriptor, semop which set; no lock lies at such an address.
+        (Cause::LockWait, number) if number < LOWEST_ADDRESS => {
+            format!("file descriptor or semaphore set {number}")
         }
         (Cause::LockWait | Cause::Barrier | Cause::KernelLock | Cause::MmapLock, address) => {
             format!("lock {address:#x}")
@@ -578,6 +585,18 @@ mod tests {
         let text = &stolen.expect("a quarter is").text;
         assert!(text.contains("taken away, most by hypervisor: "), "{text}");
         assert_eq!(first(Cause::KernelLock), "lock 0xdef");
+    }
+
+    #[test]
+    fn locks_on_files_have_no_address() {
+        let text = |cause, object| object_text(&decoded(), cause, object);
+        assert_eq!(
+            text(Cause::LockWait, 4),
+            "file descriptor or semaphore set 4"
+        );
+        assert_eq!(text(Cause::LockWait, 0x7f00), "lock 0x7f00");
+        assert_eq!(text(Cause::KernelLock, 4), "lock 0x4");
+        assert_eq!(text(Cause::LockWait, 0), "");
     }
 
     #[test]

@@ -168,6 +168,7 @@ fn waits_are_what_the_program_measured() {
             "hold_condition",
         ),
         ("barrier", "pthread barrier", "want_barrier", "hold_barrier"),
+        ("several", "futex (condition)", "want_any", "hold_several"),
         ("sysv-semaphore", "SysV semaphore", "want_set", "operate"),
         ("flock", "file lock", "want_flock", "hold_flock"),
         ("fcntl", "file lock", "want_range", "lock_range"),

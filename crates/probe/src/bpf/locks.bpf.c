@@ -78,14 +78,20 @@ static __always_inline void leave_wait(amdahl_u32 tid)
 	}
 }
 
-#define NR_FUTEX_WAIT 455
+#define NR_FUTEX_WAITV 449 /* since Linux 5.16 */
+#define NR_FUTEX_WAIT 455  /* since Linux 6.7 */
 
 static __always_inline int in_futex(struct pt_regs *regs)
 {
 	int number = REG_SYSCALL(regs);
 
-	return number == NR_FUTEX || number == NR_FUTEX_WAIT;
+	return number == NR_FUTEX || number == NR_FUTEX_WAIT || number == NR_FUTEX_WAITV;
 }
+
+/* What futex_waitv has a list of. */
+struct awaited {
+	amdahl_u64 value, address;
+};
 
 /* A stack with its place, of the kernel too where it waits. Returns how many frames of the kernel it has. */
 static __always_inline int take(void *ctx, struct amdahl_ring *ring, amdahl_u32 cpu, struct task_struct *t,
@@ -200,14 +206,20 @@ static __always_inline void futex_begins(void *ctx, struct amdahl_ring *ring, am
 {
 	amdahl_u64 goroutine, hash, ts = bpf_ktime_get_ns();
 	struct amdahl_wait *wait = begin_wait(t, ts);
+	struct awaited first = { REG_ARG1(regs), REG_ARG0(regs) };
+	int number = REG_SYSCALL(regs);
 
 	if (!wait)
 		return;
+	/* A wait for any of several counts as one for the first. */
+	if (number == NR_FUTEX_WAITV && bpf_probe_read_user(&first, sizeof(first), (void *)REG_ARG0(regs)))
+		first.value = first.address = 0;
 	wait->tgid = t->tgid;
-	wait->lock = REG_ARG0(regs);
+	wait->lock = first.address;
 	wait->begin = ts;
-	wait->lock_flags = REG_ARG1(regs);
-	wait->expected = REG_ARG2(regs);
+	/* Only the oldest of these calls does anything but wait. */
+	wait->lock_flags = number == NR_FUTEX ? REG_ARG1(regs) : 0;
+	wait->expected = number == NR_FUTEX ? REG_ARG2(regs) : first.value;
 	goroutine = place_of_goroutine(regs);
 	hash = place_of(regs, t->tgid) ^ kind_of_futex(wait->lock) * 0xff51afd7ed558ccdull ^ goroutine;
 	/* Those of a goroutine are on another stack, and have been looked at. */

@@ -144,8 +144,53 @@ impl<'a> Graph<'a> {
             predecessor_start: Vec::new(),
             focus,
         };
+        graph.follow_registers();
         graph.connect();
         Some(graph)
+    }
+
+    /// Compilers load the address of a function before a loop that calls it: such calls are through the pointer at a fixed address that was
+    /// loaded. It is known where the code loads nothing else there.
+    fn follow_registers(&mut self) {
+        if self.arch != Arch::X86_64 {
+            return;
+        }
+        let mut pointers: Vec<(u32, Option<u64>)> = Vec::new();
+        for call in 0..self.insns.len() {
+            if self.insns[call].flow != Flow::Call(None) {
+                continue;
+            }
+            let bytes = self.bytes_from(self.insns[call].address);
+            let Some(register) = x86_64::called_register(bytes) else {
+                continue;
+            };
+            let known = pointers.iter().find(|(of, _)| *of == register);
+            let pointer = match known {
+                Some((_, pointer)) => *pointer,
+                None => {
+                    let pointer = self.only_pointer_in(register);
+                    pointers.push((register, pointer));
+                    pointer
+                }
+            };
+            self.insns[call].flow = Flow::Call(pointer);
+        }
+    }
+
+    /// The fixed address from which the only value of `register` is loaded.
+    fn only_pointer_in(&self, register: u32) -> Option<u64> {
+        let mut only = None;
+        for insn in &self.insns {
+            let bytes = self.bytes_from(insn.address);
+            match x86_64::written(bytes, insn.address, register) {
+                x86_64::Written::From(pointer) if only.is_none_or(|only| only == pointer) => {
+                    only = Some(pointer);
+                }
+                x86_64::Written::Nothing | x86_64::Written::Restored => {}
+                x86_64::Written::From(_) | x86_64::Written::Other => return None,
+            }
+        }
+        only
     }
 
     fn connect(&mut self) {

@@ -79,6 +79,51 @@ fn outline(insn: &Instruction) -> Outline {
     }
 }
 
+/// The register whose value the first instruction of `bytes` calls.
+pub(super) fn called_register(bytes: &[u8]) -> Option<u32> {
+    let insn = Decoder::new(64, bytes, DecoderOptions::NONE).decode();
+    let calls = insn.flow_control() == FlowControl::IndirectCall;
+    (calls && insn.op0_kind() == OpKind::Register).then(|| number(insn.op0_register()))
+}
+
+/// What an instruction writes to a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    /// Nothing.
+    Nothing,
+    /// What is at this fixed address.
+    From(u64),
+    /// What a caller had there.
+    Restored,
+    /// Something else.
+    Other,
+}
+
+/// The same of the first instruction of `bytes`, which lies at `address`.
+pub(super) fn written(bytes: &[u8], address: u64, register: u32) -> Written {
+    let insn = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info(&insn).used_registers();
+    let writes = |access| {
+        !matches!(
+            access,
+            OpAccess::Read | OpAccess::CondRead | OpAccess::None | OpAccess::NoMemAccess
+        )
+    };
+    let is_it = |used: &iced_x86::UsedRegister| {
+        number(used.register()) == register && writes(used.access())
+    };
+    if !used.iter().any(is_it) {
+        Written::Nothing
+    } else if insn.mnemonic() == Mnemonic::Mov && insn.is_ip_rel_memory_operand() {
+        Written::From(insn.ip_rel_memory_address())
+    } else if insn.mnemonic() == Mnemonic::Pop {
+        Written::Restored
+    } else {
+        Written::Other
+    }
+}
+
 /// What the first instruction of `bytes` does. `frame` says that rbp addresses the stack frame.
 pub(super) fn effect(bytes: &[u8], address: u64, frame: bool) -> Effect {
     let insn = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();

@@ -247,6 +247,33 @@ fn a_loop_over_a_cold_part_elsewhere_is_one_loop() {
     ));
 }
 
+/// Compilers load the address of a function once, before the loop that calls it.
+#[test]
+fn loops_that_call_through_a_register_are_judged_by_where_it_was_loaded() {
+    const POINTER: u64 = 0x1000 + 8 + 0x100;
+    let known = |address| {
+        (address == POINTER).then(|| Code {
+            start: address,
+            bytes: Vec::new(),
+            known: Some(Known::TryLock),
+        })
+    };
+    let judged = |code: &str| {
+        let code = bytes(&code.replace(' ', ""));
+        in_spin_loop_with(Arch::X86_64, &code, 0x1000, 0x100d, &mut { known })
+    };
+    // push rbx; mov rbx, [rip + 0x100]; L: mov rdi, r12; call rbx; test eax, eax; jne L; pop rbx; ret
+    assert!(judged("53 488b1d00010000 4c89e7 ffd3 85c0 75f7 5b c3"));
+    // mov rbx, [rip + 0x200] there.
+    assert!(!judged("53 488b1d00020000 4c89e7 ffd3 85c0 75f7 5b c3"));
+    // mov rbx, [rsi + 0x100], which may be anything.
+    assert!(!judged("53 488b9e00010000 4c89e7 ffd3 85c0 75f7 5b c3"));
+    // ... pop rbx; mov rbx, rax; ret
+    assert!(!judged(
+        "53 488b1d00010000 4c89e7 ffd3 85c0 75f7 5b 4889c3 c3"
+    ));
+}
+
 /// Functions of libraries are behind a PLT, whose code says nothing: that their loops wait was not seen.
 #[test]
 fn loops_that_call_a_known_function_of_a_library_are_judged() {
