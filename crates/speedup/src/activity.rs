@@ -2,7 +2,7 @@
 
 use crate::event::{CallStack, Frame};
 use crate::partition::Activity;
-use crate::wait::names::callee_name;
+use crate::wait::callee_name;
 
 const SPIN_LOCK: &[&str] = &[
     "native_queued_spin_lock_slowpath",

@@ -4,12 +4,13 @@
 //! thread goes to sleep, [`Wait::resolve`] when it is woken.
 
 mod call;
-pub(crate) mod names;
+mod names;
 
 use crate::cause::Cause;
 use crate::event::{Blocked, CallStack, Waker};
 
 use call::{Call, call};
+pub(crate) use names::callee_name;
 pub use names::{INTERPRETER, is_libc, is_runtime};
 use names::{by_name, released_by, runtime_thread};
 

@@ -20,22 +20,15 @@ pub(super) fn is_spinning(
         return false;
     };
     let generated = symbols.is_generated(innermost).then_some(innermost);
-    let modules: FxHashMap<u64, CodePoint> = points
-        .iter()
-        .map(|point| (place(*point).module, *point))
-        .collect();
+    let modules = modules(points);
     spins.is_spinning(&places(points), |module, address| {
         let point = CodePoint {
             address,
             ..*modules.get(&module)?
         };
         let known = symbols.known_at(point);
-        if let Some(code) = symbols.code_at(point) {
-            return Some(Code {
-                start: code.start,
-                bytes: code.bytes.to_vec(),
-                known,
-            });
+        if let Some(code) = code_of_file(symbols, point) {
+            return Some(Code { known, ..code });
         }
         if known.is_some() {
             // The pointer to a function, not code.
@@ -55,22 +48,28 @@ pub(super) fn shared(
     symbols: &mut Symbolizer,
     points: &[CodePoint],
 ) -> Shared {
-    let modules: FxHashMap<u64, CodePoint> = points
-        .iter()
-        .take(PLACES_MAX)
-        .map(|point| (place(*point).module, *point))
-        .collect();
+    let modules = modules(points);
     spins.shared(&places(points), |module, address| {
         let point = CodePoint {
             address,
             ..*modules.get(&module)?
         };
-        let code = symbols.code_at(point)?;
-        Some(Code {
-            start: code.start,
-            bytes: code.bytes.to_vec(),
-            known: None,
-        })
+        code_of_file(symbols, point)
+    })
+}
+
+/// A point of each module.
+fn modules(points: &[CodePoint]) -> FxHashMap<u64, CodePoint> {
+    let points = points.iter();
+    points.map(|point| (place(*point).module, *point)).collect()
+}
+
+fn code_of_file(symbols: &mut Symbolizer, point: CodePoint) -> Option<Code> {
+    let code = symbols.code_at(point)?;
+    Some(Code {
+        start: code.start,
+        bytes: code.bytes.to_vec(),
+        known: None,
     })
 }
 
