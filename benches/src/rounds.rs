@@ -37,6 +37,14 @@ pub enum Watcher {
 }
 
 impl Watcher {
+    /// Which of ours tells as much as this one or more, at a cost to be compared: beside what records events alone, events alone.
+    pub fn ours(self) -> Watcher {
+        match self {
+            Watcher::Nobody | Watcher::PerfStacks => Watcher::Amdahl,
+            _ => Watcher::AmdahlEvents,
+        }
+    }
+
     /// What a user types.
     pub fn name(self) -> &'static str {
         match self {

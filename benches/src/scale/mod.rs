@@ -187,20 +187,12 @@ fn options(stage: &Stage, effort: &Effort) -> Options {
     }
 }
 
-/// Which of ours is compared with `other`: with what records events alone, events alone.
-fn beside(other: Watcher) -> Watcher {
-    match other {
-        Watcher::Nobody | Watcher::PerfStacks => Watcher::Amdahl,
-        _ => Watcher::AmdahlEvents,
-    }
-}
-
 /// What ours costs is known well enough, against each of the others.
 fn is_sure(rounds: &[Round], watchers: &[Watcher]) -> bool {
     let is_ours = |watcher: Watcher| matches!(watcher, Watcher::Amdahl | Watcher::AmdahlEvents);
     let mut others = watchers.iter().filter(|&&other| !is_ours(other));
     others.all(|&other| {
-        wall_ratio(rounds, beside(other), other)
+        wall_ratio(rounds, other.ours(), other)
             .and_then(|ratio| ratio.interval)
             .is_some_and(|[low, high]| high - low <= RESOLUTION)
     })
@@ -263,7 +255,7 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
         let taken = accounts
             .as_ref()
             .ok()
-            .and_then(|accounts| taken_ratio(accounts, beside(rival), rival))
+            .and_then(|accounts| taken_ratio(accounts, rival.ours(), rival))
             .map(|taken| taken.value);
         rows.rival(program, rival, missing, taken, &rounds);
     }

@@ -198,11 +198,11 @@ impl Rows {
                 ),
             ));
         };
-        let takes_samples = rival == Watcher::PerfStacks;
-        if !takes_samples {
-            row(Watcher::AmdahlEvents, "events cost", true);
+        let equal = rival.ours();
+        if equal == Watcher::AmdahlEvents {
+            row(equal, "events cost", true);
         }
-        row(Watcher::Amdahl, "probe cost", takes_samples);
+        row(Watcher::Amdahl, "probe cost", equal == Watcher::Amdahl);
     }
 }
 

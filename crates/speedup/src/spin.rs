@@ -74,7 +74,7 @@ mod x86_64;
 
 pub use detector::{Place, SpinDetector};
 pub use known::Known;
-pub use shared::{Shared, shared_in_code, shared_in_loops};
+pub use shared::{Shared, Within, shared_values};
 
 use body::Body;
 use callee::{CALLS_MAX, Callee};
@@ -179,15 +179,7 @@ pub fn in_spin_loop_with(
     ip: u64,
     fetch: &mut dyn FnMut(u64) -> Option<Code>,
 ) -> bool {
-    let mut fetches = 0;
-    let mut fetch = |address| {
-        fetches += 1;
-        if fetches > FETCHES_MAX {
-            None
-        } else {
-            fetch(address)
-        }
-    };
+    let mut fetch = limited(fetch);
     let Some(graph) = Graph::around(arch, code, code_start, ip, &mut fetch) else {
         return false;
     };
@@ -200,6 +192,15 @@ pub fn in_spin_loop_with(
     graph.loops().iter().any(|around| {
         body(arch, &graph, around, &mut fetch).is_some_and(|body| body.relaxes() || body.polls())
     })
+}
+
+/// The same closure for the first [`FETCHES_MAX`] times.
+fn limited(fetch: &mut dyn FnMut(u64) -> Option<Code>) -> impl FnMut(u64) -> Option<Code> {
+    let mut fetches = 0;
+    move |address| {
+        fetches += 1;
+        (fetches <= FETCHES_MAX).then(|| fetch(address)).flatten()
+    }
 }
 
 /// A loop with the effects of its instructions, calls replaced by what the called functions do.

@@ -73,10 +73,8 @@ pub struct Events {
     part: Part,
     /// Stack of each record in `part.stacks`.
     ids: Vec<StackId>,
-    /// Stacks of sleeps, by when and who.
-    waits: FxHashMap<(Ns, Tid), StackId>,
-    /// The same of spins.
-    spins: FxHashMap<(Ns, Tid), StackId>,
+    /// Stacks of sleeps and of spins, by when and who.
+    taken: FxHashMap<(Ns, Tid), StackId>,
     joins: FxHashSet<(Tid, Ns)>,
     /// The beginning and the end of each gap, and what is known then.
     marks: Vec<(Ns, Vec<Event>)>,
@@ -136,21 +134,18 @@ impl Decoder {
         learn_maps(&mut self.symbols, &mut part.side_band);
         part.stacks.sort_by_key(|stack| stack.ts);
         let mut ids = Vec::with_capacity(part.stacks.len());
-        let (mut waits, mut spins) = (FxHashMap::default(), FxHashMap::default());
+        let mut taken = FxHashMap::default();
         let joins = joins(&part.slots);
         let mut by_wake: FxHashMap<(Ns, Tid), StackId> = FxHashMap::default();
         for raw in &part.stacks {
             let id = self.identify(raw, decoded);
             ids.push(id);
             match raw.kind {
-                stack_kind::WAIT => {
-                    waits.insert((raw.ts, raw.tid), id);
+                stack_kind::WAIT | stack_kind::LOCK => {
+                    taken.insert((raw.ts, raw.tid), id);
                 }
                 stack_kind::WAKE => {
                     by_wake.insert((raw.ts, raw.tid), id);
-                }
-                stack_kind::LOCK => {
-                    spins.insert((raw.ts, raw.tid), id);
                 }
                 stack_kind::TIME if raw.user_mode => {
                     let function = decoded.stacks[id.0 as usize].user.first();
@@ -182,8 +177,7 @@ impl Decoder {
             marks: marks(&part),
             part,
             ids,
-            waits,
-            spins,
+            taken,
             joins,
         }
     }
@@ -509,13 +503,18 @@ impl Events {
                 lock: kernel_lock(slot.arg[0], slot.lock_kind),
                 spun: slot.arg[1],
                 count: slot.syscall.max(0) as u64,
-                stack: has(flag::STACK_TAKEN)
-                    .then(|| self.spins.get(&(ts, slot.tid)).copied())
-                    .flatten(),
+                stack: self.taken(slot),
             },
             kind::EXIT => Event::Exit { ts, tid: slot.tid },
             _ => return None,
         })
+    }
+
+    /// The stack that was taken with the slot of a sleep or a spin.
+    fn taken(&self, slot: &Slot) -> Option<StackId> {
+        let is_taken = slot.flags & flag::STACK_TAKEN != 0;
+        let stack = is_taken.then(|| self.taken.get(&(slot.ts, slot.tid)));
+        stack.flatten().copied()
     }
 
     fn off(&self, slot: &Slot) -> Off {
@@ -529,7 +528,6 @@ impl Events {
                 _ => Off::Preempted,
             };
         }
-        let taken = has(flag::STACK_TAKEN);
         let in_lock = has(flag::PREV_IN_LOCK);
         Off::Blocked(Blocked {
             syscall: u32::try_from(slot.syscall).ok(),
@@ -543,9 +541,7 @@ impl Events {
             uninterruptible: has(flag::PREV_UNINT),
             kernel_lock: in_lock.then(|| kernel_lock(slot.arg[2], slot.lock_kind)),
             place: u64::from(slot.place),
-            stack: taken
-                .then(|| self.waits.get(&(slot.ts, slot.tid)).copied())
-                .flatten(),
+            stack: self.taken(slot),
             until_end: self.joins.contains(&(slot.tid, slot.ts)),
         })
     }

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::callee::Callee;
-use super::{Arch, Code, Shared, in_spin_loop_with, shared_in_code, shared_in_loops};
+use super::{Arch, Code, Shared, Within, in_spin_loop_with, shared_values};
 
 /// Calls between a sampled instruction and the loop that are looked through.
 const CALLERS_MAX: usize = 6;
@@ -41,8 +41,7 @@ pub struct SpinDetector {
     arch: Arch,
     spins: FxHashMap<Place, bool>,
     accessors: FxHashMap<Place, bool>,
-    /// Of loops and, where there are none, of the function if it is the innermost.
-    shared: FxHashMap<(Place, bool), Shared>,
+    shared: FxHashMap<(Place, Within), Shared>,
 }
 
 impl SpinDetector {
@@ -108,18 +107,16 @@ impl SpinDetector {
         let mut all = Shared::default();
         for (depth, &place) in stack.iter().take(KEEPERS_MAX + 1).enumerate() {
             let Place { module, ip } = place;
-            let is_innermost = depth == 0;
-            let shared = self.shared.entry((place, is_innermost));
-            let shared = *shared.or_insert_with(|| {
+            let within = match depth {
+                0 => Within::LoopsOrFunction,
+                _ => Within::Loops,
+            };
+            let shared = *self.shared.entry((place, within)).or_insert_with(|| {
                 let Some(Code { start, bytes, .. }) = fetch(module, ip) else {
                     return Shared::default();
                 };
                 let mut callee = |target| fetch(module, target);
-                let in_loops = shared_in_loops(arch, &bytes, start, ip, &mut callee);
-                match in_loops {
-                    None if is_innermost => shared_in_code(arch, &bytes, start, ip, &mut callee),
-                    known => known.unwrap_or_default(),
-                }
+                shared_values(arch, &bytes, start, ip, within, &mut callee)
             });
             all = all.or(match depth {
                 0 => shared,

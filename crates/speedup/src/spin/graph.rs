@@ -1,7 +1,7 @@
 //! Control flow between the instructions of a function, and the loops around one of them.
 
 use super::body::INSNS_MAX;
-use super::insn::{Effect, Flow, Outline};
+use super::insn::{Effect, Flow, Outline, bit};
 use super::{Arch, Code, aarch64, x86_64};
 
 /// Code farther away than this from the instruction in question is not looked
@@ -180,14 +180,16 @@ impl<'a> Graph<'a> {
     /// The fixed address from which the only value of `register` is loaded.
     fn only_pointer_in(&self, register: u32) -> Option<u64> {
         let mut only = None;
-        for insn in &self.insns {
-            let bytes = self.bytes_from(insn.address);
-            match x86_64::written(bytes, insn.address, register) {
-                x86_64::Written::From(pointer) if only.is_none_or(|only| only == pointer) => {
+        for (index, insn) in self.insns.iter().enumerate() {
+            if self.effect(index as u32).writes & bit(register) == 0 {
+                continue;
+            }
+            match x86_64::loaded(self.bytes_from(insn.address), insn.address) {
+                x86_64::Loaded::From(pointer) if only.is_none_or(|only| only == pointer) => {
                     only = Some(pointer);
                 }
-                x86_64::Written::Nothing | x86_64::Written::Restored => {}
-                x86_64::Written::From(_) | x86_64::Written::Other => return None,
+                x86_64::Loaded::Restored => {}
+                x86_64::Loaded::From(_) | x86_64::Loaded::Other => return None,
             }
         }
         only

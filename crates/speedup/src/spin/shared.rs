@@ -3,7 +3,7 @@
 use super::callee;
 use super::graph::Graph;
 use super::insn::{Effect, FLAGS, Flow, Kind, Regs, bit};
-use super::{Arch, Code, FETCHES_MAX};
+use super::{Arch, Code, limited};
 
 /// Values that are written around an instruction, again and again, and come from others: from an atomic operation on memory, or from a
 /// function that is called and of which nothing else is known.
@@ -40,50 +40,49 @@ impl Shared {
     }
 }
 
-/// What others have a part in of what the loops around `ip` write; `None` where there is no loop. `code` are the bytes from `code_start` on, as for
+/// Which code around an instruction is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Within {
+    /// The loops around it.
+    Loops,
+    /// The same, or all of the code where there is none: of a function that a loop calls.
+    LoopsOrFunction,
+}
+
+/// What others have a part in of what the code around `ip` writes. `code` are the bytes from `code_start` on, as for
 /// [`in_spin_loop`](super::in_spin_loop); any bytes are valid input. `fetch` gives the function at an address, for calls.
 ///
 /// The order of the instructions does not matter to it: a register that holds a shared value somewhere in a loop counts as shared in all
 /// of it. O(instructions²) in the worst case, O(instructions) in most.
 ///
 /// ```
-/// use amdahl_speedup::spin::{Arch, shared_in_loops};
+/// use amdahl_speedup::spin::{Arch, Within, shared_values};
 /// // L: mov eax, 1; lock xadd [rdi], rax; inc rcx; jmp L
 /// let code = [0xb8, 1, 0, 0, 0, 0xf0, 0x48, 0x0f, 0xc1, 0x07, 0x48, 0xff, 0xc1, 0xeb, 0xf1];
-/// let shared = shared_in_loops(Arch::X86_64, &code, 0x1000, 0x1005, &mut |_| None).expect("a loop");
+/// let shared = shared_values(Arch::X86_64, &code, 0x1000, 0x1005, Within::Loops, &mut |_| None);
 /// assert_eq!((shared.registers, shared.stack), (1, false));
 /// ```
-pub fn shared_in_loops(
+pub fn shared_values(
     arch: Arch,
     code: &[u8],
     code_start: u64,
     ip: u64,
-    fetch: &mut dyn FnMut(u64) -> Option<Code>,
-) -> Option<Shared> {
-    let graph = Graph::around(arch, code, code_start, ip, &mut |_| None)?;
-    let mut fetches = 0;
-    let mut fetch = |address| {
-        fetches += 1;
-        (fetches <= FETCHES_MAX).then(|| fetch(address)).flatten()
-    };
-    let loops = graph.loops().into_iter();
-    let shared = loops.map(|around| among(arch, &graph, &around.members, &mut fetch));
-    shared.reduce(Shared::or)
-}
-
-/// The same of all of the code around `ip`: of a function that a loop calls.
-pub fn shared_in_code(
-    arch: Arch,
-    code: &[u8],
-    code_start: u64,
-    ip: u64,
+    within: Within,
     fetch: &mut dyn FnMut(u64) -> Option<Code>,
 ) -> Shared {
     let Some(graph) = Graph::around(arch, code, code_start, ip, &mut |_| None) else {
         return Shared::default();
     };
-    let all: Vec<u32> = (0..graph.insns.len() as u32).collect();
-    among(arch, &graph, &all, fetch)
+    let mut fetch = limited(fetch);
+    let loops = graph.loops();
+    if loops.is_empty() && within == Within::LoopsOrFunction {
+        let all: Vec<u32> = (0..graph.insns.len() as u32).collect();
+        return among(arch, &graph, &all, &mut fetch);
+    }
+    let shared = loops
+        .iter()
+        .map(|around| among(arch, &graph, &around.members, &mut fetch));
+    shared.fold(Shared::default(), Shared::or)
 }
 
 /// Calls that are looked through for an atomic operation.
@@ -91,7 +90,7 @@ const CALLS_DEEP: u32 = 2;
 
 /// Where the value of a call comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Result {
+enum Origin {
     /// From an atomic operation, it may be.
     Drawn,
     /// From none.
@@ -101,34 +100,34 @@ enum Result {
 }
 
 /// That of a call of the function at `target`.
-fn result(
+fn origin(
     arch: Arch,
     target: u64,
     fetch: &mut dyn FnMut(u64) -> Option<Code>,
     depth: u32,
-) -> Result {
+) -> Origin {
     let code = fetch(target).filter(|code| code.known.is_none());
     let Some(code) = code else {
-        return Result::Unknown;
+        return Origin::Unknown;
     };
     let Some(graph) = Graph::around(arch, &code.bytes, code.start, target, &mut |_| None) else {
-        return Result::Unknown;
+        return Origin::Unknown;
     };
-    let mut all = Result::Own;
+    let mut all = Origin::Own;
     for (index, insn) in graph.insns.iter().enumerate() {
         let access = graph.effect(index as u32).access;
         if access.is_some_and(|access| access.kind.is_atomic()) {
-            return Result::Drawn;
+            return Origin::Drawn;
         }
         if let Flow::Call(target) = insn.flow {
             let inner = match target {
-                Some(target) if depth < CALLS_DEEP => result(arch, target, fetch, depth + 1),
-                _ => Result::Unknown,
+                Some(target) if depth < CALLS_DEEP => origin(arch, target, fetch, depth + 1),
+                _ => Origin::Unknown,
             };
             match inner {
-                Result::Drawn => return Result::Drawn,
-                Result::Unknown => all = Result::Unknown,
-                Result::Own => {}
+                Origin::Drawn => return Origin::Drawn,
+                Origin::Unknown => all = Origin::Unknown,
+                Origin::Own => {}
             }
         }
     }
@@ -142,12 +141,12 @@ fn among(
     members: &[u32],
     fetch: &mut dyn FnMut(u64) -> Option<Code>,
 ) -> Shared {
-    let effects: Vec<(Effect, Option<Result>)> = members
+    let effects: Vec<(Effect, Option<Origin>)> = members
         .iter()
         .map(|&member| {
             let called = match graph.insns[member as usize].flow {
-                Flow::Call(Some(target)) => Some(result(arch, target, fetch, 1)),
-                Flow::Call(None) => Some(Result::Unknown),
+                Flow::Call(Some(target)) => Some(origin(arch, target, fetch, 1)),
+                Flow::Call(None) => Some(Origin::Unknown),
                 _ => None,
             };
             (graph.effect(member), called)
@@ -167,7 +166,7 @@ fn among(
 /// holds some; with `stack` it does already.
 fn flow(
     arch: Arch,
-    effects: &[(Effect, Option<Result>)],
+    effects: &[(Effect, Option<Origin>)],
     of_unknown: bool,
     mut stack: bool,
 ) -> (u32, bool) {
@@ -180,8 +179,8 @@ fn flow(
     loop {
         let before = (registers, stack);
         for (effect, called) in effects {
-            if let Some(result) = called {
-                if *result == Result::Drawn || *result == Result::Unknown && of_unknown {
+            if let Some(origin) = called {
+                if *origin == Origin::Drawn || *origin == Origin::Unknown && of_unknown {
                     registers |= callee::clobbers(arch);
                 }
                 continue;
@@ -214,8 +213,12 @@ mod tests {
     const RDX: u32 = 1 << 2;
     const RBX: u32 = 1 << 3;
 
+    fn within(within: Within, code: &[u8]) -> Shared {
+        shared_values(Arch::X86_64, code, 0x1000, 0x1000, within, &mut |_| None)
+    }
+
     fn of(code: &[u8]) -> Shared {
-        shared_in_loops(Arch::X86_64, code, 0x1000, 0x1000, &mut |_| None).expect("a loop")
+        within(Within::Loops, code)
     }
 
     fn registers(registers: u32) -> Shared {
@@ -237,14 +240,8 @@ mod tests {
         // A function without a loop is called by one.
         code.truncate(19);
         code.push(0xc3);
-        assert_eq!(
-            shared_in_loops(Arch::X86_64, &code, 0x1000, 0x1000, &mut |_| None),
-            None
-        );
-        assert_eq!(
-            shared_in_code(Arch::X86_64, &code, 0x1000, 0x1000, &mut |_| None),
-            registers(RAX | RDX)
-        );
+        assert_eq!(of(&code), Shared::default());
+        assert_eq!(within(Within::LoopsOrFunction, &code), registers(RAX | RDX));
     }
 
     #[test]
@@ -280,7 +277,14 @@ mod tests {
                 known: None,
             };
             let mut fetch = |address| (address == 0x1105).then(|| callee.clone());
-            shared_in_loops(Arch::X86_64, &code, 0x1000, 0x1000, &mut fetch).expect("a loop")
+            shared_values(
+                Arch::X86_64,
+                &code,
+                0x1000,
+                0x1000,
+                Within::Loops,
+                &mut fetch,
+            )
         };
         // inc rdi; mov rax, rdi; ret
         assert_eq!(
@@ -318,21 +322,36 @@ mod tests {
             0x17ff_fffb,
         ];
         let code = exclusive.map(u32::to_le_bytes).concat();
-        let shared = shared_in_loops(Arch::Aarch64, &code, 0x1000, 0x1000, &mut |_| None);
-        assert_eq!(shared.expect("a loop").registers & 0b1_0110, 0b0110);
+        let shared = shared_values(
+            Arch::Aarch64,
+            &code,
+            0x1000,
+            0x1000,
+            Within::Loops,
+            &mut |_| None,
+        );
+        assert_eq!(shared.registers & 0b1_0110, 0b0110);
         // L: ldadd x5, x1, [x0]; add x4, x4, #1; b L
         let add = [0xf825_0001_u32, 0x9100_0484, 0x17ff_fffe];
         let code = add.map(u32::to_le_bytes).concat();
-        let shared = shared_in_loops(Arch::Aarch64, &code, 0x1000, 0x1000, &mut |_| None);
-        assert_eq!(shared, Some(registers(0b10)));
+        let shared = shared_values(
+            Arch::Aarch64,
+            &code,
+            0x1000,
+            0x1000,
+            Within::Loops,
+            &mut |_| None,
+        );
+        assert_eq!(shared, registers(0b10));
     }
 
     proptest::proptest! {
         #[test]
         fn any_bytes_are_answered(code in proptest::collection::vec(proptest::num::u8::ANY, 0..300), ip in 0..300_u64) {
             for arch in [Arch::X86_64, Arch::Aarch64] {
-                let _ = shared_in_loops(arch, &code, 0x1000, 0x1000 + ip, &mut |_| None);
-                let _ = shared_in_code(arch, &code, 0x1000, 0x1000 + ip, &mut |_| None);
+                for within in [Within::Loops, Within::LoopsOrFunction] {
+                    let _ = shared_values(arch, &code, 0x1000, 0x1000 + ip, within, &mut |_| None);
+                }
             }
         }
     }

@@ -86,11 +86,9 @@ pub(super) fn called_register(bytes: &[u8]) -> Option<u32> {
     (calls && insn.op0_kind() == OpKind::Register).then(|| number(insn.op0_register()))
 }
 
-/// What an instruction writes to a register.
+/// What an instruction that writes a register puts there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
-    /// Nothing.
-    Nothing,
+pub(super) enum Loaded {
     /// What is at this fixed address.
     From(u64),
     /// What a caller had there.
@@ -100,27 +98,14 @@ pub(super) enum Written {
 }
 
 /// The same of the first instruction of `bytes`, which lies at `address`.
-pub(super) fn written(bytes: &[u8], address: u64, register: u32) -> Written {
+pub(super) fn loaded(bytes: &[u8], address: u64) -> Loaded {
     let insn = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
-    let mut factory = InstructionInfoFactory::new();
-    let used = factory.info(&insn).used_registers();
-    let writes = |access| {
-        !matches!(
-            access,
-            OpAccess::Read | OpAccess::CondRead | OpAccess::None | OpAccess::NoMemAccess
-        )
-    };
-    let is_it = |used: &iced_x86::UsedRegister| {
-        number(used.register()) == register && writes(used.access())
-    };
-    if !used.iter().any(is_it) {
-        Written::Nothing
-    } else if insn.mnemonic() == Mnemonic::Mov && insn.is_ip_rel_memory_operand() {
-        Written::From(insn.ip_rel_memory_address())
-    } else if insn.mnemonic() == Mnemonic::Pop {
-        Written::Restored
-    } else {
-        Written::Other
+    match insn.mnemonic() {
+        Mnemonic::Mov if insn.is_ip_rel_memory_operand() => {
+            Loaded::From(insn.ip_rel_memory_address())
+        }
+        Mnemonic::Pop => Loaded::Restored,
+        _ => Loaded::Other,
     }
 }
 
