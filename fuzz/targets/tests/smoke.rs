@@ -229,6 +229,7 @@ fn seeds_are_taken_by_their_parsers() {
     for seed in seeds(&target("stack_record")) {
         let stack = amdahl_probe::bpf::wire::Stack::parse(&seed).expect("a record");
         assert!(!stack.kernel.is_empty() && !stack.user.is_empty() && !stack.bytes.is_empty());
+        assert!(!stack.below.is_empty());
     }
     for seed in seeds(&target("cpu_set")) {
         let text = String::from_utf8(seed).expect("text");
