@@ -139,16 +139,25 @@ impl Inner {
         is_left
     }
 
-    /// Tries once more to mark lost pages that the kernel would not mark.
+    /// Tries once more to mark lost pages that the kernel would not mark. They stay noted meanwhile: at the end another thread asks for what is not marked.
     pub fn mark_again(&self) {
-        let all =
-            std::mem::take(&mut *self.unmarked.lock().unwrap_or_else(PoisonError::into_inner));
+        let unmarked = || self.unmarked.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = unmarked().clone();
         for pages in all {
             let shard = self.shard(pages.start);
-            match self.bar_lost(shard, pages.clone()) {
-                Barred::All => {}
-                Barred::Changing(_) => self.note(&self.unmarked, pages),
-                Barred::Refused(_) => self.refused(pages),
+            let barred = self.bar_lost(shard, pages.clone());
+            if matches!(barred, Barred::Changing(_)) {
+                continue;
+            }
+            let mut noted = unmarked();
+            // Another has dealt with them where they are not noted any more.
+            let Some(at) = noted.iter().position(|other| *other == pages) else {
+                continue;
+            };
+            noted.swap_remove(at);
+            drop(noted);
+            if matches!(barred, Barred::Refused(_)) {
+                self.refused(pages);
             }
         }
     }

@@ -373,7 +373,7 @@ fn lost_pages_that_were_not_marked_until_the_end_are_told() {
         }
         unstopped.sort_unstable();
         // All that had not come.
-        assert!((0..512).eq(unstopped));
+        assert!((0..512).eq(unstopped.iter().copied()), "{unstopped:?}");
         assert!(waiting.recv_timeout(Duration::from_millis(100)).is_err());
         std::process::exit(0);
     }
