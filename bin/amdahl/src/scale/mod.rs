@@ -282,7 +282,7 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
 
 /// Of a CPU's time, what samples may cost in the beginning, where fewer samples would make the shares of short
 /// runs less exact.
-const FIRST_SAMPLING: f64 = 0.007;
+const FIRST_SAMPLING: f64 = 0.006;
 /// The same once a CPU has been sampled for a while.
 const SAMPLING: f64 = 0.002;
 /// The same, for the interrupts alone, where the rate cannot change during a run.

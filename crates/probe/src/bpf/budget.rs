@@ -1,19 +1,22 @@
 //! How often a CPU is sampled: often in the beginning and after quiet times, seldom where much has been sampled already.
 
+use std::collections::VecDeque;
+
 /// Samples that are taken at the full rate before anything is saved: what a short run needs for shares that are exact to some percent.
 pub const GRANT: u64 = 200;
 
+/// A sample is read this long after a newer one of its CPU at most.
+const LATE_NS: u64 = 1_000_000_000;
+
 /// The samples of one CPU. What they may be in all is `GRANT` and one in so many periods of the full rate.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Budget {
     /// A period of the full rate, in nanoseconds.
     period: u64,
     one_in: u32,
     taken: u64,
-    /// Periods that a sample stands for now, and that those up to `changed` stand for.
-    weight: u32,
-    before: u32,
-    changed: u64,
+    /// Since when a sample stands for how many periods, in order; the first since ever. Samples before the second have been read.
+    weights: VecDeque<(u64, u32)>,
 }
 
 impl Budget {
@@ -23,31 +26,35 @@ impl Budget {
             period: period.max(1),
             one_in: one_in.max(1),
             taken: 0,
-            weight: 1,
-            before: 1,
-            changed: 0,
+            weights: VecDeque::from([(0, 1)]),
         }
     }
 
-    /// A sample was taken at `ts`. Returns how many periods of the full rate it stands for.
-    pub fn take(&mut self, ts: u64) -> u32 {
-        self.taken += 1;
-        self.weight_at(ts)
+    /// So many samples more were taken.
+    pub fn take(&mut self, samples: u64) {
+        self.taken += samples;
     }
 
-    /// The same of a sample of another kind, which goes with those of time.
-    pub fn weight_at(&self, ts: u64) -> u32 {
-        if ts > self.changed {
-            self.weight
-        } else {
-            self.before
+    /// How many periods of the full rate a sample of `ts` stands for, which is read now.
+    pub fn weight_at(&mut self, ts: u64) -> u32 {
+        let is_passed = |&(since, _): &(u64, u32)| since + LATE_NS < ts;
+        while self.weights.get(1).is_some_and(is_passed) {
+            self.weights.pop_front();
         }
+        let is_since = |&&(since, _): &&(u64, u32)| since < ts;
+        let found = self.weights.iter().rev().find(is_since);
+        found.unwrap_or(&self.weights[0]).1
+    }
+
+    fn weight(&self) -> u32 {
+        self.weights[self.weights.len() - 1].1
     }
 
     /// How many periods of the full rate one is to be, if that is to change now, after `elapsed` nanoseconds of the run.
     pub fn wanted(&self, elapsed: u64) -> Option<u32> {
         let allowed = GRANT + elapsed / self.period / u64::from(self.one_in);
-        let wanted = if self.weight == 1 {
+        let weight = self.weight();
+        let wanted = if weight == 1 {
             let is_used_up = self.taken >= allowed;
             if is_used_up { self.one_in } else { 1 }
         } else {
@@ -55,12 +62,24 @@ impl Budget {
             let is_saved = self.taken + GRANT / 2 <= allowed;
             if is_saved { 1 } else { self.one_in }
         };
-        (wanted != self.weight).then_some(wanted)
+        (wanted != weight).then_some(wanted)
+    }
+
+    /// Until how long after the begin of the run the rate cannot change, as of `elapsed`, up to which all samples are counted: one
+    /// comes in each period at most.
+    pub fn steady_until(&self, elapsed: u64) -> u64 {
+        let one_in = u64::from(self.one_in);
+        if self.weight() == 1 {
+            let allowed = GRANT + elapsed / self.period / one_in;
+            elapsed + allowed.saturating_sub(self.taken) * self.period
+        } else {
+            self.taken.saturating_sub(GRANT / 2) * self.period * one_in
+        }
     }
 
     /// Since `ts` a sample stands for `weight` periods.
     pub fn changed(&mut self, ts: u64, weight: u32) {
-        (self.before, self.weight, self.changed) = (self.weight, weight, ts);
+        self.weights.push_back((ts, weight));
     }
 }
 
@@ -79,7 +98,8 @@ mod tests {
                 let weight = budget.weight_at(due);
                 if due / MS % 10 < busy {
                     samples += 1;
-                    time += u64::from(budget.take(due)) * 2 * MS;
+                    budget.take(1);
+                    time += u64::from(weight) * 2 * MS;
                 }
                 due += u64::from(weight) * 2 * MS;
             }
@@ -114,10 +134,36 @@ mod tests {
     fn what_a_quiet_time_saves_is_spent_afterwards() {
         let mut budget = Budget::new(2 * MS, 5);
         run(&mut budget, 0..3000, 10);
-        assert_eq!(budget.weight, 5);
+        assert_eq!(budget.weight(), 5);
         run(&mut budget, 3000..8000, 0);
         let (samples, _) = run(&mut budget, 8000..8500, 10);
         assert!(samples > 200, "{samples}");
+    }
+
+    #[test]
+    fn no_rate_changes_before_it_is_said_to() {
+        for busy in [0, 1, 5, 10] {
+            let mut budget = Budget::new(2 * MS, 5);
+            let (mut steady, mut changes) = (0, 0);
+            for from in (0..20_000).step_by(50) {
+                // Quiet in the middle third.
+                let busy = if (7000..14_000).contains(&from) {
+                    0
+                } else {
+                    busy
+                };
+                run(&mut budget, from..from + 50, busy);
+                let elapsed = (from + 50) * MS;
+                if budget.wanted(elapsed).is_some() {
+                    assert!(elapsed >= steady, "{elapsed} {steady}");
+                    changes += 1;
+                }
+                steady = budget.steady_until(elapsed);
+            }
+            assert_eq!(changes > 0, busy > 1, "{busy}");
+        }
+        // A CPU that nobody uses is not looked at for the first 200 samples.
+        assert_eq!(Budget::new(2 * MS, 5).steady_until(0), GRANT * 2 * MS);
     }
 
     #[test]
@@ -127,9 +173,24 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_from_before_a_change_has_its_old_weight() {
+    fn samples_have_the_weight_of_their_time_however_late_they_are_read() {
         let mut budget = Budget::new(2 * MS, 5);
-        budget.changed(100, 5);
-        assert_eq!((budget.take(100), budget.take(101)), (1, 5));
+        let second = LATE_NS;
+        for (at, weight) in [(1, 5), (2, 1), (3, 5)] {
+            budget.changed(at * second, weight);
+        }
+        // As two CPUs in turn write to a ring, not quite in order.
+        let at = [
+            1,
+            second,
+            second + 1,
+            second,
+            2 * second + 1,
+            3 * second,
+            4 * second,
+        ];
+        assert_eq!(at.map(|at| budget.weight_at(at)), [1, 1, 5, 1, 1, 1, 5]);
+        budget.weight_at(5 * second);
+        assert_eq!(budget.weights, [(3 * second, 5)]);
     }
 }

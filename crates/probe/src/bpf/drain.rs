@@ -70,6 +70,8 @@ pub struct Drained {
     cut: Option<u64>,
     /// How each CPU is sampled.
     budgets: Vec<Budget>,
+    /// Samples of each CPU that its budget knows of, modulo 2^32.
+    counted: Vec<u32>,
 }
 /// Between two looks at rings in which little waits, at most: waking up is dearer than the look, on a virtual machine most of all.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
@@ -109,11 +111,11 @@ impl Shared {
         self.drain(into, 0)
     }
 
-    /// Takes what there is, except the slots of rings where fewer than `waiting` wait, and then, unless samples tell how often to
-    /// take more, other rings that are less than half full: taken all at once it costs the run less.
+    /// Takes what there is, except the slots of rings where fewer than `waiting` wait, and then other rings that are less than half
+    /// full: taken all at once it costs the run less.
     fn drain(&self, into: &mut Drained, waiting: usize) -> u64 {
         let settled = clock::monotonic().saturating_sub(SETTLED_NS);
-        let is_patient = self.is_patient(waiting);
+        let is_patient = waiting > 0;
         for (&cpu, slots) in self.cpus.iter().zip(&mut into.part.slots) {
             if self.rings.waiting(cpu as usize) < waiting {
                 continue;
@@ -154,11 +156,6 @@ impl Shared {
         settled
     }
 
-    /// Rings are left alone until they are half full. Where samples are taken, what comes tells how often to take more.
-    fn is_patient(&self, waiting: usize) -> bool {
-        waiting > 0 && self.sample_one_in <= 1
-    }
-
     /// Of the fullest ring the share that waits.
     fn fill(&self) -> f64 {
         let room = self.rings.room() as f64;
@@ -173,30 +170,35 @@ impl Shared {
     /// A stack that knows what it stands for, if it is a sample.
     fn weighed(&self, mut stack: Stack, budgets: &mut [Budget]) -> Stack {
         let at = self.cpus.iter().position(|&cpu| cpu == stack.cpu);
-        if let Some(budget) = at.and_then(|at| budgets.get_mut(at)) {
-            match stack.kind {
-                stack_kind::TIME => stack.weight = budget.take(stack.ts),
-                stack_kind::INSTRUCTIONS => stack.weight = budget.weight_at(stack.ts),
-                _ => {}
-            }
+        if let Some(budget) = at.and_then(|at| budgets.get_mut(at))
+            && matches!(stack.kind, stack_kind::TIME | stack_kind::INSTRUCTIONS)
+        {
+            stack.weight = budget.weight_at(stack.ts);
         }
         stack
     }
 
-    /// Samples each CPU as often as it is to be now.
-    fn keep_to_budgets(&self, budgets: &mut [Budget], begun: u64) {
+    /// Samples each CPU as often as it is to be, `elapsed` nanoseconds after the begin. Returns how long after it no CPU's budget can ask
+    /// for another rate.
+    fn keep_to_budgets(&self, drained: &mut Drained, elapsed: u64) -> u64 {
         if self.sample_one_in <= 1 {
-            return;
+            return u64::MAX;
         }
-        for (at, budget) in budgets.iter_mut().enumerate() {
-            let wanted = budget.wanted(clock::monotonic() - begun);
+        let mut steady_until = u64::MAX;
+        let counted = self.cpus.iter().zip(&mut drained.counted);
+        for (at, (budget, (&cpu, counted))) in drained.budgets.iter_mut().zip(counted).enumerate() {
+            let samples = self.rings.samples(cpu as usize);
+            budget.take(u64::from(samples.wrapping_sub(*counted)));
+            *counted = samples;
             // Where it fails, it goes on as before.
-            if let Some(weight) = wanted
+            if let Some(weight) = budget.wanted(elapsed)
                 && self.events.set_weight(at, weight).is_ok()
             {
                 budget.changed(clock::monotonic(), weight);
             }
+            steady_until = steady_until.min(budget.steady_until(elapsed));
         }
+        steady_until
     }
 
     /// Samples all CPUs as often as in the beginning.
@@ -220,6 +222,8 @@ impl Shared {
         let begun = clock::monotonic();
         let period = self.events.sample_ns;
         drained.budgets = vec![Budget::new(period, self.sample_one_in); self.cpus.len()];
+        let samples = |&cpu: &u32| self.rings.samples(cpu as usize);
+        drained.counted = self.cpus.iter().map(samples).collect();
         let mut given = begun;
         let room = self.rings.room();
         let waiting = waiting(room, self.cpus.len(), self.memory_bytes);
@@ -228,12 +232,18 @@ impl Shared {
         let shortest = shortest.clamp(Duration::from_millis(20), Duration::from_millis(50));
         let mut pause = shortest;
         let part_after = u64::try_from(self.part_after.as_nanos()).unwrap_or(u64::MAX);
+        let shortest_ns = shortest.as_nanos() as u64;
+        let mut steady_until = begun;
         while !self.stop.load(Ordering::Relaxed) {
-            if self.is_patient(waiting) {
+            if waiting > 0 {
                 pause = next_pause(pause, shortest, self.fill());
             }
             let settled = self.drain(&mut drained, waiting);
-            self.keep_to_budgets(&mut drained.budgets, begun);
+            let now = clock::monotonic();
+            if now >= steady_until {
+                let until = self.keep_to_budgets(&mut drained, now - begun);
+                steady_until = begun.saturating_add(until).max(now + shortest_ns);
+            }
             if let Some(windows) = &mut windows {
                 windows.look(&self.rings, &mut drained.part.gaps);
             }
@@ -252,7 +262,8 @@ impl Shared {
             let part_at = given.saturating_add(part_after).saturating_add(SETTLED_NS);
             let part_at = drained.cut.is_none().then_some(part_at);
             let next = windows.as_ref().and_then(Windows::next);
-            let next = next.into_iter().chain(part_at).min().unwrap_or(u64::MAX);
+            let next = next.into_iter().chain(part_at).chain([steady_until]);
+            let next = next.min().unwrap_or(u64::MAX);
             let until_next = Duration::from_nanos(next.saturating_sub(clock::monotonic()));
             std::thread::park_timeout(pause.min(until_next));
         }
@@ -272,6 +283,7 @@ impl Drained {
             held: Arc::default(),
             cut: None,
             budgets: Vec::new(),
+            counted: Vec::new(),
         }
     }
 

@@ -426,6 +426,9 @@ static __always_inline int sample(struct bpf_perf_event_data *ctx, int kind)
 
 	if (!ring || !find_or_enter(bpf_get_current_task_btf()))
 		return 0;
+	/* Also those for which there is no room: each has its cost. */
+	if (kind == AMDAHL_STACK_TIME)
+		ring->samples++;
 	s = begin_stack(ring, cpu, kind, bpf_ktime_get_ns(), id, id >> 32);
 	if (!s)
 		return 0;

@@ -113,7 +113,7 @@ struct amdahl_ring {
 	amdahl_u32 window;      /* counts stretches in which switches are seen: written by user space */
 	amdahl_u64 stacks_lost; /* stacks that found their ring full */
 	amdahl_u32 takes_stack; /* within the kernel's code for the ring of stacks, see begin_stack */
-	amdahl_u32 unused2;
+	amdahl_u32 samples;     /* AMDAHL_STACK_TIME taken on this CPU, modulo 2^32 */
 };
 _Static_assert(sizeof(struct amdahl_ring) == 64, "rings do not share lines");
 

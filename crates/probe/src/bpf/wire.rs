@@ -192,7 +192,10 @@ pub struct Ring {
     window: AtomicU32,
     /// Stacks that found their ring full.
     pub stacks_lost: AtomicU64,
-    unused: u64,
+    /// Internal to the BPF side.
+    takes_stack: AtomicU32,
+    /// Stacks of [`stack_kind::TIME`] that were taken.
+    samples: AtomicU32,
 }
 
 /// What was lost on a CPU.
@@ -441,6 +444,11 @@ impl Rings {
             slots: ring.lost.load(Ordering::Relaxed),
             stacks: ring.stacks_lost.load(Ordering::Relaxed),
         }
+    }
+
+    /// Samples of time that were taken on `cpu`, modulo 2^32.
+    pub fn samples(&self, cpu: usize) -> u32 {
+        self.ring(cpu).samples.load(Ordering::Relaxed)
     }
 
     /// Slots that a ring has room for.
