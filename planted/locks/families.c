@@ -1,6 +1,7 @@
 /* Rounds with a known wait in each family of locks that C programs meet; see rounds.h. */
 #include "rounds.h"
 #include <linux/membarrier.h>
+#include <linux/perf_event.h>
 #include <semaphore.h>
 #include <sys/file.h>
 #include <sys/ipc.h>
@@ -387,6 +388,37 @@ NOINLINE static void want_process(int round)
     __asm__ volatile("");
 }
 
+/* A process is copied: probes are kept out of it meanwhile. */
+static struct perf_event_attr probe = { .size = sizeof probe };
+
+static void hold_copied(int round)
+{
+    announce(round);
+    child = fork();
+    check(child < 0, "fork");
+    if (!child)
+        _exit(0);
+    check(waitpid(child, 0, 0) != child, "waitpid");
+}
+
+static void prepare_probes(void)
+{
+    int type;
+    FILE *file = fopen("/sys/bus/event_source/devices/uprobe/type", "r");
+    check(!file || fscanf(file, "%d", &type) != 1, "uprobe/type");
+    fclose(file);
+    probe.type = type;
+    probe.uprobe_path = (uintptr_t)"/proc/self/exe";
+    prepare_region();
+}
+
+/* It is not closed: the kernel takes its time to remove a probe. */
+NOINLINE static void want_to_probe(int round)
+{
+    (void)round;
+    check((int)syscall(SYS_perf_event_open, &probe, -1, 0, -1, 0) < 0, "perf_event_open");
+}
+
 /* Locks on files, by the thousand: who reads the list of them keeps the locks out. */
 enum { FILES = 4, LISTED = 8000 };
 
@@ -591,6 +623,7 @@ static const struct family families[] = {
     { "flock", prepare_locked, hold_flock, want_flock, SLEEPS },
     { "fcntl", prepare_locked, hold_range, want_range, SLEEPS },
     { "rcu", prepare_grace, hold_grace, want_grace, SLEEPS },
+    { "probed", prepare_probes, hold_copied, want_to_probe, SLEEPS },
 };
 
 int main(int argc, char **argv) { return RUN_ROUNDS(families, argc, argv); }

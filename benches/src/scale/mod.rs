@@ -14,7 +14,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::programs::{self, HACKBENCH_LOOPS, Program, hackbench_of};
-use crate::rounds::{self, Round, Watcher, taken_ratio, wall_ratio};
+use crate::rounds::{self, Round, Watcher, wall_ratio};
 use crate::spread::{Median, RESOLUTION};
 use crate::stage::Stage;
 use amdahl_figures::{self as figures, Figure};
@@ -187,10 +187,17 @@ fn options(stage: &Stage, effort: &Effort) -> Options {
     }
 }
 
-/// What ours costs is known well enough, against each of the others.
+/// What ours costs is known well enough, against each of those that it has a target beside.
 fn is_sure(rounds: &[Round], watchers: &[Watcher]) -> bool {
-    let is_ours = |watcher: Watcher| matches!(watcher, Watcher::Amdahl | Watcher::AmdahlEvents);
-    let mut others = watchers.iter().filter(|&&other| !is_ours(other));
+    let has_target = |watcher: Watcher| {
+        let are_without = [
+            Watcher::Amdahl,
+            Watcher::AmdahlEvents,
+            Watcher::PerfContention,
+        ];
+        !are_without.contains(&watcher)
+    };
+    let mut others = watchers.iter().filter(|&&other| has_target(other));
     others.all(|&other| {
         wall_ratio(rounds, other.ours(), other)
             .and_then(|ratio| ratio.interval)
@@ -240,24 +247,12 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
     });
     let accounts = prepared().and_then(|(command, _)| {
         let count = effort.pairs.div_ceil(3);
-        let accounted = [
-            Watcher::Amdahl,
-            Watcher::AmdahlEvents,
-            Watcher::PerfContention,
-        ];
-        let there = watchers.iter().copied();
-        let accounted: Vec<Watcher> = there.filter(|there| accounted.contains(there)).collect();
-        rounds::accounts(stage, command, &accounted, count)
+        rounds::accounts(stage, command, &[Watcher::Amdahl], count)
     });
     let taken = rows.takes(program, stage.cpus, &accounts);
     rows.cost(program, taken, &rounds);
     for (rival, missing) in rivals {
-        let taken = accounts
-            .as_ref()
-            .ok()
-            .and_then(|accounts| taken_ratio(accounts, rival.ours(), rival))
-            .map(|taken| taken.value);
-        rows.rival(program, rival, missing, taken, &rounds);
+        rows.rival(program, rival, missing, &rounds);
     }
     let rounds = rounds.unwrap_or_default();
     let cost = |watcher| Some((watcher, wall_ratio(&rounds, watcher, Watcher::Nobody)?));

@@ -159,17 +159,16 @@ impl Rows {
         ));
     }
 
-    /// The same in relation to what another tool costs. `missing`: why that one is not there; `taken`: what ours takes / what the other takes,
-    /// by account, where there are such.
+    /// The same in relation to what another tool costs. `missing`: why that one is not there.
     ///
     /// Cost is compared at equal or more information. The other tools record events alone; so ours does beside them, and what
-    /// samples of running code cost besides is stated. Beside one that takes samples too it does as ever.
+    /// samples of running code cost besides is stated. Beside one that takes samples too it does as ever. One that adds up waits for
+    /// contended locks of the kernel does nothing at all where there are none: it has its like in `amdahl locks`, and cost beside it is stated.
     pub fn rival(
         &mut self,
         program: &Program,
         rival: Watcher,
         missing: Option<String>,
-        taken: Option<f64>,
         rounds: &Result<Vec<Round>, String>,
     ) {
         let command = rival.name();
@@ -184,7 +183,7 @@ impl Rows {
                 None => ratio(rounds, ours, rival),
             };
             let target = match is_equal {
-                true => beside_another(ratio.as_ref().ok(), taken),
+                true => beside_another(ratio.as_ref().ok(), None),
                 false => Target::Stated,
             };
             self.rivals.push(cost(
@@ -200,7 +199,7 @@ impl Rows {
         };
         let equal = rival.ours();
         if equal == Watcher::AmdahlEvents {
-            row(equal, "events cost", true);
+            row(equal, "events cost", rival != Watcher::PerfContention);
         }
         row(Watcher::Amdahl, "probe cost", equal == Watcher::Amdahl);
     }

@@ -59,7 +59,7 @@ const fn program(name: &'static str, what: &'static str, function: &'static str)
 }
 
 /// Families of C programs, one of each kind of lock; and where a runtime stands between the program and its sleeps, or nothing does.
-pub const FAMILIES: [Family; 25] = [
+pub const FAMILIES: [Family; 26] = [
     family("mutex", "pthread mutex", "want_mutex"),
     family("mutex-inheriting", "pthread mutex", "want_mutex"),
     family("uneven", "pthread mutex", "want_mutex"),
@@ -74,6 +74,7 @@ pub const FAMILIES: [Family; 25] = [
     family("flock", "file lock", "want_flock"),
     family("fcntl", "file lock", "want_range"),
     family("rcu", "RCU", "want_grace"),
+    family("probed", "percpu-rwsem (write)", "want_to_probe"),
     in_kernel("inode", "rwsem (write)", Program::OnOne),
     in_kernel("position", "mutex", Program::OnOne),
     in_kernel("mmap", "mmap_lock (write)", Program::OnOne),
@@ -233,11 +234,16 @@ fn once(stage: &Stage, family: &Family) -> Result<Agreement, String> {
     std::fs::remove_dir_all(&result).map_err(|error| failed(&error))?;
     let is_it = |row: &&LockRow| {
         let mut names = row.stack.iter().chain([&row.site.symbol]);
-        // Who looks at the memory of another process waits for two of its locks.
-        let is_looked_at = family.name == "exec"
-            && row.what == "mmap_lock (read)"
-            && row.site.symbol == "process_vm_rw_core";
-        is_looked_at || row.what == family.what && names.any(|name| name.contains(family.function))
+        let is_what = match family.name {
+            // Who looks at the memory of another process waits for two of its locks.
+            "exec" if row.what == "mmap_lock (read)" => {
+                return row.site.symbol == "process_vm_rw_core";
+            }
+            // The first of some writers waits for a grace period instead of readers.
+            "probed" => [family.what, "RCU"].contains(&&*row.what),
+            _ => row.what == family.what,
+        };
+        is_what && names.any(|name| name.contains(family.function))
     };
     let rows: Vec<&LockRow> = found.rows.iter().filter(is_it).collect();
     let is_silent = |source: &Source| source.what == "kernel locks" && source.how == "missing";

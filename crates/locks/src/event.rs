@@ -25,7 +25,7 @@ pub enum Kind {
     /// A lock of the kernel.
     Kernel(KernelPrimitive),
     /// A deep sleep in the kernel: it counts only where the stack at its place shows a wait for a
-    /// grace period of RCU. Without a stack it does not.
+    /// grace period of RCU, or for the readers of a per-CPU rwsem. Without a stack it does not.
     KernelSleep,
     /// A sleep of some microseconds between two tries. It is no wait of its own: it prolongs the one after
     /// which a thread of Go goes on looking for work, for which the goroutine that wanted the lock waits as well.

@@ -443,11 +443,13 @@ impl KernelPrimitive {
     }
 
     /// What a thread waits for that sleeps in the kernel and must not be woken by signals, if its
-    /// stack tells that it is something to which `contention_begin` does not come.
+    /// stack tells that it is something to which `contention_begin` does not come: RCU, and who wants a per-CPU rwsem to write and
+    /// waits for readers (newer kernels tell of such a one only where there is another writer).
     pub fn from_sleep(stack: &CallStack) -> Option<KernelPrimitive> {
-        let told = |frame: &Frame| KernelPrimitive::from_wchan(&frame.symbol);
+        use KernelPrimitive as K;
+        let told = |frame: &Frame| K::from_wchan(&frame.symbol);
         let mut frames = stack.kernel.iter().filter_map(told);
-        frames.find(|&primitive| primitive == KernelPrimitive::Rcu)
+        frames.find(|primitive| matches!(primitive, K::Rcu | K::PercpuRwsemWrite))
     }
 
     /// From `LCB_F_*` of the kernel's `include/trace/events/lock.h` (5.19 and later).
@@ -693,9 +695,9 @@ mod tests {
     }
 
     /// A writer of a per-CPU rwsem that finds another one waiting for readers to see it waits on, without a call of
-    /// RCU's own.
+    /// RCU's own; one that waits for readers themselves was not told.
     #[test]
-    fn grace_periods_are_told_by_the_calls_that_wait_for_them() {
+    fn sleeps_for_grace_periods_and_readers_are_told_by_their_calls() {
         let of = |names: &[&str]| {
             let frame = |symbol: &&str| Frame {
                 symbol: (*symbol).to_owned(),
@@ -710,7 +712,9 @@ mod tests {
         for names in [&writer[..], &["__wait_rcu_gp", "synchronize_rcu_normal"]] {
             assert_eq!(of(names), Some(KernelPrimitive::Rcu), "{names:?}");
         }
-        assert_eq!(of(&["schedule", "percpu_down_write"]), None);
+        let writes = Some(KernelPrimitive::PercpuRwsemWrite);
+        assert_eq!(of(&["schedule", "percpu_down_write"]), writes);
+        assert_eq!(of(&["schedule", "io_schedule", "folio_wait_bit"]), None);
     }
 
     #[test]

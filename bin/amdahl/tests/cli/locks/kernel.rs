@@ -140,6 +140,36 @@ fn lines_that_fault_alike_are_told_apart() {
     });
 }
 
+/// Of who wants a per-CPU rwsem to write, and waits for readers, the kernel tells nothing.
+#[test]
+fn who_waits_for_the_readers_of_a_percpu_rwsem_is_told() {
+    let _alone = alone();
+    let Some((place, program)) = ready() else {
+        return;
+    };
+    if !Path::new("/sys/bus/event_source/devices/uprobe").exists() {
+        return skipped("this kernel has no uprobes");
+    }
+    in_some_try(|| {
+        let options = ["--by", "stack"];
+        let (truth, found) = watch(&place, &program, "probed", &options);
+        assert_eq!(found.events_lost, 0);
+        is_made(&truth)?;
+        // The first of those who come waits for a grace period instead.
+        let [readers, grace] =
+            ["percpu-rwsem (write)", "RCU"].map(|what| sum(&found, what, "want_to_probe"));
+        if readers.0 < truth.times / 4 {
+            return Err(format!(
+                "{} of {}: {}",
+                readers.0,
+                truth.times,
+                rows(&found)
+            ));
+        }
+        agree(&truth, readers.1 + grace.1)
+    });
+}
+
 /// Who reads of another process was told to wait for some rwsem.
 #[test]
 fn the_lock_of_another_address_space_has_its_name() {
