@@ -9,7 +9,7 @@
  * `p99` is by nearest rank, of the first thousands; `odd` is what the odd rounds have of all; `lock` is where the
  * lock is, of families that know it.
  *
- * Of calls that may yield the CPU before they sleep it tells how long they stood in a run queue, before
+ * Of calls that spin, or may yield the CPU before they sleep, it tells how long they stood in a run queue, before
  * the sleep or after it.
  */
 #ifndef ROUNDS_H
@@ -84,18 +84,18 @@ static long sleeps(void)
 
 static void want_and_time(int round)
 {
-    /* Who spins may be preempted before and after, which is no wait. */
-    int is_cpu = chosen->call & SPINS;
-    clockid_t clock = is_cpu ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
-    double in_queue = chosen->call & YIELDS ? queued_now() : 0;
+    /* Who spins may be preempted before and after, which is no wait, but interrupts meanwhile are part of it. */
+    int may_queue = chosen->call & (YIELDS | SPINS);
+    double in_queue = may_queue ? queued_now() : 0;
     long slept = sleeps();
     double spent = clock_seconds(CLOCK_THREAD_CPUTIME_ID);
-    double since = clock_seconds(clock);
+    double since = clock_seconds(CLOCK_MONOTONIC);
     chosen->want(round);
-    double took = clock_seconds(clock) - since;
+    double took = clock_seconds(CLOCK_MONOTONIC) - since;
+    spent = clock_seconds(CLOCK_THREAD_CPUTIME_ID) - spent;
     if (chosen->call & SPINS_FIRST)
-        took -= clock_seconds(CLOCK_THREAD_CPUTIME_ID) - spent;
-    int spun = is_cpu ? took > SPUN_CPU : chosen->call & MAY_SPIN && took > SPUN;
+        took -= spent;
+    int spun = chosen->call & SPINS ? spent > SPUN_CPU : chosen->call & MAY_SPIN && took > SPUN;
     if (spun || sleeps() > slept) {
         if (times < LENGTHS)
             lengths[times] = took;
@@ -105,7 +105,7 @@ static void want_and_time(int round)
             odd_times++;
             odd_seconds += took;
         }
-        if (chosen->call & YIELDS)
+        if (may_queue)
             queued += queued_now() - in_queue;
         if (took > longest)
             longest = took;

@@ -271,14 +271,7 @@ fn once(stage: &Stage, family: &Family) -> Result<Agreement, String> {
 impl Agreement {
     /// How far table and program are apart, as a share of what the program says.
     fn difference(&self) -> f64 {
-        let made = self.program.seconds;
-        // Who spins times his waits by CPU time, of which what was taken is no part, but of the time that he spins it is.
-        let most = match self.family {
-            "spin" => made + self.stolen_s,
-            _ => made,
-        };
-        let nearest = self.table.seconds.clamp(made, most);
-        (self.table.seconds - nearest).abs() / made
+        (self.table.seconds - self.program.seconds).abs() / self.program.seconds
     }
 }
 

@@ -304,7 +304,7 @@ pub fn watched_in_a_group(
 }
 
 /// What the hypervisor has taken of all CPUs until now, in seconds.
-pub fn stolen_s() -> f64 {
+fn stolen_s() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").expect("readable");
     amdahl_sched::proc::stolen_s(&stat, rustix::param::clock_ticks_per_second())
 }

@@ -12,7 +12,7 @@ use super::{
     watch_command, watch_under,
 };
 use crate::tool::{Place, alone, cpus, skipped};
-use crate::workload::{READER, compiled, in_some_try, stolen_s};
+use crate::workload::{READER, compiled, in_some_try};
 
 /// One that the tests may use.
 pub fn first_cpu() -> String {
@@ -233,7 +233,6 @@ fn waits_for_a_spin_lock_are_what_the_program_measured() {
         return skipped("who spins and who holds need a CPU each");
     }
     in_some_try(|| {
-        let before_s = stolen_s();
         let (truth, found) = watch(&place, &program, "spin", &[]);
         if !tells_of_its_locks(&found) {
             return Ok(());
@@ -255,7 +254,6 @@ fn waits_for_a_spin_lock_are_what_the_program_measured() {
             );
             return Ok(());
         }
-        let truth = truth.with_stolen(stolen_s() - before_s);
         agree(&truth, seconds)?;
         is_longest(told(), found.p99_error, &truth)
     });

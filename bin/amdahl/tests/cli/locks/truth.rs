@@ -24,16 +24,6 @@ impl Truth {
             longest: said["longest"].as_f64(),
         }
     }
-
-    /// Of waits that were timed by a thread's CPU time, in which what the hypervisor took is not, and may have been `stolen_s`.
-    pub fn with_stolen(self, stolen_s: f64) -> Truth {
-        Truth {
-            seconds: self.seconds + stolen_s,
-            queued: self.queued + stolen_s,
-            longest: self.longest.map(|longest| longest + stolen_s),
-            ..self
-        }
-    }
 }
 
 /// It has waits of `what` in `function`.
