@@ -37,11 +37,18 @@ pub enum Watcher {
 }
 
 impl Watcher {
-    /// Which of ours tells as much as this one or more, at a cost to be compared: beside what records events alone, events alone.
-    pub fn ours(self) -> Watcher {
+    /// Which `amdahl scale` tells as much as this one or more, at a cost that has a target beside it: beside what records events alone,
+    /// events alone. `perf lock contention -ab` adds up waits for contended locks of the kernel, and does nothing at all where there are
+    /// none: it has its like in `amdahl locks`.
+    pub fn ours(self) -> Option<Watcher> {
         match self {
-            Watcher::Nobody | Watcher::PerfStacks => Watcher::Amdahl,
-            _ => Watcher::AmdahlEvents,
+            Watcher::Nobody | Watcher::PerfStacks => Some(Watcher::Amdahl),
+            Watcher::PerfSched | Watcher::PerfLock => Some(Watcher::AmdahlEvents),
+            Watcher::PerfContention
+            | Watcher::Amdahl
+            | Watcher::AmdahlEvents
+            | Watcher::Locks
+            | Watcher::Sched => None,
         }
     }
 

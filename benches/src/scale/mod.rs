@@ -189,17 +189,11 @@ fn options(stage: &Stage, effort: &Effort) -> Options {
 
 /// What ours costs is known well enough, against each of those that it has a target beside.
 fn is_sure(rounds: &[Round], watchers: &[Watcher]) -> bool {
-    let has_target = |watcher: Watcher| {
-        let are_without = [
-            Watcher::Amdahl,
-            Watcher::AmdahlEvents,
-            Watcher::PerfContention,
-        ];
-        !are_without.contains(&watcher)
-    };
-    let mut others = watchers.iter().filter(|&&other| has_target(other));
-    others.all(|&other| {
-        wall_ratio(rounds, other.ours(), other)
+    let mut others = watchers
+        .iter()
+        .filter_map(|&other| Some((other.ours()?, other)));
+    others.all(|(ours, other)| {
+        wall_ratio(rounds, ours, other)
             .and_then(|ratio| ratio.interval)
             .is_some_and(|[low, high]| high - low <= RESOLUTION)
     })

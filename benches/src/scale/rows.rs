@@ -162,8 +162,7 @@ impl Rows {
     /// The same in relation to what another tool costs. `missing`: why that one is not there.
     ///
     /// Cost is compared at equal or more information. The other tools record events alone; so ours does beside them, and what
-    /// samples of running code cost besides is stated. Beside one that takes samples too it does as ever. One that adds up waits for
-    /// contended locks of the kernel does nothing at all where there are none: it has its like in `amdahl locks`, and cost beside it is stated.
+    /// samples of running code cost besides is stated. Beside one that takes samples too it does as ever.
     pub fn rival(
         &mut self,
         program: &Program,
@@ -198,10 +197,11 @@ impl Rows {
             ));
         };
         let equal = rival.ours();
-        if equal == Watcher::AmdahlEvents {
-            row(equal, "events cost", rival != Watcher::PerfContention);
+        let mut row_of = |ours, what| row(ours, what, equal == Some(ours));
+        if equal != Some(Watcher::Amdahl) {
+            row_of(Watcher::AmdahlEvents, "events cost");
         }
-        row(Watcher::Amdahl, "probe cost", equal == Watcher::Amdahl);
+        row_of(Watcher::Amdahl, "probe cost");
     }
 }
 

@@ -15,24 +15,28 @@ pub(super) struct Budget {
     period: u64,
     one_in: u32,
     taken: u64,
+    /// What the counter of samples said last, modulo 2^32.
+    counted: u32,
     /// Since when a sample stands for how many periods, in order; the first since ever. Samples before the second have been read.
     weights: VecDeque<(u64, u32)>,
 }
 
 impl Budget {
-    /// Nothing is taken yet, and sampling is at the full rate.
-    pub fn new(period: u64, one_in: u32) -> Budget {
+    /// Nothing is taken yet, as the counter of samples says `counted`, and sampling is at the full rate.
+    pub fn new(period: u64, one_in: u32, counted: u32) -> Budget {
         Budget {
             period: period.max(1),
             one_in: one_in.max(1),
             taken: 0,
+            counted,
             weights: VecDeque::from([(0, 1)]),
         }
     }
 
-    /// So many samples more were taken.
-    pub fn take(&mut self, samples: u64) {
-        self.taken += samples;
+    /// The counter of samples says `counted` now.
+    pub fn count(&mut self, counted: u32) {
+        self.taken += u64::from(counted.wrapping_sub(self.counted));
+        self.counted = counted;
     }
 
     /// How many periods of the full rate a sample of `ts` stands for, which is read now.
@@ -98,7 +102,7 @@ mod tests {
                 let weight = budget.weight_at(due);
                 if due / MS % 10 < busy {
                     samples += 1;
-                    budget.take(1);
+                    budget.count(budget.counted.wrapping_add(1));
                     time += u64::from(weight) * 2 * MS;
                 }
                 due += u64::from(weight) * 2 * MS;
@@ -115,14 +119,14 @@ mod tests {
 
     #[test]
     fn short_runs_are_sampled_in_full() {
-        let mut budget = Budget::new(2 * MS, 5);
+        let mut budget = Budget::new(2 * MS, 5, u32::MAX);
         let (samples, time) = run(&mut budget, 0..2 * GRANT, 10);
         assert_eq!((samples, time), (GRANT, 2 * GRANT * MS));
     }
 
     #[test]
     fn long_runs_keep_to_the_budget_and_stand_for_all_their_time() {
-        let mut budget = Budget::new(2 * MS, 5);
+        let mut budget = Budget::new(2 * MS, 5, u32::MAX);
         let (samples, time) = run(&mut budget, 0..20_000, 10);
         assert!(samples <= GRANT + 2000 + 50, "{samples}");
         assert!(samples >= 2000, "{samples}");
@@ -132,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_a_quiet_time_saves_is_spent_afterwards() {
-        let mut budget = Budget::new(2 * MS, 5);
+        let mut budget = Budget::new(2 * MS, 5, u32::MAX);
         run(&mut budget, 0..3000, 10);
         assert_eq!(budget.weight(), 5);
         run(&mut budget, 3000..8000, 0);
@@ -143,7 +147,7 @@ mod tests {
     #[test]
     fn no_rate_changes_before_it_is_said_to() {
         for busy in [0, 1, 5, 10] {
-            let mut budget = Budget::new(2 * MS, 5);
+            let mut budget = Budget::new(2 * MS, 5, u32::MAX);
             let (mut steady, mut changes) = (0, 0);
             for from in (0..20_000).step_by(50) {
                 // Quiet in the middle third.
@@ -163,18 +167,21 @@ mod tests {
             assert_eq!(changes > 0, busy > 1, "{busy}");
         }
         // A CPU that nobody uses is not looked at for the first 200 samples.
-        assert_eq!(Budget::new(2 * MS, 5).steady_until(0), GRANT * 2 * MS);
+        assert_eq!(
+            Budget::new(2 * MS, 5, u32::MAX).steady_until(0),
+            GRANT * 2 * MS
+        );
     }
 
     #[test]
     fn cheap_samples_stay_at_the_full_rate() {
-        let mut budget = Budget::new(2 * MS, 1);
+        let mut budget = Budget::new(2 * MS, 1, 0);
         assert_eq!(run(&mut budget, 0..20_000, 10), (10_000, 20_000 * MS));
     }
 
     #[test]
     fn samples_have_the_weight_of_their_time_however_late_they_are_read() {
-        let mut budget = Budget::new(2 * MS, 5);
+        let mut budget = Budget::new(2 * MS, 5, u32::MAX);
         let second = LATE_NS;
         for (at, weight) in [(1, 5), (2, 1), (3, 5)] {
             budget.changed(at * second, weight);

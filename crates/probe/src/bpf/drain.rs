@@ -70,8 +70,6 @@ pub struct Drained {
     cut: Option<u64>,
     /// How each CPU is sampled.
     budgets: Vec<Budget>,
-    /// Samples of each CPU that its budget knows of, modulo 2^32.
-    counted: Vec<u32>,
 }
 /// Between two looks at rings in which little waits, at most: waking up is dearer than the look, on a virtual machine most of all.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
@@ -180,16 +178,13 @@ impl Shared {
 
     /// Samples each CPU as often as it is to be, `elapsed` nanoseconds after the begin. Returns how long after it no CPU's budget can ask
     /// for another rate.
-    fn keep_to_budgets(&self, drained: &mut Drained, elapsed: u64) -> u64 {
+    fn keep_to_budgets(&self, budgets: &mut [Budget], elapsed: u64) -> u64 {
         if self.sample_one_in <= 1 {
             return u64::MAX;
         }
         let mut steady_until = u64::MAX;
-        let counted = self.cpus.iter().zip(&mut drained.counted);
-        for (at, (budget, (&cpu, counted))) in drained.budgets.iter_mut().zip(counted).enumerate() {
-            let samples = self.rings.samples(cpu as usize);
-            budget.take(u64::from(samples.wrapping_sub(*counted)));
-            *counted = samples;
+        for (at, (budget, &cpu)) in budgets.iter_mut().zip(&self.cpus).enumerate() {
+            budget.count(self.rings.samples(cpu as usize));
             // Where it fails, it goes on as before.
             if let Some(weight) = budget.wanted(elapsed)
                 && self.events.set_weight(at, weight).is_ok()
@@ -221,9 +216,11 @@ impl Shared {
         let mut drained = Drained::new(self.empty_part());
         let begun = clock::monotonic();
         let period = self.events.sample_ns;
-        drained.budgets = vec![Budget::new(period, self.sample_one_in); self.cpus.len()];
-        let samples = |&cpu: &u32| self.rings.samples(cpu as usize);
-        drained.counted = self.cpus.iter().map(samples).collect();
+        let budget = |&cpu: &u32| {
+            let counted = self.rings.samples(cpu as usize);
+            Budget::new(period, self.sample_one_in, counted)
+        };
+        drained.budgets = self.cpus.iter().map(budget).collect();
         let mut given = begun;
         let room = self.rings.room();
         let waiting = waiting(room, self.cpus.len(), self.memory_bytes);
@@ -241,7 +238,7 @@ impl Shared {
             let settled = self.drain(&mut drained, waiting);
             let now = clock::monotonic();
             if now >= steady_until {
-                let until = self.keep_to_budgets(&mut drained, now - begun);
+                let until = self.keep_to_budgets(&mut drained.budgets, now - begun);
                 steady_until = begun.saturating_add(until).max(now + shortest_ns);
             }
             if let Some(windows) = &mut windows {
@@ -283,7 +280,6 @@ impl Drained {
             held: Arc::default(),
             cut: None,
             budgets: Vec::new(),
-            counted: Vec::new(),
         }
     }
 

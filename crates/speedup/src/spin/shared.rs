@@ -213,12 +213,12 @@ mod tests {
     const RDX: u32 = 1 << 2;
     const RBX: u32 = 1 << 3;
 
-    fn within(within: Within, code: &[u8]) -> Shared {
-        shared_values(Arch::X86_64, code, 0x1000, 0x1000, within, &mut |_| None)
+    fn within(arch: Arch, within: Within, code: &[u8]) -> Shared {
+        shared_values(arch, code, 0x1000, 0x1000, within, &mut |_| None)
     }
 
     fn of(code: &[u8]) -> Shared {
-        within(Within::Loops, code)
+        within(Arch::X86_64, Within::Loops, code)
     }
 
     fn registers(registers: u32) -> Shared {
@@ -241,7 +241,8 @@ mod tests {
         code.truncate(19);
         code.push(0xc3);
         assert_eq!(of(&code), Shared::default());
-        assert_eq!(within(Within::LoopsOrFunction, &code), registers(RAX | RDX));
+        let of_function = within(Arch::X86_64, Within::LoopsOrFunction, &code);
+        assert_eq!(of_function, registers(RAX | RDX));
     }
 
     #[test]
@@ -312,6 +313,10 @@ mod tests {
 
     #[test]
     fn arm64_shares_what_it_loads_for_an_exclusive_store() {
+        let of = |code: &[u32]| {
+            let bytes: Vec<u8> = code.iter().flat_map(|word| word.to_le_bytes()).collect();
+            within(Arch::Aarch64, Within::Loops, &bytes)
+        };
         // L: ldxr x1, [x0]; add x2, x1, #1; stxr w3, x2, [x0]; cbnz w3, L; add x4, x4, #1; b L
         let exclusive = [
             0xc85f_7c01_u32,
@@ -321,28 +326,10 @@ mod tests {
             0x9100_0484,
             0x17ff_fffb,
         ];
-        let code = exclusive.map(u32::to_le_bytes).concat();
-        let shared = shared_values(
-            Arch::Aarch64,
-            &code,
-            0x1000,
-            0x1000,
-            Within::Loops,
-            &mut |_| None,
-        );
-        assert_eq!(shared.registers & 0b1_0110, 0b0110);
+        assert_eq!(of(&exclusive).registers & 0b1_0110, 0b0110);
         // L: ldadd x5, x1, [x0]; add x4, x4, #1; b L
         let add = [0xf825_0001_u32, 0x9100_0484, 0x17ff_fffe];
-        let code = add.map(u32::to_le_bytes).concat();
-        let shared = shared_values(
-            Arch::Aarch64,
-            &code,
-            0x1000,
-            0x1000,
-            Within::Loops,
-            &mut |_| None,
-        );
-        assert_eq!(shared, registers(0b10));
+        assert_eq!(of(&add), registers(0b10));
     }
 
     proptest::proptest! {
