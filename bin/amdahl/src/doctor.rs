@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::cli::Doctor;
 use crate::failure::Failure;
 use crate::screen;
+use crate::watch;
 use crate::watch::preload::Lack;
 use hidden::Rights;
 
@@ -216,9 +217,12 @@ fn checks() -> Vec<Check> {
     checks.push(check(
         "kernel symbol names",
         names,
-        format!("kernel.kptr_restrict = {}", read("/proc/sys/kernel/kptr_restrict")),
+        format!(
+            "kernel.kptr_restrict = {}",
+            read("/proc/sys/kernel/kptr_restrict")
+        ),
         "kernel time cannot be divided into faults, locks and the rest",
-        "run as root or with CAP_SYSLOG; or as root: sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=1",
+        watch::SHOWN_NAMES,
     ));
     let confinement = crate::scale::confinement();
     checks.push(check(

@@ -92,8 +92,7 @@ pub fn main(args: &Locks) -> Result<u8, Failure> {
 fn observe(args: &Locks, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Observed, Failure> {
     let selection = &args.selection;
     if selection.probe == ProbeKind::Proc {
-        let remedy = "leave --probe proc away";
-        return unprivileged::observe(selection, cpus, interrupt, "", remedy);
+        return polled(args, cpus, interrupt, "", "leave --probe proc away");
     }
     let settings = Settings {
         constants: lock_constants(),
@@ -113,9 +112,30 @@ fn observe(args: &Locks, cpus: &CpuSet, interrupt: &Interrupt) -> Result<Observe
         Err(error) if selection.probe == ProbeKind::Bpf => Err(watch::refused(&error)),
         Err(error) => {
             let why = format!(", since BPF cannot be used ({error})");
-            unprivileged::observe(selection, cpus, interrupt, &why, watch::bpf_remedy(&error))
+            polled(args, cpus, interrupt, &why, watch::bpf_remedy(&error))
         }
     }
+}
+
+/// Without BPF, which `why` tells; what was asked for in vain is named.
+fn polled(
+    args: &Locks,
+    cpus: &CpuSet,
+    interrupt: &Interrupt,
+    why: &str,
+    remedy: &str,
+) -> Result<Observed, Failure> {
+    let mut observed = unprivileged::observe(&args.selection, cpus, interrupt, why, remedy)?;
+    let missing = |what: &str, text: &str| source(what, "missing", text, remedy);
+    if args.owner {
+        let text = "How long mmap_lock is held is told by BPF alone.";
+        observed.sources.push(missing("mmap_lock holds", text));
+    }
+    if args.goroutines {
+        let text = "Goroutines are timed by probes in their program, which need BPF.";
+        observed.goroutines = Some(missing("waits of goroutines", text));
+    }
+    Ok(observed)
 }
 
 /// Sums take half as much as the events that they are made of.
@@ -196,6 +216,9 @@ fn cut_source() -> Source {
 fn recorded_sources(recorder: &Recorder, owners: bool) -> Vec<Source> {
     let missing: Vec<&str> = recorder.missing().collect();
     let mut sources = kernel_sources(&missing, machine::spin_locks());
+    sources.extend(watch::hidden_names(
+        "its code is told by addresses, waits for RCU and for the readers of a per-CPU rwsem not at all.",
+    ));
     if owners {
         sources.push(holds_source(&missing));
     }
@@ -227,16 +250,12 @@ fn kernel_sources(missing: &[&str], spin_locks: SpinLocks) -> Vec<Source> {
             "use Linux 5.19 or newer",
         )
     } else {
-        let missing = format!("{SPINNING_FOR_RWSEM} {}", unseen(spin_locks));
+        let missing = format!("{} {}", watch::SPINNING_FOR_RWSEM, unseen(spin_locks));
         let remedy = "amdahl scale samples who spins in the kernel (kernel-lock, mmap-lock)";
         source("kernel locks", "bpf", missing.trim_end(), remedy)
     };
     vec![source("futex waits", "bpf", "", ""), kernel]
 }
-
-/// `contention_begin` comes after the spinning (that of mutexes comes before it).
-const SPINNING_FOR_RWSEM: &str = "Who wants a rwsem (mmap_lock is one) to write spins before it sleeps: that is not \
-    told, nor who got the lock by it.";
 
 /// Waiters for spin locks of whom the kernel does not tell.
 fn unseen(spin_locks: SpinLocks) -> &'static str {

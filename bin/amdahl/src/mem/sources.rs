@@ -5,6 +5,7 @@ use amdahl_report::schema::Source;
 
 use super::look::Looked;
 use crate::cli::Selection;
+use crate::watch;
 
 /// Pages by the node of the CPU that used them first.
 const FIRST_USES: &str = "first uses by node";
@@ -40,7 +41,13 @@ pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
             "use Linux 5.19 or newer",
         )
     } else {
-        source("waits for mmap_lock", "bpf", "", "")
+        let remedy = "amdahl scale samples who spins for it (mmap-lock)";
+        source(
+            "waits for mmap_lock",
+            "bpf",
+            watch::SPINNING_FOR_RWSEM,
+            remedy,
+        )
     });
     if !has_holds {
         let text = "telling how long the lock is held costs every fault.";
@@ -67,6 +74,9 @@ pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
     } else {
         source("vmalloc", "bpf", "", "")
     });
+    sources.extend(watch::hidden_names(
+        "its own code that takes address ranges is told by addresses.",
+    ));
     sources
 }
 

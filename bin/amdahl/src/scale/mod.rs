@@ -265,6 +265,9 @@ fn open_recorder(scale: &Scale, plan: &Plan) -> Result<(Option<Recorder>, Vec<So
                     "On a virtual machine, ask for a virtual PMU; on bare metal see amdahl doctor.",
                 )
             });
+            sources.extend(watch::hidden_names(
+                "its time is not divided into page faults, locks that are spun for, and the rest.",
+            ));
             Ok((Some(recorder), sources))
         }
         Err(error) if scale.probe == ProbeKind::Bpf => Err(watch::refused(&error)),

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use amdahl_probe::bpf::{Counts, Part, Recorder, RecorderError, keep_up};
 use amdahl_probe::clock;
+use amdahl_report::schema::Source;
 use amdahl_speedup::event::Ns;
 use amdahl_topology::CpuSet;
 
@@ -110,17 +111,38 @@ pub fn bpf_remedy(error: &RecorderError) -> &'static str {
         RecorderError::NoBtf(_) | RecorderError::TooOld { .. } => {
             "use a newer kernel that has BTF (all large distributions since 2022)"
         }
+        RecorderError::PidNamespace => {
+            "share the PID namespace of the host (docker run --pid=host, hostPID: true of Kubernetes), or watch the container from \
+             the host"
+        }
         error if error.is_at_limit_of_files() => {
             "allow more open files, several for each CPU: ulimit -n 65536, as root where the hard limit (ulimit -Hn) is \
              lower; LimitNOFILE of a service"
         }
         _ => {
-            "run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE: setcap \
-             cap_bpf,cap_perfmon,cap_sys_resource+ep amdahl; in a container: --cap-add BPF \
-             --cap-add PERFMON --cap-add SYS_RESOURCE"
+            "run as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_RESOURCE and, for names of the kernel's code, CAP_SYSLOG: setcap \
+             cap_bpf,cap_perfmon,cap_sys_resource,cap_syslog+ep amdahl; in a container: --pid=host --cap-add BPF \
+             --cap-add PERFMON --cap-add SYS_RESOURCE --cap-add SYSLOG"
         }
     }
 }
+
+/// Where the kernel hides the names of its functions: with BPF and without CAP_SYSLOG. `lost` is what that takes away.
+pub fn hidden_names(lost: &str) -> Option<Source> {
+    (!amdahl_probe::symbol::kernel_names_are_readable()).then(|| Source {
+        what: "kernel symbol names".to_owned(),
+        how: "missing".to_owned(),
+        missing: format!("The kernel hides its names: {lost}"),
+        remedy: SHOWN_NAMES.to_owned(),
+    })
+}
+
+/// What makes the kernel show the names of its functions.
+pub const SHOWN_NAMES: &str = "run as root or with CAP_SYSLOG; or as root: sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=1";
+
+/// What `contention_begin` does not tell: of a rwsem it comes after the spinning (that of mutexes comes before it).
+pub const SPINNING_FOR_RWSEM: &str = "Who wants a rwsem (mmap_lock is one) to write spins before it sleeps: that is not \
+    told, nor who got the lock by it.";
 
 /// The exit code of a view that has shown its result.
 pub fn finished(

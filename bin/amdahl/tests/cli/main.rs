@@ -8,6 +8,7 @@ mod budget;
 #[path = "../../../../crates/report/tests/chrome_trace/mod.rs"]
 mod chrome_trace;
 mod command_line;
+mod containers;
 mod doctor;
 mod ending;
 mod environment;

@@ -11,6 +11,11 @@ pub enum RecorderError {
         "the kernel has no BTF (/sys/kernel/btf/vmlinux): {0}; use a kernel built with CONFIG_DEBUG_INFO_BTF=y"
     )]
     NoBtf(String),
+    /// Threads have other ids in the kernel than here.
+    #[error(
+        "this is a PID namespace of its own, as in a container: BPF programs know threads by other ids than are seen here"
+    )]
+    PidNamespace,
     /// The kernel lacks what the programs use.
     #[error("BPF programs as used here need Linux {needed} or newer: {why}")]
     TooOld {
@@ -49,7 +54,9 @@ impl RecorderError {
         match self {
             RecorderError::System { source, .. } => source.raw_os_error() == Some(libc::EMFILE),
             RecorderError::Load(why) | RecorderError::Attach { why, .. } => said(why),
-            RecorderError::NoBtf(_) | RecorderError::TooOld { .. } => false,
+            RecorderError::NoBtf(_)
+            | RecorderError::PidNamespace
+            | RecorderError::TooOld { .. } => false,
         }
     }
 }

@@ -20,6 +20,7 @@ mod joins;
 mod locks;
 mod machine_code;
 mod mem;
+mod namespace;
 mod phantom;
 mod places;
 mod programs;

@@ -106,6 +106,7 @@ impl PhantomSums {
     /// # Errors
     /// [`RecorderError`].
     pub fn new(settings: &PhantomSettings) -> Result<PhantomSums, RecorderError> {
+        super::namespace::thread_ids_are_the_kernels()?;
         let btf = Btf::from_sys_fs().map_err(|error| RecorderError::NoBtf(error.to_string()))?;
         // CPU numbers can have holes: the map is sized by the largest number possible.
         let cpu_slots = super::recorder::cpus_possible();

@@ -153,6 +153,7 @@ pub struct Recorder {
 impl Recorder {
     /// Loads and attaches the programs.
     pub fn new(settings: &Settings) -> Result<Recorder, RecorderError> {
+        super::namespace::thread_ids_are_the_kernels()?;
         let btf = Btf::from_sys_fs().map_err(|error| RecorderError::NoBtf(error.to_string()))?;
         let cpu_slots = cpu_slots(&settings.cpus);
         let per_cpu = settings.ring_bytes / size_of::<Slot>() / cpu_slots as usize;
