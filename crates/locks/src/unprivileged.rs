@@ -221,9 +221,16 @@ fn lock(waiting: &Waiting) -> Option<(Kind, u64)> {
     if let Some(lock) = KernelPrimitive::from_wchan(&waiting.wchan) {
         return Some((Kind::Kernel(lock), 0));
     }
-    let is_futex = blocked.syscall.map(libc::c_long::from) == Some(libc::SYS_futex);
-    is_futex.then_some((Kind::Futex, blocked.args[0]))
+    match blocked.syscall.map(libc::c_long::from)? {
+        libc::SYS_futex | FUTEX_WAIT => Some((Kind::Futex, blocked.args[0])),
+        // For which ones is in the memory of the program.
+        libc::SYS_futex_waitv => Some((Kind::Futex, 0)),
+        _ => None,
+    }
 }
+
+/// Since Linux 6.7.
+const FUTEX_WAIT: libc::c_long = 455;
 
 #[cfg(test)]
 mod tests {

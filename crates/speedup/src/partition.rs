@@ -33,7 +33,7 @@ pub use outcome::{
 };
 use queue::Queue;
 pub(crate) use queue::START_NS;
-use waits::{PendingKey, Place, TIERS, Tier, Waiting};
+use waits::{Futex, PendingKey, Place, TIERS, Tier, Waiting};
 
 /// Why a thread that is not running is not running.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +143,7 @@ pub struct Partition {
     placement_rate: f64,
     places: FxHashMap<u64, Place>,
     pending: FxHashMap<PendingKey, Charge>,
-    futexes: FxHashMap<u64, (FutexUse, FxHashSet<Tid>, Ns)>,
+    futexes: FxHashMap<Futex, (FutexUse, FxHashSet<Tid>, Ns)>,
     /// When to look at a thread again, and at what since when.
     reconsider: BinaryHeap<Reverse<(Ns, Look, Tid, Ns)>>,
     /// Workers without a task, by process.

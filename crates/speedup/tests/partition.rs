@@ -146,6 +146,49 @@ fn assert_complete(run: &RunPartition) {
     );
 }
 
+/// Two processes wait in turns at one address: 10 for a lock, whose word is always 2 then, 20 for a counter to change.
+fn of_two_processes(call: libc::c_long, operation: u64) -> RunPartition {
+    let mut events = Vec::new();
+    for turn in 0..8 {
+        let (from, tid) = (turn * 10 * MS, if turn % 2 == 0 { 10 } else { 20 });
+        let value = if tid == 10 { 2 } else { 40 + turn };
+        let args = match call {
+            libc::SYS_futex => [0x1000, operation, value, 0],
+            _ => [0x1000, value, u64::from(u32::MAX), 0],
+        };
+        let waits = Off::Blocked(Blocked {
+            syscall: Some(call as u32),
+            args,
+            place: u64::from(tid),
+            ..Blocked::default()
+        });
+        if turn >= 2 {
+            events.push(wake(from, tid, Waker::Other(99)));
+        }
+        events.push(on(from, 0, tid));
+        events.push(off(from + MS, 0, tid, waits));
+    }
+    run(1, 80 * MS, &events)
+}
+
+#[test]
+fn futexes_of_processes_at_one_address_are_told_apart() {
+    let private = libc::FUTEX_PRIVATE_FLAG as u64;
+    for run in [
+        of_two_processes(libc::SYS_futex, private),
+        of_two_processes(455, 0),
+    ] {
+        assert_complete(&run);
+        // The first 9 ms only one waits, later both.
+        let waited = [Cause::LockWait, Cause::Partner].map(|cause| charged(&run, cause));
+        assert_eq!(waited, [40.5, 31.5], "{run:?}");
+    }
+    // One that processes share is one.
+    let shared = of_two_processes(libc::SYS_futex, 0);
+    assert_eq!(charged(&shared, Cause::LockWait), 0.0, "{shared:?}");
+    assert_eq!(charged(&shared, Cause::Partner), 72.0, "{shared:?}");
+}
+
 #[test]
 fn waiting_for_a_lock_beside_a_running_holder_is_lock_wait() {
     let run = run(

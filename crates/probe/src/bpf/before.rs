@@ -85,11 +85,22 @@ fn lock_of_call(number: u32, args: &[u64; 6]) -> Option<Lock> {
         expected: 0,
     };
     match libc::c_long::from(number) {
-        libc::SYS_futex | FUTEX_WAIT => Some(Lock {
+        libc::SYS_futex => Some(Lock {
             kind: kind::FUTEX_WAIT,
             lock_kind: args[1] as u8,
             expected: args[2] as u8,
             address: args[0],
+        }),
+        FUTEX_WAIT => Some(Lock {
+            kind: kind::FUTEX_WAIT,
+            lock_kind: 0,
+            expected: args[1] as u8,
+            address: args[0],
+        }),
+        // Which futexes is in its memory; the programs have looked there when it began to wait.
+        libc::SYS_futex_waitv => Some(Lock {
+            kind: kind::FUTEX_WAIT,
+            ..Lock::default()
         }),
         libc::SYS_semop | libc::SYS_semtimedop => Some(sleep(sleep::SEMAPHORE, args[0])),
         // The programs have the inode's address, which nobody else knows.
@@ -503,6 +514,13 @@ mod tests {
             (futex.kind, futex.lock_kind, futex.expected, futex.address),
             (kind::FUTEX_WAIT, 0x80, 2, 0x1000)
         );
+        let newer = of(455, [0x1000, 2, u64::from(u32::MAX), 0x82, 0, 0]).expect("a futex");
+        assert_eq!(
+            (newer.kind, newer.lock_kind, newer.expected, newer.address),
+            (kind::FUTEX_WAIT, 0, 2, 0x1000)
+        );
+        let several = of(libc::SYS_futex_waitv, [0x7000, 2, 0, 0, 0, 0]).expect("futexes");
+        assert_eq!((several.kind, several.address), (kind::FUTEX_WAIT, 0));
         let lock = of(libc::SYS_fcntl, [3, libc::F_SETLKW as u64, 0, 0, 0, 0]);
         assert_eq!(lock.map(|lock| lock.lock_kind), Some(sleep::FILE));
         for (number, args) in [

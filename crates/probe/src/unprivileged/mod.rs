@@ -27,10 +27,10 @@
 //! | `slow-work` | found as with BPF; *none*: all growth of user time, code not named |
 //! | `extra-kernel` | found; *user*: approximated, with spinning on kernel locks in it, the code by samples at the return of system calls; *none*: the same without code |
 //! | `page-fault` | found; *user*: approximated by their number and the cost of a fault on this machine, the code by samples of faults; *none*: the same without code. A fault that reads from disk is `io` |
-//! | `user-spin` | found, loops of `sched_yield` too; *none*: `pthread_spin_lock` found with the preload library; else merged into `extra-work` and `slow-work`, and `sched_yield` loops into `extra-kernel` too |
-//! | `kernel-lock` | sleeping: approximated by the kernel function (file, directory and pipe locks); spinning: found; *user* and *none*: merged into `extra-kernel` |
+//! | `user-spin` | found, loops of `sched_yield` too; *none*: `pthread_spin_lock` found with the preload library; else merged into `extra-work` and `slow-work`, and `sched_yield` loops into `extra-kernel` too, which a loop of short turns is in with samples as well. In code that was generated (Java) merged into the same three |
+//! | `kernel-lock` | sleeping: approximated by the kernel function (file, directory and pipe locks; waits in `fallocate` and `fsync` are merged into `io`); spinning: found; *user* and *none*: merged into `extra-kernel` |
 //! | `mmap-lock` | sleeping: approximated by the kernel function; spinning: found; *user* and *none*: merged into `extra-kernel` |
-//! | `lock-wait` | found by the stack, by the preload library, or (approximated) by how the futex is used |
+//! | `lock-wait` | found by the stack, by the preload library, or (approximated) by how the futex is used. A lock of Java is merged into `partner` and `serial`, as its threads' waits are conditions to `/proc`; one between processes whose turns are short into `sleep` too |
 //! | `barrier` | likewise; a barrier that the library does not know and whose stack has no known name is told by its changing futex value |
 //! | `partner` | found for pipes and TCP, by who holds the other end; approximated for Unix sockets and `eventfd` (taken to lead into the workload); futexes as above |
 //! | `serial` | found, with the code that ran but for *none*; also what workers without a task wait for: the waker that would tell is not seen, so a wait between goroutines or for a lock of such a runtime is merged into it |

@@ -17,6 +17,8 @@ use super::reach::{Reaches, memory};
 const TRUSTED_POLLS: u32 = 8;
 /// Stack memory copied where a thread waits.
 const STACK_BYTES: usize = 3072;
+/// Calls that sleep at futexes: the two newer ones are since Linux 5.16 and 6.7.
+const FUTEXES: [libc::c_long; 3] = [libc::SYS_futex, libc::SYS_futex_waitv, 455];
 /// Copies of one run.
 const STACKS_MAX: usize = 8192;
 
@@ -229,7 +231,7 @@ impl Thread {
                         sp,
                         pc,
                     };
-                    let is_lock = libc::c_long::from(number) == libc::SYS_futex
+                    let is_lock = FUTEXES.contains(&libc::c_long::from(number))
                         || KernelPrimitive::from_wchan(&wchan).is_some();
                     if shared.copies == Copies::All || is_lock {
                         blocked.stack = self.stack(place, shared);

@@ -7,6 +7,7 @@ use std::hash::Hash;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::waits::Futex;
 use super::{Charge, HYPERVISOR, INTERRUPTS, Partition, QUOTA, State};
 use crate::cause::Cause;
 use crate::event::Tid;
@@ -104,7 +105,7 @@ impl Partition {
                 }
             }
         }
-        let (mut places, mut objects) = (FxHashSet::default(), FxHashSet::default());
+        let (mut places, mut futexes) = (FxHashSet::default(), FxHashSet::default());
         for thread in self.threads.values() {
             if let State::Waiting(waiting)
             | State::Queued {
@@ -113,16 +114,16 @@ impl Partition {
             } = thread.state
             {
                 places.insert(waiting.place);
-                objects.insert(waiting.object);
+                futexes.insert(waiting.futex());
             }
         }
         self.places.retain(|place, _| places.contains(place));
-        self.futexes.retain(|object, _| objects.contains(object));
+        self.futexes.retain(|futex, _| futexes.contains(futex));
     }
 
     /// What a futex without a name was used for, as far as it was seen.
-    pub(super) fn futex_cause(&self, address: u64) -> Cause {
-        let used = self.futexes.get(&address);
+    pub(super) fn futex_cause(&self, futex: Futex) -> Cause {
+        let used = self.futexes.get(&futex);
         used.map_or(Cause::Partner, |(used, _, _)| used.cause())
     }
 }

@@ -184,6 +184,7 @@ impl Partition {
             since: self.now,
             place: last.map_or(0, |last| last.place),
             object: last.map_or(0, |last| last.object),
+            owner: last.and_then(|last| last.owner),
             // What is waited here is spread over the stacks of the place.
             stack: None,
         };

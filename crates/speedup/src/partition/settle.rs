@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::waits::{PendingKey, Tier};
+use super::waits::{Futex, PendingKey, Tier};
 use super::{Charge, ChargeKey, Partition, QUOTA, RunPartition};
 use crate::cause::Cause;
 use crate::event::{CpuId, Ns, Occupant, Off, StackId, Tid};
@@ -48,7 +48,7 @@ impl Partition {
                 from: None,
                 place: 0,
                 object: 0,
-                futex: 0,
+                futex: Futex::default(),
             };
             unsettled.push((pid, key, Charge { ns, count: 0 }));
         }

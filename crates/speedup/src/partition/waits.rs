@@ -19,8 +19,23 @@ pub(super) struct Waiting {
     pub(super) since: Ns,
     pub(super) place: u64,
     pub(super) object: u64,
+    /// Whose address the object is, if it is no other process's as well.
+    pub(super) owner: Option<Tid>,
     pub(super) stack: Option<StackId>,
 }
+
+impl Waiting {
+    /// The futex that is waited at, if it is one.
+    pub(super) fn futex(&self) -> Futex {
+        (self.owner, self.object)
+    }
+}
+
+/// The process that has a futex for itself, and its address.
+pub(super) type Futex = (Option<Tid>, u64);
+
+/// Since Linux 6.7; it has the expected value where `futex` has its operation.
+const FUTEX_WAIT: libc::c_long = 455;
 
 /// Who gets idle CPU time first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +60,7 @@ pub(super) struct PendingKey {
     pub(super) from: Option<StackId>,
     pub(super) place: u64,
     pub(super) object: u64,
-    pub(super) futex: u64,
+    pub(super) futex: Futex,
 }
 
 #[derive(Debug, Default)]
@@ -172,13 +187,21 @@ impl Partition {
             wait,
             Wait::Futex | Wait::PoolFutex | Wait::For(Cause::LockWait | Cause::Barrier)
         );
-        let (object, value) = match blocked.kernel_lock {
-            Some(lock) => (lock.address, 0),
-            None if is_futex || wait == Wait::Peer => (blocked.args[0], blocked.args[2] as u32),
-            None => (0, 0),
+        let object = match blocked.kernel_lock {
+            Some(lock) => lock.address,
+            None if is_futex || wait == Wait::Peer => blocked.args[0],
+            None => 0,
         };
+        let mut owner = None;
         if matches!(wait, Wait::Futex | Wait::PoolFutex) {
-            let (used, waiters, _) = self.futexes.entry(object).or_default();
+            let call = blocked.syscall.map(libc::c_long::from);
+            // Who uses the newer calls need not say there that a futex is its own.
+            let is_shared = call == Some(libc::SYS_futex)
+                && blocked.args[1] & libc::FUTEX_PRIVATE_FLAG as u64 == 0;
+            owner = self.threads.get(&tid).map(|thread| thread.pid);
+            owner = owner.filter(|_| !is_shared);
+            let value = blocked.args[if call == Some(FUTEX_WAIT) { 1 } else { 2 }] as u32;
+            let (used, waiters, _) = self.futexes.entry((owner, object)).or_default();
             if wait == Wait::PoolFutex {
                 wait = if used.is_for_a_task() {
                     Wait::IdleWorker
@@ -203,6 +226,7 @@ impl Partition {
             since: self.now,
             place: blocked.place,
             object,
+            owner,
             stack,
         };
         self.begin_wait(tid, waiting);
@@ -251,7 +275,7 @@ impl Partition {
         thread.last = Some((waiting, waker));
         thread.queued_at = ts;
         let cpu = thread.cpu;
-        let futex = self.futexes.get_mut(&waiting.object);
+        let futex = self.futexes.get_mut(&waiting.futex());
         if let (Wait::Futex | Wait::IdleWorker, Some((used, waiters, last))) = (waiting.wait, futex)
         {
             if let Waker::Workload(waker) = waker {
@@ -331,9 +355,9 @@ impl Partition {
             _ => waiting.object,
         };
         let futex = if resolved == Resolved::Futex {
-            waiting.object
+            waiting.futex()
         } else {
-            0
+            Futex::default()
         };
         let from = from.filter(|_| is_worker && cause != Some(Cause::Sleep));
         let key = PendingKey {
