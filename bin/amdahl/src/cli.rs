@@ -216,7 +216,9 @@ pub struct Scale {
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub duration: Option<std::time::Duration>,
     /// Watch a running process instead of a command: one point, stack only
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["cpus", "oversubscribe", "rate"])]
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = [
+        "cpus", "runs", "bare_runs", "no_warmup", "spread", "oversubscribe", "keep_env", "rate", "show_output", "command",
+    ])]
     pub pid: Option<u32>,
     /// Regular expression whose first group is the work per second in the program's output
     #[arg(long, value_name = "REGEX")]

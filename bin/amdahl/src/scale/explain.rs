@@ -205,6 +205,8 @@ pub(super) fn object_text(decoded: &Decoded, cause: Cause, object: u64) -> Strin
         (Cause::LockWait | Cause::Barrier | Cause::KernelLock | Cause::MmapLock, address) => {
             format!("lock {address:#x}")
         }
+        // Of a condition that nothing names, where nobody was seen who ended the wait.
+        (Cause::Partner, address) => format!("futex {address:#x}"),
         _ => String::new(),
     }
 }
@@ -597,6 +599,13 @@ mod tests {
         assert_eq!(text(Cause::LockWait, 0x7f00), "lock 0x7f00");
         assert_eq!(text(Cause::KernelLock, 4), "lock 0x4");
         assert_eq!(text(Cause::LockWait, 0), "");
+        assert_eq!(text(Cause::Partner, 0), "");
+    }
+
+    #[test]
+    fn a_condition_without_a_name_has_the_address_of_its_futex() {
+        let text = object_text(&decoded(), Cause::Partner, 0x7f00_0000_1000);
+        assert_eq!(text, "futex 0x7f0000001000");
     }
 
     #[test]

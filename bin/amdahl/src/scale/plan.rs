@@ -95,6 +95,17 @@ pub fn knobs(keep: bool) -> Vec<(String, String)> {
         .collect()
 }
 
+/// The same for the result, which others may read: what the user gives Java, perhaps a password, is not in it.
+pub fn told((name, value): (String, String)) -> (String, String) {
+    let own = std::env::var(&name).ok().filter(|own| !own.is_empty());
+    let ours = own.and_then(|own| value.strip_prefix(&own).map(str::to_owned));
+    let value = match ours {
+        Some(ours) if name == java::VARIABLE => format!("${name}{ours}"),
+        _ => value,
+    };
+    (name, value)
+}
+
 /// A quota below `cpus` CPUs is felt.
 fn quota_notice(quota: Option<&Quota>, cpus: u32) -> Option<(&'static str, String)> {
     let quota = quota.filter(|quota| quota.cpus < f64::from(cpus))?;

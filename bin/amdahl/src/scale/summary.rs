@@ -11,7 +11,7 @@ use amdahl_speedup::cause::Cause;
 use amdahl_speedup::model::{self, Observation};
 use amdahl_speedup::stack::{Measured, Stack, UserGrowth, speedup_stack};
 
-use super::plan::PlannedPoint;
+use super::plan::{self, PlannedPoint};
 use super::run::{Bare, Probed};
 use super::{PointRuns, Sweep, explain, noise, unnamed};
 use crate::child::Ended;
@@ -621,7 +621,7 @@ fn settings(sweep: &Sweep, scale: &Scale, speedup_of: SpeedupOf) -> Settings {
             Some(version) => format!("affinity and a cpuset control group ({version})"),
             None => "affinity".to_owned(),
         },
-        env: sweep.env.iter().cloned().collect(),
+        env: sweep.env.iter().cloned().map(plan::told).collect(),
         speedup_of: speedup_of.id().to_owned(),
     }
 }

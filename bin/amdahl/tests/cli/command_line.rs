@@ -109,6 +109,9 @@ fn wrong_command_lines_are_refused_with_2_and_leave_nothing() {
             "--rate",
         ),
         (&["scale", "--pid", "1", "--cpus", "1"], "--cpus"),
+        (&["scale", "--pid", "1", "--runs", "2"], "--runs"),
+        (&["scale", "--pid", "1", "--keep-env"], "--keep-env"),
+        (&["scale", "--pid", "1", "--", "true"], "COMMAND"),
         (
             &["scale", "--no-output", "-o", "x", "--", "true"],
             "--output",

@@ -74,6 +74,9 @@ fn the_usual_variables_hold_the_number_of_cpus() {
                 assert_eq!(environment.get("MINE").map(String::as_str), Some("kept"));
             }
         }
+        // What the user gave Java is nobody else's business.
+        let java = &result.settings.env["JAVA_TOOL_OPTIONS"];
+        assert!(java.starts_with("$JAVA_TOOL_OPTIONS -XX:"), "{java}");
         for knob in KNOBS {
             assert_eq!(
                 result.settings.env.get(knob).map(String::as_str),
