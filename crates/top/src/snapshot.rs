@@ -6,6 +6,8 @@ use amdahl_report::plain::plain;
 use amdahl_report::sched::schema::SchedResult;
 use amdahl_report::schema::Source;
 
+use crate::views;
+
 /// One of the views.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tab {
@@ -122,6 +124,7 @@ impl Snapshot {
             Data::Sched(result) => (Vec::new(), &result.warnings),
             Data::Mem(result) => (Vec::new(), &result.warnings),
         };
+        notices.extend(views::left_out(self));
         notices.extend(warnings.iter().map(|warning| plain(&warning.text)));
         notices
     }

@@ -10,10 +10,12 @@ use super::facts;
 /// Threads of which is remembered what was told about them.
 const KNOWN_MAX: usize = 1 << 18;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Known {
     /// On how many CPUs it may run.
     allowed: u32,
+    /// On which, if they are not all and that was told.
+    cpus: Option<CpuSet>,
 }
 
 /// A thread's name and affinity, from outside.
@@ -53,7 +55,13 @@ impl Decoder {
     ) {
         let cpus = facts::allowed(tid, &self.online);
         let allowed = cpus.as_ref().map_or(self.online.len(), CpuSet::len) as u32;
-        self.known.insert(tid, Known { allowed });
+        self.known.insert(
+            tid,
+            Known {
+                allowed,
+                cpus: cpus.clone(),
+            },
+        );
         out.push(Event::Thread {
             ts,
             tid,
@@ -94,11 +102,21 @@ impl Decoder {
                 });
             }
             kind::SCHED_MIGRATE => {
-                // Who may run on one CPU only is taken there.
+                // Who may run on one CPU only is taken there; who is taken to where it might not run before may run on others now, if
+                // on as many.
                 if slot.syscall == 1 {
-                    self.known.insert(tid, Known { allowed: 1 });
                     let cpus = Some(CpuSet::from_iter([cpu]));
+                    let known = Known {
+                        allowed: 1,
+                        cpus: cpus.clone(),
+                    };
+                    self.known.insert(tid, known);
                     out.push(Event::Allowed { ts, tid, cpus });
+                } else if let Some(known) = self.known.get_mut(&tid)
+                    && known.cpus.as_ref().is_some_and(|cpus| !cpus.contains(cpu))
+                {
+                    known.allowed = 0;
+                    self.meet(slot, tid, 0, out);
                 }
                 out.push(Event::Migrate {
                     ts,
@@ -184,17 +202,22 @@ impl Decoder {
     fn meet(&mut self, slot: &Slot, tid: Tid, pid: Tid, out: &mut Vec<Event>) {
         let ts = slot.ts;
         let allowed = slot.syscall.max(0).cast_unsigned();
-        let before = self.known.get(&tid).copied();
+        let before = self.known.get(&tid).map(|known| known.allowed);
         let everywhere = self.online.len() as u32;
-        let is_same =
-            |known: &Known| known.allowed == allowed || known.allowed.min(allowed) >= everywhere;
-        if before.as_ref().is_some_and(is_same) {
+        let is_same = |before: u32| before == allowed || before.min(allowed) >= everywhere;
+        if before.is_some_and(is_same) {
             return;
         }
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }
-        self.known.insert(tid, Known { allowed });
+        self.known.insert(
+            tid,
+            Known {
+                allowed,
+                cpus: None,
+            },
+        );
         let is_restricted = allowed > 0 && allowed < everywhere;
         let is_new = before.is_none() && slot.kind != kind::SCHED_NEW;
         if !is_new && !is_restricted && before.is_none() {
@@ -222,6 +245,9 @@ impl Decoder {
             let alone = (allowed == 1).then(|| CpuSet::from_iter([here]));
             let fits = cpus.filter(|cpus| cpus.len() as u32 == allowed);
             if let Some(cpus) = fits.or(alone) {
+                if let Some(known) = self.known.get_mut(&tid) {
+                    known.cpus = Some(cpus.clone());
+                }
                 out.push(Event::Allowed {
                     ts,
                     tid,
@@ -312,6 +338,33 @@ mod tests {
                 cpus: None
             }
         );
+    }
+
+    #[test]
+    fn who_may_run_on_as_many_other_cpus_is_told_when_it_goes_there() {
+        let mut decoder = decoder(true);
+        let first = events(&mut decoder, &slot(kind::SCHED_WAKE, 0, 2));
+        let allowed = |events: &[Event]| {
+            let mut found = events.iter().filter_map(|event| match event {
+                Event::Allowed { cpus, .. } => Some(cpus.clone()),
+                _ => None,
+            });
+            (found.next(), found.next())
+        };
+        let odd = Some(Some(CpuSet::from_iter([1, 3])));
+        assert_eq!(allowed(&first), (odd, None));
+        let to = |cpu| Slot {
+            cpu,
+            ..slot(kind::SCHED_MIGRATE, 0, 2)
+        };
+        assert_eq!(allowed(&events(&mut decoder, &to(3))), (None, None));
+        decoder.look = |_, _| (None, Some(CpuSet::from_iter([0, 2])));
+        let moved = events(&mut decoder, &to(2));
+        let even = Some(Some(CpuSet::from_iter([0, 2])));
+        assert_eq!(allowed(&moved), (even, None));
+        assert!(matches!(moved.last(), Some(Event::Migrate { to: 2, .. })));
+        // Once.
+        assert_eq!(allowed(&events(&mut decoder, &to(0))), (None, None));
     }
 
     #[test]

@@ -209,6 +209,12 @@ fn huge_share(result: &MemResult) -> Option<f64> {
     (all > 0).then(|| machine.anonymous_huge_bytes.min(all) as f64 / all as f64)
 }
 
+/// What is in no row, not in those of its processes either.
+pub fn left_out(result: &MemResult) -> Option<String> {
+    let faults = result.faults.left_out;
+    (faults > 0).then(|| format!("{faults} more page faults are in no row"))
+}
+
 pub fn headline(result: &MemResult) -> String {
     let waits: f64 = result.mmap_lock.waits.iter().map(|row| row.seconds).sum();
     let mut text = format!("{} page faults", result.faults.count);

@@ -66,6 +66,16 @@ pub fn headline(snapshot: &Snapshot) -> String {
     }
 }
 
+/// What is in no row of a tab whose rows are bounded, not in sums of rows either.
+pub fn left_out(snapshot: &Snapshot) -> Option<String> {
+    match &snapshot.data {
+        // Told with its losses.
+        Data::Locks(_) => None,
+        Data::Sched(result) => sched::left_out(result),
+        Data::Mem(result) => mem::left_out(result),
+    }
+}
+
 /// All that is known of row `index`, each with its indentation.
 pub fn detail(snapshot: &Snapshot, by: By, index: usize) -> Vec<(usize, String)> {
     match &snapshot.data {

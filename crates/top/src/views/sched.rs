@@ -148,6 +148,19 @@ pub fn headline(result: &SchedResult) -> String {
     text
 }
 
+/// What is in no row, not in those of its processes either.
+pub fn left_out(result: &SchedResult) -> Option<String> {
+    let rest = &result.threads_elsewhere;
+    (rest.threads > 0).then(|| {
+        format!(
+            "{} more threads are in no row: {} on CPUs, {} waiting for one",
+            rest.threads,
+            seconds_text(rest.run_s),
+            seconds_text(rest.wait_s)
+        )
+    })
+}
+
 /// Idle time while threads waited, and the parts that its reasons have in it, the largest first.
 fn wasted(wasted: &Wasted) -> String {
     let total = wasted.total_s();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use amdahl_report::sched::schema::{
-    CpuEntry, GuestEntry, SchedResult, StealEntry, Totals, Wasted, WastedPair,
+    CpuEntry, Elsewhere, GuestEntry, SchedResult, StealEntry, Totals, Wasted, WastedPair,
 };
 use amdahl_top::{By, Data, Screen, Tab};
 
@@ -88,6 +88,24 @@ fn what_was_wasted_is_told_by_its_reasons_within_80_columns() {
         ..scheduled()
     });
     assert!(none.starts_with("CPUs busy 58%, wasted 0; "), "{none}");
+}
+
+#[test]
+fn threads_that_are_in_no_row_are_counted() {
+    let told = |result| snapshot(Data::Sched(result)).notices().join(" ");
+    assert!(!told(scheduled()).contains("no row"));
+    let many = told(SchedResult {
+        threads_elsewhere: Elsewhere {
+            threads: 40_000,
+            run_s: 2.5,
+            wait_s: 0.25,
+        },
+        ..scheduled()
+    });
+    assert!(
+        many.contains("40000 more threads are in no row: 2.50s on CPUs, 250ms waiting"),
+        "{many}"
+    );
 }
 
 #[test]
