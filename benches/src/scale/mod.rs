@@ -40,6 +40,9 @@ pub struct Arguments {
     /// Runs that the unexplained is the mean of [default: 3, or 1 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
+    /// No runs under other tools
+    #[arg(long)]
+    alone: bool,
     /// The tool to measure [default: the one of this checkout, which is built]
     #[arg(long, value_name = "FILE")]
     tool: Option<PathBuf>,
@@ -68,6 +71,8 @@ fn names() -> clap::builder::PossibleValuesParser {
 #[derive(Serialize)]
 struct Effort {
     quick: bool,
+    /// No other tools.
+    alone: bool,
     /// Rounds at least.
     pairs: u32,
     /// Seconds for further ones, while the intervals are wider than [`RESOLUTION`].
@@ -115,6 +120,7 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         cpus: stage.cpus,
         effort: Effort {
             quick,
+            alone: arguments.alone,
             pairs: arguments.pairs.unwrap_or(if quick { 2 } else { 15 }),
             patience_s: arguments
                 .patience
@@ -213,9 +219,13 @@ fn measure(stage: &Stage, program: &Program, effort: &Effort, rows: &mut Rows) -
         prepared().and_then(|(command, _)| Sweep::run(stage, &options(stage, effort), command));
     rows.explained(name, stage.cpus, &swept);
 
-    let mut watchers = vec![Watcher::Nobody, Watcher::Amdahl, Watcher::AmdahlEvents];
+    let mut watchers = vec![Watcher::Nobody, Watcher::Amdahl];
     let mut rivals = Vec::new();
-    for &rival in program.rivals {
+    let compared: &[Watcher] = if effort.alone { &[] } else { program.rivals };
+    if !compared.is_empty() {
+        watchers.push(Watcher::AmdahlEvents);
+    }
+    for &rival in compared {
         let missing = rounds::watch(stage, &rounds::SHORT.map(str::to_owned), rival).err();
         match missing {
             None => watchers.push(rival),

@@ -114,12 +114,11 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         let program = programs::ALL.iter().find(|program| program.name == name);
         let program = program.ok_or("a program has another name now")?;
         let Runs { rounds, accounts } = measure(&stage, program, pairs * rounds, pairs.div_ceil(3));
-        let taken = accounts.as_ref().map(|accounts| taken(name, accounts));
-        let ratio = taken.as_ref().and_then(|row| row.value.clone().ok());
+        let taken = taken(name, &accounts);
+        let ratio = taken.value.clone().ok();
         all.extend(costs(name, cost_max, ratio, &rounds));
-        all.extend(taken);
+        all.push(taken);
         raw.programs.push((name, rounds.unwrap_or_default()));
-        let accounts = accounts.and_then(Result::ok);
         raw.accounts.push((name, accounts.unwrap_or_default()));
         eprintln!("{name}: {:.0} s", begun.elapsed().as_secs_f64());
     }
@@ -172,10 +171,14 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
 struct Runs {
     /// By wall time.
     rounds: Result<Vec<Round>, String>,
-    /// By what watching takes, where there is a `perf lock contention -ab` to be beside of: more exact than wall times, which differ
-    /// from run to run by more than what is looked for.
-    accounts: Option<Result<Vec<Round>, String>>,
+    /// By what watching takes, beside `perf lock contention -ab` if it is there: more exact than wall times, which differ from run to
+    /// run by more than what is looked for.
+    accounts: Result<Vec<Round>, String>,
 }
+
+/// Why there is nothing beside `perf lock contention -ab`.
+const NO_CONTENTION: &str =
+    "no perf here has perf lock contention -b (benches/perf-with-bpf.sh builds one)";
 
 fn measure(stage: &Stage, program: &Program, pairs: u32, accounts: u32) -> Runs {
     let prepared = (program.prepare)(stage).and_then(|command| {
@@ -186,8 +189,8 @@ fn measure(stage: &Stage, program: &Program, pairs: u32, accounts: u32) -> Runs 
         Ok(command) => command,
         Err(why) => {
             return Runs {
-                rounds: Err(why),
-                accounts: None,
+                rounds: Err(why.clone()),
+                accounts: Err(why),
             };
         }
     };
@@ -203,7 +206,11 @@ fn measure(stage: &Stage, program: &Program, pairs: u32, accounts: u32) -> Runs 
     let both = [Watcher::Locks, Watcher::PerfContention];
     Runs {
         rounds: rounds::rounds(stage, &command, &watchers, pairs),
-        accounts: has_contention.then(|| rounds::accounts(stage, &command, &both, accounts)),
+        accounts: if has_contention {
+            rounds::accounts(stage, &command, &both, accounts)
+        } else {
+            Err(NO_CONTENTION.to_owned())
+        },
     }
 }
 
@@ -245,11 +252,13 @@ fn costs(
     };
     let rounds = measured.as_ref().map_or(&[][..], Vec::as_slice);
     let is_there = |round: &Round| round.times.contains_key(&Watcher::PerfContention);
-    let contention = rounds.iter().any(is_there).then(|| {
-        let what = "locks cost / perf lock contention -ab cost";
-        figure(what, Watcher::Locks, Watcher::PerfContention)
-    });
-    let figures = vec![
+    let contention = "locks cost / perf lock contention -ab cost";
+    let mut contention = figure(contention, Watcher::Locks, Watcher::PerfContention);
+    if !rounds.is_empty() && !rounds.iter().any(is_there) {
+        contention.value = Err(NO_CONTENTION.to_owned());
+    }
+    vec![
+        contention,
         figure("locks cost", Watcher::Locks, Watcher::Nobody),
         figure(
             "locks cost / perf lock record cost",
@@ -269,8 +278,7 @@ fn costs(
             measured,
             |rounds| size_ratio(rounds, Watcher::Sched, Watcher::PerfSched),
         ),
-    ];
-    contention.into_iter().chain(figures).collect()
+    ]
 }
 
 fn ratio<T>(

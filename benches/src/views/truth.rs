@@ -26,7 +26,7 @@ enum Program {
     /// One of the kernel's locks. The holder may have waited for the waiter, of which the program does not know: their
     /// times together are little longer than the waiter's.
     InKernel,
-    /// The same on one CPU, where nobody spins while the owner runs, of which the kernel does not tell.
+    /// The same on one CPU, where nobody spins while the owner runs: of a rwsem the kernel does not tell of that.
     OnOne,
     /// A planted program of its own, of two threads.
     Own,
@@ -76,7 +76,7 @@ pub const FAMILIES: [Family; 26] = [
     family("rcu", "RCU", "want_grace"),
     family("probed", "percpu-rwsem (write)", "want_to_probe"),
     in_kernel("inode", "rwsem (write)", Program::OnOne),
-    in_kernel("position", "mutex", Program::OnOne),
+    in_kernel("position", "mutex", Program::InKernel),
     in_kernel("mmap", "mmap_lock (write)", Program::OnOne),
     in_kernel("fault", "mmap_lock (read)", Program::OnOne),
     in_kernel("exec", "rwsem (read)", Program::InKernel),
@@ -304,7 +304,14 @@ pub fn figure(family: &Family, measured: &Result<Agreement, String>) -> Figure {
             .map_err(Clone::clone),
         unit: Unit::Difference,
         target: DIFFERENCE,
-        versus: format!("total wait in the table against the program's own clock{said}"),
+        versus: format!(
+            "total wait in the table against the program's own clock{}{said}",
+            if family.program == Program::OnOne {
+                ", on one CPU"
+            } else {
+                ""
+            }
+        ),
     }
 }
 
