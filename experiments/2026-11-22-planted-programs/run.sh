@@ -4,11 +4,11 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.." || exit 1
-target=${CARGO_TARGET_DIR:-target}
+
 tools/install-build-needs.sh test || exit 1
 tools/test/run.sh planted
-cp "$target/planted/table.md" "$target/planted/table.json" \
-    "$target/planted/table-proc.md" "$target/planted/table-proc.json" "$here/"
+cp "target/planted/table.md" "target/planted/table.json" \
+    "target/planted/table-proc.md" "target/planted/table-proc.json" "$here/"
 {
     sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1
     echo "$(nproc) CPUs, Linux $(uname -r), commit $(git rev-parse --short HEAD)"

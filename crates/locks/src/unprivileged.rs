@@ -4,6 +4,7 @@
 use amdahl_speedup::event::{Ns, StackId, Tid};
 use amdahl_speedup::primitive::{KernelPrimitive, Library, UserLock};
 use amdahl_speedup::snapshot::{ProcessWaits, Snapshot, State, UserWait, WaitKind, Waiting};
+use amdahl_speedup::wait::SYS_FUTEX_WAIT;
 use rustc_hash::FxHashMap;
 
 use crate::event::{Event, Kind, LockId, Place, Wait};
@@ -222,15 +223,12 @@ fn lock(waiting: &Waiting) -> Option<(Kind, u64)> {
         return Some((Kind::Kernel(lock), 0));
     }
     match blocked.syscall.map(libc::c_long::from)? {
-        libc::SYS_futex | FUTEX_WAIT => Some((Kind::Futex, blocked.args[0])),
+        libc::SYS_futex | SYS_FUTEX_WAIT => Some((Kind::Futex, blocked.args[0])),
         // For which ones is in the memory of the program.
         libc::SYS_futex_waitv => Some((Kind::Futex, 0)),
         _ => None,
     }
 }
-
-/// Since Linux 6.7.
-const FUTEX_WAIT: libc::c_long = 455;
 
 #[cfg(test)]
 mod tests {

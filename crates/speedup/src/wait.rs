@@ -9,6 +9,7 @@ mod names;
 use crate::cause::Cause;
 use crate::event::{Blocked, CallStack, Waker};
 
+pub use call::SYS_FUTEX_WAIT;
 use call::{Call, call};
 pub(crate) use names::callee_name;
 pub use names::{INTERPRETER, is_libc, is_runtime};

@@ -8,6 +8,7 @@ use amdahl_speedup::event::{
     SampledBy, StackId, StackTable, Tid, Waker,
 };
 use amdahl_speedup::partition::{Partition, RunPartition};
+use amdahl_speedup::wait::SYS_FUTEX_WAIT;
 use proptest::prelude::*;
 
 const MS: Ns = 1_000_000;
@@ -176,7 +177,7 @@ fn futexes_of_processes_at_one_address_are_told_apart() {
     let private = libc::FUTEX_PRIVATE_FLAG as u64;
     for run in [
         of_two_processes(libc::SYS_futex, private),
-        of_two_processes(455, 0),
+        of_two_processes(SYS_FUTEX_WAIT, 0),
     ] {
         assert_complete(&run);
         // The first 9 ms only one waits, later both.

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use amdahl_locks::{Event, Wait};
 use amdahl_speedup::event::{Ns, Tid};
 use amdahl_speedup::primitive::KernelPrimitive;
+use amdahl_speedup::wait::SYS_FUTEX_WAIT;
 use aya::maps::{HashMap, MapData};
 use rustc_hash::FxHashMap;
 use rustix::fs::{Mode, OFlags};
@@ -76,7 +77,6 @@ struct Lock {
 
 /// The calls in which the programs look for waits, told by the same arguments.
 fn lock_of_call(number: u32, args: &[u64; 6]) -> Option<Lock> {
-    const FUTEX_WAIT: libc::c_long = 455;
     const F_OFD_SETLKW: u64 = 38;
     let sleep = |lock_kind, address| Lock {
         kind: kind::SLEEP,
@@ -91,7 +91,7 @@ fn lock_of_call(number: u32, args: &[u64; 6]) -> Option<Lock> {
             expected: args[2] as u8,
             address: args[0],
         }),
-        FUTEX_WAIT => Some(Lock {
+        SYS_FUTEX_WAIT => Some(Lock {
             kind: kind::FUTEX_WAIT,
             lock_kind: 0,
             expected: args[1] as u8,
@@ -514,7 +514,8 @@ mod tests {
             (futex.kind, futex.lock_kind, futex.expected, futex.address),
             (kind::FUTEX_WAIT, 0x80, 2, 0x1000)
         );
-        let newer = of(455, [0x1000, 2, u64::from(u32::MAX), 0x82, 0, 0]).expect("a futex");
+        let newer =
+            of(SYS_FUTEX_WAIT, [0x1000, 2, u64::from(u32::MAX), 0x82, 0, 0]).expect("a futex");
         assert_eq!(
             (newer.kind, newer.lock_kind, newer.expected, newer.address),
             (kind::FUTEX_WAIT, 0, 2, 0x1000)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use amdahl_speedup::event::{Blocked, Ns, StackId, Tid};
 use amdahl_speedup::primitive::KernelPrimitive;
 use amdahl_speedup::snapshot::{State, ThreadState, Waiting};
+use amdahl_speedup::wait::SYS_FUTEX_WAIT;
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
 
@@ -17,8 +18,8 @@ use super::reach::{Reaches, memory};
 const TRUSTED_POLLS: u32 = 8;
 /// Stack memory copied where a thread waits.
 const STACK_BYTES: usize = 3072;
-/// Calls that sleep at futexes: the two newer ones are since Linux 5.16 and 6.7.
-const FUTEXES: [libc::c_long; 3] = [libc::SYS_futex, libc::SYS_futex_waitv, 455];
+/// Calls that sleep at futexes.
+const FUTEXES: [libc::c_long; 3] = [libc::SYS_futex, libc::SYS_futex_waitv, SYS_FUTEX_WAIT];
 /// Copies of one run.
 const STACKS_MAX: usize = 8192;
 

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use super::{Look, Partition, State, Stretch};
 use crate::cause::Cause;
 use crate::event::{Blocked, Ns, StackId, Tid, Waker};
-use crate::wait::{Resolved, Wait, classify};
+use crate::wait::{Resolved, SYS_FUTEX_WAIT, Wait, classify};
 
 /// A wait in progress, or being ended by a wake-up still under way.
 #[derive(Clone, Copy, Debug)]
@@ -33,9 +33,6 @@ impl Waiting {
 
 /// The process that has a futex for itself, and its address.
 pub(super) type Futex = (Option<Tid>, u64);
-
-/// Since Linux 6.7; it has the expected value where `futex` has its operation.
-const FUTEX_WAIT: libc::c_long = 455;
 
 /// Who gets idle CPU time first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +197,7 @@ impl Partition {
                 && blocked.args[1] & libc::FUTEX_PRIVATE_FLAG as u64 == 0;
             owner = self.threads.get(&tid).map(|thread| thread.pid);
             owner = owner.filter(|_| !is_shared);
-            let value = blocked.args[if call == Some(FUTEX_WAIT) { 1 } else { 2 }] as u32;
+            let value = blocked.args[if call == Some(SYS_FUTEX_WAIT) { 1 } else { 2 }] as u32;
             let (used, waiters, _) = self.futexes.entry((owner, object)).or_default();
             if wait == Wait::PoolFutex {
                 wait = if used.is_for_a_task() {

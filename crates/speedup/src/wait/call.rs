@@ -1,5 +1,8 @@
 //! System calls by what they wait for.
 
+/// A sleep at one futex, since Linux 6.7; it has the expected value where `futex` has its operation. Not in every libc.
+pub const SYS_FUTEX_WAIT: libc::c_long = 455;
+
 /// System calls that block, grouped by what they wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
@@ -41,11 +44,7 @@ pub(super) fn call(number: u32) -> Call {
     ]) {
         return Call::Storage;
     }
-    if is(&[
-        l::SYS_futex,
-        l::SYS_futex_waitv,
-        455, /* futex_wait, 6.7 */
-    ]) {
+    if is(&[l::SYS_futex, l::SYS_futex_waitv, SYS_FUTEX_WAIT]) {
         Call::Futex
     } else if is(&[l::SYS_nanosleep, l::SYS_clock_nanosleep]) {
         Call::Timer
