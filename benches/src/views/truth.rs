@@ -23,6 +23,9 @@ pub struct Family {
 enum Program {
     /// A family of `planted/locks/families.c` whose waiter sleeps: it knows how often.
     Sleeps,
+    /// The same for a lock whose waiter is woken by each who leaves it, looks, and may sleep again: a wait is one or more sleeps, and
+    /// the table has sleeps.
+    SleepsAgain,
     /// One of the kernel's locks. The holder may have waited for the waiter, of which the program does not know: their
     /// times together are little longer than the waiter's.
     InKernel,
@@ -74,7 +77,10 @@ pub const FAMILIES: [Family; 26] = [
     family("flock", "file lock", "want_flock"),
     family("fcntl", "file lock", "want_range"),
     family("rcu", "RCU", "want_grace"),
-    family("probed", "percpu-rwsem (write)", "want_to_probe"),
+    Family {
+        program: Program::SleepsAgain,
+        ..family("probed", "percpu-rwsem (write)", "want_to_probe")
+    },
     in_kernel("inode", "rwsem (write)", Program::OnOne),
     in_kernel("position", "mutex", Program::InKernel),
     in_kernel("mmap", "mmap_lock (write)", Program::OnOne),
@@ -131,7 +137,7 @@ fn command(stage: &Stage, family: &Family) -> Result<Vec<String>, String> {
     let folder = stage.scratch();
     let built = |program: &Path| program.to_string_lossy().into_owned();
     let mut compiler = match family.program {
-        Program::Sleeps | Program::InKernel | Program::OnOne => {
+        Program::Sleeps | Program::SleepsAgain | Program::InKernel | Program::OnOne => {
             let mut gcc = stage.command("gcc");
             gcc.args(["-std=gnu11", "-O2", "-g", "-pthread", "-o"])
                 .arg(folder.join("families"))
