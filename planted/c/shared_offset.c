@@ -34,10 +34,10 @@ int main(int argc, char **argv)
 {
     int n = begin(argc, argv);
     char *line = (char *)calloc(1, CHUNK);
-    char path[] = "/dev/shm/planted-XXXXXX"; /* the offset of a memfd is not locked */
-    tape = mkstemp(path);
-    if (tape < 0 || unlink(path) != 0)
-        die(path);
+    /* The offset of a memfd is not locked. */
+    tape = open("/dev/shm", O_TMPFILE | O_RDWR, 0600);
+    if (tape < 0)
+        die("/dev/shm");
     for (int i = 0; i < 8; i++)
         if (write(tape, line, CHUNK) != (ssize_t)CHUNK)
             die("write");

@@ -56,6 +56,7 @@ impl<'a> Recorded<'a> {
             followed.tlb.count_all(cpus);
         }
         let mut sources = sources::recorded(&missing, holds);
+        sources.extend(sources::hidden_names());
         sources.push(sources::not_live());
         Recorded {
             followed,

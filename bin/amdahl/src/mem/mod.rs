@@ -180,6 +180,7 @@ fn recorded(
     let lock = followed.lock_tables(args.holds);
     let (tlb, tlb_source) = tlb_misses(&followed.tlb, &args.selection);
     let mut sources = sources::recorded(&missing, args.holds);
+    sources.extend(sources::hidden_names());
     sources.push(tlb_source);
     let mut warnings = warnings_of(counts.stacks_lost, &followed);
     if let Some(when) = counts.cut {

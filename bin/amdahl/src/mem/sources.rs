@@ -74,10 +74,12 @@ pub fn recorded(missing: &[&str], has_holds: bool) -> Vec<Source> {
     } else {
         source("vmalloc", "bpf", "", "")
     });
-    sources.extend(watch::hidden_names(
-        "its own code that takes address ranges is told by addresses.",
-    ));
     sources
+}
+
+/// Of a recording where the kernel hides its names.
+pub fn hidden_names() -> Option<Source> {
+    watch::hidden_names("its own code that takes address ranges is told by addresses.")
 }
 
 /// Without BPF, for the reason `why`; of holds only if they were asked for.

@@ -97,12 +97,10 @@ pub fn knobs(keep: bool) -> Vec<(String, String)> {
 
 /// The same for the result, which others may read: what the user gives Java, perhaps a password, is not in it.
 pub fn told((name, value): (String, String)) -> (String, String) {
-    let own = std::env::var(&name).ok().filter(|own| !own.is_empty());
-    let ours = own.and_then(|own| value.strip_prefix(&own).map(str::to_owned));
-    let value = match ours {
-        Some(ours) if name == java::VARIABLE => format!("${name}{ours}"),
-        _ => value,
-    };
+    let own = (name == java::VARIABLE).then(|| std::env::var(&name).ok());
+    let own = own.flatten().filter(|own| !own.is_empty());
+    let ours = own.as_deref().and_then(|own| value.strip_prefix(own));
+    let value = ours.map_or_else(|| value.clone(), |ours| format!("${name}{ours}"));
     (name, value)
 }
 

@@ -115,6 +115,7 @@ impl Decoder {
                 } else if let Some(known) = self.known.get_mut(&tid)
                     && known.cpus.as_ref().is_some_and(|cpus| !cpus.contains(cpu))
                 {
+                    // No number of CPUs: it is looked at again.
                     known.allowed = 0;
                     self.meet(slot, tid, 0, out);
                 }

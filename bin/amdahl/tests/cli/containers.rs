@@ -40,21 +40,13 @@ fn in_a_pid_namespace_of_its_own_bpf_is_not_used_and_that_is_said() {
         return skipped("no PID namespace can be made here");
     }
     let place = Place::new();
-    let args = |view: &[&str]| -> Vec<String> {
-        let rest = ["--json", "--", "sh", "-c", "sleep 0.2"];
-        view.iter()
-            .chain(&rest)
-            .map(|&arg| arg.to_owned())
-            .collect()
-    };
     for view in [
         &["locks"][..],
         &["sched", "record", "-o", "recording"],
         &["mem"],
         &["scale", "--cpus", "1", "--runs", "1"],
     ] {
-        let args = args(view);
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let args = [view, &["--json", "--", "sh", "-c", "sleep 0.2"]].concat();
         let ran = place.run(behind(&place, "unshare", &OWN_THREADS, &args));
         let said = sources(&ran.ends_with(0).json());
         if bpf().is_ok() {
