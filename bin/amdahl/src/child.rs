@@ -4,7 +4,7 @@
 pub mod guard;
 mod input;
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -15,6 +15,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use amdahl_topology::CpuSet;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
 
 use crate::descriptors;
 use crate::interrupt::Interrupt;
@@ -52,6 +55,8 @@ pub struct Child {
     begun: Option<Instant>,
     stdout: Option<JoinHandle<Vec<u8>>>,
     stderr: Option<JoinHandle<Vec<u8>>>,
+    /// Closed when nothing more of the two is waited for.
+    output: io::PipeWriter,
     guard: Guard,
 }
 
@@ -95,6 +100,17 @@ pub enum StartError {
     /// The process between us and the program is gone, and how that ended with it.
     #[error("the run is lost: its guard, the process amdahl-guard, was killed")]
     Guard,
+    /// The program was to end, and goes on.
+    #[error(
+        "{program:?} runs with the rights of another user, so that it could not be ended: it goes on as process {pid}. \
+         End it as that user (as root: kill {pid}), and start amdahl with those rights instead of the program."
+    )]
+    NotOurs {
+        /// What was run.
+        program: String,
+        /// Its process.
+        pid: u32,
+    },
     /// The program does not exist or cannot be run.
     #[error("cannot run {program:?}: {source}")]
     Exec {
@@ -111,16 +127,36 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> StartError {
     move |source| StartError::System { what, source }
 }
 
-fn tail(fd: OwnedFd) -> io::Result<JoinHandle<Vec<u8>>> {
+/// Keeps the end of what comes from `fd`, until that is closed. When the other end of `over` is, what is there by then is the end:
+/// a process that cannot be ended may keep `fd` open.
+fn tail(fd: OwnedFd, over: io::PipeReader) -> io::Result<JoinHandle<Vec<u8>>> {
+    rustix::io::ioctl_fionbio(&fd, true)?;
     std::thread::Builder::new()
         .name("amdahl-tail".into())
         .spawn(move || {
-            let mut file = std::fs::File::from(fd);
             let (mut kept, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
-            while let Ok(len @ 1..) = file.read(&mut buffer) {
-                kept.extend_from_slice(&buffer[..len]);
-                if kept.len() > 2 * TAIL_BYTES {
-                    kept.drain(..kept.len() - TAIL_BYTES);
+            let mut is_over = false;
+            loop {
+                match rustix::io::read(&fd, &mut buffer[..]) {
+                    Ok(len @ 1..) => {
+                        kept.extend_from_slice(&buffer[..len]);
+                        if kept.len() > 2 * TAIL_BYTES {
+                            kept.drain(..kept.len() - TAIL_BYTES);
+                        }
+                    }
+                    Err(Errno::AGAIN) if !is_over => {
+                        let mut polled = [
+                            PollFd::new(&fd, PollFlags::IN),
+                            PollFd::new(&over, PollFlags::IN),
+                        ];
+                        match poll(&mut polled, None) {
+                            Ok(_) => is_over = !polled[1].revents().is_empty(),
+                            Err(Errno::INTR) => {}
+                            Err(_) => break,
+                        }
+                    }
+                    Err(Errno::INTR) => {}
+                    Ok(0) | Err(_) => break,
                 }
             }
             kept
@@ -214,6 +250,8 @@ impl Child {
             channel,
             go: Some(go),
         };
+        let (over, output) = io::pipe().map_err(failed("pipe"))?;
+        let tail = |fd: OwnedFd| tail(fd, over.try_clone()?);
         let stdout = guard.process.stdout.take().map(OwnedFd::from).map(tail);
         let stderr = guard.process.stderr.take().map(OwnedFd::from).map(tail);
         let stdout = stdout.transpose().map_err(failed("start a thread"))?;
@@ -236,7 +274,7 @@ impl Child {
             }
         };
         let pidfd = rustix::process::pidfd_open(
-            rustix::process::Pid::from_raw(pid).expect("a child has a pid"),
+            Pid::from_raw(pid).expect("a child has a pid"),
             rustix::process::PidfdFlags::empty(),
         );
         Ok(Child {
@@ -247,6 +285,7 @@ impl Child {
             begun: None,
             stdout,
             stderr,
+            output,
             guard,
         })
     }
@@ -296,6 +335,7 @@ impl Child {
         let begun = self.begun.expect("it has begun");
         let mut stopped = None;
         let mut timed_out = false;
+        let mut signalled = Ok(());
         // Also the signals' way out: they interrupt the poll.
         loop {
             let left = match (deadline, stopped) {
@@ -303,10 +343,7 @@ impl Child {
                 (Some(deadline), None) => deadline.saturating_sub(begun.elapsed()),
                 (None, None) => Duration::from_secs(1),
             };
-            let mut polled = [rustix::event::PollFd::new(
-                &self.pidfd,
-                rustix::event::PollFlags::IN,
-            )];
+            let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
             let timeout = rustix::event::Timespec {
                 tv_sec: left.as_secs().min(1) as i64,
                 tv_nsec: if left.as_secs() >= 1 {
@@ -315,9 +352,9 @@ impl Child {
                     i64::from(left.subsec_nanos())
                 },
             };
-            match rustix::event::poll(&mut polled, Some(&timeout)) {
+            match poll(&mut polled, Some(&timeout)) {
                 Ok(1..) => break,
-                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(0) | Err(Errno::INTR) => {}
                 Err(error) => {
                     return Err(StartError::System {
                         what: "poll",
@@ -328,12 +365,19 @@ impl Child {
             let over = deadline.is_some_and(|deadline| begun.elapsed() >= deadline);
             let patient = Duration::from_secs(2);
             if interrupt.insisted() || stopped.is_some_and(|at: Instant| at.elapsed() > patient) {
-                self.signal(libc::SIGKILL);
+                signalled = self.signal(Signal::KILL);
                 stopped.get_or_insert(Instant::now());
             } else if stopped.is_none() && (over || interrupt.asked()) {
-                self.signal(libc::SIGTERM);
+                signalled = self.signal(Signal::TERM);
                 stopped = Some(Instant::now());
                 timed_out = over;
+            }
+            if signalled == Err(Errno::PERM) {
+                clean_up();
+                return Err(StartError::NotOurs {
+                    pid: self.pid(),
+                    program: self.program,
+                });
             }
         }
         let wall = begun.elapsed();
@@ -345,6 +389,7 @@ impl Child {
         let end = end.map_err(|_| StartError::Guard)?;
         let status = end.status;
         usage.add(end.usage);
+        drop(self.output);
         let text = |thread: Option<JoinHandle<Vec<u8>>>| {
             let bytes = thread
                 .and_then(|thread| thread.join().ok())
@@ -374,9 +419,11 @@ impl Child {
         })
     }
 
-    fn signal(&self, signal: i32) {
-        // SAFETY: the group is the child's own; nothing else can be in it but its descendants.
-        unsafe { libc::kill(-self.pid, signal) };
+    /// To the program and what it has started in its process group; one that may get it is enough.
+    fn signal(&self, signal: Signal) -> Result<(), Errno> {
+        // The group is the child's own; nothing else can be in it but its descendants.
+        let group = Pid::from_raw(self.pid).expect("a child has a pid");
+        rustix::process::kill_process_group(group, signal)
     }
 }
 

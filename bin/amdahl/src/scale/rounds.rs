@@ -82,6 +82,9 @@ impl Sweep {
                 Err(error) if self.is_hopeless(&error, scale) => {
                     return Err(Failure::program(error.to_string()));
                 }
+                Err(error @ StartError::NotOurs { .. }) => {
+                    return Err(Failure::program(error.to_string()));
+                }
                 // Whatever else fails will be told by the runs that count.
                 Ok(_) | Err(_) => {}
             }
@@ -115,7 +118,14 @@ impl Sweep {
                 Err(ProbedError::Start(error)) if self.is_hopeless(&error, scale) => {
                     return Err(Failure::program(error.to_string()));
                 }
-                Err(error) => self.note(turn, &error, &mut rounds),
+                Err(error) => {
+                    self.note(turn, &error, &mut rounds);
+                    // Whatever is run next would run beside it.
+                    if matches!(error, ProbedError::Start(StartError::NotOurs { .. })) {
+                        self.partial = interrupt.asked();
+                        break;
+                    }
+                }
             }
         }
         progress.finish();

@@ -1,12 +1,13 @@
 //! Ctrl-C, kill -9, and programs that leave something behind: nothing survives the tool.
 
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Signal;
 
 use crate::processes::{groups_of, has_groups, is_alive, kill, parent_of, pid_in, until_gone};
-use crate::tool::{Place, Running, alone, bpf, notice, skipped, until};
+use crate::tool::{Place, Running, alone, bpf, has, is_root, notice, skipped, until};
 use crate::workload::runs_of;
 
 /// Ends at once in its first runs; then says its process id and stays.
@@ -125,6 +126,70 @@ fn a_second_ctrl_c_reports_nothing_and_leaves_nothing() {
     assert_eq!(groups_of(tool).len(), 0);
     assert!(!place.join("r").exists());
     assert!(ran.err.contains("interrupted twice"), "{}", ran.err);
+}
+
+/// What runs with another user's rights, as under sudo, cannot be ended by who started it.
+#[test]
+fn what_runs_with_the_rights_of_another_user_is_not_waited_for() {
+    let _alone = alone();
+    let place = Place::new();
+    if !is_root() || !has("setpriv") {
+        return skipped("not root, or there is no setpriv");
+    }
+    let path = place.join("setpriv");
+    let which = Command::new("sh")
+        .args(["-c", "command -v setpriv"])
+        .output()
+        .expect("sh");
+    let setpriv = String::from_utf8(which.stdout).expect("UTF-8");
+    std::fs::copy(setpriv.trim_end(), &path).expect("a copy");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).expect("chmod");
+    let as_root = "./setpriv --ruid 0 sh -c 'echo $$ > pid; exec sleep 1000'";
+    let in_background = format!("{as_root} & wait");
+    // The program itself; a process of a program that can be ended, which keeps what that wrote to open.
+    for (script, code) in [(&*format!("exec {as_root}"), 3), (&in_background, 0)] {
+        let args = [
+            "scale",
+            "--cpus",
+            "1",
+            "--for",
+            "300ms",
+            "--probe",
+            "proc",
+            "--no-warmup",
+            "--runs",
+            "1",
+            "--no-output",
+        ];
+        let command = ["--", "sh", "-c", script];
+        let ran = place
+            .amdahl_as_ordinary_user(&[&args[..], &command].concat())
+            .expect("there is setpriv");
+        let user = std::fs::metadata(place.join("pid"))
+            .expect("a program that began")
+            .uid();
+        if user != 0 {
+            return skipped("set-user-id programs get no rights here");
+        }
+        let pid = pid_in(&place, "pid");
+        assert!(is_alive(pid), "{}", ran.err);
+        kill(pid);
+        until_gone(pid);
+        std::fs::remove_file(place.join("pid")).expect("the process id");
+        let ran = ran.ends_with(code);
+        if code != 0 {
+            assert!(
+                ran.message().contains("the rights of another user"),
+                "{}",
+                ran.err
+            );
+            assert!(
+                ran.message().contains(&format!("process {pid}")),
+                "{}",
+                ran.err
+            );
+        }
+    }
 }
 
 /// Says the process ids of itself, a child and a daemon, then waits.

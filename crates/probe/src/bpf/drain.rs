@@ -258,7 +258,7 @@ impl Shared {
             }
             let part_at = given.saturating_add(part_after).saturating_add(SETTLED_NS);
             let part_at = drained.cut.is_none().then_some(part_at);
-            let next = windows.as_ref().and_then(Windows::next);
+            let next = windows.as_ref().map(Windows::next);
             let next = next.into_iter().chain(part_at).chain([steady_until]);
             let next = next.min().unwrap_or(u64::MAX);
             let until_next = Duration::from_nanos(next.saturating_sub(clock::monotonic()));

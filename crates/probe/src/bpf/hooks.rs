@@ -114,7 +114,7 @@ impl Windows {
     }
 
     /// When to look again at the latest.
-    pub fn next(&self) -> Option<u64> {
+    pub fn next(&self) -> u64 {
         self.duty.next()
     }
 }

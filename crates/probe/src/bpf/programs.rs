@@ -41,7 +41,7 @@ pub enum Held {
     Throughout,
     /// In windows.
     InWindows,
-    /// From the window before the first gap on.
+    /// From shortly before the first gap on.
     SinceGaps,
 }
 
