@@ -7,6 +7,8 @@ mod handoff;
 mod image;
 mod loader;
 mod machine;
+#[path = "../../../crates/report/tests/markup/mod.rs"]
+mod markup;
 mod memory;
 mod migration;
 mod openmp;

@@ -7,6 +7,8 @@ use amdahl_mem::mapping::Backing;
 use amdahl_mem::policy::{Policy, When};
 use amdahl_mem::{buddy, numa_maps, smaps};
 
+use crate::markup::assert_markup;
+
 /// `/proc/PID/smaps`, each mapping of which is judged.
 pub(crate) fn smaps(bytes: &[u8]) {
     let policy = Policy {
@@ -56,8 +58,7 @@ pub(crate) fn mem_result(bytes: &[u8]) {
     let Ok(result) = mem::parse(bytes, PathBuf::from("fuzz")) else {
         return;
     };
-    let page = mem::html::render(&result, &[]);
-    assert!(!page.contains("<script"));
+    assert_markup(&mem::html::render(&result, &[]));
     for width in [40, 80, 200] {
         mem::terminal::render(&result, width, Style::default());
     }

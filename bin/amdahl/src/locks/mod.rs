@@ -126,16 +126,20 @@ fn polled(
     remedy: &str,
 ) -> Result<Observed, Failure> {
     let mut observed = unprivileged::observe(&args.selection, cpus, interrupt, why, remedy)?;
-    let missing = |what: &str, text: &str| source(what, "missing", text, remedy);
-    if args.owner {
-        let text = "How long mmap_lock is held is told by BPF alone.";
-        observed.sources.push(missing("mmap_lock holds", text));
-    }
+    observed
+        .sources
+        .extend(args.owner.then(|| no_holds(remedy)));
     if args.goroutines {
         let text = "Goroutines are timed by probes in their program, which need BPF.";
-        observed.goroutines = Some(missing("waits of goroutines", text));
+        observed.goroutines = Some(source("waits of goroutines", "missing", text, remedy));
     }
     Ok(observed)
+}
+
+/// Who asks for owners without BPF is told of those of other locks alone.
+fn no_holds(remedy: &str) -> Source {
+    let text = "How long mmap_lock is held is told by BPF alone.";
+    source("mmap_lock holds", "missing", text, remedy)
 }
 
 /// Sums take half as much as the events that they are made of.

@@ -151,11 +151,18 @@ impl Polling {
         }
     }
 
-    /// For a live view of `selection`. `why` says why BPF is not used, and `remedy` what helps.
-    pub fn of(selection: &Selection, why: &str, remedy: &str) -> Result<Polling, Failure> {
+    /// For a live view of `selection`, which is to show `owners`. `why` says why BPF is not used, and `remedy` what helps.
+    pub fn of(
+        selection: &Selection,
+        owners: bool,
+        why: &str,
+        remedy: &str,
+    ) -> Result<Polling, Failure> {
         let poller = poller(selection, selection.pid)?;
+        let mut sources = polled_sources(is_wide(selection), why, remedy);
+        sources.extend(owners.then(|| super::no_holds(remedy)));
         Ok(Polling {
-            sources: polled_sources(is_wide(selection), why, remedy),
+            sources,
             ..Polling::new(poller, super::sums_within(selection.memory_bytes()))
         })
     }

@@ -335,7 +335,7 @@ mod tests {
                 "blocked_s" | "blocked_max_s" => "blocked in the host",
                 "picture" => "pictures of threads on CPUs",
                 "timelines" => "timelines",
-                "recording" | "events_lost" => "events",
+                "recording" | "events_lost" | "events_refused" => "events",
                 "switches" => "switches",
                 other => panic!("{other} is empty, and nothing is known of that"),
             };

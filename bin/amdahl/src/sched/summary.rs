@@ -40,6 +40,7 @@ pub fn result(outcome: &Outcome, drawn: Option<&Analysis>) -> SchedResult {
             migrations: totals.migrations,
             events: totals.events,
             events_lost: totals.lost,
+            events_refused: totals.refused,
             switches_mended: totals.mended,
         },
         wake_latency: latency(&outcome.wake_wait, true),

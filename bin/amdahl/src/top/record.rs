@@ -265,7 +265,12 @@ impl Recording<'_> {
         };
         let selection = self.selection;
         let mut look: Box<dyn Look> = match asked.tab {
-            Tab::Locks => Box::new(locks::live::Polling::of(selection, &why, remedy)?),
+            Tab::Locks => Box::new(locks::live::Polling::of(
+                selection,
+                self.owners,
+                &why,
+                remedy,
+            )?),
             Tab::Sched => Box::new(sched::live::Looked::new(selection, remedy)),
             Tab::Mem => Box::new(mem::live::Looked::new(selection, &why, remedy)),
         };

@@ -293,6 +293,22 @@ fn a_live_view_of_locks_shows_owners() {
 }
 
 #[test]
+fn a_live_view_without_bpf_says_which_owners_it_does_not_show() {
+    let Some(program) = planted() else { return };
+    for (owner, is_named) in [(&["--owner"][..], true), (&[], false)] {
+        let output = Command::new(env!("CARGO_BIN_EXE_amdahl"))
+            .args(["top", "--probe", "proc", "--batch", "1", "--json"])
+            .args(owner)
+            .args(["--", program])
+            .stdin(Stdio::null())
+            .output()
+            .expect("started");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(text.contains("mmap_lock holds"), is_named, "{text}");
+    }
+}
+
+#[test]
 fn huge_pages_are_shown_by_mapping() {
     let Some(program) = planted() else { return };
     // With and without BPF: what is mapped is the owner's to see.

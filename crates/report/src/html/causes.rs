@@ -47,14 +47,19 @@ fn row(i: usize, cause: &CauseReport, at: usize, main: &Point) -> Markup {
             td role="cell" {
                 p { (foreign(&sentence(cause))) }
                 @for (j, site) in cause.sites.iter().enumerate() {
-                    (details(&format!("{path}.sites.{j}"), site))
+                    (details(&format!("{path}.sites.{j}"), &cause.id, site))
                 }
             }
         }
     }
 }
 
-fn details(path: &str, site: &Site) -> Markup {
+fn details(path: &str, cause: &str, site: &Site) -> Markup {
+    let object = if cause == "stolen" {
+        "Taken by"
+    } else {
+        "Waits for"
+    };
     let symbol = if site.symbol.is_empty() {
         "(unknown function)"
     } else {
@@ -80,7 +85,7 @@ fn details(path: &str, site: &Site) -> Markup {
                 @for (name, text) in [
                     ("Thread", &site.thread),
                     ("Process", &site.process),
-                    ("Waits for", &site.object),
+                    (object, &site.object),
                     ("File", &site.module),
                 ] {
                     @if !text.is_empty() { dt { (name) } dd { (foreign(text)) } }

@@ -420,6 +420,9 @@ fn method(result: &SchedResult) -> Markup {
             dt { "Events" }
             dd { (count("totals.events", result.totals.events)) " recorded, "
                 (count("totals.events_lost", result.totals.events_lost)) " lost, "
+                @if result.totals.events_refused > 0 {
+                    (count("totals.events_refused", result.totals.events_refused)) " left out (too many CPUs or threads), "
+                }
                 (count("totals.switches_mended", result.totals.switches_mended)) " switches not seen and bridged" }
             @if let Some(recording) = &result.recording {
                 dt { "On disk" }

@@ -104,6 +104,8 @@ pub struct Totals {
     pub events: u64,
     /// Events that found their buffer full.
     pub events_lost: u64,
+    /// Events that were not looked at, for there were too many CPUs or threads.
+    pub events_refused: u64,
     /// Switches that were not seen, and bridged.
     pub switches_mended: u64,
 }

@@ -530,6 +530,14 @@ fn notices(page: &mut Page, result: &SchedResult) {
         );
         notes.push(("lost".to_owned(), words));
     }
+    if totals.events_refused > 0 {
+        let words = format!(
+            "{} events were left out, for there were more CPUs or living threads than there is room for; what they would have \
+             told is missing from all figures.",
+            totals.events_refused
+        );
+        notes.push(("refused".to_owned(), words));
+    }
     if let Some(recording) = result
         .recording
         .as_ref()
