@@ -122,6 +122,8 @@ pub enum StartError {
 }
 
 const TAIL_BYTES: usize = 64 << 10;
+/// A pipe holds no more than this of what was written before a moment.
+const PIPE_BYTES_MAX: usize = 1 << 20;
 
 fn failed(what: &'static str) -> impl Fn(io::Error) -> StartError {
     move |source| StartError::System { what, source }
@@ -135,26 +137,30 @@ fn tail(fd: OwnedFd, over: io::PipeReader) -> io::Result<JoinHandle<Vec<u8>>> {
         .name("amdahl-tail".into())
         .spawn(move || {
             let (mut kept, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
-            let mut is_over = false;
-            loop {
+            // Bytes that are still wanted, since it is over.
+            let mut wanted = None;
+            while wanted != Some(0) {
+                if wanted.is_none() {
+                    let mut polled = [
+                        PollFd::new(&fd, PollFlags::IN),
+                        PollFd::new(&over, PollFlags::IN),
+                    ];
+                    match poll(&mut polled, None) {
+                        Ok(_) if polled[1].revents().is_empty() => {}
+                        Ok(_) => wanted = Some(PIPE_BYTES_MAX),
+                        Err(Errno::INTR) => continue,
+                        Err(_) => break,
+                    }
+                }
                 match rustix::io::read(&fd, &mut buffer[..]) {
                     Ok(len @ 1..) => {
+                        wanted = wanted.map(|wanted: usize| wanted.saturating_sub(len));
                         kept.extend_from_slice(&buffer[..len]);
                         if kept.len() > 2 * TAIL_BYTES {
                             kept.drain(..kept.len() - TAIL_BYTES);
                         }
                     }
-                    Err(Errno::AGAIN) if !is_over => {
-                        let mut polled = [
-                            PollFd::new(&fd, PollFlags::IN),
-                            PollFd::new(&over, PollFlags::IN),
-                        ];
-                        match poll(&mut polled, None) {
-                            Ok(_) => is_over = !polled[1].revents().is_empty(),
-                            Err(Errno::INTR) => {}
-                            Err(_) => break,
-                        }
-                    }
+                    Err(Errno::AGAIN) if wanted.is_none() => {}
                     Err(Errno::INTR) => {}
                     Ok(0) | Err(_) => break,
                 }

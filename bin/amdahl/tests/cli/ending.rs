@@ -145,7 +145,9 @@ fn what_runs_with_the_rights_of_another_user_is_not_waited_for() {
     std::fs::copy(setpriv.trim_end(), &path).expect("a copy");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).expect("chmod");
     let as_root = "./setpriv --ruid 0 sh -c 'echo $$ > pid; exec sleep 1000'";
-    let in_background = format!("{as_root} & wait");
+    // It also writes on and on, whether anybody reads or not.
+    const WRITES: &str = "trap \"\" PIPE; while :; do echo on; done >&2";
+    let in_background = format!("{} & wait", as_root.replace("exec sleep 1000", WRITES));
     // The program itself; a process of a program that can be ended, which keeps what that wrote to open.
     for (script, code) in [(&*format!("exec {as_root}"), 3), (&in_background, 0)] {
         let args = [
@@ -157,6 +159,8 @@ fn what_runs_with_the_rights_of_another_user_is_not_waited_for() {
             "--probe",
             "proc",
             "--no-warmup",
+            "--bare-runs",
+            "0",
             "--runs",
             "1",
             "--no-output",
