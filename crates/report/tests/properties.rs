@@ -280,3 +280,15 @@ proptest! {
 fn the_hostile_fixture_is_well_formed() {
     assert_markup(&html::render(&fixture::hostile(), &fixture::hostile_rows()));
 }
+
+#[test]
+fn who_took_time_is_not_waited_for() {
+    let mut result = fixture::sweep();
+    for (id, words) in [("lock-wait", "Waits for"), ("stolen", "Taken by")] {
+        id.clone_into(&mut result.causes[0].id);
+        result.causes.truncate(1);
+        result.causes[0].sites[0].object = "make [7]".to_owned();
+        let page = html::render(&result, &[]);
+        assert!(page.contains(&format!("<dt>{words}</dt>")), "{id}");
+    }
+}

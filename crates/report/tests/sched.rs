@@ -377,3 +377,19 @@ fn figures_that_cannot_be_are_refused() {
         assert!(to_json(&result).is_err());
     }
 }
+
+#[test]
+fn events_that_were_left_out_are_told_where_there_are_some() {
+    let mut some = result(2, "worker");
+    assert!(some.totals.events_refused > 0);
+    let told = |result: &SchedResult| {
+        let text = terminal::render(result, 120, Style::default());
+        (
+            text.contains("were left out"),
+            html::render(result).contains("left out"),
+        )
+    };
+    assert_eq!(told(&some), (true, true));
+    some.totals.events_refused = 0;
+    assert_eq!(told(&some), (false, false));
+}

@@ -79,10 +79,10 @@ impl Sweep {
         if let (false, Some(last)) = (scale.no_warmup, self.plan.points.last()) {
             progress.step("warm-up", last.id());
             match rounds.workload.bare(&last.cpus, last.threads) {
-                Err(error) if self.is_hopeless(&error, scale) => {
-                    return Err(Failure::program(error.to_string()));
-                }
-                Err(error @ StartError::NotOurs { .. }) => {
+                Err(error)
+                    if self.is_hopeless(&error, scale)
+                        || matches!(error, StartError::NotOurs { .. }) =>
+                {
                     return Err(Failure::program(error.to_string()));
                 }
                 // Whatever else fails will be told by the runs that count.

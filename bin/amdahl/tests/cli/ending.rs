@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::process::Signal;
 
 use crate::processes::{groups_of, has_groups, is_alive, kill, parent_of, pid_in, until_gone};
-use crate::tool::{Place, Running, alone, bpf, has, is_root, notice, skipped, until};
+use crate::tool::{Place, Running, alone, bpf, is_root, notice, path_of, skipped, until};
 use crate::workload::runs_of;
 
 /// Ends at once in its first runs; then says its process id and stays.
@@ -133,16 +133,11 @@ fn a_second_ctrl_c_reports_nothing_and_leaves_nothing() {
 fn what_runs_with_the_rights_of_another_user_is_not_waited_for() {
     let _alone = alone();
     let place = Place::new();
-    if !is_root() || !has("setpriv") {
+    let Some(setpriv) = path_of("setpriv").filter(|_| is_root()) else {
         return skipped("not root, or there is no setpriv");
-    }
+    };
     let path = place.join("setpriv");
-    let which = Command::new("sh")
-        .args(["-c", "command -v setpriv"])
-        .output()
-        .expect("sh");
-    let setpriv = String::from_utf8(which.stdout).expect("UTF-8");
-    std::fs::copy(setpriv.trim_end(), &path).expect("a copy");
+    std::fs::copy(setpriv, &path).expect("a copy");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).expect("chmod");
     let as_root = "./setpriv --ruid 0 sh -c 'echo $$ > pid; exec sleep 1000'";
     // It also writes on and on, whether anybody reads or not.

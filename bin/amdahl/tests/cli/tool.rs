@@ -226,8 +226,15 @@ pub fn names(folder: &Path) -> Vec<String> {
 
 /// A program is installed.
 pub fn has(program: &str) -> bool {
-    std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|at| at.join(program).is_file()))
+    path_of(program).is_some()
+}
+
+/// Where a program is.
+pub fn path_of(program: &str) -> Option<PathBuf> {
+    let paths = std::env::var_os("PATH")?;
+    std::env::split_paths(&paths)
+        .map(|at| at.join(program))
+        .find(|path| path.is_file())
 }
 
 /// Looks again and again until there is an answer.
