@@ -18,6 +18,8 @@ const FIRST_SHARE_MIN: f64 = 0.15;
 const SHARE_MIN: f64 = 0.05;
 /// A gap is not longer than this share of the time since the beginning, where [`FIRST_SHARE_MIN`] does not allow more.
 const GAP_OF_RUN: f64 = 1.0 / 3.0;
+/// Nor longer than so many times that time: of a run of half a second its first moments would stand for the rest.
+const GAP_OF_START: f64 = 3.0;
 /// Between two looks the time since the beginning grows by no more than this share of it.
 const AGE_AT_LOOK: f64 = 0.25;
 /// A gap that would be shorter is not worth two changes.
@@ -190,8 +192,9 @@ impl Duty {
     /// At this time of the run, in nanoseconds.
     fn longest_gap(&self) -> f64 {
         let leaves = |share: f64| WINDOW_NS as f64 * (1.0 / share - 1.0);
-        let of_run = self.looked.saturating_sub(self.begun) as f64 * GAP_OF_RUN;
-        of_run.clamp(leaves(FIRST_SHARE_MIN), leaves(SHARE_MIN))
+        let age = self.looked.saturating_sub(self.begun) as f64;
+        let longest = (age * GAP_OF_RUN).clamp(leaves(FIRST_SHARE_MIN), leaves(SHARE_MIN));
+        longest.min(age * GAP_OF_START)
     }
 
     /// Between 0.5 and 1.5, 1 on average: the number of the gap, mixed by SplitMix64 (Steele, Lea, Flood: *Fast Splittable
@@ -319,12 +322,23 @@ mod tests {
                 ..BUDGET
             },
         ] {
-            for (ms, expected) in [(1000, 0.13..0.2), (4000, 0.08..0.14), (60_000, 0.045..0.07)] {
+            for (ms, expected) in [(1000, 0.13..0.26), (4000, 0.08..0.14), (60_000, 0.045..0.07)] {
                 let outcome = run(budget, ms, 20, 100_000.0, |_| 100_000);
                 let share = outcome.on_ns() as f64 / (ms * MS) as f64;
                 assert!(expected.contains(&share), "{ms} ms: {share}");
             }
         }
+    }
+
+    /// Once, the second window of what has far too many events came after 400 ms.
+    #[test]
+    fn the_first_moments_do_not_stand_for_a_short_run() {
+        let outcome = run(BUDGET, 500, 20, 100_000.0, |_| 100_000);
+        let &[(_, first), (second, _), ..] = &outcome.windows[..] else {
+            panic!("{outcome:?}");
+        };
+        // The gap varies.
+        assert!(first == WINDOW_NS && second < 6 * WINDOW_NS, "{outcome:?}");
     }
 
     /// Looks come seldom while nothing happens: what begins to cost too much is not recorded much longer than it may be.
@@ -348,7 +362,9 @@ mod tests {
             .filter(|(_, to)| *to > 10_500 * MS)
             .collect();
         assert_eq!(late.len(), 1, "{late:?}");
-        assert!(late[0].0 < 10_400 * MS);
+        // The gap that was due when it became quiet.
+        let longest = WINDOW_NS as f64 * (1.0 / SHARE_MIN - 1.0) * 1.5;
+        assert!(late[0].0 < 10_000 * MS + longest as Ns);
     }
 
     /// Attaching and detaching cost as much as a hundred milliseconds of the budget of two CPUs. Once, a window ended in debt
