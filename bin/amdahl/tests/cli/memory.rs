@@ -16,7 +16,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::processes::{Group, until_catches};
-use crate::tool::{Place, Ran, Running, alone, bpf, skipped, until, until_it_watches};
+use crate::tool::{
+    Place, Ran, alone, bpf, has_child_that_runs, skipped, until, until_it_opens, until_it_watches,
+};
 use crate::workload::{
     compiled, in_some_try, said, to_be_told, watched, watched_in_a_group, watched_to_its_end,
 };
@@ -237,18 +239,6 @@ fn a_process_that_ends_while_it_is_watched_keeps_its_faults_and_names() {
     }
 }
 
-/// Waits until the tool has opened a file, which it does when it learns who has it mapped.
-fn until_it_knows(tool: &Running, file: &Path) {
-    let open = format!("/proc/{}/fd", tool.pid());
-    until("the program's file opened", || {
-        let mut open = std::fs::read_dir(&open).ok()?.flatten();
-        let is_it = |fd: std::fs::DirEntry| {
-            std::fs::read_link(fd.path()).is_ok_and(|target| target == file)
-        };
-        open.any(is_it).then_some(())
-    });
-}
-
 /// Mappings were learned at the end: of a file that was replaced there was no name.
 #[test]
 fn a_program_that_is_replaced_while_it_runs_keeps_its_names_or_has_none() {
@@ -271,7 +261,7 @@ fn a_program_that_is_replaced_while_it_runs_keeps_its_names_or_has_none() {
         tool.env("PLANTED_OUT", place.join("said"));
         let tool = place.start(tool);
         if is_known {
-            until_it_knows(&tool, &it);
+            until_it_opens(&tool, &it);
         } else {
             let is_it = || has_child_that_runs(tool.pid(), &it).then_some(());
             until("the program", is_it);
@@ -295,19 +285,6 @@ fn a_program_that_is_replaced_while_it_runs_keeps_its_names_or_has_none() {
             told(most)
         );
     }
-}
-
-/// One of the processes that `pid` has started, at whatever remove, runs a program.
-fn has_child_that_runs(pid: u32, program: &Path) -> bool {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let children = children.unwrap_or_default();
-    let mut pids = children
-        .split_whitespace()
-        .filter_map(|pid| pid.parse().ok());
-    pids.any(|pid: u32| {
-        let runs = std::fs::read_link(format!("/proc/{pid}/exe"));
-        runs.is_ok_and(|runs| runs == program) || has_child_that_runs(pid, program)
-    })
 }
 
 #[test]
@@ -352,7 +329,7 @@ fn who_joins_a_control_group_while_it_is_watched_has_kinds_and_names() {
         return;
     }
     process.say("begin");
-    until_it_knows(&tool, &program);
+    until_it_opens(&tool, &program);
     std::fs::write(&enough, "").expect("a file");
     process.ended().ends_with(0);
     tool.signal(Signal::INT);

@@ -254,6 +254,31 @@ pub fn until_it_watches(tool: &Running) {
     until_it_has_one_of(tool, &["amdahl-analyse", "amdahl-poll"]);
 }
 
+/// One of the processes that `pid` has started, at whatever remove, runs a program.
+pub fn has_child_that_runs(pid: u32, program: &Path) -> bool {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let mut pids = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    pids.any(|pid: u32| {
+        let runs = std::fs::read_link(format!("/proc/{pid}/exe"));
+        runs.is_ok_and(|runs| runs == program) || has_child_that_runs(pid, program)
+    })
+}
+
+/// Waits until the tool has opened a file, which it does when it learns who has it mapped.
+pub fn until_it_opens(tool: &Running, file: &Path) {
+    let open = format!("/proc/{}/fd", tool.pid());
+    until("the program's file opened", || {
+        let mut open = std::fs::read_dir(&open).ok()?.flatten();
+        let is_it = |fd: std::fs::DirEntry| {
+            std::fs::read_link(fd.path()).is_ok_and(|target| target == file)
+        };
+        open.any(is_it).then_some(())
+    });
+}
+
 /// Waits until the tool has a thread of this name.
 pub fn until_it_has(tool: &Running, thread: &str) {
     until_it_has_one_of(tool, &[thread]);
