@@ -18,7 +18,9 @@ use serde_json::Value;
 use crate::tool::{
     Place, Ran, alone, bpf, has, has_child_that_runs, skipped, until, until_it_opens,
 };
-use crate::workload::{compiled, in_some_try, planted, to_be_told, watched, watched_to_its_end, watching};
+use crate::workload::{
+    compiled, in_some_try, planted, to_be_told, watched, watched_to_its_end, watching,
+};
 use kernel::{first_cpu, tells_of_its_locks};
 pub use truth::{Truth, agree, is_made};
 use truth::{

@@ -322,7 +322,11 @@ mod tests {
                 ..BUDGET
             },
         ] {
-            for (ms, expected) in [(1000, 0.13..0.26), (4000, 0.08..0.14), (60_000, 0.045..0.07)] {
+            for (ms, expected) in [
+                (1000, 0.13..0.26),
+                (4000, 0.08..0.14),
+                (60_000, 0.045..0.07),
+            ] {
                 let outcome = run(budget, ms, 20, 100_000.0, |_| 100_000);
                 let share = outcome.on_ns() as f64 / (ms * MS) as f64;
                 assert!(expected.contains(&share), "{ms} ms: {share}");
