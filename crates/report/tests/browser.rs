@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use amdahl_report::html;
-use amdahl_report::schema::ScaleResult;
 use chromium::Chromium;
+use chromium::page::{FAINT, OVERFLOW, figures, is_in_order};
 use serde_json::Value;
 
 /// Pictures and pages stay here for a person to look at.
@@ -17,68 +17,6 @@ fn kept() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../report");
     std::fs::create_dir_all(&folder).expect("target/report");
     folder.canonicalize().expect("target/report")
-}
-
-/// The number at a path such as `points.0.stack.work`.
-fn at<'a>(mut value: &'a Value, path: &str) -> &'a Value {
-    for key in path.split('.') {
-        value = match key.parse::<usize>() {
-            Ok(index) if value.is_array() => &value[index],
-            _ => &value[key],
-        };
-    }
-    value
-}
-
-/// All figures of the page: path, exact value, visible text.
-const FIGURES: &str = "[...document.querySelectorAll('[data-figure]')].map(e => \
-    [e.dataset.figure, e.dataset.value, e.closest('svg') || e.closest('.bar') ? '' : e.textContent])";
-
-/// What a reader sees must be the exact value rounded to the digits shown.
-fn assert_shown(path: &str, text: &str, exact: f64) {
-    let digits: String = text
-        .chars()
-        .take_while(|c| c.is_ascii_digit() || "+-.e".contains(*c))
-        .collect();
-    let shown: f64 = digits
-        .parse()
-        .unwrap_or_else(|_| panic!("{path} shows {text:?}"));
-    let scale = match text
-        .trim_start_matches(digits.as_str())
-        .trim_start_matches('\u{a0}')
-    {
-        "%" => 100.0,
-        "ms" => 1e3,
-        "µs" => 1e6,
-        // A table whose caption says percent.
-        "" if path.contains(".stack.") => 100.0,
-        _ => 1.0,
-    };
-    let decimals = digits.split_once('.').map_or(0, |(_, after)| after.len());
-    let half_a_digit = 0.5 * 10_f64.powi(-(decimals as i32)) * (1.0 + 1e-9);
-    assert!(
-        (shown - exact * scale).abs() <= half_a_digit,
-        "{path}: {text} is not {exact}"
-    );
-}
-
-/// Paths of the figures on the open page, each of which is as in `result`.
-fn figures(browser: &mut Chromium, result: &ScaleResult) -> BTreeSet<String> {
-    let json = serde_json::to_value(result).unwrap();
-    let mut paths = BTreeSet::new();
-    for figure in browser.evaluate(FIGURES).as_array().unwrap() {
-        let [path, value, text] = [0, 1, 2].map(|i| figure[i].as_str().unwrap());
-        let exact = at(&json, path)
-            .as_f64()
-            .unwrap_or_else(|| panic!("{path} is no number"));
-        let value: f64 = value.parse().unwrap();
-        assert_eq!(value.to_bits(), exact.to_bits(), "{path}");
-        if !text.is_empty() {
-            assert_shown(path, text, exact);
-        }
-        paths.insert(path.to_owned());
-    }
-    paths
 }
 
 #[test]
@@ -91,7 +29,7 @@ fn threads_beyond_the_cpus_are_numbers_of_the_result_too() {
     std::fs::write(&file, html::render(&result, &fixture::rows())).unwrap();
     browser.resize(1280, 900, false);
     browser.open(&file);
-    let paths = figures(&mut browser, &result);
+    let paths = figures(&mut browser, &serde_json::to_value(&result).unwrap());
     for path in ["points.4.threads", "points.5.threads", "failures.0.threads"] {
         assert!(paths.contains(path), "{path} is not shown");
     }
@@ -112,7 +50,7 @@ fn the_page_shows_the_numbers_of_the_result() {
     browser.prefer("light");
     browser.open(&file);
 
-    let paths = figures(&mut browser, &result);
+    let paths = figures(&mut browser, &serde_json::to_value(&result).unwrap());
     for (i, point) in result.points.iter().enumerate() {
         for field in [
             "cpus",
@@ -166,10 +104,6 @@ fn the_page_shows_the_numbers_of_the_result() {
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
-/// Elements that reach beyond the window, those inside a part that scrolls by itself left out.
-const OVERFLOW: &str = "[...document.body.querySelectorAll('*')].filter(e => !e.closest('.scroll, .skip, .causes thead') && \
-    e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map(e => e.outerHTML.slice(0, 120))";
-
 #[test]
 fn it_fits_a_phone() {
     let Some(mut browser) = Chromium::start() else {
@@ -197,26 +131,6 @@ fn it_fits_a_phone() {
         assert_eq!(browser.complaints(), [""; 0]);
     }
 }
-
-/// Contrast after WCAG 2 of every piece of text with the first opaque background behind it;
-/// the pieces below 4.5 (3 for large text).
-const FAINT: &str = r"(() => {
-    const rgb = s => (s.match(/[\d.]+/g) || [0, 0, 0, 0]).map(Number);
-    const light = c => { const [r, g, b] = c.map(v => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
-        return .2126 * r + .7152 * g + .0722 * b; };
-    const behind = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor);
-        if (c.length < 4 || c[3] > .5) return c; } return [255, 255, 255]; };
-    const faint = [];
-    for (const e of document.body.querySelectorAll('*')) {
-        if (![...e.childNodes].some(n => n.nodeType == 3 && n.textContent.trim()) || e.closest('svg, .skip')) continue;
-        const style = getComputedStyle(e);
-        let opacity = 1; for (let p = e; p; p = p.parentElement) opacity *= getComputedStyle(p).opacity;
-        const back = behind(e), ink = rgb(style.color).slice(0, 3).map((v, i) => v * opacity + back[i] * (1 - opacity));
-        const [a, b] = [light(ink), light(back)].sort((x, y) => y - x), size = parseFloat(style.fontSize);
-        const ratio = (a + .05) / (b + .05);
-        if (ratio < (size >= 24 ? 3 : 4.5)) faint.push(`${ratio.toFixed(2)} ${e.outerHTML.slice(0, 100)}`);
-    }
-    return faint; })()";
 
 #[test]
 fn it_is_readable_in_light_and_dark() {
@@ -514,39 +428,11 @@ fn pages_of_views_fit_are_readable_and_load_nothing() {
     for (name, page) in view_pages() {
         let file = kept().join(format!("view-{name}.html"));
         std::fs::write(&file, page).unwrap();
-        browser.resize(375, 812, true);
-        for scheme in ["light", "dark"] {
-            browser.prefer(scheme);
-            browser.open(&file);
-            browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)");
-            let width = browser.evaluate("document.documentElement.scrollWidth");
-            assert_eq!(width, 375, "{name}");
-            assert_eq!(browser.evaluate(OVERFLOW), serde_json::json!([]), "{name}");
-            assert_eq!(
-                browser.evaluate(FAINT),
-                serde_json::json!([]),
-                "{name} {scheme}"
-            );
-        }
-        let scripts = "document.querySelectorAll('script, iframe, object, embed, form').length";
-        assert_eq!(browser.evaluate(scripts), 0, "{name}");
-        for landmark in ["header", "nav", "main", "footer"] {
-            let count = format!("document.querySelectorAll('body > {landmark}').length");
-            assert_eq!(browser.evaluate(&count), 1, "{name}: {landmark}");
-        }
-        browser.resize(1280, 900, false);
-        browser.prefer("light");
-        browser.open(&file);
+        is_in_order(&mut browser, &file, name);
         if !name.starts_with("sched") {
             flame_adds_up(&mut browser, name);
         }
         browser.screenshot(&kept().join(format!("view-{name}.png")));
-        let url = format!("file://{}", file.display());
-        assert!(
-            browser.requests().iter().all(|request| *request == url),
-            "{name}"
-        );
-        assert_eq!(browser.complaints(), [""; 0], "{name}");
     }
 }
 

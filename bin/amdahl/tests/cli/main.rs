@@ -26,6 +26,7 @@ mod openmp_programs;
 mod ordinary_user;
 mod output_folder;
 mod pager_bench;
+mod pages;
 mod parquet;
 mod phantom;
 mod preload_library;

@@ -1,5 +1,7 @@
 //! A headless Chromium, driven over its DevTools pipe.
 
+pub mod page;
+
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
 use std::os::fd::OwnedFd;
 use std::path::Path;
