@@ -44,6 +44,21 @@ static void hold_unevenly(int round)
     pthread_mutex_unlock(&mutex);
 }
 
+/* The lock of a FILE is of the C library alone. */
+static void hold_stream(int round)
+{
+    flockfile(stdin);
+    announce(round);
+    burn(HOLD_UNITS);
+    funlockfile(stdin);
+}
+
+NOINLINE static void want_stream(int round)
+{
+    (void)round;
+    rewind(stdin);
+}
+
 static void prepare_inheriting(void)
 {
     pthread_mutexattr_t attr;
@@ -598,6 +613,7 @@ NOINLINE static void want_any(int round)
 static const struct family families[] = {
     { "mutex", none, hold_mutex, want_mutex, SLEEPS, &mutex },
     { "mutex-inheriting", prepare_inheriting, hold_mutex, want_mutex, SPINS_FIRST, &mutex },
+    { "stream", none, hold_stream, want_stream, SLEEPS },
     { "uneven", none, hold_unevenly, want_mutex, SLEEPS, &mutex },
     { "rwlock-read", none, hold_writing, want_reading, SLEEPS },
     { "rwlock-write", none, hold_reading, want_writing, SLEEPS },

@@ -67,6 +67,7 @@ pub const FAMILIES: [Family; 26] = [
     family("mutex-inheriting", "pthread mutex", "want_mutex"),
     family("uneven", "pthread mutex", "want_mutex"),
     family("nested", "pthread mutex", "want_mutex"),
+    family("stream", "stdio mutex", "want_stream"),
     family("rwlock-read", "pthread rwlock (read)", "want_reading"),
     family("rwlock-write", "pthread rwlock (write)", "want_writing"),
     family("semaphore", "pthread semaphore", "want_semaphore"),

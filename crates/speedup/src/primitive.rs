@@ -8,7 +8,7 @@ mod names;
 use crate::cause::Cause;
 use crate::event::{Blocked, CallStack, Frame};
 use crate::snapshot::WaitKind;
-use crate::wait::{INTERPRETER, Wait, classify, is_libc, is_runtime};
+use crate::wait::{INTERPRETER, PartOfLibc, Wait, classify, is_libc, is_runtime, part_of_libc};
 
 /// What kind of thing is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -126,6 +126,10 @@ pub enum Library {
     Python,
     /// The allocator of the C library.
     Malloc,
+    /// Streams of the C library (`FILE`).
+    Stdio,
+    /// Another lock within the C library.
+    Libc,
     /// Not told by names.
     Unknown,
 }
@@ -143,6 +147,8 @@ impl Library {
             Library::OpenMp => "OpenMP ",
             Library::Python => "Python ",
             Library::Malloc => "malloc ",
+            Library::Stdio => "stdio ",
+            Library::Libc => "libc ",
             Library::Unknown => "",
         }
     }
@@ -243,6 +249,15 @@ fn parked_in(stack: &CallStack) -> Option<&'static str> {
 }
 
 fn named(frame: &Frame) -> Option<UserLock> {
+    if let Some(part) = part_of_libc(frame) {
+        return Some(UserLock {
+            primitive: Primitive::Mutex,
+            library: match part {
+                PartOfLibc::Malloc => Library::Malloc,
+                PartOfLibc::Stdio => Library::Stdio,
+            },
+        });
+    }
     // Rust writes `<T>::f` for methods.
     let plain = frame.symbol.replace(['<', '>'], "");
     let (_, library, primitive) = names::NAMES
@@ -282,7 +297,16 @@ pub fn own_frame(stack: &CallStack) -> Option<&Frame> {
         .find(|frame| !is_runtime(frame))
         .or_else(|| user().find(|frame| frame.symbol == INTERPRETER))
         .or_else(|| user().filter(named).find(|frame| !is_libc(frame)))
+        // What the C library does by itself, as when a thread ends: the outermost function says most.
+        .or_else(|| user().filter(named).rfind(|frame| !begins_thread(frame)))
         .or_else(|| user().find(named))
+}
+
+/// One of the C library that calls what a thread does.
+fn begins_thread(frame: &Frame) -> bool {
+    const NAMES: &[&str] = &["clone", "start_thread", "libc_start_"];
+    let plain = frame.symbol.trim_start_matches('_');
+    frame.symbol == "_start" || NAMES.iter().any(|name| plain.starts_with(name))
 }
 
 /// Kernel functions through which a lock is taken, and those of the probe itself. Prefixes.
@@ -556,6 +580,37 @@ mod tests {
                 "malloc mutex",
             ),
             (
+                vec![("__lll_lock_wait_private", libc), ("realloc", libc)],
+                "malloc mutex",
+            ),
+            // Without symbols of the library's own functions.
+            (
+                vec![("[unknown]", libc), ("__libc_calloc", libc)],
+                "malloc mutex",
+            ),
+            // Somebody else's function of that name tells nothing of libc's locks.
+            (
+                vec![("pthread_mutex_lock", libc), ("malloc", "/a")],
+                "pthread mutex",
+            ),
+            (
+                vec![
+                    ("__lll_lock_wait_private", libc),
+                    ("_IO_fwrite", libc),
+                    ("main", "/a"),
+                ],
+                "stdio mutex",
+            ),
+            (vec![("[unknown]", libc), ("puts", libc)], "stdio mutex"),
+            (
+                vec![
+                    ("__lll_lock_wait_private", libc),
+                    ("__run_prefork_handlers", libc),
+                    ("fork", libc),
+                ],
+                "libc mutex",
+            ),
+            (
                 vec![
                     ("syscall", libc),
                     ("std::sys::sync::mutex::futex::Mutex::lock_contended", "/a"),
@@ -673,6 +728,27 @@ mod tests {
         // What the program calls its own functions says nothing.
         let lock = user_lock(&stack(&[("syscall", libc), ("my::RwLock::read", "/a")]));
         assert_eq!(lock.primitive, Primitive::Futex);
+    }
+
+    /// A thread that ends gives memory back: its wait was one of `futex_wait`.
+    #[test]
+    fn what_the_c_library_does_by_itself_waits_in_its_outermost_function() {
+        let libc = "/lib/libc.so.6";
+        let ending = stack(&[
+            ("futex_wait", libc),
+            ("__lll_lock_wait_private", libc),
+            ("_int_free", libc),
+            ("free", libc),
+            ("__malloc_arena_thread_freeres", libc),
+            ("start_thread", libc),
+            ("clone3", libc),
+        ]);
+        let own = own_frame(&ending).map(|frame| &*frame.symbol);
+        assert_eq!(own, Some("__malloc_arena_thread_freeres"));
+        assert_eq!(user_lock(&ending).to_string(), "malloc mutex");
+        let nothing = stack(&[("start_thread", libc), ("clone3", libc)]);
+        let own = own_frame(&nothing).map(|frame| &*frame.symbol);
+        assert_eq!(own, Some("start_thread"));
     }
 
     #[test]

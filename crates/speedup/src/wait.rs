@@ -11,8 +11,8 @@ use crate::event::{Blocked, CallStack, Waker};
 
 pub use call::SYS_FUTEX_WAIT;
 use call::{Call, call};
-pub(crate) use names::callee_name;
 pub use names::{INTERPRETER, is_libc, is_runtime};
+pub(crate) use names::{PartOfLibc, callee_name, part_of_libc};
 use names::{by_name, released_by, runtime_thread};
 
 /// What is known when a thread goes to sleep.

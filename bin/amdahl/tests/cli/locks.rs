@@ -147,6 +147,7 @@ fn waits_are_what_the_program_measured() {
             "want_mutex",
             "hold_mutex",
         ),
+        ("stream", "stdio mutex", "want_stream", "hold_stream"),
         (
             "rwlock-read",
             "pthread rwlock (read)",

@@ -16,6 +16,7 @@ pub(super) const NAMES: &[(&str, Library, Primitive)] = {
         ("pthread_barrier_", L::Pthread, P::Barrier),
         ("pthread_once", L::Pthread, P::Once),
         ("pthread_join", L::Pthread, P::Join),
+        ("__lll_lock_wait_private", L::Libc, P::Mutex),
         ("__lll_lock_wait", L::Pthread, P::Mutex),
         ("lll_mutex_lock", L::Pthread, P::Mutex),
         ("sem_wait", L::Pthread, P::Semaphore),
@@ -23,9 +24,6 @@ pub(super) const NAMES: &[(&str, Library, Primitive)] = {
         ("sem_clockwait", L::Pthread, P::Semaphore),
         ("__new_sem_wait", L::Pthread, P::Semaphore),
         ("mtx_lock", L::Pthread, P::Mutex),
-        ("_int_malloc", L::Malloc, P::Mutex),
-        ("_int_free", L::Malloc, P::Mutex),
-        ("arena_get", L::Malloc, P::Mutex),
         ("__cxa_guard_acquire", L::Cpp, P::Once),
         ("std::shared_mutex::lock_shared", L::Pthread, P::RwLockRead),
         (

@@ -123,7 +123,6 @@ const LOCK: &[&str] = &[
     "StampedLock",
     "concurrent.Semaphore",
     "mtx_lock",
-    "_int_malloc",
     "std::sys::sync::once",
     "take_gil",
     "_PyMutex",
@@ -181,6 +180,124 @@ fn in_module(frame: &Frame, modules: &[&str]) -> bool {
 /// The C library and its loader: what nearly every wait goes through.
 pub fn is_libc(frame: &Frame) -> bool {
     in_module(frame, LIBC)
+}
+
+/// A part of the C library that has locks of its own: what waits inside it waits for one of those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PartOfLibc {
+    /// The allocator: a lock for each arena.
+    Malloc,
+    /// Streams: a lock for each `FILE`.
+    Stdio,
+}
+
+/// Where symbols of the library's own functions are not installed, those that it exports tell it as well.
+pub(crate) fn part_of_libc(frame: &Frame) -> Option<PartOfLibc> {
+    const MALLOC: &[&str] = &[
+        "aligned_alloc",
+        "arena_get2",
+        "arena_get_retry",
+        "calloc",
+        "free",
+        "int_free",
+        "int_free_chunk",
+        "int_free_merge_chunk",
+        "int_malloc",
+        "int_memalign",
+        "int_realloc",
+        "mallinfo",
+        "mallinfo2",
+        "malloc",
+        "malloc_arena_thread_freeres",
+        "malloc_consolidate",
+        "malloc_info",
+        "malloc_stats",
+        "malloc_trim",
+        "memalign",
+        "posix_memalign",
+        "pvalloc",
+        "realloc",
+        "reallocarray",
+        "tcache_init",
+        "tcache_thread_shutdown",
+        "valloc",
+    ];
+    const STDIO: &[&str] = &[
+        "clearerr",
+        "dprintf",
+        "fclose",
+        "feof",
+        "ferror",
+        "fflush",
+        "fgetc",
+        "fgetpos",
+        "fgets",
+        "fgetwc",
+        "fgetws",
+        "flockfile",
+        "fprintf",
+        "fputc",
+        "fputs",
+        "fputwc",
+        "fputws",
+        "fread",
+        "freopen",
+        "fscanf",
+        "fseek",
+        "fseeko",
+        "fseeko64",
+        "fsetpos",
+        "ftell",
+        "ftello",
+        "ftello64",
+        "fwide",
+        "fwprintf",
+        "fwrite",
+        "getc",
+        "getchar",
+        "getdelim",
+        "getline",
+        "getwc",
+        "perror",
+        "printf",
+        "putc",
+        "putchar",
+        "puts",
+        "putw",
+        "rewind",
+        "scanf",
+        "setbuf",
+        "setbuffer",
+        "setlinebuf",
+        "setvbuf",
+        "ungetc",
+        "vfprintf",
+        "vfscanf",
+        "vfwprintf",
+        "vprintf",
+        "wprintf",
+    ];
+    if !is_libc(frame) {
+        return None;
+    }
+    let symbol = frame.symbol.split('@').next().unwrap_or_default();
+    let is_stream = symbol.starts_with("_IO_");
+    let mut plain = symbol.trim_start_matches('_');
+    for prefix in ["GI_", "libc_"] {
+        plain = plain
+            .strip_prefix(prefix)
+            .unwrap_or(plain)
+            .trim_start_matches('_');
+    }
+    // `_IO_lock_lock`, `_int_free.constprop.0`.
+    plain = plain.split('.').next().unwrap_or_default();
+    if MALLOC.contains(&plain) {
+        Some(PartOfLibc::Malloc)
+    } else if is_stream || STDIO.contains(&plain) {
+        Some(PartOfLibc::Stdio)
+    } else {
+        None
+    }
 }
 
 /// CPython builds its joins, conditions and queues on this lock: it tells nothing.
@@ -365,7 +482,7 @@ pub(super) fn by_name(user: &[Frame]) -> Option<Wait> {
             return Some(Wait::For(Cause::LockWait));
         } else if has(frame, GENERIC_LOCK) {
             found = Some(Wait::Peer);
-        } else if has(frame, LOCK) {
+        } else if has(frame, LOCK) || part_of_libc(frame).is_some() {
             // Also one that is built on a condition variable.
             found = Some(Wait::For(Cause::LockWait));
         } else if found.is_none() && has(frame, PARTNER) {
