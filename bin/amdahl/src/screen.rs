@@ -7,10 +7,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::Failure;
 
-/// Columns of the terminal.
+/// Columns of the terminal; without one there is more room.
 pub fn width() -> usize {
     terminal_size::terminal_size()
-        .map_or(100, |(width, _)| usize::from(width.0))
+        .map_or(120, |(width, _)| usize::from(width.0))
         .clamp(40, 200)
 }
 
