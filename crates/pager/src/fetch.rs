@@ -219,7 +219,7 @@ impl Inner {
         let granule = region.granule;
         if was == State::Removed {
             return self.place(shard, flight, pages, granule, |to| {
-                self.put_zeros(shard, to, granule)
+                self.put_zeros_again(shard, to, granule)
             });
         }
         let offset = self.space.source_offset(pages.start);
@@ -411,7 +411,7 @@ impl Inner {
             Some(struck) if struck == pages.start => {
                 // Given up while it was on its way.
                 pages.end = struck + granule.min(pages.len());
-                self.put_zeros(shard, self.space.addresses(&pages), granule)
+                self.put_zeros_again(shard, self.space.addresses(&pages), granule)
             }
             Some(struck) => {
                 pages.end = struck;
@@ -480,6 +480,28 @@ impl Inner {
         let to = to.start..to.start + BLOCK;
         // SAFETY: the zeros are as many.
         unsafe { shard.uffd.copy(to, self.staging.zeros()) }
+    }
+
+    /// Zeros for pages that their owner has given up. Where such a page is not mapped, or not registered any more because serving ends just now, who
+    /// touches it finds zeros without us: it is as good as there, and not lost.
+    fn put_zeros_again(&self, shard: &Shard, to: Range<usize>, granule: usize) -> Placed {
+        const NOTHING_THERE: Placed = Placed {
+            bytes: 0,
+            error: Some(Errno::NOENT),
+        };
+        let first = to.start..to.start + granule * PAGE;
+        let mut placed = self.put_zeros(shard, to.clone(), granule);
+        if placed == NOTHING_THERE && first.len() < to.len() {
+            // All may not be in one mapping, of which the kernel does a part at a time.
+            placed = self.put_zeros(shard, first, granule);
+        }
+        match placed {
+            NOTHING_THERE => Placed {
+                bytes: 0,
+                error: Some(Errno::EXIST),
+            },
+            placed => placed,
+        }
     }
 
     /// Claimed pages are not fetched now. Who waits for one faults again, so that no fault is forgotten that was told meanwhile.
