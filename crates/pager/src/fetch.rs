@@ -18,7 +18,7 @@ use crate::plan::pages::{Claim, State};
 use crate::source::{Source, SourceError};
 use crate::staging::Block;
 use crate::sys::clock::now_ns;
-use crate::sys::uffd::Placed;
+use crate::sys::uffd::{Placed, in_one_mapping};
 use crate::{BLOCK, CleanPages, PAGE};
 
 const BLOCK_PAGES: usize = BLOCK / PAGE;
@@ -411,7 +411,7 @@ impl Inner {
             Some(struck) if struck == pages.start => {
                 // Given up while it was on its way.
                 pages.end = struck + granule.min(pages.len());
-                self.put_zeros_again(shard, self.space.addresses(&pages), granule)
+                self.put_zeros(shard, self.space.addresses(&pages), granule)
             }
             Some(struck) => {
                 pages.end = struck;
@@ -485,23 +485,14 @@ impl Inner {
     /// Zeros for pages that their owner has given up. Where such a page is not mapped, or not registered any more because serving ends just now, who
     /// touches it finds zeros without us: it is as good as there, and not lost.
     fn put_zeros_again(&self, shard: &Shard, to: Range<usize>, granule: usize) -> Placed {
-        const NOTHING_THERE: Placed = Placed {
-            bytes: 0,
-            error: Some(Errno::NOENT),
-        };
-        let first = to.start..to.start + granule * PAGE;
-        let mut placed = self.put_zeros(shard, to.clone(), granule);
-        if placed == NOTHING_THERE && first.len() < to.len() {
-            // All may not be in one mapping, of which the kernel does a part at a time.
-            placed = self.put_zeros(shard, first, granule);
+        let mut part = usize::MAX;
+        let mut placed = in_one_mapping(to, granule * PAGE, &mut part, |to| {
+            self.put_zeros(shard, to, granule)
+        });
+        if placed.bytes == 0 && placed.error == Some(Errno::NOENT) {
+            placed.error = Some(Errno::EXIST);
         }
-        match placed {
-            NOTHING_THERE => Placed {
-                bytes: 0,
-                error: Some(Errno::EXIST),
-            },
-            placed => placed,
-        }
+        placed
     }
 
     /// Claimed pages are not fetched now. Who waits for one faults again, so that no fault is forgotten that was told meanwhile.
@@ -618,15 +609,10 @@ impl Inner {
         let open = shard.open();
         let mut part = usize::MAX;
         while !pages.is_empty() {
-            let some = pages.start..pages.start + pages.len().min(part);
-            let placed = shard.uffd.zero(self.space.addresses(&some));
+            let to = self.space.addresses(&pages);
+            let placed = in_one_mapping(to, PAGE, &mut part, |to| shard.uffd.zero(to));
             let done = match (placed.bytes / PAGE, placed.error) {
                 (0, Some(Errno::AGAIN)) => break,
-                // Not all in one mapping: the kernel does a part of one at a time. Of a page alone it means that nothing is there.
-                (0, Some(Errno::NOENT)) if some.len() > 1 => {
-                    part = some.len() / 2;
-                    continue;
-                }
                 (0, Some(Errno::EXIST | Errno::NOENT)) => 1,
                 // The process is gone.
                 (0, Some(Errno::SRCH)) => pages.len(),
@@ -637,7 +623,6 @@ impl Inner {
                 },
                 (done, _) => done,
             };
-            part = part.saturating_mul(2);
             self.placed(shard, pages.start..pages.start + done);
             pages.start += done;
         }

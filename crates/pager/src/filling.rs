@@ -33,6 +33,8 @@ struct Work {
     /// What each thread has before it.
     doing: Vec<(u64, Piece)>,
     silent: usize,
+    /// Something could not be had, or not in time.
+    has_failed: bool,
 }
 
 /// Pages to be fetched.
@@ -82,6 +84,7 @@ impl Filling {
                 Err(Trouble::Source(SourceError::Late) | Trouble::GivenUp) => work.silent + 1,
                 _ => 0,
             };
+            work.has_failed |= done.is_err();
             if matches!(done, Err(Trouble::GivenUp)) {
                 let given_up = crew.held_up(me);
                 work.left.extend(piece.after(given_up));
@@ -111,6 +114,18 @@ impl Crew {
     /// Fetches what is missing of some pieces; how many pages are missing afterwards. Takes as long as the source needs, but not much
     /// longer than two timeouts if it says nothing.
     pub fn fetch_all(self: &Arc<Crew>, pieces: Vec<Range<usize>>) -> u64 {
+        let until_ns = self.inner.end_of_patience_ns();
+        loop {
+            let (missing, has_failed) = self.fetch_once(&pieces);
+            // What nobody failed to fetch is missing where another had it in hand, and gave it back because the memory was about to change.
+            if missing == 0 || has_failed || now_ns() >= until_ns {
+                return missing;
+            }
+        }
+    }
+
+    /// The same, of what is missing when it comes to it. Also whether something could not be had.
+    fn fetch_once(self: &Arc<Crew>, pieces: &[Range<usize>]) -> (u64, bool) {
         let inner = &self.inner;
         let is_wanted = |piece: &&Range<usize>| {
             let page = inner.pages.next_missing(piece.start, piece.end);
@@ -151,6 +166,7 @@ impl Crew {
                 });
             let held_up = before - work.doing.len();
             work.silent += held_up;
+            work.has_failed |= held_up > 0;
             running -= held_up;
             work.left.extend(again);
             if work.silent >= SILENT {
@@ -170,10 +186,12 @@ impl Crew {
                 work = filling.work();
             }
         }
+        let has_failed = work.has_failed || !(work.left.is_empty() && work.doing.is_empty());
         // Who comes back finds nothing to do.
         work.left.clear();
         drop(work);
-        pieces.iter().map(|piece| self.not_there(piece)).sum()
+        let missing = pieces.iter().map(|piece| self.not_there(piece));
+        (missing.sum(), has_failed || is_left())
     }
 
     /// Waits for pages that are on their way; how many of the others are missing.
@@ -187,7 +205,8 @@ impl Crew {
                 at = page;
                 continue;
             }
-            missing += u64::from(inner.pages.state(page) != State::Present);
+            let is_there = matches!(inner.pages.state(page), State::Present | State::Removed);
+            missing += u64::from(!is_there);
             at = page + 1;
         }
         missing

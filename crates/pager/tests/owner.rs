@@ -2,66 +2,18 @@
 
 mod common;
 
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use amdahl_pager::{
-    BLOCK, Backing, Builder, CleanPages, Engine, Event, Features, HandedOver, Loss, Mapping, PAGE,
-    Pager, SourceError, Support,
+    BLOCK, Backing, CleanPages, Engine, Event, Features, Loss, Mapping, PAGE, Pager, SourceError,
+    Support,
 };
 use common::{
-    Deaf, Generated, MIB, MINUTE, begin, check, ends, expected, give_up, is_child, is_possible,
-    mapping, peek, vmm,
+    Deaf, Generated, MIB, MINUTE, begin, check, ends, ends_well, expected, give_up, handed_over,
+    is_child, is_possible, mapping, peek, refuse, vmm,
 };
-
-fn handed_over(descriptor: OwnedFd, memory: &Mapping, pages: usize) -> Builder {
-    let region = HandedOver {
-        start: memory.as_ptr().expose_provenance(),
-        len: pages * PAGE,
-        source_offset: 0,
-        page_bytes: PAGE,
-    };
-    Pager::builder().handed_over(descriptor, &[region])
-}
-
-fn ends_well(status: std::process::ExitStatus) -> bool {
-    status.success() && status.signal().is_none()
-}
-
-/// Has all threads of this process get an error from a system call with this argument.
-fn refuse(call: libc::c_long, argument: usize, value: u32, errno: i32) {
-    const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
-    const EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-    const RETURN: u16 = 0x06; // BPF_RET | BPF_K
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut filter = [
-        step(LOAD, 0, 0, 0),
-        step(EQUAL, 0, 3, call as u32),
-        step(LOAD, 0, 0, 16 + 8 * argument as u32),
-        step(EQUAL, 0, 1, value),
-        step(RETURN, 0, 0, 0x0005_0000 | errno as u32),
-        step(RETURN, 0, 0, 0x7fff_0000),
-    ];
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_mut_ptr(),
-    };
-    const MODE_FILTER: libc::c_long = 1;
-    const ALL_THREADS: libc::c_long = 1;
-    // SAFETY: the program is valid; this process is a test's own.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let set = libc::syscall(
-            libc::SYS_seccomp,
-            MODE_FILTER,
-            ALL_THREADS,
-            &raw const program,
-        );
-        assert_eq!(set, 0);
-    }
-}
 
 /// A page that was lost stayed so when its owner had given it up.
 #[test]

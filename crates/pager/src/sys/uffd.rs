@@ -98,6 +98,28 @@ impl Placed {
     }
 }
 
+/// Has `put` do something to `range`, which may lie in several mappings: the kernel takes a part of one at a time, and says ENOENT for
+/// all of a range that goes beyond one, as it does for what is mapped no longer. Smaller parts are tried then, down to `granule`
+/// bytes, for which alone ENOENT means that nothing is there. Less may be done than was asked for, without an error. `part` is
+/// how much is tried, and kept by the caller between calls; at first all.
+pub(crate) fn in_one_mapping(
+    range: Range<usize>,
+    granule: usize,
+    part: &mut usize,
+    put: impl Fn(Range<usize>) -> Placed,
+) -> Placed {
+    loop {
+        let len = range.len().min(*part);
+        let placed = put(range.start..range.start + len);
+        if placed.bytes == 0 && placed.error == Some(Errno::NOENT) && len > granule {
+            *part = (len / 2 / granule * granule).max(granule);
+            continue;
+        }
+        *part = part.saturating_mul(2);
+        return placed;
+    }
+}
+
 /// A userfaultfd whose interface has been agreed on.
 #[derive(Debug)]
 pub(crate) struct Uffd {
@@ -272,21 +294,9 @@ impl Uffd {
         Placed::from(done, len, poison.updated)
     }
 
-    /// As [`poison`](Uffd::poison), of a range that may lie in several mappings: the kernel takes a part of one at a time, and says ENOENT for
-    /// all of a range that goes beyond one, as it does for what is mapped no longer. Smaller parts are tried then, down to `granule`
-    /// bytes, for which alone ENOENT means that nothing is there. Less may be done than was asked for, without an error. `part` is
-    /// how much is tried, and kept by the caller between calls; at first all.
+    /// As [`poison`](Uffd::poison), of a range that may lie in several mappings: see [`in_one_mapping`].
     pub fn poison_part(&self, range: Range<usize>, granule: usize, part: &mut usize) -> Placed {
-        loop {
-            let len = range.len().min(*part);
-            let placed = self.poison(range.start..range.start + len);
-            if placed.bytes == 0 && placed.error == Some(Errno::NOENT) && len > granule {
-                *part = (len / 2 / granule * granule).max(granule);
-                continue;
-            }
-            *part = part.saturating_mul(2);
-            return placed;
-        }
+        in_one_mapping(range, granule, part, |range| self.poison(range))
     }
 
     /// Reads messages: blocks if the descriptor does. As many as there are, at most as many as the buffer takes.

@@ -1,11 +1,16 @@
 //! What the contract tests share: content that proves itself, sources that fail as told.
 #![allow(dead_code)] // Each test binary uses a part.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use amdahl_pager::{BLOCK, Backing, Engine, Extent, Mapping, PAGE, Source, SourceError, Support};
+use amdahl_pager::{
+    BLOCK, Backing, Builder, Engine, Extent, HandedOver, Mapping, PAGE, Pager, Source, SourceError,
+    Support,
+};
 
 /// Whether userfaultfd can be used here; says so if not.
 pub fn is_possible() -> bool {
@@ -300,18 +305,18 @@ pub fn is_child(
 }
 
 /// A descriptor as a VMM makes it: with messages of changes, set up by hand. The VMM keeps one of the two.
-pub fn vmm(memory: &Mapping) -> Option<[std::os::fd::OwnedFd; 2]> {
+pub fn vmm(memory: &Mapping) -> Option<[OwnedFd; 2]> {
     vmm_as(memory, 1)
 }
 
 /// The same, registered in a mode.
-pub fn vmm_as(memory: &Mapping, mode: u64) -> Option<[std::os::fd::OwnedFd; 2]> {
+pub fn vmm_as(memory: &Mapping, mode: u64) -> Option<[OwnedFd; 2]> {
     registered(memory.as_ptr().addr(), memory.len(), mode)
 }
 
 /// The same of any memory.
-pub fn registered(start: usize, len: usize, mode: u64) -> Option<[std::os::fd::OwnedFd; 2]> {
-    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+pub fn registered(start: usize, len: usize, mode: u64) -> Option<[OwnedFd; 2]> {
+    use std::os::fd::{AsRawFd, FromRawFd};
 
     #[repr(C)]
     struct Api {
@@ -358,4 +363,53 @@ pub fn give_up(memory: &Mapping, page: usize, pages: usize) {
     // SAFETY: the pages are the calling thread's.
     let done = unsafe { libc::madvise(at.cast(), pages * PAGE, libc::MADV_DONTNEED) };
     assert_eq!(done, 0);
+}
+
+/// A pager of the first pages of memory, by its descriptor.
+pub fn handed_over(descriptor: OwnedFd, memory: &Mapping, pages: usize) -> Builder {
+    let region = HandedOver {
+        start: memory.as_ptr().expose_provenance(),
+        len: pages * PAGE,
+        source_offset: 0,
+        page_bytes: PAGE,
+    };
+    Pager::builder().handed_over(descriptor, &[region])
+}
+
+/// How a child of a test should end.
+pub fn ends_well(status: std::process::ExitStatus) -> bool {
+    status.success() && status.signal().is_none()
+}
+
+/// Has all threads of this process get an error from a system call with this argument.
+pub fn refuse(call: libc::c_long, argument: usize, value: u32, errno: i32) {
+    const ALL_THREADS: libc::c_long = 1;
+    refuse_to(ALL_THREADS, call, argument, value, errno);
+}
+
+/// The same, of this thread alone without flags.
+pub fn refuse_to(flags: libc::c_long, call: libc::c_long, argument: usize, value: u32, errno: i32) {
+    const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+    const EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+    const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        step(LOAD, 0, 0, 0),
+        step(EQUAL, 0, 3, call as u32),
+        step(LOAD, 0, 0, 16 + 8 * argument as u32),
+        step(EQUAL, 0, 1, value),
+        step(RETURN, 0, 0, 0x0005_0000 | errno as u32),
+        step(RETURN, 0, 0, 0x7fff_0000),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    const MODE_FILTER: libc::c_long = 1;
+    // SAFETY: the program is valid; the threads are a test's own.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let set = libc::syscall(libc::SYS_seccomp, MODE_FILTER, flags, &raw const program);
+        assert_eq!(set, 0);
+    }
 }

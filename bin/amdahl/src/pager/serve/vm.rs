@@ -651,37 +651,19 @@ struct Filling {
     is_done: AtomicBool,
 }
 
-/// How often pieces of which something stayed missing are fetched.
-const FILL_TRIES: usize = 8;
-
 /// Fetches all that is missing, in pieces after which it can be ended.
 fn fill(pager: &Pager, cancel: &AtomicBool, state: &Filling, read_timeout: Duration) {
-    let mut starts: Vec<usize> = (0..pager.pages()).step_by(FILL_PAGES).collect();
-    for _ in 0..FILL_TRIES {
-        let mut again = Vec::new();
-        for start in starts {
-            if cancel.load(Ordering::Relaxed) {
-                return;
-            }
-            let end = pager.pages().min(start + FILL_PAGES);
-            let begun = Instant::now();
-            let missing = pager.prefetch(&WorkingSet::from_pages(start as u64..end as u64));
-            if missing == 0 {
-                continue;
-            }
-            if begun.elapsed() >= read_timeout {
-                // The source says nothing: the rest would take as long, each time.
-                again.clear();
-                break;
-            }
-            again.push(start);
+    for start in (0..pager.pages()).step_by(FILL_PAGES) {
+        if cancel.load(Ordering::Relaxed) {
+            return;
         }
-        // Another may have had pages of these in hand, and given them back because the memory was about to change.
-        starts = again;
-        if starts.is_empty() {
+        let end = pager.pages().min(start + FILL_PAGES);
+        let begun = Instant::now();
+        let missing = pager.prefetch(&WorkingSet::from_pages(start as u64..end as u64));
+        if missing > 0 && begun.elapsed() >= read_timeout {
+            // The source says nothing: the rest would take as long, each time.
             break;
         }
-        thread::sleep(Duration::from_millis(1));
     }
     // Release: pairs with the Acquire in `watch`.
     state.is_done.store(true, Ordering::Release);

@@ -1,0 +1,105 @@
+//! Pages that come back just when something else ends: neither lost nor missing.
+
+mod common;
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use amdahl_pager::{BLOCK, Backing, Event, PAGE, Source, SourceError};
+use common::{
+    Deaf, Generated, MINUTE, begin, check, ends_well, give_up, handed_over, is_child, is_possible,
+    mapping, peek, refuse, refuse_to, vmm,
+};
+
+/// It was lost where it was touched just when serving ended: by then the memory is registered no longer.
+#[test]
+fn a_page_that_was_given_up_is_not_lost_where_nothing_is_registered() {
+    if !is_possible() {
+        return;
+    }
+    const ZEROPAGE: u32 = 0xc020_aa04;
+    const UNREGISTER: libc::c_ulong = 0x8010_aa01;
+    let test = "a_page_that_was_given_up_is_not_lost_where_nothing_is_registered";
+    if is_child(test, "unregistered", ends_well) {
+        let memory = mapping(BLOCK, Backing::Small).unwrap();
+        let Some([descriptor, kept]) = vmm(&memory) else {
+            return;
+        };
+        let pager = handed_over(descriptor, &memory, 1)
+            .source(Arc::new(Generated::default()))
+            .start()
+            .unwrap();
+        assert_eq!(pager.fill(), 0);
+        give_up(&memory, 0, 1);
+        // As the kernel says then.
+        refuse(libc::SYS_ioctl, 1, ZEROPAGE, libc::ENOENT);
+        let faults = pager.stats().faults;
+        let touched = {
+            let memory = Arc::clone(&memory);
+            begin(move || peek(&memory, 0))
+        };
+        // Let go on, it faults again, for it is registered after all.
+        let begun = std::time::Instant::now();
+        while pager.stats().faults < faults + 2 {
+            assert!(begun.elapsed() < MINUTE, "{:?}", pager.stats());
+            assert_eq!(pager.stats().lost_pages, 0);
+            std::thread::yield_now();
+        }
+        let mut range = [memory.as_ptr().addr() as u64, PAGE as u64];
+        // SAFETY: the call takes two words; the memory is the test's.
+        let done = unsafe { libc::ioctl(kept.as_raw_fd(), UNREGISTER, &raw mut range) };
+        assert_eq!(done, 0);
+        let found = touched.recv_timeout(MINUTE).expect("the kernel's fault");
+        assert_eq!(found.as_deref(), Some(&[0; PAGE]));
+        assert_eq!(pager.stats().lost_pages, 0);
+        let told = Event::Removed { page: 0, pages: 1 };
+        assert_eq!(pager.next_event(Duration::ZERO), Some(told));
+        assert_eq!(pager.next_event(Duration::ZERO), None);
+        std::process::exit(0);
+    }
+}
+
+/// Whose first reader finds memory about to change for ever.
+struct Hindered(Arc<Deaf>);
+
+impl Source for Hindered {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        const COPY: u32 = 0xc028_aa03;
+        if self.0.waiting.load(Ordering::SeqCst) == 0 {
+            refuse_to(0, libc::SYS_ioctl, 1, COPY, libc::EAGAIN);
+        }
+        self.0.read(offset, into)
+    }
+}
+
+/// They counted as missing, and a VM's end as a failure.
+#[test]
+fn pages_that_another_gives_back_are_fetched() {
+    if !is_possible() {
+        return;
+    }
+    let memory = mapping(BLOCK, Backing::Small).unwrap();
+    let Some([descriptor, _kept]) = vmm(&memory) else {
+        return;
+    };
+    let source = Deaf::new(u64::MAX);
+    let pager = handed_over(descriptor, &memory, 1)
+        .source(Arc::new(Hindered(source.clone())))
+        .timeout(Duration::from_secs(24 * 3600))
+        .start()
+        .unwrap();
+    let pager = Arc::new(pager);
+    let fill = || {
+        let pager = Arc::clone(&pager);
+        begin(move || pager.fill())
+    };
+    let hindered = fill();
+    source.wait_for(1);
+    let other = fill();
+    source.let_go();
+    assert_eq!(other.recv_timeout(MINUTE), Ok(0));
+    assert_eq!(hindered.recv_timeout(MINUTE), Ok(0));
+    check(&memory, 0, 0);
+}
