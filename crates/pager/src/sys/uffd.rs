@@ -204,11 +204,15 @@ impl Uffd {
         unsafe { ioctl(&self.fd, Updater::<REGISTER, _>::new(&mut register)) }
     }
 
-    /// Faults of the range are the kernel's again. Who waits is woken.
+    /// Faults of the range are the kernel's again. Who waits is woken, whatever comes of it.
     pub fn unregister(&self, range: Range<usize>) -> rustix::io::Result<()> {
-        let mut range = raw_range(range);
+        let mut raw = raw_range(range.clone());
         // SAFETY: the opcode takes this structure.
-        unsafe { ioctl(&self.fd, Updater::<UNREGISTER, _>::new(&mut range)) }
+        let done = unsafe { ioctl(&self.fd, Updater::<UNREGISTER, _>::new(&mut raw)) };
+        // The kernel (6.18) wakes who waits before it locks out those who fault under the lock of their mapping alone: who has begun by then would
+        // wait for ever. After the call all of them wait already, or find the memory ordinary.
+        let _ = self.wake(range);
+        done
     }
 
     /// Wakes who waits for a page of the range.
@@ -477,6 +481,54 @@ mod tests {
             }
         );
         assert_eq!(Placed::from(Ok(()), 8192, 0).bytes, 8192);
+    }
+
+    /// They waited for ever, in every other round.
+    #[test]
+    fn who_faults_just_when_memory_is_unregistered_goes_on() {
+        use std::sync::Barrier;
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        use std::time::{Duration, Instant};
+
+        use crate::sys::support::Support;
+        use crate::{Backing, Mapping};
+
+        let Ok(uffd) = Support::probe().open(Features(0), true) else {
+            return println!("SKIPPED: {}", Support::probe());
+        };
+        const ROUNDS: usize = 2000;
+        static TOUCHED: AtomicUsize = AtomicUsize::new(0);
+        let memory = std::sync::Arc::new(Mapping::new(ROUNDS * PAGE, Backing::Small).unwrap());
+        let begin = std::sync::Arc::new(Barrier::new(2));
+        // Left behind if it waits: a scope would wait along.
+        std::thread::spawn({
+            let (memory, begin) = (memory.clone(), begin.clone());
+            move || {
+                for round in 0..ROUNDS {
+                    begin.wait();
+                    let mut byte = [1];
+                    memory.read(round * PAGE, &mut byte);
+                    TOUCHED.fetch_add(usize::from(byte == [0]), Ordering::SeqCst);
+                }
+            }
+        });
+        for round in 0..ROUNDS {
+            let start = memory.as_ptr().addr() + round * PAGE;
+            let page = start..start + PAGE;
+            // SAFETY: of this test alone, which expects zeros.
+            unsafe { uffd.register(page.clone()) }.unwrap();
+            begin.wait();
+            // Earlier and later than the fault, and at the same time.
+            for _ in 0..crate::plan::scatter(round as u64) >> 52 {
+                std::hint::spin_loop();
+            }
+            uffd.unregister(page).unwrap();
+            let begun = Instant::now();
+            while TOUCHED.load(Ordering::SeqCst) <= round {
+                assert!(begun.elapsed() < Duration::from_secs(60), "round {round}");
+                std::thread::yield_now();
+            }
+        }
     }
 
     #[test]
