@@ -122,9 +122,9 @@ pub fn main(arguments: &Arguments) -> Result<u8, String> {
         raw.accounts.push((name, accounts.unwrap_or_default()));
         eprintln!("{name}: {:.0} s", begun.elapsed().as_secs_f64());
     }
-    for family in truth::FAMILIES.into_iter().filter(|_| is_wanted("truth")) {
-        let measured = truth::measure(&stage, &family);
-        all.push(truth::figure(&family, &measured));
+    for family in truth::FAMILIES.iter().filter(|_| is_wanted("truth")) {
+        let measured = truth::measure(&stage, family);
+        all.push(truth::figure(family, &measured));
         raw.truth.extend(measured.ok());
     }
     if is_wanted("truth") {

@@ -62,7 +62,7 @@ const fn program(name: &'static str, what: &'static str, function: &'static str)
 }
 
 /// Families of C programs, one of each kind of lock; and where a runtime stands between the program and its sleeps, or nothing does.
-pub const FAMILIES: [Family; 27] = [
+pub const FAMILIES: &[Family] = &[
     family("mutex", "pthread mutex", "want_mutex"),
     family("mutex-inheriting", "pthread mutex", "want_mutex"),
     family("uneven", "pthread mutex", "want_mutex"),

@@ -5,19 +5,11 @@ mod fixture;
 mod perfetto;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 use amdahl_report::html;
 use chromium::Chromium;
-use chromium::page::{FAINT, OVERFLOW, figures, is_in_order};
+use chromium::page::{FAINT, OVERFLOW, figures, fits_a_phone, has_been_quiet, is_in_order, kept};
 use serde_json::Value;
-
-/// Pictures and pages stay here for a person to look at.
-fn kept() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../report");
-    std::fs::create_dir_all(&folder).expect("target/report");
-    folder.canonicalize().expect("target/report")
-}
 
 #[test]
 fn threads_beyond_the_cpus_are_numbers_of_the_result_too() {
@@ -116,16 +108,8 @@ fn it_fits_a_phone() {
     ] {
         let file = kept().join(format!("{name}.html"));
         std::fs::write(&file, html::render(&result, &rows)).unwrap();
-        browser.resize(375, 812, true);
         browser.prefer("light");
-        browser.open(&file);
-        browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)");
-        assert_eq!(
-            browser.evaluate("document.documentElement.scrollWidth"),
-            375,
-            "{name}"
-        );
-        assert_eq!(browser.evaluate(OVERFLOW), serde_json::json!([]), "{name}");
+        fits_a_phone(&mut browser, &file, name);
         browser.evaluate("document.querySelectorAll('details').forEach((d, i) => d.open = i == 0)");
         browser.screenshot(&kept().join(format!("{name}.png")));
         assert_eq!(browser.complaints(), [""; 0]);
@@ -433,6 +417,7 @@ fn pages_of_views_fit_are_readable_and_load_nothing() {
             flame_adds_up(&mut browser, name);
         }
         browser.screenshot(&kept().join(format!("view-{name}.png")));
+        has_been_quiet(&mut browser, &file, name);
     }
 }
 

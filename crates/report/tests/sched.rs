@@ -361,7 +361,10 @@ fn figures_that_cannot_be_are_refused() {
         |r| r.wall_s = f64::NAN,
         |r| r.threads[3].wake_latency.p99_s = 1e30,
         |r| r.picture.as_mut().unwrap().cpus[0].runs.push([1, 0, 0]),
-        |r| r.picture.as_mut().unwrap().cpus[0].runs[0][1] = 1000,
+        |r| {
+            let picture = r.picture.as_mut().unwrap();
+            picture.cpus[0].runs[0][1] = picture.threads.len() as u32 + 1;
+        },
         |r| r.schema = "amdahl.sched/2".to_owned(),
         |r| r.guests[0].blocked_s = f64::INFINITY,
         |r| {

@@ -3,6 +3,7 @@
 mod before;
 pub mod kernel;
 mod languages;
+mod replaced;
 mod truth;
 mod whom;
 
@@ -15,12 +16,8 @@ use amdahl_report::locks::{self, schema::SCHEMA};
 use amdahl_report::schema::Source;
 use serde_json::Value;
 
-use crate::tool::{
-    Place, Ran, alone, bpf, has, has_child_that_runs, skipped, until, until_it_opens,
-};
-use crate::workload::{
-    compiled, in_some_try, planted, to_be_told, watched, watched_to_its_end, watching,
-};
+use crate::tool::{Place, Ran, alone, bpf, has, skipped};
+use crate::workload::{in_some_try, planted, to_be_told, watched, watched_to_its_end, watching};
 use kernel::{first_cpu, tells_of_its_locks};
 pub use truth::{Truth, agree, is_made};
 use truth::{
@@ -666,139 +663,4 @@ fn holds_are_there_if_their_source_says_so() {
     assert_eq!(source.how == "bpf", !found.holds.is_empty(), "{source:?}");
     let has_stack = |row: &LockRow| !row.stack.is_empty();
     assert!(found.holds.is_empty() || found.holds.iter().any(has_stack));
-}
-
-#[test]
-fn a_program_that_is_replaced_while_it_runs_keeps_its_names_or_has_none() {
-    let _alone = alone();
-    let Some((place, program)) = ready() else {
-        return;
-    };
-    // The same functions at other addresses.
-    let mut gcc = Command::new("gcc");
-    gcc.args([
-        "-std=gnu11",
-        "-O0",
-        "-g",
-        "-pthread",
-        "-falign-functions=4096",
-        "-o",
-    ])
-    .arg(place.join("other"))
-    .arg(Path::new(SOURCES).join("families.c"));
-    assert!(place.run(place.here(gcc)).status.success());
-    let script = "./\"$0\" mutex \"$1\" & \
-        until it=$(readlink /proc/$!/exe); [ \"$it\" = \"$PWD/$0\" ] || [ -z \"$it\" ]; do :; done; \
-        cp other new; mv new \"$0\"; wait";
-    for (name, rounds, must_be_known) in [("short", "20", false), ("long", "600", true)] {
-        std::fs::copy(&program, place.join(name)).expect("a copy");
-        let mut tool = place.tool(["locks", "--json", "--quiet", "--", "sh", "-c", script]);
-        let found = result(
-            &place
-                .run({
-                    tool.args([name, rounds]);
-                    tool
-                })
-                .ends_with(0),
-        );
-        let of_it = |row: &&LockRow| row.site.module.contains(name) && row.class == "lock";
-        let rows: Vec<&LockRow> = found.rows.iter().filter(of_it).collect();
-        assert!(!rows.is_empty(), "{}", self::rows(&found));
-        for row in rows {
-            let symbol = &*row.site.symbol;
-            let is_known = ["want_mutex", "hold_mutex"].contains(&symbol);
-            let is_unknown = symbol.starts_with(&format!("{name}+0x"));
-            assert!(is_known || is_unknown && !must_be_known, "{name}: {symbol}");
-        }
-    }
-}
-
-const LATCH: &str = r#"
-    #include <pthread.h>
-    static pthread_mutex_t latch = PTHREAD_MUTEX_INITIALIZER;
-    static volatile long held;
-    #ifdef OTHER
-    #define FOUR(it) it it it it
-    void somebody_else(void) { FOUR(FOUR(FOUR(FOUR(held++;)))) }
-    #endif
-    void hold_the_latch(void)
-    {
-        pthread_mutex_lock(&latch);
-        for (int i = 0; i < 300000; i++)
-            held++;
-        pthread_mutex_unlock(&latch);
-    }
-"#;
-
-/// Two threads that want a latch until there is a file of that name.
-const GUESTS: &str = r#"
-    #include <pthread.h>
-    #include <unistd.h>
-    void hold_the_latch(void);
-    static void *guest(void *enough)
-    {
-        do
-            hold_the_latch();
-        while (access(enough, F_OK) != 0);
-        return 0;
-    }
-    int main(int argc, char **argv)
-    {
-        pthread_t other;
-        pthread_create(&other, 0, guest, argv[argc - 1]);
-        guest(argv[argc - 1]);
-        return pthread_join(other, 0);
-    }
-"#;
-
-#[test]
-fn a_library_that_is_replaced_while_it_is_used_keeps_its_names_or_has_none() {
-    let _alone = alone();
-    if let Err(why) = bpf() {
-        return skipped(why);
-    }
-    let place = Place::new();
-    let (it, enough) = (place.join("liblatch.so"), place.join("enough"));
-    let flags = ["-g", "-O0", "-fPIC", "-shared"];
-    // Where the function was is another one.
-    let moved = [&flags[..], &["-DOTHER"]].concat();
-    let (Some(library), Some(other)) = (
-        compiled(&place, "liblatch.so", LATCH, &flags),
-        compiled(&place, "other.so", LATCH, &moved),
-    ) else {
-        return;
-    };
-    assert_eq!(library, it);
-    let path = it.to_str().expect("a path");
-    let flags = ["-g", "-O0", "-Wl,--no-as-needed", path];
-    let program = compiled(&place, "guests", GUESTS, &flags).expect("a program");
-    let kept = place.join("kept.so");
-    std::fs::copy(&it, &kept).expect("a copy");
-    for is_known in [true, false] {
-        let _ = std::fs::remove_file(&enough);
-        std::fs::copy(&kept, place.join("new")).expect("a copy");
-        std::fs::rename(place.join("new"), &it).expect("put back");
-        let mut tool = place.tool(["locks", "--json", "--quiet", "--"]);
-        tool.arg(&program).arg(&enough);
-        let tool = place.start(tool);
-        if is_known {
-            until_it_opens(&tool, &it);
-        } else {
-            let runs = || has_child_that_runs(tool.pid(), &program).then_some(());
-            until("the program", runs);
-        }
-        std::fs::copy(&other, place.join("new")).expect("a copy");
-        std::fs::rename(place.join("new"), &it).expect("replaced");
-        std::fs::write(&enough, "").expect("a file");
-        let found = result(&tool.ended().ends_with(0));
-        let of_it = |row: &&LockRow| row.site.module.contains("liblatch.so") && row.class == "lock";
-        let rows: Vec<&LockRow> = found.rows.iter().filter(of_it).collect();
-        assert!(!rows.is_empty(), "{}", self::rows(&found));
-        for row in rows {
-            let symbol = &*row.site.symbol;
-            let is_nameless = symbol.starts_with("liblatch.so+0x");
-            let is_it = symbol == "hold_the_latch" || is_nameless && !is_known;
-            assert!(is_it, "{symbol}");
-        }
-    }
 }

@@ -16,11 +16,10 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::processes::{Group, until_catches};
-use crate::tool::{
-    Place, Ran, alone, bpf, has_child_that_runs, skipped, until, until_it_opens, until_it_watches,
-};
+use crate::tool::{Place, Ran, alone, bpf, skipped, until_it_opens, until_it_watches};
 use crate::workload::{
-    compiled, in_some_try, said, to_be_told, watched, watched_in_a_group, watched_to_its_end,
+    compiled, in_some_try, replaced_while_watched, said, to_be_told, watched, watched_in_a_group,
+    watched_to_its_end,
 };
 
 const SOURCE: &str = include_str!("../mem/guests.c");
@@ -253,23 +252,13 @@ fn a_program_that_is_replaced_while_it_runs_keeps_its_names_or_has_none() {
     };
     for is_known in [true, false] {
         let (it, enough) = (place.join("it"), place.join("enough"));
-        let _ = std::fs::remove_file(&enough);
         std::fs::copy(&program, &it).expect("a copy");
         let words = [OsStr::new("threads"), OsStr::new("10"), enough.as_os_str()];
         let mut tool = place.tool(["mem", "--json", "--quiet", "--"]);
         tool.arg(&it).args(words);
         tool.env("PLANTED_OUT", place.join("said"));
-        let tool = place.start(tool);
-        if is_known {
-            until_it_opens(&tool, &it);
-        } else {
-            let is_it = || has_child_that_runs(tool.pid(), &it).then_some(());
-            until("the program", is_it);
-        }
-        std::fs::copy(&other, place.join("new")).expect("a copy");
-        std::fs::rename(place.join("new"), &it).expect("replaced");
-        std::fs::write(&enough, "").expect("a file");
-        let found = result(&tool.ended().ends_with(0));
+        let ran = replaced_while_watched(&place, tool, &it, (&it, &other), is_known);
+        let found = result(&ran.ends_with(0));
         // The kernel says of its file that it is deleted where it was asked late.
         let of_it = |site: &&FaultSite| {
             let module = &*site.code.module;

@@ -4,14 +4,13 @@
 mod chromium;
 
 use std::ffi::OsStr;
-use std::path::Path;
 
 use serde_json::Value;
 
 use crate::tool::{Place, alone, cpus};
 use crate::workload::planted;
 use chromium::Chromium;
-use chromium::page::{figures, is_in_order};
+use chromium::page::{figures, has_been_quiet, is_in_order, kept};
 
 #[test]
 fn pages_of_recordings_are_in_order() {
@@ -31,8 +30,6 @@ fn pages_of_recordings_are_in_order() {
     };
     let sweep = ["scale", "--cpus", &counts, "--runs", "2"];
     let polled = [&sweep[..], &["--probe", "proc"]].concat();
-    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../report");
-    std::fs::create_dir_all(&pictures).expect("target/report");
     for (name, args) in [
         ("scale", &sweep[..]),
         ("scale-proc", &polled),
@@ -49,10 +46,11 @@ fn pages_of_recordings_are_in_order() {
         let text = browser.evaluate("document.body.textContent");
         let text = text.as_str().expect("text");
         assert!(text.contains("two_serial_lock"), "{name}: {text}");
-        browser.screenshot(&pictures.join(format!("of-{name}.png")));
+        browser.screenshot(&kept().join(format!("of-{name}.png")));
         if args[0] == "scale" {
             shows_the_numbers(&mut browser, &place.read(&format!("{name}/result.json")));
         }
+        has_been_quiet(&mut browser, &page, name);
     }
 }
 

@@ -254,8 +254,14 @@ pub fn until_it_watches(tool: &Running) {
     until_it_has_one_of(tool, &["amdahl-analyse", "amdahl-poll"]);
 }
 
+/// Waits until a process that the tool has started, at whatever remove, runs a program.
+pub fn until_it_runs(tool: &Running, program: &Path) {
+    let runs = || has_child_that_runs(tool.pid(), program).then_some(());
+    until("the program", runs);
+}
+
 /// One of the processes that `pid` has started, at whatever remove, runs a program.
-pub fn has_child_that_runs(pid: u32, program: &Path) -> bool {
+fn has_child_that_runs(pid: u32, program: &Path) -> bool {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();
     let mut pids = children

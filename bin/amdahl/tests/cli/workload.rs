@@ -8,7 +8,9 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::processes::Group;
-use crate::tool::{Place, Ran, Running, has, skipped, until_it_watches};
+use crate::tool::{
+    Place, Ran, Running, has, skipped, until_it_opens, until_it_runs, until_it_watches,
+};
 
 const PLANTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted");
 
@@ -254,6 +256,35 @@ pub fn watched_to_its_end(
     process.ended().ends_with(0);
     let ran = tool.ended().ends_with(0);
     (pid, said(place, "said"), ran)
+}
+
+/// Starts the tool, and puts `other` in the place of `it`, a file that its `program` has mapped: when the tool knows the file, or as soon as the
+/// program runs. Then there is a file `enough`.
+pub fn replaced_while_watched(
+    place: &Place,
+    tool: Command,
+    program: &Path,
+    (it, other): (&Path, &Path),
+    is_known: bool,
+) -> Ran {
+    let enough = place.join("enough");
+    let _ = std::fs::remove_file(&enough);
+    let tool = place.start(tool);
+    if is_known {
+        until_it_opens(&tool, it);
+    } else {
+        until_it_runs(&tool, program);
+    }
+    put_in_place(place, other, it);
+    std::fs::write(&enough, "").expect("a file");
+    tool.ended()
+}
+
+/// Replaces a file by a copy of another: who has the old one open keeps that.
+pub fn put_in_place(place: &Place, other: &Path, it: &Path) {
+    let new = place.join("new");
+    std::fs::copy(other, &new).expect("a copy");
+    std::fs::rename(new, it).expect("replaced");
 }
 
 /// Of a planted program that runs in a control group and beside it.

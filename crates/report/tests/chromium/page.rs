@@ -1,11 +1,18 @@
 //! What is asked of every page.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use super::Chromium;
+
+/// Pictures and pages stay here for a person to look at.
+pub fn kept() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../report");
+    std::fs::create_dir_all(&folder).expect("target/report");
+    folder.canonicalize().expect("target/report")
+}
 
 /// The number at a path such as `points.0.stack.work`.
 fn at<'a>(mut value: &'a Value, path: &str) -> &'a Value {
@@ -92,17 +99,21 @@ pub const FAINT: &str = r"(() => {
     }
     return faint; })()";
 
-/// The page in `file` fits a phone, can be read in the light and in the dark, loads nothing else and complains of nothing.
-/// It is left open on a large screen.
-pub fn is_in_order(browser: &mut Chromium, file: &Path, name: &str) {
+/// The page in `file` fits a phone with all its parts open, and is left so.
+pub fn fits_a_phone(browser: &mut Chromium, file: &Path, name: &str) {
     browser.resize(375, 812, true);
+    browser.open(file);
+    browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)");
+    let width = browser.evaluate("document.documentElement.scrollWidth");
+    assert_eq!(width, 375, "{name}");
+    assert_eq!(browser.evaluate(OVERFLOW), json!([]), "{name}");
+}
+
+/// The page in `file` fits a phone, can be read in the light and in the dark, and has all its landmarks. It is left open on a large screen.
+pub fn is_in_order(browser: &mut Chromium, file: &Path, name: &str) {
     for scheme in ["dark", "light"] {
         browser.prefer(scheme);
-        browser.open(file);
-        browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)");
-        let width = browser.evaluate("document.documentElement.scrollWidth");
-        assert_eq!(width, 375, "{name}");
-        assert_eq!(browser.evaluate(OVERFLOW), json!([]), "{name}");
+        fits_a_phone(browser, file, name);
         assert_eq!(browser.evaluate(FAINT), json!([]), "{name} {scheme}");
     }
     let scripts = "document.querySelectorAll('script, iframe, object, embed, form').length";
@@ -113,6 +124,10 @@ pub fn is_in_order(browser: &mut Chromium, file: &Path, name: &str) {
     }
     browser.resize(1280, 900, false);
     browser.open(file);
+}
+
+/// The page in `file` has loaded nothing else until now, and complained of nothing.
+pub fn has_been_quiet(browser: &mut Chromium, file: &Path, name: &str) {
     let url = format!("file://{}", file.display());
     let asked = browser.requests();
     assert!(asked.iter().all(|request| *request == url), "{asked:?}");

@@ -289,7 +289,7 @@ pub(crate) fn part_of_libc(frame: &Frame) -> Option<PartOfLibc> {
             .unwrap_or(plain)
             .trim_start_matches('_');
     }
-    // `_IO_lock_lock`, `_int_free.constprop.0`.
+    // `_int_free.constprop.0`.
     plain = plain.split('.').next().unwrap_or_default();
     if MALLOC.contains(&plain) {
         Some(PartOfLibc::Malloc)
