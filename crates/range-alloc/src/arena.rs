@@ -284,8 +284,9 @@ impl RangeAlloc {
     /// # Errors
     /// No allocation of this size begins there; the error says what there is instead.
     pub fn free_sized(&mut self, start: u64, size: u64) -> Result<(), FreeError> {
-        let size = size.checked_next_multiple_of(self.granule).unwrap_or(0);
-        self.empty(start, Some(size))?;
+        let whole = size.checked_next_multiple_of(self.granule).unwrap_or(0);
+        let freed = self.empty(start, Some(whole));
+        freed.map_err(|error| error.for_size(size))?;
         Ok(())
     }
 

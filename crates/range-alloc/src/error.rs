@@ -195,6 +195,16 @@ pub enum FreeError {
     OutOfMemory,
 }
 
+impl FreeError {
+    /// With the size that was asked for, which is looked for rounded up.
+    pub(crate) fn for_size(self, size: u64) -> FreeError {
+        match self {
+            FreeError::Size { of, .. } => FreeError::Size { size, of },
+            other => other,
+        }
+    }
+}
+
 impl fmt::Display for FreeError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use amdahl_range_alloc::{
-    AllocError, FreeError, Policy, Request, SharedConfig, SharedRangeAlloc, State,
+    AllocError, FreeError, Policy, RangeAlloc, Request, SharedConfig, SharedRangeAlloc, State,
 };
 use random::Random;
 
@@ -30,10 +30,10 @@ impl Owners {
     }
 }
 
-/// Threads come and go, free what others have allocated, and nearly use up the arena.
+/// Threads free what others have allocated, also threads that have ended, and nearly use up the arena.
 fn stress(threads: u64, turns: u64, units: u64, span: u64) {
     // Miri takes a thousand times as long.
-    let turns = if cfg!(miri) { turns / 100 } else { turns };
+    let turns = if cfg!(miri) { turns / 200 } else { turns / 2 };
     let arena = SharedConfig::new(0..units)
         .slots(4)
         .span(span)
@@ -42,68 +42,72 @@ fn stress(threads: u64, turns: u64, units: u64, span: u64) {
     let owners = Owners::new(units);
     let handed = std::sync::Mutex::new(Vec::<(u64, u64)>::new());
     let refused = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            let (arena, owners, handed, refused) = (&arena, &owners, &handed, &refused);
-            scope.spawn(move || {
-                let mut random = Random(thread << 32 | 0x9e37_79b9);
-                let mut live = Vec::new();
-                for _ in 0..turns {
-                    let size = 1 + random.below(64);
-                    let align = 1 << random.below(9);
-                    let mut request = Request::new(size).align(align);
-                    let zone = units / 4..units / 2;
-                    let in_zone = random.below(5) == 0;
-                    if in_zone {
-                        request = request.zone(zone.clone());
-                    }
-                    if random.below(50) == 0 {
-                        request = request.policy(Policy::NextFit);
-                    }
-                    match arena.alloc_in(random.below(4) as usize, &request) {
-                        Ok(start) => {
-                            assert_eq!(start % align, 0);
-                            assert!(!in_zone || zone.start <= start && start + size <= zone.end);
-                            owners.change(start, size, true);
-                            live.push((start, size));
+    let generation = |number: u64| {
+        std::thread::scope(|scope| {
+            for thread in number * threads..(number + 1) * threads {
+                let (arena, owners, handed, refused) = (&arena, &owners, &handed, &refused);
+                scope.spawn(move || {
+                    let mut random = Random(thread << 32 | 0x9e37_79b9);
+                    let mut live = Vec::new();
+                    for _ in 0..turns {
+                        let size = 1 + random.below(64);
+                        let align = 1 << random.below(9);
+                        let mut request = Request::new(size).align(align);
+                        let zone = units / 4..units / 2;
+                        let in_zone = random.below(5) == 0;
+                        if in_zone {
+                            request = request.zone(zone.clone());
                         }
-                        Err(AllocError::NoSpace { .. }) => {
-                            refused.fetch_add(1, Ordering::Relaxed);
+                        if random.below(50) == 0 {
+                            request = request.policy(Policy::NextFit);
                         }
-                        Err(error) => panic!("{error}"),
-                    }
-                    let keep = 1 + random.below(60) as usize;
-                    while live.len() > keep {
-                        let (start, size) =
-                            live.swap_remove(random.below(live.len() as u64) as usize);
-                        if random.below(4) == 0 {
-                            handed.lock().unwrap().push((start, size));
-                            continue;
+                        match arena.alloc_in(random.below(4) as usize, &request) {
+                            Ok(start) => {
+                                assert_eq!(start % align, 0);
+                                assert!(
+                                    !in_zone || zone.start <= start && start + size <= zone.end
+                                );
+                                owners.change(start, size, true);
+                                live.push((start, size));
+                            }
+                            Err(AllocError::NoSpace { .. }) => {
+                                refused.fetch_add(1, Ordering::Relaxed);
+                            }
+                            Err(error) => panic!("{error}"),
                         }
-                        owners.change(start, size, false);
-                        assert_eq!(arena.lookup(start).unwrap().range, start..start + size);
-                        if random.below(8) == 0 {
-                            assert_eq!(arena.free_lazy(start), Ok(size));
-                        } else {
+                        let keep = 1 + random.below(60) as usize;
+                        while live.len() > keep {
+                            let (start, size) =
+                                live.swap_remove(random.below(live.len() as u64) as usize);
+                            if random.below(4) == 0 {
+                                handed.lock().unwrap().push((start, size));
+                                continue;
+                            }
+                            owners.change(start, size, false);
+                            assert_eq!(arena.lookup(start).unwrap().range, start..start + size);
+                            if random.below(8) == 0 {
+                                assert_eq!(arena.free_lazy(start), Ok(size));
+                            } else {
+                                assert_eq!(arena.free(start), Ok(size));
+                            }
+                        }
+                        let other = handed.lock().unwrap().pop();
+                        if let Some((start, size)) = other {
+                            owners.change(start, size, false);
                             assert_eq!(arena.free(start), Ok(size));
                         }
+                        if random.below(100) == 0 {
+                            arena.purge(|_| ());
+                        }
                     }
-                    let other = handed.lock().unwrap().pop();
-                    if let Some((start, size)) = other {
-                        owners.change(start, size, false);
-                        assert_eq!(arena.free(start), Ok(size));
-                    }
-                    if random.below(100) == 0 {
-                        arena.purge(|_| ());
-                    }
-                }
-                for (start, size) in live {
-                    owners.change(start, size, false);
-                    assert_eq!(arena.free(start), Ok(size));
-                }
-            });
-        }
-    });
+                    // Who comes later frees it.
+                    handed.lock().unwrap().extend(live);
+                });
+            }
+        });
+    };
+    generation(0);
+    generation(1);
     for (start, size) in handed.into_inner().unwrap() {
         owners.change(start, size, false);
         assert_eq!(arena.free(start), Ok(size));
@@ -204,14 +208,16 @@ fn wrong_frees_are_told_apart_wherever_the_address_lies() {
             arena.free(start + 1),
             Err(FreeError::Inside {
                 start: start + 1,
-                of
+                of: of.clone()
             })
         );
+        let size = of.end - of.start;
+        let error = FreeError::Size { size: 1, of };
+        assert_eq!(arena.free_sized(start, 1), Err(error));
+        assert_eq!(arena.free_lazy(start), Ok(size));
         assert_eq!(
             arena.free_lazy(start),
-            arena
-                .free_lazy(start)
-                .or(Ok(if start == small { 8 } else { 1 << 13 }))
+            Err(FreeError::FreedLazily { start })
         );
     }
     assert_eq!(
@@ -235,6 +241,57 @@ fn wrong_frees_are_told_apart_wherever_the_address_lies() {
         arena.free(small),
         Err(FreeError::NotAllocated { start: small })
     );
+}
+
+/// Sizes that are no multiples were told as those that they are rounded up to, and the largest as 0.
+#[test]
+fn a_wrong_size_is_told_as_it_was_asked_for() {
+    let shared = SharedConfig::new(0..1 << 16).granule(16).build().unwrap();
+    let mut plain = RangeAlloc::with_granule(0..1 << 16, 16).unwrap();
+    // In a slot, and beyond what slots serve.
+    for block in [48, 1 << 14] {
+        let request = Request::new(block);
+        let (ours, theirs) = (
+            plain.alloc(&request).unwrap(),
+            shared.alloc(&request).unwrap(),
+        );
+        for size in [17, 31, block + 1, u64::MAX] {
+            let error = |start| {
+                Err(FreeError::Size {
+                    size,
+                    of: start..start + block,
+                })
+            };
+            assert_eq!(plain.free_sized(ours, size), error(ours));
+            assert_eq!(shared.free_sized(theirs, size), error(theirs));
+        }
+        // Rounded up as the request was.
+        assert_eq!(plain.free_sized(ours, block - 15), Ok(()));
+        assert_eq!(shared.free_sized(theirs, block - 15), Ok(()));
+    }
+}
+
+/// It waited for itself.
+#[test]
+#[should_panic(expected = "purged within a purge")]
+fn retiring_may_not_purge() {
+    let arena = SharedRangeAlloc::new(0..1 << 20).unwrap();
+    let start = arena.alloc(&Request::new(1)).unwrap();
+    arena.free_lazy(start).unwrap();
+    arena.purge(|_| {
+        arena.purge(|_| ());
+    });
+}
+
+/// A purge that panicked kept others out.
+#[test]
+fn another_purge_goes_on_where_one_has_panicked() {
+    let arena = SharedRangeAlloc::new(0..1 << 20).unwrap();
+    let start = arena.alloc(&Request::new(1)).unwrap();
+    arena.free_lazy(start).unwrap();
+    let purge = || arena.purge(|_| panic!("not now"));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(purge)).is_err());
+    assert_eq!(arena.purge(|_| ()), 1);
 }
 
 /// What was freed below meanwhile ended the purge, with the rest undone.

@@ -21,7 +21,7 @@ use crate::arena::{Allocation, RangeAlloc};
 use crate::error::{AllocError, ArenaError, FreeError, OutOfMemory};
 use crate::request::{self, MAX_ALIGN, Policy, Request};
 use slot::{Slot, is_in};
-use sync::{AtomicU32, Mutex, MutexGuard, Ordering, TryLockError};
+use sync::{Alone, AtomicU32, Homes, Mutex, MutexGuard, Ordering, TryLockError};
 
 /// Entries of the directory at most.
 const SPANS: u64 = 1 << 18;
@@ -57,8 +57,9 @@ pub struct SharedRangeAlloc {
     global: Padded<Mutex<RangeAlloc>>,
     /// For each span 0 or the number of its slot plus 1.
     directory: Box<[AtomicU32]>,
+    homes: Homes,
     /// One purge at a time.
-    purge: Mutex<()>,
+    purge: Alone,
     range: Range<u64>,
     granule: u64,
     span_bits: u32,
@@ -74,7 +75,7 @@ pub struct SharedConfig {
 }
 
 impl SharedConfig {
-    /// Granule 1, a slot for each CPU, spans of 65,536 units.
+    /// Granule 1, a slot for each CPU that may be used now, spans of 65,536 units.
     pub fn new(range: Range<u64>) -> Self {
         SharedConfig {
             range,
@@ -134,7 +135,8 @@ impl SharedConfig {
             slots: slots.into_boxed_slice(),
             global: Padded(Mutex::new(global)),
             directory: directory.into_boxed_slice(),
-            purge: Mutex::new(()),
+            homes: Homes::of_this_thread()?,
+            purge: Alone::default(),
             range: self.range.clone(),
             granule: self.granule,
             span_bits,
@@ -203,7 +205,7 @@ impl SharedRangeAlloc {
     /// # Errors
     /// As for [`RangeAlloc::alloc`].
     pub fn alloc(&self, request: &Request) -> Result<u64, AllocError> {
-        self.alloc_in(sync::home(), request)
+        self.alloc_in(self.homes.here(), request)
     }
 
     /// The same with the slot of the caller's choice, modulo their number, instead of that of the CPU:
@@ -435,7 +437,8 @@ impl SharedRangeAlloc {
         self.check_inside(start)?;
         let whole = size.checked_next_multiple_of(self.granule).unwrap_or(0);
         let free = |slot: &mut Slot| {
-            let (_, spare) = slot.free(start, Some(whole))?;
+            let freed = slot.free(start, Some(whole));
+            let (_, spare) = freed.map_err(|error| error.for_size(size))?;
             self.give_back(slot, spare);
             Ok(())
         };
@@ -489,12 +492,11 @@ impl SharedRangeAlloc {
     ///
     /// Each range is told to `retire` first. It is called without a lock on busy or free ranges, so
     /// that other threads go on, and may itself allocate and free, but not purge.
+    ///
+    /// # Panics
+    /// `retire` purges the same arena.
     pub fn purge(&self, mut retire: impl FnMut(Range<u64>)) -> u64 {
-        // A panic of `retire` leaves everything as it is.
-        let _one = self
-            .purge
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner());
+        let _one = self.purge.enter();
         let mut units = 0;
         for number in 0..=self.slots.len() {
             // Whatever is freed below meanwhile is left to the next purge.
