@@ -70,17 +70,21 @@ impl<'a, A: Access, O: Owner> Guard<'a, A, O> {
     ///
     /// Costs as much as giving a range back. In a segmented lock the segment that both parts share is free when
     /// both are dropped.
+    ///
+    /// # Panics
+    /// In a segmented lock, if more than 2^15 parts of one guard for writing share a segment, or 2^30 for reading. The range is given back then.
     pub fn split_at(self, at: u64) -> (Self, Self) {
-        let (lock, hold) = self.dissolve();
-        let parts = hold.map(|hold| match hold.span.split(at) {
+        // Not dissolved before it is split: that may panic.
+        let parts = self.hold.map(|hold| match hold.span.split(at) {
             (Some(left), Some(right)) => {
-                let place = lock.split(hold, A::KIND, O::IS_THREAD, left, right);
+                let place = self.lock.split(hold, A::KIND, O::IS_THREAD, left, right);
                 let part = |span| Some(Hold { span, place });
                 (part(left), part(right))
             }
             (Some(_), None) => (Some(hold), None),
             (None, _) => (None, Some(hold)),
         });
+        let (lock, _) = self.dissolve();
         let (left, right) = parts.unwrap_or((None, None));
         (Guard::new(lock, left), Guard::new(lock, right))
     }

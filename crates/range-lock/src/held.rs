@@ -1,19 +1,20 @@
 //! What each thread holds, in debug builds: so that one which would wait for itself panics instead.
 
 #[cfg(all(debug_assertions, not(loom)))]
-pub(crate) use noted::{Held, all_of, give, take, waits_for_held};
+pub(crate) use noted::{Held, all_of, give, next_lock, take, waits_for_held};
 
 #[cfg(all(debug_assertions, not(loom)))]
 mod noted {
     use std::cell::RefCell;
     use std::panic::Location;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use crate::Kind;
     use crate::span::Span;
 
     #[derive(Clone, Copy)]
     pub(crate) struct Held {
-        lock: usize,
+        lock: u64,
         pub(crate) span: Span,
         pub(crate) kind: Kind,
         pub(crate) at: &'static Location<'static>,
@@ -21,13 +22,19 @@ mod noted {
 
     thread_local!(static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) });
 
+    /// A number for a lock, which no other has had.
+    pub(crate) fn next_lock() -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// A thread at its end has lost its list: then nothing is noted, and nothing found.
     fn with_held<T: Default>(change: impl FnOnce(&mut Vec<Held>) -> T) -> T {
         let changed = HELD.try_with(|held| change(&mut held.borrow_mut()));
         changed.unwrap_or_default()
     }
 
-    pub(crate) fn take(lock: usize, span: Span, kind: Kind, at: &'static Location<'static>) {
+    pub(crate) fn take(lock: u64, span: Span, kind: Kind, at: &'static Location<'static>) {
         with_held(|held| {
             held.push(Held {
                 lock,
@@ -38,7 +45,7 @@ mod noted {
         });
     }
 
-    pub(crate) fn give(lock: usize, span: Span, kind: Kind) -> Option<&'static Location<'static>> {
+    pub(crate) fn give(lock: u64, span: Span, kind: Kind) -> Option<&'static Location<'static>> {
         with_held(|held| {
             let is_it = |h: &Held| h.lock == lock && h.span == span && h.kind == kind;
             let at = held.iter().rposition(is_it)?;
@@ -46,7 +53,7 @@ mod noted {
         })
     }
 
-    pub(crate) fn all_of(lock: usize) -> Vec<Held> {
+    pub(crate) fn all_of(lock: u64) -> Vec<Held> {
         with_held(|held| held.iter().filter(|h| h.lock == lock).copied().collect())
     }
 

@@ -18,6 +18,9 @@ use crate::waiter::{Waiter, Wake};
 pub struct RangeLock {
     form: Form,
     cpus: usize,
+    /// Tells locks apart, those that are no more too: a guard may be forgotten.
+    #[cfg(all(debug_assertions, not(loom)))]
+    id: u64,
 }
 
 // The first leaf is in the lock itself: a box would cost each lock and unlock a cache line.
@@ -85,6 +88,8 @@ impl RangeLock {
         RangeLock {
             form: Form::Ordered(Ordered::new()),
             cpus: crate::cpus(),
+            #[cfg(all(debug_assertions, not(loom)))]
+            id: crate::held::next_lock(),
         }
     }
 
@@ -107,6 +112,8 @@ impl RangeLock {
         Ok(RangeLock {
             form: Form::Segmented(Segmented::new(granule.trailing_zeros(), segments)),
             cpus: crate::cpus(),
+            #[cfg(all(debug_assertions, not(loom)))]
+            id: crate::held::next_lock(),
         })
     }
 
@@ -443,30 +450,26 @@ impl Pending {
 /// Threads that wait for themselves: found in debug builds.
 #[cfg(all(debug_assertions, not(loom)))]
 impl RangeLock {
-    fn address(&self) -> usize {
-        std::ptr::from_ref(self).addr()
-    }
-
     #[track_caller]
     fn note_thread(&self, span: Span, kind: Kind) {
-        crate::held::take(self.address(), span, kind, std::panic::Location::caller());
+        crate::held::take(self.id, span, kind, std::panic::Location::caller());
     }
 
     pub(crate) fn forget_thread(&self, span: Span, kind: Kind) {
-        crate::held::give(self.address(), span, kind);
+        crate::held::give(self.id, span, kind);
     }
 
     fn renote(&self, span: Span, kind: Kind, parts: &[(Span, Kind)]) {
-        if let Some(at) = crate::held::give(self.address(), span, kind) {
+        if let Some(at) = crate::held::give(self.id, span, kind) {
             for &(span, kind) in parts {
-                crate::held::take(self.address(), span, kind, at);
+                crate::held::take(self.id, span, kind, at);
             }
         }
     }
 
     #[track_caller]
     fn forbid_self_wait(&self, span: Span, kind: Kind) {
-        let held = crate::held::all_of(self.address());
+        let held = crate::held::all_of(self.id);
         let writes = |held: &crate::held::Held| kind == Kind::Write || held.kind == Kind::Write;
         let meet = |other: Span| match &self.form {
             Form::Ordered(_) => span.overlaps(other),
@@ -486,7 +489,7 @@ impl RangeLock {
     /// The same for a request that is in the queue, which it leaves before it panics.
     #[track_caller]
     fn forbid_wait_behind(&self, span: Span, kind: Kind, pending: &Pending) {
-        let held = crate::held::all_of(self.address());
+        let held = crate::held::all_of(self.id);
         if let Some(message) = self.wait_behind(span, kind, Some(pending.waiter()), &held) {
             self.cancel(span, kind, pending);
             panic!("{message}");
@@ -544,5 +547,20 @@ impl fmt::Debug for RangeLock {
             Form::Ordered(ordered) => write!(f, "RangeLock(split at {:?})", ordered.borders()),
             Form::Segmented(_) => f.write_str("RangeLock(segmented)"),
         }
+    }
+}
+#[cfg(all(test, debug_assertions, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A lock in the place of one that was dropped with a guard forgotten was taken for it.
+    #[test]
+    fn what_was_forgotten_of_a_lock_is_not_held_of_another() {
+        let held = |lock: &RangeLock| crate::held::all_of(lock.id).len();
+        let mut place = RangeLock::new();
+        std::mem::forget(place.write(0..8));
+        assert_eq!(held(&place), 1);
+        place = RangeLock::new();
+        assert_eq!(held(&place), 0);
     }
 }

@@ -122,6 +122,30 @@ fn a_segment_that_two_halves_share_is_free_after_both() {
     assert!(lock.try_write(..).is_ok());
 }
 
+/// Nobody had it any more, and it was never free again.
+#[test]
+#[cfg_attr(miri, ignore = "takes too long")]
+fn a_range_that_cannot_be_split_once_more_is_given_back() {
+    const PARTS: u64 = 1 << 15;
+    let lock = RangeLock::segmented(1 << 20, 4).expect("valid");
+    let mut parts = Vec::new();
+    let mut split = || {
+        let mut rest = lock.write(0..PARTS + 8);
+        for at in 1..PARTS + 4 {
+            let (part, more) = rest.split_at(at);
+            parts.push(part);
+            rest = more;
+        }
+    };
+    let said = catch_unwind(AssertUnwindSafe(&mut split)).expect_err("too many");
+    let said = said.downcast_ref::<&str>().expect("a text");
+    assert!(said.contains("fewer than 2^15 parts"), "{said}");
+    assert!(parts.len() as u64 >= PARTS - 2, "{}", parts.len());
+    assert!(lock.try_read(0..1).is_err());
+    drop(parts);
+    assert!(lock.try_write(..).is_ok());
+}
+
 /// They stayed exclusive: readers were kept out by nobody who wrote.
 #[test]
 fn readers_come_in_when_no_part_of_a_split_guard_writes() {
