@@ -47,6 +47,8 @@ pub type HashedRwLocks<S = FxBuildHasher> = HashedLocks<RwLock, S>;
 pub struct HashedLocks<K: Kind, S = FxBuildHasher> {
     locks: Box<[Padded<K>]>,
     hasher: S,
+    /// Tells arrays apart, those that are no more too: a guard may be forgotten.
+    id: guard::Id,
 }
 
 #[derive(Default)]
@@ -82,6 +84,7 @@ impl<K: Kind, S: BuildHasher> HashedLocks<K, S> {
         HashedLocks {
             locks: (0..locks).map(|_| Padded::default()).collect(),
             hasher,
+            id: guard::Id::new(),
         }
     }
 
@@ -100,16 +103,16 @@ impl<K: Kind, S: BuildHasher> HashedLocks<K, S> {
     }
 
     fn one<Q: Hash>(&self, key: &Q, mode: Mode) -> KeyGuard<'_, K> {
-        guard::assert_free(self.id());
+        guard::assert_free(self.id);
         let lock = self.kind(self.index_of(key));
         lock.acquire(mode);
-        KeyGuard::new(lock, mode, self.id())
+        KeyGuard::new(lock, mode, self.id)
     }
 
     fn try_one<Q: Hash>(&self, key: &Q, mode: Mode) -> Option<KeyGuard<'_, K>> {
         let lock = self.kind(self.index_of(key));
         lock.try_acquire(mode)
-            .then(|| KeyGuard::new(lock, mode, self.id()))
+            .then(|| KeyGuard::new(lock, mode, self.id))
     }
 
     /// What to take for keys: each lock once, in the order of the array, exclusive if any of its keys is. O(k log k).
@@ -131,17 +134,12 @@ impl<K: Kind, S: BuildHasher> HashedLocks<K, S> {
     }
 
     fn many(&self, claims: Claims) -> KeysGuard<'_, K> {
-        guard::assert_free(self.id());
-        KeysGuard::acquire(&self.locks, claims, self.id())
+        guard::assert_free(self.id);
+        KeysGuard::acquire(&self.locks, claims, self.id)
     }
 
     fn try_many(&self, claims: Claims) -> Option<KeysGuard<'_, K>> {
-        KeysGuard::try_acquire(&self.locks, claims, self.id())
-    }
-
-    /// Tells arrays apart.
-    fn id(&self) -> usize {
-        self.locks.as_ptr().addr()
+        KeysGuard::try_acquire(&self.locks, claims, self.id)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::llc_map::LlcMap;
 use crate::parts::{Parts, Placement};
-use crate::sync::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Where a [`PublishedCounter`] has its time from.
 pub trait Clock {
@@ -85,9 +85,11 @@ struct Front {
     at_ns: AtomicU64,
     /// A part has moved since, perhaps.
     pending: AtomicBool,
-    /// Held by the one thread that publishes.
-    publishing: AtomicBool,
+    /// The process of the one thread that publishes, or [`NOBODY`].
+    publishing: AtomicU32,
 }
+
+const NOBODY: u32 = 0;
 
 const VALUE: usize = 0;
 const MARK: usize = 1;
@@ -119,7 +121,7 @@ impl<C: Clock> PublishedCounter<C> {
                 sum: AtomicI64::new(0),
                 at_ns,
                 pending: AtomicBool::new(false),
-                publishing: AtomicBool::new(false),
+                publishing: AtomicU32::new(NOBODY),
             },
         }
     }
@@ -189,7 +191,7 @@ impl<C: Clock> PublishedCounter<C> {
     #[inline]
     fn publish_if_due(&self, now_ns: u64) {
         if self.is_due(now_ns) {
-            self.publish(now_ns);
+            self.publish();
         }
     }
 
@@ -199,11 +201,10 @@ impl<C: Clock> PublishedCounter<C> {
     }
 
     #[cold]
-    fn publish(&self, now_ns: u64) {
-        // Acquire: pairs with the Release below, so that `at_ns` is the last publisher's.
-        let publishing = &self.front.publishing;
-        let taken = publishing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        if taken.is_err() {
+    fn publish(&self) {
+        // The caller's code, which may do anything, before others are kept out.
+        let now_ns = self.clock.now_ns();
+        if !self.begin_to_publish() {
             return;
         }
         if self.is_due(now_ns) {
@@ -212,11 +213,23 @@ impl<C: Clock> PublishedCounter<C> {
             fence(Ordering::SeqCst);
             let sum = self.read_exact();
             self.front.sum.store(sum, Ordering::Relaxed);
-            self.front
-                .at_ns
-                .store(self.clock.now_ns(), Ordering::Relaxed);
+            self.front.at_ns.store(now_ns, Ordering::Relaxed);
         }
-        publishing.store(false, Ordering::Release);
+        self.front.publishing.store(NOBODY, Ordering::Release);
+    }
+
+    /// Whether this thread is to publish, and no other meanwhile. Who was at it in a process that was forked meanwhile does not go on in the child.
+    fn begin_to_publish(&self) -> bool {
+        let us = std::process::id();
+        // Acquire: pairs with the Release in `publish`, so that `at_ns` is the last publisher's.
+        let begin = |before| {
+            let publishing = &self.front.publishing;
+            publishing.compare_exchange(before, us, Ordering::Acquire, Ordering::Relaxed)
+        };
+        match begin(NOBODY) {
+            Err(other) if other != us => begin(other).is_ok(),
+            done => done.is_ok(),
+        }
     }
 }
 
@@ -228,5 +241,29 @@ impl<C: Clock> fmt::Debug for PublishedCounter<C> {
             .field("threshold", &self.threshold)
             .field("parts", &self.parts())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// In the child nobody published any more.
+    #[test]
+    fn who_published_in_the_process_before_a_fork_does_not_go_on() {
+        let counter = PublishedCounter::new(NonZeroU64::MIN);
+        counter.front.at_ns.store(0, Ordering::Relaxed);
+        counter
+            .front
+            .publishing
+            .store(std::process::id(), Ordering::Relaxed);
+        counter.add(5);
+        assert_eq!(counter.read(), 0, "another thread is at it");
+        counter
+            .front
+            .publishing
+            .store(std::process::id() ^ 1, Ordering::Relaxed);
+        counter.add(2);
+        assert_eq!(counter.read(), 7);
     }
 }

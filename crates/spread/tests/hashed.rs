@@ -196,6 +196,17 @@ fn a_panic_releases() {
     assert_eq!(locks.try_lock_many(0..100).unwrap().locks(), 4);
 }
 
+/// An array in the place of one that was dropped with a guard forgotten was taken for it.
+#[test]
+fn what_was_forgotten_of_an_array_is_not_held_of_another() {
+    // One of them is where the one before was, with most allocators the next.
+    for _ in 0..100 {
+        let locks = HashedMutexes::with_locks(few(4));
+        drop(locks.lock(&1));
+        std::mem::forget(locks.lock(&1));
+    }
+}
+
 /// The key's lock may be one that the thread holds for another key.
 #[test]
 #[cfg(debug_assertions)]

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use amdahl_spread::{Clock, LlcMap, Monotonic, Placement, PublishedCounter};
@@ -106,18 +106,18 @@ fn threads_that_publish_at_once_forget_nothing() {
         for round in 0..if cfg!(miri) { 2 } else { 50 } {
             let threshold = 1 + round % 7;
             let counter = counter(threshold, placement, &clock);
-            let least_read = AtomicI64::new(0);
             thread::scope(|scope| {
                 for _ in 0..4 {
                     scope.spawn(|| {
+                        let mut last = 0;
                         for n in 0..ADDITIONS {
                             counter.add(1);
                             if n % 8 == 0 {
                                 clock.0.fetch_add(INTERVAL_NS / 4, Ordering::Relaxed);
                                 // Sums that only grow are published in order.
                                 let read = counter.read();
-                                let before = least_read.fetch_max(read, Ordering::SeqCst);
-                                assert!(read <= all && before <= all);
+                                assert!((last..=all).contains(&read), "{read} after {last}");
+                                last = read;
                             }
                         }
                     });
@@ -128,6 +128,34 @@ fn threads_that_publish_at_once_forget_nothing() {
             assert!(counter.read().abs_diff(all) <= slack, "{counter:?}");
             assert_eq!(counter.read_exact(), all);
         }
+    }
+}
+
+/// Panics at the question with this number.
+struct Fragile(AtomicU64, u64);
+
+impl Clock for Fragile {
+    fn now_ns(&self) -> u64 {
+        let asked = self.0.fetch_add(1, Ordering::Relaxed);
+        assert_ne!(asked, self.1, "the clock is broken");
+        asked * INTERVAL_NS
+    }
+}
+
+/// Nobody published any more.
+#[test]
+fn a_clock_that_panics_once_stops_nothing() {
+    let threshold = NonZeroU64::MIN;
+    for broken in 1..8 {
+        let clock = Fragile(AtomicU64::new(0), broken);
+        let counter = PublishedCounter::with(threshold, Placement::PerLlc, map(), clock);
+        let mut panics = 0;
+        for _ in 0..8 {
+            let add = || counter.add(1);
+            panics +=
+                u32::from(std::panic::catch_unwind(std::panic::AssertUnwindSafe(add)).is_err());
+        }
+        assert_eq!((panics, counter.read()), (1, 8), "{broken}");
     }
 }
 

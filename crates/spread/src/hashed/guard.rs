@@ -46,7 +46,7 @@ pub struct KeyGuard<'a, K: Kind> {
 impl<'a, K: Kind> KeyGuard<'a, K> {
     /// `lock`, of the array `id`, was acquired by this thread.
     #[inline]
-    pub(super) fn new(lock: &'a K, mode: Mode, id: usize) -> Self {
+    pub(super) fn new(lock: &'a K, mode: Mode, id: Id) -> Self {
         KeyGuard {
             lock,
             mode,
@@ -76,7 +76,7 @@ pub struct KeysGuard<'a, K: Kind> {
 impl<'a, K: Kind> KeysGuard<'a, K> {
     /// With nothing yet.
     #[inline]
-    fn new(array: &'a [Padded<K>], claims: Claims, id: usize) -> Self {
+    fn new(array: &'a [Padded<K>], claims: Claims, id: Id) -> Self {
         KeysGuard {
             array,
             claims,
@@ -87,7 +87,7 @@ impl<'a, K: Kind> KeysGuard<'a, K> {
 
     /// Waits for one after the other.
     #[inline]
-    pub(super) fn acquire(array: &'a [Padded<K>], claims: Claims, id: usize) -> Self {
+    pub(super) fn acquire(array: &'a [Padded<K>], claims: Claims, id: Id) -> Self {
         let mut guard = Self::new(array, claims, id);
         for claim in &guard.claims {
             array[claim.index()].0.acquire(claim.mode());
@@ -98,7 +98,7 @@ impl<'a, K: Kind> KeysGuard<'a, K> {
 
     /// All or none.
     #[inline]
-    pub(super) fn try_acquire(array: &'a [Padded<K>], claims: Claims, id: usize) -> Option<Self> {
+    pub(super) fn try_acquire(array: &'a [Padded<K>], claims: Claims, id: Id) -> Option<Self> {
         let mut guard = Self::new(array, claims, id);
         for claim in &guard.claims {
             if !array[claim.index()].0.try_acquire(claim.mode()) {
@@ -130,13 +130,30 @@ struct Held {
     /// parking_lot's locks are released by the thread that took them.
     _not_send: PhantomData<*mut ()>,
     #[cfg(debug_assertions)]
-    id: usize,
+    id: Id,
+}
+
+/// The number of an array; without debug assertions there is none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Id(#[cfg(debug_assertions)] u64);
+
+impl Id {
+    pub fn new() -> Self {
+        #[cfg(debug_assertions)]
+        {
+            use std::sync::atomic::{AtomicU64, Ordering};
+            static NEXT: AtomicU64 = AtomicU64::new(0);
+            Id(NEXT.fetch_add(1, Ordering::Relaxed))
+        }
+        #[cfg(not(debug_assertions))]
+        Id()
+    }
 }
 
 #[cfg(not(debug_assertions))]
 impl Held {
     #[inline]
-    fn new(_: usize) -> Self {
+    fn new(_: Id) -> Self {
         Held {
             _not_send: PhantomData,
         }
@@ -146,7 +163,7 @@ impl Held {
 /// Does nothing without debug assertions.
 #[cfg(not(debug_assertions))]
 #[inline]
-pub(super) fn assert_free(_: usize) {}
+pub(super) fn assert_free(_: Id) {}
 
 #[cfg(debug_assertions)]
 mod held {
@@ -154,13 +171,13 @@ mod held {
 
     thread_local! {
         /// The arrays of which this thread has guards, once for each guard.
-        pub(super) static ARRAYS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+        pub(super) static ARRAYS: RefCell<Vec<super::Id>> = const { RefCell::new(Vec::new()) };
     }
 }
 
 #[cfg(debug_assertions)]
 impl Held {
-    fn new(id: usize) -> Self {
+    fn new(id: Id) -> Self {
         // A thread that is ending has no list any more.
         let _ = held::ARRAYS.try_with(|arrays| arrays.borrow_mut().push(id));
         Held {
@@ -187,7 +204,7 @@ impl Drop for Held {
 /// # Panics
 /// If this thread has a guard of it.
 #[cfg(debug_assertions)]
-pub(super) fn assert_free(id: usize) {
+pub(super) fn assert_free(id: Id) {
     let has = held::ARRAYS.try_with(|arrays| arrays.borrow().contains(&id));
     assert!(
         has != Ok(true),
