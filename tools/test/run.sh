@@ -17,6 +17,7 @@
 #   run.sh miri      under Miri, on a nightly compiler
 #   run.sh sanitizers  with AddressSanitizer and ThreadSanitizer, on a nightly compiler
 #   run.sh arm64     built for arm64, run by QEMU
+#   run.sh i686      built for 32 bits
 # shellcheck disable=SC2086 # $CARGO may be several words
 set -u
 
@@ -102,6 +103,8 @@ lint() {
     else
         skip clippy "there is no clippy; install the toolchain's component"
     fi
+    # Without a standard library, and so for kernels and firmware.
+    check no-std $cargo check -p amdahl-range-alloc --no-default-features --locked
     check documentation env RUSTDOCFLAGS='-D warnings' \
         $cargo doc --workspace --no-deps --locked
     if $cargo deny --version >/dev/null 2>&1; then
@@ -200,6 +203,18 @@ arm64() {
     fi
 }
 
+# Addresses of 64 bits on machines of 32.
+i686() {
+    if ! echo 'int main(void) { return 0; }' | gcc -m32 -x c -o /dev/null - 2>/dev/null; then
+        skip i686 "needs gcc-multilib"
+    elif [ ! -d "$(rustc --print sysroot)/lib/rustlib/i686-unknown-linux-gnu" ]; then
+        skip i686 "there is no standard library; rustup target add i686-unknown-linux-gnu"
+    else
+        suite tools/test/count-cargo.awk i686 env CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+            $cargo test --locked --no-fail-fast --target i686-unknown-linux-gnu $parts --lib --tests
+    fi
+}
+
 # Tests that take minutes each.
 minutes() {
     suite tools/test/count-cargo.awk minutes \
@@ -251,15 +266,16 @@ long)
     miri
     sanitizers
     arm64
+    i686
     minutes
     ;;
 lint | bpf | tests | interleavings | conformance | planted) "$what" ;;
-miri | sanitizers | arm64)
+miri | sanitizers | arm64 | i686)
     export QUIET_MAX=7200
     "$what"
     ;;
 *)
-    echo "usage: $0 all|lint|bpf|tests|interleavings|conformance|planted|long|miri|sanitizers|arm64" >&2
+    echo "usage: $0 all|lint|bpf|tests|interleavings|conformance|planted|long|miri|sanitizers|arm64|i686" >&2
     exit 2
     ;;
 esac
@@ -275,7 +291,7 @@ if [ -n "$failures" ]; then
     for name in $failures; do
         echo "--- $name:"
         case $name in
-        tests | interleavings | miri | sanitizer-* | arm64 | minutes) awk '/^failures:$/ { on = 1 } on; /^test result:/ { on = 0 }' "$logs/$name.log" | tail -n 200 ;;
+        tests | interleavings | miri | sanitizer-* | arm64 | i686 | minutes) awk '/^failures:$/ { on = 1 } on; /^test result:/ { on = 0 }' "$logs/$name.log" | tail -n 200 ;;
         conformance) grep -E 'FAILED' "$logs/$name.log" ;;
         planted*) grep -E 'FAILED|try: ' "$logs/$name.log" ;;
         *) tail -n 60 "$logs/$name.log" ;;

@@ -377,6 +377,7 @@ impl RangeAlloc {
     }
 
     /// The same of those that begin at an address, which is where the arena begins or another range ends, or above.
+    #[cfg(feature = "std")]
     pub(crate) fn first_lazy_from(&self, from: u64) -> Option<Range<u64>> {
         self.tree.first_lazy_from(from.max(self.range.start))
     }

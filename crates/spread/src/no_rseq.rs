@@ -14,6 +14,7 @@ pub(crate) fn registration() -> Registration {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows {
     pub base: *mut i64,
+    #[expect(dead_code, reason = "the sequences read it")]
     pub stride: usize,
     pub cpus: u32,
 }

@@ -21,9 +21,9 @@ pub enum Placement {
 impl Placement {
     /// [`Placement::PerCpu`] where this process can have restartable sequences, and [`Placement::PerLlc`] elsewhere.
     pub fn best() -> Placement {
-        match rseq::registration() {
-            Registration::None => Placement::PerLlc,
-            _ => Placement::PerCpu,
+        match rseq::registration() == Registration::None {
+            true => Placement::PerLlc,
+            false => Placement::PerCpu,
         }
     }
 
@@ -101,9 +101,9 @@ impl Parts {
     }
 
     pub fn placement(&self) -> Placement {
-        match self.by {
-            NOT_PER_CPU => Placement::PerLlc,
-            _ => Placement::PerCpu,
+        match self.by == NOT_PER_CPU {
+            true => Placement::PerLlc,
+            false => Placement::PerCpu,
         }
     }
 

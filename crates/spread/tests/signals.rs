@@ -36,7 +36,7 @@ impl Storm {
             assert_eq!(made, 0, "{}", io::Error::last_os_error());
             let interval = libc::timespec {
                 tv_sec: 0,
-                tv_nsec: interval_ns,
+                tv_nsec: interval_ns as _,
             };
             let every = libc::itimerspec {
                 it_interval: interval,

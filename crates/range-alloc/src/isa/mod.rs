@@ -98,6 +98,7 @@ impl<W: Word> Classes<W> {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 impl<W> Classes<W> {
     /// The same in 16 bits, twice.
     #[inline(always)]
@@ -111,7 +112,9 @@ impl<W> Classes<W> {
         let used = self.used.min(LANES);
         (&self.masks[..used], &self.phases[..used])
     }
+}
 
+impl<W> Classes<W> {
     /// Bits of the lanes in use.
     #[inline(always)]
     pub(crate) fn all(&self) -> u32 {

@@ -93,6 +93,7 @@ impl AnyTree {
     }
 
     /// The same of those that begin at an address, where a block may begin, or above.
+    #[cfg(feature = "std")]
     pub(crate) fn first_lazy_from(&self, from: u64) -> Option<Range<u64>> {
         either!(self, tree => tree.first_lazy_from(from))
     }

@@ -3,6 +3,7 @@
 use core::ops::Range;
 
 use super::{Path, Tree};
+#[cfg(feature = "std")]
 use crate::isa::Portable;
 use crate::word::Word;
 
@@ -45,6 +46,7 @@ impl<W: Word> Tree<W> {
     }
 
     /// The marked block with the lowest address that begins at `from`, where a block may begin, or above. O(log n).
+    #[cfg(feature = "std")]
     pub(crate) fn first_lazy_from(&self, from: u64) -> Option<Range<u64>> {
         if from >= self.reach() {
             return None;
