@@ -8,7 +8,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use amdahl_phantom_page::{Reader, Snapshot, coarse_now_ns};
+use amdahl_phantom_page::{Reader, Snapshot};
 
 use crate::thread::Thread;
 use crate::{icv, sys, team};
@@ -20,6 +20,16 @@ pub struct Load {
     pub phantoms: f64,
     /// CPUs that are free for it; `None` if nobody knows.
     pub idle: Option<f64>,
+}
+
+impl Load {
+    /// What a page says.
+    fn of(snapshot: &Snapshot) -> Load {
+        Load {
+            phantoms: snapshot.phantom.to_f64(),
+            idle: Some(snapshot.idle.to_f64()),
+        }
+    }
 }
 
 /// The number of CPUs that teams are made for.
@@ -144,17 +154,75 @@ pub unsafe fn resolve(thread: *mut Thread, specified: u32, useful: u32) -> u32 {
 
 /// Looks are no closer together than this.
 const WINDOW_NS: u64 = 20_000_000;
+/// `idle_avg` is of two spans of the page, one of which is no longer than this many of its windows.
+const SPAN_WINDOWS: u64 = 8;
 
 struct State {
     degree: Degree,
     page: Option<Reader>,
     looked_ns: u64,
     lost_ns: u64,
-    /// The tick of the page that was acted upon last.
+    /// The tick of the page that was looked at last.
     tick: u64,
+    /// Since when teams have had their size.
+    changed_ns: u64,
 }
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
+
+impl State {
+    fn new(now_ns: u64, lost_ns: u64, usable: u32) -> State {
+        State {
+            degree: Degree::new(usable),
+            page: None,
+            looked_ns: now_ns,
+            lost_ns,
+            tick: 0,
+            changed_ns: now_ns,
+        }
+    }
+
+    /// Takes a look at `now_ns`: `published` is what a page says, `lost_ns` what the threads have lost until now.
+    fn look(&mut self, now_ns: u64, published: Option<Snapshot>, lost_ns: u64, usable: u32) {
+        let passed = now_ns.saturating_sub(self.looked_ns).max(1);
+        let lost_here = lost_ns.saturating_sub(self.lost_ns) as f64 / passed as f64;
+        (self.looked_ns, self.lost_ns) = (now_ns, lost_ns);
+        let load = match published {
+            // The same tick says nothing new.
+            Some(Snapshot { ticks, .. }) if ticks == self.tick => None,
+            Some(snapshot) => {
+                self.tick = snapshot.ticks;
+                self.since_change(&snapshot)
+            }
+            None => Some(Load {
+                phantoms: lost_here,
+                idle: None,
+            }),
+        };
+        if let Some(load) = load {
+            let before = self.degree.cpus;
+            if self.degree.next(load, usable) != before {
+                self.changed_ns = now_ns;
+            }
+        }
+    }
+
+    /// What a page says of teams of the size that they have now: averages from before the last change would have it
+    /// made again. Ticks are more frequent than windows end.
+    fn since_change(&self, snapshot: &Snapshot) -> Option<Load> {
+        let ago_ns = |us: u64| snapshot.time_ns.saturating_sub(us.saturating_mul(1_000));
+        let window_us = u64::from(snapshot.window_us);
+        if ago_ns(window_us) < self.changed_ns {
+            return None;
+        }
+        let mut load = Load::of(snapshot);
+        // A span begins with the tick before.
+        if ago_ns(SPAN_WINDOWS * window_us + u64::from(snapshot.tick_us)) < self.changed_ns {
+            load.idle = Some(0.0);
+        }
+        Some(load)
+    }
+}
 
 /// Threads that a region may have whose size is the runtime's to choose. A lock and a clock; who finds the lock taken
 /// takes `usable`.
@@ -165,39 +233,13 @@ pub fn threads() -> u32 {
     };
     let now = sys::monotonic_ns();
     let state = state.get_or_insert_with(|| State {
-        degree: Degree::new(usable),
         page: Reader::find().ok(),
-        looked_ns: now,
-        lost_ns: team::CONTENTION.lost_ns(),
-        tick: 0,
+        ..State::new(now, team::CONTENTION.lost_ns(), usable)
     });
-    let passed = now.saturating_sub(state.looked_ns);
-    if passed >= WINDOW_NS {
-        let lost = team::CONTENTION.lost_ns();
-        let lost_here = lost.saturating_sub(state.lost_ns) as f64 / passed as f64;
-        (state.looked_ns, state.lost_ns) = (now, lost);
-        let published = state
-            .page
-            .as_ref()
-            .and_then(|page| page.read_fresh(coarse_now_ns()).ok());
-        let load = match published {
-            // The same tick says nothing new.
-            Some(Snapshot { ticks, .. }) if ticks == state.tick => None,
-            Some(snapshot) => {
-                state.tick = snapshot.ticks;
-                Some(Load {
-                    phantoms: snapshot.phantom.to_f64(),
-                    idle: Some(snapshot.idle.to_f64()),
-                })
-            }
-            None => Some(Load {
-                phantoms: lost_here,
-                idle: None,
-            }),
-        };
-        if let Some(load) = load {
-            state.degree.next(load, usable);
-        }
+    if now.saturating_sub(state.looked_ns) >= WINDOW_NS {
+        let page = state.page.as_ref();
+        let published = page.and_then(|page| page.read_fresh(now).ok());
+        state.look(now, published, team::CONTENTION.lost_ns(), usable);
     }
     state.degree.cpus.min(usable)
 }
@@ -205,6 +247,7 @@ pub fn threads() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amdahl_phantom::{Estimator, Reading, SPAN_MAX, Settings};
     use proptest::prelude::*;
 
     const QUIET: Load = Load {
@@ -265,6 +308,69 @@ mod tests {
         );
         let windows = (0..1000).find(|_| degree.next(QUIET, 8) == 8);
         assert!(windows.is_some());
+    }
+
+    const MS: u64 = 1_000_000;
+
+    /// Processes under one page, on a machine that has `capacity` CPUs for them at each millisecond: teams as large as each
+    /// of them chooses wherever it looks, which is after each tick of 20 ms. Their sizes after each tick.
+    fn closed_loop(
+        processes: usize,
+        usable: u32,
+        ticks: u64,
+        capacity: impl Fn(u64) -> u32,
+    ) -> Vec<Vec<u32>> {
+        let tick_ns = 20 * MS;
+        let mut estimator = Estimator::new(Settings::default());
+        let mut reading = Reading {
+            at_ns: 1_000 * MS,
+            allowed: usable,
+            wait_ns: Some(0),
+            ..Reading::default()
+        };
+        let mut states: Vec<State> = (0..processes)
+            .map(|_| State::new(reading.at_ns, 0, usable))
+            .collect();
+        estimator.tick(reading.clone());
+        let step = |tick| {
+            let threads: u32 = states.iter().map(|state| state.degree.cpus).sum();
+            let capacity = capacity(20 * tick);
+            let running = threads.min(capacity);
+            let spent = |cpus: u32| u64::from(cpus) * tick_ns;
+            reading.at_ns += tick_ns;
+            reading.run_ns += spent(running);
+            reading.wait_ns = Some(reading.wait_ns.unwrap_or(0) + spent(threads - running));
+            reading.idle_ns += spent(capacity - running);
+            let estimate = estimator
+                .tick(reading.clone())
+                .expect("there is one before");
+            let published = Some(estimate.snapshot(tick + 1, tick_ns));
+            for state in &mut states {
+                state.look(reading.at_ns + MS, published, 0, usable);
+            }
+            states.iter().map(|state| state.degree.cpus).collect()
+        };
+        (0..ticks).map(step).collect()
+    }
+
+    /// A page that is renewed five times in a window told the same phantoms again after they were gone: 4 of 16 threads
+    /// without a CPU left a team of 4.
+    #[test]
+    fn phantoms_that_a_change_has_ended_shrink_no_further() {
+        let sizes: Vec<u32> = closed_loop(1, 16, 100, |_| 12).concat();
+        assert_eq!(sizes.iter().min(), Some(&12), "{sizes:?}");
+        assert_eq!(sizes.last(), Some(&12), "{sizes:?}");
+    }
+
+    /// The same CPUs were idle in window after window, and taken each time.
+    #[test]
+    fn idle_cpus_are_taken_once() {
+        let capacity = |ms| if ms < 1_000 { 8 } else { 16 };
+        let sizes: Vec<u32> = closed_loop(1, 32, 300, capacity).concat();
+        assert_eq!(sizes[49], 8, "{sizes:?}");
+        assert!(sizes[50..].iter().all(|&size| size <= 16), "{sizes:?}");
+        assert_eq!(sizes.last(), Some(&16), "{sizes:?}");
+        assert_eq!(SPAN_WINDOWS, u64::from(SPAN_MAX));
     }
 
     proptest! {
