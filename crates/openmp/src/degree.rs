@@ -16,18 +16,23 @@ use crate::{icv, sys, team};
 /// What a region that begins is to be decided by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
-    /// Threads of this program that could run and did not, on average.
+    /// Threads of this process that could run and did not, on average.
     pub phantoms: f64,
     /// CPUs that are free for it; `None` if nobody knows.
     pub idle: Option<f64>,
 }
 
 impl Load {
-    /// What a page says.
-    fn of(snapshot: &Snapshot) -> Load {
+    /// What a page says to a process whose teams have `threads` threads. Who publishes it may watch more than this process:
+    /// a tree of them, or the whole machine. Of all threads there that ran or could run it takes its share, or all of them
+    /// would shrink by what one is to shrink by.
+    fn of(snapshot: &Snapshot, threads: u32) -> Load {
+        let (phantoms, threads) = (snapshot.phantom.to_f64(), f64::from(threads.max(1)));
+        // Threads that sleep are not seen: there may be fewer than ours.
+        let share = threads / threads.max(snapshot.running.to_f64() + phantoms);
         Load {
-            phantoms: snapshot.phantom.to_f64(),
-            idle: Some(snapshot.idle.to_f64()),
+            phantoms: phantoms * share,
+            idle: Some(snapshot.idle.to_f64() * share),
         }
     }
 }
@@ -215,7 +220,7 @@ impl State {
         if ago_ns(window_us) < self.changed_ns {
             return None;
         }
-        let mut load = Load::of(snapshot);
+        let mut load = Load::of(snapshot, self.degree.cpus);
         // A span begins with the tick before.
         if ago_ns(SPAN_WINDOWS * window_us + u64::from(snapshot.tick_us)) < self.changed_ns {
             load.idle = Some(0.0);
@@ -248,6 +253,7 @@ pub fn threads() -> u32 {
 mod tests {
     use super::*;
     use amdahl_phantom::{Estimator, Reading, SPAN_MAX, Settings};
+    use amdahl_phantom_page::Cpus;
     use proptest::prelude::*;
 
     const QUIET: Load = Load {
@@ -371,6 +377,40 @@ mod tests {
         assert!(sizes[50..].iter().all(|&size| size <= 16), "{sizes:?}");
         assert_eq!(sizes.last(), Some(&16), "{sizes:?}");
         assert_eq!(SPAN_WINDOWS, u64::from(SPAN_MAX));
+    }
+
+    /// Eight processes of one `mpirun` had one page, and each of them shrank by the phantoms of all: to one thread.
+    #[test]
+    fn processes_under_one_page_shrink_and_grow_together() {
+        let capacity = |ms| if ms < 1_000 { 16 } else { 32 };
+        let sizes = closed_loop(8, 32, 300, capacity);
+        assert_eq!(sizes[49], [2; 8], "{sizes:?}");
+        for sizes in &sizes[50..] {
+            assert!(sizes.iter().sum::<u32>() <= 32, "{sizes:?}");
+        }
+        assert_eq!(sizes.last().unwrap(), &[4; 8], "{sizes:?}");
+    }
+
+    #[test]
+    fn a_page_of_others_too_says_what_one_of_our_own_would() {
+        let page = |running, phantom, idle| Snapshot {
+            running: Cpus::from_f64(running),
+            phantom: Cpus::from_f64(phantom),
+            idle: Cpus::from_f64(idle),
+            allowed: 16,
+            ..Snapshot::default()
+        };
+        let load = |snapshot, threads| {
+            let load = Load::of(&snapshot, threads);
+            (load.phantoms, load.idle.unwrap())
+        };
+        // 16 threads of ours beside 48 of others, which get what they get: a quarter.
+        assert_eq!(load(page(16.0, 48.0, 0.0), 16), (12.0, 0.0));
+        // Ours alone, awake or asleep.
+        assert_eq!(load(page(12.0, 4.0, 0.0), 16), (4.0, 0.0));
+        assert_eq!(load(page(2.0, 1.0, 6.0), 16), (1.0, 6.0));
+        assert_eq!(load(page(0.0, 0.0, 16.0), 0), (0.0, 16.0));
+        assert_eq!(load(page(12.0, 0.0, 4.0), 6), (0.0, 2.0));
     }
 
     proptest! {
