@@ -8,7 +8,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use amdahl_phantom_page::{Reader, Snapshot};
+use amdahl_phantom_page::{Finder, Reader, Snapshot};
 
 use crate::thread::Thread;
 use crate::{icv, sys, team};
@@ -162,9 +162,37 @@ const WINDOW_NS: u64 = 20_000_000;
 /// `idle_avg` is of two spans of the page, one of which is no longer than this many of its windows.
 const SPAN_WINDOWS: u64 = 8;
 
+/// The page of this process, which may come late or be another one later.
+#[derive(Default)]
+struct Page {
+    reader: Option<Reader>,
+    /// When it was sought last, if it was.
+    sought_ns: Option<u64>,
+}
+
+/// Where there is no page that is fresh, one is sought no more often than this.
+const SEEK_NS: u64 = 1_000_000_000;
+
+impl Page {
+    /// What it says at `now_ns`, if it is fresh. `find` finds the one that there is now.
+    fn read(&mut self, now_ns: u64, find: impl FnOnce() -> Option<Reader>) -> Option<Snapshot> {
+        let fresh = |reader: &Option<Reader>| reader.as_ref()?.read_fresh(now_ns).ok();
+        let is_due = |sought_ns| now_ns.saturating_sub(sought_ns) >= SEEK_NS;
+        let snapshot = fresh(&self.reader);
+        if snapshot.is_some() || !self.sought_ns.is_none_or(is_due) {
+            return snapshot;
+        }
+        self.sought_ns = Some(now_ns);
+        // Where none is found, the writer of the old one may come back.
+        self.reader = find().or(self.reader.take());
+        fresh(&self.reader)
+    }
+}
+
 struct State {
     degree: Degree,
-    page: Option<Reader>,
+    finder: Finder,
+    page: Page,
     looked_ns: u64,
     lost_ns: u64,
     /// The tick of the page that was looked at last.
@@ -176,10 +204,11 @@ struct State {
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
 impl State {
-    fn new(now_ns: u64, lost_ns: u64, usable: u32) -> State {
+    fn new(finder: Finder, now_ns: u64, lost_ns: u64, usable: u32) -> State {
         State {
             degree: Degree::new(usable),
-            page: None,
+            finder,
+            page: Page::default(),
             looked_ns: now_ns,
             lost_ns,
             tick: 0,
@@ -237,23 +266,26 @@ pub fn threads() -> u32 {
         return usable;
     };
     let now = sys::monotonic_ns();
-    let state = state.get_or_insert_with(|| State {
-        page: Reader::find().ok(),
-        ..State::new(now, team::CONTENTION.lost_ns(), usable)
-    });
+    let lost = team::CONTENTION.lost_ns();
+    let state =
+        state.get_or_insert_with(|| State::new(Finder::from_environment(), now, lost, usable));
     if now.saturating_sub(state.looked_ns) >= WINDOW_NS {
-        let page = state.page.as_ref();
-        let published = page.and_then(|page| page.read_fresh(now).ok());
-        state.look(now, published, team::CONTENTION.lost_ns(), usable);
+        let finder = &state.finder;
+        let published = state.page.read(now, || finder.find().ok());
+        state.look(now, published, lost, usable);
     }
     state.degree.cpus.min(usable)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
     use amdahl_phantom::{Estimator, Reading, SPAN_MAX, Settings};
-    use amdahl_phantom_page::Cpus;
+    use amdahl_phantom_page::{Cpus, Publisher, Source};
     use proptest::prelude::*;
 
     const QUIET: Load = Load {
@@ -335,7 +367,7 @@ mod tests {
             ..Reading::default()
         };
         let mut states: Vec<State> = (0..processes)
-            .map(|_| State::new(reading.at_ns, 0, usable))
+            .map(|_| State::new(Finder::from_environment(), reading.at_ns, 0, usable))
             .collect();
         estimator.tick(reading.clone());
         let step = |tick| {
@@ -411,6 +443,48 @@ mod tests {
         assert_eq!(load(page(2.0, 1.0, 6.0), 16), (1.0, 6.0));
         assert_eq!(load(page(0.0, 0.0, 16.0), 0), (0.0, 16.0));
         assert_eq!(load(page(12.0, 0.0, 4.0), 6), (0.0, 2.0));
+    }
+
+    /// A page was sought once, at the first region: one that came later, or was made anew, was never read.
+    #[test]
+    fn a_page_that_comes_late_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+        let sought = Cell::new(0);
+        let mut page = Page::default();
+        let mut ticks = |now_ns| {
+            let find = || {
+                sought.set(sought.get() + 1);
+                Reader::open(&name).ok()
+            };
+            page.read(now_ns, find).map(|snapshot| snapshot.ticks)
+        };
+        let publish = |time_ns, ticks| {
+            let mut publisher = Publisher::create(&path, Source::Proc).unwrap();
+            publisher.publish(Snapshot {
+                time_ns,
+                ticks,
+                tick_us: 100_000,
+                window_us: 100_000,
+                allowed: 16,
+                ..Snapshot::default()
+            });
+            publisher
+        };
+        let at = |ms: u64| 1_000_000_000_000 + ms * MS;
+        assert_eq!(ticks(at(0)), None);
+        let first = publish(at(100), 1);
+        assert_eq!((ticks(at(999)), sought.get()), (None, 1));
+        assert_eq!((ticks(at(1_000)), sought.get()), (Some(1), 2));
+        // Its writer is gone, and another one has come.
+        drop(first);
+        assert_eq!((ticks(at(1_500)), sought.get()), (None, 2));
+        assert_eq!((ticks(at(2_500)), sought.get()), (None, 3));
+        let _second = publish(at(3_400), 2);
+        assert_eq!((ticks(at(3_499)), sought.get()), (None, 3));
+        assert_eq!((ticks(at(3_500)), sought.get()), (Some(2), 4));
+        assert_eq!((ticks(at(4_400)), sought.get()), (Some(2), 4));
     }
 
     proptest! {

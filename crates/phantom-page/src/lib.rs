@@ -19,7 +19,7 @@ mod models;
 pub use clock::coarse_now_ns;
 pub use error::{OpenError, ReadError};
 pub use layout::{MAGIC, PAGE_BYTES, READ_ATTEMPTS, VERSION};
-pub use reader::{ENVIRONMENT, Reader};
+pub use reader::{ENVIRONMENT, Finder, Reader};
 pub use snapshot::{Cpus, STALE_TICKS, Snapshot, Source};
 
 #[cfg(feature = "std")]

@@ -42,34 +42,7 @@ impl Reader {
     /// # Errors
     /// [`OpenError`], each of which means: go on without a page.
     pub fn find() -> Result<Reader, OpenError> {
-        // SAFETY: a query without side effects.
-        let is_privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-        if !is_privileged && let Some(name) = environment(ENVIRONMENT) {
-            return match name.to_bytes() {
-                b"off" => Err(OpenError::SwitchedOff),
-                _ => Reader::open(name),
-            };
-        }
-        // SAFETY: both cannot fail.
-        let (pid, uid) = unsafe { (libc::getpid(), libc::geteuid()) };
-        let runtime = if is_privileged {
-            None
-        } else {
-            environment(c"XDG_RUNTIME_DIR")
-        };
-        if let Some(runtime) = runtime.and_then(|runtime| runtime.to_str().ok()) {
-            let place = open_place(format_args!("{runtime}/amdahl/phantom-pid-{pid}"));
-            if place != Err(OpenError::NotFound) {
-                return place.and_then(Reader::of);
-            }
-        }
-        for owner in [uid, 0] {
-            let place = open_place(format_args!("/dev/shm/amdahl-{owner}/phantom-pid-{pid}"));
-            if place != Err(OpenError::NotFound) {
-                return place.and_then(Reader::of);
-            }
-        }
-        Err(OpenError::NotFound)
+        Finder::from_environment().find()
     }
 
     /// The page at `path`, or of the descriptor N if that is `/proc/self/fd/N`.
@@ -156,7 +129,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`ReadError`], each of which means: behave as without a page, for now. The writer may come back to the same page; one
-    /// that was started after the page's file was removed has another, which [`Reader::find`] finds.
+    /// that was started after the page's file was removed has another, which a [`Finder`] finds.
     #[inline]
     pub fn read_fresh(&self, now_ns: u64) -> Result<Snapshot, ReadError> {
         let snapshot = self.read()?;
@@ -177,6 +150,73 @@ impl Reader {
     }
 }
 
+/// Looks for the page of this process as [`Reader::find`] does, again and again: it may come late, and who publishes may begin
+/// anew with another. The environment is asked once, since asking is not safe while a program changes it.
+pub struct Finder {
+    /// [`ENVIRONMENT`]'s value.
+    named: Option<Buffer<PATH_BYTES>>,
+    /// That of `XDG_RUNTIME_DIR`.
+    runtime: Option<Buffer<PLACE_BYTES>>,
+}
+
+impl Finder {
+    /// By the environment as it is now; that of a set-uid program is not asked.
+    pub fn from_environment() -> Finder {
+        // SAFETY: a query without side effects.
+        if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+            return Finder {
+                named: None,
+                runtime: None,
+            };
+        }
+        Finder {
+            // Longer than any path: nowhere.
+            named: environment(ENVIRONMENT)
+                .map(|path| Buffer::of(path.to_bytes()).unwrap_or(Buffer::EMPTY)),
+            runtime: environment(c"XDG_RUNTIME_DIR")
+                .and_then(|folder| Buffer::of(folder.to_bytes())),
+        }
+    }
+
+    /// The page, if there is one now. Some system calls.
+    ///
+    /// # Errors
+    /// [`OpenError`], each of which means: go on without a page. [`OpenError::SwitchedOff`] stays so.
+    pub fn find(&self) -> Result<Reader, OpenError> {
+        if let Some(named) = &self.named {
+            return match named.text() {
+                b"off" => Err(OpenError::SwitchedOff),
+                _ => Reader::open(named.path()),
+            };
+        }
+        // SAFETY: both cannot fail.
+        let (pid, uid) = unsafe { (libc::getpid(), libc::geteuid()) };
+        let runtime = self.runtime.as_ref();
+        if let Some(runtime) = runtime.and_then(|folder| core::str::from_utf8(folder.text()).ok()) {
+            let place = open_place(format_args!("{runtime}/amdahl/phantom-pid-{pid}"));
+            if place != Err(OpenError::NotFound) {
+                return place.and_then(Reader::of);
+            }
+        }
+        for owner in [uid, 0] {
+            let place = open_place(format_args!("/dev/shm/amdahl-{owner}/phantom-pid-{pid}"));
+            if place != Err(OpenError::NotFound) {
+                return place.and_then(Reader::of);
+            }
+        }
+        Err(OpenError::NotFound)
+    }
+}
+
+impl fmt::Debug for Finder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Finder")
+            .field("named", &self.named.as_ref().map(Buffer::path))
+            .field("runtime", &self.runtime.as_ref().map(Buffer::path))
+            .finish()
+    }
+}
+
 impl Drop for Reader {
     fn drop(&mut self) {
         // SAFETY: made by mmap with this length; nothing borrows from it beyond `self`.
@@ -194,8 +234,8 @@ fn is_sealed(descriptor: c_int) -> bool {
 
 /// A variable, if it has a value.
 fn environment(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: `name` ends with a zero; the value is copied from by nobody who keeps it beyond `find`. As ever with the
-    // environment, the program must not change it on another thread at the same time.
+    // SAFETY: `name` ends with a zero; nobody keeps the value, it is copied. As ever with the environment, the program must
+    // not change it on another thread at the same time.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
         return None;
@@ -233,32 +273,103 @@ fn open_file(path: &CStr) -> Result<File, OpenError> {
     }
 }
 
-/// A path that is put together without allocating; too long a one is nowhere.
-struct Buffer {
-    bytes: [u8; 512],
+/// The longest path that the kernel takes, with the zero at its end.
+const PATH_BYTES: usize = libc::PATH_MAX as usize;
+/// Of the usual places.
+const PLACE_BYTES: usize = 512;
+
+/// A path that is kept without allocating.
+struct Buffer<const BYTES: usize> {
+    bytes: [u8; BYTES],
     len: usize,
 }
 
-impl Write for Buffer {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
+impl<const BYTES: usize> Buffer<BYTES> {
+    const EMPTY: Self = Buffer {
+        bytes: [0; BYTES],
+        len: 0,
+    };
+
+    /// `None` if it is too long.
+    fn of(text: &[u8]) -> Option<Self> {
+        let mut buffer = Self::EMPTY;
+        buffer.push(text).ok().map(|()| buffer)
+    }
+
+    fn push(&mut self, text: &[u8]) -> fmt::Result {
         let end = self.len + text.len();
         // One byte stays for the zero at the end.
-        if end >= self.bytes.len() {
+        if end >= BYTES {
             return Err(fmt::Error);
         }
-        self.bytes[self.len..end].copy_from_slice(text.as_bytes());
+        self.bytes[self.len..end].copy_from_slice(text);
         self.len = end;
         Ok(())
     }
+
+    fn text(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    fn path(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).expect("the last byte is never written to")
+    }
 }
 
+impl<const BYTES: usize> Write for Buffer<BYTES> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text.as_bytes())
+    }
+}
+
+/// One that is too long is nowhere.
 fn open_place(path: fmt::Arguments<'_>) -> Result<File, OpenError> {
-    let mut buffer = Buffer {
-        bytes: [0; 512],
-        len: 0,
-    };
+    let mut buffer = Buffer::<PLACE_BYTES>::EMPTY;
     buffer.write_fmt(path).map_err(|_| OpenError::NotFound)?;
-    let path =
-        CStr::from_bytes_until_nul(&buffer.bytes).expect("the last byte is never written to");
-    open_file(path)
+    open_file(buffer.path())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+    use crate::Publisher;
+
+    #[test]
+    fn a_page_that_comes_late_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let buffer = |path: &std::path::Path| path.as_os_str().as_bytes().to_vec();
+        let named = folder.path().join("page");
+        let usual = folder.path().join("amdahl");
+        let finders = [
+            Finder {
+                named: Buffer::of(&buffer(&named)),
+                runtime: None,
+            },
+            Finder {
+                named: None,
+                runtime: Buffer::of(&buffer(folder.path())),
+            },
+        ];
+        std::fs::create_dir(&usual).unwrap();
+        let usual = usual.join(format!("phantom-pid-{}", std::process::id()));
+        for (finder, path) in finders.iter().zip([named, usual]) {
+            assert_eq!(finder.find().err(), Some(OpenError::NotFound));
+            let _publisher = Publisher::create(&path, Source::Proc).unwrap();
+            assert_eq!(finder.find().unwrap().writer(), std::process::id());
+        }
+    }
+
+    #[test]
+    fn what_the_environment_says_may_be_too_long_or_off() {
+        let finder = |named: &[u8]| Finder {
+            named: Some(Buffer::of(named).unwrap_or(Buffer::EMPTY)),
+            runtime: None,
+        };
+        assert_eq!(finder(b"off").find().err(), Some(OpenError::SwitchedOff));
+        let long = [b'x'; PATH_BYTES];
+        assert_eq!(finder(&long).find().err(), Some(OpenError::NotFound));
+        assert!(Buffer::<PATH_BYTES>::of(&long[1..]).is_some());
+    }
 }
