@@ -40,6 +40,11 @@ impl Plan {
         let wanted = |name: &str| {
             (choice.with.is_empty() || choice.with.contains(name)) && !choice.without.contains(name)
         };
+        let mut verdicts = Vec::new();
+        for remedy in remedy::ALL.iter().filter(|remedy| wanted(remedy.name())) {
+            let verdict = remedy.judge(facts, &verdicts);
+            verdicts.push(verdict);
+        }
         Plan {
             format: "amdahl.run/1",
             program: program.typed.clone(),
@@ -50,11 +55,7 @@ impl Plan {
                 .map(|path| path.to_string_lossy().into_owned())
                 .collect(),
             cpus: facts.machine.cpus(),
-            remedies: remedy::ALL
-                .iter()
-                .filter(|remedy| wanted(remedy.name()))
-                .map(|remedy| remedy.judge(facts))
-                .collect(),
+            remedies: verdicts,
         }
     }
 
@@ -525,6 +526,45 @@ mod tests {
         assert_eq!(changes(&facts).get("OMP_WAIT_POLICY"), None);
         facts.libgomp = Err("it is not built".to_owned());
         assert_eq!(changes(&facts)["OMP_WAIT_POLICY"], "passive");
+    }
+
+    /// Whatever could be replaced was taken to be, and so a libgomp that was not went on spinning.
+    #[test]
+    fn a_libgomp_that_is_left_alone_is_told_to_block() {
+        let mut cases = Vec::new();
+        for kind in [Kind::Gomp, Kind::GompCopy] {
+            cases.push(facts(&[kind, Kind::Mkl]));
+            let mut offload = facts(&[kind]);
+            offload.program.beyond = vec![Beyond {
+                who: "./solver".to_owned(),
+                what: "GOMP_target_ext".to_owned(),
+                is_needed: false,
+            }];
+            let mut open_acc = offload.clone();
+            open_acc.program.beyond[0].is_needed = true;
+            let mut own = facts(&[kind]);
+            set(&mut own, "LD_PRELOAD", "/home/me/libgomp.so.1");
+            let mut only = facts(&[kind]);
+            only.asked.insert("waiting".to_owned());
+            cases.extend([offload, open_acc, own, only]);
+        }
+        for mut facts in cases {
+            facts.machine.pressure = Some(0.5);
+            let wanted = BTreeMap::from([("OMP_WAIT_POLICY".into(), "passive".into())]);
+            assert_eq!(changes(&facts), wanted, "{facts:?}");
+            // Ours is there without us.
+            set(&mut facts, "LD_PRELOAD", OURS);
+            assert_eq!(changes(&facts).get("OMP_WAIT_POLICY"), None, "{facts:?}");
+        }
+        let mut facts = facts(&[Kind::Gomp]);
+        facts.machine.pressure = Some(0.5);
+        let choice = Choice {
+            without: BTreeSet::from(["openmp".to_owned()]),
+            ..Choice::default()
+        };
+        let plan = Plan::new(&facts, &choice);
+        let changes: Vec<_> = plan.changes().map(|change| &change.variable).collect();
+        assert_eq!(changes, ["OMP_WAIT_POLICY"]);
     }
 
     #[test]

@@ -17,11 +17,12 @@ pub trait Remedy {
     fn name(&self) -> &'static str;
     /// What it does, in a line.
     fn about(&self) -> &'static str;
-    /// Whether it applies, and what it changes then. Asks nobody: all that it may know is in `facts`.
-    fn judge(&self, facts: &Facts) -> Verdict;
+    /// Whether it applies, and what it changes then. Asks nobody: all that it may know is in `facts`, and in what the remedies
+    /// before it have `said`, of those that are wanted.
+    fn judge(&self, facts: &Facts, said: &[Verdict]) -> Verdict;
 }
 
-/// All of them, in the order in which they are told.
+/// All of them, in the order in which they are asked and told.
 pub const ALL: &[&dyn Remedy] = &[&openmp::OpenMp, &waiting::Waiting, &threads::Threads];
 
 /// What a remedy says of a program.

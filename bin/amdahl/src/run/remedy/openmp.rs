@@ -1,5 +1,7 @@
 //! GCC's OpenMP runtime is replaced by ours, which does not spin while others could run.
 
+use std::path::Path;
+
 use crate::run::facts::{Beyond, Facts, Image, Kind, Runtime};
 
 use super::{Outcome, Remedy, Verdict};
@@ -25,7 +27,7 @@ impl Remedy for OpenMp {
         "GCC's OpenMP runtime (libgomp) is replaced by one that hands CPUs over at barriers"
     }
 
-    fn judge(&self, facts: &Facts) -> Verdict {
+    fn judge(&self, facts: &Facts, _: &[Verdict]) -> Verdict {
         let of_kind = |kinds: &[Kind]| -> Option<&Runtime> {
             let runtimes = &facts.program.runtimes;
             runtimes
@@ -98,19 +100,13 @@ impl Remedy for OpenMp {
             return impossible(format!("{PRELOAD} is set to something that is not UTF-8"));
         }
         let before = facts.variable(PRELOAD).unwrap_or("").trim();
-        let names = || before.split([':', ' ']);
         let is_gomp = |name: &str| {
             name.rsplit('/')
                 .next()
                 .is_some_and(|file| file.starts_with("libgomp"))
         };
-        let is_there = names().any(|name| name == own_text)
-            || facts
-                .program
-                .runtimes
-                .iter()
-                .any(|runtime| runtime.path == *own);
-        if !is_there && names().any(is_gomp) {
+        let is_there = is_there(facts, own);
+        if !is_there && names(before).any(is_gomp) {
             return Verdict::new(
                 self,
                 Outcome::LeftAlone,
@@ -159,6 +155,25 @@ impl Remedy for OpenMp {
         tell_of_packages(facts, &mut verdict);
         verdict
     }
+}
+
+/// Whether the program gets our runtime in the place of GCC's: by what was `said`, or without us.
+pub fn is_ours(facts: &Facts, said: &[Verdict]) -> bool {
+    let is_set = said.iter().any(|verdict| verdict.sets(PRELOAD));
+    let is_there = || matches!(&facts.libgomp, Ok(own) if is_there(facts, own));
+    cannot_preload(facts).is_none() && (is_set || is_there())
+}
+
+/// The libraries in a value of [`PRELOAD`].
+fn names(value: &str) -> impl Iterator<Item = &str> {
+    value.split([':', ' '])
+}
+
+/// The program loads `own` whatever we do.
+fn is_there(facts: &Facts, own: &Path) -> bool {
+    let before = facts.variable(PRELOAD).unwrap_or("").trim();
+    let mut runtimes = facts.program.runtimes.iter();
+    names(before).any(|name| Path::new(name) == own) || runtimes.any(|runtime| runtime.path == own)
 }
 
 fn tell_of_packages(facts: &Facts, verdict: &mut Verdict) {

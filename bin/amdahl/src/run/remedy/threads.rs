@@ -54,7 +54,7 @@ impl Remedy for Threads {
         "numbers of threads follow the CPU quota and the affinity mask"
     }
 
-    fn judge(&self, facts: &Facts) -> Verdict {
+    fn judge(&self, facts: &Facts, _: &[Verdict]) -> Verdict {
         let machine = &facts.machine;
         let cpus = machine.cpus();
         if let Some(launcher) = launcher(facts)

@@ -1,10 +1,10 @@
-//! Runtimes that cannot be replaced are told to wait without spinning, where that helps.
+//! Runtimes that stay are told to wait without spinning, where that helps.
 
-use crate::run::facts::{Facts, Image, Kind};
+use crate::run::facts::{Facts, Kind};
 
-use super::{Outcome, Remedy, Verdict};
+use super::{Outcome, Remedy, Verdict, openmp};
 
-/// `KMP_BLOCKTIME` for LLVM's and Intel's runtime, `OMP_WAIT_POLICY` for a libgomp that is linked in.
+/// `KMP_BLOCKTIME` for LLVM's and Intel's runtime, `OMP_WAIT_POLICY` for a libgomp that is not replaced.
 ///
 /// Waiting in a loop is right while every thread has a CPU of its own, so nothing is set on a
 /// machine where that seems to be so.
@@ -20,10 +20,10 @@ impl Remedy for Waiting {
     }
 
     fn about(&self) -> &'static str {
-        "OpenMP runtimes that cannot be replaced (LLVM, Intel, linked in) wait without spinning"
+        "OpenMP runtimes that are not replaced (LLVM, Intel, linked in) wait without spinning"
     }
 
-    fn judge(&self, facts: &Facts) -> Verdict {
+    fn judge(&self, facts: &Facts, said: &[Verdict]) -> Verdict {
         let find = |kind| {
             facts
                 .program
@@ -31,14 +31,12 @@ impl Remedy for Waiting {
                 .iter()
                 .find(|runtime| runtime.kind == kind)
         };
+        let is_ours = openmp::is_ours(facts, said);
         let kmp = find(Kind::Kmp);
-        // Where ours can come in its place, or cannot for want of a loader.
         let gomp = find(Kind::GompInside).or_else(|| {
-            let has_loader = matches!(facts.program.image, Image::Dynamic | Image::Unknown(_));
-            let is_replaced = has_loader && facts.libgomp.is_ok();
             find(Kind::Gomp)
                 .or(find(Kind::GompCopy))
-                .filter(|_| !is_replaced)
+                .filter(|_| !is_ours)
         });
         let mut notes = Vec::new();
         if let Some(mkl) = find(Kind::Mkl) {
@@ -67,7 +65,7 @@ impl Waiting {
             return Verdict::new(
                 self,
                 Outcome::NotNeeded,
-                "no OpenMP runtime is seen but such as can be replaced",
+                "no OpenMP runtime is seen but such as is replaced",
             );
         };
         let Some(reason) = facts.machine.contention().or_else(|| {
