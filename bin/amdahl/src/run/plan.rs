@@ -567,6 +567,25 @@ mod tests {
         assert_eq!(changes, ["OMP_WAIT_POLICY"]);
     }
 
+    /// `OMP_WAIT_POLICY` was set for the copy that is linked in, and had ours sleep at once whatever threads had CPUs.
+    #[test]
+    fn ours_is_not_told_how_to_wait() {
+        let mut facts = facts(&[Kind::Gomp, Kind::GompInside]);
+        facts.machine.pressure = Some(0.5);
+        let changed: Vec<String> = changes(&facts).into_keys().collect();
+        assert_eq!(changed, ["LD_PRELOAD"]);
+        let told = verdict(&facts, "waiting");
+        assert_eq!(told.outcome, Outcome::LeftAlone);
+        assert!(told.why.contains("that copy waits as it does"), "{told:?}");
+        // LLVM's has a variable of its own.
+        facts = super::tests::facts(&[Kind::Gomp, Kind::GompInside, Kind::Kmp]);
+        facts.machine.pressure = Some(0.5);
+        let changed: Vec<String> = changes(&facts).into_keys().collect();
+        assert_eq!(changed, ["KMP_BLOCKTIME", "LD_PRELOAD"]);
+        let notes = verdict(&facts, "waiting").notes;
+        assert!(notes[0].contains("that copy waits as it does"), "{notes:?}");
+    }
+
     #[test]
     fn remedies_are_chosen_by_name() {
         let facts = facts(&[Kind::Gomp]);
@@ -660,6 +679,8 @@ mod tests {
             }
             let has_loader = matches!(image, Image::Dynamic | Image::Unknown(_));
             prop_assert!(!seen.contains(&"LD_PRELOAD".to_owned()) || has_loader && has_library);
+            let both = ["LD_PRELOAD", "OMP_WAIT_POLICY"].map(str::to_owned);
+            prop_assert!(!both.iter().all(|name| seen.contains(name)), "ours is told how to wait");
             for verdict in &plan.remedies {
                 prop_assert_eq!(!verdict.changes.is_empty(), verdict.outcome == Outcome::Applied, "{:?}", verdict);
             }

@@ -7,7 +7,8 @@ use super::{Outcome, Remedy, Verdict, openmp};
 /// `KMP_BLOCKTIME` for LLVM's and Intel's runtime, `OMP_WAIT_POLICY` for a libgomp that is not replaced.
 ///
 /// Waiting in a loop is right while every thread has a CPU of its own, so nothing is set on a
-/// machine where that seems to be so.
+/// machine where that seems to be so. Nor is `OMP_WAIT_POLICY` where ours is loaded beside a copy that is linked in: it
+/// would take that for the user's own wish, and no longer look at whether threads have CPUs.
 pub struct Waiting;
 
 /// Whoever set one of these has decided how threads wait.
@@ -33,11 +34,10 @@ impl Remedy for Waiting {
         };
         let is_ours = openmp::is_ours(facts, said);
         let kmp = find(Kind::Kmp);
-        let gomp = find(Kind::GompInside).or_else(|| {
-            find(Kind::Gomp)
-                .or(find(Kind::GompCopy))
-                .filter(|_| !is_ours)
-        });
+        let gomp = [Kind::GompInside, Kind::Gomp, Kind::GompCopy]
+            .into_iter()
+            .find_map(find)
+            .filter(|_| !is_ours);
         let mut notes = Vec::new();
         if let Some(mkl) = find(Kind::Mkl) {
             notes.push(format!(
@@ -54,6 +54,17 @@ impl Remedy for Waiting {
             ));
         }
         let mut verdict = self.of_openmp(facts, kmp.map(|r| &r.via), gomp.map(|r| &r.via));
+        if let Some(inside) = find(Kind::GompInside).filter(|_| is_ours) {
+            let why = format!(
+                "{}: that copy waits as it does, since OMP_WAIT_POLICY would hold for the runtime that is loaded beside it too",
+                inside.via
+            );
+            if kmp.is_some() {
+                notes.push(why);
+            } else {
+                (verdict.outcome, verdict.why) = (Outcome::LeftAlone, why);
+            }
+        }
         verdict.notes.extend(notes);
         verdict
     }
