@@ -6,7 +6,7 @@
 //! growing is tried, more and more rarely as long as it turns out wrong.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use amdahl_phantom_page::{Finder, Reader, Snapshot};
 
@@ -201,7 +201,23 @@ struct State {
     changed_ns: u64,
 }
 
-static STATE: Mutex<Option<State>> = Mutex::new(None);
+static FIRST: Mutex<Option<State>> = Mutex::new(None);
+/// Another one in a child of `fork`, if it has to be.
+static STATE: AtomicPtr<Mutex<Option<State>>> = AtomicPtr::new((&raw const FIRST).cast_mut());
+
+fn state() -> &'static Mutex<Option<State>> {
+    // SAFETY: never null, never freed.
+    unsafe { &*STATE.load(Ordering::Acquire) }
+}
+
+/// Of all threads only the one that called `fork` is there. One that was choosing would never give the lock back: what it
+/// had is forgotten, not freed, since it may have been changing.
+pub(crate) fn in_child() {
+    if state().try_lock().is_err() {
+        let new = Box::into_raw(Box::new(Mutex::new(None)));
+        STATE.store(new, Ordering::Release);
+    }
+}
 
 impl State {
     fn new(finder: Finder, now_ns: u64, lost_ns: u64, usable: u32) -> State {
@@ -262,7 +278,7 @@ impl State {
 /// takes `usable`.
 pub fn threads() -> u32 {
     let usable = usable_cpus();
-    let Ok(mut state) = STATE.try_lock() else {
+    let Ok(mut state) = state().try_lock() else {
         return usable;
     };
     let now = sys::monotonic_ns();
@@ -485,6 +501,25 @@ mod tests {
         assert_eq!((ticks(at(3_499)), sought.get()), (None, 3));
         assert_eq!((ticks(at(3_500)), sought.get()), (Some(2), 4));
         assert_eq!((ticks(at(4_400)), sought.get()), (Some(2), 4));
+    }
+
+    /// A thread was choosing while another one forked. Nobody gave the lock back in the child, whose teams stayed as large as
+    /// could be.
+    #[test]
+    fn a_child_of_fork_can_choose_whoever_was_choosing() {
+        team::init();
+        let _choosing = state().lock();
+        // SAFETY: the child calls nothing but what follows.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let is_stuck = state().try_lock().is_err();
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(i32::from(is_stuck)) };
+        }
+        let mut status = 0;
+        // SAFETY: our child; `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
     }
 
     proptest! {

@@ -132,6 +132,7 @@ pub(crate) fn init() {
 /// have been changing.
 unsafe extern "C" fn in_child() {
     IDLE.store(new_idle(), Ordering::Release);
+    degree::in_child();
     ENTERED.store(u32::from(tls::get() != 0), Ordering::Relaxed);
     ASSIGNED.store(0, Ordering::Relaxed);
     MASTERS.store(0, Ordering::Relaxed);
