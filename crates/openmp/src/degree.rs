@@ -6,12 +6,12 @@
 //! growing is tried, more and more rarely as long as it turns out wrong.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use amdahl_phantom_page::{Finder, Reader, Snapshot};
 
 use crate::thread::Thread;
-use crate::{icv, sys, team};
+use crate::{capacity, icv, sys, team};
 
 /// What a region that begins is to be decided by.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -93,26 +93,6 @@ impl Degree {
     }
 }
 
-/// CPUs that can be had at once; 0 before the first use.
-static USABLE_CPUS: AtomicU32 = AtomicU32::new(0);
-
-/// Finds out how many CPUs this process may use.
-pub(crate) fn init() {
-    // A quota of one and a half lets two threads run at once, for a while.
-    let quota = match amdahl_topology::quota() {
-        Ok(Some(quota)) => quota.cpus.ceil() as u32,
-        _ => u32::MAX,
-    };
-    // Of the process when it began: the first thread that comes here may be confined.
-    let allowed = icv::globals().available_cpus();
-    USABLE_CPUS.store(allowed.min(quota), Ordering::Relaxed);
-}
-
-/// CPUs that this process may use at once, by affinity mask and quota; at least 1.
-pub fn usable_cpus() -> u32 {
-    USABLE_CPUS.load(Ordering::Relaxed).max(1)
-}
-
 /// The number of threads of a region. `specified`: by a clause, 0 if there is none; `useful`: more cannot be used
 /// (sections), 0 if that is not known.
 ///
@@ -127,6 +107,7 @@ pub unsafe fn resolve(thread: *mut Thread, specified: u32, useful: u32) -> u32 {
     if at.active_level >= icv.max_active_levels {
         return 1;
     }
+    capacity::follow();
     let mut threads = if specified == 0 {
         icv.nthreads
     } else {
@@ -277,7 +258,7 @@ impl State {
 /// Threads that a region may have whose size is the runtime's to choose. A lock and a clock; who finds the lock taken
 /// takes `usable`.
 pub fn threads() -> u32 {
-    let usable = usable_cpus();
+    let usable = capacity::usable_cpus();
     let Ok(mut state) = state().try_lock() else {
         return usable;
     };

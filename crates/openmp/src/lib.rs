@@ -23,6 +23,8 @@ pub mod alloc;
 #[cfg(not(loom))]
 pub mod binding;
 #[cfg(not(loom))]
+mod capacity;
+#[cfg(not(loom))]
 pub mod degree;
 #[cfg(not(loom))]
 pub mod display;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::{degree, icv, sys, team};
+use crate::{capacity, icv, sys, team};
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static REGIONS: AtomicU64 = AtomicU64::new(0);
@@ -46,7 +46,7 @@ fn text() -> String {
          {:.3} s in all; CPUs were taken from them for {:.3} s, as far as they noticed\n",
         REGIONS.load(Ordering::Relaxed),
         THREADS_MAX.load(Ordering::Relaxed),
-        degree::usable_cpus(),
+        capacity::usable_cpus(),
         SLEEPS.load(Ordering::Relaxed),
         seconds(SLEPT_NS.load(Ordering::Relaxed)),
         seconds(team::CONTENTION.lost_ns()),

@@ -72,6 +72,12 @@ pub fn thread_number() -> u32 {
     unsafe { libc::gettid() as u32 }
 }
 
+/// The kernel's numbers of this process's threads, as far as they are told.
+pub fn threads() -> impl Iterator<Item = u32> {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok())
+}
+
 /// CPUs that the calling thread may run on, by its affinity mask; at least 1.
 pub fn allowed_cpus() -> u32 {
     let allowed = match amdahl_topology::allowed() {

@@ -17,7 +17,7 @@ use crate::sync::{AtomicBool, AtomicU64, Line, Ordering, fence};
 use crate::task::{self, Board, Queue, Task};
 use crate::thread::{Position, Thread};
 use crate::worker::{self, Taker, Worker};
-use crate::{binding, degree, display, rseq, stats};
+use crate::{binding, capacity, display, rseq, stats};
 
 /// The code of a region, as the compiler outlines it. It may be left by an exception of another language only as far
 /// as that ends the process.
@@ -120,7 +120,7 @@ pub fn init() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         rseq::init();
-        degree::init();
+        capacity::init();
         worker::init();
         stats::init();
     });

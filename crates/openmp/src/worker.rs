@@ -11,7 +11,7 @@ use crate::gate::{Gate, Manner};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 use crate::team::{self, CONTENTION, Member, Team};
 use crate::thread::{Position, Thread};
-use crate::{degree, icv, message, policy::Patience, sys, tls};
+use crate::{capacity, degree, icv, message, policy::Patience, sys, tls};
 
 /// A thread of this runtime. Never freed.
 pub(crate) struct Worker {
@@ -93,7 +93,7 @@ pub(crate) fn entered() {
 pub(crate) fn left() {
     let keep = match ENTERED.fetch_sub(1, Ordering::Relaxed) {
         1 => 0,
-        _ => degree::usable_cpus() as usize,
+        _ => capacity::usable_cpus() as usize,
     };
     end_idle(keep);
 }
@@ -101,7 +101,7 @@ pub(crate) fn left() {
 /// Whether threads that belong to teams are more than CPUs.
 pub(crate) fn are_crowded() -> bool {
     let masters = MASTERS.load(Ordering::Relaxed).max(1);
-    ASSIGNED.load(Ordering::Relaxed) + masters > degree::usable_cpus()
+    ASSIGNED.load(Ordering::Relaxed) + masters > capacity::usable_cpus()
 }
 
 /// A thread that no region made has a team.
