@@ -6,7 +6,8 @@
 
 use crate::sync::{AtomicU32, Line, Ordering};
 
-/// Threads below one node: those of one last-level cache, where that many are.
+/// Threads below one node, by their numbers. As many often share a last-level cache; these do where threads are bound to places
+/// in the order of the CPUs, and anything can be where they are not bound.
 pub const FAN_IN: usize = 8;
 
 /// Arrivals of up to `capacity` threads.
