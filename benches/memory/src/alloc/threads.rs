@@ -78,19 +78,21 @@ fn ask(random: &mut Random) -> Ask {
     }
 }
 
-/// Turns that all threads together make in a second.
-fn throughput(allocator: &dyn Threaded, threads: usize, time: Duration) -> f64 {
+/// Turns that threads on these of the allowed CPUs together make in a second.
+fn throughput(allocator: &dyn Threaded, on: std::ops::Range<usize>, time: Duration) -> f64 {
+    let threads = on.len();
     let (turns, ready, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let cpus: Vec<u32> = topology::allowed()
         .map(|set| set.iter().collect())
         .unwrap_or_default();
     let begun = std::thread::scope(|scope| {
         for thread in 0..threads {
-            let (turns, ready, stop, cpus) = (&turns, &ready, &stop, &cpus);
+            let (turns, ready, stop) = (&turns, &ready, &stop);
+            let cpu = cpus.get(on.start + thread).copied();
             scope.spawn(move || {
-                if let Some(cpu) = cpus.get(thread) {
+                if let Some(cpu) = cpu {
                     // Without it the kernel may move threads, which only makes figures less steady.
-                    let _ = topology::set_allowed(0, &[*cpu].into_iter().collect());
+                    let _ = topology::set_allowed(0, &[cpu].into_iter().collect());
                 }
                 let mut random = Random::new(11 + thread as u64);
                 let mut live = Vec::with_capacity(LIVE);
@@ -133,26 +135,30 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
     eprintln!("alloc: one thread and two");
     let rounds = if effort.quick { 3 } else { 7 };
     let time = Duration::from_millis(if effort.quick { 100 } else { 200 });
-    let shared = || SharedConfig::new(ARENA).slots(2).build().expect("an arena");
-    let apart = || {
-        Apart(
-            (0..2)
-                .map(|_| Mutex::new(RangeAlloc::new(ARENA).expect("an arena")))
-                .collect(),
-        )
+    let shared = || -> Box<dyn Threaded> {
+        let config = SharedConfig::new(ARENA).slots(2);
+        Box::new(config.build().expect("an arena"))
     };
-    let locked = || Locked(Mutex::new(Trees::new(ARENA)));
+    let apart = || -> Box<dyn Threaded> {
+        let arena = |_| Mutex::new(RangeAlloc::new(ARENA).expect("an arena"));
+        Box::new(Apart((0..2).map(arena).collect()))
+    };
+    let locked = || -> Box<dyn Threaded> { Box::new(Locked(Mutex::new(Trees::new(ARENA)))) };
     let mut ratios = [Vec::new(), Vec::new(), Vec::new()];
-    let mut single = [Vec::new(), Vec::new()];
+    let (mut single, mut of_apart) = ([Vec::new(), Vec::new()], Vec::new());
     for _ in 0..rounds {
-        let mut of = |which: usize, one: &dyn Threaded, two: &dyn Threaded| {
-            let (one, two) = (throughput(one, 1, time), throughput(two, 2, time));
+        let mut of = |which: usize, new: &dyn Fn() -> Box<dyn Threaded>| {
+            // On each of the CPUs, of which one may be slower.
+            let one = [0, 1].map(|cpu| throughput(&*new(), cpu..cpu + 1, time));
+            let (one, two) = ((one[0] + one[1]) / 2.0, throughput(&*new(), 0..2, time));
             ratios[which].push(two / one);
-            one
+            (one, two)
         };
-        single[0].push(of(0, &shared(), &shared()));
-        single[1].push(of(1, &apart(), &apart()));
-        of(2, &locked(), &locked());
+        let (ours, nothing) = (of(0, &shared), of(1, &apart));
+        of(2, &locked);
+        single[0].push(ours.0);
+        single[1].push(nothing.0);
+        of_apart.push((ours.1 / ours.0) / (nothing.1 / nothing.0));
     }
     let [shared, apart, locked] = ratios.map(median);
     let [alone, plain] = single.map(median);
@@ -170,6 +176,12 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
             shared,
             Target::AtLeast(1.8),
             format!("{alone:.0} turns a second with one; allocators of their own reach {apart:.2}"),
+        ),
+        row(
+            "two threads / one: shared form, of two that share nothing",
+            median(of_apart),
+            Target::AtLeast(0.9),
+            "two threads, each with an allocator of its own".to_owned(),
         ),
         row(
             "two threads / one: an allocator each, nothing shared",

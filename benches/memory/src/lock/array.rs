@@ -70,12 +70,27 @@ pub fn run<'a>(
     time: Duration,
     lock_of: impl Fn(u64) -> (&'a dyn Lock, &'a Array) + Sync,
 ) -> f64 {
+    run_on(0..threads as usize, mix, time, lock_of)
+}
+
+/// One thread alone: a time on each of the first two CPUs, of which one may be slower.
+pub fn run_one(mix: Mix, time: Duration, lock: &dyn Lock, array: &Array) -> f64 {
+    let rates = [0, 1].map(|cpu| run_on(cpu..cpu + 1, mix, time, |_| (lock, array)));
+    (rates[0] + rates[1]) / 2.0
+}
+
+fn run_on<'a>(
+    cpus: Range<usize>,
+    mix: Mix,
+    time: Duration,
+    lock_of: impl Fn(u64) -> (&'a dyn Lock, &'a Array) + Sync,
+) -> f64 {
+    // One thread alone uses half of it, as each of two does.
+    let parts = cpus.len().max(2) as u64;
     undisturbed(|| {
-        together(threads as usize, time, &|number, stop| {
+        together(cpus.clone(), time, &|number, stop| {
             let (lock, array) = lock_of(number as u64);
-            // One thread alone uses half of it, as each of two does.
-            let part = number as u64..threads.max(2);
-            work(mix, part, lock, array, stop)
+            work(mix, number as u64..parts, lock, array, stop)
         })
     })
 }
@@ -96,19 +111,20 @@ pub fn undisturbed(run: impl Fn() -> (f64, f64)) -> f64 {
     best.0
 }
 
-/// Runs `work` on as many threads, each on a CPU of its own while there are enough. Returns how much they did per second, and which
-/// part of the time they waited for a CPU.
+/// Runs `work` on as many threads, each on one of these of the allowed CPUs while there are enough. Returns how much they did per second, and
+/// which part of the time they waited for a CPU.
 pub fn together(
-    threads: usize,
+    cpus: Range<usize>,
     time: Duration,
     work: &(dyn Fn(usize, &AtomicBool) -> u64 + Sync),
 ) -> (f64, f64) {
+    let threads = cpus.len();
     let (stop, start) = (AtomicBool::new(false), Barrier::new(threads + 1));
     thread::scope(|scope| {
-        let (stop, start) = (&stop, &start);
+        let (stop, start, cpus) = (&stop, &start, &cpus);
         let worker = |number| {
             move || {
-                stay_on(number);
+                stay_on(cpus.start + number);
                 start.wait();
                 let delay = delay_ns();
                 (work(number, stop), delay_ns() - delay)

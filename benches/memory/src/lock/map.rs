@@ -230,7 +230,7 @@ fn with_others(effort: &Effort, maps: &Maps) -> Vec<Figure> {
 /// Look-ups per second of so many threads.
 fn readers(threads: usize, time: Duration, work: &(dyn Fn() -> u64 + Sync)) -> f64 {
     undisturbed(|| {
-        together(threads, time, &|_, stop| {
+        together(0..threads, time, &|_, stop| {
             let mut looks = 0;
             while !stop.load(Ordering::Relaxed) {
                 black_box(work());

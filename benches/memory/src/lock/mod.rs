@@ -67,7 +67,7 @@ pub fn disjoint_scaling(effort: &Effort) -> Vec<Figure> {
                 // The ordered lock finds the border between two threads' ranges first.
                 array::run(mix, 2, time, |_| alone(0));
                 for _ in 0..rounds(effort) {
-                    let one = array::run(mix, 1, time, |_| alone(0));
+                    let one = array::run_one(mix, time, &**lock, array);
                     let two = array::run(mix, 2, time, |_| alone(0));
                     let two_apart = array::run(mix, 2, time, alone);
                     shared.push(two / one);

@@ -12,7 +12,7 @@ use amdahl_topology::Topology;
 use contatori::counters::unsigned::Unsigned;
 use crossbeam_utils::CachePadded;
 
-use super::measure::{Contender, label, race, ratio, time};
+use super::measure::{Contender, label, race, ratio, ratio_to_fastest, time};
 use crate::Effort;
 
 thread_local! {
@@ -36,8 +36,8 @@ fn times(n: u64, mut once: impl FnMut()) {
     }
 }
 
-/// The value passes through a register that the compiler knows nothing of: the fastest of the ways to write
-/// this loop, as the processor need not wait for what it has just stored at a segment's address.
+/// The value passes through a place that the compiler knows nothing of: on some processors the faster way to write this loop, as they need not
+/// wait for what they have just stored at a segment's address; on others the next is.
 #[inline(never)]
 fn thread_local(n: u64) {
     for _ in 0..n {
@@ -113,8 +113,11 @@ pub fn figures(effort: &Effort, threads: usize) -> Vec<Figure> {
 const PER_CPU: &str = "Counter per CPU";
 const PER_LLC: &str = "Counter per LLC";
 const THREAD_LOCAL: &str = "thread-local Cell";
+const THREAD_LOCAL_INC: &str = "thread-local Cell as one inc";
 const SHARED: &str = "shared AtomicU64";
 const WORK: &str = "work alone";
+const WORK_LOCAL: &str = "work and a thread-local Cell";
+const WORK_PER_CPU: &str = "work and a Counter per CPU";
 const WORK_PER_LLC: &str = "work and a Counter per LLC";
 const WORK_SHARD: &str = "work and a padded shard of the LLC";
 const SHARD: &str = "padded shard of the LLC";
@@ -126,7 +129,7 @@ fn adding(effort: &Effort, threads: usize) -> Vec<Figure> {
     let contatori = Unsigned::new();
     let contenders = [
         Contender::new(THREAD_LOCAL, |_, n| thread_local(n)),
-        Contender::new("thread-local Cell as one inc", |_, n| thread_local_inc(n)),
+        Contender::new(THREAD_LOCAL_INC, |_, n| thread_local_inc(n)),
         Contender::new(PER_CPU, |_, n| spread(&per_cpu, n)),
         Contender::new("Counter per CPU in a static", |_, n| spread_static(n)),
         Contender::new(SHARED, |_, n| atomic(&shared, n)),
@@ -140,10 +143,10 @@ fn adding(effort: &Effort, threads: usize) -> Vec<Figure> {
     eprintln!("spread: counters, {threads} threads");
     let times = race(effort, threads, &contenders);
     let label = label(threads);
-    let mut figures = vec![ratio(
+    let mut figures = vec![ratio_to_fastest(
         &times,
         PER_CPU,
-        THREAD_LOCAL,
+        &[THREAD_LOCAL, THREAD_LOCAL_INC],
         &label,
         Target::AtMost(1.1),
     )];
@@ -171,12 +174,10 @@ fn adding_amid_work(effort: &Effort, threads: usize) -> Vec<Figure> {
     let of_llc = padded(1);
     let contenders = [
         Contender::new(WORK, |_, n| amid_work(n, || ())),
-        Contender::new("work and a thread-local Cell", |_, n| {
+        Contender::new(WORK_LOCAL, |_, n| {
             amid_work(n, || LOCAL.set(LOCAL.get().wrapping_add(1)))
         }),
-        Contender::new("work and a Counter per CPU", |_, n| {
-            amid_work(n, || per_cpu.add(1))
-        }),
+        Contender::new(WORK_PER_CPU, |_, n| amid_work(n, || per_cpu.add(1))),
         Contender::new(WORK_PER_LLC, |_, n| amid_work(n, || per_llc.add(1))),
         Contender::new(WORK_SHARD, |_, n| {
             let index = black_box(0);
@@ -193,15 +194,13 @@ fn adding_amid_work(effort: &Effort, threads: usize) -> Vec<Figure> {
     let times = race(effort, threads, &contenders);
     let label = label(threads);
     let row = |contender: &Contender| time(&times, contender.name, &label);
-    let beside_shard = ratio(
-        &times,
-        WORK_PER_LLC,
-        WORK_SHARD,
-        &label,
-        Target::AtMost(1.5),
-    );
+    let beside = |of, to, most| ratio(&times, of, to, &label, Target::AtMost(most));
+    let ratios = [
+        beside(WORK_PER_CPU, WORK_LOCAL, 1.1),
+        beside(WORK_PER_LLC, WORK_SHARD, 1.5),
+    ];
     let rows = contenders.iter().map(row);
-    std::iter::once(beside_shard).chain(rows).collect()
+    ratios.into_iter().chain(rows).collect()
 }
 
 /// What this machine gives to threads that share nothing: CPUs may be two threads of one core, or taken away.

@@ -137,10 +137,26 @@ pub fn stated(
 
 /// The median of the rounds' ratios as a row.
 pub fn ratio(times: &[Times], of: &str, to: &str, label: &str, target: Target) -> Figure {
-    let (over, under) = (&named(times, of).rounds, &named(times, to).rounds);
+    ratio_to_fastest(times, of, &[to], label, target)
+}
+
+/// The same to the fastest in each round of several ways to do what the first of them does.
+pub fn ratio_to_fastest(
+    times: &[Times],
+    of: &str,
+    to: &[&str],
+    label: &str,
+    target: Target,
+) -> Figure {
+    let over = &named(times, of).rounds;
+    let fastest = |round: usize| {
+        let ways = to.iter().map(|name| named(times, name).rounds[round]);
+        ways.fold(f64::INFINITY, f64::min)
+    };
+    let ratios = over.iter().enumerate().map(|(at, ns)| ns / fastest(at));
     Figure {
-        name: format!("spread: {of} / {to}, {label}"),
-        value: Ok(median(over.iter().zip(under).map(|(a, b)| a / b))),
+        name: format!("spread: {of} / {}, {label}", to[0]),
+        value: Ok(median(ratios)),
         unit: Unit::Ratio,
         target,
         versus: format!("interleaved, median of {} ratios", over.len()),
