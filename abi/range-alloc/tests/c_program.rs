@@ -52,10 +52,11 @@ fn has_sanitizer(folder: &Path) -> bool {
         .is_ok_and(|ran| ran.success())
 }
 
-fn built_with(library: &Path, more: &[&str]) {
+/// What a program of this source says.
+fn built_with(source: &Path, library: &Path, more: &[&str]) -> Option<String> {
     if Command::new("cc").arg("--version").output().is_err() {
         println!("SKIPPED: there is no C compiler (cc)");
-        return;
+        return None;
     }
     assert!(
         library.exists(),
@@ -67,7 +68,7 @@ fn built_with(library: &Path, more: &[&str]) {
     let program = folder.path().join("use");
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-I"]);
-    cc.arg(here.join("include")).arg(here.join("tests/c/use.c"));
+    cc.arg(here.join("include")).arg(source);
     cc.arg("-o").arg(&program).arg(library).args(more);
     // Also finds what was never given back.
     if has_sanitizer(folder.path()) {
@@ -76,22 +77,41 @@ fn built_with(library: &Path, more: &[&str]) {
         println!("SKIPPED: the C program under the address sanitizer, which cc does not have");
     }
     run(&mut cc);
-    let found = run(Command::new(&program).env("LD_LIBRARY_PATH", library.parent().unwrap()));
-    assert_eq!(found, "ok\n");
+    let folder = library.parent().unwrap();
+    Some(run(Command::new(&program).env("LD_LIBRARY_PATH", folder)))
 }
+
+fn tested_with(library: &str, more: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/use.c");
+    if let Some(found) = built_with(&source, &libraries().join(library), more) {
+        assert_eq!(found, "ok\n");
+    }
+}
+
+const STATIC: &[&str] = &["-lpthread", "-ldl", "-lm"];
 
 #[test]
 fn a_c_program_with_the_shared_library() {
-    built_with(
-        &libraries().join("libamdahl_range_alloc_c.so"),
-        &["-lpthread"],
-    );
+    tested_with("libamdahl_range_alloc_c.so", &["-lpthread"]);
 }
 
 #[test]
 fn a_c_program_with_the_static_library() {
-    built_with(
-        &libraries().join("libamdahl_range_alloc_c.a"),
-        &["-lpthread", "-ldl", "-lm"],
-    );
+    tested_with("libamdahl_range_alloc_c.a", STATIC);
+}
+
+#[test]
+fn the_program_of_the_readme_says_what_it_promises() {
+    let readme = include_str!("../README.md");
+    let (_, from) = readme.split_once("```c\n").expect("a program");
+    let (program, _) = from.split_once("```").expect("its end");
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("example.c");
+    std::fs::write(&source, program).unwrap();
+    let library = libraries().join("libamdahl_range_alloc_c.a");
+    if let Some(found) = built_with(&source, &library, STATIC) {
+        let (address, why) = found.split_once('\n').expect("two lines");
+        assert_eq!(address, "0x8000");
+        assert!(why.contains("inside"), "{why}");
+    }
 }
