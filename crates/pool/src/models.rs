@@ -8,6 +8,7 @@ use crate::deque::{Deque, Steal};
 use crate::latch::Latch;
 use crate::parker::Parker;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
+use crate::watch::Watch;
 
 fn model(body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -240,6 +241,29 @@ fn no_work_is_left_while_a_worker_sleeps() {
             (counts.awake(), counts.sleeping(), counts.searching()),
             (1, 0, 1)
         );
+    });
+}
+
+/// The watch goes to sleep while a worker is woken, finds work and goes on: it is told or sees that somebody is awake.
+#[test]
+fn the_watch_does_not_sleep_while_somebody_works() {
+    model(|| {
+        let counts = Counts::new(2).start().search().sleep();
+        let counts = Arc::new(SharedCounts::new(counts));
+        let watch = Arc::new(Watch::default());
+        let is_ending = AtomicBool::new(false);
+        let giver = {
+            let (counts, watch) = (counts.clone(), watch.clone());
+            thread::spawn(move || {
+                // `Registry::notify`, and what the woken does.
+                counts.change(Counts::wake);
+                watch.wake();
+                counts.change(Counts::found);
+            })
+        };
+        // Would sleep for ever if it is not told; loom reports that as a deadlock.
+        watch.sleep(&counts, &is_ending);
+        giver.join().unwrap();
     });
 }
 

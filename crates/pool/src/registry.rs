@@ -1,7 +1,6 @@
 //! What the threads of a pool share.
 
-use std::sync::atomic::AtomicBool as StdBool;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use amdahl_placement::{CpuId, CpuState, Machine, Policy, QueueId, Queues, View, Waking, Woken};
@@ -21,6 +20,7 @@ use crate::range::Offers;
 use crate::spawn::Priority;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use crate::waits::{Counted, Waits};
+use crate::watch::Watch;
 
 /// Entries of a worker's deque. What does not fit is run by who made it, or goes to a queue.
 const DEQUE: usize = 1024;
@@ -126,21 +126,6 @@ pub(crate) struct Settings {
     pub(crate) steers: bool,
     pub(crate) stack_bytes: Option<usize>,
     pub(crate) when_offline: crate::bound::WhenOffline,
-}
-
-/// Wakes the thread that follows CPUs and load: it sleeps while the pool does.
-#[derive(Default)]
-pub(crate) struct Watch {
-    pub(crate) is_asleep: StdBool,
-    pub(crate) gate: Mutex<()>,
-    pub(crate) bell: Condvar,
-}
-
-impl Watch {
-    pub(crate) fn ring(&self) {
-        drop(self.gate.lock());
-        self.bell.notify_all();
-    }
 }
 
 impl Slot {
@@ -450,18 +435,9 @@ impl Registry {
         self.seekers.load(Ordering::Relaxed) > 0
     }
 
+    /// Somebody has been counted among those awake, or as a guest.
     pub(crate) fn wake_watch(&self) {
-        if self
-            .watch
-            .is_asleep
-            .load(std::sync::atomic::Ordering::Relaxed)
-            && self
-                .watch
-                .is_asleep
-                .swap(false, std::sync::atomic::Ordering::AcqRel)
-        {
-            self.watch.ring();
-        }
+        self.watch.wake();
     }
 
     pub(crate) fn begin_search(&self, cpu: CpuId) {
@@ -514,6 +490,7 @@ impl Registry {
     pub(crate) fn rise(&self, cpu: CpuId) {
         if self.asleep.clear(cpu).unwrap_or(false) {
             self.counts.change(Counts::wake);
+            self.wake_watch();
         } else {
             // Who cleared it counts, and may have been interrupted before.
             let is_counted = &self.slots[cpu as usize].is_counted;

@@ -1,15 +1,15 @@
 //! Follows CPUs, quota and load while the pool works.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering as StdOrdering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use amdahl_topology::{CpuSet, ThrottleStat};
 
-use crate::counts::Counts;
+use crate::counts::{Counts, SharedCounts};
+use crate::parker::Parker;
 use crate::registry::{Control, Registry};
-use crate::sync::Ordering;
+use crate::sync::{AtomicBool, Ordering};
 use crate::sys::SchedStat;
 use crate::worker::Worker;
 
@@ -18,6 +18,49 @@ const EVERY: Duration = Duration::from_millis(10);
 
 /// So many looks at a pool that does nothing, and the watch sleeps too.
 const IDLE_LOOKS: u32 = 100;
+
+/// Where the thread that follows CPUs and load sleeps while the pool does.
+#[derive(Default)]
+pub(crate) struct Watch {
+    is_asleep: AtomicBool,
+    parker: Parker,
+}
+
+impl Watch {
+    /// The watch's thread only: sleeps until a worker is awake, a guest has come, or the pool ends.
+    pub(crate) fn sleep(&self, counts: &SharedCounts, is_ending: &AtomicBool) {
+        self.is_asleep.store(true, Ordering::Relaxed);
+        // Somebody may have come since the counts were looked at, and have found nobody asleep. So they are looked at
+        // again, and by a change that changes nothing: who changes them later sees `is_asleep`, without a fence.
+        let (_, now) = counts.change(|counts| counts);
+        // A searcher may find something at once, and tells nobody.
+        if now.awake() == 0 && now.guests() == 0 {
+            while self.is_asleep.load(Ordering::Relaxed) && !is_ending.load(Ordering::Acquire) {
+                self.parker.park(None);
+            }
+        }
+        self.is_asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// After every change of the counts by which more are awake, or guests.
+    pub(crate) fn wake(&self) {
+        // Relaxed: the change of the counts before this is ordered against that in `sleep`, and if it comes after
+        // that one it has acquired the flag.
+        if self.is_asleep.load(Ordering::Relaxed) && self.is_asleep.swap(false, Ordering::Relaxed) {
+            self.ring();
+        }
+    }
+
+    /// Asleep or not, it looks at once.
+    pub(crate) fn ring(&self) {
+        self.parker.unpark();
+    }
+
+    #[cfg(all(test, not(loom)))]
+    fn is_asleep(&self) -> bool {
+        self.is_asleep.load(Ordering::Relaxed)
+    }
+}
 
 impl Registry {
     /// Asks the source and does what it says: threads start, stop and go on, work moves.
@@ -132,6 +175,7 @@ impl Registry {
             thread = thread.stack_size(bytes);
         }
         self.counts.change(Counts::start);
+        self.wake_watch();
         match thread.spawn(move || registry.thread(cpu)) {
             Ok(thread) => control.threads.push(thread),
             Err(_) => {
@@ -217,12 +261,7 @@ impl Registry {
         let is_idle = counts.awake() == counts.searching() && counts.guests() == 0;
         *idle_looks = if is_idle { *idle_looks + 1 } else { 0 };
         if *idle_looks < IDLE_LOOKS {
-            let gate = self
-                .watch
-                .gate
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            drop(self.watch.bell.wait_timeout(gate, EVERY));
+            self.watch.parker.park(Some(EVERY));
             return;
         }
         *idle_looks = 0;
@@ -232,18 +271,7 @@ impl Registry {
             .load
             .forget();
         self.set_crowded(false);
-        let gate = self
-            .watch
-            .gate
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        self.watch.is_asleep.store(true, StdOrdering::SeqCst);
-        let is_awake = |_: &mut ()| {
-            self.watch.is_asleep.load(StdOrdering::SeqCst)
-                && !self.is_ending.load(Ordering::Acquire)
-        };
-        drop(self.watch.bell.wait_while(gate, is_awake));
-        self.watch.is_asleep.store(false, StdOrdering::SeqCst);
+        self.watch.sleep(&self.counts, &self.is_ending);
     }
 
     /// What the threads in the pool's places ran and waited.
@@ -267,5 +295,55 @@ impl Registry {
         let here: HashSet<u32> = threads.iter().map(|&(thread, ..)| thread).collect();
         stats.retain(|thread, _| here.contains(thread));
         threads
+    }
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use std::sync::Arc;
+
+    use amdahl_topology::Topology;
+
+    use super::*;
+    use crate::{Pool, SimulatedCpus};
+
+    /// Ends a test that would hang.
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn comes_true(is_so: impl Fn() -> bool) -> bool {
+        let begun = Instant::now();
+        while !is_so() {
+            if begun.elapsed() > LIMIT {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    /// The watch slept on while a worker that had blocked for a second went on with its job.
+    #[test]
+    fn a_worker_that_comes_back_from_a_wait_wakes_the_watch() {
+        let cpus = SimulatedCpus::new(Topology::synthetic("1 core").unwrap());
+        let pool = Pool::builder().cpus(cpus).build().unwrap();
+        let (to, from) = crate::channel(1);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = is_over.clone();
+        let job = pool.spawn(move || {
+            from.recv().unwrap();
+            while !ends.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+        });
+        let watch = &pool.registry.watch;
+        assert!(
+            comes_true(|| watch.is_asleep()),
+            "it sleeps while the pool does"
+        );
+        to.send(()).unwrap();
+        let is_awake = comes_true(|| !watch.is_asleep());
+        is_over.store(true, Ordering::Release);
+        job.join().unwrap();
+        assert!(is_awake);
     }
 }

@@ -562,6 +562,7 @@ impl Worker {
         self.leave_place(out);
         let result = block();
         registry.counts.change(back);
+        registry.wake_watch();
         self.slot().is_away.store(false, Ordering::SeqCst);
         result
     }
@@ -588,6 +589,7 @@ impl Worker {
                 }
                 registry.land(self.cpu);
                 registry.counts.change(Counts::start);
+                registry.wake_watch();
                 continue;
             }
             match self.has_place().then(|| self.next()).flatten() {
