@@ -52,7 +52,7 @@ pub struct Ranges<'a> {
 pub enum Cause<E> {
     /// A part failed, the first that did.
     Failed(E),
-    /// The token was cancelled.
+    /// The token was cancelled before all was done.
     Cancelled,
 }
 
@@ -120,7 +120,7 @@ impl<'a> Ranges<'a> {
         self.progress = Some((every, progress));
         self
     }
-    /// Stops when the token is cancelled.
+    /// Stops when the token is cancelled, if something is left then.
     pub fn token(mut self, token: &CancelToken) -> Self {
         self.token = Some(token.clone());
         self
@@ -133,7 +133,7 @@ impl<'a> Ranges<'a> {
     /// than waking one does. Chunks are taken by a compare-and-swap, from the node's own part first.
     ///
     /// # Errors
-    /// [`Stopped`]: the first error of a part, or the token was cancelled. Chunks that others had begun are
+    /// [`Stopped`]: the first error of a part, or the token was cancelled before all was done. Chunks that others had begun are
     /// finished and among those done.
     ///
     /// # Panics

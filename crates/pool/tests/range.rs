@@ -132,6 +132,27 @@ proptest! {
     }
 }
 
+/// A range whose last part cancelled the token was told to be cancelled, and was undone, with all of it done.
+#[test]
+fn a_token_that_is_cancelled_by_the_last_part_stops_nothing() {
+    for machine in ["1 core", "4 core"] {
+        let pool = pool(machine);
+        let token = CancelToken::new();
+        let done = AtomicUsize::new(0);
+        let mut undone = vec![];
+        let mut undo = |part| undone.push(part);
+        let ranges = pool.ranges(0..100).chunk_min(10).token(&token);
+        let outcome = ranges.undo(&mut undo).run(|part| {
+            if done.fetch_add(part.len(), Ordering::AcqRel) + part.len() == 100 {
+                token.cancel();
+            }
+            Ok::<(), ()>(())
+        });
+        assert_eq!(outcome, Ok(()), "{machine}");
+        assert!(undone.is_empty(), "{machine}");
+    }
+}
+
 #[test]
 fn a_token_stops_it() {
     let pool = pool("2 core");

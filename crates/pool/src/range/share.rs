@@ -129,6 +129,9 @@ impl<'a, E: Send> Region<'a, E> {
             .done
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
+        let len: usize = done.iter().map(ExactSizeIterator::len).sum();
+        // The token may have been cancelled during the last chunks: then nothing was left to stop.
+        let ended = ended.filter(|ended| len < self.total || !matches!(ended, Ended::Cancelled));
         (ended, done)
     }
 
