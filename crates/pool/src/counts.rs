@@ -53,7 +53,7 @@ impl Counts {
     }
 
     /// Workers that may be awake: guests run in the place of workers, but one worker always may.
-    fn places(self) -> u32 {
+    pub(crate) fn places(self) -> u32 {
         self.limit().saturating_sub(self.guests()).max(1)
     }
 

@@ -133,3 +133,87 @@ fn got(found: Steal<crate::job::Job>) -> Option<JobRef> {
         _ => None,
     }
 }
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
+
+    use amdahl_topology::Topology;
+
+    use super::*;
+    use crate::{Pool, SimulatedCpus};
+
+    /// Of which one worker may run. While `control` is locked the watch does not look who is stuck.
+    fn pool(cpus: u32, policy: &str) -> Pool {
+        let cpus = SimulatedCpus::new(Topology::synthetic(&format!("{cpus} core")).unwrap());
+        cpus.set_quota(Some(1.0));
+        let pool = Pool::builder().cpus(cpus).follows_load(false);
+        pool.policy(policy).build().unwrap()
+    }
+
+    /// Each of two queues that nobody else may take from has one worker beyond the limit, and not four.
+    #[test]
+    fn a_limit_holds_where_workers_share_a_queue_of_their_own() {
+        let pool = pool(8, "groups-apart=4");
+        let _unwatched = pool.registry.control.lock().unwrap();
+        let running = Arc::new(AtomicU32::new(0));
+        for _ in 0..5 {
+            let one = |_| {
+                let running = running.clone();
+                pool.spawn(move || {
+                    let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+                    (0..200).for_each(|_| std::thread::yield_now());
+                    running.fetch_sub(1, Ordering::SeqCst);
+                    now
+                })
+            };
+            let jobs: Vec<_> = (0..100).map(one).collect();
+            let most = jobs.into_iter().map(|job| job.join().unwrap()).max();
+            assert!(most <= Some(2), "{most:?} ran at a time");
+        }
+    }
+
+    /// Each job that was given from outside woke a worker that had no place, and slept again at once.
+    #[test]
+    fn jobs_wake_nobody_who_has_no_place() {
+        for policy in [
+            "steal=machine",
+            "single",
+            "groups-apart=1",
+            "groups-apart=2",
+        ] {
+            let pool = pool(2, policy);
+            let unwatched = pool.registry.control.lock().unwrap();
+            let (has_begun, is_over) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+            let long = {
+                let (told, ends) = (has_begun.clone(), is_over.clone());
+                pool.spawn(move || {
+                    told.store(true, Ordering::Release);
+                    while !ends.load(Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
+                })
+            };
+            while !has_begun.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            let sleeps_over = || {
+                while pool.state().sleeping == 0 {
+                    std::thread::yield_now();
+                }
+                let waits = pool.waits();
+                let idle = waits.iter().find(|waits| waits.what == "idle worker");
+                idle.map_or(0, |idle| idle.count.times)
+            };
+            let before = sleeps_over();
+            let jobs: Vec<_> = (0..100).map(|_| pool.spawn(|| ())).collect();
+            let after = sleeps_over();
+            is_over.store(true, Ordering::Release);
+            assert_eq!(after, before, "{policy}");
+            drop(unwatched);
+            long.join().unwrap();
+            jobs.into_iter().for_each(|job| job.join().unwrap());
+        }
+    }
+}

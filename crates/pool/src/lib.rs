@@ -23,6 +23,7 @@ mod registry;
 mod scope;
 mod spawn;
 mod spin;
+mod stuck;
 mod sync;
 mod sys;
 mod task;

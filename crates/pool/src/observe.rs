@@ -31,7 +31,7 @@ pub struct PoolState {
     pub sleeping: u32,
     /// Threads of the program that work in the pool.
     pub guests: u32,
-    /// How many may run: CPUs, less what quota and competitors leave.
+    /// How many may run, as [`Pool::threads`] says.
     pub limit: u32,
     /// Others take the CPUs away: nobody spins.
     pub is_crowded: bool,

@@ -65,6 +65,9 @@ pub(crate) struct Control {
     pub(crate) load: Load,
     /// Counted by [`Registry::apply_cpus`], to name what was applied last.
     pub(crate) changes: u64,
+    /// How many may run by CPUs, quota and load; and how many more beside those who do not get on.
+    pub(crate) limit: u32,
+    pub(crate) extra: u32,
 }
 
 pub(crate) struct Registry {
@@ -197,6 +200,8 @@ impl Registry {
                 threads: Vec::new(),
                 load: Load::default(),
                 changes: 0,
+                limit: 1,
+                extra: 0,
             }),
             watch: Watch::default(),
             begun: Instant::now(),
@@ -408,6 +413,16 @@ impl Registry {
                 None => return,
             }
         }
+    }
+
+    /// Whether this CPU runs something, by its own worker, which has a place for that.
+    pub(crate) fn has_place(&self, cpu: CpuId) -> bool {
+        self.is_there(cpu) && !self.idle.test(cpu)
+    }
+
+    /// A sleeper that would find a job, which may be none that wakes for any work: its queue's alone.
+    pub(crate) fn sleeper_with_jobs(&self) -> Option<CpuId> {
+        self.asleep.iter().find(|&cpu| self.has_jobs(cpu))
     }
 
     /// A range wants help: wakes a sleeper that may help, if there is a place and none looks for work by itself.

@@ -9,6 +9,7 @@ use amdahl_topology::{CpuSet, ThrottleStat};
 use crate::counts::{Counts, SharedCounts};
 use crate::parker::Parker;
 use crate::registry::{Control, Registry};
+use crate::stuck::Stuck;
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::SchedStat;
 use crate::worker::Worker;
@@ -144,14 +145,15 @@ impl Registry {
         crate::sys::probe!(amdahl_pool, cpus, cpus.len(), come.len(), gone.len());
     }
 
-    /// How many may run: CPUs, quota, and what the load leaves.
+    /// How many may run: CPUs, quota, and what the load leaves; and some more if those do not get on.
     fn apply_limit(&self, control: &mut Control, cpus: u32) {
         let load = control.load.verdict().limit.unwrap_or(u32::MAX);
         let quota = control
             .source
             .quota()
             .map_or(u32::MAX, |quota| quota.ceil().max(1.0) as u32);
-        let limit = cpus.min(quota).min(load).max(1);
+        control.limit = cpus.min(quota).min(load).max(1);
+        let limit = control.limit + control.extra;
         if self.counts.load().limit() != limit {
             self.counts.change(|counts| counts.with_limit(limit));
             self.wake_any(0);
@@ -210,13 +212,12 @@ impl Registry {
         let mut last_look = Instant::now();
         let mut throttled: Option<ThrottleStat> = None;
         let mut idle_looks = 0;
-        let mut begun = vec![0; self.cpus() as usize];
+        let mut stuck = Stuck::new(self.cpus());
         while !self.is_ending.load(Ordering::Acquire) {
             self.wait_for_next(&mut idle_looks);
             if self.is_ending.load(Ordering::Acquire) {
                 return;
             }
-            self.help_stuck(&mut begun);
             let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
             if self.settings.follows_load {
                 let now = control.source.throttled();
@@ -233,22 +234,32 @@ impl Registry {
                 control.load.retain(|thread| stats.contains_key(&thread));
                 self.set_crowded(verdict.is_crowded);
             }
+            self.look_at_stuck(&mut stuck, &mut control);
             // With the limit that has just been found.
             self.look_at_cpus(&mut control);
+            if control.extra > 0
+                && self.counts.load().has_room()
+                && let Some(cpu) = self.sleeper_with_jobs()
+            {
+                self.notify(cpu);
+            }
             self.release_confined();
         }
     }
 
-    /// A task that comes next to one that has not ended since the last look: somebody else shall take it.
-    fn help_stuck(&self, begun: &mut [u32]) {
-        for (cpu, last) in (0..self.cpus()).zip(begun) {
-            let slot = &self.slots[cpu as usize];
-            let now = slot.begun.load(Ordering::Relaxed);
-            if now == *last && !slot.next.load(Ordering::Relaxed).is_null() {
+    /// A task that comes next to one that has not ended since the last look: somebody else shall take it. And one more
+    /// may run if jobs wait and none of those gets on who have the places.
+    fn look_at_stuck(&self, stuck: &mut Stuck, control: &mut Control) {
+        for (cpu, slot) in (0..self.cpus()).zip(&self.slots) {
+            let begun = slot.begun.load(Ordering::Relaxed);
+            if stuck.see(cpu, begun, self.has_place(cpu))
+                && !slot.next.load(Ordering::Relaxed).is_null()
+            {
                 self.wake_any(cpu);
             }
-            *last = now;
         }
+        let counts = self.counts.load().with_limit(control.limit);
+        control.extra = stuck.extra(counts.places(), || self.sleeper_with_jobs().is_some());
     }
 
     fn set_crowded(&self, is_crowded: bool) {
