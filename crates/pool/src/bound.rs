@@ -13,6 +13,7 @@ use amdahl_topology::CpuSet;
 use crate::registry::Registry;
 use crate::spawn::{CancelToken, Handle, Spawned, Task};
 use crate::sync::{AtomicUsize, Ordering};
+use crate::sys::Unbound;
 use crate::waits::{Counted, Waits};
 use crate::worker::Worker;
 
@@ -30,7 +31,8 @@ pub enum WhenOffline {
 pub(crate) trait BoundWork: Send + Sync {
     fn may_run_on(&self, cpu: CpuId) -> bool;
     fn mask(&self) -> &CpuMask;
-    fn run(&self, worker: &Worker);
+    /// False if the worker's CPU has gone: then nothing has happened.
+    fn run(&self, worker: &Worker) -> bool;
     /// Where no thread is left.
     fn run_unbound(&self, registry: &Registry);
     fn cancel(&self) -> bool;
@@ -178,11 +180,15 @@ where
     fn mask(&self) -> &CpuMask {
         &self.mask
     }
-    fn run(&self, worker: &Worker) {
+    fn run(&self, worker: &Worker) -> bool {
         let registry = worker.registry();
-        let _binding = registry.settings.binds.then(|| Binding::new(worker));
+        let binding = registry.settings.binds.then(|| Binding::new(worker));
+        if matches!(binding, Some(Err(Unbound::NoCpu))) {
+            return false;
+        }
         self.task.run();
         self.ended(registry);
+        true
     }
     fn run_unbound(&self, registry: &Registry) {
         self.task.run();
@@ -286,6 +292,27 @@ impl Registry {
                 return;
             }
             // Gone between the choice and the push: choose again.
+        }
+    }
+
+    /// Work for the CPU of `worker`: there, or if that has gone on another one of its mask.
+    pub(crate) fn run_bound(&self, work: &Arc<dyn BoundWork>, worker: &Worker) {
+        if !work.run(worker) {
+            self.lose(worker.cpu);
+            self.homeless
+                .taken_over
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.settle(work);
+        }
+    }
+
+    /// The kernel does not let the CPU be used, which the source has not said yet: the same as if it had. It comes back when
+    /// the next look finds it allowed.
+    fn lose(&self, cpu: CpuId) {
+        let _control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.slots[cpu as usize].is_online.load(Ordering::SeqCst) {
+            self.set_online(cpu, false);
+            self.orphan(cpu);
         }
     }
 
@@ -408,13 +435,14 @@ struct Binding<'a> {
 }
 
 impl<'a> Binding<'a> {
-    fn new(worker: &'a Worker) -> Self {
-        let before = worker.bound_to.replace(Some(worker.cpu));
+    fn new(worker: &'a Worker) -> Result<Self, Unbound> {
+        let before = worker.bound_to.get();
         if before != Some(worker.cpu) {
             let kernel = worker.registry().machine.kernel_cpu(worker.cpu);
-            crate::sys::bind(0, &CpuSet::from_iter([kernel]));
+            crate::sys::bind(0, &CpuSet::from_iter([kernel]))?;
         }
-        Binding { worker, before }
+        worker.bound_to.set(Some(worker.cpu));
+        Ok(Binding { worker, before })
     }
 }
 
@@ -423,7 +451,7 @@ impl Drop for Binding<'_> {
         self.worker.bound_to.set(self.before);
         // What this work waited for inside may be bound too: it ends where it began.
         if self.before.is_none() {
-            crate::sys::bind(0, &self.worker.registry().roaming());
+            self.worker.registry().roam(self.worker.index);
         }
     }
 }

@@ -135,9 +135,18 @@ impl Registry {
         if (was_confined || own.mask.load(Ordering::Relaxed) != mask)
             && Worker::current_in(self).is_none_or(|worker| worker.bound_to.get().is_none())
         {
-            own.mask.store(mask, Ordering::Relaxed);
-            sys::bind(0, &self.roaming());
+            self.roam(index);
         }
+    }
+
+    /// This thread, that of slot `index`, goes where workers may be.
+    pub(crate) fn roam(&self, index: u32) {
+        let mask = self.roaming_mask();
+        // If that fails all those CPUs have just gone: it tries again when it has slept.
+        let is_free = sys::bind(0, &self.roaming()).is_ok();
+        let mask = if is_free { mask } else { 0 };
+        let of_slot = &self.slots[index as usize].landing.mask;
+        of_slot.store(mask, Ordering::Relaxed);
     }
 
     /// Lets workers that their wakers have confined, and which have not run since, go where they may.
@@ -150,7 +159,10 @@ impl Registry {
                     .is_ok();
             if claimed {
                 let thread = slot.thread_id.load(Ordering::Relaxed);
-                sys::bind(thread, &self.roaming());
+                // If all its CPUs have just gone, it tries itself when it runs.
+                if sys::bind(thread, &self.roaming()).is_err() {
+                    slot.landing.mask.store(0, Ordering::Relaxed);
+                }
                 // Release: pairs with the Acquire in `land`, after which the worker may be bound by its work.
                 confined.store(FREE, Ordering::Release);
             }
@@ -203,9 +215,11 @@ impl Registry {
         let thread = slot.thread_id.load(Ordering::Relaxed);
         if thread != 0 && self.landings.distrusts() {
             let to = self.machine.kernel_cpu(to);
-            sys::bind(thread, &CpuSet::from_iter([to]));
-            // Release: who lets it go does so after this.
-            slot.landing.confined.store(CONFINED, Ordering::Release);
+            // Only a hint: if the CPU has just gone, the kernel chooses.
+            if sys::bind(thread, &CpuSet::from_iter([to])).is_ok() {
+                // Release: who lets it go does so after this.
+                slot.landing.confined.store(CONFINED, Ordering::Release);
+            }
         } else {
             slot.landing.woken_from.store(here, Ordering::Relaxed);
         }
@@ -238,7 +252,7 @@ mod tests {
         let pool = Pool::new().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                sys::bind(0, &CpuSet::from_iter([allowed.first().unwrap()]));
+                sys::bind(0, &CpuSet::from_iter([allowed.first().unwrap()])).unwrap();
                 pool.refresh();
                 assert_eq!(pool.registry.roaming(), allowed);
             });
@@ -275,7 +289,7 @@ mod tests {
                 }
                 // Where the waker is shall not change meanwhile.
                 let at = sys::current_cpu();
-                sys::bind(0, &CpuSet::from_iter([at]));
+                sys::bind(0, &CpuSet::from_iter([at])).unwrap();
                 let index = Worker::current().unwrap().index;
                 registry.take_off(index);
                 registry.land(index);
@@ -297,7 +311,7 @@ mod tests {
                     std::thread::yield_now();
                 }
                 drop(control);
-                sys::bind(0, &registry.roaming());
+                sys::bind(0, &registry.roaming()).unwrap();
                 (here.unwrap(), woken.join().unwrap())
             };
             let (here, (began_on, may_run_on)) = pool.spawn(job).join().unwrap();

@@ -408,7 +408,8 @@ impl Pool {
     /// Runs `work` on one of `cpus`, by the kernel's numbers: on an idle one if there is, bound to it while it
     /// runs. The caller takes no lock against CPUs that come and go: if the CPU goes offline or leaves the CPU
     /// set before the work has begun, another one of `cpus` takes it over, once. If none of them is online,
-    /// [`WhenOffline`] says what happens.
+    /// [`WhenOffline`] says what happens. Where the system refuses to bind threads at all (a filter of system calls), it
+    /// runs on the CPUs that the kernel chooses.
     pub fn queue_on<T, F>(&self, cpus: &CpuSet, work: F) -> BoundHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,

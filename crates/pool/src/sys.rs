@@ -61,10 +61,22 @@ pub(crate) fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_pid() as u32
 }
 
-/// Binds a thread, 0 for this one; an error is not one that the caller could do something about: the kernel goes on
-/// choosing among the CPUs that it allows.
-pub(crate) fn bind(thread: u32, cpus: &CpuSet) {
-    let _ = amdahl_topology::set_allowed(thread, cpus);
+/// Why a thread was not bound. It is where it was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unbound {
+    /// None of the CPUs may be used: they have gone, or left the CPU set.
+    NoCpu,
+    /// Threads may not be bound here, or this one has ended.
+    Refused,
+}
+
+/// Binds a thread, 0 for this one.
+pub(crate) fn bind(thread: u32, cpus: &CpuSet) -> Result<(), Unbound> {
+    use amdahl_topology::Error::Affinity;
+    amdahl_topology::set_allowed(thread, cpus).map_err(|error| match error {
+        Affinity { source, .. } if source.raw_os_error() == Some(libc::EINVAL) => Unbound::NoCpu,
+        _ => Unbound::Refused,
+    })
 }
 
 /// The CPU this thread is on.

@@ -214,7 +214,7 @@ impl Worker {
         match work {
             // SAFETY: taken out of a queue just now.
             Work::Job(job) => unsafe { job.run() },
-            Work::Bound(work) => work.run(self),
+            Work::Bound(work) => self.registry().run_bound(&work, self),
             Work::Range(ticket) => ticket.help(self),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use amdahl_pool::{JoinError, Pool, SimulatedCpus, WhenOffline, join};
+use amdahl_pool::{CpuSource, JoinError, Pool, SimulatedCpus, WhenOffline, join};
 use amdahl_topology::{CpuSet, Topology};
 
 fn machine(description: &str) -> SimulatedCpus {
@@ -393,4 +393,59 @@ fn a_pool_ends_although_a_worker_waits_and_only_one_may_run() {
     waker.wake();
     assert_eq!(waits.join().expect("it ran").expect("so did this"), 7);
     ends.join().expect("it ends");
+}
+
+/// The real machine, of which the source believes that it has one CPU more.
+struct WithOneTooMany(CpuSet, u32);
+
+impl WithOneTooMany {
+    fn new() -> Self {
+        let present = Topology::read_present().unwrap().cpu_set();
+        WithOneTooMany(
+            amdahl_topology::allowed().unwrap(),
+            present.iter().max().unwrap() + 1,
+        )
+    }
+}
+
+impl CpuSource for WithOneTooMany {
+    fn topology(&mut self) -> Topology {
+        Topology::synthetic(&format!("{} core", self.1 + 1)).unwrap()
+    }
+    fn allowed(&mut self) -> CpuSet {
+        self.0.iter().chain([self.1]).collect()
+    }
+    fn is_real(&self) -> bool {
+        true
+    }
+}
+
+/// A CPU that had gone before the pool knew: its work ran wherever the kernel liked, even where it was to wait.
+#[test]
+fn work_for_a_cpu_that_the_kernel_does_not_let_be_used() {
+    let is_one = || amdahl_topology::allowed().unwrap().len() == 1;
+    for when in [WhenOffline::Elsewhere, WhenOffline::Wait] {
+        let cpus = WithOneTooMany::new();
+        let (real, gone) = (cpus.0.iter().next().unwrap(), cpus.1);
+        let pool = Pool::builder().cpus(cpus).follows_load(false);
+        let pool = pool.when_offline(when).build().unwrap();
+        // Its worker takes work of the mask as well as the other one.
+        for _ in 0..20 {
+            let both = pool.queue_on(&set([real, gone]), move || {
+                amdahl_topology::allowed().unwrap()
+            });
+            assert_eq!(both.join().unwrap(), set([real]), "{when:?}");
+        }
+        let lost = pool.queue_on(&set([gone]), is_one);
+        if when == WhenOffline::Elsewhere {
+            assert!(lost.join().unwrap(), "bound to another one");
+            continue;
+        }
+        let before = pool.state().taken_over;
+        while pool.state().taken_over == before && !lost.is_done() {
+            std::thread::yield_now();
+        }
+        drop(pool);
+        assert!(matches!(lost.join(), Err(JoinError::Cancelled)));
+    }
 }
