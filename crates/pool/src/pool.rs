@@ -16,7 +16,7 @@ use crate::range::Ranges;
 use crate::registry::{Registry, Settings};
 use crate::scope::{Scope, scope_on};
 use crate::spawn::{Handle, Priority, Spawn, Task, queue, this_parker};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 use crate::task::AsyncTask;
 use crate::worker::Worker;
 
@@ -471,15 +471,22 @@ impl Drop for Pool {
 }
 
 impl Registry {
-    /// After the last thread: what was queued too late for them.
-    fn clean_up(&self) {
-        self.is_dead.store(true, Ordering::SeqCst);
+    /// Runs on this thread what was queued after the last worker.
+    pub(crate) fn run_late(&self) {
         let queues = || self.queues.iter().chain([&self.high, &self.low]);
         // What runs may queue more, in a queue that was empty.
         while let Some(job) = queues().find_map(|queue| queue.pop()) {
             // SAFETY: taken out of a queue.
             crate::job::quietly(|| unsafe { job.run() });
         }
+    }
+
+    /// After the last thread: what was queued too late for them.
+    fn clean_up(&self) {
+        self.is_dead.store(true, Ordering::SeqCst);
+        // Pairs with the fence in `inject`: either we see what a waker has queued, or it sees that nobody else will run it.
+        fence(Ordering::SeqCst);
+        self.run_late();
         let late = std::mem::take(
             &mut *self
                 .homeless

@@ -222,6 +222,12 @@ impl Registry {
         self.machine.cpus()
     }
 
+    /// Whoever places work from outside waits meanwhile.
+    #[cfg(all(test, not(any(loom, miri))))]
+    pub(crate) fn hold_outside(&self) -> crate::waits::CountedGuard<'_, CpuState> {
+        self.outside.lock()
+    }
+
     pub(crate) fn outside_waits(&self) -> &Waits {
         &self.outside.waits
     }

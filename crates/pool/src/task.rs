@@ -115,5 +115,67 @@ impl<F: Future<Output = ()> + Send + 'static> Wake for AsyncTask<F> {
             return; // The pool is gone, and so is who would run it.
         }
         registry.inject(Self::queued(self), Priority::Normal, None);
+        // `inject` has a fence behind the push, which pairs with that of `clean_up`: either who cleans up sees the task, or
+        // we see that the pool is gone.
+        if registry.is_dead.load(Ordering::Relaxed) {
+            registry.run_late();
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use std::sync::{Arc, Mutex, mpsc};
+
+    use super::*;
+    use crate::{Pool, SimulatedCpus};
+
+    fn is_asleep(thread: u32) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+        let (_, behind_the_name) = stat.rsplit_once(") ").unwrap();
+        behind_the_name.starts_with('S')
+    }
+
+    /// A waker had seen that the pool lived, and queued the task when the last queue had been emptied: its handle never told
+    /// anything, and task and pool kept each other for ever.
+    #[test]
+    fn a_task_that_is_woken_while_the_pool_goes_ends() {
+        let cpus = SimulatedCpus::new(amdahl_topology::Topology::synthetic("1 core").unwrap());
+        let pool = Pool::builder().cpus(cpus).build().unwrap();
+        let registry = pool.registry.clone();
+        let (place, told) = (Arc::<Mutex<Option<Waker>>>::default(), mpsc::channel());
+        let kept = place.clone();
+        let handle = pool.spawn_future(std::future::poll_fn(move |context| {
+            let mut kept = kept.lock().unwrap();
+            if kept.is_some() {
+                return Poll::Ready(42);
+            }
+            *kept = Some(context.waker().clone());
+            told.0.send(()).unwrap();
+            Poll::Pending
+        }));
+        told.1.recv().unwrap();
+        // Not before the poll is over: then the task would be queued by who polls it.
+        while pool.state().sleeping == 0 {
+            std::thread::yield_now();
+        }
+        // Behind this lock is the push.
+        let gate = registry.hold_outside();
+        let (to, from) = mpsc::channel();
+        let waker = std::thread::spawn(move || {
+            let waker = place.lock().unwrap().clone().unwrap();
+            to.send(crate::sys::thread_id()).unwrap();
+            waker.wake();
+        });
+        let thread = from.recv().unwrap();
+        // Beyond the only send, nothing else makes it sleep.
+        while !is_asleep(thread) {
+            std::thread::yield_now();
+        }
+        drop(pool);
+        drop(gate);
+        waker.join().unwrap();
+        assert!(handle.is_done());
+        assert_eq!(handle.join().unwrap(), 42);
     }
 }
