@@ -191,7 +191,7 @@ impl Registry {
         // One that waits may be confined by work on a CPU.
         if !self.settings.binds
             || !self.settings.steers
-            || self.is_crowded.load(Ordering::Relaxed)
+            || self.crowd.is_crowded()
             || slot.is_waiting.load(Ordering::Relaxed)
         {
             return;

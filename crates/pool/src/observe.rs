@@ -54,7 +54,7 @@ impl Pool {
             sleeping: counts.sleeping(),
             guests: counts.guests(),
             limit: counts.limit(),
-            is_crowded: registry.is_crowded.load(Ordering::Relaxed),
+            is_crowded: registry.crowd.is_crowded(),
             lowering: crate::priority::lowering(),
             taken_over: registry.homeless.taken_over.load(StdOrdering::Relaxed),
             restarts: registry.restarts.load(Ordering::Relaxed),

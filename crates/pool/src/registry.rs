@@ -18,6 +18,7 @@ use crate::parker::Parker;
 use crate::queue::RunQueue;
 use crate::range::Offers;
 use crate::spawn::Priority;
+use crate::spin::Crowd;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use crate::waits::{Counted, Waits};
 use crate::watch::Watch;
@@ -99,7 +100,7 @@ pub(crate) struct Registry {
     outside: Counted<CpuState>,
     dispatcher: Counted<CpuState>,
     /// Somebody else wants the CPUs: do not spin.
-    pub(crate) is_crowded: AtomicBool,
+    pub(crate) crowd: Crowd,
     is_conserving: bool,
     pub(crate) is_ending: AtomicBool,
     /// No thread is left.
@@ -190,7 +191,7 @@ impl Registry {
             seekers: AtomicU32::new(0),
             outside: Counted::new("placement of work from outside", CpuState::new(0)),
             dispatcher: Counted::new("dispatcher", CpuState::new(0)),
-            is_crowded: AtomicBool::new(false),
+            crowd: Crowd::new(),
             is_conserving,
             is_ending: AtomicBool::new(false),
             is_dead: AtomicBool::new(false),
@@ -730,6 +731,6 @@ impl View for Registry {
         self.now_ns()
     }
     fn may_spin(&self, _cpu: CpuId) -> bool {
-        !self.is_crowded.load(Ordering::Relaxed)
+        !self.crowd.is_crowded()
     }
 }

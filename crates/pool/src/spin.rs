@@ -1,7 +1,7 @@
 //! How long who waits looks out before it sleeps: the policy's `Spin`, fed with what is measured here.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use amdahl_placement::{Partner, Spin, SpinFacts, SpinState};
@@ -19,12 +19,40 @@ const CALM: u32 = 64;
 pub(crate) const TRIAL: u32 = 8;
 pub(crate) const TRIAL_NS: u64 = 50_000;
 
-static CROWDED: AtomicBool = AtomicBool::new(false);
+/// The pools of the process whose CPUs are crowded.
+static CROWDED: AtomicU32 = AtomicU32::new(0);
 
-/// What a pool has found out about the machine holds for everybody in the process.
-pub(crate) fn set_crowded(is_crowded: bool) {
-    if CROWDED.load(Ordering::Relaxed) != is_crowded {
-        CROWDED.store(is_crowded, Ordering::Relaxed);
+/// Whether a pool's CPUs are crowded. What a pool has found out about the machine holds for everybody in the process, until
+/// that pool finds something else or is gone: one that does nothing knows nothing.
+pub(crate) struct Crowd {
+    is_crowded: AtomicBool,
+    pools: &'static AtomicU32,
+}
+
+impl Crowd {
+    pub(crate) fn new() -> Self {
+        Self::among(&CROWDED)
+    }
+
+    fn among(pools: &'static AtomicU32) -> Self {
+        Crowd {
+            is_crowded: AtomicBool::new(false),
+            pools,
+        }
+    }
+
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.is_crowded.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, is_crowded: bool) {
+        if self.is_crowded.swap(is_crowded, Ordering::Relaxed) == is_crowded {
+            return;
+        }
+        match is_crowded {
+            true => self.pools.fetch_add(1, Ordering::Relaxed),
+            false => self.pools.fetch_sub(1, Ordering::Relaxed),
+        };
     }
 }
 
@@ -55,7 +83,7 @@ impl Spinner {
             } else {
                 Partner::Unknown
             },
-            wanted: CROWDED.load(Ordering::Relaxed),
+            wanted: CROWDED.load(Ordering::Relaxed) > 0,
         };
         let learnt = Spin::Adaptive { max_ns: MAX_NS }.ns(&self.state, facts);
         // Two who sleep wait for each other's wake-ups, and never learn how fast they would be awake: now and then
@@ -103,6 +131,22 @@ impl Spinner {
 #[cfg(all(test, not(any(loom, miri))))]
 mod tests {
     use super::*;
+
+    /// A pool that did nothing cleared what a crowded one had found out.
+    #[test]
+    fn crowded_pools_are_counted() {
+        static POOLS: AtomicU32 = AtomicU32::new(0);
+        let (crowded, idle) = (Crowd::among(&POOLS), Crowd::among(&POOLS));
+        let pools = |crowd: &Crowd, is_crowded| {
+            crowd.set(is_crowded);
+            POOLS.load(Ordering::Relaxed)
+        };
+        assert_eq!((pools(&crowded, true), pools(&crowded, true)), (1, 1));
+        assert_eq!(pools(&idle, false), 1);
+        assert_eq!((pools(&idle, true), pools(&crowded, false)), (2, 1));
+        assert!(idle.is_crowded() && !crowded.is_crowded());
+        assert_eq!((pools(&idle, false), pools(&idle, false)), (0, 0));
+    }
 
     #[test]
     fn long_waits_stop_the_spinning_and_short_ones_bring_it_back() {

@@ -213,9 +213,11 @@ impl Registry {
         let mut throttled: Option<ThrottleStat> = None;
         let mut idle_looks = 0;
         let mut stuck = Stuck::new(self.cpus());
-        while !self.is_ending.load(Ordering::Acquire) {
+        loop {
             self.wait_for_next(&mut idle_looks);
             if self.is_ending.load(Ordering::Acquire) {
+                // Nobody looks for this pool any more.
+                self.crowd.set(false);
                 return;
             }
             let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
@@ -232,7 +234,7 @@ impl Registry {
                 let most = self.online_mask().count().max(1);
                 let verdict = control.load.look(&threads, wall_ns, is_throttled, most);
                 control.load.retain(|thread| stats.contains_key(&thread));
-                self.set_crowded(verdict.is_crowded);
+                self.crowd.set(verdict.is_crowded);
             }
             self.look_at_stuck(&mut stuck, &mut control);
             // With the limit that has just been found.
@@ -262,11 +264,6 @@ impl Registry {
         control.extra = stuck.extra(counts.places(), || self.sleeper_with_jobs().is_some());
     }
 
-    fn set_crowded(&self, is_crowded: bool) {
-        self.is_crowded.store(is_crowded, Ordering::Relaxed);
-        crate::spin::set_crowded(is_crowded);
-    }
-
     fn wait_for_next(&self, idle_looks: &mut u32) {
         let counts = self.counts.load();
         let is_idle = counts.awake() == counts.searching() && counts.guests() == 0;
@@ -281,7 +278,7 @@ impl Registry {
             .unwrap_or_else(PoisonError::into_inner)
             .load
             .forget();
-        self.set_crowded(false);
+        self.crowd.set(false);
         self.watch.sleep(&self.counts, &self.is_ending);
     }
 

@@ -484,7 +484,7 @@ impl Worker {
     /// follow each other longer, for a sleeper costs their caller the call that wakes it, too.
     fn spin_least_ns(&self, now: Instant, is_trial: bool) -> u64 {
         let registry = self.registry();
-        if registry.is_crowded.load(Ordering::Relaxed) {
+        if registry.crowd.is_crowded() {
             0
         } else if registry.offers.is_recent(registry.ns_at(now), TRIAL_NS) {
             TRIAL_NS
@@ -505,7 +505,7 @@ impl Worker {
             if let Ok(work) = self.look(true, round) {
                 return Some(work);
             }
-            if registry.is_crowded.load(Ordering::Relaxed) {
+            if registry.crowd.is_crowded() {
                 break;
             }
             (0..32).for_each(|_| spin_loop());

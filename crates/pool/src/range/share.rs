@@ -246,7 +246,7 @@ impl<'a, E: Send> Region<'a, E> {
         let is_inside =
             |slot: u32| priority::is_helping(&registry.slots[slot as usize], self.offer_id());
         // A helper that runs is through with its chunk in less time than two sleeps and wake-ups take.
-        let spin = match registry.is_crowded.load(Ordering::Relaxed) {
+        let spin = match registry.crowd.is_crowded() {
             true => Duration::ZERO,
             false => parts::AIM,
         };
