@@ -294,3 +294,41 @@ fn a_lock_that_sleeps_cannot_keep_the_cpu() {
     assert_eq!(error.line, Some(3));
     assert!(error.message.contains("spin"), "{error}");
 }
+
+/// The first task of the inbox may run on a busy CPU only: all behind it waited as long as it, beside idle CPUs.
+#[test]
+fn a_task_whose_cpu_is_busy_holds_up_nobody_else() {
+    let text = "name = 'held up'
+        [[tasks]]
+        name = 'long'
+        cpus = '1'
+        program = 'compute 10ms'
+        [[tasks]]
+        name = 'bound'
+        cpus = '1'
+        count = 2
+        program = 'sleep 1ms; compute 1ms'
+        [[tasks]]
+        name = 'other'
+        cpus = '1-2'
+        program = 'sleep 2ms; compute 1ms'
+        [[tasks]]
+        name = 'free'
+        program = 'sleep 2ms; compute 1ms'";
+    let result = Run {
+        policy: "dispatcher",
+        ..Run::default()
+    }
+    .text(text);
+    check(&result);
+    assert_eq!(result.end, "done");
+    let ended = |name: &str| {
+        let task = result.tasks.iter().find(|task| task.name == name);
+        task.unwrap().last_end_ns
+    };
+    let (long, bound) = (ended("long"), ended("bound"));
+    assert!(bound > long, "one CPU runs both");
+    for name in ["other", "free"] {
+        assert!(ended(name) < long, "{name}: {}, {long}", ended(name));
+    }
+}

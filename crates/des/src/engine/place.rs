@@ -1,6 +1,6 @@
 //! Wake-ups and moves: the policy's answers carried out.
 
-use amdahl_placement::{TickAction, Waking, Woken};
+use amdahl_placement::{Assigned, TickAction, Waking, Woken};
 use amdahl_spread::CpuMask;
 
 use super::state::{Cpu, Mode, Phase, Use, Wait};
@@ -250,33 +250,36 @@ impl Engine<'_> {
         }
     }
 
-    /// The dispatcher begins to assign the next task of the inbox, if there is one and a CPU is free.
+    /// The dispatcher begins to assign the next task of the inbox for which a CPU is free, if there is one.
     pub(super) fn dispatch_next(&mut self, cpu: u32) -> bool {
         let (true, Some(inbox)) = (cpu == self.dispatcher, self.inbox) else {
             return false;
         };
-        let Some(id) = self.s.queues[inbox as usize].tasks().next() else {
-            return false;
+        let mut took = 0;
+        // Masks of whose CPUs none is free. Who may run there only holds up nobody else.
+        let mut busy: Vec<u32> = vec![];
+        let (id, target) = loop {
+            let next = self.s.queues[inbox as usize]
+                .next(|id| !busy.contains(&self.tasks[id as usize].mask));
+            let Some(id) = next else {
+                self.charge(cpu, took, Use::Search);
+                return false;
+            };
+            let assigned = self.ask_dispatcher(cpu, id);
+            self.counts.examined += u64::from(assigned.cost.examined);
+            took += self.price(assigned.cost);
+            if let Some(target) = assigned.cpu {
+                break (id, target);
+            }
+            let mask = self.tasks[id as usize].mask;
+            if mask == NONE {
+                // No CPU is free at all.
+                self.charge(cpu, took, Use::Search);
+                return false;
+            }
+            busy.push(mask);
         };
-        let task = &self.tasks[id as usize];
-        let waking = Waking {
-            last: (task.cpu != NONE).then_some(task.cpu),
-            allowed: (task.mask != NONE).then(|| &self.masks[task.mask as usize]),
-            new: task.cpu == NONE,
-            home_node: (task.node != NONE).then_some(task.node),
-            wakee_flips: task.flips,
-            ..Waking::default()
-        };
-        let assigned = self
-            .policy
-            .dispatch(&mut self.states[cpu as usize], &self.s, &waking);
-        self.counts.examined += u64::from(assigned.cost.examined);
-        let mut took = self.price(assigned.cost);
-        let Some(target) = assigned.cpu else {
-            self.charge(cpu, took, Use::Search);
-            return false;
-        };
-        self.s.queues[inbox as usize].pop(|_| true);
+        self.s.queues[inbox as usize].steal(|other| other == id);
         self.taken(id, inbox);
         took += self.queue_cost(inbox, cpu) + self.costs.wake + self.costs.ipi + self.costs.assign;
         // The CPU is spoken for as soon as it is chosen.
@@ -294,6 +297,21 @@ impl Engine<'_> {
         self.cpu_events.set(cpu, self.s.now + took + debt);
         self.counts.dispatched += 1;
         true
+    }
+
+    /// Where the policy of the dispatcher `cpu` assigns a task of the inbox.
+    fn ask_dispatcher(&mut self, cpu: u32, id: u32) -> Assigned {
+        let task = &self.tasks[id as usize];
+        let waking = Waking {
+            last: (task.cpu != NONE).then_some(task.cpu),
+            allowed: (task.mask != NONE).then(|| &self.masks[task.mask as usize]),
+            new: task.cpu == NONE,
+            home_node: (task.node != NONE).then_some(task.node),
+            wakee_flips: task.flips,
+            ..Waking::default()
+        };
+        self.policy
+            .dispatch(&mut self.states[cpu as usize], &self.s, &waking)
     }
 
     /// The task is assigned.

@@ -71,18 +71,23 @@ impl RunQueue {
     }
 
     /// The next one of those that `may_go`. O(log waiting) when the first one may, else O(waiting).
-    pub fn steal(&mut self, mut may_go: impl FnMut(u32) -> bool) -> Option<u32> {
-        if may_go(self.heap.first()?.task) {
-            return Some(self.take(0));
-        }
-        let best = (1..self.heap.len())
-            .filter(|&i| may_go(self.heap[i].task))
-            .min_by_key(|&i| self.heap[i].key)?;
-        Some(self.take(best))
+    pub fn steal(&mut self, may_go: impl FnMut(u32) -> bool) -> Option<u32> {
+        let at = self.find(may_go)?;
+        Some(self.take(at))
     }
 
-    pub fn tasks(&self) -> impl Iterator<Item = u32> {
-        self.heap.iter().map(|entry| entry.task)
+    /// The same, and leaves it there. O(1) when the first one may.
+    pub fn next(&self, may_go: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.find(may_go).map(|at| self.heap[at].task)
+    }
+
+    fn find(&self, mut may_go: impl FnMut(u32) -> bool) -> Option<usize> {
+        if may_go(self.heap.first()?.task) {
+            return Some(0);
+        }
+        (1..self.heap.len())
+            .filter(|&i| may_go(self.heap[i].task))
+            .min_by_key(|&i| self.heap[i].key)
     }
 
     fn take(&mut self, at: usize) -> u32 {
