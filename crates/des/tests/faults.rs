@@ -38,6 +38,39 @@ fn a_circle_of_locks_is_told() {
     }
 }
 
+/// The next child got the number of one that had ended with a lock: it could give it back, and waited for itself.
+#[test]
+fn a_lock_stays_with_who_has_ended() {
+    for kind in [
+        "mutex",
+        "ticket",
+        "queued",
+        "test-and-set",
+        "reader-writer",
+        "semaphore",
+    ] {
+        let (end, why) = told(&format!(
+            "name = 'kept'
+            locks.l.kind = '{kind}'
+            [[tasks]]
+            name = 'parent'
+            program = 'spawn first; join; spawn second; join'
+            [[tasks]]
+            name = 'first'
+            count = 0
+            program = 'lock l'
+            [[tasks]]
+            name = 'second'
+            count = 0
+            program = 'unlock l; lock l'"
+        ));
+        assert_eq!(end, "deadlock", "{kind}");
+        let expected = "waits for lock `l`, held by a task that has ended";
+        assert!(why.contains(expected), "{kind}: {why}");
+        assert!(!why.contains("circle"), "{kind}: {why}");
+    }
+}
+
 #[test]
 fn whoever_waits_for_nobody_is_told() {
     let cases = [

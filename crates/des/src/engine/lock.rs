@@ -17,8 +17,9 @@ const SAMPLE: usize = 16;
 
 pub(crate) struct Lock {
     pub spec: LockSpec,
-    /// Who holds it alone.
+    /// Who holds it alone. Another task may have its number when it has ended, but not its serial.
     pub owner: u32,
+    owner_serial: u32,
     /// How many hold it together.
     pub readers: u32,
     /// CPU that wrote to it last.
@@ -39,6 +40,7 @@ impl Lock {
         Lock {
             spec,
             owner: NONE,
+            owner_serial: 0,
             readers: 0,
             line: NONE,
             waiting: Waiting::default(),
@@ -61,7 +63,7 @@ impl Lock {
         matches!(self.spec.kind, LockKind::TestAndSet | LockKind::Mutex)
     }
 
-    fn hold(&mut self, id: u32, is_shared: bool, now: Ns) {
+    fn hold(&mut self, id: u32, serial: u32, is_shared: bool, now: Ns) {
         self.acquired += 1;
         if self.readers == 0 {
             self.held_since = now;
@@ -69,7 +71,7 @@ impl Lock {
         if is_shared {
             self.readers += 1;
         } else {
-            self.owner = id;
+            (self.owner, self.owner_serial) = (id, serial);
         }
     }
 
@@ -85,6 +87,13 @@ impl Engine<'_> {
         task.phase == Phase::OnCpu
             && self.s.cpus[task.cpu as usize].mode == Mode::Running
             && self.s.cpus[task.cpu as usize].task == id
+    }
+
+    /// Who holds it alone and has not ended.
+    pub(super) fn owner(&self, lock: u32) -> Option<u32> {
+        let state = &self.locks[lock as usize];
+        let task = self.tasks.get(state.owner as usize)?;
+        (task.phase != Phase::Gone && task.serial == state.owner_serial).then_some(state.owner)
     }
 
     /// What an atomic operation on the lock's line costs `cpu`, which owns it then.
@@ -111,16 +120,17 @@ impl Engine<'_> {
                 state.note_wait(now - self.tasks[id as usize].wait_since);
                 self.tasks[id as usize].wait = Wait::Nothing;
             }
-            state.hold(id, is_shared, now + self.s.cpus[cpu as usize].debt);
+            let serial = self.tasks[id as usize].serial;
+            state.hold(id, serial, is_shared, now + self.s.cpus[cpu as usize].debt);
             return After::Next;
         }
         let was_woken = self.tasks[id as usize].wait == Wait::Lock(lock);
         state.contended += u64::from(!was_woken);
-        let (kind, owner, spin) = (state.spec.kind, state.owner, state.spec.spin);
+        let (kind, is_owned, spin) = (state.spec.kind, state.owner != NONE, state.spec.spin);
         let spin = match kind.spins() {
             true => NEVER,
             // There is no point in spinning for an owner that does not run.
-            false if owner != NONE && !self.is_on_cpu(owner) => 0,
+            false if is_owned && !self.owner(lock).is_some_and(|owner| self.is_on_cpu(owner)) => 0,
             false => spin,
         };
         // Who was woken and found somebody faster is first in line again.
@@ -140,8 +150,9 @@ impl Engine<'_> {
         let now = self.s.now;
         let line = self.lock_line(lock, cpu);
         self.charge(cpu, line, Use::Stall);
+        let serial = self.tasks[id as usize].serial;
         let state = &mut self.locks[lock as usize];
-        if state.owner == id {
+        if (state.owner, state.owner_serial) == (id, serial) {
             state.owner = NONE;
         } else if state.readers > 0 {
             state.readers -= 1;
@@ -267,7 +278,7 @@ impl Engine<'_> {
         state.note_wait(waited);
         state.handed += cost;
         state.line = to;
-        state.hold(id, is_shared, now);
+        state.hold(id, self.tasks[id as usize].serial, is_shared, now);
         self.grant(id, cpu, cost, true, false);
         cost
     }
@@ -290,7 +301,7 @@ impl Engine<'_> {
         }
         state.waiting.take(at);
         state.note_wait(now - self.tasks[id as usize].wait_since);
-        state.hold(id, is_shared, now);
+        state.hold(id, self.tasks[id as usize].serial, is_shared, now);
         let line = self.lock_line(lock, cpu);
         self.charge(cpu, line, Use::Stall);
         let task = &mut self.tasks[id as usize];

@@ -326,10 +326,13 @@ impl Engine<'_> {
                 "is ready, but no CPU takes it".to_owned()
             }
             Wait::Lock(lock) => {
-                let holder = self.holder(id).map_or_else(
-                    || "nobody holds it alone".to_owned(),
-                    |holder| format!("held by {}", self.who(holder)),
-                );
+                let holder = match self.holder(id) {
+                    Some(holder) => format!("held by {}", self.who(holder)),
+                    None if self.locks[lock as usize].owner != NONE => {
+                        "held by a task that has ended".to_owned()
+                    }
+                    None => "nobody holds it alone".to_owned(),
+                };
                 let name = if (lock as usize) < self.w.locks.len() {
                     format!("lock `{}`", named(Kind::Lock, lock))
                 } else {
@@ -378,8 +381,7 @@ impl Engine<'_> {
         let Wait::Lock(lock) = self.tasks[id as usize].wait else {
             return None;
         };
-        let owner = self.locks[lock as usize].owner;
-        (owner != NONE && self.tasks[owner as usize].phase != Phase::Gone).then_some(owner)
+        self.owner(lock)
     }
 
     /// A circle of tasks that wait for each other's locks.
