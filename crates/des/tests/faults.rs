@@ -38,6 +38,61 @@ fn a_circle_of_locks_is_told() {
     }
 }
 
+/// A task with a timer hid that all others waited for each other: the run went on until its limit, which named nobody.
+#[test]
+fn a_circle_beside_a_timer_is_told_at_the_limit() {
+    let limits = |time, events| Limits {
+        time,
+        events,
+        ..Limits::default()
+    };
+    let none = Limits::default();
+    for (end, limits) in [
+        ("time-limit", limits(2_000_000_000, none.events)),
+        ("event-limit", limits(none.time, 1 << 16)),
+    ] {
+        let result = Run {
+            limits,
+            ..Run::default()
+        }
+        .text(
+            "name = 'hidden'
+            locks.a.kind = 'mutex'
+            locks.b.kind = 'mutex'
+            notices.n = {}
+            [[tasks]]
+            name = 'left'
+            program = 'lock a; sleep 1ms; lock b'
+            [[tasks]]
+            name = 'right'
+            program = 'lock b; sleep 1ms; lock a'
+            [[tasks]]
+            name = 'served'
+            count = 3
+            program = 'suspend n'
+            [[tasks]]
+            name = 'clock'
+            daemon = true
+            program = 'forever { period 1ms; compute 1us }'",
+        );
+        check(&result);
+        assert_eq!(result.end, end);
+        let why = result.why.join("\n");
+        for expected in [
+            "left waits for lock `b`, held by right, since 1.",
+            "served#0 waits for notice `n`, since ",
+            "(and 2 more like it)",
+            "circle: left -> right -> left",
+        ] {
+            assert!(why.contains(expected), "{expected}: {why}");
+        }
+        assert!(
+            !why.contains("clock") && !why.contains("nobody leaves"),
+            "{why}"
+        );
+    }
+}
+
 /// The next child got the number of one that had ended with a lock: it could give it back, and waited for itself.
 #[test]
 fn a_lock_stays_with_who_has_ended() {

@@ -269,46 +269,56 @@ impl Engine<'_> {
     fn why(&self, end: End) -> Vec<String> {
         match end {
             End::Done | End::Duration | End::Stopped => vec![],
-            End::TimeLimit => vec![format!(
-                "it was still running after {} of simulated time",
-                show(self.limits.time)
-            )],
-            End::EventLimit => vec![format!(
-                "it was still running after {} events",
-                self.limits.events
-            )],
+            End::TimeLimit => self.running(format!("{} of simulated time", show(self.limits.time))),
+            End::EventLimit => self.running(format!("{} events", self.limits.events)),
             End::TaskLimit => vec![format!("more than {} tasks at once", self.limits.tasks)],
             End::Livelock(template) => vec![format!(
                 "a task `{}` goes round and round without taking any time: give its loop something to compute",
                 self.w.templates[template as usize].name
             )],
-            End::Deadlock => self.who_waits(),
+            End::Deadlock => self.who_waits(true),
         }
     }
 
-    /// Who waits for whom, tasks that are alike in one line.
-    fn who_waits(&self) -> Vec<String> {
-        let mut lines: BTreeMap<String, (u64, String)> = BTreeMap::new();
+    /// It had not ended after so much. Whatever has a timer goes on beside tasks that wait for each other for ever.
+    fn running(&self, after: String) -> Vec<String> {
+        let mut told = vec![format!("it was still running after {after}")];
+        told.extend(self.who_waits(false));
+        told
+    }
+
+    /// Who waits for whom, tasks that are alike in one line. If not all are stuck, since when; and not those that are
+    /// ready, or whose waits end by themselves.
+    fn who_waits(&self, is_stuck: bool) -> Vec<String> {
+        let mut lines: BTreeMap<String, (u64, Ns, String)> = BTreeMap::new();
         let mut order = vec![];
         for id in 0..self.tasks.len() as u32 {
             let task = &self.tasks[id as usize];
-            if task.phase == Phase::Gone {
+            if task.phase == Phase::Gone || !is_stuck && !self.waits_for_another(id) {
                 continue;
             }
-            let waits = self.waits(id);
+            let waits = self.waits(id, is_stuck);
             let key = format!("{} {waits}", task.template);
             let entry = lines.entry(key.clone()).or_insert_with(|| {
                 order.push(key);
-                (0, format!("{} {waits}", self.who(id)))
+                (0, Ns::MAX, format!("{} {waits}", self.who(id)))
             });
             entry.0 += 1;
+            entry.1 = entry.1.min(task.wait_since);
         }
         let mut told: Vec<String> = order
             .iter()
             .take(LINES_MAX)
-            .map(|key| match &lines[key] {
-                (1, line) => line.clone(),
-                (count, line) => format!("{line} (and {} more like it)", count - 1),
+            .map(|key| {
+                let (count, since, line) = &lines[key];
+                let since = match is_stuck {
+                    true => String::new(),
+                    false => format!(", since {}", show(*since)),
+                };
+                match count {
+                    1 => format!("{line}{since}"),
+                    _ => format!("{line}{since} (and {} more like it)", count - 1),
+                }
             })
             .collect();
         if order.len() > LINES_MAX {
@@ -318,7 +328,17 @@ impl Engine<'_> {
         told
     }
 
-    fn waits(&self, id: u32) -> String {
+    /// Whether what it waits for is another task's doing.
+    fn waits_for_another(&self, id: u32) -> bool {
+        let task = &self.tasks[id as usize];
+        let is_timed = matches!(
+            task.wait,
+            Wait::Nothing | Wait::Timer | Wait::Start | Wait::Device(_)
+        );
+        !is_timed && (task.phase == Phase::Blocked || task.is_spinning)
+    }
+
+    fn waits(&self, id: u32, is_stuck: bool) -> String {
         let task = &self.tasks[id as usize];
         let named = |kind, index| self.w.object_name(kind, index);
         match task.wait {
@@ -341,8 +361,13 @@ impl Engine<'_> {
                 format!("waits for {name}, {holder}")
             }
             Wait::Condition(i) => format!(
-                "waits for condition `{}`, which nobody signals",
-                named(Kind::Condition, i)
+                "waits for condition `{}`{}",
+                named(Kind::Condition, i),
+                if is_stuck {
+                    ", which nobody signals"
+                } else {
+                    ""
+                }
             ),
             Wait::Barrier(i) => {
                 let state = &self.barriers[i as usize];
@@ -361,8 +386,13 @@ impl Engine<'_> {
                 named(Kind::Pipe, i)
             ),
             Wait::Notice(i) => format!(
-                "waits for notice `{}`, which nobody leaves",
-                named(Kind::Notice, i)
+                "waits for notice `{}`{}",
+                named(Kind::Notice, i),
+                if is_stuck {
+                    ", which nobody leaves"
+                } else {
+                    ""
+                }
             ),
             Wait::Children => format!("waits for {} of its children", task.children),
             Wait::Job(i) => format!(
