@@ -36,7 +36,7 @@ pub use channel::{
     Receiver, RecvError, RecvFuture, SendError, SendFuture, Sender, TryRecvError, TrySendError,
     channel,
 };
-pub use cpus::{CpuSource, SimulatedCpus, ThisMachine};
+pub use cpus::{CpuSource, SimulatedCpus, StealStat, ThisMachine};
 pub use observe::{PoolState, PoolWaits};
 pub use pool::{Builder, Error, Pool};
 pub use priority::Lowering;

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::cpus::StealStat;
+
 /// Above this part of the time that they were runnable without running, threads do not own their CPUs.
 const CROWDED: f64 = 0.10;
 /// Below this they do again.
@@ -11,10 +13,16 @@ const FREE_LOOKS: u32 = 3;
 /// A look at less running than this part of one CPU says nothing.
 const LEAST: f64 = 0.02;
 
+/// The share that a hypervisor took is that of at least so much time: it is told in ticks, mostly of 10 ms.
+const STEAL_NS_MIN: u64 = 200_000_000;
+
 /// The last look, and what came of all.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     last: HashMap<u32, (u64, u64)>,
+    last_steal: Option<StealStat>,
+    /// Of the time that all programs wanted on these CPUs, this share was stolen.
+    stolen: f64,
     free_looks: u32,
     verdict: Verdict,
 }
@@ -35,14 +43,17 @@ impl Load {
     }
 
     /// Threads with the nanoseconds that they ran and waited for a CPU, each since it began; `wall_ns` since the
-    /// last look; whether a quota held them back meanwhile; how many may run at most.
+    /// last look; whether a quota held them back meanwhile; what a hypervisor took until now, if it is told; how many may
+    /// run at most.
     pub(crate) fn look(
         &mut self,
         threads: &[(u32, u64, u64)],
         wall_ns: u64,
         is_throttled: bool,
+        steal: Option<StealStat>,
         most: u32,
     ) -> Verdict {
+        self.note_steal(steal);
         let (mut ran, mut waited) = (0, 0);
         for &(thread, now_ran, now_waited) in threads {
             let last = self.last.insert(thread, (now_ran, now_waited));
@@ -55,7 +66,9 @@ impl Load {
         let (ran, waited) = (ran as f64 / wall, waited as f64 / wall);
         let wanted = ran + waited;
         // A quota that others in the group use up says nothing of a pool that wants little.
-        if wanted > LEAST && (is_throttled || waited > CROWDED * wanted) {
+        // Nor does what is stolen say how many would fit: with fewer threads the hypervisor may take as large a share
+        // of each CPU.
+        if wanted > LEAST && (is_throttled || waited > CROWDED * wanted || self.stolen > CROWDED) {
             self.free_looks = 0;
             self.verdict.is_crowded = true;
             // More than half a thread only queued for CPUs: so many less. One step a look, so that
@@ -65,7 +78,7 @@ impl Load {
                 let now = self.verdict.limit.unwrap_or(most).min(most);
                 self.verdict.limit = Some(now.saturating_sub(1).max(fit).clamp(1, most));
             }
-        } else if waited < FREE * wanted || wanted <= LEAST {
+        } else if waited < FREE * wanted && self.stolen < FREE || wanted <= LEAST {
             self.free_looks += 1;
             if self.free_looks >= FREE_LOOKS {
                 self.verdict.is_crowded = false;
@@ -77,6 +90,29 @@ impl Load {
             }
         }
         self.verdict
+    }
+
+    /// Whoever ran on the CPUs lost the same share: a thread that a hypervisor has stopped runs as far as the kernel knows,
+    /// and waits for nothing.
+    fn note_steal(&mut self, now: Option<StealStat>) {
+        let Some(now) = now else {
+            (self.last_steal, self.stolen) = (None, 0.0);
+            return;
+        };
+        let last = *self.last_steal.get_or_insert(now);
+        // CPUs may have gone, and their times with them.
+        let (Some(stolen), Some(ran)) = (
+            now.stolen_ns.checked_sub(last.stolen_ns),
+            now.ran_ns.checked_sub(last.ran_ns),
+        ) else {
+            self.last_steal = Some(now);
+            return;
+        };
+        let wanted = stolen.saturating_add(ran);
+        if wanted >= STEAL_NS_MIN {
+            self.last_steal = Some(now);
+            self.stolen = stolen as f64 / wanted as f64;
+        }
     }
 
     /// Nobody looks for a while: what was found out may not hold any more.
@@ -114,7 +150,7 @@ mod tests {
                     (t, r + ran * MS, w + waited * MS)
                 })
                 .collect();
-            verdict = Some(load.look(&each, 10 * MS, false, threads));
+            verdict = Some(load.look(&each, 10 * MS, false, None, threads));
         }
         verdict.unwrap()
     }
@@ -146,8 +182,55 @@ mod tests {
     #[test]
     fn a_quota_crowds_too() {
         let mut load = Load::default();
-        assert!(!load.look(&[(1, 0, 0)], MS, true, 2).is_crowded, "idle");
-        assert!(load.look(&[(1, MS, 0)], MS, true, 2).is_crowded);
+        assert!(
+            !load.look(&[(1, 0, 0)], MS, true, None, 2).is_crowded,
+            "idle"
+        );
+        assert!(load.look(&[(1, MS, 0)], MS, true, None, 2).is_crowded);
+    }
+
+    /// Under a hypervisor that took half of each CPU threads never waited, as far as the kernel knew: they went on spinning.
+    #[test]
+    fn a_hypervisor_crowds_too() {
+        let (mut load, mut ran, mut at) = (Load::default(), 0, StealStat::default());
+        let mut looks = |stolen: u64, times| {
+            let mut verdict = Verdict::default();
+            for _ in 0..times {
+                ran += 10 * MS - stolen;
+                at.stolen_ns += 2 * stolen;
+                at.ran_ns += 2 * (10 * MS - stolen);
+                let threads = [(1, ran, 0), (2, ran, 0)];
+                verdict = load.look(&threads, 10 * MS, false, Some(at), 2);
+            }
+            verdict
+        };
+        assert_eq!(looks(0, 20), Verdict::default());
+        assert!(!looks(5 * MS, 2).is_crowded, "a few ticks are none");
+        let half = Verdict {
+            is_crowded: true,
+            limit: None,
+        };
+        assert_eq!(looks(5 * MS, 20), half);
+        // The last of it, and then as long as it takes to believe it.
+        assert!(looks(0, 10).is_crowded);
+        assert_eq!(looks(0, 20), Verdict::default());
+    }
+
+    #[test]
+    fn steal_of_cpus_that_have_gone_is_forgotten() {
+        let mut load = Load::default();
+        let mut look = |stolen_ns, ran_ns| {
+            let ran = ran_ns;
+            let at = StealStat { stolen_ns, ran_ns };
+            load.look(&[(1, ran, 0)], 1000 * MS, false, Some(at), 2);
+            load.stolen
+        };
+        look(0, 0);
+        assert_eq!(look(500 * MS, 500 * MS), 0.5);
+        assert_eq!(look(10 * MS, 400 * MS), 0.5, "nothing is known of it");
+        assert_eq!(look(10 * MS, 1400 * MS), 0.0);
+        load.look(&[], MS, false, None, 2);
+        assert_eq!(load.last_steal, None);
     }
 
     #[test]

@@ -173,3 +173,33 @@ impl SchedStat {
         Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
     }
 }
+
+/// The times of all CPUs: `/proc/stat`, kept open.
+#[derive(Debug)]
+pub(crate) struct CpuStat {
+    file: std::fs::File,
+    text: String,
+}
+
+impl CpuStat {
+    pub(crate) fn open() -> Option<Self> {
+        let file = std::fs::File::open("/proc/stat").ok()?;
+        let text = String::new();
+        Some(CpuStat { file, text })
+    }
+
+    pub(crate) fn read(&mut self) -> Option<&str> {
+        use std::io::{Read, Seek};
+        self.text.clear();
+        self.file.rewind().ok()?;
+        self.file.read_to_string(&mut self.text).ok()?;
+        Some(&self.text)
+    }
+}
+
+/// The unit of the times in `/proc/stat`.
+pub(crate) fn tick_ns() -> u64 {
+    // SAFETY: takes a number and touches no memory.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    1_000_000_000 / u64::try_from(ticks).unwrap_or(100).max(1)
+}

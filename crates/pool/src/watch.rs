@@ -232,7 +232,10 @@ impl Registry {
                 let wall_ns = last_look.elapsed().as_nanos() as u64;
                 last_look = Instant::now();
                 let most = self.online_mask().count().max(1);
-                let verdict = control.load.look(&threads, wall_ns, is_throttled, most);
+                let stolen = control.source.stolen();
+                let verdict = control
+                    .load
+                    .look(&threads, wall_ns, is_throttled, stolen, most);
                 control.load.retain(|thread| stats.contains_key(&thread));
                 self.crowd.set(verdict.is_crowded);
             }
