@@ -73,10 +73,14 @@ fn ten_thousand_changes_lose_nothing() {
                 });
             }
             let mut random = Random(seed);
-            for _ in 0..5_000 {
+            for change in 0..5_000 {
                 // Now and then none at all: the pool keeps what it has.
                 cpus.set_allowed(random.set(CPUS));
                 pool.refresh();
+                // Not all of them before those who queue have got a CPU.
+                while queued.load(Ordering::Relaxed) < change / 20 {
+                    std::thread::yield_now();
+                }
             }
             is_over.store(true, Ordering::Release);
         });
