@@ -108,6 +108,7 @@ impl Harness<'_> {
             Built::Failed(error) => Ok(Outcome {
                 passed: false,
                 why: format!("it does not compile: {error}"),
+                timed_out: false,
                 wall_s: 0.0,
             }),
         }
@@ -133,7 +134,7 @@ impl Harness<'_> {
         Ok(report)
     }
 
-    /// Beside others it may have failed for want of time.
+    /// Beside others it may have failed for want of CPUs. One whose time was up is told apart: it may have waited for what never comes.
     fn again(&self, job: &Job, runtime: &Runtime, report: &mut TestReport) -> Result<(), String> {
         let built = self.build(job)?;
         if matches!(built, Built::Failed(_)) {
@@ -141,8 +142,13 @@ impl Harness<'_> {
         }
         let outcome = self.with(job, &built, runtime)?;
         if outcome.passed {
-            report.flaky.push(runtime.name.clone());
-            report.outcomes.insert(runtime.name.clone(), outcome);
+            let first = report.outcomes.insert(runtime.name.clone(), outcome);
+            let was_late = first.is_some_and(|first| first.timed_out);
+            let list = match was_late {
+                true => &mut report.late,
+                false => &mut report.flaky,
+            };
+            list.push(runtime.name.clone());
         }
         Ok(())
     }

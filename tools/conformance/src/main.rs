@@ -272,6 +272,10 @@ fn conformance(arguments: &Arguments) -> Result<bool, Stop> {
         .map(|runtime| report.failed(&runtime.name, reference).len())
         .sum();
     let passed: usize = judged().map(|runtime| report.passed(&runtime.name)).sum();
+    let late = report.late(reference);
+    if !late.is_empty() {
+        print!("\n{late}");
+    }
     println!(
         "\n{passed} passed, {failed} failed, {} skipped",
         report.skipped()

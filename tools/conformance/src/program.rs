@@ -114,6 +114,9 @@ pub struct Outcome {
     pub passed: bool,
     /// What was wrong; empty if nothing was.
     pub why: String,
+    /// It did not end within its time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub timed_out: bool,
     /// How long it took.
     pub wall_s: f64,
 }
@@ -138,6 +141,7 @@ pub fn run(
     Ok(Outcome {
         passed: why.is_none(),
         why: why.unwrap_or_default(),
+        timed_out: ended.status.is_none(),
         wall_s: ended.wall.as_secs_f64(),
     })
 }

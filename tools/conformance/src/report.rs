@@ -28,9 +28,33 @@ pub struct TestReport {
     /// By runtime.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub outcomes: BTreeMap<String, Outcome>,
-    /// Runtimes with which it failed first and passed when it ran alone.
+    /// Runtimes with which it failed first, in its time, and passed when it ran alone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub flaky: Vec<String>,
+    /// Runtimes with which its time was up at first, and which passed when it ran alone. A wait that sometimes never ends looks
+    /// like that, so that it is a failure.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub late: Vec<String>,
+}
+
+impl TestReport {
+    fn is_late(&self, runtime: &str) -> bool {
+        self.late.iter().any(|late| late == runtime)
+    }
+
+    /// It passed each time, or failed for want of CPUs alone.
+    fn is_passed(&self, runtime: &str) -> bool {
+        let outcome = self.outcomes.get(runtime);
+        outcome.is_some_and(|outcome| outcome.passed) && !self.is_late(runtime)
+    }
+
+    /// It is the same with the reference.
+    fn is_excused(&self, runtime: &str, reference: Option<&str>) -> bool {
+        let reference = reference.filter(|&reference| reference != runtime);
+        reference.is_some_and(|reference| {
+            self.outcomes.contains_key(reference) && !self.is_passed(reference)
+        })
+    }
 }
 
 impl Report {
@@ -54,22 +78,41 @@ impl Report {
     /// How many tests pass with `runtime`.
     pub fn passed(&self, runtime: &str) -> usize {
         self.of(runtime)
-            .filter(|(.., outcome)| outcome.passed)
+            .filter(|(_, test, _)| test.is_passed(runtime))
             .count()
     }
 
     /// Names of tests that fail with `runtime`, except those that fail with `reference` too.
     pub fn failed(&self, runtime: &str, reference: Option<&str>) -> Vec<&str> {
-        let excused = |test: &TestReport| {
-            reference
-                .filter(|&reference| reference != runtime)
-                .and_then(|reference| test.outcomes.get(reference))
-                .is_some_and(|outcome| !outcome.passed)
-        };
         self.of(runtime)
-            .filter(|(_, test, outcome)| !outcome.passed && !excused(test))
+            .filter(|(_, test, _)| !test.is_passed(runtime) && !test.is_excused(runtime, reference))
             .map(|(name, ..)| name)
             .collect()
+    }
+
+    /// Those whose time was up at first, a line for each: the end of what a person reads.
+    pub fn late(&self, reference: Option<&str>) -> String {
+        let mut text = String::new();
+        for (name, test) in &self.tests {
+            for runtime in &test.late {
+                let wall_s = test
+                    .outcomes
+                    .get(runtime)
+                    .map_or(f64::NAN, |outcome| outcome.wall_s);
+                let counts = match () {
+                    () if Some(runtime.as_str()) == reference => "the reference",
+                    () if test.is_excused(runtime, reference) => {
+                        "no failure, since it is the same with the reference"
+                    }
+                    () => "a failure",
+                };
+                let _ = writeln!(
+                    text,
+                    "LATE {name} with {runtime}: its time was up at first, {wall_s:.2} s when it ran alone; {counts}"
+                );
+            }
+        }
+        text
     }
 
     /// For a person.
@@ -102,6 +145,11 @@ impl Report {
             for (name, test, outcome) in all() {
                 if !outcome.passed {
                     let _ = writeln!(text, "  FAILED {name}: {}", outcome.why);
+                } else if test.is_late(&runtime.name) {
+                    let _ = writeln!(
+                        text,
+                        "  FAILED {name}: its time was up at first, though it passed when it ran alone"
+                    );
                 } else if test.flaky.contains(&runtime.name) {
                     let _ = writeln!(text, "  {name}: failed once, passed when it ran alone");
                 }

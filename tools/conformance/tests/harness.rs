@@ -159,6 +159,60 @@ fn what_fails_with_the_reference_too_is_no_failure() {
     );
 }
 
+/// A lost wake-up passed: its time was up once, and the second run went well.
+#[test]
+fn what_ends_only_when_it_is_tried_again_is_a_failure_unless_it_is_the_same_with_the_reference() {
+    if !has_gcc() {
+        return;
+    }
+    let place = tempfile::tempdir().expect("a folder");
+    suite(place.path());
+    let own = Path::new("/usr/lib/x86_64-linux-gnu/libgomp.so.1");
+    let folder = place.path().join("runtime");
+    fs::create_dir(&folder).expect("made");
+    if fs::copy(own, folder.join("libgomp.so.1")).is_err() {
+        println!("SKIPPED: there is no {}", own.display());
+        return;
+    }
+    let ours = format!("ours={}", folder.display());
+    // Each run makes the file longer. Ours runs first, then the reference, and then both again alone.
+    for (hanging, code) in [(1, 1), (2, 0)] {
+        let name = format!("wakes-{hanging}.c");
+        let runs = place.path().join(format!("runs-{hanging}"));
+        let source = format!(
+            "#include <stdio.h>\n#include <unistd.h>\nint main (void) {{\n  FILE *runs = fopen ({:?}, \"a\");\n  \
+             fputc ('x', runs); fflush (runs);\n  if (ftell (runs) <= {hanging}) for (;;) pause ();\n  return 0; }}",
+            runs.to_str().expect("text")
+        );
+        let test = place
+            .path()
+            .join("gcc/libgomp/testsuite/libgomp.c")
+            .join(&name);
+        fs::write(test, source).expect("written");
+        let output = runner(
+            place.path(),
+            &[
+                "--reference",
+                "gcc",
+                "--only",
+                &name,
+                "--language",
+                "c",
+                "--timeout",
+                "1",
+                "gcc=-",
+                &ours,
+            ],
+        );
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(code), "{hanging}: {text}");
+        let late = format!("LATE libgomp.c/{name} with ours");
+        assert!(text.contains(&late), "{text}");
+        let last = format!("0 passed, {code} failed, 0 skipped");
+        assert_eq!(text.lines().last(), Some(last.as_str()), "{text}");
+    }
+}
+
 #[test]
 fn a_runtime_that_is_not_loaded_fails() {
     if !has_gcc() {
