@@ -234,7 +234,7 @@ pub unsafe extern "C" fn GOMP_alloc(
     // SAFETY: the caller's promise.
     let block = unsafe { omp_aligned_alloc(alignment, size, allocator) };
     if block.is_null() && size != 0 {
-        alloc::out_of_memory(size);
+        amdahl_openmp::message::out_of_memory(size);
     }
     block
 }

@@ -11,6 +11,7 @@ mod fortran;
 mod init;
 mod lock;
 mod loops;
+mod memory;
 mod ordered;
 mod parallel;
 mod sections;

@@ -343,16 +343,11 @@ unsafe fn allocate_instead(request: Request, old: (Handle, usize)) -> *mut c_voi
         match allocator.rules.fallback {
             Fallback::DefaultMem => handle = DEFAULT_MEM_ALLOC,
             Fallback::Null => break,
-            Fallback::Abort => out_of_memory(request.size),
+            Fallback::Abort => message::out_of_memory(request.size),
             Fallback::Allocator(other) => handle = other,
         }
     }
     ptr::null_mut()
-}
-
-/// Ends the program as GCC's runtime does.
-pub fn out_of_memory(bytes: usize) -> ! {
-    message::fatal(format_args!("Out of memory allocating {bytes} bytes"))
 }
 
 /// What a block takes altogether; `None` when no address space would hold it.

@@ -115,7 +115,7 @@ impl Doacross {
         let words = number.saturating_mul(self.stride);
         self.posted.clear();
         if self.posted.try_reserve_exact(words).is_err() {
-            message::fatal(format_args!("Out of memory allocating {words} words"));
+            message::out_of_memory(words.saturating_mul(size_of::<u64>()));
         }
         self.posted.resize_with(words, AtomicU64::default);
         let gates = (threads as usize).next_power_of_two();

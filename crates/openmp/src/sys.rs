@@ -95,6 +95,14 @@ pub fn allowed_cpus() -> u32 {
 #[derive(Debug, Clone, Copy)]
 pub struct SpawnError(pub i32);
 
+impl std::fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // In the C library's words alone, which are those of GCC's runtime.
+        let text = std::io::Error::from_raw_os_error(self.0).to_string();
+        f.write_str(text.split(" (os error").next().unwrap_or(&text))
+    }
+}
+
 /// Starts a detached thread that runs `start(argument)`, with a stack of `stack` bytes (0: the system's size).
 ///
 /// # Safety

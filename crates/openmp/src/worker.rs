@@ -217,8 +217,7 @@ pub(crate) unsafe fn assign(member: *mut Member, taker: &mut Taker) -> *mut Work
         };
         (*worker).member.store(member, Ordering::SeqCst);
         if let Err(error) = sys::spawn(icv::globals().stack_bytes, run, worker.cast()) {
-            let why = std::io::Error::from_raw_os_error(error.0);
-            message::fatal(format_args!("Thread creation failed: {why}"));
+            message::fatal(format_args!("Thread creation failed: {error}"));
         }
         worker
     }

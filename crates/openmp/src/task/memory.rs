@@ -1,7 +1,7 @@
 //! Memory of tasks: blocks of a few sizes that each thread of a team keeps. Who frees a block that is not its own
 //! hands it back to the thread that allocated it.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc};
 use std::cell::UnsafeCell;
 use std::ptr;
 
@@ -40,13 +40,13 @@ fn layout(bytes: usize) -> Option<Layout> {
 fn new_block(bytes: usize, class: usize) -> *mut u8 {
     let kept_bytes = if class < CLASSES.len() { 0 } else { bytes };
     let Some(layout) = layout(bytes) else {
-        crate::message::fatal(format_args!("Out of memory allocating {bytes} bytes"));
+        crate::message::out_of_memory(bytes);
     };
     // SAFETY: the size is not 0; the memory is this function's.
     unsafe {
         let block = alloc(layout).cast::<Block>();
         if block.is_null() {
-            handle_alloc_error(layout);
+            crate::message::out_of_memory(bytes);
         }
         block.write(Block {
             next: ptr::null_mut(),

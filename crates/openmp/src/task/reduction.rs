@@ -79,7 +79,7 @@ fn zeroed(bytes: usize, align: usize) -> usize {
     // SAFETY: `memory` is written by the call, and is as long as asked for.
     unsafe {
         if libc::posix_memalign(&mut memory, align, bytes.max(1)) != 0 {
-            message::fatal(format_args!("Out of memory allocating {bytes} bytes"));
+            message::out_of_memory(bytes);
         }
         memory.cast::<u8>().write_bytes(0, bytes);
     }
