@@ -23,6 +23,60 @@ fn the_functions_do_what_they_promise() {
 }
 
 #[test]
+fn functions_of_fortran_do_what_those_of_c_do() {
+    let Some(program) = Program::build("functions_of_fortran_do_what_those_of_c_do", "fortran")
+    else {
+        return;
+    };
+    for variables in [
+        &[][..],
+        &[("OMP_PLACES", "{0},{1},{0,1}")],
+        &[("OMP_PLACES", "{0},{1}"), ("OMP_PROC_BIND", "spread")],
+    ] {
+        for runtime in [Runtime::Gccs, Runtime::Ours] {
+            let output = program.run(runtime, variables);
+            let said = (text(&output.stdout), text(&output.stderr));
+            let expected = ("ok\n".into(), "of fortran 0\n".into());
+            assert_eq!(said, expected, "{runtime:?} {variables:?}");
+            assert!(output.status.success());
+        }
+    }
+}
+
+#[test]
+fn calls_that_compilers_make_seldom_do_what_they_promise() {
+    let Some(program) = Program::build(
+        "calls_that_compilers_make_seldom_do_what_they_promise",
+        "calls",
+    ) else {
+        return;
+    };
+    for runtime in [Runtime::Gccs, Runtime::Ours] {
+        let output = program.run(runtime, &[]);
+        let said = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(said, ("ok\n".into(), String::new()), "{runtime:?}");
+        assert!(output.status.success());
+    }
+}
+
+#[test]
+fn error_directives_say_the_same_and_end_the_program() {
+    let Some(program) =
+        Program::build("error_directives_say_the_same_and_end_the_program", "calls")
+    else {
+        return;
+    };
+    for argument in ["loud", "silent"] {
+        let [ours, gccs] = [Runtime::Ours, Runtime::Gccs]
+            .map(|runtime| program.run_with(runtime, &[], &[argument]));
+        assert_eq!(text(&ours.stderr), text(&gccs.stderr), "{argument}");
+        assert_eq!(ours.status.code(), Some(1), "{argument}");
+        assert_eq!(gccs.status.code(), Some(1), "{argument}");
+        assert_eq!(text(&ours.stdout), "");
+    }
+}
+
+#[test]
 fn threads_know_their_places() {
     let Some(program) = Program::build("threads_know_their_places", "places") else {
         return;

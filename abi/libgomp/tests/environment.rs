@@ -459,3 +459,31 @@ fn programs_without_openmp_are_left_alone_where_the_library_is_preloaded() {
         "{told:?}"
     );
 }
+
+/// What a program has shown by calls, in C and in Fortran's forms, is the same.
+#[test]
+fn a_program_shows_the_environment_by_a_call() {
+    let test = "a_program_shows_the_environment_by_a_call";
+    let Some(program) = Program::build(test, "fortran") else {
+        return;
+    };
+    for variables in [
+        &[][..],
+        &[
+            ("OMP_NUM_THREADS", "4,2"),
+            ("OMP_SCHEDULE", "guided,3"),
+            ("OMP_PLACES", "{0},{1}"),
+        ],
+    ] {
+        let shown = |runtime| {
+            let output = program.run_with(runtime, variables, &["env"]);
+            assert!(output.status.success(), "{runtime:?}: {}", output.status);
+            let mut lines = said(&output.stderr);
+            lines.retain(|line| !line.starts_with("  AMDAHL_"));
+            lines
+        };
+        let (ours, gccs) = (shown(Runtime::Ours), shown(Runtime::Gccs));
+        assert_eq!(ours, gccs, "{variables:?}");
+        assert!(ours.iter().any(|line| line.contains("OMP_NUM_THREADS")));
+    }
+}

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{library, text};
+use support::{Program, library, text};
 
 /// `NAME@VERSION` (or `@@`) of a shared library, as `nm` prints them.
 fn names(library: &Path) -> BTreeSet<String> {
@@ -83,4 +83,66 @@ fn nothing_else_is_exported() {
         missing.is_empty(),
         "in the map and in no source: {missing:?}"
     );
+}
+
+/// Names that no program of these tests uses, and why not: `NAME` or the beginning of names, `NAME*`.
+const UNUSED: &[(&str, &str)] = &[(
+    "GOMP_offload_*",
+    "what is loaded with code for other devices calls it, with tables that the compiler makes; there are no such devices here",
+)];
+
+fn is_unused(name: &str) -> bool {
+    UNUSED.iter().any(|(unused, _)| {
+        let start = unused.strip_suffix('*');
+        start.map_or(*unused == name, |start| name.starts_with(start))
+    })
+}
+
+/// The identifiers of a text.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+}
+
+/// What programs of these tests call: by name (or through `dlsym`), or because the compiler makes it of a directive.
+#[test]
+fn every_name_is_used_by_a_program_of_these_tests() {
+    let test = "every_name_is_used_by_a_program_of_these_tests";
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c"));
+    let mut used = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).expect("the sources") {
+        let path = entry.expect("a source").path();
+        let source = std::fs::read_to_string(&path).expect("a text");
+        // Elsewhere a name may be declared and never called.
+        let sought = source.lines().filter(|line| line.contains("dlsym("));
+        used.extend(sought.flat_map(words).map(str::to_owned));
+        // The others are parts of programs, and use what programs use.
+        if !source.contains("int main(") {
+            continue;
+        }
+        let name = path.file_stem().and_then(|name| name.to_str());
+        let Some(program) = Program::build(test, name.expect("a name")) else {
+            return;
+        };
+        let mut nm = Command::new("nm");
+        nm.args(["-D", "--undefined-only"]).arg(program.path());
+        let output = nm.output().expect("nm, which link.sh needs as well");
+        used.extend(words(&text(&output.stdout)).map(str::to_owned));
+    }
+    // The older of two versions is asked for by its whole name, see `old_locks.c`.
+    let exported: BTreeSet<String> = names(&library().join("libgomp.so.1"))
+        .iter()
+        .filter_map(|name| name.split('@').next())
+        .filter(|name| name.starts_with("omp_") || name.starts_with("GOMP_"))
+        .map(str::to_owned)
+        .collect();
+    let missing: Vec<&String> = exported
+        .iter()
+        .filter(|name| !used.contains(*name) && !is_unused(name))
+        .collect();
+    assert!(missing.is_empty(), "no program uses {missing:#?}");
+    let needless: Vec<&String> = exported
+        .iter()
+        .filter(|name| used.contains(*name) && is_unused(name))
+        .collect();
+    assert!(needless.is_empty(), "used after all: {needless:#?}");
 }

@@ -15,6 +15,9 @@
     } while (0)
 
 /* Fortran's names. */
+#ifdef __cplusplus
+extern "C" {
+#endif
 extern void omp_set_num_threads_(const int32_t *), omp_set_num_threads_8_(const int64_t *);
 extern int32_t omp_get_max_threads_(void), omp_get_thread_num_(void), omp_get_num_threads_(void), omp_get_level_(void);
 extern void omp_set_dynamic_8_(const int64_t *), omp_set_nested_(const int32_t *);
@@ -32,6 +35,9 @@ extern intptr_t omp_get_default_allocator_(void);
 extern int32_t omp_pause_resource_(const int32_t *, const int32_t *);
 extern void omp_set_num_teams_8_(const int64_t *), omp_set_default_device_(const int32_t *);
 extern void omp_get_partition_place_nums_8_(int64_t *);
+#ifdef __cplusplus
+}
+#endif
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
@@ -73,7 +79,7 @@ static void variables(void) {
     omp_set_schedule(omp_sched_static, -4);
     omp_get_schedule(&kind, &chunk);
     CHECK(kind == omp_sched_static && chunk == 0);
-    omp_set_schedule(omp_sched_dynamic | omp_sched_monotonic, 0);
+    omp_set_schedule((omp_sched_t)(omp_sched_dynamic | omp_sched_monotonic), 0);
     omp_get_schedule(&kind, &chunk);
     CHECK(kind == (omp_sched_dynamic | omp_sched_monotonic) && chunk == 1);
     omp_set_schedule((omp_sched_t)77, 9);
@@ -186,21 +192,21 @@ static void allocators(void) {
         {omp_atk_alignment, 128}, {omp_atk_pool_size, 4096}, {omp_atk_fallback, omp_atv_null_fb}};
     omp_allocator_handle_t pool = omp_init_allocator(omp_default_mem_space, 3, traits);
     CHECK(pool != omp_null_allocator);
-    char *a = omp_alloc(1000, pool), *b = omp_alloc(1000, pool), *c = omp_alloc(1000, pool);
+    char *a = (char *)omp_alloc(1000, pool), *b = (char *)omp_alloc(1000, pool), *c = (char *)omp_alloc(1000, pool);
     CHECK(a && b && c && (uintptr_t)a % 128 == 0 && (uintptr_t)b % 128 == 0);
     CHECK(omp_alloc(1000, pool) == NULL);
     memset(a, 1, 1000);
     omp_free(b, pool);
-    CHECK((b = omp_aligned_alloc(256, 500, pool)) && (uintptr_t)b % 256 == 0);
+    CHECK((b = (char *)omp_aligned_alloc(256, 500, pool)) && (uintptr_t)b % 256 == 0);
     omp_free(b, omp_null_allocator);
-    a = omp_realloc(a, 1500, pool, pool);
+    a = (char *)omp_realloc(a, 1500, pool, pool);
     CHECK(a && a[0] == 1 && a[999] == 1 && (uintptr_t)a % 128 == 0);
     CHECK(omp_realloc(a, 0, pool, pool) == NULL);
     omp_free(c, pool);
     omp_set_default_allocator(pool);
     CHECK(omp_get_default_allocator() == pool);
     CHECK(omp_alloc(5000, omp_null_allocator) == NULL);
-    int *zeros = omp_calloc(100, sizeof(int), omp_null_allocator);
+    int *zeros = (int *)omp_calloc(100, sizeof(int), omp_null_allocator);
     CHECK(zeros && (uintptr_t)zeros % 128 == 0);
     for (int i = 0; i < 100; i++)
         CHECK(zeros[i] == 0);
@@ -214,12 +220,12 @@ static void allocators(void) {
     CHECK(omp_alloc(0, omp_default_mem_alloc) == NULL && omp_calloc(0, 4, omp_default_mem_alloc) == NULL);
     volatile size_t half = SIZE_MAX / 2;
     CHECK(omp_calloc(half, 4, omp_default_mem_alloc) == NULL);
-    CHECK((a = omp_aligned_calloc(64, 3, 7, omp_large_cap_mem_alloc)) && (uintptr_t)a % 64 == 0 && a[20] == 0);
+    CHECK((a = (char *)omp_aligned_calloc(64, 3, 7, omp_large_cap_mem_alloc)) && (uintptr_t)a % 64 == 0 && a[20] == 0);
     omp_free(a, omp_large_cap_mem_alloc);
     omp_free(NULL, omp_default_mem_alloc);
-    CHECK((a = omp_realloc(NULL, 10, omp_default_mem_alloc, omp_null_allocator)) != NULL);
+    CHECK((a = (char *)omp_realloc(NULL, 10, omp_default_mem_alloc, omp_null_allocator)) != NULL);
     strcpy(a, "kept");
-    CHECK((a = omp_realloc(a, 100000, omp_null_allocator, omp_null_allocator)) && strcmp(a, "kept") == 0);
+    CHECK((a = (char *)omp_realloc(a, 100000, omp_null_allocator, omp_null_allocator)) && strcmp(a, "kept") == 0);
     omp_free(a, omp_null_allocator);
 
     omp_alloctrait_t odd = {omp_atk_alignment, 24};
@@ -228,7 +234,7 @@ static void allocators(void) {
     omp_alloctrait_t chain[] = {
         {omp_atk_pool_size, 10}, {omp_atk_fallback, omp_atv_allocator_fb}, {omp_atk_fb_data, omp_large_cap_mem_alloc}};
     omp_allocator_handle_t first = omp_init_allocator(omp_const_mem_space, 3, chain);
-    CHECK((a = omp_alloc(100, first)) != NULL);
+    CHECK((a = (char *)omp_alloc(100, first)) != NULL);
     omp_free(a, first);
     omp_destroy_allocator(first);
 
@@ -242,9 +248,9 @@ static void allocators(void) {
     omp_set_default_allocator_(&null);
     omp_destroy_allocator_(&made);
 
-    int private = 3;
-#pragma omp parallel num_threads(2) firstprivate(private) allocate(omp_default_mem_alloc : private)
-    CHECK(private ++ == 3);
+    int own = 3;
+#pragma omp parallel num_threads(2) firstprivate(own) allocate(omp_default_mem_alloc : own)
+    CHECK(own++ == 3);
 }
 
 static void target(void) {
@@ -303,7 +309,7 @@ static void target(void) {
     teams += omp_get_num_teams();
     CHECK(teams == 1);
 
-    char *a = omp_target_alloc(100, device), *b = omp_target_alloc(100, device);
+    char *a = (char *)omp_target_alloc(100, device), *b = (char *)omp_target_alloc(100, device);
     CHECK(a && b && omp_target_alloc(1, device + 1) == NULL);
     memset(a, 7, 100);
     CHECK(omp_target_memcpy(b, a, 50, 10, 20, device, device) == 0 && b[10] == 7 && b[59] == 7);

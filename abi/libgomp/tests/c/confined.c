@@ -1,5 +1,7 @@
 /* A thread that may run on one CPU is the first to use OpenMP. */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <omp.h>
 #include <sched.h>
 #include <stdio.h>

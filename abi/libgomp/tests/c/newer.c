@@ -1,5 +1,7 @@
 /* Functions that GCC's library has since GCC 13 and 14; where it has none of them the program says so. */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <dlfcn.h>
 #include <omp.h>
 #include <stdio.h>
@@ -25,7 +27,10 @@ int main(void) {
     memcpy_async *copy = dlsym(RTLD_DEFAULT, "omp_target_memcpy_async");
     memcpy_rect_async *copy_rect = dlsym(RTLD_DEFAULT, "omp_target_memcpy_rect_async");
     int (*in_explicit_task)(void) = dlsym(RTLD_DEFAULT, "omp_in_explicit_task");
-    if (!is_accessible || !mapped || !copy || !copy_rect || !in_explicit_task) {
+    int (*in_explicit_task_fortran)(void) = dlsym(RTLD_DEFAULT, "omp_in_explicit_task_");
+    void *(*function)(void *) = dlsym(RTLD_DEFAULT, "GOMP_target_map_indirect_ptr");
+    if (!is_accessible || !mapped || !copy || !copy_rect || !in_explicit_task ||
+        !in_explicit_task_fortran || !function) {
         printf("none\n");
         return 0;
     }
@@ -37,7 +42,8 @@ int main(void) {
     size_t volume[2] = {2, 1}, begin[2] = {0, 0}, size[2] = {2, 5};
     CHECK(copy_rect(to, from, 1, 2, volume, begin, begin, size, size, host, host, 0, NULL) == 0);
     CHECK(strcmp(to, "0234.5....") == 0);
-    CHECK(in_explicit_task() == 0);
+    CHECK(in_explicit_task() == 0 && in_explicit_task_fortran() == 0);
+    CHECK(function(from) == from);
 
     /* Behind a task that it depends on. */
     omp_depend_t object;

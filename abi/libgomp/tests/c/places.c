@@ -3,8 +3,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
 extern void omp_get_partition_place_nums_8_(int64_t *);
 extern void omp_get_place_proc_ids_8_(const int64_t *, int64_t *);
+#ifdef __cplusplus
+}
+#endif
 
 int main(void) {
     int places[64];

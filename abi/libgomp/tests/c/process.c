@@ -1,5 +1,7 @@
 /* What becomes of teams when the process around them does something: the case is the first argument. */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <dlfcn.h>
 #include <malloc.h>
 #include <omp.h>
@@ -149,7 +151,7 @@ static int may_run_on(const cpu_set_t *wanted)
 /* Regions in a thread that is kept on one CPU. */
 static void *on_a_cpu_of_its_own(void *argument)
 {
-    const cpu_set_t *mine = argument;
+    const cpu_set_t *mine = (const cpu_set_t *)argument;
     int elsewhere = 0;
     sched_setaffinity(0, sizeof *mine, mine);
     omp_set_max_active_levels(2);

@@ -47,7 +47,7 @@ static void data(void)
 {
     enum { N = 500 };
     struct large {
-        _Alignas(64) char bytes[1500];
+        __attribute__((aligned(64))) char bytes[1500];
     } large;
     int seen[N] = {0};
     memset(large.bytes, 7, sizeof large.bytes);
