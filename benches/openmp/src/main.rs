@@ -1,9 +1,10 @@
-//! Measures the OpenMP runtime beside GCC's and LLVM's, alone and where others take the CPUs.
+//! Measures the OpenMP runtime beside GCC's and LLVM's, alone and where others take the CPUs, and what tells it of them.
 
 mod case;
 mod measure;
 mod others;
 mod owner;
+mod phantom;
 mod quota;
 mod rivals;
 mod rows;
@@ -29,6 +30,7 @@ Examples:
   amdahl-bench-openmp --ours /tmp/lib/libgomp.so.1           all figures of a library, about 25 minutes
   amdahl-bench-openmp --only dedicated --only overheads      two parts
   amdahl-bench-openmp --only busy-4/lu --rounds 10           one kernel in one case, often
+  amdahl-bench-openmp --only phantom                         what `amdahl phantom` says and costs, a minute and a half
   amdahl-bench-openmp --list                                 names of cases and kernels"
 )]
 struct Args {
@@ -64,7 +66,10 @@ fn run(args: &Args) -> Result<bool, String> {
     if args.list {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         let cases = case::all(cpus).into_iter().map(|case| case.to_string());
-        for case in [OVERHEADS.to_owned()].into_iter().chain(cases) {
+        for case in [OVERHEADS.to_owned(), phantom::NAME.to_owned()]
+            .into_iter()
+            .chain(cases)
+        {
             println!("{case}");
         }
         println!("kernels: {}", stage::KERNELS.join(", "));
@@ -94,7 +99,8 @@ fn run(args: &Args) -> Result<bool, String> {
     }
     let cases = extent.cases(stage.cpus);
     let has_overheads = case::is_wanted(&args.only, OVERHEADS, "");
-    if cases.is_empty() && !has_overheads {
+    let has_phantom = case::is_wanted(&args.only, phantom::NAME, "");
+    if cases.is_empty() && !has_overheads && !has_phantom {
         return Err(format!(
             "nothing is named {}; --list names what there is",
             args.only.join(" or ")
@@ -107,6 +113,11 @@ fn run(args: &Args) -> Result<bool, String> {
         let (all, failed) = overheads(&stage, &extent);
         figures.extend(rows::of_overheads(&all, failed.as_deref().or(missing)));
         raw.add_overheads(&all);
+    }
+    if has_phantom && !stage.is_asked_to_stop() {
+        let (rows, loads) = phantom::run(&stage, args.quick);
+        figures.extend(rows);
+        raw.phantom = loads;
     }
     if !cases.is_empty() {
         let minutes = (extent.seconds(stage.cpus) / 60.0).ceil();
@@ -182,6 +193,7 @@ fn default_library() -> Option<PathBuf> {
 struct Raw {
     runs: Vec<RawRun>,
     overheads: Vec<RawOverhead>,
+    phantom: Vec<phantom::RawLoad>,
 }
 
 #[derive(Serialize)]

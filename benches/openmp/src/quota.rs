@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::owner;
 
@@ -27,9 +29,10 @@ impl Group {
     /// Why there is none, as a user understands it.
     pub fn new(percent: u64, cpus: usize) -> Result<Group, String> {
         let (root, is_v1) = root();
-        let group = Group(root.join(owner::name()?));
-        fs::create_dir(&group.0)
+        let folder = root.join(owner::name()?);
+        fs::create_dir(&folder)
             .map_err(|error| format!("no control group can be made (that takes root): {error}"))?;
+        let group = Group(folder);
         let quota = PERIOD_US * percent * cpus as u64 / 100;
         let write = |file: &str, text: String| fs::write(group.0.join(file), text);
         match is_v1 {
@@ -41,9 +44,11 @@ impl Group {
         Ok(group)
     }
 
-    /// Where a process writes `0` to enter.
-    pub fn procs(&self) -> PathBuf {
-        self.0.join("cgroup.procs")
+    /// Has the process enter before it becomes the program.
+    pub fn take_in(&self, command: &mut Command) {
+        let procs = self.0.join("cgroup.procs");
+        // SAFETY: between fork and exec of a process with one thread: opens and writes a file.
+        unsafe { command.pre_exec(move || fs::write(&procs, "0")) };
     }
 }
 

@@ -25,7 +25,7 @@ use crate::quota::Group;
 use crate::rivals::{Runtimes, Side};
 
 /// What is compiled, in this order.
-const SOURCES: [(&str, &str); 11] = [
+const SOURCES: [(&str, &str); 12] = [
     ("kernel.h", include_str!("../programs/kernel.h")),
     ("main.c", include_str!("../programs/main.c")),
     ("lu.c", include_str!("../programs/lu.c")),
@@ -37,6 +37,7 @@ const SOURCES: [(&str, &str); 11] = [
     ("tasks.c", include_str!("../programs/tasks.c")),
     ("overheads.c", include_str!("../programs/overheads.c")),
     ("load.c", include_str!("../programs/load.c")),
+    ("busy.c", include_str!("../programs/busy.c")),
 ];
 
 /// All kernels.
@@ -177,6 +178,7 @@ impl Stage {
         compile(false, &kernels, "serial")?;
         compile(true, &["overheads.c"], "overheads")?;
         compile(false, &["load.c"], "load")?;
+        compile(false, &["busy.c", "-pthread"], "busy")?;
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         let runtimes = Runtimes::new(folder.path(), ours);
         let mut stage = Stage {
@@ -200,6 +202,11 @@ impl Stage {
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// One of the programs.
+    pub fn program(&self, name: &str) -> Command {
+        Command::new(self.path(name))
     }
 
     fn serial(&self, kernel: &str) -> Result<Told, RunError> {
@@ -260,7 +267,7 @@ impl Stage {
                 .args([loads, copies, copy].map(|number| number.to_string()));
             self.runtimes.set(&mut command, run.side, run.case.threads);
             if let Some(group) = run.group {
-                enter(&mut command, group);
+                group.take_in(&mut command);
             }
             children.push(Started::start(&mut command)?);
         }
@@ -463,12 +470,6 @@ fn mean(all: &[Measured]) -> Measured {
     }
 }
 
-fn enter(command: &mut Command, group: &Group) {
-    let procs = group.procs();
-    // SAFETY: between fork and exec of a process with one thread: opens and writes a file.
-    unsafe { command.pre_exec(move || fs::write(&procs, "0")) };
-}
-
 /// The page of a run.
 struct Page {
     path: PathBuf,
@@ -504,14 +505,18 @@ impl Page {
 }
 
 /// A process that ends with its owner.
-struct Started {
+pub struct Started {
     child: Child,
     out: File,
     err: File,
 }
 
 impl Started {
-    fn start(command: &mut Command) -> Result<Started, RunError> {
+    /// Starts it in a process group of its own.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start(command: &mut Command) -> Result<Started, RunError> {
         let system = RunError::system(&command.get_program().to_string_lossy());
         let out = tempfile::tempfile().map_err(&system)?;
         let err = tempfile::tempfile().map_err(&system)?;
@@ -534,6 +539,11 @@ impl Started {
         unsafe { command.pre_exec(end_with_parent) };
         let child = command.spawn().map_err(&system)?;
         Ok(Started { child, out, err })
+    }
+
+    /// Its number, which stays its own until it is dropped.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     fn has_ended(&self) -> Result<bool, RunError> {
