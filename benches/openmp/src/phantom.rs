@@ -28,7 +28,7 @@ pub struct RawLoad {
 /// All rows, and all loads.
 pub fn run(stage: &Stage, is_quick: bool) -> (Vec<Figure>, Vec<RawLoad>) {
     let windows = if is_quick { 10 } else { 50 };
-    let length = Duration::from_secs(if is_quick { 1 } else { 10 });
+    let length = Duration::from_secs(if is_quick { 2 } else { 10 });
     // Why a source cannot be used; one that can is tried on ourselves.
     let refused = Source::ALL.map(|source| {
         let tried = Watcher::new(source, std::process::id());

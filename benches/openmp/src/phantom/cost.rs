@@ -13,6 +13,9 @@ use super::busy::Busy;
 use super::truth::{Source, Watcher};
 use crate::stage::{RunError, Stage};
 
+/// Between two looks at what changes seldom.
+const REFRESH: Duration = Duration::from_secs(1);
+
 /// CPU time of looking as `amdahl phantom --serve` does, beside the busiest of the loads, as a share of one CPU: of the thread
 /// that looks, and of the programs in the kernel.
 ///
@@ -37,7 +40,7 @@ pub fn of_looking(stage: &Stage, source: Source, length: Duration) -> Result<f64
     let mut pace = Pace::new(source.interval());
     let bpf_ns_before = bpf_ns();
     let (begun, cpu_ns) = (Instant::now(), thread_cpu_ns());
-    let (mut due, mut ticks) = (begun, 0);
+    let (mut due, mut ticks, mut refresh_due) = (begun, 0, begun + REFRESH);
     while begun.elapsed() < length {
         if stage.is_asked_to_stop() {
             return Err(RunError::Interrupted);
@@ -47,6 +50,12 @@ pub fn of_looking(stage: &Stage, source: Source, length: Duration) -> Result<f64
         let before_ns = thread_cpu_ns();
         if let Some(snapshot) = watcher.snapshot(ticks, pace.interval()) {
             publisher.publish(snapshot);
+        }
+        if Instant::now() >= refresh_due {
+            watcher
+                .refresh()
+                .map_err(|error| RunError::Failed(error.to_string()))?;
+            refresh_due = Instant::now() + REFRESH;
         }
         ticks += 1;
         pace.spent(Duration::from_nanos(thread_cpu_ns() - before_ns));

@@ -63,6 +63,7 @@ impl Source {
 
 /// Looks at a process.
 pub struct Watcher {
+    pid: u32,
     sampler: Sampler,
     estimator: Estimator,
 }
@@ -78,6 +79,7 @@ impl Watcher {
         };
         let window_ns = WINDOW.as_nanos() as u64;
         Ok(Watcher {
+            pid,
             sampler: Sampler::new(scope, source.how())?,
             estimator: Estimator::new(Settings { window_ns }),
         })
@@ -85,6 +87,11 @@ impl Watcher {
 
     pub fn look(&mut self) -> Result<Option<Estimate>, SourceError> {
         Ok(self.estimator.tick(self.sampler.read()?))
+    }
+
+    /// Looks at what changes seldom.
+    pub fn refresh(&mut self) -> Result<(), SourceError> {
+        self.sampler.refresh(Members::Processes(vec![self.pid]))
     }
 
     /// The same as readers of the page see it.
