@@ -504,12 +504,25 @@ impl Inner {
         self.by_struck(&pages, |run| self.pages.release(run, was));
         // Whoever was left waiting is woken, and asks for itself.
         let _ = self.left.take(pages.clone());
-        self.waits.wake(pages.clone());
-        let _ = shard.uffd.wake(self.space.addresses(&pages));
+        self.wake(shard, &pages);
     }
 
-    /// A fetch was given up, and its pages are nobody's: those that somebody waits for are lost, the others were an idea of ours, and can be fetched
-    /// again.
+    /// The same of missing pages that were fetched ahead while somebody came to wait for them. That stays noted: whoever claims them next asks
+    /// as for a fault, so that they are had or lost then.
+    fn give_back_awaited(&self, shard: &Shard, pages: Range<usize>) {
+        let _open = shard.open();
+        self.by_struck(&pages, |run| self.pages.release(run, State::Missing));
+        self.wake(shard, &pages);
+    }
+
+    /// Has whoever waits for pages look, or fault, again.
+    fn wake(&self, shard: &Shard, pages: &Range<usize>) {
+        self.waits.wake(pages.clone());
+        let _ = shard.uffd.wake(self.space.addresses(pages));
+    }
+
+    /// A fetch was given up, and its pages are nobody's: those that somebody waits for are lost if the source was asked for them as for such; if not, they
+    /// are asked for in that way. The others were an idea of ours, and can be fetched again.
     pub fn give_up(&self, fetch: &GivenUp) {
         let shard = self.shard(fetch.pages.start);
         let granule = self.space.region(fetch.pages.start).1.granule;
@@ -531,6 +544,7 @@ impl Inner {
             }
             at = run.end;
             match awaited {
+                true if fetch.demanded.is_none() => self.give_back_awaited(shard, run),
                 true => self.lose(shard, run, Some(Loss::Timeout)),
                 false => {
                     if fetch.demanded.is_none() {

@@ -372,10 +372,11 @@ impl Inner {
             let mut window = self.space.clip(page, window);
             window.end = window.end.min(shard.pages.end);
             at = next + 1;
-            if let Claim::Taken { pages, was } = self.pages.claim(page, window) {
+            if let Claim::Taken { mut pages, was } = self.pages.claim(page, window) {
+                let demanded = self.cut_at_awaited(shard, &mut pages, was);
                 at = pages.end.max(at);
                 self.tally.background_pages.add(pages.len() as i64);
-                match self.fetch(shard, pages, was, None, thread) {
+                match self.fetch(shard, pages, was, demanded, thread) {
                     Err(trouble @ (Trouble::Source(_) | Trouble::Kernel(_))) => {
                         result = Err(trouble);
                     }
@@ -384,6 +385,22 @@ impl Inner {
             }
         }
         result
+    }
+
+    /// Of claimed pages those before the first that somebody waits for stay, or, if it is in front, that one alone, which is what was demanded then; the rest
+    /// is given back.
+    fn cut_at_awaited(&self, shard: &Shard, pages: &mut Range<usize>, was: State) -> Option<usize> {
+        let awaited = match was {
+            State::Missing => self.left.first(pages.clone())?,
+            _ => return None,
+        };
+        let (first, granule) = (self.first_of(awaited), self.space.region(awaited).1.granule);
+        let is_in_front = first <= pages.start;
+        let end = if is_in_front { first + granule } else { first };
+        let end = end.min(pages.end);
+        self.give_back(shard, end..pages.end, was);
+        pages.end = end;
+        is_in_front.then_some(awaited)
     }
 
     /// The next block for the background, at most at its rate.

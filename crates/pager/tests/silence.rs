@@ -225,6 +225,57 @@ fn what_nobody_waits_for_can_be_had_after_a_silence() {
     }
 }
 
+/// Answers faults, and says nothing to who reads ahead until it is let go.
+struct Ahead(Arc<Deaf>);
+
+impl Source for Ahead {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
+            content(offset / PAGE as u64 + nth as u64, bytes);
+        }
+        Ok(())
+    }
+
+    fn read_ahead(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.0.read(offset, into)
+    }
+}
+
+/// It was lost, although the source was never asked for it as for a page that somebody waits for.
+#[test]
+fn who_comes_to_wait_for_what_is_read_ahead_in_silence_is_served() {
+    if !is_possible() {
+        return;
+    }
+    for engine in READERS {
+        let memory = mapping(BLOCK, Backing::Small).unwrap();
+        let deaf = Deaf::new(u64::MAX);
+        // Long enough for a busy machine to answer a fault in it.
+        let timeout = Duration::from_secs(2);
+        let pager = Pager::builder()
+            .mapping(&memory, 0)
+            .source(Arc::new(Ahead(deaf.clone())))
+            .engine(engine)
+            .background(Background::Unlimited)
+            .workers(1)
+            .timeout(timeout)
+            .start()
+            .unwrap();
+        deaf.wait_for(1);
+        let touched = [5, 300].map(|page| {
+            let memory = Arc::clone(&memory);
+            begin(move || (page, peek(&memory, page)))
+        });
+        for touched in touched {
+            let (page, found) = touched.recv_timeout(MINUTE).expect("it is served");
+            assert_eq!(found.as_deref(), Some(&expected(page)), "{engine}");
+        }
+        assert_eq!(pager.stats().lost_pages, 0, "{engine}");
+        deaf.let_go();
+        ends("drop", || drop(pager));
+    }
+}
+
 /// Of a window one page is waited for.
 #[test]
 fn a_silence_costs_of_a_window_what_is_waited_for() {

@@ -7,7 +7,8 @@ use super::pages::{LANES, Pages, State};
 use super::record::Record;
 use crate::sync::{Ordering, Padded, Word, fence};
 
-/// Busy pages for which threads were left waiting: a bit each, since the kernel wakes by pages.
+/// Busy pages for which threads were left waiting: a bit each, since the kernel wakes by pages. It stays with a page that a fetch ahead of all faults was
+/// given up with: whoever fetches it next knows that it is waited for.
 pub(crate) struct Left(Record);
 
 impl Left {
@@ -28,6 +29,11 @@ impl Left {
     /// Whether somebody may have been left waiting for a page. Who is left afterwards hears of the page as well.
     pub fn has(&self, page: usize) -> bool {
         self.0.has(page)
+    }
+
+    /// The first of some pages for which somebody may have been left waiting.
+    pub fn first(&self, pages: Range<usize>) -> Option<usize> {
+        self.0.first(pages)
     }
 
     /// The states of these pages have changed: whether somebody may have been left waiting.
