@@ -210,8 +210,8 @@ impl Builder {
         self
     }
 
-    /// How long the source may take for a fetch, 30 seconds by default, at least 1 ms. After that the pages are lost, and who
-    /// waits for them is stopped.
+    /// How long the source may take for a page that somebody waits for, with all tries, 30 seconds by default, at least 1 ms. After that the page is
+    /// lost, and who waits for it is stopped. What nobody waits for has that time for each answer, and can be fetched again.
     pub fn timeout(mut self, timeout: Duration) -> Builder {
         self.timeout = timeout.max(Duration::from_millis(1));
         self

@@ -90,7 +90,7 @@ pub enum Loss {
     /// The source says no.
     #[error("{0}")]
     Source(SourceError),
-    /// The source said nothing for as long as the pager's timeout.
+    /// The source did not give the page within the pager's timeout.
     #[error("the source gave no answer in time")]
     Timeout,
     /// The kernel did not put the page into place.

@@ -67,7 +67,7 @@ impl Drop for Failed<'_> {
 
 impl Inner {
     /// Fetches what was claimed. With an error nothing stays claimed. `demanded` is the page that somebody waits for: it is tried
-    /// alone when a window fails, and lost if that fails as well. Without one, ever smaller pieces are tried, and each page that fails
+    /// alone when a window fails, and lost if that fails as well, or if it is not there when the timeout is over that began at `since_ns`. Without one, ever smaller pieces are tried, and each page that fails
     /// is left, with an event.
     pub fn fetch(
         &self,
@@ -76,6 +76,7 @@ impl Inner {
         was: State,
         demanded: Option<usize>,
         thread: u64,
+        since_ns: u64,
     ) -> Result<(), Trouble> {
         if !self.is_whole(&pages) {
             // Somebody else has the rest of a huge page, and gives it back as well.
@@ -85,7 +86,7 @@ impl Inner {
         let asks = was == State::Missing;
         let flight = self
             .in_flight
-            .enter(&pages, demanded, thread, now_ns(), asks);
+            .enter(&pages, demanded, thread, since_ns, asks);
         let Some(mut flight) = flight else {
             self.give_back(shard, pages, was);
             return Err(Trouble::Changing);
@@ -112,6 +113,7 @@ impl Inner {
             pages: 0..0,
             why: Loss::Stopped,
         };
+        let timeout_ns = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
         let mut result = Ok(());
         while at < end {
             let until = end.min(at.saturating_add(piece));
@@ -121,7 +123,7 @@ impl Inner {
                     tries = 0;
                     piece = piece.saturating_mul(STEP);
                     if at < end {
-                        flight.go_on(&(at..end), now_ns());
+                        self.go_on(&mut flight, at..end, demanded);
                     }
                     continue;
                 }
@@ -141,17 +143,20 @@ impl Inner {
                 ),
                 Trouble::Kernel(errno) => (errno != Errno::SRCH, errno == Errno::SRCH),
             };
-            if again && tries < RETRIES {
-                tries += 1;
-                self.tally.retries.add(1);
-                // The source has answered. Who was given up asks no more.
-                if asks && !flight.touch(now_ns()) {
-                    return Err(Trouble::GivenUp);
-                }
-                continue;
-            }
             if !flight.settle() {
                 return Err(Trouble::GivenUp);
+            }
+            // Half of the time is for the page alone.
+            let time_ns = match end - at > granule {
+                true => timeout_ns / 2,
+                false => timeout_ns,
+            };
+            let has_time = || demanded.is_none() || flight.age_ns(now_ns()) < time_ns;
+            if again && tries < RETRIES && has_time() {
+                tries += 1;
+                self.tally.retries.add(1);
+                self.go_on(&mut flight, at..end, demanded);
+                continue;
             }
             if matches!(trouble, Trouble::Changing) {
                 self.give_back(shard, at..end, was);
@@ -169,7 +174,7 @@ impl Inner {
                         return Err(trouble);
                     }
                     tries = 0;
-                    flight.go_on(&(at..end), now_ns());
+                    self.go_on(&mut flight, at..end, demanded);
                 }
                 Some(page) if (at..end).contains(&page) => {
                     self.lose(shard, at..end, Some(trouble.loss()));
@@ -183,7 +188,7 @@ impl Inner {
                     let less = (until - at) / STEP / granule * granule;
                     piece = less.max(granule);
                     tries = 0;
-                    flight.go_on(&(at..end), now_ns());
+                    self.go_on(&mut flight, at..end, demanded);
                 }
                 None => {
                     let left = if is_final { end } else { at + granule };
@@ -192,12 +197,23 @@ impl Inner {
                     self.give_back(shard, at..left, was);
                     (at, piece, tries) = (left, granule, 0);
                     if at < end {
-                        flight.go_on(&(at..end), now_ns());
+                        self.go_on(&mut flight, at..end, demanded);
                     }
                 }
             }
         }
         result
+    }
+
+    /// The source has answered, and is asked for the rest. Who waits for a page of that waits no longer than the timeout in all, however often the source
+    /// answers: the clock starts anew only while nobody does.
+    fn go_on(&self, flight: &mut Flight<'_>, rest: Range<usize>, demanded: Option<usize>) {
+        let is_awaited = demanded.is_some_and(|page| rest.contains(&page))
+            || self.left.first(rest.clone()).is_some();
+        match is_awaited {
+            true => flight.narrow(&rest),
+            false => flight.go_on(&rest, now_ns()),
+        }
     }
 
     /// Pages are whole granules of their region: a huge page comes at once or not at all.
@@ -265,8 +281,9 @@ impl Inner {
         if let Some(block) = self.staging.try_take() {
             return Ok(Some(block));
         }
+        let since_ns = now_ns();
         let block = self.staging.take(at_most);
-        if block.is_some() && !flight.touch(now_ns()) {
+        if block.is_some() && !flight.put_off(now_ns().saturating_sub(since_ns)) {
             return Err(Trouble::GivenUp);
         }
         Ok(block)

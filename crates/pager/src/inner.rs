@@ -202,8 +202,8 @@ impl Inner {
         &self.shards[after - 1]
     }
 
-    /// A fault on a page by a thread: fetches it, and what is likely to be touched next.
-    pub fn serve(&self, page: usize, thread: u64) -> Served {
+    /// A fault on a page by a thread, told at that time: fetches it, and what is likely to be touched next.
+    pub fn serve(&self, page: usize, thread: u64, since_ns: u64) -> Served {
         self.tally.faults.add(1);
         let slot = (scatter(thread) >> 40) as usize;
         let block = self.space.block_of(page) as u64;
@@ -230,7 +230,7 @@ impl Inner {
             match self.pages.claim(self.first_of(page), window.clone()) {
                 Claim::Taken { pages, was } => {
                     self.tally.windows.add(1);
-                    return match self.fetch(shard, pages, was, Some(page), thread) {
+                    return match self.fetch(shard, pages, was, Some(page), thread, since_ns) {
                         Err(Trouble::Changing) => Served::Later,
                         _ => Served::Done,
                     };
@@ -376,7 +376,7 @@ impl Inner {
                 let demanded = self.cut_at_awaited(shard, &mut pages, was);
                 at = pages.end.max(at);
                 self.tally.background_pages.add(pages.len() as i64);
-                match self.fetch(shard, pages, was, demanded, thread) {
+                match self.fetch(shard, pages, was, demanded, thread, now_ns()) {
                     Err(trouble @ (Trouble::Source(_) | Trouble::Kernel(_))) => {
                         result = Err(trouble);
                     }

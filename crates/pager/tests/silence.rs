@@ -4,13 +4,13 @@ mod common;
 
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use amdahl_pager::{
-    BLOCK, Background, Backing, Builder, Engine, Event, HandedOver, Loss, Mapping, PAGE, Pager,
-    Source, SourceError,
+    BLOCK, Background, Backing, Builder, Engine, Event, Extent, HandedOver, Loss, Mapping, PAGE,
+    Pager, Source, SourceError,
 };
 use common::{
     Deaf, MINUTE, begin, content, ends, expected, give_up, is_possible, mapping, mix, peek,
@@ -328,6 +328,117 @@ fn a_silence_costs_of_a_window_what_is_waited_for() {
             }
         }
         assert_eq!(deadly, 2 + missing, "{engine}");
+    }
+}
+
+/// Answers each read just before the timeout, that it has failed or with one page.
+struct Slow {
+    by: Duration,
+    fails: bool,
+    /// The first page that is slow.
+    from: u64,
+    reads: AtomicUsize,
+    /// Until then the first of the slow ones waits.
+    is_let_go: AtomicBool,
+}
+
+impl Source for Slow {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        let page = offset / PAGE as u64;
+        if page >= self.from {
+            self.reads.fetch_add(1, Ordering::SeqCst);
+            while !self.is_let_go.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            thread::sleep(self.by);
+        }
+        if self.fails {
+            return Err(SourceError::Corrupt("as the test wants it"));
+        }
+        content(page, into);
+        Ok(())
+    }
+
+    fn extent(&self, _: u64, _: u64) -> Extent {
+        Extent {
+            len: if self.fails { BLOCK } else { PAGE } as u64,
+            is_zero: false,
+        }
+    }
+
+    fn is_signal_safe(&self) -> bool {
+        true
+    }
+}
+
+/// Each error gave the fetch its whole time again, four times for the window and four for the page.
+#[test]
+fn errors_that_come_slowly_are_not_waited_for_again_and_again() {
+    if !is_possible() {
+        return;
+    }
+    for engine in READERS {
+        let memory = mapping(BLOCK, Backing::Small).unwrap();
+        let source = Arc::new(Slow {
+            by: SHORT * 3 / 4,
+            fails: true,
+            from: 0,
+            reads: AtomicUsize::new(0),
+            is_let_go: AtomicBool::new(true),
+        });
+        let _pager = Pager::builder()
+            .mapping(&memory, 0)
+            .source(source.clone())
+            .engine(engine)
+            .timeout(SHORT)
+            .start()
+            .unwrap();
+        assert!(peek(&memory, 0).is_none(), "{engine}");
+        // The window once, then the page alone.
+        let reads = source.reads.load(Ordering::SeqCst);
+        assert!(reads <= 2, "{engine}: {reads}");
+    }
+}
+
+/// Who had come to wait for a page of somebody else's window waited as often as that had other pages.
+#[test]
+fn pages_that_come_slowly_keep_who_waits_for_another_no_longer() {
+    if !is_possible() {
+        return;
+    }
+    for engine in READERS {
+        let memory = mapping(BLOCK, Backing::Small).unwrap();
+        let timeout = Duration::from_secs(1);
+        let source = Arc::new(Slow {
+            by: timeout * 3 / 4,
+            fails: false,
+            from: 1,
+            reads: AtomicUsize::new(0),
+            is_let_go: AtomicBool::new(false),
+        });
+        let pager = Pager::builder()
+            .mapping(&memory, 0)
+            .source(source.clone())
+            .engine(engine)
+            .shards(1)
+            .workers(0)
+            .timeout(timeout)
+            .start()
+            .unwrap();
+        // The rest of the block is on its way with it.
+        assert_eq!(peek(&memory, 0).as_deref(), Some(&expected(0)), "{engine}");
+        let theirs = Arc::clone(&memory);
+        let waits = begin(move || peek(&theirs, 100));
+        let begun = std::time::Instant::now();
+        while pager.stats().waits == 0 {
+            assert!(begun.elapsed() < MINUTE, "nobody waits");
+            thread::yield_now();
+        }
+        source.is_let_go.store(true, Ordering::SeqCst);
+        // A busy machine may have come to it so late that it had a fetch of its own.
+        waits.recv_timeout(MINUTE).expect("it is stopped");
+        let reads = source.reads.load(Ordering::SeqCst);
+        assert!(reads <= 4, "{engine}: {reads}");
     }
 }
 

@@ -96,7 +96,7 @@ pub struct PagerServe {
     /// Seconds that a VMM may take to hand its memory over
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub handoff_timeout: u64,
-    /// Seconds that reading a page may take; then it is lost
+    /// Seconds that reading a page may take, with all tries; then it is lost
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub read_timeout: u64,
     /// Seconds between lines about a VM of which pages are missing; 0 for none

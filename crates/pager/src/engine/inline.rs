@@ -16,7 +16,7 @@ impl Serve for Inline {
             return false;
         };
         let since_ns = now_ns();
-        match inner.serve(page, thread) {
+        match inner.serve(page, thread, since_ns) {
             Served::Done => {}
             // The signal goes on to whom it would have gone without us.
             Served::Lost => return false,

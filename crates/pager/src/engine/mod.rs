@@ -84,7 +84,9 @@ pub(crate) enum Outcome {
 
 /// Serves a fault that was told by a message. A panic leaves its page to the watchdog.
 pub(crate) fn serve(inner: &Inner, fault: queue::Fault) -> Outcome {
-    let served = catch_unwind(AssertUnwindSafe(|| inner.serve(fault.page, fault.thread)));
+    let served = catch_unwind(AssertUnwindSafe(|| {
+        inner.serve(fault.page, fault.thread, fault.since_ns)
+    }));
     match served {
         Ok(Served::Done) => {
             let took_ns = now_ns().saturating_sub(fault.since_ns);

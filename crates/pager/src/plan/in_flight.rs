@@ -10,7 +10,7 @@ use crate::sync::{AtomicU64, Ordering, Padded};
 /// knows that the slot was neither used again nor advanced meanwhile.
 struct Slot {
     word: AtomicU64,
-    /// When it began or last advanced, in nanoseconds of the monotonic clock.
+    /// Since when its clock runs, in nanoseconds of the monotonic clock.
     since_ns: AtomicU64,
     start: AtomicU64,
     end: AtomicU64,
@@ -96,13 +96,14 @@ impl InFlight {
             Some(Flight {
                 slot,
                 word,
+                since_ns: now_ns,
                 asks,
                 is_ahead: demanded.is_none(),
             })
         })
     }
 
-    /// Gives up the fetches that have not advanced since before `before_ns`: they put nothing into place any more.
+    /// Gives up the fetches whose clock runs since before `before_ns`: they put nothing into place any more.
     pub fn give_up(&self, before_ns: u64) -> impl Iterator<Item = GivenUp> + '_ {
         self.0.iter().filter_map(move |slot| {
             let slot = &slot.0;
@@ -152,6 +153,8 @@ pub(crate) struct Flight<'a> {
     slot: &'a Slot,
     /// What the slot's word is unless the fetch was given up.
     word: u64,
+    /// As in the slot.
+    since_ns: u64,
     /// It asks the source. Zeros are never given up.
     asks: bool,
     /// Nobody waits for it yet.
@@ -179,30 +182,37 @@ impl Flight<'_> {
 
     /// The source is asked again, for these pages; the clock starts anew. After `settle`.
     pub fn go_on(&mut self, pages: &Range<usize>, now_ns: u64) {
-        if phase(self.word) == SETTLING && self.asks {
-            self.slot.set(pages, now_ns);
-            self.resume();
-        }
+        self.since_ns = now_ns;
+        self.narrow(pages);
     }
 
-    /// The source is asked again, and the clock goes on. After `settle`.
-    pub fn resume(&mut self) {
+    /// The source is asked again, for these pages, and the clock goes on. After `settle`.
+    pub fn narrow(&mut self, pages: &Range<usize>) {
         if phase(self.word) == SETTLING && self.asks {
+            self.slot.set(pages, self.since_ns);
             self.word = next(self.word, READING);
             // Release: pairs with the Acquire in `give_up`.
             self.slot.word.store(self.word, Ordering::Release);
         }
     }
 
-    /// Something has come, not of the source: the clock starts anew. False: it was given up.
+    /// So much time is not the source's. False: it was given up.
     #[must_use]
-    pub fn touch(&mut self, now_ns: u64) -> bool {
+    pub fn put_off(&mut self, by_ns: u64) -> bool {
         let settled = self.settle();
-        if settled {
-            self.slot.since_ns.store(now_ns, Ordering::Release);
-            self.resume();
+        if settled && self.asks {
+            self.since_ns = self.since_ns.saturating_add(by_ns);
+            self.slot.since_ns.store(self.since_ns, Ordering::Release);
+            self.word = next(self.word, READING);
+            // As in `narrow`.
+            self.slot.word.store(self.word, Ordering::Release);
         }
         settled
+    }
+
+    /// How long its clock has run.
+    pub fn age_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.since_ns)
     }
 }
 
@@ -254,7 +264,7 @@ mod tests {
         assert_eq!(given_up(&flights, 2), [(0, 1)]);
         let mut other = flights.enter(&(5..6), None, 7, 10, true).unwrap();
         // The late one comes back, and does the new one no harm.
-        late.resume();
+        late.narrow(&(0..1));
         late.go_on(&(0..1), 50);
         assert!(!late.settle());
         drop(late);
@@ -268,11 +278,12 @@ mod tests {
         let mut fetch = flights.enter(&(0..1), None, 7, 1, true).unwrap();
         assert!(fetch.settle() && fetch.settle());
         assert_eq!(given_up(&flights, 2), []);
-        fetch.resume();
-        assert!(fetch.touch(9));
+        fetch.narrow(&(0..1));
+        assert!(fetch.put_off(8));
+        assert_eq!((fetch.age_ns(9), fetch.age_ns(12)), (0, 3));
         assert_eq!(given_up(&flights, 9), []);
         assert_eq!(given_up(&flights, 10), [(0, 1)]);
-        assert!(!fetch.touch(11));
+        assert!(!fetch.put_off(11));
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub use process::ProcessSource;
 
 /// Content for memory. Asked by many threads at once, for any range, in any order, perhaps twice for the same.
 ///
-/// A source that keeps somebody waiting longer than the pager's timeout is taken for dead: the pages that it was asked for are
+/// A source that keeps somebody waiting longer than the pager's timeout, with all tries after errors, is taken for dead: the pages that are waited for are
 /// lost.
 pub trait Source: Send + Sync {
     /// Fills `into` with the content from `offset` on, all of it.
