@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::event::{Event, Loss};
-use crate::inner::{Inner, Shard, Trouble};
+use crate::inner::{Inner, PAUSE, Shard, Trouble};
 use crate::lost::Barred;
 use crate::plan::in_flight::{Flight, GivenUp};
 use crate::plan::pages::{Claim, State};
@@ -68,7 +68,7 @@ impl Drop for Failed<'_> {
 impl Inner {
     /// Fetches what was claimed. With an error nothing stays claimed. `demanded` is the page that somebody waits for: it is tried
     /// alone when a window fails, and lost if that fails as well, or if it is not there when the timeout is over that began at `since_ns`. Without one, ever smaller pieces are tried, and each page that fails
-    /// is left, with an event.
+    /// is left, with an event. While there is no memory for what somebody waits for it is tried again and again: that mostly passes.
     pub fn fetch(
         &self,
         shard: &Shard,
@@ -95,19 +95,14 @@ impl Inner {
         // SeqCst, as is `enter`: who ends the pager sees this fetch, or we see that it ends.
         if self.stop.load(Ordering::SeqCst) {
             if flight.settle() {
-                match was {
-                    State::Missing if !self.is_left.load(Ordering::SeqCst) => {
-                        self.lose(shard, pages, None);
-                    }
-                    _ => self.give_back(shard, pages, was),
-                }
+                self.stopped(shard, pages, was);
             }
             return Err(Trouble::Stopped);
         }
         let region = self.space.region(pages.start);
         let (first, granule) = (region.0, region.1.granule);
         let (mut at, mut end) = (pages.start, pages.end);
-        let (mut piece, mut tries) = (pages.len(), 0);
+        let (mut piece, mut tries) = (pages.len(), 0u32);
         let mut failed = Failed {
             inner: self,
             pages: 0..0,
@@ -147,13 +142,21 @@ impl Inner {
                 return Err(Trouble::GivenUp);
             }
             // Half of the time is for the page alone.
-            let time_ns = match end - at > granule {
-                true => timeout_ns / 2,
-                false => timeout_ns,
-            };
+            let is_alone = end - at <= granule;
+            let time_ns = if is_alone { timeout_ns } else { timeout_ns / 2 };
             let has_time = || demanded.is_none() || flight.age_ns(now_ns()) < time_ns;
-            if again && tries < RETRIES && has_time() {
-                tries += 1;
+            let is_wanted = demanded.is_some_and(|page| (at..end).contains(&page));
+            let is_patient = is_wanted && trouble.is_scarce();
+            if again && (tries < RETRIES || is_patient && is_alone) && has_time() {
+                if is_patient {
+                    std::thread::sleep(PAUSE);
+                    // Nobody can give it up meanwhile, so it must notice by itself that the pager ends.
+                    if self.stop.load(Ordering::SeqCst) {
+                        self.stopped(shard, at..end, was);
+                        return Err(Trouble::Stopped);
+                    }
+                }
+                tries = tries.saturating_add(1);
                 self.tally.retries.add(1);
                 self.go_on(&mut flight, at..end, demanded);
                 continue;
@@ -203,6 +206,14 @@ impl Inner {
             }
         }
         result
+    }
+
+    /// Claimed pages are not fetched any more, for the pager ends.
+    fn stopped(&self, shard: &Shard, pages: Range<usize>, was: State) {
+        match was {
+            State::Missing if !self.is_left.load(Ordering::SeqCst) => self.lose(shard, pages, None),
+            _ => self.give_back(shard, pages, was),
+        }
     }
 
     /// The source has answered, and is asked for the rest. Who waits for a page of that waits no longer than the timeout in all, however often the source

@@ -147,8 +147,8 @@ impl Background {
     }
 }
 
-/// How long until a clean page is mapped again for which there was no memory.
-const PAUSE: Duration = Duration::from_millis(1);
+/// How long until it is tried again to put a page into place for which there was no memory.
+pub(crate) const PAUSE: Duration = Duration::from_millis(1);
 
 pub(crate) const NO_BLOCK: u64 = u64::MAX;
 /// Why pages did not get into their places.
@@ -165,6 +165,16 @@ pub(crate) enum Trouble {
 }
 
 impl Trouble {
+    /// There is no memory now.
+    pub fn is_scarce(self) -> bool {
+        let nomem = |errno| errno == Errno::NOMEM;
+        match self {
+            Trouble::Kernel(errno) => nomem(errno),
+            Trouble::Source(SourceError::Io { errno, .. }) => nomem(errno),
+            _ => false,
+        }
+    }
+
     pub fn loss(self) -> Loss {
         match self {
             Trouble::Source(error) => Loss::Source(error),

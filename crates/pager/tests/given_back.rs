@@ -4,13 +4,13 @@ mod common;
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use amdahl_pager::{BLOCK, Backing, Event, PAGE, Source, SourceError};
+use amdahl_pager::{BLOCK, Backing, Engine, Event, PAGE, Pager, Source, SourceError};
 use common::{
-    Deaf, Generated, MINUTE, begin, check, ends_well, give_up, handed_over, is_child, is_possible,
-    mapping, peek, refuse, refuse_to, vmm,
+    Deaf, Generated, MINUTE, begin, check, content, ends, ends_well, expected, give_up,
+    handed_over, is_child, is_possible, mapping, peek, refuse, refuse_for_a_while, refuse_to, vmm,
 };
 
 /// It was lost where it was touched just when serving ended: by then the memory is registered no longer.
@@ -72,6 +72,79 @@ impl Source for Hindered {
         }
         self.0.read(offset, into)
     }
+}
+
+/// Whose readers find no memory for so many copies of pages.
+struct Scarce {
+    times: usize,
+    reads: AtomicUsize,
+}
+
+impl Source for Scarce {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        const COPY: u32 = 0xc028_aa03;
+        if self.reads.fetch_add(1, Ordering::SeqCst) == 0 {
+            refuse_for_a_while(libc::SYS_ioctl, 1, COPY, libc::ENOMEM, self.times);
+        }
+        content(offset / PAGE as u64, into);
+        Ok(())
+    }
+}
+
+/// It was lost after four tries in a row, though the machine mostly has memory again in a moment.
+#[test]
+fn a_page_for_which_there_is_no_memory_for_a_moment_is_not_lost() {
+    if !is_possible() {
+        return;
+    }
+    let memory = mapping(BLOCK, Backing::Small).unwrap();
+    let source = Arc::new(Scarce {
+        times: 30,
+        reads: AtomicUsize::new(0),
+    });
+    let pager = Pager::builder()
+        .mapping(&memory, 0)
+        .source(source.clone())
+        .engine(Engine::Reader)
+        .window(PAGE)
+        .timeout(MINUTE)
+        .start()
+        .unwrap();
+    assert!(peek(&memory, 5).is_some_and(|found| *found == expected(5)));
+    assert_eq!(pager.stats().lost_pages, 0);
+    assert_eq!(source.reads.load(Ordering::SeqCst), 31);
+}
+
+/// It would keep a pager from ending that waits for memory.
+#[test]
+fn a_pager_ends_while_there_is_no_memory() {
+    if !is_possible() {
+        return;
+    }
+    let memory = mapping(BLOCK, Backing::Small).unwrap();
+    let source = Arc::new(Scarce {
+        times: usize::MAX,
+        reads: AtomicUsize::new(0),
+    });
+    let pager = Pager::builder()
+        .mapping(&memory, 0)
+        .source(source.clone())
+        .engine(Engine::Reader)
+        .window(PAGE)
+        .timeout(Duration::from_secs(24 * 3600))
+        .start()
+        .unwrap();
+    let touched = {
+        let memory = Arc::clone(&memory);
+        begin(move || peek(&memory, 5))
+    };
+    let begun = std::time::Instant::now();
+    while source.reads.load(Ordering::SeqCst) < 9 {
+        assert!(begun.elapsed() < MINUTE, "it is not tried again");
+        std::thread::yield_now();
+    }
+    ends("drop", || drop(pager));
+    assert_eq!(touched.recv_timeout(MINUTE), Ok(None));
 }
 
 /// They counted as missing, and a VM's end as a failure.

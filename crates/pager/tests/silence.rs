@@ -268,7 +268,10 @@ fn who_comes_to_wait_for_what_is_read_ahead_in_silence_is_served() {
         });
         for touched in touched {
             let (page, found) = touched.recv_timeout(MINUTE).expect("it is served");
-            assert_eq!(found.as_deref(), Some(&expected(page)), "{engine}");
+            assert!(
+                found.is_some_and(|found| *found == expected(page)),
+                "{engine}"
+            );
         }
         assert_eq!(pager.stats().lost_pages, 0, "{engine}");
         deaf.let_go();
@@ -426,7 +429,10 @@ fn pages_that_come_slowly_keep_who_waits_for_another_no_longer() {
             .start()
             .unwrap();
         // The rest of the block is on its way with it.
-        assert_eq!(peek(&memory, 0).as_deref(), Some(&expected(0)), "{engine}");
+        assert!(
+            peek(&memory, 0).is_some_and(|found| *found == expected(0)),
+            "{engine}"
+        );
         let theirs = Arc::clone(&memory);
         let waits = begin(move || peek(&theirs, 100));
         let begun = std::time::Instant::now();

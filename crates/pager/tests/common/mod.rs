@@ -387,8 +387,51 @@ pub fn refuse(call: libc::c_long, argument: usize, value: u32, errno: i32) {
     refuse_to(ALL_THREADS, call, argument, value, errno);
 }
 
+/// Has this thread get an error from a system call with this argument, so many times; then it does what it does.
+pub fn refuse_for_a_while(
+    call: libc::c_long,
+    argument: usize,
+    value: u32,
+    errno: i32,
+    times: usize,
+) {
+    use std::os::fd::{AsRawFd, FromRawFd};
+
+    const TO_LISTENER: u32 = libc::SECCOMP_RET_USER_NOTIF;
+    const NEW_LISTENER: libc::c_long = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER as libc::c_long;
+    let listener = filter(NEW_LISTENER, call, argument, value, TO_LISTENER);
+    // SAFETY: it is new, and ours.
+    let listener = unsafe { OwnedFd::from_raw_fd(listener) };
+    std::thread::spawn(move || {
+        for told in 0.. {
+            // SAFETY: all zeros are such structures; the calls take pointers to them.
+            unsafe {
+                let mut notif: libc::seccomp_notif = std::mem::zeroed();
+                let (receive, send) = (
+                    libc::SECCOMP_IOCTL_NOTIF_RECV,
+                    libc::SECCOMP_IOCTL_NOTIF_SEND,
+                );
+                if libc::ioctl(listener.as_raw_fd(), receive, &raw mut notif) != 0 {
+                    return;
+                }
+                let mut answer: libc::seccomp_notif_resp = std::mem::zeroed();
+                answer.id = notif.id;
+                match told < times {
+                    true => answer.error = -errno,
+                    false => answer.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
+                }
+                libc::ioctl(listener.as_raw_fd(), send, &raw mut answer);
+            }
+        }
+    });
+}
+
 /// The same, of this thread alone without flags.
 pub fn refuse_to(flags: libc::c_long, call: libc::c_long, argument: usize, value: u32, errno: i32) {
+    filter(flags, call, argument, value, 0x0005_0000 | errno as u32);
+}
+
+fn filter(flags: libc::c_long, call: libc::c_long, argument: usize, value: u32, then: u32) -> i32 {
     const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
     const EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
     const RETURN: u16 = 0x06; // BPF_RET | BPF_K
@@ -398,7 +441,7 @@ pub fn refuse_to(flags: libc::c_long, call: libc::c_long, argument: usize, value
         step(EQUAL, 0, 3, call as u32),
         step(LOAD, 0, 0, 16 + 8 * argument as u32),
         step(EQUAL, 0, 1, value),
-        step(RETURN, 0, 0, 0x0005_0000 | errno as u32),
+        step(RETURN, 0, 0, then),
         step(RETURN, 0, 0, 0x7fff_0000),
     ];
     let program = libc::sock_fprog {
@@ -410,6 +453,7 @@ pub fn refuse_to(flags: libc::c_long, call: libc::c_long, argument: usize, value
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         let set = libc::syscall(libc::SYS_seccomp, MODE_FILTER, flags, &raw const program);
-        assert_eq!(set, 0);
+        assert!(set >= 0);
+        set as i32
     }
 }
