@@ -1,4 +1,5 @@
-//! Gives a memory to others: a thread for each connection, which only talks, and workers, which read the source.
+//! Gives a memory to others: a thread for each connection, which only talks, and workers, which read the source. Where it holds all of them up, others
+//! stand in.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
@@ -20,6 +21,11 @@ use crate::tls::Fresh;
 use crate::wire::{self, Ask, Content, Identity, Refusal, Request, Secret, Welcome, WireError};
 use crate::{BLOCK, Credentials, Error, OWED_MAX, PAGE, lock};
 
+/// Threads that may stand in for workers at once. With so many reads more than workers that say nothing, all wait.
+const STAND_INS: usize = 64;
+/// How long nothing is begun of what waits before somebody stands in.
+const HELD_UP: Duration = Duration::from_millis(100);
+
 /// What is served, and to whom.
 #[derive(Clone)]
 pub struct Serve {
@@ -34,7 +40,7 @@ pub struct Serve {
     /// What a client has to show before it is told anything. Without TLS it keeps other users of this host out, with TLS others with a
     /// certificate of the same authority.
     pub secret: Option<Secret>,
-    /// Threads that read the source; 0 is one for each CPU.
+    /// Threads that read the source; 0 is one for each CPU. While the source holds all of them up there are more, up to 64.
     pub workers: usize,
     /// More connections than these wait to be accepted.
     pub connections_max: usize,
@@ -94,11 +100,32 @@ struct Peer {
     is_gone: AtomicBool,
 }
 
+/// What waits to be read.
+#[derive(Default)]
+struct Work {
+    jobs: Queue<Job>,
+    /// Jobs that were begun until now.
+    begun: u64,
+    /// Somebody looks whether they are begun.
+    is_watched: bool,
+}
+
+impl Work {
+    fn begin(&mut self) -> Option<Job> {
+        let job = self.jobs.pop()?;
+        self.begun += 1;
+        Some(job)
+    }
+}
+
 struct Inner {
     serve: Serve,
     tls: Option<Fresh<ServerConfig>>,
-    jobs: Mutex<Queue<Job>>,
+    work: Mutex<Work>,
     has_jobs: Condvar,
+    /// For who watches them.
+    has_begun: Condvar,
+    stand_ins: Mutex<Vec<JoinHandle<()>>>,
     is_ended: AtomicBool,
     /// Of the thread that accepts.
     bell: Bell,
@@ -148,8 +175,10 @@ impl Server {
         let inner = Arc::new(Inner {
             serve,
             tls,
-            jobs: Mutex::default(),
+            work: Mutex::default(),
             has_jobs: Condvar::new(),
+            has_begun: Condvar::new(),
+            stand_ins: Mutex::default(),
             is_ended: AtomicBool::new(false),
             bell: Bell::new()?,
             peers: Mutex::default(),
@@ -172,6 +201,9 @@ impl Server {
             let worker = thread::Builder::new().name("pages-worker".into());
             server.workers.push(worker.spawn(move || inner.work())?);
         }
+        let (watch, watched) = (thread::Builder::new(), inner.clone());
+        let watch = watch.name("pages-watch".into());
+        server.workers.push(watch.spawn(move || watched.watch())?);
         let accepts = thread::Builder::new().name("pages-accept".into());
         server.accepts = Some(accepts.spawn(move || inner.accept(&listener))?);
         Ok(server)
@@ -185,10 +217,15 @@ impl Server {
     /// Ends it, and returns when nobody is in the source any more nor will be: what was read before may still be sent. Lasts as long as the
     /// source takes for what was asked of it last.
     pub fn finish(mut self) {
-        let workers = std::mem::take(&mut self.workers);
+        let (workers, inner) = (std::mem::take(&mut self.workers), self.inner.clone());
         drop(self);
         for worker in workers {
             let _ = worker.join();
+        }
+        // Nobody starts any more of these.
+        let stand_ins = std::mem::take(&mut *lock(&inner.stand_ins));
+        for stand_in in stand_ins {
+            let _ = stand_in.join();
         }
     }
 
@@ -216,10 +253,11 @@ impl Drop for Server {
     fn drop(&mut self) {
         {
             // Under the lock, so that no worker is between looking and sleeping.
-            let _jobs = lock(&self.inner.jobs);
+            let _work = lock(&self.inner.work);
             self.inner.is_ended.store(true, Ordering::Release);
         }
         self.inner.has_jobs.notify_all();
+        self.inner.has_begun.notify_all();
         self.inner.bell.ring();
         if let Some(accepts) = self.accepts.take() {
             let _ = accepts.join();
@@ -297,7 +335,9 @@ impl Inner {
     fn end(&self, peer: &Arc<Peer>) {
         peer.is_gone.store(true, Ordering::Relaxed);
         lock(&self.peers).retain(|other| !Arc::ptr_eq(other, peer));
-        lock(&self.jobs).retain(|job| !Arc::ptr_eq(&job.of, peer));
+        lock(&self.work)
+            .jobs
+            .retain(|job| !Arc::ptr_eq(&job.of, peer));
         self.connections.fetch_sub(1, Ordering::Relaxed);
         // There may be room for another.
         self.bell.ring();
@@ -413,55 +453,109 @@ impl Inner {
         for request in requests {
             let request = Request::of(request)?;
             *owed += request.answer_max() as usize;
-            lock(&self.jobs).push(
+            let mut work = lock(&self.work);
+            let is_watched = std::mem::replace(&mut work.is_watched, true);
+            work.jobs.push(
                 request.is_urgent,
                 Job {
                     request,
                     of: peer.clone(),
                 },
             );
+            drop(work);
             self.received.fetch_add(1, Ordering::Relaxed);
             self.has_jobs.notify_one();
+            if !is_watched {
+                self.has_begun.notify_one();
+            }
         }
         *came = rest.to_vec();
         Ok(true)
     }
 
     fn work(&self) {
-        while let Some(Job { request, of }) = self.next() {
-            if of.is_gone.load(Ordering::Relaxed) {
-                continue;
-            }
-            // A source that panics costs its answer, not this thread.
-            let answer = catch_unwind(AssertUnwindSafe(|| self.answer(&request)));
-            let answer = answer.unwrap_or(Err((Refusal::Gone, "the source has failed".into())));
-            let answer = answer.unwrap_or_else(|(why, reason)| {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-                wire::refusal(request.id, why, &reason)
-            });
-            self.requests.fetch_add(1, Ordering::Relaxed);
-            let answer = Answer {
-                bytes: answer,
-                owed: request.answer_max() as usize,
-            };
-            lock(&of.answers).push(request.is_urgent, answer);
-            of.bell.ring();
+        while let Some(job) = self.next() {
+            self.do_job(job);
         }
     }
 
+    fn do_job(&self, Job { request, of }: Job) {
+        if of.is_gone.load(Ordering::Relaxed) {
+            return;
+        }
+        // A source that panics costs its answer, not this thread.
+        let answer = catch_unwind(AssertUnwindSafe(|| self.answer(&request)));
+        let answer = answer.unwrap_or(Err((Refusal::Gone, "the source has failed".into())));
+        let answer = answer.unwrap_or_else(|(why, reason)| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            wire::refusal(request.id, why, &reason)
+        });
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let answer = Answer {
+            bytes: answer,
+            owed: request.answer_max() as usize,
+        };
+        lock(&of.answers).push(request.is_urgent, answer);
+        of.bell.ring();
+    }
+
     fn next(&self) -> Option<Job> {
-        let mut jobs = lock(&self.jobs);
+        let mut work = lock(&self.work);
         loop {
             if self.is_ended() {
                 return None;
             }
-            if let Some(job) = jobs.pop() {
+            if let Some(job) = work.begin() {
                 return Some(job);
             }
-            jobs = self
+            work = self
                 .has_jobs
-                .wait(jobs)
+                .wait(work)
                 .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Has somebody stand in whenever jobs wait and none is begun for a while: all workers are held up by the source. Sleeps while nothing is asked for.
+    fn watch(self: &Arc<Self>) {
+        let mut work = lock(&self.work);
+        while !self.is_ended() {
+            if !work.is_watched {
+                work = self
+                    .has_begun
+                    .wait(work)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let begun = work.begun;
+            (work, _) = self
+                .has_begun
+                .wait_timeout_while(work, HELD_UP, |_| !self.is_ended())
+                .unwrap_or_else(PoisonError::into_inner);
+            work.is_watched = work.jobs.has_of(|_| true);
+            if work.is_watched && work.begun == begun && !self.is_ended() {
+                drop(work);
+                self.stand_in();
+                work = lock(&self.work);
+            }
+        }
+    }
+
+    /// One more thread, until nothing waits. If there can be none, the next look tries again.
+    fn stand_in(self: &Arc<Self>) {
+        let mut stand_ins = lock(&self.stand_ins);
+        stand_ins.retain(|stand_in| !stand_in.is_finished());
+        if stand_ins.len() < STAND_INS {
+            let inner = self.clone();
+            let stand_in = thread::Builder::new().name("pages-stand-in".into());
+            stand_ins.extend(stand_in.spawn(move || inner.work_off()));
+        }
+    }
+
+    fn work_off(&self) {
+        while !self.is_ended() {
+            let job = lock(&self.work).begin();
+            let Some(job) = job else { return };
+            self.do_job(job);
         }
     }
 

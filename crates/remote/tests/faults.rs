@@ -226,6 +226,74 @@ fn a_silent_connection_is_replaced() {
     assert!(remote.stats().reconnects > 0 && remote.stats().repeated > 0);
 }
 
+/// A memory whose first page nobody gets until it is let go.
+struct Deaf {
+    content: Arc<[u8]>,
+    asked: AtomicU64,
+    is_let_go: AtomicBool,
+}
+
+impl Source for Deaf {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        if offset < 4096 {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            while !self.is_let_go.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        into.copy_from_slice(&self.content[offset as usize..][..into.len()]);
+        Ok(())
+    }
+}
+
+/// As many silent reads as there are workers stopped every client.
+#[test]
+fn pages_that_the_source_keeps_back_keep_no_others_back() {
+    const SILENT: u64 = 3;
+    let content = content(1 << 20);
+    let source = Arc::new(Deaf {
+        content: content.clone(),
+        asked: AtomicU64::new(0),
+        is_let_go: AtomicBool::new(false),
+    });
+    let serve = Serve {
+        workers: 1,
+        source: source.clone(),
+        ..serve(&content)
+    };
+    let server = Server::start("127.0.0.1:0", serve).unwrap();
+    let connect = || {
+        // Long enough for no connection to be given up meanwhile.
+        Remote::connect(Connect {
+            timeout: Duration::from_secs(60),
+            ..Connect::new(server.address().to_string())
+        })
+        .unwrap()
+    };
+    thread::scope(|scope| {
+        let silent = || {
+            let remote = connect();
+            move || remote.read(0, &mut [0; 4096])
+        };
+        let silent: Vec<_> = (0..SILENT).map(|_| scope.spawn(silent())).collect();
+        while source.asked.load(Ordering::SeqCst) < SILENT
+            && !silent.iter().any(|s| s.is_finished())
+        {
+            thread::yield_now();
+        }
+        let mut page = [0; 4096];
+        let read = connect().read(4096, &mut page);
+        source.is_let_go.store(true, Ordering::SeqCst);
+        assert_eq!(read, Ok(()));
+        assert!(page == content[4096..8192]);
+        for silent in silent {
+            assert_eq!(silent.join().unwrap(), Ok(()));
+        }
+    });
+    // Whoever stood in is waited for, too.
+    server.finish();
+}
+
 #[test]
 fn when_nobody_is_there_any_more_the_timeout_ends_it() {
     let content = content(4 << 20);
