@@ -4,13 +4,13 @@ mod common;
 
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use amdahl_pager::{
-    BLOCK, Backing, Engine, Event, HandedOver, Loss, Mapping, PAGE, Pager, SourceError, Support,
-    Way,
+    BLOCK, Backing, Engine, Event, HandedOver, Loss, Mapping, PAGE, Pager, ProcessSource, Source,
+    SourceError, Support, Way,
 };
 use common::{ENGINES, Generated, MINUTE, Stuck, content, give_up, is_possible, mapping, mix};
 
@@ -139,6 +139,87 @@ fn who_waits_for_a_silent_source_is_stopped_in_time() {
             unreachable!("read {:x?}", &page[..8]);
         }
     }
+}
+
+/// At the same address in each process that runs this program at the same places.
+static WORD: AtomicU64 = AtomicU64::new(0);
+
+/// A process whose memory is read, and what it becomes: says where its word is, and what it is by then.
+fn tell_word(value: u64) {
+    use std::io::{Read, Write};
+    WORD.store(value, Ordering::SeqCst);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\nword {value} {}", (&raw const WORD).addr()).unwrap();
+    out.flush().unwrap();
+    let _ = std::io::stdin().lock().read(&mut [0]);
+}
+
+/// Of a process that was replaced by another program the memory of that was read.
+#[test]
+fn memory_of_another_program_is_not_taken_for_that_of_a_process() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+    const STAGE: &str = "PAGER_TEST_STAGE";
+    let again = |stage: &str| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let test = "memory_of_another_program_is_not_taken_for_that_of_a_process";
+        command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+        command.env(STAGE, stage);
+        command
+    };
+    match std::env::var(STAGE).as_deref() {
+        Ok("first") => {
+            tell_word(1);
+            panic!("{}", again("other").exec());
+        }
+        Ok(_) => return tell_word(2),
+        Err(_) => {}
+    }
+    let mut command = again("first");
+    let same_places = || {
+        // SAFETY: a system call without pointers.
+        unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec there is one system call.
+    unsafe { command.pre_exec(same_places) };
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut told = |value: u64| -> u64 {
+        let start = format!("word {value} ");
+        lines
+            .find_map(|line| line.unwrap().strip_prefix(&start)?.parse().ok())
+            .expect("it says where")
+    };
+    let address = told(1);
+    let source = ProcessSource::new(child.id(), address, 8);
+    let mut word = [0; 8];
+    let read = source.read(0, &mut word);
+    input.write_all(b"x").unwrap();
+    let is_same = told(2) == address;
+    let (mut other, of_other) = ([0; 8], ProcessSource::new(child.id(), address, 8));
+    let (read_other, read_again) = (of_other.read(0, &mut other), source.read(0, &mut [0; 8]));
+    input.write_all(b"x").unwrap();
+    child.wait().unwrap();
+    assert_eq!((read, word), (Ok(()), 1u64.to_ne_bytes()));
+    assert!(
+        matches!(read_again, Err(SourceError::Gone(_))),
+        "{read_again:?}"
+    );
+    match is_same {
+        true => assert_eq!((read_other, other), (Ok(()), 2u64.to_ne_bytes())),
+        false => println!("SKIPPED in part: places of memory cannot be fixed"),
+    }
+    assert!(matches!(
+        of_other.read(0, &mut other),
+        Err(SourceError::Gone(_))
+    ));
 }
 
 #[test]

@@ -3,7 +3,6 @@
 pub(crate) mod clock;
 pub(crate) mod futex;
 pub(crate) mod mapping;
-pub(crate) mod memory;
 pub(crate) mod signal;
 pub(crate) mod support;
 pub(crate) mod uffd;
