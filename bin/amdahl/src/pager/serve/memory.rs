@@ -90,7 +90,11 @@ impl Memory {
                 }
             }
             None => {
-                let source = FileSource::open(path).map_err(|error| unreadable(path, &error))?;
+                let raw = |error| unreadable(path, &error);
+                // Once: by its name another may be found the next time.
+                let file = File::open(path).map_err(raw)?;
+                let identity = identity_of(&file).map_err(raw)?;
+                let source = FileSource::of(file).map_err(raw)?;
                 if source.is_empty() {
                     return Err(Failure::usage(format!("{}: it is empty", path.display())));
                 }
@@ -99,7 +103,7 @@ impl Memory {
                     source: Arc::new(source),
                     working_set: Vec::new(),
                     kind: "raw memory",
-                    identity: identity_of(path).map_err(|error| unreadable(path, &error))?,
+                    identity,
                     image: None,
                     remote: None,
                     recorder: None,
@@ -137,9 +141,9 @@ impl Memory {
 }
 
 /// Of a raw file: which file it is, and when it was changed. Its content would take as long to read as it is large.
-fn identity_of(path: &Path) -> io::Result<Identity> {
+fn identity_of(file: &File) -> io::Result<Identity> {
     use std::os::unix::fs::MetadataExt;
-    let of = std::fs::metadata(path)?;
+    let of = file.metadata()?;
     let which = of.dev() ^ of.ino().rotate_left(32);
     let when =
         (of.mtime() as u64).rotate_left(30) ^ of.mtime_nsec() as u64 ^ of.len().rotate_left(48);
@@ -306,6 +310,20 @@ impl Source for Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It was looked for by its name once more, after it was opened.
+    #[test]
+    fn a_raw_file_is_known_by_what_it_is_and_not_by_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (name, other) = (folder.path().join("memory"), folder.path().join("other"));
+        std::fs::write(&name, [1; PAGE]).unwrap();
+        let file = File::open(&name).unwrap();
+        let identity = identity_of(&file).unwrap();
+        std::fs::write(&other, [2; 2 * PAGE]).unwrap();
+        std::fs::rename(&other, &name).unwrap();
+        assert_eq!(identity_of(&file).unwrap(), identity);
+        assert_ne!(identity_of(&File::open(&name).unwrap()).unwrap(), identity);
+    }
 
     #[test]
     fn pages_are_written_once_in_the_order_in_which_they_came() {
