@@ -355,6 +355,51 @@ fn a_balloon_is_told() {
     assert!(unsafe { pager.discard(0..1) }.is_err());
 }
 
+/// Memory of which a source fails and panics as often as a seed says, or seldom.
+fn failing(seed: u64, engine: Engine, is_seldom: bool) -> (Arc<Mapping>, Pager, Arc<Generated>) {
+    let backing = [Backing::Small, Backing::Huge][seed as usize % 2];
+    let memory = mapping(2 * BLOCK, backing).unwrap();
+    let by = if is_seldom { 20 } else { 1 };
+    let source = Arc::new(Generated {
+        failing_permille: mix(seed) % 400 / by,
+        panicking_permille: mix(seed + 1) % 300 / by,
+        zeros_told: seed % 5 == 0,
+        seed,
+        ..Generated::default()
+    });
+    let pager = Pager::builder()
+        .mapping(&memory, 0)
+        .source(source.clone())
+        .engine(engine)
+        .window([PAGE, 64 << 10, BLOCK][mix(seed + 2) as usize % 3])
+        .start()
+        .unwrap();
+    (memory, pager, source)
+}
+
+/// Has three threads touch pages in an order by a seed: whether one had been stopped, for each touch.
+fn touch_all(
+    seed: u64,
+    memory: &Mapping,
+    touch: impl Fn(&Mapping, usize) -> bool + Sync,
+) -> Vec<bool> {
+    let run = |number: u64| {
+        let pages = memory.len() / PAGE;
+        let dice = |turn: u64| mix(mix(seed << 8 | number) ^ turn) as usize % pages;
+        (0..60)
+            .map(|turn| touch(memory, dice(turn)))
+            .collect::<Vec<_>>()
+    };
+    thread::scope(|scope| {
+        let run = &run;
+        let threads: Vec<_> = (0..3)
+            .map(|number| scope.spawn(move || run(number)))
+            .collect();
+        let ends = threads.into_iter().map(|thread| thread.join().unwrap());
+        ends.flatten().collect()
+    })
+}
+
 #[test]
 fn seeds_of_errors_and_panics_end_in_right_memory_or_a_clear_stop() {
     if !is_possible() {
@@ -362,41 +407,74 @@ fn seeds_of_errors_and_panics_end_in_right_memory_or_a_clear_stop() {
     }
     let quiet = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
+    let mut ends = [0; 2];
     for seed in 0..200u64 {
-        let memory = mapping(
-            2 * BLOCK,
-            [Backing::Small, Backing::Huge][seed as usize % 2],
-        )
-        .unwrap();
-        let source = Arc::new(Generated {
-            failing_permille: mix(seed) % 400,
-            panicking_permille: mix(seed + 1) % 300,
-            zeros_told: seed % 5 == 0,
-            seed,
-            ..Generated::default()
-        });
-        let pager = Pager::builder()
-            .mapping(&memory, 0)
-            .source(source.clone())
-            .engine(ENGINES[seed as usize % 3])
-            .window([PAGE, 64 << 10, BLOCK][mix(seed + 2) as usize % 3])
-            .start()
-            .unwrap();
-        // Nobody waits for these, so nothing is lost, and what is there is right.
-        let missing = pager.fill();
-        assert_eq!(missing as usize, pager.missing_pages());
-        for page in 0..memory.len() / PAGE {
-            let missing = residence(&memory, page);
-            if !missing {
-                common::check(&memory, page, page as u64);
+        let engine = ENGINES[seed as usize % 3];
+        let (memory, pager, source) = failing(seed, engine, false);
+        // In one of four all are left to faults.
+        if seed % 4 != 3 {
+            // Nobody waits for these, so nothing is lost, and what is there is right.
+            let missing = pager.fill();
+            assert_eq!(missing as usize, pager.missing_pages());
+            for page in 0..memory.len() / PAGE {
+                if !residence(&memory, page) {
+                    common::check(&memory, page, page as u64);
+                }
+            }
+            if missing == 0 {
+                assert_eq!(pager.next_event(Duration::ZERO), None, "seed {seed}");
+            }
+            assert!(source.reads.load(Ordering::Relaxed) > 0);
+        }
+        // The kernel is told of an error where a thread would be stopped; it is never served by who touches.
+        if engine != Engine::Inline {
+            let is_stopped = |memory: &Mapping, page: usize| match common::peek(memory, page) {
+                Some(found) => {
+                    assert!(*found == common::expected(page), "seed {seed}: page {page}");
+                    false
+                }
+                None => true,
+            };
+            for is_stopped in touch_all(seed, &memory, is_stopped) {
+                ends[usize::from(is_stopped)] += 1;
             }
         }
-        if missing == 0 {
-            assert_eq!(pager.next_event(Duration::ZERO), None, "seed {seed}");
-        }
-        assert!(source.reads.load(Ordering::Relaxed) > 0);
     }
     std::panic::set_hook(quiet);
+    assert!(ends[0] > 0 && ends[1] > 0, "{ends:?}");
+}
+
+/// The same of threads that serve themselves, each seed in a process of its own, which one that is stopped ends.
+#[test]
+fn seeds_of_errors_and_panics_stop_who_serves_itself_or_give_it_right_memory() {
+    if !is_possible() {
+        return;
+    }
+    let mut ends = [0; 2];
+    for seed in 0..24 {
+        let test = "seeds_of_errors_and_panics_stop_who_serves_itself_or_give_it_right_memory";
+        let has_ended = |status: std::process::ExitStatus| {
+            let is_stopped = status
+                .signal()
+                .is_some_and(|signal| DEADLY.contains(&signal));
+            ends[usize::from(is_stopped)] += 1;
+            is_stopped || status.success()
+        };
+        if common::is_child(test, &format!("seed {seed}"), has_ended) {
+            // Those of the source: a page that is wrong is told by how the process ends.
+            std::panic::set_hook(Box::new(|_| {}));
+            let (memory, _pager, _source) = failing(seed, Engine::Inline, seed % 2 == 0);
+            touch_all(seed, &memory, |memory, page| {
+                common::check(memory, page, page as u64);
+                false
+            });
+            std::process::exit(0);
+        }
+    }
+    assert!(
+        std::env::var("PAGER_TEST_VARIANT").is_ok() || ends[0] > 0 && ends[1] > 0,
+        "{ends:?}"
+    );
 }
 
 /// Whether a page is missing, by the kernel's word.
