@@ -67,8 +67,9 @@ impl Drop for Failed<'_> {
 
 impl Inner {
     /// Fetches what was claimed. With an error nothing stays claimed. `demanded` is the page that somebody waits for: it is tried
-    /// alone when a window fails, and lost if that fails as well, or if it is not there when the timeout is over that began at `since_ns`. Without one, ever smaller pieces are tried, and each page that fails
-    /// is left, with an event. While there is no memory for what somebody waits for it is tried again and again: that mostly passes.
+    /// alone when a window fails, and lost if that fails as well, or if it is not there when the timeout is over that began at `since_ns`. Without one,
+    /// ever smaller pieces are tried, and each page that fails is left, with an event. While there is no memory for what somebody waits for it is tried
+    /// again and again: that mostly passes.
     pub fn fetch(
         &self,
         shard: &Shard,
@@ -535,8 +536,8 @@ impl Inner {
         self.wake(shard, &pages);
     }
 
-    /// The same of missing pages that were fetched ahead while somebody came to wait for them. That stays noted: whoever claims them next asks
-    /// as for a fault, so that they are had or lost then.
+    /// The same of missing pages that were fetched for another or ahead while somebody came to wait for them. That stays noted: who fetches ahead asks for
+    /// them as for a fault then, so that they are had or lost.
     fn give_back_awaited(&self, shard: &Shard, pages: Range<usize>) {
         let _open = shard.open();
         self.by_struck(&pages, |run| self.pages.release(run, State::Missing));
@@ -549,14 +550,22 @@ impl Inner {
         let _ = shard.uffd.wake(self.space.addresses(pages));
     }
 
-    /// A fetch was given up, and its pages are nobody's: those that somebody waits for are lost if the source was asked for them as for such; if not, they
-    /// are asked for in that way. The others were an idea of ours, and can be fetched again.
+    /// A fetch was given up, and its pages are nobody's: the one that it was begun for is lost. For others that somebody waits for the source was asked only
+    /// along with it, or ahead: they are asked for again, for themselves. The rest was an idea of ours, and can be fetched again.
     pub fn give_up(&self, fetch: &GivenUp) {
+        #[derive(PartialEq)]
+        enum Page {
+            Demanded,
+            Awaited,
+            Idea,
+        }
         let shard = self.shard(fetch.pages.start);
         let granule = self.space.region(fetch.pages.start).1.granule;
-        let is_awaited = |page: usize| {
-            let is_demanded = |demanded: usize| (page..page + granule).contains(&demanded);
-            fetch.demanded.is_some_and(is_demanded) || self.left.has(page)
+        let is_demanded = |page: usize, demanded: usize| (page..page + granule).contains(&demanded);
+        let kind = |page: usize| match fetch.demanded {
+            Some(demanded) if is_demanded(page, demanded) => Page::Demanded,
+            _ if self.left.first(page..page + granule).is_some() => Page::Awaited,
+            _ => Page::Idea,
         };
         let mut failed = Failed {
             inner: self,
@@ -565,16 +574,15 @@ impl Inner {
         };
         let mut at = fetch.pages.start;
         while at < fetch.pages.end {
-            let awaited = is_awaited(at);
-            let mut run = at..at + granule;
-            while run.end < fetch.pages.end && is_awaited(run.end) == awaited {
+            let (first, mut run) = (kind(at), at..at + granule);
+            while run.end < fetch.pages.end && kind(run.end) == first {
                 run.end += granule;
             }
             at = run.end;
-            match awaited {
-                true if fetch.demanded.is_none() => self.give_back_awaited(shard, run),
-                true => self.lose(shard, run, Some(Loss::Timeout)),
-                false => {
+            match first {
+                Page::Demanded => self.lose(shard, run, Some(Loss::Timeout)),
+                Page::Awaited => self.give_back_awaited(shard, run),
+                Page::Idea => {
                     if fetch.demanded.is_none() {
                         failed.add(run.clone(), Loss::Timeout);
                     }

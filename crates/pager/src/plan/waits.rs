@@ -7,8 +7,8 @@ use super::pages::{LANES, Pages, State};
 use super::record::Record;
 use crate::sync::{Ordering, Padded, Word, fence};
 
-/// Busy pages for which threads were left waiting: a bit each, since the kernel wakes by pages. It stays with a page that a fetch ahead of all faults was
-/// given up with: whoever fetches it next knows that it is waited for.
+/// Busy pages for which threads were left waiting: a bit each, since the kernel wakes by pages. It stays with a page that
+/// was not what a fetch was begun for when that was given up: who fetches ahead knows then that it is waited for.
 pub(crate) struct Left(Record);
 
 impl Left {
@@ -26,12 +26,7 @@ impl Left {
         pages.state(page) == State::Busy
     }
 
-    /// Whether somebody may have been left waiting for a page. Who is left afterwards hears of the page as well.
-    pub fn has(&self, page: usize) -> bool {
-        self.0.has(page)
-    }
-
-    /// The first of some pages for which somebody may have been left waiting.
+    /// The first of some pages for which somebody may have been left waiting. Who is left afterwards hears of them as well.
     pub fn first(&self, pages: Range<usize>) -> Option<usize> {
         self.0.first(pages)
     }
