@@ -363,7 +363,7 @@ fn failing(seed: u64, engine: Engine, is_seldom: bool) -> (Arc<Mapping>, Pager, 
     let source = Arc::new(Generated {
         failing_permille: mix(seed) % 400 / by,
         panicking_permille: mix(seed + 1) % 300 / by,
-        zeros_told: seed % 5 == 0,
+        zeros_told: seed.is_multiple_of(5),
         seed,
         ..Generated::default()
     });
