@@ -1,31 +1,30 @@
 //! Finds the bases of an image, by what they hold and not by what they are called.
 
-use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::layer::{self, Layer};
 use crate::layout::LAYERS_MAX;
+use crate::shelf::Shelf;
 use crate::{Error, Identity, Result};
 
-/// Files of a folder that are looked at.
-const FILES_MAX: usize = 4096;
-
 /// The layer with all that lie below it.
-pub(crate) fn resolve(top: Layer, named: &[PathBuf]) -> Result<Vec<Layer>> {
+pub(crate) fn resolve(shelf: &dyn Shelf, top: Layer, named: &[PathBuf]) -> Result<Vec<Layer>> {
     let mut layers = vec![top];
     while let Some(above) = layers.last()
         && let Some(wanted) = above.header.base
     {
         // Before anything is opened: the chain ends whatever the files say.
         too_deep(&layers[0].path, layers.len() + 1)?;
-        let path = find(above, wanted, named)?;
-        let file = File::open(&path).map_err(|error| Error::io("open", &path, error))?;
-        layers.push(Layer::open(Box::new(file), &path)?);
+        let path = find(shelf, above, wanted, named)?;
+        let store = shelf.open(&path);
+        let store = store.map_err(|error| Error::io("open", &path, error))?;
+        layers.push(Layer::open(store, &path)?);
         check_last(&layers)?;
     }
     for path in named {
         // A base that was named and is not one of them is a mistake of who named it.
-        let found = identity(path)?;
+        let found = identity(shelf, path)?;
         let used = |layer: &Layer| layer.header.identity == found;
         if !layers[1..].iter().any(used) {
             return Err(match &layers[0].header.base {
@@ -95,44 +94,53 @@ fn check_last(layers: &[Layer]) -> Result<()> {
     Ok(())
 }
 
-fn identity(path: &Path) -> Result<Identity> {
-    let file = File::open(path).map_err(|error| Error::io("open", path, error))?;
-    Ok(layer::read_header(&file, path)?.identity)
+fn identity(shelf: &dyn Shelf, path: &Path) -> Result<Identity> {
+    let store = shelf.open(path);
+    let store = store.map_err(|error| Error::io("open", path, error))?;
+    Ok(layer::read_header(&*store, path)?.identity)
 }
 
-/// The file of a base: one that was named, the one of the recorded name beside the image, any other beside it.
-fn find(above: &Layer, wanted: Identity, named: &[PathBuf]) -> Result<PathBuf> {
+/// Where a base is: one that was named, the one of the recorded name beside the image, any other beside it.
+fn find(shelf: &dyn Shelf, above: &Layer, wanted: Identity, named: &[PathBuf]) -> Result<PathBuf> {
     for path in named {
-        if identity(path)? == wanted {
+        if identity(shelf, path)? == wanted {
             return Ok(path.clone());
         }
     }
-    let folder = match above.path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
     let name = &above.header.base_name;
     // The file's word: a name, no path that leads elsewhere.
     let recorded = Path::new(name)
         .file_name()
         .is_some_and(|only| only == name.as_str());
-    let is_base = |path: &Path| {
-        // Never waits for what is no file, as a pipe.
-        path.is_file() && identity(path).is_ok_and(|found| found == wanted)
-    };
-    if recorded && is_base(&folder.join(name)) {
-        return Ok(folder.join(name));
+    // Never waits for what is no file, as a pipe.
+    let looked = |path: &Path| shelf.is_ready(path).then(|| identity(shelf, path));
+    if recorded {
+        let path = above.path.with_file_name(name);
+        match looked(&path) {
+            Some(Ok(found)) if found == wanted => return Ok(path),
+            // It is there, and a server that says nothing would say nothing of the others either.
+            Some(Err(Error::Io {
+                doing,
+                path,
+                source,
+            })) if source.kind() == io::ErrorKind::TimedOut => {
+                return Err(Error::Io {
+                    doing,
+                    path,
+                    source,
+                });
+            }
+            _ => {}
+        }
     }
-    let files = fs::read_dir(folder).map_err(|error| Error::io("list", folder, error))?;
-    let mut paths: Vec<PathBuf> = files
-        .take(FILES_MAX)
-        .filter_map(|file| Some(file.ok()?.path()))
-        .collect();
+    let paths = shelf.beside(&above.path);
+    let mut paths =
+        paths.map_err(|error| Error::io("list what lies beside", &above.path, error))?;
     // Whatever order the folder has: the same one is found.
     paths.sort();
     paths
         .into_iter()
-        .find(|path| is_base(path))
+        .find(|path| looked(path).is_some_and(|found| found.is_ok_and(|found| found == wanted)))
         .ok_or_else(|| Error::NoBase {
             path: above.path.clone(),
             identity: wanted,

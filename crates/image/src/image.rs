@@ -1,6 +1,5 @@
 //! An image with its bases: memory that can be read at any page by any number of threads.
 
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use crate::chain;
 use crate::layer::Layer;
 use crate::layout::{Codec, Entry, GROUP_PAGES, LAYERS_MAX, PAGE_BYTES, PageKind};
 use crate::sections::{self, PageRun, Region};
+use crate::shelf::{Files, Shelf};
 use crate::store::Store;
 use crate::{Error, Identity, Result};
 
@@ -75,9 +75,18 @@ impl OpenOptions {
     /// When a file cannot be read, is damaged or of an unknown version, or a base is missing or another one. What is not
     /// needed yet is not checked yet: see [`Verify`](crate::Verify).
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Image> {
+        self.open_on(&Files, path)
+    }
+
+    /// The same for an image that is elsewhere, with its bases beside it: an object store, for example.
+    ///
+    /// # Errors
+    /// As [`open`](OpenOptions::open).
+    pub fn open_on(&self, shelf: &dyn Shelf, path: impl AsRef<Path>) -> Result<Image> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(|error| Error::io("open", path, error))?;
-        let layers = chain::resolve(Layer::open(Box::new(file), path)?, &self.bases)?;
+        let store = shelf.open(path);
+        let store = store.map_err(|error| Error::io("open", path, error))?;
+        let layers = chain::resolve(shelf, Layer::open(store, path)?, &self.bases)?;
         Ok(self.assemble(layers))
     }
 

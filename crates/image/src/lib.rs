@@ -11,6 +11,7 @@ mod image;
 mod layer;
 mod layout;
 mod sections;
+mod shelf;
 mod store;
 mod threads;
 mod unpack;
@@ -26,6 +27,7 @@ pub use layout::{
     Codec, LAYERS_MAX, MAGIC, MEMORY_BYTES_MAX, PAGE_BYTES, PageKind, STORED_PAGES_MAX,
 };
 pub use sections::{METADATA_BYTES_MAX, PageRun, REGIONS_MAX, Region, WORKING_SET_RUNS_MAX};
+pub use shelf::{Files, Shelf};
 pub use store::{Sink, Store};
 pub use threads::Progress;
 pub use unpack::Unpack;
