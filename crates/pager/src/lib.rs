@@ -28,9 +28,9 @@ pub use error::Error;
 pub use event::{Event, Loss};
 pub use pager::Pager;
 pub use plan::working_set::{WorkingSet, WorkingSetError};
-#[cfg(feature = "image")]
-pub use source::ImageSource;
 pub use source::{Extent, FileSource, MemorySource, ProcessSource, Source, SourceError};
+#[cfg(feature = "image")]
+pub use source::{ImageSource, StoreSource};
 pub use stats::Stats;
 pub use sys::mapping::{Backing, Mapping};
 pub use sys::support::{Support, Way};

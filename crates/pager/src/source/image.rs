@@ -1,5 +1,6 @@
 //! A memory image as a source: its pages are unpacked and checked as they are asked for.
 
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use amdahl_image::{Error, Image, PageKind};
@@ -12,7 +13,8 @@ use crate::PAGE;
 /// error. Any number of pagers may share it, and with it the image's cache of unpacked clusters.
 pub struct ImageSource {
     image: Arc<Image>,
-    last_error: Mutex<Option<String>>,
+    /// In words, and whether it was damage.
+    last_error: Mutex<Option<(String, bool)>>,
 }
 
 const PAGE_BYTES: u64 = PAGE as u64;
@@ -33,6 +35,11 @@ impl ImageSource {
 
     /// Where and how reading failed the last time, in more words than a [`SourceError`] has; once.
     pub fn take_error(&self) -> Option<String> {
+        Some(self.take_failure()?.0)
+    }
+
+    /// The same, and whether the image is damaged, as opposed to: it could not be read.
+    pub fn take_failure(&self) -> Option<(String, bool)> {
         self.last_error
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -44,17 +51,32 @@ impl ImageSource {
             .last_error
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        *last = Some(error.to_string());
+        *last = Some((error.to_string(), error.is_damage()));
         match error {
             Error::Damaged { what, .. } => SourceError::Corrupt(what),
             Error::NotAnImage { .. } => SourceError::Corrupt("this is no image any more"),
-            Error::Io { source, .. } => SourceError::Io {
-                operation: "reading the image",
-                errno: Errno::from_io_error(source).unwrap_or(Errno::IO),
-            },
+            Error::Io { source, .. } => io_error("reading the image", source),
             Error::Range { memory_bytes, .. } => SourceError::Short { end: *memory_bytes },
             _ => SourceError::Gone("the image cannot be read"),
         }
+    }
+}
+
+/// What a store says that is no file, too: it may have waited long enough, and know that it is replaced.
+pub(super) fn io_error(operation: &'static str, error: &io::Error) -> SourceError {
+    match error.kind() {
+        io::ErrorKind::TimedOut => SourceError::Late,
+        io::ErrorKind::StaleNetworkFileHandle => {
+            SourceError::Gone("it was replaced while it was read")
+        }
+        io::ErrorKind::PermissionDenied => SourceError::Io {
+            operation,
+            errno: Errno::ACCESS,
+        },
+        _ => SourceError::Io {
+            operation,
+            errno: Errno::from_io_error(error).unwrap_or(Errno::IO),
+        },
     }
 }
 

@@ -5,6 +5,8 @@ mod file;
 mod image;
 mod own;
 mod process;
+#[cfg(feature = "image")]
+mod store;
 
 use std::fmt;
 
@@ -15,6 +17,8 @@ pub use file::FileSource;
 pub use image::ImageSource;
 pub use own::MemorySource;
 pub use process::ProcessSource;
+#[cfg(feature = "image")]
+pub use store::StoreSource;
 
 /// Content for memory. Asked by many threads at once, for any range, in any order, perhaps twice for the same.
 ///
