@@ -34,17 +34,20 @@ const UNPACK_EXAMPLES: &str = "\
 Examples:
   amdahl pager unpack vm.ami -o vm.mem
   amdahl pager unpack later.ami -o vm.mem --base elsewhere/vm.ami
-  amdahl pager unpack vm.ami -o - | sha256sum";
+  amdahl pager unpack vm.ami -o - | sha256sum
+  amdahl pager unpack s3://bucket/vm.ami -o vm.mem";
 
 const VERIFY_EXAMPLES: &str = "\
 Examples:
   amdahl pager verify vm.ami
-  amdahl pager verify later.ami --base elsewhere/vm.ami --json";
+  amdahl pager verify later.ami --base elsewhere/vm.ami --json
+  amdahl pager verify s3://bucket/vm.ami";
 
 const INFO_EXAMPLES: &str = "\
 Examples:
   amdahl pager info vm.ami
-  amdahl pager info later.ami --json";
+  amdahl pager info later.ami --json
+  amdahl pager info s3://bucket/vm.ami";
 
 /// `amdahl pager`.
 #[derive(Debug, Args)]
@@ -126,7 +129,7 @@ pub struct PagerPack {
 /// Which image.
 #[derive(Debug, Args)]
 pub struct ImageFile {
-    /// The image; - for standard input
+    /// The image; s3://BUCKET/KEY for an object, - for standard input
     #[arg(value_name = "IMG")]
     pub image: PathBuf,
     /// Its base, or that of one of its bases, if it does not lie beside it

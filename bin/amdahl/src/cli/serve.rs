@@ -19,6 +19,10 @@ Examples:
   amdahl pager serve --image tcp:other-host:7000 --tls-certificate here.pem --tls-key here.key \\
     --tls-authorities ca.pem --listen unix:/run/pager.sock
 
+The image may be in an S3-compatible store; who asks and where is said by AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT, AWS_ALLOW_HTTP (crates/object/README.md):
+  amdahl pager serve --image s3://bucket/vm.ami --listen unix:/run/pager.sock
+
 A new version takes over while VMs run, and another stands by in case it is killed:
   amdahl pager serve --image vm.ami --listen unix:/run/pager.sock --control unix:/run/pager.control
   amdahl pager serve --image vm.ami --replace unix:/run/pager.control
@@ -40,8 +44,8 @@ The protocol, the lines that are printed and what is not served: docs/pager-serv
 /// `amdahl pager serve`.
 #[derive(Debug, Args)]
 pub struct PagerServe {
-    /// The memory that VMs begin with: an image, a raw memory file, or tcp:HOST:PORT where another
-    /// host serves it
+    /// The memory that VMs begin with: an image or a raw memory file, s3://BUCKET/KEY for one in an
+    /// object store, or tcp:HOST:PORT where another host serves it
     #[arg(long, value_name = "FILE")]
     pub image: PathBuf,
     /// Base of the image, or of one of its bases, if it does not lie beside it

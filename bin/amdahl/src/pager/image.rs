@@ -11,6 +11,7 @@ use amdahl_image::{
 use serde_json::json;
 
 use super::meter::{Meter, size};
+use super::shelf::Anywhere;
 use super::stdio::{self, Interruptible, is_dash};
 use crate::cli::pager::{ImageFile, PagerInfo, PagerPack, PagerUnpack, PagerVerify};
 use crate::failure::Failure;
@@ -84,7 +85,8 @@ pub fn pack(args: &PagerPack) -> Result<u8, Failure> {
         how = how.threads(threads);
     }
     if let Some(base) = &args.base {
-        how = how.base(Arc::new(Image::open(base).map_err(failure)?));
+        let base = Image::options().open_on(&Anywhere::default(), base);
+        how = how.base(Arc::new(base.map_err(failure)?));
     }
     if let Some(path) = &args.working_set {
         how = how.working_set(
@@ -259,7 +261,8 @@ fn open(file: &ImageFile, interrupt: &Interrupt) -> Result<(Arc<Image>, Option<F
         .base
         .iter()
         .fold(Image::options(), |options, base| options.base(base));
-    Ok((Arc::new(options.open(path).map_err(failure)?), kept))
+    let image = options.open_on(&Anywhere::default(), path);
+    Ok((Arc::new(image.map_err(failure)?), kept))
 }
 
 /// `amdahl pager unpack`.

@@ -6,6 +6,7 @@ mod meter;
 mod migrate;
 mod plot;
 mod serve;
+mod shelf;
 mod stdio;
 
 use crate::cli::pager::{Pager, PagerCommand};

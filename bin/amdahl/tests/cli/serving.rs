@@ -1,6 +1,7 @@
 //! `amdahl pager serve`, met by a VMM that does what Firecracker's documentation says, and by others.
 
 mod following;
+mod objects;
 mod refusing;
 mod vmm;
 

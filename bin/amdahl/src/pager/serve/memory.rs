@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use amdahl_image::Image;
-use amdahl_pager::{Extent, FileSource, ImageSource, PAGE, Source, SourceError};
+use amdahl_image::{Image, Store};
+use amdahl_object::{Limits, is_object};
+use amdahl_pager::{Extent, FileSource, ImageSource, PAGE, Source, SourceError, StoreSource};
 
 use amdahl_remote::{Connect, Identity, Remote};
 
@@ -17,6 +18,7 @@ use super::pages;
 use crate::cli::serve::PagerServe;
 use crate::failure::Failure;
 use crate::pager::image;
+use crate::pager::shelf::Anywhere;
 
 /// The memory, shared by all VMs.
 pub struct Memory {
@@ -31,6 +33,7 @@ pub struct Memory {
     /// Another memory has another one.
     pub identity: Identity,
     image: Option<Arc<ImageSource>>,
+    object: Option<Arc<StoreSource>>,
     remote: Option<Arc<Remote>>,
     recorder: Option<Arc<Recorder>>,
 }
@@ -40,6 +43,17 @@ impl Memory {
     pub fn open(args: &PagerServe, cache_bytes: usize) -> Result<Memory, Failure> {
         let path = &args.image;
         let address = path.to_str().and_then(|path| path.strip_prefix("tcp:"));
+        // What objects keep is a part of the cache.
+        let mut limits = Limits {
+            timeout: Duration::from_secs(args.read_timeout),
+            ..Limits::default()
+        };
+        limits.kept_bytes = limits.kept_bytes.min(cache_bytes / 4);
+        let cache_bytes = match is_object(path) {
+            true => cache_bytes - limits.kept_bytes,
+            false => cache_bytes,
+        };
+        let shelf = Anywhere::within(limits);
         let mut memory = match address {
             Some(address) => {
                 let remote = Remote::connect(Connect {
@@ -56,17 +70,18 @@ impl Memory {
                     working_set: Vec::new(),
                     kind: "memory of another host",
                     image: None,
+                    object: None,
                     remote: Some(remote),
                     recorder: None,
                 }
             }
-            None if is_image(path, args)? => {
+            None if is_image(&shelf, path, args)? => {
                 let options = Image::options().cache_bytes(cache_bytes);
                 let options = args
                     .base
                     .iter()
                     .fold(options, |options, base| options.base(base));
-                let image = options.open(path).map_err(image::failure)?;
+                let image = options.open_on(&shelf, path).map_err(image::failure)?;
                 let working_set = match args.no_working_set {
                     true => Vec::new(),
                     false => image.working_set().map_err(image::failure)?,
@@ -85,6 +100,27 @@ impl Memory {
                     kind: "image",
                     identity,
                     image: Some(source),
+                    object: None,
+                    remote: None,
+                    recorder: None,
+                }
+            }
+            None if is_object(path) => {
+                let failed = |error| unreadable(path, &error);
+                let object = shelf.object(path).map_err(failed)?;
+                let identity = object.version();
+                let source = Arc::new(StoreSource::new(Box::new(object)).map_err(failed)?);
+                if source.is_empty() {
+                    return Err(empty(path));
+                }
+                Memory {
+                    bytes: source.len(),
+                    source: Arc::clone(&source) as Arc<dyn Source>,
+                    working_set: Vec::new(),
+                    kind: "raw memory",
+                    identity,
+                    image: None,
+                    object: Some(source),
                     remote: None,
                     recorder: None,
                 }
@@ -96,7 +132,7 @@ impl Memory {
                 let identity = identity_of(&file).map_err(raw)?;
                 let source = FileSource::of(file).map_err(raw)?;
                 if source.is_empty() {
-                    return Err(Failure::usage(format!("{}: it is empty", path.display())));
+                    return Err(empty(path));
                 }
                 Memory {
                     bytes: source.len(),
@@ -105,6 +141,7 @@ impl Memory {
                     kind: "raw memory",
                     identity,
                     image: None,
+                    object: None,
                     remote: None,
                     recorder: None,
                 }
@@ -126,7 +163,16 @@ impl Memory {
 
     /// More words about the last error, once.
     pub fn take_error(&self) -> Option<String> {
-        self.image.as_ref()?.take_error()
+        Some(self.take_failure()?.0)
+    }
+
+    /// The same, and whether the image is damaged.
+    pub fn take_failure(&self) -> Option<(String, bool)> {
+        match (&self.image, &self.object) {
+            (Some(image), _) => image.take_failure(),
+            (None, Some(object)) => Some((object.take_error()?, false)),
+            (None, None) => None,
+        }
     }
 
     /// Why the host whose memory it is may not be reached later, once.
@@ -157,11 +203,21 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
     Failure::result(format!("{}: {error}", path.display()))
 }
 
+fn empty(path: &Path) -> Failure {
+    Failure::usage(format!("{}: it is empty", path.display()))
+}
+
 /// Whether it is an image. One that is damaged where it begins must not be taken for memory, so a name that says it is one is believed.
-fn is_image(path: &Path, args: &PagerServe) -> Result<bool, Failure> {
+fn is_image(shelf: &Anywhere, path: &Path, args: &PagerServe) -> Result<bool, Failure> {
     let is_named = path.extension().is_some_and(|end| end == "ami");
     if args.raw || is_named || !args.base.is_empty() {
         return Ok(!args.raw);
+    }
+    let mut begin = [0; amdahl_image::MAGIC.len()];
+    if is_object(path) {
+        let object = shelf.object(path);
+        let read = object.and_then(|object| object.read_exact_at(&mut begin, 0));
+        return is_magic(read, &begin).map_err(|error| unreadable(path, &error));
     }
     // Before it is opened: that waits at a pipe.
     let kind = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?;
@@ -172,11 +228,15 @@ fn is_image(path: &Path, args: &PagerServe) -> Result<bool, Failure> {
         )));
     }
     let mut file = File::open(path).map_err(|error| unreadable(path, &error))?;
-    let mut begin = [0; amdahl_image::MAGIC.len()];
-    match file.read_exact(&mut begin) {
+    let read = file.read_exact(&mut begin);
+    is_magic(read, &begin).map_err(|error| unreadable(path, &error))
+}
+
+fn is_magic(read: io::Result<()>, begin: &[u8]) -> io::Result<bool> {
+    match read {
         Ok(()) => Ok(begin == amdahl_image::MAGIC),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-        Err(error) => Err(unreadable(path, &error)),
+        Err(error) => Err(error),
     }
 }
 

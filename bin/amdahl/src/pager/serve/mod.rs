@@ -41,8 +41,8 @@ use vm::{Counted, Shared};
 const ARRIVING: u32 = 16;
 /// How often is looked whether we are to end, and who has ended.
 const TICK: Duration = Duration::from_millis(100);
-/// Descriptors for everything else, VMs that arrive included.
-const SPARE_DESCRIPTORS: u64 = 64 + 5 * ARRIVING as u64;
+/// Descriptors for everything else, VMs that arrive and connections to an object store included.
+const SPARE_DESCRIPTORS: u64 = 128 + 5 * ARRIVING as u64;
 /// Descriptors that a VM needs: socket, process, userfaultfd and its duplicates, bell, ledger, and some to spare.
 const DESCRIPTORS: u64 = 9;
 

@@ -76,8 +76,8 @@ pub fn main(args: &PagerServe, address: &str) -> Result<u8, Failure> {
         }
         let trouble =
             |text, why| teller.tell(&Line::trouble("trouble", text, json!({ "why": why })));
-        if let Some(why) = memory.take_error() {
-            is_damaged = true;
+        if let Some((why, is_damage)) = memory.take_failure() {
+            is_damaged |= is_damage;
             trouble(format!("a page could not be read: {why}"), why);
         }
         for why in [server.take_trouble(), memory.take_trouble()]
