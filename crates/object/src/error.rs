@@ -72,8 +72,9 @@ impl Error {
             (E::NotFound { .. }, _) => Error::NotFound,
             (E::PermissionDenied { .. } | E::Unauthenticated { .. }, _) => Error::Refused(said()),
             (E::InvalidPath { .. }, _) => Error::Answer(said()),
-            // The library's word for another range than the one that was asked for.
-            _ if all.contains("Requested ")
+            // The library's words for headers that are missing or name another range, which are of no kind of their own.
+            _ if all.contains("Header missing")
+                || all.contains("Requested ")
                 || all.contains("partial")
                 || all.contains("Content-Range") =>
             {

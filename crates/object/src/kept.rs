@@ -78,7 +78,7 @@ pub(crate) fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
             return None;
         }
         // The last block may have no end.
-        let end = (at / BLOCK + 1).checked_mul(BLOCK).unwrap_or(u64::MAX);
+        let end = (at / BLOCK + 1).saturating_mul(BLOCK);
         let piece = at..end.min(range.end);
         at = piece.end;
         Some(piece)
