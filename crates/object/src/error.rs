@@ -40,7 +40,9 @@ pub enum Error {
     #[error("the server's answer is not what was asked for: {0}")]
     Answer(String),
     /// The server cannot be reached, or cannot answer.
-    #[error("the server cannot be asked: {0} (where it is: AWS_ENDPOINT, AWS_REGION)")]
+    #[error(
+        "the server cannot be asked: {0} (where it is: AWS_ENDPOINT, AWS_REGION; http:// needs AWS_ALLOW_HTTP=true)"
+    )]
     Failed(String),
     /// The operating system refused.
     #[error("{doing}: {why}")]
