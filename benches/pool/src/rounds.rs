@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use amdahl_figures::median;
+use amdahl_figures::{Random, median};
 
 /// Wall time and CPU time of the process.
 #[derive(Clone, Copy, Debug)]
@@ -32,16 +32,32 @@ pub fn cost(work: impl FnOnce()) -> Cost {
     }
 }
 
-/// Runs all sides once unmeasured, then `rounds` times in turns; the costs of each side.
+/// Until the threads of the side before sleep, which may look out for a while: neither their CPU time nor their places are the next side's.
+fn settle() {
+    const LOOK: Duration = Duration::from_millis(2);
+    for _ in 0..50 {
+        let before = cpu_time();
+        std::thread::sleep(LOOK);
+        if cpu_time() - before < LOOK / 10 {
+            return;
+        }
+    }
+}
+
+/// Runs all sides once unmeasured, then `rounds` times, in another random order each time; the costs of each side.
 pub fn rounds(rounds: usize, sides: &mut [&mut dyn FnMut() -> Cost]) -> Vec<Vec<Cost>> {
     let mut costs = vec![Vec::with_capacity(rounds); sides.len()];
     for side in sides.iter_mut() {
         side();
     }
-    for round in 0..rounds {
-        for i in 0..sides.len() {
-            // Another one begins in each round.
-            let at = (i + round) % sides.len();
+    let mut random = Random(1);
+    for _ in 0..rounds {
+        let mut order: Vec<usize> = (0..sides.len()).collect();
+        for at in (1..order.len()).rev() {
+            order.swap(at, random.below(at as u64 + 1) as usize);
+        }
+        for at in order {
+            settle();
             costs[at].push(sides[at]());
         }
     }

@@ -11,7 +11,10 @@ const ROUNDS: u32 = 7;
 /// long as it takes to wake a thread. Queues of sleepers, each of whom is woken for one short section, form less often.
 const LONG_ROUNDS: u32 = 20;
 
-/// So long a thread that was refused looks on. If so many others were served meanwhile, the place is busy with short sections.
+/// Pauses before the first tries: a section that is short and alone is over by then.
+const FIRST: [u32; 3] = [2, 8, 24];
+
+/// So long a thread that was refused after that looks on. If so many others were served meanwhile, the place is busy with short sections.
 const LOOK: Duration = Duration::from_micros(2);
 const BUSY: u64 = 3;
 /// So long it then stays away before each try, and so often. Threads that take turns with every section have to fetch
@@ -47,6 +50,15 @@ pub(crate) fn try_again<T>(
 ) -> Option<T> {
     if cfg!(loom) {
         return None;
+    }
+    if cpus > 1 {
+        for pauses in FIRST {
+            (0..pauses).for_each(|_| sync::spin_loop());
+            let done = attempt();
+            if done.is_some() || deadline.is_over() {
+                return done;
+            }
+        }
     }
     if cpus == 1 || !is_busy(deadline, served) {
         return spin(cpus, deadline, attempt);
@@ -158,7 +170,11 @@ mod tests {
     #[test]
     fn it_tries_a_bounded_number_of_times() {
         let all = ROUNDS + LONG_ROUNDS;
-        assert_eq!(tries(Deadline(None)), [BUSY_ROUNDS, all, all]);
+        let first = FIRST.len() as u32;
+        assert_eq!(
+            tries(Deadline(None)),
+            [BUSY_ROUNDS, all, all].map(|tries| first + tries)
+        );
         assert_eq!(
             try_again(1, Deadline(None), || Some(1), || Some(3)),
             Some(3)
