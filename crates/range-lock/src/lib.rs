@@ -41,7 +41,7 @@
 //! | readers | write to nothing that others use, while nobody writes | share a counter |
 //! | the first writer after them | has all CPUs pass a fence: 5 to 15 us with two threads | waits for them, no more |
 //! | a large range | waits once, for all before it | waits at one segment after the other, and holds those before |
-//! | suits | all else | very many threads with ranges within a granule, one at a time |
+//! | suits | all else | threads with ranges within a granule of their own parts, one at a time, where size and cost must be known beforehand |
 //!
 //! The first adapts itself: it begins as one set of requests, splits at addresses where requests meet that do not
 //! overlap, joins again where ranges cross the border, and spreads readers while nobody writes. What was measured is in

@@ -96,7 +96,7 @@ impl RangeLock {
     /// A lock of so many segments, 128 bytes each: granule number g of the addresses belongs to segment g modulo
     /// `segments`, and a range locks the segments of all its granules.
     ///
-    /// For ranges that are hardly larger than a granule it is the fastest. But **ranges that do not overlap
+    /// For ranges that are hardly larger than a granule: what a request costs depends on its size alone. But **ranges that do not overlap
     /// may exclude each other**, so a thread must not hold one range while it waits for another (debug builds panic
     /// when it would wait for itself). A large range costs as much as it has segments.
     ///
