@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use amdahl_pager::{BLOCK, Backing, Engine, Event, PAGE, Pager, Source, SourceError};
+use amdahl_pager::{BLOCK, Backing, Engine, Event, Mapping, PAGE, Pager, Source, SourceError};
 use common::{
     Deaf, Generated, MINUTE, begin, check, content, ends, ends_well, expected, give_up,
     handed_over, is_child, is_possible, mapping, peek, refuse, refuse_for_a_while, refuse_to, vmm,
@@ -91,15 +91,11 @@ impl Source for Scarce {
     }
 }
 
-/// It was lost after four tries in a row, though the machine mostly has memory again in a moment.
-#[test]
-fn a_page_for_which_there_is_no_memory_for_a_moment_is_not_lost() {
-    if !is_possible() {
-        return;
-    }
+/// A pager that finds no memory for pages so many times.
+fn without_memory(times: usize, timeout: Duration) -> (Arc<Mapping>, Arc<Scarce>, Pager) {
     let memory = mapping(BLOCK, Backing::Small).unwrap();
     let source = Arc::new(Scarce {
-        times: 30,
+        times,
         reads: AtomicUsize::new(0),
     });
     let pager = Pager::builder()
@@ -107,9 +103,19 @@ fn a_page_for_which_there_is_no_memory_for_a_moment_is_not_lost() {
         .source(source.clone())
         .engine(Engine::Reader)
         .window(PAGE)
-        .timeout(MINUTE)
+        .timeout(timeout)
         .start()
         .unwrap();
+    (memory, source, pager)
+}
+
+/// It was lost after four tries in a row, though the machine mostly has memory again in a moment.
+#[test]
+fn a_page_for_which_there_is_no_memory_for_a_moment_is_not_lost() {
+    if !is_possible() {
+        return;
+    }
+    let (memory, source, pager) = without_memory(30, MINUTE);
     assert!(peek(&memory, 5).is_some_and(|found| *found == expected(5)));
     assert_eq!(pager.stats().lost_pages, 0);
     assert_eq!(source.reads.load(Ordering::SeqCst), 31);
@@ -121,19 +127,7 @@ fn a_pager_ends_while_there_is_no_memory() {
     if !is_possible() {
         return;
     }
-    let memory = mapping(BLOCK, Backing::Small).unwrap();
-    let source = Arc::new(Scarce {
-        times: usize::MAX,
-        reads: AtomicUsize::new(0),
-    });
-    let pager = Pager::builder()
-        .mapping(&memory, 0)
-        .source(source.clone())
-        .engine(Engine::Reader)
-        .window(PAGE)
-        .timeout(Duration::from_secs(24 * 3600))
-        .start()
-        .unwrap();
+    let (memory, source, pager) = without_memory(usize::MAX, Duration::from_secs(24 * 3600));
     let touched = {
         let memory = Arc::clone(&memory);
         begin(move || peek(&memory, 5))

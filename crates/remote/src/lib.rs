@@ -6,6 +6,7 @@ mod channel;
 mod client;
 mod error;
 mod queue;
+mod resolve;
 mod server;
 mod tls;
 #[doc(hidden)]

@@ -130,6 +130,18 @@ fn what_does_not_end_is_ended() {
     );
 }
 
+/// GCC's library by another way, as an argument; `None`, and a word about it, if it is not where Debian has it.
+fn same_again(place: &Path) -> Option<String> {
+    let own = Path::new("/usr/lib/x86_64-linux-gnu/libgomp.so.1");
+    let folder = place.join("runtime");
+    fs::create_dir(&folder).expect("made");
+    if fs::copy(own, folder.join("libgomp.so.1")).is_err() {
+        println!("SKIPPED: there is no {}", own.display());
+        return None;
+    }
+    Some(format!("ours={}", folder.display()))
+}
+
 #[test]
 fn what_fails_with_the_reference_too_is_no_failure() {
     if !has_gcc() {
@@ -137,15 +149,9 @@ fn what_fails_with_the_reference_too_is_no_failure() {
     }
     let place = tempfile::tempdir().expect("a folder");
     suite(place.path());
-    // The same library, by another way.
-    let own = Path::new("/usr/lib/x86_64-linux-gnu/libgomp.so.1");
-    let folder = place.path().join("runtime");
-    fs::create_dir(&folder).expect("made");
-    if fs::copy(own, folder.join("libgomp.so.1")).is_err() {
-        println!("SKIPPED: there is no {}", own.display());
+    let Some(ours) = same_again(place.path()) else {
         return;
-    }
-    let ours = format!("ours={}", folder.display());
+    };
     let args = ["--only", "pass|abort", "--language", "c", "gcc=-", &ours];
     let output = runner(place.path(), &args);
     assert_eq!(output.status.code(), Some(1));
@@ -167,14 +173,9 @@ fn what_ends_only_when_it_is_tried_again_is_a_failure_unless_it_is_the_same_with
     }
     let place = tempfile::tempdir().expect("a folder");
     suite(place.path());
-    let own = Path::new("/usr/lib/x86_64-linux-gnu/libgomp.so.1");
-    let folder = place.path().join("runtime");
-    fs::create_dir(&folder).expect("made");
-    if fs::copy(own, folder.join("libgomp.so.1")).is_err() {
-        println!("SKIPPED: there is no {}", own.display());
+    let Some(ours) = same_again(place.path()) else {
         return;
-    }
-    let ours = format!("ours={}", folder.display());
+    };
     // Each run makes the file longer. Ours runs first, then the reference, and then both again alone.
     for (hanging, code) in [(1, 1), (2, 0)] {
         let name = format!("wakes-{hanging}.c");

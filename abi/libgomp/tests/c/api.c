@@ -6,13 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(what)                                                                                                    \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            printf("%s:%d: not %s\n", __FILE__, __LINE__, #what);                                                      \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
+#include "check.h"
 
 /* Fortran's names. */
 #ifdef __cplusplus

@@ -8,13 +8,7 @@
 #include <vector>
 #include <omp.h>
 
-#define CHECK(what)                                                                                                    \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            std::printf("%s:%d: not %s\n", __FILE__, __LINE__, #what);                                                 \
-            std::exit(1);                                                                                              \
-        }                                                                                                              \
-    } while (0)
+#include "../c/check.h"
 
 static std::atomic<int> alive;
 

@@ -100,19 +100,28 @@ fn the_memory_may_be_in_an_object_store() {
     }
 }
 
+/// Raw memory in a store, and who serves it; `None`, and a word about it, where pages that are lost cannot be told from others.
+fn served(place: &Place, more: &[&str]) -> Option<(Vec<u8>, Store, Daemon)> {
+    if !is_possible() {
+        return None;
+    }
+    let memory = with_image(place);
+    let store = Store::new(place);
+    store.put(place, "vm.mem");
+    let daemon = store.daemon(place, "s3://bucket/vm.mem", more);
+    if daemon.event("listening")["can_poison"] != true {
+        skipped("this kernel cannot poison pages");
+        return None;
+    }
+    Some((memory, store, daemon))
+}
+
 #[test]
 fn an_object_that_is_replaced_while_it_is_served_stops_who_touches_it() {
-    if !is_possible() {
-        return;
-    }
     let place = Place::new();
-    let memory = with_image(&place);
-    let store = Store::new(&place);
-    store.put(&place, "vm.mem");
-    let daemon = store.daemon(&place, "s3://bucket/vm.mem", &[]);
-    if daemon.event("listening")["can_poison"] != true {
-        return skipped("this kernel cannot poison pages");
-    }
+    let Some((memory, store, daemon)) = served(&place, &[]) else {
+        return;
+    };
     let mut vmm = Vmm::whole(&place);
     vmm.does("read 10", &page_sum(&memory, 10));
     let mut other = memory.clone();
@@ -128,17 +137,10 @@ fn an_object_that_is_replaced_while_it_is_served_stops_who_touches_it() {
 
 #[test]
 fn a_server_that_says_nothing_loses_pages_in_time_and_goes_on_later() {
-    if !is_possible() {
-        return;
-    }
     let place = Place::new();
-    let memory = with_image(&place);
-    let store = Store::new(&place);
-    store.put(&place, "vm.mem");
-    let daemon = store.daemon(&place, "s3://bucket/vm.mem", &["--read-timeout", "2"]);
-    if daemon.event("listening")["can_poison"] != true {
-        return skipped("this kernel cannot poison pages");
-    }
+    let Some((memory, store, daemon)) = served(&place, &["--read-timeout", "2"]) else {
+        return;
+    };
     let mut good = Vmm::whole(&place);
     good.does("read 10", &page_sum(&memory, 10));
     let bad = Vmm::start(&place, json!({}));
