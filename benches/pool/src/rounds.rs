@@ -34,7 +34,8 @@ pub fn cost(work: impl FnOnce()) -> Cost {
 
 /// Until the threads of the side before sleep, which may look out for a while: neither their CPU time nor their places are the next side's.
 fn settle() {
-    const LOOK: Duration = Duration::from_millis(2);
+    // Time of a thread that runs elsewhere is counted at ticks, up to 10 ms apart.
+    const LOOK: Duration = Duration::from_millis(12);
     for _ in 0..50 {
         let before = cpu_time();
         std::thread::sleep(LOOK);

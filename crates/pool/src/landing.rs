@@ -2,7 +2,8 @@
 //!
 //! Some kernels put a woken thread onto its waker's CPU, or leave it on a taken one, though others are idle: to save those
 //! a wake-up, or because they take the halted CPUs of a virtual machine for busy ones. The waker knows better: there is
-//! work for both. So where that was seen to happen, a woken worker is confined to a CPU that is free until it runs. Only hints:
+//! work for both. So a worker that begins on its waker's CPU goes to one that was free, and where that was seen to happen the
+//! next ones are confined to a CPU that is free until they run. Only hints:
 //! a CPU counts as taken by the threads of this pool alone. Who is confined to a CPU that somebody else keeps is let go by the
 //! watch; and where load is not followed nobody is confined.
 
@@ -31,6 +32,8 @@ pub(crate) struct Landing {
     seen_on: AtomicU32,
     /// Whence it was woken last, while another CPU was free, without being confined.
     woken_from: AtomicU32,
+    /// That CPU.
+    beside: AtomicU32,
     /// [`FREE`], or how far its confinement by a waker is.
     confined: AtomicU32,
     /// Which of the masks where workers may be it has; 0 before the first.
@@ -50,6 +53,7 @@ impl Landing {
             tenants: AtomicU32::new(0),
             seen_on: AtomicU32::new(0),
             woken_from: AtomicU32::new(NONE),
+            beside: AtomicU32::new(0),
             confined: AtomicU32::new(FREE),
             mask: AtomicU32::new(0),
         }
@@ -103,17 +107,20 @@ impl Registry {
     /// The thread of slot `index` goes on.
     pub(crate) fn land(&self, index: u32) {
         let own = &self.slots[index as usize].landing;
+        let is_bound =
+            Worker::current_in(self).is_some_and(|worker| worker.bound_to.get().is_some());
+        let mut was_confined = false;
         if let Some(here) = self.landings.here() {
             own.seen_on.store(here, Ordering::Relaxed);
             let from = own.woken_from.load(Ordering::Relaxed);
             if from != NONE {
                 own.woken_from.store(NONE, Ordering::Relaxed);
                 self.landings.began(from, here);
+                was_confined = from == here && !is_bound && self.step_aside(own);
             }
         }
         self.tenants_of(own).fetch_add(1, Ordering::Relaxed);
         // Relaxed: who confines a worker does so before the Release of `is_counted`, without which it does not get here.
-        let mut was_confined = false;
         if own.confined.load(Ordering::Relaxed) != FREE {
             was_confined = true;
             // The watch shall not let it go when it is confined by its work already.
@@ -132,11 +139,29 @@ impl Registry {
             return;
         }
         let mask = self.roaming_mask();
-        if (was_confined || own.mask.load(Ordering::Relaxed) != mask)
-            && Worker::current_in(self).is_none_or(|worker| worker.bound_to.get().is_none())
-        {
+        if (was_confined || own.mask.load(Ordering::Relaxed) != mask) && !is_bound {
             self.roam(index);
         }
+    }
+
+    /// This thread has begun on its waker's CPU, and is confined to the one that was free then, if it still is.
+    fn step_aside(&self, own: &Landing) -> bool {
+        let to = own.beside.load(Ordering::Relaxed);
+        let has_left = self.tenants_of(own).load(Ordering::Relaxed) == 0;
+        if has_left || !self.is_free(to) {
+            return false;
+        }
+        let goes = sys::bind(0, &CpuSet::from_iter([self.machine.kernel_cpu(to)])).is_ok();
+        if goes {
+            own.seen_on.store(to, Ordering::Relaxed);
+        }
+        goes
+    }
+
+    /// Whether workers may be on the CPU, and none was seen there.
+    fn is_free(&self, cpu: CpuId) -> bool {
+        let tenants = &self.slots[cpu as usize].landing.tenants;
+        self.may_roam(cpu) && tenants.load(Ordering::Relaxed) == 0
     }
 
     /// This thread, that of slot `index`, goes where workers may be.
@@ -185,14 +210,11 @@ impl Registry {
     }
 
     /// This thread wakes the worker `cpu`, whose bit it has cleared. If it is of the pool it goes on here itself, so the
-    /// other one shall begin elsewhere. On crowded CPUs that is left to the kernel, which knows who else is there.
+    /// other one shall begin elsewhere. On crowded CPUs where is left to the kernel, which knows who else is there.
     pub(crate) fn steer(&self, cpu: CpuId) {
         let slot = &self.slots[cpu as usize];
         // One that waits may be confined by work on a CPU.
-        if !self.settings.binds
-            || !self.settings.steers
-            || self.crowd.is_crowded()
-            || slot.is_waiting.load(Ordering::Relaxed)
+        if !self.settings.binds || !self.settings.steers || slot.is_waiting.load(Ordering::Relaxed)
         {
             return;
         }
@@ -203,17 +225,14 @@ impl Registry {
             return;
         };
         let last = slot.landing.seen_on.load(Ordering::Relaxed);
-        let is_free = |&cpu: &CpuId| {
-            let tenants = &self.slots[cpu as usize].landing.tenants;
-            cpu != here && self.may_roam(cpu) && tenants.load(Ordering::Relaxed) == 0
-        };
+        let is_free = |&cpu: &CpuId| cpu != here && self.is_free(cpu);
         let others = self.online_mask().iter_from(cpu + 1).take(LOOKS);
         let near = [last, cpu, waker.cpu].into_iter();
         let Some(to) = near.chain(others).find(is_free) else {
             return;
         };
         let thread = slot.thread_id.load(Ordering::Relaxed);
-        if thread != 0 && self.landings.distrusts() {
+        if thread != 0 && !self.crowd.is_crowded() && self.landings.distrusts() {
             let to = self.machine.kernel_cpu(to);
             // Only a hint: if the CPU has just gone, the kernel chooses.
             if sys::bind(thread, &CpuSet::from_iter([to])).is_ok() {
@@ -221,6 +240,7 @@ impl Registry {
                 slot.landing.confined.store(CONFINED, Ordering::Release);
             }
         } else {
+            slot.landing.beside.store(to, Ordering::Relaxed);
             slot.landing.woken_from.store(here, Ordering::Relaxed);
         }
     }
@@ -257,6 +277,60 @@ mod tests {
                 assert_eq!(pool.registry.roaming(), allowed);
             });
         });
+    }
+
+    /// Once one had begun behind its waker the threads' waits made the pool look crowded, where nobody is confined: all ranges
+    /// that followed had one CPU.
+    #[test]
+    fn a_worker_that_begins_on_its_wakers_cpu_steps_aside_even_if_it_is_crowded() {
+        let allowed = amdahl_topology::allowed().unwrap();
+        if allowed.len() < 2 {
+            return eprintln!(
+                "SKIPPED: one CPU is allowed, workers cannot begin beside each other"
+            );
+        }
+        let mut builder = Pool::builder().follows_load(false);
+        builder.settings.steers = true;
+        let pool = Arc::new(builder.build().unwrap());
+        let all = pool.threads();
+        pool.registry.crowd.set(true);
+        let inner = pool.clone();
+        let job = move || {
+            let registry = &inner.registry;
+            while inner.state().sleeping < all - 1 {
+                std::thread::yield_now();
+            }
+            let here = CpuSet::from_iter([sys::current_cpu()]);
+            let index = Worker::current().unwrap().index;
+            let others = registry.slots[..registry.cpus() as usize].iter();
+            for slot in others.filter(|slot| slot.thread_id.load(Ordering::Relaxed) != 0) {
+                // This one, too: it shall stay.
+                sys::bind(slot.thread_id.load(Ordering::Relaxed), &here).unwrap();
+            }
+            registry.take_off(index);
+            registry.land(index);
+            let here = registry.landings.here().unwrap();
+            let began = Arc::new(StdBool::new(false));
+            let told = began.clone();
+            let woken = crate::spawn(move || {
+                let seen_on = &Worker::current().unwrap().slot().landing.seen_on;
+                told.store(true, Ordering::Release);
+                (
+                    seen_on.load(Ordering::Relaxed),
+                    amdahl_topology::allowed().unwrap(),
+                )
+            });
+            // Who joins would run it.
+            while !began.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            let (began_on, may_run_on) = woken.join().unwrap();
+            (here, began_on, may_run_on)
+        };
+        let (here, began_on, may_run_on) = pool.spawn(job).join().unwrap();
+        pool.registry.crowd.set(false);
+        assert_ne!(began_on, here);
+        assert_eq!(may_run_on, allowed, "and roams again");
     }
 
     /// Jobs given from outside after a pause ran nearly all on one worker: the kernel put the second one behind it, on the
