@@ -72,7 +72,7 @@ pub(crate) struct Spinner {
 }
 
 impl Spinner {
-    fn length(&mut self) -> Duration {
+    fn length(&mut self, partner: Partner) -> Duration {
         if self.calm > 0 {
             self.calm -= 1;
             return Duration::ZERO;
@@ -81,7 +81,7 @@ impl Spinner {
             partner: if is_alone() {
                 Partner::Waiting
             } else {
-                Partner::Unknown
+                partner
             },
             wanted: CROWDED.load(Ordering::Relaxed) > 0,
         };
@@ -96,9 +96,14 @@ impl Spinner {
         Duration::from_nanos(learnt.max(if is_trial { trial } else { 0 }))
     }
 
-    /// Looks at `is_ready` as long as it pays. Whether it became true.
-    pub(crate) fn spin(&mut self, begun: Instant, mut is_ready: impl FnMut() -> bool) -> bool {
-        let length = self.length();
+    /// Looks at `is_ready` as long as it pays to wait for `partner`. Whether it became true.
+    pub(crate) fn spin(
+        &mut self,
+        begun: Instant,
+        partner: Partner,
+        mut is_ready: impl FnMut() -> bool,
+    ) -> bool {
+        let length = self.length(partner);
         let mut last = begun;
         while last - begun < length {
             for _ in 0..16 {
@@ -155,18 +160,23 @@ mod tests {
             spinner.waited(Duration::from_millis(5), Some(Duration::from_micros(20)));
         }
         spinner.sleeps = 1;
-        assert_eq!(spinner.length(), Duration::ZERO);
+        assert_eq!(spinner.length(Partner::Unknown), Duration::ZERO);
         spinner.sleeps = TRIAL;
         assert!(
-            is_alone() || spinner.length() > Duration::from_micros(10),
+            is_alone() || spinner.length(Partner::Unknown) > Duration::from_micros(10),
             "a trial"
         );
         for _ in 0..200 {
             spinner.waited(Duration::from_micros(1), None);
         }
-        assert!(is_alone() || spinner.length() > Duration::ZERO);
+        assert!(is_alone() || spinner.length(Partner::Unknown) > Duration::ZERO);
+        assert_eq!(spinner.length(Partner::Waiting), Duration::ZERO);
         spinner.calm = 1;
-        assert_eq!(spinner.length(), Duration::ZERO, "the CPU was lost");
+        assert_eq!(
+            spinner.length(Partner::Unknown),
+            Duration::ZERO,
+            "the CPU was lost"
+        );
         assert_eq!(spinner.calm, 0);
     }
 }

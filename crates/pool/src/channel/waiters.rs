@@ -1,10 +1,12 @@
 //! Who waits at one side of a channel.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
+
+use amdahl_placement::Partner;
 
 use crate::spawn::this_parker;
 use crate::spin::Spinner;
@@ -35,7 +37,9 @@ pub(super) struct Waiters {
     spinner: Mutex<Spinner>,
     waits: Waits,
     /// When somebody was last woken, ns since `since()`.
-    notified_ns: std::sync::atomic::AtomicU64,
+    notified_ns: AtomicU64,
+    /// By a thread that was on this CPU.
+    notified_from: AtomicU32,
 }
 
 fn since() -> Instant {
@@ -50,7 +54,8 @@ impl Waiters {
             list: Mutex::default(),
             spinner: Mutex::default(),
             waits: Waits::new(what),
-            notified_ns: Default::default(),
+            notified_ns: AtomicU64::new(0),
+            notified_from: AtomicU32::new(u32::MAX),
         }
     }
 
@@ -84,6 +89,8 @@ impl Waiters {
             if first.is_thread {
                 let now = since().elapsed().as_nanos() as u64;
                 self.notified_ns.store(now, Ordering::Relaxed);
+                let here = crate::sys::current_cpu();
+                self.notified_from.store(here, Ordering::Relaxed);
             }
             first.waker.wake();
         }
@@ -156,7 +163,7 @@ impl Waiters {
         let mut result = None;
         // Whoever holds it spins already: two of one side gain nothing.
         if let Ok(mut spinner) = self.spinner.try_lock() {
-            spinner.spin(begun, || {
+            spinner.spin(begun, self.partner(), || {
                 result = attempt();
                 result.is_some()
             });
@@ -176,6 +183,15 @@ impl Waiters {
         }
         self.waits.record(begun.elapsed(), true);
         result
+    }
+
+    /// Whether who is waited for may run meanwhile. If it was on this CPU when it last woke somebody it may still be: a kernel
+    /// that puts the woken thread onto its waker's CPU leaves both there for as long as they take turns.
+    fn partner(&self) -> Partner {
+        match self.notified_from.load(Ordering::Relaxed) == crate::sys::current_cpu() {
+            true => Partner::Waiting,
+            false => Partner::Unknown,
+        }
     }
 
     /// The result, how long the event took, and how long the wake-up after it.
@@ -243,6 +259,30 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
+
+    /// Two threads that took turns on one CPU each spun for the other one, which could not run.
+    #[test]
+    fn nobody_spins_for_who_woke_it_on_this_cpu() {
+        if cfg!(miri) {
+            return eprintln!("SKIPPED: Miri tells no CPU");
+        }
+        let allowed = amdahl_topology::allowed().unwrap();
+        let waiters = Waiters::new("test");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // So that it stays where it is; ends with its thread.
+                let first = allowed.first().unwrap();
+                crate::sys::bind(0, &amdahl_topology::CpuSet::from_iter([first])).unwrap();
+                assert_eq!(waiters.partner(), Partner::Unknown, "nobody was woken yet");
+                let ticket = waiters.enter(this_parker().into(), true);
+                waiters.notify();
+                waiters.leave(Some(ticket));
+                assert_eq!(waiters.partner(), Partner::Waiting);
+                waiters.notified_from.store(first + 1, Ordering::Relaxed);
+                assert_eq!(waiters.partner(), Partner::Unknown);
+            });
+        });
+    }
 
     /// As when the second of two values is complete first: who was woken for it found nothing, and waits again.
     #[test]
