@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod bound;
+mod budget;
 mod channel;
 mod counts;
 mod cpus;

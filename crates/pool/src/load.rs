@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::budget::Budget;
 use crate::cpus::StealStat;
 
 /// Above this part of the time that they were runnable without running, threads do not own their CPUs.
@@ -25,6 +26,7 @@ pub(crate) struct Load {
     stolen: f64,
     free_looks: u32,
     verdict: Verdict,
+    budget: Budget,
 }
 
 /// What comes of a look.
@@ -42,14 +44,19 @@ impl Load {
         self.verdict
     }
 
+    /// How many threads may run under the quota, as far as the last looks tell.
+    pub(crate) fn threads_of(&self, quota: f64) -> u32 {
+        self.budget.threads(quota)
+    }
+
     /// Threads with the nanoseconds that they ran and waited for a CPU, each since it began; `wall_ns` since the
-    /// last look; whether a quota held them back meanwhile; what a hypervisor took until now, if it is told; how many may
+    /// last look; the quota in CPUs, and whether it held them back meanwhile; what a hypervisor took until now, if it is told; how many may
     /// run at most.
     pub(crate) fn look(
         &mut self,
         threads: &[(u32, u64, u64)],
         wall_ns: u64,
-        is_throttled: bool,
+        (quota, is_throttled): (Option<f64>, bool),
         steal: Option<StealStat>,
         most: u32,
     ) -> Verdict {
@@ -62,13 +69,18 @@ impl Load {
                 waited += now_waited.saturating_sub(last_waited);
             }
         }
+        // A quota that others in the group use up says nothing of a pool that wants little.
+        let is_throttled = is_throttled && (ran + waited) as f64 > LEAST * wall_ns as f64;
+        // Who spins then takes from the quota of who works.
+        let is_tight = self.budget.look(quota, wall_ns, ran, is_throttled);
         let wall = wall_ns.max(1) as f64;
         let (ran, waited) = (ran as f64 / wall, waited as f64 / wall);
         let wanted = ran + waited;
-        // A quota that others in the group use up says nothing of a pool that wants little.
-        // Nor does what is stolen say how many would fit: with fewer threads the hypervisor may take as large a share
+        // What is stolen does not say how many would fit: with fewer threads the hypervisor may take as large a share
         // of each CPU.
-        if wanted > LEAST && (is_throttled || waited > CROWDED * wanted || self.stolen > CROWDED) {
+        if wanted > LEAST
+            && (is_throttled || is_tight || waited > CROWDED * wanted || self.stolen > CROWDED)
+        {
             self.free_looks = 0;
             self.verdict.is_crowded = true;
             // More than half a thread only queued for CPUs: so many less. One step a look, so that
@@ -150,7 +162,7 @@ mod tests {
                     (t, r + ran * MS, w + waited * MS)
                 })
                 .collect();
-            verdict = Some(load.look(&each, 10 * MS, false, None, threads));
+            verdict = Some(load.look(&each, 10 * MS, (None, false), None, threads));
         }
         verdict.unwrap()
     }
@@ -183,10 +195,34 @@ mod tests {
     fn a_quota_crowds_too() {
         let mut load = Load::default();
         assert!(
-            !load.look(&[(1, 0, 0)], MS, true, None, 2).is_crowded,
+            !load
+                .look(&[(1, 0, 0)], MS, (Some(1.0), true), None, 2)
+                .is_crowded,
             "idle"
         );
-        assert!(load.look(&[(1, MS, 0)], MS, true, None, 2).is_crowded);
+        assert!(
+            load.look(&[(1, MS, 0)], MS, (Some(1.0), true), None, 2)
+                .is_crowded
+        );
+    }
+
+    /// Who spun until the kernel held the group back had used up the time of those who work.
+    #[test]
+    fn a_quota_that_is_nearly_used_up_crowds_before_anybody_is_held_back() {
+        let mut load = Load::default();
+        let mut look = |n: u64| {
+            let ran = n * 10 * MS;
+            load.look(
+                &[(1, ran, 0), (2, ran, 0)],
+                10 * MS,
+                (Some(1.0), false),
+                None,
+                2,
+            )
+        };
+        assert!((0..5).all(|n| !look(n).is_crowded));
+        assert!(look(5).is_crowded);
+        assert_eq!(load.threads_of(1.0), 1);
     }
 
     /// Under a hypervisor that took half of each CPU threads never waited, as far as the kernel knew: they went on spinning.
@@ -200,7 +236,7 @@ mod tests {
                 at.stolen_ns += 2 * stolen;
                 at.ran_ns += 2 * (10 * MS - stolen);
                 let threads = [(1, ran, 0), (2, ran, 0)];
-                verdict = load.look(&threads, 10 * MS, false, Some(at), 2);
+                verdict = load.look(&threads, 10 * MS, (None, false), Some(at), 2);
             }
             verdict
         };
@@ -222,14 +258,14 @@ mod tests {
         let mut look = |stolen_ns, ran_ns| {
             let ran = ran_ns;
             let at = StealStat { stolen_ns, ran_ns };
-            load.look(&[(1, ran, 0)], 1000 * MS, false, Some(at), 2);
+            load.look(&[(1, ran, 0)], 1000 * MS, (None, false), Some(at), 2);
             load.stolen
         };
         look(0, 0);
         assert_eq!(look(500 * MS, 500 * MS), 0.5);
         assert_eq!(look(10 * MS, 400 * MS), 0.5, "nothing is known of it");
         assert_eq!(look(10 * MS, 1400 * MS), 0.0);
-        load.look(&[], MS, false, None, 2);
+        load.look(&[], MS, (None, false), None, 2);
         assert_eq!(load.last_steal, None);
     }
 

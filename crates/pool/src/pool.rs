@@ -212,7 +212,7 @@ impl Pool {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many threads of the pool may run now: CPUs, less what quota and competitors take; and some more while none of
+    /// How many threads of the pool may run now: CPUs, less what quota and competitors take, where a burst has twice the quota; and some more while none of
     /// those gets on though jobs wait.
     pub fn threads(&self) -> u32 {
         self.registry.counts.load().limit()

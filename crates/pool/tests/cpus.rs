@@ -342,6 +342,18 @@ fn a_quota_limits_the_threads() {
     assert_eq!(pool.threads(), 8);
 }
 
+/// Where load is followed a burst has twice the threads, until the quota is nearly used up.
+#[test]
+fn a_burst_has_twice_the_threads_of_the_quota() {
+    let cpus = machine("8 core");
+    cpus.set_quota(Some(2.5));
+    let pool = Pool::builder().cpus(cpus.clone()).build().unwrap();
+    assert_eq!(pool.threads(), 5);
+    cpus.set_quota(Some(100.0));
+    pool.refresh();
+    assert_eq!(pool.threads(), 8);
+}
+
 /// Where more workers are awake than may run, each still runs what is bound to its CPU.
 #[test]
 fn work_is_not_forgotten_by_a_worker_that_has_no_place() {
@@ -356,7 +368,8 @@ fn work_is_not_forgotten_by_a_worker_that_has_no_place() {
     }
     let cpus = machine("2 core");
     cpus.set_quota(Some(1.0));
-    let pool = Pool::builder().cpus(cpus.clone()).build().unwrap();
+    let builder = Pool::builder().cpus(cpus.clone()).follows_load(false);
+    let pool = builder.build().unwrap();
     let (go, wait) = std::sync::mpsc::channel();
     let long = pool.queue_on(&set([0]), move || wait.recv());
     // The only place is taken, and CPU 0 cannot run this.
@@ -370,7 +383,8 @@ fn work_is_not_forgotten_by_a_worker_that_has_no_place() {
 fn a_pool_ends_although_a_worker_waits_and_only_one_may_run() {
     let cpus = machine("2 core");
     cpus.set_quota(Some(1.0));
-    let pool = Pool::builder().cpus(cpus).name("ends").build().unwrap();
+    let builder = Pool::builder().cpus(cpus).name("ends").follows_load(false);
+    let pool = builder.build().unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     let mut tell = Some(tell);
     let future = pool.spawn_future(std::future::poll_fn(move |context| match tell.take() {
