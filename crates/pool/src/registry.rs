@@ -110,7 +110,7 @@ pub(crate) struct Registry {
     pub(crate) watch: Watch,
     begun: Instant,
     /// The average time from a wake-up to running.
-    wake_ns: AtomicU64,
+    pub(crate) wake_ns: AtomicU64,
     pub(crate) sleeps: Waits,
     pub(crate) join_waits: Waits,
     pub(crate) range_waits: Waits,

@@ -150,7 +150,8 @@ impl<'a, E: Send> Region<'a, E> {
         let mut may_lower = !is_caller && self.offer.lowers;
         let begun = Instant::now();
         let mut before = begun;
-        let alone_ns = match may_invite {
+        // On crowded CPUs a helper would sleep again before the next one.
+        let alone_ns = match may_invite && !registry.crowd.is_crowded() {
             true => registry
                 .offers
                 .begin(registry.ns_at(begun), registry.wake_ns()),
@@ -280,5 +281,37 @@ impl<'a, E: Send> Region<'a, E> {
 
     fn offer_id(&self) -> usize {
         (&raw const self.offer).addr()
+    }
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use super::*;
+    use crate::Pool;
+
+    /// Each few of them a helper was woken, found nothing left, and slept again.
+    #[test]
+    fn short_ranges_wake_nobody_on_crowded_cpus() {
+        let allowed = amdahl_topology::allowed().unwrap();
+        if allowed.len() < 2 {
+            return eprintln!("SKIPPED: one CPU is allowed, there is no helper");
+        }
+        let pool = Pool::builder().follows_load(false).build().unwrap();
+        let registry = &pool.registry;
+        while pool.state().sleeping < pool.threads() {
+            std::thread::yield_now();
+        }
+        registry.crowd.set(true);
+        // Longer than all of them together may take on a machine that does much else.
+        registry.wake_ns.store(u64::MAX / 4, Ordering::Relaxed);
+        let sleeps = registry.sleeps.count().times;
+        for _ in 0..100 {
+            // Beyond any time that is worth a helper, and each is nothing.
+            registry.offers.leave(registry.now_ns(), u64::MAX / 2);
+            pool.par_range(0..1000, 1, |_| ());
+        }
+        registry.crowd.set(false);
+        assert_eq!(registry.sleeps.count().times, sleeps);
+        assert_eq!(pool.state().sleeping, pool.threads());
     }
 }
