@@ -15,6 +15,7 @@ mod load;
 #[cfg(all(test, loom))]
 mod models;
 mod observe;
+mod outcome;
 mod parker;
 mod pool;
 mod priority;

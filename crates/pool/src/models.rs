@@ -1,12 +1,16 @@
 //! All interleavings of what is lock-free, under loom.
 
+use std::task::{Wake, Waker};
+
 use loom::sync::Arc;
 use loom::thread;
 
 use crate::counts::{Counts, SharedCounts};
 use crate::deque::{Deque, Steal};
 use crate::latch::Latch;
+use crate::outcome::Outcome;
 use crate::parker::Parker;
+use crate::spawn::JoinError;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 use crate::watch::Watch;
 
@@ -329,5 +333,69 @@ fn no_work_is_left_in_the_queue_of_who_leaves() {
         }
         giver.join().unwrap();
         leaver.join().unwrap();
+    });
+}
+
+/// Who asks for the result has it, or is told later; and what it asked with before is not told instead.
+#[test]
+fn who_registers_is_told_or_finds_the_result() {
+    struct Told(AtomicU32);
+    impl Wake for Told {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+    model(|| {
+        let outcome = Arc::new(Outcome::new());
+        let finisher = {
+            let outcome = outcome.clone();
+            thread::spawn(move || {
+                assert!(outcome.begin());
+                outcome.finish(Ok(7));
+            })
+        };
+        let told = [0, 1].map(|_| std::sync::Arc::new(Told(AtomicU32::new(0))));
+        // As a handle that is polled by one task and then by another one.
+        // SAFETY: this thread alone takes the result.
+        let ask = |told: &std::sync::Arc<Told>| unsafe {
+            outcome.take_or_register(&Waker::from(told.clone()))
+        };
+        let found = ask(&told[0]).or_else(|| ask(&told[1]));
+        finisher.join().unwrap();
+        let found = found.unwrap_or_else(|| {
+            assert_eq!(told[1].0.load(Ordering::Acquire), 1);
+            // SAFETY: as above.
+            unsafe { outcome.take() }
+        });
+        assert_eq!(found.unwrap(), 7);
+    });
+}
+
+/// Work is run or cancelled, and who waits is told of the one that it was.
+#[test]
+fn work_is_begun_or_cancelled() {
+    model(|| {
+        let outcome = Arc::new(Outcome::new());
+        let runner = {
+            let outcome = outcome.clone();
+            thread::spawn(move || {
+                let begins = outcome.begin();
+                if begins {
+                    outcome.finish(Ok(()));
+                }
+                begins
+            })
+        };
+        let noop = Waker::noop();
+        // SAFETY: this thread alone takes the result.
+        let found = unsafe { outcome.take_or_register(noop) };
+        let cancels = outcome.cancel();
+        if cancels {
+            outcome.finish(Err(JoinError::Cancelled));
+        }
+        assert_ne!(runner.join().unwrap(), cancels);
+        // SAFETY: as above.
+        let found = found.unwrap_or_else(|| unsafe { outcome.take() });
+        assert_eq!(found.is_err(), cancels);
     });
 }

@@ -5,14 +5,15 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
 
 use crate::job::{Job, JobRef, Payload, quietly};
 use crate::latch::Latch;
+use crate::outcome::{Outcome, Waiter};
 use crate::parker::Parker;
 use crate::registry::Registry;
-use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{AtomicBool, Ordering};
 use crate::worker::Worker;
 
 /// Which work comes first.
@@ -90,108 +91,6 @@ impl fmt::Display for JoinError {
 
 impl std::error::Error for JoinError {}
 
-const QUEUED: u32 = 0;
-const RUNNING: u32 = 1;
-/// Claimed by who cancels it.
-const CANCELLED: u32 = 2;
-/// The result is there, or was.
-const DONE: u32 = 3;
-
-enum Waiter {
-    /// In the frame of a worker that waits.
-    Latch(*const Latch),
-    Waker(Waker),
-}
-
-// SAFETY: a latch may be set by any thread.
-unsafe impl Send for Waiter {}
-
-/// How a piece of work ended, and who wants to know.
-pub(crate) struct Outcome<T> {
-    /// `DONE` under the lock.
-    state: AtomicU32,
-    end: Mutex<End<T>>,
-}
-
-struct End<T> {
-    result: Option<Result<T, JoinError>>,
-    waiter: Option<Waiter>,
-}
-
-fn whole<'a, T>(mutex: &'a Mutex<T>) -> std::sync::MutexGuard<'a, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl<T> Outcome<T> {
-    fn new() -> Self {
-        Outcome {
-            state: AtomicU32::new(QUEUED),
-            end: Mutex::new(End {
-                result: None,
-                waiter: None,
-            }),
-        }
-    }
-
-    /// Whoever gets true decides what happens to the work.
-    fn claim(&self, to: u32) -> bool {
-        self.state
-            .compare_exchange(QUEUED, to, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    }
-
-    fn finish(&self, result: Result<T, JoinError>) {
-        let mut end = whole(&self.end);
-        end.result = Some(result);
-        // Release: pairs with the Acquire in `is_over`.
-        self.state.store(DONE, Ordering::Release);
-        match end.waiter.take() {
-            // SAFETY: a worker stays in the frame of its latch until it is set. Its parker may be another pool's, which
-            // may go once the worker has: `join` takes this lock before it returns.
-            Some(Waiter::Latch(latch)) => unsafe { Latch::set(latch) },
-            Some(Waiter::Waker(waker)) => {
-                drop(end);
-                waker.wake();
-            }
-            None => {}
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.state.load(Ordering::Acquire) == DONE
-    }
-
-    /// False if it is over already.
-    fn register(&self, waiter: Waiter) -> bool {
-        let mut end = whole(&self.end);
-        let is_over = self.is_over();
-        if !is_over {
-            end.waiter = Some(waiter);
-        }
-        !is_over
-    }
-
-    /// The result; `None` if it is not over, and then the waker is called when it is.
-    fn take_or_register(&self, waker: &Waker) -> Option<Result<T, JoinError>> {
-        let mut end = whole(&self.end);
-        if self.is_over() {
-            return Some(
-                end.result
-                    .take()
-                    .expect("a handle is not polled after its end"),
-            );
-        }
-        let old = match &mut end.waiter {
-            Some(Waiter::Waker(old)) if old.will_wake(waker) => None,
-            other => other.replace(Waiter::Waker(waker.clone())),
-        };
-        // What goes with the old one is foreign, and may want the lock.
-        drop(end);
-        drop(old);
-        None
-    }
-}
-
 /// What a handle sees of the work, whatever closure it is.
 pub(crate) trait Spawned<T>: Send + Sync {
     fn outcome(&self) -> &Outcome<T>;
@@ -238,13 +137,13 @@ impl<F: FnOnce() -> T + Send, T: Send> Task<F, T> {
     /// Runs it unless somebody else has, or it is cancelled. Whether it was run here.
     pub(crate) fn run(&self) -> bool {
         if self.token.as_ref().is_some_and(CancelToken::is_cancelled) {
-            if self.outcome.claim(CANCELLED) {
+            if self.outcome.cancel() {
                 self.discard();
                 self.outcome.finish(Err(JoinError::Cancelled));
             }
             return false;
         }
-        if !self.outcome.claim(RUNNING) {
+        if !self.outcome.begin() {
             return false;
         }
         // SAFETY: claimed.
@@ -295,7 +194,7 @@ impl<T> Handle<T> {
     /// of it is passed over later.
     pub fn cancel(&self) -> bool {
         let outcome = self.work.outcome();
-        let is_claimed = outcome.claim(CANCELLED);
+        let is_claimed = outcome.cancel();
         if is_claimed {
             self.work.discard();
             outcome.finish(Err(JoinError::Cancelled));
@@ -317,8 +216,7 @@ impl<T> Handle<T> {
                     let latch = Latch::new(&worker.slot().parker);
                     if outcome.register(Waiter::Latch(&latch)) {
                         worker.wait(&latch);
-                        // Whoever set the latch has left the parker by then.
-                        drop(whole(&outcome.end));
+                        outcome.wait_for_finisher();
                     }
                 }
                 None => {
@@ -329,7 +227,8 @@ impl<T> Handle<T> {
                 }
             }
         }
-        whole(&outcome.end).result.take().expect("it is over")
+        // SAFETY: over, and this was the only handle.
+        unsafe { outcome.take() }
     }
 }
 
@@ -337,7 +236,8 @@ impl<T> Future for Handle<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.work.outcome().take_or_register(context.waker()) {
+        // SAFETY: there is one handle, and it is borrowed mutably.
+        match unsafe { self.work.outcome().take_or_register(context.waker()) } {
             Some(result) => Poll::Ready(result),
             None => Poll::Pending,
         }
@@ -418,10 +318,10 @@ impl<T: Send + 'static> Promise<T> {
     /// polled.
     pub(crate) async fn keep<F: Future<Output = T>>(self, future: F) {
         let outcome = &self.0.0;
-        let kept = Kept(outcome);
-        if !outcome.claim(RUNNING) {
+        if !outcome.begin() {
             return;
         }
+        let kept = Kept(outcome);
         let mut future = std::pin::pin!(future);
         let result = std::future::poll_fn(|context| {
             let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
@@ -442,8 +342,6 @@ struct Kept<'a, T>(&'a Outcome<T>);
 
 impl<T> Drop for Kept<'_, T> {
     fn drop(&mut self) {
-        if !self.0.is_over() {
-            self.0.finish(Err(JoinError::Cancelled));
-        }
+        self.0.finish(Err(JoinError::Cancelled));
     }
 }
