@@ -61,6 +61,18 @@ impl<T> Outcome<T> {
         self.claim(CANCELLED)
     }
 
+    /// Whether somebody has begun with it, and has not ended: for who may be the one.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & !WAITED == RUNNING
+    }
+
+    /// Nobody will run it any more, nor go on with it. By the last one who could.
+    pub(crate) fn abandon(&self) {
+        if self.is_begun() || self.cancel() {
+            self.finish(Err(JoinError::Cancelled));
+        }
+    }
+
     fn claim(&self, to: u32) -> bool {
         let mut state = self.state.load(Ordering::Relaxed);
         while state & !WAITED == QUEUED {

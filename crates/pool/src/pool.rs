@@ -327,15 +327,13 @@ impl Pool {
         Handle::new(task)
     }
 
-    /// Runs a future in the pool: it is polled by workers, whenever its waker was called. Two allocations.
+    /// Runs a future in the pool: it is polled by workers, whenever its waker was called. One allocation.
     pub fn spawn_future<T, F>(&self, future: F) -> Handle<T>
     where
         F: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let (promise, handle) = crate::spawn::promise();
-        AsyncTask::start(&self.registry, promise.keep(future), Priority::Normal);
-        handle
+        AsyncTask::start(&self.registry, future, Priority::Normal)
     }
 
     /// Works through a range in parallel: `work` gets parts of it, none smaller than `chunk_min` but the last ones,

@@ -3,14 +3,17 @@
 use std::cell::UnsafeCell;
 use std::future::Future;
 use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::ptr::NonNull;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use crate::job::{Job, JobRef, quietly};
+use crate::outcome::Outcome;
 use crate::registry::Registry;
-use crate::spawn::{Priority, queue};
-use crate::sync::{AtomicU32, Ordering};
+use crate::spawn::{Handle, JoinError, Priority, Spawned, queue};
+use crate::sync::{AtomicU32, AtomicUsize, Ordering, fence};
 use crate::worker::Worker;
 
 const IDLE: u32 = 0;
@@ -22,75 +25,178 @@ const RUNNING: u32 = 2;
 const WOKEN: u32 = 3;
 const DONE: u32 = 4;
 
-/// A future and its place in the queues: one allocation.
+/// A future, its place in the queues and its outcome: one allocation.
 #[repr(C)]
-pub(crate) struct AsyncTask<F> {
+pub(crate) struct AsyncTask<F: Future> {
     job: Job,
     state: AtomicU32,
+    /// The [`Runner`]s.
+    runners: AtomicUsize,
     registry: Arc<Registry>,
+    outcome: Outcome<F::Output>,
     /// Belongs to who has moved the state to `RUNNING`; `None` when done.
     future: UnsafeCell<Option<F>>,
 }
 
 // SAFETY: `future` is touched by one thread at a time, as the state says; it need not be `Sync` for that.
-unsafe impl<F: Send> Send for AsyncTask<F> {}
+unsafe impl<F: Future<Output: Send> + Send> Send for AsyncTask<F> {}
 // SAFETY: as above.
-unsafe impl<F: Send> Sync for AsyncTask<F> {}
+unsafe impl<F: Future<Output: Send> + Send> Sync for AsyncTask<F> {}
 
-impl<F: Future<Output = ()> + Send + 'static> AsyncTask<F> {
-    /// `future` must not panic out of `poll`: what it computes goes elsewhere, panics too.
-    pub(crate) fn start(registry: &Arc<Registry>, future: F, priority: Priority) {
+/// Who may poll a task or wake it: a queue that has it, a waker, who polls it. With the last of them goes the future, and the
+/// handle is told; together they are one owner of the memory, the handle is another.
+struct Runner<F: Future>(NonNull<AsyncTask<F>>);
+
+impl<F: Future> Runner<F> {
+    fn task(&self) -> &AsyncTask<F> {
+        // SAFETY: counted.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// # Safety
+    /// `data` is of a runner, which is not used any more.
+    unsafe fn of(data: *const ()) -> Self {
+        // SAFETY: never null.
+        Runner(unsafe { NonNull::new_unchecked(data.cast_mut().cast()) })
+    }
+
+    fn into_data(self) -> *const () {
+        ManuallyDrop::new(self).0.as_ptr().cast_const().cast()
+    }
+
+    fn queued(self) -> JobRef {
+        JobRef(self.into_data().cast_mut().cast())
+    }
+}
+
+impl<F: Future> Clone for Runner<F> {
+    fn clone(&self) -> Self {
+        // Relaxed: as for any counter of references, there is one already.
+        let before = self.task().runners.fetch_add(1, Ordering::Relaxed);
+        // More wakers than there are bytes: they are forgotten, again and again.
+        if before > isize::MAX as usize {
+            std::process::abort();
+        }
+        Runner(self.0)
+    }
+}
+
+impl<F: Future> Drop for Runner<F> {
+    fn drop(&mut self) {
+        let task = self.task();
+        if task.runners.fetch_sub(1, Ordering::Release) > 1 {
+            return;
+        }
+        // Pairs with the Release of the others: all that they did is before what follows.
+        fence(Ordering::Acquire);
+        if task.state.load(Ordering::Relaxed) != DONE {
+            // SAFETY: nobody else may poll it any more.
+            quietly(|| unsafe { *task.future.get() = None });
+            task.outcome.abandon();
+        }
+        // SAFETY: all runners together had one reference, from `start`.
+        drop(unsafe { Arc::from_raw(self.0.as_ptr().cast_const()) });
+    }
+}
+
+impl<F> AsyncTask<F>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    pub(crate) fn start(
+        registry: &Arc<Registry>,
+        future: F,
+        priority: Priority,
+    ) -> Handle<F::Output> {
         let task = Arc::new(AsyncTask {
             // SAFETY: `run` takes what `queued` makes.
             job: unsafe { Job::new(Self::run) },
             state: AtomicU32::new(SCHEDULED),
+            runners: AtomicUsize::new(1),
             registry: registry.clone(),
+            outcome: Outcome::new(),
             future: UnsafeCell::new(Some(future)),
         });
-        queue(registry, Self::queued(task), priority);
-    }
-
-    fn queued(self: Arc<Self>) -> JobRef {
-        JobRef(Arc::into_raw(self).cast_mut().cast())
+        let handle = Handle::new(task.clone());
+        // SAFETY: the one that is counted, with a reference of its own.
+        let runner = unsafe { Runner::<F>::of(Arc::into_raw(task).cast()) };
+        queue(registry, runner.queued(), priority);
+        handle
     }
 
     unsafe fn run(job: *mut Job) {
         // SAFETY: made by `queued`, run once for each time that it was.
-        let this = unsafe { Arc::from_raw(job.cast_const().cast::<Self>()) };
+        let this = unsafe { Runner::<F>::of(job.cast_const().cast()) };
+        let task = this.task();
         // Acquire: pairs with the Release of the thread that polled it last.
-        this.state.swap(RUNNING, Ordering::Acquire);
-        // SAFETY: counts as one reference, which is never dropped: `this` is there as long as the poll is.
-        let waker = ManuallyDrop::new(Waker::from(unsafe { Arc::from_raw(Arc::as_ptr(&this)) }));
+        task.state.swap(RUNNING, Ordering::Acquire);
         // SAFETY: the state is RUNNING by us, so nobody else is here; it stays where it is until dropped in place.
-        let place = unsafe { &mut *this.future.get() };
+        let place = unsafe { &mut *task.future.get() };
         let Some(future) = place.as_mut() else { return };
+        if !task.outcome.is_begun() && !task.outcome.begin() {
+            // Its handle has cancelled it, and tells so.
+            quietly(|| *place = None);
+            task.state.store(DONE, Ordering::Release);
+            return;
+        }
         // SAFETY: inside of an Arc, never moved.
         let future = unsafe { Pin::new_unchecked(future) };
-        let worker = Worker::current_in(&this.registry);
+        let raw = RawWaker::new(this.0.as_ptr().cast_const().cast(), Self::WAKER);
+        // SAFETY: the table is for runners; this one stays as long as the poll, and is not dropped by its waker.
+        let waker = ManuallyDrop::new(unsafe { Waker::from_raw(raw) });
+        let worker = Worker::current_in(&task.registry);
         let was_polling = worker.map(|worker| worker.is_polling.replace(true));
-        let polled = future.poll(&mut Context::from_waker(&waker));
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            future.poll(&mut Context::from_waker(&waker))
+        }));
         if let Some(worker) = worker {
             worker.is_polling.set(was_polling == Some(true));
         }
-        if polled == Poll::Ready(()) {
-            quietly(|| *place = None);
-            this.state.store(DONE, Ordering::Release);
-        } else if this
-            .state
-            .compare_exchange(RUNNING, IDLE, Ordering::Release, Ordering::Relaxed)
-            .is_err()
-        {
-            // Woken while it ran. Behind the others, so that one that wakes itself starves nobody.
-            this.state.store(SCHEDULED, Ordering::Release);
-            let registry = this.registry.clone();
-            registry.inject(Self::queued(this), Priority::Normal, None);
-        }
+        let result = match polled {
+            Ok(Poll::Ready(value)) => Ok(value),
+            Err(payload) => Err(JoinError::Panicked(payload)),
+            Ok(Poll::Pending) => {
+                if task
+                    .state
+                    .compare_exchange(RUNNING, IDLE, Ordering::Release, Ordering::Relaxed)
+                    .is_err()
+                {
+                    // Woken while it ran. Behind the others, so that one that wakes itself starves nobody.
+                    task.state.store(SCHEDULED, Ordering::Release);
+                    let registry = task.registry.clone();
+                    registry.inject(this.queued(), Priority::Normal, None);
+                }
+                return;
+            }
+        };
+        // First what the future had, which who waits may want.
+        quietly(|| *place = None);
+        task.state.store(DONE, Ordering::Release);
+        task.outcome.finish(result);
     }
-}
 
-impl<F: Future<Output = ()> + Send + 'static> Wake for AsyncTask<F> {
-    fn wake(self: Arc<Self>) {
-        let mut state = self.state.load(Ordering::Relaxed);
+    const WAKER: &'static RawWakerVTable = &RawWakerVTable::new(
+        |data| {
+            // SAFETY: the table is for runners; of a clone's data there is a runner more.
+            let this = ManuallyDrop::new(unsafe { Runner::<F>::of(data) });
+            RawWaker::new(Runner::clone(&this).into_data(), Self::WAKER)
+        },
+        // SAFETY: as above; the waker is gone.
+        |data| Self::wake(unsafe { Runner::of(data) }),
+        |data| {
+            // SAFETY: as above; the waker stays.
+            let this = ManuallyDrop::new(unsafe { Runner::<F>::of(data) });
+            if this.task().state.load(Ordering::Relaxed) != DONE {
+                Self::wake(Runner::clone(&this));
+            }
+        },
+        // SAFETY: as above; the waker is gone.
+        |data| drop(unsafe { Runner::<F>::of(data) }),
+    );
+
+    fn wake(this: Runner<F>) {
+        let task = this.task();
+        let mut state = task.state.load(Ordering::Relaxed);
         loop {
             let to = match state {
                 IDLE => SCHEDULED,
@@ -98,7 +204,7 @@ impl<F: Future<Output = ()> + Send + 'static> Wake for AsyncTask<F> {
                 _ => return,
             };
             // Release: what the waker wrote is seen by the poll.
-            match self
+            match task
                 .state
                 .compare_exchange_weak(state, to, Ordering::AcqRel, Ordering::Relaxed)
             {
@@ -107,14 +213,14 @@ impl<F: Future<Output = ()> + Send + 'static> Wake for AsyncTask<F> {
                 Err(found) => state = found,
             }
         }
-        if let Some(worker) = Worker::current_in(&self.registry) {
-            return worker.queue_woken(Self::queued(self));
+        if let Some(worker) = Worker::current_in(&task.registry) {
+            return worker.queue_woken(this.queued());
         }
-        let registry = self.registry.clone();
+        let registry = task.registry.clone();
         if registry.is_dead.load(Ordering::Acquire) {
             return; // The pool is gone, and so is who would run it.
         }
-        registry.inject(Self::queued(self), Priority::Normal, None);
+        registry.inject(this.queued(), Priority::Normal, None);
         // `inject` has a fence behind the push, which pairs with that of `clean_up`: either who cleans up sees the task, or
         // we see that the pool is gone.
         if registry.is_dead.load(Ordering::Relaxed) {
@@ -123,12 +229,129 @@ impl<F: Future<Output = ()> + Send + 'static> Wake for AsyncTask<F> {
     }
 }
 
+impl<F> Spawned<F::Output> for AsyncTask<F>
+where
+    F: Future<Output: Send> + Send,
+{
+    fn outcome(&self) -> &Outcome<F::Output> {
+        &self.outcome
+    }
+    /// Who takes it out of its queue drops the future.
+    fn discard(&self) {}
+}
+
 #[cfg(all(test, not(any(loom, miri))))]
 mod tests {
-    use std::sync::{Arc, Mutex, mpsc};
+    use std::sync::atomic::AtomicBool as StdBool;
+    use std::sync::{Arc, Mutex, OnceLock, mpsc};
 
     use super::*;
     use crate::{Pool, SimulatedCpus};
+
+    /// Tells when it goes.
+    struct Held(Arc<StdBool>);
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+
+    fn pool() -> Pool {
+        let cpus = SimulatedCpus::new(amdahl_topology::Topology::synthetic("2 core").unwrap());
+        Pool::builder().cpus(cpus).build().unwrap()
+    }
+
+    #[test]
+    fn a_future_that_nobody_can_wake_any_more_goes_and_its_handle_tells() {
+        let pool = pool();
+        let has_gone = Arc::new(StdBool::new(false));
+        let held = Held(has_gone.clone());
+        let handle = pool.spawn_future(async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        assert!(matches!(handle.join(), Err(JoinError::Cancelled)));
+        assert!(has_gone.load(Ordering::Acquire));
+    }
+
+    /// Who waited found what the work had borrowed still taken.
+    #[test]
+    fn what_a_future_holds_goes_before_its_handle_tells() {
+        /// Looks at the handle when it goes.
+        #[derive(Clone, Default)]
+        struct Looks(Arc<OnceLock<Handle<()>>>, Arc<AtomicU32>);
+        impl Drop for Looks {
+            fn drop(&mut self) {
+                if Worker::current().is_some() {
+                    let is_done = self.0.wait().is_done();
+                    self.1.store(1 + u32::from(is_done), Ordering::Release);
+                }
+            }
+        }
+        let pool = pool();
+        for panics in [false, true] {
+            let looks = Looks::default();
+            let held = looks.clone();
+            // A block would drop it at its end by itself.
+            let handle = pool.spawn_future(std::future::poll_fn(move |_| {
+                let _held = &held;
+                assert!(!panics, "as told");
+                Poll::Ready(())
+            }));
+            let _ = looks.0.set(handle);
+            while looks.1.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            assert_eq!(looks.1.load(Ordering::Acquire), 1, "panics: {panics}");
+        }
+    }
+
+    #[test]
+    fn wakers_outlive_their_future_their_handle_and_their_pool() {
+        let place = Arc::<Mutex<Vec<Waker>>>::default();
+        let pool = pool();
+        let kept = place.clone();
+        let handle = pool.spawn_future(std::future::poll_fn(move |context| {
+            let mut kept = kept.lock().unwrap();
+            kept.push(context.waker().clone());
+            match kept.len() {
+                3 => Poll::Ready(7),
+                _ => Poll::Pending,
+            }
+        }));
+        let waker = |at: usize| loop {
+            match place.lock().unwrap().get(at) {
+                Some(waker) => return waker.clone(),
+                None => std::thread::yield_now(),
+            }
+        };
+        waker(0).wake();
+        waker(1).wake_by_ref();
+        assert_eq!(handle.join().unwrap(), 7);
+        drop(pool);
+        let wakers = std::mem::take(&mut *place.lock().unwrap());
+        assert!(wakers[0].will_wake(&wakers[2]));
+        wakers.iter().for_each(Waker::wake_by_ref);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    #[test]
+    fn a_future_that_is_cancelled_in_its_queue_goes_when_its_turn_comes() {
+        let cpus = SimulatedCpus::new(amdahl_topology::Topology::synthetic("1 core").unwrap());
+        let pool = Pool::builder().cpus(cpus).build().unwrap();
+        let (go, wait) = mpsc::channel::<()>();
+        let busy = pool.spawn(move || wait.recv());
+        let has_gone = Arc::new(StdBool::new(false));
+        let held = Held(has_gone.clone());
+        let handle = pool.spawn_future(async move { drop(held) });
+        assert!(handle.cancel());
+        assert!(matches!(handle.join(), Err(JoinError::Cancelled)));
+        go.send(()).unwrap();
+        busy.join().unwrap().unwrap();
+        drop(pool);
+        assert!(has_gone.load(Ordering::Acquire));
+    }
 
     fn is_asleep(thread: u32) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
