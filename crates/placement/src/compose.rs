@@ -21,6 +21,11 @@ pub trait WakePart: Send + Sync {
         }
     }
 
+    /// Whether it sends tasks only to idle CPUs: without any they stay where they are. See [`Policy::may_keep`].
+    fn may_keep(&self) -> bool {
+        false
+    }
+
     /// How far it finds every idle CPU.
     fn reach(&self, machine: &Machine) -> Reach;
 }
@@ -202,6 +207,10 @@ impl Policy for Composed {
 
     fn dispatch(&self, state: &mut CpuState, view: &dyn View, task: &Waking) -> Assigned {
         self.wake.dispatch(state, view, task)
+    }
+
+    fn may_keep(&self, machine: &Machine) -> bool {
+        self.wake.may_keep() && self.work_conserving(machine) == Conserving::Yes
     }
 
     fn work_conserving(&self, machine: &Machine) -> Conserving {

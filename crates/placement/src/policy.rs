@@ -50,6 +50,14 @@ pub trait Policy: Send + Sync {
         }
     }
 
+    /// Whether a CPU that makes a task ready may as well keep it: idle CPUs find it there however far away they are, and
+    /// all that [`wake`](Self::wake) would add is to tell one of them. Whoever carries out the answers may then leave the
+    /// task with its waker, and ask only whom to tell.
+    fn may_keep(&self, machine: &Machine) -> bool {
+        let _ = machine;
+        false
+    }
+
     /// Whether CPUs are ever idle on `machine` while tasks wait.
     fn work_conserving(&self, machine: &Machine) -> Conserving;
 }

@@ -142,6 +142,10 @@ impl WakePart for Idlest {
         to_cpu(view, found.unwrap_or(home), cost)
     }
 
+    fn may_keep(&self) -> bool {
+        true
+    }
+
     fn reach(&self, _: &Machine) -> Reach {
         Reach {
             distance: Some(self.reach),

@@ -320,7 +320,6 @@ impl Registry {
         let near = self.landings.here();
         let task = Waking {
             waker: near,
-            last: near,
             allowed: Some(work.mask()),
             new: true,
             ..Waking::default()

@@ -17,6 +17,8 @@ mod models;
 mod observe;
 mod outcome;
 mod parker;
+#[cfg(all(test, not(any(loom, miri))))]
+mod placed;
 mod pool;
 mod priority;
 mod queue;

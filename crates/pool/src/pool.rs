@@ -160,7 +160,7 @@ impl Drop for Visit<'_> {
             if job.is_null() {
                 break;
             }
-            registry.inject(JobRef(job), Priority::Normal, None);
+            registry.inject_new(JobRef(job));
         }
         self.worker.slot().thread_id.store(0, Ordering::Relaxed);
         registry.take_off(self.worker.index);
@@ -277,8 +277,7 @@ impl Pool {
             Moved((work.0)(Worker::current().expect("a worker runs this")))
         };
         let job = StackJob::new(call, ThreadLatch::new(this_parker()));
-        self.registry
-            .inject(JobRef(job.job()), Priority::Normal, None);
+        self.registry.inject_new(JobRef(job.job()));
         job.latch.wait();
         // SAFETY: the latch is set.
         match unsafe { job.result() } {

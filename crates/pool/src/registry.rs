@@ -97,11 +97,16 @@ pub(crate) struct Registry {
     /// Workers that look for work and would help with a range.
     seekers: AtomicU32,
     /// Of threads that are no workers.
-    outside: Counted<CpuState>,
-    dispatcher: Counted<CpuState>,
+    pub(crate) outside: Counted<CpuState>,
+    pub(crate) dispatcher: Counted<CpuState>,
     /// Somebody else wants the CPUs: do not spin.
     pub(crate) crowd: Crowd,
     is_conserving: bool,
+    /// What workers make ready stays with them, and the policy is asked only whom to tell.
+    may_keep: bool,
+    /// What the policy was asked and has answered, once somebody wants to know.
+    #[cfg(all(test, not(any(loom, miri))))]
+    pub(crate) placed: Mutex<Option<Vec<crate::placed::Placed>>>,
     pub(crate) is_ending: AtomicBool,
     /// No thread is left.
     pub(crate) is_dead: AtomicBool,
@@ -155,6 +160,7 @@ impl Registry {
         let layout = policy.queues(&machine);
         let mask = || CpuMask::new(cpus).expect("a machine has a CPU");
         let is_conserving = policy.work_conserving(&machine) == amdahl_placement::Conserving::Yes;
+        let may_keep = policy.may_keep(&machine);
         let slot = || Slot {
             deque: Deque::new(DEQUE),
             parker: Parker::default(),
@@ -193,6 +199,9 @@ impl Registry {
             dispatcher: Counted::new("dispatcher", CpuState::new(0)),
             crowd: Crowd::new(),
             is_conserving,
+            may_keep,
+            #[cfg(all(test, not(any(loom, miri))))]
+            placed: Mutex::default(),
             is_ending: AtomicBool::new(false),
             is_dead: AtomicBool::new(false),
             homeless: Homeless::new(),
@@ -235,6 +244,10 @@ impl Registry {
 
     pub(crate) fn is_conserving(&self) -> bool {
         self.is_conserving
+    }
+
+    pub(crate) fn may_keep(&self) -> bool {
+        self.may_keep
     }
 
     pub(crate) fn is_worker(&self, index: u32) -> bool {
@@ -294,7 +307,6 @@ impl Registry {
         }
         let task = Waking {
             waker: Some(from),
-            last: Some(from),
             new: true,
             ..Waking::default()
         };
@@ -308,39 +320,60 @@ impl Registry {
         }
     }
 
-    /// Queues a job of normal priority where the policy wants it, and wakes who should run it.
+    /// Queues a job, one of normal priority where the policy wants `task`, and wakes who should run it. `state` is that
+    /// of the waker's CPU, if the waker is of the pool.
     pub(crate) fn inject(
         &self,
         job: JobRef,
         priority: Priority,
-        from: Option<(CpuId, &mut CpuState)>,
+        task: &Waking,
+        state: Option<&mut CpuState>,
     ) {
-        let near = from.as_ref().map_or(0, |(cpu, _)| *cpu);
+        let near = task.waker.unwrap_or(0);
         match priority {
             Priority::High => self.high.push(job),
             Priority::Low => self.low.push(job),
             Priority::Normal => {
-                let woken = match from {
-                    Some((cpu, state)) => self.place(Some(cpu), state),
-                    None => self.place(None, &mut self.outside.lock()),
+                let (queue, notify) = match state {
+                    Some(state) => self.place(task, state),
+                    None => self.place(task, &mut self.outside.lock()),
                 };
-                self.queues[woken.0.index()].push(job);
-                if let Some(lead) = self.layout.lead(woken.0) {
-                    self.mark_overloaded(lead);
-                }
-                // Pairs with the fences in `fall_asleep` and `leave_queue`: either who sleeps or leaves sees the job, or
-                // we see that it does.
-                fence(Ordering::SeqCst);
-                if let Some(cpu) = woken.1
-                    && self.is_needed(cpu, woken.0)
-                {
-                    self.notify(cpu);
-                }
-                return self.wake_any(near);
+                return self.enqueue(job, queue, notify, near);
             }
         }
         fence(Ordering::SeqCst);
         self.wake_any(near);
+    }
+
+    /// Queues a job of normal priority that comes from outside, or from a place that is gone.
+    pub(crate) fn inject_new(&self, job: JobRef) {
+        let task = Waking {
+            new: true,
+            ..Waking::default()
+        };
+        self.inject(job, Priority::Normal, &task, None);
+    }
+
+    /// Puts a job into a queue, and tells `notify`. Who calls goes on on CPU `near`.
+    pub(crate) fn enqueue(&self, job: JobRef, queue: QueueId, notify: Option<CpuId>, near: CpuId) {
+        self.queues[queue.index()].push(job);
+        if let Some(lead) = self.layout.lead(queue) {
+            self.mark_overloaded(lead);
+        }
+        // Pairs with the fences in `fall_asleep` and `leave_queue`: either who sleeps or leaves sees the job, or
+        // we see that it does.
+        fence(Ordering::SeqCst);
+        if let Some(cpu) = notify
+            && self.is_needed(cpu, queue)
+        {
+            self.notify(cpu);
+        }
+        self.wake_any(near);
+    }
+
+    /// Whether waking the worker of `cpu` would be one more than may run.
+    pub(crate) fn is_beyond_places(&self, cpu: CpuId) -> bool {
+        self.is_asleep(cpu) && !self.counts.load().has_room()
     }
 
     /// Whether something that was put into `queue` needs the worker of `cpu`. Who has no place would sleep again at once.
@@ -353,18 +386,21 @@ impl Registry {
         }
     }
 
-    fn place(&self, waker: Option<CpuId>, state: &mut CpuState) -> (QueueId, Option<CpuId>) {
-        let task = Waking {
-            waker,
-            new: true,
-            ..Waking::default()
-        };
-        match self.policy.wake(state, self, &task) {
+    /// Where the policy wants a task, and whom it tells.
+    pub(crate) fn place(&self, task: &Waking, state: &mut CpuState) -> (QueueId, Option<CpuId>) {
+        let answer = self.ask(task, state);
+        #[cfg(all(test, not(any(loom, miri))))]
+        crate::placed::note(self, task, answer);
+        answer
+    }
+
+    fn ask(&self, task: &Waking, state: &mut CpuState) -> (QueueId, Option<CpuId>) {
+        match self.policy.wake(state, self, task) {
             Woken::Queue { queue, notify, .. } => (queue, notify),
             // Whoever brings the task acts for the dispatcher: the decision is the same, and no CPU is idle for it.
             Woken::Ask { .. } => {
                 let mut state = self.dispatcher.lock();
-                match self.policy.dispatch(&mut state, self, &task).cpu {
+                match self.policy.dispatch(&mut state, self, task).cpu {
                     Some(cpu) => (self.layout.of(cpu), Some(cpu)),
                     None => (self.layout.inbox().unwrap_or(QueueId(0)), None),
                 }

@@ -8,6 +8,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake};
 
+use amdahl_placement::Waking;
+
 use crate::job::{Job, JobRef, Payload, quietly};
 use crate::latch::Latch;
 use crate::outcome::{Outcome, Waiter};
@@ -286,7 +288,13 @@ impl Spawn {
 pub(crate) fn queue(registry: &Registry, job: JobRef, priority: Priority) {
     match Worker::current_in(registry) {
         Some(worker) => worker.queue(job, priority),
-        None => registry.inject(job, priority, None),
+        None => {
+            let task = Waking {
+                new: true,
+                ..Waking::default()
+            };
+            registry.inject(job, priority, &task, None);
+        }
     }
 }
 

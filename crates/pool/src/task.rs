@@ -9,6 +9,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
+use amdahl_placement::{CpuId, Flips, Waking};
+
 use crate::job::{Job, JobRef, quietly};
 use crate::outcome::Outcome;
 use crate::registry::Registry;
@@ -25,6 +27,55 @@ const RUNNING: u32 = 2;
 const WOKEN: u32 = 3;
 const DONE: u32 = 4;
 
+/// No CPU.
+const NONE: u32 = u32::MAX;
+
+/// What a policy is told of a task that is woken.
+pub(crate) struct Past {
+    /// The CPU whose worker polled it last.
+    last: AtomicU32,
+    /// How often it changes whom it wakes. Belongs to who polls the task, or has made it ready and not queued it yet.
+    flips: UnsafeCell<Flips>,
+}
+
+impl Past {
+    fn new() -> Self {
+        Past {
+            last: AtomicU32::new(NONE),
+            flips: UnsafeCell::default(),
+        }
+    }
+
+    fn last(&self) -> Option<CpuId> {
+        Some(self.last.load(Ordering::Relaxed)).filter(|&cpu| cpu != NONE)
+    }
+
+    /// The task is made ready, by a worker or by nobody of the pool.
+    ///
+    /// # Safety
+    /// The caller has made it ready and has not queued it yet. What `worker` polls is being polled on this thread.
+    unsafe fn woken(&self, worker: Option<&Worker>) -> Waking<'static> {
+        let mut task = Waking {
+            last: self.last(),
+            // SAFETY: the caller has it.
+            wakee_flips: unsafe { *self.flips.get() },
+            ..Waking::default()
+        };
+        if let Some(worker) = worker {
+            task.waker = Some(worker.cpu);
+            // SAFETY: null, or of a task whose poll is beneath this call and keeps it.
+            if let Some(waker) = unsafe { worker.polled.get().as_ref() } {
+                // SAFETY: polled by this thread, which has no other reference to it.
+                let flips = unsafe { &mut *waker.flips.get() };
+                let id = (&raw const *self).addr() as u64;
+                flips.woke(id, worker.registry().now_ns());
+                task.waker_flips = *flips;
+            }
+        }
+        task
+    }
+}
+
 /// A future, its place in the queues and its outcome: one allocation.
 #[repr(C)]
 pub(crate) struct AsyncTask<F: Future> {
@@ -32,13 +83,14 @@ pub(crate) struct AsyncTask<F: Future> {
     state: AtomicU32,
     /// The [`Runner`]s.
     runners: AtomicUsize,
+    past: Past,
     registry: Arc<Registry>,
     outcome: Outcome<F::Output>,
     /// Belongs to who has moved the state to `RUNNING`; `None` when done.
     future: UnsafeCell<Option<F>>,
 }
 
-// SAFETY: `future` is touched by one thread at a time, as the state says; it need not be `Sync` for that.
+// SAFETY: `future` and the flips are touched by one thread at a time, as the state says; they need not be `Sync` for that.
 unsafe impl<F: Future<Output: Send> + Send> Send for AsyncTask<F> {}
 // SAFETY: as above.
 unsafe impl<F: Future<Output: Send> + Send> Sync for AsyncTask<F> {}
@@ -113,6 +165,7 @@ where
             job: unsafe { Job::new(Self::run) },
             state: AtomicU32::new(SCHEDULED),
             runners: AtomicUsize::new(1),
+            past: Past::new(),
             registry: registry.clone(),
             outcome: Outcome::new(),
             future: UnsafeCell::new(Some(future)),
@@ -145,12 +198,15 @@ where
         // SAFETY: the table is for runners; this one stays as long as the poll, and is not dropped by its waker.
         let waker = ManuallyDrop::new(unsafe { Waker::from_raw(raw) });
         let worker = Worker::current_in(&task.registry);
-        let was_polling = worker.map(|worker| worker.is_polling.replace(true));
+        let beneath = worker.map(|worker| {
+            task.past.last.store(worker.cpu, Ordering::Relaxed);
+            (worker, worker.polled.replace(&task.past))
+        });
         let polled = catch_unwind(AssertUnwindSafe(|| {
             future.poll(&mut Context::from_waker(&waker))
         }));
-        if let Some(worker) = worker {
-            worker.is_polling.set(was_polling == Some(true));
+        if let Some((worker, beneath)) = beneath {
+            worker.polled.set(beneath);
         }
         let result = match polled {
             Ok(Poll::Ready(value)) => Ok(value),
@@ -163,8 +219,12 @@ where
                 {
                     // Woken while it ran. Behind the others, so that one that wakes itself starves nobody.
                     task.state.store(SCHEDULED, Ordering::Release);
+                    if let Some(worker) = worker {
+                        return worker.queue_behind(this.queued());
+                    }
                     let registry = task.registry.clone();
-                    registry.inject(this.queued(), Priority::Normal, None);
+                    let unknown = Waking::default();
+                    registry.inject(this.queued(), Priority::Normal, &unknown, None);
                 }
                 return;
             }
@@ -214,13 +274,20 @@ where
             }
         }
         if let Some(worker) = Worker::current_in(&task.registry) {
-            return worker.queue_woken(this.queued());
+            if !worker.asks() {
+                return worker.queue_woken(this.queued());
+            }
+            // SAFETY: made ready above, and queued below.
+            let waking = unsafe { task.past.woken(Some(worker)) };
+            return worker.place_woken(this.queued(), &waking);
         }
         let registry = task.registry.clone();
         if registry.is_dead.load(Ordering::Acquire) {
             return; // The pool is gone, and so is who would run it.
         }
-        registry.inject(this.queued(), Priority::Normal, None);
+        // SAFETY: as above.
+        let waking = unsafe { task.past.woken(None) };
+        registry.inject(this.queued(), Priority::Normal, &waking, None);
         // `inject` has a fence behind the push, which pairs with that of `clean_up`: either who cleans up sees the task, or
         // we see that the pool is gone.
         if registry.is_dead.load(Ordering::Relaxed) {

@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use amdahl_placement::{CpuId, CpuState, IdleAction, QueueId};
+use amdahl_placement::{CpuId, CpuState, IdleAction, QueueId, Waking};
 
 use crate::bound::BoundWork;
 use crate::counts::Counts;
@@ -17,6 +17,7 @@ use crate::range::Ticket;
 use crate::registry::{Registry, Slot};
 use crate::spin::{TRIAL, TRIAL_NS};
 use crate::sync::{Ordering, spin_loop};
+use crate::task::Past;
 
 /// Rounds without success after which a thief moves the split of a deque itself.
 const PATIENCE: u32 = 8;
@@ -44,12 +45,15 @@ pub(crate) struct Worker {
     pub(crate) index: u32,
     /// Its own, or for a guest the one it was on when it came.
     pub(crate) cpu: CpuId,
-    state: RefCell<CpuState>,
+    pub(crate) state: RefCell<CpuState>,
     pub(crate) turns: Turns,
     sleeps: Cell<u32>,
-    /// Tasks in a row that came out of `Slot::next`, and whether one is being polled.
+    /// The policy is asked where to put what is made ready here.
+    asks: bool,
+    /// Tasks in a row that came out of `Slot::next`.
     in_a_row: Cell<u32>,
-    pub(crate) is_polling: Cell<bool>,
+    /// The task that is being polled; null without one.
+    pub(crate) polled: Cell<*const Past>,
     /// The CPU that the work it is in confines it to.
     pub(crate) bound_to: Cell<Option<CpuId>>,
 }
@@ -81,8 +85,9 @@ impl Worker {
             state: RefCell::new(CpuState::new(cpu)),
             turns: Turns::default(),
             sleeps: Cell::new(0),
+            asks: !registry.may_keep(),
             in_a_row: Cell::new(0),
-            is_polling: Cell::new(false),
+            polled: Cell::new(ptr::null()),
             bound_to: Cell::new(None),
         }
     }
@@ -141,10 +146,8 @@ impl Worker {
         self.slot().deque.pop()
     }
 
-    /// Somebody is hungry.
-    #[cold]
-    #[inline(never)]
-    fn share(&self) {
+    /// Makes older entries of the own deque visible to thieves.
+    fn publish(&self) {
         let registry = self.registry();
         if self.slot().deque.publish()
             && !self.is_guest()
@@ -152,6 +155,14 @@ impl Worker {
         {
             registry.mark_overloaded(lead);
         }
+    }
+
+    /// Somebody is hungry.
+    #[cold]
+    #[inline(never)]
+    fn share(&self) {
+        let registry = self.registry();
+        self.publish();
         if self.is_guest() {
             // Every worker looks at guests, and the policy does not know that the guest's CPU is taken.
             registry.wake_any(self.cpu);
@@ -160,32 +171,114 @@ impl Worker {
         }
     }
 
-    /// Queues a job that nobody in this frame waits for.
+    /// Queues a job that nobody in this frame waits for, and that has never run.
     pub(crate) fn queue(&self, job: JobRef, priority: crate::Priority) {
-        if priority == crate::Priority::Normal && self.slot().deque.push(job.0) {
-            // Pairs with the fence in `fall_asleep`: nobody else may ever look at this deque again.
-            crate::sync::fence(Ordering::SeqCst);
-            if self.registry().counts.is_hungry() {
-                self.share();
+        let task = Waking {
+            waker: Some(self.cpu),
+            new: true,
+            ..Waking::default()
+        };
+        if priority == crate::Priority::Normal {
+            if self.asks {
+                return self.place(job, &task, false);
+            }
+            if self.keep(job) {
+                if self.registry().counts.is_hungry() {
+                    self.share();
+                }
+                return;
+            }
+        }
+        let mut state = self.state.borrow_mut();
+        self.registry()
+            .inject(job, priority, &task, Some(&mut state));
+    }
+
+    /// Into the own deque; false if that is full.
+    fn keep(&self, job: JobRef) -> bool {
+        let is_kept = self.slot().deque.push(job.0);
+        // Pairs with the fence in `fall_asleep`: nobody else may ever look at this deque again.
+        crate::sync::fence(Ordering::SeqCst);
+        is_kept
+    }
+
+    /// Puts a job where the policy wants it. It stays here if the policy wants that and tells nobody else, or if who is told
+    /// may not run; and comes next if it may.
+    fn place(&self, job: JobRef, task: &Waking, may_come_next: bool) {
+        let registry = self.registry();
+        let (queue, notify) = registry.place(task, &mut self.state.borrow_mut());
+        let is_own = !self.is_guest() && queue == registry.layout.of(self.cpu);
+        let stays = match notify.filter(|&cpu| cpu != self.cpu) {
+            None => is_own,
+            Some(other) => registry.is_beyond_places(other),
+        };
+        let job = match stays && may_come_next {
+            true => self.slot().next.swap(job.0, Ordering::AcqRel),
+            false => job.0,
+        };
+        if job.is_null() {
+            return;
+        }
+        if stays && self.keep(JobRef(job)) {
+            // Whoever looks for work by itself may have it.
+            if registry.counts.is_hungry() {
+                self.publish();
             }
             return;
         }
-        let mut state = self.state.borrow_mut();
-        let from = Some((self.cpu, &mut *state));
-        self.registry().inject(job, priority, from);
+        registry.enqueue(JobRef(job), queue, notify, self.cpu);
     }
 
     /// Queues a task that was woken. By another task: it comes next, on this thread, where its data is; who was to
-    /// come next comes after the others.
+    /// come next comes after the others. The policy is not asked: it [may be kept](amdahl_placement::Policy::may_keep).
     pub(crate) fn queue_woken(&self, job: JobRef) {
-        let has_had_turn = self.in_a_row.get() >= IN_A_ROW && self.keeps_waiting();
-        if !self.is_polling.get() || self.is_guest() || has_had_turn {
-            self.in_a_row.set(0);
+        if !self.may_come_next() {
             return self.queue(job, crate::Priority::Normal);
         }
         let before = self.slot().next.swap(job.0, Ordering::AcqRel);
         if !before.is_null() {
             self.queue(JobRef(before), crate::Priority::Normal);
+        }
+    }
+
+    /// The same where the policy decides.
+    pub(crate) fn place_woken(&self, job: JobRef, task: &Waking) {
+        let may_come_next = self.may_come_next();
+        self.place(job, task, may_come_next);
+    }
+
+    /// Whether the policy is to be asked where to put a task that this worker wakes.
+    pub(crate) fn asks(&self) -> bool {
+        self.asks
+    }
+
+    /// Whether a task that was woken here may be the next one; not so often in a row that others starve.
+    fn may_come_next(&self) -> bool {
+        let has_had_turn = self.in_a_row.get() >= IN_A_ROW && self.keeps_waiting();
+        let may_come_next = !self.polled.get().is_null() && !self.is_guest() && !has_had_turn;
+        if !may_come_next {
+            self.in_a_row.set(0);
+        }
+        may_come_next
+    }
+
+    /// Queues a task that was woken while it was polled here: behind the others.
+    pub(crate) fn queue_behind(&self, job: JobRef) {
+        let registry = self.registry();
+        let own = registry.layout.of(self.cpu);
+        if !self.asks && !self.is_guest() {
+            return registry.enqueue(job, own, None, self.cpu);
+        }
+        let task = Waking {
+            waker: Some(self.cpu),
+            last: Some(self.cpu),
+            preempted: true,
+            ..Waking::default()
+        };
+        let (queue, notify) = registry.place(&task, &mut self.state.borrow_mut());
+        match notify.is_some_and(|cpu| registry.is_beyond_places(cpu)) {
+            true => registry.enqueue(job, own, None, self.cpu),
+            false => registry.enqueue(job, queue, notify, self.cpu),
         }
     }
 
@@ -200,7 +293,7 @@ impl Worker {
     pub(crate) fn run(&self, work: Work) {
         // Jobs keep their panics; this is one of a destructor or of a foreign waker.
         if quietly(|| self.run_caught(work)) {
-            self.is_polling.set(false);
+            self.polled.set(ptr::null());
             self.registry().restarts.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -610,15 +703,14 @@ impl Worker {
     /// The CPU is gone: what is in the own deque goes to the queues.
     fn hand_over(&self) {
         if let Some(job) = self.slot().take_next() {
-            self.registry().inject(job, crate::Priority::Normal, None);
+            self.registry().inject_new(job);
         }
         loop {
             let job = self.pop();
             if job.is_null() {
                 return;
             }
-            self.registry()
-                .inject(JobRef(job), crate::Priority::Normal, None);
+            self.registry().inject_new(JobRef(job));
         }
     }
 }
