@@ -2,6 +2,7 @@
 //!
 //! After ktask (D. Jordan, "ktask: multithread CPU-intensive kernel work", linux-kernel, 2018).
 
+mod crew;
 mod offers;
 mod parts;
 mod share;

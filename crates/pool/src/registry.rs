@@ -486,6 +486,8 @@ impl Registry {
     pub(crate) fn may_help(&self, cpu: CpuId) -> bool {
         self.offers.wants_help_of(self.machine.node(cpu))
             && !self.slots[cpu as usize].is_waiting.load(Ordering::Relaxed)
+            // Where one may run it is the caller.
+            && self.counts.load().limit() > 1
     }
 
     /// Whether a worker looks for work that would help with a range.

@@ -381,3 +381,98 @@ fn a_range_beside_a_worker_that_waits_is_helped() {
         waits.join().unwrap();
     }
 }
+
+/// A range had as many threads as might run when it began: who was allowed later stood by, or slept. One that began under a
+/// quota of one CPU stayed alone.
+#[test]
+fn who_may_run_later_joins_a_range_that_runs() {
+    type Change = fn(&SimulatedCpus);
+    let cases: [(&str, Change, Change, usize); 4] = [
+        (
+            "a quota of one CPU is lifted",
+            |cpus| cpus.set_quota(Some(1.0)),
+            |cpus| cpus.set_quota(None),
+            4,
+        ),
+        (
+            "a quota is raised",
+            |cpus| cpus.set_quota(Some(2.0)),
+            |cpus| cpus.set_quota(Some(3.0)),
+            3,
+        ),
+        (
+            "the mask is widened",
+            |cpus| cpus.set_allowed((0..1).collect()),
+            |cpus| cpus.set_allowed((0..4).collect()),
+            4,
+        ),
+        (
+            "CPUs come",
+            |cpus| cpus.set_allowed((0..2).collect()),
+            |cpus| cpus.set_allowed((1..4).collect()),
+            3,
+        ),
+    ];
+    for (what, before, then, wanted) in cases {
+        let cpus = SimulatedCpus::new(Topology::synthetic("4 core").unwrap());
+        before(&cpus);
+        let builder = Pool::builder().cpus(cpus.clone()).follows_load(false);
+        let pool = builder.build().unwrap();
+        let here = Mutex::new(std::collections::HashSet::new());
+        let caller = std::thread::current().id();
+        let is_first = AtomicBool::new(true);
+        pool.par_range(0..5000, 1, |_| {
+            let me = std::thread::current().id();
+            here.lock().unwrap().insert(me);
+            if is_first.swap(false, Ordering::Relaxed) {
+                then(&cpus);
+                pool.refresh();
+            }
+            let begun = Instant::now();
+            // The caller goes on, for it is who invites; helpers stay until all are here.
+            let limit = Duration::from_millis(if me == caller { 2 } else { 20_000 });
+            while here.lock().unwrap().len() < wanted && begun.elapsed() < limit {
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(here.into_inner().unwrap().len(), wanted, "{what}");
+    }
+}
+
+/// Helpers of a range that has ended go on with another one that still runs.
+#[test]
+fn who_helped_elsewhere_joins_a_range_that_runs() {
+    let pool = pool("4 core");
+    let (is_over, has_helpers) = (AtomicBool::new(false), AtomicBool::new(false));
+    let gather = |is_enough: &(dyn Fn(usize) -> bool + Sync)| {
+        let here = Mutex::new(std::collections::HashSet::new());
+        let caller = std::thread::current().id();
+        pool.par_range(0..5000, 1, |_| {
+            let me = std::thread::current().id();
+            here.lock().unwrap().insert(me);
+            let begun = Instant::now();
+            let limit = Duration::from_millis(if me == caller { 2 } else { 20_000 });
+            while !is_enough(here.lock().unwrap().len()) && begun.elapsed() < limit {
+                std::thread::yield_now();
+            }
+        });
+        here.into_inner().unwrap().len()
+    };
+    std::thread::scope(|scope| {
+        // With another guest there are two workers, and both are here until the other range has begun.
+        scope.spawn(|| {
+            gather(&|here| {
+                has_helpers.fetch_or(here > 2, Ordering::AcqRel);
+                is_over.load(Ordering::Acquire)
+            })
+        });
+        while !has_helpers.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let here = gather(&|here| {
+            is_over.store(true, Ordering::Release);
+            here > 2
+        });
+        assert!(here > 2, "{here}");
+    });
+}

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::crew::{Crew, Entry};
 use crate::priority;
 use crate::registry::Registry;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Padded};
@@ -19,15 +20,15 @@ pub(crate) struct Offer {
     pub(crate) inside: AtomicU32,
     pub(crate) helpers_max: u32,
     pub(crate) per_node_max: u32,
-    /// Slots of those that help or have helped.
-    pub(crate) helpers: Mutex<Vec<u32>>,
+    /// Those that help or have helped.
+    pub(crate) helpers: Mutex<Crew>,
     /// The slot of the caller.
     pub(crate) caller: u32,
     pub(crate) lowers: bool,
 }
 
 impl Offer {
-    pub(crate) fn helpers(&self) -> MutexGuard<'_, Vec<u32>> {
+    pub(crate) fn helpers(&self) -> MutexGuard<'_, Crew> {
         self.helpers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -208,24 +209,17 @@ impl Offers {
             if offer.caller == index || offer.open.load(Ordering::Acquire) & (ANYBODY | own) == 0 {
                 return false;
             }
-            let mut helpers = offer.helpers();
-            let is_of_node =
-                |&&slot: &&u32| registry.is_worker(slot) && registry.machine.node(slot) == node;
-            let on_node = helpers.iter().filter(is_of_node).count() as u32;
-            if helpers.contains(&index) {
-                // It was here before and left when nothing was left.
+            let of_node = registry.is_worker(index).then_some(node);
+            let limit = registry.counts.load().limit();
+            let entry = offer.helpers().enter(index, of_node, limit);
+            if entry == Entry::Refused {
                 return false;
             }
-            if on_node >= offer.per_node_max {
-                return false;
-            }
-            helpers.push(index);
-            let is_full = helpers.len() as u32 >= offer.helpers_max;
             offer.inside.fetch_add(1, Ordering::AcqRel);
-            if is_full {
-                self.close(offer);
-            } else if on_node + 1 >= offer.per_node_max {
-                self.close_to(offer, own);
+            match entry {
+                Entry::Last => self.close(offer),
+                Entry::LastOfNode => self.close_to(offer, own),
+                Entry::Refused | Entry::In => {}
             }
             true
         });

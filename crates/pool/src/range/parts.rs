@@ -73,11 +73,11 @@ impl Parts {
     }
 
     /// Of the node's own part, or else of the next ones.
-    pub(crate) fn take(&self, node: usize, pace: &Pace) -> Option<Range<usize>> {
+    pub(crate) fn take(&self, node: usize, pace: &Pace, threads: u32) -> Option<Range<usize>> {
         let (before, from) = self.0.split_at(node.min(self.0.len()));
         from.iter()
             .chain(before)
-            .find_map(|part| part.take(|left| pace.wanted(left)))
+            .find_map(|part| part.take(|left| pace.wanted(left, threads)))
     }
 
     pub(crate) fn left(&self) -> usize {
@@ -90,21 +90,20 @@ impl Parts {
 pub(crate) struct Pace {
     chunk: usize,
     chunk_min: usize,
-    threads: usize,
 }
 
 impl Pace {
-    pub(crate) fn new(chunk_min: usize, threads: u32) -> Self {
+    pub(crate) fn new(chunk_min: usize) -> Self {
         Pace {
             chunk: chunk_min,
             chunk_min,
-            threads: threads.max(1) as usize,
         }
     }
 
-    fn wanted(&self, left: usize) -> usize {
+    /// Of what is `left` to so many threads.
+    fn wanted(&self, left: usize, threads: u32) -> usize {
         self.chunk
-            .min(left / (LEFT * self.threads))
+            .min(left / (LEFT * threads.max(1) as usize))
             .max(self.chunk_min)
     }
 
@@ -153,10 +152,10 @@ mod tests {
         ) {
             let range = start..start + len;
             let parts = Parts::new(range.clone(), chunk_min, &cpus);
-            let mut pace = Pace::new(chunk_min, 3);
+            let mut pace = Pace::new(chunk_min);
             let mut taken = vec![];
             for &(node, micros) in times.iter().cycle() {
-                let Some(chunk) = parts.take(node, &pace) else { break };
+                let Some(chunk) = parts.take(node, &pace, 3) else { break };
                 let ends_a_part = parts.0.iter().any(|part| part.end == chunk.end);
                 prop_assert!(chunk.len() >= chunk_min || ends_a_part);
                 pace.took(chunk.len(), Duration::from_micros(micros));
@@ -174,18 +173,23 @@ mod tests {
         let parts = Parts::new(0..1000, 100, &[3, 0, 1]);
         let bounds: Vec<_> = parts.0.iter().map(|p| (p.left(), p.end)).collect();
         assert_eq!(bounds, [(700, 700), (0, 700), (300, 1000)]);
-        let own = parts.take(2, &Pace::new(100, 1)).unwrap();
+        let own = parts.take(2, &Pace::new(100), 1).unwrap();
         assert_eq!(own, 700..800);
     }
 
     #[test]
     fn chunks_grow_with_cheap_work_and_shrink_at_the_end() {
-        let mut pace = Pace::new(1, 2);
+        let mut pace = Pace::new(1);
         (0..20).for_each(|_| pace.took(usize::MAX, Duration::ZERO));
-        assert_eq!(pace.wanted(8000), 1000, "an eighth of what is left");
-        assert_eq!(pace.wanted(7), 1);
-        let chunk = pace.wanted(usize::MAX);
+        assert_eq!(pace.wanted(8000, 2), 1000, "an eighth of what is left");
+        assert_eq!(pace.wanted(7, 2), 1);
+        assert_eq!(
+            pace.wanted(8000, 4),
+            500,
+            "among more there is less for each"
+        );
+        let chunk = pace.wanted(usize::MAX, 2);
         pace.took(chunk, Duration::from_millis(10));
-        assert!(pace.wanted(usize::MAX) <= chunk / 16);
+        assert!(pace.wanted(usize::MAX, 2) <= chunk / 16);
     }
 }

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::crew::Crew;
 use super::offers::Offer;
 use super::parts::{self, Pace, Parts};
 use super::{Progress, Ranges};
@@ -31,7 +32,9 @@ pub(super) struct Region<'a, E> {
     work: &'a (dyn Fn(Range<usize>) -> Result<(), E> + Sync),
     parts: Parts,
     chunk_min: usize,
-    threads: u32,
+    /// Who shares in what is left: those who may run now, and those who have come.
+    threads: AtomicU32,
+    threads_max: u32,
     total: usize,
     progress: Option<Reporter<'a>>,
     token: Option<&'a CancelToken>,
@@ -74,8 +77,10 @@ impl<'a, E: Send> Region<'a, E> {
         let registry = worker.registry();
         let total = ranges.range.len();
         let chunks = total.div_ceil(ranges.chunk_min).min(u32::MAX as usize) as u32;
-        let limit = registry.counts.load().limit();
-        let threads = limit.min(ranges.threads_max).min(chunks).max(1);
+        // Those who may run now are asked for when somebody comes: more may when a quota is raised or a CPU comes.
+        let threads_max = ranges.threads_max.min(chunks);
+        let threads_max = threads_max.min(registry.cpus()).max(1);
+        let threads = registry.counts.load().limit().min(threads_max);
         let nodes = registry.machine.nodes();
         let cpus: Vec<u32> = match nodes {
             1 => vec![1],
@@ -92,16 +97,17 @@ impl<'a, E: Send> Region<'a, E> {
                 help: Self::help,
                 open: AtomicU64::new(0),
                 inside: AtomicU32::new(0),
-                helpers_max: threads - 1,
+                helpers_max: threads_max - 1,
                 per_node_max: ranges.threads_per_node_max,
-                helpers: Mutex::default(),
+                helpers: Mutex::new(Crew::new(threads_max - 1, ranges.threads_per_node_max)),
                 caller: worker.index,
                 lowers: ranges.lowers,
             },
             work,
             parts: Parts::new(ranges.range.clone(), ranges.chunk_min, &cpus),
             chunk_min: ranges.chunk_min,
-            threads,
+            threads: AtomicU32::new(threads),
+            threads_max,
             total,
             progress: ranges.progress.map(|(every, call)| Reporter {
                 done: AtomicUsize::new(0),
@@ -144,9 +150,14 @@ impl<'a, E: Send> Region<'a, E> {
     fn share(&self, worker: &Worker, is_caller: bool) {
         let registry = worker.registry();
         let node = registry.machine.node(worker.cpu) as usize;
-        let mut pace = Pace::new(self.chunk_min, self.threads);
+        if !is_caller {
+            // More than when it began, maybe.
+            let limit = registry.counts.load().limit().min(self.threads_max);
+            self.threads.fetch_max(limit, Ordering::Relaxed);
+        }
+        let mut pace = Pace::new(self.chunk_min);
         let mut done: Vec<Range<usize>> = Vec::new();
-        let mut may_invite = is_caller && self.threads > 1;
+        let mut may_invite = is_caller && self.threads_max > 1;
         let mut may_lower = !is_caller && self.offer.lowers;
         let begun = Instant::now();
         let mut before = begun;
@@ -173,7 +184,8 @@ impl<'a, E: Send> Region<'a, E> {
                     registry.wake_helper(worker.cpu);
                 }
             }
-            let Some(chunk) = self.parts.take(node, &pace) else {
+            let threads = self.threads.load(Ordering::Relaxed);
+            let Some(chunk) = self.parts.take(node, &pace, threads) else {
                 break;
             };
             if may_lower && spent >= LOWER_AFTER {
@@ -209,10 +221,9 @@ impl<'a, E: Send> Region<'a, E> {
         }
         // So that nobody comes for nothing.
         registry.offers.close(&self.offer);
-        let unhelped = if may_invite {
-            before - begun
-        } else {
-            Duration::ZERO
+        let unhelped = match may_invite && registry.counts.load().limit() > 1 {
+            true => before - begun,
+            false => Duration::ZERO,
         };
         registry
             .offers
@@ -228,7 +239,9 @@ impl<'a, E: Send> Region<'a, E> {
     /// that is awake comes at once.
     fn should_invite(&self, worker: &Worker, spent_ns: u64) -> bool {
         let registry = worker.registry();
-        (registry.has_seeker() || spent_ns >= registry.invite_after_ns()) && self.parts.left() > 0
+        (registry.has_seeker() || spent_ns >= registry.invite_after_ns())
+            && registry.counts.load().limit() > 1
+            && self.parts.left() > 0
     }
 
     fn end(&self, ended: Ended<E>) {
@@ -259,7 +272,7 @@ impl<'a, E: Send> Region<'a, E> {
             (0..16).for_each(|_| crate::sync::spin_loop());
         }
         worker.away(|| {
-            let helpers: Vec<u32> = self.offer.helpers().clone();
+            let helpers: Vec<u32> = self.offer.helpers().slots().collect();
             for &slot in &helpers {
                 if self.offer.lowers {
                     priority::lend(&registry.slots[slot as usize], self.offer_id());
