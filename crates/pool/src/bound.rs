@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Condvar, PoisonError};
+use std::time::Instant;
 
 use amdahl_placement::{CpuId, CpuState, Waking, Woken};
 use amdahl_spread::CpuMask;
@@ -14,7 +15,7 @@ use crate::registry::Registry;
 use crate::spawn::{CancelToken, Handle, Spawned, Task};
 use crate::sync::{AtomicUsize, Ordering};
 use crate::sys::Unbound;
-use crate::waits::{Counted, Waits};
+use crate::waits::{Counted, Waits, lock};
 use crate::worker::Worker;
 
 /// What happens to work whose mask has no CPU that is online.
@@ -124,10 +125,11 @@ impl BoundQueue {
 
 /// Works that wait for a CPU of their masks; and how many of all have not ended.
 pub(crate) struct Homeless {
-    pub(crate) works: Mutex<Vec<Arc<dyn BoundWork>>>,
+    pub(crate) works: Counted<Vec<Arc<dyn BoundWork>>>,
     pub(crate) unfinished: AtomicU64,
-    pub(crate) gate: Mutex<()>,
-    pub(crate) bell: Condvar,
+    gate: Mutex<()>,
+    pub(crate) gate_waits: Waits,
+    bell: Condvar,
     /// How often work was given to another CPU because its own had gone.
     pub(crate) taken_over: AtomicU64,
 }
@@ -135,9 +137,10 @@ pub(crate) struct Homeless {
 impl Homeless {
     pub(crate) fn new() -> Self {
         Homeless {
-            works: Mutex::default(),
+            works: Counted::new("work without a CPU", Vec::new()),
             unfinished: AtomicU64::new(0),
             gate: Mutex::default(),
+            gate_waits: Waits::new("gate of a flush"),
             bell: Condvar::new(),
             taken_over: AtomicU64::new(0),
         }
@@ -162,7 +165,7 @@ impl<F, T> Bound<F, T> {
                 .fetch_sub(1, std::sync::atomic::Ordering::AcqRel)
                 == 1
             {
-                drop(homeless.gate.lock());
+                drop(lock(&homeless.gate, &homeless.gate_waits));
                 homeless.bell.notify_all();
             }
         }
@@ -309,7 +312,7 @@ impl Registry {
     /// The kernel does not let the CPU be used, which the source has not said yet: the same as if it had. It comes back when
     /// the next look finds it allowed.
     fn lose(&self, cpu: CpuId) {
-        let _control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let _control = self.control.lock();
         if self.slots[cpu as usize].is_online.load(Ordering::SeqCst) {
             self.set_online(cpu, false);
             self.orphan(cpu);
@@ -362,11 +365,7 @@ impl Registry {
 
     /// Keeps work that has no CPU now. False if one has come meanwhile.
     fn wait_homeless(&self, work: &Arc<dyn BoundWork>) -> bool {
-        let mut works = self
-            .homeless
-            .works
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut works = self.homeless.works.lock();
         if self.is_dead.load(Ordering::Acquire) {
             drop(works);
             work.cancel();
@@ -383,11 +382,7 @@ impl Registry {
     /// The CPU is online, and its queue open: who waited for it comes.
     pub(crate) fn adopt(&self, cpu: CpuId) {
         let returning: Vec<_> = {
-            let mut works = self
-                .homeless
-                .works
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut works = self.homeless.works.lock();
             let elsewhere = self.settings.when_offline == WhenOffline::Elsewhere;
             let all = std::mem::take(&mut *works);
             let (come, stay) = all
@@ -413,17 +408,24 @@ impl Registry {
     /// Waits until no work that was queued on CPUs is unfinished, what is queued meanwhile included.
     pub(crate) fn flush(&self) {
         let homeless = &self.homeless;
-        let mut gate = homeless.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        while homeless
-            .unfinished
-            .load(std::sync::atomic::Ordering::Acquire)
-            > 0
-        {
+        let is_unfinished = || {
+            homeless
+                .unfinished
+                .load(std::sync::atomic::Ordering::Acquire)
+                > 0
+        };
+        let mut gate = lock(&homeless.gate, &homeless.gate_waits);
+        if !is_unfinished() {
+            return;
+        }
+        let begun = Instant::now();
+        while is_unfinished() {
             gate = homeless
                 .bell
                 .wait(gate)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        self.flushes.record(begun.elapsed(), true);
     }
 }
 

@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 use ring::Ring;
 use waiters::{Ticket, Waiters};
 
-use crate::waits::WaitCount;
+use crate::waits::{self, WaitCount};
 
 struct Shared<T> {
     ring: Ring<T>,
@@ -46,8 +46,8 @@ pub fn channel<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
         senders: AtomicUsize::new(1),
         receivers: AtomicUsize::new(1),
         is_closed: AtomicBool::new(false),
-        filled: Waiters::new("channel: receiver"),
-        freed: Waiters::new("channel: sender"),
+        filled: Waiters::new(&waits::RECEIVERS),
+        freed: Waiters::new(&waits::SENDERS),
     });
     (Sender(shared.clone()), Receiver(shared))
 }

@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_limit_holds_where_workers_share_a_queue_of_their_own() {
         let pool = pool(8, "groups-apart=4");
-        let _unwatched = pool.registry.control.lock().unwrap();
+        let _unwatched = pool.registry.control.lock();
         let running = Arc::new(AtomicU32::new(0));
         for _ in 0..5 {
             let one = |_| {
@@ -184,7 +184,7 @@ mod tests {
             "groups-apart=2",
         ] {
             let pool = pool(2, policy);
-            let unwatched = pool.registry.control.lock().unwrap();
+            let unwatched = pool.registry.control.lock();
             let (has_begun, is_over) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
             let long = {
                 let (told, ends) = (has_begun.clone(), is_over.clone());

@@ -4,9 +4,10 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use crate::latch::{Latch, ThreadLatch};
+use crate::waits::{Waits, lock};
 
 /// The first field of everything that is queued. Whoever takes the pointer out of a queue runs it, once.
 #[repr(C)]
@@ -39,8 +40,8 @@ impl JobRef {
 }
 
 /// Keeps the first of several ends; a later one comes back.
-pub(crate) fn keep_first<T>(place: &Mutex<Option<T>>, ended: T) -> Option<T> {
-    let mut first = place.lock().unwrap_or_else(PoisonError::into_inner);
+pub(crate) fn keep_first<T>(place: &Mutex<Option<T>>, ended: T, waits: &Waits) -> Option<T> {
+    let mut first = lock(place, waits);
     match *first {
         None => {
             *first = Some(ended);

@@ -369,7 +369,7 @@ mod tests {
                 registry.land(index);
                 let here = registry.landings.here();
                 // Nor shall the watch let the other one go before it has begun.
-                let control = registry.control.lock().unwrap();
+                let control = registry.control.lock();
                 let began = Arc::new(StdBool::new(false));
                 let told = began.clone();
                 let woken = crate::spawn(move || {

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering as StdOrdering;
 use serde_json::{Value, json};
 
 use crate::pool::Pool;
+use crate::registry::Registry;
 use crate::sync::Ordering;
-use crate::waits::{P99_ERROR, WaitCount};
+use crate::waits::{self, P99_ERROR, WaitCount, Waits};
 
 /// Waits at one place of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +62,8 @@ impl Pool {
         }
     }
 
-    /// The waits inside of the pool since it was made, longest in all first. Free locks and queues count nothing
+    /// The waits inside of the pool since it was made, longest in all first: of every queue and lock, and of those who wait
+    /// for work or its end. Handles and channels belong to no pool; theirs are of the whole process. Free locks and queues count nothing
     /// and cost nothing; a wait costs two looks at the clock. O(CPUs).
     pub fn waits(&self) -> Vec<PoolWaits> {
         let registry = &self.registry;
@@ -73,13 +75,16 @@ impl Pool {
         let all = queues
             .map(|queue| queue.waits())
             .chain(workers.iter().map(|slot| slot.bound.waits()))
+            .chain(registry.slots.iter().map(|slot| &slot.helping.waits))
+            .chain(registry.lock_waits())
             .chain([
                 registry.offers.waits(),
-                registry.outside_waits(),
-                &registry.sleeps,
-                &registry.join_waits,
-                &registry.range_waits,
-            ]);
+                &registry.range_locks,
+                &registry.scope_locks,
+                &waits::HANDLES,
+                &waits::CHANNELS,
+            ])
+            .chain(registry.partner_waits());
         let mut rows: Vec<PoolWaits> = Vec::new();
         for waits in all {
             let count = waits.count();
@@ -103,11 +108,12 @@ impl Pool {
     /// `amdahl compare` compares.
     pub fn waits_json(&self) -> String {
         let seconds = self.registry.now_ns() as f64 / 1e9;
+        let partners = self.registry.partner_waits().map(|waits| waits.what);
         let rows: Vec<Value> = self
             .waits()
             .iter()
             .filter(|row| row.count.times > 0)
-            .map(row)
+            .map(|row| row_of(row, !partners.contains(&row.what)))
             .collect();
         let workers = self.registry.cpus();
         let result = json!({
@@ -129,12 +135,12 @@ impl Pool {
     }
 }
 
-fn row(row: &PoolWaits) -> Value {
+fn row_of(row: &PoolWaits, is_lock: bool) -> Value {
     let s = |ns: u64| ns as f64 / 1e9;
     let count = row.count;
     json!({
         "what": format!("pool: {}", row.what),
-        "class": if is_lock(row.what) { "lock" } else { "partner" },
+        "class": if is_lock { "lock" } else { "partner" },
         "site": { "symbol": "amdahl_pool", "module": "amdahl-pool" },
         "pid": std::process::id(),
         "times": count.times,
@@ -147,7 +153,130 @@ fn row(row: &PoolWaits) -> Value {
     })
 }
 
-/// Whether somebody held it, or something had not happened yet.
-fn is_lock(what: &str) -> bool {
-    !matches!(what, "idle worker" | "join" | "helpers of a parallel range")
+impl Registry {
+    /// Waits for what has not happened yet, not for who holds something.
+    fn partner_waits(&self) -> [&Waits; 9] {
+        [
+            &self.sleeps,
+            &self.join_waits,
+            &self.range_waits,
+            &self.guest_waits,
+            &self.flushes,
+            &self.offline,
+            &waits::HANDLE_JOINS,
+            &waits::SENDERS,
+            &waits::RECEIVERS,
+        ]
+    }
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use std::sync::Arc;
+
+    use amdahl_topology::{CpuSet, Topology};
+
+    use super::*;
+    use crate::SimulatedCpus;
+
+    fn pool() -> (Arc<Pool>, SimulatedCpus) {
+        let cpus = SimulatedCpus::new(Topology::synthetic("2 core").unwrap());
+        let builder = Pool::builder().cpus(cpus.clone()).follows_load(false);
+        (Arc::new(builder.build().unwrap()), cpus)
+    }
+
+    fn times(pool: &Pool, what: &str) -> u64 {
+        let waits = pool.waits();
+        let row = waits.iter().find(|row| row.what == what);
+        row.unwrap_or_else(|| panic!("no row `{what}`")).count.times
+    }
+
+    fn is_asleep(thread: u32) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+        let (_, behind_the_name) = stat.rsplit_once(") ").unwrap();
+        behind_the_name.starts_with('S')
+    }
+
+    /// Somebody else does `waits`, is seen asleep in it, and goes on after `then`. Whether that was counted.
+    fn is_counted(pool: &Arc<Pool>, what: &str, waits: impl FnOnce() + Send, then: impl FnOnce()) {
+        let before = times(pool, what);
+        std::thread::scope(|scope| {
+            let (to, from) = std::sync::mpsc::channel();
+            let waiter = scope.spawn(move || {
+                to.send(crate::sys::thread_id()).unwrap();
+                drop(to);
+                waits();
+            });
+            let thread = from.recv().unwrap();
+            while !is_asleep(thread) {
+                std::thread::yield_now();
+            }
+            then();
+            waiter.join().unwrap();
+        });
+        assert!(times(pool, what) > before, "{what}");
+    }
+
+    /// Half of the locks, and who waits for work to end, were in no row.
+    #[test]
+    fn every_wait_is_in_a_row() {
+        let (pool, cpus) = pool();
+        let registry = pool.registry.clone();
+        let control = registry.control.lock();
+        is_counted(
+            &pool,
+            "changes of the CPUs",
+            || pool.refresh(),
+            || drop(control),
+        );
+        let roaming = registry.hold_roaming();
+        let asks = || drop(registry.roaming());
+        is_counted(&pool, "where workers may be", asks, || drop(roaming));
+        let helping = registry.slots[0].helping.lock();
+        let helps = || drop(registry.slots[0].helping.lock());
+        is_counted(&pool, "priority of a helper", helps, || drop(helping));
+        let works = registry.homeless.works.lock();
+        let adopts = || registry.adopt(0);
+        is_counted(&pool, "work without a CPU", adopts, || drop(works));
+
+        let gate = || {
+            let (to, from) = std::sync::mpsc::channel::<()>();
+            (to, move || assert!(from.recv().is_err()))
+        };
+        let (open, blocks) = gate();
+        let handle = pool.spawn(blocks);
+        let joins = || handle.join().unwrap();
+        is_counted(&pool, "threads outside: end of work", joins, || drop(open));
+        let (open, blocks) = gate();
+        drop(pool.queue_on(&CpuSet::from_iter([0]), blocks));
+        is_counted(&pool, "flush", || pool.flush(), || drop(open));
+        let (to, from) = crate::channel::<()>(1);
+        let receives = || assert!(from.recv().is_err());
+        is_counted(&pool, "channels: receivers asleep", receives, || drop(to));
+        let (to, from) = crate::channel(1);
+        to.send(()).unwrap();
+        let sends = || assert!(to.send(()).is_err());
+        is_counted(&pool, "channels: senders asleep", sends, || drop(from));
+
+        cpus.set_allowed(CpuSet::from_iter([0]));
+        pool.refresh();
+        let offline = times(&pool, "worker without a CPU");
+        let slot = &registry.slots[1];
+        while !is_asleep(slot.thread_id.load(Ordering::Relaxed)) || registry.online_mask().test(1) {
+            std::thread::yield_now();
+        }
+        cpus.set_allowed(CpuSet::from_iter([0, 1]));
+        pool.refresh();
+        while times(&pool, "worker without a CPU") == offline {
+            // It may have slept for want of work, and not have seen yet that its CPU had gone.
+            pool.queue_on(&CpuSet::from_iter([1]), || ())
+                .join()
+                .unwrap();
+            cpus.set_allowed(CpuSet::from_iter([0]));
+            pool.refresh();
+            std::thread::yield_now();
+            cpus.set_allowed(CpuSet::from_iter([0, 1]));
+            pool.refresh();
+        }
+    }
 }

@@ -3,7 +3,6 @@
 //! One word says how far it is and whether somebody waits; work that nobody waits for yet ends without a lock.
 
 use std::cell::UnsafeCell;
-use std::sync::PoisonError;
 use std::task::Waker;
 
 use crate::latch::Latch;
@@ -38,8 +37,14 @@ pub(crate) struct Outcome<T> {
 // SAFETY: `result` has one owner at a time, which it goes to by the state.
 unsafe impl<T: Send> Sync for Outcome<T> {}
 
+#[cfg(not(loom))]
 fn whole<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    crate::waits::lock(mutex, &crate::waits::HANDLES)
+}
+
+#[cfg(loom)]
+fn whole<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> {
+    mutex.lock().unwrap()
 }
 
 impl<T> Outcome<T> {

@@ -515,7 +515,7 @@ fn a_pool_does_as_its_policy_says() {
             let mut theatre = Theatre::new(machine, name, seed);
             // Without the watch.
             let registry = theatre.pool.registry.clone();
-            let control = registry.control.lock().unwrap();
+            let control = registry.control.lock();
             let asked = (0..400).filter(|_| theatre.step()).count();
             let begun = theatre.begun.get();
             assert!(begun > 10, "{name} on {machine}: {begun} begun");
@@ -538,7 +538,7 @@ fn a_pool_does_as_its_policy_says() {
 fn a_task_that_wakes_many_is_told_to() {
     let mut theatre = Theatre::new("4 core", "linux", 1);
     let registry = theatre.pool.registry.clone();
-    let control = registry.control.lock().unwrap();
+    let control = registry.control.lock();
     for _ in 0..3 {
         let actor = theatre.actor();
         theatre.stage.start(actor);

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use amdahl_placement::{Machine, PolicyError};
 use amdahl_topology::CpuSet;
@@ -18,6 +18,7 @@ use crate::scope::{Scope, scope_on};
 use crate::spawn::{Handle, Priority, Spawn, Task, queue, this_parker};
 use crate::sync::{Ordering, fence};
 use crate::task::AsyncTask;
+use crate::waits::CountedGuard;
 use crate::worker::Worker;
 
 /// Why there is no pool.
@@ -205,11 +206,8 @@ impl Pool {
         GLOBAL.get_or_init(|| Pool::new().unwrap_or_else(|e| panic!("no pool: {e}")))
     }
 
-    fn control(&self) -> std::sync::MutexGuard<'_, crate::registry::Control> {
-        self.registry
-            .control
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn control(&self) -> CountedGuard<'_, crate::registry::Control> {
+        self.registry.control.lock()
     }
 
     /// How many threads of the pool may run now: CPUs, less what quota and competitors take, where a burst has twice the quota; and some more while none of
@@ -278,7 +276,9 @@ impl Pool {
         };
         let job = StackJob::new(call, ThreadLatch::new(this_parker()));
         self.registry.inject_new(JobRef(job.job()));
+        let begun = std::time::Instant::now();
         job.latch.wait();
+        self.registry.guest_waits.record(begun.elapsed(), true);
         // SAFETY: the latch is set.
         match unsafe { job.result() } {
             Ok(result) => result.0,
@@ -484,13 +484,7 @@ impl Registry {
         // Pairs with the fence in `inject`: either we see what a waker has queued, or it sees that nobody else will run it.
         fence(Ordering::SeqCst);
         self.run_late();
-        let late = std::mem::take(
-            &mut *self
-                .homeless
-                .works
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let late = std::mem::take(&mut *self.homeless.works.lock());
         for work in late {
             match self.settings.when_offline {
                 WhenOffline::Elsewhere => work.run_unbound(self),

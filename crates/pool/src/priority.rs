@@ -1,10 +1,11 @@
 //! Helpers at the lowest priority, and the caller's lent to them.
 
-use std::sync::{MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use crate::registry::Slot;
 use crate::sync::Ordering;
 use crate::sys::{self, Standing};
+use crate::waits::CountedGuard;
 
 /// What a slot's thread helps with, and how low it is. Changed under the slot's lock, by its thread and by who lends.
 #[derive(Debug, Default)]
@@ -51,8 +52,8 @@ pub(crate) fn lowering() -> Lowering {
     })
 }
 
-fn helping(slot: &Slot) -> MutexGuard<'_, Helping> {
-    slot.helping.lock().unwrap_or_else(PoisonError::into_inner)
+fn helping(slot: &Slot) -> CountedGuard<'_, Helping> {
+    slot.helping.lock()
 }
 
 /// This thread, that of `slot`, begins to help with `range`.

@@ -1,6 +1,8 @@
 //! What the threads of a pool share.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+#[cfg(all(test, not(any(loom, miri))))]
+use std::sync::Mutex;
 use std::time::Instant;
 
 use amdahl_placement::{CpuId, CpuState, Machine, Policy, QueueId, Queues, View, Waking, Woken};
@@ -52,7 +54,7 @@ pub(crate) struct Slot {
     /// Its worker blocks outside of the pool.
     pub(crate) is_away: AtomicBool,
     /// The priority that a helper has taken, and by whom it may be changed.
-    pub(crate) helping: Mutex<crate::priority::Helping>,
+    pub(crate) helping: Counted<crate::priority::Helping>,
     /// Where the worker begins, and who is on the CPU.
     pub(crate) landing: Landing,
     /// Work for this CPU.
@@ -88,7 +90,7 @@ pub(crate) struct Registry {
     idle: CpuMask,
     online: CpuMask,
     /// By the kernel's numbers: where threads may be that are not confined.
-    roaming: Mutex<CpuSet>,
+    roaming: Counted<CpuSet>,
     /// The same by the machine's numbers, and how often it has changed.
     roams: CpuMask,
     roaming_mask: AtomicU32,
@@ -111,7 +113,7 @@ pub(crate) struct Registry {
     /// No thread is left.
     pub(crate) is_dead: AtomicBool,
     pub(crate) homeless: Homeless,
-    pub(crate) control: Mutex<Control>,
+    pub(crate) control: Counted<Control>,
     pub(crate) watch: Watch,
     begun: Instant,
     /// The average time from a wake-up to running.
@@ -119,6 +121,14 @@ pub(crate) struct Registry {
     pub(crate) sleeps: Waits,
     pub(crate) join_waits: Waits,
     pub(crate) range_waits: Waits,
+    /// Locks of ranges, which live in their callers' frames, and of scopes.
+    pub(crate) range_locks: Waits,
+    pub(crate) scope_locks: Waits,
+    /// Threads for which there was no place, and those that wait for all work on CPUs.
+    pub(crate) guest_waits: Waits,
+    pub(crate) flushes: Waits,
+    /// Workers whose CPU has gone.
+    pub(crate) offline: Waits,
     pub(crate) restarts: AtomicU64,
     pub(crate) settings: Settings,
 }
@@ -173,7 +183,7 @@ impl Registry {
             is_running: AtomicBool::new(false),
             is_waiting: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
-            helping: Mutex::default(),
+            helping: Counted::new("priority of a helper", Default::default()),
             landing: Landing::new(),
             bound: BoundQueue::new(),
         };
@@ -189,7 +199,7 @@ impl Registry {
             asleep: mask(),
             idle: mask(),
             online: mask(),
-            roaming: Mutex::default(),
+            roaming: Counted::new("where workers may be", CpuSet::default()),
             roams: mask(),
             roaming_mask: AtomicU32::new(0),
             overloaded: SparseMask::new(cpus).expect("a machine has a CPU"),
@@ -205,20 +215,28 @@ impl Registry {
             is_ending: AtomicBool::new(false),
             is_dead: AtomicBool::new(false),
             homeless: Homeless::new(),
-            control: Mutex::new(Control {
-                source,
-                threads: Vec::new(),
-                load: Load::default(),
-                changes: 0,
-                limit: 1,
-                extra: 0,
-            }),
+            control: Counted::new(
+                "changes of the CPUs",
+                Control {
+                    source,
+                    threads: Vec::new(),
+                    load: Load::default(),
+                    changes: 0,
+                    limit: 1,
+                    extra: 0,
+                },
+            ),
             watch: Watch::default(),
             begun: Instant::now(),
             wake_ns: AtomicU64::new(10_000),
             sleeps: Waits::new("idle worker"),
             join_waits: Waits::new("join"),
             range_waits: Waits::new("helpers of a parallel range"),
+            range_locks: Waits::new("inside of parallel ranges"),
+            scope_locks: Waits::new("first panic of a scope"),
+            guest_waits: Waits::new("threads outside: a worker in their place"),
+            flushes: Waits::new("flush"),
+            offline: Waits::new("worker without a CPU"),
             restarts: AtomicU64::new(0),
             settings,
             landings: Landings::new(&machine),
@@ -232,14 +250,29 @@ impl Registry {
         self.machine.cpus()
     }
 
+    /// Whoever asks where workers may be waits meanwhile.
+    #[cfg(all(test, not(any(loom, miri))))]
+    pub(crate) fn hold_roaming(&self) -> crate::waits::CountedGuard<'_, CpuSet> {
+        self.roaming.lock()
+    }
+
     /// Whoever places work from outside waits meanwhile.
     #[cfg(all(test, not(any(loom, miri))))]
     pub(crate) fn hold_outside(&self) -> crate::waits::CountedGuard<'_, CpuState> {
         self.outside.lock()
     }
 
-    pub(crate) fn outside_waits(&self) -> &Waits {
-        &self.outside.waits
+    /// The locks of which there is one.
+    pub(crate) fn lock_waits(&self) -> [&Waits; 6] {
+        let homeless = &self.homeless;
+        [
+            &self.outside.waits,
+            &self.dispatcher.waits,
+            &self.roaming.waits,
+            &self.control.waits,
+            &homeless.works.waits,
+            &homeless.gate_waits,
+        ]
     }
 
     pub(crate) fn is_conserving(&self) -> bool {
@@ -576,7 +609,7 @@ impl Registry {
 
     /// Where threads may be, as the source said last.
     pub(crate) fn set_roaming(&self, cpus: &CpuSet) {
-        let mut roaming = self.roaming.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut roaming = self.roaming.lock();
         if *roaming != *cpus {
             roaming.clone_from(cpus);
             for cpu in 0..self.cpus() {
@@ -602,8 +635,7 @@ impl Registry {
     }
 
     pub(crate) fn roaming(&self) -> CpuSet {
-        let roaming = self.roaming.lock().unwrap_or_else(PoisonError::into_inner);
-        roaming.clone()
+        self.roaming.lock().clone()
     }
 
     pub(crate) fn online_mask(&self) -> &CpuMask {

@@ -82,7 +82,9 @@ impl<'scope> Scope<'scope> {
         match catch_unwind(AssertUnwindSafe(work)) {
             Ok(result) => Some(result),
             Err(payload) => {
-                let late = keep_first(&self.panic, payload);
+                // SAFETY: the registry outlives the scope.
+                let waits = unsafe { &(*self.registry).scope_locks };
+                let late = keep_first(&self.panic, payload, waits);
                 self.is_cancelled.store(true, Ordering::Release);
                 quietly(|| drop(late));
                 None

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake};
+use std::time::Instant;
 
 use amdahl_placement::Waking;
 
@@ -16,6 +17,7 @@ use crate::outcome::{Outcome, Waiter};
 use crate::parker::Parker;
 use crate::registry::Registry;
 use crate::sync::{AtomicBool, Ordering};
+use crate::waits;
 use crate::worker::Worker;
 
 /// Which work comes first.
@@ -224,7 +226,9 @@ impl<T> Handle<T> {
                 None => {
                     let parker = this_parker();
                     if outcome.register(Waiter::Waker(parker.clone().into())) {
+                        let begun = Instant::now();
                         parker.0.park(None);
+                        waits::HANDLE_JOINS.record(begun.elapsed(), true);
                     }
                 }
             }

@@ -16,7 +16,7 @@ pub(crate) struct Waits {
     sleeps: AtomicU64,
     total_ns: AtomicU64,
     max_ns: AtomicU64,
-    buckets: Box<[AtomicU64]>,
+    buckets: [AtomicU64; BUCKETS],
 }
 
 /// What was counted until now.
@@ -64,14 +64,14 @@ fn bound(bucket: usize) -> u64 {
 }
 
 impl Waits {
-    pub(crate) fn new(what: &'static str) -> Self {
+    pub(crate) const fn new(what: &'static str) -> Self {
         Waits {
             what,
             times: AtomicU64::new(0),
             sleeps: AtomicU64::new(0),
             total_ns: AtomicU64::new(0),
             max_ns: AtomicU64::new(0),
-            buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
         }
     }
 
@@ -119,19 +119,32 @@ impl<T> Counted<T> {
         }
     }
 
-    /// Panics inside are broken invariants of this crate, which the next one finds too.
+    /// As [`lock`].
     pub(crate) fn lock(&self) -> CountedGuard<'_, T> {
-        match self.inner.try_lock() {
-            Ok(guard) => return CountedGuard(guard),
-            Err(TryLockError::Poisoned(p)) => return CountedGuard(p.into_inner()),
-            Err(TryLockError::WouldBlock) => {}
-        }
-        let begun = Instant::now();
-        let guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        self.waits.record(begun.elapsed(), true);
-        CountedGuard(guard)
+        CountedGuard(lock(&self.inner, &self.waits))
     }
 }
+
+/// Locks a mutex whose waits are counted elsewhere: there may be many, of short life. Panics inside are broken invariants of
+/// this crate, which the next one finds too.
+pub(crate) fn lock<'a, T>(mutex: &'a Mutex<T>, waits: &Waits) -> MutexGuard<'a, T> {
+    match mutex.try_lock() {
+        Ok(guard) => return guard,
+        Err(TryLockError::Poisoned(p)) => return p.into_inner(),
+        Err(TryLockError::WouldBlock) => {}
+    }
+    let begun = Instant::now();
+    let guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+    waits.record(begun.elapsed(), true);
+    guard
+}
+
+/// Locks and waits that belong to no pool: handles and channels go from one to another. Counted for all of the process.
+pub(crate) static HANDLES: Waits = Waits::new("handles of all pools");
+pub(crate) static HANDLE_JOINS: Waits = Waits::new("threads outside: end of work");
+pub(crate) static CHANNELS: Waits = Waits::new("lists of waiters of all channels");
+pub(crate) static SENDERS: Waits = Waits::new("channels: senders asleep");
+pub(crate) static RECEIVERS: Waits = Waits::new("channels: receivers asleep");
 
 impl<T> Deref for CountedGuard<'_, T> {
     type Target = T;

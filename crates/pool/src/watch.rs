@@ -1,7 +1,7 @@
 //! Follows CPUs, quota and load while the pool works.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use amdahl_topology::{CpuSet, ThrottleStat};
@@ -67,7 +67,7 @@ impl Watch {
 impl Registry {
     /// Asks the source and does what it says: threads start, stop and go on, work moves.
     pub(crate) fn refresh(self: &Arc<Self>) {
-        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut control = self.control.lock();
         let allowed = control.source.allowed();
         self.apply_cpus(&mut control, &allowed);
         drop(control);
@@ -79,7 +79,7 @@ impl Registry {
 
     /// The first look, by who builds the pool: its threads may be where it may.
     pub(crate) fn set_up(self: &Arc<Self>) {
-        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut control = self.control.lock();
         self.look_at_cpus(&mut control);
     }
 
@@ -225,7 +225,7 @@ impl Registry {
                 self.crowd.set(false);
                 return;
             }
-            let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut control = self.control.lock();
             if self.settings.follows_load {
                 let now = control.source.throttled();
                 let is_throttled = match (now, throttled) {
@@ -280,11 +280,7 @@ impl Registry {
             return;
         }
         *idle_looks = 0;
-        self.control
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .load
-            .forget();
+        self.control.lock().load.forget();
         self.crowd.set(false);
         self.watch.sleep(&self.counts, &self.is_ending);
     }

@@ -675,11 +675,13 @@ impl Worker {
                 crate::sys::probe!(amdahl_pool, offline, self.cpu);
                 self.leave_place(Counts::stop);
                 registry.take_off(self.cpu);
+                let begun = Instant::now();
                 while !self.slot().is_online.load(Ordering::SeqCst)
                     && !registry.is_ending.load(Ordering::Acquire)
                 {
                     self.slot().parker.park(None);
                 }
+                registry.offline.record(begun.elapsed(), true);
                 registry.land(self.cpu);
                 registry.counts.change(Counts::start);
                 registry.wake_watch();

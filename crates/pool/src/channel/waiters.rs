@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use amdahl_placement::Partner;
 
 use crate::spawn::this_parker;
 use crate::spin::Spinner;
-use crate::waits::{WaitCount, Waits};
+use crate::waits::{self, WaitCount, Waits, lock};
 use crate::worker::Worker;
 
 /// A place in the list.
@@ -36,6 +36,8 @@ pub(super) struct Waiters {
     list: Mutex<List>,
     spinner: Mutex<Spinner>,
     waits: Waits,
+    /// The same of all channels, without those that only spun: it would be a line that all write.
+    of_all: &'static Waits,
     /// When somebody was last woken, ns since `since()`.
     notified_ns: AtomicU64,
     /// By a thread that was on this CPU.
@@ -48,12 +50,13 @@ fn since() -> Instant {
 }
 
 impl Waiters {
-    pub(super) fn new(what: &'static str) -> Self {
+    pub(super) fn new(of_all: &'static Waits) -> Self {
         Waiters {
             count: AtomicUsize::new(0),
             list: Mutex::default(),
             spinner: Mutex::default(),
-            waits: Waits::new(what),
+            waits: Waits::new(of_all.what),
+            of_all,
             notified_ns: AtomicU64::new(0),
             notified_from: AtomicU32::new(u32::MAX),
         }
@@ -64,7 +67,7 @@ impl Waiters {
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.list, &waits::CHANNELS)
     }
 
     /// Something came: wakes the first who waits for it.
@@ -182,6 +185,7 @@ impl Waiters {
             spinner.waited(event, latency);
         }
         self.waits.record(begun.elapsed(), true);
+        self.of_all.record(begun.elapsed(), true);
         result
     }
 
@@ -267,7 +271,7 @@ mod tests {
             return eprintln!("SKIPPED: Miri tells no CPU");
         }
         let allowed = amdahl_topology::allowed().unwrap();
-        let waiters = Waiters::new("test");
+        let waiters = Waiters::new(&waits::RECEIVERS);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 // So that it stays where it is; ends with its thread.
@@ -288,7 +292,7 @@ mod tests {
     #[test]
     fn one_wake_up_is_enough_for_all_that_is_there() {
         for _ in 0..20 {
-            let (waiters, there) = (Waiters::new("test"), AtomicUsize::new(0));
+            let (waiters, there) = (Waiters::new(&waits::RECEIVERS), AtomicUsize::new(0));
             let take = || {
                 let one = |left: usize| left.checked_sub(1);
                 there

@@ -1,12 +1,12 @@
 //! Ranges that want helpers.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use super::crew::{Crew, Entry};
 use crate::priority;
 use crate::registry::Registry;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Padded};
-use crate::waits::{Counted, Waits};
+use crate::waits::{Counted, Waits, lock};
 use crate::worker::Worker;
 
 /// What helpers know of a range, whatever it does. At the beginning of a [`Region`](super::share::Region), in the
@@ -28,8 +28,8 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    pub(crate) fn helpers(&self) -> MutexGuard<'_, Crew> {
-        self.helpers.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn helpers(&self, registry: &Registry) -> MutexGuard<'_, Crew> {
+        lock(&self.helpers, &registry.range_locks)
     }
 }
 
@@ -211,7 +211,7 @@ impl Offers {
             }
             let of_node = registry.is_worker(index).then_some(node);
             let limit = registry.counts.load().limit();
-            let entry = offer.helpers().enter(index, of_node, limit);
+            let entry = offer.helpers(registry).enter(index, of_node, limit);
             if entry == Entry::Refused {
                 return false;
             }

@@ -11,8 +11,10 @@ use super::parts::{self, Pace, Parts};
 use super::{Progress, Ranges};
 use crate::job::{Payload, keep_first, quietly};
 use crate::priority;
+use crate::registry::Registry;
 use crate::spawn::CancelToken;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::waits::{Waits, lock};
 use crate::worker::Worker;
 
 /// A helper that has worked for so long is lowered. What it would take from others before is less than a time slice.
@@ -52,11 +54,11 @@ struct Reporter<'a> {
 }
 
 impl Reporter<'_> {
-    fn add(&self, len: usize, total: usize) {
+    fn add(&self, len: usize, total: usize, waits: &Waits) {
         let done = self.done.fetch_add(len, Ordering::AcqRel) + len;
         if done == total {
             // The last chunk: waits for a call that is under way, so that this one is the last.
-            let _last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            let _last = lock(&self.last, waits);
             (self.call)(total, total);
         } else if let Ok(mut last) = self.last.try_lock()
             && last.0.elapsed() >= self.every
@@ -173,7 +175,7 @@ impl<'a, E: Send> Region<'a, E> {
                 break;
             }
             if self.token.is_some_and(CancelToken::is_cancelled) {
-                self.end(Ended::Cancelled);
+                self.end(registry, Ended::Cancelled);
                 break;
             }
             let spent = before - begun;
@@ -195,11 +197,11 @@ impl<'a, E: Send> Region<'a, E> {
             match catch_unwind(AssertUnwindSafe(|| (self.work)(chunk.clone()))) {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
-                    self.end(Ended::Failed(error, chunk));
+                    self.end(registry, Ended::Failed(error, chunk));
                     break;
                 }
                 Err(payload) => {
-                    self.end(Ended::Panicked(payload));
+                    self.end(registry, Ended::Panicked(payload));
                     break;
                 }
             }
@@ -209,9 +211,11 @@ impl<'a, E: Send> Region<'a, E> {
                 _ => done.push(chunk),
             }
             if let Some(progress) = &self.progress {
-                let told = catch_unwind(AssertUnwindSafe(|| progress.add(len, self.total)));
+                let told = catch_unwind(AssertUnwindSafe(|| {
+                    progress.add(len, self.total, &registry.range_locks)
+                }));
                 if let Err(payload) = told {
-                    self.end(Ended::Panicked(payload));
+                    self.end(registry, Ended::Panicked(payload));
                     break;
                 }
             }
@@ -228,7 +232,7 @@ impl<'a, E: Send> Region<'a, E> {
         registry
             .offers
             .leave(registry.ns_at(before), unhelped.as_nanos() as u64);
-        let mut all = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.done, &registry.range_locks);
         match all.is_empty() {
             true => *all = done,
             false => all.append(&mut done),
@@ -244,8 +248,8 @@ impl<'a, E: Send> Region<'a, E> {
             && self.parts.left() > 0
     }
 
-    fn end(&self, ended: Ended<E>) {
-        let late = keep_first(&self.ended, ended);
+    fn end(&self, registry: &Registry, ended: Ended<E>) {
+        let late = keep_first(&self.ended, ended, &registry.range_locks);
         self.is_stopped.store(true, Ordering::Relaxed);
         quietly(|| drop(late));
     }
@@ -272,7 +276,7 @@ impl<'a, E: Send> Region<'a, E> {
             (0..16).for_each(|_| crate::sync::spin_loop());
         }
         worker.away(|| {
-            let helpers: Vec<u32> = self.offer.helpers().slots().collect();
+            let helpers: Vec<u32> = self.offer.helpers(registry).slots().collect();
             for &slot in &helpers {
                 if self.offer.lowers {
                     priority::lend(&registry.slots[slot as usize], self.offer_id());
