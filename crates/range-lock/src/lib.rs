@@ -2,7 +2,7 @@
 //!
 //! [`RangeLock`] locks any range of the numbers from 0 to 2^64 - 1: bytes of a file, pages of an address space, rows of a
 //! table. Who locks ranges that do not overlap does not wait, and on other CPUs hardly notices.
-//! [`SeqRangeMap`] finds the value of an address without a lock or a store, however often the map changes.
+//! A [`Reader`] of a [`SeqRangeMap`] finds the value of an address without a lock or a store, however often the map changes.
 //!
 //! ```
 //! use amdahl_range_lock::RangeLock;
@@ -54,7 +54,11 @@
 //! - It finds no deadlock between threads. A thread that would wait for itself panics in debug builds, with both ranges named:
 //!   if it holds a range in conflict, or if it queues behind somebody who waits for a range that it holds, or for another who does
 //!   so (whom a deadline may free, but this is not known). It looks before it tries, and again when it has queued up.
-//!   Only guards of the blocking functions take part, and only its own waits without a deadline.
+//!   With a deadline it panics if it holds a range in conflict itself: it would wait in vain until the time is over. What is held are guards
+//!   of the functions that are not `async`, until they are [given away](Guard::into_task).
+//! - It does not see that a task waits for itself. Whose a guard is that came from a future only the runtime knows; and a task that
+//!   polls several futures, as `join!` does, may give back in one of them what another waits for. Nor does a thread panic that polls a
+//!   future while it holds a range in conflict: it may run another task that gives that back.
 //! - A read guard cannot become a write guard: two who try would wait for each other.
 
 // Under loom a mutex stands in for the gate, which only its own test uses.

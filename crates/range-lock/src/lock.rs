@@ -70,6 +70,9 @@ pub enum SegmentsError {
     /// The number of segments is not a power of two, or too large.
     #[error("{0} segments: not a power of two up to {max}", max = RangeLock::SEGMENTS_MAX)]
     Segments(usize),
+    /// There is no memory for so many segments.
+    #[error("no memory for {0} segments of 128 bytes: ask for fewer")]
+    OutOfMemory(usize),
 }
 
 impl RangeLock {
@@ -101,7 +104,7 @@ impl RangeLock {
     /// when it would wait for itself). A large range costs as much as it has segments.
     ///
     /// # Errors
-    /// `granule` or `segments` is not a power of two, or there are more than [`SEGMENTS_MAX`](Self::SEGMENTS_MAX) segments.
+    /// `granule` or `segments` is not a power of two, there are more than [`SEGMENTS_MAX`](Self::SEGMENTS_MAX) segments, or no memory for them.
     pub fn segmented(granule: u64, segments: usize) -> Result<Self, SegmentsError> {
         if !granule.is_power_of_two() {
             return Err(SegmentsError::Granule(granule));
@@ -109,8 +112,9 @@ impl RangeLock {
         if !segments.is_power_of_two() || segments > Self::SEGMENTS_MAX {
             return Err(SegmentsError::Segments(segments));
         }
+        let form = Segmented::new(granule.trailing_zeros(), segments);
         Ok(RangeLock {
-            form: Form::Segmented(Segmented::new(granule.trailing_zeros(), segments)),
+            form: Form::Segmented(form.ok_or(SegmentsError::OutOfMemory(segments))?),
             cpus: crate::cpus(),
             #[cfg(all(debug_assertions, not(loom)))]
             id: crate::held::next_lock(),
@@ -162,6 +166,9 @@ impl RangeLock {
     ///
     /// # Errors
     /// [`NotGranted::TimedOut`]
+    ///
+    /// # Panics
+    /// In a debug build, if this thread itself holds what it would wait for.
     #[track_caller]
     pub fn try_read_until(
         &self,
@@ -175,6 +182,9 @@ impl RangeLock {
     ///
     /// # Errors
     /// [`NotGranted::TimedOut`]
+    ///
+    /// # Panics
+    /// As [`try_read_until`](Self::try_read_until).
     #[track_caller]
     pub fn try_write_until(
         &self,
@@ -188,6 +198,9 @@ impl RangeLock {
     ///
     /// # Errors
     /// [`NotGranted::TimedOut`]
+    ///
+    /// # Panics
+    /// As [`try_read_until`](Self::try_read_until).
     #[track_caller]
     pub fn try_read_for(
         &self,
@@ -201,6 +214,9 @@ impl RangeLock {
     ///
     /// # Errors
     /// [`NotGranted::TimedOut`]
+    ///
+    /// # Panics
+    /// As [`try_read_until`](Self::try_read_until).
     #[track_caller]
     pub fn try_write_for(
         &self,
@@ -210,12 +226,12 @@ impl RangeLock {
         self.lock_until(range, Instant::now().checked_add(time))
     }
 
-    /// A future of read access.
+    /// A future of read access. A time limit for it is the runtime's: dropped, it leaves no trace.
     pub fn read_async(&self, range: impl RangeBounds<u64>) -> Acquire<'_, Read> {
         Acquire::new(self, Span::of(range))
     }
 
-    /// A future of write access.
+    /// A future of write access. See [`read_async`](Self::read_async).
     pub fn write_async(&self, range: impl RangeBounds<u64>) -> Acquire<'_, Write> {
         Acquire::new(self, Span::of(range))
     }
@@ -262,8 +278,10 @@ impl RangeLock {
         let Some(span) = Span::of(range) else {
             return Ok(Guard::new(self, None));
         };
-        let place = self.try_take(span, A::KIND);
-        let place = place.or_else(|| self.wait(span, A::KIND, deadline));
+        let place = match self.try_take(span, A::KIND) {
+            Some(place) => Some(place),
+            None => self.wait_until(span, A::KIND, deadline),
+        };
         let place = place.ok_or(NotGranted::TimedOut)?;
         self.note_thread(span, A::KIND);
         Ok(Guard::new(self, Some(Hold { span, place })))
@@ -286,6 +304,19 @@ impl RangeLock {
         self.forbid_self_wait(span, kind);
         self.wait(span, kind, None)
             .expect("without a deadline nothing ends the wait")
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn wait_until(&self, span: Span, kind: Kind, deadline: Option<Instant>) -> Option<Place> {
+        match deadline {
+            None => self.forbid_self_wait(span, kind),
+            // Whom it would queue behind may be gone in time; what it holds itself is not given back meanwhile.
+            Some(_) if !Deadline(deadline).is_over() => self.forbid_own(span, kind),
+            Some(_) => {}
+        }
+        self.wait(span, kind, deadline)
     }
 
     /// Tries for a bounded time, then queues up. `None`: the time is over.
@@ -469,6 +500,16 @@ impl RangeLock {
 
     #[track_caller]
     fn forbid_self_wait(&self, span: Span, kind: Kind) {
+        self.forbid_own(span, kind);
+        let held = crate::held::all_of(self.id);
+        if let Some(message) = self.wait_behind(span, kind, None, &held) {
+            panic!("{message}");
+        }
+    }
+
+    /// For what it holds itself.
+    #[track_caller]
+    fn forbid_own(&self, span: Span, kind: Kind) {
         let held = crate::held::all_of(self.id);
         let writes = |held: &crate::held::Held| kind == Kind::Write || held.kind == Kind::Write;
         let meet = |other: Span| match &self.form {
@@ -480,9 +521,6 @@ impl RangeLock {
                 "a thread waits for itself: it wants to {kind:?} {span:?}, and holds {:?} {:?}, taken at {}",
                 held.kind, held.span, held.at
             );
-        }
-        if let Some(message) = self.wait_behind(span, kind, None, &held) {
-            panic!("{message}");
         }
     }
 
@@ -530,6 +568,8 @@ impl RangeLock {
     fn renote(&self, _: Span, _: Kind, _: &[(Span, Kind)]) {}
 
     fn forbid_self_wait(&self, _: Span, _: Kind) {}
+
+    fn forbid_own(&self, _: Span, _: Kind) {}
 
     fn forbid_wait_behind(&self, _: Span, _: Kind, _: &Pending) {}
 }

@@ -51,11 +51,15 @@ impl Progress {
 }
 
 impl Segmented {
-    pub(crate) fn new(granule_shift: u32, segments: usize) -> Self {
-        Segmented {
+    /// `None`: there is no memory for so many.
+    pub(crate) fn new(granule_shift: u32, segments: usize) -> Option<Self> {
+        let mut all = Vec::new();
+        all.try_reserve_exact(segments).ok()?;
+        all.extend((0..segments).map(|_| Padded(Segment::new())));
+        Some(Segmented {
             granule_shift,
-            segments: (0..segments).map(|_| Padded(Segment::new())).collect(),
-        }
+            segments: all.into_boxed_slice(),
+        })
     }
 
     /// All or nothing, at once.

@@ -402,6 +402,66 @@ fn a_thread_that_waits_for_itself_panics() {
 #[cfg(debug_assertions)]
 const HANGS: Duration = Duration::from_secs(60);
 
+/// It waited until the time was over for what it would have had to give back itself.
+#[test]
+#[cfg(debug_assertions)]
+fn a_thread_that_waits_for_itself_for_a_time_panics() {
+    for lock in locks() {
+        let held = lock.write(0..8);
+        for_each_timed(&lock, 7..20, HANGS, |request| {
+            let said = message(|| assert_eq!(request(), Ok(())));
+            assert!(
+                said.contains("7..=19") && said.contains("Write 0..=7"),
+                "{said}"
+            );
+            assert!(said.contains("contract.rs"), "{said}");
+        });
+        // Who does not wait is told, as by `try_read`.
+        for_each_timed(&lock, 7..20, Duration::ZERO, |request| {
+            assert_eq!(request(), Err(NotGranted::TimedOut));
+        });
+        // A guard that may be given back elsewhere is not this thread's.
+        let held = held.into_task();
+        for_each_timed(&lock, 7..20, Duration::from_millis(1), |request| {
+            assert_eq!(request(), Err(NotGranted::TimedOut));
+        });
+        drop(held);
+        for_each_timed(&lock, 7..20, HANGS, |request| assert_eq!(request(), Ok(())));
+    }
+}
+
+/// Each of the requests with a time limit.
+#[cfg(debug_assertions)]
+fn for_each_timed(
+    lock: &RangeLock,
+    range: std::ops::Range<u64>,
+    time: Duration,
+    check: impl Fn(&dyn Fn() -> Result<(), NotGranted>),
+) {
+    let range = || range.clone();
+    check(&|| lock.try_read_for(range(), time).map(drop));
+    check(&|| lock.try_write_for(range(), time).map(drop));
+    let until = || Instant::now() + time;
+    check(&|| lock.try_read_until(range(), until()).map(drop));
+    check(&|| lock.try_write_until(range(), until()).map(drop));
+}
+
+/// Whoever is before it may give up first, so that it is no deadlock.
+#[test]
+fn who_queues_for_a_time_behind_one_that_waits_for_it_is_told_that_it_is_over() {
+    for lock in locks() {
+        let (_, waker) = waker();
+        let held = lock.read(0..8);
+        let mut writer = lock.write_async(4..20);
+        assert!(poll(&mut writer, &waker).is_pending());
+        let late = lock.try_read_for(4..5, Duration::from_millis(5));
+        assert_eq!(late.unwrap_err(), NotGranted::TimedOut);
+        drop(writer);
+        assert!(lock.try_read_for(4..5, Duration::from_millis(5)).is_ok());
+        drop(held);
+    }
+}
+
 /// What a thread says that panics, or nothing if it does not; a thread that hangs ends the test.
 #[cfg(debug_assertions)]
 fn said_by(work: impl FnOnce() + Send + 'static) -> Option<String> {

@@ -18,11 +18,11 @@ use splice::Splice;
 
 pub use iter::{Gaps, Iter};
 
-/// A map from ranges of addresses to values, which readers walk without a lock and without a store.
+/// A map from ranges of addresses to values, which a [`Reader`] walks without a lock and without a store.
 ///
 /// Ranges do not overlap, and neighbours with equal values are one range. A change makes a new version of the tree, with a
 /// copy of the nodes from the root to the place, and shares all others; so each reader sees the map as it was at some moment.
-/// Changes exclude each other.
+/// Changes exclude each other by a mutex: each of them replaces the root, which all subtrees have in common. A panic in a clone of a value leaves the map as it was, and nothing is poisoned.
 ///
 /// Like Linux's maple tree (2022) it is a B-tree with wide nodes whose readers are not held up by writers; unlike it, a node
 /// never changes while readers can see it, so that values need no protection of their own.
@@ -114,7 +114,7 @@ impl<V> SeqRangeMap<V> {
         }
     }
 
-    /// Whether an address is in a range.
+    /// Whether an address is in a range. See [`get`](Self::get).
     #[inline]
     pub fn contains(&self, address: u64) -> bool {
         self.reader().get(address).is_some()
@@ -122,7 +122,8 @@ impl<V> SeqRangeMap<V> {
 }
 
 impl<V: Clone> SeqRangeMap<V> {
-    /// The value of the range that an address is in.
+    /// The value of the range that an address is in. With a [`reader`](Self::reader) of its own, which costs
+    /// a store: for many look-ups one is enough.
     #[inline]
     pub fn get(&self, address: u64) -> Option<V> {
         self.reader().get(address).cloned()
