@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::llc_map::LlcMap;
+use crate::memory::OutOfMemory;
 use crate::parts::{Parts, Placement};
 
 /// A sum that any thread adds to and subtracts from without sharing a cache line with threads that
@@ -46,25 +47,45 @@ pub struct Counter {
 
 impl Counter {
     /// With [`Placement::best`]: for counters that are added to much more often than read.
+    ///
+    /// # Panics
+    /// As [`on`](Self::on).
     pub fn new() -> Self {
         Self::with(Placement::best())
     }
 
     /// With a part for each LLC: for counters that are read often, or that there are very many of.
+    ///
+    /// # Panics
+    /// As [`on`](Self::on).
     pub fn per_llc() -> Self {
         Self::with(Placement::PerLlc)
     }
 
     /// With a placement of choice; [`Placement::PerCpu`] becomes [`Placement::PerLlc`] where this process cannot have it.
+    ///
+    /// # Panics
+    /// As [`on`](Self::on).
     pub fn with(placement: Placement) -> Self {
         Self::on(placement, LlcMap::of_this_machine())
     }
 
     /// On a machine that may be another than this one.
+    ///
+    /// # Panics
+    /// There is no memory for the rows of so many CPUs, of which 512 counters have them in common; [`try_on`](Self::try_on) says so instead.
     pub fn on(placement: Placement, map: Arc<LlcMap>) -> Self {
-        Counter {
-            parts: Parts::pooled(placement, map, 1),
-        }
+        Self::try_on(placement, map).unwrap_or_else(|error| panic!("a counter: {error}"))
+    }
+
+    /// As [`on`](Self::on).
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn try_on(placement: Placement, map: Arc<LlcMap>) -> Result<Self, OutOfMemory> {
+        Ok(Counter {
+            parts: Parts::pooled(placement, map, 1)?,
+        })
     }
 
     /// How the sum is spread.

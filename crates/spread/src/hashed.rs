@@ -5,6 +5,7 @@ mod kind;
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
+use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::thread;
 
@@ -13,17 +14,18 @@ use rustc_hash::FxBuildHasher;
 pub use guard::{KeyGuard, KeysGuard};
 pub use kind::{Kind, Mutex, RwLock};
 
+use crate::memory::{self, OutOfMemory};
 use guard::{Claim, Claims};
 use kind::sealed::Mode;
 
 /// Locks for any number of keys: an array of mutexes, each in cache lines of its own, of which a
 /// key's hash chooses one.
-pub type HashedMutexes<S = FxBuildHasher> = HashedLocks<Mutex, S>;
+pub type HashedMutexes<Q, S = FxBuildHasher> = HashedLocks<Mutex, Q, S>;
 
 /// As [`HashedMutexes`], with reader-writer locks.
-pub type HashedRwLocks<S = FxBuildHasher> = HashedLocks<RwLock, S>;
+pub type HashedRwLocks<Q, S = FxBuildHasher> = HashedLocks<RwLock, Q, S>;
 
-/// Locks for any number of keys: an array of locks of which a key's hash chooses one.
+/// Locks for any number of keys of type `Q`: an array of locks of which a key's hash chooses one.
 ///
 /// Keys may share a lock, so that a thread which holds one key and waits for another may
 /// wait for itself. Therefore: *a thread holds one guard of an array at a time.* Who needs several keys takes
@@ -32,8 +34,28 @@ pub type HashedRwLocks<S = FxBuildHasher> = HashedLocks<RwLock, S>;
 /// and may be used at any time.
 ///
 /// The locks are parking_lot's: one atomic instruction to take and one to release where nobody waits, parked threads
-/// otherwise, fair every half a millisecond. There is no poisoning: a guard that is dropped by a
-/// panic releases its locks.
+/// otherwise, fair every half a millisecond.
+///
+/// # Keys
+/// Whatever is [`Hash`]: numbers, `str`, `Path`, tuples and enums of them. Equal keys have one lock. The type belongs to the array, since equal
+/// numbers of different types (`1_u32`, `1_u64`) hash differently and would not exclude each other. Borrowed forms are enough:
+/// an array for names is one of `str`, and takes `&String`, too.
+///
+/// # Keys that strangers choose
+/// The hasher of the default is rustc's: it takes a nanosecond, and is known to everybody. Who chooses keys can therefore choose them
+/// such that all of them have one lock. Nothing breaks by that, but users of those keys wait for each other. For such keys
+/// give a hasher with a secret, such as the standard library's:
+///
+/// ```
+/// use std::hash::RandomState;
+/// use amdahl_spread::HashedMutexes;
+///
+/// let sessions: HashedMutexes<str, RandomState> = HashedMutexes::default();
+/// let _one = sessions.lock("whatever a client sends");
+/// ```
+///
+/// # Poisoning
+/// There is none: the locks contain no data that could be half-changed. A guard that is dropped by a panic releases its locks, all of them if there are several.
 ///
 /// ```
 /// use amdahl_spread::HashedMutexes;
@@ -42,13 +64,15 @@ pub type HashedRwLocks<S = FxBuildHasher> = HashedLocks<RwLock, S>;
 ///     let _both = accounts.lock_many(["alice", "bob"]);
 ///     // Nobody else has alice or bob now.
 /// }
-/// let _one = accounts.lock(&"alice");
+/// let _one = accounts.lock("alice");
 /// ```
-pub struct HashedLocks<K: Kind, S = FxBuildHasher> {
+pub struct HashedLocks<K: Kind, Q: ?Sized, S = FxBuildHasher> {
     locks: Box<[Padded<K>]>,
     hasher: S,
     /// Tells arrays apart, those that are no more too: a guard may be forgotten.
     id: guard::Id,
+    /// It looks at keys and keeps none.
+    keys: PhantomData<fn(&Q)>,
 }
 
 #[derive(Default)]
@@ -58,34 +82,50 @@ struct Padded<K>(K);
 /// More could not be numbered by a [`Claim`]; they would take 128 GiB.
 const LOCKS_MAX: usize = 1 << 30;
 
-impl<K: Kind> HashedLocks<K> {
-    /// Locks for each CPU that this process may use: of `n` threads that hold one lock each, another one then finds
-    /// its own taken with a probability of 1/16 or less.
-    pub const LOCKS_PER_CPU: usize = 16;
-
+impl<K: Kind, Q: ?Sized> HashedLocks<K, Q> {
     /// [`Self::LOCKS_PER_CPU`] for each CPU that this process may use (affinity and CPU quota counted), 128 bytes each.
+    ///
+    /// # Panics
+    /// As [`with_hasher`](Self::with_hasher).
     pub fn new() -> Self {
-        let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let locks = cpus * Self::LOCKS_PER_CPU;
-        Self::with_locks(NonZeroUsize::new(locks).expect("neither factor is 0"))
+        Self::default()
     }
 
     /// At least so many locks, rounded up to a power of two.
+    ///
+    /// # Panics
+    /// As [`with_hasher`](Self::with_hasher).
     pub fn with_locks(locks: NonZeroUsize) -> Self {
         Self::with_hasher(locks, FxBuildHasher)
     }
 }
 
-impl<K: Kind, S: BuildHasher> HashedLocks<K, S> {
-    /// At least so many locks, rounded up to a power of two (but no more than 2^30), chosen by a hash of which the
+impl<K: Kind, Q: ?Sized, S> HashedLocks<K, Q, S> {
+    /// Locks for each CPU that this process may use: of `n` threads that hold one lock each, another one then finds
+    /// its own taken with a probability of 1/16 or less.
+    pub const LOCKS_PER_CPU: usize = 16;
+
+    /// At least so many locks, rounded up to a power of two (but no more than 2^30), 128 bytes each, chosen by a hash of which the
     /// low bits are good.
+    ///
+    /// # Panics
+    /// There is no memory for so many; [`try_with_hasher`](Self::try_with_hasher) says so instead.
     pub fn with_hasher(locks: NonZeroUsize, hasher: S) -> Self {
+        Self::try_with_hasher(locks, hasher).unwrap_or_else(|error| panic!("hashed locks: {error}"))
+    }
+
+    /// As [`with_hasher`](Self::with_hasher).
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn try_with_hasher(locks: NonZeroUsize, hasher: S) -> Result<Self, OutOfMemory> {
         let locks = locks.get().min(LOCKS_MAX).next_power_of_two();
-        HashedLocks {
-            locks: (0..locks).map(|_| Padded::default()).collect(),
+        Ok(HashedLocks {
+            locks: memory::filled(locks, Padded::default)?,
             hasher,
             id: guard::Id::new(),
-        }
+            keys: PhantomData,
+        })
     }
 
     /// How many locks there are.
@@ -93,39 +133,8 @@ impl<K: Kind, S: BuildHasher> HashedLocks<K, S> {
         self.locks.len()
     }
 
-    /// Which lock a key has, from 0. Keys with equal numbers exclude each other.
-    pub fn index_of<Q: Hash>(&self, key: &Q) -> usize {
-        self.hasher.hash_one(key) as usize & (self.locks.len() - 1)
-    }
-
     fn kind(&self, index: usize) -> &K {
         &self.locks[index].0
-    }
-
-    fn one<Q: Hash>(&self, key: &Q, mode: Mode) -> KeyGuard<'_, K> {
-        guard::assert_free(self.id);
-        let lock = self.kind(self.index_of(key));
-        lock.acquire(mode);
-        KeyGuard::new(lock, mode, self.id)
-    }
-
-    fn try_one<Q: Hash>(&self, key: &Q, mode: Mode) -> Option<KeyGuard<'_, K>> {
-        let lock = self.kind(self.index_of(key));
-        lock.try_acquire(mode)
-            .then(|| KeyGuard::new(lock, mode, self.id))
-    }
-
-    /// What to take for keys: each lock once, in the order of the array, exclusive if any of its keys is. O(k log k).
-    fn claims<Q: Hash>(&self, keys: impl Iterator<Item = (Q, Mode)>) -> Claims {
-        let mut claims: Claims = keys
-            .map(|(key, mode)| Claim::new(self.index_of(&key), mode))
-            .collect();
-        if claims.len() > 1 {
-            // Exclusive comes before shared.
-            claims.sort_unstable();
-            claims.dedup_by_key(|claim| claim.index());
-        }
-        claims
     }
 
     fn all(&self, mode: Mode) -> Claims {
@@ -143,19 +152,62 @@ impl<K: Kind, S: BuildHasher> HashedLocks<K, S> {
     }
 }
 
-impl<S: BuildHasher> HashedLocks<Mutex, S> {
+impl<K: Kind, Q: Hash + ?Sized, S: BuildHasher> HashedLocks<K, Q, S> {
+    /// Which lock a key has, from 0. Keys with equal numbers exclude each other.
+    pub fn index_of(&self, key: &Q) -> usize {
+        self.hasher.hash_one(key) as usize & (self.locks.len() - 1)
+    }
+
+    fn one(&self, key: &Q, mode: Mode) -> KeyGuard<'_, K> {
+        guard::assert_free(self.id);
+        let lock = self.kind(self.index_of(key));
+        lock.acquire(mode);
+        KeyGuard::new(lock, mode, self.id)
+    }
+
+    fn try_one(&self, key: &Q, mode: Mode) -> Option<KeyGuard<'_, K>> {
+        let lock = self.kind(self.index_of(key));
+        lock.try_acquire(mode)
+            .then(|| KeyGuard::new(lock, mode, self.id))
+    }
+
+    fn of_keys<'k>(
+        &self,
+        keys: impl IntoIterator<Item = &'k Q>,
+        mode: Mode,
+    ) -> impl Iterator<Item = Claim>
+    where
+        Q: 'k,
+    {
+        let claim = move |key| Claim::new(self.index_of(key), mode);
+        keys.into_iter().map(claim)
+    }
+}
+
+/// What to take: each lock once, in the order of the array, exclusive if any of its keys is. O(k log k).
+fn claims(all: impl Iterator<Item = Claim>) -> Claims {
+    let mut claims: Claims = all.collect();
+    if claims.len() > 1 {
+        // Exclusive comes before shared.
+        claims.sort_unstable();
+        claims.dedup_by_key(|claim| claim.index());
+    }
+    claims
+}
+
+impl<Q: Hash + ?Sized, S: BuildHasher> HashedLocks<Mutex, Q, S> {
     /// Takes the lock of `key`; waits for it.
     ///
     /// # Panics
     /// In debug builds, if this thread holds a guard of this array.
     #[inline]
-    pub fn lock<Q: Hash>(&self, key: &Q) -> KeyGuard<'_, Mutex> {
+    pub fn lock(&self, key: &Q) -> KeyGuard<'_, Mutex> {
         self.one(key, Mode::Exclusive)
     }
 
     /// Takes the lock of `key` if it is free.
     #[inline]
-    pub fn try_lock<Q: Hash>(&self, key: &Q) -> Option<KeyGuard<'_, Mutex>> {
+    pub fn try_lock(&self, key: &Q) -> Option<KeyGuard<'_, Mutex>> {
         self.try_one(key, Mode::Exclusive)
     }
 
@@ -163,34 +215,42 @@ impl<S: BuildHasher> HashedLocks<Mutex, S> {
     ///
     /// # Panics
     /// As [`lock`](Self::lock).
-    pub fn lock_many<Q: Hash>(&self, keys: impl IntoIterator<Item = Q>) -> KeysGuard<'_, Mutex> {
-        self.many(self.claims(exclusive(keys)))
+    pub fn lock_many<'k>(&self, keys: impl IntoIterator<Item = &'k Q>) -> KeysGuard<'_, Mutex>
+    where
+        Q: 'k,
+    {
+        self.many(claims(self.of_keys(keys, Mode::Exclusive)))
     }
 
     /// Takes the locks of all `keys` if all are free, and none otherwise.
-    pub fn try_lock_many<Q: Hash>(
+    pub fn try_lock_many<'k>(
         &self,
-        keys: impl IntoIterator<Item = Q>,
-    ) -> Option<KeysGuard<'_, Mutex>> {
-        self.try_many(self.claims(exclusive(keys)))
+        keys: impl IntoIterator<Item = &'k Q>,
+    ) -> Option<KeysGuard<'_, Mutex>>
+    where
+        Q: 'k,
+    {
+        self.try_many(claims(self.of_keys(keys, Mode::Exclusive)))
     }
+}
 
+impl<Q: ?Sized, S> HashedLocks<Mutex, Q, S> {
     /// Takes all locks there are; waits for them. O(locks).
     ///
     /// # Panics
-    /// As [`lock`](Self::lock).
+    /// In debug builds, if this thread holds a guard of this array.
     pub fn lock_all(&self) -> KeysGuard<'_, Mutex> {
         self.many(self.all(Mode::Exclusive))
     }
 }
 
-impl<S: BuildHasher> HashedLocks<RwLock, S> {
+impl<Q: Hash + ?Sized, S: BuildHasher> HashedLocks<RwLock, Q, S> {
     /// Takes the lock of `key` shared; waits for it.
     ///
     /// # Panics
     /// In debug builds, if this thread holds a guard of this array.
     #[inline]
-    pub fn read<Q: Hash>(&self, key: &Q) -> KeyGuard<'_, RwLock> {
+    pub fn read(&self, key: &Q) -> KeyGuard<'_, RwLock> {
         self.one(key, Mode::Shared)
     }
 
@@ -199,19 +259,19 @@ impl<S: BuildHasher> HashedLocks<RwLock, S> {
     /// # Panics
     /// As [`read`](Self::read).
     #[inline]
-    pub fn write<Q: Hash>(&self, key: &Q) -> KeyGuard<'_, RwLock> {
+    pub fn write(&self, key: &Q) -> KeyGuard<'_, RwLock> {
         self.one(key, Mode::Exclusive)
     }
 
     /// Takes the lock of `key` shared if that needs no waiting.
     #[inline]
-    pub fn try_read<Q: Hash>(&self, key: &Q) -> Option<KeyGuard<'_, RwLock>> {
+    pub fn try_read(&self, key: &Q) -> Option<KeyGuard<'_, RwLock>> {
         self.try_one(key, Mode::Shared)
     }
 
     /// Takes the lock of `key` exclusively if it is free.
     #[inline]
-    pub fn try_write<Q: Hash>(&self, key: &Q) -> Option<KeyGuard<'_, RwLock>> {
+    pub fn try_write(&self, key: &Q) -> Option<KeyGuard<'_, RwLock>> {
         self.try_one(key, Mode::Exclusive)
     }
 
@@ -220,27 +280,37 @@ impl<S: BuildHasher> HashedLocks<RwLock, S> {
     ///
     /// # Panics
     /// As [`read`](Self::read).
-    pub fn lock_many<Q: Hash>(
+    pub fn lock_many<'r, 'w>(
         &self,
-        read: impl IntoIterator<Item = Q>,
-        write: impl IntoIterator<Item = Q>,
-    ) -> KeysGuard<'_, RwLock> {
-        self.many(self.claims(shared(read).chain(exclusive(write))))
+        read: impl IntoIterator<Item = &'r Q>,
+        write: impl IntoIterator<Item = &'w Q>,
+    ) -> KeysGuard<'_, RwLock>
+    where
+        Q: 'r + 'w,
+    {
+        let shared = self.of_keys(read, Mode::Shared);
+        self.many(claims(shared.chain(self.of_keys(write, Mode::Exclusive))))
     }
 
     /// As [`lock_many`](Self::lock_many) if no lock needs waiting, and none of them otherwise.
-    pub fn try_lock_many<Q: Hash>(
+    pub fn try_lock_many<'r, 'w>(
         &self,
-        read: impl IntoIterator<Item = Q>,
-        write: impl IntoIterator<Item = Q>,
-    ) -> Option<KeysGuard<'_, RwLock>> {
-        self.try_many(self.claims(shared(read).chain(exclusive(write))))
+        read: impl IntoIterator<Item = &'r Q>,
+        write: impl IntoIterator<Item = &'w Q>,
+    ) -> Option<KeysGuard<'_, RwLock>>
+    where
+        Q: 'r + 'w,
+    {
+        let shared = self.of_keys(read, Mode::Shared);
+        self.try_many(claims(shared.chain(self.of_keys(write, Mode::Exclusive))))
     }
+}
 
+impl<Q: ?Sized, S> HashedLocks<RwLock, Q, S> {
     /// Takes all locks there are shared; waits for them. O(locks).
     ///
     /// # Panics
-    /// As [`read`](Self::read).
+    /// In debug builds, if this thread holds a guard of this array.
     pub fn read_all(&self) -> KeysGuard<'_, RwLock> {
         self.many(self.all(Mode::Shared))
     }
@@ -248,27 +318,23 @@ impl<S: BuildHasher> HashedLocks<RwLock, S> {
     /// Takes all locks there are exclusively; waits for them. O(locks).
     ///
     /// # Panics
-    /// As [`read`](Self::read).
+    /// As [`read_all`](Self::read_all).
     pub fn write_all(&self) -> KeysGuard<'_, RwLock> {
         self.many(self.all(Mode::Exclusive))
     }
 }
 
-fn shared<Q>(keys: impl IntoIterator<Item = Q>) -> impl Iterator<Item = (Q, Mode)> {
-    keys.into_iter().map(|key| (key, Mode::Shared))
-}
-
-fn exclusive<Q>(keys: impl IntoIterator<Item = Q>) -> impl Iterator<Item = (Q, Mode)> {
-    keys.into_iter().map(|key| (key, Mode::Exclusive))
-}
-
-impl<K: Kind> Default for HashedLocks<K> {
+/// [`LOCKS_PER_CPU`](HashedLocks::LOCKS_PER_CPU) for each CPU that this process may use, with a hasher of the type's default.
+impl<K: Kind, Q: ?Sized, S: Default> Default for HashedLocks<K, Q, S> {
     fn default() -> Self {
-        Self::new()
+        let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let locks = cpus * Self::LOCKS_PER_CPU;
+        let locks = NonZeroUsize::new(locks).expect("neither factor is 0");
+        Self::with_hasher(locks, S::default())
     }
 }
 
-impl<K: Kind, S> fmt::Debug for HashedLocks<K, S> {
+impl<K: Kind, Q: ?Sized, S> fmt::Debug for HashedLocks<K, Q, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HashedLocks")
             .field("locks", &self.locks.len())

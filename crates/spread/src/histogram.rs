@@ -10,6 +10,7 @@ pub use buckets::Buckets;
 pub use snapshot::{Recorded, Snapshot};
 
 use crate::llc_map::LlcMap;
+use crate::memory::OutOfMemory;
 use crate::parts::{Parts, Placement};
 
 /// Counts of values in log-linear buckets, spread over CPUs or last-level caches like a [`Counter`](crate::Counter).
@@ -60,6 +61,9 @@ pub enum HistogramError {
         /// Of the other.
         theirs: Buckets,
     },
+    /// No memory for so many buckets on so many CPUs.
+    #[error("a histogram: {0}")]
+    OutOfMemory(#[from] OutOfMemory),
 }
 
 impl HistogramError {
@@ -73,16 +77,34 @@ impl HistogramError {
 
 impl Histogram {
     /// An empty one with [`Placement::best`].
+    ///
+    /// # Panics
+    /// As [`on`](Self::on).
     pub fn new(buckets: Buckets) -> Self {
         Self::on(buckets, Placement::best(), LlcMap::of_this_machine())
     }
 
     /// An empty one with all that can be chosen.
+    ///
+    /// # Panics
+    /// There is no address space for it; [`try_on`](Self::try_on) says so instead.
     pub fn on(buckets: Buckets, placement: Placement, map: Arc<LlcMap>) -> Self {
-        Histogram {
+        Self::try_on(buckets, placement, map).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`on`](Self::on).
+    ///
+    /// # Errors
+    /// [`HistogramError::OutOfMemory`].
+    pub fn try_on(
+        buckets: Buckets,
+        placement: Placement,
+        map: Arc<LlcMap>,
+    ) -> Result<Self, HistogramError> {
+        Ok(Histogram {
             buckets,
-            parts: Parts::alone(placement, map, buckets.count() + 2),
-        }
+            parts: Parts::alone(placement, map, buckets.count() + 2)?,
+        })
     }
 
     /// Which values count together.

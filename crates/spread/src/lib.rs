@@ -6,6 +6,7 @@ mod hashed;
 mod histogram;
 mod llc_map;
 mod mask;
+mod memory;
 #[cfg(all(test, loom))]
 mod models;
 mod parts;
@@ -33,5 +34,6 @@ pub use hashed::{
 pub use histogram::{Buckets, Histogram, HistogramError, Recorded, Snapshot};
 pub use llc_map::LlcMap;
 pub use mask::{CpuMask, Dense, Iter, Mask, MaskError, Sparse, SparseMask, Within, Word};
+pub use memory::OutOfMemory;
 pub use parts::Placement;
 pub use published::{Clock, Monotonic, PublishedCounter};

@@ -23,7 +23,8 @@ impl LlcMap {
         Arc::clone(MACHINE.get_or_init(read))
     }
 
-    /// The map of a machine that has the CPUs of `topology` now and can have those below `possible`.
+    /// The map of a machine that has the CPUs of `topology` now and can have those below `possible`. It takes 4 bytes for each
+    /// of them, and ends the process, as vectors do, if there is no memory for it.
     pub fn new(topology: &Topology, possible: u32) -> LlcMap {
         let llcs = topology.llcs();
         let known = topology.cpus().last().map_or(0, |cpu| cpu.id + 1);

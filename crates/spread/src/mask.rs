@@ -11,6 +11,7 @@ use amdahl_topology::CpuSet;
 pub use iter::{Iter, Within};
 pub use word::{Dense, Sparse, Word};
 
+use crate::memory::{self, OutOfMemory};
 use crate::sync::Ordering;
 
 /// Bits of CPUs of which only `k` are used in each cache line, so that CPUs that set and clear
@@ -61,6 +62,16 @@ pub enum MaskError {
         /// The mask's bound.
         cpus: u32,
     },
+    /// No memory for a mask of so many CPUs.
+    #[error(
+        "no memory for a mask of CPUs below {cpus}, {bytes} bytes: take the machine's number of CPUs, or more bits in a line"
+    )]
+    OutOfMemory {
+        /// The bound that was asked for.
+        cpus: u32,
+        /// What it would have taken.
+        bytes: u64,
+    },
 }
 
 impl SparseMask {
@@ -71,7 +82,7 @@ impl SparseMask {
     /// An empty mask of the CPUs below `cpus`, with [`Self::BITS_PER_LINE`]; 8 bytes a CPU.
     ///
     /// # Errors
-    /// [`MaskError::NoCpus`].
+    /// [`MaskError::NoCpus`], [`MaskError::OutOfMemory`].
     pub fn new(cpus: u32) -> Result<Self, MaskError> {
         Self::with_bits_per_line(cpus, Self::BITS_PER_LINE)
     }
@@ -80,7 +91,7 @@ impl SparseMask {
     /// bytes. With few bits writers share no line; with many a search loads fewer lines.
     ///
     /// # Errors
-    /// [`MaskError::NoCpus`]; [`MaskError::BitsPerLine`] unless it is a power of two up to 64.
+    /// [`MaskError::NoCpus`]; [`MaskError::BitsPerLine`] unless it is a power of two up to 64; [`MaskError::OutOfMemory`].
     pub fn with_bits_per_line(cpus: u32, bits_per_line: u32) -> Result<Self, MaskError> {
         if !bits_per_line.is_power_of_two() || bits_per_line > u64::BITS {
             return Err(MaskError::BitsPerLine { bits_per_line });
@@ -93,7 +104,7 @@ impl CpuMask {
     /// An empty mask of the CPUs below `cpus`; a bit a CPU.
     ///
     /// # Errors
-    /// [`MaskError::NoCpus`].
+    /// [`MaskError::NoCpus`], [`MaskError::OutOfMemory`].
     pub fn new(cpus: u32) -> Result<Self, MaskError> {
         Self::with_shift(cpus, u64::BITS.ilog2())
     }
@@ -104,9 +115,11 @@ impl<W: Word> Mask<W> {
         if cpus == 0 {
             return Err(MaskError::NoCpus);
         }
-        let words = (cpus - 1) as usize >> shift;
+        // A word more than that fits into 32 bits, for the bound does not lie beyond them.
+        let words = ((cpus - 1) as usize >> shift) + 1;
+        let no_memory = |OutOfMemory { bytes }| MaskError::OutOfMemory { cpus, bytes };
         Ok(Mask {
-            words: (0..=words).map(|_| W::default()).collect(),
+            words: memory::filled(words, W::default).map_err(no_memory)?,
             cpus,
             shift,
         })

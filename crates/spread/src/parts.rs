@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::cpu;
 use crate::llc_map::LlcMap;
+use crate::memory::OutOfMemory;
 use crate::pool::{Cells, Spacing};
 use crate::region::CELL_BYTES;
 use crate::rseq::{self, Registration, Rows};
@@ -61,14 +62,22 @@ unsafe impl Sync for Parts {}
 
 impl Parts {
     /// `count` sums, all 0, in cells shared with others: for few sums.
-    pub fn pooled(placement: Placement, map: Arc<LlcMap>, count: usize) -> Self {
+    pub fn pooled(
+        placement: Placement,
+        map: Arc<LlcMap>,
+        count: usize,
+    ) -> Result<Self, OutOfMemory> {
         Self::new(placement, map, count, |rows, spacing| {
             Cells::take(rows, count, spacing)
         })
     }
 
     /// `count` sums, all 0, in rows of their own: for many sums.
-    pub fn alone(placement: Placement, map: Arc<LlcMap>, count: usize) -> Self {
+    pub fn alone(
+        placement: Placement,
+        map: Arc<LlcMap>,
+        count: usize,
+    ) -> Result<Self, OutOfMemory> {
         Self::new(placement, map, count, |rows, _| Cells::alone(rows, count))
     }
 
@@ -76,17 +85,18 @@ impl Parts {
         placement: Placement,
         map: Arc<LlcMap>,
         count: usize,
-        take: impl FnOnce(usize, Spacing) -> Cells,
-    ) -> Self {
+        take: impl FnOnce(usize, Spacing) -> Result<Cells, OutOfMemory>,
+    ) -> Result<Self, OutOfMemory> {
         let registration = rseq::registration();
         let llcs = map.llcs() as usize;
         let (by, cpus, spacing) = match placement.possible() {
             Placement::PerCpu => (registration, map.cpus(), Spacing::OneWriter),
             Placement::PerLlc => (NOT_PER_CPU, 0, Spacing::ManyWriters),
         };
-        let cells = take(cpus as usize + llcs, spacing);
+        let rows = (cpus as usize).checked_add(llcs);
+        let cells = take(rows.unwrap_or(usize::MAX), spacing)?;
         let region = cells.region();
-        Parts {
+        Ok(Parts {
             by,
             cpu_rows: Rows {
                 base: region.column(cells.first()),
@@ -97,7 +107,7 @@ impl Parts {
             map,
             cells,
             count,
-        }
+        })
     }
 
     pub fn placement(&self) -> Placement {

@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::memory::OutOfMemory;
 use crate::region::{CELL_BYTES, ROW_BYTES, Region, SPACING_BYTES};
 use crate::sync::Ordering;
 
@@ -48,7 +49,7 @@ fn chunks() -> MutexGuard<'static, Vec<Chunk>> {
 impl Cells {
     /// Takes `count` cells, a power of two of at most [`SPACING_BYTES`], in each of `rows` rows.
     /// O(chunks), of which there is one for each 512 cells.
-    pub fn take(rows: usize, count: usize, spacing: Spacing) -> Self {
+    pub fn take(rows: usize, count: usize, spacing: Spacing) -> Result<Self, OutOfMemory> {
         let spaced = SPACING_BYTES / CELL_BYTES;
         assert!(count.is_power_of_two() && count <= spaced);
         if cfg!(loom) {
@@ -63,26 +64,27 @@ impl Cells {
             .iter_mut()
             .filter(|chunk| chunk.region.rows() == rows && chunk.spacing == spacing)
             .find_map(|chunk| chunk.take(count));
-        fitting.unwrap_or_else(|| {
-            let mut chunk = Chunk {
-                region: Arc::new(Region::new(rows, CELLS_PER_ROW)),
-                spacing,
-                taken: [0; WORDS],
-            };
-            let cells = chunk.take(count).expect("an empty chunk has room");
-            chunks.push(chunk);
-            cells
-        })
+        if let Some(cells) = fitting {
+            return Ok(cells);
+        }
+        let mut chunk = Chunk {
+            region: Arc::new(Region::new(rows, CELLS_PER_ROW)?),
+            spacing,
+            taken: [0; WORDS],
+        };
+        let cells = chunk.take(count).expect("an empty chunk has room");
+        chunks.push(chunk);
+        Ok(cells)
     }
 
     /// Rows of their own with `count` cells each.
-    pub fn alone(rows: usize, count: usize) -> Self {
-        Cells {
-            region: Arc::new(Region::new(rows, count)),
+    pub fn alone(rows: usize, count: usize) -> Result<Self, OutOfMemory> {
+        Ok(Cells {
+            region: Arc::new(Region::new(rows, count)?),
             first: 0,
             count,
             pooled: false,
-        }
+        })
     }
 
     pub fn region(&self) -> &Region {
@@ -164,7 +166,7 @@ mod tests {
                     1 => (2, Spacing::OneWriter),
                     _ => (1, Spacing::ManyWriters),
                 };
-                let cells = Cells::take(ROWS, count, spacing);
+                let cells = Cells::take(ROWS, count, spacing).unwrap();
                 for at in cells.first..cells.first + cells.count {
                     let cell = cells.region.cell(ROWS - 1, at);
                     assert_eq!(cell.swap(1, Ordering::Relaxed), 0);
@@ -185,8 +187,8 @@ mod tests {
 
     #[test]
     fn those_with_many_writers_share_no_line() {
-        let a = Cells::take(11, 1, Spacing::ManyWriters);
-        let b = Cells::take(11, 1, Spacing::ManyWriters);
+        let a = Cells::take(11, 1, Spacing::ManyWriters).unwrap();
+        let b = Cells::take(11, 1, Spacing::ManyWriters).unwrap();
         assert!(a.first.abs_diff(b.first) * CELL_BYTES >= SPACING_BYTES);
     }
 }

@@ -96,6 +96,9 @@ const MARK: usize = 1;
 
 impl PublishedCounter {
     /// With a part for each last-level cache, so that the bound is tight.
+    ///
+    /// # Panics
+    /// As [`with`](Self::with).
     pub fn new(threshold: NonZeroU64) -> Self {
         Self::with(
             threshold,
@@ -111,10 +114,14 @@ impl<C: Clock> PublishedCounter<C> {
     pub const INTERVAL_NS: u64 = 1_000_000;
 
     /// With all that can be chosen.
+    ///
+    /// # Panics
+    /// There is no memory, as for [`Counter::on`](crate::Counter::on).
     pub fn with(threshold: NonZeroU64, placement: Placement, map: Arc<LlcMap>, clock: C) -> Self {
         let at_ns = AtomicU64::new(clock.now_ns());
+        let parts = Parts::pooled(placement, map, 2);
         PublishedCounter {
-            parts: Parts::pooled(placement, map, 2),
+            parts: parts.unwrap_or_else(|error| panic!("a counter: {error}")),
             threshold: threshold.get(),
             clock,
             front: Front {

@@ -25,7 +25,7 @@ mod tests {
     #[test]
     #[cfg_attr(loom, ignore = "needs no model")]
     fn each_cell_is_its_own_and_begins_at_zero() {
-        let region = Region::new(3, 700);
+        let region = Region::new(3, 700).unwrap();
         assert_eq!(region.rows(), 3);
         assert!(region.stride() >= 700 * CELL_BYTES && region.stride().is_multiple_of(ROW_BYTES));
         for row in 0..3 {
@@ -33,6 +33,19 @@ mod tests {
                 let cell = region.cell(row, cell);
                 assert_eq!(cell.fetch_add(1, Ordering::Relaxed), 0);
             }
+        }
+    }
+
+    /// On 32 bits the number of bytes was taken modulo 2^32 in release builds, and cells lay beyond the memory; elsewhere
+    /// the process ended.
+    #[test]
+    #[cfg_attr(loom, ignore = "needs no model")]
+    fn more_than_there_can_be_is_an_error() {
+        // Modulo the numbers that is one page.
+        let wraps = (1 << (usize::BITS - 12)) + 1;
+        for rows in [wraps, usize::MAX / 8, usize::MAX >> 12] {
+            let error = Region::new(rows, 512).expect_err("so much memory");
+            assert_eq!(error.bytes, (rows as u64).saturating_mul(4096));
         }
     }
 }

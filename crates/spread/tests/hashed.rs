@@ -2,8 +2,10 @@
 
 use std::cell::UnsafeCell;
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::thread;
 
 use amdahl_spread::{HashedMutexes, HashedRwLocks};
@@ -63,8 +65,8 @@ fn exclude_each_other(threads: usize, rounds: usize) {
                                 added += 1;
                                 continue;
                             }
-                            1 => Some(locks.lock_many(keys)),
-                            _ => locks.try_lock_many(keys),
+                            1 => Some(locks.lock_many(&keys)),
+                            _ => locks.try_lock_many(&keys),
                         };
                         if let Some(guard) = guard {
                             assert!((1..=5).contains(&guard.locks()));
@@ -79,7 +81,8 @@ fn exclude_each_other(threads: usize, rounds: usize) {
         all.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     assert_eq!(numbers.total(), added as u64);
-    assert_eq!(locks.try_lock_many(0..KEYS).unwrap().locks(), 8);
+    let all: Vec<usize> = (0..KEYS).collect();
+    assert_eq!(locks.try_lock_many(&all).unwrap().locks(), 8);
 }
 
 #[test]
@@ -104,7 +107,7 @@ fn share(threads: usize, rounds: usize) {
                         numbers.increment(b);
                         continue;
                     }
-                    let _some = locks.lock_many([a, b], [c, d]);
+                    let _some = locks.lock_many(&[a, b], &[c, d]);
                     numbers.increment(c);
                     numbers.increment(d);
                 }
@@ -149,28 +152,28 @@ proptest! {
         let locks = HashedRwLocks::with_locks(few(16));
         let index = |keys: &[u32]| keys.iter().map(|key| locks.index_of(key)).collect();
         let (shared, exclusive): (BTreeSet<usize>, BTreeSet<usize>) = (index(&read), index(&write));
-        let guard = locks.lock_many(read.clone(), write.clone());
+        let guard = locks.lock_many(&read, &write);
         prop_assert_eq!(guard.locks(), shared.union(&exclusive).count());
         let at = locks.index_of(&other);
         let (is_shared, is_exclusive) = (shared.contains(&at), exclusive.contains(&at));
         prop_assert_eq!(locks.try_read(&other).is_some(), !is_exclusive);
         prop_assert_eq!(locks.try_write(&other).is_some(), !is_exclusive && !is_shared);
-        let again = locks.try_lock_many(read.clone(), write.clone());
+        let again = locks.try_lock_many(&read, &write);
         prop_assert_eq!(again.is_some(), exclusive.is_empty());
         drop((again, guard));
-        prop_assert_eq!(locks.try_lock_many([], 0..1000).unwrap().locks(), 16);
+        let all: Vec<u32> = (0..1000).collect();
+        prop_assert_eq!(locks.try_lock_many([], &all).unwrap().locks(), 16);
     }
 }
 
 #[test]
 fn sizes_are_powers_of_two_and_follow_the_cpus() {
-    assert_eq!(HashedMutexes::with_locks(few(1)).locks(), 1);
-    assert_eq!(HashedMutexes::with_locks(few(33)).locks(), 64);
+    assert_eq!(HashedMutexes::<u32>::with_locks(few(1)).locks(), 1);
+    assert_eq!(HashedMutexes::<u32>::with_locks(few(33)).locks(), 64);
     let cpus = thread::available_parallelism().unwrap().get();
-    assert_eq!(
-        HashedMutexes::new().locks(),
-        (cpus * 16).next_power_of_two()
-    );
+    let all = (cpus * 16).next_power_of_two();
+    assert_eq!(HashedMutexes::<u32>::new().locks(), all);
+    assert_eq!(HashedRwLocks::<str, RandomState>::default().locks(), all);
 }
 
 #[test]
@@ -185,15 +188,63 @@ fn keys_are_spread() {
     );
 }
 
+/// Keys without a size of their own could not be given, and equal numbers of different types had different locks.
+#[test]
+fn any_type_can_be_a_key() {
+    #[derive(Hash)]
+    enum Key<'a> {
+        Inode(u32, u64),
+        Name(&'a str),
+    }
+    let names: HashedMutexes<str> = HashedMutexes::with_locks(few(1 << 16));
+    let owned = String::from("alice");
+    let _alice = names.lock("alice");
+    assert!(names.try_lock(&owned).is_none());
+    assert!(names.try_lock("bob").is_some());
+    assert!(names.try_lock_many(["bob", &owned]).is_none());
+
+    let paths: HashedRwLocks<Path> = HashedRwLocks::new();
+    let both = paths.lock_many([Path::new("/a")], [Path::new("/b"), Path::new("/b")]);
+    assert!((1..=2).contains(&both.locks()));
+
+    let mixed = HashedMutexes::with_locks(few(1 << 16));
+    let _inode = mixed.lock(&Key::Inode(8, 4711));
+    assert!(mixed.try_lock(&Key::Inode(8, 4711)).is_none());
+    assert!(mixed.try_lock(&Key::Name("4711")).is_some());
+}
+
+/// Threads share arrays of any keys, which they do not own.
+#[test]
+fn arrays_go_from_thread_to_thread_whatever_their_keys() {
+    fn shared<T: Send + Sync>(_: &T) {}
+    shared(&HashedMutexes::<std::rc::Rc<str>>::new());
+}
+
+#[test]
+fn a_hasher_with_a_secret_spreads_what_a_stranger_has_chosen() {
+    fn used<S: BuildHasher>(locks: &HashedMutexes<u64, S>, keys: &[u64]) -> usize {
+        let used: BTreeSet<usize> = keys.iter().map(|key| locks.index_of(key)).collect();
+        used.len()
+    }
+    let known = HashedMutexes::with_locks(few(64));
+    let chosen = (0_u64..).filter(|key| known.index_of(key) == 0);
+    let chosen: Vec<u64> = chosen.take(1000).collect();
+    assert_eq!(used(&known, &chosen), 1);
+    let secret = HashedMutexes::with_hasher(few(64), RandomState::new());
+    // All but one in 10^100 secrets do.
+    assert!(used(&secret, &chosen) > 16);
+}
+
 #[test]
 fn a_panic_releases() {
     let locks = HashedMutexes::with_locks(few(4));
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let _guard = locks.lock_many([1, 2, 3]);
+        let _guard = locks.lock_many(&[1, 2, 3]);
         panic!("while holding");
     }));
     assert!(result.is_err());
-    assert_eq!(locks.try_lock_many(0..100).unwrap().locks(), 4);
+    let all: Vec<i32> = (0..100).collect();
+    assert_eq!(locks.try_lock_many(&all).unwrap().locks(), 4);
 }
 
 /// An array in the place of one that was dropped with a guard forgotten was taken for it.

@@ -3,6 +3,7 @@
 //! A [`Target`] takes any bytes at all and panics on a defect. The same functions run under
 //! cargo-fuzz (`fuzz_targets/`) and, on inputs that are always the same, as an ordinary test.
 
+mod counters;
 mod handoff;
 mod image;
 mod loader;
@@ -138,6 +139,14 @@ pub const ALL: &[Target] = &[
     Target {
         name: "histogram",
         run: spread::histogram,
+    },
+    Target {
+        name: "counter",
+        run: counters::counter,
+    },
+    Target {
+        name: "published_counter",
+        run: counters::published,
     },
     Target {
         name: "hashed_locks",

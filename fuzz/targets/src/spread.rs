@@ -125,15 +125,16 @@ pub(crate) fn hashed_locks(bytes: &[u8]) {
     let Some((&locks, keys)) = bytes.split_first() else {
         return;
     };
-    let locks = HashedRwLocks::with_locks(std::num::NonZeroUsize::MIN.saturating_add(locks.into()));
+    let locks =
+        HashedRwLocks::<u8>::with_locks(std::num::NonZeroUsize::MIN.saturating_add(locks.into()));
     let (read, write) = match keys.iter().position(|&key| key == 0) {
         Some(at) => (&keys[..at], &keys[at + 1..]),
         None => (keys, &[][..]),
     };
     // What each lock should be: free, shared or exclusive.
     let mut model = vec![0; locks.locks()];
-    read.iter().for_each(|key| model[locks.index_of(&key)] = 1);
-    write.iter().for_each(|key| model[locks.index_of(&key)] = 2);
+    read.iter().for_each(|key| model[locks.index_of(key)] = 1);
+    write.iter().for_each(|key| model[locks.index_of(key)] = 2);
     let guard = locks.lock_many(read, write);
     assert_eq!(
         guard.locks(),

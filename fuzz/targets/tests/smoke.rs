@@ -183,7 +183,7 @@ smoke! {
     result locks_result compare spin elf loader perf_map process_maps symbol_name stack_record sched_part sched_result
     preload_record cpu_set topology_text cgroup_files sysfs_files smaps
     memory_text mem_result
-    cpu_mask histogram hashed_locks range_alloc range_layout range_lock range_map
+    cpu_mask histogram counter published_counter hashed_locks range_alloc range_layout range_lock range_map
     handoff succession memory_image migration_frames page_frames
     openmp_environment phantom_page phantom_text samples
 }

@@ -1,6 +1,6 @@
 //! Hashed locks on parking_lot's and std's locks, and one lock for all.
 
-use std::hash::{BuildHasher, Hash};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::hint::black_box;
 use std::sync::{Mutex, RwLock};
 
@@ -38,6 +38,7 @@ fn key(n: u64) -> u64 {
 
 pub fn figures(effort: &Effort, threads: usize) -> Vec<Figure> {
     let (mutexes, rw_locks) = (HashedMutexes::new(), HashedRwLocks::new());
+    let keyed: HashedMutexes<u64, RandomState> = HashedMutexes::default();
     let std_mutexes: OnStd<Mutex<()>> = OnStd::new(mutexes.locks());
     let std_rw_locks: OnStd<RwLock<()>> = OnStd::new(mutexes.locks());
     let one = CachePadded::new(Mutex::new(()));
@@ -48,6 +49,12 @@ pub fn figures(effort: &Effort, threads: usize) -> Vec<Figure> {
         Contender::new("HashedMutexes lock", |thread, n| {
             keys(thread, n).for_each(|key| drop(black_box(mutexes.lock(&key))));
         }),
+        Contender::new(
+            "HashedMutexes lock, the standard library's keyed hash",
+            |thread, n| {
+                keys(thread, n).for_each(|key| drop(black_box(keyed.lock(&key))));
+            },
+        ),
         Contender::new("hashed std::sync::Mutex lock", |thread, n| {
             keys(thread, n)
                 .for_each(|key| drop(black_box(std_mutexes.of(&key).lock().expect(no_panic))));
@@ -68,7 +75,7 @@ pub fn figures(effort: &Effort, threads: usize) -> Vec<Figure> {
         }),
         Contender::new("HashedMutexes lock_many of 3", |thread, n| {
             keys(thread, n)
-                .for_each(|key| drop(black_box(mutexes.lock_many([key, key + 4096, !key]))));
+                .for_each(|key| drop(black_box(mutexes.lock_many(&[key, key + 4096, !key]))));
         }),
         Contender::new("one std::sync::Mutex lock", |thread, n| {
             keys(thread, n).for_each(|key| {

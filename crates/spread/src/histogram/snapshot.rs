@@ -26,7 +26,7 @@ pub struct Recorded {
 }
 
 impl Snapshot {
-    /// Nothing recorded yet.
+    /// Nothing recorded yet. It takes 8 bytes for each bucket, 1.7 MB at most.
     pub fn new(buckets: Buckets) -> Self {
         Snapshot {
             buckets,

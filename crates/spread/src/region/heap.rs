@@ -1,6 +1,7 @@
 //! Rows as loom and Miri want them: nothing but atomics.
 
 use super::{CELL_BYTES, ROW_BYTES};
+use crate::memory::{self, OutOfMemory};
 use crate::sync::AtomicI64;
 
 /// Cells that begin at zero, in rows.
@@ -12,12 +13,13 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    pub fn new(rows: usize, cells: usize) -> Self {
-        Region {
-            cells: (0..rows * cells).map(|_| AtomicI64::new(0)).collect(),
+    pub fn new(rows: usize, cells: usize) -> Result<Self, OutOfMemory> {
+        let all = rows.checked_mul(cells).unwrap_or(usize::MAX);
+        Ok(Region {
+            cells: memory::filled(all, || AtomicI64::new(0))?,
             rows,
             cells_per_row: cells,
-        }
+        })
     }
 
     pub fn rows(&self) -> usize {

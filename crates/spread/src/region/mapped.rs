@@ -1,9 +1,9 @@
 //! Rows in memory of their own, which costs nothing before it is written to.
 
-use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::{self, NonNull};
 
 use super::{CELL_BYTES, ROW_BYTES};
+use crate::memory::OutOfMemory;
 use crate::sync::AtomicI64;
 
 /// Cells that begin at zero, in rows.
@@ -21,15 +21,21 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// `rows` rows of at least `cells` cells each; neither is 0. When memory is out it does as `Box` does.
-    pub fn new(rows: usize, cells: usize) -> Self {
+    /// `rows` rows of at least `cells` cells each; neither is 0.
+    pub fn new(rows: usize, cells: usize) -> Result<Self, OutOfMemory> {
         let stride = (cells * CELL_BYTES).next_multiple_of(ROW_BYTES);
-        let layout = Layout::from_size_align(rows * stride, ROW_BYTES).expect("fits into memory");
+        let no_memory = OutOfMemory {
+            bytes: (rows as u64).saturating_mul(stride as u64),
+        };
+        let bytes = rows.checked_mul(stride).ok_or(no_memory)?;
+        if isize::try_from(bytes).is_err() {
+            return Err(no_memory);
+        }
         // SAFETY: an anonymous mapping anywhere touches nothing that exists.
         let base = unsafe {
             libc::mmap(
                 ptr::null_mut(),
-                layout.size(),
+                bytes,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
@@ -37,20 +43,20 @@ impl Region {
             )
         };
         if base == libc::MAP_FAILED {
-            handle_alloc_error(layout);
+            return Err(no_memory);
         }
         // A huge page would put the rows of many CPUs on the node of one of them. It is advice: a kernel
         // without huge pages refuses it.
         #[cfg(target_os = "linux")]
         // SAFETY: the mapping was made above.
         unsafe {
-            libc::madvise(base, layout.size(), libc::MADV_NOHUGEPAGE);
+            libc::madvise(base, bytes, libc::MADV_NOHUGEPAGE);
         }
-        Region {
+        Ok(Region {
             base: NonNull::new(base.cast()).expect("a mapping is not at 0"),
             rows,
             stride,
-        }
+        })
     }
 
     pub fn rows(&self) -> usize {
