@@ -4,18 +4,18 @@
 //! Of all functions: pointers are null or valid. An arena that is none is a null pointer of the caller.
 
 use std::alloc::{Layout, alloc};
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
+use std::fmt;
 use std::ops::Range;
 
 use amdahl_range_alloc::{
     AllocError, Allocation, ArenaError, FreeError, RangeAlloc, Request, SharedRangeAlloc,
 };
 
-use crate::codes::{self, AraBlock, AraRequest, AraRetire};
+use crate::codes::{self, AraBlock, AraRequest, AraRetire, AraWrite};
 
 /// A reference to an arena, as exclusive as its functions need it.
 pub trait Arena {
-    fn alloc(self, request: &Request) -> Result<u64, AllocError>;
     fn alloc_at(self, start: u64, size: u64) -> Result<(), AllocError>;
     fn free(self, start: u64) -> Result<u64, FreeError>;
     fn free_sized(self, start: u64, size: u64) -> Result<(), FreeError>;
@@ -28,9 +28,6 @@ pub trait Arena {
 macro_rules! arena {
     ($reference:ty, $arena:ident) => {
         impl Arena for $reference {
-            fn alloc(self, request: &Request) -> Result<u64, AllocError> {
-                $arena::alloc(self, request)
-            }
             fn alloc_at(self, start: u64, size: u64) -> Result<(), AllocError> {
                 $arena::alloc_at(self, start, size)
             }
@@ -79,13 +76,23 @@ pub unsafe fn put<T>(to: *mut T, value: T) {
 /// # Safety
 /// As at the top.
 pub unsafe fn create<T>(made: Result<T, ArenaError>, to: *mut *mut T) -> c_int {
+    let made = made.map_err(|error| codes::of_arena(&error));
+    // SAFETY: as the caller says.
+    unsafe { hand_out(made, to) }
+}
+
+/// Gives an arena to the caller, who destroys it.
+///
+/// # Safety
+/// As at the top.
+pub unsafe fn hand_out<T>(made: Result<T, c_int>, to: *mut *mut T) -> c_int {
     const { assert!(size_of::<T>() > 0) };
     if to.is_null() {
         return codes::NULL;
     }
     let arena = match made {
         Ok(arena) => arena,
-        Err(error) => return codes::of_arena(&error),
+        Err(code) => return code,
     };
     // SAFETY: an arena has a size.
     let memory: *mut T = unsafe { alloc(Layout::new::<T>()) }.cast();
@@ -111,10 +118,11 @@ pub unsafe fn destroy<T>(arena: *mut T) {
 
 /// # Safety
 /// As at the top.
-pub unsafe fn alloc_range(
-    arena: Option<impl Arena>,
+pub unsafe fn alloc_range<A>(
+    arena: Option<A>,
     request: *const AraRequest,
     start: *mut u64,
+    alloc: impl FnOnce(A, &Request) -> Result<u64, AllocError>,
 ) -> c_int {
     with(arena, |arena| {
         // SAFETY: the caller says that it is null or valid.
@@ -122,7 +130,7 @@ pub unsafe fn alloc_range(
         if start.is_null() {
             return Err(codes::NULL);
         }
-        let found = arena.alloc(&request.request()?);
+        let found = alloc(arena, &request.request()?);
         let found = found.map_err(|error| codes::of_alloc(&error))?;
         // SAFETY: it is not null, and the caller says that it is valid.
         unsafe { start.write(found) };
@@ -169,10 +177,15 @@ pub fn free_part(arena: Option<impl Arena>, start: u64, size: u64) -> c_int {
     })
 }
 
-pub fn free_lazy(arena: Option<impl Arena>, start: u64) -> c_int {
+/// # Safety
+/// As at the top.
+pub unsafe fn free_lazy(arena: Option<impl Arena>, start: u64, size: *mut u64) -> c_int {
     with(arena, |arena| {
         let freed = arena.free_lazy(start);
-        freed.map(|_| ()).map_err(|error| codes::of_free(&error))
+        let freed = freed.map_err(|error| codes::of_free(&error))?;
+        // SAFETY: the caller says that it is null or valid.
+        unsafe { put(size, freed) };
+        Ok(())
     })
 }
 
@@ -194,6 +207,41 @@ pub unsafe fn purge(
         // SAFETY: the caller says that it is null or valid.
         unsafe { put(units, purged) };
         Ok(())
+    })
+}
+
+/// A text goes piece by piece to the caller's function.
+struct Pieces {
+    write: unsafe extern "C" fn(*mut c_void, *const c_char, usize) -> c_int,
+    context: *mut c_void,
+}
+
+impl fmt::Write for Pieces {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // SAFETY: the caller gave the function for this context, and says that it is valid.
+        let wants_no_more = unsafe { (self.write)(self.context, text.as_ptr().cast(), text.len()) };
+        if wants_no_more == 0 {
+            Ok(())
+        } else {
+            Err(fmt::Error)
+        }
+    }
+}
+
+/// Shows something of an arena.
+///
+/// # Safety
+/// As at the top, and `write` may be called with `context`.
+pub unsafe fn show<A>(
+    arena: Option<A>,
+    write: AraWrite,
+    context: *mut c_void,
+    text: impl FnOnce(A, &mut dyn fmt::Write) -> fmt::Result,
+) -> c_int {
+    with(arena, |arena| {
+        let write = write.ok_or(codes::NULL)?;
+        // What is shown takes no memory: only the caller ends it early.
+        text(arena, &mut Pieces { write, context }).map_err(|fmt::Error| codes::STOPPED)
     })
 }
 

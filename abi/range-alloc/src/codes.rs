@@ -2,12 +2,17 @@
 
 use std::ffi::{CStr, c_int};
 
-use amdahl_range_alloc::{AllocError, ArenaError, FreeError, Policy, Request, Segment, State};
+use amdahl_range_alloc::{
+    AllocError, ArenaError, Fragmentation, FreeError, LayoutError, Policy, Request, Segment,
+    SharedStats, State, Stats,
+};
 
 pub const OK: c_int = 0;
 pub const NULL: c_int = 1;
 pub const NO_MEMORY: c_int = 2;
 pub const BAD_ARENA: c_int = 3;
+pub const BAD_LAYOUT: c_int = 4;
+pub const STOPPED: c_int = 5;
 pub const OUTSIDE: c_int = 15;
 pub const BAD_POLICY: c_int = 18;
 pub const NOT_ALLOCATED: c_int = 20;
@@ -19,6 +24,8 @@ pub fn text(code: c_int) -> &'static CStr {
         NULL => c"null pointer",
         NO_MEMORY => c"no memory for bookkeeping",
         BAD_ARENA => c"no such arena",
+        BAD_LAYOUT => c"not the layout of an arena",
+        STOPPED => c"the function that was given said so",
         10 => c"size 0",
         11 => c"size exceeds 64 bits in granules",
         12 => c"alignment is not a power of two up to 2^40",
@@ -71,6 +78,20 @@ pub fn of_free(error: &FreeError) -> c_int {
         FreeError::OutOfMemory => NO_MEMORY,
         _ => UNKNOWN,
     }
+}
+
+/// The code, and the line that is wrong if it is one.
+pub fn of_layout(error: &LayoutError) -> (c_int, u64) {
+    let is_memory = match error {
+        LayoutError::Arena(error) => of_arena(error) == NO_MEMORY,
+        LayoutError::Block { error, .. } => of_alloc(error) == NO_MEMORY,
+        _ => false,
+    };
+    let line = match error {
+        LayoutError::Line(line) | LayoutError::Block { line, .. } => *line as u64,
+        _ => 0,
+    };
+    (if is_memory { NO_MEMORY } else { BAD_LAYOUT }, line)
 }
 
 /// `struct ara_request`.
@@ -127,26 +148,95 @@ impl From<Segment> for AraBlock {
 /// `struct ara_stats`.
 #[repr(C)]
 pub struct AraStats {
-    pub units: u64,
-    pub busy_units: u64,
-    pub lazy_units: u64,
-    pub free_units: u64,
-    pub allocations: u64,
-    pub lazy_allocations: u64,
-    pub largest_free: u64,
-    pub footprint_bytes: u64,
+    units: u64,
+    busy_units: u64,
+    lazy_units: u64,
+    free_units: u64,
+    allocations: u64,
+    lazy_allocations: u64,
+    largest_free: u64,
+    levels: u64,
+    leaves: u64,
+    inner_nodes: u64,
+    footprint_bytes: u64,
+}
+
+impl From<Stats> for AraStats {
+    fn from(now: Stats) -> AraStats {
+        AraStats {
+            units: now.units,
+            busy_units: now.busy_units,
+            lazy_units: now.lazy_units,
+            free_units: now.free_units,
+            allocations: now.allocations as u64,
+            lazy_allocations: now.lazy_allocations as u64,
+            largest_free: now.largest_free,
+            levels: now.levels as u64,
+            leaves: now.leaves as u64,
+            inner_nodes: now.inner_nodes as u64,
+            footprint_bytes: now.footprint_bytes as u64,
+        }
+    }
 }
 
 /// `struct ara_shared_stats`.
 #[repr(C)]
 pub struct AraSharedStats {
-    pub units: u64,
-    pub busy_units: u64,
-    pub lazy_units: u64,
-    pub held_units: u64,
-    pub spans: u64,
-    pub span_units: u64,
-    pub footprint_bytes: u64,
+    units: u64,
+    busy_units: u64,
+    lazy_units: u64,
+    free_units: u64,
+    allocations: u64,
+    lazy_allocations: u64,
+    largest_free: u64,
+    levels: u64,
+    leaves: u64,
+    inner_nodes: u64,
+    held_units: u64,
+    spans: u64,
+    span_units: u64,
+    footprint_bytes: u64,
+}
+
+impl From<SharedStats> for AraSharedStats {
+    fn from(now: SharedStats) -> AraSharedStats {
+        AraSharedStats {
+            units: now.units,
+            busy_units: now.busy_units,
+            lazy_units: now.lazy_units,
+            free_units: now.free_units,
+            allocations: now.allocations as u64,
+            lazy_allocations: now.lazy_allocations as u64,
+            largest_free: now.largest_free,
+            levels: now.levels as u64,
+            leaves: now.leaves as u64,
+            inner_nodes: now.inner_nodes as u64,
+            held_units: now.held_units,
+            spans: now.spans as u64,
+            span_units: now.span_units,
+            footprint_bytes: now.footprint_bytes as u64,
+        }
+    }
+}
+
+/// `struct ara_fragmentation`.
+#[repr(C)]
+pub struct AraFragmentation {
+    gaps: [u64; 64],
+    units: [u64; 64],
+}
+
+impl From<Fragmentation> for AraFragmentation {
+    fn from(Fragmentation { gaps, units }: Fragmentation) -> AraFragmentation {
+        AraFragmentation { gaps, units }
+    }
+}
+
+impl AraFragmentation {
+    pub fn unusable(&self, size: u64) -> f64 {
+        let (gaps, units) = (self.gaps, self.units);
+        Fragmentation { gaps, units }.unusable(size)
+    }
 }
 
 /// `ara_visit`.
@@ -154,3 +244,7 @@ pub type AraVisit = Option<unsafe extern "C" fn(*mut std::ffi::c_void, *const Ar
 
 /// `ara_retire`.
 pub type AraRetire = Option<unsafe extern "C" fn(*mut std::ffi::c_void, u64, u64)>;
+
+/// `ara_write`.
+pub type AraWrite =
+    Option<unsafe extern "C" fn(*mut std::ffi::c_void, *const std::ffi::c_char, usize) -> c_int>;

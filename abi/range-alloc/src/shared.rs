@@ -7,10 +7,12 @@
 
 use std::ffi::{c_int, c_void};
 
-use amdahl_range_alloc::{SharedConfig, SharedRangeAlloc};
+use amdahl_range_alloc::{Fragmentation, RangeAlloc, Request, SharedConfig, SharedRangeAlloc};
 
 use crate::call::{self, put, with};
-use crate::codes::{self, AraBlock, AraRequest, AraRetire, AraSharedStats, AraVisit};
+use crate::codes::{
+    self, AraBlock, AraFragmentation, AraRequest, AraRetire, AraSharedStats, AraVisit,
+};
 
 /// Makes an arena.
 #[unsafe(no_mangle)]
@@ -48,7 +50,41 @@ pub unsafe extern "C" fn ara_shared_alloc(
     start: *mut u64,
 ) -> c_int {
     // SAFETY: as the caller says.
-    unsafe { call::alloc_range(of.as_ref(), request, start) }
+    unsafe { call::alloc_range(of.as_ref(), request, start, SharedRangeAlloc::alloc) }
+}
+
+/// Allocates from a slot of the caller's choice.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_shared_alloc_in(
+    of: *const SharedRangeAlloc,
+    slot: usize,
+    request: *const AraRequest,
+    start: *mut u64,
+) -> c_int {
+    let alloc = |arena: &SharedRangeAlloc, request: &Request| arena.alloc_in(slot, request);
+    // SAFETY: as the caller says.
+    unsafe { call::alloc_range(of.as_ref(), request, start, alloc) }
+}
+
+/// What it was made with.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_shared_range(
+    of: *const SharedRangeAlloc,
+    start: *mut u64,
+    end: *mut u64,
+    granule: *mut u64,
+    slots: *mut usize,
+) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe {
+        with(of.as_ref(), |arena| {
+            put(start, arena.range().start);
+            put(end, arena.range().end);
+            put(granule, arena.granule());
+            put(slots, arena.slots());
+            Ok(())
+        })
+    }
 }
 
 /// Allocates at an address.
@@ -97,9 +133,13 @@ pub unsafe extern "C" fn ara_shared_free_part(
 
 /// Frees, to be used again after a purge.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ara_shared_free_lazy(of: *const SharedRangeAlloc, start: u64) -> c_int {
+pub unsafe extern "C" fn ara_shared_free_lazy(
+    of: *const SharedRangeAlloc,
+    start: u64,
+    size: *mut u64,
+) -> c_int {
     // SAFETY: as the caller says.
-    call::free_lazy(unsafe { of.as_ref() }, start)
+    unsafe { call::free_lazy(of.as_ref(), start, size) }
 }
 
 /// Lets what was freed lazily be used again.
@@ -150,7 +190,8 @@ pub unsafe extern "C" fn ara_shared_each(
     // SAFETY: as the caller says.
     with(unsafe { of.as_ref() }, |arena| {
         let visit = visit.ok_or(codes::NULL)?;
-        for segment in arena.snapshot() {
+        let all = arena.try_snapshot().map_err(|_| codes::NO_MEMORY)?;
+        for segment in all {
             let block = AraBlock::from(segment);
             // SAFETY: the caller gave the function for this context.
             unsafe { visit(context, &raw const block) };
@@ -167,18 +208,59 @@ pub unsafe extern "C" fn ara_shared_stats(
 ) -> c_int {
     // SAFETY: as the caller says.
     with(unsafe { of.as_ref() }, |arena| {
-        let now = arena.stats();
-        let now = AraSharedStats {
-            units: now.units,
-            busy_units: now.busy_units,
-            lazy_units: now.lazy_units,
-            held_units: now.held_units,
-            spans: now.spans as u64,
-            span_units: now.span_units,
-            footprint_bytes: now.footprint_bytes as u64,
-        };
         // SAFETY: the caller says that it is null or valid.
-        unsafe { put(stats, now) };
+        unsafe { put(stats, arena.stats().into()) };
         Ok(())
+    })
+}
+
+/// The largest gap of all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_shared_largest_free(
+    of: *const SharedRangeAlloc,
+    units: *mut u64,
+) -> c_int {
+    // SAFETY: as the caller says.
+    with(unsafe { of.as_ref() }, |arena| {
+        let largest = arena.largest_free().map_err(|_| codes::NO_MEMORY)?;
+        // SAFETY: the caller says that it is null or valid.
+        unsafe { put(units, largest) };
+        Ok(())
+    })
+}
+
+/// Gaps by size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_shared_fragmentation(
+    of: *const SharedRangeAlloc,
+    fragmentation: *mut AraFragmentation,
+) -> c_int {
+    // SAFETY: as the caller says.
+    with(unsafe { of.as_ref() }, |arena| {
+        let all = arena.try_snapshot().map_err(|_| codes::NO_MEMORY)?;
+        let now: Fragmentation = all.into_iter().collect();
+        // SAFETY: the caller says that it is null or valid.
+        unsafe { put(fragmentation, now.into()) };
+        Ok(())
+    })
+}
+
+/// A copy for one thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_shared_to_plain(
+    of: *const SharedRangeAlloc,
+    plain: *mut *mut RangeAlloc,
+) -> c_int {
+    // SAFETY: as the caller says.
+    with(unsafe { of.as_ref() }, |arena| {
+        if plain.is_null() {
+            return Err(codes::NULL);
+        }
+        let made = arena.to_plain().map_err(|error| codes::of_alloc(&error));
+        // SAFETY: it is not null, and the caller says that it is valid.
+        match unsafe { call::hand_out(made, plain) } {
+            codes::OK => Ok(()),
+            code => Err(code),
+        }
     })
 }

@@ -1,4 +1,4 @@
-//! A C program that uses the header, against both kinds of library.
+//! Programs in C and C++ that use the header, against both kinds of library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,8 +54,12 @@ fn has_sanitizer(folder: &Path) -> bool {
 
 /// What a program of this source says.
 fn built_with(source: &Path, library: &Path, more: &[&str]) -> Option<String> {
-    if Command::new("cc").arg("--version").output().is_err() {
-        println!("SKIPPED: there is no C compiler (cc)");
+    let (compiler, standard) = match source.extension().is_some_and(|end| end == "cpp") {
+        true => ("c++", "-std=c++11"),
+        false => ("cc", "-std=c11"),
+    };
+    if Command::new(compiler).arg("--version").output().is_err() {
+        println!("SKIPPED: {}: there is no {compiler}", source.display());
         return None;
     }
     assert!(
@@ -66,8 +70,16 @@ fn built_with(source: &Path, library: &Path, more: &[&str]) -> Option<String> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("use");
-    let mut cc = Command::new("cc");
-    cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-I"]);
+    let mut cc = Command::new(compiler);
+    cc.args([
+        standard,
+        "-pedantic",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-g",
+        "-I",
+    ]);
     cc.arg(here.join("include")).arg(source);
     cc.arg("-o").arg(&program).arg(library).args(more);
     // Also finds what was never given back.
@@ -81,8 +93,8 @@ fn built_with(source: &Path, library: &Path, more: &[&str]) -> Option<String> {
     Some(run(Command::new(&program).env("LD_LIBRARY_PATH", folder)))
 }
 
-fn tested_with(library: &str, more: &[&str]) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/use.c");
+fn tested_with(source: &str, library: &str, more: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     if let Some(found) = built_with(&source, &libraries().join(library), more) {
         assert_eq!(found, "ok\n");
     }
@@ -92,12 +104,65 @@ const STATIC: &[&str] = &["-lpthread", "-ldl", "-lm"];
 
 #[test]
 fn a_c_program_with_the_shared_library() {
-    tested_with("libamdahl_range_alloc_c.so", &["-lpthread"]);
+    tested_with(
+        "tests/c/use.c",
+        "libamdahl_range_alloc_c.so",
+        &["-lpthread"],
+    );
 }
 
 #[test]
 fn a_c_program_with_the_static_library() {
-    tested_with("libamdahl_range_alloc_c.a", STATIC);
+    tested_with("tests/c/use.c", "libamdahl_range_alloc_c.a", STATIC);
+}
+
+#[test]
+fn a_cpp_program() {
+    tested_with("tests/cpp/use.cpp", "libamdahl_range_alloc_c.a", STATIC);
+}
+
+/// Functions of the header that no program of the tests calls.
+#[test]
+fn every_function_of_the_header_is_there_and_tested() {
+    let header = include_str!("../include/amdahl_range_alloc.h");
+    let sources = [
+        include_str!("../src/plain.rs"),
+        include_str!("../src/shared.rs"),
+        include_str!("../src/lib.rs"),
+    ];
+    let (tests, readme) = (include_str!("c/use.c"), include_str!("../README.md"));
+    let declared = header
+        .lines()
+        .filter(|line| line.contains('(') && !line.starts_with("typedef"));
+    let names = declared.filter_map(|line| {
+        let (before, _) = line.split_once('(')?;
+        let name = before.rsplit([' ', '*']).next()?;
+        name.starts_with("ara_").then_some(name)
+    });
+    let names: Vec<&str> = names.collect();
+    assert!(names.len() > 30, "{names:?}");
+    for name in &names {
+        let defined = format!(r#"extern "C" fn {name}("#);
+        assert!(
+            sources.iter().any(|source| source.contains(&defined)),
+            "{name} is missing"
+        );
+        assert!(tests.contains(&format!("{name}(")), "{name} is not tested");
+        assert!(
+            readme.contains(&format!("`{name}`")),
+            "{name} is not in the table of README.md"
+        );
+    }
+    for source in sources {
+        for (_, after) in source
+            .split(r#"extern "C" fn "#)
+            .skip(1)
+            .map(|rest| ((), rest))
+        {
+            let (name, _) = after.split_once('(').expect("a function");
+            assert!(names.contains(&name), "{name} is not in the header");
+        }
+    }
 }
 
 #[test]

@@ -137,7 +137,10 @@ impl RangeAlloc {
         let inners = inners.min(leaves) + leaves / 15 + self.tree.levels() + 2;
         self.tree.reserve(leaves, inners)?;
         match &mut self.by_size {
-            Some(index) => index.reserve(self.blocks + self.lazy_blocks + blocks + 2),
+            Some(index) => {
+                let gaps = self.blocks + self.lazy_blocks + 2;
+                index.reserve(gaps.saturating_add(blocks))
+            }
             None => Ok(()),
         }
     }

@@ -38,9 +38,11 @@ pub struct Fragmentation {
     pub units: [u64; 64],
 }
 
-impl Fragmentation {
-    pub(crate) fn of(segments: impl Iterator<Item = Segment>) -> Self {
+/// Of the gaps among segments.
+impl FromIterator<Segment> for Fragmentation {
+    fn from_iter<I: IntoIterator<Item = Segment>>(segments: I) -> Self {
         let (mut gaps, mut units) = ([0; 64], [0; 64]);
+        let segments = segments.into_iter();
         for segment in segments.filter(|segment| segment.state == State::Free) {
             let size = segment.range.end - segment.range.start;
             gaps[size.ilog2() as usize] += 1;
@@ -48,7 +50,9 @@ impl Fragmentation {
         }
         Fragmentation { gaps, units }
     }
+}
 
+impl Fragmentation {
     /// Share of the free units that lies in gaps of less than `size` units, from 0 to 1; sizes
     /// count by their power of two. What a request of that size cannot use.
     pub fn unusable(&self, size: u64) -> f64 {
@@ -84,6 +88,6 @@ impl RangeAlloc {
 
     /// Counts the gaps by size. O(n).
     pub fn fragmentation(&self) -> Fragmentation {
-        Fragmentation::of(self.iter())
+        self.iter().collect()
     }
 }

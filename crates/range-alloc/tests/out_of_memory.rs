@@ -423,3 +423,50 @@ fn shared(left: &mut u64) {
 fn in_the_shared_form() {
     each_failure(shared);
 }
+
+/// Fails with each allocation of memory that it needs, and then does not.
+fn lacks<T, E: PartialEq + std::fmt::Debug>(lack: &E, tell: impl Fn() -> Result<T, E>) -> T {
+    for k in 0.. {
+        match failing(&mut { k }, &tell) {
+            Err(error) => assert_eq!(error, *lack),
+            Ok(told) => {
+                assert!(k > 0, "it takes memory");
+                return told;
+            }
+        }
+    }
+    unreachable!("it needs no end of memory")
+}
+
+/// A copy for who only looks ended the process, the caller's of the C ABI among them.
+#[test]
+fn what_is_told_of_the_shared_form() {
+    let config = SharedConfig::new(0..1 << 14).slots(3).span(256);
+    let arena = config.build().unwrap();
+    for turn in 0..300 {
+        let start = arena.alloc_in(turn % 3, &Request::new(20)).unwrap();
+        match turn % 7 {
+            0 => _ = arena.free(start).unwrap(),
+            1 => _ = arena.free_lazy(start).unwrap(),
+            _ => {}
+        }
+    }
+    let segments = lacks(&OutOfMemory, || arena.try_snapshot());
+    let plain = lacks(&AllocError::OutOfMemory, || arena.to_plain());
+    assert!(plain.iter().eq(segments));
+    let largest = lacks(&OutOfMemory, || arena.largest_free());
+    assert_eq!(largest, plain.stats().largest_free);
+    frugal(|| arena.stats());
+}
+
+#[test]
+fn more_than_can_be_is_not_reserved() {
+    let mut arena = RangeAlloc::new(0..1 << 30).unwrap();
+    for policy in [Policy::LowestAddress, Policy::BestFit] {
+        arena.alloc(&Request::new(5).policy(policy)).unwrap();
+        for blocks in [usize::MAX, usize::MAX / 2, usize::MAX - 3] {
+            assert_eq!(arena.reserve(blocks), Err(OutOfMemory));
+        }
+    }
+    assert_eq!(arena.alloc(&Request::new(5)), Ok(10));
+}

@@ -19,6 +19,67 @@ static void count(void *context, uint64_t start, uint64_t size) {
     *(uint64_t *)context += size;
 }
 
+/* A text that grows. */
+struct text {
+    char bytes[4096];
+    size_t used;
+    int pieces_left; /* before it wants no more */
+};
+
+static int put(void *context, const char *piece, size_t bytes) {
+    struct text *text = context;
+    if (text->pieces_left-- == 0) return 1;
+    CHECK(text->used + bytes < sizeof text->bytes);
+    memcpy(text->bytes + text->used, piece, bytes);
+    text->used += bytes;
+    text->bytes[text->used] = 0;
+    return 0;
+}
+
+static void texts(void) {
+    struct ara_arena *arena, *again;
+    CHECK(ara_create(0x100, 0x500, 0x10, &arena) == ARA_OK);
+    uint64_t start, end, granule;
+    CHECK(ara_range(arena, &start, &end, &granule) == ARA_OK && start == 0x100 && end == 0x500 && granule == 0x10);
+    CHECK(ara_range(arena, NULL, NULL, NULL) == ARA_OK && ara_range(NULL, &start, NULL, NULL) == ARA_NULL);
+    CHECK(ara_alloc_at(arena, 0x100, 0x40) == ARA_OK && ara_alloc_at(arena, 0x180, 0x20) == ARA_OK);
+    CHECK(ara_free_lazy(arena, 0x180, NULL) == ARA_OK);
+
+    struct text layout = {.pieces_left = -1};
+    CHECK(ara_layout(arena, put, &layout) == ARA_OK);
+    CHECK(strcmp(layout.bytes, "amdahl-range-alloc 1\narena 0x100 0x500 granule 0x10\nbusy 0x100 0x40\nlazy 0x180 0x20\n") == 0);
+    struct text stops = {.pieces_left = 2};
+    CHECK(ara_layout(arena, put, &stops) == ARA_STOPPED && stops.used < layout.used);
+    CHECK(ara_layout(arena, NULL, NULL) == ARA_NULL && ara_layout(NULL, put, &stops) == ARA_NULL);
+    struct text map = {.pieces_left = -1}, segments = {.pieces_left = -1};
+    CHECK(ara_map(arena, 0, put, &map) == ARA_OK && ara_map(arena, 1, put, &segments) == ARA_OK);
+    CHECK(strstr(map.bytes, "64 of 1024 units in 1 allocations") && !strstr(map.bytes, "lazy  32"));
+    CHECK(strstr(segments.bytes, "lazy  32") && strncmp(segments.bytes, map.bytes, map.used) == 0);
+
+    uint64_t line = 99;
+    CHECK(ara_parse(layout.bytes, layout.used, &again, &line) == ARA_OK && line == 99);
+    struct text twice = {.pieces_left = -1};
+    CHECK(ara_layout(again, put, &twice) == ARA_OK && strcmp(twice.bytes, layout.bytes) == 0);
+    ara_destroy(again);
+    const char *overlap = "amdahl-range-alloc 1\narena 0 100 granule 1\nbusy 5 5\nbusy 9 1\n";
+    CHECK(ara_parse(overlap, strlen(overlap), &again, &line) == ARA_BAD_LAYOUT && line == 4);
+    CHECK(ara_parse(overlap, 30, &again, NULL) == ARA_BAD_LAYOUT);
+    CHECK(ara_parse("", 0, &again, &line) == ARA_BAD_LAYOUT && line == 0);
+    CHECK(ara_parse("amdahl-range-alloc 1\n\xff", 22, &again, &line) == ARA_BAD_LAYOUT && line == 2);
+    CHECK(ara_parse(NULL, 0, &again, NULL) == ARA_NULL && ara_parse(layout.bytes, layout.used, NULL, NULL) == ARA_NULL);
+
+    /* 0x40 units, and the rest up to the end: 0x360. */
+    struct ara_fragmentation sizes;
+    CHECK(ara_fragmentation(arena, &sizes) == ARA_OK && ara_fragmentation(NULL, &sizes) == ARA_NULL);
+    CHECK(sizes.gaps[6] == 1 && sizes.units[6] == 0x40 && sizes.gaps[9] == 1 && sizes.units[9] == 0x360);
+    uint64_t gaps = 0;
+    for (int at = 0; at < ARA_SIZE_CLASSES; at++) gaps += sizes.gaps[at];
+    CHECK(gaps == 2);
+    double unusable = ara_unusable(&sizes, 0x80);
+    CHECK(unusable > 0.06 && unusable < 0.07 && ara_unusable(&sizes, 1) == 0 && ara_unusable(NULL, 1) == 0);
+    ara_destroy(arena);
+}
+
 static void plain(void) {
     struct ara_arena *arena = NULL;
     CHECK(ara_create(16, 16, 1, &arena) == ARA_BAD_ARENA);
@@ -68,7 +129,8 @@ static void plain(void) {
 
     CHECK(ara_prepare(arena, 1 << 12, 16) == ARA_OK && ara_prepare(arena, 0, 0) == ARA_BAD_ALIGN);
     CHECK(ara_free(arena, b + 1, &size) == ARA_INSIDE);
-    CHECK(ara_free_lazy(arena, b) == ARA_OK);
+    CHECK(ara_free_lazy(arena, b, &size) == ARA_OK && size == 0x100);
+    CHECK(ara_free_lazy(arena, b, NULL) == ARA_FREED_LAZILY);
     CHECK(ara_free(arena, b, &size) == ARA_FREED_LAZILY);
     uint64_t told = 0, units = 0;
     CHECK(ara_purge(arena, count, &told, &units) == ARA_OK && told == 0x100 && units == 0x100);
@@ -77,6 +139,7 @@ static void plain(void) {
     CHECK(ara_free(arena, 7, NULL) == ARA_OUTSIDE);
     struct ara_stats stats;
     CHECK(ara_stats(arena, &stats) == ARA_OK && stats.allocations == 2 && stats.busy_units == 0x200);
+    CHECK(stats.levels == 1 && stats.leaves == 1 && stats.inner_nodes == 0 && stats.footprint_bytes > 0);
     CHECK(strcmp(ara_error_text(ARA_NO_SPACE), "no gap fits") == 0);
     ara_destroy(arena);
     ara_destroy(NULL);
@@ -89,7 +152,7 @@ static void *churn(void *arena) {
         CHECK(ara_shared_alloc(arena, &request, &start) == ARA_OK);
         CHECK(start % request.align == 0);
         if (turn % 16 == 0) {
-            CHECK(ara_shared_free_lazy(arena, start) == ARA_OK);
+            CHECK(ara_shared_free_lazy(arena, start, &size) == ARA_OK && size == request.size);
         } else {
             CHECK(ara_shared_free(arena, start, &size) == ARA_OK && size == request.size);
         }
@@ -125,13 +188,26 @@ static void shared(void) {
     CHECK(ara_shared_prepare(arena, 512, 3) == ARA_OK && ara_shared_prepare(arena, 3, 0) == ARA_BAD_ALIGN);
     struct ara_shared_stats stats;
     CHECK(ara_shared_stats(arena, &stats) == ARA_OK && stats.units == 1 << 24 && stats.busy_units == 0 && stats.lazy_units == 0);
-    CHECK(ara_shared_alloc_at(arena, 100, 50) == ARA_OK && ara_shared_free_lazy(arena, 100) == ARA_OK);
+    CHECK(ara_shared_alloc_at(arena, 100, 50) == ARA_OK && ara_shared_free_lazy(arena, 100, NULL) == ARA_OK);
     CHECK(ara_shared_alloc_at(arena, 150, 10) == ARA_OK);
     struct seen seen = {arena, 0, 0, 0, 0};
     CHECK(ara_shared_each(arena, see, &seen) == ARA_OK);
     CHECK(seen.at == 1 << 24 && seen.free == 2 && seen.lazy == 1 && seen.busy == 1);
+    uint64_t start, end, granule, largest;
+    size_t slots;
+    CHECK(ara_shared_range(arena, &start, &end, &granule, &slots) == ARA_OK && start == 0 && end == 1 << 24 && granule == 1 && slots >= 1);
+    CHECK(ara_shared_largest_free(arena, &largest) == ARA_OK && largest == (1 << 24) - 160);
+    struct ara_fragmentation sizes;
+    CHECK(ara_shared_fragmentation(arena, &sizes) == ARA_OK && sizes.gaps[6] == 1 && sizes.units[6] == 100 && sizes.gaps[23] == 1);
+    struct ara_arena *copy;
+    CHECK(ara_shared_to_plain(arena, NULL) == ARA_NULL && ara_shared_to_plain(arena, &copy) == ARA_OK);
+    struct text layout = {.pieces_left = -1};
+    CHECK(ara_layout(copy, put, &layout) == ARA_OK && strstr(layout.bytes, "lazy 0x64 0x32\nbusy 0x96 0xa\n"));
+    ara_destroy(copy);
     CHECK(ara_shared_each(arena, NULL, NULL) == ARA_NULL && ara_shared_each(NULL, see, &seen) == ARA_NULL);
     CHECK(ara_shared_stats(arena, &stats) == ARA_OK && stats.busy_units == 10 && stats.lazy_units == 50);
+    CHECK(stats.free_units == (1 << 24) - 60 && stats.allocations == 1 && stats.lazy_allocations == 1);
+    CHECK(stats.largest_free <= largest && stats.leaves >= 1 && stats.footprint_bytes > 0);
     CHECK(ara_shared_free(arena, 150, NULL) == ARA_OK && ara_shared_purge(arena, NULL, NULL, NULL) == ARA_OK);
     CHECK(ara_shared_alloc_at(arena, 0, 1 << 24) == ARA_OK);
     struct ara_block block;
@@ -141,11 +217,23 @@ static void shared(void) {
     CHECK(ara_shared_free_sized(arena, 1 << 23, 1) == ARA_WRONG_SIZE);
     CHECK(ara_shared_free_sized(arena, 1 << 23, 1 << 23) == ARA_OK);
     ara_shared_destroy(arena);
+
+    /* Two slots, whose addresses lie apart, however many CPUs there are. */
+    CHECK(ara_shared_create(0, 1 << 20, 1, 2, 1 << 12, &arena) == ARA_OK);
+    struct ara_request request = {.size = 8, .align = 8};
+    uint64_t a, b, c;
+    CHECK(ara_shared_alloc_in(arena, 0, &request, &a) == ARA_OK && ara_shared_alloc_in(arena, 1, &request, &b) == ARA_OK);
+    CHECK(ara_shared_alloc_in(arena, 2, &request, &c) == ARA_OK && c == a + 8 && b >> 12 != a >> 12);
+    CHECK(ara_shared_alloc_in(NULL, 0, &request, &c) == ARA_NULL && ara_shared_alloc_in(arena, 0, NULL, &c) == ARA_NULL);
+    request.size = 0;
+    CHECK(ara_shared_alloc_in(arena, 0, &request, &c) == ARA_ZERO_SIZE);
+    ara_shared_destroy(arena);
 }
 
 int main(void) {
     CHECK(ara_abi_version() == ARA_ABI_VERSION);
     plain();
+    texts();
     shared();
     puts("ok");
     return 0;

@@ -8,10 +8,10 @@ use super::slot::{Slot, segment_at};
 use super::sync::{MutexGuard, Ordering};
 use super::{SharedRangeAlloc, lock, with_room};
 use crate::arena::RangeAlloc;
-use crate::error::AllocError;
+use crate::error::{AllocError, OutOfMemory};
 use crate::iter::{Segment, State};
 use crate::request::{Policy, Request, Wanted};
-use crate::stats::Fragmentation;
+use crate::stats::{Fragmentation, Stats};
 
 /// All slots and the global allocator, locked.
 struct All<'a> {
@@ -42,7 +42,7 @@ impl All<'_> {
     }
 
     fn lazy(&self) -> u64 {
-        let slots = self.slots.iter().map(|slot| slot.units().0);
+        let slots = self.slots.iter().map(|slot| slot.stats().lazy_units);
         slots.sum::<u64>() + self.global.stats().lazy_units
     }
 }
@@ -84,15 +84,19 @@ impl SharedRangeAlloc {
             }
         }
         let wanted = Wanted::new(request, &self.range, self.granule)?;
-        let Some(block) = self.block_across(&all, &wanted) else {
+        let Some(block) = self.find_across(&all, |gap| wanted.block_in(gap)) else {
             return Err(AllocError::NoSpace { lazy: all.lazy() });
         };
         self.claim(&mut all, &block)?;
         Ok(block.start)
     }
 
-    /// The lowest place for a request in gaps that cross a border between owners.
-    fn block_across(&self, all: &All<'_>, wanted: &Wanted) -> Option<Range<u64>> {
+    /// What is found first in the gaps that cross a border between owners, from the lowest on.
+    fn find_across<T>(
+        &self,
+        all: &All<'_>,
+        mut find: impl FnMut(&Range<u64>) -> Option<T>,
+    ) -> Option<T> {
         let (mut span, last) = (
             self.range.start >> self.span_bits,
             (self.range.end - 1) >> self.span_bits,
@@ -119,8 +123,8 @@ impl SharedRangeAlloc {
                 left.range.start
             };
             gap = start..right.range.end;
-            if let Some(block) = wanted.block_in(&gap) {
-                return Some(block);
+            if let Some(found) = find(&gap) {
+                return Some(found);
             }
         }
         None
@@ -214,11 +218,40 @@ impl SharedRangeAlloc {
         first..last + 1
     }
 
-    /// Allocations and gaps in the order of addresses, at one time. Takes all locks, and O(n log n); ends the
-    /// process, as vectors do, if there is no memory for the answer.
+    /// The largest gap, whoever holds its parts, at one time: the largest request without an alignment that can be met. Takes all
+    /// locks, and O(log n) for each border between spans of different CPUs.
+    ///
+    /// # Errors
+    /// There is no memory for a list of the locks.
+    pub fn largest_free(&self) -> Result<u64, OutOfMemory> {
+        let all = self.lock_all(with_room(self.slots.len())?);
+        let slots = all.slots.iter().map(|slot| slot.stats().largest_free);
+        let mut largest = slots.fold(all.global.stats().largest_free, u64::max);
+        self.find_across(&all, |gap| {
+            largest = largest.max(gap.end - gap.start);
+            None::<()>
+        });
+        Ok(largest)
+    }
+
+    /// Allocations and gaps in the order of addresses, at one time. Takes all locks, and O(n log n).
+    ///
+    /// # Panics
+    /// There is no memory for the answer; [`try_snapshot`](SharedRangeAlloc::try_snapshot) says so instead.
     pub fn snapshot(&self) -> Vec<Segment> {
-        let all = self.lock_all(Vec::with_capacity(self.slots.len()));
-        let mut blocks: Vec<Segment> = Vec::new();
+        self.try_snapshot()
+            .expect("memory for a list of all allocations")
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// There is no memory for the answer.
+    pub fn try_snapshot(&self) -> Result<Vec<Segment>, OutOfMemory> {
+        let all = self.lock_all(with_room(self.slots.len())?);
+        let count = |stats: Stats| stats.allocations + stats.lazy_allocations;
+        let of_slots: usize = all.slots.iter().map(|slot| count(slot.stats())).sum();
+        let mut blocks: Vec<Segment> = with_room(of_slots + count(all.global.stats()))?;
         let mut add = |owner: u32, segments: &mut dyn Iterator<Item = Segment>| {
             let is_of = |segment: &Segment| {
                 let entry = self.entry(segment.range.start).load(Ordering::Relaxed);
@@ -232,7 +265,7 @@ impl SharedRangeAlloc {
         }
         drop(all);
         blocks.sort_unstable_by_key(|block| block.range.start);
-        let mut segments = Vec::with_capacity(2 * blocks.len() + 1);
+        let mut segments = with_room(2 * blocks.len() + 1)?;
         let mut from = self.range.start;
         for block in blocks {
             if from < block.range.start {
@@ -246,12 +279,15 @@ impl SharedRangeAlloc {
             let (range, state) = (from..self.range.end, State::Free);
             segments.push(Segment { range, state });
         }
-        segments
+        Ok(segments)
     }
 
     /// Counts the gaps by size, at one time. As [`snapshot`](SharedRangeAlloc::snapshot).
+    ///
+    /// # Panics
+    /// There is no memory for a list of all allocations.
     pub fn fragmentation(&self) -> Fragmentation {
-        Fragmentation::of(self.snapshot().into_iter())
+        self.snapshot().into_iter().collect()
     }
 
     /// An arena for one thread with the same allocations, as they are at one time: for its layout as text, and whatever
@@ -262,7 +298,7 @@ impl SharedRangeAlloc {
     pub fn to_plain(&self) -> Result<RangeAlloc, AllocError> {
         let made = RangeAlloc::with_granule(self.range.clone(), self.granule);
         let mut plain = made.map_err(|_| AllocError::OutOfMemory)?;
-        for Segment { range, state } in self.snapshot() {
+        for Segment { range, state } in self.try_snapshot()? {
             if state == State::Free {
                 continue;
             }

@@ -147,7 +147,10 @@ impl SharedConfig {
 /// The largest span that keeps the directory within its size for all numbers of 64 bits.
 const MAX_SPAN: u64 = 1 << 47;
 
-/// How a shared arena stands. Units are those of its addresses.
+/// How a shared arena stands: what [`Stats`](crate::Stats) tells, and what CPUs hold. Units are those of its addresses.
+///
+/// The parts are looked at one after the other, each at its own time. So sums are exact as long as nobody changes anything meanwhile, and
+/// otherwise off by what changes meanwhile, of which a span that goes from one to another is a part as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedStats {
@@ -157,6 +160,21 @@ pub struct SharedStats {
     pub busy_units: u64,
     /// Units freed lazily and not purged.
     pub lazy_units: u64,
+    /// Units in gaps, those that CPUs hold among them.
+    pub free_units: u64,
+    /// Allocations.
+    pub allocations: usize,
+    /// Allocations freed lazily and not purged.
+    pub lazy_allocations: usize,
+    /// The largest gap that one CPU holds or none does. One that goes on beyond a border between spans of different CPUs counts as several here;
+    /// [`largest_free`](SharedRangeAlloc::largest_free) has it as a whole.
+    pub largest_free: u64,
+    /// Levels of the highest tree.
+    pub levels: usize,
+    /// Leaves of all trees.
+    pub leaves: usize,
+    /// Inner nodes of all trees.
+    pub inner_nodes: usize,
     /// Units free that CPUs hold.
     pub held_units: u64,
     /// Spans that CPUs hold.
@@ -539,28 +557,50 @@ impl SharedRangeAlloc {
         }
     }
 
-    /// Sums, each slot at its own time.
+    /// Sums, each slot at its own time: see [`SharedStats`]. O(slots), one lock after the other.
     pub fn stats(&self) -> SharedStats {
         let global = lock(&self.global.0).stats();
         let mut all = SharedStats {
             units: global.units,
             busy_units: global.busy_units,
             lazy_units: global.lazy_units,
+            free_units: 0,
+            allocations: global.allocations,
+            lazy_allocations: global.lazy_allocations,
+            largest_free: global.largest_free,
+            levels: global.levels,
+            leaves: global.leaves,
+            inner_nodes: global.inner_nodes,
             held_units: 0,
             spans: 0,
             span_units: 1 << self.span_bits,
-            footprint_bytes: global.footprint_bytes + self.directory.len() * size_of::<AtomicU32>(),
+            footprint_bytes: global.footprint_bytes + self.fixed_bytes(),
         };
         for slot in &self.slots {
             let slot = lock(&slot.0);
-            let (lazy, free, bytes) = slot.units();
-            all.busy_units = all.busy_units.saturating_sub(free + lazy);
-            all.lazy_units += lazy;
-            all.held_units += free;
+            let own = slot.stats();
+            let free_or_lazy = own.free_units + own.lazy_units;
+            all.busy_units = all.busy_units.saturating_sub(free_or_lazy);
+            all.lazy_units += own.lazy_units;
+            // Each span is an allocation of the global allocator.
+            all.allocations = (all.allocations + own.allocations).saturating_sub(slot.held());
+            all.lazy_allocations += own.lazy_allocations;
+            all.largest_free = all.largest_free.max(own.largest_free);
+            all.levels = all.levels.max(own.levels);
+            all.leaves += own.leaves;
+            all.inner_nodes += own.inner_nodes;
+            all.held_units += own.free_units;
             all.spans += slot.held();
-            all.footprint_bytes += bytes;
+            all.footprint_bytes += own.footprint_bytes;
         }
+        let taken = all.busy_units + all.lazy_units;
+        all.free_units = all.units.saturating_sub(taken);
         all
+    }
+
+    /// Bytes on the heap that do not depend on what is allocated.
+    fn fixed_bytes(&self) -> usize {
+        size_of_val(&*self.slots) + size_of_val(&*self.directory) + self.homes.bytes()
     }
 
     /// Prepares all CPUs for requests of an alignment and phase, one after the other; see [`RangeAlloc::prepare`].

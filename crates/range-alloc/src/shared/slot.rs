@@ -6,6 +6,7 @@ use crate::arena::RangeAlloc;
 use crate::error::{AllocError, ArenaError, FreeError, OutOfMemory};
 use crate::iter::{Segment, State};
 use crate::request::Request;
+use crate::stats::Stats;
 use crate::tree::edit::{Emptied, Filled};
 
 /// Busy and free ranges of some spans. Addresses of others are allocated to nobody.
@@ -15,6 +16,8 @@ pub(super) struct Slot {
     held: usize,
     /// How many of them have nothing allocated in them.
     spare: usize,
+    /// How many of the arena's blocks are addresses of others.
+    foreign: usize,
     span_bits: u32,
 }
 
@@ -28,6 +31,7 @@ impl Slot {
             arena,
             held: 0,
             spare: 0,
+            foreign: 1,
             span_bits,
         })
     }
@@ -41,11 +45,14 @@ impl Slot {
         // For this, and for giving it back.
         self.arena.reserve(2)?;
         let span = self.span(number);
+        let own = self.arena.blocks - self.foreign;
         match self.arena.free_part(span.start, span.end - span.start) {
             Ok(()) => {}
             Err(FreeError::OutOfMemory) => return Err(AllocError::OutOfMemory),
             Err(error) => unreachable!("the span was nobody's: {error}"),
         }
+        // Cutting the span out may leave two of one.
+        self.foreign = self.arena.blocks - own;
         self.held += 1;
         self.spare += 1;
         Ok(())
@@ -149,6 +156,7 @@ impl Slot {
         }
         let taken = self.arena.alloc_at(span.start, span.end - span.start);
         taken.expect("the span is free, and there are nodes");
+        self.foreign += 1;
         self.held -= 1;
         self.spare -= 1;
         true
@@ -196,6 +204,7 @@ impl Slot {
             let span = self.span(number);
             let taken = self.arena.alloc_at(span.start, span.end - span.start);
             taken.expect("the span is free, and nodes were reserved");
+            self.foreign += 1;
         }
     }
 
@@ -246,10 +255,11 @@ impl Slot {
         self.arena.lookup(address)
     }
 
-    /// Units freed lazily and free, and bytes of bookkeeping.
-    pub(super) fn units(&self) -> (u64, u64, usize) {
-        let stats = self.arena.stats();
-        (stats.lazy_units, stats.free_units, stats.footprint_bytes)
+    /// How it stands; but `units` and `busy_units` have the addresses of others in them.
+    pub(super) fn stats(&self) -> Stats {
+        let mut stats = self.arena.stats();
+        stats.allocations -= self.foreign;
+        stats
     }
 }
 

@@ -102,6 +102,11 @@ impl Homes {
         })
     }
 
+    /// On the heap.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.places)
+    }
+
     /// Of the calling thread, which may change at any time: only locality depends on it.
     pub fn here(&self) -> usize {
         let cpu = cpu();

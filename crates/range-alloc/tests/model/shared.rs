@@ -125,6 +125,15 @@ pub fn run(
     let stats = arena.stats();
     assert_eq!(stats.busy_units, units(State::Busy));
     assert_eq!(stats.lazy_units, units(State::Lazy));
+    // What the arena for one thread tells is told here, too.
+    let told = plain.stats();
+    assert_eq!(stats.units, told.units);
+    assert_eq!(stats.free_units, told.free_units);
+    assert_eq!(stats.allocations, told.allocations);
+    assert_eq!(stats.lazy_allocations, told.lazy_allocations);
+    assert!(stats.largest_free <= told.largest_free && stats.held_units <= stats.free_units);
+    assert!(stats.levels >= 1 && stats.leaves >= 1);
+    assert_eq!(arena.largest_free(), Ok(told.largest_free));
     // Whatever slots hold: all of it can be had at once.
     for segment in segments
         .into_iter()
