@@ -45,6 +45,15 @@ struct Node<S> {
     is_red: bool,
 }
 
+/// Where a node can be added: below which, and between which two.
+#[derive(Clone, Copy)]
+pub struct Place {
+    parent: Id,
+    is_left: bool,
+    pub prev: Id,
+    pub next: Id,
+}
+
 pub struct RedBlack<S> {
     nodes: Vec<Node<S>>,
     root: Id,
@@ -176,20 +185,54 @@ impl<S: Sum> RedBlack<S> {
         }
     }
 
-    /// Adds a range.
-    pub fn insert(&mut self, start: u64, end: u64) -> Id {
-        let (mut parent, mut at, mut is_left) = (NIL, self.root, false);
-        let (mut prev, mut next) = (NIL, NIL);
+    /// Where a range that begins at an address in no node belongs.
+    pub fn place(&self, start: u64) -> Place {
+        let mut place = Place {
+            parent: NIL,
+            is_left: false,
+            prev: NIL,
+            next: NIL,
+        };
+        let mut at = self.root;
         while at != NIL {
-            parent = at;
+            place.parent = at;
             let node = self.at(at);
-            is_left = start < node.start;
-            if is_left {
-                (next, at) = (at, node.left);
+            place.is_left = start < node.start;
+            if place.is_left {
+                (place.next, at) = (at, node.left);
             } else {
-                (prev, at) = (at, node.right);
+                (place.prev, at) = (at, node.right);
             }
         }
+        place
+    }
+
+    /// The place just below a node. It is found without a descent: either the node has no left child, or the one before it
+    /// has no right child. (Linux descends from the node.)
+    pub fn place_below(&self, next: Id) -> Place {
+        let Node { left, prev, .. } = *self.at(next);
+        let is_left = left == NIL;
+        Place {
+            parent: if is_left { next } else { prev },
+            is_left,
+            prev,
+            next,
+        }
+    }
+
+    /// Adds a range, from the root on.
+    pub fn insert(&mut self, start: u64, end: u64) -> Id {
+        self.insert_at(self.place(start), start, end)
+    }
+
+    /// Adds a range at its place.
+    pub fn insert_at(&mut self, place: Place, start: u64, end: u64) -> Id {
+        let Place {
+            parent,
+            is_left,
+            prev,
+            next,
+        } = place;
         let node = Node {
             start,
             end,
@@ -465,7 +508,16 @@ mod tests {
             let start = random(2000) * 10;
             if let std::collections::btree_map::Entry::Vacant(e) = live.entry(start) {
                 let size = 1 + random(10);
-                tree.insert(start, start + size);
+                let place = tree.place(start);
+                // The same, found without a descent from the root.
+                if place.next != NIL {
+                    let below = tree.place_below(place.next);
+                    assert_eq!(
+                        (below.parent, below.is_left, below.prev, below.next),
+                        (place.parent, place.is_left, place.prev, place.next)
+                    );
+                }
+                tree.insert_at(place, start, start + size);
                 e.insert(size);
             } else {
                 tree.remove(tree.find(start).unwrap());

@@ -271,19 +271,20 @@ impl<C: Choose> Trees<C> {
             (false, true) => self.free.resize(id, lo, start),
             (false, false) => {
                 self.free.resize(id, end, hi);
-                self.free.insert(lo, start);
+                self.free.insert_at(self.free.place_below(id), lo, start);
             }
         }
     }
 
-    /// Gives a range back, which joins its neighbours.
+    /// Gives a range back, which joins its neighbours. One descent finds them and the place of a new node, as in Linux.
     fn give(&mut self, start: u64, end: u64) {
-        let (below, above) = self.free.neighbours(start);
+        let place = self.free.place(start);
+        let (below, above) = (place.prev, place.next);
         let joins_below = below != NIL && self.free.range(below).1 == start;
         let joins_above = above != NIL && self.free.range(above).0 == end;
         match (joins_below, joins_above) {
             (false, false) => {
-                self.free.insert(start, end);
+                self.free.insert_at(place, start, end);
             }
             (true, false) => self.free.resize(below, self.free.range(below).0, end),
             (false, true) => self.free.resize(above, start, self.free.range(above).1),
@@ -317,7 +318,7 @@ impl<C: Choose> Replays for Trees<C> {
             (false, true) => self.busy.resize(id, lo, start),
             (false, false) => {
                 self.busy.resize(id, end, hi);
-                self.busy.insert(lo, start);
+                self.busy.insert_at(self.busy.place_below(id), lo, start);
             }
         }
         self.give(start, end);

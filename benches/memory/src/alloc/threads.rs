@@ -1,7 +1,7 @@
 //! One thread and two.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use amdahl_figures::{Figure, Target, Unit};
@@ -78,15 +78,66 @@ fn ask(random: &mut Random) -> Ask {
     }
 }
 
+/// What is done with blocks that a thread has allocated.
+#[derive(Clone, Copy, PartialEq)]
+enum FreedBy {
+    /// The same thread frees them.
+    Itself,
+    /// They are handed on, to the other thread if there is one, which frees them.
+    Next,
+}
+
+/// Blocks that are handed on at once.
+const BATCH: usize = 64;
+/// Batches that wait to be fetched at most. Who finds so many keeps its own.
+const WAITING: usize = 16;
+
+type Block = (u64, u64);
+
+/// A thread's live blocks, and where they come from and go to.
+struct Blocks {
+    live: Vec<Block>,
+    new: Vec<Block>,
+    to: mpsc::SyncSender<Vec<Block>>,
+    from: mpsc::Receiver<Vec<Block>>,
+}
+
+impl Blocks {
+    fn push(&mut self, block: Block) {
+        self.new.push(block);
+        if self.new.len() == BATCH {
+            let batch = std::mem::replace(&mut self.new, Vec::with_capacity(BATCH));
+            if let Err(back) = self.to.try_send(batch) {
+                let (mpsc::TrySendError::Full(batch) | mpsc::TrySendError::Disconnected(batch)) =
+                    back;
+                self.live.extend(batch);
+            }
+            while let Ok(batch) = self.from.try_recv() {
+                self.live.extend(batch);
+            }
+        }
+    }
+}
+
 /// Turns that threads on these of the allowed CPUs together make in a second.
-fn throughput(allocator: &dyn Threaded, on: std::ops::Range<usize>, time: Duration) -> f64 {
+fn throughput(
+    allocator: &dyn Threaded,
+    on: std::ops::Range<usize>,
+    time: Duration,
+    freed_by: FreedBy,
+) -> f64 {
     let threads = on.len();
     let (turns, ready, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let cpus: Vec<u32> = topology::allowed()
         .map(|set| set.iter().collect())
         .unwrap_or_default();
+    let (mut to, from): (Vec<_>, Vec<_>) = (0..threads)
+        .map(|_| mpsc::sync_channel::<Vec<Block>>(WAITING))
+        .unzip();
+    // Each has the way to the next one.
+    to.rotate_left(1);
     let begun = std::thread::scope(|scope| {
-        for thread in 0..threads {
+        for (thread, (to, from)) in to.into_iter().zip(from).enumerate() {
             let (turns, ready, stop) = (&turns, &ready, &stop);
             let cpu = cpus.get(on.start + thread).copied();
             scope.spawn(move || {
@@ -95,27 +146,50 @@ fn throughput(allocator: &dyn Threaded, on: std::ops::Range<usize>, time: Durati
                     let _ = topology::set_allowed(0, &[cpu].into_iter().collect());
                 }
                 let mut random = Random::new(11 + thread as u64);
-                let mut live = Vec::with_capacity(LIVE);
-                let mut turn = |live: &mut Vec<(u64, u64)>| {
-                    if live.len() == LIVE {
-                        let (start, size) = live.swap_remove(random.below(LIVE as u64) as usize);
+                let mut blocks = Blocks {
+                    live: Vec::with_capacity(2 * LIVE),
+                    new: Vec::with_capacity(BATCH),
+                    to,
+                    from,
+                };
+                let mut turn = |blocks: &mut Blocks| {
+                    let Blocks { live, .. } = blocks;
+                    if live.len() >= LIVE {
+                        let at = random.below(live.len() as u64) as usize;
+                        let (start, size) = live.swap_remove(at);
                         allocator.free(thread, start, size);
                     }
                     let ask = ask(&mut random);
-                    live.extend(allocator.alloc(thread, &ask).map(|start| (start, ask.size)));
+                    let block = allocator.alloc(thread, &ask).map(|start| (start, ask.size));
+                    match freed_by {
+                        FreedBy::Itself => blocks.live.extend(block),
+                        FreedBy::Next => block.into_iter().for_each(|block| blocks.push(block)),
+                    }
                 };
-                (0..3 * LIVE).for_each(|_| turn(&mut live));
+                (0..3 * LIVE).for_each(|_| turn(&mut blocks));
                 ready.fetch_add(1, Ordering::AcqRel);
                 while ready.load(Ordering::Acquire) < threads as u64 {
                     std::thread::yield_now();
                 }
                 let mut done = 0;
                 while !stop.load(Ordering::Relaxed) {
-                    (0..64).for_each(|_| turn(&mut live));
+                    (0..64).for_each(|_| turn(&mut blocks));
                     done += 64;
                 }
                 turns.fetch_add(done, Ordering::Relaxed);
-                for (start, size) in live {
+                let Blocks {
+                    live,
+                    new,
+                    to,
+                    from,
+                } = blocks;
+                // What the other one hands on until it ends.
+                drop(to);
+                for (start, size) in live
+                    .into_iter()
+                    .chain(new)
+                    .chain(from.into_iter().flatten())
+                {
                     allocator.free(thread, start, size);
                 }
             });
@@ -146,11 +220,16 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
     let locked = || -> Box<dyn Threaded> { Box::new(Locked(Mutex::new(Trees::new(ARENA)))) };
     let mut ratios = [Vec::new(), Vec::new(), Vec::new()];
     let (mut single, mut of_apart) = ([Vec::new(), Vec::new()], Vec::new());
+    let one_and_two = |new: &dyn Fn() -> Box<dyn Threaded>, freed_by: FreedBy| {
+        // On each of the CPUs, of which one may be slower.
+        let one = [0, 1].map(|cpu| throughput(&*new(), cpu..cpu + 1, time, freed_by));
+        let two = throughput(&*new(), 0..2, time, freed_by);
+        ((one[0] + one[1]) / 2.0, two)
+    };
+    let (mut handed_on, mut of_locked) = ([Vec::new(), Vec::new()], Vec::new());
     for _ in 0..rounds {
         let mut of = |which: usize, new: &dyn Fn() -> Box<dyn Threaded>| {
-            // On each of the CPUs, of which one may be slower.
-            let one = [0, 1].map(|cpu| throughput(&*new(), cpu..cpu + 1, time));
-            let (one, two) = ((one[0] + one[1]) / 2.0, throughput(&*new(), 0..2, time));
+            let (one, two) = one_and_two(new, FreedBy::Itself);
             ratios[which].push(two / one);
             (one, two)
         };
@@ -159,9 +238,16 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
         single[0].push(ours.0);
         single[1].push(nothing.0);
         of_apart.push((ours.1 / ours.0) / (nothing.1 / nothing.0));
+
+        let ours = one_and_two(&shared, FreedBy::Next);
+        let mutex = one_and_two(&locked, FreedBy::Next);
+        handed_on[0].push(ours.1 / ours.0);
+        handed_on[1].push(mutex.1 / mutex.0);
+        of_locked.push(ours.1 / mutex.1);
     }
     let [shared, apart, locked] = ratios.map(median);
     let [alone, plain] = single.map(median);
+    let [freed_by_other, locked_by_other] = handed_on.map(median);
     let row = |name: &str, value: f64, target: Target, versus: String| Figure {
         name: name.to_owned(),
         value: Ok(value),
@@ -194,6 +280,24 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
             locked,
             Target::Stated,
             "kernel's rule".to_owned(),
+        ),
+        row(
+            "two threads / one, each block freed by the other thread: shared form",
+            freed_by_other,
+            Target::Stated,
+            format!("batches of {BATCH} change hands; one thread hands them to itself"),
+        ),
+        row(
+            "two threads / one, each block freed by the other thread: a mutex around the red-black tree",
+            locked_by_other,
+            Target::Stated,
+            "kernel's rule".to_owned(),
+        ),
+        row(
+            "shared form / a mutex around the red-black tree: two threads, each block freed by the other",
+            median(of_locked),
+            Target::Stated,
+            "throughput".to_owned(),
         ),
         row(
             "shared form / plain, one thread: throughput",

@@ -206,3 +206,38 @@ fn pick(ranges: Ranges, part: &Range<u64>, random: &mut Random) -> Range<u64> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is measured are locks: nobody else adds while one does.
+    #[test]
+    fn every_lock_excludes() {
+        for (name, make) in super::super::LOCKS {
+            let (lock, array) = (make(), Array::new());
+            let work = |thread: u64| {
+                let mut random = Random(thread + 1);
+                let ranges = (0..2000).map(|turn| match turn % 2 {
+                    0 => pick(Ranges::Random, &(thread..3), &mut random),
+                    _ => pick(Ranges::DisjointShort, &(turn % 3..3), &mut random),
+                });
+                let mut added = 0;
+                for range in ranges {
+                    lock.write(range.clone(), &mut || array.write(range.clone()));
+                    added += range.end - range.start;
+                }
+                added
+            };
+            let added: u64 = thread::scope(|scope| {
+                let work = &work;
+                let threads: Vec<_> = (0..3).map(|n| scope.spawn(move || work(n))).collect();
+                threads
+                    .into_iter()
+                    .map(|one| one.join().expect("no panic"))
+                    .sum()
+            });
+            assert_eq!(array.read(0..SLOTS), added, "{name}");
+        }
+    }
+}

@@ -14,7 +14,7 @@ use crate::Effort;
 pub use array::stay_on;
 use array::{Array, Mix, Ranges, SLOTS};
 pub use map::figures as map;
-use rivals::{Lock, TreeInMutex};
+use rivals::{Lock, Slices, TreeInMutex};
 
 fn rounds(effort: &Effort) -> usize {
     if effort.quick { 3 } else { 13 }
@@ -27,7 +27,7 @@ fn time_of_run(effort: &Effort) -> Duration {
 type Maker = fn() -> Box<dyn Lock>;
 
 /// Ours first.
-const LOCKS: [(&str, Maker); 6] = [
+const LOCKS: [(&str, Maker); 7] = [
     ("ordered", || Box::new(RangeLock::new())),
     ("segmented", || {
         Box::new(RangeLock::segmented(16, 16).expect("valid"))
@@ -36,6 +36,9 @@ const LOCKS: [(&str, Maker); 6] = [
     ("tree in a mutex", || Box::<TreeInMutex>::default()),
     ("range-lock", || {
         Box::new(range_lock::VecRangeLock::new(vec![0_u8; SLOTS as usize]))
+    }),
+    ("range-lock, slices", || {
+        Box::new(Slices::new(SLOTS as usize))
     }),
     ("range-mutex", || {
         Box::new(range_mutex::RangeMutex::new(vec![0_u8; SLOTS as usize]))

@@ -50,6 +50,49 @@ impl Lock for range_mutex::RangeMutex<u8, Vec<u8>> {
     }
 }
 
+/// The crate range-lock, its form for interleaved slices: no readers, and no waiting. Slices of eight slots, one beside the other without a repetition, are
+/// its locks; a range takes those that it touches in their order.
+pub struct Slices(range_lock::RepVecRangeLock<u8>);
+
+/// Slots of a slice, as many as the short ranges have.
+const SLICE: usize = 8;
+
+impl Slices {
+    pub fn new(slots: usize) -> Self {
+        let data = vec![0; slots];
+        Slices(range_lock::RepVecRangeLock::new(data, SLICE, slots / SLICE))
+    }
+
+    /// Takes the first, and the others while it has that: in one order, so that nobody waits in a circle.
+    fn hold(&self, slices: Range<usize>, section: &mut dyn FnMut()) {
+        if slices.is_empty() {
+            return section();
+        }
+        let mut pauses = 1;
+        let _guard = loop {
+            match self.0.try_lock(slices.start) {
+                Ok(guard) => break guard,
+                Err(TryLockError::WouldBlock) => pause(&mut pauses),
+                Err(TryLockError::Poisoned(_)) => panic!("poisoned"),
+            }
+        };
+        self.hold(slices.start + 1..slices.end, section);
+    }
+}
+
+impl Lock for Slices {
+    fn read(&self, range: Range<u64>, section: &mut dyn FnMut()) {
+        Lock::write(self, range, section);
+    }
+
+    fn write(&self, range: Range<u64>, section: &mut dyn FnMut()) {
+        self.hold(
+            range.start as usize / SLICE..(range.end as usize).div_ceil(SLICE),
+            section,
+        );
+    }
+}
+
 /// The crate range-lock: no readers, and no waiting.
 impl Lock for range_lock::VecRangeLock<u8> {
     fn read(&self, range: Range<u64>, section: &mut dyn FnMut()) {
