@@ -214,7 +214,7 @@ impl<T: Value> Chain<T> {
                 next = unsafe { (*from).next.load(Ordering::Acquire) };
                 next != making()
             },
-            || false,
+            |_| false,
         );
         next
     }

@@ -5,7 +5,7 @@
 //! While it spins, a gap between two looks at the clock tells the same without a system call. Who was woken and comes
 //! late had to wait for its CPU behind others.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::{rseq, sys};
 
@@ -28,7 +28,7 @@ const YIELD_PAUSE_NS: (u64, u64) = (20_000_000, 1_280_000_000);
 pub(crate) const GAP_NS: u64 = 50_000;
 
 /// What the threads of one process found out together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Contention {
     /// Until when (monotonic) CPUs are expected to be taken away.
     until_ns: AtomicU64,
@@ -38,6 +38,14 @@ pub struct Contention {
     yields_from_ns: AtomicU64,
     /// How long they were not, the last time.
     yield_pause_ns: AtomicU64,
+    /// Threads of this process that can run at once; see `runnable`.
+    runnable: AtomicU32,
+}
+
+impl Default for Contention {
+    fn default() -> Contention {
+        Contention::new()
+    }
 }
 
 impl Contention {
@@ -48,6 +56,21 @@ impl Contention {
             lost_ns: AtomicU64::new(0),
             yields_from_ns: AtomicU64::new(0),
             yield_pause_ns: AtomicU64::new(0),
+            runnable: AtomicU32::new(u32::MAX),
+        }
+    }
+
+    /// Threads of this process that can run at once; `u32::MAX` where nothing is known.
+    #[inline]
+    pub fn runnable(&self) -> u32 {
+        self.runnable.load(Ordering::Relaxed)
+    }
+
+    /// So many can run from now on.
+    pub fn set_runnable(&self, threads: u32) {
+        // Waiters read its line again and again.
+        if self.runnable() != threads {
+            self.runnable.store(threads, Ordering::Relaxed);
         }
     }
 

@@ -5,11 +5,11 @@
 //! nobody publishes how many those are (`amdahl-phantom-page`), what the threads lost themselves stands for phantoms, and
 //! growing is tried, more and more rarely as long as it turns out wrong.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 
-use amdahl_phantom_page::{Finder, Reader, Snapshot};
+use amdahl_phantom_page::{Finder, Snapshot};
 
+use crate::page::{Kept, Page};
 use crate::thread::Thread;
 use crate::{capacity, icv, sys, team};
 
@@ -143,33 +143,6 @@ const WINDOW_NS: u64 = 20_000_000;
 /// `idle_avg` is of two spans of the page, one of which is no longer than this many of its windows.
 const SPAN_WINDOWS: u64 = 8;
 
-/// The page of this process, which may come late or be another one later.
-#[derive(Default)]
-struct Page {
-    reader: Option<Reader>,
-    /// When it was sought last, if it was.
-    sought_ns: Option<u64>,
-}
-
-/// Where there is no page that is fresh, one is sought no more often than this.
-const SEEK_NS: u64 = 1_000_000_000;
-
-impl Page {
-    /// What it says at `now_ns`, if it is fresh. `find` finds the one that there is now.
-    fn read(&mut self, now_ns: u64, find: impl FnOnce() -> Option<Reader>) -> Option<Snapshot> {
-        let fresh = |reader: &Option<Reader>| reader.as_ref()?.read_fresh(now_ns).ok();
-        let is_due = |sought_ns| now_ns.saturating_sub(sought_ns) >= SEEK_NS;
-        let snapshot = fresh(&self.reader);
-        if snapshot.is_some() || !self.sought_ns.is_none_or(is_due) {
-            return snapshot;
-        }
-        self.sought_ns = Some(now_ns);
-        // Where none is found, the writer of the old one may come back.
-        self.reader = find().or(self.reader.take());
-        fresh(&self.reader)
-    }
-}
-
 struct State {
     degree: Degree,
     finder: Finder,
@@ -182,22 +155,11 @@ struct State {
     changed_ns: u64,
 }
 
-static FIRST: Mutex<Option<State>> = Mutex::new(None);
-/// Another one in a child of `fork`, if it has to be.
-static STATE: AtomicPtr<Mutex<Option<State>>> = AtomicPtr::new((&raw const FIRST).cast_mut());
+static STATE: Kept<State> = Kept::new();
 
-fn state() -> &'static Mutex<Option<State>> {
-    // SAFETY: never null, never freed.
-    unsafe { &*STATE.load(Ordering::Acquire) }
-}
-
-/// Of all threads only the one that called `fork` is there. One that was choosing would never give the lock back: what it
-/// had is forgotten, not freed, since it may have been changing.
+/// After `fork`, in the child.
 pub(crate) fn in_child() {
-    if state().try_lock().is_err() {
-        let new = Box::into_raw(Box::new(Mutex::new(None)));
-        STATE.store(new, Ordering::Release);
-    }
+    STATE.in_child();
 }
 
 impl State {
@@ -259,7 +221,7 @@ impl State {
 /// takes `usable`.
 pub fn threads() -> u32 {
     let usable = capacity::usable_cpus();
-    let Ok(mut state) = state().try_lock() else {
+    let Ok(mut state) = STATE.lock().try_lock() else {
         return usable;
     };
     let now = sys::monotonic_ns();
@@ -282,7 +244,7 @@ mod tests {
 
     use super::*;
     use amdahl_phantom::{Estimator, Reading, SPAN_MAX, Settings};
-    use amdahl_phantom_page::{Cpus, Publisher, Source};
+    use amdahl_phantom_page::{Cpus, Publisher, Reader, Source};
     use proptest::prelude::*;
 
     const QUIET: Load = Load {
@@ -489,11 +451,11 @@ mod tests {
     #[test]
     fn a_child_of_fork_can_choose_whoever_was_choosing() {
         team::init();
-        let _choosing = state().lock();
+        let _choosing = STATE.lock().lock();
         // SAFETY: the child calls nothing but what follows.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let is_stuck = state().try_lock().is_err();
+            let is_stuck = STATE.lock().try_lock().is_err();
             // SAFETY: ends the process at once.
             unsafe { libc::_exit(i32::from(is_stuck)) };
         }

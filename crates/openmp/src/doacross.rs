@@ -231,7 +231,7 @@ pub unsafe fn wait(thread: *mut Thread, number: impl Fn(usize) -> u64) {
     if !is_posted() {
         // SAFETY: the caller's promise.
         let mut manner = unsafe { team::manner(thread) };
-        doacross.gate(index).wait(&mut manner, is_posted, || false);
+        doacross.gate(index).wait(&mut manner, is_posted, |_| false);
     }
 }
 

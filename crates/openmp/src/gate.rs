@@ -16,6 +16,7 @@ use std::sync::atomic::AtomicU64 as StdAtomicU64;
 
 use crate::contention::{Contention, GAP_NS, Own};
 use crate::policy::{Next, Patience, Situation};
+use crate::spinners::Place;
 use crate::sync::{AtomicU32, Ordering, fence, spin_loop};
 use crate::{rseq, sys};
 
@@ -45,6 +46,8 @@ pub(crate) struct Manner<'a> {
     pub(crate) contention: &'a Contention,
     /// Whether who is awaited was last seen on the caller's CPU.
     pub(crate) is_awaited_here: &'a dyn Fn() -> bool,
+    /// Among those of the team who spin.
+    pub(crate) place: Place<'a>,
 }
 
 /// How long a thread has waited, and what it did meanwhile.
@@ -72,7 +75,9 @@ impl Wait {
 
     /// What to do next.
     pub(crate) fn next(&self, manner: &Manner<'_>) -> Next {
-        manner.patience.next(Situation {
+        #[cfg(not(loom))]
+        crate::runnable::follow(self.last);
+        let situation = Situation {
             waited_ns: self.last.saturating_sub(self.begun),
             alone_ns: self.last.saturating_sub(self.given),
             turns: self.turns,
@@ -80,7 +85,13 @@ impl Wait {
             may_yield: manner.contention.may_yield(self.last),
             is_contended: manner.contention.is_expected(self.last),
             is_awaited_here: (manner.is_awaited_here)(),
-        })
+        };
+        let may_spin = || manner.place.may_spin(manner.contention.runnable());
+        let next = manner.patience.next(situation, may_spin);
+        if next != Next::Spin {
+            manner.place.leave();
+        }
+        next
     }
 
     /// The thread has spun. A long time since the last look was taken from it.
@@ -172,13 +183,13 @@ impl Gate {
     }
 
     /// Waits until `is_done`. In between `other` is asked whether it has something better to do, and does it; it
-    /// says whether it had.
+    /// says whether it had. It leaves its place among those who spin before.
     #[inline]
     pub(crate) fn wait(
         &self,
         manner: &mut Manner<'_>,
         mut is_done: impl FnMut() -> bool,
-        mut other: impl FnMut() -> bool,
+        mut other: impl FnMut(&Place<'_>) -> bool,
     ) {
         let first = manner.patience.first_turns(manner.is_crowded);
         for _ in 0..first {
@@ -197,14 +208,14 @@ impl Gate {
         &self,
         manner: &mut Manner<'_>,
         is_done: &mut dyn FnMut() -> bool,
-        other: &mut dyn FnMut() -> bool,
+        other: &mut dyn FnMut(&Place<'_>) -> bool,
     ) {
         let mut wait = Wait::begin(0);
         loop {
             if is_done() {
                 return;
             }
-            if other() {
+            if other(&manner.place) {
                 wait = Wait::begin(0);
                 continue;
             }
@@ -222,7 +233,7 @@ impl Gate {
                 Next::Yield => wait.give_way(manner),
                 Next::Sleep => {
                     manner.own.look_at(manner.contention);
-                    let slept = self.sleep(manner.contention, is_done, other);
+                    let slept = self.sleep(manner, is_done, other);
                     manner.own.slept(slept);
                     // Who was woken for a task that somebody else took sleeps again.
                     wait.slept();
@@ -234,16 +245,16 @@ impl Gate {
     /// Sleeps until woken. Returns how long until it ran again.
     fn sleep(
         &self,
-        contention: &Contention,
+        manner: &Manner<'_>,
         is_done: &mut dyn FnMut() -> bool,
-        other: &mut dyn FnMut() -> bool,
+        other: &mut dyn FnMut(&Place<'_>) -> bool,
     ) -> u64 {
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         // Pairs with the fence in `ring`.
         fence(Ordering::SeqCst);
         let bell = self.bell.read();
         let mut slept = 0;
-        if !is_done() && !other() {
+        if !is_done() && !other(&manner.place) {
             let begun = sys::monotonic_ns();
             self.bell.wait(bell);
             let now = sys::monotonic_ns();
@@ -251,7 +262,7 @@ impl Gate {
             // A later ring may have moved it: then the loss is taken for too short.
             let awake = self.awake_ns.load(Ordering::Relaxed);
             if awake > begun {
-                contention.woken(now, awake);
+                manner.contention.woken(now, awake);
             }
             #[cfg(not(loom))]
             crate::stats::slept(slept);
@@ -316,6 +327,7 @@ impl Bell {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::spinners::Spinners;
     use std::sync::atomic::AtomicU32 as Count;
 
     fn manner<'a>(own: &'a mut Own, contention: &'a Contention, turns: u64) -> Manner<'a> {
@@ -328,6 +340,7 @@ mod tests {
             own,
             contention,
             is_awaited_here: &|| false,
+            place: Place::default(),
         }
     }
 
@@ -343,7 +356,7 @@ mod tests {
                     let mut own = Own::default();
                     for round in 0..ROUNDS {
                         let mut manner = manner(&mut own, &contention, turns);
-                        gate.wait(&mut manner, || gate.generation() != round, || false);
+                        gate.wait(&mut manner, || gate.generation() != round, |_| false);
                         assert_eq!(gate.generation(), round + 1);
                         back.fetch_add(1, Ordering::SeqCst);
                     }
@@ -358,6 +371,38 @@ mod tests {
         });
     }
 
+    /// Two threads of which one can run, and which is spinning: the other one sleeps after its first look.
+    #[test]
+    fn who_finds_no_place_among_those_who_spin_sleeps() {
+        let (gate, looks, spinners) = (Gate::new(), Count::new(0), Spinners::default());
+        spinners.set_threads(2);
+        let first = Place::among(&spinners);
+        assert!(first.may_spin(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let contention = Contention::new();
+                contention.set_runnable(1);
+                let mut own = Own::default();
+                let mut manner = Manner {
+                    patience: Patience::Adaptive,
+                    place: Place::among(&spinners),
+                    ..manner(&mut own, &contention, 0)
+                };
+                let is_done = || {
+                    looks.fetch_add(1, Ordering::Relaxed);
+                    gate.generation() != 0
+                };
+                gate.wait(&mut manner, is_done, |_| false);
+            });
+            while gate.sleepers() == 0 {
+                std::thread::yield_now();
+            }
+            gate.open();
+        });
+        let most = crate::policy::FIRST_TURNS + TURNS_PER_LOOK;
+        assert!(u64::from(looks.load(Ordering::Relaxed)) < most);
+    }
+
     #[test]
     fn who_sleeps_is_woken_for_other_work() {
         let (gate, work, done) = (Gate::new(), Count::new(0), Count::new(0));
@@ -368,7 +413,7 @@ mod tests {
                 gate.wait(
                     &mut manner(&mut own, &contention, 0),
                     || gate.generation() != 0,
-                    || {
+                    |_| {
                         let taken = work.swap(0, Ordering::SeqCst);
                         done.fetch_add(taken, Ordering::SeqCst);
                         taken != 0

@@ -12,6 +12,7 @@ mod models;
 pub mod policy;
 mod rseq;
 pub mod schedule;
+pub mod spinners;
 pub mod sync;
 pub mod sys;
 #[cfg(all(test, loom))]
@@ -39,7 +40,11 @@ pub mod loops;
 #[cfg(not(loom))]
 pub mod ordered;
 #[cfg(not(loom))]
+mod page;
+#[cfg(not(loom))]
 pub mod places;
+#[cfg(not(loom))]
+mod runnable;
 #[cfg(not(loom))]
 pub mod share;
 #[cfg(not(loom))]

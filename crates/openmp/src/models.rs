@@ -11,6 +11,7 @@ use crate::gate::{Gate, Manner};
 use crate::lock::Lock;
 use crate::meeting::{Full, Meeting};
 use crate::policy::Patience;
+use crate::spinners::{Place, Spinners};
 
 /// Interleavings with up to three preemptions, more take too long.
 fn check(model: impl Fn() + Sync + Send + 'static) {
@@ -20,7 +21,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Waits as one does who sleeps at once.
-fn sleep_until(gate: &Gate, is_done: impl FnMut() -> bool, other: impl FnMut() -> bool) {
+fn sleep_until(gate: &Gate, is_done: impl FnMut() -> bool, other: impl FnMut(&Place<'_>) -> bool) {
     let contention = Contention::new();
     let mut own = Own::default();
     let mut manner = asleep(&mut own, &contention);
@@ -36,7 +37,7 @@ fn no_opening_is_missed() {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {
                     let (gate, written) = &*shared;
-                    sleep_until(gate, || gate.generation() != 0, || false);
+                    sleep_until(gate, || gate.generation() != 0, |_| false);
                     assert_eq!(written.load(Ordering::Relaxed), 1);
                 })
             })
@@ -61,7 +62,7 @@ fn who_sleeps_is_woken_for_work() {
                 sleep_until(
                     gate,
                     || done.get(),
-                    || {
+                    |_| {
                         done.set(work.swap(0, Ordering::SeqCst) == 1);
                         done.get()
                     },
@@ -96,7 +97,7 @@ fn a_barrier_lets_nobody_through_early() {
                 if shared.arrivals.arrive(id, 2) {
                     shared.gate.open();
                 } else {
-                    sleep_until(&shared.gate, || shared.gate.generation() != seen, || false);
+                    sleep_until(&shared.gate, || shared.gate.generation() != seen, |_| false);
                 }
                 assert!(shared.steps[1 - id].load(Ordering::Relaxed) >= step);
             }
@@ -149,6 +150,7 @@ fn asleep<'a>(own: &'a mut Own, contention: &'a Contention) -> Manner<'a> {
         own,
         contention,
         is_awaited_here: &|| false,
+        place: Place::default(),
     }
 }
 
@@ -249,5 +251,45 @@ fn a_lock_is_one_thread_s_at_a_time_and_nobody_sleeps_on() {
         }
         // SAFETY: nobody else is there any more.
         assert_eq!(shared.1.with(|number| unsafe { *number }), 3);
+    });
+}
+
+/// Three threads, two of which can run: whatever the order, and when it becomes one, no more spin than that.
+#[test]
+fn no_more_spin_than_can_run() {
+    struct Shared {
+        spinners: Spinners,
+        spinning: AtomicU32,
+    }
+    check(|| {
+        let shared = Arc::new(Shared {
+            spinners: Spinners::default(),
+            spinning: AtomicU32::new(0),
+        });
+        shared.spinners.set_threads(3);
+        let run = |shared: &Shared| {
+            let place = Place::among(&shared.spinners);
+            if place.may_spin(2) {
+                assert!(shared.spinning.fetch_add(1, Ordering::SeqCst) < 2);
+                shared.spinning.fetch_sub(1, Ordering::SeqCst);
+                // What it knew before this one may have been older.
+                place.may_spin(1);
+            }
+        };
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || run(&shared))
+            })
+            .collect();
+        run(&shared);
+        for other in others {
+            other.join().unwrap();
+        }
+        // All have given their places back.
+        let places = [(); 2].map(|()| Place::among(&shared.spinners));
+        assert!(places.iter().all(|place| place.may_spin(2)));
+        assert!(!Place::among(&shared.spinners).may_spin(2));
+        assert!(!places[0].may_spin(1) && places[1].may_spin(1));
     });
 }

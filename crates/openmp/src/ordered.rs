@@ -64,7 +64,7 @@ impl Turns {
         if !is_turn() {
             // SAFETY: the thread is the calling one.
             let mut manner = unsafe { team::manner(thread) };
-            slot.gate.wait(&mut manner, is_turn, || false);
+            slot.gate.wait(&mut manner, is_turn, |_| false);
         }
     }
 

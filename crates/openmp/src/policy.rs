@@ -70,8 +70,9 @@ impl Patience {
         }
     }
 
-    /// What a thread does that has waited in vain until now.
-    pub fn next(self, situation: Situation) -> Next {
+    /// What a thread does that has waited in vain until now. `may_spin`, which is asked only if that decides, says
+    /// whether fewer spin than can run.
+    pub fn next(self, situation: Situation, may_spin: impl FnOnce() -> bool) -> Next {
         let (awake, waits) = match self {
             Patience::Adaptive => {
                 let (awake, patience) = match situation {
@@ -98,7 +99,8 @@ impl Patience {
                     } => (Next::Spin, SHORT_NS),
                     _ => (Next::Spin, LONG_NS),
                 };
-                (awake, situation.waited_ns < patience)
+                let waits = situation.waited_ns < patience;
+                (awake, waits && (awake == Next::Yield || may_spin()))
             }
             Patience::Turns { alone, crowded } => {
                 let turns = if situation.is_crowded { crowded } else { alone };
@@ -126,12 +128,13 @@ mod tests {
     #[test]
     fn spins_only_on_a_cpu_that_nobody_else_wants() {
         let adaptive = Patience::Adaptive;
-        assert_eq!(adaptive.next(FREE), Next::Spin);
+        assert_eq!(adaptive.next(FREE, || true), Next::Spin);
+        assert_eq!(adaptive.next(FREE, || false), Next::Sleep);
         let short = Situation {
             waited_ns: SHORT_NS,
             ..FREE
         };
-        assert_eq!(adaptive.next(short), Next::Spin);
+        assert_eq!(adaptive.next(short, || true), Next::Spin);
         let crowded = Situation {
             is_crowded: true,
             may_yield: false,
@@ -150,7 +153,8 @@ mod tests {
             ..FREE
         };
         for situation in [crowded, contended, long, here] {
-            assert_eq!(adaptive.next(situation), Next::Sleep);
+            let unasked = || panic!("it does not decide");
+            assert_eq!(adaptive.next(situation, unasked), Next::Sleep);
         }
     }
 
@@ -163,17 +167,17 @@ mod tests {
             is_contended: true,
             ..FREE
         };
-        assert_eq!(adaptive.next(crowded), Next::Yield);
+        assert_eq!(adaptive.next(crowded, || false), Next::Yield);
         let long = Situation {
             waited_ns: LONG_NS,
             ..crowded
         };
-        assert_eq!(adaptive.next(long), Next::Sleep);
+        assert_eq!(adaptive.next(long, || true), Next::Sleep);
         let in_vain = Situation {
             alone_ns: SHORT_NS,
             ..crowded
         };
-        assert_eq!(adaptive.next(in_vain), Next::Sleep);
+        assert_eq!(adaptive.next(in_vain, || true), Next::Sleep);
     }
 
     #[test]
@@ -183,7 +187,8 @@ mod tests {
             crowded: 0,
         };
         assert_eq!(passive.first_turns(false), 0);
-        assert_eq!(passive.next(Situation { turns: 0, ..FREE }), Next::Sleep);
+        let begun = Situation { turns: 0, ..FREE };
+        assert_eq!(passive.next(begun, || true), Next::Sleep);
         let active = Patience::Turns {
             alone: 1 << 40,
             crowded: 1000,
@@ -194,12 +199,15 @@ mod tests {
             is_contended: true,
             ..FREE
         };
-        assert_eq!(active.next(long), Next::Spin);
+        assert_eq!(active.next(long, || false), Next::Spin);
         assert_eq!(
-            active.next(Situation {
-                is_crowded: true,
-                ..long
-            }),
+            active.next(
+                Situation {
+                    is_crowded: true,
+                    ..long
+                },
+                || true
+            ),
             Next::Sleep
         );
     }

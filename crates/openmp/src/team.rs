@@ -13,6 +13,7 @@ use crate::icv::{self, Icv, ProcBind};
 use crate::meeting::{Full, Meeting};
 use crate::places::Placement;
 use crate::share::Shares;
+use crate::spinners::{Place, Spinners};
 use crate::sync::{AtomicBool, AtomicU64, Line, Ordering, fence};
 use crate::task::{self, Board, Queue, Task};
 use crate::thread::{Position, Thread};
@@ -92,6 +93,8 @@ pub struct Team {
     pub members: Vec<Box<Member>>,
     #[expect(clippy::vec_box, reason = "members and their threads point to them")]
     groups: Vec<Box<Group>>,
+    /// Its threads that spin, at the dock too.
+    spinners: Spinners,
     /// Work shares of the region.
     pub shares: Shares,
     /// Tasks of the region.
@@ -146,6 +149,7 @@ impl Team {
             meetings_before: 0,
             members: Vec::new(),
             groups: Vec::new(),
+            spinners: Spinners::default(),
             shares: Shares::default(),
             board: Board::default(),
             singles: Line(AtomicU64::new(0)),
@@ -223,6 +227,7 @@ impl Team {
             }
         }
         self.nthreads = threads as u32;
+        self.spinners.set_threads(self.nthreads);
     }
 
     /// Whether somebody who is awaited by member `id` was last seen on the CPU that the caller is on: then it waits
@@ -285,13 +290,14 @@ impl Team {
     }
 
     pub(crate) fn manner<'a>(
-        &self,
+        &'a self,
         own: &'a mut Own,
         is_awaited_here: &'a dyn Fn() -> bool,
     ) -> Manner<'a> {
         Manner {
             is_crowded: self.is_crowded,
             is_awaited_here,
+            place: Place::among(&self.spinners),
             ..Manner::outside(own)
         }
     }
@@ -368,6 +374,7 @@ impl<'a> Manner<'a> {
             own,
             contention: &CONTENTION,
             is_awaited_here: &|| false,
+            place: Place::default(),
         }
     }
 }
@@ -600,8 +607,15 @@ pub(crate) unsafe fn wait_at_dock(thread: *mut Thread, member: *const Member, se
         let is_open = || dock.generation() != seen;
         // Acquire: pairs with the Release in `begin`.
         let is_over = || is_open() || Some(team.region.load(Ordering::Acquire)) != mine;
-        dock.wait(&mut Manner::outside(&mut (*thread).own), is_open, || {
-            team.board.has_ready() && !is_over() && task::run_one(thread, &mut { is_over })
+        let mut manner = Manner {
+            place: Place::among(&team.spinners),
+            ..Manner::outside(&mut (*thread).own)
+        };
+        dock.wait(&mut manner, is_open, |place| {
+            team.board.has_ready() && !is_over() && {
+                place.leave();
+                task::run_one(thread, &mut { is_over })
+            }
         });
     }
 }
@@ -627,7 +641,12 @@ unsafe fn wait_for_end(thread: *mut Thread, team: *const Team) {
         team.master_gate.wait(
             &mut manner,
             || team.master_gate.generation() != seen,
-            || team.board.has_ready() && task::run_one(thread, &mut || false),
+            |place| {
+                team.board.has_ready() && {
+                    place.leave();
+                    task::run_one(thread, &mut || false)
+                }
+            },
         );
     }
 }
@@ -686,7 +705,12 @@ unsafe fn meet(thread: *mut Thread, is_cancellable: bool) -> bool {
         gate.wait(
             &mut manner,
             || gate.generation() != seen || is_cancelled(),
-            || team.board.has_ready() && task::run_one(thread, &mut || false),
+            |place| {
+                team.board.has_ready() && {
+                    place.leave();
+                    task::run_one(thread, &mut || false)
+                }
+            },
         );
         member.works();
         is_cancelled()

@@ -8,10 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use amdahl_topology::CpuSet;
 
 use crate::gate::{Gate, Manner};
+use crate::spinners::Place;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 use crate::team::{self, CONTENTION, Member, Team};
 use crate::thread::{Position, Thread};
-use crate::{capacity, degree, icv, message, policy::Patience, sys, tls};
+use crate::{capacity, degree, icv, message, policy::Patience, runnable, sys, tls};
 
 /// A thread of this runtime. Never freed.
 pub(crate) struct Worker {
@@ -98,10 +99,14 @@ pub(crate) fn left() {
     end_idle(keep);
 }
 
+/// Threads that belong to teams.
+pub(crate) fn in_teams() -> u32 {
+    ASSIGNED.load(Ordering::Relaxed) + MASTERS.load(Ordering::Relaxed).max(1)
+}
+
 /// Whether threads that belong to teams are more than CPUs.
 pub(crate) fn are_crowded() -> bool {
-    let masters = MASTERS.load(Ordering::Relaxed).max(1);
-    ASSIGNED.load(Ordering::Relaxed) + masters > capacity::usable_cpus()
+    in_teams() > capacity::usable_cpus()
 }
 
 /// A thread that no region made has a team.
@@ -133,6 +138,7 @@ pub(crate) fn init() {
 unsafe extern "C" fn in_child() {
     IDLE.store(new_idle(), Ordering::Release);
     degree::in_child();
+    runnable::in_child();
     ENTERED.store(u32::from(tls::get() != 0), Ordering::Relaxed);
     ASSIGNED.store(0, Ordering::Relaxed);
     MASTERS.store(0, Ordering::Relaxed);
@@ -287,10 +293,11 @@ unsafe fn wait_for_member(worker: *mut Worker, thread: *mut Thread) -> *mut Memb
             own: &mut (*thread).own,
             contention: &CONTENTION,
             is_awaited_here: &|| false,
+            place: Place::default(),
         };
         (*worker)
             .gate
-            .wait(&mut manner, || !member().is_null(), || false);
+            .wait(&mut manner, || !member().is_null(), |_| false);
         member()
     }
 }

@@ -35,7 +35,9 @@ fn patience(is_crowded: bool, is_contended: bool) -> Ns {
         // The queues know who waits for a CPU, but not for whom the others wait.
         is_awaited_here: false,
     };
-    let sleeps = |waited: &Ns| Patience::Adaptive.next(situation(*waited)) == Next::Sleep;
+    // How many of a team spin at once is not simulated.
+    let may_spin = || true;
+    let sleeps = |waited: &Ns| Patience::Adaptive.next(situation(*waited), may_spin) == Next::Sleep;
     let looks = [FIRST_LOOK, policy::SHORT_NS, policy::LONG_NS];
     looks.into_iter().find(sleeps).unwrap_or(policy::LONG_NS)
 }

@@ -5,6 +5,7 @@ use std::ptr;
 use crate::contention::{Contention, Own};
 use crate::gate::{Gate, Manner};
 use crate::policy::Patience;
+use crate::spinners::Place;
 use crate::sync::Ordering;
 
 mod children;
@@ -90,7 +91,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-fn sleep_until(gate: &Gate, is_done: impl FnMut() -> bool, other: impl FnMut() -> bool) {
+fn sleep_until(gate: &Gate, is_done: impl FnMut() -> bool, other: impl FnMut(&Place<'_>) -> bool) {
     let contention = Contention::new();
     let mut own = Own::default();
     let mut manner = Manner {
@@ -102,6 +103,7 @@ fn sleep_until(gate: &Gate, is_done: impl FnMut() -> bool, other: impl FnMut() -
         own: &mut own,
         contention: &contention,
         is_awaited_here: &|| false,
+        place: Place::default(),
     };
     gate.wait(&mut manner, is_done, other);
 }
@@ -117,7 +119,7 @@ fn who_sleeps_at_a_barrier_is_woken_for_a_task() {
                 sleep_until(
                     &shared.gate,
                     || ran.get(),
-                    || {
+                    |_| {
                         ran.set(shared.board.has_ready() && shared.take_any(1));
                         ran.get()
                     },
@@ -156,7 +158,7 @@ fn who_waits_for_a_task_finds_it_wherever_it_becomes_ready() {
                 sleep_until(
                     &queue.gate,
                     || ran.get(),
-                    || {
+                    |_| {
                         let far = is_first.replace(false) || queue.was_nudged();
                         let may = |task: *mut Task| task == shared.task;
                         let task = if far {

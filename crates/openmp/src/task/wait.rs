@@ -7,6 +7,7 @@ use std::ptr;
 use super::depend::{Dependence, Successor};
 use super::queue::{Queue, Search};
 use super::{Group, Task, dependences, event, group, own_queue, run, uncount};
+use crate::spinners::Place;
 use crate::sync::Ordering;
 use crate::sys;
 use crate::thread::Thread;
@@ -75,9 +76,9 @@ pub(super) unsafe fn wait_for(thread: *mut Thread, group: *mut Group, is_done: &
             (*(*thread).task).table.is_some() || !group.is_null() || board.has_urgent();
         let (is_far, was_nudged) = (&Cell::new(is_elsewhere), &Cell::new(false));
         let turns = Cell::new(0_u32);
-        let mut other = move || {
+        let mut other = move |place: &Place<'_>| {
             turns.set(turns.get().wrapping_add(1));
-            if turns.get().is_multiple_of(IN_TURN) && run_oldest_child(thread, queue) {
+            if turns.get().is_multiple_of(IN_TURN) && run_oldest_child(thread, queue, place) {
                 return true;
             }
             if (*queue).was_nudged() {
@@ -85,14 +86,14 @@ pub(super) unsafe fn wait_for(thread: *mut Thread, group: *mut Group, is_done: &
                 is_far.set(true);
             }
             let far = if is_far.get() { usize::MAX } else { GLANCE };
-            let ran = run_descendant(thread, queue, group, far);
+            let ran = run_descendant(thread, queue, group, far, place);
             // There may be more of what it was nudged for.
             is_far.set(is_far.get() && ran);
             ran
         };
         (*queue).begin_wait();
         while !is_done() {
-            if !other() {
+            if !other(&Place::default()) {
                 let mut manner = team.manner(&mut (*thread).own, &|| false);
                 (*queue).gate.wait(&mut manner, is_done, &mut other);
                 break;
@@ -116,12 +117,13 @@ unsafe fn run_own(thread: *mut Thread, queue: *const Queue) -> bool {
 }
 
 /// Runs the oldest of the children of the calling thread's task that it has made ready itself.
-unsafe fn run_oldest_child(thread: *mut Thread, queue: *const Queue) -> bool {
+unsafe fn run_oldest_child(thread: *mut Thread, queue: *const Queue, place: &Place<'_>) -> bool {
     // SAFETY: the thread is in a team; the queue is its own.
     unsafe {
         let waiting = (*thread).task;
         let task = (*queue).take_oldest(&|task| (*task).parent == waiting);
         if !task.is_null() {
+            place.leave();
             run(thread, queue, task);
         }
         !task.is_null()
@@ -133,6 +135,7 @@ unsafe fn run_descendant(
     queue: *const Queue,
     group: *mut Group,
     far: usize,
+    place: &Place<'_>,
 ) -> bool {
     // SAFETY: see `wait_for`. A task in a queue has not ended, so its parent is there.
     unsafe {
@@ -157,6 +160,7 @@ unsafe fn run_descendant(
         if task.is_null() {
             return false;
         }
+        place.leave();
         run(thread, queue, task);
         true
     }
@@ -255,7 +259,7 @@ pub unsafe fn give_way(thread: *mut Thread) {
     unsafe {
         let queue = own_queue(thread);
         if !queue.is_null() && (*queue).len() != 0 {
-            run_descendant(thread, queue, ptr::null_mut(), GLANCE);
+            run_descendant(thread, queue, ptr::null_mut(), GLANCE, &Place::default());
         }
     }
 }
