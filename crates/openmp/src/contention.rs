@@ -7,6 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::schedule::FULL_SPEED;
 use crate::{rseq, sys};
 
 /// Losses are looked at no more often than this: the look costs two clocks.
@@ -129,9 +130,14 @@ impl Contention {
     }
 }
 
+/// The speed of a thread is that of about this long.
+const SPEED_NS: u64 = 10_000_000;
+
 /// What one thread remembers between its looks.
 #[derive(Debug, Default)]
 pub(crate) struct Own {
+    /// [`FULL_SPEED`] less its speed.
+    slowness: u32,
     looked_ns: u64,
     cpu_ns: u64,
     /// Slept of its own will since the last look.
@@ -144,7 +150,8 @@ impl Own {
     /// Called where a thread begins to wait: were CPUs taken from it while it worked?
     #[inline]
     pub(crate) fn look(&mut self, shared: &Contention) {
-        if self.was_disturbed || rseq::is_armed() == Some(false) {
+        // Who is slow sees at the clock only that it is not any more.
+        if self.was_disturbed || self.slowness != 0 || rseq::is_armed() == Some(false) {
             self.look_closer(shared, LOOK_NS);
         }
     }
@@ -177,14 +184,22 @@ impl Own {
                 self.slept_ns,
             );
             shared.lost(now, lost);
+            self.slowness = slowness(self.slowness, cpu.saturating_sub(self.cpu_ns), lost);
         }
         *self = Own {
+            slowness: self.slowness,
             looked_ns: now,
             cpu_ns: cpu,
             slept_ns: 0,
             was_disturbed: false,
         };
         rseq::arm();
+    }
+
+    /// How much of a CPU the thread gets where it wants one, of [`FULL_SPEED`].
+    #[inline]
+    pub(crate) fn speed(&self) -> u32 {
+        FULL_SPEED - self.slowness
     }
 
     /// This thread slept because it wanted to.
@@ -198,9 +213,43 @@ fn taken(wall_ns: u64, cpu_ns: u64, slept_ns: u64) -> u64 {
     wall_ns.saturating_sub(cpu_ns).saturating_sub(slept_ns)
 }
 
+/// [`FULL_SPEED`] less the speed of a thread, for which it was `before`, that has run for `ran_ns` and lost `lost_ns` since:
+/// a mean in which older times count less and less. Nearly nothing is nothing.
+fn slowness(before: u32, ran_ns: u64, lost_ns: u64) -> u32 {
+    let (full, all_ns) = (u64::from(FULL_SPEED), ran_ns.saturating_add(lost_ns));
+    if all_ns == 0 {
+        return before;
+    }
+    // All that is divided here has less than 64 bits: times are cut to the time that counts.
+    let weight = full * all_ns.min(SPEED_NS) / SPEED_NS;
+    let lost = (u128::from(full) * u128::from(lost_ns) / u128::from(all_ns)) as u64;
+    let mean = (u64::from(before) * (full - weight) + lost * weight) / full;
+    if mean < full / 64 { 0 } else { mean as u32 }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_speed_follows_what_a_thread_gets_of_its_cpu() {
+        const MS: u64 = 1_000_000;
+        // Alone, with interrupts.
+        assert_eq!(slowness(0, 100 * MS, MS), 0);
+        // Half of the time, in slices: about half of the speed, and back again in a few times as long as counts.
+        let mut slow = 0;
+        for _ in 0..20 {
+            slow = slowness(slow, 3 * MS, 3 * MS);
+        }
+        assert!(slow.abs_diff(FULL_SPEED / 2) < FULL_SPEED / 50, "{slow}");
+        let recovers = (1..200).find(|_| {
+            slow = slowness(slow, MS / 2, 0);
+            slow == 0
+        });
+        assert!(recovers.is_some_and(|looks| looks > 20), "{recovers:?}");
+        assert_eq!(slowness(7, 0, 0), 7);
+        assert_eq!(slowness(0, 0, u64::MAX), FULL_SPEED);
+    }
 
     #[test]
     fn small_losses_expect_nothing_and_large_ones_end() {

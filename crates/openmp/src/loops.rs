@@ -3,10 +3,10 @@
 use std::ffi::c_void;
 
 use crate::icv::{Schedule, ScheduleKind};
-use crate::schedule::Iterations;
+use crate::schedule::{FULL_SPEED, Iterations, Range};
 use crate::share::{self, Deal, Plan, Share};
-use crate::task;
 use crate::thread::Thread;
+use crate::{task, team};
 
 impl Deal {
     /// The schedule of `schedule(runtime)`. `may_reorder`: the program has not asked for increasing numbers.
@@ -14,7 +14,10 @@ impl Deal {
         let chunk = u64::try_from(schedule.chunk).unwrap_or(0);
         match schedule.kind {
             ScheduleKind::Static => Deal::Static { chunk },
-            ScheduleKind::Auto => Deal::Static { chunk: 0 },
+            ScheduleKind::Auto if schedule.is_monotonic || !may_reorder => {
+                Deal::Static { chunk: 0 }
+            }
+            ScheduleKind::Auto => Deal::Auto,
             ScheduleKind::Guided => Deal::Guided { chunk },
             ScheduleKind::Dynamic => Deal::Dynamic {
                 chunk,
@@ -102,9 +105,37 @@ unsafe fn next_otherwise(thread: *mut Thread) -> Option<(u64, u64)> {
     // SAFETY: as above.
     unsafe {
         let share = share::current(thread)?;
-        let (first, end) = share.take((*thread).at.id, &mut (*thread).at.trip)?;
+        let (first, end) = take(thread, share)?;
         Some(share.iterations.values(first, end))
     }
+}
+
+/// The next iterations of the calling thread in its share, whatever the plan is.
+///
+/// # Safety
+/// `thread` is the calling thread's, and in `share`.
+#[inline]
+pub(crate) unsafe fn take(thread: *mut Thread, share: &Share) -> Option<Range> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let trip = &mut (*thread).at.trip;
+        let mut speed = FULL_SPEED;
+        if share.plan == Plan::Guided {
+            if is_worth_a_look(*trip) {
+                (*thread).own.look(&team::CONTENTION);
+            }
+            *trip += 1;
+            speed = (*thread).own.speed();
+        }
+        share.take((*thread).at.id, trip, speed)
+    }
+}
+
+/// Whether a thread may have lost its CPU since it has looked last, which costs a clock where it has lost it lately: after the
+/// first chunk of a guided loop, which is the largest, and then more and more seldom. Who comes to the loop has looked at the
+/// barrier before.
+fn is_worth_a_look(trip: u64) -> bool {
+    trip.is_power_of_two() && trip.trailing_zeros().is_multiple_of(2)
 }
 
 /// Makes a share of `count` sections.

@@ -9,8 +9,8 @@ use crate::gate::Gate;
 use crate::schedule::Range;
 use crate::share::{self, Plan, Share};
 use crate::sync::{AtomicU64, Ordering};
-use crate::team;
 use crate::thread::Thread;
+use crate::{loops, team};
 
 #[derive(Default)]
 struct Slot {
@@ -98,7 +98,7 @@ pub unsafe fn first(thread: *mut Thread) -> Option<Range> {
     // SAFETY: a thread's share stays as it is while the thread is in it.
     unsafe {
         let share = share::current(thread)?;
-        let range = share.take((*thread).at.id, &mut (*thread).at.trip);
+        let range = loops::take(thread, share);
         (*thread).at.chunk = range;
         let (first, end) = range?;
         Some(share.iterations.values(first, end))

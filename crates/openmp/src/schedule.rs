@@ -127,10 +127,32 @@ pub fn fixed_owner(count: u64, chunk: u64, threads: u64, number: u64) -> u64 {
     }
 }
 
-/// Iterations of the next chunk of a guided loop of which `left` are left.
+/// The speed of a thread that has a CPU to itself; half of it is that of a thread whose CPU another one has half of the
+/// time.
+pub const FULL_SPEED: u32 = 1 << 16;
+
+/// Iterations of the next chunk of a guided loop of which `left` are left, for a thread of this speed: who gets less of a
+/// CPU takes less, so that nobody waits for it at the end. At full speed what is left over the threads.
 #[inline]
-pub fn guided(left: u64, chunk: u64, threads: u64) -> u64 {
-    left.div_ceil(threads).max(chunk).min(left)
+pub fn guided(left: u64, chunk: u64, threads: u64, speed: u32) -> u64 {
+    let even = left.div_ceil(threads);
+    let own = if speed >= FULL_SPEED {
+        even
+    } else {
+        // Cannot truncate: it is less than `even`.
+        (u128::from(even) * u128::from(speed) / u128::from(FULL_SPEED)) as u64
+    };
+    own.max(chunk).max(1).min(left)
+}
+
+/// Iterations that a thread takes at once of a block of `block` of which `left` are left. Its own: half of them, and at
+/// least a sixteenth of the block, so that it comes back five times. Another's: half, so that helpers and the
+/// one who is helped end together (after Markatos and LeBlanc: Using Processor Affinity in Loop Scheduling, 1994).
+#[inline]
+pub fn of_block(left: u64, block: u64, is_own: bool) -> u64 {
+    let half = left.div_ceil(2);
+    let least = if is_own { block / 16 } else { 0 };
+    half.max(least).min(left)
 }
 
 /// Whether a counter that each thread moves on by `chunk` until it is at `count` stays a number: each of them
@@ -272,17 +294,45 @@ mod tests {
         }
 
         #[test]
-        fn guided_chunks_shrink_to_the_smallest(count: u64, chunk in 0u64..1000, threads in 1u64..1000) {
+        fn guided_chunks_shrink_to_the_smallest(
+            count: u64, chunk in 0u64..1000, threads in 1u64..1000, speed in FULL_SPEED / 2..=FULL_SPEED,
+        ) {
             let (mut left, mut before) = (count, u64::MAX);
             let mut turns = 0;
             while left > 0 {
-                let size = guided(left, chunk, threads);
+                let size = guided(left, chunk, threads, speed);
                 prop_assert!(size >= 1 && size <= left && size <= before);
                 prop_assert!(size >= chunk || size == left);
                 (left, before, turns) = (left - size, size, turns + 1);
-                // A thousandth of what is left each time, 64 bits of it.
-                prop_assert!(turns < 1000 * 64);
+                // A two thousandth of what is left each time, 64 bits of it.
+                prop_assert!(turns < 2000 * 64);
             }
+        }
+
+        #[test]
+        fn who_is_slow_takes_less_and_something(left in 1u64.., chunk in 0u64..9, threads in 1u64..1000, speed: u32) {
+            let even = guided(left, chunk, threads, FULL_SPEED);
+            let own = guided(left, chunk, threads, speed);
+            prop_assert!(own >= 1 && own <= even);
+            if chunk <= 1 && speed < FULL_SPEED {
+                let exact = left.div_ceil(threads) as f64 * f64::from(speed) / f64::from(FULL_SPEED);
+                prop_assert!((own as f64 - exact).abs() <= 1.0 + exact * 1e-9);
+            }
+        }
+
+        #[test]
+        fn a_block_is_taken_whole_in_few_steps(block in 1u64.., others in prop::collection::vec(any::<bool>(), 0..200)) {
+            let (mut left, mut own_steps) = (block, 0);
+            for is_other in others.into_iter().chain(std::iter::repeat(false)) {
+                if left == 0 {
+                    break;
+                }
+                let size = of_block(left, block, !is_other);
+                prop_assert!(size >= 1 && size <= left);
+                left -= size;
+                own_steps += u32::from(!is_other);
+            }
+            prop_assert!(own_steps <= 5 || block < 16);
         }
 
         #[test]
@@ -299,6 +349,62 @@ mod tests {
             }
             prop_assert_eq!(at, count);
         }
+    }
+
+    /// A loop in which each thread does so many iterations in a unit of time: when the last one ends. Who is done first takes
+    /// next.
+    fn simulated(speeds: &[f64], mut take: impl FnMut(usize) -> u64) -> f64 {
+        let mut free_at = vec![0.0_f64; speeds.len()];
+        let mut end: f64 = 0.0;
+        loop {
+            let next = (0..speeds.len()).min_by(|&a, &b| free_at[a].total_cmp(&free_at[b]));
+            let id = next.expect("somebody");
+            let size = take(id);
+            if size == 0 {
+                free_at[id] = f64::INFINITY;
+                if free_at.iter().all(|at| at.is_infinite()) {
+                    return end;
+                }
+                continue;
+            }
+            free_at[id] += size as f64 / speeds[id];
+            end = end.max(free_at[id]);
+        }
+    }
+
+    /// One thread of four has a quarter of a CPU. The first chunk that it took of a guided loop was as large as
+    /// everybody's, and all waited for it.
+    #[test]
+    fn loops_end_when_all_threads_have_worked_all_the_time() {
+        const COUNT: u64 = 100_000;
+        let speeds = [1.0, 1.0, 1.0, 0.25];
+        let best = COUNT as f64 / speeds.iter().sum::<f64>();
+        let with = |follow: bool| {
+            let mut left = COUNT;
+            simulated(&speeds, |id| {
+                let speed = if follow { speeds[id] } else { 1.0 };
+                let size = guided(left, 1, 4, (speed * f64::from(FULL_SPEED)) as u32);
+                left -= size;
+                size
+            })
+        };
+        assert!(with(false) > 1.25 * best);
+        assert!(with(true) < 1.01 * best);
+        // By blocks, where nobody says who is slow.
+        let block = COUNT / 4;
+        let mut left = [block; 4];
+        let by_blocks = simulated(&speeds, |id| {
+            for index in (id..4).chain(0..id) {
+                if left[index] > 0 {
+                    let size = of_block(left[index], block, index == id);
+                    left[index] -= size;
+                    return size;
+                }
+            }
+            0
+        });
+        let alone = block as f64 / 0.25;
+        assert!(by_blocks < 0.6 * alone, "{by_blocks} of {alone}");
     }
 
     #[test]

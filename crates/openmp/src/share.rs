@@ -27,6 +27,8 @@ pub(crate) enum Plan {
     Parts,
     /// From one counter, fewer and fewer.
     Guided,
+    /// From a block of their own, then from those of others.
+    Blocks,
 }
 
 /// A schedule as a loop begins with it.
@@ -49,6 +51,8 @@ pub enum Deal {
         /// Fewest iterations of a chunk; 0 counts as 1.
         chunk: u64,
     },
+    /// A block for each thread, of which who is done takes what others have not begun.
+    Auto,
 }
 
 /// Threads that take from one counter.
@@ -62,10 +66,24 @@ pub(crate) const KEPT_BYTES: usize = 1 << 16;
 #[repr(align(64))]
 struct Block(#[expect(dead_code, reason = "the program's")] [u8; 64]);
 
-/// One counter of several, and where it ends.
+/// Fewest iterations of a block that is worth a counter of its own.
+const BLOCK_MIN: u64 = 8;
+
+/// One counter of several, and where it begins and ends.
 struct Part {
     next: AtomicU64,
+    first: u64,
     end: u64,
+}
+
+impl Part {
+    fn new((first, end): schedule::Range) -> Line<Part> {
+        Line(Part {
+            next: AtomicU64::new(first),
+            first,
+            end,
+        })
+    }
 }
 
 /// One work share. Its plain fields are written by its maker, before others see it.
@@ -137,7 +155,26 @@ impl Share {
                 self.chunk = chunk.max(1);
                 self.plan = Plan::Guided;
             }
+            Deal::Auto => {
+                self.chunk = 0;
+                self.plan = if threads > 1 && count / threads >= BLOCK_MIN {
+                    self.divide_into_blocks()
+                } else {
+                    Plan::Static
+                };
+            }
         }
+    }
+
+    /// A block for each thread, without the last iteration of all: whoever takes that gets nothing afterwards, see
+    /// `take_of_parts`. `taken` counts blocks of which nothing is left.
+    #[cold]
+    fn divide_into_blocks(&mut self) -> Plan {
+        let count = self.iterations.count() - 1;
+        let block = |id| Part::new(schedule::block(count, self.threads, id));
+        self.parts.clear();
+        self.parts.extend((0..self.threads).map(block));
+        Plan::Blocks
     }
 
     #[cold]
@@ -148,13 +185,9 @@ impl Share {
             return Plan::Dynamic;
         }
         self.parts.clear();
-        self.parts.extend((0..parts).map(|index| {
-            let (first, end) = schedule::part(count, self.chunk, parts, index);
-            Line(Part {
-                next: AtomicU64::new(first),
-                end,
-            })
-        }));
+        self.parts.extend(
+            (0..parts).map(|index| Part::new(schedule::part(count, self.chunk, parts, index))),
+        );
         Plan::Parts
     }
 
@@ -166,8 +199,8 @@ impl Share {
         (first < count).then(|| (first, (first + self.chunk).min(count)))
     }
 
-    /// The next iterations of thread `id`. `trip` is the thread's own, 0 when it begins.
-    pub(crate) fn take(&self, id: u32, trip: &mut u64) -> Option<schedule::Range> {
+    /// The next iterations of thread `id`, which has this speed. `trip` is the thread's own, 0 when it begins.
+    pub(crate) fn take(&self, id: u32, trip: &mut u64, speed: u32) -> Option<schedule::Range> {
         let count = self.iterations.count();
         match self.plan {
             Plan::Nothing => None,
@@ -179,29 +212,49 @@ impl Share {
             }
             Plan::DynamicCareful => self.take_sized(|left| self.chunk.min(left)),
             Plan::Guided => {
-                self.take_sized(|left| schedule::guided(left, self.chunk, self.threads))
+                self.take_sized(|left| schedule::guided(left, self.chunk, self.threads, speed))
             }
             Plan::Parts => self.take_of_parts(id, trip),
+            Plan::Blocks => self.take_of_blocks(id, trip),
         }
     }
 
     fn take_sized(&self, size: impl Fn(u64) -> u64) -> Option<schedule::Range> {
-        let count = self.iterations.count();
-        let mut first = self.taken.load(Ordering::Relaxed);
-        loop {
-            let left = count - first;
-            if left == 0 {
-                return None;
+        take_up_to(&self.taken, self.iterations.count(), size)
+    }
+
+    /// `trip`: blocks in which nothing is left; beyond their number: all is taken.
+    fn take_of_blocks(&self, id: u32, trip: &mut u64) -> Option<schedule::Range> {
+        let blocks = self.threads;
+        while *trip < blocks {
+            // Nobody looks at all blocks of a large team where nothing is left in them.
+            if *trip > 0 && self.taken.load(Ordering::Relaxed) >= blocks {
+                *trip = blocks;
+                break;
             }
-            let end = first + size(left);
-            match self
-                .taken
-                .compare_exchange_weak(first, end, Ordering::Relaxed, Ordering::Relaxed)
-            {
-                Ok(_) => return Some((first, end)),
-                Err(now) => first = now,
+            let part = &self.parts[((u64::from(id) + *trip) % blocks) as usize];
+            let (block, is_own) = (part.end - part.first, *trip == 0);
+            let size = |left| schedule::of_block(left, block, is_own);
+            if let Some(range) = take_up_to(&part.next, part.end, size) {
+                if range.1 == part.end {
+                    self.taken.fetch_add(1, Ordering::Relaxed);
+                }
+                return Some(range);
             }
+            *trip += 1;
         }
+        if *trip > blocks {
+            return None;
+        }
+        *trip = blocks + 1;
+        // Only one moves it from there on.
+        let is_left = |taken| {
+            self.taken
+                .compare_exchange(taken, taken + 1, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        };
+        let count = self.iterations.count();
+        is_left(blocks).then_some((count - 1, count))
     }
 
     /// `trip`: parts in which nothing is left.
@@ -247,6 +300,22 @@ impl Value for Share {
         self.doacross.clear();
         if size_of_val(&self.memory[..]) > KEPT_BYTES {
             self.memory = Vec::new();
+        }
+    }
+}
+
+/// Takes `size` of what is left before `end`, which is not 0 and not more than is left.
+fn take_up_to(next: &AtomicU64, end: u64, size: impl Fn(u64) -> u64) -> Option<schedule::Range> {
+    let mut first = next.load(Ordering::Relaxed);
+    loop {
+        let left = end - first;
+        if left == 0 {
+            return None;
+        }
+        let until = first + size(left);
+        match next.compare_exchange_weak(first, until, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return Some((first, until)),
+            Err(now) => first = now,
         }
     }
 }

@@ -37,7 +37,7 @@ pub struct Position {
     pub share: *mut Link<Share>,
     /// `single` constructs that this thread has met in the region.
     pub singles: u64,
-    /// How often it has taken iterations of a static loop, or in how many parts of a dynamic one none are left.
+    /// How often it has taken iterations of a static or guided loop, or in how many parts of a dynamic one none are left.
     pub trip: u64,
     /// Its iterations of an ordered loop.
     pub chunk: Option<(u64, u64)>,

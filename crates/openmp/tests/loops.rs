@@ -15,7 +15,7 @@ use proptest::prelude::*;
 
 fn deals() -> impl Strategy<Value = Deal> {
     let chunk = prop_oneof![0u64..5, Just(17), Just(u64::MAX)];
-    (0..4, chunk).prop_map(|(kind, chunk)| match kind {
+    (0..5, chunk).prop_map(|(kind, chunk)| match kind {
         0 => Deal::Static { chunk },
         1 => Deal::Dynamic {
             chunk,
@@ -25,17 +25,19 @@ fn deals() -> impl Strategy<Value = Deal> {
             chunk,
             is_monotonic: false,
         },
-        _ => Deal::Guided { chunk },
+        3 => Deal::Guided { chunk },
+        _ => Deal::Auto,
     })
 }
 
 fn is_monotonic(deal: Deal) -> bool {
     !matches!(
         deal,
-        Deal::Dynamic {
-            is_monotonic: false,
-            ..
-        }
+        Deal::Auto
+            | Deal::Dynamic {
+                is_monotonic: false,
+                ..
+            }
     )
 }
 
@@ -126,6 +128,7 @@ proptest! {
     ) {
         let deal = match deal {
             Deal::Dynamic { chunk, .. } => Deal::Dynamic { chunk, is_monotonic: true },
+            Deal::Auto => Deal::Static { chunk: 0 },
             other => other,
         };
         let turn = AtomicU64::new(0);
@@ -172,6 +175,7 @@ proptest! {
     ) {
         let deal = match deal {
             Deal::Dynamic { chunk, .. } => Deal::Dynamic { chunk, is_monotonic: true },
+            Deal::Auto => Deal::Static { chunk: 0 },
             other => other,
         };
         let cell = |i: u64, j: u64| (i * columns + j) as usize;
@@ -265,6 +269,7 @@ fn loops_outside_of_regions_are_the_thread_s_own() {
                 is_monotonic: false,
             },
             Deal::Guided { chunk: 2 },
+            Deal::Auto,
         ] {
             let thread = thread::current();
             let marks = marks(50);
@@ -283,14 +288,15 @@ fn loops_of_any_number_end() {
     let counts = [u64::MAX, u64::MAX - 1, 1 << 63];
     for (nthreads, count) in [1, 2, 9].into_iter().flat_map(|n| counts.map(|c| (n, c))) {
         for chunk in [1 << 62, u64::MAX / 3, u64::MAX] {
-            for kind in 0..3 {
+            for kind in 0..4 {
                 let deal = match kind {
                     0 => Deal::Static { chunk },
                     1 => Deal::Dynamic {
                         chunk,
                         is_monotonic: false,
                     },
-                    _ => Deal::Guided { chunk },
+                    2 => Deal::Guided { chunk },
+                    _ => Deal::Auto,
                 };
                 let sum = AtomicU64::new(0);
                 parallel(nthreads, |thread, _| {
