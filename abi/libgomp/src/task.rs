@@ -24,6 +24,11 @@ pub unsafe extern "C-unwind" fn GOMP_task(
     priority: c_int,
     detach: *mut c_void,
 ) {
+    let thread = thread::current();
+    // SAFETY: the caller's promise; the thread is the calling one.
+    if copy.is_none() && unsafe { task::run_plain(thread, body, data, if_clause, flags) } {
+        return;
+    }
     let creation = Creation {
         body,
         data,
@@ -37,7 +42,7 @@ pub unsafe extern "C-unwind" fn GOMP_task(
         detach: detach.cast(),
     };
     // SAFETY: the caller's promise; the thread is the calling one.
-    unsafe { task::spawn(thread::current(), &creation) };
+    unsafe { task::spawn(thread, &creation) };
 }
 
 /// Children have ended.

@@ -36,8 +36,12 @@ pub type Body = unsafe extern "C-unwind" fn(*mut c_void);
 /// Copies the data of a task, where bytes are not enough: to, from.
 pub type CopyFn = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void);
 
+/// Any thread may go on with it.
+pub const FLAG_UNTIED: u32 = 1 << 0;
 /// A task all of whose descendants run at once.
 pub const FLAG_FINAL: u32 = 1 << 1;
+/// It may be run as a part of its parent.
+pub const FLAG_MERGEABLE: u32 = 1 << 2;
 /// There are dependences.
 pub const FLAG_DEPEND: u32 = 1 << 3;
 /// There is a priority.
@@ -192,14 +196,8 @@ pub(crate) enum Copy {
 /// The queue of the calling thread; null outside of all regions.
 #[inline]
 unsafe fn own_queue(thread: *mut Thread) -> *const Queue {
-    // SAFETY: teams and members are never freed; the region is on, so that the members do not change.
-    unsafe {
-        let at = &(*thread).at;
-        match at.team.as_ref() {
-            Some(team) => &raw const team.members[at.id as usize].queue,
-            None => ptr::null(),
-        }
-    }
+    // SAFETY: the calling thread's own.
+    unsafe { (*thread).at.queue }
 }
 
 /// Whether tasks of the team, or of the group, are not to be run any more.
@@ -224,6 +222,7 @@ pub unsafe fn spawn(thread: *mut Thread, creation: &Creation) {
     unsafe { spawn_within(thread, creation, Copy::IfDeferred, &mut |_| {}) };
 }
 
+#[inline]
 unsafe fn spawn_within(
     thread: *mut Thread,
     creation: &Creation,
@@ -235,7 +234,7 @@ unsafe fn spawn_within(
         let parent = (*thread).task;
         let queue = own_queue(thread);
         let team = (*thread).at.team;
-        if icv::globals().cancellation && !team.is_null() && is_cancelled(team, (*parent).group) {
+        if !team.is_null() && (*team).may_be_cancelled && is_cancelled(team, (*parent).group) {
             return;
         }
         let is_deferred = creation.may_defer
@@ -249,6 +248,101 @@ unsafe fn spawn_within(
         } else {
             run_now(thread, queue, creation, copy, adjust);
         }
+    }
+}
+
+/// Flags of tasks that say nothing to who runs them at once.
+const FLAGS_PLAIN: u32 = FLAG_UNTIED | FLAG_FINAL | FLAG_MERGEABLE;
+
+/// The short way of [`spawn`]: runs a task on the data themselves if it is not to be deferred, because it may not or
+/// because the other threads have enough to do. False: nothing was done, it needs more than that.
+///
+/// Programs may make millions of tasks of some nanoseconds each. So what stands for the last one is kept, and used again
+/// as it is: only what is new is written, and no memory is sought. No line is written that others read.
+///
+/// # Safety
+/// `thread` is the calling thread's; the body may be called with the data.
+#[inline(always)]
+pub unsafe fn run_plain(
+    thread: *mut Thread,
+    body: Body,
+    data: *mut c_void,
+    may_defer: bool,
+    flags: u32,
+) -> bool {
+    // SAFETY: the caller's promise; the queue is the calling thread's own.
+    unsafe {
+        let queue = own_queue(thread);
+        if queue.is_null() || flags & !FLAGS_PLAIN != 0 {
+            return false;
+        }
+        let (team, parent) = (&*(*thread).at.team, (*thread).task);
+        let is_due = !may_defer || (*parent).is_final || are_many_ready(team, &*queue);
+        // The only thread of a team keeps count of how deep it is.
+        if !is_due || team.nthreads == 1 || team.may_be_cancelled {
+            return false;
+        }
+        let task = match (*queue).spare.replace(ptr::null_mut()) {
+            task if task.is_null() => new_spare(thread, queue),
+            task => task,
+        };
+        (*task).icv = (*parent).icv;
+        (*task).parent = parent;
+        (*task).group = (*parent).group;
+        (*task).is_final = (*parent).is_final || flags & FLAG_FINAL != 0;
+        begin_to_run(thread, queue, task);
+        body(data);
+        (*thread).task = parent;
+        if (*task).made != 0 || (*task).table.is_some() || !(*queue).spare.get().is_null() {
+            end_spare(task, queue);
+        } else {
+            // Nobody knows it: it has no children, and was in no queue.
+            (*queue).spare.set(task);
+        }
+        true
+    }
+}
+
+#[cold]
+unsafe fn new_spare(thread: *mut Thread, queue: *const Queue) -> *mut Task {
+    let creation = Creation {
+        body: nothing,
+        data: ptr::null_mut(),
+        copy: None,
+        bytes: 0,
+        align: 1,
+        may_defer: false,
+        flags: 0,
+        depend: ptr::null(),
+        priority: 0,
+        detach: ptr::null_mut(),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { new_task(thread, queue, &creation, false, false) }
+}
+
+#[inline(never)]
+unsafe fn end_spare(task: *mut Task, queue: *const Queue) {
+    // SAFETY: the task has run here, and nobody but its children knows it.
+    unsafe {
+        (*task).table = None;
+        if (*task).children.end((*task).made) {
+            free(task, queue);
+        }
+    }
+}
+
+/// The body of a task that runs where it was made.
+#[inline]
+unsafe fn run_body(thread: *mut Thread, body: Body, data: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if (*thread).depth == 0 {
+            (*thread).stack = stack_address();
+        }
+        (*thread).depth += 1;
+        body(data);
+        (*thread).depth -= 1;
     }
 }
 
@@ -287,13 +381,29 @@ fn priority(creation: &Creation) -> i32 {
 /// some.
 #[inline]
 fn has_enough(team: &Team, queue: &Queue) -> bool {
+    are_many_ready(team, queue) || are_many_left(team, queue)
+}
+
+#[inline]
+fn are_many_ready(team: &Team, queue: &Queue) -> bool {
     let ready = queue.len();
-    if ready < READY_PER_THREAD && !queue.unfinished.is_beyond(LEFT_OF_ONE) {
-        return false;
+    // Without a division: it would take longer than all the rest.
+    ready >= READY_PER_THREAD
+        && u64::from(ready) * makers(team) > u64::from(READY_PER_THREAD) * u64::from(team.nthreads)
+}
+
+#[inline]
+fn are_many_left(team: &Team, queue: &Queue) -> bool {
+    queue.unfinished.is_beyond(LEFT_OF_ONE) && {
+        let enough = u64::from(READY_PER_THREAD) * u64::from(team.nthreads) / makers(team);
+        queue.unfinished.is_beyond(LEFT_OF_ONE + enough)
     }
-    let makers = u64::from(team.board.unfinished().max(1));
-    let enough = u64::from(READY_PER_THREAD) * u64::from(team.nthreads) / makers;
-    u64::from(ready) > enough || queue.unfinished.is_beyond(LEFT_OF_ONE + enough)
+}
+
+/// Threads that have tasks which have not ended, at least 1.
+#[inline]
+fn makers(team: &Team) -> u64 {
+    u64::from(team.board.unfinished().max(1))
 }
 
 /// A new task as the compiler wants it, with room for a copy of the data behind it, which is not made.
@@ -396,6 +506,7 @@ unsafe fn begin_to_run(thread: *mut Thread, queue: *const Queue, task: *mut Task
     }
 }
 
+#[inline(never)]
 unsafe fn run_now(
     thread: *mut Thread,
     queue: *const Queue,
@@ -415,12 +526,7 @@ unsafe fn run_now(
             copy_data(thread, task, creation, adjust);
         }
         begin_to_run(thread, queue, task);
-        if (*thread).depth == 0 {
-            (*thread).stack = stack_address();
-        }
-        (*thread).depth += 1;
-        ((*task).body)((*task).data);
-        (*thread).depth -= 1;
+        run_body(thread, (*task).body, (*task).data);
         if creation.flags & FLAG_DETACH != 0 {
             wait_for_event(thread, task);
         }
@@ -432,6 +538,7 @@ unsafe fn run_now(
     }
 }
 
+#[inline(never)]
 unsafe fn defer(
     thread: *mut Thread,
     queue: *const Queue,

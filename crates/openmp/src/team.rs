@@ -85,6 +85,8 @@ pub struct Team {
     /// Each thread says where it is when the region begins.
     is_shown: bool,
     is_crowded: bool,
+    /// Regions of the program can be cancelled.
+    pub(crate) may_be_cancelled: bool,
     /// Changes before the first worker can begin a region.
     region: AtomicU64,
     /// Meetings of all regions before.
@@ -145,6 +147,7 @@ impl Team {
             clause: ProcBind::False,
             is_shown: false,
             is_crowded: false,
+            may_be_cancelled: icv::globals().cancellation,
             region: AtomicU64::new(0),
             meetings_before: 0,
             members: Vec::new(),
@@ -440,6 +443,7 @@ pub unsafe fn begin(
         (*thread).at = Position {
             team,
             id: 0,
+            queue: &raw const team.members[0].queue,
             level: team.level,
             active_level: team.active_level,
             share,
@@ -557,6 +561,7 @@ pub(crate) unsafe fn work(thread: *mut Thread, member: *const Member) {
             (*thread).at = Position {
                 team: (*member).team,
                 id: (*member).id,
+                queue: &raw const (*member).queue,
                 level: team.level,
                 active_level: team.active_level,
                 places: (*member).places,

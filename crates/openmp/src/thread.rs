@@ -9,7 +9,7 @@ use crate::chain::Link;
 use crate::contention::Own;
 use crate::icv::{self, Icv};
 use crate::share::{self, Share};
-use crate::task::Task;
+use crate::task::{Queue, Task};
 use crate::team::Team;
 use crate::{tls, worker};
 
@@ -21,6 +21,8 @@ pub struct Position {
     pub team: *mut Team,
     /// The number of this thread in the team.
     pub id: u32,
+    /// Its queue of tasks there; null outside of all regions.
+    pub(crate) queue: *const Queue,
     /// Regions around this thread.
     pub level: u32,
     /// Those of them with more than one thread.
@@ -52,6 +54,7 @@ impl Position {
     pub const OUTSIDE: Position = Position {
         team: ptr::null_mut(),
         id: 0,
+        queue: ptr::null(),
         level: 0,
         active_level: 0,
         places: (0, 0),

@@ -76,8 +76,20 @@ fn spawn_with<F: FnOnce(usize) + Send>(clauses: &Clauses, body: F) -> usize {
         priority: 0,
         detach: &raw mut handle,
     };
+    let thread = thread::current();
+    let Creation {
+        body,
+        data,
+        may_defer,
+        flags,
+        ..
+    } = creation;
     // SAFETY: the closure is there until the task has run, and what it borrows by the caller's promise.
-    unsafe { task::spawn(thread::current(), &creation) };
+    unsafe {
+        if !task::run_plain(thread, body, data, may_defer, flags) {
+            task::spawn(thread, &creation);
+        }
+    }
     handle as usize
 }
 
@@ -102,6 +114,39 @@ fn group(body: impl FnOnce()) {
         body();
         task::group::end(thread::current());
     }
+}
+
+/// What stands for a task that ran where it was made is used again for the next one, but not before its children have ended.
+#[test]
+fn children_outlive_a_task_that_ran_at_once() {
+    const ROUNDS: usize = 2_000;
+    let at_once = Clauses {
+        runs_at_once: true,
+        ..Clauses::default()
+    };
+    let (own, late) = (AtomicU32::new(0), AtomicU32::new(0));
+    let all = 2 * ROUNDS as u32;
+    parallel(2, |_| {
+        for _ in 0..ROUNDS {
+            spawn_with(&at_once, |_| {
+                spawn(|| {
+                    late.fetch_add(1, Ordering::Relaxed);
+                });
+            });
+            spawn_with(&at_once, |_| {
+                let ended = AtomicU32::new(0);
+                for _ in 0..3 {
+                    spawn(|| {
+                        ended.fetch_add(1, Ordering::Relaxed);
+                    });
+                }
+                wait();
+                own.fetch_add(ended.load(Ordering::Relaxed), Ordering::Relaxed);
+            });
+        }
+    });
+    assert_eq!(late.load(Ordering::Relaxed), all);
+    assert_eq!(own.load(Ordering::Relaxed), 3 * all);
 }
 
 fn counters(count: usize) -> Vec<AtomicU32> {

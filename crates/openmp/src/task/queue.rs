@@ -3,7 +3,7 @@
 //! A thread takes its own newest task; others take its oldest. A list may also be searched for a task that somebody
 //! waits for: a thread in `taskwait` may not run just any.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr;
 
@@ -32,6 +32,8 @@ pub struct Queue {
     /// Waits of the owner for tasks, one within the other; the owner's alone.
     waits: UnsafeCell<u32>,
     pub(super) blocks: Line<Blocks>,
+    /// A task that was made here to run at once, and has ended; the owner's alone.
+    pub(super) spare: Cell<*mut Task>,
 }
 
 // SAFETY: the plain cells are the owner's alone; the tasks in the list are nobody else's.
@@ -68,6 +70,7 @@ impl Default for Queue {
             is_nudged: AtomicBool::new(false),
             waits: UnsafeCell::new(0),
             blocks: Line::default(),
+            spare: Cell::new(ptr::null_mut()),
         }
     }
 }
