@@ -445,6 +445,12 @@ pub fn globals() -> &'static Globals {
     })
 }
 
+/// What is near to what on this machine, of the CPUs that the process might run on when it began. Read at the first call.
+pub(crate) fn near() -> &'static Topology {
+    static NEAR: OnceLock<Topology> = OnceLock::new();
+    NEAR.get_or_init(|| Topology::read_near(Path::new("/sys"), &globals().allowed))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

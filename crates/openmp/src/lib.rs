@@ -10,6 +10,7 @@ pub mod message;
 #[cfg(all(test, loom))]
 mod models;
 pub mod policy;
+mod release;
 mod rseq;
 pub mod schedule;
 pub mod spinners;
@@ -18,6 +19,7 @@ pub mod sys;
 #[cfg(all(test, loom))]
 #[path = "task/models.rs"]
 mod task;
+pub mod tree;
 
 #[cfg(not(loom))]
 pub mod alloc;

@@ -11,7 +11,9 @@ use crate::gate::{Gate, Manner};
 use crate::lock::Lock;
 use crate::meeting::{Full, Meeting};
 use crate::policy::Patience;
+use crate::release::{Rest, open_all, pass_on};
 use crate::spinners::{Place, Spinners};
+use crate::tree::{self, Tree};
 
 /// Interleavings with up to three preemptions, more take too long.
 fn check(model: impl Fn() + Sync + Send + 'static) {
@@ -78,14 +80,17 @@ fn who_sleeps_is_woken_for_work() {
 #[test]
 fn a_barrier_lets_nobody_through_early() {
     struct Shared {
+        tree: Tree,
         arrivals: Arrivals,
         gate: Gate,
         steps: [AtomicU32; 2],
     }
     check(|| {
+        let tree = Tree::by_number(2);
         let mut arrivals = Arrivals::default();
-        arrivals.grow(2);
+        arrivals.grow(&tree);
         let shared = Arc::new(Shared {
+            tree,
             arrivals,
             gate: Gate::new(),
             steps: [AtomicU32::new(0), AtomicU32::new(0)],
@@ -94,7 +99,7 @@ fn a_barrier_lets_nobody_through_early() {
             for step in 1..=2 {
                 shared.steps[id].store(step, Ordering::Relaxed);
                 let seen = shared.gate.generation();
-                if shared.arrivals.arrive(id, 2) {
+                if shared.arrivals.arrive(id, &shared.tree) {
                     shared.gate.open();
                 } else {
                     sleep_until(&shared.gate, || shared.gate.generation() != seen, |_| false);
@@ -108,6 +113,88 @@ fn a_barrier_lets_nobody_through_early() {
         };
         run(0, &shared);
         other.join().unwrap();
+    });
+}
+
+/// Three leaves, where in the models more than two are many: who opens leaves one to who waits in another. Twice, since
+/// what is left from the first barrier must not be there at the second one.
+#[test]
+fn a_tree_of_leaves_lets_all_go_and_nobody_early() {
+    struct Shared {
+        tree: Tree,
+        arrivals: Arrivals,
+        gates: [(Gate, Rest); 3],
+        steps: [AtomicU32; 3],
+    }
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(|| {
+        let tree = Tree::of_leaves(3);
+        assert!(tree.leaves() > tree::FAN_IN && tree.nodes() == 5);
+        let mut arrivals = Arrivals::default();
+        arrivals.grow(&tree);
+        let shared = Arc::new(Shared {
+            tree,
+            arrivals,
+            gates: [(); 3].map(|()| (Gate::new(), Rest::none())),
+            steps: [(); 3].map(|()| AtomicU32::new(0)),
+        });
+        let run = |id: usize, shared: &Shared| {
+            let gate = |leaf: u32| {
+                let (gate, rest) = &shared.gates[leaf as usize];
+                (gate, rest)
+            };
+            for step in 1..=2 {
+                shared.steps[id].store(step, Ordering::Relaxed);
+                let own = &shared.gates[id].0;
+                let seen = own.generation();
+                if shared.arrivals.arrive(id, &shared.tree) {
+                    open_all(&shared.tree, id as u32, false, gate);
+                } else {
+                    sleep_until(own, || own.generation() != seen, |_| false);
+                    pass_on(&shared.tree, id as u32, gate);
+                }
+                for other in &shared.steps {
+                    assert!(other.load(Ordering::Relaxed) >= step);
+                }
+            }
+        };
+        let others: Vec<_> = (1..3)
+            .map(|id| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || run(id, &shared))
+            })
+            .collect();
+        run(0, &shared);
+        for other in others {
+            other.join().unwrap();
+        }
+    });
+}
+
+/// What two who wait in the same leaf find left is done by one of them.
+#[test]
+fn what_is_left_is_done_once() {
+    check(|| {
+        let shared = Arc::new((Gate::new(), Rest::none(), AtomicU32::new(0)));
+        let run = |shared: &(Gate, Rest, AtomicU32)| {
+            sleep_until(&shared.0, || shared.0.generation() != 0, |_| false);
+            if shared.1.take().is_some() {
+                shared.2.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || run(&shared))
+            })
+            .collect();
+        shared.1.leave(7);
+        shared.0.open();
+        for other in others {
+            other.join().unwrap();
+        }
+        assert_eq!(shared.2.load(Ordering::Relaxed), 1);
     });
 }
 

@@ -6,17 +6,21 @@ use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::AtomicU32 as StdAtomicU32;
 
+use amdahl_phantom_page::coarse_now_ns;
+
 use crate::contention::{Contention, Own};
-use crate::count::{Arrivals, FAN_IN};
+use crate::count::Arrivals;
 use crate::gate::{Gate, Manner};
 use crate::icv::{self, Icv, ProcBind};
 use crate::meeting::{Full, Meeting};
-use crate::places::Placement;
+use crate::places::{Placement, Topology};
+use crate::release::{Rest, open_all, pass_on};
 use crate::share::Shares;
 use crate::spinners::{Place, Spinners};
 use crate::sync::{AtomicBool, AtomicU64, Line, Ordering, fence};
 use crate::task::{self, Board, Queue, Task};
 use crate::thread::{Position, Thread};
+use crate::tree::{FAN_IN, Spot, Tree};
 use crate::worker::{self, Taker, Worker};
 use crate::{binding, capacity, display, rseq, stats};
 
@@ -24,13 +28,26 @@ use crate::{binding, capacity, display, rseq, stats};
 /// as that ends the process.
 pub type Body = unsafe extern "C-unwind" fn(*mut c_void);
 
-/// Threads that wait at the same gates.
-#[derive(Debug, Default)]
+/// Threads that wait at the same gates: those of a leaf of the team's tree at barriers, [`FAN_IN`] by their numbers at docks.
+#[derive(Debug)]
 pub(crate) struct Group {
     /// Opened at the end of a barrier.
     pub(crate) barrier: Gate,
     /// Opened when a region begins.
     pub(crate) dock: Gate,
+    barrier_rest: Line<Rest>,
+    dock_rest: Line<Rest>,
+}
+
+impl Default for Group {
+    fn default() -> Group {
+        Group {
+            barrier: Gate::new(),
+            dock: Gate::new(),
+            barrier_rest: Line(Rest::none()),
+            dock_rest: Line(Rest::none()),
+        }
+    }
 }
 
 /// What a team has of each of its threads. Never freed: others may look at it late.
@@ -109,6 +126,14 @@ pub struct Team {
     pub is_share_cancelled: AtomicBool,
     /// Any pointer of the region's reductions over tasks (`GOMP_parallel_reductions`).
     pub reductions: std::sync::atomic::AtomicPtr<usize>,
+    /// Who meets whom at barriers and at the end.
+    tree: Tree,
+    /// Who lets whom begin.
+    dock_tree: Tree,
+    /// Of which threads the tree was made, where the machine has more than one cache.
+    spots: Vec<Spot>,
+    /// The region before which it is looked where the threads run.
+    next_look: u64,
     barrier_arrivals: Arrivals,
     end_arrivals: Arrivals,
     /// The master waits here for the end.
@@ -119,6 +144,15 @@ pub struct Team {
 
 /// Losses of CPU time that threads of this process noticed.
 pub static CONTENTION: Contention = Contention::new();
+
+/// What is near to what.
+fn machine() -> &'static Topology {
+    #[cfg(test)]
+    if tests::IS_CALM.load(Ordering::Relaxed) {
+        return tests::machine();
+    }
+    icv::near()
+}
 
 /// To be called before the first region; later calls do nothing.
 pub fn init() {
@@ -159,13 +193,20 @@ impl Team {
             is_cancelled: AtomicBool::new(false),
             is_share_cancelled: AtomicBool::new(false),
             reductions: std::sync::atomic::AtomicPtr::new(ptr::null_mut()),
+            tree: Tree::by_number(1),
+            dock_tree: Tree::of_leaves(1),
+            spots: Vec::new(),
+            next_look: 0,
             barrier_arrivals: Arrivals::default(),
             end_arrivals: Arrivals::default(),
             master_gate: Gate::new(),
             full: Full::default(),
         }));
         // SAFETY: just made.
-        unsafe { (*team).add_members(1) };
+        unsafe {
+            (*team).add_members(1);
+            (*team).set_tree(Tree::by_number(1));
+        }
         team
     }
 
@@ -189,8 +230,6 @@ impl Team {
             }));
             self.board.enlist(id, &self.members[id].queue);
         }
-        self.barrier_arrivals.grow(threads);
-        self.end_arrivals.grow(threads);
     }
 
     /// Between regions: from now on there are workers for `threads`. `root` is that of the calling thread.
@@ -233,16 +272,78 @@ impl Team {
         self.spinners.set_threads(self.nthreads);
     }
 
+    fn set_tree(&mut self, tree: Tree) {
+        while self.groups.len() < tree.leaves() {
+            self.groups.push(Box::default());
+        }
+        self.barrier_arrivals.grow(&tree);
+        self.end_arrivals.grow(&tree);
+        self.tree = tree;
+    }
+
+    /// Before a region: who is near to whom. Teams of one leaf need not know.
+    #[inline]
+    fn arrange(&mut self, has_moved: bool) {
+        let threads = self.nthreads as usize;
+        // It may have had another size since its last region.
+        let is_resized = self.tree.threads() != threads;
+        if threads > FAN_IN {
+            self.arrange_many(is_resized, has_moved);
+        } else if is_resized {
+            self.set_tree(Tree::by_number(threads));
+        }
+    }
+
+    /// Threads that are bound are where they are bound to. Others are looked for where they were seen last, after 1, 2, 4 ...
+    /// regions: that costs a line of each.
+    #[cold]
+    fn arrange_many(&mut self, is_resized: bool, has_moved: bool) {
+        const MOST_REGIONS: u64 = 1024;
+        let threads = self.nthreads as usize;
+        let groups = threads.div_ceil(FAN_IN);
+        if groups > FAN_IN && self.dock_tree.leaves() != groups {
+            self.dock_tree = Tree::of_leaves(groups);
+        }
+        let region = self.region.load(Ordering::Relaxed);
+        let is_due = region >= self.next_look;
+        if !(is_resized || has_moved || is_due) {
+            return;
+        }
+        if is_due {
+            self.next_look = region + region.clamp(1, MOST_REGIONS);
+        }
+        let machine = machine();
+        if machine.is_one_cache() {
+            if is_resized {
+                self.set_tree(Tree::by_number(threads));
+            }
+            return;
+        }
+        let mut before = Spot::default();
+        let spots: Vec<Spot> = self.members[..threads]
+            .iter()
+            .map(|member| {
+                // Of whom nothing is known: where its neighbour is.
+                before = member.cpu().map_or(before, |cpu| machine.spot(cpu));
+                before
+            })
+            .collect();
+        if is_resized || spots != self.spots {
+            self.set_tree(Tree::of(&spots));
+            self.spots = spots;
+        }
+    }
+
     /// Whether somebody who is awaited by member `id` was last seen on the CPU that the caller is on: then it waits
     /// for this CPU. O(1): only the own group is looked at.
     pub(crate) fn is_awaited_here(&self, id: usize) -> bool {
         let Some(here) = rseq::cpu() else {
             return false;
         };
-        let first = id / FAN_IN * FAN_IN;
-        let end = (self.nthreads as usize).min(first + FAN_IN);
         let mine = self.members[id].progress.meetings.load(Ordering::Relaxed);
-        self.members[first..end].iter().any(|member| {
+        let near = self.tree.members(self.tree.leaf(id));
+        near.iter().any(|&id| {
+            let member = &self.members[id as usize];
             member.progress.cpu.load(Ordering::Relaxed) == here + 1
                 && member.progress.meetings.load(Ordering::Relaxed) < mine
         })
@@ -254,9 +355,14 @@ impl Team {
     }
 
     /// Gives each thread its place, and decides whether they say where they are: when the team is another one than
-    /// before, or somebody moves. One thread alone says it in its first region, as in GCC's runtime.
+    /// before, or somebody moves. One thread alone says it in its first region, as in GCC's runtime. Returns whether somebody moves.
     #[cold]
-    unsafe fn place_members(&mut self, thread: *mut Thread, is_first: bool, is_resized: bool) {
+    unsafe fn place_members(
+        &mut self,
+        thread: *mut Thread,
+        is_first: bool,
+        is_resized: bool,
+    ) -> bool {
         let threads = self.nthreads;
         let mut has_moved = false;
         let policy = binding::policy(self.icv.bind, self.clause);
@@ -286,6 +392,7 @@ impl Team {
             // SAFETY: as above; the thread is in the team already.
             unsafe { display::show(thread) };
         }
+        has_moved
     }
 
     fn groups(&self) -> &[Box<Group>] {
@@ -305,17 +412,21 @@ impl Team {
         }
     }
 
-    /// All threads have arrived: goes on, or leaves that to who ends the last task.
-    fn all_arrived(&self, meeting: Meeting) {
+    fn barriers(&self) -> &[Box<Group>] {
+        &self.groups[..self.tree.leaves()]
+    }
+
+    /// All threads have arrived, the last one in this leaf: goes on, or leaves that to who ends the last task.
+    fn all_arrived(&self, meeting: Meeting, leaf: u32) {
         if self.full.all_arrived(meeting, || self.board.unfinished()) {
-            self.go_on(meeting);
+            self.go_on(meeting, leaf);
         }
     }
 
     /// To be called by whoever took the number of unfinished tasks to 0 (with SeqCst), also by threads of no team.
     pub fn tasks_ended(&self) {
         if let Some(meeting) = self.full.tasks_ended(|| self.board.unfinished()) {
-            self.go_on(meeting);
+            self.go_on(meeting, 0);
         }
     }
 
@@ -327,16 +438,61 @@ impl Team {
         }
     }
 
-    fn go_on(&self, meeting: Meeting) {
+    fn go_on(&self, meeting: Meeting, leaf: u32) {
         match meeting {
             Meeting::End => self.master_gate.open(),
             Meeting::Barrier => {
                 self.share_is_over();
-                for group in self.groups() {
-                    group.barrier.open();
-                }
+                open_all(&self.tree, leaf, self.is_disturbed(), |leaf| {
+                    let group = &self.groups[leaf as usize];
+                    (&group.barrier, &*group.barrier_rest)
+                });
             }
         }
+    }
+
+    /// The calling thread, of this leaf, was let go at a barrier: lets others go, if that is left to it.
+    #[inline]
+    fn pass_barrier(&self, leaf: u32) {
+        pass_on(&self.tree, leaf, |leaf| {
+            let group = &self.groups[leaf as usize];
+            (&group.barrier, &*group.barrier_rest)
+        });
+    }
+
+    /// The others begin a region.
+    fn open_docks(&self) {
+        let groups = self.groups();
+        if groups.len() <= FAN_IN {
+            for group in groups {
+                group.dock.open();
+            }
+        } else {
+            open_all(&self.dock_tree, 0, self.is_disturbed(), |group| {
+                let group = &self.groups[group as usize];
+                (&group.dock, &*group.dock_rest)
+            });
+        }
+    }
+
+    /// A worker begins a region.
+    #[inline]
+    fn pass_dock(&self, id: usize) {
+        if self.nthreads as usize > FAN_IN * FAN_IN {
+            pass_on(&self.dock_tree, (id / FAN_IN) as u32, |group| {
+                let group = &self.groups[group as usize];
+                (&group.dock, &*group.dock_rest)
+            });
+        }
+    }
+
+    /// Whether those who were let go may be late to let others go, since somebody else has their CPU.
+    fn is_disturbed(&self) -> bool {
+        #[cfg(test)]
+        if tests::IS_CALM.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.is_crowded || CONTENTION.is_expected(coarse_now_ns())
     }
 
     /// Wakes up to `count` threads that sleep at a barrier or behind the region's end, for `count` tasks that were
@@ -345,8 +501,9 @@ impl Team {
         // Pairs with the fence in `Gate::sleep`.
         fence(Ordering::SeqCst);
         let mut left = count;
-        let gates = self.groups().iter().flat_map(|g| [&g.barrier, &g.dock]);
-        for gate in gates.chain([&self.master_gate]) {
+        let barriers = self.barriers().iter().map(|group| &group.barrier);
+        let docks = self.groups().iter().map(|group| &group.dock);
+        for gate in barriers.chain(docks).chain([&self.master_gate]) {
             if gate.sleepers() != 0 {
                 // Only who really slept counts: others are at work, or are leaving, after a larger region even the
                 // team.
@@ -362,7 +519,7 @@ impl Team {
     /// `cancel parallel`: whoever waits at a barrier that may be cancelled goes to the end of the region.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::SeqCst);
-        for group in self.groups() {
+        for group in self.barriers() {
             group.barrier.ring(u32::MAX);
         }
     }
@@ -455,18 +612,16 @@ pub unsafe fn begin(
         };
         prepare(team);
         let globals = icv::globals();
-        if globals.places.is_some() || globals.display_affinity {
-            team.place_members(thread, is_first, is_resized);
-        }
+        let may_move = globals.places.is_some() || globals.display_affinity;
+        let has_moved = may_move && team.place_members(thread, is_first, is_resized);
+        team.arrange(has_moved);
         let member: *mut Member = &mut *team.members[0];
         (*member).begin_implicit(thread, team);
         (*member).works();
         if nthreads > 1 {
             // Release: who sees a task of this region sees that it has begun, though its own dock may not be open yet.
             team.region.fetch_add(1, Ordering::Release);
-            for group in team.groups() {
-                group.dock.open();
-            }
+            team.open_docks();
         }
     }
 }
@@ -487,6 +642,10 @@ pub unsafe fn end(thread: *mut Thread) {
             team.is_cancelled.store(false, Ordering::Relaxed);
             team.full.reset();
             team.barrier_arrivals.reset();
+            // Who left it open has gone to the end.
+            for group in team.barriers() {
+                group.barrier_rest.reset();
+            }
         }
         team.share_is_over();
         team.shares.end();
@@ -521,6 +680,13 @@ unsafe fn take_team(thread: *mut Thread, is_hot: bool) -> *mut Team {
 }
 
 impl Member {
+    /// The CPU that it runs on: one of its place, or where it was seen last.
+    fn cpu(&self) -> Option<u32> {
+        let place = self.place.checked_sub(1);
+        let of_place = place.and_then(|place| icv::globals().places.as_ref()?.get(place)?.first());
+        of_place.or_else(|| self.progress.cpu.load(Ordering::Relaxed).checked_sub(1))
+    }
+
     /// The member's thread begins to work, or goes on after it has waited.
     #[inline]
     fn works(&self) {
@@ -558,6 +724,7 @@ pub(crate) unsafe fn work(thread: *mut Thread, member: *const Member) {
         let team = (*member).team;
         {
             let team = &*team;
+            team.pass_dock((*member).id as usize);
             (*thread).at = Position {
                 team: (*member).team,
                 id: (*member).id,
@@ -589,11 +756,8 @@ pub(crate) unsafe fn work(thread: *mut Thread, member: *const Member) {
         let team = &*(*thread).at.team;
         (*member).comes_to((*thread).next_meeting());
         (*thread).own.look(&CONTENTION);
-        if team
-            .end_arrivals
-            .arrive((*member).id as usize, team.nthreads as usize)
-        {
-            team.all_arrived(Meeting::End);
+        if team.end_arrivals.arrive((*member).id as usize, &team.tree) {
+            team.all_arrived(Meeting::End, 0);
         }
     }
 }
@@ -635,11 +799,11 @@ unsafe fn wait_for_end(thread: *mut Thread, team: *const Team) {
         let seen = team.master_gate.generation();
         team.members[ID].comes_to((*thread).next_meeting());
         (*thread).own.look(&CONTENTION);
-        if team.end_arrivals.arrive(ID, team.nthreads as usize) {
+        if team.end_arrivals.arrive(ID, &team.tree) {
             if team.board.unfinished() == 0 {
                 return;
             }
-            team.all_arrived(Meeting::End);
+            team.all_arrived(Meeting::End, 0);
         }
         let is_awaited_here = || team.is_awaited_here(ID);
         let mut manner = team.manner(&mut (*thread).own, &is_awaited_here);
@@ -690,20 +854,18 @@ unsafe fn meet(thread: *mut Thread, is_cancellable: bool) -> bool {
             return true;
         }
         task::settle(thread);
-        let gate = &team.groups[id as usize / FAN_IN].barrier;
+        let leaf = team.tree.leaf(id as usize);
+        let gate = &team.groups[leaf as usize].barrier;
         let member = &team.members[id as usize];
         member.comes_to((*thread).next_meeting());
         let seen = gate.generation();
         (*thread).own.look(&CONTENTION);
-        if team
-            .barrier_arrivals
-            .arrive(id as usize, team.nthreads as usize)
-        {
+        if team.barrier_arrivals.arrive(id as usize, &team.tree) {
             if team.nthreads == 1 && team.board.unfinished() == 0 {
                 team.share_is_over();
                 return false;
             }
-            team.all_arrived(Meeting::Barrier);
+            team.all_arrived(Meeting::Barrier, leaf);
         }
         let is_awaited_here = || team.is_awaited_here(id as usize);
         let mut manner = team.manner(&mut (*thread).own, &is_awaited_here);
@@ -717,7 +879,89 @@ unsafe fn meet(thread: *mut Thread, is_cancellable: bool) -> bool {
                 }
             },
         );
+        if gate.generation() != seen {
+            team.pass_barrier(leaf);
+        }
         member.works();
         is_cancelled()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+    use std::sync::atomic::AtomicU32 as Count;
+
+    use super::*;
+    use crate::thread;
+
+    /// As if nobody took CPUs, whatever there is here, and as if each of 16 CPUs had a cache of its own.
+    pub(super) static IS_CALM: AtomicBool = AtomicBool::new(false);
+
+    pub(super) fn machine() -> &'static Topology {
+        static MACHINE: OnceLock<Topology> = OnceLock::new();
+        MACHINE.get_or_init(|| crate::places::machine(2, 2, 4, 1, 1))
+    }
+
+    fn parallel<F: Fn(u32) + Sync>(nthreads: u32, body: F) {
+        unsafe extern "C-unwind" fn call<F: Fn(u32) + Sync>(data: *mut c_void) {
+            // SAFETY: `data` is the closure below, which outlives the region.
+            unsafe { (*data.cast_const().cast::<F>())((*thread::current()).at.id) }
+        }
+        let data = (&raw const body).cast_mut().cast();
+        let thread = thread::current();
+        // SAFETY: the calling thread's; the closure may be called by all at once.
+        unsafe {
+            begin(thread, call::<F>, data, nthreads, |_| {});
+            call::<F>(data);
+            end(thread);
+        }
+    }
+
+    /// Teams in which those who were let go let others go, which on small machines they do not otherwise: their threads are too
+    /// many for the CPUs.
+    #[test]
+    fn large_teams_are_let_go_by_their_trees() {
+        const CANCEL_AT: u32 = 7;
+        init();
+        IS_CALM.store(true, Ordering::Relaxed);
+        for nthreads in [70, 200, 9, 65, 130, 64, 100, 2, 66] {
+            let steps: Vec<Count> = (0..nthreads).map(|_| Count::new(0)).collect();
+            let all_are_at = |step| steps.iter().all(|s| s.load(Ordering::Relaxed) >= step);
+            for _ in 0..3 {
+                steps.iter().for_each(|s| s.store(0, Ordering::Relaxed));
+                parallel(nthreads, |id| {
+                    // SAFETY: the calling thread's.
+                    let meet = || unsafe { barrier(thread::current()) };
+                    for step in 1..=10 {
+                        steps[id as usize].store(step, Ordering::Relaxed);
+                        meet();
+                        assert!(all_are_at(step));
+                        meet();
+                    }
+                });
+                assert!(all_are_at(10));
+                // Cancelled while some were not let go yet: the next region must know nothing of it.
+                parallel(nthreads, |id| {
+                    let thread = thread::current();
+                    for step in 0.. {
+                        // SAFETY: the calling thread's, in a team.
+                        unsafe {
+                            if barrier_cancellable(thread) {
+                                break;
+                            }
+                            if id == nthreads / 2 && step == CANCEL_AT {
+                                (*(*thread).at.team).cancel();
+                            }
+                        }
+                    }
+                });
+            }
+            // SAFETY: the calling thread's; its team is at rest.
+            let team = unsafe { &*(*thread::current()).hot };
+            assert_eq!(team.tree.threads(), nthreads as usize);
+            assert_eq!(team.tree.leaves() > FAN_IN, nthreads > 64);
+        }
+        IS_CALM.store(false, Ordering::Relaxed);
     }
 }

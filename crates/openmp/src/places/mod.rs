@@ -10,3 +10,6 @@ pub use assign::{Assignment, Partition, Placement, assign};
 pub use list::{PlaceList, Unusable};
 pub use spec::{Interval, Item, Resource, Spec};
 pub use topology::{Cpu, Level, Topology};
+
+#[cfg(test)]
+pub(crate) use topology::tests::machine;

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::CpuSet;
+use crate::tree::Spot;
 
 /// A kind of place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +79,53 @@ impl Topology {
                 (id, cpu)
             })
             .collect()
+    }
+
+    /// Reads what sysfs says of caches and memory nodes of these CPUs alone, a few files for each of those; all else is taken for
+    /// the simplest.
+    pub fn read_near(sysfs: &Path, cpus: &CpuSet) -> Self {
+        let nodes = nodes(&sysfs.join("devices/system/node"));
+        let lowest = cpus.iter().next().unwrap_or(0);
+        let mut topology = Self::default();
+        for id in cpus.iter() {
+            if topology.cpus.contains_key(&id) {
+                continue;
+            }
+            let folder = sysfs.join(format!("devices/system/cpu/cpu{id}/cache"));
+            let list = llc(&folder).and_then(|file| fs::read_to_string(file).ok());
+            let shared = list.and_then(|list| list.trim().parse::<CpuSet>().ok());
+            let known = shared.is_some();
+            let shared = shared.unwrap_or_else(|| [id].into_iter().collect());
+            for cpu in shared.iter().filter(|&cpu| cpu == id || cpus.contains(cpu)) {
+                let node = nodes.iter().find(|node| node.contains(cpu));
+                let node = node.and_then(|node| node.iter().next()).unwrap_or(lowest);
+                let llc = shared.iter().next().filter(|_| known).unwrap_or(lowest);
+                let near = Cpu {
+                    core: cpu,
+                    llc,
+                    node,
+                    socket: lowest,
+                };
+                topology.cpus.insert(cpu, near);
+            }
+        }
+        topology
+    }
+
+    /// What is near to a CPU. Of one that is not known: as if it were with all others that are not.
+    pub fn spot(&self, cpu: u32) -> Spot {
+        let near = |cpu: &Cpu| Spot {
+            node: cpu.node,
+            llc: cpu.llc,
+        };
+        self.cpus.get(&cpu).map(near).unwrap_or_default()
+    }
+
+    /// Whether all CPUs share a cache.
+    pub fn is_one_cache(&self) -> bool {
+        let mut spots = self.cpus.keys().map(|&cpu| self.spot(cpu));
+        let first = spots.next();
+        spots.all(|spot| Some(spot) == first)
     }
 
     /// The groups of a level, cut down to the CPUs that may be used. Neighbours on the machine are neighbours in
@@ -247,6 +295,13 @@ pub(crate) mod tests {
         assert_eq!(groups(Level::NumaDomains), ["0-1,7", "2-3"]);
         assert_eq!(groups(Level::LlCaches), ["0,2,7", "1,3"]);
         assert_eq!(groups(Level::Sockets), ["0-3,7"]);
+        let near = Topology::read_near(folder.path(), &all);
+        for cpu in all.iter() {
+            assert_eq!(near.spot(cpu), machine.spot(cpu), "{cpu}");
+        }
+        assert!(!near.is_one_cache());
+        let none = Topology::read_near(&folder.path().join("none"), &all);
+        assert!(none.is_one_cache());
         let nothing = Topology::read(&folder.path().join("none"), &all);
         assert_eq!(nothing.groups(Level::Cores, &all).len(), 5);
         assert_eq!(nothing.groups(Level::Sockets, &all).len(), 1);
