@@ -145,7 +145,8 @@ interleavings() {
             "$@" -p amdahl-range-lock --lib --test loom || failed=1
             "$@" -p amdahl-pool --lib models || failed=1
             "$@" -p amdahl-pager --lib models || failed=1
-            "$@" -p amdahl-openmp --lib models || failed=1
+            # The models of tasks have no such word in their names: under loom there is nothing else.
+            "$@" -p amdahl-openmp --lib || failed=1
             "$@" -p amdahl-phantom-page --lib models || failed=1
             exit $failed' sh $cargo test --release --locked
 }

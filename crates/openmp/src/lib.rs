@@ -3,6 +3,7 @@
 pub mod chain;
 pub mod contention;
 pub mod count;
+mod dock;
 pub mod gate;
 pub mod lock;
 mod meeting;

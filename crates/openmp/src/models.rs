@@ -7,6 +7,7 @@ use loom::thread;
 use crate::chain::{Chain, Value};
 use crate::contention::{Contention, Own};
 use crate::count::Arrivals;
+use crate::dock::{Berth, Next};
 use crate::gate::{Gate, Manner};
 use crate::lock::Lock;
 use crate::meeting::{Full, Meeting};
@@ -378,5 +379,94 @@ fn no_more_spin_than_can_run() {
         assert!(places.iter().all(|place| place.may_spin(2)));
         assert!(!Place::among(&shared.spinners).may_spin(2));
         assert!(!places[0].may_spin(1) && places[1].may_spin(1));
+    });
+}
+
+/// A worker serves a team, is taken away, and is given back before it may have noticed. It takes part in each region once, when
+/// what it reads there is written, and never because its dock was opened for another reason.
+#[test]
+fn a_worker_begins_each_region_that_is_its_own_and_no_other() {
+    struct Shared {
+        dock: Gate,
+        /// The worker's own gate, and whether it has a part.
+        idle: Gate,
+        has_part: AtomicU32,
+        join_at: AtomicU32,
+        /// The number of the region.
+        region: loom::cell::UnsafeCell<u32>,
+        ended: Gate,
+    }
+    // SAFETY: loom sees to it that nobody reads the number while it is written.
+    unsafe impl Sync for Shared {}
+    impl Shared {
+        fn give(&self) {
+            let next = self.dock.generation().wrapping_add(1);
+            self.join_at.store(next, Ordering::Relaxed);
+            self.has_part.store(1, Ordering::SeqCst);
+            self.idle.open();
+        }
+
+        fn take_away(&self) {
+            self.has_part.store(0, Ordering::SeqCst);
+            self.dock.open();
+        }
+
+        fn begin(&self, region: u32) {
+            // SAFETY: loom sees to it that nobody reads it.
+            self.region.with_mut(|number| unsafe { *number = region });
+            self.dock.open();
+        }
+
+        fn wait_for_end(&self, region: u32) {
+            sleep_until(&self.ended, || self.ended.generation() == region, |_| false);
+        }
+
+        fn serve(&self) {
+            let is_mine = || self.has_part.load(Ordering::SeqCst) == 1;
+            let mut served = 0;
+            loop {
+                sleep_until(&self.idle, is_mine, |_| false);
+                let mut berth = Berth::new(&self.join_at);
+                loop {
+                    match berth.next(&self.dock, is_mine, &self.join_at) {
+                        Next::Leave => break,
+                        Next::Begin => {
+                            served += 1;
+                            // SAFETY: loom sees to it that nobody writes it.
+                            assert_eq!(self.region.with(|number| unsafe { *number }), served);
+                            self.ended.open();
+                            if served == 2 {
+                                return;
+                            }
+                        }
+                        Next::Wait(seen) => {
+                            sleep_until(&self.dock, || self.dock.generation() != seen, |_| false);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    check(|| {
+        let shared = Arc::new(Shared {
+            dock: Gate::new(),
+            idle: Gate::new(),
+            has_part: AtomicU32::new(0),
+            join_at: AtomicU32::new(0),
+            region: loom::cell::UnsafeCell::new(0),
+            ended: Gate::new(),
+        });
+        let worker = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.serve())
+        };
+        shared.give();
+        shared.begin(1);
+        shared.wait_for_end(1);
+        shared.take_away();
+        shared.give();
+        shared.begin(2);
+        shared.wait_for_end(2);
+        worker.join().unwrap();
     });
 }

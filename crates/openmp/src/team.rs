@@ -17,7 +17,7 @@ use crate::places::{Placement, Topology};
 use crate::release::{Rest, open_all, pass_on};
 use crate::share::Shares;
 use crate::spinners::{Place, Spinners};
-use crate::sync::{AtomicBool, AtomicU64, Line, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Line, Ordering, fence};
 use crate::task::{self, Board, Queue, Task};
 use crate::thread::{Position, Thread};
 use crate::tree::{FAN_IN, Spot, Tree};
@@ -60,7 +60,7 @@ pub struct Member {
     pub(crate) id: u32,
     pub(crate) group: *const Group,
     /// From this generation of the group's dock on its worker takes part.
-    pub(crate) join_at: StdAtomicU32,
+    pub(crate) join_at: AtomicU32,
     /// How far it has come, for those who wait for it.
     progress: Line<Progress>,
     /// Null for the master, and where nobody is assigned.
@@ -222,7 +222,7 @@ impl Team {
                 team,
                 id: id as u32,
                 group: &raw const *self.groups[id / FAN_IN],
-                join_at: StdAtomicU32::new(0),
+                join_at: AtomicU32::new(0),
                 progress: Line::default(),
                 worker: ptr::null_mut(),
                 places: (0, 0),

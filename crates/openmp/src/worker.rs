@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use amdahl_topology::CpuSet;
 
+use crate::dock::{Berth, Next};
 use crate::gate::{Gate, Manner};
 use crate::spinners::Place;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
@@ -307,22 +308,19 @@ unsafe fn serve(worker: *mut Worker, thread: *mut Thread, member: *mut Member) {
     // SAFETY: members and their groups are never freed.
     unsafe {
         let dock = &(*(*member).group).dock;
-        // What is before `join_at` is not its own.
-        let mut seen = (*member).join_at.load(Ordering::Relaxed).wrapping_sub(1);
+        let mut berth = Berth::new(&(*member).join_at);
         loop {
-            let now = dock.generation();
-            if (*worker).member.load(Ordering::SeqCst) != member {
-                (*thread).at = Position::OUTSIDE;
-                return;
-            }
-            let join_at = (*member).join_at.load(Ordering::Relaxed);
-            if now != seen && now.wrapping_sub(join_at) as i32 >= 0 {
-                seen = now;
-                begin_service(thread, (*worker).service.get());
-                team::work(thread, member);
-            } else {
-                seen = now;
-                team::wait_at_dock(thread, member, seen);
+            let is_mine = || (*worker).member.load(Ordering::SeqCst) == member;
+            match berth.next(dock, is_mine, &(*member).join_at) {
+                Next::Leave => {
+                    (*thread).at = Position::OUTSIDE;
+                    return;
+                }
+                Next::Begin => {
+                    begin_service(thread, (*worker).service.get());
+                    team::work(thread, member);
+                }
+                Next::Wait(seen) => team::wait_at_dock(thread, member, seen),
             }
         }
     }
