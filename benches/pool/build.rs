@@ -5,11 +5,16 @@ use std::{env, fs, path::PathBuf};
 
 fn main() {
     println!("cargo::rerun-if-changed=src/rivals.cpp");
-    println!("cargo::rustc-check-cfg=cfg(has_openmp, has_tbb)");
+    println!("cargo::rustc-check-cfg=cfg(has_openmp, has_parallel_mode, has_tbb)");
     let openmp = compiles(
         "#include <omp.h>\nint main() { return omp_get_max_threads() < 1; }",
         &["-fopenmp"],
     );
+    let parallel_mode = openmp
+        && compiles(
+            "#include <parallel/algorithm>\nint main() { int a[] = {2, 1}; __gnu_parallel::sort(a, a + 2); return a[0] != 1; }",
+            &["-fopenmp"],
+        );
     let tbb = compiles(
         "#include <tbb/parallel_for.h>\nint main() { return tbb::this_task_arena::max_concurrency() < 1; }",
         &["-ltbb"],
@@ -27,6 +32,10 @@ fn main() {
     if openmp {
         println!("cargo::rustc-cfg=has_openmp");
         build.flag("-fopenmp").define("HAS_OPENMP", None);
+    }
+    if parallel_mode {
+        println!("cargo::rustc-cfg=has_parallel_mode");
+        build.define("HAS_PARALLEL_MODE", None);
     }
     if tbb {
         println!("cargo::rustc-cfg=has_tbb");

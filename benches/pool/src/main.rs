@@ -6,6 +6,7 @@ mod idle;
 mod memory;
 mod rivals;
 mod rounds;
+mod unplug;
 mod wake;
 
 use std::process::ExitCode;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
     figures.extend(wake::figures(&wanted));
     figures.extend(crowded::figures(&wanted));
     figures.extend(memory::figures(&wanted));
+    figures.extend(unplug::figures(&wanted));
     let all_ok = args.output.finish("pool", &figures);
     args.output.exit_code("amdahl-bench-pool", all_ok)
 }

@@ -55,6 +55,12 @@ extern "C" void openmp_sort(uint64_t *data, size_t len) {
     sort_openmp(data, data + len);
 }
 
+#ifdef HAS_PARALLEL_MODE
+#include <parallel/algorithm>
+
+extern "C" void openmp_best_sort(uint64_t *data, size_t len) { __gnu_parallel::sort(data, data + len); }
+#endif
+
 extern "C" void openmp_loop(size_t len, size_t grain, piece call, void *with) {
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < (len + grain - 1) / grain; i++)
@@ -74,6 +80,7 @@ extern "C" void openmp_static_loop(size_t len, piece call, void *with) {
 #include <tbb/blocked_range.h>
 #include <tbb/parallel_for.h>
 #include <tbb/parallel_invoke.h>
+#include <tbb/parallel_sort.h>
 
 static uint64_t fib_tbb(uint64_t n) {
     if (n < 2) return n;
@@ -90,6 +97,7 @@ static void sort_tbb(uint64_t *begin, uint64_t *end) {
 
 extern "C" uint64_t tbb_fib(uint64_t n) { return fib_tbb(n); }
 extern "C" void tbb_sort(uint64_t *data, size_t len) { sort_tbb(data, data + len); }
+extern "C" void tbb_best_sort(uint64_t *data, size_t len) { tbb::parallel_sort(data, data + len); }
 extern "C" void tbb_loop(size_t len, size_t grain, piece call, void *with) {
     tbb::parallel_for(tbb::blocked_range<size_t>(0, len, grain),
                       [=](const tbb::blocked_range<size_t> &r) { call(with, r.begin(), r.end()); });

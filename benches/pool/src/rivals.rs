@@ -88,6 +88,47 @@ impl Rival {
         }
     }
 
+    /// Those who have a sort of their own, or why it is not there.
+    pub fn with_best_sort() -> [(Rival, Option<&'static str>); 3] {
+        Self::OTHERS.map(|(rival, why)| match rival {
+            Rival::OpenMp if why.is_none() && !cfg!(has_parallel_mode) => {
+                (rival, Some("libstdc++ has no parallel mode here"))
+            }
+            _ => (rival, why),
+        })
+    }
+
+    /// What [`best_sort`](Self::best_sort) is called.
+    pub fn name_of_best_sort(self) -> &'static str {
+        match self {
+            Rival::Pool => "sort_best with the pool's join",
+            Rival::Rayon => "rayon's par_sort_unstable",
+            Rival::OpenMp => "libstdc++'s __gnu_parallel::sort",
+            Rival::Tbb => "oneTBB's parallel_sort",
+            Rival::Alone => "std's sort_unstable",
+        }
+    }
+
+    /// As each sorts best: the libraries' own sorts, and the pool, which has none, by one for which it forks.
+    pub fn best_sort(self, data: &mut [u64]) {
+        match self {
+            Rival::Pool => Pool::global().run(|| sort_best(data)),
+            Rival::Rayon => {
+                use rayon::slice::ParallelSliceMut;
+                data.par_sort_unstable();
+            }
+            Rival::Alone => data.sort_unstable(),
+            #[cfg(has_parallel_mode)]
+            // SAFETY: the slice's own pointer and length.
+            Rival::OpenMp => unsafe { c::openmp_best_sort(data.as_mut_ptr(), data.len()) },
+            #[cfg(has_tbb)]
+            // SAFETY: as above.
+            Rival::Tbb => unsafe { c::tbb_best_sort(data.as_mut_ptr(), data.len()) },
+            #[allow(unreachable_patterns)]
+            _ => unreachable!("not installed"),
+        }
+    }
+
     /// Calls `work` for parts that together are `0..len`, `grain` at least.
     pub fn each(self, len: usize, grain: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
         match self {
@@ -136,6 +177,38 @@ fn fib_rayon(n: u64) -> u64 {
     a + b
 }
 
+/// Quicksort that divides without branches, and leaves parts that are worth no fork, or do not divide, to std's sort.
+fn sort_best(data: &mut [u64]) {
+    const LEAF: usize = 16_384;
+    if data.len() <= LEAF {
+        return data.sort_unstable();
+    }
+    let pivot = pseudo_median(data);
+    let mut less = 0;
+    for at in 0..data.len() {
+        let value = data[at];
+        data[at] = data[less];
+        data[less] = value;
+        less += usize::from(value < pivot);
+    }
+    if less < data.len() / 16 || less > data.len() / 16 * 15 {
+        return data.sort_unstable();
+    }
+    let (low, high) = data.split_at_mut(less);
+    amdahl_pool::join(|| sort_best(low), || sort_best(high));
+}
+
+/// The median of 31 values from all over.
+fn pseudo_median(data: &[u64]) -> u64 {
+    const SEEN: usize = 31;
+    let mut seen = [0; SEEN];
+    for (n, value) in seen.iter_mut().enumerate() {
+        *value = data[data.len() / SEEN * n];
+    }
+    seen.sort_unstable();
+    seen[SEEN / 2]
+}
+
 type Halves<'a> = dyn Fn(&mut (dyn FnMut() + Send), &mut (dyn FnMut() + Send)) + Sync + 'a;
 
 /// Quicksort as in `rivals.cpp`.
@@ -169,6 +242,34 @@ fn split(data: &mut [u64]) -> (&mut [u64], &mut [u64]) {
     }
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_sorts_sort() {
+        let mixed = |len: u64| (0..len).map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7);
+        let inputs: [Vec<u64>; 5] = [
+            mixed(100_000).collect(),
+            (0..100_000).rev().collect(),
+            vec![7; 100_000],
+            mixed(100_000).map(|n| n % 3).collect(),
+            vec![],
+        ];
+        for input in inputs {
+            let mut sorted = input.clone();
+            sorted.sort_unstable();
+            let others = Rival::with_best_sort().into_iter();
+            let others = others.filter(|(_, why)| why.is_none());
+            for rival in others.map(|(rival, _)| rival).chain([Rival::Pool]) {
+                let mut data = input.clone();
+                rival.best_sort(&mut data);
+                assert!(data == sorted, "{}", rival.name_of_best_sort());
+            }
+        }
+    }
+}
+
 #[allow(dead_code)] // Without the libraries.
 mod c {
     use std::ffi::c_void;
@@ -186,9 +287,11 @@ mod c {
     unsafe extern "C" {
         pub fn openmp_fib(n: u64) -> u64;
         pub fn openmp_sort(data: *mut u64, len: usize);
+        pub fn openmp_best_sort(data: *mut u64, len: usize);
         pub fn openmp_loop(len: usize, grain: usize, call: Piece, with: *const c_void);
         pub fn tbb_fib(n: u64) -> u64;
         pub fn tbb_sort(data: *mut u64, len: usize);
+        pub fn tbb_best_sort(data: *mut u64, len: usize);
         pub fn tbb_loop(len: usize, grain: usize, call: Piece, with: *const c_void);
     }
 }
