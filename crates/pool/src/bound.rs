@@ -419,12 +419,14 @@ impl Registry {
             return;
         }
         let begun = Instant::now();
-        while is_unfinished() {
-            gate = homeless
-                .bell
-                .wait(gate)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
+        crate::states::flush(|| {
+            while is_unfinished() {
+                gate = homeless
+                    .bell
+                    .wait(gate)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+        });
         self.flushes.record(begun.elapsed(), true);
     }
 }

@@ -84,7 +84,7 @@ impl ThreadLatch {
 
     pub(crate) fn wait(&self) {
         while self.state.load(Ordering::Acquire) != SET {
-            self.parker.0.park(None);
+            crate::states::join(&self.parker.0, None);
         }
     }
 

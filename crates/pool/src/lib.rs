@@ -27,6 +27,7 @@ mod registry;
 mod scope;
 mod spawn;
 mod spin;
+mod states;
 mod stuck;
 mod sync;
 mod sys;

@@ -32,6 +32,7 @@ impl Default for Parker {
 impl Parker {
     /// Its thread only: sleeps until [`unpark`](Self::unpark) was called since the last return, or until the time
     /// is over. Whether it was woken. May not return early.
+    #[inline(never)]
     pub(crate) fn park(&self, timeout: Option<Duration>) -> bool {
         // Acquire: pairs with the Release in `unpark`.
         if self
@@ -70,6 +71,7 @@ impl Parker {
     }
 
     #[cfg(not(loom))]
+    #[inline(never)]
     fn sleep(&self, timeout: Option<Duration>) {
         let until = timeout.map(|t| std::time::Instant::now() + t);
         while self.state.load(Ordering::Acquire) == PARKED {

@@ -250,12 +250,15 @@ enum Is {
     Asleep,
 }
 
+/// An actor, how to tell it what to do, what it does, and the CPU that it was on last.
+type Role = (Arc<Actor>, mpsc::Sender<Order>, Is, Option<CpuId>);
+
 /// A pool whose workers do nothing but what a test tells them.
 struct Theatre {
     pool: Arc<Pool>,
     stage: Arc<Stage>,
     before: mpsc::Receiver<Before>,
-    cast: Vec<(Arc<Actor>, mpsc::Sender<Order>, Is, Option<CpuId>)>,
+    cast: Vec<Role>,
     policy: Box<dyn Policy>,
     random: u64,
     /// How many tasks were begun at once by an idle CPU, and how many were put where they wait.

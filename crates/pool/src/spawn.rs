@@ -16,6 +16,7 @@ use crate::latch::Latch;
 use crate::outcome::{Outcome, Waiter};
 use crate::parker::Parker;
 use crate::registry::Registry;
+use crate::states;
 use crate::sync::{AtomicBool, Ordering};
 use crate::waits;
 use crate::worker::Worker;
@@ -227,7 +228,7 @@ impl<T> Handle<T> {
                     let parker = this_parker();
                     if outcome.register(Waiter::Waker(parker.clone().into())) {
                         let begun = Instant::now();
-                        parker.0.park(None);
+                        states::join(&parker.0, None);
                         waits::HANDLE_JOINS.record(begun.elapsed(), true);
                     }
                 }

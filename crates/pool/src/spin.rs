@@ -97,11 +97,12 @@ impl Spinner {
     }
 
     /// Looks at `is_ready` as long as it pays to wait for `partner`. Whether it became true.
+    #[inline(never)]
     pub(crate) fn spin(
         &mut self,
         begun: Instant,
         partner: Partner,
-        mut is_ready: impl FnMut() -> bool,
+        is_ready: &mut dyn FnMut() -> bool,
     ) -> bool {
         let length = self.length(partner);
         let mut last = begun;

@@ -18,6 +18,7 @@ macro_rules! probe {
 pub(crate) use probe;
 
 /// Sleeps while `*word == expected`, until it is woken, the time is over or for no reason.
+#[inline(never)]
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     // A time beyond what can be told is none.
     let timeout = timeout.and_then(|t| {

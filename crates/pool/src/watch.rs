@@ -10,6 +10,7 @@ use crate::budget;
 use crate::counts::{Counts, SharedCounts};
 use crate::parker::Parker;
 use crate::registry::{Control, Registry};
+use crate::states;
 use crate::stuck::Stuck;
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::SchedStat;
@@ -38,7 +39,7 @@ impl Watch {
         // A searcher may find something at once, and tells nobody.
         if now.awake() == 0 && now.guests() == 0 {
             while self.is_asleep.load(Ordering::Relaxed) && !is_ending.load(Ordering::Acquire) {
-                self.parker.park(None);
+                states::watch(&self.parker, None);
             }
         }
         self.is_asleep.store(false, Ordering::Relaxed);
@@ -276,7 +277,7 @@ impl Registry {
         let is_idle = counts.awake() == counts.searching() && counts.guests() == 0;
         *idle_looks = if is_idle { *idle_looks + 1 } else { 0 };
         if *idle_looks < IDLE_LOOKS {
-            self.watch.parker.park(Some(EVERY));
+            states::watch(&self.watch.parker, Some(EVERY));
             return;
         }
         *idle_looks = 0;

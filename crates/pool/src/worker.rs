@@ -16,6 +16,7 @@ use crate::latch::Latch;
 use crate::range::Ticket;
 use crate::registry::{Registry, Slot};
 use crate::spin::{TRIAL, TRIAL_NS};
+use crate::states;
 use crate::sync::{Ordering, spin_loop};
 use crate::task::Past;
 
@@ -336,6 +337,7 @@ impl Worker {
 
     /// One round through everything, in the policy's order; and how long it says to spin. `waits` is for a job
     /// inside of this one: then nothing is begun that may take long.
+    #[inline(never)]
     fn look(&self, waits: bool, round: u32) -> Result<Work, u64> {
         if let Some(work) = self.next() {
             return Ok(work);
@@ -380,6 +382,7 @@ impl Worker {
 
     /// What the policy does not see, or would leave to others: all queues within its reach, work bound to other
     /// CPUs, low priority, and the private parts of deques.
+    #[inline(never)]
     fn look_harder(&self) -> Option<Work> {
         let registry = self.registry();
         if let Some(job) = registry.low.pop() {
@@ -471,6 +474,7 @@ impl Worker {
 
     /// Looks for work, then sleeps until there is some: `None` if the latch is set, or without one if the worker
     /// shall do something else.
+    #[inline(never)]
     fn idle(&self, latch: Option<&Latch>, slept: &mut bool) -> Option<Work> {
         if self.is_guest() {
             return self.idle_guest(latch?, slept);
@@ -542,7 +546,10 @@ impl Worker {
             if !(is_over() || has_work && timeout.is_none()) {
                 crate::sys::probe!(amdahl_pool, sleep, self.cpu);
                 let since = Instant::now();
-                let notified = self.slot().parker.park(timeout);
+                let notified = match latch {
+                    Some(_) => states::join(&self.slot().parker, timeout),
+                    None => states::idle_worker(&self.slot().parker, timeout),
+                };
                 *slept = true;
                 self.sleeps.set(self.sleeps.get().wrapping_add(1));
                 registry.sleeps.record(since.elapsed(), true);
@@ -589,6 +596,7 @@ impl Worker {
     }
 
     /// A guest waits for one thing; while it sleeps a worker has its place.
+    #[inline(never)]
     fn idle_guest(&self, latch: &Latch, slept: &mut bool) -> Option<Work> {
         let registry = self.registry();
         for round in 0..2 * PATIENCE {
@@ -607,9 +615,7 @@ impl Worker {
             return Some(work);
         }
         if latch.will_sleep() {
-            self.away(|| {
-                self.slot().parker.park(None);
-            });
+            self.away(|| states::join(&self.slot().parker, None));
             *slept = true;
             latch.has_woken();
         }
@@ -679,7 +685,7 @@ impl Worker {
                 while !self.slot().is_online.load(Ordering::SeqCst)
                     && !registry.is_ending.load(Ordering::Acquire)
                 {
-                    self.slot().parker.park(None);
+                    states::worker_without_a_cpu(&self.slot().parker, None);
                 }
                 registry.offline.record(begun.elapsed(), true);
                 registry.land(self.cpu);

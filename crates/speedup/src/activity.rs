@@ -108,6 +108,13 @@ const POLLS: &[&str] = &[
     "rayon_core::registry::Registry::pop_injected_job",
     "rayon_core::sleep::Sleep::no_work_found",
     "tokio::runtime::scheduler::multi_thread::worker::Core::steal_work",
+    // Our own pool.
+    "amdahl_pool::worker::Worker::idle",
+    "amdahl_pool::worker::Worker::idle_guest",
+    "amdahl_pool::worker::Worker::look",
+    "amdahl_pool::worker::Worker::look_harder",
+    "amdahl_pool::spin::Spinner::spin",
+    "amdahl_pool::states::look_for_helpers",
     // oneTBB.
     "tbb::detail::r1::task_dispatcher::receive_or_steal_task",
     "tbb::detail::r1::arena::steal_task",
@@ -131,6 +138,13 @@ const POLLS: &[&str] = &[
 const POSTGRES_POLLS: &[&str] = &["s_lock", "perform_spin_delay"];
 /// Packages whose functions those call to look, which end at once: so a poll is found behind them.
 const LOOKS: &[&str] = &[
+    // Beneath those of our pool alone, which look at the clock, too.
+    "__vdso_clock_gettime",
+    "amdahl_placement::",
+    "amdahl_pool::",
+    "amdahl_spread::",
+    "clock_gettime",
+    "std::time::",
     "core::",
     "crossbeam_deque::",
     "crossbeam_epoch::",
@@ -324,6 +338,18 @@ mod tests {
                 "<rayon_core::registry::WorkerThread>::find_work",
             ],
             &["rayon_core::registry::WorkerThread::find_work::{{closure}}"],
+            &["amdahl_pool::worker::Worker::look"],
+            &[
+                "__vdso_clock_gettime",
+                "clock_gettime@@GLIBC_2.17",
+                "std::time::Instant::elapsed",
+                "amdahl_pool::worker::Worker::idle",
+            ],
+            &[
+                "<amdahl_placement::compose::Composed as amdahl_placement::policy::Policy>::idle",
+                "amdahl_pool::worker::Worker::look",
+            ],
+            &["amdahl_pool::spin::Spinner::spin"],
             &[
                 "bool __kmp_wait_template<kmp_flag_64<false, true>, true, false, true>(kmp_info*, kmp_flag_64<false, true>*)",
             ],

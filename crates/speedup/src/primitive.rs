@@ -124,6 +124,8 @@ pub enum Library {
     Java,
     /// OpenMP.
     OpenMp,
+    /// The pool of this project.
+    Pool,
     /// CPython's global lock and its own locks.
     Python,
     /// The allocator of the C library.
@@ -147,6 +149,7 @@ impl Library {
             Library::Go => "Go ",
             Library::Java => "Java ",
             Library::OpenMp => "OpenMP ",
+            Library::Pool => "amdahl-pool ",
             Library::Python => "Python ",
             Library::Malloc => "malloc ",
             Library::Stdio => "stdio ",
@@ -227,7 +230,11 @@ pub fn user_lock(stack: &CallStack) -> UserLock {
         .take(DEPTH)
         .filter_map(named)
         // What is built on other primitives lies farther out.
-        .filter(|lock| is_possible(lock.primitive) && (!is_idle || lock.library == Library::Go))
+        // An idle worker may have a goroutine on its stack, or is one of our pool.
+        .filter(|lock| {
+            let is_told = matches!(lock.library, Library::Go | Library::Pool);
+            is_possible(lock.primitive) && (!is_idle || is_told)
+        })
         .last();
     named.unwrap_or_else(|| UserLock {
         primitive: match verdict {
@@ -491,6 +498,32 @@ mod tests {
         ] {
             let names: Vec<_> = [&names[..], &[("app", "/a"), ("main", "/a")]].concat();
             assert_eq!(user_lock(&stack(&names)).to_string(), expected, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn the_states_of_our_pool_have_names() {
+        for (state, expected) in [
+            ("idle_worker", "amdahl-pool idle worker"),
+            ("worker_without_a_cpu", "amdahl-pool idle worker"),
+            ("join", "amdahl-pool join"),
+            ("flush", "amdahl-pool join"),
+            ("channel", "amdahl-pool message"),
+            ("helpers_of_a_range", "amdahl-pool barrier"),
+            ("watch", "service"),
+        ] {
+            let state = format!("amdahl_pool::states::{state}");
+            let names = [
+                ("syscall", "/lib/libc.so.6"),
+                ("amdahl_pool::parker::Parker::park", "/a"),
+                (&state, "/a"),
+                ("amdahl_pool::worker::Worker::idle", "/a"),
+                ("f", "/a"),
+            ];
+            let stack = stack(&names);
+            assert_eq!(user_lock(&stack).to_string(), expected);
+            let own = own_frame(&stack).map(|frame| &*frame.symbol);
+            assert_eq!(own, Some("f"), "{state}");
         }
     }
 

@@ -10,6 +10,7 @@ use amdahl_placement::Partner;
 
 use crate::spawn::this_parker;
 use crate::spin::Spinner;
+use crate::states;
 use crate::waits::{self, WaitCount, Waits, lock};
 use crate::worker::Worker;
 
@@ -166,7 +167,7 @@ impl Waiters {
         let mut result = None;
         // Whoever holds it spins already: two of one side gain nothing.
         if let Ok(mut spinner) = self.spinner.try_lock() {
-            spinner.spin(begun, self.partner(), || {
+            spinner.spin(begun, self.partner(), &mut || {
                 result = attempt();
                 result.is_some()
             });
@@ -215,7 +216,7 @@ impl Waiters {
                 let event = begun.elapsed().saturating_sub(latency.unwrap_or_default());
                 return (result, event, latency);
             }
-            parker.0.park(None);
+            states::channel(&parker.0, None);
             let now = since().elapsed().as_nanos() as u64;
             let after = now.saturating_sub(self.notified_ns.load(Ordering::Relaxed));
             latency = Some(Duration::from_nanos(after.min(10_000_000)));

@@ -13,6 +13,7 @@ use crate::job::{Payload, keep_first, quietly};
 use crate::priority;
 use crate::registry::Registry;
 use crate::spawn::CancelToken;
+use crate::states;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::waits::{Waits, lock};
 use crate::worker::Worker;
@@ -268,12 +269,10 @@ impl<'a, E: Send> Region<'a, E> {
             true => Duration::ZERO,
             false => parts::AIM,
         };
-        while begun.elapsed() < spin {
-            if self.offer.inside.load(Ordering::Acquire) == 0 {
-                registry.range_waits.record(begun.elapsed(), false);
-                return;
-            }
-            (0..16).for_each(|_| crate::sync::spin_loop());
+        let is_over = || self.offer.inside.load(Ordering::Acquire) == 0;
+        if states::look_for_helpers(spin, &is_over) {
+            registry.range_waits.record(begun.elapsed(), false);
+            return;
         }
         worker.away(|| {
             let helpers: Vec<u32> = self.offer.helpers(registry).slots().collect();
@@ -282,7 +281,7 @@ impl<'a, E: Send> Region<'a, E> {
                     priority::lend(&registry.slots[slot as usize], self.offer_id());
                 }
                 while is_inside(slot) && self.offer.inside.load(Ordering::Acquire) > 0 {
-                    worker.slot().parker.park(None);
+                    states::helpers_of_a_range(&worker.slot().parker, None);
                 }
             }
             // One that has a ticket and has not begun.
@@ -290,7 +289,8 @@ impl<'a, E: Send> Region<'a, E> {
                 for &slot in helpers.iter().filter(|_| self.offer.lowers) {
                     priority::lend(&registry.slots[slot as usize], self.offer_id());
                 }
-                worker.slot().parker.park(Some(Duration::from_micros(200)));
+                let moment = Some(Duration::from_micros(200));
+                states::helpers_of_a_range(&worker.slot().parker, moment);
             }
         });
         registry.range_waits.record(begun.elapsed(), true);

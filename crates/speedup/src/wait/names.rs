@@ -24,6 +24,7 @@ const BARRIER: &[&str] = &[
     "std::__detail::__barrier",
     "CyclicBarrier.dowait",
     "CyclicBarrier.await",
+    "amdahl_pool::states::helpers_of_a_range",
     "concurrent.Phaser",
 ];
 const JOIN: &[&str] = &[
@@ -45,6 +46,8 @@ const JOIN: &[&str] = &[
     "CompletableFuture.get",
     "CompletableFuture.join",
     "ThreadPoolExecutor.awaitTermination",
+    "amdahl_pool::states::join",
+    "amdahl_pool::states::flush",
 ];
 const IDLE_WORKER: &[&str] = &[
     "runtime.findRunnable",
@@ -70,11 +73,14 @@ const IDLE_WORKER: &[&str] = &[
     "async_executor",
     "smol::",
     "GOMP_taskwait",
+    "amdahl_pool::states::idle_worker",
+    "amdahl_pool::states::worker_without_a_cpu",
 ];
 const SERVICE: &[&str] = &[
     "runtime.sysmon",
     "runtime.templateThread",
     "runtime.forcegchelper",
+    "amdahl_pool::states::watch",
 ];
 /// Threads that wait for signals on a semaphore, compiled into the program.
 const SIGNALS: &[&str] = &["ctrlc::platform::", "ctrlc::set_handler"];
@@ -152,6 +158,7 @@ const PARTNER: &[&str] = &[
     "BlockingQueue",
     "BlockingDeque",
     "SynchronousQueue",
+    "amdahl_pool::states::channel",
     "TransferQueue",
     "concurrent.Exchanger",
 ];
@@ -315,6 +322,7 @@ pub const INTERPRETER: &str = "Interpreter";
 
 /// Crates that programs wait in.
 const CRATES: &[&str] = &[
+    "amdahl-pool",
     "crossbeam",
     "crossbeam-channel",
     "crossbeam-deque",
@@ -370,6 +378,7 @@ pub fn is_runtime(frame: &Frame) -> bool {
         "parking_lot",
         "lock_api::",
         "rayon_core::",
+        "amdahl_pool::",
         "tokio::",
         "crossbeam",
         "syscall",
@@ -505,6 +514,7 @@ pub(super) fn released_by(user: &[Frame]) -> Option<Cause> {
         "GOMP_parallel",
         "__kmpc_fork_call",
         "rayon_core::registry",
+        "amdahl_pool::registry",
         "ForkJoinPool.",
         "ForkJoinTask.",
         "ThreadPoolExecutor.execute",

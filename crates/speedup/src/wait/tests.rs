@@ -378,3 +378,85 @@ fn unnamed_futexes_are_told_by_their_use() {
     };
     assert_eq!(flag.cause(), Cause::Partner);
 }
+
+/// Waits in our own pool were futexes without a name, and its idle workers partners.
+#[test]
+fn the_states_of_our_pool_have_names() {
+    let (libc, program) = ("/lib/libc.so.6", "/a");
+    let sleeps = [
+        ("syscall", libc),
+        ("amdahl_pool::sys::futex_wait", program),
+        ("amdahl_pool::parker::Parker::sleep", program),
+        ("amdahl_pool::parker::Parker::park", program),
+    ];
+    for (state, from, expected) in [
+        (
+            "amdahl_pool::states::idle_worker",
+            &[
+                "amdahl_pool::worker::Worker::idle",
+                "amdahl_pool::worker::Worker::main",
+            ][..],
+            Wait::IdleWorker,
+        ),
+        (
+            "amdahl_pool::states::worker_without_a_cpu",
+            &["amdahl_pool::worker::Worker::main"],
+            Wait::IdleWorker,
+        ),
+        (
+            "amdahl_pool::states::join",
+            &[
+                "amdahl_pool::worker::Worker::idle",
+                "amdahl_pool::worker::Worker::wait",
+                "f",
+            ],
+            Wait::For(Cause::Serial),
+        ),
+        (
+            "amdahl_pool::states::join",
+            &["amdahl_pool::spawn::Handle<T>::join", "f"],
+            Wait::For(Cause::Serial),
+        ),
+        (
+            "amdahl_pool::states::channel",
+            &["amdahl_pool::channel::waiters::Waiters::sleep", "f"],
+            Wait::Peer,
+        ),
+        (
+            "amdahl_pool::states::helpers_of_a_range",
+            &[
+                "amdahl_pool::range::share::Region<E>::wait_for_helpers",
+                "f",
+            ],
+            Wait::For(Cause::Barrier),
+        ),
+        (
+            "amdahl_pool::states::watch",
+            &["amdahl_pool::watch::<impl amdahl_pool::registry::Registry>::watch"],
+            Wait::Service,
+        ),
+    ] {
+        let behind = from.iter().map(|&name| (name, program));
+        let names: Vec<_> = sleeps
+            .into_iter()
+            .chain([(state, program)])
+            .chain(behind)
+            .collect();
+        assert_eq!(
+            classify(&futex(), Some(&stack(&names))),
+            expected,
+            "{state}"
+        );
+    }
+    let flush = [
+        ("syscall", libc),
+        (
+            "std::sys::sync::condvar::futex::Condvar::wait_optional_timeout",
+            program,
+        ),
+        ("amdahl_pool::states::flush", program),
+        ("f", program),
+    ];
+    let flushes = classify(&futex(), Some(&stack(&flush)));
+    assert_eq!(flushes, Wait::For(Cause::Serial));
+}
