@@ -187,8 +187,7 @@ fn sort_best(data: &mut [u64]) {
     let mut less = 0;
     for at in 0..data.len() {
         let value = data[at];
-        data[at] = data[less];
-        data[less] = value;
+        data.swap(at, less);
         less += usize::from(value < pivot);
     }
     if less < data.len() / 16 || less > data.len() / 16 * 15 {
