@@ -54,6 +54,48 @@ fn every_policy_computes() {
     assert!(Pool::builder().policy("best").build().is_err());
 }
 
+/// Work that workers start and tasks that they wake are put where the policy says: nothing stays there, also where fewer
+/// may run than there are CPUs.
+#[test]
+fn every_policy_runs_what_workers_start_and_wake() {
+    fn grow<'s>(scope: &amdahl_pool::Scope<'s>, depth: usize, count: &'s AtomicUsize) {
+        count.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..if depth == 0 { 0 } else { 3 } {
+            scope.spawn(move |scope| grow(scope, depth - 1, count));
+        }
+    }
+    for named in amdahl_placement::POLICIES.iter().filter(|p| p.is_policy()) {
+        for quota in [None, Some(1.0), Some(2.0)] {
+            let cpus = SimulatedCpus::new(Topology::synthetic("2 llc x 3 core").unwrap());
+            cpus.set_quota(quota);
+            let builder = Pool::builder().policy(named.name).follows_load(false);
+            let pool = builder.cpus(cpus).build().unwrap();
+            let count = AtomicUsize::new(0);
+            pool.scope(|scope| grow(scope, 6, &count));
+            assert_eq!(count.into_inner(), 1093, "{} {quota:?}", named.name);
+            // A chain of tasks, each of which wakes the next one.
+            let (first, mut last) = amdahl_pool::channel(1);
+            for _ in 0..10 {
+                let (to, next) = amdahl_pool::channel(1);
+                pool.spawn_future(async move {
+                    while let Ok(n) = last.recv_async().await {
+                        to.send_async(n + 1).await.expect("the next one receives");
+                    }
+                });
+                last = next;
+            }
+            let fed = pool.spawn_future(async move {
+                for n in 0..50 {
+                    first.send_async(n).await.expect("somebody receives");
+                }
+            });
+            let got: Vec<i32> = std::iter::from_fn(|| last.recv().ok()).collect();
+            assert!(got.into_iter().eq(10..60), "{} {quota:?}", named.name);
+            fed.join().unwrap();
+        }
+    }
+}
+
 /// Deeper than a deque has room for: what does not fit is run in place.
 #[test]
 fn joins_may_be_nested_deeper_than_a_deque() {
