@@ -19,6 +19,8 @@ const LOOKS: usize = 8;
 #[derive(Default)]
 pub(crate) struct Turns {
     jobs: Cell<u32>,
+    /// How many those were at the last turn.
+    taken_at: Cell<u32>,
     /// Whether the own queue and the oldest of the own deque come first, or others.
     is_others: Cell<bool>,
     /// The slot that is looked at next.
@@ -28,11 +30,17 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// One more job; whether it is a turn.
+    /// One more job.
+    #[inline]
+    pub(crate) fn began(&self) {
+        self.jobs.set(self.jobs.get().wrapping_add(1));
+    }
+
+    /// Whether it is a turn: once after every so many jobs, however often a worker looks for one that has none.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        self.jobs.set(self.jobs.get().wrapping_add(1));
-        self.jobs.get().is_multiple_of(EVERY)
+        let jobs = self.jobs.get();
+        jobs.is_multiple_of(EVERY) && self.taken_at.replace(jobs) != jobs
     }
 }
 
@@ -143,6 +151,22 @@ mod tests {
 
     use super::*;
     use crate::{Pool, SimulatedCpus};
+
+    /// Looks without a job were counted, so that a turn came before what was urgent, now and then.
+    #[test]
+    fn a_turn_comes_after_jobs_however_often_one_looks() {
+        let turns = Turns::default();
+        let due = || (0..200).filter(|_| turns.is_due()).count();
+        assert_eq!(due(), 0);
+        let mut dues = 0;
+        for job in 1..=3 * EVERY {
+            turns.began();
+            let is_due = due();
+            assert_eq!(is_due == 1, job % EVERY == 0, "job {job}");
+            dues += is_due;
+        }
+        assert_eq!(dues, 3);
+    }
 
     /// Of which one worker may run. While `control` is locked the watch does not look who is stuck.
     fn pool(cpus: u32, policy: &str) -> Pool {

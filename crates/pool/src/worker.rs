@@ -300,6 +300,7 @@ impl Worker {
     }
 
     fn run_caught(&self, work: Work) {
+        self.turns.began();
         let begun = &self.slot().begun;
         begun.store(
             begun.load(Ordering::Relaxed).wrapping_add(1),

@@ -332,8 +332,13 @@ fn a_worker_survives_whatever_escapes() {
     }
     let pool = pool(2);
     for _ in 0..20 {
-        // The handle is gone: the worker drops the payload.
-        drop(pool.spawn(|| std::panic::panic_any(Bomb)));
+        // The handle is gone before the work ends: the worker drops the payload.
+        let (gone, is_gone) = mpsc::channel::<()>();
+        drop(pool.spawn(move || {
+            let _ = is_gone.recv();
+            std::panic::panic_any(Bomb)
+        }));
+        drop(gone);
         drop(pool.spawn(|| drop(Bomb)));
     }
     let handles: Vec<_> = (0..50).map(|n| pool.spawn(move || n)).collect();
