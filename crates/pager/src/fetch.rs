@@ -1,11 +1,12 @@
 //! From a claim to pages in their places, or to the end of all hope for them ([`lost`](crate::lost)).
 //!
 //! Pages that are claimed belong to one fetch, which is known to the watchdog ([`InFlight`](crate::plan::in_flight::InFlight)).
-//! Whoever wants to change their state, the fetch or who gives it up, settles it first; the other finds its claim gone.
+//! Whoever wants to change their state, the fetch or who gives it up, settles it first; the other finds its claim gone. Of a fetch ahead others may take
+//! pages: what it has is what is left of it when it is settled.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -65,6 +66,14 @@ impl Drop for Failed<'_> {
     }
 }
 
+/// What came of putting pages into place.
+struct Progress {
+    /// So many are done with, those included that are another's.
+    on: usize,
+    /// So many of them were put into place.
+    pages: usize,
+}
+
 impl Inner {
     /// Fetches what was claimed. With an error nothing stays claimed. `demanded` is the page that somebody waits for: it is tried
     /// alone when a window fails, and lost if that fails as well, or if it is not there when the timeout is over that began at `since_ns`. Without one,
@@ -96,9 +105,19 @@ impl Inner {
         // SeqCst, as is `enter`: who ends the pager sees this fetch, or we see that it ends.
         if self.stop.load(Ordering::SeqCst) {
             if flight.settle() {
-                self.stopped(shard, pages, was);
+                self.stopped(shard, &flight, pages, was);
             }
             return Err(Trouble::Stopped);
+        }
+        if demanded.is_none() && asks {
+            // Pairs with the fence in `leave`: who came to wait between the claim and now has overtaken this fetch, or is seen here.
+            fence(Ordering::SeqCst);
+            if self.left.first(pages.clone()).is_some() {
+                if flight.settle() {
+                    self.give_back_own(shard, &flight, pages, was);
+                }
+                return Err(Trouble::Changing);
+            }
         }
         let region = self.space.region(pages.start);
         let (first, granule) = (region.0, region.1.granule);
@@ -118,6 +137,8 @@ impl Inner {
                     at += done;
                     tries = 0;
                     piece = piece.saturating_mul(STEP);
+                    // What others have taken is not asked for.
+                    at = flight.own(at..end).next().map_or(end, |run| run.start);
                     if at < end {
                         self.go_on(&mut flight, at..end, demanded);
                     }
@@ -153,7 +174,7 @@ impl Inner {
                     std::thread::sleep(PAUSE);
                     // Nobody can give it up meanwhile, so it must notice by itself that the pager ends.
                     if self.stop.load(Ordering::SeqCst) {
-                        self.stopped(shard, at..end, was);
+                        self.stopped(shard, &flight, at..end, was);
                         return Err(Trouble::Stopped);
                     }
                 }
@@ -163,7 +184,7 @@ impl Inner {
                 continue;
             }
             if matches!(trouble, Trouble::Changing) {
-                self.give_back(shard, at..end, was);
+                self.give_back_own(shard, &flight, at..end, was);
                 return Err(trouble);
             }
             // Only what is waited for can be lost; the rest of a window was our idea.
@@ -196,9 +217,11 @@ impl Inner {
                 }
                 None => {
                     let left = if is_final { end } else { at + granule };
-                    failed.add(at..left, trouble.loss());
+                    for run in flight.own(at..left) {
+                        failed.add(run, trouble.loss());
+                    }
                     result = Err(trouble);
-                    self.give_back(shard, at..left, was);
+                    self.give_back_own(shard, &flight, at..left, was);
                     (at, piece, tries) = (left, granule, 0);
                     if at < end {
                         self.go_on(&mut flight, at..end, demanded);
@@ -210,10 +233,21 @@ impl Inner {
     }
 
     /// Claimed pages are not fetched any more, for the pager ends.
-    fn stopped(&self, shard: &Shard, pages: Range<usize>, was: State) {
+    fn stopped(&self, shard: &Shard, flight: &Flight<'_>, pages: Range<usize>, was: State) {
         match was {
-            State::Missing if !self.is_left.load(Ordering::SeqCst) => self.lose(shard, pages, None),
-            _ => self.give_back(shard, pages, was),
+            State::Missing if !self.is_left.load(Ordering::SeqCst) => {
+                for run in flight.own(pages) {
+                    self.lose(shard, run, None);
+                }
+            }
+            _ => self.give_back_own(shard, flight, pages, was),
+        }
+    }
+
+    /// The same as [`give_back`](Self::give_back) without what others have taken out of the fetch. After it was settled.
+    fn give_back_own(&self, shard: &Shard, flight: &Flight<'_>, pages: Range<usize>, was: State) {
+        for run in flight.own(pages) {
+            self.give_back(shard, run, was);
         }
     }
 
@@ -246,9 +280,10 @@ impl Inner {
         let (_, region) = self.space.region(pages.start);
         let granule = region.granule;
         if was == State::Removed {
-            return self.place(shard, flight, pages, granule, |to| {
+            let placed = self.place(shard, flight, pages, granule, |to, _| {
                 self.put_zeros_again(shard, to, granule)
             });
+            return Ok(placed?.on);
         }
         let offset = self.space.source_offset(pages.start);
         let extent = self.ask(|source| source.extent(offset, (pages.len() * PAGE) as u64))?;
@@ -256,11 +291,11 @@ impl Inner {
         let pages = pages.start..pages.start + whole.clamp(granule, pages.len());
         if extent.is_zero && whole > 0 {
             let count = pages.len();
-            let done = self.place(shard, flight, pages, granule, |to| {
+            let placed = self.place(shard, flight, pages, granule, |to, _| {
                 self.put_zeros(shard, to, granule)
             })?;
-            self.tally.zero_pages.add(done.min(count) as i64);
-            return Ok(done);
+            self.tally.zero_pages.add(placed.pages.min(count) as i64);
+            return Ok(placed.on);
         }
         if region.clean
             && let Some(clean) = &self.clean
@@ -312,10 +347,10 @@ impl Inner {
     ) -> Result<usize, Trouble> {
         let there = clean.bring(offset, pages.len() * PAGE, flight.is_ahead);
         pages.end = pages.start + there.map_err(Trouble::Source)?.min(pages.len());
-        let done = self.place(shard, flight, pages, 1, |to| shard.uffd.map(to))?;
-        self.tally.pages.add(done as i64);
-        self.tally.shared_pages.add(done as i64);
-        Ok(done)
+        let placed = self.place(shard, flight, pages, 1, |to, _| shard.uffd.map(to))?;
+        self.tally.pages.add(placed.pages as i64);
+        self.tally.shared_pages.add(placed.pages as i64);
+        Ok(placed.on)
     }
 
     /// Fills a huge page in staging and moves it into place; `None` if that is not possible now.
@@ -330,7 +365,7 @@ impl Inner {
             return Ok(None);
         };
         self.read(flight, offset, block.bytes(BLOCK))?;
-        let done = self.place(shard, flight, pages, 1, |to| {
+        let placed = self.place(shard, flight, pages, 1, |to, at| {
             let whole = to.len() == BLOCK;
             if whole {
                 // SAFETY: the block is ours alone, of private anonymous memory.
@@ -343,10 +378,10 @@ impl Inner {
                 }
             }
             // SAFETY: the content is in the block, whose first bytes are those of the first page.
-            unsafe { shard.uffd.copy(to, block.start()) }
+            unsafe { shard.uffd.copy(to, block.start().wrapping_add(at)) }
         })?;
-        self.tally.pages.add(done as i64);
-        Ok(Some(done))
+        self.tally.pages.add(placed.pages as i64);
+        Ok(Some(placed.on))
     }
 
     /// Copies pages into place, from the source's memory or through staging.
@@ -359,25 +394,25 @@ impl Inner {
         granule: usize,
     ) -> Result<usize, Trouble> {
         let len = pages.len() * PAGE;
-        let done = if let Some(from) = self.ask(|source| source.in_memory(offset, len))? {
-            self.place(shard, flight, pages, granule, |to| {
+        let placed = if let Some(from) = self.ask(|source| source.in_memory(offset, len))? {
+            self.place(shard, flight, pages, granule, |to, at| {
                 // SAFETY: the source promises as many bytes.
-                unsafe { shard.uffd.copy(to, from) }
+                unsafe { shard.uffd.copy(to, from.wrapping_add(at)) }
             })
         } else if len <= SMALL {
             let mut buffer = [0; SMALL];
             let buffer = &mut buffer[..len];
             self.read(flight, offset, buffer)?;
-            self.place(shard, flight, pages, granule, |to| {
+            self.place(shard, flight, pages, granule, |to, at| {
                 // SAFETY: the buffer is as long.
-                unsafe { shard.uffd.copy(to, buffer.as_ptr()) }
+                unsafe { shard.uffd.copy(to, buffer.as_ptr().wrapping_add(at)) }
             })
         } else if let Some(mut block) = self.block(flight, self.staging_wait(granule))? {
             pages.end = pages.end.min(pages.start + BLOCK_PAGES);
             self.read(flight, offset, block.bytes(pages.len() * PAGE))?;
-            self.place(shard, flight, pages, granule, |to| {
+            self.place(shard, flight, pages, granule, |to, at| {
                 // SAFETY: the block is longer, and its first bytes have been read.
-                unsafe { shard.uffd.copy(to, block.start()) }
+                unsafe { shard.uffd.copy(to, block.start().wrapping_add(at)) }
             })
         } else if granule * PAGE <= SMALL {
             pages.end = pages.start + SMALL / PAGE;
@@ -385,8 +420,8 @@ impl Inner {
         } else {
             return Err(Trouble::Kernel(Errno::NOMEM));
         }?;
-        self.tally.pages.add(done as i64);
-        Ok(done)
+        self.tally.pages.add(placed.pages as i64);
+        Ok(placed.on)
     }
 
     /// A huge page cannot be brought in smaller pieces: it waits for as long as for the source.
@@ -411,20 +446,48 @@ impl Inner {
         self.ask(read)?.map_err(Trouble::Source)
     }
 
-    /// Puts the first of some claimed pages into place by `call`, and notes what is there then; how many. With success the flight
-    /// is settled. Nothing is done if it was given up.
+    /// Puts the first of some claimed pages into place by `call`, which is given where and, in bytes, from where of the content on, and notes what is there
+    /// then. With success the flight is settled. Nothing is done if it was given up. What others have taken out of it is passed over.
     fn place(
         &self,
         shard: &Shard,
         flight: &mut Flight<'_>,
-        mut pages: Range<usize>,
+        pages: Range<usize>,
         granule: usize,
-        call: impl FnOnce(Range<usize>) -> Placed,
-    ) -> Result<usize, Trouble> {
+        mut call: impl FnMut(Range<usize>, usize) -> Placed,
+    ) -> Result<Progress, Trouble> {
         let _open = shard.open();
         if !flight.settle() {
             return Err(Trouble::GivenUp);
         }
+        let mut count = 0;
+        let progress = |on: usize, pages: usize| Ok(Progress { on, pages });
+        for run in flight.own(pages.clone()) {
+            let before = run.start - pages.start;
+            let placed = self.place_run(shard, run.clone(), granule, |to| call(to, before * PAGE));
+            match placed {
+                Ok(done) => {
+                    count += done;
+                    if done < run.len() {
+                        return progress(before + done, count);
+                    }
+                }
+                Err(trouble) if before == 0 => return Err(trouble),
+                // Met again when these are asked for.
+                Err(_) => return progress(before, count),
+            }
+        }
+        progress(pages.len(), count)
+    }
+
+    /// The same of pages that are all the fetch's own, with the gate open; how many.
+    fn place_run(
+        &self,
+        shard: &Shard,
+        mut pages: Range<usize>,
+        granule: usize,
+        call: impl FnOnce(Range<usize>) -> Placed,
+    ) -> Result<usize, Trouble> {
         match self.first_unmapped(pages.clone()) {
             Some(gone) if gone == pages.start => {
                 // Nobody's any more: as good as there.
@@ -558,11 +621,14 @@ impl Inner {
             Demanded,
             Awaited,
             Idea,
+            /// Another's by now.
+            Carved,
         }
         let shard = self.shard(fetch.pages.start);
         let granule = self.space.region(fetch.pages.start).1.granule;
         let is_demanded = |page: usize, demanded: usize| (page..page + granule).contains(&demanded);
         let kind = |page: usize| match fetch.demanded {
+            _ if fetch.is_carved(page) => Page::Carved,
             Some(demanded) if is_demanded(page, demanded) => Page::Demanded,
             _ if self.left.first(page..page + granule).is_some() => Page::Awaited,
             _ => Page::Idea,
@@ -588,6 +654,7 @@ impl Inner {
                     }
                     self.give_back(shard, run, State::Missing);
                 }
+                Page::Carved => {}
             }
         }
     }

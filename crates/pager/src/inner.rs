@@ -237,23 +237,37 @@ impl Inner {
         window.end = window.end.min(shard.pages.end);
         loop {
             // A huge page is claimed from its beginning, so that of two who want it one has all.
-            match self.pages.claim(self.first_of(page), window.clone()) {
-                Claim::Taken { pages, was } => {
-                    self.tally.windows.add(1);
-                    return match self.fetch(shard, pages, was, Some(page), thread, since_ns) {
-                        Err(Trouble::Changing) => Served::Later,
-                        _ => Served::Done,
-                    };
-                }
+            let (pages, was) = match self.pages.claim(self.first_of(page), window.clone()) {
+                Claim::Taken { pages, was } => (pages, was),
+                Claim::Busy if self.overtakes(page) => (page..page + 1, State::Missing),
                 // It is busy no longer, and who had it did not know that somebody waits.
-                Claim::Busy if !self.left.leave(&self.pages, self.first_of(page)) => {}
+                Claim::Busy if !self.left.leave(&self.pages, self.first_of(page)) => continue,
+                // Once more: who has claimed it to fetch it ahead, and not begun before, sees that somebody is left.
+                Claim::Busy if self.overtakes(page) => (page..page + 1, State::Missing),
                 Claim::Busy => {
                     self.tally.waits.add(1);
                     return Served::Busy;
                 }
                 Claim::Present => return self.refault(shard, page),
-            }
+            };
+            self.tally.windows.add(1);
+            return match self.fetch(shard, pages, was, Some(page), thread, since_ns) {
+                Err(Trouble::Changing) => Served::Later,
+                _ => Served::Done,
+            };
         }
+    }
+
+    /// Takes a busy page over from who fetches it ahead, together with much else: a fault waits for nothing that nobody waits for. Costs the source that page
+    /// once more. A huge page of hugetlb is all that is fetched at once, and as soon there.
+    fn overtakes(&self, page: usize) -> bool {
+        let is_ours =
+            self.space.region(page).1.granule == 1 && self.in_flight.carve(page..page + 1) == 1;
+        if is_ours {
+            self.tally.overtaken.add(1);
+            self.tally.background_pages.add(-1);
+        }
+        is_ours
     }
 
     /// The first page of the huge page that a page is a part of.

@@ -12,6 +12,7 @@ pub(crate) struct Tally {
     pub moved_blocks: Counter,
     pub background_pages: Counter,
     pub waits: Counter,
+    pub overtaken: Counter,
     pub handed_over: Counter,
     pub retries: Counter,
     pub lost_pages: Counter,
@@ -36,6 +37,7 @@ impl Tally {
             moved_blocks: Counter::new(),
             background_pages: Counter::new(),
             waits: Counter::new(),
+            overtaken: Counter::new(),
             handed_over: Counter::new(),
             retries: Counter::new(),
             lost_pages: Counter::new(),
@@ -55,6 +57,7 @@ impl Tally {
             moved_blocks: read(&self.moved_blocks),
             background_pages: read(&self.background_pages),
             waits: read(&self.waits),
+            overtaken: read(&self.overtaken),
             handed_over: read(&self.handed_over),
             retries: read(&self.retries),
             lost_pages: read(&self.lost_pages),
@@ -84,6 +87,8 @@ pub struct Stats {
     pub background_pages: u64,
     /// Faults on pages that somebody else fetched just then.
     pub waits: u64,
+    /// Faults on pages that were just being fetched ahead: fetched for themselves, without waiting for that.
+    pub overtaken: u64,
     /// Faults that their reader gave to another thread.
     pub handed_over: u64,
     /// Fetches that were tried again after an error.

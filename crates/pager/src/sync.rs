@@ -5,6 +5,14 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+/// Lets another thread run that is about to finish with what is waited for. Async-signal-safe.
+pub(crate) fn pause() {
+    #[cfg(not(loom))]
+    std::thread::yield_now();
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}
+
 /// Keeps what is written by one CPU off the lines that others read. Two lines: x86 fetches them in pairs.
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);

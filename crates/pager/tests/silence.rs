@@ -225,11 +225,25 @@ fn what_nobody_waits_for_can_be_had_after_a_silence() {
     }
 }
 
-/// Answers faults, and says nothing to who reads ahead until it is let go.
-struct Ahead(Arc<Deaf>);
+/// Answers faults, and says nothing to who reads ahead until it is let go. Signal-safe.
+struct Ahead {
+    deaf: Arc<Deaf>,
+    /// Pages that were read for faults.
+    urgent: AtomicUsize,
+}
+
+impl Ahead {
+    fn new() -> Arc<Ahead> {
+        Arc::new(Ahead {
+            deaf: Deaf::new(u64::MAX),
+            urgent: AtomicUsize::new(0),
+        })
+    }
+}
 
 impl Source for Ahead {
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.urgent.fetch_add(into.len() / PAGE, Ordering::SeqCst);
         for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
             content(offset / PAGE as u64 + nth as u64, bytes);
         }
@@ -237,7 +251,106 @@ impl Source for Ahead {
     }
 
     fn read_ahead(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
-        self.0.read(offset, into)
+        self.deaf.read(offset, into)
+    }
+
+    fn is_signal_safe(&self) -> bool {
+        true
+    }
+}
+
+/// A fault waited until the block had come that the background had begun to fetch, or until its fetch was given up.
+#[test]
+fn a_fault_overtakes_what_is_read_ahead_of_its_page() {
+    if !is_possible() {
+        return;
+    }
+    for engine in common::ENGINES {
+        let memory = mapping(BLOCK, Backing::Huge).unwrap();
+        let source = Ahead::new();
+        let pager = Pager::builder()
+            .mapping(&memory, 0)
+            .source(source.clone())
+            .engine(engine)
+            .background(Background::Unlimited)
+            .workers(1)
+            .timeout(NEVER)
+            .start()
+            .unwrap();
+        source.deaf.wait_for(1);
+        let pages = [0, 5, 300, 301, 511, 5, 300];
+        let touched = pages.map(|page| {
+            let memory = Arc::clone(&memory);
+            begin(move || common::check(&memory, page, page as u64))
+        });
+        for touched in touched {
+            touched.recv_timeout(MINUTE).expect("it is served");
+        }
+        // Each costs a page, whoever else waits for it, and the rest is on its way still.
+        assert_eq!(source.urgent.load(Ordering::SeqCst), 5, "{engine}");
+        assert_eq!(pager.stats().overtaken, 5, "{engine}");
+        assert!(!source.deaf.is_let_go.load(Ordering::SeqCst));
+        memory.write(5 * PAGE, &[7; 8]);
+        source.deaf.let_go();
+        let (stats, missing) = ends("finish", || pager.finish());
+        assert_eq!((stats.lost_pages, missing), (0, 0), "{engine}");
+        assert_eq!(
+            (stats.pages, stats.background_pages),
+            (512, 507),
+            "{engine}"
+        );
+        for page in 0..512 {
+            let (mut found, mut wanted) = ([0; PAGE], expected(page));
+            memory.read(page * PAGE, &mut found);
+            if page == 5 {
+                wanted[..8].fill(7);
+            }
+            assert!(found == wanted, "{engine}: page {page}");
+        }
+    }
+}
+
+/// What has overtaken a fetch is no page of it any more: what becomes of it afterwards is not undone.
+#[test]
+fn what_has_overtaken_can_be_given_up_before_the_rest_comes() {
+    if !is_possible() {
+        return;
+    }
+    let memory = mapping(BLOCK, Backing::Small).unwrap();
+    let Some([_theirs, descriptor]) = common::vmm(&memory) else {
+        return;
+    };
+    let source = Ahead::new();
+    let pager = common::handed_over(descriptor, &memory, 512)
+        .source(source.clone())
+        .background(Background::Unlimited)
+        .workers(1)
+        .timeout(NEVER)
+        .start()
+        .unwrap();
+    source.deaf.wait_for(1);
+    let is_zero = |page: usize| {
+        let memory = Arc::clone(&memory);
+        let touched = begin(move || peek(&memory, page));
+        let found = touched.recv_timeout(MINUTE).expect("it is served");
+        assert!(*found.unwrap() == [0; PAGE], "page {page}");
+    };
+    for page in [5, 6] {
+        let memory = Arc::clone(&memory);
+        let touched = begin(move || common::check(&memory, page, page as u64));
+        touched.recv_timeout(MINUTE).expect("it is served");
+    }
+    // There, there and touched again, and on its way.
+    give_up(&memory, 5, 3);
+    is_zero(6);
+    is_zero(7);
+    source.deaf.let_go();
+    assert_eq!(ends("finish", || pager.finish()).1, 0);
+    for page in [5, 6, 7] {
+        is_zero(page);
+    }
+    for page in (0..5).chain(8..512) {
+        common::check(&memory, page, page as u64);
     }
 }
 
@@ -249,19 +362,19 @@ fn who_comes_to_wait_for_what_is_read_ahead_in_silence_is_served() {
     }
     for engine in READERS {
         let memory = mapping(BLOCK, Backing::Small).unwrap();
-        let deaf = Deaf::new(u64::MAX);
+        let source = Ahead::new();
         // Long enough for a busy machine to answer a fault in it.
         let timeout = Duration::from_secs(2);
         let pager = Pager::builder()
             .mapping(&memory, 0)
-            .source(Arc::new(Ahead(deaf.clone())))
+            .source(source.clone())
             .engine(engine)
             .background(Background::Unlimited)
             .workers(1)
             .timeout(timeout)
             .start()
             .unwrap();
-        deaf.wait_for(1);
+        source.deaf.wait_for(1);
         let touched = [5, 300].map(|page| {
             let memory = Arc::clone(&memory);
             begin(move || (page, peek(&memory, page)))
@@ -274,7 +387,7 @@ fn who_comes_to_wait_for_what_is_read_ahead_in_silence_is_served() {
             );
         }
         assert_eq!(pager.stats().lost_pages, 0, "{engine}");
-        deaf.let_go();
+        source.deaf.let_go();
         ends("drop", || drop(pager));
     }
 }

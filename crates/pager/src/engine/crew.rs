@@ -243,7 +243,9 @@ impl Crew {
             // Those that ask the source. Zeros and what is being put into place are done in no time.
             for fetch in inner.in_flight.give_up(u64::MAX) {
                 let shard = inner.shard(fetch.pages.start);
-                inner.give_back(shard, fetch.pages.clone(), State::Missing);
+                for run in fetch.own() {
+                    inner.give_back(shard, run, State::Missing);
+                }
                 self.given_up(fetch);
             }
             if inner.in_flight.is_quiet() {
@@ -285,7 +287,9 @@ impl Crew {
     fn seal(&self) -> bool {
         let inner = &*self.inner;
         for fetch in inner.in_flight.give_up(u64::MAX) {
-            inner.lose(inner.shard(fetch.pages.start), fetch.pages, None);
+            for run in fetch.own() {
+                inner.lose(inner.shard(run.start), run, None);
+            }
         }
         let mut is_left = false;
         for shard in &inner.shards {

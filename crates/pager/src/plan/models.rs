@@ -220,3 +220,63 @@ fn only_the_late_one_of_two_fetches_in_a_slot_is_given_up() {
         assert_eq!(watchdog.join().unwrap(), !is_mine);
     });
 }
+
+/// Of a fetch ahead one page is taken by who waits for it, while the fetch ends or is given up: each page is one's, and comes to its end.
+#[test]
+fn a_page_that_is_taken_out_of_a_fetch_is_nobody_elses() {
+    loom::model(|| {
+        struct All {
+            pages: Pages,
+            flights: InFlight,
+            put: [loom::sync::atomic::AtomicU32; 2],
+        }
+        impl All {
+            fn put(&self, pages: std::ops::Range<usize>) {
+                for page in pages {
+                    self.put[page].fetch_add(1, Ordering::SeqCst);
+                    self.pages.complete(page..page + 1);
+                }
+            }
+        }
+        let all = Arc::new(All {
+            pages: Pages::new(2, false),
+            flights: InFlight::new(1),
+            put: [0, 0].map(loom::sync::atomic::AtomicU32::new),
+        });
+        assert!(matches!(all.pages.claim(0, 0..2), Claim::Taken { .. }));
+        let mut ahead = all.flights.enter(&(0..2), None, 7, 1, true).unwrap();
+        let faulting = {
+            let all = Arc::clone(&all);
+            thread::spawn(move || {
+                if all.flights.carve(1..2) == 1 {
+                    all.put(1..2);
+                }
+            })
+        };
+        let watchdog = {
+            let all = Arc::clone(&all);
+            thread::spawn(move || {
+                for fetch in all.flights.give_up(u64::MAX) {
+                    fetch
+                        .own()
+                        .for_each(|run| all.pages.release(run, State::Missing));
+                }
+            })
+        };
+        if ahead.settle() {
+            ahead.own(0..2).for_each(|run| all.put(run));
+        }
+        drop(ahead);
+        faulting.join().unwrap();
+        watchdog.join().unwrap();
+        for page in 0..2 {
+            let put = all.put[page].load(Ordering::SeqCst);
+            let state = match put {
+                0 => State::Missing,
+                _ => State::Present,
+            };
+            assert!(put <= 1 && all.pages.state(page) == state, "{page}: {put}");
+        }
+        assert!(all.flights.is_quiet());
+    });
+}
