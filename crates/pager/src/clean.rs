@@ -18,7 +18,7 @@ use crate::plan::in_flight::InFlight;
 use crate::plan::pages::{Claim, Pages, State};
 use crate::plan::waits::Waits;
 use crate::source::{Extent, Source, SourceError};
-use crate::staging::Staging;
+use crate::staging::{Block, Staging};
 use crate::sys::clock::now_ns;
 use crate::sys::mapping::populate;
 use crate::sys::support::Support;
@@ -132,7 +132,7 @@ impl CleanPages {
     }
 
     /// Pages that the source was asked for, and gave. As many as are there unless one was asked for twice, which happens when an answer comes
-    /// after the timeout.
+    /// after the timeout. What came for a page that another had taken over does not count.
     pub fn pages_fetched(&self) -> u64 {
         self.fetched.read().max(0) as u64
     }
@@ -182,7 +182,7 @@ impl CleanPages {
     }
 
     /// Sees to it that the first pages of a range are in the file, by fetching them or by waiting for who does; how many, at least one.
-    /// Takes as long as the source does. Async-signal-safe if the source is.
+    /// Takes as long as the source does. What others fetch ahead is waited for ahead alone. Async-signal-safe if the source is.
     pub(crate) fn bring(
         &self,
         offset: u64,
@@ -201,6 +201,8 @@ impl CleanPages {
                 return Ok(there);
             }
             match self.pages.state(first) {
+                // Who waits for a page does not wait for a fetch for which nobody does: that may be slow, or say nothing.
+                State::Busy if !is_ahead && self.overtake(first, end - first)? => {}
                 State::Busy => self.wait(first),
                 _ => self.fetch(first, end - first, is_ahead)?,
             }
@@ -214,8 +216,7 @@ impl CleanPages {
         if self.pages.state(page) == State::Busy {
             let patience_ns = patience_ns(self.timeout, self.late.load(Ordering::Relaxed));
             for late in self.in_flight.give_up(now_ns().saturating_sub(patience_ns)) {
-                self.pages.release(late.pages.clone(), State::Missing);
-                self.waits.wake(late.pages);
+                late.own().for_each(|pages| self.give_back(pages));
             }
         }
     }
@@ -230,7 +231,6 @@ impl CleanPages {
             None if count * PAGE > SMALL => self.staging.take(STAGING_WAIT),
             _ => None,
         };
-        let mut small = [0; SMALL];
         let count = match (&block, memory) {
             (None, None) => count.min(SMALL / PAGE),
             _ => count,
@@ -238,14 +238,57 @@ impl CleanPages {
         let Claim::Taken { pages, .. } = self.pages.claim(first, first..first + count) else {
             return Ok(());
         };
+        self.fetch_claimed(pages, is_ahead, memory, block.as_mut())
+    }
+
+    /// Takes the first of some pages out of a fetch ahead, which goes on without them, and fetches them for who waits for them: no more than it would
+    /// fetch if they were missing. False: nobody fetches them ahead now.
+    fn overtake(&self, first: usize, count: usize) -> Result<bool, SourceError> {
+        let count = count.min(MOST);
+        let mut block = match count * PAGE > SMALL {
+            true => self.staging.try_take(),
+            false => None,
+        };
+        let count = match block {
+            Some(_) => count,
+            None => count.min(SMALL / PAGE),
+        };
+        let count = self.in_flight.carve(first..first + count);
+        if count == 0 {
+            return Ok(false);
+        }
+        let (pages, offset) = (first..first + count, (first * PAGE) as u64);
+        match self.ask(|source| source.in_memory(offset, count * PAGE)) {
+            Ok(memory) => self.fetch_claimed(pages, false, memory, block.as_mut())?,
+            Err(error) => {
+                self.give_back(pages);
+                return Err(error);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Fetches claimed pages, of which as many as there is room for in the block, or else [`SMALL`].
+    fn fetch_claimed(
+        &self,
+        pages: Range<usize>,
+        is_ahead: bool,
+        memory: Option<*const u8>,
+        mut block: Option<&mut Block<'_>>,
+    ) -> Result<(), SourceError> {
+        let (first, offset) = (pages.start, (pages.start * PAGE) as u64);
         let (number, late) = (first as u64, self.late.load(Ordering::Relaxed));
-        let flight = self.in_flight.enter(&pages, None, number, now_ns(), true);
+        let demanded = (!is_ahead).then_some(first);
+        let flight = self
+            .in_flight
+            .enter(&pages, demanded, number, now_ns(), true);
         let Some(mut flight) = flight else {
             self.give_back(pages);
             std::thread::yield_now();
             return Ok(());
         };
         let len = pages.len() * PAGE;
+        let mut small = [0; SMALL];
         let (read, from) = match (memory, &mut block) {
             (Some(from), _) => (Ok(()), from),
             (None, Some(block)) => {
@@ -257,45 +300,58 @@ impl CleanPages {
                 (self.read(offset, into, is_ahead), into.as_ptr())
             }
         };
-        let mut pages = pages;
         if flight.settle() {
             self.late.store(0, Ordering::Relaxed);
-        } else {
-            // Given up. What has come late all the same is as good, unless another has begun.
-            drop(flight);
-            read?;
-            // Of many that began together one counts.
-            self.late
-                .fetch_max(late.saturating_add(1), Ordering::Relaxed);
-            let again = self.pages.claim(first, first..first + pages.len());
-            let Claim::Taken { pages: left, .. } = again else {
-                return Ok(());
-            };
-            pages = left;
+            // Others may have taken some: those are theirs, and not touched here, not even by the same bytes.
+            return self.put(flight.own(pages), first, from, read);
         }
-        let len = pages.len() * PAGE;
-        let to = self.memory.as_ptr().wrapping_add(first * PAGE);
-        let room = read.and_then(|()| {
-            populate(to, len).map_err(|errno| SourceError::Io {
-                operation: "allocating shared memory",
-                errno,
-            })
-        });
-        match room {
-            Ok(()) => {
-                // SAFETY: as many bytes are at `from`, by the source's word or in a buffer of that length, and of the mapping at `to`, of which these
-                // pages are ours alone: nobody maps them before they are complete.
-                unsafe { to.copy_from_nonoverlapping(from, len) };
-                self.fetched.add(pages.len() as i64);
-                self.pages.complete(pages.clone());
-                self.waits.wake(pages);
-                Ok(())
-            }
-            Err(error) => {
-                self.give_back(pages);
-                Err(error)
+        // Given up. What has come late all the same is as good, unless another has begun.
+        drop(flight);
+        read?;
+        // Of many that began together one counts.
+        self.late
+            .fetch_max(late.saturating_add(1), Ordering::Relaxed);
+        match self.pages.claim(first, first..pages.end) {
+            Claim::Taken { pages, .. } => self.put(std::iter::once(pages), first, from, Ok(())),
+            _ => Ok(()),
+        }
+    }
+
+    /// What was read for some claimed pages, from the content of page `first` on, goes to the file; or they are given back.
+    fn put(
+        &self,
+        claimed: impl Iterator<Item = Range<usize>>,
+        first: usize,
+        from: *const u8,
+        read: Result<(), SourceError>,
+    ) -> Result<(), SourceError> {
+        let mut result = read;
+        for pages in claimed {
+            let len = pages.len() * PAGE;
+            let to = self.memory.as_ptr().wrapping_add(pages.start * PAGE);
+            let from = from.wrapping_add((pages.start - first) * PAGE);
+            let room = result.and_then(|()| {
+                populate(to, len).map_err(|errno| SourceError::Io {
+                    operation: "allocating shared memory",
+                    errno,
+                })
+            });
+            match room {
+                Ok(()) => {
+                    // SAFETY: as many bytes are at `from`, by the source's word or in a buffer of that length, and of the mapping at `to`, of which these
+                    // pages are ours alone: nobody maps them before they are complete.
+                    unsafe { to.copy_from_nonoverlapping(from, len) };
+                    self.fetched.add(pages.len() as i64);
+                    self.pages.complete(pages.clone());
+                    self.waits.wake(pages);
+                }
+                Err(error) => {
+                    self.give_back(pages);
+                    result = Err(error);
+                }
             }
         }
+        result
     }
 
     fn give_back(&self, pages: Range<usize>) {
@@ -323,19 +379,29 @@ fn patience_ns(timeout: Duration, late: u32) -> u64 {
     timeout_ns.saturating_mul(1 << late.min(10))
 }
 
-impl Source for CleanPages {
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+impl CleanPages {
+    fn copy_out(&self, offset: u64, into: &mut [u8], is_ahead: bool) -> Result<(), SourceError> {
         let (mut at, mut into) = (offset, into);
         while !into.is_empty() {
             let within = (at % PAGE as u64) as usize;
             let wanted = (within + into.len()).next_multiple_of(PAGE);
-            let there = self.bring(at - within as u64, wanted, false)? * PAGE;
+            let there = self.bring(at - within as u64, wanted, is_ahead)? * PAGE;
             let len = (there - within).min(into.len());
             let (now, rest) = into.split_at_mut(len);
             self.memory.read(at as usize, now);
             (at, into) = (at + len as u64, rest);
         }
         Ok(())
+    }
+}
+
+impl Source for CleanPages {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.copy_out(offset, into, false)
+    }
+
+    fn read_ahead(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.copy_out(offset, into, true)
     }
 
     fn extent(&self, offset: u64, len: u64) -> Extent {

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ use amdahl_pager::{
     Pager, Source, SourceError, Support, WorkingSet,
 };
 use common::{
-    Deaf, ENGINES, Generated, MIB, MINUTE, check, check_all, content, ends, expected, give_up,
-    is_possible, is_zero, mapping, peek,
+    Deaf, ENGINES, Generated, MIB, MINUTE, begin, check, check_all, content, ends, expected,
+    give_up, is_possible, is_zero, mapping, peek,
 };
 
 /// Whether the kernel shares clean pages; says so if not.
@@ -363,11 +363,13 @@ fn side_by_side(seed: u64) {
     });
     for (page, count) in source.per_page.iter().enumerate() {
         let count = count.load(Ordering::Relaxed);
+        // A fault that overtakes the background asks once more.
+        let most = if seed.is_multiple_of(3) { 2 } else { 1 };
         assert!(
-            count <= 1,
+            count <= most,
             "seed {seed}: page {page} was asked for {count} times"
         );
-        if count == 1 {
+        if count > 0 {
             let found = in_file(&clean, page);
             assert!(found == expected(page), "seed {seed}: page {page}");
         }
@@ -763,4 +765,79 @@ fn what_cannot_be_is_refused() {
     let theirs_too = Mapping::of_clean(clean.file(), 0, MIB).unwrap();
     assert!(hand_over(&theirs, &[&theirs_too, &small]).is_err());
     assert!(peek(&theirs_too, 0).is_none());
+}
+
+/// Answers who waits, and says nothing to who reads ahead until it is let go.
+struct Ahead {
+    deaf: Arc<Deaf>,
+    urgent: AtomicUsize,
+}
+
+impl Source for Ahead {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.urgent.fetch_add(into.len() / PAGE, Ordering::SeqCst);
+        for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
+            content(offset / PAGE as u64 + nth as u64, bytes);
+        }
+        Ok(())
+    }
+
+    fn read_ahead(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.deaf.read(offset, into)
+    }
+}
+
+/// A page was lost to a VM that waited for another VM's background: the source was never asked for it as for a page that somebody waits for.
+#[test]
+fn who_waits_for_a_page_does_not_wait_for_another_who_reads_it_ahead() {
+    if !can_share() {
+        return;
+    }
+    for is_copied in [false, true] {
+        let source = Arc::new(Ahead {
+            deaf: Deaf::new(u64::MAX),
+            urgent: AtomicUsize::new(0),
+        });
+        let all: Arc<dyn Source> = Arc::<Ahead>::clone(&source);
+        let clean = Arc::new(CleanPages::new(all, 2 * MIB as u64).unwrap());
+        let start = |memory: &Arc<Mapping>, background| {
+            let builder = Pager::builder().mapping(memory, 0).workers(1);
+            let builder = match is_copied {
+                true => builder.source(Arc::<CleanPages>::clone(&clean)),
+                false => builder.clean(&clean),
+            };
+            // Nobody is given up in the time of this test.
+            let builder = builder.timeout(60 * MINUTE).background(background);
+            builder.start().unwrap()
+        };
+        let map = || match is_copied {
+            true => mapping(2 * MIB, Backing::Small).unwrap(),
+            false => Arc::new(clean.map(0, 2 * MIB).unwrap()),
+        };
+        let (ahead, memory) = (map(), map());
+        let other = start(&ahead, Background::Unlimited);
+        source.deaf.wait_for(1);
+        let pager = start(&memory, Background::Off);
+        for page in [7, 8, 500] {
+            let memory = Arc::clone(&memory);
+            let touched = begin(move || check(&memory, page, page as u64));
+            touched.recv_timeout(MINUTE).expect("it is served");
+        }
+        assert!(!source.deaf.is_let_go.load(Ordering::SeqCst));
+        // Not more than it would have asked for without the other.
+        assert!(source.urgent.load(Ordering::SeqCst) <= 2 + 8);
+        // So is who waits for its own background.
+        let touched = {
+            let ahead = Arc::clone(&ahead);
+            begin(move || check(&ahead, 300, 300))
+        };
+        touched.recv_timeout(MINUTE).expect("it is served");
+        source.deaf.let_go();
+        assert_eq!(ends("finish", || pager.finish()).1, 0);
+        assert_eq!(ends("finish", || other.finish()).1, 0);
+        check_all(&memory);
+        check_all(&ahead);
+        // What came of the one that was overtaken was not put there once more.
+        assert_eq!(clean.pages_fetched() as usize, clean.pages());
+    }
 }
