@@ -77,6 +77,61 @@ fn send(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
     assert_eq!(sent.unwrap(), bytes.len());
 }
 
+/// Has this process have no more descriptors than it has, until that is dropped.
+struct NoMore(libc::rlimit);
+
+impl NoMore {
+    fn new() -> NoMore {
+        let mut was = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // The lowest that is free.
+        let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+        // SAFETY: plain calls, of a process that has this one test.
+        unsafe {
+            assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut was), 0);
+            let less = libc::rlimit {
+                rlim_cur: next as u64,
+                ..was
+            };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const less), 0);
+        }
+        NoMore(was)
+    }
+}
+
+impl Drop for NoMore {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        let done = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const self.0) };
+        assert_eq!(done, 0);
+    }
+}
+
+/// It was told that more than one descriptor had come.
+#[test]
+fn who_may_have_no_more_descriptors_says_so_and_takes_the_next_one() {
+    const TEST: &str = "who_may_have_no_more_descriptors_says_so_and_takes_the_next_one";
+    if !common::is_child(TEST, "limit", common::ends_well) {
+        return;
+    }
+    let Some(fd) = uffd(Some(0)) else { return };
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    send(&theirs, MESSAGE.as_bytes(), &[fd.as_fd()]);
+    let none = NoMore::new();
+    let received = receive(&ours, SOURCE, MINUTE);
+    drop(none);
+    assert!(
+        matches!(received, Err(ReceiveError::NoRoom)),
+        "{received:?}"
+    );
+    assert!(received.unwrap_err().to_string().contains("RLIMIT_NOFILE"));
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    send(&theirs, MESSAGE.as_bytes(), &[fd.as_fd()]);
+    receive(&ours, SOURCE, MINUTE).unwrap();
+}
+
 const MESSAGE: &str = r#"[{"base_host_virt_addr":65536,"size":4096,"offset":0,"page_size":4096}]"#;
 
 fn received(act: impl FnOnce(UnixStream) + Send) -> Result<HandedOverMemory, ReceiveError> {

@@ -45,6 +45,11 @@ pub enum OfferError {
     /// One belongs to an offer.
     #[error("the offer of clean pages came without its file, or with more than one")]
     Descriptors,
+    /// One came, and this process may have no more.
+    #[error(
+        "the file of clean pages could not be taken: this process may have no more descriptors (RLIMIT_NOFILE)"
+    )]
+    NoRoom,
     /// A system call failed.
     #[error("{operation}: {}", std::io::Error::from(*errno))]
     System {
@@ -111,7 +116,11 @@ pub fn take_offer(stream: &UnixStream, within: Duration) -> Result<Offer, OfferE
             }
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(OfferError::Descriptors);
+            // There was room for one in the buffer.
+            return Err(match file {
+                Some(_) => OfferError::Descriptors,
+                None => OfferError::NoRoom,
+            });
         }
         if received.bytes == 0 {
             return Err(OfferError::Closed);

@@ -56,6 +56,11 @@ pub enum ReceiveError {
         "more than one descriptor came: one is expected, the userfaultfd (Firecracker with guest_memfd, which sends others beside it, is not served)"
     )]
     Descriptors,
+    /// One came, and this process may have no more.
+    #[error(
+        "the descriptor that came with the message could not be taken: this process may have no more of them (RLIMIT_NOFILE)"
+    )]
+    NoRoom,
     /// It is something else.
     #[error("the descriptor that came is {0} and no userfaultfd")]
     Kind(String),
@@ -123,7 +128,11 @@ pub fn receive(
             }
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(ReceiveError::Descriptors);
+            // There was room for one in the buffer.
+            return Err(match descriptor {
+                Some(_) => ReceiveError::Descriptors,
+                None => ReceiveError::NoRoom,
+            });
         }
         if received.bytes == 0 {
             return Err(ReceiveError::Closed { bytes });
