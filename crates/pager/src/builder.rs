@@ -61,7 +61,7 @@ pub enum Background {
     Off,
     /// The rest is fetched, as fast as it goes.
     Unlimited,
-    /// The rest is fetched, with so many bytes a second at most.
+    /// The rest is fetched, with so many bytes a second at most: a [budget](Builder::budget) as well.
     BytesPerSecond(u64),
 }
 
@@ -79,6 +79,7 @@ pub struct Builder {
     shards: Option<usize>,
     workers: Option<usize>,
     background: Background,
+    budget: Option<u64>,
     timeout: Duration,
     record: bool,
     moves: bool,
@@ -101,6 +102,7 @@ impl Default for Builder {
             shards: None,
             workers: None,
             background: Background::Off,
+            budget: None,
             timeout: Duration::from_secs(30),
             record: false,
             moves: true,
@@ -207,6 +209,13 @@ impl Builder {
     /// Whether the rest is fetched while there are no faults. By default it is not.
     pub fn background(mut self, background: Background) -> Builder {
         self.background = background;
+        self
+    }
+
+    /// Bytes a second, at most, of all that is fetched while nobody waits for it: by the background and by [`replay`](Pager::replay) together. A tenth of a
+    /// second of it, but 2 MiB at least, may come at once. By default there is no bound. Faults take nothing of it.
+    pub fn budget(mut self, bytes_per_second: u64) -> Builder {
+        self.budget = Some(bytes_per_second);
         self
     }
 
@@ -317,16 +326,17 @@ impl Builder {
             None => self.own_shards(&space, &support, engine, cpus)?,
         };
         let most = (self.window_bytes / PAGE).clamp(1, BLOCK / PAGE).ilog2();
-        let (mut rate, mut is_on) = (None, true);
-        match self.background {
-            Background::Off => is_on = false,
-            Background::Unlimited => {}
-            // A tenth of a second at once, but a block at least.
-            Background::BytesPerSecond(per_second) => {
-                let burst = (per_second / 10).max(BLOCK as u64);
-                rate = Some(Rate::new(per_second, burst, now_ns()));
-            }
-        }
+        let is_on = self.background != Background::Off;
+        let of_background = match self.background {
+            Background::BytesPerSecond(per_second) => Some(per_second),
+            _ => None,
+        };
+        let per_second = self.budget.into_iter().chain(of_background).min();
+        // A tenth of a second at once, but a block at least.
+        let rate = per_second.map(|per_second| {
+            let burst = (per_second / 10).max(BLOCK as u64);
+            Rate::new(per_second, burst, now_ns())
+        });
         let inner = Arc::new(Inner {
             pages: Pages::new(count, removable),
             waits: Waits::new((cpus * 64).clamp(256, 1 << 16)),

@@ -483,6 +483,22 @@ impl Inner {
         Next::Pages(pages)
     }
 
+    /// Takes bytes of the budget for what is fetched ahead, if there is one.
+    ///
+    /// # Errors
+    /// How long until it is worth another try.
+    pub fn take_budget(&self, bytes: u64, now_ns: u64) -> Result<(), Duration> {
+        let mut background = self
+            .background
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let taken = background
+            .rate
+            .as_mut()
+            .map_or(Ok(()), |rate| rate.take(bytes, now_ns));
+        taken.map_err(Duration::from_nanos)
+    }
+
     /// A block could not be had: the background leaves it for this pass.
     pub fn block_failed(&self, pages: &Range<usize>, why: Trouble) {
         let mut background = self

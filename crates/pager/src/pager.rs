@@ -10,8 +10,9 @@ use crate::event::Event;
 use crate::inner::Shard;
 use crate::plan::pages::State;
 use crate::plan::space::Region;
+use crate::sys::clock::now_ns;
 use crate::sys::signal::Registered;
-use crate::{Builder, Engine, Error, Mapping, Stats, WorkingSet};
+use crate::{Builder, Engine, Error, Mapping, PAGE, Stats, WorkingSet};
 
 /// Serves the missing pages of memory until it is dropped.
 ///
@@ -91,8 +92,45 @@ impl Pager {
     }
 
     /// Fetches a working set, before whoever will touch it starts. Returns when it is there. How many of its pages are not, because
-    /// the source failed (an event says why) or because they are beyond the last page.
+    /// the source failed (an event says why) or because they are beyond the last page. As fast as it goes: who waits for it to start is not kept
+    /// waiting by a [budget](Builder::budget).
     pub fn prefetch(&self, set: &WorkingSet) -> u64 {
+        let (pieces, beyond) = self.pieces(set);
+        beyond + self.crew.fetch_all(pieces)
+    }
+
+    /// The same while who will touch it runs already: within the [budget](Builder::budget) for what nobody waits for, in the order of the pages. `is_over` is
+    /// asked between blocks, and every 50 ms while the budget is used up: when it says so, or serving ends, the rest is left.
+    pub fn replay(&self, set: &WorkingSet, is_over: impl Fn() -> bool) -> u64 {
+        const LOOK: Duration = Duration::from_millis(50);
+        let inner = &self.crew.inner;
+        let (pieces, mut missing) = self.pieces(set);
+        // As much as is granted at once is fetched at once, by several threads.
+        let mut granted: Vec<Range<usize>> = Vec::new();
+        for piece in pieces {
+            loop {
+                if is_over() || inner.stop.load(Ordering::SeqCst) {
+                    missing += inner.pages.missing(&piece) as u64;
+                    break;
+                }
+                let bytes = (inner.pages.missing(&piece) * PAGE) as u64;
+                match inner.take_budget(bytes, now_ns()) {
+                    Ok(()) => {
+                        granted.push(piece);
+                        break;
+                    }
+                    Err(_) if !granted.is_empty() => {
+                        missing += self.crew.fetch_all(std::mem::take(&mut granted));
+                    }
+                    Err(wait) => std::thread::sleep(wait.min(LOOK)),
+                }
+            }
+        }
+        missing + self.crew.fetch_all(granted)
+    }
+
+    /// What of a set lies in each block, and how many pages of it are beyond the last one.
+    fn pieces(&self, set: &WorkingSet) -> (Vec<Range<usize>>, u64) {
         let count = self.pages() as u64;
         let space = &self.crew.inner.space;
         let mut pieces: Vec<Range<usize>> = Vec::new();
@@ -104,12 +142,12 @@ impl Pager {
                 pieces.push(piece);
             }
         }
-        let beyond: u64 = set
+        let beyond = set
             .runs()
             .iter()
             .map(|run| run.end - run.start.max(count).min(run.end))
             .sum();
-        beyond + self.crew.fetch_all(pieces)
+        (pieces, beyond)
     }
 
     /// Fetches all that is missing now. Returns when nothing is missing nor on its way, or the source has said nothing for about two

@@ -276,6 +276,46 @@ fn a_working_set_is_recorded_and_replayed() {
     }
 }
 
+/// A working set came as fast as it went, whatever rate was wanted.
+#[test]
+fn a_replay_takes_no_more_than_the_budget_and_faults_take_nothing_of_it() {
+    if !is_possible() {
+        return;
+    }
+    const SET: u64 = 4 * 512;
+    for engine in ENGINES {
+        for as_background in [false, true] {
+            let memory = mapping(16 * MIB, Backing::Small).unwrap();
+            let source = Arc::new(Generated::default());
+            let pager = with(engine, &memory, source.clone(), |builder| {
+                let builder = builder.window(PAGE);
+                match as_background {
+                    // The rest of it is a burst: a block.
+                    false => builder.budget(1),
+                    true => builder.background(Background::BytesPerSecond(1)),
+                }
+            });
+            // The background has the burst, if there is one: either of the two.
+            let set = WorkingSet::from_pages(2048..2048 + SET);
+            let has_seen = std::sync::atomic::AtomicUsize::new(0);
+            let missing = pager.replay(&set, || {
+                // It would go on for days. As soon as something is there, and it has waited, it has had what it may have.
+                let is_there = pager.missing_pages() < 4096;
+                is_there && has_seen.fetch_add(1, Ordering::SeqCst) > 2
+            });
+            assert!(missing >= SET - 512, "{engine}: {missing}");
+            let bytes = source.bytes.load(Ordering::SeqCst);
+            assert!((1..=2 * MIB as u64).contains(&bytes), "{engine}: {bytes}");
+            for page in [0, 1000, 4095] {
+                check(&memory, page, page as u64);
+            }
+            // Who waits for it is not bound by it.
+            assert_eq!(pager.prefetch(&set), 0);
+            check_all(&memory);
+        }
+    }
+}
+
 #[test]
 fn what_is_given_up_reads_as_zero() {
     if !is_possible() {

@@ -226,6 +226,15 @@ impl Pages {
             .sum()
     }
 
+    /// How many of a range are missing.
+    pub fn missing(&self, pages: &Range<usize>) -> usize {
+        let missing = |word: usize| {
+            let word_of = self.words[word].load(Ordering::Relaxed);
+            (same(word_of, State::Missing) & within(word, pages)).count_ones() as usize
+        };
+        words_of(pages).map(missing).sum()
+    }
+
     /// How many pages are missing, and how many on their way: no page is left out that is one, then the other meanwhile. O(pages / 32).
     pub fn count_unsettled(&self) -> (usize, usize) {
         let (mut missing, mut busy) = (0, 0);

@@ -20,6 +20,8 @@ pub struct Plan {
     pub workers: usize,
     /// What is fetched that nobody touches.
     pub background: Background,
+    /// Bytes a second of what is fetched ahead, for each VM.
+    pub budget: Option<u64>,
     /// What becomes of a VM that cannot have a page.
     pub on_loss: OnLoss,
     /// The kernel can make pages deadly.
@@ -48,6 +50,7 @@ impl Plan {
             staging_bytes: blocks * BLOCK,
             workers: cpus.min(WORKERS).min(blocks),
             background: background(args.fill),
+            budget: args.budget,
             on_loss: args.on_loss,
             can_poison: Support::probe().features.contain(Features::POISON),
             handoff_timeout: Duration::from_secs(args.handoff_timeout),

@@ -317,6 +317,9 @@ impl<'a> Served<'a> {
             .background(plan.background)
             .timeout(plan.read_timeout)
             .record(shared.memory.recorder().is_some());
+        if let Some(budget) = plan.budget {
+            builder = builder.budget(budget);
+        }
         if let Some(ledger) = &ledger {
             builder = builder.ledger(Arc::clone(ledger));
         }
@@ -620,7 +623,7 @@ fn replay(shared: &Shared, vm: Vm, pager: &Pager, layout: &Layout, cancel: &Atom
                 if is_over() {
                     return;
                 }
-                pager.prefetch(step);
+                pager.replay(step, is_over);
             }
         };
         // Without it the other takes longer.
