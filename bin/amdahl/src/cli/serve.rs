@@ -98,6 +98,11 @@ pub struct PagerServe {
     /// that is not touched meanwhile
     #[arg(long, value_name = "TEXTFILE", conflicts_with = "fill")]
     pub record_working_set: Option<PathBuf>,
+    /// Ask for each page once, whatever VMs want it, and keep it in one copy for all of them: for an image that is
+    /// far away. Takes memory as pages come, up to the size of the image, beside --memory. VMMs that ask for it map
+    /// that copy, others get copies of their own
+    #[arg(long, conflicts_with = "record_working_set")]
+    pub share: bool,
     /// What becomes of a VM that cannot have a page: it gets SIGBUS when it touches it, or is killed
     #[arg(long, value_name = "WHAT", default_value = "sigbus")]
     pub on_loss: OnLoss,

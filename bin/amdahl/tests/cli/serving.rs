@@ -1,8 +1,10 @@
 //! `amdahl pager serve`, met by a VMM that does what Firecracker's documentation says, and by others.
 
+mod descriptors;
 mod following;
 mod objects;
 mod refusing;
+mod sharing;
 mod vmm;
 
 use std::fs;

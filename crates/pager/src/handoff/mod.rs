@@ -6,7 +6,7 @@
 //! the memory beside a [`Pager`](crate::Pager).
 //!
 //! Before that, a VMM that wants clean pages takes the file of them, which [`offer`] sends and [`take_offer`] receives, and hands over ([`hand_over`])
-//! what it [has mapped](Offer::map) of it.
+//! what it [has mapped](Offer::map) of it. Where some VMMs want them and some do not, those that do [ask] first.
 
 mod clean;
 mod layout;
@@ -15,7 +15,7 @@ mod owner;
 mod peer;
 mod receive;
 
-pub use clean::{Offer, OfferError, hand_over, offer, offer_in_spite, take_offer};
+pub use clean::{Offer, OfferError, ask, hand_over, is_asked, offer, offer_in_spite, take_offer};
 pub use layout::Layout;
 pub use message::{MESSAGE_BYTES_MAX, Malformed, Message, REGIONS_MAX, Wrong, describe, parse};
 pub use owner::Owner;

@@ -10,7 +10,9 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use amdahl_pager::handoff::{OfferError, hand_over, offer, offer_in_spite, receive, take_offer};
+use amdahl_pager::handoff::{
+    OfferError, ReceiveError, ask, hand_over, is_asked, offer, offer_in_spite, receive, take_offer,
+};
 use amdahl_pager::{CleanPages, Engine, Mapping, PAGE, Pager, Source};
 
 use super::common::{self, Generated, MIB, MINUTE, check, check_all, ends, expected, peek};
@@ -50,6 +52,36 @@ fn offers_are_taken_whole_or_not_at_all() {
     let mut next = [0; 4];
     (&ours).read_exact(&mut next).unwrap();
     assert_eq!(&next, b"next");
+}
+
+#[test]
+fn who_asks_for_an_offer_is_told_from_who_hands_over() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let silent = is_asked(&ours, Duration::from_millis(1));
+    assert!(matches!(silent, Err(ReceiveError::Silent { bytes: 0, .. })));
+    ask(&theirs).unwrap();
+    (&theirs).write_all(b"[{}]").unwrap();
+    assert!(is_asked(&ours, MINUTE).unwrap());
+    // The question is taken, and nothing of what is no question.
+    assert!(!is_asked(&ours, MINUTE).unwrap());
+    let mut next = [0; 4];
+    (&ours).read_exact(&mut next).unwrap();
+    assert_eq!(&next, b"[{}]");
+    for bytes in [&b"AMDLCQ\0\x02"[..], b"AMDLCP\0\x01"] {
+        (&theirs).write_all(bytes).unwrap();
+        assert!(matches!(
+            is_asked(&ours, MINUTE),
+            Err(ReceiveError::Malformed(_))
+        ));
+    }
+    (&theirs).write_all(b"AMD").unwrap();
+    let silent = is_asked(&ours, Duration::from_millis(1));
+    assert!(matches!(silent, Err(ReceiveError::Silent { bytes: 3, .. })));
+    drop(theirs);
+    assert!(matches!(
+        is_asked(&ours, MINUTE),
+        Err(ReceiveError::Closed { bytes: 0 })
+    ));
 }
 
 /// Whoever has the descriptor may try what it likes.

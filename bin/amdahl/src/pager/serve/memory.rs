@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use amdahl_image::{Image, Store};
 use amdahl_object::{Limits, is_object};
-use amdahl_pager::{Extent, FileSource, ImageSource, PAGE, Source, SourceError, StoreSource};
+use amdahl_pager::{
+    CleanPages, Extent, FileSource, ImageSource, PAGE, Source, SourceError, StoreSource,
+};
 
 use amdahl_remote::{Connect, Identity, Remote};
 
@@ -32,6 +34,8 @@ pub struct Memory {
     pub kind: &'static str,
     /// Another memory has another one.
     pub identity: Identity,
+    /// The source, where there is one copy of its pages for all.
+    pub clean: Option<Arc<CleanPages>>,
     image: Option<Arc<ImageSource>>,
     object: Option<Arc<StoreSource>>,
     remote: Option<Arc<Remote>>,
@@ -69,6 +73,7 @@ impl Memory {
                     source: Arc::clone(&remote) as Arc<dyn Source>,
                     working_set: Vec::new(),
                     kind: "memory of another host",
+                    clean: None,
                     image: None,
                     object: None,
                     remote: Some(remote),
@@ -99,6 +104,7 @@ impl Memory {
                         .collect(),
                     kind: "image",
                     identity,
+                    clean: None,
                     image: Some(source),
                     object: None,
                     remote: None,
@@ -119,6 +125,7 @@ impl Memory {
                     working_set: Vec::new(),
                     kind: "raw memory",
                     identity,
+                    clean: None,
                     image: None,
                     object: Some(source),
                     remote: None,
@@ -140,6 +147,7 @@ impl Memory {
                     working_set: Vec::new(),
                     kind: "raw memory",
                     identity,
+                    clean: None,
                     image: None,
                     object: None,
                     remote: None,
@@ -147,6 +155,13 @@ impl Memory {
                 }
             }
         };
+        if args.share {
+            let clean = CleanPages::new(Arc::clone(&memory.source), memory.bytes);
+            let clean = clean.map_err(|error| Failure::machine(format!("--share: {error}")))?;
+            let clean = Arc::new(clean.timeout(Duration::from_secs(args.read_timeout)));
+            memory.source = Arc::clone(&clean) as Arc<dyn Source>;
+            memory.clean = Some(clean);
+        }
         if let Some(path) = &args.record_working_set {
             // What is fetched before it is touched would be missed.
             memory.working_set.clear();

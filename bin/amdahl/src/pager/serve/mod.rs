@@ -445,13 +445,17 @@ fn listening(args: &PagerServe, listener: &Listener, shared: &Shared) {
         .map(|run| run.end - run.start)
         .sum();
     let text = format!(
-        "serving {} ({}, {}{}) to at most {} VMs at {place}",
+        "serving {} ({}, {}{}{}) to at most {} VMs at {place}",
         args.image.display(),
         memory.kind,
         super::meter::size(memory.bytes),
         match working_set {
             0 => String::new(),
             pages => format!(", working set {}", tell::pages(pages as usize)),
+        },
+        match memory.clean {
+            Some(_) => ", one copy for all",
+            None => "",
         },
         plan.max_vms,
     );
@@ -462,6 +466,7 @@ fn listening(args: &PagerServe, listener: &Listener, shared: &Shared) {
         "kind": memory.kind,
         "memory_bytes": memory.bytes,
         "working_set_pages": working_set,
+        "is_shared": memory.clean.is_some(),
         "max_vms": plan.max_vms,
         "can_poison": plan.can_poison,
     });

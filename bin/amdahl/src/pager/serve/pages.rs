@@ -23,6 +23,7 @@ pub fn main(args: &PagerServe, address: &str) -> Result<u8, Failure> {
         ("--fill", args.fill.is_some()),
         ("--record-working-set", args.record_working_set.is_some()),
         ("--control", args.control.is_some()),
+        ("--share", args.share),
         ("--budget", args.budget.is_some()),
     ];
     if let Some((name, _)) = for_vms.iter().find(|(_, is_given)| *is_given) {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use amdahl_pager::handoff::{
-    HandedOverMemory, Layout, Malformed, Owner, Peer, ReceiveError, receive,
+    HandedOverMemory, Layout, Malformed, Owner, Peer, ReceiveError, is_asked, offer, receive,
 };
 use amdahl_pager::succession::Ledger;
 use amdahl_pager::{Background, Features, Pager, WorkingSet};
@@ -98,12 +98,57 @@ impl Drop for Counted<'_> {
     }
 }
 
+/// A VM's memory as it was handed over.
+struct Taken {
+    memory: HandedOverMemory,
+    /// Its VMM has asked for the clean pages, and maps them.
+    is_mapped: bool,
+}
+
+/// Takes the message of a VMM, who may ask for the clean pages before.
+fn take(shared: &Shared, stream: &UnixStream) -> Result<Taken, (String, bool)> {
+    let timeout = shared.plan.handoff_timeout;
+    let failed = |error: ReceiveError| {
+        // Who speaks something else is no VMM, and not killed for it.
+        let is_vmm = !matches!(
+            error,
+            ReceiveError::Malformed(Malformed::Foreign(_) | Malformed::Json(_))
+                | ReceiveError::Silent { .. }
+                | ReceiveError::Closed { .. }
+        );
+        // Somebody looked whether we are there.
+        match error {
+            ReceiveError::Closed { bytes: 0 } => (String::new(), false),
+            error => (error.to_string(), is_vmm),
+        }
+    };
+    let is_mapped = match &shared.memory.clean {
+        Some(clean) if is_asked(stream, timeout).map_err(failed)? => {
+            if shared.keep.is_on() {
+                let why = "it asks for the one copy of all pages, which is not handed to who follows (--share with --control)";
+                return Err((why.to_owned(), false));
+            }
+            let offered = offer(stream, clean);
+            offered.map_err(|error| {
+                (
+                    format!("the one copy of all pages cannot be offered: {error}"),
+                    false,
+                )
+            })?;
+            true
+        }
+        _ => false,
+    };
+    let memory = receive(stream, shared.memory.bytes, timeout).map_err(failed)?;
+    Ok(Taken { memory, is_mapped })
+}
+
 /// Takes over what a VMM hands over; who hands over nothing that can be served is refused.
 fn receive_vm(
     shared: &Shared,
     number: u64,
     stream: &UnixStream,
-) -> Option<(Vm, Peer, HandedOverMemory, Owner)> {
+) -> Option<(Vm, Peer, Taken, Owner)> {
     let peer = match Peer::of(stream) {
         Ok(peer) => peer,
         Err(error) => {
@@ -117,25 +162,16 @@ fn receive_vm(
         number,
         pid: peer.pid,
     };
-    let taken = receive(stream, shared.memory.bytes, shared.plan.handoff_timeout);
-    let taken = match taken {
+    let taken = match take(shared, stream) {
         Ok(taken) => taken,
-        // Somebody looked whether we are there.
-        Err(ReceiveError::Closed { bytes: 0 }) => return None,
-        Err(error) => {
-            // Who speaks something else is no VMM, and not killed for it.
-            let is_vmm = !matches!(
-                error,
-                ReceiveError::Malformed(Malformed::Foreign(_) | Malformed::Json(_))
-                    | ReceiveError::Silent { .. }
-                    | ReceiveError::Closed { .. }
-            );
-            let whom = is_vmm.then_some((&peer, None));
-            refused(shared, vm, &error.to_string(), whom);
+        Err((why, _)) if why.is_empty() => return None,
+        Err((why, is_vmm)) => {
+            refused(shared, vm, &why, is_vmm.then_some((&peer, None)));
             return None;
         }
     };
-    match Owner::new(&taken.descriptor, &taken.regions) {
+    let memory = &taken.memory;
+    match Owner::new(&memory.descriptor, &memory.regions) {
         Ok(owner) => Some((vm, peer, taken, owner)),
         Err(error) => {
             let why = format!("its descriptor cannot be duplicated: {error}");
@@ -162,7 +198,7 @@ pub fn connection(shared: &Shared, number: u64, stream: UnixStream, arriving: Co
         return refused(shared, vm, &why, Some((&peer, Some(&owner))));
     };
     let ledger = match shared.keep.is_on() {
-        true => Ledger::new(&taken.regions, shared.memory.identity).map(Some),
+        true => Ledger::new(&taken.memory.regions, shared.memory.identity).map(Some),
         false => Ok(None),
     };
     let ledger = match ledger {
@@ -172,11 +208,12 @@ pub fn connection(shared: &Shared, number: u64, stream: UnixStream, arriving: Co
             return refused(shared, vm, &why, Some((&peer, Some(&owner))));
         }
     };
+    let is_mapped = taken.is_mapped;
     let HandedOverMemory {
         descriptor,
         features,
         regions,
-    } = taken;
+    } = taken.memory;
     let kept = Arc::new(Kept {
         vm,
         peer,
@@ -184,6 +221,7 @@ pub fn connection(shared: &Shared, number: u64, stream: UnixStream, arriving: Co
         descriptor,
         features,
         regions,
+        is_mapped,
         ledger: ledger.map(Arc::new),
     });
     shared.keep.begin(shared, &kept);
@@ -286,6 +324,7 @@ struct Served<'a> {
     since: Instant,
     tally: Tally,
     ledger: Option<Arc<Ledger>>,
+    is_mapped: bool,
 }
 
 impl<'a> Served<'a> {
@@ -309,9 +348,12 @@ impl<'a> Served<'a> {
             .descriptor
             .try_clone()
             .map_err(|error| format!("its descriptor cannot be duplicated: {error}"))?;
-        let mut builder = Pager::builder()
-            .handed_over(descriptor, regions)
-            .source(std::sync::Arc::clone(&shared.memory.source))
+        let builder = Pager::builder().handed_over(descriptor, regions);
+        let builder = match &shared.memory.clean {
+            Some(clean) if kept.is_mapped => builder.clean(clean),
+            _ => builder.source(Arc::clone(&shared.memory.source)),
+        };
+        let mut builder = builder
             .staging(plan.staging_bytes)
             .workers(plan.workers)
             .background(plan.background)
@@ -374,6 +416,7 @@ impl<'a> Served<'a> {
         }
         let watch = Watch::new(vm, shared, Layout::new(regions), owner, peer);
         Ok(Served {
+            is_mapped: kept.is_mapped,
             pager,
             watch,
             since,
@@ -394,6 +437,7 @@ impl<'a> Served<'a> {
             since,
             tally,
             ledger: _,
+            is_mapped: _,
         } = self;
         let Watch {
             vm,
@@ -448,8 +492,9 @@ impl<'a> Served<'a> {
             since,
             tally,
             ledger,
+            is_mapped,
         } = self;
-        let (pager, since, shared) = (&*pager, *since, watch.shared);
+        let (pager, since, shared, is_mapped) = (&*pager, *since, watch.shared, *is_mapped);
         // What another would begin with.
         let is_replayed = AtomicBool::new(tally.is_replayed());
         let note = || {
@@ -514,8 +559,9 @@ impl<'a> Served<'a> {
                 }
                 let stats = pager.stats();
                 let now = stats.pages + stats.zero_pages + stats.lost_pages + stats.removed_pages;
-                // Looking costs some microseconds for each GiB.
-                if now != done && stats.lost_pages == 0 && pager.missing_pages() == 0 {
+                // Looking costs some microseconds for each GiB. What is mapped is not let go: without us what is given up of it would not be zero.
+                if !is_mapped && now != done && stats.lost_pages == 0 && pager.missing_pages() == 0
+                {
                     if is_let_go(pager, watch.owner) {
                         break Some(Outcome::Complete);
                     }
@@ -548,6 +594,9 @@ impl<'a> Served<'a> {
                 if state.is_done.load(Ordering::Acquire) {
                     match pager.missing_pages() == 0 && stats.lost_pages == 0 {
                         // All is there but for this moment.
+                        // The pager's end lets go of it, after it has put zeros where something was given up.
+                        true if is_mapped && pager.is_filled() => break Some(Outcome::Complete),
+                        true if is_mapped => {}
                         true if is_let_go(pager, watch.owner) => break Some(Outcome::Complete),
                         true => {}
                         false => break Some(Outcome::Incomplete),

@@ -133,8 +133,13 @@ fn process() {
         unsafe { libc::signal(libc::SIGBUS, wait as *const () as libc::sighandler_t) };
     }
     let number = |value: &Value| value.as_u64().expect("a number");
-    let fd = uffd(number(&told["features"])).expect("a userfaultfd");
+    let socket = told["socket"].as_str().expect("a path");
     let (mut regions, mut message) = (Vec::new(), Vec::new());
+    if told["maps"] == true {
+        regions = mapped(socket, &told["regions"]);
+        return obey(&told, &regions);
+    }
+    let fd = uffd(number(&told["features"])).expect("a userfaultfd");
     for region in told["regions"].as_array().expect("a list") {
         let (pages, first) = (number(&region[0]) as usize, number(&region[1]) as usize);
         let (protection, flags) = (
@@ -164,7 +169,7 @@ fn process() {
             "page_size": PAGE, "page_size_kib": PAGE,
         }));
     }
-    let stream = UnixStream::connect(told["socket"].as_str().expect("a path")).expect("connected");
+    let stream = UnixStream::connect(socket).expect("connected");
     send(
         &stream,
         Value::from(message).to_string().as_bytes(),
@@ -172,6 +177,70 @@ fn process() {
     );
     // Kept open until the end, as Firecracker since 1.12 does, or not.
     let _stream = (told["keeps_socket"] == true).then_some(stream);
+    obey(&told, &regions);
+}
+
+/// Memory that is mapped of the one copy that the daemon has for all.
+fn mapped(socket: &str, regions: &Value) -> Vec<Region> {
+    use amdahl_pager::handoff::{ask, hand_over, take_offer};
+
+    let stream = UnixStream::connect(socket).expect("connected");
+    ask(&stream).expect("asked");
+    let offer = take_offer(&stream, std::time::Duration::from_secs(60)).expect("an offer");
+    let regions = regions.as_array().expect("a list");
+    let number = |value: &Value| value.as_u64().expect("a number") as usize;
+    let mappings: Vec<_> = regions
+        .iter()
+        .map(|region| {
+            let (pages, first) = (number(&region[0]), number(&region[1]));
+            offer
+                .map((first * PAGE) as u64, pages * PAGE)
+                .expect("a mapping")
+        })
+        .collect();
+    let all: Vec<_> = mappings.iter().collect();
+    let fd = hand_over(&stream, &all).expect("handed over");
+    let regions = mappings
+        .iter()
+        .zip(regions)
+        .map(|(mapping, region)| Region {
+            start: mapping.as_ptr().expose_provenance(),
+            pages: number(&region[0]),
+            first: number(&region[1]),
+        });
+    let regions = regions.collect();
+    // Until the end of the process.
+    std::mem::forget((mappings, fd, stream));
+    regions
+}
+
+/// KiB of memory that is this process's own.
+fn own(regions: &[Region]) -> u64 {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").expect("readable");
+    let (mut sum, mut is_within) = (0, false);
+    for line in smaps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let first = words.next().expect("a word");
+        let hex = |text| usize::from_str_radix(text, 16).ok();
+        if let Some((low, high)) = first.split_once('-')
+            && let (Some(low), Some(high)) = (hex(low), hex(high))
+        {
+            let is_of =
+                |region: &Region| region.start < high && low < region.start + region.pages * PAGE;
+            is_within = regions.iter().any(is_of);
+        } else if is_within && first == "Anonymous:" {
+            sum += words
+                .next()
+                .expect("a word")
+                .parse::<u64>()
+                .expect("a number");
+        }
+    }
+    sum
+}
+
+/// Does what it is told, line by line.
+fn obey(told: &Value, regions: &[Region]) {
     let answer = |text: String| {
         let mut out = std::io::stdout().lock();
         writeln!(out, "\n> {text}").expect("written");
@@ -189,7 +258,15 @@ fn process() {
         let words: Vec<&str> = line.split(' ').collect();
         let argument = |nth: usize| words[nth].parse::<usize>().expect("a number");
         match words[0] {
-            "touch" => answer(format!("touched {:x}", touch(&regions, argument(1)))),
+            "touch" => answer(format!("touched {:x}", touch(regions, argument(1)))),
+            "own" => answer(format!("{} KiB", own(regions))),
+            "write" => {
+                let (region, page) = page(argument(1));
+                let at: *mut u8 = std::ptr::with_exposed_provenance_mut(region.start + page * PAGE);
+                // SAFETY: the page is ours.
+                unsafe { at.write_bytes(0x5a, PAGE) };
+                answer("written".to_owned());
+            }
             "read" => {
                 let (region, page) = page(argument(1));
                 answer(format!("page {:x}", region.sum(page)));

@@ -417,6 +417,8 @@ fn kept(vm: message::Vm, descriptors: Vec<OwnedFd>, memory: &Memory) -> Result<K
     let ledger =
         Ledger::open(ledger, &regions, memory.identity).map_err(|error| error.to_string())?;
     Ok(Kept {
+        // No ledger is kept of those.
+        is_mapped: false,
         vm: Vm {
             number: vm.number,
             pid: vm.pid,

@@ -56,6 +56,8 @@ pub struct Kept {
     pub features: Option<Features>,
     /// Its memory.
     pub regions: Vec<HandedOver>,
+    /// It is a mapping of the clean pages' file.
+    pub is_mapped: bool,
     /// What is known of its pages, if somebody may follow.
     pub ledger: Option<Arc<Ledger>>,
 }
