@@ -43,6 +43,8 @@ enum Part {
     AllocTraces,
     /// range-alloc: the shared form
     AllocThreads,
+    /// range-alloc: magazines of the shared form
+    AllocMagazines,
     /// range-lock, all of it
     Lock,
     /// range-lock: two threads against one
@@ -61,11 +63,12 @@ enum Part {
 
 type Measure = fn(&Effort) -> Vec<Figure>;
 /// What is measured, in this order: the crate, the rows, how.
-const PARTS: [(Part, Part, Measure); 10] = [
+const PARTS: [(Part, Part, Measure); 11] = [
     (Part::Alloc, Part::AllocSteady, alloc::steady),
     (Part::Alloc, Part::AllocCases, alloc::cases),
     (Part::Alloc, Part::AllocTraces, alloc::traces),
     (Part::Alloc, Part::AllocThreads, alloc::threads),
+    (Part::Alloc, Part::AllocMagazines, alloc::magazines),
     (Part::Lock, Part::LockScaling, lock::disjoint_scaling),
     (Part::Lock, Part::LockMixes, lock::array_mixes),
     (Part::Lock, Part::LockOthers, lock::other_threads),

@@ -6,6 +6,8 @@ use crate::isa;
 use crate::request::{self, MAX_ALIGN, Policy, Request, Wanted};
 use crate::tree::AnyTree;
 use crate::tree::edit::{Cut, Emptied, Filled, Free, FreeLazily, Lookup, Place, PlaceAt, Reclaim};
+#[cfg(feature = "std")]
+use crate::tree::edit::{FreeLarge, Freed};
 
 /// An allocation, as [`RangeAlloc::lookup`] finds it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -181,6 +183,13 @@ impl RangeAlloc {
         found.ok_or(AllocError::NoSpace { lazy: self.lazy })
     }
 
+    /// A request in the units of the arena.
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(crate) fn wanted(&self, request: &Request) -> Result<Wanted, AllocError> {
+        Wanted::new(request, &self.range, self.granule)
+    }
+
     #[inline(always)]
     fn lowest(&mut self, wanted: &Wanted) -> Result<Option<Filled>, OutOfMemory> {
         self.reserve_gap()?;
@@ -306,6 +315,25 @@ impl RangeAlloc {
         self.blocks -= 1;
         self.busy -= emptied.block.end - emptied.block.start;
         Ok(emptied)
+    }
+
+    /// The same, unless it is a block of `small` units or less, which stays as it is.
+    #[cfg(feature = "std")]
+    pub(crate) fn empty_large(
+        &mut self,
+        start: u64,
+        size: Option<u64>,
+        small: u64,
+    ) -> Result<Freed, FreeError> {
+        self.check_inside(start)?;
+        let free = Free { start, size };
+        let freed = self.tree.run(self.simd, FreeLarge { free, small })?;
+        if let Freed::Emptied(emptied) = &freed {
+            self.has_emptied(emptied);
+            self.blocks -= 1;
+            self.busy -= emptied.block.end - emptied.block.start;
+        }
+        Ok(freed)
     }
 
     /// Frees a part of an allocation, as `munmap` does: what is left stays allocated, as one

@@ -151,6 +151,13 @@ impl Wanted {
         })
     }
 
+    /// Whether it may begin at an address, which is far enough from the end of the numbers.
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(crate) fn may_be_at(&self, start: u64) -> bool {
+        self.grid.pad(start) == 0 && start >= self.from && start + self.size <= self.to
+    }
+
     /// Whether a gap has room for it.
     pub(crate) fn fits_in(&self, gap: &Range<u64>) -> bool {
         self.block_in(gap).is_some()

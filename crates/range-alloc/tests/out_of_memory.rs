@@ -360,8 +360,9 @@ fn busy(arena: &SharedRangeAlloc) -> BTreeMap<u64, (u64, bool)> {
 }
 
 /// Spans that are taken and given back, requests that take all locks, frees of what other slots have.
-fn shared(left: &mut u64) {
+fn shared(left: &mut u64, depth: usize) {
     let config = SharedConfig::new(0..1 << 14).slots(3).span(256);
+    let config = config.magazines(16, depth);
     let made = failing(left, || config.build());
     let arena = match made {
         Err(ArenaError::OutOfMemory) => config.build().unwrap(),
@@ -421,7 +422,12 @@ fn shared(left: &mut u64) {
 
 #[test]
 fn in_the_shared_form() {
-    each_failure(shared);
+    each_failure(|left| shared(left, 0));
+}
+
+#[test]
+fn in_the_shared_form_with_magazines() {
+    each_failure(|left| shared(left, 3));
 }
 
 /// Fails with each allocation of memory that it needs, and then does not.

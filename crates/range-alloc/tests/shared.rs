@@ -32,13 +32,16 @@ impl Owners {
 
 /// Threads free what others have allocated, also threads that have ended, and nearly use up the arena.
 fn stress(threads: u64, turns: u64, units: u64, span: u64) {
+    let config = SharedConfig::new(0..units).slots(4).span(span);
+    stress_of(&config, threads, turns);
+    stress_of(&config.magazines(24, 6), threads, turns);
+}
+
+fn stress_of(config: &SharedConfig, threads: u64, turns: u64) {
     // Miri takes a thousand times as long.
-    let turns = if cfg!(miri) { turns / 200 } else { turns / 2 };
-    let arena = SharedConfig::new(0..units)
-        .slots(4)
-        .span(span)
-        .build()
-        .unwrap();
+    let turns = if cfg!(miri) { turns / 400 } else { turns / 4 };
+    let arena = config.build().unwrap();
+    let units = arena.range().end;
     let owners = Owners::new(units);
     let handed = std::sync::Mutex::new(Vec::<(u64, u64)>::new());
     let refused = AtomicUsize::new(0);
@@ -339,4 +342,104 @@ fn retiring_may_allocate() {
         .into_iter()
         .filter(|segment| segment.state == State::Busy);
     assert_eq!(busy.count(), 1);
+}
+
+/// A block in a magazine is free, whoever asks.
+#[test]
+fn what_is_in_a_magazine_is_free() {
+    let config = SharedConfig::new(0..1 << 16).slots(2).span(1 << 12);
+    let arena = config.magazines(16, 4).build().unwrap();
+    let starts: Vec<u64> = (0..8)
+        .map(|_| arena.alloc_in(0, &Request::new(8)).unwrap())
+        .collect();
+    assert_eq!(starts[7], 56);
+    for start in [8, 24, 40] {
+        assert_eq!(arena.free(start), Ok(8));
+    }
+    let stats = arena.stats();
+    assert_eq!((stats.busy_units, stats.cached_units), (5 * 8, 3 * 8));
+    assert_eq!(stats.held_units, stats.span_units - 5 * 8);
+    // The lowest comes first, once; what another size gets are gaps.
+    assert_eq!(arena.alloc_in(0, &Request::new(7)), Ok(64));
+    assert_eq!(arena.alloc_in(0, &Request::new(8)), Ok(8));
+    // Where alignment, phase and zone are met.
+    let third = Request::new(8).align(16).phase(8).zone(30..1000);
+    assert_eq!(arena.alloc_in(0, &third), Ok(40));
+    let none = Request::new(8).align(32);
+    assert_eq!(arena.alloc_in(0, &none), Ok(96), "24 is no multiple");
+    assert_eq!(arena.stats().cached_units, 8);
+
+    assert_eq!(arena.lookup(24), None);
+    assert_eq!(arena.lookup(31), None);
+    for inside in [24, 27] {
+        let error = FreeError::NotAllocated { start: inside };
+        assert_eq!(arena.free_sized(inside, 8), Err(error.clone()));
+        assert_eq!(arena.free(inside), Err(error.clone()));
+        assert_eq!(arena.free_lazy(inside), Err(error.clone()));
+        assert_eq!(arena.free_part(inside, 1), Err(error));
+        // Those who were refused have put it back into the gaps.
+        assert_eq!(arena.stats().cached_units, 0);
+        assert_eq!(arena.alloc_in(0, &Request::new(8)), Ok(24));
+        assert_eq!(arena.free(24), Ok(8));
+        assert_eq!(arena.stats().cached_units, 8);
+    }
+    let gaps = |arena: &SharedRangeAlloc| {
+        let all = arena.snapshot().into_iter();
+        let free = all.filter(|segment| segment.state == State::Free);
+        free.map(|segment| segment.range).collect::<Vec<_>>()
+    };
+    assert_eq!(gaps(&arena), [24..32, 71..96, 104..1 << 16]);
+    assert_eq!(arena.alloc_in(0, &Request::new(8)), Ok(24));
+    assert_eq!(arena.free(24), Ok(8));
+    let plain = arena.to_plain().unwrap();
+    assert_eq!(plain.gaps().collect::<Vec<_>>(), gaps(&arena));
+    assert_eq!(format!("{arena}"), format!("{plain}"));
+    assert_eq!(arena.alloc_in(0, &Request::new(8)), Ok(24));
+    assert_eq!(arena.free(24), Ok(8));
+    // What lies there may be taken at its address.
+    assert_eq!(arena.free(16), Ok(8));
+    assert_eq!(arena.alloc_at(20, 8), Ok(()));
+    assert_eq!(arena.stats().cached_units, 0);
+}
+
+/// More than a magazine holds goes back to the gaps: the highest.
+#[test]
+fn a_full_magazine_keeps_the_lowest() {
+    let config = SharedConfig::new(0..1 << 16).slots(1).span(1 << 12);
+    let arena = config.magazines(16, 2).build().unwrap();
+    let one = Request::new(4);
+    let starts: Vec<u64> = (0..9).map(|_| arena.alloc(&one).unwrap()).collect();
+    for start in [starts[1], starts[7], starts[3], starts[5]] {
+        arena.free(start).unwrap();
+    }
+    assert_eq!(arena.stats().cached_units, 8);
+    // Of a size that has no other gap so low.
+    let rest: Vec<u64> = (0..4)
+        .map(|_| arena.alloc(&Request::new(3)).unwrap())
+        .collect();
+    assert_eq!(rest, [starts[5], starts[7], starts[8] + 4, starts[8] + 7]);
+    assert_eq!(arena.alloc(&one), Ok(starts[1]));
+    assert_eq!(arena.alloc(&one), Ok(starts[3]));
+}
+
+/// Magazines of one CPU do not keep another from what fits, nor a span from going back.
+#[test]
+fn magazines_are_emptied_for_others() {
+    let config = SharedConfig::new(0..1 << 12).slots(2).span(1 << 10);
+    let arena = config.magazines(16, 64).build().unwrap();
+    let one = Request::new(16);
+    let all: Vec<u64> = (0..256).map(|_| arena.alloc_in(0, &one).unwrap()).collect();
+    for start in all {
+        arena.free(start).unwrap();
+    }
+    let stats = arena.stats();
+    assert_eq!((stats.busy_units, stats.spans), (0, 1), "one spare span");
+    assert_eq!(stats.cached_units, 64 * 16, "all of it in a magazine");
+    let zone = Request::new(100).zone(0..100);
+    assert_eq!(arena.alloc_in(1, &zone), Ok(0));
+    assert_eq!(arena.alloc_in(1, &Request::new((1 << 12) - 100)), Ok(100));
+    assert_eq!(
+        arena.alloc_in(0, &one),
+        Err(AllocError::NoSpace { lazy: 0 })
+    );
 }

@@ -61,22 +61,22 @@ proptest! {
     })]
 
     #[test]
-    fn small_and_full(steps in steps(3..2000), slots in 1..4usize) {
-        shared::run(3..2000, 1, 64, slots, steps);
+    fn small_and_full(steps in steps(3..2000), slots in 1..4usize, depth in 0..5usize) {
+        shared::run(3..2000, 1, 64, slots, depth, steps);
     }
 
     #[test]
-    fn in_granules(steps in steps(4096..36_864), slots in 1..4usize) {
-        shared::run(4096..36_864, 16, 1024, slots, steps);
+    fn in_granules(steps in steps(4096..36_864), slots in 1..4usize, depth in 0..5usize) {
+        shared::run(4096..36_864, 16, 1024, slots, depth, steps);
     }
 
     #[test]
-    fn with_room_for_all(steps in steps(0..1 << 20), slots in 1..4usize) {
-        shared::run(0..1 << 20, 1, 256, slots, steps);
+    fn with_room_for_all(steps in steps(0..1 << 20), slots in 1..4usize, depth in 0..5usize) {
+        shared::run(0..1 << 20, 1, 256, slots, depth, steps);
     }
 
     #[test]
-    fn at_the_end_of_the_numbers(steps in steps(u64::MAX - 3000..u64::MAX), slots in 1..4usize) {
-        shared::run(u64::MAX - 3000..u64::MAX, 1, 128, slots, steps);
+    fn at_the_end_of_the_numbers(steps in steps(u64::MAX - 3000..u64::MAX), slots in 1..4usize, depth in 0..5usize) {
+        shared::run(u64::MAX - 3000..u64::MAX, 1, 128, slots, depth, steps);
     }
 }

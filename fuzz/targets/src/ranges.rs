@@ -162,7 +162,12 @@ fn shared_operations(numbers: &mut Numbers) {
         0 => head * 16,
         _ => (u64::MAX - 2 * SPAN) & !15,
     };
-    let (span, slots) = (granule << (4 + (head >> 3) % 4), 1 + (head >> 5) as usize);
+    let (span, slots) = (
+        granule << (4 + (head >> 3) % 4),
+        1 + (head >> 5 & 3) as usize,
+    );
+    // In half of the arenas slots keep freed blocks.
+    let depth = 3 * (head >> 7) as usize;
     let steps = std::iter::from_fn(|| {
         if numbers.0.is_empty() {
             return None;
@@ -186,7 +191,7 @@ fn shared_operations(numbers: &mut Numbers) {
         })
     });
     let range = start..start + SPAN / 16 * 16;
-    shared::run(range, granule, span, slots, steps);
+    shared::run(range, granule, span, slots, depth, steps);
 }
 
 /// A layout as text: what was read can be written and read again.

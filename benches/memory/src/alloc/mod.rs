@@ -3,6 +3,7 @@
 mod cases;
 mod clock;
 mod crates;
+mod magazines;
 mod random;
 mod red_black;
 mod rivals;
@@ -12,6 +13,7 @@ mod traces;
 
 pub use cases::figures as cases;
 pub use clock::Clock;
+pub use magazines::figures as magazines;
 pub use steady::figures as steady;
 pub use threads::figures as threads;
 pub use traces::figures as traces;

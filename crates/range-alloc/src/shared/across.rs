@@ -48,9 +48,12 @@ impl All<'_> {
 }
 
 impl SharedRangeAlloc {
-    /// `room` is for a guard of each slot.
+    /// `room` is for a guard of each slot. Nothing is in magazines then.
     fn lock_all<'a>(&'a self, mut room: Vec<MutexGuard<'a, Slot>>) -> All<'a> {
         room.extend(self.slots.iter().map(|slot| lock(&slot.0)));
+        for slot in &mut room {
+            slot.put_back();
+        }
         All {
             slots: room,
             global: lock(&self.global.0),

@@ -4,10 +4,18 @@
 //! addresses; each CPU has a *slot*, an allocator over the spans that it has taken from the global
 //! one. A span is an allocation there. `directory` says for each span which slot has it.
 //!
+//! With magazines (`cache`), blocks that a slot keeps for the next request of their size stand in its tree as if they were
+//! allocated.
+//!
 //! Locks, in their order: the slots by number, then the global one. An entry of the directory
 //! changes under the locks of its slot and of the global one, so that either holds it still.
 
 mod across;
+mod apart;
+mod cache;
+mod content;
+mod known;
+mod magazine;
 mod slot;
 mod sync;
 #[cfg(all(test, not(loom)))]
@@ -20,6 +28,10 @@ use std::vec::Vec;
 use crate::arena::{Allocation, RangeAlloc};
 use crate::error::{AllocError, ArenaError, FreeError, OutOfMemory};
 use crate::request::{self, MAX_ALIGN, Policy, Request};
+use cache::Cache;
+use content::Content;
+use known::Known;
+use magazine::Magazines;
 use slot::{Slot, is_in};
 use sync::{Alone, AtomicU32, Homes, Mutex, MutexGuard, Ordering, TryLockError};
 
@@ -72,6 +84,8 @@ pub struct SharedConfig {
     granule: u64,
     slots: Option<usize>,
     span: u64,
+    /// Largest size and depth.
+    magazines: (u64, usize),
 }
 
 impl SharedConfig {
@@ -82,6 +96,7 @@ impl SharedConfig {
             granule: 1,
             slots: None,
             span: 1 << 16,
+            magazines: (0, 0),
         }
     }
 
@@ -105,6 +120,17 @@ impl SharedConfig {
         self
     }
 
+    /// Lets each slot keep up to `depth` freed blocks of each size up to `largest` units, so that the next request of the size takes one of
+    /// them, the lowest that it may have: allocations and frees then mostly leave the tree as it is. None by default.
+    ///
+    /// What is kept is free in every respect, but for its place: a request of another size does not get it before it would
+    /// otherwise be refused or take a span of addresses, or another CPU would be refused. So a slot keeps at most `depth` times the sum of the sizes
+    /// back. `largest` is rounded down to granules, to 64 of them and an eighth of a span at most; `depth` is 64 at most.
+    pub fn magazines(mut self, largest: u64, depth: usize) -> Self {
+        self.magazines = (largest, depth);
+        self
+    }
+
     /// Makes the arena, with all of its addresses free.
     ///
     /// # Errors
@@ -125,7 +151,8 @@ impl SharedConfig {
         let count = self.slots.unwrap_or_else(sync::cpus);
         let mut slots = with_room(count)?;
         for _ in 0..count {
-            let slot = Slot::new(self.range.clone(), self.granule, span_bits)?;
+            let cache = self.cache(span_bits)?;
+            let slot = Slot::new(self.range.clone(), self.granule, span_bits, cache)?;
             slots.push(Padded(Mutex::new(slot)));
         }
         let mut directory = with_room((last - first) as usize + 1)?;
@@ -141,6 +168,27 @@ impl SharedConfig {
             granule: self.granule,
             span_bits,
         })
+    }
+}
+
+impl SharedConfig {
+    /// What a slot keeps freed blocks in, if any.
+    fn cache(&self, span_bits: u32) -> Result<Option<Cache>, OutOfMemory> {
+        let (largest, depth) = self.magazines;
+        let largest = largest
+            .min((1 << span_bits) / PER_SPAN)
+            .min(self.granule.saturating_mul(magazine::SIZES));
+        let largest = largest & !(self.granule - 1);
+        if largest == 0 || depth == 0 {
+            return Ok(None);
+        }
+        let magazines = Magazines::new(largest, depth.min(magazine::DEPTH), self.granule)?;
+        let content = Content::new(&self.range, span_bits)?;
+        Ok(Some(Cache {
+            magazines,
+            known: Known::new(self.granule)?,
+            content,
+        }))
     }
 }
 
@@ -177,6 +225,8 @@ pub struct SharedStats {
     pub inner_nodes: usize,
     /// Units free that CPUs hold.
     pub held_units: u64,
+    /// Units of them that are in [magazines](SharedConfig::magazines).
+    pub cached_units: u64,
     /// Spans that CPUs hold.
     pub spans: usize,
     /// Units of a span.
@@ -572,6 +622,7 @@ impl SharedRangeAlloc {
             leaves: global.leaves,
             inner_nodes: global.inner_nodes,
             held_units: 0,
+            cached_units: 0,
             spans: 0,
             span_units: 1 << self.span_bits,
             footprint_bytes: global.footprint_bytes + self.fixed_bytes(),
@@ -590,6 +641,7 @@ impl SharedRangeAlloc {
             all.leaves += own.leaves;
             all.inner_nodes += own.inner_nodes;
             all.held_units += own.free_units;
+            all.cached_units += slot.cached_units();
             all.spans += slot.held();
             all.footprint_bytes += own.footprint_bytes;
         }

@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use super::cache::Cache;
 use crate::arena::RangeAlloc;
 use crate::error::{AllocError, ArenaError, FreeError, OutOfMemory};
 use crate::iter::{Segment, State};
@@ -11,18 +12,25 @@ use crate::tree::edit::{Emptied, Filled};
 
 /// Busy and free ranges of some spans. Addresses of others are allocated to nobody.
 pub(super) struct Slot {
-    arena: RangeAlloc,
+    pub(super) arena: RangeAlloc,
     /// How many spans it holds.
     held: usize,
     /// How many of them have nothing allocated in them.
-    spare: usize,
+    pub(super) spare: usize,
     /// How many of the arena's blocks are addresses of others.
     foreign: usize,
     span_bits: u32,
+    /// Free blocks that still stand in `arena`, if there may be any.
+    pub(super) cache: Option<Cache>,
 }
 
 impl Slot {
-    pub(super) fn new(range: Range<u64>, granule: u64, span_bits: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(
+        range: Range<u64>,
+        granule: u64,
+        span_bits: u32,
+        cache: Option<Cache>,
+    ) -> Result<Self, ArenaError> {
         let mut arena = RangeAlloc::with_granule(range.clone(), granule)?;
         arena
             .alloc_at(range.start, range.end - range.start)
@@ -33,6 +41,7 @@ impl Slot {
             spare: 0,
             foreign: 1,
             span_bits,
+            cache,
         })
     }
 
@@ -44,6 +53,9 @@ impl Slot {
     pub(super) fn import(&mut self, number: u64) -> Result<(), AllocError> {
         // For this, and for giving it back.
         self.arena.reserve(2)?;
+        if let Some(cache) = &mut self.cache {
+            cache.content.ensure(number)?;
+        }
         let span = self.span(number);
         let own = self.arena.blocks - self.foreign;
         match self.arena.free_part(span.start, span.end - span.start) {
@@ -59,6 +71,9 @@ impl Slot {
     }
 
     pub(super) fn alloc(&mut self, request: &Request) -> Result<u64, AllocError> {
+        if self.cache.is_some() {
+            return self.alloc_cached(request);
+        }
         let filled = self.arena.fill(request)?;
         self.has_filled(&filled);
         Ok(filled.block.start)
@@ -66,13 +81,21 @@ impl Slot {
 
     /// Allocates at an address of a span that it holds; what is allocated lies in such spans as a whole.
     pub(super) fn alloc_at(&mut self, start: u64, size: u64) -> Result<(), AllocError> {
+        if self.cache.is_some() {
+            // What is in the way may be free.
+            self.put_back_in(&(start..start.saturating_add(size)));
+        }
         let filled = self.arena.fill_at(start, size)?;
         self.has_filled(&filled);
         Ok(())
     }
 
     #[inline]
-    fn has_filled(&mut self, filled: &Filled) {
+    pub(super) fn has_filled(&mut self, filled: &Filled) {
+        if let Some(cache) = &mut self.cache {
+            self.spare -= cache.content.add(&filled.block);
+            return;
+        }
         if (filled.gap.end - filled.gap.start) >> self.span_bits != 0 {
             let spans = self.spans_in(&filled.block, &filled.gap);
             self.spare -= (spans.end - spans.start) as usize;
@@ -85,6 +108,9 @@ impl Slot {
         start: u64,
         size: Option<u64>,
     ) -> Result<(u64, Option<Range<u64>>), FreeError> {
+        if self.cache.is_some() {
+            return self.free_cached(start, size);
+        }
         let emptied = self.arena.empty(start, size)?;
         Ok((
             emptied.block.end - emptied.block.start,
@@ -98,11 +124,18 @@ impl Slot {
         start: u64,
         size: u64,
     ) -> Result<Option<Range<u64>>, FreeError> {
+        if self.cache.is_some() {
+            return self.free_part_cached(start, size);
+        }
         let emptied = self.arena.empty_part(start, size)?;
         Ok(self.spare_of(&emptied))
     }
 
     pub(super) fn free_lazy(&mut self, start: u64) -> Result<u64, FreeError> {
+        self.put_back_at(start);
+        if let Some(cache) = &mut self.cache {
+            cache.known.take(start);
+        }
         self.arena.free_lazy(start)
     }
 
@@ -119,7 +152,10 @@ impl Slot {
     /// Notes the spans with nothing in them any more; answers with them if they are more than the one that is kept for
     /// the next allocation.
     #[inline]
-    fn spare_of(&mut self, emptied: &Emptied) -> Option<Range<u64>> {
+    pub(super) fn spare_of(&mut self, emptied: &Emptied) -> Option<Range<u64>> {
+        if self.cache.is_some() {
+            return self.has_lost(&emptied.block);
+        }
         let Emptied { block, gap } = emptied;
         if (gap.end - gap.start) >> self.span_bits == 0 {
             return None;
@@ -151,6 +187,7 @@ impl Slot {
     /// did.
     pub(super) fn export(&mut self, number: u64) -> bool {
         let span = self.span(number);
+        self.put_back_in(&span);
         if !self.arena.has_spare_at(span.start) {
             return false;
         }
@@ -167,6 +204,7 @@ impl Slot {
         if self.spare == 0 {
             return None;
         }
+        self.put_back();
         let bits = self.span_bits;
         let number = self.arena.gaps().find_map(|gap| {
             let (from, to) = (gap.start.max(zone.start), gap.end.min(zone.end));
@@ -182,16 +220,22 @@ impl Slot {
     }
 
     /// Gives away spans whose blocks, which all lie in them as a whole, have been noted by the caller, and for which there is
-    /// memory. `blocks` may be of others, too.
+    /// memory. `blocks` may be of others, too. Nothing is cached.
     pub(super) fn withdraw(
         &mut self,
         spans: impl Iterator<Item = u64> + Clone,
         blocks: &[Segment],
         is_mine: impl Fn(u64) -> bool,
     ) {
+        if let Some(cache) = &mut self.cache {
+            cache.known.clear();
+        }
         for number in spans.clone() {
             self.spare -= usize::from(self.is_spare(number));
             self.held -= 1;
+            if let Some(cache) = &mut self.cache {
+                cache.content.forget(number);
+            }
         }
         for block in blocks.iter().filter(|block| is_mine(block.range.start)) {
             if block.state == State::Lazy {
@@ -209,6 +253,9 @@ impl Slot {
     }
 
     fn is_spare(&self, number: u64) -> bool {
+        if let Some(cache) = &self.cache {
+            return cache.content.is_bare(number);
+        }
         let span = self.span(number);
         let at = self.segment_at(span.start);
         at.state == State::Free && is_in(&span, &at.range)
@@ -252,17 +299,30 @@ impl Slot {
     }
 
     pub(super) fn lookup(&self, address: u64) -> Option<crate::Allocation> {
-        self.arena.lookup(address)
+        let found = self.arena.lookup(address)?;
+        (!self.is_cached(&found.range)).then_some(found)
     }
 
-    /// How it stands; but `units` and `busy_units` have the addresses of others in them.
+    /// How it stands, what is in magazines being free; but `units` and `busy_units` have the addresses of others in them, and
+    /// `largest_free` is a gap of the tree.
     pub(super) fn stats(&self) -> Stats {
         let mut stats = self.arena.stats();
         stats.allocations -= self.foreign;
+        if let Some(cache) = &self.cache {
+            stats.allocations -= cache.magazines.blocks();
+            stats.busy_units -= cache.magazines.units();
+            stats.free_units += cache.magazines.units();
+            stats.footprint_bytes += cache.bytes();
+        }
         stats
     }
-}
 
+    /// Units that are free, and in magazines.
+    pub(super) fn cached_units(&self) -> u64 {
+        let cache = self.cache.as_ref();
+        cache.map_or(0, |cache| cache.magazines.units())
+    }
+}
 /// The allocation or gap of an arena that holds one of its addresses.
 pub(super) fn segment_at(arena: &RangeAlloc, address: u64) -> Segment {
     let segment = arena.iter_from(address).next();

@@ -5,7 +5,7 @@ use core::ops::Range;
 use proptest::prelude::*;
 
 use super::*;
-use crate::iter::State;
+use crate::iter::{Segment, State};
 use crate::request::Wanted;
 
 const UNITS: u64 = 4096;
@@ -42,17 +42,48 @@ fn arena(units: u64) -> SharedRangeAlloc {
     config.build().unwrap()
 }
 
+/// Magazines for most of the sizes.
+fn cached(units: u64) -> SharedRangeAlloc {
+    let config = SharedConfig::new(0..units).slots(SLOTS).span(SPAN);
+    config.magazines(12, 4).build().unwrap()
+}
+
+/// What a slot has, blocks in magazines being free.
+fn segments(slot: &Slot) -> Vec<Segment> {
+    let mut all: Vec<Segment> = Vec::new();
+    for mut segment in slot.segments_from(0) {
+        if slot.is_cached(&segment.range) {
+            assert_eq!(segment.state, State::Busy);
+            segment.state = State::Free;
+        }
+        match all.last_mut() {
+            Some(last) if last.state == State::Free && segment.state == State::Free => {
+                last.range.end = segment.range.end;
+            }
+            _ => all.push(segment),
+        }
+    }
+    all
+}
+
 fn busy(arena: &SharedRangeAlloc) -> Vec<Range<u64>> {
-    let all = arena.snapshot().into_iter();
-    let busy = all.filter(|segment| segment.state != State::Free);
-    busy.map(|segment| segment.range).collect()
+    let entry = |segment: &Segment| arena.entry(segment.range.start).load(Ordering::Relaxed);
+    let mut all: Vec<Segment> = Vec::new();
+    // A snapshot would empty the magazines.
+    all.extend(lock(&arena.global.0).iter().filter(|it| entry(it) == 0));
+    for (slot, owner) in arena.slots.iter().zip(1..) {
+        let own = segments(&lock(&slot.0)).into_iter();
+        all.extend(own.filter(|it| entry(it) == owner));
+    }
+    all.retain(|segment| segment.state != State::Free);
+    all.sort_unstable_by_key(|segment| segment.range.start);
+    all.into_iter().map(|segment| segment.range).collect()
 }
 
 /// What nobody holds, and what a slot has, free.
 fn gaps(arena: &SharedRangeAlloc, slot: usize) -> Vec<Range<u64>> {
     let mut all: Vec<_> = lock(&arena.global.0).gaps().collect();
-    let slot = lock(&arena.slots[slot].0);
-    let own = slot.segments_from(0);
+    let own = segments(&lock(&arena.slots[slot].0)).into_iter();
     all.extend(
         own.filter(|segment| segment.state == State::Free)
             .map(|segment| segment.range),
@@ -71,12 +102,14 @@ fn check(arena: &SharedRangeAlloc) {
             .map(|(_, span)| span)
             .collect();
         assert_eq!(slot.held(), held.len());
+        let segments = segments(&slot);
         let empty = held.iter().filter(|span| {
-            let at = slot.segment_at(*span << bits);
-            at.state == State::Free && at.range.end >= (*span + 1) << bits
+            let (start, end) = (*span << bits, (*span + 1) << bits);
+            let mut free = segments.iter().filter(|it| it.state == State::Free);
+            free.any(|it| it.range.start <= start && it.range.end >= end)
         });
         assert_eq!(slot.spare(), empty.count());
-        for segment in slot.segments_from(0) {
+        for segment in segments {
             if segment.state == State::Free {
                 let mut spans = segment.range.start >> bits..=(segment.range.end - 1) >> bits;
                 assert!(spans.all(|span| held.contains(&span)), "{segment:?}");
@@ -180,6 +213,21 @@ proptest! {
     #[test]
     fn in_hardly_any_space(steps in steps(prop_oneof![9 => 1..17u64, 1 => 1..300u64])) {
         run(&arena(UNITS / 8), &steps, false);
+    }
+
+    #[test]
+    fn with_magazines_what_rises_fits_nowhere_below(steps in steps(prop_oneof![9 => 1..17u64, 1 => 1..300u64])) {
+        run(&cached(UNITS), &steps, false);
+    }
+
+    #[test]
+    fn with_magazines_units_drift_by_what_slots_hold_free(steps in steps(Just(1))) {
+        run(&cached(UNITS), &steps, true);
+    }
+
+    #[test]
+    fn with_magazines_in_hardly_any_space(steps in steps(prop_oneof![9 => 1..17u64, 1 => 1..300u64])) {
+        run(&cached(UNITS / 8), &steps, false);
     }
 }
 

@@ -235,6 +235,30 @@ impl<W: Word> Tree<W> {
         }
     }
 
+    /// The block that is to be freed, if it is as the caller says.
+    #[inline(always)]
+    fn sized<I: Isa<W>>(
+        &self,
+        free: &Free,
+        path: &mut Path,
+    ) -> Result<(usize, Range<u64>), FreeError> {
+        let at = self.owned::<I>(free.start, path)?;
+        let block = self.block(path.leaf, at);
+        match free.size.filter(|size| *size != block.end - block.start) {
+            None => Ok((at, block)),
+            Some(size) => Err(FreeError::Size { size, of: block }),
+        }
+    }
+
+    /// Takes out block `at` of the path's leaf. The path is of no use afterwards.
+    #[inline(always)]
+    fn take_out<I: Isa<W>>(&mut self, path: &Path, at: usize, block: Range<u64>) -> Emptied {
+        let gap = self.gap_without(path, at);
+        self.remove::<I>(path, at);
+        self.settle_shape::<I>(path);
+        Emptied { block, gap }
+    }
+
     /// The block that holds `start` and is not freed lazily.
     #[inline(always)]
     fn owner<I: Isa<W>>(&self, start: u64, path: &mut Path) -> Result<usize, FreeError> {
@@ -268,15 +292,40 @@ impl Job for Free {
             return Ok(emptied);
         }
         let path = &mut Path::new();
-        let at = tree.owned::<I>(self.start, path)?;
-        let block = tree.block(path.leaf, at);
-        if let Some(size) = self.size.filter(|size| *size != block.end - block.start) {
-            return Err(FreeError::Size { size, of: block });
+        let (at, block) = tree.sized::<I>(&self, path)?;
+        Ok(tree.take_out::<I>(path, at, block))
+    }
+}
+
+/// The same, but leaves small blocks where they are.
+#[cfg(feature = "std")]
+pub(crate) struct FreeLarge {
+    pub free: Free,
+    /// Units of a block that is small, or more than it has.
+    pub small: u64,
+}
+
+/// What became of a block that was to be freed.
+#[cfg(feature = "std")]
+pub(crate) enum Freed {
+    /// It is allocated, and small.
+    Left(Range<u64>),
+    /// It is gone.
+    Emptied(Emptied),
+}
+
+#[cfg(feature = "std")]
+impl Job for FreeLarge {
+    type Out = Result<Freed, FreeError>;
+
+    #[inline(always)]
+    fn run<W: Word, I: Isa<W>>(self, tree: &mut Tree<W>) -> Self::Out {
+        let path = &mut Path::new();
+        let (at, block) = tree.sized::<I>(&self.free, path)?;
+        if block.end - block.start <= self.small {
+            return Ok(Freed::Left(block));
         }
-        let gap = tree.gap_without(path, at);
-        tree.remove::<I>(path, at);
-        tree.settle_shape::<I>(path);
-        Ok(Emptied { block, gap })
+        Ok(Freed::Emptied(tree.take_out::<I>(path, at, block)))
     }
 }
 

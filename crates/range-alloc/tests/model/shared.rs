@@ -24,10 +24,14 @@ pub fn run(
     granule: u64,
     span: u64,
     slots: usize,
+    depth: usize,
     steps: impl IntoIterator<Item = Step>,
 ) {
     let config = SharedConfig::new(range.clone()).granule(granule);
-    let arena = config.slots(slots).span(span).build().expect("an arena");
+    let config = config.slots(slots).span(span);
+    // For most of the sizes that are asked for.
+    let config = config.magazines(24 * granule, depth);
+    let arena = config.build().expect("an arena");
     let mut model = Model::new(range.clone(), granule);
     let mut live: Vec<u64> = Vec::new();
     for step in steps {
@@ -73,6 +77,13 @@ pub fn run(
                 let start = pick(n);
                 assert_eq!(arena.free(start), model.free(start));
                 live.retain(|kept| *kept != start);
+                let found = arena.lookup(start).map(|found| found.range);
+                assert_eq!(found, model.lookup(start));
+                // Freed twice, and inside of what is gone.
+                for start in [start, start.saturating_add(granule)] {
+                    assert_eq!(arena.free(start), model.free(start));
+                    live.retain(|kept| *kept != start);
+                }
             }
             Step::FreeSized(n, more) => {
                 let start = pick(n);
@@ -111,6 +122,10 @@ pub fn run(
             .map_or(range.start, |start| start.wrapping_add(3));
         let found = arena.lookup(address).map(|found| found.range);
         assert_eq!(found, model.lookup(address));
+        let busy = model.segments().into_iter();
+        let busy = busy.filter(|segment| segment.state == State::Busy);
+        let sizes = busy.map(|segment| segment.range.end - segment.range.start);
+        assert_eq!(arena.stats().busy_units, sizes.sum::<u64>());
     }
     let segments = model.segments();
     assert_eq!(arena.snapshot(), segments);
