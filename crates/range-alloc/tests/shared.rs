@@ -443,3 +443,132 @@ fn magazines_are_emptied_for_others() {
         Err(AllocError::NoSpace { lazy: 0 })
     );
 }
+
+/// Most of something at one time, as a bound from above: counted before it is there and until it is gone.
+#[derive(Default)]
+struct Peak {
+    now: AtomicU64,
+    most: AtomicU64,
+}
+
+impl Peak {
+    fn add(&self, count: u64) {
+        let now = self.now.fetch_add(count, Ordering::SeqCst) + count;
+        self.most.fetch_max(now, Ordering::SeqCst);
+    }
+
+    fn remove(&self, count: u64) {
+        self.now.fetch_sub(count, Ordering::SeqCst);
+    }
+
+    fn most(&self) -> u64 {
+        self.most.load(Ordering::SeqCst)
+    }
+}
+
+/// Threads allocate and free as they come, some what others have allocated. No address is ever used above the spans that slots
+/// need for what they had at most.
+///
+/// A slot takes a span, the lowest that nobody holds, only if none of its gaps fits. Each gap then has `wasted` units at most: one less than the largest
+/// size and its padding. There is no more than one for each block and each span. So of `spans` spans of a slot
+/// `spans * SPAN <= units + (blocks + spans) * wasted` before it takes one more.
+fn drift(config: &SharedConfig, threads: u64, size: u64, align_bits: u64, picks_slot: bool) {
+    const SLOTS: usize = 2;
+    const SPAN: u64 = 1 << 10;
+    let config = config.clone().slots(SLOTS).span(SPAN);
+    let arena = config.build().unwrap();
+    let (mut units, mut blocks) = (Vec::new(), Vec::new());
+    for _ in 0..SLOTS {
+        units.push(Peak::default());
+        blocks.push(Peak::default());
+    }
+    let highest = AtomicU64::new(0);
+    let handed = std::sync::Mutex::new(Vec::<(u64, u64, usize)>::new());
+    let turns = if cfg!(miri) { 60 } else { 6000 };
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (arena, units, blocks) = (&arena, &units, &blocks);
+            let (highest, handed) = (&highest, &handed);
+            scope.spawn(move || {
+                let mut random = Random(thread << 32 | 0x9e37_79b9);
+                let mut live: Vec<(u64, u64, usize)> = Vec::new();
+                let free = |(start, size, slot): (u64, u64, usize)| {
+                    assert_eq!(arena.free(start), Ok(size));
+                    units[slot].remove(size);
+                    blocks[slot].remove(1);
+                };
+                let mut keep = 0;
+                for turn in 0..turns {
+                    let size = 1 + random.below(size);
+                    let request = Request::new(size).align(1 << random.below(align_bits + 1));
+                    // Without a choice all counts as one slot's.
+                    let slot = if picks_slot {
+                        thread as usize % SLOTS
+                    } else {
+                        0
+                    };
+                    units[slot].add(size);
+                    blocks[slot].add(1);
+                    let start = if picks_slot {
+                        arena.alloc_in(slot, &request)
+                    } else {
+                        arena.alloc(&request)
+                    };
+                    let start = start.unwrap();
+                    highest.fetch_max(start + size, Ordering::SeqCst);
+                    live.push((start, size, slot));
+                    // Comes and goes.
+                    if turn % 500 == 0 {
+                        keep = random.below(1500) as usize;
+                    }
+                    while live.len() > keep {
+                        let at = random.below(live.len() as u64) as usize;
+                        let block = live.swap_remove(at);
+                        if random.below(4) == 0 {
+                            handed.lock().unwrap().push(block);
+                        } else {
+                            free(block);
+                        }
+                    }
+                    let other = handed.lock().unwrap().pop();
+                    if let Some(block) = other {
+                        free(block);
+                    }
+                }
+                live.into_iter().for_each(free);
+            });
+        }
+    });
+    let wasted = size + (1 << align_bits) - 2;
+    let spans = |slot: usize| {
+        // Without the block for which the last one was taken.
+        let (units, blocks) = (units[slot].most() - 1, blocks[slot].most() - 1);
+        1 + (units + blocks * wasted) / (SPAN - wasted)
+    };
+    let spans: u64 = if picks_slot {
+        (0..SLOTS).map(spans).sum()
+    } else {
+        SLOTS as u64 * spans(0)
+    };
+    let highest = highest.into_inner();
+    assert!(
+        highest <= spans * SPAN,
+        "{highest} is beyond {spans} spans of {SPAN}"
+    );
+    // Far less than there is: nothing was taken from other slots.
+    assert!(spans * SPAN < arena.range().end / 2);
+}
+
+#[test]
+fn addresses_of_many_threads_stay_within_what_slots_need() {
+    let plain = SharedConfig::new(0..1 << 24);
+    let cached = plain.clone().magazines(16, 8);
+    for config in [plain, cached] {
+        for threads in [2, 8] {
+            for picks_slot in [true, false] {
+                drift(&config, threads, 1, 0, picks_slot);
+                drift(&config, threads, 40, 5, picks_slot);
+            }
+        }
+    }
+}

@@ -3,6 +3,7 @@
 mod cases;
 mod clock;
 mod crates;
+mod drift;
 mod magazines;
 mod random;
 mod red_black;
@@ -13,6 +14,7 @@ mod traces;
 
 pub use cases::figures as cases;
 pub use clock::Clock;
+pub use drift::figures as drift;
 pub use magazines::figures as magazines;
 pub use steady::figures as steady;
 pub use threads::figures as threads;
