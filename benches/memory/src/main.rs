@@ -47,6 +47,8 @@ enum Part {
     AllocMagazines,
     /// range-alloc: how high the addresses of the shared form are
     AllocDrift,
+    /// range-alloc: a lock of its own for what is freed lazily
+    AllocLazy,
     /// range-lock, all of it
     Lock,
     /// range-lock: two threads against one
@@ -65,13 +67,14 @@ enum Part {
 
 type Measure = fn(&Effort) -> Vec<Figure>;
 /// What is measured, in this order: the crate, the rows, how.
-const PARTS: [(Part, Part, Measure); 12] = [
+const PARTS: [(Part, Part, Measure); 13] = [
     (Part::Alloc, Part::AllocSteady, alloc::steady),
     (Part::Alloc, Part::AllocCases, alloc::cases),
     (Part::Alloc, Part::AllocTraces, alloc::traces),
     (Part::Alloc, Part::AllocThreads, alloc::threads),
     (Part::Alloc, Part::AllocMagazines, alloc::magazines),
     (Part::Alloc, Part::AllocDrift, alloc::drift),
+    (Part::Alloc, Part::AllocLazy, alloc::lazy),
     (Part::Lock, Part::LockScaling, lock::disjoint_scaling),
     (Part::Lock, Part::LockMixes, lock::array_mixes),
     (Part::Lock, Part::LockOthers, lock::other_threads),
