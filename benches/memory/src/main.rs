@@ -49,6 +49,8 @@ enum Part {
     AllocDrift,
     /// range-alloc: a lock of its own for what is freed lazily
     AllocLazy,
+    /// range-alloc: the longest allocation
+    AllocGrowth,
     /// range-lock, all of it
     Lock,
     /// range-lock: two threads against one
@@ -67,7 +69,7 @@ enum Part {
 
 type Measure = fn(&Effort) -> Vec<Figure>;
 /// What is measured, in this order: the crate, the rows, how.
-const PARTS: [(Part, Part, Measure); 13] = [
+const PARTS: [(Part, Part, Measure); 14] = [
     (Part::Alloc, Part::AllocSteady, alloc::steady),
     (Part::Alloc, Part::AllocCases, alloc::cases),
     (Part::Alloc, Part::AllocTraces, alloc::traces),
@@ -75,6 +77,7 @@ const PARTS: [(Part, Part, Measure); 13] = [
     (Part::Alloc, Part::AllocMagazines, alloc::magazines),
     (Part::Alloc, Part::AllocDrift, alloc::drift),
     (Part::Alloc, Part::AllocLazy, alloc::lazy),
+    (Part::Alloc, Part::AllocGrowth, alloc::growth),
     (Part::Lock, Part::LockScaling, lock::disjoint_scaling),
     (Part::Lock, Part::LockMixes, lock::array_mixes),
     (Part::Lock, Part::LockOthers, lock::other_threads),

@@ -147,6 +147,25 @@ impl RangeAlloc {
         }
     }
 
+    /// Gives back the memory for bookkeeping that the allocations there are do not need, what was
+    /// [reserved](RangeAlloc::reserve) included. Alignments are forgotten that were not [prepared](RangeAlloc::prepare) and that no request has needed
+    /// since the last call, so that allocating and freeing costs less; the next request for one makes it known
+    /// again. O(n), and as much memory as is needed afterwards.
+    ///
+    /// Words that have become wide, with the first allocation beyond 2^32 - 1 granules, stay so.
+    ///
+    /// # Errors
+    /// There is no memory for the smaller copy. Nothing has changed then.
+    pub fn shrink_to_fit(&mut self) -> Result<(), OutOfMemory> {
+        let by_size = match &self.by_size {
+            Some(_) => Some(BySize::new(self)?),
+            None => None,
+        };
+        self.tree.shrink()?;
+        self.by_size = by_size;
+        Ok(())
+    }
+
     /// Whether an allocation at `start` takes no memory: its leaf has room, or there is a node for each that splits.
     #[cfg(feature = "std")]
     pub(crate) fn has_spare_at(&self, start: u64) -> bool {

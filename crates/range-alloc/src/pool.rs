@@ -166,6 +166,16 @@ impl Ids {
         }
     }
 
+    /// All numbers below `count` are taken, and there is room for no more.
+    pub(crate) const fn all_taken(count: u32) -> Self {
+        Ids {
+            next: count,
+            free: 0,
+            count: 0,
+            limit: count,
+        }
+    }
+
     /// Numbers that can be taken now.
     pub(crate) fn spare(&self) -> usize {
         (self.limit - self.next + self.count) as usize

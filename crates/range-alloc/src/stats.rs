@@ -25,6 +25,8 @@ pub struct Stats {
     pub leaves: usize,
     /// Inner nodes of the tree.
     pub inner_nodes: usize,
+    /// Pairs of alignment and phase that are kept for searches.
+    pub alignments: usize,
     /// Bytes on the heap for bookkeeping.
     pub footprint_bytes: usize,
 }
@@ -82,6 +84,7 @@ impl RangeAlloc {
             levels: self.tree.levels(),
             leaves,
             inner_nodes,
+            alignments: self.tree.alignments(),
             footprint_bytes: self.bytes(),
         }
     }

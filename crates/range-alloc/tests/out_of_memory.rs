@@ -209,6 +209,16 @@ fn everything(range: std::ops::Range<u64>, left: &mut u64) {
                 }
                 assert!(frugal(|| arena.alloc(&Request::new(1).zone(0..1))).is_err());
             }
+            9 if turn % 32 == 0 => {
+                let bytes = arena.stats().footprint_bytes;
+                if failing(left, || arena.shrink_to_fit()).is_err() {
+                    assert!(arena.iter().eq(model.segments()), "as it was");
+                    assert_eq!(arena.stats().footprint_bytes, bytes);
+                    arena.shrink_to_fit().unwrap();
+                }
+                assert!(arena.stats().footprint_bytes <= bytes);
+                assert!(arena.iter().eq(model.segments()));
+            }
             _ => {}
         }
     }
@@ -415,6 +425,10 @@ fn shared(left: &mut u64, depth: usize) {
         if turn % 100 == 0 {
             frugal(|| arena.purge(|_| ()));
             live.retain(|_, (_, lazy)| !*lazy);
+        }
+        if turn % 350 == 0 {
+            let shrunk = again(&live, &|| Ok(arena.shrink_to_fit().map(|()| 0)?));
+            assert_eq!(shrunk, Ok(0));
         }
     }
     assert_eq!(busy(&arena), live);

@@ -666,6 +666,18 @@ impl SharedRangeAlloc {
         lock(&self.global.0).prepare(align, phase)
     }
 
+    /// Gives back memory for bookkeeping, one CPU after the other; see [`RangeAlloc::shrink_to_fit`]. Others wait for the one
+    /// whose turn it is.
+    ///
+    /// # Errors
+    /// There is no memory for a smaller copy; allocations are as they were.
+    pub fn shrink_to_fit(&self) -> Result<(), OutOfMemory> {
+        for slot in &self.slots {
+            lock(&slot.0).shrink_to_fit()?;
+        }
+        lock(&self.global.0).shrink_to_fit()
+    }
+
     /// What sizes and starts are multiples of.
     pub fn granule(&self) -> u64 {
         self.granule

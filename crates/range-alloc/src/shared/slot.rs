@@ -252,6 +252,13 @@ impl Slot {
         }
     }
 
+    /// Gives back memory for bookkeeping, but for what giving a span away may take.
+    pub(super) fn shrink_to_fit(&mut self) -> Result<(), OutOfMemory> {
+        self.put_back();
+        self.arena.shrink_to_fit()?;
+        self.arena.reserve(2)
+    }
+
     fn is_spare(&self, number: u64) -> bool {
         if let Some(cache) = &self.cache {
             return cache.content.is_bare(number);

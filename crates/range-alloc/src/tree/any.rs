@@ -45,6 +45,15 @@ impl AnyTree {
         Ok(())
     }
 
+    /// Gives back what memory is not needed. O(n). After an error nothing has changed.
+    pub(crate) fn shrink(&mut self) -> Result<(), OutOfMemory> {
+        match self {
+            AnyTree::Narrow(tree) => *tree = tree.shrunk()?,
+            AnyTree::Wide(tree) => *tree = tree.shrunk()?,
+        }
+        Ok(())
+    }
+
     /// Puts a block into the top gap, where that is simple and right.
     #[inline(always)]
     pub(crate) fn place_on_top(&mut self, wanted: &Wanted) -> Option<Filled> {
@@ -151,6 +160,11 @@ impl AnyTree {
 
     pub(crate) fn nodes(&self) -> (usize, usize) {
         either!(self, tree => tree.nodes())
+    }
+
+    /// Classes that there are.
+    pub(crate) fn alignments(&self) -> usize {
+        either!(self, tree => tree.groups.iter().map(|group| group.classes.used).sum())
     }
 
     pub(crate) fn bytes(&self) -> usize {

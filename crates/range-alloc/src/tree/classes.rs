@@ -25,9 +25,11 @@ impl<W: Word> Tree<W> {
 
     /// Adds the class of a grid, unless there is one or no start is in reach.
     pub(crate) fn prepare(&mut self, grid: Grid) -> Result<(), AllocError> {
-        if let (None, Some(words)) = (self.class(grid), self.scale.grid(grid)) {
-            self.add_class(grid, words)?;
-        }
+        let class = match (self.class(grid), self.scale.grid(grid)) {
+            (None, Some(words)) => Some(self.add_class(grid, words)?),
+            (class, _) => class,
+        };
+        self.prepared |= class.map_or(0, Class::bit);
         Ok(())
     }
 

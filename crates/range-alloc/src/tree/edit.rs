@@ -51,6 +51,7 @@ impl Job for Place<'_> {
             path.leaf = tree.root;
             tree.fit_in::<I>(tree.root, &sought)
         } else if let Some(class) = tree.class(wanted.grid).filter(|_| is_simple) {
+            tree.asked |= class.bit();
             tree.find::<I>(class, &sought, path)
         } else {
             return I::apart(tree, PlaceAbove { wanted, sought });
@@ -87,6 +88,7 @@ impl<S: Word> Job for PlaceAbove<'_, S> {
                     Some(class) => class,
                     None => tree.add_class(wanted.grid, sought.grid)?,
                 };
+                tree.asked |= class.bit();
                 tree.find_above::<I>(class, &sought, path)
             };
             let Some(found) = found else {

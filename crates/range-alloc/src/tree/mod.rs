@@ -5,7 +5,8 @@
 //! nothing is summed up.
 //!
 //! `find` searches, `change` inserts and removes in a leaf and corrects what is above, `top` appends, `shape`
-//! splits and merges, `classes` adds alignments, `any` chooses how wide words are and `widen` widens them.
+//! splits and merges, `classes` adds alignments, `any` chooses how wide words are and `widen` widens them,
+//! `shrink` gives memory back.
 
 mod any;
 mod change;
@@ -15,6 +16,7 @@ mod find;
 mod lazy;
 pub(crate) mod node;
 mod shape;
+mod shrink;
 mod tiny;
 mod top;
 mod widen;
@@ -22,7 +24,7 @@ mod widen;
 use core::ops::Range;
 
 use crate::error::OutOfMemory;
-use crate::isa::Grid;
+use crate::isa::{Grid, LANES};
 use crate::pool::{Ids, Pool};
 use crate::word::{Scale, Word};
 pub(crate) use any::AnyTree;
@@ -57,6 +59,14 @@ pub(crate) struct Class {
     pub lane: u8,
 }
 
+impl Class {
+    /// One of 64.
+    #[inline(always)]
+    pub(crate) fn bit(self) -> u64 {
+        1 << (usize::from(self.group) * LANES + usize::from(self.lane))
+    }
+}
+
 /// Nodes that there is room for as soon as one is not enough.
 const FEW: usize = 6;
 
@@ -71,6 +81,10 @@ pub(crate) struct Tree<W: Word> {
     groups: Groups<W>,
     /// The class of each alignment without a phase.
     plain: [Option<Class>; 41],
+    /// The classes that a search has needed since memory was last given back.
+    asked: u64,
+    /// The classes that somebody wants to have.
+    prepared: u64,
     /// An inner node, or the leaf if there is but one level.
     root: u32,
     /// Levels of inner nodes.
@@ -95,6 +109,8 @@ impl<W: Word> Tree<W> {
             inner_ids: Ids::new(),
             groups,
             plain: [None; 41],
+            asked: 0,
+            prepared: 0,
             root: 0,
             depth: 0,
             end: scale.word(scale.reach()),

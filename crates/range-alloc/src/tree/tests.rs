@@ -5,6 +5,7 @@ use crate::arena::RangeAlloc;
 use crate::error::AllocError;
 use crate::isa::{FAN, Isa, LANES, Portable, SPOTS};
 use crate::request::{Policy, Request};
+use crate::stats::Stats;
 use crate::word::Word;
 use random::Random;
 
@@ -248,6 +249,21 @@ fn nodes_stay_in_order_while_an_arena_fills_and_empties() {
                 lazy = 0;
             }
             check(&arena.tree);
+            if random.below(2) == 0 {
+                let (before, stats): (Vec<_>, _) = (arena.iter().collect(), arena.stats());
+                arena.shrink_to_fit().unwrap();
+                check(&arena.tree);
+                assert!(arena.iter().eq(before));
+                let now = arena.stats();
+                assert!(now.footprint_bytes <= stats.footprint_bytes);
+                assert!(now.alignments <= stats.alignments);
+                let same = Stats {
+                    footprint_bytes: now.footprint_bytes,
+                    alignments: now.alignments,
+                    ..stats
+                };
+                assert_eq!(now, same);
+            }
         }
         for start in live {
             arena.free(start).unwrap();

@@ -1,7 +1,7 @@
 //! A tree whose words have become too narrow, in wide ones: the same nodes under the same numbers.
 
+use super::Tree;
 use super::node::{Inner, LEAF, Leaf};
-use super::{Group, Tree};
 use crate::error::OutOfMemory;
 use crate::isa::Grid;
 use crate::word::Scale;
@@ -15,12 +15,8 @@ impl Tree<u32> {
             phase: 0,
         };
         let mut wide = Tree::<u64>::new(&arena, shift, granule)?;
-        for grid in self.grids() {
-            // Nothing is to be summed up yet.
-            if let (None, Some(words)) = (wide.class(grid), wide.scale.grid(grid)) {
-                wide.add_class(grid, words)?;
-            }
-        }
+        // Nothing is to be summed up yet.
+        self.give_classes(&mut wide, u64::MAX)?;
         wide.ensure_leaves(self.leaf_ids.limit())?;
         if self.inner_ids.limit() > 0 {
             wide.ensure_inners(self.inner_ids.limit())?;
@@ -41,23 +37,6 @@ impl Tree<u32> {
             wide.summarise(group);
         }
         Ok(wide)
-    }
-
-    /// The alignments and phases that there are classes for. Those with a phase and more bits than
-    /// words have are left out: the next request for one makes it a class again.
-    fn grids(&self) -> impl Iterator<Item = Grid> + '_ {
-        let known = self
-            .plain
-            .iter()
-            .zip(0..)
-            .filter(|(class, _)| class.is_some());
-        let plain = known.map(|(_, bits)| Grid {
-            mask: (1 << bits) - 1,
-            phase: 0,
-        });
-        let all = self.groups.iter().flat_map(Group::grids);
-        let phased = all.filter_map(|grid| self.scale.grid_of(grid));
-        plain.chain(phased.filter(|grid| grid.phase != 0))
     }
 }
 
