@@ -123,9 +123,10 @@ impl SharedConfig {
     /// Lets each slot keep up to `depth` freed blocks of each size up to `largest` units, so that the next request of the size takes one of
     /// them, the lowest that it may have: allocations and frees then mostly leave the tree as it is. None by default.
     ///
-    /// What is kept is free in every respect, but for its place: a request of another size does not get it before it would
-    /// otherwise be refused or take a span of addresses, or another CPU would be refused. So a slot keeps at most `depth` times the sum of the sizes
-    /// back. `largest` is rounded down to granules, to 64 of them and an eighth of a span at most; `depth` is 64 at most.
+    /// Such a block comes before a gap that is lower. In all other respects it is free; but a request of another size does
+    /// not get it before it would otherwise be refused or take a span of addresses, or another CPU would be refused. So a slot keeps at most
+    /// `depth` times the sum of the sizes back. `largest` is rounded down to granules, to 64 of them and an eighth of a span at most; `depth` is
+    /// 64 at most.
     pub fn magazines(mut self, largest: u64, depth: usize) -> Self {
         self.magazines = (largest, depth);
         self
