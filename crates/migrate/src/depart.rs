@@ -389,14 +389,16 @@ impl<S: Stream> Way<'_, S> {
         let state_bytes = self.guest.state_bytes();
         self.look()?;
         self.rest = (state_bytes, self.dirty.len());
-        let round = Round {
+        let mut round = Round {
             pages: self.round_pages,
             bytes: self.run.link.sent - self.sent_before,
             took,
             sending: self.run.link.spent - spent_before,
             turnaround,
             dirty_pages: self.dirty.len(),
+            downtime_estimate: Duration::ZERO,
         };
+        round.downtime_estimate = self.run.plan.plan.downtime_after(&round, state_bytes);
         self.run.stats.rounds.push(round);
         if let Some(tell) = &self.settings.progress {
             tell(&round);

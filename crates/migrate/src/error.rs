@@ -1,5 +1,6 @@
 //! What can go wrong, and what it means for the two sides.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use amdahl_pager::Loss;
@@ -25,6 +26,25 @@ pub enum Error {
         operation: &'static str,
         /// What the kernel said.
         errno: Errno,
+    },
+    /// Nobody can be reached there.
+    #[error("{way}: {why}")]
+    Unreachable {
+        /// Where.
+        way: String,
+        /// What the system says.
+        why: String,
+    },
+    /// Memory is not sent to other hosts, or taken from them, unless both sides know each other.
+    #[error("{0} is another host: certificates are needed")]
+    Insecure(IpAddr),
+    /// A process cannot be asked to let its memory move, or says no more about it.
+    #[error("process {pid}: {why}")]
+    NoDoor {
+        /// Which.
+        pid: u32,
+        /// Why, and what can be asked.
+        why: &'static str,
     },
     /// The connection is gone.
     #[error("the connection to the other side is gone: {0}")]

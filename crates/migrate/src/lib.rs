@@ -3,11 +3,13 @@
 
 mod arrive;
 mod depart;
+pub mod door;
 mod error;
 mod link;
 mod plan;
 mod set;
 mod sys;
+mod way;
 #[doc(hidden)]
 pub mod wire;
 
@@ -16,6 +18,7 @@ pub use depart::{Departed, Departure, DepartureStats, Guest, TellRound};
 pub use error::Error;
 pub use link::{Stream, tls_accept, tls_connect};
 pub use plan::converge::{Limits, Round};
+pub use way::{Connection, Trust, Way};
 
 /// Why writes cannot be followed here, and what to do; `None` if they can: see the README.
 pub fn missing() -> Option<String> {

@@ -232,6 +232,7 @@ impl World {
                             sending: Duration::from_secs(1),
                             turnaround: Duration::ZERO,
                             dirty_pages: self.dirty.len() as u64,
+                            downtime_estimate: Duration::ZERO,
                         },
                         state_bytes: 10,
                     },

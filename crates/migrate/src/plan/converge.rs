@@ -41,6 +41,9 @@ pub struct Round {
     pub turnaround: Duration,
     /// Pages that were written meanwhile.
     pub dirty_pages: u64,
+    /// How long the guest would stand still if these were all that is left: what is compared with
+    /// [`downtime_max`](Limits::downtime_max).
+    pub downtime_estimate: Duration,
 }
 
 /// What to do next.
@@ -77,7 +80,7 @@ const TELLING: u64 = 256 << 10;
 const SLOWER: u8 = 20;
 const SLOWEST: u8 = 99;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Convergence {
     limits: Limits,
     /// There and back: the shortest that was seen, since what was sent before may still be on its way.
@@ -119,6 +122,13 @@ impl Convergence {
         let bytes = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let turnaround = self.turnaround.unwrap_or_default();
         bytes.saturating_add(2 * turnaround.min(Duration::from_secs(3600)))
+    }
+
+    /// The same for what is dirty after a round that has not been told yet.
+    pub fn downtime_after(&self, round: &Round, state_bytes: u64) -> Duration {
+        let mut next = self.clone();
+        next.after(round, state_bytes);
+        next.downtime(state_bytes, round.dirty_pages)
     }
 
     pub fn after(&mut self, round: &Round, state_bytes: u64) -> Decision {
@@ -197,6 +207,7 @@ mod tests {
             sending: Duration::from_millis(millis),
             turnaround: Duration::ZERO,
             dirty_pages,
+            downtime_estimate: Duration::ZERO,
         }
     }
 
