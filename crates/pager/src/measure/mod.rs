@@ -4,6 +4,7 @@
 mod floor;
 mod many;
 mod plain;
+mod reserve;
 mod restore;
 mod rounds;
 
@@ -17,6 +18,7 @@ use crate::sys::clock::{cpu_ns, now_ns};
 use crate::{BLOCK, Backing, Engine, Error, Mapping, MemorySource, PAGE, Pager};
 
 pub use many::{Copies, be_vm, share};
+pub use reserve::Reserved;
 pub use restore::{Image, Restore};
 pub use rounds::{Cell, Findings, Plan, measure, median};
 

@@ -3,10 +3,11 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use amdahl_pager::measure::Reserved;
 use amdahl_pager::{
     BLOCK, Backing, Builder, Engine, Extent, HandedOver, Mapping, PAGE, Pager, Source, SourceError,
     Support,
@@ -24,9 +25,27 @@ pub fn is_possible() -> bool {
 /// The engines that serve memory of this process.
 pub const ENGINES: [Engine; 3] = [Engine::Reader, Engine::Sharded, Engine::Inline];
 
+/// Huge pages for the tests of this process, where the machine keeps none and we may change that: as root. They are given back when the process
+/// ends, however it does.
+fn reserve_huge_pages() {
+    static RESERVED: OnceLock<Option<Reserved>> = OnceLock::new();
+    RESERVED.get_or_init(|| match Reserved::new(32 * BLOCK) {
+        Ok(reserved) => Some(reserved),
+        Err(why) => {
+            println!("{why}");
+            None
+        }
+    });
+}
+
 /// A mapping, or why there is none.
 pub fn mapping(len: usize, backing: Backing) -> Option<Arc<Mapping>> {
-    match Mapping::new(len, backing) {
+    let mut mapping = Mapping::new(len, backing);
+    if mapping.is_err() && backing == Backing::HugeTlb {
+        reserve_huge_pages();
+        mapping = Mapping::new(len, backing);
+    }
+    match mapping {
         Ok(mapping) => Some(Arc::new(mapping)),
         Err(error) if backing == Backing::HugeTlb => {
             println!("SKIPPED: {error}");
