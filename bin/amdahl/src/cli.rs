@@ -5,7 +5,7 @@ pub mod pager;
 mod run;
 pub mod serve;
 mod sim;
-mod tls;
+pub mod tls;
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! Ctrl-C: what is measured stays.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Whether the user wants to stop: how many times that was said.
 #[derive(Clone)]
@@ -11,7 +11,7 @@ impl Interrupt {
     /// Catches SIGINT, SIGTERM and SIGHUP. The third one ends us at once.
     pub fn catch() -> Interrupt {
         let said = Arc::new(AtomicU32::new(0));
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        for signal in SIGNALS {
             let said = Arc::clone(&said);
             let act = move || {
                 if said.fetch_add(1, Ordering::Relaxed) >= 2 {
@@ -22,6 +22,12 @@ impl Interrupt {
             let _ = unsafe { signal_hook::low_level::register(signal, act) };
         }
         Interrupt(said)
+    }
+
+    /// Makes `flag` true when it is asked for, as long as what is returned lives.
+    pub fn sets(&self, flag: &Arc<AtomicBool>) -> Sets {
+        let set = |signal| signal_hook::flag::register(signal, Arc::clone(flag)).ok();
+        Sets(SIGNALS.into_iter().filter_map(set).collect())
     }
 
     /// The same, said by a key.
@@ -39,6 +45,20 @@ impl Interrupt {
         self.0.load(Ordering::Relaxed) > 1
     }
 }
+
+/// See [`Interrupt::sets`].
+#[must_use]
+pub struct Sets(Vec<signal_hook::SigId>);
+
+impl Drop for Sets {
+    fn drop(&mut self) {
+        for id in self.0.drain(..) {
+            signal_hook::low_level::unregister(id);
+        }
+    }
+}
+
+const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Exit code after a second Ctrl-C.
 pub const ABANDONED: u8 = 130;

@@ -98,7 +98,7 @@ fn a_process_is_asked_to_move() {
     // Nobody listens there: the guest goes on.
     let mut asking = Asking::begin(us(), &request(&way)).unwrap();
     let visit = door.visit(PATIENCE).unwrap().unwrap();
-    // SAFETY: the machine alone writes to the memory, here and below.
+    // SAFETY: the machine alone writes to the memory.
     let stays = unsafe { visit.run(&Departure::default(), &from, &mut owner) };
     assert!(matches!(stays, Err(Error::Unreachable { .. })), "{stays:?}");
     assert!(matches!(last(&mut asking).0, News::Stayed { .. }));
@@ -125,6 +125,7 @@ fn a_process_is_asked_to_move() {
             });
             owner.waits_for = 20;
             let visit = door.visit(PATIENCE).unwrap().unwrap();
+            // SAFETY: as above.
             let stays = unsafe { visit.run(&Departure::default(), &from, &mut owner) };
             assert_eq!(stays, Err(Error::Cancelled));
             assert!(arrives.join().unwrap().is_err());
@@ -152,6 +153,7 @@ fn a_process_is_asked_to_move() {
         (asked.downtime_ms, asked.rounds) = (0, 2);
         let asks = scope.spawn(move || last(&mut Asking::begin(us(), &asked).unwrap()));
         let visit = door.visit(PATIENCE).unwrap().unwrap();
+        // SAFETY: as above.
         let stats = unsafe { visit.run(&common::departure(), &from, &mut owner) }.unwrap();
         prove("it has moved", arrives.join().unwrap(), &before);
         (stats, asks.join().unwrap())

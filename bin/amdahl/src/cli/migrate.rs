@@ -1,46 +1,106 @@
-//! The command line of `amdahl pager migrate` as typed.
+//! The command line of `amdahl pager migrate` and `demo-vm` as typed.
 
-use std::path::PathBuf;
-
+use amdahl_migrate::Way;
 use clap::Args;
 
 use super::tls::Tls;
 
 pub(super) const MIGRATE_EXAMPLES: &str = "\
 Examples:
-  amdahl pager migrate --listen unix:/tmp/way            # first; in another terminal:
-  amdahl pager migrate --to unix:/tmp/way
-  amdahl pager migrate --to tcp:127.0.0.1:7000 --memory 1G --write-rate 50000 --downtime 20
-  amdahl pager migrate --to unix:/tmp/way --no-post-copy --auto-converge --json
-  amdahl pager migrate --listen tcp:0.0.0.0:7000 --tls-certificate here.pem --tls-key here.key \\
+  amdahl pager migrate --pid 4711 --to host:7000 --tls-certificate here.pem --tls-key here.key \\
     --tls-authorities ca.pem
+  amdahl pager migrate --pid 4711 --to host:7000 --downtime 20 --auto-converge --json
 
-What is moved is a demonstration: threads that write memory and know what each page has to
-hold. They go on at the other side, which checks every page. Programs and VMMs do the same with
-their own memory by the library amdahl-migrate (crates/migrate/README.md).
+  amdahl pager migrate --listen unix:/tmp/way            # a trial; in another terminal:
+  amdahl pager migrate --to unix:/tmp/way --memory 1G --write-rate 50000
 
-If the source is lost after the switch-over, a thread that touches what is missing gets SIGBUS,
-and the program with it.
+With --pid the memory of another process moves, and what it does goes on at the other side. The
+process does it by itself: it must be one that can be asked, which are `amdahl pager demo-vm`
+and programs that open a door by the library amdahl-migrate. Any other process is left alone, and
+this says so: its registers, files and sockets could not come along. Until the switch-over
+Ctrl-C, the end of this command and every failure leave it running where it is. Afterwards there
+is no way back: it serves what is missing at the other side until all is there, by itself.
 
-Ends with 1 if the memory did not move: the threads go on here, and what they wrote is checked.
+Without --pid threads of this command are moved; --listen takes them in, checks every page
+and ends. If the source is lost after the switch-over, what needs its pages stops there, and the
+command ends with 1.
+
 The source needs Linux 6.7 and access to userfaultfd: root, or
 setfacl -m u:USER:rw /dev/userfaultfd. What is printed: docs/pager-migrate.md.";
+
+pub(super) const DEMO_VM_EXAMPLES: &str = "\
+Examples:
+  there$ amdahl pager demo-vm --listen tcp:0.0.0.0:7000 --tls-certificate there.pem \\
+           --tls-key there.key --tls-authorities ca.pem
+  here$  amdahl pager demo-vm --memory 1G &
+  here$  amdahl pager migrate --pid $! --to there:7000 --tls-certificate here.pem \\
+           --tls-key here.key --tls-authorities ca.pem
+
+Threads write the memory, and look at each page before: whatever is not as they left it ends this
+with 1. It runs until it has moved, or is told to end by Ctrl-C; then all pages are checked. With
+--listen it begins when one arrives, and can be moved on when all its pages are there.";
 
 /// `amdahl pager migrate`.
 #[derive(Debug, Args)]
 pub struct PagerMigrate {
-    /// Where the memory goes: unix:PATH or tcp:HOST:PORT, at which another amdahl listens
+    /// The process whose memory moves; without: threads of this command
+    #[arg(
+        long,
+        value_name = "PID",
+        requires = "to",
+        conflicts_with_all = ["listen", "memory", "threads", "write_rate"],
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub pid: Option<u32>,
+    /// Where the memory goes: HOST:PORT, tcp:HOST:PORT or unix:PATH, at which another amdahl listens
     #[arg(
         long,
         value_name = "WHERE",
-        value_parser = way,
         required_unless_present = "listen",
         conflicts_with = "listen"
     )]
     pub to: Option<Way>,
     /// Where memory is waited for, once: unix:PATH or tcp:ADDRESS:PORT
-    #[arg(long, value_name = "WHERE", value_parser = way)]
+    #[arg(long, value_name = "WHERE")]
     pub listen: Option<Way>,
+    #[command(flatten)]
+    pub demo: DemoSize,
+    /// Milliseconds for which it may stand still
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 100,
+        conflicts_with = "listen"
+    )]
+    pub downtime: u64,
+    /// Rounds while it runs
+    #[arg(long, value_name = "N", default_value_t = 30, conflicts_with = "listen", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Give up rather than fetch pages after the switch-over
+    #[arg(long, conflicts_with = "listen")]
+    pub no_post_copy: bool,
+    /// Slow it down when it writes faster than is sent
+    #[arg(long, conflicts_with = "listen")]
+    pub auto_converge: bool,
+    #[command(flatten)]
+    pub way: WayArgs,
+}
+
+/// `amdahl pager demo-vm`.
+#[derive(Debug, Args)]
+pub struct PagerDemoVm {
+    /// Begin with one that arrives here: unix:PATH or tcp:ADDRESS:PORT
+    #[arg(long, value_name = "WHERE")]
+    pub listen: Option<Way>,
+    #[command(flatten)]
+    pub demo: DemoSize,
+    #[command(flatten)]
+    pub way: WayArgs,
+}
+
+/// What a demonstration is.
+#[derive(Clone, Debug, Args)]
+pub struct DemoSize {
     /// How much memory, the same at both sides
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     pub memory: usize,
@@ -55,23 +115,11 @@ pub struct PagerMigrate {
         conflicts_with = "listen"
     )]
     pub write_rate: u32,
-    /// Milliseconds for which the threads may stand still
-    #[arg(
-        long,
-        value_name = "MS",
-        default_value_t = 100,
-        conflicts_with = "listen"
-    )]
-    pub downtime: u64,
-    /// Rounds while the threads run
-    #[arg(long, value_name = "N", default_value_t = 30, conflicts_with = "listen", value_parser = clap::value_parser!(u32).range(1..))]
-    pub rounds: u32,
-    /// Give up rather than fetch pages after the switch-over
-    #[arg(long, conflicts_with = "listen")]
-    pub no_post_copy: bool,
-    /// Slow the threads down when they write faster than is sent
-    #[arg(long, conflicts_with = "listen")]
-    pub auto_converge: bool,
+}
+
+/// How the two sides speak, and what is said of it.
+#[derive(Debug, Args)]
+pub struct WayArgs {
     /// Seconds for which the other side may say nothing
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub timeout: u64,
@@ -83,31 +131,6 @@ pub struct PagerMigrate {
     /// No progress
     #[arg(long, short)]
     pub quiet: bool,
-}
-
-/// How the two sides reach each other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// A socket of this host.
-    Unix(PathBuf),
-    /// Host and port.
-    Tcp(String),
-}
-
-fn way(text: &str) -> Result<Way, String> {
-    let wrong = "unix:PATH or tcp:HOST:PORT is needed, such as tcp:127.0.0.1:7000";
-    if let Some(address) = text.strip_prefix("tcp:") {
-        let parts = address.rsplit_once(':');
-        let fits =
-            parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-        return fits
-            .then(|| Way::Tcp(address.to_owned()))
-            .ok_or(wrong.to_owned());
-    }
-    match text.strip_prefix("unix:") {
-        Some(path) if !path.is_empty() => Ok(Way::Unix(path.into())),
-        _ => Err(wrong.to_owned()),
-    }
 }
 
 fn size(text: &str) -> Result<usize, String> {
@@ -122,20 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typed_is_read() {
-        assert_eq!(way("unix:/a b"), Ok(Way::Unix("/a b".into())));
-        assert_eq!(way("tcp:[::1]:7"), Ok(Way::Tcp("[::1]:7".into())));
-        for wrong in [
-            "",
-            "unix:",
-            "/run/way",
-            "tcp:",
-            "tcp::1",
-            "tcp:a:99999",
-            "systemd",
-        ] {
-            assert!(way(wrong).is_err(), "{wrong}");
-        }
+    fn sizes_are_read() {
         assert_eq!(size("64M"), Ok(64 << 20));
         for wrong in ["", "4K", "1000001", "2T"] {
             assert!(size(wrong).is_err(), "{wrong}");

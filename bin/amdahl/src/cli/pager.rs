@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use amdahl_image::{Compression, Region};
 use clap::{Args, Subcommand};
 
-use super::migrate::{MIGRATE_EXAMPLES, PagerMigrate};
+use super::migrate::{DEMO_VM_EXAMPLES, MIGRATE_EXAMPLES, PagerDemoVm, PagerMigrate};
 use super::serve::{PagerServe, SERVE_EXAMPLES};
 use crate::pager::bench;
 
@@ -16,7 +16,7 @@ Examples:
   amdahl pager verify vm.ami
   amdahl pager unpack vm.ami -o vm.mem
   amdahl pager serve --image vm.ami --listen unix:/run/pager.sock
-  amdahl pager migrate --listen unix:/tmp/way
+  amdahl pager migrate --pid 4711 --to host:7000
   amdahl pager bench";
 
 const PACK_EXAMPLES: &str = "\
@@ -75,9 +75,12 @@ pub enum PagerCommand {
     /// Serve VMs whose memory is in an image: VMMs hand their userfaultfd over at a socket
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(Box<PagerServe>),
-    /// Try a migration out: memory that threads write moves to another amdahl while it is written
+    /// Move a process's memory to another host while it runs, if it can be asked to; or try that out
     #[command(after_help = MIGRATE_EXAMPLES)]
     Migrate(Box<PagerMigrate>),
+    /// Run a demonstration that can be moved: it writes its memory and knows what that has to hold
+    #[command(name = "demo-vm", after_help = DEMO_VM_EXAMPLES)]
+    DemoVm(Box<PagerDemoVm>),
     /// Measure how fast memory arrives on demand here, by each engine and number of threads
     #[command(after_help = bench::EXAMPLES)]
     Bench(bench::Args),

@@ -1,6 +1,7 @@
 //! `amdahl pager`: memory images, and memory that arrives on demand.
 
 pub mod bench;
+mod demo_vm;
 mod image;
 mod meter;
 mod migrate;
@@ -12,7 +13,7 @@ mod stdio;
 use crate::cli::pager::{Pager, PagerCommand};
 use crate::failure::Failure;
 
-/// Packs, unpacks, checks, tells, serves, moves or measures.
+/// Packs, unpacks, checks, tells, serves, moves, is moved or measures.
 pub fn main(pager: &Pager) -> Result<u8, Failure> {
     match &pager.command {
         PagerCommand::Pack(args) => image::pack(args),
@@ -21,6 +22,7 @@ pub fn main(pager: &Pager) -> Result<u8, Failure> {
         PagerCommand::Info(args) => image::info(args),
         PagerCommand::Serve(args) => serve::main(args),
         PagerCommand::Migrate(args) => migrate::main(args),
+        PagerCommand::DemoVm(args) => demo_vm::main(args),
         PagerCommand::Bench(args) => bench::main(args),
     }
 }

@@ -1,5 +1,7 @@
 //! `amdahl pager migrate`: memory that threads write moves from one process to another.
 
+mod asked;
+
 use serde_json::Value;
 
 use super::tool::{Place, Running, skipped, until};

@@ -46,7 +46,11 @@ impl Asking {
         }
         let mut line = serde_json::to_vec(request).expect("text and numbers");
         line.push(b'\n');
-        (&stream).write_all(&line).map_err(system("asking"))?;
+        match (&stream).write_all(&line) {
+            // Who turns somebody away does not listen, and says why.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            asked => asked.map_err(system("asking"))?,
+        }
         Ok(Asking {
             pid,
             stream,

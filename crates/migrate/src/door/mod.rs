@@ -13,7 +13,7 @@ mod message;
 mod serving;
 
 pub use asking::Asking;
-pub use message::{Files, News, Request};
+pub use message::{Figures, Files, News, Request, RoundFigures};
 pub use serving::{Door, Visit};
 
 use std::io;

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use amdahl_migrate::Guest;
 use amdahl_pager::{Mapping, PAGE};
 
+use crate::cli::migrate::DemoSize;
+
 /// Threads that are stopped: how often each page was written.
 pub struct Stopped {
     memory: Arc<Mapping>,
@@ -22,6 +24,30 @@ pub struct Settings {
     pub threads: u32,
     /// Pages that all of them write a second; 0: as many as they can.
     pub write_rate: u32,
+}
+
+impl Settings {
+    pub fn of(size: &DemoSize) -> Settings {
+        Settings {
+            threads: size.threads,
+            write_rate: size.write_rate,
+        }
+    }
+}
+
+/// Has a thread that touches a page which is lost stand still for good, instead of ending the program: whoever fetches pages knows by then why, and says it.
+pub fn park_when_lost() {
+    extern "C" fn park(_: libc::c_int) {
+        loop {
+            // SAFETY: waits for a signal; async-signal-safe.
+            unsafe { libc::pause() };
+        }
+    }
+    // SAFETY: all zeros is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = park as extern "C" fn(libc::c_int) as usize;
+    // SAFETY: the handler calls nothing that is not async-signal-safe, and the structure is a valid one.
+    unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) };
 }
 
 /// Threads that write.
@@ -209,6 +235,12 @@ impl Demo {
             stopped: None,
             wrong: None,
         }
+    }
+
+    /// Whether a thread has ended by itself, which it does only when it found a page that was wrong.
+    pub fn has_failed(&self) -> bool {
+        let running = self.running.as_ref();
+        running.is_some_and(|running| running.threads.iter().any(JoinHandle::is_finished))
     }
 
     /// Stops them for good; which page was wrong, if one was.
