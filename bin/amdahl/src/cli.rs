@@ -1,5 +1,6 @@
 //! The command line as typed.
 
+pub mod attach;
 pub mod migrate;
 pub mod pager;
 mod run;

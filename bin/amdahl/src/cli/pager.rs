@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use amdahl_image::{Compression, Region};
 use clap::{Args, Subcommand};
 
+use super::attach::{ATTACH_EXAMPLES, PagerAttach};
 use super::migrate::{DEMO_VM_EXAMPLES, MIGRATE_EXAMPLES, PagerDemoVm, PagerMigrate};
 use super::serve::{PagerServe, SERVE_EXAMPLES};
 use crate::pager::bench;
@@ -75,6 +76,9 @@ pub enum PagerCommand {
     /// Serve VMs whose memory is in an image: VMMs hand their userfaultfd over at a socket
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(Box<PagerServe>),
+    /// Have the memory of a program that knows nothing of it, such as QEMU, served by `pager serve`
+    #[command(after_help = ATTACH_EXAMPLES)]
+    Attach(PagerAttach),
     /// Move a process's memory to another host while it runs, if it can be asked to; or try that out
     #[command(after_help = MIGRATE_EXAMPLES)]
     Migrate(Box<PagerMigrate>),

@@ -173,7 +173,7 @@ fn listen(text: &str) -> Result<Listen, String> {
     }
 }
 
-fn socket(text: &str) -> Result<PathBuf, String> {
+pub(super) fn socket(text: &str) -> Result<PathBuf, String> {
     match text.strip_prefix("unix:") {
         Some(path) if !path.is_empty() => Ok(path.into()),
         _ => Err("unix:PATH is needed, such as unix:/run/pager.control".to_owned()),

@@ -1,5 +1,6 @@
 //! `amdahl pager`: memory images, and memory that arrives on demand.
 
+mod attach;
 pub mod bench;
 mod demo_vm;
 mod image;
@@ -13,7 +14,7 @@ mod stdio;
 use crate::cli::pager::{Pager, PagerCommand};
 use crate::failure::Failure;
 
-/// Packs, unpacks, checks, tells, serves, moves, is moved or measures.
+/// Packs, unpacks, checks, tells, serves, attaches, moves, is moved or measures.
 pub fn main(pager: &Pager) -> Result<u8, Failure> {
     match &pager.command {
         PagerCommand::Pack(args) => image::pack(args),
@@ -21,6 +22,7 @@ pub fn main(pager: &Pager) -> Result<u8, Failure> {
         PagerCommand::Verify(args) => image::verify(args),
         PagerCommand::Info(args) => image::info(args),
         PagerCommand::Serve(args) => serve::main(args),
+        PagerCommand::Attach(args) => attach::main(args),
         PagerCommand::Migrate(args) => migrate::main(args),
         PagerCommand::DemoVm(args) => demo_vm::main(args),
         PagerCommand::Bench(args) => bench::main(args),

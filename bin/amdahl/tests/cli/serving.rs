@@ -3,6 +3,7 @@
 mod descriptors;
 mod following;
 mod objects;
+mod qemu;
 mod refusing;
 mod sharing;
 mod vmm;

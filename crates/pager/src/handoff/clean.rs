@@ -1,6 +1,6 @@
 //! Clean pages for VMMs: the process that has them offers their file, a VMM maps it and hands the mappings over.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recv, recvmsg,
 };
 
 use super::receive::{ReceiveError, is_readable};
+use super::send::send_with;
 use super::{Malformed, describe};
 use crate::sys::support::Support;
 use crate::sys::uffd::Features;
@@ -80,7 +80,7 @@ pub fn offer(stream: &UnixStream, clean: &CleanPages) -> std::io::Result<()> {
 /// # Errors
 /// What the system says.
 pub fn offer_in_spite(stream: &UnixStream, clean: &CleanPages) -> std::io::Result<()> {
-    send(stream, &OFFER, Some(clean.file()))?;
+    send_with(stream, &OFFER, Some(clean.file()))?;
     Ok(())
 }
 
@@ -89,7 +89,7 @@ pub fn offer_in_spite(stream: &UnixStream, clean: &CleanPages) -> std::io::Resul
 /// # Errors
 /// What the system says.
 pub fn ask(stream: &UnixStream) -> std::io::Result<()> {
-    Ok(send(stream, &ASK, None)?)
+    Ok(send_with(stream, &ASK, None)?)
 }
 
 /// Whether the peer [asks](ask) for an offer, before it hands memory over; what it says else is left to be [received](super::receive). Returns after
@@ -215,7 +215,7 @@ impl Offer {
 /// [`Error::Config`] for other memory; [`Error::Unavailable`]; [`Error::System`].
 pub fn hand_over(stream: &UnixStream, mappings: &[&Mapping]) -> Result<OwnedFd, Error> {
     let (descriptor, regions) = register(mappings)?;
-    let sent = send(
+    let sent = send_with(
         stream,
         describe(&regions).as_bytes(),
         Some(descriptor.as_fd()),
@@ -247,28 +247,4 @@ fn register(mappings: &[&Mapping]) -> Result<(OwnedFd, Vec<HandedOver>), Error> 
     let regions = mappings.iter().map(|mapping| mapping.register_clean(&uffd));
     let regions = regions.collect::<Result<Vec<HandedOver>, Error>>()?;
     Ok((uffd.into_fd(), regions))
-}
-
-/// Sends all bytes, a descriptor with the first if there is one.
-fn send(
-    stream: &UnixStream,
-    bytes: &[u8],
-    descriptor: Option<BorrowedFd<'_>>,
-) -> Result<(), Errno> {
-    let descriptors = Vec::from_iter(descriptor);
-    let mut sent = 0;
-    while sent < bytes.len() {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if sent == 0 && !descriptors.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(&descriptors));
-        }
-        let rest = [IoSlice::new(&bytes[sent..])];
-        match sendmsg(stream, &rest, &mut control, SendFlags::NOSIGNAL) {
-            Ok(count) => sent += count,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }

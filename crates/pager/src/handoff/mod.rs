@@ -14,6 +14,7 @@ mod message;
 mod owner;
 mod peer;
 mod receive;
+mod send;
 
 pub use clean::{Offer, OfferError, ask, hand_over, is_asked, offer, offer_in_spite, take_offer};
 pub use layout::Layout;
@@ -21,3 +22,4 @@ pub use message::{MESSAGE_BYTES_MAX, Malformed, Message, REGIONS_MAX, Wrong, des
 pub use owner::Owner;
 pub use peer::Peer;
 pub use receive::{HandedOverMemory, ReceiveError, examine, receive};
+pub use send::send;

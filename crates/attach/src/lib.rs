@@ -1,0 +1,92 @@
+#![doc = include_str!("../README.md")]
+#![cfg(target_os = "linux")]
+
+mod error;
+pub mod maps;
+// Elsewhere it says that it is not there.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_imports))]
+mod stopped;
+mod uffd;
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use amdahl_pager::{HandedOver, Support};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+pub use error::Error;
+use maps::Place;
+use stopped::Stopped;
+
+/// Memory of another program that arrives on demand from now on: for whoever serves it, by
+/// [`Builder::handed_over`](amdahl_pager::Builder::handed_over) or by [`send`](amdahl_pager::handoff::send) to who does.
+#[derive(Debug)]
+pub struct Attached {
+    /// The program's userfaultfd, of which it keeps a descriptor of its own.
+    pub descriptor: OwnedFd,
+    /// What is registered with it.
+    pub regions: Vec<HandedOver>,
+}
+
+/// Takes the memory at `places` out of a program, so that what they hold is to be fetched: whoever touches it waits until somebody serves
+/// it. All threads of the program stand still meanwhile, which is some milliseconds, and the time that the kernel takes to free the memory.
+///
+/// What was there is lost, unless there is an error. The places are of one kind: memory without a file, or shared memory of a memfd, `/dev/shm` or another tmpfs.
+///
+/// # Errors
+/// Any [`Error`]: the program goes on as before, on its own memory; but for [`Error::Discarded`], after which parts of the places are zeros.
+pub fn attach(pid: u32, places: &[Place]) -> Result<Attached, Error> {
+    if places.is_empty() {
+        return Err(Error::Nothing);
+    }
+    let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let id = id.ok_or(Error::Gone { pid })?;
+    let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|errno| match errno {
+        Errno::SRCH => Error::Gone { pid },
+        errno => error::system("pidfd_open", errno),
+    })?;
+    let mut program = Stopped::all_of(pid)?;
+    // Threads stand still, but other processes may have it mapped, too, and who looks at it there is not stopped by any of this.
+    let number = program.userfaultfd()?;
+    let taken = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty());
+    let attached = taken
+        .map_err(|errno| error::system("pidfd_getfd", errno))
+        .and_then(|descriptor| fill(&mut program, descriptor, places));
+    if attached.is_err() {
+        // Without it nothing is registered.
+        let _ = program.call(libc::SYS_close, [number as u64, 0, 0]);
+    }
+    attached
+}
+
+/// Registers the places and gives up what they hold, in an order in which what can fail comes first.
+fn fill(program: &mut Stopped, descriptor: OwnedFd, places: &[Place]) -> Result<Attached, Error> {
+    let regions: Vec<HandedOver> = places.iter().map(Place::region).collect();
+    uffd::agree(descriptor.as_fd(), Support::probe().features)?;
+    for place in places {
+        uffd::register(descriptor.as_fd(), place)?;
+    }
+    // Registered memory is given up with a message that somebody has to read; nobody does yet.
+    for place in places {
+        uffd::unregister(descriptor.as_fd(), place)?;
+    }
+    let mut is_changed = false;
+    let done = places.iter().try_for_each(|place| {
+        let advice = match place.is_shared {
+            true => libc::MADV_REMOVE,
+            false => libc::MADV_DONTNEED,
+        };
+        let (start, len) = (place.start as u64, place.len as u64);
+        program.call(libc::SYS_madvise, [start, len, advice as u64])?;
+        is_changed = true;
+        uffd::register(descriptor.as_fd(), place)
+    });
+    match done {
+        Ok(()) => Ok(Attached {
+            descriptor,
+            regions,
+        }),
+        Err(why) if is_changed => Err(Error::Discarded(Box::new(why))),
+        Err(why) => Err(why),
+    }
+}
