@@ -2,6 +2,7 @@
 
 pub mod attach;
 pub mod migrate;
+pub mod offload;
 pub mod pager;
 mod run;
 pub mod serve;

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::attach::{ATTACH_EXAMPLES, PagerAttach};
 use super::migrate::{DEMO_VM_EXAMPLES, MIGRATE_EXAMPLES, PagerDemoVm, PagerMigrate};
+use super::offload::{OFFLOAD_EXAMPLES, PagerOffload};
 use super::serve::{PagerServe, SERVE_EXAMPLES};
 use crate::pager::bench;
 
@@ -79,6 +80,9 @@ pub enum PagerCommand {
     /// Have the memory of a program that knows nothing of it, such as QEMU, served by `pager serve`
     #[command(after_help = ATTACH_EXAMPLES)]
     Attach(PagerAttach),
+    /// Restore a VM of Cloud Hypervisor whose memory arrives on demand
+    #[command(after_help = OFFLOAD_EXAMPLES)]
+    Offload(PagerOffload),
     /// Move a process's memory to another host while it runs, if it can be asked to; or try that out
     #[command(after_help = MIGRATE_EXAMPLES)]
     Migrate(Box<PagerMigrate>),

@@ -6,6 +6,7 @@ mod demo_vm;
 mod image;
 mod meter;
 mod migrate;
+mod offload;
 mod plot;
 mod serve;
 mod shelf;
@@ -23,6 +24,7 @@ pub fn main(pager: &Pager) -> Result<u8, Failure> {
         PagerCommand::Info(args) => image::info(args),
         PagerCommand::Serve(args) => serve::main(args),
         PagerCommand::Attach(args) => attach::main(args),
+        PagerCommand::Offload(args) => offload::main(args),
         PagerCommand::Migrate(args) => migrate::main(args),
         PagerCommand::DemoVm(args) => demo_vm::main(args),
         PagerCommand::Bench(args) => bench::main(args),

@@ -22,6 +22,7 @@ mod measuring;
 mod memory;
 mod memory_images;
 mod migrating;
+mod offloading;
 mod openmp_programs;
 mod ordinary_user;
 mod output_folder;
