@@ -1,5 +1,7 @@
 //! `amdahl pager bench`: threads touch memory that arrives on demand, in all modes.
 
+mod restore;
+
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -7,7 +9,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use amdahl_pager::measure::{Cell, Findings, Mode, Plan, measure, median};
+use amdahl_pager::measure::{Cell, Findings, Mode, Plan, Reserved, measure, median};
 use amdahl_pager::{BLOCK, Support};
 use serde::Serialize;
 
@@ -15,6 +17,8 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::pager::plot;
 use crate::screen;
+
+use restore::{Many, Restores};
 
 /// Below the options.
 pub const EXAMPLES: &str = "\
@@ -25,13 +29,17 @@ Examples:
   amdahl pager bench --faulters 1,2,4,16,64,160 --plot bench.svg
 
 Modes: plain (one descriptor, one reader, 4 KiB: the usual handler), reader, sharded, inline, inline-copy,
-hugetlb (needs vm.nr_hugepages), and what cannot be beaten: floor (a bare SIGBUS handler, 4 KiB), first-touch
+hugetlb (needs --hugetlb, or vm.nr_hugepages), and what cannot be beaten: floor (a bare SIGBUS handler, 4 KiB), first-touch
 (4 KiB, no content), copy-huge (first touch of 2 MiB and memcpy), memcpy.
 
 MB/s and MB per CPU-second are of sequential touch. Fault p50 and p99 are of random touch, and of faults alone: of
 touches of pages that were not there, of which the kernel is asked before each. A fault of hugetlb brings 2 MiB, so
 there are few of them. Each round runs all modes; figures are medians of the rounds, ratios medians of the rounds'
-ratios.";
+ratios.
+
+Beside the modes: restores of an image, by the time until a guest's first answer (whole: all is read first; recorded: its
+working set is; clean: into pages that all VMs share), and the memory that the pages of one image take in many processes.
+For machines with more CPUs than this one: amdahl sim run paging.";
 
 /// `amdahl pager bench`.
 #[derive(Debug, clap::Args)]
@@ -51,6 +59,19 @@ pub struct Args {
     /// How often each is measured
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// Mebibytes of an image that is restored, by several ways: how long until a guest that needs a tenth of it gives its first
+    /// answer; 0: none [default: 256, or 0 with --modes]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+    restore: Option<u32>,
+    /// Processes that read one image of 64 MiB: what its pages take; 0: none [default: 50, or 0 with --modes]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    vms: Option<u32>,
+    /// Be one of these
+    #[arg(long, hide = true)]
+    be_vm: bool,
+    /// Have the machine reserve the huge pages that mode hugetlb needs, as long as this runs; needs root
+    #[arg(long)]
+    hugetlb: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -64,6 +85,11 @@ pub struct Args {
 
 /// Measures and shows.
 pub fn main(args: &Args) -> Result<u8, Failure> {
+    if args.be_vm {
+        return restore::vm()
+            .map(|()| 1)
+            .map_err(|error| Failure::result(error.to_string()));
+    }
     let support = Support::probe();
     if support.way.is_none() {
         return Err(Failure::machine(support.missing().join("; ")));
@@ -79,6 +105,10 @@ pub fn main(args: &Args) -> Result<u8, Failure> {
         sequential_bytes: mib(args.memory),
         random_bytes: mib(args.random_memory),
         rounds: args.rounds as usize,
+    };
+    let _reserved = match args.hugetlb {
+        true => Some(Reserved::new(plan.content_bytes()).map_err(Failure::machine)?),
+        false => None,
     };
     // Before minutes are spent on what cannot be kept.
     let picture = match &args.plot {
@@ -98,10 +128,13 @@ pub fn main(args: &Args) -> Result<u8, Failure> {
         }
     });
     meter.end();
-    let findings = findings.map_err(|error| Failure::machine(error.to_string()))?;
+    let mut findings = findings.map_err(|error| Failure::machine(error.to_string()))?;
+    let more = More::measure(args, &mut meter, &interrupt);
+    findings.is_complete &= !interrupt.asked();
+    meter.end();
     let text = match args.json {
-        true => json(&plan, &findings)?,
-        false => table(&plan, &findings, &support),
+        true => json(&plan, &findings, &more)?,
+        false => table(&plan, &findings, &more, &support),
     };
     screen::print(&text)?;
     if let Some((path, mut file)) = picture {
@@ -110,6 +143,53 @@ pub fn main(args: &Args) -> Result<u8, Failure> {
             .map_err(|error| not_written(path, &error))?;
     }
     Ok(if findings.is_complete { 0 } else { 5 })
+}
+
+/// What is measured beside the modes, if it was wanted; or why it could not be.
+#[derive(Default)]
+struct More {
+    restores: Option<Result<Restores, String>>,
+    many: Option<Result<Many, String>>,
+}
+
+/// Of what many processes read.
+const SHARED_BYTES: usize = 64 << 20;
+
+impl More {
+    fn measure(args: &Args, meter: &mut Meter, interrupt: &Interrupt) -> More {
+        let by_default = |count| if args.modes.is_empty() { count } else { 0 };
+        let mut more = More::default();
+        let image = args.restore.unwrap_or(by_default(256)) as usize;
+        if image > 0 && !interrupt.asked() {
+            let (mut done, of) = (0, args.rounds as usize * 6);
+            more.restores = Some(restore::measure(image << 20, args.rounds as usize, || {
+                meter.tell(done, of);
+                done += 1;
+                match interrupt.asked() {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            }));
+        }
+        let vms = args.vms.unwrap_or(by_default(50));
+        if vms > 0 && !interrupt.asked() {
+            let many = restore::many(vms, SHARED_BYTES);
+            more.many = Some(many.map_err(|error| error.to_string()));
+        }
+        more
+    }
+
+    fn text(&self) -> String {
+        let restores = self.restores.as_ref().map(|restores| match restores {
+            Ok(restores) => restores.text(),
+            Err(why) => format!("SKIPPED restores: {why}\n"),
+        });
+        let many = self.many.as_ref().map(|many| match many {
+            Ok(many) => many.text(),
+            Err(why) => format!("SKIPPED many processes: {why}\n"),
+        });
+        restores.unwrap_or_default() + &many.unwrap_or_default()
+    }
 }
 
 fn not_written(path: &Path, error: &std::io::Error) -> Failure {
@@ -125,6 +205,9 @@ struct Document<'a> {
     sequential_bytes: usize,
     random_bytes: usize,
     cells: Vec<Row<'a>>,
+    restores: Option<&'a Restores>,
+    many: Option<&'a Many>,
+    skipped: Vec<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -155,7 +238,12 @@ fn by_plain(findings: &Findings, cell: &Cell) -> Option<f64> {
     })
 }
 
-fn json(plan: &Plan, findings: &Findings) -> Result<String, Failure> {
+fn json(plan: &Plan, findings: &Findings, more: &More) -> Result<String, Failure> {
+    let (restores, many) = (more.restores.as_ref(), more.many.as_ref());
+    let failed = [
+        restores.and_then(|restores| restores.as_ref().err()),
+        many.and_then(|many| many.as_ref().err()),
+    ];
     let document = Document {
         format: "amdahl.pager.bench/1",
         is_complete: findings.is_complete,
@@ -183,13 +271,16 @@ fn json(plan: &Plan, findings: &Findings) -> Result<String, Failure> {
                 skipped: cell.skipped.as_deref(),
             })
             .collect(),
+        restores: restores.and_then(|restores| restores.as_ref().ok()),
+        many: many.and_then(|many| many.as_ref().ok()),
+        skipped: failed.into_iter().flatten().map(String::as_str).collect(),
     };
     serde_json::to_string_pretty(&document)
         .map(|text| text + "\n")
         .map_err(|error| Failure::result(error.to_string()))
 }
 
-fn table(plan: &Plan, findings: &Findings, support: &Support) -> String {
+fn table(plan: &Plan, findings: &Findings, more: &More, support: &Support) -> String {
     let mut text = String::new();
     // A mode may be skipped with one number of threads and not with another, or for another reason.
     let mut skipped: Vec<(Mode, &str, Vec<String>)> = Vec::new();
@@ -232,6 +323,7 @@ fn table(plan: &Plan, findings: &Findings, support: &Support) -> String {
         }
         text.push('\n');
     }
+    text.push_str(&more.text());
     for (mode, why, with) in skipped {
         let _ = match with.len() == plan.faulters.len() {
             true => writeln!(text, "SKIPPED {mode}: {why}"),
@@ -328,7 +420,7 @@ mod tests {
     #[test]
     fn the_table_has_ratios_and_what_was_skipped() {
         let (plan, findings) = findings();
-        let text = table(&plan, &findings, &Support::probe());
+        let text = table(&plan, &findings, &More::default(), &Support::probe());
         let inline = text.lines().find(|line| line.contains("inline")).unwrap();
         let words: Vec<&str> = inline.split_whitespace().collect();
         assert_eq!(
@@ -349,7 +441,7 @@ mod tests {
             (cell.faulters, cell.skipped) = (faulters, Some(why.to_owned()));
             findings.cells.push(cell);
         }
-        let text = table(&plan, &findings, &Support::probe());
+        let text = table(&plan, &findings, &More::default(), &Support::probe());
         assert!(
             text.contains("SKIPPED hugetlb with 16, 64 threads: no huge pages"),
             "{text}"
@@ -363,7 +455,7 @@ mod tests {
     #[test]
     fn the_document_has_all_rounds() {
         let (plan, findings) = findings();
-        let text = json(&plan, &findings).unwrap();
+        let text = json(&plan, &findings, &More::default()).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["format"], "amdahl.pager.bench/1");
         assert_eq!(value["cells"][1]["mb_per_cpu_s_by_plain"], 15.0);
