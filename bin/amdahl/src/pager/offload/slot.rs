@@ -267,6 +267,6 @@ mod tests {
                 }
         );
         assert!(!source.extent(10, 5).is_zero);
-        assert!(source.read(108, &mut read).is_err());
+        assert!(source.read(9000, &mut read).is_err());
     }
 }
