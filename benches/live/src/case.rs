@@ -186,9 +186,6 @@ pub const CASES: &[Case] = &[
     ),
 ];
 
-/// The longest that an end of the pool's channel spins before it sleeps.
-const LONGEST_SPIN: &str = "200us";
-
 /// Simulated runs of a row, each with another seed.
 const SEEDS: u64 = 15;
 
@@ -206,7 +203,7 @@ impl Program {
                 .replace("SPIN", "1us"),
             Program::Bursts => include_str!("../workloads/bursts.toml").to_owned(),
             Program::Crowd => include_str!("../workloads/crowd.toml").to_owned(),
-            Program::Pairs => include_str!("../workloads/pairs.toml").replace("SPIN", LONGEST_SPIN),
+            Program::Pairs => include_str!("../workloads/pairs.toml").to_owned(),
         }
     }
 }

@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use amdahl_des::{Costs, median};
+use amdahl_des::{ByDistance, Costs, median};
 use amdahl_pool::Pool;
 
 /// Nanoseconds of the pool's operations, medians.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Primitives {
     /// A worker gives a job away.
     pub spawn: f64,
@@ -23,6 +23,19 @@ pub struct Primitives {
 }
 
 const JOBS: u32 = 512;
+
+/// Lines of a job that moves: its head, its future's state, what it captured, its stack's top.
+const LINES: u64 = 4;
+
+fn moved(line: ByDistance) -> ByDistance {
+    ByDistance {
+        same: 0,
+        core: LINES * line.core,
+        llc: LINES * line.llc,
+        node: LINES * line.node,
+        remote: LINES * line.remote,
+    }
+}
 
 impl Primitives {
     pub fn measure() -> Primitives {
@@ -59,6 +72,9 @@ impl Primitives {
             syscall: 0,
             copy_kib: 0,
             pipe: ns(self.channel),
+            // A job that goes on elsewhere takes its own lines along. `calibrate` measures what a thread loses with a
+            // working set, and through the kernel; these programs compute in registers.
+            migration: moved(machine.line),
             // Jobs are not interrupted.
             slice: LONG,
             wakeup_granularity: LONG,

@@ -30,14 +30,19 @@ const ERROR: f64 = 0.15;
 Examples:
   amdahl sim calibrate -o costs.json
   amdahl-bench-live --costs costs.json
-  amdahl-bench-live --costs costs.json lock skewed     only rows whose names contain one of the words"
+  amdahl-bench-live --costs costs.json lock skewed     only rows whose names contain one of the words
+  amdahl-bench-live --again FOLDER --table FOLDER      simulates once more what --table has written, measures nothing"
 )]
 struct Cli {
     /// Parts of names of rows; all without
     words: Vec<String>,
     /// What this machine's operations cost, as `amdahl sim calibrate -o FILE` writes it
-    #[arg(long, value_name = "FILE")]
-    costs: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "again")]
+    costs: Option<PathBuf>,
+    /// Simulate anew and compare with what a run with --table has measured and written into this folder; with its
+    /// costs.json and pool.json
+    #[arg(long, value_name = "FOLDER", conflicts_with = "costs")]
+    again: Option<PathBuf>,
     /// How often each program is measured; the rows take turns
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(3..))]
     rounds: u32,
@@ -70,11 +75,18 @@ fn main() -> ExitCode {
     cli.output.exit_code("amdahl-bench-live", run(&cli))
 }
 
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
 fn run(cli: &Cli) -> Result<bool, String> {
-    let text = std::fs::read_to_string(&cli.costs)
-        .map_err(|error| format!("cannot read {}: {error}", cli.costs.display()))?;
-    let machine: Costs =
-        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", cli.costs.display()))?;
+    if let Some(folder) = &cli.again {
+        return again(cli, folder);
+    }
+    let costs = cli.costs.as_ref().expect("clap wants one of both");
+    let machine: Costs = read(costs)?;
     let topology = Topology::read().map_err(|error| error.to_string())?;
     let cpus = amdahl_topology::allowed().map_or(1, |cpus| cpus.len());
     if cpus < topology.cpu_set().len() {
@@ -100,6 +112,61 @@ fn run(cli: &Cli) -> Result<bool, String> {
         save(folder, &rows, &primitives, &machine)?;
     }
     cli.output.finish("live", &as_figures(&rows))
+}
+
+/// Simulates what was measured before, on the same machine as far as its costs say.
+fn again(cli: &Cli, folder: &Path) -> Result<bool, String> {
+    let machine: Costs = read(&folder.join("costs.json"))?;
+    let primitives: Primitives = read(&folder.join("pool.json"))?;
+    let path = folder.join("results.csv");
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let topology =
+        Topology::synthetic(&shape(&machine.source)?).map_err(|error| error.to_string())?;
+    let mut rows = vec![];
+    for case in CASES {
+        if !figures::is_wanted(&cli.words, case.name) {
+            continue;
+        }
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("\"{}\",", case.name)))
+            .ok_or_else(|| format!("{}: no row is called `{}`", path.display(), case.name))?;
+        let numbers: Vec<f64> = line
+            .split(',')
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let [_, measured_ns, low, high, ..] = numbers[..] else {
+            return Err(format!(
+                "{}: `{}` has too few numbers",
+                path.display(),
+                case.name
+            ));
+        };
+        let costs = match case.level {
+            Level::Jobs => primitives.of_jobs(&machine),
+            Level::Threads => primitives.of_threads(&machine),
+        };
+        rows.push(Row {
+            case,
+            simulated_ns: case.simulate(&topology, &costs)?,
+            quarter_ns: [low, high],
+            measured_ns,
+        });
+    }
+    if let Some(folder) = &cli.table {
+        save(folder, &rows, &primitives, &machine)?;
+    }
+    cli.output.finish("live", &as_figures(&rows))
+}
+
+/// The machine on which costs were measured, as they tell it.
+fn shape(source: &str) -> Result<String, String> {
+    let told = source.split_once("measured on ").map(|(_, told)| told);
+    let shape = told.and_then(|told| told.split_once(':'));
+    shape.map(|(shape, _)| shape.to_owned()).ok_or_else(|| {
+        format!("the costs do not say on which machine they were measured, but `{source}`")
+    })
 }
 
 /// All programs in turns, so that what disturbs one disturbs the others.
@@ -212,6 +279,10 @@ fn save(folder: &Path, rows: &[Row], of_pool: &Primitives, machine: &Costs) -> R
     let files = [
         ("results.csv", csv),
         ("results.md", page),
+        (
+            "pool.json",
+            serde_json::to_string_pretty(of_pool).expect("numbers") + "\n",
+        ),
         ("costs-of-jobs.json", costs(&of_pool.of_jobs(machine))),
         ("costs-of-threads.json", costs(&of_pool.of_threads(machine))),
     ];

@@ -80,8 +80,6 @@ pub struct Costs {
     pub queue_waiter: Ns,
     /// What each CPU that looks out for work at a run queue adds to holding its lock: it takes the line away.
     pub queue_poller: Ns,
-    /// The same of a CPU that another queue serves, where idle CPUs go round all queues.
-    pub queue_poller_far: Ns,
     /// What a dispatcher does for each task that it assigns, beside finding a CPU and waking it.
     pub assign: Ns,
     /// To move a waiting task from one run queue to another, beside their locks.
@@ -134,7 +132,6 @@ impl Default for Costs {
             queue_hold: 100,
             queue_waiter: 0,
             queue_poller: 0,
-            queue_poller_far: 0,
             assign: 0,
             pull: 500,
             examine: 15,

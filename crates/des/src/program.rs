@@ -368,7 +368,16 @@ pub struct PipeSpec {
     /// Cache lines beside the data that a read takes from the cache of who wrote last: headers, counters.
     pub lines: u32,
     /// How long a waiter spins first.
-    pub spin: Ns,
+    pub spin: PipeSpin,
+}
+
+/// How long who waits at a pipe spins before it sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PipeSpin {
+    /// So long.
+    Fixed(Ns),
+    /// As the channels of `amdahl-pool`: each side learns from its own waits ([`amdahl_placement::Spinner`]).
+    Adaptive,
 }
 
 /// A device.

@@ -332,3 +332,133 @@ fn a_task_whose_cpu_is_busy_holds_up_nobody_else() {
         assert!(ended(name) < long, "{name}: {}, {long}", ended(name));
     }
 }
+
+/// A watch may begin where another task has put a number: how schbench measures a row of wake-ups.
+#[test]
+fn a_stopwatch_may_be_started_in_the_past() {
+    let result = Run::default().text(
+        "name = 'past'
+        [numbers]
+        begun = 0
+        [notices.go]
+        [[tasks]]
+        name = 'waker'
+        program = 'sleep 1ms; put begun now; compute 300us; resume go'
+        [[tasks]]
+        name = 'woken'
+        program = 'suspend go; start late at begun; stop late'",
+    );
+    check(&result);
+    let late = &result.histograms["late"];
+    assert_eq!(late.count, 1);
+    // And what it takes to come out of sleep, deeply, and to run.
+    assert!((330_000..340_000).contains(&late.max), "{late:?}");
+}
+
+fn pairs(pairs: u32, spin: &str, work: &str) -> amdahl_des::RunResult {
+    let result = Run {
+        machine: "2 core",
+        policy: "linux",
+        ..Run::default()
+    }
+    .text(&format!(
+        "name = 'pairs'
+        [pipes.to]
+        count = {pairs}
+        capacity = 1
+        spin = '{spin}'
+        [pipes.fro]
+        count = {pairs}
+        capacity = 1
+        spin = '{spin}'
+        [[tasks]]
+        name = 'ping'
+        count = {pairs}
+        threads = true
+        program = 'loop 300 {{ compute {work}; write to[index] 1; read fro[index] 1 }}'
+        [[tasks]]
+        name = 'pong'
+        count = {pairs}
+        threads = true
+        program = 'loop 300 {{ read to[index] 1; compute {work}; write fro[index] 1 }}'"
+    ));
+    check(&result);
+    result
+}
+
+/// Who spun for 200 us while its partner had no CPU took five times as long as in the pool, whose channels learn.
+#[test]
+fn sides_of_a_pipe_learn_whether_spinning_pays() {
+    let (sleeping, learning) = (pairs(1, "0us", "2us"), pairs(1, "adaptive", "2us"));
+    let wakeups = |result: &amdahl_des::RunResult| result.sched.wakeups;
+    assert!(
+        wakeups(&learning) < wakeups(&sleeping) / 4,
+        "two CPUs: spins"
+    );
+    let (fixed, learning) = (pairs(4, "200us", "20us"), pairs(4, "adaptive", "20us"));
+    assert!(
+        learning.makespan_ns < fixed.makespan_ns / 2,
+        "crowded: {} and {} ns",
+        learning.makespan_ns,
+        fixed.makespan_ns
+    );
+}
+
+/// Idle CPUs that go round all queues slow down those that use one of them; those that look at their own do not.
+#[test]
+fn who_looks_at_a_run_queue_makes_it_slower() {
+    let of = |policy| {
+        let costs = Costs {
+            queue_poller: 500,
+            ..Costs::default()
+        };
+        let result = Run {
+            machine: "4 node x 4 core",
+            policy,
+            costs,
+            ..Run::default()
+        }
+        .text(
+            "name = 'looking'
+            [notices.go]
+            [notices.back]
+            [[tasks]]
+            name = 'a'
+            program = 'loop 200 { resume go; suspend back }'
+            [[tasks]]
+            name = 'b'
+            program = 'loop 200 { suspend go; resume back }'
+            [[tasks]]
+            name = 'boot'
+            count = 16
+            program = 'compute 100us'",
+        );
+        check(&result);
+        result.makespan_ns
+    };
+    let (own, all) = (of("groups=4+spin=1s"), of("groups-round=4+spin=1s"));
+    assert!(all > own * 3 / 2, "{own} and {all} ns");
+}
+
+/// Under a dispatcher tasks waited for a free CPU when the last other one went offline: the dispatcher, which would have run
+/// them itself from then on, was not told of those that waited already.
+#[test]
+fn a_dispatcher_that_is_left_alone_runs_what_waits() {
+    let result = Run {
+        machine: "3 core",
+        policy: "dispatcher",
+        ..Run::default()
+    }
+    .text(
+        "name = 'alone'
+        [[tasks]]
+        name = 'worker'
+        count = 8
+        program = 'compute 100us'
+        [[changes]]
+        at = '150us'
+        offline = '1-2'",
+    );
+    check(&result);
+    assert_eq!(result.end, "done", "{:?}", result.why);
+}

@@ -61,7 +61,11 @@ impl<S: Search> WakePart for Affine<S> {
             return to_cpu(view, cpu, cost);
         }
         let target = target(view, task, home, &mut cost);
-        for cpu in [target, home] {
+        let known = view.machine().cpus();
+        let recent = task
+            .recent
+            .filter(|&cpu| cpu < known && cpu != home && cpu != target);
+        for cpu in [target, home].into_iter().chain(recent) {
             cost.examined += 1;
             let near = view.machine().distance(cpu, target) <= Distance::Llc;
             if near && idle_for(view, task, cpu) {

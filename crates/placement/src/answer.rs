@@ -28,6 +28,8 @@ pub struct Waking<'a> {
     pub preempted: bool,
     /// The node where most of the task's memory is.
     pub home_node: Option<u32>,
+    /// Where the task was when it last woke another one, which may be idle and have its data.
+    pub recent: Option<CpuId>,
     /// How often the waker changes whom it wakes.
     pub waker_flips: Flips,
     /// The same of the task.

@@ -151,7 +151,10 @@ impl IdlePart for Newidle {
 /// Takes turns in a CPU's queue, evens out queues from time to time, and has an idle CPU do so while tasks wait.
 ///
 /// # Source
-/// `check_preempt_tick`, `load_balance` and `nohz_balancer_kick` of Linux, in outline: loads are numbers of tasks.
+/// `check_preempt_tick`, `load_balance` and `nohz_balancer_kick` of Linux, in outline: loads are numbers of tasks. The
+/// kernel wakes an idle CPU to balance once in a millisecond at most (`nohz.next_balance`), whoever sees tasks waiting; as no
+/// state is shared here, each CPU does so once in as many milliseconds as there are CPUs. Idle hardware threads of a core look at
+/// each other once in as many milliseconds as the core has threads, the interval of that domain.
 ///
 /// # Cost model
 /// O(CPUs of a level), for each level once in an interval of a millisecond for each of its CPUs, 16 times longer
@@ -235,9 +238,20 @@ impl TickPart for Periodic {
             let near = machine.llc_cpus(machine.llc(cpu));
             let mut idle = view.idle().iter_within(near).chain(view.idle().iter());
             let is_over = ran >= Self::slice_ns(machine.cpus(), waiting);
-            match idle.next() {
+            let now = view.now();
+            let mut threads = machine.siblings(cpu);
+            let interval = |cpus: u32| u64::from(cpus) * Self::NS_PER_CPU;
+            let core_interval = interval(threads.len() as u32);
+            let sibling = threads.find(|&thread| thread != cpu && view.idle().test(thread));
+            let sibling = sibling.filter(|_| now >= state.kick_core_ns);
+            let kicked = sibling.or_else(|| idle.next().filter(|_| now >= state.kick_ns));
+            match kicked {
                 // What waits may not be allowed there: who is told in vain must not keep it from its turn here.
                 Some(idle) if !(is_over && state.has_kicked) => {
+                    match sibling {
+                        Some(_) => state.kick_core_ns = now + core_interval,
+                        None => state.kick_ns = now + interval(machine.cpus()),
+                    }
                     action = TickAction::Kick(idle);
                 }
                 _ if is_over => action = TickAction::Preempt,
@@ -246,5 +260,48 @@ impl TickPart for Periodic {
         }
         state.has_kicked = matches!(action, TickAction::Kick(_));
         Tick { action, cost }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amdahl_topology::Topology;
+
+    use super::*;
+    use crate::policy;
+    use crate::testing::{Toy, ToyTask};
+
+    /// Each busy CPU woke an idle one at each of its ticks, so that idle CPUs got work twenty times as often as on the machine.
+    #[test]
+    fn a_cpu_kicks_once_in_as_many_milliseconds_as_there_are_cpus() {
+        assert_eq!(kicks("4 core"), [0, 4, 8]);
+        // Its sibling, too, once in two.
+        assert_eq!(kicks("2 core x 2 thread"), [0, 1, 2, 4, 5, 6, 8, 9]);
+    }
+
+    /// In which of ten milliseconds.
+    fn kicks(machine: &str) -> Vec<u64> {
+        let machine = Machine::new(&Topology::synthetic(machine).unwrap());
+        let mut toy = Toy::new(machine, policy("groups-apart=1").unwrap());
+        for id in 0..2 {
+            let last = Some(0);
+            toy.wake(
+                None,
+                ToyTask {
+                    last,
+                    ..ToyTask::new(id)
+                },
+            );
+        }
+        let mut kicks = vec![];
+        for ms in 0..10 {
+            toy.view_mut().now_ns = ms * 1_000_000;
+            let (state, view) = toy.state_mut(0);
+            let tick = Periodic.tick(state, view, 0, Some(1_000));
+            if matches!(tick.action, TickAction::Kick(_)) {
+                kicks.push(ms);
+            }
+        }
+        kicks
     }
 }

@@ -33,13 +33,17 @@ impl Bounded {
     }
 }
 
-/// A CPU of an idle core, or if there is none an idle one: looks at each CPU of the cache until it finds one.
-pub(crate) fn idle_core(
-    view: &dyn View,
-    task: &Waking,
-    target: CpuId,
-    cost: &mut Cost,
-) -> Option<CpuId> {
+/// What a search for an idle core has found.
+pub(crate) enum Core {
+    /// A CPU of an idle one.
+    Idle(CpuId),
+    /// None, but this CPU was idle.
+    Cpu(CpuId),
+    Nothing,
+}
+
+/// Looks at each CPU of the cache until it has found an idle core.
+pub(crate) fn idle_core(view: &dyn View, task: &Waking, target: CpuId, cost: &mut Cost) -> Core {
     let machine = view.machine();
     let cpus = machine.llc_cpus(machine.llc(target));
     let mut fallback = None;
@@ -56,8 +60,8 @@ pub(crate) fn idle_core(
                 found = Some(cpu);
             }
         }
-        if all_idle && found.is_some() {
-            return found;
+        if all_idle && let Some(found) = found {
+            return Core::Idle(found);
         }
         fallback = fallback.or(found);
         cpu = if core.end == cpus.end {
@@ -67,7 +71,7 @@ pub(crate) fn idle_core(
         };
     }
     view.no_idle_core(machine.llc(target));
-    fallback
+    fallback.map_or(Core::Nothing, Core::Cpu)
 }
 
 impl Search for Bounded {
@@ -81,8 +85,12 @@ impl Search for Bounded {
     ) -> Option<CpuId> {
         let machine = view.machine();
         let llc = machine.llc(target);
-        if self.idle_core && view.has_idle_core(llc) {
-            return idle_core(view, task, target, cost);
+        // As in the kernel of its time, an idle CPU that the search for a core has seen is forgotten.
+        if self.idle_core
+            && view.has_idle_core(llc)
+            && let Core::Idle(cpu) = idle_core(view, task, target, cost)
+        {
+            return Some(cpu);
         }
         let cpus = machine.llc_cpus(llc);
         let (floor, limit) = Bounded::window(machine.siblings(target).len() as u32);

@@ -1,7 +1,7 @@
 //! Policies made of parts: where woken tasks go, where idle CPUs look for work, what a tick does, how long to spin.
 
 use crate::answer::{Conserving, Cost, Idle, IdleAction, Tick, TickAction, Waking, Woken};
-use crate::policy::{Assigned, Policy};
+use crate::policy::{Assigned, Lookout, Policy};
 use crate::state::{IDLE_NS_MAX, Search, averaged};
 use crate::{CpuId, CpuState, Distance, Machine, Partner, Queues, Spin, SpinFacts, View};
 
@@ -37,6 +37,11 @@ pub trait IdlePart: Send + Sync {
 
     /// How far it finds every queue in which a task waits.
     fn reach(&self, machine: &Machine) -> Reach;
+
+    /// As [`Policy::lookout`].
+    fn lookout(&self) -> Lookout {
+        Lookout::Own
+    }
 }
 
 /// What happens at a tick.
@@ -211,6 +216,11 @@ impl Policy for Composed {
 
     fn may_keep(&self, machine: &Machine) -> bool {
         self.wake.may_keep() && self.work_conserving(machine) == Conserving::Yes
+    }
+
+    fn lookout(&self) -> Lookout {
+        let parts = self.idle.iter().map(|part| part.lookout());
+        parts.max().unwrap_or_default()
     }
 
     fn work_conserving(&self, machine: &Machine) -> Conserving {

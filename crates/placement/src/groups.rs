@@ -3,6 +3,7 @@
 use crate::answer::{Cost, IdleAction, Waking, Woken};
 use crate::compose::{IdlePart, Pull, Reach, WakePart};
 use crate::find::{home, idle_outward, idle_within};
+use crate::policy::Lookout;
 use crate::{CpuId, CpuState, Distance, Machine, QueueId, Queues, View};
 
 /// How many CPUs share a queue.
@@ -77,8 +78,20 @@ impl WakePart for Groups {
 }
 
 /// An idle CPU takes a task from another group: of its own cache first, then of others, the nearest first.
+///
+/// # Source
+/// As NIX's idle CPUs did it, round all queues. The mask of overloaded queues is S. Sistare's (linux-kernel, 2018).
+///
+/// # Cost model
+/// With the mask O(CPUs / 8) words and the groups that are named; round, each queue, whether or not anybody waits there.
+///
+/// # Known bad case
+/// Round: all idle CPUs take the lines of the few queues that are used away from who uses them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct StealGroups;
+pub struct StealGroups {
+    /// Looks into each queue, instead of at the mask of overloaded ones.
+    pub round: bool,
+}
 
 impl IdlePart for StealGroups {
     fn pull(&self, _: &mut CpuState, view: &dyn View, cpu: CpuId, named: u32) -> Pull {
@@ -88,13 +101,26 @@ impl IdlePart for StealGroups {
         let mut left = named;
         for llc in machine.llcs_outward(cpu) {
             let cpus = machine.llc_cpus(llc);
-            cost.words += (cpus.end - cpus.start).div_ceil(view.overloaded().bits_per_word());
+            let (mut named, mut all) = (None, None);
+            match self.round {
+                true => all = Some(cpus),
+                false => {
+                    let words = (cpus.end - cpus.start).div_ceil(view.overloaded().bits_per_word());
+                    cost.words += words;
+                    named = Some(view.overloaded().iter_within(cpus));
+                }
+            }
             let remote = u32::from(llc != machine.llc(cpu));
-            for lead in view.overloaded().iter_within(cpus) {
+            let leads = named.into_iter().flatten().chain(all.into_iter().flatten());
+            for lead in leads {
+                let queue = queues.of(lead);
+                let is_lead = queues.lead(queue) == Some(lead);
+                if self.round && !is_lead {
+                    continue;
+                }
                 cost.examined += 1;
                 cost.remote += remote;
-                let queue = queues.of(lead);
-                if queue == own || queues.lead(queue) != Some(lead) {
+                if queue == own || !is_lead || (self.round && view.waiting(queue) == 0) {
                     continue;
                 }
                 match left {
@@ -104,6 +130,13 @@ impl IdlePart for StealGroups {
             }
         }
         Pull { action: None, cost }
+    }
+
+    fn lookout(&self) -> Lookout {
+        match self.round {
+            true => Lookout::All,
+            false => Lookout::Own,
+        }
     }
 
     fn reach(&self, _: &Machine) -> Reach {
@@ -122,5 +155,47 @@ fn found(from: QueueId, cost: Cost) -> Pull {
             home: None,
         }),
         cost,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amdahl_topology::Topology;
+
+    use super::*;
+    use crate::policy;
+    use crate::testing::{Toy, ToyTask};
+
+    #[test]
+    fn who_goes_round_looks_into_every_queue_and_the_mask_names_the_overloaded() {
+        let machine = Machine::new(&Topology::synthetic("4 node x 4 core").unwrap());
+        let mut toy = Toy::new(machine, policy("groups-apart=4").unwrap());
+        let pull = |toy: &mut Toy, round| {
+            let (state, view) = toy.state_mut(0);
+            StealGroups { round }.pull(state, view, 0, 0)
+        };
+        let (masked, round) = (pull(&mut toy, false), pull(&mut toy, true));
+        assert_eq!((masked.cost.examined, round.cost.examined), (0, 4));
+        assert_eq!((masked.action, round.action), (None, None));
+        for id in 0..5 {
+            let last = Some(9);
+            toy.wake(
+                None,
+                ToyTask {
+                    last,
+                    ..ToyTask::new(id)
+                },
+            );
+        }
+        let from = Some(QueueId(2));
+        for is_round in [false, true] {
+            match pull(&mut toy, is_round).action {
+                Some(IdleAction::Steal { from: named, .. }) => assert_eq!(Some(named), from),
+                other => panic!("{other:?}"),
+            }
+        }
+        let lookout = |name: &str| policy(name).unwrap().lookout();
+        assert_eq!(lookout("groups-round+spin"), Lookout::All);
+        assert_eq!(lookout("groups+spin"), Lookout::Own);
     }
 }

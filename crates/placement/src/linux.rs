@@ -2,7 +2,7 @@
 
 use crate::affine::Search;
 use crate::answer::{Cost, Waking};
-use crate::bounded::idle_core;
+use crate::bounded::{Core, idle_core};
 use crate::find::usable;
 use crate::{CpuId, CpuState, View};
 
@@ -10,14 +10,16 @@ use crate::{CpuId, CpuState, View};
 ///
 /// # Source
 /// `select_idle_core` and `select_idle_cpu`; the limits are those of `SIS_PROP` (P. Zijlstra, Linux 4.12) and
-/// `SIS_UTIL` (Chen Yu, Linux 6.0).
+/// `SIS_UTIL` (Chen Yu, Linux 6.0). The older one forgets an idle CPU that the search for a core has seen, begins
+/// with the target, which is known to be busy, and ends before the last CPU of its limit (`if (!--nr) return -1`):
+/// of four it looks at two others. The newer one (from 5.12 on) has none of these three.
 ///
 /// # Cost model
 /// O(LLC): with [`Scan::Utilisation`] less the busier the cache is, nothing from 85 % on.
 ///
 /// # Known bad case
-/// [`Scan::Proportional`]: many short idle periods: four CPUs are looked at for each wake-up, whether or not any is
-/// idle, and others that are idle are missed. [`Scan::Utilisation`]: above 85 % the remaining idle CPUs are not looked for.
+/// [`Scan::Proportional`]: many short idle periods: two other CPUs are looked at for each wake-up, and all others that
+/// are idle are missed. [`Scan::Utilisation`]: above 85 % the remaining idle CPUs are not looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
     /// As many CPUs as the average idle time pays for, at least four.
@@ -52,19 +54,24 @@ impl Search for Scan {
         let cpus = machine.llc_cpus(llc).len() as u32;
         let may_have_core = view.has_idle_core(llc);
         let is_full = *self == Scan::Utilisation && Scan::limit(view.utilisation(llc), cpus) == 0;
-        if may_have_core {
-            return match is_full {
-                true => None,
-                false => idle_core(view, task, target, cost),
-            };
+        if may_have_core && !is_full {
+            match idle_core(view, task, target, cost) {
+                Core::Idle(cpu) => return Some(cpu),
+                Core::Cpu(cpu) if *self == Scan::Utilisation => return Some(cpu),
+                Core::Nothing if *self == Scan::Utilisation => return None,
+                _ => {}
+            }
         }
-        let limit = match self {
-            Scan::Proportional => state.scan_worth(cpus).clamp(4, cpus.max(4).into()) as u32,
-            Scan::Utilisation => Scan::limit(view.utilisation(llc), cpus),
+        if is_full && may_have_core {
+            return None;
+        }
+        let (first, limit) = match self {
+            Scan::Proportional => (0, state.scan_worth(cpus).clamp(4, cpus.max(4).into()) - 1),
+            Scan::Utilisation => (1, Scan::limit(view.utilisation(llc), cpus).into()),
         };
         let mut seen = 0;
-        let behind = machine.scan_from(target).skip(1).take(limit as usize);
-        let found = behind.into_iter().find(|&cpu| {
+        let around = machine.scan_from(target).skip(first).take(limit as usize);
+        let found = around.into_iter().find(|&cpu| {
             seen += 1;
             view.idle().test(cpu) && usable(view, task, cpu)
         });
@@ -91,7 +98,64 @@ impl Search for Scan {
 
 #[cfg(test)]
 mod tests {
+    use amdahl_topology::Topology;
+
     use super::*;
+    use crate::testing::{Toy, ToyTask};
+    use crate::{Machine, policy};
+
+    /// A task runs on each CPU but on those that are `idle`.
+    fn busy(machine: &str, idle: &[CpuId]) -> Toy {
+        let machine = Machine::new(&Topology::synthetic(machine).unwrap());
+        let cpus = machine.cpus();
+        let mut toy = Toy::new(machine, policy("groups-apart=1").unwrap());
+        for cpu in (0..cpus).filter(|cpu| !idle.contains(cpu)) {
+            let last = Some(cpu);
+            toy.wake(
+                None,
+                ToyTask {
+                    last,
+                    ..ToyTask::new(cpu.into())
+                },
+            );
+        }
+        toy
+    }
+
+    fn found(scan: Scan, toy: &mut Toy) -> Option<CpuId> {
+        let (state, view) = toy.state_mut(0);
+        state.idle_ns = 0;
+        scan.search(state, view, &Waking::default(), 0, &mut Cost::default())
+    }
+
+    /// The kernel of the time counts down before it looks and begins with the target: of four CPUs it sees two others. With all
+    /// four the base found idle CPUs that it missed on the machine.
+    #[test]
+    fn the_old_scan_sees_two_others() {
+        // A thread of a core whose other one is busy, so that it is no idle core.
+        let machine = "16 core x 2 thread";
+        for (nth, seen) in [(1, true), (2, true), (3, false), (4, false)] {
+            let all = busy(machine, &[]);
+            let idle = all.view().machine().scan_from(0).nth(nth).unwrap();
+            let mut toy = busy(machine, &[idle]);
+            let hit = found(Scan::Proportional, &mut toy);
+            assert_eq!(hit, seen.then_some(idle), "CPU {idle}");
+            toy.view_mut().utilisation = Some(0);
+            assert_eq!(found(Scan::Utilisation, &mut toy), Some(idle));
+        }
+    }
+
+    #[test]
+    fn a_search_for_a_core_tells_an_idle_thread_from_an_idle_core() {
+        let mut toy = busy("4 core x 2 thread", &[5]);
+        let task = Waking::default();
+        let search = |toy: &Toy| idle_core(toy.view(), &task, 0, &mut Cost::default());
+        assert!(matches!(search(&toy), Core::Cpu(5)));
+        toy.stop(4);
+        assert!(matches!(search(&toy), Core::Idle(4)));
+        let all = busy("4 core x 2 thread", &[]);
+        assert!(matches!(search(&all), Core::Nothing));
+    }
 
     #[test]
     fn the_scan_ends_at_85_percent() {

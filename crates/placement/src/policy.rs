@@ -58,8 +58,24 @@ pub trait Policy: Send + Sync {
         false
     }
 
+    /// What CPUs look at that look out for work before they sleep.
+    fn lookout(&self) -> Lookout {
+        Lookout::Own
+    }
+
     /// Whether CPUs are ever idle on `machine` while tasks wait.
     fn work_conserving(&self, machine: &Machine) -> Conserving;
+}
+
+/// What a CPU looks at, over and over, that [looks out](crate::IdleAction::Sleep) for work. Whoever uses a run queue
+/// has to get its lines back from all that look at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Lookout {
+    /// The queue that serves it, and masks.
+    #[default]
+    Own,
+    /// All queues, one after the other.
+    All,
 }
 
 /// Whom the dispatcher gives a task.

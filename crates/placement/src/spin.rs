@@ -69,6 +69,59 @@ impl Spin {
     }
 }
 
+/// Whether and how long one who waits again and again spins each time: [`Spin::Adaptive`], fed with its own waits, with
+/// trials and with a pause after it has lost its CPU. `Default` knows nothing yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spinner {
+    state: SpinState,
+    calm: u32,
+    sleeps: u32,
+}
+
+impl Spinner {
+    /// No spin is longer: a wake-up takes less, nearly everywhere.
+    pub const MAX_NS: u64 = 200_000;
+
+    /// One in so many sleeps begins with a spin that experience did not recommend, of at most
+    /// [`TRIAL_NS`](Self::TRIAL_NS). Two who sleep wait for each other's wake-ups, and never learn how fast they would be awake.
+    pub const TRIAL: u32 = 8;
+
+    /// The longest trial.
+    pub const TRIAL_NS: u64 = 50_000;
+
+    /// Waits after a CPU was lost in which nobody spins.
+    pub const CALM: u32 = 64;
+
+    /// How many ns to spin in the wait that begins. O([`SpinState::BUCKETS`]).
+    pub fn length_ns(&mut self, facts: SpinFacts) -> u64 {
+        if self.calm > 0 {
+            self.calm -= 1;
+            return 0;
+        }
+        let max_ns = Self::MAX_NS;
+        let learnt = Spin::Adaptive { max_ns }.ns(&self.state, facts);
+        if !self.sleeps.is_multiple_of(Self::TRIAL) {
+            return learnt;
+        }
+        let ns = self.state.wake_ns().min(Self::TRIAL_NS);
+        learnt.max(Spin::Fixed { ns }.ns(&self.state, facts))
+    }
+
+    /// It lost its CPU while it spun: whoever took it may be who is waited for.
+    pub fn lost_cpu(&mut self) {
+        self.calm = Self::CALM;
+    }
+
+    /// A wait is over: it took `ns` until the event, and if it slept so long from the wake-up to running.
+    pub fn waited(&mut self, ns: u64, woken_after_ns: Option<u64>) {
+        self.state.waited(ns);
+        if let Some(latency) = woken_after_ns {
+            self.sleeps = self.sleeps.wrapping_add(1);
+            self.state.woke(latency);
+        }
+    }
+}
+
 /// The waits and the wake-up latency that were measured on a CPU, or by one end of a channel. 144 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpinState {
@@ -211,6 +264,24 @@ mod tests {
         (0..100).for_each(|_| state.woke(200_000));
         assert_eq!(ADAPTIVE.ns(&state, RUNNING), 65_536);
         assert_eq!(Spin::Adaptive { max_ns: 3000 }.ns(&state, RUNNING), 3000);
+    }
+
+    #[test]
+    fn a_spinner_tries_again_and_is_calm_after_it_lost_its_cpu() {
+        let mut spinner = Spinner::default();
+        (0..200).for_each(|_| spinner.waited(5_000_000, Some(20_000)));
+        let trial = spinner.length_ns(RUNNING);
+        assert!(
+            (19_000..=20_000).contains(&trial),
+            "every eighth sleep: {trial}"
+        );
+        spinner.waited(5_000_000, Some(20_000));
+        assert_eq!(spinner.length_ns(RUNNING), 0);
+        (0..200).for_each(|_| spinner.waited(1_000, None));
+        assert_eq!(spinner.length_ns(RUNNING), 1_024);
+        spinner.lost_cpu();
+        (0..Spinner::CALM).for_each(|_| assert_eq!(spinner.length_ns(RUNNING), 0));
+        assert_eq!(spinner.length_ns(RUNNING), 1_024);
     }
 
     #[test]

@@ -23,6 +23,10 @@ pub struct CpuState {
     pub(crate) pull_decayed_ns: u64,
     /// When the next periodic balance of each level is due.
     pub(crate) balance_ns: [u64; LEVELS],
+    /// When its ticks may tell an idle CPU again to look for work.
+    pub(crate) kick_ns: u64,
+    /// The same, an idle thread of its core.
+    pub(crate) kick_core_ns: u64,
     /// Its last tick told an idle CPU to look for work.
     pub(crate) has_kicked: bool,
     /// How long this CPU waited for work.
@@ -58,6 +62,8 @@ impl CpuState {
             pull_ns: [0; LEVELS],
             pull_decayed_ns: 0,
             balance_ns: [0; LEVELS],
+            kick_ns: 0,
+            kick_core_ns: 0,
             has_kicked: false,
             spin: SpinState::default(),
         }

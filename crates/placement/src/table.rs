@@ -152,7 +152,21 @@ pub const POLICIES: &[Named] = &[
         bad_case: "large groups, as single",
         base: Some(|value| {
             let size = group_size(value)?;
-            Ok(Composed::new("groups", Groups { size, steal: true }).idle(StealGroups))
+            let steal = StealGroups { round: false };
+            Ok(Composed::new("groups", Groups { size, steal: true }).idle(steal))
+        }),
+        add: None,
+    },
+    Named {
+        name: "groups-round",
+        value: "CPUs in a group, or `llc`; 4 without",
+        summary: "as groups, but idle CPUs go round all queues, whether or not anybody waits there",
+        source: "NIX notes (lsub, 2012)",
+        bad_case: "idle CPUs: all of them take lines away from the few queues that are used",
+        base: Some(|value| {
+            let size = group_size(value)?;
+            let steal = StealGroups { round: true };
+            Ok(Composed::new("groups-round", Groups { size, steal: true }).idle(steal))
         }),
         add: None,
     },

@@ -32,7 +32,7 @@ fn fill(toy: &mut Toy, cpus: std::ops::Range<u32>) {
 fn bad_case(name: &str) -> Option<(Toy, Distance)> {
     let mut bad;
     let distance = match name {
-        "single" | "groups" => return None,
+        "single" | "groups" | "groups-round" => return None,
         "groups-apart" => {
             // One program begins on CPU 0; its three tasks share the two CPUs of the group.
             bad = toy("groups-apart=2", "1 llc x 4 core");

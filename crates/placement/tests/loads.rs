@@ -16,6 +16,8 @@ const NAMES: &[&str] = &[
     "groups",
     "groups=3",
     "groups=llc",
+    "groups-round",
+    "groups-round=3",
     "groups-apart=2",
     "groups-apart=llc",
     "dispatcher",
@@ -156,6 +158,7 @@ fn promises_are_as_expected() {
         "single",
         "groups",
         "groups=llc",
+        "groups-round",
         "steal=machine",
         "steal=machine+spin",
     ] {

@@ -4,20 +4,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use amdahl_placement::{Partner, Spin, SpinFacts, SpinState};
-
-/// No spin is longer: a wake-up takes less, nearly everywhere.
-const MAX_NS: u64 = 200_000;
+use amdahl_placement::{Partner, SpinFacts};
 
 /// A gap between two looks at the clock beyond this: the CPU was taken away meanwhile.
 const GAP: Duration = Duration::from_micros(50);
-
-/// Waits after a CPU was lost in which nobody spins.
-const CALM: u32 = 64;
-
-/// One in so many sleeps begins with a spin that experience did not recommend, of at most this length.
-pub(crate) const TRIAL: u32 = 8;
-pub(crate) const TRIAL_NS: u64 = 50_000;
 
 /// The pools of the process whose CPUs are crowded.
 static CROWDED: AtomicU32 = AtomicU32::new(0);
@@ -63,20 +53,12 @@ fn is_alone() -> bool {
     *ALONE.get_or_init(|| amdahl_topology::allowed().map_or(1, |cpus| cpus.len()) < 2)
 }
 
-/// Whether and how long one side of something spins: learns from its own waits.
+/// Whether and how long one side of something spins: learns from its own waits. The decisions are the policies' `Spinner`.
 #[derive(Debug, Default)]
-pub(crate) struct Spinner {
-    state: SpinState,
-    calm: u32,
-    sleeps: u32,
-}
+pub(crate) struct Spinner(amdahl_placement::Spinner);
 
 impl Spinner {
     fn length(&mut self, partner: Partner) -> Duration {
-        if self.calm > 0 {
-            self.calm -= 1;
-            return Duration::ZERO;
-        }
         let facts = SpinFacts {
             partner: if is_alone() {
                 Partner::Waiting
@@ -85,15 +67,7 @@ impl Spinner {
             },
             wanted: CROWDED.load(Ordering::Relaxed) > 0,
         };
-        let learnt = Spin::Adaptive { max_ns: MAX_NS }.ns(&self.state, facts);
-        // Two who sleep wait for each other's wake-ups, and never learn how fast they would be awake: now and then
-        // one spins as long as a wake-up takes.
-        let is_trial = self.sleeps.is_multiple_of(TRIAL);
-        let trial = Spin::Fixed {
-            ns: self.state.wake_ns().min(TRIAL_NS),
-        }
-        .ns(&self.state, facts);
-        Duration::from_nanos(learnt.max(if is_trial { trial } else { 0 }))
+        Duration::from_nanos(self.0.length_ns(facts))
     }
 
     /// Looks at `is_ready` as long as it pays to wait for `partner`. Whether it became true.
@@ -115,8 +89,7 @@ impl Spinner {
             }
             let now = Instant::now();
             if now - last > GAP {
-                // Whoever took the CPU away may be who is waited for.
-                self.calm = CALM;
+                self.0.lost_cpu();
                 return is_ready();
             }
             last = now;
@@ -126,11 +99,8 @@ impl Spinner {
 
     /// A wait is over: it took so long until the event, and if it slept so long from the wake-up to running.
     pub(crate) fn waited(&mut self, until_event: Duration, woken_after: Option<Duration>) {
-        self.state.waited(until_event.as_nanos() as u64);
-        if let Some(latency) = woken_after {
-            self.sleeps = self.sleeps.wrapping_add(1);
-            self.state.woke(latency.as_nanos() as u64);
-        }
+        let ns = |time: Duration| time.as_nanos() as u64;
+        self.0.waited(ns(until_event), woken_after.map(ns));
     }
 }
 
@@ -152,32 +122,5 @@ mod tests {
         assert_eq!((pools(&idle, true), pools(&crowded, false)), (2, 1));
         assert!(idle.is_crowded() && !crowded.is_crowded());
         assert_eq!((pools(&idle, false), pools(&idle, false)), (0, 0));
-    }
-
-    #[test]
-    fn long_waits_stop_the_spinning_and_short_ones_bring_it_back() {
-        let mut spinner = Spinner::default();
-        for _ in 0..200 {
-            spinner.waited(Duration::from_millis(5), Some(Duration::from_micros(20)));
-        }
-        spinner.sleeps = 1;
-        assert_eq!(spinner.length(Partner::Unknown), Duration::ZERO);
-        spinner.sleeps = TRIAL;
-        assert!(
-            is_alone() || spinner.length(Partner::Unknown) > Duration::from_micros(10),
-            "a trial"
-        );
-        for _ in 0..200 {
-            spinner.waited(Duration::from_micros(1), None);
-        }
-        assert!(is_alone() || spinner.length(Partner::Unknown) > Duration::ZERO);
-        assert_eq!(spinner.length(Partner::Waiting), Duration::ZERO);
-        spinner.calm = 1;
-        assert_eq!(
-            spinner.length(Partner::Unknown),
-            Duration::ZERO,
-            "the CPU was lost"
-        );
-        assert_eq!(spinner.calm, 0);
     }
 }

@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use amdahl_placement::{CpuId, CpuState, IdleAction, QueueId, Waking};
+use amdahl_placement::{CpuId, CpuState, IdleAction, QueueId, Spinner, Waking};
 
 use crate::bound::BoundWork;
 use crate::counts::Counts;
@@ -15,7 +15,6 @@ use crate::job::{Job, JobRef, quietly};
 use crate::latch::Latch;
 use crate::range::Ticket;
 use crate::registry::{Registry, Slot};
-use crate::spin::{TRIAL, TRIAL_NS};
 use crate::states;
 use crate::sync::{Ordering, spin_loop};
 use crate::task::Past;
@@ -497,7 +496,7 @@ impl Worker {
         let mut woken_ns = 0;
         // What comes faster to a spinner than to a sleeper is not learnt by sleeping: now and then one spins as
         // long as a wake-up takes, whatever was learnt.
-        let is_trial = self.sleeps.get().is_multiple_of(TRIAL);
+        let is_trial = self.sleeps.get().is_multiple_of(Spinner::TRIAL);
         let mut least_ns = self.spin_least_ns(begun, is_trial);
         let (mut round, mut fruitless) = (0, 0);
         let found = loop {
@@ -587,10 +586,13 @@ impl Worker {
         let registry = self.registry();
         if registry.crowd.is_crowded() {
             0
-        } else if registry.offers.is_recent(registry.ns_at(now), TRIAL_NS) {
-            TRIAL_NS
+        } else if registry
+            .offers
+            .is_recent(registry.ns_at(now), Spinner::TRIAL_NS)
+        {
+            Spinner::TRIAL_NS
         } else if is_trial {
-            registry.wake_ns().min(TRIAL_NS)
+            registry.wake_ns().min(Spinner::TRIAL_NS)
         } else {
             0
         }

@@ -1,6 +1,6 @@
 //! What CPUs do: stretches of time, switches, idling, searching.
 
-use amdahl_placement::{Cost, IdleAction, QueueId};
+use amdahl_placement::{Cost, IdleAction, Lookout, QueueId};
 
 use super::state::{Cpu, Mode, Phase, Plan, Use, Wait};
 use super::{End, Engine};
@@ -168,9 +168,11 @@ impl Engine<'_> {
         let distance = self.s.distance(self.s.queues[queue as usize].line, cpu);
         let state = &mut self.s.queues[queue as usize];
         let mut hold = self.line_cost[distance] + self.costs.queue_hold;
-        let far = self.s.pollers - state.pollers;
-        hold += u64::from(state.pollers) * self.costs.queue_poller
-            + u64::from(far) * self.costs.queue_poller_far;
+        let lookers = match self.lookout {
+            Lookout::Own => state.pollers,
+            Lookout::All => self.s.pollers,
+        };
+        hold += u64::from(lookers) * self.costs.queue_poller;
         let waiting = state.held_until.saturating_sub(ready);
         if waiting > 0 && self.costs.queue_waiter > 0 {
             // As many wait as fit into the time for which it is taken, and at most all CPUs.
@@ -495,6 +497,7 @@ impl Engine<'_> {
         if task.woken_at != NEVER {
             let latency = now - task.woken_at;
             task.woken_at = NEVER;
+            task.woken_after = latency;
             self.counts.wakeups_delivered += 1;
             self.wakeup.saturating_record(latency.max(1));
         }

@@ -418,6 +418,7 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         task.wait = wait;
         task.wait_since = now;
+        task.woken_after = NEVER;
         if spin == 0 {
             self.block(cpu);
             return After::Away;

@@ -16,7 +16,7 @@ use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use amdahl_placement::{CpuId, CpuState, Machine, Policy};
+use amdahl_placement::{CpuId, CpuState, Lookout, Machine, Policy};
 use amdahl_spread::{CpuMask, SparseMask};
 use amdahl_topology::Topology;
 use hdrhistogram::Histogram;
@@ -271,6 +271,8 @@ pub(crate) struct Engine<'a> {
     smt: Vec<u64>,
     inbox: Option<u32>,
     dispatcher: u32,
+    /// What CPUs look at that look out for work.
+    lookout: Lookout,
 }
 
 /// So many histograms have three digits, and a third of a megabyte each; if there are more, all but that of wake-ups have two, and
@@ -434,6 +436,7 @@ impl<'a> Engine<'a> {
             smt: smt.collect(),
             inbox,
             dispatcher: NONE,
+            lookout: policy.lookout(),
         };
         engine.begin();
         Ok(engine)

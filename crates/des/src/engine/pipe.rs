@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 
 use amdahl_openmp::contention::Contention;
 use amdahl_openmp::policy::{self, Next, Patience, Situation};
+use amdahl_placement::{Partner, SpinFacts, Spinner};
 
 use super::Engine;
 use super::interpret::After;
 use super::state::{Mode, Use, Wait};
 use crate::costs::Costs;
-use crate::program::{BarrierSpec, NONE, PipeSpec, Waits};
+use crate::program::{BarrierSpec, NONE, PipeSpec, PipeSpin, Waits};
 use crate::time::{NEVER, Ns};
 
 fn copy_cost(costs: &Costs, bytes: u32) -> Ns {
@@ -68,6 +69,8 @@ pub(crate) struct Pipe {
     pub filled: u32,
     pub readers: Waiters,
     pub writers: Waiters,
+    /// What readers and writers have learnt of their waits.
+    spinners: [Spinner; 2],
     /// CPU that used it last, and until when its lock is held.
     line: u32,
     held_until: Ns,
@@ -85,6 +88,7 @@ impl Pipe {
             filled: 0,
             readers: Waiters::new(),
             writers: Waiters::new(),
+            spinners: Default::default(),
             line: NONE,
             held_until: 0,
             writer: NONE,
@@ -113,8 +117,8 @@ impl Engine<'_> {
         let state = &mut self.pipes[pipe as usize];
         let taken = bytes.min(state.filled);
         if taken == 0 && bytes > 0 {
-            state.readers.push_back(id);
-            let spin = state.spec.spin;
+            let spin = self.pipe_spin(pipe, true);
+            self.pipes[pipe as usize].readers.push_back(id);
             return self.wait_for(cpu, id, Wait::PipeData(pipe), spin);
         }
         let more = taken.saturating_sub(self.tasks[id as usize].bytes_left);
@@ -141,8 +145,49 @@ impl Engine<'_> {
             // As the kernel's pipes: who was woken alone passes it on.
             self.wake_one(cpu, pipe, true, false);
         }
+        self.pipe_waited(id, pipe, true);
         self.tasks[id as usize].wait = Wait::Nothing;
         After::Next
+    }
+
+    /// How long who is about to wait at a side of a pipe spins.
+    fn pipe_spin(&mut self, pipe: u32, is_reader: bool) -> Ns {
+        let state = &mut self.pipes[pipe as usize];
+        if let PipeSpin::Fixed(ns) = state.spec.spin {
+            return ns;
+        }
+        let side = match is_reader {
+            true => &state.readers,
+            false => &state.writers,
+        };
+        // Two of one side gain nothing.
+        if side.iter().any(|&id| self.tasks[id as usize].is_spinning) {
+            return 0;
+        }
+        let facts = SpinFacts {
+            partner: match self.s.online.count() {
+                1 => Partner::Waiting,
+                _ => Partner::Unknown,
+            },
+            wanted: false,
+        };
+        state.spinners[usize::from(is_reader)].length_ns(facts)
+    }
+
+    /// A task has got what it waited for, if it waited.
+    fn pipe_waited(&mut self, id: u32, pipe: u32, is_reader: bool) {
+        let task = &self.tasks[id as usize];
+        let wait = match is_reader {
+            true => Wait::PipeData(pipe),
+            false => Wait::PipeRoom(pipe),
+        };
+        let state = &mut self.pipes[pipe as usize];
+        if task.wait != wait || state.spec.spin != PipeSpin::Adaptive {
+            return;
+        }
+        let latency = (task.woken_after != NEVER).then_some(task.woken_after);
+        let until = (self.s.now - task.wait_since).saturating_sub(latency.unwrap_or(0));
+        state.spinners[usize::from(is_reader)].waited(until, latency);
     }
 
     pub(super) fn write(&mut self, cpu: u32, id: u32, pipe: u32) -> After {
@@ -159,9 +204,8 @@ impl Engine<'_> {
             self.wake_one(cpu, pipe, true, true);
         }
         if put < left {
-            let state = &mut self.pipes[pipe as usize];
-            state.writers.push_back(id);
-            let spin = state.spec.spin;
+            let spin = self.pipe_spin(pipe, false);
+            self.pipes[pipe as usize].writers.push_back(id);
             return self.wait_for(cpu, id, Wait::PipeRoom(pipe), spin);
         }
         let state = &self.pipes[pipe as usize];
@@ -169,6 +213,7 @@ impl Engine<'_> {
             // As among readers: who was woken alone passes on what it left.
             self.wake_one(cpu, pipe, false, false);
         }
+        self.pipe_waited(id, pipe, false);
         self.tasks[id as usize].wait = Wait::Nothing;
         After::Next
     }
@@ -266,6 +311,10 @@ impl Engine<'_> {
             return false;
         }
         self.stop_spinning(id);
+        if let Wait::PipeData(pipe) | Wait::PipeRoom(pipe) = self.tasks[id as usize].wait {
+            let is_reader = matches!(self.tasks[id as usize].wait, Wait::PipeData(_));
+            self.pipes[pipe as usize].spinners[usize::from(is_reader)].lost_cpu();
+        }
         if let Wait::Barrier(barrier) = self.tasks[id as usize].wait
             && self.barriers[barrier as usize].spec.waits == Waits::Openmp
         {

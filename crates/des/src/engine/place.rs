@@ -29,7 +29,9 @@ impl Engine<'_> {
             self.charge(by, self.costs.wake, Use::System);
             let waker = self.s.cpus[by as usize].task;
             if waker != NONE {
-                self.tasks[waker as usize].flips.woke(u64::from(id), now);
+                let waker = &mut self.tasks[waker as usize];
+                waker.flips.woke(u64::from(id), now);
+                waker.recent = by;
             }
         }
         self.place(id, by, sync, is_new);
@@ -58,6 +60,7 @@ impl Engine<'_> {
             new: is_new,
             preempted: is_preempted,
             home_node: (task.node != NONE).then_some(task.node),
+            recent: (task.recent != NONE).then_some(task.recent),
             waker_flips: waker_flips
                 .map(|waker| self.tasks[waker as usize].flips)
                 .unwrap_or_default(),
@@ -92,6 +95,11 @@ impl Engine<'_> {
                 return;
             }
         };
+        let task = &mut self.tasks[id as usize];
+        if notify == Some(task.recent) {
+            // Next time the other one, as the kernel has it.
+            task.recent = task.cpu;
+        }
         self.counts.examined += u64::from(cost.examined);
         let took = self.price(cost);
         match (by, at) {
@@ -446,9 +454,8 @@ impl Engine<'_> {
             homeless.push(id);
             left -= 1;
         }
-        if cpu == self.dispatcher
-            && let Some(inbox) = self.inbox
-        {
+        // Whoever is left may be the dispatcher alone, which runs tasks itself then: the policy says so of each.
+        if let Some(inbox) = self.inbox {
             while let Some(id) = self.s.queues[inbox as usize].pop(|_| true) {
                 self.taken(id, inbox);
                 homeless.push(id);

@@ -212,6 +212,8 @@ pub(crate) struct Task {
     pub ready_since: Ns,
     pub since: Ns,
     pub woken_at: Ns,
+    /// How long it took from the wake-up until it ran; `NEVER` if it has not slept in its present wait.
+    pub woken_after: Ns,
     pub spin_until: Ns,
     pub bytes_left: u32,
     /// Of which graph its job is.
@@ -222,6 +224,8 @@ pub(crate) struct Task {
     /// Children that it has made until now.
     pub made: u64,
     pub flips: Flips,
+    /// CPU on which it was when it last woke another one.
+    pub recent: u32,
     pub ran: Ns,
     pub waited: Ns,
     pub slept: Ns,

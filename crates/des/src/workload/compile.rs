@@ -87,7 +87,12 @@ pub(super) fn compile(text: &str, file: File, set: &BTreeMap<String, String>) ->
         let most = compiler.most;
         let entry = w.templates[w.templates.len() - 1].entry as usize;
         for op in &mut w.ops[entry..] {
-            if let Op::Start { var } | Op::Stop { var, .. } | Op::Period { var, .. } = op {
+            if let Op::Start { var }
+            | Op::Stop { var, .. }
+            | Op::Period { var, .. }
+            | Op::Set { var, .. } = op
+                && *var >= VARS_MAX
+            {
                 *var = most + (STOPWATCHES - 1 - *var);
             }
         }
@@ -471,8 +476,13 @@ impl Compiler<'_> {
             }
             "start" => {
                 let name = self.words.name("the name of a stopwatch")?;
-                Op::Start {
-                    var: self.watch(&name)?,
+                let var = self.watch(&name)?;
+                match self.words.eat_name("at") {
+                    true => Op::Set {
+                        var,
+                        value: self.val()?,
+                    },
+                    false => Op::Start { var },
                 }
             }
             "stop" => {

@@ -9,7 +9,7 @@ use super::file::{Field, File, Number};
 use super::lex::Words;
 use super::{Origin, Result, WorkloadError, line_of};
 use crate::program::{
-    BarrierSpec, DeviceSpec, Kind, LockKind, LockSpec, Named, PipeSpec, Waits, Workload,
+    BarrierSpec, DeviceSpec, Kind, LockKind, LockSpec, Named, PipeSpec, PipeSpin, Waits, Workload,
 };
 use crate::random::Dist;
 use crate::time::{Ns, TIME_MAX};
@@ -202,7 +202,13 @@ pub(super) fn declare(reader: &Reader, file: &File, w: &mut Workload) -> Result<
         let capacity = reader.number(&spec.capacity, 65_536, 1, 1 << 30)? as u32;
         let low_water = reader.number(&spec.low_water, capacity.into(), 0, capacity.into())? as u32;
         let lines = reader.number(&spec.lines, 0, 0, 10_000)? as u32;
-        let spin = reader.time(&spec.spin, 0)?;
+        let is_adaptive = spec.spin.as_ref().is_some_and(
+            |spin| matches!(spin.get_ref(), Number::Text(text) if text.trim() == "adaptive"),
+        );
+        let spin = match is_adaptive {
+            true => PipeSpin::Adaptive,
+            false => PipeSpin::Fixed(reader.time(&spec.spin, 0)?),
+        };
         let base = all.w.pipes.len();
         let len = all.add(reader, Kind::Pipe, name, at, base, &spec.count)?;
         all.w.pipes.extend(std::iter::repeat_n(
