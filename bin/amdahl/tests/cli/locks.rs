@@ -3,6 +3,7 @@
 mod before;
 pub mod kernel;
 mod languages;
+mod pool;
 mod replaced;
 mod truth;
 mod whom;
