@@ -960,7 +960,8 @@ mod tests {
             // SAFETY: the calling thread's; its team is at rest.
             let team = unsafe { &*(*thread::current()).hot };
             assert_eq!(team.tree.threads(), nthreads as usize);
-            assert_eq!(team.tree.leaves() > FAN_IN, nthreads > 64);
+            // Smaller ones may have as many, by where their threads were last seen.
+            assert!(team.tree.leaves() > FAN_IN || nthreads <= 64);
         }
         IS_CALM.store(false, Ordering::Relaxed);
     }

@@ -224,7 +224,10 @@ fn only_the_late_one_of_two_fetches_in_a_slot_is_given_up() {
 /// Of a fetch ahead one page is taken by who waits for it, while the fetch ends or is given up: each page is one's, and comes to its end.
 #[test]
 fn a_page_that_is_taken_out_of_a_fetch_is_nobody_elses() {
-    loom::model(|| {
+    // More preemptions take too long.
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(|| {
         struct All {
             pages: Pages,
             flights: InFlight,
