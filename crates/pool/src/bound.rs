@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Condvar, PoisonError};
+use std::sync::Condvar;
 use std::time::Instant;
 
 use amdahl_placement::{CpuId, CpuState, Waking, Woken};
@@ -414,19 +414,12 @@ impl Registry {
                 .load(std::sync::atomic::Ordering::Acquire)
                 > 0
         };
-        let mut gate = lock(&homeless.gate, &homeless.gate_waits);
+        let gate = lock(&homeless.gate, &homeless.gate_waits);
         if !is_unfinished() {
             return;
         }
         let begun = Instant::now();
-        crate::states::flush(|| {
-            while is_unfinished() {
-                gate = homeless
-                    .bell
-                    .wait(gate)
-                    .unwrap_or_else(PoisonError::into_inner);
-            }
-        });
+        crate::states::flush(&homeless.bell, gate, &is_unfinished);
         self.flushes.record(begun.elapsed(), true);
     }
 }

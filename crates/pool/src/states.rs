@@ -4,6 +4,7 @@
 //! None is inlined, ends in a jump, or has the instructions of another one, or its name would be lost.
 
 use std::hint::black_box;
+use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::parker::Parker;
@@ -37,11 +38,14 @@ states! {
     watch;
 }
 
-/// Waits until no work on CPUs is left.
+/// Waits until no work on CPUs is left. The loop is here, so that no closure of another name is between this and the wait.
 #[cold]
 #[inline(never)]
-pub(crate) fn flush<R>(wait: impl FnOnce() -> R) -> R {
-    black_box(wait())
+pub(crate) fn flush<T>(bell: &Condvar, mut gate: MutexGuard<'_, T>, is_left: &dyn Fn() -> bool) {
+    while is_left() {
+        gate = bell.wait(gate).unwrap_or_else(PoisonError::into_inner);
+    }
+    black_box(&gate);
 }
 
 /// Looks out for a moment for the last chunks of helpers, which need no wake-up then. Whether `is_over` came true.

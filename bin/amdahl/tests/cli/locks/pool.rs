@@ -32,10 +32,10 @@ fn waits_in_our_pool_have_names() {
         let command = [&words[..], &[program.as_os_str(), OsStr::new("1")]].concat();
         let found = result(&place.amdahl(command).ends_with(0));
         for (what, function) in [
-            ("amdahl-pool message", "states::wants_a_message"),
-            ("amdahl-pool join", "states::wants_a_result"),
-            ("amdahl-pool join", "states::wants_all"),
-            ("amdahl-pool barrier", "states::wants_a_range"),
+            ("amdahl-pool message", "pool_states::wants_a_message"),
+            ("amdahl-pool join", "pool_states::wants_a_result"),
+            ("amdahl-pool join", "pool_states::wants_all"),
+            ("amdahl-pool barrier", "pool_states::wants_a_range"),
         ] {
             if sum(&found, what, function).0 == 0 {
                 return Err(format!("no {what} in {function}: {}", rows(&found)));
