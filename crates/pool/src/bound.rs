@@ -1,10 +1,8 @@
 //! Work on a set of CPUs: it has a CPU, and finds another one if that goes away.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
-use std::sync::Condvar;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 use amdahl_placement::{CpuId, CpuState, Waking, Woken};
