@@ -245,6 +245,19 @@ impl Running {
         }
     }
 
+    /// Returns when each CPU has done so many steps more than now, whichever was ahead, or one cannot go on.
+    pub fn wait_for_more(&self, steps: u64) {
+        let now = self.steps.iter().map(|at| at.load(Ordering::Relaxed));
+        let until: Vec<u64> = now.map(|now| now + steps).collect();
+        let is_there = || {
+            let mut all = self.steps.iter().zip(&until);
+            all.all(|(at, until)| at.load(Ordering::Relaxed) >= *until)
+        };
+        while !is_there() && !self.has_failed() {
+            thread::yield_now();
+        }
+    }
+
     fn end(&mut self, order: usize) -> Result<Vec<Stopped>, Refusal> {
         self.control.0.store(order, Ordering::Relaxed);
         let ended: Vec<_> = self.threads.drain(..).map(JoinHandle::join).collect();

@@ -87,7 +87,7 @@ impl Guest for Owner {
     fn state_bytes(&self) -> u64 {
         // Called after each round.
         let running = self.running.as_ref().unwrap();
-        running.wait_for(running.steps() + self.waits_for);
+        running.wait_for_more(self.waits_for);
         16 * CPUS as u64
     }
 
