@@ -13,7 +13,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 help:
 	@echo 'make run        build amdahl and measure a real program with it, in about a minute'
 	@echo 'make install    put amdahl into $(BINDIR)'
-	@echo 'make test       everything that CI checks; at most 30 minutes on two cores'
+	@echo 'make test       everything that CI checks; about half an hour on two cores'
 	@echo 'make lint       formatting, clippy, documentation, licences'
 	@echo 'make conformance  the tests of GCC for libgomp against our OpenMP runtime'
 	@echo 'make planted    the ground truth alone: programs with a known cause'
