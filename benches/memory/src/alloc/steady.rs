@@ -26,7 +26,7 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
     all.chain(classes(effort, &clock)).collect()
 }
 
-/// Alignments up to 2^15 and up to 2^40, all of them in one arena: more than the nine of the figures to reach, which is what the
+/// Alignments up to 2^15 and up to 2^40, all of them in one arena: more than the nine of the other rows, which is what the
 /// exact tree beside has sums for. Sixteen are one group of maxima, 41 are three, and need words of 64 bits.
 fn classes(effort: &Effort, clock: &Clock) -> Vec<Figure> {
     let sizes = if effort.quick {
@@ -277,9 +277,9 @@ fn against(name: &str, rival: &dyn Measured, ours: &Times, live: u64) -> Vec<Fig
 mod tests {
     use super::*;
 
-    /// Rows that the figures to reach are about were stated without a limit.
+    /// Rows that have a target were stated without a limit.
     #[test]
-    fn each_figure_to_reach_is_a_row_with_a_limit() {
+    fn each_target_is_a_row_with_a_limit() {
         let limit = |name, kind, which, live| match target(name, kind, which, live) {
             Target::AtLeast(limit) => Some(limit),
             _ => None,
