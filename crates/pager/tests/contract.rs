@@ -11,7 +11,8 @@ use amdahl_pager::{
     PAGE, Pager, ProcessSource, Source, SourceError, WorkingSet,
 };
 use common::{
-    ENGINES, Generated, MIB, MINUTE, check, check_all, content, is_possible, is_zero, mapping,
+    ENGINES, Generated, MIB, MINUTE, check, check_all, content, contents, is_possible, is_zero,
+    mapping,
 };
 
 fn start(engine: Engine, memory: &Arc<Mapping>, source: Arc<dyn Source>) -> Pager {
@@ -172,9 +173,7 @@ fn all_sources_give_the_same() {
     }
     let len = 3 * MIB;
     let mut bytes = vec![0; len];
-    for (page, bytes) in bytes.chunks_exact_mut(PAGE).enumerate() {
-        content(page as u64, bytes);
-    }
+    contents(0, &mut bytes);
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &bytes).unwrap();
     let bytes: Arc<[u8]> = bytes.into();

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use std::thread;
 
 use amdahl_pager::{BLOCK, Backing, Engine, Mapping, PAGE, Pager, Source, SourceError};
-use common::{Generated, MINUTE, begin, check, check_all, content, is_child, is_possible, mapping};
+use common::{
+    Generated, MINUTE, begin, check, check_all, contents, is_child, is_possible, mapping,
+};
 
 fn inline(memory: &Arc<Mapping>, source: Arc<dyn Source>) -> Pager {
     Pager::builder()
@@ -281,9 +283,7 @@ fn a_handler_that_touches_the_window_waits_until_it_is_there() {
         impl Source for Interrupted {
             fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
                 send(libc::SIGUSR1);
-                for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
-                    content(offset / PAGE as u64 + nth as u64, bytes);
-                }
+                contents(offset, into);
                 Ok(())
             }
             fn is_signal_safe(&self) -> bool {

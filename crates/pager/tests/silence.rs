@@ -13,7 +13,8 @@ use amdahl_pager::{
     Pager, Source, SourceError,
 };
 use common::{
-    Deaf, MINUTE, begin, content, ends, expected, give_up, is_possible, mapping, mix, peek,
+    Ahead, Deaf, MINUTE, begin, content, contents, ends, expected, give_up, is_possible, mapping,
+    mix, peek,
 };
 
 const READERS: [Engine; 2] = [Engine::Reader, Engine::Sharded];
@@ -222,40 +223,6 @@ fn what_nobody_waits_for_can_be_had_after_a_silence() {
         while let Some(event) = pager.next_event(Duration::ZERO) {
             assert!(!is_lost(event), "{engine}: {event:?}");
         }
-    }
-}
-
-/// Answers faults, and says nothing to who reads ahead until it is let go. Signal-safe.
-struct Ahead {
-    deaf: Arc<Deaf>,
-    /// Pages that were read for faults.
-    urgent: AtomicUsize,
-}
-
-impl Ahead {
-    fn new() -> Arc<Ahead> {
-        Arc::new(Ahead {
-            deaf: Deaf::new(u64::MAX),
-            urgent: AtomicUsize::new(0),
-        })
-    }
-}
-
-impl Source for Ahead {
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
-        self.urgent.fetch_add(into.len() / PAGE, Ordering::SeqCst);
-        for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
-            content(offset / PAGE as u64 + nth as u64, bytes);
-        }
-        Ok(())
-    }
-
-    fn read_ahead(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
-        self.deaf.read(offset, into)
-    }
-
-    fn is_signal_safe(&self) -> bool {
-        true
     }
 }
 
@@ -614,9 +581,7 @@ impl Source for Late {
         if mix(self.seed ^ mix(read)) % 1000 < self.permille {
             thread::sleep(self.by);
         }
-        for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
-            content(offset / PAGE as u64 + nth as u64, bytes);
-        }
+        contents(offset, into);
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ use amdahl_pager::{
     Pager, Source, SourceError, Support, WorkingSet,
 };
 use common::{
-    Deaf, ENGINES, Generated, MIB, MINUTE, begin, check, check_all, content, ends, expected,
-    give_up, is_possible, is_zero, mapping, peek,
+    Ahead, Deaf, ENGINES, Generated, MIB, MINUTE, begin, check, check_all, contents, ends,
+    expected, give_up, is_possible, is_zero, mapping, peek,
 };
 
 /// Whether the kernel shares clean pages; says so if not.
@@ -665,9 +665,7 @@ fn the_end_of_the_source_is_filled_with_zeros() {
         return;
     }
     let mut bytes = vec![0; MIB];
-    for (page, bytes) in bytes.chunks_exact_mut(PAGE).enumerate() {
-        content(page as u64, bytes);
-    }
+    contents(0, &mut bytes);
     bytes.truncate(10 * PAGE + 100);
     let source = MemorySource::of_bytes(bytes.clone().into());
     let clean = clean(source, bytes.len());
@@ -767,26 +765,6 @@ fn what_cannot_be_is_refused() {
     assert!(peek(&theirs_too, 0).is_none());
 }
 
-/// Answers who waits, and says nothing to who reads ahead until it is let go.
-struct Ahead {
-    deaf: Arc<Deaf>,
-    urgent: AtomicUsize,
-}
-
-impl Source for Ahead {
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
-        self.urgent.fetch_add(into.len() / PAGE, Ordering::SeqCst);
-        for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
-            content(offset / PAGE as u64 + nth as u64, bytes);
-        }
-        Ok(())
-    }
-
-    fn read_ahead(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
-        self.deaf.read(offset, into)
-    }
-}
-
 /// A page was lost to a VM that waited for another VM's background: the source was never asked for it as for a page that somebody waits for.
 #[test]
 fn who_waits_for_a_page_does_not_wait_for_another_who_reads_it_ahead() {
@@ -794,10 +772,7 @@ fn who_waits_for_a_page_does_not_wait_for_another_who_reads_it_ahead() {
         return;
     }
     for is_copied in [false, true] {
-        let source = Arc::new(Ahead {
-            deaf: Deaf::new(u64::MAX),
-            urgent: AtomicUsize::new(0),
-        });
+        let source = Ahead::new();
         let all: Arc<dyn Source> = Arc::<Ahead>::clone(&source);
         let clean = Arc::new(CleanPages::new(all, 2 * MIB as u64).unwrap());
         let start = |memory: &Arc<Mapping>, background| {

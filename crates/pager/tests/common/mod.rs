@@ -78,6 +78,13 @@ pub fn content(page: u64, into: &mut [u8]) {
     }
 }
 
+/// What the source holds from an offset on, a page's beginning.
+pub fn contents(offset: u64, into: &mut [u8]) {
+    for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
+        content(offset / PAGE as u64 + nth as u64, bytes);
+    }
+}
+
 /// Whether memory holds what the source has.
 pub fn check(mapping: &Mapping, page: usize, source_page: u64) {
     let (mut found, mut expected) = ([0; PAGE], [0; PAGE]);
@@ -200,9 +207,7 @@ impl Source for Stuck {
         while !*go {
             go = self.change.wait(go).unwrap();
         }
-        for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
-            content(offset / PAGE as u64 + nth as u64, bytes);
-        }
+        contents(offset, into);
         Ok(())
     }
 }
@@ -249,10 +254,40 @@ impl Source for Deaf {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        for (nth, bytes) in into.chunks_exact_mut(PAGE).enumerate() {
-            content(offset / PAGE as u64 + nth as u64, bytes);
-        }
+        contents(offset, into);
         Ok(())
+    }
+
+    fn is_signal_safe(&self) -> bool {
+        true
+    }
+}
+
+/// Answers faults, and says nothing to who reads ahead until it is let go. Signal-safe.
+pub struct Ahead {
+    pub deaf: Arc<Deaf>,
+    /// Pages that were read for faults.
+    pub urgent: AtomicUsize,
+}
+
+impl Ahead {
+    pub fn new() -> Arc<Ahead> {
+        Arc::new(Ahead {
+            deaf: Deaf::new(u64::MAX),
+            urgent: AtomicUsize::new(0),
+        })
+    }
+}
+
+impl Source for Ahead {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.urgent.fetch_add(into.len() / PAGE, Ordering::SeqCst);
+        contents(offset, into);
+        Ok(())
+    }
+
+    fn read_ahead(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.deaf.read(offset, into)
     }
 
     fn is_signal_safe(&self) -> bool {
