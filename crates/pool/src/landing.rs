@@ -32,7 +32,7 @@ pub(crate) struct Landing {
     seen_on: AtomicU32,
     /// Whence it was woken last, while another CPU was free, without being confined.
     woken_from: AtomicU32,
-    /// That CPU.
+    /// The CPU that was free then.
     beside: AtomicU32,
     /// [`FREE`], or how far its confinement by a waker is.
     confined: AtomicU32,
@@ -279,19 +279,26 @@ mod tests {
         });
     }
 
+    /// A pool that steers, and the CPUs it may use; `None` where they are too few.
+    fn steering() -> Option<(Arc<Pool>, CpuSet)> {
+        let allowed = amdahl_topology::allowed().unwrap();
+        if allowed.len() < 2 {
+            eprintln!("SKIPPED: one CPU is allowed, workers cannot begin beside each other");
+            return None;
+        }
+        // Load is not followed, so that all may run whoever else is there.
+        let mut builder = Pool::builder().follows_load(false);
+        builder.settings.steers = true;
+        Some((Arc::new(builder.build().unwrap()), allowed))
+    }
+
     /// Once one had begun behind its waker the threads' waits made the pool look crowded, where nobody is confined: all ranges
     /// that followed had one CPU.
     #[test]
     fn a_worker_that_begins_on_its_wakers_cpu_steps_aside_even_if_it_is_crowded() {
-        let allowed = amdahl_topology::allowed().unwrap();
-        if allowed.len() < 2 {
-            return eprintln!(
-                "SKIPPED: one CPU is allowed, workers cannot begin beside each other"
-            );
-        }
-        let mut builder = Pool::builder().follows_load(false);
-        builder.settings.steers = true;
-        let pool = Arc::new(builder.build().unwrap());
+        let Some((pool, allowed)) = steering() else {
+            return;
+        };
         let all = pool.threads();
         pool.registry.crowd.set(true);
         let inner = pool.clone();
@@ -337,16 +344,9 @@ mod tests {
     /// same CPU, and left the other CPU idle.
     #[test]
     fn a_worker_begins_beside_its_waker_and_roams_again() {
-        let allowed = amdahl_topology::allowed().unwrap();
-        if allowed.len() < 2 {
-            return eprintln!(
-                "SKIPPED: one CPU is allowed, workers cannot begin beside each other"
-            );
-        }
-        // Load is not followed, so that all may run whoever else is there.
-        let mut builder = Pool::builder().follows_load(false);
-        builder.settings.steers = true;
-        let pool = Arc::new(builder.build().unwrap());
+        let Some((pool, allowed)) = steering() else {
+            return;
+        };
         let all = pool.threads();
         let landings = &pool.registry.landings;
         let mut steered = 0;

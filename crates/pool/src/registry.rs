@@ -66,6 +66,8 @@ pub(crate) struct Control {
     pub(crate) source: Box<dyn CpuSource>,
     pub(crate) threads: Vec<std::thread::JoinHandle<()>>,
     pub(crate) load: Load,
+    /// As the source said last.
+    pub(crate) quota: Option<f64>,
     /// Counted by [`Registry::apply_cpus`], to name what was applied last.
     pub(crate) changes: u64,
     /// How many may run by CPUs, quota and load; and how many more beside those who do not get on.
@@ -221,6 +223,7 @@ impl Registry {
                     source,
                     threads: Vec::new(),
                     load: Load::default(),
+                    quota: None,
                     changes: 0,
                     limit: 1,
                     extra: 0,

@@ -150,14 +150,13 @@ impl Registry {
     /// How many may run: CPUs, quota, and what the load leaves; and some more if those do not get on.
     fn apply_limit(&self, control: &mut Control, cpus: u32) {
         let load = control.load.verdict().limit.unwrap_or(u32::MAX);
-        let quota =
-            control
-                .source
-                .quota()
-                .map_or(u32::MAX, |quota| match self.settings.follows_load {
-                    true => control.load.threads_of(quota),
-                    false => budget::without_burst(quota),
-                });
+        control.quota = control.source.quota();
+        let quota = control
+            .quota
+            .map_or(u32::MAX, |quota| match self.settings.follows_load {
+                true => control.load.threads_of(quota),
+                false => budget::without_burst(quota),
+            });
         control.limit = cpus.min(quota).min(load).max(1);
         let limit = control.limit + control.extra;
         if self.counts.load().limit() != limit {
@@ -239,7 +238,7 @@ impl Registry {
                 last_look = Instant::now();
                 let most = self.online_mask().count().max(1);
                 let stolen = control.source.stolen();
-                let quota = (control.source.quota(), is_throttled);
+                let quota = (control.quota, is_throttled);
                 let verdict = control.load.look(&threads, wall_ns, quota, stolen, most);
                 control.load.retain(|thread| stats.contains_key(&thread));
                 self.crowd.set(verdict.is_crowded);
