@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::page::{Constant, Page};
-use crate::study::{Source, Study};
+use crate::study::{RowSpec, Source, Study};
 
 /// Good enough.
 const NEAR: f64 = 0.003;
@@ -33,18 +33,18 @@ fn off(study: &mut Study, page: &Page, constant: &Constant, value: f64) -> Resul
     let published = rows[at]
         .published
         .ok_or("its row has no published figure")?;
-    let needed: Vec<_> = match rows[at].source {
-        Source::Run(..) => vec![rows[at].clone()],
-        Source::Ratio(a, b) | Source::Gain(a, b) => vec![rows[a].clone(), rows[b].clone()],
+    let row = rows[at].clone();
+    // With what it is computed from, numbered anew.
+    let two = |a: usize, b: usize| vec![rows[a].clone(), rows[b].clone()];
+    let (mut needed, source) = match row.source {
+        Source::Ratio(a, b) => (two(a, b), Source::Ratio(0, 1)),
+        Source::Gain(a, b) => (two(a, b), Source::Gain(0, 1)),
+        run => (vec![], run),
     };
+    needed.push(RowSpec { source, ..row });
     study.simulate(&needed)?;
-    let values = study.values(&needed);
-    let value_there = match rows[at].source {
-        Source::Run(..) => values[0],
-        Source::Ratio(..) => values[0] / values[1],
-        Source::Gain(..) => (values[0] / values[1] - 1.0) * 100.0,
-    };
-    Ok(value_there / published - 1.0)
+    let simulated = study.values(&needed)[needed.len() - 1];
+    Ok(simulated / published - 1.0)
 }
 
 /// By secants.

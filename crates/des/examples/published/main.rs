@@ -40,7 +40,8 @@ fn main() -> Result<()> {
     let constants = folder.join("fitted.json");
     let known: BTreeMap<String, f64> = match fs::read_to_string(&constants) {
         Ok(text) => serde_json::from_str(&text)?,
-        Err(_) => BTreeMap::new(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
+        Err(error) => return Err(format!("cannot read {}: {error}", constants.display()).into()),
     };
     let mut study = Study::new(folder.clone(), known);
     if fits.is_some() {

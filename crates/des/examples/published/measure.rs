@@ -15,7 +15,7 @@ pub enum Measure {
     IdleEntriesPerCpu,
     WakeupsPerCpu,
     Examined,
-    /// A counter of the workload, a second.
+    /// A counter of the workload, a second. Of one that it does not have, as of such a stopwatch, not a number: never near.
     Rate(String),
     /// CPU time of some uses, in seconds, and as a share of all.
     UsedS(Vec<String>),
@@ -80,7 +80,8 @@ impl Measure {
             Measure::WakeupsPerCpu => full(&|r| r.sched.wakeups as f64) / cpus,
             Measure::Examined => full(&|r| r.sched.examined as f64),
             Measure::Rate(name) => {
-                full(&|r| r.counters.get(name).copied().unwrap_or(0) as f64 / seconds(r))
+                let count = |r: &RunResult| r.counters.get(name).map_or(f64::NAN, |&n| n as f64);
+                full(&|r| count(r) / seconds(r))
             }
             Measure::UsedS(uses) => full(&|r| used(r, uses)),
             Measure::UsedPercent(uses) => {
@@ -89,14 +90,12 @@ impl Measure {
             Measure::WakeupP99Us => full(&|r| r.wakeup_ns.p99 as f64 / 1000.0),
             Measure::P99Us(name) => full(&|r| {
                 let of = r.histograms.get(name);
-                of.map_or(0.0, |latency| latency.p99 as f64 / 1000.0)
+                of.map_or(f64::NAN, |latency| latency.p99 as f64 / 1000.0)
             }),
         }
     }
 }
 
 fn median(results: &[RunResult], of: &dyn Fn(&RunResult) -> f64) -> f64 {
-    let mut all: Vec<f64> = results.iter().map(of).collect();
-    all.sort_by(f64::total_cmp);
-    all[all.len() / 2]
+    amdahl_des::median(results.iter().map(of))
 }

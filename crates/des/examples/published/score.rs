@@ -83,6 +83,9 @@ pub fn roles(page: &Page, rows: &[RowSpec]) -> Vec<Role> {
 
 /// Whether an order holds among the simulated rows.
 pub fn holds(order: &Order, rows: &[Row]) -> Result<bool, String> {
+    if order.greater.len() < 2 && order.alike.len() < 2 {
+        return Err(format!("`{}`: it compares nothing", order.what));
+    }
     let value = |name: &String| {
         let row = rows.iter().find(|row| row.name == *name);
         row.map(|row| row.simulated)

@@ -53,7 +53,7 @@ pub struct Study {
     pub folder: PathBuf,
     /// Values of the constants.
     pub constants: BTreeMap<String, f64>,
-    runs: Mutex<HashMap<String, Vec<Vec<RunResult>>>>,
+    runs: HashMap<String, Vec<Vec<RunResult>>>,
 }
 
 impl Study {
@@ -61,7 +61,7 @@ impl Study {
         Study {
             folder,
             constants,
-            runs: Mutex::default(),
+            runs: HashMap::new(),
         }
     }
 
@@ -94,12 +94,8 @@ impl Study {
         let mut rows = vec![];
         for table in &page.tables {
             for cells in &table.rows {
-                let first = rows.len();
                 self.line(page, table, cells, &mut rows)
                     .map_err(|error| format!("{}: {error}", page.file))?;
-                if rows.len() - first != table.columns.len() {
-                    return Err(format!("{}: a row has too few cells", page.file).into());
-                }
             }
         }
         Ok(rows)
@@ -115,20 +111,24 @@ impl Study {
         let (given, figures) = cells
             .split_at_checked(table.parameters.len())
             .ok_or("a row has fewer cells than parameters")?;
+        if figures.len() != table.columns.len() {
+            let (figures, columns) = (figures.len(), table.columns.len());
+            return Err(format!("a row has {figures} figures for {columns} columns").into());
+        }
+        let is_named = table.parameters.iter().any(|one| one == "name");
         let mut set = table.set.clone();
         let mut texts: BTreeMap<&str, &str> = BTreeMap::new();
         let mut label = vec![];
         for (parameter, cell) in table.parameters.iter().zip(given) {
             match cell {
                 Cell::Text(text) => {
-                    if parameter == "name" || !table.parameters.iter().any(|other| other == "name")
-                    {
+                    if parameter == "name" || !is_named {
                         label.push(text.clone());
                     }
                     texts.insert(parameter, text);
                 }
                 Cell::Number(number) => {
-                    if !table.parameters.iter().any(|other| other == "name") {
+                    if !is_named {
                         label.push(format!("{number} {parameter}"));
                     }
                     set.insert(parameter.clone(), Value::Number(*number));
@@ -145,7 +145,8 @@ impl Study {
         for (column, figure) in table.columns.iter().zip(figures) {
             let published = match figure {
                 Cell::Number(number) => Some(*number),
-                Cell::Text(_) => None,
+                Cell::Text(text) if text == "-" => None,
+                Cell::Text(text) => return Err(format!("`{text}` is no figure").into()),
             };
             let source = match (&column.measure, &column.ratio, &column.gain_percent) {
                 (None, Some([a, b]), None) => Source::Ratio(index(a)?, index(b)?),
@@ -218,13 +219,13 @@ impl Study {
     }
 
     /// Simulates what is not known yet, on all CPUs.
-    pub fn simulate(&self, rows: &[RowSpec]) -> Result<()> {
+    pub fn simulate(&mut self, rows: &[RowSpec]) -> Result<()> {
         let mut cases: Vec<&Case> = vec![];
         let mut seen = BTreeSet::new();
         for row in rows {
             if let Source::Run(case, _) = &row.source {
                 let key = case.key();
-                let known = self.runs.lock().expect("no panic").contains_key(&key);
+                let known = self.runs.contains_key(&key);
                 if !known && seen.insert(key) {
                     cases.push(case);
                 }
@@ -238,13 +239,14 @@ impl Study {
         }
         let next = AtomicUsize::new(0);
         let ends = Mutex::new(vec![]);
+        let study: &Study = self;
         thread::scope(|scope| {
             for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
                 scope.spawn(|| {
                     while let Some(&(at, length, seed)) =
                         jobs.get(next.fetch_add(1, Ordering::Relaxed))
                     {
-                        let end = self
+                        let end = study
                             .one(cases[at], length, seed)
                             .map_err(|error| error.to_string());
                         ends.lock()
@@ -256,9 +258,8 @@ impl Study {
         });
         let mut ends = ends.into_inner().expect("no panic");
         ends.sort_by_key(|(job, _)| *job);
-        let mut runs = self.runs.lock().expect("no panic");
         for ((at, length, _), end) in ends {
-            let of_case = runs.entry(cases[at].key()).or_default();
+            let of_case = self.runs.entry(cases[at].key()).or_default();
             of_case.resize_with(of_case.len().max(length + 1), Vec::new);
             of_case[length].push(end?);
         }
@@ -304,10 +305,9 @@ impl Study {
     /// The values of simulated rows.
     pub fn values(&self, rows: &[RowSpec]) -> Vec<f64> {
         let mut values = vec![f64::NAN; rows.len()];
-        let runs = self.runs.lock().expect("no panic");
         for (row, value) in rows.iter().zip(&mut values) {
             if let Source::Run(case, measure) = &row.source {
-                *value = measure.of(&runs[&case.key()], case.lengths);
+                *value = measure.of(&self.runs[&case.key()], case.lengths);
             }
         }
         for at in 0..rows.len() {
