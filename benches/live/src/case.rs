@@ -29,6 +29,16 @@ pub enum Level {
     Threads,
 }
 
+impl Level {
+    /// Of what jobs and threads have for themselves.
+    pub fn of<T>(self, [jobs, threads]: [&T; 2]) -> &T {
+        match self {
+            Level::Jobs => jobs,
+            Level::Threads => threads,
+        }
+    }
+}
+
 /// One row.
 pub struct Case {
     pub name: &'static str,

@@ -31,7 +31,7 @@ Examples:
   amdahl sim calibrate -o costs.json
   amdahl-bench-live --costs costs.json
   amdahl-bench-live --costs costs.json lock skewed     only rows whose names contain one of the words
-  amdahl-bench-live --again FOLDER --table FOLDER      simulates once more what --table has written, measures nothing"
+  amdahl-bench-live --again FOLDER --table FOLDER      simulates once more what --table has written beside costs.json, measures nothing"
 )]
 struct Cli {
     /// Parts of names of rows; all without
@@ -39,8 +39,8 @@ struct Cli {
     /// What this machine's operations cost, as `amdahl sim calibrate -o FILE` writes it
     #[arg(long, value_name = "FILE", required_unless_present = "again")]
     costs: Option<PathBuf>,
-    /// Simulate anew and compare with what a run with --table has measured and written into this folder; with its
-    /// costs.json and pool.json
+    /// Simulate anew and compare with what a run with --table has measured and written into this folder, where the costs of the
+    /// machine are too, as costs.json
     #[arg(long, value_name = "FOLDER", conflicts_with = "costs")]
     again: Option<PathBuf>,
     /// How often each program is measured; the rows take turns
@@ -116,6 +116,12 @@ fn run(cli: &Cli) -> Result<bool, String> {
 
 /// Simulates what was measured before, on the same machine as far as its costs say.
 fn again(cli: &Cli, folder: &Path) -> Result<bool, String> {
+    if cli.table.as_deref() == Some(folder) && !cli.words.is_empty() {
+        return Err(
+            "what was measured of the other rows would be lost: name no rows, or another folder for --table"
+                .to_owned(),
+        );
+    }
     let machine: Costs = read(&folder.join("costs.json"))?;
     let primitives: Primitives = read(&folder.join("pool.json"))?;
     let path = folder.join("results.csv");
@@ -123,6 +129,11 @@ fn again(cli: &Cli, folder: &Path) -> Result<bool, String> {
         .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     let topology =
         Topology::synthetic(&shape(&machine.source)?).map_err(|error| error.to_string())?;
+    let (of_jobs, of_threads) = (
+        primitives.of_jobs(&machine),
+        primitives.of_threads(&machine),
+    );
+    let costs = [&of_jobs, &of_threads];
     let mut rows = vec![];
     for case in CASES {
         if !figures::is_wanted(&cli.words, case.name) {
@@ -143,13 +154,9 @@ fn again(cli: &Cli, folder: &Path) -> Result<bool, String> {
                 case.name
             ));
         };
-        let costs = match case.level {
-            Level::Jobs => primitives.of_jobs(&machine),
-            Level::Threads => primitives.of_threads(&machine),
-        };
         rows.push(Row {
             case,
-            simulated_ns: case.simulate(&topology, &costs)?,
+            simulated_ns: case.simulate(&topology, case.level.of(costs))?,
             quarter_ns: [low, high],
             measured_ns,
         });
@@ -173,7 +180,7 @@ fn shape(source: &str) -> Result<String, String> {
 fn compare(
     cases: Vec<&'static Case>,
     topology: &Topology,
-    [of_jobs, of_threads]: [&Costs; 2],
+    costs: [&Costs; 2],
     (rounds, cpus): (u32, usize),
 ) -> Result<Vec<Row>, String> {
     let programs = cases
@@ -210,14 +217,10 @@ fn compare(
         eprintln!("{disturbed} rounds were left out: others took the CPUs");
     }
     let row = |(case, mut times): (&'static Case, Vec<f64>)| {
-        let costs = match case.level {
-            Level::Jobs => of_jobs,
-            Level::Threads => of_threads,
-        };
         times.sort_by(f64::total_cmp);
         Ok(Row {
             case,
-            simulated_ns: case.simulate(topology, costs)?,
+            simulated_ns: case.simulate(topology, case.level.of(costs))?,
             quarter_ns: [times[times.len() / 4], times[times.len() * 3 / 4]],
             measured_ns: median(times),
         })
