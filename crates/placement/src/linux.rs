@@ -52,18 +52,18 @@ impl Search for Scan {
         let machine = view.machine();
         let llc = machine.llc(target);
         let cpus = machine.llc_cpus(llc).len() as u32;
-        let may_have_core = view.has_idle_core(llc);
-        let is_full = *self == Scan::Utilisation && Scan::limit(view.utilisation(llc), cpus) == 0;
-        if may_have_core && !is_full {
+        let is_newer = *self == Scan::Utilisation;
+        if view.has_idle_core(llc) {
+            if is_newer && Scan::limit(view.utilisation(llc), cpus) == 0 {
+                return None;
+            }
             match idle_core(view, task, target, cost) {
                 Core::Idle(cpu) => return Some(cpu),
-                Core::Cpu(cpu) if *self == Scan::Utilisation => return Some(cpu),
-                Core::Nothing if *self == Scan::Utilisation => return None,
-                _ => {}
+                Core::Cpu(cpu) if is_newer => return Some(cpu),
+                Core::Nothing if is_newer => return None,
+                // Forgotten.
+                Core::Cpu(_) | Core::Nothing => {}
             }
-        }
-        if is_full && may_have_core {
-            return None;
         }
         let (first, limit) = match self {
             Scan::Proportional => (0, state.scan_worth(cpus).clamp(4, cpus.max(4).into()) - 1),
