@@ -108,7 +108,7 @@ impl Registry {
     pub(crate) fn land(&self, index: u32) {
         let own = &self.slots[index as usize].landing;
         let is_bound =
-            Worker::current_in(self).is_some_and(|worker| worker.bound_to.get().is_some());
+            || Worker::current_in(self).is_some_and(|worker| worker.bound_to.get().is_some());
         let mut was_confined = false;
         if let Some(here) = self.landings.here() {
             own.seen_on.store(here, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl Registry {
             if from != NONE {
                 own.woken_from.store(NONE, Ordering::Relaxed);
                 self.landings.began(from, here);
-                was_confined = from == here && !is_bound && self.step_aside(own);
+                was_confined = from == here && !is_bound() && self.step_aside(own);
             }
         }
         self.tenants_of(own).fetch_add(1, Ordering::Relaxed);
@@ -139,7 +139,7 @@ impl Registry {
             return;
         }
         let mask = self.roaming_mask();
-        if (was_confined || own.mask.load(Ordering::Relaxed) != mask) && !is_bound {
+        if (was_confined || own.mask.load(Ordering::Relaxed) != mask) && !is_bound() {
             self.roam(index);
         }
     }

@@ -191,12 +191,6 @@ mod tests {
         row.unwrap_or_else(|| panic!("no row `{what}`")).count.times
     }
 
-    fn is_asleep(thread: u32) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
-        let (_, behind_the_name) = stat.rsplit_once(") ").unwrap();
-        behind_the_name.starts_with('S')
-    }
-
     /// Somebody else does `waits`, is seen asleep in it, and goes on after `then`. Whether that was counted.
     fn is_counted(pool: &Arc<Pool>, what: &str, waits: impl FnOnce() + Send, then: impl FnOnce()) {
         let before = times(pool, what);
@@ -208,7 +202,7 @@ mod tests {
                 waits();
             });
             let thread = from.recv().unwrap();
-            while !is_asleep(thread) {
+            while !crate::sys::is_asleep(thread) {
                 std::thread::yield_now();
             }
             then();
@@ -262,7 +256,9 @@ mod tests {
         pool.refresh();
         let offline = times(&pool, "worker without a CPU");
         let slot = &registry.slots[1];
-        while !is_asleep(slot.thread_id.load(Ordering::Relaxed)) || registry.online_mask().test(1) {
+        while !crate::sys::is_asleep(slot.thread_id.load(Ordering::Relaxed))
+            || registry.online_mask().test(1)
+        {
             std::thread::yield_now();
         }
         cpus.set_allowed(CpuSet::from_iter([0, 1]));

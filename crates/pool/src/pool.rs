@@ -161,7 +161,7 @@ impl Drop for Visit<'_> {
             if job.is_null() {
                 break;
             }
-            registry.inject_new(JobRef(job));
+            registry.inject_new(JobRef(job), Priority::Normal);
         }
         self.worker.slot().thread_id.store(0, Ordering::Relaxed);
         registry.take_off(self.worker.index);
@@ -275,7 +275,8 @@ impl Pool {
             Moved((work.0)(Worker::current().expect("a worker runs this")))
         };
         let job = StackJob::new(call, ThreadLatch::new(this_parker()));
-        self.registry.inject_new(JobRef(job.job()));
+        let job_ref = JobRef(job.job());
+        self.registry.inject_new(job_ref, Priority::Normal);
         let begun = std::time::Instant::now();
         job.latch.wait();
         self.registry.guest_waits.record(begun.elapsed(), true);

@@ -381,13 +381,13 @@ impl Registry {
         self.wake_any(near);
     }
 
-    /// Queues a job of normal priority that comes from outside, or from a place that is gone.
-    pub(crate) fn inject_new(&self, job: JobRef) {
+    /// Queues a job that comes from outside, or from a place that is gone.
+    pub(crate) fn inject_new(&self, job: JobRef, priority: Priority) {
         let task = Waking {
             new: true,
             ..Waking::default()
         };
-        self.inject(job, Priority::Normal, &task, None);
+        self.inject(job, priority, &task, None);
     }
 
     /// Puts a job into a queue, and tells `notify`. Who calls goes on on CPU `near`.

@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake};
 use std::time::Instant;
 
-use amdahl_placement::Waking;
-
 use crate::job::{Job, JobRef, Payload, quietly};
 use crate::latch::Latch;
 use crate::outcome::{Outcome, Waiter};
@@ -293,13 +291,7 @@ impl Spawn {
 pub(crate) fn queue(registry: &Registry, job: JobRef, priority: Priority) {
     match Worker::current_in(registry) {
         Some(worker) => worker.queue(job, priority),
-        None => {
-            let task = Waking {
-                new: true,
-                ..Waking::default()
-            };
-            registry.inject(job, priority, &task, None);
-        }
+        None => registry.inject_new(job, priority),
     }
 }
 

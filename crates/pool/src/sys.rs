@@ -80,6 +80,14 @@ pub(crate) fn bind(thread: u32, cpus: &CpuSet) -> Result<(), Unbound> {
     })
 }
 
+/// Whether a thread of this process sleeps.
+#[cfg(all(test, not(any(loom, miri))))]
+pub(crate) fn is_asleep(thread: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    let (_, behind_the_name) = stat.rsplit_once(") ").unwrap();
+    behind_the_name.starts_with('S')
+}
+
 /// The CPU this thread is on.
 pub(crate) fn current_cpu() -> u32 {
     if cfg!(miri) {

@@ -420,12 +420,6 @@ mod tests {
         assert!(has_gone.load(Ordering::Acquire));
     }
 
-    fn is_asleep(thread: u32) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
-        let (_, behind_the_name) = stat.rsplit_once(") ").unwrap();
-        behind_the_name.starts_with('S')
-    }
-
     /// A waker had seen that the pool lived, and queued the task when the last queue had been emptied: its handle never told
     /// anything, and task and pool kept each other for ever.
     #[test]
@@ -459,7 +453,7 @@ mod tests {
         });
         let thread = from.recv().unwrap();
         // Beyond the only send, nothing else makes it sleep.
-        while !is_asleep(thread) {
+        while !crate::sys::is_asleep(thread) {
             std::thread::yield_now();
         }
         drop(pool);

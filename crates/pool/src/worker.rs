@@ -171,7 +171,7 @@ impl Worker {
         }
     }
 
-    /// Queues a job that nobody in this frame waits for, and that has never run.
+    /// Queues a job that nobody in this frame waits for; the policy is told that it is new.
     pub(crate) fn queue(&self, job: JobRef, priority: crate::Priority) {
         let task = Waking {
             waker: Some(self.cpu),
@@ -714,14 +714,15 @@ impl Worker {
     /// The CPU is gone: what is in the own deque goes to the queues.
     fn hand_over(&self) {
         if let Some(job) = self.slot().take_next() {
-            self.registry().inject_new(job);
+            self.registry().inject_new(job, crate::Priority::Normal);
         }
         loop {
             let job = self.pop();
             if job.is_null() {
                 return;
             }
-            self.registry().inject_new(JobRef(job));
+            self.registry()
+                .inject_new(JobRef(job), crate::Priority::Normal);
         }
     }
 }

@@ -185,8 +185,9 @@ impl Waiters {
         if let Ok(mut spinner) = self.spinner.try_lock() {
             spinner.waited(event, latency);
         }
-        self.waits.record(begun.elapsed(), true);
-        self.of_all.record(begun.elapsed(), true);
+        let waited = begun.elapsed();
+        self.waits.record(waited, true);
+        self.of_all.record(waited, true);
         result
     }
 

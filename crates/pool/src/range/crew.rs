@@ -36,7 +36,7 @@ impl Crew {
     }
 
     /// How many have come.
-    pub(super) fn len(&self) -> u32 {
+    fn len(&self) -> u32 {
         self.members.len() as u32
     }
 
