@@ -9,21 +9,14 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use amdahl_spread::{Clock, Counter, LlcMap, Monotonic, Placement, PublishedCounter};
 use amdahl_topology::{self as topology, Topology};
 
+use crate::input::Input;
+
 /// Threads beside the one that reads the input.
 const THREADS: usize = 3;
 /// Bytes of an input that are looked at: handing the turn to another thread takes some microseconds.
 const BYTES_MAX: usize = 160;
 
-/// Takes numbers from the input until it is empty.
-struct Input<'a>(&'a [u8]);
-
 impl Input<'_> {
-    fn next(&mut self) -> Option<u8> {
-        let (&first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(first)
-    }
-
     /// Small, of either sign; anything at all if it is `wild`.
     fn delta(&mut self, wild: bool) -> Option<i64> {
         if !wild {
@@ -110,8 +103,11 @@ impl Job {
             Job::Exact => return counter.exact(),
             Job::Published => return counter.published(),
             Job::MoveTo(cpu) => {
-                let cpus: Vec<u32> = topology::allowed().map_or(vec![], |set| set.iter().collect());
-                if let Some(&cpu) = cpus.get(cpu % cpus.len().max(1)) {
+                // Looked at before a thread has moved: one that has may be on its CPU alone.
+                static CPUS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+                    topology::allowed().map_or(vec![], |set| set.iter().collect())
+                });
+                if let Some(&cpu) = CPUS.get(cpu % CPUS.len().max(1)) {
                     // Where it may not, the thread stays where it is.
                     let _ = topology::set_allowed(0, &[cpu].into_iter().collect());
                 }

@@ -6,6 +6,7 @@
 mod counters;
 mod handoff;
 mod image;
+mod input;
 mod loader;
 mod machine;
 #[path = "../../../crates/report/tests/markup/mod.rs"]

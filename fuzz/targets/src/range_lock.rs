@@ -12,16 +12,9 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use amdahl_range_lock::{Acquire, ByTask, Guard, RangeLock, Read, SeqRangeMap, Write};
 
-/// Takes numbers from the input until it is empty.
-struct Input<'a>(&'a [u8]);
+use crate::input::Input;
 
 impl Input<'_> {
-    fn next(&mut self) -> Option<u8> {
-        let (&first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(first)
-    }
-
     /// Small addresses, or the last ones.
     fn address(&mut self) -> Option<u64> {
         let byte = u64::from(self.next()?);

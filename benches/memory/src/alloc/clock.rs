@@ -61,6 +61,12 @@ impl Clock {
     }
 }
 
+/// CPU time of the calling thread.
+pub fn thread_cpu() -> Duration {
+    let at = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(at.tv_sec as u64, at.tv_nsec as u32)
+}
+
 /// Sorted, by rank.
 pub fn percentile(sorted: &[f32], share: f64) -> f64 {
     let rank = (sorted.len() as f64 * share) as usize;

@@ -6,16 +6,16 @@
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use amdahl_figures::{Figure, Target, Unit};
 use amdahl_range_alloc::{Request, SharedConfig, SharedRangeAlloc};
 use amdahl_topology as topology;
 use crossbeam_utils::CachePadded;
-use rustix::time::{ClockId, clock_gettime};
 
+use super::clock::thread_cpu;
 use super::random::Random;
 use crate::Effort;
+use crate::lock::stay_on;
 
 const ARENA: Range<u64> = 0..1 << 32;
 /// Live blocks.
@@ -66,15 +66,7 @@ impl Lazily for Listed {
 }
 
 fn cpu_ns() -> f64 {
-    let at = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(at.tv_sec as u64, at.tv_nsec as u32).as_nanos() as f64
-}
-
-fn pin(cpus: &[u32], at: usize) {
-    if let Some(cpu) = cpus.get(at) {
-        // Without it the kernel may move threads, which only makes figures less steady.
-        let _ = topology::set_allowed(0, &[*cpu].into_iter().collect());
-    }
+    thread_cpu().as_nanos() as f64
 }
 
 /// An allocator with what is live in it.
@@ -108,7 +100,7 @@ impl Side {
     }
 
     /// So many batches; another thread purges if it may.
-    fn run(&mut self, cpus: &[u32], batches: u64, other_purges: bool) -> Cost {
+    fn run(&mut self, batches: u64, other_purges: bool) -> Cost {
         let (pending, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         let Side { of, live, random } = self;
         let of: &dyn Lazily = &**of;
@@ -123,7 +115,7 @@ impl Side {
             let (pending, stop) = (&pending, &stop);
             let other = other_purges.then(|| {
                 scope.spawn(move || {
-                    pin(cpus, 1);
+                    stay_on(1);
                     let mut spent = 0.0;
                     while !stop.load(Ordering::Acquire) {
                         if pending.load(Ordering::Relaxed) < BATCH {
@@ -139,7 +131,7 @@ impl Side {
                 })
             });
             let own = scope.spawn(move || {
-                pin(cpus, 0);
+                stay_on(0);
                 let (mut turns, mut purges) = (0.0, 0.0);
                 for _ in 0..batches {
                     let from = cpu_ns();
@@ -172,9 +164,7 @@ impl Side {
 
 pub fn figures(effort: &Effort) -> Vec<Figure> {
     eprintln!("alloc: lazily freed");
-    let cpus: Vec<u32> = topology::allowed()
-        .map(|set| set.iter().collect())
-        .unwrap_or_default();
+    let cpus = topology::allowed().map_or(0, |set| set.len());
     let (rounds, batches) = if effort.quick { (5, 60) } else { (21, 200) };
     let arena = || SharedConfig::new(ARENA).slots(2).build().expect("an arena");
     let lists = (0..2).map(|_| CachePadded::default()).collect();
@@ -187,7 +177,7 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
         let mut costs = [Vec::new(), Vec::new()];
         for round in 0..rounds {
             for at in [round % 2, 1 - round % 2] {
-                costs[at].push(sides[at].run(&cpus, batches, other_purges));
+                costs[at].push(sides[at].run(batches, other_purges));
             }
         }
         let kinds: [(&str, Of); 3] = [
@@ -203,7 +193,7 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
             let [marks, listed] = [marks, listed].map(|sum| sum / rounds as f64);
             rows.push(Figure {
                 name: format!("marks / a list with its own lock, {who}: {what}"),
-                value: if other_purges && cpus.len() < 2 {
+                value: if other_purges && cpus < 2 {
                     Err("one CPU".to_owned())
                 } else {
                     Ok(ratio)

@@ -7,10 +7,11 @@ use std::time::Duration;
 use amdahl_figures::{Figure, Target, Unit, median};
 use amdahl_range_alloc::{Request, SharedConfig, SharedRangeAlloc};
 use amdahl_topology as topology;
-use rustix::time::{ClockId, clock_gettime};
 
+use super::clock::thread_cpu;
 use super::random::Random;
 use crate::Effort;
+use crate::lock::stay_on;
 
 const ARENA: Range<u64> = 0..1 << 32;
 /// Of the magazines.
@@ -146,19 +147,18 @@ impl Side {
     }
 
     /// Turns in a second of CPU time of the first `threads` workers together, each on a CPU of its own.
-    fn slice(&mut self, load: &Load, cpus: &[u32], threads: usize, time: Duration) -> f64 {
+    fn slice(&mut self, load: &Load, threads: usize, time: Duration) -> f64 {
         let (arena, barrier) = (&self.arena, Barrier::new(threads));
-        let workers = self.workers.iter_mut().zip(cpus).take(threads);
-        let run = |worker: &mut Worker, cpu: u32| {
-            // Without it the kernel may move threads, which only makes figures less steady.
-            let _ = topology::set_allowed(0, &[cpu].into_iter().collect());
+        let workers = self.workers.iter_mut().enumerate().take(threads);
+        let run = |worker: &mut Worker, number: usize| {
+            stay_on(number);
             (0..200).for_each(|_| worker.turn(arena, load));
             barrier.wait();
-            let (begun, mut turns) = (cpu_time(), 0u64);
+            let (begun, mut turns) = (thread_cpu(), 0u64);
             loop {
                 (0..64).for_each(|_| worker.turn(arena, load));
                 turns += 64;
-                let used = cpu_time() - begun;
+                let used = thread_cpu() - begun;
                 if used >= time {
                     return turns as f64 / used.as_secs_f64();
                 }
@@ -167,7 +167,7 @@ impl Side {
         let run = &run;
         std::thread::scope(|scope| {
             let all: Vec<_> = workers
-                .map(|(worker, cpu)| scope.spawn(move || run(worker, *cpu)))
+                .map(|(number, worker)| scope.spawn(move || run(worker, number)))
                 .collect();
             let rates = all.into_iter().map(|one| one.join().expect("no panic"));
             rates.sum()
@@ -175,27 +175,19 @@ impl Side {
     }
 }
 
-/// Of this thread.
-fn cpu_time() -> Duration {
-    let at = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(at.tv_sec as u64, at.tv_nsec as u32)
-}
-
 pub fn figures(effort: &Effort) -> Vec<Figure> {
     eprintln!("alloc: magazines");
-    let cpus: Vec<u32> = topology::allowed()
-        .map(|set| set.iter().collect())
-        .unwrap_or_default();
+    let cpus = topology::allowed().map_or(0, |set| set.len());
     let rounds = if effort.quick { 5 } else { 21 };
     let time = Duration::from_millis(if effort.quick { 20 } else { 40 });
     let mut rows = Vec::new();
     for load in &LOADS {
         let config = SharedConfig::new(ARENA).slots(2);
-        let mut without = Side::new(config.clone(), load);
-        let mut with = Side::new(config.magazines(LARGEST, DEPTH), load);
+        let configs = [config.clone(), config.magazines(LARGEST, DEPTH)];
+        let mut sides = configs.map(|config| Side::new(config, load));
         for threads in 1..=2 {
             let name = format!("with magazines / without, {threads} threads: {}", load.name);
-            let value = if cpus.len() < threads {
+            let value = if cpus < threads {
                 Err("too few CPUs".to_owned())
             } else {
                 let mut rates = [Vec::new(), Vec::new()];
@@ -203,10 +195,7 @@ pub fn figures(effort: &Effort) -> Vec<Figure> {
                 for round in 0..rounds {
                     let mut pair = [0.0; 2];
                     for side in [round % 2, 1 - round % 2] {
-                        let it = [&mut without, &mut with];
-                        let [a, b] = it;
-                        let it = if side == 0 { a } else { b };
-                        pair[side] = it.slice(load, &cpus, threads, time);
+                        pair[side] = sides[side].slice(load, threads, time);
                         rates[side].push(pair[side]);
                     }
                     ratios.push(pair[1] / pair[0]);
