@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measures (about two minutes). $QUIETLY is a command put before the program that measures.
+# Measures (some 40 seconds, after the build). $QUIETLY is a command put before the program that measures.
 set -eu
 cd "$(dirname "$0")"
 cargo build --release --locked -q -p amdahl-bench-memory

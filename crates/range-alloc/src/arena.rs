@@ -330,13 +330,19 @@ impl RangeAlloc {
             None => self.tree.run(self.simd, free)?,
             Some(emptied) => emptied,
         };
-        self.has_emptied(&emptied);
-        self.blocks -= 1;
-        self.busy -= emptied.block.end - emptied.block.start;
+        self.has_freed(&emptied);
         Ok(emptied)
     }
 
-    /// The same, unless it is a block of `small` units or less, which stays as it is.
+    /// What was allocated is free.
+    #[inline(always)]
+    fn has_freed(&mut self, emptied: &Emptied) {
+        self.has_emptied(emptied);
+        self.blocks -= 1;
+        self.busy -= emptied.block.end - emptied.block.start;
+    }
+
+    /// As [`empty`](Self::empty), unless it is a block of `small` units or less, which stays as it is.
     #[cfg(feature = "std")]
     pub(crate) fn empty_large(
         &mut self,
@@ -348,9 +354,7 @@ impl RangeAlloc {
         let free = Free { start, size };
         let freed = self.tree.run(self.simd, FreeLarge { free, small })?;
         if let Freed::Emptied(emptied) = &freed {
-            self.has_emptied(emptied);
-            self.blocks -= 1;
-            self.busy -= emptied.block.end - emptied.block.start;
+            self.has_freed(emptied);
         }
         Ok(freed)
     }

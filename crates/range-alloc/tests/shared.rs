@@ -359,6 +359,10 @@ fn what_is_in_a_magazine_is_free() {
     let stats = arena.stats();
     assert_eq!((stats.busy_units, stats.cached_units), (5 * 8, 3 * 8));
     assert_eq!(stats.held_units, stats.span_units - 5 * 8);
+    assert_eq!(
+        (stats.allocations, stats.free_units),
+        (5, stats.units - 5 * 8)
+    );
     // The lowest comes first, once; what another size gets are gaps.
     assert_eq!(arena.alloc_in(0, &Request::new(7)), Ok(64));
     assert_eq!(arena.alloc_in(0, &Request::new(8)), Ok(8));

@@ -301,8 +301,7 @@ impl RangeLock {
     #[inline(never)]
     #[track_caller]
     fn wait_for_ever(&self, span: Span, kind: Kind) -> Place {
-        self.forbid_self_wait(span, kind);
-        self.wait(span, kind, None)
+        self.wait_until(span, kind, None)
             .expect("without a deadline nothing ends the wait")
     }
 

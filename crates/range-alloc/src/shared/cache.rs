@@ -32,13 +32,16 @@ impl Slot {
     #[inline]
     pub(super) fn alloc_cached(&mut self, request: &Request) -> Result<u64, AllocError> {
         let cache = self.cache.as_mut().expect("the caller has looked");
-        if request.policy == Policy::LowestAddress {
-            let wanted = self.arena.wanted(request)?;
-            if let Some(start) = cache.magazines.take(&wanted) {
-                self.spare -= cache.content.add(&(start..start + wanted.size));
-                cache.known.note(start, wanted.size);
-                return Ok(start);
-            }
+        debug_assert_eq!(
+            request.policy,
+            Policy::LowestAddress,
+            "slots serve no other"
+        );
+        let wanted = self.arena.wanted(request)?;
+        if let Some(start) = cache.magazines.take(&wanted) {
+            self.spare -= cache.content.add(&(start..start + wanted.size));
+            cache.known.note(start, wanted.size);
+            return Ok(start);
         }
         let mut filled = self.arena.fill(request);
         if let Err(AllocError::NoSpace { .. }) = filled
@@ -64,31 +67,28 @@ impl Slot {
         size: Option<u64>,
     ) -> Result<(u64, Option<Range<u64>>), FreeError> {
         let cache = self.cache.as_mut().expect("the caller has looked");
-        if let Some(known) = cache.known.take(start)
-            && size.is_none_or(|size| size == known)
-        {
-            let block = start..start + known;
-            if let Some(other) = cache.magazines.put(&block) {
-                self.arena.free(other).expect("it was in a magazine");
-            }
-            return Ok((known, self.has_lost(&block)));
-        }
-        let small = cache.magazines.largest();
-        let block = match self.arena.empty_large(start, size, small) {
-            Ok(Freed::Emptied(emptied)) => emptied.block,
-            Ok(Freed::Left(block)) if !cache.magazines.has(&block) => {
-                if let Some(other) = cache.magazines.put(&block) {
-                    self.arena.free(other).expect("it was in a magazine");
+        let known = cache.known.take(start);
+        let known = known.filter(|known| size.is_none_or(|size| size == *known));
+        let block = if let Some(known) = known {
+            start..start + known
+        } else {
+            let small = cache.magazines.largest();
+            match self.arena.empty_large(start, size, small) {
+                Ok(Freed::Emptied(Emptied { block, .. })) => {
+                    return Ok((block.end - block.start, self.has_lost(&block)));
                 }
-                block
-            }
-            // What the error names may be in a magazine.
-            _ => {
-                self.put_back_at(start);
-                let emptied = self.arena.empty(start, size)?;
-                unreachable!("{:x?} was to be left or freed before", emptied.block);
+                Ok(Freed::Left(block)) if !cache.magazines.has(&block) => block,
+                // What the error names may be in a magazine.
+                _ => {
+                    self.put_back_at(start);
+                    let emptied = self.arena.empty(start, size)?;
+                    unreachable!("{:x?} was to be left or freed before", emptied.block);
+                }
             }
         };
+        if let Some(other) = cache.magazines.put(&block) {
+            self.arena.free(other).expect("it was in a magazine");
+        }
         Ok((block.end - block.start, self.has_lost(&block)))
     }
 

@@ -215,8 +215,8 @@ pub struct SharedStats {
     pub allocations: usize,
     /// Allocations freed lazily and not purged.
     pub lazy_allocations: usize,
-    /// The largest gap that one CPU holds or none does. One that goes on beyond a border between spans of different CPUs counts as several here;
-    /// [`largest_free`](SharedRangeAlloc::largest_free) has it as a whole.
+    /// The largest gap that one CPU holds or none does; blocks in [magazines](SharedConfig::magazines) are no part of one here. One that goes on beyond a border
+    /// between spans of different CPUs counts as several. [`largest_free`](SharedRangeAlloc::largest_free) has it as a whole, with what is in magazines.
     pub largest_free: u64,
     /// Levels of the highest tree.
     pub levels: usize,

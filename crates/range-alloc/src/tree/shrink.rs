@@ -18,13 +18,7 @@ impl<W: Word> Tree<W> {
     /// The same blocks in new nodes, the leaves in the order of addresses. Alignments that were neither prepared nor needed by a search
     /// since the last time are left out. O(n) for each of the others.
     pub(super) fn shrunk(&self) -> Result<Tree<W>, OutOfMemory> {
-        let (arena, shift) = self.scale.arena();
-        let granule = Grid {
-            mask: (1 << shift) - 1,
-            phase: 0,
-        };
-        let mut small = Tree::<W>::new(&arena, shift, granule)?;
-        self.give_classes(&mut small, self.asked | self.prepared)?;
+        let mut small = self.bare::<W>(self.asked | self.prepared)?;
         small.asked = 0;
         let (leaves, inners) = self.nodes();
         small.ensure_leaves(leaves as u32)?;
@@ -68,14 +62,22 @@ impl<W: Word> Tree<W> {
         id
     }
 
+    /// A tree over the same addresses with nothing in it but the classes whose bit is set: nothing is to be summed up yet.
+    pub(super) fn bare<V: Word>(&self, kept: u64) -> Result<Tree<V>, OutOfMemory> {
+        let (arena, shift) = self.scale.arena();
+        let granule = Grid {
+            mask: (1 << shift) - 1,
+            phase: 0,
+        };
+        let mut bare = Tree::<V>::new(&arena, shift, granule)?;
+        self.give_classes(&mut bare, kept)?;
+        Ok(bare)
+    }
+
     /// Adds classes to a tree with one leaf, those whose bit is set, and tells it which of them were asked for and prepared.
     ///
     /// Those with a phase and more bits than words have are left out: the next request for one makes it a class again.
-    pub(super) fn give_classes<V: Word>(
-        &self,
-        to: &mut Tree<V>,
-        kept: u64,
-    ) -> Result<(), OutOfMemory> {
+    fn give_classes<V: Word>(&self, to: &mut Tree<V>, kept: u64) -> Result<(), OutOfMemory> {
         for (grid, class) in self.grids().filter(|(_, class)| kept & class.bit() != 0) {
             let Some(words) = to.scale.grid(grid) else {
                 continue;

@@ -3,20 +3,12 @@
 use super::Tree;
 use super::node::{Inner, LEAF, Leaf};
 use crate::error::OutOfMemory;
-use crate::isa::Grid;
 use crate::word::Scale;
 
 impl Tree<u32> {
     /// The same in words that have all addresses of the arena. O(n) for each class of alignment.
     pub(super) fn widened(&self) -> Result<Tree<u64>, OutOfMemory> {
-        let (arena, shift) = self.scale.arena();
-        let granule = Grid {
-            mask: (1 << shift) - 1,
-            phase: 0,
-        };
-        let mut wide = Tree::<u64>::new(&arena, shift, granule)?;
-        // Nothing is to be summed up yet.
-        self.give_classes(&mut wide, u64::MAX)?;
+        let mut wide = self.bare::<u64>(u64::MAX)?;
         wide.ensure_leaves(self.leaf_ids.limit())?;
         if self.inner_ids.limit() > 0 {
             wide.ensure_inners(self.inner_ids.limit())?;

@@ -122,10 +122,25 @@ pub fn run(
             .map_or(range.start, |start| start.wrapping_add(3));
         let found = arena.lookup(address).map(|found| found.range);
         assert_eq!(found, model.lookup(address));
-        let busy = model.segments().into_iter();
-        let busy = busy.filter(|segment| segment.state == State::Busy);
-        let sizes = busy.map(|segment| segment.range.end - segment.range.start);
-        assert_eq!(arena.stats().busy_units, sizes.sum::<u64>());
+        // Blocks are in magazines here; a snapshot would empty them.
+        let segments = model.segments();
+        let count = |state| {
+            let of = segments.iter().filter(|segment| segment.state == state);
+            of.fold((0_usize, 0_u64), |(blocks, units), segment| {
+                (
+                    blocks + 1,
+                    units + (segment.range.end - segment.range.start),
+                )
+            })
+        };
+        let stats = arena.stats();
+        assert_eq!((stats.allocations, stats.busy_units), count(State::Busy));
+        assert_eq!(
+            (stats.lazy_allocations, stats.lazy_units),
+            count(State::Lazy)
+        );
+        assert_eq!(stats.free_units, count(State::Free).1);
+        assert!(stats.cached_units <= stats.held_units && stats.held_units <= stats.free_units);
     }
     let segments = model.segments();
     assert_eq!(arena.snapshot(), segments);
