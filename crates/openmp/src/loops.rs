@@ -12,16 +12,15 @@ impl Deal {
     /// The schedule of `schedule(runtime)`. `may_reorder`: the program has not asked for increasing numbers.
     pub fn runtime(schedule: Schedule, may_reorder: bool) -> Deal {
         let chunk = u64::try_from(schedule.chunk).unwrap_or(0);
+        let is_monotonic = schedule.is_monotonic || !may_reorder;
         match schedule.kind {
             ScheduleKind::Static => Deal::Static { chunk },
-            ScheduleKind::Auto if schedule.is_monotonic || !may_reorder => {
-                Deal::Static { chunk: 0 }
-            }
+            ScheduleKind::Auto if is_monotonic => Deal::Static { chunk: 0 },
             ScheduleKind::Auto => Deal::Auto,
             ScheduleKind::Guided => Deal::Guided { chunk },
             ScheduleKind::Dynamic => Deal::Dynamic {
                 chunk,
-                is_monotonic: schedule.is_monotonic || !may_reorder,
+                is_monotonic,
             },
         }
     }

@@ -23,8 +23,24 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
+/// Runs it here and in two other threads; returns when all have.
+fn three_run<T: Send + Sync + 'static>(shared: &Arc<T>, run: impl Fn(&T) + Copy + Send + 'static) {
+    let others = [(); 2].map(|()| {
+        let shared = Arc::clone(shared);
+        thread::spawn(move || run(&shared))
+    });
+    run(shared);
+    for other in others {
+        other.join().unwrap();
+    }
+}
+
 /// Waits as one does who sleeps at once.
-fn sleep_until(gate: &Gate, is_done: impl FnMut() -> bool, other: impl FnMut(&Place<'_>) -> bool) {
+pub(crate) fn sleep_until(
+    gate: &Gate,
+    is_done: impl FnMut() -> bool,
+    other: impl FnMut(&Place<'_>) -> bool,
+) {
     let contention = Contention::new();
     let mut own = Own::default();
     let mut manner = asleep(&mut own, &contention);
@@ -150,7 +166,7 @@ fn a_tree_of_leaves_lets_all_go_and_nobody_early() {
                 let own = &shared.gates[id].0;
                 let seen = own.generation();
                 if shared.arrivals.arrive(id, &shared.tree) {
-                    open_all(&shared.tree, id as u32, false, gate);
+                    open_all(&shared.tree, id as u32, || false, gate);
                 } else {
                     sleep_until(own, || own.generation() != seen, |_| false);
                     pass_on(&shared.tree, id as u32, gate);
@@ -327,16 +343,7 @@ fn a_lock_is_one_thread_s_at_a_time_and_nobody_sleeps_on() {
             shared.1.with_mut(|number| unsafe { *number += 1 });
             shared.0.release();
         };
-        let others: Vec<_> = (0..2)
-            .map(|_| {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || run(&shared))
-            })
-            .collect();
-        run(&shared);
-        for other in others {
-            other.join().unwrap();
-        }
+        three_run(&shared, run);
         // SAFETY: nobody else is there any more.
         assert_eq!(shared.1.with(|number| unsafe { *number }), 3);
     });
@@ -364,16 +371,7 @@ fn no_more_spin_than_can_run() {
                 place.may_spin(1);
             }
         };
-        let others: Vec<_> = (0..2)
-            .map(|_| {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || run(&shared))
-            })
-            .collect();
-        run(&shared);
-        for other in others {
-            other.join().unwrap();
-        }
+        three_run(&shared, run);
         // All have given their places back.
         let places = [(); 2].map(|()| Place::among(&shared.spinners));
         assert!(places.iter().all(|place| place.may_spin(2)));

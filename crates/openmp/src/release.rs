@@ -42,17 +42,18 @@ impl Rest {
     }
 }
 
-/// Opens the gates of all leaves, by a thread of `leaf`; `gate` gives each its own. Once the last gate is opened the tree may
+/// Opens the gates of all leaves, by a thread of `leaf`; `gate` gives each its own, and whether CPUs are being taken is asked only where
+/// it matters. Once the last gate is opened the tree may
 /// be changed: it is not looked at any more.
 pub(crate) fn open_all<'a>(
     tree: &Tree,
     leaf: u32,
-    alone: bool,
+    is_disturbed: impl FnOnce() -> bool,
     gate: impl Fn(u32) -> (&'a Gate, &'a Rest),
 ) {
     let leaves = tree.leaves() as u32;
     let (own, _) = gate(leaf);
-    if alone || leaves as usize <= FAN_IN {
+    if leaves as usize <= FAN_IN || is_disturbed() {
         for other in (0..leaves).filter(|&other| other != leaf) {
             gate(other).0.open();
         }

@@ -39,14 +39,13 @@ fn look(now_ns: u64) {
         page: Page::default(),
         looked_ns: now_ns,
         lost_ns,
-        runnable: u32::MAX,
     });
     let published = (state.page.is_found() || lost_ns > state.lost_ns)
         .then(|| state.page.read(now_ns, || state.finder.find().ok()))
         .flatten();
     let known = state.known(now_ns, published, lost_ns, worker::in_teams());
-    state.runnable = next(state.runnable, known, capacity::usable_cpus());
-    CONTENTION.set_runnable(state.runnable);
+    let before = CONTENTION.runnable();
+    CONTENTION.set_runnable(next(before, known, capacity::usable_cpus()));
 }
 
 /// After `fork`, in the child.
@@ -59,7 +58,6 @@ struct State {
     page: Page,
     looked_ns: u64,
     lost_ns: u64,
-    runnable: u32,
 }
 
 /// What a window says.
@@ -147,7 +145,6 @@ mod tests {
             page: Page::default(),
             looked_ns: 0,
             lost_ns: 0,
-            runnable: 8,
         };
         let (window, none) = (WINDOW_NS, None);
         let half = Known::Taken(0.5);

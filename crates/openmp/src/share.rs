@@ -90,7 +90,7 @@ impl Part {
 // In this order, so that what each turn of a loop reads is on one line, and not on that which all write.
 #[repr(C)]
 pub struct Share {
-    /// Number of the first iteration that nobody has.
+    /// Number of the first iteration that nobody has; where the plan is `Blocks`, blocks of which nothing is left.
     taken: Line<AtomicU64>,
     pub(crate) plan: Plan,
     pub(crate) iterations: Iterations,
@@ -248,13 +248,11 @@ impl Share {
         }
         *trip = blocks + 1;
         // Only one moves it from there on.
-        let is_left = |taken| {
-            self.taken
-                .compare_exchange(taken, taken + 1, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-        };
-        let count = self.iterations.count();
-        is_left(blocks).then_some((count - 1, count))
+        let (count, relaxed) = (self.iterations.count(), Ordering::Relaxed);
+        let moved = self
+            .taken
+            .compare_exchange(blocks, blocks + 1, relaxed, relaxed);
+        moved.is_ok().then_some((count - 1, count))
     }
 
     /// `trip`: parts in which nothing is left.

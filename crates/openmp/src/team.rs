@@ -4,51 +4,31 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::AtomicU32 as StdAtomicU32;
-
-use amdahl_phantom_page::coarse_now_ns;
 
 use crate::contention::{Contention, Own};
 use crate::count::Arrivals;
 use crate::gate::{Gate, Manner};
 use crate::icv::{self, Icv, ProcBind};
 use crate::meeting::{Full, Meeting};
-use crate::places::{Placement, Topology};
-use crate::release::{Rest, open_all, pass_on};
+use crate::places::Placement;
 use crate::share::Shares;
 use crate::spinners::{Place, Spinners};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Line, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Line, Ordering};
 use crate::task::{self, Board, Queue, Task};
 use crate::thread::{Position, Thread};
 use crate::tree::{FAN_IN, Spot, Tree};
 use crate::worker::{self, Taker, Worker};
 use crate::{binding, capacity, display, rseq, stats};
 
+mod letting_go;
+mod near;
+
+pub(crate) use letting_go::Group;
+use near::Progress;
+
 /// The code of a region, as the compiler outlines it. It may be left by an exception of another language only as far
 /// as that ends the process.
 pub type Body = unsafe extern "C-unwind" fn(*mut c_void);
-
-/// Threads that wait at the same gates: those of a leaf of the team's tree at barriers, [`FAN_IN`] by their numbers at docks.
-#[derive(Debug)]
-pub(crate) struct Group {
-    /// Opened at the end of a barrier.
-    pub(crate) barrier: Gate,
-    /// Opened when a region begins.
-    pub(crate) dock: Gate,
-    barrier_rest: Line<Rest>,
-    dock_rest: Line<Rest>,
-}
-
-impl Default for Group {
-    fn default() -> Group {
-        Group {
-            barrier: Gate::new(),
-            dock: Gate::new(),
-            barrier_rest: Line(Rest::none()),
-            dock_rest: Line(Rest::none()),
-        }
-    }
-}
 
 /// What a team has of each of its threads. Never freed: others may look at it late.
 pub struct Member {
@@ -68,15 +48,6 @@ pub struct Member {
     /// Where it is to run in this region: places, and its own plus 1.
     pub(crate) places: (u32, u32),
     pub(crate) place: u32,
-}
-
-/// Written by the member's thread. A hint: nothing depends on it but where others wait.
-#[derive(Debug, Default)]
-struct Progress {
-    /// Meetings that it has come to, of all regions of the team.
-    meetings: AtomicU64,
-    /// The CPU on which it was seen last, plus 1; 0 if that is not known.
-    cpu: StdAtomicU32,
 }
 
 /// A team of threads. Kept from region to region; never freed.
@@ -144,15 +115,6 @@ pub struct Team {
 
 /// Losses of CPU time that threads of this process noticed.
 pub static CONTENTION: Contention = Contention::new();
-
-/// What is near to what.
-fn machine() -> &'static Topology {
-    #[cfg(test)]
-    if tests::IS_CALM.load(Ordering::Relaxed) {
-        return tests::machine();
-    }
-    icv::near()
-}
 
 /// To be called before the first region; later calls do nothing.
 pub fn init() {
@@ -272,83 +234,6 @@ impl Team {
         self.spinners.set_threads(self.nthreads);
     }
 
-    fn set_tree(&mut self, tree: Tree) {
-        while self.groups.len() < tree.leaves() {
-            self.groups.push(Box::default());
-        }
-        self.barrier_arrivals.grow(&tree);
-        self.end_arrivals.grow(&tree);
-        self.tree = tree;
-    }
-
-    /// Before a region: who is near to whom. Teams of one leaf need not know.
-    #[inline]
-    fn arrange(&mut self, has_moved: bool) {
-        let threads = self.nthreads as usize;
-        // It may have had another size since its last region.
-        let is_resized = self.tree.threads() != threads;
-        if threads > FAN_IN {
-            self.arrange_many(is_resized, has_moved);
-        } else if is_resized {
-            self.set_tree(Tree::by_number(threads));
-        }
-    }
-
-    /// Threads that are bound are where they are bound to. Others are looked for where they were seen last, after 1, 2, 4 ...
-    /// regions: that costs a line of each.
-    #[cold]
-    fn arrange_many(&mut self, is_resized: bool, has_moved: bool) {
-        const MOST_REGIONS: u64 = 1024;
-        let threads = self.nthreads as usize;
-        let groups = threads.div_ceil(FAN_IN);
-        if groups > FAN_IN && self.dock_tree.leaves() != groups {
-            self.dock_tree = Tree::of_leaves(groups);
-        }
-        let region = self.region.load(Ordering::Relaxed);
-        let is_due = region >= self.next_look;
-        if !(is_resized || has_moved || is_due) {
-            return;
-        }
-        if is_due {
-            self.next_look = region + region.clamp(1, MOST_REGIONS);
-        }
-        let machine = machine();
-        if machine.is_one_cache() {
-            if is_resized {
-                self.set_tree(Tree::by_number(threads));
-            }
-            return;
-        }
-        let mut before = Spot::default();
-        let spots: Vec<Spot> = self.members[..threads]
-            .iter()
-            .map(|member| {
-                // Of whom nothing is known: where its neighbour is.
-                before = member.cpu().map_or(before, |cpu| machine.spot(cpu));
-                before
-            })
-            .collect();
-        if is_resized || spots != self.spots {
-            self.set_tree(Tree::of(&spots));
-            self.spots = spots;
-        }
-    }
-
-    /// Whether somebody who is awaited by member `id` was last seen on the CPU that the caller is on: then it waits
-    /// for this CPU. O(1): only the own group is looked at.
-    pub(crate) fn is_awaited_here(&self, id: usize) -> bool {
-        let Some(here) = rseq::cpu() else {
-            return false;
-        };
-        let mine = self.members[id].progress.meetings.load(Ordering::Relaxed);
-        let near = self.tree.members(self.tree.leaf(id));
-        near.iter().any(|&id| {
-            let member = &self.members[id as usize];
-            member.progress.cpu.load(Ordering::Relaxed) == here + 1
-                && member.progress.meetings.load(Ordering::Relaxed) < mine
-        })
-    }
-
     /// The `proc_bind` clause of a region, as the compiler passes it: the lowest three bits. For `prepare` of [`begin`].
     pub fn set_proc_bind(&mut self, flags: u32) {
         self.clause = ProcBind::from_raw(flags & 7).unwrap_or(ProcBind::False);
@@ -395,10 +280,6 @@ impl Team {
         has_moved
     }
 
-    fn groups(&self) -> &[Box<Group>] {
-        &self.groups[..(self.nthreads as usize).div_ceil(FAN_IN)]
-    }
-
     pub(crate) fn manner<'a>(
         &'a self,
         own: &'a mut Own,
@@ -410,10 +291,6 @@ impl Team {
             place: Place::among(&self.spinners),
             ..Manner::outside(own)
         }
-    }
-
-    fn barriers(&self) -> &[Box<Group>] {
-        &self.groups[..self.tree.leaves()]
     }
 
     /// All threads have arrived, the last one in this leaf: goes on, or leaves that to who ends the last task.
@@ -435,92 +312,6 @@ impl Team {
     fn share_is_over(&self) {
         if self.is_share_cancelled.load(Ordering::Relaxed) {
             self.is_share_cancelled.store(false, Ordering::Relaxed);
-        }
-    }
-
-    fn go_on(&self, meeting: Meeting, leaf: u32) {
-        match meeting {
-            Meeting::End => self.master_gate.open(),
-            Meeting::Barrier => {
-                self.share_is_over();
-                open_all(&self.tree, leaf, self.is_disturbed(), |leaf| {
-                    let group = &self.groups[leaf as usize];
-                    (&group.barrier, &*group.barrier_rest)
-                });
-            }
-        }
-    }
-
-    /// The calling thread, of this leaf, was let go at a barrier: lets others go, if that is left to it.
-    #[inline]
-    fn pass_barrier(&self, leaf: u32) {
-        pass_on(&self.tree, leaf, |leaf| {
-            let group = &self.groups[leaf as usize];
-            (&group.barrier, &*group.barrier_rest)
-        });
-    }
-
-    /// The others begin a region.
-    fn open_docks(&self) {
-        let groups = self.groups();
-        if groups.len() <= FAN_IN {
-            for group in groups {
-                group.dock.open();
-            }
-        } else {
-            open_all(&self.dock_tree, 0, self.is_disturbed(), |group| {
-                let group = &self.groups[group as usize];
-                (&group.dock, &*group.dock_rest)
-            });
-        }
-    }
-
-    /// A worker begins a region.
-    #[inline]
-    fn pass_dock(&self, id: usize) {
-        if self.nthreads as usize > FAN_IN * FAN_IN {
-            pass_on(&self.dock_tree, (id / FAN_IN) as u32, |group| {
-                let group = &self.groups[group as usize];
-                (&group.dock, &*group.dock_rest)
-            });
-        }
-    }
-
-    /// Whether those who were let go may be late to let others go, since somebody else has their CPU.
-    fn is_disturbed(&self) -> bool {
-        #[cfg(test)]
-        if tests::IS_CALM.load(Ordering::Relaxed) {
-            return false;
-        }
-        self.is_crowded || CONTENTION.is_expected(coarse_now_ns())
-    }
-
-    /// Wakes up to `count` threads that sleep at a barrier or behind the region's end, for `count` tasks that were
-    /// made ready before. One load for each group of threads if nobody sleeps. Returns whether anybody did.
-    pub fn wake_for_tasks(&self, count: u32) -> bool {
-        // Pairs with the fence in `Gate::sleep`.
-        fence(Ordering::SeqCst);
-        let mut left = count;
-        let barriers = self.barriers().iter().map(|group| &group.barrier);
-        let docks = self.groups().iter().map(|group| &group.dock);
-        for gate in barriers.chain(docks).chain([&self.master_gate]) {
-            if gate.sleepers() != 0 {
-                // Only who really slept counts: others are at work, or are leaving, after a larger region even the
-                // team.
-                left = left.saturating_sub(gate.ring(left));
-                if left == 0 {
-                    return true;
-                }
-            }
-        }
-        left != count
-    }
-
-    /// `cancel parallel`: whoever waits at a barrier that may be cancelled goes to the end of the region.
-    pub fn cancel(&self) {
-        self.is_cancelled.store(true, Ordering::SeqCst);
-        for group in self.barriers() {
-            group.barrier.ring(u32::MAX);
         }
     }
 }
@@ -680,28 +471,6 @@ unsafe fn take_team(thread: *mut Thread, is_hot: bool) -> *mut Team {
 }
 
 impl Member {
-    /// The CPU that it runs on: one of its place, or where it was seen last.
-    fn cpu(&self) -> Option<u32> {
-        let place = self.place.checked_sub(1);
-        let of_place = place.and_then(|place| icv::globals().places.as_ref()?.get(place)?.first());
-        of_place.or_else(|| self.progress.cpu.load(Ordering::Relaxed).checked_sub(1))
-    }
-
-    /// The member's thread begins to work, or goes on after it has waited.
-    #[inline]
-    fn works(&self) {
-        let cpu = rseq::cpu().map_or(0, |cpu| cpu + 1);
-        if self.progress.cpu.load(Ordering::Relaxed) != cpu {
-            self.progress.cpu.store(cpu, Ordering::Relaxed);
-        }
-    }
-
-    /// The member's thread has come to the meeting of that number.
-    #[inline]
-    fn comes_to(&self, meeting: u64) {
-        self.progress.meetings.store(meeting, Ordering::Relaxed);
-    }
-
     unsafe fn begin_implicit(&self, thread: *mut Thread, team: &Team) {
         // SAFETY: the member's thread replaces its own implicit task, whose children have all ended.
         unsafe {
@@ -781,11 +550,25 @@ pub(crate) unsafe fn wait_at_dock(thread: *mut Thread, member: *const Member, se
             ..Manner::outside(&mut (*thread).own)
         };
         dock.wait(&mut manner, is_open, |place| {
-            team.board.has_ready() && !is_over() && {
-                place.leave();
-                task::run_one(thread, &mut { is_over })
-            }
+            run_ready(team, thread, place, &mut { is_over })
         });
+    }
+}
+
+/// For who waits: runs a task of the team, if one is ready and the wait is not over.
+///
+/// # Safety
+/// `thread` is the calling thread's, of `team`.
+unsafe fn run_ready(
+    team: &Team,
+    thread: *mut Thread,
+    place: &Place<'_>,
+    is_over: &mut dyn FnMut() -> bool,
+) -> bool {
+    team.board.has_ready() && !is_over() && {
+        place.leave();
+        // SAFETY: the caller's promise.
+        unsafe { task::run_one(thread, is_over) }
     }
 }
 
@@ -810,12 +593,7 @@ unsafe fn wait_for_end(thread: *mut Thread, team: *const Team) {
         team.master_gate.wait(
             &mut manner,
             || team.master_gate.generation() != seen,
-            |place| {
-                team.board.has_ready() && {
-                    place.leave();
-                    task::run_one(thread, &mut || false)
-                }
-            },
+            |place| run_ready(team, thread, place, &mut || false),
         );
     }
 }
@@ -872,12 +650,7 @@ unsafe fn meet(thread: *mut Thread, is_cancellable: bool) -> bool {
         gate.wait(
             &mut manner,
             || gate.generation() != seen || is_cancelled(),
-            |place| {
-                team.board.has_ready() && {
-                    place.leave();
-                    task::run_one(thread, &mut || false)
-                }
-            },
+            |place| run_ready(team, thread, place, &mut || false),
         );
         if gate.generation() != seen {
             team.pass_barrier(leaf);
@@ -888,81 +661,4 @@ unsafe fn meet(thread: *mut Thread, is_cancellable: bool) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::OnceLock;
-    use std::sync::atomic::AtomicU32 as Count;
-
-    use super::*;
-    use crate::thread;
-
-    /// As if nobody took CPUs, whatever there is here, and as if each of 16 CPUs had a cache of its own.
-    pub(super) static IS_CALM: AtomicBool = AtomicBool::new(false);
-
-    pub(super) fn machine() -> &'static Topology {
-        static MACHINE: OnceLock<Topology> = OnceLock::new();
-        MACHINE.get_or_init(|| crate::places::machine(2, 2, 4, 1, 1))
-    }
-
-    fn parallel<F: Fn(u32) + Sync>(nthreads: u32, body: F) {
-        unsafe extern "C-unwind" fn call<F: Fn(u32) + Sync>(data: *mut c_void) {
-            // SAFETY: `data` is the closure below, which outlives the region.
-            unsafe { (*data.cast_const().cast::<F>())((*thread::current()).at.id) }
-        }
-        let data = (&raw const body).cast_mut().cast();
-        let thread = thread::current();
-        // SAFETY: the calling thread's; the closure may be called by all at once.
-        unsafe {
-            begin(thread, call::<F>, data, nthreads, |_| {});
-            call::<F>(data);
-            end(thread);
-        }
-    }
-
-    /// Teams in which those who were let go let others go, which on small machines they do not otherwise: their threads are too
-    /// many for the CPUs.
-    #[test]
-    fn large_teams_are_let_go_by_their_trees() {
-        const CANCEL_AT: u32 = 7;
-        init();
-        IS_CALM.store(true, Ordering::Relaxed);
-        for nthreads in [70, 200, 9, 65, 130, 64, 100, 2, 66] {
-            let steps: Vec<Count> = (0..nthreads).map(|_| Count::new(0)).collect();
-            let all_are_at = |step| steps.iter().all(|s| s.load(Ordering::Relaxed) >= step);
-            for _ in 0..3 {
-                steps.iter().for_each(|s| s.store(0, Ordering::Relaxed));
-                parallel(nthreads, |id| {
-                    // SAFETY: the calling thread's.
-                    let meet = || unsafe { barrier(thread::current()) };
-                    for step in 1..=10 {
-                        steps[id as usize].store(step, Ordering::Relaxed);
-                        meet();
-                        assert!(all_are_at(step));
-                        meet();
-                    }
-                });
-                assert!(all_are_at(10));
-                // Cancelled while some were not let go yet: the next region must know nothing of it.
-                parallel(nthreads, |id| {
-                    let thread = thread::current();
-                    for step in 0.. {
-                        // SAFETY: the calling thread's, in a team.
-                        unsafe {
-                            if barrier_cancellable(thread) {
-                                break;
-                            }
-                            if id == nthreads / 2 && step == CANCEL_AT {
-                                (*(*thread).at.team).cancel();
-                            }
-                        }
-                    }
-                });
-            }
-            // SAFETY: the calling thread's; its team is at rest.
-            let team = unsafe { &*(*thread::current()).hot };
-            assert_eq!(team.tree.threads(), nthreads as usize);
-            // Smaller ones may have as many, by where their threads were last seen.
-            assert!(team.tree.leaves() > FAN_IN || nthreads <= 64);
-        }
-        IS_CALM.store(false, Ordering::Relaxed);
-    }
-}
+mod tests;

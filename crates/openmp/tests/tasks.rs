@@ -77,16 +77,10 @@ fn spawn_with<F: FnOnce(usize) + Send>(clauses: &Clauses, body: F) -> usize {
         detach: &raw mut handle,
     };
     let thread = thread::current();
-    let Creation {
-        body,
-        data,
-        may_defer,
-        flags,
-        ..
-    } = creation;
     // SAFETY: the closure is there until the task has run, and what it borrows by the caller's promise.
     unsafe {
-        if !task::run_plain(thread, body, data, may_defer, flags) {
+        let Creation { body, data, .. } = creation;
+        if !task::run_plain(thread, body, data, creation.may_defer, creation.flags) {
             task::spawn(thread, &creation);
         }
     }

@@ -41,6 +41,11 @@ pub struct Topology {
     cpus: BTreeMap<u32, Cpu>,
 }
 
+/// The memory node of a CPU, by its first one.
+fn node_of(nodes: &[CpuSet], cpu: u32) -> Option<u32> {
+    nodes.iter().find(|node| node.contains(cpu))?.first()
+}
+
 impl FromIterator<(u32, Cpu)> for Topology {
     fn from_iter<I: IntoIterator<Item = (u32, Cpu)>>(cpus: I) -> Self {
         Self {
@@ -69,11 +74,7 @@ impl Topology {
                     llc: llc(&folder.join("cache"))
                         .and_then(|list| first_of(&list))
                         .unwrap_or(socket),
-                    node: nodes
-                        .iter()
-                        .find(|node| node.contains(id))
-                        .and_then(|node| node.iter().next())
-                        .unwrap_or(lowest),
+                    node: node_of(&nodes, id).unwrap_or(lowest),
                     socket,
                 };
                 (id, cpu)
@@ -94,16 +95,13 @@ impl Topology {
             let folder = sysfs.join(format!("devices/system/cpu/cpu{id}/cache"));
             let list = llc(&folder).and_then(|file| fs::read_to_string(file).ok());
             let shared = list.and_then(|list| list.trim().parse::<CpuSet>().ok());
-            let known = shared.is_some();
+            let llc = shared.as_ref().and_then(CpuSet::first).unwrap_or(lowest);
             let shared = shared.unwrap_or_else(|| [id].into_iter().collect());
-            for cpu in shared.iter().filter(|&cpu| cpu == id || cpus.contains(cpu)) {
-                let node = nodes.iter().find(|node| node.contains(cpu));
-                let node = node.and_then(|node| node.iter().next()).unwrap_or(lowest);
-                let llc = shared.iter().next().filter(|_| known).unwrap_or(lowest);
+            for cpu in shared.iter().filter(|&cpu| cpus.contains(cpu)) {
                 let near = Cpu {
                     core: cpu,
                     llc,
-                    node,
+                    node: node_of(&nodes, cpu).unwrap_or(lowest),
                     socket: lowest,
                 };
                 topology.cpus.insert(cpu, near);

@@ -2,10 +2,8 @@
 
 use std::ptr;
 
-use crate::contention::{Contention, Own};
-use crate::gate::{Gate, Manner};
-use crate::policy::Patience;
-use crate::spinners::Place;
+use crate::gate::Gate;
+use crate::models::sleep_until;
 use crate::sync::Ordering;
 
 mod children;
@@ -89,23 +87,6 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(model);
-}
-
-fn sleep_until(gate: &Gate, is_done: impl FnMut() -> bool, other: impl FnMut(&Place<'_>) -> bool) {
-    let contention = Contention::new();
-    let mut own = Own::default();
-    let mut manner = Manner {
-        patience: Patience::Turns {
-            alone: 0,
-            crowded: 0,
-        },
-        is_crowded: true,
-        own: &mut own,
-        contention: &contention,
-        is_awaited_here: &|| false,
-        place: Place::default(),
-    };
-    gate.wait(&mut manner, is_done, other);
 }
 
 #[test]
