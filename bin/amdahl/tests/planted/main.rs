@@ -1,6 +1,6 @@
 //! Ground truth: programs with a known cause of a known size, measured by the real binary.
 //!
-//! `cargo test --release --test planted [NAME...]` builds the programs in `planted/`, runs
+//! `cargo test --test planted [NAME...]` builds the programs in `planted/`, runs
 //! `amdahl scale --json` on each whose name contains one of the NAMEs, compares cause, size and
 //! named code with what is planted, and prints a table, which is also written to
 //! `target/planted/table.md` and `table.json`. The cases run one after the other and want the
