@@ -16,6 +16,14 @@ pub enum Error {
     /// No memory was named.
     #[error("no memory is to be taken")]
     Nothing,
+    /// Two places have memory in common.
+    #[error(
+        "the memory at {start:#x} is named twice: name each mapping once, by its address in /proc/PID/maps"
+    )]
+    Twice {
+        /// The address of the second one.
+        start: usize,
+    },
     /// The user may not.
     #[error(
         "process {pid} may not be stopped and changed: that takes its user and kernel.yama.ptrace_scope=0, or CAP_SYS_PTRACE, and nobody else (a debugger) that has it stopped"

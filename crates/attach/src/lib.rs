@@ -39,6 +39,16 @@ pub fn attach(pid: u32, places: &[Place]) -> Result<Attached, Error> {
     if places.is_empty() {
         return Err(Error::Nothing);
     }
+    for (nth, place) in places.iter().enumerate() {
+        // Given up after it was registered, it would wait for somebody who reads of that: nobody does yet.
+        let meets = |other: &Place| {
+            other.start < place.start.saturating_add(place.len)
+                && place.start < other.start.saturating_add(other.len)
+        };
+        if places[..nth].iter().any(meets) {
+            return Err(Error::Twice { start: place.start });
+        }
+    }
     let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let id = id.ok_or(Error::Gone { pid })?;
     let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|errno| match errno {

@@ -207,7 +207,7 @@ impl Stopped {
     fn open(&mut self, path: &std::ffi::CStr) -> Result<u64, Error> {
         let tid = self.thread()?;
         // Below what the thread's code may use below its stack pointer. Nobody reads what is there, and it is put back all the same.
-        let at = (Registers::of(tid)?.stack() - 1024) & !15;
+        let at = Registers::of(tid)?.stack().wrapping_sub(1024) & !15;
         let bytes = path.to_bytes_with_nul();
         let mut before = vec![0; bytes.len()];
         let io = |error: std::io::Error| {

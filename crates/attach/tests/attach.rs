@@ -226,6 +226,15 @@ fn a_program_that_is_not_taken_goes_on_with_what_it_had() {
     assert!(matches!(refused, Error::Kind { .. }), "{refused:?}");
     assert_eq!(program.touch(5), format!("false {}", 0xee));
     assert!(matches!(attach(pid, &[]), Err(Error::Nothing)));
+    // Once by its name and once by its address: the second time its threads would have stood still for minutes.
+    let twice = [
+        memory.clone(),
+        maps::places(&all, "memory of a guest", 4 << 30),
+    ]
+    .concat();
+    let start = memory[0].start;
+    assert_eq!(attach(pid, &twice).unwrap_err(), Error::Twice { start });
+    assert_eq!(program.touch(4), format!("false {}", 0xee));
 
     // Nothing of a try is left: neither threads that stand still nor descriptors.
     let descriptors = |pid: u32| -> HashSet<String> {
