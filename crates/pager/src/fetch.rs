@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
+use amdahl_spread::Counter;
 use rustix::io::Errno;
 
 use crate::event::{Event, Loss};
@@ -294,7 +295,7 @@ impl Inner {
             let placed = self.place(shard, flight, pages, granule, |to, _| {
                 self.put_zeros(shard, to, granule)
             })?;
-            self.tally.zero_pages.add(placed.pages.min(count) as i64);
+            self.count(flight, &self.tally.zero_pages, placed.pages.min(count));
             return Ok(placed.on);
         }
         if region.clean
@@ -348,7 +349,7 @@ impl Inner {
         let there = clean.bring(offset, pages.len() * PAGE, flight.is_ahead);
         pages.end = pages.start + there.map_err(Trouble::Source)?.min(pages.len());
         let placed = self.place(shard, flight, pages, 1, |to, _| shard.uffd.map(to))?;
-        self.tally.pages.add(placed.pages as i64);
+        self.count(flight, &self.tally.pages, placed.pages);
         self.tally.shared_pages.add(placed.pages as i64);
         Ok(placed.on)
     }
@@ -380,8 +381,16 @@ impl Inner {
             // SAFETY: the content is in the block, whose first bytes are those of the first page.
             unsafe { shard.uffd.copy(to, block.start().wrapping_add(at)) }
         })?;
-        self.tally.pages.add(placed.pages as i64);
+        self.count(flight, &self.tally.pages, placed.pages);
         Ok(Some(placed.on))
+    }
+
+    /// Pages were put into their places.
+    fn count(&self, flight: &Flight<'_>, counter: &Counter, pages: usize) {
+        counter.add(pages as i64);
+        if flight.is_ahead {
+            self.tally.background_pages.add(pages as i64);
+        }
     }
 
     /// Copies pages into place, from the source's memory or through staging.
@@ -420,7 +429,7 @@ impl Inner {
         } else {
             return Err(Trouble::Kernel(Errno::NOMEM));
         }?;
-        self.tally.pages.add(placed.pages as i64);
+        self.count(flight, &self.tally.pages, placed.pages);
         Ok(placed.on)
     }
 

@@ -265,7 +265,6 @@ impl Inner {
             self.space.region(page).1.granule == 1 && self.in_flight.carve(page..page + 1) == 1;
         if is_ours {
             self.tally.overtaken.add(1);
-            self.tally.background_pages.add(-1);
         }
         is_ours
     }
@@ -399,7 +398,6 @@ impl Inner {
             if let Claim::Taken { mut pages, was } = self.pages.claim(page, window) {
                 let demanded = self.cut_at_awaited(shard, &mut pages, was);
                 at = pages.end.max(at);
-                self.tally.background_pages.add(pages.len() as i64);
                 match self.fetch(shard, pages, was, demanded, thread, now_ns()) {
                     Err(trouble @ (Trouble::Source(_) | Trouble::Kernel(_))) => {
                         result = Err(trouble);
