@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use amdahl_pager::{Mapping, MemorySource, PAGE};
@@ -497,6 +498,18 @@ impl<S: Stream> Departed<S> {
     pub fn connections(&self) -> usize {
         let server = self.server.as_ref();
         server.map_or(0, |server| server.stats().connections)
+    }
+
+    /// Goes on serving pages after [`Error::Unknown`], for the other side may run and need what is here: until nobody has been connected for so long, or
+    /// `is_over`.
+    pub fn serve_on(&self, alone: Duration, is_over: impl Fn() -> bool) {
+        let mut seen = Instant::now();
+        while self.stats().left_pages > 0 && !is_over() && seen.elapsed() < alone {
+            if self.connections() > 0 {
+                seen = Instant::now();
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// Waits until the destination needs nothing more: then the memory can be given up. `progress` is told how many pages it lacks.

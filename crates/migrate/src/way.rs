@@ -1,11 +1,11 @@
 //! How the two sides reach each other.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amdahl_remote::Credentials;
 
@@ -72,7 +72,7 @@ pub struct Trust<'a> {
 }
 
 impl Way {
-    /// Connects. `within` is for each address that the name stands for.
+    /// Connects. `within` is for all addresses that the name stands for, and for looking it up.
     ///
     /// # Errors
     /// [`Error::Unreachable`]; [`Error::Insecure`] for another host without credentials; what is wrong with those.
@@ -87,22 +87,12 @@ impl Way {
                 Ok(Connection::of_unix(stream))
             }
             Way::Tcp(address) => {
-                let socket = connect(address, within).map_err(unreachable)?;
+                let until = Instant::now() + within;
+                let socket = amdahl_remote::connect(address, until).map_err(unreachable)?;
                 Connection::of_tcp(socket, trust, true)
             }
         }
     }
-}
-
-fn connect(address: &str, within: Duration) -> std::io::Result<TcpStream> {
-    let mut last = None;
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, within) {
-            Ok(socket) => return Ok(socket),
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(last.unwrap_or_else(|| std::io::ErrorKind::NotFound.into()))
 }
 
 impl Connection {

@@ -18,7 +18,7 @@ use rustls::{ClientConfig, ClientConnection};
 use crate::bell::Bell;
 use crate::channel::{Channel, wait_for};
 use crate::queue::Queue;
-use crate::resolve::addresses_of;
+use crate::resolve;
 use crate::tls::Fresh;
 use crate::wire::{
     self, ANSWER, AnswerHead, Ask, Identity, MAP_MAX, READ_MAX, Refusal, Request, Runs, Secret,
@@ -410,19 +410,7 @@ fn meet(connect: &Connect, tls: &Option<Tls>, until: Instant) -> Result<(Channel
         address: connect.address.clone(),
         error,
     };
-    let mut socket = Err(io::Error::from(io::ErrorKind::NotFound));
-    let addresses = addresses_of(&connect.address, until).map_err(failed)?;
-    for (tried, address) in addresses.iter().enumerate() {
-        // One that says nothing leaves time for the others.
-        let left =
-            until.saturating_duration_since(Instant::now()) / (addresses.len() - tried) as u32;
-        // Zero is refused.
-        socket = TcpStream::connect_timeout(address, left.max(Duration::from_millis(1)));
-        if socket.is_ok() {
-            break;
-        }
-    }
-    let socket = socket.map_err(failed)?;
+    let socket = resolve::connect(&connect.address, until).map_err(failed)?;
     let there = socket.peer_addr()?;
     if tls.is_none() && !there.ip().is_loopback() {
         return Err(Error::Open(there));

@@ -16,6 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use client::{Connect, Remote, RemoteStats};
 pub use error::Error;
+#[doc(hidden)]
+pub use resolve::connect;
 pub use server::{Serve, Server, ServerStats};
 pub use tls::Credentials;
 pub use wire::{Identity, Secret};

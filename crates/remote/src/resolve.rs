@@ -1,18 +1,38 @@
 //! Names of hosts, looked up within a time.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a name stands for. The system has no time limit for that, and asks others: a thread that it keeps is left behind, which ends when it gives up.
-pub(crate) fn addresses_of(address: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
+fn addresses_of(address: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = address.parse() {
         return Ok(vec![address]);
     }
     let address = address.to_owned();
     by(until, move || Ok(address.to_socket_addrs()?.collect()))
+}
+
+/// Connects to one of the addresses that a name stands for; `until` is for all of them, and for looking it up.
+///
+/// # Errors
+/// What the system says of the last one.
+pub fn connect(address: &str, until: Instant) -> io::Result<TcpStream> {
+    let mut socket = Err(io::ErrorKind::NotFound.into());
+    let addresses = addresses_of(address, until)?;
+    for (tried, address) in addresses.iter().enumerate() {
+        // One that says nothing leaves time for the others.
+        let left =
+            until.saturating_duration_since(Instant::now()) / (addresses.len() - tried) as u32;
+        // Zero is refused.
+        socket = TcpStream::connect_timeout(address, left.max(Duration::from_millis(1)));
+        if socket.is_ok() {
+            break;
+        }
+    }
+    socket
 }
 
 /// What something gives that has no time limit of its own.
@@ -30,8 +50,6 @@ fn by<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// A name server that says nothing kept who connects for as long as the system had patience with it.

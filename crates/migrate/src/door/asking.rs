@@ -5,10 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use amdahl_pager::handoff::Peer;
-use rustix::io::Errno;
 
 use super::message::{News, Request};
-use super::{LINE_MAX, address};
+use super::{NEWS_MAX, address, system};
 use crate::Error;
 
 /// A process was asked to let its memory move. Dropped, that is called off, if it still can be.
@@ -71,7 +70,7 @@ impl Asking {
                 .map(Some)
                 .map_err(|_| none("what it says is not understood: is it of another version?"));
         }
-        if self.read.len() as u64 > LINE_MAX {
+        if self.read.len() > NEWS_MAX {
             return Err(none(
                 "what it says is not understood: is it of another version?",
             ));
@@ -84,7 +83,8 @@ impl Asking {
             Ok(0) => Err(none("it has ended, or does not say more")),
             Ok(read) => {
                 self.read.extend_from_slice(&part[..read]);
-                match self.read.contains(&b'\n') {
+                // What came before has none.
+                match part[..read].contains(&b'\n') {
                     true => self.next(within),
                     false => Ok(None),
                 }
@@ -107,12 +107,5 @@ impl Asking {
     pub fn cancel(&mut self) {
         // Who has ended is noticed by `next`.
         let _ = self.stream.write_all(b"cancel\n");
-    }
-}
-
-fn system(operation: &'static str) -> impl Fn(io::Error) -> Error {
-    move |error| Error::System {
-        operation,
-        errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
     }
 }

@@ -20,8 +20,21 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
 
+use rustix::io::Errno;
+
+use crate::Error;
+
 /// Longer lines are nobody's.
 const LINE_MAX: u64 = 64 << 10;
+/// The same of what is told, the last of which has all rounds, some 100 bytes each.
+const NEWS_MAX: usize = 16 << 20;
+
+fn system(operation: &'static str) -> impl Fn(io::Error) -> Error {
+    move |error| Error::System {
+        operation,
+        errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+    }
+}
 
 fn address(pid: u32) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("amdahl-migrate/{pid}"))

@@ -14,21 +14,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::message::{Figures, News, Request};
-use super::{LINE_MAX, address};
+use super::{LINE_MAX, address, system};
 use crate::way::Trust;
-use crate::{Departed, Departure, DepartureStats, Error, Guest, Stream, Way};
+use crate::{Departure, DepartureStats, Error, Guest, Way};
 
 /// Where this process is asked to let its memory move.
 #[derive(Debug)]
 pub struct Door {
     listener: UnixListener,
-}
-
-fn system(operation: &'static str) -> impl Fn(io::Error) -> Error {
-    move |error| Error::System {
-        operation,
-        errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
-    }
 }
 
 /// How long somebody has to say what he wants.
@@ -285,7 +278,7 @@ impl Visit {
             self.teller.tell(&News::InDoubt {
                 why: error.to_string(),
             });
-            serve_on(&departed, timeout);
+            departed.serve_on(timeout, || false);
             return Err(error);
         }
         Ok(departed.stats().clone())
@@ -304,18 +297,4 @@ fn until_called_off(stream: &UnixStream, cancel: &AtomicBool) {
         }
     }
     cancel.store(true, Ordering::Relaxed);
-}
-
-/// The other side may run and need what is here: until nobody has been connected for so long.
-fn serve_on<S: Stream>(departed: &Departed<S>, alone: Duration) {
-    if departed.stats().left_pages == 0 {
-        return;
-    }
-    let mut seen = Instant::now();
-    while seen.elapsed() < alone {
-        if departed.connections() > 0 {
-            seen = Instant::now();
-        }
-        thread::sleep(HEARING);
-    }
 }

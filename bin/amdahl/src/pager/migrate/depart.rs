@@ -1,8 +1,7 @@
 //! Threads of ours move to another amdahl.
 
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use amdahl_migrate::door::{Figures, RoundFigures};
 use amdahl_migrate::{Departed, Departure, Error, Limits, Round, Stream, Way};
@@ -99,13 +98,7 @@ fn keep_serving<S: Stream>(
             alone.as_secs()
         ),
     );
-    let mut seen = Instant::now();
-    while !interrupt.asked() && seen.elapsed() < alone {
-        if departed.connections() > 0 {
-            seen = Instant::now();
-        }
-        thread::sleep(Duration::from_millis(100));
-    }
+    departed.serve_on(alone, || interrupt.asked());
 }
 
 /// A round as a line.
