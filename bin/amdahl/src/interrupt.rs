@@ -27,7 +27,12 @@ impl Interrupt {
     /// Makes `flag` true when it is asked for, as long as what is returned lives.
     pub fn sets(&self, flag: &Arc<AtomicBool>) -> Sets {
         let set = |signal| signal_hook::flag::register(signal, Arc::clone(flag)).ok();
-        Sets(SIGNALS.into_iter().filter_map(set).collect())
+        let sets = Sets(SIGNALS.into_iter().filter_map(set).collect());
+        // Said before there was anybody to hear it.
+        if self.asked() {
+            flag.store(true, Ordering::Relaxed);
+        }
+        sets
     }
 
     /// The same, said by a key.

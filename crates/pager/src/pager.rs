@@ -100,7 +100,8 @@ impl Pager {
     }
 
     /// The same while who will touch it runs already: within the [budget](Builder::budget) for what nobody waits for, in the order of the pages. `is_over` is
-    /// asked between blocks, and every 50 ms while the budget is used up: when it says so, or serving ends, the rest is left.
+    /// asked before each block is granted, and every 50 ms while the budget is used up, not while what was granted is fetched: when it says so, or serving ends, the
+    /// rest is left.
     pub fn replay(&self, set: &WorkingSet, is_over: impl Fn() -> bool) -> u64 {
         const LOOK: Duration = Duration::from_millis(50);
         let inner = &self.crew.inner;

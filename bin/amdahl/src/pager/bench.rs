@@ -161,7 +161,7 @@ impl More {
         let mut more = More::default();
         let image = args.restore.unwrap_or(by_default(256)) as usize;
         if image > 0 && !interrupt.asked() {
-            let (mut done, of) = (0, args.rounds as usize * 6);
+            let (mut done, of) = (0, args.rounds as usize * restore::WAYS.len());
             more.restores = Some(restore::measure(image << 20, args.rounds as usize, || {
                 meter.tell(done, of);
                 done += 1;

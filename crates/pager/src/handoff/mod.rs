@@ -22,4 +22,4 @@ pub use message::{MESSAGE_BYTES_MAX, Malformed, Message, REGIONS_MAX, Wrong, des
 pub use owner::Owner;
 pub use peer::Peer;
 pub use receive::{HandedOverMemory, ReceiveError, examine, receive};
-pub use send::send;
+pub use send::{send, send_with};

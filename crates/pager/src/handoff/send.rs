@@ -24,8 +24,11 @@ pub fn send(
     send_with(stream, describe(regions).as_bytes(), Some(descriptor)).map_err(Into::into)
 }
 
-/// Sends all bytes, a descriptor with the first if there is one.
-pub(super) fn send_with(
+/// Sends all bytes, a descriptor with the first if there is one, which stays the caller's.
+///
+/// # Errors
+/// What the system says: whether any of it arrived is not known.
+pub fn send_with(
     stream: &UnixStream,
     bytes: &[u8],
     descriptor: Option<BorrowedFd<'_>>,

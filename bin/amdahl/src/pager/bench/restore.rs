@@ -15,7 +15,7 @@ use super::duration;
 /// Of 1000 parts of the image, what the guest needs.
 const NEEDED_PERMILLE: usize = 100;
 
-const WAYS: [(Restore, &str, &str); 6] = [
+pub const WAYS: [(Restore, &str, &str); 6] = [
     (
         Restore::Whole,
         "whole",
@@ -192,7 +192,7 @@ impl Many {
             self.image_bytes >> 20,
             self.pss_bytes as f64 / self.image_bytes as f64,
             self.pages_fetched,
-            self.image_bytes / 4096
+            self.image_bytes / amdahl_pager::PAGE as u64
         )
     }
 }

@@ -4,13 +4,12 @@
 mod slot;
 mod wire;
 
-use std::io::{IoSlice, Read, Write};
-use std::mem::MaybeUninit;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use amdahl_pager::handoff::send_with;
 use amdahl_pager::{Background, Support, Way};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::cli::offload::PagerOffload;
 use crate::failure::Failure;
@@ -51,19 +50,14 @@ pub fn main(args: &PagerOffload) -> Result<u8, Failure> {
         .collect();
     let slots = slots.map_err(Failure::result)?;
 
-    let connect = || {
-        let stream = UnixStream::connect(&args.to).map_err(|error| at(args, "connect", &error))?;
-        Ok::<UnixStream, Failure>(stream)
-    };
+    let connect = || UnixStream::connect(&args.to).map_err(|error| at(args, "connect", &error));
     let mut stream = connect()?;
     let limit = Some(PATIENCE);
     stream
         .set_read_timeout(limit)
         .and_then(|()| stream.set_write_timeout(limit))
         .map_err(|error| at(args, "a timeout", &error))?;
-    let mut say =
-        |command: Command, payload: &[u8]| step(args, &mut stream, command, payload, None);
-    say(Command::Start, &[])?;
+    step(args, &mut stream, Command::Start, &[], None)?;
     for slot in &slots {
         let number = slot.described.slot.to_le_bytes();
         step(args, &mut stream, Command::MemoryFd, &number, Some(slot))?;
@@ -127,7 +121,7 @@ fn step(
     let said = stream
         .write_all(&wire::request(command, payload.len() as u64))
         .and_then(|()| match slot {
-            Some(slot) => send_memfd(stream, payload, slot),
+            Some(slot) => send_with(stream, payload, Some(slot.memfd())).map_err(Into::into),
             None => stream.write_all(payload),
         })
         .and_then(|()| stream.read_exact(&mut answer));
@@ -138,23 +132,6 @@ fn step(
             "{}: Cloud Hypervisor refuses {name}: its own messages say why",
             args.to.display()
         ))),
-    }
-}
-
-fn send_memfd(stream: &UnixStream, payload: &[u8], slot: &Slot) -> std::io::Result<()> {
-    let memfd = [slot.memfd()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    control.push(SendAncillaryMessage::ScmRights(&memfd));
-    let sent = sendmsg(
-        stream,
-        &[IoSlice::new(payload)],
-        &mut control,
-        SendFlags::NOSIGNAL,
-    )?;
-    match sent == payload.len() {
-        true => Ok(()),
-        false => Err(std::io::ErrorKind::WriteZero.into()),
     }
 }
 

@@ -105,8 +105,11 @@ struct Taken {
     is_mapped: bool,
 }
 
+/// Why nothing was taken, and whether it was a VMM; `None` if somebody only looked whether we are there.
+type Refusal = Option<(String, bool)>;
+
 /// Takes the message of a VMM, who may ask for the clean pages before.
-fn take(shared: &Shared, stream: &UnixStream) -> Result<Taken, (String, bool)> {
+fn take(shared: &Shared, stream: &UnixStream) -> Result<Taken, Refusal> {
     let timeout = shared.plan.handoff_timeout;
     let failed = |error: ReceiveError| {
         // Who speaks something else is no VMM, and not killed for it.
@@ -116,29 +119,30 @@ fn take(shared: &Shared, stream: &UnixStream) -> Result<Taken, (String, bool)> {
                 | ReceiveError::Silent { .. }
                 | ReceiveError::Closed { .. }
         );
-        // Somebody looked whether we are there.
         match error {
-            ReceiveError::Closed { bytes: 0 } => (String::new(), false),
-            error => (error.to_string(), is_vmm),
+            ReceiveError::Closed { bytes: 0 } => None,
+            error => Some((error.to_string(), is_vmm)),
         }
     };
-    let is_mapped = match &shared.memory.clean {
-        Some(clean) if is_asked(stream, timeout).map_err(failed)? => {
-            if shared.keep.is_on() {
-                let why = "it asks for the one copy of all pages, which is not handed to who follows (--share with --control)";
-                return Err((why.to_owned(), false));
-            }
-            let offered = offer(stream, clean);
-            offered.map_err(|error| {
-                (
-                    format!("the one copy of all pages cannot be offered: {error}"),
-                    false,
-                )
-            })?;
-            true
-        }
-        _ => false,
+    let refused = |why: &str| {
+        Some((
+            format!("it asks for the one copy of all pages, {why}"),
+            false,
+        ))
     };
+    let is_mapped = is_asked(stream, timeout).map_err(failed)?;
+    if is_mapped {
+        let Some(clean) = &shared.memory.clean else {
+            return Err(refused("and there is none without --share"));
+        };
+        if shared.keep.is_on() {
+            return Err(refused(
+                "which is not handed to who follows (--share with --control)",
+            ));
+        }
+        offer(stream, clean)
+            .map_err(|error| refused(&format!("which cannot be offered: {error}")))?;
+    }
     let memory = receive(stream, shared.memory.bytes, timeout).map_err(failed)?;
     Ok(Taken { memory, is_mapped })
 }
@@ -164,8 +168,8 @@ fn receive_vm(
     };
     let taken = match take(shared, stream) {
         Ok(taken) => taken,
-        Err((why, _)) if why.is_empty() => return None,
-        Err((why, is_vmm)) => {
+        Err(None) => return None,
+        Err(Some((why, is_vmm))) => {
             refused(shared, vm, &why, is_vmm.then_some((&peer, None)));
             return None;
         }

@@ -149,7 +149,13 @@ fn who_asks_for_a_copy_that_is_not_there_is_refused() {
     }
     let place = Place::new();
     with_image(&place);
-    for more in [&[][..], &["--share", "--control", "unix:control.sock"]] {
+    for (more, why) in [
+        (&[][..], "without --share"),
+        (
+            &["--share", "--control", "unix:control.sock"],
+            "--share with --control",
+        ),
+    ] {
         let daemon = Daemon::start(&place, "vm.ami", more);
         let stream = std::os::unix::net::UnixStream::connect(place.join("pager.sock"));
         let stream = stream.expect("connected");
@@ -159,7 +165,8 @@ fn who_asks_for_a_copy_that_is_not_there_is_refused() {
             matches!(offer, Err(amdahl_pager::handoff::OfferError::Closed)),
             "{offer:?}"
         );
-        daemon.event("refused");
+        let said = daemon.event("refused")["why"].to_string();
+        assert!(said.contains(why), "{said}");
         daemon.ends(0);
     }
 }
