@@ -142,6 +142,8 @@ pub(crate) struct Own {
     cpu_ns: u64,
     /// Slept of its own will since the last look.
     slept_ns: u64,
+    /// Lost since the last look, and told already.
+    told_ns: u64,
     /// Something took the CPU since the last look, and is not to be seen any more.
     was_disturbed: bool,
 }
@@ -183,7 +185,7 @@ impl Own {
                 cpu.saturating_sub(self.cpu_ns),
                 self.slept_ns,
             );
-            shared.lost(now, lost);
+            shared.lost(now, lost.saturating_sub(self.told_ns));
             self.slowness = slowness(self.slowness, cpu.saturating_sub(self.cpu_ns), lost);
         }
         *self = Own {
@@ -191,6 +193,7 @@ impl Own {
             looked_ns: now,
             cpu_ns: cpu,
             slept_ns: 0,
+            told_ns: 0,
             was_disturbed: false,
         };
         rseq::arm();
@@ -200,6 +203,12 @@ impl Own {
     #[inline]
     pub(crate) fn speed(&self) -> u32 {
         FULL_SPEED - self.slowness
+    }
+
+    /// While this thread spun the CPU was taken from it for so long, until `now`: the next look does not tell of that again.
+    pub(crate) fn lost(&mut self, shared: &Contention, now: u64, ns: u64) {
+        shared.lost(now, ns);
+        self.told_ns += ns;
     }
 
     /// This thread slept because it wanted to.
@@ -301,6 +310,27 @@ mod tests {
         shared.yielded(now + 2 * most + 1, 1_000);
         shared.yielded(now + 2 * most + 2, 2 * YIELD_NS);
         assert!(shared.may_yield(now + 2 * most + 2 + pause));
+    }
+
+    /// It sleeps here, and does not say that it wanted to.
+    #[test]
+    fn what_was_told_while_spinning_is_not_told_again() {
+        const LOST_NS: u64 = 9_000_000;
+        let shared = [Contention::new(), Contention::new()];
+        let mut own = Own::default();
+        own.look_closer(&shared[0], 0);
+        let mut again = Own { ..own };
+        while sys::monotonic_ns() < own.looked_ns + 2 * LOST_NS {
+            std::thread::sleep(std::time::Duration::from_nanos(LOST_NS));
+        }
+        own.lost(&shared[0], sys::monotonic_ns(), LOST_NS);
+        assert_eq!(shared[0].lost_ns(), LOST_NS);
+        own.look_closer(&shared[0], 0);
+        assert_eq!(own.told_ns, 0);
+        // Looks later, and so has lost no less.
+        again.look_closer(&shared[1], 0);
+        assert!(shared[0].lost_ns() <= shared[1].lost_ns());
+        assert!(own.slowness > 0);
     }
 
     #[test]

@@ -95,11 +95,11 @@ impl Wait {
     }
 
     /// The thread has spun. A long time since the last look was taken from it.
-    pub(crate) fn spun(&mut self, manner: &Manner<'_>) {
+    pub(crate) fn spun(&mut self, manner: &mut Manner<'_>) {
         let now = sys::monotonic_ns();
         let gap = now.saturating_sub(self.last);
         if gap > GAP_NS {
-            manner.contention.lost(now, gap);
+            manner.own.lost(manner.contention, now, gap);
         }
         self.last = now;
     }
