@@ -352,6 +352,7 @@ impl Pool {
     ///
     /// # Panics
     /// If `work` does, with the first panic.
+    #[track_caller]
     pub fn par_range(
         &self,
         range: Range<usize>,
@@ -369,6 +370,7 @@ impl Pool {
     ///
     /// # Panics
     /// If `work` does, with the first panic.
+    #[track_caller]
     pub fn par_slice<T: Send>(
         &self,
         slice: &mut [T],

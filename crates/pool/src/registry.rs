@@ -18,7 +18,7 @@ use crate::landing::{Landing, Landings};
 use crate::load::Load;
 use crate::parker::Parker;
 use crate::queue::RunQueue;
-use crate::range::Offers;
+use crate::range::{Offers, Sites};
 use crate::spawn::Priority;
 use crate::spin::Crowd;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
@@ -59,6 +59,8 @@ pub(crate) struct Slot {
     pub(crate) landing: Landing,
     /// Work for this CPU.
     pub(crate) bound: BoundQueue,
+    /// Of parallel ranges that began here.
+    pub(crate) sites: Sites,
 }
 
 /// What changes when CPUs come and go.
@@ -188,6 +190,7 @@ impl Registry {
             helping: Counted::new("priority of a helper", Default::default()),
             landing: Landing::new(),
             bound: BoundQueue::new(),
+            sites: Sites::default(),
         };
         Arc::new(Registry {
             slots: (0..cpus as usize + GUESTS).map(|_| slot()).collect(),

@@ -35,6 +35,11 @@ impl Crew {
         self.members.iter().map(|&(slot, _)| slot)
     }
 
+    /// Whether nobody has come.
+    pub(super) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
     /// How many have come.
     fn len(&self) -> u32 {
         self.members.len() as u32

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::crew::Crew;
 use super::offers::Offer;
 use super::parts::{self, Pace, Parts};
+use super::worth::Way;
 use super::{Progress, Ranges};
 use crate::job::{Payload, keep_first, quietly};
 use crate::priority;
@@ -126,10 +127,23 @@ impl<'a, E: Send> Region<'a, E> {
     }
 
     /// The caller's part in it, until nobody is inside.
-    pub(super) fn run(self, worker: &Worker) -> (Option<Ended<E>>, Vec<Range<usize>>) {
-        self.share(worker, true);
-        worker.registry().offers.withdraw(&self.offer);
+    pub(super) fn run(
+        mut self,
+        worker: &Worker,
+        site: u64,
+    ) -> (Option<Ended<E>>, Vec<Range<usize>>) {
+        let registry = worker.registry();
+        let site = worker.slot().sites.at(site);
+        let (begun, ended) = self.share(worker, Some(site.way()));
+        registry.offers.withdraw(&self.offer);
         self.wait_for_helpers(worker);
+        let crew = self.offer.helpers.get_mut();
+        let was_shared = !crew.unwrap_or_else(PoisonError::into_inner).is_empty();
+        // Where others take the CPUs times say more of them than of the range.
+        if !registry.crowd.is_crowded() {
+            let ended = if was_shared { Instant::now() } else { ended };
+            site.took((ended - begun).as_nanos() as u64, was_shared);
+        }
         let ended = self
             .ended
             .into_inner()
@@ -147,11 +161,14 @@ impl<'a, E: Send> Region<'a, E> {
     unsafe fn help(offer: *const Offer, worker: &Worker) {
         // SAFETY: `offer` is the first field of a region of this type, which stays while a helper is inside.
         let this = unsafe { &*offer.cast::<Self>() };
-        this.share(worker, false);
+        this.share(worker, None);
     }
 
-    fn share(&self, worker: &Worker, is_caller: bool) {
+    /// Takes chunks until none is left; the caller does it in a way. From when until when.
+    fn share(&self, worker: &Worker, caller: Option<Way>) -> (Instant, Instant) {
         let registry = worker.registry();
+        let is_caller = caller.is_some();
+        let is_alone = caller == Some(Way::Alone);
         let node = registry.machine.node(worker.cpu) as usize;
         if !is_caller {
             // More than when it began, maybe.
@@ -165,7 +182,7 @@ impl<'a, E: Send> Region<'a, E> {
         let begun = Instant::now();
         let mut before = begun;
         // On crowded CPUs a helper would sleep again before the next one.
-        let alone_ns = match may_invite && !registry.crowd.is_crowded() {
+        let alone_ns = match may_invite && !is_alone && !registry.crowd.is_crowded() {
             true => registry
                 .offers
                 .begin(registry.ns_at(begun), registry.wake_ns()),
@@ -180,7 +197,8 @@ impl<'a, E: Send> Region<'a, E> {
                 break;
             }
             let spent = before - begun;
-            if may_invite && self.should_invite(worker, alone_ns + spent.as_nanos() as u64) {
+            let so_far_ns = || alone_ns + spent.as_nanos() as u64;
+            if may_invite && self.should_invite(worker, is_alone, so_far_ns()) {
                 may_invite = false;
                 if registry.offers.add(&self.offer) {
                     fence(Ordering::SeqCst);
@@ -226,25 +244,29 @@ impl<'a, E: Send> Region<'a, E> {
         }
         // So that nobody comes for nothing.
         registry.offers.close(&self.offer);
-        let unhelped = match may_invite && registry.counts.load().limit() > 1 {
-            true => before - begun,
-            false => Duration::ZERO,
-        };
-        registry
-            .offers
-            .leave(registry.ns_at(before), unhelped.as_nanos() as u64);
+        // Nobody stays awake for those that are better off alone.
+        if !is_alone || !may_invite {
+            let unhelped = match may_invite && registry.counts.load().limit() > 1 {
+                true => before - begun,
+                false => Duration::ZERO,
+            };
+            registry
+                .offers
+                .leave(registry.ns_at(before), unhelped.as_nanos() as u64);
+        }
         let mut all = lock(&self.done, &registry.range_locks);
         match all.is_empty() {
             true => *all = done,
             false => all.append(&mut done),
         }
+        (begun, before)
     }
 
     /// A helper costs a wake-up, of which the waker pays a part: it comes when that much work has been seen. One
-    /// that is awake comes at once.
-    fn should_invite(&self, worker: &Worker, spent_ns: u64) -> bool {
+    /// that is awake comes at once, unless the range is better off alone.
+    fn should_invite(&self, worker: &Worker, is_alone: bool, spent_ns: u64) -> bool {
         let registry = worker.registry();
-        (registry.has_seeker() || spent_ns >= registry.invite_after_ns())
+        (!is_alone && registry.has_seeker() || spent_ns >= registry.invite_after_ns())
             && registry.counts.load().limit() > 1
             && self.parts.left() > 0
     }
@@ -306,29 +328,61 @@ mod tests {
     use super::*;
     use crate::Pool;
 
-    /// Each few of them a helper was woken, found nothing left, and slept again.
-    #[test]
-    fn short_ranges_wake_nobody_on_crowded_cpus() {
-        let allowed = amdahl_topology::allowed().unwrap();
-        if allowed.len() < 2 {
-            return eprintln!("SKIPPED: one CPU is allowed, there is no helper");
+    /// A pool all of whose workers sleep, where no range is ever long enough to wake one for.
+    fn asleep() -> Option<Pool> {
+        if amdahl_topology::allowed().unwrap().len() < 2 {
+            eprintln!("SKIPPED: one CPU is allowed, there is no helper");
+            return None;
         }
         let pool = Pool::builder().follows_load(false).build().unwrap();
-        let registry = &pool.registry;
         while pool.state().sleeping < pool.threads() {
             std::thread::yield_now();
         }
-        registry.crowd.set(true);
         // Longer than all of them together may take on a machine that does much else.
-        registry.wake_ns.store(u64::MAX / 4, Ordering::Relaxed);
+        let wake_ns = &pool.registry.wake_ns;
+        wake_ns.store(u64::MAX / 4, Ordering::Relaxed);
+        Some(pool)
+    }
+
+    /// Each of many ranges begins as if those before it were worth a helper, after `before`; how often a worker has slept meanwhile.
+    fn sleeps_of_short_ranges(pool: &Pool, before: impl Fn()) -> u64 {
+        let registry = &pool.registry;
+        let run = || pool.par_range(0..2, 1, |_| ());
+        // From now on it is remembered.
+        run();
         let sleeps = registry.sleeps.count().times;
         for _ in 0..100 {
+            before();
             // Beyond any time that is worth a helper, and each is nothing.
             registry.offers.leave(registry.now_ns(), u64::MAX / 2);
-            pool.par_range(0..1000, 1, |_| ());
+            run();
         }
-        registry.crowd.set(false);
-        assert_eq!(registry.sleeps.count().times, sleeps);
-        assert_eq!(pool.state().sleeping, pool.threads());
+        while pool.state().sleeping < pool.threads() {
+            std::thread::yield_now();
+        }
+        registry.sleeps.count().times - sleeps
+    }
+
+    /// Each few of them a helper was woken, found nothing left, and slept again.
+    #[test]
+    fn short_ranges_wake_nobody_on_crowded_cpus() {
+        let Some(pool) = asleep() else { return };
+        pool.registry.crowd.set(true);
+        let sleeps = sleeps_of_short_ranges(&pool, || ());
+        pool.registry.crowd.set(false);
+        assert_eq!(sleeps, 0);
+    }
+
+    #[test]
+    fn ranges_that_took_longer_with_a_helper_wake_nobody() {
+        let Some(pool) = asleep() else { return };
+        let took = |alone_ns, shared_ns| {
+            let slots = pool.registry.slots.iter();
+            slots.for_each(|slot| slot.sites.set(alone_ns, shared_ns));
+        };
+        let sleeps = sleeps_of_short_ranges(&pool, || took(3_000, 5_000));
+        assert_eq!(sleeps, 0);
+        let sleeps = sleeps_of_short_ranges(&pool, || took(3_000, 2_000));
+        assert!(sleeps > 0);
     }
 }
