@@ -45,6 +45,7 @@ test | conformance)
     like xz xz-utils
     # Programs that load OpenMP: see bin/amdahl/tests/cli/openmp_programs.rs.
     [ -e /usr/lib/python3/dist-packages/numpy ] || optional="$optional python3-numpy"
+    [ -e /usr/lib/python3/dist-packages/sklearn ] || optional="$optional python3-sklearn"
     ls -d /usr/lib/*/openblas-openmp >/dev/null 2>&1 || optional="$optional libopenblas0-openmp"
     ls /usr/lib/*/libfftw3_omp.so >/dev/null 2>&1 || optional="$optional libfftw3-dev"
     ;;

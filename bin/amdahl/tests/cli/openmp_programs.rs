@@ -74,20 +74,61 @@ w = np.linalg.eigvalsh(s + s.T)
 print('eigvalsh', abs(w.sum() - np.trace(s + s.T)) < 1e-6)
 ";
 
-#[test]
-fn numpy_with_openblas() {
+/// Clusters that lie apart, trees over histograms and neighbours: what each computes in parallel loops and reductions.
+const SKLEARN: &str = "\
+import hashlib
+import numpy as np
+from sklearn.cluster import KMeans
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.manifold import TSNE
+from sklearn.metrics import pairwise_distances_argmin
+def maps():
+    with open('/proc/self/maps') as f:
+        return sorted({line.split()[-1] for line in f if '/libgomp' in line})
+rng = np.random.default_rng(11)
+centers = np.array([[0, 0], [20, 0], [0, 20], [20, 20]])
+group = rng.integers(0, 4, 20000)
+x = centers[group] + rng.standard_normal((20000, 2))
+print(*maps())
+for algorithm in 'lloyd', 'elkan':
+    k = KMeans(4, n_init=2, algorithm=algorithm, random_state=1).fit(x)
+    named = pairwise_distances_argmin(k.cluster_centers_, centers)[k.labels_]
+    print(algorithm, hashlib.sha256(named.astype('int32').tobytes()).hexdigest(), (named == group).mean() > 0.999)
+c = HistGradientBoostingClassifier(max_iter=10, random_state=1).fit(x, group)
+print('classes', (c.predict(x) == group).mean() > 0.999)
+y = x[:, 0] * 3 - x[:, 1]
+r = HistGradientBoostingRegressor(max_iter=60, random_state=1).fit(x, y)
+print('regression', r.score(x, y) > 0.99)
+t = TSNE(perplexity=10, n_iter=250, init='pca', random_state=1).fit_transform(x[:200])
+print('tsne', t.shape, bool(np.isfinite(t).all()))
+";
+
+/// A Python program whose first line is the libgomp that it has loaded; `needs` are Debian's packages.
+fn python(program: &str, needs: &str) {
     let place = Place::new();
     let Some(ours) = ours() else { return };
     let python = "/usr/bin/python3";
     let uses_openmp = Command::new(python)
-        .args(["-c", NUMPY])
+        .args(["-c", program])
         .output()
         .is_ok_and(|output| output.status.success() && output.stdout.starts_with(b"/"));
     if !uses_openmp {
-        skipped("no numpy that computes with OpenMP (python3-numpy, libopenblas0-openmp)");
+        skipped(format!(
+            "a Python program with OpenMP does not run ({needs})"
+        ));
         return;
     }
-    compare(&place, &ours, &[python, "-c", NUMPY]);
+    compare(&place, &ours, &[python, "-c", program]);
+}
+
+#[test]
+fn numpy_with_openblas() {
+    python(NUMPY, "python3-numpy, libopenblas0-openmp");
+}
+
+#[test]
+fn scikit_learn() {
+    python(SKLEARN, "python3-sklearn");
 }
 
 /// Transforms forth and back, in one and three dimensions, by four threads.
