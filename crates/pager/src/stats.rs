@@ -93,7 +93,7 @@ pub struct Stats {
     pub handed_over: u64,
     /// Fetches that were tried again after an error.
     pub retries: u64,
-    /// Pages that the source did not give: who touches them gets a signal.
+    /// Pages that the source did not give, or that were moved to where they cannot be served: who touches them gets a signal.
     pub lost_pages: u64,
     /// Pages whose content was given up.
     pub removed_pages: u64,

@@ -100,6 +100,45 @@ fn a_fault_outside_of_all_regions_is_answered() {
     check(&memory, 0, 0);
 }
 
+/// All that was moved was counted as lost, also what was there.
+#[test]
+fn of_moved_memory_what_was_missing_is_lost() {
+    if !is_possible() {
+        return;
+    }
+    let memory = mapping(BLOCK, Backing::Small).unwrap();
+    let Some([descriptor, _kept]) = vmm(&memory) else {
+        return;
+    };
+    let pager = handed_over(descriptor, &memory, 512)
+        .source(Arc::new(Generated::default()))
+        .window(PAGE)
+        .start()
+        .unwrap();
+    check(&memory, 3, 3);
+    check(&memory, 4, 4);
+    let to = Mapping::new(8 * PAGE, Backing::Small).unwrap();
+    // SAFETY: pages of the test's, and others that nothing is in.
+    let moved = unsafe {
+        libc::mremap(
+            memory.as_ptr().cast(),
+            8 * PAGE,
+            8 * PAGE,
+            libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+            to.as_ptr(),
+        )
+    };
+    assert_eq!(moved.cast(), to.as_ptr());
+    let told = Event::Moved { page: 0, pages: 8 };
+    assert_eq!(pager.next_event(MINUTE), Some(told));
+    assert_eq!(pager.stats().lost_pages, 6);
+    for page in 0..8 {
+        assert_eq!(peek(&to, page).is_some(), [3, 4].contains(&page), "{page}");
+    }
+    ends("drop", || drop(pager));
+    std::mem::forget(memory);
+}
+
 /// To mark moved pages was tried again and again under the closed gate, while the kernel waited for a message to be read.
 #[test]
 fn memory_is_moved_and_given_up_at_once() {

@@ -290,9 +290,13 @@ pub(crate) fn change(inner: &Inner, shard: &Shard, message: Message) {
                 let moved = into.saturating_add(to);
                 let granule = inner.space.region(pages.start).1.granule;
                 let end = moved.saturating_add(pages.len() * PAGE);
-                shard.add_dooms([Doom::here(moved..end, granule)]);
+                shard.add_dooms([Doom {
+                    moved: Some(moved..end),
+                    ..Doom::here(moved..end, granule)
+                }]);
+                let missing = inner.pages.missing(&pages);
                 inner.forget(pages.clone());
-                inner.tally.lost_pages.add(pages.len() as i64);
+                inner.tally.lost_pages.add(missing as i64);
                 inner.events.tell(Event::Moved {
                     page: pages.start,
                     pages: pages.len(),
@@ -323,6 +327,8 @@ pub(crate) struct Doom {
     addresses: std::ops::Range<usize>,
     /// Whose memory it is, if not that of the shard's owner.
     child: Option<std::sync::Arc<Uffd>>,
+    /// Is unregistered when all of it is dealt with: nobody serves it, and who unmaps it when nobody reads any more would wait for ever.
+    moved: Option<std::ops::Range<usize>>,
     /// Bytes that come and go together.
     step: usize,
     /// Bytes that are tried at once.
@@ -336,6 +342,7 @@ impl Doom {
         Doom {
             addresses,
             child: None,
+            moved: None,
             step: granule * PAGE,
             part: usize::MAX,
             is_kept: false,
@@ -367,9 +374,13 @@ impl Doom {
                     (self.addresses, self.step) = (block..block.saturating_add(BLOCK), BLOCK);
                 }
                 // Who touches them waits: the registration stays.
-                Some(_) if self.child.is_none() => break,
+                Some(_) if self.child.is_none() => return false,
                 Some(_) => self.is_kept = true,
             }
+        }
+        if let Some(moved) = self.moved.take() {
+            // Refused where it was unmapped since.
+            let _ = uffd.unregister(moved);
         }
         self.is_kept
     }
