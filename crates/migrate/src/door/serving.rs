@@ -197,7 +197,7 @@ impl Visit {
     /// That of [`Departure::run`], for as long as this runs.
     ///
     /// # Errors
-    /// [`Error::Unknown`]: the guest stands still here; see [`Departed::wait`]. Its pages were served until nobody has been connected for
+    /// [`Error::Unknown`]: the guest stands still here; see [`Departed::wait`](crate::Departed::wait). Its pages were served until nobody has been connected for
     /// the timeout. Any other: the guest goes on here, as if nothing had been.
     pub unsafe fn run(
         self,

@@ -7,16 +7,19 @@ use super::vmm::{Vmm, is_possible};
 use super::{Daemon, PAGES, page_sum, whole_sum, with_image};
 use crate::tool::{Place, until};
 
+/// The descriptors that a daemon has.
+fn open(daemon: &Daemon) -> Vec<u64> {
+    let pid = daemon.0.pid();
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process");
+    open.map(|entry| entry.expect("readable").file_name())
+        .map(|name| name.to_str().expect("a number").parse().expect("a number"))
+        .collect()
+}
+
 /// Has a daemon have so many descriptors more than it has, at most; what it may have otherwise.
 fn allow(daemon: &Daemon, more: u64) -> Rlimit {
     let pid = daemon.0.pid();
-    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process");
-    // The lowest number that is free.
-    let mut open: Vec<u64> = open
-        .map(|entry| entry.expect("readable").file_name())
-        .map(|name| name.to_str().expect("a number").parse().expect("a number"))
-        .collect();
-    open.sort_unstable();
+    let open = open(daemon);
     let holes = |below: u64| below - open.iter().filter(|fd| **fd < below).count() as u64;
     let limit = (0..).find(|limit| holes(*limit) >= more).expect("a limit");
     let pid = Pid::from_raw(pid as i32);
@@ -43,7 +46,19 @@ fn a_daemon_without_descriptors_serves_what_it_has_and_says_who_is_refused() {
     let mut old = Vmm::whole(&place);
     old.does("read 5", &page_sum(&memory, 5));
     let (mut served, mut refused) = (0, 0);
+    let usual = until("it to be at rest", || {
+        let usual = open(&daemon).len();
+        daemon
+            .lines()
+            .iter()
+            .any(|line| is_about(line, old.0.pid()))
+            .then_some(usual)
+    });
     for more in 0..12 {
+        // Those of the last VM would make room for the next one.
+        until("what was open to be closed", || {
+            (open(&daemon).len() <= usual).then_some(())
+        });
         let before = troubles(&daemon);
         let was = allow(&daemon, more);
         // It hands over at once, whether somebody accepts it or not.
