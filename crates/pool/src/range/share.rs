@@ -197,8 +197,8 @@ impl<'a, E: Send> Region<'a, E> {
                 break;
             }
             let spent = before - begun;
-            let so_far_ns = || alone_ns + spent.as_nanos() as u64;
-            if may_invite && self.should_invite(worker, is_alone, so_far_ns()) {
+            let so_far_ns = alone_ns.saturating_add(spent.as_nanos() as u64);
+            if may_invite && self.should_invite(worker, is_alone, so_far_ns) {
                 may_invite = false;
                 if registry.offers.add(&self.offer) {
                     fence(Ordering::SeqCst);

@@ -81,7 +81,7 @@ impl Sites {
 
 const _: () = assert!(SITES == 1 << 4);
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, miri))))]
 impl Sites {
     /// As if all that were there had long taken so long, alone and with helpers.
     pub(crate) fn set(&self, alone_ns: u64, shared_ns: u64) {
