@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::os::fd::AsRawFd;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,30 @@ use common::{
     Deaf, Generated, MIB, MINUTE, begin, check, ends, ends_well, expected, give_up, handed_over,
     is_child, is_possible, mapping, peek, refuse, vmm,
 };
+
+/// Memory of a block, served page by page; the descriptor that its owner keeps.
+fn served_by_pages() -> Option<(Arc<Mapping>, Pager, OwnedFd)> {
+    let memory = mapping(BLOCK, Backing::Small).unwrap();
+    let [descriptor, kept] = vmm(&memory)?;
+    let pager = handed_over(descriptor, &memory, 512)
+        .source(Arc::new(Generated::default()))
+        .window(PAGE)
+        .start()
+        .unwrap();
+    Some((memory, pager, kept))
+}
+
+/// Has pages move elsewhere: where they are then.
+fn moved(memory: &Mapping, pages: Range<usize>) -> Mapping {
+    let len = pages.len() * PAGE;
+    let to = Mapping::new(len, Backing::Small).unwrap();
+    let from = memory.as_ptr().wrapping_add(pages.start * PAGE);
+    let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: pages of the test's, and others that nothing is in.
+    let at = unsafe { libc::mremap(from.cast(), len, len, how, to.as_ptr()) };
+    assert_eq!(at.cast(), to.as_ptr());
+    to
+}
 
 /// A page that was lost stayed so when its owner had given it up.
 #[test]
@@ -106,29 +131,12 @@ fn of_moved_memory_what_was_missing_is_lost() {
     if !is_possible() {
         return;
     }
-    let memory = mapping(BLOCK, Backing::Small).unwrap();
-    let Some([descriptor, _kept]) = vmm(&memory) else {
+    let Some((memory, pager, _kept)) = served_by_pages() else {
         return;
     };
-    let pager = handed_over(descriptor, &memory, 512)
-        .source(Arc::new(Generated::default()))
-        .window(PAGE)
-        .start()
-        .unwrap();
     check(&memory, 3, 3);
     check(&memory, 4, 4);
-    let to = Mapping::new(8 * PAGE, Backing::Small).unwrap();
-    // SAFETY: pages of the test's, and others that nothing is in.
-    let moved = unsafe {
-        libc::mremap(
-            memory.as_ptr().cast(),
-            8 * PAGE,
-            8 * PAGE,
-            libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
-            to.as_ptr(),
-        )
-    };
-    assert_eq!(moved.cast(), to.as_ptr());
+    let to = moved(&memory, 0..8);
     let told = Event::Moved { page: 0, pages: 8 };
     assert_eq!(pager.next_event(MINUTE), Some(told));
     assert_eq!(pager.stats().lost_pages, 6);
@@ -167,18 +175,7 @@ fn memory_is_moved_and_given_up_at_once() {
                         return;
                     }
                     for page in 0..100 {
-                        let to = Mapping::new(PAGE, Backing::Small).unwrap();
-                        // SAFETY: a page of the test's, and one that nothing is in.
-                        let moved = unsafe {
-                            libc::mremap(
-                                memory.as_ptr().wrapping_add(page * PAGE).cast(),
-                                PAGE,
-                                PAGE,
-                                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
-                                to.as_ptr(),
-                            )
-                        };
-                        assert_eq!(moved.cast(), to.as_ptr());
+                        let to = moved(&memory, page..page + 1);
                         // Not the source's any more, and not zero.
                         assert!(peek(&to, 0).is_none());
                     }
@@ -484,15 +481,9 @@ fn a_descriptor_that_is_made_to_block_stops_nobody() {
     if !is_possible() {
         return;
     }
-    let memory = mapping(BLOCK, Backing::Small).unwrap();
-    let Some([descriptor, kept]) = vmm(&memory) else {
+    let Some((memory, pager, kept)) = served_by_pages() else {
         return;
     };
-    let pager = handed_over(descriptor, &memory, 512)
-        .source(Arc::new(Generated::default()))
-        .window(PAGE)
-        .start()
-        .unwrap();
     check(&memory, 0, 0);
     for page in 1..50 {
         // SAFETY: a descriptor of the test's.
