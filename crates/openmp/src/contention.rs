@@ -7,6 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::lateness::{Awaited, Lateness};
 use crate::schedule::FULL_SPEED;
 use crate::{rseq, sys};
 
@@ -35,6 +36,10 @@ pub struct Contention {
     until_ns: AtomicU64,
     /// Nanoseconds taken from threads, in all that was noticed.
     lost_ns: AtomicU64,
+    /// How often threads passed their turns.
+    passes: AtomicU64,
+    /// Nanoseconds that others had their CPUs then.
+    passed_ns: AtomicU64,
     /// From when on (monotonic) CPUs may be yielded again.
     yields_from_ns: AtomicU64,
     /// How long they were not, the last time.
@@ -55,6 +60,8 @@ impl Contention {
         Contention {
             until_ns: AtomicU64::new(0),
             lost_ns: AtomicU64::new(0),
+            passes: AtomicU64::new(0),
+            passed_ns: AtomicU64::new(0),
             yields_from_ns: AtomicU64::new(0),
             yield_pause_ns: AtomicU64::new(0),
             runnable: AtomicU32::new(u32::MAX),
@@ -124,6 +131,22 @@ impl Contention {
         }
     }
 
+    /// A thread passed its turn, and others had its CPU for so many nanoseconds.
+    pub fn passed(&self, given_ns: u64) {
+        self.passes.fetch_add(1, Ordering::Relaxed);
+        self.passed_ns.fetch_add(given_ns, Ordering::Relaxed);
+    }
+
+    /// How often threads have passed their turns.
+    pub fn passes(&self) -> u64 {
+        self.passes.load(Ordering::Relaxed)
+    }
+
+    /// Nanoseconds until now that others had CPUs of threads that passed their turns.
+    pub fn passed_ns(&self) -> u64 {
+        self.passed_ns.load(Ordering::Relaxed)
+    }
+
     /// Nanoseconds taken from threads until now, as far as they noticed.
     pub fn lost_ns(&self) -> u64 {
         self.lost_ns.load(Ordering::Relaxed)
@@ -136,6 +159,8 @@ const SPEED_NS: u64 = 10_000_000;
 /// What one thread remembers between its looks.
 #[derive(Debug, Default)]
 pub(crate) struct Own {
+    /// What it knows of its waits for all of a team, and for a master.
+    lateness: [Lateness; 2],
     /// [`FULL_SPEED`] less its speed.
     slowness: u32,
     looked_ns: u64,
@@ -189,6 +214,7 @@ impl Own {
             self.slowness = slowness(self.slowness, cpu.saturating_sub(self.cpu_ns), lost);
         }
         *self = Own {
+            lateness: self.lateness,
             slowness: self.slowness,
             looked_ns: now,
             cpu_ns: cpu,
@@ -209,6 +235,15 @@ impl Own {
     pub(crate) fn lost(&mut self, shared: &Contention, now: u64, ns: u64) {
         shared.lost(now, ns);
         self.told_ns += ns;
+    }
+
+    /// What this thread knows of its waits for such.
+    pub(crate) fn lateness(&mut self, awaited: Awaited) -> Option<&mut Lateness> {
+        match awaited {
+            Awaited::Team => Some(&mut self.lateness[0]),
+            Awaited::Master => Some(&mut self.lateness[1]),
+            Awaited::Other => None,
+        }
     }
 
     /// This thread slept because it wanted to.

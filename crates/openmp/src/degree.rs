@@ -4,6 +4,9 @@
 //! (phantoms) shrink teams at once; CPUs that have been idle for a while let them grow; otherwise they stay. Where
 //! nobody publishes how many those are (`amdahl-phantom-page`), what the threads lost themselves stands for phantoms, and
 //! growing is tried, more and more rarely as long as it turns out wrong.
+//!
+//! That is for CPUs that are gone. A scheduler that shares them fairly among threads, as that of this kernel does among
+//! processes, gives a team of fewer threads less: there a team shrinks only if it gains more by not waiting for who is preempted.
 
 use std::sync::atomic::Ordering;
 
@@ -20,6 +23,8 @@ pub struct Load {
     pub phantoms: f64,
     /// CPUs that are free for it; `None` if nobody knows.
     pub idle: Option<f64>,
+    /// Who has the phantoms' CPUs are threads of others beside this process's, and not a hypervisor's.
+    pub is_shared: bool,
 }
 
 impl Load {
@@ -33,6 +38,7 @@ impl Load {
         Load {
             phantoms: phantoms * share,
             idle: Some(snapshot.idle.to_f64() * share),
+            is_shared: snapshot.others.to_f64() >= phantoms / 2.0,
         }
     }
 }
@@ -67,11 +73,16 @@ impl Degree {
     pub fn next(&mut self, load: Load, usable: u32) -> u32 {
         let usable = usable.max(1);
         if load.phantoms >= FEW {
-            if self.was_tried {
+            let threads = self.cpus.min(usable);
+            self.cpus = if load.is_shared {
+                best_beside_others(threads, load.phantoms, usable)
+            } else {
+                let fewer = load.phantoms.round().min(f64::from(u32::MAX)) as u32;
+                threads.saturating_sub(fewer).max(1)
+            };
+            if self.was_tried && self.cpus < threads {
                 self.patience = (self.patience * 2).min(*PATIENCE.end());
             }
-            let fewer = load.phantoms.round().min(f64::from(u32::MAX)) as u32;
-            self.cpus = self.cpus.min(usable).saturating_sub(fewer).max(1);
             (self.quiet, self.was_tried) = (0, false);
         } else if let Some(idle) = load.idle {
             self.cpus = self
@@ -91,6 +102,34 @@ impl Degree {
         self.cpus = self.cpus.min(usable);
         self.cpus
     }
+}
+
+/// What a team does of the work that its CPU time would allow where its threads lose their CPUs one by one: measured on two CPUs
+/// beside two processes as 0.8 to 0.9.
+const TOGETHER: f64 = 0.85;
+/// A size is left for one that promises this much more: shares are measured in windows of few slices.
+const MORE: f64 = 1.1;
+
+/// The best size of a team of `threads`, of which `phantoms` could run and did not because a fair scheduler gave `usable` CPUs to
+/// others as well. O(1).
+///
+/// So many threads beside `others` get `usable / (threads + others)` of a CPU each. The more threads, the more of the machine; but as
+/// long as each has a CPU of its own they do not wait for each other.
+fn best_beside_others(threads: u32, phantoms: f64, usable: u32) -> u32 {
+    /// No thread is told to have less of its CPU than this.
+    const SHARE_LEAST: f64 = 1.0 / 64.0;
+    let (all, now) = (f64::from(usable), f64::from(threads));
+    let share = (1.0 - phantoms / now).max(SHARE_LEAST);
+    let others = (all / share - now).max(0.0);
+    let rate = |threads: f64| {
+        let share = (all / (threads + others)).min(1.0);
+        let waits = share < 1.0 && threads > 1.0;
+        threads * share * if waits { TOGETHER } else { 1.0 }
+    };
+    let alone = (all - others).round().clamp(1.0, all);
+    let best = if rate(all) < rate(alone) { alone } else { all };
+    let is_better = rate(best) > MORE * rate(now);
+    (if is_better { best } else { now }) as u32
 }
 
 /// The number of threads of a region. `specified`: by a clause, 0 if there is none; `useful`: more cannot be used
@@ -149,6 +188,7 @@ struct State {
     page: Page,
     looked_ns: u64,
     lost_ns: u64,
+    stolen: Stolen,
     /// The tick of the page that was looked at last.
     tick: u64,
     /// Since when teams have had their size.
@@ -170,13 +210,22 @@ impl State {
             page: Page::default(),
             looked_ns: now_ns,
             lost_ns,
+            stolen: Stolen::default(),
             tick: 0,
             changed_ns: now_ns,
         }
     }
 
-    /// Takes a look at `now_ns`: `published` is what a page says, `lost_ns` what the threads have lost until now.
-    fn look(&mut self, now_ns: u64, published: Option<Snapshot>, lost_ns: u64, usable: u32) {
+    /// Takes a look at `now_ns`: `published` is what a page says, `lost_ns` what the threads have lost until now, `stolen_ns` tells
+    /// what a hypervisor has taken from the machine.
+    fn look(
+        &mut self,
+        now_ns: u64,
+        published: Option<Snapshot>,
+        lost_ns: u64,
+        stolen_ns: impl FnOnce() -> Option<u64>,
+        usable: u32,
+    ) {
         let passed = now_ns.saturating_sub(self.looked_ns).max(1);
         let lost_here = lost_ns.saturating_sub(self.lost_ns) as f64 / passed as f64;
         (self.looked_ns, self.lost_ns) = (now_ns, lost_ns);
@@ -190,6 +239,8 @@ impl State {
             None => Some(Load {
                 phantoms: lost_here,
                 idle: None,
+                is_shared: lost_here >= FEW
+                    && self.stolen.cpus(now_ns, stolen_ns) < lost_here / 2.0,
             }),
         };
         if let Some(load) = load {
@@ -217,6 +268,30 @@ impl State {
     }
 }
 
+/// What a hypervisor takes, which is looked at where threads have lost something, and not more often than this.
+const STOLEN_NS: u64 = 100_000_000;
+
+#[derive(Default)]
+struct Stolen {
+    /// When it was looked at, and what was stolen until then.
+    looked: Option<(u64, u64)>,
+    cpus: f64,
+}
+
+impl Stolen {
+    /// CPUs of the machine that a hypervisor takes; none where nobody tells, or for the first time.
+    fn cpus(&mut self, now_ns: u64, stolen_ns: impl FnOnce() -> Option<u64>) -> f64 {
+        let passed = |at| now_ns.saturating_sub(at);
+        if self.looked.is_none_or(|(at, _)| passed(at) >= STOLEN_NS)
+            && let Some(stolen) = stolen_ns()
+            && let Some((at, before)) = self.looked.replace((now_ns, stolen))
+        {
+            self.cpus = stolen.saturating_sub(before) as f64 / passed(at) as f64;
+        }
+        self.cpus
+    }
+}
+
 /// Threads that a region may have whose size is the runtime's to choose. A lock and a clock; who finds the lock taken
 /// takes `usable`.
 pub fn threads() -> u32 {
@@ -225,13 +300,14 @@ pub fn threads() -> u32 {
         return usable;
     };
     let now = sys::monotonic_ns();
-    let lost = team::CONTENTION.lost_ns();
+    // Who has passed its turn could run as well.
+    let lost = team::CONTENTION.lost_ns() + team::CONTENTION.passed_ns();
     let state =
         state.get_or_insert_with(|| State::new(Finder::from_environment(), now, lost, usable));
     if now.saturating_sub(state.looked_ns) >= WINDOW_NS {
         let finder = &state.finder;
         let published = state.page.read(now, || finder.find().ok());
-        state.look(now, published, lost, usable);
+        state.look(now, published, lost, sys::stolen_ns, usable);
     }
     state.degree.cpus.min(usable)
 }
@@ -250,6 +326,7 @@ mod tests {
     const QUIET: Load = Load {
         phantoms: 0.0,
         idle: None,
+        is_shared: false,
     };
 
     #[test]
@@ -258,6 +335,7 @@ mod tests {
         let load = |phantoms, idle| Load {
             phantoms,
             idle: Some(idle),
+            is_shared: false,
         };
         assert_eq!(degree.next(load(5.6, 0.0), 16), 10);
         assert_eq!(degree.next(load(0.4, 0.9), 16), 10);
@@ -273,6 +351,7 @@ mod tests {
             Load {
                 phantoms: 2.0,
                 idle: None,
+                is_shared: false,
             },
             4,
         );
@@ -283,6 +362,7 @@ mod tests {
             let load = Load {
                 phantoms: f64::from(had.saturating_sub(2)),
                 idle: None,
+                is_shared: false,
             };
             if degree.next(load, 4) > had {
                 tries.push(window);
@@ -300,11 +380,65 @@ mod tests {
             Load {
                 phantoms: 6.0,
                 idle: None,
+                is_shared: false,
             },
             8,
         );
         let windows = (0..1000).find(|_| degree.next(QUIET, 8) == 8);
         assert!(windows.is_some());
+    }
+
+    /// A team on `usable` CPUs that a fair scheduler shares among it and `others` busy threads: its size after a while.
+    fn beside(others: f64, usable: u32, begins_with: u32) -> u32 {
+        let mut degree = Degree::new(begins_with);
+        for _ in 0..50 {
+            let threads = f64::from(degree.cpus);
+            let share = (f64::from(usable) / (threads + others)).min(1.0);
+            let load = Load {
+                phantoms: threads * (1.0 - share),
+                idle: None,
+                is_shared: true,
+            };
+            degree.next(load, usable);
+        }
+        degree.cpus
+    }
+
+    /// Beside two busy processes a team of two on two CPUs shrank to one thread, which gets less of the machine.
+    #[test]
+    fn beside_as_many_others_as_cpus_a_team_keeps_its_share() {
+        for usable in [2, 8, 160] {
+            let others = f64::from(usable);
+            for begins_with in [1, usable / 2, usable] {
+                assert_eq!(beside(others, usable, begins_with), usable, "{begins_with}");
+            }
+            assert_eq!(beside(4.0 * others, usable, usable), usable);
+        }
+    }
+
+    #[test]
+    fn beside_few_others_a_team_leaves_them_their_cpus() {
+        assert_eq!(beside(2.0, 16, 16), 14);
+        assert_eq!(beside(16.0, 160, 160), 144);
+        // Half of a thread is housekeeping.
+        assert_eq!(beside(0.5, 16, 16), 16);
+        assert_eq!(beside(0.0, 16, 16), 16);
+    }
+
+    #[test]
+    fn what_a_hypervisor_takes_is_gone() {
+        let mut state = State::new(Finder::from_environment(), 0, 0, 8);
+        let mut lost_ns = 0;
+        let mut size = |window: u64, stolen_cpus: u64| {
+            let now_ns = window * 200 * MS;
+            lost_ns += 4 * 200 * MS;
+            state.look(now_ns, None, lost_ns, || Some(stolen_cpus * now_ns), 8);
+            state.degree.cpus
+        };
+        // Four of eight threads at a time have no CPU: first because of others here.
+        assert_eq!(size(1, 0), 8);
+        assert_eq!(size(2, 0), 8);
+        assert_eq!(size(3, 4), 4);
     }
 
     const MS: u64 = 1_000_000;
@@ -343,7 +477,7 @@ mod tests {
                 .expect("there is one before");
             let published = Some(estimate.snapshot(tick + 1, tick_ns));
             for state in &mut states {
-                state.look(reading.at_ns + MS, published, 0, usable);
+                state.look(reading.at_ns + MS, published, 0, || None, usable);
             }
             states.iter().map(|state| state.degree.cpus).collect()
         };
@@ -468,12 +602,12 @@ mod tests {
     proptest! {
         #[test]
         fn there_is_always_one_and_never_more_than_usable(
-            loads in prop::collection::vec((0.0f64..1e6, prop::option::of(0.0f64..1e6)), 0..200),
+            loads in prop::collection::vec((0.0f64..1e6, prop::option::of(0.0f64..1e6), any::<bool>()), 0..200),
             usable in 0u32..600,
         ) {
             let mut degree = Degree::new(usable);
-            for (phantoms, idle) in loads {
-                let cpus = degree.next(Load { phantoms, idle }, usable);
+            for (phantoms, idle, is_shared) in loads {
+                let cpus = degree.next(Load { phantoms, idle, is_shared }, usable);
                 prop_assert!((1..=usable.max(1)).contains(&cpus));
             }
         }

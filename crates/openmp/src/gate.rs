@@ -3,7 +3,7 @@
 //! | word | who writes | meaning |
 //! |---|---|---|
 //! | `generation` | who opens, one at a time | a waiter goes on when it is not what it was |
-//! | `sleepers` | waiters | how many sleep or are about to |
+//! | `sleepers` | waiters | how many sleep or are about to, or have passed their turn |
 //! | `bell` | who wakes | the futex: whoever is about to sleep has read it before it looked for the last time |
 //! | `awake_ns` | who wakes | when all who are woken are on their CPUs, if those are free |
 //!
@@ -15,6 +15,7 @@
 use std::sync::atomic::AtomicU64 as StdAtomicU64;
 
 use crate::contention::{Contention, GAP_NS, Own};
+use crate::lateness::{Awaited, Lateness, PASS_AFTER_NS};
 use crate::policy::{Next, Patience, Situation};
 use crate::spinners::Place;
 use crate::sync::{AtomicU32, Ordering, fence, spin_loop};
@@ -48,15 +49,34 @@ pub(crate) struct Manner<'a> {
     pub(crate) is_awaited_here: &'a dyn Fn() -> bool,
     /// Among those of the team who spin.
     pub(crate) place: Place<'a>,
+    pub(crate) awaited: Awaited,
+}
+
+impl Manner<'_> {
+    /// Whether a turn is passed, as `when` says by what is known of such waits.
+    fn passes(&mut self, when: impl FnOnce(&Lateness, Awaited) -> bool) -> bool {
+        let awaited = self.awaited;
+        self.own
+            .lateness(awaited)
+            .is_some_and(|lateness| when(lateness, awaited))
+    }
 }
 
 /// How long a thread has waited, and what it did meanwhile.
 pub(crate) struct Wait {
+    arrived: u64,
+    /// Since when it has waited without leaving its CPU.
     begun: u64,
     /// The last look at the clock.
     last: u64,
     /// When others may have had this CPU the last time.
     given: u64,
+    /// The thread may pass its turn.
+    may_pass: bool,
+    /// It has passed it, which is done once.
+    has_passed: bool,
+    /// It has left its CPU, which others want, for those who wait on other CPUs.
+    has_left: bool,
     /// Turns of the spin loop.
     pub(crate) turns: u64,
 }
@@ -66,15 +86,19 @@ impl Wait {
     pub(crate) fn begin(turns: u64) -> Wait {
         let now = sys::monotonic_ns();
         Wait {
+            arrived: now,
             begun: now,
             last: now,
             given: now,
+            may_pass: false,
+            has_passed: false,
+            has_left: false,
             turns,
         }
     }
 
     /// What to do next.
-    pub(crate) fn next(&self, manner: &Manner<'_>) -> Next {
+    pub(crate) fn next(&mut self, manner: &Manner<'_>) -> Next {
         #[cfg(not(loom))]
         crate::runnable::follow(self.last);
         let situation = Situation {
@@ -85,11 +109,14 @@ impl Wait {
             may_yield: manner.contention.may_yield(self.last),
             is_contended: manner.contention.is_expected(self.last),
             is_awaited_here: (manner.is_awaited_here)(),
+            may_pass: self.may_pass,
         };
         let may_spin = || manner.place.may_spin(manner.contention.runnable());
         let next = manner.patience.next(situation, may_spin);
         if next != Next::Spin {
             manner.place.leave();
+            let is_elsewhere = !situation.is_crowded && !situation.is_awaited_here;
+            self.has_left |= situation.is_contended && is_elsewhere;
         }
         next
     }
@@ -118,6 +145,23 @@ impl Wait {
         if was_given {
             self.given = now;
         }
+    }
+
+    /// Lets others have their turn on this CPU, and begins anew.
+    fn pass(&mut self, manner: &mut Manner<'_>) {
+        let begun = sys::monotonic_ns();
+        manner.own.watch();
+        sys::yield_now();
+        let was_given = rseq::is_armed() != Some(true);
+        let now = sys::monotonic_ns();
+        let took = now.saturating_sub(begun);
+        // Given, not taken.
+        manner.own.slept(took);
+        let given = if was_given { took } else { 0 };
+        manner.contention.passed(given);
+        (self.begun, self.last, self.given) = (now, now, now);
+        self.may_pass = false;
+        self.has_passed = true;
     }
 
     /// The thread has slept.
@@ -210,19 +254,25 @@ impl Gate {
         is_done: &mut dyn FnMut() -> bool,
         other: &mut dyn FnMut(&Place<'_>) -> bool,
     ) {
-        let mut wait = Wait::begin(0);
+        let begin = |manner: &mut Manner<'_>| Wait {
+            may_pass: manner.passes(Lateness::passes_at_once),
+            ..Wait::begin(0)
+        };
+        let mut wait = begin(manner);
         loop {
             if is_done() {
+                self.tell_lateness(&wait, manner);
                 return;
             }
             if other(&manner.place) {
-                wait = Wait::begin(0);
+                wait = begin(manner);
                 continue;
             }
             match wait.next(manner) {
                 Next::Spin => {
                     for _ in 0..TURNS_PER_LOOK {
                         if is_done() {
+                            self.tell_lateness(&wait, manner);
                             return;
                         }
                         spin_loop();
@@ -231,10 +281,20 @@ impl Gate {
                     wait.spun(manner);
                 }
                 Next::Yield => wait.give_way(manner),
+                Next::Pass => {
+                    // Whoever opens is to write down when.
+                    self.sleepers.fetch_add(1, Ordering::Relaxed);
+                    wait.pass(manner);
+                    self.sleepers.fetch_sub(1, Ordering::Relaxed);
+                }
                 Next::Sleep => {
                     manner.own.look_at(manner.contention);
-                    let slept = self.sleep(manner, is_done, other);
+                    let may_pass = wait.has_left && !wait.has_passed;
+                    let passes = may_pass && manner.passes(Lateness::passes_later);
+                    let most_ns = passes.then_some(PASS_AFTER_NS);
+                    let slept = self.sleep(manner, is_done, other, most_ns);
                     manner.own.slept(slept);
+                    wait.may_pass |= most_ns.is_some_and(|ns| slept >= ns);
                     // Who was woken for a task that somebody else took sleeps again.
                     wait.slept();
                 }
@@ -242,12 +302,28 @@ impl Gate {
         }
     }
 
-    /// Sleeps until woken. Returns how long until it ran again.
+    /// A wait is over: how late were those who were awaited?
+    fn tell_lateness(&self, wait: &Wait, manner: &mut Manner<'_>) {
+        let Some(lateness) = manner.own.lateness(manner.awaited) else {
+            return;
+        };
+        let awake = self.awake_ns.load(Ordering::Relaxed);
+        // Who opens writes it down where somebody has left its CPU, and who has not left it has just looked at the clock.
+        let end = if wait.has_left && awake > wait.arrived {
+            awake
+        } else {
+            wait.last
+        };
+        lateness.waited(end.saturating_sub(wait.arrived));
+    }
+
+    /// Sleeps until woken, or for `most_ns`. Returns how long until it ran again.
     fn sleep(
         &self,
         manner: &Manner<'_>,
         is_done: &mut dyn FnMut() -> bool,
         other: &mut dyn FnMut(&Place<'_>) -> bool,
+        most_ns: Option<u64>,
     ) -> u64 {
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         // Pairs with the fence in `ring`.
@@ -256,7 +332,7 @@ impl Gate {
         let mut slept = 0;
         if !is_done() && !other(&manner.place) {
             let begun = sys::monotonic_ns();
-            self.bell.wait(bell);
+            self.bell.wait(bell, most_ns);
             let now = sys::monotonic_ns();
             slept = now.saturating_sub(begun);
             // A later ring may have moved it: then the loss is taken for too short.
@@ -290,9 +366,9 @@ impl Bell {
         sys::futex_wake(&raw const self.0, count)
     }
 
-    /// Sleeps until it is rung, unless it was rung since it was read.
-    fn wait(&self, read: u32) {
-        sys::futex_wait(&self.0, read);
+    /// Sleeps until it is rung, or for `most_ns`, unless it was rung since it was read.
+    fn wait(&self, read: u32, most_ns: Option<u64>) {
+        sys::futex_wait_for(&self.0, read, most_ns);
     }
 }
 
@@ -316,7 +392,7 @@ impl Bell {
         count
     }
 
-    fn wait(&self, read: u32) {
+    fn wait(&self, read: u32, _most_ns: Option<u64>) {
         let mut rung = self.rung.lock().unwrap();
         while *rung == read {
             rung = self.sleepers.wait(rung).unwrap();
@@ -341,6 +417,7 @@ mod tests {
             contention,
             is_awaited_here: &|| false,
             place: Place::default(),
+            awaited: Awaited::Other,
         }
     }
 
@@ -401,6 +478,54 @@ mod tests {
         });
         let most = crate::policy::FIRST_TURNS + TURNS_PER_LOOK;
         assert!(u64::from(looks.load(Ordering::Relaxed)) < most);
+    }
+
+    /// Waits on contended CPUs, after waits that lasted so long: how often it passes its turn until it has slept, or for who passes it
+    /// before, until then.
+    fn passes(awaited: Awaited, earlier_ns: &[u64], is_crowded: bool, is_opened: bool) -> u64 {
+        let (gate, contention) = (Gate::new(), Contention::new());
+        let mut own = Own::default();
+        for &ns in earlier_ns.iter().cycle().take(100) {
+            if let Some(lateness) = own.lateness(awaited) {
+                lateness.waited(ns);
+            }
+        }
+        // Expected for longer than a test is off its CPU.
+        contention.lost(sys::monotonic_ns() + 3_600_000_000_000, u64::MAX);
+        let mut manner = Manner {
+            patience: Patience::Adaptive,
+            is_crowded,
+            awaited,
+            ..manner(&mut own, &contention, 0)
+        };
+        std::thread::scope(|scope| {
+            if is_opened {
+                scope.spawn(|| {
+                    while gate.sleepers() == 0 {
+                        std::thread::yield_now();
+                    }
+                    gate.open();
+                });
+            }
+            let is_over = || gate.generation() != 0 || !is_opened && contention.passes() != 0;
+            gate.wait(&mut manner, is_over, |_| false);
+        });
+        contention.passes()
+    }
+
+    #[test]
+    fn a_turn_is_passed_for_who_has_no_cpu() {
+        const SLICE: u64 = 2_500_000;
+        let (taken, slower) = ([10_000, SLICE], [200_000, 300_000, 300_000, SLICE]);
+        assert_eq!(passes(Awaited::Team, &taken, false, false), 1);
+        let prompt = [SLICE, 5_000, 4_000, 5_000, 4_000];
+        assert_eq!(passes(Awaited::Master, &prompt, false, false), 1);
+        // After it has slept for a while.
+        assert_eq!(passes(Awaited::Team, &slower, false, false), 1);
+        // Not for a master who works, a lock, or on a CPU that the team's others wait for. Who opens does so when it sleeps.
+        assert_eq!(passes(Awaited::Master, &[SLICE], false, true), 0);
+        assert_eq!(passes(Awaited::Other, &taken, false, true), 0);
+        assert_eq!(passes(Awaited::Team, &taken, true, true), 0);
     }
 
     #[test]

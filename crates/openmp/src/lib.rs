@@ -5,6 +5,7 @@ pub mod contention;
 pub mod count;
 mod dock;
 pub mod gate;
+mod lateness;
 pub mod lock;
 mod meeting;
 pub mod message;

@@ -117,7 +117,8 @@ fn spin(manner: &mut Manner<'_>, mut take: impl FnMut() -> bool) -> bool {
                 }
                 wait.give_way(manner);
             }
-            Next::Sleep => return false,
+            // No turn is passed for a lock.
+            Next::Pass | Next::Sleep => return false,
         }
     }
 }

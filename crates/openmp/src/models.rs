@@ -9,6 +9,7 @@ use crate::contention::{Contention, Own};
 use crate::count::Arrivals;
 use crate::dock::{Berth, Next};
 use crate::gate::{Gate, Manner};
+use crate::lateness::Awaited;
 use crate::lock::Lock;
 use crate::meeting::{Full, Meeting};
 use crate::policy::Patience;
@@ -255,6 +256,7 @@ fn asleep<'a>(own: &'a mut Own, contention: &'a Contention) -> Manner<'a> {
         contention,
         is_awaited_here: &|| false,
         place: Place::default(),
+        awaited: Awaited::Other,
     }
 }
 

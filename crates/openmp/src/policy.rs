@@ -31,6 +31,8 @@ pub struct Situation {
     pub is_contended: bool,
     /// Who is awaited was last seen on this very CPU.
     pub is_awaited_here: bool,
+    /// Who is late is so because it lost its CPU, as waits before this one tell, and this thread has not passed yet.
+    pub may_pass: bool,
 }
 
 /// What to do next.
@@ -40,6 +42,8 @@ pub enum Next {
     Spin,
     /// Let somebody else run who is ready (`sched_yield`), and look again.
     Yield,
+    /// The same, once: let others have their turn on this CPU now, while they have it on that of who is awaited.
+    Pass,
     /// Leave the CPU to others until woken.
     Sleep,
 }
@@ -95,6 +99,14 @@ impl Patience {
                         ..
                     } => (Next::Spin, 0),
                     Situation {
+                        is_contended: true,
+                        may_pass: true,
+                        ..
+                    } => {
+                        let waits = situation.waited_ns < SHORT_NS;
+                        return if waits { Next::Spin } else { Next::Pass };
+                    }
+                    Situation {
                         is_contended: true, ..
                     } => (Next::Spin, SHORT_NS),
                     _ => (Next::Spin, LONG_NS),
@@ -123,6 +135,7 @@ mod tests {
         may_yield: true,
         is_contended: false,
         is_awaited_here: false,
+        may_pass: false,
     };
 
     #[test]
@@ -178,6 +191,45 @@ mod tests {
             ..crowded
         };
         assert_eq!(adaptive.next(in_vain, || true), Next::Sleep);
+    }
+
+    #[test]
+    fn a_turn_is_passed_where_cpus_are_taken_from_threads_that_are_not_too_many() {
+        let adaptive = Patience::Adaptive;
+        let late = Situation {
+            waited_ns: SHORT_NS,
+            is_contended: true,
+            may_pass: true,
+            ..FREE
+        };
+        let unasked = || panic!("it does not decide");
+        assert_eq!(adaptive.next(late, unasked), Next::Pass);
+        let short = Situation {
+            waited_ns: SHORT_NS - 1,
+            ..late
+        };
+        assert_eq!(adaptive.next(short, unasked), Next::Spin);
+        let alone = Situation {
+            is_contended: false,
+            ..late
+        };
+        assert_eq!(adaptive.next(alone, || true), Next::Spin);
+        let here = Situation {
+            is_awaited_here: true,
+            ..late
+        };
+        let crowded = Situation {
+            is_crowded: true,
+            may_yield: false,
+            ..late
+        };
+        let has_passed = Situation {
+            may_pass: false,
+            ..late
+        };
+        for situation in [here, crowded, has_passed] {
+            assert_eq!(adaptive.next(situation, || true), Next::Sleep);
+        }
     }
 
     #[test]

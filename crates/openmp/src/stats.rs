@@ -43,12 +43,13 @@ fn text() -> String {
     let seconds = |ns: u64| ns as f64 / 1e9;
     format!(
         "amdahl: openmp: {} regions of at most {} threads on {} CPUs; threads slept {} times at barriers and between regions, \
-         {:.3} s in all; CPUs were taken from them for {:.3} s, as far as they noticed\n",
+         {:.3} s in all, and passed their turns {} times; CPUs were taken from them for {:.3} s, as far as they noticed\n",
         REGIONS.load(Ordering::Relaxed),
         THREADS_MAX.load(Ordering::Relaxed),
         capacity::usable_cpus(),
         SLEEPS.load(Ordering::Relaxed),
         seconds(SLEPT_NS.load(Ordering::Relaxed)),
+        team::CONTENTION.passes(),
         seconds(team::CONTENTION.lost_ns()),
     )
 }

@@ -1,20 +1,31 @@
 //! The system calls of this crate, and nothing else.
 
 use std::ffi::c_void;
+use std::io::Read;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 
 /// Sleeps while `word` is `expected`, until woken. Returns for no reason at times.
 pub fn futex_wait(word: &AtomicU32, expected: u32) {
-    // SAFETY: the word outlives the call; no timeout is passed.
+    futex_wait_for(word, expected, None);
+}
+
+/// The same, for `most_ns` nanoseconds at most if that is given.
+pub fn futex_wait_for(word: &AtomicU32, expected: u32, most_ns: Option<u64>) {
+    let most = most_ns.map(|ns| libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    });
+    let most = most.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: word and time outlive the call.
     unsafe {
         libc::syscall(
             libc::SYS_futex,
             word.as_ptr(),
             libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
             expected,
-            ptr::null::<libc::timespec>(),
+            most,
         );
     }
 }
@@ -64,6 +75,27 @@ pub fn monotonic_ns() -> u64 {
 #[inline]
 pub fn thread_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// Nanoseconds that a hypervisor had CPUs of this machine that wanted to run, of all CPUs together; `None` if nobody tells.
+pub fn stolen_ns() -> Option<u64> {
+    let mut line = [0; 256];
+    let mut file = std::fs::File::open("/proc/stat").ok()?;
+    let bytes = file.read(&mut line).ok()?;
+    // SAFETY: no pointers.
+    let ticks_per_s = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok()?;
+    let ticks = steal_of_stat(line.get(..bytes)?)?;
+    Some(ticks.saturating_mul(1_000_000_000u64.checked_div(ticks_per_s)?))
+}
+
+/// The ticks of `steal` in what `/proc/stat` begins with: `cpu user nice system idle iowait irq softirq steal ...`.
+fn steal_of_stat(stat: &[u8]) -> Option<u64> {
+    let line = stat.split(|&byte| byte == b'\n').next()?;
+    let mut words = line
+        .split(|&byte| byte == b' ')
+        .filter(|word| !word.is_empty());
+    let steal = words.nth(8).filter(|_| line.starts_with(b"cpu "))?;
+    std::str::from_utf8(steal).ok()?.parse().ok()
 }
 
 /// The kernel's number of the calling thread.
@@ -174,5 +206,31 @@ pub fn write_error(text: &[u8]) {
             Ok(n) if n > 0 => left = &left[n.min(left.len())..],
             _ => return,
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_hypervisor_takes_is_the_eighth_number() {
+        let of = |stat: &str| steal_of_stat(stat.as_bytes());
+        assert_eq!(
+            of("cpu  1 2 3 4 5 6 7 89 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n"),
+            Some(89)
+        );
+        for other in [
+            "",
+            "cpu  1 2 3\n",
+            "cpu  1 2 3 4 5 6 7 x 0 0\n",
+            "intr 1 2 3 4 5 6 7 8 9\n",
+        ] {
+            assert_eq!(of(other), None, "{other:?}");
+        }
+        assert_eq!(
+            stolen_ns().is_some(),
+            std::path::Path::new("/proc/stat").exists()
+        );
     }
 }

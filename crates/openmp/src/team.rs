@@ -9,6 +9,7 @@ use crate::contention::{Contention, Own};
 use crate::count::Arrivals;
 use crate::gate::{Gate, Manner};
 use crate::icv::{self, Icv, ProcBind};
+use crate::lateness::Awaited;
 use crate::meeting::{Full, Meeting};
 use crate::places::Placement;
 use crate::share::Shares;
@@ -326,6 +327,7 @@ impl<'a> Manner<'a> {
             contention: &CONTENTION,
             is_awaited_here: &|| false,
             place: Place::default(),
+            awaited: Awaited::Other,
         }
     }
 }
@@ -547,6 +549,7 @@ pub(crate) unsafe fn wait_at_dock(thread: *mut Thread, member: *const Member, se
         let is_over = || is_open() || Some(team.region.load(Ordering::Acquire)) != mine;
         let mut manner = Manner {
             place: Place::among(&team.spinners),
+            awaited: Awaited::Master,
             ..Manner::outside(&mut (*thread).own)
         };
         dock.wait(&mut manner, is_open, |place| {
@@ -589,7 +592,10 @@ unsafe fn wait_for_end(thread: *mut Thread, team: *const Team) {
             team.all_arrived(Meeting::End, 0);
         }
         let is_awaited_here = || team.is_awaited_here(ID);
-        let mut manner = team.manner(&mut (*thread).own, &is_awaited_here);
+        let mut manner = Manner {
+            awaited: Awaited::Team,
+            ..team.manner(&mut (*thread).own, &is_awaited_here)
+        };
         team.master_gate.wait(
             &mut manner,
             || team.master_gate.generation() != seen,
@@ -646,7 +652,10 @@ unsafe fn meet(thread: *mut Thread, is_cancellable: bool) -> bool {
             team.all_arrived(Meeting::Barrier, leaf);
         }
         let is_awaited_here = || team.is_awaited_here(id as usize);
-        let mut manner = team.manner(&mut (*thread).own, &is_awaited_here);
+        let mut manner = Manner {
+            awaited: Awaited::Team,
+            ..team.manner(&mut (*thread).own, &is_awaited_here)
+        };
         gate.wait(
             &mut manner,
             || gate.generation() != seen || is_cancelled(),

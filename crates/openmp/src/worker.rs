@@ -9,6 +9,7 @@ use amdahl_topology::CpuSet;
 
 use crate::dock::{Berth, Next};
 use crate::gate::{Gate, Manner};
+use crate::lateness::Awaited;
 use crate::spinners::Place;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 use crate::team::{self, CONTENTION, Member, Team};
@@ -295,6 +296,7 @@ unsafe fn wait_for_member(worker: *mut Worker, thread: *mut Thread) -> *mut Memb
             contention: &CONTENTION,
             is_awaited_here: &|| false,
             place: Place::default(),
+            awaited: Awaited::Other,
         };
         (*worker)
             .gate

@@ -35,6 +35,8 @@ fn patience(is_crowded: bool, is_contended: bool) -> Ns {
         is_contended,
         // The queues know who waits for a CPU, but not for whom the others wait.
         is_awaited_here: false,
+        // A turn that is passed on a virtual CPU is not passed on the host's.
+        may_pass: false,
     };
     // How many of a team spin at once is not simulated.
     let may_spin = || true;
