@@ -341,6 +341,24 @@ mod tests {
     }
 
     #[test]
+    fn more_threads_than_cpus_are_told_to_be_too_many_and_stay() {
+        let mut facts = facts(&[Kind::Gomp]);
+        facts.machine = machine(4, 4, None);
+        let mut notes = |name: &str, value: &str| {
+            set(&mut facts, name, value);
+            assert!(!changes(&facts).contains_key(name));
+            verdict(&facts, "openmp").notes
+        };
+        assert!(notes("OMP_NUM_THREADS", "4,8").is_empty());
+        let told = notes("OMP_NUM_THREADS", "8");
+        assert!(
+            told.len() == 1 && told[0].contains("OMP_DYNAMIC=true"),
+            "{told:?}"
+        );
+        assert!(notes("OMP_DYNAMIC", "false").is_empty());
+    }
+
+    #[test]
     fn who_says_how_many_threads_openmp_has_says_it_of_those_that_ask_there() {
         let mut facts = facts(&[]);
         facts.machine = machine(48, 48, Some(8.0));

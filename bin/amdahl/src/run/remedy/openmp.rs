@@ -142,6 +142,7 @@ impl Remedy for OpenMp {
         if !verdict.changes.is_empty() {
             verdict.outcome = Outcome::Applied;
         }
+        tell_of_too_many_threads(facts, &mut verdict);
         if let Some(copy) = of_kind(&[Kind::GompCopy]) {
             verdict.note(format!(
                 "{} is loaded as well, but not called, unless a library is opened with \
@@ -174,6 +175,25 @@ fn is_there(facts: &Facts, own: &Path) -> bool {
     let before = facts.variable(PRELOAD).unwrap_or("").trim();
     let mut runtimes = facts.program.runtimes.iter();
     names(before).any(|name| Path::new(name) == own) || runtimes.any(|runtime| runtime.path == own)
+}
+
+/// A program may rely on having as many threads as it was told to have: only who knows it can let it have fewer.
+fn tell_of_too_many_threads(facts: &Facts, verdict: &mut Verdict) {
+    let cpus = facts.machine.cpus();
+    let Some(value) = facts.variable("OMP_NUM_THREADS") else {
+        return;
+    };
+    let first = value.split(',').next().unwrap_or("").trim();
+    let is_too_many = first.parse::<u32>().is_ok_and(|threads| threads > cpus);
+    let is_said = ["OMP_DYNAMIC", "AMDAHL_OMP_DYNAMIC"]
+        .iter()
+        .any(|name| facts.variable(name).is_some());
+    if is_too_many && !is_said {
+        verdict.note(format!(
+            "OMP_NUM_THREADS={value} is more than can run at once ({cpus}); if the program works with any number, \
+             OMP_DYNAMIC=true has each region use no more"
+        ));
+    }
 }
 
 fn tell_of_packages(facts: &Facts, verdict: &mut Verdict) {
