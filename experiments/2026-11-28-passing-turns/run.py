@@ -1,4 +1,4 @@
-"""Two libraries beside two busy processes, in turn; see README.md. Usage: run.py PROGRAMS OUT NAME=FOLDER..."""
+"""Libraries beside two busy processes, in turn; see README.md. Usage: run.py PROGRAMS OUT NAME=FOLDER..."""
 import csv
 import json
 import math
@@ -148,7 +148,7 @@ for title, cases in [('Phases with a barrier each', PHASES), ('Regions with seri
 if cpus == 2:
     report.append('\n## What the two threads of a kernel do, in percent of the time\n\nR: runs, Q: waits for a CPU, S: sleeps; `QS`: one waits and the other one sleeps.\n\n')
     for name in ['lu', 'mg']:
-        for library, folder in libraries:
+        for library, folder in libraries[:2]:
             shares = states(name, folder)
             told = 'not told: perf cannot record' if shares is None else ', '.join(
                 f'{key} {100 * value:.0f}' for key, value in sorted(shares.items(), key=lambda pair: -pair[1]))

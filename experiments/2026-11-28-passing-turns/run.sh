@@ -26,7 +26,8 @@ flags='-std=gnu11 -O2 -ffp-contract=off'
 gcc $flags -fopenmp main.c lu.c cg.c ua.c mg.c ft.c ep.c tasks.c -lm -ldl -o "$scratch/programs/kernels"
 gcc $flags load.c -o "$scratch/programs/load"
 gcc $flags -fopenmp "$here/phases.c" -o "$scratch/programs/phases"
-python3 "$here/run.py" "$scratch/programs" "$here" before="$scratch/lib-before" now="$scratch/lib-now"
+python3 "$here/run.py" "$scratch/programs" "$here" before="$scratch/lib-before" now="$scratch/lib-now" \
+    before-again="$scratch/lib-before"
 {
     sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1
     echo "$(nproc) CPUs, Linux $(uname -r), commit $(git -C "$root" rev-parse --short HEAD), before: $before"
