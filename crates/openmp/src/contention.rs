@@ -142,9 +142,9 @@ impl Contention {
         self.passes.load(Ordering::Relaxed)
     }
 
-    /// Nanoseconds until now that others had CPUs of threads that passed their turns.
-    pub fn passed_ns(&self) -> u64 {
-        self.passed_ns.load(Ordering::Relaxed)
+    /// Nanoseconds until now that others had CPUs of threads that could run: taken from them, or passed on.
+    pub fn missed_ns(&self) -> u64 {
+        self.lost_ns() + self.passed_ns.load(Ordering::Relaxed)
     }
 
     /// Nanoseconds taken from threads until now, as far as they noticed.

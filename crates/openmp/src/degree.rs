@@ -300,8 +300,7 @@ pub fn threads() -> u32 {
         return usable;
     };
     let now = sys::monotonic_ns();
-    // Who has passed its turn could run as well.
-    let lost = team::CONTENTION.lost_ns() + team::CONTENTION.passed_ns();
+    let lost = team::CONTENTION.missed_ns();
     let state =
         state.get_or_insert_with(|| State::new(Finder::from_environment(), now, lost, usable));
     if now.saturating_sub(state.looked_ns) >= WINDOW_NS {

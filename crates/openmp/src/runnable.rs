@@ -33,7 +33,7 @@ fn look(now_ns: u64) {
         return;
     };
     DUE_NS.store(now_ns.saturating_add(WINDOW_NS), Ordering::Relaxed);
-    let lost_ns = CONTENTION.lost_ns() + CONTENTION.passed_ns();
+    let lost_ns = CONTENTION.missed_ns();
     let state = state.get_or_insert_with(|| State {
         finder: Finder::from_environment(),
         page: Page::default(),

@@ -284,10 +284,12 @@ impl Team {
     pub(crate) fn manner<'a>(
         &'a self,
         own: &'a mut Own,
+        awaited: Awaited,
         is_awaited_here: &'a dyn Fn() -> bool,
     ) -> Manner<'a> {
         Manner {
             is_crowded: self.is_crowded,
+            awaited,
             is_awaited_here,
             place: Place::among(&self.spinners),
             ..Manner::outside(own)
@@ -341,7 +343,7 @@ pub(crate) unsafe fn manner<'a>(thread: *mut Thread) -> Manner<'a> {
     unsafe {
         let own = &mut (*thread).own;
         match (*thread).at.team.as_ref() {
-            Some(team) => team.manner(own, &|| false),
+            Some(team) => team.manner(own, Awaited::Other, &|| false),
             None => Manner::outside(own),
         }
     }
@@ -592,10 +594,7 @@ unsafe fn wait_for_end(thread: *mut Thread, team: *const Team) {
             team.all_arrived(Meeting::End, 0);
         }
         let is_awaited_here = || team.is_awaited_here(ID);
-        let mut manner = Manner {
-            awaited: Awaited::Team,
-            ..team.manner(&mut (*thread).own, &is_awaited_here)
-        };
+        let mut manner = team.manner(&mut (*thread).own, Awaited::Team, &is_awaited_here);
         team.master_gate.wait(
             &mut manner,
             || team.master_gate.generation() != seen,
@@ -652,10 +651,7 @@ unsafe fn meet(thread: *mut Thread, is_cancellable: bool) -> bool {
             team.all_arrived(Meeting::Barrier, leaf);
         }
         let is_awaited_here = || team.is_awaited_here(id as usize);
-        let mut manner = Manner {
-            awaited: Awaited::Team,
-            ..team.manner(&mut (*thread).own, &is_awaited_here)
-        };
+        let mut manner = team.manner(&mut (*thread).own, Awaited::Team, &is_awaited_here);
         gate.wait(
             &mut manner,
             || gate.generation() != seen || is_cancelled(),

@@ -7,6 +7,7 @@ use std::ptr;
 use super::depend::{Dependence, Successor};
 use super::queue::{Queue, Search};
 use super::{Group, Task, dependences, event, group, own_queue, run, uncount};
+use crate::lateness::Awaited;
 use crate::spinners::Place;
 use crate::sync::Ordering;
 use crate::sys;
@@ -94,7 +95,7 @@ pub(super) unsafe fn wait_for(thread: *mut Thread, group: *mut Group, is_done: &
         (*queue).begin_wait();
         while !is_done() {
             if !other(&Place::default()) {
-                let mut manner = team.manner(&mut (*thread).own, &|| false);
+                let mut manner = team.manner(&mut (*thread).own, Awaited::Other, &|| false);
                 (*queue).gate.wait(&mut manner, is_done, &mut other);
                 break;
             }

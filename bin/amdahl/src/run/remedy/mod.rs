@@ -103,3 +103,9 @@ impl Verdict {
         self.notes.push(note.into());
     }
 }
+
+/// Whether a variable like `OMP_NUM_THREADS` asks for more threads than `cpus`. The first number is that of the outermost regions.
+fn are_more_than(cpus: u32, value: &str) -> bool {
+    let first = value.split(',').next().unwrap_or("").trim();
+    first.parse::<u32>().is_ok_and(|threads| threads > cpus)
+}

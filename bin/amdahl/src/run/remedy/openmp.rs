@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::facts::{Beyond, Facts, Image, Kind, Runtime};
 
-use super::{Outcome, Remedy, Verdict};
+use super::{Outcome, Remedy, Verdict, are_more_than};
 
 /// Preloads our `libgomp.so.1`.
 ///
@@ -183,12 +183,10 @@ fn tell_of_too_many_threads(facts: &Facts, verdict: &mut Verdict) {
     let Some(value) = facts.variable("OMP_NUM_THREADS") else {
         return;
     };
-    let first = value.split(',').next().unwrap_or("").trim();
-    let is_too_many = first.parse::<u32>().is_ok_and(|threads| threads > cpus);
     let is_said = ["OMP_DYNAMIC", "AMDAHL_OMP_DYNAMIC"]
         .iter()
         .any(|name| facts.variable(name).is_some());
-    if is_too_many && !is_said {
+    if are_more_than(cpus, value) && !is_said {
         verdict.note(format!(
             "OMP_NUM_THREADS={value} is more than can run at once ({cpus}); if the program works with any number, \
              OMP_DYNAMIC=true has each region use no more"

@@ -3,7 +3,7 @@
 use crate::knobs::{KNOBS, Knob, Takes, fill};
 use crate::run::facts::Facts;
 
-use super::{Outcome, Remedy, Verdict};
+use super::{Outcome, Remedy, Verdict, are_more_than};
 
 /// Sets `OMP_NUM_THREADS` and its like, each only where its reader would take more.
 ///
@@ -120,9 +120,7 @@ impl Remedy for Threads {
             }
         }
         for (name, value) in &yours {
-            // The first number is that of the outermost regions.
-            let first = value.split(',').next().unwrap_or("").trim();
-            if first.parse::<u32>().is_ok_and(|threads| threads > cpus) {
+            if are_more_than(cpus, value) {
                 verdict.note(format!(
                     "{name}={value} is yours and stays, but no more than {cpus} can run at once"
                 ));
