@@ -70,6 +70,27 @@ impl Allocator for Ours {
     }
 }
 
+/// The same, asked for no more than `vmem` is: room for an alignment instead of an alignment, and no zone.
+pub struct AskedPlainly(RangeAlloc);
+
+impl AskedPlainly {
+    pub fn new(arena: Range<u64>) -> Self {
+        AskedPlainly(RangeAlloc::new(arena).expect("an arena"))
+    }
+}
+
+impl Allocator for AskedPlainly {
+    #[inline]
+    fn alloc(&mut self, ask: &Ask) -> Option<u64> {
+        self.0.alloc(&Request::new(ask.size + ask.align - 1)).ok()
+    }
+
+    #[inline]
+    fn free(&mut self, start: u64, _size: u64) {
+        self.0.free(start).expect("it is allocated");
+    }
+}
+
 /// The same, the smallest gap that fits instead of the lowest.
 pub struct BestFit(RangeAlloc);
 

@@ -7,7 +7,9 @@ use amdahl_figures::{Figure, Target, Unit};
 use super::clock::{Clock, percentile};
 use super::crates::{FreeSet, GfxRangeAlloc, VmAllocator, Vmem};
 use super::random::{ISSUE, Mix, Run, Times, arena};
-use super::rivals::{Adopt, Allocator, BestFit, ExactRule, FirstFit, KernelRule, Ours, Trees};
+use super::rivals::{
+    Adopt, Allocator, AskedPlainly, BestFit, ExactRule, FirstFit, KernelRule, Ours, Trees,
+};
 use crate::Effort;
 
 /// Live blocks.
@@ -18,6 +20,8 @@ const EXACT: &str = "red-black tree, exact";
 const FIRST_FIT: &str = "BTreeMap first fit";
 /// Not a rival, but another policy.
 const OWN_BEST_FIT: &str = "policy best fit";
+/// It has neither alignments that work nor zones, so that ours is measured at its task as well.
+const VMEM: &str = "crate vmem";
 
 pub fn figures(effort: &Effort) -> Vec<Figure> {
     let clock = Clock::new();
@@ -164,17 +168,21 @@ fn at(effort: &Effort, clock: &Clock, live: u64) -> Vec<Figure> {
         ),
         ("crate range-alloc", gfx(live, &layout, short)),
         ("crate rangemap", adopted::<FreeSet>(live, &layout)),
-        ("crate vmem", filled(Vmem::new(arena(live)), live, short)),
+        (VMEM, filled(Vmem::new(arena(live)), live, short)),
     ];
+    let mut plain = Run::new(AskedPlainly::new(arena(live)), live, &ISSUE);
+    plain.fill(long);
     let rounds = if effort.quick { 3 } else { 7 };
     let limit = Duration::from_millis(if effort.quick { 60 } else { 100 });
     for _ in 0..rounds {
         ours.measure(clock, 20_000, limit);
+        plain.measure(clock, 20_000, limit);
         for (_, rival) in &mut rivals {
             rival.measure(clock, 20_000, limit);
         }
     }
     ours.times.sort();
+    plain.times.sort();
     rivals.iter_mut().for_each(|(_, rival)| rival.sort());
 
     let mut all = own(live, &ours.times, rounds);
@@ -194,7 +202,11 @@ fn at(effort: &Effort, clock: &Clock, live: u64) -> Vec<Figure> {
         bytes,
     ));
     for (name, rival) in &rivals {
-        all.extend(against(name, rival.as_ref(), &ours.times, live));
+        all.extend(against(name, rival.as_ref(), "ours", &ours.times, live));
+        if *name == VMEM {
+            let asked = "ours, asked as plainly";
+            all.extend(against(name, rival.as_ref(), asked, &plain.times, live));
+        }
     }
     all
 }
@@ -252,7 +264,7 @@ fn target(name: &str, kind: &str, which: &str, live: u64) -> Target {
     }
 }
 
-fn against(name: &str, rival: &dyn Measured, ours: &Times, live: u64) -> Vec<Figure> {
+fn against(name: &str, rival: &dyn Measured, than: &str, ours: &Times, live: u64) -> Vec<Figure> {
     let times = rival.times();
     let versus = format!(
         "{} operations with {} live, {} requests refused",
@@ -263,7 +275,7 @@ fn against(name: &str, rival: &dyn Measured, ours: &Times, live: u64) -> Vec<Fig
     let rows = KINDS.iter().flat_map(|(kind, of)| {
         let versus = &versus;
         RANKS.map(move |(which, share)| Figure {
-            name: format!("{name} / ours: {kind} {which}, {live} live"),
+            name: format!("{name} / {than}: {kind} {which}, {live} live"),
             value: Ok(percentile(of(times), share) / percentile(of(ours), share).max(0.1)),
             unit: Unit::Ratio,
             target: target(name, kind, which, live),
