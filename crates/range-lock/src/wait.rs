@@ -108,7 +108,7 @@ fn spin<T>(cpus: usize, deadline: Deadline, mut attempt: impl FnMut() -> Option<
 }
 
 /// Sleeps until the request is granted. `false`: the time is over.
-pub(crate) fn park(cpus: usize, waiter: &Waiter, deadline: Deadline) -> bool {
+pub(crate) fn park(cpus: usize, waiter: &Waiter, mut deadline: Deadline) -> bool {
     let mut foreign = false;
     let granted = spin(cpus, deadline, || waiter.is_granted().then_some(())).is_some()
         || loop {
@@ -118,7 +118,7 @@ pub(crate) fn park(cpus: usize, waiter: &Waiter, deadline: Deadline) -> bool {
             match deadline.left(Duration::MAX) {
                 Duration::MAX => thread::park(),
                 Duration::ZERO => break false,
-                left => park_for(left),
+                left => deadline = park_for(left, deadline),
             }
             foreign |= !waiter.is_granted();
         };
@@ -129,15 +129,17 @@ pub(crate) fn park(cpus: usize, waiter: &Waiter, deadline: Deadline) -> bool {
     granted
 }
 
+/// Until when to wait now.
 #[cfg(not(loom))]
-fn park_for(time: Duration) {
+fn park_for(time: Duration, deadline: Deadline) -> Deadline {
     thread::park_timeout(time);
+    deadline
 }
 
-/// There is no time in loom.
+/// There is no time in loom: it may be over at any moment, as threads may be switched at any.
 #[cfg(loom)]
-fn park_for(_: Duration) {
-    thread::yield_now();
+fn park_for(_: Duration, _: Deadline) -> Deadline {
+    Deadline(Some(Instant::now()))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -9,8 +9,9 @@
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
-use amdahl_range_lock::{RangeLock, SeqRangeMap};
+use amdahl_range_lock::{ByTask, NotGranted, RangeLock, SeqRangeMap, WriteGuard};
 
 #[cfg(loom)]
 use loom::{
@@ -124,6 +125,26 @@ fn spawn(
     thread::spawn(move || work(&shared.0, &shared.1))
 }
 
+/// Another thread does this with a guard of that lock.
+fn spawn_with(
+    shared: &Shared,
+    guard: WriteGuard<'_, ByTask>,
+    work: impl FnOnce(WriteGuard<'_, ByTask>, &Number) + Send + 'static,
+) -> thread::JoinHandle<()> {
+    let shared = Arc::clone(shared);
+    // SAFETY: `work` cannot keep it, and the thread keeps its lock until that is over.
+    let guard: WriteGuard<'static, ByTask> = unsafe { std::mem::transmute(guard) };
+    thread::spawn(move || work(guard, &shared.1))
+}
+
+/// A guard for writing that can go to other threads: of a thread, or of a future.
+fn both_ways(lock: &RangeLock, by_future: bool) -> WriteGuard<'_, ByTask> {
+    match by_future {
+        true => block_on(lock.write_async(0..8)),
+        false => lock.write(0..8).into_task(),
+    }
+}
+
 #[test]
 fn two_writers_wait_for_each_other() {
     for lock in both() {
@@ -188,21 +209,211 @@ fn a_future_is_dropped_while_it_is_granted() {
     }
 }
 
+/// Who waits needs both halves: each may be the last.
 #[test]
 fn halves_are_given_back_by_two_threads() {
+    for (lock, by_future) in both()
+        .into_iter()
+        .zip([false, true])
+        .chain(both().into_iter().zip([true, false]))
+    {
+        model(move || {
+            let shared = shared(lock());
+            let low = Arc::new(Number::default());
+            let waits = spawn(&shared, {
+                let low = Arc::clone(&low);
+                move |lock, high| {
+                    let _guard = lock.write(2..6);
+                    high.add();
+                    low.add();
+                }
+            });
+            let (left, right) = both_ways(&shared.0, by_future).split_at(4);
+            let gives = spawn_with(&shared, right, |right, high| {
+                high.add();
+                drop(right);
+            });
+            low.add();
+            drop(left);
+            waits.join().expect("no panic");
+            gives.join().expect("no panic");
+            assert_eq!((low.get(), shared.1.get()), (2, 2));
+            assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+        });
+    }
+}
+
+/// A reader that waits for both comes in while the downgraded one is still held.
+#[test]
+fn one_half_is_downgraded_while_the_other_is_given_back() {
     for lock in both() {
         model(move || {
             let shared = shared(lock());
-            let waits = spawn(&shared, |lock, number| {
-                let _guard = lock.write(2..6);
-                number.add();
+            let waits = spawn(&shared, |lock, high| {
+                let _guard = lock.read(2..6);
+                assert!(high.get() <= 1);
             });
-            let (left, right) = shared.0.write(0..8).split_at(4);
-            shared.1.add();
-            drop(right);
-            drop(left);
+            let (left, right) = shared.0.write(0..8).into_task().split_at(4);
+            let gives = spawn_with(&shared, right, |right, high| {
+                high.add();
+                drop(right);
+            });
+            let left = left.downgrade();
             waits.join().expect("no panic");
+            gives.join().expect("no panic");
+            assert!(shared.0.try_read(0..8).is_ok() && shared.0.try_write(0..4).is_err());
+            drop(left);
+            assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+        });
+    }
+}
+
+/// A writer waits until all of it is given back, in whatever order writers become readers and go.
+#[test]
+fn halves_are_downgraded_and_given_back_by_two_threads() {
+    for lock in both() {
+        for right_downgrades in [false, true] {
+            model(move || {
+                let shared = shared(lock());
+                let waits = spawn(&shared, |lock, high| {
+                    let _guard = lock.write(2..6);
+                    high.add();
+                });
+                let (left, right) = shared.0.write(0..8).into_task().split_at(4);
+                let gives = spawn_with(&shared, right, move |right, high| {
+                    high.add();
+                    if right_downgrades {
+                        let right = right.downgrade();
+                        assert!(high.get() > 0);
+                        drop(right);
+                    }
+                });
+                drop(left.downgrade());
+                waits.join().expect("no panic");
+                gives.join().expect("no panic");
+                assert_eq!(shared.1.get(), 2);
+                assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+            });
+        }
+    }
+}
+
+/// A part gets more holders while others of its guard leave.
+#[test]
+fn a_half_is_split_again_while_the_other_is_given_back() {
+    for lock in both() {
+        for downgrades in [false, true] {
+            model(move || {
+                let shared = shared(lock());
+                let waits = spawn(&shared, |lock, number| {
+                    let _guard = lock.write(0..8);
+                    number.add();
+                });
+                let (left, right) = shared.0.write(0..8).into_task().split_at(4);
+                let gives = spawn_with(&shared, right, |right, number| {
+                    number.add();
+                    drop(right);
+                });
+                if downgrades {
+                    let (one, other) = left.downgrade().split_at(2);
+                    drop(one);
+                    assert!(shared.0.try_write(2..3).is_err());
+                    drop(other);
+                } else {
+                    let (one, other) = left.split_at(2);
+                    drop(one);
+                    assert!(shared.0.try_read(2..3).is_err());
+                    drop(other);
+                }
+                waits.join().expect("no panic");
+                gives.join().expect("no panic");
+                assert_eq!(shared.1.get(), 2);
+                assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+            });
+        }
+    }
+}
+
+/// Whose future is polled by another task meanwhile sleeps until that one is woken.
+#[test]
+fn the_latest_waker_is_woken_by_who_gives_back_meanwhile() {
+    for lock in both() {
+        model(move || {
+            let shared = shared(lock());
+            let guard = shared.0.write(0..4).into_task();
+            let gives = spawn_with(&shared, guard, |guard, number| {
+                number.add();
+                drop(guard);
+            });
+            let mut future = shared.0.write_async(2..20);
+            let first = pin!(&mut future).poll(&mut Context::from_waker(Waker::noop()));
+            let guard = match first {
+                Poll::Ready(guard) => guard,
+                Poll::Pending => block_on(&mut future),
+            };
+            shared.1.add();
+            drop(guard);
+            gives.join().expect("no panic");
             assert_eq!(shared.1.get(), 2);
+            assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+        });
+    }
+}
+
+/// Under loom it is over after one look; else about as long as the others take.
+fn some_time() -> Duration {
+    match cfg!(loom) {
+        true => Duration::from_secs(3600),
+        false => Duration::from_micros(50),
+    }
+}
+
+#[test]
+fn time_runs_out_while_the_range_is_granted() {
+    for lock in both() {
+        model(move || {
+            let shared = shared(lock());
+            let guard = shared.0.write(0..4).into_task();
+            let gives = spawn_with(&shared, guard, |guard, number| {
+                number.add();
+                drop(guard);
+            });
+            let timed = shared.0.try_write_for(2..20, some_time());
+            let mut sum = 1;
+            match &timed {
+                Ok(_) => {
+                    shared.1.add();
+                    sum += 1;
+                }
+                Err(error) => assert_eq!(*error, NotGranted::TimedOut),
+            }
+            drop(timed);
+            gives.join().expect("no panic");
+            assert_eq!(shared.1.get(), sum);
+            assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+        });
+    }
+}
+
+/// Who waits behind a request whose time is over goes on, though the range is not given back.
+#[test]
+fn time_runs_out_before_others_that_wait() {
+    for lock in both() {
+        model(move || {
+            let shared = shared(lock());
+            let held = shared.0.read(0..4);
+            let timed = spawn(&shared, |lock, _| {
+                let late = lock.try_write_for(2..20, some_time());
+                assert!(late.is_err(), "it is held");
+            });
+            let waits = spawn(&shared, |lock, number| {
+                let _guard = lock.read(0..12);
+                number.get();
+            });
+            waits.join().expect("no panic");
+            timed.join().expect("no panic");
+            drop(held);
+            assert!(shared.0.try_write(..).is_ok(), "something is left behind");
         });
     }
 }
