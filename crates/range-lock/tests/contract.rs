@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use amdahl_range_lock::{NotGranted, RangeLock, SegmentsError};
+use amdahl_range_lock::{ByTask, NotGranted, RangeLock, ReadGuard, SegmentsError, WriteGuard};
 
 /// Each form of lock. Segments are small enough that ranges 4 apart do not meet.
 fn locks() -> [RangeLock; 2] {
@@ -669,8 +669,59 @@ impl Random {
 
 const CELLS: u64 = 64;
 
-/// One of everything that a lock can be asked for; only reads while it is `calm`.
-fn one_step(lock: &RangeLock, cells: &Cells, random: &mut Random, added: &mut [u64], calm: bool) {
+/// A part of a guard that another thread gives back. It waits for nobody, or all could wait for it.
+enum Part<'a> {
+    Read(ReadGuard<'a, ByTask>),
+    Write(WriteGuard<'a, ByTask>),
+}
+
+impl Part<'_> {
+    /// At once, or after it was downgraded, split or both.
+    fn give_back(self, cells: &Cells, random: &mut Random, added: &mut [u64]) {
+        let middle = random.below(CELLS);
+        let read = match self {
+            Part::Read(read) => read,
+            Part::Write(write) => {
+                for at in write.range().into_iter().flatten() {
+                    cells.add(at);
+                    added[at as usize] += 1;
+                }
+                match random.below(4) {
+                    0 => return drop(write),
+                    1 => return drop(write.split_at(middle)),
+                    2 => {
+                        let (left, right) = write.split_at(middle);
+                        drop(left);
+                        right.downgrade()
+                    }
+                    _ => write.downgrade(),
+                }
+            }
+        };
+        look(cells, read.range().into_iter().flatten());
+        match random.below(2) {
+            0 => drop(read),
+            _ => drop(read.split_at(middle)),
+        }
+    }
+}
+
+/// The caller has access to all of these.
+fn look(cells: &Cells, range: impl Iterator<Item = u64> + Clone) {
+    let before: Vec<u64> = range.clone().map(|at| cells.get(at)).collect();
+    let after: Vec<u64> = range.map(|at| cells.get(at)).collect();
+    assert_eq!(before, after, "somebody wrote beside a reader");
+}
+
+/// One of everything that a lock can be asked for; only reads while it is `calm`. `giver` has parts given back by another thread.
+fn one_step<'a>(
+    lock: &'a RangeLock,
+    cells: &Cells,
+    random: &mut Random,
+    added: &mut [u64],
+    calm: bool,
+    giver: &mpsc::Sender<Part<'a>>,
+) {
     let start = random.below(CELLS);
     let length = match random.below(8) {
         0 => CELLS,
@@ -684,12 +735,10 @@ fn one_step(lock: &RangeLock, cells: &Cells, random: &mut Random, added: &mut [u
             added[at as usize] += 1;
         }
     };
-    let look = |range: std::ops::Range<u64>| {
-        let before: Vec<u64> = range.clone().map(|at| cells.get(at)).collect();
-        let after: Vec<u64> = range.map(|at| cells.get(at)).collect();
-        assert_eq!(before, after, "somebody wrote beside a reader");
-    };
-    match if calm { 7 } else { 0 } + random.below(if calm { 5 } else { 12 }) {
+    let look = |range| look(cells, range);
+    let middle = start + length / 2;
+    let give = |part| giver.send(part).expect("givers outlive the others");
+    match if calm { 9 } else { 0 } + random.below(if calm { 6 } else { 15 }) {
         0 => {
             let guard = lock.write(range.clone());
             add(range.clone());
@@ -698,7 +747,6 @@ fn one_step(lock: &RangeLock, cells: &Cells, random: &mut Random, added: &mut [u
             drop(guard);
         }
         1 => {
-            let middle = start + length / 2;
             let (left, right) = lock.write(range.clone()).split_at(middle);
             add(start..middle.min(range.end));
             drop(left);
@@ -733,12 +781,32 @@ fn one_step(lock: &RangeLock, cells: &Cells, random: &mut Random, added: &mut [u
             add(range);
         }
         7 => {
-            let (left, right) = lock.read(range.clone()).split_at(start + length / 2);
+            let (left, right) = lock.write(range.clone()).split_at(middle);
+            give(Part::Write(right.into_task()));
+            add(start..middle.min(range.end));
+            drop(left);
+        }
+        8 => {
+            let all = block_on(lock.write_async(range.clone()));
+            let (left, right) = all.split_at(middle);
+            give(Part::Write(left));
+            let right = right.downgrade();
+            look(middle.min(range.end)..range.end);
+            drop(right);
+        }
+        9 => {
+            let (left, right) = lock.read(range.clone()).split_at(middle);
             look(range);
             drop(left);
             drop(right);
         }
-        8 => block_on(async {
+        10 => {
+            let (left, right) = lock.read(range.clone()).split_at(middle);
+            give(Part::Read(left.into_task()));
+            look(middle.min(range.end)..range.end);
+            drop(right);
+        }
+        11 => block_on(async {
             let _guard = lock.read_async(range.clone()).await;
             look(range);
         }),
@@ -749,27 +817,51 @@ fn one_step(lock: &RangeLock, cells: &Cells, random: &mut Random, added: &mut [u
     }
 }
 
+/// What a thread does that gives back parts of the others' guards.
+fn give_back_all(parts: mpsc::Receiver<Part<'_>>, cells: &Cells) -> [u64; CELLS as usize] {
+    let (mut random, mut added) = (Random(7), [0; CELLS as usize]);
+    for part in parts {
+        part.give_back(cells, &mut random, &mut added);
+    }
+    added
+}
+
+/// Threads that do that.
+const GIVERS: usize = 2;
+
 /// So many threads take so many steps each, and more until the time is over; for each form of lock.
 fn stress(threads: usize, steps: u32, time: Duration) {
     for lock in locks() {
         let (cells, start) = (Cells::new(CELLS as usize), Barrier::new(threads));
-        let work = |thread: usize| {
+        let work = |thread: usize, giver: mpsc::Sender<_>| {
             let (mut random, mut added) = (Random(thread as u64), [0; CELLS as usize]);
             start.wait();
             let begin = Instant::now();
             let mut step = 0;
             while step < steps || begin.elapsed() < time {
                 let calm = begin.elapsed().as_millis() / 10 % 2 == 1;
-                one_step(&lock, &cells, &mut random, &mut added, calm);
+                one_step(&lock, &cells, &mut random, &mut added, calm, &giver);
                 step += 1;
             }
             added
         };
         let mut sums = [0; CELLS as usize];
         thread::scope(|scope| {
-            let work = &work;
-            let threads: Vec<_> = (0..threads).map(|n| scope.spawn(move || work(n))).collect();
-            for thread in threads {
+            let (work, cells) = (&work, &cells);
+            let (givers, parts): (Vec<_>, Vec<_>) = (0..GIVERS).map(|_| mpsc::channel()).unzip();
+            let mut all: Vec<_> = (0..threads)
+                .map(|n| {
+                    let giver = givers[n % GIVERS].clone();
+                    scope.spawn(move || work(n, giver))
+                })
+                .collect();
+            drop(givers);
+            all.extend(
+                parts
+                    .into_iter()
+                    .map(|parts| scope.spawn(move || give_back_all(parts, cells))),
+            );
+            for thread in all {
                 let added = thread.join().expect("no panic");
                 sums.iter_mut().zip(added).for_each(|(sum, n)| *sum += n);
             }
