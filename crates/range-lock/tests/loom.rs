@@ -489,3 +489,52 @@ fn a_map_is_seen_before_or_after_a_change() {
         assert_eq!(map.len(), 3);
     });
 }
+
+/// Two versions are replaced meanwhile. Loom finds who looks at a node that could be freed by then, and who finds one of which he
+/// does not see all.
+#[test]
+fn what_a_reader_has_found_is_kept_until_it_is_refreshed() {
+    model(|| {
+        let map = Arc::new(SeqRangeMap::new());
+        map.insert(0..10, 1);
+        let writer = {
+            let map = Arc::clone(&map);
+            thread::spawn(move || {
+                map.insert(0..10, 2);
+                map.insert(0..10, 3);
+            })
+        };
+        let mut reader = map.reader();
+        let snapshot = reader.snapshot();
+        let first = snapshot.get(5).copied();
+        let second = reader.get(5).copied();
+        assert_eq!(snapshot.get(5).copied(), first);
+        reader.refresh();
+        let third = reader.get(5).copied();
+        drop(reader);
+        let seen = [first, second, third, map.get(5)];
+        assert!(first.is_some() && seen.is_sorted(), "{seen:?}");
+        writer.join().expect("no panic");
+        assert_eq!(map.get(5), Some(3));
+    });
+}
+
+#[test]
+fn two_writers_replace_what_a_reader_has_found() {
+    model(|| {
+        let map = Arc::new(SeqRangeMap::new());
+        map.insert(0..10, 1);
+        let writers = [2..4, 6..8].map(|range| {
+            let map = Arc::clone(&map);
+            thread::spawn(move || map.insert(range, 2))
+        });
+        let reader = map.reader();
+        let ranges = reader.snapshot().iter().count();
+        assert!([1, 3, 5].contains(&ranges), "{ranges}");
+        drop(reader);
+        for writer in writers {
+            writer.join().expect("no panic");
+        }
+        assert_eq!(map.len(), 5);
+    });
+}

@@ -23,6 +23,8 @@ pub(super) struct Node {
     len: u32,
     /// The last address of each entry or child.
     lasts: [u64; WIDTH],
+    #[cfg(loom)]
+    life: super::reclaim::Life,
 }
 
 #[repr(C)]
@@ -64,11 +66,25 @@ impl Node {
             height,
             len: lasts.len() as u32,
             lasts: [BEYOND; WIDTH],
+            #[cfg(loom)]
+            life: super::reclaim::Life::new(),
         };
         for (place, last) in node.lasts.iter_mut().zip(lasts) {
             *place = last;
         }
         node
+    }
+
+    #[cfg(loom)]
+    pub(super) fn life(&self) -> &super::reclaim::Life {
+        &self.life
+    }
+
+    /// To be called before anything in it is read: under loom it says whether that is allowed.
+    #[inline(always)]
+    fn look(&self) {
+        #[cfg(loom)]
+        self.life.look();
     }
 
     #[cfg(test)]
@@ -80,6 +96,7 @@ impl Node {
     /// is none.
     #[inline]
     fn first_from(&self, address: u64) -> usize {
+        self.look();
         // Which quarter, then where in it: seven comparisons and no branch. One for each key is slower, and vectors
         // of two 64-bit keys, which all x86-64 CPUs have, are slower still.
         let before = |at: usize| usize::from(self.lasts[at] < address);
@@ -122,6 +139,7 @@ impl<V> Leaf<V> {
 
     #[inline]
     pub(super) fn span(&self, at: usize) -> Span {
+        self.node.look();
         Span {
             start: self.starts[at],
             last: self.node.lasts[at],
@@ -130,6 +148,7 @@ impl<V> Leaf<V> {
 
     #[inline]
     pub(super) fn value(&self, at: usize) -> &V {
+        self.node.look();
         &self.values[at]
     }
 
@@ -177,6 +196,7 @@ pub(super) fn create_inner(children: &[Child]) -> Child {
 pub(super) unsafe fn view<'a, V>(node: *const Node) -> View<'a, V> {
     // SAFETY: it lives, as promised. Its height tells which of the two it is, both of which begin with a `Node`.
     unsafe {
+        (*node).look();
         if (*node).height == 0 {
             View::Leaf(&*node.cast::<Leaf<V>>())
         } else {

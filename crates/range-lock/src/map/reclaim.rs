@@ -1,10 +1,10 @@
 //! When the memory of replaced nodes can be used again: when nobody reads them any more.
 //!
 //! `seize` (Hyaline, Nikolaev and Ravindran 2021): on Linux its pins need no fence, for the one who frees makes all CPUs
-//! pass one (`membarrier`). Under loom nothing is freed before the map is.
+//! pass one (`membarrier`). Loom sees a model in its place: not whether seize keeps its promise, but whether the map keeps to it.
 
 #[cfg(loom)]
-pub(super) use at_the_end::{Pin, Reclaim};
+pub(super) use modelled::{Life, Pin, Reclaim};
 #[cfg(not(loom))]
 pub(super) use with_seize::{Pin, Reclaim};
 
@@ -56,39 +56,69 @@ mod with_seize {
     }
 }
 
+/// What is promised of retired nodes, within one mutex. When a node could be freed its life ends, and who looks at it afterwards or
+/// meanwhile panics; its memory stays until the map's end.
 #[cfg(loom)]
-mod at_the_end {
-    use std::sync::Mutex;
+mod modelled {
+    use loom::cell::UnsafeCell;
 
-    use crate::sync::{AtomicPtr, Ordering};
+    use crate::map::Node;
+    use crate::sync::{AtomicPtr, Mutex, Ordering, whole};
 
-    pub(in crate::map) struct Pin<'a>(&'a Reclaim);
+    pub(in crate::map) struct Reclaim(Mutex<State>);
 
     #[derive(Default)]
-    pub(in crate::map) struct Reclaim(Mutex<Vec<Box<dyn FnOnce()>>>);
+    struct State {
+        /// Of all times.
+        pins: u64,
+        /// The numbers of those that are left.
+        pinned: Vec<u64>,
+        retired: Vec<Retired>,
+        over: Vec<Retired>,
+    }
+
+    struct Retired {
+        node: *mut Node,
+        free: unsafe fn(*mut Node),
+        /// Of all pins, those made before.
+        pins: u64,
+    }
 
     impl Reclaim {
         pub(in crate::map) fn new() -> Self {
-            Reclaim::default()
+            Reclaim(Mutex::new(State::default()))
         }
 
         pub(in crate::map) fn pin(&self) -> Pin<'_> {
-            Pin(self)
+            let mut state = whole(self.0.lock());
+            let number = state.pins;
+            state.pins += 1;
+            state.pinned.push(number);
+            Pin {
+                reclaim: self,
+                number,
+            }
         }
 
         /// # Safety
         /// As above.
         pub(in crate::map) unsafe fn retire(
             pin: &Pin<'_>,
-            node: *mut crate::map::Node,
-            free: unsafe fn(*mut crate::map::Node),
+            node: *mut Node,
+            free: unsafe fn(*mut Node),
         ) {
-            // SAFETY: as promised by the caller.
-            let free = Box::new(move || unsafe { free(node) });
-            pin.0.0.lock().expect("no panic").push(free);
+            let mut state = whole(pin.reclaim.0.lock());
+            let pins = state.pins;
+            state.retired.push(Retired { node, free, pins });
         }
 
-        pub(in crate::map) fn refresh(_: &mut Pin<'_>) {}
+        pub(in crate::map) fn refresh(pin: &mut Pin<'_>) {
+            // The old one ends first, as it does in seize.
+            pin.end();
+            let new = pin.reclaim.pin();
+            pin.number = new.number;
+            std::mem::forget(new);
+        }
 
         pub(in crate::map) fn load<T>(_: &Pin<'_>, from: &AtomicPtr<T>) -> *mut T {
             from.load(Ordering::Acquire)
@@ -99,11 +129,58 @@ mod at_the_end {
 
     impl Drop for Reclaim {
         fn drop(&mut self) {
-            self.0
-                .get_mut()
-                .expect("no panic")
-                .drain(..)
-                .for_each(|free| free());
+            let mut state = whole(self.0.lock());
+            assert!(state.pinned.is_empty() && state.retired.is_empty());
+            for one in state.over.drain(..) {
+                // SAFETY: as promised to `retire`, and the map is gone.
+                unsafe { (one.free)(one.node) };
+            }
+        }
+    }
+
+    pub(in crate::map) struct Pin<'a> {
+        reclaim: &'a Reclaim,
+        number: u64,
+    }
+
+    impl Pin<'_> {
+        fn end(&self) {
+            let mut state = whole(self.reclaim.0.lock());
+            let state = &mut *state;
+            state.pinned.retain(|&number| number != self.number);
+            let oldest = state.pinned.iter().min().copied().unwrap_or(u64::MAX);
+            for one in state.retired.extract_if(.., |one| one.pins <= oldest) {
+                // SAFETY: its memory is freed at the map's end.
+                unsafe { (*one.node).life().end() };
+                state.over.push(one);
+            }
+        }
+    }
+
+    impl Drop for Pin<'_> {
+        fn drop(&mut self) {
+            self.end();
+        }
+    }
+
+    /// Whether a node could be freed by now.
+    pub(in crate::map) struct Life(UnsafeCell<bool>);
+
+    impl Life {
+        pub(in crate::map) fn new() -> Self {
+            Life(UnsafeCell::new(false))
+        }
+
+        /// Loom panics if it ends beside that.
+        pub(in crate::map) fn look(&self) {
+            // SAFETY: loom checks it.
+            let is_over = self.0.with(|is_over| unsafe { *is_over });
+            assert!(!is_over, "a node is looked at that could be freed by now");
+        }
+
+        fn end(&self) {
+            // SAFETY: as above.
+            self.0.with_mut(|is_over| unsafe { *is_over = true });
         }
     }
 }
