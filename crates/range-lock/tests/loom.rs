@@ -538,3 +538,22 @@ fn two_writers_replace_what_a_reader_has_found() {
         assert_eq!(map.len(), 5);
     });
 }
+
+/// More ranges than one leaf has: what a change does not touch is in both versions.
+#[test]
+fn leaves_that_a_change_shares_are_kept() {
+    model(|| {
+        let ranges = (0..18).map(|at| (2 * at..2 * at + 1, at));
+        let map: Arc<SeqRangeMap<u64>> = Arc::new(ranges.collect());
+        let writer = {
+            let map = Arc::clone(&map);
+            thread::spawn(move || map.remove(0..2))
+        };
+        let reader = map.reader();
+        let sum: u64 = reader.snapshot().iter().map(|(_, at)| at + 1).sum();
+        assert!([171, 170].contains(&sum), "{sum}");
+        drop(reader);
+        writer.join().expect("no panic");
+        assert_eq!(map.get(34), Some(17));
+    });
+}
