@@ -11,7 +11,13 @@ use crate::waiter::Wake;
 /// Becomes a guard when the range is free. Needs no particular runtime.
 ///
 /// It takes its place in the queue when it is polled first. Dropped before that, it has done nothing; dropped
-/// while it waits, it leaves no trace, and who waited for it alone goes on.
+/// while it waits, it leaves no trace, and who waited for it alone goes on. That is so when a panic drops it, too.
+///
+/// A [`Waker`](std::task::Waker) that panics when it is woken does so in the thread that gives the range back, downgrades it or gives up, unless that
+/// panics already. The range is given back all the same, and all others are woken.
+///
+/// # Panics
+/// If it is polled after it was ready.
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Acquire<'a, A: Access> {
     lock: &'a RangeLock,

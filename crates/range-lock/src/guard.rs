@@ -101,8 +101,12 @@ impl<'a, O: Owner> Guard<'a, Write, O> {
     /// before the next writer.
     pub fn downgrade(self) -> Guard<'a, Read, O> {
         let (lock, hold) = self.dissolve();
-        let read = hold.map(|hold| lock.downgrade(hold, O::IS_THREAD));
-        Guard::new(lock, read)
+        // Made before those who wait are woken: that may panic.
+        let read = Guard::new(lock, hold);
+        if let Some(hold) = hold {
+            lock.downgrade(hold, O::IS_THREAD);
+        }
+        read
     }
 }
 

@@ -14,6 +14,9 @@ use crate::waiter::{Waiter, Wake};
 
 /// A reader-writer lock of the addresses from 0 to 2^64 - 1, any range of which can be locked on its own.
 ///
+/// A thread that panics while it holds a range gives it back as its guard is dropped, and nothing is poisoned: who comes next gets the range
+/// like any other, and cannot see that. A guard that is forgotten keeps its range for ever.
+///
 /// See the [crate's documentation](crate) for order, fairness, and which implementation to choose.
 pub struct RangeLock {
     form: Form,
@@ -418,15 +421,14 @@ impl RangeLock {
         }
     }
 
-    pub(crate) fn downgrade(&self, hold: Hold, by_thread: bool) -> Hold {
+    pub(crate) fn downgrade(&self, hold: Hold, by_thread: bool) {
+        if by_thread {
+            self.renote(hold.span, Kind::Write, &[(hold.span, Kind::Read)]);
+        }
         match &self.form {
             Form::Ordered(ordered) => ordered.downgrade(hold.span),
             Form::Segmented(segmented) => segmented.downgrade(hold.span),
         }
-        if by_thread {
-            self.renote(hold.span, Kind::Write, &[(hold.span, Kind::Read)]);
-        }
-        hold
     }
 
     pub(crate) fn split(

@@ -121,7 +121,12 @@ impl Segmented {
         for (held, number) in self.numbers(span).enumerate().skip(held) {
             let segment = self.segment(number);
             if !segment.try_take(kind) {
-                let waiter = waiter();
+                let waiter = {
+                    let before = self.first(span, kind, held);
+                    let waiter = waiter();
+                    std::mem::forget(before);
+                    waiter
+                };
                 if !segment.take_or_queue(span, kind, &waiter) {
                     return Some(Progress { held, waiter });
                 }
@@ -134,7 +139,9 @@ impl Segmented {
     pub(crate) fn cancel(&self, span: Span, kind: Kind, progress: &Progress) {
         let number = self.numbers(span).nth(progress.held);
         let segment = self.segment(number.expect("a request waits for one of its segments"));
+        let before = self.first(span, kind, progress.held);
         let waits = segment.cancel(&progress.waiter);
+        std::mem::forget(before);
         self.give_first(span, kind, progress.held + usize::from(!waits));
     }
 
@@ -143,16 +150,25 @@ impl Segmented {
         let Some((low, high)) = self.pair(span) else {
             return self.give_first(span, kind, usize::MAX);
         };
-        low.give(kind);
-        if !std::ptr::eq(low, high) {
-            high.give(kind);
+        if std::ptr::eq(low, high) {
+            return low.give(kind);
         }
+        let rest = Held {
+            segments: std::iter::once(high),
+            kind,
+        };
+        low.give(kind);
+        std::mem::forget(rest);
+        high.give(kind);
     }
 
+    /// Lets readers in, but where another part of a split guard still writes.
     pub(crate) fn downgrade(&self, span: Span) {
+        let mut woken = Woken::default();
         for number in self.numbers(span) {
-            self.segment(number).downgrade();
+            self.segment(number).part_leaves(1, DOWNGRADED, &mut woken);
         }
+        woken.wake();
     }
 
     /// A segment that both parts need has one holder more.
@@ -249,8 +265,20 @@ impl Segmented {
 
     #[inline(never)]
     fn give_first(&self, span: Span, kind: Kind, held: usize) {
-        for number in self.numbers(span).take(held) {
-            self.segment(number).give(kind);
+        self.first(span, kind, held).give();
+    }
+
+    /// So many of a range's segments, which are held.
+    fn first(
+        &self,
+        span: Span,
+        kind: Kind,
+        held: usize,
+    ) -> Held<'_, impl Iterator<Item = &Segment>> {
+        let numbers = self.numbers(span).take(held);
+        Held {
+            segments: numbers.map(|number| self.segment(number)),
+            kind,
         }
     }
 
@@ -296,6 +324,29 @@ impl Segmented {
             (first..last + 1).chain(0..0)
         } else {
             (0..last + 1).chain(first..count)
+        }
+    }
+}
+
+/// Segments that are held, and given back though a waker panics: wakers are foreign code.
+struct Held<'a, I: Iterator<Item = &'a Segment>> {
+    segments: I,
+    kind: Kind,
+}
+
+impl<'a, I: Iterator<Item = &'a Segment>> Held<'a, I> {
+    fn give(mut self) {
+        for segment in self.segments.by_ref() {
+            segment.give(self.kind);
+        }
+    }
+}
+
+impl<'a, I: Iterator<Item = &'a Segment>> Drop for Held<'a, I> {
+    /// After a panic; else they were given back before.
+    fn drop(&mut self) {
+        for segment in &mut self.segments {
+            segment.give(self.kind);
         }
     }
 }
@@ -375,13 +426,13 @@ impl Segment {
                 self.word
                     .compare_exchange(WRITER | 1, 0, Ordering::Release, Ordering::Relaxed);
             if alone.is_err() {
-                self.part_leaves(1, 0);
+                self.part_leaves_alone(1, 0);
             }
             return;
         }
         // Relaxed: as long as we read, nobody becomes a writer.
         if self.word.load(Ordering::Relaxed) & WRITER != 0 {
-            return self.part_leaves(DOWNGRADED, 0);
+            return self.part_leaves_alone(DOWNGRADED, 0);
         }
         // AcqRel: who gives it last hands on what all the others did.
         let before = self.word.fetch_sub(1, Ordering::AcqRel);
@@ -390,9 +441,15 @@ impl Segment {
         }
     }
 
-    /// One of the holders of a guard that was split leaves, or becomes another kind.
     #[inline(never)]
-    fn part_leaves(&self, less: u32, more: u32) {
+    fn part_leaves_alone(&self, less: u32, more: u32) {
+        let mut woken = Woken::default();
+        self.part_leaves(less, more, &mut woken);
+        woken.wake();
+    }
+
+    /// One of the holders of a guard that was split leaves, or becomes another kind.
+    fn part_leaves(&self, less: u32, more: u32, woken: &mut Woken) {
         // AcqRel: as above.
         let change = |word: u32| Some(without_writers(word - less + more));
         let before = self
@@ -414,7 +471,8 @@ impl Segment {
             && after & QUEUED != 0
             && (before & WRITER != 0 || after & HOLDERS == 0)
         {
-            self.hand_on();
+            let mut queue = whole(self.queue.lock());
+            self.serve(&mut queue, woken);
         }
     }
 
@@ -455,11 +513,6 @@ impl Segment {
         drop(queue);
         woken.wake();
         true
-    }
-
-    /// Lets readers in, unless another part of a split guard still writes here.
-    fn downgrade(&self) {
-        self.part_leaves(1, DOWNGRADED);
     }
 
     /// One part of a guard becomes two.

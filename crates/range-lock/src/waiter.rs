@@ -22,9 +22,12 @@ impl Wake {
 pub(crate) struct Woken(Vec<Wake>);
 
 impl Woken {
-    /// All of them, though one panics.
+    /// All of them, though one panics; where the thread panics already, whatever they do.
     pub(crate) fn wake(self) {
         let mut rest = Rest(self.0.into_iter());
+        if std::thread::panicking() {
+            return;
+        }
         for one in rest.0.by_ref() {
             one.wake();
         }

@@ -343,6 +343,107 @@ fn a_panic_gives_the_range_back() {
     }
 }
 
+/// Panics when it is woken.
+struct Bomb;
+
+impl Wake for Bomb {
+    fn wake(self: Arc<Self>) {
+        panic!("on purpose");
+    }
+}
+
+/// Of a segmented lock what the guard or the request had besides was held for ever, by nobody; of any lock what was downgraded.
+#[test]
+fn a_waker_that_panics_keeps_nothing_locked() {
+    let bomb = Waker::from(Arc::new(Bomb));
+    let panics = |work: &mut dyn FnMut()| catch_unwind(AssertUnwindSafe(work)).is_err();
+    for lock in locks() {
+        let is_free = || lock.try_write(..).is_ok();
+        let wait = || {
+            let (mut first, mut last) = (lock.read_async(0..4), lock.read_async(16..20));
+            let (count, waker) = waker();
+            assert!(poll(&mut first, &bomb).is_pending() && poll(&mut last, &waker).is_pending());
+            (first, last, count)
+        };
+        let served = |(mut first, mut last, count): (_, _, Arc<Count>)| {
+            assert_eq!(count.0.load(Ordering::SeqCst), 1, "all are woken");
+            let (_, waker) = waker();
+            assert!(poll(&mut first, &waker).is_ready() && poll(&mut last, &waker).is_ready());
+        };
+
+        for range in [0..20, 0..8] {
+            let mut held = Some(lock.write(range.clone()));
+            let mut first = lock.read_async(0..4);
+            assert!(poll(&mut first, &bomb).is_pending());
+            assert!(panics(&mut || drop(held.take())));
+            drop(first);
+            assert!(is_free(), "{range:?} was given back");
+        }
+        let mut held = Some(lock.write(0..20));
+        let waiting = wait();
+        assert!(panics(&mut || drop(held.take())));
+        served(waiting);
+        assert!(is_free());
+
+        let mut held = Some(lock.write(0..20));
+        let waiting = wait();
+        assert!(panics(&mut || drop(
+            held.take().map(|held| held.downgrade())
+        )));
+        served(waiting);
+        assert!(is_free());
+
+        // A holder that panics is not to end the process.
+        let waiting = {
+            let (held, waiting) = (lock.write(0..20).into_task(), wait());
+            let dies = move || {
+                let _held = held;
+                panic!("as well");
+            };
+            assert!(catch_unwind(AssertUnwindSafe(dies)).is_err());
+            waiting
+        };
+        served(waiting);
+        assert!(is_free());
+
+        let held = lock.read(8..12);
+        let (mut writer, mut behind) = (Some(lock.write_async(0..20)), lock.read_async(8..9));
+        let (_, waker) = waker();
+        assert!(poll(writer.as_mut().expect("just made"), &waker).is_pending());
+        assert!(poll(&mut behind, &bomb).is_pending());
+        assert!(panics(&mut || drop(writer.take())));
+        assert!(poll(&mut behind, &waker).is_ready());
+        drop(held);
+        assert!(is_free());
+    }
+}
+
+/// What a request of a segmented lock had before the segment where it was to wait was held for ever, by nobody.
+#[test]
+fn a_waker_whose_clone_panics_keeps_nothing_locked() {
+    use std::task::{RawWaker, RawWakerVTable};
+    static BOMB: RawWakerVTable =
+        RawWakerVTable::new(|_| panic!("on purpose"), |_| (), |_| (), |_| ());
+    // SAFETY: nothing is done with the pointer.
+    let bomb = unsafe { Waker::from_raw(RawWaker::new(std::ptr::null(), &BOMB)) };
+    for lock in locks() {
+        let held = lock.write(8..12);
+        let mut writer = lock.write_async(0..20);
+        assert!(catch_unwind(AssertUnwindSafe(|| poll(&mut writer, &bomb).is_ready())).is_err());
+        drop((writer, held));
+        assert!(lock.try_write(..).is_ok());
+        // The second of those for which it waits.
+        let (first, last) = (lock.write(0..4), lock.write(8..12));
+        let mut writer = lock.write_async(0..20);
+        let (_, waker) = waker();
+        assert!(poll(&mut writer, &waker).is_pending());
+        drop(first);
+        let _ = catch_unwind(AssertUnwindSafe(|| poll(&mut writer, &bomb).is_ready()));
+        drop((writer, last));
+        assert!(lock.try_write(..).is_ok());
+    }
+}
+
 #[test]
 fn what_a_runtime_moves_between_threads_can_be_moved() {
     fn movable<T: Send>(_: &T) {}
