@@ -57,6 +57,8 @@ enum Part {
     LockScaling,
     /// range-lock: beside other locks
     LockMixes,
+    /// range-lock: short ranges, the segmented form beside the ordered one
+    LockShort,
     /// range-lock: one thread, pauses, many threads
     LockOthers,
     /// SeqRangeMap
@@ -69,7 +71,7 @@ enum Part {
 
 type Measure = fn(&Effort) -> Vec<Figure>;
 /// What is measured, in this order: the crate, the rows, how.
-const PARTS: [(Part, Part, Measure); 14] = [
+const PARTS: [(Part, Part, Measure); 15] = [
     (Part::Alloc, Part::AllocSteady, alloc::steady),
     (Part::Alloc, Part::AllocCases, alloc::cases),
     (Part::Alloc, Part::AllocTraces, alloc::traces),
@@ -80,6 +82,7 @@ const PARTS: [(Part, Part, Measure); 14] = [
     (Part::Alloc, Part::AllocGrowth, alloc::growth),
     (Part::Lock, Part::LockScaling, lock::disjoint_scaling),
     (Part::Lock, Part::LockMixes, lock::array_mixes),
+    (Part::Lock, Part::LockShort, lock::short_ranges),
     (Part::Lock, Part::LockOthers, lock::other_threads),
     (Part::Lock, Part::LockMap, lock::map),
     (Part::Spread, Part::Spread, spread::figures),

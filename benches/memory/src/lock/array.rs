@@ -13,6 +13,8 @@ use super::rivals::Lock;
 
 /// Slots of the array, a cache line each.
 pub const SLOTS: u64 = 256;
+/// Slots of a segment.
+pub const GRANULE: u64 = 16;
 
 /// Which ranges threads lock.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,6 +25,8 @@ pub enum Ranges {
     Disjoint,
     /// Each thread eight slots somewhere in its part. Up to 16 threads.
     DisjointShort,
+    /// Eight slots within any 16, which each thread may lock.
+    Short,
     /// From one random slot to another.
     Random,
 }
@@ -200,6 +204,10 @@ fn pick(ranges: Ranges, part: &Range<u64>, random: &mut Random) -> Range<u64> {
             let start = first + random.below(share - 8);
             start..start + 8
         }
+        Ranges::Short => {
+            let start = random.below(SLOTS / GRANULE) * GRANULE + random.below(GRANULE - 7);
+            start..start + 8
+        }
         Ranges::Random => {
             let (one, other) = (random.below(SLOTS), random.below(SLOTS));
             one.min(other)..one.max(other) + 1
@@ -218,8 +226,9 @@ mod tests {
             let (lock, array) = (make(), Array::new());
             let work = |thread: u64| {
                 let mut random = Random(thread + 1);
-                let ranges = (0..2000).map(|turn| match turn % 2 {
+                let ranges = (0..2000).map(|turn| match turn % 3 {
                     0 => pick(Ranges::Random, &(thread..3), &mut random),
+                    1 => pick(Ranges::Short, &(thread..3), &mut random),
                     _ => pick(Ranges::DisjointShort, &(turn % 3..3), &mut random),
                 });
                 let mut added = 0;

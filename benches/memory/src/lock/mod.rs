@@ -12,7 +12,7 @@ use amdahl_range_lock::RangeLock;
 
 use crate::Effort;
 pub use array::stay_on;
-use array::{Array, Mix, Ranges, SLOTS};
+use array::{Array, GRANULE, Mix, Ranges, SLOTS};
 pub use map::figures as map;
 use rivals::{Lock, Slices, TreeInMutex};
 
@@ -30,7 +30,8 @@ type Maker = fn() -> Box<dyn Lock>;
 const LOCKS: [(&str, Maker); 7] = [
     ("ordered", || Box::new(RangeLock::new())),
     ("segmented", || {
-        Box::new(RangeLock::segmented(16, 16).expect("valid"))
+        let segments = (SLOTS / GRANULE) as usize;
+        Box::new(RangeLock::segmented(GRANULE, segments).expect("valid"))
     }),
     ("RwLock", || Box::new(RwLock::new(()))),
     ("tree in a mutex", || Box::<TreeInMutex>::default()),
@@ -107,7 +108,7 @@ pub fn disjoint_scaling(effort: &Effort) -> Vec<Figure> {
     figures
 }
 
-/// Sections per second of two threads against the standard library's lock, and the best of the other range locks.
+/// Sections per second of two threads against the standard library's lock, and the best of the other range locks; and of our two forms beside each other.
 pub fn array_mixes(effort: &Effort) -> Vec<Figure> {
     let mut figures = Vec::new();
     for ranges in [
@@ -143,13 +144,52 @@ pub fn array_mixes(effort: &Effort) -> Vec<Figure> {
                     versus: format!("sections/ms of 2 threads: {all}"),
                 });
             }
+            figures.push(forms(mix, 2, &rates));
         }
     }
     figures
 }
 
+/// The segmented form beside the ordered one on short ranges: each thread in a part of its own, or all of them within any granule.
+pub fn short_ranges(effort: &Effort) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for (ranges, threads) in [
+        (Ranges::DisjointShort, 1),
+        (Ranges::Short, 1),
+        (Ranges::Short, 2),
+    ] {
+        for writes in [0, 20, 60] {
+            eprintln!("lock: {ranges:?}, {writes} % writes, {threads} threads, both forms");
+            let mix = Mix {
+                ranges,
+                writes,
+                pauses: 0,
+            };
+            let rates = rates(effort, mix, threads, &LOCKS[..2]);
+            figures.push(forms(mix, threads, &rates));
+        }
+    }
+    figures
+}
+
+/// The segmented form against the ordered one. Stated: it is for programs to choose, and neither has to be faster.
+fn forms(mix: Mix, threads: u64, rates: &[f64]) -> Figure {
+    let Mix { ranges, writes, .. } = mix;
+    Figure {
+        name: format!("segmented / ordered: {ranges:?}, {writes} % writes, {threads} threads"),
+        value: Ok(rates[1] / rates[0]),
+        unit: Unit::Ratio,
+        target: Target::Stated,
+        versus: format!(
+            "sections/ms: segmented {:.0}, ordered {:.0}",
+            rates[1] / 1e3,
+            rates[0] / 1e3
+        ),
+    }
+}
+
 /// The same against the standard library's lock where there is less to gain: by one thread, with pauses between the sections, and by more
-/// threads than there are CPUs.
+/// threads than there are CPUs. Stated: who has nobody to get out of the way of may be faster with a lock for everything.
 pub fn other_threads(effort: &Effort) -> Vec<Figure> {
     let locks = [LOCKS[0], LOCKS[2]];
     let mut figures = Vec::new();
