@@ -44,13 +44,15 @@
 //! | suits | all else | threads with ranges within a granule of their own parts, one at a time, where size and cost must be known beforehand |
 //!
 //! The first adapts itself: it begins as one set of requests, splits at addresses where requests meet that do not
-//! overlap, joins again where ranges cross the border, and spreads readers while nobody writes. What was measured is in
+//! overlap, joins again where ranges cross the border, and spreads readers while nobody writes. With what ranges which of them is faster are the rows
+//! `segmented / ordered: ...` of `make bench-memory`; what was measured is in
 //! `experiments/2026-11-22-range-locks` of the repository; how it works is in DESIGN.md beside this file.
 //!
 //! # What it does not do
 //!
-//! - The lock guards no data, so there is no poisoning: a panic that drops a guard gives the range back. What the range
-//!   stands for may be half-changed; whoever knows that must say so in the data.
+//! - Nothing is poisoned. The lock guards no data: a panic that drops a guard gives the range back, one that drops a future its place
+//!   in the queue. What the range stands for may be half-changed; whoever knows that must say so in the data. A map is never
+//!   half-changed: what a panic in a value's clone or comparison leaves is the version before.
 //! - It finds no deadlock between threads. A thread that would wait for itself panics in debug builds, with both ranges named:
 //!   if it holds a range in conflict, or if it queues behind somebody who waits for a range that it holds, or for another who does
 //!   so (whom a deadline may free, but this is not known). It looks before it tries, and again when it has queued up.
@@ -128,3 +130,8 @@ mod sealed {
 fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
+
+/// The examples of README.md are compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

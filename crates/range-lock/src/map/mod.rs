@@ -22,7 +22,10 @@ pub use iter::{Gaps, Iter};
 ///
 /// Ranges do not overlap, and neighbours with equal values are one range. A change makes a new version of the tree, with a
 /// copy of the nodes from the root to the place, and shares all others; so each reader sees the map as it was at some moment.
-/// Changes exclude each other by a mutex: each of them replaces the root, which all subtrees have in common. A panic in a clone of a value leaves the map as it was, and nothing is poisoned.
+/// Changes exclude each other by a mutex: each of them replaces the root, which all subtrees have in common.
+///
+/// Nothing is poisoned. A panic in a clone or a comparison of values leaves the map as it was. One in the drop of a value comes in the thread
+/// that drops it, and the map is either as it was or changed; what was to be freed besides is never freed.
 ///
 /// Like Linux's maple tree (2022) it is a B-tree with wide nodes whose readers are not held up by writers; unlike it, a node
 /// never changes while readers can see it, so that values need no protection of their own.
@@ -281,7 +284,8 @@ impl<V: Clone + PartialEq> Change<V> {
 
 /// Looks into a [`SeqRangeMap`], without any store. It belongs to its thread.
 ///
-/// Each look-up sees the latest version of the map; [`snapshot`](Reader::snapshot) keeps to one.
+/// Each look-up sees the latest version of the map; [`snapshot`](Reader::snapshot) keeps to one. A panic that drops it lets go of all
+/// that it has found, and leaves the map as it is.
 pub struct Reader<'a, V> {
     map: &'a SeqRangeMap<V>,
     pin: Pin<'a>,

@@ -265,6 +265,73 @@ fn a_clone_that_panics_changes_and_loses_nothing() {
     assert_eq!(alive.get(), 0);
 }
 
+/// Says how often it was dropped, and panics then if it is told to.
+struct Fragile<'a>(&'a Cell<u32>, bool);
+
+impl Clone for Fragile<'_> {
+    /// A clone is no more than what it was.
+    fn clone(&self) -> Self {
+        Fragile(self.0, false)
+    }
+}
+
+impl PartialEq for Fragile<'_> {
+    fn eq(&self, _: &Self) -> bool {
+        false
+    }
+}
+
+impl Drop for Fragile<'_> {
+    fn drop(&mut self) {
+        if self.1 {
+            self.0.set(self.0.get() + 1);
+            panic!("on purpose");
+        }
+    }
+}
+
+/// Where values cannot be dropped the map goes on, and nothing is dropped twice. In a process of its own, where a sanitizer does not look for
+/// leaks: what was to be freed besides is one.
+#[test]
+#[cfg_attr(miri, ignore = "what is not freed is a leak")]
+fn a_drop_that_panics_leaves_the_change() {
+    const ALONE: &str = "RANGE_LOCK_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let this = std::env::current_exe().expect("it runs");
+        let alone = std::process::Command::new(this)
+            .args([
+                "--exact",
+                "map::tests::a_drop_that_panics_leaves_the_change",
+            ])
+            .envs([(ALONE, "1"), ("ASAN_OPTIONS", "detect_leaks=0")])
+            .output()
+            .expect("it runs again");
+        let said = String::from_utf8_lossy(&alone.stdout);
+        assert!(
+            alone.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
+        return;
+    }
+    let drops = Cell::new(0);
+    let map = SeqRangeMap::new();
+    let mut panics = 0;
+    for at in 0..2000 {
+        let range = at % 50 * 10..at % 50 * 10 + 9;
+        // Replaced at once: so it is what is dropped, not a clone.
+        for is_fragile in [at % 100 == 0, false] {
+            let value = Fragile(&drops, is_fragile);
+            let changed = catch_unwind(AssertUnwindSafe(|| map.insert(range.clone(), value)));
+            panics += u32::from(changed.is_err());
+            assert!(map.get(range.start).is_some_and(|value| !value.1));
+        }
+    }
+    assert_eq!(map.len(), 50);
+    assert!(panics > 0 && panics <= drops.get() && drops.get() <= 20);
+    let ranges = map.reader().snapshot().iter().count();
+    assert_eq!(ranges, 50);
+}
+
 /// A value that counts how many of it there are: those in versions that are not freed yet are among them.
 #[derive(Clone)]
 struct Alive(Arc<()>);
