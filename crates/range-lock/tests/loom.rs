@@ -4,6 +4,8 @@
 //!
 //!     RUSTFLAGS="--cfg loom" cargo test -p amdahl-range-lock --release --test loom
 //!
+//! Of what frees the map's nodes loom sees a model: it finds what the map does wrong, not what seize does (DESIGN.md).
+//!
 //! Without it, each of them is run some hundred times by real threads.
 
 use std::future::Future;
