@@ -109,9 +109,9 @@ fn threads_that_move_and_die_lose_nothing() {
 }
 
 #[test]
-#[ignore = "minutes"]
-fn sixty_four_threads_that_move_and_die_lose_nothing() {
-    migrate(64, 20, 400_000);
+#[ignore = "takes two minutes"]
+fn sixty_four_threads_that_move_and_die_lose_nothing_for_minutes() {
+    threads::for_minutes(|| migrate(64, 3, 20_000));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Hashed locks: guards exclude each other, and taking many neither deadlocks nor leaks.
 
+mod threads;
+
 use std::cell::UnsafeCell;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -128,15 +130,13 @@ fn readers_share_and_writers_do_not() {
     share(4, ROUNDS);
 }
 
-/// The long tier.
 #[test]
 #[ignore = "takes two minutes"]
 fn sixty_four_threads_exclude_each_other_for_minutes() {
-    let begun = std::time::Instant::now();
-    while begun.elapsed().as_secs() < 120 {
+    threads::for_minutes(|| {
         exclude_each_other(64, 10 * ROUNDS);
         share(64, 10 * ROUNDS);
-    }
+    });
 }
 
 proptest! {

@@ -92,9 +92,8 @@ proptest! {
     }
 }
 
-#[test]
-fn records_of_threads_that_move_are_all_there() {
-    const VALUES: u64 = if cfg!(miri) { 60 } else { 3000 };
+/// So many threads record the values below `values` and others, and jump from CPU to CPU meanwhile.
+fn migrate(threads: usize, values: u64) {
     let buckets = Buckets::new(3, 1 << 20).unwrap();
     let large = Topology::synthetic("4 llc x 8 core").expect("valid");
     let cpus = threads::allowed();
@@ -102,10 +101,10 @@ fn records_of_threads_that_move_are_all_there() {
         for placement in PLACEMENTS {
             let histogram = Histogram::on(buckets, placement, map.clone());
             thread::scope(|scope| {
-                for number in 0..6_usize {
+                for number in 0..threads {
                     let (histogram, cpus) = (&histogram, &cpus);
                     scope.spawn(move || {
-                        for value in 0..VALUES {
+                        for value in 0..values {
                             if value % 100 == 0 {
                                 threads::move_to(cpus[(number + value as usize) % cpus.len()]);
                             }
@@ -115,12 +114,23 @@ fn records_of_threads_that_move_are_all_there() {
                     });
                 }
             });
-            let mut sorted: Vec<u64> = (0..6).flat_map(|_| 0..VALUES).collect();
-            sorted.extend([7; 600]);
+            let mut sorted: Vec<u64> = (0..threads).flat_map(|_| 0..values).collect();
+            sorted.extend(vec![7; 100 * threads]);
             sorted.sort_unstable();
             check(&histogram.snapshot(), &sorted);
         }
     }
+}
+
+#[test]
+fn records_of_threads_that_move_are_all_there() {
+    migrate(6, if cfg!(miri) { 60 } else { 3000 });
+}
+
+#[test]
+#[ignore = "takes two minutes"]
+fn records_of_sixty_four_threads_that_move_are_all_there_for_minutes() {
+    threads::for_minutes(|| migrate(64, 20_000));
 }
 
 #[test]

@@ -1,5 +1,9 @@
 //! Masks against a naive model.
 
+mod threads;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use amdahl_spread::{CpuMask, Mask, MaskError, SparseMask, Word};
 use proptest::prelude::*;
 
@@ -166,27 +170,43 @@ fn what_cannot_be_is_an_error() {
     assert_eq!(out.to_string(), "CPU 4294967295 in a mask of CPUs below 8");
 }
 
-/// Each bit is set by one thread and cleared by whoever finds it first: none is found twice.
-#[test]
-fn of_those_who_clear_a_bit_one_wins() {
-    const ROUNDS: u32 = if cfg!(miri) { 20 } else { 500 };
-    let mask = sparse(64, 8);
-    let taken = std::sync::atomic::AtomicU32::new(0);
+/// Each of so many threads sets its 16 bits `rounds` times, and each bit is cleared by whoever finds it first: none is
+/// found twice.
+fn set_and_clear<W: Word + Sync>(mask: &Mask<W>, threads: u32, rounds: u32) {
+    let taken = AtomicU32::new(0);
     std::thread::scope(|scope| {
-        for thread in 0..4 {
+        for thread in 0..threads {
             let (mask, taken) = (&mask, &taken);
             scope.spawn(move || {
                 let mut set = 0;
-                while set < ROUNDS {
+                while set < rounds {
                     let cpu = thread * 16 + set % 16;
                     set += u32::from(mask.set(cpu) == Ok(false));
                     let found = mask.first_from(cpu + 16);
                     let won = found.is_some_and(|cpu| mask.clear(cpu) == Ok(true));
-                    taken.fetch_add(won.into(), std::sync::atomic::Ordering::Relaxed);
+                    taken.fetch_add(won.into(), Ordering::Relaxed);
                 }
             });
         }
     });
     let taken = taken.into_inner();
-    assert_eq!(taken + mask.count(), 4 * ROUNDS);
+    assert_eq!(taken + mask.count(), threads * rounds);
+}
+
+#[test]
+fn of_those_who_clear_a_bit_one_wins() {
+    let rounds = if cfg!(miri) { 20 } else { 500 };
+    set_and_clear(&sparse(64, 8), 4, rounds);
+    set_and_clear(&dense(64), 4, rounds);
+}
+
+#[test]
+#[ignore = "takes two minutes"]
+fn of_sixty_four_who_clear_a_bit_one_wins_for_minutes() {
+    threads::for_minutes(|| {
+        for bits in [1, 8, 64] {
+            set_and_clear(&sparse(1024, bits), 64, 5_000);
+        }
+        set_and_clear(&dense(1024), 64, 5_000);
+    });
 }
