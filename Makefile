@@ -8,12 +8,13 @@ export CARGO_TERM_COLOR ?= auto
 BINDIR ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build install test lint conformance planted bench bench-scale bench-views bench-memory bench-sim bench-pool bench-pager bench-live bench-image bench-remote bench-openmp bpf bpf-check kernels needs
+.PHONY: help run build install test test-long lint conformance planted bench bench-scale bench-views bench-memory bench-sim bench-pool bench-pager bench-live bench-image bench-remote bench-openmp bpf bpf-check kernels needs
 
 help:
 	@echo 'make run        build amdahl and measure a real program with it, in about a minute'
 	@echo 'make install    put amdahl into $(BINDIR)'
 	@echo 'make test       everything that CI checks; about half an hour on two cores'
+	@echo 'make test-long  what takes longer: Miri, sanitizers, arm64, 32 bits, stress and seeds for minutes; about an hour'
 	@echo 'make lint       formatting, clippy, documentation, licences'
 	@echo 'make conformance  the tests of GCC for libgomp against our OpenMP runtime'
 	@echo 'make planted    the ground truth alone: programs with a known cause'
@@ -39,6 +40,10 @@ test:
 	@tools/install-build-needs.sh test
 	@tools/perfetto/fetch.sh $(TARGET)/perfetto-ui
 	@tools/test/run.sh all
+
+test-long:
+	@tools/install-build-needs.sh test-long
+	@tools/test/run.sh long
 
 lint:
 	@tools/test/run.sh lint

@@ -2,13 +2,13 @@
 # Installs what a make target needs and this machine lacks, through the machine's package
 # manager and without questions.
 #
-#   install-build-needs.sh run|test|conformance|bpf|kernels|bench-pool|bench-image|bench-remote|bench-openmp
+#   install-build-needs.sh run|test|test-long|conformance|bpf|kernels|bench-pool|bench-image|bench-remote|bench-openmp
 #
 # What is required and cannot be had ends the script with exit code 1 and what to do. What only
 # some tests need is named and left out; those tests print SKIPPED.
 set -eu
 
-kind=${1:?run, test, conformance, bpf, kernels, bench-pool, bench-image, bench-remote or bench-openmp}
+kind=${1:?run, test, test-long, conformance, bpf, kernels, bench-pool, bench-image, bench-remote or bench-openmp}
 required= # packages without which nothing can be built
 optional= # packages without which something is skipped
 
@@ -88,6 +88,18 @@ kernels)
     like qemu-system-aarch64 qemu-system-arm
     like aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
     [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || optional="$optional libc6-dev-arm64-cross"
+    ;;
+esac
+# A program of 32 bits can be linked, which takes a second C library.
+links_32_bits() { echo 'int main(void) { return 0; }' | gcc -m32 -x c -o /dev/null - 2>/dev/null; }
+case $kind in
+test-long)
+    links_32_bits || optional="$optional gcc-multilib"
+    like qemu-aarch64-static qemu-user-static
+    like aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+    [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || optional="$optional libc6-dev-arm64-cross"
+    # Of what hangs, what it does is shown.
+    like ps procps
     ;;
 esac
 case $kind in
@@ -210,12 +222,34 @@ if [ -n "$optional" ]; then
         if [ -n "$there" ]; then
             echo "make: installing$there" >&2
             # One after the other: one that conflicts must not keep the others out.
-            for package in $there; do apt "$package" || true; done
+            for package in $there; do
+                apt "$package" || echo "make: not installed: $package; what needs it is skipped" >&2
+            done
         fi
     else
         echo "make: not installed, because that takes root:$optional; what needs them is" \
             "skipped" >&2
     fi
+fi
+if [ "$kind" = test-long ]; then
+    # What rustup installs with these words.
+    toolchain() {
+        echo "make: rustup $*" >&2
+        if ! has rustup; then
+            echo "make: not installed, because there is no rustup: $*; what needs it is skipped" >&2
+        elif ! (cd "$root" && rustup "$@" </dev/null >&2); then
+            echo "make: not installed: $*; what needs it is skipped" >&2
+        fi
+    }
+    library() { [ -d "$(cd "$root" && rustc --print sysroot)/lib/rustlib/$1" ]; }
+    is_nightly_whole() {
+        cargo +nightly miri --version && [ -d "$(rustc +nightly --print sysroot)/lib/rustlib/src" ]
+    } >/dev/null 2>&1
+    is_nightly_whole ||
+        toolchain toolchain install nightly --profile minimal --component miri --component rust-src
+    for target in aarch64-unknown-linux-gnu i686-unknown-linux-gnu; do
+        library "$target" || toolchain target add "$target"
+    done
 fi
 if [ "$kind" = bpf ] && ! { [ -x /usr/lib/llvm-14/bin/clang ] || has clang; }; then
     echo "make: clang 14, llvm-strip and libbpf's headers are needed; as root:" \

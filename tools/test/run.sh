@@ -2,22 +2,25 @@
 # Runs checks one after the other, goes on after a failure, and sums up at the end: which steps
 # failed, what was SKIPPED and why, and `N passed, N failed, N skipped` over everything.
 #
-#   run.sh all       lint, BPF objects, tests of all crates, loom, GCC's tests of libgomp, then the
-#                    planted programs
+#   run.sh all       lint, BPF objects, tests of all crates, examples, loom, GCC's tests of libgomp,
+#                    then the planted programs
 #   run.sh lint      formatting, clippy, documentation, licences
 #   run.sh bpf       the BPF objects are the build of their source
 #   run.sh tests     tests of all crates
+#   run.sh examples  examples that show how a crate is used
 #   run.sh interleavings  lock-free code under loom
 #   run.sh conformance  GCC's tests of libgomp against our runtime
 #   run.sh planted   the planted programs
 #
-# The long tier, of the parts for shared memory, which `all` leaves out:
+# The long tier, which `all` leaves out, of the parts for shared memory and of those that move memory:
 #
-#   run.sh long      all of these, and the tests that take minutes
+#   run.sh long      all of these
 #   run.sh miri      under Miri, on a nightly compiler
 #   run.sh sanitizers  with AddressSanitizer and ThreadSanitizer, on a nightly compiler
 #   run.sh arm64     built for arm64, run by QEMU
 #   run.sh i686      built for 32 bits
+#   run.sh minutes   tests that take minutes each; AMDAHL_STRESS_S=N has each stress take N seconds
+#   run.sh seeds     faults by AMDAHL_SEEDS (2000) seeds
 # shellcheck disable=SC2086 # $CARGO may be several words
 set -u
 
@@ -135,6 +138,19 @@ tests() {
         $cargo test --workspace --locked --no-fail-fast -- --show-output
 }
 
+# What shows a newcomer how a crate is used, as it was built for the tests. The other examples measure, or need a privilege, a
+# program or a file.
+examples() {
+    for of in range-alloc/shared range-alloc/vmalloc range-lock/address_space range-lock/file_copy \
+        spread/count spread/latency spread/steal \
+        image/snapshots placement/compare pool/per_llc pool/pipeline pool/prefault pool/sort; do
+        # In less memory than it takes by itself.
+        case $of in pool/prefault) mib=64 ;; *) mib= ;; esac
+        check "example-${of%/*}-${of#*/}" \
+            $cargo run -q --locked -p "amdahl-${of%/*}" --example "${of#*/}" -- $mib
+    done
+}
+
 # All interleavings of the lock-free code, under a build of its own.
 interleavings() {
     # A script of several commands, since each package has its own test.
@@ -172,10 +188,10 @@ miri() {
     has_nightly miri || return
     suite tools/test/count-cargo.awk miri \
         env MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR="$target/miri" \
-        cargo +nightly miri test --locked --no-fail-fast $parts --lib --tests
+        cargo +nightly miri test --locked --no-fail-fast $parts --lib --tests -- --show-output
     suite tools/test/count-cargo.awk miri-pool \
         env MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR="$target/miri" \
-        cargo +nightly miri test --locked --no-fail-fast -p amdahl-pool --lib
+        cargo +nightly miri test --locked --no-fail-fast -p amdahl-pool --lib -- --show-output
 }
 
 # The same by instrumentation: faster, sees less.
@@ -185,7 +201,7 @@ sanitizers() {
     for sanitizer in address thread; do
         suite tools/test/count-cargo.awk "sanitizer-$sanitizer" \
             env RUSTFLAGS="-Zsanitizer=$sanitizer" CARGO_TARGET_DIR="$target/sanitizers" \
-            cargo +nightly test --locked --no-fail-fast -Zbuild-std --target "$host" $parts --lib --tests
+            cargo +nightly test --locked --no-fail-fast -Zbuild-std --target "$host" $parts --lib --tests -- --show-output
     done
 }
 
@@ -200,7 +216,7 @@ arm64() {
             env CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
             CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='qemu-aarch64-static -L /usr/aarch64-linux-gnu' \
             CARGO_PROFILE_DEV_OPT_LEVEL=1 \
-            $cargo test --locked --no-fail-fast --target $arm $parts --lib --tests
+            $cargo test --locked --no-fail-fast --target $arm $parts --lib --tests -- --show-output
     fi
 }
 
@@ -212,14 +228,27 @@ i686() {
         skip i686 "there is no standard library; rustup target add i686-unknown-linux-gnu"
     else
         suite tools/test/count-cargo.awk i686 env CARGO_PROFILE_DEV_OPT_LEVEL=1 \
-            $cargo test --locked --no-fail-fast --target i686-unknown-linux-gnu $parts --lib --tests
+            $cargo test --locked --no-fail-fast --target i686-unknown-linux-gnu $parts --lib --tests -- --show-output
     fi
 }
 
 # Tests that take minutes each.
 minutes() {
     suite tools/test/count-cargo.awk minutes \
-        $cargo test --release --locked --no-fail-fast $parts --tests -- --ignored
+        $cargo test --release --locked --no-fail-fast $parts --tests -- --ignored --show-output
+    suite tools/test/count-cargo.awk minutes-migrate \
+        $cargo test --release --locked --no-fail-fast -p amdahl-migrate --tests -- --ignored --show-output
+}
+
+# Many more faults than `tests` has time for, each by a seed that repeats it.
+seeds() {
+    # The package, and the test binary with what chooses among its tests.
+    for of in 'pager faults seeds_of' 'remote seeds' 'migrate seeds'; do
+        # shellcheck disable=SC2086 # words
+        set -- $of
+        suite tools/test/count-cargo.awk "seeds-$1" env AMDAHL_SEEDS="${AMDAHL_SEEDS:-2000}" \
+            $cargo test --release --locked -p "amdahl-$1" --test "$2" -- --show-output ${3:-}
+    done
 }
 
 # Linked anew: programs of tests never load the library of an earlier build.
@@ -258,6 +287,7 @@ all)
     lint
     bpf
     tests
+    examples
     interleavings
     conformance
     planted
@@ -270,14 +300,15 @@ long)
     arm64
     i686
     minutes
+    seeds
     ;;
-lint | bpf | tests | interleavings | conformance | planted) "$what" ;;
-miri | sanitizers | arm64 | i686)
+lint | bpf | tests | examples | interleavings | conformance | planted) "$what" ;;
+miri | sanitizers | arm64 | i686 | minutes | seeds)
     export QUIET_MAX=7200
     "$what"
     ;;
 *)
-    echo "usage: $0 all|lint|bpf|tests|interleavings|conformance|planted|long|miri|sanitizers|arm64|i686" >&2
+    echo "usage: $0 all|lint|bpf|tests|examples|interleavings|conformance|planted|long|miri|sanitizers|arm64|i686|minutes|seeds" >&2
     exit 2
     ;;
 esac
@@ -293,7 +324,7 @@ if [ -n "$failures" ]; then
     for name in $failures; do
         echo "--- $name:"
         case $name in
-        tests | interleavings | miri | sanitizer-* | arm64 | i686 | minutes) awk '/^failures:$/ { on = 1 } on; /^test result:/ { on = 0 }' "$logs/$name.log" | tail -n 200 ;;
+        tests | interleavings | miri* | sanitizer-* | arm64 | i686 | minutes* | seeds-*) awk '/^failures:$/ { on = 1 } on; /^test result:/ { on = 0 }' "$logs/$name.log" | tail -n 200 ;;
         conformance) grep -E 'FAILED' "$logs/$name.log" ;;
         planted*) grep -E 'FAILED|try: ' "$logs/$name.log" ;;
         *) tail -n 60 "$logs/$name.log" ;;

@@ -377,6 +377,12 @@ fn failing(seed: u64, engine: Engine, is_seldom: bool) -> (Arc<Mapping>, Pager, 
     (memory, pager, source)
 }
 
+/// How many seeds: `AMDAHL_SEEDS=N` runs as many.
+fn seeds(usual: u64) -> u64 {
+    let text = std::env::var("AMDAHL_SEEDS").ok();
+    text.map_or(usual, |text| text.parse().expect("a number of seeds"))
+}
+
 /// Has three threads touch pages in an order by a seed: whether one had been stopped, for each touch.
 fn touch_all(
     seed: u64,
@@ -408,7 +414,7 @@ fn seeds_of_errors_and_panics_end_in_right_memory_or_a_clear_stop() {
     let quiet = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let mut ends = [0; 2];
-    for seed in 0..200u64 {
+    for seed in 0..seeds(200) {
         let engine = ENGINES[seed as usize % 3];
         let (memory, pager, source) = failing(seed, engine, false);
         // In one of four all are left to faults.
@@ -451,7 +457,7 @@ fn seeds_of_errors_and_panics_stop_who_serves_itself_or_give_it_right_memory() {
         return;
     }
     let mut ends = [0; 2];
-    for seed in 0..24 {
+    for seed in 0..seeds(24) {
         let test = "seeds_of_errors_and_panics_stop_who_serves_itself_or_give_it_right_memory";
         let has_ended = |status: std::process::ExitStatus| {
             let is_stopped = status
