@@ -14,7 +14,7 @@ help:
 	@echo 'make run        build amdahl and measure a real program with it, in about a minute'
 	@echo 'make install    put amdahl into $(BINDIR)'
 	@echo 'make test       everything that CI checks; about half an hour on two cores'
-	@echo 'make test-long  what takes longer: Miri, sanitizers, arm64, 32 bits, stress and seeds for minutes; about an hour'
+	@echo 'make test-long  what takes longer: Miri, sanitizers, arm64, 32 bits, stress and seeds for minutes; an hour or two'
 	@echo 'make lint       formatting, clippy, documentation, licences'
 	@echo 'make conformance  the tests of GCC for libgomp against our OpenMP runtime'
 	@echo 'make planted    the ground truth alone: programs with a known cause'
