@@ -447,7 +447,8 @@ fn seeds_of_errors_and_panics_end_in_right_memory_or_a_clear_stop() {
         }
     }
     std::panic::set_hook(quiet);
-    assert!(ends[0] > 0 && ends[1] > 0, "{ends:?}");
+    // Of a few seeds all may end alike.
+    assert!(seeds(200) < 24 || ends[0] > 0 && ends[1] > 0, "{ends:?}");
 }
 
 /// The same of threads that serve themselves, each seed in a process of its own, which one that is stopped ends.
@@ -478,7 +479,7 @@ fn seeds_of_errors_and_panics_stop_who_serves_itself_or_give_it_right_memory() {
         }
     }
     assert!(
-        std::env::var("PAGER_TEST_VARIANT").is_ok() || ends[0] > 0 && ends[1] > 0,
+        seeds(24) < 24 || std::env::var("PAGER_TEST_VARIANT").is_ok() || ends[0] > 0 && ends[1] > 0,
         "{ends:?}"
     );
 }
