@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::source::{Source, SourceError};
 use crate::staging::Block;
 use crate::sys::clock::now_ns;
 use crate::sys::uffd::{Placed, in_one_mapping};
+use crate::zeros::{first_run, is_zero};
 use crate::{BLOCK, CleanPages, PAGE};
 
 const BLOCK_PAGES: usize = BLOCK / PAGE;
@@ -73,6 +75,47 @@ struct Progress {
     on: usize,
     /// So many of them were put into place.
     pages: usize,
+}
+
+/// Puts content at `to`; pages that hold nothing but zeros take no memory, where the kernel can do that. How many these are is added to `zeros`. Calls for each
+/// run of either kind, so at most as many as there are pages.
+fn put_content(
+    shard: &Shard,
+    to: Range<usize>,
+    content: &[u8],
+    granule: usize,
+    zeros: &mut usize,
+) -> Placed {
+    assert_eq!(to.len(), content.len());
+    let mut done = 0;
+    while done < content.len() {
+        let rest = &content[done..];
+        // There is no huge zero page to map.
+        let (len, is_zero) = match granule {
+            1 => first_run(rest),
+            _ => (rest.len(), false),
+        };
+        let part = to.start + done..to.start + done + len;
+        let placed = match is_zero {
+            true => shard.uffd.zero(part),
+            // SAFETY: the content is as long.
+            false => unsafe { shard.uffd.copy(part, rest.as_ptr()) },
+        };
+        done += placed.bytes;
+        if is_zero {
+            *zeros += placed.bytes / PAGE;
+        }
+        if placed.bytes < len {
+            return Placed {
+                bytes: done,
+                error: placed.error,
+            };
+        }
+    }
+    Placed {
+        bytes: done,
+        error: None,
+    }
 }
 
 impl Inner {
@@ -366,9 +409,12 @@ impl Inner {
             return Ok(None);
         };
         self.read(flight, offset, block.bytes(BLOCK))?;
+        let zeros = block.bytes(BLOCK).chunks(PAGE).filter(|page| is_zero(page));
+        let is_mostly_zero = zeros.count() * 2 >= BLOCK_PAGES;
+        let mut zeros = 0;
         let placed = self.place(shard, flight, pages, 1, |to, at| {
             let whole = to.len() == BLOCK;
-            if whole {
+            if whole && !is_mostly_zero {
                 // SAFETY: the block is ours alone, of private anonymous memory.
                 let moved = unsafe { shard.uffd.move_pages(to.clone(), block.start()) };
                 if moved.bytes > 0 || moved.error == Some(Errno::EXIST) {
@@ -378,10 +424,10 @@ impl Inner {
                     return moved;
                 }
             }
-            // SAFETY: the content is in the block, whose first bytes are those of the first page.
-            unsafe { shard.uffd.copy(to, block.start().wrapping_add(at)) }
+            let content = &block.bytes(BLOCK)[at..][..to.len()];
+            put_content(shard, to, content, 1, &mut zeros)
         })?;
-        self.count(flight, &self.tally.pages, placed.pages);
+        self.count_content(flight, placed.pages, zeros);
         Ok(Some(placed.on))
     }
 
@@ -391,6 +437,13 @@ impl Inner {
         if flight.is_ahead {
             self.tally.background_pages.add(pages as i64);
         }
+    }
+
+    /// The same, with content, of which so many turned out to be zeros.
+    fn count_content(&self, flight: &Flight<'_>, pages: usize, zeros: usize) {
+        let zeros = zeros.min(pages);
+        self.count(flight, &self.tally.zero_pages, zeros);
+        self.count(flight, &self.tally.pages, pages - zeros);
     }
 
     /// Copies pages into place, from the source's memory or through staging.
@@ -403,25 +456,27 @@ impl Inner {
         granule: usize,
     ) -> Result<usize, Trouble> {
         let len = pages.len() * PAGE;
+        let mut zeros = 0;
         let placed = if let Some(from) = self.ask(|source| source.in_memory(offset, len))? {
             self.place(shard, flight, pages, granule, |to, at| {
-                // SAFETY: the source promises as many bytes.
-                unsafe { shard.uffd.copy(to, from.wrapping_add(at)) }
+                // SAFETY: the source promises as many bytes, which nobody changes.
+                let content = unsafe { slice::from_raw_parts(from.wrapping_add(at), to.len()) };
+                put_content(shard, to, content, granule, &mut zeros)
             })
         } else if len <= SMALL {
             let mut buffer = [0; SMALL];
             let buffer = &mut buffer[..len];
             self.read(flight, offset, buffer)?;
             self.place(shard, flight, pages, granule, |to, at| {
-                // SAFETY: the buffer is as long.
-                unsafe { shard.uffd.copy(to, buffer.as_ptr().wrapping_add(at)) }
+                let content = &buffer[at..][..to.len()];
+                put_content(shard, to, content, granule, &mut zeros)
             })
         } else if let Some(mut block) = self.block(flight, self.staging_wait(granule))? {
             pages.end = pages.end.min(pages.start + BLOCK_PAGES);
             self.read(flight, offset, block.bytes(pages.len() * PAGE))?;
             self.place(shard, flight, pages, granule, |to, at| {
-                // SAFETY: the block is longer, and its first bytes have been read.
-                unsafe { shard.uffd.copy(to, block.start().wrapping_add(at)) }
+                let content = &block.bytes(BLOCK)[at..][..to.len()];
+                put_content(shard, to, content, granule, &mut zeros)
             })
         } else if granule * PAGE <= SMALL {
             pages.end = pages.start + SMALL / PAGE;
@@ -429,7 +484,7 @@ impl Inner {
         } else {
             return Err(Trouble::Kernel(Errno::NOMEM));
         }?;
-        self.count(flight, &self.tally.pages, placed.pages);
+        self.count_content(flight, placed.pages, zeros);
         Ok(placed.on)
     }
 

@@ -20,6 +20,7 @@ mod stats;
 pub mod succession;
 mod sync;
 mod sys;
+mod zeros;
 
 pub use builder::{Background, Builder, HandedOver};
 pub use clean::CleanPages;
@@ -35,6 +36,7 @@ pub use stats::Stats;
 pub use sys::mapping::{Backing, Mapping};
 pub use sys::support::{Support, Way};
 pub use sys::uffd::Features;
+pub use zeros::is_zero;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;

@@ -77,7 +77,7 @@ pub struct Stats {
     pub windows: u64,
     /// Pages put into place with content, for faults or in the background.
     pub pages: u64,
-    /// Pages put into place as zeros, without asking the source for content.
+    /// Pages put into place as zeros: the source said so, or its content turned out to be.
     pub zero_pages: u64,
     /// Of `pages`, those that are the one copy of [`CleanPages`](crate::CleanPages), mapped instead of copied.
     pub shared_pages: u64,

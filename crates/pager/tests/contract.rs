@@ -93,6 +93,108 @@ fn pages_told_to_be_zero_are_never_read() {
     assert_eq!(pager.stats().zero_pages as usize, zeros);
 }
 
+/// Bytes of a mapping that are memory, not the page of zeros that all share.
+fn resident(memory: &Mapping) -> usize {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let all = memory.as_ptr().addr()..memory.as_ptr().addr() + memory.len();
+    let number = |text| usize::from_str_radix(text, 16).ok();
+    let (mut kib, mut is_within) = (0, false);
+    for line in smaps.lines() {
+        // In as many pieces as there are descriptors.
+        let range = line
+            .split(' ')
+            .next()
+            .and_then(|range| range.split_once('-'));
+        if let Some((start, end)) = range.and_then(|(from, to)| Some((number(from)?, number(to)?)))
+        {
+            is_within = all.contains(&start) && end <= all.end;
+        } else if is_within && let Some(rss) = line.strip_prefix("Rss:") {
+            let rss = rss.trim().strip_suffix(" kB").expect("KiB");
+            kib += rss.parse::<usize>().unwrap();
+        }
+    }
+    kib << 10
+}
+
+/// A file without holes was copied in full, its pages of zeros as well.
+#[test]
+fn pages_of_a_dense_file_that_are_zeros_take_no_memory() {
+    if !is_possible() {
+        return;
+    }
+    let mut bytes = vec![0; 8 * MIB];
+    contents(0, &mut bytes);
+    let pages = bytes.len() / PAGE;
+    let zeros = (0..pages as u64).filter(|page| is_zero(*page)).count();
+    let file = tempfile::tempfile().unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
+    let source = Arc::new(FileSource::of(file).unwrap());
+    let known = source.extent(0, bytes.len() as u64);
+    if known.is_zero || known.len < bytes.len() as u64 {
+        println!("SKIPPED: this file system makes holes by itself");
+        return;
+    }
+    for engine in ENGINES {
+        for window in [PAGE, 16 << 10, 64 << 10, 2 * MIB] {
+            let memory = mapping(8 * MIB, Backing::Small).unwrap();
+            let pager = with(engine, &memory, source.clone(), |builder| {
+                builder.window(window)
+            });
+            check_all(&memory);
+            assert_eq!(
+                resident(&memory),
+                (pages - zeros) * PAGE,
+                "{engine} {window}"
+            );
+            // They can be written as any other.
+            let zero = (0..pages).find(|page| is_zero(*page as u64)).unwrap();
+            memory.write(zero * PAGE + 7, &[1]);
+            let mut read = [9; 9];
+            memory.read(zero * PAGE, &mut read);
+            assert_eq!(read, [0, 0, 0, 0, 0, 0, 0, 1, 0]);
+            let (stats, missing) = pager.finish();
+            let counted = (stats.pages as usize, stats.zero_pages as usize);
+            assert_eq!(counted, (pages - zeros, zeros), "{engine} {window}");
+            assert_eq!(missing, 0);
+        }
+    }
+}
+
+#[test]
+fn huge_pages_are_not_made_of_zeros() {
+    if !is_possible() {
+        return;
+    }
+    // A block of zeros, one with a little content, one with a page of zeros.
+    let is_zero = |page: usize| match page / 512 {
+        0 => true,
+        1 => page % 4 != 1,
+        _ => page == 2 * 512 + 9,
+    };
+    let byte = |at: usize| {
+        if is_zero(at / PAGE) {
+            0
+        } else {
+            (at / PAGE) as u8 | 1
+        }
+    };
+    let bytes: Arc<[u8]> = (0..6 * MIB).map(byte).collect();
+    for engine in [Engine::Reader, Engine::Sharded] {
+        let memory = mapping(6 * MIB, Backing::Huge).unwrap();
+        let source = Arc::new(MemorySource::of_bytes(bytes.clone()));
+        let pager = with(engine, &memory, source, |builder| builder.window(2 * MIB));
+        let mut read = vec![1; 6 * MIB];
+        memory.read(0, &mut read);
+        assert!(*read == *bytes, "{engine}");
+        let (stats, missing) = pager.finish();
+        assert_eq!(missing, 0);
+        // Where the kernel cannot move, the last block comes in pieces, too.
+        let last = u64::from(stats.moved_blocks == 0);
+        assert!(stats.moved_blocks < 2, "{engine}: {stats:?}");
+        assert_eq!(stats.zero_pages, 512 + 384 + last, "{engine}: {stats:?}");
+    }
+}
+
 #[test]
 fn many_threads_on_the_same_pages_fetch_each_once() {
     if !is_possible() {
@@ -491,7 +593,8 @@ fn the_background_tries_again_and_tells_when_it_ends_with_pages_missing() {
         assert!(is_failure(pager.next_event(MINUTE)), "{engine}");
         source.is_mended.store(true, Ordering::SeqCst);
         let begun = std::time::Instant::now();
-        while pager.stats().pages < pager.pages() as u64 {
+        let there = || pager.stats().pages + pager.stats().zero_pages;
+        while there() < pager.pages() as u64 {
             assert!(begun.elapsed() < MINUTE, "{engine}: it does not go on");
             std::thread::yield_now();
         }

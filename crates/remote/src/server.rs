@@ -587,7 +587,7 @@ impl Inner {
                     Some((len, extent.is_zero))
                 });
                 Content::new(request.len, runs)
-                    .fill(request.id, |at, into| {
+                    .fill(request.id, request.offset, |at, into| {
                         source.read(request.offset + u64::from(at), into)
                     })
                     .map_err(refused)

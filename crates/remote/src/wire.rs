@@ -5,7 +5,10 @@
 
 use std::ops::Range;
 
+use amdahl_pager::is_zero as is_zero_page;
 use thiserror::Error;
+
+use crate::PAGE;
 
 /// What a connection begins with, from both sides.
 pub const MAGIC: [u8; 8] = *b"amdpages";
@@ -399,13 +402,15 @@ impl Content {
         Content { answer, runs }
     }
 
-    /// The whole answer: `read(at, into)` fills the runs of bytes, `at` being how far from the beginning of what was asked for.
+    /// The whole answer: `read(at, into)` fills the runs of bytes, `at` being how far from the beginning of what was asked for. What turns out to be pages of
+    /// zeros is only told, too; `offset` says where pages begin, being that of the beginning in the memory.
     ///
     /// # Errors
     /// Those of `read`.
     pub fn fill<E>(
         mut self,
         id: u32,
+        offset: u64,
         mut read: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
     ) -> Result<Vec<u8>, E> {
         let bytes = |&(bytes, is_zero): &(u32, bool)| if is_zero { 0 } else { bytes as usize };
@@ -421,8 +426,45 @@ impl Content {
             end += len;
             at += run.0;
         }
-        finish(&mut self.answer, id, Ok(()));
-        Ok(self.answer)
+        let mut answer = self.without_zeros(offset);
+        finish(&mut answer, id, Ok(()));
+        Ok(answer)
+    }
+
+    /// The answer with pages of zeros that are among its runs of bytes as runs of zeros; without any it stays as it is.
+    fn without_zeros(self, offset: u64) -> Vec<u8> {
+        let Content { answer, runs } = self;
+        let mut content = &answer[ANSWER + 2 + 4 * runs.len()..];
+        let (mut at, mut pieces, mut stored) = (offset, Vec::new(), Vec::new());
+        let mut has_zeros = false;
+        for (bytes, is_zero) in runs {
+            let end = at + u64::from(bytes);
+            if is_zero {
+                pieces.push((bytes, true));
+                at = end;
+            }
+            while at < end {
+                let len = ((at / PAGE + 1) * PAGE).min(end) - at;
+                let (piece, rest) = content.split_at(len as usize);
+                let is_zero = is_zero_page(piece);
+                match is_zero {
+                    true => has_zeros = true,
+                    false => stored.push(piece),
+                }
+                pieces.push((len as u32, is_zero));
+                (content, at) = (rest, at + len);
+            }
+        }
+        let len = (at - offset) as u32;
+        let mut less = Content::new(len, pieces);
+        // With more runs than there may be some zeros are not told, and their bytes would be missed.
+        if !has_zeros || less.runs.len() + 1 >= RUNS_MAX {
+            return answer;
+        }
+        stored
+            .iter()
+            .for_each(|piece| less.answer.extend_from_slice(piece));
+        less.answer
     }
 }
 
@@ -524,7 +566,7 @@ mod tests {
         }
 
         #[test]
-        fn content_comes_back(runs in prop::collection::vec((1..3000_u32, any::<bool>()), 0..80), id: u32) {
+        fn content_comes_back(runs in prop::collection::vec((1..3000_u32, any::<bool>()), 0..80), offset in 0..3 * PAGE, id: u32) {
             let len: u32 = runs.iter().map(|run| run.0).sum();
             let mut memory = Vec::new();
             for &(bytes, is_zero) in &runs {
@@ -535,7 +577,7 @@ mod tests {
                 into.copy_from_slice(&memory[at as usize..][..into.len()]);
                 Ok::<(), ()>(())
             };
-            let answer = Content::new(len, runs).fill(id, read).unwrap();
+            let answer = Content::new(len, runs).fill(id, offset, read).unwrap();
             let (head, payload) = answer.split_first_chunk::<ANSWER>().unwrap();
             let head = AnswerHead::of(head).unwrap();
             prop_assert_eq!(head.id, id);
@@ -561,7 +603,7 @@ mod tests {
     #[test]
     fn runs_of_another_length_are_refused() {
         let answer = Content::new(8, [(4, true), (4, false)])
-            .fill(1, |_, into| {
+            .fill(1, 0, |_, into| {
                 into.fill(7);
                 Ok::<(), ()>(())
             })

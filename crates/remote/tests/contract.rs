@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use amdahl_pager::{Extent, Source, SourceError};
+use amdahl_pager::{Extent, FileSource, Source, SourceError};
 use amdahl_remote::{Connect, Credentials, Error, Identity, Remote, Secret, Serve, Server};
 use proptest::prelude::*;
 
@@ -163,6 +163,52 @@ fn zeros_are_not_sent_and_empty_huge_pages_not_asked_for() {
         "{} bytes for {stored}",
         sent()
     );
+}
+
+/// Only what the source knew to be zeros was left out: of a raw file, holes.
+#[test]
+fn zeros_of_a_dense_file_are_not_sent() {
+    let content = content(4 * BLOCK);
+    let file = tempfile::tempfile().unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &content, 0).unwrap();
+    let source = FileSource::of(file).unwrap();
+    let known = source.extent(0, content.len() as u64);
+    if known.is_zero || known.len < content.len() as u64 {
+        println!("SKIPPED: this file system makes holes by itself");
+        return;
+    }
+    let serve = Serve::new(Arc::new(source), content.len() as u64, IDENTITY);
+    let server = Server::start("127.0.0.1:0", serve).unwrap();
+    let stored = |range: std::ops::Range<usize>| {
+        // No page begins with a zero that is not all zeros.
+        range.filter(|at| content[at / 4096 * 4096] != 0).count()
+    };
+    // Bytes beside those that had to be sent.
+    let over = |range: std::ops::Range<usize>| {
+        let before = server.stats().bytes;
+        let mut into = vec![9; range.len()];
+        let remote = Remote::connect(connect(&server)).unwrap();
+        remote.read(range.start as u64, &mut into).unwrap();
+        assert!(into == content[range.clone()], "{range:?}");
+        drop(remote);
+        // All is counted when the connections have ended.
+        while server.stats().connections > 0 {
+            thread::yield_now();
+        }
+        let sent = (server.stats().bytes - before) as usize;
+        sent.checked_sub(stored(range)).expect("all that is stored")
+    };
+    // What remains is the map, heads and runs.
+    let more = over(0..content.len());
+    assert!(more < content.len() / 256, "{more}");
+    // A huge page of zeros, and a page of them.
+    let more = over(BLOCK..2 * BLOCK);
+    assert!(more < 1024, "{more}");
+    let more = over(4096..2 * 4096);
+    assert!(more < 128, "{more}");
+    // Pages are those of the memory, wherever a request begins and ends: at both ends of this one is a part of a page of zeros.
+    let more = over(4096 + 100..5 * 4096 - 7);
+    assert!(more < 128, "{more}");
 }
 
 #[test]
