@@ -28,9 +28,9 @@ Examples:
   amdahl pager bench --rounds 5 --memory 2048 --json > bench.json
   amdahl pager bench --faulters 1,2,4,16,64,160 --plot bench.svg
 
-Modes: plain (one descriptor, one reader, 4 KiB: the usual handler), reader, sharded, inline, inline-copy,
-hugetlb (needs --hugetlb, or vm.nr_hugepages), and what cannot be beaten: floor (a bare SIGBUS handler, 4 KiB), first-touch
-(4 KiB, no content), copy-huge (first touch of 2 MiB and memcpy), memcpy.
+Modes: plain (one descriptor, one reader, 4 KiB: the usual handler), reader, reader-copy (as a daemon serves VMs),
+sharded, inline, inline-copy, hugetlb (needs --hugetlb, or vm.nr_hugepages), and what cannot be beaten: floor (a bare
+SIGBUS handler, 4 KiB copies), first-touch (4 KiB, no content), copy-huge (first touch of 2 MiB and memcpy), memcpy.
 
 MB/s and MB per CPU-second are of sequential touch. Fault p50 and p99 are of random touch, and of faults alone: of
 touches of pages that were not there, of which the kernel is asked before each. A fault of hugetlb brings 2 MiB, so

@@ -30,6 +30,8 @@ pub enum Mode {
     Plain,
     /// [`Engine::Reader`].
     Reader,
+    /// [`Engine::Reader`] without moving huge pages into place: memory of another process is served so.
+    ReaderCopy,
     /// [`Engine::Sharded`].
     Sharded,
     /// [`Engine::Inline`].
@@ -50,9 +52,10 @@ pub enum Mode {
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Mode; 10] = [
+    pub const ALL: [Mode; 11] = [
         Mode::Plain,
         Mode::Reader,
+        Mode::ReaderCopy,
         Mode::Sharded,
         Mode::Inline,
         Mode::InlineCopy,
@@ -68,6 +71,7 @@ impl Mode {
         match self {
             Mode::Plain => "plain",
             Mode::Reader => "reader",
+            Mode::ReaderCopy => "reader-copy",
             Mode::Sharded => "sharded",
             Mode::Inline => "inline",
             Mode::InlineCopy => "inline-copy",
@@ -84,6 +88,7 @@ impl Mode {
         match self {
             Mode::Plain => "one descriptor, one reader, 4 KiB copies: the usual handler",
             Mode::Reader => "one descriptor, one reader, windows",
+            Mode::ReaderCopy => "the same without moving huge pages: as a daemon serves VMs",
             Mode::Sharded => "a descriptor and a reader for each CPU, windows",
             Mode::Inline => "the faulting thread serves itself (SIGBUS), windows",
             Mode::InlineCopy => "the same without moving huge pages into place",
@@ -97,7 +102,7 @@ impl Mode {
 
     fn engine(self) -> Option<Engine> {
         match self {
-            Mode::Reader => Some(Engine::Reader),
+            Mode::Reader | Mode::ReaderCopy => Some(Engine::Reader),
             Mode::Sharded | Mode::HugeTlb => Some(Engine::Sharded),
             Mode::Inline | Mode::InlineCopy => Some(Engine::Inline),
             _ => None,
@@ -251,7 +256,7 @@ pub fn run(
                 .mapping(&memory, 0)
                 .source(Arc::new(content.source()))
                 .engine(mode.engine().unwrap_or_default())
-                .moves(mode != Mode::InlineCopy);
+                .moves(!matches!(mode, Mode::InlineCopy | Mode::ReaderCopy));
             Box::new(builder.start()?)
         }
     };
