@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use amdahl_migrate::{Arrival, Departure, Error, Guest, Landed, Limits};
 use amdahl_pager::{Background, Backing, Engine, Mapping, PAGE};
-use amdahl_test_vm::{Kind, Machine, Running, kinds};
+use amdahl_test_vm::{Kind, Machine, Running, contents, kinds};
 use common::{
     Fault, Faulty, Owner, PAGES, arrival, at_first, is_possible, memory, prove, with_post_copy,
     without_post_copy,
@@ -397,5 +397,61 @@ fn a_source_that_dies_after_the_switch_over_stops_the_guest_with_an_error() {
         }
         let error = landed.finish(|_| {}).unwrap_err();
         assert!(matches!(error, Error::Lost { .. }), "{error}");
+    }
+}
+
+/// The destination, in a process of its own: lets the machine run and fetches what it touches, until it is killed.
+fn destination(role: &str, stream: UnixStream) {
+    let kind = kind_of(role.split('-').next_back().unwrap());
+    let to = Arc::new(Mapping::new(PAGES * PAGE, Backing::Small).unwrap());
+    let arrival = Arrival {
+        background: Background::Off,
+        engine: Engine::Reader,
+        ..arrival()
+    };
+    // SAFETY: nobody else has that memory.
+    let offer = unsafe { arrival.receive(&to, stream) }.unwrap();
+    let machine = Machine::of_state(kind, to, &offer.state).unwrap();
+    let _landed = offer.accept().unwrap();
+    let _running = machine.run().unwrap();
+    until_told();
+}
+
+#[test]
+fn a_destination_that_dies_after_the_switch_over_is_not_known_to_run() {
+    const TEST: &str = "a_destination_that_dies_after_the_switch_over_is_not_known_to_run";
+    if let Some((role, stream)) = role() {
+        return destination(&role, stream);
+    }
+    if !is_possible(TEST) {
+        return;
+    }
+    for kind in kinds() {
+        let (mut destination, stream) = child(TEST, &format!("destination-{}", name_of(kind)));
+        let from = memory(Backing::Small);
+        let mut owner = Owner::new(kind, &from);
+        owner.waits_for = 20;
+        // SAFETY: the machine alone writes to it.
+        let departed = unsafe { departure(with_post_copy()).run(&from, stream, &mut owner) };
+        let mut departed = departed.unwrap_or_else(|error| panic!("{error}"));
+        assert!(departed.stats().left_pages > 0);
+        let (left, resumed) = (contents(&from), owner.resumed);
+        destination.kill().unwrap();
+        destination.wait().unwrap();
+        // It may have run on, for all that is known here: the guest does not go on, and its memory is as it left it.
+        let error = departed.wait(|_| {}).unwrap_err();
+        assert!(
+            matches!(&error, Error::Unknown(why) if matches!(**why, Error::Cut(_))),
+            "{error}"
+        );
+        assert!(error.to_string().contains("Ask there"), "{error}");
+        assert!(departed.is_unknown());
+        assert_eq!(departed.wait(|_| {}), Err(error));
+        // Whoever fetched pages has ended, and nobody comes again.
+        departed.serve_on(Duration::from_millis(1), || false);
+        assert_eq!(departed.connections(), 0);
+        drop(departed);
+        assert!(owner.running.is_none() && owner.resumed == resumed);
+        assert!(contents(&from) == left);
     }
 }

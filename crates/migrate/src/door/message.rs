@@ -86,7 +86,10 @@ impl Request {
     }
 
     /// Of a line that anybody may have written.
-    pub(super) fn of_line(line: &[u8]) -> Result<Request, String> {
+    ///
+    /// # Errors
+    /// What is wrong with it, for people.
+    pub fn of_line(line: &[u8]) -> Result<Request, String> {
         let request: Request = serde_json::from_slice(line)
             .map_err(|error| format!("what is asked is not understood: {error}"))?;
         match request.format == FORMAT {
