@@ -1,6 +1,7 @@
 //! `amdahl pager offload`: a VM of Cloud Hypervisor is restored, and its memory arrives on demand. We play the sender of a local migration, as its
 //! documentation has it for offload daemons.
 
+mod described;
 mod slot;
 mod wire;
 
@@ -14,7 +15,8 @@ use amdahl_pager::{Background, Support, Way};
 use crate::cli::offload::PagerOffload;
 use crate::failure::Failure;
 use crate::pager::migrate::tell;
-use slot::{Filling, Slot, described};
+use described::described;
+use slot::{Filling, Slot};
 use wire::{Asked, Command, HEAD, RANGE};
 
 /// How long Cloud Hypervisor may take for a step: it makes a VM.

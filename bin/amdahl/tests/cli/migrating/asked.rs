@@ -271,6 +271,59 @@ fn a_source_that_is_lost_afterwards_ends_it_with_clear_words() {
 }
 
 #[test]
+fn a_destination_that_is_lost_afterwards_leaves_it_standing_with_clear_words() {
+    if !can_move() {
+        return;
+    }
+    // As above: the destination is killed while pages are fetched at one of the tries.
+    for _ in 0..20 {
+        let place = Place::new();
+        let listen = ["pager", "demo-vm", "--memory", "64M"];
+        let listen = [&listen[..], &["--listen", "tcp:127.0.0.1:0"]].concat();
+        let there = place.start(place.tool(listen));
+        let to = listens(&there);
+        let here = demo(&place, &["--write-rate", "0", "--memory", "64M"]);
+        let fast = [
+            "--downtime",
+            "0",
+            "--rounds",
+            "1",
+            "--timeout",
+            "1",
+            "--json",
+        ];
+        let pid = here.pid();
+        let asked = ask(&place, pid, &to, &fast, &[]);
+        says(&asked, "it runs at");
+        there.signal(Signal::KILL);
+        let _ = there.ended();
+        let (asked, here) = (asked.ended(), here.ended());
+        if here.out.contains("moved:") {
+            continue;
+        }
+        let asked = asked.ends_with(1);
+        assert_eq!(asked.json()["outcome"], "unknown");
+        let stands = format!("Process {pid} stands still");
+        for words in [
+            &*stands,
+            "pages are served until nobody has been connected for 1 s",
+        ] {
+            assert!(asked.err.contains(words), "{}", asked.err);
+        }
+        let here = here.ends_with(1);
+        for ran in [&asked, &here] {
+            let message = ran.message();
+            assert!(
+                message.contains("whether the destination runs is not known"),
+                "{message}"
+            );
+        }
+        return;
+    }
+    panic!("it was never in time");
+}
+
+#[test]
 fn who_cannot_be_asked_is_left_alone() {
     let place = Place::new();
     // Some other program.

@@ -21,7 +21,7 @@ use crate::tool::{Place, Ran, Running, skipped, until};
 
 const CONTROL: &str = "unix:pager.control";
 
-fn controlled(place: &Place, image: &str, more: &[&str]) -> Daemon {
+pub(super) fn controlled(place: &Place, image: &str, more: &[&str]) -> Daemon {
     Daemon::start(place, image, &[&["--control", CONTROL], more].concat())
 }
 
@@ -31,14 +31,14 @@ fn follower(place: &Place, image: &str, how: &str, more: &[&str]) -> Daemon {
     Daemon(place.start(place.tool(args.iter().chain(more))))
 }
 
-fn standby(place: &Place, image: &str, more: &[&str]) -> Daemon {
+pub(super) fn standby(place: &Place, image: &str, more: &[&str]) -> Daemon {
     let standby = follower(place, image, "--standby-for", more);
     standby.event("standing-by");
     standby
 }
 
 /// A successor that has taken over; the one before ends as it should.
-fn replaced(place: &Place, old: Daemon, image: &str, more: &[&str]) -> Daemon {
+pub(super) fn replaced(place: &Place, old: Daemon, image: &str, more: &[&str]) -> Daemon {
     let (new, ran) = succeeded(place, old, image, more);
     let ran = ran.ends_with(0);
     let told = lines(&ran.out);
@@ -60,7 +60,11 @@ fn succeeded(place: &Place, old: Daemon, image: &str, more: &[&str]) -> (Daemon,
 
 /// The VM is served: who stands by holds it.
 fn begins(daemon: &Daemon, vmm: &Vmm) {
-    let pid = vmm.0.pid();
+    begins_by(daemon, vmm.0.pid());
+}
+
+/// The same of the VM of that process.
+pub(super) fn begins_by(daemon: &Daemon, pid: u32) {
     daemon.line("begin", |line| line["pid"] == pid);
 }
 

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::vmm::{Vmm, is_possible};
-use super::{Daemon, PAGE, page_sum, whole_sum, with_image};
+use super::{Daemon, PAGE, page_sum, tls_options, whole_sum, with_image};
 use crate::tool::{Place, skipped};
 
 /// A server, and a bucket for it.
@@ -38,15 +38,11 @@ impl Store {
     }
 
     fn daemon(&self, place: &Place, image: &str, more: &[&str]) -> Daemon {
-        let args = [
-            "pager",
-            "serve",
-            "--image",
-            image,
-            "--listen",
-            "unix:pager.sock",
-            "--json",
-        ];
+        self.listens(place, image, "unix:pager.sock", more)
+    }
+
+    fn listens(&self, place: &Place, image: &str, at: &str, more: &[&str]) -> Daemon {
+        let args = ["pager", "serve", "--image", image, "--listen", at, "--json"];
         let daemon = Daemon(place.start(self.tool(place, &[&args[..], more].concat())));
         daemon.event("listening");
         daemon
@@ -97,6 +93,61 @@ fn the_memory_may_be_in_an_object_store() {
         vmm.answers(&whole_sum(memory));
         assert_eq!(daemon.end_of(&vmm)["outcome"], "complete");
         daemon.ends(0);
+    }
+}
+
+/// From a store to another host, and to VMs there.
+#[test]
+fn what_is_in_a_store_is_served_to_other_hosts_over_tls() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let memory = with_image(&place);
+    let store = Store::new(&place);
+    let tls = tls_options(&place);
+    let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
+    for name in ["vm.ami", "vm.mem"] {
+        store.put(&place, name);
+        let there = store.listens(
+            &place,
+            &format!("s3://bucket/{name}"),
+            "tcp:127.0.0.1:0",
+            &tls,
+        );
+        let listening = there.event("listening");
+        assert_eq!(listening["is_tls"], true, "{listening}");
+        let address = listening["listen"].as_str().expect("text");
+        // Who shows no certificate is told nothing.
+        let more = ["--read-timeout", "1"];
+        let args = [
+            "pager",
+            "serve",
+            "--image",
+            address,
+            "--listen",
+            "unix:other.sock",
+        ];
+        place.amdahl(args.iter().chain(&more)).ends_with(1);
+        let here = Daemon::start(&place, address, &[&tls[..], &["--fill"]].concat());
+        let mut vmm = Vmm::whole(&place);
+        vmm.does("touch 3", &whole_sum(&memory));
+        assert_eq!(here.end_of(&vmm)["outcome"], "complete");
+        here.ends(0);
+        there.0.signal(Signal::TERM);
+        let end = there.line("end", |_| true);
+        assert_eq!(end["refused"], 0, "{end}");
+        // Zeros are not sent, though raw memory in a store is not known to have any before it is read.
+        let stored = memory
+            .chunks(PAGE)
+            .filter(|page| page.iter().any(|byte| *byte != 0));
+        let stored = (stored.count() * PAGE) as u64;
+        let sent = end["sent_bytes"].as_u64().expect("a number");
+        assert!(
+            (stored..stored + stored / 8).contains(&sent),
+            "{sent} of {stored}"
+        );
+        there.0.ended().ends_with(0);
     }
 }
 

@@ -41,6 +41,27 @@ pub fn uffd(features: u64) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
+/// Faults on missing pages of memory of ours are told from now on.
+fn register(fd: &OwnedFd, start: usize, len: usize) {
+    let mut register = raw::uffdio_register {
+        range: raw::uffdio_range {
+            start: start as u64,
+            len: len as u64,
+        },
+        mode: raw::UFFDIO_REGISTER_MODE_MISSING.into(),
+        ioctls: 0,
+    };
+    // SAFETY: the opcode takes this structure; the memory is ours.
+    unsafe { ioctl(fd, Updater::<REGISTER, _>::new(&mut register)) }.expect("registered");
+}
+
+/// A userfaultfd with memory of this process.
+pub fn registered(start: usize, len: usize) -> OwnedFd {
+    let fd = uffd(raw::UFFD_FEATURE_EVENT_REMOVE.into()).expect("a userfaultfd");
+    register(&fd, start, len);
+    fd
+}
+
 /// Whether there can be a VMM here; says so if not.
 pub fn is_possible() -> bool {
     let may = uffd(raw::UFFD_FEATURE_EVENT_REMOVE.into());
@@ -149,16 +170,7 @@ fn process() {
         // SAFETY: new memory.
         let at = unsafe { mmap_anonymous(std::ptr::null_mut(), pages * PAGE, protection, flags) };
         let start = at.expect("memory").expose_provenance();
-        let mut register = raw::uffdio_register {
-            range: raw::uffdio_range {
-                start: start as u64,
-                len: (pages * PAGE) as u64,
-            },
-            mode: raw::UFFDIO_REGISTER_MODE_MISSING.into(),
-            ioctls: 0,
-        };
-        // SAFETY: the opcode takes this structure; the memory is ours.
-        unsafe { ioctl(&fd, Updater::<REGISTER, _>::new(&mut register)) }.expect("registered");
+        register(&fd, start, pages * PAGE);
         regions.push(Region {
             start,
             pages,
