@@ -1,6 +1,14 @@
 //! What a VMM sends when it hands its memory over.
 
-use amdahl_pager::handoff::{Layout, MESSAGE_BYTES_MAX, Message, REGIONS_MAX, describe, parse};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use amdahl_pager::handoff::{
+    Layout, MESSAGE_BYTES_MAX, Message, REGIONS_MAX, describe, is_asked, parse, send_with,
+    take_offer,
+};
 use amdahl_pager::succession::message::{self as words, BYTES_MAX, common_version};
 use amdahl_pager::{HandedOver, PAGE};
 
@@ -53,6 +61,52 @@ pub(crate) fn message(bytes: &[u8]) {
         for pages in layout.pages(page..page + 1) {
             assert_eq!(layout.source_page(pages.start), Some(page));
         }
+    }
+}
+
+/// What is said to a VMM that asked for clean pages. The first byte says beside which two bytes a file comes, if one does.
+pub(crate) fn clean_offer(bytes: &[u8]) {
+    const OFFER: &[u8] = b"AMDLCP\0\x01";
+    let Some((how, bytes)) = bytes.split_first() else {
+        return;
+    };
+    // What the socket takes at once.
+    let bytes = &bytes[..bytes.len().min(4096)];
+    let files = [usize::from(how % 16), usize::from(how / 16)];
+    let file = tempfile::tempfile().expect("a file");
+    file.set_len(PAGE as u64).expect("a page of it");
+    let (ours, theirs) = UnixStream::pair().expect("two sockets");
+    let mut sent = 0;
+    for (nth, byte) in bytes.iter().enumerate() {
+        // Each by itself: what comes with a byte would come with its neighbours else.
+        let with = files.contains(&nth).then_some(file.as_fd());
+        send_with(&theirs, &[*byte], with).expect("there is room");
+        sent += usize::from(with.is_some() && nth < OFFER.len());
+    }
+    drop(theirs);
+    let minute = Duration::from_secs(60);
+    let taken = take_offer(&ours, minute);
+    let is_right = bytes.starts_with(OFFER) && sent == 1;
+    assert_eq!(taken.is_ok(), is_right, "{taken:?}");
+    if let Ok(offer) = taken {
+        assert_eq!(offer.bytes(), PAGE as u64);
+        // It can be changed, so it is not what was promised.
+        assert!(offer.map(0, PAGE).is_err());
+        let mut rest = Vec::new();
+        (&ours).read_to_end(&mut rest).expect("the rest");
+        assert_eq!(rest, bytes[OFFER.len()..]);
+    }
+
+    let (ours, mut theirs) = UnixStream::pair().expect("two sockets");
+    theirs.write_all(bytes).expect("there is room");
+    drop(theirs);
+    let is_question = is_asked(&ours, minute);
+    let mut rest = Vec::new();
+    (&ours).read_to_end(&mut rest).expect("the rest");
+    match is_question {
+        Ok(true) => assert!(bytes.starts_with(b"AMDLCQ\0\x01") && rest == bytes[8..]),
+        Ok(false) => assert_eq!(rest, bytes, "left for who takes what is handed over"),
+        Err(_) => assert!(bytes.is_empty() || bytes[0] == b'A'),
     }
 }
 

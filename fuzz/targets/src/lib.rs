@@ -4,6 +4,7 @@
 //! cargo-fuzz (`fuzz_targets/`) and, on inputs that are always the same, as an ordinary test.
 
 mod counters;
+mod door;
 mod handoff;
 mod image;
 mod input;
@@ -13,6 +14,7 @@ mod machine;
 mod markup;
 mod memory;
 mod migration;
+mod offload;
 mod openmp;
 mod pages;
 mod phantom;
@@ -174,6 +176,10 @@ pub const ALL: &[Target] = &[
         run: handoff::message,
     },
     Target {
+        name: "clean_offer",
+        run: handoff::clean_offer,
+    },
+    Target {
         name: "succession",
         run: handoff::succession,
     },
@@ -184,6 +190,14 @@ pub const ALL: &[Target] = &[
     Target {
         name: "migration_frames",
         run: migration::frames,
+    },
+    Target {
+        name: "migration_door",
+        run: door::lines,
+    },
+    Target {
+        name: "offload_words",
+        run: offload::words,
     },
     Target {
         name: "page_frames",

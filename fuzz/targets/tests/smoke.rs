@@ -184,7 +184,7 @@ smoke! {
     preload_record cpu_set topology_text cgroup_files sysfs_files smaps
     memory_text mem_result
     cpu_mask histogram counter published_counter hashed_locks range_alloc range_layout range_lock range_map
-    handoff succession memory_image migration_frames page_frames
+    handoff clean_offer succession memory_image migration_frames migration_door offload_words page_frames
     openmp_environment phantom_page phantom_text samples
 }
 
@@ -199,6 +199,12 @@ fn seeds_are_taken_by_their_parsers() {
         head.check(payload).expect("what was sent");
         Message::of(head.kind, payload).expect("a message");
     }
+    let door = seeds(&target("migration_door")).concat();
+    let asked = amdahl_migrate::door::Request::of_line;
+    assert!(
+        door.split(|byte| *byte == b'\n')
+            .any(|line| asked(line).is_ok())
+    );
     for seed in seeds(&target("result")) {
         amdahl_report::load::parse(&seed, "seed".into()).expect("a result");
     }
