@@ -104,7 +104,8 @@ pub struct Costs {
     pub remote_memory_permille: u32,
     /// Speed of all CPUs, in thousandths of that for which workloads state their times.
     pub frequency_permille: u32,
-    /// A task may run this long before another that waits has its turn.
+    /// How far a task may be ahead of its run queue in virtual run time, and who gives way goes behind; sleepers get half of it. How
+    /// long a task runs before another has its turn is the policy's answer to a tick.
     pub slice: Ns,
     /// A woken task takes the CPU at once when it has had so much less CPU time than who runs.
     pub wakeup_granularity: Ns,

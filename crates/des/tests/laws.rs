@@ -165,17 +165,85 @@ fn all_built_in_workloads_end_under_all_policies() {
     }
 }
 
-/// Results name their seed, so the numbers of a seed must stay. If this fails and nothing but speed was to change,
-/// something else did.
-#[test]
-fn results_are_pinned() {
+/// The numbers of a seed, on a machine with distances of all kinds but nodes.
+fn pin(name: &str, workload: &amdahl_des::program::Workload) -> (u64, u64) {
     let result = Run {
         machine: "2 llc x 2 core x 2 thread",
         policy: "steal",
         ..Run::default()
     }
-    .of(&common::built_in("lock-storm", &[("loops", "100")]));
-    assert_eq!((result.makespan_ns, result.events), PINNED);
+    .of(workload);
+    assert_eq!(result.end, "done", "{name}: {:?}", result.why);
+    (result.makespan_ns, result.events)
 }
 
-const PINNED: (u64, u64) = (1_651_683, 3_695);
+/// Results name their seed, so the numbers of a seed must stay. If this fails and nothing but speed was to change,
+/// something else did.
+#[test]
+fn results_are_pinned() {
+    let mut found = vec![];
+    for (name, set, _) in PINNED {
+        found.push((*name, *set, pin(name, &common::built_in(name, set))));
+    }
+    assert_eq!(found, PINNED);
+}
+
+/// The storm that is built in has a ticket lock.
+#[test]
+fn results_of_all_kinds_of_locks_are_pinned() {
+    let (_, storm) = amdahl_des::workload::BUILT_IN
+        .iter()
+        .find(|(name, _)| *name == "lock-storm")
+        .expect("a name of the list");
+    let mut found = vec![];
+    for (kind, _) in STORMS {
+        let text = storm.replace("kind = \"ticket\"", kind);
+        assert_eq!(text.matches(kind).count(), 1, "{text}");
+        let set = [("loops".to_owned(), "100".to_owned())].into();
+        let workload = amdahl_des::workload::parse(&text, &set).unwrap();
+        found.push((*kind, pin(kind, &workload)));
+    }
+    assert_eq!(found, STORMS);
+}
+
+type Pin = (
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    (u64, u64),
+);
+
+const PINNED: &[Pin] = &[
+    ("lock-storm", &[("loops", "100")], (1_651_683, 3_695)),
+    ("barrier", &[("loops", "50")], (16_853_725, 1_149)),
+    (
+        "build",
+        &[("objects", "40"), ("pages", "20")],
+        (6_814_927_107, 11_274),
+    ),
+    ("hackbench", &[("loops", "5")], (601_045, 4_114)),
+    (
+        "openmp",
+        &[("vcpus", "8"), ("regions", "3")],
+        (2_575_529_514, 7_044),
+    ),
+    (
+        "paging",
+        &[("vcpus", "20"), ("readers", "4")],
+        (4_652_450, 11_589),
+    ),
+    (
+        "ping-pong",
+        &[("rounds", "100"), ("pairs", "3")],
+        (668_070, 2_516),
+    ),
+];
+
+const STORMS: &[(&str, (u64, u64))] = &[
+    ("kind = \"ticket\"", (1_651_683, 3_695)),
+    ("kind = \"test-and-set\"", (1_656_517, 3_712)),
+    ("kind = \"queued\"", (1_650_493, 3_693)),
+    ("kind = \"reader-writer\"", (1_650_493, 3_693)),
+    ("kind = \"mutex\"", (1_980_901, 3_883)),
+    ("kind = \"mutex\"\nspin = \"5us\"", (1_650_493, 3_693)),
+    ("kind = \"semaphore\"", (6_357_297, 8_044)),
+];
