@@ -1,7 +1,7 @@
 //! The orders of policies that were published, on small versions of the workloads of
 //! experiments/2026-11-22-published-schedulers: they must survive changes of the policies and of the engine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -116,4 +116,57 @@ fn lending_priority_ends_a_job_earlier() {
         run("lending", "8 core", "linux+steal", &Costs::default(), &set).makespan_ns
     };
     assert!(of(1) < of(0));
+}
+
+/// A published set and the experiment's costs of that machine, with what was fitted, are one: so what is simulated with the set
+/// is what results.md shows.
+#[test]
+fn published_sets_are_those_of_the_experiment() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../experiments/2026-11-22-published-schedulers");
+    let json = |path: &Path| -> serde_json::Map<String, serde_json::Value> {
+        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    };
+    let fitted = json(&folder.join("fitted.json"));
+    let published: BTreeMap<String, Costs> = amdahl_des::published().into_iter().collect();
+    let names = [
+        ("e5-2630v4", "e5-2630-v4"),
+        ("e5-2699v4", "e5-2699-v4"),
+        ("opteron-6128", "nix-opteron-6128"),
+    ];
+    let mut used = BTreeSet::new();
+    for page in fs::read_dir(folder.join("rows")).unwrap() {
+        let text = fs::read_to_string(page.unwrap().path()).unwrap();
+        let page: toml::Table = text.parse().unwrap();
+        let machines = page.get("machines").and_then(toml::Value::as_table);
+        for (machine, spec) in machines.into_iter().flatten() {
+            let Some(name) = spec.get("costs").and_then(toml::Value::as_str) else {
+                continue;
+            };
+            let mut costs = json(&folder.join("costs").join(name).with_extension("json"));
+            let with = spec.get("with").and_then(toml::Value::as_table);
+            for (cost, constant) in with.into_iter().flatten() {
+                let value = fitted[constant.as_str().unwrap()].as_f64().unwrap();
+                costs.insert(cost.clone(), (value.round() as u64).into());
+            }
+            let (_, set) = names.iter().find(|(file, _)| *file == name).unwrap();
+            let mut expected: Costs = serde_json::from_value(costs.into()).unwrap();
+            expected.source.clone_from(&published[*set].source);
+            assert_eq!(published[*set], expected, "{set}, machine {machine}");
+            used.insert(*set);
+        }
+    }
+    assert_eq!(used, names.map(|(_, set)| set).into());
+}
+
+#[test]
+fn published_sets_are_sound() {
+    for (name, costs) in amdahl_des::published() {
+        assert_eq!(costs.check(), Ok(()), "{name}");
+        assert_ne!(
+            costs.source,
+            Costs::default().source,
+            "{name} names a source"
+        );
+    }
 }
