@@ -7,10 +7,12 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 
 use amdahl_figures::{Figure, Target, Unit};
+use amdahl_pool::Pool;
 
-use crate::fork_join::{loop_of, loop_of_blocks};
+use crate::fork_join::{loop_of, loop_of_blocks, random};
 use crate::rivals::Rival;
 use crate::rounds::{Cost, cost, ratio, rounds};
 use crate::wake;
@@ -26,16 +28,17 @@ const TIMES: usize = 5;
 
 type Work = Box<dyn Fn(&str)>;
 
+/// The pool, those of the others that are installed, and the work alone.
+fn with(others: [(Rival, Option<&str>); 3]) -> Vec<Rival> {
+    let others = others.into_iter().filter(|(_, why)| why.is_none());
+    let others = others.map(|(rival, _)| rival);
+    let rivals = [Rival::Pool].into_iter().chain(others);
+    rivals.chain([Rival::Alone]).collect()
+}
+
 /// A name, who takes part (the pool first), and the work by name of who does it.
 fn cases() -> Vec<(&'static str, Vec<String>, Work)> {
-    let installed = || {
-        let others = Rival::OTHERS.into_iter().filter(|(_, why)| why.is_none());
-        let others = others.map(|(rival, _)| rival);
-        [Rival::Pool]
-            .into_iter()
-            .chain(others)
-            .chain([Rival::Alone])
-    };
+    let installed = || with(Rival::OTHERS).into_iter();
     let names = || {
         installed()
             .map(|rival| rival.name().to_owned())
@@ -46,6 +49,11 @@ fn cases() -> Vec<(&'static str, Vec<String>, Work)> {
             .find(|rival| rival.name() == name)
             .expect("a rival")
     };
+    let best_sorts = || with(Rival::with_best_sort()).into_iter();
+    let tasks = || ["pool", "tokio"].map(str::to_owned).into();
+    // Numbers and threads are there when somebody first wants them.
+    static NUMBERS: LazyLock<Vec<u64>> = LazyLock::new(|| random(500_000));
+    static TOKIO: LazyLock<tokio::runtime::Runtime> = LazyLock::new(wake::tokio);
     vec![
         (
             "200 loops of 200 us",
@@ -70,6 +78,50 @@ fn cases() -> Vec<(&'static str, Vec<String>, Work)> {
             names(),
             Box::new(move |who| {
                 (0..10).for_each(|_| assert_eq!(of(who).fib(27), 196_418));
+            }),
+        ),
+        (
+            "sort of 500,000 numbers",
+            names(),
+            Box::new(move |who| of(who).sort(&mut NUMBERS.clone())),
+        ),
+        (
+            "best sort of 500,000 numbers",
+            best_sorts()
+                .map(|rival| rival.name_of_best_sort().to_owned())
+                .collect(),
+            Box::new(move |who| {
+                let rival = best_sorts().find(|rival| rival.name_of_best_sort() == who);
+                rival.expect("a rival").best_sort(&mut NUMBERS.clone());
+            }),
+        ),
+        (
+            "skewed loop of 200,000",
+            names(),
+            Box::new(move |who| loop_of(of(who), 200_000, 16)),
+        ),
+        (
+            "ping-pong of two tasks",
+            tasks(),
+            Box::new(|who| match who {
+                "pool" => wake::tasks_pool(Pool::global(), 5_000),
+                _ => wake::tasks_tokio(&TOKIO, 5_000),
+            }),
+        ),
+        (
+            "spawning 20,000 tasks",
+            tasks(),
+            Box::new(|who| match who {
+                "pool" => wake::spawns_pool(Pool::global(), 20_000),
+                _ => wake::spawns_tokio(&TOKIO, 20_000),
+            }),
+        ),
+        (
+            "channel between two tasks",
+            tasks(),
+            Box::new(|who| match who {
+                "pool" => wake::stream_pool(Pool::global(), 50_000),
+                _ => wake::stream_tokio(&TOKIO, 50_000),
             }),
         ),
         (
@@ -205,8 +257,10 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
         }
         let measured = costs(scarce);
         for (name, sides, _) in cases() {
-            let alone = Rival::Alone.name();
-            for rival in sides[1..].iter().filter(|side| *side != alone) {
+            // Of sorts each has a name of its own.
+            let alone = [Rival::Alone.name(), Rival::Alone.name_of_best_sort()];
+            let alone = sides.iter().find(|side| alone.contains(&side.as_str()));
+            for rival in sides[1..].iter().filter(|side| Some(*side) != alone) {
                 let of = |who: &str| -> Result<Vec<Cost>, String> {
                     let rows = measured.as_ref().map_err(String::clone)?.iter();
                     Ok(rows
@@ -224,7 +278,7 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
                     Ok((wall, cpu)) => format!("time {wall:.2} and CPU use {cpu:.2} of {rival}'s"),
                     Err(_) => rival.clone(),
                 };
-                if sides.iter().any(|side| side == alone)
+                if let Some(alone) = alone
                     && let Ok((wall, cpu)) = beside(alone)
                 {
                     told += &format!(

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use amdahl_figures::{Figure, Target, Unit};
 
 use crate::rivals::Rival;
-use crate::rounds::{cost, ratio, rounds};
+use crate::rounds::{Cost, cost, ratio, rounds};
 
 /// Work that depends on the index: most are short, one in 64 is 200 times as long, and they get longer.
 fn skewed(range: std::ops::Range<usize>, len: usize, sum: &AtomicU64) {
@@ -37,7 +37,8 @@ pub fn loop_of_blocks(rival: Rival) {
     });
 }
 
-fn random(len: usize) -> Vec<u64> {
+/// The same numbers each time.
+pub fn random(len: usize) -> Vec<u64> {
     let mut state = 88_172_645_463_325_252u64;
     let next = || {
         state ^= state << 13;
@@ -129,7 +130,7 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
             .iter()
             .map(|&rival| move || cost(|| work(rival)))
             .collect();
-        let mut sides: Vec<&mut dyn FnMut() -> _> = sides.iter_mut().map(|s| s as _).collect();
+        let mut sides: Vec<&mut dyn FnMut() -> Cost> = sides.iter_mut().map(|s| s as _).collect();
         let costs = rounds(*times, &mut sides);
         for (rival, why) in others {
             let at = all.iter().position(|&r| r == rival);

@@ -69,7 +69,7 @@ impl Drop for Memory {
 /// As much as is asked for: 8 GiB.
 const WANTED: usize = 8 * GIB;
 
-/// That much, or a third of what is free, in whole parts of 64 MiB.
+/// That much, or half of what is free, in whole parts of 64 MiB: one mapping is there at a time.
 fn bytes() -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text
@@ -78,7 +78,7 @@ fn bytes() -> usize {
     let kib: usize = line
         .and_then(|l| l.split_whitespace().next()?.parse().ok())
         .unwrap_or(3 << 20);
-    WANTED.min(kib * 1024 / 3) / (64 << 20) * (64 << 20)
+    WANTED.min(kib * 1024 / 2) / (64 << 20) * (64 << 20)
 }
 
 type Act = fn(&Memory, Range<usize>);
@@ -168,7 +168,7 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
     let size = match bytes == WANTED {
         true => gib(bytes),
         false => format!(
-            "{} (of {} wanted: a third of what is free)",
+            "{} (of {} wanted: half of what is free)",
             gib(bytes),
             gib(WANTED)
         ),

@@ -45,8 +45,8 @@ fn settle() {
     }
 }
 
-/// Runs all sides once unmeasured, then `rounds` times, in another random order each time; the costs of each side.
-pub fn rounds(rounds: usize, sides: &mut [&mut dyn FnMut() -> Cost]) -> Vec<Vec<Cost>> {
+/// Runs all sides once unmeasured, then `rounds` times, in another random order each time; what each side measured.
+pub fn rounds<T: Clone>(rounds: usize, sides: &mut [&mut dyn FnMut() -> T]) -> Vec<Vec<T>> {
     let mut costs = vec![Vec::with_capacity(rounds); sides.len()];
     for side in sides.iter_mut() {
         side();
@@ -66,6 +66,6 @@ pub fn rounds(rounds: usize, sides: &mut [&mut dyn FnMut() -> Cost]) -> Vec<Vec<
 }
 
 /// The median over the rounds of `a` in relation to `b`.
-pub fn ratio(a: &[Cost], b: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
+pub fn ratio<T>(a: &[T], b: &[T], of: impl Fn(&T) -> f64) -> f64 {
     median(a.iter().zip(b).map(|(a, b)| of(a) / of(b)).collect())
 }

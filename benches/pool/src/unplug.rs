@@ -92,7 +92,7 @@ fn lost() -> (usize, usize) {
 }
 
 pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
-    let name = "hot-unplug: work lost or run twice";
+    let name = "simulated hot-unplug: work lost or run twice";
     if !wanted(name) {
         return Vec::new();
     }

@@ -1,22 +1,24 @@
 //! Spawning, waking and channels, beside tokio and crossbeam.
 
+use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
-use amdahl_figures::{Figure, Target, Unit};
+use amdahl_figures::{Figure, Target, Unit, median};
 use amdahl_pool::Pool;
 
 use crate::rounds::{Cost, cost, ratio, rounds};
 
 const TIMES: usize = 9;
 
-fn tokio() -> tokio::runtime::Runtime {
+pub fn tokio() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .build()
         .expect("threads can be started")
 }
 
 /// Two tasks that send a number to and fro.
-fn tasks_pool(pool: &Pool, times: u32) {
+pub fn tasks_pool(pool: &Pool, times: u32) {
     let (to, at) = amdahl_pool::channel(1);
     let (back, answers) = amdahl_pool::channel(1);
     let echo = pool.spawn_future(async move {
@@ -34,7 +36,7 @@ fn tasks_pool(pool: &Pool, times: u32) {
     echo.join().expect("no panic");
 }
 
-fn tasks_tokio(runtime: &tokio::runtime::Runtime, times: u32) {
+pub fn tasks_tokio(runtime: &tokio::runtime::Runtime, times: u32) {
     use tokio::sync::mpsc::channel;
     let (to, mut at) = channel(1);
     let (back, mut answers) = channel(1);
@@ -53,7 +55,7 @@ fn tasks_tokio(runtime: &tokio::runtime::Runtime, times: u32) {
 }
 
 /// One task gives `times` numbers to another, through 128 places.
-fn stream_pool(pool: &Pool, times: u32) {
+pub fn stream_pool(pool: &Pool, times: u32) {
     let (to, at) = amdahl_pool::channel(128);
     let takes = pool.spawn_future(async move {
         let mut sum = 0u64;
@@ -70,7 +72,7 @@ fn stream_pool(pool: &Pool, times: u32) {
     assert!(takes.join().expect("no panic") > 0);
 }
 
-fn stream_tokio(runtime: &tokio::runtime::Runtime, times: u32) {
+pub fn stream_tokio(runtime: &tokio::runtime::Runtime, times: u32) {
     let (to, mut at) = tokio::sync::mpsc::channel(128);
     let takes = runtime.spawn(async move {
         let mut sum = 0u64;
@@ -88,7 +90,7 @@ fn stream_tokio(runtime: &tokio::runtime::Runtime, times: u32) {
 }
 
 /// Many small tasks, all waited for.
-fn spawns_pool(pool: &Pool, times: u32) {
+pub fn spawns_pool(pool: &Pool, times: u32) {
     let all = pool.spawn_future(async move {
         let handles: Vec<_> = (0..times)
             .map(|n| Pool::global().spawn_future(async move { n }))
@@ -102,7 +104,7 @@ fn spawns_pool(pool: &Pool, times: u32) {
     assert!(all.join().expect("no panic") > 0);
 }
 
-fn spawns_tokio(runtime: &tokio::runtime::Runtime, times: u32) {
+pub fn spawns_tokio(runtime: &tokio::runtime::Runtime, times: u32) {
     let all = runtime.spawn(async move {
         let handles: Vec<_> = (0..times).map(|n| tokio::spawn(async move { n })).collect();
         let mut sum = 0u64;
@@ -206,7 +208,10 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
             ],
         ),
     ];
-    let mut figures = Vec::new();
+    let mut figures = match wanted(SPAWN_TO_RUN) {
+        true => latency_figures(pool, runtime),
+        false => Vec::new(),
+    };
     for (name, mut sides) in cases.into_iter().filter(|(name, _)| wanted(name)) {
         let names: Vec<&str> = sides.iter().map(|(name, _)| *name).collect();
         let mut runs: Vec<&mut dyn FnMut() -> Cost> =
@@ -220,6 +225,78 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
                 target: Target::AtMost(1.0),
                 versus: format!(
                     "time of the pool / time of {rival}, median of {TIMES} interleaved rounds"
+                ),
+            });
+        }
+    }
+    figures
+}
+
+const SPAWN_TO_RUN: &str = "spawn to run";
+
+/// From spawning to running, of tasks that a thread outside spawns one by one.
+#[derive(Clone, Copy)]
+struct Latency {
+    p50_s: f64,
+    p99_s: f64,
+}
+
+/// What the task is told: when it was spawned, and whom to tell how long ago that is.
+type Told = (Instant, mpsc::Sender<Duration>);
+
+fn runs((spawned, tells): Told) {
+    tells.send(spawned.elapsed()).expect("somebody waits");
+}
+
+fn latency(times: usize, spawn: &dyn Fn(Told)) -> Latency {
+    let (tells, told) = mpsc::channel();
+    let mut all: Vec<f64> = (0..times)
+        .map(|_| {
+            spawn((Instant::now(), tells.clone()));
+            told.recv().expect("it runs").as_secs_f64()
+        })
+        .collect();
+    all.sort_by(f64::total_cmp);
+    Latency {
+        p50_s: all[times / 2],
+        p99_s: all[times * 99 / 100],
+    }
+}
+
+fn latency_figures(pool: &Pool, runtime: &tokio::runtime::Runtime) -> Vec<Figure> {
+    const TASKS: usize = 5_000;
+    let mut of_pool = || latency(TASKS, &|told| drop(pool.spawn(move || runs(told))));
+    let mut of_tokio = || {
+        latency(TASKS, &|told| {
+            drop(runtime.spawn(async move { runs(told) }))
+        })
+    };
+    let mut of_rayon = || latency(TASKS, &|told| rayon::spawn(move || runs(told)));
+    let measured = rounds(TIMES, &mut [&mut of_pool, &mut of_tokio, &mut of_rayon]);
+    let mut figures = Vec::new();
+    for (what, of, target_of_tokio) in [
+        (
+            "p50",
+            (|latency| latency.p50_s) as fn(&Latency) -> f64,
+            Target::AtMost(1.0),
+        ),
+        ("p99", |latency| latency.p99_s, Target::Stated),
+    ] {
+        for (rival, theirs, target) in [
+            ("tokio", &measured[1], target_of_tokio),
+            ("rayon", &measured[2], Target::Stated),
+        ] {
+            let us = |side: &[Latency]| median(side.iter().map(of).collect()) * 1e6;
+            figures.push(Figure {
+                name: format!("{SPAWN_TO_RUN}, {what}, {rival}"),
+                value: Ok(ratio(&measured[0], theirs, of)),
+                unit: Unit::Ratio,
+                target,
+                versus: format!(
+                    "{what} of {TASKS} tasks spawned one by one from a thread outside: of the pool ({:.1} us) / of {rival} ({:.1} us), \
+                     median of {TIMES} interleaved rounds",
+                    us(&measured[0]),
+                    us(theirs)
                 ),
             });
         }
