@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 pub use run::Run;
-pub use sim::{Sim, SimCalibrate, SimCommand, SimEngine, SimPolicies, SimRun, SimSweep};
+pub use sim::{Sim, SimCalibrate, SimCommand, SimCosts, SimEngine, SimPolicies, SimRun, SimSweep};
 
 /// Finds what keeps a program from scaling and says how much each cause costs.
 #[derive(Debug, Parser)]

@@ -15,6 +15,7 @@ Examples:
   amdahl sim calibrate -o costs.json
   amdahl sim sweep sweep.toml
   amdahl sim policies
+  amdahl sim costs
 
 A workload is a file (docs/sim-workload.md), rt-app's JSON, a folder that `amdahl sched record`
 wrote, or one of those built in: barrier, build, hackbench, lock-storm, openmp, paging,
@@ -39,11 +40,16 @@ pub enum SimCommand {
         after_help = "Examples:\n  amdahl sim sweep sweep.toml\n  amdahl sim sweep sweep.toml --engine slurm --shards 64\n\ndocs/sim-workload.md describes the file."
     )]
     Sweep(SimSweep),
-    /// Measure what context switches, wake-ups, cache lines, locks and system calls cost here
+    /// Measure what context switches, wake-ups, cache lines, pipes and system calls cost here
     #[command(
-        after_help = "Examples:\n  amdahl sim calibrate\n  amdahl sim calibrate -o costs.json\n  amdahl sim run hackbench --costs costs.json"
+        after_help = "Examples:\n  amdahl sim calibrate\n  amdahl sim calibrate -o costs.json\n  amdahl sim run hackbench --costs costs.json\n\nNot all costs are measured: `amdahl sim costs` tells which. The file says in `source` what was."
     )]
     Calibrate(SimCalibrate),
+    /// List what things cost: which of it `calibrate` measures, which is assumed, and the published sets with their sources
+    #[command(
+        after_help = "Examples:\n  amdahl sim costs\n  amdahl sim costs --json\n  amdahl sim run hackbench --machine '10 core x 2 thread' --costs e5-2630-v4"
+    )]
+    Costs(SimCosts),
     /// List the policies, their sources and their known bad cases
     Policies(SimPolicies),
 }
@@ -73,7 +79,7 @@ pub struct SimRun {
     /// Set a parameter of the workload
     #[arg(long, value_name = "PARAM=VALUE")]
     pub set: Vec<String>,
-    /// What things cost: a file of `amdahl sim calibrate`, or the name of a published set [default: assumed]
+    /// What things cost: a file of `amdahl sim calibrate`, or a published set that `amdahl sim costs` lists [default: assumed]
     #[arg(long, value_name = "FILE")]
     pub costs: Option<String>,
     /// Stop a run that is not over after this simulated time
@@ -110,6 +116,9 @@ pub struct SimSweep {
     /// Tasks of the Slurm job array
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub shards: u32,
+    /// CPUs of each task of the Slurm job array, which uses as many threads
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub cpus_per_task: u32,
     /// Wait until the Slurm jobs have ended, then show the results
     #[arg(long)]
     pub wait: bool,
@@ -150,6 +159,14 @@ pub struct SimCalibrate {
 /// `amdahl sim policies`.
 #[derive(Debug, Args)]
 pub struct SimPolicies {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `amdahl sim costs`.
+#[derive(Debug, Args)]
+pub struct SimCosts {
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -17,6 +17,30 @@ use crate::screen;
 use measure::Bench;
 use solve::{Measured, Woken, solve};
 
+/// What is measured by itself where the machine has it: other hardware threads, caches and nodes. The rest is assumed.
+pub const MEASURED: [&str; 18] = [
+    "copy_kib",
+    "deep_idle_exit",
+    "fault",
+    "idle_exit",
+    "ipi",
+    "line.core",
+    "line.llc",
+    "line.node",
+    "line.remote",
+    "line.same",
+    "migration.core",
+    "migration.llc",
+    "migration.node",
+    "migration.remote",
+    "pipe",
+    "smt_permille",
+    "spawn",
+    "syscall",
+];
+/// Of these only the sums can be told from outside.
+pub const SUMS: [(&str, &str); 2] = [("wake", "context_switch"), ("fork", "exec")];
+
 /// How long a CPU has idled when it is woken: within `deep_idle_after`, and beyond.
 const SHALLOW: Duration = Duration::from_micros(100);
 const DEEP: Duration = Duration::from_millis(2);

@@ -86,7 +86,7 @@ pub fn costs(name: Option<&str>) -> Result<Costs, Failure> {
             None => {
                 let known: Vec<String> = published().into_iter().map(|(name, _)| name).collect();
                 return Err(Failure::usage(format!(
-                    "cannot read the costs {name}: {error}; they are a file of `amdahl sim calibrate`, or one of {}",
+                    "cannot read the costs {name}: {error}; they are a file of `amdahl sim calibrate`, or one of {}, which `amdahl sim costs` describes",
                     known.join(", ")
                 )));
             }

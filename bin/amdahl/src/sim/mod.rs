@@ -1,6 +1,7 @@
 //! `amdahl sim`: workloads on machines that nobody here has.
 
 mod calibrate;
+mod costs;
 mod input;
 mod policies;
 mod recorded;
@@ -13,13 +14,14 @@ mod trace;
 use crate::cli::{Sim, SimCommand};
 use crate::failure::Failure;
 
-/// Runs, sweeps, measures costs, or lists policies.
+/// Runs, sweeps, measures costs, or lists policies or costs.
 pub fn main(sim: &Sim) -> Result<u8, Failure> {
     match &sim.command {
         SimCommand::Run(args) => run::main(args),
         SimCommand::Sweep(args) => sweep::main(args),
         SimCommand::Calibrate(args) => calibrate::main(args),
         SimCommand::Policies(args) => policies::main(args),
+        SimCommand::Costs(args) => costs::main(args),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Many runs on all CPUs of this machine.
+//! Many runs on all CPUs of this machine, or on those that a job of Slurm was given.
 
 use std::io::{IsTerminal, Write};
 use std::num::NonZero;
@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::slurm;
 use crate::interrupt::Interrupt;
 
 /// Nobody needs to be told of what is over sooner.
@@ -21,9 +22,8 @@ pub fn all<T: Send>(
     interrupt: &Interrupt,
     piece: impl Fn(usize) -> T + Sync,
 ) -> Vec<Option<T>> {
-    let threads = std::thread::available_parallelism()
-        .map_or(1, NonZero::get)
-        .min(count.max(1));
+    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = threads(count, cpus, slurm::cpus_given());
     let next = AtomicUsize::new(0);
     let done: Mutex<(usize, Vec<Option<T>>)> = Mutex::new((0, (0..count).map(|_| None).collect()));
     let progress = Mutex::new(Progress {
@@ -61,6 +61,11 @@ pub fn all<T: Send>(
     done.into_inner().expect("nobody panics with it").1
 }
 
+/// No more than there are pieces, nor than the CPUs, of which a job may have been given some.
+fn threads(pieces: usize, cpus: usize, given: Option<usize>) -> usize {
+    cpus.min(given.unwrap_or(cpus)).min(pieces).max(1)
+}
+
 struct Progress {
     begun: Instant,
     told: Option<Instant>,
@@ -91,5 +96,19 @@ impl Progress {
         if self.live && self.told.is_some() {
             let _ = write!(anstream::stderr(), "\r\x1b[K");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::threads;
+
+    #[test]
+    fn a_job_uses_what_it_was_given() {
+        assert_eq!(threads(100, 64, None), 64);
+        assert_eq!(threads(100, 64, Some(2)), 2);
+        assert_eq!(threads(100, 4, Some(8)), 4);
+        assert_eq!(threads(3, 64, Some(8)), 3);
+        assert_eq!(threads(0, 64, Some(0)), 1);
     }
 }

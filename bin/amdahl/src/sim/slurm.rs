@@ -7,6 +7,11 @@ use std::process::Command;
 use crate::cli::SimSweep;
 use crate::failure::Failure;
 
+/// CPUs that this process was given, if it is of a job that was given some. Slurm need not confine it to them.
+pub fn cpus_given() -> Option<usize> {
+    std::env::var("SLURM_CPUS_PER_TASK").ok()?.parse().ok()
+}
+
 /// A text as one word of a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
@@ -25,8 +30,9 @@ pub fn submit(args: &SimSweep, folder: &Path, missing: usize) -> Result<(), Fail
     let shards = u64::from(args.shards).min(missing as u64).max(1);
     let word = |path: &Path| quoted(&path.to_string_lossy());
     let script = format!(
-        "#!/bin/sh\n#SBATCH --job-name=amdahl-sim\n#SBATCH --array=0-{}\n#SBATCH --output=\"{}/slurm-%A_%a.out\"\nexec {} sim sweep {} --output {} --shard \"$SLURM_ARRAY_TASK_ID/{shards}\" --quiet\n",
+        "#!/bin/sh\n#SBATCH --job-name=amdahl-sim\n#SBATCH --array=0-{}\n#SBATCH --cpus-per-task={}\n#SBATCH --output=\"{}/slurm-%A_%a.out\"\nexec {} sim sweep {} --output {} --shard \"$SLURM_ARRAY_TASK_ID/{shards}\" --quiet\n",
         shards - 1,
+        args.cpus_per_task,
         // Slurm replaces what stands behind a %.
         folder.display().to_string().replace('%', "%%"),
         word(&program),

@@ -12,14 +12,19 @@ use crate::whole_file::WholeFile;
 /// Stretches that a trace is written with.
 pub const SLICES_MAX: usize = 1_000_000;
 
-/// Writes the stretches of a run. A kind of tasks is a process of the trace, a task a thread.
+/// Writes the stretches of a run. A kind of tasks is a process of the trace, a task a thread; the process of the CPUs says
+/// by its name which run that was.
 pub fn write(
     mut file: WholeFile,
     outcome: &Outcome,
     workload: &Workload,
     machine: &Machine,
 ) -> Result<(), Failure> {
-    let mut names = Names::default();
+    let run = &outcome.result;
+    let mut names = Names {
+        cpus: format!("CPUs, {}, seed {}", run.policy, run.seed),
+        ..Names::default()
+    };
     for (template, pid) in workload.templates.iter().zip(1..) {
         names.processes.insert(pid, template.name.clone());
     }
