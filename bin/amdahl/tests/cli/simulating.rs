@@ -4,7 +4,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use amdahl_report::sched::EVENTS_FOLDER;
+use amdahl_sched::event::{Event, Off, Waker};
+use amdahl_sched::recording::{FolderWriter, Meta};
+use amdahl_topology::Topology;
+
 use super::tool::Place;
+use crate::chrome_trace;
 
 const MACHINE: &str = "2 llc x 2 core x 2 thread";
 
@@ -59,21 +65,66 @@ fn policies_are_compared_and_json_is_reproducible() {
             ("steal".into(), 2.into())
         ]
     );
-    let trace = place.join("trace.json.gz");
-    place
-        .amdahl([
-            "sim",
-            "run",
-            "barrier",
-            "--machine",
-            MACHINE,
-            "--set",
-            "loops=3",
-            "--trace",
-            trace.to_str().expect("UTF-8"),
-        ])
-        .ends_with(0);
-    assert_eq!(fs::read(trace).expect("a trace")[..2], [0x1f, 0x8b]);
+}
+
+/// As importers read it: who ran where, and which run it was.
+#[test]
+fn a_trace_shows_the_run() {
+    let place = Place::new();
+    // More tasks than CPUs, of two kinds, which sleep, spin and are preempted.
+    fs::write(
+        place.join("mixed.toml"),
+        "name = 'mixed'
+        locks.l.kind = 'ticket'
+        [[tasks]]
+        name = 'long'
+        count = 9
+        program = 'loop 3 { compute 5ms; lock l; compute 10us; unlock l }'
+        [[tasks]]
+        name = 'short'
+        count = 4
+        program = 'loop 20 { sleep 300us; compute exp(100us) }'",
+    )
+    .expect("written");
+    let args = ["sim", "run", "mixed.toml", "--machine", MACHINE, "--json"];
+    let more = ["--seed", "7", "--policy", "linux", "--trace", "t.json.gz"];
+    let run = place.amdahl([&args[..], &more].concat()).ends_with(0);
+    let run = &run.json()["runs"][0];
+    let file = fs::read(place.join("t.json.gz")).expect("a trace");
+    let trace = chrome_trace::read(&file).unwrap_or_else(|what| panic!("{what}"));
+
+    let of_cpus = trace
+        .processes
+        .iter()
+        .find(|(_, name)| name.starts_with("CPUs"));
+    let (&of_cpus, name) = of_cpus.expect("a process of the CPUs");
+    assert_eq!(name, "CPUs, linux, seed 7");
+    let makespan = run["makespan_ns"].as_u64().expect("a number");
+    let slices = trace.tracks.values().flatten();
+    assert!(slices.clone().all(|slice| slice.end <= makespan));
+    let sum = |pid: u64| -> u64 {
+        let tracks = trace.tracks.iter().filter(|((of, _), _)| *of == pid);
+        let slices = tracks.flat_map(|(_, slices)| slices);
+        slices.map(|slice| slice.end - slice.start).sum()
+    };
+    let ran = |task: &serde_json::Value| task["ran_ns"].as_u64().expect("a number");
+    let tasks = run["tasks"].as_array().expect("a list");
+    assert_eq!(tasks.len(), 2);
+    // A kind of tasks is a process.
+    for (pid, task) in (1..).zip(tasks) {
+        assert_eq!(trace.processes[&pid], task["name"]);
+        assert_eq!(sum(pid), ran(task), "{task}");
+    }
+    assert_eq!(sum(of_cpus), tasks.iter().map(ran).sum::<u64>());
+    // All CPUs had something to run; that none ran two tasks at once is checked by the reader, of the order in the file.
+    let of_cpus: Vec<_> = trace
+        .tracks
+        .iter()
+        .filter(|((pid, _), _)| *pid == of_cpus)
+        .collect();
+    assert_eq!(of_cpus.len(), 8);
+    let switches: usize = of_cpus.iter().map(|(_, slices)| slices.len()).sum();
+    assert!(switches > 9 + 4 * 20, "{switches}");
 }
 
 #[test]
@@ -259,35 +310,35 @@ fn a_job_array_of_slurm_does_the_same() {
     let place = Place::new();
     fs::write(place.join("sweep.toml"), SWEEP).expect("written");
     // Runs each task of the array, as Slurm would on its machines.
-    let sbatch = "#!/bin/sh\n[ \"$1\" = --partition=long ] && [ \"$2\" = --wait ] || exit 9\nlast=$(sed -n 's/^#SBATCH --array=0-//p' \"$3\")\nfor i in $(seq 0 \"$last\"); do SLURM_ARRAY_TASK_ID=$i sh \"$3\" || exit 1; done\n";
+    let sbatch = r#"#!/bin/sh
+[ "$1" = --partition=long ] && [ "$2" = --wait ] || exit 9
+last=$(sed -n 's/^#SBATCH --array=0-//p' "$3")
+export SLURM_CPUS_PER_TASK=$(sed -n 's/^#SBATCH --cpus-per-task=//p' "$3")
+echo "$last $SLURM_CPUS_PER_TASK" >> arrays
+for i in $(seq 0 "$last"); do SLURM_ARRAY_TASK_ID=$i sh "$3" || exit 1; done
+"#;
     fs::create_dir(place.join("path")).expect("created");
     fs::write(place.join("path/sbatch"), sbatch).expect("written");
     fs::set_permissions(place.join("path/sbatch"), fs::Permissions::from_mode(0o755))
         .expect("executable");
-    let mut command = place.tool([
-        "sim",
-        "sweep",
-        "sweep.toml",
-        "--engine",
-        "slurm",
-        "--shards",
-        "3",
-        "--wait",
-        "--sbatch=--partition=long",
-        "--output",
-        "there",
-    ]);
     let path = format!(
         "{}:{}",
         place.join("path").display(),
         std::env::var("PATH").unwrap_or_default()
     );
-    command.env("PATH", path);
-    let slurm = place.run(command).ends_with(0);
+    let slurm = |more: &[&str]| {
+        let args = ["sim", "sweep", "sweep.toml", "--engine", "slurm"];
+        let array = ["--shards", "3", "--wait", "--sbatch=--partition=long"];
+        let output = ["--output", "there"];
+        let mut command = place.tool([&args[..], &array, &output, more].concat());
+        command.env("PATH", &path);
+        place.run(command).ends_with(0)
+    };
+    let first = slurm(&[]);
     let local = place
         .amdahl(["sim", "sweep", "sweep.toml", "--output", "here"])
         .ends_with(0);
-    assert_eq!(slurm.out, local.out);
+    assert_eq!(first.out, local.out);
     let names = |folder: &str| {
         let mut names: Vec<_> = fs::read_dir(place.join(folder))
             .expect("a folder")
@@ -298,6 +349,15 @@ fn a_job_array_of_slurm_does_the_same() {
         names
     };
     assert_eq!((names("there").len(), names("there")), (16, names("here")));
+    // What is lost comes again, as one task with the CPUs that it is given; then there is nothing to submit.
+    let lost = place.join("there").join(&names("there")[5]);
+    let whole = fs::read(&lost).expect("a result");
+    fs::remove_file(&lost).expect("removed");
+    let again = slurm(&["--cpus-per-task", "2"]);
+    assert_eq!(again.out, first.out);
+    assert_eq!(fs::read(&lost).expect("a result"), whole);
+    assert_eq!(slurm(&[]).out, first.out);
+    assert_eq!(place.read("arrays"), "2 1\n0 2\n");
     let refused = place
         .amdahl(["sim", "sweep", "sweep.toml", "--shard", "3/3"])
         .ends_with(2);
@@ -319,12 +379,19 @@ fn costs_are_measured_and_used() {
         ])
         .ends_with(0);
     let costs: serde_json::Value = serde_json::from_str(&place.read("costs.json")).expect("JSON");
-    assert!(
-        costs["source"]
-            .as_str()
-            .expect("a text")
-            .starts_with("measured on")
-    );
+    let source = costs["source"].as_str().expect("a text");
+    assert!(source.starts_with("measured on"), "{source}");
+    // What it measured is what the list says.
+    let list = place.amdahl(["sim", "costs", "--json"]).ends_with(0).json();
+    let measured = source
+        .rsplit_once(": ")
+        .and_then(|(_, parts)| parts.strip_suffix("; the rest is assumed"));
+    for name in measured.expect("a list").split([',', '+']).map(str::trim) {
+        let rows = list["costs"].as_array().expect("a list");
+        let row = rows.iter().find(|row| row["name"] == name);
+        let row = row.unwrap_or_else(|| panic!("no cost `{name}`"));
+        assert_eq!(row["is_measured"], true, "{name}");
+    }
     assert!(costs["syscall"].as_u64().expect("a number") > 0);
     let run = place
         .amdahl([
@@ -342,4 +409,151 @@ fn costs_are_measured_and_used() {
         .ends_with(0)
         .json();
     assert_eq!(run["runs"][0]["costs"], costs["source"]);
+}
+
+#[test]
+fn costs_are_listed_with_their_sources() {
+    let place = Place::new();
+    let list = place.amdahl(["sim", "costs", "--json"]).ends_with(0).json();
+    let sets = list["published"].as_array().expect("a list");
+    let text = place.amdahl(["sim", "costs"]).ends_with(0).out;
+    assert!(!sets.is_empty());
+    for set in sets {
+        let (name, source) = (set["name"].as_str(), set["source"].as_str());
+        let (name, source) = (name.expect("a name"), source.expect("a text"));
+        assert!(
+            text.contains(&format!("  {name}\n    {source}\n")),
+            "{text}"
+        );
+        // And can be used by their names.
+        let run = ["sim", "run", "ping-pong", "--machine", "2 core"];
+        let more = ["--set", "rounds=10", "--json", "--costs", name];
+        let run = place.amdahl([&run[..], &more].concat()).ends_with(0);
+        assert_eq!(run.json()["runs"][0]["costs"], source);
+    }
+    // A word each of what is measured, of sums, and of what is not.
+    let words = |name: &str| -> Vec<&str> {
+        let line = text
+            .lines()
+            .find(|line| line.trim_start().starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("no `{name}`: {text}"));
+        line.split_whitespace().skip(2).collect()
+    };
+    assert_eq!(words("syscall"), ["yes"]);
+    assert_eq!(words("fork"), ["its", "sum", "with", "exec"]);
+    assert_eq!(words("queue_hold"), ["no"]);
+}
+
+/// A thread that makes another one, waits for it, and then for a timer; a third one belongs to somebody else.
+fn recording() -> Vec<Event> {
+    const MS: u64 = 1_000_000;
+    let (maker, made, other) = (10, 11, 20);
+    let switch = |ms: u64, cpu, prev, off, next| Event::Switch {
+        ts: ms * MS,
+        cpu,
+        prev,
+        off,
+        next,
+    };
+    let thread = |ms: u64, tid, name: &str| Event::Thread {
+        ts: ms * MS,
+        tid,
+        pid: maker,
+        is_kernel: false,
+        name: name.into(),
+    };
+    let woken = |ms: u64, waker| Event::Waking {
+        ts: ms * MS,
+        tid: maker,
+        waker,
+        cpu: 1,
+        last_cpu: 0,
+    };
+    let blocked = Off::Blocked {
+        in_iowait: false,
+        uninterruptible: false,
+    };
+    vec![
+        thread(1, maker, "maker"),
+        switch(1, 0, 0, Off::Preempted, maker),
+        Event::Fork {
+            ts: 3 * MS,
+            parent: maker,
+            child: made,
+            pid: maker,
+            cpu: 1,
+        },
+        thread(3, made, "made"),
+        switch(3, 1, 0, Off::Preempted, made),
+        switch(4, 0, maker, blocked, other),
+        woken(8, Waker::Thread(made)),
+        switch(8, 0, other, Off::Preempted, maker),
+        switch(9, 1, made, Off::Exited, 0),
+        switch(10, 0, maker, blocked, other),
+        woken(12, Waker::Timer),
+        switch(12, 0, other, blocked, maker),
+        switch(15, 0, maker, Off::Exited, 0),
+    ]
+}
+
+/// Writes `events` as `amdahl sched record` does.
+fn write_recording(place: &Place, name: &str, events: Vec<Event>) {
+    let folder = place.join(name).join(EVENTS_FOLDER);
+    fs::create_dir_all(&folder).expect("made");
+    let meta = Meta {
+        topology: Topology::synthetic("2 core").expect("a machine"),
+        tick_ns: 4_000_000,
+        begin: 0,
+        is_everyone: false,
+    };
+    let mut writer = FolderWriter::new(&folder, meta, u64::MAX);
+    for event in events {
+        writer.add(event).expect("added");
+    }
+    writer.finish().expect("written");
+}
+
+#[test]
+fn a_recording_is_replayed() {
+    let place = Place::new();
+    let free = serde_json::to_string(&amdahl_des::Costs::free()).expect("JSON");
+    fs::write(place.join("free.json"), free).expect("written");
+    write_recording(&place, "recorded", recording());
+    let run = |name: &str, machine: &str| {
+        let args = ["sim", "run", name, "--machine", machine];
+        let ran = place.amdahl([&args[..], &["--costs", "free.json", "--json"]].concat());
+        ran.ends_with(0)
+    };
+    let ran = run("recorded", "2 core");
+    assert_eq!(ran.err, "");
+    let result = &ran.json()["runs"][0];
+    assert_eq!(result["end"], "done");
+    assert_eq!(result["workload"], "recorded");
+    // From the first event to the last exit, as recorded: nothing costs anything, and there is a CPU for each.
+    assert_eq!(result["makespan_ns"], 14_000_000);
+    let tasks: Vec<_> = result["tasks"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|task| (task["name"].clone(), task["ran_ns"].clone()))
+        .collect();
+    let ran_ms = |name: &str, ms: u64| (name.into(), (ms * 1_000_000).into());
+    assert_eq!(tasks, [ran_ms("maker", 8), ran_ms("made", 6)]);
+    // On one CPU the two take turns: 14 ms of work, and what of the sleep of 2 ms nobody uses.
+    let one = run("recorded", "1 core").json();
+    let makespan = one["runs"][0]["makespan_ns"].as_u64().expect("a number");
+    assert!((15_000_000..=16_000_000).contains(&makespan), "{makespan}");
+
+    let mut events = recording();
+    let ts = events[events.len() - 1].ts();
+    let count = 3;
+    events.push(Event::Lost { ts, cpu: 0, count });
+    write_recording(&place, "lossy", events);
+    let lossy = run("lossy", "2 core");
+    assert!(lossy.err.contains("3 events lost"), "{}", lossy.err);
+    assert_eq!(lossy.json()["runs"][0]["makespan_ns"], 14_000_000);
+    let set = ["sim", "run", "recorded", "--set", "x=1"];
+    let refused = place.amdahl(set).ends_with(2);
+    let part = "a recording has no parameter `x`";
+    assert!(refused.err.contains(part), "{}", refused.err);
 }
