@@ -228,7 +228,7 @@ i686() {
         skip i686 "there is no standard library; rustup target add i686-unknown-linux-gnu"
     else
         suite tools/test/count-cargo.awk i686 env CARGO_PROFILE_DEV_OPT_LEVEL=1 \
-            $cargo test --locked --no-fail-fast --target i686-unknown-linux-gnu $parts --lib --tests -- --show-output
+            $cargo test --locked --no-fail-fast --target i686-unknown-linux-gnu $parts -p amdahl-range-alloc-abi --lib --tests -- --show-output
     fi
 }
 

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Changes with every incompatible change of this file. */
-#define ARA_ABI_VERSION 2
+#define ARA_ABI_VERSION 3
 
 /* The largest alignment, and the largest granule. */
 #define ARA_MAX_ALIGN (UINT64_C(1) << 40)
@@ -31,9 +31,12 @@ enum ara_error {
     ARA_OK = 0,
     ARA_NULL = 1,          /* a pointer that must not be null is */
     ARA_NO_MEMORY = 2,     /* no memory for bookkeeping */
-    ARA_BAD_ARENA = 3,     /* empty range, granule no power of two, or ends not multiples of it */
     ARA_BAD_LAYOUT = 4,    /* ara_parse: not a layout, or not one that is possible */
     ARA_STOPPED = 5,       /* the caller's function said so */
+    ARA_EMPTY = 6,         /* create: no addresses between the ends */
+    ARA_BAD_GRANULE = 7,   /* create: 0, no power of two, or above 2^40 */
+    ARA_UNEVEN = 8,        /* create: an end is no multiple of the granule */
+    ARA_BAD_CONFIG = 9,    /* bytes is not that of a struct ara_shared_config, or what this library does not know is not 0 */
     ARA_ZERO_SIZE = 10,
     ARA_TOO_LARGE = 11,    /* the size in granules exceeds 64 bits */
     ARA_BAD_ALIGN = 12,    /* 0, no power of two, or above 2^40 */
@@ -43,6 +46,7 @@ enum ara_error {
     ARA_OCCUPIED = 16,     /* alloc_at: an allocation is in the way */
     ARA_NO_SPACE = 17,     /* no gap fits; a purge might help if lazy_units is not 0 */
     ARA_BAD_POLICY = 18,
+    ARA_BAD_RESERVED = 19,  /* reserved is not 0 */
     ARA_NOT_ALLOCATED = 20, /* free: nothing there; freed twice? */
     ARA_FREED_LAZILY = 21,  /* free: freed already, lazily */
     ARA_INSIDE = 22,        /* free: inside of an allocation that begins lower */
@@ -80,6 +84,7 @@ struct ara_stats {
     uint64_t allocations, lazy_allocations;
     uint64_t largest_free;
     uint64_t levels, leaves, inner_nodes; /* of the tree */
+    uint64_t alignments; /* pairs of alignment and phase that are kept for searches */
     uint64_t footprint_bytes;
 };
 
@@ -89,10 +94,27 @@ struct ara_shared_stats {
     uint64_t allocations, lazy_allocations;
     uint64_t largest_free; /* of one slot or of none; ara_shared_largest_free has those across borders */
     uint64_t levels, leaves, inner_nodes; /* of the highest tree, and of all */
+    uint64_t alignments;   /* of the tree that keeps most */
     uint64_t held_units;   /* free, and held by slots */
+    uint64_t cached_units; /* of them, in magazines */
     uint64_t spans;        /* held by slots, of span_units each */
     uint64_t span_units;
     uint64_t footprint_bytes;
+};
+
+/* How an arena for many threads is made. Zeroed but for bytes, start and end it is one with defaults. Later versions
+ * may have more at the end, which is 0 for those who know nothing of it. */
+struct ara_shared_config {
+    uint64_t bytes;   /* sizeof(struct ara_shared_config) */
+    uint64_t start, end;
+    uint64_t granule; /* 0: 1 */
+    uint64_t slots;   /* 0: one for each CPU that may be used */
+    uint64_t span;    /* 0: 65536 units */
+    /* Each slot keeps so many freed blocks of each size up to the largest for the next request of their size; 0: none.
+     * Such a block comes before a gap that is lower; in all other respects it is free. For small ranges that come and go
+     * quickly. More than 64 granules, an eighth of a span or 64 blocks is taken for that. */
+    uint64_t magazine_largest;
+    uint64_t magazine_depth;
 };
 
 /* Gaps by size: at [i] those of at least 2^i and less than 2^(i + 1) units. */
@@ -128,6 +150,9 @@ int ara_alloc_at(struct ara_arena *arena, uint64_t start, uint64_t size);
 int ara_reserve(struct ara_arena *arena, size_t allocations);
 /* The first request of an alignment and phase takes longer, unless this was called for it. */
 int ara_prepare(struct ara_arena *arena, uint64_t align, uint64_t phase);
+/* Gives back memory for bookkeeping that is not needed, what was reserved included, and forgets alignments that were not
+ * prepared and that no request has needed since the last call. */
+int ara_shrink_to_fit(struct ara_arena *arena);
 /* size may be null; else the size of what was freed. */
 int ara_free(struct ara_arena *arena, uint64_t start, uint64_t *size);
 int ara_free_sized(struct ara_arena *arena, uint64_t start, uint64_t size);
@@ -153,6 +178,8 @@ int ara_map(const struct ara_arena *arena, int segments, ara_write write, void *
 /* The same for any number of threads. slots 0: one for each CPU; span 0: 65536 units. */
 int ara_shared_create(uint64_t start, uint64_t end, uint64_t granule, size_t slots, uint64_t span,
                       struct ara_shared **arena);
+/* The same, with all that can be chosen. */
+int ara_shared_create_with(const struct ara_shared_config *config, struct ara_shared **arena);
 /* No other thread may be using it. */
 void ara_shared_destroy(struct ara_shared *arena);
 /* What it was made with; each may be null. */
@@ -169,6 +196,9 @@ int ara_shared_free_lazy(const struct ara_shared *arena, uint64_t start, uint64_
 int ara_shared_purge(const struct ara_shared *arena, ara_retire retire, void *context, uint64_t *units);
 int ara_shared_lookup(const struct ara_shared *arena, uint64_t address, struct ara_block *block);
 int ara_shared_prepare(const struct ara_shared *arena, uint64_t align, uint64_t phase);
+/* As ara_shrink_to_fit, one slot after the other; magazines are emptied. Others wait for the slot whose turn it is. After
+ * ARA_NO_MEMORY some slots may have given memory back; allocations are as they were. */
+int ara_shared_shrink_to_fit(const struct ara_shared *arena);
 /* All allocations and gaps by address, as they are at one time: a copy is made, which takes all locks, before the first is
  * told. visit may use the arena. */
 int ara_shared_each(const struct ara_shared *arena, ara_visit visit, void *context);

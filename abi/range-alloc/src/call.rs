@@ -9,7 +9,8 @@ use std::fmt;
 use std::ops::Range;
 
 use amdahl_range_alloc::{
-    AllocError, Allocation, ArenaError, FreeError, RangeAlloc, Request, SharedRangeAlloc,
+    AllocError, Allocation, ArenaError, FreeError, OutOfMemory, RangeAlloc, Request,
+    SharedRangeAlloc,
 };
 
 use crate::codes::{self, AraBlock, AraRequest, AraRetire, AraWrite};
@@ -23,6 +24,7 @@ pub trait Arena {
     fn free_lazy(self, start: u64) -> Result<u64, FreeError>;
     fn purge(self, retire: impl FnMut(Range<u64>)) -> u64;
     fn prepare(self, align: u64, phase: u64) -> Result<(), AllocError>;
+    fn shrink_to_fit(self) -> Result<(), OutOfMemory>;
 }
 
 macro_rules! arena {
@@ -48,6 +50,9 @@ macro_rules! arena {
             }
             fn prepare(self, align: u64, phase: u64) -> Result<(), AllocError> {
                 $arena::prepare(self, align, phase)
+            }
+            fn shrink_to_fit(self) -> Result<(), OutOfMemory> {
+                $arena::shrink_to_fit(self)
             }
         }
     };
@@ -149,6 +154,13 @@ pub fn prepare(arena: Option<impl Arena>, align: u64, phase: u64) -> c_int {
     with(arena, |arena| {
         let prepared = arena.prepare(align, phase);
         prepared.map_err(|error| codes::of_alloc(&error))
+    })
+}
+
+pub fn shrink_to_fit(arena: Option<impl Arena>) -> c_int {
+    with(arena, |arena| {
+        let shrunk = arena.shrink_to_fit();
+        shrunk.map_err(|OutOfMemory| codes::NO_MEMORY)
     })
 }
 

@@ -1,20 +1,22 @@
 //! Codes of the header, and the types that cross the border.
 
 use std::ffi::{CStr, c_int};
+use std::mem::offset_of;
 
 use amdahl_range_alloc::{
     AllocError, ArenaError, Fragmentation, FreeError, LayoutError, Policy, Request, Segment,
-    SharedStats, State, Stats,
+    SharedConfig, SharedStats, State, Stats,
 };
 
 pub const OK: c_int = 0;
 pub const NULL: c_int = 1;
 pub const NO_MEMORY: c_int = 2;
-pub const BAD_ARENA: c_int = 3;
 pub const BAD_LAYOUT: c_int = 4;
 pub const STOPPED: c_int = 5;
+pub const BAD_CONFIG: c_int = 9;
 pub const OUTSIDE: c_int = 15;
 pub const BAD_POLICY: c_int = 18;
+pub const BAD_RESERVED: c_int = 19;
 pub const NOT_ALLOCATED: c_int = 20;
 pub const UNKNOWN: c_int = 99;
 
@@ -23,9 +25,12 @@ pub fn text(code: c_int) -> &'static CStr {
         OK => c"no error",
         NULL => c"null pointer",
         NO_MEMORY => c"no memory for bookkeeping",
-        BAD_ARENA => c"no such arena",
         BAD_LAYOUT => c"not the layout of an arena",
         STOPPED => c"the function that was given said so",
+        6 => c"the arena has no addresses",
+        7 => c"granule is not a power of two up to 2^40",
+        8 => c"the arena does not begin and end at multiples of the granule",
+        BAD_CONFIG => c"not a configuration that this library knows",
         10 => c"size 0",
         11 => c"size exceeds 64 bits in granules",
         12 => c"alignment is not a power of two up to 2^40",
@@ -35,6 +40,7 @@ pub fn text(code: c_int) -> &'static CStr {
         16 => c"an allocation is in the way",
         17 => c"no gap fits",
         BAD_POLICY => c"no such policy",
+        BAD_RESERVED => c"what is reserved is not 0",
         NOT_ALLOCATED => c"nothing is allocated there; freed twice?",
         21 => c"freed already, lazily",
         22 => c"inside of an allocation",
@@ -48,7 +54,10 @@ pub fn of_arena(error: &ArenaError) -> c_int {
     match error {
         ArenaError::OutOfMemory => NO_MEMORY,
         ArenaError::Request(error) => of_alloc(error),
-        _ => BAD_ARENA,
+        ArenaError::Empty { .. } => 6,
+        ArenaError::Granule { .. } => 7,
+        ArenaError::Uneven { .. } => 8,
+        _ => UNKNOWN,
     }
 }
 
@@ -114,6 +123,9 @@ impl AraRequest {
             2 => Policy::BestFit,
             _ => return Err(BAD_POLICY),
         };
+        if self.reserved != 0 {
+            return Err(BAD_RESERVED);
+        }
         let end = if self.zone_end == 0 {
             u64::MAX
         } else {
@@ -122,6 +134,71 @@ impl AraRequest {
         let align = if self.align == 0 { 1 } else { self.align };
         let request = Request::new(self.size).align(align).phase(self.phase);
         Ok(request.zone(self.zone_start..end).policy(policy))
+    }
+}
+
+/// `struct ara_shared_config`.
+#[repr(C)]
+#[derive(Default)]
+pub struct AraSharedConfig {
+    bytes: u64,
+    start: u64,
+    end: u64,
+    granule: u64,
+    slots: u64,
+    span: u64,
+    magazine_largest: u64,
+    magazine_depth: u64,
+}
+
+impl AraSharedConfig {
+    /// Bytes of the first version; what it has not is 0.
+    const LEAST: usize = offset_of!(AraSharedConfig, magazine_depth) + size_of::<u64>();
+    /// What is said to be longer was not filled in.
+    const MOST: usize = 4096;
+
+    /// What a caller says that may know less of it than this library, or more.
+    ///
+    /// # Safety
+    /// Null, or valid for as many bytes as its first word says.
+    pub unsafe fn read(from: *const AraSharedConfig) -> Result<AraSharedConfig, c_int> {
+        if from.is_null() {
+            return Err(NULL);
+        }
+        // SAFETY: it is not null, and its first word is always there.
+        let bytes = unsafe { (&raw const (*from).bytes).read() };
+        let bytes = usize::try_from(bytes).map_err(|_| BAD_CONFIG)?;
+        if !(Self::LEAST..=Self::MOST).contains(&bytes) {
+            return Err(BAD_CONFIG);
+        }
+        // SAFETY: the caller says that so many bytes are there.
+        let said = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) };
+        let (known, unknown) = said.split_at(bytes.min(size_of::<AraSharedConfig>()));
+        if unknown.iter().any(|byte| *byte != 0) {
+            return Err(BAD_CONFIG);
+        }
+        let mut config = AraSharedConfig::default();
+        // SAFETY: both are as long at least, whatever bits they have are numbers, and the one is our own.
+        unsafe {
+            let to = (&raw mut config).cast::<u8>();
+            to.copy_from_nonoverlapping(known.as_ptr(), known.len());
+        }
+        Ok(config)
+    }
+
+    pub fn config(&self) -> SharedConfig {
+        // What does not fit is more than there is memory for.
+        let all = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let mut config = SharedConfig::new(self.start..self.end)
+            .granule(self.granule.max(1))
+            .magazines(self.magazine_largest, all(self.magazine_depth));
+        if self.slots != 0 {
+            config = config.slots(all(self.slots));
+        }
+        if self.span != 0 {
+            config = config.span(self.span);
+        }
+        config
     }
 }
 
@@ -158,6 +235,7 @@ pub struct AraStats {
     levels: u64,
     leaves: u64,
     inner_nodes: u64,
+    alignments: u64,
     footprint_bytes: u64,
 }
 
@@ -174,6 +252,7 @@ impl From<Stats> for AraStats {
             levels: now.levels as u64,
             leaves: now.leaves as u64,
             inner_nodes: now.inner_nodes as u64,
+            alignments: now.alignments as u64,
             footprint_bytes: now.footprint_bytes as u64,
         }
     }
@@ -192,7 +271,9 @@ pub struct AraSharedStats {
     levels: u64,
     leaves: u64,
     inner_nodes: u64,
+    alignments: u64,
     held_units: u64,
+    cached_units: u64,
     spans: u64,
     span_units: u64,
     footprint_bytes: u64,
@@ -211,7 +292,9 @@ impl From<SharedStats> for AraSharedStats {
             levels: now.levels as u64,
             leaves: now.leaves as u64,
             inner_nodes: now.inner_nodes as u64,
+            alignments: now.alignments as u64,
             held_units: now.held_units,
+            cached_units: now.cached_units,
             spans: now.spans as u64,
             span_units: now.span_units,
             footprint_bytes: now.footprint_bytes as u64,

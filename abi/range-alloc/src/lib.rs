@@ -16,7 +16,7 @@ pub use shared::*;
 /// `ARA_ABI_VERSION`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ara_abi_version() -> u32 {
-    2
+    3
 }
 
 /// Text for a code, valid for ever.

@@ -158,6 +158,13 @@ pub unsafe extern "C" fn ara_prepare(of: *mut RangeAlloc, align: u64, phase: u64
     call::prepare(unsafe { of.as_mut() }, align, phase)
 }
 
+/// Gives memory back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_shrink_to_fit(of: *mut RangeAlloc) -> c_int {
+    // SAFETY: as the caller says.
+    call::shrink_to_fit(unsafe { of.as_mut() })
+}
+
 /// Frees what must have a size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ara_free_sized(of: *mut RangeAlloc, start: u64, size: u64) -> c_int {

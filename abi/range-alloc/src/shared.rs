@@ -11,7 +11,8 @@ use amdahl_range_alloc::{Fragmentation, RangeAlloc, Request, SharedConfig, Share
 
 use crate::call::{self, put, with};
 use crate::codes::{
-    self, AraBlock, AraFragmentation, AraRequest, AraRetire, AraSharedStats, AraVisit,
+    self, AraBlock, AraFragmentation, AraRequest, AraRetire, AraSharedConfig, AraSharedStats,
+    AraVisit,
 };
 
 /// Makes an arena.
@@ -33,6 +34,20 @@ pub unsafe extern "C" fn ara_shared_create(
     }
     // SAFETY: as the caller says.
     unsafe { call::create(config.build(), to) }
+}
+
+/// Makes an arena with all that can be chosen.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_shared_create_with(
+    config: *const AraSharedConfig,
+    to: *mut *mut SharedRangeAlloc,
+) -> c_int {
+    // SAFETY: as the caller says.
+    match unsafe { AraSharedConfig::read(config) } {
+        // SAFETY: as the caller says.
+        Ok(config) => unsafe { call::create(config.config().build(), to) },
+        Err(code) => code,
+    }
 }
 
 /// Ends an arena; null is none.
@@ -178,6 +193,13 @@ pub unsafe extern "C" fn ara_shared_prepare(
 ) -> c_int {
     // SAFETY: as the caller says.
     call::prepare(unsafe { of.as_ref() }, align, phase)
+}
+
+/// Gives memory back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ara_shared_shrink_to_fit(of: *const SharedRangeAlloc) -> c_int {
+    // SAFETY: as the caller says.
+    call::shrink_to_fit(unsafe { of.as_ref() })
 }
 
 /// Tells all segments.

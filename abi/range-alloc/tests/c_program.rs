@@ -3,10 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+const I686: &str = "i686-unknown-linux-gnu";
+
 /// The folder of the libraries. Cargo builds no library of these kinds for a test, so that it is asked to.
 fn libraries() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folder = test.ancestors().nth(2).expect("its profile's folder");
+    let all = folder.parent().expect("the target folder");
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args([
         "build",
@@ -16,9 +19,12 @@ fn libraries() -> PathBuf {
         env!("CARGO_PKG_NAME"),
     ]);
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-    cargo
-        .arg("--target-dir")
-        .arg(folder.parent().expect("the target folder"));
+    if all.ends_with(I686) {
+        let all = all.parent().expect("the target folder");
+        cargo.args(["--target", I686]).arg("--target-dir").arg(all);
+    } else {
+        cargo.arg("--target-dir").arg(all);
+    }
     if folder.ends_with("release") {
         cargo.arg("--release");
     }
@@ -39,29 +45,59 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Whether the compiler makes programs with the address sanitizer, which is a library of its own.
-fn has_sanitizer(folder: &Path) -> bool {
-    let source = folder.join("empty.c");
-    std::fs::write(&source, "int main(void) { return 0; }").unwrap();
-    let mut cc = Command::new("cc");
-    cc.arg("-fsanitize=address,undefined").arg(&source);
-    cc.arg("-o").arg(folder.join("empty"));
-    let made = cc.output().is_ok_and(|made| made.status.success());
-    made && Command::new(folder.join("empty"))
-        .status()
-        .is_ok_and(|ran| ran.success())
+/// Whether a compiler makes programs that run: it may be missing, or what it needs for a language or a sanitizer.
+fn makes(compiler: &str, is_cpp: bool, flags: &[&str]) -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let (header, name) = if is_cpp {
+        ("cstdio", "empty.cpp")
+    } else {
+        ("stdio.h", "empty.c")
+    };
+    let (source, program) = (folder.path().join(name), folder.path().join("empty"));
+    let text = format!("#include <{header}>\nint main() {{ return 0; }}\n");
+    std::fs::write(&source, text).unwrap();
+    let mut cc = Command::new(compiler);
+    cc.args(MACHINE).args(flags).arg(&source);
+    let made = cc.arg("-o").arg(&program).output();
+    made.is_ok_and(|made| made.status.success())
+        && Command::new(program)
+            .status()
+            .is_ok_and(|ran| ran.success())
 }
 
-/// What a program of this source says.
-fn built_with(source: &Path, library: &Path, more: &[&str]) -> Option<String> {
-    let (compiler, standard) = match source.extension().is_some_and(|end| end == "cpp") {
-        true => ("c++", "-std=c++11"),
-        false => ("cc", "-std=c11"),
-    };
-    if Command::new(compiler).arg("--version").output().is_err() {
-        println!("SKIPPED: {}: there is no {compiler}", source.display());
+/// The machine's compiler, and clang where there is one.
+const COMPILERS: [(&str, &str); 2] = [("cc", "c++"), ("clang", "clang++")];
+
+/// What tells a compiler of another machine that programs are for this one.
+const MACHINE: &[&str] = if cfg!(target_arch = "x86") {
+    &["-m32"]
+} else {
+    &[]
+};
+
+/// What a program of this source says, by each compiler that there is.
+fn built_with(source: &Path, library: &Path, more: &[&str]) -> Vec<String> {
+    let is_cpp = source.extension().is_some_and(|end| end == "cpp");
+    let compilers = COMPILERS.map(|(c, cpp)| if is_cpp { cpp } else { c });
+    let made = compilers.map(|compiler| built_by(compiler, is_cpp, source, library, more));
+    made.into_iter().flatten().collect()
+}
+
+fn built_by(
+    compiler: &str,
+    is_cpp: bool,
+    source: &Path,
+    library: &Path,
+    more: &[&str],
+) -> Option<String> {
+    if !makes(compiler, is_cpp, &[]) {
+        println!(
+            "SKIPPED: {}: there is no {compiler}, or not all of it",
+            source.display()
+        );
         return None;
     }
+    let standard = if is_cpp { "-std=c++11" } else { "-std=c11" };
     assert!(
         library.exists(),
         "cargo builds {} for its tests",
@@ -71,7 +107,7 @@ fn built_with(source: &Path, library: &Path, more: &[&str]) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("use");
     let mut cc = Command::new(compiler);
-    cc.args([
+    cc.args(MACHINE).args([
         standard,
         "-pedantic",
         "-Wall",
@@ -83,10 +119,14 @@ fn built_with(source: &Path, library: &Path, more: &[&str]) -> Option<String> {
     cc.arg(here.join("include")).arg(source);
     cc.arg("-o").arg(&program).arg(library).args(more);
     // Also finds what was never given back.
-    if has_sanitizer(folder.path()) {
-        cc.args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
+    let sanitizer = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    if makes(compiler, is_cpp, &sanitizer) {
+        cc.args(sanitizer);
     } else {
-        println!("SKIPPED: the C program under the address sanitizer, which cc does not have");
+        println!(
+            "SKIPPED: {} under the address sanitizer, which {compiler} does not have",
+            source.display()
+        );
     }
     run(&mut cc);
     let folder = library.parent().unwrap();
@@ -95,7 +135,7 @@ fn built_with(source: &Path, library: &Path, more: &[&str]) -> Option<String> {
 
 fn tested_with(source: &str, library: &str, more: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
-    if let Some(found) = built_with(&source, &libraries().join(library), more) {
+    for found in built_with(&source, &libraries().join(library), more) {
         assert_eq!(found, "ok\n");
     }
 }
@@ -174,7 +214,7 @@ fn the_program_of_the_readme_says_what_it_promises() {
     let source = folder.path().join("example.c");
     std::fs::write(&source, program).unwrap();
     let library = libraries().join("libamdahl_range_alloc_c.a");
-    if let Some(found) = built_with(&source, &library, STATIC) {
+    for found in built_with(&source, &library, STATIC) {
         let (address, why) = found.split_once('\n').expect("two lines");
         assert_eq!(address, "0x8000");
         assert!(why.contains("inside"), "{why}");

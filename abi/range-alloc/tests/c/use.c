@@ -82,8 +82,10 @@ static void texts(void) {
 
 static void plain(void) {
     struct ara_arena *arena = NULL;
-    CHECK(ara_create(16, 16, 1, &arena) == ARA_BAD_ARENA);
-    CHECK(ara_create(0, 1000, 3, &arena) == ARA_BAD_ARENA);
+    CHECK(ara_create(16, 16, 1, &arena) == ARA_EMPTY && ara_create(16, 15, 1, &arena) == ARA_EMPTY);
+    CHECK(ara_create(0, 1000, 3, &arena) == ARA_BAD_GRANULE && ara_create(0, 1000, 0, &arena) == ARA_BAD_GRANULE);
+    CHECK(ara_create(0, UINT64_C(1) << 50, 2 * ARA_MAX_ALIGN, &arena) == ARA_BAD_GRANULE);
+    CHECK(ara_create(8, 1024, 16, &arena) == ARA_UNEVEN && ara_create(0, 1000, 16, &arena) == ARA_UNEVEN);
     CHECK(ara_create(0, 1000, 1, NULL) == ARA_NULL);
     CHECK(ara_create(0x1000, 0x100000, 1, &arena) == ARA_OK);
 
@@ -102,6 +104,8 @@ static void plain(void) {
     CHECK(ara_alloc(arena, &request, &none) == ARA_BAD_ALIGN);
     request = (struct ara_request){.size = 1, .policy = 7};
     CHECK(ara_alloc(arena, &request, &none) == ARA_BAD_POLICY);
+    request = (struct ara_request){.size = 1, .reserved = 1};
+    CHECK(ara_alloc(arena, &request, &none) == ARA_BAD_RESERVED);
     CHECK(ara_alloc(NULL, &request, &none) == ARA_NULL);
     request = (struct ara_request){.size = 0};
     CHECK(ara_alloc(arena, &request, &none) == ARA_ZERO_SIZE);
@@ -141,6 +145,16 @@ static void plain(void) {
     CHECK(ara_stats(arena, &stats) == ARA_OK && stats.allocations == 2 && stats.busy_units == 0x200);
     CHECK(stats.levels == 1 && stats.leaves == 1 && stats.inner_nodes == 0 && stats.footprint_bytes > 0);
     CHECK(strcmp(ara_error_text(ARA_NO_SPACE), "no gap fits") == 0);
+
+    /* Memory for 1000 more was reserved; of what more than a leaf has, this alignment is needed once. */
+    request = (struct ara_request){.size = 1};
+    for (int at = 0; at < 50; at++) CHECK(ara_alloc(arena, &request, &none) == ARA_OK);
+    request.align = 1 << 15;
+    CHECK(ara_alloc(arena, &request, &none) == ARA_OK && ara_stats(arena, &stats) == ARA_OK);
+    uint64_t alignments = stats.alignments, bytes = stats.footprint_bytes;
+    CHECK(ara_shrink_to_fit(arena) == ARA_OK && ara_shrink_to_fit(arena) == ARA_OK && ara_shrink_to_fit(NULL) == ARA_NULL);
+    CHECK(ara_stats(arena, &stats) == ARA_OK && stats.allocations == 53);
+    CHECK(stats.alignments < alignments && stats.alignments >= 1 && stats.footprint_bytes < bytes);
     ara_destroy(arena);
     ara_destroy(NULL);
 }
@@ -230,11 +244,77 @@ static void shared(void) {
     ara_shared_destroy(arena);
 }
 
+/* What a later version may have more. */
+struct longer {
+    struct ara_shared_config config;
+    uint64_t more;
+};
+
+static void configured(void) {
+    struct ara_shared *arena;
+    struct ara_shared_config config = {.bytes = sizeof config, .start = 0x1000, .end = 0x100000};
+    struct ara_shared_stats stats;
+    struct ara_request request = {.size = 16};
+    uint64_t start, end, granule, a, b;
+    size_t slots;
+    CHECK(ara_shared_create_with(NULL, &arena) == ARA_NULL && ara_shared_create_with(&config, NULL) == ARA_NULL);
+    CHECK(ara_shared_create_with(&config, &arena) == ARA_OK && ara_shared_range(arena, &start, &end, &granule, &slots) == ARA_OK);
+    CHECK(start == 0x1000 && end == 0x100000 && granule == 1 && slots >= 1);
+    CHECK(ara_shared_alloc(arena, &request, &a) == ARA_OK && ara_shared_free(arena, a, NULL) == ARA_OK);
+    CHECK(ara_shared_stats(arena, &stats) == ARA_OK && stats.cached_units == 0 && stats.span_units == 65536);
+    ara_shared_destroy(arena);
+
+    config.bytes = 0;
+    CHECK(ara_shared_create_with(&config, &arena) == ARA_BAD_CONFIG);
+    config.bytes = sizeof config - 8;
+    CHECK(ara_shared_create_with(&config, &arena) == ARA_BAD_CONFIG);
+    config.bytes = UINT64_MAX;
+    CHECK(ara_shared_create_with(&config, &arena) == ARA_BAD_CONFIG);
+    config.bytes = sizeof config;
+    config.end = config.start;
+    CHECK(ara_shared_create_with(&config, &arena) == ARA_EMPTY && ara_shared_create(7, 6, 1, 0, 0, &arena) == ARA_EMPTY);
+    config.end = 0x100008;
+    config.granule = 12;
+    CHECK(ara_shared_create_with(&config, &arena) == ARA_BAD_GRANULE && ara_shared_create(0, 16, 0, 0, 0, &arena) == ARA_BAD_GRANULE);
+    config.granule = 16;
+    CHECK(ara_shared_create_with(&config, &arena) == ARA_UNEVEN && ara_shared_create(0, 17, 16, 0, 0, &arena) == ARA_UNEVEN);
+
+    config.end = 0x100000;
+    config.slots = 2;
+    config.span = 4096;
+    config.magazine_largest = 64;
+    config.magazine_depth = 4;
+    struct longer later = {.config = config, .more = 1};
+    later.config.bytes = sizeof later;
+    CHECK(ara_shared_create_with(&later.config, &arena) == ARA_BAD_CONFIG);
+    later.more = 0;
+    CHECK(ara_shared_create_with(&later.config, &arena) == ARA_OK);
+    CHECK(ara_shared_range(arena, NULL, NULL, &granule, &slots) == ARA_OK && granule == 16 && slots == 2);
+    request.reserved = 1;
+    CHECK(ara_shared_alloc_in(arena, 0, &request, &a) == ARA_BAD_RESERVED && ara_shared_alloc(arena, &request, &a) == ARA_BAD_RESERVED);
+    request.reserved = 0;
+    CHECK(ara_shared_alloc_in(arena, 0, &request, &a) == ARA_OK && ara_shared_alloc_in(arena, 0, &request, &b) == ARA_OK);
+    CHECK(ara_shared_free(arena, a, NULL) == ARA_OK && ara_shared_stats(arena, &stats) == ARA_OK);
+    CHECK(stats.cached_units == 16 && stats.busy_units == 16 && stats.span_units == 4096);
+    CHECK(ara_shared_free(arena, a, NULL) == ARA_NOT_ALLOCATED);
+    for (int at = 0; at < 50; at++) CHECK(ara_shared_alloc_in(arena, 0, &request, &b) == ARA_OK);
+    CHECK(ara_shared_free(arena, b, NULL) == ARA_OK);
+    request.align = 1 << 9;
+    CHECK(ara_shared_alloc_in(arena, 0, &request, &a) == ARA_OK && ara_shared_stats(arena, &stats) == ARA_OK);
+    uint64_t alignments = stats.alignments;
+    CHECK(stats.cached_units == 16 && stats.allocations == 51);
+    CHECK(ara_shared_shrink_to_fit(arena) == ARA_OK && ara_shared_shrink_to_fit(arena) == ARA_OK);
+    CHECK(ara_shared_shrink_to_fit(NULL) == ARA_NULL && ara_shared_stats(arena, &stats) == ARA_OK);
+    CHECK(stats.cached_units == 0 && stats.busy_units == 51 * 16 && stats.alignments < alignments && stats.alignments >= 1);
+    ara_shared_destroy(arena);
+}
+
 int main(void) {
     CHECK(ara_abi_version() == ARA_ABI_VERSION);
     plain();
     texts();
     shared();
+    configured();
     puts("ok");
     return 0;
 }

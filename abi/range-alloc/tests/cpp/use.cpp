@@ -23,7 +23,7 @@ struct Destroy {
 
 static_assert(std::is_trivially_copyable<ara_request>::value, "");
 static_assert(sizeof(ara_request) == 48 && sizeof(ara_block) == 24, "");
-static_assert(sizeof(struct ara_stats) == 88 && sizeof(struct ara_shared_stats) == 112, "");
+static_assert(sizeof(struct ara_stats) == 96 && sizeof(struct ara_shared_stats) == 128 && sizeof(ara_shared_config) == 64, "");
 static_assert(sizeof(struct ara_fragmentation) == 2 * ARA_SIZE_CLASSES * 8, "");
 
 extern "C" int append(void *context, const char *text, std::size_t bytes) {

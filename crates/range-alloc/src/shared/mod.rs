@@ -224,6 +224,8 @@ pub struct SharedStats {
     pub leaves: usize,
     /// Inner nodes of all trees.
     pub inner_nodes: usize,
+    /// Pairs of alignment and phase that are kept for searches, in the tree that keeps most.
+    pub alignments: usize,
     /// Units free that CPUs hold.
     pub held_units: u64,
     /// Units of them that are in [magazines](SharedConfig::magazines).
@@ -622,6 +624,7 @@ impl SharedRangeAlloc {
             levels: global.levels,
             leaves: global.leaves,
             inner_nodes: global.inner_nodes,
+            alignments: global.alignments,
             held_units: 0,
             cached_units: 0,
             spans: 0,
@@ -641,6 +644,7 @@ impl SharedRangeAlloc {
             all.levels = all.levels.max(own.levels);
             all.leaves += own.leaves;
             all.inner_nodes += own.inner_nodes;
+            all.alignments = all.alignments.max(own.alignments);
             all.held_units += own.free_units;
             all.cached_units += slot.cached_units();
             all.spans += slot.held();

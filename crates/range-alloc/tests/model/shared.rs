@@ -162,7 +162,7 @@ pub fn run(
     assert_eq!(stats.allocations, told.allocations);
     assert_eq!(stats.lazy_allocations, told.lazy_allocations);
     assert!(stats.largest_free <= told.largest_free && stats.held_units <= stats.free_units);
-    assert!(stats.levels >= 1 && stats.leaves >= 1);
+    assert!(stats.levels >= 1 && stats.leaves >= 1 && stats.alignments >= 1);
     assert_eq!(arena.largest_free(), Ok(told.largest_free));
     // Whatever slots hold: all of it can be had at once.
     for segment in segments
