@@ -3,7 +3,8 @@
  * One arena may be used by one thread at a time (ara_*), or by any number (ara_shared_*).
  * Units are the caller's choice: bytes, pages. All functions but create and destroy return 0
  * or a code of enum ara_error; nothing has changed then. A null arena is ARA_NULL.
- * Freeing allocates no memory and fails for a wrong address only.
+ * Freeing allocates no memory and fails for a wrong address only. A broken invariant, a bug, ends the process, and so does
+ * a purge within a purge of the same arena; nothing else that is asked does.
  * In C++, too, types are named with struct: ara_stats is a function as well.
  *
  * Link with -lamdahl_range_alloc_c (shared or static; the static one also with -lpthread -ldl -lm).

@@ -158,7 +158,8 @@ impl RangeAlloc {
     /// There is no memory for the smaller copy. Nothing has changed then.
     pub fn shrink_to_fit(&mut self) -> Result<(), OutOfMemory> {
         let by_size = match &self.by_size {
-            Some(_) => Some(BySize::new(self)?),
+            // As many as there may be when blocks are freed.
+            Some(_) => Some(BySize::new(self, self.blocks + self.lazy_blocks + 1)?),
             None => None,
         };
         self.tree.shrink()?;
@@ -259,7 +260,8 @@ impl RangeAlloc {
 
     fn best(&mut self, wanted: &Wanted) -> Result<Option<Filled>, AllocError> {
         if self.by_size.is_none() {
-            self.by_size = Some(BySize::new(self)?);
+            let room = self.blocks + self.lazy_blocks + 2;
+            self.by_size = Some(BySize::new(self, room)?);
         }
         let index = self.by_size.as_ref();
         let found = index.and_then(|index| index.best(wanted));

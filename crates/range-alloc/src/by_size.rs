@@ -44,15 +44,15 @@ pub(crate) struct BySize {
 }
 
 impl BySize {
-    /// The gaps of an arena.
-    pub(crate) fn new(arena: &RangeAlloc) -> Result<Self, OutOfMemory> {
+    /// The gaps of an arena, with room for so many.
+    pub(crate) fn new(arena: &RangeAlloc, room: usize) -> Result<Self, OutOfMemory> {
         let mut index = BySize {
             nodes: Vec::new(),
             root: NONE,
             free: NONE,
             len: 0,
         };
-        index.reserve(arena.blocks + arena.lazy_blocks + 2)?;
+        index.reserve(room)?;
         for gap in arena.gaps() {
             index.insert(gap);
         }

@@ -183,7 +183,8 @@ impl Scale {
         let is_whole = mask < W::MAX;
         is_whole.then(|| {
             let mask = ((mask.get() + 1) << self.shift) - 1;
-            let phase = self.address(phase) & mask;
+            // The first start above the base may be beyond the numbers.
+            let phase = self.base.wrapping_add(self.units(phase)) & mask;
             Grid { mask, phase }
         })
     }

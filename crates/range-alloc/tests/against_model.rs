@@ -18,18 +18,27 @@ enum Step {
     FreePart(usize, u64, u64),
     FreeAny(u64),
     Purge,
+    Prepare(u64, u64),
+    Reserve(usize),
+    Shrink,
+}
+
+fn align() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        10 => (0..9u32).prop_map(|shift| 1 << shift),
+        2 => (0..=42u32).prop_map(|shift| 1 << shift),
+        1 => Just(0), 1 => Just(12),
+    ]
+}
+
+fn phase() -> impl Strategy<Value = u64> {
+    prop_oneof![5 => Just(0), 1 => 0..300u64]
 }
 
 fn ask(range: Range<u64>) -> impl Strategy<Value = Ask> {
     let size = prop_oneof![
         20 => 1..64u64, 4 => 1..2000u64, 1 => Just(0), 1 => 0..=u64::from(u32::MAX), 1 => any::<u64>(),
     ];
-    let align = prop_oneof![
-        10 => (0..9u32).prop_map(|shift| 1 << shift),
-        2 => (0..=42u32).prop_map(|shift| 1 << shift),
-        1 => Just(0), 1 => Just(12),
-    ];
-    let phase = prop_oneof![5 => Just(0), 1 => 0..300u64];
     let policy = prop_oneof![6 => Just(Policy::LowestAddress), 1 => Just(Policy::NextFit), 1 => Just(Policy::BestFit)];
     let span = range.end - range.start;
     let zone = prop_oneof![
@@ -37,7 +46,7 @@ fn ask(range: Range<u64>) -> impl Strategy<Value = Ask> {
         2 => (0..=span, 0..=span).prop_map(move |(a, b)| range.start + a.min(b)..range.start + a.max(b)),
         1 => (any::<u64>(), any::<u64>()).prop_map(|(a, b)| a..b),
     ];
-    (size, align, phase, zone, policy).prop_map(|(size, align, phase, zone, policy)| Ask {
+    (size, align(), phase(), zone, policy).prop_map(|(size, align, phase, zone, policy)| Ask {
         size,
         align,
         phase,
@@ -56,6 +65,9 @@ fn step(range: Range<u64>) -> impl Strategy<Value = Step> {
         2 => (any::<usize>(), 0..64u64, 0..64u64).prop_map(|(n, at, size)| Step::FreePart(n, at, size)),
         1 => near.prop_map(Step::FreeAny),
         1 => Just(Step::Purge),
+        1 => (align(), phase()).prop_map(|(align, phase)| Step::Prepare(align, phase)),
+        1 => (0..300usize).prop_map(Step::Reserve),
+        1 => Just(Step::Shrink),
     ]
 }
 
@@ -118,6 +130,12 @@ fn run(range: Range<u64>, granule: u64, steps: &[Step]) {
                 );
                 assert_eq!(told, model.purge());
             }
+            Step::Prepare(align, phase) => {
+                let prepared = arena.prepare(*align, *phase);
+                assert_eq!(prepared, model.prepare(*align, *phase));
+            }
+            Step::Reserve(blocks) => model::reserve(&mut arena, *blocks),
+            Step::Shrink => model::shrink(&mut arena),
         }
         let start = pick(&live, 0).wrapping_add(3);
         assert_eq!(

@@ -14,14 +14,20 @@ use model::Ask;
 use proptest::prelude::*;
 use shared::Step;
 
-fn ask(range: Range<u64>) -> impl Strategy<Value = Ask> {
-    let size = prop_oneof![20 => 1..32u64, 3 => 1..600u64, 1 => Just(0), 1 => any::<u64>()];
-    let align = prop_oneof![
+fn align() -> impl Strategy<Value = u64> {
+    prop_oneof![
         10 => (0..7u32).prop_map(|shift| 1 << shift),
         1 => (0..=42u32).prop_map(|shift| 1 << shift),
         1 => Just(12),
-    ];
-    let phase = prop_oneof![8 => Just(0), 1 => 0..64u64];
+    ]
+}
+
+fn phase() -> impl Strategy<Value = u64> {
+    prop_oneof![8 => Just(0), 1 => 0..64u64]
+}
+
+fn ask(range: Range<u64>) -> impl Strategy<Value = Ask> {
+    let size = prop_oneof![20 => 1..32u64, 3 => 1..600u64, 1 => Just(0), 1 => any::<u64>()];
     let policy = prop_oneof![
         9 => Just(Policy::LowestAddress), 1 => Just(Policy::NextFit), 1 => Just(Policy::BestFit),
     ];
@@ -29,7 +35,7 @@ fn ask(range: Range<u64>) -> impl Strategy<Value = Ask> {
         6 => Just(0..u64::MAX),
         2 => (range.clone(), range).prop_map(|(a, b)| a.min(b)..a.max(b)),
     ];
-    let all = (size, align, phase, zone, policy);
+    let all = (size, align(), phase(), zone, policy);
     all.prop_map(|(size, align, phase, zone, policy)| Ask {
         size,
         align,
@@ -50,6 +56,8 @@ fn steps(range: Range<u64>) -> impl Strategy<Value = Vec<Step>> {
         2 => (any::<usize>(), 0..64u64, 0..64u64).prop_map(|(n, at, size)| Step::FreePart(n, at, size)),
         1 => near.prop_map(Step::FreeAny),
         1 => Just(Step::Purge),
+        1 => (align(), phase()).prop_map(|(align, phase)| Step::Prepare(align, phase)),
+        1 => Just(Step::Shrink),
     ];
     prop::collection::vec(step, 1..if cfg!(miri) { 60 } else { 300 })
 }

@@ -2,7 +2,7 @@
 
 #![cfg(not(loom))]
 
-use amdahl_range_alloc::{Policy, RangeAlloc, Request, SharedConfig};
+use amdahl_range_alloc::{AllocError, Policy, RangeAlloc, Request, SharedConfig};
 
 fn request(turn: u64) -> Request {
     Request::new(1 + turn % 7).align(1 << (turn % 9))
@@ -129,5 +129,34 @@ fn the_shared_form_shrinks() {
         }
         assert!(arena.stats().spans <= 2, "each keeps one to spare");
         assert_eq!(arena.alloc(&Request::new(1 << 20)), Ok(0));
+    }
+}
+
+/// The first start of an alignment lay beyond 2^64, and was computed with an overflow.
+#[test]
+fn alignments_without_a_start_below_the_end_of_the_numbers_stay() {
+    let range = u64::MAX - 5000..u64::MAX;
+    let mut arena = RangeAlloc::new(range.clone()).unwrap();
+    arena.prepare(1 << 13, 0).unwrap();
+    arena.prepare(1 << 13, 0x1e00).unwrap();
+    arena.shrink_to_fit().unwrap();
+    assert_eq!(arena.stats().alignments, 3);
+    let nowhere = Request::new(1).align(1 << 13);
+    assert_eq!(arena.alloc(&nowhere), Err(AllocError::NoSpace { lazy: 0 }));
+    assert_eq!(arena.alloc(&nowhere.phase(0x1e00)), Ok(u64::MAX - 0x1ff));
+}
+
+/// With the best fit's index in use, giving memory back took more: there was room for one gap too many in the copy.
+#[test]
+fn what_is_given_back_is_never_less_than_nothing() {
+    let mut arena = RangeAlloc::new(0..1000).unwrap();
+    arena
+        .alloc(&Request::new(1).policy(Policy::BestFit))
+        .unwrap();
+    for _ in 0..40 {
+        arena.alloc(&Request::new(1)).unwrap();
+        let before = arena.stats().footprint_bytes;
+        arena.shrink_to_fit().unwrap();
+        assert!(arena.stats().footprint_bytes <= before);
     }
 }

@@ -62,6 +62,16 @@ fn ask(numbers: &mut Numbers, start: u64) -> Ask {
     }
 }
 
+/// Alignment and phase to prepare for, some of which there are not.
+fn grid(numbers: &mut Numbers) -> (u64, u64) {
+    let align = match numbers.byte() {
+        255 => 0,
+        254 => numbers.size(),
+        shift => 1 << (shift % 44),
+    };
+    (align, numbers.byte())
+}
+
 /// Stands before what is done with the form for many threads.
 const SHARED: u64 = 255;
 
@@ -130,11 +140,20 @@ pub fn operations(bytes: &[u8]) {
                 let at = pick(&live, numbers.byte());
                 assert_eq!(arena.free_lazy(at), model.free_lazy(at));
             }
-            _ => {
-                let mut told = Vec::new();
-                arena.purge(|range| told.push(range));
-                assert_eq!(told, model.purge());
-            }
+            _ => match kind >> 4 & 3 {
+                1 => {
+                    let (align, phase) = grid(&mut numbers);
+                    let prepared = arena.prepare(align, phase);
+                    assert_eq!(prepared, model.prepare(align, phase));
+                }
+                2 => model::reserve(&mut arena, numbers.byte() as usize),
+                3 => model::shrink(&mut arena),
+                _ => {
+                    let mut told = Vec::new();
+                    arena.purge(|range| told.push(range));
+                    assert_eq!(told, model.purge());
+                }
+            },
         }
     }
     let segments: Vec<_> = arena.iter().collect();
@@ -187,7 +206,14 @@ fn shared_operations(numbers: &mut Numbers) {
                 Step::FreePart(n, at, numbers.size())
             }
             _ if kind & 8 == 0 => Step::FreeLazy(numbers.byte() as usize),
-            _ => Step::Purge,
+            _ => match kind >> 4 & 3 {
+                1 => {
+                    let (align, phase) = grid(numbers);
+                    Step::Prepare(align, phase)
+                }
+                2 => Step::Shrink,
+                _ => Step::Purge,
+            },
         })
     });
     let range = start..start + SPAN / 16 * 16;

@@ -64,6 +64,12 @@ struct Padded<T>(T);
 ///   different CPUs. Each CPU keeps its spans, but for those that a range must cross.
 /// - Slots belong to CPUs, not to threads: threads may die and move at any time. Anybody may free what
 ///   anybody has allocated.
+///
+/// # Panics
+/// Whatever is asked, no call panics but those that say so. If one does for another reason, that is a bug of this crate, and what it had locked
+/// may be half changed. From then on all calls that need that lock panic, rather than give addresses to two: mostly those for one CPU's
+/// spans, and those that take all locks. Nothing of the caller's runs under these locks, so that no panic of
+/// a caller leads there.
 pub struct SharedRangeAlloc {
     slots: Box<[Padded<Mutex<Slot>>]>,
     global: Padded<Mutex<RangeAlloc>>,
@@ -245,10 +251,12 @@ fn with_room<T>(count: usize) -> Result<Vec<T>, OutOfMemory> {
     Ok(all)
 }
 
+const BROKEN: &str = "an earlier call panicked here: addresses may be wrong";
+
 /// # Panics
 /// When a thread has panicked inside of the allocator, which only a broken invariant does.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no panic within the allocator")
+    mutex.lock().expect(BROKEN)
 }
 
 impl SharedRangeAlloc {
@@ -348,7 +356,7 @@ impl SharedRangeAlloc {
         match self.global.0.try_lock() {
             Ok(global) => (global, false),
             Err(TryLockError::WouldBlock) => (lock(&self.global.0), true),
-            Err(TryLockError::Poisoned(_)) => panic!("no panic within the allocator"),
+            Err(TryLockError::Poisoned(_)) => panic!("{BROKEN}"),
         }
     }
 
@@ -565,7 +573,7 @@ impl SharedRangeAlloc {
     /// that other threads go on, and may itself allocate and free, but not purge.
     ///
     /// # Panics
-    /// `retire` purges the same arena.
+    /// `retire` purges the same arena. If it panics itself, the next purge tells what it was told once more.
     pub fn purge(&self, mut retire: impl FnMut(Range<u64>)) -> u64 {
         let _one = self.purge.enter();
         let mut units = 0;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use amdahl_range_alloc::{AllocError, FreeError, Policy, Segment, State};
+use amdahl_range_alloc::{AllocError, FreeError, Policy, RangeAlloc, Segment, State};
 
 /// What there is to ask.
 #[derive(Clone, Debug)]
@@ -79,6 +79,18 @@ impl Model {
         (end <= u128::from(gap.end.min(to))).then_some(start as u64)
     }
 
+    /// Nothing but whether there is such an alignment and phase.
+    pub fn prepare(&self, align: u64, phase: u64) -> Result<(), AllocError> {
+        if align.count_ones() != 1 || align > 1 << 40 {
+            return Err(AllocError::Align { align });
+        }
+        let align = align.max(self.granule);
+        if phase >= align || !phase.is_multiple_of(self.granule) {
+            return Err(AllocError::Phase { phase, align });
+        }
+        Ok(())
+    }
+
     pub fn alloc(&mut self, ask: &Ask) -> Result<u64, AllocError> {
         if ask.size == 0 {
             return Err(AllocError::ZeroSize);
@@ -86,14 +98,8 @@ impl Model {
         let Some(size) = ask.size.checked_next_multiple_of(self.granule) else {
             return Err(AllocError::TooLarge { size: ask.size });
         };
-        if ask.align.count_ones() != 1 || ask.align > 1 << 40 {
-            return Err(AllocError::Align { align: ask.align });
-        }
-        let align = ask.align.max(self.granule);
-        let phase = ask.phase;
-        if phase >= align || !phase.is_multiple_of(self.granule) {
-            return Err(AllocError::Phase { phase, align });
-        }
+        self.prepare(ask.align, ask.phase)?;
+        let (align, phase) = (ask.align.max(self.granule), ask.phase);
         let (from, to) = (
             ask.zone.start.max(self.range.start),
             ask.zone.end.min(self.range.end),
@@ -231,4 +237,32 @@ impl Model {
             .find(|(a, (b, _))| **a <= address && address < *b);
         holder.map(|(a, (b, _))| *a..*b)
     }
+}
+
+/// Takes memory, and changes nothing else.
+#[allow(dead_code, reason = "not all tests have arenas for one thread")]
+pub fn reserve(arena: &mut RangeAlloc, blocks: usize) {
+    let before = arena.stats();
+    assert_eq!(arena.reserve(blocks), Ok(()));
+    let mut now = arena.stats();
+    assert!(now.footprint_bytes >= before.footprint_bytes);
+    now.footprint_bytes = before.footprint_bytes;
+    assert_eq!(now, before);
+    // As much again is there already.
+    assert_eq!(arena.reserve(blocks), Ok(()));
+    let again = arena.stats().footprint_bytes;
+    arena.reserve(blocks / 2).expect("it is there");
+    assert_eq!(arena.stats().footprint_bytes, again);
+}
+
+/// Gives memory back, and changes nothing else.
+#[allow(dead_code, reason = "not all tests have arenas for one thread")]
+pub fn shrink(arena: &mut RangeAlloc) {
+    let before = arena.stats();
+    assert_eq!(arena.shrink_to_fit(), Ok(()));
+    let mut now = arena.stats();
+    assert!(now.footprint_bytes <= before.footprint_bytes);
+    assert!((1..=before.alignments).contains(&now.alignments));
+    (now.footprint_bytes, now.alignments) = (before.footprint_bytes, before.alignments);
+    assert_eq!(now, before);
 }

@@ -17,6 +17,8 @@ pub enum Step {
     FreePart(usize, u64, u64),
     FreeAny(u64),
     Purge,
+    Prepare(u64, u64),
+    Shrink,
 }
 
 pub fn run(
@@ -115,6 +117,20 @@ pub fn run(
                 let sizes = told.iter().map(|range| range.end - range.start);
                 assert_eq!(units, sizes.sum::<u64>());
                 assert_eq!(told, model.purge());
+            }
+            Step::Prepare(align, phase) => {
+                assert_eq!(arena.prepare(align, phase), model.prepare(align, phase));
+            }
+            Step::Shrink => {
+                let before = arena.stats();
+                assert_eq!(arena.shrink_to_fit(), Ok(()));
+                let now = arena.stats();
+                assert_eq!(
+                    (now.spans, now.held_units),
+                    (before.spans, before.held_units)
+                );
+                assert_eq!(now.cached_units, 0);
+                assert!(now.alignments <= before.alignments);
             }
         }
         let address = live
