@@ -4,7 +4,7 @@ use super::{AnyTree, Tree};
 use crate::arena::RangeAlloc;
 use crate::error::AllocError;
 use crate::isa::{FAN, Isa, LANES, Portable, SPOTS};
-use crate::request::{Policy, Request};
+use crate::request::{MAX_ALIGN, Policy, Request};
 use crate::stats::Stats;
 use crate::word::Word;
 use random::Random;
@@ -375,21 +375,32 @@ fn nodes_stay_in_order_with_a_million_blocks_that_fill_all() {
     }
 }
 
-/// The long tier: of all sizes and alignments, far below the end of the arena.
+/// The long tier: all alignments in turn, as far as the arena has room for those of the largest, of which there is a block each time as many
+/// blocks have come as there are alignments; and the smallest of them far below the end.
 #[test]
 #[ignore = "takes a minute"]
 fn nodes_stay_in_order_with_a_million_blocks_that_come_and_go() {
-    for range in [0..u64::from(u32::MAX), 0..1 << 34] {
+    let largest = u64::from(MAX_ALIGN.ilog2());
+    let four_times = |bits: u64| (MILLION / (bits + 1) + 2) << (bits + 2);
+    for (end, bits) in [
+        (u64::from(u32::MAX), 13),
+        (1 << 34, 8),
+        (four_times(largest), largest),
+    ] {
         let mut random = Random(101);
-        let mut arena = RangeAlloc::new(range).unwrap();
+        let mut arena = RangeAlloc::new(0..end).unwrap();
         let mut live = Vec::new();
-        let alloc = |arena: &mut RangeAlloc, random: &mut Random| {
-            let request = Request::new(1 + random.below(64)).align(1 << random.below(9));
-            arena.alloc(&request).unwrap()
+        let alloc = |arena: &mut RangeAlloc, random: &mut Random, at: u64| {
+            let align = 1 << (at % (bits + 1));
+            let request = Request::new(1 + random.below(64)).align(align);
+            let start = arena.alloc(&request).unwrap();
+            assert_eq!(start % align, 0);
+            start
         };
-        for _ in 0..MILLION {
-            live.push(alloc(&mut arena, &mut random));
+        for at in 0..MILLION {
+            live.push(alloc(&mut arena, &mut random, at));
         }
+        assert_eq!(arena.stats().alignments as u64, bits + 1);
         check(&arena.tree);
         for turn in 1..=MILLION {
             let at = random.below(MILLION) as usize;
@@ -399,7 +410,7 @@ fn nodes_stay_in_order_with_a_million_blocks_that_come_and_go() {
             } else {
                 arena.free(freed).unwrap();
             }
-            live[at] = alloc(&mut arena, &mut random);
+            live[at] = alloc(&mut arena, &mut random, at as u64);
             if turn % (MILLION / 16) == 0 {
                 check(&arena.tree);
                 arena.purge(|_| ());
