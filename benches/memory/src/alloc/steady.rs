@@ -36,7 +36,7 @@ fn classes(effort: &Effort, clock: &Clock) -> Vec<Figure> {
     let sizes = if effort.quick {
         &SIZES[..1]
     } else {
-        &SIZES[1..3]
+        &SIZES[1..]
     };
     let rows = [15, 40].map(|align| {
         // Zones as there are hold none of the large alignments.
