@@ -4,7 +4,7 @@ import json
 import re
 import sys
 
-COLOURS = ["#1b6ca8", "#6fb1dc", "#444444", "#999999", "#c98a3b", "#e0b97d"]
+COLOURS = ["#1b6ca8", "#6fb1dc", "#444444", "#999999", "#c98a3b", "#e0b97d", "#8a5a9e"]
 
 
 def bars(title, unit, groups, names):
@@ -44,8 +44,8 @@ def main():
     for figure in figures:
         found = re.match(r"ordered: (.*), against", figure["name"])
         if found and "pauses" not in found[1]:
-            pairs = figure["versus"].split(": ")[1].split(", ")
-            values = {pair.rsplit(" ", 1)[0]: float(pair.rsplit(" ", 1)[1]) for pair in pairs}
+            pairs = re.findall(r"(\S.*?) (\d+)(?:, |$)", figure["versus"].split(": ")[1])
+            values = {name: float(rate) for name, rate in pairs}
             locks[found[1]], names = values, list(values)
         found = re.match(r"SeqRangeMap: look-up among (\d+) ranges", figure["name"])
         if found:

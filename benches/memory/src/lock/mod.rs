@@ -46,6 +46,17 @@ const LOCKS: [(&str, Maker); 7] = [
     }),
 ];
 
+/// The most sections per second in any round.
+#[derive(Default)]
+struct Fastest {
+    /// By one thread alone, on each of two CPUs.
+    one: [f64; 2],
+    /// By two threads on one lock.
+    two: f64,
+    /// By two threads on a lock each.
+    apart: f64,
+}
+
 /// Two threads against one on ranges that do not overlap; beside it, two threads that share nothing at all.
 pub fn disjoint_scaling(effort: &Effort) -> Vec<Figure> {
     let mut figures = Vec::new();
@@ -59,7 +70,7 @@ pub fn disjoint_scaling(effort: &Effort) -> Vec<Figure> {
             };
             let time = time_of_run(effort);
             let (mut shared, mut apart, mut ns) = (Vec::new(), Vec::new(), Vec::new());
-            // Where they lie in memory makes a difference, and what threads that share nothing reach varies by a fifth here.
+            // Where they lie in memory makes a difference.
             let places: Vec<_> = (0..4)
                 .map(|_| [(make(), Array::new()), (make(), Array::new())])
                 .collect();
@@ -70,14 +81,22 @@ pub fn disjoint_scaling(effort: &Effort) -> Vec<Figure> {
                 };
                 // The ordered lock finds the border between two threads' ranges first.
                 array::run(mix, 2, time, |_| alone(0));
+                // Virtual CPUs are hardware threads, beside which others of the host run at times: a run is then a third slower, whether
+                // it is of one thread or of two. Of each kind that one counts which had the cores to itself.
+                let mut fastest = Fastest::default();
                 for _ in 0..rounds(effort) {
-                    let one = array::run_one(mix, time, &**lock, array);
+                    for (cpu, rate) in fastest.one.iter_mut().enumerate() {
+                        *rate = array::run_one(mix, time, cpu, &**lock, array).max(*rate);
+                    }
                     let two = array::run(mix, 2, time, |_| alone(0));
-                    let two_apart = array::run(mix, 2, time, alone);
-                    shared.push(two / one);
-                    apart.push(two_apart / one);
-                    ns.push(1e9 / one);
+                    fastest.two = fastest.two.max(two);
+                    let apart = array::run(mix, 2, time, alone);
+                    fastest.apart = fastest.apart.max(apart);
                 }
+                let one = (fastest.one[0] + fastest.one[1]) / 2.0;
+                shared.push(fastest.two / one);
+                apart.push(fastest.apart / one);
+                ns.push(1e9 / one);
             }
             let of_apart = shared
                 .iter()
@@ -99,7 +118,7 @@ pub fn disjoint_scaling(effort: &Effort) -> Vec<Figure> {
                 unit: Unit::Ratio,
                 target: Target::AtLeast(1.8),
                 versus: format!(
-                    "1 thread ({:.1} ns a section of 8 slots); 2 threads that share nothing reach {apart:.3}",
+                    "1 thread ({:.1} ns a section of 8 slots), of each the fastest round; 2 threads that share nothing reach {apart:.3}",
                     median(ns)
                 ),
             });
