@@ -104,24 +104,42 @@ impl<T> Spinning<T> {
         taken.is_ok()
     }
 
+    /// Enters if nobody is inside, without a store if somebody is.
+    #[cold]
+    pub(crate) fn look_and_enter(&self) -> Option<SpinningInside<'_, T>> {
+        match self.word.load(Ordering::Relaxed) {
+            SHUT => None,
+            _ => self.try_enter(),
+        }
+    }
+
     /// Waits for those inside.
     #[cold]
     pub(crate) fn wait_and_enter(&self) -> SpinningInside<'_, T> {
-        let mut round = 0;
+        let mut rounds = Rounds::default();
         loop {
-            if self.word.load(Ordering::Relaxed) != SHUT
-                && let Some(inside) = self.try_enter()
-            {
+            if let Some(inside) = self.look_and_enter() {
                 return inside;
             }
-            match round {
-                _ if cfg!(loom) => thread::yield_now(),
-                0..SPIN_ROUNDS => (0..1 << round).for_each(|_| spin_loop()),
-                SPIN_ROUNDS..YIELD_ROUNDS => thread::yield_now(),
-                _ => std::thread::sleep(NAP),
-            }
-            round = round.saturating_add(1);
+            rounds.wait();
         }
+    }
+}
+
+/// Waits between two looks, longer and longer.
+#[derive(Default)]
+pub(crate) struct Rounds(u32);
+
+impl Rounds {
+    #[cold]
+    pub(crate) fn wait(&mut self) {
+        match self.0 {
+            _ if cfg!(loom) => thread::yield_now(),
+            round @ 0..SPIN_ROUNDS => (0..1 << round).for_each(|_| spin_loop()),
+            SPIN_ROUNDS..YIELD_ROUNDS => thread::yield_now(),
+            _ => std::thread::sleep(NAP),
+        }
+        self.0 = self.0.saturating_add(1);
     }
 }
 
@@ -196,6 +214,10 @@ mod with_mutex {
 
         pub(crate) fn try_enter(&self) -> Option<Inside<'_, T>> {
             self.0.try_lock().ok().map(Inside::new)
+        }
+
+        pub(crate) fn look_and_enter(&self) -> Option<Inside<'_, T>> {
+            self.try_enter()
         }
 
         pub(crate) fn wait_and_enter(&self) -> Inside<'_, T> {

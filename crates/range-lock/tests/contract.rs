@@ -471,6 +471,7 @@ fn a_guard_can_go_to_another_thread() {
 }
 
 /// The message of a panic.
+#[cfg(debug_assertions)]
 fn message(work: impl FnOnce()) -> String {
     let panic = catch_unwind(AssertUnwindSafe(work)).expect_err("it panics");
     panic.downcast_ref::<String>().expect("a text").clone()

@@ -82,6 +82,12 @@ impl Leaf {
         self.0.try_enter().map(settled)
     }
 
+    /// The same as [`try_enter`](Self::try_enter), for who tries again and again.
+    #[inline]
+    pub(super) fn look_and_enter(&self) -> Option<Entered<'_>> {
+        self.0.look_and_enter().map(settled)
+    }
+
     /// Gives back the range that got this token by [`take_alone`], if nobody was in the leaf since.
     #[inline]
     pub(super) fn release_unseen(&self, token: Token) -> bool {

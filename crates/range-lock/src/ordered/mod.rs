@@ -16,6 +16,7 @@ mod tests;
 use std::sync::OnceLock;
 
 use crate::Kind;
+use crate::gate::Rounds;
 use crate::span::Span;
 use crate::sync::{Arc, Padded};
 use crate::waiter::{Waiter, Woken};
@@ -336,7 +337,7 @@ impl Ordered {
         };
         let mut hi = cover.first.hi;
         while hi < span.last {
-            let (next, met) = self.enter(hi + 1);
+            let (next, met) = self.enter_next(hi + 1);
             hi = next.hi;
             cover.met |= met;
             cover.more.push(next);
@@ -344,7 +345,26 @@ impl Ordered {
         cover
     }
 
-    /// Enters the leaf of an address.
+    /// Enters the leaf of an address, from within one of lower addresses.
+    ///
+    /// A table in change may lead to any leaf, to one that this thread is in as well, or to one below it, whose holder waits for this
+    /// one. So nobody waits for the leaf that he was led to, but looks into the table again.
+    fn enter_next(&self, address: u64) -> (Entered<'_>, bool) {
+        let mut leaf = self.leaf(self.number(address)).try_enter();
+        let (mut rounds, mut met) = (Rounds::default(), false);
+        loop {
+            met |= leaf.is_none();
+            if let Some(leaf) = leaf
+                && leaf.contains(address)
+            {
+                return (leaf, met);
+            }
+            rounds.wait();
+            leaf = self.leaf(self.number(address)).look_and_enter();
+        }
+    }
+
+    /// Enters the leaf of an address. Only for who is in none.
     #[inline]
     fn enter(&self, address: u64) -> (Entered<'_>, bool) {
         let mut lost = 0;

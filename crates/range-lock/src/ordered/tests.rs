@@ -3,9 +3,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -482,4 +484,37 @@ mod spread {
             over.store(true, Ordering::Relaxed);
         });
     }
+}
+
+/// Who is in a leaf and looks for the next one is led to any other by a table that is changed meanwhile: also to the one that he is in
+/// himself, or to one below it, for which he must not wait.
+#[test]
+fn who_looks_for_the_next_leaf_waits_for_no_other() {
+    let lock = Arc::new(RangeLock::new());
+    let (done, is_done) = mpsc::channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    let crossing = {
+        let (lock, stop) = (Arc::clone(&lock), Arc::clone(&stop));
+        thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                drop(lock.write(25..35));
+            }
+        })
+    };
+    let borders = thread::spawn(move || {
+        for _ in 0..100_000 {
+            for at in [30, 20, 10] {
+                lock.ordered().split_now(at);
+            }
+            lock.ordered().join_now(Span { start: 0, last: 19 });
+        }
+        stop.store(true, Ordering::Relaxed);
+        crossing.join().unwrap();
+        done.send(()).unwrap();
+    });
+    let long = Duration::from_secs(60);
+    is_done
+        .recv_timeout(long)
+        .expect("they wait for each other");
+    borders.join().unwrap();
 }
