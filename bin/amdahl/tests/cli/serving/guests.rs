@@ -76,7 +76,7 @@ impl Snapshot {
         let machine = Machine::of_state(Kind::Kvm, memory.clone(), &self.state);
         Guest {
             running: machine.expect("a machine").run().expect("it runs"),
-            memory: memory,
+            memory,
             _kept: (uffd, stream),
         }
     }
@@ -97,7 +97,7 @@ impl Guest {
     }
 
     /// Ends it; each CPU has computed what it should. The memory is kept.
-    fn is_right(self, snapshot: &Snapshot) -> Arc<Mapping> {
+    fn end_right(self, snapshot: &Snapshot) -> Arc<Mapping> {
         let sums = self.running.sums().expect("all CPUs could go on");
         assert_eq!(sums.len(), snapshot.cpus);
         for (number, sum) in sums.into_iter().enumerate() {
@@ -138,7 +138,7 @@ fn a_guest_finds_its_memory() {
         let daemon = Daemon::start(&place, image, more);
         let guest = snapshot.restored(&place);
         guest.goes_on(100);
-        let memory = guest.is_right(&snapshot);
+        let memory = guest.end_right(&snapshot);
         ends_complete(daemon);
         drop(memory);
     }
@@ -171,7 +171,7 @@ fn a_guest_does_not_notice_who_serves_it() {
         daemon = next;
     }
     guest.goes_on(16);
-    let memory = guest.is_right(&snapshot);
+    let memory = guest.end_right(&snapshot);
     ends_complete(daemon);
     drop(memory);
 }
@@ -188,7 +188,7 @@ fn sixty_four_cpus_find_their_memory() {
     guest.goes_on(16);
     let daemon = replaced(&place, daemon, "vm.ami", &[]);
     guest.goes_on(16);
-    let memory = guest.is_right(&snapshot);
+    let memory = guest.end_right(&snapshot);
     ends_complete(daemon);
     drop(memory);
 }
