@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use amdahl_des::Costs;
+use amdahl_des::{Costs, RunResult};
 use common::{Run, check, parse};
 use serde_json::Value;
 
@@ -36,6 +36,18 @@ fn set(costs: &mut Value, name: &str, ns: u64) {
     let pointer = format!("/{}", name.replace('.', "/"));
     let cost = costs.pointer_mut(&pointer);
     *cost.unwrap_or_else(|| panic!("no cost `{name}`")) = ns.into();
+}
+
+/// What a workload comes to, with what this costs.
+fn on(machine: &str, costs: Costs, text: &str) -> RunResult {
+    let run = Run {
+        machine,
+        costs,
+        ..Run::default()
+    };
+    let result = run.text(text);
+    check(&result);
+    result
 }
 
 impl Case {
@@ -450,13 +462,8 @@ fn faults_wait_for_who_maps() {
         ..Costs::free()
     };
     let makespan = |is_process: bool| {
-        let run = Run {
-            machine: "2 core",
-            costs: costs.clone(),
-            ..Run::default()
-        };
         let kind = if is_process { "fork" } else { "spawn" };
-        let result = run.text(&format!(
+        let text = format!(
             "name = 'space'
             [[tasks]]
             name = 'mapper'
@@ -465,9 +472,8 @@ fn faults_wait_for_who_maps() {
             name = 'toucher'
             count = 0
             program = 'compute 10us; fault 2'"
-        ));
-        check(&result);
-        result.makespan_ns
+        );
+        on("2 core", costs.clone(), &text).makespan_ns
     };
     assert_eq!((makespan(false), makespan(true)), (1_002_000, 1_000_000));
 }
@@ -481,12 +487,7 @@ fn a_cpu_sleeps_deeply_when_it_has_idled_for_long_enough() {
             deep_idle_after: after,
             ..Costs::free()
         };
-        let run = Run {
-            machine: "1 core",
-            costs,
-            ..Run::default()
-        };
-        run.text(&text).makespan_ns
+        on("1 core", costs, &text).makespan_ns
     };
     assert_eq!((naps(600_001), naps(600_000)), (6_000_000, 6_050_000));
 }
@@ -498,39 +499,27 @@ fn a_slow_clock_slows_programs_and_not_calls() {
         syscall: 1_000,
         ..Costs::free()
     };
-    let run = Run {
-        machine: "1 core",
-        costs,
-        ..Run::default()
-    };
-    let result = run.text(&format!("name = 'slow'\n{}", alone("compute 5ms; yield")));
-    assert_eq!(result.makespan_ns, 10_001_000);
+    let text = format!("name = 'slow'\n{}", alone("compute 5ms; yield"));
+    assert_eq!(on("1 core", costs, &text).makespan_ns, 10_001_000);
 }
 
 /// Who sleeps has the CPU at once if it is behind by more than the granularity.
 #[test]
 fn the_granularity_says_who_is_preempted() {
     let preemptions = |wakeup_granularity| {
-        let run = Run {
-            machine: "1 core",
-            costs: Costs {
-                wakeup_granularity,
-                tick_period: 100_000_000,
-                ..Costs::free()
-            },
-            ..Run::default()
+        let costs = Costs {
+            wakeup_granularity,
+            tick_period: 100_000_000,
+            ..Costs::free()
         };
-        let result = run.text(
-            "name = 'granularity'
+        let text = "name = 'granularity'
             [[tasks]]
             name = 'sleeper'
             program = 'loop 5 { sleep 1ms }'
             [[tasks]]
             name = 'busy'
-            program = 'compute 12ms'",
-        );
-        check(&result);
-        result.sched.preemptions
+            program = 'compute 12ms'";
+        on("1 core", costs, text).sched.preemptions
     };
     assert_eq!((preemptions(0), preemptions(100_000_000)), (5, 0));
 }
@@ -540,26 +529,19 @@ fn the_granularity_says_who_is_preempted() {
 #[test]
 fn who_gives_way_is_behind_by_a_slice() {
     let waited = |slice| {
-        let run = Run {
-            machine: "1 core",
-            costs: Costs {
-                slice,
-                tick_period: 1_000_000,
-                ..Costs::free()
-            },
-            ..Run::default()
+        let costs = Costs {
+            slice,
+            tick_period: 1_000_000,
+            ..Costs::free()
         };
-        let result = run.text(
-            "name = 'yield'
+        let text = "name = 'yield'
             [[tasks]]
             name = 'polite'
             program = 'compute 1ms; yield; compute 5ms'
             [[tasks]]
             name = 'other'
-            program = 'compute 5ms'",
-        );
-        check(&result);
-        result.tasks[1].waited_ns
+            program = 'compute 5ms'";
+        on("1 core", costs, text).tasks[1].waited_ns
     };
     assert_eq!(
         (waited(1_000_000), waited(24_000_000)),

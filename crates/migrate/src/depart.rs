@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use amdahl_pager::{Mapping, MemorySource, PAGE};
+use amdahl_pager::{Mapping, MemorySource, PAGE, is_zero};
 use amdahl_remote::{Credentials, Serve, Server};
 
 use crate::Error;
@@ -343,7 +343,7 @@ impl<S: Stream> Way<'_, S> {
                         self.memory
                             .read(page as usize * PAGE, &mut content[before..]);
                     }
-                    if content[before..].iter().all(|byte| *byte == 0) {
+                    if is_zero(&content[before..]) {
                         zeros |= 1 << (page - at);
                         content.truncate(before);
                         self.held.remove(page..page + 1);

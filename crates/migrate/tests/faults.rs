@@ -299,12 +299,27 @@ fn name_of(kind: Kind) -> &'static str {
     }
 }
 
+/// Only what is touched is fetched.
+fn on_demand() -> Arrival {
+    Arrival {
+        background: Background::Off,
+        engine: Engine::Reader,
+        ..arrival()
+    }
+}
+
+/// The owner of a machine of which much is left when it goes.
+fn busy(kind: Kind, from: &Arc<Mapping>) -> Owner {
+    let mut owner = Owner::new(kind, from);
+    owner.waits_for = 20;
+    owner
+}
+
 /// The source, in a process of its own: sends a machine that runs, and stays until it is told to end.
 fn source(role: &str, stream: UnixStream) {
     let kind = kind_of(role.split('-').next_back().unwrap());
     let from = memory(Backing::Small);
-    let mut owner = Owner::new(kind, &from);
-    owner.waits_for = 20;
+    let mut owner = busy(kind, &from);
     if role.starts_with("mortal") {
         let mut mortal = Mortal { _machine: owner };
         // SAFETY: the machine alone writes to it.
@@ -378,9 +393,7 @@ fn a_source_that_dies_after_the_switch_over_stops_the_guest_with_an_error() {
         let arrival = Arrival {
             // For the pages that are lost; what comes before may take as long as it likes.
             page_timeout: Duration::from_secs(3),
-            background: Background::Off,
-            engine: Engine::Reader,
-            ..arrival()
+            ..on_demand()
         };
         // SAFETY: nobody else has that memory.
         let offer = unsafe { arrival.receive(&to, stream) }.unwrap();
@@ -404,13 +417,8 @@ fn a_source_that_dies_after_the_switch_over_stops_the_guest_with_an_error() {
 fn destination(role: &str, stream: UnixStream) {
     let kind = kind_of(role.split('-').next_back().unwrap());
     let to = Arc::new(Mapping::new(PAGES * PAGE, Backing::Small).unwrap());
-    let arrival = Arrival {
-        background: Background::Off,
-        engine: Engine::Reader,
-        ..arrival()
-    };
     // SAFETY: nobody else has that memory.
-    let offer = unsafe { arrival.receive(&to, stream) }.unwrap();
+    let offer = unsafe { on_demand().receive(&to, stream) }.unwrap();
     let machine = Machine::of_state(kind, to, &offer.state).unwrap();
     let _landed = offer.accept().unwrap();
     let _running = machine.run().unwrap();
@@ -429,8 +437,7 @@ fn a_destination_that_dies_after_the_switch_over_is_not_known_to_run() {
     for kind in kinds() {
         let (mut destination, stream) = child(TEST, &format!("destination-{}", name_of(kind)));
         let from = memory(Backing::Small);
-        let mut owner = Owner::new(kind, &from);
-        owner.waits_for = 20;
+        let mut owner = busy(kind, &from);
         // SAFETY: the machine alone writes to it.
         let departed = unsafe { departure(with_post_copy()).run(&from, stream, &mut owner) };
         let mut departed = departed.unwrap_or_else(|error| panic!("{error}"));

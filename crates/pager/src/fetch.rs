@@ -16,13 +16,14 @@ use rustix::io::Errno;
 use crate::event::{Event, Loss};
 use crate::inner::{Inner, PAUSE, Shard, Trouble};
 use crate::lost::Barred;
+use crate::placing::put_content;
 use crate::plan::in_flight::{Flight, GivenUp};
 use crate::plan::pages::{Claim, State};
 use crate::source::{Source, SourceError};
 use crate::staging::Block;
 use crate::sys::clock::now_ns;
 use crate::sys::uffd::{Placed, in_one_mapping};
-use crate::zeros::{first_run, is_zero};
+use crate::zeros::is_zero;
 use crate::{BLOCK, CleanPages, PAGE};
 
 const BLOCK_PAGES: usize = BLOCK / PAGE;
@@ -75,47 +76,6 @@ struct Progress {
     on: usize,
     /// So many of them were put into place.
     pages: usize,
-}
-
-/// Puts content at `to`; pages that hold nothing but zeros take no memory, where the kernel can do that. How many these are is added to `zeros`. Calls for each
-/// run of either kind, so at most as many as there are pages.
-fn put_content(
-    shard: &Shard,
-    to: Range<usize>,
-    content: &[u8],
-    granule: usize,
-    zeros: &mut usize,
-) -> Placed {
-    assert_eq!(to.len(), content.len());
-    let mut done = 0;
-    while done < content.len() {
-        let rest = &content[done..];
-        // There is no huge zero page to map.
-        let (len, is_zero) = match granule {
-            1 => first_run(rest),
-            _ => (rest.len(), false),
-        };
-        let part = to.start + done..to.start + done + len;
-        let placed = match is_zero {
-            true => shard.uffd.zero(part),
-            // SAFETY: the content is as long.
-            false => unsafe { shard.uffd.copy(part, rest.as_ptr()) },
-        };
-        done += placed.bytes;
-        if is_zero {
-            *zeros += placed.bytes / PAGE;
-        }
-        if placed.bytes < len {
-            return Placed {
-                bytes: done,
-                error: placed.error,
-            };
-        }
-    }
-    Placed {
-        bytes: done,
-        error: None,
-    }
 }
 
 impl Inner {

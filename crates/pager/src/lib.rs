@@ -13,6 +13,7 @@ mod inner;
 mod lost;
 pub mod measure;
 mod pager;
+mod placing;
 mod plan;
 mod source;
 mod staging;

@@ -336,18 +336,20 @@ struct Held<'a, I: Iterator<Item = &'a Segment>> {
 
 impl<'a, I: Iterator<Item = &'a Segment>> Held<'a, I> {
     fn give(mut self) {
-        for segment in self.segments.by_ref() {
+        self.give_rest();
+    }
+
+    fn give_rest(&mut self) {
+        for segment in &mut self.segments {
             segment.give(self.kind);
         }
     }
 }
 
 impl<'a, I: Iterator<Item = &'a Segment>> Drop for Held<'a, I> {
-    /// After a panic; else they were given back before.
+    /// What is left after a panic; else they were given back before.
     fn drop(&mut self) {
-        for segment in &mut self.segments {
-            segment.give(self.kind);
-        }
+        self.give_rest();
     }
 }
 

@@ -139,6 +139,18 @@ fn spawn_with(
     thread::spawn(move || work(guard, &shared.1))
 }
 
+/// Another thread uses the number and gives the guard back.
+fn gives_back(shared: &Shared, guard: WriteGuard<'_, ByTask>) -> thread::JoinHandle<()> {
+    spawn_with(shared, guard, |guard, number| {
+        number.add();
+        drop(guard);
+    })
+}
+
+fn is_free(shared: &Shared) {
+    assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+}
+
 /// A guard for writing that can go to other threads: of a thread, or of a future.
 fn both_ways(lock: &RangeLock, by_future: bool) -> WriteGuard<'_, ByTask> {
     match by_future {
@@ -186,7 +198,7 @@ fn a_reader_a_writer_and_a_future() {
             drop(guard);
             writer.join().expect("no panic");
             task.join().expect("no panic");
-            assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+            is_free(&shared);
         });
     }
 }
@@ -206,7 +218,7 @@ fn a_future_is_dropped_while_it_is_granted() {
             drop(guard);
             gives_up.join().expect("no panic");
             waits.join().expect("no panic");
-            assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+            is_free(&shared);
         });
     }
 }
@@ -228,16 +240,13 @@ fn halves_are_given_back_by_two_threads() {
                     }
                 });
                 let (left, right) = both_ways(&shared.0, by_future).split_at(4);
-                let gives = spawn_with(&shared, right, |right, high| {
-                    high.add();
-                    drop(right);
-                });
+                let gives = gives_back(&shared, right);
                 low.add();
                 drop(left);
                 waits.join().expect("no panic");
                 gives.join().expect("no panic");
                 assert_eq!((low.get(), shared.1.get()), (2, 2));
-                assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+                is_free(&shared);
             });
         }
     }
@@ -254,16 +263,13 @@ fn one_half_is_downgraded_while_the_other_is_given_back() {
                 assert!(high.get() <= 1);
             });
             let (left, right) = shared.0.write(0..8).into_task().split_at(4);
-            let gives = spawn_with(&shared, right, |right, high| {
-                high.add();
-                drop(right);
-            });
+            let gives = gives_back(&shared, right);
             let left = left.downgrade();
             waits.join().expect("no panic");
             gives.join().expect("no panic");
             assert!(shared.0.try_read(0..8).is_ok() && shared.0.try_write(0..4).is_err());
             drop(left);
-            assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+            is_free(&shared);
         });
     }
 }
@@ -292,7 +298,7 @@ fn halves_are_downgraded_and_given_back_by_two_threads() {
                 waits.join().expect("no panic");
                 gives.join().expect("no panic");
                 assert_eq!(shared.1.get(), 2);
-                assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+                is_free(&shared);
             });
         }
     }
@@ -310,10 +316,7 @@ fn a_half_is_split_again_while_the_other_is_given_back() {
                     number.add();
                 });
                 let (left, right) = shared.0.write(0..8).into_task().split_at(4);
-                let gives = spawn_with(&shared, right, |right, number| {
-                    number.add();
-                    drop(right);
-                });
+                let gives = gives_back(&shared, right);
                 if downgrades {
                     let (one, other) = left.downgrade().split_at(2);
                     drop(one);
@@ -328,7 +331,7 @@ fn a_half_is_split_again_while_the_other_is_given_back() {
                 waits.join().expect("no panic");
                 gives.join().expect("no panic");
                 assert_eq!(shared.1.get(), 2);
-                assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+                is_free(&shared);
             });
         }
     }
@@ -341,10 +344,7 @@ fn the_latest_waker_is_woken_by_who_gives_back_meanwhile() {
         model(move || {
             let shared = shared(lock());
             let guard = shared.0.write(0..4).into_task();
-            let gives = spawn_with(&shared, guard, |guard, number| {
-                number.add();
-                drop(guard);
-            });
+            let gives = gives_back(&shared, guard);
             let mut future = shared.0.write_async(2..20);
             let first = pin!(&mut future).poll(&mut Context::from_waker(Waker::noop()));
             let guard = match first {
@@ -355,7 +355,7 @@ fn the_latest_waker_is_woken_by_who_gives_back_meanwhile() {
             drop(guard);
             gives.join().expect("no panic");
             assert_eq!(shared.1.get(), 2);
-            assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+            is_free(&shared);
         });
     }
 }
@@ -374,10 +374,7 @@ fn time_runs_out_while_the_range_is_granted() {
         model(move || {
             let shared = shared(lock());
             let guard = shared.0.write(0..4).into_task();
-            let gives = spawn_with(&shared, guard, |guard, number| {
-                number.add();
-                drop(guard);
-            });
+            let gives = gives_back(&shared, guard);
             let timed = shared.0.try_write_for(2..20, some_time());
             let mut sum = 1;
             match &timed {
@@ -390,7 +387,7 @@ fn time_runs_out_while_the_range_is_granted() {
             drop(timed);
             gives.join().expect("no panic");
             assert_eq!(shared.1.get(), sum);
-            assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+            is_free(&shared);
         });
     }
 }
@@ -413,7 +410,7 @@ fn time_runs_out_before_others_that_wait() {
             waits.join().expect("no panic");
             timed.join().expect("no panic");
             drop(held);
-            assert!(shared.0.try_write(..).is_ok(), "something is left behind");
+            is_free(&shared);
         });
     }
 }

@@ -122,6 +122,19 @@ fn ends_complete(daemon: Daemon) {
     assert!(end["faults"].as_u64() > Some(0), "{end}");
 }
 
+/// The guest first, whose memory the daemon is in until it has ended.
+fn both_end(guest: Guest, snapshot: &Snapshot, daemon: Daemon) {
+    let memory = guest.end_right(snapshot);
+    ends_complete(daemon);
+    drop(memory);
+}
+
+/// It has taken over while pages are missing.
+fn goes_on_with_less(daemon: &Daemon) {
+    let resumed = daemon.event("resume");
+    assert!(resumed["pages_missing"].as_u64() > Some(0), "{resumed}");
+}
+
 #[test]
 fn a_guest_finds_its_memory() {
     if !can_be() {
@@ -138,9 +151,7 @@ fn a_guest_finds_its_memory() {
         let daemon = Daemon::start(&place, image, more);
         let guest = snapshot.restored(&place);
         guest.goes_on(100);
-        let memory = guest.end_right(&snapshot);
-        ends_complete(daemon);
-        drop(memory);
+        both_end(guest, &snapshot, daemon);
     }
 }
 
@@ -159,21 +170,17 @@ fn a_guest_does_not_notice_who_serves_it() {
     for _ in 0..3 {
         guest.goes_on(16);
         daemon = replaced(&place, daemon, "vm.mem", &more);
-        let resumed = daemon.event("resume");
-        assert!(resumed["pages_missing"].as_u64() > Some(0), "{resumed}");
+        goes_on_with_less(&daemon);
         guest.goes_on(16);
         let next = standby(&place, "vm.mem", &more);
         daemon.0.signal(Signal::KILL);
         let _ = daemon.0.ended();
         assert_eq!(next.event("took-over")["why"], "died");
-        let resumed = next.event("resume");
-        assert!(resumed["pages_missing"].as_u64() > Some(0), "{resumed}");
+        goes_on_with_less(&next);
         daemon = next;
     }
     guest.goes_on(16);
-    let memory = guest.end_right(&snapshot);
-    ends_complete(daemon);
-    drop(memory);
+    both_end(guest, &snapshot, daemon);
 }
 
 #[test]
@@ -188,7 +195,5 @@ fn sixty_four_cpus_find_their_memory() {
     guest.goes_on(16);
     let daemon = replaced(&place, daemon, "vm.ami", &[]);
     guest.goes_on(16);
-    let memory = guest.end_right(&snapshot);
-    ends_complete(daemon);
-    drop(memory);
+    both_end(guest, &snapshot, daemon);
 }
