@@ -148,7 +148,7 @@ NOINLINE static void want_condition(int round)
     pthread_mutex_unlock(&mutex);
 }
 
-/* What is done in odd rounds by one line and in even rounds by another, in functions with equal frames. */
+/* What is done in odd turns by one line and in even turns by another, in functions with equal frames. */
 #define BY_TURNS(does, ...)                                            \
     static volatile int does##_odds, does##_evens;                     \
     NOINLINE static void does##_odd(int round)                         \
@@ -165,7 +165,7 @@ NOINLINE static void want_condition(int round)
     }                                                                  \
     static void does##_by_turns(int round)                             \
     {                                                                  \
-        if (round & 1)                                                 \
+        if (is_odd_turn(round))                                        \
             does##_odd(round);                                         \
         else                                                           \
             does##_even(round);                                        \

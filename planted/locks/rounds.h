@@ -6,8 +6,9 @@
  *   {"family": "mutex", "times": 40, "seconds": 0.1234, "queued": 0, "longest": 0.004,
  *    "p99": 0.003, "odd": {"times": 20, "seconds": 0.0617}, "lock": "0x55d0c0de"}
  *
- * `p99` is by nearest rank, of the first thousands; `odd` is what the odd rounds have of all; `lock` is where the
- * lock is, of families that know it.
+ * `p99` is by nearest rank, of the first thousands; `odd` is what the odd turns have of all, of two rounds each (what
+ * glibc keeps of a condition alternates from wait to wait, and would tell turns of one round apart); `lock` is where
+ * the lock is, of families that know it.
  *
  * Of calls that spin, or may yield the CPU before they sleep, it tells how long they stood in a run queue, before
  * the sleep or after it.
@@ -82,6 +83,8 @@ static long sleeps(void)
     return usage.ru_nvcsw;
 }
 
+static int is_odd_turn(int round) { return round >> 1 & 1; }
+
 static void want_and_time(int round)
 {
     /* Who spins may be preempted before and after, which is no wait, but interrupts meanwhile are part of it. */
@@ -101,7 +104,7 @@ static void want_and_time(int round)
             lengths[times] = took;
         times++;
         seconds += took;
-        if (round & 1) {
+        if (is_odd_turn(round)) {
             odd_times++;
             odd_seconds += took;
         }

@@ -147,7 +147,7 @@ pub fn truths(said: &str) -> Vec<Truth> {
     said.lines().map(of).collect()
 }
 
-/// Of the odd rounds and of the even ones.
+/// Of the odd turns and of the even ones.
 pub fn truths_by_turns(said: &Value) -> (Truth, Truth) {
     let part = |part: &Value| Truth {
         longest: None,
