@@ -6,7 +6,7 @@
 //! the program first uses OpenMP. Only on which CPUs the process may run is looked at at once: a copy of GCC's runtime that is
 //! loaded later binds the thread that loads it, and programs bind threads of their own.
 
-use amdahl_openmp::{binding, icv, thread};
+use amdahl_openmp::{binding, fork, icv, thread};
 
 /// Whether a list of libraries to preload names this one, under whatever path.
 fn names_this(preloaded: &[u8]) -> bool {
@@ -19,6 +19,7 @@ fn is_preloaded() -> bool {
 }
 
 extern "C" fn init() {
+    fork::init();
     icv::look_at_cpus();
     if !is_preloaded() && icv::globals().places.is_some() {
         // SAFETY: the thread is the calling one.

@@ -152,7 +152,7 @@ pub unsafe fn resolve(thread: *mut Thread, specified: u32, useful: u32) -> u32 {
     } else {
         specified
     };
-    if icv.dynamic || icv::globals().own.dynamic == Some(true) {
+    if icv::globals().own.dynamic.unwrap_or(icv.dynamic) {
         threads = threads.min(self::threads());
         if useful != 0 {
             threads = threads.min(useful);

@@ -11,7 +11,7 @@ use crate::alloc::{self, Owned};
 use crate::env::{self, DefaultAllocator, Settings};
 use crate::places::{CpuSet, PlaceList, Topology, Unusable};
 use crate::policy::Patience;
-use crate::{display, message, sys};
+use crate::{display, fork, message, sys};
 
 /// How iterations are dealt out, numbered as `omp_sched_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -413,7 +413,7 @@ fn default_allocator(given: Option<&DefaultAllocator>, said: &mut Vec<String>) -
 /// CPUs that the calling thread might run on at the first call.
 pub fn look_at_cpus() -> &'static CpuSet {
     static ALLOWED: OnceLock<CpuSet> = OnceLock::new();
-    ALLOWED.get_or_init(|| {
+    fork::filled(&ALLOWED, || {
         amdahl_topology::allowed()
             .ok()
             .filter(|allowed| !allowed.is_empty())
@@ -424,7 +424,7 @@ pub fn look_at_cpus() -> &'static CpuSet {
 /// The process's variables, read at the first call. What there is to say about the environment is said then.
 pub fn globals() -> &'static Globals {
     static GLOBALS: OnceLock<Globals> = OnceLock::new();
-    GLOBALS.get_or_init(|| {
+    fork::filled(&GLOBALS, || {
         let variables = sys::environment();
         let pairs = variables
             .iter()
@@ -448,7 +448,9 @@ pub fn globals() -> &'static Globals {
 /// What is near to what on this machine, of the CPUs that the process might run on when it began. Read at the first call.
 pub(crate) fn near() -> &'static Topology {
     static NEAR: OnceLock<Topology> = OnceLock::new();
-    NEAR.get_or_init(|| Topology::read_near(Path::new("/sys"), &globals().allowed))
+    fork::filled(&NEAR, || {
+        Topology::read_near(Path::new("/sys"), &globals().allowed)
+    })
 }
 
 #[cfg(test)]

@@ -38,6 +38,8 @@ pub mod doacross;
 #[cfg(not(loom))]
 pub mod env;
 #[cfg(not(loom))]
+pub mod fork;
+#[cfg(not(loom))]
 pub mod icv;
 #[cfg(not(loom))]
 pub mod loops;

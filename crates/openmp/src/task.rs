@@ -299,6 +299,11 @@ unsafe fn new_task(
             } else {
                 event::NONE
             }),
+            // Who fulfills the event rings there: before anybody has the handle.
+            on: StdAtomicPtr::new(match is_deferred {
+                true => ptr::null_mut(),
+                false => queue.cast_mut(),
+            }),
             ..Task::implicit(parent, (*parent).icv)
         });
         if flags & FLAG_DETACH != 0 {
@@ -432,6 +437,40 @@ unsafe fn is_ready_now(parent: *mut Task, task: *mut Task, depend: *const *mut c
 /// Runs a task that was taken from a queue.
 unsafe fn run(thread: *mut Thread, queue: *const Queue, task: *mut Task) {
     // SAFETY: the task is nobody else's; `queue` is the calling thread's own.
+    unsafe { run_before(thread, queue, task, || {}) };
+}
+
+/// The same where the calling thread waits at a meeting. Once the last task has ended the region may end, and the queue may be another thread's: what
+/// was made here meanwhile is added up before whatever lets somebody end the task.
+unsafe fn run_at_meeting(thread: *mut Thread, queue: *const Queue, task: *mut Task) {
+    // SAFETY: as above. The task counts in its home's queue until it has ended, and in no other.
+    unsafe {
+        let (team, is_ours) = ((*task).team, (*task).home == queue);
+        let settle = || {
+            if (*queue).unfinished.settle() {
+                uncount(team);
+            }
+        };
+        let let_go = || {
+            // Otherwise nobody else ends it, and once is enough.
+            if !is_ours || (*task).event.load(Ordering::Relaxed) != event::NONE {
+                settle();
+            }
+        };
+        if run_before(thread, queue, task, let_go) && is_ours {
+            settle();
+        }
+    }
+}
+
+/// Runs a task, and calls `let_go` before others can learn that its body has ended. Whether it has been ended here.
+unsafe fn run_before(
+    thread: *mut Thread,
+    queue: *const Queue,
+    task: *mut Task,
+    let_go: impl FnOnce(),
+) -> bool {
+    // SAFETY: the caller's promise.
     unsafe {
         if (*task).is_copied || !group::is_task_cancelled(task) {
             let before = (*thread).task;
@@ -439,15 +478,17 @@ unsafe fn run(thread: *mut Thread, queue: *const Queue, task: *mut Task) {
             ((*task).body)((*task).data);
             (*thread).task = before;
             (*task).table = None;
+            let_go();
             if (*task).event.load(Ordering::Relaxed) != event::NONE {
                 // AcqRel: pairs with itself in `fulfill`; the later of the two ends the task.
                 let seen = (*task).event.swap(event::BODY_ENDED, Ordering::AcqRel);
                 if seen == event::OPEN {
-                    return;
+                    return false;
                 }
             }
         }
         end(task, queue, false);
+        true
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::Once;
+use std::sync::OnceLock;
 
 use crate::contention::{Contention, Own};
 use crate::count::Arrivals;
@@ -19,7 +19,7 @@ use crate::task::{self, Board, Queue, Task};
 use crate::thread::{Position, Thread};
 use crate::tree::{FAN_IN, Spot, Tree};
 use crate::worker::{self, Taker, Worker};
-use crate::{binding, capacity, display, rseq, stats};
+use crate::{binding, capacity, display, fork, rseq, stats};
 
 mod letting_go;
 mod near;
@@ -119,8 +119,9 @@ pub static CONTENTION: Contention = Contention::new();
 
 /// To be called before the first region; later calls do nothing.
 pub fn init() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    fork::init();
+    fork::filled(&ONCE, || {
         rseq::init();
         capacity::init();
         worker::init();

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::Once;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::chain::Link;
@@ -11,7 +11,7 @@ use crate::icv::{self, Icv};
 use crate::share::{self, Share};
 use crate::task::{Queue, Task};
 use crate::team::Team;
-use crate::{tls, worker};
+use crate::{fork, tls, worker};
 
 /// Where a thread is in the nest of parallel regions. Saved by the master when a region begins, restored when it
 /// ends.
@@ -176,7 +176,7 @@ static EXIT_KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// Has what `thread` holds given back when it ends.
 fn at_exit(thread: *mut Thread) {
-    static ONCE: Once = Once::new();
+    static ONCE: OnceLock<()> = OnceLock::new();
     unsafe extern "C" fn ends(thread: *mut c_void) {
         // SAFETY: the value of the key is what `at_exit` was given, and the thread ends.
         unsafe {
@@ -188,7 +188,7 @@ fn at_exit(thread: *mut Thread) {
             }
         }
     }
-    ONCE.call_once(|| {
+    fork::filled(&ONCE, || {
         let mut key = 0;
         // SAFETY: `key` is written by the call.
         if unsafe { libc::pthread_key_create(&mut key, Some(ends)) } == 0 {

@@ -131,14 +131,14 @@ fn new_idle() -> *mut Mutex<Idle> {
 
 pub(crate) fn init() {
     IDLE.store(new_idle(), Ordering::Release);
-    // SAFETY: the function is there as long as this library, which is never unloaded.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 
 /// Of all threads only the one that called `fork` is there. What belonged to others is forgotten, not freed: it may
 /// have been changing.
-unsafe extern "C" fn in_child() {
-    IDLE.store(new_idle(), Ordering::Release);
+pub(crate) fn in_child() {
+    if !IDLE.load(Ordering::Relaxed).is_null() {
+        IDLE.store(new_idle(), Ordering::Release);
+    }
     degree::in_child();
     runnable::in_child();
     ENTERED.store(u32::from(tls::get() != 0), Ordering::Relaxed);

@@ -6,7 +6,7 @@ use std::ptr;
 
 use super::depend::{Dependence, Successor};
 use super::queue::{Queue, Search};
-use super::{Group, Task, dependences, event, group, own_queue, run, uncount};
+use super::{Group, Task, dependences, event, group, own_queue, run, run_at_meeting};
 use crate::lateness::Awaited;
 use crate::spinners::Place;
 use crate::sync::Ordering;
@@ -47,10 +47,7 @@ pub unsafe fn run_one(thread: *mut Thread, is_over: &mut dyn FnMut() -> bool) ->
             }
             if !task.is_null() {
                 board.found(|| (*team).wake_for_tasks(1));
-                run(thread, queue, task);
-                if (*queue).unfinished.settle() {
-                    uncount(team);
-                }
+                run_at_meeting(thread, queue, task);
                 return true;
             }
             if is_over() || !board.found_nothing() {
