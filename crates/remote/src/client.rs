@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::TcpStream;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -21,8 +22,8 @@ use crate::queue::Queue;
 use crate::resolve;
 use crate::tls::Fresh;
 use crate::wire::{
-    self, ANSWER, AnswerHead, Ask, Identity, MAP_MAX, READ_MAX, Refusal, Request, Runs, Secret,
-    Welcome,
+    self, ANSWER, AnswerHead, Ask, Identity, MAP_MAX, READ_MAX, Refusal, Request, Runs, SET_RANGE,
+    SET_STEP, Secret, Welcome,
 };
 use crate::{BLOCK, Credentials, Error, OWED_MAX, PAGE, lock};
 
@@ -99,6 +100,7 @@ struct Shared {
     welcome: Welcome,
     /// A bit for each huge page that holds anything.
     map: Vec<u8>,
+    working_set: Vec<Range<u64>>,
     work: Mutex<Work>,
     links: Vec<Link>,
     /// Why nothing comes any more.
@@ -144,8 +146,8 @@ struct Answer {
 }
 
 impl Remote {
-    /// Connects, and learns how much memory there is and which huge pages of it hold anything. Until the other side has greeted takes no longer than the
-    /// [timeout](Connect::timeout), looking for its name included; then as long at most for what holds anything of each 64 GiB.
+    /// Connects, and learns how much memory there is, which huge pages of it hold anything, and which pages are needed first. Until the other side has greeted takes no longer than the
+    /// [timeout](Connect::timeout), looking for its name included; then as long at most for what holds anything of each 64 GiB, and for each 4096 ranges of the working set.
     ///
     /// # Errors
     /// [`Error`]: nobody is there, nobody is trusted, or it is not this protocol.
@@ -176,6 +178,7 @@ impl Remote {
             }));
         }
         let map = map_of(&mut channel, welcome.len, connect.timeout)?;
+        let working_set = set_of(&mut channel, &welcome, connect.timeout)?;
         let bell = |_| {
             Ok(Link {
                 bell: Bell::new()?,
@@ -189,6 +192,7 @@ impl Remote {
             tls,
             welcome,
             map,
+            working_set,
             work: Mutex::default(),
             links: links?,
             gone: OnceLock::new(),
@@ -224,6 +228,12 @@ impl Remote {
     /// Which memory it is.
     pub fn identity(&self) -> Identity {
         self.shared.welcome.identity
+    }
+
+    /// Pages that are needed first, in their order, as the other side says ([`Serve::working_set`](crate::Serve::working_set)): within the memory, and together no more than
+    /// it has.
+    pub fn working_set(&self) -> &[Range<u64>] {
+        &self.shared.working_set
     }
 
     /// Why the files of the credentials, which have changed, cannot be used for connections; once for each change, when a
@@ -436,32 +446,71 @@ fn map_of(channel: &mut Channel, len: u64, timeout: Duration) -> Result<Vec<u8>,
     let mut map = Vec::new();
     while (map.len() as u64) < bytes {
         let step = (bytes - map.len() as u64).min(MAP_MAX.into()) as u32;
-        let request = Request {
-            id: 0,
-            ask: Ask::Map,
-            is_urgent: true,
-            offset: map.len() as u64 * 8 * BLOCK,
-            len: step,
-        };
-        let until = Instant::now() + timeout;
-        channel.write_all(&request.bytes(), until)?;
-        let mut head = [0; ANSWER];
-        channel.read_all(&mut head, until)?;
-        let head = AnswerHead::of(&head)?;
-        if head.is.is_err() || head.len != step {
-            return Err(Error::Wire(wire::WireError::Field {
-                field: "the length of the map",
-                value: head.len.into(),
-            }));
-        }
-        let mut bits = vec![0; step as usize];
-        channel.read_all(&mut bits, until)?;
-        if crc32c::crc32c(&bits) != head.crc {
-            return Err(Error::Wire(wire::WireError::Checksum("the map")));
-        }
-        map.extend(bits);
+        let offset = map.len() as u64 * 8 * BLOCK;
+        map.extend(answer_of(channel, Ask::Map, offset, step, step, timeout)?);
     }
     Ok(map)
+}
+
+/// The same for the working set.
+fn set_of(
+    channel: &mut Channel,
+    welcome: &Welcome,
+    timeout: Duration,
+) -> Result<Vec<Range<u64>>, Error> {
+    let pages = welcome.len.div_ceil(PAGE);
+    let (mut set, mut all) = (Vec::new(), 0_u64);
+    while set.len() < welcome.set as usize {
+        let step = (welcome.set - set.len() as u32).min(SET_STEP);
+        let offset = set.len() as u64;
+        let payload = answer_of(channel, Ask::Set, offset, step, SET_RANGE * step, timeout)?;
+        let ranges = wire::set_of(&payload, pages)?;
+        let sum: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        all += sum;
+        if all > pages {
+            return Err(Error::Wire(wire::WireError::Field {
+                field: "the pages of the working set",
+                value: all,
+            }));
+        }
+        set.extend(ranges);
+    }
+    Ok(set)
+}
+
+/// Asks while nobody else does, and waits for an answer of `bytes`.
+fn answer_of(
+    channel: &mut Channel,
+    ask: Ask,
+    offset: u64,
+    len: u32,
+    bytes: u32,
+    timeout: Duration,
+) -> Result<Vec<u8>, Error> {
+    let request = Request {
+        id: 0,
+        ask,
+        is_urgent: true,
+        offset,
+        len,
+    };
+    let until = Instant::now() + timeout;
+    channel.write_all(&request.bytes(), until)?;
+    let mut head = [0; ANSWER];
+    channel.read_all(&mut head, until)?;
+    let head = AnswerHead::of(&head)?;
+    if head.is.is_err() || head.len != bytes {
+        return Err(Error::Wire(wire::WireError::Field {
+            field: "the length of an answer",
+            value: head.len.into(),
+        }));
+    }
+    let mut payload = vec![0; bytes as usize];
+    channel.read_all(&mut payload, until)?;
+    if crc32c::crc32c(&payload) != head.crc {
+        return Err(Error::Wire(wire::WireError::Checksum("an answer")));
+    }
+    Ok(payload)
 }
 
 impl Shared {
@@ -617,7 +666,8 @@ impl Shared {
         // A connection that takes as long as a silent one is as useless.
         let until = Instant::now() + self.connect.timeout / 3;
         let (channel, welcome) = meet(&self.connect, &self.tls, until)?;
-        if welcome != self.welcome {
+        let is = |welcome: &Welcome| (welcome.len, welcome.identity);
+        if is(&welcome) != is(&self.welcome) {
             let _ = self
                 .gone
                 .set("another memory is served there now than before");

@@ -2,6 +2,7 @@
 //! stand in.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -35,6 +36,9 @@ pub struct Serve {
     pub len: u64,
     /// What it is known by: another memory must have another identity, or clients that come back take it for this one.
     pub identity: Identity,
+    /// Pages that are needed first, in their order, which clients learn when they connect: within the memory, and together no more than it has, or they refuse them. Of more than
+    /// 2^20 ranges the first are told.
+    pub working_set: Arc<[Range<u64>]>,
     /// `None` is allowed at addresses of this host alone.
     pub credentials: Option<Credentials>,
     /// What a client has to show before it is told anything. Without TLS it keeps other users of this host out, with TLS others with a
@@ -55,6 +59,7 @@ impl Serve {
             source,
             len,
             identity,
+            working_set: Arc::default(),
             credentials: None,
             secret: None,
             workers: 0,
@@ -379,6 +384,7 @@ impl Inner {
         let welcome = Welcome {
             len: self.serve.len,
             identity: self.serve.identity,
+            set: self.working_set().len() as u32,
         };
         channel.write_all(&welcome.bytes(), until)?;
         greeted?;
@@ -593,7 +599,20 @@ impl Inner {
                     .map_err(refused)
             }
             Ask::Map => Ok(wire::map_answer(request.id, &self.map(request))),
+            Ask::Set => {
+                let set = self.working_set();
+                let first = usize::try_from(request.offset).unwrap_or(usize::MAX);
+                let rest = set.get(first..).unwrap_or_default();
+                let ranges = &rest[..rest.len().min(request.len as usize)];
+                Ok(wire::set_answer(request.id, ranges))
+            }
         }
+    }
+
+    /// What is told of it.
+    fn working_set(&self) -> &[Range<u64>] {
+        let set = &self.serve.working_set;
+        &set[..set.len().min(wire::SET_MAX as usize)]
     }
 
     /// A bit for each huge page that holds anything. A step for each of them.

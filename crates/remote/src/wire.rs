@@ -13,7 +13,7 @@ use crate::PAGE;
 /// What a connection begins with, from both sides.
 pub const MAGIC: [u8; 8] = *b"amdpages";
 /// What is spoken here.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a [hello](hello).
 pub const HELLO: usize = 16;
 /// Bytes of what follows a hello where a secret is shown: the secret and a checksum.
@@ -28,6 +28,12 @@ pub const ANSWER: usize = 20;
 pub const READ_MAX: u32 = 256 << 10;
 /// The most bytes of bits that one request asks for: of 64 GiB.
 pub const MAP_MAX: u32 = 4096;
+/// The most ranges of a working set.
+pub const SET_MAX: u32 = 1 << 20;
+/// The most ranges that one request asks for.
+pub const SET_STEP: u32 = 4096;
+/// Bytes of one of them: its first page and how many they are.
+pub const SET_RANGE: u32 = 16;
 /// The most runs of one answer: one for each page, and one more at each end that is no page.
 const RUNS_MAX: usize = READ_MAX as usize / 4096 + 2;
 /// The most bytes that say why something failed.
@@ -156,6 +162,8 @@ pub struct Welcome {
     pub len: u64,
     /// Which memory.
     pub identity: Identity,
+    /// Ranges of its working set; 0 where none is known.
+    pub set: u32,
 }
 
 impl Welcome {
@@ -166,6 +174,7 @@ impl Welcome {
         bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.len.to_le_bytes());
         bytes[24..40].copy_from_slice(&self.identity);
+        bytes[40..44].copy_from_slice(&self.set.to_le_bytes());
         seal(&mut bytes);
         bytes
     }
@@ -181,9 +190,14 @@ impl Welcome {
         if len > 1 << 62 {
             return field("the length of the memory", len);
         }
+        let set = u32_at(bytes, 40);
+        if set > SET_MAX {
+            return field("the ranges of a working set", set.into());
+        }
         Ok(Welcome {
             len,
             identity: part(bytes, 24),
+            set,
         })
     }
 }
@@ -195,6 +209,8 @@ pub enum Ask {
     Read,
     /// Which huge pages hold anything but zeros: a bit for each, from the one of `offset` on, `len` bytes of bits.
     Map,
+    /// The working set: `len` ranges of it, from the one with the number `offset` on.
+    Set,
 }
 
 /// One request.
@@ -206,9 +222,9 @@ pub struct Request {
     pub ask: Ask,
     /// Somebody waits for it: it goes before those for which nobody does.
     pub is_urgent: bool,
-    /// From which byte of the memory on.
+    /// From which byte of the memory on, or from which range of the working set.
     pub offset: u64,
-    /// Bytes; 1 to [`READ_MAX`], or [`MAP_MAX`] of a map.
+    /// Bytes; 1 to [`READ_MAX`], or [`MAP_MAX`] of a map. Ranges of the working set: 1 to [`SET_STEP`].
     pub len: u32,
 }
 
@@ -220,6 +236,7 @@ impl Request {
         bytes[4] = match self.ask {
             Ask::Read => 1,
             Ask::Map => 2,
+            Ask::Set => 3,
         };
         bytes[5] = self.is_urgent.into();
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
@@ -239,6 +256,7 @@ impl Request {
             ask: match bytes[4] {
                 1 => Ask::Read,
                 2 => Ask::Map,
+                3 => Ask::Set,
                 other => return field("what is asked for", other.into()),
             },
             is_urgent: match bytes[5] {
@@ -252,6 +270,7 @@ impl Request {
         let len_max = match request.ask {
             Ask::Read => READ_MAX,
             Ask::Map => MAP_MAX,
+            Ask::Set => SET_STEP,
         };
         if request.len == 0 || request.len > len_max {
             return field("the length of a request", request.len.into());
@@ -264,11 +283,12 @@ impl Request {
 
     /// The most bytes that may follow the head of its answer.
     pub fn answer_max(&self) -> u32 {
-        let runs = match self.ask {
-            Ask::Read => 2 + 4 * RUNS_MAX as u32,
-            Ask::Map => 0,
+        let bytes = match self.ask {
+            Ask::Read => self.len + 2 + 4 * RUNS_MAX as u32,
+            Ask::Map => self.len,
+            Ask::Set => self.len * SET_RANGE,
         };
-        (self.len + runs).max(REASON_MAX)
+        bytes.max(REASON_MAX)
     }
 }
 
@@ -368,6 +388,36 @@ pub fn map_answer(id: u32, bits: &[u8]) -> Vec<u8> {
     answer.extend_from_slice(bits);
     finish(&mut answer, id, Ok(()));
     answer
+}
+
+/// Makes an answer of ranges of pages.
+pub fn set_answer(id: u32, ranges: &[Range<u64>]) -> Vec<u8> {
+    let mut answer = vec![0; ANSWER];
+    for range in ranges {
+        answer.extend_from_slice(&range.start.to_le_bytes());
+        answer.extend_from_slice(&(range.end - range.start).to_le_bytes());
+    }
+    finish(&mut answer, id, Ok(()));
+    answer
+}
+
+/// The ranges of what follows the head of such an answer, of a memory of so many pages.
+///
+/// # Errors
+/// [`WireError`]: a range is empty or not within the memory.
+pub fn set_of(payload: &[u8], pages: u64) -> Result<Vec<Range<u64>>, WireError> {
+    let (ranges, rest) = payload.as_chunks::<{ SET_RANGE as usize }>();
+    if !rest.is_empty() {
+        return field("the length of a working set", payload.len() as u64);
+    }
+    let range = |bytes: &[u8; SET_RANGE as usize]| {
+        let (first, count) = (u64_at(bytes, 0), u64_at(bytes, 8));
+        match first.checked_add(count) {
+            Some(end) if count > 0 && end <= pages => Ok(first..end),
+            _ => field("a page of the working set", first),
+        }
+    };
+    ranges.iter().map(range).collect()
 }
 
 /// Makes an answer of content: runs of zeros, which are only told, and runs of bytes.
@@ -530,19 +580,24 @@ mod tests {
     use super::*;
 
     fn requests() -> impl Strategy<Value = Request> {
+        const ASKS: &[(Ask, u32)] = &[
+            (Ask::Read, READ_MAX),
+            (Ask::Map, MAP_MAX),
+            (Ask::Set, SET_STEP),
+        ];
         (
             any::<u32>(),
-            any::<bool>(),
+            prop::sample::select(ASKS),
             any::<bool>(),
             0..=1_u64 << 62,
             1..=READ_MAX,
         )
-            .prop_map(|(id, is_map, is_urgent, offset, len)| Request {
+            .prop_map(|(id, (ask, most), is_urgent, offset, len)| Request {
                 id,
-                ask: if is_map { Ask::Map } else { Ask::Read },
+                ask,
                 is_urgent,
                 offset,
-                len: if is_map { len.min(MAP_MAX) } else { len },
+                len: len.min(most),
             })
     }
 
@@ -560,8 +615,8 @@ mod tests {
         }
 
         #[test]
-        fn welcomes_come_back(len in 0..=1_u64 << 62, identity: Identity) {
-            let welcome = Welcome { len, identity };
+        fn welcomes_come_back(len in 0..=1_u64 << 62, identity: Identity, set in 0..=SET_MAX) {
+            let welcome = Welcome { len, identity, set };
             prop_assert_eq!(Welcome::of(&welcome.bytes()), Ok(welcome));
         }
 
@@ -589,6 +644,21 @@ mod tests {
             let mut into = vec![1; len as usize];
             Runs::of(payload, len).unwrap().copy_to(&mut into);
             prop_assert_eq!(into, memory);
+        }
+
+        #[test]
+        fn working_sets_come_back(ranges in prop::collection::vec((0..=1_u64 << 62, 1..=1_u64 << 62), 0..80), id: u32) {
+            let ranges: Vec<_> = ranges.into_iter().map(|(first, count)| first..first + count).collect();
+            let answer = set_answer(id, &ranges);
+            let (head, payload) = answer.split_first_chunk::<ANSWER>().unwrap();
+            prop_assert_eq!(AnswerHead::of(head).unwrap().crc, crc32c::crc32c(payload));
+            let last = ranges.iter().map(|range| range.end).max();
+            prop_assert_eq!(set_of(payload, u64::MAX), Ok(ranges));
+            if let Some(last) = last {
+                prop_assert!(set_of(payload, last).is_ok());
+                prop_assert!(set_of(payload, last - 1).is_err());
+                prop_assert!(set_of(&payload[1..], last).is_err());
+            }
         }
 
         /// Whatever comes is refused or fits what was asked for; nothing panics.
@@ -625,8 +695,23 @@ mod tests {
         assert_eq!(check_hello(&hello()), Ok(()));
         assert_eq!(check_hello(b"GET / HTTP/1.1\r\n"), Err(WireError::Magic));
         let mut later = hello();
-        later[8] = 2;
-        assert_eq!(check_hello(&later), Err(WireError::Version(2)));
+        later[8] = 3;
+        assert_eq!(check_hello(&later), Err(WireError::Version(3)));
+    }
+
+    #[test]
+    fn ranges_that_cannot_be_are_refused() {
+        let bytes = |first: u64, count: u64| [first.to_le_bytes(), count.to_le_bytes()].concat();
+        assert_eq!(set_of(&bytes(7, 3), 10).unwrap().first(), Some(&(7..10)));
+        for (first, count) in [(7, 0), (7, 4), (10, 1), (u64::MAX, 1), (1, u64::MAX)] {
+            assert!(set_of(&bytes(first, count), 10).is_err(), "{first} {count}");
+        }
+        let welcome = Welcome {
+            len: 1,
+            identity: [0; 16],
+            set: SET_MAX + 1,
+        };
+        assert!(Welcome::of(&welcome.bytes()).is_err());
     }
 
     #[test]

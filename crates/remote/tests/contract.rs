@@ -247,6 +247,40 @@ fn nothing_behind_the_end_is_served_or_zero() {
 }
 
 #[test]
+fn the_working_set_is_told_in_its_order() {
+    let content = content(64 * BLOCK);
+    let pages = content.len() as u64 / 4096;
+    // More than one request asks for.
+    let many = (0..3 * 4096 + 7).map(|at| (at * 31 + 5) % pages);
+    let many: Vec<(u64, u64)> = many.map(|page| (page, page + 1)).collect();
+    for (set, is_possible) in [
+        (&[][..], true),
+        (&[(7, 9), (3, 4), (pages - 1, pages)], true),
+        (&[(0, pages)], true),
+        (&many, true),
+        (&[(3, 4), (pages, pages + 1)], false),
+        (&[(0, pages), (0, 1)], false),
+        (&[(5, 5)], false),
+    ] {
+        let set: Vec<_> = set.iter().map(|&(first, end)| first..end).collect();
+        let serve = Serve {
+            working_set: set.as_slice().into(),
+            ..serve(&content)
+        };
+        let server = Server::start("127.0.0.1:0", serve).unwrap();
+        match (Remote::connect(connect(&server)), is_possible) {
+            (Ok(remote), true) => {
+                assert!(remote.working_set() == set);
+                let mut page = [0; 4096];
+                assert_eq!(remote.read(4096 * 2, &mut page), Ok(()));
+            }
+            (Err(Error::Wire(_)), false) => {}
+            (connected, _) => panic!("{:?}", connected.err()),
+        }
+    }
+}
+
+#[test]
 fn what_the_source_says_is_told() {
     struct Bad;
     impl Source for Bad {

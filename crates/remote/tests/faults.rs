@@ -322,7 +322,12 @@ fn the_same_memory_may_come_back_and_another_one_may_not() {
     remote.read(0, &mut page).unwrap();
 
     drop(server);
-    let server = Server::start("127.0.0.1:0", serve(&content)).unwrap();
+    // It is the same with a working set, too.
+    let again = Serve {
+        working_set: std::iter::once(0..1).collect(),
+        ..serve(&content)
+    };
+    let server = Server::start("127.0.0.1:0", again).unwrap();
     *at.lock().unwrap() = server.address();
     remote.read(4096, &mut page).unwrap();
     assert!(page == content[4096..8192]);

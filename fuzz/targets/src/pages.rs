@@ -2,7 +2,7 @@
 
 use amdahl_remote::wire::{
     ANSWER, AnswerHead, HELLO, READ_MAX, REQUEST, Request, Runs, WELCOME, Welcome, check_hello,
-    seal,
+    seal, set_answer, set_of,
 };
 
 /// A frame of each kind, as it is and with its checksum made right, and what follows the head of an answer.
@@ -14,7 +14,6 @@ pub(crate) fn frames(bytes: &[u8]) {
         if let Ok(read) = Welcome::of(&welcome) {
             // What has no meaning yet is not kept.
             welcome[10..16].fill(0);
-            welcome[40..44].fill(0);
             seal(&mut welcome);
             assert_eq!(read.bytes(), welcome);
         }
@@ -33,6 +32,17 @@ pub(crate) fn frames(bytes: &[u8]) {
             head[5..8].fill(0);
             seal(&mut head);
             assert_eq!(read.bytes(), head);
+        }
+    }
+    if let Some((pages, payload)) = bytes.split_first_chunk::<8>() {
+        let pages = u64::from_le_bytes(*pages);
+        if let Ok(ranges) = set_of(payload, pages) {
+            assert!(
+                ranges
+                    .iter()
+                    .all(|range| !range.is_empty() && range.end <= pages)
+            );
+            assert_eq!(set_answer(0, &ranges)[ANSWER..], *payload);
         }
     }
     if let Some((len, payload)) = bytes.split_first_chunk::<4>() {

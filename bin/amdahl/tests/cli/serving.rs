@@ -431,21 +431,32 @@ fn a_working_set_is_recorded_packed_and_there_before_it_is_touched() {
         .ends_with(0)
         .json();
     assert_eq!(info["working_set_pages"], 6);
-    let daemon = Daemon::start(&place, "vm.ami", &[]);
-    let mut vmm = Vmm::whole(&place);
-    assert_eq!(daemon.event("working-set")["pages"], 6);
-    for page in pages {
-        vmm.does(&format!("read {page}"), &page_sum(&memory, page));
+    // Also where the image is another host's.
+    let there = Daemon::listens(&place, "vm.ami", "tcp:127.0.0.1:0", &[]);
+    let listening = there.event("listening");
+    assert_eq!(listening["working_set_pages"], 6, "{listening}");
+    let address = listening["listen"].as_str().expect("text");
+    for image in ["vm.ami", address] {
+        let daemon = Daemon::start(&place, image, &[]);
+        let mut vmm = Vmm::whole(&place);
+        assert_eq!(daemon.event("working-set")["pages"], 6);
+        for page in pages {
+            vmm.does(&format!("read {page}"), &page_sum(&memory, page));
+        }
+        let pid = vmm.0.pid();
+        drop(vmm);
+        let end = daemon.line("end", |line| line["pid"] == pid);
+        assert_eq!(
+            (&end["faults"], &end["pages_ahead"]),
+            (&json!(0), &json!(6)),
+            "{image}: {end}"
+        );
+        daemon.ends(0);
     }
-    let pid = vmm.0.pid();
-    drop(vmm);
-    let end = daemon.line("end", |line| line["pid"] == pid);
-    assert_eq!(
-        (&end["faults"], &end["pages_ahead"]),
-        (&json!(0), &json!(6)),
-        "{end}"
-    );
+    let daemon = Daemon::start(&place, address, &["--no-working-set"]);
+    assert_eq!(daemon.event("listening")["working_set_pages"], 0);
     daemon.ends(0);
+    there.ends(0);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use amdahl_pager::{
 
 use amdahl_remote::{Connect, Identity, Remote};
 
-use super::pages;
+use super::{pages, tell};
 use crate::cli::serve::PagerServe;
 use crate::failure::Failure;
 use crate::pager::image;
@@ -67,11 +67,15 @@ impl Memory {
                     ..Connect::new(address)
                 });
                 let remote = Arc::new(remote.map_err(pages::failure)?);
+                let working_set = match args.no_working_set {
+                    true => Vec::new(),
+                    false => remote.working_set().to_vec(),
+                };
                 Memory {
                     bytes: remote.len(),
                     identity: remote.identity(),
                     source: Arc::clone(&remote) as Arc<dyn Source>,
-                    working_set: Vec::new(),
+                    working_set,
                     kind: "memory of another host",
                     clean: None,
                     image: None,
@@ -174,6 +178,20 @@ impl Memory {
             memory.recorder = Some(recorder);
         }
         Ok(memory)
+    }
+
+    /// Pages of the working set, counted as often as they are named.
+    pub fn working_set_pages(&self) -> u64 {
+        let pages = |range: &Range<u64>| range.end - range.start;
+        self.working_set.iter().map(pages).sum()
+    }
+
+    /// The same in words, with what stands before.
+    pub fn working_set_text(&self) -> String {
+        match self.working_set_pages() {
+            0 => String::new(),
+            pages => format!(", working set {}", tell::pages(pages as usize)),
+        }
     }
 
     /// More words about the last error, once.

@@ -439,20 +439,12 @@ fn allow_descriptors(these: u64) -> Result<(), Failure> {
 fn listening(args: &PagerServe, listener: &Listener, shared: &Shared) {
     let place = listener.place();
     let Shared { memory, plan, .. } = shared;
-    let working_set: u64 = memory
-        .working_set
-        .iter()
-        .map(|run| run.end - run.start)
-        .sum();
     let text = format!(
         "serving {} ({}, {}{}{}) to at most {} VMs at {place}",
         args.image.display(),
         memory.kind,
         super::meter::size(memory.bytes),
-        match working_set {
-            0 => String::new(),
-            pages => format!(", working set {}", tell::pages(pages as usize)),
-        },
+        memory.working_set_text(),
         match memory.clean {
             Some(_) => ", one copy for all",
             None => "",
@@ -465,7 +457,7 @@ fn listening(args: &PagerServe, listener: &Listener, shared: &Shared) {
         "image": args.image.to_string_lossy(),
         "kind": memory.kind,
         "memory_bytes": memory.bytes,
-        "working_set_pages": working_set,
+        "working_set_pages": memory.working_set_pages(),
         "is_shared": memory.clean.is_some(),
         "max_vms": plan.max_vms,
         "can_poison": plan.can_poison,

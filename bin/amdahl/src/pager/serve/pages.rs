@@ -36,6 +36,7 @@ pub fn main(args: &PagerServe, address: &str) -> Result<u8, Failure> {
     let memory = Memory::open(args, cache)?;
     let serve = Serve {
         credentials: args.tls.credentials(),
+        working_set: memory.working_set.as_slice().into(),
         ..Serve::new(Arc::clone(&memory.source), memory.bytes, memory.identity)
     };
     // A socket and a bell each.
@@ -49,10 +50,11 @@ pub fn main(args: &PagerServe, address: &str) -> Result<u8, Failure> {
     teller.tell(&Line::new(
         "listening",
         format!(
-            "serving {} ({}, {}) {checked} at tcp:{}",
+            "serving {} ({}, {}{}) {checked} at tcp:{}",
             args.image.display(),
             memory.kind,
             size(memory.bytes),
+            memory.working_set_text(),
             server.address()
         ),
         json!({
@@ -61,6 +63,7 @@ pub fn main(args: &PagerServe, address: &str) -> Result<u8, Failure> {
             "image": args.image.to_string_lossy(),
             "kind": memory.kind,
             "memory_bytes": memory.bytes,
+            "working_set_pages": memory.working_set_pages(),
             "is_tls": args.tls.tls_certificate.is_some(),
         }),
     ));
