@@ -104,8 +104,11 @@ pub struct SchedCounts {
     pub wakeups: u64,
     /// Those that ran thereupon.
     pub wakeups_delivered: u64,
-    /// Tasks taken from queues that serve other CPUs.
+    /// Tasks that CPUs without work took from queues that serve others.
     pub steals: u64,
+    /// Tasks that ticks moved between queues.
+    #[serde(default)]
+    pub balanced: u64,
     /// Tasks taken off a CPU though they could go on.
     pub preemptions: u64,
     /// CPUs that went to sleep.

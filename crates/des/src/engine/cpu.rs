@@ -2,6 +2,7 @@
 
 use amdahl_placement::{Cost, IdleAction, Lookout, QueueId};
 
+use super::place::Pull;
 use super::state::{Cpu, Mode, Phase, Plan, Use, Wait};
 use super::{End, Engine};
 use crate::program::NONE;
@@ -244,8 +245,11 @@ impl Engine<'_> {
         task.since = now;
         task.switches += 1;
         self.tracer.ran(cpu, task.template, task.serial, since, now);
-        let floor = &mut self.s.queues[task.queue as usize].floor;
-        *floor = (*floor).max(task.vruntime.min(*floor + self.costs.slice));
+        // As `min_vruntime`: that of who ran, unless somebody who waits is behind it.
+        let queue = &mut self.s.queues[task.queue as usize];
+        let first = queue.first().unwrap_or(u64::MAX);
+        let floor = &mut queue.floor;
+        *floor = (*floor).max(task.vruntime.min(first));
     }
 
     /// Takes the running task off and puts it into a queue: the CPU's own, or the inbox.
@@ -354,7 +358,7 @@ impl Engine<'_> {
         }
         let found = match self.s.cpus[cpu as usize].plan {
             Plan::Take(queue) => self.take(queue, cpu),
-            Plan::Steal { from, count, home } => self.steal(cpu, from, count, home),
+            Plan::Steal { from, count, home } => self.steal(cpu, from, count, home, Pull::Idle),
             Plan::Ask { dispatcher, spin } => {
                 self.fall_idle(cpu, spin);
                 // Another one may have become it during the search.
@@ -512,7 +516,7 @@ impl Engine<'_> {
                 self.s.queues[task.queue as usize].floor,
                 self.s.queues[queue as usize].floor,
             );
-            task.vruntime = new + task.vruntime.saturating_sub(old).min(self.costs.slice);
+            task.vruntime = (new + task.vruntime).saturating_sub(old);
             task.queue = queue;
         }
         if from != cpu && from != NONE {

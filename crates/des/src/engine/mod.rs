@@ -214,6 +214,7 @@ pub(crate) struct Counts {
     pub wakeups: u64,
     pub wakeups_delivered: u64,
     pub steals: u64,
+    pub balanced: u64,
     pub preemptions: u64,
     pub migrations: [u64; 5],
     pub forks: u64,

@@ -144,6 +144,7 @@ impl Engine<'_> {
             wakeups: self.counts.wakeups,
             wakeups_delivered: self.counts.wakeups_delivered,
             steals: self.counts.steals,
+            balanced: self.counts.balanced,
             preemptions: self.counts.preemptions,
             idle_entries: sum(|cpu| cpu.idle_entries),
             searches: self.counts.searches,

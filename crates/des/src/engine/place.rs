@@ -8,6 +8,15 @@ use super::{Engine, full_capacity};
 use crate::program::{Change, NONE};
 use crate::time::NEVER;
 
+/// Who takes tasks from another queue.
+#[derive(Clone, Copy)]
+pub(super) enum Pull {
+    /// A CPU that has nothing to run.
+    Idle,
+    /// One that evens queues out.
+    Tick,
+}
+
 impl Engine<'_> {
     /// A blocked task becomes ready. `by` is the CPU whose task woke it, if it was a task.
     pub(super) fn wake(&mut self, id: u32, by: Option<u32>, sync: bool) {
@@ -194,6 +203,7 @@ impl Engine<'_> {
         from: u32,
         count: u32,
         home: Option<u32>,
+        pull: Pull,
     ) -> Option<u32> {
         let own = self.s.cpus[cpu as usize].queue;
         let mut first = None;
@@ -211,8 +221,13 @@ impl Engine<'_> {
             };
             self.taken(id, from);
             self.charge(cpu, self.costs.pull, Use::Search);
-            self.counts.steals += 1;
-            self.s.cpus[cpu as usize].steals += 1;
+            match pull {
+                Pull::Idle => {
+                    self.counts.steals += 1;
+                    self.s.cpus[cpu as usize].steals += 1;
+                }
+                Pull::Tick => self.counts.balanced += 1,
+            }
             if first.is_none() {
                 first = Some(id);
             } else {
@@ -230,7 +245,7 @@ impl Engine<'_> {
                 return;
             }
             TickAction::Balance { from, count, home } => {
-                if let Some(id) = self.steal(cpu, from.0, count, home) {
+                if let Some(id) = self.steal(cpu, from.0, count, home, Pull::Tick) {
                     self.enqueue(id, own);
                 }
             }
@@ -252,7 +267,7 @@ impl Engine<'_> {
         self.charge(cpu, took, Use::Search);
         if let TickAction::Balance { from, count, home } = tick.action {
             let own = self.s.cpus[cpu as usize].queue;
-            if let Some(id) = self.steal(cpu, from.0, count, home) {
+            if let Some(id) = self.steal(cpu, from.0, count, home, Pull::Tick) {
                 self.enqueue(id, own);
             }
         }
