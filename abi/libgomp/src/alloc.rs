@@ -248,3 +248,15 @@ pub unsafe extern "C" fn GOMP_free(block: *mut c_void, allocator: Handle) {
     // SAFETY: the caller's promise.
     unsafe { omp_free(block, allocator) };
 }
+
+/// Fortran's `allocate` directives tell of memory from [`GOMP_alloc`].
+#[unsafe(no_mangle)]
+pub extern "C" fn GOMP_add_alloc(block: *mut c_void) {
+    alloc::mark(block);
+}
+
+/// Whether [`GOMP_add_alloc`] told of it, which is forgotten: `deallocate` and assignments ask.
+#[unsafe(no_mangle)]
+pub extern "C" fn GOMP_is_alloc(block: *mut c_void) -> bool {
+    alloc::unmark(block)
+}

@@ -9,6 +9,7 @@ mod api;
 mod critical;
 mod fortran;
 mod init;
+mod interop;
 mod lock;
 mod loops;
 mod memory;

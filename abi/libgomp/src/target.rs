@@ -7,9 +7,9 @@ use amdahl_openmp::target::{self, Body, Private, Rectangle};
 use amdahl_openmp::{message, sys, task, thread};
 
 /// `omp_initial_device` of OpenMP 5.2.
-const INITIAL_DEVICE: c_int = -1;
+pub(crate) const INITIAL_DEVICE: c_int = -1;
 
-fn is_host(device: c_int) -> bool {
+pub(crate) fn is_host(device: c_int) -> bool {
     device == 0 || device == INITIAL_DEVICE
 }
 
@@ -268,8 +268,10 @@ pub extern "C" fn omp_target_alloc(size: usize, device: c_int) -> *mut c_void {
     }
 }
 
-/// Ends the program where offloading was made mandatory and a device is meant that could be there.
-fn absent(number: c_int) {
+/// Ends the program where `omp_invalid_device` is meant, or offloading was made mandatory and a device is meant that
+/// could be there.
+pub(crate) fn absent(number: c_int) {
+    target::check(number);
     if number >= 0 {
         // SAFETY: the thread is the calling one.
         unsafe { target::fall_back(thread::current(), number) };
@@ -285,7 +287,9 @@ pub unsafe extern "C" fn omp_target_free(memory: *mut c_void, device: c_int) {
     if is_host(device) {
         // SAFETY: the caller's promise.
         unsafe { libc::free(memory) };
-    } else if !memory.is_null() {
+    } else if memory.is_null() {
+        target::check(device);
+    } else {
         absent(device);
     }
 }
@@ -303,10 +307,13 @@ pub extern "C" fn omp_target_is_present(address: *const c_void, device: c_int) -
 /// Whether a device can reach memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn omp_target_is_accessible(
-    _address: *const c_void,
-    _size: usize,
+    address: *const c_void,
+    size: usize,
     device: c_int,
 ) -> c_int {
+    if !address.is_null() && size > 0 {
+        target::check(device);
+    }
     c_int::from(is_host(device))
 }
 
@@ -314,10 +321,12 @@ pub extern "C" fn omp_target_is_accessible(
 #[unsafe(no_mangle)]
 pub extern "C" fn omp_get_mapped_ptr(address: *const c_void, device: c_int) -> *mut c_void {
     if is_host(device) {
-        address.cast_mut()
-    } else {
-        std::ptr::null_mut()
+        return address.cast_mut();
     }
+    if !address.is_null() {
+        target::check(device);
+    }
+    std::ptr::null_mut()
 }
 
 /// `EINVAL` if one of the devices is not the host.
@@ -531,6 +540,7 @@ pub extern "C" fn omp_pause_resource(kind: c_uint, device: c_int) -> c_int {
     if is_host(device) {
         omp_pause_resource_all(kind)
     } else {
+        target::check(device);
         -1
     }
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -55,6 +55,42 @@ fn all_names_of_gccs_library_are_there_with_their_versions() {
         .filter(|name| !is_absent(name) && !ours.contains(name))
         .collect();
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// What each version of GCC has added to its library, which may be younger than the one that is installed.
+fn added() -> BTreeMap<u32, BTreeSet<String>> {
+    let mut added: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+    let mut version = 0;
+    for line in include_str!("names.txt").lines() {
+        if let Some(heading) = line.strip_prefix("# GCC ") {
+            version = heading.parse().expect("a number");
+        } else if !line.starts_with('#') && !line.is_empty() {
+            assert!(line.contains("@@"), "{line}");
+            added.entry(version).or_default().insert(line.to_owned());
+        }
+    }
+    added
+}
+
+#[test]
+fn names_of_gcc_13_to_15_are_there_with_their_versions() {
+    let added = added();
+    assert_eq!(Vec::from_iter(added.keys()), [&13, &14, &15]);
+    let ours = names(&library().join("libgomp.so.1"));
+    for (version, names) in &added {
+        let missing: Vec<&String> = names.difference(&ours).collect();
+        assert!(missing.is_empty(), "GCC {version}: {missing:#?}");
+    }
+    // And the list has all that is younger than the one that is installed.
+    let Some(gccs) = gccs() else {
+        return;
+    };
+    let gccs = names(&gccs);
+    let unknown: Vec<&String> = ours
+        .difference(&gccs)
+        .filter(|&name| !added.values().any(|names| names.contains(name)))
+        .collect();
+    assert!(unknown.is_empty(), "GCC has no {unknown:#?}");
 }
 
 #[test]

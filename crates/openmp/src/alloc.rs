@@ -4,11 +4,13 @@
 //! charged to. Pools are charged with what GCC's runtime charges (the block, four words, the slack of an alignment), so
 //! that as many blocks fit into a pool as there.
 
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
-use crate::message;
+use crate::{fork, message};
 
 /// An allocator as programs name it: 0, a predefined one, or the address of an [`Allocator`].
 pub type Handle = usize;
@@ -500,6 +502,28 @@ pub unsafe fn reallocate(block: *mut c_void, request: Request) -> *mut c_void {
     new
 }
 
+/// Addresses of Fortran's allocatables and pointers whose memory is from an allocator: only this tells them from those
+/// that `free` takes.
+static MARKED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+
+/// What `change` makes of them, while the process does not fork: the child would find them locked for ever.
+fn marked<T>(change: impl FnOnce(&mut BTreeSet<usize>) -> T) -> T {
+    let _held = fork::hold();
+    change(&mut MARKED.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Marks a block as one from an allocator; null is nothing.
+pub fn mark(block: *mut c_void) {
+    if !block.is_null() {
+        marked(|all| all.insert(block.addr()));
+    }
+}
+
+/// Whether a block was marked. It no longer is: who asks is about to free it or to have another one in its place.
+pub fn unmark(block: *mut c_void) -> bool {
+    marked(|all| all.remove(&block.addr()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -520,6 +544,19 @@ mod tests {
             .map(|&(key, value)| Trait { key, value })
             .collect();
         init_allocator(0, &traits)
+    }
+
+    #[test]
+    fn a_mark_is_found_once_and_null_has_none() {
+        let blocks = [0_u8; 2];
+        let [first, second] = [0, 1].map(|at| (&raw const blocks[at]).cast_mut().cast());
+        mark(first);
+        mark(first);
+        mark(ptr::null_mut());
+        assert!(!unmark(second));
+        assert!(unmark(first));
+        assert!(!unmark(first));
+        assert!(!unmark(ptr::null_mut()));
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub mod device {
     pub const ICV: i32 = -1;
     /// None: the host, whatever is set.
     pub const HOST_FALLBACK: i32 = -2;
+    /// `omp_invalid_device`: none, and whoever means it has made a mistake.
+    pub const INVALID: i32 = -4;
 }
 
 /// Bits of the arguments of a target region, from GCC's `gomp-constants.h`.
@@ -31,12 +33,20 @@ mod argument {
     pub const VALUE_SHIFT: u32 = 16;
 }
 
-/// Checks that the host may stand for a device: not if offloading was made mandatory and it is a device that is not
-/// there.
+/// Ends the program if a device is meant of which it was said that it is none. GCC's runtime does since GCC 13.
+pub fn check(device: i32) {
+    if device == device::INVALID {
+        message::fatal(format_args!("omp_invalid_device encountered"));
+    }
+}
+
+/// Checks that the host may stand for a device: not if it is none, and not if offloading was made mandatory and it is a
+/// device that is not there.
 ///
 /// # Safety
 /// `thread` is the calling thread's.
 pub unsafe fn fall_back(thread: *mut Thread, device: i32) {
+    check(device);
     if globals().target_offload != TargetOffload::Mandatory || device == device::HOST_FALLBACK {
         return;
     }
