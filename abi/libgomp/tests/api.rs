@@ -178,3 +178,26 @@ fn functions_of_gcc_13_to_15() {
         "{gccs}"
     );
 }
+
+/// Since GCC 13; before, the host stood for it.
+#[test]
+fn who_means_omp_invalid_device_is_told_so_and_the_program_ends() {
+    let Some(program) = Program::build("who_means_omp_invalid_device", "devices") else {
+        return;
+    };
+    let said = |case: &str| {
+        let output = program.run_with(Runtime::Ours, &[], &[case]);
+        (text(&output.stdout), text(&output.stderr), output.status)
+    };
+    let (cases, told, status) = said("none");
+    assert!(status.success(), "{told}");
+    assert!(cases.lines().count() > 10, "{cases}");
+    for case in cases.lines() {
+        let (out, told, status) = said(case);
+        assert_eq!(
+            told, "\nlibgomp: omp_invalid_device encountered\n",
+            "{case}"
+        );
+        assert_eq!((out.as_str(), status.code()), ("", Some(1)), "{case}");
+    }
+}
