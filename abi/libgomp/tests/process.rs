@@ -100,6 +100,18 @@ fn a_process_ends_with_the_last_thread_of_the_program() {
     );
 }
 
+/// Who left a target region by `longjmp` went on with variables in a frame of the stack that was gone.
+#[test]
+fn who_leaves_a_region_by_longjmp_goes_on() {
+    let test = "who_leaves_a_region_by_longjmp_goes_on";
+    passes(test, "jumps");
+    // GCC's runtime bears it too.
+    if let Some(program) = Program::build(test, "process") {
+        let gccs = program.run_with(Runtime::Gccs, &[], &["jumps"]);
+        assert_eq!(text(&gccs.stdout), "ok\n");
+    }
+}
+
 #[test]
 fn signals_do_no_harm() {
     passes("signals_do_no_harm", "signals");

@@ -105,18 +105,21 @@ pub unsafe fn run(thread: *mut Thread, body: Body, data: *mut c_void, thread_lim
     if thread_limit != 0 {
         icv.thread_limit = thread_limit;
     }
-    let mut initial = Task::implicit(ptr::null_mut(), icv);
-    let busy = AtomicU32::new(0);
+    // Not on the stack: who leaves the region by `longjmp` stays in it.
+    let initial = Box::into_raw(Box::new((
+        Task::implicit(ptr::null_mut(), icv),
+        AtomicU32::new(0),
+    )));
     // SAFETY: the thread is the caller's own and in nobody else's hands; `initial` lives until all is put back, and
     // what `body` made has ended by then.
     unsafe {
         let outside = Position {
             places: (0, globals.places.as_ref().map_or(0, |list| list.len())),
-            group: &raw const busy,
+            group: &raw const (*initial).1,
             ..Position::OUTSIDE
         };
         let at = mem::replace(&mut (*thread).at, outside);
-        let task = mem::replace(&mut (*thread).task, &raw mut initial);
+        let task = mem::replace(&mut (*thread).task, &raw mut (*initial).0);
         let teams = thread::set_teams_aside(thread);
         body(data);
         thread::give_back_teams(thread);
@@ -125,6 +128,7 @@ pub unsafe fn run(thread: *mut Thread, body: Body, data: *mut c_void, thread_lim
         // Of a loop that was in no region.
         share::give_back((*thread).at.share);
         (*thread).at = at;
+        drop(Box::from_raw(initial));
     }
 }
 

@@ -7,6 +7,7 @@
 #include <omp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -326,6 +327,113 @@ static void last_one(void)
     pthread_exit(NULL);
 }
 
+static jmp_buf out;
+
+/* Each of these is left by longjmp; OpenMP does not allow it, and programs do it. */
+static void out_of_a_region(void)
+{
+#pragma omp parallel num_threads(1)
+    longjmp(out, 1);
+}
+
+static void out_of_a_loop(void)
+{
+#pragma omp parallel num_threads(1)
+#pragma omp for schedule(dynamic, 2)
+    for (int i = 0; i < 10; i++)
+        if (i == 5)
+            longjmp(out, 1);
+}
+
+static void out_of_the_loop_of_a_region(void)
+{
+#pragma omp parallel for num_threads(1) schedule(guided)
+    for (int i = 0; i < 10; i++)
+        if (i == 5)
+            longjmp(out, 1);
+}
+
+static void out_of_a_region_in_a_region(void)
+{
+#pragma omp parallel num_threads(1)
+#pragma omp parallel num_threads(1)
+    longjmp(out, 1);
+}
+
+static void out_of_a_target_region(void)
+{
+#pragma omp target
+    longjmp(out, 1);
+}
+
+static __attribute__((noinline)) void leave_by_jump(void (*leave)(void))
+{
+    if (!setjmp(out))
+        leave();
+}
+
+/* Overwrites what a frame may have left behind. */
+static __attribute__((noinline)) void litter(void)
+{
+    volatile char stack[1 << 14];
+    for (size_t i = 0; i < sizeof stack; i++)
+        stack[i] = 0x55;
+}
+
+/* The thread stays where it was when it jumped, and goes on. */
+static void jumps(void)
+{
+    static const struct {
+        void (*leave)(void);
+        int times, level;
+    } cases[] = {
+        {out_of_a_region, 1, 1},
+        {out_of_a_region, 50, 50},
+        {out_of_a_loop, 1, 1},
+        {out_of_the_loop_of_a_region, 1, 1},
+        {out_of_a_region_in_a_region, 1, 2},
+        {out_of_a_target_region, 1, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int is_late = 0; is_late < 2; is_late++) {
+            /* A process for each: where it stays it cannot leave again. */
+            pid_t child = fork();
+            if (child == 0) {
+                if (is_late)
+                    region(4);
+                for (int times = 0; times < cases[i].times; times++)
+                    leave_by_jump(cases[i].leave);
+                litter();
+                if (omp_get_level() != cases[i].level || omp_get_active_level() != 0 || omp_get_num_threads() != 1)
+                    fail("a thread that is somewhere else");
+                for (int round = 0; round < 5; round++) {
+                    region(1);
+                    region(4);
+                    int sum = 0;
+#pragma omp parallel for num_threads(3) reduction(+ : sum) schedule(dynamic, 2)
+                    for (int n = 0; n < 100; n++)
+                        sum += n;
+#pragma omp for schedule(dynamic, 3)
+                    for (int n = 0; n < 100; n++)
+                        sum += n;
+#pragma omp single
+                    sum++;
+                    if (sum != 2 * 4950 + 1)
+                        fail("loops without some of their iterations");
+                    region(7);
+                }
+                if (omp_get_max_threads() < 1 || omp_get_max_threads() > 1024)
+                    fail("variables of a task that is no more");
+                _exit(0);
+            }
+            int status;
+            if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+                printf("case %zu, %s\n", i, is_late ? "late" : "first");
+                fail("a child that failed");
+            }
+        }
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -349,6 +457,8 @@ int main(int argc, char **argv)
         shrinking();
     else if (!strcmp(what, "last-one"))
         last_one();
+    else if (!strcmp(what, "jumps"))
+        jumps();
     else if (!strcmp(what, "signals"))
         signals();
     else if (!strcmp(what, "exits"))
