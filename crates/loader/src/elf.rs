@@ -1,6 +1,7 @@
 //! What an ELF file tells the dynamic loader.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use object::elf;
 use object::read::StringTable;
@@ -87,6 +88,9 @@ pub struct Elf {
     /// Versions that it wants, by the name of the library that is to have them: without one of them the loader does not
     /// start the program.
     pub versions_wanted: BTreeMap<String, BTreeSet<String>>,
+    /// Names that it wants in a version of a library, by the library's name, of those asked for. What it can do without
+    /// (a weak symbol) is not here.
+    pub names_wanted: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// Why a file is no program or library.
@@ -154,6 +158,7 @@ where
         private: BTreeSet::new(),
         versions: BTreeSet::new(),
         versions_wanted: BTreeMap::new(),
+        names_wanted: BTreeMap::new(),
     };
     let segments = header.program_headers(endian, data)?;
     for segment in segments {
@@ -168,8 +173,9 @@ where
         }
     }
     // What a linker leaves out or a packer has damaged is not needed for running.
-    let _ = read_symbols::<H, R>(header, endian, data, keep, &mut elf);
-    let _ = read_versions::<H, R>(header, endian, data, &mut elf);
+    let mut sources = BTreeMap::new();
+    let _ = read_versions::<H, R>(header, endian, data, &mut elf, &mut sources);
+    let _ = read_symbols::<H, R>(header, endian, data, keep, &sources, &mut elf);
     Ok(elf)
 }
 
@@ -231,11 +237,15 @@ where
     Ok(())
 }
 
+/// The library that is to have a version, by the number that the file gives to it.
+type Sources = BTreeMap<u16, Rc<str>>;
+
 fn read_symbols<'data, H, R>(
     header: &H,
     endian: Endianness,
     data: R,
     keep: &dyn Fn(&str) -> bool,
+    sources: &Sources,
     elf: &mut Elf,
 ) -> object::Result<()>
 where
@@ -243,6 +253,12 @@ where
     R: ReadRef<'data>,
 {
     let sections = header.sections(endian, data)?;
+    // By the place in the dynamic table.
+    let versions = sections
+        .iter()
+        .filter(|section| section.sh_size(endian).into() <= TABLE_BYTES_MAX)
+        .find_map(|section| section.gnu_versym(endian, data).ok().flatten())
+        .map_or(&[][..], |(versions, _)| versions);
     for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
         let Some(section) = sections
             .iter()
@@ -265,7 +281,7 @@ where
         };
         // All at once: `data` may be a file that is read piece by piece.
         let names = StringTable::new(names, 0, names.len() as u64);
-        for symbol in symbols.iter().take(SYMBOLS_MAX) {
+        for (at, symbol) in symbols.iter().take(SYMBOLS_MAX).enumerate() {
             let Ok(name) = symbol.name(endian, names) else {
                 continue;
             };
@@ -275,7 +291,17 @@ where
             if name.is_empty() || !keep(name) {
                 continue;
             }
-            let names = match (symbol.is_undefined(endian), kind) {
+            let is_wanted = symbol.is_undefined(endian);
+            if is_wanted
+                && kind == elf::SHT_DYNSYM
+                && symbol.st_bind() != elf::STB_WEAK
+                && let Some(version) = versions.get(at)
+                && let Some(library) = sources.get(&(version.0.get(endian) & elf::VERSYM_VERSION))
+            {
+                let names = elf.names_wanted.entry(library.to_string()).or_default();
+                names.insert(name.to_owned());
+            }
+            let names = match (is_wanted, kind) {
                 (true, _) => &mut elf.wanted,
                 (false, elf::SHT_DYNSYM) => &mut elf.exported,
                 (false, _) => &mut elf.private,
@@ -293,6 +319,7 @@ fn read_versions<'data, H, R>(
     endian: Endianness,
     data: R,
     elf: &mut Elf,
+    sources: &mut Sources,
 ) -> object::Result<()>
 where
     H: FileHeader<Endian = Endianness>,
@@ -315,6 +342,7 @@ where
         let mut left = ENTRIES_MAX;
         while let Some((library, mut versions)) = all.next()? {
             let of = lossy(library.file(endian, names)?);
+            let source: Rc<str> = of.as_str().into();
             let wanted = elf.versions_wanted.entry(of).or_default();
             while let Some(version) = versions.next()? {
                 let is_weak = version.vna_flags.get(endian) & elf::VER_FLG_WEAK != 0;
@@ -322,6 +350,10 @@ where
                 if left == 0 {
                     return Ok(());
                 }
+                sources.insert(
+                    version.vna_other.get(endian) & elf::VERSYM_VERSION,
+                    source.clone(),
+                );
                 if !is_weak {
                     wanted.insert(lossy(version.name(endian, names)?));
                 }
@@ -356,6 +388,7 @@ mod tests {
             assert!(!elf.is_static());
             assert!(elf.needed.iter().any(|name| name == "libc.so.6"));
             assert!(elf.wanted.contains("malloc"));
+            assert!(elf.names_wanted["libc.so.6"].contains("malloc"));
             let versions = &elf.versions_wanted["libc.so.6"];
             assert!(
                 versions

@@ -232,6 +232,7 @@ mod tests {
             private: BTreeSet::new(),
             versions: Default::default(),
             versions_wanted: Default::default(),
+            names_wanted: Default::default(),
         }
     }
 

@@ -96,9 +96,9 @@ pub struct Runtime {
 pub struct Beyond {
     /// Who wants it.
     pub who: String,
-    /// What: `GOACC_2.0`.
+    /// What: a version, `GOACC_2.0`, or a name, `GOMP_interop`.
     pub what: String,
-    /// The loader would not start the program without it.
+    /// The loader would not start the program without it, or would end it where it is called.
     pub is_needed: bool,
 }
 

@@ -28,6 +28,30 @@ const KMP_NAME: &str = "__kmpc_fork_call";
 /// Code for accelerators registers itself.
 const OFFLOAD_NAMES: [&str; 2] = ["GOMP_offload_register", "GOMP_offload_register_ver"];
 
+/// What programs call of an OpenMP runtime.
+fn is_of_libgomp(name: &str) -> bool {
+    name.starts_with("GOMP_") || name.starts_with("omp_")
+}
+
+/// Our runtime, and what it has.
+struct Own {
+    path: PathBuf,
+    versions: BTreeSet<String>,
+    names: BTreeSet<String>,
+}
+
+impl Own {
+    /// The first thing that a program or library wants of libgomp, in a version of it, and ours does not have. Other names
+    /// are those of copies, which are loaded as well.
+    fn lacks<'a>(&'a self, elf: &'a Elf) -> Option<&'a String> {
+        let versions = elf.versions_wanted.get(LIBRARY);
+        let names = elf.names_wanted.get(LIBRARY);
+        // A version may have come with an earlier GCC than a name in it.
+        let version = versions.and_then(|wanted| wanted.difference(&self.versions).next());
+        version.or_else(|| names?.difference(&self.names).next())
+    }
+}
+
 /// Looks at everything.
 pub fn facts(args: &Run, choice: &Choice) -> Result<Facts, Failure> {
     let mut environment = BTreeMap::new();
@@ -42,7 +66,6 @@ pub fn facts(args: &Run, choice: &Choice) -> Result<Facts, Failure> {
     let typed = &args.command[0];
     let path = find(typed)?;
     let libgomp = own_library();
-    let versions = libgomp.as_ref().map(|(_, versions)| versions);
     let arguments: Vec<String> = args
         .command
         .iter()
@@ -50,10 +73,10 @@ pub fn facts(args: &Run, choice: &Choice) -> Result<Facts, Failure> {
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     Ok(Facts {
-        program: program(typed, path, &arguments, &environment, versions.ok()),
+        program: program(typed, path, &arguments, &environment, libgomp.as_ref().ok()),
         arguments,
         machine: machine(),
-        libgomp: libgomp.map(|(path, _)| path),
+        libgomp: libgomp.map(|own| own.path),
         asked: choice.with.clone(),
         stats: args.stats,
         environment,
@@ -115,7 +138,7 @@ fn program(
     path: PathBuf,
     arguments: &[String],
     environment: &BTreeMap<String, String>,
-    versions: Option<&BTreeSet<String>>,
+    own: Option<&Own>,
 ) -> Program {
     let mut interpreters: Vec<PathBuf> = Vec::new();
     let mut last = path.clone();
@@ -140,9 +163,7 @@ fn program(
         interpreters.push(next.clone());
         last = next;
     }
-    let files = System::new(|name| {
-        GOMP_NAMES.contains(&name) || OFFLOAD_NAMES.contains(&name) || name == KMP_NAME
-    });
+    let files = System::new(|name| is_of_libgomp(name) || name == KMP_NAME);
     let (image, elf) = match files.read(&last) {
         Ok(elf) => (image(&elf), Some(elf)),
         Err(_) if interpreters.is_empty() && head(&last).is_some() => (
@@ -158,7 +179,7 @@ fn program(
     let mut runtimes = Runtimes {
         search,
         files,
-        versions,
+        own,
         found: Vec::new(),
         beyond: Vec::new(),
         is_looked_at_in_part: false,
@@ -242,8 +263,7 @@ fn privileged(path: &Path) -> Option<String> {
 struct Runtimes<'a> {
     search: Search,
     files: System,
-    /// Of our own libgomp.
-    versions: Option<&'a BTreeSet<String>>,
+    own: Option<&'a Own>,
     found: Vec<Runtime>,
     beyond: Vec<Beyond>,
     is_looked_at_in_part: bool,
@@ -274,19 +294,12 @@ impl Runtimes<'_> {
 
     /// What `path` wants that ours does not have.
     fn beyond(&mut self, path: &Path, elf: &Elf) {
-        let Some(versions) = self.versions else {
-            return;
-        };
-        // Other names are those of copies, which are loaded as well.
-        let missing = elf
-            .versions_wanted
-            .get(LIBRARY)
-            .and_then(|wanted| wanted.difference(versions).next());
+        let Some(own) = self.own else { return };
         let offload = OFFLOAD_NAMES
             .iter()
             .find(|&&name| elf.wanted.contains(name));
-        let (what, is_needed) = match (missing, offload) {
-            (Some(version), _) => (version.clone(), true),
+        let (what, is_needed) = match (own.lacks(elf), offload) {
+            (Some(what), _) => (what.clone(), true),
             (None, Some(&name)) => (name.to_owned(), false),
             (None, None) => return,
         };
@@ -384,7 +397,7 @@ fn kind(name: &str) -> Option<Kind> {
 }
 
 /// Our runtime: where the variable says, beside the command, in cargo's folder, or where it is installed.
-fn own_library() -> Result<(PathBuf, BTreeSet<String>), String> {
+fn own_library() -> Result<Own, String> {
     let mut places = Vec::new();
     // Who may put a library beside the command that is loaded into programs of whoever runs it.
     let mut owners = Vec::new();
@@ -416,7 +429,7 @@ fn own_library() -> Result<(PathBuf, BTreeSet<String>), String> {
     let path = path
         .canonicalize()
         .map_err(|error| format!("{}: {error}", path.display()))?;
-    let elf = System::new(|_| false)
+    let elf = System::new(is_of_libgomp)
         .read(&path)
         .map_err(|error| error.to_string())?;
     if elf.machine != ElfMachine::here() || elf.soname.as_deref() != Some(LIBRARY) {
@@ -433,7 +446,11 @@ fn own_library() -> Result<(PathBuf, BTreeSet<String>), String> {
             path.display()
         ));
     }
-    Ok((path, elf.versions))
+    Ok(Own {
+        path,
+        versions: elf.versions,
+        names: elf.exported,
+    })
 }
 
 fn machine() -> Machine {

@@ -411,6 +411,58 @@ fn what_ours_does_not_have_is_left_to_gccs() {
     );
 }
 
+/// A version was there, and a name in it that a later GCC has was not: the program ended where it called it.
+#[test]
+fn a_name_that_ours_does_not_have_is_told() {
+    let place = Place::new();
+    let runtime_with = |name: &str, functions: &[&str], path: &str| {
+        let mut source = RUNTIME.to_owned();
+        for function in functions {
+            source += &format!("void {function} (void) {{}}\n");
+        }
+        let younger = functions.join("; ");
+        let versions = format!("{VERSIONS}GOMP_5.1.2 {{ global: {younger}; }};\n");
+        let script = format!("{name}-versions");
+        fs::write(place.join(&script), versions).expect("written");
+        let args = [
+            &*format!("-DNAME=\"{name}\""),
+            "-shared",
+            "-fPIC",
+            &*format!("-Wl,--version-script={script}"),
+            "-Wl,-soname,libgomp.so.1",
+        ];
+        assert!(cc(&place, &source, &args, path), "a library");
+        place.join(path)
+    };
+    let ours = runtime_with("ours", &["GOMP_first"], "ours/libgomp.so.1");
+    let both = ["GOMP_first", "GOMP_second"];
+    runtime_with("gcc", &both, "gcc/libgomp.so.1");
+    let solver = |attribute: &str, function: &str| {
+        let call = format!(
+            "extern void {function} (void) {attribute}; if ({function}) {function} (); call ();"
+        );
+        let program = CALLER.replace("call ();", &call);
+        let args = [
+            "-DPROGRAM",
+            "-Wno-address",
+            "gcc/libgomp.so.1",
+            "-Wl,-rpath,$ORIGIN/gcc",
+        ];
+        assert!(cc(&place, &program, &args, "solver"), "a program");
+        place
+            .run(tool(&place, Some(&ours), &["--", "./solver"]))
+            .ends_with(0)
+    };
+    let left = solver("", "GOMP_second");
+    assert_eq!(left.out, "gcc\n");
+    let why = "solver wants GOMP_second of libgomp, which ours does not have";
+    assert!(left.err.contains(why), "{}", left.err);
+    assert_eq!(solver("", "GOMP_first").out, "ours\n");
+    // It can do without.
+    let weak = solver("__attribute__ ((weak))", "GOMP_second");
+    assert_eq!(weak.out, "ours\n");
+}
+
 #[test]
 fn programs_with_rights_of_their_own_are_refused() {
     if !is_root() {
