@@ -46,6 +46,17 @@ const _: () = {
     assert!(size_of::<Page>() <= PAGE_BYTES);
 };
 
+/// Whether a page of our version begins with these words.
+pub(crate) fn check(magic: u64, version_and_writer: u64) -> Result<(), OpenError> {
+    if magic != MAGIC {
+        return Err(OpenError::NoMagic);
+    }
+    match version_and_writer as u32 {
+        VERSION => Ok(()),
+        other => Err(OpenError::Version(other)),
+    }
+}
+
 impl Page {
     /// The page that `bytes` would be.
     pub(crate) fn from_bytes(bytes: &[u8; PAGE_BYTES]) -> Page {
@@ -67,13 +78,8 @@ impl Page {
     /// Whether this is a page of our version.
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         // Acquire: pairs with the Release in `begin`; what was made ready before the magic word is seen.
-        if self.magic.load(Ordering::Acquire) != MAGIC {
-            return Err(OpenError::NoMagic);
-        }
-        match self.version_and_writer.load(Ordering::Relaxed) as u32 {
-            VERSION => Ok(()),
-            other => Err(OpenError::Version(other)),
-        }
+        let magic = self.magic.load(Ordering::Acquire);
+        check(magic, self.version_and_writer.load(Ordering::Relaxed))
     }
 
     /// Process id of the writer, as it knows itself.

@@ -3,8 +3,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::layout::{PAGE_BYTES, Page};
 use crate::place::PREFIX;
@@ -20,6 +21,11 @@ pub enum PublishError {
         path: PathBuf,
         /// Process id of the other writer, 0 if it has not told yet.
         writer: u32,
+    },
+    /// Its file system is full.
+    NoRoom {
+        /// Its file, which is gone again.
+        path: PathBuf,
     },
     /// A system call failed.
     System {
@@ -40,6 +46,11 @@ impl std::fmt::Display for PublishError {
                 "{} is written by process {writer} already; use that page, or end that process",
                 path.display()
             ),
+            PublishError::NoRoom { path } => write!(
+                f,
+                "no room for the page {}: its file system is full; make room there, or (but as root) set XDG_RUNTIME_DIR to a folder elsewhere",
+                path.display()
+            ),
             PublishError::System {
                 operation,
                 path,
@@ -56,7 +67,7 @@ impl std::fmt::Display for PublishError {
 impl std::error::Error for PublishError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            PublishError::Taken { .. } => None,
+            PublishError::Taken { .. } | PublishError::NoRoom { .. } => None,
             PublishError::System { source, .. } => Some(source),
         }
     }
@@ -88,8 +99,9 @@ impl Publisher {
                 source,
             }
         };
+        let mut taken_by = None;
         // Each turn means that another writer's end or beginning came in between.
-        for _ in 0..100 {
+        for _ in 0..1000 {
             let file = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -100,11 +112,16 @@ impl Publisher {
                 .open(path)
                 .map_err(failed("create"))?;
             if !lock(&file).map_err(failed("lock"))? {
-                return Err(PublishError::Taken {
-                    path: path.to_owned(),
-                    writer: writer_of(&file),
-                });
+                let writer = writer_of(&file);
+                taken_by = Some(writer);
+                if is_there(writer) {
+                    break;
+                }
+                // Who removes what killed writers left holds the lock for a moment, also of a file that is just being made.
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
             }
+            taken_by = None;
             // Its last writer may have removed it between our opening and locking it.
             if !is_at(&file, path) {
                 continue;
@@ -112,15 +129,28 @@ impl Publisher {
             // Readers refuse what others may write; the mask of this process may have been stricter than they need.
             file.set_permissions(fs::Permissions::from_mode(0o644))
                 .map_err(failed("share"))?;
-            if file.metadata().map_err(failed("look at"))?.len() != PAGE_BYTES as u64 {
-                file.set_len(PAGE_BYTES as u64).map_err(failed("size"))?;
+            if let Err(error) = allocate(&file) {
+                // While the lock is held.
+                let _ = fs::remove_file(path);
+                return Err(match error.raw_os_error() {
+                    Some(libc::ENOSPC | libc::EDQUOT) => PublishError::NoRoom {
+                        path: path.to_owned(),
+                    },
+                    _ => failed("size")(error),
+                });
             }
             let mut publisher =
                 Publisher::over(file, Some(path.to_owned())).map_err(failed("map"))?;
             publisher.begin(source);
             return Ok(publisher);
         }
-        Err(failed("keep")(io::ErrorKind::ResourceBusy.into()))
+        Err(match taken_by {
+            Some(writer) => PublishError::Taken {
+                path: path.to_owned(),
+                writer,
+            },
+            None => failed("keep")(io::ErrorKind::ResourceBusy.into()),
+        })
     }
 
     /// Publishes in memory without a name, for whoever inherits [`Publisher::descriptor`]: `AMDAHL_PHANTOM=/proc/self/fd/N`.
@@ -144,7 +174,7 @@ impl Publisher {
         }
         // SAFETY: a fresh descriptor that nobody else owns.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
-        file.set_len(PAGE_BYTES as u64).map_err(failed("size"))?;
+        allocate(&file).map_err(failed("size"))?;
         let mut publisher = Publisher::over(file, None).map_err(failed("map"))?;
         let seals =
             libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
@@ -241,6 +271,17 @@ fn remove_if_abandoned(path: &Path) -> bool {
         && fs::remove_file(path).is_ok()
 }
 
+/// Gives the file its size, and memory for all of it: whoever touches a mapped page for which there is none is killed by SIGBUS. What is in
+/// it stays; what is written through the descriptor has its memory, or fails, in every file system.
+fn allocate(file: &File) -> io::Result<()> {
+    if file.metadata()?.len() != PAGE_BYTES as u64 {
+        file.set_len(PAGE_BYTES as u64)?;
+    }
+    let mut bytes = [0; PAGE_BYTES];
+    file.read_exact_at(&mut bytes, 0)?;
+    file.write_all_at(&bytes, 0)
+}
+
 /// Takes the lock; `false` if another has it. A lock for writing, which nobody gets who may only read the file.
 fn lock(file: &File) -> io::Result<bool> {
     // SAFETY: an all-zero `flock` is a value of the type: the whole file, from its beginning.
@@ -264,6 +305,15 @@ fn is_at(file: &File, path: &Path) -> bool {
         return false;
     };
     (ours.dev(), ours.ino()) == (there.dev(), there.ino())
+}
+
+/// A process of this number exists.
+fn is_there(pid: u32) -> bool {
+    // SAFETY: takes no pointer; 0 only asks.
+    let asked = |pid| unsafe { libc::kill(pid, 0) } == 0;
+    i32::try_from(pid).is_ok_and(|pid| {
+        pid > 0 && (asked(pid) || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM))
+    })
 }
 
 fn writer_of(file: &File) -> u32 {

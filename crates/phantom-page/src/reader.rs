@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_int};
 use core::fmt::{self, Write};
 
 use crate::error::{OpenError, ReadError};
-use crate::layout::{PAGE_BYTES, Page};
+use crate::layout::{PAGE_BYTES, Page, check};
 use crate::snapshot::{Snapshot, Source};
 
 /// The variable that names a page: a path, `/proc/self/fd/N` for an inherited descriptor, or `off`.
@@ -84,6 +84,16 @@ impl Reader {
                 uid: about.st_uid,
                 mode: about.st_mode & 0o7777,
             });
+        }
+        // What is read cannot fail as what is mapped does: a hole for which its file system has no room, or a file that is shorter than it
+        // says, would be SIGBUS. A page that begins as it should is there.
+        let mut words = [0_u64; PAGE_BYTES / 8];
+        // SAFETY: `words` is writable and of this length.
+        let len = unsafe { libc::pread(descriptor, words.as_mut_ptr().cast(), PAGE_BYTES, 0) };
+        match usize::try_from(len) {
+            Err(_) => return Err(system("read")),
+            Ok(PAGE_BYTES) => check(words[0], words[1])?,
+            Ok(_) => return Err(OpenError::NotAPage),
         }
         // SAFETY: a fresh mapping at an address the kernel chooses.
         let address = unsafe {

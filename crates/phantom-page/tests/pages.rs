@@ -2,8 +2,9 @@
 
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use amdahl_phantom_page::{
@@ -132,8 +133,119 @@ fn a_page_without_a_name_is_sealed() {
     // A second descriptor of the same memory, as who inherits it can get one.
     let other = OpenOptions::new().write(true).open(&name).unwrap();
     assert!(other.set_len(0).is_err(), "shortening kills readers");
-    use std::io::Write;
     assert!((&other).write(b"lies").is_err());
     publisher.publish(snapshot(10));
     assert_eq!(reader.read(), Ok(snapshot(10)));
+}
+
+/// A file system of 64 KiB at `folder`, in a mount namespace that only this thread is in; or why not.
+fn small_file_system(folder: &Path) -> std::io::Result<()> {
+    let at = CString::new(folder.as_os_str().as_bytes()).expect("no zero");
+    let (none, tmpfs, root) = (std::ptr::null(), c"tmpfs".as_ptr(), c"/".as_ptr());
+    let options = c"size=64k".as_ptr().cast();
+    let done = |result: i32| match result {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    };
+    // SAFETY: all pointers are to strings that end with a zero, or null where the kernel looks at none.
+    unsafe {
+        done(libc::unshare(libc::CLONE_NEWNS))?;
+        // Nobody else is to see what comes.
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        done(libc::mount(none, root, none, private, std::ptr::null()))?;
+        done(libc::mount(tmpfs, at.as_ptr(), tmpfs, 0, options))
+    }
+}
+
+/// Who published on a full file system, and who read there, died of SIGBUS.
+#[test]
+fn a_full_file_system_is_an_error_and_kills_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    // A thread of its own, since its namespace ends with it.
+    let test = || {
+        if let Err(why) = small_file_system(folder.path()) {
+            return eprintln!(
+                "SKIPPED a_full_file_system_is_an_error_and_kills_nobody: no small file system: {why}"
+            );
+        }
+        let at = |name: &str| folder.path().join(name);
+        let (left, path, sparse) = (at("left"), at("page"), at("sparse"));
+        let saved = Publisher::create(&left, Source::Proc).unwrap();
+        let bytes = fs::read(&left).unwrap();
+        drop(saved);
+        fs::write(&left, bytes).unwrap();
+        let hole = fs::File::create(&sparse).unwrap();
+        hole.set_len(PAGE_BYTES as u64).unwrap();
+        let mut filler = fs::File::create(at("filler")).unwrap();
+        while filler.write(&[1; PAGE_BYTES]).is_ok_and(|len| len > 0) {}
+
+        match Publisher::create(&path, Source::Proc) {
+            Err(error @ PublishError::NoRoom { .. }) => {
+                assert!(error.to_string().contains("is full"), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(!path.exists());
+        assert_eq!(open(&sparse).err(), Some(OpenError::NoMagic));
+        // What has its memory already needs none.
+        let mut publisher = Publisher::create(&left, Source::Proc).unwrap();
+        publisher.publish(snapshot(7));
+        assert_eq!(open(&left).unwrap().read(), Ok(snapshot(7)));
+
+        filler.set_len(0).unwrap();
+        let mut publisher = Publisher::create(&path, Source::Proc).unwrap();
+        filler.set_len(0).unwrap();
+        while filler.write(&[1; PAGE_BYTES]).is_ok_and(|len| len > 0) {}
+        publisher.publish(snapshot(8));
+        assert_eq!(open(&path).unwrap().read(), Ok(snapshot(8)));
+    };
+    std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
+}
+
+/// Files of the kernel say that they are longer than they are.
+#[test]
+fn a_file_that_is_shorter_than_it_says_is_refused() {
+    let path = Path::new("/sys/devices/system/cpu/online");
+    if fs::metadata(path).map_or(0, |about| about.len()) < PAGE_BYTES as u64 {
+        return eprintln!(
+            "SKIPPED a_file_that_is_shorter_than_it_says_is_refused: no such file here"
+        );
+    }
+    assert_eq!(open(path).err(), Some(OpenError::NotAPage));
+}
+
+/// A page of which only the first words were ever written, as a writer of another make might.
+#[test]
+fn holes_behind_the_beginning_are_zeros() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("page");
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(PAGE_BYTES as u64).unwrap();
+    assert_eq!(open(&path).err(), Some(OpenError::NoMagic));
+    file.write_all_at(b"AMDAHLPH\x01\0\0\0", 0).unwrap();
+    assert_eq!(open(&path).unwrap().read(), Err(ReadError::Empty));
+}
+
+/// Who cleans up holds the lock of a file for a moment, also of one that is just being made: its maker was told that
+/// somebody publishes there.
+#[test]
+fn one_who_cleans_up_is_not_taken_for_a_writer() {
+    let folder = tempfile::tempdir().unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    remove_abandoned(folder.path());
+                }
+            });
+        }
+        let path = folder.path().join("phantom-pid-5");
+        let made = (0..2000).try_for_each(|_| {
+            fs::write(&path, "left").unwrap();
+            Publisher::create(&path, Source::Proc).map(drop)
+        });
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        made.unwrap();
+    });
 }
