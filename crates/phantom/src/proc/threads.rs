@@ -2,11 +2,13 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
 use super::cpus::tick_ns;
 use super::text;
+use crate::clock;
 
 /// Files that are kept open; of further threads they are opened each time.
 const OPEN_MAX: usize = 512;
@@ -73,6 +75,19 @@ pub enum Counts {
     Stat,
 }
 
+impl Counts {
+    /// The best below `proc` that this kernel counts. Who asks has used `own_ns` of CPU time on this thread.
+    fn best(proc: &Path, own_ns: u64) -> Counts {
+        // Where nothing is counted (CONFIG_SCHEDSTATS is off, and so is delay accounting) the file may be there, of zeros.
+        let own = fs::read_to_string(proc.join("thread-self/schedstat"));
+        let counted = own.ok().and_then(|text| text::schedstat(&text));
+        match counted {
+            Some((run_ns, _)) if run_ns > 0 || own_ns == 0 => Counts::Schedstat,
+            _ => Counts::Stat,
+        }
+    }
+}
+
 /// What threads did since the first look, those that have ended included up to the last look at them.
 pub struct ThreadSums {
     counts: Counts,
@@ -89,12 +104,9 @@ pub struct ThreadSums {
 impl ThreadSums {
     /// Of all that [`ThreadSums::look`] will be told; by the best that this kernel counts.
     pub fn new() -> ThreadSums {
-        let has_schedstat = fs::metadata("/proc/self/schedstat").is_ok();
-        ThreadSums::with(if has_schedstat {
-            Counts::Schedstat
-        } else {
-            Counts::Stat
-        })
+        // To ask for it brings what `schedstat` tells up to date.
+        let own_ns = clock::thread_cpu_ns();
+        ThreadSums::with(Counts::best(Path::new("/proc"), own_ns))
     }
 
     fn with(counts: Counts) -> ThreadSums {
@@ -215,6 +227,35 @@ mod tests {
                 sums.look(&members.threads(), now);
             }
         }
+    }
+
+    /// The file was taken for a source because it was there: nobody ran, and nobody waited.
+    #[test]
+    fn a_schedstat_of_zeros_is_no_source() {
+        let proc = tempfile::tempdir().unwrap();
+        let best = |own_ns| Counts::best(proc.path(), own_ns);
+        assert_eq!(best(1000), Counts::Stat, "there is none");
+        fs::create_dir(proc.path().join("thread-self")).unwrap();
+        let file = proc.path().join("thread-self/schedstat");
+        for (text, counts) in [
+            ("0 0 0\n", Counts::Stat),
+            ("", Counts::Stat),
+            ("900 0 1\n", Counts::Schedstat),
+        ] {
+            fs::write(&file, text).unwrap();
+            assert_eq!(best(1000), counts, "{text:?}");
+        }
+    }
+
+    /// Where it is counted, it is found out at once.
+    #[test]
+    fn the_choice_for_this_kernel_is_what_its_numbers_say() {
+        let has_waits = ThreadSums::new().has_waits();
+        let schedstat = || fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+        let begun = clock::thread_cpu_ns();
+        while clock::thread_cpu_ns() < begun + 50_000_000 {}
+        let counted = text::schedstat(&schedstat()).is_some_and(|(run_ns, _)| run_ns > 0);
+        assert_eq!(has_waits, counted);
     }
 
     #[test]

@@ -154,21 +154,27 @@ impl PhantomSums {
         }
     }
 
-    /// Makes a thread part of the workload; those it makes from now on are, too. Nothing happens if it is already.
+    /// Makes a thread part of the workload; those it makes from now on are, too. Nothing happens if it is already. `false` if there is no
+    /// room for it.
     ///
     /// # Errors
-    /// When there is no more room.
-    pub fn add(&mut self, tid: u32) -> Result<(), RecorderError> {
+    /// When the system call fails otherwise.
+    pub fn add(&mut self, tid: u32) -> Result<bool, RecorderError> {
         const BPF_NOEXIST: u64 = 1;
         const OFF: u32 = 0;
         match self.threads.insert(tid, OFF, BPF_NOEXIST) {
+            Ok(()) => Ok(true),
             Err(MapError::SyscallError(error))
                 if error.io_error.raw_os_error() == Some(libc::EEXIST) =>
             {
-                Ok(())
+                Ok(true)
+            }
+            Err(MapError::SyscallError(error))
+                if error.io_error.raw_os_error() == Some(libc::E2BIG) =>
+            {
+                Ok(false)
             }
             Err(error) => Err(system("add a thread")(io::Error::other(chain(&error)))),
-            Ok(()) => Ok(()),
         }
     }
 
@@ -209,7 +215,7 @@ impl PhantomSums {
         entries.map(|(pid, value)| taker(pid, &value)).collect()
     }
 
-    /// Threads of the workload that found no room and are missing.
+    /// Threads made by others of the workload that found no room and are missing.
     pub fn lost(&self) -> u64 {
         map_fd(&self._bpf, "lost")
             .and_then(|map| lookup_u64(map, 0).map_err(system("read a BPF map")))
