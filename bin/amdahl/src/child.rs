@@ -1,5 +1,5 @@
 //! Starts one run of the workload: confined, stopped before its program begins, reaped with its
-//! resource usage, ended with all that it leaves when we are done with it or are no more (`guard`).
+//! resource usage, ended with all that it leaves when we are done with it or, unless it is to last, are no more (`guard`).
 
 pub mod guard;
 mod input;
@@ -42,12 +42,15 @@ pub struct Command<'a> {
     pub keep_stdout: bool,
     /// Show its output on our standard error.
     pub show_output: bool,
+    /// It goes on if we, or the guard between us and it, are killed. Of its output nothing is kept then.
+    pub lasts: bool,
 }
 
 /// A started process that waits to be let go.
 pub struct Child {
     program: String,
     pid: libc::pid_t,
+    lasts: bool,
     /// Of the program's process.
     pidfd: OwnedFd,
     report: OwnedFd,
@@ -187,8 +190,12 @@ impl Guard {
     fn say_over(&mut self) {
         // Until that is closed it waits for the program's process.
         self.go = None;
+        self.say(guard::OVER);
+    }
+
+    fn say(&mut self, word: u8) {
         // It may be gone already.
-        let _ = self.channel.write_all(&[guard::OVER]);
+        let _ = self.channel.write_all(&[word]);
     }
 }
 
@@ -212,6 +219,7 @@ impl Child {
             cpus: command.cpus.clone(),
             procs: command.cgroup_procs.map(|path| path.as_os_str().to_owned()),
             removes_maps: command.removes_maps,
+            lasts: command.lasts,
             env: command
                 .env
                 .iter()
@@ -230,9 +238,11 @@ impl Child {
                 (false, true) => Stdio::piped(),
                 (false, false) => Stdio::null(),
             })
-            .stderr(match command.show_output {
-                true => Stdio::inherit(),
-                false => Stdio::piped(),
+            .stderr(match (command.show_output, command.lasts) {
+                (true, _) => Stdio::inherit(),
+                // Of a pipe nobody would read any more it would die.
+                (false, true) => Stdio::null(),
+                (false, false) => Stdio::piped(),
             })
             // Not among those whom a terminal, or a `kill -9` of all of us, ends.
             .process_group(0);
@@ -286,6 +296,7 @@ impl Child {
         Ok(Child {
             program: command.args[0].clone(),
             pid,
+            lasts: command.lasts,
             pidfd: pidfd.map_err(|error| failed("pidfd_open")(error.into()))?,
             report,
             begun: None,
@@ -369,6 +380,9 @@ impl Child {
                 }
             }
             let over = deadline.is_some_and(|deadline| begun.elapsed() >= deadline);
+            if stopped.is_none() && (over || interrupt.asked()) {
+                self.guard.say(guard::ENDING);
+            }
             let patient = Duration::from_secs(2);
             if interrupt.insisted() || stopped.is_some_and(|at: Instant| at.elapsed() > patient) {
                 signalled = self.signal(Signal::KILL);
@@ -388,11 +402,14 @@ impl Child {
         }
         let wall = begun.elapsed();
         let end = End::read(&mut self.guard.channel);
+        // A guard that was killed has left it to us.
+        let own = (end.is_err() && self.lasts && guard::children().contains(&self.pid))
+            .then(|| guard::wait_for(self.pid));
         clean_up();
         // What is left would keep the pipes open.
         let mut usage = self.guard.end();
         usage.add(end_orphans());
-        let end = end.map_err(|_| StartError::Guard)?;
+        let end = own.or(end.ok()).ok_or(StartError::Guard)?;
         let status = end.status;
         usage.add(end.usage);
         drop(self.output);

@@ -3,7 +3,8 @@
 //! It is this same executable, called [`NAME`]. It ends what is left of the program when we say so, and when we are
 //! no more, however that came: everything below it descends from the program, so that nothing
 //! else can be meant. A process beside the program that is merely told of our end could not find those who have left
-//! the process group; control groups, which could, are not everybody's. It is executed, not only forked: a copy of
+//! the process group; control groups, which could, are not everybody's. A program that is to last ([`Orders::lasts`])
+//! is the exception: if we die without a word it waits for the program's own end, and ends then what that has left. It is executed, not only forked: a copy of
 //! us would share our memory, so that each first write to a page cost us a copy while a run is measured.
 //!
 //! Ours are the ends of three connections. `go` is read by the program's process before it becomes the program.
@@ -40,6 +41,8 @@ pub const START: i32 = 3;
 
 /// Says that a run is over.
 pub const OVER: u8 = b'.';
+/// Says before that that the program is to end: if we die now, one that was to last is ended, too.
+pub const ENDING: u8 = b'!';
 
 /// What a guard is to do.
 pub struct Orders {
@@ -55,6 +58,8 @@ pub struct Orders {
     pub procs: Option<OsString>,
     /// If we die, nobody else removes the maps of names that Java's virtual machines write.
     pub removes_maps: bool,
+    /// If we die, or the guard does, the program goes on.
+    pub lasts: bool,
     /// Variables to set on top of the guard's own.
     pub env: Vec<(OsString, OsString)>,
     /// The program and its arguments.
@@ -71,6 +76,7 @@ impl Orders {
         args.push(self.cpus.to_string().into());
         args.push(self.procs.clone().unwrap_or_default());
         args.push(u8::from(self.removes_maps).to_string().into());
+        args.push(u8::from(self.lasts).to_string().into());
         args.push(self.env.len().to_string().into());
         for (name, value) in &self.env {
             args.extend([name.clone(), value.clone()]);
@@ -88,6 +94,7 @@ impl Orders {
         let cpus = next()?.to_str()?.parse().ok()?;
         let procs = Some(next()?).filter(|path| !path.is_empty());
         let removes_maps = next()? == "1";
+        let lasts = next()? == "1";
         let variables: usize = number(next()?)?;
         let env = (0..variables).map(|_| Some((next()?, next()?)));
         let env = env.collect::<Option<Vec<_>>>()?;
@@ -99,6 +106,7 @@ impl Orders {
             cpus,
             procs,
             removes_maps,
+            lasts,
             env,
             command,
         })
@@ -236,7 +244,7 @@ fn guard(orders: Orders) -> io::Result<()> {
         .args(&orders.command[1..])
         .envs(orders.env.iter().map(|(name, value)| (name, value)))
         .process_group(0);
-    let confine = confined(go, report.try_clone()?, procs, orders.cpus);
+    let confine = confined(go, report.try_clone()?, procs, orders.cpus, orders.lasts);
     // SAFETY: we have one thread, so that its copy holds no lock that nobody will release; `confined` makes system calls alone.
     unsafe { command.pre_exec(confine) };
     let started = command.spawn();
@@ -249,26 +257,36 @@ fn guard(orders: Orders) -> io::Result<()> {
     drop(report);
 
     let mut orphans = Usage::default();
+    let (mut lasts, mut has_ended, mut has_died) = (orders.lasts, false, false);
     loop {
         let mut polled = [
-            PollFd::new(&channel, PollFlags::IN),
             PollFd::new(&deaths, PollFlags::IN),
+            PollFd::new(&channel, PollFlags::IN),
         ];
-        match poll(&mut polled, None) {
+        // Of one whose other end is closed there is always something to read.
+        let asked = if has_died { 1 } else { 2 };
+        match poll(&mut polled[..asked], None) {
             Err(rustix::io::Errno::INTR) => continue,
             other => other?,
         };
-        let [is_over, has_deaths] = polled.map(|fd| !fd.revents().is_empty());
+        let [has_deaths, is_told] = polled.map(|fd| !fd.revents().is_empty());
         if has_deaths {
             let mut one = [0; size_of::<libc::signalfd_siginfo>()];
             rustix::io::read(&deaths, &mut one)?;
-            orphans.add(reap(program, &mut channel));
+            orphans.add(reap(program, &mut channel, &mut has_ended));
         }
-        if is_over {
+        if is_told {
+            let mut word = [0];
+            match channel.read(&mut word) {
+                Ok(1) if word == [ENDING] => lasts = false,
+                Ok(1) => break,
+                _ => has_died = true,
+            }
+        }
+        if has_died && (has_ended || !lasts) {
             break;
         }
     }
-    let has_died = !matches!(channel.read(&mut [0]), Ok(1));
     orphans.add(end_children(&[]));
     let all = End {
         status: 0,
@@ -310,6 +328,7 @@ fn confined(
     report: File,
     procs: Option<File>,
     cpus: CpuSet,
+    lasts: bool,
 ) -> impl FnMut() -> io::Result<()> + Send + Sync + 'static {
     let guard = std::process::id() as libc::pid_t;
     move || {
@@ -318,11 +337,13 @@ fn confined(
             let _ = (&report).write_all(&report_bytes([step, errno]));
             error
         };
-        // SAFETY: takes no pointer.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        // SAFETY: cannot fail.
-        if unsafe { libc::getppid() } != guard {
-            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        if !lasts {
+            // SAFETY: takes no pointer.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            // SAFETY: cannot fail.
+            if unsafe { libc::getppid() } != guard {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
         }
         if let Some(mut procs) = procs.as_ref() {
             // "0" is the writer itself.
@@ -368,8 +389,8 @@ fn blocked(signal: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Takes note of children that have ended: the program, and orphans, of which it returns what they used.
-fn reap(program: libc::pid_t, channel: &mut UnixStream) -> Usage {
+/// Takes note of children that have ended: the program, which sets `has_ended`, and orphans, of which it returns what they used.
+fn reap(program: libc::pid_t, channel: &mut UnixStream, has_ended: &mut bool) -> Usage {
     let mut orphans = Usage::default();
     loop {
         // SAFETY: an all-zero siginfo is valid, and the pointer is to it.
@@ -391,6 +412,7 @@ fn reap(program: libc::pid_t, channel: &mut UnixStream) -> Usage {
         }
         let end = wait_for(ended);
         if ended == program {
+            *has_ended = true;
             // Who reads it may be gone.
             let _ = channel.write_all(&end.to_bytes());
         } else {
@@ -400,7 +422,7 @@ fn reap(program: libc::pid_t, channel: &mut UnixStream) -> Usage {
 }
 
 /// Waits for a child, and what it used with those that it had waited for.
-fn wait_for(pid: libc::pid_t) -> End {
+pub fn wait_for(pid: libc::pid_t) -> End {
     let mut status = 0;
     // SAFETY: an all-zero rusage is valid, and both pointers are to locals.
     let usage = unsafe {
@@ -468,6 +490,7 @@ mod tests {
             cpus: "0-2,70".parse().expect("CPUs"),
             procs: Some(text(b"/sys/fs/cgroup/a b/cgroup.procs")),
             removes_maps: true,
+            lasts: true,
             env: vec![(text(b"A"), text(b"")), (text(b"B"), text(b"x=y\xff"))],
             command: vec![text(b"./program"), text(b""), text(b"--"), text(b"A=1")],
         };
@@ -476,7 +499,7 @@ mod tests {
         assert_eq!((back.go, back.report, back.channel), (3, 4, 5));
         assert_eq!(back.cpus, orders.cpus);
         assert_eq!(back.procs, orders.procs);
-        assert!(back.removes_maps);
+        assert!(back.removes_maps && back.lasts);
         assert_eq!(back.env, orders.env);
         assert_eq!(back.command, orders.command);
     }
@@ -486,9 +509,9 @@ mod tests {
         for args in [
             "",
             "1 2",
-            "1 2 x 0 /p 0 0 true",
-            "1 2 3 0 /p 0 2 A 1 true",
-            "1 2 3 0 /p 0 0",
+            "1 2 x 0 /p 0 0 0 true",
+            "1 2 3 0 /p 0 0 2 A 1 true",
+            "1 2 3 0 /p 0 0 0",
         ] {
             let args = args.split(' ').map(OsString::from);
             assert!(Orders::from_args(args).is_none());

@@ -57,7 +57,7 @@ pub struct Found {
     pub lost: u64,
     /// Why it failed, if it did.
     pub failed: Option<Failure>,
-    /// It ended by itself: it failed, or nobody reads any more. Then there is nothing to wait for.
+    /// It ended by itself: it failed, or nobody reads any more. Then there is nothing to wait for but a command.
     pub is_over: bool,
 }
 

@@ -25,7 +25,7 @@ pub fn main(args: &Phantom) -> Result<u8, Failure> {
     if args.serve {
         return serve::main(args, &selection, &cpus, &interrupt);
     }
-    let child = watch::start(&selection, &cpus, &[])?;
+    let child = watch::start_to_last(&selection, &cpus, &[])?;
     let whom = Whom::new(args, child.as_ref().map(Child::pid))?;
     let started = machine::now();
     let looking = Looking::new(args, whom.clone())?;
@@ -45,6 +45,8 @@ pub fn main(args: &Phantom) -> Result<u8, Failure> {
     let (found, ended) = look_while(&selection, child, looking, sink, &interrupt)?;
     let is_interrupted = interrupt.asked();
     if let Some(failure) = found.failed {
+        // How the command ended is worth more than what was said already.
+        watch::finished(&selection, ended.as_ref(), false)?;
         return Err(failure);
     }
     if !args.watch {
@@ -65,7 +67,7 @@ fn is_endless(args: &Phantom) -> bool {
     args.duration.is_none() && args.command.is_empty()
 }
 
-/// Looks on a thread of its own while the command runs, or as long as `selection` says.
+/// Looks on a thread of its own while the command runs, or as long as `selection` says. A command goes on if looking ends first.
 fn look_while(
     selection: &Selection,
     child: Option<Child>,
@@ -79,8 +81,11 @@ fn look_while(
             .name("amdahl-look".into())
             .spawn_scoped(scope, || {
                 let found = looking.run(sink, &stop);
-                if found.is_over {
-                    interrupt.say();
+                let has_command = !selection.command.is_empty();
+                match &found.failed {
+                    Some(failure) if has_command => say_blind(failure, selection),
+                    _ if found.is_over && !has_command => interrupt.say(),
+                    _ => {}
                 }
                 found
             })
@@ -91,4 +96,16 @@ fn look_while(
         let found = looker.join().expect("looking does not panic");
         Ok((found, ended?))
     })
+}
+
+/// Says that nobody looks any more, while the command goes on.
+fn say_blind(failure: &Failure, selection: &Selection) {
+    use std::io::Write;
+    // Nobody may read it.
+    let _ = writeln!(
+        anstream::stderr(),
+        "amdahl: {}; nothing is shown or published any more, {} goes on",
+        failure.message,
+        selection.command[0]
+    );
 }

@@ -38,7 +38,7 @@ pub fn main(
             directory.display()
         ))
     })?;
-    let child = watch::start(selection, cpus, &[(name.to_owned(), text.to_owned())])?;
+    let child = watch::start_to_last(selection, cpus, &[(name.to_owned(), text.to_owned())])?;
     let whom = match (whom, &child) {
         (Some(whom), _) => whom,
         (None, child) => Whom::new(args, child.as_ref().map(Child::pid))?,
@@ -59,7 +59,8 @@ pub fn main(
         Sink::Publish(publisher),
         interrupt,
     )?;
-    if let Some(failure) = found.failed {
+    // The command is what was asked for; that its page is gone was said.
+    if let Some(failure) = found.failed.filter(|_| !has_command) {
         return Err(failure);
     }
     let is_early = interrupt.asked() && !is_endless(args);

@@ -158,6 +158,7 @@ impl Workload<'_> {
                 removes_maps: more_env.iter().any(|(name, _)| name == java::VARIABLE),
                 keep_stdout: self.rate.is_some(),
                 show_output: self.show_output,
+                lasts: false,
             })
         };
         match start(group.as_ref()) {

@@ -292,6 +292,24 @@ pub fn start(
     cpus: &CpuSet,
     env: &[(String, String)],
 ) -> Result<Option<Child>, Failure> {
+    start_as(selection, cpus, env, false)
+}
+
+/// The same for a command that goes on if we are killed.
+pub fn start_to_last(
+    selection: &Selection,
+    cpus: &CpuSet,
+    env: &[(String, String)],
+) -> Result<Option<Child>, Failure> {
+    start_as(selection, cpus, env, true)
+}
+
+fn start_as(
+    selection: &Selection,
+    cpus: &CpuSet,
+    env: &[(String, String)],
+    lasts: bool,
+) -> Result<Option<Child>, Failure> {
     if selection.command.is_empty() {
         return Ok(None);
     }
@@ -306,6 +324,7 @@ pub fn start(
         removes_maps: false,
         keep_stdout: false,
         show_output: !selection.quiet,
+        lasts,
     });
     child
         .map(Some)

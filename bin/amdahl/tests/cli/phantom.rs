@@ -8,8 +8,8 @@ use amdahl_phantom_page::{Reader, Source, coarse_now_ns};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::processes::until_catches;
-use crate::tool::{Place, Running, bpf, is_root, skipped, until};
+use crate::processes::{is_alive, kill, parent_of, pid_in, until_catches, until_gone};
+use crate::tool::{Place, Running, bpf, has, is_root, skipped, until};
 
 /// A process that is always busy.
 fn busy(place: &Place) -> Running {
@@ -227,6 +227,145 @@ fn a_command_finds_its_page_in_the_environment() {
     let ran = place.run(tool).ends_with(0);
     let path = ran.out.lines().next().expect("a path");
     assert!(!Path::new(path).exists(), "it is gone with the tool");
+}
+
+/// Says its process id, and that it was started; ends with 7 when it reads a line.
+const WAITS: &str = "echo $$ > pid; read line < line; echo $line > end; exit 7";
+
+/// The tool with [`WAITS`], once that runs: its process id, and the guard's.
+fn start_waiting(place: &Place, args: &[&str]) -> (Running, u32, u32) {
+    let made = Command::new("mkfifo").arg(place.join("line")).status();
+    assert!(made.expect("mkfifo").success());
+    let mut tool = place.tool(["phantom"].iter().chain(args));
+    tool.args(["--", "sh", "-c", WAITS]);
+    if !is_root() {
+        tool.env("XDG_RUNTIME_DIR", place.path());
+    }
+    let tool = place.start(tool);
+    let program = pid_in(place, "pid");
+    (tool, program, parent_of(program))
+}
+
+/// Lets [`WAITS`] end. Nobody waits for a reader who is dead.
+fn tell(place: &Place) -> std::fs::File {
+    use std::io::Write;
+    let line = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(place.join("line"));
+    let mut line = line.expect("a pipe");
+    line.write_all(b"told\n").expect("room");
+    line
+}
+
+/// How often a process has gone to sleep.
+fn sleeps(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let mut lines = status.lines();
+    lines.find_map(|line| {
+        line.strip_prefix("voluntary_ctxt_switches:")?
+            .trim()
+            .parse()
+            .ok()
+    })
+}
+
+/// The helper is not worth the program: it ended with the tool.
+#[test]
+fn a_command_goes_on_when_the_tool_is_killed() {
+    for args in [&["--serve"][..], &["--watch", "--quiet"]] {
+        let place = Place::new();
+        let (tool, program, guard) = start_waiting(&place, args);
+        if args[0] == "--serve" {
+            page_of(&tool);
+        }
+        let before = sleeps(guard);
+        tool.signal(Signal::KILL);
+        tool.ended();
+        // It has learnt of it: it has ended, or waits for something else.
+        until("the guard's sleep", || {
+            (!is_alive(guard) || sleeps(guard) > before).then_some(())
+        });
+        assert!(is_alive(program), "{args:?}: the program has died");
+        let _line = tell(&place);
+        until_gone(program);
+        assert_eq!(place.read("end"), "told\n", "{args:?}");
+        until_gone(guard);
+    }
+}
+
+#[test]
+fn a_command_goes_on_and_is_waited_for_when_the_guard_is_killed() {
+    let place = Place::new();
+    let (tool, program, guard) = start_waiting(&place, &["--serve"]);
+    page_of(&tool);
+    kill(guard);
+    until_gone(guard);
+    assert!(is_alive(program), "the program has died");
+    let _line = tell(&place);
+    let ran = tool.ended().ends_with(3);
+    assert!(ran.err.contains("exit code 7"), "{}", ran.err);
+    assert_eq!(place.read("end"), "told\n");
+}
+
+#[test]
+fn ctrl_c_ends_the_command_with_the_tool() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let place = Place::new();
+        let (tool, program, guard) = start_waiting(&place, &["--serve"]);
+        let path = page_of(&tool);
+        tool.signal(signal);
+        tool.ended().ends_with(5);
+        assert!(!is_alive(program) && !is_alive(guard));
+        assert!(!Path::new(&path).exists());
+    }
+}
+
+/// Looking can fail in the middle (here: the tool loses sight of which CPUs there are). The program was ended for it.
+#[test]
+fn a_command_goes_on_when_looking_fails() {
+    if !is_root() || !has("unshare") {
+        return skipped("which CPUs there are is hidden by a mount: needs root and unshare");
+    }
+    let hides = "mount -t tmpfs none /sys && while test -e $AMDAHL_PHANTOM; do :; done; echo > gone; exit 7";
+    let fails = |args: &[&str]| {
+        let place = Place::new();
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private"]);
+        command.args([env!("CARGO_BIN_EXE_amdahl"), "phantom"]);
+        command.args(args).args(["--", "sh", "-c", hides]);
+        let ran = place.run(place.here(command)).ends_with(3);
+        assert!(
+            ran.err.contains("sh goes on") && ran.err.contains("exit code 7"),
+            "{}",
+            ran.err
+        );
+        assert!(place.join("gone").exists(), "{}", ran.err);
+    };
+    fails(&["--serve", "--probe", "proc"]);
+    if let Err(why) = bpf() {
+        return skipped(why);
+    }
+    fails(&["--serve", "--probe", "bpf"]);
+}
+
+/// Nobody reads what is shown any more, which is no reason to end what somebody computes.
+#[test]
+fn a_command_goes_on_when_nobody_reads() {
+    let place = Place::new();
+    let mut tool = place.tool(["phantom", "--watch", "--interval", "10ms", "--", "sh", "-c"]);
+    // It goes on until the thread that looks is gone.
+    tool.arg(
+        "read -r _ _ _ tool _ < /proc/$PPID/stat; \
+         while grep -q amdahl-look /proc/$tool/task/*/comm; do :; done; echo > end",
+    );
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    tool.stdout(writer);
+    let mut tool = tool.spawn().expect("the tool");
+    drop(reader);
+    let status = until("the end", || tool.try_wait().expect("a child"));
+    assert_eq!(status.code(), Some(0));
+    assert!(place.join("end").exists());
 }
 
 #[test]
