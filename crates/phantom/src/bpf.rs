@@ -164,6 +164,11 @@ mod tests {
     fn threads_without_room_are_lost_until_there_is_some() {
         let cpus = amdahl_topology::online().unwrap();
         let me = std::process::id();
+        let nobody = Members::Threads(Vec::new());
+        if let Err(error) = Followed::with_room(&nobody, &cpus, false, 1) {
+            let why = "SKIPPED threads_without_room_are_lost_until_there_is_some: no BPF";
+            return eprintln!("{why}: {error}");
+        }
         std::thread::scope(|scope| {
             let waiting = || {
                 let (tell, told) = mpsc::channel();
@@ -180,13 +185,7 @@ mod tests {
                 Members::Threads(threads.iter().map(|&(tid, _, _)| (me, tid)).collect())
             };
             let members = ours(&threads);
-            let mut followed = match Followed::with_room(&members, &cpus, false, 1) {
-                Ok(followed) => followed,
-                Err(error) => {
-                    let why = "SKIPPED threads_without_room_are_lost_until_there_is_some: no BPF";
-                    return eprintln!("{why}: {error}");
-                }
-            };
+            let mut followed = Followed::with_room(&members, &cpus, false, 1).unwrap();
             assert_eq!((followed.added.len(), followed.lost()), (1, 2));
             followed.refresh(&members, &cpus).unwrap();
             assert_eq!(followed.lost(), 2, "the same two");

@@ -321,6 +321,22 @@ fn ctrl_c_ends_the_command_with_the_tool() {
     }
 }
 
+/// What was asked to end does not outlive the tool because that is killed meanwhile.
+#[test]
+fn a_command_that_is_to_end_does_not_go_on_when_the_tool_is_killed() {
+    let place = Place::new();
+    let mut tool = place.tool(["phantom", "--watch", "--quiet", "--", "sh", "-c"]);
+    // A shell that runs nothing else runs its traps at once.
+    tool.arg("trap 'echo > asked' TERM; echo $$ > pid; while :; do :; done");
+    let tool = place.start(tool);
+    let program = pid_in(&place, "pid");
+    tool.signal(Signal::INT);
+    until("SIGTERM", || place.join("asked").exists().then_some(()));
+    tool.signal(Signal::KILL);
+    tool.ended();
+    until_gone(program);
+}
+
 /// Looking can fail in the middle (here: the tool loses sight of which CPUs there are). The program was ended for it.
 #[test]
 fn a_command_goes_on_when_looking_fails() {
