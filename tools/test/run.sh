@@ -204,7 +204,7 @@ sanitizers() {
         sanitized() {
             suite tools/test/count-cargo.awk "sanitizer-$sanitizer-$1" \
                 env RUSTFLAGS="-Zsanitizer=$sanitizer" CARGO_TARGET_DIR="$target/sanitizers" \
-                ASAN_OPTIONS="$2:allocator_may_return_null=1" TSAN_OPTIONS=allocator_may_return_null=1 \
+                ASAN_OPTIONS="$2:allocator_may_return_null=1" TSAN_OPTIONS="suppressions=$PWD/tools/test/fences.tsan:allocator_may_return_null=1" \
                 cargo +nightly test --locked --no-fail-fast -Zbuild-std --target "$host" $3 --lib --tests -- --show-output
         }
         sanitized parts detect_leaks=1 "$parts"
