@@ -5,6 +5,7 @@ mod bell;
 mod channel;
 mod client;
 mod error;
+mod meet;
 mod queue;
 mod resolve;
 mod server;

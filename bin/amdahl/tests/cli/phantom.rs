@@ -137,16 +137,22 @@ fn ctrl_c_ends_a_measurement_with_what_was_seen() {
     assert_eq!(ran.json()["partial"], true);
 }
 
-#[test]
-fn watching_ends_when_nobody_reads() {
-    let place = Place::new();
-    let mut tool = place.tool(["phantom", "--watch", "--interval", "10ms"]);
+/// Runs the tool with an output that nobody reads any more.
+#[track_caller]
+fn ends_well_unread(mut tool: Command) {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     tool.stdout(writer);
     let mut tool = tool.spawn().expect("the tool");
     drop(reader);
     let status = until("the end", || tool.try_wait().expect("a child"));
     assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn watching_ends_when_nobody_reads() {
+    let place = Place::new();
+    let tool = place.tool(["phantom", "--watch", "--interval", "10ms"]);
+    ends_well_unread(tool);
 }
 
 /// The page whose path the tool has printed.
@@ -375,12 +381,7 @@ fn a_command_goes_on_when_nobody_reads() {
         "read -r _ _ _ tool _ < /proc/$PPID/stat; \
          while grep -q amdahl-look /proc/$tool/task/*/comm; do :; done; echo > end",
     );
-    let (reader, writer) = std::io::pipe().expect("a pipe");
-    tool.stdout(writer);
-    let mut tool = tool.spawn().expect("the tool");
-    drop(reader);
-    let status = until("the end", || tool.try_wait().expect("a child"));
-    assert_eq!(status.code(), Some(0));
+    ends_well_unread(tool);
     assert!(place.join("end").exists());
 }
 

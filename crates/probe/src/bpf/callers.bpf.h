@@ -21,8 +21,6 @@ struct mm_struct___code { unsigned long start_code, end_code; } CORE;
 /* Of the last words that were looked at what they are, since most of them come again with the next wait. A power of two. */
 #define KNOWN_BITS 6
 #define KNOWN (1 << KNOWN_BITS)
-/* 2^64 by the golden ratio: Knuth, The Art of Computer Programming 3, 6.4. */
-#define HASH_FACTOR 0x9e3779b97f4a7c15ull
 /* In 2^27 ns (134 ms) on a CPU. */
 #define NEW_PLACES 128
 

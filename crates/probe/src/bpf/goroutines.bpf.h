@@ -37,7 +37,7 @@ static __always_inline amdahl_u64 place_by_frames(amdahl_u64 ip, amdahl_u64 sp, 
 	for (i = 0; i < GO_FRAMES; i++) {
 		if (frame[0] - sp >= 65536 || bpf_probe_read_user(frame, sizeof(frame), (void *)frame[0]))
 			break;
-		hash = (hash ^ frame[1]) * 0x9e3779b97f4a7c15ull;
+		hash = (hash ^ frame[1]) * HASH_FACTOR;
 	}
 	return hash;
 }

@@ -291,7 +291,7 @@ static __always_inline amdahl_u64 place_by_kernel_stack(void *ctx)
 
 	bpf_get_stack(ctx, frames, sizeof(frames), 0);
 	for (i = 0; i < DEEP_FRAMES; i++)
-		hash = (hash ^ frames[i]) * 0x9e3779b97f4a7c15ull;
+		hash = (hash ^ frames[i]) * HASH_FACTOR;
 	return hash;
 }
 
@@ -321,7 +321,7 @@ static __always_inline amdahl_u64 program_hash(struct task_struct *t)
 	if (is_kernel_thread(t))
 		return 0;
 	regs = (struct pt_regs *)bpf_task_pt_regs(t);
-	return callers_of(t, regs) ^ REG_IP(regs) * 0x9e3779b97f4a7c15ull;
+	return callers_of(t, regs) ^ REG_IP(regs) * HASH_FACTOR;
 }
 
 /*
@@ -619,7 +619,7 @@ static __always_inline amdahl_u64 place_in_kernel(void *ctx, amdahl_u32 flags)
 		is_text &= ~((low - text_begin) >> 63) & ((low - text_end) >> 63);
 		is_text &= (found - RETURNS) >> 63;
 		found += is_text;
-		hash ^= -is_text & (hash ^ (hash ^ low) * 0x9e3779b97f4a7c15ull);
+		hash ^= -is_text & (hash ^ (hash ^ low) * HASH_FACTOR);
 	}
 	return hash;
 }

@@ -7,6 +7,9 @@
 
 #include "tasks.bpf.h"
 
+/* 2^64 by the golden ratio: Knuth, The Art of Computer Programming 3, 6.4. */
+#define HASH_FACTOR 0x9e3779b97f4a7c15ull
+
 struct place {
 	amdahl_u64 hash;
 	amdahl_u64 last;
@@ -112,16 +115,16 @@ static __always_inline amdahl_u64 call_of(struct pt_regs *regs)
 	int i;
 
 	/* Two chains, so that one multiplication does not wait for the other. */
-	one = one * 0x9e3779b97f4a7c15ull + REG_ARG0(regs);
+	one = one * HASH_FACTOR + REG_ARG0(regs);
 	two = two * 0xff51afd7ed558ccdull + REG_ARG1(regs);
-	one = one * 0x9e3779b97f4a7c15ull + REG_ARG2(regs);
+	one = one * HASH_FACTOR + REG_ARG2(regs);
 	two = two * 0xff51afd7ed558ccdull + REG_SYSCALL(regs);
 #pragma unroll
 	for (i = 0; i < REGS_KEPT; i += 2) {
-		one = one * 0x9e3779b97f4a7c15ull + REG_KEPT(regs, i);
+		one = one * HASH_FACTOR + REG_KEPT(regs, i);
 		two = two * 0xff51afd7ed558ccdull + REG_KEPT(regs, i + 1);
 	}
-	return (one ^ two >> 32) * 0x9e3779b97f4a7c15ull ^ two;
+	return (one ^ two >> 32) * HASH_FACTOR ^ two;
 }
 
 /* A hash of where a thread is in its own code. `walked`: of more than its registers and the word at its stack pointer. */
@@ -147,7 +150,7 @@ static __always_inline amdahl_u64 place_and_way(struct pt_regs *regs, amdahl_u32
 		bp = frame[0];
 	}
 	return (ip ^ (word << 1) ^ ((amdahl_u64)(amdahl_u32)REG_SYSCALL(regs) << 48) ^
-		((amdahl_u64)tgid << 32)) * 0x9e3779b97f4a7c15ull;
+		((amdahl_u64)tgid << 32)) * HASH_FACTOR;
 }
 
 static __always_inline amdahl_u64 place_of(struct pt_regs *regs, amdahl_u32 tgid)
@@ -168,7 +171,7 @@ static __always_inline amdahl_u64 kind_of_futex(amdahl_u64 address)
 	amdahl_u64 name[2] = {};
 
 	bpf_get_current_comm(name, sizeof(name));
-	return (name[0] * 31 + name[1]) * 31 + ((address >> 2) * 0x9e3779b97f4a7c15ull >> 58);
+	return (name[0] * 31 + name[1]) * 31 + ((address >> 2) * HASH_FACTOR >> 58);
 }
 
 /* Runtimes that run on two stacks (Go) keep frame pointers, which lead from one to the other. */
