@@ -42,7 +42,7 @@ pub fn figures(rounds: usize) -> Vec<Figure> {
 }
 
 /// A quarter of the memory that is free: the image is one, and one is read as a whole.
-fn image_mib() -> Result<usize, String> {
+pub fn image_mib() -> Result<usize, String> {
     let text = std::fs::read_to_string("/proc/meminfo").map_err(|error| error.to_string())?;
     let line = text
         .lines()

@@ -29,7 +29,7 @@ struct Filling {
 
 #[derive(Default)]
 struct Work {
-    left: VecDeque<Piece>,
+    left: Shares,
     /// What each thread has before it.
     doing: Vec<(u64, Piece)>,
     silent: usize,
@@ -61,15 +61,57 @@ impl Piece {
     }
 }
 
+/// What is to be done, divided among threads so that neighbours do not fill the same page table: each wants its lock for every page.
+#[derive(Debug, Default)]
+struct Shares(Vec<VecDeque<Piece>>);
+
+impl Shares {
+    fn new(pieces: Vec<Piece>, threads: usize) -> Shares {
+        let each = pieces.len().div_ceil(threads.max(1)).max(1);
+        Shares(
+            pieces
+                .chunks(each)
+                .map(|part| part.iter().cloned().collect())
+                .collect(),
+        )
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(VecDeque::is_empty)
+    }
+
+    /// The next of a share; once that is done, the last of the longest one.
+    fn next(&mut self, share: usize) -> Option<Piece> {
+        let own = self.0.get_mut(share).and_then(VecDeque::pop_front);
+        own.or_else(|| {
+            self.0
+                .iter_mut()
+                .max_by_key(|share| share.len())?
+                .pop_back()
+        })
+    }
+
+    fn add(&mut self, pieces: impl IntoIterator<Item = Piece>) {
+        if self.0.is_empty() {
+            self.0.push(VecDeque::new());
+        }
+        self.0[0].extend(pieces);
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
 impl Filling {
     fn work(&self) -> MutexGuard<'_, Work> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a thread does.
-    fn run(&self, crew: &Crew, me: u64) {
+    fn run(&self, crew: &Crew, me: u64, share: usize) {
         let mut work = self.work();
-        while let Some(piece) = work.left.pop_front() {
+        while let Some(piece) = work.left.next(share) {
             work.doing.push((me, piece.clone()));
             drop(work);
             let done = prefetch(&crew.inner, piece.pages.clone(), me);
@@ -87,12 +129,14 @@ impl Filling {
             work.has_failed |= done.is_err();
             if matches!(done, Err(Trouble::GivenUp)) {
                 let given_up = crew.held_up(me);
-                work.left.extend(piece.after(given_up));
+                work.left.add(piece.after(given_up));
             }
             if work.silent >= SILENT {
                 work.left.clear();
             }
-            self.change.notify_all();
+            if work.left.is_empty() && work.doing.is_empty() {
+                self.change.notify_all();
+            }
         }
     }
 }
@@ -133,20 +177,22 @@ impl Crew {
         };
         let filling = Arc::new(Filling::default());
         let wanted = pieces.iter().filter(is_wanted).cloned();
-        let wanted = wanted.map(|pages| Piece {
-            pages,
-            is_again: false,
-        });
-        filling.work().left = wanted.collect();
+        let wanted: Vec<_> = wanted
+            .map(|pages| Piece {
+                pages,
+                is_again: false,
+            })
+            .collect();
         let cpus = thread::available_parallelism().map_or(1, usize::from);
-        let threads = cpus.min(THREADS).min(filling.work().left.len());
-        let start = || {
+        let threads = cpus.min(THREADS).min(wanted.len());
+        filling.work().left = Shares::new(wanted, threads);
+        let start = |share: usize| {
             let me = FILLING + inner.next_filling();
             let theirs = Arc::clone(&filling);
-            let run = move |crew: &Arc<Crew>| theirs.run(crew, me);
+            let run = move |crew: &Arc<Crew>| theirs.run(crew, me, share);
             self.spawn("pager-fill".to_owned(), run).is_ok()
         };
-        let mut running = (0..threads).filter(|_| start()).count();
+        let mut running = (0..threads).filter(|share| start(*share)).count();
         let mut work = filling.work();
         let is_left = || inner.is_left.load(Ordering::SeqCst);
         while running > 0 && !(work.left.is_empty() && work.doing.is_empty()) && !is_left() {
@@ -168,17 +214,17 @@ impl Crew {
             work.silent += held_up;
             work.has_failed |= held_up > 0;
             running -= held_up;
-            work.left.extend(again);
+            work.left.add(again);
             if work.silent >= SILENT {
                 break;
             }
             drop(work);
-            running += (0..held_up).filter(|_| start()).count();
+            running += (0..held_up).filter(|share| start(*share)).count();
             work = filling.work();
             if work.doing.is_empty() && !work.left.is_empty() {
                 // Those that had nothing to do have ended, and what another was held up with came back after that.
                 drop(work);
-                if !start() {
+                if !start(0) {
                     work = filling.work();
                     break;
                 }
@@ -216,6 +262,23 @@ impl Crew {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_has_a_share_and_then_the_end_of_anothers() {
+        let piece = |first: usize| Piece {
+            pages: first..first + 1,
+            is_again: false,
+        };
+        let mut shares = Shares::new((0..7).map(piece).collect(), 2);
+        let mut next = |share| shares.next(share).map(|piece| piece.pages.start);
+        assert_eq!([next(1), next(0), next(1), next(1)], [4, 0, 5, 6].map(Some));
+        assert_eq!([next(1), next(0), next(5)], [3, 1, 2].map(Some));
+        assert_eq!(next(0), None);
+        shares.add([piece(9)]);
+        assert!(!shares.is_empty());
+        assert_eq!(shares.next(1), Some(piece(9)));
+        assert!(Shares::new(Vec::new(), 0).is_empty());
+    }
 
     #[test]
     fn what_was_given_up_is_tried_once_more_and_the_rest_in_any_case() {

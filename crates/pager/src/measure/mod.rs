@@ -11,8 +11,9 @@ mod rounds;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
-use std::sync::{Arc, Barrier};
-use std::thread;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, RwLock};
+use std::thread::{self, Thread};
 
 use crate::sys::clock::{cpu_ns, now_ns};
 use crate::{BLOCK, Backing, Engine, Error, Mapping, MemorySource, PAGE, Pager};
@@ -262,11 +263,16 @@ pub fn run(
     };
     let copies = matches!(mode, Mode::CopyHuge | Mode::Memcpy);
     let has_content = mode != Mode::FirstTouch;
-    let gate = Barrier::new(threads.max(1) + 1);
-    let (begun_ns, used_ns, touches) = thread::scope(|scope| {
+    // Threads are there before the clock begins, and wake without waiting for each other: with many of them either takes as long as the
+    // memory. Who waits to begin reads a lock that is held here.
+    let (are_there, begin) = (Barrier::new(threads.max(1) + 1), RwLock::new(()));
+    let (touching_still, measuring) = (AtomicUsize::new(threads.max(1)), thread::current());
+    let to_begin = begin.write();
+    let (wall_ns, cpu_ns, touches) = thread::scope(|scope| {
         let touching: Vec<_> = (0..threads.max(1))
             .map(|number| {
-                let (memory, gate) = (&memory, &gate);
+                let (memory, are_there, begin) = (&memory, &are_there, &begin);
+                let done = Done(&touching_still, &measuring);
                 let part = number * part..(number + 1) * part;
                 let content = &content.memory;
                 scope.spawn(move || {
@@ -275,30 +281,48 @@ pub fn run(
                     // Not to be touched for the first time while it counts.
                     timed.resize(timed.capacity(), 1);
                     timed.clear();
-                    gate.wait();
+                    are_there.wait();
+                    drop(begin.read());
                     let copy = copies.then_some(&**content);
                     touch(memory, &pages, copy, has_content, is_timed, &mut timed);
+                    drop(done);
                     timed
                 })
             })
             .collect();
+        are_there.wait();
         let (begun_ns, used_ns) = (now_ns(), cpu_ns());
-        gate.wait();
+        drop(to_begin);
+        while touching_still.load(Ordering::Acquire) > 0 {
+            thread::park();
+        }
+        let (wall_ns, cpu_ns) = (now_ns() - begun_ns, cpu_ns() - used_ns);
         let touches: Vec<u64> = touching
             .into_iter()
             .flat_map(|thread| thread.join().expect("a page holds what it should"))
             .collect();
-        (begun_ns, used_ns, touches)
+        (wall_ns, cpu_ns, touches)
     });
     let mut sample = Sample {
         bytes: len as u64,
-        wall_ns: now_ns() - begun_ns,
-        cpu_ns: cpu_ns() - used_ns,
+        wall_ns,
+        cpu_ns,
         faults_ns: touches,
     };
     drop(serving);
     sample.faults_ns.sort_unstable();
     Ok(sample)
+}
+
+/// A thread that touches memory until this is dropped, also by a panic. The last one wakes who measures.
+struct Done<'a>(&'a AtomicUsize, &'a Thread);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        if self.0.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.1.unpark();
+        }
+    }
 }
 
 /// Takes as much memory as a run needs and gives it back. A virtual machine may have returned free memory to its host, which gives it

@@ -3,24 +3,39 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{FsWord, SeekFrom, fstatfs, seek};
 use rustix::io::{Errno, pread};
 
 use super::{Extent, Source, SourceError, there};
+
+/// Bytes that a file system counts as a block of a file.
+const BLOCKS_OF: u64 = 512;
+/// What `statfs` says of memory.
+const TMPFS: FsWord = 0x0102_1994;
 
 /// A raw file. Its holes are zeros that are never read; what lies in the page of the end, behind it, is zero as well.
 #[derive(Debug)]
 pub struct FileSource {
     file: File,
     len: u64,
-    /// Where there is content, in rising order.
-    data: Box<[Range<u64>]>,
+    data: Data,
+}
+
+/// Where there is content.
+#[derive(Debug)]
+enum Data {
+    /// In rising order.
+    Known(Box<[Range<u64>]>),
+    /// The file system is asked each time. Holes within what it says is content are read as zeros.
+    Asked,
 }
 
 impl FileSource {
-    /// Opens a file. Looks for its holes: a system call for each.
+    /// Opens a file. Looks for its holes: a system call for each. Not of a file in memory (tmpfs, memfd), where the kernel looks at each
+    /// page until a hole comes: there it is asked when something is fetched.
     ///
     /// # Errors
     /// What the system says.
@@ -33,8 +48,16 @@ impl FileSource {
     /// # Errors
     /// What the system says.
     pub fn of(file: File) -> io::Result<FileSource> {
-        let len = file.metadata()?.len();
-        let data = data_of(&file, len)?.into();
+        let metadata = file.metadata()?;
+        let len = metadata.len();
+        let is_in_memory = fstatfs(&file).is_ok_and(|system| system.f_type == TMPFS);
+        let data = if !is_in_memory {
+            Data::Known(data_of(&file, len)?.into())
+        } else if metadata.blocks().saturating_mul(BLOCKS_OF) >= len {
+            Data::Known(Box::from_iter(std::iter::once(0..len)))
+        } else {
+            Data::Asked
+        };
         Ok(FileSource { file, len, data })
     }
 
@@ -97,8 +120,19 @@ impl Source for FileSource {
     }
 
     fn extent(&self, offset: u64, len: u64) -> Extent {
-        let after = self.data.partition_point(|data| data.end <= offset);
-        let (is_zero, end) = match self.data.get(after) {
+        let content = match &self.data {
+            Data::Known(data) => {
+                let after = data.partition_point(|data| data.end <= offset);
+                data.get(after).cloned()
+            }
+            Data::Asked => match seek(&self.file, SeekFrom::Data(offset)) {
+                Ok(start) => Some(start..self.len.max(start)),
+                Err(Errno::NXIO) => None,
+                // Reading it tells.
+                Err(_) => Some(offset..self.len.max(offset)),
+            },
+        };
+        let (is_zero, end) = match content {
             Some(data) if data.start <= offset => (false, data.end),
             Some(data) => (true, data.start),
             // Behind the last content: zeros up to the end of the file, errors after it.
@@ -158,6 +192,29 @@ mod tests {
                 is_zero: true
             }
         );
+    }
+
+    #[test]
+    fn a_file_in_memory_is_asked_for_holes_unless_it_has_none() {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let file = File::from(rustix::fs::memfd_create("pager", flags).unwrap());
+        file.write_all_at(&[7; 4096], 1 << 20).unwrap();
+        file.set_len(3 << 20).unwrap();
+        let source = FileSource::of(file.try_clone().unwrap()).unwrap();
+        assert!(matches!(source.data, Data::Asked));
+        let extent = |offset, len, is_zero| {
+            let found = source.extent(offset, 1 << 30);
+            assert_eq!(found, Extent { len, is_zero }, "at {offset}");
+        };
+        extent(4096, (1 << 20) - 4096, true);
+        // What lies behind is not known before it is asked for.
+        extent(1 << 20, 2 << 20, false);
+        extent((1 << 20) + 4096, (2 << 20) - 4096, true);
+        extent(3 << 20, 1 << 30, false);
+        file.write_all_at(&vec![7; 3 << 20], 0).unwrap();
+        let source = FileSource::of(file).unwrap();
+        assert!(matches!(source.data, Data::Known(_)));
+        assert!(!source.extent(0, 3 << 20).is_zero);
     }
 
     #[test]
