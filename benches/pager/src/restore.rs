@@ -17,8 +17,9 @@ const NEEDED_PERMILLE: usize = 100;
 const PROCESSES: usize = 50;
 const SHARED_BYTES: usize = 256 * MIB;
 
-const WAYS: [Restore; 6] = [
+const WAYS: [Restore; 7] = [
     Restore::Whole,
+    Restore::WholeByOne,
     Restore::Plain,
     Restore::Demand,
     Restore::Recorded,
@@ -91,15 +92,23 @@ fn first_answer(rounds: usize) -> Vec<Figure> {
             Target::AtLeast(5.0),
         ),
     ] {
-        for (other, by, versus) in [
+        for (other, by, target, versus) in [
+            (
+                Restore::WholeByOne,
+                "the whole image's",
+                target,
+                "the whole image is read first, by one thread, as VMMs read a snapshot",
+            ),
             (
                 Restore::Whole,
-                "the whole image's",
+                "the whole image's by several threads",
+                Target::Stated,
                 "the whole image is read first, by as many threads as fetch a set",
             ),
             (
                 Restore::Plain,
                 "plain's",
+                target,
                 "one descriptor, one reader, 4 KiB copies",
             ),
         ] {

@@ -16,6 +16,8 @@ use crate::{BLOCK, Backing, CleanPages, Error, FileSource, Mapping, PAGE, Pager,
 pub enum Restore {
     /// The whole image is read before the guest begins, by as many threads as a pager fetches a set by.
     Whole,
+    /// The same by one thread, as VMMs read a snapshot.
+    WholeByOne,
     /// The usual handler: one descriptor, one reader, copies of 4 KiB when they are touched.
     Plain,
     /// The pager, which knows nothing of what will be touched.
@@ -110,17 +112,21 @@ impl Image {
     /// If a page does not hold its content.
     pub fn restore(&mut self, how: Restore) -> Result<Duration, Error> {
         match how {
-            Restore::Whole => warm_up(self.bytes())?,
+            Restore::Whole | Restore::WholeByOne => warm_up(self.bytes())?,
             _ => warm_up(self.needed_bytes())?,
         }
         match how {
-            Restore::Whole => {
+            Restore::Whole | Restore::WholeByOne => {
                 let begun = Instant::now();
                 let memory = Mapping::new(self.bytes(), Backing::Huge)?;
                 // SAFETY: the mapping is this function's alone, and as long.
                 let into = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), memory.len()) };
                 let cpus = thread::available_parallelism().map_or(1, usize::from);
-                let part = into.len().div_ceil(cpus.min(THREADS));
+                let threads = match how {
+                    Restore::WholeByOne => 1,
+                    _ => cpus.min(THREADS),
+                };
+                let part = into.len().div_ceil(threads);
                 let part = part.next_multiple_of(BLOCK);
                 let read = &|number: usize, into: &mut [u8]| {
                     let mut blocks = into.chunks_mut(BLOCK).enumerate();
@@ -211,6 +217,7 @@ mod tests {
         assert_eq!(image.needed_bytes(), 26 * RUN * PAGE);
         for how in [
             Restore::Whole,
+            Restore::WholeByOne,
             Restore::Plain,
             Restore::Demand,
             Restore::Recorded,
@@ -218,7 +225,7 @@ mod tests {
             Restore::Clean,
             Restore::CleanAgain,
         ] {
-            if how != Restore::Whole && support.way.is_none() {
+            if !matches!(how, Restore::Whole | Restore::WholeByOne) && support.way.is_none() {
                 println!("SKIPPED {how:?}: {support}");
                 continue;
             }

@@ -15,11 +15,16 @@ use super::duration;
 /// Of 1000 parts of the image, what the guest needs.
 const NEEDED_PERMILLE: usize = 100;
 
-pub const WAYS: [(Restore, &str, &str); 6] = [
+pub const WAYS: [(Restore, &str, &str); 7] = [
     (
         Restore::Whole,
         "whole",
         "the whole image is read first, by several threads",
+    ),
+    (
+        Restore::WholeByOne,
+        "whole-by-one",
+        "the same by one thread, as VMMs read a snapshot",
     ),
     (
         Restore::Plain,
