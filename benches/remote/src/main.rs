@@ -103,6 +103,10 @@ fn main() -> ExitCode {
             "post-copy side by side with QEMU: random fault, p99",
             What::Slowest,
         ),
+        (
+            "post-copy side by side with QEMU: all random faults together",
+            What::Lost,
+        ),
     ] {
         add(name, Target::AtMost(1.0), &|| {
             postcopy::by_qemu(what, args.rounds.min(5))
@@ -120,6 +124,10 @@ fn main() -> ExitCode {
         (
             "lazy restore side by side with CRIU: random fault, p99",
             What::Slowest,
+        ),
+        (
+            "lazy restore side by side with CRIU: all random faults together",
+            What::Lost,
         ),
     ] {
         add(name, Target::AtMost(1.0), &|| {

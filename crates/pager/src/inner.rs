@@ -33,7 +33,7 @@ use crate::sync::Padded;
 use crate::sys::clock::now_ns;
 use crate::sys::mapping::discard;
 use crate::sys::uffd::{Told, Uffd};
-use crate::{CleanPages, Error, Mapping, PAGE};
+use crate::{BLOCK, CleanPages, Error, Mapping, PAGE};
 
 /// Pages that one descriptor serves.
 pub(crate) struct Shard {
@@ -398,11 +398,16 @@ impl Inner {
             if let Claim::Taken { mut pages, was } = self.pages.claim(page, window) {
                 let demanded = self.cut_at_awaited(shard, &mut pages, was);
                 at = pages.end.max(at);
+                let is_much = pages.len() * PAGE >= BLOCK;
                 match self.fetch(shard, pages, was, demanded, thread, now_ns()) {
                     Err(trouble @ (Trouble::Source(_) | Trouble::Kernel(_))) => {
                         result = Err(trouble);
                     }
                     done => done?,
+                }
+                if is_much {
+                    // Whoever waits for this CPU, a reader or the owner, would wait for a whole time slice.
+                    std::thread::yield_now();
                 }
             }
         }

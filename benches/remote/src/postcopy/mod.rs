@@ -56,12 +56,14 @@ impl Outcome {
     }
 }
 
-/// What the three figures are.
+/// What the figures are.
 #[derive(Clone, Copy)]
 pub enum What {
     Total,
     Median,
     Slowest,
+    /// All faults together: what the one who touches loses.
+    Lost,
 }
 
 /// The same memory three times: ours, QEMU's post-copy, and with `postcopy-preempt`.
@@ -100,6 +102,10 @@ pub fn by_qemu(what: What, count: usize) -> Measured {
         What::Slowest => (
             |outcome| outcome.slowest(0.01),
             "us, slowest hundredth of faults",
+        ),
+        What::Lost => (
+            |outcome| outcome.touches_us[..outcome.faults].iter().sum(),
+            "us in all faults",
         ),
     };
     let rounds = rounds(count)?;
@@ -321,13 +327,19 @@ pub fn by_criu(what: What, count: usize) -> Measured {
             |touched| touched.slowest(0.01),
             "us, slowest hundredth of touches above 10 us",
         ),
+        What::Lost => (
+            |touched| touched.faults_us.iter().sum(),
+            "us in all touches above 10 us",
+        ),
     };
     let pairs = pairs(count)?;
     let of = |value: &dyn Fn(&Pair) -> f64| median(pairs.iter().map(value).collect());
     let versus = format!(
-        "{:.3} / {:.3} of criu lazy-pages {unit}; 512 MiB from files in memory, one thread touches all at random, medians of {count} rounds",
+        "{:.3} / {:.3} of criu lazy-pages {unit} ({} and {} of {PAGES}); 512 MiB from files in memory, one thread touches all at random, medians of {count} rounds",
         of(&|pair| value(&pair.ours)),
         of(&|pair| value(&pair.criu)),
+        of(&|pair| pair.ours.faults_us.len() as f64),
+        of(&|pair| pair.criu.faults_us.len() as f64),
     );
     let ratio = of(&|pair| value(&pair.ours) / value(&pair.criu));
     Ok((ratio, versus))
