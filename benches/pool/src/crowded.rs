@@ -260,14 +260,29 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
             // Of sorts each has a name of its own.
             let alone = [Rival::Alone.name(), Rival::Alone.name_of_best_sort()];
             let alone = sides.iter().find(|side| alone.contains(&side.as_str()));
+            let of = |who: &str| -> Result<Vec<Cost>, String> {
+                let rows = measured.as_ref().map_err(String::clone)?.iter();
+                Ok(rows
+                    .filter(|row| row.0 == name && row.1 == who)
+                    .map(|row| row.2)
+                    .collect())
+            };
+            if let Some(alone) = alone {
+                let least = of(alone).and_then(|least| {
+                    let ours = of(&sides[0])?;
+                    Ok(ratio(&ours, &least, |cost| cost.cpu_s))
+                });
+                figures.push(Figure {
+                    name: format!("{what}: {name}, CPU use by the least"),
+                    value: least,
+                    unit: Unit::Ratio,
+                    target: Target::Stated,
+                    versus: format!(
+                        "the work alone on one thread, which nobody does with less; medians of {TIMES} interleaved rounds"
+                    ),
+                });
+            }
             for rival in sides[1..].iter().filter(|side| Some(*side) != alone) {
-                let of = |who: &str| -> Result<Vec<Cost>, String> {
-                    let rows = measured.as_ref().map_err(String::clone)?.iter();
-                    Ok(rows
-                        .filter(|row| row.0 == name && row.1 == who)
-                        .map(|row| row.2)
-                        .collect())
-                };
                 let beside = |who: &str| {
                     let (costs, theirs) = (of(who)?, of(rival)?);
                     let wall = ratio(&costs, &theirs, |c| c.wall_s);
