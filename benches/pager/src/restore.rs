@@ -102,7 +102,7 @@ fn first_answer(rounds: usize) -> Vec<Figure> {
             (
                 Restore::Whole,
                 "the whole image's by several threads",
-                Target::Stated,
+                target,
                 "the whole image is read first, by as many threads as fetch a set",
             ),
             (

@@ -62,7 +62,7 @@ pub struct Connection {
     pub there: String,
 }
 
-/// Who we are for the other side, and the name in its certificate where that is not its address.
+/// Who we are for the other side, and the name in its certificate where that is not the host that we connect to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trust<'a> {
     /// Without them only this host is reached.
@@ -89,7 +89,9 @@ impl Way {
             Way::Tcp(address) => {
                 let until = Instant::now() + within;
                 let socket = amdahl_remote::connect(address, until).map_err(unreachable)?;
-                Connection::of_tcp(socket, trust, true)
+                // What the user has named is looked for in the certificate, not what that stands for.
+                let name = trust.name.or(Some(amdahl_remote::host_of(address)));
+                Connection::of_tcp(socket, Trust { name, ..trust }, true)
             }
         }
     }
@@ -164,6 +166,48 @@ mod tests {
             "systemd",
         ] {
             assert!(wrong.parse::<Way>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_name_that_was_typed_is_looked_for_in_the_certificate() {
+        let folder = tempfile::tempdir().unwrap();
+        let credentials = |names: &[&str]| {
+            let files = amdahl_test_certificates::make_for(folder.path(), names[0], names).unwrap();
+            Credentials {
+                certificates: files.certificate,
+                key: files.key,
+                authorities: files.authority,
+            }
+        };
+        for (names, is_right) in [(["localhost"], true), (["127.0.0.1"], false)] {
+            let credentials = credentials(&names);
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let way = Way::Tcp(format!(
+                "localhost:{}",
+                listener.local_addr().unwrap().port()
+            ));
+            let trust = Trust {
+                credentials: Some(&credentials),
+                name: None,
+            };
+            std::thread::scope(|scope| {
+                let there = scope.spawn(|| {
+                    let (socket, _) = listener.accept().unwrap();
+                    let mut there = Connection::of_tcp(socket, trust, false)?.stream;
+                    there
+                        .write_all(&[7])
+                        .map_err(|error| Error::Cut(error.to_string()))
+                });
+                let here = way.connect(trust, Duration::from_secs(60));
+                let read = here.and_then(|mut here| {
+                    let mut byte = [0];
+                    let read = here.stream.read_exact(&mut byte);
+                    read.map_err(|error| Error::Cut(error.to_string()))
+                });
+                assert_eq!(read.is_ok(), is_right, "{names:?}: {read:?}");
+                let _ = there.join().unwrap();
+            });
         }
     }
 

@@ -22,7 +22,7 @@ use crate::tls::Fresh;
 use crate::wire::{
     self, ANSWER, AnswerHead, Ask, Identity, READ_MAX, Refusal, Request, Runs, Secret, Welcome,
 };
-use crate::{BLOCK, Credentials, Error, OWED_MAX, PAGE, lock};
+use crate::{BLOCK, Credentials, Error, OWED_MAX, PAGE, lock, resolve};
 
 /// Bytes of the largest memory: its map is kept here, a bit for each huge page.
 const LEN_MAX: u64 = 64 << 40;
@@ -149,11 +149,7 @@ impl Remote {
         let tls = match &connect.credentials {
             None => None,
             Some(credentials) => {
-                let host = connect
-                    .address
-                    .rsplit_once(':')
-                    .map_or("", |(host, _)| host);
-                let host = host.trim_start_matches('[').trim_end_matches(']');
+                let host = resolve::host_of(&connect.address);
                 let name = connect.name.as_deref().unwrap_or(host);
                 let name =
                     ServerName::try_from(name.to_owned()).map_err(|error| Error::Address {

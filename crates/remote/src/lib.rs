@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use client::{Connect, Remote, RemoteStats};
 pub use error::Error;
 #[doc(hidden)]
-pub use resolve::connect;
+pub use resolve::{connect, host_of};
 pub use server::{Serve, Server, ServerStats};
 pub use tls::Credentials;
 pub use wire::{Identity, Secret};

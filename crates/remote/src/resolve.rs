@@ -15,6 +15,12 @@ fn addresses_of(address: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
     by(until, move || Ok(address.to_socket_addrs()?.collect()))
 }
 
+/// The host of `host:port`, as a certificate names it: without the brackets of an address of IPv6. Empty where there is no port.
+pub fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or("", |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
 /// Connects to one of the addresses that a name stands for; `until` is for all of them, and for looking it up.
 ///
 /// # Errors

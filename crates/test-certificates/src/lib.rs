@@ -9,7 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 /// Where they are.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// For `127.0.0.1` and `pages.test`.
+    /// For `127.0.0.1` and `pages.test`, if no other names were given.
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
@@ -22,13 +22,22 @@ pub struct Files {
 /// # Errors
 /// The folder cannot be written to.
 pub fn make(folder: &Path, name: &str) -> Result<Files, Box<dyn Error>> {
+    make_for(folder, name, &["127.0.0.1", "pages.test"])
+}
+
+/// The same with a certificate for other names.
+///
+/// # Errors
+/// The folder cannot be written to.
+pub fn make_for(folder: &Path, name: &str, names: &[&str]) -> Result<Files, Box<dyn Error>> {
     let mut params = CertificateParams::new(vec![])?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority_key = KeyPair::generate()?;
     let authority = params.self_signed(&authority_key)?;
     let issuer = Issuer::new(params, authority_key);
     let key = KeyPair::generate()?;
-    let names = CertificateParams::new(vec!["127.0.0.1".into(), "pages.test".into()])?;
+    let names =
+        CertificateParams::new(names.iter().map(|name| (*name).into()).collect::<Vec<_>>())?;
     let certificate = names.signed_by(&key, &issuer)?;
     let file = |what: &str, text: String| {
         let path = folder.join(format!("{name}-{what}.pem"));

@@ -28,7 +28,7 @@ Examples:
   amdahl pager bench --rounds 5 --memory 2048 --json > bench.json
   amdahl pager bench --faulters 1,2,4,16,64,160 --plot bench.svg
 
-Modes: plain (one descriptor, one reader, 4 KiB: the usual handler), reader, reader-copy (as a daemon serves VMs),
+Modes: plain (one descriptor, one reader, 4 KiB: the usual handler), reader, reader-copy (copies, as into VMs),
 sharded, inline, inline-copy, hugetlb (needs --hugetlb, or vm.nr_hugepages), and what cannot be beaten: floor (a bare
 SIGBUS handler, 4 KiB copies), first-touch (4 KiB, no content), copy-huge (first touch of 2 MiB and memcpy), memcpy.
 

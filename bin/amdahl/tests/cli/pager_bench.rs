@@ -112,7 +112,7 @@ fn restores_are_measured_beside_the_modes() {
         .ends_with(0)
         .json();
     let ways = said["restores"]["ways"].as_array().expect("a list");
-    assert_eq!(ways.len(), 6);
+    assert_eq!(ways.len(), 7);
     for way in ways {
         match way["skipped"].as_str() {
             Some(why) => skipped(format_args!("{}: {why}", way["name"])),
