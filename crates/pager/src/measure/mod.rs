@@ -89,7 +89,9 @@ impl Mode {
         match self {
             Mode::Plain => "one descriptor, one reader, 4 KiB copies: the usual handler",
             Mode::Reader => "one descriptor, one reader, windows",
-            Mode::ReaderCopy => "the same without moving huge pages: copies, as into memory of others",
+            Mode::ReaderCopy => {
+                "the same without moving huge pages: copies, as into memory of others"
+            }
             Mode::Sharded => "a descriptor and a reader for each CPU, windows",
             Mode::Inline => "the faulting thread serves itself (SIGBUS), windows",
             Mode::InlineCopy => "the same without moving huge pages into place",
