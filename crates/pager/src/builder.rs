@@ -212,8 +212,8 @@ impl Builder {
         self
     }
 
-    /// Bytes a second, at most, of all that is fetched while nobody waits for it: by the background and by [`replay`](Pager::replay) together. A tenth of a
-    /// second of it, but 2 MiB at least, may come at once. By default there is no bound. Faults take nothing of it.
+    /// Bytes a second, at most, of all that is fetched while nobody waits for it: by the background, by [`replay`](Pager::replay) and along with faults together. A tenth
+    /// of a second of it, but 2 MiB at least, may come at once. By default there is no bound. Pages that are touched take nothing of it.
     pub fn budget(mut self, bytes_per_second: u64) -> Builder {
         self.budget = Some(bytes_per_second);
         self
@@ -357,6 +357,7 @@ impl Builder {
             in_flight: InFlight::new((cpus * 16 + STAND_INS).clamp(512, 1 << 16)),
             leash: Leash::default(),
             record: self.record.then(|| Record::new(count)),
+            bounds_windows: self.budget.is_some(),
             lost: Record::new(count),
             unmapped: removable.then(|| Record::new(count)),
             given_up: is_clean.then(|| Record::new(count)),

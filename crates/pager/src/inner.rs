@@ -77,6 +77,8 @@ pub(crate) struct Inner {
     pub in_flight: InFlight,
     pub leash: Leash,
     pub record: Option<Record>,
+    /// What is brought along with a fault is within the background's rate as well.
+    pub bounds_windows: bool,
     /// Pages that nobody will ever have.
     pub lost: Record,
     /// Pages that are mapped no longer: a fetch that has one finds out by this. Only of descriptors that were handed over.
@@ -228,7 +230,11 @@ impl Inner {
                 // Cut where huge pages of the memory end, not where so many pages do.
                 let shift = self.space.shift(page) as u64;
                 let window = self.streams.fault(thread, page as u64 + shift);
-                window.start.saturating_sub(shift)..window.end - shift
+                let window = window.start.saturating_sub(shift)..window.end - shift;
+                match self.may_bring_along(window.end - window.start - 1) {
+                    true => window,
+                    false => page as u64..page as u64 + 1,
+                }
             }
         };
         let mut window = self.space.clip(page, window);
@@ -500,6 +506,18 @@ impl Inner {
             .as_mut()
             .map_or(Ok(()), |rate| rate.take(bytes, now_ns));
         taken.map_err(Duration::from_nanos)
+    }
+
+    /// Whether so many pages around a fault are within the budget. Async-signal-safe: who finds the budget in another's hands brings the page alone.
+    fn may_bring_along(&self, pages: u64) -> bool {
+        if !self.bounds_windows || pages == 0 {
+            return true;
+        }
+        let Ok(mut background) = self.background.try_lock() else {
+            return false;
+        };
+        let rate = background.rate.as_mut();
+        rate.is_none_or(|rate| rate.take(pages * PAGE as u64, now_ns()).is_ok())
     }
 
     /// A block could not be had: the background leaves it for this pass.

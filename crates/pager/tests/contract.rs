@@ -418,6 +418,30 @@ fn a_replay_takes_no_more_than_the_budget_and_faults_take_nothing_of_it() {
 }
 
 #[test]
+fn what_comes_along_with_faults_is_within_the_budget() {
+    if !is_possible() {
+        return;
+    }
+    for engine in ENGINES {
+        let memory = mapping(16 * MIB, Backing::Small).unwrap();
+        let source = Arc::new(Generated::default());
+        // The rest of it is a burst: a block.
+        let pager = with(engine, &memory, source.clone(), |builder| builder.budget(1));
+        for page in 0..2048 {
+            check(&memory, page, page as u64);
+        }
+        let touched = 2048 * PAGE;
+        let brought = source.bytes.load(Ordering::SeqCst) as usize;
+        let along = pager.stats().faults as usize * PAGE;
+        assert!(brought <= along + 2 * MIB, "{engine}: {brought} of {along}");
+        assert!(
+            brought >= touched && brought < touched + 2 * MIB,
+            "{engine}: {brought}"
+        );
+    }
+}
+
+#[test]
 fn what_is_given_up_reads_as_zero() {
     if !is_possible() {
         return;

@@ -89,8 +89,9 @@ pub struct PagerServe {
         value_parser = fill
     )]
     pub fill: Option<Fill>,
-    /// Bytes a second of the working set and --fill together, for each VM; by default as many as it
-    /// goes. Windows around faults take nothing of it. --fill=RATE bounds both as well
+    /// Bytes a second of all that is fetched before it is touched: the working set, --fill and
+    /// windows around faults, for each VM; by default as many as it goes. --fill=RATE bounds the
+    /// first two as well
     #[arg(long, value_name = "RATE", value_parser = size)]
     pub budget: Option<u64>,
     /// Do not fetch the image's working set when a VM begins
