@@ -13,7 +13,7 @@ use amdahl_pager::{
 };
 use common::{
     Deaf, Generated, MIB, MINUTE, begin, check, ends, ends_well, expected, give_up, handed_over,
-    is_child, is_possible, mapping, peek, refuse, vmm,
+    is_child, is_possible, mapping, peek, refuse, registered_for, vmm,
 };
 
 /// Memory of a block, served page by page; the descriptor that its owner keeps.
@@ -38,6 +38,59 @@ fn moved(memory: &Mapping, pages: Range<usize>) -> Mapping {
     let at = unsafe { libc::mremap(from.cast(), len, len, how, to.as_ptr()) };
     assert_eq!(at.cast(), to.as_ptr());
     to
+}
+
+#[test]
+fn what_is_missing_in_a_child_of_fork_is_deadly_and_what_is_there_stays() {
+    if !is_possible() || !Support::probe().features.contain(Features::POISON) {
+        println!("SKIPPED: the kernel cannot mark lost pages");
+        return;
+    }
+    const EVENT_FORK: u64 = 1 << 1;
+    let memory = mapping(BLOCK, Backing::Small).unwrap();
+    let (start, len) = (memory.as_ptr().addr(), memory.len());
+    let Some([descriptor, _kept]) = registered_for(start, len, 1, EVENT_FORK) else {
+        return;
+    };
+    let pager = handed_over(descriptor, &memory, 512)
+        .source(Arc::new(Generated::default()))
+        .window(PAGE)
+        .start()
+        .unwrap();
+    check(&memory, 3, 3);
+    let word = |page: usize| {
+        // SAFETY: within the mapping.
+        unsafe {
+            memory
+                .as_ptr()
+                .add(page * PAGE)
+                .cast::<u64>()
+                .read_volatile()
+        }
+    };
+    let had = word(3);
+    // SAFETY: the child reads memory and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // Who is served by nobody ends by another signal.
+        // SAFETY: a number.
+        unsafe { libc::alarm(60) };
+        let is_as_it_was = word(3) == had;
+        if is_as_it_was {
+            word(7);
+        }
+        // SAFETY: ends the child without what the test's process does at its end.
+        unsafe { libc::_exit(1) };
+    }
+    assert!(child > 0);
+    let mut status = 0;
+    // SAFETY: our child, and an integer.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFSIGNALED(status), "{status:#x}");
+    assert_eq!(libc::WTERMSIG(status), libc::SIGBUS);
+    assert_eq!(pager.next_event(MINUTE), Some(Event::Forked));
+    // The parent's is served as before.
+    check(&memory, 7, 7);
 }
 
 /// A page that was lost stayed so when its owner had given it up.
