@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use crate::engine::crew::{Crew, STAND_INS};
 use crate::engine::inline::Inline;
+use crate::engine::near::Terms;
 use crate::engine::queue::Queue;
 use crate::engine::reader::Doorbell;
 use crate::engine::watchdog::Leash;
@@ -77,6 +78,7 @@ pub struct Builder {
     only_user_space: bool,
     window_bytes: usize,
     shards: Option<usize>,
+    pub(crate) near: Option<Terms>,
     workers: Option<usize>,
     background: Background,
     budget: Option<u64>,
@@ -100,6 +102,7 @@ impl Default for Builder {
             only_user_space: false,
             window_bytes: BLOCK,
             shards: None,
+            near: Some(Terms::default()),
             workers: None,
             background: Background::Off,
             budget: None,
@@ -196,6 +199,20 @@ impl Builder {
     /// Parts that the memory is divided into, with a descriptor each, for engines that can; by default as many as there are CPUs.
     pub fn shards(mut self, shards: usize) -> Builder {
         self.shards = Some(shards);
+        self
+    }
+
+    /// Whether readers of [`Engine::Sharded`] run near the threads whose faults they serve: on the CPUs of the last-level cache, or of the node,
+    /// where most of those run that faulted lately, as far as they are among the CPUs that the pager's other threads may use at that time. By default
+    /// they do. Nothing is done on a machine with one last-level cache, or where fewer than two CPUs would be left; where the threads run is
+    /// read from `/proc/self/task`, once in a millisecond at most for each shard. Where it cannot be read, [`Event::NotNear`](crate::Event::NotNear) says so.
+    ///
+    /// A reader that is bound waits for one of its CPUs where all of them are busy, though others may be idle.
+    ///
+    /// To be turned off where a filter of system calls forbids `sched_setaffinity`, where readers are bound by others, or where a source starts
+    /// threads of its own while it is asked: those would be bound with the reader that asks.
+    pub fn near(mut self, near: bool) -> Builder {
+        self.near = near.then(Terms::default);
         self
     }
 
@@ -391,7 +408,9 @@ impl Builder {
             )],
         };
         inner.resume();
-        let crew = Crew::start(Arc::clone(&inner), bells, workers.max(usize::from(is_on)))?;
+        let near = self.near.filter(|_| engine == Engine::Sharded);
+        let workers = workers.max(usize::from(is_on));
+        let crew = Crew::start(Arc::clone(&inner), bells, workers, near)?;
         if inner.ledger.is_some() {
             inner.wake_all();
             inner.leash.stir();

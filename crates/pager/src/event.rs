@@ -81,6 +81,9 @@ pub enum Event {
     Forked,
     /// A thread of the pager panicked, and began anew.
     Restarted,
+    /// Where the threads run that fault cannot be read, since they are of another process, end at once, or there is no /proc: readers are not bound
+    /// [near](crate::Builder::near) them. Told once.
+    NotNear,
 }
 
 /// Why pages are lost.

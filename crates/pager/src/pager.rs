@@ -22,7 +22,7 @@ use crate::{Builder, Engine, Error, Mapping, PAGE, Stats, WorkingSet};
 ///
 /// Memory that was handed over is unregistered at the end.
 pub struct Pager {
-    crew: Arc<Crew>,
+    pub(crate) crew: Arc<Crew>,
     engine: Engine,
     pub(crate) handler: Option<Registered>,
     /// Unmapped after all else has ended.

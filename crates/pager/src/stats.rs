@@ -17,6 +17,7 @@ pub(crate) struct Tally {
     pub retries: Counter,
     pub lost_pages: Counter,
     pub removed_pages: Counter,
+    pub reader_moves: Counter,
     pub latency: Histogram,
 }
 
@@ -42,6 +43,7 @@ impl Tally {
             retries: Counter::new(),
             lost_pages: Counter::new(),
             removed_pages: Counter::new(),
+            reader_moves: Counter::new(),
             latency: Histogram::new(buckets),
         }
     }
@@ -62,6 +64,7 @@ impl Tally {
             retries: read(&self.retries),
             lost_pages: read(&self.lost_pages),
             removed_pages: read(&self.removed_pages),
+            reader_moves: read(&self.reader_moves),
             latency_ns: self.latency.snapshot(),
         }
     }
@@ -97,6 +100,8 @@ pub struct Stats {
     pub lost_pages: u64,
     /// Pages whose content was given up.
     pub removed_pages: u64,
+    /// How often readers were bound anew, [near](crate::Builder::near) the threads whose faults they serve or to all CPUs again.
+    pub reader_moves: u64,
     /// From when a fault was known to the pager until its page was in place, in nanoseconds.
     pub latency_ns: Snapshot,
 }

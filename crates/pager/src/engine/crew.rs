@@ -5,12 +5,13 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::near::{Guide, Terms};
 use super::queue::Queue;
 use super::reader::{self, Doorbell, End};
 use super::{watchdog, worker};
@@ -29,6 +30,8 @@ pub(crate) struct Crew {
     pub bells: Box<[Doorbell]>,
     /// Faults that readers have handed over, and workers take.
     pub handed: Queue,
+    /// What readers go by who run near faulting threads; `None` inside where they need not. Empty until it is known.
+    pub guide: OnceLock<Option<Guide>>,
     stand_ins: AtomicUsize,
     /// Threads that may ask the source.
     alive: Mutex<usize>,
@@ -56,18 +59,20 @@ impl Crew {
         inner: Arc<Inner>,
         bells: Vec<Doorbell>,
         workers: usize,
+        near: Option<Terms>,
     ) -> Result<Arc<Crew>, Error> {
         let crew = Arc::new(Crew {
             inner,
             bells: bells.into(),
             handed: Queue::default(),
+            guide: OnceLock::new(),
             stand_ins: AtomicUsize::new(0),
             alive: Mutex::new(0),
             change: Condvar::new(),
             held_up: Mutex::default(),
             watchdog: Mutex::default(),
         });
-        let started = crew.start_all(workers);
+        let started = crew.start_all(workers, near);
         if let Err(error) = started {
             if crew.inner.shards.iter().any(|shard| shard.gate.is_some()) {
                 // Let go, what is missing of it would read as zeros.
@@ -81,9 +86,9 @@ impl Crew {
         Ok(crew)
     }
 
-    fn start_all(self: &Arc<Crew>, workers: usize) -> Result<(), Error> {
+    fn start_all(self: &Arc<Crew>, workers: usize, near: Option<Terms>) -> Result<(), Error> {
         let mut readers = 0;
-        let started = self.start_watchdog().and_then(|()| {
+        let started = self.start_watchdog(near).and_then(|()| {
             for number in 0..self.bells.len() {
                 self.spawn(format!("pager-read-{number}"), move |crew| {
                     crew.read(number);
@@ -104,9 +109,11 @@ impl Crew {
         started
     }
 
-    fn start_watchdog(self: &Arc<Crew>) -> Result<(), Error> {
+    fn start_watchdog(self: &Arc<Crew>, near: Option<Terms>) -> Result<(), Error> {
         let crew = Arc::clone(self);
         let watch = spawn("pager-watch".to_owned(), move || {
+            // Here, since it is never bound itself and nobody waits for it: a large machine has some thousand files to read.
+            let _ = crew.guide.set(near.and_then(Terms::guide));
             insist(&crew.inner, || watchdog::run(&crew));
         })?;
         *lock(&self.watchdog) = Some(watch);

@@ -2,6 +2,7 @@
 
 pub(crate) mod crew;
 pub(crate) mod inline;
+pub(crate) mod near;
 pub(crate) mod queue;
 pub(crate) mod reader;
 pub(crate) mod watchdog;

@@ -15,6 +15,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::crew::Crew;
+use super::near::Follower;
 use super::queue::Fault;
 use super::{Outcome, serve, worker};
 use crate::event::{Event, Loss};
@@ -83,6 +84,7 @@ pub(crate) fn run(crew: &Crew, number: usize) -> End {
     let mut messages: Messages = Messages::new();
     let mut faults: Vec<Fault> = Vec::new();
     let mut is_again = false;
+    let mut follower = Follower::new(crew);
     loop {
         // After serving, as before: who ends the pager does not ring for who serves.
         if inner.stop.load(Ordering::SeqCst) {
@@ -114,6 +116,8 @@ pub(crate) fn run(crew: &Crew, number: usize) -> End {
                 }
             }
         }
+        // The first stays with us.
+        let (told, first) = (faults.len(), faults.first().map(|fault| fault.thread));
         let handed = to_others(faults.len(), crew.handed.idle());
         if handed > 0 {
             inner.tally.handed_over.add(handed as i64);
@@ -123,6 +127,10 @@ pub(crate) fn run(crew: &Crew, number: usize) -> End {
         match serve_told(crew, shard, &mut faults) {
             Ok(again) => is_again = again,
             Err(end) => return end,
+        }
+        // Not before: who waits for a page is not to wait for that.
+        if !is_again && shard.told.is_empty() {
+            follower.served(told, first.and_then(thread_of));
         }
     }
 }
@@ -229,6 +237,11 @@ fn stream_of(thread: u32, page: usize) -> u64 {
         0 => 1 + (page >> 18) as u64,
         _ => 1 << 32 | u64::from(thread),
     }
+}
+
+/// The thread that a stream is of, where the kernel named it.
+fn thread_of(stream: u64) -> Option<u32> {
+    (stream >> 32 == 1).then_some(stream as u32)
 }
 
 fn wait(uffd: &Uffd, bell: std::os::fd::BorrowedFd<'_>, at_most: Option<Duration>) {

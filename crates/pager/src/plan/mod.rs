@@ -2,6 +2,7 @@
 
 pub(crate) mod fill;
 pub(crate) mod in_flight;
+pub(crate) mod near;
 pub(crate) mod pages;
 pub(crate) mod rate;
 pub(crate) mod record;

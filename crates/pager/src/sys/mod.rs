@@ -3,6 +3,7 @@
 pub(crate) mod clock;
 pub(crate) mod futex;
 pub(crate) mod mapping;
+pub(crate) mod running;
 pub(crate) mod signal;
 pub(crate) mod support;
 pub(crate) mod uffd;
