@@ -165,6 +165,35 @@ fn all_built_in_workloads_end_under_all_policies() {
     }
 }
 
+/// One descriptor and one reader serve 160 vCPUs hardly faster than 4, also with more readers of that descriptor; a descriptor and a reader for every four, or vCPUs
+/// that bring pages themselves, go on growing.
+#[test]
+fn one_descriptor_is_flat_from_four_vcpus_on_and_shards_are_not() {
+    let pages_per_s = |vcpus: &str, set: &[(&str, &str)]| {
+        let set = [&[("vcpus", vcpus)][..], set].concat();
+        let result = Run {
+            machine: "4 node x 80 core",
+            policy: "linux",
+            ..Run::default()
+        }
+        .of(&common::built_in("paging", &set));
+        assert_eq!(result.end, "done", "{set:?}: {:?}", result.why);
+        vcpus.parse::<f64>().unwrap() / result.makespan_ns as f64
+    };
+    let growth = |few: &[(&str, &str)], many: &[(&str, &str)]| {
+        pages_per_s("160", many) / pages_per_s("4", few)
+    };
+    for readers in ["1", "4"] {
+        let plain = [("readers", readers)];
+        let growth = growth(&plain, &plain);
+        assert!(growth < 1.5, "{readers} readers: {growth}");
+    }
+    let sharded = growth(&[], &[("descriptors", "40")]);
+    assert!(sharded > 10.0, "{sharded}");
+    let alone = growth(&[("alone", "1")], &[("alone", "1")]);
+    assert!(alone > 10.0, "{alone}");
+}
+
 /// The numbers of a seed, on a machine with distances of all kinds but nodes.
 fn pin(name: &str, workload: &amdahl_des::program::Workload) -> (u64, u64) {
     let result = Run {
