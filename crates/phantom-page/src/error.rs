@@ -85,3 +85,36 @@ impl fmt::Display for ReadError {
 }
 
 impl core::error::Error for ReadError {}
+
+/// Why a page of another machine says nothing now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ForeignError {
+    /// It is no page that can be read.
+    Open(OpenError),
+    /// It is one, and says nothing.
+    Read(ReadError),
+}
+
+impl fmt::Display for ForeignError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ForeignError::Open(error) => error.fmt(f),
+            ForeignError::Read(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ForeignError {}
+
+impl From<OpenError> for ForeignError {
+    fn from(error: OpenError) -> ForeignError {
+        ForeignError::Open(error)
+    }
+}
+
+impl From<ReadError> for ForeignError {
+    fn from(error: ReadError) -> ForeignError {
+        ForeignError::Read(error)
+    }
+}

@@ -41,10 +41,16 @@ pub(crate) struct Page {
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<Page>() == 128);
-    assert!(core::mem::offset_of!(Page, sequence) == 64);
+    assert!(USED_BYTES == 128);
+    assert!(core::mem::offset_of!(Page, sequence) == SEQUENCE_AT);
     assert!(size_of::<Page>() <= PAGE_BYTES);
 };
+
+/// Where the sequence number is, in bytes.
+pub(crate) const SEQUENCE_AT: usize = 64;
+
+/// Bytes from the beginning that are ever read.
+pub(crate) const USED_BYTES: usize = size_of::<Page>();
 
 /// Whether a page of our version begins with these words.
 pub(crate) fn check(magic: u64, version_and_writer: u64) -> Result<(), OpenError> {
@@ -58,8 +64,8 @@ pub(crate) fn check(magic: u64, version_and_writer: u64) -> Result<(), OpenError
 }
 
 impl Page {
-    /// The page that `bytes` would be.
-    pub(crate) fn from_bytes(bytes: &[u8; PAGE_BYTES]) -> Page {
+    /// The page that begins with `bytes`.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Page {
         let word = |i: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&bytes[i * 8..i * 8 + 8]);
@@ -140,12 +146,24 @@ impl Page {
     /// Publishes. One writer at a time.
     #[cfg(any(feature = "std", test, loom))]
     pub(crate) fn publish(&self, snapshot: Snapshot) {
-        let before = self.sequence.load(Ordering::Relaxed);
+        self.change(snapshot.bounded().to_words());
+    }
+
+    /// Leaves a page on which nothing was published. One writer at a time.
+    #[cfg(any(feature = "std", test, loom))]
+    pub(crate) fn withdraw(&self) {
+        self.change([0; WORDS]);
+    }
+
+    #[cfg(any(feature = "std", test, loom))]
+    fn change(&self, words: [u64; WORDS]) {
+        // Even, whatever a guest has made of it that may write the page.
+        let before = self.sequence.load(Ordering::Relaxed) & !1;
         self.sequence
             .store(before.wrapping_add(1), Ordering::Relaxed);
         // Release: pairs with the Acquire fence in `read`. Whoever sees a word stored below sees the odd number, too.
         fence(Ordering::Release);
-        for (word, value) in self.body.iter().zip(snapshot.bounded().to_words()) {
+        for (word, value) in self.body.iter().zip(words) {
             word.store(value, Ordering::Relaxed);
         }
         // Release: pairs with the Acquire in `read`.
@@ -208,6 +226,25 @@ mod tests {
         assert_eq!(page.read(), Err(ReadError::Empty));
         page.publish(something(5));
         assert_eq!(page.read(), Ok(something(5)));
+    }
+
+    #[test]
+    fn what_is_withdrawn_is_not_read_any_more() {
+        let page = empty();
+        page.begin(1, Source::Bpf);
+        page.publish(something(1));
+        page.withdraw();
+        assert_eq!(page.read(), Err(ReadError::Empty));
+    }
+
+    /// A guest may write a page that is mapped into it.
+    #[test]
+    fn a_sequence_that_somebody_else_made_odd_is_mended_by_the_next_tick() {
+        let page = empty();
+        page.begin(1, Source::Bpf);
+        page.sequence.store(u64::MAX, Ordering::Relaxed);
+        page.publish(something(3));
+        assert_eq!(page.read(), Ok(something(3)));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod clock;
 mod error;
+mod foreign;
 mod layout;
 mod reader;
 mod snapshot;
@@ -17,7 +18,8 @@ mod publish;
 mod models;
 
 pub use clock::coarse_now_ns;
-pub use error::{OpenError, ReadError};
+pub use error::{ForeignError, OpenError, ReadError};
+pub use foreign::{Foreign, ForeignPage};
 pub use layout::{MAGIC, PAGE_BYTES, READ_ATTEMPTS, VERSION};
 pub use reader::{ENVIRONMENT, Finder, Reader};
 pub use snapshot::{Cpus, STALE_TICKS, Snapshot, Source};
@@ -25,7 +27,7 @@ pub use snapshot::{Cpus, STALE_TICKS, Snapshot, Source};
 #[cfg(feature = "std")]
 pub use place::{PlaceError, Subject, directory, path};
 #[cfg(feature = "std")]
-pub use publish::{PublishError, Publisher, remove_abandoned};
+pub use publish::{BAR_BYTES, PublishError, Publisher, remove_abandoned};
 
 /// The page as bytes that nobody vetted, for fuzzers: what a reader would make of it.
 #[doc(hidden)]

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::layout::{PAGE_BYTES, Page};
+use crate::layout::{MAGIC, PAGE_BYTES, Page};
 use crate::place::PREFIX;
 use crate::snapshot::{Snapshot, Source};
 
@@ -26,6 +26,13 @@ pub enum PublishError {
     NoRoom {
         /// Its file, which is gone again.
         path: PathBuf,
+    },
+    /// What is at the path is not to be written to.
+    Refused {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        why: &'static str,
     },
     /// A system call failed.
     System {
@@ -51,6 +58,9 @@ impl std::fmt::Display for PublishError {
                 "no room for the page {}: its file system is full; make room there, or (but as root) set XDG_RUNTIME_DIR to a folder elsewhere",
                 path.display()
             ),
+            PublishError::Refused { path, why } => {
+                write!(f, "{} is not written to: {why}", path.display())
+            }
             PublishError::System {
                 operation,
                 path,
@@ -67,19 +77,23 @@ impl std::fmt::Display for PublishError {
 impl std::error::Error for PublishError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            PublishError::Taken { .. } | PublishError::NoRoom { .. } => None,
+            PublishError::Taken { .. }
+            | PublishError::NoRoom { .. }
+            | PublishError::Refused { .. } => None,
             PublishError::System { source, .. } => Some(source),
         }
     }
 }
 
-/// The one writer of a page. Dropping it removes the page's file; readers that have it mapped find it stale.
+/// The one writer of a page. Dropping it removes the page's file, unless that is kept; readers that have it mapped find it stale.
 #[derive(Debug)]
 pub struct Publisher {
     page: *mut Page,
     /// Holds the lock on the file for as long as this lives: who is killed lets go of it.
     file: File,
     path: Option<PathBuf>,
+    /// The file stays when the writer ends.
+    is_kept: bool,
 }
 
 // SAFETY: the mapping is process-wide memory of atomics; `publish` takes `&mut self`, so that there is one writer.
@@ -92,6 +106,22 @@ impl Publisher {
     /// # Errors
     /// [`PublishError::Taken`] if its writer lives.
     pub fn create(path: &Path, source: Source) -> Result<Publisher, PublishError> {
+        Publisher::in_file(path, source, false)
+    }
+
+    /// Publishes in the file at `path`, for a virtual machine monitor that maps it into a guest ([`ForeignPage`](crate::ForeignPage) reads
+    /// it there). The file is never replaced and stays in the end, with nothing on it, so that the guest sees the next writer.
+    ///
+    /// A file that is made has [`BAR_BYTES`]; one that is there keeps its size, and must be this user's own, writable by nobody else, of a
+    /// size that can be a PCI resource's (a power of two), and a page or zeros.
+    ///
+    /// # Errors
+    /// [`PublishError::Refused`] if it is none of these, [`PublishError::Taken`] if its writer lives.
+    pub fn keeping(path: &Path, source: Source) -> Result<Publisher, PublishError> {
+        Publisher::in_file(path, source, true)
+    }
+
+    fn in_file(path: &Path, source: Source, is_kept: bool) -> Result<Publisher, PublishError> {
         let failed = |operation| {
             move |source| PublishError::System {
                 operation,
@@ -108,9 +138,18 @@ impl Publisher {
                 .create(true)
                 .truncate(false)
                 .mode(0o644)
-                .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+                .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
                 .open(path)
                 .map_err(failed("create"))?;
+            if is_kept {
+                let refused = |why| PublishError::Refused {
+                    path: path.to_owned(),
+                    why,
+                };
+                may_keep(&file)
+                    .map_err(failed("look at"))?
+                    .map_err(refused)?;
+            }
             if !lock(&file).map_err(failed("lock"))? {
                 let writer = writer_of(&file);
                 taken_by = Some(writer);
@@ -127,11 +166,22 @@ impl Publisher {
                 continue;
             }
             // Readers refuse what others may write; the mask of this process may have been stricter than they need.
-            file.set_permissions(fs::Permissions::from_mode(0o644))
-                .map_err(failed("share"))?;
-            if let Err(error) = allocate(&file) {
-                // While the lock is held.
-                let _ = fs::remove_file(path);
+            // Those of a file that is kept may be stricter because somebody wants it so.
+            let is_new = file.metadata().map_err(failed("look at"))?.len() == 0;
+            if !is_kept || is_new {
+                file.set_permissions(fs::Permissions::from_mode(0o644))
+                    .map_err(failed("share"))?;
+            }
+            let size = if is_kept {
+                allocate_kept(&file)
+            } else {
+                allocate(&file)
+            };
+            if let Err(error) = size {
+                if !is_kept || is_new {
+                    // While the lock is held.
+                    let _ = fs::remove_file(path);
+                }
                 return Err(match error.raw_os_error() {
                     Some(libc::ENOSPC | libc::EDQUOT) => PublishError::NoRoom {
                         path: path.to_owned(),
@@ -141,6 +191,11 @@ impl Publisher {
             }
             let mut publisher =
                 Publisher::over(file, Some(path.to_owned())).map_err(failed("map"))?;
+            publisher.is_kept = is_kept;
+            if is_kept {
+                // What the last one has left is not this one's.
+                publisher.page().withdraw();
+            }
             publisher.begin(source);
             return Ok(publisher);
         }
@@ -205,6 +260,7 @@ impl Publisher {
             page: address.cast(),
             file,
             path,
+            is_kept: false,
         })
     }
 
@@ -235,7 +291,9 @@ impl Publisher {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        if let Some(path) = self.path.take()
+        if self.is_kept {
+            self.page().withdraw();
+        } else if let Some(path) = self.path.take()
             && is_at(&self.file, &path)
         {
             // While the lock is held, so that nobody has taken it over.
@@ -277,9 +335,54 @@ fn allocate(file: &File) -> io::Result<()> {
     if file.metadata()?.len() != PAGE_BYTES as u64 {
         file.set_len(PAGE_BYTES as u64)?;
     }
+    allocate_first(file)
+}
+
+fn allocate_first(file: &File) -> io::Result<()> {
     let mut bytes = [0; PAGE_BYTES];
     file.read_exact_at(&mut bytes, 0)?;
     file.write_all_at(&bytes, 0)
+}
+
+/// Bytes of a page's file that a guest maps as a PCI resource: a power of two, as such have, and no less than any kernel's page, so
+/// that the resource begins where a page does.
+pub const BAR_BYTES: usize = 65_536;
+
+/// The same for a file that is kept: one that is made is as long as a PCI resource, another is as long as it was.
+fn allocate_kept(file: &File) -> io::Result<()> {
+    if file.metadata()?.len() == 0 {
+        return file.write_all_at(&[0; BAR_BYTES], 0);
+    }
+    allocate_first(file)
+}
+
+/// Whether that may be written to for as long as somebody else has it mapped, or why not.
+fn may_keep(file: &File) -> io::Result<Result<(), &'static str>> {
+    let about = file.metadata()?;
+    // SAFETY: cannot fail.
+    let me = unsafe { libc::geteuid() };
+    Ok(if !about.is_file() {
+        Err("it is not a regular file")
+    } else if about.uid() != me {
+        Err("it belongs to another user")
+    } else if about.mode() & 0o022 != 0 {
+        // They could shorten it, which kills the writer.
+        Err("others than its owner may write to it")
+    } else if about.len() != 0
+        && (about.len() < PAGE_BYTES as u64 || !about.len().is_power_of_two())
+    {
+        Err("its size is not a power of two, or less than 4096 bytes")
+    } else if about.len() != 0 && !is_page_or_zeros(file)? {
+        Err("it holds something else")
+    } else {
+        Ok(())
+    })
+}
+
+fn is_page_or_zeros(file: &File) -> io::Result<bool> {
+    let mut bytes = [0; PAGE_BYTES];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes.starts_with(&MAGIC.to_ne_bytes()) || bytes.iter().all(|&byte| byte == 0))
 }
 
 /// Takes the lock; `false` if another has it. A lock for writing, which nobody gets who may only read the file.

@@ -29,7 +29,7 @@ impl fmt::Debug for Reader {
     }
 }
 
-fn system(operation: &'static str) -> OpenError {
+pub(crate) fn system(operation: &'static str) -> OpenError {
     // SAFETY: always a valid address of this thread.
     let errno = unsafe { *libc::__errno_location() };
     OpenError::System { operation, errno }
@@ -257,7 +257,7 @@ fn environment(name: &CStr) -> Option<&'static CStr> {
 
 /// Closed on drop.
 #[derive(Debug, PartialEq)]
-struct File(c_int);
+pub(crate) struct File(pub(crate) c_int);
 
 impl Drop for File {
     fn drop(&mut self) {
@@ -266,7 +266,7 @@ impl Drop for File {
     }
 }
 
-fn open_file(path: &CStr) -> Result<File, OpenError> {
+pub(crate) fn open_file(path: &CStr) -> Result<File, OpenError> {
     // Not through a link: whoever may put one there may not choose what is opened.
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     // SAFETY: `path` ends with a zero.

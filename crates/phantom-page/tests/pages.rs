@@ -8,8 +8,8 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use amdahl_phantom_page::{
-    Cpus, OpenError, PAGE_BYTES, PublishError, Publisher, ReadError, Reader, STALE_TICKS, Snapshot,
-    Source, coarse_now_ns, remove_abandoned,
+    BAR_BYTES, Cpus, ForeignError, ForeignPage, OpenError, PAGE_BYTES, PublishError, Publisher,
+    ReadError, Reader, STALE_TICKS, Snapshot, Source, coarse_now_ns, remove_abandoned,
 };
 
 fn open(path: &Path) -> Result<Reader, OpenError> {
@@ -121,6 +121,152 @@ fn what_is_no_page_is_refused() {
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     assert!(matches!(open(&link).err(), Some(OpenError::System { .. })));
+}
+
+fn foreign(path: &Path) -> ForeignPage {
+    ForeignPage::open(&CString::new(path.as_os_str().as_bytes()).expect("no zero")).unwrap()
+}
+
+#[test]
+fn a_kept_file_outlives_its_writers_and_says_nothing_between_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("guest");
+    let mut publisher = Publisher::keeping(&path, Source::Proc).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), BAR_BYTES as u64);
+    let page = foreign(&path);
+    assert_eq!(page.read(), Err(ForeignError::Read(ReadError::Empty)));
+    publisher.publish(snapshot(5));
+    let read = page.read().unwrap();
+    assert_eq!(
+        (read.snapshot, read.writer, read.source),
+        (snapshot(5), std::process::id(), Source::Proc)
+    );
+    assert!(matches!(
+        Publisher::keeping(&path, Source::Proc).err(),
+        Some(PublishError::Taken { .. })
+    ));
+    drop(publisher);
+    assert_eq!(page.read(), Err(ForeignError::Read(ReadError::Empty)));
+    let mut next = Publisher::keeping(&path, Source::Bpf).unwrap();
+    next.publish(snapshot(6));
+    // The same file: a guest has it mapped.
+    assert_eq!(page.read().unwrap().snapshot, snapshot(6));
+    // One that was killed leaves its last tick, which is not the next one's.
+    let left = fs::read(&path).unwrap();
+    drop(next);
+    fs::write(&path, left).unwrap();
+    assert_eq!(page.read().unwrap().snapshot, snapshot(6));
+    let _third = Publisher::keeping(&path, Source::Bpf).unwrap();
+    assert_eq!(page.read(), Err(ForeignError::Read(ReadError::Empty)));
+}
+
+#[test]
+fn what_is_somebody_else_s_or_something_else_is_not_written_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("guest");
+    let refused = |path: &Path| match Publisher::keeping(path, Source::Proc) {
+        Err(PublishError::Refused { why, .. }) => why,
+        other => panic!("{other:?}"),
+    };
+    fs::write(&path, "a thesis").unwrap();
+    assert!(refused(&path).contains("size"));
+    fs::write(&path, [b'x'; PAGE_BYTES]).unwrap();
+    assert!(refused(&path).contains("something else"));
+    assert_eq!(fs::read(&path).unwrap(), [b'x'; PAGE_BYTES]);
+    fs::write(&path, [0; 3 * PAGE_BYTES]).unwrap();
+    assert!(refused(&path).contains("power of two"));
+    // As a VMM makes it that begins first.
+    fs::write(&path, [0; 2 * PAGE_BYTES]).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).unwrap();
+    assert!(refused(&path).contains("others"));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    drop(Publisher::keeping(&path, Source::Proc).unwrap());
+    let about = fs::metadata(&path).unwrap();
+    assert_eq!(
+        (about.len(), about.permissions().mode() & 0o777),
+        (2 * PAGE_BYTES as u64, 0o600)
+    );
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert!(matches!(
+        Publisher::keeping(&link, Source::Proc).err(),
+        Some(PublishError::System { .. })
+    ));
+    assert!(Publisher::keeping(folder.path(), Source::Proc).is_err());
+    if std::os::unix::fs::chown(&path, Some(12_345), None).is_err() {
+        eprintln!("SKIPPED files of other users: this user cannot give one away");
+        return;
+    }
+    assert!(refused(&path).contains("another user"));
+}
+
+/// Whoever may write the file may shorten it, or write anything: that must not kill a reader that believes nobody.
+#[test]
+fn a_page_of_another_machine_may_be_anything() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("guest");
+    let mut publisher = Publisher::keeping(&path, Source::Proc).unwrap();
+    publisher.publish(snapshot(5));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    let page = foreign(&path);
+    assert!(page.read().is_ok(), "mode and owner say nothing");
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    let with = |at: u64, word: u64| {
+        file.write_all_at(&word.to_ne_bytes(), at).unwrap();
+        page.read().err()
+    };
+    assert_eq!(with(64, 3), Some(ForeignError::Read(ReadError::Busy)));
+    assert_eq!(with(64, 4), None);
+    let damaged = Some(ForeignError::Read(ReadError::Damaged));
+    for number in [f64::NAN, -1.0, f64::INFINITY, 1e300] {
+        assert_eq!(
+            with(96, number.to_bits().rotate_left(32)),
+            damaged,
+            "{number}"
+        );
+    }
+    assert_eq!(with(96, 0), None);
+    assert_eq!(with(120, u64::MAX), damaged);
+    assert_eq!(with(8, 2), Some(ForeignError::Open(OpenError::Version(2))));
+    assert_eq!(with(0, 2), Some(ForeignError::Open(OpenError::NoMagic)));
+    file.set_len(100).unwrap();
+    assert_eq!(
+        page.read().err(),
+        Some(ForeignError::Open(OpenError::NotAPage))
+    );
+    // The writer has the page mapped, and writes when it ends.
+    file.set_len(BAR_BYTES as u64).unwrap();
+}
+
+#[test]
+fn a_page_that_is_read_by_system_calls_is_one_tick_s() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("guest");
+    let mut publisher = Publisher::keeping(&path, Source::Proc).unwrap();
+    let page = foreign(&path);
+    let whole = |n: u64| Snapshot {
+        ticks: n,
+        others: Cpus::from_bits(n as u32),
+        quota: Cpus::from_bits(n as u32),
+        ..snapshot(n)
+    };
+    publisher.publish(whole(1));
+    const TICKS: u64 = 20_000;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 2..=TICKS {
+                publisher.publish(whole(n));
+            }
+        });
+        let mut last = 0;
+        while last < TICKS {
+            if let Ok(read) = page.read() {
+                assert_eq!(read.snapshot, whole(read.snapshot.ticks));
+                assert!(read.snapshot.ticks >= last);
+                last = read.snapshot.ticks;
+            }
+        }
+    });
 }
 
 #[test]
