@@ -106,7 +106,7 @@ impl ForeignPage {
             self.read_at(SEQUENCE_AT, &mut after)?;
             let page = Page::from_bytes(&bytes);
             page.check()?;
-            if before % 2 == 0 && before == u64::from_ne_bytes(after) {
+            if before.is_multiple_of(2) && before == u64::from_ne_bytes(after) {
                 return of_page(&page);
             }
         }

@@ -335,10 +335,6 @@ fn allocate(file: &File) -> io::Result<()> {
     if file.metadata()?.len() != PAGE_BYTES as u64 {
         file.set_len(PAGE_BYTES as u64)?;
     }
-    allocate_first(file)
-}
-
-fn allocate_first(file: &File) -> io::Result<()> {
     let mut bytes = [0; PAGE_BYTES];
     file.read_exact_at(&mut bytes, 0)?;
     file.write_all_at(&bytes, 0)
@@ -348,12 +344,18 @@ fn allocate_first(file: &File) -> io::Result<()> {
 /// that the resource begins where a page does.
 pub const BAR_BYTES: usize = 65_536;
 
-/// The same for a file that is kept: one that is made is as long as a PCI resource, another is as long as it was.
+/// The same for a file that is kept: one that is made is as long as a PCI resource, another is as long as it was. What the guest may map
+/// beyond the page has memory as well.
 fn allocate_kept(file: &File) -> io::Result<()> {
-    if file.metadata()?.len() == 0 {
-        return file.write_all_at(&[0; BAR_BYTES], 0);
+    let len = match file.metadata()?.len() {
+        0 => BAR_BYTES,
+        len => BAR_BYTES.min(usize::try_from(len).unwrap_or(BAR_BYTES)),
+    };
+    let mut bytes = vec![0; len];
+    if file.metadata()?.len() != 0 {
+        file.read_exact_at(&mut bytes, 0)?;
     }
-    allocate_first(file)
+    file.write_all_at(&bytes, 0)
 }
 
 /// Whether that may be written to for as long as somebody else has it mapped, or why not.

@@ -332,6 +332,11 @@ fn a_full_file_system_is_an_error_and_kills_nobody() {
             other => panic!("{other:?}"),
         }
         assert!(!path.exists());
+        for (kept, stays) in [(&path, false), (&sparse, true)] {
+            let made = Publisher::keeping(kept, Source::Proc);
+            assert!(matches!(made, Err(PublishError::NoRoom { .. })), "{made:?}");
+            assert_eq!(kept.exists(), stays);
+        }
         assert_eq!(open(&sparse).err(), Some(OpenError::NoMagic));
         // What has its memory already needs none.
         let mut publisher = Publisher::create(&left, Source::Proc).unwrap();
