@@ -36,6 +36,10 @@ pub struct Averages {
     pub free: f64,
     /// Threads of others that ran or could run, on the whole machine.
     pub others_threads: f64,
+    /// CPUs that this guest as a whole could run on, where its host says so. At most what `cap` leaves of it is in `runnable`.
+    pub host_runnable: Option<f64>,
+    /// `steal` is what the host says of it: the hypervisor itself tells of none.
+    pub steal_is_by_host: bool,
 }
 
 impl Averages {
@@ -46,11 +50,23 @@ impl Averages {
             |earlier: u64, later: u64| later.saturating_sub(earlier) as f64 / span_ns as f64;
         let allowed = f64::from(later.allowed);
         let idle = per_span(earlier.idle_ns, later.idle_ns).min(allowed);
+        let busy = allowed - idle;
+        let elsewhere = per_span(earlier.elsewhere_ns, later.elsewhere_ns);
+        let host = Host::between(earlier, later, busy, elsewhere);
+        // Steal is counted once. The guest's own is that of these CPUs and of this span; where the hypervisor tells of none, what it
+        // took is in whatever it took it from.
+        let by_host = host.filter(|_| later.steal_ns == 0);
         // Sources have clocks of their own: their parts are made to fit the whole.
-        let steal = per_span(earlier.steal_ns, later.steal_ns).min(allowed - idle);
+        let steal = match by_host {
+            Some(host) => host.steal_here,
+            None => per_span(earlier.steal_ns, later.steal_ns).min(busy),
+        };
         let ran = per_span(earlier.run_ns, later.run_ns);
-        let (running, phantom_by_steal) =
-            split_steal(ran, steal, allowed - idle, later.run_has_steal);
+        let run_has_steal = later.run_has_steal || by_host.is_some();
+        let (running, phantom_by_steal) = split_steal(ran, steal, busy, run_has_steal);
+        let others = (allowed - idle - steal - running).max(0.0);
+        let elsewhere = elsewhere - by_host.map_or(0.0, |host| host.steal_elsewhere);
+        let left_by_host = host.map(|host| (host.runnable - others - elsewhere).max(0.0));
         let waited = match (earlier.wait_ns, later.wait_ns) {
             (Some(earlier), Some(later)) => per_span(earlier, later),
             _ => match (earlier.pressure_ns, later.pressure_ns) {
@@ -61,6 +77,7 @@ impl Averages {
         let quotas = || earlier.quotas.iter().zip(&later.quotas);
         let left = quotas().map(|(earlier, later)| left_of(earlier, later, span_ns, running));
         let limits = later.limit.map(f64::from).into_iter().chain([allowed]);
+        let limits = limits.chain(left_by_host);
         let cap = left.chain(limits).fold(f64::INFINITY, f64::min);
         let throttled = quotas().map(|(earlier, later)| {
             per_span(
@@ -72,7 +89,7 @@ impl Averages {
             span_ns,
             allowed,
             running,
-            others: (allowed - idle - steal - running).max(0.0),
+            others,
             idle,
             steal,
             irq: per_span(earlier.irq_ns, later.irq_ns).min(allowed),
@@ -85,7 +102,44 @@ impl Averages {
             runnable: (running + idle).min(cap),
             free: (cap - running).clamp(0.0, idle),
             others_threads: per_span(earlier.others_ns, later.others_ns),
+            host_runnable: host.map(|host| host.runnable),
+            steal_is_by_host: by_host.is_some(),
         }
+    }
+}
+
+/// What the host said over a span, and where what it took was taken from.
+#[derive(Clone, Copy)]
+struct Host {
+    runnable: f64,
+    steal_here: f64,
+    steal_elsewhere: f64,
+}
+
+impl Host {
+    /// `busy` of the allowed CPUs and `elsewhere` of the others were, as the guest sees it. `None` where the host was not heard at both ends.
+    fn between(earlier: &Reading, later: &Reading, busy: f64, elsewhere: f64) -> Option<Host> {
+        let (earlier, later) = (earlier.host?, later.host?);
+        // In between it may have been silent.
+        let known_ns = later.known_ns.checked_sub(earlier.known_ns)?;
+        let mean = |earlier: u64, later: u64| {
+            (known_ns > 0).then(|| later.saturating_sub(earlier) as f64 / known_ns as f64)
+        };
+        let steal = mean(earlier.steal_ns, later.steal_ns)?;
+        let all = busy + elsewhere;
+        // It hits all who run alike, as far as anybody knows.
+        let of = |part: f64| {
+            if all > 0.0 {
+                (steal * part / all).min(part)
+            } else {
+                0.0
+            }
+        };
+        Some(Host {
+            runnable: mean(earlier.runnable_ns, later.runnable_ns)?,
+            steal_here: of(busy),
+            steal_elsewhere: of(elsewhere),
+        })
     }
 }
 
@@ -126,6 +180,7 @@ fn left_of(earlier: &QuotaReading, later: &QuotaReading, span_ns: u64, running: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reading::HostReading;
 
     const S: u64 = 1_000_000_000;
 
@@ -138,6 +193,8 @@ mod tests {
             steal_ns: 0,
             irq_ns: 0,
             others_ns: 0,
+            elsewhere_ns: 0,
+            host: later.host.map(|_| HostReading::default()),
             at_ns: 0,
             quotas: later
                 .quotas
@@ -268,5 +325,162 @@ mod tests {
             ..a_second()
         });
         assert_eq!(averages.phantom, 0.25);
+    }
+    /// A guest of four CPUs for a second, of which the host says so much.
+    fn guest(host: Option<(f64, f64)>, reading: Reading) -> Averages {
+        let ns = |cpus: f64| (cpus * S as f64) as u64;
+        between(Reading {
+            allowed: 4,
+            host: host.map(|(runnable, steal)| HostReading {
+                known_ns: S,
+                runnable_ns: ns(runnable),
+                steal_ns: ns(steal),
+            }),
+            ..Reading {
+                at_ns: S,
+                wait_ns: Some(0),
+                ..reading
+            }
+        })
+    }
+
+    fn near(figure: f64, expected: f64) -> bool {
+        (figure - expected).abs() < 1e-6
+    }
+
+    #[test]
+    fn a_host_that_has_less_bounds_what_idles_in_the_guest() {
+        // All four idle, and the host has two for them: without it nobody could know.
+        let idle = Reading {
+            idle_ns: 4 * S,
+            ..Reading::default()
+        };
+        assert_eq!(guest(None, idle.clone()).runnable, 4.0);
+        let averages = guest(Some((2.0, 0.0)), idle);
+        assert_eq!((averages.runnable, averages.free), (2.0, 2.0));
+        assert_eq!(averages.host_runnable, Some(2.0));
+        // Others of the guest use one of them, here or on CPUs that are not ours.
+        let here = Reading {
+            idle_ns: 3 * S,
+            ..Reading::default()
+        };
+        assert!(near(guest(Some((2.0, 0.0)), here).runnable, 1.0));
+        let elsewhere = Reading {
+            idle_ns: 4 * S,
+            elsewhere_ns: S,
+            ..Reading::default()
+        };
+        let averages = guest(Some((2.0, 0.0)), elsewhere);
+        assert!(near(averages.runnable, 1.0) && near(averages.free, 1.0));
+        // What we run ourselves is not taken from it.
+        let ours = Reading {
+            run_ns: S,
+            idle_ns: 3 * S,
+            ..Reading::default()
+        };
+        let averages = guest(Some((2.0, 0.0)), ours);
+        assert!(near(averages.runnable, 2.0) && near(averages.free, 1.0));
+    }
+
+    #[test]
+    fn a_host_that_has_more_changes_nothing() {
+        let reading = Reading {
+            run_ns: S,
+            idle_ns: 2 * S,
+            steal_ns: S / 2,
+            ..Reading::default()
+        };
+        let alone = guest(None, reading.clone());
+        let averages = guest(Some((64.0, 0.5)), reading);
+        assert_eq!((averages.runnable, averages.free), (3.0, 2.0));
+        assert_eq!(
+            Averages {
+                host_runnable: None,
+                ..averages
+            },
+            alone
+        );
+    }
+
+    #[test]
+    fn steal_is_counted_once_by_the_guest_s_own_counter_if_there_is_one() {
+        // Ours run on all four, of which the host takes one.
+        for run_has_steal in [true, false] {
+            let told = Reading {
+                run_ns: if run_has_steal { 4 * S } else { 3 * S },
+                run_has_steal,
+                steal_ns: S,
+                ..Reading::default()
+            };
+            let averages = guest(Some((3.0, 1.5)), told);
+            assert!(!averages.steal_is_by_host);
+            assert_eq!((averages.steal, averages.running), (1.0, 3.0));
+            assert_eq!((averages.phantom, averages.runnable), (1.0, 3.0));
+        }
+    }
+
+    #[test]
+    fn steal_that_the_hypervisor_does_not_tell_of_is_the_host_s() {
+        for run_has_steal in [true, false] {
+            let averages = guest(
+                Some((3.0, 1.0)),
+                Reading {
+                    run_ns: 4 * S,
+                    run_has_steal,
+                    ..Reading::default()
+                },
+            );
+            assert!(averages.steal_is_by_host);
+            assert_eq!((averages.steal, averages.running), (1.0, 3.0));
+            assert_eq!((averages.phantom, averages.runnable), (1.0, 3.0));
+        }
+        // Half of what runs is elsewhere: so is half of what is taken, and others ran as much less.
+        let averages = guest(
+            Some((3.0, 1.0)),
+            Reading {
+                run_ns: 2 * S,
+                idle_ns: 2 * S,
+                elsewhere_ns: 2 * S,
+                ..Reading::default()
+            },
+        );
+        assert_eq!((averages.steal, averages.running), (0.5, 1.5));
+        assert!(near(averages.runnable, 1.5), "3 less the 1.5 of others");
+    }
+
+    #[test]
+    fn a_host_that_was_silent_in_between_counts_for_the_time_it_spoke() {
+        let earlier = Reading {
+            allowed: 4,
+            host: Some(HostReading::default()),
+            ..Reading::default()
+        };
+        let mut later = Reading {
+            at_ns: 10 * S,
+            idle_ns: 40 * S,
+            allowed: 4,
+            host: Some(HostReading {
+                known_ns: S,
+                runnable_ns: 2 * S,
+                steal_ns: 0,
+            }),
+            ..Reading::default()
+        };
+        assert_eq!(Averages::between(&earlier, &later).runnable, 2.0);
+        later.host = None;
+        let averages = Averages::between(&earlier, &later);
+        assert_eq!((averages.runnable, averages.host_runnable), (4.0, None));
+        // Never heard, or counters that went back.
+        for host in [
+            HostReading::default(),
+            HostReading {
+                known_ns: 0,
+                runnable_ns: u64::MAX,
+                steal_ns: u64::MAX,
+            },
+        ] {
+            later.host = Some(host);
+            assert_eq!(Averages::between(&earlier, &later).host_runnable, None);
+        }
     }
 }

@@ -115,10 +115,15 @@ impl Estimator {
         self.forget(window_ns);
         let window = self.averages(0, window_ns)?;
         self.follow_overload(at_ns, window.phantom, window_ns);
+        let mut idle_avg = self.idle(window_ns);
+        if window.host_runnable.is_some() {
+            // Of the spans it may not have been known what the host had.
+            idle_avg = idle_avg.min(window.free);
+        }
         Some(Estimate {
             at_ns,
             window,
-            idle_avg: self.idle(window_ns),
+            idle_avg,
             span: self.span,
         })
     }
@@ -198,7 +203,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::reading::QuotaReading;
+    use crate::reading::{HostReading, QuotaReading};
 
     const MS: u64 = 1_000_000;
 
@@ -347,6 +352,39 @@ mod tests {
     }
 
     #[test]
+    fn what_the_host_has_bounds_runnable_cpus_as_long_as_it_is_known() {
+        let mut machine = Machine::new();
+        let mut estimator = estimator(&machine);
+        let mut next = |has: Option<f64>| {
+            let mut reading = machine.pass(100, 0.0, 0.0, 2.0);
+            reading.host = has.map(|cpus| {
+                let before = machine.0.host.unwrap_or_default();
+                HostReading {
+                    known_ns: before.known_ns + 100 * MS,
+                    runnable_ns: before.runnable_ns + (cpus * 100.0 * MS as f64) as u64,
+                    steal_ns: 0,
+                }
+            });
+            machine.0.host = reading.host;
+            let estimate = estimator.tick(reading).unwrap();
+            (estimate.runnable_cpus(), estimate.idle_avg)
+        };
+        for _ in 0..5 {
+            next(None);
+        }
+        assert_eq!(next(None), (2.0, 2.0));
+        assert_eq!(next(Some(0.5)), (2.0, 2.0), "not known before");
+        assert_eq!(next(Some(0.5)), (0.5, 0.5), "at once, for idle CPUs too");
+        assert_eq!(next(Some(0.5)), (0.5, 0.5));
+        // Idle CPUs that come back must have been there for two spans.
+        assert_eq!(next(Some(2.0)), (2.0, 0.5));
+        assert_eq!(next(Some(2.0)), (2.0, 2.0));
+        assert_eq!(next(Some(1.0)), (1.0, 1.0));
+        assert_eq!(next(None), (2.0, 1.0), "the guest's own, since then");
+        assert_eq!(next(None), (2.0, 2.0));
+    }
+
+    #[test]
     fn history_is_bounded() {
         let mut machine = Machine::new();
         let mut estimator = estimator(&machine);
@@ -370,29 +408,39 @@ mod tests {
             1..5_u32,
             any::<Option<u16>>(),
             prop::collection::vec(quota, 0..3),
+            any::<u64>(),
+            any::<Option<(u64, u64, u64)>>(),
         )
             .prop_map(
-                |(c, (run_has_steal, knows_waits), allowed, limit, quotas)| Reading {
-                    at_ns: c[0],
-                    run_ns: c[1],
-                    run_has_steal,
-                    wait_ns: knows_waits.then_some(c[2]),
-                    pressure_ns: Some(c[3]),
-                    idle_ns: c[4],
-                    steal_ns: c[5],
-                    irq_ns: c[6],
-                    others_ns: c[7],
-                    allowed,
-                    limit: limit.map(u32::from),
-                    quotas: quotas
-                        .into_iter()
-                        .map(|(cpus, period_ns, usage_ns, throttled_ns)| QuotaReading {
-                            cpus,
-                            period_ns,
-                            usage_ns,
-                            throttled_ns,
-                        })
-                        .collect(),
+                |(c, (run_has_steal, knows_waits), allowed, limit, quotas, elsewhere_ns, host)| {
+                    Reading {
+                        at_ns: c[0],
+                        run_ns: c[1],
+                        run_has_steal,
+                        wait_ns: knows_waits.then_some(c[2]),
+                        pressure_ns: Some(c[3]),
+                        idle_ns: c[4],
+                        steal_ns: c[5],
+                        irq_ns: c[6],
+                        others_ns: c[7],
+                        allowed,
+                        limit: limit.map(u32::from),
+                        elsewhere_ns,
+                        host: host.map(|(known_ns, runnable_ns, steal_ns)| HostReading {
+                            known_ns,
+                            runnable_ns,
+                            steal_ns,
+                        }),
+                        quotas: quotas
+                            .into_iter()
+                            .map(|(cpus, period_ns, usage_ns, throttled_ns)| QuotaReading {
+                                cpus,
+                                period_ns,
+                                usage_ns,
+                                throttled_ns,
+                            })
+                            .collect(),
+                    }
                 },
             )
     }

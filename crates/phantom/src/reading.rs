@@ -15,7 +15,7 @@ pub struct Reading {
     pub pressure_ns: Option<u64>,
     /// Nanoseconds that the allowed CPUs idled, summed over CPUs.
     pub idle_ns: u64,
-    /// Nanoseconds that the hypervisor took from the allowed CPUs.
+    /// Nanoseconds that the hypervisor took from the allowed CPUs; 0 as long as it has told of none.
     pub steal_ns: u64,
     /// Nanoseconds of interrupts on the allowed CPUs.
     pub irq_ns: u64,
@@ -27,6 +27,21 @@ pub struct Reading {
     pub limit: Option<u32>,
     /// The quotas that hold for us.
     pub quotas: Vec<QuotaReading>,
+    /// Nanoseconds that CPUs which are not allowed ran somebody, summed over CPUs.
+    pub elsewhere_ns: u64,
+    /// What the host says of all CPUs of this guest, as long as that is fresh.
+    pub host: Option<HostReading>,
+}
+
+/// Integrals over time of what the host's page says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostReading {
+    /// Nanoseconds in which it was known.
+    pub known_ns: u64,
+    /// CPUs that the whole guest could run on, in CPU nanoseconds.
+    pub runnable_ns: u64,
+    /// Virtual CPUs that could run and did not, in CPU nanoseconds: what the guest calls steal.
+    pub steal_ns: u64,
 }
 
 /// One quota and what was used of it.

@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::clock;
 use crate::error::SourceError;
+use crate::host_page::HostPage;
 use crate::proc::cpus::{self, Text, tick_ns};
 use crate::proc::text::{self, CpuTicks};
 use crate::proc::threads::{Members, ThreadSums};
@@ -70,6 +71,9 @@ pub struct Sampler {
     loadavg: Option<Text>,
     pressure: Option<Text>,
     ticks: CpuTicks,
+    /// Of CPUs that are not allowed.
+    elsewhere: u64,
+    host: Option<HostPage>,
     stat_due_ns: u64,
     last_ns: u64,
     last_ours_ns: u64,
@@ -111,6 +115,8 @@ impl Sampler {
             loadavg: Text::open("/proc/loadavg").ok(),
             pressure: of_group.or_else(|| Text::open("/proc/pressure/cpu").ok()),
             ticks: CpuTicks::default(),
+            elsewhere: 0,
+            host: None,
             stat_due_ns: 0,
             last_ns: 0,
             last_ours_ns: 0,
@@ -120,6 +126,16 @@ impl Sampler {
         };
         sampler.look_around()?;
         Ok(sampler)
+    }
+
+    /// Takes what the host says of this guest into its readings.
+    pub fn follow_host(&mut self, page: HostPage) {
+        self.host = Some(page);
+    }
+
+    /// The host's page, if one is followed.
+    pub fn host(&self) -> Option<&HostPage> {
+        self.host.as_ref()
     }
 
     /// Where its figures come from.
@@ -220,6 +236,8 @@ impl Sampler {
             allowed: self.allowed.len() as u32,
             limit: self.scope.virtual_cpus,
             quotas: self.quotas.iter().map(quota).collect(),
+            elsewhere_ns: in_ns(self.elsewhere),
+            host: self.host.as_mut().and_then(|host| host.look(now_ns)),
             ..Reading::default()
         };
         let ours_now = match &mut self.counted {
@@ -291,6 +309,7 @@ impl Sampler {
                 source,
             })?;
         self.ticks = cpus::sum(stat, &self.allowed, is_all);
+        self.elsewhere = cpus::busy_elsewhere(stat, self.ticks, is_all);
         #[cfg(feature = "bpf")]
         if matches!(self.counted, Counted::Bpf(_)) {
             let cost_ns = clock::thread_cpu_ns().saturating_sub(begun_ns);

@@ -64,6 +64,15 @@ pub fn sum(stat: &str, allowed: &CpuSet, is_all: bool) -> CpuTicks {
     sum
 }
 
+/// Busy ticks of all CPUs beyond those of `ours`, which is the [`sum`] over the allowed ones.
+pub fn busy_elsewhere(stat: &str, ours: CpuTicks, is_all: bool) -> u64 {
+    let all = text::cpu_ticks(stat).find(|ticks| ticks.cpu.is_none());
+    match all {
+        Some(all) if !is_all => all.busy.saturating_sub(ours.busy),
+        _ => 0,
+    }
+}
+
 /// Nanoseconds of a clock tick of `/proc`.
 pub fn tick_ns() -> u64 {
     // SAFETY: a query without side effects.
@@ -90,6 +99,9 @@ mod tests {
             "the kernel's own sum"
         );
         assert_eq!(sum("", &set("0"), false), CpuTicks::default());
+        assert_eq!(busy_elsewhere(STAT, two, false), 4);
+        assert_eq!(busy_elsewhere(STAT, two, true), 0);
+        assert_eq!(busy_elsewhere("", two, false), 0);
     }
 
     #[test]
