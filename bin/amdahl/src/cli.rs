@@ -470,9 +470,12 @@ Examples:
   amdahl phantom -- ./lu.C.x
   amdahl phantom --serve -- ./lu.C.x
   amdahl phantom --serve --pid 4711
+  amdahl phantom --serve --vm 815 --page /dev/shm/guest    on the host
+  amdahl phantom --serve --pid 42 --host-page /mnt/guest   in the guest
 
 A phantom is a thread that could run and has no CPU. --serve publishes the figures in a page of
-shared memory, whose path it prints and hands to the command in AMDAHL_PHANTOM.";
+shared memory, whose path it prints and hands to the command in AMDAHL_PHANTOM. --page is for a
+file that QEMU maps into the guest, which finds it by itself; docs/phantom.md tells how.";
 
 /// `amdahl phantom`.
 #[derive(Debug, Args)]
@@ -504,6 +507,12 @@ pub struct Phantom {
     /// Publish each look in a page of shared memory, for runtimes to read
     #[arg(long, conflicts_with_all = ["watch", "json"])]
     pub serve: bool,
+    /// With --serve: publish in this file, which can be mapped into a guest, and leave it there in the end
+    #[arg(long, value_name = "FILE", requires = "serve")]
+    pub page: Option<PathBuf>,
+    /// What the host publishes of this guest: a file, or off [default: that of an ivshmem device, if there is one]
+    #[arg(long, value_name = "FILE")]
+    pub host_page: Option<PathBuf>,
     /// Print JSON; with --watch a line for each look
     #[arg(long)]
     pub json: bool,

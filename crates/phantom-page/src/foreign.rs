@@ -156,3 +156,59 @@ fn is_in_sysfs(descriptor: c_int) -> Result<bool, OpenError> {
     // Its type differs between architectures; the number has 32 bits.
     Ok(about.f_type as u32 == SYSFS_MAGIC)
 }
+
+#[cfg(all(test, feature = "std", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Publisher;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::ffi::OsStrExt;
+
+    /// A file stands in for a device, which is there in guests alone.
+    #[test]
+    fn what_can_only_be_mapped_says_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("resource2");
+        let name = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+        let mut publisher = Publisher::keeping(&path, Source::Bpf).unwrap();
+        let mut page = ForeignPage::open(&name).unwrap();
+        assert!(!page.is_device);
+        page.is_device = true;
+        assert_eq!(page.read(), Err(ForeignError::Read(ReadError::Empty)));
+        publisher.publish(Snapshot {
+            time_ns: 7,
+            tick_us: 20_000,
+            window_us: 100_000,
+            allowed: 2,
+            ..Snapshot::default()
+        });
+        let mapped = page.read().unwrap();
+        assert_eq!(mapped.snapshot.time_ns, 7);
+        page.is_device = false;
+        assert_eq!(page.read(), Ok(mapped));
+        page.is_device = true;
+        std::fs::write(folder.path().join("other"), [0; PAGE_BYTES]).unwrap();
+        let other = std::fs::File::open(folder.path().join("other")).unwrap();
+        // SAFETY: both are open descriptors; the first goes on under its number as another file.
+        unsafe { libc::dup2(other.as_raw_fd(), page.file.0) };
+        assert_eq!(
+            page.read(),
+            Err(ForeignError::Open(OpenError::NoMagic)),
+            "looked at each time"
+        );
+    }
+
+    #[test]
+    fn files_of_sysfs_are_devices() {
+        let path = c"/sys/kernel/notes";
+        let file = match open_file(path) {
+            Ok(file) => file,
+            Err(error) => {
+                return std::eprintln!("SKIPPED files_of_sysfs_are_devices: {path:?}: {error}");
+            }
+        };
+        assert_eq!(is_in_sysfs(file.0), Ok(true));
+        let other = open_file(c"/proc/self/stat").unwrap();
+        assert_eq!(is_in_sysfs(other.0), Ok(false));
+    }
+}

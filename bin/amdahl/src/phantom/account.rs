@@ -54,6 +54,17 @@ pub struct Figures {
     pub throttled: Figure,
 }
 
+/// What the host's page was used for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostAccount {
+    /// CPUs that the guest as a whole could run on.
+    pub runnable_cpus: Figure,
+    /// For how long it was used.
+    pub seconds: f64,
+    /// Steal is what it says of that, at the last look.
+    pub tells_steal: bool,
+}
+
 /// Adds up looks.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
@@ -65,6 +76,8 @@ pub struct Account {
     pub allowed: f64,
     /// The tightest quota, at the last one.
     pub quota: Option<f64>,
+    /// What the host said, while it was heard.
+    pub host: HostAccount,
     pub(super) seconds: f64,
 }
 
@@ -84,6 +97,8 @@ impl Account {
             quota,
             runnable,
             others_threads,
+            host_runnable,
+            steal_is_by_host,
             ..
         } = estimate.window;
         let f = &mut self.figures;
@@ -101,6 +116,13 @@ impl Account {
             (&mut f.throttled, throttled),
         ] {
             figure.add(value, seconds.max(1e-9), self.seconds);
+        }
+        if let Some(cpus) = host_runnable {
+            let host = &mut self.host;
+            host.runnable_cpus
+                .add(cpus, seconds.max(1e-9), host.seconds);
+            host.seconds += seconds.max(1e-9);
+            host.tells_steal = steal_is_by_host;
         }
         self.seconds += seconds.max(1e-9);
         self.ticks += 1;

@@ -10,6 +10,7 @@ use amdahl_phantom_page::{Publisher, Source as PageSource};
 use amdahl_report::schema::Source;
 
 use super::account::Account;
+use super::host::{self, Host, Teller};
 use super::whom::Whom;
 use crate::cli::{Phantom, ProbeKind};
 use crate::failure::Failure;
@@ -35,6 +36,8 @@ pub struct Looking {
     sampler: Sampler,
     estimator: Estimator,
     pace: Pace,
+    /// Of the host's page, where nothing else will.
+    teller: Option<Teller>,
     /// What there is, and what is missing.
     pub sources: Vec<Source>,
 }
@@ -55,6 +58,8 @@ pub struct Found {
     pub interval: Duration,
     /// Threads that were not followed because there were too many.
     pub lost: u64,
+    /// The host's page, if there is one.
+    pub host: Option<Host>,
     /// Why it failed, if it did.
     pub failed: Option<Failure>,
     /// It ended by itself: it failed, or nobody reads any more. Then there is nothing to wait for but a command.
@@ -64,7 +69,8 @@ pub struct Found {
 impl Looking {
     /// Opens the best source that is allowed.
     pub fn new(args: &Phantom, whom: Whom) -> Result<Looking, Failure> {
-        let (sampler, sources) = open(args, &whom)?;
+        let (mut sampler, sources) = open(args, &whom)?;
+        host::follow(args, &mut sampler)?;
         let usual = match (args.serve, sampler.source()) {
             (true, PageSource::Bpf) => Duration::from_millis(20),
             _ => Duration::from_millis(100),
@@ -78,6 +84,7 @@ impl Looking {
             sampler,
             estimator: Estimator::new(Settings { window_ns }),
             pace: Pace::new(interval),
+            teller: ((args.serve || args.watch) && !args.quiet).then(Teller::default),
             sources,
         })
     }
@@ -126,6 +133,9 @@ impl Looking {
                     failed = Some(Failure::machine(error.to_string()));
                     break;
                 }
+                if let Some(teller) = &mut self.teller {
+                    teller.look(&self.sampler);
+                }
                 refresh_cost = Duration::from_nanos(thread_cpu_ns().saturating_sub(cpu_ns));
                 refresh_due = Instant::now() + REFRESH.max(refresh_cost * REFRESH_SHARE);
             }
@@ -152,6 +162,7 @@ impl Looking {
             wall: begun.elapsed(),
             interval: self.pace.interval(),
             lost: self.sampler.lost(),
+            host: Host::of(&self.sampler),
             is_over: is_closed || failed.is_some(),
             failed,
         }

@@ -1,6 +1,7 @@
 //! `amdahl phantom`: who takes the CPUs away, now.
 
 mod account;
+mod host;
 mod look;
 mod serve;
 mod show;

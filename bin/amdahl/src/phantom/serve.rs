@@ -1,5 +1,7 @@
 //! `amdahl phantom --serve`: publishes what is seen in a page of shared memory.
 
+use std::path::{Path, PathBuf};
+
 use amdahl_phantom_page::{ENVIRONMENT, Publisher, Subject, directory, path, remove_abandoned};
 use amdahl_topology::CpuSet;
 
@@ -19,7 +21,6 @@ pub fn main(
     cpus: &CpuSet,
     interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
-    let directory = directory().map_err(|error| Failure::result(error.to_string()))?;
     // A command must know the path before it has a process id: its page has ours.
     let has_command = !selection.command.is_empty();
     let whom = if has_command {
@@ -30,12 +31,15 @@ pub fn main(
     let subject = whom
         .as_ref()
         .map_or(Subject::Process(std::process::id()), Whom::subject);
-    let path = path(subject).map_err(|error| Failure::result(error.to_string()))?;
+    let path = match &args.page {
+        Some(page) => kept(page)?,
+        None => path(subject).map_err(|error| Failure::result(error.to_string()))?,
+    };
     let name = ENVIRONMENT.to_str().expect("plain text");
     let text = path.to_str().ok_or_else(|| {
         Failure::result(format!(
-            "the page cannot lie in {}: the name is not UTF-8; set XDG_RUNTIME_DIR to another folder",
-            directory.display()
+            "the page cannot be {}: the name is not UTF-8; choose another with --page, or another folder with XDG_RUNTIME_DIR",
+            path.display()
         ))
     })?;
     let child = watch::start_to_last(selection, cpus, &[(name.to_owned(), text.to_owned())])?;
@@ -44,10 +48,18 @@ pub fn main(
         (None, child) => Whom::new(args, child.as_ref().map(Child::pid))?,
     };
     let looking = Looking::new(args, whom.clone())?;
-    let publisher = Publisher::create(&path, looking.source())
-        .map_err(|error| Failure::result(error.to_string()))?;
+    let publisher = if args.page.is_some() {
+        Publisher::keeping(&path, looking.source())
+    } else {
+        Publisher::create(&path, looking.source())
+    };
+    let publisher = publisher.map_err(|error| Failure::result(error.to_string()))?;
     // Not before: what a killed server has left at our own path is taken over, so that its readers go on.
-    remove_abandoned(&directory);
+    if args.page.is_none()
+        && let Some(directory) = path.parent()
+    {
+        remove_abandoned(directory);
+    }
     if !args.quiet {
         say(&whom, &looking);
     }
@@ -65,6 +77,22 @@ pub fn main(
     }
     let is_early = interrupt.asked() && !is_endless(args);
     watch::finished(selection, ended.as_ref(), is_early)
+}
+
+/// The file that somebody has named, as a path that holds in any folder.
+fn kept(page: &Path) -> Result<PathBuf, Failure> {
+    let path = std::path::absolute(page)
+        .map_err(|error| Failure::usage(format!("--page {}: {error}", page.display())))?;
+    let real = |folder: &Path| folder.canonicalize().ok();
+    // Made if it is not there yet.
+    let cleaned = directory().ok().and_then(|folder| real(&folder));
+    if cleaned.is_some() && cleaned == path.parent().and_then(real) {
+        return Err(Failure::usage(format!(
+            "--page {}: files in this folder are removed when their writer is gone, and this one is to stay; choose another folder",
+            page.display()
+        )));
+    }
+    Ok(path)
 }
 
 fn say(whom: &Whom, looking: &Looking) {

@@ -9,6 +9,7 @@ use amdahl_report::schema::{Machine, Source};
 use serde::Serialize;
 
 use super::account::{Figure, Figures};
+use super::host::Host;
 use super::look::Found;
 use crate::failure::Failure;
 use crate::watch::machine;
@@ -51,11 +52,25 @@ pub struct Outcome {
     allowed_list: String,
     quota_cpus: Option<f64>,
     figures: Figures,
+    host_page: Option<HostPage>,
     takers: Vec<Taker>,
     takers_are_of: &'static str,
     takers_left_out: usize,
     threads_lost: u64,
     sources: Vec<Source>,
+}
+
+/// What was made of the host's page.
+#[derive(Debug, Serialize)]
+struct HostPage {
+    path: String,
+    used: bool,
+    why: String,
+    used_s: f64,
+    runnable_cpus: Option<Figure>,
+    steal_by: &'static str,
+    writer: Option<u32>,
+    source: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -75,6 +90,18 @@ pub fn result(about: &About, found: &Found, is_partial: bool) -> Outcome {
         pid: taken.pid,
         cpus: taken.ns as f64 / 1e9 / wall_s,
     };
+    let heard = found.account.host;
+    let host_page = found.host.as_ref().map(|host| HostPage {
+        path: host.path.clone(),
+        used: host.said.is_ok(),
+        why: host.said.err().map_or(String::new(), |why| why.to_string()),
+        used_s: heard.seconds,
+        runnable_cpus: (heard.seconds > 0.0).then_some(heard.runnable_cpus),
+        steal_by: if heard.tells_steal { "host" } else { "guest" },
+        writer: host.said.ok().map(|said| said.writer),
+        source: host.said.ok().map(|said| said.source.name()),
+    });
+    let sources = about.sources.iter().cloned();
     Outcome {
         schema: SCHEMA,
         amdahl_version: env!("CARGO_PKG_VERSION"),
@@ -90,6 +117,7 @@ pub fn result(about: &About, found: &Found, is_partial: bool) -> Outcome {
         allowed_list: found.cpus.clone(),
         quota_cpus: found.account.quota,
         figures: found.account.figures,
+        host_page,
         takers: found.taken.iter().take(TAKERS_MAX).map(taker).collect(),
         takers_are_of: if found.is_of_allowed {
             "allowed CPUs"
@@ -98,7 +126,9 @@ pub fn result(about: &About, found: &Found, is_partial: bool) -> Outcome {
         },
         takers_left_out: found.taken.len().saturating_sub(TAKERS_MAX),
         threads_lost: found.lost,
-        sources: about.sources.clone(),
+        sources: sources
+            .chain(found.host.as_ref().map(Host::source))
+            .collect(),
     }
 }
 
@@ -158,6 +188,14 @@ pub fn table(result: &Outcome, found: &Found, rows: usize) -> String {
             figure.mean, figure.min, figure.max
         ));
     }
+    if let Some(host) = &result.host_page
+        && let Some(figure) = &host.runnable_cpus
+    {
+        line(format_args!(
+            "  {:32}{:8.2}{:8.2}{:8.2}",
+            "CPUs of the guest, by its host", figure.mean, figure.min, figure.max
+        ));
+    }
     line(format_args!(""));
     line(format_args!(
         "{:42}{:>8}{:>8}",
@@ -185,7 +223,18 @@ pub fn table(result: &Outcome, found: &Found, rows: usize) -> String {
     } else if result.target != "the system" {
         row("others", f.others.mean);
     }
-    row("steal (the hypervisor)", f.steal.mean);
+    let is_by_host = result
+        .host_page
+        .as_ref()
+        .is_some_and(|host| host.steal_by == "host");
+    row(
+        if is_by_host {
+            "steal, by the host's page"
+        } else {
+            "steal (the hypervisor)"
+        },
+        f.steal.mean,
+    );
     row("nobody", f.idle.mean);
     line(format_args!(
         "  interrupts, in whatever they interrupted: {:.2}",
@@ -292,6 +341,7 @@ struct Tick {
     throttled: f64,
     allowed_cpus: f64,
     quota_cpus: Option<f64>,
+    host_runnable_cpus: Option<f64>,
 }
 
 impl Lines {
@@ -325,6 +375,7 @@ impl Lines {
                 throttled: w.throttled,
                 allowed_cpus: w.allowed,
                 quota_cpus: w.quota,
+                host_runnable_cpus: w.host_runnable,
             };
             return serde_json::to_string(&tick).expect("plain numbers") + "\n";
         }
@@ -352,6 +403,8 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amdahl_phantom::Silence;
+
     use crate::phantom::account::Account;
 
     fn found(is_of_allowed: bool) -> Found {
@@ -365,6 +418,8 @@ mod tests {
         (account.ticks, account.allowed, account.quota) = (3, 2.0, Some(1.5));
         account.figures.running.mean = 0.5;
         account.figures.others.mean = 1.25;
+        account.host.seconds = 0.5;
+        account.host.tells_steal = true;
         Found {
             account,
             taken: vec![
@@ -380,6 +435,10 @@ mod tests {
             wall: Duration::from_secs(1),
             interval: Duration::from_millis(100),
             lost: 0,
+            host: Some(Host {
+                path: "/sys/bus/pci/devices/0000:00:02.0/resource2".to_owned(),
+                said: Err(Silence::Stale(1_500_000_000)),
+            }),
             failed: None,
             is_over: false,
         }
@@ -412,6 +471,14 @@ mod tests {
                 }
                 assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
                 assert!(text.contains("日本語 (7)"), "{text}");
+                for words in [
+                    "CPUs of the guest, by its host",
+                    "steal, by the host's page",
+                    "it has not changed for 1.5 s",
+                ] {
+                    let text = text.replace('\n', " ");
+                    assert!(text.contains(words), "{text}");
+                }
             }
         }
     }
@@ -444,7 +511,13 @@ mod tests {
         assert_eq!(value["partial"], true);
         assert_eq!(value["figures"]["running"]["mean"], 0.5);
         assert_eq!(value["takers"][0]["processes"], 3);
+        assert_eq!(value["host_page"]["used"], false);
+        assert_eq!(value["host_page"]["steal_by"], "host");
+        assert_eq!(value["sources"][1]["how"], "missing");
         let documented = include_str!("../../../../docs/phantom.md");
+        for field in value["host_page"].as_object().expect("an object").keys() {
+            assert!(documented.contains(&format!("`{field}`")), "{field}");
+        }
         for field in value.as_object().expect("an object").keys() {
             assert!(documented.contains(&format!("`{field}`")), "{field}");
         }

@@ -2,9 +2,9 @@
 
 use std::ffi::CString;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use amdahl_phantom_page::{Reader, Source, coarse_now_ns};
+use amdahl_phantom_page::{Cpus, Publisher, Reader, Snapshot, Source, coarse_now_ns};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -233,6 +233,238 @@ fn a_command_finds_its_page_in_the_environment() {
     let ran = place.run(tool).ends_with(0);
     let path = ran.out.lines().next().expect("a path");
     assert!(!Path::new(path).exists(), "it is gone with the tool");
+}
+
+/// Serves about a process in a file of a guest, once there is something in it. Its ticks are so far apart that they are not stale soon.
+fn serve_in(place: &Place, pid: &str, file: &str) -> Running {
+    let args = ["phantom", "--serve", "--interval", "200ms", "--pid", pid];
+    let tool = place.start(place.tool(args.iter().chain(&["--page", file])));
+    assert_eq!(page_of(&tool), place.join(file).to_str().expect("plain"));
+    tool
+}
+
+/// What a reader makes of the host's page in one second.
+fn heard(place: &Place, pid: &str, page: &str) -> Value {
+    let args = ["phantom", "--pid", pid, "--for", "1s", "--json"];
+    let ran = place.amdahl(args.iter().chain(&["--host-page", page]));
+    ran.ends_with(0).json()
+}
+
+#[test]
+fn what_the_host_publishes_in_a_file_is_a_source_in_the_guest_while_it_lives() {
+    let place = Place::new();
+    let process = busy(&place);
+    let pid = process.pid().to_string();
+    let page = place.join("page");
+    let page = page.to_str().expect("plain");
+    let used = || {
+        until("the host's page in use", || {
+            let result = heard(&place, &pid, page);
+            (result["host_page"]["used"] == true).then_some(result)
+        })
+    };
+    let host = serve_in(&place, &pid, "page");
+    let second = place.amdahl(["phantom", "--serve", "--system", "--page", page]);
+    assert!(second.ends_with(1).err.contains("already"));
+    let result = used();
+    check(&result);
+    let said = &result["host_page"];
+    assert_eq!(
+        (&said["path"], &said["writer"]),
+        (&page.into(), &host.pid().into()),
+        "{result}"
+    );
+    let sources = result["sources"].as_array().expect("a list");
+    assert!(
+        sources
+            .iter()
+            .any(|source| source["how"] == "the host's page"),
+        "{result}"
+    );
+    let table = until("the host in a table", || {
+        let ran = place.amdahl(["phantom", "--for", "1s", "--host-page", page]);
+        let table = ran.ends_with(0).out;
+        table
+            .contains("CPUs of the guest, by its host")
+            .then_some(table)
+    });
+    assert!(
+        table.lines().all(|line| line.chars().count() <= 80),
+        "{table}"
+    );
+    until("the host in a line", || {
+        let args = ["phantom", "--watch", "--json", "--for", "1s"];
+        let ran = place.amdahl(args.iter().chain(&["--host-page", page]));
+        let lines = ran.ends_with(0).out;
+        let mut ticks = lines
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        ticks.find(|tick| !tick["host_runnable_cpus"].is_null())
+    });
+
+    // What a killed writer has left is not taken for a living one.
+    host.signal(Signal::KILL);
+    host.ended();
+    let ignored = |why: &str| {
+        let result = heard(&place, &pid, page);
+        check(&result);
+        let said = &result["host_page"];
+        assert_eq!(said["used"], false, "{result}");
+        assert!(said["runnable_cpus"].is_null(), "{result}");
+        let told = said["why"].as_str().expect("text");
+        assert!(told.contains(why), "{result}");
+    };
+    ignored("has not changed");
+    // The next one goes on in the same file, and leaves it empty.
+    let next = serve_in(&place, &pid, "page");
+    assert_eq!(used()["host_page"]["writer"], next.pid());
+    until_catches(next.pid(), Signal::TERM);
+    next.signal(Signal::TERM);
+    next.ended().ends_with(0);
+    assert!(Path::new(page).exists());
+    ignored("nothing was published");
+}
+
+/// Figures of a guest that reads what its host publishes reach the guest's runtimes in the page that they read anyway.
+#[test]
+fn what_the_host_has_is_in_the_page_that_the_guest_publishes() {
+    let place = Place::new();
+    let process = busy(&place);
+    let pid = process.pid().to_string();
+    // A host that has next to nothing: nobody else says so here.
+    let mut host = Publisher::keeping(&place.join("page"), Source::Proc).expect("a page");
+    let mut tool = place.tool(["phantom", "--serve", "--pid", &pid, "--host-page", "page"]);
+    if !is_root() {
+        tool.env("XDG_RUNTIME_DIR", place.path());
+    }
+    let guest = place.start(tool);
+    let reader = open(&page_of(&guest));
+    let mut ticks = 0;
+    until("the host's bound", || {
+        ticks += 1;
+        host.publish(Snapshot {
+            // Of a clock that has nothing to do with ours.
+            time_ns: ticks,
+            ticks,
+            tick_us: 10_000_000,
+            window_us: 100_000,
+            runnable: Cpus::from_f64(0.125),
+            allowed: 1,
+            ..Snapshot::default()
+        });
+        let read = reader.read_fresh(coarse_now_ns()).ok()?;
+        (read.runnable <= Cpus::from_f64(0.125)).then_some(())
+    });
+    until("what is told", || {
+        guest.err_so_far().contains("is used").then_some(())
+    });
+    // Nonsense is no bound.
+    host.publish(Snapshot::default());
+    drop(host);
+    until("the guest's own", || {
+        let read = reader.read_fresh(coarse_now_ns()).ok()?;
+        (read.runnable > Cpus::from_f64(0.125)).then_some(())
+    });
+    until("what is told", || {
+        guest.err_so_far().contains("is ignored").then_some(())
+    });
+}
+
+/// What QEMU maps into its guest: the file as it is, also when another writer goes on in it.
+#[test]
+fn a_guest_of_qemu_has_the_page_in_its_memory() {
+    if cfg!(not(target_arch = "x86_64")) || !has("qemu-system-x86_64") {
+        return skipped("qemu-system-x86_64 is not there");
+    }
+    let place = Place::new();
+    let process = busy(&place);
+    let pid = process.pid().to_string();
+    let host = serve_in(&place, &pid, "page");
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(["-accel", "tcg", "-m", "64M", "-display", "none"])
+        .args(["-nodefaults", "-no-user-config", "-machine", "pc"])
+        .args(["-monitor", "stdio", "-device", "ivshmem-plain,memdev=m"])
+        .arg("-object")
+        .arg("memory-backend-file,id=m,share=on,readonly=on,mem-path=page,size=64K");
+    let mut qemu = place.here(qemu);
+    qemu.stdin(Stdio::piped());
+    let mut qemu = place.start(qemu);
+    // The firmware has to place it first.
+    let at = until("BAR 2", || {
+        qemu.say("info pci");
+        let out = qemu.out_so_far();
+        let (_, at) = out.rsplit_once("BAR2: 64 bit prefetchable memory at 0x")?;
+        let at = u64::from_str_radix(at.split_once(' ')?.0, 16).ok()?;
+        (at != u64::MAX).then_some(at)
+    });
+    // The words of this number that the guest has seen so far.
+    let mut seen = |word: u64| -> Vec<u64> {
+        let at = at + 8 * word;
+        qemu.say(&format!("xp /1gx 0x{at:x}"));
+        let out = qemu.out_so_far();
+        let of_line = |line: &str| {
+            let (_, value) = line.split_once(&format!("{at:016x}: 0x"))?;
+            u64::from_str_radix(value.trim_end(), 16).ok()
+        };
+        out.lines().filter_map(of_line).collect()
+    };
+    until("the beginning of a page", || {
+        seen(0)
+            .contains(&u64::from_ne_bytes(*b"AMDAHLPH"))
+            .then_some(())
+    });
+    until("ticks", || {
+        let ticks = seen(10);
+        (ticks.iter().max() > ticks.iter().min()).then_some(())
+    });
+    let mut written_by = |writer: u32| {
+        until("the writer", || {
+            seen(1)
+                .contains(&(1 | u64::from(writer) << 32))
+                .then_some(())
+        });
+    };
+    written_by(host.pid());
+    host.signal(Signal::KILL);
+    host.ended();
+    let next = serve_in(&place, &pid, "page");
+    written_by(next.pid());
+}
+
+#[test]
+fn files_that_are_not_for_pages_are_told_apart() {
+    let place = Place::new();
+    std::fs::write(place.join("thesis"), "years of work").expect("written");
+    let serve = |page: &str, code| {
+        let args = ["phantom", "--serve", "--system", "--for", "1s", "--page"];
+        place.amdahl(args.iter().chain(&[page])).ends_with(code).err
+    };
+    assert!(serve("thesis", 1).contains("is not written to"));
+    assert_eq!(place.read("thesis"), "years of work");
+    if is_root() {
+        let page = place.join("somebody");
+        std::fs::write(&page, [0; 4096]).expect("written");
+        std::os::unix::fs::chown(&page, Some(12_345), None).expect("root");
+        assert!(serve("somebody", 1).contains("another user"));
+        // The folder whose files are removed when nobody writes them.
+        let refused = serve("/dev/shm/amdahl-0/guest", 2);
+        assert!(refused.contains("another folder"), "{refused}");
+    } else {
+        skipped("files of other users: not root");
+    }
+    let read = |page: &str| {
+        let args = ["phantom", "--system", "--for", "1s", "--json"];
+        place.amdahl(args.iter().chain(&["--host-page", page]))
+    };
+    let none = read("none").ends_with(6);
+    assert!(none.err.contains("--host-page none"), "{}", none.err);
+    std::fs::write(place.join("other"), [7; 4096]).expect("written");
+    let result = read("other").ends_with(0).json();
+    check(&result);
+    let why = result["host_page"]["why"].as_str().expect("text");
+    assert!(why.contains("not a page of estimates"), "{why}");
+    assert!(read("off").ends_with(0).json()["host_page"].is_null());
+    place.amdahl(["phantom", "--page", "x"]).ends_with(2);
 }
 
 /// Says its process id, and that it was started; ends with 7 when it reads a line.
