@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use amdahl_phantom_page::{
     BAR_BYTES, Cpus, ForeignError, ForeignPage, OpenError, PAGE_BYTES, PublishError, Publisher,
@@ -251,22 +252,42 @@ fn a_page_that_is_read_by_system_calls_is_one_tick_s() {
         ..snapshot(n)
     };
     publisher.publish(whole(1));
-    const TICKS: u64 = 20_000;
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for n in 2..=TICKS {
+            let mut n = 1;
+            while !is_over.load(Ordering::Relaxed) {
+                n += 1;
                 publisher.publish(whole(n));
+                // About as long as a read takes: some meet a change, some do not.
+                for _ in 0..16 {
+                    std::hint::spin_loop();
+                }
             }
         });
+        // Also when an assertion fails, or the writer would be waited for.
+        let _over = Over(&is_over);
         let mut last = 0;
-        while last < TICKS {
-            if let Ok(read) = page.read() {
-                assert_eq!(read.snapshot, whole(read.snapshot.ticks));
-                assert!(read.snapshot.ticks >= last);
-                last = read.snapshot.ticks;
-            }
+        for _ in 0..20_000 {
+            let read = loop {
+                if let Ok(read) = page.read() {
+                    break read.snapshot;
+                }
+            };
+            assert_eq!(read, whole(read.ticks));
+            assert!(read.ticks >= last);
+            last = read.ticks;
         }
     });
+}
+
+/// Sets a flag on drop.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

@@ -433,6 +433,17 @@ mod tests {
             assert!(averages.steal_is_by_host);
             assert_eq!((averages.steal, averages.running), (1.0, 3.0));
             assert_eq!((averages.phantom, averages.runnable), (1.0, 3.0));
+            // Ours are half of those who are taken from.
+            let averages = guest(
+                Some((3.0, 1.0)),
+                Reading {
+                    run_ns: 2 * S,
+                    run_has_steal,
+                    ..Reading::default()
+                },
+            );
+            assert_eq!((averages.running, averages.others), (1.5, 1.5));
+            assert_eq!((averages.phantom, averages.runnable), (0.5, 1.5));
         }
         // Half of what runs is elsewhere: so is half of what is taken, and others ran as much less.
         let averages = guest(

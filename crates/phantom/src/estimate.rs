@@ -384,6 +384,28 @@ mod tests {
         assert_eq!(next(None), (2.0, 2.0));
     }
 
+    /// A span may be longer than the host has been heard.
+    #[test]
+    fn idle_cpus_that_the_host_has_not_are_not_idle_in_a_long_span_either() {
+        let mut machine = Machine::new();
+        let mut estimator = estimator(&machine);
+        estimator.tick(machine.pass(100, 1.0, 1.0, 0.0));
+        let mut last = None;
+        for _ in 0..5 {
+            last = estimator.tick(machine.pass(100, 0.0, 0.0, 2.0));
+        }
+        assert_eq!(last.map(|last| (last.span, last.idle_avg)), Some((2, 2.0)));
+        for n in 1..=2 {
+            machine.0.host = Some(HostReading {
+                known_ns: n * 100 * MS,
+                runnable_ns: n * 50 * MS,
+                steal_ns: 0,
+            });
+            last = estimator.tick(machine.pass(100, 0.0, 0.0, 2.0));
+        }
+        assert_eq!(last.map(|last| (last.span, last.idle_avg)), Some((2, 0.5)));
+    }
+
     #[test]
     fn history_is_bounded() {
         let mut machine = Machine::new();

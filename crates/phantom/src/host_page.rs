@@ -182,8 +182,8 @@ mod tests {
     fn the_device_that_has_a_page_is_found_also_when_it_comes_late() {
         let folder = tempfile::tempdir().unwrap();
         assert!(HostPage::found_below(&folder.path().join("none")).is_none());
-        let other = device(folder.path(), "0000:00:01.0", ("0x1af4", "0x1000"));
-        fs::write(other, [0; 4096]).unwrap();
+        device(folder.path(), "0000:00:00.0", (IVSHMEM.0, "0x1000"));
+        device(folder.path(), "0000:00:01.0", ("0x8086", IVSHMEM.1));
         assert!(HostPage::found_below(folder.path()).is_none());
         let foreign = device(folder.path(), "0000:00:02.0", IVSHMEM);
         fs::write(&foreign, [b'x'; 4096]).unwrap();
