@@ -470,12 +470,13 @@ Examples:
   amdahl phantom -- ./lu.C.x
   amdahl phantom --serve -- ./lu.C.x
   amdahl phantom --serve --pid 4711
-  amdahl phantom --serve --vm 815 --page /dev/shm/guest    on the host
-  amdahl phantom --serve --pid 42 --host-page /mnt/guest   in the guest
+  amdahl phantom --serve --vm 815 --page /dev/shm/guest
+  amdahl phantom --serve --pid 42 --host-page /mnt/host/guest
 
 A phantom is a thread that could run and has no CPU. --serve publishes the figures in a page of
-shared memory, whose path it prints and hands to the command in AMDAHL_PHANTOM. --page is for a
-file that QEMU maps into the guest, which finds it by itself; docs/phantom.md tells how.";
+shared memory, whose path it prints and hands to the command in AMDAHL_PHANTOM. --page names a
+file that is mapped into a guest, where what the host publishes is a source: of QEMU's device
+ivshmem-plain, which is found, or of the file that --host-page names (docs/phantom.md).";
 
 /// `amdahl phantom`.
 #[derive(Debug, Args)]
