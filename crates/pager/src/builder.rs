@@ -217,7 +217,8 @@ impl Builder {
     }
 
     /// Threads that help readers and fetch in the background; by default as many as there are CPUs, 8 at most, for engines with
-    /// readers, and one for `inline` if there is a background. They sleep while there is nothing to do.
+    /// readers, and one for `inline` if there is a background. They sleep while there is nothing to do. Of a source that is here (it
+    /// [is signal-safe](Source::is_signal_safe)) no more of them fetch in the background than half of the CPUs: the others are the owner's.
     pub fn workers(mut self, workers: usize) -> Builder {
         self.workers = Some(workers);
         self
@@ -354,6 +355,13 @@ impl Builder {
             let burst = (per_second / 10).max(BLOCK as u64);
             Rate::new(per_second, burst, now_ns())
         });
+        let workers = self.workers.unwrap_or(match engine {
+            Engine::Inline => usize::from(is_on),
+            _ => cpus.min(8),
+        });
+        let workers = workers.max(usize::from(is_on));
+        // Its content waits for nobody, so whoever fetches it keeps a CPU busy.
+        let is_here = source.is_signal_safe();
         let inner = Arc::new(Inner {
             pages: Pages::new(count, removable),
             waits: Waits::new((cpus * 64).clamp(256, 1 << 16)),
@@ -375,6 +383,11 @@ impl Builder {
             leash: Leash::default(),
             record: self.record.then(|| Record::new(count)),
             bounds_windows: self.budget.is_some(),
+            ahead: match is_here {
+                true => workers.min((cpus / 2).max(1)),
+                false => workers,
+            },
+            is_here,
             lost: Record::new(count),
             unmapped: removable.then(|| Record::new(count)),
             given_up: is_clean.then(|| Record::new(count)),
@@ -395,10 +408,6 @@ impl Builder {
         for run in self.present.runs() {
             inner.pages.forget(run.start as usize..run.end as usize);
         }
-        let workers = self.workers.unwrap_or(match engine {
-            Engine::Inline => usize::from(is_on),
-            _ => cpus.min(8),
-        });
         let bells = match (engine, is_own) {
             (Engine::Inline, _) => Vec::new(),
             (_, true) => inner.shards.iter().map(|_| Doorbell::Page).collect(),

@@ -155,6 +155,29 @@ fn prefetch(inner: &Inner, piece: Range<usize>, me: u64) -> Result<(), Trouble> 
 }
 
 impl Crew {
+    /// Waits while the background fetches by as many threads as would be started here: beside them they would take the owner's CPUs. Not longer than the
+    /// timeout while nothing comes.
+    pub fn let_background_fill(&self) {
+        let inner = &self.inner;
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        if !inner.is_here || inner.ahead < THREADS.min(cpus / 2).max(1) {
+            return;
+        }
+        let (mut before, mut since_ns) = (None, 0);
+        while inner.is_filling() && !inner.stop.load(Ordering::SeqCst) {
+            let (there, now_ns) = (
+                inner.tally.pages.read() + inner.tally.zero_pages.read(),
+                now_ns(),
+            );
+            if before != Some(there) {
+                (before, since_ns) = (Some(there), now_ns);
+            } else if now_ns.saturating_sub(since_ns) > inner.timeout.as_nanos() as u64 {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Fetches what is missing of some pieces; how many pages are missing afterwards. Takes as long as the source needs, but not much
     /// longer than two timeouts if it says nothing.
     pub fn fetch_all(self: &Arc<Crew>, pieces: Vec<Range<usize>>) -> u64 {

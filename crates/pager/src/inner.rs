@@ -77,6 +77,10 @@ pub(crate) struct Inner {
     pub in_flight: InFlight,
     pub leash: Leash,
     pub record: Option<Record>,
+    /// Workers that fetch in the background; the others leave their CPUs to the owner.
+    pub ahead: usize,
+    /// The source's content is here, and waits for nobody.
+    pub is_here: bool,
     /// What is brought along with a fault is within the background's rate as well.
     pub bounds_windows: bool,
     /// Pages that nobody will ever have.
@@ -490,6 +494,15 @@ impl Inner {
             return Next::After(Duration::from_nanos(wait_ns));
         }
         Next::Pages(pages)
+    }
+
+    /// The background is on, at no rate, and has not failed with anything.
+    pub fn is_filling(&self) -> bool {
+        let background = self
+            .background
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        background.is_on && background.rate.is_none() && background.again_ns.is_none()
     }
 
     /// Takes bytes of the budget for what is fetched ahead, if there is one.

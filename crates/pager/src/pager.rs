@@ -156,6 +156,7 @@ impl Pager {
     pub fn fill(&self) -> u64 {
         let space = &self.crew.inner.space;
         let all = (0..space.blocks()).map(|block| space.block(block));
+        self.crew.let_background_fill();
         self.crew.fetch_all(all.collect())
     }
 

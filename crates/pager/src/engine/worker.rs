@@ -17,7 +17,11 @@ pub(crate) fn run(inner: &Inner, handed: &Queue, number: usize) {
         if inner.stop.load(Ordering::SeqCst) {
             return;
         }
-        let fault = handed.pop().or_else(|| match inner.next_block(now_ns()) {
+        let next = || match number < inner.ahead {
+            true => inner.next_block(now_ns()),
+            false => Next::Nothing,
+        };
+        let fault = handed.pop().or_else(|| match next() {
             Next::Pages(pages) => match inner.prefetch(pages.clone(), me) {
                 // The reader has to read a message first.
                 Err(Trouble::Changing) => handed.wait(turn, Duration::from_millis(1)),
