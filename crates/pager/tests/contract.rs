@@ -441,6 +441,47 @@ fn what_comes_along_with_faults_is_within_the_budget() {
     }
 }
 
+/// The content, and how many asked for it at once at most.
+#[derive(Default)]
+struct AtOnce {
+    content: Generated,
+    now: std::sync::atomic::AtomicUsize,
+    most: std::sync::atomic::AtomicUsize,
+}
+
+impl Source for AtOnce {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        let read = self.content.read(offset, into);
+        self.now.fetch_sub(1, Ordering::SeqCst);
+        read
+    }
+
+    fn is_signal_safe(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn the_background_of_a_source_that_is_here_leaves_half_of_the_cpus_and_a_fill_lets_it() {
+    if !is_possible() {
+        return;
+    }
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    for engine in [Engine::Reader, Engine::Sharded] {
+        let memory = mapping(64 * MIB, Backing::Small).unwrap();
+        let source = Arc::new(AtOnce::default());
+        let pager = with(engine, &memory, source.clone(), |builder| {
+            builder.workers(2 * cpus).background(Background::Unlimited)
+        });
+        assert_eq!(pager.fill(), 0);
+        let most = source.most.load(Ordering::SeqCst);
+        assert!((1..=(cpus / 2).max(1)).contains(&most), "{engine}: {most}");
+        check_all(&memory);
+    }
+}
+
 #[test]
 fn what_is_given_up_reads_as_zero() {
     if !is_possible() {
