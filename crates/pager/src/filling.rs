@@ -155,8 +155,8 @@ fn prefetch(inner: &Inner, piece: Range<usize>, me: u64) -> Result<(), Trouble> 
 }
 
 impl Crew {
-    /// Waits while the background fetches by as many threads as would be started here: beside them they would take the owner's CPUs. Not longer than the
-    /// timeout while nothing comes.
+    /// Waits while the background fetches by as many threads as would be started here: beside them they would take the owner's CPUs. Not for
+    /// long while nothing comes: then the source waits after all, or the memory is about to change.
     pub fn let_background_fill(&self) {
         let inner = &self.inner;
         let cpus = thread::available_parallelism().map_or(1, usize::from);
@@ -171,7 +171,7 @@ impl Crew {
             );
             if before != Some(there) {
                 (before, since_ns) = (Some(there), now_ns);
-            } else if now_ns.saturating_sub(since_ns) > inner.timeout.as_nanos() as u64 {
+            } else if now_ns.saturating_sub(since_ns) > LOOK.as_nanos() as u64 {
                 return;
             }
             thread::sleep(Duration::from_millis(1));
