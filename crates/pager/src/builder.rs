@@ -360,8 +360,11 @@ impl Builder {
             _ => cpus.min(8),
         });
         let workers = workers.max(usize::from(is_on));
-        // Its content waits for nobody, so whoever fetches it keeps a CPU busy.
-        let is_here = source.is_signal_safe();
+        let ahead = match source.is_signal_safe() {
+            // It waits for nobody, so whoever fetches keeps a CPU busy.
+            true => workers.min((cpus / 2).max(1)),
+            false => workers,
+        };
         let inner = Arc::new(Inner {
             pages: Pages::new(count, removable),
             waits: Waits::new((cpus * 64).clamp(256, 1 << 16)),
@@ -383,11 +386,7 @@ impl Builder {
             leash: Leash::default(),
             record: self.record.then(|| Record::new(count)),
             bounds_windows: self.budget.is_some(),
-            ahead: match is_here {
-                true => workers.min((cpus / 2).max(1)),
-                false => workers,
-            },
-            is_here,
+            ahead,
             lost: Record::new(count),
             unmapped: removable.then(|| Record::new(count)),
             given_up: is_clean.then(|| Record::new(count)),
@@ -418,7 +417,6 @@ impl Builder {
         };
         inner.resume();
         let near = self.near.filter(|_| engine == Engine::Sharded);
-        let workers = workers.max(usize::from(is_on));
         let crew = Crew::start(Arc::clone(&inner), bells, workers, near)?;
         if inner.ledger.is_some() {
             inner.wake_all();

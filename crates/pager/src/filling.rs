@@ -160,7 +160,7 @@ impl Crew {
     pub fn let_background_fill(&self) {
         let inner = &self.inner;
         let cpus = thread::available_parallelism().map_or(1, usize::from);
-        if !inner.is_here || inner.ahead < THREADS.min(cpus / 2).max(1) {
+        if !inner.source.is_signal_safe() || inner.ahead < THREADS.min(cpus / 2).max(1) {
             return;
         }
         let (mut before, mut since_ns) = (None, 0);

@@ -79,8 +79,6 @@ pub(crate) struct Inner {
     pub record: Option<Record>,
     /// Workers that fetch in the background; the others leave their CPUs to the owner.
     pub ahead: usize,
-    /// The source's content is here, and waits for nobody.
-    pub is_here: bool,
     /// What is brought along with a fault is within the background's rate as well.
     pub bounds_windows: bool,
     /// Pages that nobody will ever have.

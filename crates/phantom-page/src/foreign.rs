@@ -5,7 +5,7 @@ use core::mem::size_of;
 
 use crate::error::{ForeignError, OpenError, ReadError};
 use crate::layout::{PAGE_BYTES, Page, READ_ATTEMPTS, SEQUENCE_AT, USED_BYTES};
-use crate::reader::{File, open_file, system};
+use crate::reader::{File, map, open_file, system};
 use crate::snapshot::{Snapshot, Source};
 use crate::sync::{Ordering, fence};
 
@@ -68,26 +68,13 @@ impl ForeignPage {
 
     /// The mapping lives for one look: touching a device that was taken away kills, and what is not mapped is not touched.
     fn read_mapped(&self) -> Result<Foreign, ForeignError> {
-        // SAFETY: a fresh mapping at an address the kernel chooses.
-        let address = unsafe {
-            libc::mmap(
-                core::ptr::null_mut(),
-                PAGE_BYTES,
-                libc::PROT_READ,
-                libc::MAP_SHARED,
-                self.file.0,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(system("map").into());
-        }
+        let address = map(self.file.0)?;
         // SAFETY: the mapping lives until the end of this function, is page-aligned and longer than a `Page`, and consists of
         // atomics, which another machine may change meanwhile.
-        let page = unsafe { &*address.cast_const().cast::<Page>() };
+        let page = unsafe { &*address };
         let read = of_page(page);
         // SAFETY: made above with this length; nothing borrows from it any more.
-        unsafe { libc::munmap(address, PAGE_BYTES) };
+        unsafe { libc::munmap(address.cast_mut().cast(), PAGE_BYTES) };
         read
     }
 

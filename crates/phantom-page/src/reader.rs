@@ -95,23 +95,8 @@ impl Reader {
             Ok(PAGE_BYTES) => check(words[0], words[1])?,
             Ok(_) => return Err(OpenError::NotAPage),
         }
-        // SAFETY: a fresh mapping at an address the kernel chooses.
-        let address = unsafe {
-            libc::mmap(
-                core::ptr::null_mut(),
-                PAGE_BYTES,
-                libc::PROT_READ,
-                libc::MAP_SHARED,
-                descriptor,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(system("map"));
-        }
-        let reader = Reader {
-            page: address.cast_const().cast(),
-        };
+        let address = map(descriptor)?;
+        let reader = Reader { page: address };
         reader.page().check()?;
         Ok(reader)
     }
@@ -264,6 +249,25 @@ impl Drop for File {
         // SAFETY: our own descriptor.
         unsafe { libc::close(self.0) };
     }
+}
+
+/// Maps the page of a file for reading, at an address the kernel chooses. It is unmapped by its length.
+pub(crate) fn map(descriptor: c_int) -> Result<*const Page, OpenError> {
+    // SAFETY: a fresh mapping at an address the kernel chooses.
+    let address = unsafe {
+        libc::mmap(
+            core::ptr::null_mut(),
+            PAGE_BYTES,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            descriptor,
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        return Err(system("map"));
+    }
+    Ok(address.cast_const().cast())
 }
 
 pub(crate) fn open_file(path: &CStr) -> Result<File, OpenError> {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::{Content, word_at};
 use crate::handoff::{hand_over, offer, receive, take_offer};
+use crate::sys::mapping::addresses_of;
 use crate::{CleanPages, PAGE, Pager};
 
 /// How long a process may take for a step.
@@ -140,10 +141,8 @@ fn pss_of(smaps: &str, addresses: &Range<usize>) -> u64 {
         let (Some(first), second) = (words.next(), words.next()) else {
             continue;
         };
-        let hex = |text| usize::from_str_radix(text, 16).ok();
-        let bounds = first.split_once('-');
-        if let Some((low, high)) = bounds.and_then(|(low, high)| Some((hex(low)?, hex(high)?))) {
-            is_within = addresses.start <= low && high <= addresses.end;
+        if let Some(Range { start, end }) = addresses_of(first) {
+            is_within = addresses.start as u64 <= start && end <= addresses.end as u64;
         } else if is_within && first == "Pss:" {
             kib += second.and_then(|kib| kib.parse().ok()).unwrap_or(0);
         }

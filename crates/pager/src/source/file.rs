@@ -72,6 +72,16 @@ impl FileSource {
     }
 }
 
+/// Where the next content of a file begins, from an offset on; `None`: nothing but a hole until its end. What the system does not tell of is content:
+/// reading it tells.
+pub(super) fn next_content(file: &File, from: u64) -> Option<u64> {
+    match seek(file, SeekFrom::Data(from)) {
+        Ok(start) => Some(start),
+        Err(Errno::NXIO) => None,
+        Err(_) => Some(from),
+    }
+}
+
 /// Where a file has content. Where the file system does not know, everywhere.
 fn data_of(file: &File, len: u64) -> io::Result<Vec<Range<u64>>> {
     let everywhere = Vec::from_iter(std::iter::once(0..len));
@@ -125,12 +135,7 @@ impl Source for FileSource {
                 let after = data.partition_point(|data| data.end <= offset);
                 data.get(after).cloned()
             }
-            Data::Asked => match seek(&self.file, SeekFrom::Data(offset)) {
-                Ok(start) => Some(start..self.len.max(start)),
-                Err(Errno::NXIO) => None,
-                // Reading it tells.
-                Err(_) => Some(offset..self.len.max(offset)),
-            },
+            Data::Asked => next_content(&self.file, offset).map(|start| start..self.len.max(start)),
         };
         let (is_zero, end) = match content {
             Some(data) if data.start <= offset => (false, data.end),

@@ -5,11 +5,12 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use rustix::fs::{SeekFrom, seek};
 use rustix::io::{Errno, pread};
 
+use super::file::next_content;
 use super::{Extent, Source, SourceError, there};
 use crate::PAGE;
+use crate::sys::mapping::addresses_of;
 
 /// How many pages are asked of at once: what fits on any stack.
 const ASKED: usize = 512;
@@ -88,12 +89,10 @@ impl Layout {
         match &part.file {
             Some((file, offset)) => {
                 let at = offset + (address - part.addresses.start);
-                // Where the next content begins.
-                let data = |at: u64| match seek(file, SeekFrom::Data(at)) {
-                    Ok(data) => data / PAGE as u64 * PAGE as u64,
-                    // Nothing but a hole until the end, behind which nothing can be touched.
-                    Err(Errno::NXIO) => u64::MAX,
-                    Err(_) => at,
+                // Behind the end nothing can be touched.
+                let data = |at: u64| {
+                    let data = next_content(file, at);
+                    data.map_or(u64::MAX, |data| data / PAGE as u64 * PAGE as u64)
                 };
                 let zeros = data(at).saturating_sub(at);
                 if zeros > 0 {
@@ -152,10 +151,9 @@ fn mapped(smaps: &str) -> impl Iterator<Item = Mapped> {
             return last.take().filter(|_| !is_others);
         }
         let mut words = line.split_ascii_whitespace();
-        let (from, to) = words.next()?.split_once('-')?;
-        let hex = |text| u64::from_str_radix(text, 16).ok();
-        let (addresses, kind) = (hex(from)?..hex(to)?, words.next()?);
-        let (offset, _device, inode) = (hex(words.next()?)?, words.next()?, words.next()?);
+        let (addresses, kind) = (addresses_of(words.next()?)?, words.next()?);
+        let offset = u64::from_str_radix(words.next()?, 16).ok()?;
+        let (_device, inode) = (words.next()?, words.next()?);
         let name = words.next();
         let is_plain = name
             .is_none_or(|name| name == "[heap]" || name == "[stack]" || name.starts_with("[anon:"));
@@ -170,7 +168,8 @@ fn mapped(smaps: &str) -> impl Iterator<Item = Mapped> {
 }
 
 impl ProcessSource {
-    /// `len` bytes from address `start` of process `pid`. If it cannot be read, each read says why.
+    /// `len` bytes from address `start` of process `pid`. If it cannot be read, each read says why. Reads `smaps`, in which the kernel counts all pages of
+    /// the process: O(pages).
     pub fn new(pid: u32, start: u64, len: u64) -> ProcessSource {
         // Before its memory: if it becomes another program in between, nothing is told of that one.
         let is_aligned = start.is_multiple_of(PAGE as u64);

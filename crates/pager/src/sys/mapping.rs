@@ -14,6 +14,13 @@ use rustix::mm::{
 use super::uffd::Uffd;
 use crate::{BLOCK, CleanPages, Error, HandedOver, PAGE};
 
+/// The addresses of a mapping as `/proc/PID/maps` and `smaps` begin its line: `7f00-7f10`.
+pub(crate) fn addresses_of(word: &str) -> Option<std::ops::Range<u64>> {
+    let (start, end) = word.split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    Some(hex(start)?..hex(end)?)
+}
+
 /// What memory is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
