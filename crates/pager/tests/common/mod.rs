@@ -430,6 +430,25 @@ pub fn give_up(memory: &Mapping, page: usize, pages: usize) {
     assert_eq!(done, 0);
 }
 
+/// A pager of a mapping, by an engine.
+pub fn start(engine: Engine, memory: &Arc<Mapping>, source: Arc<dyn Source>) -> Pager {
+    with(engine, memory, source, |builder| builder)
+}
+
+/// The same, with more settings.
+pub fn with(
+    engine: Engine,
+    memory: &Arc<Mapping>,
+    source: Arc<dyn Source>,
+    more: impl FnOnce(Builder) -> Builder,
+) -> Pager {
+    let builder = Pager::builder()
+        .mapping(memory, 0)
+        .source(source)
+        .engine(engine);
+    more(builder).start().unwrap()
+}
+
 /// A pager of the first pages of memory, by its descriptor.
 pub fn handed_over(descriptor: OwnedFd, memory: &Mapping, pages: usize) -> Builder {
     let region = HandedOver {
