@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use amdahl_figures::{Figure, Target, Unit};
-use amdahl_pager::measure::{Findings, Mode, Plan, measure, median};
+use amdahl_pager::measure::{Findings, Mode, Plan, Reserved, SharedHugePages, measure, median};
 use clap::Parser;
 
 #[derive(Parser)]
@@ -36,6 +36,8 @@ struct Args {
 enum Group {
     /// Threads that touch memory, by each engine
     Engines,
+    /// The same memory made of other pages
+    Backings,
     /// Images that are restored
     Restore,
 }
@@ -62,6 +64,9 @@ fn main() -> ExitCode {
         };
         figures.extend(self::figures(&findings));
         figures.extend(throughput(args.rounds));
+    }
+    if is_wanted(Group::Backings) {
+        figures.extend(backings(args.rounds));
     }
     if is_wanted(Group::Restore) {
         figures.extend(restore::figures(args.rounds));
@@ -147,6 +152,58 @@ fn figures(findings: &Findings) -> Vec<Figure> {
         );
     }
     figures
+}
+
+/// Reserved huge pages, and shared memory with and without huge pages, which the machine is made to give.
+fn backings(rounds: usize) -> Vec<Figure> {
+    const THREADS: usize = 2;
+    let plan = Plan {
+        modes: vec![
+            Mode::Plain,
+            Mode::HugeTlb,
+            Mode::Shared,
+            Mode::SharedHuge,
+            Mode::CopyHuge,
+        ],
+        faulters: vec![THREADS],
+        sequential_bytes: 640 << 20,
+        random_bytes: 0,
+        rounds,
+    };
+    let reserved = Reserved::new(plan.sequential_bytes);
+    let given = SharedHugePages::new();
+    let findings = measure(&plan, |_, _| ControlFlow::Continue(()));
+    let figure = |(one, other, target, versus): (Mode, Mode, Target, &str)| {
+        let value = findings.as_ref().map_err(ToString::to_string);
+        let value = value.and_then(|findings| {
+            let per_cpu = findings.ratio(THREADS, one, other, |cell| &cell.mb_per_cpu_s);
+            per_cpu.ok_or_else(|| match (one, &reserved, &given) {
+                (Mode::HugeTlb, Err(why), _) | (Mode::SharedHuge, _, Err(why)) => why.clone(),
+                _ => "not measured".to_owned(),
+            })
+        });
+        Figure {
+            name: format!(
+                "sequential, memory per CPU-second by {other}'s: {one}, {THREADS} threads"
+            ),
+            value,
+            unit: Unit::Ratio,
+            target,
+            versus: versus.to_owned(),
+        }
+    };
+    let plain = "one descriptor, one reader, 4 KiB copies; median of rounds";
+    let floor = "first touch of 2 MiB pages and memcpy, without any pager; median of rounds";
+    let pages = "the same shared memory in pages of 4 KiB; median of rounds";
+    [
+        (Mode::HugeTlb, Mode::Plain, Target::AtLeast(10.0), plain),
+        (Mode::SharedHuge, Mode::Plain, Target::AtLeast(10.0), plain),
+        (Mode::Shared, Mode::Plain, Target::Stated, plain),
+        (Mode::SharedHuge, Mode::Shared, Target::AtLeast(1.0), pages),
+        (Mode::HugeTlb, Mode::CopyHuge, Target::Stated, floor),
+    ]
+    .map(figure)
+    .into()
 }
 
 /// Threads that begin and end together leave CPUs idle at both ends, as the kernel's balancing will have it: so more memory than above.

@@ -159,7 +159,7 @@ impl<S: Stream> Way<S> {
         let pages = self.received.room();
         // SAFETY: by the caller of `Arrival::receive`.
         unsafe { sys::give_up(&self.memory, 0..pages) }?;
-        if self.memory.backing() == Backing::Shared {
+        if self.memory.backing().is_shared() {
             // A huge page cannot be taken apart there so that some of it is missing. Private memory has them until the switch-over.
             sys::keep_small(&self.memory);
         }

@@ -337,9 +337,9 @@ pub(crate) unsafe fn give_up(memory: &Mapping, pages: Range<u64>) -> Result<(), 
         .wrapping_add(pages.start as usize * PAGE)
         .cast();
     let len = (pages.end - pages.start) as usize * PAGE;
-    let advice = match memory.backing() {
-        Backing::Shared => Advice::LinuxRemove,
-        _ => Advice::LinuxDontNeed,
+    let advice = match memory.backing().is_shared() {
+        true => Advice::LinuxRemove,
+        false => Advice::LinuxDontNeed,
     };
     // SAFETY: by the caller.
     unsafe { madvise(start, len, advice) }.map_err(system("madvise"))
@@ -354,7 +354,7 @@ pub(crate) fn keep_small(memory: &Mapping) {
 
 /// Ends what [`keep_small`] has begun, for memory that is to be of huge pages.
 pub(crate) fn allow_huge(memory: &Mapping) {
-    if memory.backing() == Backing::Huge {
+    if matches!(memory.backing(), Backing::Huge | Backing::SharedHuge) {
         let start = memory.as_ptr().cast();
         // SAFETY: as in `keep_small`.
         let _ = unsafe { madvise(start, memory.len(), Advice::LinuxHugepage) };

@@ -35,6 +35,7 @@ use crate::stats::Tally;
 use crate::succession::ledger::Ledger;
 use crate::sync::Padded;
 use crate::sys::clock::now_ns;
+use crate::sys::huge;
 use crate::sys::mapping::{allow, keep_from_children};
 use crate::sys::signal;
 use crate::sys::support::Support;
@@ -128,6 +129,7 @@ impl Builder {
                 _ => 1,
             },
             movable: mapping.backing() == Backing::Huge,
+            takes_blocks: mapping.takes_blocks(),
             own: true,
             clean: mapping.backing() == Backing::Clean,
         });
@@ -148,6 +150,7 @@ impl Builder {
             source_offset: region.source_offset,
             granule: (region.page_bytes / PAGE).max(1),
             movable: false,
+            takes_blocks: false,
             own: false,
             clean: false,
         }));
@@ -250,7 +253,8 @@ impl Builder {
         self
     }
 
-    /// Whether whole huge pages are filled aside and moved into place where the kernel can do that; by default they are.
+    /// Whether whole huge pages are filled aside and moved into place, those of [shared memory](Backing::SharedHuge) filled in their file and mapped, where the
+    /// kernel can do that; by default they are.
     pub fn moves(mut self, moves: bool) -> Builder {
         self.moves = moves;
         self
@@ -316,6 +320,20 @@ impl Builder {
                 region.movable = false;
             }
         }
+        let is_minor_told = support.can_share() && self.moves;
+        if !is_minor_told || !huge::is_for_shared() {
+            for region in &mut self.regions {
+                region.takes_blocks = false;
+            }
+        }
+        let besides = self
+            .kept
+            .iter()
+            .zip(&self.regions)
+            .filter(|(_, region)| region.takes_blocks)
+            .map(|(mapping, region)| (region.start, Arc::clone(mapping)));
+        let mut besides: Vec<(usize, Arc<Mapping>)> = besides.collect();
+        besides.sort_by_key(|(start, _)| *start);
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let space = Space::new(std::mem::take(&mut self.regions))?;
         let count = space.pages();
@@ -392,6 +410,7 @@ impl Builder {
             given_up: is_clean.then(|| Record::new(count)),
             remapping: AtomicUsize::new(0),
             clean: self.clean.take(),
+            besides: besides.into(),
             unmarked: Mutex::default(),
             unmarkable: Mutex::default(),
             recent: (0..64).map(|_| AtomicU64::new(NO_BLOCK)).collect(),
@@ -549,7 +568,8 @@ fn register(inner: &Inner) -> Result<(), Error> {
             // SAFETY: the caller of `Builder::mapping` wants just that; the mapping is kept.
             let registered = unsafe {
                 keep_from_children(addresses.start, addresses.len());
-                match inner.space.region(pages.start).1.clean {
+                let region = inner.space.region(pages.start).1;
+                match region.clean || region.takes_blocks {
                     true => shard.uffd.register_minor(addresses),
                     false => shard.uffd.register(addresses),
                 }

@@ -307,11 +307,15 @@ impl Inner {
             return self.map_clean(shard, flight, clean, pages, offset);
         }
         let to = self.space.addresses(&pages);
-        if region.movable {
+        if region.movable || region.takes_blocks {
             let into_block = to.start % BLOCK;
             if into_block == 0 && to.len() >= BLOCK {
                 let block = pages.start..pages.start + BLOCK_PAGES;
-                if let Some(done) = self.move_block(shard, flight, block, offset)? {
+                let done = match region.movable {
+                    true => self.move_block(shard, flight, block, offset)?,
+                    false => self.put_block(shard, flight, block, offset)?,
+                };
+                if let Some(done) = done {
                     return Ok(done);
                 }
             } else if into_block + to.len() > 2 * BLOCK {
@@ -385,6 +389,59 @@ impl Inner {
                 }
             }
             let content = &block.bytes(BLOCK)[at..][..to.len()];
+            put_content(shard, to, content, 1, &mut zeros)
+        })?;
+        self.count_content(flight, placed.pages, zeros);
+        Ok(Some(placed.on))
+    }
+
+    /// Fills a huge page in the file of shared memory and maps it; `None` if that is not possible now.
+    fn put_block(
+        &self,
+        shard: &Shard,
+        flight: &mut Flight<'_>,
+        pages: Range<usize>,
+        offset: u64,
+    ) -> Result<Option<usize>, Trouble> {
+        let region = self.space.region(pages.start).1.start;
+        let which = self
+            .besides
+            .binary_search_by_key(&region, |(start, _)| *start);
+        let Some((_, memory)) = which.ok().and_then(|which| self.besides.get(which)) else {
+            return Ok(None);
+        };
+        let mut block = None;
+        let from = match self.ask(|source| source.in_memory(offset, BLOCK))? {
+            Some(from) => from,
+            None => {
+                // Not into the file at once: a fetch that was given up may still be read into.
+                let Some(mut staged) = self.block(flight, STAGING_WAIT)? else {
+                    return Ok(None);
+                };
+                self.read(flight, offset, staged.bytes(BLOCK))?;
+                block.insert(staged).start().cast_const()
+            }
+        };
+        // SAFETY: the source promises as many bytes, which nobody changes; or it is a block that is ours alone.
+        let content = unsafe { slice::from_raw_parts(from, BLOCK) };
+        let is_mostly_zero = || {
+            let zeros = content.chunks(PAGE).filter(|page| is_zero(page));
+            zeros.count() * 2 >= BLOCK_PAGES
+        };
+        let mut zeros = 0;
+        let placed = self.place(shard, flight, pages, 1, |to, at| {
+            if to.len() == BLOCK
+                && !is_mostly_zero()
+                // SAFETY: it is all the fetch's own, which has been settled.
+                && unsafe { memory.put_block(to.start - region, from) }
+            {
+                let mapped = shard.uffd.map(to);
+                if mapped.bytes == BLOCK {
+                    self.tally.moved_blocks.add(1);
+                }
+                return mapped;
+            }
+            let content = &content[at..][..to.len()];
             put_content(shard, to, content, 1, &mut zeros)
         })?;
         self.count_content(flight, placed.pages, zeros);

@@ -70,6 +70,8 @@ pub(crate) struct Inner {
     pub source: Arc<dyn Source>,
     /// The source, if it is that.
     pub clean: Option<Arc<CleanPages>>,
+    /// Shared memory whose file takes whole huge pages, by address.
+    pub besides: Box<[(usize, Arc<Mapping>)]>,
     pub shards: Box<[Shard]>,
     pub staging: Staging,
     pub tally: Tally,

@@ -84,7 +84,7 @@ pub struct Stats {
     pub zero_pages: u64,
     /// Of `pages`, those that are the one copy of [`CleanPages`](crate::CleanPages), mapped instead of copied.
     pub shared_pages: u64,
-    /// Huge pages that were moved into place.
+    /// Huge pages that were moved into place, or whole ones of shared memory that were filled in its file and mapped.
     pub moved_blocks: u64,
     /// Of `pages` and `zero_pages`, those fetched in the background or for a working set.
     pub background_pages: u64,

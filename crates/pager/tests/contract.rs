@@ -24,6 +24,7 @@ fn every_engine_fills_every_backing() {
         Backing::Small,
         Backing::Huge,
         Backing::Shared,
+        Backing::SharedHuge,
         Backing::HugeTlb,
     ] {
         for engine in ENGINES {

@@ -9,7 +9,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use amdahl_pager::measure::{Cell, Findings, Mode, Plan, Reserved, measure, median};
+use amdahl_pager::measure::{
+    Cell, Findings, Mode, Plan, Reserved, SharedHugePages, measure, median,
+};
 use amdahl_pager::{BLOCK, Support};
 use serde::Serialize;
 
@@ -29,8 +31,9 @@ Examples:
   amdahl pager bench --faulters 1,2,4,16,64,160 --plot bench.svg
 
 Modes: plain (one descriptor, one reader, 4 KiB: the usual handler), reader, reader-copy (copies, as into VMs),
-sharded, inline, inline-copy, hugetlb (needs --hugetlb, or vm.nr_hugepages), and what cannot be beaten: floor (a bare
-SIGBUS handler, 4 KiB copies), first-touch (4 KiB, no content), copy-huge (first touch of 2 MiB and memcpy), memcpy.
+sharded, inline, inline-copy, hugetlb (needs --hugetlb, or vm.nr_hugepages), shared (memory of a memfd), shared-huge
+(needs --shared-huge, or shmem_enabled), and what cannot be beaten: floor (a bare SIGBUS handler, 4 KiB copies),
+first-touch (4 KiB, no content), copy-huge (first touch of 2 MiB and memcpy), memcpy.
 
 MB/s and MB per CPU-second are of sequential touch. Fault p50 and p99 are of random touch, and of faults alone: of
 touches of pages that were not there, of which the kernel is asked before each. A fault of hugetlb brings 2 MiB, so
@@ -72,6 +75,9 @@ pub struct Args {
     /// Have the machine reserve the huge pages that mode hugetlb needs, as long as this runs; needs root
     #[arg(long)]
     hugetlb: bool,
+    /// Have the system give shared memory the huge pages that mode shared-huge needs, as long as this runs; needs root
+    #[arg(long)]
+    shared_huge: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -108,6 +114,10 @@ pub fn main(args: &Args) -> Result<u8, Failure> {
     };
     let _reserved = match args.hugetlb {
         true => Some(Reserved::new(plan.content_bytes()).map_err(Failure::machine)?),
+        false => None,
+    };
+    let _shared = match args.shared_huge {
+        true => Some(SharedHugePages::new().map_err(Failure::machine)?),
         false => None,
     };
     // Before minutes are spent on what cannot be kept.

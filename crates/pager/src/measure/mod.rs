@@ -16,10 +16,11 @@ use std::sync::{Arc, Barrier, RwLock};
 use std::thread::{self, Thread};
 
 use crate::sys::clock::{cpu_ns, now_ns};
+use crate::sys::huge::is_for_shared;
 use crate::{BLOCK, Backing, Engine, Error, Mapping, MemorySource, PAGE, Pager};
 
 pub use many::{Copies, be_vm, share};
-pub use reserve::Reserved;
+pub use reserve::{Reserved, SharedHugePages};
 pub use restore::{Image, Restore};
 pub use rounds::{Cell, Findings, Plan, measure, median};
 
@@ -41,6 +42,10 @@ pub enum Mode {
     InlineCopy,
     /// [`Engine::Sharded`] that fills reserved huge pages.
     HugeTlb,
+    /// [`Engine::Sharded`] that fills shared memory with pages of 4 KiB.
+    Shared,
+    /// [`Engine::Sharded`] that fills shared memory with transparent huge pages, where the system gives it those.
+    SharedHuge,
     /// The floor of a fault that is served by its own thread: a handler of SIGBUS that copies a page of 4 KiB, and nothing else.
     Floor,
     /// The kernel's own first touch of pages of 4 KiB: zeros, no content.
@@ -53,7 +58,7 @@ pub enum Mode {
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Mode; 11] = [
+    pub const ALL: [Mode; 13] = [
         Mode::Plain,
         Mode::Reader,
         Mode::ReaderCopy,
@@ -61,6 +66,8 @@ impl Mode {
         Mode::Inline,
         Mode::InlineCopy,
         Mode::HugeTlb,
+        Mode::Shared,
+        Mode::SharedHuge,
         Mode::Floor,
         Mode::FirstTouch,
         Mode::CopyHuge,
@@ -77,6 +84,8 @@ impl Mode {
             Mode::Inline => "inline",
             Mode::InlineCopy => "inline-copy",
             Mode::HugeTlb => "hugetlb",
+            Mode::Shared => "shared",
+            Mode::SharedHuge => "shared-huge",
             Mode::Floor => "floor",
             Mode::FirstTouch => "first-touch",
             Mode::CopyHuge => "copy-huge",
@@ -96,6 +105,8 @@ impl Mode {
             Mode::Inline => "the faulting thread serves itself (SIGBUS), windows",
             Mode::InlineCopy => "the same without moving huge pages into place",
             Mode::HugeTlb => "sharded, into reserved huge pages",
+            Mode::Shared => "sharded, into shared memory (a memfd), 4 KiB pages",
+            Mode::SharedHuge => "the same with transparent huge pages: filled in the file, mapped",
             Mode::Floor => "a bare SIGBUS handler, 4 KiB copies",
             Mode::FirstTouch => "the kernel's first touch of 4 KiB pages, no content",
             Mode::CopyHuge => "first touch of 2 MiB pages and memcpy",
@@ -106,7 +117,9 @@ impl Mode {
     fn engine(self) -> Option<Engine> {
         match self {
             Mode::Reader | Mode::ReaderCopy => Some(Engine::Reader),
-            Mode::Sharded | Mode::HugeTlb => Some(Engine::Sharded),
+            Mode::Sharded | Mode::HugeTlb | Mode::Shared | Mode::SharedHuge => {
+                Some(Engine::Sharded)
+            }
             Mode::Inline | Mode::InlineCopy => Some(Engine::Inline),
             _ => None,
         }
@@ -115,6 +128,8 @@ impl Mode {
     fn backing(self) -> Backing {
         match self {
             Mode::HugeTlb => Backing::HugeTlb,
+            Mode::Shared => Backing::Shared,
+            Mode::SharedHuge => Backing::SharedHuge,
             Mode::Plain | Mode::Floor | Mode::FirstTouch => Backing::Small,
             _ => Backing::Huge,
         }
@@ -240,6 +255,11 @@ pub fn run(
     let len = part * threads.max(1);
     if len > content.memory.len() {
         return Err(Error::Config("there is less content than memory to fill"));
+    }
+    if mode == Mode::SharedHuge && !is_for_shared() {
+        return Err(Error::Unavailable(
+            "the system gives shared memory no huge pages (/sys/kernel/mm/transparent_hugepage/shmem_enabled)".to_owned(),
+        ));
     }
     warm_up(len)?;
     let memory = Arc::new(Mapping::new(len, mode.backing())?);

@@ -17,6 +17,8 @@ pub(crate) struct Region {
     pub granule: usize,
     /// Whether whole huge pages can be moved into it.
     pub movable: bool,
+    /// Whether it is shared memory whose file takes whole huge pages, which are mapped then.
+    pub takes_blocks: bool,
     /// Whether it is memory of this process.
     pub own: bool,
     /// Whether it maps the file of the pager's clean pages.
@@ -213,6 +215,7 @@ mod tests {
             source_offset: start as u64 * 10 * PAGE as u64,
             granule: 1,
             movable: false,
+            takes_blocks: false,
             own: true,
             clean: false,
         }

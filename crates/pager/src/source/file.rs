@@ -74,7 +74,7 @@ impl FileSource {
 
 /// Where the next content of a file begins, from an offset on; `None`: nothing but a hole until its end. What the system does not tell of is content:
 /// reading it tells.
-pub(super) fn next_content(file: &File, from: u64) -> Option<u64> {
+pub(crate) fn next_content(file: &File, from: u64) -> Option<u64> {
     match seek(file, SeekFrom::Data(from)) {
         Ok(start) => Some(start),
         Err(Errno::NXIO) => None,

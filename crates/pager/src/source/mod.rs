@@ -13,6 +13,7 @@ use std::fmt;
 use rustix::io::Errno;
 
 pub use file::FileSource;
+pub(crate) use file::next_content;
 #[cfg(feature = "image")]
 pub use image::ImageSource;
 pub use own::MemorySource;

@@ -1,17 +1,20 @@
 //! Memory of this process that a pager fills.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+    FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,
+    fcntl_get_seals, fstat, ftruncate, memfd_create, open,
 };
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap,
 };
 
 use super::uffd::Uffd;
+use crate::source::next_content;
 use crate::{BLOCK, CleanPages, Error, HandedOver, PAGE};
 
 /// The addresses of a mapping as `/proc/PID/maps` and `smaps` begin its line: `7f00-7f10`.
@@ -32,6 +35,10 @@ pub enum Backing {
     HugeTlb,
     /// Shared memory (a memfd) of 4 KiB pages, which other processes can map.
     Shared,
+    /// Shared memory (a memfd, which nobody can cut) with transparent huge pages where whole blocks of 2 MiB arrive, if the system gives those to shared memory
+    /// (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`, or that of a smaller size: `advise` is enough); pages of 4 KiB elsewhere. Until a
+    /// block has arrived no other process may write to it: what it wrote could be overwritten.
+    SharedHuge,
     /// A private mapping of the file of [`CleanPages`]: what is only read is the one copy of all mappings, what is written to is this
     /// mapping's own from then on, a page of 4 KiB at a time. Whoever touches it before it is served gets SIGSEGV. Made by [`CleanPages::map`] or [`Mapping::of_clean`].
     Clean,
@@ -52,6 +59,31 @@ pub struct Mapping {
     file_offset: u64,
     /// Whose file it is, if they are of this process.
     clean: Option<Arc<CleanPages>>,
+    /// Another mapping of the same file, where whole blocks get their content.
+    beside: Option<Beside>,
+}
+
+impl Backing {
+    /// Whether its content is in a file, from which other processes get it as well: it is given up there (`MADV_REMOVE`), not in a mapping.
+    pub fn is_shared(self) -> bool {
+        matches!(self, Backing::Shared | Backing::SharedHuge)
+    }
+}
+
+/// A mapping of shared memory that nobody serves.
+#[derive(Debug)]
+struct Beside {
+    start: NonNull<u8>,
+    len: usize,
+    /// Another open file than that which others may have, as it has a place of its own for `lseek`.
+    file: File,
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // SAFETY: ours, and nobody has it any longer.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
 }
 
 // SAFETY: it is memory, as an allocation is; whoever reads and writes it by pointers answers for races.
@@ -77,10 +109,23 @@ impl Mapping {
         let len = whole(len, unit)?;
         let file = match backing {
             Backing::Shared => Some(memory_file("amdahl-pager", len, MemfdFlags::empty())?),
+            Backing::SharedHuge => {
+                let file = memory_file("amdahl-pager", len, MemfdFlags::ALLOW_SEALING)?;
+                // Cut, it would kill who fills it.
+                let seals = SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+                fcntl_add_seals(&file, seals).map_err(Error::system("F_ADD_SEALS"))?;
+                Some(file)
+            }
             _ => None,
         };
         let of_file = file.as_ref().map(|file| (file.as_fd(), 0));
         let mut mapping = Mapping::map(len, backing, of_file)?;
+        if backing == Backing::SharedHuge
+            && let Some(file) = &file
+        {
+            // Without it (no /proc) all pages are of 4 KiB.
+            mapping.beside = Beside::of(file, len).ok();
+        }
         mapping.file = file;
         Ok(mapping)
     }
@@ -218,9 +263,10 @@ impl Mapping {
             file: None,
             file_offset: file.map_or(0, |(_, offset)| offset),
             clean: None,
+            beside: None,
         };
         let advice = match backing {
-            Backing::Huge => Some(Advice::LinuxHugepage),
+            Backing::Huge | Backing::SharedHuge => Some(Advice::LinuxHugepage),
             Backing::Small | Backing::Clean => Some(Advice::LinuxNoHugepage),
             Backing::HugeTlb | Backing::Shared => None,
         };
@@ -295,6 +341,43 @@ impl Mapping {
         self.clean.as_ref()
     }
 
+    /// Whether [`put_block`](Self::put_block) is possible.
+    pub(crate) fn takes_blocks(&self) -> bool {
+        self.beside.is_some()
+    }
+
+    /// Gives the file of shared memory the content of a block at `offset`, in as large pages as the system gives. It is not mapped here by that. `false`: the file has
+    /// something there, or there is no memory; nothing has changed then. Async-signal-safe.
+    ///
+    /// # Safety
+    /// The block is missing, the caller's alone to fill, and from `from` on as many bytes can be read that nobody changes.
+    pub(crate) unsafe fn put_block(&self, offset: usize, from: *const u8) -> bool {
+        let Some(beside) = &self.beside else {
+            return false;
+        };
+        assert!(offset.is_multiple_of(BLOCK) && offset + BLOCK <= beside.len);
+        let end = (offset + BLOCK) as u64;
+        // What is there already is the owner's.
+        if next_content(&beside.file, offset as u64).is_some_and(|content| content < end) {
+            return false;
+        }
+        let to = beside.start.as_ptr().wrapping_add(offset);
+        if populate(to, BLOCK).is_err() {
+            // Of what was allocated before, which is zeros. It cannot fail: the file cannot be sealed against it.
+            let all = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let punched = fallocate(&beside.file, all, offset as u64, BLOCK as u64);
+            debug_assert_eq!(punched, Ok(()));
+            return false;
+        }
+        // SAFETY: a block of a mapping of ours that is allocated, and cannot be cut; the caller vouches for the rest.
+        unsafe {
+            to.copy_from_nonoverlapping(from, BLOCK);
+            // It is needed here no longer: the process would seem to have it twice.
+            let _ = madvise(to.cast(), BLOCK, Advice::LinuxDontNeed);
+        }
+        true
+    }
+
     /// Whether the page at `offset` is there, by the kernel's word.
     pub(crate) fn is_there(&self, offset: usize) -> bool {
         let mut is_there = 0u8;
@@ -340,6 +423,23 @@ impl Mapping {
                 .add(offset)
                 .copy_from(from.as_ptr(), from.len())
         }
+    }
+}
+
+impl Beside {
+    fn of(file: &OwnedFd, len: usize) -> Result<Beside, Error> {
+        let mapping = Mapping::map(len, Backing::SharedHuge, Some((file.as_fd(), 0)))?;
+        let start = mapping.start;
+        // What is mapped goes on to be, and is unmapped by what is made of it.
+        std::mem::forget(mapping);
+        // SAFETY: ours.
+        unsafe { keep_from_children(start.as_ptr().expose_provenance(), len) };
+        let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let opened = open(name, flags, Mode::empty()).map(File::from);
+        opened
+            .map(|file| Beside { start, len, file })
+            .map_err(Error::system("open of a memfd by /proc"))
     }
 }
 
@@ -430,4 +530,34 @@ pub(crate) unsafe fn discard(start: usize, len: usize) -> rustix::io::Result<()>
     // Private memory has no file; and pages that were made deadly are so in the mapping, not in the file.
     // SAFETY: as above.
     unsafe { madvise(start, len, Advice::LinuxDontNeed) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_cannot_be_allocated_leaves_nothing_behind() {
+        let memory = Mapping::new(3 * BLOCK, Backing::SharedHuge).unwrap();
+        let Some(beside) = &memory.beside else {
+            println!("SKIPPED: no /proc");
+            return;
+        };
+        let content = vec![7; BLOCK];
+        // SAFETY: nobody else has the memory; the content is as long.
+        let put = |at: usize| unsafe { memory.put_block(at * BLOCK, content.as_ptr()) };
+        assert!(put(0));
+        // The kernel allocates what is mapped, and fails where nothing is.
+        let half = beside.start.as_ptr().wrapping_add(BLOCK + BLOCK / 2);
+        // SAFETY: ours, and not touched again.
+        unsafe { munmap(half.cast(), BLOCK / 2) }.unwrap();
+        assert!(!put(1));
+        assert_eq!(next_content(&beside.file, BLOCK as u64), None);
+        assert!(put(2));
+        assert!(!put(2), "what is there is the owner's");
+        let mut found = vec![1; 3 * BLOCK];
+        memory.read(0, &mut found);
+        let expected = [&content[..], &vec![0; BLOCK], &content].concat();
+        assert!(found == expected);
+    }
 }

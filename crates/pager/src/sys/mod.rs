@@ -2,6 +2,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod futex;
+pub(crate) mod huge;
 pub(crate) mod mapping;
 pub(crate) mod running;
 pub(crate) mod signal;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use amdahl_pager::measure::Reserved;
+use amdahl_pager::measure::{Reserved, SharedHugePages};
 use amdahl_pager::{
     BLOCK, Backing, Builder, Engine, Extent, HandedOver, Mapping, PAGE, Pager, Source, SourceError,
     Support,
@@ -36,6 +36,17 @@ fn reserve_huge_pages() {
             None
         }
     });
+}
+
+/// Huge pages for shared memory as long as this lives, where we may have the system give them; says why not.
+pub fn shared_huge_pages() -> Option<SharedHugePages> {
+    match SharedHugePages::new() {
+        Ok(given) => Some(given),
+        Err(why) => {
+            println!("SKIPPED: {why}");
+            None
+        }
+    }
 }
 
 /// A mapping, or why there is none.
