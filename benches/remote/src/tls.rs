@@ -17,9 +17,9 @@ use rustls::{
     ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, Stream,
 };
 
-/// For both sides, in files.
-pub fn credentials(folder: &Path) -> Result<Credentials, Box<dyn Error>> {
-    let files = amdahl_test_certificates::make(folder, "bench")?;
+/// For both sides, who call each other by that name, in files.
+pub fn credentials(folder: &Path, name: &str) -> Result<Credentials, Box<dyn Error>> {
+    let files = amdahl_test_certificates::make_for(folder, "bench", &[name])?;
     Ok(Credentials {
         certificates: files.certificate,
         key: files.key,
