@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use amdahl_pager::handoff::{
-    Layout, MESSAGE_BYTES_MAX, Message, REGIONS_MAX, describe, is_asked, parse, send_with,
-    take_offer,
+    Layout, MESSAGE_BYTES_MAX, Message, Question, REGIONS_MAX, describe, parse, question,
+    send_with, take_offer,
 };
 use amdahl_pager::succession::message::{self as words, BYTES_MAX, common_version};
 use amdahl_pager::{HandedOver, PAGE};
@@ -100,12 +100,18 @@ pub(crate) fn clean_offer(bytes: &[u8]) {
     let (ours, mut theirs) = UnixStream::pair().expect("two sockets");
     theirs.write_all(bytes).expect("there is room");
     drop(theirs);
-    let is_question = is_asked(&ours, minute);
+    let asked = question(&ours, minute);
     let mut rest = Vec::new();
     (&ours).read_to_end(&mut rest).expect("the rest");
-    match is_question {
-        Ok(true) => assert!(bytes.starts_with(b"AMDLCQ\0\x01") && rest == bytes[8..]),
-        Ok(false) => assert_eq!(rest, bytes, "left for who takes what is handed over"),
+    match asked {
+        Ok(Some(asked)) => {
+            let question = match asked {
+                Question::CleanPages => b"AMDLCQ\0\x01",
+                _ => b"AMDLWQ\0\x01",
+            };
+            assert!(bytes.starts_with(question) && rest == bytes[8..]);
+        }
+        Ok(None) => assert_eq!(rest, bytes, "left for who takes what is handed over"),
         Err(_) => assert!(bytes.is_empty() || bytes[0] == b'A'),
     }
 }

@@ -453,6 +453,19 @@ fn a_working_set_is_recorded_packed_and_there_before_it_is_touched() {
         );
         daemon.ends(0);
     }
+    // Who asks for it learns when it is there, whatever the budget, and at once where there is none.
+    for (image, options, count) in [
+        ("vm.ami", &["--budget", "4K"][..], 6),
+        ("vm.ami", &["--no-working-set"], 0),
+        ("vm.mem", &[], 0),
+    ] {
+        let daemon = Daemon::start(&place, image, options);
+        let mut vmm = Vmm::start(&place, json!({ "waits": true }));
+        vmm.does("there", &format!("{count} pages"));
+        vmm.does("read 900", &page_sum(&memory, 900));
+        drop(vmm);
+        daemon.ends(0);
+    }
     let daemon = Daemon::start(&place, address, &["--no-working-set"]);
     assert_eq!(daemon.event("listening")["working_set_pages"], 0);
     daemon.ends(0);

@@ -8,22 +8,17 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recv, recvmsg,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
-use super::receive::{ReceiveError, is_readable};
+use super::describe;
+use super::receive::is_readable;
 use super::send::send_with;
-use super::{Malformed, describe};
 use crate::sys::support::Support;
 use crate::sys::uffd::Features;
 use crate::{CleanPages, Error, HandedOver, Mapping};
 
 /// What is sent with the file: name and version.
 const OFFER: [u8; 8] = *b"AMDLCP\0\x01";
-
-/// What asks for it, at a socket where others hand memory over without asking. No JSON begins like that.
-const ASK: [u8; 8] = *b"AMDLCQ\0\x01";
 
 /// The file of another process's clean pages.
 #[derive(Debug)]
@@ -82,52 +77,6 @@ pub fn offer(stream: &UnixStream, clean: &CleanPages) -> std::io::Result<()> {
 pub fn offer_in_spite(stream: &UnixStream, clean: &CleanPages) -> std::io::Result<()> {
     send_with(stream, &OFFER, Some(clean.file()))?;
     Ok(())
-}
-
-/// Asks for an [offer] where one is not made to everybody: 8 bytes, `AMDLCQ`, 0 and the version 1.
-///
-/// # Errors
-/// What the system says.
-pub fn ask(stream: &UnixStream) -> std::io::Result<()> {
-    Ok(send_with(stream, &ASK, None)?)
-}
-
-/// Whether the peer [asks](ask) for an offer, before it hands memory over; what it says else is left to be [received](super::receive). Returns after
-/// `within` at the latest, whatever the peer does.
-///
-/// # Errors
-/// [`ReceiveError`]: nothing came, or something that is neither.
-pub fn is_asked(stream: &UnixStream, within: Duration) -> Result<bool, ReceiveError> {
-    let begun = Instant::now();
-    let receive = |into: &mut [u8], flags: RecvFlags, bytes: usize| {
-        let system = |operation| move |errno| ReceiveError::System { operation, errno };
-        loop {
-            let left = within.saturating_sub(begun.elapsed());
-            if !is_readable(stream, left).map_err(system("poll"))? {
-                return Err(ReceiveError::Silent { within, bytes });
-            }
-            match recv(stream, &mut *into, flags | RecvFlags::DONTWAIT) {
-                Ok((0, _)) | Err(Errno::CONNRESET) => return Err(ReceiveError::Closed { bytes }),
-                Ok((received, _)) => return Ok(received),
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(errno) => return Err(system("recv")(errno)),
-            }
-        }
-    };
-    // Looked at, and left there if it is no such question: descriptors may come with it.
-    let mut bytes = [0; ASK.len()];
-    receive(&mut bytes[..1], RecvFlags::PEEK, 0)?;
-    if bytes[0] != ASK[0] {
-        return Ok(false);
-    }
-    let mut count = 0;
-    while count < bytes.len() {
-        count += receive(&mut bytes[count..], RecvFlags::empty(), count)?;
-    }
-    match bytes == ASK {
-        true => Ok(true),
-        false => Err(Malformed::Foreign(bytes[0]).into()),
-    }
 }
 
 /// Takes an offer. Returns after `within` at the latest, whatever the peer does; takes nothing of what is sent after the offer.

@@ -6,20 +6,23 @@
 //! the memory beside a [`Pager`](crate::Pager).
 //!
 //! Before that, a VMM that wants clean pages takes the file of them, which [`offer`] sends and [`take_offer`] receives, and hands over ([`hand_over`])
-//! what it [has mapped](Offer::map) of it. Where some VMMs want them and some do not, those that do [ask] first.
+//! what it [has mapped](Offer::map) of it. Where some VMMs want them and some do not, those that do [ask] first. So does
+//! a VMM that wants to begin when its working set is there.
 
 mod clean;
 mod layout;
 mod message;
 mod owner;
 mod peer;
+mod question;
 mod receive;
 mod send;
 
-pub use clean::{Offer, OfferError, ask, hand_over, is_asked, offer, offer_in_spite, take_offer};
+pub use clean::{Offer, OfferError, hand_over, offer, offer_in_spite, take_offer};
 pub use layout::Layout;
 pub use message::{MESSAGE_BYTES_MAX, Malformed, Message, REGIONS_MAX, Wrong, describe, parse};
 pub use owner::Owner;
 pub use peer::Peer;
+pub use question::{Question, ask, question, tell_ready, wait_ready};
 pub use receive::{HandedOverMemory, ReceiveError, examine, receive};
 pub use send::{send, send_with};

@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use amdahl_pager::handoff::{
-    OfferError, ReceiveError, ask, hand_over, is_asked, offer, offer_in_spite, receive, take_offer,
+    OfferError, Question, ReceiveError, ask, hand_over, offer, offer_in_spite, question, receive,
+    take_offer,
 };
 use amdahl_pager::{CleanPages, Engine, Mapping, PAGE, Pager, Source};
 
@@ -57,29 +58,32 @@ fn offers_are_taken_whole_or_not_at_all() {
 #[test]
 fn who_asks_for_an_offer_is_told_from_who_hands_over() {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let silent = is_asked(&ours, Duration::from_millis(1));
+    let silent = question(&ours, Duration::from_millis(1));
     assert!(matches!(silent, Err(ReceiveError::Silent { bytes: 0, .. })));
-    ask(&theirs).unwrap();
+    ask(&theirs, Question::WorkingSet).unwrap();
+    ask(&theirs, Question::CleanPages).unwrap();
     (&theirs).write_all(b"[{}]").unwrap();
-    assert!(is_asked(&ours, MINUTE).unwrap());
-    // The question is taken, and nothing of what is no question.
-    assert!(!is_asked(&ours, MINUTE).unwrap());
+    let asked = || question(&ours, MINUTE).unwrap();
+    assert_eq!(asked(), Some(Question::WorkingSet));
+    assert_eq!(asked(), Some(Question::CleanPages));
+    // Questions are taken, and nothing of what is none.
+    assert_eq!(asked(), None);
     let mut next = [0; 4];
     (&ours).read_exact(&mut next).unwrap();
     assert_eq!(&next, b"[{}]");
-    for bytes in [&b"AMDLCQ\0\x02"[..], b"AMDLCP\0\x01"] {
+    for bytes in [&b"AMDLCQ\0\x02"[..], b"AMDLCP\0\x01", b"AMDLWS\0\x01"] {
         (&theirs).write_all(bytes).unwrap();
         assert!(matches!(
-            is_asked(&ours, MINUTE),
+            question(&ours, MINUTE),
             Err(ReceiveError::Malformed(_))
         ));
     }
     (&theirs).write_all(b"AMD").unwrap();
-    let silent = is_asked(&ours, Duration::from_millis(1));
+    let silent = question(&ours, Duration::from_millis(1));
     assert!(matches!(silent, Err(ReceiveError::Silent { bytes: 3, .. })));
     drop(theirs);
     assert!(matches!(
-        is_asked(&ours, MINUTE),
+        question(&ours, MINUTE),
         Err(ReceiveError::Closed { bytes: 0 })
     ));
 }

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use amdahl_pager::handoff::{
-    HandedOverMemory, Layout, Malformed, Owner, Peer, ReceiveError, is_asked, offer, receive,
+    HandedOverMemory, Layout, Malformed, Owner, Peer, Question, ReceiveError, offer, question,
+    receive, tell_ready,
 };
 use amdahl_pager::succession::Ledger;
 use amdahl_pager::{Background, Features, Pager, WorkingSet};
@@ -103,6 +104,8 @@ struct Taken {
     memory: HandedOverMemory,
     /// Its VMM has asked for the clean pages, and maps them.
     is_mapped: bool,
+    /// It wants to know when its working set is there.
+    waits_for_set: bool,
 }
 
 /// Why nothing was taken, and whether it was a VMM; `None` if somebody only looked whether we are there.
@@ -130,21 +133,34 @@ fn take(shared: &Shared, stream: &UnixStream) -> Result<Taken, Refusal> {
             false,
         ))
     };
-    let is_mapped = is_asked(stream, timeout).map_err(failed)?;
-    if is_mapped {
-        let Some(clean) = &shared.memory.clean else {
-            return Err(refused("and there is none without --share"));
-        };
-        if shared.keep.is_on() {
-            return Err(refused(
-                "which is not handed to who follows (--share with --control)",
-            ));
+    let (mut is_mapped, mut waits_for_set) = (false, false);
+    // Each once: who asks without an end would keep a place of those that arrive.
+    loop {
+        match question(stream, timeout).map_err(failed)? {
+            Some(Question::WorkingSet) if !waits_for_set => waits_for_set = true,
+            Some(Question::CleanPages) if !is_mapped => {
+                is_mapped = true;
+                let Some(clean) = &shared.memory.clean else {
+                    return Err(refused("and there is none without --share"));
+                };
+                if shared.keep.is_on() {
+                    return Err(refused(
+                        "which is not handed to who follows (--share with --control)",
+                    ));
+                }
+                offer(stream, clean)
+                    .map_err(|error| refused(&format!("which cannot be offered: {error}")))?;
+            }
+            Some(_) => return Err(Some(("it asks for the same twice".to_owned(), false))),
+            None => break,
         }
-        offer(stream, clean)
-            .map_err(|error| refused(&format!("which cannot be offered: {error}")))?;
     }
     let memory = receive(stream, shared.memory.bytes, timeout).map_err(failed)?;
-    Ok(Taken { memory, is_mapped })
+    Ok(Taken {
+        memory,
+        is_mapped,
+        waits_for_set,
+    })
 }
 
 /// Takes over what a VMM hands over; who hands over nothing that can be served is refused.
@@ -212,7 +228,7 @@ pub fn connection(shared: &Shared, number: u64, stream: UnixStream, arriving: Co
             return refused(shared, vm, &why, Some((&peer, Some(&owner))));
         }
     };
-    let is_mapped = taken.is_mapped;
+    let (is_mapped, waits_for_set) = (taken.is_mapped, taken.waits_for_set);
     let HandedOverMemory {
         descriptor,
         features,
@@ -226,6 +242,7 @@ pub fn connection(shared: &Shared, number: u64, stream: UnixStream, arriving: Co
         features,
         regions,
         is_mapped,
+        waits_for_set,
         ledger: ledger.map(Arc::new),
     });
     shared.keep.begin(shared, &kept);
@@ -329,6 +346,17 @@ struct Served<'a> {
     tally: Tally,
     ledger: Option<Arc<Ledger>>,
     is_mapped: bool,
+    waits_for_set: bool,
+}
+
+/// Tells a VMM when this is dropped that its working set is there, or not waited for any more.
+struct Ready<'a>(&'a UnixStream);
+
+impl Drop for Ready<'_> {
+    fn drop(&mut self) {
+        // Who is gone by then needs no word.
+        let _ = tell_ready(self.0);
+    }
 }
 
 impl<'a> Served<'a> {
@@ -421,6 +449,8 @@ impl<'a> Served<'a> {
         let watch = Watch::new(vm, shared, Layout::new(regions), owner, peer);
         Ok(Served {
             is_mapped: kept.is_mapped,
+            // By the one before, if there was one.
+            waits_for_set: kept.waits_for_set && is_new,
             pager,
             watch,
             since,
@@ -442,6 +472,7 @@ impl<'a> Served<'a> {
             tally,
             ledger: _,
             is_mapped: _,
+            waits_for_set: _,
         } = self;
         let Watch {
             vm,
@@ -497,7 +528,9 @@ impl<'a> Served<'a> {
             tally,
             ledger,
             is_mapped,
+            waits_for_set,
         } = self;
+        let mut ready = waits_for_set.then(|| Ready(stream));
         let (pager, since, shared, is_mapped) = (&*pager, *since, watch.shared, *is_mapped);
         // What another would begin with.
         let is_replayed = AtomicBool::new(tally.is_replayed());
@@ -512,11 +545,12 @@ impl<'a> Served<'a> {
         thread::scope(|scope| {
             if !shared.memory.working_set.is_empty() && !tally.is_replayed() {
                 let (cancel, layout, vm) = (&cancel, &layout, watch.vm);
-                let is_replayed = &is_replayed;
+                let (is_replayed, ready) = (&is_replayed, ready.take());
                 let begun = thread::Builder::new()
                     .name("working-set".to_owned())
                     .spawn_scoped(scope, move || {
-                        let is_there = replay(shared, vm, pager, layout, cancel);
+                        let is_there = replay(shared, vm, pager, layout, cancel, ready.is_some());
+                        drop(ready);
                         is_replayed.store(is_there, Ordering::Relaxed);
                     });
                 if let Err(error) = begun {
@@ -525,6 +559,8 @@ impl<'a> Served<'a> {
                     ));
                 }
             }
+            // There is nothing to wait for.
+            drop(ready);
             // The end of a socket is told without being asked for; that of a process by what can be read.
             let bell = shared.keep.bell();
             let mut ends = vec![(stream.as_fd(), PollFlags::RDHUP)];
@@ -662,8 +698,15 @@ fn wait(ends: &mut Vec<(BorrowedFd<'_>, PollFlags)>, bell: Option<BorrowedFd<'_>
     ends.len() < before
 }
 
-/// What a VM needs first is fetched, in its order, while it runs. Faults overtake that. Whether it was done.
-fn replay(shared: &Shared, vm: Vm, pager: &Pager, layout: &Layout, cancel: &AtomicBool) -> bool {
+/// What a VM needs first is fetched, in its order: while it runs, when faults overtake that, or before, when it is waited for. Whether it was done.
+fn replay(
+    shared: &Shared,
+    vm: Vm,
+    pager: &Pager,
+    layout: &Layout,
+    cancel: &AtomicBool,
+    is_awaited: bool,
+) -> bool {
     let begun = Instant::now();
     let steps = layout.steps(shared.memory.working_set.iter().cloned(), STEP_PAGES);
     let next = AtomicUsize::new(0);
@@ -676,7 +719,10 @@ fn replay(shared: &Shared, vm: Vm, pager: &Pager, layout: &Layout, cancel: &Atom
                 if is_over() {
                     return;
                 }
-                pager.replay(step, is_over);
+                match is_awaited {
+                    true => pager.prefetch(step),
+                    false => pager.replay(step, is_over),
+                };
             }
         };
         // Without it the other takes longer.

@@ -159,7 +159,8 @@ fn who_asks_for_a_copy_that_is_not_there_is_refused() {
         let daemon = Daemon::start(&place, "vm.ami", more);
         let stream = std::os::unix::net::UnixStream::connect(place.join("pager.sock"));
         let stream = stream.expect("connected");
-        amdahl_pager::handoff::ask(&stream).expect("asked");
+        amdahl_pager::handoff::ask(&stream, amdahl_pager::handoff::Question::CleanPages)
+            .expect("asked");
         let offer = amdahl_pager::handoff::take_offer(&stream, std::time::Duration::from_secs(60));
         assert!(
             matches!(offer, Err(amdahl_pager::handoff::OfferError::Closed)),

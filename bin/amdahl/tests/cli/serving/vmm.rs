@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use amdahl_pager::handoff::{Question, ask, wait_ready};
 use linux_raw_sys::general as raw;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
@@ -182,11 +183,18 @@ fn process() {
         }));
     }
     let stream = UnixStream::connect(socket).expect("connected");
+    let waits = told["waits"] == true;
+    if waits {
+        ask(&stream, Question::WorkingSet).expect("asked");
+    }
     send(
         &stream,
         Value::from(message).to_string().as_bytes(),
         &[fd.as_fd()],
     );
+    if waits {
+        wait_ready(&stream, std::time::Duration::from_secs(60)).expect("told");
+    }
     // Kept open until the end, as Firecracker since 1.12 does, or not.
     let _stream = (told["keeps_socket"] == true).then_some(stream);
     obey(&told, &regions);
@@ -194,10 +202,10 @@ fn process() {
 
 /// Memory that is mapped of the one copy that the daemon has for all.
 fn mapped(socket: &str, regions: &Value) -> Vec<Region> {
-    use amdahl_pager::handoff::{ask, hand_over, take_offer};
+    use amdahl_pager::handoff::{hand_over, take_offer};
 
     let stream = UnixStream::connect(socket).expect("connected");
-    ask(&stream).expect("asked");
+    ask(&stream, Question::CleanPages).expect("asked");
     let offer = take_offer(&stream, std::time::Duration::from_secs(60)).expect("an offer");
     let regions = regions.as_array().expect("a list");
     let number = |value: &Value| value.as_u64().expect("a number") as usize;
@@ -224,6 +232,19 @@ fn mapped(socket: &str, regions: &Value) -> Vec<Region> {
     // Until the end of the process.
     std::mem::forget((mappings, fd, stream));
     regions
+}
+
+/// Pages that are there, by the kernel's word.
+fn there(regions: &[Region]) -> usize {
+    let there = regions.iter().map(|region| {
+        let mut pages = vec![0u8; region.pages];
+        let at = std::ptr::with_exposed_provenance_mut(region.start);
+        // SAFETY: a byte for each page of memory of ours.
+        let asked = unsafe { libc::mincore(at, region.pages * PAGE, pages.as_mut_ptr()) };
+        assert_eq!(asked, 0);
+        pages.iter().filter(|page| **page & 1 == 1).count()
+    });
+    there.sum()
 }
 
 /// KiB of memory that is this process's own.
@@ -271,6 +292,7 @@ fn obey(told: &Value, regions: &[Region]) {
         let argument = |nth: usize| words[nth].parse::<usize>().expect("a number");
         match words[0] {
             "touch" => answer(format!("touched {:x}", touch(regions, argument(1)))),
+            "there" => answer(format!("{} pages", there(regions))),
             "own" => answer(format!("{} KiB", own(regions))),
             "write" => {
                 let (region, page) = page(argument(1));

@@ -419,6 +419,7 @@ fn kept(vm: message::Vm, descriptors: Vec<OwnedFd>, memory: &Memory) -> Result<K
     Ok(Kept {
         // No ledger is kept of those.
         is_mapped: false,
+        waits_for_set: false,
         vm: Vm {
             number: vm.number,
             pid: vm.pid,

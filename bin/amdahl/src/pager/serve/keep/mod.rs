@@ -58,6 +58,8 @@ pub struct Kept {
     pub regions: Vec<HandedOver>,
     /// It is a mapping of the clean pages' file.
     pub is_mapped: bool,
+    /// Its VMM has asked to be told when its working set is there.
+    pub waits_for_set: bool,
     /// What is known of its pages, if somebody may follow.
     pub ledger: Option<Arc<Ledger>>,
 }
