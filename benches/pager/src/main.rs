@@ -81,6 +81,7 @@ fn plan(rounds: usize) -> Plan {
             Mode::Plain,
             Mode::Reader,
             Mode::ReaderCopy,
+            Mode::HandedOver,
             Mode::Sharded,
             Mode::Inline,
             Mode::Floor,
@@ -114,6 +115,7 @@ fn figures(findings: &Findings) -> Vec<Figure> {
             (Mode::Sharded, Target::AtLeast(10.0)),
             (Mode::Reader, Target::Stated),
             (Mode::ReaderCopy, Target::Stated),
+            (Mode::HandedOver, Target::Stated),
         ] {
             row(
                 format!("sequential, memory per CPU-second: {mode}, {faulters} threads"),
@@ -143,6 +145,7 @@ fn figures(findings: &Findings) -> Vec<Figure> {
         (Mode::Inline, Target::AtLeast(10.0)),
         (Mode::Sharded, Target::AtLeast(10.0)),
         (Mode::ReaderCopy, Target::AtLeast(10.0)),
+        (Mode::HandedOver, Target::AtLeast(10.0)),
     ] {
         row(
             format!("random, fault p99 of plain by ours: {mode}, {MOST} threads"),

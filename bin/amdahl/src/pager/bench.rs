@@ -31,9 +31,10 @@ Examples:
   amdahl pager bench --faulters 1,2,4,16,64,160 --plot bench.svg
 
 Modes: plain (one descriptor, one reader, 4 KiB: the usual handler), reader, reader-copy (copies, as into VMs),
-sharded, inline, inline-copy, hugetlb (needs --hugetlb, or vm.nr_hugepages), shared (memory of a memfd), shared-huge
-(needs --shared-huge, or shmem_enabled), and what cannot be beaten: floor (a bare SIGBUS handler, 4 KiB copies),
-first-touch (4 KiB, no content), copy-huge (first touch of 2 MiB and memcpy), memcpy.
+handed-over (a descriptor that came through a socket, as serve gets it), sharded, inline, inline-copy, hugetlb (needs
+--hugetlb, or vm.nr_hugepages), shared (memory of a memfd), shared-huge (needs --shared-huge, or shmem_enabled), and what
+cannot be beaten: floor (a bare SIGBUS handler, 4 KiB copies), first-touch (4 KiB, no content), copy-huge (first touch of
+2 MiB and memcpy), memcpy.
 
 MB/s and MB per CPU-second are of sequential touch. Fault p50 and p99 are of random touch, and of faults alone: of
 touches of pages that were not there, of which the kernel is asked before each. A fault of hugetlb brings 2 MiB, so

@@ -2,6 +2,7 @@
 //! beaten. What `amdahl pager bench` and the benchmarks of the repository run.
 
 mod floor;
+mod handed;
 mod many;
 mod plain;
 mod reserve;
@@ -34,6 +35,8 @@ pub enum Mode {
     Reader,
     /// [`Engine::Reader`] without moving huge pages into place: memory of another process is served so.
     ReaderCopy,
+    /// Memory as a VMM hands it over: registered by its owner, with messages of changes, its descriptor sent through a socket.
+    HandedOver,
     /// [`Engine::Sharded`].
     Sharded,
     /// [`Engine::Inline`].
@@ -58,10 +61,11 @@ pub enum Mode {
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Mode; 13] = [
+    pub const ALL: [Mode; 14] = [
         Mode::Plain,
         Mode::Reader,
         Mode::ReaderCopy,
+        Mode::HandedOver,
         Mode::Sharded,
         Mode::Inline,
         Mode::InlineCopy,
@@ -80,6 +84,7 @@ impl Mode {
             Mode::Plain => "plain",
             Mode::Reader => "reader",
             Mode::ReaderCopy => "reader-copy",
+            Mode::HandedOver => "handed-over",
             Mode::Sharded => "sharded",
             Mode::Inline => "inline",
             Mode::InlineCopy => "inline-copy",
@@ -101,6 +106,7 @@ impl Mode {
             Mode::ReaderCopy => {
                 "the same without moving huge pages: copies, as into memory of others"
             }
+            Mode::HandedOver => "a VMM's descriptor, handed over by a socket: what the daemon does",
             Mode::Sharded => "a descriptor and a reader for each CPU, windows",
             Mode::Inline => "the faulting thread serves itself (SIGBUS), windows",
             Mode::InlineCopy => "the same without moving huge pages into place",
@@ -268,6 +274,10 @@ pub fn run(
         Mode::Plain => Box::new(plain::Plain::start(&memory, from)?),
         Mode::Floor => Box::new(floor::Floor::start(&memory, from)?),
         Mode::FirstTouch | Mode::CopyHuge => Box::new(()),
+        Mode::HandedOver => {
+            let start = memory.as_ptr().expose_provenance();
+            Box::new(handed::Handed::start(start, len, content.source())?)
+        }
         Mode::Memcpy => {
             for at in (0..len).step_by(PAGE) {
                 memory.write(at, &[1]);
