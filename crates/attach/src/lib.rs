@@ -36,6 +36,16 @@ pub struct Attached {
 /// # Errors
 /// Any [`Error`]: the program goes on as before, on its own memory; but for [`Error::Discarded`], after which parts of the places are zeros.
 pub fn attach(pid: u32, places: &[Place]) -> Result<Attached, Error> {
+    let mut parts = attach_in_parts(pid, places, 1)?;
+    parts.pop().ok_or(Error::Nothing)
+}
+
+/// The same with several userfaultfds, each for a part of the memory, of whole blocks of 2 MiB and about as many bytes: each can be served by itself, and who waits for one part's
+/// reader does not wait for another's. Fewer parts where there is less memory, or 0 is asked for.
+///
+/// # Errors
+/// As [`attach`].
+pub fn attach_in_parts(pid: u32, places: &[Place], parts: usize) -> Result<Vec<Attached>, Error> {
     if places.is_empty() {
         return Err(Error::Nothing);
     }
@@ -57,31 +67,44 @@ pub fn attach(pid: u32, places: &[Place]) -> Result<Attached, Error> {
     })?;
     let mut program = Stopped::all_of(pid)?;
     // Threads stand still, but other processes may have it mapped, too, and who looks at it there is not stopped by any of this.
-    let number = program.userfaultfd()?;
-    let taken = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty());
-    let attached = taken
-        .map_err(|errno| error::system("pidfd_getfd", errno))
-        .and_then(|descriptor| fill(&mut program, descriptor, places));
+    let mut numbers = Vec::new();
+    let attached = maps::in_parts(places, parts)
+        .into_iter()
+        .map(|places| {
+            let number = program.userfaultfd()?;
+            numbers.push(number);
+            let taken = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty());
+            let descriptor = taken.map_err(|errno| error::system("pidfd_getfd", errno))?;
+            uffd::agree(descriptor.as_fd(), Support::probe().features)?;
+            Ok((descriptor, places))
+        })
+        .collect::<Result<Vec<(OwnedFd, Vec<Place>)>, Error>>()
+        .and_then(|parts| fill(&mut program, parts));
     if attached.is_err() {
-        // Without it nothing is registered.
-        let _ = program.call(libc::SYS_close, [number as u64, 0, 0]);
+        // Without them nothing is registered.
+        for number in numbers {
+            let _ = program.call(libc::SYS_close, [number as u64, 0, 0]);
+        }
     }
     attached
 }
 
 /// Registers the places and gives up what they hold, in an order in which what can fail comes first.
-fn fill(program: &mut Stopped, descriptor: OwnedFd, places: &[Place]) -> Result<Attached, Error> {
-    let regions: Vec<HandedOver> = places.iter().map(Place::region).collect();
-    uffd::agree(descriptor.as_fd(), Support::probe().features)?;
-    for place in places {
-        uffd::register(descriptor.as_fd(), place)?;
+fn fill(program: &mut Stopped, parts: Vec<(OwnedFd, Vec<Place>)>) -> Result<Vec<Attached>, Error> {
+    let each = || {
+        parts
+            .iter()
+            .flat_map(|(descriptor, places)| places.iter().map(|place| (descriptor.as_fd(), place)))
+    };
+    for (descriptor, place) in each() {
+        uffd::register(descriptor, place)?;
     }
     // Registered memory is given up with a message that somebody has to read; nobody does yet.
-    for place in places {
-        uffd::unregister(descriptor.as_fd(), place)?;
+    for (descriptor, place) in each() {
+        uffd::unregister(descriptor, place)?;
     }
     let mut is_changed = false;
-    let done = places.iter().try_for_each(|place| {
+    let done = each().try_for_each(|(descriptor, place)| {
         let advice = match place.is_shared {
             true => libc::MADV_REMOVE,
             false => libc::MADV_DONTNEED,
@@ -89,13 +112,16 @@ fn fill(program: &mut Stopped, descriptor: OwnedFd, places: &[Place]) -> Result<
         let (start, len) = (place.start as u64, place.len as u64);
         program.call(libc::SYS_madvise, [start, len, advice as u64])?;
         is_changed = true;
-        uffd::register(descriptor.as_fd(), place)
+        uffd::register(descriptor, place)
     });
     match done {
-        Ok(()) => Ok(Attached {
-            descriptor,
-            regions,
-        }),
+        Ok(()) => Ok(parts
+            .into_iter()
+            .map(|(descriptor, places)| Attached {
+                descriptor,
+                regions: places.iter().map(Place::region).collect(),
+            })
+            .collect()),
         Err(why) if is_changed => Err(Error::Discarded(Box::new(why))),
         Err(why) => Err(why),
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use amdahl_pager::HandedOver;
+use amdahl_pager::{BLOCK, HandedOver};
 
 use crate::Error;
 
@@ -47,6 +47,37 @@ impl Place {
             page_bytes: self.page_bytes,
         }
     }
+}
+
+/// Places in so many parts of about as many bytes, cut at multiples of 2 MiB in memory; fewer parts where there are fewer of those, one at least.
+pub(crate) fn in_parts(places: &[Place], parts: usize) -> Vec<Vec<Place>> {
+    let all: usize = places.iter().map(|place| place.len).sum();
+    let most = all.div_ceil(parts.max(1)).max(BLOCK);
+    let mut done: Vec<Vec<Place>> = vec![Vec::new()];
+    let mut room = most;
+    for place in places {
+        let mut at = place.start;
+        let end = place.start + place.len;
+        while at < end {
+            if room == 0 {
+                done.push(Vec::new());
+                room = most;
+            }
+            // Beyond its room, up to the end of a huge page.
+            let to = at.saturating_add(room).checked_next_multiple_of(BLOCK);
+            let to = to.map_or(end, |to| to.min(end));
+            let last = done.len() - 1;
+            done[last].push(Place {
+                start: at,
+                len: to - at,
+                source_offset: place.source_offset + (at - place.start) as u64,
+                ..*place
+            });
+            room = room.saturating_sub(to - at);
+            at = to;
+        }
+    }
+    done
 }
 
 /// What is told of mappings, line by line; what is not understood is passed over.
@@ -138,6 +169,8 @@ pub fn places(maps: &[Map], name: &str, source_offset: u64) -> Vec<Place> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const SMAPS: &str = "\
@@ -177,6 +210,49 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         assert_eq!((found[0].source_offset, found[0].is_shared), (8192, false));
         for nothing in ["", "0x1", "0xzz", "elsewhere"] {
             assert!(places(&maps, nothing, 0).is_empty(), "{nothing}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parts_are_all_of_it_once_cut_at_huge_pages(
+            sizes in proptest::collection::vec((0usize..600, 1usize..3000), 1..5), parts in 0usize..9,
+        ) {
+            let (mut at, mut places) = (1usize << 30, Vec::new());
+            for (gap, pages) in sizes {
+                at += gap * 4096;
+                places.push(Place {
+                    start: at,
+                    len: pages * 4096,
+                    source_offset: at as u64 * 3,
+                    is_shared: false,
+                    page_bytes: 4096,
+                });
+                at += pages * 4096;
+            }
+            let done = in_parts(&places, parts);
+            prop_assert!((1..=parts.max(1)).contains(&done.len()));
+            prop_assert!(done.iter().all(|part| !part.is_empty()));
+            let mut joined: Vec<Place> = Vec::new();
+            for piece in done.concat() {
+                match joined.last_mut() {
+                    Some(last) if last.start + last.len == piece.start
+                        && last.source_offset + last.len as u64 == piece.source_offset
+                        && !places.iter().any(|place| place.start == piece.start) => {
+                        prop_assert!(piece.start.is_multiple_of(BLOCK));
+                        last.len += piece.len;
+                    }
+                    _ => joined.push(piece),
+                }
+            }
+            prop_assert_eq!(joined, places.clone());
+            // About as many bytes: a block more at most, and in all but the last no less.
+            let all: usize = places.iter().map(|place| place.len).sum();
+            let most = all.div_ceil(parts.max(1)).max(BLOCK);
+            for part in &done {
+                let bytes: usize = part.iter().map(|place| place.len).sum();
+                prop_assert!(bytes < most + BLOCK);
+            }
         }
     }
 

@@ -7,10 +7,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use amdahl_attach::{Error, attach, maps};
+use amdahl_attach::{Error, attach, attach_in_parts, maps};
 use amdahl_pager::{MemorySource, PAGE, Pager, Support, Way};
 
-const PAGES: usize = 600;
+const PAGES: usize = 2100;
 /// How the child is told what to be.
 const CHILD: &str = "ATTACH_TEST_CHILD";
 
@@ -205,6 +205,47 @@ fn memory_of_a_program_that_knows_nothing_of_it_arrives_when_it_is_touched() {
             "{kind}: present"
         );
         assert!(program.child.try_wait().unwrap().is_none());
+    }
+}
+
+#[test]
+fn parts_of_its_memory_are_served_by_themselves() {
+    if !is_possible() {
+        return;
+    }
+    for kind in ["private", "shared"] {
+        let mut program = Program::start(kind);
+        let pid = program.child.id();
+        let name = match kind {
+            "shared" => "memory of a guest",
+            _ => &program.address.clone(),
+        };
+        let places = maps::places(&maps::of(pid).unwrap(), name, 0);
+        // A third is more than one huge page.
+        let parts = attach_in_parts(pid, &places, 3).unwrap();
+        assert!((2..=3).contains(&parts.len()), "{parts:?}");
+        let bytes: std::sync::Arc<[u8]> = (0..PAGES).flat_map(content).collect();
+        let pagers = parts.into_iter().map(|part| {
+            Pager::builder()
+                .handed_over(part.descriptor, &part.regions)
+                .source(Arc::new(MemorySource::of_bytes(bytes.clone())))
+                .start()
+                .unwrap()
+        });
+        let pagers: Vec<Pager> = pagers.collect();
+        for page in [0, 2099, 17, 700, 1400, 300, 511, 512, 1024] {
+            assert_eq!(
+                program.touch(page),
+                format!("true {}", content(page)[0]),
+                "{kind} {page}"
+            );
+        }
+        for pager in pagers {
+            assert!(pager.stats().faults > 0, "{kind}");
+            let (_, missing) = pager.finish();
+            assert_eq!(missing, 0);
+        }
+        assert_eq!(program.touch(400), format!("true {}", content(400)[0]));
     }
 }
 

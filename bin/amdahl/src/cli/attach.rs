@@ -33,6 +33,9 @@ pub struct PagerAttach {
     /// Who serves it: the socket of `amdahl pager serve`, unix:PATH
     #[arg(long, value_name = "WHERE", value_parser = super::serve::socket)]
     pub to: PathBuf,
+    /// In how many parts of about as many bytes it is handed over, each served like a VM of its own (of --max-vms), by a reader of its own: for many vCPUs
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub parts: u32,
     /// Print what was attached as JSON
     #[arg(long)]
     pub json: bool,

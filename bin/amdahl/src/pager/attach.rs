@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use amdahl_attach::maps::{self, Map, Place};
-use amdahl_attach::{Error, attach};
+use amdahl_attach::{Error, attach_in_parts};
 use amdahl_pager::handoff::{Owner, send};
 use serde_json::json;
 
@@ -16,8 +16,13 @@ use crate::screen;
 pub fn main(args: &PagerAttach) -> Result<u8, Failure> {
     let to = args.to.display();
     // Before anything is given up.
-    let stream = UnixStream::connect(&args.to)
-        .map_err(|error| Failure::result(format!("{to}: {error}: who is to serve the memory?")))?;
+    let connect = |_| {
+        UnixStream::connect(&args.to)
+            .map_err(|error| Failure::result(format!("{to}: {error}: who is to serve the memory?")))
+    };
+    let streams = (0..args.parts)
+        .map(connect)
+        .collect::<Result<Vec<UnixStream>, Failure>>()?;
     let all = maps::of(args.pid).map_err(failure)?;
     let mut places: Vec<Place> = Vec::new();
     for (name, offset) in &args.map {
@@ -35,26 +40,38 @@ pub fn main(args: &PagerAttach) -> Result<u8, Failure> {
             }
         }
     }
-    let attached = attach(args.pid, &places).map_err(failure)?;
-    if let Err(error) = send(&stream, &attached.regions, attached.descriptor.as_fd()) {
-        let is_deadly =
-            Owner::new(&attached.descriptor, &attached.regions).is_ok_and(|owner| owner.poison());
-        let fate = match is_deadly {
+    let parts = attach_in_parts(args.pid, &places, streams.len()).map_err(failure)?;
+    let mut unserved = Vec::new();
+    for (part, stream) in parts.iter().zip(&streams) {
+        if let Err(error) = send(stream, &part.regions, part.descriptor.as_fd()) {
+            let is_deadly =
+                Owner::new(&part.descriptor, &part.regions).is_ok_and(|owner| owner.poison());
+            unserved.push((error, is_deadly));
+        }
+    }
+    if let Some((error, _)) = unserved.first() {
+        let fate = match unserved.iter().all(|(_, is_deadly)| *is_deadly) {
             true => "it is stopped (SIGBUS) where it touches that",
             false => "it waits for ever where it touches that",
         };
         return Err(Failure::result(format!(
-            "{to}: {error}: nobody serves the memory of process {}, which it has no more; {fate}: end it",
+            "{to}: {error}: nobody serves {} of {} parts of the memory of process {}, which it has no more; {fate}: end it",
+            unserved.len(),
+            parts.len(),
             args.pid
         )));
     }
+    let all_regions = || {
+        let numbered = parts.iter().enumerate();
+        numbered
+            .flat_map(|(part, attached)| attached.regions.iter().map(move |region| (part, region)))
+    };
     let mut text = String::new();
     if args.json {
-        let regions: Vec<_> = attached
-            .regions
-            .iter()
-            .map(|region| {
+        let regions: Vec<_> = all_regions()
+            .map(|(part, region)| {
                 json!({
+                    "part": part,
                     "address": region.start,
                     "bytes": region.len,
                     "image_offset": region.source_offset,
@@ -69,7 +86,7 @@ pub fn main(args: &PagerAttach) -> Result<u8, Failure> {
         });
         text = format!("{document:#}\n");
     } else {
-        for region in &attached.regions {
+        for (_, region) in all_regions() {
             let _ = writeln!(
                 text,
                 "process {}: {} bytes at {:#x} arrive on demand, from byte {} of the image on",

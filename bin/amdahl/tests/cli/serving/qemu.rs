@@ -149,46 +149,61 @@ fn a_guest_of_qemu_goes_on_while_its_memory_arrives() {
     assert_eq!(image.len(), MEMORY);
 
     // Another one, whose memory is an empty memfd.
-    let daemon = Daemon::start(&place, "ram", &[]);
-    let mut after = Qemu::start(
-        &place,
-        "after",
-        "memory-backend-memfd",
-        &["-S", "-incoming", "defer"],
-    );
-    let pid = after.running.pid().to_string();
-    let attach = |map: &str| {
-        place.amdahl([
-            "pager",
-            "attach",
-            "--pid",
-            &pid,
-            "--map",
-            map,
-            "--to",
-            "unix:pager.sock",
-            "--json",
-        ])
-    };
-    let wrong = attach("elsewhere").ends_with(1);
-    assert!(
-        wrong.message().contains("memory-backend-memfd"),
-        "{}",
-        wrong.err
-    );
-    let attached = attach("memory-backend-memfd").ends_with(0).json();
-    assert_eq!(attached["regions"][0]["bytes"], MEMORY);
-    after.ask("migrate-incoming", json!({"uri": "exec:cat state"}));
-    after.until_migrated();
-    after.ask("cont", json!({}));
-    after.is_right();
-    // What it has written itself.
-    after.is_right();
-    drop(after);
+    for (parts, count) in [("1", 1), ("3", 3)] {
+        let daemon = Daemon::start(&place, "ram", &[]);
+        let mut after = Qemu::start(
+            &place,
+            "after",
+            "memory-backend-memfd",
+            &["-S", "-incoming", "defer"],
+        );
+        let pid = after.running.pid().to_string();
+        let attach = |map: &str, parts: &str| {
+            place.amdahl([
+                "pager",
+                "attach",
+                "--pid",
+                &pid,
+                "--map",
+                map,
+                "--to",
+                "unix:pager.sock",
+                "--parts",
+                parts,
+                "--json",
+            ])
+        };
+        let wrong = attach("elsewhere", "1").ends_with(1);
+        assert!(
+            wrong.message().contains("memory-backend-memfd"),
+            "{}",
+            wrong.err
+        );
+        let attached = attach("memory-backend-memfd", parts).ends_with(0).json();
+        let regions = attached["regions"].as_array().expect("a list");
+        let bytes: u64 = regions
+            .iter()
+            .filter_map(|region| region["bytes"].as_u64())
+            .sum();
+        assert_eq!((bytes, regions.len()), (MEMORY as u64, count), "{attached}");
+        after.ask("migrate-incoming", json!({"uri": "exec:cat state"}));
+        after.until_migrated();
+        after.ask("cont", json!({}));
+        after.is_right();
+        // What it has written itself.
+        after.is_right();
+        drop(after);
 
-    let end = daemon.event("end");
-    assert_eq!(end["outcome"], "gone", "{end}");
-    assert!(end["faults"].as_u64() > Some(0), "{end}");
-    // What is zero was never read from the file, and not all was needed.
-    assert!(end["pages_read"].as_u64() >= Some(16 << 8), "{end}");
+        // Each part is served as if it were a VM.
+        let ends = until("all parts to end", || {
+            let mut lines = daemon.lines();
+            lines.retain(|line| line["event"] == "end");
+            (lines.len() == count).then_some(lines)
+        });
+        let sum = |name: &str| -> u64 { ends.iter().filter_map(|end| end[name].as_u64()).sum() };
+        assert!(ends.iter().all(|end| end["outcome"] == "gone"), "{ends:?}");
+        assert!(sum("faults") > 0, "{ends:?}");
+        // What is zero was never read from the file, and not all was needed.
+        assert!(sum("pages_read") >= 16 << 8, "{ends:?}");
+    }
 }
