@@ -5,6 +5,7 @@ mod bell;
 mod channel;
 mod client;
 mod error;
+mod hurry;
 mod meet;
 mod queue;
 mod resolve;

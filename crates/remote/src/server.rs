@@ -17,6 +17,7 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::bell::Bell;
 use crate::channel::{Channel, wait_for};
+use crate::hurry::Hurry;
 use crate::queue::Queue;
 use crate::tls::Fresh;
 use crate::wire::{self, Ask, Content, Identity, Refusal, Request, Secret, Welcome, WireError};
@@ -391,6 +392,7 @@ impl Inner {
 
         let mut now: Option<(Answer, usize)> = None;
         let (mut owed, mut came) = (0, Vec::new());
+        let mut hurry = Hurry::default();
         let mut moved = Instant::now();
         loop {
             if self.is_ended() {
@@ -425,7 +427,7 @@ impl Inner {
             }
             // What is asked for.
             let has_room = owed < OWED_MAX;
-            if has_room && self.hear(&mut channel, &mut came, peer, &mut owed)? {
+            if has_room && self.hear(&mut channel, &mut came, peer, &mut owed, &mut hurry)? {
                 continue;
             }
             // Reading may have left something to be said, too.
@@ -449,6 +451,7 @@ impl Inner {
         came: &mut Vec<u8>,
         peer: &Arc<Peer>,
         owed: &mut usize,
+        hurry: &mut Hurry,
     ) -> Result<bool, Error> {
         let mut bytes = [0; 16 * wire::REQUEST];
         let Some(read) = channel.read(&mut bytes)? else {
@@ -459,6 +462,11 @@ impl Inner {
         for request in requests {
             let request = Request::of(request)?;
             *owed += request.answer_max() as usize;
+            if request.ask == Ask::Read
+                && let Some(hurries) = hurry.change(request.is_urgent)
+            {
+                channel.hurry(hurries);
+            }
             let mut work = lock(&self.work);
             let is_watched = std::mem::replace(&mut work.is_watched, true);
             work.jobs.push(
