@@ -35,6 +35,7 @@ pub(crate) trait BoundWork: Send + Sync {
     /// Where no thread is left.
     fn run_unbound(&self, registry: &Registry);
     fn cancel(&self) -> bool;
+    fn is_done(&self) -> bool;
 }
 
 /// Work for one CPU. Closed while the CPU is gone: nothing is left behind in it then.
@@ -200,9 +201,16 @@ where
         if let Some(registry) = self.registry.upgrade()
             && self.handle.is_done()
         {
+            // It waits for a CPU no more.
+            let mut works = registry.homeless.works.lock();
+            works.retain(|work| !std::ptr::addr_eq(Arc::as_ptr(work), self));
+            drop(works);
             self.ended(&registry);
         }
         was
+    }
+    fn is_done(&self) -> bool {
+        self.handle.is_done()
     }
 }
 
@@ -369,6 +377,10 @@ impl Registry {
             work.cancel();
             return true;
         }
+        // Who cancels looks here, after that.
+        if work.is_done() {
+            return true;
+        }
         // Under the lock under which CPUs that come look for works.
         if self.choose(work).is_some() {
             return false;
@@ -447,5 +459,30 @@ impl Drop for Binding<'_> {
         if self.before.is_none() {
             self.worker.registry().roam(self.worker.index);
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use amdahl_topology::Topology;
+
+    use super::*;
+    use crate::{Pool, SimulatedCpus};
+
+    #[test]
+    fn work_that_waits_for_a_cpu_and_is_cancelled_is_not_kept() {
+        let cpus = SimulatedCpus::new(Topology::synthetic("4 core").unwrap());
+        let builder = Pool::builder().cpus(cpus.clone());
+        let builder = builder.when_offline(WhenOffline::Wait);
+        let pool = builder.threads_max(2).build().unwrap();
+        let absent: CpuSet = "3".parse().unwrap();
+        let queue = || pool.queue_on(&absent, || ());
+        let (first, _kept, last) = (queue(), queue(), queue());
+        let waiting = || pool.registry.homeless.works.lock().len();
+        assert_eq!(waiting(), 3);
+        assert!(first.cancel() && last.cancel());
+        assert_eq!(waiting(), 1);
+        assert!(!first.cancel());
+        assert_eq!(waiting(), 1);
     }
 }

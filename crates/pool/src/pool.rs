@@ -69,7 +69,8 @@ impl Builder {
         self.source = Some(Box::new(source));
         self
     }
-    /// At most so many workers. By default one for each allowed CPU.
+    /// At most so many workers. By default one for each allowed CPU. The other CPUs count as offline: work that is [queued](Pool::queue_on) for them alone goes where
+    /// [`when_offline`](Self::when_offline) says, which with [`WhenOffline::Wait`] is nowhere.
     pub fn threads_max(mut self, threads: u32) -> Self {
         self.settings.threads_max = Some(threads.max(1));
         self

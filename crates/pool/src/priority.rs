@@ -1,11 +1,15 @@
 //! Helpers at the lowest priority, and the caller's lent to them.
 
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use crate::registry::Slot;
 use crate::sync::Ordering;
 use crate::sys::{self, Standing};
 use crate::waits::CountedGuard;
+
+/// A helper that has worked for so long is lowered. What it would take from others before is less than a time slice.
+pub(crate) const LOWER_AFTER: Duration = Duration::from_micros(300);
 
 /// What a slot's thread helps with, and how low it is. Changed under the slot's lock, by its thread and by who lends.
 #[derive(Debug, Default)]
@@ -16,6 +20,8 @@ pub(crate) struct Helping {
     before: Option<Standing>,
     /// The caller waits for it: it is not lowered any more.
     is_awaited: bool,
+    /// When to lower it, if it is still at it.
+    due: Option<Instant>,
 }
 
 /// How priorities can be lowered, such that they can be raised again.
@@ -56,18 +62,23 @@ fn helping(slot: &Slot) -> CountedGuard<'_, Helping> {
     slot.helping.lock()
 }
 
-/// This thread, that of `slot`, begins to help with `range`.
-pub(crate) fn help(slot: &Slot, range: usize) {
+/// This thread, that of `slot`, begins to help with `range`, which lowers its helpers or not.
+pub(crate) fn help(slot: &Slot, range: usize, lowers: bool) {
     let mut helping = helping(slot);
     helping.range = range;
     helping.is_awaited = false;
+    helping.due = lowers.then(|| Instant::now() + LOWER_AFTER);
+    slot.helps.store(true, Ordering::Relaxed);
 }
 
-/// It helps for so long that being in others' way counts, and what lowering costs does not.
-pub(crate) fn lower(slot: &Slot) {
+/// The thread of `slot`, whoever asks, if it helps for so long that being in others' way counts, and what lowering costs does not.
+pub(crate) fn lower_if_due(slot: &Slot) {
     let tid = slot.thread_id.load(Ordering::Relaxed);
     let mut helping = helping(slot);
-    if helping.is_awaited {
+    if helping.is_awaited
+        || helping.before.is_some()
+        || helping.due.is_none_or(|due| Instant::now() < due)
+    {
         return;
     }
     let Some(before) = sys::standing(tid) else {
@@ -86,8 +97,38 @@ pub(crate) fn lower(slot: &Slot) {
 pub(crate) fn restore(slot: &Slot) {
     let mut helping = helping(slot);
     helping.range = 0;
+    helping.due = None;
+    slot.helps.store(false, Ordering::Relaxed);
     if let Some(before) = helping.before.take() {
         sys::set_standing(slot.thread_id.load(Ordering::Relaxed), before);
+    }
+}
+
+/// As long as it lives, what a helper does is no help: it has the priority that it had before.
+pub(crate) struct Aside<'a> {
+    slot: &'a Slot,
+    helping: Helping,
+}
+
+/// This thread, that of `slot`, does something else than to help, if it helps.
+pub(crate) fn aside(slot: &Slot) -> Option<Aside<'_>> {
+    if !slot.helps.load(Ordering::Relaxed) {
+        return None;
+    }
+    let mut own = helping(slot);
+    if let Some(before) = own.before.take() {
+        sys::set_standing(slot.thread_id.load(Ordering::Relaxed), before);
+    }
+    let helping = std::mem::take(&mut *own);
+    slot.helps.store(false, Ordering::Relaxed);
+    Some(Aside { slot, helping })
+}
+
+impl Drop for Aside<'_> {
+    fn drop(&mut self) {
+        // Lowered again when it is due, unless the caller waits by then.
+        *helping(self.slot) = std::mem::take(&mut self.helping);
+        self.slot.helps.store(true, Ordering::Relaxed);
     }
 }
 

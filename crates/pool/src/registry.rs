@@ -55,6 +55,8 @@ pub(crate) struct Slot {
     pub(crate) is_waiting: AtomicBool,
     /// Its worker blocks outside of the pool.
     pub(crate) is_away: AtomicBool,
+    /// Its thread helps with a range, and does nothing else at the moment.
+    pub(crate) helps: AtomicBool,
     /// The priority that a helper has taken, and by whom it may be changed.
     pub(crate) helping: Counted<crate::priority::Helping>,
     /// Where the worker begins, and who is on the CPU.
@@ -189,6 +191,7 @@ impl Registry {
             is_running: AtomicBool::new(false),
             is_waiting: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
+            helps: AtomicBool::new(false),
             helping: Counted::new("priority of a helper", Default::default()),
             landing: Landing::new(),
             bound: BoundQueue::new(),

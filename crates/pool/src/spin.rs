@@ -1,6 +1,5 @@
 //! How long who waits looks out before it sleeps: the policy's `Spin`, fed with what is measured here.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -49,8 +48,20 @@ impl Crowd {
 /// With one CPU the partner cannot run while one spins. A quota is another matter: as long as it lasts both run, and
 /// of spinning and sleeping that is chosen which takes less CPU time.
 fn is_alone() -> bool {
-    static ALONE: OnceLock<bool> = OnceLock::new();
-    *ALONE.get_or_init(|| amdahl_topology::allowed().map_or(1, |cpus| cpus.len()) < 2)
+    let known = ALLOWED.load(Ordering::Relaxed);
+    if known == 0 {
+        set_allowed(amdahl_topology::allowed().map_or(1, |cpus| cpus.len()));
+    }
+    ALLOWED.load(Ordering::Relaxed) == 1
+}
+
+/// CPUs that this process may use, as far as a pool has looked; 0: nobody has.
+static ALLOWED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+/// Pools on the real machine say so when they look.
+pub(crate) fn set_allowed(cpus: usize) {
+    // None at all is an error of reading.
+    ALLOWED.store(cpus.max(1), Ordering::Relaxed);
 }
 
 /// Whether and how long one side of something spins: learns from its own waits. The decisions are the policies' `Spinner`.

@@ -9,7 +9,9 @@ use amdahl_topology::{CpuSet, ThrottleStat};
 use crate::budget;
 use crate::counts::{Counts, SharedCounts};
 use crate::parker::Parker;
+use crate::priority;
 use crate::registry::{Control, Registry};
+use crate::spin;
 use crate::states;
 use crate::stuck::Stuck;
 use crate::sync::{AtomicBool, Ordering};
@@ -86,6 +88,9 @@ impl Registry {
 
     fn look_at_cpus(self: &Arc<Self>, control: &mut Control) {
         let allowed = control.source.allowed();
+        if self.settings.binds {
+            spin::set_allowed(allowed.len());
+        }
         if !allowed.is_empty() {
             self.set_roaming(&allowed);
         }
@@ -242,6 +247,13 @@ impl Registry {
                 let verdict = control.load.look(&threads, wall_ns, quota, stolen, most);
                 control.load.retain(|thread| stats.contains_key(&thread));
                 self.crowd.set(verdict.is_crowded);
+            }
+            for slot in self
+                .slots
+                .iter()
+                .filter(|slot| slot.helps.load(Ordering::Relaxed))
+            {
+                priority::lower_if_due(slot);
             }
             self.look_at_stuck(&mut stuck, &mut control);
             // With the limit that has just been found.

@@ -13,6 +13,7 @@ use crate::deque::Steal;
 use crate::fair::Turns;
 use crate::job::{Job, JobRef, quietly};
 use crate::latch::Latch;
+use crate::priority;
 use crate::range::Ticket;
 use crate::registry::{Registry, Slot};
 use crate::states;
@@ -466,6 +467,8 @@ impl Worker {
         while !latch.is_set() {
             // Nothing found means that the latch is set, or that a guest was woken for another reason.
             if let Some(work) = self.next().or_else(|| self.idle(Some(latch), &mut slept)) {
+                // It may be anybody's, and of high priority.
+                let _aside = priority::aside(self.slot());
                 self.run(work);
             }
         }

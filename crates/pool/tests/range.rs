@@ -271,36 +271,129 @@ fn caps_of_one_node_leave_the_places_of_others() {
     }
 }
 
+/// Policy and nice of this thread.
+fn standing() -> (u32, i32) {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let fields: Vec<String> = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect();
+    // policy is field 41, nice field 19; the name and two before it are cut off.
+    (
+        fields[38].parse::<u32>().unwrap(),
+        fields[16].parse::<i32>().unwrap(),
+    )
+}
+
+/// Two workers whose helpers can be lowered, or why not.
+fn lowering_pool() -> Option<Pool> {
+    let builder = Pool::builder().threads_max(2).follows_load(false);
+    let pool = builder.build().unwrap();
+    if pool.state().lowering == amdahl_pool::Lowering::Not || pool.cpus().len() < 2 {
+        println!("SKIPPED: this process cannot raise priorities again, or has one CPU");
+        return None;
+    }
+    Some(pool)
+}
+
+/// Sets it when it is dropped.
+struct Sets<'a>(&'a AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Has a helper do `work` in a chunk that the caller waits for in one of its own; tries until one comes.
+fn by_a_helper(pool: &Pool, work: impl Fn() + Sync) {
+    let caller = std::thread::current().id();
+    let (is_here, is_done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let begun = Instant::now();
+    while !is_done.load(Ordering::SeqCst) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no helper comes");
+        let ran = pool.ranges(0..20).run(|_| {
+            if std::thread::current().id() != caller {
+                if !is_here.swap(true, Ordering::SeqCst) {
+                    // Also if it panics: the caller waits for it.
+                    let _done = Sets(&is_done);
+                    work();
+                }
+                return Ok::<(), ()>(());
+            }
+            // Long enough for a helper to be worth it; then as long as it is at it.
+            let chunk = Instant::now();
+            while chunk.elapsed() < Duration::from_millis(2)
+                || is_here.load(Ordering::SeqCst) && !is_done.load(Ordering::SeqCst)
+            {
+                std::thread::yield_now();
+            }
+            Ok(())
+        });
+        ran.unwrap();
+    }
+}
+
+#[test]
+fn a_helper_is_lowered_in_its_first_chunk_if_that_is_long() {
+    let Some(pool) = lowering_pool() else { return };
+    let normal = standing();
+    by_a_helper(&pool, || {
+        let begun = Instant::now();
+        while standing() == normal {
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "it is never lowered"
+            );
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(pool.spawn(standing).join().unwrap(), normal);
+}
+
+#[test]
+fn work_of_others_that_a_lowered_helper_does_while_it_waits_is_not_low() {
+    let Some(pool) = lowering_pool() else { return };
+    let normal = standing();
+    by_a_helper(&pool, || {
+        while standing() == normal {
+            std::thread::yield_now();
+        }
+        // Somebody else may be quicker: until this thread has done some of it.
+        let own = std::thread::current().id();
+        let begun = Instant::now();
+        let is_own_done = || {
+            let look = || (standing(), std::thread::current().id());
+            let spawned: Vec<_> = (0..16).map(|_| pool.spawn(look)).collect();
+            let done = spawned.into_iter().map(|handle| handle.join().unwrap());
+            // Joined one by one, so not the last ones alone.
+            let mine: Vec<_> = done.filter(|(_, thread)| *thread == own).collect();
+            assert!(mine.iter().all(|(theirs, _)| *theirs == normal), "{mine:?}");
+            !mine.is_empty()
+        };
+        while !is_own_done() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "others do all of it"
+            );
+        }
+        // Low again, since it goes on helping.
+        let begun = Instant::now();
+        while standing() == normal {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it stays raised");
+            std::thread::yield_now();
+        }
+    });
+}
+
 /// A helper that has worked for a while is lowered. The caller is done and this helper is not: it gets the caller's
 /// priority, and the range ends. Afterwards it has its own again.
 #[test]
 fn helpers_are_lowered_lent_to_and_restored() {
-    let pool = Pool::builder()
-        .threads_max(2)
-        .follows_load(false)
-        .build()
-        .unwrap();
-    if pool.state().lowering == amdahl_pool::Lowering::Not || pool.cpus().len() < 2 {
-        println!(
-            "SKIPPED helpers_are_lowered: this process cannot raise priorities again, or has one CPU"
-        );
-        return;
-    }
-    let standing = || {
-        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-        let fields: Vec<String> = stat
-            .rsplit(')')
-            .next()
-            .unwrap()
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect();
-        // policy is field 41, nice field 19; the name and two before it are cut off.
-        (
-            fields[38].parse::<u32>().unwrap(),
-            fields[16].parse::<i32>().unwrap(),
-        )
-    };
+    let Some(pool) = lowering_pool() else { return };
     let normal = standing();
     let caller = std::thread::current().id();
     let mut lowered = 0;

@@ -234,7 +234,7 @@ impl Ticket {
         // SAFETY: the caller waits until `inside` is 0, to which the last line counts.
         let offer = unsafe { &*self.0 };
         let caller = &registry.slots[offer.caller as usize].parker;
-        priority::help(worker.slot(), self.0.addr());
+        priority::help(worker.slot(), self.0.addr(), offer.lowers);
         // SAFETY: it was made for this.
         unsafe { (offer.help)(self.0, worker) };
         priority::restore(worker.slot());

@@ -19,9 +19,6 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence
 use crate::waits::{Waits, lock};
 use crate::worker::Worker;
 
-/// A helper that has worked for so long is lowered. What it would take from others before is less than a time slice.
-const LOWER_AFTER: Duration = Duration::from_micros(300);
-
 /// How a range came to its end too early.
 pub(super) enum Ended<E> {
     Failed(E, Range<usize>),
@@ -58,9 +55,15 @@ struct Reporter<'a> {
 impl Reporter<'_> {
     fn add(&self, len: usize, total: usize, waits: &Waits) {
         let done = self.done.fetch_add(len, Ordering::AcqRel) + len;
+        self.tell(done, total, waits);
+    }
+
+    fn tell(&self, done: usize, total: usize, waits: &Waits) {
         if done == total {
             // The last chunk: waits for a call that is under way, so that this one is the last.
-            let _last = lock(&self.last, waits);
+            let mut last = lock(&self.last, waits);
+            // Who has counted before and comes later says nothing any more.
+            last.1 = total;
             (self.call)(total, total);
         } else if let Ok(mut last) = self.last.try_lock()
             && last.0.elapsed() >= self.every
@@ -209,9 +212,10 @@ impl<'a, E: Send> Region<'a, E> {
             let Some(chunk) = self.parts.take(node, &pace, threads) else {
                 break;
             };
-            if may_lower && spent >= LOWER_AFTER {
+            // One that is in a long chunk is lowered by the watch.
+            if may_lower && spent >= priority::LOWER_AFTER {
                 may_lower = false;
-                priority::lower(worker.slot());
+                priority::lower_if_due(worker.slot());
             }
             match catch_unwind(AssertUnwindSafe(|| (self.work)(chunk.clone()))) {
                 Ok(Ok(())) => {}
@@ -327,6 +331,23 @@ impl<'a, E: Send> Region<'a, E> {
 mod tests {
     use super::*;
     use crate::Pool;
+
+    #[test]
+    fn who_comes_after_the_end_tells_no_progress() {
+        let told = Mutex::new(Vec::new());
+        let reporter = Reporter {
+            done: AtomicUsize::new(0),
+            every: Duration::ZERO,
+            call: &|done, _| told.lock().unwrap().push(done),
+            last: Mutex::new((Instant::now(), 0)),
+        };
+        let waits = Waits::new("progress");
+        // Counted in this order, and told in that.
+        for done in [20, 10, 100, 90] {
+            reporter.tell(done, 100, &waits);
+        }
+        assert_eq!(*told.lock().unwrap(), [20, 100]);
+    }
 
     /// A pool all of whose workers sleep, where no range is ever long enough to wake one for.
     fn asleep() -> Option<Pool> {
