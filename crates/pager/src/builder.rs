@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
+use crate::clean::CleanFile;
 use crate::engine::crew::{Crew, STAND_INS};
 use crate::engine::inline::Inline;
 use crate::engine::near::Terms;
@@ -32,6 +33,7 @@ use crate::plan::working_set::WorkingSet;
 use crate::source::Source;
 use crate::staging::Staging;
 use crate::stats::Tally;
+use crate::succession::Filled;
 use crate::succession::ledger::Ledger;
 use crate::sync::Padded;
 use crate::sys::clock::now_ns;
@@ -74,7 +76,7 @@ pub struct Builder {
     kept: Vec<Arc<Mapping>>,
     handed_over: Option<OwnedFd>,
     source: Option<Arc<dyn Source>>,
-    clean: Option<Arc<CleanPages>>,
+    clean: Option<CleanFile>,
     engine: Engine,
     only_user_space: bool,
     window_bytes: usize,
@@ -175,7 +177,18 @@ impl Builder {
     pub fn clean(mut self, clean: &Arc<CleanPages>) -> Builder {
         let source: Arc<dyn Source> = Arc::<CleanPages>::clone(clean);
         self.source = Some(source);
-        self.clean = Some(Arc::clone(clean));
+        self.clean = Some(CleanFile::Ours(Arc::clone(clean)));
+        self
+    }
+
+    /// The memory, which was handed over, is a private mapping of a file of clean pages that another process had, and registered as for [`clean`](Self::clean). That process is
+    /// gone, or fills the file no more for whoever this pager serves. What the file [has](Filled) is mapped, as one copy for all; what it has not comes from `source`, and is this mapping's
+    /// alone: nobody can write to that file any more. The source may be this process's own [`CleanPages`], which are another file: then each page is still asked for once.
+    ///
+    /// What was given up without a word reads as the clean page if that was mapped, as zeros if it was a copy.
+    pub fn clean_before(mut self, filled: &Arc<Filled>, source: Arc<dyn Source>) -> Builder {
+        self.source = Some(source);
+        self.clean = Some(CleanFile::Left(Arc::clone(filled)));
         self
     }
 
@@ -354,9 +367,6 @@ impl Builder {
                 "a ledger says itself which pages are present",
             ));
         }
-        if self.ledger.is_some() && is_clean {
-            return Err(Error::Config("a ledger does not keep clean pages"));
-        }
         let shards = match self.handed_over.take() {
             Some(fd) => vec![shard_handed_over(fd, count)?],
             None => self.own_shards(&space, &support, engine, cpus)?,
@@ -462,7 +472,10 @@ impl Builder {
     fn check_clean(&self) -> Result<(), Error> {
         let is_fit = |(mapping, region): (&Arc<Mapping>, &Region)| {
             let theirs = mapping.clean().map(Arc::as_ptr);
-            let ours = self.clean.as_ref().map(Arc::as_ptr);
+            let ours = match &self.clean {
+                Some(CleanFile::Ours(clean)) => Some(Arc::as_ptr(clean)),
+                _ => None,
+            };
             mapping.backing() != Backing::Clean
                 || theirs.is_some()
                     && theirs == ours
@@ -474,6 +487,11 @@ impl Builder {
         if !self.kept.iter().zip(&self.regions).all(is_fit) {
             return Err(Error::Config(
                 "a mapping of clean pages is filled from those (`Builder::clean`), at the offset that it maps, by the process that has them",
+            ));
+        }
+        if matches!(self.clean, Some(CleanFile::Left(_))) && self.handed_over.is_none() {
+            return Err(Error::Config(
+                "only memory that was handed over maps the clean pages of a process before",
             ));
         }
         if self.clean.is_some() && self.regions.iter().any(is_cut) {

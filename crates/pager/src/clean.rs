@@ -19,6 +19,7 @@ use crate::plan::pages::{Claim, Pages, State};
 use crate::plan::waits::Waits;
 use crate::source::{Extent, Source, SourceError};
 use crate::staging::{Block, Staging};
+use crate::succession::Filled;
 use crate::sys::clock::now_ns;
 use crate::sys::mapping::populate;
 use crate::sys::support::Support;
@@ -49,6 +50,8 @@ pub struct CleanPages {
     in_flight: InFlight,
     staging: Staging,
     fetched: Counter,
+    /// What another process is to know of the file.
+    filled: Option<Arc<Filled>>,
     timeout: Duration,
     /// How often in a row an answer came after its fetch was given up: as often the time that a fetch has is doubled. A source that says nothing at all
     /// does not count.
@@ -74,6 +77,7 @@ impl CleanPages {
             in_flight: InFlight::new((cpus * 16).clamp(512, 1 << 16)),
             staging: Staging::new((2 * cpus).clamp(8, 64))?,
             fetched: Counter::new(),
+            filled: None,
             timeout: Duration::from_secs(30),
             late: AtomicU32::new(0),
             memory,
@@ -87,6 +91,21 @@ impl CleanPages {
     pub fn timeout(mut self, timeout: Duration) -> CleanPages {
         self.timeout = timeout.max(Duration::from_millis(1));
         self
+    }
+
+    /// Notes which pages the file has where another process finds it, which goes on with [mappings of it](crate::Builder::clean_before) when this one is gone. Nobody else
+    /// can ever fill the file: the only mapping that writes to it is this object's. One that is new, for the same bytes.
+    ///
+    /// # Errors
+    /// [`Error::Config`]: it is of another size, or says that something is there.
+    pub fn noted(mut self, filled: Arc<Filled>) -> Result<CleanPages, Error> {
+        if filled.pages() != self.pages.count() || filled.pages_there() > 0 {
+            return Err(Error::Config(
+                "what is noted of clean pages must be of as many, and begin with nothing",
+            ));
+        }
+        self.filled = Some(filled);
+        Ok(self)
     }
 
     /// Memory of this process with the content from `offset` on, to be served by a pager with [these pages](crate::Builder::clean).
@@ -177,7 +196,7 @@ impl CleanPages {
 
     /// Whether the page at `offset` is in the file.
     pub(crate) fn is_there(&self, offset: u64) -> bool {
-        let page = usize::try_from(offset).unwrap_or(usize::MAX) / PAGE;
+        let page = page_at(offset);
         page < self.pages.count() && self.pages.state(page) == State::Present
     }
 
@@ -341,6 +360,10 @@ impl CleanPages {
                     // SAFETY: as many bytes are at `from`, by the source's word or in a buffer of that length, and of the mapping at `to`, of which these
                     // pages are ours alone: nobody maps them before they are complete.
                     unsafe { to.copy_from_nonoverlapping(from, len) };
+                    if let Some(filled) = &self.filled {
+                        // Before it counts here: who has mapped it goes on with it after us.
+                        filled.note(pages.clone());
+                    }
                     self.fetched.add(pages.len() as i64);
                     self.pages.complete(pages.clone());
                     self.waits.wake(pages);
@@ -371,6 +394,29 @@ impl CleanPages {
         catch_unwind(AssertUnwindSafe(|| question(&*self.source)))
             .map_err(|_| SourceError::Gone("it panicked"))
     }
+}
+
+/// The file that some memory maps.
+pub(crate) enum CleanFile {
+    /// Filled by this process.
+    Ours(Arc<CleanPages>),
+    /// Another process filled it so far, and nobody will any more.
+    Left(Arc<Filled>),
+}
+
+impl CleanFile {
+    /// Whether the page at `offset` of the content is in it.
+    pub fn is_there(&self, offset: u64) -> bool {
+        match self {
+            CleanFile::Ours(clean) => clean.is_there(offset),
+            CleanFile::Left(filled) => filled.has(page_at(offset)),
+        }
+    }
+}
+
+/// The page at `offset`; beyond the last of any where no number has room for it.
+pub(crate) fn page_at(offset: u64) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX) / PAGE
 }
 
 /// The time that a fetch has after so many late answers in a row.

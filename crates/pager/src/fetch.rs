@@ -13,6 +13,7 @@ use std::time::Duration;
 use amdahl_spread::Counter;
 use rustix::io::Errno;
 
+use crate::clean::{CleanFile, page_at};
 use crate::event::{Event, Loss};
 use crate::inner::{Inner, PAUSE, Shard, Trouble};
 use crate::lost::Barred;
@@ -24,7 +25,7 @@ use crate::staging::Block;
 use crate::sys::clock::now_ns;
 use crate::sys::uffd::{Placed, in_one_mapping};
 use crate::zeros::is_zero;
-use crate::{BLOCK, CleanPages, PAGE};
+use crate::{BLOCK, PAGE};
 
 const BLOCK_PAGES: usize = BLOCK / PAGE;
 /// Tries of a fetch after errors that may pass.
@@ -301,11 +302,16 @@ impl Inner {
             self.count(flight, &self.tally.zero_pages, placed.pages.min(count));
             return Ok(placed.on);
         }
-        if region.clean
-            && let Some(clean) = &self.clean
-        {
-            return self.map_clean(shard, flight, clean, pages, offset);
-        }
+        let pages = match &self.clean {
+            Some(clean) if region.clean => {
+                let (pages, is_in_file) = self.in_file(flight, clean, pages, offset)?;
+                if is_in_file {
+                    return self.map_clean(shard, flight, pages);
+                }
+                pages
+            }
+            _ => pages,
+        };
         let to = self.space.addresses(&pages);
         if region.movable || region.takes_blocks {
             let into_block = to.start % BLOCK;
@@ -344,17 +350,36 @@ impl Inner {
         Ok(block)
     }
 
-    /// Has the clean pages there, and maps them into place.
+    /// Sees to it that the file of clean pages has some, if anybody can: the first of them, and whether they are in it.
+    fn in_file(
+        &self,
+        flight: &Flight<'_>,
+        clean: &CleanFile,
+        mut pages: Range<usize>,
+        offset: u64,
+    ) -> Result<(Range<usize>, bool), Trouble> {
+        let (count, is_in_file) = match clean {
+            CleanFile::Ours(clean) => {
+                let there = clean.bring(offset, pages.len() * PAGE, flight.is_ahead);
+                (there.map_err(Trouble::Source)?, true)
+            }
+            CleanFile::Left(filled) => {
+                let first = page_at(offset);
+                let (is_whole, count) = filled.run(first..first.saturating_add(pages.len()));
+                (count, is_whole)
+            }
+        };
+        pages.end = pages.start + count.min(pages.len());
+        Ok((pages, is_in_file))
+    }
+
+    /// Maps pages that the file of clean pages has into place.
     fn map_clean(
         &self,
         shard: &Shard,
         flight: &mut Flight<'_>,
-        clean: &CleanPages,
-        mut pages: Range<usize>,
-        offset: u64,
+        pages: Range<usize>,
     ) -> Result<usize, Trouble> {
-        let there = clean.bring(offset, pages.len() * PAGE, flight.is_ahead);
-        pages.end = pages.start + there.map_err(Trouble::Source)?.min(pages.len());
         let placed = self.place(shard, flight, pages, 1, |to, _| shard.uffd.map(to))?;
         self.count(flight, &self.tally.pages, placed.pages);
         self.tally.shared_pages.add(placed.pages as i64);

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::clean::CleanFile;
 use crate::engine::queue::Queue;
 use crate::engine::reader::{Doom, change};
 use crate::engine::watchdog::Leash;
@@ -33,7 +34,7 @@ use crate::sync::Padded;
 use crate::sys::clock::now_ns;
 use crate::sys::mapping::discard;
 use crate::sys::uffd::{Told, Uffd};
-use crate::{BLOCK, CleanPages, Error, Mapping, PAGE};
+use crate::{BLOCK, Error, Mapping, PAGE};
 
 /// Pages that one descriptor serves.
 pub(crate) struct Shard {
@@ -68,8 +69,8 @@ pub(crate) struct Inner {
     pub left: Left,
     pub streams: Streams,
     pub source: Arc<dyn Source>,
-    /// The source, if it is that.
-    pub clean: Option<Arc<CleanPages>>,
+    /// What clean regions map.
+    pub clean: Option<CleanFile>,
     /// Shared memory whose file takes whole huge pages, by address.
     pub besides: Box<[(usize, Arc<Mapping>)]>,
     pub shards: Box<[Shard]>,
@@ -586,7 +587,10 @@ impl Inner {
         ledger.standings(|pages, standing| {
             for part in self.space.parts(&pages) {
                 match standing {
-                    Standing::Removed => self.pages.remove(part),
+                    Standing::Removed => {
+                        self.note_given_up(&part);
+                        self.pages.remove(part);
+                    }
                     Standing::Settled => self.pages.forget(self.space.granules(&part)),
                     Standing::Lost => {
                         let part = self.space.granules(&part);

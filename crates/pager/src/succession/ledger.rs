@@ -4,16 +4,14 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::general::uffd_msg;
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
+use rustix::mm::mlock;
 
-use super::arbiter::is_memory;
+use super::shared::{Shared, checked, halves};
 use crate::sys::uffd::{Message, Told, Uffd};
 use crate::{HandedOver, PAGE};
 
@@ -32,9 +30,6 @@ const MESSAGES: usize = PAGE / size_of::<uffd_msg>();
 const BITS_AT: usize = 2 * PAGE;
 /// Numbers that are kept for whoever serves next.
 pub const COUNTERS: usize = 16;
-const SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::SEAL);
 
 /// Why a ledger cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -64,16 +59,10 @@ pub(super) fn system(operation: &'static str) -> impl FnOnce(Errno) -> LedgerErr
 /// where the last one with the same ledger was, however that ended.
 #[derive(Debug)]
 pub struct Ledger {
-    fd: OwnedFd,
-    start: NonNull<u8>,
-    len: usize,
+    /// Changed by atomic operations; messages by who holds the pager's gate closed.
+    memory: Shared,
     pages: usize,
 }
-
-// SAFETY: plain memory, which is changed by atomic operations; messages by who holds the pager's gate closed.
-unsafe impl Send for Ledger {}
-// SAFETY: as above.
-unsafe impl Sync for Ledger {}
 
 /// Which bits.
 #[derive(Clone, Copy)]
@@ -113,23 +102,16 @@ fn checksum(regions: &[HandedOver]) -> u64 {
 }
 
 fn header(regions: &[HandedOver], identity: [u8; 16], pages: usize) -> [u64; HEADER] {
-    let (low, high) = identity.split_at(8);
-    let half = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("8 bytes"));
-    let mut header = [
+    let [low, high] = halves(identity);
+    checked([
         MAGIC,
         VERSION,
         pages as u64,
         checksum(regions),
-        half(low),
-        half(high),
+        low,
+        high,
         0,
-    ];
-    let mut sum = crc32fast::Hasher::new();
-    for word in &header[..HEADER - 1] {
-        sum.update(&word.to_le_bytes());
-    }
-    header[HEADER - 1] = sum.finalize().into();
-    header
+    ])
 }
 
 fn count(regions: &[HandedOver]) -> usize {
@@ -144,12 +126,7 @@ impl Ledger {
     pub fn new(regions: &[HandedOver], identity: [u8; 16]) -> Result<Ledger, LedgerError> {
         let pages = count(regions);
         let len = BITS_AT + 3 * bits_bytes(pages);
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = memfd_create("amdahl-ledger", flags).map_err(system("memfd_create"))?;
-        // All of it now: nobody must find out by a signal later that there is no memory.
-        fallocate(&fd, FallocateFlags::empty(), 0, len as u64).map_err(system("fallocate"))?;
-        fcntl_add_seals(&fd, SEALS).map_err(system("fcntl(F_ADD_SEALS)"))?;
-        let ledger = Ledger::map(fd, len, pages)?;
+        let ledger = Ledger::of(Shared::new("amdahl-ledger", len)?, pages);
         for (word, value) in header(regions, identity, pages).into_iter().enumerate() {
             ledger.word(word * 8).store(value, Ordering::Relaxed);
         }
@@ -167,8 +144,7 @@ impl Ledger {
     ) -> Result<Ledger, LedgerError> {
         let pages = count(regions);
         let len = BITS_AT + 3 * bits_bytes(pages);
-        is_memory(&fd, len)?;
-        let ledger = Ledger::map(fd, len, pages)?;
+        let ledger = Ledger::of(Shared::open(fd, len)?, pages);
         let expected = header(regions, identity, pages);
         let is = |word: usize| ledger.word(word * 8).load(Ordering::Relaxed) == expected[word];
         if !is(0) {
@@ -186,35 +162,16 @@ impl Ledger {
         Ok(ledger)
     }
 
-    fn map(fd: OwnedFd, len: usize, pages: usize) -> Result<Ledger, LedgerError> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, of memory that is as long and stays so.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                len,
-                protection,
-                MapFlags::SHARED | MapFlags::POPULATE,
-                &fd,
-                0,
-            )
-        }
-        .map_err(system("mmap"))?;
+    fn of(memory: Shared, pages: usize) -> Ledger {
         // The kernel writes messages there. A page that is not in memory then could lose one, if we are killed at that moment.
         // SAFETY: it is mapped; nothing of it changes.
-        let _ = unsafe { mlock(start.byte_add(MESSAGES_AT), PAGE) };
-        let start = NonNull::new(start.cast()).ok_or(LedgerError::Wrong("is at address 0"))?;
-        Ok(Ledger {
-            fd,
-            start,
-            len,
-            pages,
-        })
+        let _ = unsafe { mlock(memory.at(MESSAGES_AT).cast(), PAGE) };
+        Ledger { memory, pages }
     }
 
     /// To be sent to another process.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.memory.descriptor()
     }
 
     /// How many pages it is about.
@@ -236,9 +193,7 @@ impl Ledger {
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
-        debug_assert!(at.is_multiple_of(8) && at + 8 <= self.len);
-        // SAFETY: aligned and inside of the mapping; all changes are atomic.
-        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) }
+        self.memory.word(at)
     }
 
     fn bits(&self, of: Bits, word: usize) -> &AtomicU64 {
@@ -323,17 +278,17 @@ impl Ledger {
     }
 
     fn message(&self, nth: usize) -> *mut uffd_msg {
-        let at = MESSAGES_AT + nth * size_of::<uffd_msg>();
-        // SAFETY: inside of the mapping.
-        unsafe { self.start.as_ptr().add(at).cast() }
+        self.memory
+            .at(MESSAGES_AT + nth * size_of::<uffd_msg>())
+            .cast()
     }
 
     /// A message has been dealt with.
     fn forget(&self, nth: usize) {
         let at = MESSAGES_AT + nth * size_of::<uffd_msg>();
         // The first word has the kind of the message, which is never 0.
-        // SAFETY: as in `word`.
-        let word = unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(at).cast()) };
+        // SAFETY: aligned and inside of the mapping; all changes are atomic.
+        let word = unsafe { AtomicU32::from_ptr(self.memory.at(at).cast()) };
         // Release: what was done about it comes before.
         word.store(0, Ordering::Release);
     }
@@ -378,13 +333,6 @@ impl Ledger {
     }
 }
 
-impl Drop for Ledger {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and used by nobody any more.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
-    }
-}
-
 /// What a ledger says of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
@@ -398,6 +346,9 @@ pub(crate) enum Standing {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, memfd_create};
+
+    use super::super::shared::SEALS;
     use super::*;
 
     fn regions(pages: usize) -> Vec<HandedOver> {

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod others;
+mod successors;
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;

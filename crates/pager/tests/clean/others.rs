@@ -214,7 +214,7 @@ fn attack_by_force(file: BorrowedFd<'_>) {
 }
 
 /// Where the file is mapped for who fills it.
-fn mapped_to_write(clean: &CleanPages) -> usize {
+pub(super) fn mapped_to_write(clean: &CleanPages) -> usize {
     use std::os::unix::fs::MetadataExt;
 
     let file = std::fs::File::from(clean.file().try_clone_to_owned().unwrap());
