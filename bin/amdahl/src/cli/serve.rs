@@ -27,8 +27,9 @@ A new version takes over while VMs run, and another stands by in case it is kill
   amdahl pager serve --image vm.ami --listen unix:/run/pager.sock --control unix:/run/pager.control
   amdahl pager serve --image vm.ami --replace unix:/run/pager.control
   amdahl pager serve --image vm.ami --standby-for unix:/run/pager.control
-That is for VMs whose own memory is filled. The one copy of --share is not given to VMMs beside
---control, since who maps it cannot be taken over; nor can VMs of `amdahl pager offload`.
+VMs that map the one copy of --share go on as well: what it has is one copy still, the rest comes
+to each as its own; those that come later share a new one. VMs of `amdahl pager offload` cannot be
+taken over.
 
 Firecracker is told of the socket when it loads the snapshot:
   PUT /snapshot/load  {\"snapshot_path\": \"vm.state\",
@@ -103,7 +104,7 @@ pub struct PagerServe {
     pub record_working_set: Option<PathBuf>,
     /// Ask for each page once, whatever VMs want it, and keep it in one copy for all of them: for an image that is
     /// far away. Takes memory as pages come, up to the size of the image, beside --memory. VMMs that ask for it map
-    /// that copy (not with --control), others get copies of their own
+    /// that copy, others get copies of their own
     #[arg(long, conflicts_with = "record_working_set")]
     pub share: bool,
     /// What becomes of a VM that cannot have a page: it gets SIGBUS when it touches it, or is killed

@@ -3,6 +3,7 @@
 mod descriptors;
 mod following;
 mod guests;
+mod inheriting;
 mod objects;
 mod qemu;
 mod refusing;

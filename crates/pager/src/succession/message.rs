@@ -8,9 +8,11 @@ use crate::{HandedOver, PAGE};
 /// Bytes of a message at most: the regions of a VM are the most that is said.
 pub const BYTES_MAX: usize = 160 << 10;
 /// Descriptors beside a message at most.
-pub const DESCRIPTORS_MAX: usize = 4;
+pub const DESCRIPTORS_MAX: usize = 5;
 /// The newest version that is spoken.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// The oldest in which a VM that maps a file of clean pages can be told.
+pub const MAPS_SINCE: u32 = 2;
 /// The oldest.
 pub const OLDEST: u32 = 1;
 /// Of any text in a message.
@@ -65,6 +67,14 @@ pub struct Vm {
     pub features: Option<u64>,
     /// Its memory.
     pub regions: Vec<Region>,
+    /// It maps a file of clean pages.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub maps: bool,
+}
+
+/// What was not said before there was more to say.
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl Vm {
@@ -136,7 +146,7 @@ pub enum Message {
     },
     /// It has locked its number.
     Entered,
-    /// A VM, with its userfaultfd, its ledger, its connection, and, if there is one, its process.
+    /// A VM, with its userfaultfd, its ledger, its connection, if it maps a file of clean pages [what that has](super::Filled), and, if there is one, its process.
     Vm(Vm),
     /// The VM is held: from now on it survives.
     Held {
@@ -209,7 +219,8 @@ impl Message {
         message.checked(bytes.len())?;
         let (fits, expected) = match &message {
             Message::Welcome { .. } => (descriptors == 3, "3"),
-            Message::Vm(_) => ((3..=4).contains(&descriptors), "3 or 4"),
+            Message::Vm(Vm { maps: false, .. }) => ((3..=4).contains(&descriptors), "3 or 4"),
+            Message::Vm(_) => ((4..=5).contains(&descriptors), "4 or 5"),
             _ => (descriptors == 0, "0"),
         };
         match fits {
@@ -280,14 +291,22 @@ mod tests {
             uid: u32::MAX,
             features: Some(u64::MAX),
             regions: (0..regions).map(region).collect(),
+            maps: false,
+        }
+    }
+
+    fn mapping(regions: usize) -> Vm {
+        Vm {
+            maps: true,
+            ..vm(regions)
         }
     }
 
     #[test]
     fn the_largest_vm_that_is_taken_can_be_said() {
-        let largest = Message::Vm(vm(crate::handoff::REGIONS_MAX));
+        let largest = Message::Vm(mapping(crate::handoff::REGIONS_MAX));
         let bytes = largest.encode().unwrap();
-        assert_eq!(Message::decode(&bytes, 4).unwrap(), largest);
+        assert_eq!(Message::decode(&bytes, 5).unwrap(), largest);
         let regions = vm(crate::handoff::REGIONS_MAX).regions(1 << 56).unwrap();
         assert_eq!(regions.len(), crate::handoff::REGIONS_MAX);
     }
@@ -306,6 +325,7 @@ mod tests {
         for (message, right, wrong) in [
             (Message::Take, vec![0], vec![1, 4]),
             (Message::Vm(vm(1)), vec![3, 4], vec![0, 2, 5]),
+            (Message::Vm(mapping(1)), vec![4, 5], vec![0, 3, 6]),
         ] {
             let bytes = message.encode().unwrap();
             for descriptors in right {
@@ -325,9 +345,23 @@ mod tests {
             panic!("a hello");
         };
         assert_eq!(common_version(oldest, newest), None);
-        assert_eq!(common_version(1, 9), Some(1));
+        assert_eq!(common_version(1, 9), Some(VERSION));
+        assert_eq!(common_version(1, 1), Some(1));
         assert_eq!(common_version(0, 0), None);
         assert!(Message::decode(br#"{"is":"no","why":"later","more":0}"#, 0).is_ok());
+    }
+
+    /// In version 1 nothing was said of what a VM maps.
+    #[test]
+    fn a_vm_is_told_as_in_version_1_unless_it_maps_a_file() {
+        let said = |vm: Vm| String::from_utf8(Message::Vm(vm).encode().unwrap()).unwrap();
+        assert!(!said(vm(1)).contains("maps"));
+        assert!(said(mapping(1)).contains("maps"));
+        let old = br#"{"is":"vm","number":1,"pid":null,"uid":0,"features":null,"regions":[]}"#;
+        let Ok(Message::Vm(vm)) = Message::decode(old, 3) else {
+            panic!("a VM");
+        };
+        assert!(!vm.maps);
     }
 
     #[test]

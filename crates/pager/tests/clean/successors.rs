@@ -213,9 +213,10 @@ fn a_page_is_noted_when_all_of_it_is_in_the_file() {
         while stuck.waiting.load(Ordering::SeqCst) == 0 {
             thread::yield_now();
         }
-        assert_eq!((filled.pages_there(), clean.pages_there()), (0, 0));
+        let there = (filled.pages_there(), clean.pages_there());
         stuck.let_go();
         assert_eq!(brings.join().unwrap(), 0);
+        assert_eq!(there, (0, 0));
         assert_eq!((filled.pages_there(), clean.pages_there()), (1, 1));
     });
     ends("drop", || drop(slow));

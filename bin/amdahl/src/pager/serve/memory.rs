@@ -1,5 +1,6 @@
 //! What VMs begin with: an image or a raw file, and which of its pages are needed first.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use amdahl_image::{Image, Store};
 use amdahl_object::{Limits, is_object};
+use amdahl_pager::succession::Filled;
 use amdahl_pager::{
     CleanPages, Extent, FileSource, ImageSource, PAGE, Source, SourceError, StoreSource,
 };
@@ -21,6 +23,13 @@ use crate::cli::serve::PagerServe;
 use crate::failure::Failure;
 use crate::pager::image;
 use crate::pager::shelf::Anywhere;
+
+/// One copy of all pages.
+pub struct Clean {
+    pub pages: Arc<CleanPages>,
+    /// What another process needs to go on with those that map it.
+    pub filled: Arc<Filled>,
+}
 
 /// The memory, shared by all VMs.
 pub struct Memory {
@@ -35,7 +44,7 @@ pub struct Memory {
     /// Another memory has another one.
     pub identity: Identity,
     /// The source, where there is one copy of its pages for all.
-    pub clean: Option<Arc<CleanPages>>,
+    pub clean: Option<Clean>,
     image: Option<Arc<ImageSource>>,
     object: Option<Arc<StoreSource>>,
     remote: Option<Arc<Remote>>,
@@ -160,11 +169,16 @@ impl Memory {
             }
         };
         if args.share {
-            let clean = CleanPages::new(Arc::clone(&memory.source), memory.bytes);
-            let clean = clean.map_err(|error| Failure::machine(format!("--share: {error}")))?;
-            let clean = Arc::new(clean.timeout(Duration::from_secs(args.read_timeout)));
-            memory.source = Arc::clone(&clean) as Arc<dyn Source>;
-            memory.clean = Some(clean);
+            let refused = |why: &dyn Display| Failure::machine(format!("--share: {why}"));
+            let filled = Filled::new(memory.bytes, memory.identity);
+            let filled = Arc::new(filled.map_err(|error| refused(&error))?);
+            let pages = CleanPages::new(Arc::clone(&memory.source), memory.bytes)
+                .map(|pages| pages.timeout(Duration::from_secs(args.read_timeout)))
+                .and_then(|pages| pages.noted(Arc::clone(&filled)))
+                .map_err(|error| refused(&error))?;
+            let pages = Arc::new(pages);
+            memory.source = Arc::clone(&pages) as Arc<dyn Source>;
+            memory.clean = Some(Clean { pages, filled });
         }
         if let Some(path) = &args.record_working_set {
             // What is fetched before it is touched would be missed.

@@ -43,8 +43,8 @@ const ARRIVING: u32 = 16;
 const TICK: Duration = Duration::from_millis(100);
 /// Descriptors for everything else, VMs that arrive and connections to an object store included.
 const SPARE_DESCRIPTORS: u64 = 128 + 5 * ARRIVING as u64;
-/// Descriptors that a VM needs: socket, process, userfaultfd and its duplicates, bell, ledger, and some to spare.
-const DESCRIPTORS: u64 = 9;
+/// Descriptors that a VM needs: socket, process, userfaultfd and its duplicates, bell, ledger, what the file has that it maps, and some to spare.
+const DESCRIPTORS: u64 = 10;
 
 /// Serves until it is told to end.
 pub fn main(args: &PagerServe) -> Result<u8, Failure> {

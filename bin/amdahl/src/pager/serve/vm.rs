@@ -12,13 +12,13 @@ use amdahl_pager::handoff::{
     HandedOverMemory, Layout, Malformed, Owner, Peer, Question, ReceiveError, offer, question,
     receive, tell_ready,
 };
-use amdahl_pager::succession::Ledger;
+use amdahl_pager::succession::{Filled, Ledger};
 use amdahl_pager::{Background, Features, Pager, WorkingSet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 
 use super::keep::{Keep, Kept, Verdict};
-use super::memory::Memory;
+use super::memory::{Clean, Memory};
 use super::plan::Plan;
 use super::tally::Tally;
 use super::tell::{End, Line, Outcome, Teller, Vm, pages};
@@ -102,8 +102,8 @@ impl Drop for Counted<'_> {
 /// A VM's memory as it was handed over.
 struct Taken {
     memory: HandedOverMemory,
-    /// Its VMM has asked for the clean pages, and maps them.
-    is_mapped: bool,
+    /// Its VMM has asked for the clean pages, and maps their file, which has these.
+    maps: Option<Arc<Filled>>,
     /// It wants to know when its working set is there.
     waits_for_set: bool,
 }
@@ -133,23 +133,18 @@ fn take(shared: &Shared, stream: &UnixStream) -> Result<Taken, Refusal> {
             false,
         ))
     };
-    let (mut is_mapped, mut waits_for_set) = (false, false);
+    let (mut maps, mut waits_for_set) = (None, false);
     // Each once: who asks without an end would keep a place of those that arrive.
     loop {
         match question(stream, timeout).map_err(failed)? {
             Some(Question::WorkingSet) if !waits_for_set => waits_for_set = true,
-            Some(Question::CleanPages) if !is_mapped => {
-                is_mapped = true;
-                let Some(clean) = &shared.memory.clean else {
+            Some(Question::CleanPages) if maps.is_none() => {
+                let Some(Clean { pages, filled }) = &shared.memory.clean else {
                     return Err(refused("and there is none without --share"));
                 };
-                if shared.keep.is_on() {
-                    return Err(refused(
-                        "which is not handed to who follows (--share with --control)",
-                    ));
-                }
-                offer(stream, clean)
+                offer(stream, pages)
                     .map_err(|error| refused(&format!("which cannot be offered: {error}")))?;
+                maps = Some(Arc::clone(filled));
             }
             Some(_) => return Err(Some(("it asks for the same twice".to_owned(), false))),
             None => break,
@@ -158,7 +153,7 @@ fn take(shared: &Shared, stream: &UnixStream) -> Result<Taken, Refusal> {
     let memory = receive(stream, shared.memory.bytes, timeout).map_err(failed)?;
     Ok(Taken {
         memory,
-        is_mapped,
+        maps,
         waits_for_set,
     })
 }
@@ -228,7 +223,6 @@ pub fn connection(shared: &Shared, number: u64, stream: UnixStream, arriving: Co
             return refused(shared, vm, &why, Some((&peer, Some(&owner))));
         }
     };
-    let (is_mapped, waits_for_set) = (taken.is_mapped, taken.waits_for_set);
     let HandedOverMemory {
         descriptor,
         features,
@@ -241,8 +235,8 @@ pub fn connection(shared: &Shared, number: u64, stream: UnixStream, arriving: Co
         descriptor,
         features,
         regions,
-        is_mapped,
-        waits_for_set,
+        maps: taken.maps,
+        waits_for_set: taken.waits_for_set,
         ledger: ledger.map(Arc::new),
     });
     shared.keep.begin(shared, &kept);
@@ -381,9 +375,14 @@ impl<'a> Served<'a> {
             .try_clone()
             .map_err(|error| format!("its descriptor cannot be duplicated: {error}"))?;
         let builder = Pager::builder().handed_over(descriptor, regions);
-        let builder = match &shared.memory.clean {
-            Some(clean) if kept.is_mapped => builder.clean(clean),
-            _ => builder.source(Arc::clone(&shared.memory.source)),
+        let Memory { source, clean, .. } = &shared.memory;
+        let builder = match (&kept.maps, clean) {
+            (Some(maps), Some(clean)) if Arc::ptr_eq(maps, &clean.filled) => {
+                builder.clean(&clean.pages)
+            }
+            // A file that one before us filled.
+            (Some(maps), _) => builder.clean_before(maps, Arc::clone(source)),
+            (None, _) => builder.source(Arc::clone(source)),
         };
         let mut builder = builder
             .staging(plan.staging_bytes)
@@ -448,7 +447,7 @@ impl<'a> Served<'a> {
         }
         let watch = Watch::new(vm, shared, Layout::new(regions), owner, peer);
         Ok(Served {
-            is_mapped: kept.is_mapped,
+            is_mapped: kept.maps.is_some(),
             // By the one before, if there was one.
             waits_for_set: kept.waits_for_set && is_new,
             pager,

@@ -621,7 +621,7 @@ fn identity_of(path: &std::path::Path) -> String {
 }
 
 /// A successor, of the raw file, that goes only so far.
-fn failing(place: &Place, ends_at: &str) -> Running {
+pub(super) fn failing(place: &Place, ends_at: &str) -> Running {
     let told = json!({
         "ends_at": ends_at,
         "control": place.join("pager.control"),

@@ -182,6 +182,7 @@ mod tests {
             uid: 0,
             features: None,
             regions: Vec::new(),
+            maps: false,
         };
         theirs.send(&Message::Take, &[]).expect("sent");
         theirs.send(&Message::Vm(vm), &fds).expect("sent");

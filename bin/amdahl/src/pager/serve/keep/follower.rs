@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use amdahl_pager::succession::Ledger;
-use amdahl_pager::succession::message::Message;
+use amdahl_pager::succession::message::{MAPS_SINCE, Message};
 use amdahl_pager::succession::turn::GiverEvent;
 use serde_json::json;
 
@@ -21,6 +21,8 @@ pub struct Follower {
     pub channel: Channel,
     /// Its number at the arbiter.
     pub member: u32,
+    /// What is spoken with it.
+    version: u32,
     /// How long it may take to hold a VM, which waits meanwhile.
     hold: Duration,
     pub replaces: bool,
@@ -32,10 +34,17 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub fn new(channel: Channel, member: u32, hold: Duration, replaces: bool) -> Follower {
+    pub fn new(
+        channel: Channel,
+        member: u32,
+        version: u32,
+        hold: Duration,
+        replaces: bool,
+    ) -> Follower {
         Follower {
             channel,
             member,
+            version,
             hold,
             replaces,
             inbox: VecDeque::new(),
@@ -69,6 +78,11 @@ impl Follower {
 
     /// Is told of a VM, and waited for until it holds it.
     pub fn told(&mut self, kept: &Kept, ledger: &Ledger) {
+        if kept.maps.is_some() && self.version < MAPS_SINCE && self.gone.is_none() {
+            let why =
+                "it is too old to go on with VMs that map the one copy of all pages (--share)";
+            self.gone = Some(why.to_owned());
+        }
         self.say(&kept.message(), &kept.descriptors(ledger));
         let until = Instant::now() + self.hold;
         let held = Message::Held {

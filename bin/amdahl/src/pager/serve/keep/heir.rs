@@ -11,7 +11,7 @@ use amdahl_pager::Features;
 use amdahl_pager::handoff::{Peer, examine};
 use amdahl_pager::succession::message::{self, Message, SocketFile};
 use amdahl_pager::succession::turn::{Taker, TakerAction, TakerEvent};
-use amdahl_pager::succession::{Arbiter, Claim, Ledger};
+use amdahl_pager::succession::{Arbiter, Claim, Filled, Ledger};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use serde_json::json;
 
@@ -407,6 +407,7 @@ fn kept(vm: message::Vm, descriptors: Vec<OwnedFd>, memory: &Memory) -> Result<K
     let mut descriptors = descriptors.into_iter();
     let mut next = || descriptors.next().ok_or("a descriptor is missing");
     let (descriptor, ledger, stream) = (next()?, next()?, next()?);
+    let filled = vm.maps.then(&mut next).transpose()?;
     let pidfd = descriptors.next();
     let is_stream = sockopt::socket_domain(&stream) == Ok(AddressFamily::UNIX)
         && sockopt::socket_type(&stream) == Ok(SocketType::STREAM);
@@ -416,9 +417,12 @@ fn kept(vm: message::Vm, descriptors: Vec<OwnedFd>, memory: &Memory) -> Result<K
     let features = examine(&descriptor).map_err(|error| error.to_string())?;
     let ledger =
         Ledger::open(ledger, &regions, memory.identity).map_err(|error| error.to_string())?;
+    let maps = filled
+        .map(|filled| Filled::open(filled, memory.bytes, memory.identity).map(Arc::new))
+        .transpose()
+        .map_err(|error| error.to_string())?;
     Ok(Kept {
-        // No ledger is kept of those.
-        is_mapped: false,
+        maps,
         waits_for_set: false,
         vm: Vm {
             number: vm.number,

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use amdahl_pager::handoff::Peer;
 use amdahl_pager::succession::message::{self, Message, common_version};
 use amdahl_pager::succession::turn::{Giver, GiverAction, GiverEvent, Heirs};
-use amdahl_pager::succession::{Arbiter, Ledger};
+use amdahl_pager::succession::{Arbiter, Filled, Ledger};
 use amdahl_pager::{Features, HandedOver};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde_json::json;
@@ -56,8 +56,8 @@ pub struct Kept {
     pub features: Option<Features>,
     /// Its memory.
     pub regions: Vec<HandedOver>,
-    /// It is a mapping of the clean pages' file.
-    pub is_mapped: bool,
+    /// What the file of clean pages has that it maps, if it does.
+    pub maps: Option<Arc<Filled>>,
     /// Its VMM has asked to be told when its working set is there.
     pub waits_for_set: bool,
     /// What is known of its pages, if somebody may follow.
@@ -72,6 +72,7 @@ impl Kept {
             uid: self.peer.uid,
             features: self.features.map(|features| features.0),
             regions: self.regions.iter().map(message::Region::from).collect(),
+            maps: self.maps.is_some(),
         })
     }
 
@@ -81,7 +82,12 @@ impl Kept {
             ledger.descriptor(),
             self.stream.as_fd(),
         ];
-        three.into_iter().chain(self.peer.pidfd()).collect()
+        let filled = self.maps.as_ref().map(|filled| filled.descriptor());
+        three
+            .into_iter()
+            .chain(filled)
+            .chain(self.peer.pidfd())
+            .collect()
     }
 }
 
@@ -461,7 +467,8 @@ impl Keep {
             control.socket().as_fd(),
             arbiter.descriptor(),
         ];
-        let mut follower = Follower::new(channel, member, shared.plan.handoff_timeout, replaces);
+        let hold = shared.plan.handoff_timeout;
+        let mut follower = Follower::new(channel, member, version, hold, replaces);
         let pid = follower.channel.peer.pid;
         follower.say(&welcome, &sockets);
         follower.enters();
