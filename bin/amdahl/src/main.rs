@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    if let Some(code) = child::guard::main() {
+    if let Some(code) = child::guard::main().or_else(pager::offload_guard) {
         return code;
     }
     let command = cli::Cli::parse().command;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 pub(super) const OFFLOAD_EXAMPLES: &str = "\
 Examples:
@@ -13,7 +13,17 @@ Examples:
 The snapshot is what Cloud Hypervisor's own offload_daemon writes: migration_config.json, state.json,
 and memory-N for each slot of memory, which may also be packed (amdahl pager pack memory-0 -o
 memory-0.ami). The VM's pages arrive when it touches them, and in the background. It needs this program
-as long as it runs.";
+as long as it runs: another cannot take over. If this one is killed Cloud Hypervisor finds its connection
+closed; with --on-loss kill it is killed, too.";
+
+/// What becomes of a VM that cannot have a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnLoss {
+    /// Cloud Hypervisor is told.
+    Tell,
+    /// Its process is killed.
+    Kill,
+}
 
 /// `amdahl pager offload`.
 #[derive(Debug, Args)]
@@ -33,6 +43,10 @@ pub struct PagerOffload {
     /// Seconds that a page may take
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub read_timeout: u64,
+    /// What becomes of a VM that cannot have a page, since the snapshot cannot be read or this program
+    /// is killed: Cloud Hypervisor is told (by an error, or the end of the connection), or is killed
+    #[arg(long, value_name = "WHAT", default_value = "tell")]
+    pub on_loss: OnLoss,
     /// No progress
     #[arg(long, short)]
     pub quiet: bool,

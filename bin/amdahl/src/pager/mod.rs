@@ -15,6 +15,8 @@ mod stdio;
 use crate::cli::pager::{Pager, PagerCommand};
 use crate::failure::Failure;
 
+pub use offload::guard::main as offload_guard;
+
 /// Packs, unpacks, checks, tells, serves, attaches, moves, is moved or measures.
 pub fn main(pager: &Pager) -> Result<u8, Failure> {
     match &pager.command {

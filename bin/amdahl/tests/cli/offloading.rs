@@ -7,12 +7,15 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
 
 use rustix::fs::SeekFrom;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::Signal;
 use serde_json::json;
 
-use super::tool::{HANGS_AFTER, Place, Running, skipped};
+use super::tool::{HANGS_AFTER, Place, Running, skipped, until};
 
 const PAGE: usize = 4096;
 const OK: u16 = 1;
@@ -297,12 +300,96 @@ fn it_is_filled_meanwhile_and_left_paused_if_that_is_wanted() {
     assert_eq!(vm.last, 8);
     for (nth, (slot, _, pages, _)) in SLOTS.into_iter().enumerate() {
         for page in 0..pages {
-            crate::tool::until("the page", || vm.is_there(nth, page).then_some(()));
+            until("the page", || vm.is_there(nth, page).then_some(()));
             assert_eq!(vm.page(nth, page), content(slot, page));
         }
     }
     drop(vm);
     ours.ended().ends_with(0);
+}
+
+/// Where the VMM of [`vmm`] listens.
+const VMM: &str = "OFFLOAD_TEST_VMM";
+
+/// No test, but a VMM in a process of its own, which may be killed.
+#[test]
+fn vmm() {
+    let Ok(path) = std::env::var(VMM) else { return };
+    let listener = UnixListener::bind(path).expect("a socket");
+    println!("LISTENING");
+    let mut vm = Receiver::accept(&listener);
+    vm.receive(&listener, 0);
+    assert_eq!(vm.fault(7 << 12, PAGE as u64), OK);
+    assert_eq!(vm.page(0, 7), content(0, 7));
+    println!("RESTORED");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("a line");
+    if line == "damage\n" {
+        // Of no memory: as if it could not be read.
+        let _ = vm.fault(512 << 12, PAGE as u64);
+    }
+    // The end, if it is that: it waits for nothing.
+    let read = vm.faults.expect("connected").read(&mut [0; 16]);
+    println!("READ {}", read.unwrap_or(0));
+}
+
+/// A VMM that has its memory from us by now.
+fn restored(place: &Place, more: &[&str]) -> (Running, Running) {
+    let _ = std::fs::remove_file(place.join("ch.sock"));
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", "offloading::vmm", "--nocapture"]);
+    let mut command = place.here(command);
+    command
+        .env(VMM, place.join("ch.sock"))
+        .stdin(Stdio::piped());
+    let vmm = place.start(command);
+    let says = |process: &Running, word: &str| {
+        until(word, || process.out_so_far().contains(word).then_some(()))
+    };
+    says(&vmm, "LISTENING");
+    let args = ["pager", "offload", "--snapshot", "snapshot", "--to"];
+    let args = args.iter().chain(&["unix:ch.sock"]).chain(more);
+    let ours = place.start(place.tool(args));
+    says(&vmm, "RESTORED");
+    (ours, vmm)
+}
+
+/// It waited for pages that nobody would bring, unless it was one that looks at the end of its connection.
+#[test]
+fn a_vm_does_not_outlive_one_that_is_killed_if_that_is_wanted() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    snapshot(&place);
+    let (ours, vmm) = restored(&place, &["--on-loss", "kill"]);
+    ours.signal(Signal::KILL);
+    let ran = vmm.ended();
+    assert_eq!(ran.status.signal(), Some(libc::SIGKILL), "{ran:?}");
+    let ran = ours.ended();
+    assert!(
+        ran.err.contains("its VM, which needs it, is ended"),
+        "{}",
+        ran.err
+    );
+    // It is killed for a page, too.
+    let (ours, mut vmm) = restored(&place, &["--on-loss", "kill"]);
+    vmm.say("damage");
+    let ran = vmm.ended();
+    assert_eq!(ran.status.signal(), Some(libc::SIGKILL), "{ran:?}");
+    let ran = ours.ended().ends_with(1);
+    assert!(
+        ran.err.contains("1 page faults could not be answered"),
+        "{}",
+        ran.err
+    );
+    // Else it is told.
+    let (ours, mut vmm) = restored(&place, &[]);
+    vmm.say("end");
+    ours.signal(Signal::KILL);
+    let ran = vmm.ended().ends_with(0);
+    assert!(ran.out.contains("READ 0"), "{}", ran.out);
+    let _ = ours.ended();
 }
 
 #[test]

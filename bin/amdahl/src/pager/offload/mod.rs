@@ -2,6 +2,7 @@
 //! documentation has it for offload daemons.
 
 mod described;
+pub mod guard;
 mod slot;
 mod wire;
 
@@ -9,13 +10,14 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use amdahl_pager::handoff::send_with;
+use amdahl_pager::handoff::{Peer, send_with};
 use amdahl_pager::{Background, Support, Way};
 
-use crate::cli::offload::PagerOffload;
+use crate::cli::offload::{OnLoss, PagerOffload};
 use crate::failure::Failure;
 use crate::pager::migrate::tell;
 use described::described;
+use guard::Guard;
 use slot::{Filling, Slot};
 use wire::{Asked, Command, HEAD, RANGE};
 
@@ -54,6 +56,10 @@ pub fn main(args: &PagerOffload) -> Result<u8, Failure> {
 
     let connect = || UnixStream::connect(&args.to).map_err(|error| at(args, "connect", &error));
     let mut stream = connect()?;
+    let vmm = match args.on_loss {
+        OnLoss::Tell => None,
+        OnLoss::Kill => Some(Peer::of(&stream).map_err(|error| at(args, "who it is", &error))?),
+    };
     let limit = Some(PATIENCE);
     stream
         .set_read_timeout(limit)
@@ -75,20 +81,33 @@ pub fn main(args: &PagerOffload) -> Result<u8, Failure> {
     std::thread::scope(|scope| {
         let serving = std::thread::Builder::new()
             .name("offload-faults".to_owned())
-            .spawn_scoped(scope, || serve(&faults, &slots));
+            .spawn_scoped(scope, || serve(&faults, &slots, vmm.as_ref()));
         let serving = serving.map_err(|error| at(args, "a thread", &error))?;
         let last = match args.paused {
             true => Command::CompletePaused,
             false => Command::Complete,
         };
-        let restored = say(Command::State, &state).and_then(|()| say(last, &[]));
-        if let Err(failure) = restored {
-            let _ = faults.shutdown(std::net::Shutdown::Both);
-            let _ = serving.join();
-            return Err(failure);
-        }
+        let restored = say(Command::State, &state)
+            // Before the VM runs, or it could be left alone.
+            .and_then(|()| watched(vmm.as_ref()))
+            .and_then(|guard| match say(last, &[]) {
+                Ok(()) => Ok(guard),
+                Err(failure) => {
+                    guard.into_iter().for_each(Guard::over);
+                    Err(failure)
+                }
+            });
+        let guard = match restored {
+            Ok(guard) => guard,
+            Err(failure) => {
+                let _ = faults.shutdown(std::net::Shutdown::Both);
+                let _ = serving.join();
+                return Err(failure);
+            }
+        };
         tell(args.quiet, "the VM is restored; its memory arrives");
         let served = serving.join().expect("it does not panic");
+        guard.into_iter().for_each(Guard::over);
         let missing: usize = slots.iter().map(Slot::pages_missing).sum();
         tell(
             args.quiet,
@@ -104,6 +123,12 @@ pub fn main(args: &PagerOffload) -> Result<u8, Failure> {
             ))),
         }
     })
+}
+
+/// Has a process end the VM when we are killed, if that is wanted.
+fn watched(vmm: Option<&Peer>) -> Result<Option<Guard>, Failure> {
+    let guard = vmm.map(Guard::start).transpose();
+    guard.map_err(|why| Failure::machine(format!("--on-loss kill: {why}")))
 }
 
 fn at(args: &PagerOffload, what: &str, error: &std::io::Error) -> Failure {
@@ -144,8 +169,8 @@ struct Served {
     lost: u64,
 }
 
-/// Answers page faults until the other side has gone, or says something else.
-fn serve(mut stream: &UnixStream, slots: &[Slot]) -> Served {
+/// Answers page faults until the other side has gone, or says something else. A VMM that is given is killed when a page cannot be had.
+fn serve(mut stream: &UnixStream, slots: &[Slot], vmm: Option<&Peer>) -> Served {
     /// Of a huge page; more is nobody's.
     const MOST: u64 = 1 << 30;
     let mut served = Served::default();
@@ -168,6 +193,11 @@ fn serve(mut stream: &UnixStream, slots: &[Slot]) -> Served {
             _ => break,
         };
         served.lost += u64::from(!is_there);
+        if let (false, Some(vmm)) = (is_there, vmm) {
+            // Not answered: whoever waits for the page is never to go on.
+            let _ = vmm.kill();
+            break;
+        }
         if stream.write_all(&wire::response(is_there)).is_err() {
             break;
         }
