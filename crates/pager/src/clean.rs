@@ -468,6 +468,10 @@ impl Source for CleanPages {
     fn is_signal_safe(&self) -> bool {
         self.source.is_signal_safe()
     }
+
+    fn is_away(&self) -> bool {
+        self.source.is_away()
+    }
 }
 
 impl fmt::Debug for CleanPages {

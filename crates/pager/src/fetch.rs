@@ -855,6 +855,11 @@ impl Inner {
         is_done
     }
 
+    /// Whether the source is away and may come back. Who panics is not.
+    pub fn is_source_away(&self) -> bool {
+        matches!(self.ask(|source| source.is_away()), Ok(true))
+    }
+
     /// When nobody waits any longer: all that went on until now has been given up long before.
     pub fn end_of_patience_ns(&self) -> u64 {
         let patience = u64::try_from((self.timeout * 2).as_nanos()).unwrap_or(u64::MAX);

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amdahl_pager::{
     BLOCK, Background, Backing, Builder, Engine, Event, Extent, HandedOver, Loss, Mapping, PAGE,
@@ -691,4 +691,70 @@ fn memory_that_was_handed_over_is_the_owners_again() {
         assert_eq!(peek(&memory, page).as_deref(), Some(&[0; PAGE]));
     }
     source.let_go();
+}
+
+/// Says nothing, and says that it is away, until it is back.
+struct Away {
+    deaf: Arc<Deaf>,
+    is_away: AtomicBool,
+    looks: AtomicUsize,
+}
+
+impl Source for Away {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.deaf.read(offset, into)
+    }
+
+    fn is_signal_safe(&self) -> bool {
+        true
+    }
+
+    fn is_away(&self) -> bool {
+        self.looks.fetch_add(1, Ordering::SeqCst);
+        self.is_away.load(Ordering::SeqCst)
+    }
+}
+
+/// A source that was away for longer than the timeout, to be back in time for its own patience, had lost pages by then.
+#[test]
+fn nobody_is_given_up_while_the_source_is_away_and_in_time_afterwards() {
+    if !is_possible() {
+        return;
+    }
+    for engine in READERS {
+        for comes_back in [true, false] {
+            let memory = mapping(BLOCK, Backing::Small).unwrap();
+            let source = Arc::new(Away {
+                deaf: Deaf::new(u64::MAX),
+                is_away: true.into(),
+                looks: AtomicUsize::new(0),
+            });
+            let pager = alone(engine, &memory, source.clone())
+                .timeout(SHORT)
+                .start()
+                .unwrap();
+            let touch = |page: usize| {
+                let memory = Arc::clone(&memory);
+                begin(move || peek(&memory, page))
+            };
+            let waiting = [touch(0), touch(7)];
+            source.deaf.wait_for(2);
+            let (looks, begun) = (source.looks.load(Ordering::SeqCst), Instant::now());
+            let has_looked = || source.looks.load(Ordering::SeqCst) >= looks + 4;
+            while pager.stats().lost_pages == 0 && !(has_looked() && begun.elapsed() > 3 * SHORT) {
+                thread::yield_now();
+            }
+            assert_eq!(pager.stats().lost_pages, 0);
+            match comes_back {
+                true => source.deaf.let_go(),
+                false => source.is_away.store(false, Ordering::SeqCst),
+            }
+            for (waiting, page) in waiting.into_iter().zip([0, 7]) {
+                let found = waiting.recv_timeout(MINUTE).unwrap();
+                let is_right = found.is_some_and(|found| *found == expected(page));
+                assert_eq!(is_right, comes_back, "{engine:?}: page {page}");
+            }
+            source.deaf.let_go();
+        }
+    }
 }

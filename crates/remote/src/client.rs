@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,11 +12,13 @@ use std::time::{Duration, Instant};
 use amdahl_pager::{Extent, Source, SourceError};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
 use crate::bell::Bell;
 use crate::channel::{Channel, wait_for};
 use crate::meet::{Tls, map_of, meet, set_of};
+use crate::outage::{Deadline, Outages};
 use crate::queue::Queue;
 use crate::tls::Fresh;
 use crate::wire::{
@@ -49,8 +51,13 @@ pub struct Connect {
     pub secret: Option<Secret>,
     /// Connections, at least 1. With more than one the first is kept for what somebody waits for.
     pub streams: usize,
-    /// How long an answer may take, with all tries to connect again. A third of it without a word, and a connection is given up.
+    /// How long an answer may take, with all tries to connect again; the time in which the other side is away, up to `recovery`, is not counted.
     pub timeout: Duration,
+    /// How long a connection that owes something may say nothing until it is taken for dead and made again. `None`: a third of `timeout`.
+    pub silence: Option<Duration>,
+    /// How long the other side may be away, beside `timeout`, until it is taken for lost: from when no connection is there, or none has said anything for `silence`, until an answer comes. All
+    /// the while it is tried again. So a read ends within `timeout` and `recovery`, and those that begin when it is lost within `timeout`.
+    pub recovery: Duration,
 }
 
 impl Connect {
@@ -63,7 +70,41 @@ impl Connect {
             secret: None,
             streams: 4,
             timeout: Duration::from_secs(10),
+            silence: None,
+            recovery: Duration::ZERO,
         }
+    }
+
+    /// How long a connection that owes something may say nothing.
+    pub(crate) fn silence(&self) -> Duration {
+        self.silence.unwrap_or(self.timeout / 3)
+    }
+}
+
+/// Where the other side is now, and what it is to be called.
+#[derive(Clone)]
+struct Place {
+    address: String,
+    name: Option<ServerName<'static>>,
+}
+
+impl Place {
+    fn new(connect: &Connect, address: &str) -> Result<Place, Error> {
+        let name = connect.name.as_deref().unwrap_or(resolve::host_of(address));
+        let name = connect.credentials.is_some().then(|| {
+            ServerName::try_from(name.to_owned()).map_err(|error| Error::Address {
+                address: name.to_owned(),
+                error: io::Error::new(io::ErrorKind::InvalidInput, error),
+            })
+        });
+        Ok(Place {
+            address: address.to_owned(),
+            name: name.transpose()?,
+        })
+    }
+
+    fn tls<'a>(&self, config: &'a Option<Fresh<ClientConfig>>) -> Option<Tls<'a>> {
+        Some((config.as_ref()?, self.name.clone()?))
     }
 }
 
@@ -82,15 +123,26 @@ pub struct RemoteStats {
 
 /// A memory that another host serves.
 ///
-/// It is a [`Source`]. Connections that fail are made again, and what was asked on them is asked again, until the
-/// [timeout](Connect::timeout).
+/// It is a [`Source`]. Connections that fail are made again, each time to what the address stands for then, and what was asked on them is asked again, until the
+/// [timeout](Connect::timeout) and, if the other side is away, the [recovery](Connect::recovery).
 pub struct Remote {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     connect: Connect,
-    tls: Option<Tls>,
+    tls: Option<Fresh<ClientConfig>>,
+    place: Mutex<Place>,
+    outages: Mutex<Outages>,
+    /// `outages` has one that goes on.
+    is_away: AtomicBool,
+    /// Connections that are there.
+    there: AtomicUsize,
+    /// When something came last, in nanoseconds since `begun`.
+    heard_ns: AtomicU64,
+    begun: Instant,
+    /// Reads that wait.
+    readers: AtomicUsize,
     welcome: Welcome,
     /// A bit for each huge page that holds anything.
     map: Vec<u8>,
@@ -146,21 +198,11 @@ impl Remote {
     /// # Errors
     /// [`Error`]: nobody is there, nobody is trusted, or it is not this protocol.
     pub fn connect(connect: Connect) -> Result<Remote, Error> {
-        let tls = match &connect.credentials {
-            None => None,
-            Some(credentials) => {
-                let host = resolve::host_of(&connect.address);
-                let name = connect.name.as_deref().unwrap_or(host);
-                let name =
-                    ServerName::try_from(name.to_owned()).map_err(|error| Error::Address {
-                        address: name.to_owned(),
-                        error: io::Error::new(io::ErrorKind::InvalidInput, error),
-                    })?;
-                Some((Fresh::new(credentials, Credentials::client)?, name))
-            }
-        };
+        let fresh = |credentials| Fresh::new(credentials, Credentials::client);
+        let tls = connect.credentials.as_ref().map(fresh).transpose()?;
+        let place = Place::new(&connect, &connect.address)?;
         let until = Instant::now() + connect.timeout;
-        let (mut channel, welcome) = meet(&connect, &tls, until)?;
+        let (mut channel, welcome) = meet(&connect, &place.address, place.tls(&tls), until)?;
         if welcome.len > LEN_MAX {
             return Err(Error::Wire(wire::WireError::Field {
                 field: "the length of the memory",
@@ -178,6 +220,13 @@ impl Remote {
         };
         let links: Result<Vec<Link>, io::Error> = (0..connect.streams.max(1)).map(bell).collect();
         let shared = Arc::new(Shared {
+            outages: Mutex::new(Outages::new(connect.recovery)),
+            is_away: AtomicBool::new(false),
+            there: AtomicUsize::new(0),
+            heard_ns: AtomicU64::new(0),
+            begun: Instant::now(),
+            readers: AtomicUsize::new(0),
+            place: Mutex::new(place),
             connect,
             tls,
             welcome,
@@ -229,8 +278,23 @@ impl Remote {
     /// Why the files of the credentials, which have changed, cannot be used for connections; once for each change, when a
     /// connection has been made anew after it.
     pub fn take_trouble(&self) -> Option<String> {
-        let (fresh, _) = self.shared.tls.as_ref()?;
-        fresh.take_trouble()
+        self.shared.tls.as_ref()?.take_trouble()
+    }
+
+    /// The other side is somewhere else from now on, with another address: connections that are made from now on go there. Those that are there stay. That it is
+    /// the same memory is looked at as ever.
+    ///
+    /// # Errors
+    /// [`Error::Address`]: with TLS and no name of its own, when the host is none that a certificate can name.
+    pub fn redirect(&self, address: &str) -> Result<(), Error> {
+        let place = Place::new(&self.shared.connect, address)?;
+        *lock(&self.shared.place) = place;
+        Ok(())
+    }
+
+    /// How long the other side, which is away, may be that until it is taken for lost; `None`: it is there, or lost.
+    pub fn away(&self) -> Option<Duration> {
+        lock(&self.shared.outages).left(Instant::now())
     }
 
     /// What was asked for until now.
@@ -245,7 +309,7 @@ impl Remote {
     }
 
     fn get(&self, is_urgent: bool, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
-        let until = Instant::now() + self.shared.connect.timeout;
+        let reader = Reader::new(&self.shared);
         // In pieces, so that what is urgent never waits behind much, and several connections share it.
         let pieces = into.chunks_mut(READ_MAX as usize);
         let mut at = offset;
@@ -260,7 +324,7 @@ impl Remote {
         let mut result = Ok(());
         for (wanted, piece) in wanted {
             if result.is_ok() {
-                result = self.take(wanted, piece, until);
+                result = self.take(wanted, piece, &reader.deadline);
             } else {
                 self.shared.abandon(&wanted);
             }
@@ -272,10 +336,10 @@ impl Remote {
         &self,
         mut wanted: Arc<Wanted>,
         into: &mut [u8],
-        until: Instant,
+        deadline: &Deadline,
     ) -> Result<(), SourceError> {
         for tries in 1.. {
-            let answer = self.shared.wait(&wanted, until)?;
+            let answer = self.shared.wait(&wanted, deadline)?;
             let payload = &answer.buffer[..answer.head.len as usize];
             let is_right = crc32c::crc32c(payload) == answer.head.crc;
             let runs = match answer.head.is {
@@ -317,6 +381,29 @@ impl Remote {
     }
 }
 
+/// A read that goes on.
+struct Reader<'a> {
+    shared: &'a Shared,
+    deadline: Deadline,
+}
+
+impl Reader<'_> {
+    fn new(shared: &Shared) -> Reader<'_> {
+        shared.readers.fetch_add(1, Ordering::SeqCst);
+        let timeout = shared.connect.timeout;
+        Reader {
+            shared,
+            deadline: Deadline::new(&lock(&shared.outages), timeout, Instant::now()),
+        }
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        self.shared.readers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Source for Remote {
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
         self.get(true, offset, into)
@@ -355,6 +442,10 @@ impl Source for Remote {
             len: len.min(end * BLOCK - offset),
             is_zero,
         }
+    }
+
+    fn is_away(&self) -> bool {
+        self.shared.is_away.load(Ordering::Relaxed) && self.away().is_some()
     }
 }
 
@@ -452,21 +543,23 @@ impl Shared {
         }
     }
 
-    fn wait(&self, wanted: &Wanted, until: Instant) -> Result<Answer, SourceError> {
+    fn wait(&self, wanted: &Wanted, deadline: &Deadline) -> Result<Answer, SourceError> {
+        /// A clock that stands is looked at again so soon at least.
+        const LOOK: Duration = Duration::from_millis(10);
         let mut answer = lock(&wanted.answer);
         loop {
             if let Some(answer) = answer.take() {
                 return Ok(answer);
             }
             let why = self.gone.get().map(|why| SourceError::Gone(why));
-            let left = until.saturating_duration_since(Instant::now());
+            let left = deadline.left(&lock(&self.outages), Instant::now());
             let late = left.is_zero().then_some(SourceError::Late);
             if let Some(error) = why.or(late) {
                 drop(answer);
                 self.abandon(wanted);
                 return Err(error);
             }
-            let waited = wanted.came.wait_timeout(answer, left);
+            let waited = wanted.came.wait_timeout(answer, left.max(LOOK));
             answer = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -518,13 +611,16 @@ impl Shared {
                 }
                 is_first = false;
                 let begun = Instant::now();
+                self.there.fetch_add(1, Ordering::SeqCst);
                 // How it failed is not told: what was asked is asked again, or fails with the time.
                 let _ = self.converse(index, &mut channel, &mut pending);
+                self.there.fetch_sub(1, Ordering::SeqCst);
                 self.set_takes(index, false);
                 if begun.elapsed() > PAUSE_MAX {
                     pause = Duration::ZERO;
                 }
             }
+            self.look_who_is_there();
             self.ask_again(pending);
             if self.is_ended() {
                 break;
@@ -539,10 +635,39 @@ impl Shared {
         }
     }
 
+    /// A connection is gone. With the last one the other side is away; and those that have said nothing for as long as the one that was given up for that are no
+    /// better, which each of them would be asked for in turn.
+    fn look_who_is_there(&self) {
+        let now = Instant::now();
+        let heard = self.begun + Duration::from_nanos(self.heard_ns.load(Ordering::Relaxed));
+        let silent = now.saturating_duration_since(heard);
+        if self.there.load(Ordering::SeqCst) == 0 || silent >= self.connect.silence() {
+            let mut outages = lock(&self.outages);
+            outages.begin(now);
+            self.is_away.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Something came. It ends an outage if it `is_answer` or nobody waits for one: who is let in and hears nothing more has gained nothing.
+    fn heard(&self, now: Instant, is_answer: bool) {
+        let ns = now.saturating_duration_since(self.begun).as_nanos();
+        self.heard_ns.fetch_max(ns as u64, Ordering::Relaxed);
+        if self.is_away.load(Ordering::Relaxed)
+            && (is_answer || self.readers.load(Ordering::SeqCst) == 0)
+        {
+            let mut outages = lock(&self.outages);
+            outages.end(now);
+            self.is_away.store(false, Ordering::Relaxed);
+        }
+    }
+
     fn meet_again(&self) -> Result<Channel, Error> {
         // A connection that takes as long as a silent one is as useless.
-        let until = Instant::now() + self.connect.timeout / 3;
-        let (channel, welcome) = meet(&self.connect, &self.tls, until)?;
+        let until = Instant::now() + self.connect.silence();
+        let place = lock(&self.place).clone();
+        let tls = place.tls(&self.tls);
+        let (channel, welcome) = meet(&self.connect, &place.address, tls, until)?;
+        self.heard(Instant::now(), false);
         let is = |welcome: &Welcome| (welcome.len, welcome.identity);
         if is(&welcome) != is(&self.welcome) {
             let _ = self
@@ -590,7 +715,7 @@ impl Shared {
         pending: &mut HashMap<u32, Arc<Wanted>>,
     ) -> Result<(), Error> {
         let link = &self.links[index];
-        let silence = self.connect.timeout / 3;
+        let silence = self.connect.silence();
         let (mut id, mut owed) = (0_u32, 0);
         let mut unsent: Vec<u8> = Vec::new();
         let mut answer = Incoming::default();
@@ -619,6 +744,7 @@ impl Shared {
             channel.flush()?;
             while let Some(done) = answer.hear(channel, pending, self)? {
                 heard = Instant::now();
+                self.heard(heard, done.is_some());
                 if let Some((wanted, came)) = done {
                     owed -= wanted.with_id(0).answer_max() as usize;
                     *lock(&wanted.answer) = Some(came);

@@ -7,6 +7,7 @@ mod client;
 mod error;
 mod hurry;
 mod meet;
+mod outage;
 mod queue;
 mod resolve;
 mod server;

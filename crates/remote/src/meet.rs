@@ -14,7 +14,7 @@ use crate::wire::{self, ANSWER, AnswerHead, Ask, MAP_MAX, Request, SET_RANGE, SE
 use crate::{BLOCK, Connect, Error, PAGE, resolve};
 
 /// How the other side is talked to, and what it is to be called.
-pub(crate) type Tls = (Fresh<ClientConfig>, ServerName<'static>);
+pub(crate) type Tls<'a> = (&'a Fresh<ClientConfig>, ServerName<'static>);
 
 /// Has the kernel find out that the other side, or the way there, is gone: also while nothing is asked for, so that a fault does not
 /// meet a dead connection after a long pause.
@@ -33,22 +33,21 @@ fn notice_the_end(socket: &TcpStream, within: Duration) -> io::Result<()> {
 /// Connects and greets.
 pub(crate) fn meet(
     connect: &Connect,
-    tls: &Option<Tls>,
+    address: &str,
+    tls: Option<Tls<'_>>,
     until: Instant,
 ) -> Result<(Channel, Welcome), Error> {
     let failed = |error| Error::Address {
-        address: connect.address.clone(),
+        address: address.to_owned(),
         error,
     };
-    let socket = resolve::connect(&connect.address, until).map_err(failed)?;
+    let socket = resolve::connect(address, until).map_err(failed)?;
     let there = socket.peer_addr()?;
     if tls.is_none() && !there.ip().is_loopback() {
         return Err(Error::Open(there));
     }
-    notice_the_end(&socket, connect.timeout / 3)?;
-    let tls = tls
-        .as_ref()
-        .map(|(config, name)| ClientConnection::new(config.get(), name.clone()));
+    notice_the_end(&socket, connect.silence())?;
+    let tls = tls.map(|(config, name)| ClientConnection::new(config.get(), name));
     let mut channel = Channel::new(socket, tls.transpose()?.map(Into::into))?;
     let mut hello = wire::hello().to_vec();
     if let Some(secret) = &connect.secret {

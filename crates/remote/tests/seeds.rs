@@ -15,7 +15,8 @@ use amdahl_pager::{
     SourceError, Support,
 };
 use amdahl_remote::{Connect, Remote, Serve, Server};
-use common::{Mischief, Random, Unruly, run_seeds};
+use common::gate::{Cut, Gate, Shut};
+use common::{Mischief, Random, Unruly, run_seeds, run_seeds_by};
 
 const PAGES: usize = 1200;
 
@@ -248,5 +249,127 @@ fn whatever_becomes_of_answers_memory_is_right_or_the_page_is_named() {
     // What has not happened was not tested.
     if count >= 100 {
         assert!(happened.iter().all(|many| *many > 0), "{happened:?}");
+    }
+}
+
+/// Cuts that happened, after which all was right; and which ended in a stop.
+static CUTS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// The way is shut for longer than a page may take, once or twice, at any byte: the other side is the same afterwards, perhaps at another address. Or for longer than the
+/// patience, and for good.
+fn seed_of_cuts(seed: u64) {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed);
+    random.below(2);
+    let comes_back = !seed.is_multiple_of(4);
+    let moves = comes_back && random.below(3) == 0;
+    // Where it comes back a busy machine has seconds for each page, and no page is lost although none comes for longer than that.
+    let timeout = Duration::from_millis(if comes_back { 5000 } else { 200 });
+    let source = Erring {
+        permille: 0,
+        seed,
+        reads: AtomicU64::new(0),
+        bad: None,
+    };
+    let len = (PAGES * PAGE) as u64;
+    let serve = Serve::new(Arc::new(source), len, *b"0123456789abcdef");
+    let server = Server::start("127.0.0.1:0", serve).unwrap();
+    let gate = Gate::new("127.0.0.1:0", server.address());
+    let connect = Connect {
+        streams: 1 + random.below(4) as usize,
+        timeout,
+        silence: Some(timeout / 10),
+        recovery: match comes_back {
+            true => Duration::from_secs(120),
+            false => 2 * timeout,
+        },
+        ..Connect::new(gate.address.to_string())
+    };
+    // Until it is connected the caller has patience; 200 ms may not do for the first words.
+    let remote = (0..50).find_map(|_| Remote::connect(connect.clone()).ok());
+    let remote = Arc::new(remote.expect("it is connected"));
+    let cuts = 1 + random.below(2);
+    let mut at = gate.passed() + random.below(1 + len / 8);
+    for _ in 0..cuts {
+        gate.cut([Cut {
+            how: match random.below(2) {
+                0 => Shut::Silent,
+                _ => Shut::Refusing,
+            },
+            after: at,
+            lasts: (comes_back && !moves).then_some(timeout * 5 / 4),
+        }]);
+        at = at.saturating_sub(random.below(at));
+    }
+    let memory = Arc::new(Mapping::new(PAGES * PAGE, Backing::Small).unwrap());
+    let pager = Pager::builder()
+        .mapping(&memory, 0)
+        .engine(match random.below(2) {
+            0 => Engine::Reader,
+            _ => Engine::Sharded,
+        })
+        .window(PAGE << random.below(10))
+        .workers(2)
+        .timeout(timeout)
+        .background(match random.below(2) {
+            0 => Background::Off,
+            _ => Background::Unlimited,
+        })
+        .source(remote.clone())
+        .start()
+        .unwrap();
+    thread::scope(|scope| {
+        if moves {
+            scope.spawn(|| {
+                // Its old address is no good any more.
+                while remote.away().is_none() {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                thread::sleep(timeout * 5 / 4);
+                remote.redirect(&server.address().to_string()).unwrap();
+            });
+        }
+        for thread in 0..3 {
+            let (memory, mut random) = (&memory, random.clone());
+            random.below(2 + thread);
+            scope.spawn(move || {
+                for nth in 0..PAGES {
+                    let page = match thread {
+                        0 => nth,
+                        _ => random.below(PAGES as u64) as usize,
+                    };
+                    match peek(memory, page) {
+                        Some(found) => {
+                            assert!(found == [byte(page); PAGE], "seed {seed}: page {page}");
+                        }
+                        None => {
+                            assert!(!comes_back, "seed {seed}: page {page} is lost");
+                            return;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let lost = std::iter::from_fn(|| pager.next_event(Duration::ZERO))
+        .filter(|event| matches!(event, Event::Lost { .. }))
+        .count();
+    match comes_back {
+        true => assert_eq!(lost, 0, "seed {seed}"),
+        false => assert!(lost > 0, "seed {seed}"),
+    }
+    drop(pager);
+    CUTS[usize::from(!comes_back)].fetch_add(gate.happened(), Ordering::SeqCst);
+}
+
+#[test]
+fn who_comes_back_in_time_has_lost_nothing_and_who_does_not_is_lost() {
+    if !is_possible() {
+        return;
+    }
+    let count = run_seeds_by(24, "who_comes_back_in_time", 48, seed_of_cuts);
+    let happened = CUTS.each_ref().map(|many| many.load(Ordering::SeqCst));
+    println!("{count} seeds: cuts that passed, and that did not: {happened:?}");
+    if count >= 40 {
+        assert!(happened.iter().all(|many| *many > 10), "{happened:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! A thread that never asks the source: it gives up what takes too long, and puts others into the place of who is held up.
+//! A thread that never asks the source for content: it gives up what takes too long, and puts others into the place of who is held up.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -71,10 +71,10 @@ pub(crate) fn run(crew: &Arc<Crew>) {
     while !leash.is_ended.load(Ordering::SeqCst) {
         let turn = leash.turn.value().load(crate::sync::Ordering::SeqCst);
         let mut now = now_ns();
-        if now - looked_ns > gap_ns {
+        if now - looked_ns > gap_ns || inner.is_source_away() {
             gone_on_ns = now;
         }
-        // Who was stopped together with us has its time yet.
+        // Who was stopped together with us, or waits for who is away, has its time yet.
         let late_ns = match now.saturating_sub(gone_on_ns) >= timeout_ns {
             true => now.saturating_sub(timeout_ns),
             false => 0,

@@ -24,7 +24,7 @@ pub use store::StoreSource;
 /// Content for memory. Asked by many threads at once, for any range, in any order, perhaps twice for the same.
 ///
 /// A source that keeps somebody waiting longer than the pager's timeout, with all tries after errors, is taken for dead: the pages that are waited for are
-/// lost.
+/// lost. It may say that it [is away](Source::is_away) for a while.
 pub trait Source: Send + Sync {
     /// Fills `into` with the content from `offset` on, all of it.
     ///
@@ -60,6 +60,12 @@ pub trait Source: Send + Sync {
     /// Whether all functions of this trait may be called inside of a signal handler: they take no lock, allocate nothing and make
     /// only async-signal-safe calls. Without that, the engine [`Inline`](crate::Engine::Inline) cannot be used.
     fn is_signal_safe(&self) -> bool {
+        false
+    }
+
+    /// Whether the source is away and may come back: meanwhile nobody who waits for it is given up, and afterwards all have the pager's timeout anew. It bounds
+    /// that by itself: from some time on without an answer this is false, whatever becomes of it. Asked several times a second; must be fast, and wait for nobody.
+    fn is_away(&self) -> bool {
         false
     }
 }

@@ -1,6 +1,8 @@
 //! Stands between client and server and knows their frames: answers come late, in another order, twice, damaged or cut, as a seed says.
 #![allow(dead_code)] // Each test binary uses a part.
 
+pub mod gate;
+
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -16,6 +18,16 @@ const AT_ONCE: usize = 6;
 
 /// Runs `usual` seeds, or `AMDAHL_SEEDS=N`, or `AMDAHL_SEED=N` alone. One that fails, or does not end, says how it is repeated. How many there were.
 pub fn run_seeds(test: &str, usual: u64, run: impl Fn(u64) + Send + Sync + 'static) -> u64 {
+    run_seeds_by(AT_ONCE, test, usual, run)
+}
+
+/// The same, so many at the same time.
+pub fn run_seeds_by(
+    at_once: usize,
+    test: &str,
+    usual: u64,
+    run: impl Fn(u64) + Send + Sync + 'static,
+) -> u64 {
     let number = |name: &str| {
         let text = std::env::var(name).ok()?;
         let number = text.parse::<u64>();
@@ -27,7 +39,7 @@ pub fn run_seeds(test: &str, usual: u64, run: impl Fn(u64) + Send + Sync + 'stat
     };
     let (next, run) = (AtomicU64::new(seeds.start), Arc::new(run));
     thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..at_once {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::SeqCst);

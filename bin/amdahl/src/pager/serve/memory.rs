@@ -401,6 +401,10 @@ impl Source for Recorder {
         self.source.read_ahead(offset, into)
     }
 
+    fn is_away(&self) -> bool {
+        self.source.is_away()
+    }
+
     /// Asked once for each page that is fetched, before it is read.
     fn extent(&self, offset: u64, len: u64) -> Extent {
         if self.is_on.load(Ordering::Relaxed) {
