@@ -1,6 +1,8 @@
 //! The side that the memory comes to.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use amdahl_pager::{
@@ -8,13 +10,16 @@ use amdahl_pager::{
     SourceError, Stats, WorkingSet,
 };
 use amdahl_remote::{Connect, Credentials, Remote};
+use rustix::io::Errno;
 
-use crate::Error;
-use crate::link::{Link, Patience, Stream};
+use crate::link::{Line, Link, Patience, Stream};
 use crate::plan::destination::{Action, Destination, Event, State};
+use crate::recovery::{Await, Back, Outage, Returns, pause};
+use crate::session::Session;
 use crate::set::PageSet;
 use crate::sys;
 use crate::wire::{Identity, Message, Pages, Secret, Switch, WireError};
+use crate::{Error, recovery};
 
 /// How a memory arrives.
 #[derive(Clone, Debug)]
@@ -35,6 +40,8 @@ pub struct Arrival {
     pub engine: Engine,
     /// Whether pages that nobody touches are fetched along, which ends the dependence on the source.
     pub background: Background,
+    /// How the source finds us again when it was away after the switch-over; pages that are touched meanwhile are waited for. `None`: it does not.
+    pub recovery: Option<Await>,
 }
 
 impl Default for Arrival {
@@ -48,6 +55,7 @@ impl Default for Arrival {
             credentials: None,
             engine: Engine::Sharded,
             background: Background::Unlimited,
+            recovery: None,
         }
     }
 }
@@ -64,16 +72,23 @@ pub struct Offer<S> {
 /// A memory that was taken over: the guest is to run. Dropped while pages are missing, it makes those deadly to touch.
 pub struct Landed<S> {
     way: Way<S>,
-    pager: Option<Pager>,
+    pager: Option<Served>,
     fetched: Option<Stats>,
+    outages: u32,
     /// Pages that were to be fetched at the switch-over.
     pub missing_pages: u64,
+}
+
+/// Who brings what is missing, and where from.
+struct Served {
+    pager: Pager,
+    remote: Arc<Remote>,
 }
 
 struct Way<S> {
     settings: Arrival,
     memory: Arc<Mapping>,
-    link: Link<S>,
+    link: Link<Line<S>>,
     plan: Destination,
     /// Pages of which some content came.
     received: PageSet,
@@ -99,7 +114,7 @@ impl Arrival {
         let mut way = Way {
             settings: self.clone(),
             memory: memory.clone(),
-            link: Link::new(stream, Patience::new(self.timeout))?,
+            link: Link::new(Line::First(stream), Patience::new(self.timeout))?,
             plan: Destination::new(),
             received: PageSet::new(pages),
             identity: [0; 16],
@@ -142,6 +157,8 @@ impl<S: Stream> Way<S> {
                 // Whether that is heard does not matter: the guest is to run. So with thanks.
                 Action::Run => drop(self.say(&Message::Running)),
                 Action::Thank => drop(self.say(&Message::Done)),
+                // Said with what is missing.
+                Action::WelcomeBack => {}
                 // The caller says so.
                 Action::Refuse => return Err(WireError::Unexpected("a message").into()),
                 Action::Place | Action::Offer | Action::Stop => {}
@@ -266,20 +283,27 @@ impl<S: Stream> Way<S> {
             return Ok(None);
         }
         let settings = &self.settings;
-        let host = match settings.host.contains(':') && !settings.host.starts_with('[') {
-            true => format!("[{}]", settings.host),
-            false => settings.host.clone(),
-        };
-        let mut connect = Connect::new(format!("{host}:{}", switch.port));
+        let mut connect = Connect::new(address_of(&settings.host, switch.port));
         connect.name = settings.name.clone();
         connect.credentials = settings.credentials.clone();
         connect.secret = Some(self.secret);
         connect.timeout = settings.page_timeout;
+        connect.recovery = settings
+            .recovery
+            .as_ref()
+            .map_or(Duration::ZERO, |of| of.within);
         let remote = Remote::connect(connect)?;
         if remote.identity() != self.identity || remote.len() != self.memory.len() as u64 {
             return Err(Error::Remote("another memory is served there".into()));
         }
         Ok(Some(remote))
+    }
+}
+
+fn address_of(host: &str, port: u16) -> String {
+    match host.contains(':') && !host.starts_with('[') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
     }
 }
 
@@ -329,6 +353,7 @@ impl<S: Stream> Offer<S> {
                 way,
                 pager,
                 fetched: None,
+                outages: 0,
                 missing_pages: missing.len(),
             }),
             Err(error) => Err(way.refuse(error)),
@@ -345,7 +370,7 @@ fn accept<S: Stream>(
     way: &mut Way<S>,
     missing: &PageSet,
     remote: Option<Remote>,
-) -> Result<Option<Pager>, Error> {
+) -> Result<Option<Served>, Error> {
     let pager = match remote {
         None => None,
         Some(remote) => Some(serve(way, missing, remote)?),
@@ -367,7 +392,8 @@ fn accept<S: Stream>(
 const WORKERS: usize = 4;
 
 /// Has the pages that are missing fetched when they are touched.
-fn serve<S: Stream>(way: &Way<S>, missing: &PageSet, remote: Remote) -> Result<Pager, Error> {
+fn serve<S: Stream>(way: &Way<S>, missing: &PageSet, remote: Remote) -> Result<Served, Error> {
+    let remote = Arc::new(remote);
     // A huge page that the kernel puts together where pages are missing would have zeros in their places.
     sys::keep_small(&way.memory);
     for run in missing.runs() {
@@ -387,7 +413,7 @@ fn serve<S: Stream>(way: &Way<S>, missing: &PageSet, remote: Remote) -> Result<P
     };
     let builder: Builder = Pager::builder()
         .mapping(&way.memory, 0)
-        .source(Arc::new(remote))
+        .source(remote.clone())
         .engine(way.settings.engine)
         .background(background)
         // The background may be turned on later.
@@ -395,60 +421,226 @@ fn serve<S: Stream>(way: &Way<S>, missing: &PageSet, remote: Remote) -> Result<P
         .present(&WorkingSet::from_runs(present.runs()))
         // The source is patient for so long itself.
         .timeout(2 * way.settings.page_timeout);
-    builder
-        .start()
-        .map_err(|error| Error::Pager(error.to_string()))
+    match builder.start() {
+        Ok(pager) => Ok(Served { pager, remote }),
+        Err(error) => Err(Error::Pager(error.to_string())),
+    }
 }
 
 impl<S: Stream> Landed<S> {
     /// Pages that are missing now.
     pub fn missing_now(&self) -> usize {
-        self.pager.as_ref().map_or(0, Pager::missing_pages)
+        let pager = self.pager.as_ref();
+        pager.map_or(0, |served| served.pager.missing_pages())
     }
 
     /// What the pager has done; `None` if no page was missing.
     pub fn stats(&self) -> Option<Stats> {
-        let now = self.pager.as_ref().map(Pager::stats);
+        let now = self.pager.as_ref().map(|served| served.pager.stats());
         now.or_else(|| self.fetched.clone())
     }
 
+    /// How often the source was away while [`finish`](Landed::finish) went on.
+    pub fn outages(&self) -> u32 {
+        self.outages
+    }
+
     /// Brings the rest, beside the running guest, and tells the source that it is not needed any more. `progress` is told how many pages
-    /// are missing.
+    /// are missing. With [`Arrival::recovery`] a source that is away is waited for, also to tell it that.
     ///
     /// # Errors
     /// [`Error::Lost`]: the source is gone, or what it sends is damaged. Who touches those pages is stopped by SIGBUS (a CPU of
     /// KVM returns from `KVM_RUN` with an error): the guest is to be ended. It has seen nothing wrong.
     pub fn finish(&mut self, mut progress: impl FnMut(u64)) -> Result<(), Error> {
-        if let Some(pager) = self.pager.take() {
-            if let Err(error) = bring(&mut self.way, &pager, &mut progress) {
-                self.way.on(Event::PagesLost)?;
-                self.pager = Some(pager);
-                return Err(error);
+        let Some(of) = self.way.settings.recovery.clone() else {
+            return self.bring_all(&mut progress, None);
+        };
+        let (is_over, is_back) = (Arc::default(), Arc::default());
+        let session = Session::new(&self.way.identity, &self.way.secret);
+        let timeout = self.way.settings.timeout;
+        let (to, from) = mpsc::channel();
+        thread::scope(|scope| {
+            // Also when `progress` panics: the threads are waited for.
+            let _end = Over(&is_over);
+            let let_in = || recovery::let_in(scope, &of, session, timeout, &is_over, &is_back, to);
+            thread::Builder::new()
+                .name("migrate-await".to_owned())
+                .spawn_scoped(scope, let_in)
+                .map_err(|error| Error::System {
+                    operation: "a thread",
+                    errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
+                })?;
+            let returns = Returns {
+                of: &of,
+                from,
+                is_back: Arc::clone(&is_back),
+            };
+            self.bring_all(&mut progress, Some(&returns))
+        })
+    }
+
+    fn bring_all(
+        &mut self,
+        progress: &mut dyn FnMut(u64),
+        returns: Option<&Returns<'_>>,
+    ) -> Result<(), Error> {
+        let mut watch = Watch::new(returns);
+        let brought = self.bring_missing(progress, &mut watch);
+        let all = brought.and_then(|()| {
+            self.way.on(Event::AllThere)?;
+            self.take_leave(&mut watch)
+        });
+        self.outages += watch.outages;
+        all
+    }
+
+    fn bring_missing(
+        &mut self,
+        progress: &mut dyn FnMut(u64),
+        watch: &mut Watch<'_>,
+    ) -> Result<(), Error> {
+        let Some(served) = self.pager.take() else {
+            return Ok(());
+        };
+        if let Err(error) = bring(&mut self.way, &served, progress, watch) {
+            self.way.on(Event::PagesLost)?;
+            self.pager = Some(served);
+            return Err(error);
+        }
+        let (stats, missing) = served.pager.finish();
+        sys::allow_huge(&self.way.memory);
+        let lost = missing + stats.lost_pages;
+        self.fetched = Some(stats);
+        if lost > 0 {
+            self.way.on(Event::PagesLost)?;
+            return Err(Error::Lost {
+                page: 0,
+                pages: usize::try_from(lost).unwrap_or(usize::MAX),
+                why: Loss::Stopped,
+            });
+        }
+        Ok(())
+    }
+
+    /// Until the source knows that it is not needed any more, or is away for too long. Without recovery it is told once.
+    fn take_leave(&mut self, watch: &mut Watch<'_>) -> Result<(), Error> {
+        let way = &mut self.way;
+        let Some(returns) = watch.returns else {
+            return way.on(Event::TimeOver);
+        };
+        let mut alone = Instant::now();
+        way.link.patience.cancel = Some(Arc::clone(&returns.is_back));
+        while way.plan.state() != State::Complete {
+            if let Some(back) = returns.next() {
+                way.take_back(back, None)?;
             }
-            let (stats, missing) = pager.finish();
-            sys::allow_huge(&self.way.memory);
-            let lost = missing + stats.lost_pages;
-            self.fetched = Some(stats);
-            if lost > 0 {
-                self.way.on(Event::PagesLost)?;
-                return Err(Error::Lost {
-                    page: 0,
-                    pages: usize::try_from(lost).unwrap_or(usize::MAX),
-                    why: Loss::Stopped,
-                });
+            watch.look(way.plan.state() == State::Leaving, "the connection is gone");
+            match way.plan.state() {
+                State::Thanking => {
+                    let event = match way.link.receive() {
+                        Ok(Message::Farewell) => Event::Heard,
+                        // Somebody is back.
+                        Err(Error::Cancelled) => continue,
+                        Ok(_) | Err(_) => Event::Failed,
+                    };
+                    alone = Instant::now();
+                    way.on(event)?;
+                }
+                _ if alone.elapsed() >= returns.of.within => way.on(Event::TimeOver)?,
+                _ => pause(OFTEN, || returns.is_back.load(Ordering::SeqCst)),
             }
         }
-        self.way.on(Event::AllThere)
+        Ok(())
     }
 }
 
+/// Is true when this is dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Tells of outages.
+struct Watch<'a> {
+    returns: Option<&'a Returns<'a>>,
+    since: Option<Instant>,
+    outages: u32,
+}
+
+impl<'a> Watch<'a> {
+    fn new(returns: Option<&'a Returns<'a>>) -> Watch<'a> {
+        Watch {
+            returns,
+            since: None,
+            outages: 0,
+        }
+    }
+
+    fn look(&mut self, is_away: bool, why: &str) {
+        let outage = match (self.since, is_away) {
+            (None, true) => {
+                self.since = Some(Instant::now());
+                self.outages += 1;
+                let within = self
+                    .returns
+                    .map_or(Duration::ZERO, |returns| returns.of.within);
+                Outage::Begun {
+                    why: why.to_owned(),
+                    within,
+                }
+            }
+            (Some(since), false) => {
+                self.since = None;
+                Outage::Over {
+                    lasted: since.elapsed(),
+                }
+            }
+            _ => return,
+        };
+        if let Some(tell) = self.returns.and_then(|returns| returns.of.tell.as_ref()) {
+            tell(&outage);
+        }
+    }
+}
+
+impl<S: Stream> Way<S> {
+    /// Goes on with a source that is back, on its connection, with what is missing.
+    fn take_back(&mut self, back: Back, served: Option<&Served>) -> Result<(), Error> {
+        let patience = Patience {
+            cancel: self.link.patience.cancel.take(),
+            ..Patience::new(self.settings.timeout)
+        };
+        self.link = Link::new(Line::Again(back.stream), patience)?;
+        let mut missing = 0;
+        if let Some(served) = served {
+            missing = served.pager.missing_pages() as u64;
+            if back.port != 0 {
+                // What cannot be named is found out by who is asked for pages.
+                let _ = served.remote.redirect(&address_of(&back.there, back.port));
+            }
+        }
+        if self.say(&Message::Resumed { missing }).is_err() {
+            return self.on(Event::Failed);
+        }
+        self.on(Event::Resumed)
+    }
+}
+
+/// Often enough for the shortest patience.
+const OFTEN: Duration = Duration::from_millis(100);
+/// For who waits for the last pages.
+const SOON: Duration = Duration::from_millis(2);
+
 fn bring<S: Stream>(
     way: &mut Way<S>,
-    pager: &Pager,
+    served: &Served,
     progress: &mut dyn FnMut(u64),
+    watch: &mut Watch<'_>,
 ) -> Result<(), Error> {
-    /// Often enough for the shortest patience.
-    const OFTEN: Duration = Duration::from_millis(100);
+    let Served { pager, remote } = served;
     let timeout = way.settings.page_timeout;
     let often = (way.settings.timeout / 4).min(OFTEN);
     let mut before = u64::MAX;
@@ -456,6 +648,11 @@ fn bring<S: Stream>(
     let mut said = None;
     pager.start_background();
     loop {
+        if let Some(returns) = watch.returns
+            && let Some(back) = returns.next()
+        {
+            way.take_back(back, Some(served))?;
+        }
         let missing = pager.missing_pages() as u64;
         // Pages that are asked for are not missing until nothing came of it: what has arrived tells whether it goes on.
         let stats = pager.stats();
@@ -463,12 +660,35 @@ fn bring<S: Stream>(
             (before, changed) = (stats.pages + stats.zero_pages, Instant::now());
             progress(missing);
         }
+        let is_away = remote.away().is_some();
+        if is_away {
+            changed = Instant::now();
+        }
         if said.is_none_or(|said: Instant| said.elapsed() >= often) {
-            // Whether that is heard does not matter.
-            let _ = way.say(&Message::Progress { missing });
+            // Whether that is heard does not matter to who waits for no return.
+            if way.plan.state() == State::Running
+                && way.say(&Message::Progress { missing }).is_err()
+                && watch.returns.is_some()
+            {
+                way.on(Event::Failed)?;
+            }
             said = Some(Instant::now());
         }
-        let wait = if missing == 0 { Duration::ZERO } else { often };
+        if watch.returns.is_some() {
+            let is_cut = way.plan.state() == State::Paused;
+            let why = if is_cut {
+                "the connection is gone"
+            } else {
+                "no pages come"
+            };
+            watch.look(is_cut || is_away, why);
+        }
+        // What is on its way comes in moments, mostly.
+        let wait = match missing {
+            0 if pager.is_filled() => Duration::ZERO,
+            0 => SOON,
+            _ => often,
+        };
         match pager.next_event(wait) {
             Some(PagerEvent::Lost { page, pages, why }) => {
                 return Err(Error::Lost { page, pages, why });
@@ -482,8 +702,7 @@ fn bring<S: Stream>(
             }
             Some(PagerEvent::Unfilled { .. }) => pager.start_background(),
             Some(_) => {}
-            // Those that are on their way are waited for by the caller.
-            None if missing == 0 => return Ok(()),
+            None if pager.is_filled() => return Ok(()),
             None => {}
         }
     }

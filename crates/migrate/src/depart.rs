@@ -1,7 +1,8 @@
 //! The side that the memory leaves.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,9 +10,11 @@ use amdahl_pager::{Mapping, MemorySource, PAGE, is_zero};
 use amdahl_remote::{Credentials, Serve, Server};
 
 use crate::Error;
-use crate::link::{Link, Patience, Stream};
+use crate::link::{Line, Link, Patience, Stream};
 use crate::plan::converge::{Limits, Round};
 use crate::plan::source::{Action, Event, Source, State};
+use crate::recovery::{Outage, Redial, pause, resume};
+use crate::session::Session;
 use crate::set::PageSet;
 use crate::sys::{self, Tracker};
 use crate::wire::{self, Identity, Message, PAGES_MAX, Pages, RUNS_MAX, STATE_MAX, Secret, Switch};
@@ -65,6 +68,8 @@ pub struct Departure {
     pub shared_is_written_here_only: bool,
     /// Is told each round.
     pub progress: Option<Arc<TellRound>>,
+    /// How the destination is reached again when the connection ends after the commitment. `None`: it is not.
+    pub redial: Option<Redial>,
 }
 
 impl Default for Departure {
@@ -78,6 +83,7 @@ impl Default for Departure {
             cancel: Arc::default(),
             shared_is_written_here_only: false,
             progress: None,
+            redial: None,
         }
     }
 }
@@ -100,6 +106,8 @@ pub struct DepartureStats {
     pub downtime: Duration,
     /// The most that the guest was asked to be slowed down by.
     pub throttle_percent: u8,
+    /// How often the destination was away after the switch-over, up to now.
+    pub outages: u32,
 }
 
 impl DepartureStats {
@@ -114,12 +122,41 @@ impl DepartureStats {
 /// A memory that has left: the destination runs. Its content is served until this is dropped, and must not change until then.
 pub struct Departed<S> {
     run: Run<S>,
-    server: Option<Server>,
+    server: Option<Served>,
     unknown: Option<Error>,
+    session: Session,
+    redial: Option<Redial>,
+    timeout: Duration,
+    /// Why nothing is heard of the destination, which is to be reached again.
+    cut: Option<Error>,
+}
+
+/// Pages that are served.
+struct Served {
+    serve: Serve,
+    server: Server,
+}
+
+impl Served {
+    fn new(serve: Serve, at: &str) -> Result<Served, Error> {
+        let server = Server::start(at, serve.clone())?;
+        Ok(Served { serve, server })
+    }
+
+    /// Where, for who comes to an address of this host; it may not have been one before.
+    fn port_at(&mut self, at: &str) -> Result<u16, Error> {
+        let is_there = at
+            .parse()
+            .is_ok_and(|at: SocketAddr| at.ip() == self.server.address().ip());
+        if !is_there {
+            *self = Served::new(self.serve.clone(), at)?;
+        }
+        Ok(self.server.address().port())
+    }
 }
 
 struct Run<S> {
-    link: Link<S>,
+    link: Link<Line<S>>,
     plan: Source,
     stats: DepartureStats,
 }
@@ -167,19 +204,19 @@ impl Departure {
             round_pages: 0,
             run: Run {
                 link: Link::new(
-                    stream,
+                    Line::First(stream),
                     Patience {
                         cancel: Some(self.cancel.clone()),
                         ..Patience::new(self.timeout)
                     },
                 )?,
-                plan: Source::new(self.limits),
+                plan: Source::new(self.limits, self.redial.is_some()),
                 stats: DepartureStats::default(),
             },
         };
         let mut next = way.greet();
         let mut reason = None;
-        let mut unknown = None;
+        let (mut unknown, mut cut) = (None, None);
         loop {
             let event = next.unwrap_or_else(|error| {
                 let refused = matches!(error, Error::Refused(_));
@@ -219,11 +256,12 @@ impl Departure {
                         // Nobody reads any more when the guest writes again. The other side is told when the guest runs: that may take as
                         // long as the other side likes.
                         if let Some(server) = way.server.take() {
-                            server.finish();
+                            server.server.finish();
                         }
                         way.tracker = None;
                     }
                     Action::Unknown => unknown = reason.take(),
+                    Action::Redial => cut = reason.take(),
                     Action::Copy => next = way.copy(),
                     Action::Pause => next = way.pause(),
                     Action::SwitchWithAll => next = way.switch(false),
@@ -231,7 +269,7 @@ impl Departure {
                     Action::Commit => next = way.commit(),
                 }
             }
-            if way.run.plan.is_over() {
+            if way.run.plan.is_over() || way.run.plan.state() == State::Paused {
                 break;
             }
         }
@@ -242,10 +280,15 @@ impl Departure {
             let _ = way.run.link.send(&Message::Cancel(&reason.to_string()));
             return Err(reason);
         }
+        way.run.link.patience = Patience::new(self.timeout);
         Ok(Departed {
             run: way.run,
             server: way.server,
             unknown,
+            session: Session::new(&identity, &secret),
+            redial: self.redial.clone(),
+            timeout: self.timeout,
+            cut,
         })
     }
 }
@@ -267,7 +310,7 @@ struct Way<'a, S> {
     rest: (u64, u64),
     paused: Option<Instant>,
     state: Vec<u8>,
-    server: Option<Server>,
+    server: Option<Served>,
     round_begun: Instant,
     sent_before: u64,
     round_pages: u64,
@@ -442,9 +485,9 @@ impl<S: Stream> Way<'_, S> {
             let mut serve = Serve::new(Arc::new(source), len, self.identity);
             serve.secret = Some(self.secret);
             serve.credentials = self.settings.credentials.clone();
-            let server = Server::start(&self.settings.listen, serve)?;
-            port = server.address().port();
-            self.server = Some(server);
+            let served = Served::new(serve, &self.settings.listen)?;
+            port = served.server.address().port();
+            self.server = Some(served);
             let runs: Vec<_> = self.dirty.runs().collect();
             for runs in runs.chunks(RUNS_MAX) {
                 self.run.say(&Message::Missing(runs.to_vec()))?;
@@ -489,15 +532,15 @@ impl<S: Stream> Departed<S> {
         &self.run.stats
     }
 
-    /// Whether it is not known that the destination runs.
+    /// Whether it is not known that the destination runs. It may be found out by [`wait`](Departed::wait).
     pub fn is_unknown(&self) -> bool {
-        self.unknown.is_some()
+        self.unknown.is_some() || self.cut.is_some()
     }
 
     /// Connections over which pages are fetched now. With none for long, and after [`Error::Unknown`], nobody fetches any.
     pub fn connections(&self) -> usize {
         let server = self.server.as_ref();
-        server.map_or(0, |server| server.stats().connections)
+        server.map_or(0, |served| served.server.stats().connections)
     }
 
     /// Goes on serving pages after [`Error::Unknown`], for the other side may run and need what is here: until nobody has been connected for so long, or
@@ -515,13 +558,23 @@ impl<S: Stream> Departed<S> {
     /// Waits until the destination needs nothing more: then the memory can be given up. `progress` is told how many pages it lacks.
     ///
     /// # Errors
-    /// [`Error::Unknown`]: nothing is heard of the destination any more. It may run, and may be fetching pages still, which is possible until this is
-    /// dropped. The guest must not go on here unless it is known from there that it does not run there.
+    /// [`Error::Unknown`]: nothing is heard of the destination any more, and it was tried to reach it again ([`Departure::redial`]). It may run, and may be fetching pages still, which is
+    /// possible until this is dropped. The guest must not go on here unless it is known from there that it does not run there.
     pub fn wait(&mut self, mut progress: impl FnMut(u64)) -> Result<(), Error> {
         if let Some(why) = &self.unknown {
             return Err(Error::Unknown(Box::new(why.clone())));
         }
         while !self.run.plan.is_over() {
+            if let Some(why) = self.cut.take() {
+                match self.recover(&why) {
+                    Some(missing) => {
+                        self.run.plan.on(Event::Resumed);
+                        progress(missing);
+                    }
+                    None => return Err(self.in_doubt(Event::TimeOver, why)),
+                }
+                continue;
+            }
             let heard = match self.run.hear() {
                 Ok(Message::Progress { missing }) => Ok(Some(missing)),
                 Ok(Message::Done) => Ok(None),
@@ -530,14 +583,79 @@ impl<S: Stream> Departed<S> {
             };
             match heard {
                 Ok(Some(missing)) => progress(missing),
-                Ok(None) => drop(self.run.plan.on(Event::Done)),
-                Err(error) => {
-                    self.run.plan.on(Event::Failed);
-                    self.unknown = Some(error.clone());
-                    return Err(Error::Unknown(Box::new(error)));
+                Ok(None) => {
+                    self.run.plan.on(Event::Done);
+                    // Whether that is heard matters to who waits for it alone.
+                    let _ = self.run.link.send(&Message::Farewell);
                 }
+                Err(error @ Error::Refused(_)) => {
+                    return Err(self.in_doubt(Event::Refused, error));
+                }
+                Err(error) => match self.run.plan.on(Event::Failed)[..] {
+                    [Action::Redial] => self.cut = Some(error),
+                    _ => return Err(self.in_doubt(Event::Failed, error)),
+                },
             }
         }
         Ok(())
     }
+
+    fn in_doubt(&mut self, event: Event, why: Error) -> Error {
+        self.run.plan.on(event);
+        self.unknown = Some(why.clone());
+        Error::Unknown(Box::new(why))
+    }
+
+    /// Tries to reach the destination again: how many pages it lacks.
+    fn recover(&mut self, why: &Error) -> Option<u64> {
+        let redial = self.redial.clone()?;
+        let tell = |outage| {
+            if let Some(tell) = &redial.tell {
+                tell(&outage);
+            }
+        };
+        let within = redial.within;
+        self.run.stats.outages += 1;
+        tell(Outage::Begun {
+            why: why.to_string(),
+            within,
+        });
+        let begun = Instant::now();
+        let mut step = REDIAL_MIN;
+        loop {
+            let left = within.saturating_sub(begun.elapsed());
+            if left.is_zero() || redial.give_up.load(Ordering::Relaxed) {
+                return None;
+            }
+            if let Ok(missing) = self.resume(&redial, left) {
+                let lasted = begun.elapsed();
+                tell(Outage::Over { lasted });
+                return Some(missing);
+            }
+            let left = within.saturating_sub(begun.elapsed());
+            pause(step.min(left), || redial.give_up.load(Ordering::Relaxed));
+            step = (2 * step).min(REDIAL_MAX);
+        }
+    }
+
+    fn resume(&mut self, redial: &Redial, left: Duration) -> Result<u64, Error> {
+        let timeout = self.timeout.min(left);
+        let connection = (redial.connect)(timeout)?;
+        let patience = Patience {
+            cancel: Some(redial.give_up.clone()),
+            ..Patience::new(timeout)
+        };
+        let mut link = Link::new(Line::Again(connection.stream), patience)?;
+        let missing = resume(&mut link, &self.session, || match &mut self.server {
+            None => Ok(0),
+            Some(served) => served.port_at(&connection.here),
+        })?;
+        link.patience = Patience::new(self.timeout);
+        self.run.link = link;
+        Ok(missing)
+    }
 }
+
+/// The first pause between two tries to reach the destination, and the longest.
+const REDIAL_MIN: Duration = Duration::from_millis(50);
+const REDIAL_MAX: Duration = Duration::from_secs(1);

@@ -7,6 +7,8 @@ pub mod door;
 mod error;
 mod link;
 mod plan;
+mod recovery;
+mod session;
 mod set;
 mod sys;
 mod way;
@@ -18,6 +20,7 @@ pub use depart::{Departed, Departure, DepartureStats, Guest, TellRound};
 pub use error::Error;
 pub use link::{Stream, tls_accept, tls_connect};
 pub use plan::converge::{Limits, Round};
+pub use recovery::{Await, Outage, Redial, TellOutage};
 pub use way::{Connection, Trust, Way};
 
 /// Why writes cannot be followed here, and what to do; `None` if they can: see the README.

@@ -40,6 +40,43 @@ impl Stream for UnixStream {
     }
 }
 
+/// The connection of the beginning, or one that was made in its place.
+pub(crate) enum Line<S> {
+    First(S),
+    Again(Box<dyn Stream>),
+}
+
+impl<S: Stream> Line<S> {
+    fn stream(&mut self) -> &mut (dyn Stream + '_) {
+        match self {
+            Line::First(stream) => stream,
+            Line::Again(stream) => &mut **stream,
+        }
+    }
+}
+
+impl<S: Stream> Read for Line<S> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream().read(into)
+    }
+}
+
+impl<S: Stream> Write for Line<S> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.stream().write(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream().flush()
+    }
+}
+
+impl<S: Stream> Stream for Line<S> {
+    fn set_timeout(&mut self, at_most: Duration) -> io::Result<()> {
+        self.stream().set_timeout(at_most)
+    }
+}
+
 impl<S: Stream + ?Sized> Stream for Box<S> {
     fn set_timeout(&mut self, at_most: Duration) -> io::Result<()> {
         (**self).set_timeout(at_most)
@@ -266,6 +303,10 @@ impl<S: Stream> Link<S> {
             sent: 0,
             spent: Duration::ZERO,
         })
+    }
+
+    pub fn into_stream(self) -> S {
+        self.stream
     }
 
     pub fn send(&mut self, message: &Message) -> Result<(), Error> {

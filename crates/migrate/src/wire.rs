@@ -63,7 +63,12 @@ pub type Identity = [u8; 16];
 
 pub use amdahl_remote::Secret;
 
-/// What is said. The first eight go to the destination, the others to the source.
+/// What makes each proof another one.
+pub type Nonce = [u8; 32];
+/// That a side knows identity and secret, without a word of them.
+pub type Proof = [u8; 32];
+
+/// What is said. The first eleven go to the destination, the others to the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     /// The first word.
@@ -92,6 +97,20 @@ pub enum Message<'a> {
     Commit,
     /// The source goes on instead, or nobody does.
     Cancel(&'a str),
+    /// The first word on a later connection: the source, whose guest has left, is back.
+    Resume {
+        /// Never the same.
+        nonce: Nonce,
+    },
+    /// It is the source of this migration.
+    Proof {
+        /// That it knows what only the two sides know.
+        proof: Proof,
+        /// Where pages are served now; 0 if none are.
+        port: u16,
+    },
+    /// It has heard that it is not needed any more.
+    Farewell,
     /// The first answer.
     Welcome,
     /// All pages until the end of a round are in their places.
@@ -112,6 +131,18 @@ pub enum Message<'a> {
     Done,
     /// It does not take the memory.
     Refused(&'a str),
+    /// Whoever is back is to prove who it is, and this is the destination of its migration.
+    Challenge {
+        /// Never the same.
+        nonce: Nonce,
+        /// That it knows what only the two sides know.
+        proof: Proof,
+    },
+    /// It goes on from there.
+    Resumed {
+        /// Pages that it lacks still.
+        missing: u64,
+    },
 }
 
 /// Pages that follow each other.
@@ -164,6 +195,9 @@ impl Message<'_> {
             Message::Switch(_) => "a switch-over",
             Message::Commit => "a commitment",
             Message::Cancel(_) => "a cancellation",
+            Message::Resume { .. } => "a return",
+            Message::Proof { .. } => "a proof",
+            Message::Farewell => "a farewell",
             Message::Welcome => "a welcome",
             Message::Ack { .. } => "the receipt of a round",
             Message::Prepared => "readiness",
@@ -171,6 +205,8 @@ impl Message<'_> {
             Message::Progress { .. } => "progress",
             Message::Done => "the end",
             Message::Refused(_) => "a refusal",
+            Message::Challenge { .. } => "a challenge",
+            Message::Resumed { .. } => "a resumption",
         }
     }
 
@@ -184,6 +220,9 @@ impl Message<'_> {
             Message::Switch(_) => 6,
             Message::Commit => 7,
             Message::Cancel(_) => 8,
+            Message::Resume { .. } => 9,
+            Message::Proof { .. } => 10,
+            Message::Farewell => 11,
             Message::Welcome => 16,
             Message::Ack { .. } => 17,
             Message::Prepared => 18,
@@ -191,6 +230,8 @@ impl Message<'_> {
             Message::Progress { .. } => 20,
             Message::Done => 21,
             Message::Refused(_) => 22,
+            Message::Challenge { .. } => 23,
+            Message::Resumed { .. } => 24,
         }
     }
 
@@ -241,7 +282,24 @@ impl Message<'_> {
                 frame.extend(MAGIC);
                 frame.extend(VERSION.to_le_bytes());
             }
-            Message::Progress { missing } => frame.extend(missing.to_le_bytes()),
+            Message::Progress { missing } | Message::Resumed { missing } => {
+                frame.extend(missing.to_le_bytes());
+            }
+            Message::Resume { nonce } => {
+                frame.extend(MAGIC);
+                frame.extend(VERSION.to_le_bytes());
+                frame.extend([0; 6]);
+                frame.extend(nonce);
+            }
+            Message::Challenge { nonce, proof } => {
+                frame.extend(nonce);
+                frame.extend(proof);
+            }
+            Message::Proof { proof, port } => {
+                frame.extend(proof);
+                frame.extend(port.to_le_bytes());
+                frame.extend([0; 6]);
+            }
             Message::Cancel(why) | Message::Refused(why) => {
                 let mut end = why.len().min(REASON_MAX);
                 while !why.is_char_boundary(end) {
@@ -249,7 +307,11 @@ impl Message<'_> {
                 }
                 frame.extend(&why.as_bytes()[..end]);
             }
-            Message::Commit | Message::Prepared | Message::Running | Message::Done => {}
+            Message::Commit
+            | Message::Farewell
+            | Message::Prepared
+            | Message::Running
+            | Message::Done => {}
         }
         seal(self.kind(), frame);
     }
@@ -267,6 +329,11 @@ impl Message<'_> {
         let u64_at = |at: usize| u64::from_le_bytes(payload[at..at + 8].try_into().expect("8"));
         let u32_at = |at: usize| u32::from_le_bytes(payload[at..at + 4].try_into().expect("4"));
         let u16_at = |at: usize| u16::from_le_bytes(payload[at..at + 2].try_into().expect("2"));
+        let word_at = |at: usize| payload[at..at + 32].try_into().expect("32");
+        let kept_for_later = |bytes: Range<usize>| match payload[bytes.clone()].iter().max() {
+            None | Some(0) => Ok(()),
+            Some(&value) => field("what is kept for later", value.into()),
+        };
         let greeted = || {
             if payload.len() < 10 || payload[..8] != MAGIC {
                 return Err(WireError::Magic);
@@ -382,16 +449,42 @@ impl Message<'_> {
                 exactly(10)?;
                 Message::Welcome
             }
-            20 => {
+            20 | 24 => {
                 exactly(8)?;
-                Message::Progress { missing: u64_at(0) }
+                let missing = u64_at(0);
+                match kind {
+                    20 => Message::Progress { missing },
+                    _ => Message::Resumed { missing },
+                }
+            }
+            9 => {
+                greeted()?;
+                exactly(48)?;
+                kept_for_later(10..16)?;
+                Message::Resume { nonce: word_at(16) }
+            }
+            10 => {
+                exactly(40)?;
+                kept_for_later(34..40)?;
+                Message::Proof {
+                    proof: word_at(0),
+                    port: u16_at(32),
+                }
+            }
+            23 => {
+                exactly(64)?;
+                Message::Challenge {
+                    nonce: word_at(0),
+                    proof: word_at(32),
+                }
             }
             8 => Message::Cancel(reason()?),
             22 => Message::Refused(reason()?),
-            7 | 18 | 19 | 21 => {
+            7 | 11 | 18 | 19 | 21 => {
                 exactly(0)?;
                 match kind {
                     7 => Message::Commit,
+                    11 => Message::Farewell,
                     18 => Message::Prepared,
                     19 => Message::Running,
                     _ => Message::Done,
@@ -516,6 +609,17 @@ mod tests {
             Message::Progress { missing: 3 },
             Message::Done,
             Message::Refused("nö"),
+            Message::Resume { nonce: [9; 32] },
+            Message::Challenge {
+                nonce: [1; 32],
+                proof: [2; 32],
+            },
+            Message::Proof {
+                proof: [3; 32],
+                port: 80,
+            },
+            Message::Resumed { missing: 5 },
+            Message::Farewell,
         ];
         all.iter().for_each(round_trip);
     }

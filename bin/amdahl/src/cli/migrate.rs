@@ -22,8 +22,12 @@ Ctrl-C, the end of this command and every failure leave it running where it is. 
 is no way back: it serves what is missing at the other side until all is there, by itself.
 
 Without --pid threads of this command are moved; --listen takes them in, checks every page
-and ends. If the source is lost after the switch-over, what needs its pages stops there, and the
-command ends with 1.
+and ends.
+
+If the connection ends after the switch-over, what needs missing pages waits at the destination for
+up to --recover seconds, while the source tries WHERE again: a name is looked up each time, and the
+source's own address may be another one. Nothing is lost if it comes back in time. If it does not,
+what needs its pages stops there, and the command ends with 1. Give both sides the same.
 
 The source needs Linux 6.7 and access to userfaultfd: root, or
 setfacl -m u:USER:rw /dev/userfaultfd. What is printed: docs/pager-migrate.md.";
@@ -123,6 +127,9 @@ pub struct WayArgs {
     /// Seconds for which the other side may say nothing
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub timeout: u64,
+    /// After the switch-over, seconds for which a side that is away is waited for, and tried again; 0: it is lost at once
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(..=86_400))]
+    pub recover: u64,
     #[command(flatten)]
     pub tls: Tls,
     /// Print the result as JSON

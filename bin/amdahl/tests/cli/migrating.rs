@@ -1,6 +1,7 @@
 //! `amdahl pager migrate`: memory that threads write moves from one process to another.
 
 mod asked;
+mod recovered;
 
 use serde_json::Value;
 

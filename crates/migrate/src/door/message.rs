@@ -7,7 +7,7 @@ use amdahl_remote::Credentials;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::converge::{Limits, Round};
-use crate::{DepartureStats, Way};
+use crate::{DepartureStats, Outage, Way};
 
 /// The version of what is said.
 const FORMAT: &str = "amdahl.migrate-door/1";
@@ -28,6 +28,9 @@ pub struct Request {
     pub throttle: bool,
     /// Milliseconds for which the other side may say nothing.
     pub timeout_ms: u64,
+    /// Milliseconds for which the other side is tried again when it is away after the switch-over; 0: it is not.
+    #[serde(default)]
+    pub recover_ms: u64,
     /// Files that the process reads by itself.
     pub tls: Option<Files>,
 }
@@ -67,6 +70,7 @@ impl Request {
             post_copy: limits.post_copy,
             throttle: limits.throttle,
             timeout_ms: 10_000,
+            recover_ms: 0,
             tls: None,
         }
     }
@@ -83,6 +87,12 @@ impl Request {
     /// A second and an hour are the bounds.
     pub(super) fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms.clamp(1000, 3_600_000))
+    }
+
+    /// A day at most.
+    pub(super) fn recovery(&self) -> Option<Duration> {
+        let recovery = Duration::from_millis(self.recover_ms.min(86_400_000));
+        (!recovery.is_zero()).then_some(recovery)
     }
 
     /// Of a line that anybody may have written.
@@ -152,6 +162,18 @@ pub enum News {
         /// Why.
         why: String,
     },
+    /// After the switch-over: the other side is away, and is tried again; its pages are served on.
+    Paused {
+        /// Why.
+        why: String,
+        /// How long it is tried.
+        within_ms: u64,
+    },
+    /// It is there again, and goes on from there.
+    Recovered {
+        /// How long it was away.
+        away_ns: u64,
+    },
     /// All of it is at the other side, which needs nothing of this one any more.
     Moved {
         /// What was done.
@@ -189,6 +211,9 @@ pub struct Figures {
     pub downtime_estimate_ns: u64,
     /// How long it did.
     pub downtime_ns: u64,
+    /// How often the other side was away after the switch-over.
+    #[serde(default)]
+    pub outages: u32,
 }
 
 /// [`Round`] as it is told.
@@ -229,6 +254,21 @@ impl From<&DepartureStats> for Figures {
             throttle_percent: stats.throttle_percent,
             downtime_estimate_ns: nanos(stats.downtime_estimate),
             downtime_ns: nanos(stats.downtime),
+            outages: stats.outages,
+        }
+    }
+}
+
+impl From<&Outage> for News {
+    fn from(outage: &Outage) -> News {
+        match outage {
+            Outage::Begun { why, within } => News::Paused {
+                why: why.clone(),
+                within_ms: millis(*within),
+            },
+            Outage::Over { lasted } => News::Recovered {
+                away_ns: nanos(*lasted),
+            },
         }
     }
 }
@@ -279,8 +319,11 @@ mod tests {
             assert!(Request::of_line(wrong).is_err());
         }
         // Nobody waits for a time that somebody else has made up.
+        assert_eq!(request.recovery(), None);
         (request.timeout_ms, request.rounds) = (u64::MAX, 0);
+        request.recover_ms = u64::MAX;
         assert_eq!(request.timeout(), Duration::from_secs(3600));
+        assert_eq!(request.recovery(), Some(Duration::from_secs(86_400)));
         assert_eq!(request.limits().rounds_max, 1);
     }
 

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::message::{Figures, News, Request};
 use super::{LINE_MAX, address, system};
 use crate::way::Trust;
-use crate::{Departure, DepartureStats, Error, Guest, Way};
+use crate::{Departure, DepartureStats, Error, Guest, Redial, Way};
 
 /// Where this process is asked to let its memory move.
 #[derive(Debug)]
@@ -252,6 +252,24 @@ impl Visit {
         };
         let timeout = request.timeout();
         let connection = way.connect(trust, timeout)?;
+        let redial = request.recovery().map(|within| {
+            let (way, teller) = (way.clone(), self.teller.clone());
+            let tls = request.tls.clone();
+            let connect = move |within| {
+                let credentials = tls.as_ref().map(super::Files::credentials);
+                let trust = Trust {
+                    credentials: credentials.as_ref(),
+                    name: tls.as_ref().and_then(|tls| tls.name.as_deref()),
+                };
+                way.connect(trust, within)
+            };
+            Redial {
+                within,
+                connect: Arc::new(connect),
+                give_up: Arc::default(),
+                tell: Some(Arc::new(move |outage| teller.tell(&News::from(outage)))),
+            }
+        });
         let (teller, rounds) = (self.teller.clone(), AtomicU64::new(0));
         let departure = Departure {
             limits: request.limits(),
@@ -263,6 +281,7 @@ impl Visit {
                 let number = rounds.fetch_add(1, Ordering::Relaxed) + 1;
                 teller.tell(&News::round(number, round));
             })),
+            redial,
             ..with.clone()
         };
         // SAFETY: by the caller.

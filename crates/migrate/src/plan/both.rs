@@ -24,6 +24,7 @@ enum Message {
     Refused,
     Running,
     Done,
+    Farewell,
 }
 
 const PAGES: usize = 12;
@@ -52,6 +53,11 @@ struct World {
     to_there: VecDeque<Message>,
     to_here: VecDeque<Message>,
     is_cut: bool,
+    /// Another connection can be made.
+    is_mended: bool,
+    /// Nobody waits for that any longer.
+    is_late: bool,
+    redials: bool,
     is_source_dead: bool,
     round: u32,
     /// Something that the source has yet to be told, since its own steps take time.
@@ -61,9 +67,12 @@ struct World {
 }
 
 impl World {
-    fn new(limits: Limits) -> World {
+    fn new(limits: Limits, redials: bool) -> World {
         World {
-            source: Source::new(limits),
+            source: Source::new(limits, redials),
+            redials,
+            is_mended: false,
+            is_late: false,
             destination: Destination::new(),
             here: [1; PAGES],
             there: [None; PAGES],
@@ -153,7 +162,7 @@ impl World {
                     assert!(!self.serves, "what is served is not written");
                     self.guest = Guest::Runs;
                 }
-                Unknown => assert_eq!(self.guest, Guest::Stopped),
+                Unknown | Redial => assert_eq!(self.guest, Guest::Stopped),
             }
         }
     }
@@ -189,12 +198,28 @@ impl World {
                     self.answer(Message::Running);
                 }
                 Thank => self.answer(Message::Done),
+                WelcomeBack => assert!(self.runs_there),
                 Refuse => {
                     assert!(!self.runs_there);
                     self.answer(Message::Refused);
                 }
                 Stop => self.runs_there = false,
             }
+        }
+    }
+
+    /// The source tries to reach the destination again. Who is there runs.
+    fn redial(&mut self) {
+        use destination::State::*;
+        let there = self.destination.state();
+        if self.is_mended && matches!(there, Running | Paused | Thanking | Leaving) {
+            self.to_here.clear();
+            self.to_there.clear();
+            self.is_cut = false;
+            self.source(source::Event::Resumed);
+            self.destination(destination::Event::Resumed, &[]);
+        } else if self.is_late {
+            self.source(source::Event::TimeOver);
         }
     }
 
@@ -214,6 +239,10 @@ impl World {
             1 => {
                 if let Some(event) = self.pending.pop_front() {
                     self.source(event);
+                    return true;
+                }
+                if self.source.state() == source::State::Paused {
+                    self.redial();
                     return true;
                 }
                 let Some(message) = self.to_here.pop_front() else {
@@ -238,7 +267,10 @@ impl World {
                     },
                     Message::Prepared => source::Event::Prepared,
                     Message::Running => source::Event::Running,
-                    Message::Done => source::Event::Done,
+                    Message::Done => {
+                        self.say(Message::Farewell);
+                        source::Event::Done
+                    }
                     Message::Refused => source::Event::Refused,
                     _ => source::Event::Failed,
                 };
@@ -274,13 +306,20 @@ impl World {
                         self.destination(destination::Event::Switch, &[]);
                     }
                     Message::Commit => self.destination(destination::Event::Commit, &[]),
+                    Message::Farewell => self.destination(destination::Event::Heard, &[]),
                     _ => self.destination(destination::Event::Failed, &[]),
                 }
                 true
             }
             _ => {
-                if self.destination.state() != destination::State::Running {
-                    return true;
+                use destination::State::*;
+                match self.destination.state() {
+                    Running | Paused => {}
+                    Thanking | Leaving if !self.redials || self.is_late => {
+                        self.destination(destination::Event::TimeOver, &[]);
+                        return true;
+                    }
+                    _ => return true,
                 }
                 match self.there.iter().position(Option::is_none) {
                     None => self.destination(destination::Event::AllThere, &[]),
@@ -319,6 +358,8 @@ enum Break {
     Cut(usize),
     /// The connection ends, and what was on its way is lost.
     CutAndLost(usize),
+    /// The same, and so many steps later another can be made.
+    Passing(usize, usize),
     SourceDies(usize),
     SourceFails(usize),
     DestinationFails(usize),
@@ -330,6 +371,7 @@ fn breaks() -> impl Strategy<Value = Break> {
         Just(Break::Nothing),
         (0usize..120).prop_map(Break::Cut),
         (0usize..120).prop_map(Break::CutAndLost),
+        (0usize..120, 1usize..100).prop_map(|(at, lasts)| Break::Passing(at, lasts)),
         (0usize..120).prop_map(Break::SourceDies),
         (0usize..120).prop_map(Break::SourceFails),
         (0usize..120).prop_map(Break::DestinationFails),
@@ -346,6 +388,7 @@ proptest! {
         post_copy in any::<bool>(),
         downtime in 0u64..80,
         what in breaks(),
+        redials in any::<bool>(),
     ) {
         let limits = Limits {
             downtime_max: Duration::from_millis(downtime),
@@ -353,14 +396,15 @@ proptest! {
             post_copy,
             throttle: true,
         };
-        let mut world = World::new(limits);
+        let mut world = World::new(limits, redials);
         let refuses = matches!(what, Break::OwnerRefuses);
         // Then without writing, until nobody has anything to do.
         let rest = (0..600).map(|nth| (nth % 3 + 1) as u8);
         for (nth, choice) in choices.iter().copied().chain(rest).enumerate() {
             match what {
                 Break::Cut(at) if at == nth => world.is_cut = true,
-                Break::CutAndLost(at) if at == nth => {
+                Break::Passing(at, lasts) if at + lasts == nth => world.is_mended = true,
+                Break::CutAndLost(at) | Break::Passing(at, _) if at == nth => {
                     world.is_cut = true;
                     world.to_here.clear();
                     world.to_there.clear();
@@ -373,9 +417,13 @@ proptest! {
                 Break::SourceFails(at) if at == nth => world.source(source::Event::Failed),
                 Break::DestinationFails(at) if at == nth => {
                     world.destination(destination::Event::Failed, &[]);
+                    // It says nothing there any more.
+                    use destination::State::{Leaving, Paused};
+                    world.is_cut |= matches!(world.destination.state(), Paused | Leaving);
                 }
                 _ => {}
             }
+            world.is_late = nth > choices.len() + 450;
             world.step(choice, refuses);
             world.check();
         }
@@ -390,6 +438,8 @@ proptest! {
             // Before the commitment all is as it was.
             (Here::RolledBack, There::Refused) => prop_assert_eq!(world.guest, Guest::Runs),
             (Here::Complete, There::Complete) => {}
+            // Whoever runs is found again.
+            (Here::Unknown, There::Complete) if matches!(what, Break::Passing(..)) && redials => prop_assert!(false),
             (Here::Unknown, There::Complete | There::Refused) => prop_assert_eq!(world.guest, Guest::Stopped),
             other => prop_assert!(false, "{other:?}"),
         }

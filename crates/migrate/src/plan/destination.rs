@@ -21,6 +21,12 @@ pub(crate) enum Event {
     PagesLost,
     /// Anything else: the connection, the other side or our owner do not go on.
     Failed,
+    /// The source is there again, on another connection.
+    Resumed,
+    /// The source knows that it is not needed any more.
+    Heard,
+    /// Whether the source knows that is waited for no longer.
+    TimeOver,
 }
 
 /// What to do about it.
@@ -40,6 +46,8 @@ pub(crate) enum Action {
     Run,
     /// Say that the source is not needed any more.
     Thank,
+    /// Say that it goes on from there.
+    WelcomeBack,
     /// Tell the other side why, if it hears it. The guest never runs here.
     Refuse,
     /// The guest cannot go on.
@@ -58,6 +66,12 @@ pub(crate) enum State {
     Promised,
     /// The guest runs; pages may be missing.
     Running,
+    /// The same, and the source says and hears nothing.
+    Paused,
+    /// The guest runs; no page is missing, which the source has been told.
+    Thanking,
+    /// The guest runs; no page is missing, which the source cannot be told.
+    Leaving,
     /// The guest runs; none are.
     Complete,
     /// The guest has never run here.
@@ -87,10 +101,20 @@ impl Destination {
             (Receiving, Event::Switch) => (Preparing, vec![Action::Offer]),
             (Preparing, Event::Accepted) => (Promised, vec![Action::Promise]),
             (Promised, Event::Commit) => (Running, vec![Action::Run]),
-            (Running, Event::AllThere) => (Complete, vec![Action::Thank]),
-            (Running, Event::PagesLost) => (Stopped, vec![Action::Stop]),
+            (Running, Event::AllThere) => (Thanking, vec![Action::Thank]),
+            (Paused, Event::AllThere) => (Leaving, vec![]),
+            (Running | Paused, Event::PagesLost) => (Stopped, vec![Action::Stop]),
+            (Running, Event::Failed) => (Paused, vec![]),
+            (Thanking, Event::Failed) => (Leaving, vec![]),
+            // Also where the end of the connection before has not been noticed.
+            (Running | Paused, Event::Resumed) => (Running, vec![Action::WelcomeBack]),
+            (Thanking | Leaving, Event::Resumed) => {
+                (Thanking, vec![Action::WelcomeBack, Action::Thank])
+            }
+            (Thanking, Event::Heard) => (Complete, vec![]),
+            (Thanking | Leaving, Event::TimeOver) => (Complete, vec![]),
             // Nothing that is said here is needed any more.
-            (Running, _) => (Running, vec![]),
+            (Running | Paused | Thanking | Leaving, _) => (self.0, vec![]),
             (Waiting | Receiving | Preparing | Promised, _) => (Refused, vec![Action::Refuse]),
             (Complete | Refused | Stopped, _) => (self.0, vec![]),
         };

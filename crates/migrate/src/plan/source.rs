@@ -21,6 +21,10 @@ pub(crate) enum Event {
     Refused,
     /// Anything else: the connection, the kernel, the other side or our owner do not go on.
     Failed,
+    /// The destination is there again, on another connection, and runs.
+    Resumed,
+    /// It was tried for long enough.
+    TimeOver,
 }
 
 /// What to do about it.
@@ -46,6 +50,8 @@ pub(crate) enum Action {
     NotConverging,
     /// Whether the guest runs at the other side is not known: go on serving.
     Unknown,
+    /// Try to reach the other side again, and go on serving meanwhile.
+    Redial,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +68,8 @@ pub(crate) enum State {
     Committed,
     /// The destination runs and fetches.
     Serving,
+    /// The destination may run and fetch; nothing is heard of it, and it is tried to reach it again.
+    Paused,
     /// The destination has all.
     Complete,
     /// The guest runs here, as if nothing had been.
@@ -73,13 +81,16 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Source {
     state: State,
+    /// Whether it is tried to reach the destination again.
+    redials: bool,
     pub plan: Convergence,
 }
 
 impl Source {
-    pub fn new(limits: Limits) -> Source {
+    pub fn new(limits: Limits, redials: bool) -> Source {
         Source {
             state: State::Greeting,
+            redials,
             plan: Convergence::new(limits),
         }
     }
@@ -149,7 +160,9 @@ impl Source {
                 self.unthrottled([Action::Cancel, Action::Resume]),
             ),
             // From the commitment on the guest may run at the other side, whatever is said or not said.
-            (Committed | Serving, _) => (Unknown, vec![Action::Unknown]),
+            (Committed | Serving, Event::Failed) if self.redials => (Paused, vec![Action::Redial]),
+            (Paused, Event::Resumed) => (Serving, vec![]),
+            (Committed | Serving | Paused, _) => (Unknown, vec![Action::Unknown]),
             (Complete | RolledBack | Unknown, _) => (self.state, vec![]),
         };
         self.state = state;

@@ -1,4 +1,5 @@
 //! Stands in the way and can be shut: for a while, or for good. What passes is not looked at.
+#![allow(dead_code)] // Each test binary uses a part.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

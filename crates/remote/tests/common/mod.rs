@@ -63,9 +63,9 @@ fn run_seed(test: &str, seed: u64, run: Arc<impl Fn(u64) + Send + Sync + 'static
     // What never ends is what is looked for: many times longer than any timeout in it.
     let ended = ended.recv_timeout(Duration::from_secs(300));
     if let Err(why) = ended {
-        let package = env!("CARGO_PKG_NAME");
+        let (package, binary) = (env!("CARGO_PKG_NAME"), env!("CARGO_CRATE_NAME"));
         eprintln!(
-            "to repeat seed {seed}: AMDAHL_SEED={seed} cargo test -p {package} --test seeds {test}"
+            "to repeat seed {seed}: AMDAHL_SEED={seed} cargo test -p {package} --test {binary} {test}"
         );
         assert!(
             why == std::sync::mpsc::RecvTimeoutError::Disconnected,

@@ -4,13 +4,16 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use amdahl_migrate::{Arrival, Connection, Way};
+use amdahl_migrate::{Arrival, Await, Connection, Error, Trust, Way};
 use amdahl_pager::{Backing, Mapping, PAGE};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use super::demo::{Demo, Stopped, park_when_lost};
-use super::{failure, tell};
+use super::{failure, tell, tells};
 use crate::cli::migrate::{PagerMigrate, WayArgs};
 use crate::failure::Failure;
 use crate::screen;
@@ -39,6 +42,8 @@ pub struct Arrived {
     pub pages: usize,
     /// Of these, fetched after the switch-over.
     pub missing: u64,
+    /// How often the source was away.
+    pub outages: u32,
     pub faults: u64,
     fault_ns: [Option<u64>; 2],
 }
@@ -51,6 +56,7 @@ impl Arrived {
             "side": "destination",
             "pages": self.pages,
             "missing_pages": self.missing,
+            "outages": self.outages,
             "faults": self.faults,
             "fault_ns_p50": self.fault_ns[0],
             "fault_ns_p99": self.fault_ns[1],
@@ -63,7 +69,7 @@ pub fn take_in(args: &WayArgs, way: &Way, bytes: usize) -> Result<Arrived, Failu
     let memory =
         Mapping::new(bytes, Backing::Small).map_err(|error| Failure::machine(error.to_string()))?;
     let memory = Arc::new(memory);
-    let connection = accept(args, way)?;
+    let (connection, listens) = accept(args, way)?;
     let pages = bytes / PAGE;
     let arrival = Arrival {
         timeout: args.timeout(),
@@ -73,6 +79,14 @@ pub fn take_in(args: &WayArgs, way: &Way, bytes: usize) -> Result<Arrived, Failu
         host: connection.there,
         name: args.tls.tls_name.clone(),
         credentials: args.tls.credentials(),
+        recovery: args.recovery().map(|within| Await {
+            within,
+            accept: Arc::new(args.by(move |within, trust| listens.next(within, trust))),
+            tell: tells(
+                args.quiet,
+                "what needs missing pages waits for the source, which may have another address,",
+            ),
+        }),
         ..Arrival::default()
     };
     // SAFETY: nobody else has the memory.
@@ -106,6 +120,7 @@ pub fn take_in(args: &WayArgs, way: &Way, bytes: usize) -> Result<Arrived, Failu
         memory,
         pages,
         missing,
+        outages: landed.outages(),
         faults: stats.as_ref().map_or(0, |stats| stats.faults),
         fault_ns: [quantile(0.5), quantile(0.99)],
     })
@@ -120,10 +135,49 @@ impl Drop for SocketFile {
     }
 }
 
-fn accept(args: &WayArgs, way: &Way) -> Result<Connection, Failure> {
+/// Where the source connects; again, too.
+enum Listener {
+    Unix {
+        listener: UnixListener,
+        /// Goes with it.
+        _file: SocketFile,
+    },
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// Who has connected, if somebody does within that time.
+    fn next(&self, within: Duration, trust: Trust<'_>) -> Result<Option<Connection>, Error> {
+        let within = Timespec::try_from(within).expect("less than a century");
+        let mut fds = [match self {
+            Listener::Unix { listener, .. } => PollFd::new(listener, PollFlags::IN),
+            Listener::Tcp(listener) => PollFd::new(listener, PollFlags::IN),
+        }];
+        match poll(&mut fds, Some(&within)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(None),
+            _ => {}
+        }
+        let came = match self {
+            Listener::Unix { listener, .. } => listener
+                .accept()
+                .map(|(stream, _)| Ok(Connection::of_unix(stream))),
+            Listener::Tcp(listener) => listener
+                .accept()
+                .map(|(socket, _)| Connection::of_tcp(socket, trust, false)),
+        };
+        match came {
+            Ok(connection) => connection.map(Some),
+            // It has gone before it was let in.
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(Error::Cut(error.to_string())),
+        }
+    }
+}
+
+fn accept(args: &WayArgs, way: &Way) -> Result<(Connection, Listener), Failure> {
     let waiting = |where_: &str| tell(args.quiet, &format!("waiting at {where_}"));
     let at = |error: std::io::Error| Failure::result(format!("{way}: {error}"));
-    match way {
+    let listener = match way {
         Way::Unix(path) => {
             let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
                 std::io::ErrorKind::AddrInUse => Failure::result(format!(
@@ -133,10 +187,12 @@ fn accept(args: &WayArgs, way: &Way) -> Result<Connection, Failure> {
                 _ => at(error),
             })?;
             let file = SocketFile(path.clone());
+            listener.set_nonblocking(true).map_err(at)?;
             waiting(&way.to_string());
-            let (stream, _) = listener.accept().map_err(at)?;
-            drop(file);
-            Ok(Connection::of_unix(stream))
+            Listener::Unix {
+                listener,
+                _file: file,
+            }
         }
         Way::Tcp(address) => {
             let listener = TcpListener::bind(address).map_err(at)?;
@@ -146,10 +202,15 @@ fn accept(args: &WayArgs, way: &Way) -> Result<Connection, Failure> {
                     "{bound} can be reached by other hosts: give --tls-certificate, --tls-key and --tls-authorities, or listen at 127.0.0.1"
                 )));
             }
+            listener.set_nonblocking(true).map_err(at)?;
             waiting(&format!("tcp:{bound}"));
-            let (socket, _) = listener.accept().map_err(at)?;
-            args.trusting(|trust| Connection::of_tcp(socket, trust, false))
-                .map_err(failure)
+            Listener::Tcp(listener)
+        }
+    };
+    loop {
+        let next = args.trusting(|trust| listener.next(Duration::from_secs(3600), trust));
+        if let Some(connection) = next.map_err(failure)? {
+            return Ok((connection, listener));
         }
     }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use amdahl_migrate::Way;
 use amdahl_migrate::door::{Asking, Files, News, Request, RoundFigures};
 
-use super::depart::{json, round, text};
-use super::{failure, millis, tell};
+use super::depart::{TRIES, json, round, text};
+use super::{failure, millis, paused, recovered, tell};
 use crate::cli::migrate::PagerMigrate;
 use crate::cli::tls::Tls;
 use crate::failure::Failure;
@@ -35,6 +35,7 @@ pub fn main(args: &PagerMigrate, pid: u32, way: &Way) -> Result<u8, Failure> {
     request.post_copy = !args.no_post_copy;
     request.throttle = args.auto_converge;
     request.timeout_ms = args.way.timeout * 1000;
+    request.recover_ms = args.way.recover * 1000;
     request.tls = files(&args.way.tls);
     let mut asking = Asking::begin(pid, &request).map_err(failure)?;
     let mut phase = Phase::Asked;
@@ -113,6 +114,15 @@ pub fn main(args: &PagerMigrate, pid: u32, way: &Way) -> Result<u8, Failure> {
                     args.way.timeout
                 ),
             ),
+            News::Paused { why, within_ms } => {
+                tell(
+                    quiet,
+                    &paused(&why, Duration::from_millis(within_ms), TRIES),
+                );
+            }
+            News::Recovered { away_ns } => {
+                tell(quiet, &recovered(Duration::from_nanos(away_ns)));
+            }
             News::Moved { figures } => {
                 return screen::print(&match args.way.json {
                     true => json(Some(pid), "moved", Some(&figures)),

@@ -4,16 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use amdahl_migrate::door::{Figures, RoundFigures};
-use amdahl_migrate::{Departed, Departure, Error, Limits, Round, Stream, Way};
+use amdahl_migrate::{Departed, Departure, Error, Limits, Redial, Round, Stream, Trust, Way};
 use amdahl_pager::{Backing, Mapping};
 use serde::Serialize;
 
 use super::demo::{Demo, Settings, Stopped};
-use super::{failure, millis, tell};
+use super::{failure, millis, tell, tells};
 use crate::cli::migrate::PagerMigrate;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::screen;
+
+/// What is done while the destination is away.
+pub const TRIES: &str = "pages are served on, and the destination is tried again";
 
 pub fn main(args: &PagerMigrate, way: &Way) -> Result<u8, Failure> {
     let memory = Mapping::new(args.demo.memory, Backing::Small)
@@ -39,6 +42,16 @@ pub fn main(args: &PagerMigrate, way: &Way) -> Result<u8, Failure> {
         progress: Some(Arc::new(move |now: &Round| {
             tell(quiet, &round(&now.into()))
         })),
+        redial: args.way.recovery().map(|within| {
+            let way = way.clone();
+            let connect = move |within, trust: Trust<'_>| way.connect(trust, within);
+            Redial {
+                within,
+                connect: Arc::new(args.way.by(connect)),
+                give_up: Arc::default(),
+                tell: tells(quiet, TRIES),
+            }
+        }),
         ..Departure::default()
     };
     let _calls_off = interrupt.sets(&departure.cancel);
@@ -158,6 +171,9 @@ pub fn text(figures: &Figures) -> String {
         figures.paused_pages,
         figures.left_pages
     );
+    if figures.outages > 0 {
+        text += &format!("recovered {} times\n", figures.outages);
+    }
     if figures.throttle_percent > 0 {
         text += &format!("slowed down by up to {} %\n", figures.throttle_percent);
     }

@@ -6,9 +6,10 @@ pub mod demo;
 mod depart;
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
-use amdahl_migrate::{Error, Trust};
+use amdahl_migrate::{Error, Outage, TellOutage, Trust};
 
 use crate::cli::migrate::{PagerMigrate, WayArgs};
 use crate::failure::Failure;
@@ -45,7 +46,35 @@ pub fn millis(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1e3)
 }
 
+/// An outage as a line; `what` is done meanwhile.
+fn outage(outage: &Outage, what: &str) -> String {
+    match outage {
+        Outage::Begun { why, within } => paused(why, *within, what),
+        Outage::Over { lasted } => recovered(*lasted),
+        other => format!("{other:?}"),
+    }
+}
+
+fn paused(why: &str, within: Duration, what: &str) -> String {
+    format!("paused: {why}; {what} for {} s", within.as_secs())
+}
+
+fn recovered(lasted: Duration) -> String {
+    format!("recovered after {:.1} s", lasted.as_secs_f64())
+}
+
+fn tells(quiet: bool, what: &'static str) -> Option<Arc<TellOutage>> {
+    Some(Arc::new(move |now: &Outage| {
+        tell(quiet, &outage(now, what))
+    }))
+}
+
 impl WayArgs {
+    /// `None`: who is away is lost.
+    fn recovery(&self) -> Option<Duration> {
+        (self.recover > 0).then(|| Duration::from_secs(self.recover))
+    }
+
     fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
@@ -57,5 +86,20 @@ impl WayArgs {
             credentials: credentials.as_ref(),
             name: self.tls.tls_name.as_deref(),
         })
+    }
+
+    /// How connections are made as who we are.
+    fn by<T, Y, F>(&self, make: F) -> impl Fn(T) -> Y + use<T, Y, F>
+    where
+        F: Fn(T, Trust<'_>) -> Y,
+    {
+        let (credentials, name) = (self.tls.credentials(), self.tls.tls_name.clone());
+        move |from| {
+            let trust = Trust {
+                credentials: credentials.as_ref(),
+                name: name.as_deref(),
+            };
+            make(from, trust)
+        }
     }
 }

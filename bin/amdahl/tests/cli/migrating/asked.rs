@@ -31,7 +31,7 @@ fn tool(place: &Place, args: &[&str], more: &[String]) -> Command {
 }
 
 /// A demonstration that runs here.
-fn demo(place: &Place, args: &[&str]) -> Running {
+pub(super) fn demo(place: &Place, args: &[&str]) -> Running {
     let args = [&["pager", "demo-vm"][..], args].concat();
     let demo = place.start(place.tool(args));
     until("it runs", || {
@@ -40,7 +40,7 @@ fn demo(place: &Place, args: &[&str]) -> Running {
     demo
 }
 
-fn ask(place: &Place, pid: u32, to: &str, args: &[&str], more: &[String]) -> Running {
+pub(super) fn ask(place: &Place, pid: u32, to: &str, args: &[&str], more: &[String]) -> Running {
     let pid = pid.to_string();
     let first = ["pager", "migrate", "--pid", &pid, "--to", to];
     let args = [&first[..], args].concat();
@@ -48,7 +48,7 @@ fn ask(place: &Place, pid: u32, to: &str, args: &[&str], more: &[String]) -> Run
 }
 
 /// Waits until a process has said something.
-fn says(running: &Running, what: &str) {
+pub(super) fn says(running: &Running, what: &str) {
     until(what, || running.err_so_far().contains(what).then_some(()));
 }
 
@@ -67,10 +67,10 @@ const NEVER: [&str; 5] = [
     "4000000000",
 ];
 /// Threads that write so much that pages are left whenever one looks.
-const BUSY: [&str; 4] = ["--write-rate", "0", "--memory", "16M"];
+pub(super) const BUSY: [&str; 4] = ["--write-rate", "0", "--memory", "16M"];
 
 /// Whether anything can be moved here.
-fn can_move() -> bool {
+pub(super) fn can_move() -> bool {
     match amdahl_migrate::missing() {
         Some(why) => is_possible(&why),
         None => true,
@@ -230,7 +230,8 @@ fn a_source_that_is_lost_afterwards_ends_it_with_clear_words() {
     for _ in 0..20 {
         let place = Place::new();
         let listen = ["pager", "demo-vm", "--memory", "64M", "--timeout", "1"];
-        let listen = [&listen[..], &["--listen", "tcp:127.0.0.1:0"]].concat();
+        let more = ["--recover", "0", "--listen", "tcp:127.0.0.1:0"];
+        let listen = [&listen[..], &more].concat();
         let there = place.start(place.tool(listen));
         let to = listens(&there);
         let here = demo(&place, &["--write-rate", "0", "--memory", "64M"]);
@@ -290,6 +291,8 @@ fn a_destination_that_is_lost_afterwards_leaves_it_standing_with_clear_words() {
             "1",
             "--timeout",
             "1",
+            "--recover",
+            "0",
             "--json",
         ];
         let pid = here.pid();
