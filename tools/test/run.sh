@@ -20,7 +20,7 @@
 #   run.sh arm64     built for arm64, run by QEMU
 #   run.sh i686      built for 32 bits
 #   run.sh minutes   tests that take minutes each; AMDAHL_STRESS_S=N has each stress take N seconds
-#   run.sh seeds     faults by AMDAHL_SEEDS seeds (2000; of migrations 300, of their recovery 600)
+#   run.sh seeds     faults by AMDAHL_SEEDS seeds (2000; of migrations 300, of their recovery 600, of `pager serve` over TCP 300)
 # shellcheck disable=SC2086 # $CARGO may be several words
 set -u
 
@@ -250,11 +250,12 @@ minutes() {
 # Many more faults than `tests` has time for, each by a seed that repeats it.
 seeds() {
     # The package, the test binary, how many (a migration takes seconds), and what chooses among the binary's tests.
-    for of in 'pager faults 2000 seeds_of' 'remote seeds 2000' 'migrate seeds 300' 'migrate recovery 600'; do
+    for of in 'amdahl-pager faults 2000 seeds_of' 'amdahl-remote seeds 2000' 'amdahl-migrate seeds 300' 'amdahl-migrate recovery 600' \
+        'amdahl cli 300 serving::seeds'; do
         # shellcheck disable=SC2086 # words
         set -- $of
         suite tools/test/count-cargo.awk "seeds-$1-$2" env AMDAHL_SEEDS="${AMDAHL_SEEDS:-$3}" \
-            $cargo test --release --locked -p "amdahl-$1" --test "$2" -- --show-output ${4:-}
+            $cargo test --release --locked -p "$1" --test "$2" -- --show-output ${4:-}
     done
 }
 

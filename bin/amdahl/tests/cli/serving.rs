@@ -7,6 +7,7 @@ mod inheriting;
 mod objects;
 mod qemu;
 mod refusing;
+mod seeds;
 mod sharing;
 mod vmm;
 
