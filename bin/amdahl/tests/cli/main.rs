@@ -22,6 +22,8 @@ mod measuring;
 mod memory;
 mod memory_images;
 mod migrating;
+#[path = "../../../../crates/remote/tests/common/mod.rs"]
+mod mischief;
 mod offloading;
 mod openmp_programs;
 mod ordinary_user;

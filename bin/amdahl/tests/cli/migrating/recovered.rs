@@ -1,8 +1,5 @@
 //! `amdahl pager migrate` after the switch-over, when the way or the source is away for longer than a page may take: it goes on, or ends with clear words.
 
-#[path = "../../../../../crates/remote/tests/common/gate.rs"]
-mod gate;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -10,12 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use amdahl_migrate::wire::{HEAD, Head, Message};
-use gate::{Cut, Gate, Shut};
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::Signal;
 
 use super::asked::{BUSY, ask, can_move, demo, says};
 use super::listens;
+use crate::mischief::gate::{Cut, Gate, Shut};
 use crate::tool::{Place, Running, until};
 
 /// The address from which a source seems to come, at which its pages are fetched.

@@ -1,21 +1,18 @@
 //! `amdahl pager serve --image tcp:`, whose pages come from another daemon by answers that are late, out of order, doubled, damaged or cut, over a way that is cut at any byte: a VM has the
 //! right memory, or is stopped and its owner told. `AMDAHL_SEEDS=N` runs as many seeds, `AMDAHL_SEED=N` that one.
 
-#[path = "../../../../../crates/remote/tests/common/mod.rs"]
-mod mischief;
-
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use mischief::gate::{Cut, Gate, Shut};
-use mischief::{Done, Mischief, Random, Unruly, run_seeds_by};
 use rustix::process::Signal;
 
 use super::vmm::{Vmm, is_possible};
 use super::{Daemon, PAGES, whole_sum, with_image};
+use crate::mischief::gate::{Cut, Gate, Shut};
+use crate::mischief::{Done, Mischief, Random, Unruly, run_seeds_by};
 use crate::tool::{Place, skipped, until};
 
 /// How it ends.
