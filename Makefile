@@ -21,7 +21,7 @@ help:
 	@echo 'make bench      all benchmarks (make bench-scale, bench-views, bench-memory, bench-sim, bench-pool, bench-pager, bench-live, bench-image, bench-remote, bench-openmp: one area)'
 	@echo 'make bpf        rebuild the BPF objects in the tree after a change of their source'
 	@echo 'make bpf-check  prove that the BPF objects in the tree are the build of their source'
-	@echo 'make kernels    load and run them on the kernels of Debian, in QEMU'
+	@echo 'make kernels    load and run them on the kernels of Debian, in QEMU, and a guest that reads its host'"'"'s page'
 
 run: build
 	@tools/demo/run.sh $(TARGET)/release/amdahl
