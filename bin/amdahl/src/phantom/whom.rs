@@ -35,7 +35,8 @@ impl Whom {
             if virtual_cpus(pid).is_empty() {
                 return Err(Failure::program(format!(
                     "--vm {pid}: none of its threads is known to be a virtual CPU (of KVM, or by its name one of QEMU, \
-                     Firecracker, Cloud Hypervisor, crosvm, kvmtool or VirtualBox); --pid {pid} watches all of its threads"
+                     Firecracker, Cloud Hypervisor, crosvm, kvmtool or VirtualBox; QEMU without KVM gives names with \
+                     -name GUEST,debug-threads=on); --pid {pid} watches all of its threads"
                 )));
             }
             return Ok(Whom::Machine(pid));
