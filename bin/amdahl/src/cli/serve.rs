@@ -116,6 +116,9 @@ pub struct PagerServe {
     /// Seconds that reading a page may take, with all tries; then it is lost
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub read_timeout: u64,
+    /// Seconds for which the other host of --image tcp: may be away, beside --read-timeout, and is tried again, before pages are lost: VMs pause where they touch what is missing
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=86_400))]
+    pub recover: u64,
     /// Seconds between lines about a VM of which pages are missing; 0 for none
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub progress: u64,

@@ -475,6 +475,37 @@ fn a_working_set_is_recorded_packed_and_there_before_it_is_touched() {
 }
 
 #[test]
+fn a_host_that_is_away_for_longer_than_a_page_may_take_is_waited_for() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let memory = with_image(&place);
+    let there = Daemon::listens(&place, "vm.ami", "tcp:127.0.0.1:0", &[]);
+    let listening = there.event("listening");
+    let address = listening["listen"].as_str().expect("text");
+    let timeout = std::time::Duration::from_secs(1);
+    let options = ["--read-timeout", "1", "--recover", "600"];
+    let daemon = Daemon::start(&place, address, &options);
+    let mut vmm = Vmm::whole(&place);
+    vmm.does("read 1", &page_sum(&memory, 1));
+    there.0.signal(Signal::STOP);
+    vmm.0.say("read 900");
+    daemon.event("away");
+    // Longer than that it would be lost.
+    std::thread::sleep(3 * timeout);
+    there.0.signal(Signal::CONT);
+    vmm.answers(&page_sum(&memory, 900));
+    daemon.event("back");
+    let pid = vmm.0.pid();
+    drop(vmm);
+    let end = daemon.line("end", |line| line["pid"] == pid);
+    assert_eq!(end["pages_lost"], 0, "{end}");
+    daemon.ends(0);
+    there.ends(0);
+}
+
+#[test]
 fn there_is_one_daemon_at_a_socket() {
     let place = Place::new();
     with_image(&place);

@@ -52,6 +52,11 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// For how long the other host, which is away, is waited for; `None`: it is there, or lost, or there is none.
+    pub fn away(&self) -> Option<Duration> {
+        self.remote.as_ref()?.away()
+    }
+
     /// Opens it.
     pub fn open(args: &PagerServe, cache_bytes: usize) -> Result<Memory, Failure> {
         let path = &args.image;
@@ -73,6 +78,7 @@ impl Memory {
                     name: args.tls.tls_name.clone(),
                     credentials: args.tls.credentials(),
                     timeout: Duration::from_secs(args.read_timeout),
+                    recovery: Duration::from_secs(args.recover),
                     ..Connect::new(address)
                 });
                 let remote = Arc::new(remote.map_err(pages::failure)?);

@@ -42,6 +42,8 @@ pub struct Shared {
     pub arriving: AtomicU32,
     /// VMs that are served.
     pub serving: AtomicU32,
+    /// The other host that has the memory is away, and that was told.
+    pub is_away: AtomicBool,
     /// Some VM lost a page because the image is damaged.
     pub is_damaged: AtomicBool,
     /// Some VM could not be served to its end for another reason.
@@ -65,6 +67,7 @@ impl Shared {
             keep,
             arriving: AtomicU32::new(0),
             serving: AtomicU32::new(0),
+            is_away: AtomicBool::new(false),
             is_damaged: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
         }
@@ -592,6 +595,7 @@ impl<'a> Served<'a> {
                 if ended || watch.ask || looked.elapsed() >= ALIVE {
                     watch.ask = false;
                     looked = Instant::now();
+                    tell_of_outage(shared);
                     if watch.owner.is_gone() {
                         break Some(Outcome::Gone);
                     }
@@ -744,6 +748,29 @@ fn replay(
         vm.fields(json!({ "pages": count, "seconds": time.as_secs_f64() })),
     ));
     true
+}
+
+/// Says once, for all VMs, that the other host is away, and that it is back.
+fn tell_of_outage(shared: &Shared) {
+    let away = shared.memory.away();
+    if shared.is_away.swap(away.is_some(), Ordering::Relaxed) == away.is_some() {
+        return;
+    }
+    shared.teller.tell(&match away {
+        Some(left) => Line::trouble(
+            "away",
+            format!(
+                "the host that has the memory is away: who touches what is missing waits, for {} at most",
+                super::tell::duration(left)
+            ),
+            json!({ "waits_s": left.as_secs_f64() }),
+        ),
+        None => Line::new(
+            "back",
+            "the host that has the memory is there again, or lost".to_owned(),
+            json!({}),
+        ),
+    });
 }
 
 /// How far the last fetching has come.
