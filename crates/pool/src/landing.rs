@@ -168,7 +168,7 @@ impl Registry {
     pub(crate) fn roam(&self, index: u32) {
         let mask = self.roaming_mask();
         // If that fails all those CPUs have just gone: it tries again when it has slept.
-        let is_free = sys::bind(0, &self.roaming()).is_ok();
+        let is_free = sys::bind(0, &self.roaming_of(index)).is_ok();
         let mask = if is_free { mask } else { 0 };
         let of_slot = &self.slots[index as usize].landing.mask;
         of_slot.store(mask, Ordering::Relaxed);
@@ -176,7 +176,7 @@ impl Registry {
 
     /// Lets workers that their wakers have confined, and which have not run since, go where they may.
     pub(crate) fn release_confined(&self) {
-        for slot in &self.slots[..self.cpus() as usize] {
+        for (index, slot) in (0..).zip(&self.slots[..self.cpus() as usize]) {
             let confined = &slot.landing.confined;
             let claimed = confined.load(Ordering::Relaxed) == CONFINED
                 && confined
@@ -185,7 +185,7 @@ impl Registry {
             if claimed {
                 let thread = slot.thread_id.load(Ordering::Relaxed);
                 // If all its CPUs have just gone, it tries itself when it runs.
-                if sys::bind(thread, &self.roaming()).is_err() {
+                if sys::bind(thread, &self.roaming_of(index)).is_err() {
                     slot.landing.mask.store(0, Ordering::Relaxed);
                 }
                 // Release: pairs with the Acquire in `land`, after which the worker may be bound by its work.

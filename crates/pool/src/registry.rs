@@ -167,6 +167,22 @@ impl Slot {
     }
 }
 
+/// Of `all`, what is on the node of `cpu`; all of it if nothing is.
+fn near(machine: &Machine, all: CpuSet, cpu: CpuId) -> CpuSet {
+    if machine.nodes() < 2 {
+        return all;
+    }
+    let node = machine.node(cpu);
+    let own = machine
+        .cpus_of(&all)
+        .filter(|&other| machine.node(other) == node);
+    let own: CpuSet = own.map(|other| machine.kernel_cpu(other)).collect();
+    match own.is_empty() {
+        true => all,
+        false => own,
+    }
+}
+
 impl Registry {
     pub(crate) fn new(
         machine: Machine,
@@ -515,6 +531,15 @@ impl Registry {
         self.roaming.lock().clone()
     }
 
+    /// Where the thread of slot `index` may be while it is not confined: a worker on its own node, whose work, caps and memory it is given.
+    pub(crate) fn roaming_of(&self, index: u32) -> CpuSet {
+        let all = self.roaming();
+        match self.is_worker(index) {
+            true => near(&self.machine, all, index),
+            false => all,
+        }
+    }
+
     pub(crate) fn online_mask(&self) -> &CpuMask {
         &self.online
     }
@@ -679,5 +704,25 @@ impl View for Registry {
     }
     fn may_spin(&self, _cpu: CpuId) -> bool {
         !self.crowd.is_crowded()
+    }
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use amdahl_topology::Topology;
+
+    use super::*;
+
+    #[test]
+    fn workers_stay_on_their_node_if_they_may_be_there() {
+        let machine = Machine::new(&Topology::synthetic("2 node x 4 core").unwrap());
+        let set = |text: &str| -> CpuSet { text.parse().unwrap() };
+        let place = |all: &str, cpu| near(&machine, set(all), cpu);
+        assert_eq!(place("0-7", 1), set("0-3"));
+        assert_eq!(place("0-7", 6), set("4-7"));
+        assert_eq!(place("2,5,7", 5), set("5,7"));
+        assert_eq!(place("0-2", 6), set("0-2"));
+        let one = Machine::new(&Topology::synthetic("8 core").unwrap());
+        assert_eq!(near(&one, set("0-7"), 3), set("0-7"));
     }
 }
