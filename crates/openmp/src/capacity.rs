@@ -1,5 +1,6 @@
 //! How many CPUs can be had at once: by affinity masks and the quota of control groups. Either may change while the program
-//! runs, so both are looked at again, where a region begins, and so seldom that it costs next to nothing.
+//! runs, so both are looked at again, where a region begins and by threads that wait, and so seldom that it costs next to
+//! nothing.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -143,7 +144,6 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{degree, team, thread};
 
     /// The quota was read at the first use: after it had changed, threads took themselves for too many, or for few enough, to the end.
     #[test]
@@ -188,17 +188,6 @@ mod tests {
         // No quota is another thing than none that can be read.
         fs::remove_file(root.path().join("proc/self/cgroup")).unwrap();
         assert_eq!(follow(6 * LOOK_NS, 0), 4);
-    }
-
-    #[test]
-    fn a_region_that_begins_looks_when_it_is_time_to() {
-        team::init();
-        CAPACITY.cpus.store(u32::MAX, Ordering::Relaxed);
-        CAPACITY.due_ns.store(0, Ordering::Relaxed);
-        let thread = thread::current();
-        // SAFETY: the calling thread's.
-        unsafe { degree::resolve(thread, 0, 0) };
-        assert_ne!(usable_cpus(), u32::MAX);
     }
 
     #[test]

@@ -41,8 +41,8 @@ impl Default for Gate {
 /// How a thread waits.
 pub(crate) struct Manner<'a> {
     pub(crate) patience: Patience,
-    /// Threads are more than CPUs.
-    pub(crate) is_crowded: bool,
+    /// Threads are more than CPUs: asked again and again, since either may change while one waits.
+    pub(crate) is_crowded: fn() -> bool,
     pub(crate) own: &'a mut Own,
     pub(crate) contention: &'a Contention,
     /// Whether who is awaited was last seen on the caller's CPU.
@@ -105,7 +105,7 @@ impl Wait {
             waited_ns: self.last.saturating_sub(self.begun),
             alone_ns: self.last.saturating_sub(self.given),
             turns: self.turns,
-            is_crowded: manner.is_crowded,
+            is_crowded: (manner.is_crowded)(),
             may_yield: manner.contention.may_yield(self.last),
             is_contended: manner.contention.is_expected(self.last),
             is_awaited_here: (manner.is_awaited_here)(),
@@ -235,7 +235,7 @@ impl Gate {
         mut is_done: impl FnMut() -> bool,
         mut other: impl FnMut(&Place<'_>) -> bool,
     ) {
-        let first = manner.patience.first_turns(manner.is_crowded);
+        let first = manner.patience.first_turns((manner.is_crowded)());
         for _ in 0..first {
             if is_done() {
                 return;
@@ -404,7 +404,7 @@ impl Bell {
 mod tests {
     use super::*;
     use crate::spinners::Spinners;
-    use std::sync::atomic::AtomicU32 as Count;
+    use std::sync::atomic::{AtomicBool, AtomicU32 as Count};
 
     fn manner<'a>(own: &'a mut Own, contention: &'a Contention, turns: u64) -> Manner<'a> {
         Manner {
@@ -412,7 +412,7 @@ mod tests {
                 alone: turns,
                 crowded: turns,
             },
-            is_crowded: false,
+            is_crowded: || false,
             own,
             contention,
             is_awaited_here: &|| false,
@@ -480,6 +480,42 @@ mod tests {
         assert!(u64::from(looks.load(Ordering::Relaxed)) < most);
     }
 
+    /// Whether threads were too many was decided where a region began: in a long one they spun on, on CPUs that were gone or had
+    /// another team.
+    #[test]
+    fn who_waits_finds_out_that_threads_are_too_many_now() {
+        const MOST_LOOKS: u32 = 100_000;
+        static IS_CROWDED: AtomicBool = AtomicBool::new(false);
+        let (gate, looks) = (Gate::new(), Count::new(0));
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let contention = Contention::new();
+                let mut own = Own::default();
+                let mut manner = Manner {
+                    patience: Patience::Turns {
+                        alone: u64::MAX,
+                        crowded: 0,
+                    },
+                    is_crowded: || IS_CROWDED.load(Ordering::Relaxed),
+                    ..manner(&mut own, &contention, 0)
+                };
+                let is_done = || {
+                    let looked = looks.fetch_add(1, Ordering::Relaxed);
+                    if looked == MOST_LOOKS / 2 {
+                        IS_CROWDED.store(true, Ordering::Relaxed);
+                    }
+                    looked > MOST_LOOKS || gate.generation() != 0
+                };
+                gate.wait(&mut manner, is_done, |_| false);
+            });
+            while gate.sleepers() == 0 && !waiter.is_finished() {
+                std::thread::yield_now();
+            }
+            gate.open();
+        });
+        assert!(looks.load(Ordering::Relaxed) < MOST_LOOKS);
+    }
+
     /// Waits on contended CPUs, after waits that lasted so long: how often it passes its turn until it has slept, or for who passes it
     /// before, until then.
     fn passes(awaited: Awaited, earlier_ns: &[u64], is_crowded: bool, is_opened: bool) -> u64 {
@@ -494,7 +530,7 @@ mod tests {
         contention.lost(sys::monotonic_ns() + 3_600_000_000_000, u64::MAX);
         let mut manner = Manner {
             patience: Patience::Adaptive,
-            is_crowded,
+            is_crowded: if is_crowded { || true } else { || false },
             awaited,
             ..manner(&mut own, &contention, 0)
         };

@@ -28,7 +28,7 @@ pub mod alloc;
 #[cfg(not(loom))]
 pub mod binding;
 #[cfg(not(loom))]
-mod capacity;
+pub mod capacity;
 #[cfg(not(loom))]
 pub mod degree;
 #[cfg(not(loom))]

@@ -251,7 +251,7 @@ fn asleep<'a>(own: &'a mut Own, contention: &'a Contention) -> Manner<'a> {
             alone: 0,
             crowded: 0,
         },
-        is_crowded: true,
+        is_crowded: || true,
         own,
         contention,
         is_awaited_here: &|| false,

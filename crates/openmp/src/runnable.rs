@@ -33,6 +33,8 @@ fn look(now_ns: u64) {
         return;
     };
     DUE_NS.store(now_ns.saturating_add(WINDOW_NS), Ordering::Relaxed);
+    // A region may be long: its waits look, where no other one begins.
+    capacity::follow();
     let lost_ns = CONTENTION.missed_ns();
     let state = state.get_or_insert_with(|| State {
         finder: Finder::from_environment(),

@@ -73,7 +73,6 @@ pub struct Team {
     clause: ProcBind,
     /// Each thread says where it is when the region begins.
     is_shown: bool,
-    is_crowded: bool,
     /// Regions of the program can be cancelled.
     pub(crate) may_be_cancelled: bool,
     /// Changes before the first worker can begin a region.
@@ -144,7 +143,6 @@ impl Team {
             reserved: 0,
             clause: ProcBind::False,
             is_shown: false,
-            is_crowded: false,
             may_be_cancelled: icv::globals().cancellation,
             region: AtomicU64::new(0),
             meetings_before: 0,
@@ -289,7 +287,6 @@ impl Team {
         is_awaited_here: &'a dyn Fn() -> bool,
     ) -> Manner<'a> {
         Manner {
-            is_crowded: self.is_crowded,
             awaited,
             is_awaited_here,
             place: Place::among(&self.spinners),
@@ -325,7 +322,7 @@ impl<'a> Manner<'a> {
     fn outside(own: &'a mut Own) -> Manner<'a> {
         Manner {
             patience: icv::globals().patience,
-            is_crowded: worker::are_crowded(),
+            is_crowded: worker::are_crowded,
             own,
             contention: &CONTENTION,
             is_awaited_here: &|| false,
@@ -390,7 +387,6 @@ pub unsafe fn begin(
         }
         team.reserved = std::mem::take(&mut (*thread).reserved);
         team.clause = ProcBind::False;
-        team.is_crowded = worker::are_crowded();
         team.singles.store(0, Ordering::Relaxed);
         let share = team.shares.begin(nthreads);
         (*thread).at = Position {

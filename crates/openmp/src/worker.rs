@@ -291,7 +291,7 @@ unsafe fn wait_for_member(worker: *mut Worker, thread: *mut Thread) -> *mut Memb
                 alone: 0,
                 crowded: 0,
             },
-            is_crowded: true,
+            is_crowded: || true,
             own: &mut (*thread).own,
             contention: &CONTENTION,
             is_awaited_here: &|| false,

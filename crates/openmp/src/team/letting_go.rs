@@ -8,6 +8,7 @@ use crate::meeting::Meeting;
 use crate::release::{Rest, open_all, pass_on};
 use crate::sync::{Line, Ordering, fence};
 use crate::tree::FAN_IN;
+use crate::worker;
 
 /// Threads that wait at the same gates: those of a leaf of the team's tree at barriers, [`FAN_IN`] by their numbers at docks.
 #[derive(Debug)]
@@ -97,7 +98,7 @@ impl Team {
         if super::tests::IS_CALM.load(Ordering::Relaxed) {
             return false;
         }
-        self.is_crowded || CONTENTION.is_expected(coarse_now_ns())
+        worker::are_crowded() || CONTENTION.is_expected(coarse_now_ns())
     }
 
     /// Wakes up to `count` threads that sleep at a barrier or behind the region's end, for `count` tasks that were
