@@ -226,7 +226,8 @@ impl State {
         stolen_ns: impl FnOnce() -> Option<u64>,
         usable: u32,
     ) {
-        let passed = now_ns.saturating_sub(self.looked_ns).max(1);
+        let since_ns = self.looked_ns;
+        let passed = now_ns.saturating_sub(since_ns).max(1);
         let lost_here = lost_ns.saturating_sub(self.lost_ns) as f64 / passed as f64;
         (self.looked_ns, self.lost_ns) = (now_ns, lost_ns);
         let load = match published {
@@ -236,12 +237,20 @@ impl State {
                 self.tick = snapshot.ticks;
                 self.since_change(&snapshot)
             }
-            None => Some(Load {
+            None if lost_here < FEW => Some(Load {
                 phantoms: lost_here,
                 idle: None,
-                is_shared: lost_here >= FEW
-                    && self.stolen.cpus(now_ns, stolen_ns) < lost_here / 2.0,
+                is_shared: false,
             }),
+            // Who has the CPUs decides what to do: it is waited for.
+            None => self
+                .stolen
+                .cpus(since_ns, now_ns, stolen_ns)
+                .map(|cpus| Load {
+                    phantoms: lost_here,
+                    idle: None,
+                    is_shared: cpus < lost_here / 2.0,
+                }),
         };
         if let Some(load) = load {
             let before = self.degree.cpus;
@@ -270,24 +279,37 @@ impl State {
 
 /// What a hypervisor takes, which is looked at where threads have lost something, and not more often than this.
 const STOLEN_NS: u64 = 100_000_000;
+/// A look is forgotten that was so long before the window that is asked about: what was taken in it would be shared out over a
+/// quiet time.
+const STOLEN_OLD_NS: u64 = 1_000_000_000;
 
 #[derive(Default)]
 struct Stolen {
     /// When it was looked at, and what was stolen until then.
     looked: Option<(u64, u64)>,
-    cpus: f64,
+    cpus: Option<f64>,
 }
 
 impl Stolen {
-    /// CPUs of the machine that a hypervisor takes; none where nobody tells, or for the first time.
-    fn cpus(&mut self, now_ns: u64, stolen_ns: impl FnOnce() -> Option<u64>) -> f64 {
+    /// CPUs of the machine that a hypervisor takes, for a window since `since_ns`. `None` at the first look and after a long time
+    /// without one: the next one tells. 0 where nobody does.
+    fn cpus(
+        &mut self,
+        since_ns: u64,
+        now_ns: u64,
+        stolen_ns: impl FnOnce() -> Option<u64>,
+    ) -> Option<f64> {
         let passed = |at| now_ns.saturating_sub(at);
-        if self.looked.is_none_or(|(at, _)| passed(at) >= STOLEN_NS)
-            && let Some(stolen) = stolen_ns()
-            && let Some((at, before)) = self.looked.replace((now_ns, stolen))
-        {
-            self.cpus = stolen.saturating_sub(before) as f64 / passed(at) as f64;
+        if self.looked.is_some_and(|(at, _)| passed(at) < STOLEN_NS) {
+            return self.cpus;
         }
+        let Some(stolen) = stolen_ns() else {
+            return Some(0.0);
+        };
+        let last = self.looked.replace((now_ns, stolen));
+        self.cpus = last
+            .filter(|&(at, _)| since_ns <= at.saturating_add(STOLEN_OLD_NS))
+            .map(|(at, before)| stolen.saturating_sub(before) as f64 / passed(at) as f64);
         self.cpus
     }
 }
@@ -438,6 +460,24 @@ mod tests {
         assert_eq!(size(1, 0), 8);
         assert_eq!(size(2, 0), 8);
         assert_eq!(size(3, 4), 4);
+    }
+
+    /// What a hypervisor took was shared out over all the time since somebody had last asked, maybe minutes.
+    #[test]
+    fn what_is_stolen_after_a_quiet_time_is_not_shared_out_over_it() {
+        let mut stolen = Stolen::default();
+        let mut at = |since_ms: u64, now_ms: u64, cpu_ms: u64| {
+            stolen.cpus(since_ms * MS, now_ms * MS, || Some(cpu_ms * MS))
+        };
+        assert_eq!(at(0, 1_000, 0), None);
+        assert_eq!(at(1_080, 1_100, 200), Some(2.0));
+        // A minute later, in a window of 20 ms: 80 ms of four CPUs.
+        assert_eq!(at(61_080, 61_100, 280), None);
+        assert_eq!(at(61_100, 61_120, 360), None);
+        assert_eq!(at(61_180, 61_200, 680), Some(4.0));
+        // A region begins each 5 s: windows are as long.
+        assert_eq!(at(61_200, 66_200, 10_680), Some(2.0));
+        assert_eq!(stolen.cpus(66_200 * MS, 67_000 * MS, || None), Some(0.0));
     }
 
     const MS: u64 = 1_000_000;
