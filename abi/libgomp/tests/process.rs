@@ -49,6 +49,31 @@ fn memory_of_workers_that_have_ended_serves_others() {
     );
 }
 
+/// Joblib's workers set OMP_NUM_THREADS, or call omp_set_num_threads: a number that is for all others must not be theirs.
+#[test]
+fn our_own_number_of_threads_is_for_programs_that_nobody_told() {
+    let Some(program) = Program::build("our_own_number_of_threads", "confined") else {
+        return;
+    };
+    if !has_two_cpus() {
+        return;
+    }
+    let own = ("AMDAHL_OMP_THREADS", "1");
+    let threads = |variables: &[_], arguments: &[&str]| {
+        let output = program.run_with(Runtime::Ours, variables, arguments);
+        assert_eq!(text(&output.stderr), "");
+        let said = text(&output.stdout);
+        said.split(' ').next().map(str::to_owned)
+    };
+    assert_ne!(threads(&[], &[]), Some("1".into()));
+    assert_eq!(threads(&[own], &[]), Some("1".into()));
+    assert_eq!(
+        threads(&[own, ("OMP_NUM_THREADS", "3")], &[]),
+        Some("3".into())
+    );
+    assert_eq!(threads(&[own], &["5"]), Some("5".into()));
+}
+
 fn has_two_cpus() -> bool {
     let has = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
     if !has {

@@ -249,11 +249,12 @@ impl Globals {
             Patience::Adaptive
         };
         let default_allocator = default_allocator(settings.allocator.as_ref(), &mut said);
+        let usable = threads(allowed.len() as u64).max(1);
         let initial = Icv {
             nthreads: nthreads_list
                 .first()
                 .copied()
-                .unwrap_or(threads(allowed.len() as u64).max(1)),
+                .unwrap_or(settings.own.threads.map_or(usable, threads).min(usable)),
             thread_limit: host
                 .thread_limit
                 .filter(|&limit| limit <= THREADS_MAX)
@@ -523,6 +524,18 @@ mod tests {
             (Some(2), None)
         );
         assert_eq!(quiet(&[("OMP_NUM_THREADS", "5")]).nthreads_at(0), None);
+    }
+
+    #[test]
+    fn our_own_number_of_threads_counts_where_nobody_has_said_another() {
+        let own = ("AMDAHL_OMP_THREADS", "1");
+        let nthreads = |variables: &[_]| quiet(variables).initial.nthreads;
+        assert_eq!(nthreads(&[own]), 1);
+        for name in ["OMP_NUM_THREADS", "OMP_NUM_THREADS_ALL"] {
+            assert_eq!(nthreads(&[own, (name, "7,2")]), 7);
+        }
+        // A program that is started with fewer CPUs has no more threads for it.
+        assert_eq!(nthreads(&[("AMDAHL_OMP_THREADS", "4000")]), nthreads(&[]));
     }
 
     #[test]

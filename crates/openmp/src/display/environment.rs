@@ -69,6 +69,10 @@ pub fn environment(globals: &Globals, is_verbose: bool) -> Vec<u8> {
         let dynamic = globals.own.dynamic.map(boolean);
         lines.host("AMDAHL_OMP_DYNAMIC", dynamic.unwrap_or_default());
         lines.host("AMDAHL_OMP_STATS", boolean(globals.own.stats));
+        lines.host(
+            "AMDAHL_OMP_THREADS",
+            text(globals.own.threads).unwrap_or_default(),
+        );
         let page = globals.own.phantom.as_deref().unwrap_or_default();
         lines.add("host", "AMDAHL_PHANTOM", page);
     }
@@ -308,12 +312,18 @@ OPENMP DISPLAY ENVIRONMENT END
         let shown = shown(
             &[
                 ("AMDAHL_OMP_STATS", "true"),
+                ("AMDAHL_OMP_THREADS", "1"),
                 ("AMDAHL_PHANTOM", "/run/page"),
             ],
             true,
         );
         let last = "  [host] GOMP_SPINCOUNT = '300000'\n  [host] AMDAHL_OMP_DYNAMIC = ''\n  [host] AMDAHL_OMP_STATS = \
-                    'TRUE'\n  [host] AMDAHL_PHANTOM = '/run/page'\nOPENMP DISPLAY ENVIRONMENT END\n";
+                    'TRUE'\n  [host] AMDAHL_OMP_THREADS = '1'\n  [host] AMDAHL_PHANTOM = '/run/page'\nOPENMP DISPLAY ENVIRONMENT END\n";
         assert!(shown.ends_with(last), "{shown}");
+        // What counts, whoever said it.
+        assert!(
+            shown.contains("  [host] OMP_NUM_THREADS = '1'\n"),
+            "{shown}"
+        );
     }
 }

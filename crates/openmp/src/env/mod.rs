@@ -71,6 +71,8 @@ pub struct Own {
     pub dynamic: Option<bool>,
     /// `AMDAHL_OMP_STATS`: whether to say at the end what was done.
     pub stats: bool,
+    /// `AMDAHL_OMP_THREADS`: positive; threads of a region at most, where neither `OMP_NUM_THREADS` nor the program says how many.
+    pub threads: Option<u64>,
     /// `AMDAHL_PHANTOM`: the page that tells which CPUs are taken.
     pub phantom: Option<Vec<u8>>,
 }
@@ -244,6 +246,7 @@ impl Settings {
         settings.own = Own {
             dynamic: v.read("AMDAHL_OMP_DYNAMIC", value::boolean),
             stats: v.read("AMDAHL_OMP_STATS", value::boolean).unwrap_or(false),
+            threads: v.read("AMDAHL_OMP_THREADS", |text| value::number(text, 1)),
             phantom: v
                 .get("AMDAHL_PHANTOM")
                 .filter(|path| !is_secure && !path.is_empty())

@@ -175,6 +175,8 @@ fn sizes_and_counts() {
         ("GOMP_CPU_AFFINITY", "0-"),
         ("OMP_NESTED", "maybe"),
         ("AMDAHL_OMP_DYNAMIC", "auto"),
+        ("AMDAHL_OMP_THREADS", "0"),
+        ("AMDAHL_OMP_THREADS", "4,2"),
     ] {
         let (settings, said) = read(&[(name, value)]);
         assert_eq!(
