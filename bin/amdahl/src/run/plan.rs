@@ -435,6 +435,36 @@ mod tests {
         );
     }
 
+    /// Under a quota of 8 CPUs of 48 a script beside which joblib is installed had 48 threads, and a note.
+    #[test]
+    fn where_cpus_are_divided_our_runtime_has_a_number_of_its_own() {
+        const OWN: &str = "AMDAHL_OMP_THREADS";
+        let mut facts = facts(&[Kind::Gomp]);
+        facts.machine = machine(48, 48, Some(8.0));
+        assert!(!changes(&facts).contains_key(OWN), "it is told otherwise");
+        facts.program.dividers = vec!["joblib".to_owned()];
+        let changed = changes(&facts);
+        assert_eq!(changed[OWN], "8");
+        assert!(!changed.contains_key("OMP_NUM_THREADS"));
+        let told = verdict(&facts, "threads");
+        assert!(told.notes[0].contains(OWN), "{:?}", told.notes);
+
+        let mut theirs = facts.clone();
+        set(&mut theirs, "OMP_NUM_THREADS", "4");
+        assert!(!changes(&theirs).contains_key(OWN));
+        let mut theirs = facts.clone();
+        set(&mut theirs, OWN, "48");
+        assert!(!changes(&theirs).contains_key(OWN));
+        let told = verdict(&theirs, "threads");
+        assert!(told.notes[0].contains("no more than 8"), "{:?}", told.notes);
+        // The mask is known, and GCC's runtime has no such variable.
+        let mut masked = facts.clone();
+        masked.machine = machine(48, 8, None);
+        assert!(!changes(&masked).contains_key(OWN));
+        facts.libgomp = Err("there is none".to_owned());
+        assert!(!changes(&facts).contains_key(OWN));
+    }
+
     #[test]
     fn what_starts_programs_on_other_machines_is_left_alone() {
         let mut facts = facts(&[]);

@@ -10,7 +10,8 @@ use crate::processes::{is_alive, kill, pid_in, until_catches};
 use crate::tool::{Place, Ran, Running, alone, bpf, is_root, notice, skipped, until};
 use crate::workload::{compiled, in_some_try};
 
-const IN_QUOTA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/in-quota.sh");
+/// Runs a command in a control group that may use so many CPUs; ends with 77 where there can be none.
+pub const IN_QUOTA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/in-quota.sh");
 
 /// A process that waits until the test ends.
 fn sleeper(place: &Place) -> Running {

@@ -11,6 +11,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::attaching::IN_QUOTA;
 use crate::tool::{ORDINARY, Place, alone, cpus, has, is_root, skipped};
 
 /// A libgomp that says its name in `GOMP_parallel`.
@@ -92,12 +93,18 @@ fn ours(place: &Place) -> PathBuf {
 }
 
 fn tool(place: &Place, library: Option<&Path>, args: &[&str]) -> Command {
-    let mut command = place.tool(["run"].iter().chain(args));
+    untold(place, library, place.tool(["run"].iter().chain(args)))
+}
+
+/// A command whose environment has none of the variables that matter, and where our library is to be.
+fn untold(place: &Place, library: Option<&Path>, mut command: Command) -> Command {
     for name in [
         "LD_PRELOAD",
         "LD_LIBRARY_PATH",
         "PYTHONPATH",
         "KMP_BLOCKTIME",
+        "OMP_NUM_THREADS",
+        "AMDAHL_OMP_THREADS",
     ] {
         command.env_remove(name);
     }
@@ -269,24 +276,21 @@ fn a_program_with_libgomp_gets_ours() {
         .ends_with(125);
 }
 
-/// A wheel brings libgomp along under another name, and Python opens the extension that needs it
-/// by `dlopen`, out of the sight of others.
-#[test]
-fn a_copy_in_a_wheel_is_found_and_not_called() {
-    let place = Place::new();
-    let ours = ours(&place);
-    let packages = "venv/lib/python3.11/site-packages";
-    let copy = format!("{packages}/thing.libs/libgomp-abc123.so.1.0.0");
-    runtime(&place, "copy", "libgomp-abc123.so.1.0.0", &copy);
-    let extension = format!("{packages}/thing/_thing.so");
+const PACKAGES: &str = "venv/lib/python3.11/site-packages";
+
+/// A virtual environment with a package whose wheel brings libgomp along under another name, and its extension.
+fn environment_with_a_wheel(place: &Place) -> String {
+    let copy = format!("{PACKAGES}/thing.libs/libgomp-abc123.so.1.0.0");
+    runtime(place, "copy", "libgomp-abc123.so.1.0.0", &copy);
+    let extension = format!("{PACKAGES}/thing/_thing.so");
     let args = [
         "-shared",
         "-fPIC",
         copy.as_str(),
         "-Wl,-rpath,$ORIGIN/../thing.libs",
     ];
-    assert!(cc(&place, CALLER, &args, &extension), "an extension");
-    assert!(cc(&place, HOST, &["-ldl"], "usr/bin/python3.11"), "a host");
+    assert!(cc(place, CALLER, &args, &extension), "an extension");
+    assert!(cc(place, HOST, &["-ldl"], "usr/bin/python3.11"), "a host");
     fs::create_dir_all(place.join("venv/bin")).expect("made");
     symlink(
         place.join("usr/bin/python3.11"),
@@ -298,6 +302,16 @@ fn a_copy_in_a_wheel_is_found_and_not_called() {
         "include-system-site-packages = false\n",
     )
     .expect("written");
+    extension
+}
+
+/// A wheel brings libgomp along under another name, and Python opens the extension that needs it
+/// by `dlopen`, out of the sight of others.
+#[test]
+fn a_copy_in_a_wheel_is_found_and_not_called() {
+    let place = Place::new();
+    let ours = ours(&place);
+    let extension = environment_with_a_wheel(&place);
     // The command of a package: a script of that interpreter.
     let script = format!("#!{}\n", place.join("venv/bin/python").display());
     fs::write(place.join("venv/bin/train"), script).expect("written");
@@ -333,6 +347,38 @@ fn a_copy_in_a_wheel_is_found_and_not_called() {
     ];
     let ran = place.run(tool(&place, Some(&ours), &python)).ends_with(0);
     assert_eq!(ran.out, "copy\n");
+}
+
+/// Where joblib is installed `OMP_NUM_THREADS` is left to it, and a script under a quota had a thread for each CPU of the machine.
+#[test]
+fn under_a_quota_our_runtime_is_told_a_number_that_workers_do_not_inherit_as_theirs() {
+    let _alone = alone();
+    if cpus() < 2 {
+        skipped("takes two CPUs");
+        return;
+    }
+    let place = Place::new();
+    let ours = ours(&place);
+    environment_with_a_wheel(&place);
+    fs::create_dir(place.join(PACKAGES).join("joblib")).expect("made");
+    let mut command = Command::new("sh");
+    command.args([IN_QUOTA, "0.9", env!("CARGO_BIN_EXE_amdahl"), "run"]);
+    command.args(["--dry-run", "--json", "--", "venv/bin/python"]);
+    let ran = place.run(untold(&place, Some(&ours), place.here(command)));
+    if ran.status.code() == Some(77) {
+        skipped(format!("no control group with a quota: {:?}", ran.err));
+        return;
+    }
+    let plan = ran.ends_with(0).json();
+    let threads = remedy(&plan, "threads");
+    let changes = threads["changes"].as_array().expect("a list");
+    let is_set = |name| changes.iter().any(|change| change["variable"] == name);
+    let own = changes
+        .iter()
+        .find(|change| change["variable"] == "AMDAHL_OMP_THREADS");
+    assert_eq!(own.expect("it is set")["value"], "1", "{plan:#}");
+    assert!(!is_set("OMP_NUM_THREADS"), "{plan:#}");
+    assert!(threads["notes"].to_string().contains("joblib"), "{plan:#}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::knobs::{KNOBS, Knob, Takes, fill};
 use crate::run::facts::Facts;
 
+use super::openmp::is_ours;
 use super::{Outcome, Remedy, Verdict, are_more_than};
 
 /// Sets `OMP_NUM_THREADS` and its like, each only where its reader would take more.
@@ -10,7 +11,8 @@ use super::{Outcome, Remedy, Verdict, are_more_than};
 /// The program may say otherwise later (`os.environ` before numpy is imported), and so may what starts workers for it.
 /// So a variable is not set whose reader takes another one that is: OpenBLAS would look at its own first, whatever the
 /// program says in `OMP_NUM_THREADS`. And those by which workers get their share of the CPUs stay unset where there is
-/// somebody who divides, since a variable that is set is inherited by all workers: each would take all CPUs.
+/// somebody who divides, since a variable that is set is inherited by all workers: each would take all CPUs. Where our OpenMP
+/// runtime is, that takes one of its own instead, which theirs go before.
 pub struct Threads;
 
 /// What Python 3.13 and later take for the number of CPUs.
@@ -41,6 +43,9 @@ const LAUNCHERS: [&str; 14] = [
     "ssh",
 ];
 
+/// What our OpenMP runtime takes where `OMP_NUM_THREADS` is not set: who divides the CPUs by that has the last word.
+const OWN: &str = "AMDAHL_OMP_THREADS";
+
 /// What the `java` launcher takes options from, since JDK 9.
 const JAVA: &str = "JDK_JAVA_OPTIONS";
 const JAVA_OPTION: &str = "-XX:ActiveProcessorCount";
@@ -54,7 +59,7 @@ impl Remedy for Threads {
         "numbers of threads follow the CPU quota and the affinity mask"
     }
 
-    fn judge(&self, facts: &Facts, _: &[Verdict]) -> Verdict {
+    fn judge(&self, facts: &Facts, said: &[Verdict]) -> Verdict {
         let machine = &facts.machine;
         let cpus = machine.cpus();
         if let Some(launcher) = launcher(facts)
@@ -101,6 +106,13 @@ impl Remedy for Threads {
                 .iter()
                 .any(|word| word.contains(JAVA_OPTION))
         };
+        let is_sized = divided.contains(&"OMP_NUM_THREADS") && is_ours(facts, said);
+        if is_sized && !facts.is_unreadable(OWN) {
+            match facts.variable(OWN) {
+                Some(value) => yours.push((OWN, value)),
+                None => verdict.set(OWN, cpus.to_string()),
+            }
+        }
         if is_java(facts) && machine.is_limited_by_quota() && !is_told() {
             let options = [JAVA, "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"];
             let set = |&&name: &&&str| {
@@ -127,9 +139,13 @@ impl Remedy for Threads {
             }
         }
         if !divided.is_empty() {
+            let but = match verdict.sets(OWN) {
+                true => format!("; our OpenMP runtime takes {OWN} where they are not set"),
+                false => String::new(),
+            };
             verdict.note(format!(
                 "{} gives each of its workers a share of the CPUs by variables that are not set: {} stay \
-                 so; --with threads sets them",
+                 so; --with threads sets them{but}",
                 dividers.join(", "),
                 divided.join(", ")
             ));
