@@ -41,8 +41,10 @@ impl Default for Gate {
 /// How a thread waits.
 pub(crate) struct Manner<'a> {
     pub(crate) patience: Patience,
-    /// Threads are more than CPUs: asked again and again, since either may change while one waits.
-    pub(crate) is_crowded: fn() -> bool,
+    /// Threads are more than CPUs.
+    pub(crate) is_crowded: bool,
+    /// The same now: longer waits ask again and again, since either may change meanwhile.
+    pub(crate) are_crowded: fn() -> bool,
     pub(crate) own: &'a mut Own,
     pub(crate) contention: &'a Contention,
     /// Whether who is awaited was last seen on the caller's CPU.
@@ -98,14 +100,15 @@ impl Wait {
     }
 
     /// What to do next.
-    pub(crate) fn next(&mut self, manner: &Manner<'_>) -> Next {
+    pub(crate) fn next(&mut self, manner: &mut Manner<'_>) -> Next {
+        manner.is_crowded = (manner.are_crowded)();
         #[cfg(not(loom))]
         crate::runnable::follow(self.last);
         let situation = Situation {
             waited_ns: self.last.saturating_sub(self.begun),
             alone_ns: self.last.saturating_sub(self.given),
             turns: self.turns,
-            is_crowded: (manner.is_crowded)(),
+            is_crowded: manner.is_crowded,
             may_yield: manner.contention.may_yield(self.last),
             is_contended: manner.contention.is_expected(self.last),
             is_awaited_here: (manner.is_awaited_here)(),
@@ -235,7 +238,7 @@ impl Gate {
         mut is_done: impl FnMut() -> bool,
         mut other: impl FnMut(&Place<'_>) -> bool,
     ) {
-        let first = manner.patience.first_turns((manner.is_crowded)());
+        let first = manner.patience.first_turns(manner.is_crowded);
         for _ in 0..first {
             if is_done() {
                 return;
@@ -412,7 +415,8 @@ mod tests {
                 alone: turns,
                 crowded: turns,
             },
-            is_crowded: || false,
+            is_crowded: false,
+            are_crowded: || false,
             own,
             contention,
             is_awaited_here: &|| false,
@@ -496,7 +500,7 @@ mod tests {
                         alone: u64::MAX,
                         crowded: 0,
                     },
-                    is_crowded: || IS_CROWDED.load(Ordering::Relaxed),
+                    are_crowded: || IS_CROWDED.load(Ordering::Relaxed),
                     ..manner(&mut own, &contention, 0)
                 };
                 let is_done = || {
@@ -530,7 +534,8 @@ mod tests {
         contention.lost(sys::monotonic_ns() + 3_600_000_000_000, u64::MAX);
         let mut manner = Manner {
             patience: Patience::Adaptive,
-            is_crowded: if is_crowded { || true } else { || false },
+            is_crowded,
+            are_crowded: if is_crowded { || true } else { || false },
             awaited,
             ..manner(&mut own, &contention, 0)
         };

@@ -94,7 +94,7 @@ fn spin(manner: &mut Manner<'_>, mut take: impl FnMut() -> bool) -> bool {
         pauses = (pauses * 2).min(PAUSES);
         false
     };
-    let first = manner.patience.first_turns((manner.is_crowded)());
+    let first = manner.patience.first_turns(manner.is_crowded);
     while turns < first {
         if look(&mut turns) {
             return true;

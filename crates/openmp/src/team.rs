@@ -322,7 +322,8 @@ impl<'a> Manner<'a> {
     fn outside(own: &'a mut Own) -> Manner<'a> {
         Manner {
             patience: icv::globals().patience,
-            is_crowded: worker::are_crowded,
+            is_crowded: worker::are_crowded(),
+            are_crowded: worker::are_crowded,
             own,
             contention: &CONTENTION,
             is_awaited_here: &|| false,
