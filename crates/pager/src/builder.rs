@@ -333,8 +333,12 @@ impl Builder {
                 region.movable = false;
             }
         }
-        let is_minor_told = support.can_share() && self.moves;
-        if !is_minor_told || !huge::is_for_shared() {
+        // Files of /sys are read for who may need them.
+        let takes_blocks = self.moves
+            && support.can_share()
+            && self.regions.iter().any(|region| region.takes_blocks)
+            && huge::is_for_shared();
+        if !takes_blocks {
             for region in &mut self.regions {
                 region.takes_blocks = false;
             }

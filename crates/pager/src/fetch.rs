@@ -21,13 +21,11 @@ use crate::placing::put_content;
 use crate::plan::in_flight::{Flight, GivenUp};
 use crate::plan::pages::{Claim, State};
 use crate::source::{Source, SourceError};
-use crate::staging::Block;
 use crate::sys::clock::now_ns;
 use crate::sys::uffd::{Placed, in_one_mapping};
-use crate::zeros::is_zero;
 use crate::{BLOCK, PAGE};
 
-const BLOCK_PAGES: usize = BLOCK / PAGE;
+pub(crate) const BLOCK_PAGES: usize = BLOCK / PAGE;
 /// Tries of a fetch after errors that may pass.
 const RETRIES: u32 = 3;
 /// By how much less is asked for at once after an error in the background, and more after a success.
@@ -35,7 +33,7 @@ const STEP: usize = 8;
 /// What is read without a block of staging: little enough for any stack.
 const SMALL: usize = 16 << 10;
 /// How long a free block of staging is waited for before pages are brought in smaller pieces.
-const STAGING_WAIT: Duration = Duration::from_millis(200);
+pub(crate) const STAGING_WAIT: Duration = Duration::from_millis(200);
 
 /// Pages that were not fetched, until it is told.
 struct Failed<'a> {
@@ -72,11 +70,11 @@ impl Drop for Failed<'_> {
 }
 
 /// What came of putting pages into place.
-struct Progress {
+pub(crate) struct Progress {
     /// So many are done with, those included that are another's.
-    on: usize,
+    pub on: usize,
     /// So many of them were put into place.
-    pages: usize,
+    pub pages: usize,
 }
 
 impl Inner {
@@ -317,11 +315,7 @@ impl Inner {
             let into_block = to.start % BLOCK;
             if into_block == 0 && to.len() >= BLOCK {
                 let block = pages.start..pages.start + BLOCK_PAGES;
-                let done = match region.movable {
-                    true => self.move_block(shard, flight, block, offset)?,
-                    false => self.put_block(shard, flight, block, offset)?,
-                };
-                if let Some(done) = done {
+                if let Some(done) = self.whole_block(shard, flight, block, offset)? {
                     return Ok(done);
                 }
             } else if into_block + to.len() > 2 * BLOCK {
@@ -331,23 +325,6 @@ impl Inner {
             }
         }
         self.copy(shard, flight, pages, offset, granule)
-    }
-
-    /// A free block of staging, waiting at most so long. The time is not the source's.
-    fn block(
-        &self,
-        flight: &mut Flight<'_>,
-        at_most: Duration,
-    ) -> Result<Option<Block<'_>>, Trouble> {
-        if let Some(block) = self.staging.try_take() {
-            return Ok(Some(block));
-        }
-        let since_ns = now_ns();
-        let block = self.staging.take(at_most);
-        if block.is_some() && !flight.put_off(now_ns().saturating_sub(since_ns)) {
-            return Err(Trouble::GivenUp);
-        }
-        Ok(block)
     }
 
     /// Sees to it that the file of clean pages has some, if anybody can: the first of them, and whether they are in it.
@@ -386,93 +363,6 @@ impl Inner {
         Ok(placed.on)
     }
 
-    /// Fills a huge page in staging and moves it into place; `None` if that is not possible now.
-    fn move_block(
-        &self,
-        shard: &Shard,
-        flight: &mut Flight<'_>,
-        pages: Range<usize>,
-        offset: u64,
-    ) -> Result<Option<usize>, Trouble> {
-        let Some(mut block) = self.block(flight, STAGING_WAIT)? else {
-            return Ok(None);
-        };
-        self.read(flight, offset, block.bytes(BLOCK))?;
-        let zeros = block.bytes(BLOCK).chunks(PAGE).filter(|page| is_zero(page));
-        let is_mostly_zero = zeros.count() * 2 >= BLOCK_PAGES;
-        let mut zeros = 0;
-        let placed = self.place(shard, flight, pages, 1, |to, at| {
-            let whole = to.len() == BLOCK;
-            if whole && !is_mostly_zero {
-                // SAFETY: the block is ours alone, of private anonymous memory.
-                let moved = unsafe { shard.uffd.move_pages(to.clone(), block.start()) };
-                if moved.bytes > 0 || moved.error == Some(Errno::EXIST) {
-                    if moved.bytes == BLOCK {
-                        self.tally.moved_blocks.add(1);
-                    }
-                    return moved;
-                }
-            }
-            let content = &block.bytes(BLOCK)[at..][..to.len()];
-            put_content(shard, to, content, 1, &mut zeros)
-        })?;
-        self.count_content(flight, placed.pages, zeros);
-        Ok(Some(placed.on))
-    }
-
-    /// Fills a huge page in the file of shared memory and maps it; `None` if that is not possible now.
-    fn put_block(
-        &self,
-        shard: &Shard,
-        flight: &mut Flight<'_>,
-        pages: Range<usize>,
-        offset: u64,
-    ) -> Result<Option<usize>, Trouble> {
-        let region = self.space.region(pages.start).1.start;
-        let which = self
-            .besides
-            .binary_search_by_key(&region, |(start, _)| *start);
-        let Some((_, memory)) = which.ok().and_then(|which| self.besides.get(which)) else {
-            return Ok(None);
-        };
-        let mut block = None;
-        let from = match self.ask(|source| source.in_memory(offset, BLOCK))? {
-            Some(from) => from,
-            None => {
-                // Not into the file at once: a fetch that was given up may still be read into.
-                let Some(mut staged) = self.block(flight, STAGING_WAIT)? else {
-                    return Ok(None);
-                };
-                self.read(flight, offset, staged.bytes(BLOCK))?;
-                block.insert(staged).start().cast_const()
-            }
-        };
-        // SAFETY: the source promises as many bytes, which nobody changes; or it is a block that is ours alone.
-        let content = unsafe { slice::from_raw_parts(from, BLOCK) };
-        let is_mostly_zero = || {
-            let zeros = content.chunks(PAGE).filter(|page| is_zero(page));
-            zeros.count() * 2 >= BLOCK_PAGES
-        };
-        let mut zeros = 0;
-        let placed = self.place(shard, flight, pages, 1, |to, at| {
-            if to.len() == BLOCK
-                && !is_mostly_zero()
-                // SAFETY: it is all the fetch's own, which has been settled.
-                && unsafe { memory.put_block(to.start - region, from) }
-            {
-                let mapped = shard.uffd.map(to);
-                if mapped.bytes == BLOCK {
-                    self.tally.moved_blocks.add(1);
-                }
-                return mapped;
-            }
-            let content = &content[at..][..to.len()];
-            put_content(shard, to, content, 1, &mut zeros)
-        })?;
-        self.count_content(flight, placed.pages, zeros);
-        Ok(Some(placed.on))
-    }
-
     /// Pages were put into their places.
     fn count(&self, flight: &Flight<'_>, counter: &Counter, pages: usize) {
         counter.add(pages as i64);
@@ -482,7 +372,7 @@ impl Inner {
     }
 
     /// The same, with content, of which so many turned out to be zeros.
-    fn count_content(&self, flight: &Flight<'_>, pages: usize, zeros: usize) {
+    pub(crate) fn count_content(&self, flight: &Flight<'_>, pages: usize, zeros: usize) {
         let zeros = zeros.min(pages);
         self.count(flight, &self.tally.zero_pages, zeros);
         self.count(flight, &self.tally.pages, pages - zeros);
@@ -539,12 +429,17 @@ impl Inner {
     }
 
     /// Asks the source. A panic there is an error here: others wait for what we have claimed.
-    fn ask<T>(&self, question: impl FnOnce(&dyn Source) -> T) -> Result<T, Trouble> {
+    pub(crate) fn ask<T>(&self, question: impl FnOnce(&dyn Source) -> T) -> Result<T, Trouble> {
         let answer = catch_unwind(AssertUnwindSafe(|| question(&*self.source)));
         answer.map_err(|_| Trouble::Source(SourceError::Gone("it panicked")))
     }
 
-    fn read(&self, flight: &Flight<'_>, offset: u64, into: &mut [u8]) -> Result<(), Trouble> {
+    pub(crate) fn read(
+        &self,
+        flight: &Flight<'_>,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Trouble> {
         let read = |source: &dyn Source| match flight.is_ahead {
             true => source.read_ahead(offset, into),
             false => source.read(offset, into),
@@ -554,7 +449,7 @@ impl Inner {
 
     /// Puts the first of some claimed pages into place by `call`, which is given where and, in bytes, from where of the content on, and notes what is there
     /// then. With success the flight is settled. Nothing is done if it was given up. What others have taken out of it is passed over.
-    fn place(
+    pub(crate) fn place(
         &self,
         shard: &Shard,
         flight: &mut Flight<'_>,

@@ -4,6 +4,7 @@
 mod bell;
 mod channel;
 mod client;
+mod connect;
 mod error;
 mod hurry;
 mod meet;
@@ -17,7 +18,8 @@ pub mod wire;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use client::{Connect, Remote, RemoteStats};
+pub use client::{Remote, RemoteStats};
+pub use connect::Connect;
 pub use error::Error;
 #[doc(hidden)]
 pub use resolve::{connect, host_of};

@@ -3,18 +3,14 @@
 //! Locks are of an open file description (`F_OFD_SETLK`) that each process makes for itself and passes to nobody: whatever duplicates of the
 //! memory others have, a lock ends with the process that took it, when none of its threads can make a system call any more.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{
-    FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,
-    fcntl_get_seals, fstat, fstatfs, memfd_create, open,
-};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::ledger::{LedgerError, system};
+use super::shared::Shared;
 use super::turn::{Heirs, Rank};
 use crate::PAGE;
 
@@ -26,12 +22,6 @@ const HEIRS: usize = 3;
 const GIVEN: usize = 4;
 /// The byte that whoever serves has locked; that of a member is behind it by its number.
 const TURN: u64 = 0;
-const SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::SEAL);
-
-/// `HUGETLBFS_MAGIC` of <linux/magic.h>.
-const HUGETLBFS: u32 = 0x9584_58f6;
 
 /// What came of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,16 +37,10 @@ pub enum Claim {
 /// The turn that some processes share: at most one has it at any time.
 #[derive(Debug)]
 pub struct Arbiter {
-    shared: OwnedFd,
+    memory: Shared,
     /// Our own open file, whose locks are ours alone.
     own: OwnedFd,
-    start: NonNull<u8>,
 }
-
-// SAFETY: plain memory, which is changed by atomic operations.
-unsafe impl Send for Arbiter {}
-// SAFETY: as above.
-unsafe impl Sync for Arbiter {}
 
 impl Arbiter {
     /// A new one. Its turn is this process's.
@@ -64,11 +48,7 @@ impl Arbiter {
     /// # Errors
     /// [`LedgerError::System`]: no memory, no descriptor, no `/proc`, or no locks (Linux 3.15).
     pub fn new() -> Result<Arbiter, LedgerError> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = memfd_create("amdahl-turn", flags).map_err(system("memfd_create"))?;
-        fallocate(&fd, FallocateFlags::empty(), 0, PAGE as u64).map_err(system("fallocate"))?;
-        fcntl_add_seals(&fd, SEALS).map_err(system("fcntl(F_ADD_SEALS)"))?;
-        let arbiter = Arbiter::map(fd)?;
+        let arbiter = Arbiter::of(Shared::new("amdahl-turn", PAGE)?)?;
         arbiter.word(0).store(MAGIC, Ordering::SeqCst);
         arbiter.word(1).store(VERSION, Ordering::SeqCst);
         match arbiter.lock(TURN) {
@@ -83,8 +63,7 @@ impl Arbiter {
     /// # Errors
     /// [`LedgerError`]: it is none, of another version, or may still change its size.
     pub fn open(fd: OwnedFd) -> Result<Arbiter, LedgerError> {
-        is_memory(&fd, PAGE)?;
-        let arbiter = Arbiter::map(fd)?;
+        let arbiter = Arbiter::of(Shared::open(fd, PAGE)?)?;
         let is = |word: usize, value| arbiter.word(word).load(Ordering::SeqCst) == value;
         match is(0, MAGIC) && is(1, VERSION) {
             true => Ok(arbiter),
@@ -92,35 +71,21 @@ impl Arbiter {
         }
     }
 
-    fn map(shared: OwnedFd) -> Result<Arbiter, LedgerError> {
-        let path = format!("/proc/self/fd/{}", shared.as_raw_fd());
+    fn of(memory: Shared) -> Result<Arbiter, LedgerError> {
+        let path = format!("/proc/self/fd/{}", memory.descriptor().as_raw_fd());
         let own = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(system("opening /proc/self/fd"))?;
-        // SAFETY: a new mapping, of memory that is as long and stays so.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                PAGE,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &shared,
-                0,
-            )
-        }
-        .map_err(system("mmap"))?;
-        let start = NonNull::new(start.cast()).ok_or(LedgerError::Wrong("is at address 0"))?;
-        Ok(Arbiter { shared, own, start })
+        Ok(Arbiter { memory, own })
     }
 
     /// To be sent to another process.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.shared.as_fd()
+        self.memory.descriptor()
     }
 
     fn word(&self, nth: usize) -> &AtomicU64 {
         debug_assert!(nth <= GIVEN);
-        // SAFETY: aligned and inside of the mapping; all changes are atomic.
-        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(nth * 8).cast()) }
+        self.memory.word(nth * 8)
     }
 
     /// A lock on a byte by our open file: `command` with `kind`, and the lock that there is.
@@ -256,34 +221,11 @@ impl Arbiter {
     }
 }
 
-impl Drop for Arbiter {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and used by nobody any more.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), PAGE) };
-    }
-}
-
-/// Whether it is memory of just this size that nobody can change, in pages of 4 KiB, and all of it is there: nothing in it ends us by a signal.
-pub(super) fn is_memory(fd: &OwnedFd, len: usize) -> Result<(), LedgerError> {
-    let seals =
-        fcntl_get_seals(fd).map_err(|_| LedgerError::Wrong("is no memory that can be sealed"))?;
-    if !seals.contains(SEALS) {
-        return Err(LedgerError::Wrong("is not sealed"));
-    }
-    let stat = fstat(fd).map_err(system("fstat"))?;
-    if stat.st_size != len as i64 {
-        return Err(LedgerError::Wrong("is of another size than it must be"));
-    }
-    // Of hugetlb, pages could be missing though they are allocated elsewhere. The size of a block does not tell: other shared memory has large ones
-    // as well, where the machine uses huge pages for it (shmem_enabled).
-    if fstatfs(fd).map_err(system("fstatfs"))?.f_type as u32 == HUGETLBFS {
-        return Err(LedgerError::Wrong("has pages of another size than 4096"));
-    }
-    fallocate(fd, FallocateFlags::empty(), 0, len as u64).map_err(system("fallocate"))
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, memfd_create};
+
+    use super::super::shared::SEALS;
     use super::*;
 
     /// As another process would have it: with an open file of its own.
@@ -297,26 +239,6 @@ mod tests {
         arbiter.enter(number).unwrap();
         assert!(of.is_present(number));
         (arbiter, number)
-    }
-
-    #[test]
-    fn memory_in_huge_pages_is_known_by_its_kind() {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let huge = flags | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
-        let sealed = |flags| -> Result<OwnedFd, Errno> {
-            let fd = memfd_create("memory", flags)?;
-            rustix::fs::ftruncate(&fd, crate::BLOCK as u64)?;
-            fcntl_add_seals(&fd, SEALS)?;
-            Ok(fd)
-        };
-        is_memory(&sealed(flags).unwrap(), crate::BLOCK).unwrap();
-        match sealed(huge) {
-            Ok(huge) => {
-                let refused = is_memory(&huge, crate::BLOCK).unwrap_err().to_string();
-                assert!(refused.contains("pages of another size"), "{refused}");
-            }
-            Err(errno) => println!("SKIPPED: memory in huge pages: {errno}"),
-        }
     }
 
     #[test]

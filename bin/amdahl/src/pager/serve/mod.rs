@@ -3,6 +3,7 @@
 //! A thread takes connections; each VM has one that waits for its end, and the pager's own. VMs share the open image with its cache, the
 //! limits, and nothing else.
 
+mod ahead;
 mod keep;
 mod listen;
 mod memory;

@@ -3,20 +3,21 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use amdahl_pager::handoff::{
     HandedOverMemory, Layout, Malformed, Owner, Peer, Question, ReceiveError, offer, question,
-    receive, tell_ready,
+    receive,
 };
 use amdahl_pager::succession::{Filled, Ledger};
-use amdahl_pager::{Background, Features, Pager, WorkingSet};
+use amdahl_pager::{Background, Features, Pager};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 
+use super::ahead::{Filling, Ready, fill, replay};
 use super::keep::{Keep, Kept, Verdict};
 use super::memory::{Clean, Memory};
 use super::plan::Plan;
@@ -78,10 +79,6 @@ impl Shared {
 const TICK: Duration = Duration::from_millis(100);
 /// How often is looked whether the memory is still there.
 const ALIVE: Duration = Duration::from_secs(1);
-/// Pages that are fetched at once for a working set: so many are out of their order.
-const STEP_PAGES: u64 = 1024;
-/// The same, where order does not matter.
-const FILL_PAGES: usize = 4096;
 
 /// A number that is higher while this lives.
 pub struct Counted<'a>(&'a AtomicU32);
@@ -344,16 +341,6 @@ struct Served<'a> {
     ledger: Option<Arc<Ledger>>,
     is_mapped: bool,
     waits_for_set: bool,
-}
-
-/// Tells a VMM when this is dropped that its working set is there, or not waited for any more.
-struct Ready<'a>(&'a UnixStream);
-
-impl Drop for Ready<'_> {
-    fn drop(&mut self) {
-        // Who is gone by then needs no word.
-        let _ = tell_ready(self.0);
-    }
 }
 
 impl<'a> Served<'a> {
@@ -701,55 +688,6 @@ fn wait(ends: &mut Vec<(BorrowedFd<'_>, PollFlags)>, bell: Option<BorrowedFd<'_>
     ends.len() < before
 }
 
-/// What a VM needs first is fetched, in its order: while it runs, when faults overtake that, or before, when it is waited for. Whether it was done.
-fn replay(
-    shared: &Shared,
-    vm: Vm,
-    pager: &Pager,
-    layout: &Layout,
-    cancel: &AtomicBool,
-    is_awaited: bool,
-) -> bool {
-    let begun = Instant::now();
-    let steps = layout.steps(shared.memory.working_set.iter().cloned(), STEP_PAGES);
-    let next = AtomicUsize::new(0);
-    let is_over =
-        || cancel.load(Ordering::Relaxed) || shared.interrupt.asked() || shared.keep.is_pausing();
-    // Two: one unpacks while the other puts pages into place.
-    thread::scope(|scope| {
-        let work = || {
-            while let Some(step) = steps.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if is_over() {
-                    return;
-                }
-                match is_awaited {
-                    true => pager.prefetch(step),
-                    false => pager.replay(step, is_over),
-                };
-            }
-        };
-        // Without it the other takes longer.
-        let _ = thread::Builder::new().spawn_scoped(scope, work);
-        work();
-    });
-    if is_over() {
-        return false;
-    }
-    let count: u64 = steps.iter().map(WorkingSet::pages).sum();
-    let time = begun.elapsed();
-    shared.teller.tell(&Line::new(
-        "working-set",
-        format!(
-            "{}: its working set of {} is there after {}",
-            vm.name(),
-            pages(count as usize),
-            super::tell::duration(time)
-        ),
-        vm.fields(json!({ "pages": count, "seconds": time.as_secs_f64() })),
-    ));
-    true
-}
-
 /// Says once, for all VMs, that the other host is away, and that it is back.
 fn tell_of_outage(shared: &Shared) {
     let away = shared.memory.away();
@@ -771,30 +709,6 @@ fn tell_of_outage(shared: &Shared) {
             json!({}),
         ),
     });
-}
-
-/// How far the last fetching has come.
-#[derive(Default)]
-struct Filling {
-    is_done: AtomicBool,
-}
-
-/// Fetches all that is missing, in pieces after which it can be ended.
-fn fill(pager: &Pager, cancel: &AtomicBool, state: &Filling, read_timeout: Duration) {
-    for start in (0..pager.pages()).step_by(FILL_PAGES) {
-        if cancel.load(Ordering::Relaxed) {
-            return;
-        }
-        let end = pager.pages().min(start + FILL_PAGES);
-        let begun = Instant::now();
-        let missing = pager.prefetch(&WorkingSet::from_pages(start as u64..end as u64));
-        if missing > 0 && begun.elapsed() >= read_timeout {
-            // The source says nothing: the rest would take as long, each time.
-            break;
-        }
-    }
-    // Release: pairs with the Acquire in `watch`.
-    state.is_done.store(true, Ordering::Release);
 }
 
 /// How a background is asked for.
