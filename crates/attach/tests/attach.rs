@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use amdahl_attach::maps::Place;
 use amdahl_attach::{Error, attach, attach_in_parts, maps};
 use amdahl_pager::{MemorySource, PAGE, Pager, Support, Way};
 
@@ -140,6 +141,25 @@ impl Program {
         }
     }
 
+    /// Its memory, of that kind.
+    fn places(&self, kind: &str) -> Vec<Place> {
+        let name = match kind {
+            "shared" => "memory of a guest",
+            _ => &self.address,
+        };
+        let all = maps::of(self.child.id()).unwrap();
+        let places = maps::places(&all, name, 0);
+        assert_eq!(places.len(), 1, "{kind}: {all:?}");
+        places
+    }
+
+    /// Touches a page, which is right.
+    #[track_caller]
+    fn has(&mut self, page: usize, kind: &str) {
+        let expected = format!("true {}", content(page)[0]);
+        assert_eq!(self.touch(page), expected, "{kind} {page}");
+    }
+
     fn touch(&mut self, page: usize) -> String {
         writeln!(self.input, "{page}").expect("it listens");
         self.hear(&format!("{page} "))
@@ -170,14 +190,7 @@ fn memory_of_a_program_that_knows_nothing_of_it_arrives_when_it_is_touched() {
     }
     for kind in ["private", "shared"] {
         let mut program = Program::start(kind);
-        let pid = program.child.id();
-        let name = match kind {
-            "shared" => "memory of a guest",
-            _ => &program.address.clone(),
-        };
-        let all = maps::of(pid).unwrap();
-        let places = maps::places(&all, name, 0);
-        assert_eq!(places.len(), 1, "{kind}: {all:?}");
+        let (pid, places) = (program.child.id(), program.places(kind));
         let attached = attach(pid, &places).unwrap();
         assert_eq!(attached.regions[0].len, PAGES * PAGE);
         let bytes: Vec<u8> = (0..PAGES).flat_map(content).collect();
@@ -187,11 +200,7 @@ fn memory_of_a_program_that_knows_nothing_of_it_arrives_when_it_is_touched() {
             .start()
             .unwrap();
         for page in [0, 599, 17, 300, 18] {
-            assert_eq!(
-                program.touch(page),
-                format!("true {}", content(page)[0]),
-                "{kind} {page}"
-            );
+            program.has(page, kind);
         }
         // It keeps what it writes.
         assert!(program.touch(17).ends_with(" 7"), "{kind}");
@@ -199,11 +208,7 @@ fn memory_of_a_program_that_knows_nothing_of_it_arrives_when_it_is_touched() {
         pager.fill();
         let (_, missing) = pager.finish();
         assert_eq!(missing, 0);
-        assert_eq!(
-            program.touch(400),
-            format!("true {}", content(400)[0]),
-            "{kind}: present"
-        );
+        program.has(400, kind);
         assert!(program.child.try_wait().unwrap().is_none());
     }
 }
@@ -215,16 +220,11 @@ fn parts_of_its_memory_are_served_by_themselves() {
     }
     for kind in ["private", "shared"] {
         let mut program = Program::start(kind);
-        let pid = program.child.id();
-        let name = match kind {
-            "shared" => "memory of a guest",
-            _ => &program.address.clone(),
-        };
-        let places = maps::places(&maps::of(pid).unwrap(), name, 0);
+        let (pid, places) = (program.child.id(), program.places(kind));
         // A third is more than one huge page.
         let parts = attach_in_parts(pid, &places, 3).unwrap();
         assert!((2..=3).contains(&parts.len()), "{parts:?}");
-        let bytes: std::sync::Arc<[u8]> = (0..PAGES).flat_map(content).collect();
+        let bytes: Arc<[u8]> = (0..PAGES).flat_map(content).collect();
         let pagers = parts.into_iter().map(|part| {
             Pager::builder()
                 .handed_over(part.descriptor, &part.regions)
@@ -234,18 +234,14 @@ fn parts_of_its_memory_are_served_by_themselves() {
         });
         let pagers: Vec<Pager> = pagers.collect();
         for page in [0, 2099, 17, 700, 1400, 300, 511, 512, 1024] {
-            assert_eq!(
-                program.touch(page),
-                format!("true {}", content(page)[0]),
-                "{kind} {page}"
-            );
+            program.has(page, kind);
         }
         for pager in pagers {
             assert!(pager.stats().faults > 0, "{kind}");
             let (_, missing) = pager.finish();
             assert_eq!(missing, 0);
         }
-        assert_eq!(program.touch(400), format!("true {}", content(400)[0]));
+        program.has(400, kind);
     }
 }
 

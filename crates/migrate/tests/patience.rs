@@ -2,18 +2,18 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use amdahl_migrate::wire::{HEAD, Head, Identity, Message, Secret};
+use amdahl_migrate::wire::{Identity, Message, Secret};
 use amdahl_migrate::{Arrival, Departure, Error, Guest};
 use amdahl_pager::{Backing, Mapping, PAGE};
 use amdahl_remote::{Connect, Remote};
-use common::{is_possible, with_post_copy, without_post_copy};
+use common::{Odd, is_possible, with_post_copy, without_post_copy};
 
 const LEN: usize = 100 * PAGE;
 /// Longer than any test may last.
@@ -40,26 +40,7 @@ impl Guest for Still {
     }
 }
 
-/// A destination that does as it likes.
-struct Odd(UnixStream);
-
 impl Odd {
-    /// `None`: the source has had enough.
-    fn hear(&mut self) -> Option<(u8, Vec<u8>)> {
-        let mut head = [0; HEAD];
-        self.0.read_exact(&mut head).ok()?;
-        let head = Head::of(&head).unwrap();
-        let mut payload = vec![0; head.len];
-        self.0.read_exact(&mut payload).ok()?;
-        Some((head.kind, payload))
-    }
-
-    fn say(&mut self, message: &Message) {
-        let mut frame = Vec::new();
-        message.frame(&mut frame);
-        let _ = self.0.write_all(&frame);
-    }
-
     /// Up to the switch-over, as one should: what was said first, and where the pages are.
     fn until_switched(&mut self) -> Option<(Identity, Secret, u16)> {
         let mut first = None;

@@ -5,7 +5,7 @@ mod common;
 #[path = "../../remote/tests/common/mod.rs"]
 mod mischief;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,14 +13,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use amdahl_migrate::wire::{HEAD, Head, Message};
+use amdahl_migrate::wire::Message;
 use amdahl_migrate::{
     Arrival, Await, Connection, Departure, Error, Outage, Redial, TellOutage, Trust,
 };
 use amdahl_pager::{Background, Backing, Engine, Mapping, PAGE};
 use amdahl_test_vm::{Kind, Machine};
 use common::{
-    Owner, PAGES, PATIENCE, arrival, at_first, departure, is_possible, memory, prove_sums,
+    Odd, Owner, PAGES, PATIENCE, arrival, at_first, departure, is_possible, memory, prove_sums,
     with_post_copy,
 };
 use mischief::gate::{Cut, Gate, Shut};
@@ -77,8 +77,7 @@ fn accept(listener: &TcpListener, within: Duration) -> Option<TcpStream> {
 }
 
 fn seed_of_outages(seed: u64) {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed);
-    random.below(2);
+    let mut random = Random::of_seed(seed);
     let fate = match seed % 4 {
         0 => Fate::Lost,
         1 => Fate::Moved,
@@ -228,27 +227,6 @@ fn a_source_that_comes_back_goes_on_where_it_was_and_one_that_does_not_is_lost()
     println!("{count} seeds: back, moved, lost, outages told: {happened:?}");
     if count >= 32 {
         assert!(happened.iter().all(|many| *many >= 8), "{happened:?}");
-    }
-}
-
-/// Says and hears as it likes.
-struct Odd(UnixStream);
-
-impl Odd {
-    fn say(&mut self, message: &Message) {
-        let mut frame = Vec::new();
-        message.frame(&mut frame);
-        let _ = self.0.write_all(&frame);
-    }
-
-    /// The next message, by its kind; `None`: there is none.
-    fn hear(&mut self) -> Option<(u8, Vec<u8>)> {
-        let mut head = [0; HEAD];
-        self.0.read_exact(&mut head).ok()?;
-        let head = Head::of(&head).unwrap();
-        let mut payload = vec![0; head.len];
-        self.0.read_exact(&mut payload).ok()?;
-        Some((head.kind, payload))
     }
 }
 

@@ -37,8 +37,7 @@ enum Fate {
 static HAPPENED: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
 fn seed_of_pages(seed: u64) {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed);
-    random.below(2);
+    let mut random = Random::of_seed(seed);
     let mut mischief = Mischief {
         held: random.below(600),
         doubled: random.below(60),

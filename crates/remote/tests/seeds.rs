@@ -82,12 +82,8 @@ fn is_possible() -> bool {
 }
 
 fn seed_of_answers(seed: u64) {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed);
-    random.below(2);
-    let mut often = |most: u64| match random.below(2) {
-        0 => 0,
-        _ => random.below(most),
-    };
+    let mut random = Random::of_seed(seed);
+    let mut often = |most: u64| random.often(most);
     let mut mischief = Mischief {
         held: often(700),
         doubled: often(80),
@@ -258,8 +254,7 @@ static CUTS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// The way is shut for longer than a page may take, once or twice, at any byte: the other side is the same afterwards, perhaps at another address. Or for longer than the
 /// patience, and for good.
 fn seed_of_cuts(seed: u64) {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed);
-    random.below(2);
+    let mut random = Random::of_seed(seed);
     let comes_back = !seed.is_multiple_of(4);
     let moves = comes_back && random.below(3) == 0;
     // Where it comes back a busy machine has seconds for each page, and no page is lost although none comes for longer than that.

@@ -2,10 +2,12 @@
 #![allow(dead_code)] // Each test binary uses a part.
 
 use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use amdahl_migrate::wire::{HEAD, Head, Message};
 use amdahl_migrate::{Arrival, Departure, Guest, Limits, Stream, missing};
 use amdahl_pager::{Backing, Mapping, PAGE};
 use amdahl_test_vm::{BOOT_PAGES, Kind, Machine, Running, Sum, contents, model};
@@ -270,5 +272,26 @@ impl<S: Write> Write for Faulty<S> {
 impl<S: Stream> Stream for Faulty<S> {
     fn set_timeout(&mut self, at_most: Duration) -> io::Result<()> {
         self.stream.set_timeout(at_most)
+    }
+}
+
+/// A side that says and does as it likes.
+pub struct Odd(pub UnixStream);
+
+impl Odd {
+    pub fn say(&mut self, message: &Message) {
+        let mut frame = Vec::new();
+        message.frame(&mut frame);
+        let _ = self.0.write_all(&frame);
+    }
+
+    /// The next message, by its kind; `None`: the other side has had enough.
+    pub fn hear(&mut self) -> Option<(u8, Vec<u8>)> {
+        let mut head = [0; HEAD];
+        self.0.read_exact(&mut head).ok()?;
+        let head = Head::of(&head).unwrap();
+        let mut payload = vec![0; head.len];
+        self.0.read_exact(&mut payload).ok()?;
+        Some((head.kind, payload))
     }
 }

@@ -79,6 +79,21 @@ fn run_seed(test: &str, seed: u64, run: Arc<impl Fn(u64) + Send + Sync + 'static
 pub struct Random(pub u64);
 
 impl Random {
+    /// That of a seed, which differs from those beside it.
+    pub fn of_seed(seed: u64) -> Random {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed);
+        random.below(2);
+        random
+    }
+
+    /// How often something happens that does not happen at all in half of the seeds: less than `most`.
+    pub fn often(&mut self, most: u64) -> u64 {
+        match self.below(2) {
+            0 => 0,
+            _ => self.below(most),
+        }
+    }
+
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self
             .0

@@ -50,12 +50,8 @@ fn serving(place: &Place, image: &str, timeout: &str, done: &Done) -> Option<Dae
 }
 
 fn seed_of_serving(seed: u64, there: SocketAddr, right: &str) {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed);
-    random.below(2);
-    let mut often = |most: u64| match random.below(2) {
-        0 => 0,
-        _ => random.below(most),
-    };
+    let mut random = Random::of_seed(seed);
+    let mut often = |most: u64| random.often(most);
     let mut mischief = Mischief {
         held: often(500),
         damaged: often(80),
