@@ -1,4 +1,4 @@
-//! How many CPUs can be had at once: by affinity masks and the quota of control groups. Either may change while the program
+//! How many CPUs can be had: at once, by affinity masks, and all the time, by the quota of control groups too. Either may change while the program
 //! runs, so both are looked at again, where a region begins and by threads that wait, and so seldom that it costs next to
 //! nothing.
 
@@ -43,9 +43,15 @@ pub(crate) fn init() {
     CAPACITY.due_ns.store(due_ns, Ordering::Relaxed);
 }
 
-/// CPUs that this process may use at once, by affinity mask and quota; at least 1.
+/// CPUs that this process may use all the time, by affinity mask and quota; at least 1.
 pub fn usable_cpus() -> u32 {
     CAPACITY.cpus.load(Ordering::Relaxed).max(1)
+}
+
+/// CPUs that this process may use at once, by affinity mask; at least 1. A quota takes CPU time and no CPU: until it is used up as
+/// many threads run as there are CPUs.
+pub(crate) fn cpus_at_once() -> u32 {
+    MASKS.load(Ordering::Relaxed).max(1)
 }
 
 /// Looks again if it is time to. A cheap clock and a load where it is not.
@@ -115,7 +121,7 @@ impl Capacity {
 /// CPUs that the quota lets run at once, which were `had` until now; `root` stands for `/`.
 fn of_quota(had: u32, root: &Path) -> u32 {
     match amdahl_topology::quota_from(root) {
-        // One of one and a half lets two threads run at once, for a while.
+        // One of one and a half lets two threads run nearly all the time.
         Ok(Some(quota)) => quota.cpus.ceil() as u32,
         Ok(None) if root.join("proc/self/cgroup").exists() => u32::MAX,
         // A program that has no files left, or has gone into a folder without /proc, is told nothing.

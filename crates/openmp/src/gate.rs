@@ -111,6 +111,7 @@ impl Wait {
             is_crowded: manner.is_crowded,
             may_yield: manner.contention.may_yield(self.last),
             is_contended: manner.contention.is_expected(self.last),
+            is_rationed: crate::worker::are_rationed(),
             is_awaited_here: (manner.is_awaited_here)(),
             may_pass: self.may_pass,
         };

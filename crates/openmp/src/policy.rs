@@ -29,6 +29,8 @@ pub struct Situation {
     pub may_yield: bool,
     /// CPUs were taken from this program a moment ago.
     pub is_contended: bool,
+    /// More threads are at work than a quota lets run all the time: time that is spun away is missing to the work.
+    pub is_rationed: bool,
     /// Who is awaited was last seen on this very CPU.
     pub is_awaited_here: bool,
     /// Who is late is so because it lost its CPU, as waits before this one tell, and this thread has not passed yet.
@@ -108,6 +110,9 @@ impl Patience {
                     }
                     Situation {
                         is_contended: true, ..
+                    }
+                    | Situation {
+                        is_rationed: true, ..
                     } => (Next::Spin, SHORT_NS),
                     _ => (Next::Spin, LONG_NS),
                 };
@@ -134,6 +139,7 @@ mod tests {
         is_crowded: false,
         may_yield: true,
         is_contended: false,
+        is_rationed: false,
         is_awaited_here: false,
         may_pass: false,
     };
@@ -157,6 +163,15 @@ mod tests {
             is_contended: true,
             ..short
         };
+        let rationed = Situation {
+            is_rationed: true,
+            ..FREE
+        };
+        assert_eq!(adaptive.next(rationed, || true), Next::Spin);
+        let rationed = Situation {
+            is_rationed: true,
+            ..short
+        };
         let long = Situation {
             waited_ns: LONG_NS,
             ..FREE
@@ -165,7 +180,7 @@ mod tests {
             is_awaited_here: true,
             ..FREE
         };
-        for situation in [crowded, contended, long, here] {
+        for situation in [crowded, contended, rationed, long, here] {
             let unasked = || panic!("it does not decide");
             assert_eq!(adaptive.next(situation, unasked), Next::Sleep);
         }

@@ -47,7 +47,7 @@ fn look(now_ns: u64) {
         .flatten();
     let known = state.known(now_ns, published, lost_ns, worker::in_teams());
     let before = CONTENTION.runnable();
-    CONTENTION.set_runnable(next(before, known, capacity::usable_cpus()));
+    CONTENTION.set_runnable(next(before, known, capacity::cpus_at_once()));
 }
 
 /// After `fork`, in the child.

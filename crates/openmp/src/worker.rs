@@ -108,6 +108,11 @@ pub(crate) fn in_teams() -> u32 {
 
 /// Whether threads that belong to teams are more than CPUs.
 pub(crate) fn are_crowded() -> bool {
+    in_teams() > capacity::cpus_at_once()
+}
+
+/// Whether threads that belong to teams are more than a quota lets run all the time.
+pub(crate) fn are_rationed() -> bool {
     in_teams() > capacity::usable_cpus()
 }
 
