@@ -141,13 +141,14 @@ tests() {
 # What shows a newcomer how a crate is used, as it was built for the tests. The other examples measure, or need a privilege, a
 # program or a file.
 examples() {
+    # All at once, as the tests have built them: one by one, each has features and so libraries of its own.
+    check examples $cargo build -q --locked --workspace --examples
     for of in range-alloc/shared range-alloc/vmalloc range-lock/address_space range-lock/file_copy \
         spread/count spread/latency spread/steal \
         image/snapshots placement/compare pool/per_llc pool/pipeline pool/prefault pool/sort; do
         # In less memory than it takes by itself.
         case $of in pool/prefault) mib=64 ;; *) mib= ;; esac
-        check "example-${of%/*}-${of#*/}" \
-            $cargo run -q --locked -p "amdahl-${of%/*}" --example "${of#*/}" -- $mib
+        check "example-${of%/*}-${of#*/}" "$target/debug/examples/${of#*/}" $mib
     done
 }
 
