@@ -1,136 +1,14 @@
 //! The degree of parallelism: how many threads a region gets that may have fewer than it asks for.
 //!
-//! After the thesis behind "OpenMP in oversubscribed VMs" (H. Chhaya-Shailesh): threads that could run and do not
-//! (phantoms) shrink teams at once; CPUs that have been idle for a while let them grow; otherwise they stay. Where
-//! nobody publishes how many those are (`amdahl-phantom-page`), what the threads lost themselves stands for phantoms, and
-//! growing is tried, more and more rarely as long as it turns out wrong.
-//!
-//! That is for CPUs that are gone. A scheduler that shares them fairly among threads, as that of this kernel does among
-//! processes, gives a team of fewer threads less: there a team shrinks only if it gains more by not waiting for who is preempted.
+//! What is made of a page, or of what the threads lost where there is none, is said by [`Degree`], which others use as well.
 
 use std::sync::atomic::Ordering;
 
-use amdahl_phantom_page::{Finder, Snapshot};
+use amdahl_phantom_page::{Degree, Finder, Followed, Load, Snapshot};
 
-use crate::page::{Kept, Page};
+use crate::kept::Kept;
 use crate::thread::Thread;
 use crate::{capacity, icv, sys, team};
-
-/// What a region that begins is to be decided by.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Load {
-    /// Threads of this process that could run and did not, on average.
-    pub phantoms: f64,
-    /// CPUs that are free for it; `None` if nobody knows.
-    pub idle: Option<f64>,
-    /// Who has the phantoms' CPUs are threads of others beside this process's, and not a hypervisor's.
-    pub is_shared: bool,
-}
-
-impl Load {
-    /// What a page says to a process whose teams have `threads` threads. Who publishes it may watch more than this process:
-    /// a tree of them, or the whole machine. Of all threads there that ran or could run it takes its share, or all of them
-    /// would shrink by what one is to shrink by.
-    fn of(snapshot: &Snapshot, threads: u32) -> Load {
-        let (phantoms, threads) = (snapshot.phantom.to_f64(), f64::from(threads.max(1)));
-        // Threads that sleep are not seen: there may be fewer than ours.
-        let share = threads / threads.max(snapshot.running.to_f64() + phantoms);
-        Load {
-            phantoms: phantoms * share,
-            idle: Some(snapshot.idle.to_f64() * share),
-            is_shared: snapshot.others.to_f64() >= phantoms / 2.0,
-        }
-    }
-}
-
-/// The number of CPUs that teams are made for.
-#[derive(Clone, Copy, Debug)]
-pub struct Degree {
-    cpus: u32,
-    /// Quiet windows until one more is tried, where nobody knows of idle CPUs.
-    patience: u32,
-    quiet: u32,
-    /// The last change was such a try.
-    was_tried: bool,
-}
-
-/// Phantoms below this are the scheduler's housekeeping.
-const FEW: f64 = 0.5;
-const PATIENCE: std::ops::RangeInclusive<u32> = 2..=64;
-
-impl Degree {
-    /// Begins with all that may be used.
-    pub fn new(cpus: u32) -> Degree {
-        Degree {
-            cpus: cpus.max(1),
-            patience: *PATIENCE.start(),
-            quiet: 0,
-            was_tried: false,
-        }
-    }
-
-    /// The CPUs to use after a window with this load, of `usable` ones. O(1).
-    pub fn next(&mut self, load: Load, usable: u32) -> u32 {
-        let usable = usable.max(1);
-        if load.phantoms >= FEW {
-            let threads = self.cpus.min(usable);
-            self.cpus = if load.is_shared {
-                best_beside_others(threads, load.phantoms, usable)
-            } else {
-                let fewer = load.phantoms.round().min(f64::from(u32::MAX)) as u32;
-                threads.saturating_sub(fewer).max(1)
-            };
-            if self.was_tried && self.cpus < threads {
-                self.patience = (self.patience * 2).min(*PATIENCE.end());
-            }
-            (self.quiet, self.was_tried) = (0, false);
-        } else if let Some(idle) = load.idle {
-            self.cpus = self
-                .cpus
-                .saturating_add(idle.clamp(0.0, f64::from(usable)) as u32);
-        } else {
-            self.quiet += 1;
-            if self.quiet >= self.patience && self.cpus < usable {
-                self.cpus += 1;
-                (self.quiet, self.was_tried) = (0, true);
-            } else if self.quiet >= 2 * self.patience {
-                // What was tried has turned out right.
-                self.patience = (self.patience / 2).max(*PATIENCE.start());
-                self.was_tried = false;
-            }
-        }
-        self.cpus = self.cpus.min(usable);
-        self.cpus
-    }
-}
-
-/// What a team does of the work that its CPU time would allow where its threads lose their CPUs one by one: measured on two CPUs
-/// beside two processes as 0.8 to 0.9.
-const TOGETHER: f64 = 0.85;
-/// A size is left for one that promises this much more: shares are measured in windows of few slices.
-const MORE: f64 = 1.1;
-
-/// The best size of a team of `threads`, of which `phantoms` could run and did not because a fair scheduler gave `usable` CPUs to
-/// others as well. O(1).
-///
-/// So many threads beside `others` get `usable / (threads + others)` of a CPU each. The more threads, the more of the machine; but as
-/// long as each has a CPU of its own they do not wait for each other.
-fn best_beside_others(threads: u32, phantoms: f64, usable: u32) -> u32 {
-    /// No thread is told to have less of its CPU than this.
-    const SHARE_LEAST: f64 = 1.0 / 64.0;
-    let (all, now) = (f64::from(usable), f64::from(threads));
-    let share = (1.0 - phantoms / now).max(SHARE_LEAST);
-    let others = (all / share - now).max(0.0);
-    let rate = |threads: f64| {
-        let share = (all / (threads + others)).min(1.0);
-        let waits = share < 1.0 && threads > 1.0;
-        threads * share * if waits { TOGETHER } else { 1.0 }
-    };
-    let alone = (all - others).round().clamp(1.0, all);
-    let best = if rate(all) < rate(alone) { alone } else { all };
-    let is_better = rate(best) > MORE * rate(now);
-    (if is_better { best } else { now }) as u32
-}
 
 /// The number of threads of a region. `specified`: by a clause, 0 if there is none; `useful`: more cannot be used
 /// (sections), 0 if that is not known.
@@ -179,20 +57,13 @@ pub unsafe fn resolve(thread: *mut Thread, specified: u32, useful: u32) -> u32 {
 
 /// Looks are no closer together than this.
 const WINDOW_NS: u64 = 20_000_000;
-/// `idle_avg` is of two spans of the page, one of which is no longer than this many of its windows.
-const SPAN_WINDOWS: u64 = 8;
 
 struct State {
     degree: Degree,
-    finder: Finder,
-    page: Page,
+    page: Followed,
     looked_ns: u64,
     lost_ns: u64,
     stolen: Stolen,
-    /// The tick of the page that was looked at last.
-    tick: u64,
-    /// Since when teams have had their size.
-    changed_ns: u64,
 }
 
 static STATE: Kept<State> = Kept::new();
@@ -205,14 +76,11 @@ pub(crate) fn in_child() {
 impl State {
     fn new(finder: Finder, now_ns: u64, lost_ns: u64, usable: u32) -> State {
         State {
-            degree: Degree::new(usable),
-            finder,
-            page: Page::default(),
+            degree: Degree::new(usable, now_ns),
+            page: Followed::new(finder),
             looked_ns: now_ns,
             lost_ns,
             stolen: Stolen::default(),
-            tick: 0,
-            changed_ns: now_ns,
         }
     }
 
@@ -231,13 +99,8 @@ impl State {
         let lost_here = lost_ns.saturating_sub(self.lost_ns) as f64 / passed as f64;
         (self.looked_ns, self.lost_ns) = (now_ns, lost_ns);
         let load = match published {
-            // The same tick says nothing new.
-            Some(Snapshot { ticks, .. }) if ticks == self.tick => None,
-            Some(snapshot) => {
-                self.tick = snapshot.ticks;
-                self.since_change(&snapshot)
-            }
-            None if lost_here < FEW => Some(Load {
+            Some(snapshot) => self.degree.published(&snapshot),
+            None if lost_here < Degree::FEW => Some(Load {
                 phantoms: lost_here,
                 idle: None,
                 is_shared: false,
@@ -253,27 +116,8 @@ impl State {
                 }),
         };
         if let Some(load) = load {
-            let before = self.degree.cpus;
-            if self.degree.next(load, usable) != before {
-                self.changed_ns = now_ns;
-            }
+            self.degree.next(load, usable, now_ns);
         }
-    }
-
-    /// What a page says of teams of the size that they have now: averages from before the last change would have it
-    /// made again. Ticks are more frequent than windows end.
-    fn since_change(&self, snapshot: &Snapshot) -> Option<Load> {
-        let ago_ns = |us: u64| snapshot.time_ns.saturating_sub(us.saturating_mul(1_000));
-        let window_us = u64::from(snapshot.window_us);
-        if ago_ns(window_us) < self.changed_ns {
-            return None;
-        }
-        let mut load = Load::of(snapshot, self.degree.cpus);
-        // A span begins with the tick before.
-        if ago_ns(SPAN_WINDOWS * window_us + u64::from(snapshot.tick_us)) < self.changed_ns {
-            load.idle = Some(0.0);
-        }
-        Some(load)
     }
 }
 
@@ -326,125 +170,17 @@ pub fn threads() -> u32 {
     let state =
         state.get_or_insert_with(|| State::new(Finder::from_environment(), now, lost, usable));
     if now.saturating_sub(state.looked_ns) >= WINDOW_NS {
-        let finder = &state.finder;
-        let published = state.page.read(now, || finder.find().ok());
+        let published = state.page.read(now);
         state.look(now, published, lost, sys::stolen_ns, usable);
     }
-    state.degree.cpus.min(usable)
+    state.degree.cpus().min(usable)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-    use std::ffi::CString;
-    use std::os::unix::ffi::OsStrExt;
-
     use super::*;
     use amdahl_phantom::{Estimator, Reading, SPAN_MAX, Settings};
-    use amdahl_phantom_page::{Cpus, Publisher, Reader, Source};
-    use proptest::prelude::*;
-
-    const QUIET: Load = Load {
-        phantoms: 0.0,
-        idle: None,
-        is_shared: false,
-    };
-
-    #[test]
-    fn phantoms_shrink_at_once_and_idle_cpus_let_grow() {
-        let mut degree = Degree::new(16);
-        let load = |phantoms, idle| Load {
-            phantoms,
-            idle: Some(idle),
-            is_shared: false,
-        };
-        assert_eq!(degree.next(load(5.6, 0.0), 16), 10);
-        assert_eq!(degree.next(load(0.4, 0.9), 16), 10);
-        assert_eq!(degree.next(load(0.0, 3.7), 16), 13);
-        assert_eq!(degree.next(load(0.0, 1e9), 16), 16);
-        assert_eq!(degree.next(load(1e300, 0.0), 16), 1);
-    }
-
-    #[test]
-    fn growing_that_turns_out_wrong_becomes_rare() {
-        let mut degree = Degree::new(4);
-        degree.next(
-            Load {
-                phantoms: 2.0,
-                idle: None,
-                is_shared: false,
-            },
-            4,
-        );
-        // Only two CPUs can be had: each try is punished.
-        let mut tries = Vec::new();
-        for window in 0..400 {
-            let had = degree.cpus;
-            let load = Load {
-                phantoms: f64::from(had.saturating_sub(2)),
-                idle: None,
-                is_shared: false,
-            };
-            if degree.next(load, 4) > had {
-                tries.push(window);
-            }
-        }
-        let gaps: Vec<i32> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        assert!(gaps.windows(2).all(|pair| pair[0] <= pair[1]), "{gaps:?}");
-        assert!(tries.len() < 20, "{tries:?}");
-    }
-
-    #[test]
-    fn what_was_taken_comes_back_when_nobody_takes_it() {
-        let mut degree = Degree::new(8);
-        degree.next(
-            Load {
-                phantoms: 6.0,
-                idle: None,
-                is_shared: false,
-            },
-            8,
-        );
-        let windows = (0..1000).find(|_| degree.next(QUIET, 8) == 8);
-        assert!(windows.is_some());
-    }
-
-    /// A team on `usable` CPUs that a fair scheduler shares among it and `others` busy threads: its size after a while.
-    fn beside(others: f64, usable: u32, begins_with: u32) -> u32 {
-        let mut degree = Degree::new(begins_with);
-        for _ in 0..50 {
-            let threads = f64::from(degree.cpus);
-            let share = (f64::from(usable) / (threads + others)).min(1.0);
-            let load = Load {
-                phantoms: threads * (1.0 - share),
-                idle: None,
-                is_shared: true,
-            };
-            degree.next(load, usable);
-        }
-        degree.cpus
-    }
-
-    /// Beside two busy processes a team of two on two CPUs shrank to one thread, which gets less of the machine.
-    #[test]
-    fn beside_as_many_others_as_cpus_a_team_keeps_its_share() {
-        for usable in [2, 8, 160] {
-            let others = f64::from(usable);
-            for begins_with in [1, usable / 2, usable] {
-                assert_eq!(beside(others, usable, begins_with), usable, "{begins_with}");
-            }
-            assert_eq!(beside(4.0 * others, usable, usable), usable);
-        }
-    }
-
-    #[test]
-    fn beside_few_others_a_team_leaves_them_their_cpus() {
-        assert_eq!(beside(2.0, 16, 16), 14);
-        assert_eq!(beside(16.0, 160, 160), 144);
-        // Half of a thread is housekeeping.
-        assert_eq!(beside(0.5, 16, 16), 16);
-        assert_eq!(beside(0.0, 16, 16), 16);
-    }
+    use amdahl_phantom_page::SPAN_WINDOWS;
 
     #[test]
     fn what_a_hypervisor_takes_is_gone() {
@@ -454,7 +190,7 @@ mod tests {
             let now_ns = window * 200 * MS;
             lost_ns += 4 * 200 * MS;
             state.look(now_ns, None, lost_ns, || Some(stolen_cpus * now_ns), 8);
-            state.degree.cpus
+            state.degree.cpus()
         };
         // Four of eight threads at a time have no CPU: first because of others here.
         assert_eq!(size(1, 0), 8);
@@ -503,7 +239,7 @@ mod tests {
             .collect();
         estimator.tick(reading.clone());
         let step = |tick| {
-            let threads: u32 = states.iter().map(|state| state.degree.cpus).sum();
+            let threads: u32 = states.iter().map(|state| state.degree.cpus()).sum();
             let capacity = capacity(20 * tick);
             let running = threads.min(capacity);
             let spent = |cpus: u32| u64::from(cpus) * tick_ns;
@@ -518,7 +254,7 @@ mod tests {
             for state in &mut states {
                 state.look(reading.at_ns + MS, published, 0, || None, usable);
             }
-            states.iter().map(|state| state.degree.cpus).collect()
+            states.iter().map(|state| state.degree.cpus()).collect()
         };
         (0..ticks).map(step).collect()
     }
@@ -555,70 +291,6 @@ mod tests {
         assert_eq!(sizes.last().unwrap(), &[4; 8], "{sizes:?}");
     }
 
-    #[test]
-    fn a_page_of_others_too_says_what_one_of_our_own_would() {
-        let page = |running, phantom, idle| Snapshot {
-            running: Cpus::from_f64(running),
-            phantom: Cpus::from_f64(phantom),
-            idle: Cpus::from_f64(idle),
-            allowed: 16,
-            ..Snapshot::default()
-        };
-        let load = |snapshot, threads| {
-            let load = Load::of(&snapshot, threads);
-            (load.phantoms, load.idle.unwrap())
-        };
-        // 16 threads of ours beside 48 of others, which get what they get: a quarter.
-        assert_eq!(load(page(16.0, 48.0, 0.0), 16), (12.0, 0.0));
-        // Ours alone, awake or asleep.
-        assert_eq!(load(page(12.0, 4.0, 0.0), 16), (4.0, 0.0));
-        assert_eq!(load(page(2.0, 1.0, 6.0), 16), (1.0, 6.0));
-        assert_eq!(load(page(0.0, 0.0, 16.0), 0), (0.0, 16.0));
-        assert_eq!(load(page(12.0, 0.0, 4.0), 6), (0.0, 2.0));
-    }
-
-    /// A page was sought once, at the first region: one that came later, or was made anew, was never read.
-    #[test]
-    fn a_page_that_comes_late_is_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("page");
-        let name = CString::new(path.as_os_str().as_bytes()).unwrap();
-        let sought = Cell::new(0);
-        let mut page = Page::default();
-        let mut ticks = |now_ns| {
-            let find = || {
-                sought.set(sought.get() + 1);
-                Reader::open(&name).ok()
-            };
-            page.read(now_ns, find).map(|snapshot| snapshot.ticks)
-        };
-        let publish = |time_ns, ticks| {
-            let mut publisher = Publisher::create(&path, Source::Proc).unwrap();
-            publisher.publish(Snapshot {
-                time_ns,
-                ticks,
-                tick_us: 100_000,
-                window_us: 100_000,
-                allowed: 16,
-                ..Snapshot::default()
-            });
-            publisher
-        };
-        let at = |ms: u64| 1_000_000_000_000 + ms * MS;
-        assert_eq!(ticks(at(0)), None);
-        let first = publish(at(100), 1);
-        assert_eq!((ticks(at(999)), sought.get()), (None, 1));
-        assert_eq!((ticks(at(1_000)), sought.get()), (Some(1), 2));
-        // Its writer is gone, and another one has come.
-        drop(first);
-        assert_eq!((ticks(at(1_500)), sought.get()), (None, 2));
-        assert_eq!((ticks(at(2_500)), sought.get()), (None, 3));
-        let _second = publish(at(3_400), 2);
-        assert_eq!((ticks(at(3_499)), sought.get()), (None, 3));
-        assert_eq!((ticks(at(3_500)), sought.get()), (Some(2), 4));
-        assert_eq!((ticks(at(4_400)), sought.get()), (Some(2), 4));
-    }
-
     /// A thread was choosing while another one forked. Nobody gave the lock back in the child, whose teams stayed as large as
     /// could be.
     #[test]
@@ -636,19 +308,5 @@ mod tests {
         // SAFETY: our child; `status` is writable.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0);
-    }
-
-    proptest! {
-        #[test]
-        fn there_is_always_one_and_never_more_than_usable(
-            loads in prop::collection::vec((0.0f64..1e6, prop::option::of(0.0f64..1e6), any::<bool>()), 0..200),
-            usable in 0u32..600,
-        ) {
-            let mut degree = Degree::new(usable);
-            for (phantoms, idle, is_shared) in loads {
-                let cpus = degree.next(Load { phantoms, idle, is_shared }, usable);
-                prop_assert!((1..=usable.max(1)).contains(&cpus));
-            }
-        }
     }
 }

@@ -42,11 +42,11 @@ pub mod fork;
 #[cfg(not(loom))]
 pub mod icv;
 #[cfg(not(loom))]
+mod kept;
+#[cfg(not(loom))]
 pub mod loops;
 #[cfg(not(loom))]
 pub mod ordered;
-#[cfg(not(loom))]
-mod page;
 #[cfg(not(loom))]
 pub mod places;
 #[cfg(not(loom))]

@@ -6,9 +6,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use amdahl_phantom_page::{Finder, Snapshot};
+use amdahl_phantom_page::{Finder, Followed, Snapshot};
 
-use crate::page::{Kept, Page};
+use crate::kept::Kept;
 use crate::team::CONTENTION;
 use crate::{capacity, worker};
 
@@ -37,13 +37,12 @@ fn look(now_ns: u64) {
     capacity::follow();
     let lost_ns = CONTENTION.missed_ns();
     let state = state.get_or_insert_with(|| State {
-        finder: Finder::from_environment(),
-        page: Page::default(),
+        page: Followed::new(Finder::from_environment()),
         looked_ns: now_ns,
         lost_ns,
     });
     let published = (state.page.is_found() || lost_ns > state.lost_ns)
-        .then(|| state.page.read(now_ns, || state.finder.find().ok()))
+        .then(|| state.page.read(now_ns))
         .flatten();
     let known = state.known(now_ns, published, lost_ns, worker::in_teams());
     let before = CONTENTION.runnable();
@@ -56,8 +55,7 @@ pub(crate) fn in_child() {
 }
 
 struct State {
-    finder: Finder,
-    page: Page,
+    page: Followed,
     looked_ns: u64,
     lost_ns: u64,
 }
@@ -143,8 +141,7 @@ mod tests {
     #[test]
     fn a_window_s_losses_count_once() {
         let mut state = State {
-            finder: Finder::from_environment(),
-            page: Page::default(),
+            page: Followed::new(Finder::from_environment()),
             looked_ns: 0,
             lost_ns: 0,
         };

@@ -3,12 +3,15 @@
 
 mod clock;
 mod error;
+mod follow;
 mod foreign;
 mod layout;
 mod reader;
 mod snapshot;
 mod sync;
 
+#[cfg(feature = "std")]
+mod degree;
 #[cfg(feature = "std")]
 mod place;
 #[cfg(feature = "std")]
@@ -19,11 +22,14 @@ mod models;
 
 pub use clock::coarse_now_ns;
 pub use error::{ForeignError, OpenError, ReadError};
+pub use follow::Followed;
 pub use foreign::{Foreign, ForeignPage};
 pub use layout::{MAGIC, PAGE_BYTES, READ_ATTEMPTS, VERSION};
 pub use reader::{ENVIRONMENT, Finder, Reader};
 pub use snapshot::{Cpus, STALE_TICKS, Snapshot, Source};
 
+#[cfg(feature = "std")]
+pub use degree::{Degree, Load, SPAN_WINDOWS, best_beside_others};
 #[cfg(feature = "std")]
 pub use place::{PlaceError, Subject, directory, path};
 #[cfg(feature = "std")]

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use amdahl_phantom_page::{Finder, Followed, Snapshot, coarse_now_ns};
 use amdahl_topology::{CpuSet, Throttle, ThrottleStat, Topology};
 
 use crate::sys::CpuStat;
@@ -28,6 +29,12 @@ pub trait CpuSource: Send {
 
     /// What a hypervisor took away of the allowed CPUs until now, if it can be told.
     fn stolen(&mut self) -> Option<StealStat> {
+        None
+    }
+
+    /// What somebody publishes of the CPUs that this process can have, if it is fresh. Asked while CPUs are taken away, and from then on as
+    /// long as there is something.
+    fn published(&mut self) -> Option<Snapshot> {
         None
     }
 
@@ -69,7 +76,8 @@ impl StealStat {
     }
 }
 
-/// The machine this runs on: CPU affinity and cpuset of the thread that asks, CPUs online, quota of the control groups.
+/// The machine this runs on: CPU affinity and cpuset of the thread that asks, CPUs online, quota of the control groups, the page of
+/// `amdahl phantom` where there is one.
 #[derive(Debug)]
 pub struct ThisMachine {
     throttle: Option<Throttle>,
@@ -78,6 +86,7 @@ pub struct ThisMachine {
     stat: Option<CpuStat>,
     stolen: Option<StealStat>,
     steal_looks: u32,
+    page: Option<Followed>,
 }
 
 impl ThisMachine {
@@ -96,6 +105,8 @@ impl ThisMachine {
             stat: CpuStat::open(),
             stolen: None,
             steal_looks: 0,
+            // Miri knows none of the calls.
+            page: (!cfg!(miri)).then(|| Followed::new(Finder::from_environment())),
         }
     }
 }
@@ -147,6 +158,10 @@ impl CpuSource for ThisMachine {
         }
         self.steal_looks = self.steal_looks.wrapping_add(1);
         self.stolen
+    }
+
+    fn published(&mut self) -> Option<Snapshot> {
+        self.page.as_mut()?.read(coarse_now_ns())
     }
 
     fn is_real(&self) -> bool {

@@ -72,25 +72,28 @@ pub(crate) fn help(slot: &Slot, range: usize, lowers: bool) {
 }
 
 /// The thread of `slot`, whoever asks, if it helps for so long that being in others' way counts, and what lowering costs does not.
-pub(crate) fn lower_if_due(slot: &Slot) {
+/// Whether it was lowered.
+pub(crate) fn lower_if_due(slot: &Slot) -> bool {
     let tid = slot.thread_id.load(Ordering::Relaxed);
     let mut helping = helping(slot);
     if helping.is_awaited
         || helping.before.is_some()
         || helping.due.is_none_or(|due| Instant::now() < due)
     {
-        return;
+        return false;
     }
     let Some(before) = sys::standing(tid) else {
-        return;
+        return false;
     };
     let low = match lowering() {
         Lowering::Nice => before.nicest(),
-        Lowering::Not => return,
+        Lowering::Not => return false,
     };
-    if sys::set_standing(tid, low) {
+    let is_lowered = sys::set_standing(tid, low);
+    if is_lowered {
         helping.before = Some(before);
     }
+    is_lowered
 }
 
 /// It has ended.

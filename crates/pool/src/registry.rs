@@ -126,6 +126,8 @@ pub(crate) struct Registry {
     begun: Instant,
     /// The average time from a wake-up to running.
     pub(crate) wake_ns: AtomicU64,
+    /// A helper was lowered since the watch looked.
+    pub(crate) lowered: AtomicBool,
     pub(crate) sleeps: Waits,
     pub(crate) join_waits: Waits,
     pub(crate) range_waits: Waits,
@@ -256,6 +258,7 @@ impl Registry {
             watch: Watch::default(),
             begun: Instant::now(),
             wake_ns: AtomicU64::new(10_000),
+            lowered: AtomicBool::new(false),
             sleeps: Waits::new("idle worker"),
             join_waits: Waits::new("join"),
             range_waits: Waits::new("helpers of a parallel range"),

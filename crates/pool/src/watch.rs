@@ -8,6 +8,7 @@ use amdahl_topology::{CpuSet, ThrottleStat};
 
 use crate::budget;
 use crate::counts::{Counts, SharedCounts};
+use crate::load::Look;
 use crate::parker::Parker;
 use crate::priority;
 use crate::registry::{Control, Registry};
@@ -242,9 +243,20 @@ impl Registry {
                 let wall_ns = last_look.elapsed().as_nanos() as u64;
                 last_look = Instant::now();
                 let most = self.online_mask().count().max(1);
-                let stolen = control.source.stolen();
-                let quota = (control.quota, is_throttled);
-                let verdict = control.load.look(&threads, wall_ns, quota, stolen, most);
+                // Where nobody takes CPUs away a page has nothing to say.
+                let wants_page = control.load.wants_page();
+                let look = Look {
+                    now_ns: amdahl_phantom_page::coarse_now_ns(),
+                    wall_ns,
+                    threads: &threads,
+                    has_lowered: self.lowered.swap(false, Ordering::Relaxed),
+                    quota: control.quota,
+                    is_throttled,
+                    steal: control.source.stolen(),
+                    published: wants_page.then(|| control.source.published()).flatten(),
+                    most,
+                };
+                let verdict = control.load.look(&look);
                 control.load.retain(|thread| stats.contains_key(&thread));
                 self.crowd.set(verdict.is_crowded);
             }
@@ -253,7 +265,9 @@ impl Registry {
                 .iter()
                 .filter(|slot| slot.helps.load(Ordering::Relaxed))
             {
-                priority::lower_if_due(slot);
+                if priority::lower_if_due(slot) {
+                    self.lowered.store(true, Ordering::Relaxed);
+                }
             }
             self.look_at_stuck(&mut stuck, &mut control);
             // With the limit that has just been found.
@@ -368,5 +382,60 @@ mod tests {
         is_over.store(true, Ordering::Release);
         job.join().unwrap();
         assert!(is_awake);
+    }
+
+    /// Eight CPUs of which a hypervisor takes half while `page` tells it.
+    struct Published(Arc<AtomicBool>, u64);
+
+    impl crate::CpuSource for Published {
+        fn topology(&mut self) -> Topology {
+            Topology::synthetic("8 core").unwrap()
+        }
+        fn allowed(&mut self) -> CpuSet {
+            (0..8).collect()
+        }
+        fn stolen(&mut self) -> Option<crate::StealStat> {
+            self.1 += 1;
+            let second = 1_000_000_000;
+            let taken = u64::from(self.0.load(Ordering::Relaxed));
+            Some(crate::StealStat {
+                stolen_ns: self.1 * taken * second,
+                ran_ns: self.1 * second,
+            })
+        }
+        fn published(&mut self) -> Option<amdahl_phantom_page::Snapshot> {
+            use amdahl_phantom_page::{Cpus, Snapshot, coarse_now_ns};
+            self.0.load(Ordering::Relaxed).then(|| Snapshot {
+                time_ns: coarse_now_ns(),
+                ticks: self.1,
+                tick_us: 1000,
+                window_us: 1000,
+                running: Cpus::whole(4),
+                phantom: Cpus::whole(4),
+                allowed: 8,
+                ..Snapshot::default()
+            })
+        }
+    }
+
+    #[test]
+    fn a_page_makes_workers_fewer_and_what_it_said_ends_with_it() {
+        let is_there = Arc::new(AtomicBool::new(true));
+        let source = Published(is_there.clone(), 0);
+        let pool = Pool::builder().cpus(source).build().unwrap();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = is_over.clone();
+        let job = pool.spawn(move || {
+            while !ends.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+        });
+        // As long as the page says so after each change one more change follows.
+        let is_down = comes_true(|| pool.threads() == 1);
+        is_there.store(false, Ordering::Relaxed);
+        let is_up = comes_true(|| pool.threads() > 1);
+        is_over.store(true, Ordering::Release);
+        job.join().unwrap();
+        assert!(is_down && is_up, "{is_down} {is_up}");
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use amdahl_pool::{CpuSource, Pool, PoolState};
+use amdahl_pool::{CpuSource, Lowering, Pool, PoolState};
 use amdahl_topology::{CpuSet, Topology};
 
 /// This machine's CPUs, but nothing of quotas and hypervisors: only threads can crowd it.
@@ -51,8 +51,9 @@ fn work_until(
     let mut since = (begun, ran_and_waited("loaded"));
     let mut share = 1.0;
     loop {
+        // Longer than a helper waits for a CPU, or it would find nothing left, and never be lowered.
         pool.par_range(0..64, 1, |part| {
-            for n in 0..20_000 * part.len() {
+            for n in 0..400_000 * part.len() {
                 std::hint::black_box(n);
             }
         });
@@ -106,7 +107,10 @@ fn the_pool_shrinks_beside_busy_threads_and_grows_again() {
                 }
             });
         }
-        let crowded = work_until(&pool, |now| now.is_crowded && now.limit < most);
+        // Helpers that have the priority of the others get their share, and stay.
+        let crowded = work_until(&pool, |now| {
+            now.is_crowded && (now.limit < most || now.lowering == Lowering::Not)
+        });
         is_over.store(true, Ordering::Relaxed);
         if let Err((state, share)) = crowded {
             panic!(

@@ -215,7 +215,9 @@ impl<'a, E: Send> Region<'a, E> {
             // One that is in a long chunk is lowered by the watch.
             if may_lower && spent >= priority::LOWER_AFTER {
                 may_lower = false;
-                priority::lower_if_due(worker.slot());
+                if priority::lower_if_due(worker.slot()) {
+                    registry.lowered.store(true, Ordering::Relaxed);
+                }
             }
             match catch_unwind(AssertUnwindSafe(|| (self.work)(chunk.clone()))) {
                 Ok(Ok(())) => {}
