@@ -9,8 +9,9 @@ use amdahl_placement::{CpuId, CpuState, Waking, Woken};
 use amdahl_spread::CpuMask;
 use amdahl_topology::CpuSet;
 
+use crate::cancel::CancelToken;
 use crate::registry::Registry;
-use crate::spawn::{CancelToken, Handle, Spawned, Task};
+use crate::spawn::{Handle, Spawned, Task};
 use crate::sync::{AtomicUsize, Ordering};
 use crate::sys::Unbound;
 use crate::waits::{Counted, Waits, lock};

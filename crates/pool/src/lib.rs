@@ -2,6 +2,7 @@
 
 mod bound;
 mod budget;
+mod cancel;
 mod channel;
 mod counts;
 mod cpus;
@@ -37,6 +38,7 @@ mod watch;
 mod worker;
 
 pub use bound::{BoundHandle, WhenOffline};
+pub use cancel::CancelToken;
 pub use channel::{
     Receiver, RecvError, RecvFuture, SendError, SendFuture, Sender, TryRecvError, TrySendError,
     channel,
@@ -47,7 +49,7 @@ pub use pool::{Builder, Error, Pool};
 pub use priority::Lowering;
 pub use range::{Cause, Ranges, Stopped};
 pub use scope::Scope;
-pub use spawn::{CancelToken, Cancelled, Handle, JoinError, Priority, Spawn};
+pub use spawn::{Cancelled, Handle, JoinError, Priority, Spawn};
 pub use waits::WaitCount;
 
 use worker::Worker;

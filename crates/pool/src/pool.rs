@@ -334,7 +334,32 @@ impl Pool {
         F: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        AsyncTask::start(&self.registry, future, Priority::Normal)
+        self.spawn_future_with(&Spawn::new(), future)
+    }
+
+    /// As [`spawn_future`](Self::spawn_future), with a priority or a token.
+    ///
+    /// The priority holds each time that the future is woken. Once the token is cancelled the future is not polled any more, but dropped by
+    /// a worker, wherever it waits; a poll that is under way is not interrupted. The handle then tells
+    /// [`JoinError::Cancelled`](crate::JoinError::Cancelled).
+    ///
+    /// ```
+    /// use amdahl_pool::{CancelToken, JoinError, Pool, Priority, Spawn};
+    ///
+    /// let token = CancelToken::new();
+    /// let how = Spawn::new().priority(Priority::High).token(&token);
+    /// let (_sender, mut receiver) = amdahl_pool::channel::<u32>(1);
+    /// // Nothing ever comes.
+    /// let handle = Pool::global().spawn_future_with(&how, async move { receiver.recv_async().await });
+    /// token.cancel();
+    /// assert!(matches!(handle.join(), Err(JoinError::Cancelled)));
+    /// ```
+    pub fn spawn_future_with<T, F>(&self, how: &Spawn, future: F) -> Handle<T>
+    where
+        F: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        AsyncTask::start(&self.registry, future, how)
     }
 
     /// Works through a range in parallel: `work` gets parts of it, none smaller than `chunk_min` but the last ones,

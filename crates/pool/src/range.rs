@@ -17,8 +17,8 @@ pub(crate) use offers::{Offers, Ticket};
 use share::{Ended, Region};
 pub(crate) use worth::Sites;
 
+use crate::cancel::CancelToken;
 use crate::pool::Pool;
-use crate::spawn::CancelToken;
 
 type Undo<'a> = &'a mut dyn FnMut(Range<usize>);
 pub(crate) type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);

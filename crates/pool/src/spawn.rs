@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake};
 use std::time::Instant;
 
+use crate::cancel::CancelToken;
 use crate::job::{Job, JobRef, Payload, quietly};
 use crate::latch::Latch;
 use crate::outcome::{Outcome, Waiter};
 use crate::parker::Parker;
 use crate::registry::Registry;
 use crate::states;
-use crate::sync::{AtomicBool, Ordering};
 use crate::waits;
 use crate::worker::Worker;
 
@@ -31,28 +31,9 @@ pub enum Priority {
     High,
 }
 
-/// Tells work that nobody wants it any more. Clones are the same token.
-#[derive(Clone, Debug, Default)]
-pub struct CancelToken(Arc<AtomicBool>);
-
-impl CancelToken {
-    /// A token that is not cancelled.
-    pub fn new() -> Self {
-        Self::default()
-    }
-    /// From now on [`is_cancelled`](Self::is_cancelled); work with this token that has not begun never begins.
-    pub fn cancel(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-    /// Long work asks this now and then.
-    pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
 /// Why there is no result.
 pub enum JoinError {
-    /// The work was cancelled before it began.
+    /// The work was cancelled before it began, or was a future that was cancelled before it ended.
     Cancelled,
     /// It panicked; with this payload.
     Panicked(Payload),
@@ -68,9 +49,9 @@ impl JoinError {
     }
 }
 
-/// The work was cancelled before it began.
+/// The work was cancelled before it began, or was a future that was cancelled before it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the work was cancelled before it began")]
+#[error("the work was cancelled")]
 pub struct Cancelled;
 
 impl fmt::Debug for JoinError {
@@ -263,7 +244,8 @@ pub(crate) fn this_parker() -> Arc<ThreadParker> {
     HERE.with(Arc::clone)
 }
 
-/// How work is given away: see [`Pool::spawn_with`](crate::Pool::spawn_with).
+/// How work is given away: see [`Pool::spawn_with`](crate::Pool::spawn_with) and
+/// [`Pool::spawn_future_with`](crate::Pool::spawn_future_with).
 #[derive(Clone, Debug, Default)]
 pub struct Spawn {
     pub(crate) priority: Priority,
@@ -275,12 +257,12 @@ impl Spawn {
     pub fn new() -> Self {
         Self::default()
     }
-    /// Which work comes first.
+    /// Which work comes first. Of a future each time that it is woken.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
         self
     }
-    /// The work does not begin once the token is cancelled.
+    /// The work does not begin once the token is cancelled. A future is not polled any more, but dropped, also one that waits.
     pub fn token(mut self, token: &CancelToken) -> Self {
         self.token = Some(token.clone());
         self

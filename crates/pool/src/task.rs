@@ -6,15 +6,16 @@ use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use amdahl_placement::{CpuId, Flips, Waking};
 
+use crate::cancel::Cancels;
 use crate::job::{Job, JobRef, quietly};
 use crate::outcome::Outcome;
 use crate::registry::Registry;
-use crate::spawn::{Handle, JoinError, Priority, Spawned, queue};
+use crate::spawn::{Handle, JoinError, Priority, Spawn, Spawned, queue};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering, fence};
 use crate::worker::Worker;
 
@@ -85,12 +86,15 @@ pub(crate) struct AsyncTask<F: Future> {
     runners: AtomicUsize,
     past: Past,
     registry: Arc<Registry>,
+    how: Spawn,
+    /// The token tells of it. Belongs to who polls, as `future` does.
+    is_listed: UnsafeCell<bool>,
     outcome: Outcome<F::Output>,
     /// Belongs to who has moved the state to `RUNNING`; `None` when done.
     future: UnsafeCell<Option<F>>,
 }
 
-// SAFETY: `future` and the flips are touched by one thread at a time, as the state says; they need not be `Sync` for that.
+// SAFETY: `future`, `is_listed` and the flips are touched by one thread at a time, as the state says; they need not be `Sync` for that.
 unsafe impl<F: Future<Output: Send> + Send> Send for AsyncTask<F> {}
 // SAFETY: as above.
 unsafe impl<F: Future<Output: Send> + Send> Sync for AsyncTask<F> {}
@@ -144,6 +148,8 @@ impl<F: Future> Drop for Runner<F> {
         if task.state.load(Ordering::Relaxed) != DONE {
             // SAFETY: nobody else may poll it any more.
             quietly(|| unsafe { *task.future.get() = None });
+            // SAFETY: as above.
+            unsafe { task.unlist() };
             task.outcome.abandon();
         }
         // SAFETY: all runners together had one reference, from `start`.
@@ -151,15 +157,27 @@ impl<F: Future> Drop for Runner<F> {
     }
 }
 
+impl<F: Future> AsyncTask<F> {
+    /// The token need not tell it any more.
+    ///
+    /// # Safety
+    /// By who polls it, or when nobody can any more.
+    unsafe fn unlist(&self) {
+        // SAFETY: the caller's promise.
+        let is_listed = unsafe { &mut *self.is_listed.get() };
+        if std::mem::take(is_listed)
+            && let Some(token) = &self.how.token
+        {
+            token.remove((&raw const *self).addr());
+        }
+    }
+}
+
 impl<F> AsyncTask<F>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
-    pub(crate) fn start(
-        registry: &Arc<Registry>,
-        future: F,
-        priority: Priority,
-    ) -> Handle<F::Output> {
+    pub(crate) fn start(registry: &Arc<Registry>, future: F, how: &Spawn) -> Handle<F::Output> {
         let task = Arc::new(AsyncTask {
             // SAFETY: `run` takes what `queued` makes.
             job: unsafe { Job::new(Self::run) },
@@ -167,14 +185,55 @@ where
             runners: AtomicUsize::new(1),
             past: Past::new(),
             registry: registry.clone(),
+            how: how.clone(),
+            is_listed: UnsafeCell::new(false),
             outcome: Outcome::new(),
             future: UnsafeCell::new(Some(future)),
         });
         let handle = Handle::new(task.clone());
         // SAFETY: the one that is counted, with a reference of its own.
         let runner = unsafe { Runner::<F>::of(Arc::into_raw(task).cast()) };
-        queue(registry, runner.queued(), priority);
+        queue(registry, runner.queued(), how.priority);
         handle
+    }
+
+    /// # Safety
+    /// By who polls it, who has no reference to the future.
+    unsafe fn end(&self, result: Result<F::Output, JoinError>) {
+        // First what the future had, which who waits may want.
+        // SAFETY: the caller's promise.
+        quietly(|| unsafe { *self.future.get() = None });
+        // SAFETY: the caller's promise.
+        unsafe { self.unlist() };
+        self.state.store(DONE, Ordering::Release);
+        self.outcome.finish(result);
+    }
+
+    /// Whether its token is cancelled.
+    fn is_unwanted(&self) -> bool {
+        let token = self.how.token.as_ref();
+        token.is_some_and(crate::CancelToken::is_cancelled)
+    }
+
+    /// It waits: its token shall tell it. False: it is cancelled already.
+    ///
+    /// # Safety
+    /// By who polls it.
+    unsafe fn list(this: &Runner<F>) -> bool {
+        let task = this.task();
+        let Some(token) = &task.how.token else {
+            return true;
+        };
+        // SAFETY: the caller's promise.
+        let is_listed = unsafe { &mut *task.is_listed.get() };
+        if !*is_listed {
+            let at = this.0.as_ptr().cast_const();
+            // SAFETY: all runners together have a reference, from `start`, which stays theirs.
+            let own = ManuallyDrop::new(unsafe { Arc::from_raw(at) });
+            let weak: Weak<dyn Cancels> = Arc::<Self>::downgrade(&own);
+            *is_listed = token.add(at.addr(), weak);
+        }
+        *is_listed
     }
 
     unsafe fn run(job: *mut Job) {
@@ -186,11 +245,22 @@ where
         // SAFETY: the state is RUNNING by us, so nobody else is here; it stays where it is until dropped in place.
         let place = unsafe { &mut *task.future.get() };
         let Some(future) = place.as_mut() else { return };
-        if !task.outcome.is_begun() && !task.outcome.begin() {
-            // Its handle has cancelled it, and tells so.
-            quietly(|| *place = None);
-            task.state.store(DONE, Ordering::Release);
-            return;
+        let is_unwanted = task.is_unwanted();
+        if !task.outcome.is_begun() {
+            let claim = match is_unwanted {
+                true => Outcome::cancel,
+                false => Outcome::begin,
+            };
+            if !claim(&task.outcome) {
+                // Its handle has cancelled it, and tells so.
+                quietly(|| *place = None);
+                task.state.store(DONE, Ordering::Release);
+                return;
+            }
+        }
+        if is_unwanted {
+            // SAFETY: the state is RUNNING by us; `future` is not used any more.
+            return unsafe { task.end(Err(JoinError::Cancelled)) };
         }
         // SAFETY: inside of an Arc, never moved.
         let future = unsafe { Pin::new_unchecked(future) };
@@ -211,6 +281,8 @@ where
         let result = match polled {
             Ok(Poll::Ready(value)) => Ok(value),
             Err(payload) => Err(JoinError::Panicked(payload)),
+            // SAFETY: the state is RUNNING by us.
+            Ok(Poll::Pending) if !unsafe { Self::list(&this) } => Err(JoinError::Cancelled),
             Ok(Poll::Pending) => {
                 if task
                     .state
@@ -219,20 +291,24 @@ where
                 {
                     // Woken while it ran. Behind the others, so that one that wakes itself starves nobody.
                     task.state.store(SCHEDULED, Ordering::Release);
-                    if let Some(worker) = worker {
-                        return worker.queue_behind(this.queued());
+                    let priority = task.how.priority;
+                    match worker {
+                        Some(worker) if priority == Priority::Normal => {
+                            worker.queue_behind(this.queued());
+                        }
+                        Some(worker) => worker.queue(this.queued(), priority),
+                        None => {
+                            let registry = task.registry.clone();
+                            let unknown = Waking::default();
+                            registry.inject(this.queued(), priority, &unknown, None);
+                        }
                     }
-                    let registry = task.registry.clone();
-                    let unknown = Waking::default();
-                    registry.inject(this.queued(), Priority::Normal, &unknown, None);
                 }
                 return;
             }
         };
-        // First what the future had, which who waits may want.
-        quietly(|| *place = None);
-        task.state.store(DONE, Ordering::Release);
-        task.outcome.finish(result);
+        // SAFETY: as above; the future's borrow ended with its poll.
+        unsafe { task.end(result) };
     }
 
     const WAKER: &'static RawWakerVTable = &RawWakerVTable::new(
@@ -273,7 +349,11 @@ where
                 Err(found) => state = found,
             }
         }
+        let priority = task.how.priority;
         if let Some(worker) = Worker::current_in(&task.registry) {
+            if priority != Priority::Normal {
+                return worker.queue(this.queued(), priority);
+            }
             if !worker.asks() {
                 return worker.queue_woken(this.queued());
             }
@@ -287,11 +367,28 @@ where
         }
         // SAFETY: as above.
         let waking = unsafe { task.past.woken(None) };
-        registry.inject(this.queued(), Priority::Normal, &waking, None);
+        registry.inject(this.queued(), priority, &waking, None);
         // `inject` has a fence behind the push, which pairs with that of `clean_up`: either who cleans up sees the task, or
         // we see that the pool is gone.
         if registry.is_dead.load(Ordering::Relaxed) {
             registry.run_late();
+        }
+    }
+}
+
+impl<F> Cancels for AsyncTask<F>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    fn cancelled(self: Arc<Self>) {
+        // Relaxed: as for any counter of references, but there may be none left.
+        let more = |runners: usize| (runners > 0).then(|| runners + 1);
+        let counted = self
+            .runners
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        if counted.is_ok() {
+            // SAFETY: counted just now; of an Arc that the runners have.
+            Self::wake(unsafe { Runner::of(Arc::as_ptr(&self).cast()) });
         }
     }
 }
@@ -313,7 +410,7 @@ mod tests {
     use std::sync::{Arc, Mutex, OnceLock, mpsc};
 
     use super::*;
-    use crate::{Pool, SimulatedCpus};
+    use crate::{CancelToken, Pool, SimulatedCpus};
 
     /// Tells when it goes.
     struct Held(Arc<StdBool>);
@@ -461,5 +558,157 @@ mod tests {
         waker.join().unwrap();
         assert!(handle.is_done());
         assert_eq!(handle.join().unwrap(), 42);
+    }
+
+    /// Never ready; tells where its waker is to be found.
+    fn waits(place: &Arc<Mutex<Option<Waker>>>, held: Held) -> impl Future<Output = ()> + use<> {
+        let place = place.clone();
+        std::future::poll_fn(move |context| {
+            let _held = &held;
+            *place.lock().unwrap() = Some(context.waker().clone());
+            Poll::Pending
+        })
+    }
+
+    #[test]
+    fn a_future_that_waits_goes_when_its_token_is_cancelled() {
+        let (pool, token) = (pool(), CancelToken::new());
+        let how = Spawn::new().token(&token);
+        let (place, has_gone) = (Arc::default(), Arc::new(StdBool::new(false)));
+        let handle = pool.spawn_future_with(&how, waits(&place, Held(has_gone.clone())));
+        while token.waiting() == 0 {
+            std::thread::yield_now();
+        }
+        assert!(!handle.is_done());
+        token.cancel();
+        assert!(matches!(handle.join(), Err(JoinError::Cancelled)));
+        assert!(has_gone.load(Ordering::Acquire));
+        // It may be polled, or woken, no more.
+        place.lock().unwrap().take().unwrap().wake();
+        assert_eq!(token.waiting(), 0);
+    }
+
+    #[test]
+    fn a_future_whose_token_is_cancelled_is_not_polled() {
+        let cpus = SimulatedCpus::new(amdahl_topology::Topology::synthetic("1 core").unwrap());
+        let pool = Pool::builder().cpus(cpus).build().unwrap();
+        let (go, wait) = mpsc::channel::<()>();
+        let busy = pool.spawn(move || wait.recv());
+        let token = CancelToken::new();
+        let how = Spawn::new().token(&token);
+        let (is_polled, has_gone) = (Arc::new(StdBool::new(false)), Arc::default());
+        let (polled, held) = (is_polled.clone(), Held(Arc::clone(&has_gone)));
+        let handle = pool.spawn_future_with(&how, async move {
+            polled.store(true, Ordering::Release);
+            drop(held);
+        });
+        token.cancel();
+        go.send(()).unwrap();
+        assert!(matches!(handle.join(), Err(JoinError::Cancelled)));
+        assert!(has_gone.load(Ordering::Acquire) && !is_polled.load(Ordering::Acquire));
+        busy.join().unwrap().unwrap();
+        // One that cancels itself, and then waits.
+        let token = CancelToken::new();
+        let (how, own) = (Spawn::new().token(&token), token.clone());
+        let handle = pool.spawn_future_with(&how, async move {
+            own.cancel();
+            std::future::pending::<()>().await;
+        });
+        assert!(matches!(handle.join(), Err(JoinError::Cancelled)));
+    }
+
+    #[test]
+    fn a_token_keeps_no_future_and_forgets_those_that_end() {
+        let (pool, token) = (pool(), CancelToken::new());
+        let how = Spawn::new().token(&token);
+        // Nobody can wake it: the token does not keep it.
+        let handle = pool.spawn_future_with(&how, std::future::pending::<()>());
+        assert!(matches!(handle.join(), Err(JoinError::Cancelled)));
+        assert_eq!(token.waiting(), 0);
+        let mut polls = 0;
+        let handle = pool.spawn_future_with(
+            &how,
+            std::future::poll_fn(move |context| {
+                polls += 1;
+                context.waker().wake_by_ref();
+                match polls {
+                    3 => Poll::Ready(polls),
+                    _ => Poll::Pending,
+                }
+            }),
+        );
+        assert_eq!(handle.join().unwrap(), 3);
+        assert_eq!(token.waiting(), 0);
+        token.cancel();
+    }
+
+    #[test]
+    fn the_priority_of_a_future_holds_when_it_is_given_and_each_time_it_is_woken() {
+        let cpus = SimulatedCpus::new(amdahl_topology::Topology::synthetic("1 core").unwrap());
+        let pool = Pool::builder().cpus(cpus).build().unwrap();
+        let busy = || {
+            let (go, wait) = mpsc::channel::<()>();
+            let (told, tells) = mpsc::channel();
+            let job = pool.spawn(move || {
+                told.send(()).unwrap();
+                wait.recv()
+            });
+            tells.recv().unwrap();
+            (go, job)
+        };
+        let order = Arc::<Mutex<Vec<(u32, Priority)>>>::default();
+        let wakers = Arc::<Mutex<Vec<Waker>>>::default();
+        let first = busy();
+        let give = |priority| {
+            let (order, wakers) = (order.clone(), wakers.clone());
+            let mut polls = 0;
+            let how = Spawn::new().priority(priority);
+            pool.spawn_future_with(
+                &how,
+                std::future::poll_fn(move |context| {
+                    polls += 1;
+                    order.lock().unwrap().push((polls, priority));
+                    if polls == 2 {
+                        // Woken while it is polled.
+                        context.waker().wake_by_ref();
+                    } else if polls == 1 {
+                        wakers.lock().unwrap().push(context.waker().clone());
+                    }
+                    match polls {
+                        3 => Poll::Ready(()),
+                        _ => Poll::Pending,
+                    }
+                }),
+            )
+        };
+        let low_first = [Priority::Low, Priority::Normal, Priority::High];
+        let handles = low_first.map(give);
+        first.0.send(()).unwrap();
+        let all_wakers = || loop {
+            let mut wakers = wakers.lock().unwrap();
+            if wakers.len() == 3 {
+                return std::mem::take(&mut *wakers);
+            }
+            drop(wakers);
+            std::thread::yield_now();
+        };
+        let mut all = all_wakers();
+        first.1.join().unwrap().unwrap();
+        let second = busy();
+        // High came first.
+        all.reverse();
+        all.into_iter().for_each(Waker::wake);
+        second.0.send(()).unwrap();
+        handles
+            .into_iter()
+            .for_each(|handle| handle.join().unwrap());
+        second.1.join().unwrap().unwrap();
+        let (high, normal, low) = (Priority::High, Priority::Normal, Priority::Low);
+        let expected = [
+            [(1, high), (1, normal), (1, low)],
+            [(2, high), (3, high), (2, normal)],
+            [(3, normal), (2, low), (3, low)],
+        ];
+        assert_eq!(*order.lock().unwrap(), expected.concat());
     }
 }
