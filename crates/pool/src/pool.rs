@@ -103,7 +103,8 @@ impl Builder {
     /// [`Error`].
     pub fn build(self) -> Result<Pool, Error> {
         let mut source = self.source.unwrap_or_else(|| Box::new(ThisMachine::new()));
-        let machine = Machine::new(&source.topology());
+        let topology = source.topology();
+        let machine = Machine::new(&topology);
         let most = counts::MOST - 64;
         if machine.cpus() > most {
             let cpus = machine.cpus();
@@ -113,7 +114,9 @@ impl Builder {
         let mut settings = self.settings;
         settings.binds = source.is_real();
         settings.steers |= settings.follows_load;
-        let registry = Registry::new(machine, policy, source, settings);
+        let kernel_node = |node| topology.kernel_node(node).unwrap_or(node);
+        let kernel_nodes = (0..machine.nodes()).map(kernel_node).collect();
+        let registry = Registry::new(machine, kernel_nodes, policy, source, settings);
         registry.set_up();
         let pool = Pool { registry };
         if pool.registry.online_mask().is_empty() {
@@ -392,7 +395,8 @@ impl Pool {
         debug_assert!(outcome.is_ok());
     }
 
-    /// The same over a slice: `work` gets parts of it, each with the index of its first element.
+    /// The same over a slice: `work` gets parts of it, each with the index of its first element. Threads begin with what is in the
+    /// memory of their node, as by [`Ranges::memory`].
     ///
     /// # Panics
     /// If `work` does, with the first panic.
@@ -406,14 +410,18 @@ impl Pool {
         struct Base<T>(*mut T);
         // SAFETY: used for parts that do not overlap, of elements that may be sent.
         unsafe impl<T: Send> Sync for Base<T> {}
+        let ranges = self.ranges(0..slice.len()).chunk_min(chunk_min);
+        let ranges = ranges.memory(slice);
         let base = Base(slice.as_mut_ptr());
-        self.par_range(0..slice.len(), chunk_min, |part| {
+        let outcome = ranges.run(|part| {
             let base = &base;
             // SAFETY: within the slice, which is borrowed for this call; parts do not overlap.
             let part_of_it =
                 unsafe { std::slice::from_raw_parts_mut(base.0.add(part.start), part.len()) };
             work(part.start, part_of_it);
+            Ok::<(), std::convert::Infallible>(())
         });
+        debug_assert!(outcome.is_ok());
     }
 
     /// A range to work through, with choices: errors, undoing, progress, caps.
@@ -428,6 +436,7 @@ impl Pool {
             progress: None,
             token: None,
             lowers: true,
+            pieces: None,
         }
     }
 

@@ -83,6 +83,8 @@ pub(crate) struct Control {
 
 pub(crate) struct Registry {
     pub(crate) machine: Machine,
+    /// The kernel's number of each node.
+    kernel_nodes: Box<[u32]>,
     pub(crate) landings: Landings,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) layout: Queues,
@@ -188,6 +190,7 @@ fn near(machine: &Machine, all: CpuSet, cpu: CpuId) -> CpuSet {
 impl Registry {
     pub(crate) fn new(
         machine: Machine,
+        kernel_nodes: Box<[u32]>,
         policy: Box<dyn Policy>,
         source: Box<dyn CpuSource>,
         settings: Settings,
@@ -271,6 +274,7 @@ impl Registry {
             settings,
             landings: Landings::new(&machine),
             machine,
+            kernel_nodes,
             policy,
             layout,
         })
@@ -278,6 +282,12 @@ impl Registry {
 
     pub(crate) fn cpus(&self) -> u32 {
         self.machine.cpus()
+    }
+
+    /// The node of a number of the kernel's, if it has CPUs. O(nodes).
+    pub(crate) fn node_of_kernel(&self, kernel: u32) -> Option<u32> {
+        let at = self.kernel_nodes.iter().position(|&node| node == kernel)?;
+        Some(at as u32)
     }
 
     /// Whoever asks where workers may be waits meanwhile.

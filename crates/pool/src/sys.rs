@@ -96,6 +96,35 @@ pub(crate) fn current_cpu() -> u32 {
     rustix::thread::sched_getcpu() as u32
 }
 
+/// The node where the page of each address is, by the kernel's numbers; `None` of one that has no memory yet. `None` at all where the
+/// kernel does not tell: it has no NUMA, or a filter of system calls refuses.
+pub(crate) fn nodes_of(addresses: &[usize]) -> Option<Vec<Option<u32>>> {
+    if cfg!(miri) {
+        return None;
+    }
+    // SAFETY: takes a number and touches no memory.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
+    let pages: Vec<usize> = addresses.iter().map(|at| at / page * page).collect();
+    let mut status = vec![-1 as libc::c_int; pages.len()];
+    let nowhere: *const libc::c_int = std::ptr::null();
+    // SAFETY: of this process; the kernel reads `pages.len()` addresses, which it looks up and does not touch, and writes as many
+    // numbers. Without nodes to go to nothing moves.
+    let rc = unsafe {
+        let (count, to) = (pages.len() as libc::c_ulong, status.as_mut_ptr());
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            count,
+            pages.as_ptr(),
+            nowhere,
+            to,
+            0,
+        )
+    };
+    let node = |status: libc::c_int| u32::try_from(status).ok();
+    (rc == 0).then(|| status.into_iter().map(node).collect())
+}
+
 /// Class and nice value of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Standing {
@@ -211,4 +240,39 @@ pub(crate) fn tick_ns() -> u64 {
     // SAFETY: takes a number and touches no memory.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     1_000_000_000 / u64::try_from(ticks).unwrap_or(100).max(1)
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_tells_where_memory_is_and_touches_none() {
+        const BYTES: usize = 1 << 20;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe {
+            let (access, kind) = (
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            );
+            let base = libc::mmap(std::ptr::null_mut(), BYTES, access, kind, -1, 0);
+            assert_ne!(base, libc::MAP_FAILED);
+            // One page is not to bring others along.
+            libc::madvise(base, BYTES, libc::MADV_NOHUGEPAGE);
+            base.cast::<u8>()
+        };
+        // SAFETY: within the mapping.
+        unsafe { base.write_volatile(1) };
+        let (first, last) = (base.addr(), base.addr() + BYTES - 1);
+        let told = nodes_of(&[first + 5, last, first, last]);
+        // SAFETY: mapped above, used no more.
+        unsafe { libc::munmap(base.cast(), BYTES) };
+        let Some(told) = told else {
+            println!("SKIPPED the_kernel_tells_where_memory_is: move_pages is refused here");
+            return;
+        };
+        assert!(told[0].is_some() && told[0] == told[2], "{told:?}");
+        assert_eq!((told[1], told[3]), (None, None), "it was touched");
+        assert_eq!(nodes_of(&[usize::MAX / 2]), Some(vec![None]));
+    }
 }

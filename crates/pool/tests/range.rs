@@ -132,6 +132,46 @@ proptest! {
     }
 }
 
+/// Whatever a caller says of where memory is, on machines with several nodes, of which one has no CPU left.
+#[test]
+fn pieces_on_nodes_are_visited_once() {
+    for machine in [
+        "1 core",
+        "2 node x 2 core",
+        "4 node x 1 core",
+        "8 node x 1 core",
+    ] {
+        let cpus = SimulatedCpus::new(Topology::synthetic(machine).unwrap());
+        let pool = Pool::builder()
+            .cpus(cpus.clone())
+            .follows_load(false)
+            .build()
+            .unwrap();
+        for all_are_there in [true, false] {
+            if !all_are_there && pool.cpus().len() > 1 {
+                let last = pool.cpus().iter().last().unwrap();
+                cpus.set_allowed(pool.cpus().iter().filter(|&cpu| cpu != last).collect());
+                pool.refresh();
+            }
+            let visits: Vec<AtomicUsize> = (0..10_000).map(|_| AtomicUsize::new(0)).collect();
+            let pieces: Vec<_> = (0..12)
+                .map(|n| (n * 800..n * 800 + 900, n as u32 * 5 % 9))
+                .collect();
+            let ranges = pool.ranges(0..10_000).chunk_min(7).nodes(&pieces);
+            let outcome = ranges.run(|part| {
+                linger(part.len());
+                part.for_each(|at| _ = visits[at].fetch_add(1, Ordering::Relaxed));
+                Ok::<(), ()>(())
+            });
+            assert_eq!(outcome, Ok(()));
+            assert!(
+                visits.into_iter().all(|visits| visits.into_inner() == 1),
+                "{machine}"
+            );
+        }
+    }
+}
+
 /// A range whose last part cancelled the token was told to be cancelled, and was undone, with all of it done.
 #[test]
 fn a_token_that_is_cancelled_by_the_last_part_stops_nothing() {

@@ -13,8 +13,12 @@ const LEFT: usize = 4;
 
 /// The part of a node, of which chunks are taken from the front.
 pub(crate) struct Part {
+    /// A position in it.
     next: Padded<AtomicUsize>,
     end: usize,
+    /// Of a part that is several pieces of the range: at which position each begins, and where in the range. None: positions are
+    /// those of the range.
+    pieces: Box<[(usize, usize)]>,
 }
 
 impl Part {
@@ -26,15 +30,44 @@ impl Part {
             if left == 0 {
                 return None;
             }
-            let to = next + wanted(left).clamp(1, left);
-            match self
-                .next
-                .compare_exchange_weak(next, to, Ordering::Relaxed, Ordering::Relaxed)
-            {
-                Ok(_) => return Some(next..to),
+            let (start, most) = self.at(next);
+            let len = wanted(left).clamp(1, most);
+            match self.next.compare_exchange_weak(
+                next,
+                next + len,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Some(start..start + len),
                 Err(found) => next = found,
             }
         }
+    }
+
+    /// Of pieces in rising order that do not overlap.
+    fn of(pieces: &[Range<usize>]) -> Part {
+        let mut end = 0;
+        let at = |piece: &Range<usize>| {
+            let position = end;
+            end += piece.len();
+            (position, piece.start)
+        };
+        Part {
+            pieces: pieces.iter().map(at).collect(),
+            next: Padded(AtomicUsize::new(0)),
+            end,
+        }
+    }
+
+    /// Where in the range a position is, and how much follows there without a gap. O(log pieces).
+    fn at(&self, position: usize) -> (usize, usize) {
+        if self.pieces.is_empty() {
+            return (position, self.end - position);
+        }
+        let after = self.pieces.partition_point(|&(from, _)| from <= position);
+        let (from, start) = self.pieces[after - 1];
+        let to = self.pieces.get(after).map_or(self.end, |&(from, _)| from);
+        (start + (position - from), to - position)
     }
 
     fn left(&self) -> usize {
@@ -42,7 +75,10 @@ impl Part {
     }
 }
 
-/// The range in a part for each node, by the CPUs it has.
+/// A piece of a range, and the node where its memory is, if that is known.
+pub(crate) type Piece = (Range<usize>, Option<u32>);
+
+/// The range in a part for each node: by the CPUs it has, or by where memory is.
 pub(crate) struct Parts(Box<[Part]>);
 
 impl Parts {
@@ -63,6 +99,7 @@ impl Parts {
                 Part {
                     next: Padded(AtomicUsize::new(part.start)),
                     end: part.end,
+                    pieces: Box::default(),
                 }
             })
             .collect();
@@ -70,6 +107,57 @@ impl Parts {
             last.end = range.end;
         }
         Parts(parts.into())
+    }
+
+    /// Each node has the pieces that are on it. What is on none of those that have CPUs which may help, or of what nobody says anything, is
+    /// divided by CPUs, as without pieces. What is outside of the range is nothing, and of pieces that overlap the one that begins first has
+    /// what both would have. O(pieces log pieces + nodes).
+    pub(crate) fn placed(
+        range: Range<usize>,
+        chunk_min: usize,
+        cpus: &[u32],
+        pieces: &[Piece],
+    ) -> Self {
+        let mut pieces = pieces.to_vec();
+        pieces.sort_by_key(|(piece, _)| piece.start);
+        let mut of_node: Vec<Vec<Range<usize>>> = vec![vec![]; cpus.len()];
+        let mut anywhere = vec![];
+        let mut covered = range.start;
+        for (piece, node) in pieces {
+            let piece = piece.start.max(covered)..piece.end.min(range.end);
+            if piece.is_empty() {
+                continue;
+            }
+            push(&mut anywhere, covered..piece.start);
+            covered = piece.end;
+            let node = node.map(|node| node as usize);
+            match node.filter(|&node| cpus.get(node).is_some_and(|&cpus| cpus > 0)) {
+                Some(node) => push(&mut of_node[node], piece),
+                None => push(&mut anywhere, piece),
+            }
+        }
+        push(&mut anywhere, covered..range.end);
+        let total = anywhere.iter().map(ExactSizeIterator::len).sum();
+        let shares = Parts::new(0..total, chunk_min, cpus).0;
+        let mut left = anywhere.into_iter();
+        let mut now = 0..0;
+        for (node, share) in of_node.iter_mut().zip(&shares) {
+            let mut wanted = share.left();
+            while wanted > 0 {
+                if now.is_empty() {
+                    now = left.next().expect("shares are all of it");
+                }
+                let end = now.end.min(now.start + wanted);
+                wanted -= end - now.start;
+                node.push(now.start..end);
+                now.start = end;
+            }
+        }
+        let part = |mut pieces: Vec<Range<usize>>| {
+            pieces.sort_unstable_by_key(|piece| piece.start);
+            Part::of(&joined(pieces))
+        };
+        Parts(of_node.into_iter().map(part).collect())
     }
 
     /// Of the node's own part, or else of the next ones.
@@ -121,6 +209,30 @@ impl Pace {
     }
 }
 
+/// One more piece behind the others.
+fn push(pieces: &mut Vec<Range<usize>>, piece: Range<usize>) {
+    if !piece.is_empty() {
+        pieces.push(piece);
+    }
+}
+
+/// The pieces of a range whose indexes go over memory from its one end to the other, by the nodes of samples at equal distances: the
+/// first is of its beginning.
+pub(super) fn sampled(range: Range<usize>, nodes: &[Option<u32>]) -> Vec<Piece> {
+    let at = |sample: usize| {
+        let index = range.len() as u128 * sample as u128 / nodes.len() as u128;
+        range.start + index as usize
+    };
+    let mut pieces: Vec<Piece> = vec![];
+    for (sample, &node) in nodes.iter().enumerate() {
+        match pieces.last_mut() {
+            Some((last, of)) if *of == node => last.end = at(sample + 1),
+            _ => pieces.push((at(sample)..at(sample + 1), node)),
+        }
+    }
+    pieces
+}
+
 /// Parts in rising order, neighbours joined.
 pub(crate) fn joined(mut parts: Vec<Range<usize>>) -> Vec<Range<usize>> {
     parts.sort_unstable_by_key(|part| part.start);
@@ -166,6 +278,101 @@ mod tests {
             prop_assert_eq!(sum, len);
             prop_assert_eq!(joined(taken), vec![range]);
         }
+    }
+
+    /// CPUs of 2, 4 or 8 nodes, of which some may have none.
+    fn machines() -> impl Strategy<Value = Vec<u32>> {
+        let nodes = prop_oneof![Just(2usize), Just(4), Just(8)];
+        nodes.prop_flat_map(|nodes| prop::collection::vec(0u32..9, nodes))
+    }
+
+    proptest! {
+        /// Each index once, whatever is said of where memory is: overlapping, beyond the range, on nodes that are not there. Who has
+        /// something of its own left takes that, and of what is on its node nothing goes to others before.
+        #[test]
+        fn pieces_are_the_range_and_go_to_their_nodes_first(
+            start in prop_oneof![0usize..1000, (usize::MAX - 2000)..(usize::MAX - 1000)],
+            len in 1usize..1000,
+            chunk_min in prop_oneof![1usize..50, Just(usize::MAX)],
+            cpus in machines(),
+            said in prop::collection::vec((0usize..1200, 0usize..300, prop::option::of(0u32..10)), 0..40),
+            takers in prop::collection::vec((0usize..9, 0u64..2000), 1..50),
+        ) {
+            let range = start..start + len;
+            let place = |&(at, len, node): &(usize, usize, Option<u32>)| {
+                let from = (start + at.min(1000)).saturating_sub(100);
+                (from..from.saturating_add(len), node)
+            };
+            let pieces: Vec<Piece> = said.iter().map(place).collect();
+            // By the naive rule: the piece that begins first has it.
+            let mut in_order = pieces.clone();
+            in_order.sort_by_key(|(piece, _)| piece.start);
+            let home = |index: usize| {
+                let (_, node) = in_order.iter().find(|(piece, _)| piece.contains(&index))?;
+                node.filter(|&node| cpus.get(node as usize).is_some_and(|&cpus| cpus > 0))
+            };
+            let parts = Parts::placed(range.clone(), chunk_min, &cpus, &pieces);
+            let mut pace = Pace::new(chunk_min);
+            let mut taken = vec![];
+            for &(node, micros) in takers.iter().cycle() {
+                let own = parts.0.get(node).map_or(0, Part::left);
+                let Some(chunk) = parts.take(node, &pace, 3) else { break };
+                for index in chunk.clone() {
+                    match home(index) {
+                        Some(at) if at as usize != node => prop_assert_eq!(own, 0, "{} is on {}", index, at),
+                        _ => {}
+                    }
+                }
+                if let Some(part) = parts.0.get(node) {
+                    prop_assert_eq!(own - part.left(), own.min(chunk.len()));
+                }
+                pace.took(chunk.len(), Duration::from_micros(micros));
+                taken.push(chunk);
+            }
+            prop_assert_eq!(parts.left(), 0);
+            let sum: usize = taken.iter().map(ExactSizeIterator::len).sum();
+            prop_assert_eq!(sum, len);
+            prop_assert_eq!(joined(taken), vec![range]);
+        }
+
+        #[test]
+        fn samples_are_the_range(
+            start in prop_oneof![0usize..1000, Just(usize::MAX - 1000)],
+            len in 1usize..1000,
+            nodes in prop::collection::vec(prop::option::of(0u32..3), 1..100),
+        ) {
+            let pieces = sampled(start..start + len, &nodes);
+            prop_assert!(pieces.windows(2).all(|w| w[0].0.end == w[1].0.start && w[0].1 != w[1].1));
+            let all = pieces[0].0.start..pieces.last().unwrap().0.end;
+            prop_assert_eq!(all, start..start + len);
+            for (piece, node) in pieces {
+                for index in piece {
+                    // The last sample at or before it.
+                    let of = (0..nodes.len()).rev().find(|n| start + len * n / nodes.len() <= index);
+                    prop_assert_eq!(nodes[of.unwrap()], node);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_on_a_node_are_its_part_and_the_rest_is_divided_by_cpus() {
+        let cpus = [1, 0, 3];
+        // Nobody can run on node 1, and of 600..1000 nothing is said.
+        let pieces = [(200..400, Some(1)), (0..200, Some(2)), (400..600, Some(2))];
+        let parts = Parts::placed(0..1000, 50, &cpus, &pieces);
+        let pieces_of = |node: usize| parts.0[node].pieces.to_vec();
+        // Of 200..400 and 600..1000 a quarter.
+        assert_eq!(pieces_of(0), [(0, 200)]);
+        assert_eq!(parts.0[0].end, 150);
+        assert!(pieces_of(1).is_empty() && parts.0[1].left() == 0);
+        assert_eq!(pieces_of(2), [(0, 0), (200, 350)]);
+        assert_eq!(parts.0[2].end, 850);
+        // A chunk ends where a piece does.
+        let pace = Pace::new(150);
+        assert_eq!(parts.take(2, &pace, 1), Some(0..150));
+        assert_eq!(parts.take(2, &pace, 1), Some(150..200));
+        assert_eq!(parts.take(2, &pace, 1), Some(350..500));
     }
 
     #[test]

@@ -111,7 +111,12 @@ impl<'a, E: Send> Region<'a, E> {
                 lowers: ranges.lowers,
             },
             work,
-            parts: Parts::new(ranges.range.clone(), ranges.chunk_min, &cpus),
+            parts: match &ranges.pieces {
+                Some(pieces) if nodes > 1 => {
+                    Parts::placed(ranges.range.clone(), ranges.chunk_min, &cpus, pieces)
+                }
+                _ => Parts::new(ranges.range.clone(), ranges.chunk_min, &cpus),
+            },
             chunk_min: ranges.chunk_min,
             threads: AtomicU32::new(threads),
             threads_max,
