@@ -14,7 +14,7 @@ const MACHINES: [&str; 6] = [
     "2 node x 2 llc x 2 core x 2 thread",
     "1 llc x (2 core + 3 core@600)",
 ];
-const POLICIES: [&str; 9] = [
+const POLICIES: [&str; 10] = [
     "single",
     "groups=2",
     "dispatcher",
@@ -24,6 +24,7 @@ const POLICIES: [&str; 9] = [
     "numa",
     "steal+spin=20us",
     "linux+steal",
+    "wake=bounded+newidle+balance",
 ];
 const STATEMENTS: [&str; 22] = [
     "compute exp(20us)",

@@ -93,11 +93,15 @@ fn names(which: fn(&Named) -> bool) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The policy of that name: one of [`POLICIES`], with others added to it behind `+`.
+/// The policy of that name: one of [`POLICIES`], with others added to it behind `+`. A policy that is none of the table's rows is named by its parts:
+/// `wake=` and whose wake-ups it has, `+` where idle CPUs look, in this order, `+` what ticks do.
 ///
 /// ```
 /// let policy = amdahl_placement::policy("steal=machine+spin=20us")?;
 /// assert_eq!(policy.name(), "steal=machine+spin=20us");
+/// // A limited search for a woken task, and an idle CPU pulls as in newer kernels.
+/// let composed = amdahl_placement::policy("wake=bounded+newidle")?;
+/// assert_eq!(composed.name(), "wake=bounded+newidle");
 /// # Ok::<(), amdahl_placement::PolicyError>(())
 /// ```
 ///
@@ -210,17 +214,7 @@ pub const POLICIES: &[Named] = &[
         summary: "a woken task looks at one to two cores' worth of CPUs, from where the last search ended",
         source: "S. Mazumdar, scheduler scalability, version 3 (2019)",
         bad_case: "few idle CPUs: they are missed, and the tail of latencies grows",
-        base: Some(|value| {
-            let idle_core = match value {
-                "" => true,
-                "no-idle-core" => false,
-                _ => return Err("takes no-idle-core or nothing"),
-            };
-            let wake = Affine {
-                search: Bounded { idle_core },
-            };
-            Ok(kernel("bounded", wake, Newidle::OLD))
-        }),
+        base: Some(|value| Ok(kernel("bounded", bounded(value)?, Newidle::OLD))),
         add: None,
     },
     Named {
@@ -230,20 +224,8 @@ pub const POLICIES: &[Named] = &[
         source: "kernel/sched/fair.c of Linux 4.20 and 6.6, in outline",
         bad_case: "many short idle periods: idle CPUs neither found nor looking for work",
         base: Some(|value| match value {
-            "" | "6" => Ok(kernel(
-                "linux",
-                Affine {
-                    search: Scan::Utilisation,
-                },
-                Newidle::NEW,
-            )),
-            "4" => Ok(kernel(
-                "linux",
-                Affine {
-                    search: Scan::Proportional,
-                },
-                Newidle::OLD,
-            )),
+            "" | "6" => Ok(kernel("linux", LINUX_6, Newidle::NEW)),
+            "4" => Ok(kernel("linux", LINUX_4, Newidle::OLD)),
             _ => Err("takes 4 or 6"),
         }),
         add: None,
@@ -261,6 +243,33 @@ pub const POLICIES: &[Named] = &[
         add: Some(|policy, value| Ok(policy.idle(numa(value)?))),
     },
     Named {
+        name: "wake",
+        value: "whose wake-ups: `steal`, `bounded`, `linux` or `numa`, each with what may follow it; linux without",
+        summary: "only where that policy puts woken tasks; what idle CPUs and ticks do is added behind it",
+        source: "the parts of the others: linux is wake=linux+newidle+balance",
+        bad_case: "nothing added: an idle CPU looks into its own queue only",
+        base: Some(wake),
+        add: None,
+    },
+    Named {
+        name: "newidle",
+        value: "`6` or `4`, as for linux; 6 without",
+        summary: "an idle CPU pulls a task from the busiest CPU of its core, cache, node, machine, if its idle times pay for the search",
+        source: "newidle_balance in kernel/sched/fair.c of Linux 6.6, idle_balance of 4.20, in outline",
+        bad_case: "many short idle periods: the search is never begun",
+        base: None,
+        add: Some(|policy, value| Ok(policy.idle(newidle(value)?))),
+    },
+    Named {
+        name: "balance",
+        value: "",
+        summary: "ticks even queues out as Linux' do, and a turn is as long as there",
+        source: "load_balance and nohz_balancer_kick in kernel/sched/fair.c of Linux 4.20 and 6.6, in outline",
+        bad_case: "a pool of threads, which has no ticks; what waits less than a balancing interval",
+        base: None,
+        add: Some(|policy, _| Ok(policy.tick(Periodic))),
+    },
+    Named {
         name: "spin",
         value: "a time such as 20us, or `adaptive`; adaptive without",
         summary: "idle CPUs look out for work before they sleep",
@@ -270,6 +279,51 @@ pub const POLICIES: &[Named] = &[
         add: Some(|policy, value| Ok(policy.spin(spin(value)?))),
     },
 ];
+
+/// The wake-up part of another policy, which is named as that is.
+fn wake(of: &str) -> Result<Composed, &'static str> {
+    let (word, value) = of.split_once('=').unwrap_or((of, ""));
+    Ok(match word {
+        "" | "linux" => match value {
+            "" | "6" => Composed::new("wake", LINUX_6),
+            "4" => Composed::new("wake", LINUX_4),
+            _ => return Err("linux takes 4 or 6"),
+        },
+        "bounded" => Composed::new("wake", bounded(value)?),
+        "steal" => {
+            let reach = steal(value)?.reach;
+            Composed::new("wake", Idlest { reach })
+        }
+        "numa" => Composed::new("wake", numa(value)?),
+        _ => return Err("takes steal, bounded, linux or numa, and `=` with what may follow that"),
+    })
+}
+
+const LINUX_6: Affine<Scan> = Affine {
+    search: Scan::Utilisation,
+};
+const LINUX_4: Affine<Scan> = Affine {
+    search: Scan::Proportional,
+};
+
+fn bounded(value: &str) -> Result<Affine<Bounded>, &'static str> {
+    let idle_core = match value {
+        "" => true,
+        "no-idle-core" => false,
+        _ => return Err("takes no-idle-core or nothing"),
+    };
+    Ok(Affine {
+        search: Bounded { idle_core },
+    })
+}
+
+fn newidle(value: &str) -> Result<Newidle, &'static str> {
+    match value {
+        "" | "6" => Ok(Newidle::NEW),
+        "4" => Ok(Newidle::OLD),
+        _ => Err("takes 4 or 6"),
+    }
+}
 
 fn kernel(name: &str, wake: impl WakePart + 'static, newidle: Newidle) -> Composed {
     Composed::new(name, wake).idle(newidle).tick(Periodic)
@@ -363,6 +417,7 @@ mod tests {
             "bounded + steal=node + spin=800ns",
             "linux=4+numa=2",
             "groups=llc",
+            "wake=bounded=no-idle-core+newidle=4+steal=node+balance+spin",
         ] {
             assert_eq!(policy(name).unwrap().name(), name);
         }
@@ -374,8 +429,16 @@ mod tests {
         assert!(error("lnux").contains("no policy `lnux`"));
         assert!(error("spin=1us").contains("write POLICY+spin, with one of single,"));
         assert!(
-            error("linux+single").contains("put it first; what can be added is steal, numa, spin")
+            error("linux+single")
+                .contains("put it first; what can be added is steal, numa, newidle, balance, spin")
         );
+        assert!(error("linux+wake=bounded").contains("`wake` cannot be added"));
+        assert!(error("newidle+spin").contains("write POLICY+newidle, with one of single,"));
+        assert_eq!(
+            error("wake=single+newidle"),
+            "`wake=single`: takes steal, bounded, linux or numa, and `=` with what may follow that"
+        );
+        assert_eq!(error("wake=linux=5"), "`wake=linux=5`: linux takes 4 or 6");
         assert_eq!(error("single=4"), "`single=4`: takes no value");
         for wrong in [
             "groups=0",
@@ -384,6 +447,10 @@ mod tests {
             "linux=5",
             "numa=-1",
             "bounded=x",
+            "wake=x",
+            "wake=bounded=x",
+            "linux+newidle=5",
+            "linux+balance=1",
         ] {
             assert!(error(wrong).contains(": takes "), "{wrong}");
         }

@@ -83,6 +83,14 @@ fn bad_case(name: &str) -> Option<(Toy, Distance)> {
             }
             Distance::Remote
         }
+        "wake" => {
+            // Nobody looks for what waits on another CPU.
+            bad = toy(name, "1 llc x 4 core");
+            fill(&mut bad, 0..4);
+            bad.wake(Some(0), task(1, 0));
+            bad.stop(3);
+            Distance::Llc
+        }
         other => panic!("{other} needs its bad case here, or must keep CPUs busy everywhere"),
     };
     Some((bad, distance))
@@ -111,7 +119,7 @@ fn every_policy_keeps_cpus_busy_or_shows_where_it_does_not() {
             }
         }
     }
-    assert_eq!(shown, 6);
+    assert_eq!(shown, 7);
 }
 
 #[test]

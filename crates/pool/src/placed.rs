@@ -510,6 +510,7 @@ fn a_pool_does_as_its_policy_says() {
         "bounded=no-idle-core",
         "linux=4",
         "linux+steal=machine",
+        "wake=bounded+newidle",
         "numa=2",
     ]);
     for name in names {

@@ -58,7 +58,7 @@ impl std::fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// Which policy places work: a name of [`amdahl_placement::POLICIES`], others added behind `+`. By default
+    /// Which policy places work: a name of [`amdahl_placement::POLICIES`], others added behind `+`, or parts, as `wake=bounded+newidle`. By default
     /// `steal=machine+spin`: a queue for each CPU, idle ones steal, nearest first.
     pub fn policy(mut self, name: &str) -> Self {
         self.policy = name.to_owned();

@@ -38,7 +38,8 @@ pub fn main(args: &SimPolicies) -> Result<u8, Failure> {
         return screen::print(&(json + "\n"));
     }
     let mut text = String::from(
-        "A policy is a name of the first table, with names of the second one behind `+`: steal+spin=20us\n",
+        "A policy is a name of the first table, with names of the second one behind `+`: steal+spin=20us\n\
+         By its parts: wake= and whose wake-ups it has, + where idle CPUs look, + what ticks do: wake=bounded+newidle+balance\n",
     );
     for (title, wanted) in [("Policies", true), ("Additions", false)] {
         text += &format!("\n{title}\n");
