@@ -32,6 +32,9 @@ struct Args {
     /// Is the crowd
     #[arg(long, hide = true)]
     busy: bool,
+    /// Measures without the right to raise priorities, which the parent has taken away, with so many bytes
+    #[arg(long, hide = true, value_name = "BYTES")]
+    without_nice: Option<usize>,
 }
 
 fn main() -> ExitCode {
@@ -44,6 +47,9 @@ fn main() -> ExitCode {
     if args.crowded {
         crowded::measure();
         return ExitCode::SUCCESS;
+    }
+    if let Some(bytes) = args.without_nice {
+        return memory::measure_without_nice(bytes);
     }
     let wanted = |name: &str| amdahl_figures::is_wanted(&args.words, name);
     let mut figures = idle::figures(&wanted);

@@ -1,12 +1,15 @@
 //! Filling and pre-faulting memory, beside threads written by hand; and what it costs a job beside it.
 
+use std::io;
 use std::ops::Range;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
 use amdahl_figures::{Figure, Target, Unit};
-use amdahl_pool::Pool;
+use amdahl_pool::{Lowering, Pool};
 
 use amdahl_figures::median;
 
@@ -167,6 +170,61 @@ fn slow_down(work: impl Fn()) -> f64 {
     })
 }
 
+/// How often a competitor is slowed down.
+const SLOWED: usize = 5;
+
+fn slow_down_by(how: fn(&Memory, Act), bytes: usize) -> f64 {
+    slow_down(|| how(&Memory::new(bytes), Memory::zero))
+}
+
+/// In a process without `CAP_SYS_NICE`: how much slower a competitor is during the pool's fill of so many bytes, a line for each time.
+pub fn measure_without_nice(bytes: usize) -> ExitCode {
+    if Pool::global().state().lowering != Lowering::Not {
+        eprintln!("priorities can still be raised");
+        return ExitCode::FAILURE;
+    }
+    for _ in 0..SLOWED {
+        println!("{}", slow_down_by(by_pool, bytes));
+    }
+    ExitCode::SUCCESS
+}
+
+/// Takes the right to raise priorities from what this process executes.
+fn drop_nice() -> io::Result<()> {
+    const CAP_SYS_NICE: libc::c_ulong = 23;
+    // SAFETY: takes integers. Who may not take it away from itself is no root, and has it only by what the program's file says, which ours
+    // does not; whoever has it nevertheless tells so.
+    unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_NICE, 0, 0, 0) };
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: reads a struct of the right type. Lowering a limit is everybody's right.
+    match unsafe { libc::setrlimit(libc::RLIMIT_NICE, &none) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn slow_down_without_nice(bytes: usize) -> Result<f64, String> {
+    let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+    command.arg("--without-nice").arg(bytes.to_string());
+    // SAFETY: between fork and exec: two system calls.
+    unsafe { command.pre_exec(drop_nice) };
+    let output = command.stdout(Stdio::piped()).output();
+    let output = output.map_err(|e| e.to_string())?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(format!("the measuring process failed: {why}"));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let slow: Vec<f64> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    match slow.len() {
+        SLOWED => Ok(median(slow)),
+        n => Err(format!("{n} figures of {SLOWED}")),
+    }
+}
+
 pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
     const TIMES: usize = 3;
     let bytes = bytes();
@@ -228,12 +286,9 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
             ("rayon", by_rayon, Target::Stated),
         ];
         let mut slow = [vec![], vec![]];
-        for _ in 0..5 {
+        for _ in 0..SLOWED {
             for (slow, (_, how, _)) in slow.iter_mut().zip(&sides) {
-                slow.push(slow_down(|| {
-                    let memory = Memory::new(bytes / 4);
-                    how(&memory, Memory::zero);
-                }));
+                slow.push(slow_down_by(*how, bytes / 4));
             }
         }
         for (slow, (who, _, target)) in slow.into_iter().zip(sides) {
@@ -242,9 +297,23 @@ pub fn figures(wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
                 value: Ok(median(slow)),
                 unit: Unit::Difference,
                 target,
-                versus: "one busy thread: its loops per second beside the fill, against alone; median of 5".to_owned(),
+                versus: format!("one busy thread: its loops per second beside the fill, against alone; median of {SLOWED}"),
             });
         }
+    }
+    if wanted("slow-down, unprivileged") {
+        figures.push(Figure {
+            name: format!(
+                "slow-down of a competitor during zero-fill of {}, pool without CAP_SYS_NICE",
+                gib(bytes / 4)
+            ),
+            value: slow_down_without_nice(bytes / 4),
+            unit: Unit::Difference,
+            target: Target::Stated,
+            versus: format!(
+                "as above, in a process that may not raise priorities, where helpers keep theirs; median of {SLOWED}"
+            ),
+        });
     }
     figures
 }
