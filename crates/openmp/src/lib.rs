@@ -56,6 +56,8 @@ pub mod share;
 #[cfg(not(loom))]
 pub mod single;
 #[cfg(not(loom))]
+pub mod sizing;
+#[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
 pub mod target;
