@@ -9,13 +9,21 @@ mod hash;
 fn main() {
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let mut files = vec![];
-    // Policies are a part of it, and so is how OpenMP threads wait. Outside of the workspace their version says enough.
+    // Policies are a part of it, and so is how OpenMP threads wait and how many there are. Outside of the workspace their version says enough.
     for folder in [here.join("src"), here.join("../placement/src")] {
         println!("cargo::rerun-if-changed={}", folder.display());
         sources(&folder, &mut files);
     }
-    for decision in ["policy.rs", "contention.rs"] {
-        let file = here.join("../openmp/src").join(decision);
+    let decisions = [
+        "openmp/src/policy.rs",
+        "openmp/src/contention.rs",
+        "openmp/src/sizing.rs",
+        "phantom/src/average.rs",
+        "phantom/src/estimate.rs",
+        "phantom/src/host.rs",
+    ];
+    for decision in decisions {
+        let file = here.join("..").join(decision);
         println!("cargo::rerun-if-changed={}", file.display());
         files.push(file);
     }

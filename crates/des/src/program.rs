@@ -192,6 +192,13 @@ pub enum Op {
         /// To what.
         value: Val,
     },
+    /// Sets a number that all tasks share to the threads of a region that begins.
+    Resize {
+        /// Which number.
+        number: u32,
+        /// Of which team.
+        team: u32,
+    },
     /// Takes bytes out of a pipe: what is there, up to this many; waits for the first.
     Read {
         /// Which.
@@ -357,6 +364,26 @@ pub struct BarrierSpec {
     pub waits: Waits,
 }
 
+/// Whose page of `amdahl-phantom` a program reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Page {
+    /// That of the machine, which watches the team's threads: who has their CPUs are others here.
+    Host,
+    /// That of a guest in which each thread of the team has a virtual CPU, and which reads the host's: a hypervisor takes CPUs.
+    Guest,
+}
+
+/// A team of threads that has as many as `amdahl-openmp` decides.
+#[derive(Clone, Debug)]
+pub struct TeamSpec {
+    /// The kinds of tasks that its threads are.
+    pub tasks: Vec<u32>,
+    /// What it reads.
+    pub page: Page,
+    /// How often that is renewed.
+    pub tick: Ns,
+}
+
 /// A pipe.
 #[derive(Clone, Copy, Debug)]
 pub struct PipeSpec {
@@ -487,6 +514,8 @@ pub struct Workload {
     pub lines: u32,
     /// Graphs of jobs.
     pub graphs: Vec<GraphSpec>,
+    /// Teams whose size is decided for each region.
+    pub teams: Vec<TeamSpec>,
     /// Numbers that all tasks share, as they are at the beginning.
     pub numbers: Vec<i64>,
     /// Counters, by name.

@@ -272,6 +272,13 @@ impl Engine<'_> {
                 self.numbers[number as usize] = self.value(id, value);
                 After::Next
             }
+            Op::Resize { number, team } => {
+                if self.is_paying(cpu) {
+                    return After::Later;
+                }
+                self.numbers[number as usize] = i64::from(self.size_of(team));
+                After::Next
+            }
             Op::Read { pipe, bytes } => {
                 let pipe = self.index(id, pipe);
                 let bytes = self.value(id, bytes).clamp(0, i64::from(u32::MAX)) as u32;

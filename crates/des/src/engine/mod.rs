@@ -10,6 +10,7 @@ mod pipe;
 mod place;
 mod queue;
 mod state;
+mod team;
 mod waiting;
 
 use std::cell::Cell;
@@ -32,6 +33,7 @@ use lock::Lock;
 use pipe::{Barrier, Pipe, Waiters};
 use queue::RunQueue;
 use state::{Cpu, Load, Mode, Sched, Task, USES, Use};
+use team::Team;
 
 pub(crate) use interpret::binary;
 pub(crate) use state::USE_NAMES;
@@ -250,6 +252,7 @@ pub(crate) struct Engine<'a> {
     devices: Vec<Device>,
     notices: Vec<(u64, Waiters)>,
     numbers: Vec<i64>,
+    teams: Vec<Team>,
     lines: Vec<Line>,
     graphs: Vec<Graph>,
     counters: Vec<u64>,
@@ -396,6 +399,7 @@ impl<'a> Engine<'a> {
                 })
                 .collect(),
             numbers: w.numbers.clone(),
+            teams: w.teams.iter().map(|_| Team::new()).collect(),
             notices: w
                 .notices
                 .iter()
@@ -546,11 +550,16 @@ impl<'a> Engine<'a> {
                 }
                 break;
             }
+            // A page keeps nobody waiting: without anything else ahead it is not renewed either.
+            let page = self.next_page();
+            let next = next.min(page);
             debug_assert!(next >= self.s.now, "time goes on");
             self.s.now = next;
             self.counts.events += 1;
             if next == change {
                 self.change();
+            } else if next == page {
+                self.renew_pages();
             } else if next == timer {
                 let task = self.task_events.first();
                 self.task_events.set(task, NEVER);

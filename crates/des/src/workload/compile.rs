@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 
 use super::expression::{NESTING, Scope, constant, expression, time};
-use super::file::{File, Number, TaskEntry};
+use super::file::{File, Number, TaskEntry, TeamEntry};
 use super::lex::{Word, Words};
 use super::objects::{Names, OBJECTS_MAX, Reader, declare};
 use super::{Origin, Result, WorkloadError};
 use crate::program::{
-    Change, Element, Kind, NONE, Object, Op, Step, Template, Time, VAR_COUNT, VAR_INDEX, VAR_JOB,
-    VARS_FREE, Val, Workload,
+    Change, Element, Kind, NONE, Object, Op, Page, Step, TeamSpec, Template, Time, VAR_COUNT,
+    VAR_INDEX, VAR_JOB, VARS_FREE, Val, Workload,
 };
 use crate::random::Dist;
+use crate::time::Ns;
 
 /// Most operations of all programs.
 const OPS_MAX: usize = 1 << 20;
@@ -56,6 +57,14 @@ pub(super) fn compile(text: &str, file: File, set: &BTreeMap<String, String>) ->
             "two kinds of tasks have the same name",
         ));
     }
+    if file.teams.len() > TEAMS_MAX {
+        let message = format!("more than {TEAMS_MAX} teams");
+        return Err(WorkloadError::new(None, message));
+    }
+    for team in file.teams.values() {
+        w.teams.push(read_team(&reader, team, &kinds)?);
+    }
+    let teams: Vec<&str> = file.teams.keys().map(String::as_str).collect();
     for number in file.numbers.values() {
         let value = match number.get_ref() {
             Number::Plain(value) => *value,
@@ -76,6 +85,7 @@ pub(super) fn compile(text: &str, file: File, set: &BTreeMap<String, String>) ->
             scope: reader.scope.clone(),
             names: &names,
             kinds: &kinds,
+            teams: &teams,
             w: &mut w,
             free: VARS_FREE,
             most: VARS_FREE,
@@ -228,11 +238,53 @@ fn template(reader: &Reader, task: &Spanned<TaskEntry>, w: &mut Workload) -> Res
     })
 }
 
+/// Most teams, since each event looks whether one of their pages is due.
+const TEAMS_MAX: usize = 100;
+/// Between two looks of `amdahl phantom`.
+const TICK: Ns = 20_000_000;
+const TICK_MIN: Ns = 1_000_000;
+
+fn read_team(
+    reader: &Reader,
+    team: &Spanned<TeamEntry>,
+    kinds: &BTreeMap<String, u32>,
+) -> Result<TeamSpec> {
+    let entry = team.get_ref();
+    let tasks = entry.tasks.iter().map(|name| {
+        let kind = kinds.get(name.get_ref()).copied();
+        kind.ok_or_else(|| {
+            let message = format!("there is no task `{}`", name.get_ref());
+            reader.error(name.span().start, message)
+        })
+    });
+    let page = match &entry.page {
+        None => Page::Host,
+        Some(page) => match page.get_ref().as_str() {
+            "host" => Page::Host,
+            "guest" => Page::Guest,
+            other => {
+                return Err(reader.error(
+                    page.span().start,
+                    format!("`{other}` has no page: there are host and guest"),
+                ));
+            }
+        },
+    };
+    let tasks = tasks.collect::<Result<_>>()?;
+    let tick = reader.time(&entry.tick, TICK)?;
+    if tick < TICK_MIN {
+        let at = entry.tick.as_ref().map_or(0, |tick| tick.span().start);
+        return Err(reader.error(at, "a page is renewed each millisecond at most"));
+    }
+    Ok(TeamSpec { tasks, page, tick })
+}
+
 struct Compiler<'a> {
     words: Words,
     scope: Scope,
     names: &'a Names,
     kinds: &'a BTreeMap<String, u32>,
+    teams: &'a [&'a str],
     w: &'a mut Workload,
     free: u8,
     most: u8,
@@ -319,6 +371,16 @@ impl Compiler<'_> {
             Val::constant(0)
         };
         Ok(self.w.element(Element { base, len, index }))
+    }
+
+    /// The name of a number that all tasks share.
+    fn number(&mut self) -> Result<u32> {
+        let name = self.words.name("a number")?;
+        self.scope.number(&name).ok_or_else(|| {
+            self.words.error(format!(
+                "there is no number `{name}` that all tasks share: declare it in [numbers]"
+            ))
+        })
     }
 
     /// Statements up to the end, or to the closing brace.
@@ -408,16 +470,22 @@ impl Compiler<'_> {
                     false => Val::constant(0),
                 },
             },
-            "put" => {
-                let name = self.words.name("a number")?;
-                let Some(number) = self.scope.number(&name) else {
-                    return Err(self.words.error(format!(
-                        "there is no number `{name}` that all tasks share: declare it in [numbers]"
-                    )));
+            "put" => Op::Put {
+                number: self.number()?,
+                value: self.val()?,
+            },
+            "resize" => {
+                let number = self.number()?;
+                if !self.words.eat_name("by") {
+                    return Err(self.words.unexpected("`by` and a team"));
+                }
+                let name = self.words.name("a team")?;
+                let Some(team) = self.teams.iter().position(|known| *known == name) else {
+                    return Err(self.words.error(format!("there is no team `{name}`")));
                 };
-                Op::Put {
+                Op::Resize {
                     number,
-                    value: self.val()?,
+                    team: team as u32,
                 }
             }
             "read" => Op::Read {

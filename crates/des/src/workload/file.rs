@@ -36,6 +36,8 @@ pub(super) struct File {
     #[serde(default)]
     pub numbers: BTreeMap<String, Spanned<Number>>,
     #[serde(default)]
+    pub teams: BTreeMap<String, Spanned<TeamEntry>>,
+    #[serde(default)]
     pub pipes: BTreeMap<String, Spanned<PipeEntry>>,
     #[serde(default)]
     pub devices: BTreeMap<String, Spanned<DeviceEntry>>,
@@ -73,6 +75,14 @@ pub(super) struct BarrierEntry {
     pub parties: Field,
     pub spin: Field,
     pub waits: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TeamEntry {
+    pub tasks: Vec<Spanned<String>>,
+    pub page: Option<Spanned<String>>,
+    pub tick: Field,
 }
 
 #[derive(Debug, Deserialize)]
