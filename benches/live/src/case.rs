@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use amdahl_des::program::Level;
 use amdahl_des::{Costs, Limits, Simulation, median, workload};
 use amdahl_topology::Topology;
 
@@ -20,31 +21,13 @@ pub enum Program {
     Pairs,
 }
 
-/// What the simulator's tasks are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// Jobs; its CPUs are the workers. The policy is the pool's.
-    Jobs,
-    /// Threads, more than CPUs; the policy is the kernel's.
-    Threads,
-}
-
-impl Level {
-    /// Of what jobs and threads have for themselves.
-    pub fn of<T>(self, [jobs, threads]: [&T; 2]) -> &T {
-        match self {
-            Level::Jobs => jobs,
-            Level::Threads => threads,
-        }
-    }
-}
-
 /// One row.
 pub struct Case {
     pub name: &'static str,
     pub program: Program,
     /// Of the pool, and of the simulation of [`Level::Jobs`].
     pub policy: &'static str,
+    /// What the simulator's tasks are: jobs, placed by the pool's policy, or more threads than CPUs, placed by the kernel's.
     pub level: Level,
     /// Numbers that differ from those of the workload's file; times in ns.
     pub set: &'static [(&'static str, u64)],
@@ -219,6 +202,14 @@ impl Program {
 }
 
 impl Case {
+    /// Of what jobs and threads have for themselves.
+    pub fn level_of<'a, T>(&self, [jobs, threads]: [&'a T; 2]) -> &'a T {
+        match self.level {
+            Level::Jobs => jobs,
+            Level::Threads => threads,
+        }
+    }
+
     /// The workload as the simulator reads it; its numbers are the program's too.
     pub fn workload(&self) -> Result<amdahl_des::program::Workload, String> {
         let set: BTreeMap<String, String> = self
@@ -232,7 +223,10 @@ impl Case {
             .iter()
             .any(|&(name, value)| name == "pause" && value > 0);
         text = text.replace("PAUSE; ", if sleeps { "sleep pause; " } else { "" });
-        workload::parse(&text, &set).map_err(|error| format!("{}: {error}", self.name))
+        let mut workload =
+            workload::parse(&text, &set).map_err(|error| format!("{}: {error}", self.name))?;
+        workload.level = self.level;
+        Ok(workload)
     }
 
     /// Simulated nanoseconds, the median of some seeds: until all is done, or of the median burst.

@@ -10,12 +10,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use amdahl_des::program::Level;
 use amdahl_des::{Costs, median};
 use amdahl_figures::{self as figures, Figure, Target, Unit};
 use amdahl_topology::Topology;
 use clap::Parser;
 
-use case::{CASES, Case, Level};
+use case::{CASES, Case};
 use costs::Primitives;
 use others::Others;
 
@@ -156,7 +157,7 @@ fn again(cli: &Cli, folder: &Path) -> Result<bool, String> {
         };
         rows.push(Row {
             case,
-            simulated_ns: case.simulate(&topology, case.level.of(costs))?,
+            simulated_ns: case.simulate(&topology, case.level_of(costs))?,
             quarter_ns: [low, high],
             measured_ns,
         });
@@ -220,7 +221,7 @@ fn compare(
         times.sort_by(f64::total_cmp);
         Ok(Row {
             case,
-            simulated_ns: case.simulate(topology, case.level.of(costs))?,
+            simulated_ns: case.simulate(topology, case.level_of(costs))?,
             quarter_ns: [times[times.len() / 4], times[times.len() * 3 / 4]],
             measured_ns: median(times),
         })

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use amdahl_des::program::Level;
 use amdahl_des::{Dist, Rng, median};
 use amdahl_pool::{Pool, SimulatedCpus};
 use amdahl_topology::Topology;
 
-use crate::case::{Case, Level, Program};
+use crate::case::{Case, Program};
 use crate::work::compute;
 
 /// Something that can be run again and again; nanoseconds of a run.

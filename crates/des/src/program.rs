@@ -474,6 +474,17 @@ pub enum Change {
     Frequency(u32, u32),
 }
 
+/// What the tasks of a workload are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Level {
+    /// Threads of a kernel, which asks its policy at each wake-up.
+    #[default]
+    Threads,
+    /// Jobs of `amdahl-pool`, whose workers are the CPUs: who makes one ready keeps it where the policy lets it
+    /// ([`Policy::may_keep`](amdahl_placement::Policy::may_keep)).
+    Jobs,
+}
+
 /// What runs.
 #[derive(Clone, Debug, Default)]
 pub struct Workload {
@@ -481,6 +492,8 @@ pub struct Workload {
     pub name: String,
     /// Parameters as they are, for results.
     pub params: BTreeMap<String, i64>,
+    /// What its tasks are.
+    pub level: Level,
     /// All programs.
     pub ops: Vec<Op>,
     /// Times that operations point to.

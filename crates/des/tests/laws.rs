@@ -3,6 +3,7 @@
 mod common;
 
 use amdahl_des::Limits;
+use amdahl_des::program::{Level, Workload};
 use common::{Run, check, check_beside, parse};
 use proptest::prelude::*;
 
@@ -23,6 +24,7 @@ const POLICIES: [&str; 10] = [
     "linux",
     "numa",
     "steal+spin=20us",
+    "steal=machine+spin",
     "linux+steal",
     "wake=bounded+newidle+balance",
 ];
@@ -103,9 +105,10 @@ proptest! {
         machine in prop::sample::select(&MACHINES[..]),
         policy in prop::sample::select(&POLICIES[..]),
         seed in 0u64..1000,
+        level in prop::sample::select(&[Level::Threads, Level::Jobs][..]),
     ) {
         let text = workload(&picks, tasks, loops);
-        let workload = parse(&text);
+        let workload = Workload { level, ..parse(&text) };
         let run = Run { machine, policy, seed, ..Run::default() };
         let result = run.of(&workload);
         prop_assert_eq!(&result.end, "done", "{:?}\n{}", result.why, text);
@@ -121,6 +124,7 @@ proptest! {
         changes in prop::collection::vec((0u32..20_000, 0u32..8, any::<bool>()), 1..20),
         policy in prop::sample::select(&POLICIES[..]),
         events in prop::option::of(1u64..50),
+        level in prop::sample::select(&[Level::Threads, Level::Jobs][..]),
     ) {
         let mut text = workload(&picks, 6, 6);
         for (at, cpu, is_offline) in &changes {
@@ -128,7 +132,8 @@ proptest! {
             text += &format!("[[changes]]\nat = '{}us'\n{what} = '{cpu}'\n", at / 10);
         }
         let limits = Limits { events: events.map_or(u64::MAX, |events| events << 16), ..Limits::default() };
-        let result = Run { machine: "2 llc x 2 core x 2 thread", policy, limits, ..Run::default() }.text(&text);
+        let result = Run { machine: "2 llc x 2 core x 2 thread", policy, limits, ..Run::default() }
+            .of(&Workload { level, ..parse(&text) });
         prop_assert!(result.end == "done" || events.is_some(), "{} {:?}\n{}", result.end, result.why, text);
         check(&result);
     }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use amdahl_des::Costs;
+use amdahl_des::{Costs, RunResult};
 use common::{Run, check};
 
 #[test]
@@ -461,4 +461,53 @@ fn a_dispatcher_that_is_left_alone_runs_what_waits() {
     );
     check(&result);
     assert_eq!(result.end, "done", "{:?}", result.why);
+}
+
+/// A task that wakes another one at each step and then works for long, on two CPUs: what the pool does about it by default, and what
+/// a kernel does with the same policy.
+#[test]
+fn who_wakes_a_job_keeps_it_where_the_policy_lets_it() {
+    let run = |level: &str, policy, program: &str| {
+        Run {
+            machine: "2 core",
+            policy,
+            ..Run::default()
+        }
+        .text(&format!(
+            "name = 'kept'
+            level = '{level}'
+            [notices.go]
+            [notices.back]
+            [[tasks]]
+            name = 'waker'
+            program = '{program}'
+            [[tasks]]
+            name = 'woken'
+            program = 'loop 100 {{ suspend go; compute 5us; resume back }}'"
+        ))
+    };
+    let turns = "loop 100 { compute 5us; resume go; suspend back }";
+    // What the CPU computes that computes less.
+    let less = |result: &RunResult| {
+        let of_cpus = result.cpu_rows.iter();
+        of_cpus
+            .map(|cpu| cpu.used_ns.get("user").copied().unwrap_or(0))
+            .min()
+            .unwrap()
+    };
+    // Who wakes is about to wait: both run on one worker but for the first step, and nobody else is told.
+    let jobs = run("jobs", "steal=machine+spin", turns);
+    assert_eq!(jobs.end, "done", "{:?}", jobs.why);
+    assert!(less(&jobs) < 20_000, "{:?}", jobs.cpu_rows);
+    // A kernel has them where they were; so does a pool whose policy wants to be asked.
+    assert!(less(&run("threads", "steal=machine+spin", turns)) > 400_000);
+    assert!(less(&run("jobs", "linux", turns)) > 400_000);
+    // Who wakes goes on for long: another worker takes what would come next, later than a kernel would.
+    let works = "loop 5 { resume go; compute 50ms }; loop 95 { resume go }";
+    let jobs = run("jobs", "steal=machine+spin", works);
+    assert!(jobs.sched.steals > 0);
+    let late = jobs.wakeup_ns.max;
+    assert!((1_000_000..20_000_000).contains(&late), "{late}");
+    let threads = run("threads", "steal=machine+spin", works);
+    assert!(threads.wakeup_ns.max < 100_000);
 }

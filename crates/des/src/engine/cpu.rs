@@ -283,7 +283,7 @@ impl Engine<'_> {
             return;
         }
         let queue = self.s.cpus[cpu as usize].queue;
-        if let Some(task) = self.take(queue, cpu) {
+        if let Some(task) = self.take_next(cpu).or_else(|| self.take(queue, cpu)) {
             self.switch_to(cpu, task);
             return;
         }
@@ -597,6 +597,7 @@ impl Engine<'_> {
         if self.tasks[id as usize].is_spinning {
             self.plan_segment(cpu);
         }
+        self.release_next(cpu, ran);
         self.act_on_tick(cpu, tick.action);
     }
 

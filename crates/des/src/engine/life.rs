@@ -284,7 +284,7 @@ impl Engine<'_> {
 
     pub(super) fn give_way(&mut self, cpu: u32, id: u32) -> After {
         let queue = self.s.cpus[cpu as usize].queue;
-        if self.s.queues[queue as usize].len() == 0 {
+        if self.s.queues[queue as usize].len() == 0 && self.s.cpus[cpu as usize].next == NONE {
             return After::Next;
         }
         let task = &mut self.tasks[id as usize];

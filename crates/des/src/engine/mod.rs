@@ -3,6 +3,7 @@
 mod cpu;
 mod heap;
 mod interpret;
+mod keep;
 mod life;
 mod lock;
 mod outcome;
@@ -23,7 +24,7 @@ use amdahl_topology::Topology;
 use hdrhistogram::Histogram;
 
 use crate::costs::Costs;
-use crate::program::{Change, NONE, Workload};
+use crate::program::{Change, Level, NONE, Workload};
 use crate::random::Rng;
 use crate::result::Outcome;
 use crate::time::{NEVER, Ns};
@@ -277,6 +278,8 @@ pub(crate) struct Engine<'a> {
     dispatcher: u32,
     /// What CPUs look at that look out for work.
     lookout: Lookout,
+    /// Who makes a task ready may keep it.
+    keeps: bool,
 }
 
 /// So many histograms have three digits, and a third of a megabyte each; if there are more, all but that of wake-ups have two, and
@@ -309,6 +312,7 @@ impl<'a> Engine<'a> {
         } = simulation;
         costs.check().map_err(SetupError::Costs)?;
         let machine = Machine::new(topology);
+        let keeps = w.level == Level::Jobs && policy.may_keep(&machine);
         let masks = Self::masks(w, &machine, topology)?;
         let starting: u64 = w
             .templates
@@ -442,6 +446,7 @@ impl<'a> Engine<'a> {
             inbox,
             dispatcher: NONE,
             lookout: policy.lookout(),
+            keeps,
         };
         engine.begin();
         Ok(engine)
@@ -616,6 +621,8 @@ fn new_cpu(machine: &Machine, cpu: CpuId, queue: u32, costs: &Costs) -> Cpu {
         capacity: capacity.max(1),
         used: [0; USES],
         searches_failed: 0,
+        next: NONE,
+        in_a_row: 0,
         must_balance: false,
         assigning: (NONE, NONE),
         idle_entries: 0,

@@ -58,6 +58,9 @@ impl Engine<'_> {
         let at = by
             .or(last)
             .filter(|&cpu| self.s.cpus[cpu as usize].mode != Mode::Offline);
+        if let Some(by) = self.is_kept_by(id, by).filter(|_| !is_preempted) {
+            return self.keep(id, by, is_new);
+        }
         let waker_flips = by
             .map(|cpu| self.s.cpus[cpu as usize].task)
             .filter(|&task| task != NONE);
@@ -122,9 +125,13 @@ impl Engine<'_> {
         }
         self.enqueue(id, queue);
         // A CPU whose task's turn is over looks into its queue by itself.
-        let Some(target) = notify.filter(|&target| !is_preempted || Some(target) != by) else {
-            return;
-        };
+        if let Some(target) = notify.filter(|&target| !is_preempted || Some(target) != by) {
+            self.notify(target, by);
+        }
+    }
+
+    /// Tells `target` that there is something for it; `by` is the CPU whose task does.
+    pub(super) fn notify(&mut self, target: u32, by: Option<u32>) {
         let mut after = 0;
         if let Some(by) = by {
             // Who looks out for work needs no interrupt.
@@ -447,6 +454,7 @@ impl Engine<'_> {
             }
             _ => {}
         }
+        homeless.extend(self.next_of(cpu));
         self.set_mode(cpu, Mode::Offline, Use::Offline);
         let state = &mut self.s.cpus[cpu as usize];
         // Nobody will pay what was not paid.
@@ -519,6 +527,6 @@ impl Engine<'_> {
 }
 
 #[inline]
-fn may_run(mask: u32, masks: &[CpuMask], cpu: u32) -> bool {
+pub(super) fn may_run(mask: u32, masks: &[CpuMask], cpu: u32) -> bool {
     mask == NONE || masks[mask as usize].test(cpu)
 }

@@ -129,6 +129,9 @@ pub(crate) struct Cpu {
     pub capacity: u64,
     pub used: [i64; USES],
     pub searches_failed: u32,
+    /// The job that comes next here, in no queue, and how many such came in a row.
+    pub next: u32,
+    pub in_a_row: u32,
     /// Somebody else's tick woke it to balance.
     pub must_balance: bool,
     /// The task that it assigns, and to whom.

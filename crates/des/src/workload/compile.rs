@@ -10,8 +10,8 @@ use super::lex::{Word, Words};
 use super::objects::{Names, OBJECTS_MAX, Reader, declare};
 use super::{Origin, Result, WorkloadError};
 use crate::program::{
-    Change, Element, Kind, NONE, Object, Op, Page, Step, TeamSpec, Template, Time, VAR_COUNT,
-    VAR_INDEX, VAR_JOB, VARS_FREE, Val, Workload,
+    Change, Element, Kind, Level, NONE, Object, Op, Page, Step, TeamSpec, Template, Time,
+    VAR_COUNT, VAR_INDEX, VAR_JOB, VARS_FREE, Val, Workload,
 };
 use crate::random::Dist;
 use crate::time::Ns;
@@ -44,6 +44,15 @@ pub(super) fn compile(text: &str, file: File, set: &BTreeMap<String, String>) ->
         }
         w.duration = Some(ns);
     }
+    w.level = match file.level.as_ref().map(|level| level.get_ref().as_str()) {
+        None | Some("threads") => Level::Threads,
+        Some("jobs") => Level::Jobs,
+        Some(other) => {
+            let at = file.level.as_ref().map_or(0, |level| level.span().start);
+            let message = format!("tasks are no `{other}`: there are threads and jobs");
+            return Err(reader.error(at, message));
+        }
+    };
     let names = declare(&reader, &file, &mut w)?;
     let kinds: BTreeMap<String, u32> = file
         .tasks

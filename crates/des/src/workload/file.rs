@@ -24,6 +24,7 @@ pub(super) struct File {
     /// Nobody reads it but people.
     #[serde(default, rename = "about")]
     _about: String,
+    pub level: Option<Spanned<String>>,
     #[serde(default)]
     pub params: BTreeMap<String, Spanned<Number>>,
     pub duration: Field,
