@@ -18,11 +18,13 @@ use measure::Bench;
 use solve::{Measured, Woken, solve};
 
 /// What is measured by itself where the machine has it: other hardware threads, caches and nodes. The rest is assumed.
-pub const MEASURED: [&str; 18] = [
+pub const MEASURED: [&str; 22] = [
     "copy_kib",
     "deep_idle_exit",
+    "exit",
     "fault",
     "idle_exit",
+    "interrupt",
     "ipi",
     "line.core",
     "line.llc",
@@ -37,6 +39,8 @@ pub const MEASURED: [&str; 18] = [
     "smt_permille",
     "spawn",
     "syscall",
+    "tick",
+    "tick_period",
 ];
 /// Of these only the sums can be told from outside.
 pub const SUMS: [(&str, &str); 2] = [("wake", "context_switch"), ("fork", "exec")];
@@ -44,6 +48,9 @@ pub const SUMS: [(&str, &str); 2] = [("wake", "context_switch"), ("fork", "exec"
 /// How long a CPU has idled when it is woken: within `deep_idle_after`, and beyond.
 const SHALLOW: Duration = Duration::from_micros(100);
 const DEEP: Duration = Duration::from_millis(2);
+
+/// What interrupts for longer is another thread: the machine is busy, and nothing is known.
+const INTERRUPT_MAX: u64 = 100_000;
 
 /// Measures and writes.
 pub fn main(args: &SimCalibrate) -> Result<u8, Failure> {
@@ -184,6 +191,7 @@ fn measure(
     }
     if tell("threads, processes and page faults") {
         costs.spawn = bench.spawn(home)?;
+        times.thread_round = Some(bench.thread_round(home)?);
         let (fork, exec) = (Costs::default().fork, Costs::default().exec);
         let both = bench.process(home)?;
         // Only their sum can be told from outside; the ratio is the assumed one.
@@ -191,6 +199,18 @@ fn measure(
         costs.exec = both - costs.fork;
         costs.fault = bench.fault(home)?;
         measured.push("spawn, fork + exec, fault");
+    }
+    if tell("ticks and timers") {
+        let (period, tick) = bench.tick(home)?;
+        if period > 0 {
+            costs.tick_period = period;
+            measured.push("tick_period");
+            if tick < INTERRUPT_MAX {
+                costs.tick = tick;
+                measured.push("tick");
+            }
+        }
+        times.timer = Some(bench.timer(home)?).filter(|&taken| taken < INTERRUPT_MAX);
     }
     // With the lines' costs, which all of these have in them.
     measured.extend(solve(&mut costs, &times, topology, home, woken));
@@ -204,6 +224,9 @@ fn measure(
         &mut costs.deep_idle_exit,
         &mut costs.fork,
         &mut costs.exec,
+        &mut costs.exit,
+        &mut costs.interrupt,
+        &mut costs.tick,
     ] {
         *ns = (*ns).min(1_000_000_000);
     }

@@ -40,6 +40,19 @@ fn on<T: Send>(cpu: u32, body: impl FnOnce() -> io::Result<T> + Send) -> io::Res
     })
 }
 
+/// The kernel's own: its coarse clock moves with it.
+fn tick_period() -> u64 {
+    let coarse = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
+    coarse.tv_nsec.max(0) as u64
+}
+
+/// The middle one of the longest `times` gaps: so often something is known to have come in between.
+fn typical(mut gaps: Vec<u64>, times: u64) -> u64 {
+    gaps.sort_unstable_by(|a, b| b.cmp(a));
+    gaps.truncate(times as usize);
+    gaps.get(gaps.len() / 2).copied().unwrap_or(0)
+}
+
 fn byte_to(fd: &OwnedFd) -> io::Result<()> {
     write(fd, &[1])?;
     Ok(())
@@ -289,6 +302,76 @@ impl Bench {
         })
     }
 
+    /// A thread that is made, ends at once and is waited for, its stack given back.
+    pub fn thread_round(&self, cpu: u32) -> io::Result<u64> {
+        on(cpu, || {
+            self.each(|| {
+                let thread = thread::Builder::new().stack_size(64 << 10).spawn(|| {})?;
+                thread.join().expect("it does nothing");
+                Ok(())
+            })
+        })
+    }
+
+    /// The scheduler's tick: its period, and for how long it interrupts who computes.
+    pub fn tick(&self, cpu: u32) -> io::Result<(u64, u64)> {
+        let period = tick_period();
+        let (gaps, took) = on(cpu, || Ok(self.gaps()))?;
+        Ok((period, typical(gaps, took / period.max(1))))
+    }
+
+    /// For how long who computes is interrupted by a timer that wakes a thread on the same CPU, which sleeps again at once.
+    pub fn timer(&self, cpu: u32) -> io::Result<u64> {
+        const SLEEP: Duration = Duration::from_micros(200);
+        let (stop, slept, ready) = (AtomicBool::new(false), AtomicU64::new(0), Barrier::new(2));
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| -> io::Result<()> {
+                let pinned = pin(cpu);
+                ready.wait();
+                pinned?;
+                while !stop.load(Ordering::Relaxed) {
+                    thread::sleep(SLEEP);
+                    slept.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
+            });
+            let found = on(cpu, || {
+                ready.wait();
+                let before = slept.load(Ordering::Relaxed);
+                let (gaps, _) = self.gaps();
+                Ok((gaps, slept.load(Ordering::Relaxed) - before))
+            });
+            stop.store(true, Ordering::Relaxed);
+            sleeper.join().expect("measurements do not panic")?;
+            found.map(|(gaps, times)| typical(gaps, times))
+        })
+    }
+
+    /// Reads the clock over and over: by how much longer than usual two looks were apart, where they were, and how long all of it took.
+    fn gaps(&self) -> (Vec<u64>, u64) {
+        const LOOKS: usize = 1024;
+        /// No interrupt is shorter.
+        const LEAST: u64 = 200;
+        let (begin, mut last) = (Instant::now(), 0);
+        let mut gap = || {
+            let now = begin.elapsed().as_nanos() as u64;
+            (now - std::mem::replace(&mut last, now), now)
+        };
+        let mut looks: Vec<u64> = (0..LOOKS).map(|_| gap().0).collect();
+        looks.sort_unstable();
+        let usual = looks[LOOKS / 2];
+        let mut gaps = vec![];
+        loop {
+            let (gap, now) = gap();
+            if gap >= usual + LEAST {
+                gaps.push(gap - usual);
+            }
+            if now >= self.time.as_nanos() as u64 {
+                return (gaps, now);
+            }
+        }
+    }
+
     /// A process that is made, replaced by a small program, and reaped.
     pub fn process(&self, cpu: u32) -> io::Result<u64> {
         on(cpu, || {
@@ -333,5 +416,19 @@ impl Bench {
             }
             Ok(median(times) as u64)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_so_often_is_told_by_the_longest_gaps() {
+        // Five interrupts, one of them beside something longer, among what is none.
+        let gaps = vec![300, 2_000, 250, 2_100, 90_000, 1_900, 300, 2_050];
+        assert_eq!(typical(gaps.clone(), 5), 2_050);
+        assert_eq!(typical(gaps, 0), 0);
+        assert_eq!(typical(vec![700], 9), 700);
     }
 }

@@ -20,6 +20,10 @@ pub struct Measured {
     pub ping_pong: Option<Ns>,
     /// A byte to a reader who has slept on another CPU, for a short and for a long time.
     pub woken: Option<[Woken; 2]>,
+    /// A thread that is made, ends and is waited for.
+    pub thread_round: Option<Ns>,
+    /// What a timer that wakes a thread takes from who computes on that CPU.
+    pub timer: Option<Ns>,
 }
 
 /// A reader on another CPU that is woken.
@@ -85,6 +89,22 @@ pub fn solve(
         costs.deep_idle_exit = exit(costs, &deep).max(costs.idle_exit);
         parts.push("ipi, idle_exit, deep_idle_exit");
     }
+    if let Some(round) = measured.thread_round {
+        let free = Costs {
+            exit: 0,
+            ..costs.clone()
+        };
+        costs.exit = round.saturating_sub(thread_round(&free, topology, home));
+        parts.push("exit");
+    }
+    if let Some(taken) = measured.timer {
+        let free = Costs {
+            interrupt: 0,
+            ..costs.clone()
+        };
+        costs.interrupt = taken.saturating_sub(timer(&free, topology, home));
+        parts.push("interrupt");
+    }
     parts
 }
 
@@ -98,6 +118,32 @@ fn pipe_round(costs: &Costs, topology: &Topology, cpu: u32) -> Ns {
              program = 'loop {rounds} {{ write p 1; read p 1 }}'"
         )
     })
+}
+
+fn thread_round(costs: &Costs, topology: &Topology, cpu: u32) -> Ns {
+    each(costs, topology, |rounds| {
+        format!(
+            "name = 'threads'\n\
+             [[tasks]]\nname = 'maker'\ncpus = '{cpu}'\nprogram = 'loop {rounds} {{ spawn short; join }}'\n\
+             [[tasks]]\nname = 'short'\ncount = 0\ncpus = '{cpu}'\nprogram = 'exit'"
+        )
+    })
+}
+
+/// What a timer that wakes a thread takes from who computes beside it.
+fn timer(costs: &Costs, topology: &Topology, cpu: u32) -> Ns {
+    // What begins and ends the run does not count.
+    let [few, many] = [10_000_000, 110_000_000].map(|compute: Ns| {
+        let text = format!(
+            "name = 'timer'\n\
+             [[tasks]]\nname = 'computes'\ncpus = '{cpu}'\nprogram = 'compute {compute}ns'\n\
+             [[tasks]]\nname = 'sleeper'\ncpus = '{cpu}'\ndaemon = true\n\
+             program = 'forever {{ sleep 200us; tally slept }}'"
+        );
+        let result = simulate(costs, topology, &text).result;
+        (result.makespan_ns - compute, result.counters["slept"])
+    });
+    (many.0 - few.0) / (many.1 - few.1).max(1)
 }
 
 /// A round of the two threads as the simulator has it.
@@ -130,6 +176,8 @@ pub fn woken(costs: &Costs, topology: &Topology, from: u32, to: u32, gap: Durati
         idle_exit: EXIT,
         deep_idle_exit: EXIT,
         deep_idle_after: costs.deep_idle_after + EXIT,
+        // The writer's last stretch is to end with what is measured.
+        exit: 0,
         ..costs.clone()
     };
     let gap = EXIT * 2 + gap.as_nanos() as u64;
@@ -152,10 +200,9 @@ pub fn woken(costs: &Costs, topology: &Topology, from: u32, to: u32, gap: Durati
 
 fn simulate(costs: &Costs, topology: &Topology, text: &str) -> amdahl_des::Outcome {
     let workload = workload::parse(text, &BTreeMap::new()).expect("it is ours");
-    // Ticks and ends of threads are not in medians of rounds.
+    // Ticks are not in medians of rounds.
     let costs = Costs {
         tick: 0,
-        exit: 0,
         ..costs.clone()
     };
     let policy = amdahl_placement::policy("linux").expect("it is one of the names");
@@ -190,10 +237,12 @@ mod tests {
                     [(gaps[0], 2_400, 5_000), (gaps[1], 2_500, 48_000)]
                         .map(|(gap, write, late)| Woken { gap, write, late }),
                 ),
+                thread_round: Some(31_000),
+                timer: Some(6_000),
             };
             let mut costs = Costs::default();
             let parts = solve(&mut costs, &measured, &topology, 0, Some(1));
-            assert_eq!(parts.len(), 3);
+            assert_eq!(parts.len(), 5);
             let near = |simulated: Ns, measured: Ns| simulated.abs_diff(measured) <= 5;
             let round = pipe_round(&costs, &topology, 0);
             assert!(near(round, 900), "{machine}: pipe {round}");
@@ -204,6 +253,11 @@ mod tests {
             let late = |exit: Ns| exit.saturating_add_signed(late);
             let (short, long) = (late(costs.idle_exit), late(costs.deep_idle_exit));
             assert!(near(short, 5_000) && near(long, 48_000), "{short} {long}");
+            let round = thread_round(&costs, &topology, 0);
+            assert!(near(round, 31_000), "{machine}: thread {round}");
+            let taken = timer(&costs, &topology, 0);
+            assert!(near(taken, 6_000), "{machine}: timer {taken}");
+            assert!(costs.exit > 1_000 && costs.interrupt > 100, "{costs:?}");
         }
     }
 
