@@ -15,7 +15,7 @@ const MACHINES: [&str; 6] = [
     "2 node x 2 llc x 2 core x 2 thread",
     "1 llc x (2 core + 3 core@600)",
 ];
-const POLICIES: [&str; 10] = [
+const POLICIES: [&str; 11] = [
     "single",
     "groups=2",
     "dispatcher",

@@ -33,6 +33,8 @@ fn patience(is_crowded: bool, is_contended: bool) -> Ns {
         // Handing a CPU on within a team is not simulated.
         may_yield: false,
         is_contended,
+        // Nor are quotas.
+        is_rationed: false,
         // The queues know who waits for a CPU, but not for whom the others wait.
         is_awaited_here: false,
         // A turn that is passed on a virtual CPU is not passed on the host's.
