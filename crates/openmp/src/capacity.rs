@@ -110,6 +110,7 @@ impl Capacity {
         if !is_ours {
             return;
         }
+        let _whole = sys::not_cancelled();
         let begun_ns = cpu_ns();
         self.cpus.store(look().max(1), Ordering::Relaxed);
         let cost_ns = cpu_ns().saturating_sub(begun_ns);

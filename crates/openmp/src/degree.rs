@@ -81,6 +81,7 @@ pub fn threads() -> u32 {
         page: Followed::new(Finder::from_environment()),
     });
     if state.sizing.is_due(now) {
+        let _whole = sys::not_cancelled();
         let published = state.page.read(now);
         let sizing = &mut state.sizing;
         sizing.look(now, published, lost, sys::stolen_ns, usable);

@@ -5,7 +5,7 @@ use std::cell::UnsafeCell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::worker;
+use crate::{sys, worker};
 
 /// Who fills something holds it, and who forks. The same thread may hold it several times.
 struct Filling(UnsafeCell<libc::pthread_mutex_t>);
@@ -70,6 +70,7 @@ pub(crate) fn filled<T>(cell: &OnceLock<T>, fill: impl FnOnce() -> T) -> &T {
     match cell.get() {
         Some(value) => value,
         None => {
+            let _whole = sys::not_cancelled();
             let _held = hold();
             cell.get_or_init(fill)
         }

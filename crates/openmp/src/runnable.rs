@@ -10,7 +10,7 @@ use amdahl_phantom_page::{Finder, Followed, Snapshot};
 
 use crate::kept::Kept;
 use crate::team::CONTENTION;
-use crate::{capacity, worker};
+use crate::{capacity, sys, worker};
 
 /// Looks are no closer together than this.
 const WINDOW_NS: u64 = 20_000_000;
@@ -29,6 +29,7 @@ pub(crate) fn follow(now_ns: u64) {
 
 #[cold]
 fn look(now_ns: u64) {
+    let _whole = sys::not_cancelled();
     let Ok(mut state) = STATE.lock().try_lock() else {
         return;
     };

@@ -1,6 +1,6 @@
 //! The system calls of this crate, and nothing else.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::io::Read;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -53,6 +53,33 @@ pub fn futex_wake(word: *const AtomicU32, count: u32) -> u32 {
 pub fn yield_now() {
     // SAFETY: no arguments.
     unsafe { libc::sched_yield() };
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// While it is there the calling thread does not end because `pthread_cancel` asked it to: calls of the C library that open, read
+/// or write are where it would.
+pub(crate) struct NotCancelled(c_int);
+
+/// To be had around all that may open, read or write a file: GCC's runtime has no call where a thread may end, and frames of Rust
+/// must not be left like that.
+pub(crate) fn not_cancelled() -> NotCancelled {
+    /// `PTHREAD_CANCEL_DISABLE` of Linux's C libraries.
+    const DISABLE: c_int = 1;
+    let mut before = 0;
+    // SAFETY: `before` is written by the call.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+    NotCancelled(before)
+}
+
+impl Drop for NotCancelled {
+    fn drop(&mut self) {
+        let mut ours = 0;
+        // SAFETY: a state that the call gave.
+        unsafe { pthread_setcancelstate(self.0, &raw mut ours) };
+    }
 }
 
 fn clock_ns(clock: libc::clockid_t) -> u64 {
@@ -199,6 +226,7 @@ pub fn pthread_self() -> u64 {
 /// Writes to standard error; what cannot be written is lost.
 pub fn write_error(text: &[u8]) {
     let mut left = text;
+    let _whole = not_cancelled();
     while !left.is_empty() {
         // SAFETY: the buffer is `left`.
         let written = unsafe { libc::write(2, left.as_ptr().cast(), left.len()) };
