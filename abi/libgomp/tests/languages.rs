@@ -85,3 +85,59 @@ fn fortran_shares_work() {
     let test = "fortran_shares_work";
     passes(test, "shares", Language::Fortran, WAITS, "");
 }
+
+#[test]
+fn fortran_loops_scan_and_reduce() {
+    let schedules: &[&[_]] = &[
+        &[],
+        &[("OMP_SCHEDULE", "static,3")],
+        &[("OMP_SCHEDULE", "guided")],
+        &[("OMP_WAIT_POLICY", "passive")],
+    ];
+    let test = "fortran_loops_scan_and_reduce";
+    passes(test, "loops", Language::Fortran, schedules, "");
+}
+
+#[test]
+fn fortran_tasks_depend_and_are_cancelled() {
+    let set = [("OMP_CANCELLATION", "true"), ("OMP_MAX_TASK_PRIORITY", "5")];
+    let passive = [set[0], set[1], ("OMP_WAIT_POLICY", "passive")];
+    let test = "fortran_tasks_depend_and_are_cancelled";
+    passes(test, "tasks", Language::Fortran, &[&set, &passive], "");
+}
+
+#[test]
+fn fortran_asks_the_library() {
+    let places: &[&[_]] = &[&[], &[("OMP_PLACES", "{0},{0}")]];
+    let test = "fortran_asks_the_library";
+    passes(test, "library", Language::Fortran, places, "");
+}
+
+#[test]
+fn what_fortran_shows_is_the_same() {
+    let test = "what_fortran_shows_is_the_same";
+    let Some(program) = Program::build_as(test, "library", Language::Fortran) else {
+        return;
+    };
+    let variables = [("OMP_SCHEDULE", "guided,7"), ("OMP_NUM_THREADS", "3,2")];
+    let shown = |what| {
+        let run = |runtime| program.run_with(runtime, &variables, &[what]);
+        [Runtime::Ours, Runtime::Gccs].map(run)
+    };
+    let [ours, gccs] = shown("affinity").map(|output| text(&output.stdout) + &text(&output.stderr));
+    assert_eq!(ours, gccs);
+    assert!(ours.contains("1 of 3 in team"), "{ours}");
+    // Since GCC 13 it says for which devices a variable is, as ours does; ours has some of its own.
+    let lines = |output: &std::process::Output| -> Vec<String> {
+        let said = text(&output.stderr);
+        let lines = said.lines().map(|line| {
+            let line = line.trim_start();
+            let line = line.strip_prefix("[host] ").unwrap_or(line);
+            line.strip_prefix("[all] ").unwrap_or(line).to_owned()
+        });
+        lines.filter(|line| !line.starts_with("AMDAHL_")).collect()
+    };
+    let [ours, gccs] = shown("env").map(|output| lines(&output));
+    assert_eq!(ours, gccs);
+    assert!(ours.iter().any(|line| line == "OMP_NUM_THREADS = '3,2'"));
+}
