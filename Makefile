@@ -8,7 +8,7 @@ export CARGO_TERM_COLOR ?= auto
 BINDIR ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build install test test-long lint conformance planted bench bench-scale bench-views bench-memory bench-sim bench-pool bench-pager bench-live bench-image bench-remote bench-openmp bpf bpf-check kernels needs
+.PHONY: help run build install test test-long lint conformance validation planted bench bench-scale bench-views bench-memory bench-sim bench-pool bench-pager bench-live bench-image bench-remote bench-openmp bpf bpf-check kernels needs
 
 help:
 	@echo 'make run        build amdahl and measure a real program with it, in about a minute'
@@ -17,6 +17,7 @@ help:
 	@echo 'make test-long  what takes longer: Miri, sanitizers, arm64, 32 bits, stress and seeds for minutes; an hour or two'
 	@echo 'make lint       formatting, clippy, documentation, licences'
 	@echo 'make conformance  the tests of GCC for libgomp against our OpenMP runtime'
+	@echo 'make validation SUITE=FOLDER  a checkout of the OpenMP Validation and Verification Suite, with GCC'"'"'s runtime and ours'
 	@echo 'make planted    the ground truth alone: programs with a known cause'
 	@echo 'make bench      all benchmarks (make bench-scale, bench-views, bench-memory, bench-sim, bench-pool, bench-pager, bench-live, bench-image, bench-remote, bench-openmp: one area)'
 	@echo 'make bpf        rebuild the BPF objects in the tree after a change of their source'
@@ -51,6 +52,15 @@ lint:
 conformance:
 	@tools/install-build-needs.sh conformance
 	@tools/test/run.sh conformance
+
+# The suite is no part of this project, and is not fetched. Tells what differs from GCC's runtime; it ends with an error where ours alone fails.
+SUITE ?=
+validation:
+	@test -n '$(SUITE)' || { echo 'make validation SUITE=FOLDER: FOLDER is a checkout of the OpenMP Validation and Verification Suite' >&2; exit 2; }
+	@tools/install-build-needs.sh conformance
+	$(CARGO) build --release --locked -p amdahl-libgomp -p amdahl-conformance
+	@abi/libgomp/link.sh $(TARGET)/release/libamdahl_libgomp.a $(TARGET)/release/openmp/libgomp.so.1
+	$(TARGET)/release/amdahl-conformance --validation '$(SUITE)' --reference gcc gcc=- ours=$(TARGET)/release/openmp
 
 planted:
 	@tools/install-build-needs.sh test

@@ -16,6 +16,7 @@ mod runtime;
 mod selector;
 mod suite;
 mod symbols;
+mod validation;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -36,6 +37,7 @@ Examples:
   amdahl-conformance gcc=- ours=target/release/openmp --reference gcc
   amdahl-conformance --only 'barrier|critical' --language c ours=target/release/openmp
   amdahl-conformance --list
+  amdahl-conformance --validation ~/OpenMP_VV --only '^5[.]0/' --reference gcc gcc=- ours=target/release/openmp
 
 Exit codes: 0 all passed, 1 some failed or nothing could be judged (a runtime that is not loaded, a
 full disk): the reason begins with FAILED; 2 the command line is wrong; 3 the suite or the compilers
@@ -56,7 +58,7 @@ struct Arguments {
     /// Only tests of these languages
     #[arg(long, value_name = "LANGUAGE", value_delimiter = ',', value_parser = language)]
     language: Vec<Language>,
-    /// What fails with this runtime too is no failure; it is run only where another one fails
+    /// What fails with this runtime too is no failure; of GCC's tests it runs only those that another one fails
     #[arg(long, value_name = "NAME")]
     reference: Option<String>,
     /// Names of the tests, and why some are not run; runs none
@@ -83,6 +85,9 @@ struct Arguments {
     /// A folder with libgomp/ and include/ of GCC, instead of Debian's package
     #[arg(long, value_name = "FOLDER")]
     gcc_source: Option<PathBuf>,
+    /// The OpenMP Validation and Verification Suite in FOLDER, a checkout of it, instead of GCC's tests
+    #[arg(long, value_name = "FOLDER", conflicts_with = "gcc_source")]
+    validation: Option<PathBuf>,
     /// Where the suite and the compiled tests are kept [default: conformance/ in cargo's target folder]
     #[arg(long, value_name = "FOLDER")]
     cache: Option<PathBuf>,
@@ -204,12 +209,15 @@ fn conformance(arguments: &Arguments) -> Result<bool, Stop> {
     let cache = cache
         .canonicalize()
         .map_err(|error| format!("{}: {error}", cache.display()))?;
-    let gcc = suite::source(arguments.gcc_source.as_deref(), &cache)
-        .map(|gcc| gcc.canonicalize().unwrap_or(gcc))
-        .map_err(|error| match error {
-            SuiteError::NoPackage => Stop::Lacks(error.to_string()),
-            _ => Stop::Broken(error.to_string()),
-        })?;
+    let gcc = match &arguments.validation {
+        Some(given) => validation::source(given),
+        None => suite::source(arguments.gcc_source.as_deref(), &cache)
+            .map(|gcc| gcc.canonicalize().unwrap_or(gcc)),
+    };
+    let gcc = gcc.map_err(|error| match error {
+        SuiteError::NoPackage => Stop::Lacks(error.to_string()),
+        _ => Stop::Broken(error.to_string()),
+    })?;
     // Which library programs load is found out with a C program.
     compiler_version(Language::C).map_err(Stop::Lacks)?;
     program::configure(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;
@@ -249,6 +257,7 @@ fn conformance(arguments: &Arguments) -> Result<bool, Stop> {
         gcc: &gcc,
         version: report.compiler.clone(),
         cache: &cache,
+        is_for_all: arguments.validation.is_some(),
         threads: arguments.threads,
         limit: Duration::from_secs(arguments.timeout),
     };
@@ -272,6 +281,9 @@ fn conformance(arguments: &Arguments) -> Result<bool, Stop> {
         .map(|runtime| report.failed(&runtime.name, reference).len())
         .sum();
     let passed: usize = judged().map(|runtime| report.passed(&runtime.name)).sum();
+    if arguments.validation.is_some() {
+        print!("\n{}", report.differences());
+    }
     let late = report.late(reference);
     if !late.is_empty() {
         print!("\n{late}");
@@ -297,7 +309,11 @@ fn select(arguments: &Arguments, gcc: &Path, report: &mut Report) -> Result<Vec<
         if let Ok(version) = &compiler {
             report.compiler = version.clone();
         }
-        for test in suite::tests(gcc, language).map_err(|error| error.to_string())? {
+        let tests = match &arguments.validation {
+            Some(_) => validation::tests(gcc, language),
+            None => suite::tests(gcc, language),
+        };
+        for test in tests.map_err(|error| error.to_string())? {
             let is = |regex: &Option<regex::Regex>, otherwise| {
                 regex
                     .as_ref()
@@ -308,8 +324,11 @@ fn select(arguments: &Arguments, gcc: &Path, report: &mut Report) -> Result<Vec<
             }
             let source = std::fs::read(&test.source)
                 .map_err(|error| format!("{}: {error}", test.source.display()))?;
-            let recipe = case::recipe(&String::from_utf8_lossy(&source), language, &facts)
-                .map_err(|skip| skip.to_string());
+            let text = String::from_utf8_lossy(&source);
+            let recipe = match &arguments.validation {
+                Some(_) => Ok(validation::recipe(&test, gcc, &text)),
+                None => case::recipe(&text, language, &facts).map_err(|skip| skip.to_string()),
+            };
             match compiler.clone().and(recipe) {
                 Ok(recipe) => jobs.push(Job { test, recipe }),
                 Err(reason) => {

@@ -90,6 +90,31 @@ impl Report {
             .collect()
     }
 
+    /// Tests that pass with some runtimes and fail with others, a line for each.
+    pub fn differences(&self) -> String {
+        let mut text = String::new();
+        for (name, test) in &self.tests {
+            let is_passed = |runtime: &&String| test.is_passed(runtime);
+            let (passed, failed): (Vec<_>, Vec<_>) = test.outcomes.keys().partition(is_passed);
+            if !passed.is_empty() && !failed.is_empty() {
+                let names = |runtimes: Vec<&String>| {
+                    runtimes
+                        .iter()
+                        .map(|name| name.as_str())
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                };
+                let _ = writeln!(
+                    text,
+                    "DIFFERENT {name}: passes with {}, fails with {}",
+                    names(passed),
+                    names(failed)
+                );
+            }
+        }
+        text
+    }
+
     /// Those whose time was up at first, a line for each: the end of what a person reads.
     pub fn late(&self, reference: Option<&str>) -> String {
         let mut text = String::new();

@@ -33,6 +33,11 @@ pub enum SuiteError {
     /// A folder does not have it.
     #[error("{0} has no libgomp/testsuite: it is not the source of GCC")]
     NoTestsuite(PathBuf),
+    /// Another one does not have the other suite.
+    #[error(
+        "{0} has no tests/ and ompvv/: it is no checkout of the OpenMP Validation and Verification Suite"
+    )]
+    NoValidation(PathBuf),
     /// tar failed.
     #[error("cannot unpack {archive}: {why}; tar and xz-utils are needed, and room in {folder}")]
     Unpack {
@@ -152,7 +157,8 @@ fn is_test(file: &Path, folder: &str) -> bool {
     }
 }
 
-fn files_below(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), SuiteError> {
+/// All files below `folder`.
+pub fn files_below(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), SuiteError> {
     let failed = |source| SuiteError::Read {
         path: folder.to_owned(),
         source,

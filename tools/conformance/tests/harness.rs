@@ -230,3 +230,117 @@ fn a_runtime_that_is_not_loaded_fails() {
         "{text}"
     );
 }
+
+/// A tree of the shape of the OpenMP Validation and Verification Suite.
+#[test]
+fn a_checkout_of_the_validation_suite_is_run_and_differences_are_told() {
+    if !has_gcc() {
+        return;
+    }
+    let place = tempfile::tempdir().expect("a folder");
+    let Some(ours) = same_again(place.path()) else {
+        return;
+    };
+    let suite = place.path().join("suite");
+    let header = "#include <stdlib.h>\n#include <string.h>\n#define OMPVV_WAY 1\n";
+    let by_variable = "#include \"ompvv.h\"\n#include <omp.h>\n\
+        int main () { const char *said = getenv (\"OMP_PLACES\"); return !said || strcmp (said, \"threads\"); }";
+    // What only one of both fails: it sees how its library is chosen.
+    let of_ours =
+        "#include \"ompvv.h\"\nint main () { return getenv (\"LD_LIBRARY_PATH\") ? 1 : 0; }";
+    let fortran = "#define WAY 1\n#include \"ompvv.F90\"\nprogram test\n  use omp_lib\n  use way\n  if (omp_get_max_threads() /= is_four) stop 1\nend program\n";
+    for (path, text) in [
+        ("ompvv/ompvv.h", header),
+        ("ompvv/libompvv.h", "int offload_test(void);\n"),
+        ("ompvv/libompvv.c", "int offload_test(void) { return 1; }\n"),
+        (
+            "ompvv/ompvv.F90",
+            "module way\n  integer :: is_four = 4\nend module\n",
+        ),
+        ("tests/4.5/test_omp_places_env_threads.c", by_variable),
+        (
+            "tests/4.5/target/test_static.c",
+            "#include \"libompvv.h\"\nint main (void) { return !offload_test (); }",
+        ),
+        ("tests/5.0/task/test_of_ours.cpp", of_ours),
+        (
+            "tests/5.0/task/test_of_none.c",
+            "int main (void) { return 1; }",
+        ),
+        ("tests/5.0/task/test_fortran.F90", fortran),
+        (
+            "tests/6.0/test_not_yet.c",
+            "int main (void) { return from_the_future; }",
+        ),
+        ("tests/6.0/test_not_yet_either.c", "from the future"),
+        ("tests/6.0/notes.txt", "no test"),
+    ] {
+        let path = suite.join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, text).expect("written");
+    }
+    let validation = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_amdahl-conformance"))
+            .arg("--validation")
+            .arg(&suite)
+            .arg("--cache")
+            .arg(place.path().join("cache"))
+            .args(args)
+            .output()
+            .expect("the runner starts");
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+        )
+    };
+    let (code, text) = validation(&["--language", "c,c++", "gcc=-", &ours]);
+    assert_eq!(code, Some(1), "{text}");
+    for line in [
+        "SKIPPED 6.0/test_not_yet.c and 1 more: gcc-12 does not compile it",
+        "DIFFERENT 5.0/task/test_of_ours.cpp: passes with gcc, fails with ours",
+        "5 passed, 3 failed, 2 skipped",
+    ] {
+        assert!(text.lines().any(|one| one == line), "{line}: {text}");
+    }
+    assert!(
+        !text.contains("DIFFERENT 5.0/task/test_of_none.c"),
+        "{text}"
+    );
+    // What fails with both is nobody's fault; what the reference alone fails is told.
+    for (reference, code) in [("gcc", 1), ("ours", 0)] {
+        let (ended, text) = validation(&[
+            "--only",
+            "^5[.]0/.*_of_",
+            "--reference",
+            reference,
+            "gcc=-",
+            &ours,
+        ]);
+        assert_eq!(ended, Some(code), "{text}");
+        assert!(
+            text.contains("DIFFERENT 5.0/task/test_of_ours.cpp"),
+            "{text}"
+        );
+    }
+    if Command::new("gfortran-12")
+        .arg("--version")
+        .output()
+        .is_ok()
+    {
+        let (code, text) = validation(&["--language", "fortran", "gcc=-", &ours]);
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.contains("2 passed, 0 failed, 0 skipped"), "{text}");
+    } else {
+        println!("SKIPPED the Fortran of a validation suite: gfortran-12 is not installed");
+    }
+    let empty = place.path().join("cache").display().to_string();
+    let output = Command::new(env!("CARGO_BIN_EXE_amdahl-conformance"))
+        .args(["--validation", &empty, "--cache", &empty])
+        .output()
+        .expect("the runner starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        text.contains("it is no checkout of the OpenMP Validation"),
+        "{text}"
+    );
+}
